@@ -1,7 +1,7 @@
-//! From the values of a batch to their classes: values that all rules treat alike are one class.
+//! Classification of a batch's field values: values that all rules treat alike form one class.
 //!
-//! Few classes are found by comparing: a value's range is the number of range starts that it reaches,
-//! and the processor compares many values with one start at a time. Many are found in a table: of all
+//! Few classes are found by comparison: a value's range is the number of range starts that it reaches, and the
+//! processor compares many values with one start at a time. Many classes are found in a table: an array over all
 //! values for numbers, a route table for addresses.
 
 use std::{net::Ipv4Addr, net::Ipv6Addr, sync::Arc};
@@ -11,42 +11,42 @@ use ipnet::IpNet;
 
 use crate::{Family, Key, SetReaders, fields::BATCH, sets::Members};
 
-/// Range starts that are compared one by one; more make a table.
+/// Most range starts that are compared one by one; more make a table.
 const FEW: usize = 48;
 
-/// Ranks of few ranges are less than this.
+/// Bound of the ranks of few ranges.
 pub(crate) const RANKS: usize = 64;
 
 const _: () = assert!(FEW < RANKS);
 
 /// An address family whose packets can be classified: [`Ipv4Addr`] or [`Ipv6Addr`].
 pub trait FilterAddress: Address {
-    /// The same family, as rules name it.
+    /// The family, as rules name it.
     const OF: Family;
 
-    /// The key of a frame of this family: [`Key::of_ip4`] or [`Key::of_ip6`].
+    /// Returns the key of a frame of this family: [`Key::of_ip4`] or [`Key::of_ip6`].
     fn key(frame: &[u8], length: usize, interface: u16) -> Key;
 
-    /// The same if it is a plain packet, without anything to walk.
+    /// Like [`Self::key`], only for a plain packet, without headers to walk.
     #[doc(hidden)]
     fn plain_key(frame: &[u8], length: usize, interface: u16) -> Option<Key>;
 
-    /// The address in the low bits of `key`.
+    /// Returns the address in the low bits of `key`.
     #[doc(hidden)]
     fn narrow(key: u128) -> Self::Bits;
 
-    /// A prefix of this family.
+    /// Returns a prefix of this family.
     #[doc(hidden)]
     fn prefix(net: &IpNet) -> Option<Prefix<Self>>;
 
-    /// The sets of this family.
+    /// Returns the sets of this family.
     #[doc(hidden)]
     fn members(readers: &SetReaders) -> &Members<Self>;
 
     #[doc(hidden)]
     fn table(algorithm: Algorithm) -> Result<Box<dyn Table<Self>>, Error>;
 
-    /// How many of `starts`, which are in order, each address reaches.
+    /// Counts for each address the entries of `starts`, which are in order, that it reaches.
     #[doc(hidden)]
     fn ranks(starts: &[Self::Bits], addresses: &[Self::Bits], ranks: &mut [u16]);
 }
@@ -148,8 +148,8 @@ pub(crate) enum AddressClasses<A: FilterAddress> {
 }
 
 impl<A: FilterAddress> AddressClasses<A> {
-    /// Addresses have the class of the longest prefix that holds them; `prefixes` are in order, and
-    /// their classes below 2^15.
+    /// Builds the classes: an address has the class of the longest prefix that holds it; `prefixes` are in order,
+    /// and their classes below 2^15.
     pub fn new(prefixes: &[(Prefix<A>, u16)]) -> Result<Self, Error> {
         let ranges = ranges(prefixes);
         if ranges.len() <= FEW {
@@ -162,7 +162,7 @@ impl<A: FilterAddress> AddressClasses<A> {
         Ok(Self::Table(table.reader()))
     }
 
-    /// The class of each address.
+    /// Finds the class of each address.
     #[inline]
     pub fn find(&self, addresses: &[A::Bits], found: &mut [u16]) {
         self.rank(addresses, found);
@@ -171,7 +171,7 @@ impl<A: FilterAddress> AddressClasses<A> {
         }
     }
 
-    /// The rank of each address among few ranges, else its class.
+    /// Finds the rank of each address among few ranges, else its class.
     #[inline]
     pub fn rank(&self, addresses: &[A::Bits], found: &mut [u16]) {
         match self {
@@ -180,7 +180,7 @@ impl<A: FilterAddress> AddressClasses<A> {
         }
     }
 
-    /// The classes by rank, if there are few ranges.
+    /// Returns the classes by rank, if there are few ranges.
     pub fn by_rank(&self) -> Option<&[u16]> {
         match self {
             Self::Few { classes, .. } => Some(classes),
@@ -194,13 +194,13 @@ fn loaded<A: FilterAddress>(
     algorithm: Algorithm,
 ) -> Result<Box<dyn Table<A>>, Error> {
     let mut table = A::table(algorithm)?;
-    // Class 0 is a table's answer where there is no route.
+    // Class 0 is a table's result where there is no route.
     table.load(&mut prefixes.iter().copied().filter(|(_, class)| *class != 0))?;
     Ok(table)
 }
 
-/// The first address and the class of each range of addresses that prefixes cut out, in order. Prefixes
-/// are in order: one comes behind those that hold it.
+/// Returns the first address and the class of each range between the prefixes' bounds, in order. Prefixes are in
+/// order: one follows those that hold it.
 fn ranges<A: FilterAddress>(prefixes: &[(Prefix<A>, u16)]) -> Vec<(A::Bits, u16)> {
     let mut ranges = vec![(A::Bits::default(), 0)];
     let mut open: Vec<(A::Bits, u16)> = Vec::new();
@@ -213,7 +213,7 @@ fn ranges<A: FilterAddress>(prefixes: &[(Prefix<A>, u16)]) -> Vec<(A::Bits, u16)
     ranges
 }
 
-/// Ends the innermost prefixes as long as they are `over`.
+/// Ends the innermost prefixes for which `over` is true.
 fn close<B: Bits>(open: &mut Vec<(B, u16)>, ranges: &mut Vec<(B, u16)>, over: impl Fn(B) -> bool) {
     while let Some((last, _)) = open.pop_if(|(last, _)| over(*last)) {
         begin(ranges, last.next(), open.last().map_or(0, |outer| outer.1));
@@ -227,7 +227,7 @@ fn begin<B: Bits>(ranges: &mut Vec<(B, u16)>, start: B, class: u16) {
     }
 }
 
-/// Values of a byte.
+/// Number of values of a byte.
 pub(crate) const BYTES: usize = 1 << 8;
 
 /// The classes of numbers.
@@ -237,17 +237,19 @@ pub(crate) enum NumberClasses {
 }
 
 impl NumberClasses {
-    /// `ranges` are the first value and the class of each range, in order; the first begins at 0.
+    /// Builds the classes; `ranges` are the first value and the class of each range, in order; the first begins at
+    /// 0.
     pub fn new(values: usize, ranges: &[(u16, u16)]) -> Self {
         Self::made(values, ranges, 1 << 16)
     }
 
-    /// As [`Self::new`], for [`Self::rank`]: without a class behind it, comparing beats all but the smallest tables.
+    /// Like [`Self::new`], for [`Self::rank`]: without a class lookup behind it, comparing beats all but the
+    /// smallest tables.
     pub fn ranked(values: usize, ranges: &[(u16, u16)]) -> Self {
         Self::made(values, ranges, BYTES + 1)
     }
 
-    /// Few ranges of this many values or more are compared.
+    /// Builds the classes; few ranges are compared if there are at least `compared` values.
     fn made(values: usize, ranges: &[(u16, u16)], compared: usize) -> Self {
         if values >= compared && ranges.len() <= FEW {
             let (starts, classes) = split(ranges);
@@ -261,7 +263,7 @@ impl NumberClasses {
         Self::Table(table.into())
     }
 
-    /// Puts the class of each number in its place.
+    /// Replaces each number by its class.
     #[inline]
     pub fn find(&self, numbers: &mut [u16]) {
         self.rank(numbers);
@@ -270,7 +272,7 @@ impl NumberClasses {
         }
     }
 
-    /// Puts the rank of each number among few ranges in its place; where there is a table it stays.
+    /// Replaces each number by its rank among few ranges; with a table it stays.
     #[inline]
     pub fn rank(&self, numbers: &mut [u16]) {
         if let Self::Few { starts, .. } = self {
@@ -284,7 +286,7 @@ impl NumberClasses {
         }
     }
 
-    /// The classes by rank, or by number where there is a table.
+    /// Returns the classes by rank, or by number if there is a table.
     pub fn by_rank(&self) -> &[u16] {
         match self {
             Self::Table(classes) => classes,
@@ -293,7 +295,7 @@ impl NumberClasses {
     }
 }
 
-/// The starts of all ranges but the first, and the classes of all.
+/// Returns the starts of all ranges but the first, and the classes of all.
 fn split<T: Copy>(ranges: &[(T, u16)]) -> (Vec<T>, Vec<u16>) {
     let starts = ranges.iter().skip(1).map(|range| range.0);
     (starts.collect(), ranges.iter().map(|range| range.1).collect())

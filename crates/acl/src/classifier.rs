@@ -1,10 +1,9 @@
-//! The classifier: which rule is the first that matches, for a batch of packets at a time.
+//! The classifier: finds the first matching rule for a batch of packets at a time.
 //!
-//! Each field of a packet is looked up by itself: its value belongs to a *class* of values that all rules
-//! treat alike, and each class has a row of bits, one for each rule that allows it. The rules that match
-//! a packet are the bits that all its rows have (Lakshman and Stiliadis, "High-speed policy-based packet
-//! forwarding using efficient multi-dimensional range matching", SIGCOMM 1998). Fields that no rule of
-//! the filter asks for are not looked at.
+//! Each field of a packet is looked up separately: its value belongs to a *class* of values that all rules treat
+//! alike, and each class has a row of bits, one for each rule that allows it. The rules that match a packet are the
+//! bits set in all its rows (Lakshman and Stiliadis, "High-speed policy-based packet forwarding using efficient
+//! multi-dimensional range matching", SIGCOMM 1998). Fields that no rule of the filter uses are not looked up.
 //!
 //! ```text
 //! source       10.1.2.3  -> class 7  -> 0 1 1 0 1 ...
@@ -12,13 +11,13 @@
 //! to port      22        -> class 1  -> 0 1 1 1 1 ...
 //! ```
 //!
-//! Up to 256 rules are one or four words, in the rules' order. More are words of 64 rules that lie near each other
-//! in address space, so that few words have both the packet's source and its destination; a summary of
-//! each row, one bit a word, says which (after Baboescu and Varghese, "Scalable packet classification",
-//! SIGCOMM 2001, who keep the rules' order, and so have more such words). Of these words the first rule
-//! in the filter's order counts. Rows of addresses keep only words that are not zero.
+//! Up to 256 rules are one to four words, in the rules' order. More rules form words of 64 that are close to each
+//! other in address space, so that few words match both the packet's source and its destination; a summary of each
+//! row, one bit per word, tells which (after Baboescu and Varghese, "Scalable packet classification", SIGCOMM 2001,
+//! who keep the rules' order, and so have more such words). Among the matches in these words the first rule in the
+//! filter's order is the result. Rows of addresses keep only words that are not zero.
 //!
-//! A list of prefixes, ports or numbers costs a packet nothing, however long: it is classes, not rules.
+//! A list of prefixes, ports or numbers costs a packet nothing, however long: it adds classes, not rules.
 //!
 //! | cost | |
 //! |---|---|
@@ -44,16 +43,16 @@ use crate::{
 /// Most rules of a filter.
 const RULES_MAX: usize = 1 << 16;
 
-/// Rules in a word.
+/// Rules per word.
 const WORD: usize = 64;
 
-/// Most rules whose words are all looked at; of more it takes longer than to know which to look at.
+/// Most rules whose words are all examined; with more, selecting the words by a summary is faster.
 const MORE: usize = 256;
 
-/// The place of a rule that is not there.
+/// Marks the absence of a rule.
 const NO_RULE: u32 = u32::MAX;
 
-/// A filter that is too large for the classifier.
+/// Error: a filter is too large for the classifier.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("filter \"{filter}\": {count} {what} for {family}, at most {most}: {way_out}")]
 pub struct TooLarge {
@@ -61,20 +60,20 @@ pub struct TooLarge {
     pub filter: String,
     /// The family.
     pub family: Family,
-    /// What there is too much of.
+    /// The quantity that is too large.
     pub what: &'static str,
-    /// How much there is, or how much had been seen when it was too much.
+    /// Its value, or the value at which counting stopped.
     pub count: usize,
-    /// How much there can be.
+    /// Its limit.
     pub most: usize,
-    /// What to do.
+    /// Advice to the operator.
     pub way_out: &'static str,
 }
 
-/// A filter made ready for packets of one family.
+/// A filter compiled for packets of one family.
 pub struct Classifier<A: FilterAddress> {
     form: Form<A>,
-    /// The answer where no rule matches.
+    /// The result if no rule matches.
     none: u32,
 }
 
@@ -85,10 +84,10 @@ enum Form<A: FilterAddress> {
 }
 
 impl<A: FilterAddress> Classifier<A> {
-    /// The classifier of the rules that packets of this family can match. Sets that `sets` does not have are empty.
+    /// Compiles the rules that packets of this family can match. Sets missing in `sets` are empty.
     ///
     /// # Errors
-    /// More rules, classes of addresses, lists of sets or bytes than there can be.
+    /// More rules, classes of addresses, lists of sets or bytes than the limits.
     pub fn new(filter: &Filter, sets: &SetReaders) -> Result<Self, TooLarge> {
         let layout = Layout::<A>::new(filter, sets)?;
         let form = match layout.rules.len() {
@@ -99,7 +98,7 @@ impl<A: FilterAddress> Classifier<A> {
         Ok(Self { form, none: filter.rules.len() as u32 })
     }
 
-    /// Refuses what [`Self::new`] refuses for its size, without making its route tables.
+    /// Checks the limits of [`Self::new`], without building its route tables.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -107,7 +106,7 @@ impl<A: FilterAddress> Classifier<A> {
         Layout::<A>::new(filter, &SetReaders::none()).map(drop)
     }
 
-    /// The place of the first rule that matches, for each packet; the number of rules where none does.
+    /// Finds the index of the first matching rule for each packet; the number of rules if none matches.
     #[inline]
     pub fn classify(&self, fields: &Fields<A>, found: &mut [u32; BATCH]) {
         match &self.form {
@@ -118,8 +117,8 @@ impl<A: FilterAddress> Classifier<A> {
         found.iter_mut().take(fields.len()).for_each(|rule| *rule = self.none.min(*rule));
     }
 
-    /// The place of the first rule behind the rule `after` that matches the packet at `place`; the number of rules
-    /// where none does. Packets are looked up one by one: for those whose rule lets them go on to the next.
+    /// Returns the index of the first rule behind the rule `after` that matches the packet at `place`; the number
+    /// of rules if none does. Works on a single packet: for rules that let packets continue.
     pub fn next(&self, fields: &Fields<A>, place: usize, after: u32) -> u32 {
         let found = match &self.form {
             Form::Few(few) => few.next(fields, place, after),
@@ -130,7 +129,7 @@ impl<A: FilterAddress> Classifier<A> {
     }
 }
 
-/// The rules of these bits, in a word's order.
+/// Iterates over the rules of these bits, in a word's order.
 fn rules_of(rules: &[u32], mut bits: u64) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
         let bit = (bits != 0).then(|| bits.trailing_zeros() as usize)?;

@@ -9,9 +9,8 @@
 //! | [`Kind::Fw`] | half any, others any length | a third any | any, high, exact | any, high, ranges, exact | TCP, UDP, ICMP, any |
 //! | [`Kind::Ipc`] | any length, a sixth any | any length, a sixth any | any, exact | any, exact, ranges | TCP, UDP, ICMP, any |
 //!
-//! Prefixes lie in few networks and nest, so that rules overlap. Rules that match fewer headers come
-//! first, so that no rule is covered by an earlier one. The same arguments give the same rules and
-//! packets on every machine.
+//! Prefixes lie in few networks and nest, so that rules overlap. Rules that match fewer headers are first, so that no
+//! rule is covered by an earlier one. The same arguments give the same rules and packets on every machine.
 //!
 //! ```
 //! use acl::{Family, generate::{Kind, packets, rules}};
@@ -45,7 +44,7 @@ pub enum Kind {
     Acl,
     /// Firewalls: many wildcards and port ranges.
     Fw,
-    /// IP chains: something of both.
+    /// IP chains: a mixture of both.
     Ipc,
 }
 
@@ -53,7 +52,7 @@ impl Kind {
     /// All kinds.
     pub const ALL: [Kind; 3] = [Kind::Acl, Kind::Fw, Kind::Ipc];
 
-    /// `acl`, `fw` or `ipc`.
+    /// Returns `acl`, `fw` or `ipc`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Acl => "acl",
@@ -73,7 +72,7 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Its key as a packet of `family`.
+    /// Returns its key as a packet of `family`.
     pub fn key(&self, family: Family) -> Key {
         match family {
             Family::Ip4 => Key::of_ip4(&self.frame, self.frame.len(), self.interface),
@@ -82,7 +81,7 @@ impl Packet {
     }
 }
 
-/// `size` different rules of one kind and family; each seed gives others.
+/// Generates `size` different rules of one kind and family; each seed gives others.
 pub fn rules(kind: Kind, family: Family, size: usize, seed: u64) -> Filter {
     let mut maker = Maker::new(family, size, seed);
     let mut seen = HashSet::new();
@@ -100,7 +99,7 @@ pub fn rules(kind: Kind, family: Family, size: usize, seed: u64) -> Filter {
     Filter { name, rules, default: Action::Drop }
 }
 
-/// The logarithm of the number of headers that match, less that of all headers.
+/// Returns the logarithm of the number of headers that match, minus that of all headers.
 fn breadth(matches: &Matches) -> f64 {
     let nets = matches.from.iter().chain(&matches.to);
     let bits: u32 = nets.map(|net| u32::from(net.prefix_len())).sum();
@@ -110,8 +109,8 @@ fn breadth(matches: &Matches) -> f64 {
     ports + protocol - f64::from(bits)
 }
 
-/// `count` packets of `family`: every second one with random headers, the others each from a random
-/// rule of `filter` (which an earlier rule may match first).
+/// Generates `count` packets of `family`: every second one with random headers, the others each from a random rule of
+/// `filter` (which an earlier rule may match first).
 pub fn packets(filter: &Filter, family: Family, count: usize, seed: u64) -> Vec<Packet> {
     let mut random = Random(seed);
     let anything = Matches::default();
@@ -138,7 +137,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number from 0 to before `end`.
+    /// Returns a number below `end`.
     fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.word()) * u128::from(end)) >> 64) as u64
     }
@@ -147,7 +146,7 @@ impl Random {
         u128::from(self.word()) << 64 | u128::from(self.word())
     }
 
-    /// True in `percent` of 100 cases.
+    /// Returns true in `percent` of 100 cases.
     fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
@@ -171,7 +170,7 @@ const SERVICES: [u16; 20] = [
 struct Maker {
     family: Family,
     random: Random,
-    /// Networks where the prefixes lie.
+    /// Networks that contain the prefixes.
     sites: Vec<IpNet>,
 }
 
@@ -198,7 +197,7 @@ impl Maker {
         matches
     }
 
-    /// None in `any` of 100 cases; otherwise one, mostly long, of at least `shortest` bits of 32.
+    /// Generates no prefix in `any` of 100 cases; otherwise one, mostly long, of at least `shortest` bits of 32.
     fn prefixes(&mut self, any: u64, shortest: u64) -> Vec<IpNet> {
         if self.random.chance(any) {
             return Vec::new();
@@ -264,7 +263,7 @@ impl Maker {
     }
 }
 
-/// A network of 8 to 16 bits (IPv4), or 32 to 44 bits in 2000::/3 (IPv6).
+/// Generates a network of 8 to 16 bits (IPv4), or 32 to 44 bits in 2000::/3 (IPv6).
 fn site(family: Family, random: &mut Random) -> IpNet {
     let net = match family {
         Family::Ip4 => {
@@ -280,7 +279,7 @@ fn site(family: Family, random: &mut Random) -> IpNet {
     net.expect("lengths fit the family").trunc()
 }
 
-/// A prefix of `length` bits in `site`, or around it if `length` is shorter.
+/// Generates a prefix of `length` bits in `site`, or around it if `length` is shorter.
 fn within(site: IpNet, length: u8, random: &mut Random) -> IpNet {
     IpNet::new(address_in(&site, random), length).expect("lengths fit the family").trunc()
 }
@@ -298,7 +297,7 @@ fn address_in(net: &IpNet, random: &mut Random) -> IpAddr {
     }
 }
 
-/// A packet that `matches`, as far as addresses, protocol, ports, ICMP type and flags go.
+/// Generates a packet that `matches`, as far as addresses, protocol, ports, ICMP type and flags are concerned.
 fn sample(matches: &Matches, family: Family, random: &mut Random) -> Packet {
     let icmp = [PROTOCOL_ICMP, PROTOCOL_ICMPV6][family as usize];
     let protocols = [PROTOCOL_TCP, PROTOCOL_TCP, PROTOCOL_UDP, icmp];
@@ -320,7 +319,7 @@ fn sample(matches: &Matches, family: Family, random: &mut Random) -> Packet {
     Packet { frame, interface }
 }
 
-/// The bytes of an address of `family` in one of the prefixes.
+/// Returns the bytes of an address of `family` in one of the prefixes.
 fn address(nets: &[IpNet], family: Family, random: &mut Random) -> Vec<u8> {
     let nets: Vec<&IpNet> = nets.iter().filter(|net| Family::of(net) == family).collect();
     let address = match nets.is_empty() {
@@ -336,7 +335,7 @@ fn address(nets: &[IpNet], family: Family, random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// 20 bytes that are a header of any protocol; its checksum is not computed.
+/// Returns 20 bytes that are a header of any protocol; its checksum is not computed.
 fn upper(matches: &Matches, random: &mut Random, protocol: u8) -> [u8; 20] {
     let mut header = [0; 20];
     if [PROTOCOL_ICMP, PROTOCOL_ICMPV6].contains(&protocol) {

@@ -1,9 +1,9 @@
-//! The same rules for DPDK's `rte_acl`, which benchmarks compare the [`crate::Classifier`] with.
+//! The same rules for DPDK's `rte_acl`, with which benchmarks compare the [`crate::Classifier`].
 //!
 //! A rule becomes the product of its lists, each minimised first: prefixes are aggregated, ranges
 //! merged. Only fields that a rule of the family uses are looked up, because each group of 4 bytes
-//! costs a lookup four steps. `rte_acl` wants every byte of a used group to belong to a field, so the
-//! other bytes of the group become fields that match anything.
+//! costs a lookup four steps. `rte_acl` requires every byte of a used group to belong to a field, so
+//! the other bytes of the group become fields that match any value.
 //!
 //! It reads byte 0 of a packet's key and then groups of 4 bytes, in network byte order:
 //!
@@ -33,7 +33,7 @@ const ICMP_AT: usize = 5;
 const DSCP_AT: usize = 6;
 const TTL_AT: usize = 7;
 const FRAGMENT_AT: usize = 8;
-/// Where the state is in the fragment byte.
+/// Position of the state in the fragment byte.
 const STATE: u32 = 4;
 const LENGTH_AT: usize = 10;
 const INTERFACE_AT: usize = 12;
@@ -43,7 +43,7 @@ const SOURCE_AT: usize = 20;
 const DESTINATION4_AT: usize = 24;
 const DESTINATION6_AT: usize = 36;
 
-/// The bytes that `rte_acl` reads of a packet of `family`.
+/// Returns the bytes that `rte_acl` reads of a packet of `family`.
 pub fn bytes(key: &Key, family: Family) -> [u8; KEY] {
     let mut bytes = [0; KEY];
     bytes[PROTOCOL_AT] = key.protocol;
@@ -68,7 +68,7 @@ pub fn bytes(key: &Key, family: Family) -> [u8; KEY] {
 /// Most entries of a compiled filter.
 pub const TOO_MANY: usize = 1 << 18;
 
-/// A filter for one family, as `rte_acl` takes it.
+/// A filter for one family, in the form of `rte_acl`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compiled {
     /// The fields, by offset; the protocol, byte 0, first.
@@ -110,7 +110,7 @@ pub struct Entry {
     pub rule: u32,
 }
 
-/// A filter that needs more than [`TOO_MANY`] entries.
+/// Error: a filter needs more than [`TOO_MANY`] entries.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "filter \"{filter}\": {rule}, line {line}, becomes {entries} entries ({lists}) of {total} for \
@@ -125,7 +125,7 @@ pub struct TooMany {
     pub line: u32,
     /// Its entries.
     pub entries: u64,
-    /// Its lists and their lengths: `from 300 x to 200`.
+    /// Its lists and their lengths, for example `from 300 x to 200`.
     pub lists: String,
     /// Entries of the whole filter.
     pub total: u64,
@@ -136,8 +136,8 @@ pub struct TooMany {
 /// Compiles the rules of `filter` that packets of `family` can match.
 ///
 /// # Errors
-/// More than [`TOO_MANY`] entries. Rules with faults ([`Filter::check`]) give no error and entries
-/// that match as [`crate::walk`] does.
+/// More than [`TOO_MANY`] entries. Rules with faults ([`Filter::check`]) are no error; their entries
+/// match like [`crate::walk`].
 pub fn compile(filter: &Filter, family: Family) -> Result<Compiled, TooMany> {
     let (rules, total) = sized(filter, family)?;
     let fields = layout(family, &rules);
@@ -151,7 +151,7 @@ pub fn compile(filter: &Filter, family: Family) -> Result<Compiled, TooMany> {
 /// A rule's place in its filter, and its choices.
 type Part = (usize, Vec<Choice>);
 
-/// The rules that packets of `family` can match, and their entries in all.
+/// Returns the rules that packets of `family` can match, and their total number of entries.
 fn sized(filter: &Filter, family: Family) -> Result<(Vec<Part>, u64), TooMany> {
     let rules: Vec<Part> = filter
         .rules
@@ -168,7 +168,7 @@ fn sized(filter: &Filter, family: Family) -> Result<(Vec<Part>, u64), TooMany> {
 }
 
 impl Compiled {
-    /// The rule of the first entry that matches: `rte_acl`'s answer, found slowly.
+    /// Returns the rule of the first entry that matches: the result of `rte_acl`, by linear search.
     pub fn find(&self, key: &[u8; KEY]) -> Option<u32> {
         let holds = |entry: &&Entry| {
             self.fields.iter().zip(&entry.values).all(|(field, values)| field.holds(key, *values))
@@ -192,7 +192,7 @@ impl Field {
         }
     }
 
-    /// The value that matches anything.
+    /// Returns the value that matches any field.
     fn anything(&self) -> (u64, u64) {
         match self.kind {
             FieldKind::Range => (0, (1 << (u32::from(self.size) * 8)) - 1),
@@ -201,7 +201,7 @@ impl Field {
     }
 }
 
-/// The alternatives of one list of a rule; a list that matches anything has no choice.
+/// The alternatives of one list of a rule; a list that matches any value has no choice.
 struct Choice {
     /// The list's name in the rule.
     name: &'static str,
@@ -269,7 +269,7 @@ fn ranges(name: &'static str, offset: usize, ranges: &[RangeInclusive<u16>]) -> 
     (!ranges.is_empty()).then(|| Choice::ranges(name, offset, merge(ranges.to_vec())))
 }
 
-/// A rule that reads the upper layer must see one; the state is in two other bits.
+/// Returns the choice of fragments and states. A rule that reads the upper layer requires its presence.
 fn fragment(matches: &Matches) -> Option<Choice> {
     let upper = if matches.needs_upper_layer() { NO_UPPER } else { 0 };
     let (value, mask) = match matches.fragment {
@@ -288,7 +288,7 @@ fn fragment(matches: &Matches) -> Option<Choice> {
     asks.then(|| Choice::bits("fragment", FRAGMENT_AT, states.into_iter()))
 }
 
-/// `None` if the prefixes are those of all addresses.
+/// Returns the choice of prefixes; `None` if they cover all addresses.
 fn addresses(name: &'static str, offset: usize, nets: &[IpNet], family: Family) -> Option<Choice> {
     let nets = aggregate(nets, family);
     if nets.first().is_none_or(|net| net.prefix_len() == 0) {
@@ -297,7 +297,7 @@ fn addresses(name: &'static str, offset: usize, nets: &[IpNet], family: Family) 
     Some(Choice { name, offset, options: nets.iter().map(words).collect() })
 }
 
-/// The prefixes of `family`, without those within another, and neighbours joined.
+/// Aggregates the prefixes of `family`: without those within another, and neighbours joined.
 fn aggregate(nets: &[IpNet], family: Family) -> Vec<IpNet> {
     let of_family = nets.iter().filter(|net| Family::of(net) == family);
     match family {
@@ -318,7 +318,7 @@ fn aggregate(nets: &[IpNet], family: Family) -> Vec<IpNet> {
     }
 }
 
-/// A prefix as 4-byte words with the prefix length split over them.
+/// Splits a prefix into 4-byte words, each with its part of the prefix length.
 fn words(net: &IpNet) -> Vec<(u64, u64)> {
     let bytes = match net.network() {
         IpAddr::V4(address) => address.octets().to_vec(),
@@ -352,7 +352,7 @@ fn too_many(filter: &Filter, family: Family, rules: &[Part], total: u64) -> TooM
     }
 }
 
-/// Kind and size of the fields in each group of 4 bytes behind byte 0.
+/// Returns kind and size of the fields in each group of 4 bytes behind byte 0.
 fn groups(family: Family) -> Vec<&'static [(FieldKind, u8)]> {
     use FieldKind::{Bitmask, Mask, Range};
     let addresses = match family {
@@ -369,7 +369,7 @@ fn groups(family: Family) -> Vec<&'static [(FieldKind, u8)]> {
     groups
 }
 
-/// The protocol, and the groups in which some rule compares something.
+/// Returns the fields: the protocol, and the groups in which some rule compares a value.
 fn layout(family: Family, rules: &[Part]) -> Vec<Field> {
     let used = used_groups(rules);
     let protocol = Field { kind: FieldKind::Bitmask, size: 1, offset: 0, group: 0 };
@@ -389,7 +389,7 @@ fn layout(family: Family, rules: &[Part]) -> Vec<Field> {
     fields
 }
 
-/// A bit for each 4 bytes of the key that some rule compares.
+/// Returns a bit for each 4 bytes of the key that some rule compares.
 fn used_groups(rules: &[Part]) -> u32 {
     let mut used = 0;
     for choice in rules.iter().flat_map(|(_, choices)| choices) {
@@ -425,7 +425,7 @@ fn expand(rule: u32, choices: &[Choice], fields: &[Field], entries: &mut Vec<Ent
     }
 }
 
-/// Words of an address beyond the last that some rule compares have no field.
+/// Sets a field's values. Words of an address beyond the last that some rule compares have no field.
 fn set(entry: &mut Entry, index: usize, option: &[(u64, u64)]) {
     for (at, &value) in option.iter().enumerate().filter(|(at, value)| *at == 0 || value.1 != 0) {
         entry.values[index + at] = value;

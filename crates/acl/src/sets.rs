@@ -1,16 +1,16 @@
-//! Sets of prefixes with names, whose elements come and go while packets are looked up in them.
+//! Named sets of prefixes, whose elements can change while packets are looked up in them.
 //!
-//! All sets of a family are one route table: the longest prefix that holds an address says which sets it is in. The
+//! All sets of a family are one route table: the longest prefix that holds an address determines its sets. The
 //! table's numbers are *classes*, each of which stands for some sets, one bit each; so an element of one set changes
-//! one route, and those within it. Nothing is made anew, whatever filters name the set.
+//! one route, and those within it. Nothing is rebuilt, whatever filters name the set.
 //!
 //! ```text
 //! 192.0.2.0/24   in "customers"                -> class 1: customers
 //! 192.0.2.7/32   in "blocked"                  -> class 2: customers, blocked
 //! ```
 //!
-//! One owner has the [`Sets`] and changes them; readers have [`SetReaders`]. A class that no prefix has any more is
-//! used again when no reader can have its number in hand.
+//! One owner has the [`Sets`] and changes them; readers have [`SetReaders`]. A class without prefixes is reused once
+//! no reader can still hold its number.
 
 mod family;
 
@@ -25,23 +25,23 @@ use self::family::FamilySets;
 pub use self::family::Members;
 use crate::FilterAddress;
 
-/// The most sets that there can be.
+/// Most sets.
 pub const SETS_MAX: usize = 64;
 
-/// A set, as its owner names it: a bit.
+/// Identifier of a set for its owner: a bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SetId(u8);
 
-/// Why an element could not be added.
+/// Error: an element could not be added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetError {
     /// The route table has no room.
     #[error("no room: {0}")]
     Table(#[from] fib::Error),
-    /// More combinations of sets than there are numbers.
+    /// More combinations of sets than there are classes.
     #[error("the sets overlap in more than {most} ways; use fewer sets with common addresses")]
     Classes {
-        /// What there can be.
+        /// The limit.
         most: usize,
     },
 }
@@ -53,7 +53,7 @@ pub struct Sets {
     ip6: FamilySets<Ipv6Addr>,
 }
 
-/// Where packets are looked up. Sets that come later are not in it.
+/// The readers' side, for lookups. Sets added later are not in it.
 #[derive(Clone)]
 pub struct SetReaders {
     names: Vec<Option<Arc<str>>>,
@@ -62,7 +62,7 @@ pub struct SetReaders {
 }
 
 impl Sets {
-    /// No set yet. `grace`: of all who will have readers.
+    /// Creates the owner's side without sets. `grace`: grace period of all future readers.
     ///
     /// # Errors
     /// There is no memory for the tables.
@@ -78,18 +78,18 @@ impl Sets {
         })
     }
 
-    /// The set of this name.
+    /// Returns the set of this name.
     pub fn find(&self, name: &str) -> Option<SetId> {
         let place = self.names.iter().position(|known| known.as_deref() == Some(name))?;
         Some(SetId(place as u8))
     }
 
-    /// The names of the sets.
+    /// Returns the names of the sets.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().flatten().map(|name| &**name)
     }
 
-    /// A set of this name, the one that is there or a new one without elements; `None`: there are [`SETS_MAX`].
+    /// Returns the set of this name, or adds it without elements; `None`: there are [`SETS_MAX`].
     pub fn add_set(&mut self, name: &str) -> Option<SetId> {
         self.find(name).or_else(|| {
             let place = self.names.iter().position(Option::is_none)?;
@@ -98,10 +98,10 @@ impl Sets {
         })
     }
 
-    /// Takes a set and its elements away. Nobody may be looking packets up for a rule that names it.
+    /// Removes a set and its elements. No packet may be looked up for a rule that names it.
     ///
     /// # Errors
-    /// An element could not be taken away for want of room: it is there still, and so is the set.
+    /// An element could not be removed for lack of room: it remains, and so does the set.
     pub fn remove_set(&mut self, set: SetId) -> Result<(), SetError> {
         let elements: Vec<IpNet> = self.elements(set).collect();
         for net in elements {
@@ -111,7 +111,7 @@ impl Sets {
         Ok(())
     }
 
-    /// Adds an element; false if it was there.
+    /// Adds an element; returns false if it was there.
     ///
     /// # Errors
     /// There is no room; nothing has changed.
@@ -123,7 +123,7 @@ impl Sets {
         }
     }
 
-    /// Takes an element away; false if it was not there.
+    /// Removes an element; returns false if it was not there.
     ///
     /// # Errors
     /// As [`Self::add`]: addresses within the element may be in other sets, whose routes change.
@@ -135,13 +135,13 @@ impl Sets {
         }
     }
 
-    /// The elements of a set, those of IPv4 first, in order.
+    /// Iterates over the elements of a set, those of IPv4 first, in order.
     pub fn elements(&self, set: SetId) -> impl Iterator<Item = IpNet> {
         let of4 = self.ip4.elements(set.0).map(|prefix| IpNet::V4(prefix.into()));
         of4.chain(self.ip6.elements(set.0).map(|prefix| IpNet::V6(prefix.into())))
     }
 
-    /// For those who look packets up.
+    /// Returns the readers' side.
     pub fn readers(&self) -> SetReaders {
         let (ip4, ip6) = (self.ip4.members(), self.ip6.members());
         SetReaders { names: self.names.clone(), ip4, ip6 }
@@ -155,13 +155,13 @@ impl fmt::Debug for Sets {
 }
 
 impl SetReaders {
-    /// Of no sets.
+    /// Creates readers without sets.
     pub fn none() -> Self {
         let (ip4, ip6) = (Members::none(), Members::none());
         Self { names: Vec::new(), ip4, ip6 }
     }
 
-    /// The bits of these sets; those that there are not have none.
+    /// Returns the bits of these sets; unknown sets have none.
     pub(crate) fn mask(&self, names: &[String]) -> u64 {
         let is_named = |known: &Option<Arc<str>>| {
             known.as_deref().is_some_and(|known| names.iter().any(|name| name == known))
@@ -170,7 +170,7 @@ impl SetReaders {
         places.fold(0, |mask, (place, _)| mask | 1 << place)
     }
 
-    /// The address is in one of these sets.
+    /// Returns true if the address is in one of these sets.
     pub fn hold(&self, names: &[String], address: IpAddr) -> bool {
         let mut masks = [0];
         match address {

@@ -1,6 +1,6 @@
 //! The oracle: rules compared with a packet one by one, straight from [`Matches`].
 //!
-//! Slow and obviously right; it shares nothing with the compiler.
+//! Slow and obviously correct; it shares nothing with the compiler.
 
 use std::net::IpAddr;
 
@@ -8,12 +8,12 @@ use ipnet::IpNet;
 
 use crate::{Family, Filter, Key, Matches, SetReaders};
 
-/// Index of the first rule of `filter` that matches a packet of `family`, where there are no sets.
+/// Returns the index of the first rule of `filter` that matches a packet of `family`, without sets.
 pub fn walk(filter: &Filter, family: Family, key: &Key) -> Option<usize> {
     walk_from(filter, &SetReaders::none(), (family, key), 0)
 }
 
-/// As [`walk`], beginning at rule `first`: the way on behind a rule that lets packets continue.
+/// Like [`walk`], from rule `first` on: for packets that a rule lets continue.
 pub fn walk_from(
     filter: &Filter,
     sets: &SetReaders,
@@ -207,7 +207,7 @@ mod tests {
             let none = Matches::default();
             Matches {
                 family: full.family,
-                // Such a rule fits no IP packet, whatever else it says.
+                // Such a rule matches no IP packet, whatever its other conditions.
                 ethertype: if keep % 8 == 0 { vec![0x88cc] } else { none.ethertype },
                 from: if kept(0) { full.from } else { none.from },
                 to: if kept(1) { full.to } else { none.to },
@@ -284,7 +284,7 @@ mod tests {
             Family::Ip6 => classify::<Ipv6Addr>(filter, keys)?,
         }
         if filter.asks_for_macs() || filter.asks_for_headers() {
-            // DPDK's entries have no room for them.
+            // DPDK's entries do not support them.
             return Ok(());
         }
         let compiled = rte::compile(filter, family).unwrap();
@@ -320,7 +320,7 @@ mod tests {
         Ok(())
     }
 
-    /// The rule reached by following those that let packets continue.
+    /// Returns the rules reached by following those that let packets continue.
     fn reached(filter: &Filter, family: Family, key: &Key) -> Vec<usize> {
         let mut reached = Vec::new();
         let mut first = 0;

@@ -57,7 +57,7 @@ mod value;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,6 +66,7 @@ use ::script::{CounterNames, StepSettings};
 use acl::Action;
 use dataplane::catalogue::Catalogue;
 use dataplane::class::{ByClass, ClassLimits, default_limits};
+use dataplane::distribution::TxConfig;
 use dataplane::features::{Feature, Features};
 use dataplane::filters::{FilterSpec, TRACKED};
 use dataplane::flows::FlowSettings;
@@ -79,7 +80,8 @@ use dataplane::transmit::QueueConfig;
 use dataplane::transmit::shape::Shape;
 use dataplane::words::suggestion;
 use fib::Algorithm;
-use ipnet::{IpNet, Ipv6Net};
+use ipnet::IpNet;
+use slowpath::{Advertise, Discovery, Icmp};
 use wire::MacAddr;
 
 use crate::rib::{self, Resilient, RouteKind};
@@ -130,7 +132,7 @@ pub struct Config {
     /// What is forwarded.
     pub forwarding: Forwarding,
     /// Transmit bursts.
-    pub tx: Tx,
+    pub tx: TxConfig,
     /// Bounds of the slow path.
     pub slowpath: Slowpath,
     /// How filters keep flows.
@@ -437,116 +439,6 @@ impl HostInterface {
     }
 }
 
-/// Router advertisements of a port (RFC 4861 6.2.1).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Advertise {
-    /// The longest time between two, in whole seconds.
-    pub interval: Duration,
-    /// The shortest.
-    pub least_interval: Duration,
-    /// How long hosts use this router by default; zero: not at all.
-    pub lifetime: Duration,
-    /// Hosts get addresses by DHCPv6.
-    pub managed: bool,
-    /// Hosts get other configuration by DHCPv6.
-    pub other: bool,
-    /// Which of several routers hosts prefer (RFC 4191).
-    pub preference: Preference,
-    /// Hop limit that hosts use; 0: not specified.
-    pub hop_limit: u8,
-    /// How long hosts take a neighbour for reachable; zero: not specified.
-    pub reachable: Duration,
-    /// Time between two solicitations of hosts; zero: not specified.
-    pub retransmit: Duration,
-    /// MTU of the link; `None`: not specified.
-    pub mtu: Option<u16>,
-    /// Prefixes; `None`: those of the port's addresses, with the RFC's lifetimes.
-    pub prefixes: Option<Vec<Prefix>>,
-    /// Recursive DNS servers (RFC 8106).
-    pub dns: Vec<Ipv6Addr>,
-}
-
-impl Default for Advertise {
-    fn default() -> Self {
-        Self {
-            interval: Duration::from_secs(600),
-            least_interval: Duration::from_secs(198),
-            lifetime: Duration::from_secs(1800),
-            managed: false,
-            other: false,
-            preference: Preference::Medium,
-            hop_limit: 64,
-            reachable: Duration::ZERO,
-            retransmit: Duration::ZERO,
-            mtu: None,
-            prefixes: None,
-            dns: Vec::new(),
-        }
-    }
-}
-
-/// ICMP router discovery of a port (RFC 1256 4.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Discovery {
-    /// The longest time between two advertisements, in whole seconds.
-    pub interval: Duration,
-    /// The shortest.
-    pub least_interval: Duration,
-    /// How long hosts believe one.
-    pub lifetime: Duration,
-    /// Which of several routers hosts prefer: the highest.
-    pub preference: i32,
-    /// To 255.255.255.255 in place of 224.0.0.1.
-    pub broadcast: bool,
-}
-
-impl Default for Discovery {
-    fn default() -> Self {
-        Self {
-            interval: Duration::from_secs(600),
-            least_interval: Duration::from_secs(450),
-            lifetime: Duration::from_secs(1800),
-            preference: 0,
-            broadcast: false,
-        }
-    }
-}
-
-/// Which of several routers hosts prefer (RFC 4191 2.1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Preference {
-    /// Before others.
-    High,
-    /// As others.
-    #[default]
-    Medium,
-    /// After others.
-    Low,
-}
-
-/// An advertised prefix.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prefix {
-    /// The prefix; no host bits are set.
-    pub net: Ipv6Net,
-    /// How long it is on the link; 2^32 - 1 seconds: for ever.
-    pub valid: Duration,
-    /// How long addresses made from it are preferred; not above [`Self::valid`].
-    pub preferred: Duration,
-    /// Its addresses are on the link.
-    pub on_link: bool,
-    /// Hosts make addresses from it (RFC 4862).
-    pub autonomous: bool,
-}
-
-impl Prefix {
-    /// A prefix with the lifetimes and flags of RFC 4861 6.2.1.
-    pub fn new(net: Ipv6Net) -> Self {
-        let (valid, preferred) = (Duration::from_secs(2_592_000), Duration::from_secs(604_800));
-        Self { net, valid, preferred, on_link: true, autonomous: true }
-    }
-}
-
 /// What a port is made of, told apart by how it is written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Device {
@@ -752,78 +644,20 @@ impl Default for Forwarding {
     }
 }
 
-/// Transmit bursts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tx {
-    /// Packets that are collected before a transmit queue is served, 1 to 64.
-    pub burst: u16,
-    /// The longest that a packet waits for its burst to fill.
-    pub flush: Duration,
-}
-
-impl Default for Tx {
-    fn default() -> Self {
-        Self { burst: 32, flush: Duration::from_micros(50) }
-    }
-}
-
-/// Bounds of the slow path.
+/// Settings of the slow path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slowpath {
-    /// The most neighbours known or sought at a time, by each worker.
-    pub neighbours: usize,
-    /// The most packets that wait for one neighbour.
-    pub queue: usize,
-    /// Requests that are sent before a neighbour is given up.
-    pub retries: u32,
-    /// How long an answer is believed.
-    pub timeout: Duration,
-    /// How long fragments for the router wait for each other.
-    pub reassembly: Duration,
     /// Threads, 1 to 8; each owns a part of the ports.
     pub workers: usize,
-    /// ICMP errors a second, over all ports.
-    pub icmp_rate: u32,
-    /// ICMP errors in one burst.
-    pub icmp_burst: u32,
-    /// ICMP errors a second to one IPv4 /24 or IPv6 /64.
-    pub icmp_prefix_rate: u32,
-    /// ICMP errors to one prefix in one burst.
-    pub icmp_prefix_burst: u32,
-    /// What each class of punted packets is bounded to.
+    /// Bounds of each.
+    pub limits: slowpath::Limits,
+    /// Bounds of each class of punted packets.
     pub classes: ByClass<ClassLimits>,
 }
 
 impl Default for Slowpath {
     fn default() -> Self {
-        Self {
-            neighbours: 16_384,
-            queue: 16,
-            retries: 3,
-            timeout: Duration::from_secs(30),
-            workers: 1,
-            icmp_rate: 1000,
-            icmp_burst: 100,
-            icmp_prefix_rate: 100,
-            icmp_prefix_burst: 50,
-            classes: default_limits(),
-            reassembly: Duration::from_secs(60),
-        }
-    }
-}
-
-/// The router's own ICMP, where no host interface speaks for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Icmp {
-    /// TTL and hop limit of what the router sends, 1 to 255.
-    pub ttl: u8,
-    /// Echo requests are answered.
-    pub echo: bool,
-}
-
-impl Default for Icmp {
-    fn default() -> Self {
-        Self { ttl: 64, echo: true }
+        Self { workers: 1, limits: slowpath::Limits::default(), classes: default_limits() }
     }
 }
 

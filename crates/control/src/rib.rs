@@ -75,6 +75,7 @@ use dataplane::next_hop::{
 use dataplane::own::OwnAddresses;
 use fib::{GracePeriod, Prefix, Table};
 use ipnet::IpNet;
+use slowpath::Command;
 use wire::MacAddr;
 
 use entry::{Candidate, Distances, Entry};
@@ -88,8 +89,7 @@ pub use audit::Findings;
 pub use error::{Error, Subject};
 pub use types::{
     GroupKey, GroupSpec, Inactive, LivePath, LoadReport, LookupInfo, PATHS_MOST, Path, Resilient,
-    ResolverCommand, RibInterface, Route, RouteInfo, RouteKind, Source, Summary, Target,
-    WEIGHT_MOST,
+    RibInterface, Route, RouteInfo, RouteKind, Source, Summary, Target, WEIGHT_MOST,
 };
 
 /// The most buckets of a resilient group.
@@ -346,7 +346,7 @@ impl Rib {
     }
 
     /// What the slow path has to learn since the last call, in order.
-    pub fn drain_commands(&mut self) -> Vec<ResolverCommand> {
+    pub fn drain_commands(&mut self) -> Vec<Command> {
         self.hops.drain_commands()
     }
 

@@ -1,22 +1,22 @@
-//! Chains with jumps become one list of rules, of which the first that fits decides.
+//! Converts chains with jumps into one list of rules, of which the first match decides.
 //!
-//! A walk goes through the rules of a chain under a *guard*, the conditions of everything that led there. What
-//! ends a packet's way becomes an item: guard and rule together. A jump is a walk of the other chain under a
-//! narrower guard; packets that come back meet the rest of the first chain, as they would have anyway.
+//! A walk goes through the rules of a chain under a *guard*, the conditions of all rules that led there. A rule
+//! that ends a packet's way becomes an item: guard and rule together. A jump is a walk of the other chain under
+//! a narrower guard; packets that return meet the rest of the first chain, as in the original.
 //!
-//! Where the order of chains differs from that of a list, what follows is written twice, so that the list stays
-//! exact:
+//! Where the order of chains differs from that of a list, the following rules are repeated, so that the list
+//! stays exact:
 //!
 //! | of the original | in the list |
 //! |---|---|
-//! | `return` under a condition | the rest of the chain that jumped, under that condition |
-//! | `goto` under a condition | the chain, then what follows the one that has the `goto`, under it |
-//! | `iifname != "a"` | all that follows for packets by `a`, then the rule for whatever is left |
+//! | `return` under a condition | the rest of the calling chain, under that condition |
+//! | `goto` under a condition | the chain, then the rules behind the caller of the chain with the `goto`, under it |
+//! | `iifname != "a"` | all following rules for packets by `a`, then the rule for the remaining packets |
 //! | accepted, and a base chain of another priority follows | that base chain, under the conditions |
 //!
 //! A rule with a rate ends a packet's way in Turnpike, within the rate and beyond it. So it is converted only if
-//! the *fate* of its packets behind it is sure: a second walk, whose items must all say the same. So is a rule
-//! that only logs.
+//! the *fate* of its packets behind it is certain: a second walk, whose items must all agree. The same applies
+//! to a rule that only logs.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -24,16 +24,16 @@ use std::rc::Rc;
 use crate::matches::{Field, Match, Names};
 use crate::rules::{Base, ChainName, Hook, Limit, Rule, Ruleset, Verdict};
 
-/// Rules that one filter may have.
+/// Most rules of one filter.
 const ITEMS_MAX: usize = 20_000;
 
-/// Rules that may be looked at for one filter.
+/// Most rules examined for one filter.
 const STEPS_MAX: usize = 4_000_000;
 
-/// Chains that lead from one to the next; the kernel's bound.
+/// Most chains that lead from one to the next; the kernel's limit.
 const DEPTH_MAX: usize = 16;
 
-/// A part of the list.
+/// An item of the list.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item<'r> {
     Rule(Decision<'r>),
@@ -43,33 +43,33 @@ pub enum Item<'r> {
         reasons: Vec<String>,
         matters: bool,
     },
-    /// A rule that needs nothing here.
+    /// A rule that needs no counterpart here.
     Nothing {
         rule: &'r Rule,
         why: &'static str,
     },
 }
 
-/// Packets and what becomes of them.
+/// Packets and their verdict.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision<'r> {
     /// The rule; `None`: the policy of a base chain.
     pub rule: Option<&'r Rule>,
     pub packets: Match,
-    /// Ends a packet's way.
+    /// The verdict; it ends a packet's way.
     pub verdict: Verdict,
     pub police: Option<&'r Limit>,
     pub log: bool,
 }
 
-/// The list would be too long.
+/// Error: the list would be too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "with its jumps written out it would have more than {ITEMS_MAX} rules; shorten chains that end by a `return`"
 )]
 pub struct TooLong;
 
-/// The rules that packets of a hook meet, which leave by one of the ports of `egress`.
+/// Returns the rules for packets of a hook that leave by one of the ports of `egress`.
 pub fn flatten(rules: &Ruleset, hook: Hook, egress: Names) -> Result<Vec<Item<'_>>, TooLong> {
     let mut bases: Vec<&Base> = rules.bases.iter().filter(|base| base.hook == hook).collect();
     bases.sort_by_key(|base| base.priority);
@@ -78,22 +78,22 @@ pub fn flatten(rules: &Ruleset, hook: Hook, egress: Names) -> Result<Vec<Item<'_
     Ok(walker.items)
 }
 
-/// A chain, and what comes behind it.
+/// A chain, and its return point.
 struct Frame<'r> {
     rules: &'r [Rule],
     table: &'r str,
     /// The base chain that led here.
     base: usize,
     depth: usize,
-    /// The chain that jumped, and its next rule.
+    /// The calling chain, and its next rule.
     back: Option<(Rc<Frame<'r>>, usize)>,
 }
 
-/// What became of the packets of a guard.
+/// Outcome for the packets of a guard.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flow {
     Decided,
-    /// Some may have come to the end of the chain.
+    /// Some packets may have reached the end of the chain.
     Through,
 }
 
@@ -101,7 +101,7 @@ struct Walker<'r> {
     rules: &'r Ruleset,
     bases: Vec<&'r Base>,
     items: Vec<Item<'r>>,
-    /// Where only the fate of packets is asked for: the verdicts, `None` for one that is not sure.
+    /// If only the fate of packets is needed: the verdicts, `None` for an uncertain one.
     fates: Option<Vec<Option<Verdict>>>,
     steps: usize,
 }
@@ -109,7 +109,7 @@ struct Walker<'r> {
 type Walk<T = ()> = Result<T, TooLong>;
 
 impl<'r> Walker<'r> {
-    /// Packets come to the base chain of this number, or have passed all of them.
+    /// Passes packets to the base chain of this number; behind the last one they are accepted.
     fn enter(&mut self, base: usize, guard: Match) -> Walk {
         let Some(of) = self.bases.get(base).copied() else {
             return self.decide(None, guard, Verdict::Accept, None, false);
@@ -124,7 +124,7 @@ impl<'r> Walker<'r> {
         }
     }
 
-    /// Packets have come to the end of a base chain.
+    /// Applies the policy at the end of a base chain.
     fn policy(&mut self, base: usize, guard: Match) -> Walk {
         let of = self.bases[base];
         if of.accepts {
@@ -136,7 +136,7 @@ impl<'r> Walker<'r> {
         self.others(base, &guard)
     }
 
-    /// Packets of the family that a base chain does not see go on.
+    /// Passes the packets of the family that a base chain does not see to the next one.
     fn others(&mut self, base: usize, guard: &Match) -> Walk {
         let Some(family) = self.bases[base].family else { return Ok(()) };
         match of_family(guard, Some(10 - family)) {
@@ -163,7 +163,7 @@ impl<'r> Walker<'r> {
                 let flow = self.arm(frame, place, rule, both, verdict, is_all)?;
                 match (flow, verdict) {
                     (Flow::Decided, _) if is_all => return Ok(Flow::Decided),
-                    // Nothing behind it is seen by anything.
+                    // No packet reaches the rules behind it.
                     (_, Verdict::Return | Verdict::Goto(_)) if is_all && rule.is_sure() => {
                         return Ok(Flow::Through);
                     }
@@ -174,7 +174,7 @@ impl<'r> Walker<'r> {
         Ok(Flow::Through)
     }
 
-    /// The rest of a chain and what is behind it.
+    /// Walks the rest of a chain and the chains behind it.
     fn finish(&mut self, frame: &Rc<Frame<'r>>, from: usize, guard: Match) -> Walk {
         match self.walk(frame, from, guard.clone())? {
             Flow::Decided => Ok(()),
@@ -182,7 +182,7 @@ impl<'r> Walker<'r> {
         }
     }
 
-    /// What is behind a chain.
+    /// Walks the chains behind a chain.
     fn behind(&mut self, frame: &Rc<Frame<'r>>, guard: Match) -> Walk {
         match &frame.back {
             Some((chain, place)) => self.finish(&chain.clone(), *place, guard),
@@ -190,7 +190,8 @@ impl<'r> Walker<'r> {
         }
     }
 
-    /// A rule that excludes interfaces is for what remains when packets by these have had their way.
+    /// Converts a rule that excludes interfaces into one for the packets that remain after those of these
+    /// interfaces.
     fn without_excluded(
         &mut self,
         frame: &Rc<Frame<'r>>,
@@ -215,7 +216,7 @@ impl<'r> Walker<'r> {
         Ok(())
     }
 
-    /// The packets of one arm of a rule.
+    /// Handles the packets of one arm of a rule.
     fn arm(
         &mut self,
         frame: &Rc<Frame<'r>>,
@@ -260,7 +261,7 @@ impl<'r> Walker<'r> {
         }
     }
 
-    /// Packets go through another chain, and at its end `back`.
+    /// Passes packets through another chain, and then to `back`.
     fn jump(
         &mut self,
         frame: &Rc<Frame<'r>>,
@@ -285,19 +286,19 @@ impl<'r> Walker<'r> {
         Ok(Flow::Through)
     }
 
-    /// These packets are done with a chain before its end.
+    /// Handles packets that leave a chain before its end.
     fn skip_rest(&mut self, frame: &Rc<Frame<'r>>, place: usize, packets: Match) -> Walk<Flow> {
         let mut arms = frame.rules[place + 1..].iter().flat_map(|rule| &rule.arms);
         let is_end = |verdict: &Verdict| matches!(verdict, Verdict::Return | Verdict::Continue);
         if arms.all(|(other, verdict)| is_end(verdict) || other.and(&packets).is_none()) {
-            // Nothing to be skipped.
+            // There is nothing to skip.
             return Ok(Flow::Through);
         }
         self.behind(frame, packets)?;
         Ok(Flow::Decided)
     }
 
-    /// Packets that a base chain accepts go on to the next one.
+    /// Passes packets that a base chain accepts to the next one.
     fn accept(&mut self, base: usize, rule: &'r Rule, packets: Match) -> Walk {
         if self.is_last(base, &packets) {
             return self.decide(Some(rule), packets, Verdict::Accept, None, rule.log);
@@ -309,7 +310,7 @@ impl<'r> Walker<'r> {
         self.enter(base + 1, packets)
     }
 
-    /// Does no further base chain see these packets?
+    /// Returns true if no further base chain sees these packets.
     fn is_last(&self, base: usize, packets: &Match) -> bool {
         self.bases[base + 1..].iter().all(|next| of_family(packets, next.family).is_none())
     }
@@ -378,7 +379,7 @@ impl<'r> Walker<'r> {
         Ok(Flow::Through)
     }
 
-    /// The ends of packets behind a rule.
+    /// Returns the verdicts of packets behind a rule.
     fn fates_of(
         &mut self,
         frame: &Rc<Frame<'r>>,
@@ -406,7 +407,7 @@ impl<'r> Walker<'r> {
         if self.items.len() > ITEMS_MAX { Err(TooLong) } else { Ok(()) }
     }
 
-    /// A rule is left out; `verdict` is what it would have done.
+    /// Leaves a rule out; `verdict` is its original verdict.
     fn leave(
         &mut self,
         rule: &'r Rule,
@@ -429,7 +430,7 @@ impl<'r> Walker<'r> {
 }
 
 impl Rule {
-    /// Is its way known, whatever the packet?
+    /// Returns true if the rule's effect is the same for each of its packets.
     fn is_sure(&self) -> bool {
         self.blocked.is_empty() && self.limit.is_none()
     }
@@ -447,7 +448,7 @@ fn of_family(guard: &Match, family: Option<u8>) -> Option<Match> {
     }
 }
 
-/// The interfaces by whose names rules choose what leaves by them.
+/// Returns the names of the outgoing interfaces in rules.
 pub fn egress_names(rules: &Ruleset, hook: Hook) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     if hook == Hook::Forward {
@@ -457,7 +458,7 @@ pub fn egress_names(rules: &Ruleset, hook: Hook) -> BTreeSet<String> {
     names
 }
 
-/// Is a decision for every packet?
+/// Returns true for a decision about every packet.
 pub fn is_for_all(packets: &Match) -> bool {
     let ingress = !matches!(packets.ingress, Names::In(_));
     ingress
@@ -593,7 +594,7 @@ mod tests {
         })
     }
 
-    /// What the chains say, as nft(8) puts it.
+    /// Evaluates the chains by the rules of nft(8); returns true if they accept.
     fn asked(rules: &Ruleset, packet: &Packet) -> bool {
         let mut bases: Vec<&Base> = rules.bases.iter().collect();
         bases.sort_by_key(|base| base.priority);
@@ -630,10 +631,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-        /// Against an interpreter of chains.
+        /// Compares with an interpreter of chains.
         #[test]
         fn a_list_says_what_its_chains_say(mut rules in ruleset(), packets in prop::collection::vec(packet(), 20)) {
-            // Those of a map do not overlap.
+            // Elements of a map do not overlap.
             for rule in rules.chains.values_mut().flatten() {
                 if rule.arms.len() == 2 && rule.arms[0].0.and(&rule.arms[1].0).is_some() {
                     rule.arms.truncate(1);
@@ -649,7 +650,7 @@ mod tests {
                 for packet in packets.iter().filter(|packet| packet.egress == egress) {
                     let found = items.iter().find_map(|item| match item {
                         Item::Rule(of) => {
-                            // Excluded interfaces are not written: rules before took their packets away.
+                            // Excluded interfaces are not written: earlier rules handle their packets.
                             let ingress = match &of.packets.ingress {
                                 Names::NotIn(_) => Names::Any,
                                 names => names.clone(),

@@ -1,12 +1,12 @@
 //! Rules of iptables and ip6tables, from `iptables-save` and `ip6tables-save`.
 //!
-//! | of iptables | here |
+//! | iptables | here |
 //! |---|---|
 //! | FORWARD, INPUT and user chains of the table filter | lists of rules ([`crate::flatten`]) |
 //! | OUTPUT; the tables nat, mangle, raw, security | left out |
 //! | `-s -d -p -i -o`, `tcp`, `udp`, `icmp`, `icmp6`, `multiport`, `iprange`, `length`, `ttl`, `hl`, `dscp` | conditions; with `!` the rest of the numbers |
 //! | `conntrack --ctstate`, `state` | `state`; INVALID, UNTRACKED, SNAT and DNAT are left out |
-//! | `limit`, `hashlimit` by `srcip` | `police`, where what exceeds the rate has a sure fate |
+//! | `limit`, `hashlimit` by `srcip` | `police`, where packets beyond the rate have a certain fate |
 //! | ACCEPT, DROP, REJECT, RETURN, LOG, NFLOG, user chains | actions; `log` |
 //! | anything else | the rule is left out |
 
@@ -32,7 +32,7 @@ type Result<T> = winnow::Result<T, ContextError>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Word {
     text: String,
-    /// In quotes, so that it is no option whatever it begins with.
+    /// True if the word is quoted, so that it is not an option whatever it begins with.
     is_quoted: bool,
 }
 
@@ -60,7 +60,7 @@ fn words(input: &mut &str) -> Result<Vec<Word>> {
     delimited(space0, separated(0.., word, space1), space0).parse_next(input)
 }
 
-/// `[12:3456]`, what a rule has counted.
+/// Parses `[12:3456]`, the counters of a rule.
 fn counts(input: &mut &str) -> Result<()> {
     (delimited('[', take_till(1.., ']'), ']'), space1).void().parse_next(input)
 }
@@ -84,7 +84,7 @@ fn option(input: &mut &[Word]) -> Result<Opt> {
         .parse_next(input)
 }
 
-/// A line that adds a rule: its chain and options.
+/// Parses a line that adds a rule: its chain and options.
 fn rule_line(input: &mut &str) -> Result<(String, Vec<Opt>)> {
     let (chain, words) = preceded((opt(counts), "-A", space1), (word, words)).parse_next(input)?;
     let options = repeat(0.., option).parse(&words[..]).map_err(|_| ContextError::new())?;
@@ -98,11 +98,11 @@ struct Reader {
     rules: Ruleset,
     family: u8,
     table: String,
-    /// Rules for each name of a table of sources.
+    /// Number of rules for each name of a source table.
     tables: BTreeMap<String, usize>,
 }
 
-/// The rules of what was saved.
+/// Reads the rules from saved output.
 pub fn read(input: &str) -> std::result::Result<Ruleset, Unreadable> {
     let mut reader = Reader { family: 4, ..Reader::default() };
     for options in input.lines().filter_map(|line| rule_line.parse(line.trim()).ok()) {
@@ -152,7 +152,7 @@ impl Reader {
         ChainName { table: format!("ip{} {}", self.family, self.table), chain: chain.to_owned() }
     }
 
-    /// `FORWARD DROP [0:0]`.
+    /// Reads a chain's declaration: `FORWARD DROP [0:0]`.
     fn chain(&mut self, origin: Origin, line: &str) -> std::result::Result<(), String> {
         let mut words = line.split_whitespace();
         let (Some(chain), Some(policy)) = (words.next(), words.next()) else {
@@ -185,7 +185,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Why rules of a chain are left out.
+    /// Returns the reason for leaving out the rules of a chain, if there is one.
     fn no_chain(&self, chain: &str) -> Option<String> {
         let reason = match (self.table.as_str(), chain) {
             ("filter", "OUTPUT") => "what the router itself sends passes no filter",
@@ -209,7 +209,7 @@ impl Reader {
 
 // --- a rule ---------------------------------------------------------------------------------------
 
-/// What a rule's options have said so far.
+/// State of reading a rule's options.
 struct Reading<'t> {
     family: u8,
     tables: &'t BTreeMap<String, usize>,
@@ -222,7 +222,7 @@ struct Reading<'t> {
 
 #[derive(Default)]
 struct Rate {
-    /// Number, unit, and whether it is for what exceeds it.
+    /// The rate as text, and true if the rule is for packets beyond it.
     rate: Option<(String, bool)>,
     burst: Option<u64>,
     mode: Option<String>,
@@ -230,7 +230,7 @@ struct Rate {
     is_hash: bool,
 }
 
-/// Options that say how a table of sources is kept.
+/// Options that configure the source table, without effect here.
 const KEEPING: [&str; 4] = [
     "--hashlimit-htable-size",
     "--hashlimit-htable-max",
@@ -238,7 +238,7 @@ const KEEPING: [&str; 4] = [
     "--hashlimit-htable-gcinterval",
 ];
 
-/// Matches whose options are known.
+/// Matches whose options are supported.
 const MODULES: [&str; 18] = [
     "tcp",
     "udp",
@@ -302,7 +302,7 @@ impl<'t> Reading<'t> {
         Ok(())
     }
 
-    /// The field is in this set, or not.
+    /// Restricts a field to this set, or to its complement if the option is negated.
     fn field(&mut self, option: &Opt, field: Field, set: Ranges) -> Read<()> {
         let set = if option.is_not { set.not(field.most()) } else { set };
         self.narrow(&[Match::field(field, set)])
@@ -349,7 +349,7 @@ impl<'t> Reading<'t> {
         }
     }
 
-    /// Conditions of matches.
+    /// Reads conditions of match modules.
     fn upper(&mut self, option: &Opt, first: &str) -> Read<()> {
         let number = |most| values::number(first).filter(|number| *number <= most);
         match option.name.as_str() {
@@ -365,7 +365,7 @@ impl<'t> Reading<'t> {
                 let (from, to) =
                     (Match::field(Field::FromPort, set.clone()), Match::field(Field::ToPort, set));
                 match option.is_not {
-                    // Neither of them, or one of them.
+                    // Neither port, or one of them.
                     true => from.and(&to).map_or(Ok(()), |both| self.narrow(&[both])),
                     false => self.narrow(&[from, to]),
                 }
@@ -409,7 +409,7 @@ impl<'t> Reading<'t> {
         if name.ends_with('+') {
             return Err(format!("\"{name}\": ports have no patterns; name each"));
         }
-        // No packet of a port comes or goes by lo.
+        // No packet of a port is received or sent by lo.
         let names = Some(name.to_owned()).filter(|name| name != "lo");
         let names = match option.is_not {
             true if names.is_none() => Names::Any,
@@ -458,7 +458,7 @@ impl<'t> Reading<'t> {
                 self.rule.log = true;
                 Verdict::Continue
             }
-            // Those of chains may be in capitals, too: whether there is one is seen when it is entered.
+            // Chain names may be in capitals, too: the chain is looked up when it is entered.
             _ if TARGETS.contains(&name) => {
                 self.rule.matters = true;
                 return Err(format!("target {name} has no counterpart"));
@@ -504,7 +504,7 @@ impl<'t> Reading<'t> {
     }
 }
 
-/// Targets that are no chains.
+/// Targets that are not chains.
 const TARGETS: [&str; 24] = [
     "AUDIT",
     "CHECKSUM",
@@ -562,7 +562,7 @@ impl Rate {
     }
 }
 
-/// `22`, `1024:65535`, `:1023`, `1024:`.
+/// Reads ports: `22`, `1024:65535`, `:1023`, `1024:`.
 fn ports(word: &str) -> Read {
     match word.split_once(':') {
         Some(("", high)) => values::numbers(&format!("0:{high}"), ':', 65535),

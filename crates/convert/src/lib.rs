@@ -7,8 +7,8 @@
 //! ranges, matches  sets of values of a packet's fields      lua      lists -> Lua, and what is left out
 //! ```
 //!
-//! A filter that is printed accepts and drops what the original does, but for the rules that are named as left
-//! out. What that means for each kind of rule stands beside the code that reads it.
+//! A printed filter accepts and drops the same packets as the original, except for the rules reported as left
+//! out. The treatment of each kind of rule is documented beside the code that reads it.
 #![forbid(unsafe_code)]
 
 mod flatten;
@@ -31,29 +31,29 @@ use rules::{Base, ChainName, Hook, Ruleset, Verdict};
 pub enum Format {
     /// `nft list ruleset`, or `nft -j list ruleset`.
     Nftables,
-    /// `iptables-save`, `ip6tables-save`, or one behind the other.
+    /// `iptables-save`, `ip6tables-save`, or the output of both, one behind the other.
     Iptables,
 }
 
-/// Rules in Turnpike's words.
+/// The converted rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Converted {
-    /// The filters, and as comments where they belong and what is left out.
+    /// The filters, with comments about their place and the rules left out.
     pub lua: String,
-    /// What is left out.
+    /// Rules and statements left out.
     pub left: Vec<Left>,
 }
 
-/// Something that is left out.
+/// A rule or statement left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
     /// `line 12`, or a rule's handle.
     pub place: String,
     /// Its text.
     pub text: String,
-    /// Why.
+    /// Reason for leaving it out.
     pub reason: String,
-    /// Packets are treated otherwise without it.
+    /// True if packets are treated differently without it.
     pub matters: bool,
 }
 
@@ -72,21 +72,21 @@ impl std::fmt::Display for Left {
     }
 }
 
-/// The input cannot be read.
+/// Error: the input cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unreadable(String);
 
-/// The filter for what is for the router itself.
+/// The filter for packets to the router itself.
 const INPUT: &str = "to-router";
 
-/// The filter for what it forwards.
+/// The filter for forwarded packets.
 const FORWARD: &str = "forward";
 
-/// The rules of `input` as Lua; `name` is where they come from.
+/// Converts the rules of `input` to Lua; `name` is the name of the input.
 ///
 /// # Errors
-/// The input is not what the format says.
+/// The input does not have this format.
 pub fn convert(format: Format, name: &str, input: &str) -> Result<Converted, Unreadable> {
     let rules = match format {
         Format::Nftables => nft::read(input)?,
@@ -123,12 +123,12 @@ fn print(rules: &Ruleset, name: &str) -> Converted {
     Converted { lua, left }
 }
 
-/// Has a base chain rules, or a policy that drops?
+/// Returns true if a base chain has rules, or a policy that drops.
 fn decides(rules: &Ruleset, base: &Base) -> bool {
     !base.accepts || rules.chains.get(&base.chain).is_some_and(|chain| !chain.is_empty())
 }
 
-/// Chains with rules to which no base chain leads.
+/// Returns the chains with rules to which no base chain leads.
 fn unreached(rules: &Ruleset) -> Vec<Left> {
     let mut reached: BTreeSet<ChainName> = BTreeSet::new();
     let mut next: Vec<ChainName> = rules.bases.iter().map(|base| base.chain.clone()).collect();
@@ -162,7 +162,7 @@ fn outside(rules: &Ruleset) -> Vec<Left> {
     rules.outside.iter().map(left).collect()
 }
 
-/// The filters of a hook: one for each port that rules name as the one to leave by, and one for the others.
+/// Returns the filters of a hook: one for each outgoing port that rules name, and one for the other ports.
 fn lists<'r>(
     rules: &'r Ruleset,
     hook: Hook,
@@ -179,7 +179,7 @@ fn lists<'r>(
     Ok(filters)
 }
 
-/// The kernel's forward chains see a TTL that is decremented already, filters one that is not yet.
+/// The kernel's forward chains see the TTL after it is decremented, filters before.
 fn items(
     rules: &Ruleset,
     hook: Hook,
@@ -197,7 +197,7 @@ fn items(
     Ok(items)
 }
 
-/// Where filters belong, in words.
+/// Returns the places of the filters, in words.
 fn places(hook: Hook, filters: &[lua::Filter<'_>]) -> Vec<String> {
     if hook == Hook::Input {
         return vec![format!(

@@ -1,4 +1,4 @@
-//! Filters as Lua: what is printed for a list of decisions.
+//! Filters as Lua: prints lists of decisions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::rules::{Limit, Verdict};
 /// Protocols whose headers begin with ports.
 const WITH_PORTS: [u128; 5] = [6, 17, 33, 132, 136];
 
-/// Rules into which one decision may fall.
+/// Most rules into which one decision is split.
 const PARTS_MAX: usize = 256;
 
 /// A filter to be printed.
@@ -22,7 +22,7 @@ pub struct Filter<'r> {
     pub items: Vec<Item<'r>>,
 }
 
-/// The filters as Lua, and what of their rules is left out.
+/// Prints the filters as Lua, and returns the rules left out.
 pub fn print(filters: &[Filter<'_>]) -> (String, Vec<Left>) {
     let mut printer = Printer { rates: rates(filters), ..Printer::default() };
     for filter in filters {
@@ -35,15 +35,15 @@ pub fn print(filters: &[Filter<'_>]) -> (String, Vec<Left>) {
 struct Printer {
     lua: String,
     left: Vec<Left>,
-    /// By the place of a rule with a rate: the rules that it becomes.
+    /// By the place of a rule with a rate: the number of rules that it becomes.
     rates: BTreeMap<String, usize>,
-    /// Names that rules of this filter have.
+    /// Names of rules in this filter.
     names: BTreeSet<String>,
-    /// The rule that was named last, whose text is not repeated.
+    /// The rule named last, whose text is not repeated.
     last: Option<String>,
 }
 
-/// How many rules each rule with a rate becomes.
+/// Returns the number of rules that each rule with a rate becomes.
 fn rates(filters: &[Filter<'_>]) -> BTreeMap<String, usize> {
     let mut rates = BTreeMap::new();
     for item in filters.iter().flat_map(|filter| &filter.items) {
@@ -83,7 +83,7 @@ impl Printer {
         self.lua += &format!("  -- {}\n", one_line(text));
     }
 
-    /// A rule's text above what comes of it.
+    /// Prints a rule's text above its result.
     fn text_of(&mut self, place: &str, text: &str) {
         if self.last.as_deref() != Some(place) {
             self.comment(&format!("{place}: {text}"));
@@ -156,7 +156,7 @@ impl Printer {
     }
 }
 
-/// The list without its last decision, if that is a default; and the default.
+/// Returns the list without its last decision, if that is a default, and the default.
 fn with_default<'i, 'r>(items: &'i [Item<'r>]) -> (&'i [Item<'r>], &'static str) {
     match items {
         [rest @ .., Item::Rule(Decision { rule: None, packets, verdict, .. })]
@@ -164,7 +164,7 @@ fn with_default<'i, 'r>(items: &'i [Item<'r>]) -> (&'i [Item<'r>], &'static str)
         {
             (rest, action(verdict))
         }
-        // A rule for all packets ends the list: without it the default would be the same.
+        // A rule for all packets ends the list: without it the default would have the same effect.
         [.., Item::Rule(Decision { packets, verdict, police: None, .. })]
             if is_for_all(packets) =>
         {
@@ -182,7 +182,7 @@ fn action(verdict: &Verdict) -> &'static str {
     }
 }
 
-/// What Turnpike answers, if the rule wants another answer.
+/// Returns Turnpike's answer to a rejected packet, if the rule's answer differs.
 fn other_answer(verdict: &Verdict, packets: &Match) -> Option<String> {
     let Verdict::Reject(with) = verdict else { return None };
     let protocols = packets.get(Field::Protocol);
@@ -216,7 +216,7 @@ fn police(limit: &Limit) -> Result<String, String> {
     Ok(format!("police = {{ rate = \"{rate}{unit}{per_source}\", burst = \"{burst}{amount}\" }}"))
 }
 
-/// The rules, each as its fields, that together fit these packets.
+/// Returns rules, each as its fields, that together match these packets.
 fn parts(packets: &Match) -> Result<Vec<Vec<String>>, String> {
     let mut parts = Vec::new();
     for one in by_family(packets) {
@@ -232,7 +232,8 @@ fn parts(packets: &Match) -> Result<Vec<Vec<String>>, String> {
     Ok(parts)
 }
 
-/// Packets of both families, unless their addresses are said; none if a field can have no value.
+/// Splits packets by family, unless their addresses are given; returns none if a field can have no
+/// value.
 fn by_family(packets: &Match) -> Vec<Match> {
     if packets.is_impossible() {
         return Vec::new();
@@ -259,7 +260,7 @@ fn times(rules: &[Vec<String>], choices: &[String]) -> Vec<Vec<String>> {
     rules.iter().flat_map(|rule| choices.iter().map(move |choice| with(rule, choice))).collect()
 }
 
-/// The fields that are one list or value each.
+/// Returns the fields that are one list or value each.
 fn common(packets: &Match) -> Result<Vec<String>, String> {
     let mut fields = Vec::new();
     let is_ip4 = packets.is_only(4);
@@ -338,12 +339,12 @@ fn each_range(packets: &Match, field: Field, key: &str) -> Vec<String> {
     ranges.iter().map(|of| format!("{key} = {}", range(of))).collect()
 }
 
-/// `22`, `"1024-65535"`.
+/// Formats a range: `22`, `"1024-65535"`.
 fn range(&(low, high): &(u128, u128)) -> String {
     if low == high { low.to_string() } else { format!("\"{low}-{high}\"") }
 }
 
-/// `flags = "syn,!ack"` for each group of flags that together are the set.
+/// Returns `flags = "syn,!ack"` for each group of flags that together are the set.
 fn flags(packets: &Match) -> Vec<String> {
     let Some(set) = packets.condition(Field::Flags) else { return Vec::new() };
     let mut cubes = Vec::new();
@@ -358,13 +359,14 @@ fn flags(packets: &Match) -> Vec<String> {
         format!("flags = {}", quoted(&words.collect::<Vec<_>>().join(",")))
     };
     match cubes[..] {
-        // Whatever the flags: what is wanted is a whole TCP header.
+        // Any flags: the condition requires a whole TCP header.
         [(_, 0)] => ["flags = \"syn\"", "flags = \"!syn\""].map(str::to_owned).into(),
         _ => cubes.iter().map(cube).collect(),
     }
 }
 
-/// Values of flags as groups that agree in some bits: halves by the bit that leaves the fewest groups.
+/// Splits values of flags into groups that agree in some bits: halves by the bit that leaves the
+/// fewest groups.
 fn split_flags(set: &Ranges, value: u8, mask: u8, cubes: &mut Vec<(u8, u8)>) {
     let in_cube = |flags: &u8| flags & mask == value;
     let members = || (0..=u8::MAX).filter(in_cube);
@@ -372,7 +374,7 @@ fn split_flags(set: &Ranges, value: u8, mask: u8, cubes: &mut Vec<(u8, u8)>) {
         cubes.push((value, mask));
     } else if members().any(|flags| set.has(flags.into())) {
         let bits = (0..8).map(|bit| 1u8 << bit).filter(|bit| mask & bit == 0);
-        // A bit that all of them have, or that decides the most.
+        // A bit that all members have, or that decides the most.
         let wanted = |bit: &u8| {
             let with = members().filter(|flags| set.has((*flags).into()) && flags & bit != 0);
             let without = members().filter(|flags| set.has((*flags).into()) && flags & bit == 0);
@@ -391,7 +393,7 @@ fn host_or_net(net: &ipnet::IpNet) -> String {
     }
 }
 
-/// `key = value`, or `key = { value, value }`.
+/// Formats a list: `key = value`, or `key = { value, value }`.
 fn list(key: &str, values: impl Iterator<Item = String>) -> String {
     let values: Vec<String> = values.collect();
     match &values[..] {
@@ -400,7 +402,7 @@ fn list(key: &str, values: impl Iterator<Item = String>) -> String {
     }
 }
 
-/// A text as Lua reads it.
+/// Quotes a text for Lua.
 pub fn quoted(text: &str) -> String {
     let mut lua = String::from("\"");
     for char in text.chars() {
@@ -416,7 +418,7 @@ pub fn quoted(text: &str) -> String {
     lua + "\""
 }
 
-/// A text for a comment.
+/// Makes a text safe for a one-line comment.
 pub fn one_line(text: &str) -> String {
     text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect()
 }

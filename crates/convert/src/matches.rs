@@ -1,4 +1,4 @@
-//! The packets of a rule: what each field may be.
+//! The packets of a rule: the allowed values of each field.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,12 +25,12 @@ pub enum Field {
     Dscp,
     Ttl,
     Length,
-    /// Of the connection: 0 new, 1 established, 2 related.
+    /// Connection state: 0 new, 1 established, 2 related.
     State,
 }
 
 impl Field {
-    /// The largest number that it can be.
+    /// Returns the largest value of the field.
     pub fn most(self) -> u128 {
         match self {
             Self::Family => 6,
@@ -45,8 +45,8 @@ impl Field {
         }
     }
 
-    /// Is it in a header that not every packet has? A condition on it holds for no packet without that, even if it
-    /// allows every number.
+    /// Returns true for a field of a header that not every packet has. A condition on it never matches a packet without
+    /// that header, even if it allows every number.
     pub fn needs_header(self) -> bool {
         matches!(
             self,
@@ -55,10 +55,10 @@ impl Field {
     }
 }
 
-/// A set of interfaces by their names.
+/// A set of interfaces by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Names {
-    /// Every one.
+    /// All interfaces.
     #[default]
     Any,
     /// One of these.
@@ -79,7 +79,7 @@ impl Names {
         }
     }
 
-    /// The names that it says, whether they are in it or not.
+    /// Returns the names in it, whether included or excluded.
     pub fn said(&self) -> impl Iterator<Item = &String> {
         let (Self::In(names) | Self::NotIn(names)) = self else {
             return None.into_iter().flatten();
@@ -88,43 +88,43 @@ impl Names {
     }
 }
 
-/// Conditions, all of which hold.
+/// Conditions, all of which must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Match {
     pub(crate) fields: BTreeMap<Field, Ranges>,
-    /// The interface by which the packet came.
+    /// The incoming interface.
     pub ingress: Names,
-    /// The interface by which it leaves.
+    /// The outgoing interface.
     pub egress: Names,
 }
 
 impl Match {
-    /// The packets whose field is in this set.
+    /// Matches packets whose field is in this set.
     pub fn field(field: Field, set: Ranges) -> Self {
         Self { fields: [(field, set)].into(), ..Self::default() }
     }
 
-    /// The packets that come by these interfaces.
+    /// Matches packets received by these interfaces.
     pub fn by(ingress: Names) -> Self {
         Self { ingress, ..Self::default() }
     }
 
-    /// The packets that leave by these interfaces.
+    /// Matches packets that leave by these interfaces.
     pub fn leaving(egress: Names) -> Self {
         Self { egress, ..Self::default() }
     }
 
-    /// The packets of a family, 4 or 6.
+    /// Matches packets of a family, 4 or 6.
     pub fn family(number: u8) -> Self {
         Self::field(Field::Family, Ranges::one(number.into()))
     }
 
-    /// The packets of a protocol.
+    /// Matches packets of a protocol.
     pub fn protocol(number: u8) -> Self {
         Self::field(Field::Protocol, Ranges::one(number.into()))
     }
 
-    /// What fits both; `None` if no packet does.
+    /// Returns the intersection; `None` if it is empty.
     pub fn and(&self, other: &Self) -> Option<Self> {
         let mut both = self.clone();
         for (&field, set) in &other.fields {
@@ -140,8 +140,8 @@ impl Match {
         let is_none = |names: &Names| matches!(names, Names::In(some) if some.is_empty());
         let families = self.get(Field::Family);
         let protocols = self.get(Field::Protocol);
-        // A field that says a family or a protocol says it beside the field; both are looked at here again
-        // because one rule may say `icmp type` where the chain before it was entered for TCP only.
+        // A field that implies a family or a protocol has it as a condition besides; both are checked here
+        // again because one rule may have `icmp type` where the chain before it was entered for TCP only.
         self.fields.values().all(|set| !set.is_empty())
             && (families.has(4) || families.has(6))
             && !protocols.is_empty()
@@ -149,29 +149,29 @@ impl Match {
             && !is_none(&self.egress)
     }
 
-    /// Can a field have no value at all?
+    /// Returns true if no packet can match.
     pub fn is_impossible(&self) -> bool {
         !self.can_fit()
     }
 
-    /// What a field may be.
+    /// Returns the allowed values of a field.
     pub fn get(&self, field: Field) -> Ranges {
         self.fields.get(&field).cloned().unwrap_or_else(|| Ranges::all(field.most()))
     }
 
-    /// What a field may be, if there is a condition on it.
+    /// Returns the allowed values of a field, if there is a condition on it.
     pub fn condition(&self, field: Field) -> Option<&Ranges> {
         let set = self.fields.get(&field)?;
         (field.needs_header() || *set != Ranges::all(field.most())).then_some(set)
     }
 
-    /// Another set for a field.
+    /// Replaces the set of a field.
     pub fn with(mut self, field: Field, set: Ranges) -> Self {
         self.fields.insert(field, set);
         self
     }
 
-    /// Only packets of this family, 4 or 6?
+    /// Returns true if only packets of this family, 4 or 6, match.
     pub fn is_only(&self, family: u8) -> bool {
         let families = self.get(Field::Family);
         families.has(family.into()) && !families.has(u128::from(10 - family))

@@ -1,4 +1,4 @@
-//! Sets of numbers as ranges: what a field may be, and what remains if it may not.
+//! Sets of numbers as ranges, for the allowed values of a field and their complement.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -9,7 +9,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub struct Ranges(Vec<(u128, u128)>);
 
 impl Ranges {
-    /// The numbers of these ranges, which may overlap; empty ones add nothing.
+    /// Creates the set of the numbers in these ranges, which may overlap; empty ones add nothing.
     pub fn new(ranges: impl IntoIterator<Item = (u128, u128)>) -> Self {
         let mut sorted: Vec<_> = ranges.into_iter().filter(|(low, high)| low <= high).collect();
         sorted.sort_unstable();
@@ -23,17 +23,17 @@ impl Ranges {
         Self(joined)
     }
 
-    /// One number.
+    /// Creates the set of one number.
     pub fn one(number: u128) -> Self {
         Self(vec![(number, number)])
     }
 
-    /// The numbers up to `most`.
+    /// Creates the set of all numbers up to `most`.
     pub fn all(most: u128) -> Self {
         Self(vec![(0, most)])
     }
 
-    /// The addresses of a prefix.
+    /// Creates the set of the addresses of a prefix.
     pub fn of_net(net: &IpNet) -> Self {
         match net {
             IpNet::V4(net) => {
@@ -43,12 +43,12 @@ impl Ranges {
         }
     }
 
-    /// The ranges, in order.
+    /// Returns the ranges, in order.
     pub fn ranges(&self) -> &[(u128, u128)] {
         &self.0
     }
 
-    /// The numbers, of a small set.
+    /// Iterates over the numbers of a small set.
     pub fn numbers(&self) -> impl Iterator<Item = u128> {
         self.0.iter().flat_map(|&(low, high)| low..=high)
     }
@@ -61,7 +61,7 @@ impl Ranges {
         self.0.iter().any(|&(low, high)| (low..=high).contains(&number))
     }
 
-    /// What is in both.
+    /// Returns the intersection.
     pub fn and(&self, other: &Self) -> Self {
         let (mut left, mut right) = (self.0.iter().peekable(), other.0.iter().peekable());
         let mut both = Vec::new();
@@ -78,12 +78,12 @@ impl Ranges {
         Self(both)
     }
 
-    /// What is in either.
+    /// Returns the union.
     pub fn or(&self, other: &Self) -> Self {
         Self::new(self.0.iter().chain(&other.0).copied())
     }
 
-    /// The numbers up to `most` that are not in it.
+    /// Returns the numbers up to `most` that are not in the set.
     pub fn not(&self, most: u128) -> Self {
         let (mut rest, mut next) = (Vec::new(), Some(0));
         for &(low, high) in &self.0 {
@@ -96,12 +96,12 @@ impl Ranges {
         Self(rest)
     }
 
-    /// Is all of it in `other`?
+    /// Returns true if all of the set is in `other`.
     pub fn is_within(&self, other: &Self) -> bool {
         self.and(other) == *self
     }
 
-    /// The IPv4 addresses as prefixes.
+    /// Returns the IPv4 addresses as prefixes.
     pub fn ip4_nets(&self) -> Vec<IpNet> {
         let net = |(low, length): (u128, u8)| {
             let net = Ipv4Net::new(Ipv4Addr::from_bits(low as u32), length);
@@ -110,7 +110,7 @@ impl Ranges {
         self.prefixes(32).map(net).collect()
     }
 
-    /// The IPv6 addresses as prefixes.
+    /// Returns the IPv6 addresses as prefixes.
     pub fn ip6_nets(&self) -> Vec<IpNet> {
         let net = |(low, length)| {
             IpNet::V6(Ipv6Net::new(Ipv6Addr::from_bits(low), length).unwrap_or_default())
@@ -118,7 +118,7 @@ impl Ranges {
         self.prefixes(128).map(net).collect()
     }
 
-    /// First address and length of the fewest prefixes of `width` bits.
+    /// Returns first address and length of the fewest prefixes of `width` bits.
     fn prefixes(&self, width: u32) -> impl Iterator<Item = (u128, u8)> {
         self.0.iter().flat_map(move |&(low, high)| {
             let mut next = Some(low);
@@ -136,7 +136,7 @@ impl Ranges {
     }
 }
 
-/// The last number of the block that begins at `start` and has `free` bits.
+/// Returns the last number of the block that begins at `start` and has `free` bits.
 fn last_of(start: u128, free: u32) -> u128 {
     start | 1u128.checked_shl(free).map_or(u128::MAX, |block| block - 1)
 }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against sets of numbers, one by one.
+        /// Compares with sets of numbers, one by one.
         #[test]
         fn sets_are_what_their_numbers_say(one in set(), other in set()) {
             for number in 0..64 {

@@ -1,10 +1,10 @@
-//! Rules as nftables and iptables have them, whichever they came from.
+//! The common form of nftables and iptables rules.
 
 use std::collections::BTreeMap;
 
 use crate::matches::Match;
 
-/// Where a rule stands, and what it says there.
+/// Position and text of a rule in the input.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Origin {
     /// `line 12`, or `ip filter FORWARD, handle 5`.
@@ -13,22 +13,22 @@ pub struct Origin {
     pub text: String,
 }
 
-/// What becomes of a packet.
+/// Effect of a rule on a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Accept,
     Drop,
-    /// With this answer, in the words of the rule; `None`: the default one.
+    /// Rejected with this answer, in the words of the rule; `None`: the default one.
     Reject(Option<String>),
     Jump(String),
     Goto(String),
     Return,
-    /// The next rule is asked.
+    /// The packet goes on to the next rule.
     Continue,
 }
 
 impl Verdict {
-    /// Does it end the way of a packet, and is it let pass?
+    /// Returns true for a verdict that accepts a packet, false for one that drops it, `None` for the others.
     pub fn passes(&self) -> Option<bool> {
         match self {
             Self::Accept => Some(true),
@@ -38,18 +38,18 @@ impl Verdict {
     }
 }
 
-/// A rate that a rule keeps account of.
+/// A rate limit of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// Packets or bytes in [`Self::seconds`].
     pub rate: u64,
     pub seconds: u64,
-    /// What may come at once, in the same unit.
+    /// Size of the burst, in the same unit.
     pub burst: u64,
     pub is_bytes: bool,
-    /// The rule is for what exceeds the rate, else for what is within it.
+    /// True if the rule matches packets beyond the rate, false for packets within it.
     pub is_over: bool,
-    /// Each source by itself: lengths of IPv4 and IPv6 prefixes.
+    /// Separate limits per source: lengths of IPv4 and IPv6 prefixes.
     pub per_source: Option<(u8, u8)>,
 }
 
@@ -57,50 +57,50 @@ pub struct Limit {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     pub origin: Origin,
-    /// What becomes of which packets; of several that fit, the first decides. If there is none, the rule does
-    /// nothing to the way of a packet.
+    /// Packets and their verdicts; the first match decides. If there is none, the rule does not affect the
+    /// packet's way.
     pub arms: Vec<(Match, Verdict)>,
     pub name: Option<String>,
     pub log: bool,
     pub limit: Option<Limit>,
-    /// Why it cannot be converted; the arms are then for what is known of its packets.
+    /// Reasons for which the rule cannot be converted; the arms then cover the known conditions.
     pub blocked: Vec<String>,
-    /// Parts of it that are left out; the arms are for the others.
+    /// Parts of the rule that are left out; the arms cover the others.
     pub omitted: Vec<String>,
-    /// Packets would be treated otherwise without it.
+    /// True if packets would be treated differently without the rule.
     pub matters: bool,
 }
 
 /// The packets that a base chain sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// On their way through the router.
+    /// Forwarded packets.
     Forward,
-    /// For the router.
+    /// Packets to the router.
     Input,
 }
 
-/// A chain that packets enter by themselves.
+/// A chain attached to a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Base {
-    /// Its table and its own name.
+    /// Names of its table and of the chain.
     pub chain: ChainName,
     pub hook: Hook,
     /// 4, 6 or both (`None`).
     pub family: Option<u8>,
     pub priority: i64,
-    /// What its policy lets pass.
+    /// True if its policy is to accept.
     pub accepts: bool,
 }
 
-/// A table and a chain of it.
+/// The names of a table and of a chain in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChainName {
     pub table: String,
     pub chain: String,
 }
 
-/// Something of the input that is not converted, whatever the rules say.
+/// A part of the input that is never converted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outside {
     pub origin: Origin,

@@ -1,4 +1,4 @@
-//! Values as rules write them, as sets of numbers.
+//! Values in the notation of rules, as sets of numbers.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -45,7 +45,7 @@ const FLAGS: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ecn", "cwr"
 
 pub type Read<T = Ranges> = Result<T, String>;
 
-/// A number, in decimal or with `0x`.
+/// Reads a number, in decimal or with `0x`.
 pub fn number(word: &str) -> Option<u128> {
     match word.strip_prefix("0x") {
         Some(hex) => u128::from_str_radix(hex, 16).ok(),
@@ -53,7 +53,7 @@ pub fn number(word: &str) -> Option<u128> {
     }
 }
 
-/// A number up to `most`, or two with this sign between them.
+/// Reads a number up to `most`, or two with this sign between them.
 pub fn numbers(word: &str, sign: char, most: u128) -> Read {
     let bound = |text: &str| {
         number(text).filter(|number| *number <= most).ok_or_else(|| {
@@ -102,7 +102,7 @@ pub fn dscp(word: &str) -> Read {
     }
 }
 
-/// A range of numbers, if it is one: names have signs in them, too.
+/// Reads a range of numbers; `None` for names, which may contain signs, too.
 fn ranged(word: &str) -> Option<Read> {
     let (low, high) = word.split_once('-')?;
     (number(low).is_some() && number(high).is_some()).then(|| numbers(word, '-', 255))
@@ -112,7 +112,7 @@ pub fn ports(word: &str) -> Read {
     numbers(word, '-', 65535)
 }
 
-/// A TCP flag.
+/// Reads a TCP flag.
 pub fn flag(word: &str) -> Read<u8> {
     let word = word.to_lowercase();
     if let Some(number) = number(&word).and_then(|number| u8::try_from(number).ok()) {
@@ -123,7 +123,7 @@ pub fn flag(word: &str) -> Read<u8> {
     place.map(|bit| 1 << bit).ok_or_else(|| format!("flag \"{word}\" is not known here"))
 }
 
-/// An address, a prefix, a range of addresses, or an address with a mask.
+/// Reads an address, a prefix, a range of addresses, or an address with a mask.
 pub fn addresses4(word: &str) -> Read {
     let wrong = || format!("\"{word}\" is no IPv4 address, prefix or range");
     let address = |text: &str| text.parse::<Ipv4Addr>().map(Ipv4Addr::to_bits).map_err(|_| wrong());
@@ -148,7 +148,7 @@ pub fn addresses4(word: &str) -> Read {
     Ok(Ranges::of_net(&IpNet::V4(net)))
 }
 
-/// As [`addresses4`].
+/// Like [`addresses4`], for IPv6.
 pub fn addresses6(word: &str) -> Read {
     let wrong = || format!("\"{word}\" is no IPv6 address, prefix or range");
     let address = |text: &str| text.parse::<Ipv6Addr>().map(Ipv6Addr::to_bits).map_err(|_| wrong());
@@ -172,13 +172,13 @@ pub fn addresses6(word: &str) -> Read {
     Ok(Ranges::of_net(&IpNet::V6(net)))
 }
 
-/// The values of TCP's flags that agree with `value` in the bits of `mask`.
+/// Returns the values of TCP's flags that agree with `value` in the bits of `mask`.
 pub fn flags(value: u8, mask: u8) -> Ranges {
     let fit = (0..=u8::MAX).filter(|flags| flags & mask == value);
     Ranges::new(fit.map(|flags| (flags.into(), flags.into())))
 }
 
-/// States of connections that are known here, and words for others.
+/// Returns the known connection states, and the words for others.
 pub fn states<'w>(words: impl IntoIterator<Item = &'w str>) -> (Ranges, Vec<String>) {
     let (mut known, mut others) = (Ranges::default(), Vec::new());
     for word in words {
@@ -190,7 +190,7 @@ pub fn states<'w>(words: impl IntoIterator<Item = &'w str>) -> (Ranges, Vec<Stri
     (known, others)
 }
 
-/// Why connections in other states are left out.
+/// Returns the reason for leaving out connections in other states.
 pub fn no_state(words: &[String]) -> String {
     format!(
         "no state {} here: such packets are \"new\", or belong to the connection that they seem to",
@@ -198,7 +198,7 @@ pub fn no_state(words: &[String]) -> String {
     )
 }
 
-/// Has the protocol ports?
+/// Returns true if all these protocols have ports.
 pub fn all_have_ports(protocols: &Ranges) -> bool {
     let with: Ranges = Ranges::new([6, 17, 33, 132, 136].map(|number| (number, number)));
     protocols.is_within(&with)

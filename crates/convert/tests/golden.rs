@@ -1,4 +1,4 @@
-//! Listings and what they become, as a whole. The listings were printed by nft 1.0.6 and iptables-save 1.8.9.
+//! Whole listings and their conversions. The listings were printed by nft 1.0.6 and iptables-save 1.8.9.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ fn converted(format: Format, file: &str) -> Converted {
     convert(format, file, &read(file)).unwrap()
 }
 
-/// The Lua of `file` is that in `wanted`.
+/// Checks that the Lua of `file` is that in `wanted`.
 fn check(format: Format, file: &str, wanted: &str) {
     let lua = converted(format, file).lua;
     if lua != read(wanted) {
@@ -43,7 +43,7 @@ fn text_and_json_say_the_same() {
     assert_eq!(rules("nftables.txt"), rules("nftables.json"));
 }
 
-/// Cut anywhere, a listing is an error or is read; it is never a panic.
+/// A truncated listing is either an error or is read; it never panics.
 #[test]
 fn no_part_of_a_listing_is_a_crash() {
     let files = [

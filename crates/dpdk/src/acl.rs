@@ -1,9 +1,9 @@
-//! `rte_acl`: which of many rules, in their order, is the first that fits a packet's headers.
+//! `rte_acl`: finds the first of many rules, in their order, that matches a packet's headers.
 //!
-//! What it looks at is a *key*: bytes that the caller has brought together for each packet, in network byte
-//! order. A field is one byte at the key's beginning, and behind it groups of four bytes, each of which is
-//! split into fields of one, two or four bytes. A table is made once, from all its rules, and never changes:
-//! who wants other rules makes another table. Lookups go over several packets at a time.
+//! It reads a *key*: bytes that the caller has assembled for each packet, in network byte order. A field is
+//! one byte at the key's beginning, and behind it groups of four bytes, each of which is split into fields of
+//! one, two or four bytes. A table is built once, from all its rules, and never changes: other rules need
+//! another table. Lookups process several packets at a time.
 
 use std::ptr::NonNull;
 
@@ -13,10 +13,10 @@ use crate::eal::{Eal, EalRef};
 use crate::names::serial_name;
 use crate::{BURST_MAX, Errno, Error};
 
-/// How a rule says what a field must be.
+/// Kind of match of a rule's field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclMatch {
-    /// A value, and how many of its first bits count.
+    /// A value, and the number of its leading bits that count.
     Prefix,
     /// The least and the greatest value.
     Range,
@@ -27,22 +27,22 @@ pub enum AclMatch {
 /// A field of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AclField {
-    /// How rules match it.
+    /// Kind of match.
     pub by: AclMatch,
-    /// Bytes: 1, 2 or 4.
+    /// Size in bytes: 1, 2 or 4.
     pub size: u8,
-    /// Where it is in the key, in bytes.
+    /// Offset in the key, in bytes.
     pub offset: u16,
-    /// The number of its group: 0 for the first byte, then one number for each four bytes that are looked at.
+    /// Number of its group: 0 for the first byte, then one number for each four bytes that are read.
     pub group: u8,
 }
 
-/// What each field must be, for a packet to fit: as [`AclMatch`] says, in host byte order.
+/// Required value of each field, in the form given by [`AclMatch`], in host byte order.
 pub type AclValues = Vec<(u64, u64)>;
 
-/// Rules in the form in which packets are compared with them, over keys of `KEY` bytes.
+/// Compiled rules over keys of `KEY` bytes.
 pub struct Acl<const KEY: usize> {
-    /// `None`: there is no rule, which DPDK makes no table of.
+    /// `None`: there is no rule, for which DPDK builds no table.
     raw: Option<NonNull<sys::rte_acl_ctx>>,
     _eal: EalRef,
 }
@@ -52,19 +52,19 @@ unsafe impl<const KEY: usize> Send for Acl<KEY> {}
 // SAFETY: by a shared reference the context is only read (`rte_acl_classify` takes it as const).
 unsafe impl<const KEY: usize> Sync for Acl<KEY> {}
 
-/// The most rules of a table: priorities are numbers of 29 bits, 1 and up.
+/// Most rules of a table: priorities are numbers of 29 bits, 1 and up.
 pub const ACL_RULES_MAX: usize = (1 << 29) - 2;
 
-/// The most fields.
+/// Most fields.
 pub const ACL_FIELDS_MAX: usize = sys::RTE_ACL_MAX_FIELDS as usize;
 
 impl<const KEY: usize> Acl<KEY> {
-    /// A table of these rules, the first of which that fits a packet is its answer. Each has values for all
-    /// `fields` and a number, which may be that of other rules.
+    /// Builds a table of these rules, of which the first match is the result. Each has values for all `fields`
+    /// and a number, which need not be unique.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for fields that leave the key, too many of them, or a rule with other fields;
-    /// [`Error::Memory`] and [`Error::RouteTable`] when DPDK cannot make the table.
+    /// [`Error::Memory`] and [`Error::RouteTable`] when DPDK cannot build the table.
     pub fn new(eal: &Eal, fields: &[AclField], rules: &[(AclValues, u32)]) -> Result<Self, Error> {
         let config = config_of::<KEY>(fields)?;
         let rule_bytes =
@@ -75,12 +75,12 @@ impl<const KEY: usize> Acl<KEY> {
         }
         let context = Self::create(eal, rules.len(), rule_bytes)?;
         let raw = context.raw.map_or(std::ptr::null_mut(), NonNull::as_ptr);
-        // SAFETY: the context is alive; the rules lie behind one another, each of the size that it was made
+        // SAFETY: the context is alive; the rules are contiguous, each of the size that the context was made
         // for, and are copied.
         let result =
             unsafe { sys::rte_acl_add_rules(raw, words.as_ptr().cast(), rules.len() as u32) };
         made(result, "adding the rules", rules.len())?;
-        // SAFETY: the context is alive and nobody else has it yet; the configuration lives for the call.
+        // SAFETY: the context is alive and not shared yet; the configuration lives for the call.
         let result = unsafe { sys::rte_acl_build(raw, &config) };
         made(result, "building", rules.len())?;
         Ok(context)
@@ -111,8 +111,8 @@ impl<const KEY: usize> Acl<KEY> {
         Ok(Self { raw: Some(raw), _eal: eal.share() })
     }
 
-    /// Writes the number of the first rule that fits for each of these keys, 0 where none does. Of slices
-    /// that differ in length the shorter counts; at most [`BURST_MAX`] keys.
+    /// Writes the number of the first matching rule for each of these keys, 0 if none matches. If the slices
+    /// differ in length the shorter counts; at most [`BURST_MAX`] keys.
     #[inline]
     pub fn classify<'a>(&self, keys: impl Iterator<Item = &'a [u8; KEY]>, numbers: &mut [u32]) {
         let Some(raw) = self.raw else { return numbers.fill(0) };
@@ -134,13 +134,13 @@ impl<const KEY: usize> Acl<KEY> {
 impl<const KEY: usize> Drop for Acl<KEY> {
     fn drop(&mut self) {
         if let Some(raw) = self.raw {
-            // SAFETY: the context is ours, and nobody looks up in it any more.
+            // SAFETY: the context is ours, and no lookup uses it any more.
             unsafe { sys::rte_acl_free(raw.as_ptr()) };
         }
     }
 }
 
-/// The fields as DPDK wants them.
+/// Converts the fields to DPDK's configuration.
 fn config_of<const KEY: usize>(fields: &[AclField]) -> Result<sys::rte_acl_config, Error> {
     if fields.is_empty() || fields.len() > ACL_FIELDS_MAX {
         return Err(Error::OutOfRange {
@@ -179,7 +179,7 @@ fn config_of<const KEY: usize>(fields: &[AclField]) -> Result<sys::rte_acl_confi
     Ok(config)
 }
 
-/// The rules behind one another, as words so that they are aligned.
+/// Writes the rules one behind the other, as words so that they are aligned.
 fn written(
     fields: &[AclField],
     rules: &[(AclValues, u32)],
@@ -197,11 +197,11 @@ fn written(
             });
         }
         let rule: *mut sys::rte_acl_rule = words[place * words_each..].as_mut_ptr().cast();
-        // SAFETY: the rule and its fields lie in the words of this place: `rule_bytes` is the size of both.
+        // SAFETY: the rule and its fields lie in the words at this place: `rule_bytes` is the size of both.
         unsafe {
             (*rule).data = sys::rte_acl_rule_data {
                 category_mask: 1,
-                // The greatest wins: the first rule.
+                // The greatest priority wins: the first rule.
                 priority: (rules.len() - place) as i32,
                 userdata: *number,
             };
@@ -300,7 +300,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-        /// As a walk through the rules in their order.
+        /// Compares with a walk through the rules in their order.
         #[test]
         fn the_first_rule_that_fits_is_found(
             rules in prop::collection::vec(rule(), 0..40),

@@ -1,17 +1,17 @@
-//! A memory barrier on every core that runs a thread of this process, asked for by one of them.
+//! A memory barrier on every core that runs a thread of this process, issued by one of them.
 //!
-//! Linux's `membarrier` system call interrupts those cores, so that threads that only order their
-//! accesses for the compiler have them ordered for the processor as well when the call returns. It is
-//! what user-space RCU uses today where it sent signals to all its readers.
+//! Linux's `membarrier` system call interrupts those cores, so that the accesses of threads which order
+//! them only for the compiler are ordered for the processor as well when the call returns. User-space
+//! RCU uses it today instead of signals to all its readers.
 
 use crate::{Errno, Error};
 
-/// The right to ask for the barrier. The kernel is told once.
+/// Permission to issue the barrier. The process is registered with the kernel once.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessBarrier(());
 
 impl ProcessBarrier {
-    /// Tells the kernel that this process will ask.
+    /// Registers this process with the kernel.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the kernel has no such call (Linux before 4.14).
@@ -22,7 +22,7 @@ impl ProcessBarrier {
         }
     }
 
-    /// Returns when every thread of this process that runs has passed a full memory barrier.
+    /// Returns when every running thread of this process has passed a full memory barrier.
     pub fn issue(&self) {
         // It cannot fail: the process is registered.
         membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
@@ -40,18 +40,18 @@ mod tests {
 
     use super::*;
 
-    /// Waits until another thread has come as far.
+    /// Waits until another thread has reached this round.
     fn meet(other: &AtomicU64, round: u64) {
         while other.load(Ordering::Acquire) < round {
             std::hint::spin_loop();
-            // The other one may want this core.
+            // The other thread may need this core.
             if other.load(Ordering::Acquire) + 1 < round {
                 std::thread::yield_now();
             }
         }
     }
 
-    /// Two threads each set a flag and look at the other's. With a barrier for the compiler on one side
+    /// Two threads each set a flag and read the other's. With a barrier for the compiler on one side
     /// and a process barrier on the other they never both miss each other; without the latter they do,
     /// since a processor's stores wait behind its loads.
     #[test]
@@ -73,7 +73,7 @@ mod tests {
             });
             for round in 1..=ROUNDS {
                 ready.store(round, Ordering::Release);
-                // Different distances between the two.
+                // Varies the distance between the two.
                 (0..round % 64).for_each(|_| std::hint::spin_loop());
                 flags[1].store(round, Ordering::Relaxed);
                 barrier.issue();

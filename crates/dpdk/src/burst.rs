@@ -1,9 +1,9 @@
-//! Where packets are while they are worked on: numbered slots, and lists.
+//! Containers of packets during processing: numbered slots, and lists.
 //!
-//! A [`Burst`] is filled once by a queue or a ring. What the packet path asks of it afterwards
-//! (which slots hold a packet, how long it is, its first 64 bytes) are loads from arrays without
-//! a branch; asking for a slot that holds no packet is harmless and answers zeros or scratch.
-//! A [`PacketList`] collects packets on their way out.
+//! A [`Burst`] is filled once by a queue or a ring. Queries of the packet path afterwards (which slots hold
+//! a packet, its length, its first 64 bytes) are loads from arrays without a branch; a query about a slot
+//! without a packet is harmless and returns zeros or scratch memory. A [`PacketList`] collects packets on
+//! their way out.
 //!
 //! Invariants of a burst, which its `unsafe` blocks rely on: for a slot whose bit is set in
 //! `owned`, `mbufs` is a packet that the burst owns alone, `heads` its first data byte with at
@@ -25,47 +25,47 @@ pub const BURST_MAX: usize = 64;
 /// Bytes of every packet that [`Burst::head`] reaches, whatever the packet's length.
 pub const HEAD: usize = 64;
 
-/// Bytes in the first segment of every packet that a queue delivers in several: Ethernet, an IPv4 header
-/// with all options, and what a TCP header has up to its checksum.
+/// Bytes in the first segment of every packet that a queue delivers in several segments: Ethernet, an IPv4
+/// header with all options, and a TCP header up to its checksum.
 const HEADERS: u16 = 128;
 
-/// Bytes of a frame's two addresses, and of a VLAN tag behind them.
+/// Length of a frame's two addresses, and of a VLAN tag behind them.
 const ADDRESSES: usize = 12;
 const TAG: usize = 4;
 
-/// The bits of a tag that are the VLAN's number.
+/// The bits of a tag that hold the VLAN identifier.
 const VLAN_ID: u16 = 0x0fff;
 
-/// Packets that a [`PacketList`] holds at most.
+/// Most packets of a [`PacketList`].
 pub const LIST_MAX: usize = 256;
 
 /// Up to 64 packets in numbered slots, owned.
 pub struct Burst {
     owned: u64,
     multi: u64,
-    /// What devices have said of the packets: see [`Burst::checksum_good`].
+    /// Results reported by devices: see [`Burst::checksum_good`].
     good: u64,
     bad: u64,
     stripped: u64,
     lens: [u16; BURST_MAX],
-    /// The lengths of first segments, made when [`Burst::addresses`] needs them.
+    /// Lengths of first segments, computed when [`Burst::addresses`] needs them.
     firsts: [u16; BURST_MAX],
     heads: [NonNull<[u8; HEAD]>; BURST_MAX],
     mbufs: [RawMbuf; BURST_MAX],
-    /// From `Box::into_raw`, freed on drop: what slots without a packet point at.
+    /// From `Box::into_raw`, freed on drop: the target of slots without a packet.
     scratch: NonNull<[u8; HEAD]>,
 }
 
 // SAFETY: packets belong to no thread, and the scratch is the burst's own.
 unsafe impl Send for Burst {}
 
-/// The bit of a slot, which is taken modulo 64.
+/// Returns the bit of a slot, which is taken modulo 64.
 #[inline(always)]
 fn bit(slot: usize) -> u64 {
     1 << (slot % BURST_MAX)
 }
 
-/// The slots in a mask, from the lowest.
+/// Iterates over the slots in a mask, from the lowest.
 #[inline(always)]
 fn slots(mut mask: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
@@ -78,7 +78,7 @@ fn slots(mut mask: u64) -> impl Iterator<Item = usize> {
 }
 
 impl Burst {
-    /// An empty burst.
+    /// Creates an empty burst.
     pub fn new() -> Self {
         let scratch = NonNull::from(Box::leak(Box::new([0; HEAD])));
         Self {
@@ -95,74 +95,73 @@ impl Burst {
         }
     }
 
-    /// The slots that hold a packet, one bit each.
+    /// Returns the slots that hold a packet, one bit each.
     #[inline(always)]
     pub fn owned(&self) -> u64 {
         self.owned
     }
 
-    /// How many packets the burst holds.
+    /// Returns the number of packets in the burst.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.owned.count_ones() as usize
     }
 
-    /// Whether the burst holds no packet.
+    /// Returns true if the burst holds no packet.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.owned == 0
     }
 
-    /// The slots whose packet has more than one segment.
+    /// Returns the slots whose packet has more than one segment.
     #[inline(always)]
     pub fn multi_segment(&self) -> u64 {
         self.multi
     }
 
-    /// The slots whose IPv4 header checksum the device found right. Where neither this nor
-    /// [`Burst::checksum_bad`] has a slot, nobody has looked, or there is none.
+    /// Returns the slots whose IPv4 header checksum the device found correct. If a slot is neither here nor
+    /// in [`Burst::checksum_bad`], the checksum was not checked, or there is none.
     #[inline(always)]
     pub fn checksum_good(&self) -> u64 {
         self.good
     }
 
-    /// The slots whose IPv4 header checksum the device found wrong.
+    /// Returns the slots whose IPv4 header checksum the device found wrong.
     #[inline(always)]
     pub fn checksum_bad(&self) -> u64 {
         self.bad
     }
 
-    /// The slots whose frame the device took a VLAN tag out of. A priority tag is none: it names no VLAN
-    /// (IEEE 802.1Q 6.9).
+    /// Returns the slots of frames from which the device stripped a VLAN tag. A priority tag does not
+    /// count: it names no VLAN (IEEE 802.1Q 6.9).
     #[inline(always)]
     pub fn vlan_stripped(&self) -> u64 {
         self.stripped
     }
 
-    /// Says what a device would have said of these slots' IPv4 checksums and VLAN tags. For tests of what
-    /// looks at it, on packets that no device has delivered.
+    /// Sets the results that a device would report for these slots' IPv4 checksums and VLAN tags. For tests
+    /// of code that reads them, on packets not delivered by a device.
     #[doc(hidden)]
     pub fn say(&mut self, good: u64, bad: u64, stripped: u64) {
         (self.good, self.bad, self.stripped) = (good, bad, stripped);
     }
 
-    /// The length of each slot's packet, all segments together; 0 for a slot without a packet.
+    /// Returns the length of each slot's packet, all segments together; 0 for a slot without a packet.
     #[inline(always)]
     pub fn lens(&self) -> &[u16; BURST_MAX] {
         &self.lens
     }
 
-    /// The first 64 bytes of the buffer that the packet begins in, of which only the first
-    /// [`Burst::lens`] belong to the packet (a queue delivers no packet in several segments of which
-    /// the first has fewer). Of a slot without a packet: some bytes. `slot` is
-    /// taken modulo 64.
+    /// Returns the first 64 bytes of the buffer that the packet begins in, of which only the first
+    /// [`Burst::lens`] belong to the packet (a queue delivers no packet in several segments of which the
+    /// first has fewer). For a slot without a packet: arbitrary bytes. `slot` is taken modulo 64.
     #[inline(always)]
     pub fn head(&self, slot: usize) -> &[u8; HEAD] {
         // SAFETY: by the invariants, a packet of ours or the scratch, both borrowed with `self`.
         unsafe { self.heads[slot % BURST_MAX].as_ref() }
     }
 
-    /// As [`Burst::head`], to be changed. Changes to a slot without a packet go nowhere.
+    /// Like [`Burst::head`], mutable. Changes to a slot without a packet have no effect.
     #[inline(always)]
     pub fn head_mut(&mut self, slot: usize) -> &mut [u8; HEAD] {
         // SAFETY: as in `head`; one slot at a time can be borrowed, so slots that share the
@@ -170,23 +169,23 @@ impl Burst {
         unsafe { self.heads[slot % BURST_MAX].as_mut() }
     }
 
-    /// The bytes of the packet's first segment, the whole packet unless [`Burst::multi_segment`] says
-    /// otherwise; none for a slot without a packet.
+    /// Returns the bytes of the packet's first segment, which is the whole packet unless
+    /// [`Burst::multi_segment`] has the slot; none for a slot without a packet.
     #[inline]
     pub fn frame(&self, slot: usize) -> &[u8] {
         let slot = slot % BURST_MAX;
-        // SAFETY: by the invariants, so many bytes of the packet lie behind its head; 0 behind the
+        // SAFETY: by the invariants, this many bytes of the packet lie behind its head; 0 behind the
         // scratch.
         unsafe { slice::from_raw_parts(self.heads[slot].as_ptr().cast(), self.first_len(slot)) }
     }
 
-    /// As [`Burst::frame`], to be changed.
+    /// Like [`Burst::frame`], mutable.
     #[inline]
     pub fn frame_mut(&mut self, slot: usize) -> &mut [u8] {
         self.frame_and_rest(slot).0
     }
 
-    /// As [`Burst::frame_mut`], with the bytes of the other segments in turn.
+    /// Like [`Burst::frame_mut`], with the bytes of each further segment.
     #[inline]
     pub fn frame_and_rest(&mut self, slot: usize) -> (&mut [u8], impl Iterator<Item = &[u8]>) {
         let slot = slot % BURST_MAX;
@@ -201,7 +200,7 @@ impl Burst {
         }
     }
 
-    /// The length of the slot's first segment.
+    /// Returns the length of the slot's first segment.
     #[inline(always)]
     fn first_len(&self, slot: usize) -> usize {
         if self.multi & bit(slot) == 0 {
@@ -211,15 +210,15 @@ impl Burst {
         unsafe { self.mbufs[slot].data_len() }.into()
     }
 
-    /// Shortens a packet to `len` bytes. Nothing happens to one that is not longer, nor to a
-    /// slot without a packet.
+    /// Shortens a packet to `len` bytes. Does nothing to a packet that is not longer, or to a slot without
+    /// a packet.
     #[inline]
     pub fn trim(&mut self, slot: usize, len: u16) {
         let slot = slot % BURST_MAX;
         if self.multi & bit(slot) != 0 {
             return self.trim_segments(slot, len);
         }
-        // A slot without a packet has length 0, which nothing is below.
+        // A slot without a packet has length 0, so the condition is false.
         if len < self.lens[slot] {
             self.lens[slot] = len;
             // SAFETY: the slot has a length, hence a packet of ours, which is longer.
@@ -242,9 +241,9 @@ impl Burst {
         }
     }
 
-    /// Where the arrays are of the slots' first bytes, of the lengths of their first segments, and of
-    /// [`Burst::lens`], for code that is not in Rust. Valid until the burst is changed; behind each first
-    /// byte are [`HEAD`] bytes, or as many as the first segment has if that is more.
+    /// Returns the addresses of three arrays for code that is not in Rust: pointers to the slots' first
+    /// bytes, lengths of their first segments, and [`Burst::lens`]. Valid until the burst is changed;
+    /// behind each first byte are [`HEAD`] bytes, or as many as the first segment has if that is more.
     #[inline]
     pub fn addresses(&mut self) -> (*const *mut u8, *const u16, *const u16) {
         let firsts = if self.multi == 0 { &self.lens } else { self.first_lens() };
@@ -258,7 +257,7 @@ impl Burst {
         &self.firsts
     }
 
-    /// The packet's tag, see [`Mbuf::tag`]; 0 for a slot without a packet.
+    /// Returns the packet's tag, see [`Mbuf::tag`]; 0 for a slot without a packet.
     #[inline]
     pub fn tag(&self, slot: usize) -> u64 {
         if self.owned & bit(slot) == 0 {
@@ -268,7 +267,7 @@ impl Burst {
         unsafe { self.mbufs[slot % BURST_MAX].tag() }
     }
 
-    /// Sets the packet's tag. Nothing happens to a slot without a packet.
+    /// Sets the packet's tag. Does nothing to a slot without a packet.
     #[inline]
     pub fn set_tag(&mut self, slot: usize, tag: u64) {
         if self.owned & bit(slot) != 0 {
@@ -294,18 +293,18 @@ impl Burst {
         }
         let mbuf = self.mbufs[slot];
         self.forget(bit(slot));
-        // SAFETY: the packet was ours, and the slot has forgotten it.
+        // SAFETY: the packet was ours, and the slot is cleared.
         Some(unsafe { Mbuf::from_raw(mbuf) })
     }
 
-    /// Puts a packet into the lowest free slot and says which.
+    /// Puts a packet into the lowest free slot; returns the slot.
     ///
     /// # Errors
-    /// Gives the packet back when the burst is full, or when less than 64 bytes of its buffer
-    /// are left behind the packet's beginning.
+    /// Returns the packet when the burst is full, or when less than 64 bytes of its buffer are left behind
+    /// the packet's beginning.
     pub fn put(&mut self, packet: Mbuf) -> Result<usize, Mbuf> {
         let slot = (!self.owned).trailing_zeros() as usize;
-        // SAFETY: the packet is the caller's, who has given it to us.
+        // SAFETY: the caller has given us its packet.
         if slot == BURST_MAX || !unsafe { usable(packet.raw()) } {
             return Err(packet);
         }
@@ -321,7 +320,7 @@ impl Burst {
         Ok(slot)
     }
 
-    /// Frees the packets in these slots; returns how many there were.
+    /// Frees the packets in these slots; returns their number.
     pub fn free(&mut self, mask: u64) -> usize {
         let mask = mask & self.owned;
         if mask == 0 {
@@ -334,14 +333,14 @@ impl Burst {
             count += 1;
         }
         self.forget(mask);
-        // SAFETY: the packets were ours, and their slots have forgotten them.
+        // SAFETY: the packets were ours, and their slots are cleared.
         unsafe { free_bulk(&mut packets[..count]) };
         count
     }
 
-    /// Moves the packet of each slot in `mask` to the end of `lists[index[slot]]`, from the
-    /// lowest slot up. Returns the slots whose packet could not be moved, because that list does
-    /// not exist or has no room; the burst still has them.
+    /// Moves the packet of each slot in `mask` to the end of `lists[index[slot]]`, from the lowest slot up.
+    /// Returns the slots whose packet could not be moved, because that list does not exist or is full; the
+    /// burst still has these packets.
     #[inline]
     pub fn append_to(
         &mut self,
@@ -359,8 +358,8 @@ impl Burst {
         }
         let mut left = 0;
         let mut append = |slot: usize| {
-            // Both tests fail so rarely that the processor predicts them; which list it is
-            // decides an address, never a jump.
+            // Both tests fail so rarely that the processor predicts them; the choice of the list affects an
+            // address, never a jump.
             let list = lists.get_mut(usize::from(index[slot]));
             if !list.is_some_and(|list| list.push_raw(self.mbufs[slot])) {
                 left |= bit(slot);
@@ -374,22 +373,23 @@ impl Burst {
         left
     }
 
-    /// Moves the packet of each slot in `mask` to the end of one list, from the lowest slot up.
-    /// Returns the slots for which the list had no room; the burst still has them.
+    /// Moves the packet of each slot in `mask` to the end of one list, from the lowest slot up. Returns the
+    /// slots for which the list was full; the burst still has these packets.
     #[inline]
     pub fn move_to(&mut self, mask: u64, list: &mut PacketList) -> u64 {
         self.append_to(mask, &[0; BURST_MAX], slice::from_mut(list))
     }
 
-    /// Where a queue or a ring writes packets, if the burst is empty. [`Burst::received`] follows.
+    /// Returns the space into which a queue or a ring writes packets, if the burst is empty.
+    /// [`Burst::received`] follows.
     #[inline]
     pub(crate) fn space(&mut self) -> Option<&mut [RawMbuf; BURST_MAX]> {
         self.is_empty().then_some(&mut self.mbufs)
     }
 
-    /// Takes over the first `count` packets of [`Burst::space`] and returns how many of them were
-    /// unusable and have been freed: shared with someone, or with less than 64 bytes of buffer. `SAID`:
-    /// their device has said something about them.
+    /// Takes over the first `count` packets of [`Burst::space`] and returns how many of them were unusable
+    /// and have been freed: shared, or with less than 64 bytes of buffer. `SAID`: their device has reported
+    /// results for them.
     ///
     /// # Safety
     /// The burst is empty, and the first `count` entries are packets the caller owned.
@@ -419,8 +419,8 @@ impl Burst {
         freed
     }
 
-    /// Notes what the device has said of a packet. That both bits of the checksum are set says that there
-    /// is none.
+    /// Records the device's results for a packet. Both checksum bits together mean that there is no
+    /// checksum.
     #[inline(always)]
     fn hear(&mut self, slot: usize) {
         // SAFETY: the callers own the packet.
@@ -432,7 +432,7 @@ impl Burst {
         self.stripped |= u64::from(flags & sys::SHIM_MBUF_RX_VLAN_STRIPPED != 0) << slot;
     }
 
-    /// Frames out of which the device took a priority tag are untagged ones.
+    /// Treats frames from which the device stripped a priority tag as untagged.
     #[cold]
     fn forget_priority_tags(&mut self) {
         for slot in slots(self.stripped & self.owned) {
@@ -442,16 +442,16 @@ impl Burst {
         }
     }
 
-    /// Takes the four bytes of a tag out of a frame, which lie behind its two addresses. Says whether it
-    /// did: not of a slot without a packet or with a frame that has no tag's place, nor where less than
-    /// [`HEAD`] bytes of buffer would be left.
+    /// Removes the four bytes of a tag behind a frame's two addresses. Returns false, and does nothing, for
+    /// a slot without a packet, for a frame too short for a tag, and if less than [`HEAD`] bytes of buffer
+    /// would be left.
     pub fn remove_tag(&mut self, slot: usize) -> bool {
         let slot = slot % BURST_MAX;
         if self.first_len(slot) < ADDRESSES + TAG + 2 {
             return false;
         }
         let mbuf = self.mbufs[slot];
-        // SAFETY: the slot has a length, hence a packet of ours. What is read and written of it lies in its
+        // SAFETY: the slot has a length, hence a packet of ours. The bytes read and written lie in its
         // first segment, by its length, and so does the new beginning.
         unsafe {
             let end = u32::from(mbuf.data_off()) + TAG as u32 + HEAD as u32;
@@ -470,7 +470,7 @@ impl Burst {
         true
     }
 
-    /// Takes the whole lengths of packets with several segments.
+    /// Stores the whole lengths of packets with several segments.
     #[cold]
     fn measure(&mut self, mask: u64) {
         for slot in slots(mask & self.multi) {
@@ -479,8 +479,8 @@ impl Burst {
         }
     }
 
-    /// Makes sure that the first segment of each packet has its headers: [`HEADERS`] bytes, or as many as
-    /// fit its buffer. Frees those with less than [`HEAD`] of their bytes there, and returns how many.
+    /// Ensures that the first segment of each packet has its headers: [`HEADERS`] bytes, or as many as fit
+    /// its buffer. Frees packets with less than [`HEAD`] of their bytes there, and returns their number.
     #[cold]
     pub(crate) fn gather_headers(&mut self) -> usize {
         let mut headless = 0;
@@ -497,7 +497,7 @@ impl Burst {
         self.free(headless)
     }
 
-    /// Fills the arrays of a slot from its packet.
+    /// Fills a slot's array entries from its packet.
     #[inline(always)]
     fn admit(&mut self, slot: usize) {
         let mbuf = self.mbufs[slot];
@@ -510,7 +510,7 @@ impl Burst {
         }
     }
 
-    /// Clears slots whose packets have gone.
+    /// Clears slots whose packets were removed.
     #[inline]
     fn forget(&mut self, mask: u64) {
         if mask == self.owned && mask.count_ones() > 16 {
@@ -528,7 +528,7 @@ impl Burst {
     }
 }
 
-/// The packet's length, which no frame that can be received exceeds.
+/// Returns the packet's length, which no frame that can be received exceeds.
 ///
 /// # Safety
 /// The caller owns the packet.
@@ -537,8 +537,8 @@ unsafe fn whole_len(mbuf: RawMbuf) -> u16 {
     unsafe { mbuf.pkt_len() }.min(u16::MAX.into()) as u16
 }
 
-/// Whether a packet can be in a burst: nobody shares it, and its buffer holds both its data and
-/// the [`HEAD`] bytes that are looked at whatever its length.
+/// Returns true if a packet can be in a burst: it is not shared, and its buffer holds both its data and the
+/// [`HEAD`] bytes that are read whatever its length.
 ///
 /// # Safety
 /// The caller owns the packet.
@@ -552,14 +552,14 @@ unsafe fn usable(mbuf: RawMbuf) -> bool {
     }
 }
 
-/// How many slots there are in a mask, if they are the first ones, all of them.
+/// Returns the number of slots in a mask, if they are the lowest ones without a gap.
 #[inline(always)]
 fn first_slots(mask: u64) -> Option<usize> {
     (mask & mask.wrapping_add(1) == 0).then(|| mask.trailing_ones() as usize)
 }
 
-/// How many packets there are and where they go, if they are in the first slots and all go to one
-/// place: usual for a router with two ports, and worth a comparison of some vectors.
+/// Returns the number of packets and their list, if they are in the lowest slots and all go to one list:
+/// usual for a router with two ports, and worth a comparison of some vectors.
 #[inline(always)]
 fn all_one_way(mask: u64, index: &[u16; BURST_MAX]) -> Option<(usize, usize)> {
     let count = first_slots(mask).filter(|&count| count >= 8)?;
@@ -598,30 +598,30 @@ pub struct PacketList {
 unsafe impl Send for PacketList {}
 
 impl PacketList {
-    /// An empty list.
+    /// Creates an empty list.
     pub fn new() -> Self {
         Self { len: 0, packets: [RawMbuf::NULL; LIST_MAX] }
     }
 
-    /// How many packets the list holds.
+    /// Returns the number of packets in the list.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the list holds no packet.
+    /// Returns true if the list holds no packet.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many more packets fit.
+    /// Returns the number of further packets that fit.
     #[inline]
     pub fn room(&self) -> usize {
         LIST_MAX - self.len
     }
 
-    /// Bytes of all packets together.
+    /// Returns the total bytes of all packets.
     pub fn bytes(&self) -> u64 {
         // SAFETY: the packets are ours.
         self.as_slice().iter().map(|mbuf| u64::from(unsafe { mbuf.pkt_len() })).sum()
@@ -630,11 +630,11 @@ impl PacketList {
     /// Adds a packet at the end.
     ///
     /// # Errors
-    /// Gives it back when the list is full.
+    /// Returns the packet when the list is full.
     #[inline]
     pub fn push(&mut self, packet: Mbuf) -> Result<(), Mbuf> {
         if self.push_raw(packet.raw()) {
-            // The list has it now.
+            // The list owns it now.
             packet.into_raw();
             Ok(())
         } else {
@@ -646,24 +646,25 @@ impl PacketList {
     pub fn pop(&mut self) -> Option<Mbuf> {
         let &first = self.as_slice().first()?;
         self.forget_front(1);
-        // SAFETY: the packet was ours, and the list has forgotten it.
+        // SAFETY: the packet was ours, and the list has dropped it.
         Some(unsafe { Mbuf::from_raw(first) })
     }
 
-    /// Frees the newest packets so that at most `keep` stay; returns how many it freed.
+    /// Frees the newest packets so that at most `keep` stay; returns the number freed.
     pub fn free_tail(&mut self, keep: usize) -> usize {
         let keep = keep.min(self.len);
         let freed = self.len - keep;
         if freed > 0 {
             let tail = keep..self.len;
             self.len = keep;
-            // SAFETY: the packets were ours, and the list has forgotten them.
+            // SAFETY: the packets were ours, and the list has dropped them.
             unsafe { free_bulk(&mut self.packets[tail]) };
         }
         freed
     }
 
-    /// Adds a packet; false if there is no room. That it is ours is `RawMbuf`'s users' promise.
+    /// Adds a packet; returns false if there is no room. Callers guarantee that the packet is ours, as for
+    /// all `RawMbuf`s.
     #[inline(always)]
     fn push_raw(&mut self, packet: RawMbuf) -> bool {
         let place = self.packets.get_mut(self.len);
@@ -675,7 +676,8 @@ impl PacketList {
         room
     }
 
-    /// Adds packets. There must be room for all; that they are ours is `RawMbuf`'s users' promise.
+    /// Adds packets, for which there must be room. Callers guarantee that they are ours, as for all
+    /// `RawMbuf`s.
     #[inline(always)]
     fn push_all(&mut self, packets: &[RawMbuf]) {
         self.packets[self.len..self.len + packets.len()].copy_from_slice(packets);
@@ -692,7 +694,7 @@ impl PacketList {
         &mut self.packets[..self.len]
     }
 
-    /// The places behind the last packet.
+    /// Returns the places behind the last packet.
     #[inline]
     pub(crate) fn space(&mut self) -> &mut [RawMbuf] {
         &mut self.packets[self.len..]
@@ -707,7 +709,7 @@ impl PacketList {
         self.len += count;
     }
 
-    /// Forgets the first `count` packets, which someone else now owns.
+    /// Removes the first `count` packets, which have another owner now.
     #[inline]
     pub(crate) fn forget_front(&mut self, count: usize) {
         let count = count.min(self.len);
@@ -723,13 +725,13 @@ impl PacketList {
         });
     }
 
-    /// Replaces each packet by what `work` makes of it, in order; returns how many it made nothing of.
+    /// Replaces each packet by the result of `work`, in order; returns the number of packets without one.
     pub(crate) fn rework(&mut self, mut work: impl FnMut(Mbuf) -> Option<Mbuf>) -> usize {
-        // Nobody owns them meanwhile: a panic loses packets, and frees none twice.
+        // Without an owner meanwhile: a panic loses packets, and frees none twice.
         let count = std::mem::take(&mut self.len);
         let mut kept = 0;
         for at in 0..count {
-            // SAFETY: the packet was ours, and the list has forgotten it.
+            // SAFETY: the packet was ours, and the list has dropped it.
             if let Some(packet) = work(unsafe { Mbuf::from_raw(self.packets[at]) }) {
                 self.packets[kept] = packet.into_raw();
                 kept += 1;
@@ -811,7 +813,7 @@ mod tests {
         burst.trim(5, 0);
         assert_eq!((burst.tag(5), burst.lens()[5], burst.frame(5)), (0, 0, &[][..]));
         assert_eq!((burst.head(0), burst.owned()), (&[0; 64], 1));
-        // A packet that has left cannot be reached by its slot.
+        // A packet that was taken cannot be reached by its slot.
         let packet = burst.take(0).unwrap();
         burst.head_mut(0).fill(0xee);
         assert_eq!(packet.data(), [0; 100]);
@@ -863,7 +865,7 @@ mod tests {
         burst.trim(0, 15);
         assert_eq!((burst.multi_segment(), burst.lens()[0], pool.in_use()), (1, 15, 3));
         let (_, firsts, lens) = burst.addresses();
-        // SAFETY: the first of 64, which the burst has.
+        // SAFETY: the first of 64 entries, which the burst has.
         let lengths = unsafe { [*firsts, *lens] };
         assert_eq!(lengths, [10, 15], "what may be looked at, and the whole");
         burst.trim(0, 9);
@@ -935,7 +937,7 @@ mod tests {
         assert_eq!(said(&burst), (0b10000, 0b00100, 0b10000), "nobody has said it of this one");
     }
 
-    /// 0x5000 is a priority alone, 0x5005 VLAN 5 with one.
+    /// 0x5000 is a priority tag, 0x5005 VLAN 5 with a priority.
     #[test]
     fn a_priority_tag_that_a_device_took_out_is_none() {
         let pool = testing::pool(3);
@@ -997,7 +999,7 @@ mod tests {
         assert_eq!(pool.leaked(), 0);
     }
 
-    /// `append_to` against one packet at a time into vectors, with lists that do not exist and
+    /// Compares `append_to` with moving one packet at a time into vectors, with lists that do not exist and
     /// lists that fill up; also with all or nearly all packets going one way.
     #[test]
     fn append_to_is_what_a_slow_loop_does() {

@@ -1,4 +1,4 @@
-//! What a port is made from: a PCI device, a DPDK virtual device, or a kernel interface.
+//! Devices of ports: a PCI device, a DPDK virtual device, or a kernel interface.
 
 use std::ffi::CStr;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::{fmt, fs};
 
 use crate::{Error, IovaMode};
 
-/// What a port is made from. [`Device::parse`] reads the text that a configuration has.
+/// The device of a port. [`Device::parse`] reads the text of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Device {
     /// A NIC bound to a DPDK driver, by its address `0000:01:00.0`. [`crate::EalConfig::pci`]
@@ -23,7 +23,7 @@ pub enum Device {
     Kernel(String),
 }
 
-/// How packets are taken from a kernel interface.
+/// Driver of a kernel interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {
     /// AF_XDP sockets: the kernel's stack never sees the packets.
@@ -37,8 +37,8 @@ impl Device {
     /// virtual device (`net_…` or `eth_…`, with a number and perhaps arguments).
     ///
     /// # Errors
-    /// [`Error::DeviceNotFound`] names the interfaces there are; [`Error::DeviceSyntax`] says
-    /// what a virtual device must look like.
+    /// [`Error::DeviceNotFound`] lists the existing interfaces; [`Error::DeviceSyntax`] describes the form of
+    /// a virtual device.
     ///
     /// ```
     /// use dpdk::Device;
@@ -68,8 +68,8 @@ impl Device {
 }
 
 impl Device {
-    /// The addresses by which the device reaches packet memory: physical ones for a PCI device whose kernel
-    /// driver has no IOMMU to translate for it.
+    /// Returns the addresses by which the device reaches packet memory: physical ones for a PCI device whose
+    /// kernel driver has no IOMMU to translate for it.
     pub fn iova_mode(&self) -> IovaMode {
         match self {
             Self::Pci(address) => pci_iova_mode(Path::new("/sys"), address),
@@ -79,8 +79,8 @@ impl Device {
 }
 
 impl Device {
-    /// Whether the device has interrupts of its own that DPDK can receive: a PCI device with MSI-X behind
-    /// vfio-pci. One that only pulls a pin (INTx) may share it, and uio_pci_generic knows nothing else.
+    /// Returns true if the device has interrupts of its own that DPDK can receive: a PCI device with MSI-X
+    /// behind vfio-pci. A pin interrupt (INTx) may be shared, and uio_pci_generic supports no other.
     pub fn has_message_interrupts(&self) -> bool {
         match self {
             Self::Pci(address) => pci_has_msix(Path::new("/sys"), address),
@@ -89,7 +89,8 @@ impl Device {
     }
 }
 
-/// By the device's list of capabilities (PCI Local Bus 3.0, 6.7) in this `/sys`, of which only root sees all.
+/// Reads the device's list of capabilities (PCI Local Bus 3.0, 6.7) in this `/sys`, of which only root sees
+/// all.
 fn pci_has_msix(sys: &Path, address: &str) -> bool {
     const STATUS: usize = 0x06;
     const HAS_LIST: u8 = 1 << 4;
@@ -103,7 +104,7 @@ fn pci_has_msix(sys: &Path, address: &str) -> bool {
     let Ok(config) = fs::read(device.join("config")) else { return false };
     let byte = |at: usize| config.get(at).copied().unwrap_or(0);
     let mut at = if byte(STATUS) & HAS_LIST == 0 { 0 } else { usize::from(byte(LIST) & !3) };
-    // A list of four bytes each in 256 has no more entries than that, unless it is a circle.
+    // A list of four bytes each in 256 has no more entries than that, unless it is circular.
     for _ in 0..64 {
         match (at, byte(at)) {
             (0, _) => return false,
@@ -114,7 +115,8 @@ fn pci_has_msix(sys: &Path, address: &str) -> bool {
     false
 }
 
-/// By the driver of the device in this `/sys`, and by whether vfio-pci works without an IOMMU for it.
+/// Determined by the driver of the device in this `/sys`, and by whether vfio-pci works without an IOMMU for
+/// it.
 fn pci_iova_mode(sys: &Path, address: &str) -> IovaMode {
     let device = sys.join("bus/pci/devices").join(address);
     let name_of = |link: &str| {
@@ -143,7 +145,7 @@ impl fmt::Display for Device {
     }
 }
 
-/// The PCI address with its domain, if the text is one: `[dddd:]bb:dd.f`, in hexadecimal.
+/// Returns the PCI address with its domain, if the text is one: `[dddd:]bb:dd.f`, in hexadecimal.
 pub fn pci_address(text: &str) -> Option<String> {
     let (rest, function) = text.split_once('.')?;
     let mut parts = rest.rsplit(':');
@@ -173,8 +175,8 @@ fn vdev(name: &str, args: &str) -> Result<Device, Error> {
     Ok(Device::Vdev { name: name.into(), args: args.into() })
 }
 
-/// The interfaces of this network namespace, without the loopback. (Not from `/sys`, which
-/// shows the namespace it was mounted in.)
+/// Returns the interfaces of this network namespace, without the loopback. (Not from `/sys`, which shows the
+/// namespace it was mounted in.)
 fn kernel_interfaces() -> Vec<String> {
     let mut names = Vec::new();
     // SAFETY: returns an array that ends with an index of 0, or null; freed below, once.

@@ -1,7 +1,7 @@
 //! Drivers of virtual devices, as DPDK's libraries name them.
 //!
-//! A library of a driver has a text for tools, which `dpdk-pmdinfo` reads: `PMD_INFO_STRING= {"name": "net_tap", …`.
-//! DPDK itself can be asked only once it has started.
+//! A driver's library has a text for tools, which `dpdk-pmdinfo` reads: `PMD_INFO_STRING= {"name": "net_tap", …`.
+//! DPDK itself can be queried only once it has started.
 
 use std::collections::BTreeSet;
 use std::ffi::CStr;
@@ -13,10 +13,11 @@ use memchr::memmem;
 
 const MARK: &[u8] = b"PMD_INFO_STRING= {\"name\": \"";
 
-/// The most bytes of one library that are read.
+/// Most bytes read of one library.
 const MOST: u64 = 64 << 20;
 
-/// The names with which virtual devices can begin; none where DPDK's libraries are not found, or tell nothing.
+/// Returns the names with which virtual devices can begin; none if DPDK's libraries are not found, or have no such
+/// text.
 pub fn virtual_drivers() -> BTreeSet<String> {
     let place =
         CStr::from_bytes_until_nul(sys::RTE_EAL_PMD_PATH).ok().and_then(|path| path.to_str().ok());
@@ -32,7 +33,7 @@ fn virtual_drivers_in(directory: &Path) -> BTreeSet<String> {
     texts.flat_map(|bytes| names(&bytes)).collect()
 }
 
-/// The drivers of virtual devices in a library: unlike others they are for no PCI device.
+/// Returns the drivers of virtual devices in a library: unlike others they have no PCI devices.
 fn names(bytes: &[u8]) -> Vec<String> {
     let name = |at: usize| {
         let text = bytes[at + MARK.len()..].split(|&byte| byte == 0).next()?;
@@ -58,7 +59,7 @@ mod tests {
         assert!(virtual_drivers_in(Path::new("/nonexistent")).is_empty());
     }
 
-    /// Those that the scenarios use, where DPDK has its drivers in libraries.
+    /// Checks the drivers that the scenarios use, where DPDK has its drivers in libraries.
     #[test]
     fn this_dpdk_has_the_drivers_that_the_router_uses() {
         let found = virtual_drivers();

@@ -1,4 +1,4 @@
-//! DPDK's environment: its memory, its threads, and whether it may go away again.
+//! DPDK's environment: its memory, its threads, and its shutdown.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::marker::PhantomData;
@@ -14,7 +14,7 @@ use dpdk_sys as sys;
 use crate::mbuf::traffic_class;
 use crate::{Errno, Error, log};
 
-/// Whether to use hugepages.
+/// Use of hugepages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugeMode {
     /// Use them when enough are free.
@@ -24,7 +24,7 @@ pub enum HugeMode {
     Never,
 }
 
-/// What DPDK writes to standard error.
+/// Log messages that DPDK writes to standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
     /// Errors only.
@@ -32,9 +32,9 @@ pub enum LogLevel {
     /// Errors and warnings.
     #[default]
     Warning,
-    /// What DPDK says by itself, and what drivers find worth saying.
+    /// DPDK's default messages, and notable ones of drivers.
     Notice,
-    /// How each thing is set up.
+    /// Details of the set-up.
     Info,
     /// Everything.
     Debug,
@@ -43,16 +43,16 @@ pub enum LogLevel {
 /// The addresses by which devices reach packet memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IovaMode {
-    /// Those of this process: devices have none of their own, or an IOMMU translates.
+    /// Virtual addresses of this process: devices without DMA, or an IOMMU translates.
     #[default]
     Virtual,
-    /// Those of the machine: devices without an IOMMU between them and the memory. They need hugepages,
-    /// which stay where they are, and the right to see where that is (CAP_SYS_ADMIN).
+    /// Physical addresses: devices without an IOMMU between them and the memory. They need hugepages,
+    /// which stay where they are, and the right to read their physical addresses (CAP_SYS_ADMIN).
     Physical,
 }
 
 impl IovaMode {
-    /// That of the EAL, which is up.
+    /// Returns the mode of the EAL, which is up.
     pub(crate) fn current() -> Self {
         // SAFETY: returns a number.
         match unsafe { sys::rte_eal_iova_mode() } {
@@ -62,28 +62,28 @@ impl IovaMode {
     }
 }
 
-/// How DPDK is to start.
+/// Start parameters of DPDK.
 #[derive(Clone, Debug)]
 pub struct EalConfig {
-    /// Megabytes: how much ordinary memory to take without hugepages, and how much must be free
-    /// in hugepages for them to be used.
+    /// Megabytes: the amount of ordinary memory without hugepages, and the amount that must be free in
+    /// hugepages for them to be used.
     pub memory_mb: usize,
-    /// Megabytes of ordinary memory beyond that for what is made later; none of it is taken before it is
+    /// Megabytes of ordinary memory beyond that for later allocations; none of it is taken before it is
     /// used. Hugepages are taken when they are needed anyway.
     pub spare_mb: usize,
-    /// Whether to use hugepages.
+    /// Use of hugepages.
     pub huge: HugeMode,
-    /// What DPDK writes to standard error.
+    /// Log messages that DPDK writes to standard error.
     pub log_level: LogLevel,
-    /// PCI devices that ports will ask for (`0000:01:00.0`). With none, the PCI bus is left alone.
+    /// PCI devices of later ports (`0000:01:00.0`). If there are none, the PCI bus is not probed.
     pub pci: Vec<String>,
-    /// The addresses that the PCI devices' kernel drivers work with, see [`Device::iova_mode`].
+    /// The addresses used by the PCI devices' kernel drivers, see [`Device::iova_mode`].
     ///
     /// [`Device::iova_mode`]: crate::Device::iova_mode
     pub iova: IovaMode,
     /// More arguments for `rte_eal_init`, as on the command line of a DPDK program.
     pub extra_args: Vec<String>,
-    /// The core on which DPDK runs its own work; any of this process when not given.
+    /// The core on which DPDK runs its own work; any core of this process when not given.
     pub main_core: Option<usize>,
 }
 
@@ -102,7 +102,7 @@ impl Default for EalConfig {
     }
 }
 
-/// The memory that DPDK works in. Its `Display` says which, and why.
+/// The memory that DPDK uses. Its `Display` names it, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// Hugepages of one size.
@@ -116,7 +116,7 @@ pub enum Memory {
     NoHuge {
         /// Megabytes.
         mb: usize,
-        /// Why not hugepages.
+        /// Reason for not using hugepages.
         why: String,
     },
 }
@@ -132,13 +132,13 @@ impl fmt::Display for Memory {
     }
 }
 
-/// DPDK's version, as in `DPDK 22.11.11`.
+/// Returns DPDK's version, as in `DPDK 22.11.11`.
 pub fn version() -> String {
     // SAFETY: returns a static C string.
     unsafe { CStr::from_ptr(sys::rte_version()) }.to_string_lossy().into_owned()
 }
 
-/// The version of the DPDK whose headers the program was compiled with, in the same form.
+/// Returns the version of the DPDK whose headers the program was compiled with, in the same form.
 pub fn version_built() -> String {
     let (year, month, minor) = (sys::RTE_VER_YEAR, sys::RTE_VER_MONTH, sys::RTE_VER_MINOR);
     format!("DPDK {year}.{month:02}.{minor}")
@@ -146,15 +146,15 @@ pub fn version_built() -> String {
 
 /// DPDK, started. A process starts it once.
 ///
-/// Dropping it shuts DPDK down, if that happens on the thread that started it and nothing made
-/// from it is left: no pool, port, ring, registered thread or packet. Otherwise DPDK stays until
-/// the process ends, because its memory may still be used.
+/// Dropping it shuts DPDK down, if that happens on the thread that started it and nothing made from it
+/// is left: no pool, port, ring, registered thread or packet. Otherwise DPDK stays until the process
+/// ends, because its memory may still be in use.
 pub struct Eal {
     shared: EalRef,
     starter: ThreadId,
 }
 
-/// What everything made from an [`Eal`] holds to keep it.
+/// Reference that everything made from an [`Eal`] holds to keep it alive.
 #[derive(Clone)]
 pub(crate) struct EalRef(Arc<Shared>);
 
@@ -166,7 +166,7 @@ struct Shared {
 
 struct Pool {
     pool: NonNull<sys::rte_mempool>,
-    /// Packets that drivers kept, which nobody can reach.
+    /// Packets kept by drivers, which cannot be recovered.
     written_off: usize,
 }
 
@@ -191,7 +191,7 @@ impl Eal {
     ///
     /// # Errors
     /// [`Error::EalStarted`] the second time, [`Error::NoSuchCore`], [`Error::EalArgument`], or
-    /// [`Error::EalInit`] with what DPDK says.
+    /// [`Error::EalInit`] with DPDK's messages.
     pub fn init(config: &EalConfig) -> Result<Self, Error> {
         let allowed = Affinity::of_this_thread();
         if let Some(core) = config.main_core.filter(|&core| !allowed.contains(core)) {
@@ -226,13 +226,14 @@ impl Eal {
         Ok(Self { shared, starter: thread::current().id() })
     }
 
-    /// The memory that DPDK works in, and why that.
+    /// Returns the memory that DPDK uses, with the reason.
     pub fn memory(&self) -> &Memory {
         self.shared.memory()
     }
 
-    /// Gives the calling thread a number in DPDK, so that it has a cache of its own in every
-    /// pool. The guard takes the number back; a thread that has one already just keeps it.
+    /// Registers the calling thread with DPDK, which gives it a number and thereby a cache of its own in
+    /// every pool. Dropping the guard unregisters it; a thread that was registered before keeps its
+    /// number.
     ///
     /// # Errors
     /// [`Error::RegisterThread`] when DPDK has no number left (it has 128).
@@ -267,9 +268,9 @@ impl Drop for Eal {
             return;
         }
         for Pool { pool, .. } in pools {
-            // SAFETY: no handle is left, no packet is out, no other thread is registered; a
-            // thread that is not registered touches the pool last with the store that makes
-            // its packet count as free; this thread is here.
+            // SAFETY: no handle is left, no packet is out, no other thread is registered; a thread that
+            // is not registered last touches the pool with the store that makes its packet count as
+            // free; this thread is here.
             unsafe { sys::rte_mempool_free(pool.as_ptr()) };
         }
         // SAFETY: nothing made from the EAL is left, and this is the thread that started it.
@@ -277,7 +278,7 @@ impl Drop for Eal {
     }
 }
 
-/// A thread's number in DPDK, for as long as this lives.
+/// A thread's registration with DPDK, which ends when this is dropped.
 pub struct ThreadRegistration {
     mine: bool,
     _eal: EalRef,
@@ -295,8 +296,8 @@ impl Drop for ThreadRegistration {
 
 /// Calls `rte_eal_init`.
 fn start(arguments: Vec<CString>) -> Result<(), Errno> {
-    // DPDK may keep pointers into its arguments, so they stay, with the array of pointers:
-    // once per process.
+    // DPDK may keep pointers into its arguments, so these and the array of pointers are leaked, once per
+    // process.
     let mut argv: Vec<*mut c_char> = arguments.into_iter().map(CString::into_raw).collect();
     let argc = argv.len() as i32;
     argv.push(std::ptr::null_mut());
@@ -306,8 +307,8 @@ fn start(arguments: Vec<CString>) -> Result<(), Errno> {
     if result < 0 { Err(Errno::of_dpdk()) } else { Ok(()) }
 }
 
-/// Takes standard error away from the libraries below DPDK's AF_XDP driver, which write a dozen
-/// lines about each port that works. Whether a port does is in its notes.
+/// Silences the libraries below DPDK's AF_XDP driver on standard error, where they write a dozen lines
+/// about each port that works. A port that does not work reports it in its notes.
 fn silence_bpf_libraries() {
     let printers = [
         (c"libxdp.so.1", c"libxdp_set_print"),
@@ -331,7 +332,7 @@ fn silence_bpf_libraries() {
     }
 }
 
-/// The command line for `rte_eal_init`.
+/// Returns the command line for `rte_eal_init`.
 fn arguments(config: &EalConfig, memory: &Memory, allowed: &Affinity) -> Vec<String> {
     let mut list: Vec<String> = vec!["dpdk".into(), "--no-telemetry".into()];
     list.push(match config.iova {
@@ -375,7 +376,7 @@ fn log_arguments(level: LogLevel) -> Vec<String> {
     list
 }
 
-/// Hugepages when those of one size that are free make up the memory asked for.
+/// Chooses hugepages if the free ones of one size provide the requested memory.
 fn choose_memory(config: &EalConfig, sysfs: &Path) -> Memory {
     let ordinary = |why| Memory::NoHuge { mb: config.memory_mb + config.spare_mb, why };
     if config.huge == HugeMode::Never {
@@ -390,7 +391,7 @@ fn choose_memory(config: &EalConfig, sysfs: &Path) -> Memory {
     ordinary(format!("{} MB of hugepages are free", free_kb / 1024))
 }
 
-/// Page size in kB and number of free pages, of each size the kernel has.
+/// Returns page size in kB and number of free pages, for each size of the kernel.
 fn free_hugepages(sysfs: &Path) -> Vec<(usize, usize)> {
     let Ok(entries) = fs::read_dir(sysfs) else { return Vec::new() };
     let page = |entry: fs::DirEntry| {
@@ -404,15 +405,15 @@ fn free_hugepages(sysfs: &Path) -> Vec<(usize, usize)> {
     pages
 }
 
-/// The cores a thread may run on.
+/// The cores on which a thread may run.
 struct Affinity(libc::cpu_set_t);
 
 impl Affinity {
     fn of_this_thread() -> Self {
         // SAFETY: a `cpu_set_t` is an array of integers, for which zeros are a value.
         let mut set = unsafe { mem::zeroed() };
-        // SAFETY: the kernel fills at most the size given. Should it fail (a machine with more
-        // than 1,024 cores), the set stays empty.
+        // SAFETY: the kernel fills at most the given size. If the call fails (a machine with more than
+        // 1,024 cores), the set stays empty.
         unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) };
         Self(set)
     }
@@ -428,7 +429,7 @@ impl Affinity {
     }
 }
 
-/// The list as the EAL reads it: `0,1,5`.
+/// The list in the EAL's form: `0,1,5`.
 impl fmt::Display for Affinity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cores = (0..libc::CPU_SETSIZE as usize).filter(|&core| self.contains(core));

@@ -1,4 +1,4 @@
-//! What can go wrong when the router is set up. Nothing on the packet path returns an error.
+//! Errors of the router's set-up. Nothing on the packet path returns an error.
 
 use std::fmt;
 
@@ -7,18 +7,18 @@ use std::fmt;
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// What DPDK left in this thread's `rte_errno`.
+    /// Returns this thread's `rte_errno`.
     pub(crate) fn of_dpdk() -> Self {
         // SAFETY: reads a per-thread integer.
         Self(unsafe { dpdk_sys::shim_errno() })
     }
 
-    /// What the last system call of this thread left.
+    /// Returns the error of this thread's last system call.
     pub(crate) fn of_system() -> Self {
         Self(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
     }
 
-    /// From a DPDK function's result, which is negative when it failed.
+    /// Converts a DPDK function's result, which is negative on failure.
     pub(crate) fn of_result(result: i32) -> Self {
         Self(-result)
     }
@@ -30,12 +30,12 @@ impl fmt::Display for Errno {
     }
 }
 
-/// The lines behind `; DPDK says: `.
+/// Formats lines as `; DPDK says: …`.
 fn quoted(lines: &[String]) -> String {
     if lines.is_empty() { String::new() } else { format!("; DPDK says: {}", lines.join("; ")) }
 }
 
-/// Why something could not be set up: the thing, the value, and the way out.
+/// Errors of the set-up: each names the thing, the value, and the way out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A process has one EAL, started once.
@@ -50,11 +50,11 @@ pub enum Error {
     /// `rte_eal_init` refused.
     #[error("DPDK's EAL did not start ({memory}): {errno}{}", quoted(.said))]
     EalInit {
-        /// The memory it was asked to use.
+        /// The memory it was configured to use.
         memory: String,
         /// DPDK's error number.
         errno: Errno,
-        /// What DPDK said meanwhile, line by line.
+        /// DPDK's messages, line by line.
         said: Vec<String>,
     },
     /// Devices need physical addresses, which only hugepages have.
@@ -66,7 +66,7 @@ pub enum Error {
     PhysicalMemory {
         /// Megabytes.
         mb: usize,
-        /// Why there are no hugepages.
+        /// Reason for not having hugepages.
         why: String,
     },
     /// An argument for the EAL holds a NUL byte.
@@ -75,17 +75,17 @@ pub enum Error {
     /// A core that this machine lacks or that this process may not use.
     #[error("core {core} does not exist or is not allowed to this process; allowed: {allowed}")]
     NoSuchCore {
-        /// The core asked for.
+        /// The requested core.
         core: usize,
-        /// The cores this process may run on.
+        /// The cores available to this process.
         allowed: String,
     },
-    /// The kernel lacks something.
+    /// The kernel lacks a feature.
     #[error("the kernel has no {what}: {errno}")]
     Unsupported {
-        /// The call.
+        /// The system call.
         what: String,
-        /// What the kernel says.
+        /// The kernel's error number.
         errno: Errno,
     },
     /// DPDK has no number left for another registered thread.
@@ -94,7 +94,7 @@ pub enum Error {
     /// DPDK memory ran out, or a size is out of range.
     #[error("{what}: {errno}; the EAL has {memory}")]
     Memory {
-        /// What was to be made.
+        /// The object to be allocated.
         what: String,
         /// DPDK's error number.
         errno: Errno,
@@ -104,11 +104,11 @@ pub enum Error {
     /// A number in a configuration is out of range.
     #[error("{what} is {value}, which must be {range}")]
     OutOfRange {
-        /// What the number is.
+        /// Meaning of the number.
         what: String,
         /// The number.
         value: usize,
-        /// The numbers that would do.
+        /// The valid range.
         range: String,
     },
     /// The text names no device on this machine.
@@ -116,15 +116,15 @@ pub enum Error {
     DeviceNotFound {
         /// The text.
         device: String,
-        /// The kernel interfaces there are.
+        /// The existing kernel interfaces.
         known: String,
     },
-    /// The text is not a device name at all.
+    /// The text is not a device name.
     #[error("device {device:?} {problem}")]
     DeviceSyntax {
         /// The text.
         device: String,
-        /// What is wrong with it, and what would be right.
+        /// The fault, and the correct form.
         problem: String,
     },
     /// DPDK or the kernel refused a step of setting up a port.
@@ -132,23 +132,23 @@ pub enum Error {
     Port {
         /// The port's name in the configuration.
         port: String,
-        /// What was to be done.
+        /// The step that failed.
         step: String,
         /// The error number.
         errno: Errno,
     },
-    /// A port cannot be what its configuration asks for.
+    /// A port cannot have its configuration.
     #[error("port {port:?}: {problem}")]
     PortConfig {
         /// The port's name in the configuration.
         port: String,
-        /// What does not fit, and the way out.
+        /// The conflict, and the way out.
         problem: String,
     },
-    /// Events of devices cannot be heard.
+    /// Device events cannot be received.
     #[error("events of devices: {step}: {errno}")]
     Events {
-        /// What was to be done.
+        /// The step that failed.
         step: &'static str,
         /// The error number.
         errno: Errno,
@@ -156,25 +156,25 @@ pub enum Error {
     /// A thread cannot wait for descriptors.
     #[error("{step}: {errno}")]
     Wait {
-        /// What was to be done.
+        /// The step that failed.
         step: &'static str,
         /// The error number.
         errno: Errno,
     },
-    /// A host interface cannot be made.
+    /// A host interface cannot be created.
     #[error("host interface {name}: {problem}")]
     Tap {
         /// Its name.
         name: String,
-        /// What failed, and the way out.
+        /// The failure, and the way out.
         problem: String,
     },
-    /// DPDK refused a change of one of its route tables, or the table cannot do what was asked.
+    /// DPDK refused a change of one of its route tables, or the table does not support the request.
     #[error("{table}: {problem}")]
     RouteTable {
-        /// Which of DPDK's tables.
+        /// The table's type.
         table: String,
-        /// What was to be done, DPDK's error, and the table's size.
+        /// The operation, DPDK's error, and the table's size.
         problem: String,
     },
 }

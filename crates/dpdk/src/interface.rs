@@ -5,8 +5,8 @@ use std::{mem, ptr};
 
 use crate::Errno;
 
-/// A kernel interface by its name, and any socket, which is what requests about it go through.
-/// The socket keeps to the network namespace that it was made in.
+/// A kernel interface by its name, and a socket for requests about it. The socket stays in the
+/// network namespace that it was created in.
 #[derive(Debug)]
 pub(crate) struct Interface {
     name: String,
@@ -14,7 +14,8 @@ pub(crate) struct Interface {
 }
 
 impl Interface {
-    /// For requests about the interface of this name; whether there is one, the first request says.
+    /// Creates a handle for the interface of this name; its existence is checked by the first
+    /// request.
     pub(crate) fn new(name: &str) -> Result<Self, Errno> {
         // SAFETY: makes a descriptor.
         let socket =
@@ -22,7 +23,7 @@ impl Interface {
         if socket < 0 {
             return Err(Errno::of_system());
         }
-        // SAFETY: a descriptor that the kernel has just made for us.
+        // SAFETY: a descriptor that the kernel has just created for us.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
         Ok(Self { name: name.to_owned(), socket })
     }
@@ -38,7 +39,7 @@ impl Interface {
         Ok(unsafe { request.ifr_ifru.ifru_ifindex } as u32)
     }
 
-    /// The name that the interface with this index has now; `None` if it is gone.
+    /// Returns the name that the interface with this index has now; `None` if it was removed.
     pub(crate) fn name_of(&self, index: u32) -> Option<String> {
         let mut request = request("");
         request.ifr_ifru.ifru_ifindex = index as i32;
@@ -47,7 +48,7 @@ impl Interface {
         String::from_utf8(bytes.map(|&byte| byte as u8).collect()).ok()
     }
 
-    /// The same by another name, in the same network namespace.
+    /// Returns a handle for another name, in the same network namespace.
     pub(crate) fn renamed(&self, name: &str) -> Result<Self, Errno> {
         let socket = self.socket.try_clone().map_err(|_| Errno::of_system())?;
         Ok(Self { name: name.to_owned(), socket })
@@ -99,7 +100,7 @@ impl Interface {
         self.ioctl(libc::SIOCSIFHWADDR, &mut request)
     }
 
-    /// `T` is the struct of the command it begins with.
+    /// Sends an ethtool request; `T` is the struct of the command it begins with.
     pub(crate) fn ethtool<T>(&self, command: &mut T) -> Result<(), Errno> {
         let mut request = request(&self.name);
         request.ifr_ifru.ifru_data = ptr::from_mut(command).cast();
@@ -114,11 +115,11 @@ impl Interface {
     }
 }
 
-/// A request that names this interface.
+/// Creates a request for this interface.
 pub(crate) fn request(name: &str) -> libc::ifreq {
     // SAFETY: the struct holds integers and a pointer, for all of which zero is a value.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
-    // The last byte stays 0; a longer name is no interface's.
+    // The last byte stays 0; a longer name belongs to no interface.
     let room = request.ifr_name.len() - 1;
     for (to, &from) in request.ifr_name[..room].iter_mut().zip(name.as_bytes()) {
         *to = from as libc::c_char;

@@ -1,20 +1,22 @@
-//! Safe wrappers around DPDK. What DPDK's documentation asks for in prose, types decide here.
+//! Safe wrappers around DPDK: types enforce the requirements that DPDK's documentation states in
+//! prose.
 //!
-//! **Who owns a packet.** A packet is in exactly one place, and whoever holds that place owns it:
-//! an [`Mbuf`], a slot of a [`Burst`], an entry of a [`PacketList`], or, inside DPDK, a [`Ring`]
-//! or a queue. Receiving fills a burst; sending moves packets out of a list, and what the device
-//! did not take stays in the list, in order. Whatever is dropped returns its packets to their
-//! [`Mempool`]. No packet can be freed twice, and [`Mempool::in_use`] says when one was not freed.
-//! Bytes that several packets end in are [`Shared`], and read only.
+//! **Ownership of packets.** A packet is in exactly one place, and the holder of that place owns
+//! it: an [`Mbuf`], a slot of a [`Burst`], an entry of a [`PacketList`], or, inside DPDK, a
+//! [`Ring`] or a queue. Receiving fills a burst; sending moves packets out of a list, and packets
+//! that the device did not take stay in the list, in order. Dropping a container returns its
+//! packets to their [`Mempool`]. No packet can be freed twice, and [`Mempool::in_use`] shows
+//! packets that were not freed. Buffers shared by the ends of several packets are [`Shared`], and
+//! read only.
 //!
-//! **Who may call.** Queues and ring ends can move to another thread but cannot be shared between
-//! two ([`RxQueue`], [`TxQueue`], [`Producer`] and [`Consumer`] are `Send`, not `Sync`, and take
-//! `&mut self`), which is what DPDK demands of their callers.
+//! **Threads.** Queues and ring ends can move to another thread but cannot be shared between two
+//! ([`RxQueue`], [`TxQueue`], [`Producer`] and [`Consumer`] are `Send`, not `Sync`, and take
+//! `&mut self`), as DPDK requires of their callers.
 //!
-//! **Who outlives whom.** Everything holds what it was made from: queues their port, a port its
-//! pool, all of them the [`Eal`]. A port is stopped and closed when it and all its queues are
-//! gone. The EAL is shut down when nothing made from it is left; otherwise it stays up until the
-//! process ends, because memory that a packet may still be in must not go away.
+//! **Lifetimes.** Each object holds those it was made from: queues their port, a port its pool, all
+//! of them the [`Eal`]. A port is stopped and closed when it and all its queues are dropped. The
+//! EAL is shut down when nothing made from it is left; otherwise it stays up until the process
+//! ends, because memory in which a packet may still be must not be freed.
 //!
 //! The calls per packet are plain loads and stores on arrays that [`Burst`] fills once per burst;
 //! calls into DPDK are per burst.

@@ -1,16 +1,16 @@
-//! The words of DPDK, line by line: to whom they go, and those that an error quotes.
+//! DPDK's messages, line by line: their listener, and the lines quoted in an error.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
 use dpdk_sys as sys;
 
-/// Hears what DPDK says: one line, without its end.
+/// Receives DPDK's messages: one line each, without its end.
 pub type Listener = fn(&str);
 
 static LISTENER: OnceLock<Listener> = OnceLock::new();
 
-/// The beginning of a line that is being written, and the lines that are kept for an error.
+/// The beginning of an unfinished line, and the lines kept for an error.
 #[derive(Default)]
 struct Said {
     partial: Vec<u8>,
@@ -19,8 +19,8 @@ struct Said {
 
 static SAID: Mutex<Said> = Mutex::new(Said { partial: Vec::new(), kept: None });
 
-/// Sends what DPDK says from now on to a listener; the first one stays. Without one it goes to standard
-/// error.
+/// Passes DPDK's messages from now on to a listener; the first one stays. Without a listener they go to
+/// standard error.
 pub fn listen(listener: Listener) {
     let _ = LISTENER.set(listener);
 }
@@ -32,23 +32,23 @@ fn pass_on(line: &str) {
     }
 }
 
-/// Keeps the lines of what follows, for an error.
+/// Keeps the following lines, for an error.
 pub(crate) fn keep() {
     open();
     SAID.lock().unwrap_or_else(PoisonError::into_inner).kept = Some(Vec::new());
 }
 
-/// The lines since [`keep`].
+/// Returns the lines since [`keep`].
 pub(crate) fn kept() -> Vec<String> {
     SAID.lock().unwrap_or_else(PoisonError::into_inner).kept.take().unwrap_or_default()
 }
 
-/// Passes on lines that were kept and are in no error.
+/// Passes on lines that were kept and are not part of an error.
 pub(crate) fn release(lines: &[String]) {
     lines.iter().for_each(|line| pass_on(line));
 }
 
-/// The functions of a stream, as `fopencookie` of glibc takes them.
+/// The functions of a stream, in the form of glibc's `fopencookie`.
 #[repr(C)]
 struct Functions {
     read: Option<extern "C" fn(*mut c_void, *mut c_char, usize) -> isize>,
@@ -61,14 +61,14 @@ unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, of: Functions) -> *mut sys::FILE;
 }
 
-/// Makes DPDK write to [`write`], once in a process.
+/// Makes DPDK write to [`write`], once per process.
 fn open() {
     static ONCE: Once = Once::new();
     const WRITE: &CStr = c"w";
     ONCE.call_once(|| {
         let functions = Functions { read: None, write: Some(write), seek: None, close: None };
         // SAFETY: the stream's function takes any bytes and keeps no state in the cookie; the stream is
-        // never closed. DPDK prefers it to its own, before the EAL starts as well as behind.
+        // never closed. DPDK prefers it to its own, before and after the start of the EAL.
         unsafe {
             let stream = fopencookie(std::ptr::null_mut(), WRITE.as_ptr(), functions);
             if !stream.is_null() {
@@ -79,7 +79,7 @@ fn open() {
 }
 
 extern "C" fn write(_: *mut c_void, bytes: *const c_char, length: usize) -> isize {
-    // SAFETY: glibc gives the bytes of its buffer.
+    // SAFETY: glibc passes the bytes of its buffer.
     let bytes = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), length) };
     for line in take(bytes) {
         pass_on(&line);
@@ -87,7 +87,7 @@ extern "C" fn write(_: *mut c_void, bytes: *const c_char, length: usize) -> isiz
     length as isize
 }
 
-/// The lines that end within these bytes, unless they are kept.
+/// Returns the lines that end within these bytes, unless they are kept.
 fn take(bytes: &[u8]) -> Vec<String> {
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
     said.partial.extend_from_slice(bytes);
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn lines_are_whole_and_those_of_a_start_are_kept() {
-        // The EAL of the other tests may speak meanwhile: only these lines are looked at.
+        // The EAL of the other tests may log meanwhile: only these lines are checked.
         let mine = |lines: Vec<String>| -> Vec<String> {
             lines.into_iter().filter(|line| line.starts_with("TEST")).collect()
         };

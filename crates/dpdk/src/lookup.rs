@@ -8,16 +8,15 @@
 //! | [`Fib6`] | trie of bytes below 24 bits, entries of 2 or 4 bytes | as `Fib` | 0 to 128 | no |
 //! | [`Lpm6`] | the same, entries of 4 bytes | 1 to 2^21 - 1 | 1 to 128 | no |
 //!
-//! Next hop 0 is what all of them answer where there is no route, so no route leads to it.
+//! Next hop 0 is the result of all of them if there is no route, so no route leads to it.
 //!
-//! Each table is made for a number of routes and of *groups*: DPDK's "tbl8", tables of 256 entries
-//! for the prefixes longer than /24 and, in IPv6, for each further byte. [`groups_needed`] counts
-//! the groups of a set of routes.
+//! Each table has room for a number of routes and of *groups*: DPDK's "tbl8", tables of 256 entries for
+//! the prefixes longer than /24 and, in IPv6, for each further byte. [`groups_needed`] counts the groups
+//! of a set of routes.
 //!
-//! Whether the writer may change a table while others look up: `rte_lpm` reuses a group only after
-//! a grace period if it is told of one ([`Lpm::new`] with a [`Qsbr`]). The others reuse groups at
-//! once, so a lookup could answer with another network's route; here the borrow checker keeps
-//! their writer and their readers apart.
+//! Changes during lookups: `rte_lpm` reuses a group only after a grace period if it is created with one
+//! ([`Lpm::new`] with a [`Qsbr`]). The others reuse groups at once, so a lookup could return another
+//! network's route; for them the borrow checker keeps writer and readers apart.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -39,16 +38,16 @@ pub use lpm6::Lpm6;
 #[cfg(doc)]
 use crate::qsbr::Qsbr;
 
-/// What a table is made for.
+/// Capacity of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableSize {
-    /// Routes.
+    /// Number of routes.
     pub routes: usize,
-    /// Groups of 256 entries.
+    /// Number of groups of 256 entries.
     pub groups: usize,
 }
 
-/// Bytes of an entry of [`Fib`] and [`Fib6`]: they limit next hops and groups.
+/// Size of an entry of [`Fib`] and [`Fib6`], which limits next hops and groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntrySize {
     /// Next hops and groups below 2^15.
@@ -58,7 +57,7 @@ pub enum EntrySize {
 }
 
 impl EntrySize {
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub fn bytes(self) -> usize {
         match self {
             Self::Two => 2,
@@ -66,7 +65,7 @@ impl EntrySize {
         }
     }
 
-    /// The largest next hop, and the most groups: all bits but one.
+    /// Returns the largest next hop, which is also the most groups: all bits but one.
     pub fn max(self) -> usize {
         (1 << (8 * self.bytes() - 1)) - 1
     }
@@ -74,13 +73,13 @@ impl EntrySize {
 
 /// One of DPDK's route tables, written and read by one owner.
 pub trait RouteTable {
-    /// An address as DPDK takes it: `u32` in host order, or the 16 bytes of the header. (Pointers to the
+    /// An address in DPDK's form: `u32` in host order, or the 16 bytes of the header. (Pointers to the
     /// latter are cast: DPDK's type for it was `uint8_t[16]`, and is `struct rte_ipv6_addr` since 24.11.)
     type Address: Copy;
-    /// What a bulk lookup writes for each address.
+    /// Result of a bulk lookup for each address.
     type Answer: Copy + Default;
 
-    /// Adds a route or changes the next hop of the one there.
+    /// Adds a route or changes the next hop of an existing one.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a next hop or a length that the table cannot hold;
@@ -90,21 +89,21 @@ pub trait RouteTable {
     /// Removes a route.
     ///
     /// # Errors
-    /// [`Error::RouteTable`] when there is none, or when DPDK has no room for what is left of the
+    /// [`Error::RouteTable`] when there is none, or when DPDK has no room for the remaining parts of the
     /// routes around it.
     fn remove(&mut self, address: Self::Address, len: u8) -> Result<(), Error>;
 
-    /// Looks up each address; of two slices that differ in length, the shorter counts.
+    /// Looks up each address; if the slices differ in length, the shorter counts.
     fn lookup_bulk(&self, addresses: &[Self::Address], answers: &mut [Self::Answer]);
 
-    /// The next hop in an answer; 0 where there is no route.
+    /// Returns the next hop in an answer; 0 if there is no route.
     fn next_hop(answer: Self::Answer) -> u32;
 
-    /// Bytes that lookups read, whether in use or kept for groups to come.
+    /// Returns the bytes that lookups read, whether in use or kept for future groups.
     fn lookup_bytes(&self) -> usize;
 }
 
-/// Bytes in use in DPDK's heaps, by whatever was made from them.
+/// Returns the bytes in use in DPDK's heaps, by all their users.
 pub fn heap_bytes(_eal: &Eal) -> usize {
     let of_socket = |socket| {
         let mut stats = sys::rte_malloc_socket_stats::default();
@@ -121,20 +120,20 @@ pub fn heap_bytes(_eal: &Eal) -> usize {
     sockets.into_iter().map(of_socket).sum()
 }
 
-/// The groups that these IPv4 routes (address in host order, length) take: one for each /24 that
-/// holds a longer prefix.
+/// Counts the groups for these IPv4 routes (address in host order, length): one for each /24 that holds a
+/// longer prefix.
 pub fn groups_needed(routes: impl Iterator<Item = (u32, u8)>) -> usize {
     let nets: HashSet<u32> =
         routes.filter(|&(_, len)| len > 24).map(|(address, _)| address >> 8).collect();
     nets.len()
 }
 
-/// The groups that DPDK sets aside for these IPv6 routes, inserted in this order.
+/// Counts the groups that DPDK reserves for these IPv6 routes, inserted in this order.
 ///
-/// `rte_fib6` counts in advance: a route longer than /24 takes a group for each byte beyond the
-/// longest route present that contains it, unless some route lies in its last group already. That
-/// is more than the table then uses, since sister networks share the groups above them. Later releases
-/// (25.11.4) ask for fewer, so this many are enough for them.
+/// `rte_fib6` counts in advance: a route longer than /24 takes a group for each byte beyond the longest
+/// route present that contains it, unless some route lies in its last group already. That is more than
+/// the table then uses, since sibling networks share the groups above them. Later releases (25.11.4)
+/// reserve fewer, so this number is enough for them.
 pub fn groups_needed6(routes: impl Iterator<Item = (u128, u8)>) -> usize {
     let net =
         |address: u128, len: u8| address & u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0);
@@ -155,10 +154,10 @@ pub fn groups_needed6(routes: impl Iterator<Item = (u128, u8)>) -> usize {
     groups
 }
 
-/// The most routes: DPDK computes the bytes of `rte_lpm`'s, 8 each, in 32 bits.
+/// Most routes: DPDK computes the size of `rte_lpm`'s, 8 bytes each, in 32 bits.
 const MAX_ROUTES: usize = (1 << 29) - 1;
 
-/// Refuses sizes that the table cannot have, by name.
+/// Rejects sizes that the table cannot have, by name.
 fn check_size(table: &str, size: TableSize, max_groups: usize) -> Result<(), Error> {
     for (what, value, max) in
         [("routes", size.routes, MAX_ROUTES), ("groups", size.groups, max_groups)]
@@ -171,7 +170,7 @@ fn check_size(table: &str, size: TableSize, max_groups: usize) -> Result<(), Err
     Ok(())
 }
 
-/// Refuses routes that the table cannot hold, by name.
+/// Rejects routes that the table cannot hold, by name.
 fn check_route(
     table: &str,
     (len, shortest, longest): (u8, u8, u8),
@@ -188,7 +187,7 @@ fn check_route(
     Ok(())
 }
 
-/// DPDK could not make the table.
+/// Returns the error for a table that DPDK could not create.
 fn not_made(table: &str, size: TableSize, eal: &Eal) -> Error {
     let TableSize { routes, groups } = size;
     Error::Memory {
@@ -198,7 +197,7 @@ fn not_made(table: &str, size: TableSize, eal: &Eal) -> Error {
     }
 }
 
-/// Turns the result of a change into an error that says what was to be done.
+/// Converts the result of a change to an error that names the operation.
 fn changed(
     result: i32,
     table: &str,
@@ -215,7 +214,7 @@ fn changed(
     Err(Error::RouteTable { table: table.to_owned(), problem })
 }
 
-/// The number of lookups, as DPDK counts them.
+/// Returns the number of lookups, in DPDK's type.
 fn common_len<A, B>(addresses: &[A], answers: &[B]) -> i32 {
     addresses.len().min(answers.len()).min(i32::MAX as usize) as i32
 }

@@ -1,4 +1,4 @@
-//! A packet outside a burst: what the slow path works on, one at a time.
+//! A packet outside a burst, as the slow path processes it, one at a time.
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -28,10 +28,10 @@ impl RawMbuf {
         self.0.cast::<u8>().wrapping_add(offset as usize).cast()
     }
 
-    /// Where the first segment's packet bytes begin.
+    /// Returns the address of the first segment's packet bytes.
     ///
     /// # Safety
-    /// `self` points to an mbuf that nobody else uses meanwhile. So for all functions below.
+    /// `self` points to an mbuf that no one else uses meanwhile. This applies to all functions below.
     #[inline(always)]
     pub(crate) unsafe fn data(self) -> *mut u8 {
         // SAFETY: by the caller, the field is there to read.
@@ -76,7 +76,7 @@ impl RawMbuf {
         unsafe { self.field::<u16>(sys::MBUF_NB_SEGS).read() }
     }
 
-    /// DPDK's bits: what a device has said of a packet, what one is to do with it.
+    /// Returns DPDK's bits: a device's results for a packet, and requests to a device.
     #[inline(always)]
     pub(crate) unsafe fn flags(self) -> u64 {
         // SAFETY: by the caller, the field is there to read.
@@ -88,7 +88,8 @@ impl RawMbuf {
         unsafe { self.field::<u64>(sys::MBUF_OL_FLAGS).write(flags) }
     }
 
-    /// The tag that a device took out of the frame, where [`Self::flags`] say that it did: priority and VLAN.
+    /// Returns the tag that a device stripped from the frame, if [`Self::flags`] report it: priority and
+    /// VLAN.
     pub(crate) unsafe fn vlan_tci(self) -> u16 {
         // SAFETY: by the caller, the field is there to read.
         unsafe { self.field::<u16>(sys::MBUF_VLAN_TCI).read() }
@@ -100,7 +101,7 @@ impl RawMbuf {
         unsafe { self.field::<u16>(sys::MBUF_VLAN_TCI).write(tci) }
     }
 
-    /// Takes `len` bytes, of which the first segment has more, off the front.
+    /// Removes `len` bytes at the front, of which the first segment has more.
     pub(crate) unsafe fn shift(self, len: u16) {
         // SAFETY: by the caller, the fields are there, and the data shrink inside the buffer.
         unsafe {
@@ -114,7 +115,7 @@ impl RawMbuf {
         Self(unsafe { self.field::<*mut sys::rte_mbuf>(sys::MBUF_NEXT).read() })
     }
 
-    /// The application's 8 bytes: the `hash` union, which lies at a multiple of 4 only.
+    /// Returns the application's 8 bytes: the `hash` union, which is aligned to 4 bytes only.
     #[inline(always)]
     pub(crate) unsafe fn tag(self) -> u64 {
         // SAFETY: by the caller, the field is there to read.
@@ -152,13 +153,14 @@ impl RawMbuf {
         }
     }
 
-    /// Whether this segment's bytes lie in another packet's buffer, see [`crate::Shared`].
+    /// Returns true if this segment's bytes lie in another packet's buffer, see [`crate::Shared`].
     unsafe fn is_reference(self) -> bool {
         // SAFETY: by the caller, the field is there to read.
         unsafe { self.flags() & sys::SHIM_MBUF_INDIRECT != 0 }
     }
 
-    /// Bytes free behind the data of this segment: none where the buffer is another packet's.
+    /// Returns the number of free bytes behind the data of this segment: none if the buffer is another
+    /// packet's.
     unsafe fn tailroom(self) -> u16 {
         // SAFETY: by the caller, the fields are there to read.
         unsafe {
@@ -169,8 +171,8 @@ impl RawMbuf {
         }
     }
 
-    /// The bytes of this segment and those behind it, each in turn; nothing of [`RawMbuf::NULL`]. The
-    /// caller sees to it that they are borrowed no longer than the packet.
+    /// Iterates over the bytes of this segment and those behind it; nothing for [`RawMbuf::NULL`]. The caller
+    /// ensures that they are borrowed no longer than the packet.
     #[inline]
     pub(crate) unsafe fn chunks<'a>(self) -> impl Iterator<Item = &'a [u8]> {
         let mut segment = self;
@@ -188,8 +190,8 @@ impl RawMbuf {
         })
     }
 
-    /// Moves bytes from the segments behind the first one into it until it has `want`, as far as there
-    /// are bytes and room. Segments that are left empty are freed.
+    /// Moves bytes from the segments behind the first one into it until it has `want`, as far as there are
+    /// bytes and room. Emptied segments are freed.
     pub(crate) unsafe fn pull_up(self, want: u16) {
         // SAFETY: by the caller the chain is ours, so its links lead to segments or end in null; bytes
         // are copied into the tailroom of the first segment, whose buffer no other segment shares; an
@@ -211,7 +213,7 @@ impl RawMbuf {
         }
     }
 
-    /// Frees the second segment, which there is.
+    /// Frees the second segment, which must exist.
     unsafe fn unlink_second(self) {
         // SAFETY: by the caller the chain is ours and has a second segment.
         unsafe {
@@ -228,15 +230,15 @@ impl RawMbuf {
     /// the packet's length.
     pub(crate) unsafe fn cut(self, len: u32) {
         let (mut segment, mut kept, mut before) = (self, 1u16, 0u32);
-        // SAFETY: by the caller the chain is ours, so its links lead to segments or end in null,
-        // and the freed tail is unlinked before anyone can reach it.
+        // SAFETY: by the caller the chain is ours, so its links lead to segments or end in null, and the
+        // freed tail is unlinked before it can be reached.
         unsafe {
             while before + u32::from(segment.data_len()) < len && !segment.next().0.is_null() {
                 before += u32::from(segment.data_len());
                 segment = segment.next();
                 kept += 1;
             }
-            // Not more than there is, whatever a device has said of the whole.
+            // Not more than the segment has, whatever total a device has reported.
             let rest = (len - before).min(segment.data_len().into()) as u16;
             segment.field::<u16>(sys::MBUF_DATA_LEN).write(rest);
             let tail = segment.next();
@@ -302,7 +304,7 @@ impl Mbuf {
         ManuallyDrop::new(self).raw()
     }
 
-    /// The bytes of the first segment; the whole packet unless [`Mbuf::segments`] says otherwise.
+    /// Returns the bytes of the first segment; the whole packet if there is only one, see [`Mbuf::segments`].
     #[inline]
     pub fn data(&self) -> &[u8] {
         // SAFETY: the packet is ours; its data lie inside its buffer (checked on receive, kept
@@ -310,39 +312,39 @@ impl Mbuf {
         unsafe { slice::from_raw_parts(self.raw().data(), usize::from(self.raw().data_len())) }
     }
 
-    /// The bytes of the first segment, to be changed.
+    /// Returns the bytes of the first segment, mutable.
     #[inline]
     pub fn data_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `data`, and nobody else has the packet (reference count 1).
+        // SAFETY: as in `data`, and the packet is not shared (reference count 1).
         unsafe { slice::from_raw_parts_mut(self.raw().data(), usize::from(self.raw().data_len())) }
     }
 
-    /// The bytes of each segment in turn.
+    /// Iterates over the bytes of each segment.
     pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
         // SAFETY: the packet is ours, and borrowed as long as its bytes.
         unsafe { self.raw().chunks() }
     }
 
-    /// Bytes in the packet, all segments together.
+    /// Returns the length of the packet, all segments together.
     #[inline]
     pub fn len(&self) -> usize {
         // SAFETY: the packet is ours.
         unsafe { self.raw().pkt_len() as usize }
     }
 
-    /// Whether the packet has no bytes.
+    /// Returns true if the packet has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The number of segments, at least 1.
+    /// Returns the number of segments, at least 1.
     pub fn segments(&self) -> usize {
         // SAFETY: the packet is ours.
         usize::from(unsafe { self.raw().segments() })
     }
 
-    /// Shortens the packet to its first `len` bytes, freeing segments that are left empty.
-    /// False, and nothing done, if it is shorter already.
+    /// Shortens the packet to its first `len` bytes, freeing emptied segments. Returns false, and does
+    /// nothing, if it is shorter already.
     #[must_use]
     pub fn trim_to(&mut self, len: usize) -> bool {
         if len > self.len() {
@@ -353,7 +355,7 @@ impl Mbuf {
         true
     }
 
-    /// Adds `len` zero bytes in front and returns them; `None`, and nothing done, without room.
+    /// Adds `len` zero bytes in front and returns them; returns `None`, and does nothing, without room.
     pub fn prepend(&mut self, len: usize) -> Option<&mut [u8]> {
         let raw = self.raw();
         // SAFETY: the packet is ours.
@@ -369,21 +371,21 @@ impl Mbuf {
         Some(front)
     }
 
-    /// Adds `len` zero bytes at the end of the last segment and returns them; `None`, and
-    /// nothing done, without room.
+    /// Adds `len` zero bytes at the end of the last segment and returns them; returns `None`, and does
+    /// nothing, without room.
     pub fn append(&mut self, len: usize) -> Option<&mut [u8]> {
         let back = self.grow(len)?;
         back.fill(0);
         Some(back)
     }
 
-    /// Adds these bytes at the end of the last segment. False, and nothing done, without room.
+    /// Adds these bytes at the end of the last segment. Returns false, and does nothing, without room.
     #[must_use]
     pub fn extend(&mut self, bytes: &[u8]) -> bool {
         self.grow(bytes.len()).map(|back| back.copy_from_slice(bytes)).is_some()
     }
 
-    /// Makes the last segment longer; the new bytes hold anything.
+    /// Makes the last segment longer; the new bytes are arbitrary.
     fn grow(&mut self, len: usize) -> Option<&mut [u8]> {
         let first = self.raw();
         let mut last = first;
@@ -407,10 +409,9 @@ impl Mbuf {
     /// Adds the segments of another packet behind those of this one.
     ///
     /// # Errors
-    /// Gives it back if they were more than a packet can have.
+    /// Returns `tail` if the segments would exceed the maximum of a packet.
     pub fn chain(&mut self, tail: Self) -> Result<(), Self> {
-        // SAFETY: both packets are ours; with success the second is part of the first, else nothing is
-        // done.
+        // SAFETY: both packets are ours; on success the second is part of the first, else nothing is done.
         if unsafe { sys::rte_pktmbuf_chain(self.raw().0, tail.raw().0) } != 0 {
             return Err(tail);
         }
@@ -418,7 +419,7 @@ impl Mbuf {
         Ok(())
     }
 
-    /// Removes `len` bytes in front. False, and nothing done, if the first segment has fewer.
+    /// Removes `len` bytes in front. Returns false, and does nothing, if the first segment has fewer.
     #[must_use]
     pub fn adj(&mut self, len: usize) -> bool {
         let raw = self.raw();
@@ -435,8 +436,8 @@ impl Mbuf {
         true
     }
 
-    /// The 8 bytes that travel with the packet through lists and rings. A device may have left
-    /// anything in it (its receive hash, usually) until [`Mbuf::set_tag`] is called.
+    /// Returns the 8 bytes that travel with the packet through lists and rings. A device may have left
+    /// anything in them (its receive hash, usually) until [`Mbuf::set_tag`] is called.
     #[inline]
     pub fn tag(&self) -> u64 {
         // SAFETY: the packet is ours.

@@ -17,20 +17,19 @@ use crate::eal::{Eal, EalRef};
 use crate::mbuf::{Mbuf, RawMbuf};
 use crate::qsbr::{Qsbr, Token};
 
-/// What a pool is to be.
+/// Settings of a pool.
 #[derive(Clone, Debug)]
 pub struct MempoolConfig {
     /// A name for messages; need not be unique.
     pub name: String,
-    /// How many packets. A port takes `rx_desc` of them per receive queue (an AF_XDP port 2,048,
-    /// which its driver does not give back when the port is closed), and as many may wait in
-    /// each transmit queue.
+    /// Number of packets. A port takes `rx_desc` of them per receive queue (an AF_XDP port 2,048, which its
+    /// driver does not give back when the port is closed), and as many may wait in each transmit queue.
     pub count: usize,
-    /// How many free packets each registered thread may keep for itself, at most 512; 0 for none.
+    /// Free packets that each registered thread may keep in its cache, at most 512; 0 for none.
     pub cache: usize,
     /// Bytes of packet data per buffer, after the headroom of 128 bytes; at least 64.
     pub data_room: u16,
-    /// The NUMA node whose memory is wished for; any when not given, or when that node has too little.
+    /// The preferred NUMA node of the memory; any when not given, or when that node has too little.
     pub node: Option<u32>,
 }
 
@@ -43,7 +42,7 @@ impl Default for MempoolConfig {
 /// A pool of packet buffers. Clones are handles to the same pool.
 ///
 /// The pool's memory stays until the [`Eal`] ends, so a packet may outlive every handle; [`Mempool::give_up`]
-/// frees it before.
+/// frees it earlier.
 #[derive(Clone)]
 pub struct Mempool {
     inner: Arc<Inner>,
@@ -56,9 +55,9 @@ struct Inner {
     withheld: usize,
     /// Packets that a driver kept when its port was closed, and those withheld.
     written_off: AtomicUsize,
-    /// How many are written off is an estimate, so nobody knows when no packet is out.
+    /// True if the number written off is an estimate, so that it is never certain that no packet is out.
     kept: AtomicBool,
-    /// Nobody has a packet of it, or is giving one back.
+    /// True if no one has a packet of it, or is giving one back.
     unused: bool,
     eal: EalRef,
 }
@@ -75,7 +74,7 @@ impl Drop for Inner {
             unsafe { sys::rte_mempool_free(self.pool.as_ptr()) };
             return;
         }
-        // Not freed here: a packet may be in use still, or just be on its way back.
+        // Not freed here: a packet may still be in use, or on its way back.
         self.eal.retire_pool(self.pool, self.written_off.load(Ordering::Relaxed));
     }
 }
@@ -110,9 +109,9 @@ impl Mempool {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Gives the pool up, to be freed, if this is its only handle (no open port takes packets from it) and
-    /// no packet is out. `readers` are the threads that handle packets: every thread that is registered
-    /// with the EAL while packets of the pool are out is one of them, and handles none while it is offline.
+    /// Releases the pool, to be freed, if this is its only handle (no open port takes packets from it) and no
+    /// packet is out. `readers` are the threads that handle packets: every thread that is registered with the
+    /// EAL while packets of the pool are out is one of them, and handles none while it is offline.
     ///
     /// # Errors
     /// The pool, if it is in use or may be.
@@ -128,7 +127,7 @@ impl Mempool {
         self.inner.pool.as_ptr()
     }
 
-    /// An empty packet; `None` when the pool has none left.
+    /// Allocates an empty packet; `None` when the pool has none left.
     pub fn alloc(&self) -> Option<Mbuf> {
         // SAFETY: the pool is alive; a packet from it is ours alone and empty.
         unsafe {
@@ -137,14 +136,14 @@ impl Mempool {
         }
     }
 
-    /// A packet with these bytes; `None` when the pool has none left or one is too small.
+    /// Allocates a packet with these bytes; `None` when the pool has none left or a buffer is too small.
     pub fn copy_of(&self, bytes: &[u8]) -> Option<Mbuf> {
         let mut packet = self.alloc()?;
         packet.extend(bytes).then_some(packet)
     }
 
-    /// A packet of one buffer that is another one of several, tag, class and requests included; `None` when the
-    /// pool has no buffer left, or none so large.
+    /// Copies a packet of several buffers to one buffer, with its tag, class and requests; `None` when the pool has
+    /// no buffer left, or none so large.
     pub fn linear_copy_of(&self, packet: &Mbuf) -> Option<Mbuf> {
         let mut copy = self.alloc()?;
         for chunk in packet.chunks() {
@@ -156,38 +155,38 @@ impl Mempool {
         Some(copy)
     }
 
-    /// Packets in the pool, free or not.
+    /// Returns the number of packets in the pool, free or not.
     pub fn size(&self) -> usize {
         // SAFETY: the pool is alive; its size never changes.
         let size = unsafe { (*self.as_ptr()).size as usize };
         size - self.inner.withheld
     }
 
-    /// Packets that are out: held by anyone, or by a device. Free packets in the caches of
-    /// threads count as free. While packets move, the number is a snapshot.
+    /// Returns the number of packets that are out: held by the program or by a device. Free packets in the
+    /// caches of threads count as free. While packets move, the number is a snapshot.
     pub fn in_use(&self) -> usize {
         // SAFETY: the pool is alive.
         let out = unsafe { sys::rte_mempool_in_use_count(self.as_ptr()) as usize };
         out.saturating_sub(self.inner.written_off.load(Ordering::Relaxed))
     }
 
-    /// Counts packets as not in use that a driver will never give back: nobody has them, the
-    /// pool is just smaller by them.
+    /// Counts packets that a driver will never give back as not in use: they are lost to the pool.
     pub(crate) fn write_off(&self, count: usize) {
         self.inner.written_off.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Takes the packets back that were written off, if nobody else has one: those that are not free are they.
+    /// Recovers the packets that were written off, if no other packet is out: they are then exactly those that
+    /// are not free.
     ///
     /// # Safety
-    /// Nobody uses a packet that was written off, nor will.
+    /// No one uses a packet that was written off, or will.
     pub(crate) unsafe fn recover(&self) {
         let lost = self.inner.written_off.load(Ordering::Relaxed);
         if self.inner.withheld > 0 || lost == 0 || self.in_use() > 0 {
             return;
         }
         let free: Vec<Mbuf> = std::iter::from_fn(|| self.alloc()).collect();
-        // In the cache of another thread are others.
+        // There are others in the cache of another thread.
         if free.len() + lost != self.size() {
             return;
         }
@@ -195,50 +194,50 @@ impl Mempool {
         self.inner.written_off.store(0, Ordering::Relaxed);
         for packet in memory::packets(self.inner.pool) {
             if !free.contains(&packet) {
-                // SAFETY: it is the pool's and not free, so it was handed out, and by the caller it is
-                // nobody's now.
+                // SAFETY: it is the pool's and not free, so it was handed out, and by the caller it is unused
+                // now.
                 drop(unsafe { Mbuf::from_raw(RawMbuf(packet)) });
             }
         }
     }
 
-    /// Never frees the pool: packets were written off by an estimate, and one that somebody has may be
-    /// among them.
+    /// Never frees the pool: the number of packets written off is an estimate, and may include one that is in
+    /// use.
     pub(crate) fn keep(&self) {
         self.inner.kept.store(true, Ordering::Relaxed);
     }
 
-    /// Pieces of memory that the pool's packets lie in.
+    /// Returns the number of memory chunks that hold the pool's packets.
     pub(crate) fn chunks(&self) -> u32 {
         // SAFETY: the pool is alive; the number never changes.
         unsafe { (*self.as_ptr()).nb_mem_chunks }
     }
 
-    /// The leak check: the packets that did not come back. To be asked when every port, queue,
-    /// ring, burst and list that used the pool is gone; not 0 then means that one was forgotten.
+    /// Returns the number of packets that did not come back: the leak check, to be called when every port,
+    /// queue, ring, burst and list that used the pool is dropped; not 0 then means a leak.
     pub fn leaked(&self) -> usize {
         self.in_use()
     }
 
-    /// The NUMA node whose memory the pool asked for and got; `None`: any node's.
+    /// Returns the NUMA node of the pool's memory, if one was requested and available; `None`: any node's.
     pub fn node(&self) -> Option<u32> {
         // SAFETY: the pool is alive; the number never changes.
         u32::try_from(unsafe { (*self.as_ptr()).socket_id }).ok()
     }
 
-    /// Packets of the pool that are never handed out, since devices cannot reach them: see
+    /// Returns the number of packets that are never handed out, since devices cannot reach them: see
     /// [`memory`].
     pub fn withheld(&self) -> usize {
         self.inner.withheld
     }
 
-    /// Bytes of packet data that fit one buffer.
+    /// Returns the bytes of packet data that fit one buffer.
     pub fn data_room(&self) -> u16 {
         self.inner.data_room
     }
 }
 
-/// A pool that was given up, and may be freed when everybody has let go of it.
+/// A released pool, which may be freed when no thread uses it any more.
 pub struct Unused {
     pool: Mempool,
     readers: Arc<Qsbr>,
@@ -249,15 +248,15 @@ impl Unused {
     /// Frees the pool's memory.
     ///
     /// # Errors
-    /// It is too early: a reader has not been quiescent since the pool was given up.
+    /// It is too early: a reader has not been quiescent since the pool was released.
     pub fn free(mut self) -> Result<(), Self> {
         if !self.readers.passed(self.since) {
             return Err(self);
         }
-        // No handle is left but this one, so no packet has been taken since none was out. A thread that
-        // is not registered touches the pool last with the store that makes its packet count as free; one
-        // that is has a cache in the pool, which it touches for a moment longer, and has been quiescent
-        // since: nobody touches it any more, and it may be freed.
+        // No handle is left but this one, so no packet has been taken since none was out. A thread that is not
+        // registered last touches the pool with the store that makes its packet count as free; one that is has
+        // a cache in the pool, which it touches for a moment longer, and has been quiescent since: no thread
+        // touches the pool any more, and it may be freed.
         if let Some(inner) = Arc::get_mut(&mut self.pool.inner) {
             inner.unused = true;
         }
@@ -271,7 +270,7 @@ impl fmt::Debug for Mempool {
     }
 }
 
-/// Refuses numbers that no pool can have, by name.
+/// Rejects numbers that no pool can have, by name.
 fn check(config: &MempoolConfig) -> Result<(), Error> {
     let refuse = |what: &str, value: usize, range: String| {
         let what = format!("pool {:?}: {what}", config.name);
@@ -284,7 +283,7 @@ fn check(config: &MempoolConfig) -> Result<(), Error> {
     if !(1..=u32::MAX as usize / 2).contains(&config.count) {
         return refuse("count", config.count, "1 to 2147483647".into());
     }
-    // DPDK flushes a cache at 1.5 times its size, and wants the pool to be able to fill one.
+    // DPDK flushes a cache at 1.5 times its size, and requires that the pool can fill one.
     let cache_max = (sys::RTE_MEMPOOL_CACHE_MAX_SIZE as usize).min(config.count * 2 / 3);
     if config.cache > cache_max {
         return refuse("cache", config.cache, format!("0 to {cache_max}"));
@@ -328,7 +327,7 @@ mod tests {
         assert!(steps[0] < 2048 + 512, "{}", steps[0]);
     }
 
-    /// A device that does DMA writes to that address; without one, nothing is received.
+    /// A device that does DMA writes to that address; without it, nothing is received.
     #[test]
     fn every_packet_has_its_bus_address() {
         let pool = testing::pool(1000);
@@ -355,7 +354,7 @@ mod tests {
 
     #[test]
     fn memory_that_a_pool_cannot_use_is_given_back_once() {
-        // What is given back twice may be another pool's the second time.
+        // Memory freed twice may belong to another pool the second time.
         let make = |node: Option<u32>| {
             let readers = Qsbr::new(1);
             let config = MempoolConfig { count: 10, cache: 0, node, ..Default::default() };
@@ -407,7 +406,7 @@ mod tests {
         let unused = unused.free().err().unwrap();
         reader.quiescent();
         assert!(unused.free().is_ok());
-        // The memory is used again: much more than there is, one after the other.
+        // The memory is reused: much more than there is, one pool after the other.
         let config =
             MempoolConfig { name: "m".into(), count: 8000, cache: 0, data_room: 2048, node: None };
         for _ in 0..100 {
@@ -429,7 +428,7 @@ mod tests {
         };
         forget(30);
         let other = pool.alloc().unwrap();
-        // SAFETY: what was written off is nobody's, here and below.
+        // SAFETY: the packets written off are unused, here and below.
         unsafe { pool.recover() };
         let rest: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
         assert_eq!(rest.len(), 69, "one might be somebody's");
@@ -452,7 +451,7 @@ mod tests {
         let readers = Qsbr::new(1);
         let pool = testing::pool(100);
         let packet = pool.alloc().unwrap();
-        // One too many: the packet that is out seems to be lost.
+        // One too many: the packet that is out is counted as lost.
         pool.write_off(1);
         pool.keep();
         assert_eq!(pool.in_use(), 0);

@@ -1,9 +1,9 @@
-//! Names of what DPDK keeps in lists of its own, and wants to be unique and short.
+//! Names of objects in DPDK's own lists, which must be unique and short.
 
 use std::ffi::CString;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A name that nothing else of this process has; `what` is letters.
+/// Returns a name that is unique in this process; `what` is letters.
 pub(crate) fn serial_name(what: &str) -> CString {
     static MADE: AtomicUsize = AtomicUsize::new(0);
     let serial = MADE.fetch_add(1, Ordering::Relaxed);

@@ -1,11 +1,11 @@
 //! Ports: a device, configured and started, with its queues.
 //!
-//! A port exists only started: [`Port::open`] attaches the device, configures it, sets up its
-//! queues and starts it, or fails and leaves nothing behind. It closes when the [`Port`] and all
-//! of its queues are gone.
+//! A port exists only started: [`Port::open`] attaches the device, configures it, sets up its queues and
+//! starts it, or fails and leaves nothing behind. It closes when the [`Port`] and all of its queues are
+//! dropped.
 //!
-//! A kernel interface is taken over by AF_XDP if that works through the whole sequence, else by
-//! AF_PACKET; [`Port::driver`] and [`Port::notes`] say which, and why.
+//! A kernel interface is driven by AF_XDP if that works through the whole sequence, else by AF_PACKET;
+//! [`Port::driver`] and [`Port::notes`] report the driver and the reason.
 
 pub(crate) mod book;
 mod bpf;
@@ -57,70 +57,70 @@ use crate::{Device, Driver, Errno, Error, IovaMode, Mempool, RxQueue, TxQueue};
 
 pub use self::offloads::{Offload, OffloadReason, OffloadState, OffloadWishes, Offloads};
 
-/// Bytes of an Ethernet header and one VLAN tag, in front of what the MTU counts.
+/// Bytes of an Ethernet header and one VLAN tag, which the MTU does not include.
 const FRAME_OVERHEAD: usize = 18;
 
 /// Bytes of an Ethernet header.
 const ETHERNET_LEN: u32 = 14;
 
-/// The MTU of devices of which nothing is said.
+/// The MTU of devices without a configured one.
 const DEFAULT_MTU: u16 = 1500;
 
-/// Descriptors in each ring of an AF_XDP socket, and packets its driver keeps for receiving.
+/// Descriptors in each ring of an AF_XDP socket, and packets that its driver keeps for receiving.
 const AF_XDP_DESCRIPTORS: u16 = 2048;
 
 /// Frames in each ring of an AF_PACKET socket.
 const AF_PACKET_DESCRIPTORS: u16 = 1024;
 
-/// Sockets that the AF_PACKET driver has at most (`RTE_PMD_AF_PACKET_MAX_RINGS`).
+/// Most sockets of the AF_PACKET driver (`RTE_PMD_AF_PACKET_MAX_RINGS`).
 const AF_PACKET_QUEUES: u16 = 16;
 
-/// Bytes that AF_XDP leaves free in front of each packet, beside DPDK's own headroom.
+/// Bytes that AF_XDP leaves free in front of each packet, in addition to DPDK's own headroom.
 const AF_XDP_HEADROOM: usize = 256;
 
-/// What a port is to be.
+/// Settings of a port.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
     /// The name in the configuration, for messages.
     pub name: String,
-    /// What the port is made from.
+    /// Device of the port.
     pub device: Device,
-    /// For a kernel interface: the driver that must be used; AF_XDP else AF_PACKET when not given.
+    /// For a kernel interface: the required driver; when not given, AF_XDP, else AF_PACKET.
     pub driver: Option<Driver>,
-    /// Receive queues wished for; the device may have fewer, unless the number is exact.
+    /// Requested receive queues; the device may have fewer, unless the number is exact.
     pub rx_queues: u16,
-    /// Transmit queues wished for; the device may have fewer, unless the number is exact.
+    /// Requested transmit queues; the device may have fewer, unless the number is exact.
     pub tx_queues: u16,
-    /// Fewer receive queues are an error.
+    /// True if fewer receive queues are an error.
     pub exact_rx_queues: bool,
-    /// Fewer transmit queues are an error.
+    /// True if fewer transmit queues are an error.
     pub exact_tx_queues: bool,
-    /// Packets that may wait in each receive queue; the driver's recommendation when not given.
+    /// Descriptors of each receive queue; the driver's recommendation when not given.
     pub rx_desc: Option<u16>,
-    /// Packets that may wait in each transmit queue; the driver's recommendation when not given.
+    /// Descriptors of each transmit queue; the driver's recommendation when not given.
     pub tx_desc: Option<u16>,
     /// Thresholds of each receive queue.
     pub rx_thresholds: Thresholds,
     /// Thresholds of each transmit queue.
     pub tx_thresholds: Thresholds,
-    /// The choice of a receive queue; the device's own when not given.
+    /// Distribution of packets to receive queues; the device's own when not given.
     pub rss: Option<RssConfig>,
     /// The largest IP packet in bytes; the kernel interface's own, or 1,500, when not given.
     pub mtu: Option<u16>,
-    /// Whether to receive frames for other MAC addresses.
+    /// True to receive frames for other MAC addresses.
     pub promiscuous: bool,
-    /// Packets leave by it that ask for [`Offload::TxChecksum`] or [`Offload::Segmentation`].
+    /// True if packets that request [`Offload::TxChecksum`] or [`Offload::Segmentation`] are sent.
     pub requests: bool,
-    /// Offloads that must be used or must not; the others as [`Port::offloads`] says.
+    /// Offloads that must or must not be used; the others are chosen as described at [`Port::offloads`].
     pub offloads: OffloadWishes,
-    /// The MAC address to receive frames for, in place of the device's own.
+    /// The MAC address to receive frames for, instead of the device's own.
     pub mac: Option<[u8; 6]>,
-    /// What the link is to be.
+    /// Settings of the link.
     pub link: LinkWish,
 }
 
 impl PortConfig {
-    /// One queue each way of the size that the driver recommends, the device's MTU.
+    /// Creates settings with one queue each way of the driver's recommended size, and the device's MTU.
     pub fn new(name: &str, device: Device) -> Self {
         Self {
             name: name.into(),
@@ -160,26 +160,26 @@ impl PortConfig {
 /// The state of a port's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Whether frames can pass.
+    /// True if frames can pass.
     pub up: bool,
-    /// Megabits per second; 0 or [`u32::MAX`] when the device does not know.
+    /// Megabits per second; 0 or [`u32::MAX`] when the device does not report it.
     pub speed_mbps: u32,
 }
 
-/// Who tells that a port's link has changed.
+/// Source of notifications about a port's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkWatch {
     /// The device, by an interrupt: [`DeviceEvents`].
     Interrupt,
-    /// The kernel, which has the interface with this index, by rtnetlink in the network namespace that
-    /// the port was opened in.
+    /// The kernel, in which the interface has this index, by rtnetlink in the network namespace that the
+    /// port was opened in.
     Kernel(u32),
-    /// Nobody: [`Port::link`] has to be asked from time to time.
+    /// None: [`Port::link`] has to be polled.
     Nobody,
 }
 
 impl LinkWatch {
-    /// One word: `interrupt`, `netlink` or `polled`.
+    /// Returns one word: `interrupt`, `netlink` or `polled`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Interrupt => "interrupt",
@@ -198,7 +198,7 @@ pub struct Stats {
     pub ibytes: u64,
     /// Packets that the device dropped because the queue was full.
     pub imissed: u64,
-    /// Packets received broken.
+    /// Packets received with errors.
     pub ierrors: u64,
     /// Packets dropped because the pool was empty.
     pub rx_nombuf: u64,
@@ -216,14 +216,14 @@ pub struct Port {
     open: Arc<OpenPort>,
 }
 
-/// A port as its queues and handles share it. Fields are dropped in this order: the device
-/// first, then the kernel interface is given back.
+/// The part of a port that its queues and handles share. Fields are dropped in this order: the device first,
+/// then the kernel interface is given back.
 pub(crate) struct OpenPort {
     started: Started,
     name: String,
     notes: Vec<String>,
     mtu: u16,
-    /// Bytes of the longest frame without a VLAN tag that is sent.
+    /// Length of the longest frame that is sent, without a VLAN tag.
     longest: AtomicU32,
     rx_queues: u16,
     tx_queues: u16,
@@ -242,58 +242,58 @@ impl OpenPort {
         self.started.negotiated.tx & sys::SHIM_TX_OFFLOAD_MULTI_SEGS != 0
     }
 
-    /// What its device does with packets that are sent, in DPDK's bits.
+    /// Returns the transmit offloads of its device, in DPDK's bits.
     #[inline]
     pub(crate) fn tx_offloads(&self) -> u64 {
         self.started.negotiated.tx
     }
 
-    /// Its device says something about what it receives that the packet path looks at.
+    /// Returns true if its device reports results about received packets that the packet path uses.
     #[inline]
     pub(crate) fn says_more(&self) -> bool {
         let said = sys::SHIM_RX_OFFLOAD_IPV4_CKSUM | sys::SHIM_RX_OFFLOAD_VLAN_STRIP;
         self.started.negotiated.rx & said != 0
     }
 
-    /// Bytes of the longest frame without a VLAN tag that is given to the device. A kernel drops what is
-    /// longer than an interface's MTU and counts it nowhere.
+    /// Returns the length of the longest frame, without a VLAN tag, that is given to the device. A kernel
+    /// drops frames longer than an interface's MTU without counting them.
     #[inline]
     pub(crate) fn longest(&self) -> u32 {
         self.longest.load(Ordering::Relaxed)
     }
 
-    /// Packets that the kernel took and did not send, which its drivers in DPDK do not know.
+    /// Returns the number of packets that the kernel took and did not send, which DPDK's drivers do not
+    /// count.
     fn unsent(&self) -> u64 {
         let dropped = self.kernel.as_ref().map_or(0, KernelInterface::unsent);
         let given_up = |ring: &PacketRing| ring.given_up.load(Ordering::Relaxed);
         dropped + self.started.packet_rings.iter().map(given_up).sum::<u64>()
     }
 
-    /// The ways in which its receive queues wake a thread that blocks.
+    /// Returns the ways in which its receive queues wake a thread that blocks.
     pub(crate) fn rx_interrupts(&self) -> &RxInterrupts {
         &self.started.rx_interrupts
     }
 
-    /// The ring of an AF_PACKET socket by which a queue sends.
+    /// Returns the ring of the AF_PACKET socket by which a queue sends.
     pub(crate) fn packet_ring(&self, queue: u16) -> Option<&PacketRing> {
         self.started.packet_rings.get(usize::from(queue))
     }
 
-    /// Where its receive queues take packets from.
+    /// Returns the pool of its receive queues.
     pub(crate) fn pool(&self) -> &Mempool {
         &self.started.pool
     }
 }
 
 impl Port {
-    /// Opens and starts a port whose receive queues take their packets from `pool`. As many
-    /// queues are made as were wished for and the device has; a kernel interface has them in
-    /// pairs, so there may be more receive queues than wished for, when more transmit queues
-    /// were. Every receive queue gets its share of the packets, so each must be served.
+    /// Opens and starts a port whose receive queues take their packets from `pool`. It has as many queues as
+    /// requested, if the device has them; a kernel interface has them in pairs, so there may be more receive
+    /// queues than requested, when more transmit queues were. Every receive queue gets its share of the
+    /// packets, so each must be served.
     ///
     /// # Errors
-    /// [`Error::PortConfig`] says what does not fit and the way out; [`Error::Port`] which step
-    /// failed.
+    /// [`Error::PortConfig`] with the conflict and the way out; [`Error::Port`] with the step that failed.
     pub fn open(
         eal: &Eal,
         config: &PortConfig,
@@ -315,11 +315,11 @@ impl Port {
         Ok((Self { open }, rx, tx))
     }
 
-    /// Closes ports whose users are gone, and first waits, a second at most, until their devices
-    /// have sent what they took. The packets of an AF_XDP port come back only when their
-    /// receiver's kernel has dealt with them, which a busy machine may put off.
+    /// Closes ports without other users, and first waits, a second at most, until their devices have sent
+    /// the packets they took. The packets of an AF_XDP port come back only when their receiver's kernel has
+    /// processed them, which may take long on a busy machine.
     pub fn close_all(ports: Vec<Self>) {
-        // A port with a queue left is its owner's business.
+        // A port with a queue left belongs to the queue's owner.
         let ports: Vec<_> =
             ports.into_iter().filter_map(|port| Arc::into_inner(port.open)).collect();
         let patience = Instant::now() + Duration::from_secs(1);
@@ -334,39 +334,39 @@ impl Port {
         }
     }
 
-    /// DPDK's number for the port.
+    /// Returns DPDK's number for the port.
     pub fn id(&self) -> u16 {
         self.open.id()
     }
 
-    /// The name in the configuration.
+    /// Returns the name in the configuration.
     pub fn name(&self) -> &str {
         &self.open.name
     }
 
-    /// The DPDK driver: `net_af_xdp`, `net_af_packet`, `net_null`, `net_ixgbe` …
+    /// Returns the DPDK driver: `net_af_xdp`, `net_af_packet`, `net_null`, `net_ixgbe` …
     pub fn driver(&self) -> &str {
         &self.open.started.driver
     }
 
-    /// What an operator should know about how the port was set up, one sentence each.
+    /// Returns notes for the operator about the port's set-up, one sentence each.
     pub fn notes(&self) -> &[String] {
         &self.open.notes
     }
 
-    /// The MAC address that the device came with, whatever it was made to receive.
+    /// Returns the device's own MAC address, whatever address it was configured to receive.
     pub fn mac(&self) -> [u8; 6] {
         self.open.started.filter.own
     }
 
-    /// The largest IP packet that the port was opened to send and receive, in bytes.
+    /// Returns the largest IP packet that the port was opened to send and receive, in bytes.
     pub fn mtu(&self) -> u16 {
         self.open.mtu
     }
 
-    /// The MTU that its kernel interface has now; `None` for other devices. From this call on, frames that
-    /// are too long for it are [`Sent::too_long`](crate::Sent::too_long); an MTU above [`Port::mtu`] changes
-    /// nothing.
+    /// Returns the MTU that its kernel interface has now; `None` for other devices. From this call on,
+    /// frames that are too long for it are [`Sent::too_long`](crate::Sent::too_long); an MTU above
+    /// [`Port::mtu`] changes nothing.
     pub fn follow_mtu(&self) -> Option<u16> {
         let kernel = self.open.kernel.as_ref().filter(|kernel| kernel.is_there())?;
         let now = kernel.mtu().ok()?;
@@ -375,49 +375,49 @@ impl Port {
         Some(now)
     }
 
-    /// The MAC address that its kernel interface has now, if it is another than [`Port::mac`].
+    /// Returns the MAC address that its kernel interface has now, if it differs from [`Port::mac`].
     pub fn changed_mac(&self) -> Option<[u8; 6]> {
         let now = self.open.kernel.as_ref()?.mac()?;
         (now != self.mac()).then_some(now)
     }
 
-    /// Receive queues.
+    /// Returns the number of receive queues.
     pub fn rx_queues(&self) -> u16 {
         self.open.rx_queues
     }
 
-    /// Transmit queues.
+    /// Returns the number of transmit queues.
     pub fn tx_queues(&self) -> u16 {
         self.open.tx_queues
     }
 
-    /// Descriptors of each queue, receive and transmit.
+    /// Returns the descriptors of each queue, receive and transmit.
     pub fn descriptors(&self) -> (u16, u16) {
         let Queues { rx_desc, tx_desc, .. } = self.open.started.queues;
         (rx_desc, tx_desc)
     }
 
-    /// Packets that are best taken from a receive queue at once, as the driver says, 1 to
+    /// Returns the driver's recommended number of packets to take from a receive queue at once, 1 to
     /// [`BURST_MAX`](crate::BURST_MAX).
     pub fn rx_burst(&self) -> u16 {
         self.open.started.queues.rx_burst
     }
 
-    /// The state of the link, now.
+    /// Returns the current state of the link.
     pub fn link(&self) -> Link {
         let mut link = MaybeUninit::<sys::rte_eth_link>::zeroed();
-        // SAFETY: the port is open; the function writes a link state, or nothing and fails, and
-        // zeros are a state too (down).
+        // SAFETY: the port is open; the function writes a link state, or nothing and fails, and zeros are a
+        // state too (down).
         let (up, speed_mbps) = unsafe {
             sys::rte_eth_link_get_nowait(self.id(), link.as_mut_ptr());
             (sys::shim_link_up(link.as_ptr()), sys::shim_link_speed(link.as_ptr()))
         };
-        // The drivers for kernel interfaces do not watch the link.
+        // The drivers for kernel interfaces do not track the link.
         let up = self.open.kernel.as_ref().map_or(up, KernelInterface::is_running);
         Link { up, speed_mbps }
     }
 
-    /// Who tells that the link has changed.
+    /// Returns the source of notifications about the link.
     pub fn link_watch(&self) -> LinkWatch {
         match &self.open.kernel {
             Some(kernel) => LinkWatch::Kernel(kernel.index()),
@@ -426,15 +426,15 @@ impl Port {
         }
     }
 
-    /// Whether a thread that has its receive queues can block until packets come; see
+    /// Returns true if the thread that owns its receive queues can block until packets arrive; see
     /// [`RxQueue::descriptor`].
     pub fn has_rx_interrupts(&self) -> bool {
         let queues = usize::from(self.rx_queues());
         self.open.started.rx_interrupts.has_all(queues)
     }
 
-    /// The port's counters. What the kernel could not send by an interface is among the errors: its drivers
-    /// in DPDK take that for sent.
+    /// Returns the port's counters. Packets that the kernel could not send by an interface are among the
+    /// errors: DPDK's drivers count these as sent.
     pub fn stats(&self) -> Stats {
         let mut stats = MaybeUninit::<sys::rte_eth_stats>::zeroed();
         // SAFETY: the port is open; the function writes numbers, or fails, and zeros are
@@ -455,32 +455,33 @@ impl Port {
         }
     }
 
-    /// Whether packets may arrive with a TCP or UDP checksum that their sender left to its
-    /// device. Such a device is a piece of memory shared with the sender, not a wire.
+    /// Returns true if packets may arrive with a TCP or UDP checksum that their sender left to its device.
+    /// Such a device is a piece of memory shared with the sender, not a wire.
     pub fn partial_checksums(&self) -> bool {
         const DRIVERS: [&str; 5] =
             ["net_af_xdp", "net_af_packet", "net_tap", "net_virtio_user", "net_vhost"];
         DRIVERS.contains(&self.driver())
     }
 
-    /// Whether the device sends packets of several segments. If not, [`TxQueue::send`] copies them
+    /// Returns true if the device sends packets of several segments. If not, [`TxQueue::send`] copies them
     /// into one, and refuses those that are longer than a buffer.
     pub fn supports_multi_segment(&self) -> bool {
         self.open.supports_multi_segment()
     }
 
-    /// Buffers that a packet may have at most to be sent by the device, and not block its queue for long.
+    /// Returns the most buffers that a packet may have so that the device sends it and does not block its
+    /// queue for long.
     pub fn tx_buffers_most(&self) -> usize {
         self.open.started.tx_buffers_most
     }
 
-    /// What of the port's work its device does, and why not the rest.
+    /// Returns the offloads that the device does, and the reasons for not using the others.
     pub fn offloads(&self) -> &Offloads {
         &self.open.started.negotiated.offloads
     }
 }
 
-/// Opens a device that DPDK drives by itself.
+/// Opens a device that DPDK drives directly.
 fn open_dpdk(
     eal: &Eal,
     config: &PortConfig,
@@ -500,8 +501,8 @@ fn open_dpdk(
     Ok(OpenPort::new(started, config, Vec::new(), mtu, None))
 }
 
-/// Refuses a device that reaches memory by physical addresses where the EAL has given out virtual ones: it
-/// would write somewhere.
+/// Rejects a device that reaches memory by physical addresses if the EAL has given out virtual ones: it
+/// would write to arbitrary memory.
 fn check_iova_mode(config: &PortConfig, address: &str) -> Result<(), Error> {
     let needed = config.device.iova_mode();
     if (needed, IovaMode::current()) != (IovaMode::Physical, IovaMode::Virtual) {
@@ -526,7 +527,7 @@ fn open_kernel(
         let step = format!("{name}: {step}");
         move |errno| config.error(step, errno)
     };
-    // Before the interface is touched: what fails later gives it back to the host.
+    // Before the interface is touched: a later failure gives it back to the host.
     let taken = |driver| port_of(&kernel_device(driver, name)).is_some();
     if taken(Driver::AfXdp) || taken(Driver::AfPacket) {
         return Err(config.refuse(format!("device {name} is in use by another port")));
@@ -553,9 +554,9 @@ fn open_kernel(
     Ok(OpenPort::new(started, config, notes, mtu, Some(kernel)))
 }
 
-/// When the kernel has freed the queues of an interface that AF_XDP had: it does so in the background,
-/// behind an RCU grace period, in some 20 ms, and on a busy machine later. Until then nobody can have
-/// them, and it cannot be asked.
+/// Times by which the kernel has freed the queues of an interface after AF_XDP: it does so in the
+/// background, behind an RCU grace period, in some 20 ms, and on a busy machine later. Until then they are
+/// unavailable, and their state cannot be queried.
 const FREED_AFTER: [Duration; 4] = [
     Duration::from_millis(100),
     Duration::from_millis(400),
@@ -563,10 +564,10 @@ const FREED_AFTER: [Duration; 4] = [
     Duration::from_millis(4000),
 ];
 
-/// When AF_XDP let go of which interface.
+/// Times at which AF_XDP released interfaces.
 static LET_GO: Mutex<BTreeMap<CString, Instant>> = Mutex::new(BTreeMap::new());
 
-/// [`start_af_xdp`], with patience for an interface that was a port just now, maybe of another process.
+/// Calls [`start_af_xdp`], with retries for an interface that was a port just now, maybe of another process.
 fn start_af_xdp_in_time(
     eal: &Eal,
     config: &PortConfig,
@@ -582,7 +583,7 @@ fn start_af_xdp_in_time(
     let before = notes.len();
     let (since, times) = match since {
         Some(since) => (since, &FREED_AFTER[..]),
-        // Another process may have had it: the router that this one follows.
+        // Another process may have had it: the router that this one replaces.
         None => match start_af_xdp(eal, config, pool, kernel, mtu, notes) {
             Err(Error::Port { .. }) => (Instant::now(), &FREED_AFTER[..3]),
             result => return result,
@@ -593,7 +594,7 @@ fn start_af_xdp_in_time(
         std::thread::sleep(time.saturating_sub(since.elapsed()));
         notes.truncate(before);
         let result = start_af_xdp(eal, config, pool, kernel, mtu, notes);
-        // Again only where the kernel may have been too slow.
+        // Retry only if the kernel may have been too slow.
         let next = times.iter().find(|after| **after > since.elapsed());
         match (result, next) {
             (Err(_), Some(next)) => time = *next,
@@ -602,7 +603,7 @@ fn start_af_xdp_in_time(
     }
 }
 
-/// The whole sequence for AF_XDP, whose driver finds out only late whether it can work.
+/// Runs the whole sequence for AF_XDP, whose driver finds out only late whether it can work.
 fn start_af_xdp(
     eal: &Eal,
     config: &PortConfig,
@@ -633,9 +634,9 @@ fn start_af_xdp(
     }
     let mut args = format!("iface={},start_queue=0,queue_count={queues}", kernel.name);
     if kernel.driver_name() == "veth" {
-        // By default the driver makes a system call whenever it finds nothing, to run the NIC's
-        // interrupt work. A veth has none: its peer's sender does the work. (An empty poll takes
-        // 5 ns without, 270 ns with.)
+        // By default the driver makes a system call whenever it finds nothing, to run the NIC's interrupt
+        // work. A veth has none: its peer's sender does the work. (An empty poll takes 5 ns without, 270 ns
+        // with.)
         args += ",busy_budget=0";
     }
     let device = kernel_device(Driver::AfXdp, &kernel.name);
@@ -656,12 +657,11 @@ fn start_af_xdp(
     let mut started = match started {
         Ok(started) => started,
         Err(error) => {
-            // Most often no queue was free yet. What the driver took for it is nobody's, and should not be
-            // missing when the next attempt succeeds.
+            // Most often no queue was free yet. The packets that the driver took for it are unused, and must
+            // not be missing when the next attempt succeeds.
             if !sockets.receive() {
-                // SAFETY: a packet is written off where the driver of a port of this pool has ended: this
-                // one, by none of whose sockets the kernel receives, or one before it, which has closed its
-                // own.
+                // SAFETY: a packet is written off if the driver of a port of this pool has ended: this one,
+                // by none of whose sockets the kernel receives, or an earlier one, which has closed its own.
                 unsafe { pool.recover() };
             }
             return Err(error);
@@ -702,8 +702,8 @@ fn start_af_packet(
         kernel.name, ring.frame, ring.block, ring.frames
     );
     let device = kernel_device(Driver::AfPacket, &kernel.name);
-    // The driver has a queue pair for every socket and does not mind the MTU, which the kernel
-    // has; ethdev would refuse one above 1,500.
+    // The driver has a queue pair for every socket and ignores the MTU, which the kernel has; ethdev would
+    // refuse one above 1,500.
     let want = Wish { rx: queues, tx: queues, ..Wish::of(config) };
     let attached = Attached::new(eal, config, "vdev", device, &args)?;
     let rings = packet_sockets::stop_reassembly(kernel.index(), &ring).map_err(|errno| {
@@ -717,27 +717,27 @@ fn start_af_packet(
     Ok(started)
 }
 
-/// Bytes of packet data that a pool's buffers need for a port with this MTU, whichever driver takes
-/// it; see [`MempoolConfig::data_room`](crate::MempoolConfig::data_room).
+/// Returns the bytes of packet data that a pool's buffers need for a port with this MTU, whichever driver it
+/// uses; see [`MempoolConfig::data_room`](crate::MempoolConfig::data_room).
 pub fn data_room(mtu: u16) -> u16 {
     let with_af_xdp = usize::from(mtu) + FRAME_OVERHEAD + AF_XDP_HEADROOM;
     let needed = with_af_xdp.max(Geometry::room_for(mtu));
     u16::try_from(needed.next_multiple_of(64)).unwrap_or(u16::MAX)
 }
 
-/// Whether DPDK has made a port of the PCI device with this address. [`Eal::init`] does so with those it is
-/// told of.
+/// Returns true if DPDK has made a port of the PCI device with this address. [`Eal::init`] does so for those
+/// in its configuration.
 pub fn is_port(_eal: &Eal, address: &str) -> bool {
     CString::new(address).is_ok_and(|address| port_of(&address).is_some())
 }
 
-/// The MTU that a kernel interface of the caller's network namespace has now; `None` if there is
+/// Returns the MTU that a kernel interface of the caller's network namespace has now; `None` if there is
 /// none of this name.
 pub fn kernel_mtu(name: &str) -> Option<u16> {
     u16::try_from(Interface::new(name).ok()?.mtu().ok()?).ok()
 }
 
-/// Whether packets of this MTU fit the pool's buffers.
+/// Checks that packets of this MTU fit the pool's buffers.
 fn check_room(config: &PortConfig, pool: &Mempool, mtu: u16, extra: usize) -> Result<(), Error> {
     let room = usize::from(pool.data_room());
     let needed = usize::from(mtu) + FRAME_OVERHEAD + extra;
@@ -758,13 +758,13 @@ struct Geometry {
 
 impl Geometry {
     const PAGE: usize = 4096;
-    /// What TPACKET_V2 puts in front of a received packet: its header (48 bytes with alignment,
-    /// a socket address of 20) and 16 more, before the Ethernet header.
+    /// Bytes that TPACKET_V2 puts in front of a received packet: its header (48 bytes with alignment, a
+    /// socket address of 20) and 16 more, before the Ethernet header.
     const HEADER: usize = 84;
-    /// What the driver counts as header when it checks that a frame fits a packet buffer.
+    /// Bytes that the driver counts as header when it checks that a frame fits a packet buffer.
     const HEADER_COUNTED: usize = 32;
 
-    /// Frames for this MTU; `None` when one might not fit a packet buffer.
+    /// Returns the frames for this MTU; `None` when one might not fit a packet buffer.
     fn for_mtu(mtu: u16, data_room: u16, wished: u16) -> Option<Self> {
         let frame = Self::frame(mtu);
         if frame - Self::HEADER_COUNTED > usize::from(data_room) {
@@ -780,7 +780,7 @@ impl Geometry {
         Some(Self { frame, block, frames })
     }
 
-    /// A multiple of 512, which keeps blocks below 8 frames.
+    /// Returns the frame size, a multiple of 512, which keeps blocks below 8 frames.
     fn frame(mtu: u16) -> usize {
         (usize::from(mtu) + FRAME_OVERHEAD + Self::HEADER).next_multiple_of(512)
     }
@@ -790,7 +790,7 @@ impl Geometry {
     }
 }
 
-/// What no kernel interface has, refused before one is touched.
+/// Rejects settings that no kernel interface supports, before one is touched.
 fn check_kernel_queues(config: &PortConfig, name: &str) -> Result<(), Error> {
     if config.rss.is_some() && config.rx_queues > 1 {
         return Err(config.refuse(format!(
@@ -813,7 +813,7 @@ fn check_kernel_queues(config: &PortConfig, name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Queues of a driver that has them in pairs, at most so many.
+/// Returns the queues of a driver that has them in pairs, at most `most`.
 fn queue_pairs(config: &PortConfig, most: u16) -> Result<u16, String> {
     let PortConfig { rx_queues: rx, tx_queues: tx, exact_rx_queues, exact_tx_queues, .. } = *config;
     let pairs = match (exact_rx_queues, exact_tx_queues) {
@@ -829,7 +829,7 @@ fn queue_pairs(config: &PortConfig, most: u16) -> Result<u16, String> {
     Ok(pairs.min(most))
 }
 
-/// Devices come and go one at a time: DPDK's lists of them are not made for more.
+/// Devices are added and removed one at a time: DPDK's lists of them do not support more.
 static HOTPLUG: Mutex<()> = Mutex::new(());
 
 /// A device that DPDK has probed. Dropping it closes and removes it.
@@ -837,7 +837,8 @@ struct Attached {
     id: u16,
     bus: &'static str,
     device: CString,
-    /// The interface, if the driver is AF_XDP's, which returns no packet of its rings when it is closed.
+    /// The interface, if the driver is AF_XDP's, which does not return the packets in its rings when it is
+    /// closed.
     af_xdp: Option<CString>,
     eal: EalRef,
 }
@@ -845,28 +846,28 @@ struct Attached {
 /// A device whose queues receive and send. Dropping it stops it first.
 struct Started {
     device: Attached,
-    /// What its driver leaves open; closed behind it.
+    /// Sockets that its driver leaves open; closed after it.
     sockets: Sockets,
-    /// An AF_XDP driver's, where the packets are that it does not return; mapped until it is closed.
+    /// Rings of an AF_XDP driver, with the packets that it does not return; mapped until it is closed.
     rings: Option<Vec<Rings>>,
-    /// An AF_PACKET driver's, by its queues; mapped until it is closed.
+    /// Rings of an AF_PACKET driver, by queue; mapped until it is closed.
     packet_rings: Vec<PacketRing>,
     rx_interrupts: RxInterrupts,
     driver: String,
     negotiated: Negotiated,
-    /// It tells of changes of its link.
+    /// True if it reports changes of its link.
     link_interrupts: bool,
-    /// What it receives.
+    /// Its receive filter.
     filter: Filter,
-    /// What it drops by itself.
+    /// Frames that the device drops itself.
     flow_rules: flow_rules::Rules,
     queues: Queues,
-    /// Buffers of a packet that it sends.
+    /// Most buffers of a packet that it sends.
     tx_buffers_most: usize,
     pool: Mempool,
-    /// Packets of the pool that an AF_XDP driver took when it was set up, and keeps.
+    /// Packets of the pool that an AF_XDP driver took at set-up, and keeps.
     kept: usize,
-    /// It has received and sent, and its rings cannot be read: `kept` is an estimate.
+    /// True if it has received and sent, and its rings cannot be read: `kept` is an estimate.
     is_estimate: bool,
 }
 
@@ -880,11 +881,11 @@ impl OpenPort {
     ) -> Self {
         notes.extend(started.filter.note.clone());
         let Queues { rx, tx, .. } = started.queues;
-        // More queues may have been made than asked for (AF_XDP has pairs); they stay unused.
+        // More queues may have been made than requested (AF_XDP has pairs); they stay unused.
         let (rx_queues, tx_queues) = (rx, tx.min(config.tx_queues));
         let multicast = Mutex::new(multicast::State::new(started.filter.has_multicasts));
         let name = config.name.clone();
-        // Other devices' drivers refuse what they do not send.
+        // Other devices' drivers refuse frames that they cannot send.
         let longest = kernel.as_ref().map_or(u32::MAX, |_| u32::from(mtu) + ETHERNET_LEN);
         let longest = longest.into();
         Self { started, name, notes, mtu, longest, rx_queues, tx_queues, multicast, kernel }
@@ -987,7 +988,7 @@ impl Attached {
         Ok(started)
     }
 
-    /// The offloads that the device does. Frames that no packet buffer holds need one of them.
+    /// Negotiates the offloads of the device. Frames that do not fit a packet buffer need one of them.
     fn negotiate(
         &self,
         config: &PortConfig,
@@ -1094,8 +1095,8 @@ impl Started {
         Ok(())
     }
 
-    /// Whether the driver may have packets that it is still sending, or that are sent and not
-    /// taken back.
+    /// Returns true if the driver may have packets that it is still sending, or that are sent and not taken
+    /// back.
     fn has_unsent(&self) -> bool {
         self.rings.iter().flatten().any(|rings| {
             // SAFETY: the driver closes its port when `self.device` is dropped, after this.
@@ -1103,8 +1104,8 @@ impl Started {
         })
     }
 
-    /// Packets of the pool that its driver will not give back when it is closed. To be asked when it is
-    /// stopped and nobody has a queue of it.
+    /// Returns the number of packets of the pool that its driver will not give back when it is closed. To be
+    /// called when it is stopped and none of its queues has an owner.
     fn lost(&self) -> usize {
         let Some(rings) = &self.rings else { return self.kept };
         let of_one = |rings: &Rings| {
@@ -1114,8 +1115,8 @@ impl Started {
         rings.iter().map(of_one).sum()
     }
 
-    /// Sends nothing: the AF_XDP driver takes back the packets it has sent only when it is called
-    /// to send more.
+    /// Sends nothing: the AF_XDP driver takes back the packets it has sent only when it is called to send
+    /// more.
     fn poll_sent(&self) {
         for queue in 0..self.queues.tx {
             let mut none = [std::ptr::null_mut()];
@@ -1125,7 +1126,7 @@ impl Started {
         }
     }
 
-    /// Takes back what has been sent. A vanished interface sends no more, so not for long.
+    /// Takes back sent packets. A removed interface sends no more, so the wait is short.
     fn reclaim_sent(&self) {
         for _ in 0..20 {
             self.poll_sent();
@@ -1144,7 +1145,7 @@ impl Drop for Started {
         }
         self.flow_rules.clear(self.device.id);
         self.filter.undo(self.device.id);
-        // SAFETY: the port exists; its queues are gone.
+        // SAFETY: the port exists; its queues are dropped.
         unsafe { sys::rte_eth_dev_stop(self.device.id) };
         self.pool.write_off(self.lost());
         if self.is_estimate {
@@ -1160,16 +1161,16 @@ impl Drop for Started {
 impl Drop for Attached {
     fn drop(&mut self) {
         let _one_at_a_time = HOTPLUG.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the port exists, is stopped or was never started, and nobody uses it.
+        // SAFETY: the port exists, is stopped or was never started, and has no user.
         unsafe { sys::rte_eth_dev_close(self.id) };
         remove(self.bus, &self.device);
-        // Only now may the EAL go.
+        // The EAL may be shut down only after this.
         let _ = &self.eal;
     }
 }
 
-/// The name of the virtual device that drives a kernel interface, whose name holds no NUL: it
-/// comes from the kernel.
+/// Returns the name of the virtual device that drives a kernel interface, whose name holds no NUL: it comes
+/// from the kernel.
 fn kernel_device(driver: Driver, interface: &str) -> CString {
     let name = match driver {
         Driver::AfXdp => format!("net_af_xdp_{interface}"),
@@ -1178,12 +1179,12 @@ fn kernel_device(driver: Driver, interface: &str) -> CString {
     CString::new(name).unwrap_or_default()
 }
 
-/// Whether a device has queues: it is somebody's port.
+/// Returns true if a device has queues, and so is a port in use.
 fn is_configured(id: u16) -> bool {
     device_info(id).is_ok_and(|info| info.nb_rx_queues + info.nb_tx_queues > 0)
 }
 
-/// What DPDK says of a device.
+/// Returns DPDK's information about a device.
 fn device_info(id: u16) -> Result<sys::rte_eth_dev_info, Errno> {
     let mut info = MaybeUninit::<sys::rte_eth_dev_info>::zeroed();
     // SAFETY: the port exists; the function writes the information, or fails.
@@ -1195,7 +1196,7 @@ fn device_info(id: u16) -> Result<sys::rte_eth_dev_info, Errno> {
     Ok(unsafe { info.assume_init() })
 }
 
-/// DPDK's number of the port that a device has become.
+/// Returns DPDK's number of the port that a device has become.
 fn port_of(device: &CStr) -> Option<u16> {
     let mut id = 0;
     // SAFETY: a C string and a number for the call.
@@ -1203,7 +1204,7 @@ fn port_of(device: &CStr) -> Option<u16> {
     (result == 0).then_some(id)
 }
 
-/// Makes DPDK forget a device, so that its name can be used again. It may be gone already.
+/// Removes a device from DPDK, so that its name can be used again. It may be removed already.
 fn remove(bus: &str, device: &CStr) {
     let bus = CString::new(bus).expect("a literal without NUL");
     // SAFETY: the EAL is up; two C strings for the call.

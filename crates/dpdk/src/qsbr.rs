@@ -1,10 +1,10 @@
 //! Grace periods by quiescent states (DPDK's `rte_rcu_qsbr`): a writer replaces shared data and
-//! learns when no reader can still see the old.
+//! waits until no reader can still see the old data.
 //!
-//! Each reading thread has a [`Reader`]. Between two calls of [`Reader::quiescent`] it may look
-//! at shared data; at the call it promises that it looks at nothing. A reader that goes to sleep
-//! says [`Reader::offline`] first, so that nobody waits for it. A writer unlinks the old data,
-//! calls [`Qsbr::start`], and frees it when [`Qsbr::passed`] says so, or just waits in
+//! Each reading thread has a [`Reader`]. Between two calls of [`Reader::quiescent`] it may read
+//! shared data; at the call it holds none of them. A reader that sleeps calls [`Reader::offline`]
+//! before, so that writers do not wait for it. A writer unlinks the old data, calls
+//! [`Qsbr::start`], and frees it when [`Qsbr::passed`] returns true, or just waits in
 //! [`Qsbr::synchronize`].
 //!
 //! Needs no EAL.
@@ -22,7 +22,7 @@ use crate::Error;
 pub struct Qsbr {
     state: NonNull<sys::rte_rcu_qsbr>,
     layout: Layout,
-    /// Which reader numbers are taken.
+    /// The reader numbers in use.
     taken: Mutex<Vec<bool>>,
 }
 
@@ -32,7 +32,7 @@ unsafe impl Send for Qsbr {}
 // SAFETY: as above.
 unsafe impl Sync for Qsbr {}
 
-/// A moment that readers have to pass, from [`Qsbr::start`].
+/// A time that readers have to pass, from [`Qsbr::start`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Token(u64);
 
@@ -42,14 +42,14 @@ impl From<Token> for u64 {
     }
 }
 
-/// For tokens that were kept as numbers; a number that never was a token may never pass.
+/// For tokens that were kept as numbers; a number that was never a token may never pass.
 impl From<u64> for Token {
     fn from(number: u64) -> Self {
         Self(number)
     }
 }
 
-/// One reading thread. Offline at first; dropping it takes it out of the group.
+/// A reading thread. Offline at first; dropping it removes it from the group.
 pub struct Reader {
     group: Arc<Qsbr>,
     number: u32,
@@ -57,7 +57,7 @@ pub struct Reader {
 }
 
 impl Qsbr {
-    /// A group for at most `max_threads` readers at a time (taken as 1 to 65,536).
+    /// Creates a group for at most `max_threads` readers at a time (clamped to 1 to 65,536).
     pub fn new(max_threads: usize) -> Arc<Self> {
         let count = max_threads.clamp(1, 65_536) as u32;
         // SAFETY: computes a size from a number above 0.
@@ -67,7 +67,7 @@ impl Qsbr {
         // SAFETY: the size is not 0.
         let memory = unsafe { alloc_zeroed(layout) };
         let Some(state) = NonNull::new(memory.cast()) else { handle_alloc_error(layout) };
-        // SAFETY: the memory is ours and has the size that DPDK asks for this many readers; the
+        // SAFETY: the memory is ours and has the size that DPDK requires for this many readers; the
         // function fails only for null or 0.
         unsafe { sys::rte_rcu_qsbr_init(state.as_ptr(), count) };
         Arc::new(Self { state, layout, taken: Mutex::new(vec![false; count as usize]) })
@@ -85,26 +85,26 @@ impl Qsbr {
         };
         taken[number] = true;
         let number = number as u32;
-        // SAFETY: the number is below the maximum, and nobody else has it.
+        // SAFETY: the number is below the maximum, and not in use.
         unsafe { sys::rte_rcu_qsbr_thread_register(self.state.as_ptr(), number) };
         Ok(Reader { group: self.clone(), number, not_sync: PhantomData })
     }
 
-    /// Begins a grace period: what was unlinked before is seen by no reader once the token has
-    /// passed.
+    /// Begins a grace period: once the token has passed, no reader sees data that were unlinked
+    /// before this call.
     pub fn start(&self) -> Token {
         // SAFETY: the state is alive.
         Token(unsafe { sys::rte_rcu_qsbr_start(self.state.as_ptr()) })
     }
 
-    /// Whether every reader that is online has been quiescent since the token was made.
+    /// Returns true if every reader that is online has been quiescent since the token was made.
     pub fn passed(&self, token: Token) -> bool {
         // SAFETY: the state is alive; without `wait` the function returns at once.
         unsafe { sys::rte_rcu_qsbr_check(self.state.as_ptr(), token.0, false) == 1 }
     }
 
-    /// Waits for a grace period, letting others run. Never to be called by a thread whose own
-    /// reader is online: it would wait for itself.
+    /// Waits for a grace period, yielding to other threads. Must not be called by a thread whose
+    /// own reader is online: it would wait for itself.
     pub fn synchronize(&self) {
         let token = self.start();
         while !self.passed(token) {
@@ -114,7 +114,8 @@ impl Qsbr {
 }
 
 impl Qsbr {
-    /// For DPDK's own structures that ask for grace periods; valid as long as the group.
+    /// Returns the pointer for DPDK's own structures that use grace periods; valid as long as the
+    /// group.
     pub(crate) fn as_ptr(&self) -> *mut sys::rte_rcu_qsbr {
         self.state.as_ptr()
     }
@@ -128,22 +129,22 @@ impl Drop for Qsbr {
 }
 
 impl Reader {
-    /// Says that this thread now holds nothing that it read from shared data.
+    /// Reports that this thread holds none of the shared data that it has read.
     #[inline]
     pub fn quiescent(&mut self) {
         // SAFETY: the reader is registered and used by one thread.
         unsafe { sys::rte_rcu_qsbr_quiescent(self.group.state.as_ptr(), self.number) }
     }
 
-    /// Begins to take part: from here on, writers wait for this reader. Needed before it looks at
-    /// shared data.
+    /// Goes online: from now on, writers wait for this reader. Required before it reads shared
+    /// data.
     #[inline]
     pub fn online(&mut self) {
         // SAFETY: the reader is registered and used by one thread.
         unsafe { sys::rte_rcu_qsbr_thread_online(self.group.state.as_ptr(), self.number) }
     }
 
-    /// Stops taking part, for instance to sleep: nobody waits for this reader.
+    /// Goes offline, for instance to sleep: writers do not wait for this reader.
     #[inline]
     pub fn offline(&mut self) {
         // SAFETY: the reader is registered and used by one thread.
@@ -154,7 +155,7 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         self.offline();
-        // SAFETY: the reader is registered; nobody uses it after.
+        // SAFETY: the reader is registered, and not used any more.
         unsafe { sys::rte_rcu_qsbr_thread_unregister(self.group.state.as_ptr(), self.number) };
         let mut taken = self.group.taken.lock().unwrap_or_else(PoisonError::into_inner);
         taken[self.number as usize] = false;
@@ -198,8 +199,8 @@ mod tests {
         group.register().unwrap();
     }
 
-    /// A writer swaps between two cells and poisons the one that readers cannot see any more;
-    /// a reader that saw poison would have been freed under its feet.
+    /// A writer swaps between two cells and poisons the one that readers cannot see any more; a
+    /// reader that sees poison would have read freed memory.
     #[test]
     fn synchronize_protects_readers_in_other_threads() {
         let group = Qsbr::new(2);

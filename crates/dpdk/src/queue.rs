@@ -12,39 +12,39 @@ use crate::mbuf::{Mbuf, REQUESTS};
 use crate::port::OpenPort;
 use crate::port::packet_ring::Watch;
 
-/// A receive queue of a port, which stays started as long as this lives. It can move to another
-/// thread, not be shared.
+/// A receive queue of a port, which stays started as long as this lives. It can move to another thread, but not
+/// be shared.
 pub struct RxQueue {
     port: Arc<OpenPort>,
     queue: u16,
     unusable: u64,
-    /// The device says something about each packet that the packet path looks at.
+    /// True if the device reports results about each packet that the packet path uses.
     says_more: bool,
     not_sync: PhantomData<Cell<()>>,
 }
 
-/// A transmit queue of a port, which stays started as long as this lives. It can move to another
-/// thread, not be shared.
+/// A transmit queue of a port, which stays started as long as this lives. It can move to another thread, but
+/// not be shared.
 pub struct TxQueue {
     port: Arc<OpenPort>,
     queue: u16,
-    /// Of the ring, if it is an AF_PACKET socket's.
+    /// Watch of the ring, if it is an AF_PACKET socket's.
     watch: Option<Watch>,
     not_sync: PhantomData<Cell<()>>,
 }
 
-/// What became of a list that was sent.
+/// Result of sending a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     /// Packets that the device took.
     pub packets: usize,
-    /// Their bytes, as they were when it took them.
+    /// Their bytes, at the time when it took them.
     pub bytes: u64,
-    /// Packets that were freed, because the device cannot send them: those of several segments that it
-    /// takes only in one, where no buffer of the port's pool is free or large enough, and those with a
-    /// request that it does not fulfil.
+    /// Packets that were freed, because the device cannot send them: packets of several segments that it takes
+    /// only in one, if no buffer of the port's pool is free or large enough, and packets with a request that it
+    /// does not support.
     pub refused: usize,
-    /// Packets that were freed because they are longer than the kernel interface sends now.
+    /// Packets that were freed because they exceed the kernel interface's current MTU.
     pub too_long: usize,
 }
 
@@ -54,9 +54,9 @@ impl RxQueue {
         Self { port, queue, unusable: 0, says_more, not_sync: PhantomData }
     }
 
-    /// Receives up to `max` packets (at most 64) into an empty burst and returns how many; 0 if
-    /// the burst is not empty. A packet whose buffer the burst cannot hold (shared, or with less
-    /// than 64 bytes) is freed and counted by [`RxQueue::unusable`].
+    /// Receives up to `max` packets (at most 64) into an empty burst and returns their number; 0 if the burst
+    /// is not empty. A packet that a burst cannot hold (shared, or with less than 64 bytes of buffer) is freed
+    /// and counted by [`RxQueue::unusable`].
     #[inline]
     pub fn receive(&mut self, burst: &mut Burst, max: usize) -> usize {
         let Some(space) = burst.space() else { return 0 };
@@ -84,25 +84,25 @@ impl RxQueue {
         burst.len()
     }
 
-    /// How many packets were freed because no burst could hold them.
+    /// Returns the number of packets freed because no burst could hold them.
     pub fn unusable(&self) -> u64 {
         self.unusable
     }
 
-    /// Readable when packets may be there, or the device has failed; `None`: the queue has to be looked at
-    /// again and again. To be watched between [`RxQueue::arm`] and [`RxQueue::disarm`].
+    /// Returns a descriptor that is readable when packets may be there, or the device has failed; `None`: the
+    /// queue must be polled. To be watched between [`RxQueue::arm`] and [`RxQueue::disarm`].
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.port.rx_interrupts().descriptor(self.queue)
     }
 
-    /// Has the device report packets by the queue's descriptor. Those that came before may not be reported:
-    /// the caller receives once more before it blocks.
+    /// Makes the device report packets by the queue's descriptor. Earlier packets may not be reported: the
+    /// caller receives once more before it blocks.
     pub fn arm(&mut self) {
         self.port.rx_interrupts().arm(self.port.id(), self.queue);
     }
 
-    /// Whether the device may fail to report a packet, as a socket of the kernel does not: the caller looks for
-    /// itself from time to time.
+    /// Returns true if the device may fail to report a packet, unlike a socket of the kernel: the caller must
+    /// also poll from time to time.
     pub fn may_miss(&self) -> bool {
         self.port.rx_interrupts().is_armed(self.queue)
     }
@@ -112,7 +112,7 @@ impl RxQueue {
         self.port.rx_interrupts().disarm(self.port.id(), self.queue);
     }
 
-    /// The number of the queue in its port.
+    /// Returns the number of the queue in its port.
     pub fn index(&self) -> u16 {
         self.queue
     }
@@ -124,8 +124,8 @@ impl TxQueue {
         Self { port, queue, watch, not_sync: PhantomData }
     }
 
-    /// Has the device go on with what it has taken and not sent. To be called from time to time, with
-    /// packets or without: an AF_PACKET socket stops at a packet that its interface drops.
+    /// Makes the device continue with packets that it has taken and not sent. To be called from time to time,
+    /// with packets or without: an AF_PACKET socket stops at a packet that its interface drops.
     #[inline]
     pub fn poll(&mut self) {
         if let Some(watch) = &mut self.watch
@@ -136,13 +136,13 @@ impl TxQueue {
         }
     }
 
-    /// Whether [`TxQueue::poll`] has something to do, so that its caller must not block.
+    /// Returns true if [`TxQueue::poll`] has work, so that its caller must not block.
     pub fn needs_poll(&self) -> bool {
         self.watch.as_ref().is_some_and(Watch::is_stuck)
     }
 
-    /// Sends up to `max` packets from the front of the list. What the device does not take stays
-    /// in the list, in order.
+    /// Sends up to `max` packets from the front of the list. Packets that the device does not take stay in the
+    /// list, in order.
     #[inline]
     pub fn send(&mut self, list: &mut PacketList, max: usize) -> Sent {
         let count = list.len().min(max);
@@ -169,18 +169,18 @@ impl TxQueue {
         self.transmit(list, count, bytes)
     }
 
-    /// Gives the first `count` packets of a list, with so many bytes, to the device.
+    /// Passes the first `count` packets of a list, with this many bytes, to the device.
     #[inline(always)]
     fn transmit(&mut self, list: &mut PacketList, count: usize, mut bytes: u64) -> Sent {
         let packets = list.as_mut_slice();
-        // SAFETY: the port is started while we hold it, the queue was set up, and `&mut self` of
-        // its only owner calls; the list forgets the packets that the device takes.
+        // SAFETY: the port is started while we hold it, the queue was set up, and `&mut self` of its only owner
+        // calls; the list drops the packets that the device takes.
         let taken = usize::from(unsafe {
             let table = packets.as_mut_ptr().cast();
             sys::rte_eth_tx_burst(self.port.id(), self.queue, table, count as u16)
         });
         for packet in &packets[taken..count] {
-            // SAFETY: what the device has not taken is the list's still.
+            // SAFETY: packets that the device has not taken are still the list's.
             bytes -= u64::from(unsafe { packet.pkt_len() });
         }
         list.forget_front(taken);
@@ -194,12 +194,12 @@ impl TxQueue {
         Sent { packets: taken, bytes, ..Sent::default() }
     }
 
-    /// Whether the device takes packets of several segments.
+    /// Returns true if the device takes packets of several segments.
     pub fn supports_multi_segment(&self) -> bool {
         self.port.supports_multi_segment()
     }
 
-    /// Sends packets some of which the device does not take as they are.
+    /// Sends a list with packets that must be prepared for the device.
     #[cold]
     fn send_unusual(&mut self, list: &mut PacketList, max: usize) -> Sent {
         let longest = self.port.longest();
@@ -213,7 +213,7 @@ impl TxQueue {
         Sent { refused, too_long, ..sent }
     }
 
-    /// A packet as the device takes it; `None` if it cannot be made so.
+    /// Prepares a packet for the device; `None` if that is impossible.
     fn ready(&self, packet: Mbuf) -> Option<Mbuf> {
         // Drivers that take one segment read the packet's whole length from it.
         let mut packet = if packet.segments() > 1 && !self.port.supports_multi_segment() {
@@ -228,21 +228,21 @@ impl TxQueue {
             return None;
         }
         let mut table = [packet.raw()];
-        // SAFETY: the port is started, the queue was set up, and its only owner calls; the packet is
-        // ours before and behind the call.
+        // SAFETY: the port is started, the queue was set up, and its only owner calls; the packet is ours
+        // before and after the call.
         let prepared = unsafe {
             sys::rte_eth_tx_prepare(self.port.id(), self.queue, table.as_mut_ptr().cast(), 1)
         };
         (prepared == 1).then_some(packet)
     }
 
-    /// The number of the queue in its port.
+    /// Returns the number of the queue in its port.
     pub fn index(&self) -> u16 {
         self.queue
     }
 }
 
-/// Whether a frame has more bytes than this; those of a VLAN tag do not count.
+/// Returns true if a frame has more bytes than `longest`, a VLAN tag not counted.
 fn is_longer(frame: &Mbuf, longest: u32) -> bool {
     const TAG: u32 = 4;
     let is_tagged = || matches!(frame.data().get(12..14), Some([0x81, 0] | [0x88, 0xa8]));

@@ -1,8 +1,8 @@
-//! Rings between threads: one sends, one receives, neither waits for the other.
+//! Rings between threads: one sends, one receives, and neither waits for the other.
 //!
-//! A receiver that has nothing to do may block: while it listens ([`Consumer::listen`]), what is sent rings
-//! its doorbell. The sender pays one fence for each call that sends packets, however many, and a system call
-//! only when the receiver blocks.
+//! An idle receiver may block: while it listens ([`Consumer::listen`]), sending rings its doorbell. The
+//! sender pays one fence for each call that sends packets, however many, and a system call only when the
+//! receiver blocks.
 
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null_mut};
@@ -17,46 +17,45 @@ use crate::mbuf::{Mbuf, RawMbuf, free_bulk};
 use crate::names::serial_name;
 use crate::{Cause, Doorbell, Errno, Error};
 
-/// The most packets a ring can hold.
+/// Most packets of a ring.
 const SIZE_MAX: usize = 1 << 24;
 
-/// A ring of packets, which is reached by its two ends. When both are gone, so is the ring, and
-/// the packets in it return to their pools.
+/// A ring of packets, accessed by its two ends. When both are dropped, so is the ring, and the packets in it
+/// return to their pools.
 pub struct Ring {
     ring: NonNull<sys::rte_ring>,
-    /// The receiver blocks, or is about to, and wants to be woken.
+    /// True if the receiver blocks, or is about to, and must be woken.
     listening: AtomicBool,
-    /// Whom to wake. The receiver changes it when the ring moves to another thread; the sender looks at it
-    /// only when the receiver listens.
+    /// The doorbell to ring. The receiver changes it when the ring moves to another thread; the sender reads
+    /// it only when the receiver listens.
     doorbell: Mutex<Option<Arc<Doorbell>>>,
     _eal: EalRef,
 }
 
-// SAFETY: a ring is made to be used by two threads at once; that each end is used by one thread
-// only is the ends' business.
+// SAFETY: a ring is designed for two threads at once; the ends ensure that each is used by one thread only.
 unsafe impl Send for Ring {}
 // SAFETY: as above.
 unsafe impl Sync for Ring {}
 
-/// The end of a ring that packets are sent into. It can move between threads, not be shared.
+/// The sending end of a ring. It can move between threads, but not be shared.
 pub struct Producer {
     ring: Arc<Ring>,
     not_sync: PhantomData<std::cell::Cell<()>>,
 }
 
-/// The end of a ring that packets are received from. It can move between threads, not be shared.
+/// The receiving end of a ring. It can move between threads, but not be shared.
 pub struct Consumer {
     ring: Arc<Ring>,
-    /// Packets that no burst could take, see [`Consumer::receive`].
+    /// Number of packets that no burst could hold, see [`Consumer::receive`].
     unusable: u64,
-    /// What the ring rings, as far as this end has told it.
+    /// The ring's doorbell, as last set by this end.
     doorbell: Option<Arc<Doorbell>>,
     not_sync: PhantomData<std::cell::Cell<()>>,
 }
 
 impl Ring {
-    /// A ring for one sending and one receiving thread that holds up to `size` packets. The name
-    /// is for messages and need not be unique.
+    /// Creates a ring for one sending and one receiving thread that holds up to `size` packets. The name is
+    /// for messages and need not be unique.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a size of 0 or above 16,777,216, [`Error::Memory`] when the EAL
@@ -65,7 +64,7 @@ impl Ring {
         Self::spsc_on(eal, name, size, None)
     }
 
-    /// As [`Ring::spsc`], with the ring in the memory of a NUMA node if that has room.
+    /// Like [`Ring::spsc`], with the ring in the memory of a NUMA node if that has room.
     ///
     /// # Errors
     /// As [`Ring::spsc`].
@@ -105,7 +104,7 @@ impl Ring {
         unsafe { sys::rte_ring_count(self.ring.as_ptr()) as usize }
     }
 
-    /// Wakes the receiver if it blocks. To be called behind what was sent.
+    /// Wakes the receiver if it blocks. To be called after sending.
     #[inline]
     fn wake(&self) {
         fence(Ordering::SeqCst);
@@ -125,10 +124,10 @@ impl Ring {
         }
     }
 
-    /// Takes up to `space.len()` packets out.
+    /// Removes up to `space.len()` packets.
     ///
     /// # Safety
-    /// No other thread takes packets out of this ring meanwhile. The caller owns what was taken.
+    /// No other thread removes packets from this ring meanwhile. The caller owns the packets removed.
     #[inline]
     unsafe fn dequeue(&self, space: &mut [RawMbuf]) -> usize {
         // SAFETY: by the caller we are the one consumer; `RawMbuf` is a transparent pointer, and
@@ -143,7 +142,7 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         let mut packets = [RawMbuf::NULL; BURST_MAX];
-        // SAFETY: both ends are gone, so nobody else uses the ring, whose packets are ours.
+        // SAFETY: both ends are dropped, so the ring has no other user, and its packets are ours.
         unsafe {
             loop {
                 let count = self.dequeue(&mut packets);
@@ -158,13 +157,13 @@ impl Drop for Ring {
 }
 
 impl Producer {
-    /// Sends packets from the front of the list, as many as there is room for, and returns how
-    /// many; the others stay in the list, in order.
+    /// Sends packets from the front of the list, as many as there is room for, and returns their number; the
+    /// others stay in the list, in order.
     #[inline]
     pub fn send(&mut self, list: &mut PacketList) -> usize {
         let packets = list.as_slice();
-        // SAFETY: `&mut self` of the only producer; the packets are the list's, which forgets
-        // those that the ring has taken.
+        // SAFETY: `&mut self` of the only producer; the packets are the list's, which drops those that the
+        // ring has taken.
         let sent = unsafe {
             let (table, count) = (packets.as_ptr().cast(), packets.len() as u32);
             sys::rte_ring_enqueue_burst(self.ring.ring.as_ptr(), table, count, null_mut())
@@ -179,11 +178,11 @@ impl Producer {
     /// Sends one packet.
     ///
     /// # Errors
-    /// Gives it back when the ring is full.
+    /// Returns the packet when the ring is full.
     pub fn push(&mut self, packet: Mbuf) -> Result<(), Mbuf> {
         let raw = packet.raw();
-        // SAFETY: `&mut self` of the only producer; when the ring has taken the packet, it is
-        // given up below.
+        // SAFETY: `&mut self` of the only producer; once the ring has taken the packet, it is given up
+        // below.
         let sent = unsafe {
             let table = std::ptr::from_ref(&raw).cast();
             sys::rte_ring_enqueue_burst(self.ring.ring.as_ptr(), table, 1, null_mut())
@@ -196,20 +195,19 @@ impl Producer {
         Ok(())
     }
 
-    /// Packets in the ring.
+    /// Returns the number of packets in the ring.
     pub fn len(&self) -> usize {
         self.ring.len()
     }
 
-    /// Whether the ring is empty.
+    /// Returns true if the ring is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl Consumer {
-    /// Takes up to `max` packets to the end of the list, as many as it has room for; returns how
-    /// many.
+    /// Moves up to `max` packets to the end of the list, as many as it has room for; returns their number.
     #[inline]
     pub fn take(&mut self, list: &mut PacketList, max: usize) -> usize {
         let space = list.space();
@@ -221,9 +219,9 @@ impl Consumer {
         count
     }
 
-    /// Receives up to `max` packets into an empty burst and returns how many; 0 if the burst is
-    /// not empty. A packet with less than 64 bytes of buffer behind its beginning is freed and
-    /// counted by [`Consumer::unusable`].
+    /// Receives up to `max` packets into an empty burst and returns their number; 0 if the burst is not
+    /// empty. A packet with less than 64 bytes of buffer behind its beginning is freed and counted by
+    /// [`Consumer::unusable`].
     #[inline]
     pub fn receive(&mut self, burst: &mut Burst, max: usize) -> usize {
         let Some(space) = burst.space() else { return 0 };
@@ -237,22 +235,22 @@ impl Consumer {
     /// Receives one packet.
     pub fn pop(&mut self) -> Option<Mbuf> {
         let mut packet = [RawMbuf::NULL];
-        // SAFETY: `&mut self` of the only consumer; what the ring gives is ours.
+        // SAFETY: `&mut self` of the only consumer; the removed packet is ours.
         unsafe { (self.ring.dequeue(&mut packet) == 1).then(|| Mbuf::from_raw(packet[0])) }
     }
 
-    /// Packets in the ring.
+    /// Returns the number of packets in the ring.
     pub fn len(&self) -> usize {
         self.ring.len()
     }
 
-    /// Whether the ring is empty.
+    /// Returns true if the ring is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What is sent from now on rings this doorbell, once. The caller listens at the doorbell itself before
-    /// ([`Doorbell::listen`]), and blocks only if the ring is still empty behind this call, which says so.
+    /// Makes the next send ring this doorbell, once. The caller first listens at the doorbell itself
+    /// ([`Doorbell::listen`]), and blocks only if this returns true: the ring is still empty.
     pub fn listen(&mut self, doorbell: &Arc<Doorbell>) -> bool {
         if !self.doorbell.as_ref().is_some_and(|known| Arc::ptr_eq(known, doorbell)) {
             let mut place = self.ring.doorbell.lock().unwrap_or_else(PoisonError::into_inner);
@@ -269,7 +267,7 @@ impl Consumer {
         self.ring.listening.store(false, Ordering::Relaxed);
     }
 
-    /// How many packets [`Consumer::receive`] freed because no burst could hold them.
+    /// Returns the number of packets that [`Consumer::receive`] freed because no burst could hold them.
     pub fn unusable(&self) -> u64 {
         self.unusable
     }

@@ -1,4 +1,4 @@
-//! A packet that several others end in: multicast by reference.
+//! Bytes shared by the ends of several packets: multicast by reference.
 //!
 //! ```text
 //!   replica 1:  [ its own header ] --> [ reference ] --+
@@ -6,18 +6,18 @@
 //!   replica 3:  [ its own header ] --> [ reference ] --+
 //! ```
 //!
-//! Who owns what: the shared bytes belong to everybody who refers to them, and nobody writes them any
-//! more. [`Shared`] gives its packet up to be read only, DPDK counts the references, and the buffer
-//! returns to its pool with the last of them, on whatever thread that is. A replica's first segment,
-//! all that [`Mbuf::data_mut`] reaches, is the replica's own; [`Mbuf::append`] finds no room behind
-//! shared bytes.
+//! Ownership: the shared bytes belong to all packets that refer to them, and are never written again.
+//! [`Shared`] makes its packet read only, DPDK counts the references, and the buffer returns to its
+//! pool with the last of them, on any thread. A replica's first segment, which is all that
+//! [`Mbuf::data_mut`] reaches, is the replica's own; [`Mbuf::append`] finds no room behind shared
+//! bytes.
 
 use dpdk_sys as sys;
 
 use crate::mbuf::{Mbuf, RawMbuf};
 use crate::mempool::Mempool;
 
-/// The bytes that replicas share, to be read only.
+/// The bytes that replicas share, read only.
 #[derive(Debug)]
 pub struct Shared {
     packet: Mbuf,
@@ -29,15 +29,15 @@ impl Shared {
         Self { packet }
     }
 
-    /// A packet of two buffers or more: `header`, and a reference to the shared bytes. `None` when
-    /// the pool has not enough buffers, or none that holds the header.
+    /// Creates a packet of two or more buffers: `header`, and a reference to the shared bytes. `None`
+    /// when the pool has not enough buffers, or none that holds the header.
     pub fn refer(&self, header: &[u8], pool: &Mempool) -> Option<Mbuf> {
         let mut first = pool.copy_of(header)?;
         if self.packet.is_empty() {
             return Some(first);
         }
-        // SAFETY: the packet is ours and alive, and nobody writes to its bytes while we are; the
-        // clone refers to them and is the caller's, and so owned by nobody else.
+        // SAFETY: the packet is ours and alive, and its bytes are not written while it is; the clone
+        // refers to them and is the caller's, so it has no other owner.
         let clone = unsafe {
             let clone = sys::rte_pktmbuf_clone(self.packet.raw().0, pool.as_ptr());
             if clone.is_null() {
@@ -49,8 +49,8 @@ impl Shared {
         Some(first)
     }
 
-    /// A packet of one buffer: `header` and a copy of the shared bytes, for devices that take no more
-    /// than one. `None` when the pool has no buffer, or none that large.
+    /// Creates a packet of one buffer: `header` and a copy of the shared bytes, for devices that
+    /// accept no more than one. `None` when the pool has no buffer, or none that large.
     pub fn copy(&self, header: &[u8], pool: &Mempool) -> Option<Mbuf> {
         let mut copy = pool.copy_of(header)?;
         for chunk in self.packet.chunks() {

@@ -1,15 +1,13 @@
-//! A TAP interface: what is written here the kernel receives, what the kernel sends is read here.
+//! A TAP interface: the kernel receives the frames written here, and its own frames are read here.
 //!
-//! DPDK has a driver for these; this one is for the slow path, which wants an interface that outlives
-//! its process: with the interface the kernel would delete a million routes and their daemons'
-//! sessions. The next start finds it and goes on with it. Without a process that has its descriptor it has
-//! no carrier.
+//! DPDK has a driver for these; this one is for the slow path, which needs an interface that outlives its
+//! process: with the interface the kernel would delete a million routes and their daemons' sessions. The
+//! next process reuses it. While no process has its descriptor it has no carrier.
 //!
 //! Each frame has a virtio header in front of it (`IFF_VNET_HDR`), by which either side may leave
-//! checksums and segmentation to the other: one system call then carries up to 64 KiB of a TCP
-//! connection. An interface that exists already gets the header when it is attached, whatever it was
-//! made with; a descriptor that was kept open since before has what it was made with
-//! ([`Tap::has_headers`]).
+//! checksums and segmentation to the other: one system call then carries up to 64 KiB of a TCP connection.
+//! An existing interface gets the header when it is attached, however it was created; a descriptor that
+//! was kept open by an earlier process has the format it was created with ([`Tap::has_headers`]).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -19,10 +17,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use crate::interface::{Interface, request};
 use crate::{Errno, Error};
 
-/// A TAP interface, up. When this is dropped, and when the process is killed, it stays with its
-/// addresses and routes, without carrier; `ip link del NAME` removes it.
+/// A TAP interface, up. When this is dropped, and when the process is killed, it stays with its addresses
+/// and routes, without carrier; `ip link del NAME` removes it.
 ///
-/// Frames are Ethernet frames without FCS, one a call. The kernel leaves checksums and segmentation to
+/// Frames are Ethernet frames without FCS, one per call. The kernel leaves checksums and segmentation to
 /// the reader once [`Tap::set_segmentation`] has allowed that.
 #[derive(Debug)]
 pub struct Tap {
@@ -39,13 +37,13 @@ pub type VirtioHeader = [u8; 10];
 const OFFLOADS: libc::c_uint =
     libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
 
-/// The same of UDP (Linux 6.2).
+/// The same for UDP (Linux 6.2).
 const UDP_OFFLOADS: libc::c_uint = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 
 impl Tap {
-    /// Makes an interface in the calling thread's network namespace, with this name of at most 15
-    /// characters, MAC and MTU, and brings it up. A TAP of this name that no process uses is taken
-    /// over as it is: one from before.
+    /// Creates an interface in the calling thread's network namespace, with this name of at most 15
+    /// characters, MAC and MTU, and brings it up. An existing TAP of this name without a user is taken
+    /// over as it is.
     ///
     /// # Errors
     /// [`Error::Tap`] with the step that failed and, where there is one, the way out.
@@ -85,11 +83,11 @@ impl Tap {
         Ok(tap)
     }
 
-    /// [`Self::create`] with the descriptor that a process before had of this interface, which has
-    /// kept its carrier as long as somebody held that.
+    /// Like [`Self::create`], with the descriptor that an earlier process had of this interface, whose
+    /// carrier stays as long as the descriptor is open.
     ///
     /// # Errors
-    /// [`Error::Tap`]: it is no descriptor of the TAP of this name in the calling thread's
+    /// [`Error::Tap`]: the descriptor does not belong to the TAP of this name in the calling thread's
     /// namespace, or a step failed.
     pub fn take_over(held: OwnedFd, name: &str, mac: [u8; 6], mtu: u16) -> Result<Self, Error> {
         let failed = |problem: &str| Error::Tap { name: name.into(), problem: problem.into() };
@@ -123,7 +121,7 @@ impl Tap {
         Ok(tap)
     }
 
-    /// Ten bytes, little-endian, whatever whoever had it before has set.
+    /// Sets the format: ten bytes, little-endian, whatever an earlier user has set.
     fn set_header_format(&self) -> io::Result<()> {
         if self.headers {
             self.set_int(libc::TUNSETVNETHDRSZ, size_of::<VirtioHeader>() as libc::c_int)?;
@@ -132,20 +130,21 @@ impl Tap {
         Ok(())
     }
 
-    /// `code` reads an `int` from where the pointer leads.
+    /// Sends a request whose `code` reads an `int` from a pointer.
     fn set_int(&self, code: libc::Ioctl, value: libc::c_int) -> io::Result<()> {
         // SAFETY: both requests read an `int`, which lives until the call returns.
         let result = unsafe { libc::ioctl(self.file.as_raw_fd(), code, &raw const value) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Whether frames have headers; false for a descriptor that an older process made without.
+    /// Returns true if frames have headers; false for a descriptor that an older process created without
+    /// them.
     pub fn has_headers(&self) -> bool {
         self.headers
     }
 
-    /// Lets the kernel leave checksums and segmentation to the reader, or not any more: what waits to be
-    /// read stays as it is. Without headers it never does.
+    /// Sets whether the kernel leaves checksums and segmentation to the reader; frames that wait to be
+    /// read stay as they are. Without headers the kernel never does.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -165,7 +164,7 @@ impl Tap {
         }
     }
 
-    /// Gives it another MAC and MTU, from a thread in its network namespace; it is up then.
+    /// Sets another MAC and MTU, from a thread in its network namespace, and brings it up.
     ///
     /// # Errors
     /// [`Error::Tap`] with the step that failed.
@@ -173,8 +172,8 @@ impl Tap {
         set_up(name, mac, mtu).map(drop)
     }
 
-    /// Whether the kernel removes it, with its addresses and routes, when nobody uses it any more: when
-    /// this is dropped.
+    /// Sets whether the interface stays, with its addresses and routes, without a user; if not, the kernel
+    /// removes it when this is dropped.
     pub fn set_lasting(&self, lasting: bool) -> io::Result<()> {
         // SAFETY: takes an integer.
         let result = unsafe {
@@ -183,15 +182,15 @@ impl Tap {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// The kernel's number for it, in its namespace.
+    /// Returns the kernel's number for it, in its namespace.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Reads a frame that the kernel sent, and its header, which is zeros where there is none.
+    /// Reads a frame that the kernel sent, and its header, which is zero for frames without one.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when there is none; anything else: the interface was removed.
+    /// [`io::ErrorKind::WouldBlock`] when there is none; any other error: the interface was removed.
     pub fn read(&self, header: &mut VirtioHeader, frame: &mut [u8]) -> io::Result<usize> {
         header.fill(0);
         if !self.headers {
@@ -202,12 +201,12 @@ impl Tap {
         Ok((&self.file).read_vectored(parts)?.saturating_sub(before))
     }
 
-    /// Gives the kernel a frame in parts, 1,024 at most, of which the first is the header. It is left
-    /// out where frames have none.
+    /// Writes a frame to the kernel in parts, at most 1,024, of which the first is the header. The header
+    /// is left out if frames have none.
     ///
     /// # Errors
-    /// `EIO` while the interface is not up, `EINVAL` for a header that does not fit its frame; others
-    /// say that the kernel does not take it now, or that the interface was removed.
+    /// `EIO` while the interface is not up, `EINVAL` for a header that does not fit its frame; other
+    /// errors mean that the kernel does not accept it now, or that the interface was removed.
     pub fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
         let parts = if self.headers { parts } else { parts.get(1..).unwrap_or_default() };
         (&self.file).write_vectored(parts).map(drop)
@@ -217,18 +216,19 @@ impl Tap {
 /// A TAP whose frames have virtio headers and nothing else in front.
 const FLAGS: libc::c_int = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
 
-/// Whether the calling thread's network namespace has an interface of this name.
+/// Returns true if the calling thread's network namespace has an interface of this name.
 pub fn interface_exists(name: &str) -> bool {
     interface_index(name).is_some()
 }
 
-/// The kernel's number of the interface with this name in the calling thread's network namespace; `None`
-/// if there is none.
+/// Returns the kernel's number of the interface with this name in the calling thread's network namespace;
+/// `None` if there is none.
 pub fn interface_index(name: &str) -> Option<u32> {
     Interface::new(name).ok()?.index().ok()
 }
 
-/// Gives an interface of the calling thread's namespace MAC and MTU and brings it up; its number.
+/// Sets MAC and MTU of an interface in the calling thread's namespace and brings it up; returns its
+/// number.
 fn set_up(name: &str, mac: [u8; 6], mtu: u16) -> Result<u32, Error> {
     let step = |what: &'static str| {
         move |errno: Errno| Error::Tap {
@@ -237,7 +237,7 @@ fn set_up(name: &str, mac: [u8; 6], mtu: u16) -> Result<u32, Error> {
         }
     };
     let interface = Interface::new(name).map_err(step("opening a socket"))?;
-    // To set it again would cost the kernel's neighbours.
+    // Setting it again would clear the kernel's neighbours.
     if interface.mac().map_err(step("asking for its MAC"))? != mac {
         interface.set_mac(mac).map_err(step("setting its MAC"))?;
     }
@@ -262,7 +262,7 @@ mod tests {
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 9, 1];
 
-    /// Its own network namespace for the calling thread.
+    /// Moves the calling thread to its own network namespace.
     fn namespace() {
         // SAFETY: no memory is involved.
         let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
@@ -337,7 +337,7 @@ mod tests {
         namespace();
         let tap = Tap::create("tpt2", MAC, 1500).unwrap();
         ip("address add 192.0.2.1/24 dev tpt2");
-        // Who has 192.0.2.1? Tell 192.0.2.2.
+        // ARP request for 192.0.2.1 from 192.0.2.2.
         let mut request = [0; 42];
         request[..6].fill(0xff);
         request[6..12].copy_from_slice(&[2, 0, 0, 0, 9, 2]);
@@ -349,7 +349,7 @@ mod tests {
         tap.write(&parts).unwrap();
         let (mut header, mut frame) = ([1; 10], [0; 2000]);
         let deadline = Instant::now() + Duration::from_secs(5);
-        // The kernel says other things as well: it looks for IPv6 routers.
+        // The kernel sends other frames as well: it solicits IPv6 routers.
         loop {
             assert!(Instant::now() < deadline, "no answer");
             match tap.read(&mut header, &mut frame) {
@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(tap.write(&parts).unwrap_err().raw_os_error(), Some(libc::EIO));
     }
 
-    /// A lasting TAP without headers, as older routers made them.
+    /// Creates a lasting TAP without headers, like older routers.
     fn older(name: &str) -> File {
         let file = OpenOptions::new().read(true).write(true).open("/dev/net/tun").unwrap();
         let mut request = request(name);

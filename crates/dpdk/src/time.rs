@@ -1,7 +1,7 @@
 //! The time-stamp counter, and prefetching: one instruction each.
 
-/// The time-stamp counter of this core. Constant rate and in step between the cores of one
-/// machine on every processor DPDK supports; not ordered with surrounding loads and stores.
+/// Returns the time-stamp counter of this core. Constant rate and synchronised between the cores of
+/// one machine on every processor DPDK supports; not ordered with surrounding loads and stores.
 #[inline(always)]
 pub fn tsc() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -21,8 +21,8 @@ pub fn tsc() -> u64 {
     }
 }
 
-/// As [`tsc`], but all loads before have arrived, and none behind begins before it: to time a few
-/// hundred cycles. Costs some twenty itself.
+/// Like [`tsc`], but all earlier loads have completed, and no later one begins before it: to time a
+/// few hundred cycles. Costs some twenty itself.
 #[inline(always)]
 pub fn tsc_ordered() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -46,14 +46,14 @@ pub fn tsc_ordered() -> u64 {
     }
 }
 
-/// Ticks of [`tsc`] per second, as measured by the EAL when it started; 0 before.
+/// Returns the ticks of [`tsc`] per second, as measured by the EAL when it started; 0 before.
 pub fn tsc_hz() -> u64 {
     // SAFETY: returns a number that the EAL stored.
     unsafe { dpdk_sys::rte_get_tsc_hz() }
 }
 
-/// Asks for the cache line at `address` to be brought into the first-level cache. Any address
-/// will do: a prefetch never faults.
+/// Prefetches the cache line at `address` into the first-level cache. Any address is allowed: a
+/// prefetch never faults.
 #[inline(always)]
 pub fn prefetch<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]

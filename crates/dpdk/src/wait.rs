@@ -1,7 +1,7 @@
-//! Blocking until there is something to do: a doorbell that other threads ring, and a set of descriptors.
+//! Blocking until there is work: a doorbell that other threads ring, and a set of descriptors.
 //!
-//! A thread that finds nothing to do listens at its [`Doorbell`], looks once more at everything that others
-//! may have left for it, and only then blocks in [`WaitSet::wait`]:
+//! An idle thread listens at its [`Doorbell`], checks once more everything that others may have left for it, and
+//! only then blocks in [`WaitSet::wait`]:
 //!
 //! ```text
 //!   consumer                               producer
@@ -11,9 +11,9 @@
 //!     epoll_wait  <--------------------------------+
 //! ```
 //!
-//! Of the two looks at least one sees the other's store, so no wake-up is lost; and a producer makes a system
-//! call only while the consumer blocks, one for each time that it does. Rings have the flag themselves
-//! ([`Consumer::listen`](crate::Consumer::listen)), so that a producer looks at memory that it has at hand.
+//! At least one of the two checks sees the other's store, so no wake-up is lost; and a producer makes a system
+//! call only while the consumer blocks, once for each time that it does. Rings have a flag of their own
+//! ([`Consumer::listen`](crate::Consumer::listen)), so that a producer reads memory that it has in its cache.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -22,20 +22,20 @@ use std::time::Duration;
 
 use crate::{Errno, Error};
 
-/// Why a doorbell was rung.
+/// Reason for ringing a doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Cause {
     /// Packets are in a ring.
     Ring = 1,
-    /// Another thread wants something: an exchange, an order, the end.
+    /// Request of another thread: an exchange, a command, the end.
     Control = 2,
 }
 
-/// Why a thread woke up; several may be true at once, and none after a signal.
+/// Reasons for a thread's wake-up; several may be true at once, and none after a signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Woken {
-    /// A descriptor of the set is readable, or has failed.
+    /// True if a descriptor of the set is readable, or has failed.
     pub receive: bool,
     /// See [`Cause::Ring`].
     pub ring: bool,
@@ -43,8 +43,8 @@ pub struct Woken {
     pub control: bool,
 }
 
-/// An eventfd by which other threads wake one that blocks. It costs them a fence and a look as long as that
-/// one is awake.
+/// An eventfd by which other threads wake one that blocks. While that one is awake, ringing costs a fence and a
+/// load.
 #[derive(Debug)]
 pub struct Doorbell {
     signal: OwnedFd,
@@ -53,10 +53,10 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// A doorbell at which nobody listens.
+    /// Creates a doorbell without a listener.
     ///
     /// # Errors
-    /// [`Error::Wait`] if the kernel makes no eventfd.
+    /// [`Error::Wait`] if the kernel creates no eventfd.
     pub fn new() -> Result<Self, Error> {
         // SAFETY: makes a descriptor.
         let signal = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
@@ -64,28 +64,28 @@ impl Doorbell {
         Ok(Self { signal, listening: AtomicBool::new(false), causes: AtomicU8::new(0) })
     }
 
-    /// Wakes the thread if it blocks or is about to. What it is to find must have been stored before.
+    /// Wakes the thread if it blocks or is about to. The data that it is to find must have been stored before.
     pub fn ring(&self, cause: Cause) {
         self.causes.fetch_or(cause as u8, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if self.listening.load(Ordering::Relaxed) && self.listening.swap(false, Ordering::AcqRel) {
             let one = 1u64;
-            // SAFETY: a descriptor of ours and eight bytes. Should the counter be full, it is readable.
+            // SAFETY: a descriptor of ours and eight bytes. If the counter is full, it is readable already.
             unsafe {
                 libc::write(self.signal.as_raw_fd(), (&raw const one).cast(), size_of::<u64>())
             };
         }
     }
 
-    /// From now on [`Doorbell::ring`] wakes. The caller looks once more at everything before it blocks.
+    /// Makes [`Doorbell::ring`] wake from now on. The caller checks everything once more before it blocks.
     pub fn listen(&self) {
-        // Of what was rung for before, the caller finds whatever is left.
+        // For earlier rings, the caller finds the remaining work itself.
         self.causes.store(0, Ordering::Relaxed);
         self.listening.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Ends [`Doorbell::listen`]. Returns why it was rung since then.
+    /// Ends [`Doorbell::listen`]. Returns the reasons for which it was rung since then.
     pub fn ignore(&self) -> Woken {
         if !self.listening.swap(false, Ordering::AcqRel) {
             let mut count = 0u64;
@@ -107,7 +107,7 @@ impl AsFd for Doorbell {
     }
 }
 
-/// Descriptors that a thread waits for, and its doorbell.
+/// Descriptors on which a thread waits, and its doorbell.
 #[derive(Debug)]
 pub struct WaitSet {
     epoll: OwnedFd,
@@ -115,17 +115,17 @@ pub struct WaitSet {
     watched: Vec<RawFd>,
 }
 
-/// Marks the doorbell among the descriptors of a set.
+/// Identifies the doorbell among the descriptors of a set.
 const DOORBELL: u64 = u64::MAX;
 
-/// Descriptors that one call of the kernel reports.
+/// Most descriptors that one call of the kernel reports.
 const EVENTS: usize = 16;
 
 impl WaitSet {
-    /// A set with a doorbell of its own only.
+    /// Creates a set with only a doorbell of its own.
     ///
     /// # Errors
-    /// [`Error::Wait`] if the kernel makes none.
+    /// [`Error::Wait`] if the kernel cannot create it.
     pub fn new() -> Result<Self, Error> {
         let doorbell = Arc::new(Doorbell::new()?);
         // SAFETY: makes a descriptor.
@@ -136,23 +136,22 @@ impl WaitSet {
         Ok(set)
     }
 
-    /// The doorbell, for other threads to ring and for the set's own to listen at.
+    /// Returns the doorbell, for other threads to ring and for the set's own to listen at.
     pub fn doorbell(&self) -> &Arc<Doorbell> {
         &self.doorbell
     }
 
-    /// Waits for these descriptors from now on, and for no others. One whose file is closed is waited for no
-    /// more.
+    /// Replaces the descriptors to wait for. A descriptor whose file is closed is removed from the set.
     ///
     /// # Errors
-    /// [`Error::Wait`] if the kernel does not wait for one of them; it waits for those before it.
+    /// [`Error::Wait`] if the kernel cannot wait for one of them; it waits for those before it.
     pub fn watch<'a>(
         &mut self,
         descriptors: impl IntoIterator<Item = BorrowedFd<'a>>,
     ) -> Result<(), Error> {
         for descriptor in self.watched.drain(..) {
             let (epoll, none) = (self.epoll.as_raw_fd(), std::ptr::null_mut());
-            // SAFETY: numbers of descriptors. One that was closed, and may be another's now, is not in the set.
+            // SAFETY: numbers of descriptors. One that was closed, and may have been reused, is not in the set.
             unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, descriptor, none) };
         }
         for descriptor in descriptors {
@@ -178,9 +177,9 @@ impl WaitSet {
         Ok(())
     }
 
-    /// Blocks until a descriptor is readable, the doorbell rings or a signal comes; for so long at most, if a
-    /// time is given. Returns whether a descriptor other than the doorbell's is readable or has failed; the
-    /// error that a socket reports (its interface went down) is taken from it, so that it is reported once.
+    /// Blocks until a descriptor is readable, the doorbell rings or a signal arrives; at most for the given
+    /// time. Returns true if a descriptor other than the doorbell's is readable or has failed; the error that a
+    /// socket reports (its interface went down) is cleared, so that it is reported once.
     pub fn wait(&self, longest: Option<Duration>) -> bool {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         let count = wait_for(&self.epoll, &mut events, longest);
@@ -199,8 +198,8 @@ impl WaitSet {
     }
 }
 
-/// `epoll_pwait2`, which counts nanoseconds; before Linux 5.11 `epoll_wait`, which counts milliseconds and waits
-/// longer rather than shorter. Returns the number of events, or less than 0.
+/// Calls `epoll_pwait2`, which counts nanoseconds; before Linux 5.11 `epoll_wait`, which counts milliseconds and
+/// waits longer rather than shorter. Returns the number of events, or less than 0.
 fn wait_for(
     epoll: &OwnedFd,
     events: &mut [libc::epoll_event; EVENTS],
@@ -213,8 +212,8 @@ fn wait_for(
             tv_nsec: time.subsec_nanos().into(),
         };
         let mask = std::ptr::null::<libc::sigset_t>();
-        // SAFETY: a descriptor of ours, room for as many events as are asked for, a time that lives for the
-        // call, and no mask.
+        // SAFETY: a descriptor of ours, room for as many events as requested, a time that lives for the call,
+        // and no mask.
         let count = unsafe {
             let events = events.as_mut_ptr();
             libc::syscall(libc::SYS_epoll_pwait2, epoll, events, EVENTS, &raw const time, mask, 0)
@@ -243,7 +242,7 @@ fn owned(descriptor: RawFd, step: &'static str) -> Result<OwnedFd, Error> {
     if descriptor < 0 {
         return Err(Error::Wait { step, errno: Errno::of_system() });
     }
-    // SAFETY: a descriptor that the kernel has just made for us.
+    // SAFETY: a descriptor that the kernel has just created for us.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
@@ -310,7 +309,7 @@ mod tests {
     fn the_error_of_a_socket_is_reported_once() {
         let mut set = WaitSet::new().unwrap();
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        // A port at which nobody listens: that of a socket that is gone.
+        // A port without a listener: that of a closed socket.
         let gone = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         socket.connect(gone).unwrap();
         set.watch([socket.as_fd()]).unwrap();
@@ -323,8 +322,8 @@ mod tests {
         assert!(error.starts_with("waiting for a descriptor: "), "{error}");
     }
 
-    /// Each of many numbers is stored by one thread, rung for, and seen by another that blocks whenever it
-    /// has seen all: a lost wake-up would leave it blocked.
+    /// One thread stores each of many numbers and rings; another one sees it, and blocks whenever it has seen
+    /// all: a lost wake-up would leave it blocked.
     #[test]
     fn no_wake_up_is_lost() {
         const LAST: u64 = 200_000;
@@ -337,7 +336,7 @@ mod tests {
             for next in 1..=LAST {
                 stored.store(next, Ordering::Relaxed);
                 ringer.ring(Cause::Ring);
-                // Sometimes ahead of the other thread, sometimes waiting for it to be about to block.
+                // Sometimes ahead of the other thread, sometimes waiting until it is about to block.
                 while next % 3 == 0 && acknowledged.load(Ordering::Relaxed) < next {
                     std::hint::spin_loop();
                     std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! DPDK ends when nothing made from it is left.
+//! DPDK is shut down when nothing made from it is left.
 
 mod process;
 
@@ -10,7 +10,7 @@ use dpdk::{
 #[test]
 fn nothing_is_left_behind() {
     let (eal, pool) = process::start();
-    // A pool that does not fit: not even what was already made of it stays.
+    // A pool that does not fit: the parts already made are freed as well.
     let config = MempoolConfig { name: "huge".into(), count: 1 << 20, ..Default::default() };
     let error = Mempool::new(&eal, &config).map(drop).unwrap_err().to_string();
     let start = "pool \"huge\" of 1048576 packets of 2048 bytes: ";

@@ -12,8 +12,8 @@ use dpdk::{
 };
 use veth::{Wire, eal, ip, namespace, open, open_as, pass, pool, state};
 
-/// `ETHTOOL_GTSO`: whether the interface sends super-frames. `ETHTOOL_GGRO`, `ETHTOOL_SGRO`:
-/// whether it merges received frames, and to make it do so.
+/// `ETHTOOL_GTSO`: reads whether the interface sends super-frames. `ETHTOOL_GGRO`, `ETHTOOL_SGRO`: read and
+/// set whether it merges received frames.
 const TSO: u32 = 0x1e;
 const GRO: u32 = 0x2b;
 const GRO_ON: u32 = 0x2c;
@@ -59,7 +59,7 @@ fn af_packet_forwards_between_veths() {
 fn wakes(eal: &Eal, pool: &Mempool, driver: Driver) {
     const LONG: Duration = Duration::from_secs(20);
     namespace(&["tpw"]);
-    // Nobody but the test sends.
+    // Only the test sends.
     fs::write("/proc/sys/net/ipv6/conf/tpw1/disable_ipv6", "1").unwrap();
     let mut end = open(eal, pool, "tpw0", Some(driver));
     assert!(end.port.has_rx_interrupts());
@@ -67,7 +67,7 @@ fn wakes(eal: &Eal, pool: &Mempool, driver: Driver) {
     let mut set = dpdk::WaitSet::new().unwrap();
     set.watch(end.rx.descriptor()).unwrap();
     let mut burst = Burst::new();
-    // What the kernel itself sends on the interface.
+    // Frames that the kernel itself sends on the interface.
     while set.wait(Some(Duration::from_millis(100))) {
         while end.rx.receive(&mut burst, 64) > 0 {
             burst.free(u64::MAX);
@@ -112,7 +112,7 @@ fn af_packet_is_the_second_choice_and_says_why() {
     let (eal, _turn) = eal(HugeMode::Never);
     namespace(&["tpd", "tpe"]);
     let pool = pool(eal, 9216);
-    // AF_XDP takes no frames larger than a page.
+    // AF_XDP accepts no frames larger than a page.
     ip("link set tpd1 mtu 9000");
     ip("link set tpe1 mtu 9000");
     let before = state("tpd0");
@@ -182,7 +182,7 @@ fn the_host_does_not_see_what_a_port_receives() {
         let end = open(eal, &pool, "tph0", Some(driver));
         let wire = Wire::new("tph1");
         wire.send(&echo);
-        // Hiding packets from the host under AF_PACKET needs Linux 6.6; a port says it cannot.
+        // Hiding packets from the host under AF_PACKET needs Linux 6.6; a port has a note if it cannot.
         let seen = end.port.notes().iter().any(|note| note.contains("stack sees the packets too"));
         assert_eq!(counter("Ip", "InReceives") > 0, seen, "{driver:?}");
         drop(end);
@@ -211,7 +211,7 @@ fn an_interface_is_opened_again_and_again() {
     assert_eq!(state("tpk0"), before);
 }
 
-/// An AF_XDP socket that has the queue of an interface, and the memory that it must have for that.
+/// An AF_XDP socket bound to the queue of an interface, with its memory.
 struct Occupier {
     socket: OwnedFd,
     _memory: Box<Memory>,
@@ -224,7 +224,7 @@ impl Occupier {
     fn of(name: &str) -> Self {
         let mut memory = Box::new(Memory([0; 4 * 4096]));
         let (name, entries) = (std::ffi::CString::new(name).unwrap(), 64u32);
-        // SAFETY: plain system calls; what they point to lives for the call, and the memory longer than the
+        // SAFETY: plain system calls; their arguments live for the call, and the memory longer than the
         // socket.
         let socket = unsafe {
             let socket = libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
@@ -333,7 +333,7 @@ fn packets_in_several_segments_do_not_reach_a_driver_that_takes_one() {
     let (mut burst, mut list) = (Burst::new(), PacketList::new());
     assert_eq!((source.rx.receive(&mut burst, 64), burst.multi_segment()), (3, 0b010));
     assert_eq!(burst.move_to(u64::MAX, &mut list), 0);
-    // No buffer is free in which it would lie in one.
+    // No buffer is free for a linear copy.
     let all: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
     let sent = sink.tx.send(&mut list, 64);
     assert_eq!((sent.refused, sent.too_long), (1, 0));
@@ -342,7 +342,7 @@ fn packets_in_several_segments_do_not_reach_a_driver_that_takes_one() {
     fs::remove_file(path).unwrap();
 }
 
-/// Sends frames of these lengths and returns what became of them.
+/// Sends frames of these lengths and returns the result.
 fn send(end: &mut veth::End, pool: &Mempool, frames: &[Vec<u8>]) -> Sent {
     let mut list = PacketList::new();
     for frame in frames {
@@ -375,7 +375,7 @@ fn frames_longer_than_the_mtu(driver: Driver, name: &str) {
     let sent = send(&mut end, &pool, &[of(1514), of(1515)]);
     assert_eq!((sent.packets, sent.too_long), (1, 1));
     assert_eq!(end.port.stats().oerrors, 0);
-    // What the kernel drops, since the other end takes less, is an error.
+    // Frames that the kernel drops, since the other end has a smaller MTU, are errors.
     ip(&format!("link set {name}1 mtu 1000"));
     let wire = Wire::new(&format!("{name}1"));
     let sent = send(&mut end, &pool, &[of(1514), of(60), of(1100), of(61), of(62)]);
@@ -390,7 +390,7 @@ fn frames_longer_than_the_mtu(driver: Driver, name: &str) {
     assert_eq!(end.port.changed_mac(), None);
     ip(&format!("link set {device} address 02:00:00:00:00:99"));
     assert_eq!(end.port.changed_mac(), Some([2, 0, 0, 0, 0, 0x99]));
-    // Another interface of its name says nothing of it.
+    // Another interface of the same name does not count.
     ip(&format!("link delete {device}"));
     ip(&format!("link add {device} type veth peer name {name}1"));
     assert_eq!((end.port.changed_mac(), end.port.follow_mtu()), (None, None));
@@ -458,7 +458,7 @@ fn af_packet_leaves_fragments_as_they_are_and_those_of_a_datagram_on_one_queue()
             }
             count = received.iter().map(Vec::len).sum();
         }
-        // Each came once, and the parts of one datagram in order by one queue.
+        // Each arrived once, and the parts of one datagram in order on one queue.
         let used = received.iter().filter(|frames| !frames.is_empty()).count();
         assert!((used > 1) == (queues > 1), "{used} of {queues} queues");
         let mut whole: Vec<Vec<Vec<u8>>> = Vec::new();
@@ -491,7 +491,7 @@ fn a_vanished_interface_takes_no_packets_with_it() {
     }
     burst.free(u64::MAX);
     ip("link delete tpv1");
-    // Some wait elsewhere, for a neighbour on another port say. They are nobody's but ours.
+    // Some wait elsewhere, for example for a neighbour on another port; they are still ours.
     let waiting: Vec<_> = (0..30).map(|n| pool.copy_of(&veth::frame(n, 60)).unwrap()).collect();
     let mut list = PacketList::new();
     for number in 0..50 {

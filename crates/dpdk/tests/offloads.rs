@@ -1,5 +1,5 @@
-//! Work on packets that a device does, or the queue in its place: a TAP device of DPDK's, which checks and
-//! writes checksums, cuts and scatters, and a capture file, which does none of it. Need root.
+//! Packet processing by a device, or by the queue in its place: a TAP device of DPDK's, which checks and
+//! writes checksums, segments and scatters, and a capture file, which does none of it. Need root.
 
 #[allow(dead_code, reason = "these scenarios forward nothing between veth pairs")]
 mod veth;
@@ -33,14 +33,14 @@ fn pseudo_header(packet: &[u8]) -> u16 {
     sum(&[&packet[12..20], &[0, packet[9]], &length].concat())
 }
 
-/// Whether the checksums of an IPv4 frame are right.
+/// Returns true if the checksums of an IPv4 frame are correct.
 fn is_right(frame: &[u8]) -> bool {
     let packet = &frame[14..];
     let whole = [&pseudo_header(packet).to_be_bytes()[..], &packet[20..]].concat();
     sum(&packet[..20]) == 0xffff && sum(&whole) == 0xffff
 }
 
-/// An IPv4 frame whose transport checksum is left to the device, as Linux leaves it.
+/// Builds an IPv4 frame whose transport checksum is left to the device, as Linux leaves it.
 fn partial(protocol: u8, transport: &[u8], checksum_at: usize, data: &[u8]) -> Vec<u8> {
     let total = (20 + transport.len() + data.len()) as u16;
     let mut frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &IP4, &[0x45, 0]].concat();
@@ -69,7 +69,7 @@ fn data(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 7 + at / 256) as u8).collect()
 }
 
-/// The frame in buffers of so many bytes.
+/// Copies the frame to buffers of this many bytes.
 fn in_pieces(pool: &Mempool, frame: &[u8], piece: usize) -> Mbuf {
     let mut pieces = frame.chunks(piece).map(|bytes| pool.copy_of(bytes).unwrap());
     let mut packet = pieces.next().unwrap();
@@ -82,7 +82,7 @@ fn config(device: &str, wishes: &[(Offload, bool)]) -> PortConfig {
     PortConfig { offloads, ..PortConfig::new("p", Device::parse(device).unwrap()) }
 }
 
-/// Sends packets, and returns how many were refused, be it as too long.
+/// Sends packets, and returns the number refused, including those that are too long.
 fn send(end: &mut End, packets: Vec<Mbuf>) -> usize {
     let mut list = PacketList::new();
     packets.into_iter().for_each(|packet| list.push(packet).unwrap());
@@ -95,7 +95,7 @@ fn send(end: &mut End, packets: Vec<Mbuf>) -> usize {
     refused
 }
 
-/// The next frames with IPv4 on a wire, those of the test.
+/// Receives the next IPv4 frames of the test on a wire.
 fn expect(wire: &Wire, count: usize) -> Vec<Vec<u8>> {
     let (mut frames, patience) = (Vec::new(), Instant::now() + Duration::from_secs(3));
     while frames.len() < count {
@@ -107,7 +107,7 @@ fn expect(wire: &Wire, count: usize) -> Vec<Vec<u8>> {
     frames
 }
 
-/// What comes by a port of the test's frames, as far as it comes within three seconds.
+/// Receives the test's frames by a port, as far as they arrive within three seconds.
 fn receive(end: &mut End, burst: &mut Burst, count: usize) {
     let patience = Instant::now() + Duration::from_secs(3);
     let mut none = Burst::new();
@@ -135,7 +135,7 @@ fn checksums_are_written_by_the_device_or_by_the_queue() {
         let frames = [udp(&data(99)), udp(b""), tcp(&data(100)), tcp(&data(999))];
         let layers = [UDP, UDP, TCP, TCP];
         let packets = frames.iter().zip(layers).map(|(frame, layers)| {
-            // The TAP's driver adds up wrong where a segment of odd length is not the last.
+            // The TAP's driver computes a wrong sum if a segment of odd length is not the last.
             let piece = if device_writes { 78 } else { 77 };
             let mut packet = in_pieces(&pool, frame, if layers == UDP { 4096 } else { piece });
             assert!(packet.request_checksum(layers) && !is_right(frame));
@@ -209,10 +209,10 @@ fn frames_longer_than_a_buffer_are_scattered_and_gathered() {
     let scatter = [(Offload::Scatter, true)];
     let mut scattering = open_as(eal, &small, &config("net_tap5,iface=tpt5", &scatter));
     assert!(scattering.port.offloads().on(Offload::Scatter));
-    // Frames longer than its driver is told of.
+    // Frames longer than its driver is configured for.
     ip("link set tpt5 mtu 9000");
     ip("link set tpu1 mtu 9000");
-    // As if the device took one buffer only.
+    // Like a device that accepts only one buffer.
     let single = PortConfig {
         mtu: Some(9000),
         driver: Some(Driver::AfPacket),
@@ -232,8 +232,8 @@ fn frames_longer_than_a_buffer_are_scattered_and_gathered() {
     burst.move_to(u64::MAX, &mut list);
     assert_eq!(single.tx.send(&mut list, 64).packets, 4, "in one buffer each");
     assert!(expect(&to, 4) == frames);
-    // A device that takes several buffers gets them as they are; what fits no buffer of a port that
-    // takes one is refused.
+    // A device that accepts several buffers gets them as they are; a packet that fits no buffer of a port
+    // that accepts one is refused.
     let frame = udp(&data(1400));
     assert_eq!(send(&mut scattering, vec![in_pieces(&small, &frame, 300)]), 0);
     assert!(expect(&tap, 1) == [frame]);
@@ -266,7 +266,7 @@ fn what_a_device_lacks_is_an_error_before_it_starts() {
         "port \"p\": MTU 9000 needs packet buffers of 9018 bytes; they have 2048"
     );
     assert_eq!(pool.leaked(), 0);
-    // The device is free again.
+    // The device is available again.
     let again = config("net_null7", &[(Offload::RxChecksum, false)]);
     assert!(!open_as(eal, &pool, &again).port.offloads().on(Offload::RxChecksum));
 }

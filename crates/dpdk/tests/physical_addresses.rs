@@ -1,5 +1,5 @@
-//! A pool for devices that see physical addresses: where the machine has hugepages free, every packet that
-//! is handed out lies in one piece of the machine's memory, and its neighbours side by side as AF_XDP wants.
+//! A pool for devices that use physical addresses: if the machine has free hugepages, every packet that is
+//! handed out is physically contiguous, and adjacent to its neighbours as AF_XDP requires.
 
 use dpdk::{Eal, EalConfig, Error, IovaMode, Mempool, MempoolConfig};
 
@@ -8,7 +8,7 @@ fn packets_across_distant_pages_are_never_handed_out() {
     let config = EalConfig { memory_mb: 64, iova: IovaMode::Physical, ..EalConfig::default() };
     let eal = match Eal::init(&config) {
         Ok(eal) => eal,
-        // No hugepages are free: the way to have them is the answer.
+        // No hugepages are free: the error states how to reserve them.
         Err(error) => {
             return assert!(matches!(error, Error::PhysicalMemory { mb: 64, .. }), "{error}");
         }

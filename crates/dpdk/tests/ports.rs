@@ -1,4 +1,4 @@
-//! Ports made from DPDK's virtual devices: what is received, sent, refused and given back.
+//! Ports made from DPDK's virtual devices: packets received, sent, refused and returned.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use dpdk::{
 };
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 
-// What only one thread at a time may use can be given to another, not shared with it.
+// Types for one thread at a time: they can be sent to another thread, but not shared with it.
 assert_impl_all!(Mbuf: Send);
 assert_impl_all!(Burst: Send);
 assert_impl_all!(PacketList: Send);
@@ -27,7 +27,7 @@ assert_not_impl_any!(TxQueue: Sync, Clone);
 assert_not_impl_any!(Producer: Sync, Clone);
 assert_not_impl_any!(Consumer: Sync, Clone);
 assert_not_impl_any!(qsbr::Reader: Sync, Clone);
-// What is bound to its thread, and what may be shared.
+// Types bound to their thread, and types that may be shared.
 assert_not_impl_any!(ThreadRegistration: Send, Sync);
 assert_impl_all!(Mempool: Send, Sync, Clone);
 assert_impl_all!(Port: Send, Sync, Clone);
@@ -149,7 +149,7 @@ fn frames_in_several_segments_are_marked() {
 fn what_a_device_does_not_take_stays_in_order() {
     let pool = pool(2047);
     let (_port, mut rx, mut tx) = open("net_ring0", &pool);
-    // The ring device holds 1,023 packets and gives them back where it receives.
+    // The ring device holds 1,023 packets and returns them on its receive side.
     let (mut list, mut next, mut sent) = (PacketList::new(), 0, 0);
     loop {
         while list.room() > 0 {
@@ -302,7 +302,7 @@ fn what_does_not_fit_is_named_and_leaves_nothing_behind() {
     let error = Port::open(eal(), &config("net_pcap9,rx_pcap=/nonexistent"), &pool).map(drop);
     assert!(matches!(error, Err(Error::Port { .. })), "{error:?}");
     assert_eq!(pool.leaked(), 0);
-    // The names are free again.
+    // The names are available again.
     assert_eq!(open("net_null2", &pool).0.mtu(), 1500);
 }
 

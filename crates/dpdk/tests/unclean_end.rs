@@ -1,4 +1,4 @@
-//! DPDK stays while a packet is out: its memory must not go away under the packet.
+//! DPDK stays while a packet is out: its memory must not be freed under the packet.
 
 mod process;
 

@@ -5,12 +5,12 @@
 //! FIB_IPV4=FILE FIB_IPV6=FILE cargo bench -p fib        tables of lines "PREFIX NUMBER"
 //! ```
 //!
-//! Every structure's answers are compared with the reference's first; a wrong one is not timed.
-//! All are timed in one process, taking turns, with batches of 32, so that a change of the
-//! machine's speed hits all alike: compare ratios within a run, not numbers between runs. Before
-//! a piece is timed, half a million lookups of other addresses bring the caches into the state of
-//! a router that uses this structure alone. Cycles are those of the time-stamp counter where there
-//! is one, else nanoseconds. Pin it to a quiet core (`taskset -c 1`).
+//! Every structure's answers are first compared with the reference's; a structure with a wrong
+//! answer is not timed. All are timed in one process, taking turns, with batches of 32, so that a
+//! change of the machine's speed affects all alike: compare ratios within a run, not numbers
+//! between runs. Before a piece is timed, half a million lookups of other addresses bring the
+//! caches into the state of a router that uses this structure alone. Cycles are those of the
+//! time-stamp counter if there is one, else nanoseconds. Pin it to a quiet core (`taskset -c 1`).
 
 use std::{
     hint::black_box,
@@ -29,7 +29,7 @@ use fib::{
 };
 
 const BATCH: usize = 32;
-/// Addresses of a pattern, those timed at a time, and how often.
+/// Addresses of a pattern, addresses timed at a time, and addresses of the warm-up.
 const ADDRESSES: usize = 1 << 20;
 const PIECE: usize = 1 << 16;
 const WARM_UP: usize = 1 << 19;
@@ -50,17 +50,17 @@ fn cycles() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// A structure under test, and what was measured.
+/// A structure under test, and its measurements.
 struct Subject<A: Address> {
     table: Box<dyn Table<A>>,
     reader: Arc<dyn Lookup<A>>,
     build_ms: f64,
-    /// Per pattern the cycles per lookup of each piece.
+    /// Per pattern, the cycles per lookup of each piece.
     cycles: Vec<Vec<f64>>,
 }
 
-/// Addresses by pattern: within the table's prefixes, uniformly random, Zipf-distributed over
-/// 100,000 destinations, and 64 flows.
+/// Generates addresses by pattern: within the table's prefixes, uniformly random, Zipf-distributed
+/// over 100,000 destinations, and 64 flows.
 fn patterns<A: Address>(
     routes: &Routes<A>,
     random_bits: fn(&mut Random) -> A::Bits,
@@ -91,7 +91,8 @@ fn patterns<A: Address>(
     ]
 }
 
-/// The table in a file of lines "PREFIX NUMBER"; next hops are the numbers modulo 200, plus 1.
+/// Reads a table from a file of lines "PREFIX NUMBER"; next hops are the numbers modulo 200, plus
+/// 1.
 fn read<A: Address>(path: &str) -> Routes<A> {
     let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("table {path}: {e}"));
     let mut routes: Routes<A> = text
@@ -135,7 +136,7 @@ fn check<A: Address>(subjects: &[Subject<A>], addresses: &[A::Bits]) {
     }
 }
 
-/// Cycles per lookup of one piece.
+/// Measures the cycles per lookup of one piece.
 fn time<A: Address>(lookup: &dyn Lookup<A>, addresses: &[A::Bits], piece: usize) -> f64 {
     let mut out = [0; BATCH];
     let mut run = |addresses: &[A::Bits]| {
@@ -152,7 +153,7 @@ fn time<A: Address>(lookup: &dyn Lookup<A>, addresses: &[A::Bits], piece: usize)
     (cycles() - start) as f64 / PIECE as f64
 }
 
-/// Microseconds of withdrawals and returns of random routes: mean and 99th percentile.
+/// Measures the microseconds of withdrawals and returns of random routes: mean and 99th percentile.
 fn time_updates<A: Address>(subject: &mut Subject<A>, routes: &Routes<A>) -> (f64, f64) {
     let mut random = Random::new(9);
     let mut times: Vec<f64> = Vec::new();
@@ -170,10 +171,11 @@ fn time_updates<A: Address>(subject: &mut Subject<A>, routes: &Routes<A>) -> (f6
     (times.iter().sum::<f64>() / times.len() as f64, times[times.len() * 99 / 100])
 }
 
-/// Lengths of prefixes whose changes are timed by themselves: the shorter, the more they cover.
+/// Lengths of prefixes whose changes are timed separately: the shorter, the more addresses they
+/// cover.
 const SHORT: [u8; 5] = [0, 4, 8, 12, 16];
 
-/// Microseconds of a change of the next hop of one prefix, the median.
+/// Measures the microseconds of a change of the next hop of one prefix, the median.
 fn time_change<A: Address>(subject: &mut Subject<A>, prefix: Prefix<A>) -> f64 {
     let before = subject.table.get(prefix);
     let mut times: Vec<f64> = Vec::new();
@@ -190,7 +192,7 @@ fn time_change<A: Address>(subject: &mut Subject<A>, prefix: Prefix<A>) -> f64 {
     times[times.len() / 2]
 }
 
-/// What changes of short prefixes around a route in the middle of the table cost.
+/// Prints the cost of changes of short prefixes around a route in the middle of the table.
 fn print_short_changes<A: Address>(subjects: &mut [Subject<A>], routes: &Routes<A>) {
     print!("{:10}", "us for a");
     SHORT.iter().for_each(|len| print!("{:>12}", format!("/{len}")));

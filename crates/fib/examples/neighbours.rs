@@ -1,11 +1,11 @@
-//! The cost of a neighbour that comes or goes, on a network with many.
+//! The cost of adding or removing a neighbour on a network with many.
 //!
 //! ```text
 //! cargo run --release -p fib --example neighbours [HOSTS]
 //! ```
 //!
-//! HOSTS (a million unless given) random hosts of one IPv6 /64 have a host route each. Each line is one kind of
-//! change, made to 20,000 of them one by one: microseconds, and the nodes and memory that the table has then.
+//! HOSTS (by default a million) random hosts of one IPv6 /64 have a host route each. Each line is one kind of
+//! change, made to 20,000 of them one by one: microseconds, and the table's nodes and memory afterwards.
 
 use std::{net::Ipv6Addr, time::Instant};
 
@@ -14,7 +14,7 @@ use fib::{Algorithm, NoReaders, Prefix, Table, synthetic::Random};
 /// Changes of each kind.
 const CHANGES: usize = 20_000;
 
-/// Makes a change to some hosts, and says how long each took.
+/// Makes a change to some hosts, and prints the time of each.
 fn measure(
     what: &str,
     table: &mut dyn Table<Ipv6Addr>,

@@ -45,7 +45,7 @@ fn make(table: &mut dyn Table<Ipv4Addr>, changes: &[Change<Ipv4Addr>]) -> Result
     Ok(())
 }
 
-/// All addresses at which an answer can change.
+/// Returns all addresses at which an answer can change.
 fn edges(routes: &[(Net, NextHopId)], changes: &[Change<Ipv4Addr>]) -> Vec<u32> {
     let prefixes = routes.iter().map(|route| route.0).chain(changes.iter().map(Change::prefix));
     let mut edges = BTreeSet::new();

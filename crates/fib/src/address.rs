@@ -44,24 +44,24 @@ pub trait Bits:
     /// Number of bits: 32 or 128.
     const WIDTH: u8;
 
-    /// `len` ones from the top, the rest zeros; lengths beyond the width count as the width.
+    /// Returns `len` ones from the top, the rest zeros; lengths beyond the width count as the width.
     fn mask(len: u8) -> Self;
 
-    /// The `count` (at most 32) bits that begin `from` bits below the top, right-aligned.
-    /// Bits below the last read as zero.
+    /// The `count` (at most 32) bits that begin `from` bits below the top, right-aligned. Bits
+    /// below the last read as zero.
     fn slice(self, from: u8, count: u8) -> u32;
 
     /// The integer without its leading `count` (fewer than [`Bits::WIDTH`]) bits: the ones behind
     /// move up, zeros follow.
     fn skip(self, count: u8) -> Self;
 
-    /// An integer with these `count` low bits of `value` placed `from` bits below the top.
+    /// Returns an integer with the `count` low bits of `value` placed `from` bits below the top.
     fn place(value: u32, from: u8, count: u8) -> Self;
 
-    /// How many leading bits are zero.
+    /// Returns the number of leading zero bits.
     fn leading(self) -> u8;
 
-    /// The next integer, 0 after the last.
+    /// Returns the next integer, 0 after the last.
     fn next(self) -> Self;
 }
 
@@ -129,7 +129,7 @@ pub trait Address:
     /// "IPv4" or "IPv6", for messages.
     const FAMILY: &'static str;
 
-    /// The address as an integer, most significant bit first.
+    /// Returns the address as an integer, most significant bit first.
     fn bits(self) -> Self::Bits {
         self.into()
     }
@@ -145,9 +145,9 @@ impl Address for Ipv6Addr {
     const FAMILY: &'static str = "IPv6";
 }
 
-/// A network: an address and how many of its leading bits count.
+/// A network: an address and the number of its leading bits that count.
 ///
-/// The bits behind are zero; the constructors refuse anything else. Prefixes order by address,
+/// The remaining bits are zero; the constructors refuse anything else. Prefixes order by address,
 /// then length, so that a prefix comes directly before those nested in it.
 ///
 /// ```
@@ -163,7 +163,7 @@ pub struct Prefix<A: Address> {
 }
 
 impl<A: Address> Prefix<A> {
-    /// The network `address/len`.
+    /// Creates the network `address/len`.
     ///
     /// # Errors
     /// [`Error::PrefixLength`] if `len` exceeds the family's, [`Error::HostBits`] if the address
@@ -182,40 +182,40 @@ impl<A: Address> Prefix<A> {
         Ok(prefix)
     }
 
-    /// The network of this length that holds `address`: host bits are cleared, and a length
+    /// Returns the network of this length that holds `address`: host bits are cleared, and a length
     /// beyond the family's counts as the family's.
     pub fn covering(address: A, len: u8) -> Self {
         let len = len.min(A::Bits::WIDTH);
         Self { address: A::from(address.bits() & A::Bits::mask(len)), len }
     }
 
-    /// The host route to an address.
+    /// Returns the host route to an address.
     pub fn host(address: A) -> Self {
         Self { address, len: A::Bits::WIDTH }
     }
 
-    /// The network's first address.
+    /// Returns the network's first address.
     pub fn address(&self) -> A {
         self.address
     }
 
-    /// The number of bits that count.
+    /// Returns the prefix length.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u8 {
         self.len
     }
 
-    /// The network's first address as an integer.
+    /// Returns the network's first address as an integer.
     pub fn bits(&self) -> A::Bits {
         self.address.bits()
     }
 
-    /// The network's last address as an integer.
+    /// Returns the network's last address as an integer.
     pub fn last_bits(&self) -> A::Bits {
         self.bits() | !A::Bits::mask(self.len)
     }
 
-    /// Whether the address belongs to the network.
+    /// Returns true if the address belongs to the network.
     pub fn contains(&self, address: A) -> bool {
         address.bits() & A::Bits::mask(self.len) == self.bits()
     }

@@ -2,21 +2,20 @@
 //!
 //! The tables keep their pieces in a few large arrays that are reserved once, at their largest
 //! size, and live as long as the last reader. The kernel hands out the pages when they are first
-//! written, so a reservation costs address space, not memory. An index that is out of date points
-//! to other contents of the same array, never outside it: that is why nearly all of this crate
-//! needs no `unsafe`.
+//! written, so a reservation costs address space, not memory. A stale index refers to other contents of the
+//! same array, never outside it: that is why nearly all of this crate needs no `unsafe`.
 //!
-//! The part in use is aligned to 2 MiB and the kernel is asked to back it with huge pages: a
-//! random lookup in a table of some megabytes otherwise misses the TLB at every load.
+//! The part in use is aligned to 2 MiB and the kernel is advised to back it with huge pages: otherwise a
+//! random lookup in a table of some megabytes misses the TLB at every load.
 
 use bytemuck::Zeroable;
 
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Smaller arrays are not worth a huge page.
+/// Smaller arrays get no huge page.
 const WORTH_A_HUGE_PAGE: usize = HUGE_PAGE / 8;
 
-/// Moves pages that are elsewhere: `linux/mempolicy.h`.
+/// Moves pages from other nodes: `linux/mempolicy.h`.
 #[cfg(all(target_os = "linux", not(miri)))]
 const MPOL_MF_MOVE: libc::c_int = 1 << 1;
 
@@ -24,8 +23,7 @@ const MPOL_MF_MOVE: libc::c_int = 1 << 1;
 #[cfg(all(target_os = "linux", not(miri)))]
 const MOST_NODES: libc::c_ulong = 1024;
 
-/// `len` zeroed elements; those worth it begin at a huge page and have their last one to
-/// themselves.
+/// `len` zeroed elements; large arrays begin at a huge page and share their last one with no other memory.
 pub(crate) struct Arena<T> {
     storage: Box<[T]>,
     start: usize,
@@ -40,7 +38,7 @@ impl<T: Zeroable> Arena<T> {
             bytes if cfg!(miri) || bytes < WORTH_A_HUGE_PAGE => 0,
             bytes => bytes.next_multiple_of(HUGE_PAGE),
         };
-        // So many that one of them begins at a huge page, also if the size is no power of two.
+        // Enough that one of them begins at a huge page, also if the size is not a power of two.
         let spare = if huge == 0 { 0 } else { HUGE_PAGE >> size.trailing_zeros() };
         let storage = bytemuck::zeroed_slice_box::<T>(len.max(huge.div_ceil(size)) + spare);
         let (start, huge) = match storage.as_ptr().align_offset(HUGE_PAGE) {
@@ -52,23 +50,23 @@ impl<T: Zeroable> Arena<T> {
         arena
     }
 
-    /// All elements.
+    /// Returns all elements.
     #[inline(always)]
     pub fn all(&self) -> &[T] {
         &self.storage[self.start..self.start + self.len]
     }
 
-    /// All elements, as an array whose length the compiler knows.
+    /// Returns all elements, as an array whose length the compiler knows.
     ///
     /// # Panics
-    /// If `N` exceeds the length that was reserved: a bug of this crate.
+    /// If `N` exceeds the reserved length: a bug of this crate.
     #[inline(always)]
     pub fn array<const N: usize>(&self) -> &[T; N] {
         self.all().first_chunk().expect("the arena is reserved with this length")
     }
 
-    /// Returns the memory of the whole pages within `range` to the system; the elements read as
-    /// zero or as they were from now on.
+    /// Returns the memory of the whole pages within `range` to the system; from now on the elements read as
+    /// zero or as before.
     #[cfg(all(target_os = "linux", not(miri)))]
     pub fn discard(&self, range: std::ops::Range<usize>) {
         use rustix::mm::{Advice, madvise};
@@ -89,8 +87,8 @@ impl<T: Zeroable> Arena<T> {
     #[cfg(not(all(target_os = "linux", not(miri))))]
     pub fn discard(&self, _range: std::ops::Range<usize>) {}
 
-    /// Asks for pages of a NUMA node, and moves there what is elsewhere; where the node has no memory left,
-    /// another's serves. Arrays that are worth no huge page stay where they are: caches hold them.
+    /// Requests pages of a NUMA node, and moves pages there from other nodes; if the node has no memory left,
+    /// another node's is used. Arrays too small for a huge page stay where they are: caches hold them.
     #[cfg(all(target_os = "linux", not(miri)))]
     pub fn place(&self, node: u32) {
         let (address, bytes) = (self.all().as_ptr(), size_of_val(self.all()));
@@ -102,9 +100,9 @@ impl<T: Zeroable> Arena<T> {
         let Some(word) = nodes.get_mut(node as usize / 64) else { return };
         *word = 1 << (node % 64);
         // SAFETY: the range lies inside `self.storage`, since arrays that begin at a huge page have their
-        // last one to themselves (`new`); a policy of memory changes neither its contents nor its protection,
+        // last one to themselves (`new`); a memory policy changes neither its contents nor its protection,
         // only which pages hold it. `nodes` outlives the call and has as many bits as the kernel reads: one
-        // less than said. A kernel without NUMA refuses, and has nothing to choose.
+        // less than `MOST_NODES` says. A kernel without NUMA refuses, and has no choice of nodes.
         let _ = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
@@ -118,11 +116,11 @@ impl<T: Zeroable> Arena<T> {
         };
     }
 
-    /// Does nothing where the system cannot be asked.
+    /// Does nothing where the system has no such call.
     #[cfg(not(all(target_os = "linux", not(miri))))]
     pub fn place(&self, _node: u32) {}
 
-    /// Asks for huge pages behind this many bytes from the first element on.
+    /// Advises huge pages for this many bytes from the first element on.
     #[cfg(all(target_os = "linux", not(miri)))]
     fn advise_huge_pages(&self, bytes: usize) {
         use rustix::mm::{Advice, madvise};
@@ -130,9 +128,9 @@ impl<T: Zeroable> Arena<T> {
             return;
         }
         let address = self.all().as_ptr().cast_mut().cast();
-        // SAFETY: the range lies inside `self.storage` (`new`, the only caller, has seen to that),
-        // and this advice changes neither contents nor protection, only the size of the pages
-        // behind. A kernel without huge pages refuses; then plain pages serve as well.
+        // SAFETY: the range lies inside `self.storage` (`new`, the only caller, ensures that), and this
+        // advice changes neither contents nor protection, only the size of the pages behind it. A kernel
+        // without huge pages refuses; then plain pages serve as well.
         let _ = unsafe { madvise(address, bytes, Advice::LinuxHugepage) };
     }
 
@@ -154,7 +152,7 @@ mod tests {
         if !cfg!(miri) {
             assert_eq!(arena.all().as_ptr().align_offset(HUGE_PAGE), 0);
         }
-        // A size that is no power of two, and one below a huge page.
+        // A size that is not a power of two, and one below a huge page.
         let nodes = Arena::<[AtomicU16; 12]>::new(1 << 17);
         let small = Arena::<AtomicU16>::new(1 << 18);
         if !cfg!(miri) {
@@ -167,7 +165,7 @@ mod tests {
         assert_eq!(arena.all()[4].load(Ordering::Relaxed), 7);
     }
 
-    /// The line of this process's `numa_maps` for the memory at an address.
+    /// Returns the line of this process's `numa_maps` for the memory at an address.
     #[cfg(target_os = "linux")]
     fn numa_line(address: *const AtomicU16) -> Option<String> {
         let maps = std::fs::read_to_string("/proc/self/numa_maps").ok()?;
@@ -186,7 +184,7 @@ mod tests {
         let line =
             numa_line(arena.all().as_ptr()).expect("a policy of its own is a line of its own");
         assert!(line.split_whitespace().any(|word| word == "prefer:0"), "{line}");
-        // A node that does not exist, and one that cannot: ignored.
+        // A node that does not exist, and one that cannot exist: ignored.
         arena.place(1023);
         arena.place(u32::MAX);
         assert_eq!(arena.all()[1].load(Ordering::Relaxed), 0);

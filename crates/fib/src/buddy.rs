@@ -11,9 +11,9 @@ use std::collections::BTreeSet;
 const ORDERS: usize = 7;
 const LARGEST: u32 = 1 << (ORDERS - 1);
 
-/// Which places of an array are free.
+/// Free places of an array.
 pub(crate) struct Buddy {
-    /// Places from here on were never used.
+    /// Places from here on have never been used.
     bump: u32,
     end: u32,
     free: [BTreeSet<u32>; ORDERS],
@@ -24,12 +24,12 @@ fn order(len: usize) -> usize {
 }
 
 impl Buddy {
-    /// `end` free places.
+    /// Creates an array of `end` free places.
     pub fn new(end: usize) -> Self {
         Self { bump: 0, end: end as u32, free: [const { BTreeSet::new() }; ORDERS] }
     }
 
-    /// The first of `len` (at most 64) places that are now the caller's.
+    /// Allocates `len` (at most 64) places; returns the first.
     pub fn allocate(&mut self, len: usize) -> Option<u32> {
         let order = order(len);
         let available = (order..ORDERS).find(|&o| !self.free[o].is_empty());
@@ -48,7 +48,7 @@ impl Buddy {
         Some(block)
     }
 
-    /// Takes back what [`Buddy::allocate`] gave for this length.
+    /// Frees places that [`Buddy::allocate`] returned for this length.
     pub fn release(&mut self, mut block: u32, len: usize) {
         let mut order = order(len);
         while order < ORDERS - 1 && self.free[order].remove(&(block ^ (1 << order))) {
@@ -58,7 +58,7 @@ impl Buddy {
         self.free[order].insert(block);
     }
 
-    /// Places that take memory.
+    /// Returns the number of places that take memory.
     pub fn used(&self) -> usize {
         self.bump as usize
     }

@@ -50,7 +50,7 @@ const IS_GROUP: u16 = 1 << 15;
 /// Addresses looked up together.
 const BATCH: usize = 64;
 
-/// What readers see.
+/// The part of the table that readers see.
 struct Shared {
     tbl24: Arena<AtomicU16>,
     tbl_long: Arena<AtomicU16>,
@@ -94,7 +94,7 @@ impl Lookup<Ipv4Addr> for Shared {
             if any & IS_GROUP == 0 {
                 continue;
             }
-            // Pairs with the release stores of entries: their groups are seen as well.
+            // Pairs with the release stores of entries: their groups are visible as well.
             fence(Ordering::Acquire);
             for (&address, out) in addresses.iter().zip(out.iter_mut()) {
                 if *out & IS_GROUP != 0 {
@@ -109,11 +109,11 @@ impl Lookup<Ipv4Addr> for Shared {
 pub(crate) struct Dir24 {
     shared: Arc<Shared>,
     rib: Rib<u32>,
-    /// Groups that were in use at some time, and those free now.
+    /// Number of groups that have ever been in use, and the groups free now.
     groups: usize,
     free_groups: Vec<u16>,
     retired: Retired<u16>,
-    /// Prefixes whose range does not yet show the routes.
+    /// Prefixes whose range does not yet reflect the routes.
     pending: Vec<(u32, u8)>,
 }
 
@@ -130,7 +130,7 @@ impl Dir24 {
         }
     }
 
-    /// Makes a prefix's range show the routes; false if a group was missing.
+    /// Updates a prefix's range to the routes; returns false if a group was missing.
     fn refresh(&mut self, bits: u32, len: u8) -> bool {
         let len = len.min(FIRST);
         let bits = bits & u32::mask(len);
@@ -147,7 +147,7 @@ impl Dir24 {
         done
     }
 
-    /// Stores an entry; false if it needs a group and there is none.
+    /// Stores an entry; returns false if it needs a group and there is none.
     fn store(&mut self, entry: usize, slot: Slot) -> bool {
         let old = self.shared.tbl24.all()[entry].load(Ordering::Relaxed);
         let new = match slot {
@@ -179,7 +179,7 @@ impl Dir24 {
         self.free_groups.pop()
     }
 
-    /// Brings a group up to date; it may be in use.
+    /// Updates a group, which may be in use.
     fn store_group(&self, group: u16, at: NodeId, cover: NextHopId) {
         let first = usize::from(group) * GROUP;
         let places = &self.shared.tbl_long.all()[first..first + GROUP];
@@ -309,7 +309,7 @@ impl Table<Ipv4Addr> for Dir24 {
             }
             self.set(prefix, next_hop);
         }
-        // All entries anew, once.
+        // Rebuild all entries, once.
         self.pending = vec![(0, 0)];
         self.publish();
         made?;

@@ -1,10 +1,10 @@
-//! Grace periods: when may memory that left the table be used again?
+//! Grace periods: they determine when memory removed from a table may be reused.
 //!
-//! A grace period that starts now has passed when every reader that was in the middle of a lookup
-//! has come out of it since. The writer remembers the token of [`GracePeriod::start`] with what
-//! it took out of the table, and asks [`GracePeriod::passed`] later; it never waits.
+//! A grace period that starts now has passed once every reader that was inside a lookup has left
+//! it. The writer keeps the token of [`GracePeriod::start`] with the pieces it removed from the
+//! table, and calls [`GracePeriod::passed`] later; it never waits.
 //!
-//! A router answers from quiescent-state counters that its forwarders advance once per loop
+//! A router implements this by quiescent-state counters that its forwarders advance once per loop
 //! (QSBR). [`Epochs`] is the same in a few lines, for programs without one and for tests.
 
 use std::sync::{
@@ -12,12 +12,13 @@ use std::sync::{
     atomic::{AtomicU64, Ordering, fence},
 };
 
-/// Says when all readers are done with what they could see at a moment.
+/// Reports when all readers have finished with the pieces they could see at a given time.
 pub trait GracePeriod: Send {
-    /// Begins a grace period: what left the table before this call is covered by the token.
+    /// Starts a grace period: the token covers all pieces removed from the table before this call.
     fn start(&mut self) -> u64;
 
-    /// Whether every reader has been outside a lookup at least once since `token` was given.
+    /// Returns true if every reader has been outside a lookup at least once since `token` was
+    /// given.
     fn passed(&mut self, token: u64) -> bool;
 }
 
@@ -60,7 +61,7 @@ struct EpochState {
     readers: Mutex<Vec<Arc<AtomicU64>>>,
 }
 
-/// The epoch of a reader that is outside all lookups until further notice.
+/// The epoch of a reader that is outside all lookups until it is resumed.
 const PAUSED: u64 = u64::MAX;
 
 /// One thread's mark in [`Epochs`].
@@ -71,7 +72,7 @@ pub struct EpochReader {
 }
 
 impl Epochs {
-    /// A mark for a thread that begins to read now.
+    /// Registers a thread that begins to read now.
     pub fn register(&self) -> EpochReader {
         let seen = Arc::new(AtomicU64::new(PAUSED));
         let mut readers = self.shared.readers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,14 +85,14 @@ impl Epochs {
 }
 
 impl EpochReader {
-    /// Says: this thread is not inside a lookup at this moment. One load, one store, and a full
-    /// fence, which keeps the lookups after it from being done before it.
+    /// Marks this thread as outside any lookup at this moment. One load, one store, and a full
+    /// fence, which keeps later lookups from being executed before it.
     pub fn quiescent(&self) {
         self.seen.store(self.shared.now.load(Ordering::Acquire), Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
-    /// Says: this thread does no lookups until it calls [`EpochReader::quiescent`] again.
+    /// Marks this thread as outside any lookup until it calls [`EpochReader::quiescent`] again.
     pub fn pause(&self) {
         self.seen.store(PAUSED, Ordering::Release);
     }
@@ -106,7 +107,7 @@ impl Drop for EpochReader {
 
 impl GracePeriod for Epochs {
     fn start(&mut self) -> u64 {
-        // The fence puts the stores that took something out of the table before the new epoch.
+        // The fence orders the stores that removed pieces from the table before the new epoch.
         fence(Ordering::SeqCst);
         self.shared.now.fetch_add(1, Ordering::SeqCst) + 1
     }

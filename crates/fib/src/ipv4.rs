@@ -2,9 +2,9 @@
 //!
 //! # The structure
 //!
-//! The address space is cut into 2^19 *blocks*, one per /19, and a block into 32 *slots*, one per
-//! /24. A block is one 64-bit word: which of its slots end a run of equal answers, and where the
-//! answers lie. Answers (*leaves*) are 16 bits.
+//! The address space is cut into 2^19 *blocks*, one per /19, and a block into 32 *slots*, one per /24.
+//! A block is one 64-bit word: a bitmap of the slots that end a run of equal answers, and the position
+//! of the answers. Answers (*leaves*) are 16 bits.
 //!
 //! ```text
 //!  address   |        19 bits: block        | 5: slot | 8: low byte |
@@ -24,48 +24,48 @@
 //!  words     [ ... | w0 w1 .. w7 | ... ]   low byte: 3 bits choose the word, 5 the slot
 //! ```
 //!
-//! Beside that, the *outline* has 16 bits per /16: the answer, if all its eight blocks have the same
-//! one (`ipv4/lookup.rs` says who reads it).
+//! Besides, the *outline* has 16 bits per /16: the answer, if all its eight blocks have the same one
+//! (`ipv4/lookup.rs` uses it).
 //!
 //! The words are those of `words.rs`: the leaf of a slot is `base + popcount(bitmap >> slot)`, and
 //! a block with one answer needs no leaf of its own: its base is the answer, and the few cache
 //! lines of the answers in use are shared by all such blocks. A zeroed table is a valid empty one.
 //!
 //! A /24 that contains longer prefixes has a *deep table*: eight such words, one cache line, whose
-//! slots are single addresses, with leaves of the same array. Most of its runs are long: a table
-//! takes 64 bytes and a few leaves, where 256 plain answers would take 512.
+//! slots are single addresses, with leaves in the same array. Most of its runs are long: a table takes
+//! 64 bytes and a few leaves, where 256 plain answers would take 512.
 //!
-//! # What a lookup costs
+//! # Cost of a lookup
 //!
-//! Two dependent loads (8 and 2 bytes), two more for addresses in a /24 with longer prefixes; no
-//! branch that depends on the address but one per batch: whether any address needs these, and then
-//! a loop over those that do. A batch's cache misses overlap (`ipv4/lookup.rs`).
+//! Two dependent loads (8 and 2 bytes), two more for addresses in a /24 with longer prefixes. Only one
+//! branch per batch depends on the addresses: whether any of them needs these two loads; a loop over
+//! those that do follows. A batch's cache misses overlap (`ipv4/lookup.rs`).
 //!
-//! Measured beside it, on a processor with 2 MiB of second-level cache and the 512,621-route table:
+//! Measured alternatives, on a processor with 2 MiB of second-level cache and the 512,621-route table:
 //! words in lines of eight behind a directory of 2^16 entries, one line per /16 with more than one
 //! answer, take 1.7 MiB instead of 4.5. With one load more, they are 1.6 times slower where traffic
 //! follows the table, and 1.5 times faster for random destinations, which then stay in that cache.
 //! Blocks of one /16 with bitmap, ranks and leaves side by side (1.4 MiB) are slower throughout.
 //!
-//! # What an update costs
+//! # Cost of an update
 //!
 //! The writer keeps the routes in flat arrays: lengths 0 to 19 as a heap (node n has the children
 //! 2n and 2n+1), lengths 20 to 24 as a heap of 62 places per block that has any, longer ones as a
 //! sorted list per /24. From them it computes the 32 answers of each block that a prefix touches:
 //! one block for lengths from 19, 2^(19-length) for shorter ones, where it walks only the blocks
-//! that no longer prefix covers. If the block's runs keep their shape, changed leaves are stored
-//! in place. Else the new leaves are written to a free place, the word is stored, and the old
-//! leaves retire. A block's deep tables go the same way before it, word by word; one that is given
-//! up retires whole, with the leaves it has by then.
+//! that no longer prefix covers. If the block's runs keep their shape, changed leaves are stored in
+//! place. Else the new leaves are written to a free place, the word is stored, and the old leaves
+//! retire. A block's deep tables are updated the same way before it, word by word; a discarded one
+//! retires whole, with the leaves it has by then.
 //!
-//! # Why readers never notice
+//! # Why readers are not disturbed
 //!
 //! Bitmap and base are one `u64`, stored with release ordering after the leaves they refer to;
 //! readers load it with acquire ordering. So a reader has the old word and the old leaves, which
 //! are not reused before its grace period ends, or the new word and the new leaves. Where leaves
-//! change in place, each is one atomic store. (An entry of 16 bytes with a 64-bit bitmap, as in
-//! the first prototypes, needs a 16-byte atomic store, which stable Rust cannot priority; cutting at
-//! 19 + 5 instead of 18 + 6 bits takes the same 4 MiB and makes the problem disappear.)
+//! change in place, each is one atomic store. (An entry of 16 bytes with a 64-bit bitmap, as in the
+//! first prototypes, needs a 16-byte atomic store, which stable Rust does not offer; cutting at 19 + 5
+//! instead of 18 + 6 bits takes the same 4 MiB and makes the problem disappear.)
 //!
 //! # Limits
 //!
@@ -75,7 +75,7 @@
 //! read: 4.1 MiB, plus 2 bytes per run of equal /24s within a block, plus 64 bytes and 2 per run
 //! for each /24 with longer prefixes: 4.7 MiB for the 512,621 routes of 2014, 7 for a million.
 //!
-//! # Where it comes from
+//! # Origin
 //!
 //! Poptrie (Asai and Ohara, SIGCOMM 2015) has the popcount of a leaf bitmap and the direct
 //! index; the flat two-level form, in which the direct index *is* the only bitmap level, is also
@@ -103,10 +103,10 @@ use crate::{
 
 mod lookup;
 
-/// The longest prefix that slots can tell apart.
+/// Longest prefix that slots distinguish.
 const SLOT_LEN: u8 = 24;
 
-/// The prefixes of lengths 20 to 24 in one block, and which of its /24s have longer ones.
+/// The prefixes of lengths 20 to 24 in one block, and its /24s with longer prefixes.
 #[derive(Clone)]
 struct Record {
     /// A heap: node 1 is the block, node 2n and 2n+1 the halves of node n, 32 to 63 the slots.
@@ -114,14 +114,14 @@ struct Record {
     nodes: [NextHopId; 2 * SLOTS],
     /// Routes in `nodes`.
     routes: u16,
-    /// Slots that have a deep table.
+    /// Slots with a deep table.
     deep: u32,
 }
 
 impl Record {
     const EMPTY: Record = Record { nodes: [NO_ROUTE; 2 * SLOTS], routes: 0, deep: 0 };
 
-    /// The answers of the slots, given the one of the shorter prefixes.
+    /// Computes the answers of the slots, given that of the shorter prefixes.
     fn answers(&self, cover: NextHopId) -> [NextHopId; SLOTS] {
         // Level by level: a place without a route inherits from the node above. Written for fixed
         // lengths, so that the compiler makes vector selects of it.
@@ -133,7 +133,7 @@ impl Record {
     }
 }
 
-/// The answers of a level of `M` nodes, given those of the level above.
+/// Computes the answers of a level of `M` nodes, given those of the level above.
 #[inline(always)]
 fn inherit<const N: usize, const M: usize>(
     above: &[NextHopId; N],
@@ -147,14 +147,14 @@ fn inherit<const N: usize, const M: usize>(
 
 /// The prefixes longer than /24 in one /24.
 struct Deep {
-    /// Which deep table.
+    /// Number of its deep table.
     table: u16,
     /// Last byte, length, next hop; sorted, so that a prefix comes before those nested in it.
     routes: Vec<(u8, u8, NextHopId)>,
 }
 
 impl Deep {
-    /// The answers for all last bytes, given the one of the shorter prefixes.
+    /// Computes the answers for all last bytes, given that of the shorter prefixes.
     fn answers(&self, cover: NextHopId) -> [NextHopId; DEEP_SIZE] {
         let mut answers = [cover; DEEP_SIZE];
         for &(first, len, next_hop) in &self.routes {
@@ -172,7 +172,7 @@ enum Piece {
     Half(OldHalf),
 }
 
-/// Where a prefix has its place in the writer's arrays.
+/// Position of a prefix in the writer's arrays.
 enum Place {
     /// Node of the heap of lengths 0 to 19.
     Short(usize),
@@ -200,7 +200,7 @@ impl Place {
 
 const NO_RECORD: u32 = 0;
 
-/// The words of a deep table.
+/// Indices of a deep table's words.
 fn table_words(number: u16) -> Range<usize> {
     let first = BLOCKS + usize::from(number) * DEEP_WORDS;
     first..first + DEEP_WORDS
@@ -221,22 +221,22 @@ pub(crate) struct Runmap4 {
     /// By the leading 24 bits.
     deep: HashMap<u32, Deep>,
     free_tables: Vec<u16>,
-    /// Tables that were in use at some time.
+    /// Number of tables that have ever been in use.
     tables: usize,
     routes: usize,
     leaves: Leaves,
     /// Deep tables without routes whose block is not published yet.
     emptied: Vec<u16>,
     retired: Retired<Piece>,
-    /// Blocks whose word does not yet show the routes.
+    /// Blocks whose word does not yet reflect the routes.
     dirty: Vec<u32>,
     is_dirty: Vec<u64>,
 }
 
 impl Runmap4 {
     pub fn new(grace: Box<dyn GracePeriod>) -> Self {
-        // Address space for one record per block: growing in place, it is never copied, and what
-        // is not used takes no memory.
+        // Address space for one record per block: growing in place, it is never copied, and the unused
+        // part takes no memory.
         let mut records = Vec::with_capacity(if cfg!(miri) { 1 } else { BLOCKS + 1 });
         records.push(Record::EMPTY);
         Self {
@@ -286,7 +286,7 @@ impl Runmap4 {
         before
     }
 
-    /// The answer of the longest prefix at or above a node.
+    /// Finds the answer of the longest prefix at or above a node.
     fn short_answer(&self, node: usize) -> NextHopId {
         let ancestors = std::iter::successors(Some(node), |&node| Some(node / 2));
         let mut routes = ancestors.take_while(|&node| node > 0).map(|node| self.short[node]);
@@ -380,7 +380,7 @@ impl Runmap4 {
         Ok(before)
     }
 
-    /// A deep table that no reader sees.
+    /// Takes a deep table that no reader sees.
     fn take_table(&mut self) -> Result<u16, Error> {
         if self.free_tables.is_empty() && self.tables == DEEP_TABLES {
             self.reclaim();
@@ -419,8 +419,8 @@ impl Runmap4 {
         }
     }
 
-    /// Publishes the marked blocks. Those for which there is no room, because readers hold back
-    /// retired leaves, stay marked for the next time.
+    /// Publishes the marked blocks. Those without room, because readers hold back retired leaves, stay
+    /// marked for the next time.
     fn publish_all(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
         dirty.retain(|&block| {
@@ -442,7 +442,7 @@ impl Runmap4 {
         }
     }
 
-    /// Makes a block's word and leaves show the routes; false if there is no room.
+    /// Updates a block's word and leaves to the routes; returns false if there is no room.
     fn publish(&mut self, block: usize) -> bool {
         let cover = self.cover[block];
         let number = self.record_of[block];
@@ -468,21 +468,21 @@ impl Runmap4 {
         self.store_runs(block, &answers)
     }
 
-    /// Makes a deep table show the answers; false if there is no room. It may be in use: each
-    /// word is replaced by itself.
+    /// Updates a deep table to the answers; returns false if there is no room. It may be in use: each
+    /// word is replaced separately.
     fn publish_table(&mut self, table: u16, answers: &[NextHopId; DEEP_SIZE]) -> bool {
         let (parts, _) = answers.as_chunks::<SLOTS>();
         table_words(table).zip(parts).all(|(word, part)| self.store_runs(word, part))
     }
 
-    /// Publishes the answers of a word's slots; false if there is no room for the leaves.
+    /// Publishes the answers of a word's slots; returns false if there is no room for the leaves.
     fn store_runs(&mut self, index: usize, answers: &[u16; SLOTS]) -> bool {
         if self.leaves.room() < SLOTS {
             self.reclaim();
             self.compact();
         }
         let (before, cells) = (self.word(index), &self.shared.leaves);
-        // A slot's deep table belongs to it alone, so an answer of all slots is a next hop.
+        // A slot's deep table belongs to that slot only, so an answer of all slots is a next hop.
         let uniform = |answer| Some(Leaves::uniform(cells, answer));
         let word = self.leaves.word(cells, before, answers, uniform);
         word.inspect(|&word| self.store_word(index, word)).is_some()
@@ -503,8 +503,8 @@ impl Runmap4 {
         }
     }
 
-    /// Makes an entry of the outline say what its words say now. Readers who still see the entry before
-    /// have the answer before, which was right until its word was stored.
+    /// Updates an entry of the outline to its words. Readers who still see the old entry have the old
+    /// answer, which was right until its word was stored.
     fn outline(&self, number: usize) {
         let words = &self.shared.words.all()[number * OUTLINE_BLOCKS..][..OUTLINE_BLOCKS];
         let first = words[0].load(Ordering::Relaxed);
@@ -515,13 +515,13 @@ impl Runmap4 {
 
     // ---- memory -----------------------------------------------------------------------------
 
-    /// Takes back what is out of every reader's sight; returns how many pieces still wait.
+    /// Reclaims pieces that no reader can see any more; returns the number of pieces that still wait.
     fn reclaim(&mut self) -> usize {
         let Self { retired, leaves, free_tables, shared, .. } = self;
         retired.collect(|piece| match piece {
             Piece::Leaves { base, len } => leaves.release(base, len),
             Piece::Table { number } => {
-                // The leaves went with the table: nobody has looked for them elsewhere.
+                // The leaves retired with the table: no reader finds them by another way.
                 for word in &shared.words.all()[table_words(number)] {
                     if let Some((base, len)) = own_leaves(word.swap(0, Ordering::Relaxed)) {
                         leaves.release(base, len);
@@ -533,7 +533,7 @@ impl Runmap4 {
         })
     }
 
-    /// Closes the gaps between the leaves if there are many.
+    /// Closes the gaps between the leaves if there are many gaps.
     fn compact(&mut self) {
         let words = &self.shared.words.all()[..self.words()];
         if let Some(half) = self.leaves.compact(&self.shared.leaves, words) {
@@ -541,7 +541,7 @@ impl Runmap4 {
         }
     }
 
-    /// Words that are or were in use.
+    /// Returns the number of words that are or were in use.
     fn words(&self) -> usize {
         BLOCKS + self.tables * DEEP_WORDS
     }
@@ -585,7 +585,7 @@ impl Table<Ipv4Addr> for Runmap4 {
     }
 
     fn remove(&mut self, prefix: Prefix<Ipv4Addr>) -> Option<NextHopId> {
-        // Only an insertion can find no room for a deep table.
+        // Only an insertion can fail for lack of a deep table.
         let before = self.set(prefix, NO_ROUTE).unwrap_or(NO_ROUTE);
         self.publish_all();
         Some(before).filter(|&before| before != NO_ROUTE)
@@ -638,7 +638,7 @@ impl Table<Ipv4Addr> for Runmap4 {
         routes: &mut dyn Iterator<Item = (Prefix<Ipv4Addr>, NextHopId)>,
     ) -> Result<(), Error> {
         let made = self.set_all(routes);
-        // In address order, so that leaves looked up together lie together.
+        // In address order, so that leaves looked up together are adjacent.
         self.dirty.sort_unstable();
         self.publish_all();
         made
@@ -673,7 +673,7 @@ mod tests {
         let mut random = Random::new(1);
         let hosts = if cfg!(miri) { 10 } else { 400 };
         for _ in 0..hosts {
-            // Few /16s, so that a good part of the addresses below meets each kind of leaf.
+            // Few /16s, so that a good part of the addresses below reaches each kind of leaf.
             let address = Ipv4Addr::from(random.word() as u32 & 0x8001_ffff);
             let len = 14 + random.below(19) as u8;
             let next_hop = 1 + random.below(0x7fff) as u16;
@@ -716,7 +716,7 @@ mod tests {
             table.remove(prefix(longer));
             assert_eq!(entry(&table, 0x0a01), 7, "{longer}");
         }
-        // Two halves that come to agree.
+        // Two halves that become equal.
         table.insert(prefix("10.1.0.0/17"), 8).unwrap();
         table.insert(prefix("10.1.128.0/17"), 8).unwrap();
         assert_eq!(entry(&table, 0x0a01), 8);
@@ -747,7 +747,7 @@ mod tests {
         let mut table = Runmap4::new(Box::new(NoReaders));
         let net = |number: u32, last: u32| Ipv4Addr::from(0x0a00_0000 | number << 8 | last);
         for round in 0..if cfg!(miri) { 1 } else { 40 } {
-            // Every second address has an answer of its own: 256 leaves a table.
+            // Every second address has an answer of its own: 256 leaves per table.
             let hosts = (0..4).flat_map(|number| (0..256).step_by(2).map(move |at| (number, at)));
             let route =
                 |(number, last)| (Prefix::host(net(number, last)), (1 + last + number) as u16);
@@ -755,7 +755,7 @@ mod tests {
             let reader = table.reader();
             assert_eq!(reader.lookup(net(3, 200)), 204);
             assert_eq!(reader.lookup(net(3, 201)), NO_ROUTE);
-            // All at once, so that the tables have all their leaves when they go.
+            // All at once, so that the tables have all their leaves when they retire.
             let host = |(number, last)| Change::Remove { prefix: Prefix::host(net(number, last)) };
             table.apply(&hosts.map(host).collect::<Vec<_>>()).unwrap();
             assert_eq!(reader.lookup(net(3, 200)), NO_ROUTE);
@@ -774,7 +774,7 @@ mod tests {
         let reader = table.reader();
         let mut random = Random::new(2);
         let mut refused = None;
-        // Every change of shape retires leaves that never come back.
+        // Every change of shape retires leaves that are never reclaimed.
         for _ in 0..40_000_000 {
             let net = Ipv4Addr::from(0x0a00_0000 | random.word() as u32 & 0x1f00);
             let change = table.insert(Prefix::covering(net, 24), 1 + random.below(9) as u16);
@@ -787,7 +787,7 @@ mod tests {
         assert!(matches!(error, Error::Stalled { .. }), "{error}");
         let before = table.get(Prefix::covering(net, 24));
         assert_eq!(reader.lookup(net), before.unwrap_or(NO_ROUTE), "as before");
-        // A removal is accepted, seen when there is room.
+        // A removal is accepted, and takes effect once there is room.
         table.remove(Prefix::covering(net, 24));
         stuck.quiescent();
         table.collect();

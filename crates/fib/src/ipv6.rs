@@ -16,61 +16,55 @@
 //!                           '-- next hop, or node ----------|
 //! ```
 //!
-//! *Down to /32.* A /16 with many routes has a slab of 2^11 words, each with 32 slots of one /32,
-//! exactly as in the IPv4 table. All other /16s have one word, whose one answer is a next hop or
-//! a node. The directory says which: word = base + (next 11 bits AND mask), with an empty mask
-//! for the single words. A /32 in which more than 33 runs of /48s end has such a slab, too: its
-//! leaf is the slab, and the next 16 bits choose word and slot in it. (Few /32s are so large, but
-//! in tables of today a fifth to a third of the prefixes lie in them.)
+//! *Down to /32.* A /16 with many routes has a slab of 2^11 words, each with 32 slots of one /32, exactly as in the
+//! IPv4 table. Every other /16 has one word, whose single answer is a next hop or a node. The directory distinguishes
+//! them: word = base + (next 11 bits AND mask), with an empty mask for the single words. A /32 in which more than 33
+//! runs of /48s end has such a slab, too: its leaf is the slab, and the next 16 bits choose word and slot in it. (Few
+//! /32s are so large, but in tables of today a fifth to a third of the prefixes lie in them.)
 //!
-//! *Nodes.* What lies below is decided 16 bits at a time, one *digit*. A digit's range 0 to
-//! 65,535 falls into runs with one answer each; a node is one cache line with the first digits of
-//! up to 11 runs (the first begins at 0 and is not stored) and their answers. The rank of the
-//! address's digit among the keys is the index of its answer. More than 11 runs make a B-tree of
-//! such nodes over the same digit. An answer is a next hop or a node and the digit it looks at.
-//! Digits fit the lengths that are in use: a /48 or /64 nested in a /32 costs one or two nodes,
-//! where a trie with 5 or 6 bits per step takes three to six steps.
+//! *Nodes.* The bits below are decided 16 at a time, one *digit*. A digit's range 0 to 65,535 falls into runs with one
+//! answer each; a node is one cache line with the first digits of up to 11 runs (the first begins at 0 and is not
+//! stored) and their answers. The rank of the address's digit among the keys is the index of its answer. More than 11
+//! runs make a B-tree of such nodes over the same digit. An answer is a next hop, or a node with the number of its
+//! digit. Digits fit the lengths that are in use: a /48 or /64 nested in a /32 costs one or two nodes, where a trie
+//! with 5 or 6 bits per step takes three to six steps.
 //!
-//! # What a lookup costs
+//! # Cost of a lookup
 //!
-//! Three dependent loads down to /32 (the directory's is nearly always in the first-level cache),
-//! two more in the slab of a /32, then one cache line per node; no branch depends on the address but "are there lookups left in
-//! this batch that met a node". Every prefix length from 0 to 128 is handled by the same steps,
-//! and 2000::/3 is not special.
+//! Three dependent loads down to /32 (the directory's is nearly always in the first-level cache), two more in the slab
+//! of a /32, then one cache line per node. The only branch that depends on addresses is "are there lookups left in this
+//! batch that met a node". Every prefix length from 0 to 128 is handled by the same steps, and 2000::/3 is not special.
 //!
-//! # What an update costs
+//! # Cost of an update
 //!
-//! The changed prefix is looked for in the writer's copy of the routes. What is built depends on
-//! what lies within it, not on what lies beside it: of a digit's tree only the nodes on the way to
-//! the change, the rest is shared (`ipv6/splice.rs`); where the way ends in a slab, its words.
-//! A host route is a store where its slot has an answer of its own already, else some nodes,
-//! however many hosts there are. New nodes are written before the word, leaf or cell that leads to
-//! them is stored; what they replace retires then.
+//! The changed prefix is located in the writer's copy of the routes. The work depends on the routes within it, not on
+//! those beside it: of a digit's tree only the nodes on the way to the change are built, the rest is shared
+//! (`ipv6/splice.rs`); where the way ends in a slab, its words. A host route is a store where its slot has an answer of
+//! its own already, else some nodes, whatever the number of hosts. New nodes are written before the word, leaf or cell
+//! that leads to them is stored; the pieces they replace retire afterwards.
 //!
-//! Of a short prefix, only what depends on it is built: its own route has the next hop [`MARK`] in
-//! the writer's copy meanwhile, so that a /16, /32 or slot of a slab that has a longer route above
-//! it shows another cover, and keeps its nodes. A default route then costs a store per word that
-//! has one answer, and the nodes of what no other route covers. (An indirection in the last leaf,
-//! one store for all, would be wrong: a reader that found "default" before the answer became
-//! another may look at the default after that has changed as well, and return a next hop that
-//! was never in force for its address.) Changes that come together are merged: a /32 without slab
-//! is built once for all of them, a slab as a whole where they are many for the routes in it.
+//! For a short prefix, only the parts that depend on it are built: its own route has the next hop [`MARK`] in the
+//! writer's copy meanwhile, so that a /16, /32 or slot of a slab that has a longer route above it shows another cover,
+//! and keeps its nodes. A default route then costs a store per word that has one answer, and the nodes of the ranges
+//! that no other route covers. (An indirection in the last leaf, one store for all, would be wrong: a reader that found
+//! "default" before the answer became another may read the default after that has changed as well, and return a next
+//! hop that was never in force for its address.) Changes that arrive together are merged: a /32 without slab is built
+//! once for all of them, a slab as a whole if they are many for the routes in it.
 //!
-//! # Why readers never notice
+//! # Why readers are not disturbed
 //!
-//! The keys of a node are not changed once it is reachable. Directory entry, word, leaf and a
-//! node's answer are atomic stores with release ordering, and a reader's acquire load or fence
-//! follows each stage. A lookup finds the answer before the change or the one behind it, and what
-//! readers still see is not reused before their grace period ends.
+//! The keys of a node are not changed once it is reachable. Directory entry, word, leaf and a node's answer are atomic
+//! stores with release ordering, and a reader's acquire load or fence follows each stage. A lookup finds the answer
+//! before or after the change, and pieces that readers still see are not reused before their grace period ends.
 //!
 //! # Limits
 //!
-//! Next hops: 32,767. Nodes: 2^22, four times as many as a million routes of today's mix need
-//! ([`Error::Full`] beyond). Slabs: 4,096; what finds none left uses a B-tree instead. A /16 keeps
-//! its slab, a /32 as long as there are routes in it. Memory that lookups read: 1 MiB, plus 16 KiB
-//! per slab, 4 bytes per run of /32s or, in a slab, /48s, 64 bytes per node.
+//! Next hops: 32,767. Nodes: 2^22, four times as many as a million routes of today's mix need ([`Error::Full`] beyond).
+//! Slabs: 4,096; if none is left, a B-tree is used instead. A /16 keeps its slab, a /32 as long as there are routes in
+//! it. Memory that lookups read: 1 MiB, plus 16 KiB per slab, 4 bytes per run of /32s or, in a slab, /48s, 64 bytes per
+//! node.
 //!
-//! # What was tried
+//! # Alternatives measured
 //!
 //! Cycles per lookup, in-table, 27,693 real routes, batches of 32, minimum; the same run's figure
 //! for the table before in brackets.
@@ -82,7 +76,7 @@
 //! | the same with more than 66: less memory (2.2 instead of 2.8 MB), less gain | 25.3 (27.1) | no |
 //! | lists filled up to multiples of 4 or 8, so that loops end predictably | 31 to 38 (26 to 28) | no |
 //!
-//! # Where it comes from
+//! # Origin
 //!
 //! The upper part is the IPv4 table's. Searching ranges instead of walking bits is known from
 //! Lampson, Srinivasan and Varghese (INFOCOM 1998) and DXR (Zec, Rizzo and Mikuc, CCR 2012);
@@ -119,12 +113,12 @@ mod splice;
 
 /// A /16 with more runs of /32s than this, which one node could not hold, gets a slab.
 const SLAB_RUNS: usize = FAN_OUT;
-/// Likewise a /32 with more runs of /48s than this, which would take three levels of nodes or long
-/// to build anew at every change; it is given back below the other number.
+/// Likewise a /32 with more runs of /48s than this, which would take three levels of nodes or long to rebuild at every
+/// change; the slab is given back below the other number.
 const DENSE_RUNS: usize = 3 * FAN_OUT;
 const SPARSE_RUNS: usize = FAN_OUT;
 
-/// Routes of a slab that can be built anew in the time of one change.
+/// Routes of a slab that can be rebuilt in the time of one change.
 const NODES_PER_CHANGE: usize = 16;
 
 /// A digit's range as runs with one answer each: first digit and answer, ascending.
@@ -138,16 +132,16 @@ enum Piece {
     Half(OldHalf),
 }
 
-/// The next hop, in the writer's copy of the routes, of the route whose change is being published:
-/// what is computed from the routes shows whether it depends on the change.
+/// The next hop, in the writer's copy of the routes, of the route whose change is being published: results computed
+/// from the routes thus show whether they depend on the change.
 const MARK: NextHopId = MAX_NEXT_HOP + 1;
 
-/// A range that does not yet show the routes. Ordered by first address, the larger ones first.
+/// A range that does not yet reflect the routes. Ordered by first address, the larger ones first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Pending {
     bits: u128,
     len: u8,
-    /// Everything in it may have changed; else only the route to this prefix.
+    /// True if all of it may have changed; else only the route to this prefix has.
     whole: bool,
 }
 
@@ -161,7 +155,7 @@ impl Pending {
     }
 }
 
-/// Of ordered ranges, drops those that lie in one to be built whole.
+/// Drops ranges that lie in one to be built whole, from a sorted list.
 fn drop_covered(ranges: &mut Vec<Pending>) {
     let mut outer: Option<Pending> = None;
     ranges.dedup();
@@ -174,7 +168,7 @@ fn drop_covered(ranges: &mut Vec<Pending>) {
     });
 }
 
-/// There is no room for a node or a leaf.
+/// Error: there is no room for a node or a leaf.
 struct NoRoom;
 
 /// The writer.
@@ -182,23 +176,23 @@ pub(crate) struct Runmap6 {
     shared: Arc<Shared>,
     rib: Rib<u128>,
     leaves: Leaves,
-    /// Slabs that were in use at some time, and the first words of those free again. These keep
-    /// their contents until they are used again.
+    /// Number of slabs that have ever been in use, and the first words of those free again. These keep their contents
+    /// until they are used again.
     slabs: usize,
     free_slabs: Vec<u32>,
     /// Slabs taken since the last publication, to be given back if it fails.
     fresh_slabs: Vec<u32>,
-    /// Nodes that were in use at some time.
+    /// Number of nodes that have ever been in use.
     nodes: usize,
     free_nodes: Vec<u32>,
     /// Nodes made since the last publication, to be given back if it fails.
     fresh: Vec<u32>,
-    /// What the change under way takes out of use, to be retired when it is published.
+    /// Pieces that the change under way takes out of use, to be retired when it is published.
     replaced: splice::Replaced,
     retired: Retired<Piece>,
-    /// Ranges that do not yet show the routes.
+    /// Ranges that do not yet reflect the routes.
     pending: Vec<Pending>,
-    /// What [`MARK`] stands for.
+    /// The next hop that [`MARK`] stands for.
     marked: NextHopId,
 }
 
@@ -223,8 +217,8 @@ impl Runmap6 {
 
     // ---- building ---------------------------------------------------------------------------
 
-    /// Builds what lies below each slot of a digit. Of a slab that is `kept`, what does not depend
-    /// on the change that is being published is not built, but stays what it is.
+    /// Builds the answers below each slot of a digit. In a slab that is `kept`, parts that do not depend on the change
+    /// being published keep their answers.
     fn answers_of(
         &mut self,
         runs: &SlotRuns,
@@ -234,7 +228,7 @@ impl Runmap6 {
         self.answers_by(runs, kept, |table, at, cover, _| table.below(at, digit + 1, cover))
     }
 
-    /// The same for the second digit, below the /16 of a slab: a /32 can have a slab as well.
+    /// Like [`Self::answers_of`], for the second digit below the /16 of a slab: a /32 can have a slab as well.
     fn answers_of_slab(
         &mut self,
         runs: &SlotRuns,
@@ -271,16 +265,16 @@ impl Runmap6 {
         if next_hop == MARK { self.marked } else { next_hop }
     }
 
-    /// The answer for all addresses with one value of the digits before `digit`, given the
-    /// topmost node of the RIB in this range.
+    /// Builds the answer for all addresses with one value of the digits before `digit`, given the topmost node of the
+    /// RIB in this range.
     fn below(&mut self, at: NodeId, digit: u8, cover: NextHopId) -> Result<Answer, NoRoom> {
         let runs = self.rib.slots(at, DIGIT * digit, DIGIT, cover);
         let answers = self.answers_of(&runs, digit, None)?;
         self.tree(answers, digit)
     }
 
-    /// The answer for a /32 whose /16 has a slab: a slab if there are many routes, or if there is
-    /// one already and not few routes.
+    /// Builds the answer for a /32 whose /16 has a slab: a slab if there are many routes, or if there is one already
+    /// and the routes are not few.
     fn below_slab(
         &mut self,
         at: NodeId,
@@ -294,8 +288,8 @@ impl Runmap6 {
             _ if dense => self.take_slab(),
             _ => None,
         };
-        // The nodes made so far are given back if what they are made for fails; those of the slab
-        // are in use when it is stored.
+        // The nodes made so far are given back if the publication fails; those of the slab are in use once it is
+        // stored.
         let others = std::mem::take(&mut self.fresh);
         let answers = self.answers_of(&runs, 2, None);
         let answer = match (slab, answers) {
@@ -309,7 +303,7 @@ impl Runmap6 {
         answer
     }
 
-    /// The first word of a slab that is now the caller's.
+    /// Takes a free slab; returns its first word.
     fn take_slab(&mut self) -> Option<usize> {
         let first = match self.free_slabs.pop() {
             Some(first) => first as usize,
@@ -323,7 +317,7 @@ impl Runmap6 {
         Some(first)
     }
 
-    /// Whether a node of the RIB that begins a /32 has so many routes that it gets a slab.
+    /// Returns true if a node of the RIB that begins a /32 has enough routes for a slab.
     fn is_dense(&self, slot: Slot) -> bool {
         match slot {
             Slot::Leaf(_) => false,
@@ -333,7 +327,7 @@ impl Runmap6 {
         }
     }
 
-    /// A B-tree over the runs; their answer if there is but one.
+    /// Builds a B-tree over the runs; returns their answer if there is only one.
     fn tree(&mut self, mut level: AnswerRuns, digit: u8) -> Result<Answer, NoRoom> {
         while level.len() > 1 {
             level = self.level_above(&level, digit)?;
@@ -341,7 +335,7 @@ impl Runmap6 {
         Ok(level[0].1)
     }
 
-    /// Nodes for some runs of a B-tree, as the runs of the level above.
+    /// Builds the nodes for some runs of a B-tree; returns the runs of the level above.
     fn level_above(&mut self, level: &[(u32, Answer)], digit: u8) -> Result<AnswerRuns, NoRoom> {
         let nodes = level.len().div_ceil(FAN_OUT);
         let size = level.len().div_ceil(nodes);
@@ -350,13 +344,12 @@ impl Runmap6 {
         level.chunks(size).map(node).collect()
     }
 
-    /// Writes a node of at most [`FAN_OUT`] runs.
+    /// Writes a node of at most [`FAN_OUT`] runs; returns its number.
     fn node(&mut self, runs: &[(u32, Answer)]) -> Result<u32, NoRoom> {
         let number = self.take_node()?;
         self.fresh.push(number);
         let (_, last) = runs[runs.len() - 1];
-        // Unused keys are the highest digit and unused answers the last run's, which is right for
-        // that digit as well.
+        // Unused keys are the highest digit and unused answers the last run's, which is right for that digit as well.
         let mut keys = [u16::MAX; FAN_OUT - 1];
         let mut cells = [last; NODE_CELLS];
         for (index, &(first, answer)) in runs.iter().enumerate() {
@@ -386,7 +379,7 @@ impl Runmap6 {
 
     // ---- publication ------------------------------------------------------------------------
 
-    /// Makes a range show the routes.
+    /// Updates a range to the routes.
     fn refresh(&mut self, pending: Pending) -> Result<(), NoRoom> {
         let Pending { bits, len, whole } = pending;
         if whole {
@@ -424,13 +417,13 @@ impl Runmap6 {
         self.settle(done)
     }
 
-    /// The cover and the topmost node of a range. The cover is [`MARK`] unless all is to be built.
+    /// Returns the cover and the topmost node of a range. The cover is [`MARK`] unless all is to be built.
     fn cover(&self, bits: u128, len: u8, whole: bool) -> (NextHopId, NodeId) {
         let (cover, at) = self.rib.cover(bits, len);
         (if whole { cover } else { MARK }, at)
     }
 
-    /// Makes the /16s of a prefix show the routes.
+    /// Updates the /16s of a prefix to the routes.
     fn refresh_16s(&mut self, bits: u128, len: u8, whole: bool) -> Result<(), NoRoom> {
         let first = bits.slice(0, DIGIT);
         let end = first as usize + (1 << (DIGIT - len));
@@ -472,7 +465,7 @@ impl Runmap6 {
         Ok(())
     }
 
-    /// Ends a publication: what was made for it and is not in use is given back.
+    /// Ends a publication: pieces made for it and not in use are given back.
     fn settle(&mut self, done: Result<(), NoRoom>) -> Result<(), NoRoom> {
         match done {
             Ok(()) => {
@@ -492,13 +485,13 @@ impl Runmap6 {
         self.shared.directory.all()[number].load(Ordering::Relaxed)
     }
 
-    /// The first word of a /16's slab.
+    /// Returns the first word of a /16's slab.
     fn slab(&self, number: usize) -> Option<usize> {
         let entry = self.entry(number);
         (entry >> 32 != 0).then(|| word_index(entry, (number as u128) << 112))
     }
 
-    /// The slab of the /32 that holds a prefix, if it has one and keeps it.
+    /// Returns the slab of the /32 that holds a prefix, if it has one and keeps it.
     fn slab_below(&self, slab: usize, bits: u128, len: u8) -> Option<usize> {
         if len <= 2 * DIGIT {
             return None;
@@ -510,12 +503,12 @@ impl Runmap6 {
         (at != NONE && self.is_split(at, 2 * DIGIT)).then_some(below)
     }
 
-    /// Whether there are routes longer than `len` at and below a node.
+    /// Returns true if there are routes longer than `len` at and below a node.
     fn is_split(&self, at: NodeId, len: u8) -> bool {
         self.rib.node(at).len > len || self.rib.node(at).children != [NONE; 2]
     }
 
-    /// Makes a /16 show the routes, given its cover and its topmost node.
+    /// Updates a /16 to the routes, given its cover and its topmost node.
     fn refresh_16(
         &mut self,
         number: usize,
@@ -532,7 +525,7 @@ impl Runmap6 {
         self.settle(done)
     }
 
-    /// The same for one that has a single word, and may get a slab instead.
+    /// The same for a /16 that has a single word, and may get a slab instead.
     fn refresh_single(&mut self, number: usize, runs: &SlotRuns) -> Result<(), NoRoom> {
         let dense = |&(_, slot): &(u32, Slot)| self.is_dense(slot);
         if (runs.runs.len() > SLAB_RUNS || runs.runs.iter().any(dense))
@@ -548,7 +541,7 @@ impl Runmap6 {
         Ok(())
     }
 
-    /// Makes a /16 with a slab show the routes.
+    /// Updates a /16 with a slab to the routes.
     fn store_slab(
         &mut self,
         slab: usize,
@@ -559,8 +552,8 @@ impl Runmap6 {
         self.store_slots(slab, 0, DIGITS, &answers)
     }
 
-    /// Makes the slots of a prefix show the routes, in the slab that is indexed by the digit in
-    /// which the prefix ends, or the last one before that.
+    /// Updates the slots of a prefix to the routes, in the slab that is indexed by the digit in which the prefix ends,
+    /// or the last one before that.
     fn refresh_slots(
         &mut self,
         slab: usize,
@@ -607,8 +600,8 @@ impl Runmap6 {
         end: usize,
         runs: &[(u32, Answer)],
     ) -> Result<(), NoRoom> {
-        // A word with runs of its own has a leaf for each and one for the run that reaches in; the
-        // words at both ends may keep leaves.
+        // A word with runs of its own has a leaf for each and one for the run that reaches in; the words at both ends
+        // may keep leaves.
         self.check_room(2 * runs.len() + 2 * SLOTS)?;
         let (mut rest, mut word) = (runs, first / SLOTS);
         while word < end.div_ceil(SLOTS) {
@@ -637,13 +630,13 @@ impl Runmap6 {
             self.store_word(slab + word, &answers)?;
             word += 1;
         }
-        // The new nodes are in use now, not to be given back.
+        // The new nodes are in use now and must not be given back.
         self.fresh.clear();
         Ok(())
     }
 
-    /// Most of a slab's words have one next hop before and after. Stores those that begin with a
-    /// slot and that the first run covers; returns how many.
+    /// Stores the words at the start that one next hop fills before and after, as most of a slab's words are: those
+    /// that begin with a slot and that the first run covers. Returns their number.
     fn store_whole_words(
         &self,
         slab: usize,
@@ -660,8 +653,7 @@ impl Runmap6 {
         self.store_uniform(slab + first..slab + until, answer as NextHopId)
     }
 
-    /// Gives words that had one next hop each another one; returns how many, up to the first one
-    /// that had more.
+    /// Gives words that had one next hop each another one; returns their number, up to the first word that had more.
     fn store_uniform(&self, words: Range<usize>, next_hop: NextHopId) -> usize {
         let new = Leaves::uniform(&self.shared.leaves, next_hop);
         let words = &self.shared.words.all()[words];
@@ -679,13 +671,13 @@ impl Runmap6 {
         self.shared.words.all()[word].load(Ordering::Relaxed)
     }
 
-    /// The answers of a word's slots.
+    /// Returns the answers of a word's slots.
     fn answers(&self, word: usize) -> [Answer; SLOTS] {
         let word = self.word(word);
         std::array::from_fn(|slot| self.answer(word, slot))
     }
 
-    /// The answer of a slab's slot.
+    /// Returns the answer of a slab's slot.
     fn slot_answer(&self, slab: usize, slot: usize) -> Answer {
         self.answer(self.word(slab + slot / SLOTS), slot % SLOTS)
     }
@@ -694,7 +686,7 @@ impl Runmap6 {
         self.shared.leaves.all()[leaf_index(word, slot as u32)].load(Ordering::Relaxed)
     }
 
-    /// Sees that there are this many leaves.
+    /// Ensures that there is room for this many leaves.
     fn check_room(&mut self, leaves: usize) -> Result<(), NoRoom> {
         if self.leaves.room() < leaves {
             self.reclaim();
@@ -703,7 +695,7 @@ impl Runmap6 {
         if self.leaves.room() < leaves { Err(NoRoom) } else { Ok(()) }
     }
 
-    /// Stores a word's answers and retires what it led to before.
+    /// Stores a word's answers and retires the pieces it led to before.
     fn store_word(&mut self, index: usize, answers: &[Answer; SLOTS]) -> Result<(), NoRoom> {
         let before = self.word(index);
         let old_answers = match own_leaves(before) {
@@ -724,7 +716,7 @@ impl Runmap6 {
         Ok(())
     }
 
-    /// Stores a word's answers. The nodes that it led to before are the caller's to retire.
+    /// Stores a word's answers. The caller retires the nodes that the word led to before.
     fn put_word(&mut self, index: usize, answers: &[Answer; SLOTS]) -> Result<(), NoRoom> {
         let before = self.word(index);
         let cells = &self.shared.leaves;
@@ -766,7 +758,7 @@ impl Runmap6 {
         }
     }
 
-    /// Makes one of ranges that are cheaper to build together.
+    /// Merges ranges that are cheaper to build together.
     fn merge_pending(&mut self) {
         let mut pending = std::mem::take(&mut self.pending);
         pending.sort_unstable();
@@ -774,7 +766,7 @@ impl Runmap6 {
         for len in [DIGIT, 2 * DIGIT] {
             let mut merged = Vec::with_capacity(pending.len());
             let mask = u128::mask(len);
-            // In this order, what lies within one prefix of this length stands together.
+            // In this order, ranges within one prefix of this length are adjacent.
             for group in pending
                 .chunk_by(|a, b| a.len > len && b.len > len && a.bits & mask == b.bits & mask)
             {
@@ -792,13 +784,13 @@ impl Runmap6 {
         self.pending = pending;
     }
 
-    /// Whether building a /16 or /32 whole costs less than so many changes in it.
+    /// Returns true if building a /16 or /32 whole costs less than this many changes in it.
     fn pays(&self, bits: u128, len: u8, changes: usize) -> bool {
         let (_, at) = self.rib.cover(bits, len);
         self.rib.is_at_most(at, changes * NODES_PER_CHANGE)
     }
 
-    /// Publishes all pending ranges; those for which there is no room stay pending.
+    /// Publishes all pending ranges; those without room stay pending.
     fn publish(&mut self) {
         let mut pending = std::mem::take(&mut self.pending);
         pending.retain(|&range| self.refresh(range).is_err());
@@ -811,7 +803,7 @@ impl Runmap6 {
 
     // ---- memory -----------------------------------------------------------------------------
 
-    /// Takes back what is out of every reader's sight; returns how many pieces still wait.
+    /// Reclaims pieces that no reader can see any more; returns the number of pieces that still wait.
     fn reclaim(&mut self) -> usize {
         let Self { retired, leaves, free_nodes, free_slabs, shared, .. } = self;
         retired.collect(|piece| match piece {
@@ -822,7 +814,7 @@ impl Runmap6 {
         })
     }
 
-    /// Closes the gaps between the leaves if there are many.
+    /// Closes the gaps between the leaves if there are many gaps.
     fn compact(&mut self) {
         let (directory, words) = (self.shared.directory.all(), self.shared.words.all());
         // A single word is in use unless the /16 has a slab.
@@ -939,7 +931,7 @@ impl Table<Ipv6Addr> for Runmap6 {
         routes: &mut dyn Iterator<Item = (Prefix<Ipv6Addr>, NextHopId)>,
     ) -> Result<(), Error> {
         let made = self.set_all(routes);
-        // Each /16 once; prefixes shorter than /16 stand for all theirs.
+        // Each /16 once; prefixes shorter than /16 stand for all of theirs.
         for range in &mut self.pending {
             *range = Pending::whole(range.bits, range.len.min(DIGIT));
         }
@@ -1021,7 +1013,7 @@ mod tests {
             table.collect();
         };
         for round in 0..rounds {
-            // Grow, and shrink until nothing is left; in between shorter routes come and go.
+            // Grow, and shrink until the table is empty; in between shorter routes are added and removed.
             while routes.len() < most {
                 let prefix = Prefix::covering(
                     Ipv6Addr::from(near(&mut random)),
@@ -1132,7 +1124,7 @@ mod tests {
             let steps = if cfg!(miri) { 60 } else { 3000 };
             let mut used = 0;
             for step in 0..2 * steps {
-                // Few next hops, so that hosts are joined with what is beside them.
+                // Few next hops, so that hosts are joined with their neighbours.
                 let grows = random.below(4) < if step < steps { 3 } else { 1 };
                 let next_hop = if grows { 1 + random.below(3) as u16 } else { NO_ROUTE };
                 let len = if random.below(20) > 0 { 128 } else { 40 + random.below(89) as u8 };
@@ -1187,8 +1179,8 @@ mod tests {
             table.retired.waiting() - before
         };
         for &(host, next_hop) in routes.iter().step_by(hosts / 100) {
-            // Another MAC: a store. Gone and back: the way down, at most five nodes a digit and two
-            // that are joined.
+            // Another MAC: a store. Removed and added: the nodes on the way down, at most five a digit and two that are
+            // joined.
             let new = next_hop + 1;
             assert_eq!(most(&mut table, &mut |table| drop(table.insert(host, new))), 0);
             assert!(most(&mut table, &mut |table| assert!(table.remove(host).is_some())) <= 12);

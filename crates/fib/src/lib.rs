@@ -1,9 +1,8 @@
 //! Route tables: longest-prefix match with batch lookup and incremental update.
 //!
-//! A table maps an address to a [`NextHopId`], 15 bits, by the longest [`Prefix`] that contains
-//! it. One owner writes it ([`Table`]); any number of readers look up at the same time
-//! ([`Lookup`]), without a lock, without a barrier, and see for each address the route before or
-//! the route after a change, never anything else.
+//! A table maps an address to a [`NextHopId`], 15 bits, by the longest [`Prefix`] that contains it. One
+//! owner writes it ([`Table`]); any number of readers look up at the same time ([`Lookup`]), without a lock
+//! or barrier, and see for each address the route before or the route after a change, never anything else.
 //!
 //! ```
 //! use std::net::Ipv4Addr;
@@ -23,12 +22,12 @@
 //!
 //! # The structures
 //!
-//! | [`Algorithm`] | families | file | what it is |
+//! | [`Algorithm`] | families | file | description |
 //! |---|---|---|---|
 //! | `Runmap` | IPv4, IPv6 | `ipv4.rs`, `ipv6.rs` | the default: run-compressed bitmaps in single words |
 //! | `Poptrie` | IPv4, IPv6 | `poptrie.rs` | the SIGCOMM 2015 trie, one address at a time |
 //! | `Dir24_8` | IPv4 | `dir24_8.rs` | one entry per /24, 32 MiB |
-//! | `Reference` | IPv4, IPv6 | `reference.rs` | slow and obviously right: the oracle of the tests |
+//! | `Reference` | IPv4, IPv6 | `reference.rs` | slow and obviously correct: the oracle of the tests |
 //!
 //! Each file explains its structure with a picture, its cost in loads and bytes, and its source.
 //!
@@ -41,9 +40,8 @@
 //! | `Poptrie` | any number whose nodes and leaves fit: 2^22 and 2^25 | 32,767 | [`Error::Full`] |
 //! | `Dir24_8` | as `Runmap`, IPv4 | 32,767 | [`Error::Full`] |
 //!
-//! A next hop is a number, so that what it means (a port and a MAC address, a group of equal
-//! paths) changes without touching a route. Numbers beyond [`MAX_NEXT_HOP`] are refused with
-//! [`Error::NextHop`].
+//! A next hop is a number, so that its meaning (a port and a MAC address, a group of equal paths) can change
+//! without touching a route. Numbers beyond [`MAX_NEXT_HOP`] are refused with [`Error::NextHop`].
 //!
 //! Memory that lookups read, for synthetic tables with 200 next hops:
 //!
@@ -56,36 +54,34 @@
 //! (The real 512,621 IPv4 routes of 2014 take 4.6 MiB.) Address space, about 0.5 GiB per table, is
 //! reserved once; it becomes memory when it is first written.
 //!
-//! # When memory is used again
+//! # Memory reclamation
 //!
-//! Readers hold no reference counts, so a writer that takes a piece out of the table must wait
-//! until every reader has finished the lookups in which it could have seen it. The writer asks
-//! the [`GracePeriod`] given at construction; a router answers from its quiescent-state counters
-//! ([`Epochs`] is a small implementation). Reclaiming happens inside updates and in
-//! [`Table::collect`]. A wrong answer by the grace period makes a late reader return a wrong next
-//! hop; it can never make it read memory outside the table, because no memory is unmapped while a
-//! reader exists.
+//! Readers hold no reference counts, so a writer that removes a piece from the table must wait until every
+//! reader has finished the lookups in which it could have seen it. The writer asks the [`GracePeriod`] given
+//! at construction; a router implements it by its quiescent-state counters ([`Epochs`] is a small
+//! implementation). Reclaiming happens inside updates and in [`Table::collect`]. A grace period that ends
+//! too early makes a late reader return a wrong next hop; it can never make it read memory outside the
+//! table, because no memory is unmapped while a reader exists.
 //!
 //! # NUMA nodes
 //!
-//! [`Replicas`] keeps a copy of a table in the memory of each node ([`Table::place`]); a reader of the own
-//! node's copy is one of [`Table::readers`].
+//! [`Replicas`] keeps a copy of a table in the memory of each node ([`Table::place`]); [`Table::readers`]
+//! has a reader of each copy.
 //!
-//! # How it is proved
+//! # Verification
 //!
 //! - Property tests (`tests/against_reference.rs`) and a fuzz target (`fib_ops`) follow sequences
 //!   of insertions, replacements, removals and batches of nested prefixes of every length, and
 //!   compare every answer that can change with the reference's.
-//! - `tests/concurrent.rs` lets readers check, for every lookup beside a writer, that the answer
-//!   is one that was in force while the lookup ran; `tests/preempted.rs` interrupts readers
-//!   within lookups, and fails for every structure if grace periods end too early.
+//! - `tests/concurrent.rs` lets readers check, for every lookup during updates, that the answer is one that
+//!   was in force while the lookup ran; `tests/preempted.rs` interrupts readers within lookups, and fails
+//!   for every structure if grace periods end too early.
 //! - `tests/churn.rs` replays a day of changes a hundred times: same answers, same memory.
 //! - `examples/replay.rs` does the same with real tables and updates.
-//! - `unsafe` is confined to prefetches, `madvise`, calls of functions compiled for processors
-//!   that were found to fit, and pieces of assembly. Miri runs the tests without the assembly, at
-//!   sizes of its own: `MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-disable-stacked-borrows" cargo
-//!   +nightly miri test -p fib` (checking borrows of the large arrays at every lookup would take
-//!   days).
+//! - `unsafe` is confined to prefetches, `madvise`, calls of functions compiled for processors that were
+//!   found to support them, and pieces of assembly. Miri runs the tests without the assembly, at sizes of
+//!   its own: `MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-disable-stacked-borrows" cargo +nightly miri test
+//!   -p fib` (checking borrows of the large arrays at every lookup would take days).
 //! - Other processors: `cargo test -p fib --target aarch64-unknown-linux-musl` passes under
 //!   `qemu-aarch64-static`.
 //!
@@ -121,36 +117,36 @@ pub use address::{Address, Bits, Prefix};
 pub use grace::{EpochReader, Epochs, GracePeriod, NoReaders};
 pub use replicas::Replicas;
 
-/// The number of a next hop: what a route leads to, 15 bits.
+/// Number of a next hop, 15 bits.
 pub type NextHopId = u16;
 
-/// The answer where no route matches; not a next hop that a route can have.
+/// The answer if no route matches; not a valid next hop of a route.
 pub const NO_ROUTE: NextHopId = 0;
 
 /// The largest number a route's next hop can have.
 pub const MAX_NEXT_HOP: NextHopId = 0x7fff;
 
-/// What forwarders hold: shared, read-only, lock-free.
+/// The readers' side of a table: shared, read-only, lock-free.
 ///
-/// Every answer is right for the table before or after a change that runs at the same time, for
-/// each address by itself: two addresses of one batch may be answered from different moments.
+/// Every answer is right for the table before or after a simultaneous change, for each address separately:
+/// two addresses of one batch may be answered from different moments.
 pub trait Lookup<A: Address>: Send + Sync {
-    /// The next hop of the longest prefix that contains `address`, else [`NO_ROUTE`].
+    /// Returns the next hop of the longest prefix that contains `address`, else [`NO_ROUTE`].
     fn lookup(&self, address: A) -> NextHopId;
 
-    /// The same for each of `addresses`, written to the same place in `out`.
+    /// Looks up each of `addresses`, and writes the answer to the same place in `out`.
     ///
-    /// Meant for batches of 1 to 64, whose table loads overlap; longer ones are cut into such.
-    /// Where the two slices differ in length, the shorter counts. Addresses are integers in host
-    /// order: `u32::from_be_bytes` or `u128::from_be_bytes` of the header's bytes.
+    /// Meant for batches of 1 to 64, whose table loads overlap; longer ones are split. If the two slices
+    /// differ in length, the shorter counts. Addresses are integers in host order: `u32::from_be_bytes` or
+    /// `u128::from_be_bytes` of the header's bytes.
     fn lookup_batch(&self, addresses: &[A::Bits], out: &mut [NextHopId]);
 
-    /// Begins to load what [`Self::lookup_prefetched`] of these addresses will read, for callers that
-    /// have something else to do before they need the answers. A hint: no answer depends on it.
+    /// Prefetches the memory that [`Self::lookup_prefetched`] of these addresses will read, for callers that
+    /// have other work before they need the answers. A hint: no answer depends on it.
     fn prefetch_batch(&self, _addresses: &[A::Bits]) {}
 
-    /// [`Self::lookup_batch`] by the way that [`Self::prefetch_batch`] has prepared, where there is one
-    /// that pays only then.
+    /// Like [`Self::lookup_batch`], by the way that [`Self::prefetch_batch`] has prepared, if the structure
+    /// has one that pays only after it.
     fn lookup_prefetched(&self, addresses: &[A::Bits], out: &mut [NextHopId]) {
         self.lookup_batch(addresses, out);
     }
@@ -159,14 +155,14 @@ pub trait Lookup<A: Address>: Send + Sync {
 /// One change of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<A: Address> {
-    /// The route to `prefix` now leads to `next_hop`, whether there was one or not.
+    /// Adds or replaces the route to `prefix`.
     Insert {
         /// The destination.
         prefix: Prefix<A>,
-        /// Where it leads.
+        /// Its next hop.
         next_hop: NextHopId,
     },
-    /// The route to `prefix` goes; nothing happens if there is none.
+    /// Removes the route to `prefix`, if there is one.
     Remove {
         /// The destination.
         prefix: Prefix<A>,
@@ -174,7 +170,7 @@ pub enum Change<A: Address> {
 }
 
 impl<A: Address> Change<A> {
-    /// The destination whose route changes.
+    /// Returns the destination whose route changes.
     pub fn prefix(&self) -> Prefix<A> {
         match *self {
             Change::Insert { prefix, .. } | Change::Remove { prefix } => prefix,
@@ -184,21 +180,21 @@ impl<A: Address> Change<A> {
 
 /// The writer's side of a table: one owner, any number of [`Lookup`]s beside it.
 ///
-/// A call returns when its change is visible to lookups that begin afterwards. A call that fails
-/// leaves the routes as they were, unless its documentation says otherwise.
+/// Changes are visible to lookups that begin after a call has returned. A call that fails leaves the routes
+/// as they were, unless its documentation says otherwise.
 pub trait Table<A: Address>: Send {
-    /// A reader of this table, to be shared between threads and kept as long as wanted.
+    /// Returns a reader of this table, to be shared between threads and kept as long as needed.
     fn reader(&self) -> Arc<dyn Lookup<A>>;
 
-    /// A reader of each copy, where there are several ([`Replicas`]).
+    /// Returns a reader of each copy, if there are several ([`Replicas`]).
     fn readers(&self) -> Vec<Arc<dyn Lookup<A>>> {
         vec![self.reader()]
     }
 
-    /// Asks that the memory which lookups read comes from a NUMA node, as long as that has some.
+    /// Requests that the memory which lookups read comes from a NUMA node, as long as that has some.
     fn place(&mut self, _node: u32) {}
 
-    /// Adds a route or replaces the next hop of the one there; returns the next hop before.
+    /// Adds a route or replaces its next hop; returns the next hop before.
     ///
     /// # Errors
     /// [`Error::NextHop`] for [`NO_ROUTE`] and numbers beyond [`MAX_NEXT_HOP`]; [`Error::Full`]
@@ -211,25 +207,25 @@ pub trait Table<A: Address>: Send {
 
     /// Removes a route; returns the next hop it had, `None` if there was no such route.
     ///
-    /// Even a removal needs room, since readers may still use what it replaces. Should a stuck
-    /// reader hold all of it back, lookups see the removal when a later call finds room.
+    /// Even a removal needs room, since readers may still use the pieces it replaces. If a stuck reader
+    /// holds all of it back, the removal becomes visible when a later call finds room.
     fn remove(&mut self, prefix: Prefix<A>) -> Option<NextHopId>;
 
-    /// The next hop of the route to exactly this prefix.
+    /// Returns the next hop of the route to exactly this prefix.
     fn get(&self, prefix: Prefix<A>) -> Option<NextHopId>;
 
-    /// The number of routes.
+    /// Returns the number of routes.
     fn len(&self) -> usize;
 
-    /// Whether there are no routes.
+    /// Returns true if there are no routes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of the structure that lookups read, including pieces kept for reuse.
+    /// Returns the bytes of the structure that lookups read, including pieces kept for reuse.
     fn memory_bytes(&self) -> usize;
 
-    /// Bytes that only the writer uses: its own copy of the routes.
+    /// Returns the bytes that only the writer uses: its own copy of the routes.
     fn writer_bytes(&self) -> usize;
 
     /// Makes all changes in order and publishes them together: no lookup returns a route that is
@@ -250,12 +246,12 @@ pub trait Table<A: Address>: Send {
         routes: &mut dyn Iterator<Item = (Prefix<A>, NextHopId)>,
     ) -> Result<(), Error>;
 
-    /// Frees what was taken out of the table and is out of every reader's sight by now; returns
-    /// how many pieces still wait. Updates do this as well, so calling it is only needed to give
-    /// memory back while the table is quiet.
+    /// Frees the pieces removed from the table that no reader can see any more; returns the number of pieces
+    /// that still wait. Updates do this as well, so calling it is only needed to return memory while the
+    /// table is not updated.
     fn collect(&mut self) -> usize;
 
-    /// The structure's name as the configuration spells it.
+    /// Returns the structure's name in the configuration.
     fn name(&self) -> &'static str;
 }
 
@@ -269,7 +265,7 @@ pub enum Algorithm {
     Poptrie,
     /// One entry per /24: 32 MiB. IPv4 only.
     Dir24_8,
-    /// One ordered map per prefix length: slow, obviously right.
+    /// One ordered map per prefix length: slow, obviously correct.
     Reference,
 }
 
@@ -278,7 +274,7 @@ impl Algorithm {
     pub const ALL: [Algorithm; 4] =
         [Algorithm::Runmap, Algorithm::Poptrie, Algorithm::Dir24_8, Algorithm::Reference];
 
-    /// The name used in the configuration.
+    /// Returns the name used in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Runmap => "runmap",
@@ -307,10 +303,10 @@ impl FromStr for Algorithm {
     }
 }
 
-/// Makes an empty IPv4 table.
+/// Creates an empty IPv4 table.
 ///
 /// # Errors
-/// None of today's structures refuses IPv4; callers handle [`Error::Family`] for those to come.
+/// None of today's structures refuses IPv4; callers handle [`Error::Family`] for future ones.
 pub fn new_ipv4(
     algorithm: Algorithm,
     grace: Box<dyn GracePeriod>,
@@ -323,7 +319,7 @@ pub fn new_ipv4(
     })
 }
 
-/// Makes an empty IPv6 table.
+/// Creates an empty IPv6 table.
 ///
 /// # Errors
 /// [`Error::Family`] if the structure is for IPv4 alone.
@@ -341,24 +337,24 @@ pub fn new_ipv6(
     })
 }
 
-/// What can go wrong.
+/// Errors of route tables.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A prefix longer than the family's addresses.
     #[error("prefix length /{len} exceeds /{most}, the longest for {family}")]
     PrefixLength {
-        /// The length asked for.
+        /// The requested length.
         len: u8,
         /// The family.
         family: &'static str,
-        /// The longest there is.
+        /// The family's longest.
         most: u8,
     },
     /// An address with bits set behind the prefix.
     #[error("prefix {prefix} has host bits set; the network is {network}")]
     HostBits {
-        /// What was given.
+        /// The given prefix.
         prefix: String,
         /// The same with the host bits cleared.
         network: String,
@@ -366,7 +362,7 @@ pub enum Error {
     /// Text that is not a prefix.
     #[error("{text:?} is not an {family} prefix; write address/length")]
     NotAPrefix {
-        /// What was given.
+        /// The given text.
         text: String,
         /// The family.
         family: &'static str,
@@ -374,7 +370,7 @@ pub enum Error {
     /// A next hop that no route can have.
     #[error("next hop {next_hop} is out of range; a route's next hop is 1 to {MAX_NEXT_HOP}")]
     NextHop {
-        /// The number given.
+        /// The given number.
         next_hop: NextHopId,
     },
     /// The structure has no room for the change.
@@ -382,12 +378,12 @@ pub enum Error {
     Full {
         /// The structure's name.
         structure: &'static str,
-        /// What there is no more of.
+        /// The exhausted resource.
         what: &'static str,
-        /// How many there can be.
+        /// Its limit.
         limit: usize,
     },
-    /// There would be room if readers had finished with what they may still see.
+    /// There would be room if readers had finished with the pieces they may still see.
     #[error(
         "the {structure} table has no room: {waiting} retired pieces wait for a grace period that \
          does not end; is a reader stuck?"
@@ -395,15 +391,15 @@ pub enum Error {
     Stalled {
         /// The structure's name.
         structure: &'static str,
-        /// Pieces that wait.
+        /// Number of pieces that wait.
         waiting: usize,
     },
     /// A structure that does not exist.
     #[error("unknown table structure {text:?}; known: {known}")]
     UnknownAlgorithm {
-        /// What was given.
+        /// The given name.
         text: String,
-        /// The names there are.
+        /// The known names.
         known: String,
     },
     /// A structure that cannot hold the family.

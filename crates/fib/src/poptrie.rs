@@ -20,21 +20,21 @@
 //!  leaf of slot v    leaves[base0 + popcount(leafvec & bits 0 to v) - 1]
 //! ```
 //!
-//! # What a lookup costs
+//! # Cost of a lookup
 //!
-//! One load of 4 bytes if the direct entry is a leaf; else one node of 24 bytes per 6 bits and
-//! one leaf of 2 bytes, each load waiting for the one before, with a branch per step that depends
-//! on the address. The paper's algorithm looks up one address at a time; so does the batch form
-//! here. A node whose answers would all be equal is not made (the paper's route aggregation): that
-//! keeps more addresses in the direct table, and its branch predictable.
+//! One load of 4 bytes if the direct entry is a leaf; else one node of 24 bytes per 6 bits and one
+//! leaf of 2 bytes, each load waiting for the previous one, with a branch per step that depends on
+//! the address. The paper's algorithm looks up one address at a time; so does the batch form here.
+//! A node whose answers would all be equal is not made (the paper's route aggregation): that keeps
+//! more addresses in the direct table, and its branch predictable.
 //!
-//! # What an update costs
+//! # Cost of an update
 //!
-//! The nodes on the way to the changed prefix are copied, with the arrays they lie in, and the
-//! part below the prefix is built anew; then the direct entry is stored and what it led to before
-//! retires. For prefixes up to /18 each direct entry they cover is built anew.
+//! The nodes on the way to the changed prefix are copied, with the arrays they lie in, and the part
+//! below the prefix is rebuilt; then the direct entry is stored and the pieces it led to before
+//! retire. For prefixes up to /18 each direct entry they cover is rebuilt.
 //!
-//! # Why readers never notice
+//! # Why readers are not disturbed
 //!
 //! A node is not changed once it is reachable; a direct entry is one atomic store with release
 //! ordering, and readers load it with acquire ordering. Each address is governed by one entry.
@@ -74,7 +74,7 @@ const NODE_WORDS: usize = 3;
 /// A direct entry with this bit is a leaf.
 const IS_LEAF: u32 = 1 << 31;
 
-/// What readers see.
+/// The part of the table that readers see.
 struct Shared {
     direct: Arena<AtomicU32>,
     nodes: Arena<[AtomicU64; NODE_WORDS]>,
@@ -91,13 +91,13 @@ struct Node {
     base1: u32,
 }
 
-/// The bits 0 to `slot`.
+/// Returns the bits 0 to `slot`.
 #[inline(always)]
 fn up_to(slot: u32) -> u64 {
     (2u64 << slot).wrapping_sub(1)
 }
 
-/// The bits before `slot`.
+/// Returns the bits before `slot`.
 #[inline(always)]
 fn below(slot: u32) -> u64 {
     (1u64 << slot).wrapping_sub(1)
@@ -116,7 +116,7 @@ impl Shared {
         shared
     }
 
-    /// The arrays, of lengths that the compiler knows: found out once, not per address.
+    /// Returns the arrays, with lengths that the compiler knows: done once, not per address.
     #[inline(always)]
     fn view(&self) -> View<'_> {
         View { direct: self.direct.array(), nodes: self.nodes.array(), leaves: self.leaves.array() }
@@ -136,14 +136,14 @@ impl Shared {
         }
     }
 
-    /// The leaf of a slot that has one.
+    /// Returns the leaf of a slot that has one.
     fn leaf(&self, node: Node, slot: usize) -> NextHopId {
         let rank = (node.leafvec & up_to(slot as u32)).count_ones();
         self.leaves.all()[(node.base0 + rank - 1) as usize].load(Ordering::Relaxed)
     }
 }
 
-/// [`Shared`] for the length of a lookup.
+/// View of [`Shared`] for the duration of a lookup.
 #[derive(Clone, Copy)]
 struct View<'a> {
     direct: &'a [AtomicU32; ENTRIES],
@@ -162,7 +162,8 @@ impl View<'_> {
         self.descend(entry, address.skip(DIRECT))
     }
 
-    /// The leaf below a node, by the bits of the address that the node looks at and those behind.
+    /// Finds the leaf below a node, by the bits of the address at the node's level and those
+    /// behind.
     #[inline(always)]
     fn descend<B: Bits>(self, mut number: u32, mut rest: B) -> NextHopId {
         loop {
@@ -174,7 +175,7 @@ impl View<'_> {
                 let leaf = (bases.load(Ordering::Relaxed) as u32).wrapping_add(rank);
                 return self.leaves[leaf.wrapping_sub(1) as usize % LEAVES].load(Ordering::Relaxed);
             }
-            // Up to the slot, which is set, less one.
+            // Up to the slot, which is set, minus one.
             let rank = (vector & below(slot)).count_ones();
             number = ((bases.load(Ordering::Relaxed) >> 32) as u32).wrapping_add(rank);
             rest = rest.skip(STEP);
@@ -182,7 +183,7 @@ impl View<'_> {
     }
 }
 
-/// A reader; `FAST` where the processor has `popcnt` and BMI2, found out once at construction.
+/// A reader; `FAST` if the processor has `popcnt` and BMI2, checked once at construction.
 struct Reader<const FAST: bool>(Arc<Shared>);
 
 impl<A: Address, const FAST: bool> Lookup<A> for Reader<FAST> {
@@ -197,7 +198,7 @@ impl<A: Address, const FAST: bool> Lookup<A> for Reader<FAST> {
     fn lookup_batch(&self, addresses: &[A::Bits], out: &mut [NextHopId]) {
         #[cfg(target_arch = "x86_64")]
         if FAST {
-            // SAFETY: `Reader<true>` is only made by `reader()`, after it has seen that the
+            // SAFETY: `Reader<true>` is only made by `reader()`, after it has confirmed that the
             // processor has the instructions that `lookup_all_fast` is compiled for.
             return unsafe { lookup_all_fast(&self.0, addresses, out) };
         }
@@ -213,7 +214,7 @@ fn lookup_all<B: Bits>(shared: &Shared, addresses: &[B], out: &mut [NextHopId]) 
     }
 }
 
-/// [`lookup_all`] compiled for processors since 2013.
+/// Like [`lookup_all`], compiled for processors since 2013.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "popcnt,bmi1,bmi2")]
 fn lookup_all_fast<B: Bits>(shared: &Shared, addresses: &[B], out: &mut [NextHopId]) {
@@ -232,13 +233,13 @@ fn reader<A: Address>(shared: &Arc<Shared>) -> Arc<dyn Lookup<A>> {
     Arc::new(Reader::<false>(shared))
 }
 
-/// A piece that waits for its grace period: where it begins and how long it is.
+/// A piece that waits for its grace period: start and length.
 enum Piece {
     Nodes(u32, usize),
     Leaves(u32, usize),
 }
 
-/// There is no room for a node or a leaf.
+/// Error: there is no room for a node or a leaf.
 struct NoRoom;
 
 /// A slot while its node is being built.
@@ -254,12 +255,12 @@ pub(crate) struct Poptrie<A: Address> {
     rib: Rib<A::Bits>,
     nodes: Buddy,
     leaves: Buddy,
-    /// Made since the last publication, to be given back if it fails.
+    /// Pieces made since the last publication, to be given back if it fails.
     fresh: Vec<Piece>,
-    /// Replaced since the last publication, to be retired when it has succeeded.
+    /// Pieces replaced since the last publication, to be retired when it has succeeded.
     replaced: Vec<Piece>,
     retired: Retired<Piece>,
-    /// Prefixes whose range does not yet show the routes.
+    /// Prefixes whose range does not yet reflect the routes.
     pending: Vec<(A::Bits, u8)>,
 }
 
@@ -279,8 +280,8 @@ impl<A: Address> Poptrie<A> {
 
     // ---- building ---------------------------------------------------------------------------
 
-    /// A node for the bits from `from` on, given the topmost RIB node in its range; a leaf if all
-    /// routes there lead to the same next hop.
+    /// Builds a node for the bits from `from` on, given the topmost RIB node in its range; a leaf
+    /// if all routes there lead to the same next hop.
     fn build(&mut self, at: NodeId, from: u8, cover: NextHopId) -> Result<Built, NoRoom> {
         let runs = self.rib.slots(at, from, STEP, cover);
         let mut built = [Built::Leaf(NO_ROUTE); SLOTS];
@@ -288,7 +289,7 @@ impl<A: Address> Poptrie<A> {
         self.assemble_or_collapse(&built)
     }
 
-    /// Builds what the slots of some runs lead to.
+    /// Builds the contents of the slots of some runs.
     fn build_slots(
         &mut self,
         runs: &SlotRuns,
@@ -305,7 +306,7 @@ impl<A: Address> Poptrie<A> {
         Ok(())
     }
 
-    /// The node `old` with the part that a prefix covers built anew and the rest kept.
+    /// Returns the node `old` with the part that a prefix covers rebuilt and the rest kept.
     fn rebuild(&mut self, old: Node, from: u8, bits: A::Bits, len: u8) -> Result<Built, NoRoom> {
         let mut built = self.slots_of(old);
         let end = from + STEP;
@@ -330,7 +331,7 @@ impl<A: Address> Poptrie<A> {
         self.assemble_or_collapse(&built)
     }
 
-    /// What the slots of a node lead to.
+    /// Returns the contents of a node's slots.
     fn slots_of(&self, node: Node) -> [Built; SLOTS] {
         std::array::from_fn(|slot| {
             if node.vector >> slot & 1 == 0 {
@@ -341,7 +342,7 @@ impl<A: Address> Poptrie<A> {
         })
     }
 
-    /// A leaf if all slots are equal leaves, else a node.
+    /// Returns a leaf if all slots are equal leaves, else a node.
     fn assemble_or_collapse(&mut self, built: &[Built; SLOTS]) -> Result<Built, NoRoom> {
         if let Built::Leaf(first) = built[0]
             && built.iter().all(|slot| matches!(slot, Built::Leaf(leaf) if *leaf == first))
@@ -351,7 +352,7 @@ impl<A: Address> Poptrie<A> {
         self.assemble(built).map(Built::Child)
     }
 
-    /// Lays the children and the runs of leaves side by side.
+    /// Stores the children and the runs of leaves in contiguous arrays.
     fn assemble(&mut self, built: &[Built; SLOTS]) -> Result<Node, NoRoom> {
         let mut node = Node::default();
         let (mut children, mut leaves) = (Vec::new(), Vec::new());
@@ -400,7 +401,7 @@ impl<A: Address> Poptrie<A> {
         Err(NoRoom)
     }
 
-    /// Notes that a node's two arrays are replaced.
+    /// Notes a node's two arrays as replaced.
     fn drop_arrays(&mut self, node: Node) {
         let (children, leaves) = (node.vector.count_ones(), node.leafvec.count_ones());
         if children > 0 {
@@ -411,7 +412,7 @@ impl<A: Address> Poptrie<A> {
         }
     }
 
-    /// Notes that all that a node leads to is replaced.
+    /// Notes all pieces below a node as replaced.
     fn drop_tree(&mut self, node: Node) {
         let children = node.vector.count_ones();
         for number in node.base1..node.base1 + children {
@@ -430,7 +431,7 @@ impl<A: Address> Poptrie<A> {
 
     // ---- publication ------------------------------------------------------------------------
 
-    /// Makes a prefix's range show the routes.
+    /// Updates a prefix's range to the routes.
     fn refresh(&mut self, bits: A::Bits, len: u8) -> Result<(), NoRoom> {
         let first = bits.slice(0, DIRECT) as usize;
         if len > DIRECT {
@@ -443,7 +444,7 @@ impl<A: Address> Poptrie<A> {
         runs.ranges().try_for_each(|(range, slot)| self.refresh_entries(range, slot))
     }
 
-    /// Builds direct entries anew.
+    /// Rebuilds direct entries.
     fn refresh_entries(&mut self, entries: Range<usize>, slot: Slot) -> Result<(), NoRoom> {
         for entry in entries {
             let new = match slot {
@@ -458,7 +459,7 @@ impl<A: Address> Poptrie<A> {
         Ok(())
     }
 
-    /// Builds the part of a direct entry anew that a prefix longer than it covers.
+    /// Rebuilds the part of a direct entry that a longer prefix covers.
     fn refresh_part(&mut self, entry: usize, bits: A::Bits, len: u8) -> Result<(), NoRoom> {
         let new = match self.root(entry) {
             Some(old) => self.rebuild(old, DIRECT, bits, len),
@@ -470,13 +471,13 @@ impl<A: Address> Poptrie<A> {
         self.store_entry(entry, new)
     }
 
-    /// The node that a direct entry leads to.
+    /// Returns the node that a direct entry leads to.
     fn root(&self, entry: usize) -> Option<Node> {
         let entry = self.shared.direct.all()[entry].load(Ordering::Relaxed);
         (entry & IS_LEAF == 0).then(|| self.shared.node(entry))
     }
 
-    /// Publishes a direct entry, or gives back what was made for it.
+    /// Publishes a direct entry, or gives back the pieces made for it.
     fn store_entry(&mut self, entry: usize, new: Result<Built, NoRoom>) -> Result<(), NoRoom> {
         let place = &self.shared.direct.all()[entry];
         let old = place.load(Ordering::Relaxed);
@@ -502,7 +503,7 @@ impl<A: Address> Poptrie<A> {
         Ok(())
     }
 
-    /// Publishes all pending ranges; those for which there is no room stay pending.
+    /// Publishes all pending ranges; those without room stay pending.
     fn publish(&mut self) {
         let mut pending = std::mem::take(&mut self.pending);
         pending.retain(|&(bits, len)| {
@@ -517,7 +518,8 @@ impl<A: Address> Poptrie<A> {
         }
     }
 
-    /// Takes back what is out of every reader's sight; returns how many pieces still wait.
+    /// Reclaims pieces that no reader can see any more; returns the number of pieces that still
+    /// wait.
     fn reclaim(&mut self) -> usize {
         let Self { retired, nodes, leaves, .. } = self;
         retired.collect(|piece| release(nodes, leaves, piece))
@@ -633,7 +635,7 @@ impl<A: Address> Table<A> for Poptrie<A> {
             }
             self.set(prefix, next_hop);
         }
-        // All entries anew, once.
+        // Rebuild all entries, once.
         self.pending = vec![(A::Bits::default(), 0)];
         self.publish();
         made?;

@@ -1,9 +1,9 @@
-//! Asking the processor to fetch a cache line before it is needed.
+//! Prefetches of cache lines before they are needed.
 //!
-//! The one operation of the batch lookups that Rust has no safe form of.
+//! The one operation of the batch lookups without a safe form in Rust.
 
-/// Begins to load the cache line of `slice[index]` into the first-level cache; nothing happens
-/// for an index beyond the end.
+/// Prefetches the cache line of `slice[index]` into the first-level cache; does nothing for an
+/// index beyond the end.
 #[inline(always)]
 pub(crate) fn prefetch<T>(slice: &[T], index: usize) {
     prefetch_address(slice.as_ptr().wrapping_add(index));

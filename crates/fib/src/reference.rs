@@ -70,7 +70,7 @@ impl<A: Address> Lookup<A> for Shared<A> {
     }
 }
 
-/// The slow table that is obviously right.
+/// The slow table that is obviously correct.
 pub(crate) struct Reference<A: Address> {
     shared: Arc<Shared<A>>,
 }
@@ -108,7 +108,7 @@ impl<A: Address> Table<A> for Reference<A> {
         self.shared.read().lengths.iter().map(BTreeMap::len).sum()
     }
 
-    /// An estimate: the map's own overhead is not to be had.
+    /// An estimate: the map's own overhead is not available.
     fn memory_bytes(&self) -> usize {
         self.len() * (size_of::<A::Bits>() + size_of::<NextHopId>()) * 3 / 2
     }

@@ -1,8 +1,7 @@
 //! Copies of one table, each in the memory of a NUMA node.
 //!
-//! A lookup in a large table is a chain of cache misses, and a miss that goes to another node's memory
-//! takes half as long again. Each node therefore has its own copy, and the writer makes each change in all
-//! of them.
+//! A lookup in a large table is a chain of cache misses, and a miss in another node's memory takes half as
+//! long again. Each node therefore has its own copy, and the writer makes each change in all of them.
 //!
 //! ```text
 //!                +--> copy of node 0 <--- lookups of forwarders on node 0
@@ -10,9 +9,9 @@
 //!                +--> copy of node 1 <--- lookups of forwarders on node 1
 //! ```
 //!
-//! Between two copies a change takes effect at slightly different moments, as it does for two lookups in
-//! one table. Copies have the same structure and limits but reclaim memory on their own, so one may refuse
-//! what another has accepted: then all go back to what the refusing one holds.
+//! A change takes effect at slightly different times in two copies, as it does for two lookups in one
+//! table. Copies have the same structure and limits but reclaim memory separately, so one may refuse a
+//! change that another has accepted: then all are reset to the state of the refusing one.
 
 use std::sync::Arc;
 
@@ -25,18 +24,18 @@ pub struct Replicas<A: Address> {
 }
 
 impl<A: Address> Replicas<A> {
-    /// Of this table, which is empty.
+    /// Creates the replicas with this table, which is empty, as their first copy.
     pub fn new(first: Box<dyn Table<A>>) -> Self {
         Self { first, others: Vec::new() }
     }
 
-    /// Adds a copy. Both it and the others are empty.
+    /// Adds a copy. All copies are empty.
     pub fn push(&mut self, copy: Box<dyn Table<A>>) {
         debug_assert!(self.first.is_empty() && copy.is_empty());
         self.others.push(copy);
     }
 
-    /// Makes a change in all copies, or in none as far as there is room for that: see [`Self::agree`].
+    /// Makes a change in all copies, or in none if there is room to undo it: see [`Self::agree`].
     fn in_all(
         &mut self,
         prefixes: &mut dyn Iterator<Item = Prefix<A>>,
@@ -53,7 +52,7 @@ impl<A: Address> Replicas<A> {
     }
 
     /// Gives a route in all copies the next hop that it has in one of them. A copy without room for that
-    /// loses the route, and then all do: none may lead to a next hop that its user has given up.
+    /// loses the route, and then all do: no copy may lead to a next hop that the caller has released.
     fn agree(&mut self, prefix: Prefix<A>, with: usize) {
         let wanted = self.copy(with).get(prefix);
         let put = |copy: &mut (dyn Table<A> + 'static)| match wanted {
@@ -82,7 +81,7 @@ impl<A: Address> Replicas<A> {
 }
 
 impl<A: Address> Table<A> for Replicas<A> {
-    /// A reader of the first copy.
+    /// Returns a reader of the first copy.
     fn reader(&self) -> Arc<dyn Lookup<A>> {
         self.first.reader()
     }
@@ -121,13 +120,13 @@ impl<A: Address> Table<A> for Replicas<A> {
         self.first.len()
     }
 
-    /// Of all copies.
+    /// Returns the sum over all copies.
     fn memory_bytes(&self) -> usize {
         self.first.memory_bytes()
             + self.others.iter().map(|copy| copy.memory_bytes()).sum::<usize>()
     }
 
-    /// Of all copies.
+    /// Returns the sum over all copies.
     fn writer_bytes(&self) -> usize {
         self.first.writer_bytes()
             + self.others.iter().map(|copy| copy.writer_bytes()).sum::<usize>()
@@ -166,7 +165,7 @@ mod tests {
     use super::*;
     use crate::{Algorithm, NO_ROUTE, NoReaders, new_ipv4};
 
-    /// A table that has room for so many routes and so many changes.
+    /// A table with room for this many routes and this many changes.
     struct Small {
         table: Box<dyn Table<Ipv4Addr>>,
         routes: usize,
@@ -246,7 +245,7 @@ mod tests {
         }
     }
 
-    /// Copies with room for so many routes and so many changes each.
+    /// Copies with room for these numbers of routes and changes each.
     fn replicas(rooms: &[(usize, usize)]) -> Replicas<Ipv4Addr> {
         let mut copies = rooms.iter().map(|&(routes, changes)| {
             let table = new_ipv4(Algorithm::Reference, Box::new(NoReaders)).unwrap();
@@ -261,7 +260,7 @@ mod tests {
         format!("10.{number}.0.0/16").parse().unwrap()
     }
 
-    /// What each copy answers for the first address of the numbered prefixes.
+    /// Answers of each copy for the first address of the numbered prefixes.
     fn answers(replicas: &Replicas<Ipv4Addr>, numbers: &[u8]) -> Vec<Vec<NextHopId>> {
         let of = |reader: Arc<dyn Lookup<Ipv4Addr>>| {
             numbers.iter().map(|&number| reader.lookup(prefix(number).address())).collect()
@@ -307,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_route_for_which_there_is_no_way_back_is_in_no_copy() {
-        // The first takes the new next hop and has no room for the old one then; the second refuses.
+        // The first copy takes the new next hop and then has no room for the old one; the second refuses.
         let mut replicas = replicas(&[(9, 2), (9, 1)]);
         replicas.insert(prefix(1), 1).unwrap();
         assert!(replicas.insert(prefix(1), 2).is_err());

@@ -15,14 +15,14 @@
 
 use crate::{Bits, NO_ROUTE, NextHopId};
 
-/// Number of a node; [`NONE`] where there is none.
+/// Number of a node; [`NONE`] if there is none.
 pub(crate) type NodeId = u32;
 /// No node.
 pub(crate) const NONE: NodeId = 0;
-/// The node of the empty prefix, which is always there.
+/// The node of the empty prefix, which always exists.
 pub(crate) const ROOT: NodeId = 1;
 
-/// A prefix with a route or a place where paths part.
+/// A prefix with a route, or at which paths part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node<B> {
     /// First address of the prefix.
@@ -48,28 +48,28 @@ impl<B: Bits> Rib<B> {
         Self { nodes: vec![empty; 2], free: Vec::new(), routes: 0 }
     }
 
-    /// Prepares for this many routes more.
+    /// Reserves memory for this many more routes.
     pub fn reserve(&mut self, routes: usize) {
         self.nodes.reserve(2 * routes);
     }
 
-    /// Number of routes.
+    /// Returns the number of routes.
     pub fn len(&self) -> usize {
         self.routes
     }
 
-    /// Bytes in use.
+    /// Returns the number of bytes in use.
     pub fn bytes(&self) -> usize {
         self.nodes.len() * size_of::<Node<B>>()
     }
 
-    /// A node by its number.
+    /// Returns a node by its number.
     pub fn node(&self, id: NodeId) -> &Node<B> {
         &self.nodes[id as usize]
     }
 
-    /// The last node on the way to a prefix whose prefix contains it, with its parent and its
-    /// parent's parent.
+    /// Returns the last node on the way to a prefix whose own prefix contains it, with its parent
+    /// and its grandparent.
     fn walk(&self, bits: B, len: u8) -> [NodeId; 3] {
         let mut way = [ROOT, NONE, NONE];
         loop {
@@ -90,14 +90,14 @@ impl<B: Bits> Rib<B> {
         node.len <= len && bits & B::mask(node.len) == node.bits
     }
 
-    /// The next hop of a route.
+    /// Returns the next hop of a route.
     pub fn get(&self, bits: B, len: u8) -> Option<NextHopId> {
         let node = self.node(self.walk(bits, len)[0]);
         Some(node.next_hop).filter(|&next_hop| node.len == len && next_hop != NO_ROUTE)
     }
 
-    /// The answer for a prefix as a whole: the next hop of the longest route that contains it,
-    /// and the topmost node within the prefix ([`NONE`] if there is none).
+    /// Returns the answer for a prefix as a whole: the next hop of the longest route that contains
+    /// it, and the topmost node within the prefix ([`NONE`] if there is none).
     pub fn cover(&self, bits: B, len: u8) -> (NextHopId, NodeId) {
         let (mut cover, mut at) = (NO_ROUTE, ROOT);
         loop {
@@ -131,8 +131,8 @@ impl<B: Bits> Rib<B> {
         before
     }
 
-    /// Gives a route that is there another next hop; returns the one before, or [`NO_ROUTE`] if
-    /// there is no such route.
+    /// Gives an existing route another next hop; returns the one before, or [`NO_ROUTE`] if there
+    /// is no such route.
     pub fn replace(&mut self, bits: B, len: u8, next_hop: NextHopId) -> NextHopId {
         let at = self.walk(bits, len)[0];
         let node = &mut self.nodes[at as usize];
@@ -142,7 +142,7 @@ impl<B: Bits> Rib<B> {
         std::mem::replace(&mut node.next_hop, next_hop)
     }
 
-    /// Whether a node and those below it are at most `limit`; looks at no more than these.
+    /// Returns true if a node and those below it are at most `limit`; visits no more than these.
     pub fn is_at_most(&self, at: NodeId, limit: usize) -> bool {
         let (mut left, mut stack) = (limit, vec![at]);
         while let Some(at) = stack.pop() {
@@ -203,7 +203,7 @@ impl<B: Bits> Rib<B> {
         before
     }
 
-    /// Takes out a node that has neither a route nor two children.
+    /// Removes a node that has neither a route nor two children.
     fn simplify(&mut self, at: NodeId, parent: NodeId) {
         let node = *self.node(at);
         if at <= ROOT || node.next_hop != NO_ROUTE || !node.children.contains(&NONE) {
@@ -216,7 +216,7 @@ impl<B: Bits> Rib<B> {
     }
 }
 
-/// What a table has to do for one value of some bits of the address.
+/// Contents of a table for one value of some bits of the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
     /// All addresses have this next hop.
@@ -228,19 +228,19 @@ pub(crate) enum Slot {
 
 /// A sequence of slots as runs of equal ones: first slot of each run, ascending.
 pub(crate) struct SlotRuns {
-    /// First slot of each run and what it is.
+    /// First slot and contents of each run.
     pub runs: Vec<(u32, Slot)>,
-    /// One behind the last slot.
+    /// One past the last slot.
     end: u32,
 }
 
 impl SlotRuns {
-    /// One run from slot `first` to before `end`.
+    /// Creates one run from slot `first` to before `end`.
     pub fn new(first: u32, end: u32, next_hop: NextHopId) -> Self {
         Self { runs: vec![(first, Slot::Leaf(next_hop))], end }
     }
 
-    /// From `first` on, the slots are `slot`; `first` never descends.
+    /// Sets the slots from `first` on to `slot`; `first` never descends.
     fn set(&mut self, first: u32, slot: Slot) {
         if first >= self.end {
             return;
@@ -253,7 +253,7 @@ impl SlotRuns {
         }
     }
 
-    /// The slots of each run.
+    /// Iterates over the slots of each run.
     pub fn ranges(&self) -> impl Iterator<Item = (std::ops::Range<usize>, Slot)> + '_ {
         let ends = self.runs.iter().skip(1).map(|next| next.0).chain([self.end]);
         let runs = self.runs.iter().zip(ends);
@@ -262,8 +262,9 @@ impl SlotRuns {
 }
 
 impl<B: Bits> Rib<B> {
-    /// Cuts the range of a prefix into slots, one for each value of the `count` bits that begin
-    /// `from` bits below the top: those where the routes at and below node `at` decide.
+    /// Divides the range of a prefix into slots, one for each value of the `count` bits that begin
+    /// `from` bits below the top, and fills those for which the routes at and below node `at`
+    /// decide.
     ///
     /// `at` lies within a prefix of length `from`, `cover` is the answer for this prefix. The runs
     /// must begin at or before the node's first slot, with `cover`; behind the node's last slot
@@ -288,7 +289,7 @@ impl<B: Bits> Rib<B> {
         runs.set(first + (1 << (end - node.len)), Slot::Leaf(cover));
     }
 
-    /// The slot that is the prefix of length `len` around a node.
+    /// Returns the slot for the prefix of length `len` around a node.
     fn slot(&self, at: NodeId, len: u8, cover: NextHopId) -> Slot {
         let node = self.node(at);
         if node.len > len {
@@ -298,7 +299,7 @@ impl<B: Bits> Rib<B> {
         if node.children == [NONE; 2] { Slot::Leaf(own) } else { Slot::Below(at, own) }
     }
 
-    /// [`Rib::fill`] for the whole range of a prefix: all `2^count` slots below it.
+    /// Calls [`Rib::fill`] for the whole range of a prefix: all `2^count` slots below it.
     pub fn slots(&self, at: NodeId, from: u8, count: u8, cover: NextHopId) -> SlotRuns {
         let mut runs = SlotRuns::new(0, 1 << count, cover);
         self.fill(at, from, count, cover, &mut runs);

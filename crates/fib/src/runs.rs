@@ -1,6 +1,6 @@
-//! Allocation of short runs of leaves, and the waiting room for what was retired.
+//! Allocation of short runs of leaves, and the queue of retired pieces.
 //!
-//! [`Runs`] hands out 1 to 32 consecutive places of a fixed range, exactly as many as asked for:
+//! [`Runs`] hands out 1 to 32 consecutive places of a fixed range, exactly as many as requested:
 //! rounding up to size classes would spread the leaves over more cache lines and slow lookups.
 //!
 //! ```text
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A run comes from the list of free runs of its size, else is cut from a longer free run, else
-//! from the end. Neighbouring free runs are not joined; the owner copies everything that is alive
-//! to a fresh range when [`Runs::is_ragged`] says that it pays.
+//! from the end. Neighbouring free runs are not joined; the owner copies everything that is in use
+//! to a fresh range when [`Runs::is_ragged`] reports that it pays.
 
 use std::collections::VecDeque;
 
@@ -19,7 +19,7 @@ use crate::GracePeriod;
 /// The longest run.
 pub(crate) const LONGEST: usize = 32;
 
-/// A range of places and which of them are free.
+/// A range of places, with its free runs.
 pub(crate) struct Runs {
     first: u32,
     end: u32,
@@ -30,12 +30,12 @@ pub(crate) struct Runs {
 }
 
 impl Runs {
-    /// All places from `first` to before `end`, all free.
+    /// Creates a range of free places from `first` to before `end`.
     pub fn new(first: u32, end: u32) -> Self {
         Self { first, end, bump: first, free: [const { Vec::new() }; LONGEST + 1], free_places: 0 }
     }
 
-    /// The first of `len` (1 to 32) places that are now the caller's; `None` if there are none.
+    /// Allocates `len` (1 to 32) places; returns the first; `None` if there is no such run.
     pub fn allocate(&mut self, len: usize) -> Option<u32> {
         if let Some(run) = self.free[len].pop() {
             self.free_places -= len as u32;
@@ -54,8 +54,7 @@ impl Runs {
         })
     }
 
-    /// Takes back a run. One from outside the range (from before the range was changed) is
-    /// ignored.
+    /// Frees a run. A run from outside the range (from before the range was changed) is ignored.
     pub fn release(&mut self, run: u32, len: usize) {
         if self.contains(run) {
             self.free[len].push(run);
@@ -63,38 +62,38 @@ impl Runs {
         }
     }
 
-    /// Whether the place belongs to this range.
+    /// Returns true if the place belongs to this range.
     pub fn contains(&self, place: u32) -> bool {
         (self.first..self.end).contains(&place)
     }
 
-    /// Places from the first to the last ever used.
+    /// Returns the number of places from the first to the last ever used.
     pub fn used(&self) -> usize {
         (self.bump - self.first) as usize
     }
 
-    /// Places that are certainly to be had, in runs of any length.
+    /// Returns the number of places that are certainly available, in runs of any length.
     pub fn room(&self) -> usize {
         (self.end - self.bump) as usize
     }
 
-    /// Whether more than a sixteenth of the used range is free.
+    /// Returns true if more than a sixteenth of the used range is free.
     pub fn is_ragged(&self) -> bool {
         self.free_places as usize > 2048 + self.used() / 16
     }
 }
 
-/// What was taken out of a table and waits for its grace period.
+/// Pieces removed from a table that wait for their grace period.
 pub(crate) struct Retired<T> {
     grace: Box<dyn GracePeriod>,
-    /// Taken out since the last grace period began.
+    /// Pieces removed since the last grace period began.
     open: Vec<T>,
-    /// Groups with the token of the grace period that began after they were taken out.
+    /// Groups with the token of the grace period that began after they were removed.
     closed: VecDeque<(u64, Vec<T>)>,
     waiting: usize,
 }
 
-/// How many pieces share one grace period, so that starting one costs little per update.
+/// Number of pieces that share one grace period, so that starting one costs little per update.
 const GROUP: usize = 32;
 
 impl<T> Retired<T> {
@@ -102,18 +101,19 @@ impl<T> Retired<T> {
         Self { grace, open: Vec::new(), closed: VecDeque::new(), waiting: 0 }
     }
 
-    /// Puts something in; it must already be unreachable for lookups that begin now.
+    /// Adds a piece, which must already be unreachable for lookups that begin now.
     pub fn put(&mut self, piece: T) {
         self.open.push(piece);
         self.waiting += 1;
     }
 
-    /// Whether enough has gathered to make [`Retired::collect`] worth its cost.
+    /// Returns true if enough pieces have gathered to make [`Retired::collect`] worth its cost.
     pub fn is_due(&self) -> bool {
         self.open.len() >= GROUP
     }
 
-    /// Hands every piece whose grace period has passed to `free`; returns how many still wait.
+    /// Passes every piece whose grace period has passed to `free`; returns the number that still
+    /// wait.
     pub fn collect(&mut self, mut free: impl FnMut(T)) -> usize {
         if !self.open.is_empty() {
             let token = self.grace.start();
@@ -131,7 +131,7 @@ impl<T> Retired<T> {
         self.waiting
     }
 
-    /// Pieces that wait.
+    /// Returns the number of pieces that wait.
     pub fn waiting(&self) -> usize {
         self.waiting
     }

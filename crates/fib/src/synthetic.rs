@@ -1,4 +1,4 @@
-//! Made-up tables that look like the Internet's.
+//! Synthetic tables that resemble the Internet's.
 //!
 //! For benchmarks and tests on machines without a routing table. Prefix lengths are distributed
 //! as in the tables of public route collectors; about half of the prefixes nest in a shorter one;
@@ -25,12 +25,12 @@ use crate::{Address, Bits, MAX_NEXT_HOP, NextHopId, Prefix};
 pub struct Random(u64);
 
 impl Random {
-    /// A stream; each seed gives another.
+    /// Creates a stream; each seed gives another.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -39,12 +39,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number from 0 to before `end`; 0 if `end` is 0.
+    /// Returns a number below `end`; 0 if `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.word()) * u128::from(end)) >> 64) as u64
     }
 
-    /// The next 128 bits.
+    /// Returns the next 128 bits.
     pub fn wide(&mut self) -> u128 {
         u128::from(self.word()) << 64 | u128::from(self.word())
     }
@@ -54,14 +54,14 @@ impl Random {
 struct Shape {
     /// Share of each prefix length, in thousandths.
     lengths: &'static [(u8, u64)],
-    /// The /16s that hold routes: how many, and where.
+    /// Number of /16s that hold routes, and their choice.
     nets: u64,
     net: fn(&mut Random) -> u32,
     /// Share of the prefixes that nest in a shorter one of the table, in thousandths.
     nested: u64,
 }
 
-/// RouteViews, 2014 (512,621 prefixes), with the few longer than /24.
+/// RouteViews, 2014 (512,621 prefixes), including the few longer than /24.
 const IPV4: Shape = Shape {
     lengths: &[
         (8, 1),
@@ -125,13 +125,13 @@ const IPV6: Shape = Shape {
     nested: 500,
 };
 
-/// `routes` IPv4 routes (fewer if more than some millions do not fit) to next hops 1 to
+/// Generates `routes` IPv4 routes (fewer if more than some millions do not fit) to next hops 1 to
 /// `next_hops`, in address order.
 pub fn ipv4(routes: usize, next_hops: NextHopId) -> Vec<(Prefix<Ipv4Addr>, NextHopId)> {
     generate(&IPV4, routes, next_hops, |random| random.word() as u32)
 }
 
-/// `routes` IPv6 routes to next hops 1 to `next_hops`, in address order.
+/// Generates `routes` IPv6 routes to next hops 1 to `next_hops`, in address order.
 pub fn ipv6(routes: usize, next_hops: NextHopId) -> Vec<(Prefix<Ipv6Addr>, NextHopId)> {
     generate(&IPV6, routes, next_hops, Random::wide)
 }
@@ -181,7 +181,7 @@ fn length(shape: &Shape, random: &mut Random) -> u8 {
     shape.lengths[0].0
 }
 
-/// A prefix of the table for the next one to nest in, or none.
+/// Chooses a prefix of the table for the next one to nest in, or none.
 fn outer<A: Address>(
     made: &[Prefix<A>],
     len: u8,
@@ -195,7 +195,8 @@ fn outer<A: Address>(
     tries.find(|outer| outer.len() < len).copied()
 }
 
-/// Two of three routes go where their neighbourhood goes; small numbers are the most frequent.
+/// Two of three routes have the next hop of their neighbourhood; small numbers are the most
+/// frequent.
 fn next_hop<A: Address>(prefix: Prefix<A>, next_hops: u64, random: &mut Random) -> NextHopId {
     let place = match random.below(3) {
         0 => random.word(),

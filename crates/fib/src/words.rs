@@ -1,4 +1,4 @@
-//! Words of 32 slots and their run-compressed leaves: what both runmap tables are made of.
+//! Words of 32 slots and their run-compressed leaves, the elements of both runmap tables.
 //!
 //! ```text
 //!   63            38 37   32 31                                 0
@@ -14,7 +14,7 @@
 //! that a word whose one answer is a next hop needs no leaf of its own: its base is the answer.
 //!
 //! Bitmap and base change together, by one store with release ordering after the leaves were
-//! written; where only leaves change, each is one store.
+//! written; if only leaves change, each is one store.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -41,25 +41,25 @@ const _: () = assert!(IDENTITY + 2 * HALF <= BASES);
 pub(crate) const LEAVES: usize =
     if cfg!(miri) { (IDENTITY + 2 * HALF) as usize } else { BASES as usize + SLOTS };
 
-/// Index of the leaf for the slot that is `position` modulo 32.
+/// Returns the index of the leaf for the slot that is `position` modulo 32.
 #[inline(always)]
 pub(crate) fn leaf_index(word: u64, position: u32) -> usize {
     let behind = (word as u32).wrapping_shr(position);
     (word >> BASE_SHIFT) as usize + behind.count_ones() as usize
 }
 
-/// The word whose slots all have the next hop's leaf.
+/// Returns the word whose slots all have the next hop's leaf.
 pub(crate) fn uniform(next_hop: NextHopId) -> u64 {
     u64::from(next_hop) << BASE_SHIFT
 }
 
-/// The leaves a word refers to, its own ones: the first and how many. `None` for [`uniform`].
+/// Returns the first and the number of the leaves that belong to a word. `None` for [`uniform`].
 pub(crate) fn own_leaves(word: u64) -> Option<(u32, usize)> {
     let base = (word >> BASE_SHIFT) as u32;
     (base >= IDENTITY).then(|| (base, (word as u32).count_ones() as usize + 1))
 }
 
-/// The next hop of a word that [`uniform`] has made.
+/// Returns the next hop of a word that [`uniform`] has made.
 pub(crate) fn uniform_next_hop(word: u64) -> Option<NextHopId> {
     let base = (word >> BASE_SHIFT) as u32;
     (base < IDENTITY).then_some(base as NextHopId)
@@ -67,11 +67,11 @@ pub(crate) fn uniform_next_hop(word: u64) -> Option<NextHopId> {
 
 /// An atomic cell that holds a leaf.
 pub(crate) trait Cell: Zeroable + Send + Sync {
-    /// What the cell holds.
+    /// Type of the cell's value.
     type Leaf: Copy + Eq + Default + From<NextHopId>;
-    /// The value; the writer's own, so no ordering is needed.
+    /// Returns the value; only the writer calls this, so no ordering is needed.
     fn get(&self) -> Self::Leaf;
-    /// Stores with release ordering: a leaf may name something that was just written.
+    /// Stores with release ordering: a leaf may name a piece that was just written.
     fn set(&self, leaf: Self::Leaf);
 }
 
@@ -94,7 +94,7 @@ macro_rules! cell {
 cell!(AtomicU16, u16);
 cell!(AtomicU32, u32);
 
-/// Stores what differs.
+/// Stores the leaves that differ.
 pub(crate) fn store_leaves<C: Cell>(places: &[C], leaves: &[C::Leaf]) {
     for (place, &leaf) in places.iter().zip(leaves) {
         if place.get() != leaf {
@@ -127,13 +127,13 @@ fn shape_of<L: Copy + Eq + Default>(answers: &[L; SLOTS]) -> Shape<L> {
     Shape { bitmap, leaves, len }
 }
 
-/// The leaves' number range that is no longer in use, to be given back after a grace period.
+/// The half of the leaves that is no longer in use, to be given back after a grace period.
 pub(crate) struct OldHalf(u32);
 
-/// The writer's account of the leaves.
+/// The writer's allocation of the leaves.
 pub(crate) struct Leaves {
     runs: Runs,
-    /// The half that `runs` is, 0 or 1.
+    /// The half that `runs` allocates from, 0 or 1.
     half: u32,
     other_half_free: bool,
 }
@@ -148,8 +148,8 @@ impl Leaves {
         Self { runs: half(0), half: 0, other_half_free: true }
     }
 
-    /// The word for 32 answers, its leaves stored. `before` is the word that it is going to
-    /// replace; if that has runs of the same shape, its leaves are overwritten in place and it is
+    /// Returns the word for 32 answers, with its leaves stored. `before` is the word to be
+    /// replaced; if it has runs of the same shape, its leaves are overwritten in place and it is
     /// returned. `None` if there is no room.
     pub fn word<C: Cell>(
         &mut self,
@@ -176,27 +176,27 @@ impl Leaves {
         Some(u64::from(base) << BASE_SHIFT | u64::from(shape.bitmap))
     }
 
-    /// The word whose 32 slots have this next hop.
+    /// Returns the word whose 32 slots have this next hop.
     pub fn uniform<C: Cell>(cells: &Arena<C>, next_hop: NextHopId) -> u64 {
         let leaf = &cells.all()[usize::from(next_hop)];
         store_leaves(std::slice::from_ref(leaf), &[C::Leaf::from(next_hop)]);
         uniform(next_hop)
     }
 
-    /// Takes back leaves whose grace period has passed.
+    /// Frees leaves whose grace period has passed.
     pub fn release(&mut self, base: u32, len: usize) {
         self.runs.release(base, len);
     }
 
-    /// Takes back a half whose grace period has passed, and returns its memory.
+    /// Frees a half whose grace period has passed, and returns its memory to the system.
     pub fn release_half<C: Cell>(&mut self, cells: &Arena<C>, OldHalf(number): OldHalf) {
         let first = (IDENTITY + number * HALF) as usize;
         cells.discard(first..first + HALF as usize);
         self.other_half_free = true;
     }
 
-    /// If many leaves are free, copies those in use to the other half, in the order of `words`
-    /// (all words there are) and without gaps. The old half must be retired.
+    /// If many leaves are free, copies those in use to the other half, in the order of `words` (all
+    /// existing words) and without gaps. The old half must be retired.
     pub fn compact<'w, C: Cell>(
         &mut self,
         cells: &Arena<C>,
@@ -223,12 +223,12 @@ impl Leaves {
         Some(old)
     }
 
-    /// Leaves that are certainly to be had.
+    /// Returns the number of leaves that are certainly available.
     pub fn room(&self) -> usize {
         self.runs.room()
     }
 
-    /// Leaves that take memory.
+    /// Returns the number of leaves that take memory.
     pub fn used(&self) -> usize {
         let other_half = if self.other_half_free { 0 } else { self.runs.used() };
         IDENTITY as usize + self.runs.used() + other_half

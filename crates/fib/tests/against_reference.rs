@@ -6,8 +6,8 @@ use std::{collections::BTreeSet, sync::Arc};
 use fib::{Address, Algorithm, Bits, Change, Lookup, NextHopId, NoReaders, Prefix, Table};
 use proptest::prelude::*;
 
-/// Miri takes about a microsecond per instruction: there fewer steps, and no prefix so short that a
-/// change of it touches hundred thousands of entries.
+/// Miri takes about a microsecond per instruction: with it there are fewer steps, and no prefix so
+/// short that a change of it touches hundreds of thousands of entries.
 const STEPS: usize = if cfg!(miri) { 8 } else { 60 };
 const SHORTEST: u8 = if cfg!(miri) { 12 } else { 0 };
 
@@ -25,10 +25,10 @@ enum Step<A: Address> {
     Collect,
 }
 
-/// Makes tables of one family; both sides of a comparison.
+/// Tables of one family, for both sides of a comparison.
 trait Family: Address {
     fn table(algorithm: Algorithm) -> Option<Box<dyn Table<Self>>>;
-    /// An address from random bits, such that prefixes meet often.
+    /// Makes an address from random bits, such that prefixes often overlap.
     fn crowded(random: u128) -> Self;
 }
 
@@ -57,7 +57,7 @@ fn prefix<A: Family>() -> impl Strategy<Value = Prefix<A>> {
         .prop_map(|(random, len)| Prefix::covering(A::crowded(random), len))
 }
 
-/// Prefixes below one /48, as neighbours on connected networks are: many with the same first digits.
+/// Prefixes below one /48, like neighbours on connected networks: many with the same first digits.
 fn deep() -> impl Strategy<Value = Prefix<std::net::Ipv6Addr>> {
     let len = prop_oneof![4 => Just(128u8), 1 => 44..=128u8];
     (any::<u128>(), len).prop_map(|(random, len)| {
@@ -119,7 +119,8 @@ fn run<A: Family>(table: &mut dyn Table<A>, step: &Step<A>) -> Option<NextHopId>
     }
 }
 
-/// The addresses at which an answer can change: both ends of each prefix and their neighbours.
+/// Returns the addresses at which an answer can change: both ends of each prefix and their
+/// neighbours.
 fn edges<A: Family>(prefixes: &BTreeSet<Prefix<A>>) -> Vec<A::Bits> {
     let mut edges = BTreeSet::new();
     for prefix in prefixes {
@@ -180,7 +181,7 @@ fn follow<A: Family>(algorithm: Algorithm, steps: &[Step<A>]) {
     assert_eq!(loaded.len(), reference.len());
     let readers = [loaded.reader(), reference.reader()];
     compare(&*loaded, &readers, &edges(&prefixes));
-    // Nothing is left of them when they are removed one by one.
+    // Removing the routes one by one leaves nothing.
     for &(prefix, next_hop) in &routes {
         assert_eq!(table.remove(prefix), Some(next_hop));
         assert_eq!(reference.remove(prefix), Some(next_hop));

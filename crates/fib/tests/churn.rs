@@ -1,5 +1,5 @@
-//! Memory stays bounded and answers stay right under endless updates: a day's worth of changes,
-//! replayed a hundred times, ends within a tenth of where it began.
+//! Memory stays bounded and answers stay right under continuous updates: a day's worth of changes,
+//! replayed a hundred times, ends within a tenth of the initial memory.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -81,7 +81,8 @@ fn a_hundred_days_of_ipv4_updates_leave_memory_and_answers_as_they_were() {
     let mut reference = fib::new_ipv4(Algorithm::Reference, Box::new(NoReaders)).unwrap();
     reference.load(&mut routes.iter().copied()).unwrap();
     let algorithms = [Algorithm::Runmap, Algorithm::Poptrie, Algorithm::Dir24_8];
-    // The last one's load fills 2^24 entries: hours for miri, and no unsafe code of its own.
+    // Loading the last one fills 2^24 entries: hours for miri, and it has no unsafe code of its
+    // own.
     for algorithm in &algorithms[..if cfg!(miri) { 2 } else { 3 }] {
         let table = fib::new_ipv4(*algorithm, Box::new(NoReaders)).unwrap();
         churn::<Ipv4Addr>(table, &routes, &*reference);

@@ -1,15 +1,15 @@
-//! Readers beside a writer see the route before or the route after a change, nothing else.
+//! Readers during updates see the route before or the route after a change, nothing else.
 //!
-//! The writer counts each target's next hop up and says before and after every change how far it
-//! is; a reader that looks up in between must see a number from this range. Around the targets
-//! routes come and go all the time, so that leaves, nodes and tables are replaced, retired and
-//! used again as fast as the grace periods allow; their next hops are from another range, so that
-//! a reader that sees a piece that was given away too early sees a wrong number.
+//! The writer increments each target's next hop and records its progress before and after every
+//! change; a reader that looks up in between must see a number from this range. Around the targets
+//! routes are added and removed all the time, so that leaves, nodes and tables are replaced,
+//! retired and reused as fast as the grace periods allow; their next hops are from another range,
+//! so that a reader of a piece that was reused too early sees a wrong number.
 //!
-//! This takes the place of a model checker: loom and shuttle need their own atomics in place of
-//! the standard library's, of which the tables hold millions, and cannot see into the assembly
-//! kernels; and what they would explore, reorderings of a few stores, is one release store per
-//! publication here.
+//! This takes the place of a model checker: loom and shuttle need their own atomics in place of the
+//! standard library's, of which the tables hold millions, and cannot see into the assembly kernels;
+//! and the reorderings of stores that they would explore are one release store per publication
+//! here.
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr},
@@ -32,7 +32,7 @@ const NOISE: NextHopId = 0x4000;
 
 struct Target<A: Address> {
     prefix: Prefix<A>,
-    /// The next hop that is being stored, and the one that was stored.
+    /// The next hop being stored, and the last one stored.
     begun: AtomicU16,
     done: AtomicU16,
 }
@@ -49,7 +49,7 @@ fn targets<A: Address>(base: A::Bits, lengths: &[u8]) -> Vec<Target<A>> {
         .collect()
 }
 
-/// Looks up all targets until told to stop, counting how often.
+/// Looks up all targets until stopped, counting the passes.
 fn read<A: Address>(
     lookup: &dyn Lookup<A>,
     epoch: &EpochReader,
@@ -77,7 +77,7 @@ fn read<A: Address>(
         }
         epoch.quiescent();
         passes.fetch_add(1, Ordering::SeqCst);
-        // One processor is enough to run this test.
+        // So that one processor is enough to run this test.
         thread::yield_now();
     }
 }
@@ -94,8 +94,8 @@ fn noise<A: Address>(target: &Target<A>, random: &mut Random) -> Change<A> {
     Change::Insert { prefix, next_hop: NOISE + random.below(8) as u16 }
 }
 
-/// Many routes elsewhere come together and go together: afterwards so many leaves are free that
-/// those in use, the targets' as well, are moved.
+/// Adds and removes many routes elsewhere: afterwards so many leaves are free that those in use,
+/// including the targets', are moved.
 fn upheaval<A: Address>(table: &mut dyn Table<A>, random: &mut Random) {
     let len = if A::Bits::WIDTH == 32 { 24 } else { 32 };
     let far = |random: &mut Random| {
@@ -111,7 +111,7 @@ fn upheaval<A: Address>(table: &mut dyn Table<A>, random: &mut Random) {
     table.collect();
 }
 
-/// Changes the table round by round; `meet` returns when the readers have looked at a round.
+/// Changes the table round by round; `meet` returns when the readers have completed a pass.
 fn write<A: Address>(table: &mut dyn Table<A>, targets: &[Target<A>], meet: impl Fn()) {
     let mut random = Random::new(11);
     for round in 2..ROUNDS {
@@ -131,7 +131,7 @@ fn write<A: Address>(table: &mut dyn Table<A>, targets: &[Target<A>], meet: impl
         if round % 16 == 0 {
             upheaval(table, &mut random);
         }
-        // A shorter prefix moves what lies around the targets, not the targets.
+        // A shorter prefix changes the routes around the targets, not the targets.
         let around = Prefix::covering(targets[0].prefix.address(), 9);
         table.insert(around, NOISE + round).unwrap();
         meet();
@@ -153,8 +153,8 @@ fn race<A: Address>(mut table: Box<dyn Table<A>>, epochs: &Epochs, base: A::Bits
             thread::spawn(move || read(&*lookup, &epoch, &targets, &stop, &passes))
         })
         .collect();
-    // However the threads are scheduled, lookups happen in every round. A reader that has ended
-    // has seen a wrong route, and is not waited for.
+    // However the threads are scheduled, lookups happen in every round. A reader that has ended has
+    // seen a wrong route, and is not waited for.
     write(&mut *table, &targets, || {
         let before = passes.load(Ordering::SeqCst);
         while passes.load(Ordering::SeqCst) == before && !threads.iter().any(|t| t.is_finished()) {

@@ -1,12 +1,12 @@
-//! A reader that is interrupted in the middle of a lookup keeps what it may still look at.
+//! The pieces that a reader interrupted in the middle of a lookup still uses are kept.
 //!
-//! `concurrent.rs` checks what a reader sees while all goes well; here the grace periods are what
-//! is tested. There are more readers than processors and none of them ever yields, so that the
-//! system takes the processor from them wherever they are, often between two loads of one lookup.
-//! Meanwhile the writer replaces thousands of pieces. Had one been given away that an interrupted
-//! reader still holds, the reader would find another target's next hop in it, and each target has
-//! numbers of its own. (Let `Epochs::passed` always return true, and each structure that retires
-//! anything fails here within some hundred milliseconds; so the time is chosen.)
+//! `concurrent.rs` checks the answers of readers in normal operation; this tests the grace periods.
+//! There are more readers than processors and none of them ever yields, so that the system preempts
+//! them anywhere, often between two loads of one lookup. Meanwhile the writer replaces thousands of
+//! pieces. If a piece were reused that an interrupted reader still holds, the reader would find
+//! another target's next hop in it, and each target has numbers of its own. (If `Epochs::passed`
+//! always returns true, each structure that retires anything fails here within some hundred
+//! milliseconds; the test's duration is chosen accordingly.)
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr},
@@ -21,19 +21,19 @@ use fib::{
 };
 
 const TARGETS: usize = 64;
-/// Next hops of a target: the writer takes them one after the other, and begins again.
+/// Next hops of a target: the writer uses them one after the other, and starts again.
 const NUMBERS: NextHopId = 256;
 /// Next hops of other routes begin here, behind all targets'.
 const NOISE: NextHopId = TARGETS as NextHopId * NUMBERS + 1;
-/// How long each structure is tried.
+/// Duration of the test of each structure.
 const TIME: Duration = Duration::from_millis(1500);
 
-/// A route that always is there, and whose next hop alone changes.
+/// A permanent route of which only the next hop changes.
 struct Target<A: Address> {
     prefix: Prefix<A>,
     /// The smallest of its next hops.
     first: NextHopId,
-    /// How many times the next hop was about to change, and how many times it has.
+    /// Number of changes of the next hop begun, and number done.
     begun: AtomicUsize,
     done: AtomicUsize,
 }
@@ -50,19 +50,19 @@ impl<A: Address> Target<A> {
         }
     }
 
-    /// The next hop after so many changes.
+    /// Returns the next hop after this many changes.
     fn next_hop(&self, changes: usize) -> NextHopId {
         self.first + (changes % usize::from(NUMBERS)) as NextHopId
     }
 
-    /// Whether the next hop was in force at some time between two counts of changes.
+    /// Returns true if the next hop was in force at some time between two counts of changes.
     fn had(&self, next_hop: NextHopId, least: usize, most: usize) -> bool {
         let own = (self.first..self.first + NUMBERS).contains(&next_hop);
         own && (least..=most).any(|changes| self.next_hop(changes) == next_hop)
     }
 }
 
-/// Looks up all targets without a pause until told to stop.
+/// Looks up all targets without a pause until stopped.
 fn read<A: Address>(
     lookup: &dyn Lookup<A>,
     epoch: &EpochReader,
@@ -89,7 +89,7 @@ fn read<A: Address>(
     }
 }
 
-/// Waits while the readers hold back all room there is.
+/// Retries while the readers hold back all free room.
 fn retry<R>(mut change: impl FnMut() -> Result<R, Error>) -> R {
     loop {
         match change() {
@@ -100,14 +100,15 @@ fn retry<R>(mut change: impl FnMut() -> Result<R, Error>) -> R {
     }
 }
 
-/// Gives a target its next number, and lets a route come or go that shares all but the last bit
-/// with the target's address: what leads to the target is built anew.
+/// Gives a target its next number, and adds or removes a route that shares all but the last bit
+/// with the target's address, so that the pieces leading to the target are rebuilt.
 fn change<A: Address>(table: &mut dyn Table<A>, target: &Target<A>, random: &mut Random) {
     let changes = target.begun.load(Ordering::SeqCst) + 1;
     target.begun.store(changes, Ordering::SeqCst);
     retry(|| table.insert(target.prefix, target.next_hop(changes)));
     target.done.store(changes, Ordering::SeqCst);
-    // Few lengths, so that often none of them is there and what led to them goes.
+    // Few lengths, so that often none of these routes exists and the pieces that led to them
+    // retire.
     let longer = target.prefix.len() + [1, 9][random.below(2) as usize];
     let len = longer.min(A::Bits::WIDTH);
     let beside = target.prefix.bits() ^ A::Bits::place(1, len - 1, 1);
@@ -157,7 +158,7 @@ fn interrupt<A: Address>(
     assert_eq!(table.collect(), 0, "nothing waits without readers");
 }
 
-/// Prefixes shorter than, as long as and longer than what the structures divide addresses by.
+/// Prefixes shorter than, as long as and longer than the strides of the structures.
 fn ipv4(algorithm: Algorithm) {
     let epochs = Epochs::default();
     let table = fib::new_ipv4(algorithm, Box::new(epochs.clone())).unwrap();
@@ -167,7 +168,7 @@ fn ipv4(algorithm: Algorithm) {
 fn ipv6(algorithm: Algorithm) {
     let epochs = Epochs::default();
     let mut table = fib::new_ipv6(algorithm, Box::new(epochs.clone())).unwrap();
-    // Two of the targets, /48s, get so many neighbours that other pieces serve their /32.
+    // Two of the targets, /48s, get so many neighbours that their /32 uses other pieces.
     for neighbour in 0..120u128 {
         let number = 5 + 8 * (neighbour & 1);
         let bits = 0x2a00 << 112 | number << 112 | (2 * neighbour + 0x100) << 80;

@@ -13,13 +13,13 @@
 //! }
 //! ```
 //!
-//! The configuration runs once when it is read, and once more in a Lua state of each forwarder
-//! ([`ForwarderLua`]), where only its steps and counters mean something: each forwarder has its own
-//! variables, and with the others what `shared.rs` has. A step ([`LuaStep`]) calls its function through one C call a batch, without arguments: the
-//! batch is described by a structure that Lua reads through its foreign function interface, and the
-//! answer is written there. See `state.rs` for what is unsafe in it, `lua/prelude.lua` for what a step
-//! can do, `watchdog.rs` for what happens when it does not end, and `pattern.rs` for the library functions that
-//! could take longer than that.
+//! The configuration runs once when it is read, and once more in a Lua state of each forwarder ([`ForwarderLua`]),
+//! where only its steps and counters have an effect: each forwarder has its own variables, and shares the objects of
+//! `shared.rs` with the others. A step ([`LuaStep`]) calls its function through one C call per batch, without
+//! arguments: the batch is described by a structure that Lua reads through its foreign function interface, and the
+//! result is written there. `state.rs` justifies the unsafe code, `lua/prelude.lua` defines the functions available to
+//! a step, `watchdog.rs` stops steps that do not end, and `pattern.rs` has the library functions that could exceed the
+//! time limit.
 #![deny(unsafe_code)]
 
 mod missing;
@@ -42,5 +42,5 @@ pub use status::{COUNTERS_MAX, CounterNames, Failure, ScriptCounters, StepStatus
 pub use step::{LuaStep, Policy, StepSettings};
 pub use watchdog::{Watchdog, is_loading_stopped, stop_loading};
 
-/// What scripts have wherever they run: addresses to numbers and back.
+/// Functions available to every script: conversion between addresses and numbers.
 pub const HELPERS: &str = include_str!("lua/helpers.lua");

@@ -1,4 +1,5 @@
-//! The way out where a script calls or reads what is not there: the interpreter says "a nil value" only.
+//! Advice for a script that calls or reads an undefined name, for which the interpreter reports only "a
+//! nil value".
 
 use dataplane::words::did_you_mean;
 
@@ -27,7 +28,7 @@ const ABSENT: [(&[&str], &str); 3] = [
     ),
 ];
 
-/// What globals there are.
+/// Known globals.
 const GLOBALS: [&str; 22] = [
     "assert",
     "bit",
@@ -53,7 +54,7 @@ const GLOBALS: [&str; 22] = [
     "xpcall",
 ];
 
-/// Fields of the libraries, and methods of graphs.
+/// Known fields of the libraries, and methods of graphs.
 const FIELDS: [&str; 59] = [
     "concat",
     "insert",
@@ -116,7 +117,7 @@ const FIELDS: [&str; 59] = [
     "replace",
 ];
 
-/// What to do about a message of the interpreter, to be put behind it; empty where nothing is known.
+/// Returns advice on an error message of the interpreter, to be appended to it; empty if there is none.
 pub fn way_out(message: &str) -> String {
     let Some((kind, name)) = missing(message) else { return String::new() };
     if kind == "global" {
@@ -135,7 +136,7 @@ pub fn way_out(message: &str) -> String {
     guess.map_or_else(String::new, |guess| format!("; did you mean \"{guess}\"?"))
 }
 
-/// `global`, `field`, `method`, … and the name in `attempt to call global 'x' (a nil value)`.
+/// Returns `global`, `field`, `method`, … and the name in `attempt to call global 'x' (a nil value)`.
 fn missing(message: &str) -> Option<(&str, &str)> {
     let (_, rest) = message.split_once("attempt to ")?;
     let (rest, _) = rest.split_once(" (a nil value)")?;

@@ -1,27 +1,27 @@
-//! Lua's string functions that can take longer than any limit of time, in versions that cannot.
+//! Bounded versions of Lua's string functions that can exceed any time limit.
 //!
-//! A limit of time is kept between two instructions of a script, and a call into C is one instruction:
+//! A time limit takes effect between two instructions of a script, and a call into C is one instruction:
 //! `("a"):rep(3000):find((".-"):rep(8) .. "b")` takes years in it. `find`, `match`, `gmatch` and `gsub`
-//! here match the same patterns (Lua 5.1 reference manual, 5.4.1) and count their steps; a call that takes
-//! too many is an error. `table.sort` always compares by a function in Lua, so that the limit of time is
-//! kept during a sort.
+//! here match the same patterns (Lua 5.1 reference manual, 5.4.1) and count their steps; a call that
+//! exceeds the limit is an error. `table.sort` always compares by a function in Lua, so that the time limit
+//! also applies during a sort.
 
 use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, LuaString, MultiValue, Table, Value};
 
-/// Steps of a call: so many, and some more for each byte of the subject.
+/// Most steps of a call: a constant, and more for each byte of the subject.
 const STEPS: u64 = 1_000_000;
 const STEPS_PER_BYTE: u64 = 64;
 
-/// Captures that a pattern may have, as in Lua.
+/// Most captures of a pattern, as in Lua.
 const CAPTURES_MAX: usize = 32;
 
-/// Items of a pattern that may wait for the rest to match, as in Lua.
+/// Most items of a pattern that wait for the rest to match, as in Lua.
 const DEPTH_MAX: usize = 200;
 
 const ESCAPE: u8 = b'%';
 
-/// Makes errors of text, which a step's own handler of errors can show, of a function's answers: true and
-/// its results, or false and a message.
+/// Lua function that raises errors as text, which a step's own error handler can show, from a function's
+/// results: true and its values, or false and a message.
 const WRAP: &str = "
     local work = ...
     local function answer(fine, first, ...)
@@ -43,14 +43,14 @@ pub fn install(lua: &Lua, string: &Table, table: &Table) -> mlua::Result<()> {
     string.set("find", function(lua, |lua, arguments| search(lua, arguments, true))?)?;
     string.set("match", function(lua, |lua, arguments| search(lua, arguments, false))?)?;
     string.set("gmatch", function(lua, gmatch)?)?;
-    // Its name in Lua 5.0.
+    // The name of `gmatch` in Lua 5.0.
     string.set("gfind", Value::Nil)?;
     string.set("gsub", function(lua, gsub)?)?;
     let sort: Function = table.get("sort")?;
     table.set("sort", lua.load(SORT).set_name("=turnpike").call::<Function>(sort)?)
 }
 
-/// A function for scripts; what goes wrong in it is an error at the line of its caller.
+/// Makes a function for scripts; its errors are reported at the line of its caller.
 fn function<A: FromLuaMulti, R: IntoLuaMulti>(
     lua: &Lua,
     mut work: impl FnMut(&Lua, A) -> mlua::Result<R> + 'static,
@@ -75,7 +75,7 @@ fn message(error: &mlua::Error) -> String {
     }
 }
 
-/// The arguments of `find` and `match`: subject, pattern, where to begin, and whether the pattern is plain.
+/// The arguments of `find` and `match`: subject, pattern, start position, and true for a plain pattern.
 type Search = (LuaString, LuaString, Option<i64>, Option<bool>);
 
 fn search(
@@ -107,7 +107,7 @@ fn nothing() -> MultiValue {
     [Value::Nil].into_iter().collect()
 }
 
-/// Where a search begins: positions count from 1, negative ones from the end.
+/// Returns the start of a search: positions count from 1, negative ones from the end.
 fn start_of(init: Option<i64>, length: usize) -> usize {
     let length = length as i64;
     let init = init.unwrap_or(1);
@@ -124,12 +124,12 @@ fn gmatch(lua: &Lua, (subject, pattern): (LuaString, LuaString)) -> mlua::Result
         while next <= text.len() {
             let start = next;
             matcher.captures.clear();
-            // A ^ is no anchor here, which would prevent the iteration, but stands for itself.
+            // A ^ is not an anchor here, which would prevent the iteration, but matches itself.
             let Some(end) = matcher.run(start, 0)? else {
                 next += 1;
                 continue;
             };
-            // Behind an empty match begins the next one a byte further on.
+            // After an empty match the next one begins a byte further on.
             next = if end == start { end + 1 } else { end };
             let mut values = Vec::new();
             matcher.push_captures(lua, start, end, true, &mut values)?;
@@ -139,7 +139,7 @@ fn gmatch(lua: &Lua, (subject, pattern): (LuaString, LuaString)) -> mlua::Result
     })
 }
 
-/// The arguments of `gsub`: subject, pattern, replacement, and how many to replace.
+/// The arguments of `gsub`: subject, pattern, replacement, and the maximum number of replacements.
 type Substitute = (LuaString, LuaString, Value, Option<i64>);
 
 fn gsub(lua: &Lua, (subject, pattern, by, most): Substitute) -> mlua::Result<(LuaString, i64)> {
@@ -183,7 +183,7 @@ fn gsub(lua: &Lua, (subject, pattern, by, most): Substitute) -> mlua::Result<(Lu
     Ok((lua.create_string(result)?, count))
 }
 
-/// A capture: where it begins, and how far it goes.
+/// A capture: its start and its extent.
 #[derive(Clone, Copy)]
 struct Capture {
     start: usize,
@@ -192,9 +192,9 @@ struct Capture {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Extent {
-    /// Its closing parenthesis has not been reached.
+    /// The closing parenthesis has not been reached.
     Open,
-    /// `()`: its value is its place.
+    /// `()`: the value is the position.
     Position,
     Bytes(usize),
 }
@@ -220,7 +220,7 @@ impl<'a> Matcher<'a> {
         Self { text, pattern, captures: Vec::new(), depth: 0, steps }
     }
 
-    /// The first match from `start` on: where it begins and where it ends.
+    /// Returns start and end of the first match from `start` on.
     fn first(&mut self, start: usize) -> mlua::Result<Option<(usize, usize)>> {
         let anchored = self.pattern.first() == Some(&b'^');
         for at in start..=self.text.len() {
@@ -234,13 +234,13 @@ impl<'a> Matcher<'a> {
         Ok(None)
     }
 
-    /// The end of a match that begins here.
+    /// Returns the end of a match that begins at `at`.
     fn at(&mut self, at: usize) -> Matched {
         self.captures.clear();
         self.run(at, usize::from(self.pattern.first() == Some(&b'^')))
     }
 
-    /// One step of all that the call may take.
+    /// Counts one step of the call's limit.
     fn step(&mut self) -> mlua::Result<()> {
         match self.steps.checked_sub(1) {
             Some(left) => self.steps = left,
@@ -320,7 +320,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// As many as there are, at least `least`, then fewer until the rest matches.
+    /// Matches as many as there are, at least `least`, then fewer until the rest matches.
     fn most(&mut self, at: usize, p: usize, end: usize, least: usize) -> Matched {
         let mut count = 0;
         while self.single(at + count, p, end) {
@@ -341,7 +341,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// None, then more until the rest matches.
+    /// Matches none, then more until the rest matches.
     fn least(&mut self, mut at: usize, p: usize, end: usize) -> Matched {
         loop {
             if let Some(end) = self.run(at, end + 1)? {
@@ -380,7 +380,7 @@ impl<'a> Matcher<'a> {
         Ok(matched)
     }
 
-    /// `%1`: the bytes of a capture once more.
+    /// `%1`: matches the bytes of a capture again.
     fn back(&mut self, at: usize, digit: u8) -> Matched {
         let level = usize::from(digit).wrapping_sub(usize::from(b'1'));
         let (start, length) = match self.captures.get(level) {
@@ -396,7 +396,7 @@ impl<'a> Matcher<'a> {
         Ok(rest.starts_with(captured).then_some(at + length))
     }
 
-    /// `%bxy`, its two bytes at `p`: from an x to the y that balances it.
+    /// `%bxy`, its two bytes at `p`: matches from an x to the y that balances it.
     fn balanced(&mut self, at: usize, p: usize) -> Matched {
         let (Some(&open), Some(&close)) = (self.pattern.get(p), self.pattern.get(p + 1)) else {
             return Err(mlua::Error::runtime("unbalanced pattern"));
@@ -420,7 +420,7 @@ impl<'a> Matcher<'a> {
         Ok(None)
     }
 
-    /// Where the item at `p` for a single byte ends.
+    /// Returns the end of the single-byte item at `p`.
     fn class_end(&self, p: usize) -> mlua::Result<usize> {
         match self.pattern[p] {
             ESCAPE if p + 1 >= self.pattern.len() => malformed("ends with '%'"),
@@ -430,7 +430,7 @@ impl<'a> Matcher<'a> {
                 if self.pattern.get(at) == Some(&b'^') {
                     at += 1;
                 }
-                // A bracket that comes first is one of the set.
+                // A bracket in the first position is one of the set.
                 loop {
                     match self.pattern.get(at) {
                         None => return malformed("missing ']'"),
@@ -448,7 +448,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// The byte at `at` is one that the item from `p` to `end` stands for.
+    /// Returns true if the item from `p` to `end` matches the byte at `at`.
     fn single(&self, at: usize, p: usize, end: usize) -> bool {
         let Some(&byte) = self.text.get(at) else { return false };
         match self.pattern[p] {
@@ -459,7 +459,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// The byte is in the set whose brackets are at `open` and `close`.
+    /// Returns true if the byte is in the set whose brackets are at `open` and `close`.
     fn in_set(&self, byte: u8, open: usize, close: usize) -> bool {
         let inverted = self.pattern[open + 1] == b'^';
         let mut at = open + 1 + usize::from(inverted);
@@ -485,7 +485,8 @@ impl<'a> Matcher<'a> {
         inverted
     }
 
-    /// The captures of a match, or all of it where the pattern has none and `whole` says so.
+    /// Pushes the captures of a match, or the match itself if the pattern has no captures and `whole` is
+    /// true.
     fn push_captures(
         &self,
         lua: &Lua,
@@ -514,7 +515,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// Adds to `result` what takes the place of the match.
+    /// Adds the replacement of the match to `result`.
     fn substitute(
         &self,
         lua: &Lua,
@@ -560,7 +561,7 @@ impl<'a> Matcher<'a> {
         self.capture(lua, 0)
     }
 
-    /// A replacement in which `%1` stands for a capture and `%0` for the match.
+    /// Expands a replacement in which `%1` stands for a capture and `%0` for the match.
     fn expand(
         &self,
         lua: &Lua,
@@ -596,7 +597,8 @@ impl<'a> Matcher<'a> {
     }
 }
 
-/// The byte is in the class of a letter, `%a` and so on; any other character stands for itself.
+/// Returns true if the byte is in the class of a letter, `%a` and so on; any other character matches
+/// itself.
 fn in_class(byte: u8, class: u8) -> bool {
     let found = match class.to_ascii_lowercase() {
         b'a' => byte.is_ascii_alphabetic(),
@@ -633,7 +635,7 @@ mod tests {
         lua
     }
 
-    /// Compares a call with LuaJIT's own, errors included: the text of `arguments` is Lua.
+    /// Compares a call with LuaJIT's own, errors included: `arguments` is Lua text.
     fn compare(lua: &Lua, function: &str, arguments: &str) {
         let code = format!(
             "local function run(library)
@@ -727,7 +729,7 @@ mod tests {
         }
     }
 
-    /// Patterns and texts of a few letters, by chance: the same as LuaJIT's, whatever they are.
+    /// Random patterns and texts of a few letters: the results equal LuaJIT's.
     #[test]
     fn by_chance_they_do_as_luajit() {
         let lua = state();
@@ -767,7 +769,7 @@ mod tests {
         }
         let deep = r#"return ("a"):rep(1000):find(("a?"):rep(1000) .. "b")"#;
         assert!(lua.load(deep).exec().unwrap_err().to_string().contains("pattern too complex"));
-        // A long text alone is nothing bad.
+        // A long text alone is allowed.
         let long = r#"return select(2, ("line of words\n"):rep(100000):gsub("[^\n]+", ""))"#;
         assert_eq!(lua.load(long).eval::<i64>().unwrap(), 100_000);
     }

@@ -1,13 +1,14 @@
-//! The counters of all forwarders that run the same script, to be added up.
+//! Sums of counters over all forwarders that run the same script.
 //!
-//! Each forwarder writes its own counters. Those of a making of graphs know one another from the moment at
-//! which all are made, and add up what they read: a sum is as new as the other cores' stores have come.
+//! Each forwarder writes its own counters. Forwarders whose graphs are built together share a list of
+//! their counters, complete once all graphs are built, and add up the values they read: a sum may lag
+//! behind the most recent stores of the other cores.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::status::ScriptCounters;
 
-/// The counters of the forwarders whose graphs are made together.
+/// The counters of the forwarders whose graphs are built together.
 #[derive(Default)]
 pub struct Peers {
     joining: Mutex<Vec<Arc<ScriptCounters>>>,
@@ -19,14 +20,14 @@ impl Peers {
         self.joining.lock().unwrap_or_else(PoisonError::into_inner).push(counters.clone());
     }
 
-    /// All have joined: from now on there are sums.
+    /// Completes the list, once all have joined: from now on there are sums.
     pub fn seal(&self) {
         let joined =
             std::mem::take(&mut *self.joining.lock().unwrap_or_else(PoisonError::into_inner));
         self.all.get_or_init(|| joined.into_boxed_slice());
     }
 
-    /// The sum of a counter over all; 0 before all have joined.
+    /// Returns the sum of a counter over all forwarders; 0 before the list is complete.
     pub(crate) fn sum(&self, index: usize) -> u64 {
         let all = self.all.get().into_iter().flatten();
         all.map(|counters| counters.get(index)).fold(0, u64::wrapping_add)

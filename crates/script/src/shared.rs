@@ -1,15 +1,15 @@
-//! What the steps of all forwarders have together: token buckets and tables whose entries expire, by the names
-//! that the script gives them. They outlive a change of the configuration as long as name, kind and settings
-//! stay the same.
+//! Objects shared by the steps of all forwarders: token buckets and tables whose entries expire, by the names
+//! that the script gives them. They survive a change of the configuration if name, kind and settings stay the
+//! same.
 //!
-//! Both are caches of a fixed size, four entries a set, without locks: an entry of a key is found by its hash,
-//! and where a set is full the entry goes that is worth least. Forwarders that replace an entry at the same
-//! moment may lose what one of them wrote to it.
+//! Both are caches of a fixed size, four entries a set, without locks: a hash of the key selects the set, and in
+//! a full set the least valuable entry is replaced. Forwarders that replace an entry at the same time may lose
+//! an update of one of them.
 //!
-//! A bucket is a time (the generic cell rate algorithm, ITU-T I.371): that at which it will be full again. It is
-//! raised by what a packet costs, and a packet that would raise it further ahead than the burst is refused. A
-//! full bucket says nothing, so that its entry is free; of four that are not full the fullest goes, whose key
-//! gains a burst at most.
+//! A bucket is a time (the generic cell rate algorithm, ITU-T I.371): that at which it will be full again. Each
+//! packet advances it by its cost, and a packet that would advance it further ahead than the burst is refused. A
+//! full bucket holds no information, so its entry is free; of four that are not full the fullest is replaced,
+//! whose key gains a burst at most.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -19,53 +19,53 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use foldhash::quality::RandomState;
 
-/// The most buckets and entries of tables of a script, together.
+/// Most buckets and table entries of a script, in total.
 pub const ENTRIES_MAX: usize = 1 << 22;
 
-/// Entries, unless the script says otherwise.
+/// Default number of entries.
 pub const SHARED_SIZE: usize = 65_536;
 
-/// The most objects of this kind that a script makes.
+/// Most shared objects of a script.
 pub const SHARED_MAX: usize = 64;
 
-/// Entries of a set.
+/// Entries per set.
 const WAYS: usize = 4;
 
-/// The longest that an entry of a table lives, in seconds.
+/// Longest lifetime of a table entry, in seconds.
 const SECONDS_MAX: f64 = 31_536_000.0;
 
-/// An object that the forwarders' steps have together, as the script asks for it.
+/// Settings of an object shared by the forwarders' steps, as the script requests it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SharedSettings {
     /// Token buckets.
     Buckets {
-        /// Tokens that a bucket gains in a second.
+        /// Tokens added to a bucket per second.
         rate: f64,
-        /// Tokens that a bucket holds.
+        /// Size of a bucket in tokens.
         burst: f64,
-        /// Buckets, one for each key that is in use.
+        /// Number of buckets, one for each key in use.
         size: usize,
     },
     /// A table of numbers.
     Table {
-        /// Entries.
+        /// Number of entries.
         size: usize,
-        /// How long an entry lives after it was written.
+        /// Lifetime of an entry after it was written.
         seconds: f64,
     },
 }
 
 impl SharedSettings {
-    /// Entries.
+    /// Number of entries.
     fn size(&self) -> usize {
         let (Self::Buckets { size, .. } | Self::Table { size, .. }) = self;
         *size
     }
 
-    /// [`Self::check`] for one more beside these.
+    /// Like [`Self::check`], for an object in addition to these.
     ///
     /// # Errors
-    /// As there, or there is no room for it.
+    /// As there, or there is no room for the object.
     pub fn check_beside<'a>(&self, others: impl Iterator<Item = &'a Self>) -> Result<(), String> {
         self.check()?;
         let (count, entries) =
@@ -78,10 +78,10 @@ impl SharedSettings {
         Ok(())
     }
 
-    /// What is wrong with them, by the setting.
+    /// Checks the settings.
     ///
     /// # Errors
-    /// A number that is none, or beyond what is possible.
+    /// A value that is not a number, or out of range.
     pub fn check(&self) -> Result<(), String> {
         let positive = |name: &str, value: f64, most: f64| {
             if value > 0.0 && value <= most {
@@ -107,14 +107,15 @@ impl SharedSettings {
 #[derive(Default)]
 pub struct SharedObjects(Mutex<HashMap<String, Kept>>);
 
-/// An object, as long as a script has it.
+/// An object that lives as long as a script holds it.
 struct Kept {
     settings: SharedSettings,
     object: Weak<dyn Any + Send + Sync>,
 }
 
 impl SharedObjects {
-    /// The object of this name: the one that other scripts have, if its settings are these, else a new one.
+    /// Returns the object of this name: the one that other scripts hold, if its settings are these, else a new
+    /// one.
     pub(crate) fn get(&self, name: &str, settings: SharedSettings) -> Arc<dyn Any + Send + Sync> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = all.get(name).filter(|kept| kept.settings == settings);
@@ -137,19 +138,19 @@ impl SharedObjects {
 /// The numbers of a key.
 pub(crate) type Key = [f64; 4];
 
-/// Makes a key one number that is not 0. Whoever sends packets cannot know which keys meet in a set.
+/// Hashes a key to one number that is not 0. Senders of packets cannot predict which keys share a set.
 fn digest(hash: &RandomState, key: Key) -> u64 {
-    // 0 and -0 are the same.
+    // 0 and -0 are the same key.
     hash.hash_one(key.map(|part| (part + 0.0).to_bits())).max(1)
 }
 
-/// As many sets as so many entries need, a power of two.
+/// Makes the sets for this many entries; their number is a power of two.
 fn sets<T: Default>(size: usize) -> Box<[[T; WAYS]]> {
     let count = size.div_ceil(WAYS).next_power_of_two();
     (0..count).map(|_| <[T; WAYS]>::default()).collect()
 }
 
-/// The set of a key; the low bits are those that choose.
+/// Returns the set of a key, selected by its low bits.
 fn set_of<T>(sets: &[[T; WAYS]], key: u64) -> &[T; WAYS] {
     &sets[key as usize & (sets.len() - 1)]
 }
@@ -166,7 +167,7 @@ pub(crate) struct Buckets {
 
 #[derive(Default)]
 struct Bucket {
-    /// 0 while nobody has it.
+    /// 0 while the bucket is unused.
     key: AtomicU64,
     /// The TSC at which it is full.
     full: AtomicU64,
@@ -178,10 +179,10 @@ impl Buckets {
         Self { token, depth: (burst * token) as u64, hash, sets: sets(size) }
     }
 
-    /// Takes tokens out of the key's bucket, all or none: false if there are too few.
+    /// Takes tokens from the key's bucket, all or none; returns false if there are too few.
     pub(crate) fn take(&self, amount: f64, now: u64, key: Key) -> bool {
         let bucket = self.bucket(digest(&self.hash, key), now);
-        // Of a negative amount, or none that is a number: 0.
+        // A negative amount, or one that is not a number, costs 0.
         let cost = (amount * self.token) as u64;
         dataplane::bucket::take(&bucket.full, cost, self.depth, now).is_ok()
     }
@@ -201,9 +202,9 @@ impl Buckets {
     }
 }
 
-/// Numbers by keys, for a time.
+/// Numbers by key, with a lifetime.
 pub(crate) struct Table {
-    /// TSC cycles that an entry lives.
+    /// Lifetime of an entry in TSC cycles.
     life: u64,
     hash: RandomState,
     sets: Box<[[Entry; WAYS]]>,
@@ -211,7 +212,7 @@ pub(crate) struct Table {
 
 #[derive(Default)]
 struct Entry {
-    /// 0 while nobody has it.
+    /// 0 while the entry is unused.
     key: AtomicU64,
     /// The bits of a number.
     value: AtomicU64,
@@ -225,16 +226,16 @@ impl Table {
         Self { life, hash: RandomState::default(), sets: sets(size) }
     }
 
-    /// The value of a key, if it has one that has not expired.
+    /// Returns the value of a key, if it has one that has not expired.
     pub(crate) fn get(&self, now: u64, key: Key) -> Option<f64> {
         let key = digest(&self.hash, key);
         let entry = self.find(now, key)?;
         let value = entry.value.load(Ordering::Acquire);
-        // Another key may have got the entry meanwhile.
+        // Another key may have taken the entry meanwhile.
         (entry.key.load(Ordering::Relaxed) == key).then(|| f64::from_bits(value))
     }
 
-    /// Gives a key a value.
+    /// Sets the value of a key.
     pub(crate) fn set(&self, value: f64, now: u64, key: Key) {
         let key = digest(&self.hash, key);
         let entry = match self.find(now, key) {
@@ -258,7 +259,7 @@ impl Table {
         f64::from_bits(before.unwrap_or_else(|bits| bits)) + amount
     }
 
-    /// Forgets a key.
+    /// Removes a key.
     pub(crate) fn remove(&self, key: Key) {
         let key = digest(&self.hash, key);
         let is_key = |entry: &&Entry| entry.key.load(Ordering::Relaxed) == key;
@@ -274,13 +275,13 @@ impl Table {
         (entry.end.load(Ordering::Relaxed) > now).then_some(entry)
     }
 
-    /// An entry for a key that has none that lives: its own that has expired, or the one that expires first.
+    /// Returns an entry for a key without a live one: its own expired one, or the one that expires first.
     fn replace(&self, key: u64, now: u64) -> &Entry {
         let set = set_of(&self.sets, key);
         let own = set.iter().find(|entry| entry.key.load(Ordering::Relaxed) == key);
         let end = |entry: &&Entry| entry.end.load(Ordering::Relaxed);
         let entry = own.or_else(|| set.iter().min_by_key(end)).unwrap_or(&set[0]);
-        // Nobody takes the old value for the new key's, and it goes unless another forwarder has begun to
+        // No reader takes the old value for the new key's; it is cleared unless another forwarder has begun to
         // write here.
         let old = entry.value.load(Ordering::Acquire);
         entry.key.store(0, Ordering::Relaxed);
@@ -296,7 +297,7 @@ impl Table {
 mod tests {
     use super::*;
 
-    /// Cycles of a second here.
+    /// Cycles per second in these tests.
     const HZ: f64 = 1000.0;
 
     fn key(number: u32) -> Key {
@@ -305,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_bucket_gives_its_burst_and_then_its_rate() {
-        // 100 a second, 5 at once: a token each 10 cycles.
+        // 100 a second, 5 at once: a token every 10 cycles.
         let buckets = Buckets::new(HZ, 100.0, 5.0, 16);
         let taken = |now| (0..20).filter(|_| buckets.take(1.0, now, key(1))).count();
         assert_eq!(taken(1_000_000), 5);
@@ -313,7 +314,7 @@ mod tests {
         assert_eq!(taken(1_000_009), 0);
         assert_eq!(taken(1_000_010), 1);
         assert_eq!(taken(1_000_045), 3);
-        // However long it rests, it holds no more than the burst.
+        // However long it is unused, it holds no more than the burst.
         assert_eq!(taken(9_000_000), 5);
         assert!(buckets.take(1.0, 9_000_000, key(2)), "another key has a bucket of its own");
     }
@@ -355,7 +356,7 @@ mod tests {
         assert_eq!(table.get(1000, key(1)), None);
         table.set(7.5, 1000, key(1));
         assert_eq!((table.get(2999, key(1)), table.get(3000, key(1))), (Some(7.5), None));
-        // Begins anew, at 0.
+        // Starts again at 0.
         assert_eq!(table.add(2.0, 3000, key(1)), 2.0);
         assert_eq!(table.add(2.0, 4999, key(1)), 4.0, "lives on from here");
         assert_eq!(table.get(6000, key(1)), Some(4.0));

@@ -1,10 +1,10 @@
 //! The Lua state of a forwarder.
 //!
-//! Unsafe here, and why it holds: LuaJIT's foreign function interface, which reads packets through the
-//! pointers of [`Context`]. Only the prelude has the interface; it gives steps no pointer and no array,
-//! and checks every offset beyond the 64 bytes that each slot of a burst has (see there). The pointers
-//! are set for each call from the batch that the forwarder has, and used only within the call. Objects of
-//! `shared.rs` are used by their addresses, and kept as long as the state.
+//! Unsafe here, with its reason: LuaJIT's foreign function interface, which reads packets through the
+//! pointers of [`Context`]. Only the prelude has the interface; it gives steps no pointer and no array, and
+//! checks every offset beyond the 64 bytes that each slot of a burst has (see there). The pointers are set
+//! for each call from the forwarder's batch, and used only within the call. Objects of `shared.rs` are used
+//! by their addresses, and kept as long as the state.
 #![allow(unsafe_code)] // A marked hot spot: see above.
 
 use std::any::Any;
@@ -35,16 +35,16 @@ use crate::status::{CounterNames, ScriptCounters, StepStatus};
 use crate::step::{LuaStep, StepSettings};
 use crate::watchdog::{OVERRUN, Watch, Watchdog, stop};
 
-/// Outputs of a step in Lua; one more is for its failures.
+/// Most outputs of a step in Lua; one more is for its failures.
 pub(crate) const OUTPUTS_MAX: usize = MAX_OUTPUTS - 1;
 
-/// The most memory that the script of one forwarder may have.
+/// Most memory of one forwarder's script.
 const MEMORY: usize = 256 << 20;
 
-/// The longest that the script may run before its steps are there, in microseconds of processor time.
+/// Longest time that the script may run until its steps are made, in microseconds of processor time.
 const LOAD_BUDGET_US: u64 = if cfg!(test) { 200_000 } else { 5_000_000 };
 
-/// Why a script cannot run on a forwarder.
+/// Reason for which a script cannot run on a forwarder.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct LoadError(String);
@@ -55,45 +55,45 @@ impl From<mlua::Error> for LoadError {
     }
 }
 
-/// What a call tells Lua, and what Lua answers; `tp_context` in the prelude. What every call needs comes
-/// first, in one line of the cache: between two batches it leaves the nearest one.
+/// Parameters and results of a call into Lua; `tp_context` in the prelude. The fields that every call needs
+/// come first, in one cache line, which is evicted from the nearest cache between two batches.
 #[repr(C, align(64))]
 struct Context {
     heads: *const *mut u8,
-    /// What can be reached behind each head.
+    /// Number of accessible bytes from each head on.
     lens: *const u16,
-    /// The packets' lengths, which are more where one lies in several buffers.
+    /// Lengths of the packets, greater than `lens` for a packet in several buffers.
     whole: *const u16,
     input: u64,
-    /// The ports, one bit each, that have something in `mirrored`.
+    /// Ports with packets in `mirrored`, one bit each.
     mirrors: u64,
     marks: *mut Marks,
     port: u32,
-    /// When the batch was received, in TSC cycles.
+    /// Time at which the batch was received, in TSC cycles.
     now: u64,
     out: [u64; OUTPUTS_MAX],
     counters: *const AtomicU64,
     traces: *const AtomicU64,
-    /// By port: the packets that it is to have a copy of.
+    /// Packets to copy, by destination port.
     mirrored: [u64; MAX_PORTS],
     categories: *const Categories,
 }
 
-/// What the compiler of one forwarder did.
+/// Statistics of one forwarder's JIT compiler.
 #[derive(Debug, Default)]
 pub struct JitStatus {
-    /// Traces compiled, aborted; times that all were thrown away.
+    /// Traces compiled, aborted; number of flushes.
     counts: [AtomicU64; 3],
     last_abort: Mutex<Option<String>>,
 }
 
 impl JitStatus {
-    /// Traces compiled, aborted, and how often all were thrown away.
+    /// Returns the numbers of traces compiled, traces aborted and flushes.
     pub fn counts(&self) -> [u64; 3] {
         [0, 1, 2].map(|k: usize| self.counts[k].load(Ordering::Relaxed))
     }
 
-    /// Why the last trace was given up, and where.
+    /// Returns the reason and the place of the last aborted trace.
     pub fn last_abort(&self) -> Option<String> {
         self.last_abort.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -108,30 +108,30 @@ pub struct ForwarderLua {
 /// The state behind all Lua steps of one forwarder.
 pub(crate) struct State {
     context: UnsafeCell<Box<Context>>,
-    /// A thread of the state with a stack of its own: first the function that makes tracebacks, then
-    /// those of the steps. The registry keeps it.
+    /// A thread of the state with a stack of its own: first the function that makes tracebacks, then the
+    /// functions of the steps. The registry keeps it alive.
     stack: *mut ffi::lua_State,
     watch: Arc<Watch>,
     counters: Arc<ScriptCounters>,
     jit: Arc<JitStatus>,
-    /// What the script has together with those of other forwarders: its pointers are in the interpreter.
+    /// Objects that the script shares with those of other forwarders: their pointers are in the interpreter.
     shared: Shared,
-    /// Whose counters are added up: the interpreter has the address.
+    /// Forwarders whose counters are added up: the interpreter has the address.
     peers: Arc<Peers>,
-    /// Last, so that it goes last.
+    /// Last, so that it is dropped last.
     lua: Lua,
 }
 
-/// A step's share of its state. The steps of one state are always together: one alone
+/// A step's share of its state. The steps of one state always stay together: one alone
 /// ([`ForwarderLua::into_step`]), or a bundle ([`LuaSteps`]), which becomes part of a graph as a whole.
 #[derive(Clone)]
 pub(crate) struct StateHandle(Rc<State>);
 
 // SAFETY: all handles of a state move together, with the reference count and everything that refers into the
-// state. `ForwarderLua`, which has the first one, stays on its thread and ends by making the steps. One step
-// has the only handle. Those of a bundle are private to it until `LuaSteps::build` gives them to
-// `Plans::build`, which puts them into the graph that it returns or drops them; a `Graph` lends its steps to
-// nobody and gives none away. So they are used, moved and dropped by the thread that has the whole.
+// state. `ForwarderLua`, which has the first one, stays on its thread and ends by making the steps. A single
+// step has the only handle. Those of a bundle are private to it until `LuaSteps::build` gives them to
+// `Plans::build`, which puts them into the graph that it returns or drops them; a `Graph` never lends its
+// steps or gives them away. So they are used, moved and dropped by the thread that owns the whole.
 unsafe impl Send for StateHandle {}
 
 impl Deref for StateHandle {
@@ -143,7 +143,7 @@ impl Deref for StateHandle {
 }
 
 /// The Lua steps of one forwarder's graph. They share a Lua state, so they cannot be taken out one by one:
-/// the bundle becomes a graph.
+/// the whole bundle becomes a graph.
 ///
 /// ```compile_fail
 /// fn split(steps: script::LuaSteps) -> Vec<script::LuaStep> { steps.steps }
@@ -154,16 +154,16 @@ pub struct LuaSteps {
 }
 
 impl LuaSteps {
-    /// The name of each step and how it does.
+    /// Iterates over the names and the status of the steps.
     pub fn status(&self) -> impl Iterator<Item = (&str, Arc<StepStatus>)> {
         self.steps.iter().map(|step| (step.name(), step.status()))
     }
 
-    /// The graph of these plans ([`Plans::build`]), with these steps for the kinds that the catalogue only
-    /// describes.
+    /// Builds the graph of these plans ([`Plans::build`]), with these steps for the kinds that the catalogue
+    /// only describes.
     ///
     /// # Errors
-    /// What is wrong with the plans, or that a step is missing here.
+    /// The plans are invalid, or a step is missing here.
     pub fn build(
         self,
         plans: &Plans,
@@ -181,22 +181,22 @@ impl LuaSteps {
     }
 }
 
-/// The objects that keep what a script points to.
+/// Keeps the objects alive that a script points to.
 type Shared = Arc<Mutex<Vec<(Arc<dyn Any + Send + Sync>, SharedSettings)>>>;
 
-/// What a script is loaded with.
+/// Inputs for loading a script.
 pub struct Source<'a> {
     /// The configuration's text.
     pub text: &'a str,
-    /// Its file, for messages.
+    /// Name of the file, for messages.
     pub file: &'a str,
-    /// The names of the ports by their numbers.
+    /// Names of the ports, by number.
     pub ports: &'a [String],
-    /// The categories that rules put packets into, by their numbers.
+    /// Names of the categories that rules assign to packets, by number.
     pub categories: &'a [String],
-    /// What the forwarders' scripts have together.
+    /// Objects shared by the forwarders' scripts.
     pub shared: &'a Arc<SharedObjects>,
-    /// Those whose counters are added up with this one's.
+    /// Forwarders whose counters are added to this one's.
     pub peers: &'a Arc<Peers>,
 }
 
@@ -245,17 +245,17 @@ impl ForwarderLua {
         Ok(Self { state: StateHandle(Rc::new(state)), runner })
     }
 
-    /// The counters that the script makes on this forwarder.
+    /// Returns the counters that the script makes on this forwarder.
     pub fn counters(&self) -> Arc<ScriptCounters> {
         self.state.counters.clone()
     }
 
-    /// What its compiler does.
+    /// Returns the statistics of its JIT compiler.
     pub fn jit(&self) -> Arc<JitStatus> {
         self.state.jit.clone()
     }
 
-    /// Makes a step; one that stands in a graph several times is made as often.
+    /// Makes a step; called once for each time the step stands in a graph.
     fn step(&self, settings: &StepSettings) -> Result<LuaStep, LoadError> {
         let names: Vec<_> = settings.outputs.iter().chain(&settings.drops).cloned().collect();
         let call = |_: &State| Ok(self.runner.call((settings.name.clone(), names))?);
@@ -264,7 +264,7 @@ impl ForwarderLua {
         Ok(LuaStep::new(settings.clone(), self.state.clone(), place))
     }
 
-    /// The only step of a graph.
+    /// Makes the only step of a graph.
     ///
     /// # Errors
     /// The script did not make it.
@@ -272,7 +272,7 @@ impl ForwarderLua {
         self.step(wanted)
     }
 
-    /// These steps, which stay together; one may be wanted several times.
+    /// Makes these steps, which stay together; one may be requested several times.
     ///
     /// # Errors
     /// The script did not make one of them.
@@ -285,14 +285,14 @@ impl ForwarderLua {
     }
 }
 
-/// A thread of the state whose stack begins with what makes a traceback.
+/// Makes a thread of the state, with the traceback function at the bottom of its stack.
 fn new_stack(lua: &Lua, file: &str) -> Result<*mut ffi::lua_State, LoadError> {
     let debug: Table = lua.globals().get("debug")?;
     let handler = lua.load(include_str!("lua/traceback.lua")).set_name("=traceback.lua");
     let handler: Function = handler.call((debug, file))?;
     let mut stack = ptr::null_mut();
-    // SAFETY: within `exec_raw` the stack has the handler on top and room; the new thread is kept in
-    // the registry, so it lives as long as the state.
+    // SAFETY: within `exec_raw` the stack has the handler on top and room; the new thread is kept in the
+    // registry, so it lives as long as the state.
     unsafe {
         lua.exec_raw::<()>(handler, |state| {
             stack = ffi::lua_newthread(state);
@@ -305,7 +305,7 @@ fn new_stack(lua: &Lua, file: &str) -> Result<*mut ffi::lua_State, LoadError> {
 }
 
 impl State {
-    /// Does what runs code of the script, outside of packets' path.
+    /// Runs code of the script within the loading budget, outside the packet path.
     fn within_budget<T>(
         &self,
         work: impl FnOnce(&Self) -> Result<T, LoadError>,
@@ -315,7 +315,7 @@ impl State {
         let result = work(self);
         self.watch.set_loading(false);
         if self.watch.leave() {
-            // SAFETY: the state is this thread's.
+            // SAFETY: the state belongs to this thread.
             unsafe { ffi::lua_sethook(self.stack, None, 0, 0) };
         }
         result
@@ -374,7 +374,7 @@ impl State {
         Ok(prelude.call((ffi, jit, debug, host, ports, source.text, chunk))?)
     }
 
-    /// What the prelude needs for `turnpike.now`, `turnpike.buckets` and `turnpike.table`.
+    /// Adds the host functions of `turnpike.now`, `turnpike.buckets` and `turnpike.table`.
     fn add_shared(&self, host: &Table, objects: &Arc<SharedObjects>) -> Result<(), LoadError> {
         let kept = (self.shared.clone(), objects.clone());
         let buckets = move |_: &Lua, (name, rate, burst, size): (String, f64, f64, usize)| {
@@ -400,12 +400,12 @@ impl State {
         host.set("shared_max", SHARED_MAX)?;
         host.set("shared_size", SHARED_SIZE)?;
         host.set("ns", 1e9 / dpdk::tsc_hz() as f64)?;
-        // Times are counted from here, so that they are small numbers; the same for all forwarders.
+        // Origin of time, the same for all forwarders, so that times are small numbers.
         host.set("start", *START.get_or_init(dpdk::tsc) as f64)?;
         Ok(())
     }
 
-    /// Compiles nothing any more.
+    /// Turns the compiler off.
     #[cfg(test)]
     pub(crate) fn interpret(&self) {
         self.lua.load("jit.off() jit.flush()").exec().unwrap();
@@ -415,19 +415,19 @@ impl State {
         self.jit.clone()
     }
 
-    /// Throws all compiled traces away.
+    /// Discards all compiled traces.
     pub(crate) fn flush(&self) -> Result<(), LoadError> {
         Ok(self.lua.load("jit.flush()").exec()?)
     }
 
-    /// Bytes that the state has, garbage and all; from now on it collects none.
+    /// Stops garbage collection, and returns the bytes that the state holds, garbage included.
     #[cfg(test)]
     pub(crate) fn memory_without_collection(&self) -> usize {
         self.lua.gc_stop();
         self.lua.used_memory()
     }
 
-    /// Puts a function onto the stack of the calls; its place there.
+    /// Pushes a function onto the stack of the calls; returns its position there.
     fn keep(&self, function: Function) -> Result<c_int, LoadError> {
         let stack = self.stack;
         let mut place = 0;
@@ -436,17 +436,17 @@ impl State {
             self.lua.exec_raw::<()>(function, |state| {
                 ffi::lua_xmove(state, stack, 1);
                 place = ffi::lua_gettop(stack);
-                // Room for the next, and for a call.
+                // Room for the next function, and for a call.
                 ffi::lua_checkstack(stack, 8);
             })?;
         }
         Ok(place)
     }
 
-    /// Calls the function at this place for the packets of `input`, for at most `budget_us`.
+    /// Calls the function at this position for the packets of `input`, for at most `budget_us`.
     ///
     /// # Errors
-    /// What the function raised, with a traceback, and whether it ran too long.
+    /// The error that the function raised, with a traceback, and true if it exceeded its budget.
     #[inline]
     pub(crate) fn call(
         &self,
@@ -456,10 +456,10 @@ impl State {
         input: Mask,
     ) -> Result<&[u64; OUTPUTS_MAX], (String, bool)> {
         let (heads, lens, whole) = batch.addresses();
-        // SAFETY: the thread that has the graph is the only one here, and no reference into the
-        // context is held during the call, in which Lua writes to it. The addresses are those of the
-        // batch's slots, which stay where they are while `batch` is borrowed. The stack has the
-        // handler at 1 and the function at `place`, and room for a copy.
+        // SAFETY: the thread that owns the graph is the only one here, and no reference into the context is
+        // held during the call, in which Lua writes to it. The addresses are those of the batch's slots,
+        // which stay where they are while `batch` is borrowed. The stack has the handler at 1 and the
+        // function at `place`, and room for a copy.
         unsafe {
             let context: *mut Context = &raw mut **self.context.get();
             (*context).heads = heads;
@@ -488,7 +488,7 @@ impl State {
         }
     }
 
-    /// Takes the error off the stack.
+    /// Pops the error off the stack.
     #[cold]
     fn failure(&self) -> (String, bool) {
         // SAFETY: the error is on top, and the call has left nothing else there; its bytes are copied
@@ -510,7 +510,7 @@ impl State {
         (format!("{first}{}{calls}", crate::way_out(first)), overrun)
     }
 
-    /// Sets the hook in a loop that is compiled, and looks how far the loop goes on.
+    /// Sets the hook in a compiled loop, and checks that the loop stops.
     fn find_out_whether_loops_can_be_stopped(&self) -> Result<(), LoadError> {
         let mut probe = Probe { calls: 0, state: self.stack };
         let ffi: mlua::Value = self.lua.globals().get("ffi")?;
@@ -537,10 +537,10 @@ impl State {
     }
 }
 
-/// The moment from which scripts count time.
+/// Origin of the scripts' time.
 static START: OnceLock<u64> = OnceLock::new();
 
-/// Finds or makes an object, keeps it as long as the state lives, and returns where it is.
+/// Finds or makes an object, keeps it as long as the state lives, and returns its address.
 fn keep_shared<T: Any + Send + Sync>(
     (kept, objects): &(Shared, Arc<SharedObjects>),
     name: &str,
@@ -558,13 +558,13 @@ fn keep_shared<T: Any + Send + Sync>(
     Ok(LightUserData(Arc::as_ptr(&typed).cast_mut().cast()))
 }
 
-/// The sum of a counter over the forwarders.
+/// Returns the sum of a counter over the forwarders.
 extern "C" fn counter_sum(peers: *const Peers, index: i32) -> f64 {
-    // SAFETY: the prelude gives the address that `run_prelude` has, of what the state keeps.
+    // SAFETY: the prelude passes the address set by `run_prelude`, of an object that the state keeps.
     unsafe { &*peers }.sum(index as usize) as f64
 }
 
-/// Takes tokens out of the bucket of a key.
+/// Takes tokens from the bucket of a key.
 extern "C" fn bucket_take(
     buckets: *const Buckets,
     amount: f64,
@@ -575,12 +575,12 @@ extern "C" fn bucket_take(
     d: f64,
 ) -> bool {
     let key: Key = [a, b, c, d];
-    // SAFETY: the prelude gives only addresses that `keep_shared::<Buckets>` returned, and the state keeps
-    // what lies there.
+    // SAFETY: the prelude passes only addresses that `keep_shared::<Buckets>` returned, and the state keeps
+    // these objects.
     unsafe { &*buckets }.take(amount, now, key)
 }
 
-/// The value of a key; not a number if there is none.
+/// Returns the value of a key; not a number if there is none.
 extern "C" fn table_get(
     table: *const SharedTable,
     now: u64,
@@ -589,11 +589,11 @@ extern "C" fn table_get(
     c: f64,
     d: f64,
 ) -> f64 {
-    // SAFETY: as in `bucket_take`, of `keep_shared::<SharedTable>`.
+    // SAFETY: as in `bucket_take`, with `keep_shared::<SharedTable>`.
     unsafe { &*table }.get(now, [a, b, c, d]).unwrap_or(f64::NAN)
 }
 
-/// Gives a key a value.
+/// Sets the value of a key.
 extern "C" fn table_set(
     table: *const SharedTable,
     value: f64,
@@ -607,7 +607,7 @@ extern "C" fn table_set(
     unsafe { &*table }.set(value, now, [a, b, c, d]);
 }
 
-/// Adds to a key's value; the sum.
+/// Adds to a key's value; returns the sum.
 extern "C" fn table_add(
     table: *const SharedTable,
     amount: f64,
@@ -621,13 +621,13 @@ extern "C" fn table_add(
     unsafe { &*table }.add(amount, now, [a, b, c, d])
 }
 
-/// Forgets a key.
+/// Removes a key.
 extern "C" fn table_remove(table: *const SharedTable, a: f64, b: f64, c: f64, d: f64) {
     // SAFETY: as in `table_get`.
     unsafe { &*table }.remove([a, b, c, d]);
 }
 
-/// Makes the copies of `wanted` packets that a call has asked for, and forgets what it asked.
+/// Makes the copies of `wanted` packets that a call has requested, and clears the requests.
 #[cold]
 fn mirror(batch: &mut Batch, ports: Mask, mirrored: &mut [u64; MAX_PORTS], wanted: Mask) {
     for index in ports.slots() {
@@ -652,7 +652,7 @@ const PROBE: &str = "
     return function() for _ = 1, 4000 do arm(probe) end end
 ";
 
-/// The call in which the probe sets the hook.
+/// The call at which the probe sets the hook.
 const ARMED_AT: u32 = 1000;
 
 struct Probe {
@@ -661,8 +661,8 @@ struct Probe {
 }
 
 extern "C" fn arm(probe: *mut Probe) {
-    // SAFETY: the probe's loop gives what it was given, which lives until the loop has ended; setting
-    // a hook is allowed at any time.
+    // SAFETY: the probe's loop passes on the pointer it was given, which lives until the loop has ended;
+    // setting a hook is allowed at any time.
     unsafe {
         (*probe).calls += 1;
         if (*probe).calls == ARMED_AT {
@@ -671,7 +671,7 @@ extern "C" fn arm(probe: *mut Probe) {
     }
 }
 
-/// The first slot from `from` on; 64 if there is none.
+/// Returns the first slot from `from` on; 64 if there is none.
 extern "C" fn next_set(bits: u64, from: i32) -> i32 {
     let from = from.clamp(0, 64) as u32;
     let rest = bits.checked_shr(from).unwrap_or(0);
@@ -682,7 +682,7 @@ extern "C" fn count_set(bits: u64) -> i32 {
     bits.count_ones() as i32
 }
 
-/// LuaJIT's reasons to give up a trace, in the order of `lj_traceerr.h`.
+/// LuaJIT's reasons for aborting a trace, in the order of `lj_traceerr.h`.
 const ABORT_REASONS: &[&str] = &[
     "error thrown or hook called during recording",
     "trace too short",

@@ -1,9 +1,9 @@
-//! What steps in Lua count and report; written by a forwarder, read by anyone.
+//! Counters and status of steps in Lua; written by a forwarder, read by any thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The most counters that the script of one router can make, each element of an array being one.
+/// Most counters of one router's script; each element of an array counts as one.
 pub const COUNTERS_MAX: usize = 65_536;
 
 /// The counters of one forwarder, in the order in which the script made them.
@@ -16,7 +16,7 @@ impl Default for ScriptCounters {
 }
 
 impl ScriptCounters {
-    /// The value of the counter with this index; 0 if there is none.
+    /// Returns the value of the counter with this index; 0 if there is none.
     pub fn get(&self, index: usize) -> u64 {
         self.0.get(index).map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
@@ -34,15 +34,16 @@ impl ScriptCounters {
 /// The names of a script's counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CounterNames {
-    /// Name, index of the first, and how many there are: more than one for an array.
+    /// Name, index of the first counter, and their number: more than one for an array.
     names: Vec<(String, usize, usize)>,
 }
 
 impl CounterNames {
-    /// The index of the first of `size` counters of this name, which may have been made before.
+    /// Returns the index of the first of `size` counters of this name, which may have been
+    /// registered before.
     ///
     /// # Errors
-    /// There are too many, or the name was used for another number of them.
+    /// There are too many, or the name was used for another number of counters.
     pub fn register(&mut self, name: &str, size: usize) -> Result<usize, String> {
         if let Some((_, first, known)) = self.names.iter().find(|(known, ..)| known == name) {
             if *known != size {
@@ -62,7 +63,7 @@ impl CounterNames {
         Ok(first)
     }
 
-    /// Every counter: its name, with its place in the array if it is of one, and its index.
+    /// Iterates over all counters: name, with the array index if there is one, and index.
     pub fn all(&self) -> impl Iterator<Item = (String, usize)> {
         self.names.iter().flat_map(|(name, first, size)| {
             (0..*size).map(move |k| match size {
@@ -78,40 +79,40 @@ impl CounterNames {
 pub struct Failure {
     /// The error, with a traceback.
     pub message: String,
-    /// How many there have been so far.
+    /// Number of failures so far.
     pub count: u64,
 }
 
-/// How a step in Lua does on one forwarder.
+/// Status of a step in Lua on one forwarder.
 #[derive(Debug, Default)]
 pub struct StepStatus {
-    /// Calls that ended with an error or did not end in time.
+    /// Calls that ended with an error or exceeded their budget.
     pub(crate) failures: AtomicU64,
-    /// Those of them that did not end in time.
+    /// The calls among these that exceeded their budget.
     pub(crate) overruns: AtomicU64,
-    /// Packets that were dropped for that.
+    /// Packets dropped because of failures.
     pub(crate) dropped: AtomicU64,
     pub(crate) disabled: AtomicBool,
     last: Mutex<Option<Failure>>,
 }
 
 impl StepStatus {
-    /// Failures and overruns among them.
+    /// Returns the numbers of failures, and of overruns among them.
     pub fn failures(&self) -> (u64, u64) {
         (self.failures.load(Ordering::Relaxed), self.overruns.load(Ordering::Relaxed))
     }
 
-    /// Packets dropped because the step failed over them.
+    /// Returns the number of packets dropped because the step failed.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// The step has failed too often and is not called any more.
+    /// Returns true if the step has failed too often and is not called any more.
     pub fn is_disabled(&self) -> bool {
         self.disabled.load(Ordering::Relaxed)
     }
 
-    /// Takes the last failure that nobody has taken yet.
+    /// Takes the last failure that has not been taken yet.
     pub fn take_failure(&self) -> Option<Failure> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -121,7 +122,7 @@ impl StepStatus {
         self.last.lock().unwrap()
     }
 
-    /// Writes a failure down if nobody is just reading.
+    /// Counts a failure, and records it unless a reader holds the lock.
     pub(crate) fn failed(&self, message: &str, overrun: bool) -> u64 {
         let count = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
         self.overruns.fetch_add(u64::from(overrun), Ordering::Relaxed);

@@ -1,20 +1,19 @@
 //! A step whose work is a function in Lua.
 //!
-//! Takes what its place in the graph gives it. Its outputs are those that the script names, and one for
-//! packets over which it fails:
+//! Takes the packets that the graph passes to its place. Its outputs are those that the script names, and
+//! one for packets on which it fails:
 //!
 //! | output | packets |
 //! |---|---|
 //! | as named | those of the mask that the function returned for it, or filled; the first mask wins |
 //! | drop `by-step` | likewise, by a name of the step's `drops`, under which they are counted as well |
-//! | drop `step-failed` | the function raised an error over them, or did not end in time |
+//! | drop `step-failed` | the function raised an error on them, or exceeded its budget |
 //! | (lost) drop `step-lost` | those in none of the masks |
 //!
-//! When a call fails, the batch's packets are given to the function again one at a time, and only those
-//! over which it fails again are dropped; a function that changes packets thus sees some of them twice.
-//! A second call of a batch that does not end in time drops the rest of the batch. After
-//! [`StepSettings::limit`] failures (not ending in time counts as ten) the function is not called any
-//! more, and [`Policy`] decides.
+//! When a call fails, the batch's packets are passed to the function again one at a time, and only those on
+//! which it fails again are dropped; a function that changes packets thus sees some of them twice. A second
+//! call of a batch that exceeds its budget drops the rest of the batch. After [`StepSettings::limit`]
+//! failures (an overrun counts as ten) the function is not called any more, and [`Policy`] decides.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -28,10 +27,10 @@ use dataplane::reason::DropReason;
 use crate::state::{JitStatus, LoadError, OUTPUTS_MAX, StateHandle};
 use crate::status::StepStatus;
 
-/// What not ending in time counts, in failures.
+/// Number of failures that an overrun counts as.
 const OVERRUN_COUNTS: u64 = 10;
 
-/// What a disabled step does with packets.
+/// Treatment of packets by a disabled step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// They take the first output.
@@ -41,45 +40,45 @@ pub enum Policy {
     Drop,
 }
 
-/// A step as the configuration describes it.
+/// Configuration of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepSettings {
     /// Its name, unique.
     pub name: String,
     /// Its outputs, 1 to 15 with its drops.
     pub outputs: Vec<String>,
-    /// The names under which it drops packets: outputs behind the others, which lead nowhere else.
+    /// The names under which it drops packets: outputs behind the others, which only lead to drops.
     pub drops: Vec<String>,
-    /// Failures after which it is disabled; 0: never.
+    /// Number of failures after which it is disabled; 0: never.
     pub limit: u64,
-    /// What then becomes of packets.
+    /// Treatment of packets after that.
     pub policy: Policy,
-    /// The longest call, in microseconds of processor time.
+    /// Longest duration of a call, in microseconds of processor time.
     pub budget_us: u64,
 }
 
 impl StepSettings {
-    /// Its outputs as the graph knows them, that for failures last.
+    /// Returns its outputs as the graph numbers them, the one for failures last.
     pub fn graph_outputs(&self) -> Vec<Output> {
         let next = self.outputs.iter().map(|name| Output::Next(name.clone().into()));
         let drops = self.drops.iter().map(|name| Output::DropAs(name.clone().into()));
         next.chain(drops).chain([Output::Drop(DropReason::StepFailed)]).collect()
     }
 
-    /// Outputs that its function gives packets to; that for failures is behind them.
+    /// Returns the number of outputs that its function assigns packets to; the one for failures follows.
     fn masks(&self) -> usize {
         self.outputs.len() + self.drops.len()
     }
 }
 
-/// See the module's documentation.
+/// A step whose work is a function in Lua; see the module's documentation.
 pub struct LuaStep {
     settings: StepSettings,
     outputs: Vec<Output>,
     state: StateHandle,
     place: c_int,
     status: Arc<StepStatus>,
-    /// Failures and what overruns count besides.
+    /// Number of failures, with overruns weighted.
     score: u64,
     disabled: bool,
 }
@@ -91,22 +90,22 @@ impl LuaStep {
         Self { settings, outputs, state, place, status, score: 0, disabled: false }
     }
 
-    /// Its name.
+    /// Returns the step's name.
     pub fn name(&self) -> &str {
         &self.settings.name
     }
 
-    /// How it does.
+    /// Returns its status.
     pub fn status(&self) -> Arc<StepStatus> {
         self.status.clone()
     }
 
-    /// What the compiler of its forwarder does.
+    /// Returns the statistics of its forwarder's JIT compiler.
     pub fn jit(&self) -> Arc<JitStatus> {
         self.state.jit()
     }
 
-    /// Throws away what has been compiled on its forwarder, between two calls: to find out what that costs.
+    /// Discards the compiled code of its forwarder between two calls, to measure the cost of this.
     ///
     /// # Errors
     /// The state has no memory left.
@@ -143,12 +142,12 @@ impl LuaStep {
         }
     }
 
-    /// One at a time, after a call has failed.
+    /// Processes the packets one at a time, after a call has failed.
     #[cold]
     fn one_by_one(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs, overrun: bool) {
         let mut overruns = u32::from(overrun);
         let mut failed = Mask::EMPTY;
-        // The call for all of them was no failure besides those of single packets.
+        // The call for the whole batch is not counted besides those for single packets.
         let alone = input.count() == 1;
         for slot in input.slots() {
             let one = Mask::when(true, slot);

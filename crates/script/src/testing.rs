@@ -1,9 +1,9 @@
-//! Hostile scripts for tests: made of bytes, run on packets that stand between guards.
+//! Hostile scripts for tests: generated from bytes, run on packets between guards.
 //!
-//! A script keeps whatever it gets hold of in places: views, masks, counters, functions, forged objects, wild
+//! A script keeps every value it obtains in places: views, masks, counters, functions, forged objects, wild
 //! numbers. It is a list of operations on these, each within `pcall`, some in loops that are compiled: methods
-//! with every kind of receiver, fields, arithmetic, the library, statements of the configuration. What stands
-//! in a place stays there for later batches. The bytes choose; the same make the same script.
+//! with every kind of receiver, fields, arithmetic, the library, statements of the configuration. A value in a
+//! place stays there for later batches. The bytes choose; the same bytes make the same script.
 #![allow(unsafe_code)] // Reads and writes the room around packets, which nothing else is to touch.
 
 use std::fmt::Write;
@@ -16,19 +16,19 @@ use dataplane::testing::{FrameBuilder, batch_of};
 
 use crate::{ForwarderLua, LuaStep, Policy, SharedObjects, Source, StepSettings, Watchdog};
 
-/// Places for values.
+/// Number of places for values.
 const PLACES: usize = 40;
 
-/// Bytes before each packet and behind it that are looked at.
+/// Number of bytes before and behind each packet that are checked.
 const GUARD: usize = 64;
 
-/// Bytes of a slot that can always be written.
+/// Bytes of a slot that may always be written.
 const HEAD: usize = 64;
 
-/// What lies there.
+/// Content of the guards.
 const PATTERN: u8 = 0xa5;
 
-/// The most operations of a script at a time.
+/// Most operations of a script at a time.
 const OPERATIONS: usize = 60;
 
 const METHODS: &[&str] = &[
@@ -246,7 +246,7 @@ const LIBRARY: &[&str] = &[
 
 const OPERATORS: &[&str] = &["+", "-", "*", "/", "%", "^", "..", "==", "<", "<=", "and", "or"];
 
-/// What every script begins with: `T` does something and keeps what it gives.
+/// Beginning of every script: `T` runs an operation and keeps its result.
 const BEGINNING: &str = "
 local turnpike = require 'turnpike'
 local K = {}
@@ -274,7 +274,7 @@ K[10] = { slot = 0, at = -10000, bits = -1, size = 2^45 }
 K[11] = { slot = 2^45, at = 2^45, bits = 2^63, size = 2^45 }
 ";
 
-/// Bytes that choose. Behind their end, everything is the first of its kind.
+/// Bytes that make the choices. Behind their end, the first of each kind is chosen.
 struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {
@@ -289,7 +289,7 @@ impl Choices<'_> {
     }
 
     fn place(&mut self) -> usize {
-        // Those that hold what the batch brings are chosen as often as all others together.
+        // Places with the batch's own values are chosen as often as all others together.
         let byte = self.byte();
         if byte < 128 { byte % 12 + 1 } else { byte % PLACES + 1 }
     }
@@ -306,7 +306,7 @@ impl Choices<'_> {
         (0..count).map(|_| self.value()).collect::<Vec<_>>().join(", ")
     }
 
-    /// An expression.
+    /// Generates an expression.
     fn expression(&mut self) -> String {
         let (place, kind) = (self.place(), self.byte() % 10);
         match kind {
@@ -314,7 +314,7 @@ impl Choices<'_> {
                 let (method, values) = (self.one_of(METHODS), self.values());
                 format!("K[{place}]:{method}({values})")
             }
-            // The method of one with another in its place.
+            // The method of one value on another.
             3 => {
                 let (method, values) = (self.one_of(METHODS), self.values());
                 format!("K[{place}].{method}({values})")
@@ -337,7 +337,7 @@ impl Choices<'_> {
                     (self.byte() % 8) as i32 - 4
                 )
             }
-            // A view of one.
+            // A view of a packet.
             8 => {
                 let view = self.one_of(&METHODS[4..12]);
                 format!("K[1]:{view}({})", self.byte() % 9)
@@ -366,7 +366,7 @@ impl Choices<'_> {
                     "T(1, function() for i in K[1]:each(K[{place}]) do K[12] = i K[13] = {expression} end end)"
                 )
             }
-            // In the handler of an error, and out of it.
+            // Inside an error handler, and outside.
             3 => {
                 let (one, other) = (self.expression(), self.expression());
                 format!(
@@ -390,7 +390,7 @@ impl Choices<'_> {
     }
 }
 
-/// The script that these bytes make.
+/// Returns the script that these bytes make.
 pub fn hostile_script(bytes: &[u8]) -> String {
     let mut choices = Choices(bytes);
     let answer =
@@ -412,7 +412,7 @@ fn watchdog() -> &'static Watchdog {
     WATCHDOG.get_or_init(|| Watchdog::start().expect("a thread"))
 }
 
-/// The step of a script with its first failure's worth of patience, if the script makes one.
+/// Returns the step of a script, if the script makes one; failures never disable it.
 fn step_of(text: &str) -> Option<LuaStep> {
     let ports = ["left", "right"].map(str::to_owned);
     let categories = ["new".to_owned()];
@@ -438,7 +438,7 @@ fn step_of(text: &str) -> Option<LuaStep> {
     lua.into_step(&settings).ok()
 }
 
-/// Frames of every kind that a step has views for, too short ones among them.
+/// Frames of every kind that a step has views for, some of them too short.
 fn frames(turn: usize) -> Vec<Vec<u8>> {
     let mut tagged = FrameBuilder::ip4().udp(1, 2, b"tagged").build();
     tagged.splice(12..12, [0x81, 0, 0, 7]);
@@ -458,7 +458,7 @@ fn frames(turn: usize) -> Vec<Vec<u8>> {
         [&[0xff; 12][..], &[8, 6], &[0; 28]].concat(),
         FrameBuilder::ip4().udp(1, 2, &[7; 1400]).build(),
     ];
-    // What was long in a batch is short in the next, and its view is kept.
+    // A frame that was long in one batch is short in the next, and its view is kept.
     all.rotate_left(turn % 9);
     let cut = all[0].len().min(20 + turn);
     all[0].truncate(cut);
@@ -468,7 +468,7 @@ fn frames(turn: usize) -> Vec<Vec<u8>> {
 /// Runs a script on some batches.
 ///
 /// # Panics
-/// The script has written beside a packet, changed its length, or given away what it did not have.
+/// The script has written outside a packet, changed its length, or assigned packets outside its mask.
 pub fn run_hostile(text: &str) {
     let Some(mut step) = step_of(text) else { return };
     for turn in 0..3 {
@@ -476,7 +476,7 @@ pub fn run_hostile(text: &str) {
         let mut batch = batch_of(&frames);
         let lens = *batch.lens();
         guard(&mut batch, frames.len(), |byte| *byte = PATTERN);
-        // Some are another step's.
+        // Some packets belong to another step.
         let input = Mask(0b1_1011_0111 >> turn);
         let mut out = [Mask::EMPTY; MAX_OUTPUTS];
         step.process(&mut batch, input, &mut out);
@@ -489,14 +489,14 @@ pub fn run_hostile(text: &str) {
     }
 }
 
-/// Does something with each byte of the guards around the first so many packets.
+/// Calls `each` with every byte of the guards around the first `count` packets.
 fn guard(batch: &mut Batch, count: usize, mut each: impl FnMut(&mut u8)) {
     let lens = *batch.lens();
     let (heads, _, _) = batch.addresses();
     for (slot, &len) in lens.iter().enumerate().take(count) {
         let behind = usize::from(len).max(HEAD);
-        // SAFETY: a buffer of the tests' pool has 128 bytes before its packet, and 2,048 in all; each of
-        // these has a packet of at most 1,500 bytes, and the batch is ours alone.
+        // SAFETY: a buffer of the tests' pool has 128 bytes before its packet, and 2,048 in total; each of
+        // these has a packet of at most 1,500 bytes, and no one else has the batch.
         unsafe {
             let head = *heads.add(slot);
             for at in 0..GUARD {
@@ -511,7 +511,7 @@ fn guard(batch: &mut Batch, count: usize, mut each: impl FnMut(&mut u8)) {
 mod tests {
     use super::*;
 
-    /// Bytes that differ with each seed (xorshift).
+    /// Returns pseudo-random bytes for a seed (xorshift).
     fn bytes(seed: u64, count: usize) -> Vec<u8> {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut next = || {
@@ -523,7 +523,7 @@ mod tests {
         (0..count).map(|_| next()).collect()
     }
 
-    /// `SCRIPTS=100000 cargo test -p script hostile_scripts` tries more than CI has time for.
+    /// `SCRIPTS=100000 cargo test -p script hostile_scripts` tries more scripts than CI has time for.
     #[test]
     fn hostile_scripts_harm_nothing_beside_their_packets() {
         let all = std::env::var("SCRIPTS").ok().and_then(|count| count.parse().ok());

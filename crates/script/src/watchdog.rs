@@ -1,17 +1,15 @@
 //! Stops steps that do not end.
 //!
-//! Compiled loops do not count instructions, so time is what bounds a step: each call has a budget of
-//! processor time. A forwarder says by one store that it enters a step and by another that it has left it;
-//! the watchdog, a thread, looks once a millisecond, and sends a signal to a forwarder that has worked in
-//! the same call for longer than its budget (time in which the kernel ran something else does not count).
-//! The signal's handler, on the forwarder's own thread, sets LuaJIT's hook (as
-//! the interpreter's own main program does for Ctrl-C), and the hook raises an error in the step.
+//! Compiled loops do not count instructions, so a step is bounded by time: each call has a budget of processor time. A
+//! forwarder marks its entry into a step by one store and its exit by another; the watchdog, a thread, checks once a
+//! millisecond, and sends a signal to a forwarder that has worked in the same call for longer than its budget (time in
+//! which the kernel ran something else does not count). The signal's handler, on the forwarder's own thread, sets
+//! LuaJIT's hook (as the interpreter's own main program does for Ctrl-C), and the hook raises an error in the step.
 //!
-//! Compiled code looks at the hook in every loop, because LuaJIT is built with
-//! `LUAJIT_ENABLE_CHECKHOOK` (`.cargo/config.toml`); where it is not, the state finds that out when it is
-//! made and refuses to be. What does not hold: the budget is kept to a millisecond or two, and a step
-//! that is inside one long library call (`string.rep` of as much as it may have) is stopped behind it; those
-//! that could take longer than the memory allows are bounded themselves (`pattern.rs`).
+//! Compiled code checks the hook in every loop, because LuaJIT is built with `LUAJIT_ENABLE_CHECKHOOK`
+//! (`.cargo/config.toml`); without it, creating the state fails. Limits: the budget is kept to a millisecond or two,
+//! and a step inside one long library call (`string.rep` up to its memory limit) is stopped after that call; library
+//! calls that could take longer than the memory allows are bounded themselves (`pattern.rs`).
 #![allow(unsafe_code)] // A marked hot spot: a signal handler and LuaJIT's hook.
 
 use std::cell::{Cell, RefCell};
@@ -27,36 +25,36 @@ use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::time::{ClockId, clock_gettime};
 
-/// Ignored unless somebody handles it, so that a stray one harms nobody.
+/// Ignored unless it is handled, so that a stray one does no harm.
 const SIGNAL: Signal = Signal::SIGURG;
 
-/// Between two looks.
+/// Time between two checks.
 const PERIOD: Duration = Duration::from_millis(1);
 
-/// The process is to end, and no script to be loaded any more.
+/// True once the process is to end, and no script may be loaded any more.
 static NO_LOADING: AtomicBool = AtomicBool::new(false);
 
-/// Stops scripts that are being loaded, now and later: the process is to end.
+/// Stops scripts that are being loaded, now and later, because the process is about to end.
 pub fn stop_loading() {
     NO_LOADING.store(true, Ordering::Relaxed);
 }
 
-/// Whether scripts are not to be loaded any more.
+/// Returns true if scripts may not be loaded any more.
 pub fn is_loading_stopped() -> bool {
     NO_LOADING.load(Ordering::Relaxed)
 }
 
-/// What a forwarder's Lua state and the watchdog share.
+/// State shared by a forwarder's Lua state and the watchdog.
 #[derive(Debug)]
 pub(crate) struct Watch {
     /// Odd while a step runs; raised by one at each entry and exit.
     call: AtomicU64,
-    /// The call that is to end.
+    /// The call to be stopped.
     late: AtomicU64,
-    /// The handler has set the hook.
+    /// True once the handler has set the hook.
     fired: AtomicBool,
     budget_us: AtomicU64,
-    /// The script is being loaded: no packet waits for it.
+    /// True while the script is being loaded: no packet waits for it.
     loading: AtomicBool,
     state: AtomicPtr<ffi::lua_State>,
     /// The thread that runs the steps, and the clock of its processor time.
@@ -64,14 +62,14 @@ pub(crate) struct Watch {
 }
 
 thread_local! {
-    /// What this thread runs; the handler reads it.
+    /// The watch of the step that this thread runs; the handler reads it.
     static CURRENT: Cell<*const Watch> = const { Cell::new(ptr::null()) };
-    /// The same, so that it is there as long as the handler may look at it: a graph that a forwarder has
-    /// given back is freed by another thread.
+    /// Keeps that watch alive as long as the handler may read it: a graph that a forwarder has given back is freed by
+    /// another thread.
     static HELD: RefCell<Held> = const { RefCell::new(Held(None)) };
 }
 
-/// A watch that the thread may look at, until this is dropped.
+/// A watch that the thread's handler may read, until this is dropped.
 struct Held(Option<Arc<Watch>>);
 
 impl Drop for Held {
@@ -95,7 +93,7 @@ impl Watch {
         })
     }
 
-    /// The calling thread enters a step that may run for `budget_us` microseconds.
+    /// Marks the calling thread's entry into a step that may run for `budget_us` microseconds.
     #[inline]
     pub(crate) fn enter(self: &Arc<Self>, budget_us: u64) {
         if CURRENT.get() != Arc::as_ptr(self) {
@@ -106,7 +104,7 @@ impl Watch {
         self.call.store(call + 1, Ordering::Release);
     }
 
-    /// It has left the step; true if it was late and the hook is set.
+    /// Marks the exit from the step; returns true if it was late and the hook is set.
     #[inline]
     pub(crate) fn leave(&self) -> bool {
         let call = self.call.load(Ordering::Relaxed);
@@ -114,17 +112,17 @@ impl Watch {
         self.fired.load(Ordering::Relaxed) && self.fired.swap(false, Ordering::Relaxed)
     }
 
-    /// From now on calls are, or are not, parts of the script's loading.
+    /// Sets whether calls are part of the script's loading from now on.
     pub(crate) fn set_loading(&self, loading: bool) {
         self.loading.store(loading, Ordering::Relaxed);
     }
 
-    /// A call may go on for no time at all.
+    /// Returns true for a call that must be stopped at once.
     fn is_unwanted(&self, stopped: bool) -> bool {
         stopped && self.loading.load(Ordering::Relaxed)
     }
 
-    /// Says which thread the signal is for.
+    /// Registers the calling thread as the signal's target.
     #[cold]
     fn adopt(self: &Arc<Self>) {
         install();
@@ -132,13 +130,13 @@ impl Watch {
         CURRENT.set(Arc::as_ptr(self));
         let thread = pthread_self();
         let mut clock = 0;
-        // SAFETY: the calling thread is there, and the clock's number is written to a variable.
+        // SAFETY: the calling thread exists, and the clock's number is written to a variable.
         let found = unsafe { nix::libc::pthread_getcpuclockid(thread, &raw mut clock) };
         let clock = if found == 0 { ClockId::from_raw(clock) } else { ClockId::CLOCK_MONOTONIC };
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some((thread, clock));
     }
 
-    /// This thread's handler must not look at it any more.
+    /// Keeps this thread's handler from reading the watch any more.
     pub(crate) fn retire(&self) {
         if CURRENT.get() == ptr::from_ref(self) {
             CURRENT.set(ptr::null());
@@ -147,7 +145,7 @@ impl Watch {
     }
 }
 
-/// Installs the handler, once in a process.
+/// Installs the handler, once per process.
 fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -166,10 +164,10 @@ extern "C" fn too_late(_: c_int) {
     if watch.is_null() {
         return;
     }
-    // SAFETY: a thread's CURRENT is set by `adopt`, which keeps the watch in HELD until it sets another,
-    // or reset by `retire`; the handler runs on that thread. The Lua state is touched only within a call,
-    // in which it is there: behind it `call` differs from `late`. Atomics and `lua_sethook` may be used in a handler; LuaJIT's manual
-    // documents the latter for just this.
+    // SAFETY: a thread's CURRENT is set by `adopt`, which keeps the watch in HELD until it sets another, or reset by
+    // `retire`; the handler runs on that thread. The Lua state is touched only within a call, during which it exists:
+    // after the call, `call` differs from `late`. Atomics and `lua_sethook` may be used in a handler; LuaJIT's manual
+    // documents the latter for this purpose.
     unsafe {
         let watch = &*watch;
         if watch.call.load(Ordering::Acquire) == watch.late.load(Ordering::Acquire) {
@@ -180,11 +178,11 @@ extern "C" fn too_late(_: c_int) {
     }
 }
 
-/// What the error says; the step's status counts it apart.
+/// Text of the error; the step's status counts it separately.
 pub(crate) const OVERRUN: &str = "ran longer than its budget and was stopped";
 
-/// The hook. It stays set, so that every further instruction fails: `pcall` does not help a step to go
-/// on. Whoever called the step resets it.
+/// The hook. It stays set, so that every further instruction fails: `pcall` does not let a step continue. The step's
+/// caller resets it.
 pub(crate) unsafe extern "C-unwind" fn stop(state: *mut ffi::lua_State, _: *mut ffi::lua_Debug) {
     // SAFETY: called by LuaJIT as a hook, which may raise errors, with room for a few values on the stack.
     // The text ends with a zero. A hook has no frame of its own: level 0 is the function that it interrupts.
@@ -196,8 +194,7 @@ pub(crate) unsafe extern "C-unwind" fn stop(state: *mut ffi::lua_State, _: *mut 
     }
 }
 
-/// A state that is looked after, the call it was in at the last look, and its thread's clock when that
-/// call was first seen.
+/// A watched state, the call it was in at the last check, and its thread's clock when that call was first seen.
 #[derive(Debug)]
 struct Looked {
     watch: Arc<Watch>,
@@ -205,7 +202,7 @@ struct Looked {
     since: Duration,
 }
 
-/// The thread that looks after all forwarders; it ends when this is dropped.
+/// The thread that watches all forwarders; it ends when this is dropped.
 #[derive(Debug)]
 pub struct Watchdog {
     all: Arc<Mutex<Vec<Looked>>>,
@@ -214,10 +211,10 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// No thread can be made.
+    /// The thread cannot be created.
     pub fn start() -> std::io::Result<Self> {
         let (all, ended) = (Arc::<Mutex<Vec<Looked>>>::default(), Arc::<AtomicBool>::default());
         let (looked_after, end) = (all.clone(), ended.clone());
@@ -232,10 +229,10 @@ impl Watchdog {
         Ok(Self { all, ended, thread: Some(thread) })
     }
 
-    /// Looks after one more.
+    /// Adds a watch.
     pub(crate) fn add(&self, watch: Arc<Watch>) {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those that only the watchdog still knows are of states that are gone.
+        // A watch that only the watchdog holds belongs to a state that was dropped.
         all.retain(|looked| Arc::strong_count(&looked.watch) > 1);
         all.push(Looked { watch, call: 0, since: Duration::ZERO });
     }
@@ -256,7 +253,7 @@ fn look(looked: &mut Looked) {
         looked.call = call;
         return;
     }
-    // A thread that is in a call is there.
+    // A thread that is in a call exists.
     let thread = looked.watch.thread.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((thread, clock)) = *thread else { return };
     let Ok(now) = clock_gettime(clock).map(Duration::from) else { return };

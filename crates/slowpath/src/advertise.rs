@@ -1,15 +1,15 @@
 //! Router advertisements: RFC 4861, 6.2; RFC 4191, 2.2 (preference); RFC 8106, 5.1 (DNS servers).
 //!
-//! An interface advertises if its configuration says so (RFC 4861, 6.2.1: not by default): at random times
-//! between the least and the largest interval, the first three at most 16 seconds apart (6.2.4), and
-//! when a host solicits, after a random delay and no more often than every 3 seconds, to all nodes
-//! (6.2.6). The last one, at the end, says lifetime 0, so that hosts look for another router at once
-//! (6.2.5).
+//! An interface advertises if it is configured to (RFC 4861, 6.2.1: not by default): at random times
+//! between the minimum and the maximum interval, the first three at most 16 seconds apart (6.2.4), and
+//! after a router solicitation, with a random delay and no more often than every 3 seconds, to all nodes
+//! (6.2.6). The last advertisement, at shutdown, has lifetime 0, so that hosts look for another router at
+//! once (6.2.5).
 //!
 //! The prefixes are those of the interface's addresses, unless others are configured.
 //!
-//! Advertisements of other routers change nothing here (6.2.7), but what they say otherwise than the
-//! interface's own is reported ([`Event::AdvertisementDiffers`]), for each interface once in five minutes.
+//! Advertisements of other routers change nothing here (6.2.7), but values that are inconsistent with the
+//! interface's own are reported ([`Event::AdvertisementDiffers`]), once in five minutes per interface.
 
 use std::net::Ipv6Addr;
 use std::time::Duration;
@@ -38,31 +38,31 @@ const INITIAL_INTERVAL: Duration = Duration::from_secs(16);
 const SOLICITED_DELAY: Duration = Duration::from_millis(500);
 const LEAST_BETWEEN: Duration = Duration::from_secs(3);
 
-/// The least time between two reports that another router disagrees.
+/// Minimum time between two reports of an inconsistent router.
 const LEAST_BETWEEN_REPORTS: Duration = Duration::from_secs(300);
 
-/// When an interface advertises.
+/// Schedule of an interface's advertisements.
 struct Plan {
     interface: InterfaceId,
     next: Time,
     last: Option<Time>,
-    /// How many of the first ones are still to come.
+    /// Initial advertisements still to be sent.
     initial: u8,
-    /// When it was last reported that another router disagrees.
+    /// Time of the last report of an inconsistent router.
     reported: Option<Time>,
 }
 
-/// When the interfaces advertise; interfaces that do not have no plan.
+/// Schedules of the advertising interfaces.
 #[derive(Default)]
 pub(crate) struct Plans(Vec<Plan>);
 
 impl Plans {
-    /// An interface begins, now or anew.
+    /// Starts advertising on an interface, or starts over.
     pub(crate) fn begin(&mut self, interface: InterfaceId, now: Time) {
         let last =
             self.0.iter().find(|plan| plan.interface == interface).and_then(|plan| plan.last);
         self.cancel(interface);
-        // Not sooner after the last one than the RFC allows.
+        // Not sooner after the last advertisement than the RFC allows.
         let next = last.map_or(now, |last| now.max(last.saturating_add(LEAST_BETWEEN)));
         self.0.push(Plan { interface, next, last, initial: INITIAL_COUNT, reported: None });
     }
@@ -75,8 +75,8 @@ impl Plans {
         self.0.iter().map(|plan| plan.next).min()
     }
 
-    /// A host asked (6.2.6): soon, but not sooner after the last one than 3 seconds, and not later
-    /// than planned.
+    /// Schedules the answer to a router solicitation (6.2.6): soon, but at least 3 seconds after the last
+    /// advertisement, and no later than planned.
     fn solicited(&mut self, interface: InterfaceId, now: Time, random: &mut Random) {
         let Some(plan) = self.0.iter_mut().find(|plan| plan.interface == interface) else { return };
         let delay = random.up_to(SOLICITED_DELAY);
@@ -84,7 +84,7 @@ impl Plans {
         plan.next = plan.next.min(earliest.saturating_add(delay));
     }
 
-    /// An interface that is to advertise now; its next time is planned.
+    /// Returns an interface whose advertisement is due, and schedules its next one.
     pub(crate) fn due(
         &mut self,
         now: Time,
@@ -108,7 +108,7 @@ impl Plans {
         Some(plan.interface)
     }
 
-    /// True if it may be reported now that another router disagrees.
+    /// Returns true if an inconsistent router may be reported now.
     fn may_report(&mut self, interface: InterfaceId, now: Time) -> bool {
         let Some(plan) = self.0.iter_mut().find(|plan| plan.interface == interface) else {
             return false;
@@ -123,7 +123,7 @@ impl Plans {
 }
 
 impl<P: Packet> SlowPath<P> {
-    /// Begins to advertise on an interface that is to, when its link is there.
+    /// Starts advertising on an interface that is configured to, once its link is up.
     pub(crate) fn start_advertising(&mut self, id: InterfaceId, now: Time) {
         let interface = self.interfaces.get(id);
         if interface.is_some_and(|interface| {
@@ -133,7 +133,7 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// Sends an advertisement to all nodes of an interface.
+    /// Sends an advertisement to all nodes on an interface.
     pub(crate) fn advertise(&self, id: InterfaceId, out: &mut impl Output<P>) {
         let usable = |interface: &&Interface| interface.usable_link_local().is_some();
         let Some(interface) = self.interfaces.get(id).filter(usable) else { return };
@@ -142,14 +142,14 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// Says on all advertising interfaces that this router is none any more (6.2.5).
+    /// Announces on all advertising interfaces that this router ceases to be one (6.2.5).
     pub(crate) fn cease_advertising(&mut self, out: &mut impl Output<P>) {
         let interfaces: Vec<InterfaceId> =
             self.advertising.0.iter().map(|plan| plan.interface).collect();
         interfaces.into_iter().for_each(|interface| self.cease_advertising_on(interface, out));
     }
 
-    /// Says on an interface that this router is none any more, if it said so before, and no more.
+    /// Stops advertising on an interface; sends lifetime 0 if the interface has advertised before.
     pub(crate) fn cease_advertising_on(&mut self, id: InterfaceId, out: &mut impl Output<P>) {
         let spoken =
             self.advertising.0.iter().any(|plan| plan.interface == id && plan.last.is_some());
@@ -160,12 +160,13 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// A valid router solicitation came.
+    /// Takes a valid router solicitation.
     pub(crate) fn router_solicited(&mut self, from: InterfaceId, now: Time) {
         self.advertising.solicited(from, now, &mut self.random);
     }
 
-    /// A valid advertisement of another router came; `message` from the ICMPv6 header on.
+    /// Compares a valid advertisement of another router with our own; `message` starts at the ICMPv6
+    /// header.
     pub(crate) fn compare_advertisement(
         &mut self,
         router: Ipv6Addr,
@@ -184,8 +185,8 @@ impl<P: Packet> SlowPath<P> {
     }
 }
 
-/// The first thing that another router's advertisement says otherwise (6.2.7). What is not specified
-/// on either side is no difference.
+/// First field in which another router's advertisement is inconsistent with ours (6.2.7). A value that
+/// either side leaves unspecified is no difference.
 fn difference(interface: &Interface, ours: &Advertise, message: &[u8]) -> Option<&'static str> {
     let (theirs, options) = RouterAdvertisement::ref_from_prefix(message).ok()?;
     let differ = |a: u32, b: u32| a != 0 && b != 0 && a != b;
@@ -228,7 +229,7 @@ fn option_difference(
     }
 }
 
-/// What is advertised: what is configured, else the networks of the interface's addresses.
+/// Returns the advertised prefixes: the configured ones, else the networks of the interface's addresses.
 fn prefixes(interface: &Interface, advertise: &Advertise) -> Vec<Prefix> {
     if let Some(prefixes) = &advertise.prefixes {
         return prefixes.clone();
@@ -258,9 +259,9 @@ fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
 }
 
-/// The advertisement of an interface (4.2), with this lifetime as a default router.
+/// Builds an interface's advertisement (4.2) with this router lifetime.
 fn frame(interface: &Interface, advertise: &Advertise, lifetime: Duration) -> Vec<u8> {
-    // RFC 4191, 2.2: a router that is none by default has no preference.
+    // RFC 4191, 2.2: a router that is not a default router has no preference.
     let preference = if lifetime.is_zero() { !0b11000 } else { !0 };
     let fixed = RouterAdvertisement {
         kind: v6::ROUTER_ADVERTISEMENT,
@@ -491,7 +492,7 @@ mod tests {
             assert_eq!(bench.local(theirs(change)).len(), 1, "not again at once");
             bench.pass(secs(300));
         }
-        // What is not said does not differ.
+        // Unspecified values do not differ.
         assert_eq!(bench.local(theirs(&|frame| frame[58] = 0)).len(), 1);
     }
 }

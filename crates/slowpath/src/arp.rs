@@ -1,17 +1,17 @@
 //! ARP: RFC 826, with RFC 1122, 2.3.2 (cache), RFC 5227 (announcements, conflicts) and RFC 1812,
-//! 3.3.2 (no replies with broadcast addresses believed).
+//! 3.3.2 (replies with broadcast addresses are not accepted).
 //!
-//! * Requests for an address of the interface are answered, and the asker is learned from them, since
-//!   it is about to be spoken to.
+//! * Requests for an address of the interface are answered, and the sender is learned from them, since
+//!   traffic to it is about to follow.
 //! * Any other valid message only updates a neighbour that is in the table already.
 //! * Senders outside the interface's networks are rejected, unless they are in the table because we
 //!   asked for them (a gateway outside the networks).
-//! * Only addresses of the receiving interface are answered for, not those of other interfaces: with two
-//!   interfaces on one link only the right one speaks.
+//! * Only requests for addresses of the receiving interface are answered, not those for other interfaces:
+//!   with two interfaces on one link only the right one replies.
 //!
-//! Drops: `arp-malformed`, `arp-rejected`. Events: a conflict, when another host uses an address of
-//! the interface (RFC 5227, 2.4); the interface then announces its address again. Both at most every 10
-//! seconds, so that two hosts with one address do not shout at each other for ever.
+//! Drops: `arp-malformed`, `arp-rejected`. Events: a conflict, when another host uses an address of the
+//! interface (RFC 5227, 2.4); the interface then announces its address again. Both at most every 10
+//! seconds, so that two hosts with one address do not defend it against each other without end.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -27,7 +27,7 @@ use crate::neighbour::Evidence;
 use crate::{Event, Output, Packet, SlowPath, Time};
 
 impl<P: Packet> SlowPath<P> {
-    /// Deals with an ARP message.
+    /// Processes an ARP message.
     pub(crate) fn arp(
         &mut self,
         packet: P,
@@ -45,7 +45,7 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// Answers and learns; false if the message concerns nothing here.
+    /// Replies and learns; returns false if the message concerns no address of the interface.
     fn take_arp(
         &mut self,
         message: &ArpMessage,
@@ -61,7 +61,7 @@ impl<P: Packet> SlowPath<P> {
             self.arp_conflict(message, from, now, out);
             return false;
         }
-        // A probe: somebody asks whether the address is free, without having one (RFC 5227, 2.1.1).
+        // A probe: a host without an address checks whether this one is free (RFC 5227, 2.1.1).
         if sender.is_unspecified() {
             if request && for_us {
                 self.arp_reply(message, from, out);
@@ -89,7 +89,7 @@ impl<P: Packet> SlowPath<P> {
         out.originate(from, &build::arp(link, &reply));
     }
 
-    /// Asks who has `address`: everybody, or the one that had it.
+    /// Sends a request for `address`, by broadcast or to the MAC that had it last.
     pub(crate) fn arp_request(
         &self,
         interface: InterfaceId,
@@ -108,7 +108,7 @@ impl<P: Packet> SlowPath<P> {
         );
     }
 
-    /// Says which MAC has `address`, unasked: a request for it from itself (RFC 5227, 3).
+    /// Announces `address` with a gratuitous ARP request (RFC 5227, 3).
     pub(crate) fn arp_announce(
         &self,
         interface: InterfaceId,
@@ -122,7 +122,7 @@ impl<P: Packet> SlowPath<P> {
         out.originate(interface.id, &build::arp(link, &message));
     }
 
-    /// Another host uses our address. Our own frames coming back are no conflict.
+    /// Handles another host's use of our address. Our own frames coming back are no conflict.
     fn arp_conflict(
         &mut self,
         message: &ArpMessage,
@@ -142,7 +142,7 @@ impl<P: Packet> SlowPath<P> {
     }
 }
 
-/// A valid ARP message in a frame: the right layout, a known operation, a sender that is one host.
+/// Reads a valid ARP message: correct layout, known operation, unicast sender.
 fn parse(frame: &[u8]) -> Option<ArpMessage> {
     let (_, payload) = frame::ethernet(frame)?;
     let (message, _) = ArpMessage::read_from_prefix(payload).ok()?;
@@ -215,7 +215,7 @@ mod tests {
             message(REQUEST, (A, "10.0.1.2"), (MacAddr::default(), "10.0.1.9")),
             // For another interface's address.
             message(REQUEST, (A, "10.0.1.2"), (MacAddr::default(), "10.0.2.1")),
-            // From off the network.
+            // From outside the network.
             message(REQUEST, (A, "10.9.9.9"), (MacAddr::default(), "10.0.1.1")),
             // From the network's broadcast address.
             message(REQUEST, (A, "10.0.1.255"), (MacAddr::default(), "10.0.1.1")),

@@ -1,19 +1,20 @@
 //! Token buckets that several threads may share.
 //!
 //! A bucket is kept as the time at which it will be full again (the generic cell rate algorithm,
-//! ITU-T I.371): one atomic number, exact at any rate, whoever takes from it.
+//! ITU-T I.371): one atomic number, exact at any rate, with any number of threads taking from it.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{Limits, Time};
 
-/// How fast tokens come, and how many are kept; both can be changed while others take.
+/// Rate and size of a bucket; both can be changed while other threads take tokens.
 #[derive(Debug)]
 struct Flow {
-    /// Nanoseconds that a token takes to come; 0: none ever comes.
+    /// Nanoseconds per token; 0: no token is ever added.
     interval: AtomicU64,
-    /// How far the time of being full may lie in the future before a token is taken.
+    /// Largest distance in the future, in nanoseconds, of the time at which the bucket is full,
+    /// before a token is taken.
     tolerance: AtomicU64,
 }
 
@@ -31,7 +32,7 @@ impl Flow {
         self.tolerance.store(tolerance, Ordering::Relaxed);
     }
 
-    /// Takes up to `most` tokens from the bucket that is full at `full_at`; returns how many.
+    /// Takes up to `most` tokens from the bucket that is full at `full_at`; returns their number.
     fn take(&self, full_at: &AtomicU64, most: u32, now: Time) -> u32 {
         let interval = self.interval.load(Ordering::Relaxed);
         let tolerance = self.tolerance.load(Ordering::Relaxed);
@@ -61,15 +62,16 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// `rate` tokens per second, at most `burst` at once (at least one); none at all at rate 0.
+    /// Creates a bucket with `rate` tokens per second and at most `burst` at once (at least one);
+    /// none at all at rate 0.
     pub fn new(rate: u32, burst: u32) -> Self {
         Self { flow: Flow::new(rate, burst), full_at: AtomicU64::new(0) }
     }
 
-    /// Another rate and burst from now on, with all tokens there.
+    /// Sets another rate and burst, and fills the bucket.
     pub fn set(&self, rate: u32, burst: u32) {
         self.flow.set(rate, burst);
-        // What is owed is counted in time, which at another rate is another number of tokens.
+        // The missing tokens are stored as a time, which is another number of tokens at another rate.
         self.full_at.store(0, Ordering::Relaxed);
     }
 
@@ -78,14 +80,14 @@ impl TokenBucket {
         self.take_up_to(1, now) == 1
     }
 
-    /// Takes as many tokens as there are, `most` of them at most; returns how many.
+    /// Takes the available tokens, up to `most`; returns their number.
     pub fn take_up_to(&self, most: u32, now: Time) -> u32 {
         self.flow.take(&self.full_at, most, now)
     }
 }
 
-/// Buckets of the prefixes that errors are sent to. Their number is bounded: a prefix has the one
-/// that its hash says, under a seed that nobody outside knows, and with it whoever hashes alike.
+/// Buckets of the prefixes to which errors are sent. Their number is bounded: a hash of the prefix,
+/// with a secret seed, selects the bucket; prefixes with the same hash share it.
 #[derive(Debug)]
 struct PrefixBuckets {
     flow: Flow,
@@ -93,7 +95,8 @@ struct PrefixBuckets {
     seed: u64,
 }
 
-/// A power of two: an attacker's prefix meets another's with a probability of one in so many.
+/// A power of two: the probability that an attacker's prefix shares another prefix's bucket is 1 in
+/// this number.
 const PREFIXES: usize = 1 << 13;
 
 impl PrefixBuckets {
@@ -113,23 +116,24 @@ impl PrefixBuckets {
     }
 }
 
-/// The /24 or /64 that an address is in: the most that one site has for itself.
+/// Returns the /24 or /64 of an address: the largest prefix that one site has to itself.
 fn prefix(address: IpAddr) -> u64 {
     match address {
-        // IPv6 prefixes of that value, 0:0:100::/40, are nobody's.
+        // IPv6 prefixes of that value, 0:0:100::/40, are not assigned.
         IpAddr::V4(address) => u64::from(address.to_bits() >> 8) | 1 << 24,
         IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
     }
 }
 
-/// Scatters (the finaliser of MurmurHash3; a bijection, so the seed decides which prefixes meet).
+/// Mixes bits (the finaliser of MurmurHash3; a bijection, so the seed decides which prefixes share a
+/// bucket).
 fn mix(mut word: u64) -> u64 {
     word = (word ^ word >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     word = (word ^ word >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     word ^ word >> 33
 }
 
-/// The rates of one kind of ICMP errors: all together, and to each prefix.
+/// Rates of one class of ICMP errors: in total, and per prefix.
 #[derive(Debug)]
 struct ErrorRates {
     all: TokenBucket,
@@ -151,12 +155,12 @@ impl ErrorRates {
     }
 }
 
-/// The rates that bound what the slow path makes, for all workers together.
+/// Rates that bound the packets the slow path generates, shared by all workers.
 #[derive(Debug)]
 pub struct Rates {
     errors: ErrorRates,
-    /// Of those that say that a packet is too big: path MTU discovery (RFC 1191, RFC 8201) depends on
-    /// them, and nobody is to stop it by provoking others.
+    /// Rates of "packet too big" and "fragmentation needed": path MTU discovery (RFC 1191, RFC 8201)
+    /// depends on them, so that provoking other errors must not use them up.
     too_big: ErrorRates,
     resolves: TokenBucket,
     suppressed: AtomicU64,
@@ -164,7 +168,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// The rates of these limits. The seed decides which prefixes share a bucket.
+    /// Creates the rates of these limits. The seed decides which prefixes share a bucket.
     pub fn new(limits: &Limits, seed: u64) -> Self {
         Self {
             errors: ErrorRates::new(limits, seed),
@@ -175,14 +179,14 @@ impl Rates {
         }
     }
 
-    /// The rates of ICMP errors that these limits say, from now on.
+    /// Sets the rates of ICMP errors to those of these limits.
     pub fn set_errors(&self, limits: &Limits) {
         self.errors.set(limits);
         self.too_big.set(limits);
     }
 
-    /// Whether an ICMP error may be sent to this address now; those of packets that are too big have
-    /// rates of their own. What its prefix may not have costs the others nothing.
+    /// Returns true if an ICMP error may be sent to this address now; "packet too big" has rates of
+    /// its own. An error that its prefix's rate suppresses costs other prefixes nothing.
     pub fn error(&self, to: IpAddr, too_big: bool, now: Time) -> bool {
         let rates = if too_big { &self.too_big } else { &self.errors };
         if !rates.prefixes.take(to, now) {
@@ -196,12 +200,12 @@ impl Rates {
         allowed
     }
 
-    /// Whether the kernel may be asked for a neighbour now.
+    /// Returns true if the kernel may be asked to resolve a neighbour now.
     pub fn resolve(&self, now: Time) -> bool {
         self.resolves.take(now)
     }
 
-    /// ICMP errors that were not sent: for the rate of all together, and for that of their prefix.
+    /// Returns the numbers of suppressed ICMP errors: by the total rate, and by the rate of their prefix.
     pub fn suppressed_errors(&self) -> (u64, u64) {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         (read(&self.suppressed), read(&self.suppressed_by_prefix))
@@ -291,7 +295,7 @@ mod tests {
         assert_eq!(sent(|n| format!("2001:db8:0:7::{n}")), 5);
         assert_eq!(sent(|_| "198.51.100.1".to_owned()), 5);
         assert_eq!(rates.suppressed_errors(), (0, 285));
-        // All together have their bound still.
+        // The total rate still applies.
         assert_eq!(sent(|n| format!("10.0.{n}.1")), 35);
         assert_eq!(rates.suppressed_errors(), (65, 285));
     }

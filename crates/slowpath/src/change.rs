@@ -1,4 +1,4 @@
-//! What a running engine can be told about itself: its interfaces, their settings, bounds, its own ICMP.
+//! Changes of a running engine's configuration: interfaces, their settings, limits, the router's own ICMP.
 
 use dataplane::interface::InterfaceId;
 
@@ -6,25 +6,25 @@ use crate::neighbour::Forgotten;
 use crate::{InterfaceConfig, InterfaceSettings, Output, Packet, SlowPath, Time};
 
 impl<P: Packet> SlowPath<P> {
-    /// An interface that is new, or another than before.
+    /// Adds an interface, or replaces the one with its number.
     pub(crate) fn put_port(&mut self, interface: &InterfaceConfig, out: &mut impl Output<P>) {
         let host = self.interfaces.get(interface.id).is_some_and(|old| old.host);
         if host && !interface.host {
-            // The kernel will not take back what it said of them.
+            // The kernel will not withdraw the neighbours that it reported.
             self.forget(interface.id, Forgotten::Told, out);
         }
         self.link_down(interface.id, out);
         self.interfaces.put(interface);
     }
 
-    /// There is no such interface any more.
+    /// Removes an interface.
     pub(crate) fn remove_port(&mut self, interface: InterfaceId, out: &mut impl Output<P>) {
         self.link_down(interface, out);
         self.forget(interface, Forgotten::All, out);
         self.interfaces.remove(interface);
     }
 
-    /// An interface's link is gone: it says nothing, and what it has learned is not known any more.
+    /// Handles an interface's link going down: announcements stop, and learned state is forgotten.
     pub(crate) fn link_down(&mut self, interface: InterfaceId, out: &mut impl Output<P>) {
         self.announcements.cancel(interface);
         self.advertising.cancel(interface);
@@ -39,8 +39,8 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// An interface's settings from now on. Hosts hear at once what it advertises now, or that it does not
-    /// any more; duplicates of its addresses are looked for as soon as it gets others.
+    /// Replaces an interface's settings. Hosts are sent the new advertisement, or the end of advertising,
+    /// at once; duplicate address detection starts as soon as the interface gets other addresses.
     pub(crate) fn change_settings(
         &mut self,
         id: InterfaceId,
@@ -86,7 +86,7 @@ mod tests {
         Command::Settings { interface: LEFT, settings }
     }
 
-    /// The router lifetimes of the advertisements among what came out, of both families.
+    /// Router lifetimes of the advertisements in the output, of both families.
     fn lifetimes(outs: &[Out]) -> Vec<u16> {
         let number = |frame: &[u8], at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
         let lifetime = |frame: &[u8]| match (frame[12], frame.get(54), frame[34]) {
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(lifetimes(&bench.pass(Duration::ZERO)), [1000]);
         bench.command(advertise(2000));
         assert_eq!(lifetimes(&bench.pass(secs(3))), [2000], "not sooner than the RFC allows");
-        // The same once more is nothing new.
+        // The same settings again change nothing.
         bench.command(advertise(2000));
         assert_eq!(lifetimes(&bench.pass(Duration::ZERO)), []);
         bench.command(settings(|_| {}));
@@ -152,7 +152,7 @@ mod tests {
         let gateway = Command::NextHop { id: 99, interface: third, address: [10, 0, 7, 2].into() };
         bench.command(gateway);
         assert_eq!(announced(&bench.pass(Duration::ZERO)), 1, "it asks for its gateway");
-        // Another MAC: what was learned is forgotten, what is given stays.
+        // Another MAC: learned neighbours are forgotten, static ones stay.
         let given =
             Command::AddStaticNeighbour { interface: third, address: [10, 0, 7, 9].into(), mac };
         bench.command(given);

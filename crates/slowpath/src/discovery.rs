@@ -1,14 +1,14 @@
 //! ICMP router discovery for IPv4, the router's side: RFC 1256, 4.
 //!
-//! An interface takes part if its configuration says so: it advertises its IPv4 addresses with their
-//! preference to all hosts at random times between the least and the largest interval, the first
+//! An interface takes part if it is configured to: it advertises its IPv4 addresses with their
+//! preference to all hosts at random times between the minimum and the maximum interval, the first
 //! three at most 16 seconds apart (4.1), and answers a host's solicitation after a random delay of at
 //! most two seconds with an advertisement to all (4.3: one answer serves several hosts). The last
-//! one, at the end, says lifetime 0.
+//! advertisement, at shutdown, has lifetime 0.
 //!
 //! A solicitation is valid if its checksum and length are right, its code is 0 and its source is on
-//! the interface's network (4.3). One from 0.0.0.0 does not come here: such sources are dropped by the
-//! fast path, and the host has its answer with the next advertisement.
+//! the interface's network (4.3). One from 0.0.0.0 never arrives here: the fast path drops such
+//! sources, and the host learns the router from the next advertisement.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -34,26 +34,26 @@ const ALL_ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 2);
 const ALL_HOSTS_MAC: MacAddr = MacAddr([1, 0, 0x5e, 0, 0, 1]);
 const BROADCAST_MAC: MacAddr = MacAddr([0xff; 6]);
 
-/// 32-bit words for each address: itself and its preference.
+/// 32-bit words per entry: an address and its preference.
 const ENTRY_WORDS: u8 = 2;
-/// The count of addresses has eight bits.
+/// Most addresses in an advertisement: their number is an 8-bit field.
 const ADDRESSES_MOST: usize = 255;
 
-/// When an interface advertises.
+/// Schedule of an interface's advertisements.
 struct Plan {
     interface: InterfaceId,
     next: Time,
-    /// How many of the first ones are still to come.
+    /// Initial advertisements still to be sent.
     initial: u8,
     spoken: bool,
 }
 
-/// When the interfaces advertise.
+/// Schedules of the interfaces that take part.
 #[derive(Default)]
 pub(crate) struct Schedule(Vec<Plan>);
 
 impl Schedule {
-    /// An interface begins, now or anew.
+    /// Starts advertising on an interface, or starts over.
     pub(crate) fn begin(&mut self, interface: InterfaceId, now: Time) {
         self.cancel(interface);
         self.0.push(Plan { interface, next: now, initial: INITIAL_COUNT, spoken: false });
@@ -67,7 +67,7 @@ impl Schedule {
         self.0.iter().map(|plan| plan.next).min()
     }
 
-    /// A host asked: soon, and not later than planned.
+    /// Schedules the answer to a solicitation: soon, and no later than planned.
     fn solicited(&mut self, interface: InterfaceId, now: Time, random: &mut Random) {
         if let Some(plan) = self.0.iter_mut().find(|plan| plan.interface == interface) {
             plan.next = plan.next.min(now.saturating_add(random.up_to(RESPONSE_DELAY)));
@@ -76,14 +76,14 @@ impl Schedule {
 }
 
 impl<P: Packet> SlowPath<P> {
-    /// Begins on an interface that takes part, when its link is there.
+    /// Starts on an interface that takes part, once its link is up.
     pub(crate) fn start_discovery(&mut self, id: InterfaceId, now: Time) {
         if self.interfaces.get(id).is_some_and(|interface| interface.settings.discovery.is_some()) {
             self.discovery.begin(id, now);
         }
     }
 
-    /// Sends the advertisements that are due, and plans the next.
+    /// Sends the advertisements that are due, and schedules the next ones.
     pub(crate) fn discover(&mut self, now: Time, out: &mut impl Output<P>) {
         while let Some(plan) = self.discovery.0.iter_mut().find(|plan| plan.next <= now) {
             let settings = self
@@ -104,14 +104,14 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// Says on all interfaces that this router is none any more (RFC 1256, 4.1).
+    /// Announces on all interfaces that this router ceases to be one (RFC 1256, 4.1).
     pub(crate) fn cease_discovery(&mut self, out: &mut impl Output<P>) {
         let interfaces: Vec<InterfaceId> =
             self.discovery.0.iter().map(|plan| plan.interface).collect();
         interfaces.into_iter().for_each(|interface| self.cease_discovery_on(interface, out));
     }
 
-    /// Says on an interface that this router is none any more, if it said so before, and no more.
+    /// Stops advertising on an interface; sends lifetime 0 if the interface has advertised before.
     pub(crate) fn cease_discovery_on(&mut self, id: InterfaceId, out: &mut impl Output<P>) {
         let spoken = self.discovery.0.iter().any(|plan| plan.interface == id && plan.spoken);
         self.discovery.cancel(id);
@@ -128,7 +128,7 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// Whether this is to all routers, on an interface that answers that.
+    /// Returns true for a packet to all routers on an interface that answers solicitations.
     pub(crate) fn is_for_routers(&self, header: &Ipv4Header, from: InterfaceId) -> bool {
         let to = header.destination();
         let takes_part = |interface: &Interface| interface.settings.discovery.is_some();
@@ -136,7 +136,7 @@ impl<P: Packet> SlowPath<P> {
             && self.interfaces.get(from).is_some_and(takes_part)
     }
 
-    /// Takes a router solicitation; false if it is none, or not valid.
+    /// Takes a router solicitation; returns false for other messages and invalid ones.
     pub(crate) fn solicited_v4(
         &mut self,
         header: &Ipv4Header,
@@ -161,7 +161,7 @@ impl<P: Packet> SlowPath<P> {
     }
 }
 
-/// The advertisement of an interface (RFC 1256, 3); `None` if it has no IPv4 address.
+/// Builds an interface's advertisement (RFC 1256, 3); `None` if it has no IPv4 address.
 fn frame(interface: &Interface, discovery: &Discovery, lifetime: Duration) -> Option<Vec<u8>> {
     let addresses = &interface.v4[..interface.v4.len().min(ADDRESSES_MOST)];
     let source = addresses.first()?.addr();
@@ -181,7 +181,7 @@ fn frame(interface: &Interface, discovery: &Discovery, lifetime: Duration) -> Op
         tos: 0,
         identification: 0,
         dont_fragment: true,
-        // Of no use beyond the link, and not to be sent there (RFC 1256, 4.1).
+        // Of no use beyond the link, and must not leave it (RFC 1256, 4.1).
         ttl: 1,
         protocol: PROTOCOL_ICMP,
         source,
@@ -211,7 +211,7 @@ mod tests {
         (bench, outs)
     }
 
-    /// The lifetimes of the advertisements among what came out.
+    /// Lifetimes of the advertisements in the output.
     fn lifetimes(outs: &[Out]) -> Vec<u16> {
         let ours = |frame: &&[u8]| frame[12..14] == [8, 0] && frame[34] == 9;
         let lifetime = |frame: &[u8]| u16::from_be_bytes([frame[40], frame[41]]);
@@ -271,7 +271,7 @@ mod tests {
             assert!(matches!(outs[..], [Out::ToHost(_)]), "{outs:?}");
             assert_eq!(lifetimes(&bench.pass(secs(2))), [1800], "{to}");
         }
-        // Several that ask together have one answer.
+        // Several simultaneous solicitations share one answer.
         for host in ["10.0.1.2", "10.0.1.3", "10.0.1.4"] {
             bench.local(solicitation(host, "224.0.0.2"));
         }

@@ -1,18 +1,18 @@
-//! Duplicate address detection: RFC 4862, 5.4, for interfaces that ask for it.
+//! Duplicate address detection: RFC 4862, 5.4, for interfaces configured with it.
 //!
 //! ```text
-//!   link up, new addresses --> tentative -- nobody has it after the last question --> used, announced
+//!   link up, new addresses --> tentative -- no reply to the last solicitation --> used, announced
 //!                                  |
-//!                                  +-- somebody advertises it, or asks for it too --> never used
+//!                                  +-- another host advertises or solicits it --> never used
 //! ```
 //!
-//! The groups of a tentative address are joined, its questions heard; it is no source and no
-//! destination. The first question comes after a random delay of up to a second, so that routers
-//! which start together do not ask together (5.4.2). An own question that a loop brings back is no
-//! sign of anybody else (5.4.3). An address that somebody else has stays unused until the link or the
-//! addresses change ([`Event::AddressDuplicate`]).
+//! The groups of a tentative address are joined, and solicitations for it are processed; it is neither
+//! source nor destination of packets. The first solicitation has a random delay of up to a second, so
+//! that routers which start together do not solicit together (5.4.2). The router's own solicitation,
+//! brought back by a loop, is no sign of a duplicate (5.4.3). A duplicate address stays unused until
+//! the link or the addresses change ([`Event::AddressDuplicate`]).
 //!
-//! Where there is a host interface the kernel does this.
+//! On an interface with a host interface the kernel does this.
 
 use std::net::Ipv6Addr;
 use std::time::Duration;
@@ -28,20 +28,20 @@ use zerocopy::network_endian::{U16, U32};
 
 use crate::{Event, Output, Packet, SlowPath, Time};
 
-/// RFC 4861, 10: MAX_RTR_SOLICITATION_DELAY, which RFC 4862, 5.4.2 takes, and RETRANS_TIMER.
+/// RFC 4861, 10: MAX_RTR_SOLICITATION_DELAY, which RFC 4862, 5.4.2 uses, and RETRANS_TIMER.
 const DELAY_MOST: Duration = Duration::from_secs(1);
 const BETWEEN: Duration = Duration::from_secs(1);
 
-/// An address that is asked for.
+/// An address under detection.
 struct Probe {
     interface: InterfaceId,
     address: Ipv6Addr,
     next: Time,
-    /// Questions still to be asked.
+    /// Solicitations still to be sent.
     left: u8,
 }
 
-/// All addresses that are asked for.
+/// All addresses under detection.
 #[derive(Default)]
 pub(crate) struct Probes(Vec<Probe>);
 
@@ -54,7 +54,8 @@ impl Probes {
         self.0.retain(|probe| probe.interface != interface);
     }
 
-    /// An address whose turn it is, and whether it is to be asked for; else nobody has it.
+    /// Returns an address that is due, and true if another solicitation is to be sent; false: the
+    /// address is unique.
     fn due(&mut self, now: Time) -> Option<(InterfaceId, Ipv6Addr, bool)> {
         let index = self.0.iter().position(|probe| probe.next <= now)?;
         let probe = &mut self.0[index];
@@ -70,7 +71,8 @@ impl Probes {
 }
 
 impl<P: Packet> SlowPath<P> {
-    /// Makes all IPv6 addresses of an interface tentative, if it asks for them.
+    /// Makes all IPv6 addresses of an interface tentative, if it is configured with duplicate address
+    /// detection.
     pub(crate) fn start_probing(&mut self, id: InterfaceId, now: Time) {
         self.probes.cancel(id);
         let Some(interface) = self.interfaces.get_mut(id) else { return };
@@ -86,7 +88,7 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// Asks who has the addresses that are due; those that nobody has are used from now on.
+    /// Sends the solicitations that are due; unique addresses are used from now on.
     pub(crate) fn probe_addresses(&mut self, now: Time, out: &mut impl Output<P>) {
         while let Some((id, address, ask)) = self.probes.due(now) {
             if ask {
@@ -105,14 +107,14 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// True if it is not known yet that the address is the interface's alone.
+    /// Returns true for an address that is not yet known to be unique on the interface's link.
     pub(crate) fn is_tentative(&self, interface: InterfaceId, address: Ipv6Addr) -> bool {
         self.interfaces
             .get(interface)
             .is_some_and(|interface| interface.tentative.contains(&address))
     }
 
-    /// Somebody else has a tentative address: it stays so.
+    /// Handles another host's use of a tentative address, which therefore stays tentative.
     pub(crate) fn duplicate(
         &mut self,
         from: InterfaceId,
@@ -125,14 +127,14 @@ impl<P: Packet> SlowPath<P> {
         }
         let asked = self.probes.0.len();
         self.probes.0.retain(|probe| (probe.interface, probe.address) != (from, address));
-        // Said once.
+        // Reported once.
         if self.probes.0.len() < asked {
             out.event(Event::AddressDuplicate { interface: from, address, mac });
         }
     }
 }
 
-/// A solicitation from nobody, without a link-layer address (RFC 4862, 5.4.2).
+/// Builds a solicitation from the unspecified address, without a link-layer address (RFC 4862, 5.4.2).
 fn question(mac: MacAddr, address: Ipv6Addr) -> Vec<u8> {
     let fixed = NeighbourSolicitation {
         kind: v6::NEIGHBOUR_SOLICITATION,
@@ -158,7 +160,8 @@ mod tests {
     };
     use crate::{Advertise, Command};
 
-    /// The left interface asks twice for its addresses fd00:1::1 and fe80::ff:fe00:1.
+    /// The left interface sends two solicitations for each of its addresses fd00:1::1 and
+    /// fe80::ff:fe00:1.
     fn bench() -> Bench {
         let mut config = config();
         config.interfaces[0].settings.dad = 2;
@@ -201,8 +204,8 @@ mod tests {
     fn an_address_is_used_when_nobody_has_it() {
         let mut bench = bench();
         assert_eq!(bench.local(ping()), [Out::Drop(DropReason::NotLocal)]);
-        // Two questions for each address, the second a second after the first; no advertisement as
-        // long as there is no address to send it from.
+        // Two solicitations for each address, one second apart; no advertisement while there is no
+        // address to send it from.
         let outs = bench.pass(Duration::from_millis(1999));
         assert_eq!(types(&outs), [135; 4]);
         assert_eq!(bench.local(ping()), [Out::Drop(DropReason::NotLocal)]);
@@ -229,7 +232,7 @@ mod tests {
             let packet = v6("fd00:2::2", "fd00:1::2", 17, &udp(8));
             let outs = bench.punt(PuntReason::Glean, right(), GLEAN_LEFT, packet);
             assert_eq!(originated(&outs)[0][22..24], [0xfe, 0x80]);
-            // With the link it begins anew.
+            // Detection starts again with the link.
             let address = std::net::IpAddr::V6("fd00:1::2".parse().unwrap());
             bench.command(Command::AddStaticNeighbour { interface: LEFT, address, mac: B });
             bench.command(Command::PortLink { interface: LEFT, up: true });
@@ -241,7 +244,7 @@ mod tests {
     #[test]
     fn what_says_nothing_of_anybody_else_does_not_matter() {
         let mut bench = bench();
-        // Our own question, by a loop; somebody who wants to speak to the address.
+        // Our own solicitation, by a loop; a host that resolves the address.
         assert!(matches!(bench.local(question(L, own()))[..], [Out::ToHost(_)]));
         let from = "fd00:1::2".parse().unwrap();
         let asked = build::neighbour_solicitation(B, from, own(), None);
@@ -256,7 +259,7 @@ mod tests {
         let packet = v6("fd00:2::2", "fd00:1::2", 17, &udp(8));
         let outs = bench.punt(PuntReason::Glean, right(), GLEAN_LEFT, packet);
         assert_eq!(originated(&outs), [] as [&[u8]; 0]);
-        // The first question of the neighbour is asked when it may be.
+        // The neighbour is solicited as soon as there is a source address.
         let outs = bench.pass(secs(3));
         let asked = |f: &&[u8]| f.len() > 54 && f[54] == 135 && f[22] != 0;
         assert!(originated(&outs).iter().any(asked), "{outs:?}");

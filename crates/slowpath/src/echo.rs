@@ -1,15 +1,14 @@
 //! Echo replies: RFC 792 and RFC 1122, 3.2.2.6; RFC 4443, 4.2.
 //!
-//! A request to an address of the router is answered from that address, with identifier, sequence
-//! number and data as they came, and a record route or timestamp that came with it, the router's own
-//! entry added (RFC 1812, 4.3.3.6). A request to a subnet-router anycast address or a group the interface has joined (`ff02::1`,
-//! `ff02::2`) is answered from an address of the interface (RFC 4443, 4.2); IPv4 groups and broadcasts
-//! are not answered, which RFC 1122 allows: they are a means of amplification.
+//! A request to an address of the router is answered from that address, with the identifier, sequence number and data
+//! of the request, and with its record route or timestamp, to which the router adds its own entry (RFC 1812, 4.3.3.6).
+//! A request to a subnet-router anycast address or a group the interface has joined (`ff02::1`, `ff02::2`) is answered
+//! from an address of the interface (RFC 4443, 4.2); IPv4 groups and broadcasts are not answered, which RFC 1122
+//! allows: they are a means of amplification.
 //!
-//! A reply that may be fragmented on its way needs an identification that does not repeat for two
-//! minutes (RFC 6864, 4.3), so there are no more of these than identifications; short replies, and
-//! those to requests with DF, have DF themselves and need none. A reply that is larger than the MTU
-//! leaves in fragments.
+//! A reply that may be fragmented on its way needs an identification that does not repeat for two minutes (RFC 6864,
+//! 4.3), so the number of such replies is limited by the number of identifications; short replies, and replies to
+//! requests with DF, have DF set and need none. A reply that is larger than the MTU leaves in fragments.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -165,7 +164,7 @@ mod tests {
         assert_eq!(originated(&outs)[0][34], 0, "echo reply");
     }
 
-    /// A ping over IPv4 with so many bytes of data, from 10.0.1.2.
+    /// A ping over IPv4 with this many bytes of data, from 10.0.1.2.
     fn large4(data: usize) -> Vec<u8> {
         let mut message = vec![8, 0, 0, 0, 0, 1, 0, 1];
         message.resize(8 + data, 0);
@@ -183,7 +182,7 @@ mod tests {
         ping
     }
 
-    /// The ICMPv6 message that fragments carry, and the largest packet among them.
+    /// Joins the ICMPv6 message of these fragments; also returns the largest packet among them.
     fn joined6(fragments: &[&[u8]]) -> (Vec<u8>, usize) {
         let mut message = Vec::new();
         for (number, frame) in fragments.iter().enumerate() {
@@ -223,7 +222,7 @@ mod tests {
     #[test]
     fn beyond_its_links_the_router_sends_no_more_than_any_path_takes() {
         let mut bench = Bench::with_hosts(config());
-        // A neighbour's path is the link; of anybody else's path nothing is known.
+        // A neighbour's path is the link; the path to any other host is unknown.
         assert_eq!(originated(&bench.local(large6("fd00:1::2", 1400))).len(), 1);
         let outs = bench.local(large6("2001:db8::9", 1400));
         assert_eq!(joined6(&originated(&outs)).1, 1280);
@@ -301,7 +300,7 @@ mod tests {
         ping[38..54].copy_from_slice(&hex("fe80000000000000000000fffe000002"));
         fix_icmpv6_checksum(&mut ping, 54);
         let outs = bench.punt(PuntReason::Local, LEFT, LOCAL, ping.clone());
-        // The other interface's address is a neighbour's here, which is sought.
+        // The other interface's address belongs to a neighbour here, which is resolved.
         let solicit = originated(&outs)[0];
         assert_eq!(solicit[62..78], hex("fe80000000000000000000fffe000002"));
         let outs = bench.punt(PuntReason::Local, right(), LOCAL, ping);

@@ -1,4 +1,4 @@
-//! The engine: takes packets, commands and the time, and sends each to the file that knows.
+//! The engine: takes packets, commands and the time, and dispatches each to the module that handles it.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ use crate::reassembly::Reassembly;
 use crate::{Command, Config, Event, Icmp, NeighbourInfo, Output, Packet, Time};
 use crate::{extension, multicast, options};
 
-/// The slow path of a router. See the [crate] for what goes in and out.
+/// The slow path of a router. The [crate] lists its inputs and outputs.
 pub struct SlowPath<P> {
     pub(crate) interfaces: Interfaces,
     pub(crate) table: Table<P>,
@@ -37,17 +37,17 @@ pub struct SlowPath<P> {
     pub(crate) flow: FlowHash,
     /// Gateways by the number of their next hop.
     gateways: HashMap<u16, Key>,
-    /// How many next hops each gateway serves.
+    /// Number of next hops that each gateway serves.
     gateway_uses: HashMap<Key, usize>,
     /// The identification field of the last IPv4 packet that the router made.
     pub(crate) identification: u16,
-    /// Bounds the packets that need one.
+    /// Bounds the packets that need an identification.
     identifications: TokenBucket,
     /// The identification of the last IPv6 packet that the router sent in fragments.
     pub(crate) fragment_identification: u32,
     pub(crate) icmp: Icmp,
     pub(crate) reassembly: Reassembly<P>,
-    /// Own frames that wait for their time.
+    /// Own frames to be sent later.
     pub(crate) later: Later,
     pub(crate) probes: Probes,
     pub(crate) advertising: Plans,
@@ -55,37 +55,37 @@ pub struct SlowPath<P> {
     pub(crate) redirects: TokenBucket,
 }
 
-/// Packets of the router's own that may be fragmented on their way, per second and in one burst. An
-/// identification is not used again for as long as a packet may live, two minutes (RFC 6864, 4.3):
-/// 5000 + 120 * 500 is less than there are.
+/// The router's own packets that may be fragmented on their way, per second and in one burst. An identification
+/// is not used again for as long as a packet may live, two minutes (RFC 6864, 4.3): 5000 + 120 * 500 is less
+/// than the number of identifications.
 const IDENTIFICATION_RATE: u32 = 500;
 const IDENTIFICATION_BURST: u32 = 5000;
 
-/// Redirects per second, and in one burst (RFC 4861, 8.2: the rate is to be limited).
+/// Redirects per second, and in one burst (RFC 4861, 8.2: the rate must be limited).
 const REDIRECT_RATE: u32 = 100;
 const REDIRECT_BURST: u32 = 20;
 
-/// The most that an own IPv4 packet has to have so that nobody fragments it (RFC 791, 3.1: what
-/// every host takes).
+/// Largest own IPv4 packet that is never fragmented (RFC 791, 3.1: the size that every host accepts).
 const SMALL: usize = 576;
 
-/// Where the total length is in an IPv4 header: what a truncated packet is told about (RFC 1812, 5.2.2).
+/// Offset of the total length in an IPv4 header: the pointer in errors about truncated packets (RFC 1812,
+/// 5.2.2).
 const TOTAL_LENGTH_AT: u32 = 2;
 
-/// When which interface tells its addresses to its neighbours.
+/// Schedule of the announcements of each interface's addresses.
 #[derive(Default)]
 pub(crate) struct Announcements {
-    /// Interface, next time, how often still.
+    /// Interface, next time, announcements left.
     pending: Vec<(InterfaceId, Time, u8)>,
-    /// When an interface last defended an address.
+    /// Time at which an interface last defended an address.
     defended: Vec<(InterfaceId, Time)>,
 }
 
-/// How often an interface announces its addresses, and the time between (RFC 5227, 2.3 and 1.1:
+/// Number of announcements of an interface's addresses, and the time between them (RFC 5227, 2.3 and 1.1:
 /// ANNOUNCE_NUM, ANNOUNCE_INTERVAL). RFC 4861, 7.2.6 allows three.
 const ANNOUNCE_COUNT: u8 = 2;
 const ANNOUNCE_INTERVAL: Time = Time::from_secs(2);
-/// The least time between two defences of an address (RFC 5227, 1.1: DEFEND_INTERVAL).
+/// Minimum time between two defences of an address (RFC 5227, 1.1: DEFEND_INTERVAL).
 const DEFEND_INTERVAL: Time = Time::from_secs(10);
 
 impl Announcements {
@@ -98,7 +98,7 @@ impl Announcements {
         self.pending.retain(|&(other, ..)| other != interface);
     }
 
-    /// True if the interface may report a conflict and defend its address now (RFC 5227, 2.4 (c)).
+    /// Returns true if the interface may report a conflict and defend its address now (RFC 5227, 2.4 (c)).
     pub(crate) fn may_defend(&mut self, interface: InterfaceId, now: Time) -> bool {
         let last = self.defended.iter().position(|&(other, _)| other == interface);
         if let Some(index) = last {
@@ -115,7 +115,7 @@ impl Announcements {
         self.pending.iter().map(|&(_, time, _)| time).min()
     }
 
-    /// An interface that is to announce now.
+    /// Returns an interface whose announcement is due.
     fn due(&mut self, now: Time) -> Option<InterfaceId> {
         let position = self.pending.iter().position(|&(_, time, _)| time <= now)?;
         let (interface, time, left) = &mut self.pending[position];
@@ -130,13 +130,13 @@ impl Announcements {
 }
 
 impl<P: Packet> SlowPath<P> {
-    /// An engine that knows its interfaces. The first [`Self::tick`] announces their addresses.
+    /// Creates an engine with its interfaces. The first [`Self::tick`] announces their addresses.
     pub fn new(config: Config) -> Self {
         let rates = Arc::new(Rates::new(&config.limits, config.seed));
         Self::sharing(config, rates)
     }
 
-    /// Like [`Self::new`], with rates that several engines keep together.
+    /// Like [`Self::new`], with rates shared by several engines.
     pub fn sharing(config: Config, rates: Arc<Rates>) -> Self {
         let mut random = Random::new(config.seed);
         let mut announcements = Announcements::default();
@@ -180,8 +180,8 @@ impl<P: Packet> SlowPath<P> {
         engine
     }
 
-    /// Deals with a punted packet. It comes back through `out` now or, if it has to wait for a
-    /// neighbour, in a later call.
+    /// Processes a punted packet. It comes back through `out` now or, if it has to wait for a neighbour, in a
+    /// later call.
     pub fn packet(&mut self, packet: P, punt: Punt, now: Time, out: &mut impl Output<P>) {
         let Some((ethernet, _)) = frame::ethernet(packet.bytes()) else {
             return out.drop(packet, DropReason::Runt);
@@ -212,11 +212,11 @@ impl<P: Packet> SlowPath<P> {
             }
             Err(reason) => return out.drop(packet, reason),
         };
-        // Whatever the reason, what is addressed to the router is for the router.
-        // But for what a step of the configuration refuses before the lookup.
+        // A packet addressed to the router is the router's, whatever the reason it was punted for, unless a step
+        // of the configuration refuses it before the lookup.
         let refused = matches!(punt.reason, PuntReason::Prohibited | PuntReason::Reset);
         let own = !refused && self.interfaces.is_own(ip.destination(), punt.interface);
-        // Packets for another host on the link they came from stay on it (RFC 4007, 9).
+        // Packets for another host on the receiving link stay on that link (RFC 4007, 9).
         let link =
             !host && self.interfaces.is_neighbours_link_local(ip.destination(), punt.interface);
         let local = (punt.reason == PuntReason::Local && !link) || own;
@@ -244,7 +244,7 @@ impl<P: Packet> SlowPath<P> {
                 let (error, reason) = (Error::TtlExpired, DropReason::TtlExpired);
                 return self.refuse(packet, punt.interface, error, reason, now, out);
             }
-            // What is whole after all was not punted for this.
+            // A packet that is complete after all was not punted for this.
             PuntReason::Truncated => return out.drop(packet, DropReason::Ip4TotalLength),
             PuntReason::Reset => return self.refuse_by_reset(packet, punt.interface, now, out),
             PuntReason::NoRoute => (punt.next_hop, NextHop::NoRoute),
@@ -256,7 +256,7 @@ impl<P: Packet> SlowPath<P> {
             | PuntReason::Scope
             | PuntReason::Redirect => match out.punted_to(punt) {
                 Some(hop) => (punt.next_hop, hop),
-                // It has waited for long, and routes have changed.
+                // The packet has waited for long, and routes have changed.
                 None => self.look_up(&ip, punt.interface, out),
             },
             // Punted before the lookup.
@@ -267,12 +267,12 @@ impl<P: Packet> SlowPath<P> {
             | PuntReason::NonIp
             | PuntReason::FrameToHost => self.look_up(&ip, punt.interface, out),
         };
-        // These have come from behind the filters.
+        // Packets punted for these reasons have passed the filters.
         let judged = matches!(punt.reason, PuntReason::TooBig | PuntReason::Redirect);
         self.forward(packet, (punt.interface, judged), hop, now, out);
     }
 
-    /// The next hop of a packet that came by this interface as routes are now.
+    /// Looks up the next hop of a packet received on this interface in the current routes.
     fn look_up(
         &self,
         ip: &IpPacket<'_>,
@@ -284,7 +284,7 @@ impl<P: Packet> SlowPath<P> {
         (answer.next_hop_id, answer.hop)
     }
 
-    /// Takes a command of control.
+    /// Executes a command of control.
     pub fn command(&mut self, command: Command, now: Time, out: &mut impl Output<P>) {
         match command {
             Command::NextHop { id, interface, address } => {
@@ -292,7 +292,7 @@ impl<P: Packet> SlowPath<P> {
                 self.start_gateway((interface, address), now, out);
             }
             Command::RemoveNextHop { id } => self.set_gateway(id, None),
-            // The interface's owner hears it too.
+            // The command goes to the interface's owner as well.
             Command::AddStaticNeighbour { interface, .. }
             | Command::RemoveNeighbour { interface, .. }
             | Command::PortLink { interface, .. }
@@ -336,7 +336,7 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// Where there is a host interface, the kernel announces.
+    /// Starts announcing, except on interfaces with a host interface, where the kernel announces.
     fn start_announcing(&mut self, interface: InterfaceId, now: Time) {
         if self.interfaces.is_owned(interface) && !self.interfaces.is_host(interface) {
             self.start_probing(interface, now);
@@ -381,7 +381,7 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// Does what is due: announcements, requests again, probes, giving up.
+    /// Runs what is due: announcements, repeated requests, probes, timeouts.
     pub fn tick(&mut self, now: Time, out: &mut impl Output<P>) {
         while let Some(interface) = self.announcements.due(now) {
             self.announce(interface, out);
@@ -418,7 +418,7 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// When [`Self::tick`] has something to do next; `None`: only after another input.
+    /// Returns the time at which [`Self::tick`] has work next; `None`: only after another input.
     pub fn next_deadline(&self) -> Option<Time> {
         let table = self.table.next_deadline();
         let groups = self.groups.next_deadline();
@@ -432,24 +432,23 @@ impl<P: Packet> SlowPath<P> {
         all.into_iter().flatten().min()
     }
 
-    /// The neighbour table, sorted by interface and address.
+    /// Returns the neighbour table, sorted by interface and address.
     pub fn neighbours(&self, now: Time) -> Vec<NeighbourInfo> {
         self.table.list(now)
     }
 
-    /// Received packets that wait for neighbours or for other fragments: neither forwarded nor
+    /// Returns the number of received packets that wait for neighbours or for other fragments: neither forwarded nor
     /// dropped yet.
     pub fn held(&self) -> usize {
         self.table.held() + self.reassembly.held()
     }
 
-    /// The rates that bound what it makes, and what they suppressed.
+    /// Returns the rates that bound the packets it generates, with the counters of suppressed ones.
     pub fn rates(&self) -> &Arc<Rates> {
         &self.rates
     }
 
-    /// Gives back the packets that wait, as drops; advertising interfaces say that this router is none
-    /// any more.
+    /// Returns the waiting packets as drops; advertising interfaces announce that this router ceases to be one.
     pub fn shutdown(&mut self, out: &mut impl Output<P>) {
         self.cease_advertising(out);
         self.cease_discovery(out);
@@ -463,14 +462,14 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// The gateway that a next hop's number stands for.
+    /// Returns the gateway with this next-hop number.
     pub(crate) fn gateway(&self, id: u16) -> Option<Key> {
         self.gateways.get(&id).copied()
     }
 
-    /// The identification of an own IPv4 packet of so many bytes. The inner `None`: it needs none,
-    /// it is to have DF, because it is small or because its receiver looks for the path's MTU
-    /// itself. The outer one: it must not be sent, all identifications are in use.
+    /// Returns the identification of an own IPv4 packet of this length. The inner `None`: it needs none and gets
+    /// DF, because it is small or because its receiver discovers the path MTU itself. The outer `None`: it must
+    /// not be sent, since all identifications are in use.
     pub(crate) fn identify(
         &mut self,
         length: usize,
@@ -500,7 +499,7 @@ impl<P: Packet> SlowPath<P> {
         self.drop_displaced(out);
     }
 
-    /// Takes what another engine handed over, for an interface that this one owns.
+    /// Takes a packet or frame that another engine handed over, for an interface that this one owns.
     pub fn take_over(
         &mut self,
         (interface, address): (InterfaceId, IpAddr),
@@ -515,7 +514,7 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// Sends something to a neighbour, or keeps it until the neighbour's MAC is known.
+    /// Sends a packet or frame to a neighbour, or keeps it until the neighbour's MAC is known.
     pub(crate) fn send_to(
         &mut self,
         key: Key,
@@ -538,7 +537,7 @@ impl<P: Packet> SlowPath<P> {
         self.drop_displaced(out);
     }
 
-    /// Tells an interface's neighbours its addresses, and joins its groups.
+    /// Announces an interface's addresses to its neighbours, and joins its groups.
     fn announce(&mut self, id: InterfaceId, out: &mut impl Output<P>) {
         let Some(interface) = self.interfaces.get(id) else { return };
         for net in &interface.v4 {
@@ -550,12 +549,12 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// Asks for a neighbour's MAC: all hosts, or the one that had it last; the kernel, where that is
-    /// the host.
+    /// Asks for a neighbour's MAC: by broadcast, or from the MAC that had it last; on an interface with a host
+    /// interface, from the kernel.
     fn ask(&mut self, key: Key, probe: Option<MacAddr>, now: Time, out: &mut impl Output<P>) {
         let (interface, address) = key;
         if self.interfaces.is_host(interface) {
-            // What is refused here is asked for again, like what is not answered.
+            // A request refused here is repeated, like one that is not answered.
             if self.gateway_uses.contains_key(&key) || self.rates.resolve(now) {
                 out.event(Event::Resolve { interface, address });
             }
@@ -567,7 +566,7 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// Takes in a MAC that was heard; false if the table has no use for it.
+    /// Learns a MAC that was received; returns false if the table has no use for it.
     pub(crate) fn learn(
         &mut self,
         key: Key,
@@ -610,8 +609,8 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// The neighbour does not answer: the packet's sender is told (RFC 1812, 4.3.3.1 and 3.3.2;
-    /// RFC 4861, 7.2.2).
+    /// The neighbour does not answer: the packet's sender gets an ICMP error (RFC 1812, 4.3.3.1 and 3.3.2; RFC
+    /// 4861, 7.2.2).
     fn give_up(&mut self, waiting: Waiting<P>, now: Time, out: &mut impl Output<P>) {
         if let Waiting::Received { packet, from } = waiting {
             let reason = DropReason::NeighbourFailed;
@@ -628,8 +627,8 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// Sends a frame that the router made to an IP address, by the FIB of the VRF of `from`, and link-local ones
-    /// by this interface. Its MACs are filled in on the way. Not sent if the FIB has no way there.
+    /// Sends a frame that the router made to an IP address, by the FIB of the VRF of `from`; to a link-local
+    /// address, by this interface. Its MACs are filled in on the way. Not sent if the FIB has no route.
     pub(crate) fn send_own(
         &mut self,
         frame: Vec<u8>,
@@ -676,7 +675,7 @@ impl<P: Packet> SlowPath<P> {
     }
 }
 
-/// Why a packet's options forbid to handle it: what its sender is told, and the drop reason.
+/// Checks a packet's options; if they forbid handling it, returns the error for its sender and the drop reason.
 fn check_options(ip: &IpPacket<'_>) -> Result<(), (Option<Error>, DropReason)> {
     match ip {
         IpPacket::V4 { header, bytes } => options::check(&bytes[..header.header_len()])
@@ -686,7 +685,7 @@ fn check_options(ip: &IpPacket<'_>) -> Result<(), (Option<Error>, DropReason)> {
     }
 }
 
-/// Whether a packet that was punted before the lookup leads to the router itself.
+/// Returns true for a packet that was punted before the lookup and whose route leads to the router itself.
 fn leads_to_host<P>(
     ip: &IpPacket<'_>,
     (reason, vrf): (PuntReason, VrfId),
@@ -696,7 +695,7 @@ fn leads_to_host<P>(
         && matches!(out.route(vrf, ip.destination(), 0).hop, NextHop::Local | NextHop::Multicast)
 }
 
-/// A link-local source means nothing on another link (RFC 4007, 9).
+/// Returns true for a packet with a link-local source, which is meaningless on another link (RFC 4007, 9).
 fn has_link_local_source(frame: &[u8]) -> bool {
     match IpPacket::parse(frame) {
         Ok(IpPacket::V6 { header, .. }) => header.source().is_unicast_link_local(),
@@ -704,7 +703,7 @@ fn has_link_local_source(frame: &[u8]) -> bool {
     }
 }
 
-/// Drops a received packet; a frame of the router's own is forgotten, it was not counted yet.
+/// Drops a received packet; a frame of the router's own is discarded uncounted.
 fn discard<P>(waiting: Waiting<P>, reason: DropReason, out: &mut impl Output<P>) {
     if let Waiting::Received { packet, .. } = waiting {
         out.drop(packet, reason);
@@ -801,12 +800,12 @@ mod tests {
         let outs = left.punt(PuntReason::NoRoute, LEFT, NO_ROUTE, frame);
         let handed = Out::HandOver(crate::testing::right(), ip("10.0.2.7"), true);
         assert_eq!(outs, [handed, Out::Drop(DropReason::NoRoute)]);
-        // A packet with options whose way leads there.
+        // A packet with options whose route leads there.
         let mut frame = v4_with_options("10.0.2.7", &[7, 7, 4, 0, 0, 0, 0, 0]);
         frame[..6].copy_from_slice(&crate::testing::L.0);
         let outs = left.punt(PuntReason::Ip4Options, LEFT, NO_ROUTE, frame.clone());
         assert_eq!(outs, [Out::HandOver(crate::testing::right(), ip("10.0.2.7"), false)]);
-        // The owner asks, and sends when it knows.
+        // The owner asks for the MAC, and sends when it is known.
         let waiting = Waiting::Received { packet: frame, from: LEFT };
         right.given += 1;
         let key = (crate::testing::right(), ip("10.0.2.7"));
@@ -836,7 +835,7 @@ mod tests {
         };
         assert_eq!(interfaces(left.take()), [LEFT; 4]);
         assert_eq!(interfaces(right.take()), [crate::testing::right(); 4]);
-        // A gateway on the right: one of them asks for it, both know whose number it is.
+        // A gateway on the right interface: only its owner asks for it, both engines hold its next-hop number.
         let address = ip("10.0.2.77");
         let interface = crate::testing::right();
         for (bench, asks) in [(&mut left, 0), (&mut right, 1)] {
@@ -848,7 +847,7 @@ mod tests {
         }
     }
 
-    /// Frames that reach every corner, to be mutated.
+    /// Frames that reach every branch, to be mutated.
     fn seeds() -> Vec<Vec<u8>> {
         let mut all = vec![
             hex("ffffffffffff 020000000a01 0806 0001 0800 06 04 0001
@@ -915,7 +914,7 @@ mod tests {
                 frame[index.index(near)] = value;
             }
             frame.truncate(cut.unwrap_or(usize::MAX));
-            // Checksums made right, so that what lies behind them is reached too.
+            // Checksums corrected, so that the code behind the checks is reached too.
             if repair && frame.len() >= 74 {
                 if frame[12..14] == [8, 0] {
                     fix_v4_checksum(&mut frame);
@@ -975,8 +974,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// No bytes do harm, every packet comes back, everything originated is well-formed (the
-        /// test bench checks each frame).
+        /// Any input is safe, every packet comes back, every originated frame is well-formed (the test bench
+        /// checks each frame).
         #[test]
         fn any_input_is_survived_and_nothing_is_lost(
             inputs in prop::collection::vec(inputs(), 1..60),
@@ -1012,7 +1011,7 @@ mod tests {
 
     #[test]
     fn a_defect_in_the_bench_would_show() {
-        // The checker of originated frames refuses a wrong checksum.
+        // The checker of originated frames rejects a wrong checksum.
         let mut frame = v4("10.0.1.1", "10.0.1.2", 17, &udp(4));
         frame[6..12].copy_from_slice(&crate::testing::L.0);
         crate::testing::check_frame(&frame, crate::testing::L);

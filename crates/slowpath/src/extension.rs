@@ -1,16 +1,16 @@
 //! IPv6 extension headers of packets for the router, and hop-by-hop options of all: RFC 8200, 4.
 //!
-//! | header | what is done |
+//! | header | treatment |
 //! |---|---|
 //! | hop-by-hop options | checked in every packet that has them; in any place but the first one it is an unknown next header (4.1) |
 //! | destination options | checked in packets for the router (4.6) |
-//! | routing | with segments left: "parameter problem", since no type is known here (4.4, RFC 5095) |
-//! | authentication | there is no key for it here: refused as an unknown next header (RFC 4302, 3.4.2), and looked behind only to know what an error would be about |
+//! | routing | with segments left: "parameter problem", since no type is supported (4.4, RFC 5095) |
+//! | authentication | there is no key for it here: refused as an unknown next header (RFC 4302, 3.4.2), and passed over only to find the upper layer for ICMP errors |
 //! | fragment | given to [`crate::reassembly`]; one that is the whole packet is passed over (4.5) |
 //!
-//! An option that is not known is skipped or refused as its two highest bits say (4.2). Known are
-//! padding and router alert (RFC 2711), which asks for no more than a look. The headers are taken
-//! in the order in which they stand, and what is behind the first one that is refused is not read.
+//! An option that is not known is skipped or refused according to its two highest bits (4.2). The known ones are
+//! padding and router alert (RFC 2711), which asks only that the packet be examined. The headers are processed in
+//! packet order; headers after the first refused one are not read.
 //!
 //! Drops: `ip6-extension`.
 
@@ -29,10 +29,10 @@ const PAD1: u8 = 0;
 const PADN: u8 = 1;
 const ROUTER_ALERT: u8 = 5;
 
-/// Why a packet's headers forbid to handle it.
+/// Reason for which a packet's headers forbid handling it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// What the sender is told, if anything.
+    /// The error for the sender, if any.
     pub error: Option<Error>,
     /// The drop reason.
     pub reason: DropReason,
@@ -44,21 +44,21 @@ impl Refusal {
     }
 }
 
-/// Where the headers of a packet for the router end.
+/// End of the header chain of a packet for the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct End {
     /// The upper layer's protocol, or "fragment".
     pub protocol: u8,
-    /// Where its header starts in the IP packet.
+    /// Offset of its header in the IP packet.
     pub offset: usize,
     /// Offset of the byte that names the protocol.
     pub named_at: usize,
-    /// There was a fragment header, though the packet is whole (RFC 6946).
+    /// True if there was a fragment header, though the packet is whole (RFC 6946).
     pub fragmented: bool,
 }
 
-/// Takes the extension headers of a packet for the router, in order. Each step advances by 8 bytes
-/// or more, so the walk ends. A fragment's header is an end, too.
+/// Walks the extension headers of a packet for the router, in order. Each step advances by 8 bytes or more, so the walk
+/// ends. It also ends at a fragment header.
 pub(crate) fn take(next_header: u8, packet: &[u8]) -> Result<End, Refusal> {
     let mut end = End { protocol: next_header, offset: IPV6_LEN, named_at: 6, fragmented: false };
     loop {
@@ -99,7 +99,7 @@ pub(crate) fn take(next_header: u8, packet: &[u8]) -> Result<End, Refusal> {
     }
 }
 
-/// The length of an extension header that is all there.
+/// Returns the length of an extension header that is complete.
 fn extension_length(header: &[u8]) -> Result<usize, Refusal> {
     let (extension, _) =
         Ipv6ExtensionHeader::ref_from_prefix(header).map_err(|_| Refusal::extension(None))?;
@@ -107,8 +107,8 @@ fn extension_length(header: &[u8]) -> Result<usize, Refusal> {
     if length <= header.len() { Ok(length) } else { Err(Refusal::extension(None)) }
 }
 
-/// Whether all headers are in a first fragment, the upper layer's own included (RFC 8200, 4.5;
-/// RFC 7112). `data` is what follows the fragment header, which names `protocol`.
+/// Returns true if a first fragment has all headers, the upper layer's own included (RFC 8200, 4.5; RFC 7112). `data`
+/// follows the fragment header, which names `protocol`.
 pub(crate) fn is_complete_chain(protocol: u8, data: &[u8]) -> bool {
     let Ok((protocol, data)) = chain::walk(protocol, data, usize::MAX, |_| ()) else {
         return false;
@@ -129,11 +129,11 @@ pub(crate) fn check_hop_by_hop(next_header: u8, packet: &[u8]) -> Result<(), Ref
     check_options(packet, IPV6_LEN)
 }
 
-/// The options in the header at `header_at` of a packet: the type and its offset in the packet; an
-/// offset as error if one is malformed.
+/// Iterates over the options in the header at `header_at` of a packet: each option's type and its offset in the packet;
+/// an offset as error if one is malformed.
 fn options(packet: &[u8], header_at: usize) -> impl Iterator<Item = Result<(u8, usize), usize>> {
     let length = extension_length(packet.get(header_at..).unwrap_or_default());
-    // The end of the options; `None` if the header itself does not fit.
+    // The offset of the options' end; `None` if the header itself does not fit.
     let mut end = length.ok().map(|length| header_at + length);
     let mut at = header_at + 2;
     let mut failed = end.is_none();
@@ -180,7 +180,7 @@ fn check_options(packet: &[u8], header_at: usize) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// True if an IPv6 packet has a router alert option.
+/// Returns true if an IPv6 packet has a router alert option.
 pub(crate) fn has_router_alert(next_header: u8, packet: &[u8]) -> bool {
     next_header == PROTOCOL_HOP_BY_HOP
         && options(packet, IPV6_LEN).any(|option| matches!(option, Ok((ROUTER_ALERT, _))))
@@ -194,7 +194,7 @@ mod tests {
         let length = ((options.len() + 2) / 8 - 1) as u8;
         let packet = [&[0; 40][..], &[59, length], options].concat();
         let hop_by_hop = check_hop_by_hop(0, &packet).map_err(|refusal| refusal.error);
-        // Destination options obey the same rules.
+        // Destination options follow the same rules.
         let destination = take(60, &packet).map(|_| ()).map_err(|refusal| refusal.error);
         assert_eq!(hop_by_hop, destination);
         hop_by_hop
@@ -242,7 +242,7 @@ mod tests {
         let mut routed = chain;
         routed[27] = 1;
         assert_eq!(walk(0, &routed), Err(Some(Error::BadField { pointer: 66 })));
-        // What stands before it is refused first.
+        // An earlier header is refused first.
         routed[10] = 0xbe;
         let unknown = Error::UnknownOption { pointer: 50, also_multicast: true };
         assert_eq!(walk(0, &routed), Err(Some(unknown)));

@@ -1,17 +1,17 @@
-//! Forwarding what the graph could not: RFC 1812, 5.2 and 5.3; RFC 8200; fragmentation as in
+//! Forwarding of packets that the graph could not forward: RFC 1812, 5.2 and 5.3; RFC 8200; fragmentation as in
 //! RFC 791, 3.2.
 //!
-//! In this order: what the route says, scope, TTL, MTU, then the neighbour. A packet that waits
-//! for a neighbour is kept as it was received, so that an error about it quotes what its sender
-//! sent (RFC 1812, 4.3.2.3); TTL, checksum and MACs change when it leaves.
+//! In this order: route, scope, TTL, MTU, then the neighbour. A packet that waits for a neighbour is kept as it
+//! was received, so that an error about it quotes the packet that its sender sent (RFC 1812, 4.3.2.3); TTL,
+//! checksum and MACs change when it leaves.
 //!
-//! A packet that is too big for its link leaves in fragments if its DF bit is clear: the received
-//! buffer becomes the first, the others are originated, so the counters' sum closes. What the
-//! router itself sends over IPv6 is cut too, if it is too big for its link or, beyond that, for the
-//! least MTU, since no path's MTU is known (RFC 8200, 4.5 and 5).
+//! A packet that is too big for its link leaves in fragments if its DF bit is clear: the received buffer
+//! becomes the first, the others are originated, so that the counters' sum closes. The router's own IPv6
+//! packets are fragmented too, if they exceed the link's MTU or, beyond that link, the minimum MTU, since no
+//! path MTU is known (RFC 8200, 4.5 and 5).
 //!
-//! Record route and timestamp get their entries when the packet leaves, since only then the interface is
-//! known whose address they ask for.
+//! Record route and timestamp get their entries when the packet leaves, since only then the outgoing interface,
+//! whose address they record, is known.
 //!
 //! Drops: `no-route`, `prohibited`, `unreachable`, `blackhole`, `martian-destination`,
 //! `l2-broadcast`, `beyond-scope`, `ip6-martian-source`, `ttl-expired`, `too-big`,
@@ -40,11 +40,11 @@ use crate::neighbour::{Key, Waiting};
 use crate::options::{self, Stamp, options_v4};
 use crate::{Output, Packet, SlowPath, Time};
 
-/// Where a packet is to go next.
+/// Next destination of a packet on its way.
 enum Target {
     /// To this MAC.
     Mac(InterfaceId, MacAddr),
-    /// To this neighbour, whose MAC has to be found.
+    /// To this neighbour, whose MAC must be resolved.
     Neighbour(Key),
 }
 
@@ -56,11 +56,11 @@ impl Target {
     }
 }
 
-/// Why a packet is not forwarded, and what its sender is told.
+/// The error for the packet's sender, if any, and the drop reason.
 type Refused = (Option<Error>, DropReason);
 
 impl<P: Packet> SlowPath<P> {
-    /// Forwards a packet to the next hop that was found for it; `judged`: the graph's filters have let it pass.
+    /// Forwards a packet to its next hop; `judged`: it has passed the graph's filters.
     pub(crate) fn forward(
         &mut self,
         packet: P,
@@ -93,7 +93,7 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// The packet, if the filter of the interface that it is to leave by lets it pass.
+    /// Returns the packet, if the filter of the outgoing interface lets it pass.
     fn filter(
         &mut self,
         mut packet: P,
@@ -118,7 +118,7 @@ impl<P: Packet> SlowPath<P> {
         None
     }
 
-    /// Where the packet goes, if nothing speaks against it.
+    /// Checks that the packet may be forwarded, and returns its next destination.
     fn check_forward(
         &self,
         frame: &[u8],
@@ -135,7 +135,7 @@ impl<P: Packet> SlowPath<P> {
             if header.source().is_unspecified() {
                 return Err((None, DropReason::Ip6MartianSource));
             }
-            // Within its link such a packet may go on (RFC 4007, 9).
+            // On its own link such a packet may be forwarded (RFC 4007, 9).
             if header.source().is_unicast_link_local() && target.interface() != from {
                 return Err((Some(Error::BeyondScope), DropReason::BeyondScope));
             }
@@ -146,7 +146,7 @@ impl<P: Packet> SlowPath<P> {
         let interface =
             self.interfaces.get(target.interface()).ok_or((None, DropReason::PortDown))?;
         if matches!(ip, IpPacket::V6 { .. }) && !interface.speaks_v6() {
-            // No "packet too big" with less than every link takes (RFC 8201, 4).
+            // No "packet too big" with less than the minimum MTU of IPv6 (RFC 8201, 4).
             return Err((Some(Error::HostUnreachable), DropReason::Unreachable));
         }
         let may_fragment = matches!(ip, IpPacket::V4 { header, .. } if !header.dont_fragment());
@@ -159,7 +159,7 @@ impl<P: Packet> SlowPath<P> {
     fn target(&self, ip: &IpPacket<'_>, id: u16, hop: NextHop) -> Result<Target, Refused> {
         match hop {
             NextHop::Forward { interface, mac } => Ok(Target::Mac(interface, mac)),
-            // The old form of a broadcast (RFC 1812, 4.2.3.1): no host's, and not to be answered.
+            // The old form of a broadcast (RFC 1812, 4.2.3.1): no host's address, and not to be answered.
             NextHop::Glean { interface }
                 if self.interfaces.is_all_zeros(interface, ip.destination()) =>
             {
@@ -167,7 +167,7 @@ impl<P: Packet> SlowPath<P> {
             }
             NextHop::Glean { interface } => Ok(Target::Neighbour((interface, ip.destination()))),
             NextHop::Unresolved { .. } => {
-                // A number without a gateway was taken back while the packet was on its way here.
+                // A number without a gateway was withdrawn while the packet was on its way here.
                 let gateway = self.gateway(id).map(Target::Neighbour);
                 gateway.ok_or((Some(Error::HostUnreachable), DropReason::NeighbourFailed))
             }
@@ -176,14 +176,14 @@ impl<P: Packet> SlowPath<P> {
             NextHop::Blackhole => Err((None, DropReason::Blackhole)),
             NextHop::Martian => Err((None, DropReason::MartianDestination)),
             NextHop::Local | NextHop::Multicast => Err((None, DropReason::NotLocal)),
-            // The choice within a group is made before a packet comes here.
+            // The member of a group is chosen before a packet arrives here.
             NextHop::NoRoute | NextHop::Group { .. } => {
                 Err((Some(Error::NoRoute), DropReason::NoRoute))
             }
         }
     }
 
-    /// Sends something to a MAC that is known.
+    /// Sends a packet or frame to a known MAC.
     pub(crate) fn transmit(
         &mut self,
         waiting: Waiting<P>,
@@ -235,9 +235,9 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// Puts the router into the record route and the timestamp of a packet that leaves by an interface
-    /// (RFC 1812, 4.2.2.2 and 5.3.13.5, 5.3.13.6). An interface without an address uses any other one, as
-    /// a router's identifier.
+    /// Records the router in the record route and the timestamp options of a packet that leaves by an interface
+    /// (RFC 1812, 4.2.2.2 and 5.3.13.5, 5.3.13.6). An interface without an address uses an address of another
+    /// one, as a router's identifier.
     fn fill_options(&self, frame: &mut [u8], interface: InterfaceId, out: &impl Output<P>) {
         let Ok(IpPacket::V4 { header, .. }) = IpPacket::parse(frame) else { return };
         let (length, towards) = (header.header_len(), header.destination());
@@ -312,8 +312,8 @@ fn send_received<P: Packet>(
     }
 }
 
-/// Takes one from TTL or hop limit. The IPv4 checksum follows by RFC 1624: the word that changes is
-/// TTL and protocol.
+/// Decrements TTL or hop limit. The IPv4 checksum is updated by RFC 1624: the word that changes holds TTL and
+/// protocol.
 fn decrement_ttl(frame: &mut [u8]) {
     let Some(packet) = frame.get_mut(ETHERNET_LEN..) else { return };
     match packet.first().map(|byte| byte >> 4) {
@@ -334,9 +334,8 @@ fn decrement_ttl(frame: &mut [u8]) {
     }
 }
 
-/// Cuts an IPv4 frame into frames whose packets have at most `mtu` bytes (RFC 791, 3.2). `None` if
-/// that is not possible: not IPv4, DF set, an MTU without room for 8 bytes of data, or data beyond
-/// the largest offset.
+/// Fragments an IPv4 frame into frames whose packets have at most `mtu` bytes (RFC 791, 3.2). `None` if that is
+/// not possible: not IPv4, DF set, an MTU without room for 8 bytes of data, or data beyond the largest offset.
 fn fragment(frame: &[u8], mtu: usize) -> Option<Vec<Vec<u8>>> {
     let IpPacket::V4 { header, bytes } = IpPacket::parse(frame).ok()? else { return None };
     if header.dont_fragment() {
@@ -366,8 +365,8 @@ fn fragment(frame: &[u8], mtu: usize) -> Option<Vec<Vec<u8>>> {
     (!fragments.is_empty()).then_some(fragments)
 }
 
-/// Cuts a frame of the router's own, an IPv6 packet without extension headers, into frames whose
-/// packets have at most `mtu` bytes (RFC 8200, 4.5).
+/// Fragments a frame of the router's own, an IPv6 packet without extension headers, into frames whose packets
+/// have at most `mtu` bytes (RFC 8200, 4.5).
 fn fragment_v6(frame: &[u8], mtu: usize, identification: u32) -> Option<Vec<Vec<u8>>> {
     let IpPacket::V6 { header, bytes } = IpPacket::parse(frame).ok()? else { return None };
     let ethernet = frame.get(..ETHERNET_LEN)?;
@@ -423,8 +422,8 @@ fn finish_fragment(
     Some(())
 }
 
-/// The header of the later fragments: only options with the copy bit (RFC 791, 3.1), padded with
-/// "end of list" to whole words.
+/// Returns the header of the later fragments: only options with the copy bit (RFC 791, 3.1), padded with "end
+/// of list" to whole words.
 fn copied_header(header: &[u8]) -> Vec<u8> {
     let mut copy = header[..IPV4_MIN_LEN].to_vec();
     for option in options_v4(header).flatten() {
@@ -497,7 +496,7 @@ mod tests {
 
     #[test]
     fn a_next_hop_that_was_taken_back_while_the_packet_waited_is_sought_again() {
-        // What was the gateway's number has become that of somebody on the other interface.
+        // The gateway's next-hop number now belongs to a neighbour on the other interface.
         for reason in [PuntReason::Unresolved, PuntReason::TooBig, PuntReason::Redirect] {
             let mut bench = bench();
             bench.net.hops.insert(GATEWAY, NextHop::Forward { interface: LEFT, mac: A });
@@ -560,7 +559,7 @@ mod tests {
         };
         let on_link = (Some((LEFT, B.0.to_vec())), vec![]);
         let from_link = |to| v6("fe80::a", to, 17, &udp(4));
-        // A link-local source, to a host of the link and elsewhere.
+        // A link-local source, to a host of the link and off the link.
         assert_eq!(sent(PuntReason::Scope, GLEAN_LEFT, from_link("fd00:1::3")), on_link);
         let beyond = (None, vec![DropReason::BeyondScope]);
         assert_eq!(sent(PuntReason::Scope, GLEAN_RIGHT, from_link("fd00:2::2")), beyond);
@@ -686,7 +685,7 @@ mod tests {
         assert_eq!(outs, [Out::Drop(DropReason::Ip6Extension)]);
     }
 
-    /// The payload of fragments put together again, and their headers.
+    /// Reassembles the payload of fragments, and returns it with their headers.
     fn reassemble(frames: &[&[u8]]) -> (Vec<u8>, Vec<Vec<u8>>) {
         let (mut data, mut headers) = (Vec::new(), Vec::new());
         for (index, frame) in frames.iter().enumerate() {
@@ -748,7 +747,7 @@ mod tests {
             let mut config = config();
             config.interfaces[1].mtu = mtu;
             let mut bench = Bench::with_hosts(config);
-            // Its sender would be told by the right interface, where 2001:db8::/32 is.
+            // The error to its sender would leave by the right interface, where 2001:db8::/32 is.
             let frame = v6("2001:db8::7", "2003::9", 17, &udp(9));
             let outs = bench.punt(PuntReason::NoRoute, LEFT, NO_ROUTE, frame);
             assert_eq!(originated(&outs).len(), errors, "{mtu}");

@@ -1,4 +1,4 @@
-//! Reading frames: the headers of a punted packet, checked again before anything relies on them.
+//! Frame parsing: the headers of a punted packet, checked again before they are used.
 
 use std::net::IpAddr;
 
@@ -11,12 +11,12 @@ use wire::ip::{
 };
 use zerocopy::FromBytes;
 
-/// The Ethernet header of a frame and what follows it.
+/// Splits a frame into its Ethernet header and the payload.
 pub(crate) fn ethernet(frame: &[u8]) -> Option<(&EthernetHeader, &[u8])> {
     EthernetHeader::ref_from_prefix(frame).ok()
 }
 
-/// Writes the addresses of an Ethernet header; nothing happens to a frame that has none.
+/// Writes the addresses of an Ethernet header; a frame without one stays as it is.
 pub(crate) fn set_macs(frame: &mut [u8], destination: MacAddr, source: MacAddr) {
     if let Ok((header, _)) = EthernetHeader::mut_from_prefix(frame) {
         header.destination = destination;
@@ -24,7 +24,7 @@ pub(crate) fn set_macs(frame: &mut [u8], destination: MacAddr, source: MacAddr) 
     }
 }
 
-/// An IP packet whose headers and lengths hold together. `bytes` begin with the IP header and end
+/// An IP packet whose headers and lengths are consistent. `bytes` begin with the IP header and end
 /// where the IP header says.
 #[derive(Clone, Copy)]
 pub(crate) enum IpPacket<'a> {
@@ -43,7 +43,8 @@ impl<'a> IpPacket<'a> {
         }
     }
 
-    /// Like [`Self::parse`], of a packet whose end may be missing; `bytes` are what there is of it.
+    /// Like [`Self::parse`], for a packet that may be truncated; `bytes` hold the part that is
+    /// present.
     pub(crate) fn parse_beginning(frame: &'a [u8]) -> Result<Self, DropReason> {
         let whole = Self::parse(frame);
         if let (Err(DropReason::Ip4TotalLength), Some((_, bytes))) = (&whole, ethernet(frame))
@@ -95,7 +96,7 @@ impl<'a> IpPacket<'a> {
         }
     }
 
-    /// TTL or hop limit.
+    /// Returns the TTL or hop limit.
     pub(crate) fn ttl(&self) -> u8 {
         match self {
             Self::V4 { header, .. } => header.ttl,
@@ -103,20 +104,20 @@ impl<'a> IpPacket<'a> {
         }
     }
 
-    /// The packet, from the IP header to its end.
+    /// Returns the packet, from the IP header to its end.
     pub(crate) fn bytes(&self) -> &'a [u8] {
         match self {
             Self::V4 { bytes, .. } | Self::V6 { bytes, .. } => bytes,
         }
     }
 
-    /// Bytes in the frame up to the packet's end.
+    /// Returns the number of bytes in the frame up to the packet's end.
     pub(crate) fn frame_len(&self) -> usize {
         ETHERNET_LEN + self.bytes().len()
     }
 
-    /// The upper-layer protocol and where it starts, whatever the headers before it say; `None` if
-    /// IPv6 extension headers or authentication headers are cut.
+    /// Returns the upper-layer protocol and its offset, whatever the headers before it contain;
+    /// `None` if IPv6 extension headers or authentication headers are truncated.
     pub(crate) fn upper(&self) -> Option<Upper> {
         match self {
             Self::V4 { header, bytes } => {
@@ -129,15 +130,15 @@ impl<'a> IpPacket<'a> {
     }
 }
 
-/// What a packet carries.
+/// Upper layer of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Upper {
     /// Protocol number.
     pub protocol: u8,
-    /// Where its header starts in the IP packet.
+    /// Offset of its header in the IP packet.
     pub offset: usize,
-    /// The fragment's offset, if the packet is a fragment; IPv6 atomic fragments (RFC 6946) are
-    /// none.
+    /// The fragment's offset, if the packet is a fragment; IPv6 atomic fragments (RFC 6946) do not
+    /// count as fragments.
     pub fragment: Option<usize>,
 }
 
@@ -147,8 +148,8 @@ impl Upper {
     }
 }
 
-/// Passes over the authentication headers of an IPv4 packet (RFC 4302, 3.1.1), which all but a later
-/// fragment shows.
+/// Passes over the authentication headers of an IPv4 packet (RFC 4302, 3.1.1), which are present in
+/// all but later fragments.
 fn behind_authentication(mut upper: Upper, packet: &[u8]) -> Option<Upper> {
     while upper.protocol == PROTOCOL_AUTHENTICATION && !upper.is_later_fragment() {
         let rest = packet.get(upper.offset..)?;
@@ -159,7 +160,7 @@ fn behind_authentication(mut upper: Upper, packet: &[u8]) -> Option<Upper> {
     Some(upper)
 }
 
-/// The upper layer behind IPv6 extension headers, or the data of a later fragment.
+/// Finds the upper layer behind IPv6 extension headers, or the data of a later fragment.
 fn upper_v6(next_header: u8, packet: &[u8]) -> Option<Upper> {
     let mut fragment = None;
     let headers = packet.get(IPV6_LEN..)?;

@@ -1,16 +1,16 @@
-//! Interfaces with a host interface: what the kernel gets.
+//! Interfaces with a host interface: packets that go to the kernel.
 //!
-//! ARP and everything that the FIB calls local goes to the kernel as it was received, which answers
-//! ARP, ND and ping, puts fragments together, and hands the rest to whoever listens. Not for the
-//! kernel are
+//! ARP and every packet whose route is local go unchanged to the kernel, which answers ARP, ND and
+//! ping, reassembles fragments, and delivers the rest to its sockets. Not delivered to the kernel
+//! are
 //!
-//! * multicasts that nobody there listens to; those that stay on their link (`224.0.0.0/24`,
-//!   `ff02::/16`, and the link-layer groups of IEEE 802.1 and ISO 9542) always go up, since routing
-//!   daemons join some of them by packet sockets that the kernel does not report;
+//! * multicasts that no socket there has joined; those that stay on their link (`224.0.0.0/24`,
+//!   `ff02::/16`, and the link-layer groups of IEEE 802.1 and ISO 9542) are always delivered, since
+//!   routing daemons join some of them by packet sockets that the kernel does not report;
 //! * broadcasts to a network that is not on this interface (RFC 2644);
 //! * unicast packets in broadcast frames (RFC 1122, 3.3.6).
 //!
-//! A packet to any other unicast address goes up when the FIB says so: a route may lead to the
+//! A packet to any other unicast address is delivered when its route in the FIB leads to the
 //! kernel.
 //!
 //! Drops: `multicast-not-routed`, `directed-broadcast`, `l2-broadcast`, `unknown-ethertype`.
@@ -25,7 +25,7 @@ use crate::multicast::group_mac;
 use crate::{Output, Packet, SlowPath};
 
 impl<P: Packet> SlowPath<P> {
-    /// An IP packet for the router, on an interface with a host interface.
+    /// Takes an IP packet for the router, on an interface with a host interface.
     pub(crate) fn for_kernel(&self, packet: P, from: InterfaceId, out: &mut impl Output<P>) {
         match self.not_for_kernel(packet.bytes(), from, out) {
             None => out.deliver(from, packet),
@@ -33,7 +33,7 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// A frame that is not IP, which the forwarders give here for its link-layer group.
+    /// Takes a frame that is not IP, punted for its link-layer group.
     pub(crate) fn non_ip(&self, packet: P, from: InterfaceId, out: &mut impl Output<P>) {
         let group = frame::ethernet(packet.bytes()).map(|(ethernet, _)| ethernet.destination);
         let host = self.interfaces.is_host(from);
@@ -44,7 +44,7 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// A frame that a filter's rule gives to the host interface, whatever it carries.
+    /// Takes a frame that a filter rule sends to the host interface, whatever it carries.
     pub(crate) fn frame_to_host(&self, packet: P, from: InterfaceId, out: &mut impl Output<P>) {
         if self.interfaces.is_host(from) {
             out.deliver(from, packet);
@@ -85,7 +85,7 @@ impl<P: Packet> SlowPath<P> {
     }
 }
 
-/// Groups that no router forwards: RFC 5771, 4; RFC 4291, 2.7.
+/// Returns true for groups that no router forwards: RFC 5771, 4; RFC 4291, 2.7.
 pub(crate) fn stays_on_link(group: IpAddr) -> bool {
     match group {
         IpAddr::V4(group) => group.octets()[..3] == [224, 0, 0],
@@ -121,7 +121,7 @@ mod tests {
         [Out::Deliver(LEFT, frame.to_vec())]
     }
 
-    /// What a packet from A to 10.0.2.`host` brings about.
+    /// Output for a packet from A to 10.0.2.`host`.
     fn glean(bench: &mut Bench, host: u8) -> Vec<Out> {
         let packet = v4("10.0.1.2", &format!("10.0.2.{host}"), 17, &udp(8));
         bench.punt(PuntReason::Glean, LEFT, GLEAN_RIGHT, packet)
@@ -154,7 +154,7 @@ mod tests {
             v4("10.0.1.2", "10.0.2.1", 1, &[8, 0, 0, 0, 0, 0, 0, 1]),
             v4("10.0.1.2", "10.0.1.255", 17, &udp(20)),
             v4("10.0.1.2", "255.255.255.255", 17, &udp(20)),
-            // A route says that the kernel forwards these.
+            // A route leads these to the kernel.
             v4("10.0.1.2", "198.18.0.1", 17, &udp(20)),
             v6("fd00:1::2", "fd00:1::1", 6, &udp(20)),
             v6("fe80::2", "fe80::ff:fe00:1", 58, &[135, 0, 0, 0]),
@@ -169,14 +169,14 @@ mod tests {
     #[test]
     fn packets_with_options_for_the_router_go_up_whatever_their_options_are() {
         let mut bench = bench();
-        // A source route, which is refused where there is no kernel.
+        // A source route, which is refused on an interface without a kernel.
         let frame = v4_with_options("10.0.1.1", &[131, 7, 4, 10, 0, 9, 9, 0]);
         let outs = bench.punt(PuntReason::Ip4Options, LEFT, NO_ROUTE, frame.clone());
         assert_eq!(outs, delivered(&frame));
         let frame = v4_with_options("224.0.0.22", &[0x94, 4, 0, 0]);
         let outs = bench.punt(PuntReason::Ip4Options, LEFT, NO_ROUTE, frame.clone());
         assert_eq!(outs, delivered(&frame));
-        // To elsewhere they are the router's business as ever.
+        // To other destinations the router handles them as usual.
         let frame = v4_with_options("192.0.2.9", &[0x94, 4, 0, 0]);
         let outs = bench.punt(PuntReason::Ip4Options, LEFT, NO_ROUTE, frame);
         assert!(matches!(outs[..], [Out::Forward(..)]), "{outs:?}");
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(drops(&outs), [DropReason::NeighbourFailed], "not asked again at once");
         let outs = kernel_says(&mut bench, "10.0.2.3", Some(B));
         assert!(matches!(outs[..], [Out::Event(Event::NeighbourUp { .. })]));
-        // Without any answer the engine gives up by itself.
+        // Without any answer the engine gives up after its own timeout.
         glean(&mut bench, 4);
         let outs = bench.pass(secs(3));
         assert_eq!(drops(&outs), [DropReason::NeighbourFailed]);
@@ -290,7 +290,7 @@ mod tests {
             Command::NextHop { id: GATEWAY, interface: right(), address: ip("10.0.2.254") };
         bench.command(gateway);
         assert_eq!(bench.take(), [resolve("10.0.2.254")]);
-        // A hundred wait; each second ten are asked for, and the gateway.
+        // A hundred wait; each second ten are resolved, and the gateway.
         let outs = bench.pass(Duration::from_millis(1000));
         let questions = outs.iter().filter(|out| matches!(out, Out::Event(_))).count();
         assert!((2..=16).contains(&questions), "{questions}");

@@ -4,23 +4,23 @@
 //!
 //! * about an ICMP error, or an ICMPv6 redirect, also behind extension or authentication headers;
 //! * about a later fragment of an IPv4 datagram (the first one brings the error);
-//! * about a packet to a multicast or broadcast address, or one that came in such a frame, except
+//! * about a packet to a multicast or broadcast address, or one that was received in such a frame, except
 //!   for ICMPv6 "packet too big" and some "parameter problem"s;
-//! * to a source that is not one host: unspecified, loopback, multicast, broadcast, 0/8, 240/4
-//!   (unless the router is told that hosts have such addresses);
+//! * to a source that is not one host: unspecified, loopback, multicast, broadcast, 0/8, 240/4 (unless the
+//!   router is configured with hosts in 240/4);
 //! * to the router itself;
-//! * beyond the rate limits: a token bucket for the whole router, and one for the sender's prefix,
-//!   so that a flood from one place does not take the errors of others (RFC 1812, 4.3.2.8; RFC 4443,
-//!   2.4 (f); `bucket.rs`).
+//! * beyond the rate limits: a token bucket for the whole router, and one for the sender's prefix, so that
+//!   a flood from one place does not use up the errors of others (RFC 1812, 4.3.2.8; RFC 4443, 2.4 (f);
+//!   `bucket.rs`).
 //!
-//! Nor "unreachable" where the interface's configuration says so (RFC 4443, 3.1), but for
-//! "fragmentation needed". IPv4 errors have DF set: nobody fragments 576 bytes, and so they need no
+//! Nor is "unreachable" sent where the interface is configured not to (RFC 4443, 3.1), except
+//! "fragmentation needed". IPv4 errors have DF set: 576 bytes are never fragmented, and so they need no
 //! identification that must not repeat (RFC 6864, 4.1).
 //!
-//! The error's source is the address that the packet was sent to, if that was the router's own
-//! (RFC 4443, 2.2 (a)), else an address of the interface it came in by, which is what makes traceroute
-//! show the path that the packets take. It quotes as much of the packet as fits (576 and 1280
-//! bytes) and takes the way that the FIB knows to the sender.
+//! The error's source is the address that the packet was sent to, if that was the router's own (RFC 4443,
+//! 2.2 (a)), else an address of the receiving interface, so that traceroute shows the path that the
+//! packets take. It quotes as much of the packet as fits (576 and 1280 bytes) and is routed to the sender
+//! by the FIB.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -37,29 +37,29 @@ use crate::{Output, Packet, SlowPath, Time};
 /// Precedence "internetwork control" for ICMP errors (RFC 1812, 4.3.2.5).
 const TOS_CONTROL: u8 = 0xc0;
 
-/// What went wrong with a packet.
+/// Error of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Error {
     /// TTL or hop limit ran out.
     TtlExpired,
-    /// Not all fragments of a packet for the router came in time.
+    /// Fragments of a packet for the router are missing when its timeout ends.
     ReassemblyExpired,
     /// No route.
     NoRoute,
-    /// The host does not answer, or a route says so.
+    /// The host does not answer, or the route is unreachable.
     HostUnreachable,
     /// Refused by the administrator.
     Prohibited,
-    /// Larger than the next link takes.
+    /// Larger than the next link's MTU.
     TooBig {
-        /// What it takes.
+        /// The MTU of that link.
         mtu: u16,
     },
-    /// A link-local source, a destination elsewhere. IPv6 only.
+    /// A link-local source with a destination off the link. IPv6 only.
     BeyondScope,
     /// Nothing listens on the router's interface.
     PortUnreachable,
-    /// The router does not speak this protocol.
+    /// The router does not implement this protocol.
     ProtocolUnreachable {
         /// Offset of the byte that names the protocol.
         pointer: u32,
@@ -73,17 +73,17 @@ pub(crate) enum Error {
         /// Its offset in the packet.
         pointer: u32,
     },
-    /// An option that the router must know and does not. IPv6 only.
+    /// An option that the router must recognise and does not. IPv6 only.
     UnknownOption {
         /// Its offset in the packet.
         pointer: u32,
-        /// Also to be reported about multicast packets.
+        /// True if it is also reported about multicast packets.
         also_multicast: bool,
     },
 }
 
 impl Error {
-    /// Type, code and the four bytes behind them, in ICMP; `None` for what only IPv6 has.
+    /// Returns type, code and the four bytes behind them, in ICMP; `None` for errors that exist only in IPv6.
     fn v4(self) -> Option<(u8, u8, u32)> {
         Some(match self {
             Self::TtlExpired => (v4::TIME_EXCEEDED, v4::TTL_EXCEEDED, 0),
@@ -100,7 +100,7 @@ impl Error {
         })
     }
 
-    /// Type, code and the four bytes behind them, in ICMPv6; `None` for what only IPv4 has.
+    /// Returns type, code and the four bytes behind them, in ICMPv6; `None` for errors that exist only in IPv4.
     fn v6(self) -> Option<(u8, u8, u32)> {
         Some(match self {
             Self::TtlExpired => (v6::TIME_EXCEEDED, v6::HOP_LIMIT_EXCEEDED, 0),
@@ -123,25 +123,25 @@ impl Error {
         })
     }
 
-    /// It says how much a packet may have to get through.
+    /// Returns true for the errors that report an MTU.
     fn is_too_big(self) -> bool {
         matches!(self, Self::TooBig { .. })
     }
 
-    /// One of the messages that an interface may keep to itself (RFC 4443, 3.1). "Fragmentation needed" is
-    /// none: path MTU discovery needs it.
+    /// Returns true for the messages that an interface can be configured not to send (RFC 4443, 3.1).
+    /// "Fragmentation needed" is not among them: path MTU discovery needs it.
     fn is_unreachable(self, message: (u8, u8, u32), kind: u8) -> bool {
         message.0 == kind && !matches!(self, Self::TooBig { .. })
     }
 
-    /// Reported about multicast packets too (RFC 4443, 2.4 (e.3)).
+    /// Returns true for errors that are also reported about multicast packets (RFC 4443, 2.4 (e.3)).
     fn also_multicast(self) -> bool {
         matches!(self, Self::TooBig { .. } | Self::UnknownOption { also_multicast: true, .. })
     }
 }
 
 impl<P: Packet> SlowPath<P> {
-    /// Drops a packet and tells its sender why, if that is allowed.
+    /// Drops a packet and sends its sender an error, if that is allowed.
     pub(crate) fn refuse(
         &mut self,
         packet: P,
@@ -155,7 +155,7 @@ impl<P: Packet> SlowPath<P> {
         out.drop(packet, reason);
     }
 
-    /// Tells the sender of a frame what went wrong, if that is allowed.
+    /// Sends an error to the sender of a frame, if that is allowed.
     pub(crate) fn icmp_error(
         &mut self,
         frame: &[u8],
@@ -304,16 +304,16 @@ impl<P: Packet> SlowPath<P> {
     }
 }
 
-/// A packet about which no error is ever sent. An ICMP message too short to show its type counts
-/// as an error: the safe side. IPv6 has no rule about later fragments, of which each may be too big
-/// for a link (RFC 4443, 3.2); that of an error there is none, since errors fit every link.
+/// Returns true for a packet about which no error is ever sent. An ICMP message too short to show its type
+/// counts as an error: the safe side. IPv6 has no rule about later fragments, of which each may be too big
+/// for a link (RFC 4443, 3.2); later fragments of an error do not exist, since errors fit every link.
 fn is_error_or_later_fragment(
     ip: &IpPacket<'_>,
     bytes: &[u8],
     icmp: u8,
     is_error: impl Fn(u8) -> bool,
 ) -> bool {
-    // An authentication header that is cut may hide anything.
+    // Anything may follow a truncated authentication header.
     let Some(upper) = ip.upper() else { return matches!(ip, IpPacket::V4 { .. }) };
     if upper.is_later_fragment() {
         return matches!(ip, IpPacket::V4 { .. });
@@ -348,7 +348,7 @@ mod tests {
             assert_eq!(error[38..42], [2, 0, 0, 0], "the pointer");
             assert_eq!(error[42..], frame[14..], "what there is of it");
         }
-        // About a later fragment, or an ICMP error, nobody is told.
+        // No error about a later fragment, or about an ICMP error.
         let mut later = whole.clone();
         later[21] = 1;
         let error = v4("10.0.1.2", "192.0.2.9", 1, &[3, 1, 0, 0, 0, 0, 0, 0, 0x45, 0, 0, 20]);
@@ -454,7 +454,7 @@ mod tests {
             let outs = bench.punt(PuntReason::TooBig, LEFT, TO_B, frame);
             assert_eq!(icmp_type(originated(&outs)[0]), error);
         }
-        // The other interface's senders are told.
+        // Senders on the other interface get errors.
         let frame = v4("10.0.2.2", "9.9.9.9", 17, &udp(9));
         let outs = bench.punt(PuntReason::NoRoute, right(), NO_ROUTE, frame);
         assert_eq!(icmp_type(originated(&outs)[0]), (3, 0));
@@ -483,7 +483,7 @@ mod tests {
         let frame = v6("fe80::a", "fd00:2::2", 17, &udp(9));
         let outs = bench.punt(PuntReason::Scope, LEFT, TO_B, frame);
         assert_eq!(drops(&outs), [DropReason::BeyondScope]);
-        // First the neighbour is asked for; then the error goes from the link-local address.
+        // First the neighbour is solicited; then the error is sent from the link-local address.
         assert_eq!(icmp_type(originated(&outs)[0]), (135, 0));
         let mac = wire::MacAddr([2, 0, 0, 0, 0, 0x0a]);
         let address = "fe80::a".parse().unwrap();
@@ -496,7 +496,7 @@ mod tests {
     #[test]
     fn the_error_takes_the_way_that_the_fib_knows() {
         let mut bench = bench();
-        // The sender is behind B, though the packet came by the left interface.
+        // The sender is behind B, though the packet was received on the left interface.
         let outs = bench.punt(
             PuntReason::NoRoute,
             LEFT,
@@ -504,7 +504,7 @@ mod tests {
             v4("192.0.2.7", "9.9.9.9", 17, &udp(9)),
         );
         assert!(matches!(outs[0], Out::Originate(interface, _) if interface == right()));
-        // A sender behind a gateway that is not resolved: the gateway is asked for.
+        // A sender behind a gateway that is not resolved: the gateway is solicited.
         let outs = bench.punt(
             PuntReason::NoRoute,
             LEFT,
@@ -513,7 +513,7 @@ mod tests {
         );
         assert_eq!(bench.router.gateway(GATEWAY).unwrap().1.to_string(), "10.0.2.254");
         assert_eq!(originated(&outs)[0][38..42], [10, 0, 2, 254]);
-        // No way back: nothing is sent.
+        // No route back: nothing is sent.
         let outs =
             bench.punt(PuntReason::NoRoute, LEFT, NO_ROUTE, v4("8.8.8.8", "9.9.9.9", 17, &udp(9)));
         assert_eq!(outs, [Out::Drop(DropReason::NoRoute)]);
@@ -544,7 +544,7 @@ mod tests {
         originated(&outs).len()
     }
 
-    /// An authentication header with 12 bytes of integrity check value, and an ICMP message.
+    /// Builds an authentication header with 12 bytes of integrity check value, and an ICMP message.
     fn behind_authentication(next: u8, kind: u8) -> Vec<u8> {
         [&[next, 4, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1][..], &[0xa5; 12], &[kind, 0, 0, 0, 0, 0, 0, 0]]
             .concat()

@@ -1,4 +1,4 @@
-//! The router's own addresses: which are ours, which networks are ours, which source to use.
+//! The router's own addresses and networks, and the choice of source addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,7 +9,7 @@ use wire::address::{ALL_NODES, ALL_ROUTERS, link_local, solicited_node};
 
 use crate::{InterfaceConfig, InterfaceSettings, source};
 
-/// What every IPv6 link takes (RFC 8200, 5).
+/// Minimum MTU of an IPv6 link (RFC 8200, 5).
 pub(crate) const IPV6_LEAST_MTU: u16 = 1280;
 
 /// `fe80::`: a router of the link (RFC 4291, 2.6.1).
@@ -19,25 +19,25 @@ const LINK_ANYCAST: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
 const ALL_SITE_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0, 2);
 
 /// An interface with its addresses, sorted by family. One whose MTU is too small for IPv6 (RFC 8200, 5)
-/// has no IPv6 addresses, whatever is configured, and speaks no IPv6.
+/// has no IPv6 addresses, whatever is configured, and does not support IPv6.
 pub(crate) struct Interface {
     pub id: InterfaceId,
     pub mac: MacAddr,
     pub mtu: u16,
     pub v4: Vec<Ipv4Net>,
-    /// Global ones.
+    /// Global addresses.
     pub v6: Vec<Ipv6Net>,
-    /// The one it speaks from.
+    /// The link-local address used as source.
     pub link_local: Ipv6Addr,
-    /// Further ones, which an administrator gave the host interface.
+    /// Further link-local addresses, which an administrator gave the host interface.
     pub more_link_local: Vec<Ipv6Addr>,
-    /// Those that may not be used: it is being found out whether somebody else has them, or somebody
-    /// has (RFC 4862, 5.4).
+    /// Addresses that may not be used: duplicate address detection is not finished, or has found a duplicate (RFC
+    /// 4862, 5.4).
     pub tentative: Vec<Ipv6Addr>,
-    /// The kernel is the host on this interface.
+    /// True if the kernel is the host on this interface.
     pub host: bool,
     pub settings: InterfaceSettings,
-    /// Its neighbours are this engine's business.
+    /// True if this engine handles the interface's neighbours.
     pub owned: bool,
 }
 
@@ -78,7 +78,7 @@ impl Interface {
         self.more_link_local = local;
     }
 
-    /// Whether the link takes what every IPv6 link must.
+    /// Returns true if the link has at least the minimum MTU of IPv6.
     pub(crate) fn speaks_v6(&self) -> bool {
         self.mtu >= IPV6_LEAST_MTU
     }
@@ -87,13 +87,13 @@ impl Interface {
         self.v4.iter().any(|net| net.addr() == address)
     }
 
-    /// The link-local address included.
+    /// Returns true for an IPv6 address of the interface, the link-local ones included.
     pub(crate) fn has_v6(&self, address: Ipv6Addr) -> bool {
         self.v6_addresses().any(|own| own == address)
     }
 
-    /// True for the subnet-router anycast address of one of its networks (RFC 4291, 2.6.1), of which
-    /// `fe80::/64` is one. A link of two has none (RFC 6164, 5).
+    /// Returns true for the subnet-router anycast address of one of its networks (RFC 4291, 2.6.1), of which
+    /// `fe80::/64` is one. A /127 network has none (RFC 6164, 5).
     pub(crate) fn has_anycast(&self, address: Ipv6Addr) -> bool {
         self.anycast().any(|anycast| anycast == address)
     }
@@ -107,12 +107,12 @@ impl Interface {
         address.is_unicast_link_local() && self.has_v6(address)
     }
 
-    /// True for the broadcast address of one of its networks.
+    /// Returns true for the broadcast address of one of its networks.
     pub(crate) fn is_broadcast(&self, address: Ipv4Addr) -> bool {
         self.v4.iter().any(|net| net.prefix_len() < 31 && net.broadcast() == address)
     }
 
-    /// True if the address can be a host on this interface's network.
+    /// Returns true if the address can be a host on this interface's network.
     pub(crate) fn is_on_link(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => self.v4.iter().any(|net| {
@@ -128,8 +128,8 @@ impl Interface {
         }
     }
 
-    /// The multicast groups of this interface that are reported to multicast routers: all but
-    /// `ff02::1`, which is never reported (RFC 3810, 6).
+    /// Returns the multicast groups of this interface that are reported to multicast routers: all but `ff02::1`,
+    /// which is never reported (RFC 3810, 6).
     pub(crate) fn reported_groups(&self) -> Vec<Ipv6Addr> {
         if !self.speaks_v6() {
             return Vec::new();
@@ -145,31 +145,31 @@ impl Interface {
         group == ALL_NODES || self.reported_groups().contains(&group)
     }
 
-    /// Those that may be used, the link-local address first.
+    /// Iterates over the IPv6 addresses that may be used, the link-local address first.
     pub(crate) fn v6_addresses(&self) -> impl Iterator<Item = Ipv6Addr> {
         self.assigned_v6().filter(|address| !self.tentative.contains(address))
     }
 
-    /// The link-local address to speak from, if it may be used.
+    /// Returns the link-local address used as source, if it may be used.
     pub(crate) fn usable_link_local(&self) -> Option<Ipv6Addr> {
         Some(self.link_local).filter(|address| !self.tentative.contains(address))
     }
 
-    /// All, also those that may not be used.
+    /// Iterates over all IPv6 addresses, also those that may not be used.
     pub(crate) fn assigned_v6(&self) -> impl Iterator<Item = Ipv6Addr> {
         let link_local = std::iter::once(self.link_local).chain(self.more_link_local.clone());
         let all = link_local.chain(self.v6.iter().map(|net| net.addr()));
         all.filter(|_| self.speaks_v6())
     }
 
-    /// The address to use towards `towards`: the one in the same network, else the first.
+    /// Selects the source for packets to `towards`: the address in the same network, else the first.
     pub(crate) fn source_v4(&self, towards: Ipv4Addr) -> Option<Ipv4Addr> {
         let best = self.v4.iter().find(|net| net.contains(&towards));
         best.or(self.v4.first()).map(|net| net.addr())
     }
 
-    /// The address to use towards `towards` (RFC 6724, 5): a global one, or towards a link-local address
-    /// and on an interface without global ones the link-local address.
+    /// Selects the source for packets to `towards` (RFC 6724, 5): a global address, or the link-local address for
+    /// a link-local destination and on an interface without global addresses.
     pub(crate) fn source_v6(&self, towards: Ipv6Addr) -> Ipv6Addr {
         if towards.is_unicast_link_local() {
             return self.link_local;
@@ -177,7 +177,7 @@ impl Interface {
         source::select(self.usable_v6(), towards).unwrap_or(self.link_local)
     }
 
-    /// The global addresses that may be used.
+    /// Iterates over the global addresses that may be used.
     fn usable_v6(&self) -> impl Iterator<Item = Ipv6Net> {
         let speaks = self.speaks_v6();
         let usable = move |net: &&Ipv6Net| speaks && !self.tentative.contains(&net.addr());
@@ -185,7 +185,7 @@ impl Interface {
     }
 }
 
-/// True for a network's own and its broadcast address; a /31 and a /32 have neither (RFC 3021).
+/// Returns true for a network's own and its broadcast address; a /31 and a /32 have neither (RFC 3021).
 fn is_edge(net: &Ipv4Net, address: Ipv4Addr) -> bool {
     net.prefix_len() < 31 && (address == net.broadcast() || address == net.network())
 }
@@ -198,7 +198,7 @@ impl Interfaces {
         Self(configs.iter().map(Interface::new).collect())
     }
 
-    /// An interface that is new, or in place of the one of its number.
+    /// Adds an interface, or replaces the one with its number.
     pub(crate) fn put(&mut self, config: &InterfaceConfig) {
         self.remove(config.id);
         let place = self.0.partition_point(|other| other.id < config.id);
@@ -210,7 +210,7 @@ impl Interfaces {
     }
 
     pub(crate) fn get(&self, id: InterfaceId) -> Option<&Interface> {
-        // Most numbers are places; where an interface is gone, those behind it are sought.
+        // Most numbers are positions; behind a removed interface the number is searched.
         let direct = self.0.get(id.index()).filter(|interface| interface.id == id);
         direct.or_else(|| self.0.iter().find(|interface| interface.id == id))
     }
@@ -219,39 +219,39 @@ impl Interfaces {
         self.0.iter_mut().find(|interface| interface.id == id)
     }
 
-    /// Whether the interface has a host interface.
+    /// Returns true if the interface has a host interface.
     pub(crate) fn is_host(&self, id: InterfaceId) -> bool {
         self.get(id).is_some_and(|interface| interface.host)
     }
 
-    /// Whether the interface's neighbours are this engine's business.
+    /// Returns true if this engine handles the interface's neighbours.
     pub(crate) fn is_owned(&self, id: InterfaceId) -> bool {
         self.get(id).is_some_and(|interface| interface.owned)
     }
 
-    /// The VRF of an interface.
+    /// Returns the VRF of an interface.
     pub(crate) fn vrf_of(&self, id: InterfaceId) -> VrfId {
         self.get(id).map_or(VrfId::DEFAULT, |interface| interface.settings.vrf)
     }
 
-    /// The interfaces of the VRF that one is in.
+    /// Iterates over the interfaces in the VRF of `id`.
     pub(crate) fn beside(&self, id: InterfaceId) -> impl Iterator<Item = &Interface> {
         let vrf = self.vrf_of(id);
         self.0.iter().filter(move |interface| interface.settings.vrf == vrf)
     }
 
-    /// The smallest MTU of all interfaces.
+    /// Returns the smallest MTU of all interfaces.
     pub(crate) fn smallest_mtu(&self) -> u16 {
         self.0.iter().map(|interface| interface.mtu).min().unwrap_or(0)
     }
 
-    /// Whether the interface's senders are not told that something is unreachable.
+    /// Returns true if no "unreachable" errors are sent on the interface.
     pub(crate) fn keeps_unreachables(&self, id: InterfaceId) -> bool {
         self.get(id).is_some_and(|interface| !interface.settings.unreachables)
     }
 
-    /// True for the subnet-router anycast address of a network on any interface of its VRF, and of the link of
-    /// `from`.
+    /// Returns true for the subnet-router anycast address of a network on any interface of the VRF of `from`, and
+    /// of the link of `from`.
     pub(crate) fn is_anycast(&self, address: IpAddr, from: InterfaceId) -> bool {
         match address {
             IpAddr::V4(_) => false,
@@ -264,7 +264,7 @@ impl Interfaces {
         }
     }
 
-    /// True for a link-local address of another host on the interface's link.
+    /// Returns true for a link-local address of another host on the interface's link.
     pub(crate) fn is_neighbours_link_local(&self, address: IpAddr, id: InterfaceId) -> bool {
         let IpAddr::V6(v6) = address else { return false };
         v6.is_unicast_link_local()
@@ -273,9 +273,9 @@ impl Interfaces {
             })
     }
 
-    /// True for any address of the router that packets received on `from` may name: all global
-    /// ones of its VRF, whatever the interface (weak host model, RFC 1122, 3.3.4.2, as routers have it), and that
-    /// interface's own link-local one.
+    /// Returns true for any address of the router to which packets received on `from` may be sent: all global
+    /// addresses of its VRF, on any interface (weak host model, RFC 1122, 3.3.4.2, as is usual for routers), and
+    /// the link-local addresses of that interface.
     pub(crate) fn is_own(&self, address: IpAddr, from: InterfaceId) -> bool {
         match address {
             IpAddr::V4(address) => self.beside(from).any(|interface| interface.has_v4(address)),
@@ -286,33 +286,33 @@ impl Interfaces {
         }
     }
 
-    /// True for the broadcast address of a network on any interface of the VRF of `from`.
+    /// Returns true for the broadcast address of a network on any interface of the VRF of `from`.
     pub(crate) fn is_directed_broadcast(&self, address: Ipv4Addr, from: InterfaceId) -> bool {
         self.beside(from).any(|interface| interface.is_broadcast(address))
     }
 
-    /// True for the first address of an IPv4 network of this interface, unless it is a link of two or one.
+    /// Returns true for the first address of an IPv4 network of this interface, except a /31 or /32.
     pub(crate) fn is_all_zeros(&self, id: InterfaceId, address: IpAddr) -> bool {
         let IpAddr::V4(address) = address else { return false };
         let zeros = |net: &Ipv4Net| net.prefix_len() < 31 && net.network() == address;
         self.get(id).is_some_and(|interface| interface.v4.iter().any(zeros))
     }
 
-    /// True for the first address of a network on any interface of the VRF of `from`, the old form of its
+    /// Returns true for the first address of a network on any interface of the VRF of `from`, the old form of its
     /// broadcast address.
     pub(crate) fn is_any_all_zeros(&self, address: Ipv4Addr, from: InterfaceId) -> bool {
         self.beside(from).any(|interface| self.is_all_zeros(interface.id, address.into()))
     }
 
-    /// Source for a packet towards an IPv4 address, about one that was received on `from`: an
-    /// address of that interface, else any of its VRF.
+    /// Selects the source for a packet to an IPv4 address, about one that was received on `from`: an address of
+    /// that interface, else any of its VRF.
     pub(crate) fn source_v4(&self, from: InterfaceId, towards: Ipv4Addr) -> Option<Ipv4Addr> {
         let own = self.get(from).and_then(|interface| interface.source_v4(towards));
         own.or_else(|| self.beside(from).find_map(|interface| interface.source_v4(towards)))
     }
 
-    /// Source for a packet towards an IPv6 address, about one that was received on `from`: the best
-    /// global address of that interface, which makes it informative (RFC 4443, 2.2), else of all of its VRF; a
+    /// Selects the source for a packet to an IPv6 address, about one that was received on `from`: the best global
+    /// address of that interface, which makes it informative (RFC 4443, 2.2), else the best of its VRF; a
     /// link-local one only if the packet stays on that link.
     pub(crate) fn source_v6(&self, from: InterfaceId, towards: Ipv6Addr) -> Option<Ipv6Addr> {
         let own = self.get(from)?;

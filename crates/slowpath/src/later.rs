@@ -1,4 +1,4 @@
-//! Frames of the router's own that wait for their time: answers that are to come with a delay.
+//! Own frames that are sent later: answers with a required delay.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use dataplane::interface::InterfaceId;
 
 use crate::Time;
 
-/// Most frames that wait; one too many is not sent.
+/// Most frames that wait; further ones are not sent.
 const MOST: usize = 256;
 
-/// Frames by their time, and in order where that is the same.
+/// Frames in the order of their times, and in order of arrival for equal times.
 #[derive(Default)]
 pub(crate) struct Later {
     frames: BTreeMap<(Time, u64), (InterfaceId, Vec<u8>)>,
@@ -29,7 +29,7 @@ impl Later {
         self.frames.first_key_value().map(|(&(time, _), _)| time)
     }
 
-    /// A frame whose time has come; call until `None`.
+    /// Returns a frame that is due; call until `None`.
     pub(crate) fn due(&mut self, now: Time) -> Option<(InterfaceId, Vec<u8>)> {
         self.next_deadline().filter(|&time| time <= now)?;
         self.frames.pop_first().map(|(_, frame)| frame)

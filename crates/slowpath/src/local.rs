@@ -1,16 +1,15 @@
 //! Packets for the router itself: RFC 1122, 3.2 and 3.3.4 (hosts), RFC 1812, 5.3.4 and 5.3.5
 //! (broadcasts), RFC 4291, 2.8 (addresses of a router).
 //!
-//! A packet to any address of the router is local, whatever interface it came by (weak host model);
-//! link-local addresses only on their interface. ICMP, neighbour discovery and multicast listener
-//! queries are dealt with; everything else is refused, since nothing here listens: UDP and TCP in
-//! `reset.rs`, other protocols by an ICMP error. Fragments wait
-//! for each other; the packet they make is dealt with as if it had come whole, but for neighbour
-//! discovery, which is never believed in fragments (RFC 6980, 5).
+//! A packet to any address of the router is local, whatever interface received it (weak host model);
+//! link-local addresses only on their interface. ICMP, neighbour discovery and multicast listener queries
+//! are processed; everything else is refused, since nothing listens here: UDP and TCP in `reset.rs`, other
+//! protocols by an ICMP error. Fragments are reassembled; the packet is processed as if it had been
+//! received whole, except for neighbour discovery, which is never accepted in fragments (RFC 6980, 5).
 //!
-//! Limited broadcasts, directed ones to the network that they came from, and 224.0.0.1, which every host is
-//! in and no report names (RFC 1812, 4.2.2.11, RFC 2236, 6), are received like others, but nobody is
-//! told what became of them, and pings are not answered: they are a means of amplification.
+//! Limited broadcasts, broadcasts directed to the network that they came from, and 224.0.0.1, which every
+//! host has joined and no report names (RFC 1812, 4.2.2.11, RFC 2236, 6), are received like others, but no
+//! errors are sent about them, and pings are not answered: they are a means of amplification.
 //!
 //! Drops: `not-local`, `multicast-not-routed`, `directed-broadcast`, `l2-broadcast`,
 //! `local-fragment`, `reassembly-timeout`, `ip6-extension`, `icmp-malformed`, `nd-malformed`,
@@ -38,15 +37,15 @@ use crate::{Output, Packet, SlowPath, Time, reset};
 /// The group of all systems of a link.
 const ALL_SYSTEMS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 
-/// What becomes of a packet for the router.
+/// Outcome of a packet for the router.
 enum Verdict {
-    /// Dealt with.
+    /// Processed.
     Taken,
-    /// Dropped without a word.
+    /// Dropped silently.
     Drop(DropReason),
-    /// Dropped, the sender is told.
+    /// Dropped, and its sender gets an error.
     Refuse(Error, DropReason),
-    /// A part of a packet.
+    /// A fragment.
     Part(Piece),
 }
 
@@ -56,18 +55,18 @@ impl Verdict {
     }
 }
 
-/// How a packet came.
+/// Origin of a packet.
 #[derive(Clone, Copy)]
 struct Arrival {
     from: InterfaceId,
     /// The frame's source.
     mac: MacAddr,
-    /// In more than one fragment.
+    /// True if it was received in more than one fragment.
     reassembled: bool,
 }
 
 impl<P: Packet> SlowPath<P> {
-    /// Deals with a packet that the FIB says is for the router.
+    /// Processes a packet whose route leads to the router.
     pub(crate) fn local(
         &mut self,
         packet: P,
@@ -89,7 +88,7 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// Takes in a fragment; when it was the last one that was missing, deals with the packet.
+    /// Takes a fragment; when it completes a packet, processes that packet.
     fn collect(
         &mut self,
         piece: Piece,
@@ -113,15 +112,15 @@ impl<P: Packet> SlowPath<P> {
                         self.icmp_error(&frame, from, error, now, out);
                         drop_all(packets, reason, out);
                     }
-                    // Fragments of fragments.
+                    // A reassembled packet that is a fragment itself.
                     Verdict::Part(_) => drop_all(packets, DropReason::LocalFragment, out),
                 }
             }
         }
     }
 
-    /// Gives up packets whose fragments did not all come. The sender is told if the first one did
-    /// (RFC 792, RFC 1122 3.3.2, RFC 8200 4.5).
+    /// Drops packets whose fragments are not complete in time. Their sender gets an error if the first
+    /// fragment is there (RFC 792, RFC 1122 3.3.2, RFC 8200 4.5).
     pub(crate) fn expire_fragments(&mut self, now: Time, out: &mut impl Output<P>) {
         let reason = DropReason::ReassemblyTimeout;
         while let Some(expired) = self.reassembly.due(now) {
@@ -209,7 +208,7 @@ impl<P: Packet> SlowPath<P> {
                 let ip = IpPacket::V6 { header, bytes };
                 self.no_tcp_listener(&ip, end.offset, arrival.from, now, out)
             }
-            // There is nothing that could be listened to (RFC 8200, 4.7).
+            // There is no upper layer to listen to (RFC 8200, 4.7).
             PROTOCOL_NONE => Verdict::Drop(DropReason::NoListener),
             _ => {
                 let error = Error::ProtocolUnreachable { pointer: end.named_at as u32 };
@@ -218,7 +217,7 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// Why a packet is not for this router after all.
+    /// Returns the drop reason of a packet that is not for this router after all.
     fn not_for_us(&self, ip: &IpPacket<'_>, frame: &[u8], from: InterfaceId) -> Option<DropReason> {
         let group_frame = frame::ethernet(frame).is_some_and(|(e, _)| e.destination.is_multicast());
         match ip {
@@ -256,7 +255,7 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// Nothing listens to TCP here: a valid segment is answered by a reset.
+    /// Answers a valid TCP segment with a reset, since nothing listens to TCP here.
     fn no_tcp_listener(
         &mut self,
         ip: &IpPacket<'_>,
@@ -289,7 +288,7 @@ impl<P: Packet> SlowPath<P> {
             self.echo_v4(header, bytes, from, now, out);
         }
         self.solicited_v4(header, bytes, from, now);
-        // Other types have no use here; RFC 1122, 3.2.2: unknown ones are discarded silently.
+        // Other types have no use here; RFC 1122, 3.2.2: unknown types are discarded silently.
         Verdict::Taken
     }
 
@@ -338,10 +337,10 @@ impl<P: Packet> SlowPath<P> {
     }
 }
 
-/// Nothing here speaks the protocol of an IPv4 packet; the header's tenth byte names it.
+/// The router does not implement the protocol of an IPv4 packet; the header's tenth byte names it.
 const UNKNOWN_PROTOCOL: Error = Error::ProtocolUnreachable { pointer: 9 };
 
-/// Nothing listens to UDP here. Its sender is told, if it is UDP at all.
+/// Refuses a UDP packet, since nothing listens to UDP here. Only a valid one is answered by an error.
 fn no_udp_listener(ip: &IpPacket<'_>, offset: usize) -> Verdict {
     if reset::is_valid_udp(ip, offset) {
         Verdict::Refuse(Error::PortUnreachable, DropReason::NoListener)
@@ -350,7 +349,7 @@ fn no_udp_listener(ip: &IpPacket<'_>, offset: usize) -> Verdict {
     }
 }
 
-/// Who sent a frame.
+/// Returns the source MAC of a frame.
 fn source_mac(frame: &[u8]) -> MacAddr {
     frame::ethernet(frame).map_or(MacAddr::default(), |(ethernet, _)| ethernet.source)
 }
@@ -460,7 +459,7 @@ mod tests {
         assert_eq!(result(&bench().local(frame)), (DropReason::L2Broadcast, None));
     }
 
-    /// The first or the second half of a ping with 48 bytes of data.
+    /// Builds the first or the second half of a ping with 48 bytes of data.
     fn ping4_part(second: bool) -> Vec<u8> {
         let mut message = [&[8, 0, 0, 0, 0, 7, 0, 1][..], &[0xa5; 48]].concat();
         let sum = checksum(&message);
@@ -472,13 +471,13 @@ mod tests {
         frame
     }
 
-    /// The same over IPv6, of any ICMPv6 message.
+    /// The same over IPv6, for any ICMPv6 message.
     fn part6(message: &[u8], second: bool) -> Vec<u8> {
         let (part, field) = if second { (&message[24..], 24) } else { (&message[..24], 1) };
         v6("fd00:1::2", "fd00:1::1", 44, &[&[58, 0, 0, field, 0, 0, 0, 9][..], part].concat())
     }
 
-    /// A message with its checksum.
+    /// Returns a message with its checksum.
     fn message6(message: &[u8]) -> Vec<u8> {
         let mut whole = v6("fd00:1::2", "fd00:1::1", 58, message);
         fix_icmpv6_checksum(&mut whole, 54);
@@ -532,7 +531,7 @@ mod tests {
         let told: Vec<_> = originated(&outs).iter().map(|frame| icmp_type(frame)).collect();
         assert_eq!(told, [(11, 1), (3, 1)]);
         assert_eq!(drops(&outs), [DropReason::ReassemblyTimeout; 2]);
-        // Nobody is told about the second one alone.
+        // No error about the second one alone.
         bench.local(ping4_part(true));
         assert_eq!(bench.pass(secs(61)), [Out::Drop(DropReason::ReassemblyTimeout)]);
         bench.assert_nothing_lost();
@@ -555,7 +554,7 @@ mod tests {
         let mut odd = v4("10.0.1.2", "10.0.1.1", 17, &udp(5));
         odd[20] = 0x20;
         assert_eq!(result(&bench.local(odd)), (DropReason::LocalFragment, None));
-        // An overlap: both are dropped, and nobody is told.
+        // An overlap: both are dropped, without an error.
         assert_eq!(bench.local(fragment(1, &udp(16))), []);
         let outs = bench.local(fragment(16, &udp(16)));
         assert_eq!(
@@ -577,7 +576,7 @@ mod tests {
             frame
         };
         let mut bench = bench();
-        // As it is: answered. In one fragment, and in two: not.
+        // Unfragmented: answered. In one fragment, and in two: not.
         let plain = with_limit(v6("fd00:1::2", "fd00:1::1", 58, &question));
         assert_eq!(originated(&bench.local(plain)).len(), 1);
         let atomic = [&[58, 0, 0, 0, 0, 0, 0, 1][..], &question].concat();
@@ -661,7 +660,7 @@ mod tests {
     #[test]
     fn other_icmp_is_taken_without_an_answer() {
         let mut bench = bench();
-        // Port unreachable; an echo request with a code nobody knows.
+        // Port unreachable; an echo request with an unknown code.
         for kind in [[3, 3, 0xfc, 0xfc], [8, 1, 0xf7, 0xfe]] {
             let message = [&kind[..], &[0; 4]].concat();
             let outs = bench.local(v4("10.0.1.2", "10.0.1.1", 1, &message));

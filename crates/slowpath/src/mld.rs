@@ -1,11 +1,12 @@
 //! Multicast listener discovery, the listener's side (RFC 3810): reports for the groups that
-//! neighbour discovery needs, so that switches which watch MLD pass solicitations on.
+//! neighbour discovery needs, so that switches with MLD snooping forward solicitations.
 //!
-//! Reports go out with the announcements at start-up and when a multicast router queries. A query
+//! Reports are sent with the announcements at start-up and when a multicast router queries. A query
 //! is answered with all groups of the interface after a random delay (RFC 3810, 6.2); a query for one
-//! group is answered like a general one, which says more than was asked and is never wrong.
+//! group is answered like a general one, since a report of more groups than were queried is never
+//! wrong.
 //!
-//! IPv4 needs no IGMP: ARP goes by broadcast, and the router joins no IPv4 group.
+//! IPv4 needs no IGMP: ARP uses broadcast, and the router joins no IPv4 group.
 //!
 //! Drops: `nd-malformed` for queries that fail RFC 3810, 5.1.14 and 6.2.
 
@@ -21,14 +22,14 @@ use crate::{Output, Packet, SlowPath, Time};
 /// Bytes in an MLDv1 query, the shortest (RFC 2710, 3).
 const QUERY_MIN_LEN: usize = 24;
 
-/// Answers to queries that wait for their time.
+/// Delayed answers to queries.
 #[derive(Default)]
 pub(crate) struct Groups {
     pending: Vec<(InterfaceId, Time)>,
 }
 
 impl Groups {
-    /// Plans an answer; an earlier one that is planned already covers it.
+    /// Schedules an answer; one that is scheduled earlier covers it.
     fn schedule(&mut self, interface: InterfaceId, time: Time) {
         match self.pending.iter_mut().find(|(other, _)| *other == interface) {
             Some((_, planned)) => *planned = time.min(*planned),
@@ -40,7 +41,7 @@ impl Groups {
         self.pending.iter().map(|&(_, time)| time).min()
     }
 
-    /// An interface whose answer is due.
+    /// Returns an interface whose answer is due.
     pub(crate) fn due(&mut self, now: Time) -> Option<InterfaceId> {
         let position = self.pending.iter().position(|&(_, time)| time <= now)?;
         Some(self.pending.swap_remove(position).0)
@@ -48,8 +49,8 @@ impl Groups {
 }
 
 impl<P: Packet> SlowPath<P> {
-    /// Takes a query; false if it is not valid. `message` is the ICMPv6 message, `valid_ip` says
-    /// that hop limit and source are as they must be (1, link-local).
+    /// Takes a query; returns false if it is not valid. `message` is the ICMPv6 message; `valid_ip`
+    /// is true if hop limit and source are as required (1, link-local).
     pub(crate) fn listener_query(
         &mut self,
         message: &[u8],
@@ -67,12 +68,12 @@ impl<P: Packet> SlowPath<P> {
         true
     }
 
-    /// Says which groups the interface listens to, as answer to a query.
+    /// Answers a query with the groups that the interface listens to.
     pub(crate) fn answer_query(&self, interface: InterfaceId, out: &mut impl Output<P>) {
         self.report(interface, MODE_IS_EXCLUDE, out);
     }
 
-    /// Says that the interface starts to listen to its groups.
+    /// Reports that the interface starts to listen to its groups.
     pub(crate) fn join_groups(&self, interface: InterfaceId, out: &mut impl Output<P>) {
         self.report(interface, CHANGE_TO_EXCLUDE, out);
     }
@@ -81,7 +82,7 @@ impl<P: Packet> SlowPath<P> {
         let Some(interface) = self.interfaces.get(interface) else { return };
         // 20 bytes per group, and the report must fit the minimum MTU.
         for groups in interface.reported_groups().chunks(50) {
-            // RFC 3590, 4: from the unspecified address as long as there is no other.
+            // RFC 3590, 4: from the unspecified address while there is no other.
             let source = interface.usable_link_local().unwrap_or(Ipv6Addr::UNSPECIFIED);
             let frame = build::listener_report(interface.mac, source, kind, groups);
             out.originate(interface.id, &frame);
@@ -89,7 +90,7 @@ impl<P: Packet> SlowPath<P> {
     }
 }
 
-/// The maximum response code as a time: milliseconds, from 32768 on a floating-point number
+/// Converts the maximum response code to a time: milliseconds, from 32768 on a floating-point number
 /// (RFC 3810, 5.1.3). MLDv1 has plain milliseconds; the difference only shortens long delays.
 fn max_response_delay(code: u16) -> Duration {
     let millis = if code < 0x8000 {

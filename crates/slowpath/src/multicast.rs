@@ -1,19 +1,18 @@
-//! Packets to groups that the graph leaves to the slow path though the group has an entry: those with
-//! IPv4 options or a hop-by-hop header (RFC 1812, 5.3.13.1; RFC 8200, 4), and those that one of their
-//! interfaces does not take whole.
+//! Multicast packets that the graph leaves to the slow path though their group has an entry: packets with IPv4
+//! options or a hop-by-hop header (RFC 1812, 5.3.13.1; RFC 8200, 4), and packets that exceed the MTU of an outgoing
+//! interface.
 //!
-//! Each interface gets the packet as the graph would send it: TTL lowered, record route and timestamp filled
-//! in with the interface's address, cut into fragments if it is an IPv4 packet that may be cut. An interface that
-//! does not take it is left out, and the others get it. The sender is told by "packet too big", once, with
-//! the least of the MTUs (RFC 4443, 3.2; RFC 8201, 4). IPv4 has no error about groups (RFC 1812,
-//! 4.3.2.7). The received buffer leaves by the last interface; copies for the others are originated, so
-//! that the counters' sum closes.
+//! Each interface gets the packet as the graph would send it: TTL decremented, record route and timestamp filled in
+//! with the interface's address, fragmented if it is an IPv4 packet that may be. An interface whose MTU the packet
+//! exceeds is left out, and the others get it. The sender gets one "packet too big", with the smallest of the MTUs
+//! (RFC 4443, 3.2; RFC 8201, 4). IPv4 has no errors about groups (RFC 1812, 4.3.2.7). The received buffer leaves by
+//! the last interface; copies for the others are originated, so that the counters' sum closes.
 //!
 //! Groups that stay on their link, packets with TTL 1 (IGMP reports among them) and packets without an
 //! entry are the router's own business, see [`crate::local`] and [`crate::host`].
 //!
-//! Each interface's outward filter is asked for its copy; what it does not let pass is not made, and its rule counts
-//! it. If none is made, the packet is dropped as the last one asked says.
+//! Each interface's outbound filter judges its copy; a copy that it rejects is not made, and the filter's rule
+//! counts it. If no copy is made, the packet is dropped with the reason of the last filter.
 //!
 //! Drops: `multicast-wrong-interface`, `multicast-no-receiver`, `too-big`, `filtered`, `policed`.
 
@@ -33,14 +32,14 @@ use crate::icmp::Error;
 use crate::neighbour::Waiting;
 use crate::{Output, Packet, SlowPath, Time};
 
-/// The interfaces that a packet to a group leaves by, and the least MTU of those that do not take it.
+/// The outgoing interfaces of a packet to a group, and the smallest MTU of the interfaces left out.
 #[derive(Default)]
 struct Leaves {
     by: Vec<InterfaceId>,
     too_small: Option<u16>,
 }
 
-/// What the group's entry says of a punted packet; `None` if it is not to be forwarded by an entry.
+/// Looks up the group's entry for a punted packet; `None` if the packet is not to be forwarded by an entry.
 pub(crate) fn replication<P>(
     ip: &IpPacket<'_>,
     punt: Punt,
@@ -59,12 +58,12 @@ pub(crate) fn replication<P>(
     out.replication((source, group), (punt.interface, ip.ttl()), ip.bytes().len())
 }
 
-/// A source that means nothing on another link (RFC 4291, 2.5.2 and 2.5.6).
+/// Returns true for a source that is meaningless on another link (RFC 4291, 2.5.2 and 2.5.6).
 fn is_of_link(source: IpAddr) -> bool {
     matches!(source, IpAddr::V6(source) if source.is_unicast_link_local() || source.is_unspecified())
 }
 
-/// The link-layer group of an IP group; of a unicast address nothing that anybody joins.
+/// Returns the link-layer group of an IP group; for a unicast address, a group that is never joined.
 pub(crate) fn group_mac(group: IpAddr) -> MacAddr {
     match group {
         IpAddr::V4(group) => multicast_mac_v4(group),
@@ -73,7 +72,7 @@ pub(crate) fn group_mac(group: IpAddr) -> MacAddr {
 }
 
 impl<P: Packet> SlowPath<P> {
-    /// Does what a group's entry says with a packet.
+    /// Forwards a packet by its group's entry.
     pub(crate) fn replicate(
         &mut self,
         packet: P,
@@ -113,7 +112,7 @@ impl<P: Packet> SlowPath<P> {
         };
         let mut copies = Vec::new();
         for interface in by {
-            // A filter may write into what it lets pass.
+            // A filter may modify the packets that it passes.
             let mut frame = packet.bytes().to_vec();
             match out.judge_copy(&mut frame, from, interface) {
                 Judgement::Pass => copies.push((interface, frame)),
@@ -129,7 +128,7 @@ impl<P: Packet> SlowPath<P> {
         self.transmit(Waiting::Received { packet, from }, last, mac, out);
     }
 
-    /// Which of the interfaces take the packet, whole or in fragments.
+    /// Selects the interfaces that can send the packet, whole or in fragments.
     fn leaves(&self, ip: &IpPacket<'_>, interfaces: InterfaceSet) -> Leaves {
         let may_fragment = matches!(ip, IpPacket::V4 { header, .. } if !header.dont_fragment());
         let mut leaves = Leaves::default();
@@ -159,7 +158,7 @@ mod tests {
 
     const GROUP_MAC: [u8; 6] = [1, 0, 0x5e, 1, 1, 1];
 
-    /// The entries say this.
+    /// A bench whose multicast entries return `replication`.
     fn bench_that_says(replication: Replication) -> Bench {
         let mut bench = Bench::with_hosts(third_port());
         bench.net.replication = Some(replication);
@@ -185,7 +184,7 @@ mod tests {
         config
     }
 
-    /// Interfaces and frames that came out, in the order of interfaces.
+    /// Interfaces and frames that were sent, in the order of interfaces.
     fn sent(outs: &[Out]) -> Vec<(InterfaceId, &[u8])> {
         let frames = outs.iter().filter_map(|out| match out {
             Out::Forward(interface, frame) | Out::Originate(interface, frame) => {

@@ -1,12 +1,12 @@
-//! Neighbour discovery: RFC 4861 (solicitations and advertisements), RFC 5942 (what is on-link).
+//! Neighbour discovery: RFC 4861 (solicitations and advertisements), RFC 5942 (on-link determination).
 //!
-//! * Every message must pass the checks of RFC 4861, 6.1 and 7.1: hop limit 255, which nobody off
-//!   the link can produce, checksum, code 0, length, options; else it is dropped as `nd-malformed`.
-//! * A solicitation for an address of the interface is answered as a router answers (R flag). The asker
+//! * Every message must pass the checks of RFC 4861, 6.1 and 7.1: hop limit 255, which no host off the
+//!   link can produce, checksum, code 0, length, options; else it is dropped as `nd-malformed`.
+//! * A solicitation for an address of the interface is answered with the R flag of a router. Its sender
 //!   is learned from its link-layer address option.
-//! * One for a subnet-router anycast address of the interface is answered a little later and without
-//!   "override" (7.2.7).
-//! * An advertisement moves a neighbour that is in the table, after RFC 4861, 7.2.5.
+//! * A solicitation for a subnet-router anycast address of the interface is answered with a delay and
+//!   without "override" (7.2.7).
+//! * An advertisement updates a neighbour that is in the table, by RFC 4861, 7.2.5.
 //! * Router solicitations teach the sender's MAC and are answered where the interface advertises
 //!   ([`crate::advertise`]). Router advertisements and redirects are for hosts (RFC 4861, 6.2.7, 8.2)
 //!   and change nothing.
@@ -30,7 +30,7 @@ use zerocopy::FromBytes;
 use crate::neighbour::{Evidence, Waiting};
 use crate::{Event, NeighbourState, Output, Packet, SlowPath, Time};
 
-/// A neighbour discovery message and what its IP header says.
+/// A neighbour discovery message with the fields of its IP header.
 pub(crate) struct Message<'a> {
     pub source: Ipv6Addr,
     pub destination: Ipv6Addr,
@@ -41,7 +41,7 @@ pub(crate) struct Message<'a> {
     pub bytes: &'a [u8],
 }
 
-/// How long the answer to a question for an anycast address is delayed at most (RFC 4861, 10:
+/// Maximum delay of the answer to a solicitation of an anycast address (RFC 4861, 10:
 /// MAX_ANYCAST_DELAY_TIME).
 const MAX_ANYCAST_DELAY: Time = Time::from_secs(1);
 
@@ -49,7 +49,7 @@ const MAX_ANYCAST_DELAY: Time = Time::from_secs(1);
 struct Invalid;
 
 impl<P: Packet> SlowPath<P> {
-    /// Deals with types 133 to 137; the result is the reason to drop the message, if there is one.
+    /// Processes types 133 to 137; returns the reason to drop the message, if there is one.
     pub(crate) fn neighbour_discovery(
         &mut self,
         message: &Message<'_>,
@@ -86,7 +86,8 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// RFC 4861, 7.1.1 and 7.2.3. False if the target is not ours.
+    /// Takes a neighbour solicitation (RFC 4861, 7.1.1 and 7.2.3); returns false if the target is not
+    /// ours.
     fn neighbour_solicitation(
         &mut self,
         message: &Message<'_>,
@@ -104,7 +105,8 @@ impl<P: Packet> SlowPath<P> {
             return Err(Invalid);
         }
         if self.is_tentative(from, target) {
-            // Who asks for a neighbour is not answered (5.4.3); who tries to get the address has it.
+            // A host that resolves a tentative address is not answered (5.4.3); one that probes for it
+            // has a duplicate.
             if probe {
                 self.duplicate(from, target, message.mac, out);
             }
@@ -126,7 +128,7 @@ impl<P: Packet> SlowPath<P> {
         Ok(true)
     }
 
-    /// Learns a sender that will be spoken to, if it is on this link (RFC 5942, 4).
+    /// Learns a sender that will be answered, if it is on this link (RFC 5942, 4).
     fn hear(
         &mut self,
         source: Ipv6Addr,
@@ -141,7 +143,8 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// RFC 4861, 7.2.4: to the asker, or to all nodes when it has no address yet.
+    /// Sends an advertisement (RFC 4861, 7.2.4): to the solicitation's sender, or to all nodes if that
+    /// has no address yet.
     fn advertise_to(
         &mut self,
         asker: Ipv6Addr,
@@ -164,14 +167,15 @@ impl<P: Packet> SlowPath<P> {
         if mac.is_some() {
             out.originate(from, &frame);
         } else if interface.is_on_link(IpAddr::V6(asker)) {
-            // A unicast solicitation may come without the option: the asker's MAC is in the table
-            // or must be asked for.
+            // A unicast solicitation may lack the option: its sender's MAC is in the table or must be
+            // resolved.
             self.send_to((from, asker.into()), Waiting::Own(frame), now, out);
         }
     }
 
-    /// RFC 4861, 7.2.4 and 7.2.7: later, since other routers answer too, and without "override", so
-    /// that the first answer counts. Who asks without a MAC or an address gets none.
+    /// Schedules an advertisement of an anycast address (RFC 4861, 7.2.4 and 7.2.7): delayed, since
+    /// other routers answer too, and without "override", so that the first answer counts. A
+    /// solicitation without a MAC or a source address gets none.
     fn advertise_anycast(
         &mut self,
         asker: Ipv6Addr,
@@ -189,7 +193,7 @@ impl<P: Packet> SlowPath<P> {
         self.later.push(time, from, frame);
     }
 
-    /// RFC 4861, 7.1.2 and 7.2.5.
+    /// Takes a neighbour advertisement (RFC 4861, 7.1.2 and 7.2.5).
     fn neighbour_advertisement(
         &mut self,
         message: &Message<'_>,
@@ -220,7 +224,7 @@ impl<P: Packet> SlowPath<P> {
             return Ok(true);
         }
         let known = self.table.mac(key);
-        // Without the option the sender means: as before. Nothing is known of an unresolved one.
+        // Without the option the MAC is unchanged. An unresolved neighbour has none.
         let Some(mac) = heard.or(known) else { return Ok(true) };
         let other = known.is_some_and(|known| known != mac);
         if other && flags & FLAG_OVERRIDE == 0 {
@@ -234,7 +238,7 @@ impl<P: Packet> SlowPath<P> {
         Ok(true)
     }
 
-    /// RFC 4861, 6.1.1 and 6.2.6: teaches the sender's MAC.
+    /// Takes a router solicitation (RFC 4861, 6.1.1 and 6.2.6), which teaches the sender's MAC.
     fn router_solicitation(
         &mut self,
         message: &Message<'_>,
@@ -254,7 +258,7 @@ impl<P: Packet> SlowPath<P> {
         Ok(true)
     }
 
-    /// Asks for the MAC of `address`: its solicited-node group, or the one that had it.
+    /// Solicits the MAC of `address`: from its solicited-node group, or from the MAC that had it last.
     pub(crate) fn solicit(
         &self,
         interface: InterfaceId,
@@ -269,14 +273,14 @@ impl<P: Packet> SlowPath<P> {
         };
         let source = interface.source_v6(address);
         if !interface.has_v6(source) {
-            // Not yet: no address may be used.
+            // No address may be used yet.
             return;
         }
         let frame = build::neighbour_solicitation(interface.mac, source, address, probe);
         out.originate(interface.id, &frame);
     }
 
-    /// Says which MAC has `address`, unasked (RFC 4861, 7.2.6).
+    /// Announces `address` with an unsolicited advertisement (RFC 4861, 7.2.6).
     pub(crate) fn nd_announce(
         &self,
         interface: InterfaceId,
@@ -291,15 +295,15 @@ impl<P: Packet> SlowPath<P> {
     }
 }
 
-/// Router advertisements and redirects: valid, and of no use to a router (RFC 4861, 6.1.2, 8.1).
+/// Checks router advertisements and redirects, which are of no use to a router (RFC 4861, 6.1.2, 8.1).
 fn check_for_hosts(message: &Message<'_>, fixed: usize) -> Result<bool, Invalid> {
     let options = message.bytes.get(fixed..).ok_or(Invalid)?;
     link_layer_address(options, OPTION_SOURCE_LINK_LAYER)?;
     if message.source.is_unicast_link_local() { Ok(true) } else { Err(Invalid) }
 }
 
-/// The link-layer address in an option of this kind. All options are checked; an address that
-/// cannot be one station's is as good as a malformed option.
+/// Returns the link-layer address in an option of this kind. All options are checked; an address that
+/// is not unicast counts as a malformed option.
 fn link_layer_address(options: &[u8], kind: u8) -> Result<Option<MacAddr>, Invalid> {
     let mut found = None;
     for option in nd::options(options) {
@@ -321,14 +325,14 @@ mod tests {
     };
     use dataplane::reason::PuntReason;
 
-    /// A asks for fd00:1::1 by its solicited-node group.
+    /// A solicits fd00:1::1 by its solicited-node group.
     fn solicitation() -> Vec<u8> {
         hex("3333ff000001 020000000a01 86dd 6000000000203aff
              fd000001000000000000000000000002 ff0200000000000000000001ff000001
              87007396 00000000 fd000001000000000000000000000001 0101020000000a01")
     }
 
-    /// The same with a change and the checksum made right again.
+    /// The same with a change and a corrected checksum.
     fn changed(change: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
         let mut frame = solicitation();
         change(&mut frame);
@@ -467,7 +471,7 @@ mod tests {
     fn a_host_from_off_the_link_is_answered_but_not_learned() {
         let mut bench = Bench::new();
         let outs = bench.local(changed(|frame| frame[22..24].fill(0x20)));
-        // The answer to a foreign address goes to the MAC it gave; no entry is made of it.
+        // The answer to a foreign address goes to the MAC in its option; no entry is made for it.
         assert_eq!(originated(&outs).len(), 1);
         assert!(bench.router.neighbours(secs(0)).is_empty());
     }
@@ -519,7 +523,7 @@ mod tests {
         // Solicited: reachable.
         bench.local(advertisement("fd00:1::2", A, s));
         assert_eq!(state(&bench), Some((NeighbourState::Reachable, Some(A))));
-        // Another MAC without override: only doubt.
+        // Another MAC without override: only the state becomes stale.
         bench.local(advertisement("fd00:1::2", B, s));
         assert_eq!(state(&bench), Some((NeighbourState::Stale, Some(A))));
         bench.local(advertisement("fd00:1::2", B, s));

@@ -1,8 +1,8 @@
-//! The neighbour table: who has which MAC, and the packets that wait to know.
+//! The neighbour table: the MAC of each neighbour, and the packets that wait for it.
 //!
-//! One table for ARP and ND, after RFC 4861, 7.3, which also does for ARP what RFC 1122, 2.3.2
-//! asks: old entries are asked again by unicast (2.3.2.1), requests for one address are at least a
-//! second apart (2.3.2.1), packets are kept meanwhile (2.3.2.2).
+//! One table for ARP and ND, by RFC 4861, 7.3, which also fulfils the requirements of RFC 1122, 2.3.2 for ARP:
+//! old entries are probed by unicast (2.3.2.1), requests for one address are at least a second apart
+//! (2.3.2.1), packets are kept meanwhile (2.3.2.2).
 //!
 //! ```text
 //!                 answer                       timer
@@ -17,9 +17,9 @@
 //!                           Kernel: on an interface with a host interface, as long as the kernel says
 //! ```
 //!
-//! Forwarders do not say which neighbours they use, so every known neighbour is probed when its
-//! time is over, used or not; one that does not answer is forgotten, and the next packet for it
-//! starts anew. The table only keeps the book: what it returns tells the engine what to send.
+//! Forwarders do not report which neighbours they use, so every known neighbour is probed when its timer ends,
+//! used or not; one that does not answer is forgotten, and the next packet for it starts resolution again. The
+//! table sends nothing itself: its return values tell the engine what to send.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -32,10 +32,10 @@ pub(crate) use crate::Waiting;
 use crate::random::Random;
 use crate::{Limits, NeighbourInfo, NeighbourState, Time};
 
-/// A neighbour: the same address may exist on several interfaces (link-local ones).
+/// Key of a neighbour: the same address may exist on several interfaces (link-local ones).
 pub(crate) type Key = (InterfaceId, IpAddr);
 
-/// What is known of a neighbour.
+/// State of a neighbour.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Incomplete { tries: u8 },
@@ -59,8 +59,8 @@ impl State {
         }
     }
 
-    /// Which entries make room first when the table is full; `None`: never. `confirmed`: the
-    /// neighbour has answered from its MAC.
+    /// Returns the rank of an entry among those that make room when the table is full; `None`: never evicted.
+    /// `confirmed`: the neighbour has answered from its MAC.
     fn rank(self, confirmed: bool) -> Option<Rank> {
         match self {
             Self::Failed => Some(Rank::Failed),
@@ -87,28 +87,28 @@ impl State {
 /// The order in which entries make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// Does not answer.
+    /// The neighbour does not answer.
     Failed,
-    /// Spoke, and never answered: anybody on the link can say so of any address.
+    /// The neighbour was heard, and never answered: any host on the link can claim any address in this way.
     Heard,
-    /// Is being asked for.
+    /// The neighbour is being resolved.
     Incomplete,
-    /// Has answered.
+    /// The neighbour has answered.
     Confirmed,
 }
 
 /// The entries of one interface that may make room.
 #[derive(Default)]
 struct Evictable {
-    /// Those not confirmed, best first.
+    /// The unconfirmed entries, best first.
     unconfirmed: BTreeSet<(Rank, u64, Key)>,
-    /// The confirmed ones, oldest first.
+    /// The confirmed entries, oldest first.
     confirmed: BTreeSet<(u64, Key)>,
 }
 
 struct Entry<P> {
     state: State,
-    /// It has answered from the MAC that is known.
+    /// True if the neighbour has answered from its current MAC.
     confirmed: bool,
     since: Time,
     deadline: Option<Time>,
@@ -117,7 +117,7 @@ struct Entry<P> {
     queue: VecDeque<Waiting<P>>,
 }
 
-/// What became of something that needs a MAC.
+/// Outcome of resolving the MAC for a packet or frame.
 pub(crate) enum Resolution<P> {
     /// The MAC is known: send it.
     Ready(MacAddr, Waiting<P>),
@@ -127,50 +127,50 @@ pub(crate) enum Resolution<P> {
     Refused(Waiting<P>, DropReason),
 }
 
-/// How a MAC became known.
+/// Evidence for a neighbour's MAC.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Evidence {
-    /// The neighbour answered us: it hears us and we hear it.
+    /// The neighbour answered us: both directions work.
     Answered,
-    /// The neighbour spoke: its MAC is known, whether it hears us is not.
+    /// The neighbour was heard: its MAC is known, but not whether it receives our packets.
     Heard,
 }
 
-/// What a lesson changed.
+/// Result of learning a MAC.
 pub(crate) struct Learnt<P> {
-    /// The MAC is new: tell control.
+    /// True if the MAC is new: report it to control.
     pub changed: bool,
-    /// What waited for it, in order.
+    /// The packets that waited for it, in order.
     pub ready: Vec<Waiting<P>>,
 }
 
-/// What a timer asks for.
+/// Action that a timer requires.
 pub(crate) enum Due<P> {
-    /// Send a request to all.
+    /// Send a request by broadcast or to the group.
     Ask(Key),
-    /// Send a request to the MAC that is known.
+    /// Send a request to the known MAC.
     Probe(Key, MacAddr),
-    /// Nobody answered; this waited.
+    /// No answer; these packets waited.
     Unreachable(Vec<Waiting<P>>),
-    /// A neighbour that was known does not answer any more.
+    /// A neighbour that was known ceased to answer.
     Lost(Key),
 }
 
-/// Which neighbours of an interface are forgotten.
+/// Selection of an interface's neighbours to forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forgotten {
-    /// Those that were learned here: what the kernel has told, it takes back itself.
+    /// Those learned here: the kernel withdraws the ones that it reported.
     Learned,
-    /// Also those that the kernel told.
+    /// Also those reported by the kernel.
     Told,
-    /// All, also those by configuration.
+    /// All, also static ones.
     All,
 }
 
 /// An entry that was removed.
 pub(crate) struct Removed<P> {
     pub key: Key,
-    /// Control knows its MAC.
+    /// True if control holds its MAC.
     pub was_up: bool,
     pub queue: Vec<Waiting<P>>,
 }
@@ -182,21 +182,21 @@ pub(crate) struct Table<P> {
     timers: BTreeSet<(Time, Key)>,
     /// The entries that may make room, by interface.
     evictable: BTreeMap<InterfaceId, Evictable>,
-    /// Entries with a MAC that had to make room: control has to know.
+    /// Entries with a MAC that had to make room, to be reported to control.
     evicted: Vec<Key>,
-    /// What had to go for something else, with the reason; the engine collects it.
+    /// Packets dropped to make room for others, with the reason; the engine collects them.
     displaced: Vec<(Waiting<P>, DropReason)>,
     serial: u64,
-    /// Things in all queues.
+    /// Packets and frames in all queues.
     waiting: usize,
-    /// Those of them that are received packets.
+    /// Number of received packets among them.
     held: usize,
     limits: Limits,
     random: Random,
 }
 
 impl<P> Table<P> {
-    /// Other bounds from now on; what is beyond them goes as time passes.
+    /// Replaces the limits; entries beyond them expire with time.
     pub(crate) fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
@@ -216,7 +216,7 @@ impl<P> Table<P> {
         }
     }
 
-    /// Received packets that wait.
+    /// Returns the number of received packets that wait.
     pub(crate) fn held(&self) -> usize {
         self.held
     }
@@ -225,27 +225,27 @@ impl<P> Table<P> {
         self.timers.first().map(|&(time, _)| time)
     }
 
-    /// The MAC of a neighbour, if known.
+    /// Returns the MAC of a neighbour, if known.
     pub(crate) fn mac(&self, key: Key) -> Option<MacAddr> {
         self.entries.get(&key)?.state.mac()
     }
 
-    /// The state of a neighbour, if there is an entry.
+    /// Returns the state of a neighbour, if there is an entry.
     pub(crate) fn state(&self, key: Key) -> Option<NeighbourState> {
         Some(self.entries.get(&key)?.state.public())
     }
 
-    /// What had to make room since the last call.
+    /// Takes the packets dropped to make room since the last call.
     pub(crate) fn take_displaced(&mut self) -> Vec<(Waiting<P>, DropReason)> {
         std::mem::take(&mut self.displaced)
     }
 
-    /// The neighbours that control knows and that had to make room since the last call.
+    /// Takes the neighbours held by control that had to make room since the last call.
     pub(crate) fn take_evicted(&mut self) -> Vec<Key> {
         std::mem::take(&mut self.evicted)
     }
 
-    /// Finds the MAC for something to be sent, or keeps it until the MAC is known.
+    /// Finds the MAC for a packet or frame, or keeps it until the MAC is known.
     pub(crate) fn resolve(&mut self, key: Key, what: Waiting<P>, now: Time) -> Resolution<P> {
         match self.entries.get(&key).map(|entry| entry.state) {
             Some(State::Failed) => Resolution::Refused(what, DropReason::NeighbourFailed),
@@ -260,13 +260,13 @@ impl<P> Table<P> {
         }
     }
 
-    /// Starts to resolve an address before anything needs it; true if a request is to be sent.
+    /// Starts to resolve an address before it is needed; returns true if a request must be sent.
     pub(crate) fn start(&mut self, key: Key, now: Time) -> bool {
         !self.entries.contains_key(&key) && self.create(key, State::Incomplete { tries: 1 }, now)
     }
 
-    /// Takes in a MAC. `create`: also of a neighbour that is not in the table yet. `None` if the
-    /// table does not take it: no entry, no room, or a static one.
+    /// Learns a MAC. `create`: also of a neighbour that is not in the table yet. `None` if the table does not
+    /// take it: no entry, no room, or a static one.
     pub(crate) fn learn(
         &mut self,
         key: Key,
@@ -294,7 +294,7 @@ impl<P> Table<P> {
         Some(Learnt { changed, ready: self.take_queue(key) })
     }
 
-    /// Takes in what the kernel knows; `None` if the table does not take it: no room, or a static
+    /// Learns a neighbour that the kernel reported; `None` if the table does not take it: no room, or a static
     /// entry.
     pub(crate) fn learn_from_kernel(
         &mut self,
@@ -315,7 +315,7 @@ impl<P> Table<P> {
         Some(Learnt { changed, ready: self.take_queue(key) })
     }
 
-    /// The kernel has no MAC for a neighbour any more, or has given up to find one.
+    /// Handles the kernel's loss of a neighbour's MAC, or its failure to resolve it.
     pub(crate) fn kernel_lost(&mut self, key: Key, now: Time) -> Option<Due<P>> {
         match self.entries.get(&key)?.state {
             State::Incomplete { .. } => {
@@ -330,15 +330,15 @@ impl<P> Table<P> {
         }
     }
 
-    /// A reachable neighbour may have another MAC than we know: ask it soon (RFC 4861, 7.2.5, I).
+    /// Schedules a probe of a reachable neighbour that may have another MAC (RFC 4861, 7.2.5, I).
     pub(crate) fn doubt(&mut self, key: Key, now: Time) {
         if let Some(State::Reachable { mac }) = self.entries.get(&key).map(|entry| entry.state) {
             self.set_state(key, State::Stale { mac }, now);
         }
     }
 
-    /// Enters a neighbour by configuration; what waited is ready. Configured entries may exceed
-    /// the table's bound: the configuration is the bound.
+    /// Adds a static neighbour; the packets that waited are ready. Static entries may exceed the table's
+    /// limit: the configuration limits them.
     pub(crate) fn add_static(&mut self, key: Key, mac: MacAddr, now: Time) -> Vec<Waiting<P>> {
         if self.entries.contains_key(&key) {
             self.set_state(key, State::Static { mac }, now);
@@ -369,14 +369,14 @@ impl<P> Table<P> {
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
-    /// Everything that waits, for the end.
+    /// Takes all packets that wait, for shutdown.
     pub(crate) fn drain(&mut self) -> Vec<Waiting<P>> {
         let mut keys: Vec<Key> = self.entries.keys().copied().collect();
         keys.sort_unstable();
         keys.into_iter().flat_map(|key| self.take_queue(key)).collect()
     }
 
-    /// The next thing that is due at `now`; call until `None`.
+    /// Returns the next action that is due at `now`; call until `None`.
     pub(crate) fn due(&mut self, now: Time) -> Option<Due<P>> {
         loop {
             let &(time, key) = self.timers.first()?;
@@ -412,7 +412,7 @@ impl<P> Table<P> {
         }
     }
 
-    /// The table's content, sorted by interface and address.
+    /// Returns the table's content, sorted by interface and address.
     pub(crate) fn list(&self, now: Time) -> Vec<NeighbourInfo> {
         let mut all: Vec<_> = self
             .entries
@@ -431,8 +431,8 @@ impl<P> Table<P> {
         all
     }
 
-    /// Puts something into an unresolved entry's queue; the oldest goes when the queue is full. If
-    /// all queues together are full and this one has nothing to give up, the new one goes.
+    /// Puts a packet or frame into an unresolved entry's queue; if that is full, its oldest one is dropped. If
+    /// all queues together are full and this one is empty, the new one is dropped.
     fn enqueue(&mut self, key: Key, what: Waiting<P>, ask: bool) -> Resolution<P> {
         let Some(entry) = self.entries.get_mut(&key) else {
             return Resolution::Refused(what, DropReason::NeighbourFailed);
@@ -447,7 +447,7 @@ impl<P> Table<P> {
         Resolution::Waits { ask }
     }
 
-    /// Takes a queue out of its entry.
+    /// Takes the queue out of an entry.
     fn take_queue(&mut self, key: Key) -> Vec<Waiting<P>> {
         let Some(entry) = self.entries.get_mut(&key) else { return Vec::new() };
         let queue = std::mem::take(&mut entry.queue);
@@ -456,7 +456,7 @@ impl<P> Table<P> {
         queue.into()
     }
 
-    /// Makes an entry, evicting another one if the table is full; false if none may go.
+    /// Makes an entry, evicting another one if the table is full; returns false if none may be evicted.
     fn create(&mut self, key: Key, state: State, now: Time) -> bool {
         if self.entries.len() >= self.limits.neighbours {
             let Some(victim) = self.victim(key.0, state) else { return false };
@@ -470,10 +470,10 @@ impl<P> Table<P> {
         true
     }
 
-    /// The entry that makes room for another one on an interface, such that no interface's neighbours are
-    /// driven out by those of another: the first of the interface with the most unconfirmed ones. Where all
+    /// Selects the entry that makes room for another one on an interface, such that no interface's neighbours
+    /// are evicted by those of another: the first of the interface with the most unconfirmed ones. Where all
     /// are confirmed, the oldest of the interface with the most, if that has more than this interface; but not
-    /// for one that only spoke, which costs an attacker nothing.
+    /// for a neighbour that was only heard, which costs an attacker nothing.
     fn victim(&self, interface: InterfaceId, new: State) -> Option<Key> {
         let unconfirmed = self.evictable.values().max_by_key(|of| of.unconfirmed.len())?;
         if let Some(&(_, _, victim)) = unconfirmed.unconfirmed.first() {
@@ -488,7 +488,7 @@ impl<P> Table<P> {
         (confirmed.confirmed.len() > own + 1).then_some(victim)
     }
 
-    /// Notes whether a neighbour has answered from its MAC; its state is set behind that.
+    /// Records whether a neighbour has answered from its MAC; its state is set afterwards.
     fn set_confirmed(&mut self, key: Key, confirmed: bool) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         let before = std::mem::replace(&mut entry.confirmed, confirmed);
@@ -527,8 +527,8 @@ impl<P> Table<P> {
     fn set_state(&mut self, key: Key, state: State, now: Time) {
         let delay = match state {
             State::Incomplete { .. } | State::Probing { .. } => Some(self.limits.retry),
-            // RFC 4861, 6.3.2: a random factor between 0.5 and 1.5, so that neighbours which came
-            // together are not probed together for ever.
+            // RFC 4861, 6.3.2: a random factor between 0.5 and 1.5, so that neighbours learned together are
+            // not always probed together.
             State::Reachable { .. } => {
                 let base = self.limits.reachable;
                 Some(base / 2 + self.random.up_to(base))
@@ -562,7 +562,7 @@ impl<P> Table<P> {
     }
 }
 
-/// 1 for a received packet, 0 for a frame of the router's own.
+/// Returns 1 for a received packet, 0 for a frame of the router's own.
 fn is_received<P>(what: &Waiting<P>) -> usize {
     usize::from(matches!(what, Waiting::Received { .. }))
 }
@@ -602,7 +602,7 @@ mod tests {
         all.iter().find(|info| info.address == ip(address)).map(|info| info.state)
     }
 
-    /// A router that knows A, so that errors reach it at once.
+    /// A router with A in its table, so that errors reach A at once.
     fn bench_with(config: Config) -> Bench {
         let mut bench = Bench::with(config);
         let command =
@@ -686,7 +686,7 @@ mod tests {
         assert_eq!(drops(&outs), [DropReason::NeighbourFailed; 2]);
         assert_eq!(originated(&outs).len(), 2);
         assert!(originated(&outs).iter().all(|f| icmp_type(f) == (3, 1)));
-        // For a while nobody is asked again; senders are told at once.
+        // For a while no request is sent; senders get errors at once.
         let outs = glean(&mut bench, 2, 3);
         assert_eq!(drops(&outs), [DropReason::NeighbourFailed]);
         assert_eq!(icmp_type(originated(&outs)[0]), (3, 1));
@@ -830,7 +830,7 @@ mod tests {
         bench.assert_nothing_lost();
     }
 
-    /// A host that asks for the router and is heard of by that.
+    /// A host that resolves the router's address and is thereby heard.
     fn ask(bench: &mut Bench, host: u8) -> Vec<Out> {
         let sender = (B, format!("10.0.2.{host}").parse().unwrap());
         let target = (MacAddr::default(), "10.0.2.1".parse().unwrap());
@@ -849,7 +849,7 @@ mod tests {
         let outs = ask(&mut bench, 4);
         let down = Event::NeighbourDown { interface: right(), address: ip("10.0.2.2") };
         assert!(outs.contains(&Out::Event(down)), "{outs:?}");
-        // One that has answered stays, and one that is sought takes the place of one that spoke.
+        // A confirmed neighbour stays, and one being resolved replaces one that was only heard.
         glean(&mut bench, 3, 1);
         reply(&mut bench, 3, B);
         glean(&mut bench, 5, 1);
@@ -875,7 +875,7 @@ mod tests {
         (0..5).for_each(|host| assert!(learn(&mut table, right(), host, Evidence::Heard)));
         (0..200).for_each(|host| assert!(learn(&mut table, LEFT, host, Evidence::Heard)));
         assert_eq!((on(&table, LEFT), on(&table, right())), (15, 5));
-        // All that are new elsewhere find room, up to an equal part.
+        // New neighbours on the other interface all find room, up to an equal share.
         (10..20).for_each(|host| assert!(learn(&mut table, right(), host, Evidence::Heard)));
         assert!((9..=11).contains(&on(&table, right())));
     }

@@ -1,12 +1,12 @@
 //! IPv4 options: RFC 791, 3.1; RFC 1812, 4.2.2.1, 4.2.2.2 and 5.3.13.
 //!
-//! * Record route and timestamp are checked when a packet comes and filled in when it leaves, with
-//!   an address of the interface it leaves by (RFC 1812, 4.2.2.2); in an echo reply with the address
-//!   that was asked. One that is full passes; a timestamp then counts the overflow.
+//! * Record route and timestamp are checked when a packet is received and filled in when it leaves,
+//!   with an address of the outgoing interface (RFC 1812, 4.2.2.2); in an echo reply with the
+//!   address that was pinged. A full option passes; a full timestamp counts the overflow.
 //! * Source routes are refused, as RFC 7126, 4.3 and 4.4 recommend, with "source route failed".
-//! * What is malformed is answered by "parameter problem", the pointer on the option, or on the
-//!   byte in it that is wrong.
-//! * Everything else is passed on as it is.
+//! * Malformed options are answered by "parameter problem", with the pointer at the option, or at
+//!   the byte in it that is wrong.
+//! * All other options are passed on unchanged.
 //!
 //! IPv6 options are in [`crate::extension`]. Drops: `ip4-options`.
 
@@ -24,33 +24,33 @@ const TIMESTAMP: u8 = 68;
 const LOOSE_SOURCE_ROUTE: u8 = 131;
 const STRICT_SOURCE_ROUTE: u8 = 137;
 
-/// Where the pointer of a record route and of a timestamp starts to count: behind type, length and
-/// pointer, and for the timestamp behind overflow and flag.
+/// First valid pointer of a record route and of a timestamp: behind type, length and pointer, and
+/// for the timestamp behind overflow and flag.
 const ROUTE_FIRST: usize = 4;
 const TIMESTAMP_FIRST: usize = 5;
 
-/// The low half of a timestamp's fourth byte: what is recorded.
+/// Values of the low half of a timestamp's fourth byte: the contents of its entries.
 const STAMPS_ONLY: u8 = 0;
 const ADDRESSES_AND_STAMPS: u8 = 1;
 const ADDRESSES_GIVEN: u8 = 3;
 
-/// What the router puts into options.
+/// Values that the router writes into options.
 pub(crate) struct Stamp<F> {
-    /// Its address.
+    /// Address of the router.
     pub address: Ipv4Addr,
     /// Milliseconds since midnight, UTC.
     pub time: u32,
-    /// Whether an address is the router's.
+    /// Returns true for the router's own addresses.
     pub own: F,
 }
 
-/// The options in an IPv4 header: their bytes; an offset in the header as error if one is
-/// malformed.
+/// Iterates over the bytes of each option in an IPv4 header; an offset in the header as error if one
+/// is malformed.
 pub(crate) fn options_v4(header: &[u8]) -> impl Iterator<Item = Result<&[u8], usize>> {
     places(header).map(|place| place.map(|(at, length)| &header[at..at + length]))
 }
 
-/// Where the options are: offset and length.
+/// Iterates over the positions of the options: offset and length.
 fn places(header: &[u8]) -> impl Iterator<Item = Result<(usize, usize), usize>> {
     let mut at = IPV4_MIN_LEN;
     std::iter::from_fn(move || {
@@ -67,7 +67,7 @@ fn places(header: &[u8]) -> impl Iterator<Item = Result<(usize, usize), usize>> 
     })
 }
 
-/// Why an IPv4 header's options forbid to handle its packet.
+/// Checks an IPv4 header's options; returns the error of options that forbid handling its packet.
 pub(crate) fn check(header: &[u8]) -> Result<(), Error> {
     for place in places(header) {
         let (at, length) = place.map_err(bad)?;
@@ -86,8 +86,8 @@ fn bad(at: usize) -> Error {
     Error::BadField { pointer: at as u32 }
 }
 
-/// The offset in the option of what is wrong. RFC 791, 3.1: with some room, but not for a whole
-/// address, the packet is in error.
+/// Checks a record route; the error is the offset of the wrong byte in the option. RFC 791, 3.1:
+/// with some room, but not for a whole address, the packet is in error.
 fn check_route(option: &[u8]) -> Result<(), usize> {
     let &[_, _, pointer, ..] = option else { return Err(1) };
     let pointer = usize::from(pointer);
@@ -95,7 +95,7 @@ fn check_route(option: &[u8]) -> Result<(), usize> {
     if pointer < ROUTE_FIRST || (!full && room(option, pointer) < 4) { Err(2) } else { Ok(()) }
 }
 
-/// As [`check_route`]; a full one whose overflow count is at its end is in error too.
+/// Like [`check_route`]; a full timestamp whose overflow count is at its maximum is in error too.
 fn check_timestamp(option: &[u8]) -> Result<(), usize> {
     let &[_, _, pointer, overflow_flag, ..] = option else { return Err(1) };
     let pointer = usize::from(pointer);
@@ -109,12 +109,12 @@ fn check_timestamp(option: &[u8]) -> Result<(), usize> {
     if room(option, pointer) < entry { Err(2) } else { Ok(()) }
 }
 
-/// Bytes from a pointer (which counts from 1) to the end of the option.
+/// Returns the number of bytes from a pointer (which counts from 1) to the end of the option.
 fn room(option: &[u8], pointer: usize) -> usize {
     (option.len() + 1).saturating_sub(pointer)
 }
 
-/// Bytes that one router takes in a timestamp option; `None` for a flag that does not exist.
+/// Returns the length of one router's entry in a timestamp option; `None` for a flag that does not exist.
 fn entry_length(overflow_flag: u8) -> Option<usize> {
     match overflow_flag & 0xf {
         STAMPS_ONLY => Some(4),
@@ -123,8 +123,8 @@ fn entry_length(overflow_flag: u8) -> Option<usize> {
     }
 }
 
-/// Fills in the record route and the timestamp of an IPv4 header and makes its checksum right.
-/// Options that [`check`] refuses stay as they are.
+/// Fills in the record route and the timestamp of an IPv4 header and updates its checksum. Options
+/// that [`check`] refuses stay as they are.
 pub(crate) fn fill(header: &mut [u8], stamp: &Stamp<impl Fn(Ipv4Addr) -> bool>) {
     if header.len() <= IPV4_MIN_LEN {
         return;
@@ -143,7 +143,7 @@ pub(crate) fn fill(header: &mut [u8], stamp: &Stamp<impl Fn(Ipv4Addr) -> bool>) 
     header[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// `option` is one that [`check_route`] accepts.
+/// Fills in a record route that [`check_route`] accepts.
 fn fill_route(option: &mut [u8], address: Ipv4Addr) {
     let at = usize::from(option[2]) - 1;
     if let Some(place) = option.get_mut(at..at + 4) {
@@ -152,7 +152,7 @@ fn fill_route(option: &mut [u8], address: Ipv4Addr) {
     }
 }
 
-/// `option` is one that [`check_timestamp`] accepts.
+/// Fills in a timestamp that [`check_timestamp`] accepts.
 fn fill_timestamp(option: &mut [u8], stamp: &Stamp<impl Fn(Ipv4Addr) -> bool>) {
     let at = usize::from(option[2]) - 1;
     let Some(entry) = entry_length(option[3]).filter(|_| at < option.len()) else {
@@ -162,7 +162,7 @@ fn fill_timestamp(option: &mut [u8], stamp: &Stamp<impl Fn(Ipv4Addr) -> bool>) {
     let given = option[3] & 0xf == ADDRESSES_GIVEN;
     let place = &mut option[at..at + entry];
     if given {
-        // Only the router that was meant may write here.
+        // Only the router with the given address may write here.
         let [a, b, c, d] = [place[0], place[1], place[2], place[3]];
         if !(stamp.own)(Ipv4Addr::new(a, b, c, d)) {
             return;
@@ -174,8 +174,8 @@ fn fill_timestamp(option: &mut [u8], stamp: &Stamp<impl Fn(Ipv4Addr) -> bool>) {
     option[2] += entry as u8;
 }
 
-/// The options of an echo request that its reply brings back (RFC 1812, 4.3.3.6), padded to whole
-/// words.
+/// Returns the options of an echo request that its reply carries (RFC 1812, 4.3.3.6), padded to
+/// whole words.
 pub(crate) fn for_reply(header: &[u8]) -> Vec<u8> {
     let kept =
         options_v4(header).flatten().filter(|option| matches!(option[0], RECORD_ROUTE | TIMESTAMP));
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(v4(&[]), Ok(()));
         assert_eq!(v4(&[1, 7, 3, 4]), Ok(()));
         assert_eq!(v4(&[148, 4, 0, 0, 1, 1, 0, 99]), Ok(()));
-        // Nothing counts behind the end of the list.
+        // Bytes behind the end of the list do not count.
         assert_eq!(v4(&[0, 131, 1, 1]), Ok(()));
         assert_eq!(filled(&[0, 7, 7, 4]), [0, 7, 7, 4]);
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// SplitMix64 (Steele, Lea, Flood 2014): one addition and a mix per number, any seed is good.
+/// SplitMix64 (Steele, Lea, Flood 2014): one addition and a mix per number; any seed is good.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -19,7 +19,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Between zero and `max`.
+    /// Returns a random time between zero and `max`.
     pub(crate) fn up_to(&mut self, max: Duration) -> Duration {
         max.mul_f64((self.next() >> 11) as f64 / (1u64 << 53) as f64)
     }

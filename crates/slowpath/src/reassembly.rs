@@ -13,9 +13,10 @@
 //!                    time over: dropped; "time exceeded" code 1 if the first fragment is there
 //! ```
 //!
-//! Memory is bounded: so many fragments in all and so many of one datagram; when there is no room,
-//! the oldest datagram goes. A fragment that is exactly one that came already is dropped alone. The
-//! received packets themselves wait, so that each leaves by what becomes of the whole, once.
+//! Memory is bounded: by a number of fragments in total and a number per datagram; when there is no
+//! room, the oldest datagram is dropped. An exact duplicate of a fragment is dropped alone. The
+//! received packets themselves wait, so that each is counted once, with the outcome of the whole
+//! datagram.
 //!
 //! Drops: `local-fragment`, `reassembly-timeout`.
 
@@ -34,17 +35,17 @@ use crate::extension::{self, End};
 use crate::icmp::Error;
 use crate::{Packet, Time};
 
-/// Most fragments of one datagram: the largest one in pieces of 576 bytes.
+/// Most fragments of one datagram: the largest datagram in fragments of 576 bytes.
 const PIECES: usize = 128;
 /// The largest total length of IPv4 and payload length of IPv6.
 const LENGTH_MOST: usize = 65_535;
 /// The two bits of ECN in the second byte of IPv4, and in the traffic class of IPv6.
 const CONGESTION_EXPERIENCED: u8 = 3;
 
-/// What the fragments of one datagram have in common.
+/// Fields that all fragments of one datagram share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Key {
-    /// Hosts of two VRFs may have one address.
+    /// Hosts of two VRFs may have the same address.
     vrf: VrfId,
     source: IpAddr,
     destination: IpAddr,
@@ -53,30 +54,31 @@ pub(crate) struct Key {
     protocol: u8,
 }
 
-/// A fragment: which datagram it is of, and which part.
+/// A fragment: the key of its datagram, and its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     key: Key,
-    /// Of its data in the datagram's data.
+    /// Position of its data in the datagram's data.
     start: usize,
     end: usize,
     more: bool,
-    /// Of its data in the frame.
+    /// Offset of its data in the frame.
     data: usize,
-    /// Bytes of IP headers that the whole packet has in front of the data.
+    /// Length of the IP headers in front of the whole packet's data.
     headers: usize,
-    /// IPv6: what the fragment header names, and the offset in the packet of the byte to name it.
+    /// IPv6: the next header of the fragment header, and the offset in the packet of the byte that
+    /// will name it.
     next: Option<(u8, usize)>,
 }
 
 impl Piece {
-    /// It came by an interface of this VRF.
+    /// Sets the VRF that the fragment was received in.
     pub(crate) fn in_vrf(mut self, vrf: VrfId) -> Self {
         self.key.vrf = vrf;
         self
     }
 
-    /// Reads an IPv4 fragment. Data beyond what a packet can hold: `None`.
+    /// Reads an IPv4 fragment; `None` if its data exceeds the largest packet.
     pub(crate) fn v4(header: &Ipv4Header, length: usize) -> Option<Self> {
         let headers = header.header_len();
         let start = header.fragment_offset();
@@ -95,19 +97,19 @@ impl Piece {
         Some(Self { key, start, end, more, data: ETHERNET_LEN + headers, headers, next: None })
     }
 
-    /// Reads an IPv6 fragment, whose fragment header is where `at` says; the error is for its
-    /// sender, if there is one (RFC 8200, 4.5).
+    /// Reads an IPv6 fragment, whose fragment header is at `at`; the error is for its sender, if there
+    /// is one (RFC 8200, 4.5).
     pub(crate) fn v6(header: &Ipv6Header, bytes: &[u8], at: End) -> Result<Self, Option<Error>> {
         let fragment = bytes.get(at.offset..).unwrap_or_default();
         let (fragment, data) = Ipv6FragmentHeader::ref_from_prefix(fragment).map_err(|_| None)?;
         let (start, more) = (fragment.fragment_offset(), fragment.more());
         if fragment.next_header == PROTOCOL_HOP_BY_HOP {
-            // These options stand directly behind the IPv6 header, or are not known (4.1).
+            // These options stand directly behind the IPv6 header, or are not supported (4.1).
             return Err(Some(Error::ProtocolUnreachable { pointer: at.offset as u32 }));
         }
         let end = start + data.len();
         if more && !data.len().is_multiple_of(8) {
-            // The payload length is what is wrong.
+            // The payload length is wrong.
             return Err(Some(Error::BadField { pointer: 4 }));
         }
         if at.offset - IPV6_LEN + end > LENGTH_MOST {
@@ -132,42 +134,42 @@ impl Piece {
     }
 }
 
-/// A datagram that is not whole yet.
+/// An incomplete datagram.
 struct Datagram<P> {
     serial: u64,
     deadline: Time,
-    /// The interface that the first of them to arrive came by.
+    /// The interface on which the first fragment to arrive was received.
     from: InterfaceId,
-    /// In the order of their data; none overlaps another.
+    /// In the order of their data; no two overlap.
     pieces: Vec<(Piece, P)>,
-    /// Two overlapped: whatever comes is dropped.
+    /// True if two fragments overlapped: further ones are dropped.
     poisoned: bool,
 }
 
-/// What became of a fragment.
+/// Outcome of a fragment.
 pub(crate) enum Outcome<P> {
-    /// It waits for others.
+    /// It waits for other fragments.
     Waits,
-    /// It completed a datagram: the frame as if it had come whole, and the packets it came in.
+    /// It completed a datagram: the frame as if received whole, and the packets of its fragments.
     Whole(Vec<u8>, Vec<P>),
-    /// These cannot be used.
+    /// These packets cannot be used.
     Refused(Vec<P>),
 }
 
-/// A datagram that did not become whole in time.
+/// A datagram that is still incomplete at its deadline.
 pub(crate) struct Expired<P> {
-    /// The interface that its fragments came by.
+    /// The interface that its fragments were received on.
     pub from: InterfaceId,
-    /// Its first fragment, if that is there; its sender is told.
+    /// Its first fragment, if that is there; an error goes to its sender.
     pub first: Option<P>,
-    /// The others.
+    /// The other fragments.
     pub others: Vec<P>,
 }
 
-/// All datagrams that are not whole yet.
+/// All incomplete datagrams.
 pub(crate) struct Reassembly<P> {
     datagrams: HashMap<Key, Datagram<P>>,
-    /// By age, and so by deadline.
+    /// Keys of the datagrams by age, and so by deadline.
     ages: BTreeMap<u64, Key>,
     serial: u64,
     held: usize,
@@ -176,24 +178,25 @@ pub(crate) struct Reassembly<P> {
 }
 
 impl<P: Packet> Reassembly<P> {
-    /// `most`: fragments that wait at a time, in all; `timeout`: how long.
+    /// Creates an empty table. `most`: fragments that wait at a time, in total; `timeout`: longest
+    /// wait.
     pub(crate) fn new(most: usize, timeout: Duration) -> Self {
         let (datagrams, ages) = (HashMap::new(), BTreeMap::new());
         Self { datagrams, ages, serial: 0, held: 0, most, timeout }
     }
 
-    /// Packets that wait.
+    /// Returns the number of packets that wait.
     pub(crate) fn held(&self) -> usize {
         self.held
     }
 
-    /// When the oldest datagram's time is over.
+    /// Returns the deadline of the oldest datagram.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let (_, key) = self.ages.first_key_value()?;
         Some(self.datagrams.get(key)?.deadline)
     }
 
-    /// Takes in a fragment. What had to go for it is added to `displaced`.
+    /// Takes a fragment. Packets dropped to make room are added to `displaced`.
     pub(crate) fn add(
         &mut self,
         piece: Piece,
@@ -206,7 +209,7 @@ impl<P: Packet> Reassembly<P> {
             let Some(oldest) = self.ages.first_key_value().map(|(_, &key)| key) else { break };
             displaced.extend(self.remove(oldest).into_iter().flat_map(packets));
         }
-        // Poisoned ones hold no packet; they are bounded as well.
+        // Datagrams with overlaps hold no packet; their number is bounded as well.
         while self.ages.len() > self.most.max(1) {
             let Some(oldest) = self.ages.first_key_value().map(|(_, &key)| key) else { break };
             displaced.extend(self.remove(oldest).into_iter().flat_map(packets));
@@ -239,7 +242,7 @@ impl<P: Packet> Reassembly<P> {
         }
     }
 
-    /// A datagram whose time is over; call until `None`.
+    /// Returns a datagram whose deadline has passed; call until `None`.
     pub(crate) fn due(&mut self, now: Time) -> Option<Expired<P>> {
         if self.next_deadline()? > now {
             return None;
@@ -253,7 +256,7 @@ impl<P: Packet> Reassembly<P> {
         Some(Expired { from, first, others })
     }
 
-    /// Everything that waits, for the end.
+    /// Takes all packets that wait, for shutdown.
     pub(crate) fn drain(&mut self) -> Vec<P> {
         let keys: Vec<Key> = self.ages.values().copied().collect();
         keys.into_iter().filter_map(|key| self.remove(key)).flat_map(packets).collect()
@@ -272,7 +275,7 @@ fn packets<P>(datagram: Datagram<P>) -> impl Iterator<Item = P> {
 }
 
 impl<P: Packet> Datagram<P> {
-    /// The network gave this very fragment twice.
+    /// Returns true for an exact duplicate of a fragment.
     fn is_known(&self, piece: &Piece, packet: &P) -> bool {
         self.pieces.iter().any(|(other, bytes)| {
             (other.start, other.end, other.more) == (piece.start, piece.end, piece.more)
@@ -280,7 +283,7 @@ impl<P: Packet> Datagram<P> {
         })
     }
 
-    /// It overlaps another one, or they do not agree where the data ends.
+    /// Returns true if the fragment overlaps another one, or disagrees about the end of the data.
     fn contradicts(&self, piece: &Piece) -> bool {
         self.pieces.iter().any(|(other, _)| {
             let overlaps = piece.start < other.end && other.start < piece.end;
@@ -291,7 +294,7 @@ impl<P: Packet> Datagram<P> {
         })
     }
 
-    /// The frame, if nothing is missing.
+    /// Returns the frame, if no fragment is missing.
     fn whole(&self) -> Option<Vec<u8>> {
         let mut end = 0;
         for (piece, _) in &self.pieces {
@@ -314,7 +317,7 @@ impl<P: Packet> Datagram<P> {
     }
 }
 
-/// A fragment's data in its frame; what is behind it is the link's padding.
+/// Returns a fragment's data in its frame, without the link's padding behind it.
 fn data<'a, P: Packet>(piece: &Piece, packet: &'a P) -> &'a [u8] {
     packet.bytes().get(piece.data..piece.data + piece.end - piece.start).unwrap_or_default()
 }
@@ -331,7 +334,7 @@ fn is_congested(frame: &[u8]) -> bool {
     }
 }
 
-/// Makes the first fragment's headers those of the whole packet.
+/// Turns the first fragment's headers into those of the whole packet.
 fn finish(packet: &mut [u8], first: &Piece, congested: bool) -> Option<()> {
     let length = packet.len();
     match first.next {
@@ -367,7 +370,7 @@ mod tests {
         Table::new(most, secs(60))
     }
 
-    /// A fragment of an IPv4 datagram with these bytes of data.
+    /// Builds a fragment of an IPv4 datagram with these bytes of data.
     fn part4(data: &[u8], start: usize, end: usize, more: bool) -> Vec<u8> {
         let mut frame = v4("10.0.1.2", "10.0.1.1", 17, &data[start..end]);
         let field = (start / 8) as u16 | if more { 0x2000 } else { 0 };
@@ -409,7 +412,7 @@ mod tests {
         assert!(matches!(add(1, 0), Outcome::Whole(..)) && matches!(add(0, 1), Outcome::Whole(..)));
     }
 
-    /// The whole frame, if this fragment completes one; what was refused is counted.
+    /// Returns the whole frame, if this fragment completes one; counts the refused packets.
     fn add(table: &mut Table, frame: Vec<u8>, refused: &mut usize) -> Option<(Vec<u8>, usize)> {
         let mut displaced = Vec::new();
         let outcome = table.add(piece(&frame), frame, LEFT, Time::ZERO, &mut displaced);
@@ -425,7 +428,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any cuts, any order, any repetitions: what comes out is what went in, once.
+        /// Any cuts, any order, any repetitions: the output is the input, once.
         #[test]
         fn fragments_in_any_order_make_the_datagram(
             length in 9usize..3000,
@@ -445,7 +448,7 @@ mod tests {
                 .windows(2)
                 .map(|edge| make(&data, edge[0], edge[1], edge[1] < length))
                 .collect();
-            // One fragment alone is no fragment.
+            // A single part is no fragment.
             prop_assume!(parts.len() > 1);
             let again: Vec<_> = repeated.iter().map(|index| index.get(&parts).clone()).collect();
             parts.extend(again);

@@ -1,16 +1,16 @@
 //! Redirects: RFC 792; RFC 1812, 4.3.3.2 and 5.2.7.2; RFC 4861, 4.5 and 8.2.
 //!
-//! A packet that leaves by the interface it came by could have gone straight to its next hop. Its sender
-//! is told, if the interface's configuration says so, and
+//! A packet that leaves by its receiving interface could have gone straight to its next hop. Its sender
+//! gets a redirect, if the interface is configured to send them, and
 //!
 //! * the sender is a neighbour: on the interface's network, over IPv4 in the same one as the next hop;
 //! * over IPv4, an ICMP error about the packet would be allowed (RFC 1812, 4.3.2.7);
-//! * over IPv6, the next hop is the destination itself, or a router known by its link-local address:
-//!   hosts know routers by no other (RFC 4861, 8);
+//! * over IPv6, the next hop is the destination itself, or a router known by its link-local address, the
+//!   only address by which hosts identify routers (RFC 4861, 8);
 //! * the rate limit is not reached.
 //!
-//! The packet is forwarded all the same. Redirects that come in change nothing: the router believes
-//! its routes.
+//! The packet is forwarded all the same. Received redirects change nothing: the router relies on its
+//! routes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -33,7 +33,7 @@ use crate::{Output, Packet, SlowPath, Time};
 const TOS_CONTROL: u8 = 0xc0;
 
 impl<P: Packet> SlowPath<P> {
-    /// Tells the sender of a packet that leaves by the interface it came by of its better first hop.
+    /// Redirects the sender of a packet that leaves by its receiving interface to the better first hop.
     pub(crate) fn redirect(
         &mut self,
         frame: &[u8],
@@ -55,7 +55,7 @@ impl<P: Packet> SlowPath<P> {
             (IpPacket::V6 { header, bytes }, IpAddr::V6(hop)) => {
                 self.redirect_v6(header, bytes, from, hop, now)
             }
-            // A gateway of the other family is none that the sender could use.
+            // The sender cannot use a gateway of the other family.
             _ => None,
         };
         if let Some(made) = made {
@@ -140,7 +140,7 @@ impl<P: Packet> SlowPath<P> {
     }
 }
 
-/// Adds the redirected header option (RFC 4861, 4.6.3): as much of the packet as fits the least MTU,
+/// Adds the redirected header option (RFC 4861, 4.6.3): as much of the packet as fits the minimum MTU,
 /// in whole units of 8 bytes.
 fn quote(message: &mut Vec<u8>, packet: &[u8]) {
     const HEAD: usize = 8;
@@ -257,7 +257,7 @@ mod tests {
         fix_v4_checksum(&mut later);
         silent(&mut bench, TO_C4, later);
         silent(&mut bench, TO_C6, v6("2001:db8::9", "2001:db8::7", 17, &udp(30)));
-        // A router that hosts know by another address; one of the other family.
+        // A router with an address other than the one hosts use; one of the other family.
         let address = ip("fd00:1::9");
         bench.command(Command::NextHop { id: TO_C6, interface: LEFT, address });
         bench.take();

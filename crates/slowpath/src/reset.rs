@@ -1,4 +1,4 @@
-//! UDP and TCP for the router, where no kernel is the host: nothing listens, and senders are told so.
+//! UDP and TCP to the router, on interfaces without a kernel: nothing listens, and senders get an error or a reset.
 //!
 //! | packet | answer |
 //! |---|---|
@@ -6,16 +6,16 @@
 //! | other UDP | ICMP "port unreachable", by [`crate::icmp`] |
 //! | TCP whose lengths or checksum are wrong (RFC 9293, 3.1) | none |
 //! | TCP with RST | none (RFC 9293, 3.10.7.1) |
-//! | TCP to a group, a broadcast or an anycast address, or from what is not one host (RFC 9293, 3.9.2.3) | none |
+//! | TCP to a group, a broadcast or an anycast address, or from a source that is not one host (RFC 9293, 3.9.2.3) | none |
 //! | other TCP | a reset (RFC 9293, 3.10.7.1) |
 //!
-//! A reset is no longer than what it answers, and one answers one, so like echo replies resets are
+//! A reset is no longer than the segment it answers, and there is one per segment, so like echo replies resets are
 //! bounded by the rate of their class alone.
 //!
-//! What a filter of the configuration refuses by the step `reset` is answered by a reset in the name of its
-//! destination, on the conditions above but that it is the router's. These resets, which whoever sends
-//! from other people's addresses can call forth, keep to the rates of ICMP errors. Part of a segment, in
-//! a fragment, has no answer: its checksum cannot be verified.
+//! A packet that a filter of the configuration refuses by the step `reset` is answered by a reset from its
+//! destination, on the conditions above except that the destination is the router. Since anyone who spoofs sources
+//! can provoke these resets, they are subject to the rates of ICMP errors. A fragment of a segment is not answered:
+//! its checksum cannot be verified.
 //!
 //! Drops (by [`crate::local`]): `udp-malformed`, `tcp-malformed`, `no-listener`; here `prohibited`.
 
@@ -40,7 +40,7 @@ const SYN: u16 = 0x02;
 const RST: u16 = 0x04;
 const ACK: u16 = 0x10;
 
-/// Whether the UDP packet that begins at `offset` of an IP packet has a right length and checksum.
+/// Returns true if the UDP packet that begins at `offset` of an IP packet has a correct length and checksum.
 pub(crate) fn is_valid_udp(ip: &IpPacket<'_>, offset: usize) -> bool {
     let rest = ip.bytes().get(offset..).unwrap_or_default();
     let Ok((header, _)) = UdpHeader::ref_from_prefix(rest) else { return false };
@@ -57,7 +57,7 @@ fn is_sum_right(ip: &IpPacket<'_>, protocol: u8, upper: &[u8]) -> bool {
     sum.finish() == 0
 }
 
-/// The length fits: that of an IP packet's payload has 16 bits.
+/// Starts the checksum with the pseudo-header. `length` fits: an IP packet's payload length has 16 bits.
 fn pseudo_header(ip: &IpPacket<'_>, protocol: u8, length: usize) -> Checksum {
     match ip {
         IpPacket::V4 { header, .. } => {
@@ -69,7 +69,7 @@ fn pseudo_header(ip: &IpPacket<'_>, protocol: u8, length: usize) -> Checksum {
     }
 }
 
-/// A TCP segment whose lengths and checksum are right.
+/// A TCP segment with correct lengths and checksum.
 #[derive(Debug)]
 pub(crate) struct Segment {
     source_port: U16,
@@ -77,12 +77,12 @@ pub(crate) struct Segment {
     sequence: u32,
     acknowledgment: u32,
     flags: u16,
-    /// Sequence numbers that it takes: its data, SYN and FIN.
+    /// Sequence space that it occupies: its data, SYN and FIN.
     length: u32,
 }
 
 impl Segment {
-    /// The segment that begins at `offset` of an IP packet.
+    /// Reads the segment that begins at `offset` of an IP packet.
     pub(crate) fn parse(ip: &IpPacket<'_>, offset: usize) -> Option<Self> {
         let bytes = ip.bytes().get(offset..)?;
         let (header, _) = TcpHeader::ref_from_prefix(bytes).ok()?;
@@ -103,7 +103,7 @@ impl Segment {
         })
     }
 
-    /// The header that answers a segment of no connection (RFC 9293, 3.10.7.1), without checksum.
+    /// Builds the header that answers a segment without a connection (RFC 9293, 3.10.7.1), without checksum.
     fn reset(&self) -> TcpHeader {
         let (sequence, acknowledgment, flags) = if self.flags & ACK != 0 {
             (self.acknowledgment, 0, RST)
@@ -124,7 +124,7 @@ impl Segment {
 }
 
 impl<P: Packet> SlowPath<P> {
-    /// Resets the connection that a segment believes in, if that is allowed.
+    /// Answers a segment with a reset, if that is allowed.
     pub(crate) fn reset(
         &mut self,
         ip: &IpPacket<'_>,
@@ -155,7 +155,7 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// Answers a segment on its way, if that is allowed; false if it is none.
+    /// Answers a segment in transit, if that is allowed; returns false if the packet is not a segment.
     fn reset_in_transit(
         &mut self,
         frame: &[u8],
@@ -177,7 +177,7 @@ impl<P: Packet> SlowPath<P> {
         true
     }
 
-    /// Sends a reset from the packet's destination to its source, unless one of them is no host's.
+    /// Sends a reset from the packet's destination to its source, unless one of them is not a host.
     fn send_reset(
         &mut self,
         ip: &IpPacket<'_>,
@@ -283,7 +283,7 @@ mod tests {
         }
     }
 
-    /// Between two hosts.
+    /// The same upper layer between two hosts, over IPv4 and IPv6.
     fn on_the_way(protocol: u8, upper: &[u8]) -> [Vec<u8>; 2] {
         [
             with_l4_checksum(v4("10.0.1.2", "10.0.2.2", protocol, upper)),
@@ -313,7 +313,7 @@ mod tests {
             assert_eq!(answer[at + 13], 0x14);
             assert_eq!(with_l4_checksum(answer.to_vec()), answer, "checksum");
         }
-        // The router's own addresses are refused as all others.
+        // The router's own addresses are refused like all others.
         for frame in to_router(6, &tcp(1000, 0, 2, &[])) {
             let outs = refused(frame);
             assert_eq!(drops(&outs), [DropReason::Prohibited]);

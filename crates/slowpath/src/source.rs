@@ -1,22 +1,22 @@
-//! Which of the router's IPv6 addresses a packet of its own comes from: RFC 6724, 5.
+//! Source address selection for the router's own IPv6 packets: RFC 6724, 5.
 //!
-//! The rules that tell candidates apart here, in their order:
+//! The rules that distinguish candidates here, in their order:
 //!
 //! | rule | prefers |
 //! |---|---|
 //! | 1 | the destination itself |
 //! | 2 | a scope that reaches the destination, and no larger one |
 //! | 6 | the label of the destination, by the default policy table (2.1) |
-//! | 8 | the longest prefix in common with it, as far as the address's own prefix goes |
+//! | 8 | the longest prefix in common with it, up to the address's own prefix length |
 //!
-//! No address is deprecated, a home address or temporary (rules 3, 4, 7); that candidates are those of one
-//! interface (rule 5) is up to the caller. Of candidates that are alike the first is taken.
+//! No address is deprecated, a home address or temporary (rules 3, 4, 7); the caller ensures that candidates
+//! are those of one interface (rule 5). Of equal candidates the first is taken.
 
 use std::net::Ipv6Addr;
 
 use ipnet::Ipv6Net;
 
-/// The best of the candidates, addresses with their prefixes, for packets to `destination`.
+/// Selects the best of the candidates, addresses with their prefixes, for packets to `destination`.
 pub(crate) fn select(
     candidates: impl IntoIterator<Item = Ipv6Net>,
     destination: Ipv6Addr,
@@ -29,18 +29,19 @@ pub(crate) fn select(
     Some(candidates.fold(first, better).addr())
 }
 
-/// The greater one is preferred.
+/// Returns the sort key of a candidate; the greatest one is preferred.
 fn preference(candidate: Ipv6Net, destination: Ipv6Addr) -> (bool, bool, i16, bool, u8) {
     let source = candidate.addr();
     let (own, wanted) = (scope(source), scope(destination));
-    // One that reaches goes before one that does not; of those that reach, the smaller, of others the larger.
+    // Sufficient scopes precede insufficient ones; of the former the smaller precedes, of the latter the
+    // larger.
     let reaches = own >= wanted;
     let closeness = if reaches { -i16::from(own) } else { i16::from(own) };
     let label = label(source) == label(destination);
     (source == destination, reaches, closeness, label, common_prefix(candidate, destination))
 }
 
-/// The scope of an address, as multicast addresses number them (RFC 6724, 3.1).
+/// Returns the scope of an address, numbered like those of multicast addresses (RFC 6724, 3.1).
 fn scope(address: Ipv6Addr) -> u8 {
     const LINK: u8 = 2;
     const SITE: u8 = 5;
@@ -56,7 +57,8 @@ fn scope(address: Ipv6Addr) -> u8 {
     }
 }
 
-/// The label of an address in the default policy table (RFC 6724, 2.1), whose longest prefixes come first.
+/// Returns the label of an address in the default policy table (RFC 6724, 2.1), whose longest prefixes come
+/// first.
 fn label(address: Ipv6Addr) -> u8 {
     let bits = address.to_bits();
     match bits >> 112 {
@@ -72,7 +74,8 @@ fn label(address: Ipv6Addr) -> u8 {
     }
 }
 
-/// Leading bits that an address has in common with the destination, at most its prefix (RFC 6724, 2.2).
+/// Number of leading bits that an address has in common with the destination, at most its prefix (RFC 6724,
+/// 2.2).
 fn common_prefix(candidate: Ipv6Net, destination: Ipv6Addr) -> u8 {
     let differing = candidate.addr().to_bits() ^ destination.to_bits();
     (differing.leading_zeros() as u8).min(candidate.prefix_len())

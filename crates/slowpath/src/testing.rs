@@ -1,5 +1,5 @@
-//! What the tests of this crate share: a router with two interfaces, a network around it that records
-//! what comes out, and a checker of everything the router makes.
+//! Test fixtures of this crate: a router with two interfaces, a network around it that records the
+//! output, and a checker of every frame the router makes.
 //!
 //! ```text
 //!   A  10.0.1.2, fd00:1::2  --- left  (0)  router  (1) right ---  B  10.0.2.2, fd00:2::2
@@ -55,13 +55,13 @@ pub(crate) fn secs(n: u64) -> Time {
     Duration::from_secs(n)
 }
 
-/// Bytes from hexadecimal digits.
+/// Parses hexadecimal digits to bytes.
 pub(crate) fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).map(|d| d as u8).collect();
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// Something that came out of the router.
+/// An output of the router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Out {
     Forward(InterfaceId, Vec<u8>),
@@ -69,28 +69,28 @@ pub(crate) enum Out {
     ToHost(Vec<u8>),
     Deliver(InterfaceId, Vec<u8>),
     Drop(DropReason),
-    /// Where to, and whether it is a frame of the router's own.
+    /// Interface and address, and true for a frame of the router's own.
     HandOver(InterfaceId, IpAddr, bool),
     Event(Event),
 }
 
-/// The world around the router.
+/// The network around the router.
 #[derive(Default)]
 pub(crate) struct Net {
     pub routes: Vec<(IpNet, u16)>,
-    /// The VRF that has them.
+    /// The VRF of these routes.
     pub vrf: VrfId,
     pub hops: HashMap<u16, NextHop>,
-    /// Of all next hops: those of another one were taken back.
+    /// Generation of all next hops: a punt with another one names withdrawn ones.
     pub generation: u16,
     pub outs: Vec<Out>,
-    /// Groups that the kernel listens to.
+    /// Groups joined by the kernel.
     pub joined: Vec<MacAddr>,
-    /// What the multicast entries say of every packet that they are asked about.
+    /// Result of every multicast look-up.
     pub replication: Option<Replication>,
-    /// Received packets that came back.
+    /// Number of received packets that came back.
     pub returned: usize,
-    /// What filters say of every packet, and where those came by and were to leave.
+    /// Judgement of every filter, and the incoming and outgoing interface of each packet judged.
     pub judgement: Judgement,
     pub asked: Vec<(InterfaceId, InterfaceId)>,
 }
@@ -179,7 +179,7 @@ impl Output<Vec<u8>> for Net {
     }
 }
 
-/// The router and the world around it.
+/// The router and the network around it.
 pub(crate) struct Bench {
     pub router: SlowPath<Vec<u8>>,
     pub net: Net,
@@ -211,7 +211,7 @@ pub(crate) fn config() -> Config {
 }
 
 impl Bench {
-    /// A router that is past its announcements.
+    /// A router that has sent its announcements.
     pub(crate) fn new() -> Self {
         Self::with(config())
     }
@@ -263,7 +263,7 @@ impl Bench {
         bench
     }
 
-    /// A router that knows A and B.
+    /// A router with A and B in its table.
     pub(crate) fn with_hosts(config: Config) -> Self {
         let mut bench = Self::with(config);
         for (interface, address, mac) in [
@@ -283,7 +283,7 @@ impl Bench {
         self.router.command(command, self.now, &mut self.net);
     }
 
-    /// Gives the router a packet and returns what came out.
+    /// Punts a packet to the router and returns the output.
     pub(crate) fn punt(
         &mut self,
         reason: PuntReason,
@@ -306,7 +306,7 @@ impl Bench {
         self.punt(PuntReason::Arp, LEFT, next_hop::NO_ROUTE, frame)
     }
 
-    /// Lets the time pass, tick by tick, and returns what came out.
+    /// Advances the time, tick by tick, and returns the output.
     pub(crate) fn pass(&mut self, time: Duration) -> Vec<Out> {
         let end = self.now + time;
         while let Some(deadline) = self.router.next_deadline().filter(|&d| d <= end) {
@@ -321,13 +321,13 @@ impl Bench {
         std::mem::take(&mut self.net.outs)
     }
 
-    /// Every packet that was given came back or waits.
+    /// Asserts that every packet given to the router came back or waits.
     pub(crate) fn assert_nothing_lost(&self) {
         assert_eq!(self.given, self.net.returned + self.router.held());
     }
 }
 
-/// The frames among what came out that the router made.
+/// Frames in the output that the router made.
 pub(crate) fn originated(outs: &[Out]) -> Vec<&[u8]> {
     outs.iter()
         .filter_map(|out| match out {
@@ -337,7 +337,7 @@ pub(crate) fn originated(outs: &[Out]) -> Vec<&[u8]> {
         .collect()
 }
 
-/// The drop reasons among what came out.
+/// Drop reasons in the output.
 pub(crate) fn drops(outs: &[Out]) -> Vec<DropReason> {
     outs.iter()
         .filter_map(|out| match out {
@@ -347,13 +347,13 @@ pub(crate) fn drops(outs: &[Out]) -> Vec<DropReason> {
         .collect()
 }
 
-/// The ICMP or ICMPv6 type and code of a frame without options or extension headers.
+/// Returns the ICMP or ICMPv6 type and code of a frame without options or extension headers.
 pub(crate) fn icmp_type(frame: &[u8]) -> (u8, u8) {
     let at = if frame[12..14] == [8, 0] { 34 } else { 54 };
     (frame[at], frame[at + 1])
 }
 
-/// An IPv4 frame from A with the fields a test cares for.
+/// Builds an IPv4 frame from A with the fields a test needs.
 pub(crate) fn v4(source: &str, destination: &str, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let fields = Ipv4Fields {
         tos: 0,
@@ -369,7 +369,7 @@ pub(crate) fn v4(source: &str, destination: &str, protocol: u8, payload: &[u8]) 
     build::ethernet(link, ETHERTYPE_IPV4, &[header.as_bytes(), payload].concat())
 }
 
-/// An IPv6 frame from A with the fields a test cares for.
+/// Builds an IPv6 frame from A with the fields a test needs.
 pub(crate) fn v6(source: &str, destination: &str, next_header: u8, payload: &[u8]) -> Vec<u8> {
     let fields = Ipv6Fields {
         class: 0,
@@ -395,13 +395,13 @@ pub(crate) fn with_l4_checksum(mut frame: Vec<u8>) -> Vec<u8> {
     frame[at..at + 2].fill(0);
     let length = ((frame.len() - upper) as u32).to_be_bytes();
     let pieces = [&frame[addresses], &length, &[0, 0, 0, protocol], &frame[upper..]];
-    // 0 would say that there is none.
+    // 0 would mean "no checksum".
     let sum = 0xffff - remainder(&pieces) % 0xffff;
     frame[at..at + 2].copy_from_slice(&sum.to_be_bytes());
     frame
 }
 
-/// A UDP header and data, without checksum.
+/// Builds a UDP header and data, without checksum.
 pub(crate) fn udp(length: usize) -> Vec<u8> {
     let mut bytes = vec![0x80, 0xe8, 0x82, 0x9a, 0, 0, 0, 0];
     bytes.extend((0..length).map(|n| n as u8));
@@ -410,8 +410,7 @@ pub(crate) fn udp(length: usize) -> Vec<u8> {
     bytes
 }
 
-/// An IPv4 frame from A to 192.0.2.9 with these options (a multiple of 4 bytes) and 100 bytes of
-/// UDP.
+/// Builds an IPv4 frame from A with these options (a multiple of 4 bytes) and 100 bytes of UDP.
 pub(crate) fn v4_with_options(destination: &str, options: &[u8]) -> Vec<u8> {
     let mut frame = v4("10.0.1.2", destination, 17, &[options, &udp(92)].concat());
     frame[14] = 0x45 + (options.len() / 4) as u8;
@@ -435,8 +434,8 @@ pub(crate) fn fix_icmpv6_checksum(frame: &mut [u8], at: usize) {
     frame[at + 2..at + 4].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// The one's complement sum as arithmetic: the remainder modulo 65535 of all words. 0 stands for
-/// 0xffff too. Shares no code with `wire`.
+/// One's complement sum as arithmetic: the remainder modulo 65535 of all words. 0 stands for 0xffff
+/// too. Shares no code with `wire`.
 fn remainder(pieces: &[&[u8]]) -> u16 {
     let mut remainder: u64 = 0;
     for piece in pieces {

@@ -353,7 +353,7 @@ impl Router {
             slow,
             events: events.view(),
             shape,
-            limits: config.slowpath,
+            slowpath: config.slowpath,
             script_counters: script_counters.unwrap_or_default(),
             retired: Retired::default(),
         };
@@ -498,7 +498,7 @@ fn slow_workers(
 ) -> Result<(Vec<SlowWorker>, SlowViews, Orders)> {
     let (count, classes) = (common.config.slowpath.workers, &common.config.slowpath.classes);
     let class_rates = Arc::new(ClassRates::new(classes));
-    let limits = settings::limits(&common.config.slowpath);
+    let limits = common.config.slowpath.limits;
     let rates = Arc::new(slowpath::Rates::new(&limits, common.seed));
     let (mut workers, mut counters, mut orders) = (Vec::new(), Vec::new(), Vec::new());
     // By forwarder, from each of which every worker takes its own.
@@ -507,7 +507,7 @@ fn slow_workers(
         let ends = ends.iter_mut().filter_map(Iterator::next);
         let (punted, injectors) = ends.map(|ends| (ends.punted, ends.injector)).unzip();
         let (orders_out, orders_in) = order_queue(handoff_queue.doorbell().clone());
-        let config = slow_path_config(&common, (index, count), limits.clone());
+        let config = slow_path_config(&common, (index, count), limits);
         let count = Arc::new(SlowCounters::default());
         orders.push(orders_out);
         counters.push(count.clone());
@@ -547,7 +547,7 @@ fn slow_path_config(
     slowpath::Config {
         interfaces: common.ports.iter().filter_map(port).collect(),
         limits,
-        icmp: settings::icmp(common.config),
+        icmp: common.config.icmp,
         flow: FlowHash::new(common.seed),
         seed: common.seed.wrapping_add(worker as u64),
     }

@@ -1,4 +1,4 @@
-//! Addresses that are computed from others: multicast MACs, solicited-node groups, link-local.
+//! Addresses derived from others: multicast MACs, solicited-node groups, link-local addresses.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -8,30 +8,30 @@ use crate::MacAddr;
 pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 /// `ff02::2`: all routers on the link.
 pub const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
-/// `ff02::16`: all MLDv2-capable routers, where reports go (RFC 3810, 5.2.14).
+/// `ff02::16`: all MLDv2-capable routers, the destination of reports (RFC 3810, 5.2.14).
 pub const ALL_MLDV2_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
 
-/// The Ethernet address of an IPv4 group: `01:00:5e` and the low 23 bits (RFC 1112, 6.4).
+/// Returns the Ethernet address of an IPv4 group: `01:00:5e` and the low 23 bits (RFC 1112, 6.4).
 pub fn multicast_mac_v4(group: Ipv4Addr) -> MacAddr {
     let [_, b, c, d] = group.octets();
     MacAddr([0x01, 0x00, 0x5e, b & 0x7f, c, d])
 }
 
-/// The Ethernet address of an IPv6 group: `33:33` and the low 32 bits (RFC 2464, 7).
+/// Returns the Ethernet address of an IPv6 group: `33:33` and the low 32 bits (RFC 2464, 7).
 pub fn multicast_mac_v6(group: Ipv6Addr) -> MacAddr {
     let octets = group.octets();
     MacAddr([0x33, 0x33, octets[12], octets[13], octets[14], octets[15]])
 }
 
-/// The group in which a host listens for solicitations of this address: `ff02::1:ff00:0/104` and
-/// the low 24 bits (RFC 4291, 2.7.1).
+/// Returns the group in which a host listens for solicitations of this address:
+/// `ff02::1:ff00:0/104` and the low 24 bits (RFC 4291, 2.7.1).
 pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., high, low] = address.segments();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | (high & 0xff), low)
 }
 
-/// The link-local address of an interface with this MAC: `fe80::/64` and the modified EUI-64
-/// (RFC 4291, 2.5.6 and appendix A).
+/// Returns the link-local address of an interface with this MAC: `fe80::/64` and the modified
+/// EUI-64 (RFC 4291, 2.5.6 and appendix A).
 pub fn link_local(mac: MacAddr) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac.0;
     let a = a ^ 0x02; // the universal/local bit is inverted

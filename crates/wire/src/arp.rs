@@ -10,13 +10,13 @@ use crate::ethernet::ETHERTYPE_IPV4;
 
 /// Hardware type Ethernet.
 pub const HARDWARE_ETHERNET: u16 = 1;
-/// Operation: who has this address?
+/// Operation: request.
 pub const REQUEST: u16 = 1;
-/// Operation: I have it.
+/// Operation: reply.
 pub const REPLY: u16 = 2;
 
-/// An ARP message as it is for IPv4 over Ethernet; other hardware and protocol lengths have
-/// another layout, so check [`Self::is_ethernet_ipv4`] before the addresses mean anything.
+/// An ARP message for IPv4 over Ethernet; other hardware and protocol lengths have another layout,
+/// so check [`Self::is_ethernet_ipv4`] before using the addresses.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
@@ -38,12 +38,12 @@ pub struct ArpMessage {
     pub sender_address: [u8; 4],
     /// MAC of the target; ignored in requests.
     pub target_mac: MacAddr,
-    /// Address asked for.
+    /// Address to resolve; in replies, the requester's address.
     pub target_address: [u8; 4],
 }
 
 impl ArpMessage {
-    /// A message with the four constant fields filled in.
+    /// Creates a message with the four constant fields filled in.
     pub fn new(
         operation: u16,
         (sender_mac, sender): (MacAddr, Ipv4Addr),
@@ -62,7 +62,7 @@ impl ArpMessage {
         }
     }
 
-    /// True if the layout is the one this struct describes.
+    /// Returns true if the layout is the one this struct describes.
     pub fn is_ethernet_ipv4(&self) -> bool {
         self.hardware == HARDWARE_ETHERNET
             && self.protocol == ETHERTYPE_IPV4
@@ -70,12 +70,12 @@ impl ArpMessage {
             && self.protocol_len == 4
     }
 
-    /// Address of the sender.
+    /// Returns the address of the sender.
     pub fn sender(&self) -> Ipv4Addr {
         Ipv4Addr::from(self.sender_address)
     }
 
-    /// Address asked for.
+    /// Returns [`Self::target_address`].
     pub fn target(&self) -> Ipv4Addr {
         Ipv4Addr::from(self.target_address)
     }

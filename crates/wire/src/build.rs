@@ -28,7 +28,7 @@ pub const ICMPV4_ERROR_MAX: usize = 576;
 /// The longest IPv6 packet that carries an ICMPv6 error: the minimum MTU (RFC 4443, 2.4 (c)).
 pub const ICMPV6_ERROR_MAX: usize = 1280;
 
-/// From which MAC to which a frame goes.
+/// Source and destination MAC of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
     /// Destination of the frame.
@@ -42,13 +42,13 @@ pub struct Link {
 pub struct Ipv4Fields {
     /// Differentiated services and ECN.
     pub tos: u8,
-    /// Identification; matters only when somebody fragments the packet.
+    /// Identification; matters only when the packet is fragmented.
     pub identification: u16,
-    /// Routers must not fragment the packet.
+    /// True if routers must not fragment the packet.
     pub dont_fragment: bool,
     /// Time to live.
     pub ttl: u8,
-    /// What follows the header.
+    /// Protocol of the payload.
     pub protocol: u8,
     /// Source address.
     pub source: Ipv4Addr,
@@ -63,7 +63,7 @@ pub struct Ipv6Fields {
     pub class: u8,
     /// Hop limit.
     pub hop_limit: u8,
-    /// What follows the header.
+    /// Protocol of the payload, or the number of an extension header.
     pub next_header: u8,
     /// Source address.
     pub source: Ipv6Addr,
@@ -71,7 +71,7 @@ pub struct Ipv6Fields {
     pub destination: Ipv6Addr,
 }
 
-/// An Ethernet frame around a payload.
+/// Builds an Ethernet frame around a payload.
 pub fn ethernet(link: Link, ethertype: u16, payload: &[u8]) -> Vec<u8> {
     let header = EthernetHeader {
         destination: link.destination,
@@ -81,8 +81,8 @@ pub fn ethernet(link: Link, ethertype: u16, payload: &[u8]) -> Vec<u8> {
     [header.as_bytes(), payload].concat()
 }
 
-/// The header of an unfragmented IPv4 packet without options. `payload` is the length behind the
-/// header; a total beyond 65535 saturates.
+/// Builds the header of an unfragmented IPv4 packet without options. `payload` is the length behind
+/// the header; a total beyond 65535 saturates.
 pub fn ipv4_header(fields: Ipv4Fields, payload: usize) -> Ipv4Header {
     let flags = if fields.dont_fragment { IPV4_DONT_FRAGMENT } else { 0 };
     let total = u16::try_from(IPV4_MIN_LEN + payload).unwrap_or(u16::MAX);
@@ -102,8 +102,8 @@ pub fn ipv4_header(fields: Ipv4Fields, payload: usize) -> Ipv4Header {
     header
 }
 
-/// The header of an IPv6 packet, flow label 0. `payload` is the length behind the header; beyond
-/// 65535 it saturates.
+/// Builds the header of an IPv6 packet, flow label 0. `payload` is the length behind the header;
+/// beyond 65535 it saturates.
 pub fn ipv6_header(fields: Ipv6Fields, payload: usize) -> Ipv6Header {
     Ipv6Header {
         version_class_flow: U32::new(6 << 28 | u32::from(fields.class) << 20),
@@ -115,17 +115,17 @@ pub fn ipv6_header(fields: Ipv6Fields, payload: usize) -> Ipv6Header {
     }
 }
 
-/// An ARP message in its frame.
+/// Builds an ARP message in its frame.
 pub fn arp(link: Link, message: &ArpMessage) -> Vec<u8> {
     ethernet(link, ETHERTYPE_ARP, message.as_bytes())
 }
 
-/// An ICMP message in its frame: `fields.protocol` is ignored, the checksum computed.
+/// Builds an ICMP message in its frame: `fields.protocol` is ignored, the checksum computed.
 pub fn icmpv4(link: Link, fields: Ipv4Fields, message: (u8, u8, u32), data: &[u8]) -> Vec<u8> {
     icmpv4_with_options(link, fields, &[], message, data)
 }
 
-/// [`icmpv4`] with IP options: whole words, at most 40 bytes; more are left out.
+/// Like [`icmpv4`], with IP options: whole words, at most 40 bytes; further ones are left out.
 pub fn icmpv4_with_options(
     link: Link,
     fields: Ipv4Fields,
@@ -148,7 +148,7 @@ pub fn icmpv4_with_options(
     ethernet(link, ETHERTYPE_IPV4, &packet)
 }
 
-/// An ICMPv6 message in its frame: `message` is whole, its checksum field is overwritten;
+/// Builds an ICMPv6 message in its frame: `message` is complete, its checksum field is overwritten;
 /// `fields.next_header` is ignored. A message shorter than 4 bytes has no checksum field and is
 /// sent as it is.
 pub fn icmpv6(link: Link, fields: Ipv6Fields, mut message: Vec<u8>) -> Vec<u8> {
@@ -169,9 +169,9 @@ fn fill_icmpv6_checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &mut [
     message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
 }
 
-/// An ICMP error about `offending` (an IPv4 packet without its Ethernet header), quoting as much
-/// of it as fits [`ICMPV4_ERROR_MAX`]. `message` is type, code and the four type-dependent bytes;
-/// `fields.protocol` is ignored.
+/// Builds an ICMP error about `offending` (an IPv4 packet without its Ethernet header), quoting as
+/// much of it as fits [`ICMPV4_ERROR_MAX`]. `message` is type, code and the four type-dependent
+/// bytes; `fields.protocol` is ignored.
 pub fn icmpv4_error(
     link: Link,
     fields: Ipv4Fields,
@@ -182,8 +182,8 @@ pub fn icmpv4_error(
     icmpv4(link, fields, message, &offending[..offending.len().min(room)])
 }
 
-/// An ICMPv6 error about `offending` (an IPv6 packet without its Ethernet header), quoting as much
-/// of it as fits [`ICMPV6_ERROR_MAX`].
+/// Builds an ICMPv6 error about `offending` (an IPv6 packet without its Ethernet header), quoting
+/// as much of it as fits [`ICMPV6_ERROR_MAX`].
 pub fn icmpv6_error(
     link: Link,
     fields: Ipv6Fields,
@@ -196,8 +196,9 @@ pub fn icmpv6_error(
     icmpv6(link, fields, message)
 }
 
-/// A neighbour solicitation for `target`, with the sender's link-layer address (RFC 4861, 4.3).
-/// To the target itself when its MAC is given (a probe), else to its solicited-node group.
+/// Builds a neighbour solicitation for `target`, with the sender's link-layer address (RFC 4861,
+/// 4.3). It goes to the target itself when its MAC is given (a probe), else to its solicited-node
+/// group.
 pub fn neighbour_solicitation(
     source_mac: MacAddr,
     source: Ipv6Addr,
@@ -220,8 +221,8 @@ pub fn neighbour_solicitation(
     icmpv6(link, nd_fields(source, destination), [fixed.as_bytes(), option.as_bytes()].concat())
 }
 
-/// A neighbour advertisement for `target`, with the target's link-layer address, which is the
-/// sender's (RFC 4861, 4.4). `flags` are the `FLAG_*` of [`crate::nd`].
+/// Builds a neighbour advertisement for `target`, with the target's link-layer address, which is
+/// the sender's (RFC 4861, 4.4). `flags` are the `FLAG_*` of [`crate::nd`].
 pub fn neighbour_advertisement(
     link: Link,
     source: Ipv6Addr,
@@ -241,7 +242,7 @@ pub fn neighbour_advertisement(
     icmpv6(link, nd_fields(source, destination), [fixed.as_bytes(), option.as_bytes()].concat())
 }
 
-/// A neighbour discovery message that is whole but for its checksum, in its frame, to a group.
+/// Builds a frame to a group from a neighbour discovery message; only its checksum is filled in.
 pub fn neighbour_discovery(
     source_mac: MacAddr,
     source: Ipv6Addr,
@@ -262,8 +263,9 @@ fn nd_fields(source: Ipv6Addr, destination: Ipv6Addr) -> Ipv6Fields {
     }
 }
 
-/// An MLDv2 report with one record of this kind per group: hop limit 1, a router alert option in
-/// a hop-by-hop header, to `ff02::16` (RFC 3810, 5.2). `source` is the port's link-local address.
+/// Builds an MLDv2 report with one record of this kind per group: hop limit 1, a router alert
+/// option in a hop-by-hop header, to `ff02::16` (RFC 3810, 5.2). `source` is the port's link-local
+/// address.
 pub fn listener_report(
     source_mac: MacAddr,
     source: Ipv6Addr,

@@ -21,17 +21,17 @@ pub enum Header<'a> {
     Other(u8),
 }
 
-/// Passes the extension headers at the start of `bytes`, the first of which has the number `first`, and shows each
-/// of them to `seen`, the one at which the walk ends included if its first fields are there.
+/// Walks the extension headers at the start of `bytes`, the first of which has the number `first`, and passes each of
+/// them to `seen`, the one at which the walk ends included if its first fields are there.
 ///
-/// Hop-by-hop, routing, destination options, authentication and fragment headers are passed, at most `most` of
+/// Hop-by-hop, routing, destination options, authentication and fragment headers are passed over, at most `most` of
 /// them, in any order. Each takes 8 bytes or more, so the walk ends. It stops behind the header of a later fragment,
 /// which is followed by data only.
 ///
-/// Returns the number of what follows and the bytes from there.
+/// Returns the number of the next header or protocol, and the bytes from there.
 ///
 /// # Errors
-/// The number of the header at which the walk ended: it is cut, or one too many.
+/// The number of the header at which the walk ended: it is truncated, or one too many.
 #[inline(always)]
 pub fn walk(
     first: u8,
@@ -78,10 +78,10 @@ pub fn walk(
 mod tests {
     use super::*;
 
-    /// The number of what follows a chain, and where in it.
+    /// Number and offset of the header or protocol behind a chain.
     type End = Result<(u8, usize), u8>;
 
-    /// The end of a chain, and the offsets and flags of its fragment headers.
+    /// Returns the end of a chain, and the offsets and flags of its fragment headers.
     fn walked(first: u8, bytes: &[u8]) -> (End, Vec<(usize, bool)>) {
         let mut fragments = Vec::new();
         let end = walk(first, bytes, 8, |header| {

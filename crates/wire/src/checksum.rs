@@ -29,21 +29,21 @@ pub struct Checksum {
     /// Sum of 32-bit words in the machine's byte order: byte order does not matter until the end
     /// (RFC 1071, 2 (B)), and neither does the word size (2 (C)). 2^32 words fit without overflow.
     sum: u64,
-    /// An odd number of bytes was added: the next byte is the low half of a word.
+    /// True if an odd number of bytes was added: the next byte is the low half of a word.
     odd: bool,
 }
 
 impl Checksum {
-    /// The sum of nothing.
+    /// Creates an empty sum.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds bytes; calls continue each other, also behind an odd number of bytes.
+    /// Adds bytes; each call continues the previous one, also behind an odd number of bytes.
     pub fn add(&mut self, bytes: &[u8]) {
         let sum = sum_native(bytes);
-        // Behind an odd byte every byte stands in the other half of its word; swapping the halves
-        // of the sum is the same as swapping them in each word (RFC 1071, 2 (B)).
+        // Behind an odd byte every byte is in the other half of its word; swapping the halves of the sum is
+        // the same as swapping them in each word (RFC 1071, 2 (B)).
         self.sum += if self.odd { u64::from(fold(sum).swap_bytes()) } else { sum };
         self.odd ^= bytes.len() % 2 == 1;
     }
@@ -53,18 +53,18 @@ impl Checksum {
         self.sum += u64::from(word.to_be());
     }
 
-    /// The sum, not inverted.
+    /// Returns the sum, not inverted.
     pub fn folded(self) -> u16 {
         u16::from_be(fold(self.sum))
     }
 
-    /// The checksum: the inverted sum.
+    /// Returns the checksum: the inverted sum.
     pub fn finish(self) -> u16 {
         !self.folded()
     }
 }
 
-/// Sum of the bytes as words in the machine's byte order; an odd last byte is padded with zero.
+/// Sums the bytes as words in the machine's byte order; an odd last byte is padded with zero.
 fn sum_native(bytes: &[u8]) -> u64 {
     let mut chunks = bytes.chunks_exact(4);
     let mut sum: u64 = 0;
@@ -85,14 +85,14 @@ fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// The Internet checksum of `bytes` (RFC 1071): 0 if they contain their own, correct checksum.
+/// Computes the Internet checksum of `bytes` (RFC 1071): 0 if they contain their own, correct checksum.
 pub fn checksum(bytes: &[u8]) -> u16 {
     let mut sum = Checksum::new();
     sum.add(bytes);
     sum.finish()
 }
 
-/// The checksum after one 16-bit word under it changed from `old` to `new`.
+/// Updates a checksum after one 16-bit word covered by it changed from `old` to `new`.
 ///
 /// RFC 1624, equation 3. With C the sum of the words and HC = ~C the checksum field:
 ///
@@ -107,8 +107,7 @@ pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
     !fold(u64::from(!checksum) + u64::from(!old) + u64::from(new))
 }
 
-/// Sum over the IPv4 pseudo-header (RFC 768, RFC 9293, 3.1); `length` is that of the transport
-/// header and data.
+/// Sums the IPv4 pseudo-header (RFC 768, RFC 9293, 3.1); `length` is that of the transport header and data.
 pub fn pseudo_header_v4(
     source: Ipv4Addr,
     destination: Ipv4Addr,
@@ -123,8 +122,7 @@ pub fn pseudo_header_v4(
     sum
 }
 
-/// Sum over the IPv6 pseudo-header (RFC 8200, 8.1); `length` is that of the upper-layer header
-/// and data.
+/// Sums the IPv6 pseudo-header (RFC 8200, 8.1); `length` is that of the upper-layer header and data.
 pub fn pseudo_header_v6(
     source: Ipv6Addr,
     destination: Ipv6Addr,
@@ -139,39 +137,38 @@ pub fn pseudo_header_v6(
     sum
 }
 
-/// What [`complete_l4_checksum`] did.
+/// Result of [`complete_l4_checksum`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
     /// The field held the partial sum; now it holds the checksum.
     Completed,
     /// The field did not hold the partial sum, or the checksum was right already.
     Untouched,
-    /// Not a whole TCP or UDP packet: another protocol, a fragment, or lengths that do not fit.
+    /// Not a whole TCP or UDP packet: another protocol, a fragment, or inconsistent lengths.
     NotApplicable,
 }
 
 /// Completes the partial TCP or UDP checksum of an IP packet (without Ethernet header).
 ///
-/// Virtual devices (veth, TAP, and AF_PACKET in front of them) hand over segments whose checksum
-/// the sender left to its device: the field holds only the folded, *not inverted* sum of the
-/// pseudo-header. If and only if the field has that value, the right checksum is stored.
+/// Virtual devices (veth, TAP, and AF_PACKET in front of them) hand over segments whose checksum the sender
+/// left to its device: the field holds only the folded, *not inverted* sum of the pseudo-header. If and only
+/// if the field has that value, the correct checksum is stored.
 ///
-/// What happens to a correct packet whose field has that value by chance (1 in 65535)? Call P the
-/// pseudo-header's sum, S the sum of header and data without the field. The packet is correct, so
-/// P + S + field = 0 (mod 65535), and the completed value ~(P + S) is the field itself, modulo the
-/// two names of zero. A packet that verifies is therefore left as it is, and completing twice is
-/// completing once. A corrupt packet is changed only when its field equals P: nobody can tell that
-/// from a partial checksum.
+/// A correct packet may have that value by chance (1 in 65535). Let P be the pseudo-header's sum, S the sum
+/// of header and data without the field. The packet is correct, so P + S + field = 0 (mod 65535), and the
+/// completed value ~(P + S) is the field itself, modulo the two names of zero. A packet with a correct
+/// checksum is therefore left as it is, and completion is idempotent. A corrupt packet is changed only when
+/// its field equals P, which cannot be distinguished from a partial checksum.
 ///
-/// Never partial, since P is never 0 (the protocol number is part of it): a UDP field of 0, "no
-/// checksum". Where the completed UDP checksum is 0 it is stored as 0xffff (RFC 768, RFC 8200,
-/// 8.1). Bytes behind the packet's own length are neither read nor written.
+/// A UDP field of 0, "no checksum", is never partial, since P is never 0 (it includes the protocol number).
+/// A completed UDP checksum of 0 is stored as 0xffff (RFC 768, RFC 8200, 8.1). Bytes behind the packet's own
+/// length are neither read nor written.
 pub fn complete_l4_checksum(ip_packet: &mut [u8]) -> Completion {
     let len = ip_packet.len();
     complete_l4_checksum_in_parts(ip_packet, len, std::iter::empty())
 }
 
-/// [`complete_l4_checksum`] of a packet of `len` bytes that lies in several pieces of memory: the first one,
+/// Like [`complete_l4_checksum`], for a packet of `len` bytes in several pieces of memory: the first one,
 /// which has all headers up to the checksum, and the rest.
 pub fn complete_l4_checksum_in_parts<'a>(
     ip_packet: &mut [u8],
@@ -196,7 +193,7 @@ pub fn complete_l4_checksum_in_parts<'a>(
     if sum.folded() == 0xffff {
         return Completion::Untouched;
     }
-    // The sum contains the field's own value: take it out again.
+    // The sum contains the field's own value: subtract it.
     let mut right = update(sum.finish(), stored, 0);
     if right == 0 && segment.udp {
         right = 0xffff;
@@ -247,8 +244,8 @@ fn find_segment_v6(packet: &[u8], len: usize) -> Option<Segment> {
     let packet = &packet[..packet.len().min(end)];
     let mut protocol = header.next_header;
     let mut start = IPV6_LEN;
-    // Options may stand in between. A fragment has no whole segment; with a routing header the
-    // pseudo-header's destination is not the one in this header: both end the walk.
+    // Options may precede it. A fragment has no whole segment; with a routing header the pseudo-header's
+    // destination is not the one in this header: both end the walk.
     while protocol == PROTOCOL_HOP_BY_HOP || protocol == PROTOCOL_DESTINATION_OPTIONS {
         let (extension, _) = Ipv6ExtensionHeader::ref_from_prefix(packet.get(start..)?).ok()?;
         protocol = extension.next_header;
@@ -260,8 +257,8 @@ fn find_segment_v6(packet: &[u8], len: usize) -> Option<Segment> {
     Some(Segment { start, end, checksum_offset, udp: protocol == PROTOCOL_UDP, pseudo_header })
 }
 
-/// Where the segment that starts at `start` ends and where in it the checksum is; the packet ends at `end`.
-/// A UDP datagram ends where its own length says, which may be before the packet does.
+/// Returns the end of the segment that starts at `start` and the offset of the checksum in it; the packet
+/// ends at `end`. A UDP datagram ends at its own length, which may be before the packet's end.
 fn bounds(packet: &[u8], start: usize, end: usize, protocol: u8) -> Option<(usize, usize)> {
     let header = &packet[..packet.len().min(end)].get(start..)?;
     match protocol {
@@ -347,7 +344,7 @@ mod tests {
         }
     }
 
-    /// An IP packet with a TCP or UDP segment, checksum field zero; and where the segment starts.
+    /// An IP packet with a TCP or UDP segment, checksum field zero, and the segment's offset.
     #[derive(Clone, Debug)]
     struct Sample {
         packet: Vec<u8>,
@@ -366,7 +363,7 @@ mod tests {
             self.packet[field..field + 2].copy_from_slice(&value.to_be_bytes());
         }
 
-        /// The pseudo-header as bytes, so that the oracle shares no code with the module.
+        /// Returns the pseudo-header as bytes, so that the oracle shares no code with the module.
         fn pseudo_header(&self) -> Vec<u8> {
             let length = self.packet.len() - self.trailer - self.start;
             let protocol = if self.udp { 17 } else { 6 };
@@ -383,7 +380,7 @@ mod tests {
             bytes
         }
 
-        /// The right checksum, from the definition; the field must be zero.
+        /// Computes the correct checksum, from the definition; the field must be zero.
         fn right(&self) -> u16 {
             let mut bytes = self.pseudo_header();
             bytes.extend_from_slice(&self.packet[self.start..self.packet.len() - self.trailer]);
@@ -448,7 +445,7 @@ mod tests {
             let done = complete_l4_checksum(&mut sample.packet);
             prop_assert_eq!(&sample.packet, &want.packet);
             prop_assert!(done == Completion::Completed || partial == right);
-            // Twice is once.
+            // Completion is idempotent.
             prop_assert_eq!(complete_l4_checksum(&mut sample.packet), Completion::Untouched);
             prop_assert_eq!(&sample.packet, &want.packet);
         }
@@ -463,7 +460,7 @@ mod tests {
 
         #[test]
         fn a_correct_packet_whose_field_is_the_partial_sum_stays(mut sample in samples()) {
-            // Choose the last data word such that the right checksum is the partial sum.
+            // Choose the last data word such that the correct checksum is the partial sum.
             let partial = slow_sum(&sample.pseudo_header());
             let word = sample.start + 18;
             sample.packet[word..word + 2].fill(0);

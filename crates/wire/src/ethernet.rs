@@ -25,11 +25,11 @@ pub const ETHERNET_LEN: usize = size_of::<EthernetHeader>();
 )]
 #[repr(C)]
 pub struct EthernetHeader {
-    /// Who shall receive the frame.
+    /// Destination of the frame.
     pub destination: MacAddr,
-    /// Who sent it.
+    /// Source of the frame.
     pub source: MacAddr,
-    /// What follows.
+    /// Protocol of the payload.
     pub ethertype: U16,
 }
 
@@ -43,12 +43,12 @@ pub struct EthernetHeader {
 pub struct VlanTag {
     /// Priority (3 bits), drop eligible (1 bit), VLAN identifier (12 bits).
     pub control: U16,
-    /// What follows the tag.
+    /// Protocol behind the tag.
     pub ethertype: U16,
 }
 
 impl VlanTag {
-    /// The VLAN identifier, 0 to 4095.
+    /// Returns the VLAN identifier, 0 to 4095.
     pub fn vlan(&self) -> u16 {
         self.control.get() & 0x0fff
     }

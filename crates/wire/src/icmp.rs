@@ -47,7 +47,7 @@ pub mod v4 {
     pub const NET_UNREACHABLE: u8 = 0;
     /// Code of [`UNREACHABLE`]: the host does not answer.
     pub const HOST_UNREACHABLE: u8 = 1;
-    /// Code of [`UNREACHABLE`]: the host does not speak this protocol.
+    /// Code of [`UNREACHABLE`]: the host does not support this protocol.
     pub const PROTOCOL_UNREACHABLE: u8 = 2;
     /// Code of [`UNREACHABLE`]: nothing listens on this port.
     pub const PORT_UNREACHABLE: u8 = 3;
@@ -63,11 +63,11 @@ pub mod v4 {
 
     /// Code of [`TIME_EXCEEDED`]: the TTL ran out on the way.
     pub const TTL_EXCEEDED: u8 = 0;
-    /// Code of [`TIME_EXCEEDED`]: not all fragments came in time.
+    /// Code of [`TIME_EXCEEDED`]: reassembly timed out.
     pub const REASSEMBLY_EXCEEDED: u8 = 1;
 
-    /// True for the types that report an error; about these no error is ever sent
-    /// (RFC 1122, 3.2.2). Types that are not known count as errors: the safe side.
+    /// Returns true for the types that report an error, about which no error is ever sent
+    /// (RFC 1122, 3.2.2). Unknown types count as errors: the safe side.
     pub fn is_error(kind: u8) -> bool {
         let asks_or_tells =
             matches!(kind, ECHO_REPLY | ECHO_REQUEST | ROUTER_ADVERTISEMENT | ROUTER_SOLICITATION);
@@ -121,7 +121,7 @@ pub mod v6 {
 
     /// Code of [`TIME_EXCEEDED`]: the hop limit ran out on the way.
     pub const HOP_LIMIT_EXCEEDED: u8 = 0;
-    /// Code of [`TIME_EXCEEDED`]: not all fragments came in time.
+    /// Code of [`TIME_EXCEEDED`]: reassembly timed out.
     pub const REASSEMBLY_EXCEEDED: u8 = 1;
 
     /// Code of [`PARAMETER_PROBLEM`]: a header field is wrong.
@@ -133,7 +133,7 @@ pub mod v6 {
     /// Code of [`PARAMETER_PROBLEM`]: a first fragment without all headers (RFC 7112, 5).
     pub const INCOMPLETE_CHAIN: u8 = 3;
 
-    /// True for error messages: the high bit of the type is clear (RFC 4443, 2.1).
+    /// Returns true for error messages: the high bit of the type is clear (RFC 4443, 2.1).
     pub fn is_error(kind: u8) -> bool {
         kind < 128
     }

@@ -19,7 +19,7 @@ pub const PROTOCOL_UDP: u8 = 17;
 pub const PROTOCOL_ROUTING: u8 = 43;
 /// IPv6 fragment header.
 pub const PROTOCOL_FRAGMENT: u8 = 44;
-/// IP authentication header (RFC 4302), in IPv4 and IPv6 alike.
+/// IP authentication header (RFC 4302), in both IPv4 and IPv6.
 pub const PROTOCOL_AUTHENTICATION: u8 = 51;
 /// ICMPv6.
 pub const PROTOCOL_ICMPV6: u8 = 58;
@@ -52,13 +52,13 @@ pub struct Ipv4Header {
     pub tos: u8,
     /// Bytes in the packet, header included.
     pub total_length: U16,
-    /// Which datagram a fragment belongs to.
+    /// Datagram to which a fragment belongs.
     pub identification: U16,
     /// Reserved, DF, MF, and the fragment offset in units of 8 bytes.
     pub flags_fragment: U16,
     /// Time to live.
     pub ttl: u8,
-    /// What follows the header.
+    /// Protocol of the payload.
     pub protocol: u8,
     /// One's complement of the one's complement sum of the header.
     pub checksum: U16,
@@ -69,42 +69,42 @@ pub struct Ipv4Header {
 }
 
 impl Ipv4Header {
-    /// The version field; 4 for a valid packet.
+    /// Returns the version field; 4 for a valid packet.
     pub fn version(&self) -> u8 {
         self.version_ihl >> 4
     }
 
-    /// Bytes in the header, options included: 0 to 60; below 20 the header is invalid.
+    /// Returns the length of the header, options included: 0 to 60; below 20 the header is invalid.
     pub fn header_len(&self) -> usize {
         usize::from(self.version_ihl & 0xf) * 4
     }
 
-    /// Source address.
+    /// Returns the source address.
     pub fn source(&self) -> Ipv4Addr {
         Ipv4Addr::from(self.source_address)
     }
 
-    /// Destination address.
+    /// Returns the destination address.
     pub fn destination(&self) -> Ipv4Addr {
         Ipv4Addr::from(self.destination_address)
     }
 
-    /// Offset of this fragment's data in the datagram, in bytes.
+    /// Returns the offset of this fragment's data in the datagram, in bytes.
     pub fn fragment_offset(&self) -> usize {
         usize::from(self.flags_fragment.get() & IPV4_OFFSET_BITS) * 8
     }
 
-    /// True for every fragment of a fragmented datagram, the first included.
+    /// Returns true for every fragment of a fragmented datagram, the first included.
     pub fn is_fragment(&self) -> bool {
         self.flags_fragment.get() & (IPV4_MORE_FRAGMENTS | IPV4_OFFSET_BITS) != 0
     }
 
-    /// True if more fragments of the datagram follow this one's data.
+    /// Returns true if more fragments of the datagram follow this one's data.
     pub fn more_fragments(&self) -> bool {
         self.flags_fragment.get() & IPV4_MORE_FRAGMENTS != 0
     }
 
-    /// True if routers must not fragment the packet.
+    /// Returns true if routers must not fragment the packet.
     pub fn dont_fragment(&self) -> bool {
         self.flags_fragment.get() & IPV4_DONT_FRAGMENT != 0
     }
@@ -120,7 +120,7 @@ pub struct Ipv6Header {
     pub version_class_flow: U32,
     /// Bytes behind this header.
     pub payload_length: U16,
-    /// What follows.
+    /// Protocol or extension header behind this header.
     pub next_header: u8,
     /// Like the IPv4 time to live.
     pub hop_limit: u8,
@@ -131,17 +131,17 @@ pub struct Ipv6Header {
 }
 
 impl Ipv6Header {
-    /// The version field; 6 for a valid packet.
+    /// Returns the version field; 6 for a valid packet.
     pub fn version(&self) -> u8 {
         (self.version_class_flow.get() >> 28) as u8
     }
 
-    /// Source address.
+    /// Returns the source address.
     pub fn source(&self) -> Ipv6Addr {
         Ipv6Addr::from(self.source_address)
     }
 
-    /// Destination address.
+    /// Returns the destination address.
     pub fn destination(&self) -> Ipv6Addr {
         Ipv6Addr::from(self.destination_address)
     }
@@ -153,33 +153,33 @@ impl Ipv6Header {
 )]
 #[repr(C)]
 pub struct Ipv6ExtensionHeader {
-    /// What follows this header.
+    /// Protocol or extension header behind this header.
     pub next_header: u8,
     /// Length in units of 8 bytes, the first 8 bytes not counted.
     pub length: u8,
 }
 
 impl Ipv6ExtensionHeader {
-    /// Bytes in the whole extension header.
+    /// Returns the length of the whole extension header.
     pub fn header_len(&self) -> usize {
         (usize::from(self.length) + 1) * 8
     }
 }
 
-/// The start of the authentication header (RFC 4302, 2.2), whose length has units of its own.
+/// The start of the authentication header (RFC 4302, 2.2), whose length is in units of its own.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
 pub struct AuthenticationHeader {
-    /// What follows this header.
+    /// Protocol or extension header behind this header.
     pub next_header: u8,
     /// Length in units of 4 bytes, the first 8 bytes not counted.
     pub length: u8,
 }
 
 impl AuthenticationHeader {
-    /// Bytes in the whole header.
+    /// Returns the length of the whole header.
     pub fn header_len(&self) -> usize {
         (usize::from(self.length) + 2) * 4
     }
@@ -191,23 +191,23 @@ impl AuthenticationHeader {
 )]
 #[repr(C)]
 pub struct Ipv6FragmentHeader {
-    /// What the reassembled packet continues with.
+    /// Protocol or extension header that follows in the reassembled packet.
     pub next_header: u8,
     /// Zero.
     pub reserved: u8,
     /// Offset in units of 8 bytes (13 bits), reserved (2 bits), more fragments (1 bit).
     pub offset_more: U16,
-    /// Which packet the fragment belongs to.
+    /// Packet to which the fragment belongs.
     pub identification: U32,
 }
 
 impl Ipv6FragmentHeader {
-    /// Offset of this fragment's data, in bytes.
+    /// Returns the offset of this fragment's data, in bytes.
     pub fn fragment_offset(&self) -> usize {
         usize::from(self.offset_more.get() & 0xfff8)
     }
 
-    /// True if more fragments of the packet follow this one's data.
+    /// Returns true if more fragments of the packet follow this one's data.
     pub fn more(&self) -> bool {
         self.offset_more.get() & 1 != 0
     }

@@ -20,7 +20,7 @@ pub struct UdpHeader {
     pub destination_port: U16,
     /// Bytes in header and data.
     pub length: U16,
-    /// Over pseudo-header, header and data; over IPv4, 0 means that there is none.
+    /// Over pseudo-header, header and data; over IPv4, 0 means no checksum.
     pub checksum: U16,
 }
 
@@ -49,7 +49,7 @@ pub struct TcpHeader {
 }
 
 impl TcpHeader {
-    /// Bytes in the header, options included: 0 to 60; below 20 the header is invalid.
+    /// Returns the length of the header, options included: 0 to 60; below 20 the header is invalid.
     pub fn header_len(&self) -> usize {
         usize::from(self.offset_flags.get() >> 12) * 4
     }

@@ -1,6 +1,6 @@
-//! Header layouts, checksums and packet builders: what Ethernet and IP look like on the wire.
+//! Header layouts, checksums and packet builders for Ethernet and IP.
 //!
-//! No I/O, no allocation outside [`build`], no opinion about forwarding. Six layers:
+//! No I/O, no allocation outside [`build`], no forwarding policy. Six layers:
 //!
 //! * **Layouts** ([`ethernet`], [`arp`], [`ip`], [`l4`], [`icmp`], [`nd`]): one struct per header,
 //!   byte for byte as the RFC draws it, big-endian integer types, alignment 1. They are read in
@@ -9,8 +9,8 @@
 //! * **Checksums** ([`checksum`]): full sums, incremental updates, and completion of the partial
 //!   sums that virtual devices hand over.
 //! * **Builders** ([`build`]): whole frames, ready to send, for the neighbour protocols and ICMP.
-//! * **Offloads** ([`offload`]): segmentation and coalescing for devices that have none.
-//! * **Patterns** ([`pattern`]): headers compared under masks, as devices compare them.
+//! * **Offloads** ([`offload`]): segmentation and coalescing for devices without these functions.
+//! * **Patterns** ([`pattern`]): headers compared under masks, as devices do it.
 //!
 //! ```
 //! use wire::ethernet::EthernetHeader;

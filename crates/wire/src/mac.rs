@@ -29,7 +29,7 @@ impl MacAddr {
     /// `ff:ff:ff:ff:ff:ff`.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// The group bit: multicast and broadcast addresses have it.
+    /// Returns true if the group bit is set, as in multicast and broadcast addresses.
     pub fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }
@@ -42,7 +42,7 @@ impl fmt::Display for MacAddr {
     }
 }
 
-/// The text is not six colon-separated bytes in hexadecimal.
+/// Error: the text is not six colon-separated bytes in hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseMacError;
 

@@ -7,8 +7,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::MacAddr;
 
-/// The hop limit of every neighbour discovery message: nobody off the link can send it
-/// (RFC 4861, 11.2).
+/// The hop limit of every neighbour discovery message: no host off the link can send a packet that
+/// arrives with it (RFC 4861, 11.2).
 pub const ND_HOP_LIMIT: u8 = 255;
 
 /// Option: link-layer address of the sender.
@@ -17,16 +17,16 @@ pub const OPTION_SOURCE_LINK_LAYER: u8 = 1;
 pub const OPTION_TARGET_LINK_LAYER: u8 = 2;
 /// Option: a prefix (RFC 4861, 4.6.2).
 pub const OPTION_PREFIX: u8 = 3;
-/// Option: the packet that a redirect is about (RFC 4861, 4.6.3).
+/// Option: the packet that triggered a redirect (RFC 4861, 4.6.3).
 pub const OPTION_REDIRECTED: u8 = 4;
 /// Option: the link's MTU (RFC 4861, 4.6.4).
 pub const OPTION_MTU: u8 = 5;
 /// Option: recursive DNS servers (RFC 8106, 5.1).
 pub const OPTION_DNS: u8 = 25;
 
-/// Flag in a router advertisement: addresses are to be had by DHCPv6.
+/// Flag in a router advertisement: addresses are available by DHCPv6.
 pub const FLAG_MANAGED: u8 = 0x80;
-/// Flag in a router advertisement: other configuration is to be had by DHCPv6.
+/// Flag in a router advertisement: other configuration is available by DHCPv6.
 pub const FLAG_OTHER: u8 = 0x40;
 /// Flag of a prefix: its addresses are on the link.
 pub const FLAG_ON_LINK: u8 = 0x80;
@@ -37,7 +37,7 @@ pub const FLAG_AUTONOMOUS: u8 = 0x40;
 pub const FLAG_ROUTER: u8 = 0x80;
 /// Flag in an advertisement: it answers a solicitation.
 pub const FLAG_SOLICITED: u8 = 0x40;
-/// Flag in an advertisement: replace what you have cached.
+/// Flag in an advertisement: replace the cached address.
 pub const FLAG_OVERRIDE: u8 = 0x20;
 
 /// Router solicitation (RFC 4861, 4.1); options follow.
@@ -68,11 +68,11 @@ pub struct RouterAdvertisement {
     pub code: u8,
     /// ICMPv6 checksum.
     pub checksum: U16,
-    /// Hop limit that hosts shall use; 0: not specified.
+    /// Hop limit for hosts; 0: not specified.
     pub current_hop_limit: u8,
     /// Managed (0x80) and other configuration (0x40).
     pub flags: u8,
-    /// Seconds for which the sender is a default router; 0: it is none.
+    /// Seconds for which the sender is a default router; 0: it is not one.
     pub router_lifetime: U16,
     /// Milliseconds for which a neighbour counts as reachable; 0: not specified.
     pub reachable_time: U32,
@@ -94,12 +94,12 @@ pub struct NeighbourSolicitation {
     pub checksum: U16,
     /// 0.
     pub reserved: U32,
-    /// Address asked for.
+    /// Address to resolve.
     pub target_address: [u8; 16],
 }
 
 impl NeighbourSolicitation {
-    /// Address asked for.
+    /// Returns the address to resolve.
     pub fn target(&self) -> Ipv6Addr {
         Ipv6Addr::from(self.target_address)
     }
@@ -121,12 +121,12 @@ pub struct NeighbourAdvertisement {
     pub flags: u8,
     /// 0.
     pub reserved: [u8; 3],
-    /// Address spoken for.
+    /// Address that is advertised.
     pub target_address: [u8; 16],
 }
 
 impl NeighbourAdvertisement {
-    /// Address spoken for.
+    /// Returns the address that is advertised.
     pub fn target(&self) -> Ipv6Addr {
         Ipv6Addr::from(self.target_address)
     }
@@ -172,7 +172,7 @@ pub struct Redirect {
     pub reserved: U32,
     /// The better first hop.
     pub target_address: [u8; 16],
-    /// For this destination.
+    /// The destination that it applies to.
     pub destination_address: [u8; 16],
 }
 
@@ -195,12 +195,13 @@ pub struct LinkLayerOption {
 pub struct NdOption<'a> {
     /// Type.
     pub kind: u8,
-    /// What follows type and length; 6 bytes or more.
+    /// Bytes behind type and length; 6 or more.
     pub value: &'a [u8],
 }
 
 impl NdOption<'_> {
-    /// The address in a link-layer address option of this kind, if it is one for Ethernet.
+    /// Returns the address in a link-layer address option of this kind, if its length is that for
+    /// Ethernet.
     pub fn link_layer_address(&self, kind: u8) -> Option<MacAddr> {
         if self.kind != kind {
             return None;
@@ -209,13 +210,13 @@ impl NdOption<'_> {
     }
 }
 
-/// An option has length 0 or runs past the end of the message: the message is to be discarded
+/// Error: an option has length 0 or runs past the end of the message, which must be discarded
 /// (RFC 4861, 6.1.1, 7.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionError;
 
-/// The options in `bytes`, which is what follows a message's fixed part. After an error the
-/// iterator ends.
+/// Iterates over the options in `bytes`, the part behind a message's fixed fields. After an error
+/// the iterator ends.
 pub fn options(bytes: &[u8]) -> impl Iterator<Item = Result<NdOption<'_>, OptionError>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {

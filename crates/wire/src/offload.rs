@@ -1,10 +1,10 @@
 //! Work that a kernel leaves to a network device, done in software: checksums, segmentation, and
 //! their counterpart on receive.
 //!
-//! A virtual device hands over a TCP frame of up to 64 KiB and a [`NetHeader`] that says where the
-//! checksum belongs and how much data each frame on the wire may carry. [`segment`] makes the frames
-//! (GSO), [`coalesce`] makes one large frame of several (GRO). Segmenting what was coalesced gives the
-//! same bytes again; a property test holds both to that.
+//! A virtual device hands over a TCP frame of up to 64 KiB and a [`NetHeader`] with the checksum's
+//! position and the amount of data per frame on the wire. [`segment`] makes the frames (GSO),
+//! [`coalesce`] makes one large frame of several (GRO). Segmenting a coalesced frame gives the
+//! original bytes; a property test checks this.
 //!
 //! ```text
 //!   kernel -- header, 64 KiB frame --> segment  --> frames of the port's MTU --> port
@@ -33,7 +33,8 @@ pub const SEGMENT_TCP4: u8 = 1;
 pub const SEGMENT_TCP6: u8 = 4;
 /// [`NetHeader::segmentation`]: UDP datagrams of one size (`UDP_SEGMENT`).
 pub const SEGMENT_UDP: u8 = 5;
-/// [`NetHeader::segmentation`], beside the above: CWR is set, and only the first segment has it.
+/// [`NetHeader::segmentation`], in addition to the above: CWR is set, and only the first segment has
+/// it.
 pub const SEGMENT_ECN: u8 = 0x80;
 
 /// `struct virtio_net_hdr` (virtio 1.2, 5.1.6), in front of each frame of a TAP with
@@ -61,9 +62,9 @@ pub struct NetHeader {
     pub header_len: U16,
     /// `gso_size`: bytes of data in each segment but the last.
     pub segment_size: U16,
-    /// `csum_start`: where the transport header begins.
+    /// `csum_start`: offset of the transport header.
     pub checksum_start: U16,
-    /// `csum_offset`: where the checksum field is, from there.
+    /// `csum_offset`: offset of the checksum field in the transport header.
     pub checksum_offset: U16,
 }
 
@@ -74,6 +75,6 @@ mod control {
     pub const ACK: u16 = 0x10;
     pub const ECE: u16 = 0x40;
     pub const CWR: u16 = 0x80;
-    /// All bits that are no data offset, reserved ones included.
+    /// All bits other than the data offset, reserved ones included.
     pub const ALL: u16 = 0x0fff;
 }

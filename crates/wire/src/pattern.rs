@@ -1,4 +1,4 @@
-//! Patterns: the headers of a packet compared under masks, as devices compare them.
+//! Patterns: the headers of a packet compared under masks, as devices do it.
 
 use zerocopy::FromBytes;
 
@@ -8,16 +8,16 @@ use crate::ip::{
 };
 use crate::l4::TcpHeader;
 
-/// A value of which the bits of the mask are compared. The others are zero.
+/// A value with a mask of the bits to compare. The other bits are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Masked<T> {
     /// The value.
     pub value: T,
-    /// The bits that are compared; none: every value fits.
+    /// The bits that are compared; 0: any value matches.
     pub mask: T,
 }
 
-/// What an IP packet's headers must be. A packet that has no such header does not fit.
+/// Required headers of an IP packet. A packet without such a header does not match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pattern {
     /// The family, and its addresses.
@@ -26,12 +26,12 @@ pub struct Pattern {
     pub class: Masked<u8>,
     /// Time to live or hop limit.
     pub ttl: Masked<u8>,
-    /// The protocol that the IP header names; of IPv6 the next header of the fixed header, so that packets
-    /// with extension headers do not fit.
+    /// Protocol of the IP header; for IPv6 the next header of the fixed header, so that packets with
+    /// extension headers do not match.
     pub protocol: Option<u8>,
-    /// It is no fragment, by IPv4's header.
+    /// True: the packet must not be a fragment, by its IPv4 header.
     pub whole: bool,
-    /// The header behind IP's.
+    /// The header behind the IP header.
     pub upper: Upper,
 }
 
@@ -40,26 +40,26 @@ pub struct Pattern {
 pub enum Addresses {
     /// IPv4.
     Ip4 {
-        /// Of the packet's sender.
+        /// Source address.
         source: Masked<u32>,
-        /// Where it goes.
+        /// Destination address.
         destination: Masked<u32>,
     },
     /// IPv6.
     Ip6 {
-        /// Of the packet's sender.
+        /// Source address.
         source: Masked<u128>,
-        /// Where it goes.
+        /// Destination address.
         destination: Masked<u128>,
     },
 }
 
-/// What the header behind IP's must be.
+/// Required header behind the IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Upper {
     /// Anything.
     Any,
-    /// That of a protocol with ports, which [`Pattern::protocol`] names.
+    /// The header of a protocol with ports, which [`Pattern::protocol`] names.
     Ports {
         /// Source port.
         from: Masked<u16>,
@@ -68,12 +68,12 @@ pub enum Upper {
         /// TCP flags.
         flags: Masked<u8>,
     },
-    /// That of the family's ICMP, with this type.
+    /// The header of the family's ICMP, with this type.
     Icmp(u8),
 }
 
 impl Masked<u16> {
-    /// This value and no other.
+    /// Matches this value and no other.
     pub fn exactly(value: u16) -> Self {
         Self { value, mask: u16::MAX }
     }
@@ -102,7 +102,8 @@ impl Masked<u128> {
 }
 
 impl Pattern {
-    /// Whether an untagged Ethernet frame fits: the meaning of a pattern, for tests of what makes them.
+    /// Returns true if an untagged Ethernet frame matches: the meaning of a pattern, for tests of pattern
+    /// compilers.
     pub fn fits(&self, frame: &[u8]) -> bool {
         let Ok((ethernet, packet)) = EthernetHeader::ref_from_prefix(frame) else { return false };
         match self.addresses {

@@ -1,4 +1,4 @@
-//! Up to 64 times `W` rules: `W` words for each class, one field after the other, nothing to decide.
+//! Up to 64 times `W` rules: `W` words for each class, one field after the other, without branches.
 
 use super::{NO_RULE, TooLarge, WORD, field::Field, layout, rules_of};
 use crate::{
@@ -26,7 +26,8 @@ enum Rows<const W: usize> {
 }
 
 impl<const W: usize> Rows<W> {
-    /// Of these rows by class; `by_rank`: the classes of ranks or values, if that is what is looked up.
+    /// Builds the rows from those by class; `by_rank`: the classes of ranks or values, if these are
+    /// looked up.
     fn new(bits: &layout::Bitmaps, by_rank: Option<&[u16]>) -> Self {
         let row = |row: &[u64]| std::array::from_fn(|at| row.get(at).copied().unwrap_or(0));
         let rows: Vec<[u64; W]> = bits.rows().map(row).collect();
@@ -40,7 +41,7 @@ impl<const W: usize> Rows<W> {
         }
     }
 
-    /// The ranks, values or classes that the rows are by, of numbers in their places.
+    /// Replaces numbers by the ranks, values or classes that index the rows.
     #[inline(always)]
     fn find(&self, of: &NumberClasses, numbers: &mut [u16]) {
         match self {
@@ -49,7 +50,7 @@ impl<const W: usize> Rows<W> {
         }
     }
 
-    /// Leaves the bits that the rows of these ranks, values or classes have.
+    /// Keeps the bits that are set in the rows of these ranks, values or classes.
     #[inline(always)]
     fn restrict(&self, bits: &mut [[u64; W]], found: &[u16]) {
         match self {
@@ -74,7 +75,7 @@ fn restrict<'r, const W: usize>(
 }
 
 impl<A: FilterAddress, const W: usize> Few<A, W> {
-    /// `layout` has at most `W` words of rules.
+    /// Builds the classifier; `layout` has at most `W` words of rules.
     pub fn new(layout: layout::Layout<A>, filter: &Filter) -> Result<Self, TooLarge> {
         let address = |of: layout::AddressLayout<A>| {
             let classes = layout::classes(&of.prefixes, filter)?;
@@ -118,7 +119,7 @@ impl<A: FilterAddress, const W: usize> Few<A, W> {
         }
     }
 
-    /// The first rule behind `after` that matches the packet at `place`.
+    /// Returns the first rule behind `after` that matches the packet at `place`.
     pub fn next(&self, fields: &Fields<A>, place: usize, after: u32) -> u32 {
         let mut bits = [[!0u64; W]];
         let mut rank = [0];

@@ -1,4 +1,4 @@
-//! The fields that packets are classified by beside their addresses: numbers, and what is made into numbers.
+//! Fields of the lookup beside addresses: numbers, and what is converted to numbers.
 
 mod macs;
 mod routing;
@@ -12,7 +12,7 @@ pub(super) use sets::{LISTS_MAX, SETS_VALUES, SetField, SetLists};
 
 use crate::{Matches, classes::FilterAddress, conditions::Number, fields::Fields};
 
-/// An end of a packet's way.
+/// Source or destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Destination = 0,
@@ -34,7 +34,7 @@ impl End {
         }
     }
 
-    /// For messages.
+    /// Returns the description for messages.
     pub fn what(self) -> &'static str {
         match self {
             Self::Source => "different lists in from_set",
@@ -43,7 +43,7 @@ impl End {
     }
 }
 
-/// A number, or what it is made of.
+/// Source of a number.
 pub(super) enum Field<A: FilterAddress> {
     Number(Number),
     Sets(SetField<A>),
@@ -52,7 +52,7 @@ pub(super) enum Field<A: FilterAddress> {
 }
 
 impl<A: FilterAddress> Field<A> {
-    /// How many values it has.
+    /// Returns the number of its values.
     pub fn values(&self) -> usize {
         match self {
             Self::Number(number) => number.values(),
@@ -62,7 +62,7 @@ impl<A: FilterAddress> Field<A> {
         }
     }
 
-    /// Of all packets; those of places without one mean nothing.
+    /// Finds the numbers of all packets; results at unused positions are meaningless.
     #[inline(always)]
     pub fn all(&self, fields: &Fields<A>, out: &mut [u16]) {
         match self {
@@ -74,7 +74,7 @@ impl<A: FilterAddress> Field<A> {
         }
     }
 
-    /// Of the packet at this place.
+    /// Finds the number of the packet at this position.
     pub fn one(&self, fields: &Fields<A>, place: usize) -> u16 {
         let mut number = [0];
         match self {

@@ -1,4 +1,4 @@
-//! The layout of a classifier: which bit is which rule, and the classes of each field with their bits.
+//! The layout of a classifier: the bit of each rule, and the classes of each field with their bits.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,26 +16,26 @@ use crate::{
     conditions::{Number, Ranges},
 };
 
-/// Most classes of addresses: what a route table tells apart.
+/// Most classes of addresses: the number of next hops in a route table.
 const ADDRESS_CLASSES_MAX: usize = fib::MAX_NEXT_HOP as usize;
 
 /// Most bytes of one field's bits.
 const FIELD_BYTES_MAX: usize = 256 << 20;
 
-/// What the rules of one family ask for.
+/// Fields and classes of the rules of one family.
 pub(super) struct Layout<A: FilterAddress> {
     /// The rule behind each bit, [`NO_RULE`] for the bits that fill up a word.
     pub rules: Vec<u32>,
-    /// `None`: no rule asks for it.
+    /// `None`: no rule uses it.
     pub source: Option<AddressLayout<A>>,
     pub destination: Option<AddressLayout<A>>,
-    /// Those that some rule asks for.
+    /// Numbers used by some rule.
     pub numbers: Vec<NumberLayout<A>>,
 }
 
 /// Source or destination.
 pub(super) struct AddressLayout<A: FilterAddress> {
-    /// In order; addresses in none of them have class 0.
+    /// In order; addresses in none of the prefixes have class 0.
     pub prefixes: Vec<(Prefix<A>, u16)>,
     /// By class.
     pub bits: Bitmaps,
@@ -50,7 +50,7 @@ pub(super) struct NumberLayout<A: FilterAddress> {
     pub bits: Bitmaps,
 }
 
-/// The addresses of a rule that a field is about.
+/// Selects the addresses of a rule for a field.
 type Pick = fn(&Matches) -> &[IpNet];
 
 impl<A: FilterAddress> Layout<A> {
@@ -131,7 +131,7 @@ pub(super) fn too_large<A: FilterAddress>(
     TooLarge { filter: filter.name.clone(), family: A::OF, what, count, most, way_out }
 }
 
-/// The classes of a field's addresses as packets look them up.
+/// Builds the classes of a field's addresses for lookups.
 pub(super) fn classes<A: FilterAddress>(
     prefixes: &[(Prefix<A>, u16)],
     filter: &Filter,
@@ -151,7 +151,7 @@ pub(super) fn classes<A: FilterAddress>(
     })
 }
 
-/// Can a packet of the family match?
+/// Returns true if a packet of the family can match.
 fn is_possible<A: FilterAddress>(matches: &Matches) -> bool {
     matches.allows(A::OF)
         && Number::ALL
@@ -159,14 +159,14 @@ fn is_possible<A: FilterAddress>(matches: &Matches) -> bool {
             .all(|number| number.allowed(matches).is_none_or(|some| !some.is_empty()))
 }
 
-/// Whole words of rules, filled up.
+/// Pads rules to whole words.
 fn words(rules: Vec<u32>) -> impl Iterator<Item = u32> {
     let missing = rules.len().next_multiple_of(WORD) - rules.len();
     rules.into_iter().chain(std::iter::repeat_n(NO_RULE, missing))
 }
 
-/// Words of rules that lie near each other in address space. Those of a word all have source addresses,
-/// or none; likewise destinations. Within a word they are in the filter's order.
+/// Groups rules that are close to each other in address space into words. Those of a word all have
+/// source addresses, or none; likewise destinations. Within a word they are in the filter's order.
 fn near_each_other<A: FilterAddress>(filter: &Filter, mut rules: Vec<u32>) -> Vec<u32> {
     rules.sort_by_cached_key(|&rule| nearness::<A>(&filter.rules[rule as usize].matches));
     let same = |one: &u32, other: &u32| {
@@ -184,13 +184,13 @@ fn near_each_other<A: FilterAddress>(filter: &Filter, mut rules: Vec<u32>) -> Ve
     groups.flat_map(|word| words(in_order(word))).collect()
 }
 
-/// Rules with neighbouring values are neighbours in address space: short prefixes, which many addresses
-/// are in, by themselves, then by the address of the longer prefix.
+/// Sort key of rules by their place in address space: short prefixes, which hold many addresses,
+/// separately, then by the address of the longer prefix.
 fn nearness<A: FilterAddress>(matches: &Matches) -> impl Ord {
     let first = |nets: &[IpNet]| nets.iter().find_map(A::prefix);
     let (from, to) = (first(&matches.from), first(&matches.to));
     let length = |prefix: Option<Prefix<A>>| prefix.map_or(0, |prefix| prefix.len());
-    // Shorter than a site's, than a network's, or longer; IPv6's networks end at /64.
+    // Shorter than a site's, than a network's, or longer; IPv6 networks end at /64.
     let size = |prefix| match u32::from(length(prefix)) * 32 / u32::from(A::Bits::WIDTH.min(64)) {
         ..16 => 0,
         16..22 => 1,
@@ -222,7 +222,7 @@ impl Bitmaps {
         &self.bits[usize::from(class) * self.words..][..self.words]
     }
 
-    /// Adds a row; its class.
+    /// Adds a row; returns its class.
     fn push<A: FilterAddress>(&mut self, row: &[u64], filter: &Filter) -> Result<u16, TooLarge> {
         self.bits.extend(row);
         let bytes = self.bits.len() * size_of::<u64>();
@@ -243,7 +243,7 @@ fn is_set(row: &[u64], bit: u32) -> bool {
     row[bit as usize / WORD] >> (bit % 64) & 1 != 0
 }
 
-/// Rows for the rules that do not ask for the field, by [`set`].
+/// Adds rows for the rules without a condition on the field, by [`set`].
 fn unasked<'a>(rules: &[Option<&'a Matches>], is_asked: impl Fn(&'a Matches) -> bool) -> Vec<u64> {
     let mut row = vec![0; rules.len() / WORD];
     for (bit, matches) in (0..).zip(rules) {
@@ -258,7 +258,7 @@ fn address_layout<A: FilterAddress>(
     pick: Pick,
     what: &'static str,
 ) -> Result<Option<AddressLayout<A>>, TooLarge> {
-    // A prefix comes behind those that hold it.
+    // A prefix follows those that hold it.
     let mut asked: BTreeMap<Prefix<A>, Vec<u32>> = BTreeMap::new();
     for (bit, matches) in (0..).zip(rules) {
         for prefix in matches.iter().flat_map(|matches| pick(matches)).filter_map(A::prefix) {
@@ -308,14 +308,14 @@ fn address_layout<A: FilterAddress>(
 /// The first value and the class of each range, and the classes' bits.
 type Ranged = (Vec<(u16, u16)>, Bitmaps);
 
-/// The ranges of a number's values that rules treat alike; `None`: no rule asks for the number.
+/// Returns the ranges of a number's values that rules treat alike; `None`: no rule uses the number.
 fn ranges<A: FilterAddress>(
     filter: &Filter,
     rules: &[Option<&Matches>],
     values: usize,
     allowed: impl Fn(&Matches) -> Option<Ranges>,
 ) -> Result<Option<Ranged>, TooLarge> {
-    // Where rules begin to allow a value, and where they end.
+    // Values at which rules begin to allow the number, and at which they end.
     let mut changes: BTreeMap<u32, Vec<(u32, bool)>> = BTreeMap::new();
     let mut row = vec![0; rules.len() / WORD];
     for (bit, matches) in (0..).zip(rules) {

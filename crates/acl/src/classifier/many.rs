@@ -1,4 +1,4 @@
-//! More than 256 rules: words of rules, and summaries that say which words to look at.
+//! More than 256 rules: words of rules, and summaries of the words to examine.
 
 use super::{NO_RULE, TooLarge, WORD, field::Field, layout, rules_of};
 use crate::{
@@ -18,7 +18,7 @@ pub(super) struct Many<A: FilterAddress> {
     summary: usize,
 }
 
-/// Fields that packets are looked up by: two addresses, their sets, two MACs, routing headers, and numbers.
+/// Number of fields of the lookup: two addresses, their sets, two MACs, routing headers, and numbers.
 const FIELDS: usize = 7 + Number::ALL.len();
 
 /// Classes of a batch, by field: source, destination, numbers.
@@ -75,7 +75,7 @@ impl<A: FilterAddress> Many<A> {
         }
     }
 
-    /// `S`: words of a summary, 0: as many as there are.
+    /// Finds the first rule of each packet. `S`: words of a summary; 0: not known at compile time.
     fn find_rules<const S: usize>(&self, classes: &Classes, found: &mut [u32]) {
         let summary = if S == 0 { self.summary } else { S };
         for (at, found) in found.iter_mut().enumerate().take(BATCH) {
@@ -93,7 +93,7 @@ impl<A: FilterAddress> Many<A> {
         }
     }
 
-    /// The first rule behind `after` that matches the packet at `place`.
+    /// Returns the first rule behind `after` that matches the packet at `place`.
     pub fn next(&self, fields: &Fields<A>, place: usize, after: u32) -> u32 {
         let mut classes = [[0; BATCH]; FIELDS];
         let [sources, destinations, numbers @ ..] = &mut classes;
@@ -117,7 +117,7 @@ impl<A: FilterAddress> Many<A> {
         first
     }
 
-    /// The first rule of all words that the summaries of a packet's rows have in common.
+    /// Returns the first rule in all words that the summaries of a packet's rows have in common.
     #[inline(always)]
     fn first_rule(&self, summary: usize, rows: &PacketRows<'_>) -> u32 {
         let mut first = NO_RULE;
@@ -131,12 +131,12 @@ impl<A: FilterAddress> Many<A> {
         first
     }
 
-    /// The words in one part of a summary that may have a rule.
+    /// Returns the words in one part of a summary that may have a rule.
     #[inline(always)]
     fn words(&self, summary: usize, part: usize, rows: &PacketRows<'_>) -> u64 {
         let source = self.source.1.words(rows.source, part);
         let mut words = source & self.destination.1.words(rows.destination, part);
-        // Of few words, numbers rule out fewer than it takes to look.
+        // With few words, checking numbers costs more than the words it excludes.
         if summary == 1 {
             return words;
         }
@@ -146,7 +146,7 @@ impl<A: FilterAddress> Many<A> {
         words
     }
 
-    /// The first rule of the first of these words, of which there is one, that all rows have.
+    /// Returns the first rule set in all rows, in the first of these words (there is at least one).
     #[inline(always)]
     fn rule_of_next_word(
         &self,
@@ -160,7 +160,8 @@ impl<A: FilterAddress> Many<A> {
         if bits == 0 { NO_RULE } else { rule }
     }
 
-    /// The first of these words, of which there is one, and the bits that all rows have in it.
+    /// Returns the first of these words (there is at least one), and the bits set in it in all
+    /// rows.
     #[inline(always)]
     fn next_word(
         &self,
@@ -183,18 +184,19 @@ impl<A: FilterAddress> Many<A> {
 struct PacketRows<'a> {
     source: &'a [u64],
     destination: &'a [u64],
-    /// Classes of its numbers, at this place.
+    /// Classes of its numbers, at position `at`.
     classes: &'a [[u16; BATCH]],
     at: usize,
 }
 
-/// Rows of which few words are not zero: those of addresses.
+/// Rows with few words that are not zero: those of addresses.
 struct AddressRows {
-    /// For each class: a summary, and where its words begin.
+    /// For each class: a summary, and the index of its first word.
     rows: Vec<u64>,
     /// The words that are not zero, row by row; the first is all ones.
     words: Vec<u64>,
-    /// A summary of the words whose rules ask for no address: they are all ones, and in no row.
+    /// A summary of the words whose rules have no address condition: they are all ones, and in no
+    /// row.
     any: Vec<u64>,
 }
 
@@ -204,7 +206,7 @@ impl AddressRows {
             Self { rows: Vec::new(), words: vec![!0], any: vec![0; words.div_ceil(WORD)] };
         for (class, row) in rows.enumerate() {
             if class == 0 {
-                // Of addresses that no rule names.
+                // The row of addresses that no rule names.
                 mark(&mut made.any, row);
             }
             let start = made.rows.len();
@@ -225,13 +227,13 @@ impl AddressRows {
         &self.rows[usize::from(class) * (summary + 1)..][..summary + 1]
     }
 
-    /// A part of the row's summary.
+    /// Returns a part of the row's summary.
     #[inline(always)]
     fn words(&self, row: &[u64], part: usize) -> u64 {
         row[part] | self.any[part]
     }
 
-    /// A word of the row that is not zero.
+    /// Returns a word of the row that is not zero.
     #[inline(always)]
     fn word(&self, row: &[u64], summary: usize, word: usize) -> u64 {
         let (part, bit) = (word / WORD, word % WORD);

@@ -3,7 +3,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use super::*;
 use crate::{Action, Key, Matches, Rule, SetReaders, generate, walk, walk_from};
 
-/// Compares all answers with the walk's.
+/// Compares all results with the walk's.
 fn compare<A: FilterAddress>(filter: &Filter, keys: &[Key]) {
     let classifier = Classifier::<A>::new(filter, &SetReaders::none()).unwrap();
     let mut fields = Fields::default();
@@ -19,7 +19,7 @@ fn compare<A: FilterAddress>(filter: &Filter, keys: &[Key]) {
             let walked = walk(filter, A::OF, key).unwrap_or(filter.rules.len());
             assert_eq!(found as usize, walked, "{} {key:?}", filter.name);
         }
-        // The way on is walked for one packet of each batch.
+        // The next match is checked for one packet of each batch.
         if let Some(key) = batch.last() {
             let place = batch.len() - 1;
             let walked =

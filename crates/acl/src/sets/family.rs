@@ -11,16 +11,17 @@ use super::SetError;
 use crate::FilterAddress;
 use crate::fields::BATCH;
 
-/// Classes, 0 for addresses in no set included: what a route table tells apart.
+/// Number of classes, including 0 for addresses in no set: the number of next hops in a route table.
 const CLASSES: usize = fib::MAX_NEXT_HOP as usize + 1;
 
-/// A fast one, and one with more room, to which the elements move when the first is full.
+/// Number of tables: a fast one, and one with more room, to which the elements move when the first is
+/// full.
 const TABLES: usize = 2;
 
-/// Which sets each address is in, for readers.
+/// The sets of each address, for readers.
 pub struct Members<A: FilterAddress> {
     tables: [Arc<dyn Lookup<A>>; TABLES],
-    /// The table that has the elements.
+    /// Index of the table that has the elements.
     current: Arc<AtomicUsize>,
     /// By class: the sets, one bit each.
     masks: Arc<[AtomicU64]>,
@@ -33,7 +34,7 @@ impl<A: FilterAddress> Clone for Members<A> {
     }
 }
 
-/// Every address is in no set.
+/// A table in which every address is in no set.
 struct Nothing;
 
 impl<A: FilterAddress> Lookup<A> for Nothing {
@@ -47,13 +48,13 @@ impl<A: FilterAddress> Lookup<A> for Nothing {
 }
 
 impl<A: FilterAddress> Members<A> {
-    /// Of no sets.
+    /// Creates readers without sets.
     pub(super) fn none() -> Self {
         let nothing: Arc<dyn Lookup<A>> = Arc::new(Nothing);
         Self { tables: [nothing.clone(), nothing], current: Arc::default(), masks: Arc::default() }
     }
 
-    /// The sets that each address is in, at most [`BATCH`] addresses.
+    /// Finds the sets of each address, for at most [`BATCH`] addresses.
     #[inline]
     pub(crate) fn find(&self, addresses: &[A::Bits], masks: &mut [u64]) {
         let mut classes = [0; BATCH];
@@ -72,12 +73,12 @@ impl<A: FilterAddress> Members<A> {
 struct Element {
     /// The sets that it is an element of.
     own: u64,
-    /// The sets that its addresses are in: those, and the ones of the prefixes around it.
+    /// The sets of its addresses: its own, and those of the prefixes around it.
     all: u64,
 }
 
 impl Element {
-    /// The sets that the table has for the prefix; none if it is no element any more.
+    /// Returns the sets to be stored in the table; none if the prefix is no longer an element.
     fn shown(&self) -> u64 {
         if self.own == 0 { 0 } else { self.all }
     }
@@ -86,22 +87,22 @@ impl Element {
 /// A class in use.
 struct Class {
     number: u16,
-    /// Prefixes that have it.
+    /// Number of prefixes with this class.
     prefixes: usize,
 }
 
 /// The sets of one family: the owner's side.
 pub(super) struct FamilySets<A: FilterAddress> {
-    /// A prefix comes behind those that hold it.
+    /// A prefix follows those that hold it.
     elements: BTreeMap<Prefix<A>, Element>,
     tables: [Box<dyn Table<A>>; TABLES],
     current: Arc<AtomicUsize>,
     masks: Arc<[AtomicU64]>,
-    /// By the sets that they stand for.
+    /// By the sets they stand for.
     classes: HashMap<u64, Class>,
-    /// Classes that nobody can see.
+    /// Classes that no reader can hold.
     free: Vec<u16>,
-    /// Classes that no prefix has any more, and since when.
+    /// Classes without prefixes, and the time since when.
     retired: Vec<(u64, u16)>,
     grace: Box<dyn GracePeriod>,
 }
@@ -134,7 +135,7 @@ impl<A: FilterAddress> FamilySets<A> {
         self.elements.iter().filter(move |(_, of)| is_of(of)).map(|(prefix, _)| *prefix)
     }
 
-    /// Adds an element to a set; false if it was there.
+    /// Adds an element to a set; returns false if it was there.
     pub fn add(&mut self, set: u8, prefix: Prefix<A>) -> Result<bool, SetError> {
         if self.has(set, prefix) {
             return Ok(false);
@@ -143,7 +144,7 @@ impl<A: FilterAddress> FamilySets<A> {
         self.change(prefix, own | 1 << set).map(|()| true)
     }
 
-    /// Takes an element out of a set; false if it was not there.
+    /// Removes an element from a set; returns false if it was not there.
     pub fn remove(&mut self, set: u8, prefix: Prefix<A>) -> Result<bool, SetError> {
         if !self.has(set, prefix) {
             return Ok(false);
@@ -156,13 +157,13 @@ impl<A: FilterAddress> FamilySets<A> {
         self.elements.get(&prefix).map_or(0, |element| element.own)
     }
 
-    /// The prefix is an element of these sets from now on.
+    /// Makes the prefix an element of exactly these sets.
     fn change(&mut self, prefix: Prefix<A>, own: u64) -> Result<(), SetError> {
         self.collect();
         let around = self.around(prefix);
         let mut news: Vec<(Prefix<A>, Element)> =
             vec![(prefix, Element { own, all: around | own })];
-        // Those within it, outermost first.
+        // Elements within it, outermost first.
         let mut open: Vec<(Prefix<A>, u64)> = vec![(prefix, around | own)];
         let behind = (Bound::Excluded(prefix), Bound::Unbounded);
         for (inner, element) in self.elements.range(behind) {
@@ -186,7 +187,7 @@ impl<A: FilterAddress> FamilySets<A> {
         Ok(())
     }
 
-    /// The sets of the longest prefix around this one.
+    /// Returns the sets of the longest prefix around this one.
     fn around(&self, prefix: Prefix<A>) -> u64 {
         let mut end = Bound::Excluded(prefix);
         while let Some((before, element)) = self.elements.range((Bound::Unbounded, end)).next_back()
@@ -194,14 +195,14 @@ impl<A: FilterAddress> FamilySets<A> {
             if before.contains(prefix.address()) {
                 return element.all;
             }
-            // What holds the prefix holds this one, too, or comes before it.
+            // A prefix that holds `prefix` also holds this one, or precedes it.
             let common = (before.bits() ^ prefix.bits()).leading();
             end = Bound::Included(Prefix::covering(prefix.address(), common));
         }
         0
     }
 
-    /// Writes what has changed into the table; all of it or nothing.
+    /// Writes the changes to the table; all of them or none.
     fn publish(&mut self, news: &[(Prefix<A>, Element)]) -> Result<(), SetError> {
         let mut changes = Vec::with_capacity(news.len());
         for (prefix, element) in news {
@@ -216,7 +217,7 @@ impl<A: FilterAddress> FamilySets<A> {
             }
         }
         if let Err(error) = self.put(&changes) {
-            // What was done before the table was full is undone, for which there is room.
+            // Changes made before the table was full are undone, for which there is room.
             let old =
                 |prefix: &Prefix<A>| self.elements.get(prefix).map_or(0, |element| element.all);
             let class = |all| self.classes.get(&all).map_or(0, |class| class.number);
@@ -238,7 +239,7 @@ impl<A: FilterAddress> FamilySets<A> {
         &mut *self.tables[self.current.load(Ordering::Relaxed) % TABLES]
     }
 
-    /// Makes changes in the table that readers look at, or moves all to the other one if that has no room.
+    /// Applies changes to the readers' table, or moves all elements to the other one if that is full.
     fn put(&mut self, changes: &[Change<A>]) -> Result<(), fib::Error> {
         let full = match self.table().apply(changes) {
             Err(error @ fib::Error::Full { .. }) if self.current.load(Ordering::Relaxed) == 0 => {
@@ -256,7 +257,7 @@ impl<A: FilterAddress> FamilySets<A> {
         Ok(())
     }
 
-    /// The class of these sets, for one more prefix; 0 for none.
+    /// Takes the class of these sets for one more prefix; 0 for no sets.
     fn take(&mut self, sets: u64) -> Result<u16, SetError> {
         if sets == 0 {
             return Ok(0);
@@ -271,7 +272,7 @@ impl<A: FilterAddress> FamilySets<A> {
         Ok(number)
     }
 
-    /// One prefix less has the class of these sets.
+    /// Releases the class of these sets for one prefix.
     fn give_back(&mut self, sets: u64) {
         let Some(class) = self.classes.get_mut(&sets) else { return };
         class.prefixes -= 1;
@@ -282,7 +283,7 @@ impl<A: FilterAddress> FamilySets<A> {
         }
     }
 
-    /// Classes that no reader can have in hand any more are free.
+    /// Frees the classes that no reader can hold any more.
     fn collect(&mut self) {
         let grace = &mut self.grace;
         self.free.extend(

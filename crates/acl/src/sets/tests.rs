@@ -109,7 +109,7 @@ proptest! {
     }
 }
 
-/// Classes come and go by the thousand, far more than there are.
+/// Thousands of classes are used and released, far more than exist at a time.
 #[test]
 fn classes_are_used_again() {
     let mut sets = no_readers();
@@ -130,7 +130,7 @@ fn classes_are_used_again() {
     }
 }
 
-/// What stays in a set is in it at each look, and never in one that it was not put into.
+/// An address is in its set at each lookup, and never in a set that it was not added to.
 #[test]
 fn readers_see_no_set_that_nobody_put_an_address_into() {
     let epochs = Epochs::default();
@@ -235,7 +235,7 @@ fn too_many_lists_are_named() {
     );
 }
 
-/// More single hosts than the fast table has room for, of which nobody misses one meanwhile.
+/// More single hosts than the fast table has room for; lookups find each of them meanwhile.
 #[test]
 fn many_hosts_move_to_another_table() {
     let mut sets = no_readers();

@@ -6,18 +6,19 @@ use std::time::Duration;
 
 use ::script::{Policy, StepSettings};
 use dataplane::class::ClassLimits;
+use dataplane::distribution::TxConfig;
 use dataplane::filters::{FilterSpec, Mark, Target, Treatment};
 use dataplane::flows::FlowSettings;
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::plan::Plans;
 use dataplane::polling::{QUOTA, Wait};
 use dataplane::reason::PuntClass;
+use slowpath::{Advertise, Discovery, Icmp, Preference, Prefix};
 
 use super::{
-    Advertise, Command, Config, Cores, DEFAULT_VRF, Discovery, Driver, Fib, Filter, Forwarders,
-    Forwarding, Fpm, Icmp, Import, KernelRoutes, LinkWish, Log, Memory, MulticastRoute,
-    NamedNextHop, Neighbour, Port, PortFilter, Preference, Prefix, PrefixSet, Quarantine, Queues,
-    RoutesFrom, Slowpath, Telnet, Tx, Vrf, action_name,
+    Command, Config, Cores, DEFAULT_VRF, Driver, Fib, Filter, Forwarders, Forwarding, Fpm, Import,
+    KernelRoutes, LinkWish, Log, Memory, MulticastRoute, NamedNextHop, Neighbour, Port, PortFilter,
+    PrefixSet, Quarantine, Queues, RoutesFrom, Slowpath, Telnet, Vrf, action_name,
 };
 use crate::rib;
 
@@ -123,7 +124,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     let Forwarding { class_e, resolve_via_default } = forwarding;
     list.fixed("forwarding: class_e", class_e);
     list.fixed("forwarding: resolve_via_default", resolve_via_default);
-    let Tx { burst, flush } = tx;
+    let TxConfig { burst, flush } = tx;
     list.live("tx: burst", burst);
     list.live("tx: flush_us", flush.as_micros());
     list.slowpath(slowpath);
@@ -132,7 +133,8 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         list.graph(format!("flows: {key}"), timeout);
     }
     list.graph("flows: most", most);
-    let Icmp { ttl, echo } = icmp;
+    // Listed as forwarding: class_e.
+    let Icmp { ttl, echo, class_e: _ } = icmp;
     list.live("icmp: ttl", ttl);
     list.live("icmp: echo", echo);
     let Memory { mbufs, no_huge } = memory;
@@ -448,23 +450,30 @@ impl List<'_> {
     }
 
     fn slowpath(&mut self, slowpath: &Slowpath) {
-        let Slowpath {
+        let Slowpath { workers, limits, classes } = slowpath;
+        // The rest of the limits cannot be set.
+        let slowpath::Limits {
             neighbours,
             queue,
-            retries,
-            timeout,
+            held: _,
+            fragments: _,
             reassembly,
-            workers,
+            retry: _,
+            tries,
+            reachable,
+            probe_delay: _,
+            failed: _,
             icmp_rate,
             icmp_burst,
             icmp_prefix_rate,
             icmp_prefix_burst,
-            classes,
-        } = slowpath;
+            resolve_rate: _,
+            resolve_burst: _,
+        } = limits;
         self.live("slowpath: neighbours", neighbours);
         self.live("slowpath: queue", queue);
-        self.live("slowpath: retries", retries);
-        self.live("slowpath: timeout_s", seconds(*timeout));
+        self.live("slowpath: retries", tries);
+        self.live("slowpath: timeout_s", seconds(*reachable));
         self.fixed("slowpath: reassembly_s", seconds(*reassembly));
         self.fixed("slowpath: workers", workers);
         self.live("slowpath: icmp_rate", icmp_rate);

@@ -6,7 +6,9 @@ use std::time::Duration;
 use dataplane::interface::VrfId;
 use dataplane::port::{Fec, Offload, Pause};
 use dataplane::reason::PuntClass;
+use ipnet::Ipv6Net;
 use proptest::prelude::*;
+use slowpath::{Preference, Prefix};
 
 use super::*;
 
@@ -108,7 +110,7 @@ fn every_setting_is_read() {
     assert!(pci.promiscuous && !config.ports[3].promiscuous);
     assert!(pci.all_multicast && !config.ports[3].all_multicast);
     assert_eq!((pci.dad, config.ports[3].dad), (2, 0));
-    assert_eq!(config.icmp, Icmp { ttl: 255, echo: false });
+    assert_eq!(config.icmp, Icmp { ttl: 255, echo: false, class_e: false });
     assert_eq!(config.ports[3].device, Device::Vdev("net_tap0,iface=tap0".to_owned()));
     assert_eq!(config.ports[3].driver, Some(Driver::AfPacket));
     let RouteKind::Unicast(paths) = &config.routes[0].kind else { panic!("{config:?}") };
@@ -121,13 +123,13 @@ fn every_setting_is_read() {
     assert_eq!(config.routes[3].kind, RouteKind::Unreachable);
     assert_eq!(config.imports[0].file, Path::new("etc/table.gz"));
     assert_eq!((config.imports[0].via4.len(), config.imports[0].via6.len()), (1, 1));
-    assert_eq!(config.tx, Tx { burst: 64, flush: Duration::from_micros(10) });
+    assert_eq!(config.tx, TxConfig { burst: 64, flush: Duration::from_micros(10) });
     let quarantine = Quarantine { directory: "/srv/q".into(), packets: 9, bytes: 2 << 20 };
     assert_eq!(config.quarantine, quarantine);
-    assert_eq!(config.slowpath.timeout, Duration::from_secs(60));
-    let Slowpath { workers, icmp_rate, icmp_burst, icmp_prefix_rate, .. } = config.slowpath;
-    assert_eq!((workers, icmp_rate, icmp_burst, icmp_prefix_rate), (3, 50, 5, 0));
-    assert_eq!(config.slowpath.icmp_prefix_burst, 1);
+    assert_eq!(config.slowpath.limits.reachable, Duration::from_secs(60));
+    let slowpath::Limits { icmp_rate, icmp_burst, icmp_prefix_rate, .. } = config.slowpath.limits;
+    assert_eq!((config.slowpath.workers, icmp_rate, icmp_burst, icmp_prefix_rate), (3, 50, 5, 0));
+    assert_eq!(config.slowpath.limits.icmp_prefix_burst, 1);
     let errors = ClassLimits { rate: 900, share: 3, queue: 32 };
     let host = ClassLimits { share: 40, ..PuntClass::Host.default_limits() };
     for (&class, limits) in PuntClass::ALL.iter().zip(config.slowpath.classes) {

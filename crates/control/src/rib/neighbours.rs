@@ -100,13 +100,13 @@ impl Rib {
         address: IpAddr,
         mac: MacAddr,
     ) -> Result<(), Error> {
-        self.hops.command(ResolverCommand::AddStaticNeighbour { interface, address, mac });
+        self.hops.command(Command::AddStaticNeighbour { interface, address, mac });
         self.neighbour_up(interface, address, mac)
     }
 
     /// Forgets a neighbour, here and in the slow path.
     pub fn remove_neighbour(&mut self, interface: InterfaceId, address: IpAddr) {
-        self.hops.command(ResolverCommand::RemoveNeighbour { interface, address });
+        self.hops.command(Command::RemoveNeighbour { interface, address });
         self.neighbour_down(interface, address);
     }
 

@@ -31,10 +31,11 @@ use std::sync::Arc;
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::next_hop::{BLACKHOLE, FIRST_DYNAMIC, GROUP_MEMBERS, NEXT_HOPS, NextHopTable};
 use fib::GracePeriod;
+use slowpath::Command;
 use wire::MacAddr;
 
 use super::places::Places;
-use super::{BUCKETS_MOST, GroupKey, GroupSpec, Inactive, LivePath, Path, ResolverCommand, Source};
+use super::{BUCKETS_MOST, GroupKey, GroupSpec, Inactive, LivePath, Path, Source};
 use spread::{merge, reduce};
 
 pub(super) use evaluate::Covering;
@@ -149,7 +150,7 @@ pub(super) struct NextHops {
     groups: HashMap<Box<[Weighted]>, u16>,
     places: Places,
     retired: VecDeque<(u64, Retired)>,
-    commands: Vec<ResolverCommand>,
+    commands: Vec<Command>,
     /// Composites to be computed.
     dirty: Vec<u16>,
     /// Numbers have died or come alive since [`Self::take_flipped`].
@@ -205,11 +206,11 @@ impl NextHops {
     }
 
     /// What the slow path has to learn since the last call.
-    pub(super) fn drain_commands(&mut self) -> Vec<ResolverCommand> {
+    pub(super) fn drain_commands(&mut self) -> Vec<Command> {
         std::mem::take(&mut self.commands)
     }
 
-    pub(super) fn command(&mut self, command: ResolverCommand) {
+    pub(super) fn command(&mut self, command: Command) {
         self.commands.push(command);
     }
 
@@ -558,7 +559,7 @@ impl NextHops {
         if referrer == Referrer::Route {
             hop.routes += 1;
             if let (1, &Meaning::Gateway { interface, address, .. }) = (hop.routes, &hop.meaning) {
-                self.commands.push(ResolverCommand::NextHop { id, interface, address });
+                self.commands.push(Command::NextHop { id, interface, address });
             }
         }
     }
@@ -570,7 +571,7 @@ impl NextHops {
         if referrer == Referrer::Route {
             hop.routes -= 1;
             if hop.routes == 0 && matches!(hop.meaning, Meaning::Gateway { .. }) {
-                self.commands.push(ResolverCommand::RemoveNextHop { id });
+                self.commands.push(Command::RemoveNextHop { id });
             }
         }
         if hop.references == 0 {

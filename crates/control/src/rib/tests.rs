@@ -256,7 +256,7 @@ fn a_gateway_is_one_next_hop_for_all_its_routes_and_resolves_with_one_store() {
     let id = bench.id(ip("198.51.100.1"));
     assert_eq!(id, bench.id(ip("8.8.8.8")));
     assert_eq!(bench.hop("8.8.8.8"), NextHop::Unresolved { interface: interface(1) });
-    let told = ResolverCommand::NextHop { id, interface: interface(1), address: ip("10.0.2.2") };
+    let told = Command::NextHop { id, interface: interface(1), address: ip("10.0.2.2") };
     assert_eq!(bench.rib.drain_commands(), [told]);
     bench.rib.neighbour_up(interface(1), ip("10.0.2.2"), mac(2)).unwrap();
     let forward = NextHop::Forward { interface: interface(1), mac: mac(2) };
@@ -267,7 +267,7 @@ fn a_gateway_is_one_next_hop_for_all_its_routes_and_resolves_with_one_store() {
     assert_eq!(bench.rib.remove(VrfId::DEFAULT, net("0.0.0.0/0"), Source::Static), 1);
     assert_eq!(bench.rib.drain_commands(), []);
     assert_eq!(bench.rib.remove(VrfId::DEFAULT, net("198.51.100.0/24"), Source::Static), 1);
-    assert_eq!(bench.rib.drain_commands(), [ResolverCommand::RemoveNextHop { id }]);
+    assert_eq!(bench.rib.drain_commands(), [Command::RemoveNextHop { id }]);
 }
 
 #[test]

@@ -335,41 +335,6 @@ pub struct LookupInfo {
     pub paths: Vec<LivePath>,
 }
 
-/// What the slow path has to learn from the RIB.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ResolverCommand {
-    /// Routes lead over this gateway; punted packets name it by the number.
-    NextHop {
-        /// The next hop's number.
-        id: u16,
-        /// The interface the gateway is on.
-        interface: InterfaceId,
-        /// The gateway.
-        address: IpAddr,
-    },
-    /// No route leads over the gateway with this number any more.
-    RemoveNextHop {
-        /// The next hop's number.
-        id: u16,
-    },
-    /// A neighbour whose MAC is given.
-    AddStaticNeighbour {
-        /// The interface it is on.
-        interface: InterfaceId,
-        /// Its address.
-        address: IpAddr,
-        /// Its MAC.
-        mac: MacAddr,
-    },
-    /// A neighbour is to be forgotten, static or not.
-    RemoveNeighbour {
-        /// The interface it is on.
-        interface: InterfaceId,
-        /// Its address.
-        address: IpAddr,
-    },
-}
-
 /// How much there is of everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {

@@ -8,7 +8,7 @@ use crate::nft::syntax::{
 };
 use crate::rules::{Limit, Origin, Verdict};
 
-/// Of the text of a rule, what a message has.
+/// Most characters of a rule's text in a message.
 const TEXT_MAX: usize = 300;
 
 pub fn read(input: &str) -> Result<Listing, Unreadable> {
@@ -88,7 +88,7 @@ fn set(of: &Value) -> Option<Set> {
         || flags.iter().any(|flag| matches!(flag.as_str(), Some("dynamic" | "timeout")));
     let elements = list(of.get("elem").unwrap_or(&Value::Null));
     if of.get("map").is_some() {
-        // A map to something else than verdicts has no use here.
+        // A map to anything but verdicts has no use here.
         let verdicts = pairs(&elements).unwrap_or_default();
         return Some(Set { verdicts, is_dynamic, ..Set::default() });
     }
@@ -96,7 +96,7 @@ fn set(of: &Value) -> Option<Set> {
     Some(Set { elements, is_dynamic, ..Set::default() })
 }
 
-/// One value or a list of them.
+/// Reads one value or a list of them.
 fn list(of: &Value) -> Vec<Value> {
     match of {
         Value::Null => Vec::new(),
@@ -123,7 +123,7 @@ fn tuple(of: &Value) -> Option<Tuple> {
     Some(vec![word(of)?])
 }
 
-/// A value as the text has it.
+/// Returns a value as it is written in the text form.
 fn word(of: &Value) -> Option<String> {
     match of {
         Value::String(text) => Some(text.clone()),
@@ -143,7 +143,7 @@ fn word(of: &Value) -> Option<String> {
     }
 }
 
-/// `["fin", "syn"]`, `{"|": ["fin", "syn"]}`.
+/// Reads flags: `["fin", "syn"]`, `{"|": ["fin", "syn"]}`.
 fn flags(of: &Value) -> Option<Vec<String>> {
     let parts = of.as_array().or_else(|| of.get("|").and_then(Value::as_array));
     match parts {

@@ -1,4 +1,4 @@
-//! Statements of nftables as rules.
+//! Converts statements of nftables to rules.
 
 use crate::matches::{Field, Match, Names};
 use crate::nft::syntax::{
@@ -30,7 +30,7 @@ fn name_of(chain: &Chain) -> ChainName {
     ChainName { table, chain: chain.name.clone() }
 }
 
-/// The hook of a chain, if it has one that filters know.
+/// Returns the hook of a chain, if it has one that filters support.
 fn place(chain: &Chain) -> Result<Option<Base>, String> {
     let family = match chain.family.as_str() {
         "ip" => Some(4),
@@ -52,7 +52,7 @@ fn place(chain: &Chain) -> Result<Option<Base>, String> {
     Ok(Some(Base { chain: name_of(chain), hook, family, priority, accepts }))
 }
 
-/// A chain of another kind, rule by rule.
+/// Reports a chain of another kind, rule by rule.
 fn left_out(chain: &Chain, reason: &str) -> Vec<Outside> {
     let rule = |rule: &Parsed| Outside {
         origin: rule.origin.clone(),
@@ -89,7 +89,7 @@ impl Reading {
         }
     }
 
-    /// Only packets of one of these go on.
+    /// Restricts the packets to those of one of these conditions.
     fn narrow(&mut self, conditions: &[Match]) {
         let both = |packets: &Match| {
             conditions.iter().filter_map(|condition| packets.and(condition)).collect::<Vec<_>>()
@@ -109,7 +109,7 @@ impl Reading {
     }
 }
 
-/// Packets that fit, and parts of the condition that are left out.
+/// The matching packets, and the parts of the condition that are left out.
 type Condition = (Vec<Match>, Vec<String>);
 
 impl Table<'_> {
@@ -242,7 +242,7 @@ impl Table<'_> {
         Ok((all, left))
     }
 
-    /// The packets whose fields are those of an element.
+    /// Returns the packets whose fields are those of an element.
     fn tuple(&self, keys: &[String], tuple: &Tuple) -> Result<Condition, String> {
         if keys.len() != tuple.len() {
             return Err(format!("element {} has not as many parts as its key", tuple.join(" . ")));
@@ -262,7 +262,7 @@ impl Table<'_> {
     }
 }
 
-/// Ports of packets of any protocol.
+/// Reports a condition on ports without one on the protocol.
 fn without_protocol(packets: &Match) -> Option<String> {
     let says =
         [Field::FromPort, Field::ToPort].iter().any(|field| packets.condition(*field).is_some());
@@ -270,7 +270,7 @@ fn without_protocol(packets: &Match) -> Option<String> {
     (says && !is_known).then(|| "ports without a protocol that has them; add meta l4proto".into())
 }
 
-/// A field's words, and what it implies.
+/// A field, and the condition that its name implies.
 struct Key {
     field: Field,
     implied: Match,
@@ -332,7 +332,7 @@ fn family(word: &str) -> Read {
     }
 }
 
-/// A field against values, of which each is one word.
+/// Compares a field with values of one word each.
 fn one_key(name: &str, op: Op, elements: &[Tuple]) -> Result<Match, String> {
     let words: Vec<&str> = elements.iter().flatten().map(String::as_str).collect();
     if let "meta iifname" | "meta iif" | "meta oifname" | "meta oif" = name {
@@ -362,7 +362,7 @@ fn one_key(name: &str, op: Op, elements: &[Tuple]) -> Result<Match, String> {
     Ok(Match::field(field, set).and(&implied).unwrap_or_else(nothing))
 }
 
-/// A value, or all from one to another.
+/// Reads a value, or a range of values.
 fn ranged(read: fn(&str) -> Read, word: &str) -> Read {
     let Some((low, high)) = word.split_once("..") else { return read(word) };
     let (low, high) = (read(low)?, read(high)?);
@@ -372,7 +372,7 @@ fn ranged(read: fn(&str) -> Read, word: &str) -> Read {
     }
 }
 
-/// No packet fits.
+/// Matches no packet.
 fn nothing() -> Match {
     Match::field(Field::Protocol, Ranges::default())
 }
@@ -393,7 +393,7 @@ fn interfaces(op: Op, words: &[&str]) -> Result<Names, String> {
     if let Some(pattern) = words.iter().find(|word| word.contains('*')) {
         return Err(format!("\"{pattern}\": ports have no patterns; name each"));
     }
-    // No packet of a port comes or goes by it.
+    // No packet of a port is received or sent by lo.
     let names = words.iter().filter(|word| **word != "lo").map(|word| (*word).to_owned()).collect();
     match op {
         Op::Implicit | Op::Eq => Ok(Names::In(names)),
@@ -418,7 +418,7 @@ fn tcp_flags(
     for element in elements {
         let value = bits(element)?;
         let some = match (mask, op) {
-            // Some of these flags: their and is not zero.
+            // Any of these flags: the bitwise and with them is not zero.
             (None, Op::Implicit) if is_list => values::flags(0, value).not(255),
             (None, Op::None) => values::flags(0, value),
             (mask, _) => values::flags(value, mask.unwrap_or(0xff)),
@@ -454,7 +454,7 @@ fn ct_state(op: Op, values: &Values, elements: &[Tuple]) -> Result<Condition, St
     Ok((packets.into_iter().collect(), omitted))
 }
 
-/// `ip frag-off & 0x3fff != 0`: fragments, first or later.
+/// Reads `ip frag-off & 0x3fff != 0`: fragments, first or later.
 fn fragment(mask: &[String], op: Op, elements: &[Tuple]) -> Result<Condition, String> {
     let number = |words: &[String]| words.first().and_then(|word| values::number(word));
     let (mask, value) = (number(mask), elements.first().and_then(|element| number(element)));

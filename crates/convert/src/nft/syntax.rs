@@ -1,5 +1,5 @@
-//! What a listing says, whether as text or as JSON. Values are words as the text has them: `10.0.0.0/8`,
-//! `1-5`; a range may have two dots, as names have signs in them.
+//! The content of a listing, whether text or JSON. Values are words as in the text: `10.0.0.0/8`, `1-5`; a
+//! range may have two dots, since names may contain hyphens.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ pub type Tuple = Vec<String>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Nothing is written: equal, or in a list of flags.
+    /// No operator: equal, or in a list of flags.
     Implicit,
     Eq,
     Ne,
@@ -60,7 +60,7 @@ pub enum Statement {
         keys: Vec<String>,
         limit: Option<Limit>,
     },
-    /// A condition, or something that is done; both without counterpart.
+    /// A condition or an action without counterpart.
     Other {
         text: String,
         is_condition: bool,
@@ -74,7 +74,7 @@ pub struct Rule {
     pub comment: Option<String>,
 }
 
-/// Where packets enter a chain by themselves.
+/// The hook at which packets enter a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
     pub kind: String,
@@ -97,18 +97,18 @@ pub struct Chain {
 pub struct Set {
     pub elements: Vec<Tuple>,
     pub verdicts: Vec<(Tuple, Verdict)>,
-    /// Elements come and go by themselves.
+    /// True if elements are added and removed at run time.
     pub is_dynamic: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
     pub chains: Vec<Chain>,
-    /// By family and name of the table, and the set's name.
+    /// By family and name of the table, and name of the set.
     pub sets: BTreeMap<(String, String, String), Set>,
 }
 
-/// A limit of nftables; `unit` is that of the rate: packets, or bytes with a prefix.
+/// Converts a limit of nftables; `unit` is that of the rate: packets, or bytes with a prefix.
 pub fn limit(
     rate: u64,
     unit: &str,
@@ -136,8 +136,8 @@ pub fn limit(
         Some((burst, unit)) => burst.checked_mul(factor(unit)?)?,
         None => 0,
     };
-    // The kernel's bucket (nft_limit.c): of packets the burst, which is 5 if none is said; of bytes the burst
-    // and what comes in the unit of time.
+    // The kernel's bucket (nft_limit.c): for packets the burst, by default 5; for bytes the burst plus the
+    // rate's amount for one unit of time.
     let burst = match (is_bytes, burst) {
         (true, burst) => rate.checked_add(burst)?,
         (false, 0) => 5,

@@ -9,8 +9,8 @@
 //! keys      = key { "." key }
 //! ```
 //!
-//! END is the end of a line or a semicolon. A statement that is not among these takes the rest of its rule with
-//! it, but for a verdict at its end: then a rule is known to decide, and named as such when it is left out.
+//! END is the end of a line or a semicolon. A statement that is not among these takes the rest of its rule with it,
+//! except for a verdict at its end: thus a rule is known to decide, and reported as such when it is left out.
 
 use winnow::Parser;
 use winnow::combinator::{alt, opt, preceded, repeat, separated};
@@ -30,7 +30,7 @@ type Result<T> = winnow::Result<T, ContextError>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     Word,
-    /// In quotes, which are not part of it.
+    /// In quotes, which are not part of the text.
     Text,
     Sign,
     /// The end of a line.
@@ -41,7 +41,7 @@ enum Kind {
 struct Token {
     kind: Kind,
     text: String,
-    /// Where it stands in the input.
+    /// Position in the input.
     span: (usize, usize),
 }
 
@@ -67,7 +67,7 @@ fn tokens(input: &str) -> std::result::Result<Vec<Token>, usize> {
     }
 }
 
-/// A token, and its text; `None` for a comment.
+/// Parses a token, and returns its text; `None` for a comment.
 fn token<'i>(input: &mut LocatingSlice<&'i str>) -> Result<(Option<Kind>, &'i str)> {
     let word = |c: char| c.is_alphanumeric() || "_-.:/@*+\\$%~".contains(c);
     alt((
@@ -83,7 +83,7 @@ fn token<'i>(input: &mut LocatingSlice<&'i str>) -> Result<(Option<Kind>, &'i st
     .parse_next(input)
 }
 
-/// A token that is this word or sign.
+/// Parses a token that is this word or sign.
 fn is<'t>(text: &'static str) -> impl Parser<Tokens<'t>, Token, ContextError> {
     any.verify(move |token: &Token| token.kind != Kind::Text && token.text == text)
 }
@@ -159,7 +159,7 @@ fn log(input: &mut Tokens<'_>) -> Result<Statement> {
     Ok(Statement::Log { prefix: options.into_iter().flatten().next() })
 }
 
-/// `limit rate [over] 10/second [burst 5 packets]`, `limit rate 100 kbytes/second`.
+/// Parses `limit rate [over] 10/second [burst 5 packets]`, `limit rate 100 kbytes/second`.
 fn rate(input: &mut Tokens<'_>) -> Result<Limit> {
     let over = opt(is("over"));
     let (over, first) = preceded((is("limit"), is("rate")), (over, word)).parse_next(input)?;
@@ -184,7 +184,7 @@ fn rate(input: &mut Tokens<'_>) -> Result<Limit> {
 const LAYERS: [&str; 11] =
     ["ip", "ip6", "rt", "tcp", "udp", "udplite", "sctp", "dccp", "th", "icmp", "icmpv6"];
 
-/// Of `meta`, what is written without that word.
+/// Keys of `meta` that are written without that word.
 const META: [&str; 8] =
     ["iif", "iifname", "oif", "oifname", "l4proto", "nfproto", "iiftype", "oiftype"];
 
@@ -208,7 +208,7 @@ fn tuple(input: &mut Tokens<'_>) -> Result<Tuple> {
     separated(1.., value, is(".")).parse_next(input)
 }
 
-/// What is kept beside an element: counters, times, comments.
+/// Skips data beside an element: counters, times, comments.
 fn beside(input: &mut Tokens<'_>) -> Result<()> {
     let end =
         |token: &Token| [",", "}", ":"].contains(&token.text.as_str()) && token.kind != Kind::Text;
@@ -308,7 +308,7 @@ fn statement(input: &mut Tokens<'_>) -> Result<Statement> {
     .parse_next(input)
 }
 
-/// Statements that are no conditions, by their first word.
+/// Statements that are actions, by their first word.
 const DOING: [&str; 17] = [
     "masquerade",
     "snat",
@@ -358,7 +358,7 @@ fn statements(mut input: Tokens<'_>) -> (Vec<Statement>, Option<String>) {
     (all, comment)
 }
 
-/// What stands before the verdict at the end of a rule, and that.
+/// Splits off the verdict at the end of a rule; returns the part before it and the verdict.
 fn split_end(input: Tokens<'_>) -> (Tokens<'_>, Option<Verdict>) {
     let ends = (1..input.len()).filter_map(|at| {
         let mut rest = &input[at..];
@@ -374,7 +374,7 @@ fn split_end(input: Tokens<'_>) -> (Tokens<'_>, Option<Verdict>) {
 
 // --- tables ---------------------------------------------------------------------------------------
 
-/// The tokens up to the end of a line outside of braces, or up to a brace that closes.
+/// Takes the tokens up to the end of a line outside of braces, or up to a closing brace.
 fn one_line<'t>(input: &mut Tokens<'t>) -> Result<Tokens<'t>> {
     let mut depth = 0;
     let mut length = 0;
@@ -501,7 +501,7 @@ impl Reader<'_> {
         }
     }
 
-    /// An object that rules name: a counter, a flowtable, ….
+    /// Skips an object that rules name: a counter, a flowtable, ….
     fn object(input: &mut Tokens<'_>) -> Result<()> {
         let before = input.len();
         one_line(input)?;

@@ -12,7 +12,7 @@ use crate::Error;
 use crate::eal::{Eal, EalRef};
 use crate::names::serial_name;
 
-/// Which of DPDK's implementations looks up.
+/// DPDK's implementations of the lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FibLookup {
     /// Plain instructions, one function per entry size, made by a macro.
@@ -26,10 +26,10 @@ pub enum FibLookup {
 }
 
 impl FibLookup {
-    /// Those in plain instructions.
+    /// All in plain instructions.
     pub const SCALAR: [Self; 3] = [Self::ScalarMacro, Self::ScalarInline, Self::ScalarUnified];
 
-    /// A name for reports.
+    /// Returns a name for reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::ScalarMacro => "scalar, macro",
@@ -49,7 +49,7 @@ impl FibLookup {
     }
 }
 
-/// An IPv4 table of `rte_fib`, type DIR24-8. Answers are next hops of 8 bytes.
+/// An IPv4 table of `rte_fib`, type DIR24-8. Answers are next hops in 8 bytes.
 pub struct Fib {
     raw: NonNull<sys::rte_fib>,
     entry: EntrySize,
@@ -59,11 +59,11 @@ pub struct Fib {
 
 // SAFETY: the table is plain memory that no thread-local state refers to.
 unsafe impl Send for Fib {}
-// SAFETY: what takes `&self` only reads; what writes takes `&mut self`.
+// SAFETY: functions with `&self` only read; writers take `&mut self`.
 unsafe impl Sync for Fib {}
 
 impl Fib {
-    /// An empty table. It looks up as DPDK chooses until [`Fib::select`].
+    /// Creates an empty table. It uses DPDK's choice of lookup until [`Fib::select`].
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a size the table cannot have, [`Error::Memory`] when the EAL has
@@ -82,7 +82,7 @@ impl Fib {
                     num_tbl8: size.groups as u32,
                 },
             },
-            // Zeros: next hop 0 where no route is. The fields differ between releases.
+            // Zeros: next hop 0 if there is no route. The fields differ between releases.
             ..sys::rte_fib_conf::default()
         };
         let name = serial_name("table");
@@ -99,13 +99,13 @@ impl Fib {
         }
     }
 
-    /// Chooses the implementation of the lookup.
+    /// Selects the implementation of the lookup.
     ///
     /// # Errors
     /// [`Error::RouteTable`] when this processor, this build of DPDK or the EAL's vector width
     /// rules it out.
     pub fn select(&mut self, lookup: FibLookup) -> Result<(), Error> {
-        // SAFETY: the table is alive, and nobody looks up meanwhile (`&mut self`).
+        // SAFETY: the table is alive, and there are no lookups meanwhile (`&mut self`).
         let result = unsafe { sys::rte_fib_select_lookup(self.raw.as_ptr(), lookup.of_dpdk()) };
         let name = Self::name_of(self.entry);
         changed(result, name, self.size, || format!("lookup by {}", lookup.name()))
@@ -142,8 +142,8 @@ impl RouteTable for Fib {
     #[inline]
     fn lookup_bulk(&self, addresses: &[u32], answers: &mut [u64]) {
         let count = common_len(addresses, answers);
-        // SAFETY: both arrays hold `count` elements; DPDK takes the addresses as mutable and
-        // hands them on as constant; nobody writes the table meanwhile (`&self`).
+        // SAFETY: both arrays hold `count` elements; DPDK takes the addresses as mutable and hands
+        // them on as constant; there is no writer meanwhile (`&self`).
         unsafe {
             sys::rte_fib_lookup_bulk(
                 self.raw.as_ptr(),
@@ -160,7 +160,7 @@ impl RouteTable for Fib {
     }
 
     fn lookup_bytes(&self) -> usize {
-        // DPDK rounds the groups up to 64 and takes one more.
+        // DPDK rounds the groups up to a multiple of 64 and takes one more.
         let groups = self.size.groups.next_multiple_of(64) + 1;
         ((1 << 24) + groups * 256) * self.entry.bytes()
     }

@@ -12,7 +12,7 @@ use crate::Error;
 use crate::eal::{Eal, EalRef};
 use crate::names::serial_name;
 
-/// Which of DPDK's implementations looks up.
+/// DPDK's implementations of the lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fib6Lookup {
     /// Plain instructions.
@@ -22,7 +22,7 @@ pub enum Fib6Lookup {
 }
 
 impl Fib6Lookup {
-    /// A name for reports.
+    /// Returns a name for reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Scalar => "scalar",
@@ -38,7 +38,7 @@ impl Fib6Lookup {
     }
 }
 
-/// An IPv6 table of `rte_fib6`, type TRIE. Answers are next hops of 8 bytes.
+/// An IPv6 table of `rte_fib6`, type TRIE. Answers are next hops in 8 bytes.
 pub struct Fib6 {
     raw: NonNull<sys::rte_fib6>,
     entry: EntrySize,
@@ -48,11 +48,11 @@ pub struct Fib6 {
 
 // SAFETY: the table is plain memory that no thread-local state refers to.
 unsafe impl Send for Fib6 {}
-// SAFETY: what takes `&self` only reads; what writes takes `&mut self`.
+// SAFETY: functions with `&self` only read; writers take `&mut self`.
 unsafe impl Sync for Fib6 {}
 
 impl Fib6 {
-    /// An empty table. It looks up as DPDK chooses until [`Fib6::select`].
+    /// Creates an empty table. It uses DPDK's choice of lookup until [`Fib6::select`].
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a size the table cannot have, [`Error::Memory`] when the EAL has
@@ -71,7 +71,7 @@ impl Fib6 {
                     num_tbl8: size.groups as u32,
                 },
             },
-            // Zeros: next hop 0 where no route is. The fields differ between releases.
+            // Zeros: next hop 0 if there is no route. The fields differ between releases.
             ..sys::rte_fib6_conf::default()
         };
         let name = serial_name("table");
@@ -88,13 +88,13 @@ impl Fib6 {
         }
     }
 
-    /// Chooses the implementation of the lookup.
+    /// Selects the implementation of the lookup.
     ///
     /// # Errors
     /// [`Error::RouteTable`] when this processor, this build of DPDK or the EAL's vector width
     /// rules it out.
     pub fn select(&mut self, lookup: Fib6Lookup) -> Result<(), Error> {
-        // SAFETY: the table is alive, and nobody looks up meanwhile (`&mut self`).
+        // SAFETY: the table is alive, and there are no lookups meanwhile (`&mut self`).
         let result = unsafe { sys::rte_fib6_select_lookup(self.raw.as_ptr(), lookup.of_dpdk()) };
         let name = Self::name_of(self.entry);
         changed(result, name, self.size, || format!("lookup by {}", lookup.name()))
@@ -134,8 +134,8 @@ impl RouteTable for Fib6 {
     #[inline]
     fn lookup_bulk(&self, addresses: &[[u8; 16]], answers: &mut [u64]) {
         let count = common_len(addresses, answers);
-        // SAFETY: both arrays hold `count` elements; DPDK takes the addresses as mutable and
-        // only reads them; nobody writes the table meanwhile (`&self`).
+        // SAFETY: both arrays hold `count` elements; DPDK takes the addresses as mutable and only
+        // reads them; there is no writer meanwhile (`&self`).
         unsafe {
             sys::rte_fib6_lookup_bulk(
                 self.raw.as_ptr(),

@@ -1,4 +1,4 @@
-//! `rte_lpm`: DIR-24-8 with entries of 4 bytes, whose writer knows of grace periods.
+//! `rte_lpm`: DIR-24-8 with entries of 4 bytes, whose writer supports grace periods.
 
 use std::net::Ipv4Addr;
 use std::ptr::NonNull;
@@ -13,13 +13,13 @@ use crate::qsbr::{self, Qsbr};
 use crate::{Errno, Error};
 
 const NAME: &str = "rte_lpm";
-/// DPDK computes the bytes of the groups, 1,024 each, in 32 bits.
+/// DPDK computes the size of the groups, 1,024 bytes each, in 32 bits.
 const MAX_GROUPS: usize = (1 << 22) - 1;
 /// Bits of an entry that hold the next hop.
 const NEXT_HOP: u32 = 0x00ff_ffff;
 
-/// An IPv4 table of `rte_lpm`. Answers are entries: the next hop in the low 24 bits, and a bit
-/// that says whether there is a route.
+/// An IPv4 table of `rte_lpm`. Answers are entries: the next hop in the low 24 bits, and a bit that
+/// is set if there is a route.
 ///
 /// Its list of routes is an array per prefix length that each change searches from the start:
 /// loading a full table takes many seconds.
@@ -30,7 +30,7 @@ pub struct Lpm {
 struct Inner {
     raw: NonNull<sys::rte_lpm>,
     size: TableSize,
-    /// Kept because the table asks it for grace periods.
+    /// Kept because the table uses it for grace periods.
     readers: Option<Arc<Qsbr>>,
     _eal: EalRef,
 }
@@ -39,19 +39,19 @@ struct Inner {
 unsafe impl Send for Inner {}
 // SAFETY: only `Lpm`, of which there is one per table, writes, and by `&mut self`. Others look up
 // through `LpmReader`, which exists only for tables with grace periods: DPDK's documentation of
-// `rte_lpm_rcu_qsbr_add` allows lookups beside the writer then. Each entry is loaded and stored
-// as one word, and the arrays it leads into stay as long as the table.
+// `rte_lpm_rcu_qsbr_add` then allows lookups during updates. Each entry is loaded and stored as one
+// word, and the arrays it leads into stay as long as the table.
 unsafe impl Sync for Inner {}
 
-/// Looks up beside the writer, on one thread.
+/// Looks up during updates, on one thread.
 pub struct LpmReader {
     inner: Arc<Inner>,
     reader: qsbr::Reader,
 }
 
 impl Lpm {
-    /// An empty table. With `readers`, [`Lpm::reader`] makes readers for other threads, and groups
-    /// are reused when all readers of that set have been quiescent.
+    /// Creates an empty table. With `readers`, [`Lpm::reader`] makes readers for other threads, and
+    /// groups are reused when all readers of that set have been quiescent.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a size the table cannot have, [`Error::Memory`] when the EAL has
@@ -72,11 +72,11 @@ impl Lpm {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// A reader for another thread. It holds grace periods up until it says
-    /// [`LpmReader::quiescent`] or is dropped.
+    /// Creates a reader for another thread. It delays grace periods until [`LpmReader::quiescent`]
+    /// is called or it is dropped.
     ///
     /// # Errors
-    /// [`Error::RouteTable`] for a table made without readers; [`Error::OutOfRange`] when the
+    /// [`Error::RouteTable`] for a table created without readers; [`Error::OutOfRange`] when the
     /// [`Qsbr`] has no more.
     pub fn reader(&self) -> Result<LpmReader, Error> {
         let Some(readers) = &self.inner.readers else {
@@ -165,13 +165,13 @@ impl RouteTable for Lpm {
 }
 
 impl LpmReader {
-    /// As [`RouteTable::lookup_bulk`], while another thread may write.
+    /// Like [`RouteTable::lookup_bulk`], while another thread may write.
     #[inline]
     pub fn lookup_bulk(&mut self, addresses: &[u32], answers: &mut [u32]) {
         self.inner.lookup_bulk(addresses, answers);
     }
 
-    /// Says that this thread is between lookups.
+    /// Reports that this thread is between lookups.
     #[inline]
     pub fn quiescent(&mut self) {
         self.reader.quiescent();

@@ -11,10 +11,10 @@ use crate::eal::{Eal, EalRef};
 use crate::names::serial_name;
 
 const NAME: &str = "rte_lpm6";
-/// The most groups, and one more than the largest next hop.
+/// Most groups, and one more than the largest next hop.
 const LIMIT: usize = 1 << 21;
 
-/// An IPv6 table of `rte_lpm6`. Answers are next hops, negative where there is no route.
+/// An IPv6 table of `rte_lpm6`. Answers are next hops, negative if there is no route.
 pub struct Lpm6 {
     raw: NonNull<sys::rte_lpm6>,
     size: TableSize,
@@ -23,11 +23,11 @@ pub struct Lpm6 {
 
 // SAFETY: the table is plain memory that no thread-local state refers to.
 unsafe impl Send for Lpm6 {}
-// SAFETY: what takes `&self` only reads; what writes takes `&mut self`.
+// SAFETY: functions with `&self` only read; writers take `&mut self`.
 unsafe impl Sync for Lpm6 {}
 
 impl Lpm6 {
-    /// An empty table.
+    /// Creates an empty table.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a size the table cannot have, [`Error::Memory`] when the EAL has
@@ -77,8 +77,8 @@ impl RouteTable for Lpm6 {
     #[inline]
     fn lookup_bulk(&self, addresses: &[[u8; 16]], answers: &mut [i32]) {
         let count = common_len(addresses, answers) as u32;
-        // SAFETY: both arrays hold `count` elements; DPDK takes the addresses as mutable and
-        // only reads them; nobody writes the table meanwhile (`&self`).
+        // SAFETY: both arrays hold `count` elements; DPDK takes the addresses as mutable and only
+        // reads them; there is no writer meanwhile (`&self`).
         unsafe {
             sys::rte_lpm6_lookup_bulk_func(
                 self.raw.as_ptr(),

@@ -7,7 +7,7 @@ use super::*;
 use crate::qsbr::Qsbr;
 use crate::testing;
 
-/// A table takes up to 68 MB of the tests' EAL: one at a time.
+/// A table takes up to 68 MB of the tests' EAL: only one exists at a time.
 fn one_at_a_time() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -15,7 +15,7 @@ fn one_at_a_time() -> MutexGuard<'static, ()> {
 
 const SIZE: TableSize = TableSize { routes: 100, groups: 1000 };
 
-/// Addresses with few different bits, so that routes nest and lookups meet them.
+/// Addresses with few different bits, so that routes nest and lookups match them.
 trait Narrow: Copy + PartialEq {
     const WIDTH: u8;
     fn spread(seed: u32) -> Self;
@@ -67,7 +67,7 @@ where
     }
 }
 
-/// Fills a table, changes a next hop, empties it, and compares all the while.
+/// Fills a table, changes a next hop, empties it, and compares after each step.
 fn exercise<T: RouteTable>(table: &mut T, shortest: u8, seeds: &[(u32, u8)], addresses: &[u32])
 where
     T::Address: Narrow + Ord + std::fmt::Debug,
@@ -200,8 +200,8 @@ fn groups_are_counted_once() {
     assert_eq!(of(&[(net, 33), (net | 1 << 90, 34)]), 2);
 }
 
-/// The count is what `rte_fib6` of 22.11 asks for: with one group less it refuses a route. Later releases
-/// (25.11.4) may ask for fewer, but never for fewer than lookups go through.
+/// The count is the number that `rte_fib6` of 22.11 requires: with one group less it refuses a route.
+/// Later releases (25.11.4) may require fewer, but never fewer than lookups pass through.
 #[test]
 fn fib6_takes_the_groups_counted_and_no_fewer() {
     let _turn = one_at_a_time();
@@ -239,7 +239,7 @@ fn fib6_takes_the_groups_counted_and_no_fewer() {
     fill(gone_through.len() - 1).unwrap_err();
 }
 
-/// A group that the writer gave up may still be looked into until the reader has been quiescent.
+/// The reader may still read a group that the writer has released until the reader has been quiescent.
 #[test]
 fn lpm_reuses_a_group_only_after_a_grace_period() {
     let _turn = one_at_a_time();

@@ -1,8 +1,9 @@
-//! What is left to the device that sends a packet: its TCP or UDP checksum, or cutting it into segments.
+//! Requests to the device that sends a packet: to write its TCP or UDP checksum, or to cut it into
+//! segments.
 //!
 //! A request travels with its packet. [`TxQueue::send`](crate::TxQueue::send) passes it on to a device that
-//! fulfils it; where the device writes no checksums, the queue does. Nobody cuts packets for a device that
-//! does not: ask [`Port::offloads`](crate::Port::offloads) before.
+//! supports it; if the device writes no checksums, the queue does. Packets are never segmented for a device
+//! that does not support it: check [`Port::offloads`](crate::Port::offloads) before.
 
 use dpdk_sys as sys;
 use wire::checksum::Checksum;
@@ -25,7 +26,7 @@ pub struct Layers {
     pub link: u16,
     /// The IP header with options or extension headers; below 512.
     pub network: u16,
-    /// It is IPv6.
+    /// True for IPv6.
     pub ip6: bool,
     /// The protocol behind it.
     pub transport: Transport,
@@ -33,7 +34,7 @@ pub struct Layers {
     pub header: u16,
 }
 
-/// Where the checksum is in an IPv4 header.
+/// Offset of the checksum in an IPv4 header.
 const IP4_CHECKSUM: u16 = 10;
 
 /// All bits of a request.
@@ -52,7 +53,7 @@ impl Transport {
         }
     }
 
-    /// Where the checksum is in its header, and how long that is at least.
+    /// Returns the offset of the checksum in its header, and the header's minimum length.
     fn checksum(self) -> (u16, u16) {
         match self {
             Self::Tcp => (16, 20),
@@ -67,7 +68,7 @@ impl Layers {
         family | self.transport.flag()
     }
 
-    /// Whether these can be the headers of a packet with so many bytes in its first segment.
+    /// Returns true if these can be the headers of a packet with this many bytes in its first segment.
     fn fit(self, first: usize) -> bool {
         let least = if self.ip6 { 40 } else { 20 };
         let in_fields = self.link < 128 && (least..512).contains(&self.network);
@@ -78,9 +79,9 @@ impl Layers {
 }
 
 impl Mbuf {
-    /// Leaves the TCP or UDP checksum to whoever sends the packet. Its field must hold the folded sum over
-    /// the pseudo-header, as Linux and virtio hand packets over, and no bytes may follow the IP packet.
-    /// False, and nothing done, if these headers are not in the first segment.
+    /// Leaves the TCP or UDP checksum to the sending queue or device. Its field must hold the folded sum
+    /// over the pseudo-header, as Linux and virtio hand packets over, and no bytes may follow the IP
+    /// packet. Returns false, and does nothing, if these headers are not in the first segment.
     #[must_use]
     pub fn request_checksum(&mut self, layers: Layers) -> bool {
         self.request(layers, layers.flags(), 0)
@@ -88,8 +89,8 @@ impl Mbuf {
 
     /// Leaves it to the device to cut a TCP packet into segments with `segment` bytes of data each, and to
     /// write their checksums. The IPv4 header's checksum must be right, the TCP header's as for
-    /// [`Mbuf::request_checksum`]. False, and nothing done, if it is no TCP, the headers are not in the
-    /// first segment, or `segment` is 0.
+    /// [`Mbuf::request_checksum`]. Returns false, and does nothing, if it is not TCP, the headers are not
+    /// in the first segment, or `segment` is 0.
     #[must_use]
     pub fn request_segmentation(&mut self, layers: Layers, segment: u16) -> bool {
         let tcp = layers.transport == Transport::Tcp && segment > 0;
@@ -119,13 +120,13 @@ impl Mbuf {
         true
     }
 
-    /// Whether something is left to the device that sends the packet.
+    /// Returns true if the packet has a request to the sending device.
     pub fn has_request(&self) -> bool {
         // SAFETY: the packet is ours.
         unsafe { self.raw().flags() & REQUESTS != 0 }
     }
 
-    /// Takes over the requests of a packet with the same bytes.
+    /// Copies the requests of a packet with the same bytes.
     pub(crate) fn request_as(&mut self, other: &Self) {
         let (raw, other) = (self.raw(), other.raw());
         // SAFETY: both packets are ours.
@@ -136,8 +137,8 @@ impl Mbuf {
         }
     }
 
-    /// Prepares the packet's requests for a device with these capabilities, in DPDK's bits, and fulfils
-    /// what it does not. False if nobody can.
+    /// Prepares the packet's requests for a device with these capabilities, in DPDK's bits, and fulfils in
+    /// software those that it does not support. Returns false if that is impossible.
     pub(crate) fn fulfil(&mut self, capabilities: u64) -> bool {
         let raw = self.raw();
         // SAFETY: the packet is ours.
@@ -161,11 +162,11 @@ impl Mbuf {
         true
     }
 
-    /// Writes the checksum that was left to a device.
+    /// Writes the checksum that was left to the device.
     fn write_checksum(&mut self, flags: u64) {
         let udp = flags & sys::SHIM_MBUF_TX_UDP_CKSUM == sys::SHIM_MBUF_TX_UDP_CKSUM;
         let raw = self.raw();
-        // SAFETY: the packet is ours, and its headers are in it: `request` has looked.
+        // SAFETY: the packet is ours, and its headers are in it: `request` has checked that.
         let start = unsafe {
             raw.set_flags(flags & !REQUESTS);
             usize::from(link(raw) + network(raw))
@@ -177,21 +178,21 @@ impl Mbuf {
             before = 0;
         }
         let transport = if udp { Transport::Udp } else { Transport::Tcp };
-        // RFC 768: a sum of 0 is sent as all ones, because 0 says that there is none.
+        // RFC 768: a sum of 0 is sent as all ones, because 0 means "no checksum".
         let checksum = if udp && sum.finish() == 0 { u16::MAX } else { sum.finish() };
         let at = start + usize::from(transport.checksum().0);
         self.data_mut()[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
     }
 }
 
-/// The length of the link header in the packet's request.
+/// Returns the length of the link header in the packet's request.
 unsafe fn link(raw: RawMbuf) -> u16 {
     // SAFETY: by the caller, the field is there to read.
     let lengths = unsafe { raw.field::<u64>(sys::MBUF_TX_OFFLOAD).read() };
     (lengths >> sys::RTE_MBUF_L2_LEN_OFS & 0x7f) as u16
 }
 
-/// The length of the IP header in the packet's request.
+/// Returns the length of the IP header in the packet's request.
 unsafe fn network(raw: RawMbuf) -> u16 {
     // SAFETY: by the caller, the field is there to read.
     let lengths = unsafe { raw.field::<u64>(sys::MBUF_TX_OFFLOAD).read() };
@@ -217,7 +218,7 @@ mod tests {
         ((sum & 0xffff) + (sum >> 16)) as u16
     }
 
-    /// A UDP frame with the sum over the pseudo-header in its checksum field, and that sum.
+    /// Builds a UDP frame with the sum over the pseudo-header in its checksum field, and returns that sum.
     fn partial(data: &[u8]) -> (Vec<u8>, u16) {
         let addresses = [192, 0, 2, 1, 198, 51, 100, 1];
         let length = (8 + data.len() as u16).to_be_bytes();
@@ -226,7 +227,7 @@ mod tests {
         (([&[0; 14 + 12][..], &addresses, &udp].concat()), pseudo)
     }
 
-    /// The sum over pseudo-header and UDP, all ones if the checksum is right.
+    /// Returns the sum over pseudo-header and UDP, all ones if the checksum is right.
     fn check(frame: &[u8], pseudo: u16) -> u16 {
         sum(&[&pseudo.to_be_bytes()[..], &frame[34..]].concat())
     }
@@ -291,7 +292,7 @@ mod tests {
     fn a_udp_checksum_of_zero_is_sent_as_all_ones() {
         let pool = testing::pool(7);
         let mut frame = [0; 44];
-        // Whatever sums to all ones has 0 as its checksum.
+        // Data that sum to all ones have the checksum 0.
         frame[34..36].copy_from_slice(&[0xff, 0xff]);
         let mut packet = pool.copy_of(&frame).unwrap();
         assert!(packet.request_checksum(UDP) && packet.fulfil(0));

@@ -1,16 +1,16 @@
-//! The memory of a pool: packets side by side in one piece, each with its bus address.
+//! The memory of a pool: contiguous packets in one piece, each with its bus address.
 //!
-//! `rte_pktmbuf_pool_create` keeps every packet from crossing the end of a page, for devices that see
-//! physical addresses. With 4 KiB pages each packet then takes a page, and the gaps break the AF_XDP
-//! driver: it tells the kernel of as many bytes as the packets would take without gaps, and the kernel
-//! never uses a buffer that lies behind them (DPDK 22.11, `xdp_umem_configure`). So packets lie side by
-//! side here, and each is told its own bus address:
+//! `rte_pktmbuf_pool_create` keeps every packet from crossing the end of a page, for devices that use physical
+//! addresses. With 4 KiB pages each packet then takes a page, and the gaps break the AF_XDP driver: it registers
+//! with the kernel as many bytes as the packets would take without gaps, and the kernel never uses a buffer that
+//! lies behind them (DPDK 22.11, `xdp_umem_configure`). So packets are contiguous here, and each has its own bus
+//! address:
 //!
 //! - with virtual bus addresses (vfio-pci behind an IOMMU) the address is the virtual one, and pages do not
 //!   matter;
-//! - with physical bus addresses (uio_pci_generic, or vfio-pci without an IOMMU) a packet that crosses from
-//!   one page into another that is elsewhere in the machine's memory has no single bus address. It is
-//!   withheld: taken out of the pool for good, one in about 800 with pages of 2 MiB.
+//! - with physical bus addresses (uio_pci_generic, or vfio-pci without an IOMMU) a packet that crosses from one
+//!   page into another that is not physically adjacent has no single bus address. It is withheld: taken out of
+//!   the pool for good, one in about 800 with pages of 2 MiB.
 
 use std::ffi::{c_char, c_void};
 use std::ptr::{self, NonNull};
@@ -21,16 +21,16 @@ use super::MempoolConfig;
 use crate::names::serial_name;
 use crate::{Errno, IovaMode};
 
-/// The bus address that stands for none.
+/// The invalid bus address.
 const NO_ADDRESS: sys::rte_iova_t = sys::rte_iova_t::MAX;
 
-/// A pool and the packets of it that nobody may use.
+/// A pool and the number of its packets that are withheld.
 pub(super) struct Made {
     pub(super) pool: NonNull<sys::rte_mempool>,
     pub(super) withheld: usize,
 }
 
-/// Makes a pool in the memory of this NUMA node, or of any.
+/// Creates a pool in the memory of this NUMA node, or of any.
 ///
 /// # Safety
 /// The EAL is up. `config.count` and `config.cache` are numbers that a pool can have.
@@ -51,14 +51,14 @@ pub(super) unsafe fn create(config: &MempoolConfig, node: Option<u32>) -> Result
     match result {
         Ok(withheld) => Ok(Made { pool, withheld }),
         Err(errno) => {
-            // SAFETY: nobody has a packet of it.
+            // SAFETY: no packet of it is in use.
             unsafe { sys::rte_mempool_free(pool.as_ptr()) };
             Err(errno)
         }
     }
 }
 
-/// A pool without memory.
+/// Creates a pool without memory.
 ///
 /// # Safety
 /// As for [`create`].
@@ -72,7 +72,7 @@ unsafe fn create_empty(
     let mut private =
         sys::rte_pktmbuf_pool_private { mbuf_data_room_size: room, ..Default::default() };
     let own = size_of::<sys::rte_pktmbuf_pool_private>() as u32;
-    // Lets packets lie across page boundaries. Their bus addresses are set by `populate`.
+    // Allows packets to cross page boundaries. Their bus addresses are set by `populate`.
     let flags = sys::RTE_MEMPOOL_F_NO_IOVA_CONTIG;
     let (count, cache, socket) = (config.count as u32, config.cache as u32, socket(node));
     // SAFETY: by the caller; the name is a C string for the call. The pool has room for the private part,
@@ -88,14 +88,14 @@ unsafe fn create_empty(
             return Err(Errno::of_result(code));
         }
         sys::rte_pktmbuf_pool_init(made, (&raw mut private).cast());
-        // DPDK takes the first flag for a promise that no device is shown the packets, and drivers that
-        // map each pool for their device would leave this one out.
+        // DPDK takes the first flag as a promise that no device accesses the packets, and drivers that map each
+        // pool for their device would leave this one out.
         (*made).flags &= !sys::RTE_MEMPOOL_F_NON_IO;
         Ok(pool)
     }
 }
 
-/// Gives the pool memory for all of its packets: one piece if the EAL has so large a one, else several.
+/// Adds memory for all packets of the pool: one piece if the EAL has one large enough, else several.
 fn populate(pool: NonNull<sys::rte_mempool>, node: Option<u32>) -> Result<(), Errno> {
     // SAFETY: the pool is alive; its numbers do not change while it is populated but for the count.
     let (wanted, object) = unsafe {
@@ -117,7 +117,7 @@ fn populate(pool: NonNull<sys::rte_mempool>, node: Option<u32>) -> Result<(), Er
     Ok(())
 }
 
-/// Memory of the EAL.
+/// Reserves memory of the EAL.
 fn reserve(bytes: usize, node: Option<u32>) -> Result<NonNull<sys::rte_memzone>, Errno> {
     let name = serial_name("packets");
     let align = sys::RTE_CACHE_LINE_SIZE;
@@ -128,17 +128,17 @@ fn reserve(bytes: usize, node: Option<u32>) -> Result<NonNull<sys::rte_memzone>,
     NonNull::new(zone).ok_or_else(Errno::of_dpdk)
 }
 
-/// Adds a piece of memory to the pool, which frees it with itself, and says how many packets it holds.
+/// Adds a piece of memory to the pool, which frees it when it is freed; returns the number of packets in it.
 fn add(pool: NonNull<sys::rte_mempool>, zone: NonNull<sys::rte_memzone>) -> Result<usize, Errno> {
     // SAFETY: the zone has just been reserved; its address is in a union with a number of 64 bits.
     let (start, iova, bytes) = unsafe {
         let zone = zone.as_ref();
         (zone.__bindgen_anon_1.addr.cast::<c_char>(), zone.iova, zone.len)
     };
-    // SAFETY: the pool is alive, and nobody else populates it.
+    // SAFETY: the pool is alive, and not populated by anyone else.
     let chunks = || unsafe { (*pool.as_ptr()).nb_mem_chunks };
     let before = chunks();
-    // SAFETY: the memory is that of the zone, which nobody else has, and stays until the pool is freed.
+    // SAFETY: the memory is that of the zone, which has no other user, and stays until the pool is freed.
     let code = unsafe {
         let opaque = zone.as_ptr().cast();
         sys::rte_mempool_populate_iova(
@@ -151,8 +151,8 @@ fn add(pool: NonNull<sys::rte_mempool>, zone: NonNull<sys::rte_memzone>) -> Resu
         )
     };
     if code <= 0 {
-        // DPDK takes some errors (a node that it has no memory of) for a number of packets: the pool then has the
-        // zone, and frees it with itself. Freed twice, it may be another pool's by then.
+        // DPDK takes some errors (a node of which it has no memory) for a number of packets: the pool then has
+        // the zone, and frees it when it is freed. If it were freed twice, it might be another pool's by then.
         if chunks() == before {
             // SAFETY: the pool has not taken the zone.
             unsafe { sys::rte_memzone_free(zone.as_ptr()) };
@@ -171,12 +171,12 @@ unsafe extern "C" fn free_zone(_: *mut sys::rte_mempool_memhdr, zone: *mut c_voi
     unsafe { sys::rte_memzone_free(zone.cast::<sys::rte_memzone>().cast_const()) };
 }
 
-/// Gives each packet its physical address, and takes those that have none out of the pool. Returns how many.
+/// Sets the physical address of each packet, and takes those without one out of the pool. Returns their number.
 fn withhold_unreachable(pool: NonNull<sys::rte_mempool>) -> Result<usize, Errno> {
     // SAFETY: the pool is alive; its size does not change.
     let size = unsafe { pool.as_ref().size };
     let mut packets = vec![ptr::null_mut(); size as usize];
-    // SAFETY: room for all packets of the pool, which nobody has used yet; no cache.
+    // SAFETY: room for all packets of the pool, none of which has been used yet; no cache.
     let code = unsafe {
         let table = packets.as_mut_ptr();
         sys::rte_mempool_generic_get(pool.as_ptr(), table, size, ptr::null_mut())
@@ -186,7 +186,7 @@ fn withhold_unreachable(pool: NonNull<sys::rte_mempool>) -> Result<usize, Errno>
     }
     packets.retain(|&packet| set_physical_address(pool, packet.cast()));
     if packets.is_empty() {
-        // The kernel shows physical addresses to nobody without CAP_SYS_ADMIN.
+        // The kernel hides physical addresses without CAP_SYS_ADMIN.
         return Err(Errno(libc::EPERM));
     }
     // SAFETY: packets of the pool, which are ours and go back once.
@@ -197,10 +197,10 @@ fn withhold_unreachable(pool: NonNull<sys::rte_mempool>) -> Result<usize, Errno>
     Ok(size as usize - packets.len())
 }
 
-/// Sets a packet's bus address, if its bytes lie side by side in the machine's memory.
+/// Sets a packet's bus address; returns false if its bytes are not physically contiguous.
 fn set_physical_address(pool: NonNull<sys::rte_mempool>, packet: *mut sys::rte_mbuf) -> bool {
     // SAFETY: the packet is an object of the pool, `elt_size` bytes long behind its header, and ours; the
-    // function that finds addresses reads nothing behind the pointer.
+    // function that looks up addresses reads nothing behind the pointer.
     unsafe {
         let last = pool.as_ref().elt_size as usize - 1;
         let bytes = packet.cast::<u8>().cast_const();
@@ -216,7 +216,7 @@ fn set_physical_address(pool: NonNull<sys::rte_mempool>, packet: *mut sys::rte_m
     }
 }
 
-/// All packets of a pool, whoever has them.
+/// Returns all packets of a pool, in use or not.
 pub(super) fn packets(pool: NonNull<sys::rte_mempool>) -> Vec<*mut sys::rte_mbuf> {
     let mut all: Vec<*mut sys::rte_mbuf> = Vec::new();
     // SAFETY: the pool is alive; the vector is the callback's for the call.
@@ -241,7 +241,7 @@ unsafe extern "C" fn collect(
     unsafe { (*all.cast::<Vec<*mut sys::rte_mbuf>>()).push(packet.cast()) };
 }
 
-/// DPDK's number for a NUMA node.
+/// Returns DPDK's number for a NUMA node.
 fn socket(node: Option<u32>) -> i32 {
     node.map_or(sys::SOCKET_ID_ANY, |node| node as i32)
 }

@@ -1,9 +1,9 @@
-//! What this process has changed on kernel interfaces, for a process that has to end although those who
-//! would undo it cannot.
+//! Book of this process's changes to kernel interfaces, for a process that has to end although the owners
+//! of the ports cannot undo them.
 //!
-//! Each [`super::kernel::KernelInterface`] keeps its page here as long as it has something to undo, written
-//! before each change. The records of [`super::record`] say the same to other processes; the book needs
-//! neither the port nor whoever holds it.
+//! Each [`super::kernel::KernelInterface`] keeps its page here as long as it has changes to undo, written
+//! before each change. The records of [`super::record`] hold the same for other processes; the book needs
+//! neither the port nor its owner.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use super::kernel::Changes;
 
-/// Between two turns of undoing: a change that was begun before the book was closed is made by then.
+/// Time between two passes of undoing: a change that was begun before the book was closed is made by then.
 const MOMENT: Duration = Duration::from_millis(20);
 
 /// An interface's page.
 pub(super) struct Page {
-    /// What is to be undone.
+    /// The changes to undo.
     pub(super) changes: Changes,
     /// Its record.
     pub(super) record: Option<PathBuf>,
@@ -26,7 +26,7 @@ pub(super) struct Page {
 
 #[derive(Default)]
 struct Book {
-    /// Whoever wants to change something more waits for the end of the process.
+    /// True once changes are refused: threads that would make more wait for the end of the process.
     closed: bool,
     last: u64,
     pages: BTreeMap<u64, Page>,
@@ -38,14 +38,14 @@ fn book() -> MutexGuard<'static, Book> {
     BOOK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The number of a page that nobody has.
+/// Returns an unused page number.
 pub(super) fn new_page() -> u64 {
     let mut book = book();
     book.last += 1;
     book.last
 }
 
-/// Writes a page anew. Does not return once the book is closed.
+/// Writes a page, replacing its content. Does not return once the book is closed.
 pub(super) fn write(number: u64, page: Page) {
     let mut book = book();
     if book.closed {
@@ -57,19 +57,19 @@ pub(super) fn write(number: u64, page: Page) {
     book.pages.insert(number, page);
 }
 
-/// What a page says, which is in the book no more.
+/// Removes a page from the book, and returns its changes.
 #[cfg(test)]
 pub(super) fn take(number: u64) -> Option<Changes> {
     book().pages.remove(&number).map(|page| page.changes)
 }
 
-/// Everything on the page is undone.
+/// Removes a page whose changes are undone.
 pub(super) fn tear_out(number: u64) {
     book().pages.remove(&number);
 }
 
-/// Puts all kernel interfaces back as they were, whoever has them, and removes their records. For a process
-/// that ends now: its ports work no more, and threads that open one stop for ever.
+/// Restores all kernel interfaces, whoever owns them, and removes their records. For a process that ends
+/// now: its ports stop working, and threads that open one are blocked for ever.
 pub fn give_back_interfaces() {
     let mut pages = {
         let mut book = book();
@@ -86,14 +86,14 @@ fn give_back(pages: &mut BTreeMap<u64, Page>) {
     }
     for page in pages.values() {
         if let Some(record) = &page.record {
-            // As a record that is dropped: the directory goes with its last file.
+            // Like a dropped record: the directory is removed with its last file.
             let _ = fs::remove_file(record);
             let _ = record.parent().map(fs::remove_dir);
         }
     }
 }
 
-/// Ends the process at once: no destructor, no function of `atexit`, no other thread is waited for.
+/// Ends the process at once: without destructors, functions of `atexit`, or waiting for other threads.
 pub fn leave(status: i32) -> ! {
     // SAFETY: does not return, and touches nothing that other threads use.
     unsafe { libc::_exit(status) }

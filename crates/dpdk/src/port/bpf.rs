@@ -1,9 +1,9 @@
-//! Two BPF programs of two instructions each, attached by BPF links, which the kernel removes
-//! when their descriptor is closed, also when the process is killed. Loaded by the system call
-//! itself: what BPF libraries add (object files, maps, relocation) is not needed for them.
+//! Two BPF programs of two instructions each, attached by BPF links, which the kernel removes when
+//! their descriptor is closed, also when the process is killed. They are loaded by the system call
+//! itself: they need none of the features of BPF libraries (object files, maps, relocation).
 //!
-//! And the program of DPDK's AF_XDP driver, which is attached without a link and stays when the
-//! process is killed: which one it is, and its removal. By libbpf, which that driver has loaded.
+//! Also handles the program of DPDK's AF_XDP driver, which is attached without a link and stays when
+//! the process is killed: identifies and removes it, by libbpf, which that driver has loaded.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -15,7 +15,7 @@ use crate::Errno;
 const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_LINK_CREATE: libc::c_long = 28;
 
-/// What a program is attached to, and what it answers for every packet.
+/// Attachment of a program, and its verdict on every packet.
 #[derive(Clone, Copy)]
 pub(super) struct Hook {
     program_type: u32,
@@ -25,10 +25,10 @@ pub(super) struct Hook {
     verdict: i32,
 }
 
-/// XDP in the driver: let every packet pass. What it is good for is its presence: the kernel
-/// stops the peer of a veth interface from sending super-frames (TCP segmentation is done in
-/// software), because XDP programs cannot take them. It says that it takes packets in several pieces,
-/// without which the kernel refuses it on links with more than about 3,500 bytes of MTU.
+/// XDP in the driver: pass every packet. Its purpose is its presence: the kernel stops the peer of a
+/// veth interface from sending super-frames (TCP segmentation is done in software), because XDP
+/// programs cannot take them. It is marked as accepting packets in several pieces; otherwise the
+/// kernel refuses it on links with more than about 3,500 bytes of MTU.
 pub(super) const XDP_PASS_NATIVE: Hook = Hook {
     program_type: 6,
     attach_type: 37,
@@ -37,7 +37,7 @@ pub(super) const XDP_PASS_NATIVE: Hook = Hook {
     verdict: 2,
 };
 
-/// XDP in whichever way the interface supports: to try whether there is one.
+/// XDP in any way that the interface supports: to test whether there is one.
 pub(super) const XDP_PASS: Hook = Hook { program_flags: 0, link_flags: 0, ..XDP_PASS_NATIVE };
 
 /// Traffic control, on reception: drop every packet. Packet sockets have seen it by then; the
@@ -54,7 +54,7 @@ struct Instruction {
     immediate: i32,
 }
 
-/// The part of `union bpf_attr` for `BPF_PROG_LOAD` up to the field needed last.
+/// The part of `union bpf_attr` for `BPF_PROG_LOAD` up to the last field used.
 #[repr(C)]
 #[derive(Default)]
 struct LoadAttributes {
@@ -72,8 +72,8 @@ struct LoadAttributes {
     expected_attach_type: u32,
 }
 
-/// The part of `union bpf_attr` for `BPF_LINK_CREATE` up to the field needed last, padded to
-/// what the kernel reads at least.
+/// The part of `union bpf_attr` for `BPF_LINK_CREATE` up to the last field used, padded to the
+/// minimum that the kernel reads.
 #[repr(C)]
 #[derive(Default)]
 struct LinkAttributes {
@@ -117,17 +117,17 @@ fn load(hook: Hook) -> Result<OwnedFd, Errno> {
 }
 
 fn bpf<T>(command: libc::c_long, attributes: &T) -> Result<OwnedFd, Errno> {
-    // SAFETY: the kernel reads `size_of::<T>()` bytes of attributes, whose pointers lead to
-    // arrays that live until the call returns; it writes nothing (no log was asked for).
+    // SAFETY: the kernel reads `size_of::<T>()` bytes of attributes, whose pointers lead to arrays
+    // that live until the call returns; it writes nothing (no log was requested).
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes, size_of::<T>()) };
     if result < 0 {
         return Err(Errno::of_system());
     }
-    // SAFETY: a descriptor that the kernel has just made for us.
+    // SAFETY: a descriptor that the kernel has just created for us.
     Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
 }
 
-/// A function of libbpf, if the library is loaded and has it.
+/// Returns a function of libbpf, if the library is loaded and has it.
 fn libbpf(function: &CStr) -> Option<NonNull<c_void>> {
     [c"libbpf.so.1", c"libbpf.so.0"].into_iter().find_map(|library| {
         // SAFETY: two C strings; finds a library only if it is loaded already, and never unloads
@@ -140,7 +140,7 @@ fn libbpf(function: &CStr) -> Option<NonNull<c_void>> {
     })
 }
 
-/// The number of the XDP program on an interface; `None` without one.
+/// Returns the number of the XDP program on an interface; `None` without one.
 pub(super) fn xdp_program(interface: u32) -> Option<u32> {
     type Query = extern "C" fn(c_int, c_int, *mut u32) -> c_int;
     let query = libbpf(c"bpf_xdp_query_id")?;
@@ -150,13 +150,13 @@ pub(super) fn xdp_program(interface: u32) -> Option<u32> {
     (query(interface as c_int, 0, &mut program) == 0 && program != 0).then_some(program)
 }
 
-/// Takes the XDP program from an interface, in whichever way it is attached.
+/// Detaches the XDP program from an interface, in whichever way it is attached.
 pub(super) fn detach_xdp(interface: u32) {
     type Detach = extern "C" fn(c_int, u32, *const c_void) -> c_int;
     const AS_THE_DRIVER_CAN: u32 = 0;
     const GENERIC: u32 = 1 << 1;
     let Some(detach) = libbpf(c"bpf_xdp_detach") else { return };
-    // SAFETY: the type that libbpf declares; no options are a null.
+    // SAFETY: the type that libbpf declares; null means no options.
     let detach = unsafe { mem::transmute::<*mut c_void, Detach>(detach.as_ptr()) };
     for mode in [AS_THE_DRIVER_CAN, GENERIC] {
         if xdp_program(interface).is_some() {

@@ -1,12 +1,12 @@
-//! Events of devices: a link that changes, a device that is taken away or wants to be set up anew.
+//! Events of devices: a link change, a removed device, or a device that must be set up anew.
 //!
 //! ```text
-//!   NIC -- interrupt --> DPDK's interrupt thread -- a bit, a wake-up --> whoever owns the ports
+//!   NIC -- interrupt --> DPDK's interrupt thread -- a bit, a wake-up --> owner of the ports
 //! ```
 //!
-//! DPDK calls back on a thread of its own, on which nothing may be done to the device. The callbacks set
-//! one bit a port and write to one descriptor, for which the owner waits as for a socket; they allocate
-//! nothing and wait for nobody.
+//! DPDK calls back on a thread of its own, on which no operation on the device is allowed. The callbacks set
+//! one bit per port and write to one descriptor, on which the owner waits like on a socket; they allocate
+//! nothing and never block.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -25,22 +25,22 @@ use crate::{Device, Errno, Error};
 pub enum Happening {
     /// The link may have changed.
     Link,
-    /// The device is being taken away, or is gone: close the port.
+    /// The device is being removed, or is already removed: close the port.
     Removed,
-    /// The device was reset by somebody else and does nothing until it is opened anew.
+    /// The device was reset externally and does nothing until it is opened anew.
     Reset,
 }
 
-/// What happened to a device.
+/// An event of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceEvent {
     /// The port's number in DPDK, [`Port::id`](super::Port::id).
     pub port: u16,
-    /// What.
+    /// The kind of event.
     pub what: Happening,
 }
 
-/// Bits of ports that something happened to, by kind.
+/// Bits of ports with events, by kind.
 struct Hub {
     signal: OwnedFd,
     links: AtomicU64,
@@ -50,7 +50,7 @@ struct Hub {
 
 const _: () = assert!(sys::RTE_MAX_ETHPORTS <= u64::BITS, "a bit for each port");
 
-/// DPDK calls back until the process ends.
+/// Static, since DPDK calls back until the process ends.
 static HUB: OnceLock<Hub> = OnceLock::new();
 
 impl Hub {
@@ -60,7 +60,7 @@ impl Hub {
         if signal < 0 {
             return Err(Errno::of_system());
         }
-        // SAFETY: a descriptor that the kernel has just made for us.
+        // SAFETY: a descriptor that the kernel has just created for us.
         let signal = unsafe { OwnedFd::from_raw_fd(signal) };
         let none = || AtomicU64::new(0);
         Ok(Self { signal, links: none(), removed: none(), reset: none() })
@@ -78,13 +78,13 @@ impl Hub {
         let Some(bit) = 1u64.checked_shl(port.into()) else { return };
         self.bits(what).fetch_or(bit, Ordering::Release);
         let one = 1u64;
-        // SAFETY: a descriptor of ours and eight bytes. Should the counter be full, it is readable.
+        // SAFETY: a descriptor of ours and eight bytes. If the counter is full, it is readable already.
         unsafe { libc::write(self.signal.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
     }
 
     fn take(&self) -> Vec<DeviceEvent> {
         let mut count = 0u64;
-        // Before the bits: whoever sets one after they are read makes the descriptor readable again.
+        // Before the bits: a thread that sets one after they are read makes the descriptor readable again.
         // SAFETY: a descriptor of ours and room for eight bytes; it does not block.
         unsafe { libc::read(self.signal.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
         let mut events = Vec::new();
@@ -97,16 +97,16 @@ impl Hub {
     }
 }
 
-/// The events of all devices of the process, for who owns the ports. Its descriptor is readable when there
+/// The events of all devices of the process, for the owner of the ports. Its descriptor is readable when there
 /// are some.
 #[derive(Clone, Copy)]
 pub struct DeviceEvents(&'static Hub);
 
 impl DeviceEvents {
-    /// Listens to DPDK. Events of every port come from now on, those opened later included.
+    /// Registers with DPDK. Events of every port are received from now on, including ports opened later.
     ///
     /// # Errors
-    /// [`Error::Events`] says which step failed.
+    /// [`Error::Events`] with the step that failed.
     pub fn listen(_eal: &Eal) -> Result<Self, Error> {
         let failed = |step| move |errno| Error::Events { step, errno };
         if let Some(hub) = HUB.get() {
@@ -121,14 +121,14 @@ impl DeviceEvents {
             sys::RTE_ETH_EVENT_INTR_RESET,
         ] {
             let all = sys::RTE_ETH_ALL as u16;
-            // SAFETY: the EAL is up; the function fits and stays for ever.
+            // SAFETY: the EAL is up; the function has the right type and is static.
             let result = unsafe {
                 sys::rte_eth_dev_callback_register(all, event, Some(on_port), ptr::null_mut())
             };
             check(result).map_err(failed("registering for events of ports"))?;
         }
-        // The request to release a device that vfio drives comes by this, without the monitor below.
-        // SAFETY: the EAL is up; no name means all devices; the function fits and stays for ever.
+        // The request to release a device that vfio drives arrives by this, without the monitor below.
+        // SAFETY: the EAL is up; no name means all devices; the function has the right type and is static.
         let result = unsafe {
             sys::rte_dev_event_callback_register(ptr::null(), Some(on_device), ptr::null_mut())
         };
@@ -136,12 +136,12 @@ impl DeviceEvents {
         Ok(Self(hub))
     }
 
-    /// Listens to the kernel for devices that vanish under a UIO driver, which asks nobody before, and has
-    /// DPDK put memory in the place of their registers, so that who reads them just then gets nonsense and
-    /// no SIGBUS.
+    /// Monitors the kernel for devices that vanish under a UIO driver, without a request before, and makes
+    /// DPDK map memory in the place of their registers, so that threads that read them just then get invalid
+    /// data instead of SIGBUS.
     ///
     /// # Errors
-    /// [`Error::Events`] says which step failed.
+    /// [`Error::Events`] with the step that failed.
     pub fn monitor(&self) -> Result<(), Error> {
         let check = |step, result: i32| match result {
             0.. => Ok(()),
@@ -155,7 +155,7 @@ impl DeviceEvents {
         check("listening for devices that vanish", unsafe { sys::rte_dev_event_monitor_start() })
     }
 
-    /// What has happened since this was asked before, removals first.
+    /// Returns the events since the last call, removals first.
     pub fn take(&self) -> Vec<DeviceEvent> {
         self.0.take()
     }
@@ -173,9 +173,9 @@ impl AsRawFd for DeviceEvents {
     }
 }
 
-/// Whether a device tells of changes of its link. Drivers do not say when its interrupts could not be
-/// switched on, and then repeat for ever the state that they found first; so only interrupts that are known to
-/// come are trusted.
+/// Returns true if a device reports changes of its link. Drivers do not report when its interrupts could not
+/// be enabled, and then repeat for ever the state that they found first; so only interrupts that are known to
+/// arrive are relied upon.
 pub(super) fn has_link_interrupts(device: &Device, info: &sys::rte_eth_dev_info) -> bool {
     // SAFETY: null, or the flags of a device that exists, which are kept as long as it is attached.
     let flags = unsafe { info.dev_flags.as_ref() };
@@ -221,7 +221,7 @@ extern "C" fn on_device(
 mod tests {
     use super::*;
 
-    /// The descriptor has something to read.
+    /// Returns true if the descriptor is readable.
     fn is_readable(hub: &Hub) -> bool {
         let fd = hub.signal.as_raw_fd();
         let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };

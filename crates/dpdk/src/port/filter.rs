@@ -1,9 +1,9 @@
-//! What a device receives of the frames that pass by: for which addresses, or all. Multicasts have a filter of
-//! their own, see `multicast.rs`.
+//! Receive filter of a device: frames for some addresses, or all. Multicasts have a filter of their own, see
+//! `multicast.rs`.
 //!
-//! A device passes on what is for its own address. For another one it is asked to take that in place of its
-//! own, or beside it, before it is asked to pass on everything: what is for others costs a forwarder as
-//! much as what it forwards.
+//! A device receives frames for its own address. For another one, that address first replaces its own, or is
+//! added to it, before the device is made promiscuous: frames for others cost a forwarder as much as frames
+//! that it forwards.
 
 use std::mem::MaybeUninit;
 
@@ -12,36 +12,36 @@ use dpdk_sys as sys;
 use super::{Attached, Port, PortConfig};
 use crate::{Device, Error};
 
-/// What a device was made to receive.
+/// Receive filter as configured in a device.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Filter {
-    /// The address that the device came with.
+    /// The device's own address.
     pub(super) own: [u8; 6],
-    /// It has another in its place.
+    /// True if another address replaces it.
     replaced: bool,
-    /// It can pass on all multicasts, or not.
+    /// True if its reception of all multicasts can be switched.
     pub(super) has_multicasts: bool,
-    /// What an operator should know.
+    /// Note for the operator.
     pub(super) note: Option<String>,
 }
 
 impl Filter {
-    /// Gives the device its own address back.
+    /// Restores the device's own address.
     pub(super) fn undo(&self, id: u16) {
         if self.replaced {
             let mut own = sys::rte_ether_addr { addr_bytes: self.own };
-            // SAFETY: the port exists; an address for the call. A device that refuses is reset by who
-            // has it next.
+            // SAFETY: the port exists; an address for the call. A device that refuses is reset by its next
+            // user.
             unsafe { sys::rte_eth_dev_default_mac_addr_set(id, &mut own) };
         }
     }
 }
 
 impl Attached {
-    /// Has a started device receive what the port needs.
+    /// Configures the filter of a started device as the port needs it.
     pub(super) fn set_filter(&self, config: &PortConfig) -> Result<Filter, Error> {
-        // Until the groups are known that are needed. A driver without a filter has nothing to switch on,
-        // and says so; for a kernel interface `KernelInterface::take_over` has done it.
+        // Until the needed groups are known. A driver without a filter returns an error; for a kernel
+        // interface `KernelInterface::take_over` has done it.
         // SAFETY: the port exists.
         let result = unsafe { sys::rte_eth_allmulticast_enable(self.id) };
         let is_kernel = matches!(config.device, Device::Kernel(_));
@@ -54,7 +54,7 @@ impl Attached {
         let all = match other {
             _ if config.promiscuous => true,
             None => false,
-            // The kernel's interface keeps its address, which is the host's to change.
+            // The kernel's interface keeps its address, which only the host changes.
             Some(_) if is_kernel => true,
             Some(mac) => {
                 filter.replaced = self.replace_address(mac);
@@ -89,14 +89,14 @@ impl Attached {
 }
 
 impl Port {
-    /// The device passes on frames for all addresses.
+    /// Returns true if the device receives frames for all addresses.
     pub fn is_promiscuous(&self) -> bool {
         // SAFETY: the port is open.
         unsafe { sys::rte_eth_promiscuous_get(self.id()) == 1 }
     }
 }
 
-/// The address that a device has now.
+/// Returns the address that a device has now.
 fn address(id: u16) -> [u8; 6] {
     let mut mac = MaybeUninit::<sys::rte_ether_addr>::zeroed();
     // SAFETY: the port exists; the function writes an address, or nothing and fails, and zeros are an

@@ -1,7 +1,7 @@
-//! Rules that a port's device holds (`rte_flow`): what it drops by itself, and how often it did.
+//! Rules in a port's device (`rte_flow`): they drop packets in the device, and count them.
 //!
-//! A rule belongs to its port, which takes all of them out of the device before it stops. A [`FlowRule`] names
-//! one: it cannot be copied, and a port that has no such rule says so.
+//! A rule belongs to its port, which removes all of its rules from the device before it stops. A [`FlowRule`]
+//! identifies one: it cannot be copied, and a port without this rule returns an error.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -25,24 +25,24 @@ use crate::Errno;
 /// RFC 9260.
 const PROTOCOL_SCTP: u8 = 132;
 
-/// A rule in the device of the port that made it.
+/// A rule in the device of its port.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FlowRule {
     number: u64,
-    /// The device counts its packets.
+    /// True if the device counts its packets.
     is_counted: bool,
 }
 
-/// The packets that a rule has dropped.
+/// Counters of a rule's dropped packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowCount {
-    /// How many.
+    /// Number of packets.
     pub packets: u64,
-    /// Their bytes, in frames as the device counts them; `None`: it does not.
+    /// Their bytes, in frames as the device counts them; `None`: it does not count bytes.
     pub bytes: Option<u64>,
 }
 
-/// What a device says that does not take a rule.
+/// Error of a device that refuses a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowRefusal {
     errno: Errno,
@@ -50,7 +50,7 @@ pub struct FlowRefusal {
 }
 
 impl FlowRefusal {
-    /// The driver knows no rules at all.
+    /// Returns true if the driver supports no rules at all.
     pub fn is_for_good(&self) -> bool {
         self.errno.0 == libc::ENOSYS
     }
@@ -68,21 +68,21 @@ impl fmt::Display for FlowRefusal {
 }
 
 impl FlowRule {
-    /// The device counts the packets that it drops by this rule.
+    /// Returns true if the device counts the packets that it drops by this rule.
     pub fn is_counted(&self) -> bool {
         self.is_counted
     }
 }
 
-/// A rule as DPDK knows it.
+/// DPDK's handle of a rule.
 #[derive(Clone, Copy, Debug)]
 struct Handle(NonNull<sys::rte_flow>);
 
-// SAFETY: a name for a rule, which DPDK takes from any thread; only one at a time has it, by the lock of
-// `Rules`.
+// SAFETY: a handle of a rule, which DPDK accepts on any thread; only one thread at a time has it, by the lock
+// of `Rules`.
 unsafe impl Send for Handle {}
 
-/// The rules of an open port, by their numbers.
+/// The rules of an open port, by number.
 #[derive(Debug, Default)]
 pub(super) struct Rules(Mutex<Held>);
 
@@ -97,10 +97,10 @@ impl Rules {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes all out of the device of this port, which may be gone.
+    /// Removes all rules from the device of this port, which may have been removed itself.
     pub(super) fn clear(&self, port: u16) {
         for (_, handle) in std::mem::take(&mut self.lock().handles) {
-            // One that stays in the device goes when that is stopped.
+            // A rule that stays in the device is removed when the device is stopped.
             let _ = destroy(port, handle);
         }
     }
@@ -113,17 +113,17 @@ impl OpenPort {
 }
 
 impl Port {
-    /// Has the device drop what fits a pattern, and count it if it can.
+    /// Makes the device drop packets that match a pattern, and count them if it can.
     ///
     /// # Errors
-    /// What the device says that does not take the rule.
+    /// The device's error, if it refuses the rule.
     pub fn add_drop_rule(&self, pattern: &Pattern) -> Result<FlowRule, FlowRefusal> {
         let mut held = self.open.flow_rules().lock();
         let counted = create(self.id(), pattern, true);
         let (handle, is_counted) = match counted {
             Ok(handle) => (handle, true),
             Err(refusal) if refusal.is_for_good() => return Err(refusal),
-            // Most often it is the pattern that it does not take; then this is refused as well.
+            // Most often the device refuses the pattern; then this is refused as well.
             Err(_) => (create(self.id(), pattern, false)?, false),
         };
         let number = held.next;
@@ -132,10 +132,10 @@ impl Port {
         Ok(FlowRule { number, is_counted })
     }
 
-    /// Takes a rule out of the device. It stays this port's if the device refuses.
+    /// Removes a rule from the device. The rule stays with this port if the device refuses.
     ///
     /// # Errors
-    /// What the device says, with the rule.
+    /// The device's error, with the rule.
     pub fn remove_rule(&self, rule: FlowRule) -> Result<(), (FlowRule, FlowRefusal)> {
         let mut held = self.open.flow_rules().lock();
         let Some(&handle) = held.handles.get(&rule.number) else {
@@ -148,18 +148,18 @@ impl Port {
         Ok(())
     }
 
-    /// The packets that a rule has dropped since it was made.
+    /// Returns the packets that a rule has dropped since it was added.
     ///
     /// # Errors
-    /// The device does not count them, or cannot be asked.
+    /// The device does not count them, or the query fails.
     pub fn rule_count(&self, rule: &FlowRule) -> Result<FlowCount, FlowRefusal> {
         let held = self.open.flow_rules().lock();
         let Some(&handle) = held.handles.get(&rule.number) else { return Err(unknown()) };
         let actions = actions(true);
         let mut error = sys::rte_flow_error::default();
         let mut count = MaybeUninit::<sys::rte_flow_query_count>::zeroed();
-        // SAFETY: the port is open; the rule is one of its, as it is among the held ones; the actions end
-        // with END, and DPDK writes a count of the action's kind, for which zeros are a value.
+        // SAFETY: the port is open; the rule is one of its rules, as it is among the held ones; the actions
+        // end with END, and DPDK writes a count of the action's kind, for which zeros are a value.
         let (result, count) = unsafe {
             let data = count.as_mut_ptr().cast();
             let result = sys::rte_flow_query(
@@ -185,7 +185,7 @@ fn unknown() -> FlowRefusal {
     FlowRefusal { errno: Errno(libc::ENOENT), message }
 }
 
-/// COUNT, if wanted, and DROP, and END.
+/// Returns the actions: COUNT, if requested, DROP, and END.
 fn actions(counted: bool) -> Vec<sys::rte_flow_action> {
     static COUNT: sys::rte_flow_action_count = sys::rte_flow_action_count { id: 0 };
     let none = std::ptr::null();
@@ -202,8 +202,8 @@ fn create(port: u16, pattern: &Pattern, counted: bool) -> Result<Handle, FlowRef
     let mut attributes = sys::rte_flow_attr::default();
     attributes.set_ingress(1);
     let mut error = sys::rte_flow_error::default();
-    // SAFETY: the port is open; items and actions end with END, and what they point to lives for the call:
-    // structures of the items' kinds, see `Spec`.
+    // SAFETY: the port is open; items and actions end with END, and the structures they point to live for the
+    // call and have the items' types, see `Spec`.
     let flow = unsafe {
         sys::rte_flow_create(port, &attributes, list.as_ptr(), actions.as_ptr(), &mut error)
     };
@@ -212,8 +212,8 @@ fn create(port: u16, pattern: &Pattern, counted: bool) -> Result<Handle, FlowRef
 
 fn destroy(port: u16, handle: Handle) -> Result<(), FlowRefusal> {
     let mut error = sys::rte_flow_error::default();
-    // SAFETY: the port is open, and the rule is one of its that has not been destroyed: whoever calls has
-    // taken it out of the held ones, or does so when this returns, under their lock.
+    // SAFETY: the port is open, and the rule is one of its rules that has not been destroyed: the caller has
+    // removed it from the held ones, or does so when this returns, under their lock.
     let result = unsafe { sys::rte_flow_destroy(port, handle.0.as_ptr(), &mut error) };
     check(result, &error)
 }
@@ -224,14 +224,14 @@ fn check(result: i32, error: &sys::rte_flow_error) -> Result<(), FlowRefusal> {
 
 fn refusal(errno: Errno, error: &sys::rte_flow_error) -> FlowRefusal {
     let message = NonNull::new(error.message.cast_mut()).map(|text| {
-        // SAFETY: drivers give constant C strings.
+        // SAFETY: drivers return constant C strings.
         unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned()
     });
     FlowRefusal { errno, message }
 }
 
-/// A structure of an item: it begins with a header as it is on the wire, and the rest, bits about further
-/// headers, is zero. Larger than each of them, and aligned as the strictest.
+/// A structure of an item: it begins with a header in wire format, and the rest, bits about further headers,
+/// is zero. Larger than each of them, and with the strictest alignment.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
 struct Spec([u8; 64]);
@@ -261,7 +261,7 @@ impl Spec {
     }
 }
 
-/// The items of a pattern behind Ethernet's.
+/// The items of a pattern behind the Ethernet item.
 #[derive(Debug)]
 struct Items(Vec<Item>);
 
@@ -272,7 +272,7 @@ impl Items {
         Ok(Self(items))
     }
 
-    /// As DPDK reads it; points into `self`.
+    /// Returns the items in DPDK's form; points into `self`.
     fn list(&self) -> Vec<sys::rte_flow_item> {
         let none = std::ptr::null();
         let bare = |type_| sys::rte_flow_item { type_, spec: none, last: none, mask: none };

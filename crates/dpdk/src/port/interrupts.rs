@@ -1,4 +1,4 @@
-//! Receive interrupts: descriptors that say when a receive queue has packets.
+//! Receive interrupts: descriptors that report packets in a receive queue.
 //!
 //! | driver | descriptor | armed |
 //! |---|---|---|
@@ -7,9 +7,9 @@
 //! | those of NICs behind vfio-pci with MSI-X | an eventfd of the queue's vector | by `rte_eth_dev_rx_intr_enable` before each wait |
 //! | others: `net_null`, `net_ring`, `net_pcap`, `net_memif` (which tells its peer to send no interrupts) | none | |
 //!
-//! A socket is readable as long as it has packets. An eventfd counts interrupts and is emptied behind each wait.
-//! `net_e1000_em` is one of the others: it never clears the cause of a receive interrupt, and the next one may
-//! not come.
+//! A socket is readable as long as it has packets. An eventfd counts interrupts and is emptied after each wait.
+//! `net_e1000_em` is among the others: it never clears the cause of a receive interrupt, and the next one may not
+//! arrive.
 
 use std::os::fd::{BorrowedFd, RawFd};
 
@@ -17,32 +17,32 @@ use dpdk_sys as sys;
 
 use crate::Device;
 
-/// The way in which a receive queue says that it has packets.
+/// The way in which a receive queue reports packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Interrupt {
     /// The descriptor is readable while there are packets.
     Level(RawFd),
-    /// The device is told to write to the descriptor at the next packet.
+    /// The device writes to the descriptor at the next packet once armed.
     Armed(RawFd),
 }
 
-/// The interrupts of a port, by receive queue; none: the device has none, or is not asked for them.
+/// The interrupts of a port, by receive queue; empty if the device has none, or they are not used.
 #[derive(Debug, Default)]
 pub(crate) struct RxInterrupts(Vec<Interrupt>);
 
-/// Whether a device is to be configured with receive interrupts. NICs are, where an interrupt has a vector of
-/// its own: with fewer vectors they would give up that of the link.
+/// Returns true if a device is to be configured with receive interrupts. NICs are if they have a vector for each
+/// interrupt: with fewer vectors the link interrupt would lose its own.
 pub(super) fn are_wanted(device: &Device, driver: &str) -> bool {
     driver == "net_tap" || driver != "net_e1000_em" && device.has_message_interrupts()
 }
 
 impl RxInterrupts {
-    /// Of queues that have these sockets.
+    /// Creates the interrupts of queues with these sockets.
     pub(super) fn of_sockets(sockets: Vec<RawFd>) -> Self {
         Self(sockets.into_iter().map(Interrupt::Level).collect())
     }
 
-    /// Of a started device that was configured with interrupts; none unless all queues have one.
+    /// Creates those of a started device that was configured with interrupts; none unless all queues have one.
     pub(super) fn of_device(port: u16, queues: u16, driver: &str) -> Self {
         let of_queue = |queue| {
             // SAFETY: the port is started and has this queue.
@@ -53,7 +53,7 @@ impl RxInterrupts {
             if driver == "net_tap" {
                 return Some(Interrupt::Level(descriptor));
             }
-            // SAFETY: as above; nobody receives from the queue yet.
+            // SAFETY: as above; no thread receives from the queue yet.
             let works = unsafe {
                 sys::rte_eth_dev_rx_intr_enable(port, queue) == 0
                     && sys::rte_eth_dev_rx_intr_disable(port, queue) == 0
@@ -64,12 +64,12 @@ impl RxInterrupts {
         Self(all.unwrap_or_default())
     }
 
-    /// Whether so many queues have interrupts.
+    /// Returns true if this many queues have interrupts.
     pub(super) fn has_all(&self, queues: usize) -> bool {
         queues > 0 && self.0.len() >= queues
     }
 
-    /// The descriptor of a queue, which is open as long as the port.
+    /// Returns the descriptor of a queue, which is open as long as the port.
     pub(crate) fn descriptor(&self, queue: u16) -> Option<BorrowedFd<'_>> {
         let (Interrupt::Level(descriptor) | Interrupt::Armed(descriptor)) =
             *self.0.get(usize::from(queue))?;
@@ -77,21 +77,20 @@ impl RxInterrupts {
         Some(unsafe { BorrowedFd::borrow_raw(descriptor) })
     }
 
-    /// Whether the device itself has to report a queue's packets.
+    /// Returns true if the device itself has to report a queue's packets.
     pub(crate) fn is_armed(&self, queue: u16) -> bool {
         matches!(self.0.get(usize::from(queue)), Some(Interrupt::Armed(_)))
     }
 
-    /// Has the device report the next packet of a queue.
+    /// Makes the device report the next packet of a queue.
     pub(crate) fn arm(&self, port: u16, queue: u16) {
         if let Some(Interrupt::Armed(_)) = self.0.get(usize::from(queue)) {
-            // SAFETY: the port is started and has this queue. A device that has refused once does so at
-            // `of_device`.
+            // SAFETY: the port is started and has this queue. A device that refuses has been excluded by `of_device`.
             unsafe { sys::rte_eth_dev_rx_intr_enable(port, queue) };
         }
     }
 
-    /// Undoes [`Self::arm`], and forgets what was reported.
+    /// Undoes [`Self::arm`], and clears its reports.
     pub(crate) fn disarm(&self, port: u16, queue: u16) {
         if let Some(&Interrupt::Armed(descriptor)) = self.0.get(usize::from(queue)) {
             let mut count = 0u64;

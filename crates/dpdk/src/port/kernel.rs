@@ -1,5 +1,5 @@
-//! A kernel interface that a port takes over: what must be changed so that the port alone, and
-//! not the host's network stack, deals with its packets; all of it is undone when the port closes.
+//! A kernel interface that a port takes over: changes by which only the port, and not the host's network
+//! stack, processes its packets; all of them are undone when the port closes.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -24,24 +24,24 @@ const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_SFLAGS: u32 = 0x26;
 const FLAG_LRO: u32 = 1 << 15;
 
-/// Settings that keep the host out of a link it does not serve: it makes no IPv6 address for
-/// itself there, forwards nothing, and answers no ARP.
+/// Settings that keep the host off a link that it does not serve: it creates no IPv6 address for itself
+/// there, forwards nothing, and answers no ARP.
 const SYSCTLS: [(&str, &str, &str); 3] =
     [("ipv6", "disable_ipv6", "1"), ("ipv4", "forwarding", "0"), ("ipv4", "arp_ignore", "8")];
 
-/// An interface, and what is to be undone.
+/// An interface, and the changes to undo.
 pub(super) struct KernelInterface {
     pub(super) name: String,
     index: u32,
-    /// It keeps to the network namespace that the port was opened in.
+    /// Requests stay in the network namespace that the port was opened in.
     interface: Interface,
     undo: Vec<Undo>,
-    /// Its page in the book.
+    /// Number of its page in the book.
     page: u64,
     links: Vec<OwnedFd>,
-    /// The groups that are joined on it, once it is taken over.
+    /// The groups joined on it, once it is taken over.
     memberships: Option<Mutex<Memberships>>,
-    /// What is to be undone, for whoever comes after a kill.
+    /// The changes to undo, for the next process after a kill.
     record: Option<Record>,
     counters: Counters,
 }
@@ -49,11 +49,11 @@ pub(super) struct KernelInterface {
 /// The kernel's counters of all interfaces of the network namespace that the file was opened in.
 struct Counters {
     file: Option<fs::File>,
-    /// Packets that were not sent before the port was opened.
+    /// Packets that failed to be sent before the port was opened.
     before: u64,
 }
 
-/// A change, by what was there before.
+/// A change, given by the state before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Undo {
     Sysctl {
@@ -66,13 +66,13 @@ enum Undo {
         command: u32,
         value: u32,
     },
-    /// The number of the XDP program that AF_XDP's driver attached and takes away itself, unless
-    /// it is killed; `None` until it has done so.
+    /// The number of the XDP program that AF_XDP's driver attached and detaches itself, unless it is
+    /// killed; `None` until the program is attached.
     Xdp(Option<u32>),
 }
 
 impl Undo {
-    /// As a line of the record.
+    /// Formats it as a line of the record.
     fn to_line(&self) -> String {
         match self {
             Self::Sysctl { path, value } => format!("sysctl {path} {value}"),
@@ -83,7 +83,7 @@ impl Undo {
         }
     }
 
-    /// From a line of the record; `None` when it is damaged.
+    /// Parses a line of the record; `None` when it is damaged.
     fn from_line(line: &str) -> Option<Self> {
         let words: Vec<_> = line.split(' ').collect();
         Some(match words[..] {
@@ -132,7 +132,7 @@ struct Channels {
 }
 
 impl KernelInterface {
-    /// The interface of this name, unchanged so far.
+    /// Opens the interface of this name, without changing it.
     pub(super) fn open(name: &str) -> Result<Self, Errno> {
         let interface = Interface::new(name)?;
         let index = interface.index()?;
@@ -143,13 +143,13 @@ impl KernelInterface {
         Ok(Self { name, index, interface, undo, page, links, memberships, record, counters })
     }
 
-    /// The kernel's number for it, which it keeps when its name changes.
+    /// Returns the kernel's number for it, which it keeps when its name changes.
     pub(super) fn index(&self) -> u32 {
         self.index
     }
 
-    /// Makes sure that no other process takes the interface over, and undoes what one that was
-    /// killed has left on it. Returns notes; an error is the process that has the interface.
+    /// Ensures that no other process takes the interface over, and undoes the changes left by one that
+    /// was killed. Returns notes; an error names the process that has the interface.
     pub(super) fn claim(&mut self, directory: &Path) -> Result<Vec<String>, String> {
         match Record::claim(directory, &self.record_name()) {
             Ok(Claim::Taken(by)) => Err(by),
@@ -176,7 +176,7 @@ impl KernelInterface {
         format!("{:x}-{}", self.namespace(), self.index)
     }
 
-    /// The number of the interface's network namespace.
+    /// Returns the number of the interface's network namespace.
     fn namespace(&self) -> u64 {
         let mut cookie = 0_u64;
         let mut size = size_of::<u64>() as libc::socklen_t;
@@ -186,8 +186,8 @@ impl KernelInterface {
         let result = unsafe {
             libc::getsockopt(self.interface.socket().as_raw_fd(), level, option, place, &mut size)
         };
-        // Linux before 5.14 has no cookies; the file of the namespace has a number too, which
-        // may be given again after the namespace is gone.
+        // Linux before 5.14 has no cookies; the file of the namespace has a number too, which may be
+        // reused after the namespace is removed.
         if result == 0 {
             cookie
         } else {
@@ -195,7 +195,7 @@ impl KernelInterface {
         }
     }
 
-    /// What must be undone, in the order of doing; before it is done.
+    /// Records a change to be undone, before it is made.
     fn remember(&mut self, step: Undo) {
         self.undo.push(step);
         self.write_record();
@@ -208,8 +208,8 @@ impl KernelInterface {
 
     fn write_record(&self) {
         let lines: Vec<_> = self.undo.iter().map(Undo::to_line).collect();
-        // A file in memory, a few lines long. Should it fail, a kill leaves what it would
-        // without a record.
+        // A file in memory, a few lines long. If this fails, a kill leaves the changes as without a
+        // record.
         let _ = self.record.as_ref().map(|record| record.write(&lines));
         // Without a descriptor for it, the book has no page: as without a record.
         if let Ok(interface) = self.interface.renamed(&self.name) {
@@ -220,8 +220,8 @@ impl KernelInterface {
         }
     }
 
-    /// Lets AF_XDP's driver do something, and remembers the program that it attaches. There must
-    /// be none before.
+    /// Runs a step of AF_XDP's driver, and records the program that it attaches. There must be none
+    /// before.
     pub(super) fn with_xdp_program<T, E>(
         &mut self,
         attach: impl FnOnce(&Self) -> Result<T, E>,
@@ -237,7 +237,7 @@ impl KernelInterface {
     }
 
     /// Keeps the host out, and brings the interface up, with all multicasts until
-    /// [`Self::set_multicasts`] says which are needed.
+    /// [`Self::set_multicasts`] selects the needed ones.
     pub(super) fn take_over(&mut self) -> Result<(), Errno> {
         for (family, key, value) in SYSCTLS {
             self.set_sysctl(format!("/proc/sys/net/{family}/conf/{}/{key}", self.name), value);
@@ -252,7 +252,7 @@ impl KernelInterface {
         Ok(())
     }
 
-    /// Has the interface pass on these multicasts, in the namespace that it was taken over in.
+    /// Makes the interface receive these multicasts, in the namespace that it was taken over in.
     pub(super) fn set_multicasts(&self, wanted: &Multicasts) -> Result<MulticastFilter, Errno> {
         match &self.memberships {
             Some(joined) => joined.lock().unwrap_or_else(PoisonError::into_inner).set(wanted),
@@ -260,8 +260,8 @@ impl KernelInterface {
         }
     }
 
-    /// Prepares for a packet socket: received packets come one by one, as they were on the
-    /// wire, and the host does not see them. Says what could not be had.
+    /// Prepares for a packet socket: received packets arrive one by one, as they were on the wire, and
+    /// the host does not see them. Returns notes about unavailable features.
     pub(super) fn prepare_packet_socket(&mut self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.driver_name() == "veth" {
@@ -279,19 +279,19 @@ impl KernelInterface {
                 "the host's network stack sees the packets too (no filter: {errno})"
             )),
         }
-        // After the XDP program, which turns generic receive offload on.
+        // After the XDP program, which enables generic receive offload.
         self.disable_merging();
         notes
     }
 
-    /// Whether AF_XDP can work here, as far as that can be told without receiving.
+    /// Checks that AF_XDP can work here, as far as that is possible without receiving.
     pub(super) fn try_xdp(&self) -> Result<(), String> {
         // SAFETY: makes a descriptor.
         let socket = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         if socket < 0 {
             return Err(format!("the kernel gives no AF_XDP socket: {}", Errno::of_system()));
         }
-        // SAFETY: a descriptor that the kernel has just made for us.
+        // SAFETY: a descriptor that the kernel has just created for us.
         drop(unsafe { OwnedFd::from_raw_fd(socket) });
         match bpf::attach(bpf::XDP_PASS, self.index) {
             Ok(_link) => Ok(()),
@@ -308,17 +308,18 @@ impl KernelInterface {
         Ok(u16::try_from(self.interface.mtu()?).unwrap_or(u16::MAX))
     }
 
-    /// The MAC address that it has now; `None` if another interface has its name.
+    /// Returns the MAC address that it has now; `None` if another interface has its name.
     pub(super) fn mac(&self) -> Option<[u8; 6]> {
         self.is_there().then(|| self.interface.mac().ok())?
     }
 
-    /// Whether its name is still its own.
+    /// Returns true if its name is still its own.
     pub(super) fn is_there(&self) -> bool {
         self.interface.index() == Ok(self.index)
     }
 
-    /// Packets that the kernel has dropped instead of sending them by it, since it was opened.
+    /// Returns the number of packets that the kernel has dropped instead of sending, since the port was
+    /// opened.
     pub(super) fn unsent(&self) -> u64 {
         self.counters.unsent(&self.name).saturating_sub(self.counters.before)
     }
@@ -332,13 +333,13 @@ impl KernelInterface {
         Ok(())
     }
 
-    /// Whether the link is up: the interface is, and so is its other end.
+    /// Returns true if the link is up: both the interface and its other end are.
     pub(super) fn is_running(&self) -> bool {
         let wanted = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
         self.interface.flags().is_ok_and(|flags| flags & wanted == wanted)
     }
 
-    /// The kernel driver's name; empty when it does not say.
+    /// Returns the kernel driver's name; empty when it is not available.
     pub(super) fn driver_name(&self) -> String {
         let mut info = DriverInfo { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
         if self.interface.ethtool(&mut info).is_err() {
@@ -348,7 +349,7 @@ impl KernelInterface {
         String::from_utf8_lossy(name).into_owned()
     }
 
-    /// Receive queues that the interface has; at least 1.
+    /// Returns the number of receive queues of the interface; at least 1.
     pub(super) fn receive_queues(&self) -> u16 {
         let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
         if self.interface.ethtool(&mut channels).is_err() {
@@ -379,7 +380,7 @@ impl KernelInterface {
         ethtool_value(&self.interface, command, data)
     }
 
-    /// Writes a setting if the kernel has it, and remembers what it was.
+    /// Writes a setting if the kernel has it, and records its old value.
     fn set_sysctl(&mut self, path: String, value: &str) {
         let Ok(old) = fs::read_to_string(&path) else { return };
         let old = old.trim().to_owned();
@@ -401,14 +402,14 @@ impl Counters {
         counters
     }
 
-    /// Packets that an interface could not send; 0 if the kernel does not say.
+    /// Returns the number of packets that an interface could not send; 0 if it is not available.
     fn unsent(&self, interface: &str) -> u64 {
         let text = self.file.as_ref().and_then(|file| read_whole(file).ok()).unwrap_or_default();
         text.lines().find_map(|line| unsent_in(line, interface)).unwrap_or(0)
     }
 }
 
-/// The text of a file of the kernel's, from its beginning.
+/// Reads a file of the kernel's, from its beginning.
 fn read_whole(file: &fs::File) -> std::io::Result<String> {
     let (mut bytes, mut part) = (Vec::new(), [0; 4096]);
     loop {
@@ -419,8 +420,8 @@ fn read_whole(file: &fs::File) -> std::io::Result<String> {
     }
 }
 
-/// Errors and drops of what was to be sent, in this interface's line of `/proc/net/dev`: behind its name
-/// are eight counters of what was received, then eight of what was sent.
+/// Returns the transmit errors and drops in this interface's line of `/proc/net/dev`: behind its name
+/// are eight receive counters, then eight transmit counters.
 fn unsent_in(line: &str, interface: &str) -> Option<u64> {
     let (name, counters) = line.rsplit_once(':')?;
     if name.trim_start() != interface {
@@ -431,7 +432,7 @@ fn unsent_in(line: &str, interface: &str) -> Option<u64> {
     Some(next()? + next()?)
 }
 
-/// What is to be undone on an interface.
+/// The changes to undo on an interface.
 #[derive(Debug)]
 pub(super) struct Changes {
     name: String,
@@ -441,7 +442,7 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// Undoes all of it, the last change first. It may be done again: some may be made just now.
+    /// Undoes all of them, the last change first. May be called again, since a change may be under way.
     pub(super) fn revert_all(&mut self) {
         follow_name(&mut self.interface, &mut self.name, self.index, &mut self.undo);
         for step in self.undo.iter().rev() {
@@ -450,8 +451,8 @@ impl Changes {
     }
 }
 
-/// Uses the name that an interface has by now: somebody may have changed it, and what is to be undone is
-/// found by it.
+/// Follows a change of an interface's name, by which the changes are undone: the operator may have
+/// renamed it.
 fn follow_name(interface: &mut Interface, name: &mut String, index: u32, undo: &mut [Undo]) {
     let Some(now) = interface.name_of(index).filter(|now| now != name) else { return };
     let Ok(renamed) = interface.renamed(&now) else { return };
@@ -465,7 +466,8 @@ fn follow_name(interface: &mut Interface, name: &mut String, index: u32, undo: &
 }
 
 impl Undo {
-    /// Whatever cannot be undone (the interface may be gone) stays; nobody is there to ask.
+    /// Undoes a change. Errors are ignored (the interface may be removed); there is no one to report
+    /// them to.
     fn revert(self, interface: &Interface, index: u32) {
         let _ = match self {
             Self::Sysctl { path, value } => fs::write(path, value).map_err(|_| Errno(0)),
@@ -473,7 +475,7 @@ impl Undo {
             Self::Mtu(mtu) => interface.set_mtu(mtu),
             Self::Ethtool { command, value } => ethtool_value(interface, command, value).map(drop),
             Self::Xdp(program) => {
-                // By now it may be another's.
+                // It may be another program by now.
                 let now = bpf::xdp_program(index);
                 if now.is_some() && (program.is_none() || program == now) {
                     bpf::detach_xdp(index);
@@ -490,8 +492,8 @@ fn ethtool_value(interface: &Interface, command: u32, data: u32) -> Result<u32, 
     Ok(value.data)
 }
 
-/// The process that has a kernel interface of the caller's network namespace as a port, as that process
-/// calls itself: `process 123`. `None` if there is none, or the caller may not see it.
+/// Returns the process that has a kernel interface of the caller's network namespace as a port, in the
+/// form `process 123`. `None` if there is none, or the caller may not see it.
 pub fn interface_user(name: &str) -> Option<String> {
     let interface = KernelInterface::open(name).ok()?;
     Record::user(Path::new(Record::DIRECTORY), &interface.record_name())
@@ -562,7 +564,7 @@ mod tests {
         assert_ne!(state(), before);
         let other = KernelInterface::open("tpk2").unwrap().claim(&directory);
         assert_eq!(other, Err(format!("process {}", std::process::id())));
-        // A kill: nothing is undone, the record stays, its lock goes.
+        // A kill: nothing is undone, the record stays, its lock is released.
         let lines = std::mem::take(&mut first.undo).iter().map(Undo::to_line).collect::<Vec<_>>();
         drop(first);
         let name = {
@@ -582,7 +584,7 @@ mod tests {
         assert!(!directory.exists());
     }
 
-    /// As the book does when a process ends by force: without the one that has the interface.
+    /// As the book does when a process ends by force: without the owner of the interface.
     #[test]
     fn changes_are_undone_without_whoever_made_them() {
         // SAFETY: no memory is involved.
@@ -606,10 +608,10 @@ mod tests {
         held.take_over().unwrap();
         assert_ne!(state("tpk4"), before);
         let mut page = book::take(held.page).expect("what is changed is in the book");
-        // Somebody has given it another name meanwhile.
+        // The interface was renamed meanwhile.
         ip("link set tpk4 down");
         ip("link set tpk4 name tpk6");
-        // Twice, since changes may be made just now.
+        // Twice, since a change may be under way.
         (0..2).for_each(|_| page.revert_all());
         assert_eq!(state("tpk6"), before);
         held.write_record();

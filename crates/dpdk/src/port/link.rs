@@ -1,5 +1,5 @@
-//! Links: speed, duplex, autonegotiation, flow control and forward error correction, as a device has them
-//! and as they are wished for.
+//! Links: speed, duplex, autonegotiation, flow control and forward error correction, as configured and as
+//! reported by a device.
 
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -61,7 +61,7 @@ impl fmt::Display for Pause {
 pub enum Fec {
     /// None.
     Off,
-    /// As the two ends agree.
+    /// Negotiated by the two ends.
     Auto,
     /// Fire code, "base-R" (IEEE 802.3 clause 74).
     BaseR,
@@ -77,12 +77,12 @@ impl Fec {
         (Self::Rs, sys::RTE_ETH_FEC_RS),
     ];
 
-    /// Its bit in a set of modes.
+    /// Returns its bit in a set of modes.
     fn bit(self) -> u32 {
         Self::ALL.iter().find(|(fec, _)| *fec == self).map_or(0, |(_, mode)| 1 << mode)
     }
 
-    /// The modes in a set.
+    /// Iterates over the modes in a set.
     fn in_set(set: u32) -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().map(|(fec, _)| fec).filter(move |fec| set & fec.bit() != 0)
     }
@@ -99,14 +99,14 @@ impl fmt::Display for Fec {
     }
 }
 
-/// What a link is to be. What is not wished for is as the device decides.
+/// Link settings. The device decides those that are not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkWish {
     /// Mb/s.
     pub speed: Option<u32>,
-    /// Half duplex, which only 10 and 100 Mb/s have.
+    /// True for half duplex, which only 10 and 100 Mb/s support.
     pub half_duplex: bool,
-    /// The speed is not negotiated.
+    /// True if the speed is not negotiated.
     pub fixed: bool,
     /// Flow control.
     pub pause: Option<Pause>,
@@ -114,7 +114,7 @@ pub struct LinkWish {
     pub fec: Option<Fec>,
 }
 
-/// As configurations write it: `speed = 1000, pause = "none"`; nothing wished for is nothing.
+/// The settings as in a configuration: `speed = 1000, pause = "none"`; empty if there are none.
 impl fmt::Display for LinkWish {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
@@ -127,14 +127,14 @@ impl fmt::Display for LinkWish {
     }
 }
 
-/// The details of a link; `None` where the device does not say.
+/// The details of a link; `None` if the device does not report them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkDetails {
     /// Mb/s.
     pub speed: Option<u32>,
-    /// Full duplex.
+    /// True for full duplex.
     pub full_duplex: Option<bool>,
-    /// The speed is negotiated.
+    /// True if the speed is negotiated.
     pub autoneg: Option<bool>,
     /// Flow control.
     pub pause: Option<Pause>,
@@ -142,7 +142,7 @@ pub struct LinkDetails {
     pub fec: Option<Fec>,
 }
 
-/// A speed with its unit: `10 Mb/s`, `2.5 Gb/s`.
+/// Formats a speed with its unit: `10 Mb/s`, `2.5 Gb/s`.
 fn speed_name(mbps: u32) -> String {
     match mbps {
         0..1000 => format!("{mbps} Mb/s"),
@@ -151,11 +151,11 @@ fn speed_name(mbps: u32) -> String {
 }
 
 fn speed_bit(mbps: u32, half_duplex: bool) -> u32 {
-    // SAFETY: looks two numbers up.
+    // SAFETY: a conversion of two numbers.
     unsafe { sys::rte_eth_speed_bitflag(mbps, i32::from(!half_duplex)) }
 }
 
-/// The speeds of a set, full duplex unless said otherwise.
+/// Returns the speeds of a set, full duplex unless marked otherwise.
 fn speeds_in(set: u32) -> Vec<String> {
     let full = SPEEDS.iter().filter(|&&mbps| set & speed_bit(mbps, false) != 0);
     let half = SPEEDS[..2].iter().filter(|&&mbps| set & speed_bit(mbps, true) != 0);
@@ -171,7 +171,7 @@ fn known(words: &[String]) -> String {
 }
 
 impl LinkWish {
-    /// DPDK's word for it, if the device can.
+    /// Returns the speeds in DPDK's form, if the device supports them.
     pub(super) fn speeds(
         &self,
         config: &PortConfig,
@@ -191,7 +191,7 @@ impl LinkWish {
         Ok(bit | if self.fixed { sys::SHIM_LINK_SPEED_FIXED } else { 0 })
     }
 
-    /// For a kernel interface, whose link is the kernel's affair.
+    /// Rejects the settings for a kernel interface, whose link is configured in the kernel.
     pub(super) fn refuse_kernel(&self, config: &PortConfig, device: &str) -> Result<(), Error> {
         if *self == Self::default() {
             return Ok(());
@@ -204,7 +204,7 @@ impl LinkWish {
 }
 
 impl Attached {
-    /// Sets flow control and error correction, of a device that is started.
+    /// Sets flow control and error correction of a started device.
     pub(super) fn set_link(&self, config: &PortConfig) -> Result<(), Error> {
         if let Some(pause) = config.link.pause {
             let mut now = flow_control(self.id).ok_or_else(|| {
@@ -237,7 +237,8 @@ impl Attached {
 }
 
 impl Port {
-    /// The details of the link, now. For a kernel interface they are the kernel's to tell.
+    /// Returns the current details of the link. Those of a kernel interface are available from the
+    /// kernel.
     pub fn link_details(&self) -> LinkDetails {
         if self.open.kernel.is_some() {
             return LinkDetails::default();
@@ -265,12 +266,12 @@ impl Port {
         let mut set = 0;
         // SAFETY: the port is open; a number for the answer.
         let result = unsafe { sys::rte_eth_fec_get(self.id(), &mut set) };
-        // The mode in force, and while the link is down all that are allowed.
+        // The mode in force, or all allowed modes while the link is down.
         (result == 0 && set.count_ones() == 1).then(|| Fec::in_set(set).next())?
     }
 }
 
-/// A device's flow control; `None` if it has none.
+/// Returns a device's flow control; `None` if it has none.
 fn flow_control(id: u16) -> Option<sys::rte_eth_fc_conf> {
     let mut now = MaybeUninit::<sys::rte_eth_fc_conf>::zeroed();
     // SAFETY: the port exists; the function writes the settings, or fails.
@@ -279,12 +280,12 @@ fn flow_control(id: u16) -> Option<sys::rte_eth_fc_conf> {
     (result == 0).then(|| unsafe { now.assume_init() })
 }
 
-/// The modes of error correction that a device has at some speed.
+/// Returns the modes of error correction that a device supports at any speed.
 fn fec_modes(id: u16) -> u32 {
     // SAFETY: the port exists; with no room the function only counts.
     let count = unsafe { sys::rte_eth_fec_get_capability(id, std::ptr::null_mut(), 0) };
     let mut all = vec![sys::rte_eth_fec_capa::default(); usize::try_from(count).unwrap_or(0)];
-    // SAFETY: the port exists; room for as many as are said.
+    // SAFETY: the port exists; room for the reported number.
     let count = unsafe { sys::rte_eth_fec_get_capability(id, all.as_mut_ptr(), all.len() as u32) };
     all.truncate(usize::try_from(count).unwrap_or(0));
     all.iter().fold(0, |set, one| set | one.capa)

@@ -1,9 +1,9 @@
-//! Multicast filters: the groups whose frames a device passes on.
+//! Multicast filters: the groups whose frames a device receives.
 //!
-//! A device passes on all multicasts when it is opened, until the groups that are needed are listed. A
-//! driver of DPDK's takes the list as a whole; virtio takes each group as a further address. Of a kernel
-//! interface the groups are joined by a packet socket: what is joined goes with its descriptor, after a kill
-//! as well. Filters of devices may be coarse (a hash of the address), so that frames to other groups come in
+//! A device receives all multicasts when it is opened, until the needed groups are listed. A driver of
+//! DPDK's takes the list as a whole; virtio takes each group as a further address. On a kernel interface the
+//! groups are joined by a packet socket: the memberships end with its descriptor, after a kill as well.
+//! Filters of devices may be coarse (a hash of the address), so that frames to other groups are received
 //! too.
 
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ use crate::Errno;
 /// Drivers that take groups as further addresses, by `rte_eth_dev_mac_addr_add`.
 const BY_ADDRESS: [&str; 1] = ["net_virtio"];
 
-/// The multicasts that a port is to receive.
+/// The multicasts requested for a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Multicasts {
     /// All of them.
@@ -27,14 +27,14 @@ pub enum Multicasts {
     Groups(BTreeSet<[u8; 6]>),
 }
 
-/// The multicasts that a device passes on.
+/// The multicasts that a device receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MulticastFilter {
-    /// All of them, as asked for.
+    /// All of them, as requested.
     All,
-    /// Those to these groups, and perhaps others that a coarse filter does not tell apart.
+    /// Those to these groups, and perhaps others that a coarse filter does not exclude.
     Groups(BTreeSet<[u8; 6]>),
-    /// All of them, because it did not take the list of this many groups.
+    /// All of them, because the device refused the list of this many groups.
     Refused(usize, Errno),
     /// All of them: the driver has no filter.
     Unfiltered,
@@ -44,12 +44,12 @@ pub enum MulticastFilter {
 #[derive(Debug)]
 pub(super) struct State {
     filter: MulticastFilter,
-    /// Groups that were added as addresses.
+    /// Groups added as addresses.
     added: BTreeSet<[u8; 6]>,
 }
 
 impl State {
-    /// Of a device that passes on all multicasts.
+    /// Creates the state of a device that receives all multicasts.
     pub(super) fn new(has_filter: bool) -> Self {
         let filter = if has_filter { MulticastFilter::All } else { MulticastFilter::Unfiltered };
         Self { filter, added: BTreeSet::new() }
@@ -57,10 +57,10 @@ impl State {
 }
 
 impl Port {
-    /// Has the device pass on these multicasts. One that does not take the list passes on all.
+    /// Makes the device receive these multicasts. If it refuses the list, it receives all.
     ///
     /// # Errors
-    /// The device neither takes the list nor passes on all multicasts.
+    /// The device neither accepts the list nor receives all multicasts.
     pub fn set_multicasts(&self, wanted: &Multicasts) -> Result<MulticastFilter, Errno> {
         let started = &self.open.started;
         let mut state = self.state();
@@ -87,7 +87,7 @@ impl Port {
         Ok(state.filter.clone())
     }
 
-    /// The multicasts that the device passes on.
+    /// Returns the multicasts that the device receives.
     pub fn multicast_filter(&self) -> MulticastFilter {
         self.state().filter.clone()
     }
@@ -98,7 +98,7 @@ impl Port {
 }
 
 impl Started {
-    /// Whether the device passes on all multicasts.
+    /// Sets whether the device receives all multicasts.
     fn pass_all(&self, all: bool) -> Result<(), Errno> {
         let id = self.device.id;
         // SAFETY: the port is started.
@@ -111,7 +111,7 @@ impl Started {
         done(result)
     }
 
-    /// Gives the device a list of groups; `added` has those that it got as addresses.
+    /// Configures a list of groups; `added` holds those added as addresses.
     fn list(&self, groups: &BTreeSet<[u8; 6]>, added: &mut BTreeSet<[u8; 6]>) -> Result<(), Errno> {
         if BY_ADDRESS.contains(&self.driver.as_str()) {
             return self.list_by_address(groups, added);
@@ -130,10 +130,10 @@ impl Started {
         added: &mut BTreeSet<[u8; 6]>,
     ) -> Result<(), Errno> {
         let id = self.device.id;
-        // First those that are in vain: the table is small.
+        // First remove the groups that are no longer needed: the table is small.
         for group in &*added - groups {
             let mut address = sys::rte_ether_addr { addr_bytes: group };
-            // SAFETY: the port is started; an address for the call. One that stays is known still.
+            // SAFETY: the port is started; an address for the call. One that stays is kept in `added`.
             if unsafe { sys::rte_eth_dev_mac_addr_remove(id, &mut address) } == 0 {
                 added.remove(&group);
             }
@@ -153,7 +153,7 @@ fn done(result: i32) -> Result<(), Errno> {
     if result < 0 { Err(Errno::of_result(result)) } else { Ok(()) }
 }
 
-/// The link-layer groups that are joined on a kernel interface, for as long as this is there.
+/// The link-layer groups joined on a kernel interface, for as long as this exists.
 #[derive(Debug)]
 pub(super) struct Memberships {
     /// A packet socket that receives nothing.
@@ -164,7 +164,7 @@ pub(super) struct Memberships {
 }
 
 impl Memberships {
-    /// All multicasts, on the interface with this number in the caller's network namespace.
+    /// Joins all multicasts on the interface with this number in the caller's network namespace.
     pub(super) fn all(index: u32) -> Result<Self, Errno> {
         // SAFETY: makes a descriptor.
         let socket =
@@ -172,14 +172,14 @@ impl Memberships {
         if socket < 0 {
             return Err(Errno::of_system());
         }
-        // SAFETY: a descriptor that the kernel has just made for us.
+        // SAFETY: a descriptor that the kernel has just created for us.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
         let mut joined = Self { socket, index, all: false, groups: BTreeSet::new() };
         joined.set_all(true)?;
         Ok(joined)
     }
 
-    /// Joins what is wanted before it leaves what is not.
+    /// Joins the requested groups before it leaves the others.
     pub(super) fn set(&mut self, wanted: &Multicasts) -> Result<MulticastFilter, Errno> {
         let groups = match wanted {
             Multicasts::All => {
@@ -258,7 +258,7 @@ mod tests {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// The test's group and whether all are taken, as the kernel says it.
+    /// Membership of the test's groups and of all, as the kernel reports it.
     fn state() -> (bool, bool, bool) {
         let joined = std::fs::read_to_string("/proc/thread-self/net/dev_mcast").unwrap();
         let has = |mac: &str| joined.lines().any(|l| l.contains("tpm0") && l.contains(mac));
@@ -287,7 +287,7 @@ mod tests {
         joined.set(&groups(&[OSPF])).unwrap();
         assert_eq!(state(), (true, false, false));
         drop(joined);
-        // They go with the descriptor.
+        // The memberships end with the descriptor.
         let gone = || (state() == (false, false, false)).then_some(());
         crate::testing::within_a_minute("memberships that go with their descriptor", gone);
         let missing = Memberships::all(9999).map(drop);

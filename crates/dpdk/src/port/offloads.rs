@@ -1,9 +1,9 @@
-//! Offloads: work on packets that a port leaves to its device.
+//! Offloads: packet processing that a port leaves to its device.
 //!
-//! An offload is used where the device has it and the router gains by it, unless the configuration says
-//! otherwise. One that is asked for and cannot be had is an error, before the port is started; one that is
-//! off is listed with the reason. Large receive offload is never used: packets that a device has merged
-//! could not be forwarded as they came.
+//! An offload is used if the device has it and the router gains by it, unless the configuration sets it. A
+//! required offload that is not available is an error, before the port is started; one that is off is listed
+//! with the reason. Large receive offload is never used: packets that a device has merged could not be
+//! forwarded unchanged.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,30 +13,30 @@ use dpdk_sys as sys;
 use super::PortConfig;
 use crate::Error;
 
-/// Work on packets that a device can do.
+/// Packet processing that a device can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Offload {
-    /// The device checks IPv4 header checksums of what it receives.
+    /// The device checks IPv4 header checksums of received packets.
     RxChecksum,
     /// The device writes the TCP and UDP checksums that [`crate::Mbuf::request_checksum`] leaves to it.
     TxChecksum,
     /// The device cuts the TCP packets that [`crate::Mbuf::request_segmentation`] leaves to it.
     Segmentation,
-    /// The device takes the VLAN tag out of what it receives, and inserts one into what it sends.
+    /// The device strips the VLAN tag of received frames, and inserts one into sent frames.
     Vlan,
     /// The device puts a frame that is longer than a packet buffer into several of them.
     Scatter,
     /// The device sends packets of several buffers.
     MultiSegment,
-    /// The device gives sent packets back to their pool without a look at each.
+    /// The device returns sent packets to their pool without inspecting each.
     FastFree,
 }
 
-/// The offloads that a configuration says something about: to be used, or not.
+/// The offloads set by a configuration: required, or forbidden.
 pub type OffloadWishes = BTreeMap<Offload, bool>;
 
 impl Offload {
-    /// All of them, as they are shown.
+    /// All offloads, in the order of display.
     pub const ALL: [Self; 7] = [
         Self::RxChecksum,
         Self::TxChecksum,
@@ -58,7 +58,7 @@ impl Offload {
         names
     };
 
-    /// Its name in a configuration.
+    /// Returns its name in a configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::RxChecksum => "rx_checksum",
@@ -71,12 +71,12 @@ impl Offload {
         }
     }
 
-    /// The offload of this name.
+    /// Returns the offload of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|offload| offload.name() == name)
     }
 
-    /// What DPDK calls it: bits of receiving and of sending, all of which a device must have.
+    /// Returns DPDK's bits for receiving and sending, all of which a device must have.
     fn bits(self) -> (u64, u64) {
         match self {
             Self::RxChecksum => (sys::SHIM_RX_OFFLOAD_IPV4_CKSUM, 0),
@@ -96,26 +96,26 @@ impl fmt::Display for Offload {
     }
 }
 
-/// Why an offload is used or not.
+/// Reason for using an offload or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OffloadReason {
-    /// It is used where the device has it.
+    /// Used by default if the device has it.
     Default,
-    /// The configuration asks for it.
+    /// The configuration requires it.
     Wanted,
     /// The configuration forbids it.
     Refused,
     /// The device, or its driver, lacks it.
     Missing,
-    /// The driver does it by software, which costs more than the router's own.
+    /// The driver does it in software, which costs more than the router's own.
     BySoftware,
-    /// No packet that leaves by the port asks for it.
+    /// No packet that leaves by the port requests it.
     NoRequests,
     /// Every frame fits one packet buffer.
     FramesFit,
-    /// The router does nothing with it unless it is told to.
+    /// The router does not use it unless configured to.
     Unused,
-    /// It needs another one, which is off.
+    /// It needs another offload, which is off.
     Needs(Offload),
     /// The packets of one transmit queue come from several pools, and some are shared.
     SeveralPools,
@@ -142,16 +142,16 @@ impl fmt::Display for OffloadReason {
     }
 }
 
-/// An offload of a port.
+/// State of a port's offload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffloadState {
-    /// Which.
+    /// The offload.
     pub offload: Offload,
-    /// The device has it.
+    /// True if the device has it.
     pub has: bool,
-    /// It is used.
+    /// True if it is used.
     pub on: bool,
-    /// Why.
+    /// The reason.
     pub reason: OffloadReason,
 }
 
@@ -160,48 +160,48 @@ pub struct OffloadState {
 pub struct Offloads([OffloadState; Offload::ALL.len()]);
 
 impl Offloads {
-    /// All, in the order of [`Offload::ALL`].
+    /// Iterates over all, in the order of [`Offload::ALL`].
     pub fn iter(&self) -> impl Iterator<Item = &OffloadState> {
         self.0.iter()
     }
 
-    /// Whether it is used.
+    /// Returns true if the offload is used.
     pub fn on(&self, offload: Offload) -> bool {
         self.iter().any(|state| state.offload == offload && state.on)
     }
 }
 
-/// What the port needs of its device, beside the wishes of its configuration.
+/// Requirements of a port, in addition to the wishes of its configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Need {
-    /// Packets leave by the port that ask for it.
+    /// True if packets that request offloads leave by the port.
     pub(super) requests: bool,
-    /// A frame of the port's MTU is longer than a packet buffer.
+    /// True if a frame of the port's MTU is longer than a packet buffer.
     pub(super) long_frames: bool,
 }
 
-/// What a device is configured with.
+/// Result of the negotiation, with which a device is configured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Negotiated {
     /// DPDK's bits for receiving.
     pub(super) rx: u64,
     /// DPDK's bits for sending.
     pub(super) tx: u64,
-    /// For whom it is shown.
+    /// The states for display.
     pub(super) offloads: Offloads,
 }
 
-/// Drivers whose "device" is code of theirs on the router's own cores.
+/// Drivers whose "device" is software on the router's own cores.
 const SOFTWARE: [&str; 3] = ["net_tap", "net_vhost", "net_virtio_user"];
 
-/// A driver that also adds up and segments what it sends by itself. The others of [`SOFTWARE`] leave that to
-/// the other end.
+/// A driver that also computes checksums and segments packets in its own software. The others of [`SOFTWARE`]
+/// leave that to the other end.
 const IN_SOFTWARE: &str = "net_tap";
 
-/// Drivers that drop packets of more buffers than their device says it takes.
+/// Drivers that drop packets of more buffers than their device reports as its limit.
 const FEW_BUFFERS: [(&str, usize); 1] = [("net_vmxnet3", 16)];
 
-/// Buffers that a packet may have at most to be sent by a device with so many descriptors. A quarter of them,
+/// Returns the most buffers of a packet to be sent by a device with this many descriptors: a quarter of them,
 /// so that the queue never waits for all of them to be free.
 pub(super) fn tx_buffers_most(
     driver: &str,
@@ -213,10 +213,10 @@ pub(super) fn tx_buffers_most(
     known.unwrap_or(usize::MAX).min(device).min(usize::from(descriptors / 4)).max(1)
 }
 
-/// Agrees with a device on the offloads of a port.
+/// Negotiates the offloads of a port with a device.
 ///
 /// # Errors
-/// [`Error::PortConfig`]: one is asked for that cannot be had.
+/// [`Error::PortConfig`]: a required one is not available.
 pub(super) fn negotiate(
     config: &PortConfig,
     driver: &str,
@@ -247,7 +247,7 @@ pub(super) fn negotiate(
         }
         states.push(OffloadState { offload, has, on, reason });
     }
-    // The header's checksum changes with its length, so who cuts packets must write it.
+    // The header's checksum changes with its length, so the device that segments packets must write it.
     if tx & sys::SHIM_TX_OFFLOAD_TCP_TSO != 0 {
         tx |= capabilities.1 & sys::SHIM_TX_OFFLOAD_IPV4_CKSUM;
     }
@@ -255,7 +255,8 @@ pub(super) fn negotiate(
     Ok(Negotiated { rx, tx, offloads })
 }
 
-/// Whether an offload is used that the device has and the configuration says nothing about.
+/// Returns true if an offload is used that the device has and the configuration does not set, with the
+/// reason.
 fn by_default(offload: Offload, driver: &str, need: Need) -> (bool, OffloadReason) {
     let software = SOFTWARE.contains(&driver);
     match offload {

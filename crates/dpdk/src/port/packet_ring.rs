@@ -1,40 +1,39 @@
-//! The ring by which an AF_PACKET socket sends, watched for a frame that the kernel never sends.
+//! The transmit ring of an AF_PACKET socket, watched for a frame that the kernel never sends.
 //!
-//! Where an interface drops a frame and says so (the other end of a veth takes less, or is full), the kernel
-//! leaves it in the ring, stops, and tries it again at the next call. DPDK's driver takes that for
-//! congestion. A frame that is dropped every time keeps all that follow from being sent, for ever:
+//! If an interface drops a frame and reports it (the other end of a veth has a smaller MTU, or is full), the
+//! kernel leaves the frame in the ring, stops, and tries it again at the next call. DPDK's driver takes that
+//! for congestion. A frame that is dropped every time keeps all later ones from being sent, for ever:
 //!
 //! ```text
 //!   sent | sent | tried again and again | waits | waits | … | the last one written
 //!               ^ head                                          ^ next - 1
 //! ```
-//!
-//! So a frame that has been the head for [`PATIENCE`] is given up: without a length it is no frame, and
-//! the kernel passes over it. It is looked at after each burst, and as long as something is stuck.
+//! So a frame that has been the head for [`PATIENCE`] is given up: with length 0 it is not a frame, and the
+//! kernel passes over it. The head is checked after each burst, and as long as one is stuck.
 
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A NIC that is congested has sent something by then.
+/// A congested NIC has sent a frame by then.
 const PATIENCE: Duration = Duration::from_millis(1);
 
 /// `TP_STATUS_SEND_REQUEST`: written, and not taken by the kernel.
 const SEND_REQUEST: u32 = 1;
 
-/// Where the status of a frame is and where its length, in `struct tpacket2_hdr`.
+/// Offsets of a frame's status and length in `struct tpacket2_hdr`.
 const STATUS: usize = 0;
 const LENGTH: usize = 4;
 
-/// The frames that an open AF_PACKET socket sends from, and their number of bytes.
+/// The frames from which an open AF_PACKET socket sends, and their number of bytes.
 #[derive(Debug)]
 pub(crate) struct PacketRing {
     pub(crate) socket: RawFd,
     pub(crate) first: NonNull<u8>,
     pub(crate) frames: u32,
     pub(crate) frame: usize,
-    /// Frames that were given up.
+    /// Number of frames that were given up.
     pub(crate) given_up: AtomicU64,
 }
 
@@ -60,7 +59,7 @@ impl PacketRing {
         unsafe { self.word(frame, STATUS) }.load(Ordering::Acquire) == SEND_REQUEST
     }
 
-    /// The first of the frames that wait, up to the one before `next`, which waits.
+    /// Returns the first of the frames that wait, up to the one before `next`, which waits.
     ///
     /// # Safety
     /// As [`Self::word`].
@@ -77,29 +76,29 @@ impl PacketRing {
 /// Watches a ring for the only owner of its transmit queue.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// The frame that the driver writes next.
+    /// Index of the next frame that the driver writes.
     next: u32,
-    /// The head of what waits, and since when, in TSC cycles.
+    /// The head of the waiting frames, and since when, in TSC cycles.
     stuck: Option<(u32, u64)>,
     patience: u64,
 }
 
 impl Watch {
-    /// Of a ring that nothing was written to.
+    /// Creates the watch of a ring that nothing has been written to.
     pub(crate) fn new() -> Self {
         let patience = (crate::tsc_hz() as f64 * PATIENCE.as_secs_f64()) as u64;
         Self { next: 0, stuck: None, patience }
     }
 
-    /// A frame waits that the kernel may never send.
+    /// Returns true if a frame waits that the kernel may never send.
     pub(crate) fn is_stuck(&self) -> bool {
         self.stuck.is_some()
     }
 
-    /// The driver has written so many frames.
+    /// Records that the driver has written this many frames.
     ///
     /// # Safety
-    /// The ring's driver has not closed its port, and nobody else sends by its socket.
+    /// The ring's driver has not closed its port, and no one else sends by its socket.
     #[inline]
     pub(crate) unsafe fn sent(&mut self, ring: &PacketRing, frames: usize) {
         self.next = (self.next + frames as u32) % ring.frames;
@@ -122,7 +121,7 @@ impl Watch {
         }
     }
 
-    /// Has the kernel try once more, without the head if that had its time.
+    /// Makes the kernel try once more, without the head if its time has ended.
     ///
     /// # Safety
     /// As [`Self::sent`].
@@ -135,14 +134,15 @@ impl Watch {
                 if now.wrapping_sub(since) < self.patience {
                     return;
                 }
-                // SAFETY: by the caller; the kernel reads it when this thread calls, not before.
+                // SAFETY: by the caller; the kernel reads the length when this thread calls it, not before.
                 unsafe { ring.word(head, LENGTH) }.store(0, Ordering::Release);
                 ring.given_up.fetch_add(1, Ordering::Relaxed);
                 self.stuck = Some((head, now));
             }
             _ => self.stuck = Some((head, now)),
         }
-        // SAFETY: the socket is open by the caller; no bytes are passed, those to be sent are in the ring.
+        // SAFETY: the socket is open by the caller; no bytes are passed, since those to be sent are in the
+        // ring.
         unsafe { libc::send(ring.socket, std::ptr::null(), 0, libc::MSG_DONTWAIT) };
     }
 }
@@ -153,7 +153,7 @@ mod tests {
 
     const FRAME: usize = 512;
 
-    /// A ring of four frames in ordinary memory and no socket: the test is the kernel.
+    /// Creates a ring of four frames in ordinary memory without a socket: the test acts as the kernel.
     fn ring(memory: &mut [u64]) -> PacketRing {
         let first = NonNull::new(memory.as_mut_ptr().cast()).unwrap();
         PacketRing { socket: -1, first, frames: 4, frame: FRAME, given_up: AtomicU64::new(0) }
@@ -176,7 +176,7 @@ mod tests {
             [3, 0, 1].into_iter().for_each(|frame| status(frame, SEND_REQUEST));
             watch.sent(&ring, 3);
             assert_eq!(watch.stuck.map(|(head, _)| head), Some(3));
-            // The head moves: the next one has its time from now on.
+            // The head moves: the timeout of the next one begins.
             status(3, 0);
             watch.go_on(&ring, 1000);
             watch.go_on(&ring, 1099);

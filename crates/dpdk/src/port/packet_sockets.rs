@@ -1,21 +1,21 @@
 //! The sockets of DPDK's AF_PACKET driver, replaced by ones that leave IPv4 fragments alone.
 //!
-//! The driver joins every socket to a fanout group with the flag `PACKET_FANOUT_FLAG_DEFRAG`, one alone
-//! as well, and has no setting for it (DPDK 22.11 to 25.11). The kernel then reassembles fragments in
-//! transit, which a router must not do (RFC 1812 5.2.6), and the datagram fits no packet buffer. A
-//! group's flags are fixed, and a socket leaves its group only when it is closed.
+//! The driver joins every socket to a fanout group with the flag `PACKET_FANOUT_FLAG_DEFRAG`, even a
+//! single one, and has no setting for it (DPDK 22.11 to 25.11). The kernel then reassembles fragments in
+//! transit, which a router must not do (RFC 1812 5.2.6), and the datagram fits no packet buffer. A group's
+//! flags are fixed, and a socket leaves its group only when it is closed.
 //!
-//! So each socket is replaced before the device is started: by one with the same options, rings,
-//! interface and hash, without the flag. Its rings are mapped over the driver's, and it takes the number
-//! of the driver's descriptor. The driver has touched neither yet, and uses and closes both as its own:
+//! So each socket is replaced before the device is started: by one with the same options, rings, interface
+//! and hash, without the flag. Its rings are mapped over the driver's, and it takes the number of the
+//! driver's descriptor. The driver has used neither yet, and uses and closes both as its own:
 //!
 //! ```text
 //!   driver:      descriptor 23 --> its socket --> rings at 0x7f0c8e000000
 //!   afterwards:  descriptor 23 --> our socket --> rings at 0x7f0c8e000000
 //! ```
 //!
-//! Without reassembly the kernel hashes fragments by their addresses alone, so those of a datagram come by
-//! one queue.
+//! Without reassembly the kernel hashes fragments by their addresses only, so those of a datagram arrive
+//! on one queue.
 
 use std::fs;
 use std::mem::MaybeUninit;
@@ -28,13 +28,13 @@ use super::rings::mapping;
 use super::sockets::socket;
 use crate::Errno;
 
-/// A group's flags and the way it chooses a socket are the upper half of `PACKET_FANOUT`'s value, its
-/// number is the lower.
+/// The upper half of `PACKET_FANOUT`'s value holds a group's flags and its method of choosing a socket,
+/// the lower half its number.
 const DEFRAG: u32 = libc::PACKET_FANOUT_FLAG_DEFRAG << 16;
 const UNIQUE_ID: u32 = libc::PACKET_FANOUT_FLAG_UNIQUEID << 16;
 const GROUP_NUMBER: u32 = 0xffff;
 
-/// Options that a socket must have before its rings, as far as the driver has set them.
+/// Options that a socket must have before its rings, if the driver has set them.
 const OPTIONS: [i32; 4] =
     [libc::PACKET_VERSION, libc::PACKET_LOSS, libc::PACKET_QDISC_BYPASS, libc::PACKET_TIMESTAMP];
 
@@ -43,14 +43,14 @@ struct Original {
     descriptor: RawFd,
     address: libc::sockaddr_ll,
     fanout: u32,
-    /// Where its rings are mapped: the first byte and the one behind the last.
+    /// Mapping of its rings: the first byte and the one behind the last.
     rings: (usize, usize),
 }
 
 /// Replaces the driver's sockets on the interface with this index, whose device has not been started, if
-/// they have the kernel reassemble fragments. Returns the rings that they send from, by their queues.
+/// they make the kernel reassemble fragments. Returns their transmit rings, by queue.
 pub(super) fn stop_reassembly(index: u32, ring: &Geometry) -> Result<Vec<PacketRing>, Errno> {
-    // The driver makes them in the order of its queues, each with the lowest number that is free.
+    // The driver creates them in the order of its queues, each with the lowest free number.
     let mut originals = originals(index);
     originals.sort_by_key(|original| original.descriptor);
     if originals.iter().any(|original| original.fanout & DEFRAG != 0) {
@@ -63,7 +63,7 @@ fn replace(originals: &[Original], ring: &Geometry) -> Result<(), Errno> {
     let mut twins: Vec<OwnedFd> = Vec::new();
     for original in originals {
         let twin = original.twin(ring)?;
-        // A socket alone needs no group.
+        // A single socket needs no group.
         if originals.len() > 1 {
             join(&twin, original.fanout, twins.first())?;
         }
@@ -75,7 +75,7 @@ fn replace(originals: &[Original], ring: &Geometry) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The sockets of this process on an interface that have rings.
+/// Returns the sockets of this process on an interface that have rings.
 fn originals(index: u32) -> Vec<Original> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
@@ -92,7 +92,7 @@ fn original(descriptor: RawFd, index: u32, maps: &str) -> Option<Original> {
 }
 
 impl Original {
-    /// A socket like it, in no group.
+    /// Creates a socket with the same settings, in no group.
     fn twin(&self, ring: &Geometry) -> Result<OwnedFd, Errno> {
         // With no protocol it receives nothing before it is bound.
         // SAFETY: makes a descriptor.
@@ -100,7 +100,7 @@ impl Original {
         if twin < 0 {
             return Err(Errno::of_system());
         }
-        // SAFETY: a descriptor that the kernel has just made for us.
+        // SAFETY: a descriptor that the kernel has just created for us.
         let twin = unsafe { OwnedFd::from_raw_fd(twin) };
         for name in OPTIONS {
             if let Some(value @ 1..) = option(self.descriptor, name) {
@@ -122,17 +122,18 @@ impl Original {
         if result < 0 { Err(Errno::of_system()) } else { Ok(twin) }
     }
 
-    /// Bytes of each of its two rings: that to receive from is mapped first, that to send from behind it.
+    /// Returns the length of each of its two rings: the receive ring is mapped first, the transmit ring
+    /// behind it.
     fn size(&self) -> usize {
         (self.rings.1 - self.rings.0) / 2
     }
 
-    /// Frames of each ring; blocks are full of them.
+    /// Returns the number of frames of each ring, whose blocks are full.
     fn frames(&self, ring: &Geometry) -> u32 {
         (self.size() / ring.frame) as u32
     }
 
-    /// The ring to send from; `None` if it has no frame.
+    /// Returns the transmit ring; `None` if it has no frame.
     fn sends_from(&self, ring: &Geometry) -> Option<PacketRing> {
         let first = NonNull::new((self.rings.0 + self.size()) as *mut u8)?;
         let frames = self.frames(ring);
@@ -140,28 +141,28 @@ impl Original {
         (frames > 0).then_some(PacketRing { socket, first, frames, frame, given_up })
     }
 
-    /// Puts its twin in its place; both the rings and the number of the descriptor.
+    /// Replaces the socket by its twin, both the rings and the descriptor's number.
     fn replace(&self, twin: &OwnedFd) -> Result<(), Errno> {
         let (start, end) = self.rings;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_LOCKED | libc::MAP_FIXED;
         // SAFETY: this is the driver's whole mapping of its rings, which it has not begun to use: the
-        // device is not started. The twin's rings are as large, hold nothing either, and are unmapped by
-        // the driver when it closes the device.
+        // device is not started. The twin's rings are as large, are empty too, and are unmapped by the
+        // driver when it closes the device.
         let mapped = unsafe {
             libc::mmap(start as *mut _, end - start, protection, flags, twin.as_raw_fd(), 0)
         };
         if mapped == libc::MAP_FAILED {
             return Err(Errno::of_system());
         }
-        // SAFETY: both are open; the driver's socket is closed by it, and nothing uses that any more.
+        // SAFETY: both are open; this closes the driver's socket, which has no user any more.
         let result = unsafe { libc::dup3(twin.as_raw_fd(), self.descriptor, libc::O_CLOEXEC) };
         if result < 0 { Err(Errno::of_system()) } else { Ok(()) }
     }
 }
 
-/// Has a socket join the group of the first one, or a new group if it is the first. Packets are shared
-/// out as by the driver's group.
+/// Makes a socket join the group of the first one, or a new group if it is the first. Packets are
+/// distributed as by the driver's group.
 fn join(twin: &OwnedFd, fanout: u32, first: Option<&OwnedFd>) -> Result<(), Errno> {
     let kind = fanout & !GROUP_NUMBER & !DEFRAG & !UNIQUE_ID;
     let group = match first {
@@ -174,7 +175,7 @@ fn join(twin: &OwnedFd, fanout: u32, first: Option<&OwnedFd>) -> Result<(), Errn
     set(twin, libc::PACKET_FANOUT, &group)
 }
 
-/// The interface and protocol of a packet socket.
+/// Returns the interface and protocol of a packet socket.
 fn bound_to(descriptor: RawFd) -> Option<libc::sockaddr_ll> {
     let mut address = MaybeUninit::<libc::sockaddr_ll>::zeroed();
     let mut size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
@@ -184,7 +185,7 @@ fn bound_to(descriptor: RawFd) -> Option<libc::sockaddr_ll> {
     (result == 0).then(|| unsafe { address.assume_init() })
 }
 
-/// An option of a packet socket that is a number; `None` if the kernel does not know it.
+/// Returns a numeric option of a packet socket; `None` if the kernel does not support it.
 fn option(descriptor: RawFd, name: i32) -> Option<u32> {
     let (mut value, mut size) = (0_u32, size_of::<u32>() as libc::socklen_t);
     // SAFETY: a number and its size, for the call.
@@ -194,7 +195,7 @@ fn option(descriptor: RawFd, name: i32) -> Option<u32> {
     (result == 0).then_some(value)
 }
 
-/// Sets an option of a packet socket, which is a number or a structure of numbers.
+/// Sets an option of a packet socket, a number or a structure of numbers.
 fn set<T>(socket: &OwnedFd, name: i32, value: &T) -> Result<(), Errno> {
     let size = size_of::<T>() as libc::socklen_t;
     // SAFETY: a value and its size, for the call.

@@ -1,5 +1,5 @@
-//! Number and size of a port's queues: what was asked for where the device has it, else what its driver
-//! recommends.
+//! Number and size of a port's queues: the configured ones if the device supports them, else its
+//! driver's recommendation.
 
 use std::fmt::{self, Write};
 
@@ -8,28 +8,29 @@ use dpdk_sys as sys;
 use super::PortConfig;
 use crate::Error;
 
-/// Descriptors of a queue where the driver recommends none.
+/// Descriptors of a queue if the driver recommends none.
 const DESCRIPTORS: u16 = 1024;
 
-/// The most that a driver's recommendation is followed to; packet memory is made for so many.
+/// Upper limit of a driver's recommendation, for which packet memory is sized.
 pub const DESCRIPTORS_MOST: u16 = 4096;
 
-/// Packets taken at once where the driver recommends nothing.
+/// Packets taken at once if the driver recommends no number.
 const BURST: u16 = crate::BURST_MAX as u16;
 
-/// When a NIC reads and writes the descriptors of a queue, in the words of DPDK's `rte_eth_rxconf` and
-/// `rte_eth_txconf`; of what is not given, as its driver recommends.
+/// Thresholds at which a NIC reads and writes the descriptors of a queue, named as in DPDK's
+/// `rte_eth_rxconf` and `rte_eth_txconf`; `None`: its driver's recommendation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Thresholds {
-    /// `pthresh`: free descriptors in the NIC below which it fetches more.
+    /// `pthresh`: number of free descriptors in the NIC below which it fetches more.
     pub prefetch: Option<u8>,
-    /// `hthresh`: descriptors in memory that are worth a fetch.
+    /// `hthresh`: minimum number of descriptors in memory for a fetch.
     pub host: Option<u8>,
-    /// `wthresh`: descriptors that are written back together.
+    /// `wthresh`: number of descriptors written back together.
     pub write_back: Option<u8>,
-    /// `rx_free_thresh`, `tx_free_thresh`: descriptors after which the driver renews or frees buffers.
+    /// `rx_free_thresh`, `tx_free_thresh`: number of descriptors after which the driver renews or frees
+    /// buffers.
     pub free: Option<u16>,
-    /// `tx_rs_thresh`: sent packets after which the NIC reports; of transmit queues only.
+    /// `tx_rs_thresh`: number of sent packets after which the NIC reports; transmit queues only.
     pub report: Option<u16>,
 }
 
@@ -64,13 +65,13 @@ impl Thresholds {
         *free = self.free.unwrap_or(*free);
     }
 
-    /// On top of a driver's recommendation for receive queues.
+    /// Applies them to a driver's recommendation for receive queues.
     pub(super) fn of_rx(&self, mut conf: sys::rte_eth_rxconf) -> sys::rte_eth_rxconf {
         self.put(&mut conf.rx_thresh, &mut conf.rx_free_thresh);
         conf
     }
 
-    /// On top of a driver's recommendation for transmit queues.
+    /// Applies them to a driver's recommendation for transmit queues.
     pub(super) fn of_tx(&self, mut conf: sys::rte_eth_txconf) -> sys::rte_eth_txconf {
         self.put(&mut conf.tx_thresh, &mut conf.tx_free_thresh);
         conf.tx_rs_thresh = self.report.unwrap_or(conf.tx_rs_thresh);
@@ -78,7 +79,7 @@ impl Thresholds {
     }
 }
 
-/// Queues and descriptors that a device is asked for; of what is `None`, its driver's recommendation.
+/// Queues and descriptors requested of a device; `None`: its driver's recommendation.
 #[derive(Clone, Copy)]
 pub(super) struct Wish {
     pub(super) rx: u16,
@@ -94,7 +95,7 @@ pub(super) struct Queues {
     pub(super) tx: u16,
     pub(super) rx_desc: u16,
     pub(super) tx_desc: u16,
-    /// Packets that are best taken at once.
+    /// Recommended number of packets to take at once.
     pub(super) rx_burst: u16,
 }
 
@@ -104,7 +105,7 @@ impl Wish {
         Self { rx: rx_queues, tx: tx_queues, rx_desc, tx_desc }
     }
 
-    /// What the device has of it. Less than was asked for explicitly is an error.
+    /// Reconciles the request with the device's limits. Fewer than requested explicitly is an error.
     pub(super) fn settle(
         &self,
         config: &PortConfig,
@@ -129,7 +130,7 @@ impl Wish {
     }
 }
 
-/// How many queues, of a device that has at most so many.
+/// Returns the number of queues, for a device with at most `most`.
 pub(super) fn number(key: &str, wish: u16, exact: bool, most: u16) -> Result<u16, String> {
     if exact && wish > most {
         return Err(format!("{key} {wish}: it has {most} at most; lower {key}, or leave it out"));
@@ -137,7 +138,7 @@ pub(super) fn number(key: &str, wish: u16, exact: bool, most: u16) -> Result<u16
     Ok(wish.min(most))
 }
 
-/// The size of a queue.
+/// Returns the size of a queue.
 fn size(
     key: &str,
     wish: Option<u16>,
@@ -149,7 +150,7 @@ fn size(
     let step = limits.nb_align.max(1);
     let fit = |size: u16| {
         let size = size.clamp(least, most);
-        // Up where there is room, as DPDK does it.
+        // Rounded up if there is room, as DPDK does it.
         let up = size.checked_next_multiple_of(step).filter(|&up| up <= most);
         up.unwrap_or(size - size % step)
     };

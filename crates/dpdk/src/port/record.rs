@@ -1,11 +1,10 @@
-//! What is known of a kernel interface outside the process that drives it: that it is taken, and
-//! how to give it back should that process be killed.
+//! Record of a kernel interface for other processes: that it is in use, and how to restore it if its
+//! process is killed.
 //!
-//! Each interface has a file in `/run/turnpike`. Its name is made of the network namespace's
-//! cookie and the interface's index, neither of which the kernel gives twice; a restart of the
-//! machine empties `/run`. Its lock says that the process is there, and goes when the process
-//! does, whatever the reason. Its first line says which process that is; the others are what
-//! [`super::kernel`] wrote there.
+//! Each interface has a file in `/run/turnpike`. Its name consists of the network namespace's cookie and
+//! the interface's index, neither of which the kernel reuses; a restart of the machine empties `/run`.
+//! Its lock shows that the process exists, and is released when the process ends, for whatever reason.
+//! Its first line names the process; the others are the lines that [`super::kernel`] wrote there.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -19,19 +18,19 @@ pub(super) struct Record {
     path: PathBuf,
 }
 
-/// What asking for an interface's record comes to.
+/// Result of claiming an interface's record.
 pub(super) enum Claim {
-    /// It is ours, and this is what a process that was killed has written there.
+    /// It is ours; with the lines that a killed process has left there.
     Ours(Record, Vec<String>),
-    /// Another process has it; how that calls itself.
+    /// Another process has it; with that process's name.
     Taken(String),
 }
 
 impl Record {
-    /// Where records are kept.
+    /// Directory of the records.
     pub(super) const DIRECTORY: &str = "/run/turnpike";
 
-    /// Asks for the record of this name.
+    /// Claims the record of this name.
     pub(super) fn claim(directory: &Path, name: &str) -> io::Result<Claim> {
         let path = directory.join(name);
         loop {
@@ -45,7 +44,7 @@ impl Record {
                 let lines = lines(&mut file)?;
                 return Ok(Claim::Taken(lines.into_iter().next().unwrap_or_default()));
             }
-            // It may have been removed between opening and locking: then the lock means nothing.
+            // It may have been removed between opening and locking: then the lock has no meaning.
             let locked = file.metadata()?;
             if fs::metadata(&path).is_ok_and(|now| now.ino() == locked.ino()) {
                 let left = lines(&mut file)?.into_iter().skip(1).collect();
@@ -54,8 +53,8 @@ impl Record {
         }
     }
 
-    /// The process that has the record of this name, if one has. Takes no lock itself, so that nobody who
-    /// asks for the record at this moment is refused.
+    /// Returns the process that has the record of this name, if there is one. Takes no exclusive lock, so
+    /// that no process that claims the record at this moment is refused.
     pub(super) fn user(directory: &Path, name: &str) -> Option<String> {
         let mut file = File::open(directory.join(name)).ok()?;
         let metadata = file.metadata().ok()?;
@@ -66,19 +65,19 @@ impl Record {
         lines(&mut file).ok()?.into_iter().next()
     }
 
-    /// Its file.
+    /// Returns the path of its file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes the record anew: this process, and these lines.
+    /// Writes the record: this process, and these lines.
     pub(super) fn write(&self, lines: &[String]) -> io::Result<()> {
         let mut text = format!("process {}\n", std::process::id());
         for line in lines {
             text += line;
             text.push('\n');
         }
-        // In this order: at no moment is a line missing that was there before.
+        // In this order: at no moment is an earlier line missing.
         self.file.write_all_at(text.as_bytes(), 0)?;
         self.file.set_len(text.len() as u64)
     }
@@ -86,8 +85,8 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        // While it is locked, so that nobody's record is removed but ours. The directory goes
-        // with its last file; while there are others, it stays.
+        // While it is locked, so that only our own record is removed. The directory is removed with its
+        // last file; while there are others, it stays.
         let _ = fs::remove_file(&self.path);
         let _ = self.path.parent().map(fs::remove_dir);
     }
@@ -104,7 +103,7 @@ fn open(directory: &Path, path: &Path) -> io::Result<File> {
             .mode(0o600)
             .open(path)
         {
-            // The directory's last file was removed just now, and the directory with it.
+            // The directory's last file, and the directory with it, has just been removed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             result => return result,
         }
@@ -159,7 +158,7 @@ mod tests {
         let (record, _) = ours(Record::claim(&directory, "a").unwrap());
         record.write(&["one".into(), "two".into(), "three".into()]).unwrap();
         record.write(&["one".into(), "two".into()]).unwrap();
-        // What a kill leaves: the file, and no lock.
+        // The state after a kill: the file, and no lock.
         let Record { file, .. } = &record;
         // SAFETY: an open descriptor.
         assert_eq!(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) }, 0);

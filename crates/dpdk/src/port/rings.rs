@@ -1,16 +1,16 @@
-//! The rings between an AF_XDP socket and the kernel, read to count the packets that are in their hands.
+//! The rings between an AF_XDP socket and the kernel, read to count the packets that are in them.
 //!
-//! The driver gives no packet back when it is closed, and none that an interface was to send when it
-//! vanished. Nobody else knows how many those are: other packets of the same pool wait in the slow path, in
-//! rings and for other ports, and whoever counted them as the driver's would free memory in use. The
-//! indexes of the four rings run freely from 0, so two differences say it exactly:
+//! The driver returns no packet when it is closed, and none that was to be sent by an interface that
+//! vanished. There is no other way to count these: other packets of the same pool wait in the slow path, in
+//! rings and for other ports, and counting them as the driver's would free memory in use. The indexes of
+//! the four rings run freely from 0, so two differences give the exact number:
 //!
 //! ```text
 //!   filled for receiving, not received:   fill.producer - rx.consumer
 //!   given to send, not taken back:        tx.producer - completion.consumer
 //! ```
 //!
-//! The driver keeps its mappings of the rings to itself (and a bound socket cannot be mapped again), but
+//! The driver does not expose its mappings of the rings (and a bound socket cannot be mapped again), but
 //! the kernel lists all mappings of a process with the socket that they belong to.
 
 use std::fs;
@@ -19,7 +19,7 @@ use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Which ring a mapping of the socket is, by its offset (`linux/if_xdp.h`).
+/// Offsets of a socket's mappings, which identify the ring (`linux/if_xdp.h`).
 const RX: u64 = 0;
 const TX: u64 = 0x8000_0000;
 const FILL: u64 = 0x1_0000_0000;
@@ -61,8 +61,8 @@ unsafe impl Send for Rings {}
 unsafe impl Sync for Rings {}
 
 impl Rings {
-    /// Of the socket with this descriptor and inode, which its driver has mapped; `None` if it has not, or
-    /// not all rings.
+    /// Finds the rings of the socket with this descriptor and inode; `None` if its driver has not mapped
+    /// all of them.
     pub(super) fn of(socket: RawFd, inode: u64) -> Option<Self> {
         let offsets = offsets(socket)?;
         let maps = fs::read_to_string("/proc/self/maps").ok()?;
@@ -80,7 +80,7 @@ impl Rings {
         })
     }
 
-    /// Packets that wait to be received into.
+    /// Returns the number of buffers that wait for received packets.
     ///
     /// # Safety
     /// The driver has not closed its port since [`Rings::of`].
@@ -89,7 +89,7 @@ impl Rings {
         unsafe { difference(self.filled, self.received) }
     }
 
-    /// Packets that are being sent, or are sent and not taken back.
+    /// Returns the number of packets that are being sent, or are sent and not taken back.
     ///
     /// # Safety
     /// As [`Rings::filled`].
@@ -107,7 +107,7 @@ unsafe fn difference(ahead: NonNull<AtomicU32>, behind: NonNull<AtomicU32>) -> u
     ahead.load(Ordering::Acquire).wrapping_sub(behind.load(Ordering::Acquire)) as usize
 }
 
-/// Where the indexes are in each ring's mapping.
+/// Returns the offsets of the indexes in each ring's mapping.
 fn offsets(socket: RawFd) -> Option<Offsets> {
     let mut offsets = MaybeUninit::<Offsets>::zeroed();
     let mut length = size_of::<Offsets>() as libc::socklen_t;
@@ -122,7 +122,7 @@ fn offsets(socket: RawFd) -> Option<Offsets> {
     whole.then(|| unsafe { offsets.assume_init() })
 }
 
-/// The addresses of a line of `/proc/self/maps`, if it is a socket's mapping of this ring.
+/// Returns the addresses of a line of `/proc/self/maps`, if it is a socket's mapping of this ring.
 pub(super) fn mapping(line: &str, inode: u64, ring: u64) -> Option<(usize, usize)> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;

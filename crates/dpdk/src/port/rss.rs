@@ -1,9 +1,9 @@
-//! Receive-side scaling: a hash of each packet's addresses and ports chooses its receive queue by way of a
+//! Receive-side scaling: a hash of each packet's addresses and ports selects its receive queue through a
 //! table.
 //!
-//! A symmetric hash is made by its key, two bytes that repeat: source and destination, which lie 32 bits
-//! apart (ports: 16), meet the same key bits, so that to exchange them changes nothing. Every device with a
-//! key can do that; a hash function of its own for it (`RTE_ETH_HASH_FUNCTION_SYMMETRIC_TOEPLITZ`) is not
+//! A hash is symmetric if its key consists of two repeated bytes: source and destination, which lie 32 bits
+//! apart (ports: 16), meet the same key bits, so that exchanging them changes nothing. Every device with a
+//! key supports that; a separate hash function for it (`RTE_ETH_HASH_FUNCTION_SYMMETRIC_TOEPLITZ`) is not
 //! needed, and DPDK 22.11 sets one only by way of flow rules.
 
 use dpdk_sys as sys;
@@ -11,21 +11,21 @@ use dpdk_sys as sys;
 use super::{Attached, Port, PortConfig, check_kernel_queues, device_info};
 use crate::Error;
 
-/// Bytes of a key where a driver does not say it.
+/// Length of a key if the driver does not report it.
 const KEY_BYTES: usize = 40;
 
 /// Entries of the table that DPDK reads and writes together.
 const GROUP: usize = sys::RTE_ETH_RETA_GROUP_SIZE as usize;
 
-/// The key whose repetition makes a hash symmetric.
+/// The bytes whose repetition makes a hash symmetric.
 pub const SYMMETRIC: [u8; 2] = [0x6d, 0x5a];
 
-/// How receive queues are to be chosen.
+/// Selection of receive queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RssConfig {
-    /// Ports of TCP and UDP are hashed beside addresses.
+    /// True: ports of TCP and UDP are hashed in addition to addresses.
     pub ports: bool,
-    /// Both directions of a flow have one hash. A key that is given must be made for it.
+    /// True: both directions of a flow have the same hash. A configured key must have this property.
     pub symmetric: bool,
     /// The key; `None`: the device's own, or a symmetric one.
     pub key: Option<Vec<u8>>,
@@ -33,23 +33,23 @@ pub struct RssConfig {
     pub table: RssTable,
 }
 
-/// The redirection table: which queue takes which hash.
+/// The redirection table: the queue of each hash.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum RssTable {
     /// All queues, evenly.
     #[default]
     Even,
-    /// All queues but these, evenly.
+    /// All queues except these, evenly.
     Skip(Vec<u16>),
-    /// These queues, again and again: one that is there twice gets twice as much.
+    /// These queues in rotation: one that is listed twice gets twice as much.
     Pattern(Vec<u16>),
 }
 
 impl RssTable {
-    /// So many entries for so many queues.
+    /// Returns this many entries for this many queues.
     ///
     /// # Errors
-    /// A queue that is not there, or none left; in words for an operator.
+    /// A queue does not exist, or none is left; as text for an operator.
     pub fn entries(&self, size: usize, queues: u16) -> Result<Vec<u16>, String> {
         let pattern: Vec<u16> = match self {
             Self::Even => (0..queues).collect(),
@@ -77,18 +77,18 @@ fn repeated(pattern: &[u16], size: usize) -> Vec<u16> {
     pattern.iter().copied().cycle().take(size).collect()
 }
 
-/// How a device chooses receive queues.
+/// A device's selection of receive queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rss {
-    /// What is hashed, in DPDK's words: `ipv4`, `ipv4-tcp`, …
+    /// The hashed fields, in DPDK's words: `ipv4`, `ipv4-tcp`, …
     pub fields: Vec<&'static str>,
-    /// The key; `None`: the driver does not tell.
+    /// The key; `None`: the driver does not report it.
     pub key: Option<Vec<u8>>,
-    /// The queue of each hash; empty: the device has no table, or the driver does not tell.
+    /// The queue of each hash; empty: the device has no table, or the driver does not report it.
     pub table: Vec<u16>,
 }
 
-/// What a device is told when it is configured.
+/// Hash settings with which a device is configured.
 pub(super) struct Hash {
     pub(super) fields: u64,
     /// Empty: the device's own.
@@ -96,7 +96,7 @@ pub(super) struct Hash {
 }
 
 impl Hash {
-    /// For a device with so many receive queues; `None`: it has no hash, or no choice.
+    /// Plans the hash of a device with this many receive queues; `None`: it has no hash, or only one queue.
     pub(super) fn plan(
         config: &PortConfig,
         info: &sys::rte_eth_dev_info,
@@ -133,7 +133,7 @@ impl Hash {
 }
 
 impl RssConfig {
-    /// The key that a device is given; empty: its own.
+    /// Returns the key to configure; empty: the device's own.
     fn key_for(&self, info: &sys::rte_eth_dev_info) -> Result<Vec<u8>, String> {
         let bytes = key_bytes(info);
         match &self.key {
@@ -155,7 +155,7 @@ fn key_bytes(info: &sys::rte_eth_dev_info) -> usize {
 }
 
 impl Attached {
-    /// Writes the table of a started device that was asked for one.
+    /// Writes the table of a started device if one is configured.
     pub(super) fn write_table(
         &self,
         config: &PortConfig,
@@ -181,8 +181,8 @@ impl Attached {
         self.check(config, "writing the table of RSS", result)
     }
 
-    /// Some drivers do not look at the key with which they are configured: gives it to a started device once
-    /// more if it has another.
+    /// Writes the key to a started device again if the device has another one: some drivers ignore the key
+    /// of the initial configuration.
     pub(super) fn ensure_key(&self, config: &PortConfig, hash: &mut Hash) -> Result<(), Error> {
         let info = self.info(config)?;
         if hash.key.is_empty() || read_hash(self.id, &info).is_none_or(|(_, key)| key == hash.key) {
@@ -191,7 +191,7 @@ impl Attached {
         self.write_hash(config, &info, hash)
     }
 
-    /// Gives a started device another hash.
+    /// Configures another hash in a started device.
     fn write_hash(
         &self,
         config: &PortConfig,
@@ -216,11 +216,11 @@ impl Attached {
 }
 
 impl Hash {
-    /// In DPDK's form, which points to the key.
+    /// Returns the hash in DPDK's form, which points to the key.
     #[allow(clippy::needless_update, reason = "DPDK 24.11 has one field more")]
     pub(super) fn conf(&mut self) -> sys::rte_eth_rss_conf {
         let key = if self.key.is_empty() { std::ptr::null_mut() } else { self.key.as_mut_ptr() };
-        // The longest key that a configuration has fits 8 bits.
+        // The longest key of a configuration fits 8 bits.
         sys::rte_eth_rss_conf {
             rss_key: key,
             rss_key_len: self.key.len() as u8,
@@ -230,7 +230,7 @@ impl Hash {
     }
 }
 
-/// Entries of the table, all to be written.
+/// Returns an entry group of the table, all to be written.
 fn group(entries: &[u16]) -> sys::rte_eth_rss_reta_entry64 {
     let mut group = sys::rte_eth_rss_reta_entry64 {
         mask: u64::MAX >> (GROUP - entries.len()),
@@ -241,7 +241,7 @@ fn group(entries: &[u16]) -> sys::rte_eth_rss_reta_entry64 {
 }
 
 impl Port {
-    /// How the device chooses receive queues; `None`: it has one queue, or no hash.
+    /// Returns the device's selection of receive queues; `None`: it has one queue, or no hash.
     pub fn rss(&self) -> Option<Rss> {
         let device = &self.open.started.device;
         let info = device_info(device.id).ok()?;
@@ -256,7 +256,7 @@ impl Port {
     /// Changes hash and table while the port runs.
     ///
     /// # Errors
-    /// [`Error::PortConfig`] for what the device does not have, [`Error::Port`] for what it refuses.
+    /// [`Error::PortConfig`] for unsupported settings, [`Error::Port`] for refused ones.
     pub fn set_rss(&self, config: &PortConfig) -> Result<(), Error> {
         if let crate::Device::Kernel(name) = &config.device {
             check_kernel_queues(config, name)?;
@@ -275,23 +275,23 @@ impl Port {
     }
 }
 
-/// Fields and key that a device hashes with; `None` if its driver does not tell.
+/// Reads the fields and the key of a device's hash; `None` if its driver does not report them.
 fn read_hash(port: u16, info: &sys::rte_eth_dev_info) -> Option<(u64, Vec<u8>)> {
     let bytes = key_bytes(info);
-    // Room for the longest key, whatever the driver takes its length to be.
+    // Room for the longest key, whatever length the driver assumes.
     let mut key = vec![0; usize::from(u8::MAX)];
     let mut conf = sys::rte_eth_rss_conf {
         rss_key: key.as_mut_ptr(),
         rss_key_len: bytes as u8,
         ..Default::default()
     };
-    // SAFETY: the port is open; the key has room for what the driver writes.
+    // SAFETY: the port is open; the key has room for all that the driver writes.
     let result = unsafe { sys::rte_eth_dev_rss_hash_conf_get(port, &mut conf) };
     key.truncate(bytes);
     (result == 0).then_some((conf.rss_hf, key))
 }
 
-/// The device's table; empty if it has none or does not tell.
+/// Reads the device's table; empty if it has none or does not report it.
 fn read_table(port: u16, size: u16) -> Vec<u16> {
     let count = usize::from(size).div_ceil(GROUP);
     let all = sys::rte_eth_rss_reta_entry64 { mask: u64::MAX, reta: [0; GROUP] };
@@ -304,7 +304,7 @@ fn read_table(port: u16, size: u16) -> Vec<u16> {
     groups.iter().flat_map(|group| group.reta).take(size.into()).collect()
 }
 
-/// Hash fields in DPDK's words.
+/// Returns hash fields in DPDK's words.
 fn names(fields: u64) -> Vec<&'static str> {
     const NAMES: [(u32, &str); 15] = [
         (2, "ipv4"),

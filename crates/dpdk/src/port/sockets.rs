@@ -1,9 +1,9 @@
-//! AF_XDP sockets of this process, which DPDK's driver makes and, when its port is closed, forgets to
-//! close (DPDK 22.11, `eth_dev_close`: the reference count of memory that is not shared is never 1). As
-//! long as one is open the kernel keeps the interface's queue for it, and nobody can have it again.
+//! AF_XDP sockets of this process, which DPDK's driver creates and fails to close when its port is closed
+//! (DPDK 22.11, `eth_dev_close`: the reference count of memory that is not shared is never 1). As long as
+//! one is open the kernel reserves the interface's queue for it, and no other socket can use it.
 //!
-//! And the BPF maps by which a program finds them: the library below the driver keeps its own open when
-//! the interface has vanished and the program cannot be looked at any more.
+//! Also handles the BPF maps by which a program finds them: the library below the driver keeps its own open
+//! when the interface has vanished and the program cannot be queried any more.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,10 +14,10 @@ use std::sync::{Mutex, PoisonError};
 use super::rings::{Rings, SOL_XDP};
 use crate::Errno;
 
-/// Makes the ring that a socket receives by.
+/// Socket option that creates the receive ring of a socket.
 const XDP_RX_RING: i32 = 2;
 
-/// What a descriptor is, by a number that no other of its kind has.
+/// Identity of a descriptor, by a number that is unique for its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// An AF_XDP socket, by its inode.
@@ -26,15 +26,15 @@ enum Kind {
     Map(u64),
 }
 
-/// A descriptor, and what it is.
+/// A descriptor and its identity.
 type Descriptor = (RawFd, Kind);
 
-/// Sockets and maps that somebody made; dropping it closes those that are still open.
+/// Sockets and maps created by a driver; dropping it closes those that are still open.
 #[derive(Debug, Default)]
 pub(super) struct Sockets(BTreeSet<Descriptor>);
 
 impl Sockets {
-    /// The sockets' rings; `None` unless those of all are found.
+    /// Returns the sockets' rings; `None` unless all are found.
     pub(super) fn rings(&self) -> Option<Vec<Rings>> {
         let rings = |&(descriptor, kind): &Descriptor| match kind {
             Kind::Socket(inode) => Some(Rings::of(descriptor, inode)),
@@ -45,20 +45,21 @@ impl Sockets {
 }
 
 impl Sockets {
-    /// By one of them the kernel may still receive.
+    /// Returns true if the kernel may still receive by one of them.
     pub(super) fn receive(&self) -> bool {
         self.0
             .iter()
             .any(|&(descriptor, kind)| matches!(kind, Kind::Socket(_)) && is_bound(descriptor))
     }
 
-    /// The AF_XDP sockets there are now.
+    /// Returns the existing AF_XDP sockets.
     pub(super) fn now() -> BTreeSet<RawFd> {
         let sockets = all().into_iter().filter(|(_, kind)| matches!(kind, Kind::Socket(_)));
         sockets.map(|(descriptor, _)| descriptor).collect()
     }
 
-    /// Those that are made meanwhile and still there after it. One thread at a time.
+    /// Runs `make`, and returns the sockets and maps created during it and still open after it. One thread
+    /// at a time.
     pub(super) fn of<T>(make: impl FnOnce() -> T) -> (T, Self) {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,7 +72,7 @@ impl Sockets {
 impl Drop for Sockets {
     fn drop(&mut self) {
         for &(descriptor, kind) in &self.0 {
-            // Whoever made it may have closed it, and the number may be another's now.
+            // Its creator may have closed it, and the number may belong to another descriptor now.
             if of_descriptor(descriptor) == Some((descriptor, kind)) {
                 // SAFETY: a socket or map of a driver that has ended and does not use it any more.
                 unsafe { libc::close(descriptor) };
@@ -92,8 +93,8 @@ fn of_descriptor(descriptor: RawFd) -> Option<Descriptor> {
     Some((descriptor, kind))
 }
 
-/// Whether an AF_XDP socket has a queue of an interface. The kernel makes no rings for one that has, before
-/// it looks at how large they are to be; nobody makes one of no entries.
+/// Returns true if an AF_XDP socket is bound to a queue of an interface. The kernel refuses rings for a
+/// bound socket before it checks their size, and never creates one without entries.
 fn is_bound(descriptor: RawFd) -> bool {
     let none = 0u32;
     // SAFETY: a number that may be a descriptor's, a number and its size.
@@ -104,7 +105,7 @@ fn is_bound(descriptor: RawFd) -> bool {
     result < 0 && Errno::of_system() == Errno(libc::EBUSY)
 }
 
-/// The number of a BPF map.
+/// Returns the number of a BPF map.
 fn map(descriptor: RawFd) -> Option<u64> {
     let link = fs::read_link(format!("/proc/self/fd/{descriptor}")).ok()?;
     if link.as_os_str() != "anon_inode:bpf-map" {
@@ -114,7 +115,7 @@ fn map(descriptor: RawFd) -> Option<u64> {
     info.lines().find_map(|line| line.strip_prefix("map_id:")?.trim().parse().ok())
 }
 
-/// The inode of a socket of this family.
+/// Returns the inode of a socket of this family.
 pub(super) fn socket(descriptor: RawFd, family: i32) -> Option<u64> {
     let (mut domain, mut length) = (0i32, size_of::<i32>() as libc::socklen_t);
     // SAFETY: a number that may be a descriptor's, a number for the answer and its length.
@@ -147,7 +148,7 @@ mod tests {
         let before = made(libc::AF_XDP);
         let ((first, second), sockets) = Sockets::of(|| (made(libc::AF_XDP), made(libc::AF_XDP)));
         assert_eq!(sockets.0.len(), 2, "this test needs a kernel with AF_XDP, and root");
-        // The driver closes one by itself, and its number becomes another's.
+        // The driver closes one itself, and its number is reused.
         // SAFETY: descriptors of ours.
         unsafe { libc::dup2(before, second) };
         drop(sockets);

@@ -1,4 +1,4 @@
-//! What the tests of DPDK's end share: each needs a process of its own.
+//! Fixtures of the tests of DPDK's shutdown: each needs a process of its own.
 
 use dpdk::{Eal, EalConfig, HugeMode, Mempool, MempoolConfig};
 
@@ -12,7 +12,7 @@ pub fn start() -> (Eal, Mempool) {
     (eal, pool)
 }
 
-/// Megabytes of address space that the process has.
+/// Returns the size of the process's address space in megabytes.
 pub fn address_space_mb() -> usize {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();

@@ -15,7 +15,7 @@ use dpdk::{
 /// An experimental ethertype (IEEE 802), which the host's own packets do not have.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
-/// One scenario at a time; the EAL of this process.
+/// Returns the EAL of this process, and a guard that allows one scenario at a time.
 pub fn eal(huge: HugeMode) -> (&'static Eal, MutexGuard<'static, ()>) {
     static EAL: OnceLock<Eal> = OnceLock::new();
     static TURN: Mutex<()> = Mutex::new(());
@@ -50,7 +50,7 @@ pub fn namespace(pairs: &[&str]) {
     }
 }
 
-/// What `ip` prints about an interface, and the settings that a port changes.
+/// Returns the output of `ip` about an interface, and the settings that a port changes.
 pub fn state(name: &str) -> String {
     let output = Command::new("ip").args(["-d", "-o", "link", "show", name]).output().unwrap();
     let mut text = String::from_utf8(output.stdout).unwrap();
@@ -69,7 +69,7 @@ impl Wire {
         Self::on(name, ETHERTYPE)
     }
 
-    /// For frames of this type only.
+    /// Opens a socket for frames of this type only.
     pub fn on(name: &str, ethertype: [u8; 2]) -> Self {
         let protocol = u16::from_be_bytes(ethertype).to_be();
         let name = std::ffi::CString::new(name).unwrap();
@@ -106,7 +106,7 @@ impl Wire {
     }
 }
 
-/// A frame of the experimental type, its bytes derived from its number.
+/// Builds a frame of the experimental type, its bytes derived from its number.
 pub fn frame(number: usize, len: usize) -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 0, 1]);
@@ -115,7 +115,7 @@ pub fn frame(number: usize, len: usize) -> Vec<u8> {
     frame
 }
 
-/// An open port with one queue each way.
+/// An open port with one queue in each direction.
 pub struct End {
     pub port: Port,
     pub rx: RxQueue,
@@ -132,7 +132,7 @@ pub fn open_as(eal: &Eal, pool: &Mempool, config: &PortConfig) -> End {
     End { port, rx: rx.remove(0), tx: tx.remove(0) }
 }
 
-/// Receives what there is on one port and sends the frames of our type by the other.
+/// Receives all waiting frames on one port and sends the frames of our type by the other.
 pub fn forward(rx: &mut RxQueue, tx: &mut TxQueue) {
     let (mut burst, mut list) = (Burst::new(), PacketList::new());
     while rx.receive(&mut burst, 64) > 0 {
@@ -165,14 +165,14 @@ pub fn pass(from: &Wire, rx: &mut RxQueue, tx: &mut TxQueue, to: &Wire, longest:
     }
 }
 
-/// Two ports of one driver forward frames both ways, and leave everything as it was.
+/// Two ports of one driver forward frames in both directions, and restore everything.
 pub fn two_ports_forward(huge: HugeMode, driver: Driver, name: &str) {
     let (eal, _turn) = eal(huge);
     namespace(&["tpa", "tpb"]);
     let before = [state("tpa0"), state("tpb0")];
     let pool = pool(eal, 2048);
-    // Twice where the driver can: names and interfaces are free again. AF_XDP's, in DPDK 22.11.11,
-    // miscounts its references and keeps its socket until the process ends.
+    // Twice if the driver can: names and interfaces are available again. AF_XDP's, in DPDK
+    // 22.11.11, miscounts its references and keeps its socket until the process ends.
     for _ in 0..if driver == Driver::AfXdp { 1 } else { 2 } {
         let mut left = open(eal, &pool, "tpa0", Some(driver));
         let mut right = open(eal, &pool, "tpb0", Some(driver));

@@ -1,8 +1,8 @@
-//! What readers of the IPv4 table see, and the lookups.
+//! The readers' side of the IPv4 table, and the lookups.
 //!
-//! A batch's words are prefetched all at once; then each address's word and leaf are loaded one
-//! after the other, and the processor's out-of-order execution overlaps those of its neighbours: a
-//! leaf's load starts when its own word has come, not when all words have.
+//! A batch's words are prefetched all at once; then each address's word and leaf are loaded one after
+//! the other, and the processor's out-of-order execution overlaps those of its neighbours: a leaf's load
+//! starts when its own word has arrived, not when all words have.
 //!
 //! ```text
 //!  prefetch  w0 w1 w2 ... w31
@@ -11,20 +11,20 @@
 //!                  w2 -> leaf 2 ...
 //! ```
 //!
-//! That last point is why this scalar loop replaced one of AVX-512 gathers. With everything in the
-//! caches gathers were up to 1.1 times faster, and 1.2 times for 64 flows; but a gather ends when
-//! its slowest element has come, and between the work on packets, where the table is cold, they
-//! took 1.3 to 1.8 times as long. A loop per stage (all words, then all leaf prefetches, then all
-//! leaves) is slower by a fifth everywhere.
+//! For that reason this scalar loop replaced one of AVX-512 gathers. With all data in the caches gathers
+//! were up to 1.1 times faster, and 1.2 times for 64 flows; but a gather ends when its slowest element
+//! has arrived, and between the work on packets, where the table is cold, they took 1.3 to 1.8 times as
+//! long. A loop per stage (all words, then all leaf prefetches, then all leaves) is slower by a fifth
+//! everywhere.
 //!
-//! Callers that can ask for memory long before they need the answers (`prefetch_batch`) have a second
-//! way, by the *outline*: 128 KiB that know the answer of every /16 with a single one. Two of three
-//! random addresses are in such a /16 of a full table, and most of all in a small table; their words, of
-//! 4 MiB, are not read. Where the outline does not help, it costs one more load, which hides behind the
+//! Callers that can prefetch long before they need the answers (`prefetch_batch`) have a second way, by
+//! the *outline*: 128 KiB with the answer of every /16 that has a single one. Two of three random
+//! addresses are in such a /16 of a full table, and most of all in a small table; their words, of 4 MiB,
+//! are not read. Where the outline does not help, it costs one more load, which hides behind the
 //! caller's other work; without such work it does not (see `ipv4.rs`).
 //!
-//! The same source is compiled twice, and chosen once when a reader is made: `Fast` with `popcnt`
-//! and BMI2, `Plain` for any processor.
+//! The same source is compiled twice, and selected once when a reader is made: `Fast` with `popcnt` and
+//! BMI2, `Plain` for any processor.
 
 use std::{
     marker::PhantomData,
@@ -58,14 +58,14 @@ pub(super) const WORDS: usize = BLOCKS + DEEP_TABLES * DEEP_WORDS;
 /// Addresses looked up together.
 const BATCH: usize = 64;
 
-/// Entries of the outline, one per /16, and how many blocks each stands for.
+/// Entries of the outline, one per /16, and the number of blocks per entry.
 pub(super) const OUTLINE_BITS: u8 = 16;
 pub(super) const OUTLINE: usize = 1 << OUTLINE_BITS;
 pub(super) const OUTLINE_BLOCKS: usize = BLOCKS / OUTLINE;
 /// In the outline: the words have more than one answer.
 pub(super) const VARIED: u16 = 1 << 15;
 
-/// What readers see.
+/// The part of the table that readers see.
 pub(super) struct Shared {
     pub words: Arena<AtomicU64>,
     pub leaves: Arena<AtomicU16>,
@@ -83,21 +83,21 @@ fn outline_index(address: u32) -> usize {
     (address >> (32 - OUTLINE_BITS)) as usize
 }
 
-/// Index of an address's word if the outline's entry does not know the answer, else of any one, the
+/// Index of an address's word if the outline's entry lacks the answer, else of an arbitrary word, the
 /// same each time.
 #[inline(always)]
 fn word_to_read(entry: u16, address: u32) -> usize {
     if entry & VARIED != 0 { block(address) } else { 0 }
 }
 
-/// Index of the word for an address in the deep table that a leaf names.
+/// Returns the index of the word for an address in the deep table that a leaf names.
 #[inline(always)]
 fn deep_word(leaf: u16, address: u32) -> usize {
     let table = usize::from(leaf & !DEEP) % DEEP_TABLES;
     BLOCKS + table * DEEP_WORDS + (address >> 5) as usize % DEEP_WORDS
 }
 
-/// Pieces of the same length, at most 64.
+/// Splits into pieces of the same length, at most 64.
 #[inline(always)]
 fn batches<'a>(
     addresses: &'a [u32],
@@ -112,7 +112,7 @@ impl Shared {
         Self { words: Arena::new(WORDS), leaves: Arena::new(LEAVES), outline: Arena::new(OUTLINE) }
     }
 
-    /// Asks for memory of a NUMA node.
+    /// Requests memory of a NUMA node.
     pub fn place(&self, node: u32) {
         self.words.place(node);
         self.leaves.place(node);
@@ -130,7 +130,7 @@ impl Shared {
         leaves[leaf_index(word, address)].load(Ordering::Relaxed)
     }
 
-    /// Any number of addresses; with or without a look at the outline first.
+    /// Looks up any number of addresses, optionally by the outline first.
     #[inline(always)]
     fn lookup_batch<const BY_OUTLINE: bool>(&self, addresses: &[u32], out: &mut [NextHopId]) {
         for (addresses, out) in batches(addresses, out) {
@@ -140,7 +140,7 @@ impl Shared {
         }
     }
 
-    /// Begins to load the words of these addresses, where the outline does not know the answer.
+    /// Prefetches the words of these addresses, where the outline lacks the answer.
     #[inline(always)]
     fn prefetch(&self, addresses: &[u32]) {
         let words: &[AtomicU64; WORDS] = self.words.array();
@@ -151,8 +151,8 @@ impl Shared {
         }
     }
 
-    /// The leaves of at most 64 addresses, and their OR. By the outline no word is read of a /16 whose
-    /// answer that knows, and nothing is prefetched: the caller has done so.
+    /// Looks up the leaves of at most 64 addresses; returns their OR. With the outline, no word is read
+    /// of a /16 whose answer it has, and nothing is prefetched: the caller has done so.
     #[inline(always)]
     fn shallow<const BY_OUTLINE: bool>(&self, addresses: &[u32], out: &mut [NextHopId]) -> u16 {
         let words: &[AtomicU64; WORDS] = self.words.array();
@@ -166,15 +166,15 @@ impl Shared {
         let mut any = 0;
         for (&address, out) in addresses.iter().zip(out) {
             let entry = if BY_OUTLINE {
-                // Acquire: who sees that a /16 has several answers now sees its words as well.
+                // Acquire: a reader that sees several answers for a /16 also sees its words.
                 outline[outline_index(address)].load(Ordering::Acquire)
             } else {
                 VARIED
             };
-            // Acquire: the leaves that the word leads to are seen as well.
+            // Acquire: the leaves that the word leads to are visible as well.
             let word = words[word_to_read(entry, address)].load(Ordering::Acquire);
             let leaf = leaves[leaf_index(word, address >> 8)].load(Ordering::Relaxed);
-            // Both are there: a choice, not a jump.
+            // Both values are available: a select, not a jump.
             let answer = if entry & VARIED != 0 { leaf } else { entry };
             *out = answer;
             any |= answer;
@@ -182,12 +182,12 @@ impl Shared {
         any
     }
 
-    /// Replaces leaves that name deep tables by the answers in these: those at the bits of `at`.
+    /// Replaces leaves that name deep tables by the answers in these, at the bits of `at`.
     #[inline(always)]
     fn deepen(&self, addresses: &[u32], out: &mut [NextHopId], mut at: u64) {
         let words: &[AtomicU64; WORDS] = self.words.array();
         let leaves: &[AtomicU16; LEAVES] = self.leaves.array();
-        // Pairs with the release stores of leaves: their deep tables are seen as well.
+        // Pairs with the release stores of leaves: their deep tables are visible as well.
         fence(Ordering::Acquire);
         while at != 0 {
             let place = at.trailing_zeros() as usize;
@@ -200,14 +200,14 @@ impl Shared {
     }
 }
 
-/// The places, one bit each, of leaves that name deep tables.
+/// Returns the places, one bit each, of leaves that name deep tables.
 #[inline(always)]
 fn deep_places(leaves: &[u16]) -> u64 {
     let bits = leaves.iter().enumerate().map(|(at, &leaf)| u64::from(leaf >> 15) << (at % BATCH));
     bits.fold(0, |all, bit| all | bit)
 }
 
-/// A way to look up batches.
+/// An implementation of the batch lookup.
 pub(super) trait Kernel: Send + Sync + 'static {
     fn lookup_batch<const BY_OUTLINE: bool>(
         shared: &Shared,
@@ -251,8 +251,8 @@ mod x86 {
             addresses: &[u32],
             out: &mut [NextHopId],
         ) {
-            // SAFETY: this kernel is only used after `Fast::works` has seen that the processor
-            // has the instructions that the function is compiled for.
+            // SAFETY: this kernel is only used after `Fast::works` has confirmed that the processor has
+            // the instructions that the function is compiled for.
             unsafe { fast::<BY_OUTLINE>(shared, addresses, out) }
         }
     }
@@ -288,7 +288,7 @@ fn with<K: Kernel>(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv4Addr>> {
     Arc::new(Reader::<K>(Arc::clone(shared), PhantomData))
 }
 
-/// The fastest reader for this processor.
+/// Returns the fastest reader for this processor.
 pub(super) fn reader(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv4Addr>> {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
@@ -299,7 +299,7 @@ pub(super) fn reader(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv4Addr>> {
     with::<Plain>(shared)
 }
 
-/// A reader with every kernel that this processor can run.
+/// Returns a reader with each kernel that this processor can run.
 #[cfg(test)]
 pub(super) fn all_readers(shared: &Arc<Shared>) -> Vec<Arc<dyn Lookup<Ipv4Addr>>> {
     let mut readers = vec![with::<Plain>(shared)];

@@ -1,6 +1,6 @@
-//! What readers of the IPv6 table see, and the lookups.
+//! The readers' side of the IPv6 table, and the lookups.
 //!
-//! The batch lookup exists twice, chosen once when a reader is made: `Fast` finds the rank of a
+//! The batch lookup exists twice, selected once when a reader is made: `Fast` finds the rank of a
 //! digit among a node's keys with vector instructions (`ipv6/rank.rs`), `Plain` key by key.
 
 use std::{
@@ -36,34 +36,34 @@ pub(super) const NODE_CELLS: usize = 16;
 pub(super) const KEY_CELLS: usize = 5;
 pub(super) const NODES: usize = if cfg!(miri) { 1 << 12 } else { 1 << 22 };
 
-/// A next hop, or a node: bit 31 set, bits 28 to 30 the digit it looks at, then its number; or a
-/// slab: bit 31 set, no digit, its first word.
+/// A next hop, or a node: bit 31 set, bits 28 to 30 its digit, then its number; or a slab: bit 31
+/// set, no digit, its first word.
 pub(super) type Answer = u32;
 pub(super) const IS_NODE: Answer = 1 << 31;
 const DIGIT_SHIFT: u32 = 28;
-/// No node looks at digit 0: an answer between [`IS_NODE`] and this is a slab.
+/// No node has digit 0: an answer between [`IS_NODE`] and this is a slab.
 const SLAB_END: Answer = IS_NODE | 1 << DIGIT_SHIFT;
 
 pub(super) fn node_answer(number: u32, digit: u8) -> Answer {
     IS_NODE | u32::from(digit) << DIGIT_SHIFT | number
 }
 
-/// The answer that is a slab, given its first word.
+/// Returns the answer that is a slab, given its first word.
 pub(super) fn slab_answer(first: usize) -> Answer {
     IS_NODE | first as u32
 }
 
-/// The first word of an answer's slab.
+/// Returns the first word of an answer's slab.
 pub(super) fn slab_of(answer: Answer) -> Option<usize> {
     (IS_NODE..SLAB_END).contains(&answer).then_some((answer & !IS_NODE) as usize)
 }
 
-/// The digit that an answer's node looks at.
+/// Returns the digit of an answer's node.
 pub(super) fn node_digit(answer: Answer) -> Option<u8> {
     (answer >= SLAB_END).then_some((answer >> DIGIT_SHIFT) as u8 & 7)
 }
 
-/// The number of an answer's node.
+/// Returns the number of an answer's node.
 #[inline(always)]
 pub(super) fn node_number(answer: Answer) -> usize {
     answer as usize % NODES
@@ -72,23 +72,23 @@ pub(super) fn node_number(answer: Answer) -> usize {
 /// A node, one cache line.
 pub(super) type Node = [AtomicU32; NODE_CELLS];
 
-/// Index of an address's word.
+/// Returns the index of an address's word.
 #[inline(always)]
 pub(super) fn word_index(entry: u64, address: u128) -> usize {
     let offset = (address >> 101) as u32 & (entry >> 32) as u32;
     ((address >> 112) as u32).wrapping_add(entry as u32).wrapping_add(offset) as usize
 }
 
-/// Where an address's word is in the slab of its /32.
+/// Returns the offset of an address's word in the slab of its /32.
 #[inline(always)]
 fn slab_offset(address: u128) -> usize {
     (address >> 85) as usize % SLAB
 }
 
-/// The digit of an address that the node of an answer looks at.
+/// Returns the digit of an address that an answer's node compares.
 #[inline(always)]
 fn digit_of(answer: Answer, address: &u128) -> &u16 {
-    // In memory, so that choosing one is a load and not a shift of 128 bits.
+    // In memory, so that selecting one is a load and not a shift of 128 bits.
     let digits: &[u16; 8] = bytemuck::must_cast_ref(address);
     let place = (answer >> DIGIT_SHIFT) as usize % 8;
     &digits[if cfg!(target_endian = "little") { 7 - place } else { place }]
@@ -97,9 +97,10 @@ fn digit_of(answer: Answer, address: &u128) -> &u16 {
 /// Addresses looked up together.
 const BATCH: usize = 64;
 
-/// What readers see.
+/// The part of the table that readers see.
 pub(super) struct Shared {
-    /// Per /16: low half what to add to its number to get the (first) word, high half the mask.
+    /// Per /16: the low half is added to its number to get the (first) word, the high half is the
+    /// mask.
     pub directory: Arena<AtomicU64>,
     pub words: Arena<AtomicU64>,
     pub leaves: Arena<AtomicU32>,
@@ -116,7 +117,7 @@ impl Shared {
         }
     }
 
-    /// Asks for memory of a NUMA node.
+    /// Requests memory of a NUMA node.
     pub fn place(&self, node: u32) {
         self.directory.place(node);
         self.words.place(node);
@@ -140,7 +141,7 @@ impl Shared {
         answer as NextHopId
     }
 
-    /// The answer of a node for an address.
+    /// Returns the answer of a node for an address.
     #[inline(always)]
     fn step<K: Kernel>(&self, answer: Answer, address: &u128) -> Answer {
         let nodes: &[Node; NODES] = self.nodes.array();
@@ -149,7 +150,7 @@ impl Shared {
         node[(KEY_CELLS + rank) % NODE_CELLS].load(Ordering::Acquire)
     }
 
-    /// Any number of addresses.
+    /// Looks up any number of addresses.
     #[inline(always)]
     fn lookup_batch<K: Kernel>(&self, addresses: &[u128], out: &mut [NextHopId]) {
         let count = addresses.len().min(out.len());
@@ -159,7 +160,7 @@ impl Shared {
         }
     }
 
-    /// At most 64 addresses.
+    /// Looks up at most 64 addresses.
     #[inline(always)]
     fn lookup_chunk<K: Kernel>(&self, addresses: &[u128], out: &mut [NextHopId]) {
         let directory: &[AtomicU64; DIGITS] = self.directory.array();
@@ -171,20 +172,20 @@ impl Shared {
             *place = word_index(entry, address) as u32;
             prefetch(words, *place as usize);
         }
-        // Each fence pairs with the release stores of what was loaded before it.
+        // Each fence pairs with the release stores of the values loaded before it.
         let (mut list, mut count) = ([0u8; BATCH], 0);
         let (mut dense, mut dense_count) = ([0u8; BATCH], 0);
         let lookups = addresses.iter().zip(places.iter_mut()).zip(out.iter_mut());
         for (at, ((&address, place), out)) in lookups.enumerate() {
-            // Acquire: the leaf that the word leads to is seen as well. Its load does not wait for
-            // the lookups before, so that the processor overlaps them without a prefetch.
+            // Acquire: the leaf that the word leads to is visible as well. Its load does not wait
+            // for the lookups before, so that the processor overlaps them without a prefetch.
             let word = words[*place as usize].load(Ordering::Acquire);
             let leaf = leaf_index(word, (address >> 96) as u32);
             let answer = leaves[leaf].load(Ordering::Relaxed);
             *place = answer;
             *out = answer as NextHopId;
             prefetch(self.nodes.all(), node_number(answer));
-            // Appended without a branch: a place written in vain is written over.
+            // Appended without a branch: a place written in vain is overwritten.
             let is_dense = slab_of(answer).is_some();
             dense[dense_count % BATCH] = at as u8;
             dense_count += usize::from(is_dense);
@@ -201,8 +202,8 @@ impl Shared {
         }
     }
 
-    /// Looks up the answers that are slabs; appends those that become nodes to the list, whose
-    /// length it returns.
+    /// Looks up the answers that are slabs; appends those that become nodes to the list, and
+    /// returns its length.
     #[inline(always)]
     fn resolve_slabs(
         &self,
@@ -232,7 +233,7 @@ impl Shared {
         count
     }
 
-    /// One node further for every lookup on the list; returns how many stay on it.
+    /// Advances every lookup on the list by one node; returns the number that stay on it.
     #[inline(always)]
     fn step_all<K: Kernel>(
         &self,
@@ -257,9 +258,9 @@ impl Shared {
     }
 }
 
-/// A way to look up batches.
+/// An implementation of the batch lookup.
 trait Kernel: Send + Sync + 'static {
-    /// How many keys of a node are not greater than the digit.
+    /// Counts the keys of a node that are not greater than the digit.
     fn rank(node: &Node, digit: &u16) -> usize;
 
     fn lookup_batch(shared: &Shared, addresses: &[u128], out: &mut [NextHopId]);
@@ -302,13 +303,13 @@ mod x86 {
     impl Kernel for Fast {
         #[inline(always)]
         fn rank(node: &Node, digit: &u16) -> usize {
-            // SAFETY: this kernel is only used after `Fast::works` has seen that the processor
+            // SAFETY: this kernel is only used after `Fast::works` has confirmed that the processor
             // has the instructions.
             unsafe { rank::rank(node, digit) }
         }
 
         fn lookup_batch(shared: &Shared, addresses: &[u128], out: &mut [NextHopId]) {
-            // SAFETY: this kernel is only used after `Fast::works` has seen that the processor
+            // SAFETY: this kernel is only used after `Fast::works` has confirmed that the processor
             // has the instructions that the function is compiled for.
             unsafe { fast(shared, addresses, out) }
         }
@@ -337,7 +338,7 @@ fn with<K: Kernel>(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv6Addr>> {
     Arc::new(Reader::<K>(Arc::clone(shared), PhantomData))
 }
 
-/// The fastest reader for this processor.
+/// Returns the fastest reader for this processor.
 pub(super) fn reader(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv6Addr>> {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if x86::Fast::works() {
@@ -346,7 +347,7 @@ pub(super) fn reader(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv6Addr>> {
     with::<Plain>(shared)
 }
 
-/// A reader with every kernel that this processor can run.
+/// Returns a reader with each kernel that this processor can run.
 #[cfg(test)]
 pub(super) fn all_readers(shared: &Arc<Shared>) -> Vec<Arc<dyn Lookup<Ipv6Addr>>> {
     vec![with::<Plain>(shared), reader(shared)]

@@ -5,9 +5,9 @@
 //!                                >= keys 8, 9, .. -> 8 bits  | the low ten bits are counted
 //! ```
 //!
-//! Unsigned `key <= digit` is `max(key, digit) == digit`. Written as assembly so that the loads of
-//! the keys, which other threads store with atomic instructions, are none that the compiler knows
-//! of: for its own vector loads these would be a data race.
+//! Unsigned `key <= digit` is `max(key, digit) == digit`. Written as assembly so that the compiler
+//! does not see the loads of the keys, which other threads store with atomic instructions: for its
+//! own vector loads these stores would be a data race.
 
 use std::arch::asm;
 
@@ -16,12 +16,12 @@ use super::lookup::Node;
 /// Keys that count.
 const KEYS: u32 = (1 << 10) - 1;
 
-/// Whether the processor has the instructions.
+/// Returns true if the processor has the instructions.
 pub(super) fn works() -> bool {
     is_x86_feature_detected!("avx2")
 }
 
-/// How many keys of a node are not greater than the digit.
+/// Counts the keys of a node that are not greater than the digit.
 ///
 /// # Safety
 /// [`works`] must have returned true.

@@ -1,4 +1,4 @@
-//! Changes that build only what differs.
+//! Changes that build only the parts that differ.
 //!
 //! The tree of a digit is a B-tree that readers walk meanwhile. A change to some slots makes new
 //! nodes on the way to them and shares all others:
@@ -9,40 +9,39 @@
 //!       [ a ] [ b ] [ c ]        [ a ]  [ b' ] [ c ]
 //! ```
 //!
-//! A node that has become full is split, one that has become small is joined with one beside it, and
-//! a root with a single run gives way to what it leads to. So the tree's height follows its number
-//! of runs whatever comes and goes. Runs with the same answer are joined within a node; at the edge
-//! of two nodes they may stay apart, which costs nothing but a place.
+//! A node that has become full is split, one that has become small is joined with one beside it, and a
+//! root with a single run is replaced by that run's answer. So the tree's height follows its number of
+//! runs at all times. Runs with the same answer are joined within a node; at the edge of two nodes they
+//! may stay apart, which costs only a place.
 //!
-//! A prefix that ends some digits down is followed digit by digit. If the answer of a slot on the
-//! way becomes another one, and is not joined with those beside it, one store into its node is
-//! enough (of the node's last answer, with those that repeat it); else its tree is spliced, and the
-//! digit above has a changed slot in turn. What is taken out of use is noted, and retired when the
-//! change is published.
+//! A prefix that ends some digits down is followed digit by digit. If the answer of a slot on the way
+//! changes, and is not joined with those beside it, one store into its node is enough (of the node's last
+//! answer, with those that repeat it); else its tree is spliced, and the digit above has a changed slot
+//! in turn. Pieces taken out of use are noted, and retired when the change is published.
 
 use super::*;
 
 /// A node with fewer runs than this is joined with one beside it when it changes.
 const FEW: usize = FAN_OUT / 2;
 
-/// What a change takes out of use.
+/// Pieces that a change takes out of use.
 #[derive(Default)]
 pub(super) struct Replaced {
-    /// Nodes without what they lead to.
+    /// Nodes without the pieces below them.
     nodes: Vec<u32>,
-    /// Answers with all that they lead to.
+    /// Answers with all pieces below them.
     answers: Vec<Answer>,
 }
 
 impl Replaced {
-    /// Nothing is taken out of use after all.
+    /// Keeps all pieces in use after all.
     pub fn clear(&mut self) {
         self.nodes.clear();
         self.answers.clear();
     }
 }
 
-/// Where a tree hangs.
+/// Position of a tree.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     /// The word.
@@ -67,20 +66,20 @@ impl std::ops::Deref for NodeRuns {
     }
 }
 
-/// The index of the run that holds a slot.
+/// Returns the index of the run that holds a slot.
 fn run_at(runs: &[(u32, Answer)], slot: u32) -> usize {
     runs.partition_point(|run| run.0 <= slot).saturating_sub(1)
 }
 
-/// Appends a run, unless it continues the last one. Within a node no two runs that follow each other have
-/// the same answer: so those in use are told from unused places.
+/// Appends a run, unless it continues the last one. Within a node no two consecutive runs have the same
+/// answer, which distinguishes the runs in use from unused places.
 pub(super) fn append(runs: &mut AnswerRuns, run: (u32, Answer)) {
     if runs.last().is_none_or(|last| last.1 != run.1) {
         runs.push(run);
     }
 }
 
-/// Runs up to `end` in which those of `slots` are replaced by `new`, as far as they lie in them.
+/// Returns runs up to `end` in which those of `slots` are replaced by `new`, where they lie in them.
 fn exchange(
     runs: &[(u32, Answer)],
     end: u32,
@@ -103,8 +102,8 @@ fn exchange(
 impl Runmap6 {
     // ---- where ------------------------------------------------------------------------------
 
-    /// The lowest tree in a /16 that hangs at a word and that a prefix longer than /16 may be spliced
-    /// into; `None` where the prefix is a slab's slots, or its /32 gives up its slab.
+    /// Returns the lowest tree in a /16 that hangs at a word and that a prefix longer than /16 may be
+    /// spliced into; `None` if the prefix is a slab's slots, or its /32 gives up its slab.
     pub(super) fn place_of(&self, number: usize, bits: u128, len: u8) -> Option<Place> {
         let Some(slab) = self.slab(number) else {
             return Some(Place { word: number, slot: None, digit: 1 });
@@ -135,14 +134,14 @@ impl Runmap6 {
             answers[slot] = answer;
         }
         self.put_word(place.word, &answers)?;
-        // The new nodes are in use now, not to be given back.
+        // The new nodes are in use now and must not be given back.
         self.fresh.clear();
         Ok(())
     }
 
     // ---- what a change does -----------------------------------------------------------------
 
-    /// Makes the tree at a place show the route to a prefix in it, whose next hop is [`MARK`] in the
+    /// Updates the tree at a place to the route to a prefix in it, whose next hop is [`MARK`] in the
     /// writer's copy.
     pub(super) fn refresh_place(
         &mut self,
@@ -171,7 +170,7 @@ impl Runmap6 {
         self.put_at(place, after)
     }
 
-    /// The answer that a digit's tree becomes by the change of a prefix in it.
+    /// Returns the answer that replaces a digit's tree after the change of a prefix in it.
     fn changed(&mut self, tree: Answer, digit: u8, bits: u128, len: u8) -> Result<Answer, NoRoom> {
         let end = DIGIT * (digit + 1);
         let slot = bits.slice(end - DIGIT, DIGIT);
@@ -195,8 +194,8 @@ impl Runmap6 {
         }
     }
 
-    /// The new answers of some slots: those that the change reaches are built, the others kept.
-    /// What was there otherwise is noted as replaced.
+    /// Returns the new answers of some slots: those that the change affects are built, the others kept.
+    /// The other old pieces are noted as replaced.
     fn answers_in(
         &mut self,
         tree: Answer,
@@ -221,12 +220,12 @@ impl Runmap6 {
         Ok(new)
     }
 
-    /// Retires what the change that has been published takes out of use.
+    /// Retires the pieces that the published change has taken out of use.
     pub(super) fn retire_replaced(&mut self) {
         let Replaced { mut nodes, mut answers } = std::mem::take(&mut self.replaced);
         nodes.drain(..).for_each(|number| self.retired.put(Piece::Node { number }));
         answers.drain(..).for_each(|answer| self.retire_nodes(answer));
-        // Their memory is for the next change.
+        // Their memory is kept for the next change.
         self.replaced = Replaced { nodes, answers };
     }
 
@@ -249,7 +248,7 @@ impl Runmap6 {
         NodeRuns { runs, len }
     }
 
-    /// The answer of one slot of a tree.
+    /// Returns the answer of one slot of a tree.
     fn at_slot(&self, tree: Answer, digit: u8, slot: u32) -> Answer {
         let mut answer = tree;
         while node_digit(answer) == Some(digit) {
@@ -282,13 +281,13 @@ impl Runmap6 {
         }
     }
 
-    /// Whether a tree has more runs than this.
+    /// Returns true if a tree has more runs than this.
     fn has_more(&self, tree: Answer, digit: u8, most: usize) -> bool {
         let mut left = most;
         !self.count_down(tree, digit, &mut left)
     }
 
-    /// Takes the runs of a tree off `left`; false if there are more.
+    /// Subtracts the runs of a tree from `left`; returns false if there are more.
     fn count_down(&self, tree: Answer, digit: u8, left: &mut usize) -> bool {
         if node_digit(tree) == Some(digit) {
             return self.node_runs(tree, 0).iter().all(|run| self.count_down(run.1, digit, left));
@@ -298,7 +297,7 @@ impl Runmap6 {
         fits
     }
 
-    /// The tree in which one slot has another answer.
+    /// Returns the tree in which one slot has another answer.
     fn set_slot(
         &mut self,
         tree: Answer,
@@ -313,7 +312,7 @@ impl Runmap6 {
         self.splice(tree, digit, &(slot..slot + 1), &[(slot, answer)])
     }
 
-    /// Stores the answer of a slot that is a run by itself and stays one; false if it is not, or
+    /// Stores the answer of a slot that is a run alone and stays one; returns false if it is not, or
     /// would be joined with one beside it.
     fn set_in_place(&mut self, tree: Answer, digit: u8, slot: u32, answer: Answer) -> bool {
         let (mut at, mut range) = (tree, 0..DIGITS as u32);
@@ -334,7 +333,7 @@ impl Runmap6 {
             let last = if index + 1 == runs.len() { FAN_OUT } else { index + 1 };
             let cells = &self.shared.nodes.all()[node_number(at)];
             for cell in &cells[KEY_CELLS + index..KEY_CELLS + last] {
-                // The nodes that the answer leads to are written before.
+                // The nodes below the answer were written before.
                 cell.store(answer, Ordering::Release);
             }
             self.fresh.clear();
@@ -343,7 +342,7 @@ impl Runmap6 {
         false
     }
 
-    /// The tree in which these slots have these answers; `new` begins with the first slot.
+    /// Returns the tree in which these slots have these answers; `new` begins with the first slot.
     fn splice(
         &mut self,
         tree: Answer,
@@ -360,7 +359,7 @@ impl Runmap6 {
         self.tree(level, digit)
     }
 
-    /// The runs of what takes the place of a node that covers a range of slots.
+    /// Returns the runs that replace a node for a range of slots.
     fn spliced(
         &mut self,
         (node, range): (Answer, Range<u32>),
@@ -397,7 +396,7 @@ impl Runmap6 {
         Ok(result)
     }
 
-    /// The runs of a node that gives way.
+    /// Returns the runs of a node that is replaced.
     fn take_over(&mut self, (first, node): (u32, Answer)) -> NodeRuns {
         self.replaced.nodes.push(node_number(node) as u32);
         self.node_runs(node, first)
@@ -405,8 +404,8 @@ impl Runmap6 {
 
     // ---- slabs ------------------------------------------------------------------------------
 
-    /// Gives the /16, and the /32 in it that holds an address, slabs if they have got many runs. What
-    /// they lead to stays.
+    /// Gives the /16, and the /32 in it that holds an address, slabs if they now have many runs. The
+    /// pieces below them stay.
     pub(super) fn widen(&mut self, number: usize, bits: u128) {
         let slot = bits.slice(DIGIT, DIGIT);
         if self.slab(number).is_none() {
@@ -424,7 +423,7 @@ impl Runmap6 {
             && let Some(below) = self.slab_from(tree, 2)
         {
             let done = self.put_at(place, slab_answer(below));
-            // Without room the tree goes on as it is.
+            // Without room the tree is kept as it is.
             let _ = self.settle(done);
         }
     }
@@ -438,7 +437,7 @@ impl Runmap6 {
         let _ = self.settle(Ok(()));
     }
 
-    /// A slab with the answers of a tree, whose nodes are noted as replaced.
+    /// Makes a slab with the answers of a tree, whose nodes are noted as replaced.
     fn slab_from(&mut self, tree: Answer, digit: u8) -> Option<usize> {
         let slab = self.take_slab()?;
         let mut runs = AnswerRuns::new();
@@ -452,7 +451,7 @@ impl Runmap6 {
         Some(slab)
     }
 
-    /// Notes the nodes of one digit's tree as replaced, without what they lead to.
+    /// Notes the nodes of one digit's tree as replaced, without the pieces below them.
     fn note_nodes(&mut self, tree: Answer, digit: u8) {
         if node_digit(tree) != Some(digit) {
             return;

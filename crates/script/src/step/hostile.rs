@@ -1,4 +1,4 @@
-//! Scripts that want out of their room: what they can call and with what, tried in every combination.
+//! Scripts that try to escape: all functions within their reach, with all combinations of arguments.
 
 use dataplane::batch::Batch;
 use dataplane::testing::{FrameBuilder, batch_of};
@@ -6,7 +6,7 @@ use dataplane::testing::{FrameBuilder, batch_of};
 use super::tests::{load, run, run_on, settings, step_of, step_with, udp_to};
 use super::*;
 
-/// Everything that a script can get hold of, in `all`, by names; functions are in `functions`.
+/// Collects everything within a script's reach, in `all`, by name; functions are in `functions`.
 const COLLECT: &str = "
     local counter, counters = turnpike.counter 'one', turnpike.counters('many', 4)
     local buckets = turnpike.buckets 'hostile-buckets' { rate = 1e6 }
@@ -58,7 +58,7 @@ fn frames() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A step whose function has this body, in which `collect` gives everything.
+/// A step with this function body, in which `collect` returns everything.
 fn with_everything(body: &str, settings: StepSettings) -> LuaStep {
     let code = format!(
         "{COLLECT} turnpike.step 'test' {{ process = function(batch, mask, out) {body} end }}"
@@ -89,7 +89,7 @@ fn a_method_believes_nothing_but_its_own_object() {
 
 #[test]
 fn nothing_beside_the_packets_is_written_whatever_is_called_with_whatever() {
-    // Every function with every two arguments, and a third of each kind that counts bytes.
+    // Every function with every two arguments, and a third of each kind that is a byte count.
     let body = "
         local all, functions = collect(batch, mask, out)
         for name, method in pairs(functions) do
@@ -104,7 +104,7 @@ fn nothing_beside_the_packets_is_written_whatever_is_called_with_whatever() {
         return mask";
     let patient = StepSettings { budget_us: 60_000_000, ..settings(&["next"]) };
     let mut step = with_everything(body, patient);
-    // Slots that the step does not get have packets, too: theirs must stay, and so must lengths.
+    // Slots outside the step's mask have packets, too: these must stay as they are, and so must lengths.
     let lengths = |batch: &Batch| *batch.lens();
     let mut batch = batch_of(&frames());
     let before = lengths(&batch);
@@ -137,7 +137,8 @@ fn counters_take_places_that_there_are() {
     assert!(load("turnpike.counters('numbers', '4')").is_err());
 }
 
-/// The last counter of all, by an index that is below its number and becomes it when places are added.
+/// The last counter of all, by an index below the number of counters that becomes equal to it in an
+/// addition.
 #[test]
 fn an_index_that_is_rounded_up_stays_in_its_counter() {
     let code = format!(
@@ -156,7 +157,8 @@ fn an_index_that_is_rounded_up_stays_in_its_counter() {
     assert_eq!(counters.get(crate::COUNTERS_MAX - 1), 1);
 }
 
-/// The code that calls a step is made by strings; a script that replaces their methods must not write it.
+/// The code that calls a step is made from strings; a script that replaces string methods must not
+/// control it.
 #[test]
 fn methods_of_strings_that_a_script_replaces_are_its_own_affair() {
     let code = "
@@ -186,7 +188,7 @@ fn a_script_that_does_not_end_on_a_forwarder_is_an_error() {
     }
 }
 
-/// What the error of an overrun says.
+/// Part of an overrun's error message.
 const OVERRUN_TEXT: &str = "ran longer than its budget";
 
 #[test]

@@ -11,14 +11,14 @@ fn watchdog() -> &'static Watchdog {
     WATCHDOG.get_or_init(|| Watchdog::start().unwrap())
 }
 
-/// What the scripts of all tests have together.
+/// Objects shared by the scripts of all tests.
 fn shared() -> &'static Arc<SharedObjects> {
     static SHARED: OnceLock<Arc<SharedObjects>> = OnceLock::new();
     SHARED.get_or_init(Arc::default)
 }
 
 pub(super) fn load(text: &str) -> Result<ForwarderLua, String> {
-    // Buckets and tables measure time by the TSC, whose rate DPDK knows once it runs.
+    // Buckets and tables measure time by the TSC, whose rate is available once DPDK runs.
     dataplane::testing::dpdk();
     let text = format!("local turnpike = require 'turnpike'\n{text}");
     let ports = ["left", "right"].map(str::to_owned);
@@ -46,7 +46,7 @@ pub(super) fn settings(outputs: &[&str]) -> StepSettings {
     }
 }
 
-/// A step whose function has this body.
+/// A step with this function body.
 pub(super) fn step_of(body: &str, outputs: &[&str]) -> LuaStep {
     step_with(body, settings(outputs))
 }
@@ -61,12 +61,12 @@ pub(super) fn step_with(body: &str, settings: StepSettings) -> LuaStep {
     lua.into_step(&settings).unwrap()
 }
 
-/// What the step made of the frames: the masks of its outputs, and the frames.
+/// Runs the step on these frames; returns the masks of its outputs, and the frames.
 pub(super) fn run(step: &mut LuaStep, frames: &[Vec<u8>]) -> (Vec<u64>, Vec<Vec<u8>>) {
     run_on(step, batch_of(frames), frames.len())
 }
 
-/// What the step made of a batch of so many packets.
+/// Runs the step on a batch of this many packets.
 pub(super) fn run_on(
     step: &mut LuaStep,
     mut batch: Batch,
@@ -104,7 +104,7 @@ pub(super) fn udp_to(port: u16) -> Vec<u8> {
     FrameBuilder::ip4().udp(1000, port, b"payload").build()
 }
 
-/// The header's checksum and that of UDP or TCP are right.
+/// Checks the IPv4 header's checksum and that of UDP or TCP.
 fn sums_are_right(frame: &[u8]) -> bool {
     let (source, header) = match frame[12..14] {
         [0x08, 0] => (26..34, 34),
@@ -381,7 +381,7 @@ fn an_endless_loop_costs_the_packets_over_which_it_runs() {
     assert_eq!(step.status().failures(), (2, 2));
     // Afterwards it works as before.
     assert_eq!(run(&mut step, &vec![udp_to(53); 10]).0, [0x3ff, 0]);
-    // `pcall` does not help it.
+    // `pcall` does not protect it.
     let mut stubborn =
         step_of("while true do pcall(function() while true do end end) end", &["next"]);
     assert_eq!(run(&mut stubborn, &[udp_to(1)]).0, [0, 1]);
@@ -459,7 +459,7 @@ fn an_error_has_the_line_of_the_configuration() {
     let short = message(&mut step, udp_to(1));
     assert!(short.starts_with("router.lua:9: attempt to index local 'nothing'"), "{short}");
     assert!(!short.contains("test:"), "{short}");
-    // What ends within the prelude, and a library that is not there.
+    // Loops that end within the prelude, and a library that is not available.
     let text = "turnpike.step 'test' { outputs = { 'next' }, process = function(batch, mask)
           if mask:count() > 1 then os.exit() end
           while true do for i in batch:each(mask) do end end
@@ -534,7 +534,7 @@ fn views_of_packets_are_no_garbage() {
     };
     let before = batches(1000);
     let made = batches(1000) - before;
-    // What is interpreted at the beginning and the end of a call: less than a byte a packet.
+    // Allocation by code interpreted at the beginning and the end of a call: less than a byte a packet.
     assert!(made < 64_000, "{made} bytes in 64,000 packets");
 }
 
@@ -555,7 +555,7 @@ fn a_view_that_is_kept_reads_no_further_than_the_packet_that_is_there_now() {
     assert!(failure.message.contains("reaches past the packet's 41 bytes"), "{}", failure.message);
 }
 
-/// The masks of a step of these settings over so many packets, received at this time.
+/// Runs a step with these settings on this many packets, received at this time; returns the masks.
 fn masks_at(step: &mut LuaStep, now: u64, count: usize) -> Vec<u64> {
     let frames: Vec<_> = (0..count).map(|_| udp_to(1)).collect();
     let mut batch = batch_of(&frames);
@@ -587,7 +587,7 @@ fn time_is_that_of_the_batch() {
     assert_eq!(masks_at(&mut step, began + 2 * second, 1), [0, 0]);
 }
 
-/// Lets so many packets of a source through at once, and drops others as `over`.
+/// A step that passes this many packets of a source at once, and drops others as `over`.
 fn limiter(name: &str) -> LuaStep {
     let settings = StepSettings { drops: vec!["over".to_owned()], ..settings(&["next"]) };
     let text = format!(
@@ -614,7 +614,7 @@ fn forwarders_have_their_buckets_together_and_drops_have_names() {
     // A tenth of a second later there is a token again.
     assert_eq!(masks_at(&mut one, now + dpdk::tsc_hz() / 10 + 10, 2), [0b01, 0b10, 0]);
     drop((one, other));
-    // Nobody had them any more.
+    // No step held the objects any more.
     assert_eq!(masks_at(&mut limiter("together"), now, 3), [0b111, 0, 0]);
 }
 
@@ -739,7 +739,8 @@ fn a_hash_spreads_what_differs_in_one_bit() {
     assert_eq!(run(&mut step, &[udp_to(1)]).0, [1, 0], "{:?}", step.status().last_for_tests());
 }
 
-/// An IPv6 frame with UDP to port 53 behind these extension headers, the first of which has this number.
+/// Builds an IPv6 frame with UDP to port 53 behind these extension headers, the first of which has this
+/// number.
 fn behind(first: u8, headers: &[u8]) -> Vec<u8> {
     let mut udp = vec![0x10, 0, 0, 53, 0, 12, 0, 0, 1, 2, 3, 4];
     let whole = FrameBuilder::ip6().protocol(first).payload(&[headers, &udp].concat()).build();
@@ -769,7 +770,7 @@ fn transport_headers_behind_ip6_extension_headers_are_found_and_kept_right() {
     ];
     let not = [
         behind(44, &later_fragment),
-        // Extension headers that go on beyond the packet, too many of them, no next header.
+        // Extension headers that extend beyond the packet, too many of them, no next header.
         behind(60, &[60, 200, 1, 4, 0, 0, 0, 0]),
         behind(60, &[60, 0, 1, 4, 0, 0, 0, 0].repeat(9)),
         behind(59, &[]),

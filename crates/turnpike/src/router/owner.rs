@@ -80,7 +80,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use control::cores::CorePlacement;
 use control::netlink::KernelOrder;
-use control::rib::{Error as RibError, ResolverCommand, Rib};
+use control::rib::{Error as RibError, Rib};
 use dataplane::filters::Filters;
 use dataplane::flow::FlowHash;
 use dataplane::interface::InterfaceId;
@@ -90,7 +90,7 @@ use dataplane::words::count;
 use dpdk::DeviceEvents;
 use dpdk::qsbr::Qsbr;
 use nix::sys::signal::Signal;
-use slowpath::{Command, Event};
+use slowpath::Event;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
@@ -529,7 +529,7 @@ impl Owner {
     /// Passes what the RIB wants the slow path to know.
     fn pass_commands(&mut self) {
         for command in self.rib.drain_commands() {
-            self.orders.tell(&order(command));
+            self.orders.tell(&command);
         }
     }
 
@@ -629,19 +629,4 @@ fn hear_neighbours(rib: &mut Rib, events: &[Event]) -> Vec<(InterfaceId, IpAddr,
         }
     }
     refused
-}
-
-fn order(command: ResolverCommand) -> Command {
-    match command {
-        ResolverCommand::NextHop { id, interface: port, address } => {
-            Command::NextHop { id, interface: port, address }
-        }
-        ResolverCommand::RemoveNextHop { id } => Command::RemoveNextHop { id },
-        ResolverCommand::AddStaticNeighbour { interface: port, address, mac } => {
-            Command::AddStaticNeighbour { interface: port, address, mac }
-        }
-        ResolverCommand::RemoveNeighbour { interface: port, address } => {
-            Command::RemoveNeighbour { interface: port, address }
-        }
-    }
 }

@@ -57,7 +57,7 @@ pub struct Ledger {
     /// What it tells the owner.
     pub events: EventView,
     /// What bounds it.
-    pub limits: config::Slowpath,
+    pub slowpath: config::Slowpath,
     /// The form of the graph, the same for all forwarders.
     pub shape: Arc<Shape>,
     /// The names of the counters that the configuration's steps have.
@@ -376,7 +376,7 @@ impl Ledger {
             let passed = self.slow.sum(|slow| slow.taken[class.index()].get());
             let (early, full) = (sum(|count| count.early.get()), sum(|count| count.full.get()));
             let offered = sum(|count| count.offered.get());
-            let limits = self.limits.classes[class.index()];
+            let limits = self.slowpath.classes[class.index()];
             report::Class {
                 name: class.name().to_owned(),
                 rate: limits.rate,
@@ -392,13 +392,13 @@ impl Ledger {
         let (suppressed, suppressed_by_prefix) = self.slow.rates.suppressed_errors();
         let events = self.events.counts();
         Protection {
-            workers: self.limits.workers,
+            workers: self.slowpath.workers,
             classes: PuntClass::ALL.iter().map(class).collect(),
             icmp_errors: report::IcmpErrors {
-                rate: self.limits.icmp_rate,
-                burst: self.limits.icmp_burst,
-                prefix_rate: self.limits.icmp_prefix_rate,
-                prefix_burst: self.limits.icmp_prefix_burst,
+                rate: self.slowpath.limits.icmp_rate,
+                burst: self.slowpath.limits.icmp_burst,
+                prefix_rate: self.slowpath.limits.icmp_prefix_rate,
+                prefix_burst: self.slowpath.limits.icmp_prefix_burst,
                 suppressed,
                 suppressed_by_prefix,
             },

@@ -2,16 +2,14 @@
 
 use super::ports::OpenPort;
 use control::config::{self, Config};
-use dataplane::distribution::TxConfig;
 use dataplane::forwarder::Settings;
 use dataplane::polling::{Polling, PortPolling, QUOTA};
 use dataplane::steps::REDIRECTS;
-use slowpath::{Advertise, Discovery, InterfaceSettings, Preference, Prefix};
+use slowpath::InterfaceSettings;
 
 /// What forwarders mind.
 pub fn of_forwarders(config: &Config) -> Settings {
-    let config::Tx { burst, flush } = config.tx;
-    Settings { tx: TxConfig { burst: burst.into(), flush }, polling: polling(config) }
+    Settings { tx: config.tx, polling: polling(config) }
 }
 
 fn polling(config: &Config) -> Polling {
@@ -23,28 +21,6 @@ fn polling(config: &Config) -> Polling {
         polling.ports[port.id.index()] = PortPolling { wait, quota };
     }
     polling
-}
-
-/// The router's own ICMP.
-pub fn icmp(config: &Config) -> slowpath::Icmp {
-    let config::Icmp { ttl, echo } = config.icmp;
-    slowpath::Icmp { ttl, echo, class_e: config.forwarding.class_e }
-}
-
-/// What bounds the slow path.
-pub fn limits(wanted: &config::Slowpath) -> slowpath::Limits {
-    slowpath::Limits {
-        neighbours: wanted.neighbours,
-        queue: wanted.queue,
-        tries: wanted.retries.min(u32::from(u8::MAX)) as u8,
-        reachable: wanted.timeout,
-        reassembly: wanted.reassembly,
-        icmp_rate: wanted.icmp_rate,
-        icmp_burst: wanted.icmp_burst,
-        icmp_prefix_rate: wanted.icmp_prefix_rate,
-        icmp_prefix_burst: wanted.icmp_prefix_burst,
-        ..slowpath::Limits::default()
-    }
 }
 
 /// A port for the engine that owns it.
@@ -63,45 +39,8 @@ pub fn slow_path_port(open: &OpenPort, wanted: &config::Port) -> slowpath::Inter
 
 /// A port's settings.
 pub fn of(port: &config::Port) -> InterfaceSettings {
-    let advertise = port.advertise.as_ref().map(advertise);
-    let config::Port { vrf, unreachables, dad, .. } = *port;
+    let config::Port { vrf, unreachables, dad, discovery, .. } = *port;
     let redirects = port.features().has(REDIRECTS);
-    let discovery = port.discovery.map(discovery);
+    let advertise = port.advertise.clone();
     InterfaceSettings { vrf, unreachables, redirects, dad, advertise, discovery }
-}
-
-fn discovery(wanted: config::Discovery) -> Discovery {
-    let config::Discovery { interval, least_interval, lifetime, preference, broadcast } = wanted;
-    Discovery { interval, least_interval, lifetime, preference, broadcast }
-}
-
-fn advertise(wanted: &config::Advertise) -> Advertise {
-    Advertise {
-        interval: wanted.interval,
-        least_interval: wanted.least_interval,
-        lifetime: wanted.lifetime,
-        managed: wanted.managed,
-        other: wanted.other,
-        preference: match wanted.preference {
-            config::Preference::High => Preference::High,
-            config::Preference::Medium => Preference::Medium,
-            config::Preference::Low => Preference::Low,
-        },
-        hop_limit: wanted.hop_limit,
-        reachable: wanted.reachable,
-        retransmit: wanted.retransmit,
-        mtu: wanted.mtu,
-        prefixes: wanted.prefixes.as_ref().map(|prefixes| prefixes.iter().map(prefix).collect()),
-        dns: wanted.dns.clone(),
-    }
-}
-
-fn prefix(wanted: &config::Prefix) -> Prefix {
-    Prefix {
-        net: wanted.net,
-        valid: wanted.valid,
-        preferred: wanted.preferred,
-        on_link: wanted.on_link,
-        autonomous: wanted.autonomous,
-    }
 }

@@ -1,19 +1,18 @@
-//! Coalescing in software (GRO): one large TCP frame of several, for a kernel that then goes through
-//! its layers once.
+//! Coalescing in software (GRO): one large TCP frame of several, so that a kernel processes it once.
 //!
 //! A [`Run`] is the beginning of such a frame. A frame joins it under the rules of Linux's GRO, so that
-//! the receiver cannot tell the difference:
+//! the receiver sees no difference:
 //!
 //! * same Ethernet header, addresses, ports, TTL, traffic class, flow label and DF; no IPv4 options, no
 //!   IPv6 extension headers, no fragment, no padding;
 //! * the next IPv4 identification, or, with DF, always the same one (RFC 6864);
-//! * the next sequence number; acknowledgment, window, options and flags as the first frame's, only ACK
-//!   and ECE among them, but FIN and PSH on the last;
-//! * data as long as the first frame's, shorter only in the last;
+//! * the next sequence number; acknowledgment, window, options and flags of the first frame, of flags
+//!   only ACK and ECE, but FIN and PSH on the last;
+//! * as much data as the first frame, less only in the last;
 //! * a correct checksum.
 //!
-//! A run that a shorter segment, FIN or PSH has ended takes no more. The frames stay with the caller,
-//! who writes [`Run::header`] and the data of each behind it.
+//! A run ends with a shorter segment, FIN or PSH, and then accepts no more. The frames stay with the
+//! caller, which writes [`Run::header`] and the data of each behind it.
 
 use std::ops::Range;
 
@@ -31,10 +30,10 @@ const HEADER_MOST: usize = ETHERNET_LEN + IPV6_LEN + 60;
 /// The longest IPv4 packet, and the longest payload of an IPv6 packet.
 const LENGTH_MOST: usize = u16::MAX as usize;
 
-/// Behind the Ethernet header.
+/// Start of the IP header, behind the Ethernet header.
 const IP: usize = ETHERNET_LEN;
 
-/// A frame that is one whole TCP segment, its headers in the usual places.
+/// A frame with one whole TCP segment, its headers in the usual places.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpFrame<'a> {
     bytes: &'a [u8],
@@ -46,7 +45,7 @@ pub struct TcpFrame<'a> {
 }
 
 impl<'a> TcpFrame<'a> {
-    /// Reads a frame; `None` if it is anything else, which is no fault.
+    /// Reads a frame; `None` for any other frame, which is no error.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (ethernet, packet) = EthernetHeader::ref_from_prefix(bytes).ok()?;
         let l4 = match ethernet.ethertype.get() {
@@ -60,7 +59,7 @@ impl<'a> TcpFrame<'a> {
         fits.then_some(Self { bytes, l4, data, tcp })
     }
 
-    /// Where in the frame the data are.
+    /// Returns the position of the data in the frame.
     pub fn data(&self) -> Range<usize> {
         self.data..self.bytes.len()
     }
@@ -73,12 +72,12 @@ impl<'a> TcpFrame<'a> {
         self.tcp.offset_flags.get() & control::ALL
     }
 
-    /// Addresses and ports.
+    /// Returns addresses and ports.
     fn flow(&self) -> [&'a [u8]; 2] {
         flow(self.bytes, self.l4)
     }
 
-    /// The IPv4 header.
+    /// Returns the IPv4 header.
     fn ip4(&self) -> Option<&'a Ipv4Header> {
         let header = Ipv4Header::ref_from_prefix(&self.bytes[IP..]).ok()?.0;
         (self.l4 == IP + IPV4_MIN_LEN).then_some(header)
@@ -92,7 +91,7 @@ impl<'a> TcpFrame<'a> {
     }
 }
 
-/// Bytes in front of the TCP header of an IPv4 packet that may be coalesced.
+/// Returns the length in front of the TCP header of an IPv4 packet that may be coalesced.
 fn ip4(packet: &[u8]) -> Option<usize> {
     let (header, _) = Ipv4Header::ref_from_prefix(packet).ok()?;
     let plain = header.version_ihl == 0x45
@@ -103,7 +102,7 @@ fn ip4(packet: &[u8]) -> Option<usize> {
     plain.then_some(IPV4_MIN_LEN)
 }
 
-/// Bytes in front of the TCP header of an IPv6 packet that may be coalesced.
+/// Returns the length in front of the TCP header of an IPv6 packet that may be coalesced.
 fn ip6(packet: &[u8]) -> Option<usize> {
     let (header, payload) = Ipv6Header::ref_from_prefix(packet).ok()?;
     let plain = header.version() == 6
@@ -112,7 +111,7 @@ fn ip6(packet: &[u8]) -> Option<usize> {
     plain.then_some(IPV6_LEN)
 }
 
-/// Addresses and ports of a frame whose TCP header is at `l4`.
+/// Returns addresses and ports of a frame whose TCP header is at `l4`.
 fn flow(bytes: &[u8], l4: usize) -> [&[u8]; 2] {
     let addresses = if l4 == IP + IPV4_MIN_LEN { 8 } else { 32 };
     [&bytes[l4 - addresses..l4], &bytes[l4..l4 + 4]]
@@ -130,7 +129,7 @@ fn pseudo_header(bytes: &[u8], l4: usize, length: usize) -> Checksum {
     }
 }
 
-/// Consecutive frames of a TCP connection: one at least.
+/// Consecutive frames of a TCP connection: at least one.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// The first frame's headers.
@@ -139,20 +138,20 @@ pub struct Run {
     head_len: usize,
     /// Bytes of data in the first frame.
     size: usize,
-    /// Bytes of data in all.
+    /// Bytes of data in all frames.
     data: usize,
     frames: u16,
     next_sequence: u32,
-    /// By how much the IPv4 identification grows from frame to frame; `None` while there is one.
+    /// Increment of the IPv4 identification from frame to frame; `None` while the run has one frame.
     step: Option<u16>,
     /// FIN and PSH of the last frame.
     last_flags: u16,
-    /// It takes no more.
+    /// True if the run accepts no more frames.
     ended: bool,
 }
 
 impl Run {
-    /// Begins with a frame, if others may join it.
+    /// Starts a run with a frame, if others may join it.
     pub fn begin(frame: &TcpFrame<'_>) -> Option<Self> {
         let joinable = frame.flags() & !control::ECE == control::ACK
             && frame.len() > 0
@@ -176,12 +175,12 @@ impl Run {
         })
     }
 
-    /// Whether a frame is of the same connection.
+    /// Returns true if a frame belongs to the same connection.
     pub fn is_flow_of(&self, frame: &TcpFrame<'_>) -> bool {
         self.l4 == frame.l4 && flow(&self.head, self.l4) == frame.flow()
     }
 
-    /// Takes a frame in; false, and nothing done, if it does not belong here.
+    /// Adds a frame; returns false and changes nothing if it cannot join this run.
     pub fn join(&mut self, frame: &TcpFrame<'_>) -> bool {
         let Some(step) = self.step_to(frame) else { return false };
         let limit = LENGTH_MOST - (self.head_len - IP);
@@ -209,7 +208,8 @@ impl Run {
         Some(TcpFrame { bytes, l4: self.l4, data: self.head_len, tcp })
     }
 
-    /// The growth of the IPv4 identification with this frame; `None` if that forbids it to join.
+    /// Returns the increment of the IPv4 identification with this frame; `None` if that forbids it to
+    /// join.
     fn step_to(&self, frame: &TcpFrame<'_>) -> Option<Option<u16>> {
         let first = self.first()?;
         let (Some(first), Some(new)) = (first.ip4(), frame.ip4()) else {
@@ -221,17 +221,17 @@ impl Run {
         if fixed { Some(Some(0)) } else { grows.then_some(Some(1)) }
     }
 
-    /// Whether all fields are the same that have to be.
+    /// Returns true if all fields that must match do.
     fn has_headers_of(&self, frame: &TcpFrame<'_>) -> bool {
         let Some(first) = self.first() else { return false };
         let ip = |bytes: &[u8]| match first.ip4() {
-            // Not total length, identification and checksum.
+            // All but total length, identification and checksum.
             Some(_) => [
                 [bytes[IP], bytes[IP + 1]],
                 [bytes[IP + 6], bytes[IP + 7]],
                 [bytes[IP + 8], bytes[IP + 9]],
             ],
-            // Not the payload length.
+            // All but the payload length.
             None => [
                 [bytes[IP], bytes[IP + 1]],
                 [bytes[IP + 2], bytes[IP + 3]],
@@ -251,18 +251,18 @@ impl Run {
                 == frame.bytes[frame.l4 + TCP_MIN_LEN..frame.data]
     }
 
-    /// Frames in it.
+    /// Returns the number of frames in the run.
     pub fn frames(&self) -> u16 {
         self.frames
     }
 
-    /// Whether it takes no more.
+    /// Returns true if the run accepts no more frames.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// The headers of the large frame: what the data of all frames stand behind, and what the device is
-    /// told of it. The checksum is left to the kernel, which leaves it out for what it takes itself.
+    /// Returns the headers of the large frame: those in front of the data of all frames, and the device
+    /// header. The checksum is left to the kernel, which skips it for packets that it consumes itself.
     pub fn header(&self) -> (NetHeader, Header) {
         let mut head = self.head;
         let l4_len = self.head_len - self.l4 + self.data;
@@ -298,7 +298,7 @@ fn set_ip4_length(bytes: &mut [u8], length: u16) {
     header.checksum.set(sum);
 }
 
-/// The headers of a large frame, up to the data.
+/// The headers of a large frame, up to its data.
 #[derive(Clone, Debug)]
 pub struct Header {
     bytes: [u8; HEADER_MOST],
@@ -318,7 +318,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The frame with which a router's caller goes to the kernel.
+    /// The large frame as a caller passes it to the kernel.
     fn whole(run: &Run, frames: &[Vec<u8>]) -> (NetHeader, Vec<u8>) {
         let (header, head) = run.header();
         let mut whole = head.as_ref().to_vec();
@@ -332,7 +332,7 @@ mod tests {
         Run::begin(&TcpFrame::parse(&sample.wire())?)
     }
 
-    /// Whether the second joins the first.
+    /// Returns true if the second frame joins the first.
     fn joins(first: &Sample, second: &Sample) -> bool {
         let frame = second.wire();
         let mut run = begin(first).expect("a frame that others may join");
@@ -358,7 +358,7 @@ mod tests {
             assert_eq!(whole(&run, &frames).1, sample.partial());
             assert!(!run.join(&TcpFrame::parse(&after(&sample, 4).wire()).unwrap()));
         }
-        // A shorter one ends as well.
+        // A shorter segment ends the run as well.
         let sample = Sample { flags: ACK, data: vec![3; 150], ..Sample::default() };
         let [first, short] = [0, 1].map(|n| sample.cut(100)[n].wire());
         let mut run = Run::begin(&TcpFrame::parse(&first).unwrap()).unwrap();
@@ -366,7 +366,7 @@ mod tests {
         assert!(!run.join(&TcpFrame::parse(&after(&sample, 2).wire()).unwrap()));
     }
 
-    /// What would follow in every respect.
+    /// The sample that follows in every respect.
     fn after(sample: &Sample, frames: u16) -> Sample {
         Sample {
             sequence: sample.sequence + sample.data.len() as u32,
@@ -438,7 +438,7 @@ mod tests {
         assert!(joins(&first, &second));
         (first.fragment, second.fragment) = (0, 0);
         assert!(!joins(&first, &second));
-        // Not first the one and then the other.
+        // Not first one rule and then the other.
         let sample = Sample { data: vec![0; 300], ..Sample::default() };
         for ids in [[7, 8, 7], [7, 7, 8], [7, 7, 9]] {
             let mut frames = sample.cut(100);
@@ -486,7 +486,7 @@ mod tests {
         fn segments_of_what_was_coalesced_are_what_came(sample in samples(), size in 1..1500usize) {
             let frames: Vec<_> = sample.cut(size).iter().map(Sample::wire).collect();
             let Some(mut run) = Run::begin(&TcpFrame::parse(&frames[0]).unwrap()) else {
-                // One frame with an end in it.
+                // One frame that ends the run itself.
                 prop_assert!(frames.len() == 1);
                 return Ok(());
             };

@@ -1,5 +1,5 @@
-//! Frames for tests, built from their fields by the RFCs' drawings: the oracle for what the modules
-//! beside it make of other frames. It shares no code with them.
+//! Frames for tests, built from their fields by the RFCs' drawings: the oracle for the frames that
+//! the neighbouring modules make. It shares no code with them.
 
 use proptest::prelude::*;
 
@@ -74,7 +74,7 @@ impl Sample {
         self.l4() + if self.udp { 8 } else { 20 + self.options.len() }
     }
 
-    /// Where the checksum is.
+    /// Returns the position of the checksum.
     pub(super) fn field(&self) -> usize {
         self.l4() + if self.udp { 6 } else { 16 }
     }
@@ -128,7 +128,7 @@ impl Sample {
         bytes.extend(self.fragment.to_be_bytes());
         bytes.extend([self.ttl, protocol, 0, 0]);
         bytes.extend([source, destination].concat());
-        // No sum of a header is 0: a remainder of 0 is the sum 0xffff.
+        // No header has the sum 0: a remainder of 0 is the sum 0xffff.
         let checksum = match !sum(&bytes) {
             0xffff => 0,
             checksum => checksum,
@@ -149,7 +149,7 @@ impl Sample {
         frame
     }
 
-    /// As it goes on the wire.
+    /// The frame on the wire.
     pub(super) fn wire(&self) -> Vec<u8> {
         let all = u32::from(self.pseudo_header()) + u32::from(sum(&self.transport()));
         // A remainder of 0 is the sum 0xffff here, because no word of a pseudo-header is 0.
@@ -158,12 +158,12 @@ impl Sample {
         self.frame(named)
     }
 
-    /// As a kernel leaves the checksum to the device.
+    /// The frame as a kernel leaves its checksum to the device.
     pub(super) fn partial(&self) -> Vec<u8> {
         self.frame(self.pseudo_header())
     }
 
-    /// The segments of this size, each built for itself.
+    /// The segments of this size, each built separately.
     pub(super) fn cut(&self, size: usize) -> Vec<Self> {
         let count = self.data.len().div_ceil(size).max(1);
         let mut chunks = self.data.chunks(size);

@@ -1,8 +1,8 @@
-//! Segmentation in software (GSO): frames as they go on the wire, of one that a kernel sent whole.
+//! Segmentation in software (GSO): the frames on the wire, made from one large frame of a kernel.
 //!
-//! [`Segments`] reads the headers once and says for each segment which bytes it consists of
-//! ([`Piece::parts`]): the caller copies them into a packet buffer, and [`Piece::finish`] writes there
-//! what differs from segment to segment. So the data are copied once.
+//! [`Segments`] reads the headers once and gives for each segment the bytes it consists of ([`Piece::parts`]):
+//! the caller copies them into a packet buffer, and [`Piece::finish`] writes there the fields that differ
+//! between segments. So the data are copied once.
 //!
 //! | field | value |
 //! |---|---|
@@ -13,11 +13,11 @@
 //! | CWR | on the first segment only (RFC 3168, 6.1.2) |
 //! | checksums | complete |
 //!
-//! Where the device that sends a frame writes checksums, [`Piece::finish_headers`] leaves them to it; where it
-//! segments, [`Segments::in_groups`] makes pieces of several segments each, which it cuts.
+//! If the sending device writes checksums, [`Piece::finish_headers`] leaves them to it; if it segments,
+//! [`Segments::in_groups`] makes pieces of several segments each, which the device splits.
 //!
-//! The pseudo-header's sum is taken from the checksum field, where the kernel put it, and not from the
-//! addresses: behind a routing header the two differ (RFC 8200, 8.1). Only the length in it changes.
+//! The pseudo-header's sum is taken from the checksum field, where the kernel put it, and not computed from
+//! the addresses: behind a routing header the two differ (RFC 8200, 8.1). Only the length in it changes.
 //!
 //! ```
 //! use wire::offload::{NEEDS_CHECKSUM, NetHeader, segment::Segments};
@@ -54,11 +54,11 @@ use crate::ethernet::{
 use crate::ip::{IPV4_MIN_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, PROTOCOL_TCP, PROTOCOL_UDP};
 use crate::l4::{TCP_MIN_LEN, TcpHeader, UDP_LEN, UdpHeader};
 
-/// Where the checksums are in their headers.
+/// Offsets of the checksums in their headers.
 const TCP_CHECKSUM: usize = std::mem::offset_of!(TcpHeader, checksum);
 const UDP_CHECKSUM: usize = std::mem::offset_of!(UdpHeader, checksum);
 
-/// The header does not fit its frame.
+/// Error: the header does not fit its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -71,8 +71,7 @@ pub enum Transport {
     Udp,
 }
 
-/// The headers of a frame that a device can complete, by where they are: TCP or UDP immediately behind
-/// IPv4 or IPv6.
+/// Positions of the headers of a frame that a device can complete: TCP or UDP immediately behind IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers {
     /// Start of the IP header.
@@ -81,13 +80,13 @@ pub struct Headers {
     pub l4: usize,
     /// Start of the data.
     pub data: usize,
-    /// It is IPv6.
+    /// True for IPv6.
     pub ip6: bool,
     /// The protocol behind IP.
     pub transport: Transport,
 }
 
-/// Where the headers of a frame that is to be segmented are.
+/// Positions of the headers of a frame to be segmented.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     transport: Transport,
@@ -103,18 +102,18 @@ struct Layout {
     l4_len: usize,
 }
 
-/// A checksum that is to be completed.
+/// A checksum to be completed.
 #[derive(Clone, Copy, Debug)]
 struct Field {
-    /// First byte of the sum.
+    /// First byte covered by the sum.
     start: usize,
     /// The field itself.
     at: usize,
-    /// UDP's has no 0 (RFC 768).
+    /// True for UDP, whose checksum is never 0 (RFC 768).
     udp: bool,
 }
 
-/// The segments of a frame that are still to be made.
+/// Iterator over the segments of a frame.
 #[derive(Clone, Debug)]
 pub struct Segments {
     layout: Option<Layout>,
@@ -145,7 +144,7 @@ impl Segments {
     /// Reads the headers of a frame.
     ///
     /// # Errors
-    /// [`Malformed`]: the header names places outside the frame, or a segmentation that does not fit it.
+    /// [`Malformed`]: the header has positions outside the frame, or a segmentation that does not fit it.
     pub fn new(header: &NetHeader, frame: &[u8]) -> Result<Self, Malformed> {
         let field = field(header, frame)?;
         let layout = match header.segmentation & !SEGMENT_ECN {
@@ -157,8 +156,8 @@ impl Segments {
         Ok(Self { layout, field, len, next, number: 0, group: 1, done: false })
     }
 
-    /// Where the headers are that a device must know to write the frame's checksum; `None` if no checksum
-    /// is missing, or the frame is of another kind than devices know.
+    /// Returns the positions of the headers that a device must know to write the frame's checksum; `None` if
+    /// no checksum is missing, or devices do not support frames of this kind.
     pub fn headers(&self, frame: &[u8]) -> Option<Headers> {
         let Field { start: l4, at, .. } = self.field?;
         let (ethertype, ip) = network(frame)?;
@@ -181,8 +180,8 @@ impl Segments {
         fits.then_some(Headers { ip, l4, data, ip6, transport })
     }
 
-    /// Bytes of data in each segment, if a device can make the segments: of TCP, and none of them differs
-    /// from the others by CWR, which devices do not agree on.
+    /// Returns the data length of each segment, if a device can make the segments: for TCP without CWR, which
+    /// devices treat differently.
     pub fn device_segment(&self, frame: &[u8]) -> Option<u16> {
         let layout = self.layout.filter(|layout| layout.transport == Transport::Tcp)?;
         let (header, _) = TcpHeader::ref_from_prefix(frame.get(layout.l4..)?).ok()?;
@@ -190,14 +189,14 @@ impl Segments {
         plain.then_some(layout.size as u16)
     }
 
-    /// Makes pieces of so many segments each, at least one, which a device cuts.
+    /// Makes pieces of this many segments each, at least one, which a device splits.
     #[must_use]
     pub fn in_groups(mut self, segments: u16) -> Self {
         self.group = segments.max(1);
         self
     }
 
-    /// Whether all segments were made.
+    /// Returns true if all segments were made.
     pub fn is_done(&self) -> bool {
         self.done
     }
@@ -265,7 +264,7 @@ fn layout(kind: u8, header: &NetHeader, field: Field, frame: &[u8]) -> Result<La
     Ok(Layout { transport, ip, l4, header_len, size, l4_len })
 }
 
-/// The ethertype behind up to two VLAN tags, and where the header it names begins.
+/// Returns the ethertype behind up to two VLAN tags, and the offset of the header that it names.
 fn network(frame: &[u8]) -> Option<(u16, usize)> {
     let ethertype = |at: usize| Some(U16::read_from_prefix(frame.get(at..)?).ok()?.0.get());
     let mut at = ETHERNET_LEN - 2;
@@ -290,18 +289,18 @@ fn tcp_header_len(bytes: &[u8]) -> Option<usize> {
 }
 
 impl Piece {
-    /// The segment's bytes in the frame: those in front of the data, and the data.
+    /// Returns the segment's bytes in the frame: those in front of the data, and the data.
     pub fn parts<'a>(&self, frame: &'a [u8]) -> [&'a [u8]; 2] {
         [&frame[..self.header], &frame[self.data.clone()]]
     }
 
-    /// Bytes in the segment.
+    /// Returns the length of the segment.
     #[expect(clippy::len_without_is_empty, reason = "it has headers")]
     pub fn len(&self) -> usize {
         self.header + self.data.len()
     }
 
-    /// Bytes of data in it.
+    /// Returns the length of its data.
     pub fn data_len(&self) -> usize {
         self.data.len()
     }
@@ -314,8 +313,8 @@ impl Piece {
         }
     }
 
-    /// Completes the segment but for the transport's checksum, whose field then holds the sum over the
-    /// pseudo-header. `packet` holds the bytes in front of the data, at least.
+    /// Completes the segment except for the transport checksum, whose field then holds the sum over the
+    /// pseudo-header. `packet` holds at least the bytes in front of the data.
     pub fn finish_headers(&self, packet: &mut [u8]) {
         if let Some(layout) = &self.layout {
             self.set_lengths(layout, packet);
@@ -449,7 +448,7 @@ mod tests {
 
     #[test]
     fn the_pseudo_header_is_the_kernels() {
-        // Behind a routing header the destination in the sum is another than in the header.
+        // Behind a routing header the sum's destination differs from the header's.
         let sample = Sample { v6: true, ..Sample::default() };
         let mut other = sample.clone();
         other.hosts[1] = 77;
@@ -463,7 +462,7 @@ mod tests {
         }
     }
 
-    /// The frames on the wire, where a device cuts groups of segments as the kernel cuts frames.
+    /// The frames on the wire, where a device splits groups of segments as the kernel splits frames.
     fn by_device(header: &NetHeader, frame: &[u8], group: u16) -> Vec<Vec<u8>> {
         let pieces = Segments::new(header, frame).unwrap().in_groups(group);
         let cut = |piece: Piece| {
@@ -543,14 +542,14 @@ mod tests {
     fn one_frame_stays_one() {
         let sample = Sample { udp: true, ..Sample::default() };
         assert_eq!(segments(&header(&sample, 0), &sample.partial()), [sample.wire()]);
-        // Nothing is left to the device.
+        // No checksum is left to the device.
         let any = vec![7; 60];
         assert_eq!(segments(&NetHeader::default(), &any), [any]);
     }
 
     #[test]
     fn a_udp_checksum_is_never_zero() {
-        // Data of two bytes that make it so.
+        // Data of two bytes that make the sum zero.
         let mut sample = Sample { udp: true, data: vec![0, 0], ..Sample::default() };
         let wire = sample.wire();
         sample.data = wire[sample.field()..sample.field() + 2].to_vec();

@@ -1,4 +1,4 @@
-//! MACs: each is the place that it has among those that rules name, from 1 on; 0 is any other.
+//! MACs: the number of each is its index among those that rules name, from 1 on; 0 is any other.
 
 use wire::MacAddr;
 
@@ -9,20 +9,20 @@ use crate::{
     key::mac_number,
 };
 
-/// The MACs that rules name for an end.
+/// The MACs that rules name for one end.
 pub(in super::super) struct MacField {
     pub(super) end: End,
     /// In order.
     known: Vec<u64>,
-    /// By a hash: the MAC, and its place from 1 on; 0 for none. Half of them or more are free.
+    /// By hash: the MAC, and its index from 1 on; 0 for none. At least half of the slots are free.
     slots: Box<[(u64, u16)]>,
 }
 
-/// Most different MACs of a filter's rules for each end.
+/// Most different MACs of a filter's rules for each of source and destination.
 pub(in super::super) const MACS_MAX: usize = (1 << 15) - 1;
 
 impl MacField {
-    /// Those of these rules; `None`: no rule asks.
+    /// Collects the MACs of these rules; `None`: no rule has a condition on them.
     pub fn new(end: End, rules: &[Option<&Matches>]) -> Option<Self> {
         let macs = rules.iter().flatten().flat_map(|of| end.macs(of));
         let mut known: Vec<u64> = macs.map(|mac| mac_number(*mac)).collect();
@@ -36,12 +36,12 @@ impl MacField {
         (!known.is_empty()).then_some(Self { end, known, slots })
     }
 
-    /// Different ones.
+    /// Returns the number of different MACs.
     pub fn len(&self) -> usize {
         self.known.len()
     }
 
-    /// The places of a rule's MACs.
+    /// Returns the indices of a rule's MACs.
     pub fn allowed(&self, matches: &Matches) -> Option<Ranges> {
         let own = self.end.macs(matches);
         let place = |mac: &MacAddr| self.slots[slot_of(&self.slots, mac_number(*mac))].1;
@@ -58,10 +58,10 @@ impl MacField {
     }
 }
 
-/// The slot of a MAC, or a free one where it would be.
+/// Returns the slot of a MAC, or the free one for it.
 #[inline(always)]
 fn slot_of(slots: &[(u64, u16)], mac: u64) -> usize {
-    // Fibonacci hashing (Knuth, The Art of Computer Programming 3, 6.4). Nobody but the operator adds MACs.
+    // Fibonacci hashing (Knuth, The Art of Computer Programming 3, 6.4). Only the operator adds MACs.
     let mut at = (mac.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (slots.len() - 1);
     while slots[at].1 != 0 && slots[at].0 != mac {
         at = (at + 1) & (slots.len() - 1);

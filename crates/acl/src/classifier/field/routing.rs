@@ -11,14 +11,14 @@ pub(in super::super) const ROUTING_TYPES_MAX: usize = 8;
 
 /// The types that rules name.
 pub(in super::super) struct RoutingField {
-    /// How many they are.
+    /// Number of types.
     count: usize,
     /// By type: its bit, 0 for a type that no rule names.
     bits: Box<[u16; 256]>,
 }
 
 impl RoutingField {
-    /// Those of these rules; `None`: no rule asks.
+    /// Collects the types of these rules; `None`: no rule has a condition on them.
     pub fn new(rules: &[Option<&Matches>]) -> Option<Self> {
         let mut known: Vec<u8> =
             rules.iter().flatten().flat_map(|of| of.routing.iter().copied()).collect();
@@ -31,17 +31,17 @@ impl RoutingField {
         (!known.is_empty()).then_some(Self { count: known.len(), bits })
     }
 
-    /// Different ones.
+    /// Returns the number of different types.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// How many values the number has.
+    /// Returns the number of its values.
     pub fn values(&self) -> usize {
         1 << self.count.min(ROUTING_TYPES_MAX)
     }
 
-    /// The numbers with a bit of the rule's types.
+    /// Returns the numbers with a bit of the rule's types.
     pub fn allowed(&self, matches: &Matches) -> Option<Ranges> {
         let wanted = self.number(&matches.routing);
         let values = (0..self.values() as u16).filter(|value| value & wanted != 0);

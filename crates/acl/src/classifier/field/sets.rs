@@ -1,7 +1,7 @@
 //! The sets of an address.
 //!
-//! They change while packets are looked up. What a rule asks for does not: one of the sets of its list. So the number
-//! that packets are classified by has a bit for each different list.
+//! They change while packets are looked up; the condition of a rule does not: one of the sets of its list. So the number
+//! by which packets are classified has a bit for each different list of sets that rules name.
 
 use super::End;
 use crate::sets::Members;
@@ -12,13 +12,13 @@ use crate::{
     fields::BATCH,
 };
 
-/// Most different lists of sets for each end of a packet.
+/// Most different lists of sets for each of source and destination.
 pub(in super::super) const LISTS_MAX: usize = 8;
 
-/// Values of the number.
+/// Number of values.
 pub(in super::super) const SETS_VALUES: usize = 1 << LISTS_MAX;
 
-/// The lists that rules name for an end.
+/// The lists that rules name for one end.
 pub(in super::super) struct SetLists<'r, A: FilterAddress> {
     pub lists: Vec<&'r [String]>,
     pub made: SetField<A>,
@@ -34,7 +34,7 @@ impl<'r, A: FilterAddress> SetLists<'r, A> {
         Self { lists, made: SetField { end, members: A::members(sets).clone(), masks } }
     }
 
-    /// The numbers with the bit of the rule's list.
+    /// Returns the numbers with the bit of the rule's list.
     pub fn allowed(&self, matches: &Matches) -> Option<Ranges> {
         let own = self.made.end.list(matches);
         let bit = self.lists.iter().position(|list| *list == own)?;
@@ -43,7 +43,7 @@ impl<'r, A: FilterAddress> SetLists<'r, A> {
     }
 }
 
-/// How the number of a packet is found.
+/// Lookup of the number of a packet's sets.
 pub(in super::super) struct SetField<A: FilterAddress> {
     pub(super) end: End,
     members: Members<A>,
@@ -52,7 +52,7 @@ pub(in super::super) struct SetField<A: FilterAddress> {
 }
 
 impl<A: FilterAddress> SetField<A> {
-    /// The numbers of these addresses.
+    /// Finds the numbers of these addresses.
     #[inline]
     pub(super) fn find(&self, addresses: &[A::Bits], out: &mut [u16]) {
         let mut sets = [0; BATCH];

@@ -4,10 +4,10 @@ use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use ipnet::{IpNet, Ipv6Net};
+use slowpath::{Advertise, Preference, Prefix};
 
 use super::super::network::{is_link_local, not_a_host, parse_prefix};
 use super::super::value::{Fields, Table, Value};
-use super::super::{Advertise, Preference, Prefix};
 
 const EXPECTED: &str = "true, false or { interval_s = 600, lifetime_s = 1800, … }";
 const KNOWN: &[&str] = &[

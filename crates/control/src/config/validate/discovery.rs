@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use ipnet::IpNet;
+use slowpath::Discovery;
 
-use super::super::Discovery;
 use super::super::value::{Fields, Table, Value, whole_number};
 
 const EXPECTED: &str = "true, false or { interval_s = 600, lifetime_s = 1800, … }";

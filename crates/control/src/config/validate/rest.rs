@@ -5,20 +5,20 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use dataplane::class::ClassLimits;
+use dataplane::distribution::TxConfig;
 use dataplane::flows::FlowSettings;
 use dataplane::polling::Wait;
 use dataplane::punts::WORKERS_MAX;
 use dataplane::reason::PuntClass;
 use fib::Algorithm;
+use slowpath::Icmp;
 use wire::MacAddr;
 
 use super::super::error::suggestion;
 use super::super::network::is_link_local;
 use super::super::script::Statement;
 use super::super::value::Fields;
-use super::super::{
-    Fib, Forwarding, Icmp, Log, Memory, Neighbour, Quarantine, Route, Slowpath, Tx,
-};
+use super::super::{Fib, Forwarding, Log, Memory, Neighbour, Quarantine, Route, Slowpath};
 use super::Context;
 use super::routes::{named_port, port_of};
 
@@ -167,12 +167,12 @@ pub(super) fn forwarding<'s>(
 pub(super) fn tx<'s>(
     context: &mut Context<'_>,
     statements: impl Iterator<Item = &'s Statement>,
-) -> Tx {
-    let mut tx = Tx::default();
+) -> TxConfig {
+    let mut tx = TxConfig::default();
     let Some(statement) = single(context, statements) else { return tx };
     let mut fields = plain(context, statement, &["burst", "flush_us"]);
     if let Some(burst) = fields.number("burst", 1..=64) {
-        tx.burst = burst as u16;
+        tx.burst = burst as usize;
     }
     if let Some(micros) = fields.number("flush_us", 0..=100_000) {
         tx.flush = Duration::from_micros(micros);
@@ -199,31 +199,32 @@ pub(super) fn slowpath<'s>(
     ];
     let mut slowpath = Slowpath::default();
     let Some(statement) = single(context, statements) else { return slowpath };
+    let limits = &mut slowpath.limits;
     let mut fields = plain(context, statement, KNOWN);
     let number = |fields: &mut Fields<'_, '_>, key, most| fields.number(key, 1..=most);
     if let Some(neighbours) = number(&mut fields, "neighbours", 1 << 20) {
-        slowpath.neighbours = neighbours as usize;
+        limits.neighbours = neighbours as usize;
     }
     if let Some(queue) = number(&mut fields, "queue", 1024) {
-        slowpath.queue = queue as usize;
+        limits.queue = queue as usize;
     }
     if let Some(retries) = number(&mut fields, "retries", 100) {
-        slowpath.retries = retries as u32;
+        limits.tries = retries as u8;
     }
     if let Some(seconds) = number(&mut fields, "timeout_s", 86_400) {
-        slowpath.timeout = Duration::from_secs(seconds);
+        limits.reachable = Duration::from_secs(seconds);
     }
     if let Some(seconds) = fields.number("reassembly_s", 1..=120) {
-        slowpath.reassembly = Duration::from_secs(seconds);
+        limits.reassembly = Duration::from_secs(seconds);
     }
     if let Some(workers) = number(&mut fields, "workers", WORKERS_MAX as u64) {
         slowpath.workers = workers as usize;
     }
     for (key, least, value) in [
-        ("icmp_rate", 0, &mut slowpath.icmp_rate),
-        ("icmp_burst", 1, &mut slowpath.icmp_burst),
-        ("icmp_prefix_rate", 0, &mut slowpath.icmp_prefix_rate),
-        ("icmp_prefix_burst", 1, &mut slowpath.icmp_prefix_burst),
+        ("icmp_rate", 0, &mut limits.icmp_rate),
+        ("icmp_burst", 1, &mut limits.icmp_burst),
+        ("icmp_prefix_rate", 0, &mut limits.icmp_prefix_rate),
+        ("icmp_prefix_burst", 1, &mut limits.icmp_prefix_burst),
     ] {
         if let Some(number) = fields.number(key, least..=1_000_000) {
             *value = number as u32;
@@ -283,7 +284,7 @@ pub(super) fn icmp<'s>(
     context: &mut Context<'_>,
     statements: impl Iterator<Item = &'s Statement>,
 ) -> Icmp {
-    let mut icmp = Icmp::default();
+    let mut icmp = Icmp { class_e: context.class_e, ..Icmp::default() };
     let Some(statement) = single(context, statements) else { return icmp };
     let mut fields = plain(context, statement, &["ttl", "echo"]);
     if let Some(ttl) = fields.number("ttl", 1..=255) {

@@ -300,10 +300,10 @@ impl Checked {
     fn hear(&mut self) {
         for command in self.bench.rib.drain_commands() {
             match command {
-                ResolverCommand::NextHop { id, interface, address } => {
+                Command::NextHop { id, interface, address } => {
                     assert_eq!(self.told.insert(id, (interface, address)), None, "told twice");
                 }
-                ResolverCommand::RemoveNextHop { id } => {
+                Command::RemoveNextHop { id } => {
                     assert!(self.told.remove(&id).is_some(), "{id} was never told");
                 }
                 other => panic!("{other:?} was not asked for"),

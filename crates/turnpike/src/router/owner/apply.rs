@@ -268,15 +268,15 @@ impl Owner {
             }
         }
         if old.icmp != new.icmp {
-            self.orders.tell(&Command::Icmp(settings::icmp(new)));
+            self.orders.tell(&Command::Icmp(new.icmp));
         }
         if old.slowpath != new.slowpath {
-            let limits = settings::limits(&new.slowpath);
+            let limits = new.slowpath.limits;
             self.ledger.slow.rates.set_errors(&limits);
             self.ledger.slow.class_rates.set(&new.slowpath.classes);
             self.orders.shares(&new.slowpath.classes);
             self.orders.tell(&Command::Limits(limits));
-            self.ledger.limits = new.slowpath;
+            self.ledger.slowpath = new.slowpath;
         }
         if old.log != new.log {
             crate::log::set_level(new.log.level);
