@@ -1,5 +1,5 @@
-//! Lists of cores as users and the kernel write them, `1,3-5`, the cores that this process may use, and their
-//! division among forwarders and control ([`CorePlacement`]).
+//! Lists of cores in the notation of users and the kernel, `1,3-5`, the cores that this process may
+//! use, and their division among forwarders and control ([`CorePlacement`]).
 
 mod placement;
 
@@ -12,12 +12,12 @@ use nix::unistd::Pid;
 
 pub use placement::{CorePlacement, Supply};
 
-/// Reads a list of cores; they are ascending in the result, however they were written.
+/// Parses a list of cores; the result is ascending, regardless of the order in the text.
 ///
 /// # Errors
-/// What is wrong with the text, and how a list is written.
+/// Description of the fault, and the notation of a list.
 pub fn parse_cores(text: &str) -> Result<Vec<usize>, String> {
-    /// More than any machine has; keeps "0-99999999999" from filling the memory.
+    /// More than any machine has; prevents "0-99999999999" from filling the memory.
     const CORES_MOST: usize = 4096;
     let mut cores = Vec::new();
     for part in text.split(',') {
@@ -44,15 +44,15 @@ pub fn parse_cores(text: &str) -> Result<Vec<usize>, String> {
     Ok(cores)
 }
 
-/// The cores that this process may use, and which of them the kernel isolates, as they were when this was first
-/// called. That has to be before the process confines its own threads. Cores that come to its cpuset later count
-/// after a restart.
+/// Returns the cores that this process may use, and those of them that the kernel isolates, as
+/// determined by the first call. That call must precede the process's confinement of its own
+/// threads. Cores added to its cpuset later are used after a restart.
 ///
-/// Allowed are those of the main thread's affinity, and isolated ones (`isolcpus`), on which no thread runs until
-/// it asks for them, if the cpuset has them.
+/// Allowed are the cores of the main thread's affinity, and those isolated ones (`isolcpus`) that
+/// the cpuset includes: no thread runs on them unless it requests them.
 ///
 /// # Errors
-/// A file of the kernel that cannot be read.
+/// A file of the kernel cannot be read.
 pub fn supply() -> io::Result<&'static Supply> {
     static SUPPLY: OnceLock<Supply> = OnceLock::new();
     if let Some(known) = SUPPLY.get() {
@@ -64,7 +64,7 @@ pub fn supply() -> io::Result<&'static Supply> {
     Ok(SUPPLY.get_or_init(|| Supply { allowed, isolated }))
 }
 
-/// The affinity of the main thread.
+/// Returns the affinity of the main thread.
 fn affinity_of_process() -> io::Result<BTreeSet<usize>> {
     let invalid = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
     let status = fs::read_to_string("/proc/self/status")?;
@@ -75,21 +75,21 @@ fn affinity_of_process() -> io::Result<BTreeSet<usize>> {
     Ok(parse_cores(list.trim()).map_err(invalid)?.into_iter().collect())
 }
 
-/// Cores that the kernel isolates (`isolcpus`).
+/// Returns the cores that the kernel isolates (`isolcpus`).
 fn isolated_cores() -> BTreeSet<usize> {
     let list = fs::read_to_string("/sys/devices/system/cpu/isolated").unwrap_or_default();
     parse_cores(list.trim()).unwrap_or_default().into_iter().collect()
 }
 
-/// Those of some cores that a thread of this process may ask for: the kernel refuses one outside the process's
-/// cpuset.
+/// Returns those of some cores that a thread of this process may request: the kernel refuses one
+/// outside the process's cpuset.
 fn usable(wished: BTreeSet<usize>) -> BTreeSet<usize> {
     let ask = |&core: &usize| {
         let mut cores = CpuSet::new();
         let this_thread = Pid::from_raw(0);
         cores.set(core).is_ok() && sched_setaffinity(this_thread, &cores).is_ok()
     };
-    // A thread of its own, so that nobody else is moved.
+    // A separate thread, so that the affinity of no other thread changes.
     let asking = std::thread::spawn(move || wished.into_iter().filter(ask).collect());
     asking.join().unwrap_or_default()
 }

@@ -4,27 +4,29 @@
 //!   zebra -M dplane_fpm_nl --tcp--> frame.rs -> netlink messages -> session.rs -> events
 //! ```
 //!
-//! # What zebra 8.4 sends, and when (`zebra/dplane_fpm_nl.c`)
+//! # Behaviour of zebra 8.4 (`zebra/dplane_fpm_nl.c`)
 //!
-//! It connects, and tries again every 3 seconds while it cannot. Once connected it replays
-//! everything: nexthop groups, then all selected routes of all tables; changes come in between. It
-//! says nothing when it is done, and pauses for a second whenever its buffer is full. A changed
-//! route is a deletion and an addition in one frame. Every route has metric 20, and one prefix has
-//! one route. With `fpm use-next-hop-groups`, the default, routes name nexthop objects; without,
-//! they tell their ways themselves.
+//! Zebra connects, retrying every 3 seconds until it succeeds. Once connected it replays
+//! everything: nexthop groups, then all selected routes of all tables, with changes in between. It
+//! sends no end marker, and pauses for a second whenever its buffer is full. A changed route is a
+//! deletion and an addition in one frame. Every route has metric 20, and each prefix has one route.
+//! With `fpm use-next-hop-groups`, the default, routes refer to nexthop objects; without it, they
+//! list their next hops themselves.
 //!
-//! # When zebra goes away
+//! # Loss of the connection to zebra
 //!
-//! Its routes are used on for [`FpmConfig::keep`]. When it is back, what it has not told again goes
-//! as soon as the replay is over: after 3 seconds of silence, if nearly all routes have been told.
-//! If far fewer have, it was zebra that began anew and not only its connection, its protocols are
-//! still learning, and the rest is used on for `keep` from the connection.
+//! Zebra's routes stay in use for [`FpmConfig::keep`]. After zebra has reconnected, routes that it
+//! did not send again are removed when the replay is over: after 3 seconds of silence, provided
+//! that nearly all routes have been replayed. If far fewer have been, zebra itself was restarted,
+//! not only its connection, and its protocols are still learning; the remaining routes then stay in
+//! use for `keep` from the time of the connection.
 //!
-//! # Who may be zebra
+//! # Peers accepted as zebra
 //!
-//! root, the router's own user, FRR's user and those of the configuration ([`crate::gate`]): whoever
-//! connects can give the router any route. A second connection is refused as long as the first is open;
-//! a zebra whose machine ended without a word is missed within half a minute, and tries every 3 seconds.
+//! Processes of root, the router's own user, FRR's user and the configured users ([`crate::gate`]),
+//! because a connected peer can give the router any route. A second connection is refused as long
+//! as the first is open; a zebra whose machine ended without closing its connection is detected
+//! within half a minute, and zebra reconnects every 3 seconds.
 
 mod frame;
 mod session;
@@ -47,25 +49,27 @@ use crate::netlink::{Error, Interfaces, SourceEvent, SourceState, SourceStatus, 
 use frame::{Broken, Frames};
 use session::{Phase, Session};
 
-/// Silence after which zebra is asked whether it is there, how often, and how many times.
+/// TCP keepalive of zebra's connection: idle time before the first probe, interval and number of
+/// probes.
 const KEEPALIVE_IDLE_S: u32 = 15;
 const KEEPALIVE_INTERVAL_S: u32 = 5;
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Where zebra is listened for.
+/// Listening socket for zebra, and the users allowed to connect.
 #[derive(Clone, Debug)]
 pub struct FpmConfig {
     /// The network namespace's file, the one that zebra runs in; `None`: the caller's own.
     pub netns: Option<PathBuf>,
     /// Address and port.
     pub listen: SocketAddr,
-    /// How long zebra's routes are used after its connection is lost, if it does not come back.
+    /// Time for which zebra's routes stay in use after its connection is lost, if it does not come
+    /// back.
     pub keep: Duration,
     /// Users that may connect, besides root, the router's and FRR's.
     pub users: Vec<String>,
 }
 
-/// The thread that listens for zebra. It ends when this is dropped.
+/// Thread that listens for zebra. Ends when this is dropped.
 #[derive(Debug)]
 pub struct FpmSource {
     status: watch::Receiver<SourceStatus>,
@@ -73,18 +77,18 @@ pub struct FpmSource {
 }
 
 impl FpmSource {
-    /// How it goes.
+    /// Returns the current status.
     pub fn status(&self) -> SourceStatus {
         self.status.borrow().clone()
     }
 
-    /// The address it listens on.
+    /// Returns the address on which it listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 }
 
-/// Starts to listen for zebra. `interfaces` says which interface is which port: that of the
+/// Starts to listen for zebra. `interfaces` maps interfaces to ports: that of the
 /// [`crate::netlink::KernelSource`] of the same namespace.
 pub fn spawn(
     config: FpmConfig,
@@ -117,7 +121,8 @@ pub fn spawn(
     Ok(FpmSource { status, local })
 }
 
-/// What a zebra that sends these bytes comes to: for tests, and to look into captures.
+/// Returns the events that result from a zebra sending these bytes: for tests, and for reading
+/// captures.
 pub fn replay(bytes: &[u8], interfaces: &Interfaces) -> Vec<SourceEvent> {
     let mut session = Session::new(Duration::ZERO);
     let now = Instant::now();
@@ -146,11 +151,11 @@ struct Worker {
     status_out: watch::Sender<SourceStatus>,
     status: SourceStatus,
     peer: Option<Peer>,
-    /// Replays that the status has told of.
+    /// Replays that the status has counted.
     announced: u64,
 }
 
-/// The zebra that is connected.
+/// The connected zebra.
 struct Peer {
     stream: TcpStream,
     /// Our address and zebra's.
@@ -159,12 +164,12 @@ struct Peer {
     frames: Frames,
 }
 
-/// Nobody listens to the events any more.
+/// The receiver of the events is closed.
 struct Unwanted;
 
 impl Worker {
     async fn run(mut self, listener: TcpListener) {
-        // Without interfaces no route leads anywhere. The sender is gone if the router ends.
+        // Without interfaces no route can be resolved. The sender is closed if the router ends.
         if self.interfaces.wait_for(|known| !known.by_index.is_empty()).await.is_err() {
             return;
         }
@@ -173,7 +178,7 @@ impl Worker {
         while self.turn(&listener).await.is_ok() {}
     }
 
-    /// Waits for one thing to happen, and does what follows.
+    /// Waits for one event and handles it.
     async fn turn(&mut self, listener: &TcpListener) -> Result<(), Unwanted> {
         let deadline = self.session.deadline();
         let mut buffer = [0; 1 << 16];
@@ -183,7 +188,7 @@ impl Worker {
                 Err(error) => {
                     self.session.errors += 1;
                     tracing::warn!("fpm: a connection could not be accepted: {error}");
-                    // Out of descriptors, perhaps; others may free some.
+                    // Out of descriptors, perhaps; others may be closed meanwhile.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             },
@@ -215,7 +220,7 @@ impl Worker {
                 return self.gate.log(peer, &reason);
             }
         };
-        // It is closed already; its end has not been read yet.
+        // The first connection is closed already; its end has not been read yet.
         self.lost("zebra has closed the connection");
         tracing::info!("fpm: zebra connected from {peer}");
         if let Err(error) = notice_death(&stream) {
@@ -226,7 +231,7 @@ impl Worker {
         self.session.connected(Instant::now());
     }
 
-    /// Our address of a connection that may be zebra's, or why it may not.
+    /// Returns our address of a connection that may be zebra's, or the reason for refusing it.
     fn examine(&mut self, stream: &TcpStream, peer: SocketAddr) -> Result<SocketAddr, String> {
         let local = stream.local_addr().map_err(|error| error.to_string())?;
         self.gate.admit(local, peer).map_err(|refusal| refusal.to_string())?;
@@ -238,7 +243,7 @@ impl Worker {
         }
     }
 
-    /// The other side has ended the connection.
+    /// Handles the end of the connection at the far side.
     fn closed(&mut self) {
         if self.peer.as_ref().is_some_and(|peer| peer.frames.in_the_middle()) {
             self.session.errors += 1;
@@ -295,8 +300,8 @@ impl Worker {
     }
 }
 
-/// Has the kernel ask a silent zebra whether it is there, so that its machine's end is noticed
-/// within half a minute: a zebra that has nothing to tell says nothing for days.
+/// Enables TCP keepalive, so that the end of zebra's machine is detected within half a minute: a
+/// zebra without changes sends nothing for days.
 fn notice_death(stream: &TcpStream) -> io::Result<()> {
     setsockopt(stream, sockopt::TcpKeepIdle, &KEEPALIVE_IDLE_S)?;
     setsockopt(stream, sockopt::TcpKeepInterval, &KEEPALIVE_INTERVAL_S)?;
@@ -304,7 +309,7 @@ fn notice_death(stream: &TcpStream) -> io::Result<()> {
     Ok(setsockopt(stream, sockopt::KeepAlive, &true)?)
 }
 
-/// Reads from whoever is connected.
+/// Reads from the connected peer; waits for ever if there is none.
 async fn read(peer: &mut Option<Peer>, buffer: &mut [u8]) -> io::Result<usize> {
     match peer {
         Some(peer) => peer.stream.read(buffer).await,
@@ -312,7 +317,7 @@ async fn read(peer: &mut Option<Peer>, buffer: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// Waits for a moment, or for ever if there is none.
+/// Waits until a moment, or for ever if there is none.
 async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment.into()).await,

@@ -1,8 +1,9 @@
-//! Who may connect to a TCP port of the router: telnet and FPM have no passwords.
+//! Admission of peers to a TCP port of the router: telnet and FPM have no passwords.
 //!
-//! The kernel tells the user of a connection's other end where that is on this machine (sock_diag(7)). root,
-//! the router's own user and those of the configuration are admitted. A peer on another machine has no user
-//! here: it is admitted where the router listens on an address that other machines can reach.
+//! The kernel reports the user of a connection's other end if that is on this machine
+//! (sock_diag(7)). root, the router's own user and the configured users are admitted. A peer on
+//! another machine has no user here: it is admitted if the router listens on an address that other
+//! machines can reach.
 //!
 //! ```text
 //!   accept -> admit -+- from another machine: admitted, unless the router listens on loopback only
@@ -10,8 +11,8 @@
 //!                    +- socket gone, or held by no process: refused
 //! ```
 //!
-//! The last line matters. The kernel says uid 0 of a socket that no process holds any more, so a client that
-//! sends its lines and closes at once would pass for root.
+//! The last line matters: the kernel reports uid 0 for a socket that no process holds any more, so
+//! a client that sends its lines and closes immediately would be taken for root.
 //!
 //! The messages are two structures of fixed size, read and written here like all other netlink of this crate.
 
@@ -38,23 +39,23 @@ const LISTEN: u8 = 10;
 const SOCKID: usize = 48;
 /// `INET_DIAG_NOCOOKIE` twice: any socket with these addresses.
 const NO_COOKIE: [u8; 8] = [0xff; 8];
-/// `struct inet_diag_req_v2` before its socket, and `struct inet_diag_msg`, with places of its fields.
+/// `struct inet_diag_req_v2` before its socket, and `struct inet_diag_msg`, with offsets of its fields.
 const REQUEST_HEAD: usize = 8;
 const ANSWER: usize = 72;
 const ANSWER_SOCKID: usize = 4;
 const ANSWER_UID: usize = 64;
 const ANSWER_INODE: usize = 68;
 
-/// Time between two lines of the log about those who are refused.
+/// Time between two log lines about refused peers.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
-/// The user that FRR's daemons run as, by the packages of all distributions.
+/// User of FRR's daemons in the packages of all distributions.
 pub const FRR: &str = "frr";
 
-/// Decides who may connect.
+/// Admission control of a TCP port.
 #[derive(Debug)]
 pub struct Gate {
-    /// The statement whose port it is, as messages name it: `telnet`.
+    /// The statement that configures the port, as named in messages: `telnet`.
     what: &'static str,
     allowed: BTreeSet<u32>,
     diag: Socket,
@@ -63,21 +64,21 @@ pub struct Gate {
     unlogged: u64,
 }
 
-/// Why a peer is not admitted.
+/// Reason why a peer is not admitted.
 #[derive(Debug)]
 pub enum Refusal {
-    /// The user is not among those that are allowed.
+    /// The user is not an allowed one.
     User {
         /// Its number.
         uid: u32,
         /// The statement that can allow it.
         what: &'static str,
-        /// Those that are allowed.
+        /// The allowed users.
         allowed: BTreeSet<u32>,
     },
-    /// The connection was closed before its user was known.
+    /// The connection was closed before its user was determined.
     Closed,
-    /// The kernel does not tell.
+    /// The kernel's answer failed.
     Unknown(io::Error),
 }
 
@@ -99,21 +100,21 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// One end of a TCP connection, as the kernel has it.
+/// One end of a TCP connection, as reported by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct End {
     state: u8,
     uid: u32,
-    /// A process holds it, so that `uid` is its user's.
+    /// True if a process holds it, so that `uid` is that of the process.
     held: bool,
 }
 
 impl Gate {
-    /// A gate for listeners in the calling thread's network namespace: root, the router's own user and
-    /// `users` may pass.
+    /// Opens a gate for listeners in the calling thread's network namespace that admits root, the
+    /// router's own user and `users`.
     ///
     /// # Errors
-    /// A user is unknown, or the kernel does not tell the users of sockets.
+    /// A user is unknown, or the kernel does not report the users of sockets.
     pub fn open(
         what: &'static str,
         users: &[String],
@@ -133,10 +134,10 @@ impl Gate {
         Ok(Self { what, allowed, diag, sequence: 0, logged: None, unlogged: 0 })
     }
 
-    /// May the peer of a connection that was accepted at `local` stay?
+    /// Checks whether the peer of a connection accepted at `local` is admitted.
     ///
     /// # Errors
-    /// It may not.
+    /// The peer is refused.
     pub fn admit(&mut self, local: SocketAddr, peer: SocketAddr) -> Result<(), Refusal> {
         match self.find(peer, local).map_err(Refusal::Unknown)? {
             Some(end) if end.held && self.allowed.contains(&end.uid) => Ok(()),
@@ -152,13 +153,14 @@ impl Gate {
         }
     }
 
-    /// Is a connection of ours that was accepted at `local` still open at both ends, as far as TCP knows?
+    /// Returns true if a connection accepted at `local` is still open at both ends, as far as TCP
+    /// can tell.
     pub fn is_open(&mut self, local: SocketAddr, peer: SocketAddr) -> bool {
-        // What cannot be asked is not dead.
+        // If the kernel's answer fails, the connection counts as open.
         self.find(local, peer).map_or(true, |end| end.is_some_and(|end| end.state == ESTABLISHED))
     }
 
-    /// Logs that a peer was refused; a flood of them is no flood of lines.
+    /// Logs that a peer was refused, at a limited rate.
     pub fn log(&mut self, peer: SocketAddr, refusal: &dyn fmt::Display) {
         if self.logged.is_some_and(|logged| logged.elapsed() < LOG_EVERY) {
             self.unlogged += 1;
@@ -172,7 +174,7 @@ impl Gate {
         tracing::warn!("{}: connection from {peer} refused: {refusal}{unlogged}", self.what);
     }
 
-    /// The TCP socket of this namespace with this address, connected to that one.
+    /// Finds the TCP socket of this namespace with this address, connected to that one.
     fn find(&mut self, address: SocketAddr, to: SocketAddr) -> io::Result<Option<End>> {
         self.sequence = self.sequence.wrapping_add(1);
         self.diag.send(&request(self.sequence, address, to))?;
@@ -194,10 +196,10 @@ impl Gate {
     }
 }
 
-/// The number of a user: by its name, or as it stands.
+/// Returns the number of a user given by name or number.
 ///
 /// # Errors
-/// There is no such user; the text names it and the way out.
+/// There is no such user; the text names it and a remedy.
 pub fn uid_of(user: &str) -> Result<u32, String> {
     if let Ok(uid) = user.parse() {
         return Ok(uid);
@@ -208,7 +210,7 @@ pub fn uid_of(user: &str) -> Result<u32, String> {
     })
 }
 
-/// `nobody (uid 65534)`, or the number alone.
+/// Returns `nobody (uid 65534)`, or the number alone.
 fn user_name(uid: u32) -> String {
     match User::from_uid(Uid::from_raw(uid)) {
         Ok(Some(user)) => format!("{} (uid {uid})", user.name),
@@ -216,7 +218,8 @@ fn user_name(uid: u32) -> String {
     }
 }
 
-/// Is this the address of a peer on the same machine? Its socket may be gone: the question is where it was.
+/// Returns true for the address of a peer on the same machine, even if its socket is closed
+/// already.
 fn is_of_this_machine(local: SocketAddr, peer: SocketAddr) -> io::Result<bool> {
     let address = peer.ip().to_canonical();
     if address.is_loopback() || address == local.ip().to_canonical() {
@@ -230,7 +233,7 @@ fn is_of_this_machine(local: SocketAddr, peer: SocketAddr) -> io::Result<bool> {
     Ok(ours.into_iter().any(|ours| ours == address))
 }
 
-/// `struct inet_diag_req_v2` behind its header, for one socket.
+/// Builds `struct inet_diag_req_v2` after its header, for one socket.
 fn request(sequence: u32, address: SocketAddr, to: SocketAddr) -> Vec<u8> {
     let v4 = address.ip().to_canonical().is_ipv4();
     let length = (HEADER + REQUEST_HEAD + SOCKID) as u32;
@@ -252,12 +255,12 @@ fn request(sequence: u32, address: SocketAddr, to: SocketAddr) -> Vec<u8> {
     bytes
 }
 
-/// The interface of a link-local address; 0: any.
+/// Returns the interface of a link-local address; 0: any.
 fn scope(address: SocketAddr) -> u32 {
     if let SocketAddr::V6(v6) = address { SocketAddrV6::scope_id(&v6) } else { 0 }
 }
 
-/// An address in four words of the network's order; IPv4 in the first.
+/// Returns an address as four words in network byte order; IPv4 in the first.
 fn octets(address: IpAddr) -> [u8; 16] {
     match address.to_canonical() {
         IpAddr::V6(v6) => v6.octets(),
@@ -269,7 +272,7 @@ fn octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The socket of an answer; `None` if there is none with these addresses.
+/// Parses the socket in an answer; `None` if it is not one with these addresses.
 fn read_answer(bytes: &[u8], address: SocketAddr, to: SocketAddr) -> io::Result<Option<End>> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let word = |at: usize| {
@@ -288,7 +291,7 @@ fn read_answer(bytes: &[u8], address: SocketAddr, to: SocketAddr) -> io::Result<
     let same = id[..4] == ports
         && address_of(family, &id[4..20]) == Some(address.ip().to_canonical())
         && address_of(family, &id[20..36]) == Some(to.ip().to_canonical());
-    // Without a connected one the kernel answers with the listener of that port.
+    // If no socket is connected, the kernel answers with the listener of that port.
     if !same || state == LISTEN {
         return Ok(None);
     }
@@ -314,7 +317,7 @@ mod tests {
         Gate::open("telnet", &[], None).unwrap()
     }
 
-    /// A connection from both sides, and its addresses: the listener's, the client's.
+    /// Returns a connection from both sides, and its addresses: the listener's, the client's.
     fn connection(listen: &str, to: &str) -> (TcpStream, TcpStream, SocketAddr, SocketAddr) {
         let listener = TcpListener::bind(listen).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -341,7 +344,7 @@ mod tests {
         }
     }
 
-    /// The kernel says uid 0 of a socket that its process has closed.
+    /// The kernel reports uid 0 for a socket that its process has closed.
     #[test]
     fn a_peer_that_has_closed_is_nobody() {
         let (mut server, mut client, local, peer) = connection("127.0.0.1:0", "127.0.0.1");
@@ -358,7 +361,7 @@ mod tests {
         assert!(matches!(gate.admit(local, peer), Err(Refusal::Closed)), "its socket is gone");
     }
 
-    /// The kernel finds the listener when it finds no connection.
+    /// The kernel finds the listener if it finds no connection.
     #[test]
     fn a_listener_is_no_peer() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,15 +1,15 @@
 //! Routing tables from files: MRT dumps and plain lists, spread over gateways by origin AS.
 //!
-//! | format | told by | what is read |
+//! | format | detected by | contents read |
 //! |---|---|---|
 //! | MRT `TABLE_DUMP_V2` (RFC 6396, RFC 8050) | its binary header | prefix, and origin AS of the first path that has one |
 //! | text | otherwise | `PREFIX<TAB>AS`; lines that begin with `;` or `#` are comments |
 //!
-//! Either may be compressed by gzip or bzip2; formats are told by the first bytes, never by the
-//! name. Both families may stand in one file. A file is read completely before the first route
-//! changes anything, so a broken one leaves nothing behind.
+//! Either may be compressed by gzip or bzip2; formats are detected by the first bytes, never by the
+//! name. A file may hold both families. It is read completely before the first route is changed, so
+//! a broken file has no effect.
 //!
-//! A line or record that cannot be used is refused and counted, and the rest goes on; the first
+//! A line or record that cannot be used is refused and counted, and reading continues; the first
 //! [`REFUSALS_KEPT`] are kept with their place and reason.
 
 mod mrt;
@@ -33,10 +33,10 @@ use crate::rib::{self, Path, Rib, Route, RouteKind, Source};
 
 pub use synthetic::write_synthetic;
 
-/// The most refusals that a report keeps in full.
+/// Most refusals that a report keeps in full.
 pub const REFUSALS_KEPT: usize = 20;
 
-/// How a file is compressed.
+/// Compression of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
     /// Not at all.
@@ -47,7 +47,7 @@ pub enum Compression {
     Bzip2,
 }
 
-/// What a file holds.
+/// Format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// MRT `TABLE_DUMP_V2` records.
@@ -66,7 +66,7 @@ impl fmt::Display for Format {
 }
 
 impl Format {
-    /// What a report counts: lines or records.
+    /// Returns the unit that a report counts: lines or records.
     pub fn unit(self) -> &'static str {
         match self {
             Self::Mrt => "record",
@@ -80,16 +80,16 @@ impl Format {
 pub struct Refusal {
     /// The line or record, counted from 1.
     pub place: u64,
-    /// Why, with what was found.
+    /// Reason, with the value found.
     pub reason: String,
 }
 
 /// A table read from a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// What the file holds.
+    /// Format of the file.
     pub format: Format,
-    /// How it is compressed.
+    /// Compression of the file.
     pub compression: Compression,
     /// Each prefix once, with its origin AS, in the order of the file.
     pub entries: Vec<(IpNet, u32)>,
@@ -97,7 +97,7 @@ pub struct Table {
     pub duplicates: u64,
     /// Lines or records that were refused.
     pub refused: u64,
-    /// The first of them.
+    /// The first refusals.
     pub refusals: Vec<Refusal>,
 }
 
@@ -115,7 +115,7 @@ impl Table {
     }
 }
 
-/// Why a file could not be read as a table. No route of it has been used then.
+/// Reason why a file could not be read as a table. None of its routes has been used then.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
@@ -124,7 +124,7 @@ pub enum ImportError {
     Open {
         /// The file.
         file: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
     /// The file ends early, its compression is damaged, or the disk fails.
@@ -135,29 +135,29 @@ pub enum ImportError {
     Damaged {
         /// The file.
         file: PathBuf,
-        /// Routes that were read before.
+        /// Routes that were read before the damage.
         taken: usize,
-        /// What is wrong.
+        /// The error found.
         error: io::Error,
     },
-    /// A format that is recognised and not read.
+    /// A format that is recognised but not supported.
     #[error("import {}: {what}", .file.display())]
     Unsupported {
         /// The file.
         file: PathBuf,
-        /// Which format, and what to do.
+        /// The format, and a remedy.
         what: &'static str,
     },
-    /// Nothing in the file is a route.
+    /// The file contains no route.
     #[error("import {}: no route in it{}", .file.display(), first_refusal(.format, .refused, .first))]
     NoRoute {
         /// The file.
         file: PathBuf,
-        /// What it was read as.
+        /// Format that it was read as.
         format: Format,
         /// Lines or records refused.
         refused: u64,
-        /// The first of them.
+        /// The first refusal.
         first: Option<Refusal>,
     },
 }
@@ -176,22 +176,22 @@ fn first_refusal(format: &Format, refused: &u64, first: &Option<Refusal>) -> Str
     }
 }
 
-/// What an import is at.
+/// Stage of an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Bytes of the file.
+    /// Reading; progress is counted in bytes of the file.
     Read,
-    /// Routes that go into the RIB.
+    /// Adding routes to the RIB; progress is counted in routes.
     Load,
 }
 
-/// Hears how far an import is, of how much, and says whether it is to go on.
+/// Callback that receives the progress of an import and its total; returns true to go on.
 pub type Watch<'a> = &'a mut dyn FnMut(Stage, u64, u64) -> bool;
 
-/// Routes that go into the RIB between two words to the watch.
+/// Routes added to the RIB between two calls of the watch.
 const LOADED: u64 = 4096;
 
-/// A file that tells how far it has been read.
+/// A file that reports how far it has been read.
 struct Watched<'a> {
     file: File,
     read: u64,
@@ -210,10 +210,10 @@ impl Read for Watched<'_> {
     }
 }
 
-/// Reads a table. One that the watch stops is damaged where it was stopped.
+/// Reads a table. If the watch stops the reading, the table is reported as damaged at that point.
 ///
 /// # Errors
-/// The file cannot be read to its end, or has no route in it.
+/// The file cannot be read to its end, or contains no route.
 pub fn read_table(file: &FilePath, watch: Watch<'_>) -> Result<Table, ImportError> {
     let open = |error| ImportError::Open { file: file.to_owned(), error };
     let opened = File::open(file).map_err(open)?;
@@ -251,14 +251,14 @@ pub fn read_table(file: &FilePath, watch: Watch<'_>) -> Result<Table, ImportErro
     Ok(table)
 }
 
-/// The first bytes, which stay to be read.
+/// Returns the first bytes without consuming them.
 fn peek(reader: &mut impl BufRead) -> io::Result<Vec<u8>> {
     const MOST: usize = 16;
     let buffer = reader.fill_buf()?;
     Ok(buffer[..buffer.len().min(MOST)].to_vec())
 }
 
-/// Takes what the readers of the formats find.
+/// Collects the entries that the format readers find.
 struct Collector<'a> {
     table: &'a mut Table,
     seen: HashSet<IpNet>,
@@ -283,12 +283,12 @@ impl Collector<'_> {
     }
 }
 
-/// What [`import`] did.
+/// Result of [`import`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImportReport {
     /// The file.
     pub file: PathBuf,
-    /// What it holds.
+    /// Its format.
     pub format: Format,
     /// IPv4 routes in the RIB.
     pub ipv4: usize,
@@ -298,19 +298,19 @@ pub struct ImportReport {
     pub duplicates: u64,
     /// Lines or records that the file's reader refused.
     pub refused: u64,
-    /// The first of them.
+    /// The first refusals.
     pub refusals: Vec<Refusal>,
     /// IPv4 prefixes left out because `via` has no IPv4 gateway.
     pub without_gateway4: usize,
     /// IPv6 prefixes left out because `via` has no IPv6 gateway.
     pub without_gateway6: usize,
-    /// Routes that the RIB had no room for.
+    /// Routes that did not fit into the RIB.
     pub refused_by_rib: usize,
-    /// The first of the RIB's refusals.
+    /// The first errors of the RIB.
     pub rib_errors: Vec<rib::Error>,
 }
 
-/// Several lines: what was taken, then what was not and why.
+/// Several lines: the routes used, then those not used, with reasons.
 impl fmt::Display for ImportReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file = self.file.display();
@@ -358,12 +358,13 @@ fn list<T>(
     if more > 0 { write!(f, "\n    and {more} more") } else { Ok(()) }
 }
 
-/// Reads a table and adds its routes, each over the gateway that its origin AS chooses:
+/// Reads a table and adds its routes, each over the gateway selected by its origin AS:
 /// `gateways[AS % count]` among those of its family. `metric` ranks several imports: the smallest
 /// wins.
 ///
 /// # Errors
-/// As [`read_table`]; the RIB is unchanged then. If the watch stops it later, the RIB has some of the routes.
+/// Those of [`read_table`]; the RIB is unchanged then. If the watch stops the import later, the RIB
+/// has some of the routes.
 pub fn import(
     rib: &mut Rib,
     import: &config::Import,
@@ -411,7 +412,8 @@ pub fn import(
     Ok(report)
 }
 
-/// The route to a prefix over the gateway that its origin AS chooses; `gateways` is not empty.
+/// Returns the route to a prefix over the gateway selected by its origin AS; `gateways` is not
+/// empty.
 fn route(prefix: IpNet, origin: u32, gateways: &[Path], metric: u64) -> Route {
     let gateway = gateways[origin as usize % gateways.len()];
     let path = Path { weight: 1, ..gateway };

@@ -1,15 +1,15 @@
 //! The kernel as a source of links, addresses, neighbours and routes, by netlink.
 //!
-//! One thread, in the network namespace of the host interfaces, holds what the kernel has and tells
-//! the owner of the RIB what changes.
+//! One thread, in the network namespace of the host interfaces, tracks the kernel's state and sends
+//! changes to the owner of the RIB.
 //!
 //! ```text
 //!   socket.rs    namespaces and sockets
-//!   message.rs   bytes to messages; request.rs the other way
+//!   message.rs   bytes to messages; request.rs the reverse
 //!   model.rs     links, addresses, neighbours, rules        Model
 //!   routes.rs    routes and nexthop objects, of FPM too     Routes
 //!   worker.rs    the thread: readings, overruns, audits     Worker
-//!   event.rs     what goes to the owner and comes from it
+//!   event.rs     events to the owner and orders from it
 //!   links.rs     the interfaces that ports are made of          LinkWatch
 //!   multicast.rs another thread, for the multicast routing cache
 //!   netdev.rs    a question apart: XDP of an interface's driver
@@ -44,44 +44,46 @@ pub use socket::enter_netns;
 pub(crate) use socket::{Received, Socket};
 use worker::{Ends, Worker};
 
-/// The most events of one batch.
+/// Most events in one batch.
 pub const BATCH_MOST: usize = 4096;
 
-/// Orders that wait for the kernel's thread.
+/// Capacity of the queue of orders to the kernel's thread.
 pub const ORDERS: usize = 2048;
 
-/// Of these, places that requests for neighbours do not take: for links and addresses.
+/// Places of [`ORDERS`] reserved for links and addresses, which requests for neighbours do not
+/// take.
 const RESERVED: usize = ORDERS / 2;
 
-/// How the kernel is listened to.
+/// Configuration of a kernel source.
 #[derive(Clone, Debug)]
 pub struct KernelConfig {
     /// The network namespace's file; `None`: the caller's own.
     pub netns: Option<PathBuf>,
-    /// The ports with a host interface, and its name.
+    /// The ports with a host interface, and the interface's name.
     pub ports: Vec<(InterfaceId, String)>,
     /// The VRFs besides the default one.
     pub vrfs: Vec<KernelVrf>,
-    /// Routes, rules and nexthop objects are wanted, not only links, addresses and neighbours.
+    /// True to follow routes, rules and nexthop objects as well, not only links, addresses and
+    /// neighbours.
     pub routes: bool,
-    /// Multicast routes are wanted as well.
+    /// True to follow multicast routes as well.
     pub multicast: bool,
     /// Time between two comparisons with the kernel's routes; `None`: only when ordered.
     pub audit: Option<Duration>,
-    /// Bytes of messages that the kernel keeps before it drops them.
+    /// Size in bytes of the socket's receive buffer, beyond which the kernel drops messages.
     pub receive_buffer: usize,
 }
 
-/// Which interface of the namespace is which port, and which routing table which VRF.
+/// Mapping of a namespace's interfaces to ports, and of its routing tables to VRFs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interfaces {
-    /// By interface index: every interface known, with its port if it is one.
+    /// All known interfaces by index, each with its port if it has one.
     pub by_index: HashMap<u32, Option<InterfaceId>>,
-    /// The tables whose routes are those of VRFs besides the default one.
+    /// The tables of VRFs other than the default one.
     pub vrfs: BTreeMap<u32, VrfId>,
 }
 
-/// Why a source does not start.
+/// Reason why a source does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The namespace's file cannot be opened or entered.
@@ -89,26 +91,26 @@ pub enum Error {
     Namespace {
         /// The file.
         path: PathBuf,
-        /// What the kernel says.
+        /// The kernel's error.
         error: std::io::Error,
         /// The names under /run/netns.
         known: String,
     },
-    /// No socket.
+    /// A socket cannot be opened.
     #[error("{what}: {error}")]
     Socket {
-        /// Which.
+        /// Kind of socket.
         what: String,
-        /// What the kernel says.
+        /// The kernel's error.
         error: std::io::Error,
     },
 }
 
-/// The thread that listens to the kernel. It ends when this is dropped.
+/// Thread that follows the kernel. Ends when this is dropped.
 #[derive(Debug)]
 pub struct KernelSource {
     orders: mpsc::Sender<KernelOrder>,
-    /// Orders for which there was no room.
+    /// Orders lost because the queue was full.
     lost: Arc<AtomicU64>,
     interfaces: watch::Receiver<Arc<Interfaces>>,
     status: watch::Receiver<SourceStatus>,
@@ -116,9 +118,9 @@ pub struct KernelSource {
 }
 
 impl KernelSource {
-    /// Asks the kernel for something. In vain if the thread has ended, which it tells by its status. Of
-    /// more than [`ORDERS`] at a time requests for neighbours are lost and counted; whoever wants the
-    /// neighbour asks again.
+    /// Sends an order to the kernel's thread. It has no effect if the thread has ended, which its
+    /// status reports. If more than [`ORDERS`] are queued, requests for neighbours are lost and
+    /// counted; the request is repeated when the neighbour is needed again.
     pub fn order(&self, order: KernelOrder) {
         let is_request = matches!(order, KernelOrder::Resolve { .. });
         if is_request && self.orders.capacity() <= RESERVED {
@@ -131,28 +133,29 @@ impl KernelSource {
         }
     }
 
-    /// Orders for which there was no room.
+    /// Returns the number of orders lost because the queue was full.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Which interfaces are ports; changes with every link that comes or goes.
+    /// Returns the mapping of interfaces to ports, updated with every link that appears or
+    /// disappears.
     pub fn interfaces(&self) -> watch::Receiver<Arc<Interfaces>> {
         self.interfaces.clone()
     }
 
-    /// The kernel's multicast routes, if they are wanted; changes with them.
+    /// Returns the kernel's multicast routes, updated when they change, if they are followed.
     pub fn groups(&self) -> Option<watch::Receiver<KernelGroups>> {
         self.groups.clone()
     }
 
-    /// How it goes, at most a quarter of a second old.
+    /// Returns the status, at most a quarter of a second old.
     pub fn status(&self) -> SourceStatus {
         self.status.borrow().clone()
     }
 }
 
-/// Events in batches.
+/// Splits events into batches.
 pub(crate) fn batches(events: Vec<SourceEvent>) -> impl Iterator<Item = Vec<SourceEvent>> {
     let mut events = events.into_iter();
     std::iter::from_fn(move || {
@@ -161,7 +164,8 @@ pub(crate) fn batches(events: Vec<SourceEvent>) -> impl Iterator<Item = Vec<Sour
     })
 }
 
-/// What a kernel that sends these messages comes to: for tests, and to look into captures.
+/// Returns the events that result from a kernel sending these messages: for tests, and for reading
+/// captures.
 pub fn replay(config: &KernelConfig, messages: &[u8]) -> Vec<SourceEvent> {
     let mut model = model::Model::new(config);
     for message in message::Messages(messages) {
@@ -173,8 +177,8 @@ pub fn replay(config: &KernelConfig, messages: &[u8]) -> Vec<SourceEvent> {
     model.routes.take_events()
 }
 
-/// Starts to listen to the kernel. Events come in batches of up to [`BATCH_MOST`]; when the
-/// receiver is slow they wait in this source's memory, then in the kernel's.
+/// Starts to follow the kernel. Events come in batches of up to [`BATCH_MOST`]; when the receiver
+/// is slow they wait in this source's memory, then in the kernel's.
 pub fn spawn(
     config: KernelConfig,
     events: mpsc::Sender<Vec<SourceEvent>>,

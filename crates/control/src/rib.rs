@@ -1,52 +1,53 @@
-//! The routing information base: every route of every source, and what forwarders see of it.
+//! The routing information base: every route of every source, and the resulting state of the
+//! forwarders.
 //!
 //! One owner, the control thread, holds the RIB and through it writes the FIBs and the next-hop
 //! table.
 //!
 //! ```text
-//!   rib.rs          add, remove, load, batch: what sources say       Rib
-//!   vrf.rs          the routes of each VRF, VRFs that come and go    |
-//!   own.rs          interfaces, links, addresses and what follows         |
+//!   rib.rs          add, remove, load, batch: changes by sources     Rib
+//!   vrf.rs          the routes of each VRF, its creation and removal |
+//!   own.rs          interfaces, links, addresses, their routes       |
 //!   neighbours.rs   neighbours and their host routes                 |
-//!   groups.rs       named groups, resynchronisation, what waits      |
-//!   audit.rs        is all that was told what forwarders see?        |
-//!   show.rs         what commands ask                                |
-//!                        |
+//!   groups.rs       named groups, resynchronisation, waiting routes  |
+//!   audit.rs        comparison of sources, RIB and FIB               |
+//!   show.rs         queries of commands                              |
+//!                                                                    |
 //!   family.rs       per prefix: all candidates, the best in the FIB  Routes<A> -> fib::Table<A>
-//!   entry.rs        what is kept for a prefix                        |
-//!                        |
+//!   entry.rs        the candidates of a prefix                       |
+//!                                                                    |
 //!   next_hops.rs    numbers shared and counted, freed after grace    NextHops  -> NextHopTable
-//!     evaluate.rs   which of them live, and over which paths
+//!     evaluate.rs   liveness and paths of next hops
 //!     spread.rs     paths into table entries
 //! ```
 //!
-//! Changes are made so that a forwarder never meets a number without a meaning: a next hop is
-//! written before a FIB entry leads to it, and freed a grace period after the last one let go.
+//! Changes are ordered so that a forwarder never finds a number without a meaning: a next hop is
+//! written before a FIB entry refers to it, and freed a grace period after its last reference.
 //! A gateway, link, group or neighbour that appears, moves or vanishes costs stores in the next-hop
-//! table, however many routes lead over it.
+//! table only, however many routes lead over it.
 //!
-//! # What changes together
+//! # Commits
 //!
-//! Each call that changes something ends with a commit; [`Rib::batch`] makes one of several calls:
+//! Each call that changes something ends with a commit; [`Rib::batch`] commits several calls at once:
 //!
 //! ```text
-//!   candidates change -> what depends on them is computed (evaluate.rs) -> the FIB, one batch
+//!   candidates change -> dependent next hops are computed (evaluate.rs) -> the FIB, one batch
 //!                                     |
 //!                                     +-> numbers that died or came alive: the sweep of all routes
-//!                                         looks who used them, a piece per commit and tick
+//!                                         finds their users, a piece per commit and tick
 //! ```
 //!
 //! # VRFs
 //!
-//! Each VRF has routes and FIBs of its own; next hops, groups and neighbours are those of all, since a
-//! next hop's number means the same to every forwarder whatever the VRF of the packet. So a route of one
-//! VRF may lead over an interface of another, or over a gateway that is found by another's routes.
+//! Each VRF has routes and FIBs of its own; next hops, groups and neighbours are shared by all, since
+//! a next hop's number means the same to every forwarder in any VRF. So a route of one VRF may lead
+//! over an interface of another, or over a gateway that is resolved by another's routes.
 //!
-//! # Which route is used
+//! # Selection of a route
 //!
-//! Of the routes to a prefix the one with the smallest administrative distance, then metric, among
-//! those that are live: whose next hop leads somewhere. If none is, the prefix is not in the FIB,
-//! and a shorter one counts.
+//! Of the live routes to a prefix the one with the smallest administrative distance, then metric, is
+//! used. A route is live if its next hop leads somewhere. If no route is live, the prefix is not in
+//! the FIB, and a shorter one is used.
 
 mod audit;
 mod entry;
@@ -92,22 +93,22 @@ pub use types::{
     RibInterface, Route, RouteInfo, RouteKind, Source, Summary, Target, WEIGHT_MOST,
 };
 
-/// The most buckets of a resilient group.
+/// Most buckets of a resilient group.
 pub const BUCKETS_MOST: u16 = 4096;
 
-/// Pieces of the work that is put off, see [`Rib::is_busy`].
+/// Sizes of the pieces of deferred work, see [`Rib::is_busy`].
 #[derive(Clone, Copy, Debug)]
 struct Pieces {
-    /// Prefixes and neighbours that the change looks at that finds the need.
+    /// Prefixes and neighbours processed within the change that causes the work.
     at_once: usize,
-    /// Those that a tick looks at.
+    /// Prefixes and neighbours processed per tick.
     tick: usize,
 }
 
-/// Some tens of microseconds at once, some milliseconds in a tick.
+/// Some tens of microseconds within a change, some milliseconds per tick.
 const PIECES: Pieces = Pieces { at_once: 1024, tick: 65_536 };
 
-/// Refusals that are kept for [`Rib::drain_refusals`].
+/// Most refusals that are stored for [`Rib::drain_refusals`].
 const REFUSALS_KEPT: usize = 1024;
 
 fn refuse(what: Subject, refused: Refused) -> Error {
@@ -117,10 +118,10 @@ fn refuse(what: Subject, refused: Refused) -> Error {
     }
 }
 
-/// The range of addresses that are never forwarded in which a prefix lies, as text. 240.0.0.0/4 is
-/// not among them: that is the choice of each router, see [`Rib::accept_class_e`].
+/// Returns, as text, the range of never forwarded addresses that contains a prefix. 240.0.0.0/4 is
+/// not among these ranges: it is configured per router, see [`Rib::accept_class_e`].
 pub fn reserved_range(prefix: &IpNet) -> Option<&'static str> {
-    // All that are reserved begin like this; a full table is checked route by route.
+    // All reserved ranges begin like this; a full table is checked route by route.
     let suspect = match prefix {
         IpNet::V4(net) => matches!(net.addr().octets()[0], 0 | 127 | 224..),
         IpNet::V6(net) => matches!(net.addr().octets()[0], 0 | 0xfe..),
@@ -131,7 +132,7 @@ pub fn reserved_range(prefix: &IpNet) -> Option<&'static str> {
     reserved().find(|(range, _, _)| range.contains(prefix)).map(|(_, _, name)| name)
 }
 
-/// Ranges with a meaning of their own: the range, its next hop, how messages name it.
+/// Ranges with a meaning of their own: the range, its next hop, its name in messages.
 fn reserved() -> impl Iterator<Item = (IpNet, u16, &'static str)> {
     let v4 = |a, len| IpNet::new_assert(Ipv4Addr::new(a, 0, 0, 0).into(), len);
     let v6 = |a, len| IpNet::new_assert(Ipv6Addr::new(a, 0, 0, 0, 0, 0, 0, 0).into(), len);
@@ -148,8 +149,8 @@ fn reserved() -> impl Iterator<Item = (IpNet, u16, &'static str)> {
     .into_iter()
 }
 
-/// 240.0.0.0/4: "reserved for future use" (RFC 1112 4), and not to be forwarded unless the router is
-/// told so (RFC 1812 4.2.2.11, 5.3.7).
+/// 240.0.0.0/4: "reserved for future use" (RFC 1112 4), and not to be forwarded unless the router
+/// is configured to do so (RFC 1812 4.2.2.11, 5.3.7).
 fn class_e() -> IpNet {
     IpNet::new_assert(Ipv4Addr::new(240, 0, 0, 0).into(), 4)
 }
@@ -157,8 +158,8 @@ fn class_e() -> IpNet {
 const NOT_ACCEPTED: &str =
     "240.0.0.0/4 (reserved; turnpike.forwarding { class_e = true } accepts it)";
 
-/// The range that is not forwarded in which a prefix lies, as text, for a router that forwards
-/// 240.0.0.0/4 or does not.
+/// Returns, as text, the range that contains a prefix and is not forwarded, with or without
+/// acceptance of 240.0.0.0/4.
 pub fn refused_range(prefix: &IpNet, class_e_accepted: bool) -> Option<&'static str> {
     let refused = !class_e_accepted && class_e().contains(prefix);
     reserved_range(prefix).or(refused.then_some(NOT_ACCEPTED))
@@ -167,19 +168,19 @@ pub fn refused_range(prefix: &IpNet, class_e_accepted: bool) -> Option<&'static 
 /// The routing information base.
 pub struct Rib {
     interfaces: Vec<RibInterface>,
-    /// By number.
+    /// The VRFs by number.
     vrfs: Vec<Vrf>,
     hops: NextHops,
     neighbours: Neighbours,
     review: Review,
     groups: BTreeMap<GroupKey, Group>,
-    /// Groups that have not found room for what they are to be.
+    /// Groups that wait for room for their present specification.
     groups_waiting: BTreeSet<GroupKey>,
     waiting: Waiting,
     distances: Distances,
-    /// The resynchronisations of each source, counted.
+    /// Number of the latest resynchronisation of each source.
     generations: [u16; Source::ALL.len()],
-    /// Calls to [`Self::change`] that are under way.
+    /// Nesting depth of calls to [`Self::change`].
     depth: u32,
     pieces: Pieces,
     refused: u64,
@@ -188,16 +189,16 @@ pub struct Rib {
     class_e: bool,
     /// Own addresses that are on no interface.
     locals: BTreeSet<(VrfId, IpAddr)>,
-    /// Where the forwarders read which addresses are the router's.
+    /// The router's own addresses, as read by the forwarders.
     own: Option<Arc<OwnAddresses>>,
 }
 
 impl Rib {
-    /// A RIB with the routes that follow from the interfaces: reserved ranges, connected networks, own
-    /// addresses. `grace` says when forwarders have let go of a next hop.
+    /// Creates a RIB with the routes that follow from the interfaces: reserved ranges, connected
+    /// networks, own addresses. `grace` reports when forwarders no longer hold a next hop.
     ///
     /// # Errors
-    /// A FIB or a next-hop table that has no room for even these.
+    /// A FIB or the next-hop table has no room for even these.
     pub fn new(
         interfaces: Vec<RibInterface>,
         fib4: Box<dyn Table<Ipv4Addr>>,
@@ -232,7 +233,7 @@ impl Rib {
         Ok(rib)
     }
 
-    /// From now on 240.0.0.0/4 is forwarded like any other unicast range.
+    /// Enables forwarding of 240.0.0.0/4, like any other unicast range.
     pub fn accept_class_e(&mut self) {
         self.change(|rib| {
             let interfaces: Vec<_> = rib
@@ -249,36 +250,37 @@ impl Rib {
         });
     }
 
-    /// From now on default routes lead to no gateway: a route whose gateway is on no interface's network needs a
-    /// longer one to it.
+    /// Disables the resolution of gateways by default routes: a gateway that is on no interface's
+    /// network needs a longer route then.
     pub fn resolve_without_default(&mut self) {
         self.change(|rib| rib.hops.resolve_without_default());
     }
 
-    /// Whether only a default route of a VRF leads to a gateway that is on no interface's network.
+    /// Returns true if only a default route of a VRF leads to a gateway that is on no interface's
+    /// network.
     pub fn is_by_default(&self, vrf: VrfId, gateway: IpAddr) -> bool {
         self.hops.is_by_default(vrf, gateway)
     }
 
-    /// Whether 240.0.0.0/4 is forwarded.
+    /// Returns true if 240.0.0.0/4 is forwarded.
     pub fn accepts_class_e(&self) -> bool {
         self.class_e
     }
 
-    // ---- what sources say -------------------------------------------------------------------
+    // ---- changes by sources -----------------------------------------------------------------
 
     /// Adds a route; one of the same VRF, prefix, source and metric is replaced.
     ///
     /// # Errors
-    /// Says why the route was refused; it is counted in [`Summary::refused`]. After errors for which
-    /// [`Error::is_waiting`] the RIB has the route, and uses it when it can. What the FIB refuses
-    /// within a [`Self::batch`] is told by [`Self::drain_refusals`].
+    /// The reason for the refusal, which is counted in [`Summary::refused`]. After errors for which
+    /// [`Error::is_waiting`] is true, the RIB holds the route and uses it when it can. Refusals of
+    /// the FIB within a [`Self::batch`] are returned by [`Self::drain_refusals`].
     pub fn add(&mut self, route: Route) -> Result<(), Error> {
         self.checked(Some((route.vrf, route.prefix)), |rib| rib.put_route(&route))
     }
 
-    /// Removes a source's routes to a prefix, whatever their metrics; returns how many there were.
-    /// The next best route takes over.
+    /// Removes a source's routes to a prefix, with any metric, and returns their number. The next
+    /// best route takes over.
     pub fn remove(&mut self, vrf: VrfId, prefix: IpNet, source: Source) -> usize {
         if !source.is_settable() {
             return 0;
@@ -286,14 +288,14 @@ impl Rib {
         self.change(|rib| rib.take(vrf, prefix, |candidate| candidate.source == source))
     }
 
-    /// Removes a source's route with this metric; false if there is none.
+    /// Removes a source's route with this metric; returns false if there is none.
     pub fn remove_one(&mut self, vrf: VrfId, prefix: IpNet, source: Source, metric: u64) -> bool {
         let fits = |candidate: &Candidate| candidate.source == source && candidate.metric == metric;
         source.is_settable() && self.change(|rib| rib.take(vrf, prefix, fits) > 0)
     }
 
-    /// Adds many routes, faster than one by one, and seen by forwarders together. A refused route
-    /// does not keep others out.
+    /// Adds many routes, faster than one by one; forwarders see them together. A refused route does
+    /// not affect the others.
     pub fn load(&mut self, routes: impl IntoIterator<Item = Route>) -> LoadReport {
         let mut report = LoadReport::default();
         let kept = self.refusals.len();
@@ -317,13 +319,13 @@ impl Rib {
         report
     }
 
-    /// Changes several things; forwarders see the changes of each family's routes together.
+    /// Makes several changes as one; forwarders see the changes of each family's routes together.
     pub fn batch<T>(&mut self, change: impl FnOnce(&mut Self) -> T) -> T {
         self.change(change)
     }
 
-    /// Gives a source another administrative distance, which ranks its routes; those of sources that
-    /// cannot be set are fixed.
+    /// Sets the administrative distance of a source, which ranks its routes; that of sources that
+    /// are not settable is fixed.
     pub fn set_distance(&mut self, source: Source, distance: u8) {
         if !source.is_settable() || self.distances[source.index()] == distance {
             return;
@@ -339,13 +341,13 @@ impl Rib {
         });
     }
 
-    /// Routes that the FIB refused since the last call and that no call has told as its error; the
-    /// RIB tries them again.
+    /// Returns the routes refused by the FIB since the last call whose refusal no call has returned
+    /// as its error; the RIB tries them again.
     pub fn drain_refusals(&mut self) -> Vec<Error> {
         std::mem::take(&mut self.refusals).into_iter().map(|(_, error)| error).collect()
     }
 
-    /// What the slow path has to learn since the last call, in order.
+    /// Returns the changes for the slow path since the last call, in order.
     pub fn drain_commands(&mut self) -> Vec<Command> {
         self.hops.drain_commands()
     }
@@ -409,7 +411,7 @@ impl Rib {
         Ok(())
     }
 
-    /// The number of what a route leads to, with a reference for the route.
+    /// Returns the number of a route's next hop, with a reference for the route.
     fn next_hop(&mut self, prefix: IpNet, kind: &RouteKind) -> Result<u16, Error> {
         let what = Subject::Route(prefix);
         match kind {
@@ -431,8 +433,9 @@ impl Rib {
         }
     }
 
-    /// Puts a candidate into the RIB; its reference to the next hop is the caller's. The replaced
-    /// one's next hop is let go of: the FIB's own reference keeps it until the FIB has the new one.
+    /// Adds a candidate to the RIB, which takes over the caller's reference to the next hop. The
+    /// reference of a replaced candidate is released: the FIB's own reference keeps the next hop
+    /// until the FIB has the new one.
     fn put(&mut self, vrf: VrfId, prefix: IpNet, new: Candidate) {
         let Some(routes) = self.vrfs.get_mut(vrf.index()) else { return };
         let old = match prefix {
@@ -447,8 +450,8 @@ impl Rib {
         }
     }
 
-    /// Takes candidates out of the RIB; how many there were, those not counted whose group has gone
-    /// before.
+    /// Removes candidates from the RIB and returns their number, without those whose group was
+    /// removed before.
     fn take(&mut self, vrf: VrfId, prefix: IpNet, fits: impl Fn(&Candidate) -> bool) -> usize {
         let Self { vrfs, waiting, hops, .. } = self;
         let Some(routes) = vrfs.get_mut(vrf.index()) else { return 0 };
@@ -462,12 +465,12 @@ impl Rib {
         count
     }
 
-    /// Takes all candidates that fit out of the RIB; how many there were.
+    /// Removes all matching candidates from the RIB and returns their number.
     fn take_everywhere(&mut self, fits: impl Fn(&Candidate) -> bool) -> usize {
         self.vrfs().map(|vrf| self.take_in(vrf, &fits)).sum()
     }
 
-    /// Takes all candidates of a VRF that fit; how many there were.
+    /// Removes all matching candidates of a VRF and returns their number.
     fn take_in(&mut self, vrf: VrfId, fits: impl Fn(&Candidate) -> bool) -> usize {
         let Self { vrfs, waiting, hops, .. } = self;
         let Some(routes) = vrfs.get_mut(vrf.index()) else { return 0 };
@@ -481,9 +484,9 @@ impl Rib {
         count
     }
 
-    // ---- what changes together --------------------------------------------------------------
+    // ---- commits ----------------------------------------------------------------------------
 
-    /// Makes a change and, if it is not part of a larger one, lets forwarders see it.
+    /// Makes a change and, if it is not part of a larger one, commits it to the forwarders.
     fn change<T>(&mut self, change: impl FnOnce(&mut Self) -> T) -> T {
         self.depth += 1;
         let result = change(self);
@@ -494,7 +497,7 @@ impl Rib {
         result
     }
 
-    /// [`Self::change`] that fails if the FIB refuses the prefix, or any.
+    /// Like [`Self::change`], but fails if the FIB refuses the prefix, or any prefix for `None`.
     fn checked(
         &mut self,
         prefix: Option<(VrfId, IpNet)>,
@@ -510,7 +513,7 @@ impl Rib {
         new.map_or(Ok(()), |at| Err(self.refusals.remove(kept + at).1))
     }
 
-    /// Lets forwarders see what has changed.
+    /// Makes the changes visible to forwarders.
     fn commit(&mut self) {
         loop {
             self.settle();
@@ -527,7 +530,7 @@ impl Rib {
         }
     }
 
-    /// Computes the next hops that depend on what has changed.
+    /// Computes the next hops that depend on the changes.
     fn settle(&mut self) {
         let Self { vrfs, hops, neighbours, .. } = self;
         if hops.has_vias() {
@@ -539,7 +542,7 @@ impl Rib {
         hops.settle(&View { vrfs, neighbours });
     }
 
-    /// Makes the FIBs follow, and then the host routes of neighbours.
+    /// Updates the FIBs, and then the host routes of neighbours.
     fn publish(&mut self) {
         self.vrfs().for_each(|vrf| self.publish_vrf(vrf));
     }
@@ -567,7 +570,7 @@ impl Rib {
         self.refusals.extend(refusals.into_iter().take(room).map(error));
     }
 
-    /// Does a piece of what was put off.
+    /// Does a piece of the deferred work.
     fn put_off(&mut self, most: usize) {
         for id in self.vrfs() {
             let vrf = &mut self.vrfs[id.index()];
@@ -579,10 +582,10 @@ impl Rib {
         self.review_some(most.div_ceil(8));
     }
 
-    /// Does a piece of what was put off, frees what forwarders have let go of, and tries again what
-    /// there was no room for. Call it a few times per second, and again at once while
-    /// [`Self::is_busy`]; it takes some milliseconds at most. Returns how many pieces still wait for
-    /// a grace period.
+    /// Does a piece of the deferred work, frees next hops that forwarders no longer hold, and
+    /// retries changes that had no room. Call it a few times per second, and again immediately
+    /// while [`Self::is_busy`]; it takes some milliseconds at most. Returns the number of pieces
+    /// that still wait for a grace period.
     pub fn tick(&mut self) -> usize {
         let most = self.pieces.tick;
         for vrf in &mut self.vrfs {
@@ -598,8 +601,8 @@ impl Rib {
         waiting
     }
 
-    /// Whether [`Self::tick`] has something left to do that should not wait: routes whose next hop
-    /// has died or come alive, or that were without room that has come.
+    /// Returns true if [`Self::tick`] has urgent work left: routes whose next hop has died or come
+    /// alive, or routes for which there is room now.
     pub fn is_busy(&self) -> bool {
         self.vrfs.iter().any(Vrf::is_sweeping)
             || self.review.is_running()
@@ -608,7 +611,7 @@ impl Rib {
     }
 }
 
-/// The routes and neighbours, for the computation of next hops.
+/// The routes and neighbours, as input of the computation of next hops.
 struct View<'a> {
     vrfs: &'a [Vrf],
     neighbours: &'a Neighbours,
@@ -651,7 +654,8 @@ fn is_waiting(candidate: &Candidate) -> bool {
     matches!(candidate.hop, NO_ROOM | NO_GROUP)
 }
 
-/// Lets go of what a candidate had that was taken out; 0 if it was as good as gone, else 1.
+/// Releases the references of a removed candidate. Returns 0 if its group was removed before, else
+/// 1.
 fn let_go(
     waiting: &mut Waiting,
     hops: &mut NextHops,

@@ -13,11 +13,12 @@
 //! <- {"ok":{"number":2,…}}
 //! ```
 //!
-//! The answer to `routes` is written piece by piece while the router works on, so it is one line of
-//! any length; between two pieces routes may change. All other answers are of one moment.
+//! The answer to `routes` is written piece by piece while the router continues to work, so it is
+//! one line of any length; routes may change between two pieces. All other answers are of one
+//! moment.
 //!
-//! The socket's mode is 0600: who may open it may read and change everything. Changes are in the log, with
-//! who made them (`api/audit.rs`).
+//! The socket's mode is 0600, since a process that can open it may read and change everything.
+//! Changes are logged with the client's user and process (`api/audit.rs`).
 
 mod audit;
 pub mod change;
@@ -34,43 +35,43 @@ use serde::{Deserialize, Serialize};
 use change::{NeighbourChange, RouteChange, SetChange};
 use configuration::{ApplyRequest, PlanRequest, RollbackRequest};
 
-/// The socket used unless told otherwise.
+/// Default path of the socket.
 pub const DEFAULT_SOCKET: &str = "/run/turnpike.sock";
 
-/// What a client can ask.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
-    /// Something of the router's state.
+    /// A query of the router's state.
     Show(Show),
     /// A change of the routes; the answer is [`report::Change`].
     Route(RouteChange),
     /// A change of the neighbours; the answer is [`report::Change`].
     Neighbour(NeighbourChange),
-    /// What a configuration would change: [`report::Plan`].
+    /// The changes that a configuration would make: [`report::Plan`].
     Plan(PlanRequest),
     /// A change to another configuration; the answer is [`report::Applied`].
     Apply(ApplyRequest),
-    /// Keeps what was applied on condition; the answer is [`report::Change`].
+    /// Confirms a configuration applied on condition; the answer is [`report::Change`].
     Confirm {},
     /// A change back to a configuration of the history; the answer is [`report::Applied`].
     Rollback(RollbackRequest),
-    /// Forgets flows; the answer is [`report::Change`].
+    /// Removes flows; the answer is [`report::Change`].
     ForgetFlows(FlowSelection),
-    /// Adds elements to a set of prefixes, or takes them away; the answer is [`report::Change`].
+    /// Adds elements to a set of prefixes, or removes them; the answer is [`report::Change`].
     Set(SetChange),
-    /// Runs a command of the configuration, in Lua. The answer is a text, or the table that it gives.
+    /// Runs a command of the configuration, in Lua. The answer is its text or table.
     Do(DoRequest),
 }
 
 impl Request {
-    /// Reads a request as it comes over the socket.
+    /// Parses a request as received from the socket.
     ///
     /// # Errors
     /// It is not JSON, or not a request.
     pub fn read(line: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(line).or_else(|error| {
-            // `routes` without anything behind it is short for all of them.
+            // `routes` without a filter means all routes in use.
             match serde_json::from_slice::<AllRoutes>(line) {
                 Ok(_) => Ok(Self::Show(Show::Routes(RouteFilter::default()))),
                 Err(_) => Err(error),
@@ -92,7 +93,7 @@ enum Routes {
     Routes,
 }
 
-/// What can be shown.
+/// A query of the router's state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Show {
@@ -102,14 +103,14 @@ pub enum Show {
     Routes(RouteFilter),
     /// [`report::RouteSummary`].
     Summary,
-    /// [`report::RouteAnswer`]: what happens with packets to this address.
+    /// [`report::RouteAnswer`]: the treatment of packets to this address.
     Route {
         /// The destination.
         address: IpAddr,
-        /// The flow whose path is sought; without it any path may be taken.
+        /// The flow whose path is queried; without it any path may be returned.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         flow: Option<Flow>,
-        /// The VRF whose packets are meant; without it the default one.
+        /// The VRF of the packets; without it the default one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         vrf: Option<String>,
     },
@@ -117,70 +118,70 @@ pub enum Show {
     Vrfs,
     /// `Vec<`[`report::Neighbour`]`>`.
     Neighbours,
-    /// `Vec<`[`report::Source`]`>`: who has routes for the router, and how that goes.
+    /// `Vec<`[`report::Source`]`>`: the sources of routes and their status.
     Sources,
     /// `Vec<`[`report::Filter`]`>`, by number.
     Filters,
-    /// [`report::FilterVerdict`]: what a filter says of a packet in words.
+    /// [`report::FilterVerdict`]: the verdict of a filter on a described packet.
     FilterVerdict {
         /// The filter.
         name: String,
         /// The packet, see [`acl::packet`].
         packet: String,
     },
-    /// [`report::PrefixSet`] of each set of prefixes.
+    /// `Vec<`[`report::PrefixSet`]`>`: the sets of prefixes.
     Sets,
-    /// [`report::Flows`]: those of which the most bytes have passed first.
+    /// [`report::Flows`]: those with the most bytes first.
     Flows {
-        /// Which.
+        /// The flows to be shown.
         #[serde(default)]
         of: FlowSelection,
-        /// How many; 0: all.
+        /// Most flows to be shown; 0: all.
         #[serde(default)]
         most: usize,
     },
     /// `Vec<`[`report::Multicast`]`>`, by group and source.
     Multicast,
-    /// [`report::Forwarders`]: what each does, on which core, and how busy it is.
+    /// [`report::Forwarders`]: the work, core and load of each.
     Forwarders,
-    /// `Vec<`[`report::Rss`]`>`: how received packets are spread, by port.
+    /// `Vec<`[`report::Rss`]`>`: the distribution of received packets, by port.
     Rss,
     /// `Vec<`[`report::PortQueue`]`>`: the queues in software, by port.
     Queues,
     /// [`report::Counters`].
     Counters,
-    /// [`report::Protection`]: classes of punted packets and their bounds.
+    /// [`report::Protection`]: classes of punted packets and their limits.
     Protection,
     /// [`report::Graph`].
     Graph,
-    /// `Vec<`[`report::Command`]`>`: those of the configuration, in Lua.
+    /// `Vec<`[`report::Command`]`>`: the configuration's commands in Lua.
     Commands,
-    /// [`report::Steps`]: the steps, and how those in Lua do.
+    /// [`report::Steps`]: the steps, and the status of those in Lua.
     Steps,
     /// [`report::topology::Topology`]: the machine, and the place of ports and forwarders on it.
     Topology,
-    /// `Vec<`[`report::HistoryEntry`]`>`: the configurations that were applied.
+    /// `Vec<`[`report::HistoryEntry`]`>`: the applied configurations.
     History,
-    /// [`report::Configuration`]: one of them.
+    /// [`report::Configuration`]: an applied configuration.
     Configuration {
         /// Its number in the history.
         number: u64,
     },
-    /// [`report::Plan`]: what a rollback to one of them would change.
+    /// [`report::Plan`]: the changes of a rollback to an applied configuration.
     Difference {
         /// Its number in the history.
         number: u64,
-        /// Every route, however many there are.
+        /// True to list every route, regardless of their number.
         #[serde(default)]
         all: bool,
     },
 }
 
-/// Which flows are meant: all of this holds; of both ends, one.
+/// A selection of flows: all conditions must hold, those on an end for either end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowSelection {
-    /// An end's address is in it.
+    /// A prefix that contains an end's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<IpNet>,
     /// An end's port.
@@ -191,31 +192,31 @@ pub struct FlowSelection {
     pub protocol: Option<u8>,
 }
 
-/// A command of the configuration that is to run.
+/// A command of the configuration to be run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DoRequest {
     /// Its name.
     pub name: String,
-    /// What is typed behind it.
+    /// The arguments typed after it.
     #[serde(default)]
     pub args: Vec<String>,
 }
 
-/// Which routes to show; a filter that says nothing shows those that forwarders use.
+/// A selection of routes; an empty filter selects those that forwarders use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteFilter {
-    /// Those of this source only, also those that another source's keep from use.
+    /// Only routes of this source, including those not used because another source's are preferred.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Those to this prefix only, also those that are not used.
+    /// Only routes to this prefix, including unused ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<IpNet>,
-    /// With `prefix`: those to prefixes within it as well.
+    /// With `prefix`: also routes to prefixes within it.
     #[serde(default)]
     pub longer: bool,
-    /// Also those that are not used.
+    /// Also routes that are not used.
     #[serde(default)]
     pub all: bool,
     /// The VRF; without it the default one.
@@ -223,7 +224,7 @@ pub struct RouteFilter {
     pub vrf: Option<String>,
 }
 
-/// A flow, all of whose packets take one path.
+/// A flow, all of whose packets take the same path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Flow {
@@ -231,10 +232,10 @@ pub struct Flow {
     pub from: IpAddr,
     /// The number of the protocol: 6 is TCP, 17 is UDP.
     pub protocol: u8,
-    /// The source port; 0 where the protocol has none.
+    /// The source port; 0 if the protocol has none.
     #[serde(default)]
     pub sport: u16,
-    /// The destination port; 0 where the protocol has none.
+    /// The destination port; 0 if the protocol has none.
     #[serde(default)]
     pub dport: u16,
 }
@@ -243,9 +244,9 @@ pub struct Flow {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// The report asked for.
+    /// The requested report.
     Ok(serde_json::Value),
-    /// Why there is none.
+    /// Reason for the failure.
     Error(String),
 }
 

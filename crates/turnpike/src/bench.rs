@@ -1,4 +1,4 @@
-//! `turnpike bench`: measures this machine's Turnpike, in ratios that hold on a noisy machine.
+//! `turnpike bench`: measures Turnpike on this machine, in ratios that hold on a noisy machine.
 
 mod fib;
 mod filter;
@@ -30,7 +30,7 @@ pub enum Bench {
     Plot(plot::PlotArgs),
 }
 
-/// Measures and prints.
+/// Runs a benchmark and prints its result.
 pub fn run(bench: &Bench) -> Result<()> {
     match bench {
         Bench::Forward(args) => forward::run(args),

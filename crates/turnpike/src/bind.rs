@@ -1,20 +1,19 @@
-//! Moves NICs between the kernel's drivers and those by which DPDK has them.
+//! Moves NICs between the kernel's drivers and DPDK's.
 //!
 //! ```text
 //!   kernel.rs    settings of /sys that are written, programs that are run     Kernel
 //!   record.rs    the state in which devices were found                        Records
 //!   users.rs     needs that the machine itself has of a NIC                   User
 //!   check.rs     reasons why a NIC cannot be bound                            Wish
-//!   give.rs      the way back: unbind, and the end of a router
+//!   give.rs      return of devices: unbind, and the end of a router
 //!   remember.rs  rules of udev, which outlive a restart of the machine
 //!   ports.rs     the devices of a router's ports                              Bindings
 //!   list.rs      the report of `turnpike devices`
 //! ```
 //!
-//! A device gets its driver by three settings of `/sys`: `driver_override` names the only driver that may
-//! take it, `unbind` takes it from the one that has it, `drivers_probe` lets the kernel look for one. The state
-//! in which it was found is written down before the first of them, so that it can be given back whatever
-//! happens.
+//! A device gets its driver by three settings of `/sys`: `driver_override` names the only driver
+//! that may bind it, `unbind` removes its present driver, `drivers_probe` makes the kernel look for
+//! one. The device's state is recorded before the first of them, so that it can always be restored.
 
 mod check;
 pub mod give;
@@ -43,10 +42,10 @@ use crate::machine::kernel::Module;
 use crate::machine::network::Network;
 use crate::machine::pci::{DEVICES, GROUPS, PciNic, UIO, gives_away};
 
-/// The driver that devices are bound to unless another is named.
+/// The default driver of bound devices.
 pub const DEFAULT_DRIVER: &str = "vfio-pci";
 
-/// Looks at a device that the kernel is to bind: a second of [`kernel::MOMENT`].
+/// Polls of a device that the kernel is to bind, each after [`kernel::MOMENT`]: one second.
 const BOUND_WITHIN: usize = 200;
 
 /// Binds and unbinds devices of a machine.
@@ -57,27 +56,27 @@ pub struct Binder {
     network: Arc<dyn Fn() -> Network + Send + Sync>,
 }
 
-/// A device that `turnpike bind` has bound.
+/// A device bound by `turnpike bind`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// The driver that it had; `None` if it had none.
+    /// The driver that it had before; `None` if it had none.
     pub before: Option<String>,
-    /// Needs of the machine that were cut off.
+    /// Needs of the machine that are no longer met.
     pub carried: Vec<String>,
-    /// The rule of udev that was written.
+    /// The udev rule that was written.
     pub rule: Option<PathBuf>,
 }
 
 impl Binder {
-    /// For the machine that the program runs on.
+    /// Creates a binder for the machine that the program runs on.
     pub fn here() -> Self {
         Self { machine: Machine::here(), kernel: Arc::new(Here), network: Arc::new(Network::here) }
     }
 
-    /// Binds devices, all or none; with `remember`, also when the machine starts.
+    /// Binds devices, all or none; with `remember`, also at each start of the machine.
     ///
     /// # Errors
-    /// A reason why one cannot be bound, or the step that failed; all are given back then.
+    /// A reason why one cannot be bound, or the failed step; all are given back then.
     pub fn bind(&self, wishes: &[Wish], remember: bool) -> Result<Vec<Bound>> {
         let records = Records::open(&self.machine)?;
         if let Some((_, problem)) = self.obstacles(wishes).into_iter().next() {
@@ -105,14 +104,15 @@ impl Binder {
         Ok(done.into_iter().map(|(bound, _)| bound).collect())
     }
 
-    /// Binds a device for which nothing is in the way, and says how it was found. `None` if it had the driver
-    /// and nobody is to give it back.
+    /// Binds a device that can be bound, and returns its earlier state. `None` if it had the driver
+    /// already and is not to be given back.
     fn take(&self, records: &Records, nic: &PciNic, wish: &Wish) -> Result<Option<Record>> {
         let (address, driver) = (&nic.address, wish.driver.as_str());
         let left = record::seen(&self.machine, address).map(|seen| seen.found);
         let left = left.filter(|found| found.ids == nic.ids);
         if nic.driver.as_deref() == Some(driver) {
-            // A router that was killed had bound it, and this one does what that had to do.
+            // It was bound by a router that was killed; this router takes over its duty to give the
+            // device back.
             return Ok(match left {
                 Some(left) if wish.router && left.by_router => records.adopt(address),
                 Some(left) if !wish.router && left.by_router => {
@@ -122,7 +122,7 @@ impl Binder {
             });
         }
         self.load(driver)?;
-        // Somebody else may have given it another driver since it was written.
+        // The driver may have been changed since the record was written.
         let left = left.filter(|_| nic.driver.as_deref().is_none_or(gives_away));
         let found = match left {
             Some(left) => Found { by_router: wish.router, ..left },
@@ -146,7 +146,7 @@ impl Binder {
         Ok(Some(record))
     }
 
-    /// A device as it is now.
+    /// Returns the present state of a device.
     fn found(&self, nic: &PciNic, by_router: bool) -> Found {
         let network = (self.network)();
         let interface = nic.interfaces.first().and_then(|name| self.machine.interface(name));
@@ -166,19 +166,19 @@ impl Binder {
         }
     }
 
-    /// The kind that the domain of a device's group must get for a driver; `None`: it stays. `found` is the
-    /// kind that it had before anything was bound.
+    /// Returns the kind of domain that a device's group needs for a driver; `None` if it stays.
+    /// `found` is the kind before anything was bound.
     fn domain_for(&self, nic: &PciNic, driver: &str, found: Option<&str>) -> Option<String> {
         let group = nic.group.as_ref()?;
         let wanted = match UIO.contains(&driver) {
-            // A driver that programs no IOMMU needs one that does not translate.
+            // A driver that does not program the IOMMU needs a domain that does not translate.
             true => group.translates().then_some("identity"),
             false => found,
         };
         wanted.filter(|wanted| group.kind.as_deref() != Some(wanted)).map(str::to_owned)
     }
 
-    /// Loads a driver that is not there.
+    /// Loads a missing driver.
     fn load(&self, driver: &str) -> Result<()> {
         if self.machine.has_pci_driver(driver) {
             return Ok(());
@@ -192,7 +192,7 @@ impl Binder {
         Ok(())
     }
 
-    /// Gives a device a driver, or takes the one away that it has.
+    /// Sets a device's driver, or removes the present one.
     fn switch(&self, nic: &PciNic, driver: Option<&str>, domain: Option<&str>) -> Result<()> {
         let address = nic.address.as_str();
         let base = format!("{DEVICES}/{address}");
@@ -226,10 +226,10 @@ impl Binder {
         bail!("the driver does not take it; dmesg may say why")
     }
 
-    /// Lets the kernel look for a driver, and waits until it has found one.
+    /// Makes the kernel look for a driver, and waits until it has found one.
     fn probe(&self, address: &str) -> Result<()> {
         self.set("/sys/bus/pci/drivers_probe", address)?;
-        // The kernel makes the driver's files a moment after it has bound it.
+        // The kernel creates the driver's files a moment after it has bound the device.
         for _ in 0..BOUND_WITHIN {
             if self.machine.pci_driver(address).is_some() {
                 break;
@@ -244,7 +244,7 @@ impl Binder {
         written.with_context(|| format!("writing \"{}\" to {path}", text.trim()))
     }
 
-    /// A NIC by its address.
+    /// Returns a NIC by its address.
     fn nic(&self, address: &str) -> Result<PciNic> {
         self.machine.pci_nic(address).ok_or_else(|| anyhow!(self.not_found(address)))
     }
@@ -258,7 +258,7 @@ impl Binder {
         }
     }
 
-    /// A driver can be had: it is there, or a module is.
+    /// Returns true if a driver is available: loaded, or as a module.
     fn has_driver(&self, driver: &str) -> bool {
         self.machine.has_pci_driver(driver) || self.machine.module(driver) != Module::Absent
     }

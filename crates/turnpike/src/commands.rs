@@ -1,8 +1,7 @@
-//! What the commands of the binary do; `bench` has a module of its own.
+//! The commands of the binary; `bench` has a module of its own.
 //!
-//! A command that talks to a running router is a variant of [`RouterCommand`]. It works with a
-//! [`Console`], so that it neither knows nor cares whether it was typed into a Unix shell, into `turnpike
-//! shell` or over telnet.
+//! A command for a running router is a variant of [`RouterCommand`]. It works with a [`Console`],
+//! so that it behaves the same in a Unix shell, in `turnpike shell` and over telnet.
 
 pub mod bind;
 pub mod change;
@@ -66,7 +65,7 @@ pub enum RouterCommand {
     Do(DoArgs),
 }
 
-/// The commands with a file among their arguments.
+/// The commands with a file argument.
 pub const READING_FILES: [&str; 2] = ["plan", "apply"];
 
 /// Which router is asked, and how it answers.
@@ -81,7 +80,7 @@ pub struct RouterArgs {
 }
 
 impl RouterCommand {
-    /// Which router it is for, and how that is to answer.
+    /// Returns the router's socket and the output format.
     pub fn router(&self) -> &RouterArgs {
         match self {
             Self::Plan(args) => &args.router,
@@ -98,7 +97,8 @@ impl RouterCommand {
         }
     }
 
-    /// Does it read a file that its arguments name? The commands are those of [`READING_FILES`].
+    /// Returns true if it reads a file given as an argument. The commands are those of
+    /// [`READING_FILES`].
     pub fn reads_file(&self) -> bool {
         match self {
             Self::Plan(_) | Self::Apply(_) => true,
@@ -114,10 +114,10 @@ impl RouterCommand {
         }
     }
 
-    /// Does what it says; what comes back is the exit status where it is typed into a Unix shell.
+    /// Executes the command; returns the exit status for a Unix shell.
     ///
     /// # Errors
-    /// The router refuses or cannot be reached, or nobody reads the answer.
+    /// The router refuses or cannot be reached, or the output cannot be written.
     pub fn execute(&self, console: &mut Console<'_>) -> Result<ExitCode> {
         match self {
             Self::Plan(args) => return configuration::plan(args, console),
@@ -136,13 +136,13 @@ impl RouterCommand {
     }
 }
 
-/// What a command works with.
+/// Environment of a command.
 pub struct Console<'a> {
     /// The router's socket.
     pub socket: &'a Path,
-    /// Answers are printed as JSON.
+    /// True to print answers as JSON.
     pub json: bool,
-    /// Where they are printed.
+    /// The output.
     pub out: &'a mut dyn Write,
 }
 
@@ -152,7 +152,7 @@ impl Console<'_> {
         Ok(writeln!(self.out, "{text}")?)
     }
 
-    /// Asks the router and prints its report: as JSON, or what `text` makes of it.
+    /// Sends a request to the router and prints its report: as JSON, or as formatted by `text`.
     pub fn report(
         &mut self,
         request: &Request,
@@ -162,7 +162,7 @@ impl Console<'_> {
         self.print_report(report, text)
     }
 
-    /// Prints a report: as JSON, or what `text` makes of it.
+    /// Prints a report: as JSON, or as formatted by `text`.
     pub fn print_report(
         &mut self,
         report: Value,
@@ -173,12 +173,12 @@ impl Console<'_> {
     }
 }
 
-/// An error where JSON was asked for: `{"error": "…"}`.
+/// An error in JSON output: `{"error": "…"}`.
 #[derive(Debug)]
 pub struct JsonError(String);
 
 impl JsonError {
-    /// The error with its causes.
+    /// Returns the error with its causes.
     pub fn of(error: &anyhow::Error) -> Self {
         Self(format!("{error:#}"))
     }
@@ -192,8 +192,8 @@ impl fmt::Display for JsonError {
 
 impl std::error::Error for JsonError {}
 
-/// Does nobody read what is printed? A reader that has seen enough (`show routes | head`) is not an
-/// error.
+/// Returns true if the reader of the output has closed it. That is not an error:
+/// `show routes | head`.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }

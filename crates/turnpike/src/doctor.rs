@@ -1,7 +1,7 @@
-//! `turnpike doctor`: examines the machine for what slows a router down or keeps it from starting.
+//! `turnpike doctor`: examines the machine for causes of slowness or failure of a router.
 //!
-//! A check is a function from a [`Patient`], what is known of the machine and of the router that is to run
-//! on it, to [`Finding`]s. Checks of one subject share a file:
+//! A check is a function from a [`Patient`], the data about the machine and the router to run on
+//! it, to [`Finding`]s. Checks of one subject share a file:
 //!
 //! ```text
 //!   memory.rs      hugepages, memory, overcommitment, locked memory
@@ -15,8 +15,8 @@
 //!   system.rs      configuration, versions, processor, privileges
 //! ```
 //!
-//! The kernel is read by files ([`Machine`]), so that tests examine machines made of files. A file that is
-//! absent makes a note, "cannot tell", never an error.
+//! The kernel's files are read by [`Machine`], so that tests can examine machines made of files. An
+//! absent file results in a note, "cannot tell", never in an error.
 
 mod cores;
 mod devices;
@@ -46,7 +46,7 @@ use crate::machine::cpu::Cpus;
 
 pub use text::text;
 
-/// The checks, in the order in which they are made.
+/// The checks, in the order of execution.
 const CHECKS: [fn(&Patient<'_>) -> Vec<Finding>; 34] = [
     system::configuration,
     system::versions,
@@ -88,9 +88,9 @@ const CHECKS: [fn(&Patient<'_>) -> Vec<Finding>; 34] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// As it should be.
+    /// The value is right.
     Ok,
-    /// Worth knowing, or it cannot be told.
+    /// Information, or the value cannot be determined.
     Note,
     /// The router runs, but slower or less steadily than it could.
     Warning,
@@ -99,7 +99,7 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -110,7 +110,7 @@ impl Severity {
     }
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The check's name.
@@ -122,7 +122,7 @@ pub struct Finding {
     /// The consequence for the router, in a sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<String>,
-    /// Shell commands, or lines of the configuration, that mend it.
+    /// Shell commands, or lines of the configuration, as a remedy.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mend: Vec<String>,
 }
@@ -148,7 +148,7 @@ impl Finding {
         Self::new(check, Severity::Error, found)
     }
 
-    /// The file that would tell is not there, or not what it should be.
+    /// Returns the note that a required file is absent or unreadable.
     fn unknown(check: &'static str, file: &str) -> Self {
         Self::note(check, format!("cannot tell: {file} is absent or unreadable"))
     }
@@ -174,14 +174,14 @@ impl Finding {
 pub struct Report {
     /// The configuration that the machine was examined for.
     pub file: Option<PathBuf>,
-    /// The heaviest severity found.
+    /// The highest severity found.
     pub worst: Severity,
-    /// The heaviest first.
+    /// The findings, the most severe first.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// The process's exit status: 2 with an error, 1 with a warning, else 0.
+    /// Returns the process's exit status: 2 with an error, 1 with a warning, else 0.
     pub fn exit_status(&self) -> u8 {
         match self.worst {
             Severity::Ok | Severity::Note => 0,
@@ -191,10 +191,10 @@ impl Report {
     }
 }
 
-/// The router that is to run: its needs of the machine.
+/// The router to be run: its needs of the machine.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
-    /// Its configuration; none: a router with two ports by PCI or AF_XDP, of which no more is known.
+    /// Its configuration; none: a router with two ports by PCI or AF_XDP, without further details.
     pub file: Option<PathBuf>,
     /// Reasons why this machine cannot run it, or why the file cannot be read.
     pub problems: Vec<String>,
@@ -204,9 +204,9 @@ pub struct Wanted {
     pub ports: Vec<Port>,
     /// Megabytes of packet memory at its start.
     pub memory_mb: usize,
-    /// Megabytes of ordinary memory beyond that, for ports that come later.
+    /// Megabytes of ordinary memory beyond that, for ports added later.
     pub later_mb: usize,
-    /// Ordinary memory is wanted even where there are hugepages.
+    /// True to use ordinary memory even if there are hugepages.
     pub no_huge: bool,
 }
 
@@ -217,15 +217,15 @@ pub struct Port {
     pub name: String,
     /// Its device.
     pub device: Device,
-    /// The driver that the configuration asks for.
+    /// The driver in the configuration.
     pub driver: Option<Driver>,
-    /// Its forwarders are to block when they have nothing to do.
+    /// True if its forwarders block when they have no work.
     pub blocks: bool,
 }
 
 impl Wanted {
-    /// The needs of a configuration with forwarders on these cores, and with so much memory (see
-    /// [`crate::router::packet_memory`]).
+    /// Returns the needs of a configuration with forwarders on these cores, and with this much
+    /// memory (see [`crate::router::packet_memory`]).
     pub fn of(config: &Config, cores: &[usize], (memory_mb, later_mb): (usize, usize)) -> Self {
         let port = |port: &control::config::Port| Port {
             name: port.name.clone(),
@@ -244,7 +244,7 @@ impl Wanted {
         }
     }
 
-    /// PCI addresses with the names of their ports.
+    /// Returns the PCI addresses with the names of their ports.
     fn pci(&self) -> impl Iterator<Item = (&str, &str)> {
         self.ports.iter().filter_map(|port| match &port.device {
             Device::Pci(address) => Some((port.name.as_str(), address.as_str())),
@@ -252,7 +252,7 @@ impl Wanted {
         })
     }
 
-    /// Kernel interfaces of ports.
+    /// Returns the kernel interfaces of ports.
     fn kernel_interfaces(&self) -> impl Iterator<Item = &str> {
         self.ports.iter().filter_map(|port| match &port.device {
             Device::Kernel(interface) => Some(interface.as_str()),
@@ -260,7 +260,8 @@ impl Wanted {
         })
     }
 
-    /// Kernel interfaces with the names of their ports, those left out for which AF_PACKET is asked.
+    /// Returns the kernel interfaces with the names of their ports, except those configured for
+    /// AF_PACKET.
     fn xdp(&self) -> impl Iterator<Item = (&str, &str)> {
         self.ports.iter().filter_map(|port| match (&port.device, port.driver) {
             (Device::Kernel(_), Some(Driver::AfPacket)) => None,
@@ -273,31 +274,31 @@ impl Wanted {
 /// DPDK's versions.
 #[derive(Clone, Debug, Default)]
 pub struct DpdkVersions {
-    /// Of the headers that the program was compiled with.
+    /// Version of the headers that the program was compiled with.
     pub built: String,
-    /// Of the libraries that it runs with.
+    /// Version of the libraries that it runs with.
     pub running: String,
 }
 
-/// Asks the kernel for XDP of an interface's driver; `None` if it is too old to tell.
+/// Queries the kernel for XDP of an interface's driver; `None` if it is too old to report.
 pub type AskXdp = dyn Fn(&str) -> io::Result<Option<Xdp>>;
 
-/// Everything that checks look at.
+/// Input of the checks.
 pub struct Patient<'a> {
     /// The machine.
     pub machine: &'a Machine,
     /// Its processors.
     pub cpus: Cpus,
-    /// The router that is to run on it.
+    /// The router to be run on it.
     pub wanted: &'a Wanted,
     /// DPDK's versions.
     pub dpdk: DpdkVersions,
-    /// Asks the kernel for XDP of an interface's driver.
+    /// Queries the kernel for XDP of an interface's driver.
     pub xdp: &'a AskXdp,
 }
 
 impl Patient<'_> {
-    /// Cores that no forwarder has.
+    /// Returns the cores without a forwarder.
     fn other_cores(&self) -> BTreeSet<usize> {
         let cores = self.cpus.cores.keys().copied();
         cores.filter(|core| !self.wanted.cores.contains(core)).collect()

@@ -1,4 +1,4 @@
-//! `turnpike generate`: sends packets at a rate, and says what came back of them.
+//! `turnpike generate`: sends packets at a rate, and reports loss and delay.
 //!
 //! ```text
 //!   sender thread                                       receiver thread
@@ -6,10 +6,10 @@
 //!            Pace: when the next may leave                       loss, order, delay
 //! ```
 //!
-//! Works over any device that the router takes: a kernel interface, a PCI address, a DPDK virtual
-//! device. The receiving device may be the sending one, or there may be none. Whatever asks for an
-//! address on the receiving side (ARP, neighbour solicitation) is answered: the receiver stands for
-//! every host there.
+//! Works with any device that the router accepts: a kernel interface, a PCI address, a DPDK virtual
+//! device. The receiving device may be the sending one, or there may be none. Every address
+//! resolution on the receiving side (ARP, neighbour solicitation) is answered: the receiver stands
+//! for every host there.
 
 mod answer;
 mod destinations;
@@ -97,20 +97,20 @@ pub enum Full {
     Lose,
 }
 
-/// What happened.
+/// Results of a run.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
-    /// Packets that were sent.
+    /// Packets sent.
     pub sent: u64,
-    /// Those of them that the device did not take, and that were lost for it (`--full lose`).
+    /// Sent packets that the device did not accept, and that were lost therefore (`--full lose`).
     pub refused: u64,
-    /// Packets per second that were sent.
+    /// Packets sent per second.
     pub sent_pps: f64,
-    /// Bits per second that were sent, of frames with FCS.
+    /// Bits sent per second, of frames with FCS.
     pub sent_bps: f64,
     /// Seconds by which the sender fell behind its rate.
     pub behind_s: f64,
-    /// What came back; none without a receiver.
+    /// Results of the receiver; none without a receiver.
     pub received: Option<Received>,
 }
 
@@ -123,7 +123,7 @@ pub struct Bin {
     pub packets: u64,
 }
 
-/// What came back.
+/// Results of a receiver.
 #[derive(Debug, Serialize)]
 pub struct Received {
     /// Different packets.
@@ -132,23 +132,23 @@ pub struct Received {
     pub pps: f64,
     /// Bits per second, of frames with FCS.
     pub bps: f64,
-    /// Packets that were sent and did not come back.
+    /// Packets that were sent and not received.
     pub lost: u64,
-    /// The same as a share of those sent.
+    /// The share of lost packets.
     pub loss: f64,
-    /// Packets that came again.
+    /// Packets that arrived again.
     pub duplicates: u64,
-    /// Packets that came after a later one (RFC 4737).
+    /// Packets that arrived after a later one (RFC 4737).
     pub reordered: u64,
-    /// From the sender's stamp to the receiver's, in nanoseconds.
+    /// Delay from the sender's stamp to the receiver's, in nanoseconds.
     pub delay_ns: Distribution,
-    /// Between consecutive packets (RFC 3393), in nanoseconds.
+    /// Delay variation between consecutive packets (RFC 3393), in nanoseconds.
     pub jitter_ns: Distribution,
     /// The delays' histogram.
     pub histogram: Vec<Bin>,
 }
 
-/// Sends, receives, prints.
+/// Sends, receives and prints the results.
 pub fn run(args: &GenerateArgs) -> Result<()> {
     let outcome = generate(args)?;
     if args.json {

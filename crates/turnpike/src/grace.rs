@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dpdk::qsbr::Qsbr;
 use fib::GracePeriod;
 
-/// Asks the readers' quiescent states whether a grace period has passed.
+/// Determines from the readers' quiescent states if a grace period has passed.
 pub struct Grace(pub Arc<Qsbr>);
 
 impl GracePeriod for Grace {

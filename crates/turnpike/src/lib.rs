@@ -98,8 +98,8 @@ enum Command {
 /// The data plane, for steps of other crates.
 pub use dataplane;
 
-/// The program `turnpike` with further steps in its catalogue: a router of one's own is a `main` that
-/// calls this. See `examples/rust-step`.
+/// Runs the program `turnpike` with additional steps in its catalogue: a custom router is a `main`
+/// that calls this. See `examples/rust-step`.
 pub fn main_with(steps: impl IntoIterator<Item = StepSpec>) -> ExitCode {
     let mut catalogue = Catalogue::default();
     for step in steps {
@@ -122,7 +122,7 @@ pub fn main_with(steps: impl IntoIterator<Item = StepSpec>) -> ExitCode {
     }
 }
 
-/// What DPDK says is part of the log where there is one.
+/// Passes DPDK's messages to the log if there is one.
 fn hear_dpdk(line: &str) {
     match tracing::dispatcher::has_been_set() {
         true => tracing::warn!("DPDK: {line}"),
@@ -130,7 +130,7 @@ fn hear_dpdk(line: &str) {
     }
 }
 
-/// Says what is wrong with the command line; or shows the help that was asked for.
+/// Reports errors of the command line; or shows the requested help.
 fn refuse(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind;
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
@@ -144,7 +144,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Prints an error: on standard output where JSON was asked for.
+/// Prints an error: on standard output if JSON was requested.
 fn report(error: &Error) {
     let json = std::env::args_os().any(|word| word == "--json");
     let printed = match error.downcast_ref::<JsonError>() {
@@ -155,15 +155,15 @@ fn report(error: &Error) {
             Ok(())
         }
     };
-    // Nobody is left to be told.
+    // A failure of this cannot be reported.
     drop(printed);
 }
 
-/// The error with the advice to be root, where the kernel refused this user something.
+/// Adds the advice to be root to the error, if the kernel refused an operation to this user.
 fn as_root(error: &Error) -> Error {
     const REFUSALS: [&str; 2] = ["Permission denied", "Operation not permitted"];
     let text = format!("{error:#}");
-    // Some causes are known as text only.
+    // Some causes are available as text only.
     let refused = REFUSALS.iter().any(|refusal| text.contains(refusal));
     let user = nix::unistd::geteuid();
     if !refused || user.is_root() || text.contains("as root") {
@@ -210,7 +210,7 @@ fn ask(command: &RouterCommand) -> Result<ExitCode> {
     }
 }
 
-/// Prints a report. A reader that has seen enough (`show routes | head`) is not an error.
+/// Prints a report. A reader that closes the output early (`show routes | head`) is not an error.
 fn print(report: &str) -> Result<()> {
     use std::io::{ErrorKind, Write};
     match writeln!(std::io::stdout(), "{report}") {

@@ -5,16 +5,16 @@ use std::sync::OnceLock;
 
 use tracing_subscriber::EnvFilter;
 
-/// The level where neither the environment nor the configuration says one.
+/// Default level, if neither the environment nor the configuration sets one.
 const DEFAULT: &str = "info";
 
-/// Changes the level of a log.
+/// Function that changes the level of a log.
 type SetLevel = Box<dyn Fn(&str) + Send + Sync>;
 
-/// Of the running log; absent as long as there is none, and where the environment says the level.
+/// Setter of the running log; absent without a log, and if the environment sets the level.
 static SET_LEVEL: OnceLock<SetLevel> = OnceLock::new();
 
-/// Logs to stderr: by the environment's RUST_LOG, else at this level, else `info`.
+/// Starts the log to stderr: with the environment's RUST_LOG, else this level, else `info`.
 pub fn start(level: Option<&str>) {
     let environment = EnvFilter::try_from_default_env().ok();
     let is_free = environment.is_none();
@@ -24,7 +24,8 @@ pub fn start(level: Option<&str>) {
         .with_writer(stderr)
         .with_target(false)
         .with_ansi(stderr().is_terminal())
-        // A line that cannot be written, as on a terminal that was closed, is lost; to say so there panics.
+        // A line that cannot be written, for example to a closed terminal, is lost; reporting it
+        // would panic.
         .log_internal_errors(false)
         .with_filter_reloading();
     if is_free {
@@ -38,7 +39,7 @@ pub fn start(level: Option<&str>) {
     log.init();
 }
 
-/// The configuration has this level from now on; RUST_LOG goes before it.
+/// Sets the configuration's level; RUST_LOG takes precedence.
 pub fn set_level(level: Option<&str>) {
     if let Some(set) = SET_LEVEL.get() {
         set(level.unwrap_or(DEFAULT));

@@ -1,8 +1,8 @@
-//! Knowledge of the machine: nodes, cores, caches, memory, the kernel and its modules, as `/sys` and
-//! `/proc` tell it.
+//! Data about the machine: nodes, cores, caches, memory, the kernel and its modules, from `/sys`
+//! and `/proc`.
 //!
-//! Nothing here fails: a file that is absent, as many are in containers and virtual machines, or that
-//! holds something unexpected gives `None` or an empty list, and the reader says "cannot tell".
+//! No function fails: an absent file, of which containers and virtual machines have many, or one
+//! with unexpected contents gives `None` or an empty list, and the caller reports "cannot tell".
 //!
 //! ```text
 //!   cpu.rs      NUMA nodes, cores, SMT siblings, caches         Cpus
@@ -31,54 +31,54 @@ use std::path::PathBuf;
 
 use control::cores::parse_cores;
 
-/// The most bytes that are read of one file: `/proc/cpuinfo` of a large machine has a megabyte.
+/// Most bytes that are read of one file: `/proc/cpuinfo` of a large machine has a megabyte.
 const MOST: u64 = 16 << 20;
 
-/// A machine, by the root of its file system.
+/// A machine, given by the root of its file system.
 #[derive(Clone, Debug)]
 pub struct Machine {
     root: PathBuf,
 }
 
 impl Machine {
-    /// The machine that the program runs on.
+    /// Returns the machine that the program runs on.
     pub fn here() -> Self {
         Self::at("/")
     }
 
-    /// One whose `/sys` and `/proc` are below this directory.
+    /// Returns a machine whose `/sys` and `/proc` are below this directory.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// Where a file of the machine is.
+    /// Returns the path of a file of the machine.
     pub fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// The text of a file, without white space around it.
+    /// Returns the text of a file, without white space around it.
     pub fn read(&self, path: &str) -> Option<String> {
         let mut bytes = Vec::new();
         File::open(self.path(path)).ok()?.take(MOST).read_to_end(&mut bytes).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// A file that holds a number.
+    /// Returns the number in a file.
     pub fn number<T: std::str::FromStr>(&self, path: &str) -> Option<T> {
         self.read(path)?.parse().ok()
     }
 
-    /// A file that holds a list of cores or nodes: `0-3,8`, or nothing.
+    /// Returns the list of cores or nodes in a file: `0-3,8`, or empty.
     pub fn list(&self, path: &str) -> Option<BTreeSet<usize>> {
         parse_list(&self.read(path)?)
     }
 
-    /// A file that holds a set of cores as a mask: `ff,fffffff0`.
+    /// Returns the set of cores in a file with a mask: `ff,fffffff0`.
     pub fn mask(&self, path: &str) -> Option<BTreeSet<usize>> {
         parse_mask(&self.read(path)?)
     }
 
-    /// The names in a directory, in order; none if it is absent.
+    /// Returns the names in a directory, sorted; none if it is absent.
     pub fn names(&self, path: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(path)).into_iter().flatten().flatten();
         let mut names: Vec<String> =
@@ -87,29 +87,29 @@ impl Machine {
         names
     }
 
-    /// The last name of the path that a symbolic link leads to.
+    /// Returns the last component of a symbolic link's target.
     pub fn link(&self, path: &str) -> Option<String> {
         let target = fs::read_link(self.path(path)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// The whole path that a symbolic link leads to.
+    /// Returns the whole target of a symbolic link.
     pub fn target(&self, path: &str) -> Option<String> {
         Some(fs::read_link(self.path(path)).ok()?.to_string_lossy().into_owned())
     }
 
-    /// Is it a file, not a directory?
+    /// Returns true for a file, false for a directory.
     pub fn is_file(&self, path: &str) -> bool {
         self.path(path).is_file()
     }
 
-    /// Is there such a file or directory?
+    /// Returns true if the file or directory exists.
     pub fn has(&self, path: &str) -> bool {
         self.path(path).exists()
     }
 }
 
-/// A list as the kernel writes it; `(null)` is its word for none.
+/// Parses a list in the kernel's notation; `(null)` means empty.
 pub fn parse_list(text: &str) -> Option<BTreeSet<usize>> {
     match text.trim() {
         "" | "(null)" => Some(BTreeSet::new()),
@@ -117,7 +117,7 @@ pub fn parse_list(text: &str) -> Option<BTreeSet<usize>> {
     }
 }
 
-/// Numbers as the kernel and the configuration read them: `0-3,8`.
+/// Formats numbers in the notation of the kernel and the configuration: `0-3,8`.
 pub fn list_text<'a>(numbers: impl IntoIterator<Item = &'a usize>) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for &number in numbers {
@@ -133,7 +133,7 @@ pub fn list_text<'a>(numbers: impl IntoIterator<Item = &'a usize>) -> String {
     ranges.iter().map(range).collect::<Vec<_>>().join(",")
 }
 
-/// A mask as the kernel writes it: hexadecimal words of 32 bits, the highest first.
+/// Parses a mask in the kernel's notation: hexadecimal words of 32 bits, the highest first.
 fn parse_mask(text: &str) -> Option<BTreeSet<usize>> {
     const WORD: usize = 32;
     let mut cores = BTreeSet::new();
@@ -144,7 +144,7 @@ fn parse_mask(text: &str) -> Option<BTreeSet<usize>> {
     Some(cores)
 }
 
-/// A set of cores as the kernel reads masks.
+/// Formats a set of cores as a mask in the kernel's notation.
 pub fn mask_text(cores: &BTreeSet<usize>) -> String {
     const WORD: usize = 32;
     let words = cores.last().map_or(0, |last| last / WORD) + 1;
@@ -157,7 +157,7 @@ pub fn mask_text(cores: &BTreeSet<usize>) -> String {
     format!("{:x}{rest}", word(words - 1))
 }
 
-/// The number behind a prefix: `cpu12`.
+/// Returns the number after a prefix: `cpu12`.
 fn numbered(name: &str, prefix: &str) -> Option<usize> {
     name.strip_prefix(prefix)?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! The Turnpike software router; everything is in the library, see `turnpike::main_with`.
+//! The Turnpike software router; all code is in the library, see `turnpike::main_with`.
 #![forbid(unsafe_code)]
 
 fn main() -> std::process::ExitCode {

@@ -1,5 +1,5 @@
-//! The graph drawn: as text, as DOT for Graphviz, as mermaid for Markdown; each with the packets
-//! that took each edge.
+//! Drawings of the graph: as text, as DOT for Graphviz, as mermaid for Markdown; each with the
+//! number of packets on each edge.
 
 pub mod topology;
 
@@ -9,7 +9,7 @@ use dataplane::words::count;
 
 use crate::api::report::{Edge, Graph};
 
-/// Steps in the order in which they run, each with its outputs.
+/// Draws the steps in the order of execution, each with its outputs.
 pub fn text(graph: &Graph) -> String {
     let mut text = String::new();
     for step in &graph.steps {
@@ -25,7 +25,7 @@ pub fn text(graph: &Graph) -> String {
     text
 }
 
-/// A directed graph in Graphviz's language; edges that carried packets are bold.
+/// Draws a directed graph in Graphviz's language; edges with packets are bold.
 pub fn dot(graph: &Graph) -> String {
     let mut text = String::from(
         "digraph turnpike {\n  rankdir=LR;\n  node [shape=box, fontname=monospace];\n  \
@@ -47,7 +47,7 @@ pub fn dot(graph: &Graph) -> String {
     text
 }
 
-/// A mermaid flowchart.
+/// Draws a mermaid flowchart.
 pub fn mermaid(graph: &Graph) -> String {
     let mut text = String::from("flowchart LR\n");
     for end in ["transmit", "replicate", "slow-path", "drop"] {

@@ -1,10 +1,10 @@
-//! The name of a port in front of an error, once.
+//! Port names as prefixes of errors.
 
 use anyhow::{Error, Result};
 
-/// Results about a port.
+/// Extension of results about a port.
 pub trait Place<T> {
-    /// The error begins with the port's name, unless it has it already.
+    /// Prefixes the error with the port's name, unless it contains the name already.
     ///
     /// # Errors
     /// That of the result.
@@ -17,7 +17,7 @@ impl<T, E: Into<Error>> Place<T> for Result<T, E> {
     }
 }
 
-/// [`Place::of_port`] of an error.
+/// [`Place::of_port`] for an error.
 pub fn of_port(error: Error, name: &str) -> Error {
     let place = format!("port \"{name}\"");
     let named = error.chain().any(|cause| cause.to_string().starts_with(&format!("{place}: ")));

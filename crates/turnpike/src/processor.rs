@@ -1,11 +1,11 @@
-//! Does this processor have the instructions that the program was compiled for?
+//! Checks that this processor has the instructions for which the program was compiled.
 //!
-//! `.cargo/config.toml` says which; without a word from us, a processor without them would end the
-//! program somewhere by SIGILL.
+//! `.cargo/config.toml` selects them; without this check, a processor without them would end the
+//! program with SIGILL somewhere.
 
 use anyhow::{Result, bail};
 
-/// Flags as Linux names them, and whether the program may use what they stand for.
+/// Flags under Linux's names, each with true if the program may use its instructions.
 const COMPILED: [(&str, bool); 7] = [
     ("ssse3", cfg!(target_feature = "ssse3")),
     ("sse4_2", cfg!(target_feature = "sse4.2")),
@@ -16,7 +16,8 @@ const COMPILED: [(&str, bool); 7] = [
     ("movbe", cfg!(target_feature = "movbe")),
 ];
 
-/// Fails if the processor lacks something. Where Linux does not tell, nothing is known to be lacking.
+/// Fails if the processor lacks an instruction set. If Linux does not report the flags, none is
+/// assumed to be lacking.
 pub fn check() -> Result<()> {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let missing = missing(&info, used());
@@ -30,12 +31,12 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-/// Flags of the processor that the program uses.
+/// Returns the processor's flags that the program uses.
 pub fn used() -> impl Iterator<Item = &'static str> {
     COMPILED.iter().filter(|(_, used)| *used).map(|(flag, _)| *flag)
 }
 
-/// Which of the flags the first processor in `/proc/cpuinfo` does not have.
+/// Returns the flags that the first processor in `/proc/cpuinfo` lacks.
 fn missing<'a>(info: &str, needed: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let Some(line) = info.lines().find(|line| line.starts_with("flags")) else { return Vec::new() };
     needed.filter(|flag| !line.split_whitespace().any(|has| has == *flag)).collect()

@@ -1,21 +1,21 @@
-//! How far something long is: a line on standard error, if that is a terminal.
+//! Progress of long operations: a line on standard error, if that is a terminal.
 
 use std::time::Duration;
 
 use control::import::Stage;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Time between two looks of something that does not say how far it is.
+/// Time between two updates for an operation that does not report its progress.
 const TICK: Duration = Duration::from_millis(250);
 
-/// A line that goes when this is dropped.
+/// A line that is removed when this is dropped.
 pub struct Progress {
     bar: ProgressBar,
     what: String,
 }
 
 impl Progress {
-    /// Of something that says how far it is.
+    /// Creates the line of an operation that reports its progress.
     pub fn of(what: impl Into<String>) -> Self {
         let form = "{msg} [{bar:40}] {percent} % {elapsed}";
         let style =
@@ -23,7 +23,7 @@ impl Progress {
         Self { bar: ProgressBar::new(0).with_style(style.progress_chars("=> ")), what: what.into() }
     }
 
-    /// Of something that takes its time.
+    /// Creates the line of an operation without progress reports.
     pub fn working(what: impl Into<String>) -> Self {
         let what = what.into();
         let form = "{msg} {spinner} {elapsed}";
@@ -36,7 +36,7 @@ impl Progress {
         Self { bar, what }
     }
 
-    /// So much of all is done.
+    /// Updates the progress: the amount done, and the total.
     pub fn import(&self, stage: Stage, done: u64, all: u64) {
         let doing = match stage {
             Stage::Read => "reading",

@@ -3,8 +3,8 @@
 //! | file | concern |
 //! |---|---|
 //! | `line.rs` | a line's words, quotes and pipes |
-//! | `grammar.rs` | words cut short, what can come next: all of it read from clap |
-//! | `pipe.rs` | what stands behind `\|` |
+//! | `grammar.rs` | abbreviated words, possible next words: all of it read from clap |
+//! | `pipe.rs` | the commands after `\|` |
 //! | `engine.rs` | runs a line; telnet uses it as well |
 //! | `terminal.rs` | line editing, completion, history |
 
@@ -35,11 +35,11 @@ pub struct ShellArgs {
     socket: PathBuf,
 }
 
-/// Runs the lines of the arguments, of a person at a terminal, or of a pipe; the last two until the end
-/// or `quit`.
+/// Runs the lines of the arguments, of a user at a terminal, or of a pipe; the last two until the
+/// end or `quit`.
 ///
 /// # Errors
-/// Without a person: the first line that fails, which is the last one that is run.
+/// Without a user at a terminal: the first line that fails, after which no other is run.
 pub fn shell(args: &ShellArgs) -> Result<()> {
     let engine = Engine::new(&args.socket);
     if !args.command.is_empty() {

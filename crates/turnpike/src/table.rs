@@ -1,4 +1,4 @@
-//! Reports as tables for people: columns of text, no frames, so that `grep` and `awk` work on them.
+//! Reports as text tables: columns without frames, so that `grep` and `awk` work on them.
 
 mod configurations;
 mod devices;
@@ -36,9 +36,9 @@ fn finish(table: &Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-/// One line a port, its addresses separated by commas.
+/// Formats one line a port, its addresses separated by commas.
 pub fn ports(ports: &[Port]) -> String {
-    // Only where there is some.
+    // Only if there are any.
     let trouble = ports.iter().any(|port| !port.troubles.is_empty());
     let mut names = vec![
         "port",
@@ -82,7 +82,7 @@ pub fn ports(ports: &[Port]) -> String {
     finish(&table)
 }
 
-/// One line a VRF.
+/// Formats one line a VRF.
 pub fn vrfs(vrfs: &[Vrf]) -> String {
     let mut table = columns(&["vrf", "table", "routes 4", "routes 6", "fib 4", "fib 6", "ports"]);
     for Vrf { name, table: number, ports, routes, fib } in vrfs {
@@ -99,13 +99,13 @@ pub fn vrfs(vrfs: &[Vrf]) -> String {
     finish(&table)
 }
 
-/// How its host interface is, and why.
+/// Returns the state of the host interface, with the reason.
 fn host_state(port: &Port) -> String {
     let Some(HostInterface { state, reason, .. }) = &port.host else { return "-".to_owned() };
     reason.as_ref().map_or_else(|| state.clone(), |reason| format!("{state}: {reason}"))
 }
 
-/// One line a port: its link, and what its device receives.
+/// Formats one line a port: its link, and the packets that its device receives.
 pub fn links(ports: &[Port]) -> String {
     let mut table = columns(&[
         "port", "device", "link", "host", "told by", "speed", "duplex", "autoneg", "pause", "fec",
@@ -137,7 +137,7 @@ pub fn links(ports: &[Port]) -> String {
     finish(&table)
 }
 
-/// One line for each offload of each port.
+/// Formats one line for each offload of each port.
 pub fn offloads(ports: &[Port]) -> String {
     let mut table = columns(&["port", "offload", "device", "used", "why"]);
     for port in ports {
@@ -149,7 +149,7 @@ pub fn offloads(ports: &[Port]) -> String {
     finish(&table)
 }
 
-/// The counters that show trouble.
+/// Returns the counters that indicate trouble.
 fn troubles(port: &Port) -> String {
     let of = |name: &str| match name {
         "dma_faults" => port.dma_faults,
@@ -162,11 +162,11 @@ fn troubles(port: &Port) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// The line above [`route_line`]s. Their columns are as wide as is usual, because nobody knows the
-/// widest of a million routes in advance.
+/// The header of [`route_line`]s. Their columns have usual widths, because the widest of a million
+/// routes is not known in advance.
 pub const ROUTES_HEADER: &str = "PREFIX                   TYPE         SOURCE     METRIC  PATHS\n";
 
-/// One line for a route; one that is not in use ends with the reason in brackets.
+/// Formats one line for a route; one that is not in use ends with the reason in brackets.
 pub fn route_line(route: &Route) -> String {
     let paths: Vec<_> = route.paths.iter().map(path).collect();
     let reason = match (&route.inactive, route.active) {
@@ -192,7 +192,7 @@ fn path(path: &Path) -> String {
     if path.weight == 1 { place } else { format!("{place} weight {}", path.weight) }
 }
 
-/// The route, one line a path, then the other routes to the prefix.
+/// Formats the route, one line a path, then the other routes to the prefix.
 pub fn route(answer: &RouteAnswer) -> String {
     let Some(prefix) = &answer.prefix else {
         return format!("{}: no route", answer.address);
@@ -213,7 +213,7 @@ fn resolved_path(path: &ResolvedPath) -> String {
     format!("  {via}{mac} by port {}, {}{weight}{taken}", path.port, path.state)
 }
 
-/// Routes by source, then what forwarders have of them.
+/// Formats the routes by source, then the state of the forwarding tables.
 pub fn summary(summary: &RouteSummary) -> String {
     let mut table = columns(&["source", "ipv4", "ipv6"]);
     for (name, Families { ipv4, ipv6 }) in &summary.sources {
@@ -243,7 +243,7 @@ fn right_align(table: &mut Table, columns: std::ops::Range<usize>) {
     }
 }
 
-/// One line a source.
+/// Formats one line a source.
 pub fn sources(sources: &[Source]) -> String {
     let mut table = columns(&[
         "source",
@@ -302,7 +302,7 @@ fn remote(remote: &Remote) -> [String; 7] {
     ]
 }
 
-/// One line a neighbour.
+/// Formats one line a neighbour.
 pub fn neighbours(neighbours: &[Neighbour]) -> String {
     let mut table = columns(&["address", "port", "mac", "state", "queued"]);
     for neighbour in neighbours {
@@ -318,7 +318,7 @@ pub fn neighbours(neighbours: &[Neighbour]) -> String {
     finish(&table)
 }
 
-/// Sets of prefixes with their sizes, or the elements of the one with this name.
+/// Formats the sets of prefixes with their sizes, or the elements of the one with this name.
 ///
 /// # Errors
 /// There is no set of this name.
@@ -359,7 +359,7 @@ fn sizes(sets: &[PrefixSet]) -> String {
     finish(&table)
 }
 
-/// Flows, and how full their table is.
+/// Formats the flows, and the usage of their table.
 pub fn flows(flows: &Flows) -> String {
     if flows.room == 0 {
         return "no filter asks for the state of connections".to_owned();
@@ -392,7 +392,7 @@ pub fn flows(flows: &Flows) -> String {
     )
 }
 
-/// A report of which nothing is known: objects are rows, or lines of key and value.
+/// Formats a report of unknown structure: objects are rows, or lines of key and value.
 pub fn any(report: &Value) -> String {
     let cell = |value: &Value| match value {
         Value::String(text) => text.clone(),
@@ -421,7 +421,7 @@ pub fn any(report: &Value) -> String {
     }
 }
 
-/// One line a multicast route.
+/// Formats one line a multicast route.
 pub fn multicast(routes: &[Multicast]) -> String {
     let mut table =
         columns(&["group", "source", "origin", "from", "to", "packets", "bytes", "wrong port"]);
@@ -446,7 +446,7 @@ pub fn multicast(routes: &[Multicast]) -> String {
     finish(&table)
 }
 
-/// The rules of each filter, or of the one with this name, in their order.
+/// Formats the rules of each filter, or of the one with this name, in their order.
 ///
 /// # Errors
 /// There is no filter of this name.
@@ -460,7 +460,7 @@ pub fn filters(filters: &[Filter], name: Option<&str>) -> Result<String> {
     Ok(chosen.into_iter().map(filter).collect::<Vec<_>>().join("\n\n"))
 }
 
-/// Which rules a packet meets, a line each; the last one decides.
+/// Formats the rules that match a packet, a line each; the last one decides.
 pub fn verdict(verdict: &FilterVerdict) -> String {
     let line = |rule: &FilterRule| {
         let name = rule.name.as_ref().map_or_else(String::new, |name| format!(" \"{name}\""));
@@ -533,14 +533,15 @@ what is accepted, by class:
     )
 }
 
-/// The limit of a rule's packets, and how many had each of its colours.
+/// Formats the rate limit of a rule's packets, and the number of packets of each colour.
 fn police(rule: &FilterRule) -> String {
     let Some(police) = &rule.police else { return "-".to_owned() };
     let Some(ColourCounts { green, yellow, red }) = rule.colours else { return police.clone() };
     format!("{police}\ngreen {green}, yellow {yellow}, red {red}")
 }
 
-/// Why packets were dropped, the most frequent reason first, then the sum that must close. `all`: with what is 0.
+/// Formats the reasons of dropped packets, the most frequent first, then the sum that must close.
+/// `all`: including zeros.
 pub fn counters(counters: &Counters, all: bool) -> String {
     let dropped = DropReason::ALL.iter().map(|&reason| {
         let packets = counters.dropped.get(reason.name()).copied().unwrap_or(0);
@@ -583,7 +584,8 @@ pub fn counters(counters: &Counters, all: bool) -> String {
     )
 }
 
-/// Counters with name, value and meaning, the largest first; those that are 0 only if `all` are wanted.
+/// Returns counters with name, value and meaning, the largest first; those that are 0 only with
+/// `all`.
 fn most_first<'a>(
     counters: impl Iterator<Item = (&'a str, u64, &'a str)>,
     all: bool,
@@ -593,7 +595,7 @@ fn most_first<'a>(
     rows
 }
 
-/// One line a step, then one a step with counters of its own, then one a compiler.
+/// Formats one line a step, then one a step with counters of its own, then one a compiler.
 pub fn steps(report: &Steps) -> String {
     let mut table =
         columns(&["step", "kind", "packets", "failures", "overruns", "dropped", "state"]);
@@ -631,7 +633,7 @@ pub fn steps(report: &Steps) -> String {
     text
 }
 
-/// One line a class.
+/// Formats one line a class.
 fn classes(all: &[Class]) -> String {
     let mut table = columns(&[
         "class",
@@ -664,7 +666,7 @@ fn classes(all: &[Class]) -> String {
     finish(&table)
 }
 
-/// One line a class, then the bounds of ICMP errors.
+/// Formats one line a class, then the limits of ICMP errors.
 pub fn protection(protection: &Protection) -> String {
     let errors = &protection.icmp_errors;
     format!(

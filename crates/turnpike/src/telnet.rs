@@ -5,14 +5,14 @@
 //!          <--------- encode <- chunks, a bounded channel <--+
 //! ```
 //!
-//! A session is a client of the API like any other, so that it can keep the owner from its work no more
-//! than others can: a client that does not read stops its own command at a full channel, and is let go
-//! of after the idle time.
+//! A session is a client of the API like any other, so that it cannot delay the owner more than
+//! others can: a client that does not read blocks its own command at a full channel, and is
+//! disconnected after the idle time.
 //!
-//! Telnet has neither passwords nor encryption: whoever has a session may change everything, as root may at
-//! the Unix socket. A client on this machine has to be one of the users that are allowed ([`control::gate`]).
-//! No command of a session reads a file, which it would with the router's rights, and one that speaks HTTP
-//! is ended: any page on the web can have a browser send its lines here.
+//! Telnet has neither passwords nor encryption: a session may change everything, as root may by the
+//! Unix socket. A client on this machine has to be one of the allowed users ([`control::gate`]). No
+//! command of a session reads a file, as it would have the router's permissions, and a session that
+//! receives HTTP is ended: any web page can make a browser send its lines here.
 
 mod moonroute;
 mod protocol;
@@ -40,13 +40,13 @@ use protocol::{Decoder, Heard, LINE_MAX, encode};
 
 const PROMPT: &[u8] = b"% ";
 
-/// Pieces of an answer between its command and the client.
+/// Chunks of an answer that are queued between its command and the client.
 const CHUNKS: usize = 4;
 
-/// Bytes of a piece.
+/// Size of a chunk in bytes.
 const CHUNK: usize = 16 << 10;
 
-/// Lines that a client may send ahead of their answers.
+/// Most lines that a client may send ahead of their answers.
 const AHEAD: usize = 256;
 
 /// The listening socket.
@@ -58,7 +58,7 @@ pub struct Telnet {
 }
 
 impl Telnet {
-    /// Listens as the configuration says, for commands to the router behind this socket.
+    /// Listens as configured, for commands to the router at this socket.
     pub fn bind(settings: &config::Telnet, socket: &Path) -> Result<Self> {
         let listen = settings.listen;
         let listener = StdListener::bind(listen).with_context(|| {
@@ -95,7 +95,8 @@ impl Telnet {
                 }
             };
             if let Err(refusal) = admit(&mut gate, &stream, peer) {
-                // A new connection takes so little at once; it goes in any case.
+                // A new connection's buffer has room for this; the connection is closed in any
+                // case.
                 let _ = stream.try_write(&encode(format!("{refusal}\n").as_bytes()));
                 continue;
             }
@@ -115,7 +116,8 @@ impl Telnet {
     }
 }
 
-/// May this client have a session? The reason is for the client and for the log.
+/// Checks whether this client may have a session. The reason of a refusal is for the client and the
+/// log.
 fn admit(gate: &mut Gate, stream: &TcpStream, peer: SocketAddr) -> Result<(), String> {
     let local = stream.local_addr().map_err(|error| error.to_string());
     let admitted =
@@ -123,21 +125,22 @@ fn admit(gate: &mut Gate, stream: &TcpStream, peer: SocketAddr) -> Result<(), St
     admitted.inspect_err(|reason| gate.log(peer, reason))
 }
 
-/// The first line of an HTTP request (RFC 9112 3), or the header that each has. No command is one of them.
+/// Returns true for the first line of an HTTP request (RFC 9112 3), or the header that each has. No
+/// command matches.
 fn is_http(line: &str) -> bool {
     let version = line.trim_end().rsplit(' ').next().unwrap_or_default();
     version.starts_with("HTTP/")
         || line.get(..5).is_some_and(|head| head.eq_ignore_ascii_case("host:"))
 }
 
-/// One client.
+/// The session of a client.
 struct Session {
     read: OwnedReadHalf,
     write: OwnedWriteHalf,
     decoder: Decoder,
-    /// What has been heard and not dealt with.
+    /// Input received but not handled yet.
     waiting: VecDeque<Heard>,
-    /// It sends no more.
+    /// True if the client has closed its sending side.
     ended: bool,
     engine: Arc<Engine>,
     idle: Duration,
@@ -152,7 +155,7 @@ impl Session {
         Self { read, write, decoder, waiting, ended: false, engine, idle }
     }
 
-    /// Answers lines until the client goes; says why it went.
+    /// Answers lines until the client disconnects; returns the reason.
     async fn converse(mut self) -> io::Result<String> {
         let version = env!("CARGO_PKG_VERSION");
         let hello = format!("Turnpike {version}; help lists the commands, quit leaves\n");
@@ -194,7 +197,7 @@ impl Session {
         }
     }
 
-    /// Takes in what the client sends. One that sends no more may still read.
+    /// Receives input. A client that has closed its sending side may still read.
     async fn listen(&mut self) -> io::Result<()> {
         let mut bytes = [0; 1024];
         let count = self.read.read(&mut bytes).await?;
@@ -206,15 +209,15 @@ impl Session {
         Ok(())
     }
 
-    /// Runs a line on a thread of its own, and sends what it says as it says it. An interrupt
-    /// ends it at what it says next.
+    /// Runs a line in a thread of its own, and sends its output as it is written. An interrupt ends
+    /// the command at its next output.
     async fn run(&mut self, line: String) -> io::Result<Then> {
         let (out, mut chunks) = mpsc::channel(CHUNKS);
         let engine = self.engine.clone();
         let ran: Ran = spawn_blocking(move || {
             let mut out = Chunks { out, chunk: Vec::with_capacity(CHUNK) };
             let then = engine.run(&line, &mut out);
-            // Fails only when nobody wants it.
+            // Fails only when the receiver is closed.
             let _ = out.flush();
             then
         });
@@ -227,7 +230,7 @@ impl Session {
                 heard = self.listen(), if !self.ended && self.waiting.len() < AHEAD => {
                     heard?;
                     if self.waiting.contains(&Heard::Interrupt) {
-                        // What was typed before it is not wanted either.
+                        // Lines typed before it are discarded as well.
                         self.waiting.clear();
                         chunks.close();
                         while chunks.try_recv().is_ok() {}
@@ -260,7 +263,7 @@ impl Session {
     }
 }
 
-/// Collects what a command says into pieces, and waits when the client is slow.
+/// Collects a command's output in chunks, and blocks when the client is slow.
 struct Chunks {
     out: mpsc::Sender<Vec<u8>>,
     chunk: Vec<u8>,

@@ -1,15 +1,16 @@
-//! What this crate's tests share.
+//! Shared parts of this crate's tests.
 
 use std::sync::{Arc, OnceLock};
 
 use dpdk::{Eal, EalConfig, HugeMode, LogLevel};
 
-/// DPDK, in ordinary memory. A process can start it once, so all tests have the same one.
+/// Returns DPDK's environment, in ordinary memory. A process can start it only once, so all tests
+/// share it.
 pub fn eal() -> Arc<Eal> {
     static EAL: OnceLock<Arc<Eal>> = OnceLock::new();
     let start = || {
         let config = EalConfig {
-            // DPDK's route tables want 512 MB, the other tests' packets 64.
+            // DPDK's route tables need 512 MB, the other tests' packets 64.
             memory_mb: 576,
             huge: HugeMode::Never,
             log_level: LogLevel::Error,

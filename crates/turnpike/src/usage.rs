@@ -1,12 +1,11 @@
-//! Errors of command lines: the word that is not known, the one that was probably meant, and what is known
-//! in its place.
+//! Errors of command lines: the unknown word, the one that was probably meant, and the known ones.
 
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use dataplane::words::suggestion;
 
-/// What is wrong with the words of a command line, in one sentence where clap's own does not name what is
-/// known; `root` is the tree of commands, built.
+/// Describes an error of a command line in one sentence that lists the known words if clap's own
+/// does not; `root` is the tree of commands, built.
 pub fn said(error: &clap::Error, root: &Command, words: &[String]) -> String {
     let command = innermost(root, words);
     match (error.kind(), invalid(error)) {
@@ -26,7 +25,7 @@ pub fn said(error: &clap::Error, root: &Command, words: &[String]) -> String {
     }
 }
 
-/// clap's own words, without the pointer to help.
+/// Returns clap's own message, without the pointer to help.
 fn plain(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
@@ -42,7 +41,7 @@ fn invalid(error: &clap::Error) -> Option<&str> {
     })
 }
 
-/// The last command that the words name.
+/// Returns the last command that the words name.
 fn innermost<'c>(root: &'c Command, words: &[String]) -> &'c Command {
     words.iter().fold(root, |command, word| command.find_subcommand(word).unwrap_or(command))
 }

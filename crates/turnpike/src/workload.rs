@@ -1,5 +1,5 @@
-//! What benchmarks and the generator work with: routes from a file or made up, and addresses to send
-//! to or look up.
+//! Input of the benchmarks and the generator: routes from a file or generated, and addresses to
+//! send to or look up.
 
 pub mod pattern;
 pub mod routes;

@@ -1,6 +1,7 @@
-//! Text in lines of whole words.
+//! Wrapping of text at word boundaries.
 
-/// Lines of at most `width` characters, unless a word is longer. Lines that were broken before stay so.
+/// Returns lines of at most `width` characters, unless a word is longer. Existing line breaks are
+/// kept.
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for paragraph in text.lines() {

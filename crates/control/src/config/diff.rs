@@ -1,7 +1,7 @@
-//! What is different between two configurations, for `turnpike plan` and `turnpike apply`.
+//! Differences between two configurations, for `turnpike plan` and `turnpike apply`.
 //!
-//! Lines do not count, nor does the order of statements: ports are known by their names, routes by
-//! prefix and metric, everything else by what its statement names.
+//! Line numbers and the order of statements make no difference: ports are identified by their
+//! names, routes by prefix and metric, everything else by the name in its statement.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -16,10 +16,12 @@ use super::settings::{self, Entry, Names};
 use super::{Config, DEFAULT_VRF, Port, Route, Vrf};
 use crate::rib::{self, RouteKind};
 
-/// Elements of a set that come or go and are named one by one; of more there is the number.
+/// Most elements of a set that are listed one by one when added or removed; of more only the number
+/// is given.
 const ELEMENTS_NAMED: usize = 20;
 
-/// Of sets of which many elements come or go there is one setting left that says how many.
+/// Replaces the settings of each set with many added or removed elements by one that gives their
+/// number.
 fn sum_up_elements(settings: &mut Vec<Setting>, new: &Config) {
     for set in &new.sets {
         let name = format!("prefix_set \"{}\"", set.name);
@@ -43,14 +45,14 @@ fn sum_up_elements(settings: &mut Vec<Setting>, new: &Config) {
     }
 }
 
-/// What was added to, taken out of and changed in a list.
+/// Added, removed and changed items of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Changes<T> {
-    /// New ones.
+    /// The new items.
     pub added: Vec<T>,
-    /// Those that are gone.
+    /// The removed items.
     pub removed: Vec<T>,
-    /// Before and after.
+    /// The changed items, before and after.
     pub changed: Vec<(T, T)>,
 }
 
@@ -61,53 +63,53 @@ impl<T> Default for Changes<T> {
 }
 
 impl<T> Changes<T> {
-    /// Nothing is different.
+    /// Returns true if there is no difference.
     pub fn is_empty(&self) -> bool {
         self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty()
     }
 }
 
-/// A setting that is different.
+/// A changed setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// What it is: `port "left": mtu`.
+    /// Its name: `port "left": mtu`.
     pub what: String,
-    /// What it was; `None`: it was not there.
+    /// The old value; `None`: it did not exist.
     pub from: Option<String>,
-    /// What it is to be; `None`: it is not to be there.
+    /// The new value; `None`: it is removed.
     pub to: Option<String>,
     /// The name of the port that it belongs to.
     pub port: Option<String>,
-    /// What it takes to change it.
+    /// The action needed to change it.
     pub effect: Effect,
 }
 
 impl Setting {
-    /// It can be changed while the router runs.
+    /// Returns true if it can be changed while the router runs.
     pub fn is_live(&self) -> bool {
         self.effect != Effect::Restart
     }
 }
 
-/// Everything that is different between two configurations.
+/// All differences between two configurations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Diff {
     /// Static routes.
     pub routes: Changes<Route>,
-    /// Ports, those of which the device or the host interface is another as changed.
+    /// Ports; those with another device or host interface are listed as changed.
     pub ports: Changes<Port>,
     /// Everything else.
     pub settings: Vec<Setting>,
-    /// Forwarders need other graphs.
+    /// True if forwarders need new graphs.
     pub graph: bool,
-    /// The names of the ports by their numbers, those of both configurations.
+    /// The names of the ports of both configurations, by their numbers.
     pub names: Vec<String>,
-    /// Those of the VRFs.
+    /// The names of the VRFs of both configurations, by their numbers.
     pub vrfs: Vec<String>,
 }
 
 impl Diff {
-    /// From one configuration to another, whose ports are numbered alike: see [`Config::align`].
+    /// Compares two configurations whose ports are numbered alike: see [`Config::align`].
     pub fn between(old: &Config, new: &Config) -> Self {
         let names = names(old.ports.iter().chain(&new.ports));
         let vrfs = vrf_names(old.vrfs.iter().chain(&new.vrfs));
@@ -129,7 +131,8 @@ impl Diff {
             port: None,
             effect,
         };
-        // The script runs on forwarders as a whole, and what its steps use may stand anywhere in it.
+        // Each forwarder runs the whole script, and objects that its steps use may be anywhere in
+        // it.
         if old.text != new.text && old.script.is_some() && new.script.is_some() {
             let to = "another, so their variables begin anew";
             settings.push(another("steps in Lua", to, Effect::Graph));
@@ -137,13 +140,13 @@ impl Diff {
         if old.text != new.text && !old.commands.is_empty() && !new.commands.is_empty() {
             settings.push(another("commands in Lua", "another", Effect::Live));
         }
-        // Some steps are there only if a port asks for them.
+        // Some steps exist only if a port enables them.
         let asks = |config: &Config| -> HashSet<&str> {
             let on = config.ports.iter().flat_map(|port| &port.features);
             on.filter(|(_, value)| *value != 0).map(|(feature, _)| feature.name()).collect()
         };
         let ports = ports(old, new);
-        // Graphs know the ports' MACs and names.
+        // Graphs contain the ports' MACs and names.
         let graph = settings.iter().any(|setting| setting.effect == Effect::Graph)
             || asks(old) != asks(new)
             || !ports.is_empty();
@@ -151,34 +154,34 @@ impl Diff {
         Self { routes, ports, settings, graph, names, vrfs }
     }
 
-    /// The names of the ports and VRFs.
+    /// Returns the names of the ports and VRFs.
     pub(super) fn all_names(&self) -> Names<'_> {
         Names { ports: &self.names, vrfs: &self.vrfs }
     }
 
-    /// Nothing is different.
+    /// Returns true if there is no difference.
     pub fn is_empty(&self) -> bool {
         self.routes.is_empty() && self.ports.is_empty() && self.settings.is_empty()
     }
 
-    /// What only a restart changes.
+    /// Returns the settings that only a restart changes.
     pub fn fixed(&self) -> impl Iterator<Item = &Setting> {
         self.settings.iter().filter(|setting| !setting.is_live())
     }
 
-    /// The setting is of a port that is new or gone.
+    /// Returns true if the setting belongs to a port that is new or removed.
     pub fn is_of_port(&self, setting: &Setting) -> bool {
         let ports = self.ports.added.iter().chain(&self.ports.removed);
         ports.into_iter().any(|port| setting.port.as_ref() == Some(&port.name))
     }
 
-    /// For this the port is closed and opened again.
+    /// Returns true if the port is closed and opened again for this setting.
     pub fn reopens(&self, setting: &Setting) -> bool {
         matches!(setting.effect, Effect::Reopen | Effect::ReopenHost)
             && self.ports.changed.iter().any(|(_, port)| setting.port.as_ref() == Some(&port.name))
     }
 
-    /// What a route is, as messages write it: `via 10.0.2.2 (right)`.
+    /// Describes a route as messages show it: `via 10.0.2.2 (right)`.
     pub fn describe(&self, route: &Route) -> String {
         let mut text = match &route.kind {
             RouteKind::Unicast(paths) => {
@@ -199,17 +202,18 @@ impl Diff {
     }
 }
 
-/// The names of ports by their numbers; empty where there is none.
+/// Returns the names of ports by their numbers; an unused number has an empty name.
 fn names<'a>(ports: impl Iterator<Item = &'a Port>) -> Vec<String> {
     by_number(Vec::new(), ports.map(|port| (port.id.index(), &port.name)))
 }
 
-/// The names of all VRFs by their numbers, the default one's first; empty where there is none.
+/// Returns the names of all VRFs by their numbers, the default one's first; an unused number has an
+/// empty name.
 fn vrf_names<'a>(vrfs: impl Iterator<Item = &'a Vrf>) -> Vec<String> {
     by_number(vec![DEFAULT_VRF.to_owned()], vrfs.map(|vrf| (vrf.id.index(), &vrf.name)))
 }
 
-/// Puts names in the places of their numbers.
+/// Sorts names into the places of their numbers.
 fn by_number<'a>(
     mut names: Vec<String>,
     named: impl Iterator<Item = (usize, &'a String)>,
@@ -262,7 +266,7 @@ fn ports(old: &Config, new: &Config) -> Changes<Port> {
     changes
 }
 
-/// Of ports that only one of both has: what is as it would be if nothing were said.
+/// Returns the default settings of ports that only one of the configurations has.
 fn unsaid(old: &Config, new: &Config) -> Vec<Setting> {
     let missing = |of: &Config, from: &Config| -> Vec<Entry> {
         let ports = of.ports.iter().filter(|port| from.port(port.id).is_none());
@@ -273,7 +277,7 @@ fn unsaid(old: &Config, new: &Config) -> Vec<Setting> {
     unsaid
 }
 
-/// The namespace in which the kernel is listened to, if it is.
+/// Returns the namespace in which the kernel is followed, if it is.
 fn host_namespace(config: &Config) -> Option<Option<&String>> {
     let host = config.ports.iter().find_map(|port| port.host.as_ref());
     let of_host = host.map(|host| host.netns.as_ref());
@@ -300,27 +304,28 @@ fn routes(old: &[Route], new: &[Route]) -> Changes<Route> {
 }
 
 impl Config {
-    /// The names of the ports by their numbers; empty where there is none.
+    /// Returns the names of the ports by their numbers; an unused number has an empty name.
     pub fn port_names(&self) -> Vec<String> {
         names(self.ports.iter())
     }
 
-    /// The names of the VRFs by their numbers, the default one's first; empty where there is none.
+    /// Returns the names of the VRFs by their numbers, the default one's first; an unused number
+    /// has an empty name.
     pub fn vrf_names(&self) -> Vec<String> {
         vrf_names(self.vrfs.iter())
     }
 
-    /// The port with this number.
+    /// Returns the port with this number.
     pub fn port(&self, id: PortId) -> Option<&Port> {
         self.ports.iter().find(|port| port.id == id)
     }
 
-    /// Numbers the ports, VRFs and filters as another configuration does, so that both can be compared and one
-    /// can follow the other: a port of the same name has the same number, and a new one a number that the
-    /// other does not use.
+    /// Numbers the ports, VRFs and filters like another configuration does, so that both can be
+    /// compared and one can replace the other: a port of the same name gets the same number, and a
+    /// new one a number that the other does not use.
     ///
     /// # Errors
-    /// Both have more of them together than there are numbers.
+    /// Both together have more of them than there are numbers.
     pub fn align(&mut self, like: &Self) -> Result<(), String> {
         let wanted = self.ports.iter().map(|port| (&*port.name, port.id));
         let there = like.ports.iter().map(|port| (&*port.name, port.id));
@@ -362,8 +367,8 @@ impl Config {
         self.vrfs.sort_by_key(|vrf| vrf.id);
     }
 
-    /// Gives filters the numbers that they have there, and others to new ones: until all forwarders have other
-    /// graphs a number must not mean another filter.
+    /// Gives filters the numbers that they have in the other configuration, and unused numbers to
+    /// new ones: a number must not mean another filter before all forwarders have new graphs.
     fn align_filters(&mut self, like: &Self) -> Result<(), String> {
         let wanted = self.filters.iter().map(|filter| (filter.name(), filter.number));
         let there = like.filters.iter().map(|filter| (filter.name(), filter.number));
@@ -419,8 +424,8 @@ impl Config {
     }
 }
 
-/// The numbers, by those that they have, of what is `wanted`: those that things of the same names have that are
-/// there, and free ones of `all`. The error is a name for which none is left.
+/// Maps the numbers of the items in `wanted`: those with a name in `there` get the number there,
+/// the others free ones of `all`. The error is a name for which no number is left.
 fn aligned<'a, N: Copy + Eq + Hash>(
     wanted: impl Iterator<Item = (&'a str, N)>,
     there: impl Iterator<Item = (&'a str, N)>,

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 pub(super) use dataplane::words::{did_you_mean, suggestion};
 
-/// One thing wrong with a configuration, said so that it can be put right.
+/// One error in a configuration, with a remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// The file, as it was named to [`super::load`].
+    /// The file, under the name given to [`super::load`].
     pub file: PathBuf,
-    /// The line of the key or statement, counted from 1; `None` when the file as a whole is meant.
+    /// The line of the key or statement, counted from 1; `None` for the file as a whole.
     pub line: Option<usize>,
-    /// What is wrong, with the key, the value and the way out.
+    /// The fault, with the key, the value and the remedy.
     pub message: String,
 }
 
@@ -25,7 +25,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Everything wrong with a configuration, in the order of its lines; never empty as an `Err`.
+/// All errors of a configuration, in the order of its lines; never empty as an `Err`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors(pub Vec<ConfigError>);
 
@@ -66,7 +66,7 @@ impl Collector {
         self.errors.is_empty()
     }
 
-    /// `Ok` when nothing was wrong; otherwise the errors by line.
+    /// Returns `Ok` if there were no errors; otherwise the errors by line.
     pub(super) fn finish(mut self) -> Result<(), ConfigErrors> {
         self.errors.sort_by_key(|error| error.line.unwrap_or(0));
         if self.errors.is_empty() { Ok(()) } else { Err(ConfigErrors(self.errors)) }

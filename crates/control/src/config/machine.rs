@@ -1,4 +1,4 @@
-//! What a configuration asks of the machine: cores, devices and files that must be there.
+//! Requirements of a configuration on the machine: cores, devices and files that must exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use super::{Config, Cores, Device, Port};
 use crate::cores::{CorePlacement, Supply, parse_cores, supply};
 use crate::gate::uid_of;
 
-/// What a machine has, as far as configurations name it.
+/// Resources of a machine that configurations refer to.
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
     /// Cores that are online.
@@ -23,17 +23,17 @@ pub struct Machine {
     pub interfaces: BTreeSet<String>,
     /// Network functions on the PCI bus, with their domains.
     pub pci: BTreeSet<String>,
-    /// Network namespaces that have a name.
+    /// Named network namespaces.
     pub netns: BTreeSet<String>,
-    /// DPDK's drivers of virtual devices, by the beginnings of their devices' names; empty: unknown.
+    /// DPDK's drivers of virtual devices, by the prefixes of their devices' names; empty: unknown.
     pub vdevs: BTreeSet<String>,
 }
 
 impl Machine {
-    /// This machine, by what the kernel says in `/sys` and `/proc`.
+    /// Examines this machine, by the kernel's files in `/sys` and `/proc`.
     ///
     /// # Errors
-    /// A file of the kernel that cannot be read.
+    /// A file of the kernel cannot be read.
     pub fn here() -> io::Result<Self> {
         let invalid = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
         let list = |text: &str| parse_cores(text.trim()).map(BTreeSet::from_iter).map_err(invalid);
@@ -43,17 +43,17 @@ impl Machine {
             interfaces: interfaces(&fs::read_to_string("/proc/self/net/dev")?),
             pci: network_functions(),
             netns: names_in(Path::new("/run/netns")),
-            // Whoever knows DPDK fills it in.
+            // Filled in by callers with access to DPDK.
             vdevs: BTreeSet::new(),
         })
     }
 }
 
-/// The kernel interfaces of this process's network namespace by their MACs. Of several with one MAC it is the
-/// oldest: others, such as VLANs and host interfaces, are made over it.
+/// Returns the kernel interfaces of this process's network namespace by their MACs. Of several with
+/// one MAC the oldest is used: others, such as VLANs and host interfaces, are created over it.
 ///
 /// # Errors
-/// The kernel does not tell.
+/// The kernel's error.
 pub fn interfaces_by_mac() -> io::Result<BTreeMap<MacAddr, String>> {
     let mut interfaces = BTreeMap::new();
     for found in nix::ifaddrs::getifaddrs()? {
@@ -66,20 +66,20 @@ pub fn interfaces_by_mac() -> io::Result<BTreeMap<MacAddr, String>> {
     Ok(interfaces)
 }
 
-/// The names in `/proc/self/net/dev`, which unlike `/sys` always shows the process's own network
-/// namespace.
+/// Returns the names in `/proc/self/net/dev`, which unlike `/sys` always shows the process's own
+/// network namespace.
 fn interfaces(table: &str) -> BTreeSet<String> {
     let names = table.lines().skip(2).filter_map(|line| line.split_once(':'));
     names.map(|(name, _)| name.trim().to_owned()).collect()
 }
 
-/// The names in a directory; none where there is none.
+/// Returns the names in a directory; none if it does not exist.
 fn names_in(directory: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// PCI functions of class 02, network controller; none where there is no PCI bus.
+/// Returns the PCI functions of class 02, network controller; none if there is no PCI bus.
 fn network_functions() -> BTreeSet<String> {
     let Ok(entries) = fs::read_dir("/sys/bus/pci/devices") else { return BTreeSet::new() };
     entries
@@ -91,19 +91,19 @@ fn network_functions() -> BTreeSet<String> {
         .collect()
 }
 
-/// Compares a configuration with this machine, whose DPDK has these drivers of virtual devices.
+/// Checks a configuration against this machine, whose DPDK has these drivers of virtual devices.
 ///
 /// # Errors
-/// Every core, device or file that is not there.
+/// Every missing core, device or file.
 pub fn check_machine(config: &Config, vdevs: BTreeSet<String>) -> Result<(), ConfigErrors> {
     check_here(config, &[], vdevs)
 }
 
-/// [`check_machine`] for a router that has the ports of another configuration: their devices may be away
-/// for a while.
+/// Like [`check_machine`], for a router that has the ports of another configuration: their devices
+/// may be missing for a while.
 ///
 /// # Errors
-/// As [`check_machine`].
+/// Those of [`check_machine`].
 pub fn check_change(
     config: &Config,
     base: &Config,
@@ -131,10 +131,10 @@ fn check_here(config: &Config, open: &[Port], vdevs: BTreeSet<String>) -> Result
     errors.finish()
 }
 
-/// [`check_machine`] for a given machine.
+/// Like [`check_machine`], for a given machine.
 ///
 /// # Errors
-/// As [`check_machine`].
+/// Those of [`check_machine`].
 pub fn check_machine_with(config: &Config, machine: &Machine) -> Result<(), ConfigErrors> {
     let mut errors = Collector::new(&config.file);
     check_cores(config, machine, &mut errors);
@@ -164,9 +164,9 @@ pub fn check_machine_with(config: &Config, machine: &Machine) -> Result<(), Conf
     errors.finish()
 }
 
-/// A virtual device's name begins with that of its driver.
+/// Checks that a virtual device's name begins with that of its driver.
 fn check_vdev(port: &Port, device: &str, known: &BTreeSet<String>, errors: &mut Collector) {
-    // Others are other names of drivers, which DPDK keeps to itself.
+    // Names without `net_` may be aliases of drivers, which DPDK does not list.
     let of_driver = !known.is_empty() && device.starts_with("net_");
     if !of_driver || known.iter().any(|driver| device.starts_with(driver.as_str())) {
         return;
@@ -179,7 +179,7 @@ fn check_vdev(port: &Port, device: &str, known: &BTreeSet<String>, errors: &mut 
     errors.add(Some(port.line), message);
 }
 
-/// The network namespaces of host interfaces. A path is opened by whoever runs the router.
+/// Checks the network namespaces of host interfaces. A path is only checked for existence.
 fn check_namespaces(config: &Config, machine: &Machine, errors: &mut Collector) {
     for port in &config.ports {
         let Some(name) = port.host.as_ref().and_then(|host| host.netns.as_ref()) else { continue };
@@ -199,7 +199,7 @@ fn check_namespaces(config: &Config, machine: &Machine, errors: &mut Collector) 
     }
 }
 
-/// The users that may connect to telnet and FPM.
+/// Checks the users that may connect to telnet and FPM.
 fn check_users(config: &Config, errors: &mut Collector) {
     let telnet = config.telnet.iter().map(|telnet| ("telnet", &telnet.users));
     let fpm = config.fpm.iter().map(|fpm| ("fpm", &fpm.users));
@@ -235,7 +235,7 @@ fn check_cores(config: &Config, machine: &Machine, errors: &mut Collector) {
     }
 }
 
-/// A file that can be opened and is not a directory.
+/// Checks for a file that can be opened and is not a directory.
 fn readable(path: &std::path::Path) -> io::Result<()> {
     if File::open(path)?.metadata()?.is_dir() {
         return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory"));
@@ -243,7 +243,7 @@ fn readable(path: &std::path::Path) -> io::Result<()> {
     Ok(())
 }
 
-/// [`suggestion`] among what the machine has, which may be nothing.
+/// Returns a [`suggestion`] from the machine's resources, which may be none.
 fn suggestion_or_none(word: &str, known: &BTreeSet<String>) -> String {
     if known.is_empty() {
         return "; known: none".to_owned();

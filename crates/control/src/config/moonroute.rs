@@ -13,9 +13,9 @@
 //! return config
 //! ```
 //!
-//! It becomes the statements of a configuration of ours, which are checked as any others are. What a
-//! key means is as MoonRoute's program reads it. A next hop of which the MAC is given becomes a gateway
-//! that stands for it, with a static neighbour.
+//! It is converted to the statements of a Turnpike configuration, which are checked like any
+//! others. Keys have the same meaning as for MoonRoute. A next hop given by its MAC becomes a
+//! stand-in gateway address with a static neighbour.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -60,24 +60,24 @@ const PORT: [&str; 9] = [
 ];
 const ROUTE: [&str; 5] = ["nhPort", "nhMAC", "nhIPv4", "networkIP", "networkPrefix"];
 
-/// The most packets that a transmit burst can have.
+/// Most packets of a transmit burst.
 const BURST_MOST: f64 = 64.0;
 
-/// The longest that they can wait, in microseconds.
+/// Longest time for which they can wait, in microseconds.
 const FLUSH_MOST: f64 = 100_000.0;
 
-/// A configuration, and what of the file does not count.
+/// A configuration, with warnings about unused settings of the file.
 pub struct Loaded {
-    /// What the file says.
+    /// The converted configuration.
     pub config: Config,
-    /// Keys that are unknown or mean nothing here, and what happens instead.
+    /// Keys that are unknown or have no effect, and what applies instead.
     pub warnings: Vec<String>,
 }
 
-/// Reads a file of MoonRoute's; `interfaces` are the machine's kernel interfaces by their MACs.
+/// Loads a MoonRoute file; `interfaces` are the machine's kernel interfaces by their MACs.
 ///
 /// # Errors
-/// Everything that is wrong with the file, or that it cannot be read.
+/// All faults of the file, or the error of reading it.
 pub fn load(
     path: &Path,
     interfaces: &BTreeMap<MacAddr, String>,
@@ -87,7 +87,7 @@ pub fn load(
     parse(path, &text, interfaces, catalogue)
 }
 
-/// [`load`] for a text at hand.
+/// Like [`load`], for a given text.
 fn parse(
     path: &Path,
     text: &str,
@@ -104,15 +104,15 @@ fn parse(
     reader.read(&config);
     let Reader { statements, warnings, errors, .. } = reader;
     let ours = in_our_words(path, &statements);
-    // The graph is the default one, as of an empty script.
+    // The graph is the default one, that of an empty script.
     let said = Said { statements, errors, ..script::run(path, "", limits, catalogue) };
     let mut config = validate::validate(path, text, said)?;
-    // What the history shows, and what is gone back to.
+    // The text that the history shows and a rollback uses.
     config.text = ours.into();
     Ok(Loaded { config, warnings })
 }
 
-/// Turns tables into statements.
+/// Converts tables to statements.
 struct Reader<'a> {
     text: &'a str,
     interfaces: &'a BTreeMap<MacAddr, String>,
@@ -145,13 +145,13 @@ impl Reader<'_> {
         self.ignored(config);
     }
 
-    /// A statement, with the line on which the script first speaks of it.
+    /// Adds a statement, with the line on which the script first mentions it.
     fn state(&mut self, keyword: Keyword, word: &str, name: &str, settings: Table) {
         let line = self.line_of(word).unwrap_or(1);
         self.statements.push(Statement { keyword, line, name: name.to_owned(), settings });
     }
 
-    /// The line on which a quoted word stands first; a script that computes its keys has none.
+    /// Returns the line of a word's first occurrence as a key; none for computed keys.
     fn line_of(&self, word: &str) -> Option<usize> {
         let stands =
             |line: &str| ["\"", "'"].iter().any(|q| line.contains(&format!("{q}{word}{q}")));
@@ -171,7 +171,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The tables within a table, by name; those without names are numbered.
+    /// Returns the tables within a table, by name; those without names are numbered.
     fn tables(&mut self, config: &Table, key: &str) -> Vec<(String, Table)> {
         let Some(Value::Table(all)) = config.named.get(key) else { return Vec::new() };
         let numbered = all.list.iter().zip(1..).map(|(value, n)| (format!("{key}[{n}]"), value));
@@ -222,7 +222,8 @@ impl Reader<'_> {
         self.state(Keyword::Port, name, name, settings);
     }
 
-    /// The kernel interface with the port's MAC, or what `device`, which MoonRoute does not know, says.
+    /// Returns the kernel interface with the port's MAC, or the value of `device`, a key that
+    /// MoonRoute does not have.
     fn device(&mut self, name: &str, port: &Table) -> Option<String> {
         if let Some(Value::Text(device)) = port.named.get("device") {
             return Some(device.clone());
@@ -309,7 +310,7 @@ impl Reader<'_> {
         self.state(Keyword::Route, name, &prefix, settings);
     }
 
-    /// A route's prefix, port and gateway.
+    /// Returns a route's prefix, port and gateway.
     fn route_parts(
         &mut self,
         route: &Table,
@@ -334,13 +335,13 @@ impl Reader<'_> {
         } else {
             text_in(route, "nhIPv4", "an address, for there is no nhMAC")?
         };
-        // As there, what stands behind the length does not count.
+        // As in MoonRoute, bits after the prefix length are ignored.
         let written = format!("{network}/{length}");
         let prefix = written.parse::<IpNet>().map_or(written, |net| net.trunc().to_string());
         Ok((prefix, port, via))
     }
 
-    /// The neighbour that stands for a MAC.
+    /// Adds the neighbour that stands for a MAC.
     fn stand_in(&mut self, address: &str, port: &str, mac: MacAddr) {
         let named = [("port", port.to_owned()), ("mac", mac.to_string())];
         let named = named.map(|(key, value)| (key.to_owned(), Value::Text(value)));
@@ -348,12 +349,12 @@ impl Reader<'_> {
         self.state(Keyword::Neighbour, port, address, settings);
     }
 
-    /// All cores that the file names, for all ports.
+    /// Collects all cores of the file, for all ports.
     fn cores(&mut self, config: &Table, ports: &[(String, Table)]) {
         let mut cores = BTreeSet::new();
         let own = ports.iter().map(|(_, port)| port).filter_map(|p| p.named.get("fastPathCores"));
         let common = config.named.get("fastPathCores");
-        // Those of all ports count where a port has none of its own.
+        // The common cores apply if a port has none of its own.
         let common = common.filter(|_| own.clone().count() < ports.len());
         let given: Vec<&Value> = own.chain(common).collect();
         for value in given {
@@ -382,7 +383,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Transmit bursts: as large and as long as they can be here.
+    /// Sets the transmit bursts, limited to the largest size and time possible here.
     fn bursts(&mut self, config: &Table) {
         let mut settings = Table::default();
         let mut number = |key: &str, own: &str, factor: f64, most: f64| match config.named.get(key)
@@ -408,7 +409,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Telnet on this machine, whatever the file says: files come with `telnetBindIP = "0.0.0.0"`.
+    /// Enables telnet on this machine only, regardless of the bind address: files come with
+    /// `telnetBindIP = "0.0.0.0"`.
     fn telnet(&mut self, config: &Table) {
         if !flag(config, "telnetEnable") {
             return;
@@ -437,7 +439,7 @@ impl Reader<'_> {
         self.state(Keyword::Telnet, "telnetPort", "", settings);
     }
 
-    /// Known keys that mean nothing here.
+    /// Warns of known keys without effect.
     fn ignored(&mut self, config: &Table) {
         let reasons = [
             ("rxBurstSize", "a forwarder takes up to 64 packets at a time"),
@@ -461,7 +463,7 @@ impl Reader<'_> {
     }
 }
 
-/// The statements as a configuration of ours.
+/// Writes the statements as a Turnpike configuration.
 fn in_our_words(path: &Path, statements: &[Statement]) -> String {
     let mut text =
         format!("-- From MoonRoute's {}\nlocal turnpike = require \"turnpike\"\n", path.display());
@@ -473,7 +475,7 @@ fn in_our_words(path: &Path, statements: &[Statement]) -> String {
     text
 }
 
-/// A value as Lua writes it.
+/// Writes a value in Lua syntax.
 fn lua(value: &Value) -> String {
     match value {
         Value::Bool(value) => value.to_string(),
@@ -489,7 +491,7 @@ fn lua(value: &Value) -> String {
     }
 }
 
-/// A text as Lua writes it.
+/// Writes a text in Lua syntax.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
@@ -528,7 +530,7 @@ mod tests {
     use super::*;
     use crate::rib::RouteKind;
 
-    /// A file as they are in use.
+    /// A file of the usual kind.
     const FILE: &str = r#"config = {ports = {}, routes = {}}
 config["txQueueSize"] = 32
 config["txQueueTimeout"] = 0.0001
@@ -589,7 +591,7 @@ config.routes = routes
             RouteKind::Unicast(paths) => paths[0].via.unwrap().to_string(),
             other => panic!("{other:?}"),
         };
-        // The MAC goes before the address.
+        // The MAC is preferred to the address.
         assert_eq!(
             (low.prefix.to_string(), via(low)),
             ("0.0.0.0/1".into(), "fe80::a236:9fff:fe3b:5b6c".into())

@@ -1,11 +1,11 @@
-//! Addresses and networks: reading them, and which port a next hop is on.
+//! Parsing of addresses and networks, and the port of a next hop.
 
 use std::net::IpAddr;
 
 use dataplane::interface::VrfId;
 use ipnet::IpNet;
 
-/// Reads `ADDRESS/LENGTH`; the error says what is wrong and how it is written.
+/// Parses `ADDRESS/LENGTH`; the error names the fault and the right notation.
 pub(super) fn parse_prefix(text: &str, example: &str) -> Result<IpNet, String> {
     if let Ok(address) = text.parse::<IpAddr>() {
         let length = if address.is_ipv4() { 24 } else { 64 };
@@ -14,8 +14,8 @@ pub(super) fn parse_prefix(text: &str, example: &str) -> Result<IpNet, String> {
     text.parse().map_err(|_| format!("not an IP prefix; write it as {example}"))
 }
 
-/// Why no host can have this address, if so. Link-local addresses are hosts' addresses; those in
-/// 240.0.0.0/4 are for a router that accepts them.
+/// Returns the reason why no host can have this address, if there is one. Link-local addresses are
+/// valid; those in 240.0.0.0/4 are valid for a router that accepts them.
 pub fn not_a_host(address: IpAddr, class_e: bool) -> Option<&'static str> {
     match address {
         IpAddr::V4(v4) => match v4.octets() {
@@ -36,7 +36,8 @@ pub fn not_a_host(address: IpAddr, class_e: bool) -> Option<&'static str> {
     }
 }
 
-/// Why an address cannot be a host's in its own network, if so: it names the network, or all of it.
+/// Returns the reason why a host cannot have an address in its own network, if there is one: it is
+/// the network's own or its broadcast address.
 ///
 /// Point-to-point networks have no such addresses: /31 (RFC 3021), /127 (RFC 6164), /32, /128.
 pub(super) fn names_the_network(address: IpAddr, network: &IpNet) -> Option<&'static str> {
@@ -55,43 +56,43 @@ pub(super) fn names_the_network(address: IpAddr, network: &IpNet) -> Option<&'st
         .then_some("the network's broadcast address")
 }
 
-/// True for `fe80::/10`.
+/// Returns true for `fe80::/10`.
 pub(super) fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// Where a gateway is, ports being told apart by `P`.
+/// Location of a gateway; `P` identifies ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place<P> {
     /// On one of this port's networks.
     Network(P),
-    /// On this port's link, on none of its networks: whoever names the port knows.
+    /// On this port's link, but on none of its networks: the port was given with the gateway.
     Link(P),
-    /// On no network of any port: another route says where.
+    /// On no port's network: another route resolves it.
     Elsewhere,
 }
 
-/// Why an address is no gateway.
+/// Reason why an address cannot be a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoGateway<P> {
-    /// No host has this address; what it is.
+    /// No host can have this address; the kind of address.
     NotAHost(&'static str),
-    /// It is the router's own, on this port.
+    /// It is the router's own address on this port.
     Own(P),
-    /// It is link-local, and no port was named.
+    /// It is link-local, and no port was given.
     LinkLocal,
-    /// It names this network or all of it; what it is.
+    /// It is the address of this network or its broadcast address; the kind of address.
     NamesTheNetwork(&'static str, IpNet),
-    /// It is on this network, which is another port's than the one that was named.
+    /// It is on this network, which belongs to another port than the given one.
     OtherPort(P, IpNet),
 }
 
-/// Where a gateway is: the one rule of the configuration and of commands. `networks` are the ports'
-/// own addresses with the lengths of their networks, `named` is the port that was written with the
-/// gateway, `class_e` says whether hosts may have addresses in 240.0.0.0/4.
+/// Locates a gateway, by the same rule for the configuration and commands. `networks` are the
+/// ports' own addresses with the lengths of their networks, `named` is the port given with the
+/// gateway, `class_e` is true if hosts may have addresses in 240.0.0.0/4.
 ///
 /// # Errors
-/// Why it can be none.
+/// The reason why it cannot be a gateway.
 pub fn place_of_gateway<P: Copy + PartialEq>(
     networks: impl Iterator<Item = (P, IpNet)> + Clone,
     via: IpAddr,
@@ -107,7 +108,7 @@ pub fn place_of_gateway<P: Copy + PartialEq>(
     if is_link_local(via) {
         return named.map(Place::Network).ok_or(NoGateway::LinkLocal);
     }
-    // The smallest network that holds it; of equal ones that of the port named.
+    // The smallest network that contains it; among equal ones that of the given port.
     let holding = networks
         .filter(|(_, net)| net.contains(&via))
         .max_by_key(|(port, net)| (net.prefix_len(), named == Some(*port)));
@@ -130,29 +131,29 @@ pub(super) struct Connected {
     pub(super) port: usize,
     /// The port's VRF.
     pub(super) vrf: VrfId,
-    /// The line the address is on.
+    /// The line of the address.
     pub(super) line: usize,
     /// The own address with its network's length.
     pub(super) net: IpNet,
 }
 
-/// Every network that a port is on.
+/// All networks of ports.
 #[derive(Debug, Default)]
 pub(super) struct Networks(pub(super) Vec<Connected>);
 
 impl Networks {
-    /// Those of a VRF.
+    /// Returns the networks of a VRF.
     pub(super) fn of(&self, vrf: VrfId) -> impl Iterator<Item = &Connected> + Clone {
         self.0.iter().filter(move |connected| connected.vrf == vrf)
     }
 
-    /// The port address of a VRF that this is, if it is one.
+    /// Returns the port address of a VRF that equals this address, if there is one.
     pub(super) fn own(&self, vrf: VrfId, address: IpAddr) -> Option<&Connected> {
         self.of(vrf).find(|connected| connected.net.addr() == address)
     }
 }
 
-/// Checks how a network namespace is named: as by `ip netns`, or by an absolute path.
+/// Checks the name of a network namespace: as used by `ip netns`, or an absolute path.
 pub(super) fn netns_name(name: &str) -> Result<(), &'static str> {
     let path = name.starts_with('/');
     match name {

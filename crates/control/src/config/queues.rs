@@ -1,62 +1,62 @@
-//! Queues of a port: number, size, the cores that serve them, and the hash that chooses among them.
+//! Queues of a port: number, size, the cores that serve them, and the hash that selects among them.
 
 use std::fmt;
 
 use dataplane::polling::Wait;
 use dataplane::port::{RssTable, Thresholds};
 
-/// Queues of a port. Of what is not given, the driver recommends the size, and the router chooses number
-/// and cores.
+/// Queues of a port. If not configured, the size is the driver's recommendation, and the router
+/// selects number and cores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Queues {
     /// Receive queues.
     pub rx: Option<u16>,
     /// Transmit queues.
     pub tx: Option<u16>,
-    /// Packets that may wait in each receive queue.
+    /// Capacity of each receive queue in packets.
     pub rx_descriptors: Option<u16>,
-    /// Packets that may wait in each transmit queue.
+    /// Capacity of each transmit queue in packets.
     pub tx_descriptors: Option<u16>,
     /// Packets taken from a receive queue at once, 1 to 64.
     pub rx_burst: Option<u16>,
     /// Packets of a turn, see [`dataplane::polling`]; `None`: [`dataplane::polling::QUOTA`].
     pub quota: Option<u16>,
-    /// The waiting of forwarders that receive from the port; `None`: as that of all forwarders.
+    /// Wait mode of forwarders that receive from the port; `None`: that of all forwarders.
     pub wait: Option<Wait>,
     /// Thresholds of each receive queue.
     pub rx_thresholds: Thresholds,
     /// Thresholds of each transmit queue.
     pub tx_thresholds: Thresholds,
-    /// The cores that serve the receive queues, queue 0 first, then again from the first; empty: the
-    /// router's choice.
+    /// The cores that serve the receive queues, from queue 0 on, repeated if there are more queues;
+    /// empty: the router's choice.
     pub rx_cores: Vec<usize>,
-    /// The cores that have a transmit queue; empty: the router's choice.
+    /// The cores with a transmit queue; empty: the router's choice.
     pub tx_cores: Vec<usize>,
-    /// The choice of a receive queue by a hash; `None`: the device's own choice.
+    /// Selection of a receive queue by a hash; `None`: the device's default.
     pub rss: Option<Rss>,
-    /// Who spreads received packets over forwarders.
+    /// Distribution of received packets over forwarders.
     pub spread: Spread,
 }
 
 impl Queues {
-    /// Receive queues that are asked for: as many as are given, or as there are cores for; one where
-    /// software spreads packets.
+    /// Returns the requested number of receive queues: the configured one, or that of the cores;
+    /// one if software spreads packets.
     pub fn rx_wish(&self) -> Option<u16> {
         let by_software = (self.spread == Spread::Software).then_some(1);
         self.rx.or_else(|| wish_of(&self.rx_cores)).or(by_software)
     }
 
-    /// Transmit queues that are asked for: as many as are given, or as there are cores for.
+    /// Returns the requested number of transmit queues: the configured one, or that of the cores.
     pub fn tx_wish(&self) -> Option<u16> {
         self.tx.or_else(|| wish_of(&self.tx_cores))
     }
 
-    /// A device opened for these is open for the others as well.
+    /// Returns true if a device opened for these queues need not be reopened for the others.
     pub(super) fn is_open_as(&self, other: &Self) -> bool {
         let opened = |queues: &Self| {
             let Self { rx_descriptors, tx_descriptors, rx_thresholds, tx_thresholds, .. } = queues;
             let sizes = (*rx_descriptors, *tx_descriptors, *rx_thresholds, *tx_thresholds);
-            // A device's own key is not known once another has been written.
+            // A device's own key is no longer known after another has been written.
             let own_key = queues.rss.as_ref().is_none_or(|rss| rss.key.is_none() && !rss.symmetric);
             (queues.rx_wish(), queues.tx_wish(), own_key, sizes)
         };
@@ -68,18 +68,18 @@ fn wish_of(cores: &[usize]) -> Option<u16> {
     Some(cores.len() as u16).filter(|&count| count > 0)
 }
 
-/// Who spreads received packets over forwarders.
+/// Distribution of received packets over forwarders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Spread {
-    /// The device, over its receive queues.
+    /// By the device, over its receive queues.
     #[default]
     Hardware,
-    /// The forwarder that receives them, by a hash in software.
+    /// By the forwarder that receives them, with a hash in software.
     Software,
 }
 
 impl Spread {
-    /// As configurations write it.
+    /// Returns the name in configurations.
     pub fn name(self) -> &'static str {
         match self {
             Self::Hardware => "hardware",
@@ -88,12 +88,12 @@ impl Spread {
     }
 }
 
-/// Receive-side scaling: a Toeplitz hash of each packet chooses its queue.
+/// Receive-side scaling: a Toeplitz hash of each packet selects its queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rss {
-    /// What is hashed.
+    /// The hashed fields.
     pub fields: RssFields,
-    /// Both directions of a flow have one hash.
+    /// True if both directions of a flow have the same hash.
     pub symmetric: bool,
     /// The key; `None`: the device's own, or a symmetric one.
     pub key: Option<Vec<u8>>,
@@ -112,7 +112,7 @@ pub enum RssFields {
 }
 
 impl RssFields {
-    /// As configurations write it.
+    /// Returns the name in configurations.
     pub fn name(self) -> &'static str {
         match self {
             Self::L3 => "l3",
@@ -122,7 +122,8 @@ impl RssFields {
 }
 
 impl Rss {
-    /// The key is one with which both directions of a flow have one hash: its first two bytes, repeated.
+    /// Returns true if the key gives both directions of a flow the same hash: its first two bytes,
+    /// repeated.
     pub fn is_symmetric(key: &[u8]) -> bool {
         key.iter().zip(key.iter().skip(2)).all(|(one, other)| one == other)
     }
@@ -146,7 +147,7 @@ impl fmt::Display for Rss {
     }
 }
 
-/// A key as configurations write it: `6d:5a:…`.
+/// Returns a key as written in configurations: `6d:5a:…`.
 pub fn key_text(key: &[u8]) -> String {
     key.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
 }

@@ -1,8 +1,8 @@
-//! Runs the configuration script and writes down its statements; what they mean is decided later.
+//! Runs the configuration script and records its statements, to be interpreted later.
 //!
-//! The script gets the base library, `table`, `string`, `math` and `bit`, and `require "turnpike"`.
-//! It cannot read or write files, run commands, load machine code or bytecode. Time and memory are
-//! limited, so that a slip of the pen cannot hang or exhaust the machine.
+//! The script has the base library, `table`, `string`, `math` and `bit`, and `require "turnpike"`.
+//! It cannot read or write files, run commands, or load machine code or bytecode. Time and memory
+//! are limited, so that a mistake cannot hang or exhaust the machine.
 
 pub mod commands;
 mod graph;
@@ -31,12 +31,12 @@ pub(super) use graph::Graphs;
 pub use graph::default_graph_in_lua;
 pub(super) use steps::StepDraft;
 
-/// A script that runs longer is stopped.
+/// Limits of a script, which is stopped when it exceeds them.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The longest run.
+    /// Longest run.
     pub time: Duration,
-    /// The most memory, in bytes.
+    /// Most memory, in bytes.
     pub memory: usize,
 }
 
@@ -46,7 +46,7 @@ impl Default for Limits {
     }
 }
 
-/// What a statement speaks of.
+/// Keyword of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keyword {
     Vrf,
@@ -129,7 +129,8 @@ impl Keyword {
         }
     }
 
-    /// What the name in `turnpike.port "NAME" {…}` is called; `None` for statements without one.
+    /// Returns the term for the name in `turnpike.port "NAME" {…}`; `None` for statements without
+    /// one.
     fn named_by(self) -> Option<&'static str> {
         match self {
             Self::Vrf | Self::Port | Self::NextHop | Self::PrefixSet | Self::Filter => Some("NAME"),
@@ -140,12 +141,12 @@ impl Keyword {
         }
     }
 
-    /// Its statements have names.
+    /// Returns true if its statements have names.
     pub(super) fn is_named(self) -> bool {
         self.named_by().is_some()
     }
 
-    /// How the statement is written.
+    /// Returns the syntax of the statement.
     fn usage(self) -> String {
         match self.named_by() {
             Some(name) => format!("turnpike.{} \"{name}\" {{ … }}", self.name()),
@@ -164,17 +165,17 @@ pub(super) struct Statement {
     pub(super) settings: Table,
 }
 
-/// What the functions of the script write to.
+/// Statements and objects recorded by the functions of the script.
 struct Record {
     text: String,
     statements: Vec<Statement>,
-    /// Named statements that wait for their settings: `turnpike.port "left"` alone is a mistake.
+    /// Named statements without settings so far: `turnpike.port "left"` alone is a mistake.
     waiting: Vec<(u64, Keyword, String, usize)>,
     next: u64,
     drafts: Drafts,
     steps: Vec<StepDraft>,
     counters: CounterNames,
-    /// What forwarders have together, by name.
+    /// Objects shared by forwarders, by name.
     shared: BTreeMap<String, SharedSettings>,
     commands: Vec<Command>,
     errors: Collector,
@@ -182,19 +183,19 @@ struct Record {
 
 type Shared = Rc<RefCell<Record>>;
 
-/// What a script has said.
+/// Result of a script.
 pub(super) struct Said {
     pub(super) statements: Vec<Statement>,
     pub(super) graphs: Graphs,
-    /// The steps that it makes, and the counters.
+    /// Its steps and counters.
     pub(super) steps: Vec<StepDraft>,
     pub(super) counters: CounterNames,
     pub(super) commands: Vec<Command>,
-    /// Everything that was wrong in writing it.
+    /// All errors found while it ran.
     pub(super) errors: Collector,
 }
 
-/// Runs the script; its graphs are made of the catalogue's steps.
+/// Runs the script; its graphs consist of the catalogue's steps.
 pub(super) fn run(file: &Path, text: &str, limits: Limits, catalogue: &Catalogue) -> Said {
     let mut errors = Collector::new(file);
     let record = Rc::new(RefCell::new(Record {
@@ -232,10 +233,10 @@ pub(super) fn run(file: &Path, text: &str, limits: Limits, catalogue: &Catalogue
     }
 }
 
-/// Runs a script that knows nothing of this module and returns a table.
+/// Runs a script without this module, which returns a table.
 ///
 /// # Errors
-/// The line and what is wrong there.
+/// The line and the error there.
 pub(super) fn run_for_table(text: &str, limits: Limits) -> Result<Table, (Option<usize>, String)> {
     let run = || -> mlua::Result<Value> {
         let lua = sandbox()?;
@@ -260,7 +261,7 @@ fn run_recorded(text: &str, limits: Limits, record: &Shared) -> mlua::Result<()>
     lua.load(text).set_name("=script").set_mode(ChunkMode::Text).exec()
 }
 
-/// An interpreter that can compute and nothing else.
+/// Returns an interpreter that can only compute.
 fn sandbox() -> mlua::Result<Lua> {
     let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH | StdLib::BIT;
     let lua = Lua::new_with(libraries, LuaOptions::default())?;
@@ -273,8 +274,8 @@ fn bound(lua: &Lua, limits: Limits) -> mlua::Result<()> {
     limit_time(lua, limits.time)
 }
 
-/// Takes away what reads files, loads bytecode or reaches into the interpreter, and bounds what one call
-/// of a library may take.
+/// Removes functions that read files, load bytecode or reach into the interpreter, and limits the
+/// cost of single library calls.
 fn restrict(lua: &Lua) -> mlua::Result<()> {
     let globals = lua.globals();
     for name in [
@@ -298,7 +299,7 @@ fn restrict(lua: &Lua) -> mlua::Result<()> {
     ::script::bound_libraries(lua, &string, &globals.get("table")?)
 }
 
-/// Stops the script at its deadline. The compiler, which does not count instructions, is off
+/// Stops the script at its deadline. The JIT compiler, which does not count instructions, is off
 /// because its library is not loaded.
 fn limit_time(lua: &Lua, time: Duration) -> mlua::Result<()> {
     const CHECK_EVERY: u32 = 10_000;
@@ -311,13 +312,13 @@ fn limit_time(lua: &Lua, time: Duration) -> mlua::Result<()> {
         let line = running_line(lua).map_or_else(String::new, |line| line.to_string());
         let stop = move || mlua::Error::runtime(format!("{STOPPED} {line}"));
         let error = stop();
-        // From here on every instruction fails: a script cannot outlive its time in `pcall`.
+        // From now on every instruction fails: a script cannot survive its deadline by `pcall`.
         lua.set_global_hook(HookTriggers::new().every_nth_instruction(1), move |_, _| Err(stop()))?;
         Err(error)
     })
 }
 
-/// The line that the script is at; one of its own, whatever it has called there.
+/// Returns the line that the script is at, in its own text, even within a called function.
 fn running_line(lua: &Lua) -> Option<usize> {
     const OTHERS: [&str; 3] = ["[C]", "turnpike", "helpers.lua"];
     let line = |frame: &mlua::debug::Debug<'_>| {
@@ -327,10 +328,10 @@ fn running_line(lua: &Lua) -> Option<usize> {
     (0..8).find_map(|level| lua.inspect_stack(level, line).flatten())
 }
 
-/// Marks the error that ends a script at its deadline; the line where it was stands behind it.
+/// Marks the error that ends a script at its deadline; its line follows.
 const STOPPED: &str = "turnpike: out of time at";
 
-/// `require`, which knows one module.
+/// Returns `require`, which provides one module.
 fn require(lua: &Lua, module: LuaTable) -> mlua::Result<Function> {
     lua.create_function(move |_, name: LuaValue| match &name {
         LuaValue::String(text) if text.to_string_lossy() == "turnpike" => Ok(module.clone()),
@@ -341,7 +342,7 @@ fn require(lua: &Lua, module: LuaTable) -> mlua::Result<Function> {
     })
 }
 
-/// The table that `require "turnpike"` gives: a function for each keyword, and the graph.
+/// Returns the table for `require "turnpike"`: a function for each keyword, and the graph.
 fn module(lua: &Lua, functions: &LuaTable, record: &Shared) -> mlua::Result<LuaTable> {
     graph::add_to(lua, functions, record)?;
     steps::add_to(lua, functions, record)?;
@@ -362,8 +363,8 @@ fn module(lua: &Lua, functions: &LuaTable, record: &Shared) -> mlua::Result<LuaT
     Ok(module)
 }
 
-/// Looks a keyword up. An unknown one is written down and answered with a function that takes
-/// everything, so that the rest of the script is still read.
+/// Looks up a keyword. An unknown one is reported and replaced by a function that accepts anything,
+/// so that the rest of the script is still read.
 fn unknown_keyword(lua: &Lua, functions: LuaTable, record: &Shared) -> mlua::Result<Function> {
     let record = record.clone();
     let sink = lua
@@ -388,7 +389,7 @@ fn unknown_keyword(lua: &Lua, functions: LuaTable, record: &Shared) -> mlua::Res
     })
 }
 
-/// What the module has: the keywords of statements first, then everything else by name.
+/// Returns the names in the module: the keywords of statements first, then all others by name.
 fn known_names(functions: &LuaTable) -> Vec<String> {
     let statements: Vec<_> = Keyword::ALL.iter().map(|known| known.name().to_owned()).collect();
     let mut others: Vec<String> = functions
@@ -400,7 +401,7 @@ fn known_names(functions: &LuaTable) -> Vec<String> {
     [statements, others].concat()
 }
 
-/// Nothing in the module can be assigned but the graph.
+/// Rejects assignments to the module, except to the graph.
 fn read_only(lua: &Lua, functions: LuaTable, record: &Shared) -> mlua::Result<Function> {
     let record = record.clone();
     lua.create_function(move |lua, (_, key, value): (LuaValue, LuaValue, LuaValue)| {
@@ -427,7 +428,7 @@ fn read_only(lua: &Lua, functions: LuaTable, record: &Shared) -> mlua::Result<Fu
     })
 }
 
-/// The line of the script that called the function that runs now.
+/// Returns the line of the script that called the running function.
 fn calling_line(lua: &Lua) -> Option<usize> {
     // A function called by another function of the host or by a tail call has no line itself.
     (1..8).find_map(|level| lua.inspect_stack(level, |frame| frame.current_line()).flatten())
@@ -454,8 +455,8 @@ fn plain_statement(lua: &Lua, keyword: Keyword, record: &Shared) -> mlua::Result
     })
 }
 
-/// `turnpike.port "left" { … }`, which Lua reads as `turnpike.port("left")({ … })`. Both arguments
-/// at once are taken as well.
+/// `turnpike.port "left" { … }`, which Lua reads as `turnpike.port("left")({ … })`. A call with
+/// both arguments at once is accepted as well.
 fn named_statement(lua: &Lua, keyword: Keyword, record: &Shared) -> mlua::Result<Function> {
     let record = record.clone();
     lua.create_function(move |lua, arguments: Variadic<LuaValue>| {
@@ -471,7 +472,7 @@ fn named_statement(lua: &Lua, keyword: Keyword, record: &Shared) -> mlua::Result
         lua.create_function(move |lua, arguments: Variadic<LuaValue>| {
             let line = calling_line(lua);
             record.borrow_mut().close(ticket, line, &arguments);
-            // A next hop is a step as well.
+            // A next hop is also a step.
             let Some(name) = &step else { return Ok(LuaValue::Nil) };
             steps::add_next_hop(name, arguments.first(), line, &record);
             Ok(LuaValue::UserData(lua.create_userdata(graph::StepHandle(name.clone()))?))
@@ -479,7 +480,7 @@ fn named_statement(lua: &Lua, keyword: Keyword, record: &Shared) -> mlua::Result
     })
 }
 
-/// The table that is the only argument, or what there was instead.
+/// Returns the only argument if it is a table, or a description of the arguments.
 fn only_table(arguments: &[LuaValue]) -> Result<Table, String> {
     match arguments {
         [] => Err("nothing".to_owned()),
@@ -497,7 +498,8 @@ impl Record {
         self.statements.push(Statement { keyword, line, name, settings });
     }
 
-    /// Begins a named statement; its ticket, or `None` when the name is wrong and reported.
+    /// Begins a named statement; returns its ticket, or `None` if the name is wrong and was
+    /// reported.
     fn open(
         &mut self,
         keyword: Keyword,
@@ -519,10 +521,10 @@ impl Record {
         None
     }
 
-    /// Ends a named statement with its settings.
+    /// Completes a named statement with its settings.
     fn close(&mut self, ticket: Option<u64>, line: Option<usize>, arguments: &[LuaValue]) {
         let Some(ticket) = ticket else { return };
-        // The statement that waits is nearly always the last one.
+        // The statement without settings is nearly always the last one.
         let Some(at) = self.waiting.iter().rposition(|waiting| waiting.0 == ticket) else {
             self.errors.add(line, "a statement got its settings twice; write it twice in full");
             return;
@@ -541,7 +543,7 @@ impl Record {
     }
 }
 
-/// The line and the message of an error that ended the script.
+/// Returns the line and the message of an error that ended the script.
 fn describe(error: &mlua::Error, limits: Limits) -> (Option<usize>, String) {
     let text = match error {
         mlua::Error::SyntaxError { message, .. } => message.clone(),
@@ -578,7 +580,7 @@ fn describe(error: &mlua::Error, limits: Limits) -> (Option<usize>, String) {
     (line, format!("{message}{}", ::script::way_out(message)))
 }
 
-/// Splits `script:3: message` as the interpreter writes it.
+/// Splits `script:3: message`, the interpreter's form.
 fn split_line(text: &str) -> (Option<usize>, &str) {
     let Some((number, message)) =
         text.strip_prefix("script:").and_then(|rest| rest.split_once(':'))

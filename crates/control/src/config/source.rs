@@ -1,10 +1,10 @@
-//! Which line of the script a key stands on.
+//! Lines of keys in the script.
 //!
-//! Lua knows the line of a call, not of each key in the table that the call is given. For a table
-//! written out in place, a small lexer finds the key below the call; for any other table the line
-//! of the call stands.
+//! Lua provides the line of a call, not of each key in the call's table. If the table is written in
+//! place, a small lexer finds the key after the call; for any other table the line of the call is
+//! used.
 
-/// The text of a configuration, to be asked for lines.
+/// The text of a configuration, for the search of lines.
 #[derive(Debug)]
 pub(super) struct Source<'a> {
     lines: Vec<&'a str>,
@@ -24,7 +24,7 @@ impl<'a> Source<'a> {
         Self { lines: text.split('\n').collect() }
     }
 
-    /// The line of `key` in the table written at the call on line `call`, or `call` itself.
+    /// Returns the line of `key` in the table written at the call on line `call`, or `call` itself.
     pub(super) fn line_of(&self, call: usize, key: &str) -> usize {
         let mut depth = 0u32;
         let mut opened = call;
@@ -43,7 +43,7 @@ impl<'a> Source<'a> {
                 }
                 Token::Close => {
                     depth = depth.saturating_sub(1);
-                    // A further table is looked at only on the line of the call itself.
+                    // Further tables are searched only on the line of the call itself.
                     if depth == 0 && (opened > call || line > call) {
                         return call;
                     }
@@ -60,9 +60,9 @@ impl<'a> Source<'a> {
         call
     }
 
-    /// Tokens with their lines, from the start of line `first` on.
+    /// Returns the tokens with their lines, from the start of line `first` on.
     fn tokens(&self, first: usize) -> Vec<(usize, Token<'a>)> {
-        /// No table written by hand is longer; keeps a wrong guess cheap.
+        /// No table written by hand is longer; limits the cost of a wrong guess.
         const MOST_LINES: usize = 500;
         let mut tokens = Vec::new();
         let mut open_bracket: Option<usize> = None;
@@ -110,14 +110,14 @@ fn long_close(level: usize) -> String {
     format!("]{}]", "=".repeat(level))
 }
 
-/// The level of a long bracket `[[`, `[=[`, … at the start of the text.
+/// Returns the level of a long bracket `[[`, `[=[`, … at the start of the text.
 fn long_open(text: &str) -> Option<usize> {
     let inner = text.strip_prefix('[')?;
     let level = inner.bytes().take_while(|&b| b == b'=').count();
     inner[level..].starts_with('[').then_some(level)
 }
 
-/// The first token of a text that is not empty and not inside a long bracket.
+/// Returns the first token of a text that is not empty and not inside a long bracket.
 fn lex(text: &str) -> Lexed<'_> {
     if let Some(comment) = text.strip_prefix("--") {
         return match long_open(comment) {
@@ -146,7 +146,7 @@ fn lex(text: &str) -> Lexed<'_> {
     }
 }
 
-/// The length of a quoted string, its quotes included; the rest of the line if it does not end.
+/// Returns the length of a quoted string with its quotes; the rest of the line if it does not end.
 fn string_length(text: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {

@@ -1,4 +1,4 @@
-//! The configuration as a whole: what is accepted, and the exact text of every refusal.
+//! Tests of the configuration as a whole: accepted texts, and the exact message of every refusal.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn read(text: &str) -> Result<Config, ConfigErrors> {
     parse(Path::new("etc/router.lua"), text, Limits::default(), &Catalogue::default())
 }
 
-/// The errors of a text, without the name of the file.
+/// Returns the errors of a text, without the name of the file.
 fn errors(text: &str) -> Vec<String> {
     let errors = read(text).expect_err("an error was expected").0;
     errors
@@ -33,12 +33,12 @@ fn errors(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The errors of statements on line 4, below two sound ports.
+/// Returns the errors of statements on line 4, after two correct ports.
 fn errors_below_ports(statement: &str) -> Vec<String> {
     errors(&format!("{PORTS}{statement}"))
 }
 
-/// The errors of a single port statement on line 2.
+/// Returns the errors of a single port statement on line 2.
 fn port_errors(settings: &str) -> Vec<String> {
     errors(&format!("local turnpike = require \"turnpike\"\nturnpike.port \"left\" {settings}"))
 }
@@ -514,7 +514,7 @@ fn addresses_of_ports_are_hosts_addresses() {
         let text = format!("require 'turnpike'.port 'p' {{ device = 'a', address = '{address}' }}");
         assert!(read(&text).is_ok(), "{address}");
     }
-    // Networks of one port may overlap, only those of different ports may not.
+    // Networks of one port may overlap, those of different ports may not.
     let text =
         "require 'turnpike'.port 'p' { device = 'a', address = { '10.0.0.1/24', '10.0.0.2/16' } }";
     assert!(read(text).is_ok(), "{:?}", read(text));
@@ -568,7 +568,7 @@ fn ports_do_not_contradict_each_other() {
     );
 }
 
-/// The namespaces of the ports' host interfaces, "" for the router's own.
+/// Returns the namespaces of the ports' host interfaces, "" for the router's own.
 fn hosts(config: &Config) -> Vec<Option<&str>> {
     config
         .ports
@@ -838,7 +838,7 @@ fn routes_lead_somewhere() {
     }
 }
 
-/// The paths of the routes below two sound ports.
+/// Returns the paths of the routes after two correct ports.
 fn paths(statements: &str) -> Vec<Vec<rib::Path>> {
     let config = read(&format!("{PORTS}{statements}")).unwrap_or_else(|errors| panic!("{errors}"));
     let paths = |route: Route| match route.kind {
@@ -898,12 +898,12 @@ fn gateways_that_lead_in_a_circle_are_reported() {
             r#"5: route "10.9.0.0/16": via "10.8.0.1" leads in a circle: 10.9.0.0/16 -> 10.8.0.0/16 -> 10.9.0.0/16; add a route to 10.9.0.1 by a gateway on a port's network"#,
         ]
     );
-    // The kernel or zebra may have the way out of it.
+    // The kernel or zebra may have a route that breaks the circle.
     for source in ["kernel", "fpm"] {
         let text = format!("{PORTS}{circle}\nturnpike.routes_from {{ '{source}' }}");
         assert!(read(&text).is_ok(), "{:?}", read(&text));
     }
-    // A table may have the way to a route's gateway, not to its own.
+    // A table may contain the route to a route's gateway, but not to its own.
     let table = "turnpike.import { file = 'x', via = '10.9.0.1' }";
     assert!(errors_below_ports(table)[0].contains("import: via \"10.9.0.1\" is unreachable"));
     let text = format!("{PORTS}turnpike.route '10.9.0.0/16' {{ via = '10.0.2.2' }}\n{table}");
@@ -990,7 +990,7 @@ fn neighbours_are_on_a_port() {
         let expected = format!("4: neighbour \"{name}\": {expected}");
         assert_eq!(errors_below_ports(&statement), [expected], "{statement}");
     }
-    // A route leads to it on a port's link; of two, the longer.
+    // A route to it leads to hosts on a port's link; of two, the longer is used.
     let linked = format!(
         "{PORTS}turnpike.route '10.9.0.0/16' {{ port = 'left' }}\n\
          turnpike.route '10.9.9.0/24' {{ port = 'right' }}\n\
@@ -1193,7 +1193,7 @@ fn the_other_statements_are_checked_too() {
         let errors = errors_below_ports(statement);
         let expected = format!("4: {expected}");
         assert_eq!(errors.len(), 1, "{statement}: {errors:?}");
-        // The list of route tables grows.
+        // The list of route tables may grow.
         let whole = !expected.ends_with("known: ");
         assert!(
             if whole { errors[0] == expected } else { errors[0].starts_with(&expected) },
@@ -1264,7 +1264,7 @@ fn the_script_is_confined() {
         let text = format!("{PORTS}if {name} ~= nil then error('{name} is there') end");
         assert!(read(&text).is_ok(), "{name}: {:?}", read(&text));
     }
-    // LuaJIT's own back doors to its libraries.
+    // LuaJIT's other ways to its libraries.
     for module in ["ffi", "jit", "io", "os", "string.buffer", "jit.util", "table.clear"] {
         let text = format!("{PORTS}require '{module}'");
         assert!(read(&text).is_err(), "{module}");
@@ -1363,7 +1363,7 @@ proptest! {
     }
 }
 
-/// The native graph of a configuration's plan, step by step with where its outputs lead.
+/// Returns the native graph of a configuration's plan, each step with the targets of its outputs.
 fn compiled(text: &str) -> dataplane::graph::Shape {
     let mut text = text.to_owned();
     if !text.contains("turnpike.port") {
@@ -1423,7 +1423,8 @@ fn the_default_graph_is_the_data_plane_s() {
     }
 }
 
-/// What `turnpike show graph --lua` prints makes the same plan as none.
+/// The output of `turnpike show graph --lua` gives the same plan as a configuration without a
+/// graph.
 #[test]
 fn the_default_graph_can_be_printed_and_read_again() {
     let printed = default_graph_in_lua(&Catalogue::default()).unwrap();
@@ -1864,7 +1865,7 @@ fn commands_are_described_once_and_in_full() {
     }
 }
 
-/// A `print` of the script's own runs while the graph is printed.
+/// A `print` function of the script runs while the graph is printed.
 #[test]
 fn a_print_of_the_scripts_own_may_change_the_graph() {
     let text = "local text\n\

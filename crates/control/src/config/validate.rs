@@ -1,4 +1,4 @@
-//! From statements to a [`Config`]: reads every statement, collects everything that is wrong.
+//! Conversion of statements to a [`Config`]: reads every statement, collects all errors.
 
 mod advertise;
 mod cores;
@@ -33,27 +33,27 @@ use super::source::Source;
 use super::value::Fields;
 use super::{Config, Script, Vrf};
 
-/// What the readers of statements share.
+/// State shared by the readers of statements.
 pub(super) struct Context<'a> {
     source: Source<'a>,
     errors: Collector,
-    /// Names and lines of the port statements, also of those with an error.
+    /// Names and lines of the port statements, including those with an error.
     port_names: Vec<(String, usize)>,
     networks: Networks,
     /// The VRFs besides the default one.
     vrfs: Arc<[Vrf]>,
     /// The VRF of each port.
     port_vrfs: Vec<VrfId>,
-    /// A port has a host interface: its addresses may be other than those written here.
+    /// True if a port has a host interface: its addresses may differ from the configured ones.
     any_host: bool,
-    /// Hosts may have addresses in 240.0.0.0/4.
+    /// True if hosts may have addresses in 240.0.0.0/4.
     class_e: bool,
-    /// No port had an error: what is on no network really is on none.
+    /// True if no port had an error: an address on no known network is on none.
     ports_sound: bool,
 }
 
 impl<'a> Context<'a> {
-    /// The reader of a statement's settings; `what` is the statement as messages name it.
+    /// Returns the reader of a statement's settings; `what` is the statement's name in messages.
     fn fields<'b, 's>(
         &'b mut self,
         what: String,
@@ -65,7 +65,7 @@ impl<'a> Context<'a> {
         fields
     }
 
-    /// [`Self::fields`] for a statement whose settings may also hold values without a key.
+    /// Like [`Self::fields`], for a statement whose settings may also contain values without a key.
     fn listed<'b, 's>(
         &'b mut self,
         what: String,
@@ -77,10 +77,10 @@ impl<'a> Context<'a> {
     }
 }
 
-/// What [`is_name`] takes, for messages.
+/// The rule of [`is_name`], for messages.
 const NAME_RULE: &str = "begin with a letter or digit and use letters, digits, '-', '_' and '.'";
 
-/// Can a port or a VRF have this name, its length aside?
+/// Returns true for a valid name of a port or a VRF, apart from its length.
 fn is_name(name: &str) -> bool {
     let letters = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(letters)

@@ -1,4 +1,4 @@
-//! Values of a configuration, freed from Lua, and the reader that takes settings out of a table.
+//! Values of a configuration, independent of Lua, and the reader of a table's settings.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,10 +7,10 @@ use std::ops::RangeInclusive;
 use super::error::{Collector, suggestion};
 use super::source::Source;
 
-/// Tables nest at most this deep: a route's list of paths, each with its settings.
+/// Deepest nesting of tables: a route's list of paths, each with its settings.
 const MOST_NESTED: usize = 4;
 
-/// A Lua value as the configuration understands it.
+/// A Lua value in a configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {
     Bool(bool),
@@ -21,7 +21,7 @@ pub(super) enum Value {
     Other(&'static str),
 }
 
-/// A Lua table, its list part apart from its named part.
+/// A Lua table, with its list part separate from its named part.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Table {
     pub(super) list: Vec<Value>,
@@ -31,7 +31,7 @@ pub(super) struct Table {
 }
 
 impl Value {
-    /// Takes a value out of Lua. Metamethods are not called.
+    /// Converts a Lua value. Metamethods are not called.
     pub(super) fn from_lua(value: &mlua::Value) -> Self {
         Self::from_lua_nested(value, MOST_NESTED)
     }
@@ -74,7 +74,7 @@ impl Table {
     }
 }
 
-/// Type and value, as error messages say it.
+/// Type and value, as in error messages.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -90,9 +90,9 @@ impl fmt::Display for Value {
     }
 }
 
-/// Takes the settings of one statement out of its table and says what is wrong with them.
+/// Reads the settings of one statement from its table and reports errors in them.
 pub(super) struct Fields<'a, 's> {
-    /// The statement, as messages name it: `port "left"`.
+    /// The statement's name in messages: `port "left"`.
     what: String,
     line: usize,
     table: &'s Table,
@@ -102,7 +102,7 @@ pub(super) struct Fields<'a, 's> {
 }
 
 impl<'a, 's> Fields<'a, 's> {
-    /// Starts reading; keys outside `known` are reported at once.
+    /// Starts reading; keys outside `known` are reported immediately.
     pub(super) fn new(
         what: String,
         line: usize,
@@ -116,7 +116,7 @@ impl<'a, 's> Fields<'a, 's> {
         fields
     }
 
-    /// The reader of a table within the statement; `what` is what messages call it.
+    /// Returns the reader of a table within the statement; `what` is its name in messages.
     pub(super) fn nested<'b>(
         &'b mut self,
         what: &str,
@@ -127,12 +127,12 @@ impl<'a, 's> Fields<'a, 's> {
         Fields::new(what, self.line, table, known, self.source, self.errors)
     }
 
-    /// The values without a key, of a statement that is a list.
+    /// Returns the values without a key, of a statement that is a list.
     pub(super) fn items(&self) -> &'s [Value] {
         &self.table.list
     }
 
-    /// Reports values without a key, of a statement that takes none.
+    /// Reports values without a key, of a statement that allows none.
     pub(super) fn refuse_items(&mut self) {
         for value in &self.table.list {
             self.error("", format!("{value} has no key; known: {}", self.known.join(", ")));
@@ -150,7 +150,7 @@ impl<'a, 's> Fields<'a, 's> {
         }
     }
 
-    /// The line that an error about `key` is reported for.
+    /// Returns the line for an error about `key`.
     pub(super) fn line_of(&self, key: &str) -> usize {
         if key.is_empty() { self.line } else { self.source.line_of(self.line, key) }
     }
@@ -161,7 +161,7 @@ impl<'a, 's> Fields<'a, 's> {
         self.errors.add(Some(line), format!("{}: {message}", self.what));
     }
 
-    /// Reports those of these keys that were given, each with the reason why it has no place here.
+    /// Reports each of these keys that is present, with the reason why it is not allowed here.
     pub(super) fn refuse(&mut self, keys: &[&str], why: impl Fn(&str) -> String) {
         for key in keys {
             if self.get(key).is_some() {
@@ -170,7 +170,7 @@ impl<'a, 's> Fields<'a, 's> {
         }
     }
 
-    /// The value of a key, if it was given.
+    /// Returns the value of a key, if present.
     pub(super) fn get(&self, key: &str) -> Option<&'s Value> {
         debug_assert!(self.known.contains(&key), "{key} is not declared");
         self.table.named.get(key)
@@ -188,12 +188,12 @@ impl<'a, 's> Fields<'a, 's> {
         }
     }
 
-    /// A switch that is off unless it is given.
+    /// Reads a switch that is off by default.
     pub(super) fn flag(&mut self, key: &str) -> bool {
         self.flag_or(key, false)
     }
 
-    /// A switch with its default.
+    /// Reads a switch with a default.
     pub(super) fn flag_or(&mut self, key: &str, default: bool) -> bool {
         match self.get(key) {
             None => default,
@@ -211,7 +211,7 @@ impl<'a, 's> Fields<'a, 's> {
         self.mismatch(key, expected, value)
     }
 
-    /// A reader of the table that is a key's value, with the keys that it may have.
+    /// Returns a reader of the table that is a key's value, with the keys that it may have.
     pub(super) fn table(
         &mut self,
         key: &str,
@@ -227,7 +227,7 @@ impl<'a, 's> Fields<'a, 's> {
         Some(fields)
     }
 
-    /// The values of a key that holds one or a list of them; none if it is absent.
+    /// Returns the values of a key with one value or a list of them; none if it is absent.
     pub(super) fn values(&self, key: &str) -> &'s [Value] {
         match self.get(key) {
             None => &[],
@@ -238,7 +238,7 @@ impl<'a, 's> Fields<'a, 's> {
         }
     }
 
-    /// A text, or a list of texts; an empty vector if the key is absent or wrong.
+    /// Reads a text or a list of texts; an empty vector if the key is absent or wrong.
     pub(super) fn texts(&mut self, key: &str, expected: &str) -> Vec<&'s str> {
         let items = self.values(key);
         let mut texts = Vec::with_capacity(items.len());
@@ -254,7 +254,7 @@ impl<'a, 's> Fields<'a, 's> {
     }
 }
 
-/// The number, if it is whole and within the range.
+/// Returns the number, if it is whole and within the range.
 pub(super) fn whole_number(value: &Value, range: &RangeInclusive<u64>) -> Option<u64> {
     let Value::Number(number) = value else { return None };
     let whole = *number as u64;

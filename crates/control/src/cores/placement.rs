@@ -15,24 +15,24 @@ use std::collections::BTreeSet;
 /// The cores that a process may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Supply {
-    /// All of them.
+    /// All allowed cores.
     pub allowed: BTreeSet<usize>,
-    /// Those that the kernel's scheduler leaves alone (`isolcpus`).
+    /// Cores excluded from the kernel's scheduling (`isolcpus`).
     pub isolated: BTreeSet<usize>,
 }
 
 /// Cores by use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CorePlacement {
-    /// Where everything but forwarders runs, ascending.
+    /// Cores of everything but forwarders, ascending.
     pub control: Vec<usize>,
-    /// One forwarder on each, ascending.
+    /// Cores of forwarders, one on each, ascending.
     pub forward: Vec<usize>,
 }
 
 impl CorePlacement {
-    /// Divides the cores; an empty list is one that the configuration leaves to the router. Cores that are given
-    /// are taken as they are: whether they exist is another check.
+    /// Divides the cores; an empty list leaves the choice to the router. Configured cores are used
+    /// as they are, without a check that they exist.
     ///
     /// # Errors
     /// No core is left for forwarders.
@@ -48,13 +48,13 @@ impl CorePlacement {
         Ok(Self { control, forward })
     }
 
-    /// Cores that forwarders and control share, ascending.
+    /// Returns the cores that forwarders and control share, ascending.
     pub fn shared(&self) -> Vec<usize> {
         self.forward.iter().copied().filter(|core| self.control.contains(core)).collect()
     }
 }
 
-/// The cores for forwarders where only those of control are given, or none.
+/// Selects the cores for forwarders if only those of control are configured, or none.
 fn forwarders(
     control: &[usize],
     Supply { allowed, isolated }: &Supply,
@@ -64,7 +64,7 @@ fn forwarders(
         free.iter().copied().filter(|core| isolated.contains(core)).collect();
     let has_control = !control.is_empty() || set_aside.len() < allowed.len();
     match (set_aside.as_slice(), free.last()) {
-        // Where every core is isolated, the first is for control.
+        // If every core is isolated, the first is for control.
         ([_, rest @ ..], _) if !has_control && !rest.is_empty() => Ok(rest.to_vec()),
         ([_, ..], _) => Ok(set_aside),
         ([], Some(&last)) => Ok(vec![last]),
@@ -81,7 +81,7 @@ fn no_core_left(allowed: &BTreeSet<usize>) -> String {
     )
 }
 
-/// The cores for control where only those of forwarders are known.
+/// Selects the cores for control if only those of forwarders are known.
 fn others(forward: &[usize], Supply { allowed, isolated }: &Supply) -> Vec<usize> {
     let free: Vec<usize> = allowed.iter().copied().filter(|core| !forward.contains(core)).collect();
     let housekeeping: Vec<usize> =
@@ -119,7 +119,7 @@ mod tests {
         let isolating = supply(&eight, &[2, 3, 4, 5, 6, 7]);
         assert_eq!(place(&[], &[], &isolating), (vec![0, 1], (2..8).collect()));
         assert_eq!(place(&[0, 2], &[], &isolating), (vec![0, 2], (3..8).collect()));
-        // Isolated cores that no forwarder has stay unused rather than control's.
+        // Isolated cores without a forwarder stay unused rather than being given to control.
         assert_eq!(place(&[], &[3], &isolating), (vec![0, 1], vec![3]));
         assert_eq!(place(&[], &[], &supply(&[4, 5, 6], &[4, 5, 6])), (vec![4], vec![5, 6]));
         assert_eq!(place(&[], &[4], &supply(&[4, 5], &[4, 5])), (vec![5], vec![4]));
@@ -159,8 +159,8 @@ mod tests {
             prop_assert_eq!(placement.shared().is_empty(), supply.allowed.len() > 1);
             let used: BTreeSet<usize> = control.iter().chain(forward).copied().collect();
             prop_assert_eq!(&used, &supply.allowed);
-            // No forwarder is elsewhere while an isolated core is to be had, and control has one only if there
-            // is no other.
+            // Forwarders use other cores only if no isolated core is available, and control uses an
+            // isolated core only if there is no other.
             if supply.isolated.len() < supply.allowed.len() && !supply.isolated.is_empty() {
                 prop_assert_eq!(forward, &supply.isolated.iter().copied().collect::<Vec<_>>());
             }

@@ -15,7 +15,7 @@ const VERSION: u8 = 1;
 const NETLINK: u8 = 1;
 const PROTOBUF: u8 = 2;
 
-/// Why a stream makes no sense any more.
+/// Reason why the rest of a stream cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Broken {
     #[error("frame of version {0}, not 1")]
@@ -36,19 +36,19 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// More bytes have come.
+    /// Appends received bytes.
     pub(super) fn extend(&mut self, bytes: &[u8]) {
-        // What has been read goes before there is too much of it.
+        // Bytes already read are dropped before new ones are appended, so the buffer stays small.
         self.bytes.drain(..std::mem::take(&mut self.begin));
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Bytes have come that are no complete frame yet.
+    /// Returns true if an incomplete frame has been received.
     pub(super) fn in_the_middle(&self) -> bool {
         self.begin < self.bytes.len()
     }
 
-    /// The next complete frame's messages.
+    /// Returns the messages of the next complete frame.
     pub(super) fn next(&mut self) -> Result<Option<&[u8]>, Broken> {
         let Some(&[version, kind, high, low]) = self.bytes[self.begin..].first_chunk() else {
             return Ok(None);
@@ -76,7 +76,7 @@ impl Frames {
 mod tests {
     use super::*;
 
-    /// However a stream is cut, the frames are the same.
+    /// The frames do not depend on how the stream is cut into reads.
     #[test]
     fn partial_reads_make_whole_frames() {
         let stream = [1, 1, 0, 7, 10, 11, 12, 1, 1, 0, 4, 1, 1, 0, 5, 13];

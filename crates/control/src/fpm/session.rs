@@ -1,4 +1,4 @@
-//! What zebra's messages say, and when what it has not said again is gone. No input, no output.
+//! Meaning of zebra's messages, and removal of the routes that a replay lacks. No input or output.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -12,26 +12,26 @@ use crate::netlink::routes::{Interface, ReplacePolicy, Routes, Skipped};
 use crate::netlink::{Interfaces, SourceEvent};
 use crate::rib::Source;
 
-/// Zebra pauses for a second when its buffer is full, so silence for longer ends a replay.
+/// Zebra pauses for a second when its buffer is full, so a longer silence ends a replay.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// A replay that has this share of the routes held, in percent, is that of a zebra that went on
-/// while it was not connected; one with fewer that of a zebra that has begun anew.
+/// Share of the held routes, in percent, from which a replay is that of a zebra that kept running
+/// while disconnected. A replay with fewer is that of a restarted zebra.
 const REPLAYED: usize = 90;
 
-/// Errors that are said in the log; then the counter has to do.
+/// Errors that are logged one by one; further ones are only counted.
 const SAID: u64 = 10;
 
-/// Where the session with zebra stands.
+/// State of the session with zebra.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Nobody has connected yet.
+    /// No connection yet.
     Waiting,
-    /// Zebra tells everything.
+    /// Zebra is replaying everything.
     Replay { since: Instant, last: Instant },
-    /// What zebra has, we have.
+    /// All routes of zebra are held.
     Synchronised,
-    /// Zebra is away; its routes are kept until then.
+    /// Zebra is disconnected; its routes are kept until then.
     Away { until: Instant },
 }
 
@@ -70,7 +70,7 @@ impl Session {
         }
     }
 
-    /// Which interface is which port now.
+    /// Sets the mapping of interfaces to ports.
     pub(super) fn set_interfaces(&mut self, interfaces: &Interfaces) {
         for index in self.interfaces.by_index.keys() {
             if !interfaces.by_index.contains_key(index) {
@@ -84,7 +84,7 @@ impl Session {
         self.interfaces = interfaces.clone();
     }
 
-    /// Zebra has connected, and begins to tell everything.
+    /// Handles a new connection: zebra begins its replay.
     pub(super) fn connected(&mut self, now: Instant) {
         self.held = self.routes.count();
         self.replayed = 0;
@@ -95,7 +95,7 @@ impl Session {
         self.phase = Phase::Replay { since: now, last: now };
     }
 
-    /// Zebra's connection is gone.
+    /// Handles the loss of zebra's connection.
     pub(super) fn disconnected(&mut self, now: Instant) {
         self.end_first_replay();
         self.phase = Phase::Away { until: now + self.keep };
@@ -108,7 +108,7 @@ impl Session {
         }
     }
 
-    /// When something is to be done if nothing comes before.
+    /// Returns the time of the next action if nothing is received before.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.phase {
             Phase::Waiting | Phase::Synchronised => None,
@@ -120,12 +120,12 @@ impl Session {
         }
     }
 
-    /// As many routes have been told as were held, or nearly.
+    /// Returns true if nearly as many routes have been replayed as were held.
     fn is_complete(&self) -> bool {
         self.replayed >= self.held * REPLAYED / 100
     }
 
-    /// Does what is due.
+    /// Does the actions that are due.
     pub(super) fn tick(&mut self, now: Instant) {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return;
@@ -150,8 +150,8 @@ impl Session {
         }
     }
 
-    /// The messages of a frame. Zebra changes a route by a deletion and an addition in one frame;
-    /// between the two there is no moment at which it is gone.
+    /// Handles the messages of a frame. Zebra changes a route by a deletion and an addition in one
+    /// frame; between the two the route is never withdrawn.
     pub(super) fn take(&mut self, frame: &[u8], now: Instant) {
         let mut deleted: Option<RouteMessage> = None;
         for message in Messages(frame) {
@@ -211,8 +211,8 @@ impl Session {
         self.note(result);
     }
 
-    /// Counts and says that a way leads over an interface that is none. It is used if the interface
-    /// appears, in the case that zebra has known it first.
+    /// Counts and logs a next hop over an unknown interface. It is used once the interface appears,
+    /// as zebra may learn of an interface earlier than the router.
     fn check_interfaces(&mut self, what: &dyn Display, hops: &[Hop]) {
         let known = |index| index == 0 || self.interfaces.by_index.contains_key(&index);
         let Some(hop) = hops.iter().find(|hop| !known(hop.interface)) else { return };

@@ -1,4 +1,4 @@
-//! A listener and a zebra that is played by the test.
+//! Tests with a listener and a simulated zebra.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -35,13 +35,13 @@ fn delete(net: &str) -> Vec<u8> {
     zebra_route(RTM_DELROUTE, net, None)
 }
 
-/// A listener with its clients, and what it told.
+/// A listener with its clients, and the routes from its events.
 struct Scene {
     source: FpmSource,
     events: mpsc::Receiver<Vec<SourceEvent>>,
     _interfaces: watch::Sender<Arc<Interfaces>>,
     routes: BTreeMap<IpNet, RouteKind>,
-    /// Routes withdrawn, each time.
+    /// Withdrawals counted.
     withdrawn: usize,
     begun: usize,
     ended: usize,
@@ -133,7 +133,7 @@ fn routes_are_kept_while_zebra_is_away_and_swept_when_it_is_back() {
     assert_eq!(scene.source.status().resyncs, 2);
 }
 
-/// A zebra that began anew knows little at first: what it had told before is used on.
+/// A restarted zebra has few routes at first: those it sent before stay in use.
 #[test]
 fn a_zebra_that_begins_anew_has_time_to_learn() {
     let keep = Duration::from_secs(1000);
@@ -157,7 +157,7 @@ fn a_zebra_that_begins_anew_has_time_to_learn() {
     session.take(&many[1..80].concat(), at(950));
     session.tick(at(1020));
     assert_eq!((session.routes.count(), session.phase), (80, Phase::Synchronised));
-    // Away for longer than is kept.
+    // Disconnected for longer than routes are kept.
     session.disconnected(at(1100));
     session.tick(at(2099));
     assert_eq!(session.routes.count(), 80);
@@ -178,7 +178,7 @@ fn a_changed_route_is_never_gone() {
     let over = RouteKind::Unicast(vec![crate::rib::Path::over(InterfaceId::new(0).unwrap(), via)]);
     scene.wait("the change", |scene| scene.routes.values().all(|kind| *kind == over));
     assert_eq!(scene.withdrawn, 0);
-    // A deletion of another route in between is one.
+    // With a deletion of another route in between, only that route is withdrawn.
     zebra.write_all(&frame(&[add("198.51.100.0/24", [10, 0, 0, 2])])).unwrap();
     let both =
         [delete("198.51.100.0/24"), delete("192.0.2.0/24"), add("192.0.2.0/24", [10, 0, 0, 1])];
@@ -190,7 +190,7 @@ fn a_changed_route_is_never_gone() {
 #[test]
 fn a_table_of_a_vrf_has_its_routes() {
     let vrf = VrfId::new(4);
-    // The builder's routes are those of table 254.
+    // The test messages name table 254.
     let known = Interfaces { vrfs: [(254, vrf)].into(), ..interfaces() };
     let events = replay(&frame(&[add("192.0.2.0/24", [10, 0, 0, 1])]), &known);
     let of = |event: &SourceEvent| match event {
@@ -221,7 +221,8 @@ fn nexthop_objects_come_and_go_as_zebra_says() {
         other => format!("{other:?}"),
     };
     let words: Vec<String> = events.iter().map(word).collect();
-    // The RIB drops the routes of a group that it loses, so they are told again with it.
+    // The RIB drops the routes of a group that it loses, so they are sent again together with the
+    // group.
     let expected = [
         "begin",
         "route over 5",
@@ -234,7 +235,7 @@ fn nexthop_objects_come_and_go_as_zebra_says() {
     assert_eq!(words, expected);
 }
 
-/// What a capture's events add up to, in words.
+/// Result of a capture's events, in words.
 fn captured(stream: &[u8]) -> Vec<String> {
     let by_index =
         [(1, None), (2, None), (3, InterfaceId::new(0)), (4, None), (5, InterfaceId::new(1))];
@@ -298,7 +299,7 @@ fn a_real_zebra_is_understood() {
 fn a_broken_stream_costs_its_connection_only() {
     let mut scene = Scene::new(Duration::from_secs(60));
     let mut zebra = scene.connect();
-    // A message that makes no sense in a frame that does: skipped.
+    // A malformed message in a well-formed frame is skipped.
     let mut nonsense = add("198.51.100.0/24", [10, 0, 0, 1]);
     nonsense[16 + 1] = 99;
     let good = add("192.0.2.0/24", [10, 0, 0, 1]);
@@ -313,7 +314,7 @@ fn a_broken_stream_costs_its_connection_only() {
     scene.wait("a new start", |scene| scene.nets() == nets(&["192.0.2.0/24", "203.0.113.0/24"]));
 }
 
-/// Otherwise whoever connects ends zebra's session.
+/// Otherwise any new connection would end zebra's session.
 #[test]
 fn a_second_connection_is_refused_until_the_first_is_closed() {
     let mut scene = Scene::new(Duration::from_secs(60));
@@ -327,7 +328,7 @@ fn a_second_connection_is_refused_until_the_first_is_closed() {
     scene.wait("the first goes on", |scene| scene.routes.len() == 2);
     let status = scene.source.status();
     assert_eq!((status.connections, status.peer), (1, Some(first.local_addr().unwrap())));
-    // At once, before the end of the first can have been read.
+    // Immediately, before the end of the first can have been read.
     drop(first);
     let mut third = scene.connect();
     third.write_all(&frame(&[add("198.51.100.0/24", [10, 0, 0, 1])])).unwrap();
@@ -337,7 +338,7 @@ fn a_second_connection_is_refused_until_the_first_is_closed() {
 }
 
 proptest! {
-    /// No bytes do harm.
+    /// Arbitrary bytes do no harm.
     #[test]
     fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..300), framed in any::<bool>()) {
         let stream = if framed { frame(std::slice::from_ref(&bytes)) } else { bytes };
@@ -345,7 +346,7 @@ proptest! {
     }
 }
 
-/// A way over an interface that nobody knows is counted and not used, until there is one.
+/// A next hop over an unknown interface is counted and not used until the interface appears.
 #[test]
 fn ways_over_unknown_interfaces_are_refused_until_they_appear() {
     let mut session = Session::new(Duration::ZERO);
@@ -388,7 +389,7 @@ fn ways_over_unknown_interfaces_are_refused_until_they_appear() {
     );
 }
 
-/// Zebra's machine may end without a word.
+/// Zebra's machine may end without closing its connection.
 #[tokio::test]
 async fn a_silent_peer_is_asked_whether_it_is_there() {
     use nix::sys::socket::getsockopt;

@@ -6,9 +6,9 @@
 //! entry    peer 2 | time 4 | [path id 4] | attributes' length 2 | attribute…
 //! ```
 //!
-//! Own code and no library's, because of all the attributes of all the peers' paths only one
-//! number is wanted, the origin AS of the first path that has one; parsing everything costs ten
-//! times the time. Every access is checked; a record that lies about a length is refused.
+//! Own code instead of a library's, because only one number is needed from the attributes of all
+//! paths: the origin AS of the first path that has one. Parsing everything takes ten times as long.
+//! Every access is checked; a record with a wrong length is refused.
 
 use std::io::{self, BufRead, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,7 +17,8 @@ use ipnet::IpNet;
 
 use super::Collector;
 
-/// No record of a table dump is larger; a larger one is a damaged header.
+/// Limit of a record's length. No record of a table dump is longer; a longer one has a damaged
+/// header.
 const RECORD_MOST: usize = 64 << 20;
 
 const TABLE_DUMP_V2: u16 = 13;
@@ -35,8 +36,8 @@ const AS_SET: u8 = 1;
 const AS_SEQUENCE: u8 = 2;
 const EXTENDED_LENGTH: u8 = 0x10;
 
-/// Whether a file begins with an MRT header. Its type is a small number, so the fifth byte is
-/// zero, as it never is in a text.
+/// Returns true if a file begins with an MRT header. Its type is a small number, so the fifth byte
+/// is zero, which never occurs in a text.
 pub(super) fn looks_like(head: &[u8]) -> bool {
     head.len() >= HEADER && head[4] == 0 && (10..=64).contains(&head[5])
 }
@@ -58,7 +59,7 @@ pub(super) fn read(reader: &mut impl BufRead, collector: &mut Collector<'_>) -> 
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
         body.clear();
-        // Grows as bytes arrive: a header that lies costs no memory.
+        // The buffer grows as bytes arrive, so a wrong length in a header costs no memory.
         let read = reader.by_ref().take(length as u64).read_to_end(&mut body)?;
         if read < length {
             let message = format!("record {place} ends after {read} of {length} bytes");
@@ -87,7 +88,7 @@ fn record(place: u64, kind: u16, subtype: u16, body: &[u8], collector: &mut Coll
     }
 }
 
-/// The prefix and origin of a RIB record whose addresses have `N` bytes.
+/// Returns the prefix and origin of a RIB record whose addresses have `N` bytes.
 fn route<const N: usize>(body: &[u8], added_paths: bool) -> Result<(IpNet, u32), String> {
     let mut fields = Bytes(body);
     let short = || format!("a record of {} bytes is too short for what it says", body.len());
@@ -106,7 +107,7 @@ fn route<const N: usize>(body: &[u8], added_paths: bool) -> Result<(IpNet, u32),
         let length = fields.u16().ok_or_else(short)?;
         let attributes = fields.take(usize::from(length)).ok_or_else(short)?;
         if let Some(origin) = origin(Bytes(attributes)) {
-            // Bits of the last octet behind the prefix have no meaning (RFC 4271 4.3).
+            // Bits of the last octet after the prefix have no meaning (RFC 4271 4.3).
             return Ok((prefix.trunc(), origin));
         }
     }
@@ -124,7 +125,7 @@ fn address(octets: &[u8]) -> IpAddr {
     }
 }
 
-/// The last AS of the path in these attributes.
+/// Returns the last AS of the path in these attributes.
 fn origin(mut attributes: Bytes<'_>) -> Option<u32> {
     loop {
         let (flags, code) = (attributes.u8()?, attributes.u8()?);
@@ -137,8 +138,8 @@ fn origin(mut attributes: Bytes<'_>) -> Option<u32> {
     }
 }
 
-/// The origin of a path of 4-byte numbers. Of an aggregate's set the first stands for all;
-/// segments of confederations have no meaning outside.
+/// Returns the origin of a path of 4-byte AS numbers. Of an aggregate's AS_SET the first is used;
+/// confederation segments are ignored.
 fn path_origin(mut path: Bytes<'_>) -> Option<u32> {
     let mut origin = None;
     while let Some(kind) = path.u8() {
@@ -154,7 +155,7 @@ fn path_origin(mut path: Bytes<'_>) -> Option<u32> {
     origin
 }
 
-/// Bytes that are taken from the front; `None` when there are too few.
+/// Bytes taken from the front; `None` when too few are left.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {

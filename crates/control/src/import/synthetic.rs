@@ -1,4 +1,4 @@
-//! Table files that look like the Internet's, for demonstrations and tests without a real one.
+//! Table files that resemble Internet tables, for demonstrations and tests without a real one.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -9,12 +9,12 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use ipnet::IpNet;
 
-/// Origin ASes that the made-up tables use, from 1 on.
+/// Origin ASes of the generated tables, from 1 on.
 const ORIGINS: u16 = 30_000;
 
-/// Writes a table of `ipv4` and `ipv6` prefixes as text, compressed by gzip if the file's name
-/// ends in `.gz`. The same numbers give the same table. No prefix lies in the private and
-/// documentation networks, so a small laboratory's own networks stay apart from it.
+/// Writes a table of `ipv4` and `ipv6` prefixes as text, compressed by gzip if the file's name ends
+/// in `.gz`. The same numbers give the same table. No prefix lies in the private and documentation
+/// networks, so that they stay free for a laboratory's own networks.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -32,7 +32,7 @@ pub fn write_synthetic(file: &Path, ipv4: usize, ipv6: usize) -> io::Result<()> 
 }
 
 fn write_table(output: &mut impl Write, ipv4: usize, ipv6: usize) -> io::Result<()> {
-    // More than asked for, because some are left out.
+    // More than requested, because some are left out.
     let spare = |wanted: usize| wanted + wanted / 20 + 64;
     let v4 = synthetic::ipv4(spare(ipv4), ORIGINS).into_iter();
     let v4 = v4.map(|(prefix, origin)| (IpNet::V4(prefix.into()), origin));
@@ -47,8 +47,8 @@ fn write_table(output: &mut impl Write, ipv4: usize, ipv6: usize) -> io::Result<
     Ok(())
 }
 
-/// `count` of the items, evenly chosen: the last ones alone would leave out one end of the address
-/// space.
+/// Selects `count` of the items, evenly spread: the last ones alone would leave out one end of the
+/// address space.
 fn thin_out<T>(items: Vec<T>, count: usize) -> impl Iterator<Item = T> {
     let length = items.len().max(1);
     let chosen = move |index: usize| (index + 1) * count / length > index * count / length;
@@ -75,7 +75,7 @@ fn local_networks() -> Vec<IpNet> {
     LOCAL.iter().filter_map(|text| text.parse().ok()).collect()
 }
 
-/// Whether a prefix is forwarded and apart from the local networks.
+/// Returns true for a prefix that is forwarded and does not overlap the local networks.
 fn is_public(prefix: &IpNet, local: &[IpNet]) -> bool {
     crate::rib::reserved_range(prefix).is_none()
         && !local.iter().any(|net| net.contains(prefix) || prefix.contains(net))

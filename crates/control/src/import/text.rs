@@ -6,7 +6,8 @@ use ipnet::IpNet;
 
 use super::Collector;
 
-/// No prefix with its AS is longer; a longer line is refused without being kept.
+/// Limit of a line's length. No prefix with its AS is longer; a longer line is refused without
+/// being stored.
 const LINE_MOST: usize = 256;
 
 /// Reads lines to the end.
@@ -35,7 +36,7 @@ pub(super) fn read(reader: &mut impl BufRead, collector: &mut Collector<'_>) -> 
     }
 }
 
-/// Reads one line with its newline; its length, of which at most [`LINE_MOST`] bytes are kept.
+/// Reads one line with its newline and returns its length; at most [`LINE_MOST`] bytes are kept.
 fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<u64> {
     let mut length = 0;
     loop {

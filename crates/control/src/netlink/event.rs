@@ -1,4 +1,4 @@
-//! What route sources tell the owner of the RIB, and what they are asked to do.
+//! Events from route sources to the owner of the RIB, and orders to the sources.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -10,12 +10,12 @@ use wire::MacAddr;
 
 pub use crate::rib::{Findings, GroupKey, GroupSpec, Path, Resilient, RouteKind, Source};
 
-/// A new value, or none any more.
+/// A new value, or its withdrawal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change<T> {
-    /// It is this now, whether or not it was there before.
+    /// The new value, whether or not there was one before.
     Set(T),
-    /// It is gone.
+    /// There is no value any more.
     Withdraw,
 }
 
@@ -59,24 +59,25 @@ impl NeighbourState {
     }
 }
 
-/// How a port's host interface went.
+/// Reason why a port's host interface disappeared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
-    /// Somebody has removed it.
+    /// It was removed.
     Removed,
-    /// Somebody has moved it to another network namespace.
+    /// It was moved to another network namespace.
     Moved,
-    /// Somebody has given it another name.
+    /// It was renamed.
     Renamed,
 }
 
-/// One change at a source. They come in batches and in an order that can be applied one by one: a
-/// group before the routes over it, a link's end before the withdrawals that follow from it.
+/// One change at a source. Events come in batches and in an order in which they can be applied one
+/// by one: a group before the routes over it, a link's loss before the withdrawals that follow from
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceEvent {
     /// A route. Its identity is source, VRF, prefix and metric.
     Route {
-        /// Who has it.
+        /// Source of the route.
         source: Source,
         /// The VRF whose packets it is for.
         vrf: VrfId,
@@ -84,50 +85,50 @@ pub enum SourceEvent {
         prefix: IpNet,
         /// Among a source's routes to one prefix the smallest wins.
         metric: u64,
-        /// What it is now.
+        /// The route's new value.
         change: Change<RouteKind>,
     },
     /// A group of paths that routes refer to by [`RouteKind::NextHopGroup`].
     Group {
-        /// Whose it is and its number.
+        /// Source and number of the group.
         key: GroupKey,
-        /// What it is now.
+        /// The group's new value.
         change: Change<GroupSpec>,
     },
     /// The state of a port's host interface.
     Link {
         /// The port.
         port: InterfaceId,
-        /// Somebody has set it up.
+        /// True if it is administratively up.
         admin_up: bool,
-        /// It has carrier.
+        /// True if it has carrier.
         carrier: bool,
         /// The largest IP packet, in bytes; 0 if the interface does not exist.
         mtu: u16,
-        /// Why it does not exist.
+        /// Reason for its absence.
         gone: Option<Departure>,
     },
-    /// Whether a port's host interface takes all multicasts, joined or not.
+    /// The all-multicast state of a port's host interface: all groups, or only joined ones.
     AllMulticast {
         /// The port.
         port: InterfaceId,
-        /// It does.
+        /// True if it receives all multicasts.
         on: bool,
     },
     /// All addresses of a port's host interface, with the length of their network; host bits set.
     Addresses {
         /// The port.
         port: InterfaceId,
-        /// All of them.
+        /// The addresses.
         addresses: Vec<IpNet>,
     },
-    /// A range of addresses that the machine answers for itself, besides those of ports.
+    /// A range of addresses that the machine answers for, besides those of ports.
     LocalAddress {
-        /// The VRF in which it does.
+        /// The VRF of the addresses.
         vrf: VrfId,
         /// The range.
         prefix: IpNet,
-        /// It does, or no longer.
+        /// False if the range was removed.
         present: bool,
     },
     /// An entry of the kernel's neighbour table on a port.
@@ -136,22 +137,22 @@ pub enum SourceEvent {
         port: InterfaceId,
         /// The neighbour.
         address: IpAddr,
-        /// Its MAC; `None` while there is none that may be used.
+        /// Its MAC; `None` while it has no usable one.
         mac: Option<MacAddr>,
         /// Its state.
         state: NeighbourState,
     },
     /// All of the source's routes and groups follow, up to [`Self::ResyncEnd`].
     ResyncBegin(Source),
-    /// What the source has not told since [`Self::ResyncBegin`] it has no longer. The first one
-    /// says that the source's routes are complete.
+    /// Routes and groups not sent since [`Self::ResyncBegin`] no longer exist. After the first one
+    /// the source's routes are complete.
     ResyncEnd(Source),
-    /// A comparison has begun: all that the source has told and not withdrawn follows once more,
-    /// to be compared with what was made of it, up to [`Self::Audit`].
+    /// Begins a comparison: everything that the source has sent and not withdrawn follows once
+    /// more, to be compared with the RIB and FIB, up to [`Self::Audit`].
     AuditBegin(Source),
-    /// A route that the source has told.
+    /// A route that the source has sent.
     AuditRoute {
-        /// Who has it.
+        /// Source of the route.
         source: Source,
         /// The VRF whose packets it is for.
         vrf: VrfId,
@@ -159,48 +160,48 @@ pub enum SourceEvent {
         prefix: IpNet,
         /// Among a source's routes to one prefix the smallest wins.
         metric: u64,
-        /// What it was told to be.
+        /// The value last sent.
         kind: RouteKind,
     },
-    /// A group that the source has told.
+    /// A group that the source has sent.
     AuditGroup {
-        /// Whose it is and its number.
+        /// Source and number of the group.
         key: GroupKey,
-        /// What it was told to be.
+        /// The value last sent.
         spec: GroupSpec,
     },
-    /// What the comparison of the source with what it has told has come to.
+    /// The result of comparing the source with the state it has sent.
     Audit(AuditReport),
 }
 
-/// The result of comparing what a source has with what it has told.
+/// Result of comparing a source with the state it has sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditReport {
     /// When it ended.
     pub at: SystemTime,
-    /// How long it took.
+    /// Duration of the comparison.
     pub took: Duration,
     /// Routes compared.
     pub compared: usize,
-    /// Routes the kernel has and we had not.
+    /// Routes of the kernel that were not held.
     pub missing: usize,
-    /// Routes we had and the kernel has not.
+    /// Routes held that the kernel does not have.
     pub stale: usize,
-    /// Routes that were other than the kernel's.
+    /// Routes that differed from the kernel's.
     pub different: usize,
-    /// Prefixes that were forwarded otherwise than their best route says.
+    /// Prefixes forwarded otherwise than their best route requires.
     pub fib: usize,
     /// The first differences, in words.
     pub examples: Vec<String>,
 }
 
 impl AuditReport {
-    /// There was no difference.
+    /// Returns true if no difference was found.
     pub fn clean(&self) -> bool {
         self.missing + self.stale + self.different + self.fib == 0
     }
 
-    /// Adds what the comparison with the RIB and the FIB has found.
+    /// Adds the findings of the comparison with the RIB and the FIB.
     pub fn add(&mut self, found: Findings) {
         self.missing += found.missing;
         self.stale += found.stale;
@@ -210,42 +211,42 @@ impl AuditReport {
     }
 }
 
-/// A VRF that has routes of the kernel.
+/// A VRF with routes from the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelVrf {
     /// Its number.
     pub id: VrfId,
-    /// Its name; a VRF device of this name says by which table the kernel has it.
+    /// Its name; a VRF device of this name gives its routing table.
     pub name: String,
-    /// The routing table that is its, whatever devices there are.
+    /// Its routing table if configured, regardless of VRF devices.
     pub table: Option<u32>,
 }
 
-/// What the kernel is asked to do.
+/// Orders to the kernel's thread.
 #[derive(Debug)]
 pub enum KernelOrder {
-    /// Find a neighbour's MAC, or confirm it. The answer is [`SourceEvent::Neighbour`].
+    /// Resolve or confirm a neighbour's MAC. The answer is [`SourceEvent::Neighbour`].
     Resolve {
-        /// The port it is on.
+        /// The neighbour's port.
         port: InterfaceId,
         /// The neighbour.
         address: IpAddr,
     },
-    /// Take an address away from the host interface.
+    /// Remove an address from the host interface.
     RemoveAddress {
         /// The port.
         port: InterfaceId,
         /// With the length of its network; host bits set.
         address: IpNet,
     },
-    /// Say whether the port's device has carrier.
+    /// Set the carrier of the port's device.
     SetCarrier {
         /// The port.
         port: InterfaceId,
-        /// It has.
+        /// True if it has carrier.
         up: bool,
     },
-    /// Give the host interface another MTU.
+    /// Set the MTU of the host interface.
     SetMtu {
         /// The port.
         port: InterfaceId,
@@ -259,32 +260,33 @@ pub enum KernelOrder {
         /// With the length of its network; host bits set.
         address: IpNet,
     },
-    /// These ports have a host interface from now on, by these names; no others.
+    /// Set the ports that have a host interface, with the interfaces' names. Replaces the earlier
+    /// list.
     Ports(Vec<(InterfaceId, String)>),
-    /// These are the VRFs besides the default one; no others.
+    /// Set the VRFs besides the default one. Replaces the earlier list.
     Vrfs(Vec<KernelVrf>),
-    /// Compare now. Without an answer if the thread ends before.
+    /// Compare now. There is no answer if the thread ends before.
     Audit(oneshot::Sender<AuditReport>),
 }
 
-/// How a source is.
+/// State of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourceState {
-    /// Not told anything yet.
+    /// No messages yet.
     #[default]
     Starting,
     /// Reading everything.
     Synchronising,
-    /// What it has, we have.
+    /// All routes of the source are held.
     Synchronised,
-    /// FPM: nobody is connected; its routes are kept for a while.
+    /// FPM: no connection; its routes are kept for a while.
     Disconnected,
-    /// It has ended by an error.
+    /// It has failed with an error.
     Failed,
 }
 
 impl SourceState {
-    /// The name in commands and JSON.
+    /// Returns the name in commands and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -296,29 +298,29 @@ impl SourceState {
     }
 }
 
-/// What `show sources` tells of a source.
+/// Status of a source, as shown by `show sources`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceStatus {
-    /// How it is.
+    /// Its state.
     pub state: SourceState,
     /// Messages read.
     pub messages: u64,
-    /// Messages or attributes that made no sense, and requests that were refused.
+    /// Malformed messages or attributes, and refused requests.
     pub errors: u64,
-    /// Messages that were understood and have no meaning here: routes with a TOS, for example.
+    /// Messages that were understood and are not used: routes with a TOS, for example.
     pub ignored: u64,
     /// Times that the kernel dropped messages because the receive buffer was full.
     pub overruns: u64,
-    /// Complete readings, the first one included.
+    /// Complete readings, including the first.
     pub resyncs: u64,
-    /// When the last one ended.
+    /// End of the last complete reading.
     pub last_resync: Option<SystemTime>,
-    /// Routes of the tables that count.
+    /// Routes of the tables in use.
     pub routes: usize,
     /// Nexthop objects.
     pub groups: usize,
     /// FPM: connections accepted.
     pub connections: u64,
-    /// FPM: who is connected.
+    /// FPM: address of the connected peer.
     pub peer: Option<std::net::SocketAddr>,
 }

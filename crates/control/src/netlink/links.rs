@@ -1,7 +1,7 @@
-//! News of the interfaces that ports are made of: whether they run, and that they come and go.
+//! Notifications of the interfaces that ports are made of: their state, appearance and removal.
 //!
-//! These are interfaces of the router's own network namespace; those of host interfaces are another
-//! matter (`model.rs`), in another namespace perhaps.
+//! These are interfaces of the router's own network namespace; host interfaces, perhaps in another
+//! namespace, are followed by `model.rs`.
 
 use std::io;
 
@@ -11,34 +11,34 @@ use super::message::{IFF_RUNNING, IFF_UP, Message, Messages};
 use super::socket::{Received, Socket, group};
 use super::worker::watch_readable;
 
-/// Room for a datagram; a link with all its statistics takes some kilobytes.
+/// Receive buffer for one datagram; a link with all its statistics takes some kilobytes.
 const BUFFER: usize = 64 * 1024;
 
-/// Bytes of news that the kernel keeps, some thousand: a machine may have as many interfaces.
+/// Bytes of notifications that the kernel stores, enough for some thousand interfaces.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
-/// What the kernel said of an interface.
+/// A notification about an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkNews {
-    /// It is there.
+    /// The interface exists.
     Is {
         /// Its number.
         index: u32,
-        /// Its name by now.
+        /// Its current name.
         name: String,
-        /// It is up, and so is its link.
+        /// True if it is up and its link is up.
         running: bool,
     },
-    /// It is gone, or in another network namespace.
+    /// The interface was removed, or moved to another network namespace.
     Gone {
         /// Its number.
         index: u32,
     },
-    /// News were lost: everything has to be looked at.
+    /// Notifications were lost: all interfaces have to be examined.
     Lost,
 }
 
-/// Listens to news of interfaces.
+/// Receiver of notifications about interfaces.
 #[derive(Debug)]
 pub struct LinkWatch {
     socket: AsyncFd<Socket>,
@@ -46,20 +46,20 @@ pub struct LinkWatch {
 }
 
 impl LinkWatch {
-    /// In the calling thread's network namespace, and within a runtime.
+    /// Opens the watch in the calling thread's network namespace, within a runtime.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn open() -> io::Result<Self> {
         let socket = Socket::open(group::LINK)?;
         socket.set_receive_buffer(RECEIVE_BUFFER)?;
         Ok(Self { socket: watch_readable(socket)?, buffer: vec![0; BUFFER] })
     }
 
-    /// Waits for news; those of one datagram come together.
+    /// Waits for notifications; those of one datagram are returned together.
     ///
     /// # Errors
-    /// What the kernel says; nothing more is heard then.
+    /// The kernel's error; nothing more is received then.
     pub async fn news(&mut self) -> io::Result<Vec<LinkNews>> {
         loop {
             let mut ready = self.socket.readable().await?;
@@ -79,7 +79,7 @@ impl LinkWatch {
 
 fn read(bytes: &[u8]) -> Vec<LinkNews> {
     let one = |message| {
-        // What cannot be read may have said anything.
+        // A malformed message may have concerned any interface.
         let Ok(raw) = message else { return Some(LinkNews::Lost) };
         match Message::parse(&raw) {
             Ok(Message::Link(link)) if Message::is_delete(raw.kind) => {
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use crate::netlink::message::{RTM_DELLINK, RTM_NEWLINK};
 
-    /// A message about an interface, of this family, as the kernel writes it.
+    /// Returns a message about an interface, of this family, as the kernel writes it.
     fn message(kind: u16, family: u8, index: u32, flags: u32, name: &str) -> Vec<u8> {
         let mut body = vec![family, 0, 1, 0];
         body.extend(index.to_ne_bytes());
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn what_comes_and_goes_is_told_and_a_bridge_s_words_are_not() {
         let mut bytes = message(RTM_DELLINK, 0, 9, IFF_UP | IFF_RUNNING, "eth2");
-        // AF_BRIDGE: the interface leaves a bridge, and stays.
+        // AF_BRIDGE: the interface leaves a bridge, but is not removed.
         bytes.extend(message(RTM_DELLINK, 7, 10, 0, "eth3"));
         bytes.extend(message(RTM_NEWLINK, 0, 11, 0, "eth4"));
         let new = LinkNews::Is { index: 11, name: "eth4".into(), running: false };

@@ -1,14 +1,14 @@
 //! Reads route netlink messages: RFC 3549 and the kernel's `include/uapi/linux/{netlink,rtnetlink,
-//! nexthop,neighbour,if_addr,if_link,fib_rules}.h`, whose names the constants have.
+//! nexthop,neighbour,if_addr,if_link,fib_rules}.h`; the constants have the names used there.
 //!
 //! ```text
 //!   bytes -> Messages -> Raw { kind, flags, payload } -> Message::parse -> Message::Route(…)
 //! ```
 //!
-//! Nothing here trusts a length. A message that cannot be understood is an error of its own and the
-//! next one is read; an attribute that is not known is passed over; an attribute that is known and
-//! malformed spoils its message. A message whose length leads out of the buffer ends the buffer,
-//! since nobody knows where the next one begins.
+//! No length is trusted. A malformed message is an error of its own, and the next one is read; an
+//! unknown attribute is skipped; a malformed known attribute makes its message malformed. A message
+//! whose length leads out of the buffer ends the buffer, since the start of the next one is
+//! unknown.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -19,9 +19,9 @@ use wire::MacAddr;
 
 pub(crate) const NLM_F_REQUEST: u16 = 0x1;
 pub(crate) const NLM_F_DUMP_INTR: u16 = 0x10;
-/// Of a request for all objects.
+/// Flag of a request for all objects.
 pub(crate) const NLM_F_DUMP: u16 = 0x300;
-/// Of `RTM_NEW…`.
+/// Flags of `RTM_NEW…`.
 pub(crate) const NLM_F_REPLACE: u16 = 0x100;
 pub(crate) const NLM_F_EXCL: u16 = 0x200;
 pub(crate) const NLM_F_CREATE: u16 = 0x400;
@@ -111,9 +111,9 @@ const NEXTHOP_GRP_TYPE_RES: u16 = 1;
 
 const IFLA_IFNAME: u16 = 3;
 pub(super) const IFLA_MTU: u16 = 4;
-/// In `RTM_DELLINK`: where it went.
+/// In `RTM_DELLINK`: the namespace that the interface moved to.
 const IFLA_NEW_NETNSID: u16 = 45;
-/// What kind of device it is.
+/// Kind of device, with its own attributes.
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
@@ -150,13 +150,13 @@ const FIB_RULE_INVERT: u32 = 2;
 const FR_ACT_TO_TBL: u8 = 1;
 const FR_ACT_NOP: u8 = 3;
 
-/// Why a message was not understood.
+/// Reason why a message was not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// Its length leads out of the buffer, or is less than a header.
     #[error("a message of {length} bytes where {left} are left")]
     Length {
-        /// As the message says.
+        /// Length in the message.
         length: usize,
         /// Bytes left in the buffer.
         left: usize,
@@ -166,12 +166,12 @@ pub enum Malformed {
     Short {
         /// `nlmsg_type`.
         kind: u16,
-        /// Bytes there are.
+        /// Bytes present.
         length: usize,
-        /// Bytes there must be.
+        /// Bytes required.
         expected: usize,
     },
-    /// An attribute leads out of the message, or has not the length of its type.
+    /// An attribute leads out of the message, or its length does not fit its type.
     #[error("message type {kind}: attribute {attribute} malformed")]
     Attribute {
         /// `nlmsg_type`.
@@ -179,17 +179,17 @@ pub enum Malformed {
         /// `nla_type`, 0 if the attribute's own header is malformed.
         attribute: u16,
     },
-    /// A value that cannot be: a prefix longer than an address, a group without members.
+    /// An impossible value: a prefix longer than an address, a group without members.
     #[error("message type {kind}: {what}")]
     Value {
         /// `nlmsg_type`.
         kind: u16,
-        /// What.
+        /// Description of the value.
         what: &'static str,
     },
 }
 
-/// A message whose payload has not been looked at.
+/// A message with its payload still to be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Raw<'a> {
     /// `nlmsg_type`.
@@ -198,7 +198,7 @@ pub struct Raw<'a> {
     pub flags: u16,
     /// `nlmsg_seq`.
     pub sequence: u32,
-    /// What follows the header.
+    /// The bytes after the header.
     pub payload: &'a [u8],
 }
 
@@ -232,22 +232,22 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// A way to send packets, as messages name it.
+/// A next hop, as messages describe it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Hop {
-    /// The interface's index; 0: not said.
+    /// The interface's index; 0: not given.
     pub interface: u32,
     /// The gateway.
     pub via: Option<IpAddr>,
-    /// 1 to 65536, as the kernel counts: it sends one less.
+    /// 1 to 65536; the kernel sends one less.
     pub weight: u32,
     /// `RTNH_F_ONLINK`.
     pub on_link: bool,
-    /// The packets are to be put into something else first: MPLS, SRv6.
+    /// True if packets have to be encapsulated first: MPLS, SRv6.
     pub encap: bool,
 }
 
-/// The ways of one route. Nearly every route has one.
+/// The next hops of one route. Nearly every route has one.
 pub type Hops = SmallVec<[Hop; 1]>;
 
 /// `RTM_NEWROUTE`, `RTM_DELROUTE`.
@@ -259,7 +259,7 @@ pub struct RouteMessage {
     pub table: u32,
     /// The TOS or DSCP that packets must have; 0: any.
     pub tos: u8,
-    /// Who made it, `RTPROT_*`.
+    /// Origin of the route, `RTPROT_*`.
     pub protocol: u8,
     /// `RT_SCOPE_*`.
     pub scope: u8,
@@ -267,39 +267,39 @@ pub struct RouteMessage {
     pub kind: u8,
     /// `RTA_PRIORITY`: the smallest wins.
     pub metric: u32,
-    /// The source address of packets that the machine itself sends over it.
+    /// Preferred source address of the machine's own packets.
     pub source: Option<IpAddr>,
-    /// It is for packets from certain sources only.
+    /// True if it is only for packets from certain sources.
     pub from: bool,
-    /// Its nexthop object; there are no hops then.
+    /// Its nexthop object; `hops` is empty then.
     pub nexthop: Option<u32>,
-    /// Its ways.
+    /// Its next hops.
     pub hops: Hops,
-    /// A bit for each of the first 64 hops that the kernel holds for dead.
+    /// A bit for each of the first 64 hops that the kernel marks as dead.
     pub dead: u64,
-    /// A cache entry, not a route.
+    /// True for a cache entry, which is not a route.
     pub cloned: bool,
 }
 
 /// An entry of a multicast routing cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MulticastMessage {
-    /// Who sends; the unspecified address: anybody.
+    /// The sender; the unspecified address: any.
     pub source: IpAddr,
     /// The group.
     pub group: IpAddr,
-    /// The index of the interface that the packets come by; `None`: nobody has said yet.
+    /// The index of the incoming interface; `None`: not resolved yet.
     pub from: Option<u32>,
-    /// The indexes of the interfaces that they leave by, and the TTL that a packet must exceed.
+    /// The indexes of the outgoing interfaces, each with the TTL that a packet must exceed.
     pub to: Vec<(u32, u8)>,
 }
 
-/// What a nexthop object is.
+/// A nexthop object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nexthop {
-    /// One way.
+    /// A single next hop.
     Single(Hop),
-    /// Packets are dropped in silence.
+    /// Packets are dropped silently.
     Blackhole,
     /// Several objects by number and weight.
     Group {
@@ -308,7 +308,7 @@ pub enum Nexthop {
         /// The number of buckets of a resilient group.
         buckets: Option<u16>,
     },
-    /// Of a bridge: nothing to do with routes.
+    /// An object of a bridge, not for routes.
     Bridge,
 }
 
@@ -317,7 +317,7 @@ pub enum Nexthop {
 pub struct NexthopMessage {
     /// Its number.
     pub id: u32,
-    /// What it is; of no meaning when it is deleted.
+    /// The object; without meaning in a deletion.
     pub nexthop: Nexthop,
 }
 
@@ -332,11 +332,11 @@ pub struct LinkMessage {
     pub flags: u32,
     /// Its MTU.
     pub mtu: Option<u32>,
-    /// It takes all multicasts: somebody asked for that, a multicast routing daemon say.
+    /// True if it receives all multicasts, requested for example by a multicast routing daemon.
     pub all_multicast: bool,
     /// The routing table of a VRF device.
     pub table: Option<u32>,
-    /// It is gone from here because it is in another network namespace now.
+    /// True if it was removed here because it has moved to another network namespace.
     pub moved: bool,
 }
 
@@ -345,12 +345,12 @@ pub struct LinkMessage {
 pub struct AddressMessage {
     /// The interface's index.
     pub index: u32,
-    /// The address with the length of its network; with the full length if it is at one end of a
+    /// The address with the length of its network; with the full length if it is one end of a
     /// point-to-point link or has no network of its own.
     pub address: IpNet,
-    /// As the kernel counts the length, by which it tells addresses apart.
+    /// The prefix length by which the kernel distinguishes addresses.
     pub length: u8,
-    /// Another host has it: not to be used.
+    /// True if duplicate address detection failed: not to be used.
     pub refused: bool,
 }
 
@@ -365,24 +365,25 @@ pub struct NeighbourMessage {
     pub mac: Option<MacAddr>,
     /// `NUD_*`.
     pub state: u16,
-    /// An address that the machine answers for, not a neighbour.
+    /// True for an address that the machine answers for, which is not a neighbour.
     pub proxy: bool,
 }
 
 /// `RTM_NEWRULE`, `RTM_DELRULE`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RuleMessage {
-    /// IPv6, not IPv4.
+    /// True for IPv6, false for IPv4.
     pub ipv6: bool,
     /// Rules are tried in ascending order.
     pub priority: u32,
     /// The table to look up; `None`: the rule does nothing.
     pub table: Option<u32>,
-    /// Why it cannot be followed: it does not hold for all packets, or does not lead to a table.
+    /// Reason why it cannot be followed: it does not apply to all packets, or does not lead to a
+    /// table.
     pub unsupported: Option<&'static str>,
 }
 
-/// A message that was understood.
+/// A parsed message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     Link(LinkMessage),
@@ -391,12 +392,12 @@ pub enum Message {
     Rule(RuleMessage),
     Route(RouteMessage),
     Nexthop(NexthopMessage),
-    /// Of a type or family that has no meaning here.
+    /// A message of a type or family that is not used.
     Other,
 }
 
 impl Message {
-    /// Understands a message, if its type is known.
+    /// Parses a message, if its type is known.
     pub fn parse(raw: &Raw<'_>) -> Result<Self, Malformed> {
         match raw.kind {
             RTM_NEWROUTE | RTM_DELROUTE => parse_route(raw),
@@ -409,7 +410,7 @@ impl Message {
         }
     }
 
-    /// Whether a type of message says that something is gone.
+    /// Returns true for a type of message that reports a removal.
     pub fn is_delete(kind: u16) -> bool {
         matches!(
             kind,
@@ -418,7 +419,7 @@ impl Message {
     }
 }
 
-/// The error number of an [`NLMSG_ERROR`], 0 for an acknowledgement.
+/// Returns the error number of an [`NLMSG_ERROR`], 0 for an acknowledgement.
 pub(crate) fn error_number(raw: &Raw<'_>) -> Result<i32, Malformed> {
     let number = raw.payload.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes));
     let short = Malformed::Short { kind: raw.kind, length: raw.payload.len(), expected: 4 };
@@ -433,7 +434,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// A known attribute's value is read here, so that its errors have one form.
+/// A known attribute, with readers for its value that return a uniform error.
 #[derive(Clone, Copy)]
 pub(super) struct Attribute<'a> {
     message: u16,
@@ -458,7 +459,7 @@ impl Attribute<'_> {
         self.value.try_into().map(u64::from_ne_bytes).map_err(|_| self.bad())
     }
 
-    /// An address of the family that its length says.
+    /// Returns the address, of the family implied by the length.
     fn address(&self) -> Result<IpAddr, Malformed> {
         address(self.value).ok_or_else(|| self.bad())
     }
@@ -501,7 +502,7 @@ pub(super) fn attributes<'a>(
     Ok(())
 }
 
-/// The fixed part of a message and its attributes.
+/// Splits a message into its fixed part and its attributes.
 fn split<'a>(raw: &Raw<'a>, fixed: usize) -> Result<(&'a [u8], &'a [u8]), Malformed> {
     let length = raw.payload.len();
     raw.payload.split_at_checked(fixed).ok_or(Malformed::Short {
@@ -512,7 +513,7 @@ fn split<'a>(raw: &Raw<'a>, fixed: usize) -> Result<(&'a [u8], &'a [u8]), Malfor
 }
 
 impl MulticastMessage {
-    /// Understands `RTM_NEWROUTE` of a multicast routing cache; `None` for anything else.
+    /// Parses `RTM_NEWROUTE` of a multicast routing cache; `None` for anything else.
     pub(crate) fn parse(raw: &Raw<'_>) -> Result<Option<Self>, Malformed> {
         let (fixed, rest) = split(raw, 12)?;
         let unspecified: IpAddr = match fixed[0] {
@@ -632,7 +633,7 @@ fn parse_route(raw: &Raw<'_>) -> Result<Message, Malformed> {
     })?;
     route.prefix = prefix(raw.kind, family, destination, fixed[1])?;
     if route.nexthop.is_some() {
-        // The kernel tells the object's hops too; what they are follows from the object.
+        // The kernel sends the object's hops too; they follow from the object.
     } else if let Some(several) = several {
         multipath(&several, &mut route)?;
     } else if single.interface != 0 || single.via.is_some() {
@@ -642,7 +643,7 @@ fn parse_route(raw: &Raw<'_>) -> Result<Message, Malformed> {
     Ok(Message::Route(route))
 }
 
-/// A prefix of a family from an address and a length; bits behind the length must be clear.
+/// Returns the prefix of an address and a length; bits after the length must be clear.
 fn prefix(kind: u16, family: u8, address: IpAddr, length: u8) -> Result<IpNet, Malformed> {
     if address.is_ipv4() != (family == AF_INET) {
         return Err(Malformed::Value { kind, what: "a destination of the other family" });
@@ -750,7 +751,7 @@ fn resilient_buckets(attribute: &Attribute<'_>) -> Result<Option<u16>, Malformed
 /// `struct ifinfomsg` and its attributes.
 fn parse_link(raw: &Raw<'_>) -> Result<Message, Malformed> {
     let (fixed, rest) = split(raw, 16)?;
-    // Bridges tell of their ports by messages of family AF_BRIDGE.
+    // Bridges report their ports by messages of family AF_BRIDGE.
     if fixed[0] != AF_UNSPEC {
         return Ok(Message::Other);
     }
@@ -770,7 +771,7 @@ fn parse_link(raw: &Raw<'_>) -> Result<Message, Malformed> {
                 link.name = Some(String::from_utf8_lossy(name).into_owned());
             }
             IFLA_MTU => link.mtu = Some(attribute.u32()?),
-            // The flag says what commands asked for, this how many did, daemons included.
+            // The flag covers only requests by commands; `IFLA_ALLMULTI` counts those of daemons too.
             IFLA_NEW_NETNSID => link.moved = true,
             IFLA_LINKINFO => link.table = vrf_table(raw.kind, attribute.value)?,
             IFLA_ALLMULTI => link.all_multicast |= attribute.u32()? > 0,
@@ -787,7 +788,7 @@ fn vrf_table(message: u16, info: &[u8]) -> Result<Option<u32>, Malformed> {
     attributes(message, info, |attribute| {
         match attribute.kind {
             IFLA_INFO_KIND => is_vrf = attribute.value.strip_suffix(b"\0") == Some(b"vrf"),
-            // Other devices mean something else by the same numbers.
+            // Other devices use the same numbers with other meanings.
             IFLA_INFO_DATA if is_vrf => attributes(message, attribute.value, |data| {
                 if data.kind == IFLA_VRF_TABLE {
                     table = Some(data.u32()?);
@@ -843,7 +844,7 @@ fn parse_neighbour(raw: &Raw<'_>) -> Result<Message, Malformed> {
     attributes(raw.kind, rest, |attribute| {
         match attribute.kind {
             NDA_DST => address = Some(attribute.address()?),
-            // Links that are no Ethernet have addresses of other lengths.
+            // Links other than Ethernet have addresses of other lengths.
             NDA_LLADDR => mac = attribute.mac(),
             _ => {}
         }
@@ -891,7 +892,7 @@ fn parse_rule(raw: &Raw<'_>) -> Result<Message, Malformed> {
             FRA_SUPPRESS_PREFIXLEN | FRA_SUPPRESS_IFGROUP => {
                 (attribute.u32()? != SUPPRESS_NOTHING).then_some("suppress")
             }
-            // It is about packets of VRFs, whose tables are looked up without rules.
+            // It concerns packets of VRFs, whose tables are looked up without rules.
             FRA_L3MDEV => {
                 of_vrfs |= attribute.value.iter().any(|&byte| byte != 0);
                 None
@@ -904,10 +905,10 @@ fn parse_rule(raw: &Raw<'_>) -> Result<Message, Malformed> {
             FRA_GOTO => Some("goto"),
             FRA_UID_RANGE => Some("uidrange"),
             FRA_TUN_ID => Some("tun_id"),
-            // Realms; who made the rule; padding.
+            // Realms; protocol that installed the rule; padding.
             FRA_FLOW | FRA_PROTOCOL | 18 => None,
-            // Destination and source, which the header tells; whatever comes after FRA_PROTOCOL
-            // makes the rule hold for some packets only.
+            // Destination and source, which the header contains; any attribute after FRA_PROTOCOL
+            // restricts the rule to some packets.
             1 | 2 => None,
             22.. => Some("a selector of ports, protocols or newer kernels"),
             _ => None,

@@ -1,4 +1,4 @@
-//! What the kernel has: links, addresses, neighbours, rules and, by [`Routes`], routes.
+//! State of the kernel: links, addresses, neighbours, rules and, by [`Routes`], routes.
 //!
 //! A pure state machine without input or output, so that any sequence of messages can be replayed
 //! in a test.
@@ -10,8 +10,8 @@
 //!
 //! # Readings
 //!
-//! A reading of everything goes by parts, in the order of [`Part::ALL`]: what routes lead over comes
-//! before the routes. What a part did not have is gone when the part ends.
+//! Everything is read in parts, in the order of [`Part::ALL`]: the objects that routes depend on
+//! come before the routes. Objects that a part did not contain are removed when the part ends.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -43,7 +43,7 @@ pub(super) enum Part {
 }
 
 impl Part {
-    /// In the order of a reading. Without routes the first three.
+    /// All parts in the order of a reading. Without routes only the first three are read.
     pub(super) const ALL: [Self; 7] = [
         Self::Links,
         Self::Addresses,
@@ -54,7 +54,7 @@ impl Part {
         Self::Routes6,
     ];
 
-    /// The request for it: type, family, bytes of the fixed part.
+    /// Returns the request for it: type, family, bytes of the fixed part.
     pub(super) fn request(self) -> (u16, u8, usize) {
         use super::message::{AF_INET, AF_INET6, AF_UNSPEC};
         match self {
@@ -68,7 +68,7 @@ impl Part {
         }
     }
 
-    /// What it is called in messages.
+    /// Returns its name in messages.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Links => "links",
@@ -99,12 +99,12 @@ impl Link {
         self.flags & IFF_UP != 0
     }
 
-    /// Nexthop objects over it live: the condition of `nh_netdev_event`.
+    /// Returns true if nexthop objects over it are alive: the condition of `nh_netdev_event`.
     fn running(&self) -> bool {
         self.up() && self.flags & (IFF_RUNNING | IFF_LOWER_UP) != 0
     }
 
-    /// The message that says it as it is.
+    /// Returns the message that describes its present state.
     fn message(&self, index: u32) -> LinkMessage {
         LinkMessage {
             index,
@@ -142,7 +142,7 @@ struct Neighbour {
     seen: bool,
 }
 
-/// How many messages there were.
+/// Counts of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) messages: u64,
@@ -150,27 +150,27 @@ pub(super) struct Counts {
     pub(super) ignored: u64,
 }
 
-/// What the kernel has, as far as its messages tell.
+/// State of the kernel as far as its messages report it.
 #[derive(Debug)]
 pub(super) struct Model {
     ports: HashMap<String, InterfaceId>,
     /// The VRFs besides the default one.
     vrfs: Vec<KernelVrf>,
-    /// The tables that are theirs.
+    /// The tables of these VRFs.
     tables: BTreeMap<u32, VrfId>,
-    /// Routes are wanted.
+    /// True to follow routes.
     pub(super) with_routes: bool,
     links: BTreeMap<u32, Link>,
     addresses: BTreeMap<u32, Vec<Address>>,
     neighbours: HashMap<(u32, IpAddr), Neighbour>,
     rules: Vec<RuleMessage>,
-    /// Addresses of interfaces that are no ports, told without routes.
+    /// Addresses of interfaces that are not ports, reported when routes are not followed.
     locals: HashSet<IpNet>,
     pub(super) routes: Routes,
     pub(super) counts: Counts,
-    /// What has been said in the log already.
+    /// Messages already logged.
     said: HashSet<&'static str>,
-    /// An interface has become a port: what is known of its neighbours was not told.
+    /// True if an interface has become a port, whose neighbours were not reported before.
     pub(super) stale_ports: bool,
     interfaces_changed: bool,
 }
@@ -197,20 +197,20 @@ impl Model {
         model
     }
 
-    /// These are the VRFs besides the default one.
+    /// Sets the VRFs besides the default one.
     pub(super) fn set_vrfs(&mut self, vrfs: Vec<KernelVrf>) {
         self.vrfs = vrfs;
         self.follow_vrfs();
     }
 
-    /// Finds the tables of the VRFs: those that the configuration names, and of others that of the VRF device of
-    /// their name.
+    /// Determines the tables of the VRFs: configured tables first, otherwise the table of the VRF
+    /// device of the same name.
     fn follow_vrfs(&mut self) {
         let device = |name: &str| {
             self.links.values().find(|link| link.name == name).and_then(|link| link.table)
         };
         let table = |vrf: &KernelVrf| Some((vrf.table.or_else(|| device(&vrf.name))?, vrf.id));
-        // A table that is given to one VRF is that one's, whatever devices have.
+        // A table configured for one VRF belongs to it, regardless of devices.
         let (named, others): (Vec<_>, Vec<_>) =
             self.vrfs.iter().partition(|vrf| vrf.table.is_some());
         let tables: BTreeMap<u32, VrfId> =
@@ -222,8 +222,8 @@ impl Model {
         }
     }
 
-    /// These are the ports, by the names of their interfaces: some interfaces become ports, others are
-    /// none any more.
+    /// Sets the ports, by the names of their interfaces: some interfaces become ports, others are
+    /// no longer ports.
     pub(super) fn set_ports(&mut self, ports: &[(InterfaceId, String)]) {
         self.ports = ports.iter().map(|(port, name)| (name.clone(), *port)).collect();
         let is_other = |link: &Link| self.ports.get(&link.name).copied() != link.port;
@@ -233,14 +233,14 @@ impl Model {
         self.tell_locals();
     }
 
-    /// Takes a message in that came when something happened.
+    /// Handles a notification.
     pub(super) fn news(&mut self, raw: &Raw<'_>) {
         if let Some(message) = self.understand(raw) {
             self.change(message, raw.flags, Message::is_delete(raw.kind));
         }
     }
 
-    /// Takes a message in of a reading of everything.
+    /// Handles a message of a reading of everything.
     pub(super) fn dumped(&mut self, raw: &Raw<'_>) {
         match self.understand(raw) {
             Some(Message::Route(route)) => {
@@ -253,7 +253,7 @@ impl Model {
         }
     }
 
-    /// Compares a message of a reading with what is held.
+    /// Compares a message of a reading with the state held.
     pub(super) fn compare(&mut self, raw: &Raw<'_>) {
         match self.understand(raw) {
             Some(Message::Route(route)) => self.routes.compare(&route),
@@ -267,10 +267,10 @@ impl Model {
         Message::parse(raw).inspect_err(|error| self.malformed(error)).ok()
     }
 
-    /// Counts a message that made no sense.
+    /// Counts a malformed message.
     pub(super) fn malformed(&mut self, error: &Malformed) {
         self.counts.errors += 1;
-        // The first ones are said, then the counter has to do.
+        // The first ones are logged, further ones only counted.
         if self.counts.errors <= 10 {
             tracing::warn!("kernel: {error}; skipped");
         }
@@ -382,8 +382,8 @@ impl Model {
         }
     }
 
-    /// Takes in how an interface is, which was asked for: only what is not told when it changes, as
-    /// the rest may be older than what was told.
+    /// Handles the answer to a request for an interface's state. Only the state of which the kernel
+    /// sends no notifications is used, as the rest may be older than a notification.
     pub(super) fn asked(&mut self, raw: &Raw<'_>) {
         let Ok(Message::Link(message)) = Message::parse(raw) else { return };
         let Some(link) = self.links.get_mut(&message.index) else { return };
@@ -392,7 +392,7 @@ impl Model {
         self.tell_multicast((port, old), (port, new));
     }
 
-    /// The interfaces of ports.
+    /// Returns the indexes of the ports' interfaces.
     pub(super) fn port_indexes(&self) -> Vec<u32> {
         let ports = self.links.iter().filter(|(_, link)| link.port.is_some());
         ports.map(|(index, _)| *index).collect()
@@ -413,7 +413,7 @@ impl Model {
         self.tell_locals();
     }
 
-    /// Tells that a port has no host interface any more.
+    /// Reports that a port has no host interface any more.
     fn port_gone(&mut self, index: u32, how: Departure) {
         let Some(link) = self.links.get_mut(&index) else { return };
         let Some(port) = link.port.take() else { return };
@@ -452,7 +452,7 @@ impl Model {
         }
     }
 
-    /// What the kernel does to routes when an address goes.
+    /// Applies the kernel's changes of routes after an address was removed.
     fn address_removed(&mut self, index: u32, address: IpAddr) {
         let IpAddr::V4(address) = address else { return };
         let mut all = self.addresses.values().flatten();
@@ -471,12 +471,12 @@ impl Model {
             return;
         };
         let all = self.addresses.get(&index).into_iter().flatten().map(|a| a.address);
-        // The RIB holds all link-local addresses for local.
+        // The RIB treats all link-local addresses as local.
         let addresses = all.filter(|a| rib::reserved_range(&a.trunc()).is_none()).collect();
         self.routes.push(SourceEvent::Addresses { port, addresses });
     }
 
-    /// Without routes the addresses of interfaces that are no ports follow from the interfaces.
+    /// Reports the addresses of interfaces that are not ports, if routes are not followed.
     fn tell_locals(&mut self) {
         if self.with_routes {
             return;
@@ -540,7 +540,7 @@ impl Model {
         self.follow_rules();
     }
 
-    /// Has the tables looked up that the rules name.
+    /// Sets the tables to look up in the order of the rules.
     fn follow_rules(&mut self) {
         self.rules.sort_by_key(|rule| rule.priority);
         for rule in &self.rules {
@@ -566,12 +566,12 @@ impl Model {
         }
     }
 
-    /// A reading of everything begins.
+    /// Begins a reading of everything.
     pub(super) fn begin_sync(&mut self) {
         self.routes.begin_sync();
     }
 
-    /// A part of it begins.
+    /// Begins a part of the reading.
     pub(super) fn begin_part(&mut self, part: Part) {
         match part {
             Part::Links => self.links.values_mut().for_each(|link| link.seen = false),
@@ -586,7 +586,7 @@ impl Model {
         }
     }
 
-    /// A part is complete.
+    /// Ends a part of the reading.
     pub(super) fn end_part(&mut self, part: Part) {
         match part {
             Part::Links => {
@@ -619,11 +619,11 @@ impl Model {
                 changed.push(*index);
             }
         }
-        // The reading of the routes tells what became of them.
+        // The reading of the routes reports the resulting changes.
         changed.into_iter().for_each(|index| self.tell_addresses(index));
     }
 
-    /// A part that the kernel does not have.
+    /// Handles a part that the kernel does not support.
     pub(super) fn without(&mut self, part: Part) {
         if part == Part::Rules {
             self.routes.set_order(false, DEFAULT_ORDER.to_vec());
@@ -631,20 +631,20 @@ impl Model {
         }
     }
 
-    /// Which interface is which port, if that has changed since the last call.
+    /// Returns the mapping of interfaces to ports, if it has changed since the last call.
     pub(super) fn interfaces(&mut self) -> Option<Interfaces> {
         let changed = std::mem::take(&mut self.interfaces_changed);
         let by_index = || self.links.iter().map(|(index, link)| (*index, link.port)).collect();
         changed.then(|| Interfaces { by_index: by_index(), vrfs: self.tables.clone() })
     }
 
-    /// The interface of a port.
+    /// Returns the index of a port's interface.
     pub(super) fn index_of(&self, port: InterfaceId) -> Option<u32> {
         self.links.iter().find(|(_, link)| link.port == Some(port)).map(|(index, _)| *index)
     }
 }
 
-/// `NUD_*`; `None` for an entry that has not been used yet.
+/// Converts `NUD_*`; `None` for an entry that has not been used yet.
 fn neighbour_state(state: u16) -> Option<NeighbourState> {
     Some(match state {
         0x01 => NeighbourState::Incomplete,
@@ -684,7 +684,7 @@ mod tests {
         model.routes.take_events()
     }
 
-    /// What the tables of VRFs are now.
+    /// Returns the present tables of VRFs.
     fn tables(model: &mut Model) -> Vec<(u32, usize)> {
         let known = model.interfaces().expect("a change").vrfs;
         known.into_iter().map(|(table, vrf)| (table, vrf.index())).collect()
@@ -694,7 +694,7 @@ mod tests {
     fn a_vrf_has_the_table_of_the_device_of_its_name() {
         let mut model = model(None);
         assert_eq!(tables(&mut model), []);
-        // The builder's routes are those of table 254.
+        // The test messages name table 254.
         hear(&mut model, &zebra_route(RTM_NEWROUTE, "192.0.2.0/24", Some((7, [10, 0, 0, 1]))));
         hear(&mut model, &device(RTM_NEWLINK, 8, "red", "vrf", 300));
         assert_eq!(tables(&mut model), []);

@@ -1,15 +1,15 @@
-//! The kernel's multicast routing cache: which ports packets to groups leave by, as a multicast
-//! routing daemon (pimd, FRR's pimd and pim6d, smcroute) has told the kernel.
+//! The kernel's multicast routing cache: the ports that packets to groups leave by, as set by a
+//! multicast routing daemon (pimd, FRR's pimd and pim6d, smcroute).
 //!
-//! A thread of its own, in the network namespace of the host interfaces, reads the whole cache of both
-//! families and the groups that the machine has joined, whenever the kernel tells of a change and
-//! every few seconds besides, because it does not tell of groups that are joined. What it finds
-//! replaces what it found before. A cache has as many entries as there are sources that send, so
-//! reading all of it costs little, and nothing can be lost.
+//! A thread of its own, in the network namespace of the host interfaces, reads the whole cache of
+//! both families and the groups that the machine has joined. It does so after every notification,
+//! and every few seconds because the kernel sends no notification of joined groups. Each result
+//! replaces the previous one. A cache has as many entries as there are active sources, so reading
+//! all of it costs little, and no change can be missed.
 //!
-//! These entries are left to the kernel, which gets their packets by the host interface and forwards
-//! them as ever: those that are not resolved yet; those over an interface that is no port, a PIM
-//! register's say; those whose group the machine has joined where their packets come in.
+//! These entries are left to the kernel, which receives their packets by the host interface and
+//! forwards them: unresolved ones; those over an interface that is not a port, for example a PIM
+//! register's; those of a group that the machine has joined on their incoming interface.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -30,31 +30,31 @@ use super::socket::{Received, Socket, group};
 use super::worker::{dump_socket, watch_readable};
 use super::{Error, Interfaces, request, thread};
 
-/// The longest that a joined group goes unnoticed.
+/// Longest time for which a newly joined group is not noticed.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// Changes that follow each other closely are read together.
+/// Time for which further changes are awaited, to be read together.
 const TOGETHER: Duration = Duration::from_millis(10);
 
 const BUFFER: usize = 64 * 1024;
 
-/// An entry of the kernel's that the router can follow.
+/// A multicast route of the kernel that the router can use.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KernelGroup {
     /// The group.
     pub group: IpAddr,
-    /// Who sends to it; `None`: anybody.
+    /// The sender; `None`: any.
     pub source: Option<IpAddr>,
-    /// Where the packets come from.
+    /// The incoming port.
     pub from: InterfaceId,
-    /// Where they leave, and the TTL that a packet must exceed.
+    /// The outgoing ports, each with the TTL that a packet must exceed.
     pub to: Vec<(InterfaceId, u8)>,
 }
 
-/// All of them, in order.
+/// All multicast routes, sorted.
 pub type KernelGroups = Arc<Vec<KernelGroup>>;
 
-/// Follows the kernel's cache, in this namespace, until nobody listens any more.
+/// Follows the kernel's cache, in this namespace, until the receiver is dropped.
 pub(super) fn follow(
     netns: Option<std::path::PathBuf>,
     interfaces: watch::Receiver<Arc<Interfaces>>,
@@ -100,7 +100,8 @@ impl Follower {
         }
     }
 
-    /// Until there is something new, or it has been long enough. An error: nobody listens any more.
+    /// Waits for a change or the next periodic reading. Returns an error if the receiver is
+    /// dropped.
     async fn wait(&mut self) -> Result<(), ()> {
         let due = Instant::now() + EVERY;
         tokio::select! {
@@ -113,11 +114,11 @@ impl Follower {
         Ok(())
     }
 
-    /// Takes the news that come until then: all is read behind them.
+    /// Discards notifications that arrive until then: the following reading includes their changes.
     async fn forget_news(&self, until: Instant) {
         let mut buffer = [0; 4096];
         while let Ok(Ok(mut ready)) = timeout_at(until, self.news.readable()).await {
-            // An overrun loses what is not looked at.
+            // Notifications lost by an overrun would be discarded as well.
             match self.news.get_ref().receive(&mut buffer, false) {
                 Ok(Received::Nothing) | Err(_) => ready.clear_ready(),
                 Ok(_) => {}
@@ -140,12 +141,12 @@ impl Follower {
     }
 }
 
-/// All entries of a family. A kernel without multicast routing has none.
+/// Returns all entries of a family; none if the kernel has no multicast routing.
 fn dump(family: u8) -> io::Result<Vec<MulticastMessage>> {
     const SEQUENCE: u32 = 1;
     let mut buffer = vec![0; BUFFER];
     'again: for _ in 0..5 {
-        // A fresh socket has nothing left of an answer that was given up.
+        // A new socket has no remainder of an abandoned answer.
         let socket = dump_socket()?;
         socket.send(&request::dump(RTM_GETROUTE, family, 12, SEQUENCE))?;
         let mut entries = Vec::new();
@@ -161,7 +162,7 @@ fn dump(family: u8) -> io::Result<Vec<MulticastMessage>> {
                 }
                 match raw.kind {
                     NLMSG_DONE | NLMSG_ERROR => return Ok(entries),
-                    // What is malformed is passed over: the kernel forwards it still.
+                    // A malformed entry is skipped; the kernel continues to forward it.
                     _ => entries.extend(MulticastMessage::parse(&raw).ok().flatten()),
                 }
             }
@@ -170,7 +171,7 @@ fn dump(family: u8) -> io::Result<Vec<MulticastMessage>> {
     Err(io::Error::other("it changed whenever it was read"))
 }
 
-/// The entry as the router follows it, if it can.
+/// Converts an entry, if the router can use it.
 fn followed(
     message: &MulticastMessage,
     interfaces: &Interfaces,
@@ -189,7 +190,8 @@ fn followed(
     Some(KernelGroup { group: message.group, source, from: port(message.from?)?, to })
 }
 
-/// The groups that the machine has joined, by the interfaces' indexes, in the thread's namespace.
+/// Returns the groups that the machine has joined, with the interfaces' indexes, in the thread's
+/// namespace.
 fn joined() -> HashSet<(u32, IpAddr)> {
     let read = |file| fs::read_to_string(format!("/proc/thread-self/net/{file}"));
     let ip4 = read("igmp").unwrap_or_default();
@@ -197,8 +199,9 @@ fn joined() -> HashSet<(u32, IpAddr)> {
     joined4(&ip4).chain(joined6(&ip6)).collect()
 }
 
-/// `/proc/net/igmp`: a line for each interface, which begins with its index, and below it one for
-/// each group, indented, which begins with the address as a number in the machine's byte order.
+/// Parses `/proc/net/igmp`: a line for each interface, which begins with its index, and below it an
+/// indented one for each group, which begins with the address as a number in the machine's byte
+/// order.
 fn joined4(text: &str) -> impl Iterator<Item = (u32, IpAddr)> {
     let mut interface = 0;
     text.lines().skip(1).filter_map(move |line| {
@@ -212,7 +215,7 @@ fn joined4(text: &str) -> impl Iterator<Item = (u32, IpAddr)> {
     })
 }
 
-/// `/proc/net/igmp6`: index, name and group of each.
+/// Parses `/proc/net/igmp6`: index, name and group on each line.
 fn joined6(text: &str) -> impl Iterator<Item = (u32, IpAddr)> {
     text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
@@ -232,7 +235,7 @@ mod tests {
 
     #[test]
     fn joined_groups_are_read_as_the_kernel_writes_them() {
-        // Of a kernel 6.18, little-endian.
+        // From a kernel 6.18, little-endian.
         let text = "Idx\tDevice    : Count Querier\tReporter\n\
                     1\tlo        :     1      V3\n\
                     \t\t\t\t010000E0     1 0:00000000\t\t0\n\

@@ -9,7 +9,7 @@ use super::message::{Malformed, Messages, NLMSG_ERROR, Raw, attributes};
 use super::request::Request;
 use super::socket::{Received, Socket};
 
-/// `GENL_ID_CTRL`: the family that knows the others.
+/// `GENL_ID_CTRL`: the family that resolves the names of the others.
 const CONTROLLER: u16 = 0x10;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
@@ -25,20 +25,22 @@ const NETDEV_XDP_ACT_XSK_ZEROCOPY: u64 = 8;
 /// Bytes of `struct genlmsghdr`.
 const GENERIC_HEADER: usize = 4;
 
-/// XDP as a driver has it.
+/// XDP features of a driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Xdp {
-    /// Programs run in the driver, before the kernel has made a socket buffer of the packet.
+    /// True if programs run in the driver, before the kernel makes a socket buffer of the packet.
     pub native: bool,
-    /// They redirect packets to AF_XDP sockets.
+    /// True if programs can redirect packets to AF_XDP sockets.
     pub redirect: bool,
-    /// Packets go to AF_XDP sockets and from them without a copy.
+    /// True if packets go to AF_XDP sockets and from them without a copy.
     pub zero_copy: bool,
-    /// Buffers of one packet without a copy; `None` where the kernel does not tell (before 6.6).
+    /// Most buffers of one packet without a copy; `None` if the kernel does not report it (before
+    /// 6.6).
     pub zero_copy_segments: Option<u32>,
 }
 
-/// Asks the kernel about an interface of the caller's network namespace; `None` if it is too old to tell.
+/// Queries an interface of the caller's network namespace; `None` if the kernel is too old to
+/// report.
 ///
 /// # Errors
 /// No such interface, or no socket.
@@ -60,7 +62,7 @@ fn generic(family: u16, command: u8, attribute: u16, value: &[u8]) -> Vec<u8> {
     Request::new(family, 0, 1, &[command, 1, 0, 0]).attribute(attribute, value).finish()
 }
 
-/// Sends a question and reads its answer.
+/// Sends a request and reads its answer.
 fn exchange<T>(
     socket: &Socket,
     ask: &[u8],
@@ -82,7 +84,7 @@ fn exchange<T>(
     }
 }
 
-/// The error that a message reports, if it reports one.
+/// Returns the error that a message reports, if any.
 fn refusal(message: &Raw<'_>) -> Option<io::Error> {
     let code = (message.kind == NLMSG_ERROR).then(|| message.payload.first_chunk())??;
     Some(io::Error::from_raw_os_error(i32::from_ne_bytes(*code).saturating_neg()))
@@ -167,7 +169,7 @@ mod tests {
 
     #[test]
     fn the_kernel_answers_for_the_loopback_only_if_it_knows_the_family() {
-        // The loopback has no driver with XDP; an old kernel does not tell.
+        // The loopback has no driver with XDP; an old kernel does not report.
         let answer = xdp("lo").unwrap();
         assert!(answer.is_none_or(|xdp| !xdp.zero_copy), "{answer:?}");
         assert_eq!(xdp("none-such").unwrap_err().raw_os_error(), Some(Errno::ENODEV as i32));

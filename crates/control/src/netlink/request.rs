@@ -1,4 +1,4 @@
-//! Writes requests to the kernel.
+//! Requests to the kernel.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ const IFA_BROADCAST: u16 = 4;
 const NDA_DST: u16 = 1;
 const NTF_USE: u8 = 1;
 
-/// A message that is being written.
+/// A message under construction.
 pub(super) struct Request(Vec<u8>);
 
 impl Request {
@@ -56,14 +56,15 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// All objects of a type.
+/// Returns a request for all objects of a type.
 pub(super) fn dump(kind: u16, family: u8, fixed: usize, sequence: u32) -> Vec<u8> {
     let mut bytes = vec![0; fixed];
     bytes[0] = family;
     Request::new(kind, NLM_F_DUMP, sequence, &bytes).finish()
 }
 
-/// `struct ndmsg` with `NTF_USE`: the kernel resolves the neighbour, or confirms it if stale.
+/// Builds `struct ndmsg` with `NTF_USE`: the kernel resolves the neighbour, or confirms it if
+/// stale.
 pub(super) fn resolve(index: u32, address: IpAddr, sequence: u32) -> Vec<u8> {
     let mut fixed = [0; 12];
     fixed[0] = family(address);
@@ -74,7 +75,7 @@ pub(super) fn resolve(index: u32, address: IpAddr, sequence: u32) -> Vec<u8> {
         .finish()
 }
 
-/// `struct ifinfomsg` of an interface.
+/// Builds `struct ifinfomsg` of an interface.
 fn link(kind: u16, index: u32, sequence: u32) -> Request {
     let mut fixed = [0; 16];
     fixed[0] = AF_UNSPEC;
@@ -82,22 +83,22 @@ fn link(kind: u16, index: u32, sequence: u32) -> Request {
     Request::new(kind, 0, sequence, &fixed)
 }
 
-/// Says whether the device has carrier.
+/// Sets the carrier of a device.
 pub(super) fn carrier(index: u32, up: bool, sequence: u32) -> Vec<u8> {
     link(RTM_NEWLINK, index, sequence).attribute(IFLA_CARRIER, &[u8::from(up)]).finish()
 }
 
-/// Gives an interface another MTU.
+/// Sets the MTU of an interface.
 pub(super) fn mtu(index: u32, mtu: u16, sequence: u32) -> Vec<u8> {
     link(RTM_NEWLINK, index, sequence).attribute(IFLA_MTU, &u32::from(mtu).to_ne_bytes()).finish()
 }
 
-/// How an interface is.
+/// Requests an interface's state.
 pub(super) fn ask_link(index: u32, sequence: u32) -> Vec<u8> {
     link(RTM_GETLINK, index, sequence).finish()
 }
 
-/// `struct ifaddrmsg` of an interface's address.
+/// Builds `struct ifaddrmsg` of an interface's address.
 fn address_message(kind: u16, flags: u16, index: u32, address: IpNet, sequence: u32) -> Request {
     let mut fixed = [0; 8];
     fixed[0] = family(address.addr());
@@ -108,7 +109,7 @@ fn address_message(kind: u16, flags: u16, index: u32, address: IpNet, sequence: 
     request.attribute(IFA_LOCAL, &own).attribute(IFA_ADDRESS, &own)
 }
 
-/// Takes an address away from an interface.
+/// Removes an address from an interface.
 pub(super) fn remove_address(index: u32, address: IpNet, sequence: u32) -> Vec<u8> {
     address_message(RTM_DELADDR, 0, index, address, sequence).finish()
 }
@@ -130,7 +131,7 @@ mod tests {
     use super::super::message::{AddressMessage, Message, Messages};
     use super::*;
 
-    /// What was written is what the reader of the kernel's messages understands.
+    /// Requests are understood by the reader of the kernel's messages.
     #[test]
     fn requests_are_read_back() {
         let parse = |bytes: &[u8]| {

@@ -1,30 +1,30 @@
-//! The routes and nexthop objects of a source, and what the RIB is told of them.
+//! The routes and nexthop objects of a source, and the resulting events for the RIB.
 //!
-//! A pure state machine: messages go in, [`SourceEvent`]s come out, and nothing is told twice. It
-//! serves the kernel and zebra, see [`ReplacePolicy`].
+//! A pure state machine: messages go in, [`SourceEvent`]s come out, and nothing is reported twice.
+//! It serves the kernel and zebra, see [`ReplacePolicy`].
 //!
 //! ```text
 //!   routes.rs     messages, flushes, mark and sweep          Routes
 //!   list.rs       the routes of one prefix, in order
 //!   table.rs      tables, and which of them decides          Tables<K>
-//!   info.rs       where routes lead, shared                  Infos
+//!   info.rs       destinations of routes, shared             Infos
 //!   nexthops.rs   nexthop objects                            Nexthops
 //!   audit.rs      comparison with a reading of all routes
-//!   recall.rs     all that was told, once more
+//!   recall.rs     repetition of all reported routes
 //! ```
 //!
-//! # What is not said
+//! # Removals without a message
 //!
 //! The kernel drops IPv4 routes without a message when their interface goes down, when the last
-//! IPv4 address of their interface goes, when their preferred source address goes, and when their
-//! nexthop object goes. The same is done here, by the kernel's rules: `fib_sync_down_dev`,
-//! `fib_sync_down_addr` and `remove_nexthop`.
+//! IPv4 address of their interface is removed, when their preferred source address is removed, and
+//! when their nexthop object is removed. The same is done here, by the kernel's rules:
+//! `fib_sync_down_dev`, `fib_sync_down_addr` and `remove_nexthop`.
 //!
 //! # Reading everything again
 //!
 //! [`Routes::begin_sync`] starts a reading, each route read is marked, and [`Routes::end_sync`]
-//! takes away what was not. Only differences are told, so traffic on all other routes does not
-//! notice.
+//! removes the unmarked ones. Only differences are reported, so traffic on all other routes is not
+//! affected.
 
 mod audit;
 mod info;
@@ -61,12 +61,13 @@ use table::{
 /// The tables of a machine without rules, in order.
 pub(super) const DEFAULT_ORDER: [u32; 3] = [RT_TABLE_LOCAL, RT_TABLE_MAIN, RT_TABLE_DEFAULT];
 
-/// How a source goes about its routes.
+/// Rules by which a source's routes replace each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplacePolicy {
-    /// By prefix, metric and more; routes go with what they lead over.
+    /// Routes are identified by prefix, metric and more, and are removed with the objects they
+    /// depend on.
     Kernel,
-    /// One route for each prefix, and it goes when the source says so.
+    /// Each prefix has one route, which only the source removes.
     Fpm,
 }
 
@@ -79,12 +80,12 @@ impl ReplacePolicy {
     }
 }
 
-/// Why a message was not taken.
+/// Reason why a message was not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Skipped {
-    /// It has no meaning here, which is as it should be.
+    /// It is expected and not relevant.
     Silently,
-    /// The operator should know: what, in words.
+    /// It is worth a log line, with this text.
     Ignored(&'static str),
     /// It contradicts itself.
     Wrong(&'static str),
@@ -99,15 +100,15 @@ pub(crate) struct Routes {
     infos: Infos,
     nexthops: Nexthops,
     interfaces: InterfaceMap,
-    /// The number of the current reading of all routes.
+    /// Number of the current reading of all routes.
     mark: u8,
-    /// Some infos are dying and their routes are still there.
+    /// True if the routes of some dying infos have not been removed yet.
     dying: bool,
     audit: Option<Audit>,
     out: Vec<SourceEvent>,
 }
 
-/// A family's tables.
+/// Selects the tables of a family.
 trait Of: Key {
     fn of(routes: &mut Routes) -> &mut Tables<Self>;
     fn split(routes: &mut Routes) -> (&mut Tables<Self>, &mut Infos);
@@ -151,28 +152,28 @@ impl Routes {
         }
     }
 
-    /// What has changed since the last call, in the order in which it can be applied.
+    /// Returns the changes since the last call, in an order in which they can be applied.
     pub(crate) fn take_events(&mut self) -> Vec<SourceEvent> {
         self.flush(None);
         std::mem::take(&mut self.out)
     }
 
-    /// Puts an event of another kind behind what has been told so far.
+    /// Appends an event of another kind to those already queued.
     pub(crate) fn push(&mut self, event: SourceEvent) {
         self.out.push(event);
     }
 
-    /// Routes of the tables that are looked up, own addresses not counted.
+    /// Returns the number of routes in the tables that are looked up, without own addresses.
     pub(crate) fn count(&self) -> usize {
         self.v4.count(RT_TABLE_LOCAL) + self.v6.count(RT_TABLE_LOCAL)
     }
 
-    /// Nexthop objects.
+    /// Returns the number of nexthop objects.
     pub(crate) fn groups(&self) -> usize {
         self.nexthops.all.len()
     }
 
-    /// A route message that came when something happened. `flags` are its `NLM_F_*`.
+    /// Handles a route notification. `flags` are its `NLM_F_*`.
     pub(crate) fn news(&mut self, flags: u16, gone: bool, m: RouteMessage) -> Result<(), Skipped> {
         let arrival = match self.policy {
             ReplacePolicy::Kernel => Arrival::News(flags),
@@ -185,7 +186,7 @@ impl Routes {
         self.route(arrival, gone, m)
     }
 
-    /// A route of a reading of all routes.
+    /// Handles a route of a reading of all routes.
     pub(crate) fn dumped(&mut self, message: RouteMessage) -> Result<(), Skipped> {
         self.route(Arrival::Dump, false, message)
     }
@@ -199,7 +200,8 @@ impl Routes {
         Ok(())
     }
 
-    /// Whether the message counts, and where its route leads.
+    /// Returns the info of a route message and its dead hops, or the reason for skipping the
+    /// message.
     fn info_key(&self, m: &RouteMessage, gone: bool) -> Result<(InfoKey, u64), Skipped> {
         if m.cloned || m.kind == RTN_MULTICAST || is_reserved(m.prefix) {
             return Err(Skipped::Silently);
@@ -211,7 +213,7 @@ impl Routes {
             return Err(Skipped::Ignored("routes for packets from certain sources"));
         }
         let fpm = self.policy == ReplacePolicy::Fpm;
-        // The kernel's tables may be asked for by rules.
+        // For the kernel, rules may look up any table.
         if fpm && m.table != RT_TABLE_MAIN && self.v4.vrf_of(m.table).is_none() {
             return Err(Skipped::Ignored(
                 "zebra's routes of tables other than main and those of VRFs",
@@ -224,7 +226,7 @@ impl Routes {
         let mut hops = m.hops.clone();
         let mut dead = m.dead;
         if ipv6 {
-            // Messages begin with the path that changed.
+            // Messages begin with the changed path.
             hops.sort_unstable();
             dead = 0;
         }
@@ -236,7 +238,8 @@ impl Routes {
         let direct = hops.iter().all(|hop| hop.via.is_none()) && !hops.is_empty();
         let connected =
             !fpm && m.kind == RTN_UNICAST && m.protocol == RTPROT_KERNEL && direct && own;
-        // IPv6 routes lose their preferred source without a word, and nothing here depends on it.
+        // IPv6 routes lose their preferred source without a message, and nothing here depends on
+        // it.
         let source = m.source.filter(|_| !ipv6 && !fpm);
         let (kind, protocol, scope, nexthop) = (m.kind, m.protocol, m.scope, m.nexthop);
         let key = InfoKey { ipv6, kind, protocol, scope, connected, source, nexthop, hops };
@@ -283,7 +286,7 @@ impl Routes {
         self.set_dead(number, dead);
     }
 
-    /// Gives a prefix these routes in this table, and tells what that means.
+    /// Sets the routes of a prefix in this table, and reports the effects.
     fn put<K: Of>(&mut self, table: u32, key: K, list: &[Variant]) {
         let affected = K::of(self).affected(table, key);
         let old = List::from_slice(K::of(self).table(table).get(key));
@@ -292,7 +295,7 @@ impl Routes {
             list.iter().filter(|v| infos.get(v.info()).key.kind == RTN_THROW).count()
         };
         let (gained, lost) = (throws(&self.infos, list), throws(&self.infos, &old));
-        // A first throw route affects what is within it.
+        // The first throw route affects the prefixes within it.
         let affected = if gained == 0 || K::of(self).throws > 0 {
             affected
         } else {
@@ -331,13 +334,14 @@ impl Routes {
         old.iter().for_each(|variant| self.infos.sweep(variant.info()));
     }
 
-    /// Tells the difference between what a prefix led to and what it leads to.
+    /// Reports the change of a prefix's effects.
     fn tell<K: Key>(&mut self, vrf: VrfId, key: K, before: &Effects, after: &Effects) {
         let place = (self.policy.source(), vrf, key.net());
         tell(&self.infos, place, &mut self.out, before, after);
     }
 
-    /// The kernel does not use these hops of an info although it has not dropped its routes.
+    /// Sets the hops of an info that the kernel does not use although it has not dropped its
+    /// routes.
     fn set_dead(&mut self, number: u32, dead: u64) {
         if self.infos.get(number).dead == dead {
             return;
@@ -348,7 +352,7 @@ impl Routes {
         }
     }
 
-    /// Resolves an info anew; whether it leads elsewhere now.
+    /// Resolves an info again; returns true if the result has changed.
     fn resolve_again(&mut self, number: u32) -> bool {
         let Self { infos, nexthops, interfaces, policy, .. } = self;
         let source = policy.source();
@@ -363,7 +367,7 @@ impl Routes {
         true
     }
 
-    /// Tells all routes anew whose infos have been resolved anew.
+    /// Reports again all routes whose infos have been resolved again.
     fn tell_again(&mut self) {
         self.tell_again_of::<Key4>();
         self.tell_again_of::<Key6>();
@@ -402,7 +406,7 @@ impl Routes {
         }
     }
 
-    /// A nexthop object that is new or has changed.
+    /// Handles a new or changed nexthop object.
     pub(crate) fn set_nexthop(&mut self, message: NexthopMessage) -> Result<(), Skipped> {
         let NexthopMessage { id, nexthop } = message;
         if let Nexthop::Group { members, .. } = &nexthop
@@ -418,7 +422,7 @@ impl Routes {
         Ok(())
     }
 
-    /// A nexthop object that is gone.
+    /// Handles the removal of a nexthop object.
     pub(crate) fn remove_nexthop(&mut self, id: u32) {
         let groups = self.nexthops.parents(id);
         let Some(object) = self.nexthops.remove(id) else { return };
@@ -449,7 +453,7 @@ impl Routes {
         }
     }
 
-    /// Tells what has become of nexthop objects.
+    /// Reports changes of nexthop objects.
     fn refresh(&mut self, ids: &[u32]) {
         let source = self.policy.source();
         let mut moved = false;
@@ -490,7 +494,7 @@ impl Routes {
         self.out.extend(withdrawn.map(|key| SourceEvent::Group { key, change: Change::Withdraw }));
     }
 
-    /// What an interface is; `None`: there is none with this index any more.
+    /// Sets the state of an interface; `None`: no interface has this index any more.
     pub(crate) fn set_interface(&mut self, index: u32, interface: Option<Interface>) {
         let old = match interface {
             Some(interface) => self.interfaces.insert(index, interface),
@@ -509,7 +513,7 @@ impl Routes {
         self.resolve_over(index);
     }
 
-    /// Resolves all routes over an interface anew.
+    /// Resolves all routes over an interface again.
     fn resolve_over(&mut self, index: u32) {
         let over = |key: &InfoKey| key.hops.iter().any(|hop| hop.interface == index);
         let infos = self.infos.iter_mut().filter(|(_, info)| over(&info.key));
@@ -523,14 +527,14 @@ impl Routes {
         }
     }
 
-    /// The interface has been set down: the kernel has dropped the routes that lead over it alone
-    /// (`fib_sync_down_dev`, `fib6_ifdown`), own IPv4 addresses excepted.
+    /// Handles an interface that was set down: the kernel has dropped the routes that lead over it
+    /// alone (`fib_sync_down_dev`, `fib6_ifdown`), except own IPv4 addresses.
     pub(crate) fn interface_down(&mut self, index: u32) {
         self.kill(index, false, |_| true);
     }
 
-    /// The interface is gone: the kernel has dropped all IPv4 routes that led over it, with other
-    /// hops or without, and the IPv6 hops over it.
+    /// Handles the removal of an interface: the kernel has dropped all IPv4 routes that led over
+    /// it, with other hops or without, and the IPv6 hops over it.
     pub(crate) fn interface_gone(&mut self, index: u32) {
         self.kill(index, true, |_| true);
         for (_, info) in self.infos.iter_mut().filter(|(_, info)| !info.key.ipv6) {
@@ -562,7 +566,7 @@ impl Routes {
         }
     }
 
-    /// The last IPv4 address of an interface is gone (`fib_disable_ip`).
+    /// Handles the removal of an interface's last IPv4 address (`fib_disable_ip`).
     pub(crate) fn last_address_gone(&mut self, index: u32) {
         self.kill(index, true, |key| !key.ipv6);
         let mut moved = Vec::new();
@@ -577,8 +581,8 @@ impl Routes {
         moved.into_iter().for_each(|(number, dead)| self.set_dead(number, dead));
     }
 
-    /// The interface has been set up, or has got an IPv4 address: hops over it are used again
-    /// (`fib_sync_up`).
+    /// Handles an interface that was set up or received an IPv4 address: hops over it are used
+    /// again (`fib_sync_up`).
     pub(crate) fn interface_alive(&mut self, index: u32) {
         let mut moved = Vec::new();
         for (number, info) in self.infos.iter_mut().filter(|(_, info)| info.dead != 0) {
@@ -590,13 +594,13 @@ impl Routes {
         moved.into_iter().for_each(|(number, dead)| self.set_dead(number, dead));
     }
 
-    /// Nexthop objects over an interface without carrier (`nexthop_flush_dev`).
+    /// Removes the nexthop objects over an interface without carrier (`nexthop_flush_dev`).
     pub(crate) fn carrier_lost(&mut self, index: u32) {
         self.nexthops.over(index).into_iter().for_each(|id| self.remove_nexthop(id));
     }
 
-    /// No interface has this address any more: the kernel has dropped the routes of the main table
-    /// that prefer it as source (`fib_sync_down_addr`).
+    /// Handles an address that no interface has any more: the kernel has dropped the routes of the
+    /// main table that prefer it as source (`fib_sync_down_addr`).
     pub(crate) fn address_gone(&mut self, address: Ipv4Addr) {
         self.flush(None);
         for (_, info) in self.infos.iter_mut() {
@@ -627,7 +631,7 @@ impl Routes {
         }
     }
 
-    /// Takes away the routes whose infos are dying, in one table or in all.
+    /// Removes the routes whose infos are dying, in one table or in all.
     fn flush(&mut self, only: Option<u32>) {
         if !std::mem::take(&mut self.dying) {
             return;
@@ -643,7 +647,7 @@ impl Routes {
         });
     }
 
-    /// Takes away the routes that are not to be kept, and tells it.
+    /// Removes the routes that are not to be kept, and reports the removals.
     fn retain<K: Of>(&mut self, keep: impl Fn(u32, K, Variant, &Infos) -> bool) {
         let (tables, infos) = K::split(self);
         let mut changed = Vec::new();
@@ -660,7 +664,7 @@ impl Routes {
         }
     }
 
-    /// The tables that count, in the order in which they are looked up.
+    /// Sets the tables in use, in the order in which they are looked up.
     pub(crate) fn set_order(&mut self, ipv6: bool, order: Vec<u32>) {
         if ipv6 { self.set_order_of::<Key6>(order) } else { self.set_order_of::<Key4>(order) }
     }
@@ -680,8 +684,8 @@ impl Routes {
         }
     }
 
-    /// The tables whose routes are those of VRFs besides the default one. What the rules have looked up for all
-    /// packets is the default VRF's as before.
+    /// Sets the tables of VRFs other than the default one. Tables that the rules look up for all
+    /// packets still belong to the default VRF too.
     pub(crate) fn set_vrfs(&mut self, vrfs: &BTreeMap<u32, VrfId>) {
         if self.v4.vrfs == *vrfs {
             return;
@@ -697,7 +701,7 @@ impl Routes {
             let other = |(table, vrf): &(&u32, &VrfId)| others.get(*table) != Some(*vrf);
             some.iter().filter(other).map(|(table, vrf)| (*table, *vrf)).collect()
         };
-        // A VRF may have got another table: what it has no more goes first.
+        // A VRF may have changed its table: the routes of the old one are withdrawn first.
         for (table, vrf) in others(&before, vrfs) {
             self.tell_table::<K>(table, vrf, false);
         }
@@ -706,7 +710,7 @@ impl Routes {
         }
     }
 
-    /// Tells all routes of a table as those of a VRF, or that they are its no more.
+    /// Announces or withdraws all routes of a table in a VRF.
     fn tell_table<K: Of>(&mut self, table: u32, vrf: VrfId, present: bool) {
         let (tables, infos) = K::split(self);
         let Some(table) = tables.all.get(&table) else { return };
@@ -719,20 +723,20 @@ impl Routes {
         }
     }
 
-    /// A reading of all nexthop objects and routes begins.
+    /// Begins a reading of all nexthop objects and routes.
     pub(crate) fn begin_sync(&mut self) {
         self.flush(None);
         self.next_mark();
         self.audit = None;
     }
 
-    /// Readings are numbered, so that one that was given up leaves nothing behind.
+    /// Advances the number of the reading, so that an abandoned one has no effect.
     fn next_mark(&mut self) {
         self.mark = (self.mark + 1) % table::MARKS;
     }
 
-    /// The reading is complete: what it did not have is taken away. Returns how many prefixes lost
-    /// a route and how many nexthop objects went.
+    /// Ends the reading and removes what it did not contain. Returns the number of prefixes that
+    /// lost a route plus that of nexthop objects removed.
     pub(crate) fn end_sync(&mut self) -> usize {
         let mark = self.mark;
         let before = (self.routes_held(), self.nexthops.all.len());
@@ -751,16 +755,16 @@ impl Routes {
         v4 + self.v6.all.values().map(table::Table::len).sum::<usize>()
     }
 
-    /// Forgets everything, and tells it.
+    /// Removes everything and reports the removals.
     pub(crate) fn clear(&mut self) {
         self.begin_sync();
         self.end_sync();
     }
 }
 
-/// Ranges that nobody forwards, whatever routes say.
+/// Returns true for ranges that are never forwarded, regardless of routes.
 fn is_reserved(prefix: IpNet) -> bool {
-    // The first byte sorts out nearly all.
+    // The first byte excludes nearly all prefixes.
     let suspicious = match prefix {
         IpNet::V4(net) => matches!(net.network().octets()[0], 0 | 127 | 224..),
         IpNet::V6(net) => matches!(net.network().octets()[0], 0 | 0xfe..),
@@ -768,7 +772,7 @@ fn is_reserved(prefix: IpNet) -> bool {
     suspicious && rib::reserved_range(&prefix).is_some()
 }
 
-/// Tells the difference between what a prefix led to and what it leads to.
+/// Reports the change of a prefix's effects.
 fn tell(
     infos: &Infos,
     (source, vrf, prefix): (Source, VrfId, IpNet),
@@ -796,7 +800,7 @@ fn tell(
         metric: u64::from(metric),
         change,
     };
-    // What replaces a route is told before the route goes.
+    // The replacement of a route is reported before the route is withdrawn.
     for (metric, effect) in after {
         let Resolved::Route(kind) = is(effect) else { continue };
         let old = before.iter().find(|(other, _)| other == metric).map(|(_, effect)| was(effect));
@@ -814,7 +818,7 @@ fn tell(
     }
 }
 
-/// What a route leads to whose gateways are found in its own VRF.
+/// Returns the route kind with its gateways resolved in the route's own VRF.
 fn in_vrf(kind: &RouteKind, vrf: VrfId) -> RouteKind {
     let mut kind = kind.clone();
     if let RouteKind::Unicast(paths) = &mut kind {
@@ -824,5 +828,5 @@ fn in_vrf(kind: &RouteKind, vrf: VrfId) -> RouteKind {
     kind
 }
 
-/// What a prefix comes to that is thrown out of all tables.
+/// Result for a prefix that throw routes exclude from all tables.
 static UNREACHABLE: Resolved = Resolved::Route(RouteKind::Unreachable);

@@ -1,4 +1,4 @@
-//! Netlink sockets, and the network namespace they are made in.
+//! Netlink sockets, and their network namespace.
 
 use std::fs::File;
 use std::io;
@@ -33,13 +33,13 @@ pub(super) mod group {
 /// Moves the calling thread into the network namespace of this file.
 ///
 /// # Errors
-/// It cannot be opened, or is none; names those that there are.
+/// It cannot be opened or is not a namespace; the error lists the existing ones.
 pub fn enter_netns(path: &Path) -> Result<(), Error> {
     let entered = File::open(path).and_then(|file| Ok(setns(file, CloneFlags::CLONE_NEWNET)?));
     entered.map_err(|error| Error::Namespace { path: path.into(), error, known: known() })
 }
 
-/// The namespaces that have a name.
+/// Returns the names of the named namespaces.
 fn known() -> String {
     let entries = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let mut names: Vec<String> =
@@ -64,31 +64,31 @@ impl AsFd for Socket {
     }
 }
 
-/// What a datagram was.
+/// Result of a receive call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// So many bytes of the buffer are messages.
+    /// Number of bytes of the buffer that are messages.
     Bytes(usize),
-    /// It was longer than the buffer.
+    /// The datagram was longer than the buffer.
     Truncated,
-    /// The kernel has dropped messages because there was no room for them.
+    /// The kernel has dropped messages because the receive buffer was full.
     Overrun,
-    /// There is none now.
+    /// There is no datagram now.
     Nothing,
 }
 
 impl Socket {
-    /// A socket in the thread's namespace that is told of these groups.
+    /// Opens a socket in the thread's namespace that receives the notifications of these groups.
     pub(super) fn open(groups: u32) -> io::Result<Self> {
         Self::of(SockProtocol::NetlinkRoute, groups)
     }
 
-    /// A socket in the thread's namespace to the families of generic netlink.
+    /// Opens a socket in the thread's namespace for the families of generic netlink.
     pub(super) fn generic() -> io::Result<Self> {
         Self::of(SockProtocol::NetlinkGeneric, 0)
     }
 
-    /// A socket in the thread's namespace that tells of its sockets (sock_diag(7)).
+    /// Opens a socket in the thread's namespace that reports on sockets (sock_diag(7)).
     pub(crate) fn diag() -> io::Result<Self> {
         Self::of(SockProtocol::NetlinkSockDiag, 0)
     }
@@ -100,8 +100,8 @@ impl Socket {
         Ok(Self(fd))
     }
 
-    /// Has the kernel hold so many bytes. Without the privilege to exceed the system's limit, as
-    /// much as that allows; the answer says whether it could be exceeded.
+    /// Sets the size of the kernel's receive buffer. Without the privilege to exceed the system's
+    /// limit, the limit applies; returns true if it could be exceeded.
     pub(super) fn set_receive_buffer(&self, bytes: usize) -> io::Result<bool> {
         match setsockopt(&self.0, sockopt::RcvBufForce, &bytes) {
             Ok(()) => Ok(true),
@@ -113,12 +113,12 @@ impl Socket {
         }
     }
 
-    /// A blocking receive gives up after this time.
+    /// Sets the time after which a blocking receive gives up.
     pub(crate) fn set_timeout(&self, seconds: i64) -> io::Result<()> {
         Ok(setsockopt(&self.0, sockopt::ReceiveTimeout, &TimeVal::seconds(seconds))?)
     }
 
-    /// The next datagram, waiting for it or not.
+    /// Receives the next datagram, blocking if `wait` is true.
     pub(crate) fn receive(&self, buffer: &mut [u8], wait: bool) -> io::Result<Received> {
         let flags =
             MsgFlags::MSG_TRUNC | if wait { MsgFlags::empty() } else { MsgFlags::MSG_DONTWAIT };

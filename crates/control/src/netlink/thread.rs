@@ -1,4 +1,4 @@
-//! Threads of sources, each with a runtime of its own in the network namespace it serves.
+//! Threads of sources, each with a runtime of its own in its network namespace.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,8 +6,8 @@ use std::sync::mpsc;
 
 use super::{Error, socket};
 
-/// Starts a thread in a namespace. `make` opens what is needed there, and says what to run and what
-/// to answer; the caller waits for that.
+/// Starts a thread in a namespace. `make` opens its resources there and returns the future to run
+/// and the value to return, for which the caller waits.
 pub(crate) fn start<T, F, M>(
     name: &str,
     netns: Option<PathBuf>,
@@ -29,7 +29,7 @@ where
         runtime.block_on(async move {
             match make().await {
                 Ok((run, value)) => {
-                    // The caller waits for it.
+                    // The caller waits for the value.
                     let _ = answer.send(Ok(value));
                     run.await;
                 }

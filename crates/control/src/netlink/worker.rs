@@ -1,4 +1,4 @@
-//! The thread that speaks with the kernel.
+//! The thread that communicates with the kernel.
 //!
 //! ```text
 //!   news socket ----> Model ----> pending ----> channel to the owner
@@ -8,11 +8,11 @@
 //!
 //! # Overruns
 //!
-//! When the kernel has dropped messages, everything is read again. The news that arrive during the
-//! reading are held back and applied behind it, because a part of the reading may be older than
-//! they are. Then whatever neither had is taken away. A reading during which messages were dropped
-//! is followed by another, with pauses that grow to a second, until one was not: a route that did
-//! not change is in every reading, so it is never touched.
+//! When the kernel has dropped messages, everything is read again. Notifications that arrive during
+//! the reading are held back and applied after it, because a part of the reading may be older than
+//! they are. Then everything that neither contained is removed. If messages were dropped during a
+//! reading, another follows, with pauses that grow to a second, until none are lost: an unchanged
+//! route is in every reading, so it is never touched.
 
 use std::collections::VecDeque;
 use std::io;
@@ -35,38 +35,38 @@ use super::socket::{Received, Socket, group};
 use super::{BATCH_MOST, Error, Interfaces, KernelConfig, batches, request};
 use crate::rib::Source;
 
-/// Batches that wait for the owner before the kernel is read no further.
+/// Batches that wait for the owner before reading from the kernel stops.
 const PENDING: usize = 64;
 
-/// Datagrams that are read before anything else is looked at.
+/// Datagrams that are read before other work is done.
 const BURST: usize = 4096;
 
-/// Datagrams are at most 32 KiB, those about interfaces with many functions excepted.
+/// Datagrams are at most 32 KiB, except those about interfaces with many functions.
 const BUFFER: usize = 256 * 1024;
 
-/// The most bytes of news that are held back.
+/// Most bytes of notifications that are held back.
 const HELD: usize = 512 << 20;
 
-/// Readings of one part before one that was interrupted by changes is taken.
+/// Attempts to read one part before an interrupted reading is accepted.
 const INTERRUPTED: usize = 5;
 
-/// Readings that fail in a row before nothing more is tried.
+/// Consecutive failed readings before the thread gives up.
 const FAILURES: u32 = 10;
 
-/// Orders that wait for their interface.
+/// Most orders that wait for their interface.
 const WAITING: usize = 1024;
 
-/// The longest that an interface that takes all multicasts goes unnoticed.
+/// Longest time for which a change of an interface's all-multicast state is not noticed.
 const ASK_LINKS: Duration = Duration::from_secs(1);
 
-/// The kernel answers dumps at once.
+/// Time to wait for a dump, which the kernel answers immediately.
 const TIMEOUT_S: i64 = 10;
 
 const ENOENT: i32 = 2;
 const EEXIST: i32 = 17;
 const EOPNOTSUPP: i32 = 95;
 
-/// What the owner holds the other ends of.
+/// The thread's ends of the owner's channels.
 pub(super) struct Ends {
     pub(super) events: mpsc::Sender<Vec<SourceEvent>>,
     pub(super) orders: mpsc::Receiver<KernelOrder>,
@@ -83,11 +83,11 @@ pub(super) struct Worker {
     ends: Ends,
     pending: VecDeque<Vec<SourceEvent>>,
     buffer: Vec<u8>,
-    /// News that came during a reading.
+    /// Notifications received during a reading.
     held: Vec<u8>,
     overrun: bool,
     sequence: u32,
-    /// Requests whose refusal is worth a word.
+    /// Requests whose refusal is logged.
     named: VecDeque<(u32, String)>,
     waiting: Vec<KernelOrder>,
     audits: Vec<oneshot::Sender<AuditReport>>,
@@ -97,13 +97,13 @@ pub(super) struct Worker {
     failures: u32,
     status: SourceStatus,
     published: Instant,
-    /// When the links were asked for last.
+    /// Time of the last request for the links' state.
     asked: Instant,
 }
 
-/// Why the thread ends.
+/// Reason why the thread ends.
 enum End {
-    /// Nobody listens any more.
+    /// The owner has closed its channels.
     Unwanted,
     Failed(io::Error),
 }
@@ -114,13 +114,13 @@ impl From<io::Error> for End {
     }
 }
 
-/// What reading one part came to.
+/// Result of reading one part.
 struct Reading {
     interrupted: bool,
     unsupported: bool,
 }
 
-/// What is done with what is read.
+/// Use of the messages of a reading.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     Take,
@@ -178,7 +178,7 @@ impl Worker {
         })
     }
 
-    /// Runs until nobody listens any more, or the kernel cannot be spoken with.
+    /// Runs until the owner closes its channels, or netlink fails.
     pub(super) async fn run(mut self) {
         if let Err(End::Failed(error)) = self.turn().await {
             tracing::error!("kernel: netlink has failed, no changes are seen any more: {error}");
@@ -202,7 +202,8 @@ impl Worker {
             }
             let events = self.ends.events.clone();
             let (news, requests) = (self.news.clone(), self.requests.clone());
-            // In no order: neither orders nor news without end keep the others waiting.
+            // Polled in random order: neither endless orders nor endless notifications block the
+            // others.
             tokio::select! {
                 order = self.ends.orders.recv() => self.obey(order.ok_or(End::Unwanted)?),
                 permit = events.reserve(), if !self.pending.is_empty() => {
@@ -240,7 +241,7 @@ impl Worker {
         Ok(())
     }
 
-    /// A reading has failed: another is begun after a while, unless many have failed in a row.
+    /// Handles a failed reading: another is begun after a pause, unless many have failed in a row.
     async fn try_again(&mut self, error: io::Error) -> Result<(), End> {
         self.failures += 1;
         self.refusals += 1;
@@ -250,13 +251,14 @@ impl Worker {
         tracing::warn!("kernel: {error}; reading everything again");
         self.publish();
         tokio::time::sleep(Duration::from_secs(1)).await;
-        // What is left of the last answer goes with its socket.
+        // The rest of the last answer is discarded with its socket.
         self.dumps = dump_socket()?;
         self.sync_due = true;
         Ok(())
     }
 
-    /// Reads the news that there are, `hold` to keep them for later. Whether those were all.
+    /// Reads the waiting notifications; with `hold` they are kept for later. Returns true if none
+    /// are left.
     fn read_news(&mut self, hold: bool) -> Result<bool, End> {
         let mut buffer = std::mem::take(&mut self.buffer);
         let mut result = Ok(false);
@@ -279,7 +281,7 @@ impl Worker {
         result
     }
 
-    /// Messages are lost: everything has to be read again.
+    /// Handles lost messages: everything has to be read again.
     fn lose(&mut self) {
         self.status.overruns += 1;
         self.overrun = true;
@@ -312,7 +314,7 @@ impl Worker {
         }
     }
 
-    /// Moves what the model has to tell to where it waits for the owner.
+    /// Moves the model's events to the queue for the owner.
     fn collect(&mut self) {
         if let Some(interfaces) = self.model.interfaces() {
             self.ends.interfaces.send_replace(Arc::new(interfaces));
@@ -330,8 +332,8 @@ impl Worker {
         }
     }
 
-    /// Asks how the ports' interfaces are, now and then: that daemons have one take all multicasts
-    /// is not told.
+    /// Periodically requests the state of the ports' interfaces: the kernel sends no notification
+    /// when a daemon makes one receive all multicasts.
     fn ask_links(&mut self) {
         if self.asked.elapsed() < ASK_LINKS {
             return;
@@ -339,12 +341,12 @@ impl Worker {
         self.asked = Instant::now();
         for index in self.model.port_indexes() {
             let sequence = self.next_sequence();
-            // The next time it is asked again.
+            // On an error it is requested again the next time.
             let _ = self.requests.get_ref().send(&request::ask_link(index, sequence));
         }
     }
 
-    /// What goes on while something is being read: news, orders, events.
+    /// Handles notifications, orders and events during a reading.
     async fn meanwhile(&mut self, hold: bool) -> Result<(), End> {
         let news = self.news.clone();
         loop {
@@ -375,7 +377,7 @@ impl Worker {
         }
     }
 
-    /// Reads everything until nothing was lost meanwhile.
+    /// Reads everything, repeatedly until no messages are lost during a reading.
     async fn sync(&mut self) -> Result<(), End> {
         let first = self.status.resyncs == 0;
         self.status.state = SourceState::Synchronising;
@@ -392,7 +394,7 @@ impl Worker {
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
-            // What has come meanwhile is older than the next reading.
+            // Notifications received until now are older than the next reading.
             self.read_news(false)?;
         }
         self.status.resyncs += 1;
@@ -442,7 +444,7 @@ impl Worker {
         self.sequence
     }
 
-    /// Reads one part of what the kernel has.
+    /// Reads one part of the kernel's state.
     async fn read_part(&mut self, part: Part, purpose: Purpose) -> Result<Reading, End> {
         let (kind, family, fixed) = part.request();
         let sequence = self.next_sequence();
@@ -487,7 +489,7 @@ impl Worker {
         }
     }
 
-    /// A request for a part was refused: it may be one that this kernel does not have.
+    /// Handles the refusal of a request for a part, which this kernel may not support.
     fn refused(&mut self, part: Part, error: Result<i32, Malformed>) -> Result<Reading, End> {
         match error {
             Ok(EOPNOTSUPP) => Ok(Reading { interrupted: false, unsupported: true }),
@@ -500,13 +502,13 @@ impl Worker {
         }
     }
 
-    /// Compares what is held with what the kernel has. What differs must differ twice.
+    /// Compares the routes held with the kernel's. Only differences found twice are reported.
     async fn audit(&mut self) -> Result<(), End> {
         let begin = Instant::now();
         self.overrun = false;
         let mut differences = self.compare().await?;
         if !differences.found.is_empty() {
-            // A change is visible a moment before it is told.
+            // A change is visible a moment before its notification arrives.
             tokio::time::sleep(Duration::from_millis(200)).await;
             self.meanwhile(false).await?;
             differences.confirmed_by(&self.compare().await?);
@@ -530,7 +532,7 @@ impl Worker {
         self.recall().await?;
         self.sync_due |= !report.clean();
         for answer in self.audits.drain(..) {
-            // Whoever asked may have gone.
+            // The requester may have dropped its receiver.
             let _ = answer.send(report.clone());
         }
         self.model.routes.push(SourceEvent::Audit(report));
@@ -539,13 +541,13 @@ impl Worker {
         Ok(())
     }
 
-    /// Tells once more what the owner was told, for comparison.
+    /// Reports once more everything that was reported to the owner, for comparison.
     async fn recall(&mut self) -> Result<(), End> {
         self.model.routes.push(SourceEvent::AuditBegin(Source::Kernel));
         let mut next = Some(Recall::default());
         while let Some(place) = next {
             next = self.model.routes.recall(place, BATCH_MOST);
-            // What changes meanwhile is told in between, in its order.
+            // Changes during the recall are reported in between, in order.
             self.meanwhile(false).await?;
         }
         Ok(())
@@ -588,7 +590,7 @@ impl Worker {
             }
             (KernelOrder::Resolve { .. }, None) => return,
             (_, None) => {
-                // The interface is being made, or was taken away.
+                // The interface is being created, or was removed.
                 if self.waiting.len() < WAITING {
                     self.waiting.push(order);
                 }
@@ -619,14 +621,15 @@ impl Worker {
             tracing::warn!("kernel: {order:?}: {error}");
         }
         if let (KernelOrder::SetCarrier { .. }, Some(index)) = (&order, index) {
-            // The kernel tells a carrier's change up to a second later, unless it is asked how the
-            // link is (`linkwatch_sync_dev`, Linux 6.14 and later). Routing daemons wait for it.
+            // The kernel reports a carrier's change up to a second later, unless the state of the
+            // link is requested (`linkwatch_sync_dev`, Linux 6.14 and later). Routing daemons wait
+            // for the report.
             let sequence = self.next_sequence();
             let _ = self.requests.get_ref().send(&request::ask_link(index, sequence));
         }
     }
 
-    /// Reads what the kernel says of requests: nothing, unless it refuses or answers them.
+    /// Reads the kernel's responses to requests: there are none, unless it refuses or answers them.
     fn read_refusals(&mut self) -> Result<(), End> {
         // A link with all its statistics takes some kilobytes.
         let mut buffer = vec![0; 32768];
@@ -648,7 +651,7 @@ impl Worker {
     }
 
     fn refusal(&mut self, sequence: u32, number: i32) {
-        // An address that is there already, or gone already, is as it should be.
+        // An address that exists already, or is removed already, is not an error.
         if matches!(number, 0 | EEXIST | ENOENT) {
             return;
         }
@@ -671,14 +674,14 @@ impl Worker {
     }
 }
 
-/// A socket for readings.
+/// Opens a socket for readings.
 pub(super) fn dump_socket() -> io::Result<Socket> {
     let socket = Socket::open(0)?;
     socket.set_timeout(TIMEOUT_S)?;
     Ok(socket)
 }
 
-/// Has the runtime tell when a socket can be read.
+/// Registers a socket with the runtime, for notifications when it is readable.
 #[expect(
     deprecated,
     reason = "what replaces it is unsafe, for descriptors that change; a Socket owns its own"
@@ -687,7 +690,7 @@ pub(super) fn watch_readable(socket: Socket) -> io::Result<AsyncFd<Socket>> {
     AsyncFd::with_interest(socket, Interest::READABLE)
 }
 
-/// Waits for a moment, or for ever if there is none.
+/// Waits until a moment, or for ever if there is none.
 async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment.into()).await,

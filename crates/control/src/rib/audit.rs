@@ -1,34 +1,34 @@
-//! The audit: compares what a source says that it has told with the candidates, those with what the
-//! FIB's writer has, and that with what lookups find. What differs is a defect; it is counted, and
-//! put right.
+//! The audit: compares the routes reported by a source with the candidates, these with the FIB
+//! writer's routes, and those with the results of lookups. Every difference is a defect; it is
+//! counted and repaired.
 //!
 //! ```text
 //!   begin_audit -> audit_route, audit_group, for all that the source has
 //!               -> end_audit -> a walk over all entries, a piece a tick -> take_findings
 //! ```
 //!
-//! It is a resynchronisation that should change nothing: each route the source has is marked with a
-//! new generation, and what is not was left over.
+//! It is a resynchronisation that should change nothing: each route reported by the source is
+//! marked with a new generation, and unmarked routes are stale.
 
 use super::family::Fault;
 use super::*;
 
-/// The first differences are kept in words.
+/// Most differences that are described in words.
 const EXAMPLES: usize = 5;
 
-/// Prefixes that one piece of the walk looks at.
+/// Prefixes processed by one piece of the walk.
 const PIECE: usize = 8192;
 
-/// What an audit has found.
+/// Result of an audit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Routes and groups that the source has told and the RIB had not.
+    /// Routes and groups of the source that were missing in the RIB.
     pub missing: usize,
-    /// Those that the RIB had and the source has not.
+    /// Routes and groups of the RIB that the source does not have.
     pub stale: usize,
-    /// Those that were other than the source's.
+    /// Routes and groups that differed from the source's.
     pub different: usize,
-    /// Prefixes that forwarders looked up otherwise than their best route says.
+    /// Prefixes forwarded otherwise than their best route requires.
     pub fib: usize,
     /// The first differences, in words.
     pub examples: Vec<String>,
@@ -42,13 +42,13 @@ impl Findings {
     }
 }
 
-/// An audit that goes on.
+/// An audit in progress.
 #[derive(Debug)]
 pub(super) struct Audit {
     source: Source,
     generation: u16,
     findings: Findings,
-    /// Everything was told: the walk has come to here.
+    /// Position of the walk; `None` until the source has reported everything.
     walk: Option<Walk>,
 }
 
@@ -60,14 +60,14 @@ enum Walk {
 }
 
 impl Rib {
-    /// An audit of a source begins; one that was not ended is forgotten.
+    /// Begins an audit of a source; an unfinished one is abandoned.
     pub fn begin_audit(&mut self, source: Source) {
         self.begin_resync(source);
         let generation = self.generations[source.index()];
         self.audit = Some(Audit { source, generation, findings: Findings::default(), walk: None });
     }
 
-    /// The source says that it has told this route.
+    /// Compares a route that the source reports.
     pub fn audit_route(&mut self, route: &Route) {
         self.change(|rib| rib.compare_route(route));
     }
@@ -82,7 +82,8 @@ impl Rib {
             (known, Ok(hop)) => {
                 self.put(vrf, prefix, Candidate { source, metric, hop, generation });
                 match known {
-                    // Room has come for it just now, or it was told between group and group.
+                    // There is room for it just now, or it was reported between two versions of its
+                    // group.
                     Some(known) if known.hop == hop || is_waiting(&known) => return,
                     Some(known) if self.hops.is_gone(known.hop) => return,
                     other => other,
@@ -92,11 +93,11 @@ impl Rib {
                 self.put(vrf, prefix, Candidate { generation, ..known });
                 return;
             }
-            // It was refused when it was told, too, or went with its group.
+            // It was refused when first reported, too, or was removed with its group.
             (None, Err(error)) if !error.is_waiting() => return,
             (None, Err(Error::NoGroup { .. })) => return,
             (known, Err(_)) => {
-                // What it says is what was said of it here.
+                // It fails with the error matched here.
                 let _ = self.put_route(route);
                 known
             }
@@ -110,11 +111,11 @@ impl Rib {
         audit.findings.example(|| format!("route {prefix} metric {metric} {how}"));
     }
 
-    /// The source says that it has told this group.
+    /// Compares a group that the source reports.
     pub fn audit_group(&mut self, key: GroupKey, spec: GroupSpec) {
         let refused = self.check_group(Subject::Group(key), &spec).is_err();
         let known = self.groups.get(&key).map(|group| group.spec == spec);
-        // Room for it is a matter of its own.
+        // Lack of room is not a difference.
         let _ = self.change(|rib| rib.put_group(key, spec));
         let Some(audit) = self.audit.as_mut().filter(|_| !refused && known != Some(true)) else {
             return;
@@ -127,26 +128,26 @@ impl Rib {
         audit.findings.example(|| format!("nexthop group {} {how}", key.id));
     }
 
-    /// The source has told all; the rest is done by [`Self::tick`].
+    /// Ends the report of the source; [`Self::tick`] does the rest.
     pub fn end_audit(&mut self) {
         if let Some(audit) = &mut self.audit {
             audit.walk = Some(Walk::Four(VrfId::DEFAULT, None));
         }
     }
 
-    /// What the audit has found, once it is complete. It is forgotten if its source has begun a
-    /// resynchronisation meanwhile.
+    /// Returns the findings once the audit is complete. It is abandoned if its source has begun a
+    /// resynchronisation in the meantime.
     pub fn take_findings(&mut self) -> Option<Findings> {
         let ended = |audit: &mut Audit| matches!(audit.walk, Some(Walk::Ended));
         self.audit.take_if(ended).map(|audit| audit.findings)
     }
 
-    /// Whether the walk has something left to do.
+    /// Returns true if the walk is not complete.
     pub(super) fn is_auditing(&self) -> bool {
         self.audit.as_ref().is_some_and(|a| matches!(a.walk, Some(Walk::Four(..) | Walk::Six(..))))
     }
 
-    /// Does a piece of the walk. What is being swept is not as it will be.
+    /// Does a piece of the walk. It waits while a sweep is running, which changes the routes.
     pub(super) fn audit_some(&mut self) {
         if !self.is_auditing() || self.vrfs.iter().any(Vrf::is_sweeping) {
             return;
@@ -180,7 +181,7 @@ impl Rib {
         }
     }
 
-    /// Counts a fault and puts it right.
+    /// Counts a fault and repairs it.
     fn mend(&mut self, source: Source, vrf: VrfId, fault: Fault) {
         let findings = match &mut self.audit {
             Some(audit) => &mut audit.findings,
@@ -265,7 +266,7 @@ mod tests {
     fn what_is_as_it_should_be_is_left_alone() {
         let mut rib = rib();
         assert_eq!(audit(&mut rib, &told(), 2), Findings::default());
-        // Nor is what waits for its group or was refused a difference.
+        // A route that waits for its group or was refused is no difference either.
         let key = GroupKey { source: Source::Kernel, id: 77 };
         let waits = Route { kind: RouteKind::NextHopGroup(key), ..via("30.0.0.0/8", 2) };
         let refused = via("127.0.0.0/9", 2);
@@ -303,7 +304,7 @@ mod tests {
         };
         let mut rib = rib();
         let hop = rib.fib_lookup(VrfId::DEFAULT, [20, 0, 0, 1].into());
-        // A route that the FIB has lost, one that leads elsewhere, and one that nobody has.
+        // A route that the FIB has lost, one that leads elsewhere, and one that no source has.
         rib.vrfs[0].v4.fib_for_test().remove(of("20.0.0.0/24"));
         assert_eq!(wrong(&mut rib), 1);
         assert_eq!(rib.fib_lookup(VrfId::DEFAULT, [20, 0, 0, 1].into()), hop);

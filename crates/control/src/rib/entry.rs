@@ -1,11 +1,11 @@
-//! What the RIB keeps for a prefix, in 24 bytes where one source has a route to it.
+//! The candidates of a prefix, in 24 bytes if one source has a route to it.
 //!
-//! A full table has a million entries, nearly all with one candidate. It lies in the entry itself;
-//! only further ones are on the heap.
+//! A full table has a million entries, nearly all with one candidate, which is stored in the entry
+//! itself; only further ones are on the heap.
 
 use super::Source;
 
-/// How sources are ranked: the administrative distance of each, by [`Source::index`].
+/// Administrative distances of the sources, by [`Source::index`].
 pub(super) type Distances = [u8; Source::ALL.len()];
 
 /// One source's route to a prefix.
@@ -15,34 +15,34 @@ pub(super) struct Candidate {
     pub(super) metric: u64,
     /// The number of its next hop.
     pub(super) hop: u16,
-    /// The source's resynchronisation in which it was last heard of.
+    /// The source's last resynchronisation that contained it.
     pub(super) generation: u16,
 }
 
 impl Candidate {
-    /// The order of preference: smallest first.
+    /// Returns the sort key of the order of preference: smallest first.
     fn rank(&self, distances: &Distances) -> (u8, u64, Source) {
         (distances[self.source.index()], self.metric, self.source)
     }
 
-    /// Whether one replaces the other.
+    /// Returns true if one replaces the other.
     fn is_same_route(&self, other: &Self) -> bool {
         self.source == other.source && self.metric == other.metric
     }
 }
 
-/// The candidates behind the first.
+/// The candidates after the first.
 #[derive(Debug)]
 struct More(Vec<Candidate>);
 
-/// What is known of a prefix.
+/// The candidates of a prefix.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
-    /// The best candidate's; `source` is `None` if there is no candidate.
+    /// The metric of the best candidate; `source` is `None` if there is no candidate.
     metric: u64,
     more: Option<Box<More>>,
     hop: u16,
-    /// The next hop that the FIB answers with; `NO_ROUTE` if it has no route to the prefix.
+    /// The next hop in the FIB; `NO_ROUTE` if the FIB has no route to the prefix.
     pub(super) installed: u16,
     generation: u16,
     source: Option<Source>,
@@ -65,23 +65,23 @@ impl Entry {
         }
     }
 
-    /// Best first.
+    /// Returns the candidates, best first.
     pub(super) fn candidates(&self) -> impl Iterator<Item = Candidate> + '_ {
         let more = self.more.iter().flat_map(|more| more.0.iter().copied());
         self.first().into_iter().chain(more)
     }
 
-    /// The first candidate that fits.
+    /// Returns the first matching candidate.
     pub(super) fn find(&self, fits: impl Fn(&Candidate) -> bool) -> Option<Candidate> {
         self.candidates().find(fits)
     }
 
-    /// Whether one candidate is all there is.
+    /// Returns true if there is exactly one candidate.
     pub(super) fn has_one(&self) -> bool {
         self.source.is_some() && self.more.is_none()
     }
 
-    /// Puts a candidate in its place; the one of the same source and metric goes, and is returned.
+    /// Inserts a candidate in order; one of the same source and metric is removed and returned.
     pub(super) fn put(&mut self, new: Candidate, distances: &Distances) -> Option<Candidate> {
         match self.first() {
             None => {
@@ -104,7 +104,7 @@ impl Entry {
         }
     }
 
-    /// Takes out the first candidate that fits.
+    /// Removes the first matching candidate.
     pub(super) fn take(&mut self, fits: impl Fn(&Candidate) -> bool) -> Option<Candidate> {
         if self.has_one() {
             let only = self.first().filter(&fits)?;
@@ -118,14 +118,14 @@ impl Entry {
         })
     }
 
-    /// Puts the candidates in the order of other distances.
+    /// Sorts the candidates by other distances.
     pub(super) fn sort(&mut self, distances: &Distances) {
         if self.more.is_some() {
             self.edit(|all| all.sort_by_key(|candidate| candidate.rank(distances)));
         }
     }
 
-    /// Changes the candidates as one list.
+    /// Edits the candidates as one list.
     fn edit<T>(&mut self, change: impl FnOnce(&mut Vec<Candidate>) -> T) -> T {
         let mut all = self.more.take().map_or_else(Vec::new, |more| more.0);
         if let Some(first) = self.first() {

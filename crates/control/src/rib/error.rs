@@ -1,4 +1,4 @@
-//! Why the RIB refuses a change.
+//! Reasons for refused changes of the RIB.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::{BUCKETS_MOST, GroupKey, PATHS_MOST, Source, WEIGHT_MOST};
 
-/// What was to be changed.
+/// Subject of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// The route to this prefix.
@@ -26,21 +26,21 @@ impl fmt::Display for Subject {
     }
 }
 
-/// Why a change was refused. Nothing has changed then, except after those for which
-/// [`Error::is_waiting`].
+/// Reason why a change was refused. Nothing has changed then, except after errors for which
+/// [`Error::is_waiting`] is true.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A prefix with host bits.
     #[error("route {prefix}: host bits are set; the prefix is {}", .prefix.trunc())]
     HostBits {
-        /// What was given.
+        /// The prefix given.
         prefix: IpNet,
     },
     /// A prefix that is never forwarded.
     #[error("route {prefix}: lies in {range}, which is never forwarded")]
     Reserved {
-        /// What was given.
+        /// The prefix given.
         prefix: IpNet,
         /// The range.
         range: &'static str,
@@ -66,7 +66,7 @@ pub enum Error {
         what: Subject,
         /// The path's gateway.
         via: Option<IpAddr>,
-        /// What was given.
+        /// The weight given.
         weight: u16,
     },
     /// A path over an interface that the router does not have.
@@ -85,7 +85,7 @@ pub enum Error {
         /// The group.
         what: Subject,
     },
-    /// The route is in a VRF that there is not.
+    /// The route is in a VRF that does not exist.
     #[error("route {prefix}: there is no VRF of number {}", .vrf.index())]
     UnknownVrf {
         /// The route.
@@ -96,7 +96,7 @@ pub enum Error {
     /// No number is left for another VRF.
     #[error("there are {VRFS_MOST} VRFs, as many as there can be; remove one")]
     VrfsFull,
-    /// Routes of this source are made by the RIB itself.
+    /// Routes of this source are created by the RIB only.
     #[error("route {prefix}: {} routes follow from interfaces and neighbours; they cannot be set", .from.name())]
     NotSettable {
         /// The route.
@@ -104,7 +104,7 @@ pub enum Error {
         /// The source given.
         from: Source,
     },
-    /// The route names a group that does not exist. It waits for it.
+    /// The route refers to a group that does not exist, and waits for it.
     #[error("route {prefix}: group {} of {} does not exist; the route waits for it", .key.id, .key.source.name())]
     NoGroup {
         /// The route.
@@ -132,20 +132,20 @@ pub enum Error {
         /// The places the group needs.
         places: u32,
     },
-    /// The FIB refused. The RIB has the route and tries again.
+    /// The FIB refused the change. The RIB holds the route and tries again.
     #[error("route {prefix}: {error}; it is tried again")]
     Fib {
         /// The route.
         prefix: IpNet,
-        /// Why.
+        /// The reason.
         error: fib::Error,
     },
 }
 
 impl Error {
-    /// Whether the RIB keeps what was asked for and does it as soon as there is room. What has the
-    /// same name is replaced all the same: a route that its source has replaced is never kept in
-    /// force for want of room for the new one.
+    /// Returns true if the RIB holds the change and makes it as soon as there is room. An existing
+    /// route or group of the same identity is replaced nevertheless: a route that its source has
+    /// replaced never stays in force because the new one lacks room.
     pub fn is_waiting(&self) -> bool {
         matches!(
             self,
@@ -157,7 +157,7 @@ impl Error {
     }
 }
 
-/// How messages name a path.
+/// Returns the name of a path in messages.
 fn path_name(via: &Option<IpAddr>) -> String {
     via.map_or_else(|| "without gateway".to_owned(), |via| via.to_string())
 }

@@ -1,9 +1,8 @@
 //! The routes of one address family, and its FIB.
 //!
-//! For each prefix all candidates are kept, best first; the FIB holds the best of those that lead
-//! somewhere. What the FIB holds is remembered apart from the candidates, so that a FIB that
-//! refuses a change for lack of room leaves a prefix marked, not a next hop freed that lookups
-//! still answer with.
+//! For each prefix all candidates are stored, best first; the FIB holds the best live one. The
+//! FIB's present next hop is stored apart from the candidates: if the FIB refuses a change for lack
+//! of room, the prefix is marked, and the next hop that lookups still return is not freed.
 //!
 //! ```text
 //!   put, take ----> touched ----> sync ----> fib::Table::apply, one batch
@@ -23,11 +22,11 @@ use super::Source;
 use super::entry::{Candidate, Distances, Entry};
 use super::next_hops::{NextHops, Referrer};
 
-/// Families the RIB has.
+/// Address families of the RIB.
 pub(super) trait Family: Address {
-    /// The prefix in this family, if it is of it. Host bits are cleared.
+    /// Returns the prefix in this family, or `None` if it is of the other. Host bits are cleared.
     fn prefix(net: &IpNet) -> Option<Prefix<Self>>;
-    /// The prefix as one of either family.
+    /// Returns the prefix as one of either family.
     fn net(prefix: Prefix<Self>) -> IpNet;
 }
 
@@ -57,9 +56,9 @@ impl Family for Ipv6Addr {
     }
 }
 
-/// Where a walk through both families, IPv4 first, that starts here starts in this one.
+/// Converts the start of a walk through both families, IPv4 first, to the start in this family.
 pub(super) fn start<A: Family>(start: Bound<IpNet>) -> Bound<Prefix<A>> {
-    // Behind every prefix of the family: an IPv4 walk that starts among IPv6 prefixes is over.
+    // Past every prefix of the family: an IPv4 walk that starts among IPv6 prefixes is over.
     let end = || {
         let all = Prefix::<A>::covering(A::from(A::Bits::default()), 0);
         Bound::Excluded(Prefix::host(A::from(all.last_bits())))
@@ -75,28 +74,28 @@ pub(super) fn start<A: Family>(start: Bound<IpNet>) -> Bound<Prefix<A>> {
     }
 }
 
-/// A prefix that the FIB had no room to change, and why.
+/// A prefix for whose change the FIB had no room, and the error.
 pub(super) type Refusal<A> = (Prefix<A>, fib::Error);
 
-/// What an audit finds wrong.
+/// A fault found by an audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// The source has a route to this prefix, with this metric, that it has not told again.
+    /// The source has a route to this prefix, with this metric, that it has not reported again.
     Stale(IpNet, u64),
-    /// The FIB is not as the entry of this prefix says; how, in words.
+    /// The FIB differs from the entry of this prefix; the difference in words.
     Fib(IpNet, &'static str),
 }
 
-/// Changes from which on a FIB takes them by its bulk load.
+/// Number of changes from which on a FIB uses its bulk load.
 const BULK: usize = 1024;
 
-/// A walk over all entries that goes on where it stopped.
+/// A walk over all entries that resumes where it stopped.
 #[derive(Debug)]
 struct Sweep<A: Family> {
-    /// The last prefix that was looked at; `None` at the beginning.
+    /// The last prefix processed; `None` at the beginning.
     last: Option<Prefix<A>>,
     running: bool,
-    /// Something has happened since it began: once more from the beginning.
+    /// True if there was a change since its beginning: the walk is repeated.
     again: bool,
 }
 
@@ -104,16 +103,16 @@ struct Sweep<A: Family> {
 pub(super) struct Routes<A: Family> {
     fib: Box<dyn Table<A>>,
     entries: BTreeMap<Prefix<A>, Entry>,
-    /// Prefixes of each length, so that a search skips lengths that do not occur.
+    /// Number of prefixes of each length, so that a search skips lengths that do not occur.
     lengths: Vec<u32>,
-    /// Prefixes whose candidates have changed and that the FIB has not followed.
+    /// Prefixes with changed candidates that the FIB does not reflect yet.
     touched: Vec<Prefix<A>>,
-    /// Prefixes whose change the FIB refused; tried again by [`Self::retry`].
+    /// Prefixes whose change the FIB refused; [`Self::retry`] tries them again.
     pending: BTreeSet<Prefix<A>>,
-    /// The last of them that was tried again.
+    /// The last pending prefix that was tried again.
     retried: Option<Prefix<A>>,
     sweep: Sweep<A>,
-    /// Candidates of each source, by [`Source::index`].
+    /// Number of candidates of each source, by [`Source::index`].
     pub(super) counts: [usize; Source::ALL.len()],
 }
 
@@ -148,7 +147,7 @@ impl<A: Family> Routes<A> {
         self.entries.get(&prefix)
     }
 
-    /// Entries from this prefix on.
+    /// Returns the entries from this prefix on.
     pub(super) fn from(
         &self,
         start: Bound<Prefix<A>>,
@@ -156,15 +155,15 @@ impl<A: Family> Routes<A> {
         self.entries.range((start, Bound::Unbounded)).map(|(&prefix, entry)| (prefix, entry))
     }
 
-    /// Entries of the prefixes within `outer`, itself included.
+    /// Returns the entries of the prefixes within `outer`, including itself.
     pub(super) fn within(&self, outer: Prefix<A>) -> impl Iterator<Item = (Prefix<A>, &Entry)> {
         let last = Prefix::host(A::from(outer.last_bits()));
         let range = (Bound::Included(outer), Bound::Included(last));
         self.entries.range(range).map(|(&prefix, entry)| (prefix, entry))
     }
 
-    /// Puts a candidate in its place; the one of the same source and metric goes, and is returned.
-    /// The FIB follows with [`Self::sync`].
+    /// Inserts a candidate in order; one of the same source and metric is removed and returned.
+    /// [`Self::sync`] updates the FIB.
     pub(super) fn put(
         &mut self,
         prefix: Prefix<A>,
@@ -180,14 +179,14 @@ impl<A: Family> Routes<A> {
         if old.is_none() {
             self.counts[new.source.index()] += 1;
         }
-        // What is heard of again and leads where it led changes nothing.
+        // A repeated route with an unchanged next hop changes nothing.
         if old.is_none_or(|old| old.hop != new.hop) {
             self.touched.push(prefix);
         }
         old
     }
 
-    /// Takes out the first candidate that fits. The FIB follows with [`Self::sync`].
+    /// Removes the first matching candidate. [`Self::sync`] updates the FIB.
     pub(super) fn take(
         &mut self,
         prefix: Prefix<A>,
@@ -199,7 +198,7 @@ impl<A: Family> Routes<A> {
         Some(candidate)
     }
 
-    /// Takes out all candidates that fit, of all prefixes, and hands each to `gone`.
+    /// Removes all matching candidates of all prefixes, and passes each to `gone`.
     pub(super) fn take_all(
         &mut self,
         fits: impl Fn(&Candidate) -> bool,
@@ -214,19 +213,20 @@ impl<A: Family> Routes<A> {
         }
     }
 
-    /// Ranks all candidates by other distances. The FIB follows with the sweep.
+    /// Ranks all candidates by other distances. The sweep updates the FIB.
     pub(super) fn rank(&mut self, distances: &Distances) {
         self.entries.values_mut().for_each(|entry| entry.sort(distances));
         self.start_sweep();
     }
 
-    /// Prefixes whose candidates have changed since the last [`Self::sync`], in no order.
+    /// Returns the prefixes whose candidates have changed since the last [`Self::sync`], in no
+    /// order.
     pub(super) fn touched(&self) -> &[Prefix<A>] {
         &self.touched
     }
 
-    /// Makes the FIB answer for the touched prefixes as their best candidates say, all at once.
-    /// Returns the prefixes for which it had no room, and the prefixes that were touched.
+    /// Installs the best candidates of the touched prefixes in the FIB, all at once. Returns the
+    /// prefixes for which it had no room, and the touched prefixes.
     pub(super) fn sync(&mut self, hops: &mut NextHops) -> (Vec<Refusal<A>>, Vec<Prefix<A>>) {
         let mut touched = std::mem::take(&mut self.touched);
         if touched.len() > 1 {
@@ -237,7 +237,7 @@ impl<A: Family> Routes<A> {
         (refused, touched)
     }
 
-    /// Brings the FIB's routes to these prefixes up to date, each prefix once.
+    /// Updates the FIB's routes to these prefixes, each prefix once.
     fn install(&mut self, prefixes: &[Prefix<A>], hops: &mut NextHops) -> Vec<Refusal<A>> {
         let mut changes = Vec::new();
         let mut before = Vec::new();
@@ -253,7 +253,7 @@ impl<A: Family> Routes<A> {
                 NO_ROUTE => Change::Remove { prefix },
                 next_hop => Change::Insert { prefix, next_hop },
             });
-            // The FIB's own references: to the new one already, to the old one still.
+            // References of the FIB: the new next hop is retained, the old one is not released yet.
             hops.retain(best, Referrer::Other);
             before.push(std::mem::replace(&mut entry.installed, best));
         }
@@ -275,9 +275,9 @@ impl<A: Family> Routes<A> {
         refused
     }
 
-    /// Makes all changes. Many are faster when the FIB may load the insertions first; a lookup in
-    /// between finds the longest of the old and the new routes, which is the right one before or
-    /// the right one after.
+    /// Makes all changes. Many changes are faster if the FIB may bulk-load the insertions first; a
+    /// lookup in between finds the longest of the old and the new routes, which is the right one
+    /// before or after the changes.
     fn apply(&mut self, changes: &[Change<A>]) -> Result<(), fib::Error> {
         if changes.len() < BULK {
             return self.fib.apply(changes);
@@ -291,7 +291,7 @@ impl<A: Family> Routes<A> {
         self.fib.apply(&removals)
     }
 
-    /// Makes a change of a batch that failed, unless it was made before the failure.
+    /// Makes a change of a failed batch, unless it was made before the failure.
     fn make(&mut self, change: &Change<A>) -> Result<(), fib::Error> {
         let prefix = change.prefix();
         match *change {
@@ -304,12 +304,13 @@ impl<A: Family> Routes<A> {
         }
     }
 
-    /// The FIB is as a prefix wants it; the entry goes if it `may_be_empty`, and is.
+    /// Handles a prefix that the FIB reflects; the entry is removed if it is empty and
+    /// `may_be_empty`.
     fn settled(&mut self, prefix: Prefix<A>, may_be_empty: bool) {
         if !self.pending.is_empty() {
             self.pending.remove(&prefix);
         }
-        // A search in a table of a million costs as much as the change itself.
+        // A search in a table of a million takes as long as the change itself.
         let empty = |entry: &Entry| entry.is_empty() && entry.installed == NO_ROUTE;
         if may_be_empty && self.entries.get(&prefix).is_some_and(empty) {
             self.entries.remove(&prefix);
@@ -317,7 +318,7 @@ impl<A: Family> Routes<A> {
         }
     }
 
-    /// Notes that the FIB still has what it had. Says so once.
+    /// Records that the FIB kept its route. Returns the refusal only once per prefix.
     fn refuse(
         &mut self,
         prefix: Prefix<A>,
@@ -331,7 +332,7 @@ impl<A: Family> Routes<A> {
         self.pending.insert(prefix).then_some((prefix, error))
     }
 
-    /// Tries again some of what the FIB refused.
+    /// Retries some of the changes that the FIB refused.
     pub(super) fn retry(&mut self, hops: &mut NextHops, most: usize) {
         self.fib.collect();
         if self.pending.is_empty() {
@@ -344,7 +345,7 @@ impl<A: Family> Routes<A> {
         self.install(&some, hops);
     }
 
-    /// Lets the sweep look at every prefix from now on.
+    /// Starts the sweep of all prefixes, or repeats a running one.
     pub(super) fn start_sweep(&mut self) {
         if self.sweep.running {
             self.sweep.again = true;
@@ -353,13 +354,13 @@ impl<A: Family> Routes<A> {
         }
     }
 
-    /// Whether the sweep has not come to the end.
+    /// Returns true if the sweep has not finished.
     pub(super) fn is_sweeping(&self) -> bool {
         self.sweep.running
     }
 
-    /// Looks at the next prefixes of the sweep: takes out candidates whose group is gone, and makes
-    /// the FIB follow where a next hop has died or come alive.
+    /// Processes the next prefixes of the sweep: removes candidates whose group was removed, and
+    /// updates the FIB where a next hop has died or come alive.
     pub(super) fn sweep(&mut self, most: usize, hops: &mut NextHops) -> Vec<Refusal<A>> {
         if !self.sweep.running {
             return Vec::new();
@@ -367,7 +368,7 @@ impl<A: Family> Routes<A> {
         let from = self.sweep.last.map_or(Bound::Unbounded, Bound::Excluded);
         let (mut changed, mut looked_at, mut ended) = (Vec::new(), 0, true);
         for (&prefix, entry) in self.entries.range_mut((from, Bound::Unbounded)) {
-            // A change costs some ten times a look.
+            // A change takes some ten times as long as a look.
             if looked_at >= most || changed.len() >= most.div_ceil(8) {
                 ended = false;
                 break;
@@ -390,9 +391,9 @@ impl<A: Family> Routes<A> {
         self.install(&changed, hops)
     }
 
-    /// Compares the next entries with the FIB's copy of its routes, and that with what lookups
-    /// find; and finds candidates of the source that are not of this generation. Returns where to
-    /// go on, `None` at the end. Nothing is being swept.
+    /// Compares the next entries with the FIB's copy of its routes, and that with the results of
+    /// lookups; also finds candidates of the source that are not of this generation. Returns the
+    /// position to continue from, `None` at the end. No sweep may be running.
     pub(super) fn audit(
         &self,
         after: Option<Prefix<A>>,
@@ -402,7 +403,8 @@ impl<A: Family> Routes<A> {
         faults: &mut Vec<Fault>,
     ) -> Option<Prefix<A>> {
         let reader = self.fib.reader();
-        // Of the prefixes that begin with the same address the longest is what it is looked up as.
+        // Of the prefixes that begin with the same address, a lookup of the address finds the
+        // longest.
         let mut longest: Option<(Prefix<A>, u16)> = None;
         let mut begun: Option<Prefix<A>> = None;
         let look_up = |longest: &mut Option<(Prefix<A>, u16)>, faults: &mut Vec<Fault>| {
@@ -441,19 +443,19 @@ impl<A: Family> Routes<A> {
         None
     }
 
-    /// Makes the FIB's route to a prefix anew. The rest follows with [`Self::sync`].
+    /// Restores the FIB's route to a prefix. [`Self::sync`] does the rest.
     pub(super) fn repair(&mut self, prefix: &IpNet) {
         let Some(prefix) = A::prefix(prefix) else { return };
         let Some(entry) = self.entries.get(&prefix) else { return };
         self.fib.remove(prefix);
-        // Without room the next audit finds it again.
+        // If there is no room, the next audit finds it again.
         if entry.installed != NO_ROUTE {
             let _ = self.fib.insert(prefix, entry.installed);
         }
         self.touched.push(prefix);
     }
 
-    /// The entries of the prefixes that hold an address, longest first.
+    /// Returns the entries of the prefixes that contain an address, longest first.
     pub(super) fn covering(&self, address: A) -> impl Iterator<Item = (Prefix<A>, &Entry)> {
         let longest = Prefix::host(address).len();
         let used = (0..=longest).rev().filter(|&len| self.lengths[usize::from(len)] > 0);
@@ -463,14 +465,15 @@ impl<A: Family> Routes<A> {
         })
     }
 
-    /// The longest prefix that holds the address and has a live candidate.
+    /// Returns the longest prefix that contains the address and has a live candidate.
     pub(super) fn longest(&self, address: A, hops: &NextHops) -> Option<(Prefix<A>, &Entry)> {
         self.covering(address).find(|(_, entry)| best(entry, hops).is_some())
     }
 }
 
-/// The candidate that forwarders are to use: the first that leads somewhere. A route to the hosts
-/// on an interface's network gives way to the host route of a neighbour, which is the same and faster.
+/// Returns the candidate for the forwarders: the first live one. A route to the hosts on an
+/// interface's network is passed over in favour of a neighbour's host route, which is equivalent
+/// and faster.
 pub(super) fn best(entry: &Entry, hops: &NextHops) -> Option<Candidate> {
     let best = entry.find(|candidate| hops.is_live(candidate.hop))?;
     if entry.has_one() || hops.glean_port(best.hop).is_none() {

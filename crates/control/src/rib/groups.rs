@@ -1,28 +1,28 @@
-//! Named groups, resynchronisation, and what waits for room.
+//! Named groups, resynchronisation, and routes that wait for room.
 //!
 //! # Groups
 //!
-//! A group is one next hop under a name. Its routes refer to its number, so that other paths for all
-//! of them cost as much as for one. When it goes, its number answers "no route" at once and the
-//! sweep takes out the routes; a group that is set under the same name later is another one, as in
-//! the kernel.
+//! A group is one next hop with a name. Its routes refer to its number, so changing its paths takes
+//! the same time for any number of routes. When it is removed, its number means "no route"
+//! immediately, and the sweep removes its routes; a group set under the same name later is a
+//! different one, as in the kernel.
 //!
 //! # Resynchronisation
 //!
-//! A source that may have missed something tells all it has once more, between
-//! [`Rib::begin_resync`] and [`Rib::end_resync`]. What is told again is marked with the new
-//! generation, and forwarders see no difference; what was not goes at the end.
+//! A source that may have missed a change reports all its routes and groups once more, between
+//! [`Rib::begin_resync`] and [`Rib::end_resync`]. What is reported again is marked with the new
+//! generation, without a difference for forwarders; everything else is withdrawn at the end.
 //!
-//! # What waits
+//! # Waiting routes
 //!
-//! A route for which there is no next-hop number stays in the RIB with a next hop that is dead, and
-//! is tried again whenever numbers become free. So does a route whose group is not there, until it
-//! is.
+//! A route without a free next-hop number stays in the RIB with a dead next hop, and is retried
+//! whenever numbers become free. A route whose group does not exist waits for the group in the same
+//! way.
 
 use super::next_hops::{NO_GROUP, NO_ROOM, Referrer};
 use super::*;
 
-/// A group by its name.
+/// A group with its name.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) spec: GroupSpec,
@@ -31,16 +31,16 @@ pub(super) struct Group {
     generation: u16,
 }
 
-/// What a route is known by.
+/// Identity of a route.
 pub(super) type RouteId = (VrfId, IpNet, Source, u64);
 
 /// Routes without a next hop.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     kinds: BTreeMap<RouteId, RouteKind>,
-    /// Those whose group is not there, by group.
+    /// The routes whose group does not exist, by group.
     groups: BTreeSet<(GroupKey, RouteId)>,
-    /// Where the attempts to find room go on; `None`: there is nothing new.
+    /// Position of the attempts to find room; `None`: there is nothing new to try.
     next: Option<Option<RouteId>>,
 }
 
@@ -75,10 +75,10 @@ impl Waiting {
 }
 
 impl Rib {
-    /// Sets a group, or gives the one of this name other paths, for all routes that use it at once.
+    /// Sets a group, or replaces the paths of an existing one for all its routes at once.
     ///
     /// # Errors
-    /// Says why the group was refused.
+    /// The reason for the refusal.
     pub fn set_group(&mut self, key: GroupKey, spec: GroupSpec) -> Result<(), Error> {
         self.change(|rib| {
             let done = rib.put_group(key, spec);
@@ -113,7 +113,7 @@ impl Rib {
         if spec.blackhole { Ok(()) } else { self.check_paths(what, &spec.paths) }
     }
 
-    /// Makes a group's number lead where it says, and gives it to those who wait for it.
+    /// Updates the paths of a group's number, and assigns it to the routes that wait for it.
     fn realise_group(&mut self, key: GroupKey) -> Result<(), Refused> {
         let Self { groups, hops, neighbours, .. } = self;
         let Some(group) = groups.get_mut(&key) else { return Ok(()) };
@@ -130,8 +130,9 @@ impl Rib {
         Ok(())
     }
 
-    /// Removes a group and withdraws the routes that use it; false if there is none. Forwarders do
-    /// not use it any more when it returns; the routes go piece by piece, see [`Self::is_busy`].
+    /// Removes a group and withdraws its routes; returns false if there is none. When it returns,
+    /// no forwarder uses the group any more; the routes are removed piece by piece, see
+    /// [`Self::is_busy`].
     pub fn remove_group(&mut self, key: GroupKey) -> bool {
         self.change(|rib| {
             let Some(group) = rib.groups.remove(&key) else { return false };
@@ -146,25 +147,26 @@ impl Rib {
         })
     }
 
-    /// The number of a group, for steps that send packets there; `None` while it waits for one.
+    /// Returns the number of a group, for steps that send packets to it; `None` while it waits for
+    /// one.
     pub fn group_hop(&self, key: GroupKey) -> Option<u16> {
         self.groups.get(&key)?.hop
     }
 
-    /// The groups by their names, with what they are.
+    /// Returns the groups with their names and specifications.
     pub fn groups(&self) -> impl Iterator<Item = (GroupKey, &GroupSpec)> {
         self.groups.iter().map(|(&key, group)| (key, &group.spec))
     }
 
-    /// Begins to receive all routes and groups of a source anew, see [`Self::end_resync`]. Once more
-    /// before its end: what was told in between counts no more.
+    /// Begins a resynchronisation of all routes and groups of a source, see [`Self::end_resync`].
+    /// If called again before its end, it starts over: earlier reports do not count any more.
     pub fn begin_resync(&mut self, source: Source) {
         let generation = &mut self.generations[source.index()];
         *generation = generation.wrapping_add(1);
     }
 
     /// Withdraws the routes and groups of the source that were not added again since
-    /// [`Self::begin_resync`]; returns how many.
+    /// [`Self::begin_resync`], and returns their number.
     pub fn end_resync(&mut self, source: Source) -> usize {
         let generation = self.generations[source.index()];
         self.change(|rib| {
@@ -183,7 +185,8 @@ impl Rib {
         })
     }
 
-    /// The next hop of a route that cannot have one now. What waits is told by the error.
+    /// Returns the placeholder next hop of a waiting route. The error determines what it
+    /// waits for.
     pub(super) fn wait(&mut self, route: &Route, error: &Error) -> Option<u16> {
         let hop = match error {
             Error::NextHopsFull { .. } | Error::GroupsFull { .. } => NO_ROOM,
@@ -194,7 +197,7 @@ impl Rib {
         Some(hop)
     }
 
-    /// Gives a waiting route its next hop, if there is room now.
+    /// Assigns the next hop of a waiting route, if there is room now.
     fn try_again(&mut self, id: RouteId) {
         let Some(kind) = self.waiting.kind(&id).cloned() else { return };
         let (vrf, prefix, source, metric) = id;
@@ -209,7 +212,7 @@ impl Rib {
         }
     }
 
-    /// A candidate that fits.
+    /// Returns the first matching candidate.
     pub(super) fn candidate(
         &self,
         vrf: VrfId,
@@ -223,12 +226,12 @@ impl Rib {
         }
     }
 
-    /// Tries again some of what waits for room, once room has come.
+    /// Retries some of the waiting routes and groups after room was freed.
     pub(super) fn retry_waiting(&mut self, most: usize) {
         if self.hops.take_freed() && (self.waiting.len() > 0 || !self.groups_waiting.is_empty()) {
             self.waiting.next = Some(None);
             for key in std::mem::take(&mut self.groups_waiting) {
-                // A refusal notes it again.
+                // A refusal adds it to the waiting groups again.
                 let _ = self.realise_group(key);
             }
         }
@@ -247,7 +250,7 @@ impl Rib {
         }
     }
 
-    /// Whether what waits is being tried again.
+    /// Returns true if waiting routes are being retried.
     pub(super) fn is_retrying(&self) -> bool {
         self.waiting.next.is_some()
     }

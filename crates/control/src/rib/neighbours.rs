@@ -1,13 +1,14 @@
 //! Neighbours, and the host routes of those on connected networks.
 //!
-//! A resolved neighbour gets a /32 or /128 route, so that packets to it need no slow path. It is
-//! due exactly when the best live route to the address, neighbours aside, leads to the hosts on the
-//! neighbour's interface: a static route to a part of that network keeps its meaning. That is so in the VRF
-//! of the interface, and in any other that has a route to the interface's hosts.
+//! A resolved neighbour gets a /32 or /128 route, so that packets to it need no slow path. It gets
+//! one exactly if the best live route to the address, apart from neighbours' routes, leads to the
+//! hosts on the neighbour's interface: so a static route to a part of that network stays in effect.
+//! This applies in the VRF of the interface, and in any other with a route to the interface's
+//! hosts.
 //!
-//! The host routes within a prefix are reviewed when its routes change. When a link goes or comes
-//! back, all are, a piece at a time: until then a neighbour is reached as before, or by the slow
-//! path.
+//! The host routes within a prefix are reviewed when its routes change. When a link goes down or
+//! comes up, all are reviewed, a piece at a time: until then a neighbour is reached as before, or
+//! by the slow path.
 
 use std::ops::Bound;
 
@@ -18,14 +19,14 @@ use super::*;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Neighbour {
     mac: MacAddr,
-    /// The VRFs in which it has a host route, a bit each.
+    /// The VRFs in which it has a host route, one bit each.
     host_routes: u64,
 }
 
 /// The neighbours by address, so that those within a prefix are one range.
 pub(super) type Neighbours = BTreeMap<(IpAddr, InterfaceId), Neighbour>;
 
-/// A walk over all neighbours that goes on where it stopped.
+/// A walk over all neighbours that resumes where it stopped.
 #[derive(Debug, Default)]
 pub(super) struct Review {
     running: bool,
@@ -33,7 +34,7 @@ pub(super) struct Review {
     last: Option<(IpAddr, InterfaceId)>,
 }
 
-/// The most neighbours that are reviewed when a route changes.
+/// Most neighbours that are reviewed within a route change.
 const AT_ONCE: usize = 64;
 
 impl Review {
@@ -47,7 +48,7 @@ impl Review {
     }
 }
 
-/// What is known of a neighbour's MAC.
+/// Returns the MAC of a neighbour, if it is resolved.
 pub(super) fn mac_of(
     neighbours: &Neighbours,
     interface: InterfaceId,
@@ -57,10 +58,10 @@ pub(super) fn mac_of(
 }
 
 impl Rib {
-    /// A neighbour has this MAC from now on.
+    /// Sets the MAC of a neighbour.
     ///
     /// # Errors
-    /// There is no room for its host route; the neighbour is known all the same, and routes over
+    /// There is no room for its host route; the neighbour is resolved nevertheless, and routes over
     /// it use it.
     pub fn neighbour_up(
         &mut self,
@@ -77,10 +78,11 @@ impl Rib {
         })
     }
 
-    /// A neighbour does not answer any more. Routes over it wait for the slow path to resolve it.
+    /// Handles a neighbour that no longer answers. Routes over it wait for the slow path to resolve
+    /// it.
     pub fn neighbour_down(&mut self, interface: InterfaceId, address: IpAddr) {
         let Some(known) = self.neighbours.remove(&(address, interface)) else { return };
-        // The host route goes first: packets are gleaned then, not punted as unresolved.
+        // The host route is removed first: packets are gleaned then, not punted as unresolved.
         if known.host_routes != 0 {
             self.change(|rib| {
                 let vrfs = rib.vrfs().filter(|vrf| known.host_routes & bit(*vrf) != 0);
@@ -90,10 +92,10 @@ impl Rib {
         self.hops.resolve(interface, address, None);
     }
 
-    /// A neighbour whose MAC is given: known at once, and to the slow path by a command.
+    /// Adds a static neighbour, which the slow path learns by a command.
     ///
     /// # Errors
-    /// As [`Self::neighbour_up`].
+    /// Those of [`Self::neighbour_up`].
     pub fn add_static_neighbour(
         &mut self,
         interface: InterfaceId,
@@ -104,19 +106,19 @@ impl Rib {
         self.neighbour_up(interface, address, mac)
     }
 
-    /// Forgets a neighbour, here and in the slow path.
+    /// Removes a neighbour, here and in the slow path.
     pub fn remove_neighbour(&mut self, interface: InterfaceId, address: IpAddr) {
         self.hops.command(Command::RemoveNeighbour { interface, address });
         self.neighbour_down(interface, address);
     }
 
-    /// The resolved neighbours in the order of their addresses.
+    /// Returns the resolved neighbours in the order of their addresses.
     pub fn neighbours(&self) -> impl Iterator<Item = (InterfaceId, IpAddr, MacAddr)> {
         self.neighbours.iter().map(|(&(address, interface), known)| (interface, address, known.mac))
     }
 
-    /// Gives or takes the host routes of the neighbours within a prefix whose route has changed; of
-    /// many later.
+    /// Adds or removes the host routes of the neighbours within a prefix whose route has changed.
+    /// If there are many, the review is deferred.
     pub(super) fn review_neighbours(&mut self, prefix: &IpNet) {
         let first = (prefix.network(), InterfaceId::FIRST);
         let affected: Vec<_> = self
@@ -156,7 +158,7 @@ impl Rib {
         }
     }
 
-    /// Gives a neighbour the host routes that are due, takes those that are not.
+    /// Adds the required host routes of a neighbour and removes the others.
     fn review_neighbour(&mut self, interface: InterfaceId, address: IpAddr) -> Result<(), Error> {
         self.vrfs().try_for_each(|vrf| self.review_host_route(vrf, interface, address))
     }
@@ -200,7 +202,8 @@ impl Rib {
         self.take_own(vrf, IpNet::from(address), Source::Neighbour, interface.index() as u64);
     }
 
-    /// The interface whose hosts a VRF's best live route to the address leads to, neighbours aside.
+    /// Returns the interface to whose hosts a VRF's best live route to the address leads, apart
+    /// from neighbours' routes.
     fn covering_glean(&self, vrf: VrfId, address: IpAddr) -> Option<InterfaceId> {
         let routes = self.vrfs.get(vrf.index())?;
         match address {
@@ -210,7 +213,7 @@ impl Rib {
     }
 }
 
-/// A VRF in [`Neighbour::host_routes`].
+/// Returns the bit of a VRF in [`Neighbour::host_routes`].
 fn bit(vrf: VrfId) -> u64 {
     const { assert!(VRFS_MOST <= u64::BITS as usize) };
     1 << vrf.index()

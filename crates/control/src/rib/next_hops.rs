@@ -1,6 +1,6 @@
-//! The next hops in use: their numbers, who refers to them, and when a number may be used again.
+//! The next hops in use: their numbers, their references, and the reuse of numbers.
 //!
-//! A number is shared by everything that leads to the same place. What a number stands for:
+//! A number is shared by all routes that lead to the same place. Meanings of a number:
 //!
 //! ```text
 //!   leaf       Glean{interface}           the hosts on an interface's networks
@@ -10,16 +10,16 @@
 //!              Object{key, members}  a group with a name, whose members change
 //! ```
 //!
-//! A composite's members are leaves and `Via`s. Followed to the end they are *leaves with weights*,
-//! and these are what the composite's entry in the next-hop table is made of (`spread.rs`). When a
-//! interface goes down or a route to a gateway changes, the composites above are computed anew
-//! (`evaluate.rs`); routes keep their numbers. A number whose paths are all dead answers "no route"
-//! until the sweep of the routes has found who uses it.
+//! A composite's members are leaves and `Via`s. Resolved completely they are *leaves with weights*,
+//! from which the composite's entry in the next-hop table is made (`spread.rs`). When an interface
+//! goes down or a route to a gateway changes, the composites above are computed again
+//! (`evaluate.rs`); routes keep their numbers. A number whose paths are all dead means "no route"
+//! until the sweep of the routes has found its users.
 //!
-//! It is counted how many routes, composites and FIB entries refer to a number. When the last one
-//! goes, the number keeps its meaning until a grace period has passed, because a forwarder may
-//! still hold it from a lookup; then it is free. The places of a group's members are treated the
-//! same way.
+//! References of routes, composites and FIB entries to a number are counted. After the last one has
+//! been released, the number keeps its meaning until a grace period has passed, because a forwarder
+//! may still hold it from a lookup; then it is free. The places of a group's members are treated
+//! the same way.
 
 mod evaluate;
 mod spread;
@@ -40,15 +40,15 @@ use spread::{merge, reduce};
 
 pub(super) use evaluate::Covering;
 
-/// The next hop of routes that wait for room among the next hops.
+/// Next hop of routes that wait for room among the next hops.
 pub(super) const NO_ROOM: u16 = FIRST_DYNAMIC - 2;
-/// The next hop of routes that wait for their group.
+/// Next hop of routes that wait for their group.
 pub(super) const NO_GROUP: u16 = FIRST_DYNAMIC - 1;
 
-/// The most places that one group takes; weights that would need more are rounded.
+/// Most places of one group; weights that need more are rounded.
 pub(super) const GROUP_PLACES_MOST: u32 = BUCKETS_MOST as u32;
 
-/// Why there is no number for a next hop.
+/// Reason why there is no number for a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
     /// All numbers are in use.
@@ -57,21 +57,21 @@ pub(super) enum Refused {
     Places(u32),
 }
 
-/// Whether packets get through.
+/// State of a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Status {
     /// Not computed yet.
     Unknown,
     Live,
     Dead(Inactive),
-    /// A named group that was removed: routes over it are to go.
+    /// A named group that was removed: its routes are to be removed.
     Gone,
 }
 
-/// A number with its share.
+/// A number with its weight.
 type Weighted = (u16, u32);
 
-/// What a number stands for.
+/// Meaning of a number.
 #[derive(Debug)]
 enum Meaning {
     Glean(InterfaceId),
@@ -98,18 +98,18 @@ impl Meaning {
 #[derive(Debug)]
 struct Hop {
     meaning: Meaning,
-    /// Everything that refers to the number.
+    /// References to the number, of any kind.
     references: u32,
-    /// Those of the references that are routes, themselves or by a composite. The slow path knows
-    /// the gateways of routes, not every neighbour that has a host route.
+    /// References by routes, directly or by a composite. The slow path learns the gateways of
+    /// routes, not every neighbour with a host route.
     routes: u32,
-    /// Composites that depend on this, as often as they do.
+    /// Composites that depend on this, once for each dependency.
     parents: Vec<u16>,
     /// A composite's live leaves.
     leaves: Vec<Weighted>,
-    /// Places among the members of all groups: the first, and how many.
+    /// Places among the members of all groups: the first, and the count.
     places: (u32, u32),
-    /// One of a group's members leads in a circle.
+    /// True if one of a group's members leads in a circle.
     circular: bool,
 }
 
@@ -119,7 +119,7 @@ enum Retired {
     Places { first: u32, count: u32 },
 }
 
-/// Who refers to a number.
+/// Kind of reference to a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Referrer {
     /// A route, or a composite.
@@ -129,7 +129,7 @@ pub(super) enum Referrer {
 }
 
 impl Referrer {
-    /// How the next hop of a source's candidate is counted.
+    /// Returns the kind of reference of a source's candidate.
     pub(super) fn of(source: Source) -> Self {
         if source.is_settable() { Self::Route } else { Self::Other }
     }
@@ -142,7 +142,8 @@ pub(super) struct NextHops {
     hops: Vec<Option<Box<Hop>>>,
     status: Vec<Status>,
     free: Vec<u16>,
-    /// Whether packets can leave, by the interface's number; `None` or beyond: there is no such interface.
+    /// True if packets can leave, by the interface's number; `None` or beyond: there is no such
+    /// interface.
     links: Vec<Option<bool>>,
     gleans: HashMap<InterfaceId, u16>,
     gateways: BTreeMap<(InterfaceId, IpAddr), u16>,
@@ -153,13 +154,13 @@ pub(super) struct NextHops {
     commands: Vec<Command>,
     /// Composites to be computed.
     dirty: Vec<u16>,
-    /// Numbers have died or come alive since [`Self::take_flipped`].
+    /// True if numbers have died or come alive since [`Self::take_flipped`].
     flipped: bool,
-    /// Numbers or places have become free since [`Self::take_freed`].
+    /// True if numbers or places have become free since [`Self::take_freed`].
     freed: bool,
-    /// A `Via` found no number for its gateway.
+    /// True if a `Via` found no number for its gateway.
     starved: bool,
-    /// Gateways are not resolved by default routes.
+    /// True if gateways are not resolved by default routes.
     not_by_default: bool,
 }
 
@@ -174,7 +175,7 @@ impl NextHops {
             grace,
             hops: (0..NEXT_HOPS).map(|_| None).collect(),
             status,
-            // Taken from the end: small numbers first, which share cache lines.
+            // Taken from the end: small numbers first, as these share cache lines.
             free: (FIRST_DYNAMIC..NEXT_HOPS as u16).rev().collect(),
             links: Vec::new(),
             gleans: HashMap::new(),
@@ -192,20 +193,20 @@ impl NextHops {
         }
     }
 
-    /// From now on default routes lead to no gateway.
+    /// Disables the resolution of gateways by default routes.
     pub(super) fn resolve_without_default(&mut self) {
         self.not_by_default = true;
         self.dirty.extend(self.vias.values());
     }
 
-    /// Whether only a default route leads to a gateway that is on no interface's network.
+    /// Returns true if only a default route leads to a gateway that is on no interface's network.
     pub(super) fn is_by_default(&self, vrf: VrfId, address: IpAddr) -> bool {
         let Some(&id) = self.vias.get(&(vrf, address)) else { return false };
         let meaning = self.hop(id).map(|hop| &hop.meaning);
         self.is_live(id) && matches!(meaning, Some(Meaning::Via { length: 0, .. }))
     }
 
-    /// What the slow path has to learn since the last call.
+    /// Returns the changes for the slow path since the last call.
     pub(super) fn drain_commands(&mut self) -> Vec<Command> {
         std::mem::take(&mut self.commands)
     }
@@ -214,7 +215,8 @@ impl NextHops {
         self.commands.push(command);
     }
 
-    /// Numbers in use, numbers that wait for a grace period, places in use or waiting.
+    /// Returns the numbers in use, the numbers that wait for a grace period, and the places in use
+    /// or waiting.
     pub(super) fn usage(&self) -> (usize, usize, usize) {
         let waiting = self.retired.iter().filter(|r| matches!(r.1, Retired::Number(_))).count();
         let all = NEXT_HOPS - usize::from(FIRST_DYNAMIC);
@@ -234,17 +236,17 @@ impl NextHops {
         self.status[usize::from(id)]
     }
 
-    /// Whether packets get through.
+    /// Returns true if the next hop is live.
     pub(super) fn is_live(&self, id: u16) -> bool {
         self.status(id) == Status::Live
     }
 
-    /// Whether the number is that of a named group that was removed.
+    /// Returns true if the number is that of a removed named group.
     pub(super) fn is_gone(&self, id: u16) -> bool {
         self.status(id) == Status::Gone
     }
 
-    /// Why packets do not get through.
+    /// Returns the reason why the next hop is not live.
     pub(super) fn reason(&self, id: u16) -> Option<Inactive> {
         match self.status(id) {
             Status::Dead(reason) => Some(reason),
@@ -255,18 +257,18 @@ impl NextHops {
 
     // ---- interfaces ------------------------------------------------------------------------------
 
-    /// Whether there is an interface of this number.
+    /// Returns true if there is an interface of this number.
     pub(super) fn has_interface(&self, interface: InterfaceId) -> bool {
         self.link(interface).is_some()
     }
 
-    /// Whether packets can leave by an interface; `None`: there is no such interface.
+    /// Returns true if packets can leave by an interface; `None`: there is no such interface.
     fn link(&self, interface: InterfaceId) -> Option<bool> {
         self.links.get(interface.index()).copied().flatten()
     }
 
-    /// Says that there is an interface and whether packets can leave by it, or (`None`) that there is
-    /// none. The cost depends on the next hops over the interface, not on the routes.
+    /// Sets the state of an interface: true if packets can leave by it; `None`: there is no such
+    /// interface. The time it takes depends on the next hops over the interface, not on the routes.
     pub(super) fn set_link(&mut self, interface: InterfaceId, link: Option<bool>) {
         if self.link(interface) == link {
             return;
@@ -287,7 +289,7 @@ impl NextHops {
         }
     }
 
-    /// A leaf lives while its interface's link is up.
+    /// Updates a leaf, which is live while its interface's link is up.
     fn judge_leaf(&mut self, id: u16, interface: InterfaceId) {
         let status = match self.link(interface) {
             Some(true) => Status::Live,
@@ -303,7 +305,7 @@ impl NextHops {
         }
     }
 
-    /// Whether there are gateways without interface.
+    /// Returns true if there are gateways without interface.
     pub(super) fn has_vias(&self) -> bool {
         !self.vias.is_empty()
     }
@@ -313,12 +315,12 @@ impl NextHops {
         self.dirty.extend(self.vias.values());
     }
 
-    /// Whether something is marked to be computed.
+    /// Returns true if any next hop is marked for computation.
     pub(super) fn is_unsettled(&self) -> bool {
         !self.dirty.is_empty()
     }
 
-    /// Whether numbers have died or come alive since the last call.
+    /// Returns true if numbers have died or come alive since the last call.
     pub(super) fn take_flipped(&mut self) -> bool {
         std::mem::take(&mut self.flipped)
     }
@@ -330,7 +332,7 @@ impl NextHops {
 
     // ---- numbers ----------------------------------------------------------------------------
 
-    /// The number for destinations on an interface's networks, with one more reference.
+    /// Returns the number for destinations on an interface's networks, with one more reference.
     pub(super) fn glean(
         &mut self,
         interface: InterfaceId,
@@ -350,7 +352,7 @@ impl NextHops {
         Ok(id)
     }
 
-    /// The number of a gateway, with one more reference. `mac` is what is known of it.
+    /// Returns the number of a gateway, with one more reference. `mac` returns its MAC if resolved.
     pub(super) fn gateway(
         &mut self,
         interface: InterfaceId,
@@ -372,12 +374,13 @@ impl NextHops {
         Ok(id)
     }
 
-    /// The number of a gateway whose interface follows from the routes, with one more reference.
+    /// Returns the number of a gateway whose interface follows from the routes, with one more
+    /// reference.
     fn via(&mut self, vrf: VrfId, address: IpAddr) -> Result<u16, Refused> {
         let id = match self.vias.get(&(vrf, address)) {
             Some(&id) => id,
             None => {
-                // One place, so that it always has a way to name a gateway that is not resolved.
+                // One place, so that there is always one to name a gateway that is not resolved.
                 let first = self.take_places(1)?;
                 let meaning = Meaning::Via { vrf, address, tried: Vec::new(), length: 0 };
                 let id = self.allocate_with(meaning, (first, 1))?;
@@ -390,7 +393,7 @@ impl NextHops {
         Ok(id)
     }
 
-    /// The number of one path, with one more reference of a route.
+    /// Returns the number of one path, with one more reference of a route.
     fn member(
         &mut self,
         path: &Path,
@@ -402,13 +405,13 @@ impl NextHops {
             }
             (Some(interface), None) => self.glean(interface, Referrer::Route),
             (None, Some(via)) => self.via(path.vrf, via),
-            // Refused before it comes here.
+            // Refused earlier.
             (None, None) => Err(Refused::Numbers),
         }
     }
 
-    /// The numbers of paths in ascending order, each with one more reference of a route; paths to
-    /// the same place are one, and weights are reduced.
+    /// Returns the numbers of paths in ascending order, each with one more reference of a route.
+    /// Paths to the same place are merged, and weights are reduced.
     fn members(
         &mut self,
         paths: &[Path],
@@ -441,7 +444,7 @@ impl NextHops {
         }
     }
 
-    /// The number that leads over these paths, with one more reference of a route.
+    /// Returns the number that leads over these paths, with one more reference of a route.
     pub(super) fn over(
         &mut self,
         paths: &[Path],
@@ -462,7 +465,7 @@ impl NextHops {
         group
     }
 
-    /// The group with these members. A new one refers to its members.
+    /// Returns the group with these members. A new one refers to its members.
     fn group(&mut self, members: &[Weighted]) -> Result<u16, Refused> {
         if let Some(&id) = self.groups.get(members) {
             return Ok(id);
@@ -476,7 +479,7 @@ impl NextHops {
         Ok(id)
     }
 
-    /// Makes a composite depend on its members, and refer to them.
+    /// Makes a composite depend on its members and refer to them.
     fn adopt(&mut self, parent: u16, members: &[Weighted]) {
         for &(member, _) in members {
             self.retain(member, Referrer::Route);
@@ -512,7 +515,7 @@ impl NextHops {
         self.places.take(count).ok_or(Refused::Places(count))
     }
 
-    /// Places that no number ever led to are free at once.
+    /// Frees places that no number ever used, without a grace period.
     fn give_places(&mut self, (first, count): (u32, u32)) {
         if count > 0 {
             self.places.give(first, count);
@@ -529,7 +532,7 @@ impl NextHops {
         self.allocate_with(meaning, (0, 0))
     }
 
-    /// A number with this meaning and no reference yet; it answers "no route" until it is
+    /// Allocates a number with this meaning and no reference yet; it means "no route" until it is
     /// published.
     fn allocate_with(&mut self, meaning: Meaning, places: (u32, u32)) -> Result<u16, Refused> {
         if self.free.is_empty() {
@@ -552,7 +555,7 @@ impl NextHops {
         Ok(id)
     }
 
-    /// One more reference to a number; the reserved ones are not counted.
+    /// Adds a reference to a number; references to the reserved ones are not counted.
     pub(super) fn retain(&mut self, id: u16, referrer: Referrer) {
         let Some(hop) = &mut self.hops[usize::from(id)] else { return };
         hop.references += 1;
@@ -564,7 +567,7 @@ impl NextHops {
         }
     }
 
-    /// One reference less; the last one retires the number.
+    /// Removes a reference; the last one retires the number.
     pub(super) fn release(&mut self, id: u16, referrer: Referrer) {
         let Some(hop) = &mut self.hops[usize::from(id)] else { return };
         hop.references -= 1;
@@ -582,8 +585,8 @@ impl NextHops {
     fn retire(&mut self, id: u16) {
         let Some(hop) = self.hops[usize::from(id)].take() else { return };
         self.retired.push_back((self.grace.start(), Retired::Number(id)));
-        // A forwarder that still holds the number reads its places, and the entries of its leaves:
-        // they retire later, so they outlive it.
+        // A forwarder that still holds the number reads its places and the entries of its leaves:
+        // these retire later, so they outlive it.
         self.retire_places(hop.places);
         match hop.meaning {
             Meaning::Glean(interface) => {
@@ -612,7 +615,7 @@ impl NextHops {
         }
     }
 
-    /// Frees what no forwarder can hold any more; returns how many pieces still wait.
+    /// Frees numbers and places that no forwarder can hold any more; returns how many still wait.
     pub(super) fn recycle(&mut self) -> usize {
         while let Some((token, _)) = self.retired.front() {
             if !self.grace.passed(*token) {
@@ -631,7 +634,7 @@ impl NextHops {
         self.retired.len()
     }
 
-    /// Whether numbers or places have become free since the last call.
+    /// Returns true if numbers or places have become free since the last call.
     pub(super) fn take_freed(&mut self) -> bool {
         let freed = std::mem::take(&mut self.freed);
         if freed && std::mem::take(&mut self.starved) {
@@ -642,7 +645,7 @@ impl NextHops {
 
     // ---- named groups -----------------------------------------------------------------------
 
-    /// A named group, with one reference by its name.
+    /// Adds a named group, with one reference by its name.
     pub(super) fn add_object(
         &mut self,
         key: GroupKey,
@@ -664,8 +667,8 @@ impl NextHops {
         made
     }
 
-    /// Gives a named group other members. Buckets stay where they are if their number does. Without
-    /// room the group is dead: it does not go on where it must not go any more.
+    /// Replaces the members of a named group. Buckets are kept if their number stays the same.
+    /// Without room the group is dead, so that its former members are not used any more.
     pub(super) fn change_object(
         &mut self,
         id: u16,
@@ -710,8 +713,8 @@ impl NextHops {
         }
     }
 
-    /// Takes a named group's name: packets over it have no route from now on, and routes over it
-    /// are to go.
+    /// Removes the name of a named group: packets over it have no route from now on, and its routes
+    /// are to be removed.
     pub(super) fn remove_object(&mut self, id: u16) {
         self.set_status(id, Status::Gone);
         self.flipped = true;
@@ -723,10 +726,10 @@ impl NextHops {
         self.release(id, Referrer::Other);
     }
 
-    // ---- what is known ----------------------------------------------------------------------
+    // ---- queries ----------------------------------------------------------------------------
 
-    /// Says what is known of a gateway. The cost depends on the composites that lead nowhere else,
-    /// not on the routes.
+    /// Sets the MAC of a gateway, `None` if unresolved. The time it takes depends on the composites
+    /// that lead only to it, not on the routes.
     pub(super) fn resolve(
         &mut self,
         interface: InterfaceId,
@@ -741,8 +744,8 @@ impl NextHops {
         self.publish_copies(id);
     }
 
-    /// The paths that a number leads over as they were given, weights reduced; empty for those
-    /// without.
+    /// Returns the paths of a number as they were configured, with weights reduced; empty for a
+    /// number without paths.
     pub(super) fn paths(&self, id: u16) -> Vec<Path> {
         let Some(hop) = self.hop(id) else { return Vec::new() };
         match &hop.meaning {
@@ -759,7 +762,7 @@ impl NextHops {
         }
     }
 
-    /// The paths that are in use now.
+    /// Returns the paths in use now.
     pub(super) fn live_paths(&self, id: u16) -> Vec<LivePath> {
         if !self.is_live(id) {
             return Vec::new();
@@ -768,7 +771,7 @@ impl NextHops {
         leaves.iter().filter_map(|&(leaf, weight)| self.live_path(leaf, weight)).collect()
     }
 
-    /// A leaf as a path.
+    /// Converts a leaf to a path.
     fn live_path(&self, leaf: u16, weight: u32) -> Option<LivePath> {
         match self.hop(leaf)?.meaning {
             Meaning::Glean(interface) => {
@@ -781,7 +784,7 @@ impl NextHops {
         }
     }
 
-    /// The path that a flow takes, as a forwarder finds it.
+    /// Returns the path of a flow, as a forwarder selects it.
     pub(super) fn flow_path(&self, id: u16, hash: u32) -> Option<LivePath> {
         let word = self.table.get(id);
         let id = if word.is_group() { self.table.select(word, hash) } else { id };
@@ -791,12 +794,12 @@ impl NextHops {
         }
     }
 
-    /// The number for destinations on an interface's networks.
+    /// Returns the number for destinations on an interface's networks.
     pub(super) fn glean_of(&self, interface: InterfaceId) -> Option<u16> {
         self.gleans.get(&interface).copied()
     }
 
-    /// The interface whose networks the number stands for.
+    /// Returns the interface whose networks the number stands for.
     pub(super) fn glean_port(&self, id: u16) -> Option<InterfaceId> {
         match self.hop(id)?.meaning {
             Meaning::Glean(interface) => Some(interface),
@@ -804,7 +807,7 @@ impl NextHops {
         }
     }
 
-    /// The name of the group that the number stands for.
+    /// Returns the name of the group that the number stands for.
     pub(super) fn object_key(&self, id: u16) -> Option<GroupKey> {
         match self.hop(id)?.meaning {
             Meaning::Object { key, .. } => Some(key),
@@ -813,7 +816,7 @@ impl NextHops {
     }
 }
 
-/// Empty buckets of a resilient group.
+/// Returns the empty buckets of a resilient group.
 fn buckets(spec: &GroupSpec) -> Option<Vec<u16>> {
     let resilient = spec.resilient?;
     Some(vec![dataplane::next_hop::NO_ROUTE; resilient.buckets.clamp(1, BUCKETS_MOST).into()])

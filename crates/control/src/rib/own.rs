@@ -7,28 +7,28 @@
 //! | 2001:db8::1/64 | the network, the address, and the subnet-router anycast address 2001:db8:: |
 //! | fe80::1/64 | none: fe80::/10 is local on every interface, and never forwarded |
 //!
-//! The metric of such a route is its interface's number, so that several interfaces may be on one network; the
-//! first whose link is up gets the packets.
+//! The metric of such a route is its interface's number, so that several interfaces may be on one
+//! network: the first whose link is up receives the packets.
 
 use std::collections::BTreeSet;
 
 use super::next_hops::Referrer;
 use super::*;
 
-/// The metric of local routes that belong to no interface.
+/// Metric of local routes that belong to no interface.
 const NO_PORT: u64 = u64::MAX;
 
 impl Rib {
-    /// The interfaces, as they are now.
+    /// Returns the present interfaces.
     pub fn interfaces(&self) -> &[RibInterface] {
         &self.interfaces
     }
 
-    /// Adds an interface whose link is up, with the routes that follow from it. One of the same number is
-    /// replaced.
+    /// Adds an interface whose link is up, with the routes that follow from it. An interface of the
+    /// same number is replaced.
     ///
     /// # Errors
-    /// There is no room for its routes; the interface is there all the same, without them.
+    /// There is no room for its routes; the interface is added nevertheless, without them.
     pub fn add_interface(&mut self, interface: RibInterface) -> Result<(), Error> {
         self.change(|rib| {
             let (id, addresses) = (interface.id, interface.addresses.clone());
@@ -45,8 +45,8 @@ impl Rib {
         })
     }
 
-    /// Removes an interface and the routes that follow from it; false if there is none. Other routes over
-    /// it are dead until there is one of this number again.
+    /// Removes an interface and the routes that follow from it; returns false if there is none.
+    /// Other routes over it are dead until there is one of this number again.
     pub fn remove_interface(&mut self, id: InterfaceId) -> bool {
         self.change(|rib| {
             let Some(at) = rib.interfaces.iter().position(|interface| interface.id == id) else {
@@ -62,8 +62,8 @@ impl Rib {
         })
     }
 
-    /// An interface's own addresses from now on. Routes that follow from addresses it keeps stay as they
-    /// are.
+    /// Sets an interface's own addresses. Routes that follow from addresses it keeps are not
+    /// changed.
     ///
     /// # Errors
     /// There is no room for a route that follows from them.
@@ -78,31 +78,32 @@ impl Rib {
         })
     }
 
-    /// An interface has another device: its MAC and MTU from now on.
+    /// Sets the MAC and MTU of an interface's new device.
     pub fn set_device(&mut self, interface: InterfaceId, mac: MacAddr, mtu: u16) {
         if let Some(known) = self.interfaces.iter_mut().find(|known| known.id == interface) {
             (known.mac, known.mtu) = (mac, mtu);
         }
     }
 
-    /// An interface's MTU from now on.
+    /// Sets an interface's MTU.
     pub fn set_mtu(&mut self, interface: InterfaceId, mtu: u16) {
         if let Some(known) = self.interfaces.iter_mut().find(|known| known.id == interface) {
             known.mtu = mtu;
         }
     }
 
-    /// Whether packets can leave by an interface. When it returns, no packet takes a path over a dead interface
-    /// while its route has another; the time it takes depends on the next hops over the interface, not on
-    /// the routes. Routes without a live path give way to others piece by piece, see
-    /// [`Self::is_busy`]; until then their packets have no route.
+    /// Sets the link state of an interface: true if packets can leave by it. When the call returns,
+    /// no packet takes a path over a dead interface while its route has another; the time it takes
+    /// depends on the next hops over the interface, not on the routes. Routes without a live path
+    /// are replaced by others piece by piece, see [`Self::is_busy`]; until then their packets have
+    /// no route.
     pub fn set_link(&mut self, interface: InterfaceId, up: bool) {
         if self.hops.has_interface(interface) {
             self.change(|rib| rib.hops.set_link(interface, Some(up)));
         }
     }
 
-    /// From now on the router's own addresses are published there.
+    /// Publishes the router's own addresses there from now on.
     pub fn share_addresses(&mut self, own: Arc<OwnAddresses>) {
         self.own = Some(own);
         self.publish_addresses();
@@ -117,7 +118,7 @@ impl Rib {
         own.publish(interfaces, self.locals.iter().copied());
     }
 
-    /// An address or prefix of a VRF that is the router's own without being on an interface.
+    /// Adds an address or prefix of a VRF that is the router's own without being on an interface.
     ///
     /// # Errors
     /// It is in 240.0.0.0/4, which is not accepted, or there is no room for the route.
@@ -129,7 +130,7 @@ impl Rib {
             rib.put_own(vrf, prefix.trunc(), Source::Local, NO_PORT, LOCAL);
             Ok(())
         })?;
-        // Others in a larger prefix may well be hosts behind the kernel.
+        // Addresses within a larger prefix may be hosts behind the kernel.
         if prefix.prefix_len() == prefix.max_prefix_len()
             && self.locals.insert((vrf, prefix.addr()))
         {
@@ -138,7 +139,7 @@ impl Rib {
         Ok(())
     }
 
-    /// Takes back [`Self::add_local`]; false if there was none.
+    /// Reverts [`Self::add_local`]; returns false if there was none.
     pub fn remove_local(&mut self, vrf: VrfId, prefix: IpNet) -> bool {
         if prefix.prefix_len() == prefix.max_prefix_len()
             && self.locals.remove(&(vrf, prefix.addr()))
@@ -177,7 +178,7 @@ impl Rib {
         self.publish_addresses();
     }
 
-    /// Adds a route of the RIB's own; the caller's reference to the hop becomes the candidate's.
+    /// Adds a route of the RIB's own; the candidate takes over the caller's reference to the hop.
     pub(super) fn put_own(
         &mut self,
         vrf: VrfId,
@@ -201,7 +202,7 @@ impl Rib {
     }
 }
 
-/// The routes that follow from addresses.
+/// Returns the routes that follow from addresses.
 fn own_routes(addresses: &[IpNet]) -> BTreeSet<(IpNet, Source)> {
     let mut routes = BTreeSet::new();
     let forwarded =
@@ -216,11 +217,11 @@ fn own_routes(addresses: &[IpNet]) -> BTreeSet<(IpNet, Source)> {
     routes
 }
 
-/// The addresses of an interface's network that are the router's own.
+/// Returns the addresses of an interface's network that are the router's own.
 fn local_addresses(net: &IpNet) -> Vec<IpAddr> {
     let mut addresses = vec![net.addr()];
     let hosts = net.max_prefix_len() - net.prefix_len();
-    // /31, /127 and host addresses name no network (RFC 3021, RFC 6164).
+    // /31, /127 and host addresses have no address of the network itself (RFC 3021, RFC 6164).
     if hosts >= 2 {
         addresses.push(match net {
             IpNet::V4(net) => net.broadcast().into(),

@@ -1,4 +1,4 @@
-//! Ranges of places for group members: first fit, neighbours joined when freed.
+//! Ranges of places for group members: first fit, adjacent ranges merged when freed.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// All `count` places are free.
+    /// Creates `count` free places.
     pub(super) fn new(count: u32) -> Self {
         Self { free: BTreeMap::from([(0, count)]) }
     }
 
-    /// Takes `count` places that follow each other; the first of them, `None` if there are none.
+    /// Takes `count` consecutive places; returns the first, `None` if there are none.
     pub(super) fn take(&mut self, count: u32) -> Option<u32> {
         let (&first, &length) = self.free.iter().find(|&(_, &length)| length >= count)?;
         self.free.remove(&first);
@@ -24,7 +24,7 @@ impl Places {
         Some(first)
     }
 
-    /// Gives back what [`Self::take`] gave.
+    /// Frees places from [`Self::take`].
     pub(super) fn give(&mut self, first: u32, count: u32) {
         let (mut first, mut count) = (first, count);
         if let Some((&before, &length)) = self.free.range(..first).next_back()
@@ -39,7 +39,7 @@ impl Places {
         self.free.insert(first, count);
     }
 
-    /// The number of free places.
+    /// Returns the number of free places.
     pub(super) fn free(&self) -> u32 {
         self.free.values().sum()
     }

@@ -1,17 +1,17 @@
-//! What commands ask: routes, where a packet goes, how much there is.
+//! Queries of commands: routes, lookups, summaries.
 
 use super::groups::RouteId;
 use super::next_hops::{NO_GROUP, NO_ROOM};
 use super::*;
 
 impl Rib {
-    /// All routes, by VRF, IPv4 first, by prefix and preference.
+    /// Returns all routes, by VRF, IPv4 first, by prefix and preference.
     pub fn routes(&self) -> impl Iterator<Item = RouteInfo> {
         self.vrfs().flat_map(|vrf| self.routes_from(vrf, Bound::Unbounded))
     }
 
-    /// A VRF's routes to this prefix and those that follow it, in the order of [`Self::routes`]: for
-    /// who reads them piece by piece. A prefix follows those that hold it.
+    /// Returns a VRF's routes to this prefix and those after it, in the order of [`Self::routes`],
+    /// for readers that proceed piece by piece. A prefix follows those that contain it.
     pub fn routes_from(&self, vrf: VrfId, start: Bound<IpNet>) -> impl Iterator<Item = RouteInfo> {
         self.vrfs.get(vrf.index()).into_iter().flat_map(move |Vrf { v4, v6 }| {
             let v4 = v4.from(family::start(start)).flat_map(move |(p, e)| self.infos(vrf, p, e));
@@ -20,7 +20,8 @@ impl Rib {
         })
     }
 
-    /// A VRF's routes to prefixes within `outer`, itself included, by prefix and preference.
+    /// Returns a VRF's routes to prefixes within `outer`, including itself, by prefix and
+    /// preference.
     pub fn routes_within(&self, vrf: VrfId, outer: IpNet) -> impl Iterator<Item = RouteInfo> {
         self.vrfs.get(vrf.index()).into_iter().flat_map(move |routes| {
             let v4 = Ipv4Addr::prefix(&outer).into_iter().flat_map(|outer| routes.v4.within(outer));
@@ -30,7 +31,7 @@ impl Rib {
         })
     }
 
-    /// A VRF's routes to exactly this prefix, by preference.
+    /// Returns a VRF's routes to exactly this prefix, by preference.
     pub fn routes_to(&self, vrf: VrfId, prefix: IpNet) -> impl Iterator<Item = RouteInfo> {
         self.vrfs.get(vrf.index()).into_iter().flat_map(move |routes| {
             let v4 = Ipv4Addr::prefix(&prefix).and_then(|p| Some((p, routes.v4.entry(p)?)));
@@ -41,7 +42,8 @@ impl Rib {
         })
     }
 
-    /// A VRF's routes of a source, or of all; to a prefix, or to those within it (`longer`), or to all.
+    /// Returns a VRF's routes of one source or all; to a prefix, to those within it (`longer`), or
+    /// to all.
     pub fn routes_filtered(
         &self,
         vrf: VrfId,
@@ -114,12 +116,12 @@ impl Rib {
                 let paths = self.groups.get(&key).map(|group| group.spec.paths.clone());
                 Target::Group(key, paths.unwrap_or_default())
             }
-            // Only these wait.
+            // Only these kinds can wait.
             _ => Target::Unicast(Vec::new()),
         }
     }
 
-    /// Where a packet of a VRF to this address goes; `None` if no route leads there.
+    /// Looks up an address in a VRF; `None` if no route leads there.
     pub fn lookup(&self, vrf: VrfId, address: IpAddr) -> Option<LookupInfo> {
         let routes = self.vrfs.get(vrf.index())?;
         let (hop, route) = match address {
@@ -133,7 +135,7 @@ impl Rib {
         Some(LookupInfo { route, next_hop: self.fib_lookup(vrf, address), paths })
     }
 
-    /// The best live route to an address.
+    /// Returns the best live route to an address.
     fn chosen<A: Family>(
         &self,
         vrf: VrfId,
@@ -155,8 +157,8 @@ impl Rib {
         }
     }
 
-    /// The path that a flow of a VRF with this hash takes to an address, as a forwarder finds it; `None`
-    /// if its packets do not leave by an interface.
+    /// Returns the path of a flow of a VRF with this hash to an address, as a forwarder selects it;
+    /// `None` if its packets do not leave by an interface.
     pub fn lookup_flow(&self, vrf: VrfId, address: IpAddr, hash: u32) -> Option<LivePath> {
         let mut path = self.hops.flow_path(self.fib_lookup(vrf, address), hash)?;
         if path.gateway.is_none() {
@@ -165,12 +167,12 @@ impl Rib {
         Some(path)
     }
 
-    /// How many routes there are in a VRF, and how large its tables are; nothing else.
+    /// Returns the numbers of a VRF's routes and the sizes of its tables; other counts are zero.
     pub fn vrf_summary(&self, vrf: VrfId) -> Summary {
         self.vrfs.get(vrf.index()).map(Vrf::summary).unwrap_or_default()
     }
 
-    /// How much there is of everything.
+    /// Returns the counts and sizes of the whole RIB.
     pub fn summary(&self) -> Summary {
         let (next_hops, next_hops_waiting, group_places) = self.hops.usage();
         let tables = self.vrfs.iter().map(Vrf::summary).fold(Summary::default(), Summary::with);

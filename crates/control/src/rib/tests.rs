@@ -1,4 +1,4 @@
-//! The RIB by example, at its limits, and against a naive model in `model.rs`.
+//! Tests of the RIB by example, at its limits, and against a naive model in `model.rs`.
 
 mod model;
 mod paths;
@@ -28,7 +28,7 @@ fn mac(last: u8) -> MacAddr {
     MacAddr([2, 0, 0, 0, 1, last])
 }
 
-/// Two interfaces, 10.0.1.1/24 and 10.0.2.1/24 and their IPv6 likes.
+/// Two interfaces, 10.0.1.1/24 and 10.0.2.1/24, with corresponding IPv6 addresses.
 fn example_ports() -> Vec<RibInterface> {
     let make = |index: u16| RibInterface {
         id: interface(index),
@@ -44,7 +44,7 @@ fn example_ports() -> Vec<RibInterface> {
     vec![make(0), make(1)]
 }
 
-/// A RIB and what forwarders see of it.
+/// A RIB and the forwarders' view of it.
 struct Bench {
     rib: Rib,
     table: Arc<NextHopTable>,
@@ -70,8 +70,8 @@ impl Bench {
         Self::new(|| Box::new(NoReaders))
     }
 
-    /// Makes VRFs up to this one, to which all interfaces go and whose forwarders are looked at. In the default one
-    /// are routes to everything, which none of them may find.
+    /// Creates VRFs up to this one, moves all interfaces to it and uses its forwarders. The default
+    /// VRF has routes to everything, none of which may be found.
     fn move_to(&mut self, vrf: VrfId, grace: impl Fn() -> Box<dyn GracePeriod>) {
         while self.rib.vrfs().all(|known| known != vrf) {
             let fib4 = fib::new_ipv4(fib::Algorithm::default(), grace()).unwrap();
@@ -89,7 +89,7 @@ impl Bench {
         }
     }
 
-    /// The number that a forwarder finds for an address.
+    /// Returns the number that a forwarder finds for an address.
     fn id(&self, address: IpAddr) -> u16 {
         match address {
             IpAddr::V4(v4) => self.reader4.lookup(v4),
@@ -97,12 +97,12 @@ impl Bench {
         }
     }
 
-    /// The next hop that a forwarder finds.
+    /// Returns the next hop that a forwarder finds.
     fn hop(&self, address: &str) -> NextHop {
         self.table.get(self.id(ip(address))).into()
     }
 
-    /// The numbers in the places of a group.
+    /// Returns the numbers in the places of a group.
     fn members(&self, id: u16) -> Vec<u16> {
         let NextHop::Group { len, .. } = self.table.get(id).into() else { return Vec::new() };
         // The smallest hash that multiply-shift maps to each place.
@@ -117,7 +117,7 @@ impl Bench {
     }
 }
 
-/// A RIB for tests of other modules.
+/// Returns a RIB for tests of other modules.
 pub(crate) fn two_ports() -> Rib {
     Bench::without_readers().rib
 }
@@ -189,7 +189,7 @@ fn class_e_is_forwarded_if_it_is_accepted() {
     let refused = bench.rib.add(route("240.1.0.0/16")).unwrap_err().to_string();
     assert!(refused.contains("class_e = true"), "{refused}");
     assert!(bench.rib.add_local(VrfId::DEFAULT, net("240.9.9.9/32")).is_err());
-    // An address that an interface has all along counts from then on.
+    // An address that an interface had before is used from then on.
     let addresses = ["10.0.1.1/24", "250.0.0.1/24"].map(net);
     bench.rib.set_addresses(interface(0), &addresses).unwrap();
     assert_eq!(bench.hop("250.0.0.7"), NextHop::Martian);
@@ -302,7 +302,7 @@ fn equal_cost_paths_share_a_group_and_weights_are_reduced() {
     // Both paths over one gateway need no group.
     bench.add("192.0.2.0/24", &[(0, "10.0.1.2", 1), (0, "10.0.1.2", 5)]).unwrap();
     assert_eq!(bench.hop("192.0.2.1"), NextHop::Unresolved { interface: interface(0) });
-    // A gateway that is given twice has the sum of its weights, before they are reduced.
+    // A gateway given twice has the sum of its weights, before they are reduced.
     let twice = [(0, "10.0.1.2", 1), (0, "10.0.1.2", 1), (1, "10.0.2.2", 2)];
     bench.add("192.0.2.0/24", &twice).unwrap();
     assert_eq!(bench.members(bench.id(ip("192.0.2.1"))).len(), 2);
@@ -363,10 +363,10 @@ fn a_static_route_within_a_network_keeps_its_meaning_for_neighbours() {
     assert_eq!(bench.hop("10.0.1.9"), NextHop::Blackhole);
     bench.rib.remove(VrfId::DEFAULT, net("10.0.1.8/29"), Source::Static);
     assert_eq!(bench.hop("10.0.1.9"), NextHop::Forward { interface: interface(0), mac: mac(10) });
-    // A neighbour that claims to be on the other interface does not draw traffic there.
+    // A neighbour that claims to be on the other interface does not attract traffic there.
     bench.rib.neighbour_up(interface(1), ip("10.0.1.33"), mac(11)).unwrap();
     assert_eq!(bench.hop("10.0.1.33"), NextHop::Glean { interface: interface(0) });
-    // Nor does one that claims an address of the router.
+    // A neighbour that claims an address of the router does not either.
     bench.rib.neighbour_up(interface(0), ip("10.0.1.1"), mac(12)).unwrap();
     assert_eq!(bench.hop("10.0.1.1"), NextHop::Local);
 }
@@ -442,7 +442,7 @@ fn running_out_of_next_hops_is_an_error_and_heals() {
 #[test]
 fn running_out_of_group_places_is_an_error_and_leaves_nothing() {
     let mut bench = Bench::without_readers();
-    // 16 gateways with weights 1 and 256 apart from one: about 4000 places a group, 65 groups.
+    // 16 gateways with weights 1 and 256 except for one: about 4000 places a group, 65 groups.
     let mut refused = None;
     for i in 0..100u32 {
         let paths: Vec<Path> = (0..16u32)
@@ -507,7 +507,7 @@ fn a_number_keeps_its_meaning_until_readers_have_let_go() {
     assert_eq!(NextHop::from(bench.table.get(id)), NextHop::NoRoute);
 }
 
-/// A FIB that refuses insertions while told to.
+/// A FIB that refuses insertions while its flag is set.
 struct Moody(Box<dyn Table<Ipv4Addr>>, Arc<AtomicBool>);
 
 impl Moody {
@@ -555,7 +555,7 @@ impl Table<Ipv4Addr> for Moody {
         routes: &mut dyn Iterator<Item = (Prefix<Ipv4Addr>, NextHopId)>,
     ) -> Result<(), fib::Error> {
         if self.check().is_err() {
-            // The first of the routes still finds room.
+            // There is room for the first of the routes.
             if let Some((prefix, next_hop)) = routes.next() {
                 self.0.insert(prefix, next_hop)?;
             }
@@ -593,7 +593,7 @@ fn a_fib_without_room_refuses_routes_and_loses_none() {
     assert_eq!((info.next_hop, info.route.inactive), (0, Some(Inactive::Pending)));
     assert_eq!(bench.rib.summary().pending, 2);
 
-    // A bulk load takes what finds room and names the rest.
+    // A bulk load accepts the routes for which there is room and reports the others.
     let many = (0..1500u32).map(|i| blackhole(&format!("192.{}.{}.0/24", 8 + i / 256, i % 256)));
     let report = bench.rib.load(many);
     assert_eq!((report.accepted, report.refused), (1, 1499));
@@ -601,7 +601,7 @@ fn a_fib_without_room_refuses_routes_and_loses_none() {
     assert_eq!(bench.hop("192.8.0.1"), NextHop::Blackhole);
     assert_eq!(bench.hop("192.8.1.1"), NextHop::NoRoute);
 
-    // A removal whose successor finds no room keeps the old route, and its next hop, until later.
+    // A removal whose successor has no room keeps the old route and its next hop until later.
     bench.rib.remove(VrfId::DEFAULT, net("198.51.100.0/24"), Source::Static);
     assert_eq!((bench.hop("198.51.100.1"), bench.rib.summary().pending), (before, 1501));
     assert!(!bench.rib.lookup(VrfId::DEFAULT, ip("198.51.100.1")).unwrap().route.active);

@@ -1,4 +1,4 @@
-//! What goes into the RIB and what comes out of it.
+//! Input and output types of the RIB.
 
 use std::net::IpAddr;
 
@@ -8,20 +8,20 @@ use wire::MacAddr;
 
 use super::Error;
 
-/// The most paths of one route or group.
+/// Most paths of one route or group.
 pub const PATHS_MOST: usize = 128;
 
-/// The largest weight of a path.
+/// Largest weight of a path.
 pub const WEIGHT_MOST: u16 = 256;
 
-/// An interface as the RIB knows it.
+/// An interface of the RIB.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RibInterface {
     /// Its number.
     pub id: InterfaceId,
     /// Its name.
     pub name: String,
-    /// The VRF that its networks, its addresses and its packets are in.
+    /// The VRF of its networks, addresses and packets.
     pub vrf: VrfId,
     /// Its MAC.
     pub mac: MacAddr,
@@ -31,7 +31,7 @@ pub struct RibInterface {
     pub addresses: Vec<IpNet>,
 }
 
-/// Where a route comes from. The order is that of preference between equals.
+/// Source of a route. The order is that of preference between equals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Source {
     /// Ranges that are never forwarded: martians, multicast, link-local.
@@ -68,12 +68,12 @@ impl Source {
         Self::Neighbour,
     ];
 
-    /// Position in [`Self::ALL`].
+    /// Returns the position in [`Self::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }
 
-    /// The name in commands and JSON.
+    /// Returns the name in commands and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Reserved => "reserved",
@@ -88,13 +88,14 @@ impl Source {
         }
     }
 
-    /// The source with this [`name`](Self::name).
+    /// Returns the source with this [`name`](Self::name).
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|source| source.name() == name)
     }
 
-    /// The administrative distance unless [`Rib::set_distance`](super::Rib::set_distance) gives
-    /// another: of several routes to one prefix the smallest wins.
+    /// Returns the default administrative distance, which
+    /// [`Rib::set_distance`](super::Rib::set_distance) can change: of several routes to one prefix
+    /// the one with the smallest distance wins.
     pub fn distance(self) -> u8 {
         match self {
             Self::Reserved | Self::Local | Self::Connected => 0,
@@ -106,8 +107,8 @@ impl Source {
         }
     }
 
-    /// Whether routes of this source are set by callers; those of the others follow from interfaces and
-    /// neighbours.
+    /// Returns true if routes of this source are set by callers; those of the others follow from
+    /// interfaces and neighbours.
     pub fn is_settable(self) -> bool {
         matches!(self, Self::Command | Self::Static | Self::Kernel | Self::Fpm | Self::Import)
     }
@@ -121,12 +122,13 @@ pub struct Path {
     pub interface: Option<InterfaceId>,
     /// The gateway, of either family; `None`: the destination itself is on the interface's network.
     pub via: Option<IpAddr>,
-    /// The VRF by whose routes the gateway is found; of no meaning where there is an interface.
+    /// The VRF whose routes resolve the gateway; without meaning if there is an interface.
     pub vrf: VrfId,
     /// Its share of the flows, 1 to [`WEIGHT_MOST`].
     pub weight: u16,
-    /// The gateway is on the interface's link, even if none of the interface's networks holds it. The RIB
-    /// believes whoever names an interface, so this changes nothing, and routes are shown without it.
+    /// True if the gateway is on the interface's link, even if none of the interface's networks
+    /// contains it. The RIB accepts any gateway with an interface, so this has no effect, and
+    /// routes are shown without it.
     pub on_link: bool,
 }
 
@@ -134,22 +136,22 @@ impl Path {
     const NONE: Self =
         Self { interface: None, via: None, vrf: VrfId::DEFAULT, weight: 1, on_link: false };
 
-    /// Over a gateway on an interface.
+    /// Returns the path over a gateway on an interface.
     pub fn over(interface: InterfaceId, via: IpAddr) -> Self {
         Self { interface: Some(interface), via: Some(via), ..Self::NONE }
     }
 
-    /// To the hosts on an interface's network.
+    /// Returns the path to the hosts on an interface's network.
     pub fn on_interface(interface: InterfaceId) -> Self {
         Self { interface: Some(interface), ..Self::NONE }
     }
 
-    /// Over a gateway that is found by the best route to it in a VRF.
+    /// Returns the path over a gateway that is resolved by the best route to it in a VRF.
     pub fn recursive(vrf: VrfId, via: IpAddr) -> Self {
         Self { via: Some(via), vrf, ..Self::NONE }
     }
 
-    /// The same path with this weight.
+    /// Returns the same path with this weight.
     pub fn weighing(self, weight: u16) -> Self {
         Self { weight, ..self }
     }
@@ -159,70 +161,70 @@ impl Path {
 /// a nexthop object of the kernel or of FRR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupKey {
-    /// Whose numbers `id` is one of.
+    /// The source that assigned the number.
     pub source: Source,
     /// The number.
     pub id: u32,
 }
 
-/// What a group is.
+/// Specification of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupSpec {
     /// Its paths, 1 to [`PATHS_MOST`]; none if it is a blackhole.
     pub paths: Vec<Path>,
     /// Fixed buckets: a lost path moves its own flows only.
     pub resilient: Option<Resilient>,
-    /// Packets are dropped in silence; there are no paths then.
+    /// True if packets are dropped silently; there are no paths then.
     pub blackhole: bool,
 }
 
-/// How a resilient group spreads flows.
+/// Parameters of a resilient group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resilient {
-    /// Buckets that flows are hashed to, 1 to [`BUCKETS_MOST`](super::BUCKETS_MOST). More are taken
-    /// as that.
+    /// Number of buckets that flows are hashed to, 1 to [`BUCKETS_MOST`](super::BUCKETS_MOST).
+    /// Larger numbers are reduced to that.
     pub buckets: u16,
 }
 
-/// What becomes of a route's packets.
+/// Treatment of a route's packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteKind {
-    /// They are sent on, over one path or several.
+    /// They are forwarded over one path or several.
     Unicast(Vec<Path>),
-    /// They go where the group says, now and after each change of the group.
+    /// They are forwarded as the group specifies, now and after each change of the group.
     NextHopGroup(GroupKey),
-    /// They are dropped in silence.
+    /// They are dropped silently.
     Blackhole,
     /// They are refused: "administratively prohibited".
     Prohibited,
     /// They are refused: "host unreachable".
     Unreachable,
-    /// They are given to the host, whose kernel knows what to do with them.
+    /// They are passed to the host, whose kernel handles them.
     Host,
 }
 
 /// A route to be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The VRF whose packets it is for. Its paths may lead into others.
+    /// The VRF of its packets. Its paths may lead into others.
     pub vrf: VrfId,
     /// The destination; no host bits are set.
     pub prefix: IpNet,
-    /// One for which [`Source::is_settable`].
+    /// A source that is settable ([`Source::is_settable`]).
     pub source: Source,
-    /// What becomes of its packets.
+    /// The treatment of its packets.
     pub kind: RouteKind,
     /// Among a source's routes to one prefix the smallest wins.
     pub metric: u64,
 }
 
-/// What a route of the RIB leads to.
+/// Destination of a route of the RIB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Over gateways or to hosts on an interface's network; weights are reduced by their greatest common
     /// divisor.
     Unicast(Vec<Path>),
-    /// Where a group says, which has these paths; a blackhole has none.
+    /// According to a group, which has these paths; a blackhole has none.
     Group(GroupKey, Vec<Path>),
     /// To the hosts on an interface's network.
     Connected(InterfaceId),
@@ -232,9 +234,9 @@ pub enum Target {
     Host,
     /// Nowhere: martians.
     Martian,
-    /// To a group: the multicast routes say where.
+    /// To a multicast group, according to the multicast routes.
     Multicast,
-    /// Dropped in silence.
+    /// Dropped silently.
     Blackhole,
     /// Refused: "administratively prohibited".
     Prohibited,
@@ -242,7 +244,7 @@ pub enum Target {
     Unreachable,
 }
 
-/// Why a route is not in use.
+/// Reason why a route is not in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Inactive {
     /// Another route to the prefix is preferred.
@@ -257,12 +259,12 @@ pub enum Inactive {
     NoRoom,
     /// It names a group that does not exist.
     NoGroup,
-    /// The FIB has not followed yet: it had no room, or the change is being worked on.
+    /// The FIB is not up to date: it had no room, or the change is in progress.
     Pending,
 }
 
 impl Inactive {
-    /// The name in commands and JSON.
+    /// Returns the name in commands and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Shadowed => "shadowed",
@@ -275,7 +277,7 @@ impl Inactive {
         }
     }
 
-    /// The reason in words, for whoever has just added the route.
+    /// Returns the reason in words, for output after a route was added.
     pub fn sentence(self) -> &'static str {
         match self {
             Self::Shadowed => "another route to the prefix is preferred",
@@ -289,56 +291,56 @@ impl Inactive {
     }
 }
 
-/// A route as commands show it.
+/// A route as shown by commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteInfo {
-    /// The VRF that it is in.
+    /// Its VRF.
     pub vrf: VrfId,
     /// The destination.
     pub prefix: IpNet,
-    /// Where it comes from.
+    /// Its source.
     pub source: Source,
     /// Its metric.
     pub metric: u64,
     /// Its administrative distance.
     pub distance: u8,
-    /// Where it leads.
+    /// Its destination.
     pub target: Target,
-    /// Forwarders use it: it is the best to its prefix, and in the FIB.
+    /// True if forwarders use it: it is the best to its prefix, and in the FIB.
     pub active: bool,
-    /// Why it is not active.
+    /// Reason why it is not active.
     pub inactive: Option<Inactive>,
 }
 
-/// Where packets leave: one of the paths that are left when groups are followed, gateways resolved
-/// and dead interfaces left out.
+/// A resulting path of packets: one of those that remain when groups are expanded, gateways
+/// resolved and dead interfaces left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LivePath {
-    /// The interface they leave by.
+    /// The outgoing interface.
     pub interface: InterfaceId,
-    /// Who they are sent to; `None`: the destination itself.
+    /// The neighbour that they are sent to; `None`: the destination itself.
     pub gateway: Option<IpAddr>,
-    /// The MAC they are sent to; `None`: not resolved.
+    /// The neighbour's MAC; `None`: not resolved.
     pub mac: Option<MacAddr>,
-    /// Its share: how many of all paths' weights.
+    /// Its weight; its share is the quotient by the sum of all paths' weights.
     pub weight: u32,
 }
 
-/// The answer to "where does a packet to this address go?".
+/// Result of a lookup of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LookupInfo {
     /// The route.
     pub route: RouteInfo,
-    /// The number that the FIB answers with.
+    /// The number found in the FIB.
     pub next_hop: u16,
     /// The paths in use; none if packets do not leave by an interface.
     pub paths: Vec<LivePath>,
 }
 
-/// How much there is of everything.
+/// Counts and sizes of the RIB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// IPv4 routes by source, in the order of [`Source::ALL`], those not in the FIB included.
+    /// IPv4 routes by source, in the order of [`Source::ALL`], including those not in the FIB.
     pub ipv4: [usize; Source::ALL.len()],
     /// IPv6 routes by source.
     pub ipv6: [usize; Source::ALL.len()],
@@ -346,11 +348,11 @@ pub struct Summary {
     pub fib4: usize,
     /// Prefixes in the IPv6 FIB.
     pub fib6: usize,
-    /// Bytes that lookups in the IPv4 FIB read.
+    /// Bytes read by lookups in the IPv4 FIB.
     pub fib4_bytes: usize,
-    /// Bytes that lookups in the IPv6 FIB read.
+    /// Bytes read by lookups in the IPv6 FIB.
     pub fib6_bytes: usize,
-    /// Neighbours that are resolved.
+    /// Resolved neighbours.
     pub neighbours: usize,
     /// Next-hop numbers in use.
     pub next_hops: usize,
@@ -358,21 +360,21 @@ pub struct Summary {
     pub next_hops_waiting: usize,
     /// Places of group members in use or waiting.
     pub group_places: usize,
-    /// Groups that were set, see [`Rib::set_group`](super::Rib::set_group).
+    /// Groups that are set, see [`Rib::set_group`](super::Rib::set_group).
     pub groups: usize,
     /// Routes refused since the start.
     pub refused: u64,
     /// Routes that wait for room among the next hops, or for their group.
     pub waiting: usize,
-    /// Prefixes whose change the FIB had no room for; they are tried again by
-    /// [`Rib::tick`](super::Rib::tick).
+    /// Prefixes for whose change the FIB had no room; [`Rib::tick`](super::Rib::tick) tries them
+    /// again.
     pub pending: usize,
 }
 
-/// What [`Rib::load`](super::Rib::load) did.
+/// Result of [`Rib::load`](super::Rib::load).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadReport {
-    /// Routes taken.
+    /// Routes accepted.
     pub accepted: usize,
     /// Routes refused.
     pub refused: usize,
@@ -381,7 +383,7 @@ pub struct LoadReport {
 }
 
 impl LoadReport {
-    /// The most refusals that are kept.
+    /// Most refusals that are kept.
     pub const ERRORS_KEPT: usize = 20;
 
     pub(super) fn refuse(&mut self, error: Error) {

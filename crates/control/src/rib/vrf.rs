@@ -1,7 +1,7 @@
-//! The routes of each VRF, and VRFs that come and go.
+//! The routes of each VRF, and creation and removal of VRFs.
 //!
-//! A VRF that is gone leaves its tables behind, with nothing in them but the ranges that are never forwarded: graphs
-//! have readers of them, and the next VRF of its number has them for its own.
+//! A removed VRF leaves its tables behind, containing only the ranges that are never forwarded:
+//! graphs hold readers of them, and the next VRF of its number uses them.
 
 use super::*;
 
@@ -21,7 +21,7 @@ impl Vrf {
         self.v4.is_sweeping() || self.v6.is_sweeping()
     }
 
-    /// What there is of routes and tables.
+    /// Returns the numbers of routes and the sizes of the tables.
     pub(super) fn summary(&self) -> Summary {
         let Self { v4, v6 } = self;
         Summary {
@@ -36,14 +36,14 @@ impl Vrf {
         }
     }
 
-    /// Whether the FIBs have followed all that has changed, or have refused to.
+    /// Returns true if the FIBs reflect all changes, or have refused them.
     pub(super) fn is_synced(&self) -> bool {
         self.v4.touched().is_empty() && self.v6.touched().is_empty()
     }
 }
 
 impl Summary {
-    /// With the routes and tables of another.
+    /// Returns the sum of the routes and tables of both.
     pub(super) fn with(self, other: Self) -> Self {
         let sum = |some: [usize; Source::ALL.len()], more: [usize; Source::ALL.len()]| {
             std::array::from_fn(|source| some[source] + more[source])
@@ -61,21 +61,22 @@ impl Summary {
     }
 }
 
-/// VRFs with their numbers.
+/// Returns the VRFs with their numbers.
 pub(super) fn numbered(vrfs: &[Vrf]) -> impl Iterator<Item = (VrfId, &Vrf)> {
     (0..).map(VrfId::new).zip(vrfs)
 }
 
 impl Rib {
-    /// The numbers of all VRFs for which there are tables.
+    /// Returns the numbers of all VRFs for which there are tables.
     pub fn vrfs(&self) -> impl ExactSizeIterator<Item = VrfId> + use<> {
         (0..self.vrfs.len() as u16).map(VrfId::new)
     }
 
-    /// Makes the tables of the next VRF, which has the number that is returned.
+    /// Creates the tables of the next VRF and returns its number.
     ///
     /// # Errors
-    /// There are as many as there can be, or the FIBs have no room for the ranges that are never forwarded.
+    /// The maximum number of VRFs exists, or the FIBs have no room for the ranges that are never
+    /// forwarded.
     pub fn add_vrf(
         &mut self,
         fib4: Box<dyn Table<Ipv4Addr>>,
@@ -93,12 +94,13 @@ impl Rib {
         Ok(id)
     }
 
-    /// Removes all routes of a VRF that were set, and says how many there were: the VRF is gone.
+    /// Removes all routes of a VRF that were set, and returns their number: the VRF has been
+    /// removed.
     pub fn clear_vrf(&mut self, vrf: VrfId) -> usize {
         self.change(|rib| rib.take_in(vrf, |candidate| candidate.source.is_settable()))
     }
 
-    /// The ranges of a VRF that are never forwarded.
+    /// Adds the ranges of a VRF that are never forwarded.
     pub(super) fn reserve(&mut self, vrf: VrfId) {
         for (range, hop, _) in reserved() {
             self.put_own(vrf, range, Source::Reserved, 0, hop);
@@ -108,7 +110,7 @@ impl Rib {
         }
     }
 
-    /// An interface, with its networks and addresses, is in this VRF from now on.
+    /// Moves an interface, with its networks and addresses, to this VRF.
     pub fn set_vrf(&mut self, interface: InterfaceId, vrf: VrfId) {
         let Some(known) = self.interfaces.iter().find(|known| known.id == interface) else {
             return;
@@ -127,7 +129,7 @@ impl Rib {
         });
     }
 
-    /// The VRF of an interface; the default one if there is no such interface.
+    /// Returns the VRF of an interface; the default one if there is no such interface.
     pub fn vrf_of(&self, interface: InterfaceId) -> VrfId {
         let known = self.interfaces.iter().find(|known| known.id == interface);
         known.map_or(VrfId::DEFAULT, |known| known.vrf)

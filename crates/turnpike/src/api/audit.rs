@@ -1,35 +1,36 @@
-//! The audit log: who changed what by the API, or tried to (RFC 1812, 10.4.1).
+//! The audit log: changes by the API, including refused ones, with their clients (RFC 1812,
+//! 10.4.1).
 //!
-//! A line of the router's log for each request that changes something, when it is answered:
+//! One line in the router's log for each request for a change, when it is answered:
 //!
 //! ```text
 //! audit: uid 0, pid 4711: {"route":{"del":{"prefix":"192.0.2.0/24"}}}: done
 //! audit: uid 0, pid 4712: {"apply":{"file":"/etc/router.lua"}}: refused: line 7: …
 //! ```
 //!
-//! Who asked is what the kernel says of the process that opened the connection. The commands, the shell and
-//! the telnet server are such processes.
+//! The client is identified by the kernel: the process that opened the connection. The commands,
+//! the shell and the telnet server are such processes.
 
 use tokio::net::UnixStream;
 
 use super::configuration::ApplyRequest;
 use super::{Answer, Request};
 
-/// The longest text of a request, and of a refusal, in bytes.
+/// Longest text of a request, and of a refusal, in bytes.
 const TEXT_MOST: usize = 500;
 
-/// Who is at the other end of a connection.
+/// The client at the other end of a connection.
 pub struct Client(String);
 
 impl Client {
-    /// The process that opened the connection.
+    /// Returns the process that opened the connection.
     pub fn of(stream: &UnixStream) -> Self {
         let Ok(peer) = stream.peer_cred() else { return Self("somebody".to_owned()) };
         let process = peer.pid().map_or_else(String::new, |pid| format!(", pid {pid}"));
         Self(format!("uid {}{process}", peer.uid()))
     }
 
-    /// Writes down what became of a change.
+    /// Logs the result of a change.
     pub fn record(&self, change: &str, answer: &Answer) {
         let who = &self.0;
         match answer {
@@ -41,8 +42,8 @@ impl Client {
     }
 }
 
-/// A request that changes something, as one line; `None` for one that only asks. The text of a
-/// configuration is left out; its file and the router's history say what it was.
+/// Returns a request for a change as one line; `None` for a query. The text of a configuration is
+/// left out; it is found in its file and the router's history.
 pub fn change(request: &Request) -> Option<String> {
     let request = match request {
         Request::Show(_) | Request::Plan(_) => return None,
@@ -59,7 +60,7 @@ pub fn change(request: &Request) -> Option<String> {
     Some(cut(&value.to_string()))
 }
 
-/// Without line breaks and other control characters, so that nobody writes lines of his own.
+/// Replaces line breaks and other control characters, so that a client cannot forge log lines.
 fn one_line(text: &str) -> String {
     let printable: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     cut(&printable)

@@ -1,4 +1,4 @@
-//! Changes that commands make. They hold until the router ends; the configuration is what survives.
+//! Changes made by commands. They last until the router ends; only the configuration is permanent.
 
 use std::net::IpAddr;
 
@@ -15,11 +15,11 @@ pub enum SetChange {
         set: String,
         /// No host bits are set.
         elements: Vec<IpNet>,
-        /// The time after which they go; without it they stay until the router ends.
+        /// Seconds after which they expire; without it they stay until the router ends.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         seconds: Option<u64>,
     },
-    /// Takes elements away that [`SetChange::Add`] has added.
+    /// Removes elements added by [`SetChange::Add`].
     Del {
         /// The set's name.
         set: String,
@@ -34,7 +34,7 @@ pub enum SetChange {
 pub enum RouteChange {
     /// Adds a route; one of the same VRF, prefix and metric is replaced.
     Add(RouteAdd),
-    /// Removes what [`RouteChange::Add`] added.
+    /// Removes routes added by [`RouteChange::Add`].
     Del(RouteDel),
 }
 
@@ -44,10 +44,10 @@ pub enum RouteChange {
 pub struct RouteAdd {
     /// The destinations; no host bits are set.
     pub prefix: IpNet,
-    /// What becomes of packets to them.
+    /// Treatment of packets to them.
     #[serde(rename = "type", default)]
     pub kind: RouteType,
-    /// Where packets go, 1 to 128 for [`RouteType::Unicast`], none otherwise.
+    /// Paths, 1 to 128 for [`RouteType::Unicast`], none otherwise.
     #[serde(default)]
     pub paths: Vec<PathSpec>,
     /// Among the routes of commands to one prefix the smallest metric wins.
@@ -56,28 +56,28 @@ pub struct RouteAdd {
     /// The VRF; without it the default one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vrf: Option<String>,
-    /// The VRF on whose networks gateways are that name no port, or whose routes lead to them; without it the
-    /// route's.
+    /// The VRF of gateways without a port: the gateways are on its networks, or are resolved by its
+    /// routes; without it the route's VRF.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_hop_vrf: Option<String>,
 }
 
 impl RouteAdd {
-    /// A route to these destinations, to which paths are to be added.
+    /// Returns a route to these destinations, without paths yet.
     pub fn to(prefix: IpNet) -> Self {
         let (kind, paths, metric) = (RouteType::Unicast, Vec::new(), 0);
         Self { prefix, kind, paths, metric, vrf: None, next_hop_vrf: None }
     }
 }
 
-/// What becomes of a route's packets.
+/// Treatment of a route's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RouteType {
-    /// They are sent on, over the paths.
+    /// They are forwarded over the paths.
     #[default]
     Unicast,
-    /// They are dropped in silence.
+    /// They are dropped silently.
     Blackhole,
     /// They are refused: "host unreachable".
     Unreachable,
@@ -92,7 +92,7 @@ pub struct PathSpec {
     /// The gateway. Without `port` it is on a connected network, or reached by another route.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<IpAddr>,
-    /// The port that the gateway is on; without `via` the destinations themselves are.
+    /// The port of the gateway; without `via` that of the destinations themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<String>,
     /// Its share of the flows, 1 to 256.
@@ -101,12 +101,12 @@ pub struct PathSpec {
 }
 
 impl PathSpec {
-    /// A path over this gateway, wherever it is.
+    /// Returns a path over this gateway.
     pub fn via(via: IpAddr) -> Self {
         Self { via: Some(via), port: None, weight: one() }
     }
 
-    /// A path to the hosts on this port.
+    /// Returns a path to the hosts on this port.
     pub fn port(port: &str) -> Self {
         Self { via: None, port: Some(port.to_owned()), weight: one() }
     }
@@ -122,7 +122,7 @@ fn one() -> u16 {
 pub struct RouteDel {
     /// The destinations.
     pub prefix: IpNet,
-    /// The route with this metric only; without it all of the commands' routes to the prefix.
+    /// Only the route with this metric; without it all of the commands' routes to the prefix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<u32>,
     /// The VRF; without it the default one.
@@ -130,13 +130,13 @@ pub struct RouteDel {
     pub vrf: Option<String>,
 }
 
-/// A change of the neighbours whose MAC is not resolved.
+/// A change of the static neighbours.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NeighbourChange {
-    /// Gives a neighbour's MAC; a former one is replaced.
+    /// Sets a neighbour's MAC; an earlier one is replaced.
     Add(NeighbourAdd),
-    /// Forgets a neighbour; it is resolved again when it is needed.
+    /// Removes a neighbour; it is resolved again when it is needed.
     Del(NeighbourDel),
 }
 
@@ -152,7 +152,7 @@ pub struct NeighbourAdd {
     pub port: String,
 }
 
-/// A neighbour to be forgotten.
+/// A neighbour to be removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NeighbourDel {

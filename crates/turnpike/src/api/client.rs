@@ -1,4 +1,4 @@
-//! Asks a running router.
+//! Client of a running router's API.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::report::Route;
 use super::{Answer, Request, RouteFilter, Show};
 
-/// Sends one request to the router behind this socket and returns its report.
+/// Sends one request to the router at this socket and returns its report.
 pub fn ask(socket: &Path, request: &Request) -> Result<Value> {
     let mut answer = String::new();
     send(socket, request)?.read_line(&mut answer).context("the router closed the connection")?;
@@ -25,7 +25,7 @@ pub fn ask(socket: &Path, request: &Request) -> Result<Value> {
     }
 }
 
-/// Asks for routes and gives each to `each` as it comes; `Ok(false)` from it ends the reading.
+/// Requests routes and passes each to `each` as it arrives; `Ok(false)` from it ends the reading.
 pub fn ask_routes(
     socket: &Path,
     filter: RouteFilter,
@@ -54,7 +54,7 @@ pub fn ask_routes(
     }
 }
 
-/// Connects and sends; the answer can be read from what is returned.
+/// Connects and sends a request; returns the reader of the answer.
 fn send(socket: &Path, request: &Request) -> Result<BufReader<UnixStream>> {
     let mut stream = UnixStream::connect(socket).map_err(|error| {
         let shown = socket.display();
@@ -74,10 +74,10 @@ fn send(socket: &Path, request: &Request) -> Result<BufReader<UnixStream>> {
     Ok(BufReader::with_capacity(1 << 16, stream))
 }
 
-/// `{"ok":[ROUTE,…]}` or `{"error":"…"}`, whose message is what comes out.
+/// Parser of `{"ok":[ROUTE,…]}` or `{"error":"…"}`, which returns the error's message.
 struct Whole<F>(Each<F>);
 
-/// `[ROUTE,…]`, each given to the function until it says false.
+/// Parser of `[ROUTE,…]` that passes each route to the function until it returns false.
 struct Each<F>(F);
 
 impl<'de, F: FnMut(Route) -> bool> DeserializeSeed<'de> for Whole<F> {

@@ -1,24 +1,24 @@
-//! Other configurations for a running router: what they would change, and to change it.
+//! Requests for other configurations of a running router: plan, apply and rollback.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// What would a configuration change?
+/// A request for the changes that a configuration would make.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanRequest {
-    /// The file that the text is from, an absolute path: what messages name, and where the files that
-    /// it imports are sought.
+    /// The file of the text, an absolute path: used in messages and as the base of the files that
+    /// it imports.
     pub file: PathBuf,
     /// The configuration.
     pub text: String,
-    /// Every route, however many there are.
+    /// True to list every route, regardless of their number.
     #[serde(default)]
     pub all: bool,
 }
 
-/// Change to a configuration.
+/// A request for a change to a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApplyRequest {
@@ -26,16 +26,16 @@ pub struct ApplyRequest {
     pub file: PathBuf,
     /// The configuration.
     pub text: String,
-    /// Back to what was before after so many seconds, unless it is confirmed.
+    /// Seconds after which the change is reverted unless it is confirmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm_s: Option<u64>,
 }
 
-/// Change back to a configuration of the history.
+/// A request for a change back to a configuration of the history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RollbackRequest {
-    /// Its number; without it the one before the current.
+    /// Its number; without it the one before the current one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<u64>,
     /// As in [`ApplyRequest`].

@@ -1,9 +1,9 @@
-//! Serves the API on a Unix socket, in a thread of its own: a request may be a configuration of a million
-//! lines, and to read it is not to keep the router's owner from its work. Each connection is a task; every
-//! request goes as a message to the owner, who answers when it has time.
+//! Serves the API on a Unix socket, in a thread of its own: a request may be a configuration of a
+//! million lines, and parsing it must not delay the router's owner. Each connection is a task;
+//! every request is sent as a message to the owner, which answers when it has time.
 //!
-//! Routes are asked for page by page, the next when the client has taken the last: a million routes
-//! neither keep the owner from its work nor are they in memory together.
+//! Routes are requested page by page, the next when the client has received the last: so a million
+//! routes neither block the owner nor are in memory together.
 
 use std::fs;
 use std::io;
@@ -26,34 +26,35 @@ use super::report::Route;
 use super::{Answer, Request, RouteFilter, Show, audit};
 use crate::telnet::Telnet;
 
-/// The longest request line, in bytes: a configuration with a million routes.
+/// Longest request line, in bytes: a configuration with a million routes.
 const LINE_MAX: u64 = 256 << 20;
 
-/// A request on its way to the owner, and the way back; the asker may be gone.
+/// A request on its way to the owner, with the channel for its answer, whose receiver may be
+/// closed.
 pub enum Question {
-    /// Anything that has one answer.
+    /// A request with a single answer.
     Request(Request, oneshot::Sender<Answer>),
-    /// The routes that the filter lets through behind this prefix, as many as fit on a page.
+    /// The routes selected by the filter after this prefix, as many as fit on a page.
     Page(RouteFilter, Option<IpNet>, oneshot::Sender<Result<Page, String>>),
 }
 
-/// Some routes.
+/// A page of routes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Page {
     /// The routes.
     pub routes: Vec<Route>,
-    /// The last prefix that was looked at; `None` at the end.
+    /// The last prefix visited; `None` at the end.
     pub next: Option<IpNet>,
 }
 
-/// The socket, bound and not yet served; its file goes when this is dropped.
+/// The bound socket, not yet served; its file is removed when this is dropped.
 pub struct Socket {
     listener: StdListener,
     path: PathBuf,
 }
 
 impl Socket {
-    /// Binds the socket. A file left by a router that is gone is replaced; a socket that answers
+    /// Binds the socket. A file left behind by an ended router is replaced; a socket that answers
     /// belongs to a running router, and is an error.
     pub fn bind(path: &Path) -> Result<Self> {
         let shown = path.display();
@@ -64,7 +65,8 @@ impl Socket {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(_) => remove_stale(path)?,
         }
-        // Bound under another name, then renamed: who finds it can connect.
+        // Bound under another name, then renamed, so that a socket under the final name accepts
+        // connections.
         let draft = path.with_extension(format!("{}.new", std::process::id()));
         let listener = bind_private(&draft, SockType::Stream).map_err(|error| {
             let way_out = match error.kind() {
@@ -82,7 +84,7 @@ impl Socket {
         Ok(Self { listener: listener.into(), path: path.to_owned() })
     }
 
-    /// Its file.
+    /// Returns its file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -104,17 +106,17 @@ impl Socket {
     }
 }
 
-/// The thread that serves clients; it ends with this, and with it the socket's file.
+/// The thread that serves clients; dropping this ends it and removes the socket's file.
 pub struct Service {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Service {
-    /// Serves clients of the socket, and of telnet, which are clients of the socket in turn.
+    /// Serves clients of the socket, and telnet clients, whose sessions are clients of the socket.
     ///
     /// # Errors
-    /// No thread or no runtime.
+    /// A thread or a runtime cannot be created.
     pub fn start(
         socket: Socket,
         telnet: Option<Telnet>,
@@ -132,7 +134,7 @@ impl Service {
                     _ = socket.serve(questions) => {}
                 }
             });
-            // A telnet client's command may wait for the owner, who waits for this thread.
+            // A telnet client's command may wait for the owner, which waits for this thread.
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name("api".to_owned()).spawn(body)?;
@@ -142,7 +144,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // It may have ended.
+        // The thread may have ended already.
         let _ = self.stop.take().map(|stop| stop.send(()));
         let _ = self.thread.take().map(JoinHandle::join);
     }
@@ -154,8 +156,8 @@ impl Drop for Socket {
     }
 }
 
-/// A socket that listens by a file that only its owner can open, from the first moment on: the kernel gives
-/// the file the mode that the socket has when it is bound, whatever the process's umask lets through.
+/// Creates a listening socket whose file only its owner can ever open: the kernel gives the file
+/// the mode that the socket has when it is bound, regardless of the process's umask.
 pub(crate) fn bind_private(path: &Path, kind: SockType) -> io::Result<OwnedFd> {
     use nix::sys::socket::{AddressFamily, Backlog, SockFlag, UnixAddr, bind, listen, socket};
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -175,7 +177,7 @@ pub(crate) fn remove_stale(path: &Path) -> Result<()> {
     fs::remove_file(path).with_context(|| format!("socket {shown}: cannot remove the stale one"))
 }
 
-/// Answers one client's lines until it goes.
+/// Answers one client's requests until it disconnects.
 async fn converse(stream: UnixStream, questions: mpsc::Sender<Question>) {
     let client = audit::Client::of(&stream);
     let (read, mut write) = stream.into_split();
@@ -241,7 +243,7 @@ async fn write_answer(write: &mut OwnedWriteHalf, answer: &Answer) -> io::Result
     write.write_all(&text).await
 }
 
-/// Writes `{"ok":[ROUTE,…]}` page by page. A router that ends meanwhile leaves the line unfinished.
+/// Writes `{"ok":[ROUTE,…]}` page by page. If the router ends meanwhile, the line stays unfinished.
 async fn write_routes(
     write: &mut OwnedWriteHalf,
     filter: RouteFilter,
@@ -272,7 +274,7 @@ async fn write_routes(
 mod tests {
     use super::*;
 
-    /// A router with the networks 10.0.0.0/24, 10.0.1.0/24, …, three on a page.
+    /// Simulates a router with the networks 10.0.0.0/24, 10.0.1.0/24, …, three on a page.
     async fn answer_pages(mut questions: mpsc::Receiver<Question>, count: u8) {
         while let Some(question) = questions.recv().await {
             match question {
@@ -307,7 +309,7 @@ mod tests {
         }
     }
 
-    /// What a client that sends these lines reads, with the table's size.
+    /// Returns the answers to these lines, for a table of this size.
     fn talk(lines: &str, count: u8) -> Vec<serde_json::Value> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -324,7 +326,7 @@ mod tests {
         })
     }
 
-    /// As it is before anything else can have been done about it.
+    /// The mode is right from the first moment, before anything can have changed it.
     #[test]
     fn the_sockets_file_is_its_owners_alone_whatever_the_umask() {
         use std::os::unix::fs::PermissionsExt;

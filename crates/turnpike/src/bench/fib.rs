@@ -1,10 +1,11 @@
-//! `turnpike bench fib`: what a route lookup costs, in our structures and in DPDK's.
+//! `turnpike bench fib`: cost of a route lookup, in our structures and in DPDK's.
 //!
-//! Every structure is first compared with the reference on a million addresses per family. One of
-//! ours that answers wrongly ends the run; one of DPDK's is told and left out. Then all look up the
-//! same addresses by turns, in one process on one core, so that a slow moment of the machine hits
-//! all of them ([`timing`]); the median and the minimum over the rounds are reported. Last, the
-//! updates are replayed, with and without a reader on another core ([`update_time`]).
+//! Every structure is first compared with the reference on a million addresses per family. A wrong
+//! answer of one of ours ends the run; one of DPDK's is reported, and the structure left out. Then
+//! all look up the same addresses by turns, in one process on one core, so that a slow moment of
+//! the machine affects all of them ([`timing`]); the median and the minimum over the rounds are
+//! reported. Last, the updates are replayed, with and without a reader on another core
+//! ([`update_time`]).
 //!
 //! | name | structure | looked up |
 //! |---|---|---|
@@ -17,11 +18,11 @@
 //! | `rte_fib6-2B`, `rte_fib6-4B`, `…-avx512` | DPDK's IPv6 trie | in bulk of 32 |
 //! | `rte_lpm6` | DPDK's older IPv6 trie | in bulk of 32 |
 //!
-//! Memory: DPDK's tables lie in hugepages if enough are free, and ours in transparent hugepages;
-//! without free hugepages, and with `--no-huge`, all lie in ordinary pages.
+//! Memory: DPDK's tables are in hugepages if enough are free, and ours in transparent hugepages;
+//! without free hugepages, and with `--no-huge`, all are in ordinary pages.
 //!
-//! DPDK up to 24.11 gives `rte_fib` no grace periods: a group that one network gives up may serve
-//! another while a lookup is still in it. So there are no update times with a reader for it.
+//! DPDK up to 24.11 gives `rte_fib` no grace periods: a group released by one network may be reused
+//! by another while a lookup still reads it. So it has no update times with a reader.
 
 mod check;
 mod contender;
@@ -53,13 +54,13 @@ use crate::router::cores;
 use crate::workload::pattern::{self, Addresses, Pattern};
 use crate::workload::routes::{self, Family, Routes};
 
-/// Addresses that every structure is checked with.
+/// Number of addresses with which every structure is checked.
 const CHECKED: usize = 1 << 20;
-/// Addresses of a pattern.
+/// Number of addresses of a pattern.
 const ADDRESSES: usize = 1 << 20;
-/// A structure whose build takes longer, in milliseconds, is built only once.
+/// Build time in milliseconds above which a structure is built only once.
 const SLOW_BUILD: f64 = 4000.0;
-/// Builds of the others.
+/// Builds of the other structures.
 const BUILDS: usize = 5;
 
 /// How to measure.
@@ -90,7 +91,7 @@ pub struct FibArgs {
     place: Place,
 }
 
-/// Measures and prints.
+/// Runs the benchmark and prints its result.
 pub fn run(args: &FibArgs) -> Result<()> {
     check_structures(&args.structure)?;
     let updates = args.updates.as_ref().map(|file| updates::read(file)).transpose()?;
@@ -99,7 +100,7 @@ pub fn run(args: &FibArgs) -> Result<()> {
     let load6 = |source: &String| Input::load("--table6", source, &updates, args.next_hops);
     let v6: Option<Input<Ipv6Addr>> = args.table6.as_ref().map(load6).transpose()?;
 
-    // One family after the other: the memory is the same.
+    // One family after the other: they use the same memory.
     let memory_mb = v4.megabytes().max(v6.as_ref().map_or(0, Input::megabytes));
     let mut bench = Bench::start(args, memory_mb + PacketWork::MEGABYTES)?;
     bench.family(&v4.routes, &v4.plan)?;
@@ -125,14 +126,14 @@ impl<A: Peers> Input<A> {
         Ok(Self { routes, plan })
     }
 
-    /// DPDK's memory that all structures take.
+    /// Returns the megabytes of DPDK's memory that all structures take.
     fn megabytes(&self) -> usize {
         let size = A::size(&prefixes(&self.routes), spare(&self.plan));
         A::megabytes(size) + A::roomy_megabytes(size, &self.plan)
     }
 }
 
-/// Refuses names of structures that there are not.
+/// Refuses unknown names of structures.
 fn check_structures(wanted: &[String]) -> Result<()> {
     let known: Vec<&str> =
         Algorithm::ALL.into_iter().map(Algorithm::name).chain(peers::NAMES).collect();
@@ -146,12 +147,13 @@ fn prefixes<A: Family>(routes: &Routes<A>) -> Vec<fib::Prefix<A>> {
     routes.iter().map(|&(prefix, _)| prefix).collect()
 }
 
-/// Prefixes that changes may add, and some for the pieces that DPDK's tables make of them.
+/// Returns the number of prefixes that changes may add, and some for the pieces that DPDK's tables
+/// make of them.
 fn spare<A: Family>(plan: &Plan<A>) -> usize {
     plan.changes.len() + 1000
 }
 
-/// What the families share.
+/// State shared by the families.
 struct Bench<'a> {
     args: &'a FibArgs,
     eal: Arc<Eal>,
@@ -160,7 +162,7 @@ struct Bench<'a> {
     core: usize,
     reader_core: Option<usize>,
     figures: Vec<Figures>,
-    /// What is printed for people.
+    /// Lines of the text output.
     text: Vec<String>,
 }
 
@@ -171,7 +173,7 @@ impl<'a> Bench<'a> {
         let reader_core = allowed.into_iter().rev().find(|&other| other != core);
         let eal = Arc::new(args.place.eal(memory_mb)?);
         if let Memory::NoHuge { .. } = eal.memory() {
-            // The same for all: our tables would ask for transparent hugepages.
+            // The same for all: otherwise our tables would use transparent hugepages.
             nix::sys::prctl::set_thp_disable(true)
                 .context("transparent hugepages cannot be switched off for this process")?;
         }
@@ -216,7 +218,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// All structures of a family that are asked for.
+    /// Returns all requested structures of a family.
     fn contenders<A: Peers>(
         &self,
         routes: &Routes<A>,
@@ -277,7 +279,7 @@ impl<'a> Bench<'a> {
         Ok(outcomes)
     }
 
-    /// Where the tables lie.
+    /// Describes the memory of the tables.
     fn memory(&self) -> String {
         match self.eal.memory() {
             Memory::Hugepages { .. } => format!(
@@ -289,7 +291,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Adds a family to what is printed for people; notes go to standard error beside JSON.
+    /// Adds a family to the text output; with JSON, notes go to standard error.
     fn tell<A: Family>(&mut self, routes: usize, plan: &Plan<A>, memory: &str, notes: &[String]) {
         if self.args.place.json {
             notes.iter().for_each(|note| eprintln!("{}: {note}", A::FAMILY));
@@ -320,7 +322,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Says why some structures have update times without a reader only: null in JSON.
+/// Explains why some structures have update times without a reader only: null in JSON.
 fn without_reader<A: Family>(
     contenders: &[Box<dyn Contender<A>>],
     outcomes: &[update_time::Outcome],
@@ -338,14 +340,14 @@ fn without_reader<A: Family>(
     })
 }
 
-/// A structure that is ready to be timed, and the milliseconds of its builds.
+/// A structure ready to be timed, and the milliseconds of its builds.
 type Ready<A> = (Box<dyn Contender<A>>, Vec<f64>);
 
-/// Builds a structure some times, chooses its ways, checks its answers. One of DPDK's that cannot
-/// be built or answers wrongly is noted and left out.
+/// Builds a structure several times, selects its lookup methods, and checks its answers. One of
+/// DPDK's that cannot be built or answers wrongly is noted and left out.
 ///
 /// # Errors
-/// The same of one of ours.
+/// The same fault of one of ours.
 fn prepare<A: Family>(
     mut contender: Box<dyn Contender<A>>,
     routes: &Routes<A>,
@@ -371,7 +373,7 @@ fn prepare<A: Family>(
     }
 }
 
-/// Builds the table some times; milliseconds of each.
+/// Builds the table several times; returns the milliseconds of each build.
 fn build<A: Family>(contender: &mut dyn Contender<A>, routes: &Routes<A>) -> Result<Vec<f64>> {
     let mut builds = Vec::new();
     while builds.len() < BUILDS {
@@ -385,7 +387,7 @@ fn build<A: Family>(contender: &mut dyn Contender<A>, routes: &Routes<A>) -> Res
     Ok(builds)
 }
 
-/// The figures of a series, update times still missing.
+/// Returns the figures of a series, without update times yet.
 fn figures<A: Family>(
     series: &Series,
     contenders: &[Box<dyn Contender<A>>],
@@ -419,7 +421,7 @@ fn figures<A: Family>(
     }
 }
 
-/// Megabytes of this process that lie in transparent hugepages.
+/// Returns the megabytes of this process in transparent hugepages.
 fn transparent_hugepages() -> Option<u64> {
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
     let line = rollup.lines().find_map(|line| line.strip_prefix("AnonHugePages:"))?;
@@ -435,7 +437,7 @@ mod tests {
     use super::contender::{Reader, Way};
     use super::*;
 
-    /// Answers next hop 1 for everything, or cannot be built.
+    /// Answers next hop 1 for every address, or cannot be built.
     struct Fake {
         ours: bool,
         builds: bool,

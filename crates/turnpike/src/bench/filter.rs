@@ -1,10 +1,11 @@
-//! `turnpike bench filter`: what it costs to find a packet's rule, in our classifier and in DPDK's `rte_acl`.
+//! `turnpike bench filter`: cost of finding a packet's rule, in our classifier and in DPDK's
+//! `rte_acl`.
 //!
-//! The rules are made up in the manner of ClassBench ([`acl::generate`]): access lists, firewalls and IP
-//! chains of several sizes. Half of the packets are random, half are made for a random rule. Both structures
-//! are first compared with the slow walk of the rules, then look up the same packets by turns, 64 at a time,
-//! in one process on one core; the median and the minimum over the rounds are reported. What is timed is the
-//! lookup alone: bringing a packet's fields together is not.
+//! The rules are generated in the manner of ClassBench ([`acl::generate`]): access lists, firewalls
+//! and IP chains of several sizes. Half of the packets are random, half are made for a random rule.
+//! Both structures are first compared with the slow walk of the rules, then look up the same
+//! packets by turns, 64 at a time, in one process on one core; the median and the minimum over the
+//! rounds are reported. Only the lookup is timed, not the extraction of a packet's fields.
 
 mod sets;
 
@@ -24,10 +25,10 @@ use super::meter::{self, Meter, Place};
 use super::progress;
 use crate::workload::pattern::Zipf;
 
-/// Different packets.
+/// Number of different packets.
 const PACKETS: usize = 1 << 16;
 
-/// Packets that are compared with the walk.
+/// Number of packets that are compared with the walk.
 const COMPARED: usize = 1 << 11;
 
 /// How to measure.
@@ -52,14 +53,15 @@ struct Outcome {
     family: &'static str,
     kind: &'static str,
     rules: usize,
-    /// Of packets: `random`, or `zipf`, where the k-th most frequent comes with probability ~ 1/k.
+    /// Traffic pattern: `random`, or `zipf`, where the k-th most frequent packet has probability ~
+    /// 1/k.
     traffic: &'static str,
     turnpike: Figures,
-    /// None where the rules do not fit into it.
+    /// `None` if the rules do not fit into it.
     rte_acl: Option<Figures>,
 }
 
-/// What a structure took.
+/// Figures of one structure.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Figures {
     /// Cycles of the time-stamp counter per packet, median over the rounds.
@@ -68,7 +70,7 @@ struct Figures {
     build_ms: f64,
 }
 
-/// Measures and prints.
+/// Runs the benchmark and prints its result.
 pub fn run(args: &FilterArgs) -> Result<()> {
     ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
     meter::pin(args.place.core)?;
@@ -97,10 +99,10 @@ pub fn run(args: &FilterArgs) -> Result<()> {
     }
 }
 
-/// `rte_acl`, and how long it took to make.
+/// `rte_acl`, and its build time.
 type Peer = (Acl<{ rte::KEY }>, f64);
 
-/// One set of rules, both kinds of traffic.
+/// Measures one set of rules with both kinds of traffic.
 fn measure<A: FilterAddress>(
     eal: &Eal,
     kind: Kind,
@@ -137,7 +139,7 @@ fn measure<A: FilterAddress>(
     Ok(outcomes)
 }
 
-/// The same rules in `rte_acl`, if they fit.
+/// Builds the same rules in `rte_acl`, if they fit.
 fn peer(eal: &Eal, filter: &Filter, family: Family) -> Option<Peer> {
     let start = Instant::now();
     let compiled = rte::compile(filter, family).ok()?;
@@ -158,7 +160,7 @@ fn peer(eal: &Eal, filter: &Filter, family: Family) -> Option<Peer> {
     Some((made, start.elapsed().as_secs_f64() * 1e3))
 }
 
-/// Packets as either structure takes them.
+/// Packets in the input format of each structure.
 struct Batches<A: FilterAddress> {
     own: Vec<Fields<A>>,
     bytes: Vec<[u8; rte::KEY]>,
@@ -178,7 +180,7 @@ impl<A: FilterAddress> Batches<A> {
     }
 }
 
-/// Ends the measurement of a structure that finds other rules than the walk.
+/// Fails if a structure finds other rules than the walk.
 fn compare<A: FilterAddress>(
     filter: &Filter,
     keys: &[Key],
@@ -208,7 +210,7 @@ fn compare<A: FilterAddress>(
     Ok(())
 }
 
-/// Cycles per packet of each round: ours, and `rte_acl`'s.
+/// Returns the cycles per packet of each round: ours, and `rte_acl`'s.
 fn rounds_of<A: FilterAddress>(
     rounds: usize,
     classifier: &Classifier<A>,

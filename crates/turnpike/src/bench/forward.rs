@@ -1,12 +1,12 @@
-//! `turnpike bench forward`: what a packet costs.
+//! `turnpike bench forward`: cost of forwarding a packet.
 //!
 //! DPDK's pcap driver with `infinite_rx=1` is the source: it replays frames to many random
-//! destinations for ever, copying each into a fresh buffer as a NIC would. DPDK's null driver is
-//! the sink: it frees what it is given. Between them runs the real forwarder with the default graph
-//! (checksums verified, counters and drop reasons on); the same source and sink with nothing between
-//! them are the bare loop, `io`. The difference is the router's cost. All cases and the bare loop take
-//! turns in one process on one core, so that a slow moment of the machine hits all of them; the
-//! median and the minimum over the rounds are reported.
+//! destinations for ever, copying each into a new buffer as a NIC would. DPDK's null driver is the
+//! sink: it frees its packets. Between them runs the real forwarder with the default graph
+//! (checksums verified, counters and drop reasons on); the same source and sink with nothing
+//! between them are the bare loop, `io`. The difference is the router's cost. All cases and the
+//! bare loop take turns in one process on one core, so that a slow moment of the machine affects
+//! all of them; the median and the minimum over the rounds are reported.
 //!
 //! | case | routes | egress ports | source |
 //! |---|---|---|---|
@@ -14,11 +14,11 @@
 //! | `noop` | as `4r1e`, with one more step, which does nothing | 1 | IPv4 |
 //! | `lua-empty` | as `4r1e`, with a step in Lua that does nothing | 1 | IPv4 |
 //! | `lua-voip` | as `4r1e`, with a step in Lua that looks at every packet's UDP port | 1 | IPv4 |
-//! | `lua-flushed` | the same, with everything compiled anew every half a million packets | 1 | IPv4 |
+//! | `lua-flushed` | the same, with everything compiled again every half a million packets | 1 | IPv4 |
 //! | `rust-voip` | the same step in Rust | 1 | IPv4 |
-//! | `filter-10`, `filter-1000`, `filter-10000` | as `4r1e`, with a filter of so many made-up rules | 1 | IPv4 |
-//! | `filter-state` | as `filter-10`, the first rule accepts what is of known connections, as all packets are | 1 | IPv4 |
-//! | `queue-fifo`, `queue-red`, `queue-codel`, `queue-drr` | as `4r1e`, with a queue in software before the port, which is empty behind each burst | 1 | IPv4 |
+//! | `filter-10`, `filter-1000`, `filter-10000` | as `4r1e`, with a filter of that many generated rules | 1 | IPv4 |
+//! | `filter-state` | as `filter-10`, the first rule accepts packets of known connections, as all are | 1 | IPv4 |
+//! | `queue-fifo`, `queue-red`, `queue-codel`, `queue-drr` | as `4r1e`, with a queue in software before the port, which is empty after each burst | 1 | IPv4 |
 //! | `queue-shape` | as `queue-fifo`, with a rate that is never reached | 1 | IPv4 |
 //! | `4r4e` | 4 of /2 | 4 | IPv4 |
 //! | `full4` | a full table and a default route | 4 | IPv4 |
@@ -27,7 +27,7 @@
 //!
 //! The cases of queues run only by name (`--case`).
 //!
-//! With `--l3fwd`, DPDK's own example takes its turns with the cases of IPv4 ([`l3fwd`]); then one case
+//! With `--l3fwd`, DPDK's own example takes turns with the cases of IPv4 ([`l3fwd`]); then one case
 //! is measured after the other, because each has an l3fwd of its own, with its own memory.
 
 pub mod cases;
@@ -103,23 +103,23 @@ pub struct ForwardArgs {
 /// One line of the result. Cycles are those of the time-stamp counter, per packet.
 #[derive(Debug, Serialize)]
 struct Outcome {
-    /// The case; that of l3fwd in case X is `l3fwd-X`.
+    /// The case; for l3fwd in case X `l3fwd-X`.
     case: String,
     cycles_io_median: f64,
     cycles_above_io_median: f64,
     cycles_above_io_min: f64,
-    /// Instructions per packet above the bare loop; none where the machine does not count them.
+    /// Instructions per packet above the bare loop; none if the machine does not count them.
     instructions: Option<f64>,
     /// Branch misses per packet above the bare loop.
     branch_misses: Option<f64>,
     /// Million packets per second of the whole loop, median.
     mpps: f64,
-    /// What it compares with another, in words: not in JSON, where who reads it has both.
+    /// Comparison with another case, in words; not in JSON, which contains both.
     #[serde(skip)]
     compared: Option<String>,
 }
 
-/// Measures and prints.
+/// Runs the benchmark and prints its result.
 pub fn run(args: &ForwardArgs) -> Result<()> {
     ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
     ensure!(args.packets >= 10_000, "--packets {}: at least 10000", args.packets);
@@ -154,9 +154,9 @@ pub fn run(args: &ForwardArgs) -> Result<()> {
     crate::print(&report(&outcomes, &bench, args))
 }
 
-/// The tables that the cases need.
+/// Loads the tables that the cases need.
 fn load(args: &ForwardArgs, cases: &[&Case]) -> Result<FullTables> {
-    // So many that the next hops of a made-up table are spread as origin ASes are.
+    // This many, so that the next hops of a generated table are spread like origin ASes.
     const ORIGINS: u16 = 30_000;
     let mut full = FullTables::default();
     if cases.iter().any(|case| case.full && case.mix != Mix::V6) {
@@ -168,19 +168,19 @@ fn load(args: &ForwardArgs, cases: &[&Case]) -> Result<FullTables> {
     Ok(full)
 }
 
-/// What all cases share.
+/// State shared by all cases.
 pub struct Bench {
     eal: Eal,
     pool: Mempool,
-    /// Devices opened so far: each needs a number of its own.
+    /// Number of devices opened so far: each needs a number of its own.
     opened: Cell<usize>,
-    /// The sources, each alone in a list that a router can have for its turn.
+    /// The sources, each in a list of its own that a router borrows for its turn.
     sources: Vec<(Mix, Vec<RxSource>)>,
 }
 
 impl Bench {
-    /// Opens these sources, with so many frames each; those of IPv4 go to addresses in the table, or to
-    /// any.
+    /// Opens these sources, with this many frames each; those of IPv4 go to addresses in the table,
+    /// or to any.
     pub fn start(
         mixes: &[Mix],
         (destinations, in_table): (usize, bool),
@@ -190,7 +190,7 @@ impl Bench {
         // Each source keeps every frame in a buffer of its own and copies it into another.
         let count = mixes.len() * (destinations + 1024) + 8192;
         let data_room = 2048;
-        // Without hugepages a packet has a page for itself.
+        // Without hugepages each packet has a page of its own.
         let memory_mb = count * 4300 / 1_000_000 + 64;
         let huge = if no_huge { HugeMode::Never } else { HugeMode::Auto };
         let eal = Eal::init(&EalConfig { memory_mb, huge, ..EalConfig::default() })?;
@@ -209,41 +209,41 @@ impl Bench {
         Ok(bench)
     }
 
-    /// The pool of all packets.
+    /// Returns the pool of all packets.
     fn pool(&self) -> Mempool {
         self.pool.clone()
     }
 
-    /// DPDK.
+    /// Returns DPDK's environment.
     pub fn eal(&self) -> &Eal {
         &self.eal
     }
 
-    /// The sources, for those who forward from them.
+    /// Returns the sources, for cases that forward from them.
     pub fn sources(&mut self) -> &mut Vec<(Mix, Vec<RxSource>)> {
         &mut self.sources
     }
 
-    /// The file that a source replays.
+    /// Returns the file that a source replays.
     fn pcap(&self, mix: Mix) -> PathBuf {
         let name = format!("turnpike-bench-{}-{}.pcap", std::process::id(), mix.name());
         std::env::temp_dir().join(name)
     }
 
-    /// The queue of a port that replays the frames for ever.
+    /// Opens the queue of a port that replays the frames for ever.
     fn source(&self, mix: Mix) -> Result<RxQueue> {
         let args = format!("rx_pcap={},infinite_rx=1", self.pcap(mix).display());
         let (mut rx, _) = self.open("net_pcap", &args)?;
         rx.pop().context("the pcap driver has a receive queue")
     }
 
-    /// The queue of a port that frees what it is given.
+    /// Opens the queue of a port that frees its packets.
     fn sink(&self) -> Result<TxQueue> {
         let (_, mut tx) = self.open("net_null", "")?;
         tx.pop().context("the null driver has a transmit queue")
     }
 
-    /// The queues keep their port open.
+    /// Opens a device and returns its queues, which keep the port open.
     fn open(&self, driver: &str, args: &str) -> Result<(Vec<RxQueue>, Vec<TxQueue>)> {
         let name = format!("{driver}{}", self.opened.get());
         self.opened.set(self.opened.get() + 1);
@@ -264,7 +264,7 @@ impl Drop for Bench {
 /// The cost of the bare loop, and a router's own, of the same round.
 type Sample = (Cost, Cost);
 
-/// Lets the bare loop, every router and l3fwd take turns.
+/// Measures the bare loop, every router and l3fwd by turns.
 fn measure(
     bench: &mut Bench,
     cases: &[&'static Case],
@@ -310,7 +310,7 @@ fn names(cases: &[&Case]) -> String {
     cases.iter().map(|case| case.name).collect::<Vec<_>>().join(", ")
 }
 
-/// One turn for everybody: of each router, the cost of the bare loop over its source, and its own.
+/// Makes one turn of each router: returns the cost of the bare loop over its source, and its own.
 fn turns(
     bench: &mut Bench,
     bare: &mut BareLoop,
@@ -334,7 +334,7 @@ fn turns(
     Ok(samples)
 }
 
-/// All values of the rounds, sorted.
+/// Returns all values of the rounds, sorted.
 fn sorted(samples: &[Sample], of: impl Fn(&Sample) -> Option<f64>) -> Vec<f64> {
     let mut values: Vec<_> = samples.iter().filter_map(of).collect();
     values.sort_by(f64::total_cmp);
@@ -363,7 +363,7 @@ fn outcome(case: String, samples: &[Sample]) -> Outcome {
     }
 }
 
-/// The median over the rounds of what one takes above io for each cycle of the other.
+/// Returns the median over the rounds of one's cycles above io divided by the other's.
 fn ratio(own: &[Sample], theirs: &[Sample]) -> f64 {
     let mut ratios: Vec<_> =
         own.iter().zip(theirs).map(|(own, theirs)| above(own) / above(theirs)).collect();
@@ -371,8 +371,8 @@ fn ratio(own: &[Sample], theirs: &[Sample]) -> f64 {
     median(&ratios).unwrap_or(f64::NAN)
 }
 
-/// Says what steps cost: a router with one more above `4r1e` of the same round; of one in Lua also whether
-/// that stays so, and what LuaJIT did.
+/// Reports the costs of steps: a router with one more step compared with `4r1e` of the same round;
+/// for a step in Lua also the stability of its cost, and the work of LuaJIT.
 fn compare_steps(outcomes: &mut [Outcome], routers: &[Router], samples: &[Vec<Sample>]) {
     let base = routers.iter().position(|router| router.case.name == "4r1e");
     let Some(base) = base.map(|base| &samples[base]) else { return };
@@ -393,7 +393,7 @@ fn compare_steps(outcomes: &mut [Outcome], routers: &[Router], samples: &[Vec<Sa
     }
 }
 
-/// How much more one takes than the other in the same round: median and least.
+/// Returns the extra cycles of one over the other in the same round: median and minimum.
 fn more(base: &[Sample], with: &[Sample]) -> String {
     let rounds = base.iter().zip(with);
     let mut more: Vec<_> = rounds.map(|(base, with)| above(with) - above(base)).collect();
@@ -455,7 +455,7 @@ mod tests {
 
     #[test]
     fn the_outcome_compares_within_a_round() {
-        // A slow machine in the second round hits both, and the difference stays.
+        // A slow machine in the second round affects both, and the difference stays.
         let outcome = outcome("4r1e".into(), &samples(&[(10.0, 60.0), (30.0, 81.0), (11.0, 63.0)]));
         assert_eq!(outcome.cycles_above_io_median, 51.0);
         assert_eq!(outcome.cycles_above_io_min, 50.0);

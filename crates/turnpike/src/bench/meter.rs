@@ -1,4 +1,4 @@
-//! What the benchmarks share: staying on a core, counting cycles and events, medians.
+//! Shared parts of the benchmarks: pinning to a core, counting cycles and events, medians.
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -23,7 +23,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// DPDK with so much memory, and its widest vectors.
+    /// Starts DPDK with this much memory, and its widest vectors.
     ///
     /// # Errors
     /// DPDK does not start.
@@ -32,14 +32,14 @@ impl Place {
             memory_mb,
             huge: if self.no_huge { HugeMode::Never } else { HugeMode::Auto },
             log_level: LogLevel::Error,
-            // DPDK allows vectors of 256 bits if not told otherwise.
+            // By default, DPDK allows vectors of at most 256 bits.
             extra_args: vec!["--force-max-simd-bitwidth=512".into()],
             ..EalConfig::default()
         })
     }
 }
 
-/// Keeps the measurement on one core, and says which: the one asked for, else the last one allowed.
+/// Pins the measurement to one core, the given or else the last allowed one, and returns it.
 pub fn pin(core: Option<usize>) -> Result<usize> {
     let core = match core {
         Some(core) => core,
@@ -49,24 +49,24 @@ pub fn pin(core: Option<usize>) -> Result<usize> {
     Ok(core)
 }
 
-/// What one turn took, per item.
+/// Cost of one turn, per item.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
     /// Cycles of the time-stamp counter.
     pub cycles: f64,
-    /// Instructions; none where the machine does not count them.
+    /// Instructions; none if the machine does not count them.
     pub instructions: Option<f64>,
-    /// Branches that were predicted wrongly.
+    /// Mispredicted branches.
     pub branch_misses: Option<f64>,
 }
 
-/// The time-stamp counter, and the processor's event counters where the machine has them.
+/// The time-stamp counter, and the processor's event counters if available.
 pub struct Meter {
     events: Option<(Counter, Counter)>,
 }
 
 impl Meter {
-    /// Counts events from here on, if the machine can.
+    /// Starts counting events, if the machine can.
     pub fn new() -> Self {
         let open = || -> std::io::Result<(Counter, Counter)> {
             let mut instructions = Builder::new(Hardware::INSTRUCTIONS).build()?;
@@ -83,7 +83,7 @@ impl Meter {
         Some((instructions.read().ok()?, misses.read().ok()?))
     }
 
-    /// What `turn` takes for each of the items that it says it did.
+    /// Returns the cost of `turn` per item; `turn` returns its number of items.
     pub fn measure(&mut self, turn: impl FnOnce() -> u64) -> Cost {
         let before = self.events();
         let start = dpdk::tsc();
@@ -99,7 +99,7 @@ impl Meter {
     }
 }
 
-/// The middle of sorted values.
+/// Returns the middle of sorted values.
 pub fn median(sorted: &[f64]) -> Option<f64> {
     sorted.get(sorted.len() / 2).copied()
 }

@@ -1,5 +1,5 @@
-//! Plots: a figure in words and numbers becomes an SVG file. `turnpike bench plot` does it for the
-//! experiments in `bench/`, so that all plots look alike and need no other program.
+//! Plots: converts a figure in words and numbers to an SVG file. `turnpike bench plot` does this
+//! for the experiments in `bench/`, so that all plots look alike and need no other program.
 
 use std::path::{Path, PathBuf};
 
@@ -18,23 +18,23 @@ pub struct PlotArgs {
     svg: PathBuf,
 }
 
-/// Lines in a plane, or bars where there are words along the x axis.
+/// Lines in a plane, or bars if there are words along the x axis.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {
-    /// Above it all.
+    /// The title above the plot.
     pub title: String,
-    /// What is along the axes, with units.
+    /// The label of the x axis, with its unit.
     pub x: String,
-    /// The same.
+    /// The label of the y axis, with its unit.
     pub y: String,
-    /// Whether an axis is logarithmic.
+    /// True if the x axis is logarithmic.
     #[serde(default)]
     pub log_x: bool,
-    /// The same.
+    /// True if the y axis is logarithmic.
     #[serde(default)]
     pub log_y: bool,
-    /// Words along the x axis at 0, 1, 2, …: then series are bars.
+    /// Words along the x axis at 0, 1, 2, …; with words, the series are drawn as bars.
     #[serde(default)]
     pub words: Vec<String>,
     /// The lines.
@@ -45,16 +45,16 @@ pub struct Figure {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Series {
-    /// In the legend.
+    /// The name in the legend.
     pub name: String,
-    /// x and y.
+    /// The points: x and y.
     pub points: Vec<(f64, f64)>,
 }
 
 /// Width and height.
 const SIZE: (u32, u32) = (720, 420);
 
-/// Colours that people with any sight can tell apart (Okabe and Ito).
+/// Colours that are distinguishable with any colour vision (Okabe and Ito).
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -66,7 +66,7 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(160, 160, 60),
 ];
 
-/// Reads a figure and writes it.
+/// Reads a figure and writes its plot.
 pub fn run(args: &PlotArgs) -> Result<()> {
     let name = args.figure.display();
     let text = std::fs::read(&args.figure).with_context(|| format!("figure {name}"))?;
@@ -75,7 +75,7 @@ pub fn run(args: &PlotArgs) -> Result<()> {
 }
 
 impl Figure {
-    /// Writes it as SVG.
+    /// Writes the plot as SVG.
     pub fn write(&self, file: &Path) -> Result<()> {
         let svg = self.svg()?;
         std::fs::write(file, svg)
@@ -107,8 +107,8 @@ impl Figure {
         Ok(text)
     }
 
-    /// Everything is drawn in the coordinates that [`Axis::place`] gives, so that one kind of plane
-    /// serves for all axes.
+    /// Draws everything in the coordinates of [`Axis::place`], so that one kind of plane serves all
+    /// axes.
     fn draw(&self, text: &mut String, x: Axis, y: Axis) -> Result<(), Box<dyn std::error::Error>> {
         let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
         area.fill(&WHITE)?;
@@ -167,7 +167,7 @@ impl Figure {
     }
 }
 
-/// An axis: from where to where, and whether by logarithms.
+/// An axis: its range and scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Axis {
     from: f64,
@@ -176,7 +176,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Over these values, and a little; none if there is no logarithm of any.
+    /// Returns an axis that covers these values with some margin; none if there is no usable value.
     fn over(values: impl Iterator<Item = f64>, log: bool) -> Option<Self> {
         let usable = values.filter(|&value| !log || value > 0.0);
         let (from, to) = usable.fold((f64::INFINITY, f64::NEG_INFINITY), |(from, to), value| {
@@ -194,7 +194,7 @@ impl Axis {
         })
     }
 
-    /// Where a value is drawn. What has no logarithm is at the lower end.
+    /// Returns the coordinate of a value. A value without a logarithm is drawn at the lower end.
     fn place(self, value: f64) -> f64 {
         if self.log { value.max(self.from).log10() } else { value }
     }
@@ -220,7 +220,7 @@ impl Axis {
     }
 }
 
-/// Three digits that matter, no zeros behind the point.
+/// Formats a number with three significant digits, without trailing zeros.
 fn short(value: f64) -> String {
     let digits = (2 - value.abs().log10().floor() as i32).clamp(0, 9) as usize;
     let text = format!("{value:.digits$}");

@@ -1,25 +1,26 @@
 //! `turnpike bench rfc2544`: the tests of RFC 2544 for IPv4 and of RFC 5180 for IPv6, on the whole router
 //! or on any other device under test.
 //!
-//! | test | RFC 2544 | what is searched or measured |
+//! | test | RFC 2544 | result |
 //! |---|---|---|
 //! | `throughput` | 26.1 | the highest rate without loss (NDR), and that with at most `--pdr` loss (PDR) |
 //! | `latency` | 26.2 | delay and jitter at the throughput rate |
 //! | `loss` | 26.3 | the share lost from the highest rate downwards, in steps of a tenth |
 //! | `back-to-back` | 26.4 | the longest burst at the highest rate without loss |
 //!
-//! Without `--device` the device under test is a `turnpike run` of our own ([`router`]), joined to the
-//! tester by memif links; it has a core for itself, the last one. Sender and receiver have two cores
-//! where there are three, else they take turns on one.
+//! Without `--device` the device under test is a separate `turnpike run` ([`router`]), connected to
+//! the tester by memif links; it has a core of its own, the last one. Sender and receiver have two
+//! cores if there are three in total, else they take turns on one.
 //!
-//! A link of this kind has no rate. The highest rate is what the tester can send, and `at most the
-//! tester's` is said where the router takes all of it. What the router's end of the link does not take in
-//! time is lost, as on a wire. A rate that the tester could not keep counts as not reached.
+//! A link of this kind has no rate. The highest rate is what the tester can send, and the result is
+//! marked `at most the tester's` if the router accepts all of it. Packets that the router's end of
+//! the link does not accept in time are lost, as on a wire. A rate that the tester could not keep
+//! counts as not reached.
 //!
-//! RFC 2544 asks for trials of 60 s and 20 to 50 repetitions; `--seconds` and `--repeats` do that, the
-//! defaults are shorter. On a machine that does other things as well the router's core is taken away from
-//! it for milliseconds now and then, longer than any queue lasts: throughput without loss then says more
-//! about the machine, and the PDR more about the router.
+//! RFC 2544 requires trials of 60 s and 20 to 50 repetitions; `--seconds` and `--repeats` can set
+//! that, the defaults are shorter. On a machine with other work the router's core is occasionally
+//! taken away for milliseconds, longer than any queue lasts: then throughput without loss is more a
+//! property of the machine, and the PDR more one of the router.
 
 mod router;
 mod search;
@@ -43,7 +44,7 @@ use crate::router::cores;
 /// Frame sizes of RFC 2544, 9.1, with FCS.
 const SIZES: [usize; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
 
-/// A sender that falls back by a larger share of the time has not kept its rate.
+/// A sender that lags by a larger share of the time has not kept its rate.
 const BEHIND: f64 = 0.01;
 
 /// What to test.
@@ -130,12 +131,12 @@ impl std::fmt::Display for Test {
     }
 }
 
-/// What was found for one frame size. Rates are packets per second.
+/// Results for one frame size. Rates are packets per second.
 #[derive(Debug, Default, Serialize)]
 struct Found {
     /// Bytes with FCS.
     size: usize,
-    /// The tester's highest.
+    /// The tester's highest rate.
     highest_pps: f64,
     /// The highest rate without loss: the median of the repetitions, and all of them.
     ndr_pps: Option<f64>,
@@ -143,22 +144,22 @@ struct Found {
     /// The highest rate with little loss.
     pdr_pps: Option<f64>,
     pdr_all: Vec<f64>,
-    /// Whether the router took all that the tester can send.
+    /// True if the router accepted all that the tester can send.
     at_most_the_testers: bool,
-    /// The trial that the latency was taken from.
+    /// The delays of the trial at the throughput rate.
     latency: Option<Latency>,
-    /// What is lost at some rates.
+    /// The loss at several rates.
     loss: Vec<Loss>,
     /// Packets of the longest burst without loss: the median, and all.
     back_to_back: Option<f64>,
     back_to_back_all: Vec<f64>,
 }
 
-/// What is lost at a rate.
+/// The loss at a rate.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Loss {
     rate_pps: f64,
-    /// 0 to 1.
+    /// Share of the packets lost, 0 to 1.
     share: f64,
 }
 
@@ -171,7 +172,7 @@ struct Latency {
     histogram: Vec<crate::generate::Bin>,
 }
 
-/// Tests and prints.
+/// Runs the tests and prints the results.
 pub fn run(args: &Rfc2544Args) -> Result<()> {
     ensure!(args.seconds > 0.0, "--seconds {}: above 0", args.seconds);
     ensure!(args.repeats >= 1, "--repeats {}: at least 1", args.repeats);
@@ -191,7 +192,7 @@ pub fn run(args: &Rfc2544Args) -> Result<()> {
         found.push(bench.size(size, &progress)?);
     }
     progress.finish_and_clear();
-    // The tester's links go before the router.
+    // The tester's links are closed before the router ends.
     drop(bench);
     drop(own);
     if let Some(file) = &args.plot {
@@ -203,7 +204,7 @@ pub fn run(args: &Rfc2544Args) -> Result<()> {
     crate::print(&report(&found, args))
 }
 
-/// The sizes to test; the smallest is what a stamped frame takes.
+/// Returns the sizes to test; the smallest is that of a stamped frame.
 fn sizes(args: &Rfc2544Args) -> Result<Vec<usize>> {
     let least = smallest(args.ipv6);
     if args.size.is_empty() {
@@ -258,7 +259,7 @@ impl<'a> Bench<'a> {
             no_huge: args.no_huge,
         })?;
         let to: Spec = to.parse()?;
-        // A link may need a while, and a neighbour has to be found.
+        // A link may need time to come up, and a neighbour has to be resolved.
         let mut stream = stream(smallest(to.is_six()), &to, Rate::Packets(100.0), 0.5);
         stream.wait_ms = 200;
         for _ in 0..20 {
@@ -269,7 +270,7 @@ impl<'a> Bench<'a> {
         anyhow::bail!("nothing that the tester sends comes back; see --to, --to-mac and the routes")
     }
 
-    /// All tests of one size.
+    /// Runs all tests of one size.
     fn size(&mut self, size: usize, progress: &ProgressBar) -> Result<Found> {
         let has = |test| self.args.test.contains(&test);
         let (throughput, latency, loss, bursts) =
@@ -333,7 +334,7 @@ impl<'a> Bench<'a> {
         }))
     }
 
-    /// The longest burst without loss, of two seconds at most (RFC 2544, 26.4).
+    /// Returns the longest burst without loss, of at most two seconds (RFC 2544, 26.4).
     fn burst(&mut self, size: usize, highest: f64) -> Result<f64> {
         let most = (2.0 * highest).floor();
         search::highest_passing((0.0, most), (most / 200.0).max(1.0), |count| {
@@ -375,7 +376,7 @@ fn middle(all: &[f64]) -> Option<f64> {
     median(&sorted)
 }
 
-/// Bits per second of frames with FCS.
+/// Returns the bits per second of frames with FCS.
 fn gigabits(pps: f64, size: usize) -> f64 {
     pps * size as f64 * 8.0 / 1e9
 }
@@ -440,7 +441,7 @@ fn report(found: &[Found], args: &Rfc2544Args) -> String {
     lines.join("\n")
 }
 
-/// Throughput by frame size if it was measured, else loss by rate.
+/// Plots throughput by frame size if it was measured, else loss by rate.
 fn figure(found: &[Found], args: &Rfc2544Args) -> Figure {
     let family = if args.ipv6 { "IPv6" } else { "IPv4" };
     if found.iter().any(|f| f.pdr_pps.is_some()) {

@@ -15,26 +15,26 @@ use crate::workload::routes::Routes;
 /// Bytes of an IPv4 frame without FCS: the smallest that Ethernet sends.
 pub const FRAME: usize = 60;
 
-/// Bytes of an IPv6 frame without FCS: what the headers take.
+/// Bytes of an IPv6 frame without FCS: the size of its headers.
 pub const FRAME6: usize = 62;
 
-/// The MAC the frames are sent to: the benchmark's ports have it.
+/// Destination MAC of the frames: that of the benchmark's ports.
 pub const PORT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// Which families a source sends.
+/// Address families of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
     /// IPv4, to random unicast addresses, or to random addresses in random prefixes of a table.
     V4,
-    /// IPv6, to random addresses in random prefixes of the table: of anywhere else hardly one has a
+    /// IPv6, to random addresses in random prefixes of the table: hardly any other address has a
     /// route.
     V6,
-    /// Both by turns.
+    /// Both families by turns.
     Both,
 }
 
 impl Mix {
-    /// A word for file and device names.
+    /// Returns a word for file and device names.
     pub fn name(self) -> &'static str {
         match self {
             Self::V4 => "ip4",
@@ -44,7 +44,8 @@ impl Mix {
     }
 }
 
-/// Writes `count` UDP frames as a pcap file. IPv4 destinations are anywhere without `routes4`.
+/// Writes `count` UDP frames as a pcap file. Without `routes4`, IPv4 destinations are any unicast
+/// addresses.
 pub fn write_pcap(
     path: &Path,
     mix: Mix,
@@ -76,7 +77,7 @@ pub fn write_pcap(
     write(&mut file, &mut random).with_context(context)
 }
 
-/// The frames of a file of [`write_pcap`].
+/// Returns the frames of a file from [`write_pcap`].
 pub fn read_pcap(path: &Path) -> Result<Vec<Vec<u8>>> {
     let bytes = std::fs::read(path).with_context(|| format!("file {}", path.display()))?;
     let mut rest = bytes.get(24..).unwrap_or_default();
@@ -99,7 +100,7 @@ fn record(file: &mut impl Write, frame: &[u8]) -> std::io::Result<()> {
     file.write_all(frame)
 }
 
-/// A unicast address outside 0/8 and 127/8.
+/// Returns a unicast address outside 0/8 and 127/8.
 fn unicast(random: &mut Random) -> Ipv4Addr {
     loop {
         let address = Ipv4Addr::from(random.word() as u32);
@@ -110,7 +111,7 @@ fn unicast(random: &mut Random) -> Ipv4Addr {
     }
 }
 
-/// A frame of 60 bytes: Ethernet, IPv4, UDP, zeros.
+/// Returns a frame of 60 bytes: Ethernet, IPv4, UDP, zeros.
 fn frame(destination: Ipv4Addr, source_port: u16) -> [u8; FRAME] {
     let mut frame = [0; FRAME];
     ethernet(&mut frame, [0x08, 0x00]);
@@ -126,7 +127,7 @@ fn frame(destination: Ipv4Addr, source_port: u16) -> [u8; FRAME] {
     frame
 }
 
-/// A frame of 62 bytes: Ethernet, IPv6, UDP without content.
+/// Returns a frame of 62 bytes: Ethernet, IPv6, UDP without content.
 fn frame6(destination: Ipv6Addr, source_port: u16) -> [u8; FRAME6] {
     let mut frame = [0; FRAME6];
     ethernet(&mut frame, [0x86, 0xdd]);
@@ -147,7 +148,7 @@ fn ethernet(frame: &mut [u8], ethertype: [u8; 2]) {
     frame[12..14].copy_from_slice(&ethertype);
 }
 
-/// To the discard port; the datagram is all that there is.
+/// Fills in a UDP header to the discard port; the datagram has no other content.
 fn udp(datagram: &mut [u8], source_port: u16) {
     let length = datagram.len() as u16;
     datagram[0..2].copy_from_slice(&source_port.to_be_bytes());
@@ -161,7 +162,7 @@ mod tests {
 
     use super::*;
 
-    /// The frames of a file.
+    /// Returns the frames of a file.
     fn frames(mix: Mix, count: usize) -> Vec<Vec<u8>> {
         frames_to(None, mix, count)
     }

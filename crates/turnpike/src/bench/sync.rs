@@ -1,13 +1,13 @@
-//! `turnpike bench sync`: what it costs forwarders that routes change, by the way they are published,
-//! and how long a change takes until all forwarders have it (Kamuee Zero, figure 8).
+//! `turnpike bench sync`: cost of route changes for forwarders, by the method of publication, and
+//! time until all forwarders use a change (Kamuee Zero, figure 8).
 //!
-//! The real forwarder of `bench forward`, case `full4`, replays packets on each core but the first; the
-//! writer, on the first, changes the next hop of random routes. Every method ([`methods`]) has a table and
-//! forwarders of its own and takes its turn in every round: once while nothing changes, once with a change
-//! as soon as the one before is synchronised. A synchronisation is timed from the beginning of the change
-//! to when no forwarder can see the route as it was.
+//! The real forwarder of `bench forward`, case `full4`, replays packets on each core but the first;
+//! the writer, on the first, changes the next hop of random routes. Every method ([`methods`]) has
+//! a table and forwarders of its own and takes its turn in every round: once without changes, once
+//! with a change as soon as the previous one is synchronised. A synchronisation is timed from the
+//! beginning of the change until no forwarder can see the old route.
 //!
-//! A round of a forwarder is one batch of 64 packets: what a method costs is paid once for all of them.
+//! A round of a forwarder is one batch of 64 packets, which share the cost of a method.
 
 mod methods;
 
@@ -34,7 +34,7 @@ use super::source::Mix;
 use crate::router::cores;
 use crate::workload::routes::{self, Routes};
 
-/// Times of synchronisation that are kept of a turn.
+/// Most synchronisation times that are stored per turn.
 const KEPT: usize = 1 << 20;
 
 /// How to measure.
@@ -67,12 +67,12 @@ pub struct SyncArgs {
     plot: Option<PathBuf>,
 }
 
-/// What a turn gave.
+/// Result of a turn.
 #[derive(Clone, Debug, Serialize)]
 struct Turn {
-    /// Million packets per second of all forwarders, while nothing changes.
+    /// Million packets per second of all forwarders, without changes.
     mpps_quiet: f64,
-    /// The same while routes change.
+    /// Million packets per second of all forwarders, while routes change.
     mpps_changing: f64,
     /// Changes per second.
     changes_per_s: f64,
@@ -89,7 +89,7 @@ struct Times {
     max: f64,
 }
 
-/// A method's line.
+/// Result of a method.
 #[derive(Debug, Serialize)]
 struct Outcome {
     method: &'static str,
@@ -98,13 +98,13 @@ struct Outcome {
     rounds: Vec<Turn>,
 }
 
-/// Measures and prints.
+/// Runs the benchmark and prints its result.
 pub fn run(args: &SyncArgs) -> Result<()> {
     ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
     ensure!(args.seconds > 0.0, "--seconds {}: above 0", args.seconds);
     let allowed = cores::allowed()?;
     let first = *allowed.first().context("no core is allowed")?;
-    // The writer's core comes last.
+    // The first core is the writer's, so forwarders use it last.
     let others: Vec<_> = allowed[1..].iter().copied().chain([first]).collect();
     let forwarders = args.forwarders.unwrap_or((others.len() - 1).max(1));
     let most = others.len();
@@ -143,7 +143,7 @@ pub fn run(args: &SyncArgs) -> Result<()> {
     crate::print(&report(&outcomes, args, forwarders))
 }
 
-/// The methods that are asked for.
+/// Returns the requested methods.
 fn tests(
     args: &SyncArgs,
     forwarders: usize,
@@ -164,7 +164,7 @@ fn tests(
     NAMES.into_iter().filter(wanted).map(make).collect()
 }
 
-/// A method, its routers and what they gave.
+/// A method, its routers and their results.
 struct Test {
     method: Method,
     routers: Vec<Router>,
@@ -182,7 +182,7 @@ impl Test {
         Ok(())
     }
 
-    /// Forwards for a while without and for a while with changes.
+    /// Forwards for a while without changes and for a while with them.
     fn turn(
         &mut self,
         bench: &mut Bench,
@@ -206,7 +206,7 @@ impl Test {
                 thread::Builder::new().name("forwarder".into()).spawn_scoped(scope, body)?;
             }
             let forwarded = || counters.iter().map(Counter::get).sum::<u64>();
-            // The caches fill.
+            // Fills the caches.
             thread::sleep(Duration::from_secs_f64(seconds / 5.0));
             let quiet = measure(&forwarded, || {
                 thread::sleep(Duration::from_secs_f64(seconds));
@@ -231,7 +231,7 @@ impl Test {
     }
 }
 
-/// A forwarder's thread.
+/// Runs a forwarder's thread.
 fn forward(
     router: &mut Router,
     reader: &mut dyn ReadSide,
@@ -252,7 +252,7 @@ fn forward(
     reader.pause();
 }
 
-/// Million packets per second while something is done, what it gave, and the seconds it took.
+/// Runs an action; returns the million packets per second meanwhile, its result, and its seconds.
 fn measure(
     forwarded: &dyn Fn() -> u64,
     action: impl FnOnce() -> Result<Vec<u64>>,
@@ -263,7 +263,7 @@ fn measure(
     Ok(((forwarded() - before) as f64 / seconds / 1e6, times, seconds))
 }
 
-/// Changes routes for so long; the cycles that each took.
+/// Changes routes for this time; returns the cycles of each change.
 fn publish(
     writer: &mut dyn WriteSide,
     routes: &Routes<std::net::Ipv4Addr>,
@@ -283,11 +283,11 @@ fn publish(
     Ok(times)
 }
 
-/// Of cycles, in microseconds.
+/// Returns the distribution of times in cycles, in microseconds.
 fn distribution(mut cycles: Vec<u64>) -> Times {
     cycles.sort_unstable();
     let us = |cycles: u64| cycles as f64 * 1e6 / dpdk::tsc_hz() as f64;
-    // The value that so many of a hundred do not exceed.
+    // The value that this percentage does not exceed.
     let at = |percent: usize| {
         let index = (cycles.len() * percent).div_ceil(100).saturating_sub(1);
         cycles.get(index).map_or(0.0, |&cycles| us(cycles))
@@ -354,7 +354,7 @@ fn report(outcomes: &[Outcome], args: &SyncArgs, forwarders: usize) -> String {
 /// One value of a turn, and its name.
 type Value = (&'static str, fn(&Turn) -> f64);
 
-/// Bars of some values of all methods.
+/// Returns bars of some values of all methods.
 fn bars(outcomes: &[Outcome], values: &[Value]) -> (Vec<String>, Vec<Series>) {
     let points = |of: fn(&Turn) -> f64| {
         outcomes.iter().enumerate().map(|(at, outcome)| (at as f64, of(&outcome.median))).collect()

@@ -1,26 +1,26 @@
-//! Reasons why a NIC cannot be bound, found without touching it: `turnpike check` says what `run` and `bind`
-//! would.
+//! Reasons why a NIC cannot be bound, found without touching it: `turnpike check` reports the
+//! errors that `run` and `bind` would.
 
 use super::users::{self, User};
 use super::{Binder, record};
 use crate::machine::pci::{Member, PciNic, SHARING, UIO, gives_away};
 
-/// A device that is to be bound.
+/// A device to be bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
     /// The device's address.
     pub address: String,
     /// The driver.
     pub driver: String,
-    /// Whatever the machine itself needs of the device.
+    /// True to bind even if the machine itself needs the device.
     pub force: bool,
-    /// For a router, which gives it back at its end.
+    /// True for a router, which gives the device back at its end.
     pub router: bool,
 }
 
 impl Binder {
-    /// Reasons why devices cannot be bound, with their places in the list. They are looked at together: the
-    /// members of an IOMMU group may be bound in one go.
+    /// Returns the reasons why devices cannot be bound, with their places in the list. They are
+    /// checked together: the members of an IOMMU group may be bound at the same time.
     pub fn obstacles(&self, wishes: &[Wish]) -> Vec<(usize, String)> {
         let obstacle = |(place, wish)| Some((place, self.obstacle(wish, wishes)?));
         wishes.iter().enumerate().filter_map(obstacle).collect()
@@ -46,13 +46,13 @@ impl Binder {
             .or_else(|| self.of_group(&nic, &wish.driver, all))
     }
 
-    /// The users of a NIC.
+    /// Returns the users of a NIC.
     pub(super) fn users(&self, nic: &PciNic) -> Vec<User> {
         let record = record::seen(&self.machine, &nic.address);
         users::of_nic(&self.machine, &(self.network)(), nic, record.as_ref())
     }
 
-    /// Needs of the machine itself that are in the way of a wish.
+    /// Returns the needs of the machine itself that prevent a binding.
     pub(super) fn of_the_machine(
         &self,
         nic: &PciNic,
@@ -115,7 +115,7 @@ impl Binder {
         }
     }
 
-    /// vfio gives a group away as a whole.
+    /// Checks the IOMMU group, which vfio binds as a whole.
     fn of_group(&self, nic: &PciNic, driver: &str, all: &[Wish]) -> Option<String> {
         let group = nic.group.as_ref().filter(|_| driver == "vfio-pci")?;
         let stays = |address: &str| {
@@ -139,14 +139,14 @@ impl Binder {
         ))
     }
 
-    /// How a NIC can be had although others of its group are in the way.
+    /// Returns the remedy for a NIC whose group has other members in the way.
     fn way_out_of_group(&self, nic: &PciNic, others: &[&Member]) -> String {
         let (bridges, others): (Vec<&Member>, Vec<&Member>) =
             others.iter().partition(|other| other.is_bridge);
         if !others.iter().all(|other| self.machine.pci_nic(&other.address).is_some()) {
             return "put the NIC into another slot".to_owned();
         }
-        // What it is for is hot plugging behind the bridge.
+        // The bridge's driver only serves hot plugging behind it.
         let unbind = |bridge: &Member| {
             let driver = bridge.driver.as_deref().unwrap_or_default();
             format!(
@@ -163,7 +163,7 @@ impl Binder {
         ways.join("; ")
     }
 
-    /// The reason why DPDK cannot have a NIC by the driver that it is bound to.
+    /// Returns the reason why DPDK cannot use a NIC with its present driver.
     pub fn unusable(&self, address: &str) -> Option<String> {
         let Some(nic) = self.machine.pci_nic(address) else { return Some(self.not_found(address)) };
         let way = format!("bind it: turnpike bind {address}, or write driver = \"vfio-pci\"");
@@ -180,7 +180,7 @@ impl Binder {
     }
 }
 
-/// A program has the NIC.
+/// Returns the error if a program uses the NIC.
 pub(super) fn in_use(nic: &PciNic, users: &[User]) -> Option<String> {
     let user = users.iter().find(|user| user.is_program())?;
     Some(format!("{} is in use by {user}; stop that first", nic.address))

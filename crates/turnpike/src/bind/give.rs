@@ -1,4 +1,4 @@
-//! The way back: devices get the drivers that they had, and their interfaces the settings.
+//! Return of devices: they get their earlier drivers, and their interfaces the earlier settings.
 
 use std::path::PathBuf;
 
@@ -9,36 +9,37 @@ use super::record::{FoundInterface, Record, Records};
 use super::{Binder, remember};
 use crate::machine::pci::{DEVICES, PciNic, gives_away};
 
-/// Looks at a device whose interface is to appear: three seconds.
+/// Polls of a device whose interface is to appear: three seconds.
 const APPEARS_WITHIN: usize = 600;
 
-/// Looks at an interface that udev may rename: a second.
+/// Polls of an interface that udev may rename: one second.
 const RENAMED_WITHIN: usize = 200;
 
-/// udev is there while this is.
+/// This file exists while udev runs.
 const UDEV: &str = "/run/udev/control";
 
-/// A device of which this process has the file is one of vfio's.
+/// Link target of this process's open vfio devices.
 const VFIO_DEVICE: &str = "anon_inode:[vfio-device]";
 
-/// A device that was given back.
+/// A device given back.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Returned {
-    /// The driver that it has now.
+    /// Its present driver.
     pub driver: Option<String>,
-    /// Nothing had to be done: the kernel had it.
+    /// True if nothing had to be done: the kernel had it already.
     pub unchanged: bool,
-    /// The rule of udev that was removed.
+    /// The udev rule that was removed.
     pub rule: Option<PathBuf>,
     /// Parts of its former state that are lost.
     pub lost: Vec<String>,
 }
 
 impl Binder {
-    /// Gives a device back to the kernel: to the driver that it had, else to the one that the kernel chooses.
+    /// Gives a device back to the kernel: to its earlier driver, or else to one that the kernel
+    /// selects.
     ///
     /// # Errors
-    /// A program has the device, a step failed, or no driver of the kernel takes it.
+    /// A program uses the device, a step failed, or no driver of the kernel accepts it.
     pub fn unbind(&self, address: &str) -> Result<Returned> {
         let nic = self.nic(address)?;
         if let Some(problem) = in_use(&nic, &self.users(&nic)) {
@@ -73,11 +74,11 @@ impl Binder {
         Ok(Returned { rule, ..returned })
     }
 
-    /// Lets the kernel choose the driver of a device.
+    /// Lets the kernel select the driver of a device.
     fn let_choose(&self, nic: &PciNic, domain: Option<&str>) -> Result<()> {
         let address = nic.address.as_str();
         self.switch(nic, None, domain)?;
-        // The kernel's modules are looked for by udev, which may not be there.
+        // The kernel's modules are loaded by udev, which may not be running.
         let drivers = self.machine.drivers_for(address);
         let drivers: Vec<_> = drivers.into_iter().filter(|driver| !gives_away(driver)).collect();
         let loaded: Vec<Result<()>> = drivers.iter().map(|driver| self.load(driver)).collect();
@@ -93,16 +94,16 @@ impl Binder {
         )
     }
 
-    /// Gives a device back as it was found; returns the parts of its state that are lost. The record stays
-    /// if that fails.
+    /// Gives a device back in its recorded state; returns the parts of that state that are lost.
+    /// The record stays if this fails.
     ///
     /// # Errors
-    /// The step that failed.
+    /// The failed step.
     pub(super) fn give_back(&self, records: &Records, record: Record) -> Result<Vec<String>> {
         let (address, found) = (&record.address, &record.found);
         let nic = self.machine.pci_nic(address).filter(|nic| nic.ids == found.ids);
         let Some(nic) = nic else {
-            // Unplugged: there is nothing to give back.
+            // Unplugged: nothing can be given back.
             record.remove(records);
             return Ok(Vec::new());
         };
@@ -120,7 +121,7 @@ impl Binder {
         Ok(lost.unwrap_or_default())
     }
 
-    /// Gives an interface the name, the MTU, the state and the addresses that it had.
+    /// Restores the name, the MTU, the state and the addresses of an interface.
     fn restore(&self, address: &str, found: &FoundInterface) -> Vec<String> {
         let Some(name) = self.appears(address, &found.name) else {
             return vec![format!("interface {} has not appeared again", found.name)];
@@ -135,7 +136,7 @@ impl Binder {
         };
         let mut name = name.as_str();
         if name != found.name {
-            // Only an interface that is down changes its name.
+            // An interface must be down to be renamed.
             let down = ip("its name", &["link", "set", "dev", name, "down"]);
             if down && ip("its name", &["link", "set", "dev", name, "name", &found.name]) {
                 name = &found.name;
@@ -154,7 +155,8 @@ impl Binder {
         lost
     }
 
-    /// The name of a device's interface when it has appeared, and udev had the time to rename it.
+    /// Returns the name of a device's interface after it has appeared, and udev has had time to
+    /// rename it.
     fn appears(&self, address: &str, wanted: &str) -> Option<String> {
         let names = || self.machine.pci_nic(address).map(|nic| nic.interfaces).unwrap_or_default();
         let mut left = APPEARS_WITHIN;
@@ -175,8 +177,8 @@ impl Binder {
         Some(name)
     }
 
-    /// This process has a device of vfio's open, which it must not unbind: the kernel would wait for the
-    /// device to be closed, and the process for the kernel.
+    /// Returns true if this process has a vfio device open, which it must not unbind: the kernel
+    /// would wait for the device to be closed, and the process for the kernel.
     pub(super) fn has_vfio_device(&self) -> bool {
         let descriptors = self.machine.names("/proc/self/fd");
         descriptors.iter().any(|number| {
@@ -185,7 +187,7 @@ impl Binder {
     }
 }
 
-/// The record says which driver of the kernel the device had.
+/// Returns true if the record contains a driver of the kernel.
 fn of_kernel(record: &Record, nic: &PciNic) -> bool {
     let driver = record.found.driver.as_deref();
     record.found.ids == nic.ids && driver.is_some_and(|driver| !gives_away(driver))

@@ -1,4 +1,4 @@
-//! What binding asks the kernel to do. Tests answer in its place.
+//! The kernel's interfaces for binding, which tests replace.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -7,21 +7,21 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-/// The kernel, as far as binding changes something.
+/// Operations of the kernel that binding needs.
 pub trait Kernel: Send + Sync {
     /// Writes a setting of `/sys`.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     fn write(&self, path: &Path, text: &str) -> io::Result<()>;
 
     /// Runs a program to its end.
     ///
     /// # Errors
-    /// It cannot be started, or its standard error where it fails.
+    /// The program cannot be started, or its standard error if it fails.
     fn run(&self, program: &str, arguments: &[&str]) -> Result<(), String>;
 
-    /// Lets a moment pass, in which the kernel finishes something.
+    /// Waits for a moment, in which the kernel completes an operation.
     fn wait(&self);
 }
 
@@ -53,7 +53,7 @@ impl Kernel for Here {
     }
 }
 
-/// Between two looks at what the kernel does meanwhile.
+/// Time between two polls of the kernel's state.
 pub(super) const MOMENT: Duration = Duration::from_millis(5);
 
 #[cfg(test)]

@@ -7,12 +7,12 @@ use super::{Binder, record, remember};
 use crate::machine::network::{Interface, Network};
 use crate::machine::pci::{PciNic, gives_away};
 
-/// All devices that ports could have.
+/// All devices that can be ports.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Devices {
     /// NICs on the PCI bus.
     pub nics: Vec<Nic>,
-    /// Kernel interfaces that are no PCI NICs.
+    /// Kernel interfaces that are not PCI NICs.
     pub interfaces: Vec<NetInterface>,
 }
 
@@ -25,13 +25,13 @@ pub struct Nic {
     pub model: String,
     /// The same as numbers: `8086:10d3`.
     pub ids: String,
-    /// The driver that it is bound to.
+    /// Its present driver.
     pub driver: Option<String>,
     /// Drivers that it can be bound to.
     pub drivers: Vec<String>,
     /// The kernel's driver that it had before it was bound.
     pub driver_before: Option<String>,
-    /// It is bound whenever the machine starts.
+    /// True if it is bound at each start of the machine.
     pub remembered: bool,
     /// Its NUMA node.
     pub numa_node: Option<usize>,
@@ -41,7 +41,7 @@ pub struct Nic {
     pub group_others: Vec<Other>,
     /// Its kernel interfaces.
     pub interfaces: Vec<NetInterface>,
-    /// Programs that have it, and needs that the machine itself has of it.
+    /// Programs that use it, and needs of the machine itself.
     pub used_by: Vec<String>,
     /// One word: `program`, `kernel` with addresses or routes, `idle` with the kernel, `free`.
     pub state: &'static str,
@@ -54,7 +54,7 @@ pub struct Other {
     pub pci: String,
     /// Its driver.
     pub driver: Option<String>,
-    /// The group cannot be bound to vfio-pci while the device has this driver.
+    /// True if the group cannot be bound to vfio-pci while the device has this driver.
     pub in_the_way: bool,
 }
 
@@ -69,12 +69,12 @@ pub struct NetInterface {
     pub link: &'static str,
     /// Megabits per second.
     pub speed_mbps: Option<u32>,
-    /// As of a NIC; empty for one of a NIC.
+    /// Users, like those of a NIC; empty for an interface of a NIC.
     pub used_by: Vec<String>,
 }
 
 impl Binder {
-    /// Everything that ports could have.
+    /// Returns all devices that can be ports.
     pub fn devices(&self) -> Devices {
         let network = (self.network)();
         let nics = self.machine.nics();

@@ -1,4 +1,5 @@
-//! The devices of a router's ports: bound before DPDK looks for them, given back when their ports are closed.
+//! The devices of a router's ports: bound before DPDK probes them, given back when their ports are
+//! closed.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,13 +13,13 @@ use super::record::{Record, Records};
 use super::{Binder, Wish, record, users};
 use crate::place::of_port;
 
-/// Devices that a router has bound.
+/// Devices bound by a router.
 pub struct Bindings {
     binder: Binder,
     taken: Mutex<Vec<Taken>>,
 }
 
-/// Somebody uses a device; it is not given back before this is dropped.
+/// Marks a device as in use; it is not given back before this is dropped.
 pub type Hold = Arc<()>;
 
 struct Taken {
@@ -27,11 +28,11 @@ struct Taken {
 }
 
 impl Binder {
-    /// Puts PCI addresses in the place of kernel interfaces whose NICs are to be bound. An interface that is
-    /// not there is looked for among those that routers have bound.
+    /// Replaces kernel interfaces whose NICs are to be bound by PCI addresses. A missing interface
+    /// is looked up among those that routers have bound.
     ///
     /// # Errors
-    /// Interfaces that are no PCI NICs, and devices that two ports ask for.
+    /// Interfaces that are not PCI NICs, and devices used by two ports.
     pub fn resolve(&self, config: &mut Config) -> Result<()> {
         let mut problems = Vec::new();
         let file = config.file.clone();
@@ -46,7 +47,7 @@ impl Binder {
                         "device {name} is no PCI NIC, which its driver needs; leave driver out"
                     ),
                 )),
-                // Named with those that are known when devices are looked for.
+                // Reported with the known ones when devices are looked up.
                 None => {}
             }
         }
@@ -63,7 +64,8 @@ impl Binder {
         if problems.is_empty() { Ok(()) } else { Err(anyhow!(problems.join("\n"))) }
     }
 
-    /// The NIC that a kernel interface is of, or was before it was bound.
+    /// Returns the address of the NIC to which a kernel interface belongs, or belonged before the
+    /// NIC was bound.
     fn address_of(&self, name: &str) -> Option<String> {
         let was = |seen: &record::Seen| {
             seen.found.interface.as_ref().is_some_and(|interface| interface.name == name)
@@ -72,11 +74,11 @@ impl Binder {
         here.or_else(|| record::all(&self.machine).into_iter().find(was).map(|seen| seen.address))
     }
 
-    /// Checks the PCI NICs and kernel interfaces of a configuration, those left out that are not there, and those
-    /// that a running router with the configuration `base` has.
+    /// Checks the PCI NICs and kernel interfaces of a configuration, except missing ones and those
+    /// of a running router with the configuration `base`.
     ///
     /// # Errors
-    /// Reasons why ports cannot have their devices, a line each.
+    /// The reasons why ports cannot have their devices, a line each.
     pub fn check(&self, config: &Config, base: Option<&Config>) -> Result<()> {
         let has = |port: &&Port| {
             base.is_none_or(|base| !base.ports.iter().any(|before| before.device == port.device))
@@ -110,8 +112,8 @@ impl Binder {
         if lines.is_empty() { Ok(()) } else { Err(anyhow!(lines.join("\n"))) }
     }
 
-    /// Interfaces that a router with this configuration takes from the machine although they are needed: what
-    /// is lost with each.
+    /// Returns the needs of the machine that this configuration overrides by `take_over`, a line
+    /// for each interface.
     pub fn taken_over(&self, config: &Config) -> Vec<String> {
         let taken = self.carrying(config).into_iter().filter(|(port, _)| port.take_over);
         let warning = |(port, carried): (&Port, String)| {
@@ -123,7 +125,8 @@ impl Binder {
         taken.map(warning).collect()
     }
 
-    /// The kernel interfaces among the ports' devices that the machine itself needs, and for what.
+    /// Returns the ports whose devices are kernel interfaces that the machine itself needs, with
+    /// the reasons.
     fn carrying<'c>(&self, config: &'c Config) -> Vec<(&'c Port, String)> {
         let kernel = config.ports.iter().filter(|port| matches!(port.device, Device::Kernel(_)));
         let kernel: Vec<&Port> = kernel.collect();
@@ -141,10 +144,10 @@ impl Binder {
         kernel.iter().filter_map(carried).collect()
     }
 
-    /// Binds a device again that was taken away while a port had it, unless another driver has it.
+    /// Binds a device again that was removed while a port used it, unless another driver has it.
     ///
     /// # Errors
-    /// The other driver, or the step that failed, and the way out.
+    /// The other driver, or the failed step, with a remedy.
     pub fn rebind(&self, address: &str, driver: &str) -> Result<()> {
         let nic = self.nic(address)?;
         match nic.driver.as_deref() {
@@ -161,7 +164,7 @@ impl Binder {
         }
     }
 
-    /// Gives back the devices that killed routers have left bound, those left out that a configuration asks for.
+    /// Gives back the devices that killed routers left bound, except those of this configuration.
     pub fn give_back_left(&self, config: &Config) {
         let wanted = wanted(config);
         let left = record::all(&self.machine).into_iter();
@@ -183,18 +186,18 @@ impl Binder {
         }
     }
 
-    /// The driver that a PCI device is bound to.
+    /// Returns the driver of a PCI device.
     pub fn driver(&self, address: &str) -> Option<String> {
         self.machine.pci_driver(address)
     }
 }
 
-/// The port asks for its NIC to be bound.
+/// Returns true if the port's configuration binds its NIC.
 fn is_bound(port: &Port) -> bool {
     port.driver.is_some_and(|driver| driver.is_pci())
 }
 
-/// The addresses of the devices that a configuration asks to be bound.
+/// Returns the addresses of the devices to be bound for a configuration.
 pub fn wanted(config: &Config) -> BTreeSet<String> {
     config.ports.iter().filter_map(|port| Some(wish(port)?.address)).collect()
 }
@@ -213,7 +216,7 @@ impl Bindings {
     /// Binds the devices of a configuration, all or none.
     ///
     /// # Errors
-    /// A reason why one cannot be bound, or the step that failed.
+    /// A reason why one cannot be bound, or the failed step.
     pub fn at_start(binder: Binder, config: &Config) -> Result<Arc<Self>> {
         let bindings = Arc::new(Self { binder, taken: Mutex::default() });
         bindings.binder.check(config, None)?;
@@ -226,11 +229,11 @@ impl Bindings {
         Ok(bindings)
     }
 
-    /// Binds the device of a port, if it asks for that, and keeps it until the result is dropped. A device
-    /// that the router has bound before and that was unplugged meanwhile is bound again.
+    /// Binds the device of a port, if configured, and keeps it until the result is dropped. A
+    /// device that the router bound before and that was unplugged in the meantime is bound again.
     ///
     /// # Errors
-    /// A reason why it cannot be bound, or the step that failed.
+    /// A reason why it cannot be bound, or the failed step.
     pub fn take(&self, port: &Port) -> Result<Option<Hold>> {
         let Some(wish) = wish(port) else { return Ok(None) };
         let mut taken = self.taken();
@@ -259,7 +262,7 @@ impl Bindings {
         let binder = &self.binder;
         let nic = binder.nic(&wish.address)?;
         let mut users = binder.users(&nic);
-        // This router itself.
+        // The only program is this router itself.
         users.retain(|user| !user.is_program());
         if let Some(problem) = binder.of_the_machine(&nic, wish, &users) {
             bail!(problem);
@@ -269,7 +272,8 @@ impl Bindings {
         binder.switch(&nic, Some(&wish.driver), domain.as_deref())
     }
 
-    /// Gives back devices that are not [`wanted`] and that nobody holds. `is_open`: DPDK has it.
+    /// Gives back devices that are not [`wanted`] and not in use. `is_open` returns true if DPDK
+    /// has the device.
     pub fn give_back_unused(&self, wanted: &BTreeSet<String>, is_open: impl Fn(&str) -> bool) {
         let mut taken = self.taken();
         let unused = |taken: &mut Taken| {
@@ -281,13 +285,13 @@ impl Bindings {
         }
     }
 
-    /// The addresses of the devices, unless somebody is changing them.
+    /// Returns the addresses of the devices; none while they are being changed.
     pub fn addresses(&self) -> Vec<String> {
         let Ok(taken) = self.taken.try_lock() else { return Vec::new() };
         taken.iter().map(|taken| taken.record.address.clone()).collect()
     }
 
-    /// Gives all devices back, at the end, when DPDK has closed them.
+    /// Gives all devices back at the end, after DPDK has closed them.
     pub fn give_back_all(&self) {
         for taken in self.taken().drain(..) {
             let address = &taken.record.address;

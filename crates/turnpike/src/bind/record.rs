@@ -1,8 +1,8 @@
-//! The state in which devices were found, for whoever gives them back: also after a kill.
+//! The earlier states of devices, kept for giving them back, even after a kill.
 //!
-//! Each device that was bound has a file in `/run/turnpike/bound`, named by its address and written before
-//! anything is changed. A router locks the files of its devices; the lock goes with the process, whatever
-//! ends it. A restart of the machine empties `/run`, and gives devices to the kernel's drivers.
+//! Each bound device has a file in `/run/turnpike/bound`, named by its address and written before
+//! anything is changed. A router locks the files of its devices; the lock ends with the process in
+//! any case. A restart of the machine empties `/run`, and returns devices to the kernel's drivers.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -18,41 +18,42 @@ use serde::{Deserialize, Serialize};
 use super::kernel::MOMENT;
 use crate::machine::Machine;
 
-/// Where files are kept.
+/// Directory of the files.
 const DIRECTORY: &str = "/run/turnpike/bound";
 
-/// The lock of all of them, which is held while devices are bound and given back.
+/// The lock of the directory, held while devices are bound and given back.
 const LOCK: &str = "lock";
 
-/// How often a lock is tried that somebody may have who only looks.
+/// Attempts to get a lock that a reader may hold for a moment.
 const LOOKS: usize = 10;
 
-/// A longer file is damaged.
+/// Largest valid file, in bytes; a longer one is damaged.
 const MOST: u64 = 64 << 10;
 
-/// A device as it was found.
+/// Earlier state of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
-    /// Vendor and device: another one in the same slot is not given back.
+    /// Vendor and device: another device in the same slot is not given back.
     pub ids: String,
-    /// A router has it, which gives it back at its end; else a command, and it stays bound.
+    /// True if a router bound it, and gives it back at its end; false if a command did, and it
+    /// stays bound.
     pub by_router: bool,
     /// Its driver.
     pub driver: Option<String>,
-    /// The only driver that might take it.
+    /// The setting `driver_override`.
     pub driver_override: Option<String>,
-    /// The kind of its IOMMU group's domain, where that was changed.
+    /// The kind of its IOMMU group's domain, if that was changed.
     pub domain: Option<String>,
     /// Its kernel interface.
     pub interface: Option<FoundInterface>,
 }
 
-/// A kernel interface as it was found.
+/// Earlier state of a kernel interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FoundInterface {
     /// Its name.
     pub name: String,
-    /// It was up.
+    /// True if it was up.
     pub up: bool,
     /// Its MTU.
     pub mtu: Option<u32>,
@@ -60,7 +61,7 @@ pub struct FoundInterface {
     pub addresses: Vec<IpNet>,
 }
 
-/// The records, for one who changes something.
+/// The records, locked for changes.
 pub struct Records {
     directory: PathBuf,
     _lock: Flock<File>,
@@ -71,17 +72,17 @@ pub struct Records {
 pub struct Record {
     /// The device's address.
     pub address: String,
-    /// The device as it was found.
+    /// The earlier state.
     pub found: Found,
     path: PathBuf,
     _lock: Flock<File>,
 }
 
 impl Records {
-    /// Waits until no other process changes anything.
+    /// Opens the records; waits until no other process changes them.
     ///
     /// # Errors
-    /// The directory cannot be made, or others than its owner can write there.
+    /// The directory cannot be created, or users other than its owner can write to it.
     pub fn open(machine: &Machine) -> Result<Self> {
         let directory = machine.path(DIRECTORY);
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
@@ -98,7 +99,7 @@ impl Records {
         Ok(Self { directory, _lock: lock })
     }
 
-    /// Writes the record of a device that is going to be changed, in place of one that nobody has.
+    /// Writes the record of a device before it is changed, replacing one without an owner.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -110,7 +111,7 @@ impl Records {
             let mut file = open(&new)?;
             file.write_all(serde_json::to_string(&found)?.as_bytes())?;
             let lock = lock(file, FlockArg::LockExclusiveNonblock)?.context("it is locked")?;
-            // Whole or not at all, and locked from the first moment.
+            // Written completely or not at all, and locked from the first moment.
             fs::rename(&new, &path)?;
             Ok(lock)
         };
@@ -118,13 +119,14 @@ impl Records {
         Ok(Record { address: address.to_owned(), found, path, _lock: lock })
     }
 
-    /// The record of a device that no process has any more; `None` if there is none or somebody has it.
+    /// Takes over the record of a device that no process owns any more; `None` if there is none or
+    /// it is locked.
     pub fn adopt(&self, address: &str) -> Option<Record> {
         let path = self.directory.join(address);
         let mut file = open_existing(&path).ok()?;
         let found = parse(&mut file)?;
         drop(file);
-        // Whoever looks at it has it for a moment.
+        // A reader holds the lock for a moment.
         for _ in 0..LOOKS {
             let file = open_existing(&path).ok()?;
             if let Some(lock) = lock(file, FlockArg::LockExclusiveNonblock).ok()? {
@@ -137,34 +139,34 @@ impl Records {
 }
 
 impl Record {
-    /// The device was given back: forgets it. Under the lock of [`Records`].
+    /// Removes the record of a device that was given back. Requires the lock of [`Records`].
     pub fn remove(self, _records: &Records) {
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// A record that somebody looks at.
+/// A record as seen by a reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// The device's address.
     pub address: String,
-    /// The device as it was found.
+    /// The earlier state.
     pub found: Found,
-    /// A running router has it.
+    /// True if a running router has it.
     pub in_use: bool,
 }
 
-/// All records; none for one who may not read them.
+/// Returns all records; none if this user may not read them.
 pub fn all(machine: &Machine) -> Vec<Seen> {
     let names = machine.names(DIRECTORY).into_iter();
     names.filter_map(|address| seen(machine, &address)).collect()
 }
 
-/// The record of a device.
+/// Returns the record of a device.
 pub fn seen(machine: &Machine, address: &str) -> Option<Seen> {
     let directory = machine.path(DIRECTORY);
     check_owner(&directory, 0o077).ok()?;
-    // A slash would lead elsewhere.
+    // A slash would lead to another directory.
     dpdk::pci_address(address)?;
     let mut file = open_existing(&directory.join(address)).ok()?;
     let found = parse(&mut file)?;
@@ -172,7 +174,7 @@ pub fn seen(machine: &Machine, address: &str) -> Option<Seen> {
     Some(Seen { address: address.to_owned(), found, in_use })
 }
 
-/// The directory belongs to this user and nobody else may do these things there.
+/// Checks that the directory belongs to this user and that others have none of these permissions.
 fn check_owner(directory: &Path, forbidden: u32) -> Result<()> {
     let shown = directory.display();
     let metadata = fs::symlink_metadata(directory).with_context(|| shown.to_string())?;
@@ -203,7 +205,7 @@ fn parse(file: &mut File) -> Option<Found> {
     serde_json::from_str(&text).ok()
 }
 
-/// `None` if another process has the lock.
+/// Locks a file; `None` if another process has the lock.
 fn lock(file: File, kind: FlockArg) -> io::Result<Option<Flock<File>>> {
     match Flock::lock(file, kind) {
         Ok(lock) => Ok(Some(lock)),
@@ -249,7 +251,7 @@ mod tests {
         let in_use = Seen { address: ADDRESS.into(), found: found(), in_use: true };
         assert_eq!(seen(&machine, ADDRESS), Some(in_use.clone()));
         assert!(records.adopt(ADDRESS).is_none());
-        // What a kill leaves.
+        // The state after a kill.
         drop(record);
         assert_eq!(all(&machine), [Seen { in_use: false, ..in_use }]);
         let record = records.adopt(ADDRESS).unwrap();

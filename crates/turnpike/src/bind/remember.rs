@@ -1,9 +1,9 @@
-//! Bindings that outlive a restart of the machine: a rule of udev for each device.
+//! Bindings that survive a restart of the machine: a udev rule for each device.
 //!
-//! udev deals with each device when the machine starts, in name order of the rule files and before it loads
-//! drivers (`80-drivers.rules`). The rule names the device by its slot and its numbers, so that another one
-//! that is put there keeps its driver. A driver that took the device earlier, in the initial RAM disk, is
-//! unbound.
+//! udev processes each device when the machine starts, with the rule files in order of their names,
+//! before it loads drivers (`80-drivers.rules`). The rule identifies the device by its slot and its
+//! numbers, so that another device in the slot keeps its driver. A driver that bound the device
+//! earlier, in the initial RAM disk, is unbound.
 
 use std::fs;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ pub fn remove(machine: &Machine, address: &str) -> Result<Option<PathBuf>> {
     }
 }
 
-/// A device has a rule.
+/// Returns true if a device has a rule.
 pub fn has(machine: &Machine, address: &str) -> bool {
     file(machine, address).exists()
 }
@@ -57,7 +57,7 @@ fn rule(nic: &PciNic, driver: &str) -> String {
         "ACTION==\"add\", SUBSYSTEM==\"pci\", KERNEL==\"{address}\", ATTR{{vendor}}==\"0x{vendor}\", \
          ATTR{{device}}==\"0x{device}\""
     );
-    // A driver that programs no IOMMU needs one that does not translate.
+    // A driver that does not program the IOMMU needs a domain that does not translate.
     let domain = match UIO.contains(&driver) {
         true => format!("; echo identity > {base}/iommu_group/type"),
         false => String::new(),

@@ -1,4 +1,4 @@
-//! A kernel made of files, which binds and unbinds as told.
+//! A simulated kernel made of files, which binds and unbinds.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use crate::machine::testing::Tree;
 /// The NIC of tests: an e1000e with the interface eth1, in IOMMU group 7.
 pub const ADDRESS: &str = "0000:03:00.0";
 
-/// A kernel that does to the files of a [`Tree`] what Linux does.
+/// A kernel that changes the files of a [`Tree`] like Linux.
 pub struct FakeKernel {
     root: PathBuf,
     /// Settings that were written and programs that were run, in order.
@@ -23,11 +23,11 @@ pub struct FakeKernel {
     pub refusing: Mutex<Vec<&'static str>>,
     /// Settings that cannot be written, by the end of their paths.
     pub broken: Mutex<Vec<&'static str>>,
-    /// The name that an interface gets when it appears.
+    /// The name of an interface when it appears.
     pub names: Mutex<&'static str>,
 }
 
-/// A machine with a NIC, its kernel, and what binds there.
+/// A machine with a NIC, its kernel, and a binder.
 pub struct Lab {
     pub tree: Tree,
     pub kernel: Arc<FakeKernel>,
@@ -68,13 +68,13 @@ impl Lab {
         self.binder.machine.read(&format!("/sys/bus/pci/devices/{ADDRESS}/{file}")).unwrap()
     }
 
-    /// What was asked of the kernel since the last time, in short.
+    /// Returns the requests to the kernel since the last call, abbreviated.
     pub fn log(&self) -> Vec<String> {
         std::mem::take(&mut *self.kernel.log.lock().unwrap())
     }
 }
 
-/// An e1000e with an interface, which is up.
+/// Adds an e1000e with an interface, which is up.
 pub fn add_nic(tree: &Tree, address: &str, interface: &str) {
     tree.pci(address, Some("e1000e"), "0");
     let base = format!("sys/bus/pci/devices/{address}");

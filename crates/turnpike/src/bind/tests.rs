@@ -1,4 +1,4 @@
-//! Binding, refusals and the way back, on a machine and a kernel made of files.
+//! Tests of binding, refusals and return, on a machine and a kernel made of files.
 
 use std::path::Path;
 
@@ -89,7 +89,7 @@ fn the_name_and_the_addresses_come_back_and_losses_are_named() {
             "ip address replace 10.0.0.1/24 dev eth1",
         ]
     );
-    // Somebody else has the name.
+    // Another interface has the name.
     lab.network.lock().unwrap().addresses.clear();
     lab.binder.bind(&[wish("vfio-pci")], false).unwrap();
     lab.tree.write("sys/class/net/eth1/flags", "0x1003");
@@ -175,7 +175,7 @@ fn devices_that_are_none_and_drivers_that_are_not_there_are_named() {
         "PCI device 0000:00:1f.2 is no NIC (class 0x010601); NICs: 0000:03:00.0"
     );
     assert!(lab.binder.unbind("0000:09:00.0").is_err());
-    // Without a list of modules, modprobe says it.
+    // Without a list of modules, the error is that of modprobe.
     assert_eq!(
         error(&lab, wish("missing")),
         "driver missing is not loaded, and modprobe missing fails: modprobe: FATAL: Module missing not found"
@@ -194,7 +194,7 @@ fn devices_that_are_none_and_drivers_that_are_not_there_are_named() {
     lab.tree.remove("sys/bus/pci/drivers/vfio-pci");
     lab.binder.bind(&[wish("vfio-pci")], false).unwrap();
     assert_eq!(lab.log()[0], "modprobe vfio-pci");
-    // DPDK drives it beside this one.
+    // DPDK uses the NIC with the kernel's driver in place.
     lab.tree.pci(ADDRESS, Some("mlx5_core"), "0");
     assert_eq!(
         error(&lab, forced("vfio-pci")),
@@ -222,7 +222,7 @@ fn without_an_iommu_vfio_names_the_ways_out() {
 fn uio_gets_a_domain_that_does_not_translate_and_gives_it_back() {
     let lab = Lab::new();
     lab.binder.bind(&[wish("uio_pci_generic")], false).unwrap();
-    // Only a device without a driver lets its domain be changed.
+    // The domain can be changed only while the device has no driver.
     assert_eq!(
         lab.log()[1..3],
         ["devices/0000:03:00.0/driver/unbind=0000:03:00.0", "groups/7/type=identity"]
@@ -233,7 +233,7 @@ fn uio_gets_a_domain_that_does_not_translate_and_gives_it_back() {
     lab.log();
     assert_eq!(lab.binder.unbind(ADDRESS).unwrap().driver.as_deref(), Some("e1000e"));
     assert_eq!(lab.log()[2], "groups/7/type=DMA-FQ");
-    // The kernel refuses: the device gets back what it had.
+    // If the kernel refuses, the device gets its earlier driver back.
     lab.kernel.broken.lock().unwrap().push("groups/7/type");
     let said = error(&lab, wish("uio_pci_generic"));
     assert!(
@@ -267,7 +267,7 @@ fn a_group_is_bound_together_or_not_at_all() {
     lab.binder.unbind(second).unwrap();
     let unusable = lab.binder.unusable(ADDRESS).unwrap();
     assert!(unusable.contains("is in IOMMU group 7 with 0000:03:00.1 (e1000e)"), "{unusable}");
-    // Something else than a NIC.
+    // A device other than a NIC.
     lab.tree.write(&format!("sys/bus/pci/devices/{second}/class"), "0x0c0330");
     assert!(lab.binder.unusable(ADDRESS).unwrap().ends_with("; put the NIC into another slot"));
 }
@@ -289,7 +289,7 @@ fn a_driver_that_refuses_leaves_the_nics_as_they_were() {
     assert_eq!(lab.binder.machine.pci_driver(second).as_deref(), Some("e1000e"));
     assert!(record::all(&lab.binder.machine).is_empty());
     assert!(!remember::has(&lab.binder.machine, ADDRESS));
-    // Nor is the way back open: the record stays, and says it.
+    // If it cannot be given back either, the record stays, and the error reports it.
     lab.kernel.refusing.lock().unwrap().push("e1000e");
     let said = error(&lab, wish("uio_pci_generic"));
     assert!(
@@ -313,7 +313,7 @@ fn what_is_remembered_is_written_and_removed() {
     assert!(rule.exists() && lab.binder.devices().nics[0].remembered);
     assert_eq!(lab.binder.unbind(ADDRESS).unwrap().rule, Some(rule.clone()));
     assert!(!rule.exists());
-    // After a restart of the machine there is no record, and the kernel chooses.
+    // After a restart of the machine there is no record, and the kernel selects the driver.
     lab.binder.bind(&[wish("vfio-pci")], true).unwrap();
     lab.tree.remove("run");
     lab.log();
@@ -336,14 +336,14 @@ fn a_router_binds_by_the_interface_s_name_and_gives_back() {
     assert_eq!(config.ports[0].device.to_string(), ADDRESS);
     let bindings = Bindings::at_start(lab.binder.clone(), &config).unwrap();
     assert_eq!(lab.driver().as_deref(), Some("vfio-pci"));
-    // While it runs, its interface is known by the record.
+    // While it runs, its interface is found by the record.
     assert_eq!(resolved(&lab, LAN).ports[0].device.to_string(), ADDRESS);
     let hold = bindings.take(&config.ports[0]).unwrap();
-    // Unplugged and put back.
+    // The device is unplugged and plugged in again.
     lab.tree.remove(&format!("sys/bus/pci/devices/{ADDRESS}/driver"));
     assert!(bindings.take(&config.ports[0]).unwrap().is_some());
     assert_eq!(lab.driver().as_deref(), Some("vfio-pci"));
-    // The port goes, and then whoever had its device.
+    // The port is removed, and then its device is released.
     let none = Default::default();
     bindings.give_back_unused(&wanted(&config), |_| false);
     bindings.give_back_unused(&none, |_| false);
@@ -365,7 +365,7 @@ fn a_device_that_a_router_found_bound_stays_so() {
     assert_eq!(config.ports[0].device.to_string(), ADDRESS, "by the record");
     Bindings::at_start(lab.binder.clone(), &config).unwrap().give_back_all();
     assert_eq!(lab.driver().as_deref(), Some("vfio-pci"));
-    // Another driver would lose what the command wrote down.
+    // Another driver would lose the state recorded by the command.
     let other = LAN.replace("vfio-pci", "uio_pci_generic");
     let said = lab.binder.check(&resolved(&lab, &other), None).unwrap_err().to_string();
     assert!(
@@ -373,7 +373,7 @@ fn a_device_that_a_router_found_bound_stays_so() {
         "{said}"
     );
     lab.binder.unbind(ADDRESS).unwrap();
-    // Without a driver, and by an override of somebody else.
+    // Without a driver, and with an existing override.
     lab.tree.remove(&format!("sys/bus/pci/devices/{ADDRESS}/driver"));
     lab.tree.write(&format!("sys/bus/pci/devices/{ADDRESS}/driver_override"), "none\n");
     let direct = LAN.replace("eth1", ADDRESS);
@@ -396,7 +396,7 @@ fn after_a_kill_the_next_router_gives_back_and_unbind_does() {
     assert_eq!(lab.driver().as_deref(), Some("vfio-pci"));
     Bindings::at_start(lab.binder.clone(), &config_now).unwrap().give_back_all();
     assert_eq!(lab.driver().as_deref(), Some("e1000e"));
-    // Another router gives it back at once.
+    // Another router gives it back immediately.
     kill();
     let other = self::config("turnpike.port 'a' { device = 'net_null0' }");
     lab.tree.link("proc/77/fd/4", "/dev/vfio/7");
@@ -406,15 +406,15 @@ fn after_a_kill_the_next_router_gives_back_and_unbind_does() {
     lab.binder.give_back_left(&other);
     assert_eq!(lab.driver().as_deref(), Some("e1000e"));
     assert!(record::all(&lab.binder.machine).is_empty());
-    // A command does.
+    // A command gives it back, too.
     kill();
     assert_eq!(lab.binder.unbind(ADDRESS).unwrap().driver.as_deref(), Some("e1000e"));
-    // Killed before it had bound anything: the record is there, and is right.
+    // Killed before it had bound anything: the record exists, and is right.
     kill();
     add_nic(&lab.tree, ADDRESS, "eth1");
     lab.binder.give_back_left(&other);
     assert!(record::all(&lab.binder.machine).is_empty());
-    // Another card in its slot is nobody's.
+    // The record does not apply to another card in the slot.
     kill();
     lab.tree.write(&format!("sys/bus/pci/devices/{ADDRESS}/device"), "0x1234\n");
     lab.binder.give_back_left(&other);

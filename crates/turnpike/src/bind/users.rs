@@ -1,4 +1,4 @@
-//! Needs that the machine itself has of a NIC, and programs that have it.
+//! Needs of the machine itself for a NIC, and programs that use it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,14 +10,14 @@ use crate::machine::Machine;
 use crate::machine::network::Network;
 use crate::machine::pci::PciNic;
 
-/// Somebody or something that uses a NIC.
+/// A use of a NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum User {
     /// A program, by a driver that leaves the device to it.
     Program(String),
-    /// A default route leads over this interface.
+    /// A default route uses this interface.
     DefaultRoute(String),
-    /// A remote session comes to this address of this interface.
+    /// A remote session uses this address of this interface.
     Session(String, IpAddr),
     /// An interface has this address.
     Address(String, IpNet),
@@ -26,12 +26,12 @@ pub enum User {
 }
 
 impl User {
-    /// Nobody but its end ends this use.
+    /// Returns true for a use that ends only with its program.
     pub fn is_program(&self) -> bool {
         matches!(self, Self::Program(_))
     }
 
-    /// The interface that carries something.
+    /// Returns the interface of the use.
     pub fn interface(&self) -> Option<&str> {
         match self {
             Self::DefaultRoute(name) | Self::Session(name, _) | Self::Address(name, _) => {
@@ -56,7 +56,7 @@ impl fmt::Display for User {
     }
 }
 
-/// The users of a NIC, of which this is the record.
+/// Returns the users of a NIC with this record.
 pub fn of_nic(
     machine: &Machine,
     network: &Network,
@@ -77,7 +77,7 @@ pub fn of_nic(
     users
 }
 
-/// The users of a kernel interface, and of those made over it.
+/// Returns the users of a kernel interface, and of those created over it.
 pub fn of_interface(machine: &Machine, network: &Network, name: &str) -> Vec<User> {
     let router = network.routers.get(name);
     let router = router.map(|process| User::Program(format!("a router, {process}")));

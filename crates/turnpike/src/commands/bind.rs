@@ -1,4 +1,4 @@
-//! `turnpike devices`, `bind` and `unbind`: NICs and their drivers. None of them needs a router.
+//! `turnpike devices`, `bind` and `unbind`: NICs and their drivers, without a running router.
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -40,13 +40,13 @@ pub struct UnbindArgs {
     pci: Vec<String>,
 }
 
-/// NICs, and kernel interfaces that are none.
+/// Returns the report of NICs and other kernel interfaces.
 pub fn devices(args: &DevicesArgs) -> Result<String> {
     let devices = Binder::here().devices();
     Ok(if args.json { serde_json::to_string_pretty(&devices)? } else { table::devices(&devices) })
 }
 
-/// Binds devices; says what was done, a line each.
+/// Binds devices; returns a line for each.
 pub fn bind(args: &BindArgs) -> Result<String> {
     let wish = |text: &String| {
         let (driver, force) = (args.driver.clone(), args.force);
@@ -73,7 +73,7 @@ pub fn bind(args: &BindArgs) -> Result<String> {
     Ok(lines.join("\n"))
 }
 
-/// Gives devices back, also those after one that cannot be; says what was done, a line each.
+/// Gives devices back, continuing after errors; returns a line for each.
 pub fn unbind(args: &UnbindArgs) -> Result<String> {
     let addresses = args.pci.iter().map(|text| address(text)).collect::<Result<Vec<_>>>()?;
     let binder = Binder::here();
@@ -101,7 +101,7 @@ fn given_back(address: &str, returned: Returned) -> Vec<String> {
     lines
 }
 
-/// A PCI address with its domain, as the kernel writes it.
+/// Returns a PCI address with its domain, in the kernel's notation.
 fn address(text: &str) -> Result<String> {
     if text.is_empty() {
         bail!("no PCI address; see turnpike devices");

@@ -76,7 +76,7 @@ enum Neighbour {
     },
 }
 
-/// Changes the routes and says what became of it.
+/// Changes the routes and prints the result.
 pub fn route(args: &RouteArgs, console: &mut Console<'_>) -> Result<()> {
     let (wanted, prefix) = match &args.change {
         Route::Add { route, vrf, next_hop_vrf } => {
@@ -92,7 +92,7 @@ pub fn route(args: &RouteArgs, console: &mut Console<'_>) -> Result<()> {
     change(console, &Request::Route(wanted), &format!("route {prefix}"))
 }
 
-/// Changes the neighbours and says what became of it.
+/// Changes the neighbours and prints the result.
 pub fn neighbour(args: &NeighbourArgs, console: &mut Console<'_>) -> Result<()> {
     let (wanted, address) = match &args.change {
         Neighbour::Add { address, settings } => {
@@ -108,7 +108,7 @@ pub fn neighbour(args: &NeighbourArgs, console: &mut Console<'_>) -> Result<()> 
     change(console, &Request::Neighbour(wanted), &format!("neighbour {address}"))
 }
 
-/// The values behind these keywords, which may stand in any order.
+/// Returns the values after these keywords, which may be in any order.
 fn named<const N: usize>(words: &[String], keywords: [&str; N]) -> Result<[String; N]> {
     let mut values = keywords.map(|_| None);
     for pair in words.chunks(2) {
@@ -120,11 +120,11 @@ fn named<const N: usize>(words: &[String], keywords: [&str; N]) -> Result<[Strin
             _ => bail!("{}", words::unexpected(&pair[0], &keywords, &keywords.join(", "))),
         }
     }
-    // As many pairs as keywords, none twice: all are there.
+    // There are as many pairs as keywords, none twice: so all are present.
     Ok(values.map(Option::unwrap_or_default))
 }
 
-/// Asks for a change and says what became of it.
+/// Requests a change and prints the result.
 pub fn change(console: &mut Console<'_>, request: &Request, what: &str) -> Result<()> {
     console.report(request, |report| {
         let Change { change, note } = serde_json::from_value(report)?;

@@ -1,4 +1,4 @@
-//! `turnpike check`: reads a configuration as `run` would, and touches nothing.
+//! `turnpike check`: reads a configuration like `run`, without side effects.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -28,8 +28,7 @@ pub struct SourceArgs {
 }
 
 impl SourceArgs {
-    /// Reads the configuration, and what of it does not count; the error lists everything that is wrong
-    /// with it.
+    /// Loads the configuration and warnings about unused parts of it; the error lists all faults.
     pub fn load(&self, catalogue: &Catalogue) -> Result<(Config, Vec<String>)> {
         let file = &self.file;
         let loaded = if self.moonroute {
@@ -46,10 +45,11 @@ impl SourceArgs {
     }
 }
 
-/// Are the names of the configuration's commands free? They are typed where those of the binary are.
+/// Checks that the names of the configuration's commands are free, as they are typed like those of
+/// the binary.
 ///
 /// # Errors
-/// One is taken.
+/// A name is taken.
 pub fn names(config: &Config) -> Result<()> {
     let taken = built_in();
     match config.commands.iter().find(|command| taken.contains(&command.name)) {
@@ -61,13 +61,13 @@ pub fn names(config: &Config) -> Result<()> {
     }
 }
 
-/// DPDK's drivers of virtual devices, if a port of the configuration is one.
+/// Returns DPDK's drivers of virtual devices, if a port of the configuration uses one.
 pub fn virtual_drivers(config: &Config) -> BTreeSet<String> {
     let wanted = config.ports.iter().any(|port| matches!(port.device, Device::Vdev(_)));
     if wanted { dpdk::virtual_drivers() } else { BTreeSet::new() }
 }
 
-/// Checks a configuration with the tables it imports, and unless `offline` whether this machine
+/// Checks a configuration and the tables it imports, and, unless `offline`, whether this machine
 /// can run it. The exit status is 1 if lines of a table are refused.
 pub fn check(
     source: &SourceArgs,
@@ -118,14 +118,14 @@ pub fn check(
     Ok((report, code))
 }
 
-/// What a table has, and the lines of it that cannot be used.
+/// Returns the contents of a table, and its refused lines.
 fn imported(file: &Path, table: &import::Table) -> String {
     let (name, unit) = (file.display(), table.format.unit());
     let entries = count(table.entries.len(), "prefix");
     let mut text =
         format!("import {name}: {entries}, {} refused", count(table.refused as usize, unit));
     for refusal in &table.refusals {
-        // Records have no lines that an editor could go to.
+        // Records have no line numbers for an editor.
         text += &match table.format {
             import::Format::Text => format!("\n{name}:{}: {}", refusal.place, refusal.reason),
             import::Format::Mrt => {

@@ -1,7 +1,7 @@
 //! `turnpike plan`, `apply`, `confirm`, `rollback`, `history`: other configurations for a running router.
 //!
-//! The file is read here, and its text is what the router reads: both see the same, and the router needs
-//! no right to read it. Paths in it are looked up by the router.
+//! The file is read here and its text sent to the router, so that the router needs no permission to
+//! read it. Paths in it are looked up by the router.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::api::report::{Applied, Change, Configuration, HistoryEntry, Plan};
 use crate::api::{Request, Show, client};
 use crate::table;
 
-/// The exit status of a plan that changes something; 1 is an error.
+/// Exit status of a plan with changes; 1 is an error.
 const CHANGES: u8 = 2;
 
 /// What would be changed.
@@ -80,7 +80,7 @@ pub struct HistoryArgs {
     pub router: RouterArgs,
 }
 
-/// Says what a configuration would change.
+/// Prints the changes that a configuration would make.
 pub fn plan(args: &PlanArgs, console: &mut Console<'_>) -> Result<ExitCode> {
     let (file, text) = read(&args.file)?;
     let request = Request::Plan(PlanRequest { file, text, all: args.all });
@@ -90,27 +90,27 @@ pub fn plan(args: &PlanArgs, console: &mut Console<'_>) -> Result<ExitCode> {
     Ok(if plan.changes.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(CHANGES) })
 }
 
-/// Changes to a configuration, and says what became of it.
+/// Changes to a configuration and prints the result.
 pub fn apply(args: &ApplyArgs, console: &mut Console<'_>) -> Result<()> {
     let (file, text) = read(&args.file)?;
     let request = Request::Apply(ApplyRequest { file, text, confirm_s: args.condition.confirm });
     console.report(&request, |report| Ok(applied(serde_json::from_value(report)?)))
 }
 
-/// Keeps what was changed.
+/// Confirms the change.
 pub fn confirm(console: &mut Console<'_>) -> Result<()> {
     let change = |report| Ok(serde_json::from_value::<Change>(report)?.change);
     console.report(&Request::Confirm {}, change)
 }
 
-/// Changes back, and says what became of it.
+/// Changes back and prints the result.
 pub fn rollback(args: &RollbackArgs, console: &mut Console<'_>) -> Result<()> {
     let request = RollbackRequest { to: args.number, confirm_s: args.condition.confirm };
     let text = |report| Ok(applied(serde_json::from_value(report)?));
     console.report(&Request::Rollback(request), text)
 }
 
-/// Shows what was applied, one configuration, or what is different to it.
+/// Shows the applied configurations, one of them, or the differences to one.
 pub fn history(args: &HistoryArgs, console: &mut Console<'_>) -> Result<()> {
     match args.number {
         None => console.report(&Request::Show(Show::History), |report| {
@@ -135,7 +135,7 @@ fn applied(applied: Applied) -> String {
     format!("configuration {number}: {summary}{condition}")
 }
 
-/// A file's absolute path and its text.
+/// Returns a file's absolute path and its text.
 fn read(file: &Path) -> Result<(PathBuf, String)> {
     let text = fs::read_to_string(file)
         .with_context(|| format!("{}: cannot be read as text in UTF-8", file.display()))?;
@@ -144,7 +144,7 @@ fn read(file: &Path) -> Result<(PathBuf, String)> {
     Ok((file, text))
 }
 
-/// `60`, `60s`, `5m` or `1h`, in seconds.
+/// Parses `60`, `60s`, `5m` or `1h`, in seconds.
 fn seconds(text: &str) -> Result<u64, String> {
     let number = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
     let unit = match &text[number.len()..] {

@@ -24,10 +24,10 @@ pub enum Convert {
     },
 }
 
-/// The input cannot be read.
+/// Exit status if the input cannot be read.
 const UNREADABLE: u8 = 2;
 
-/// Prints the rules as Lua, and what is left out on standard error.
+/// Prints the rules as Lua, and notes about omitted ones on standard error.
 ///
 /// # Errors
 /// Standard output cannot be written to.

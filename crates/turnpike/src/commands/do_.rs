@@ -1,4 +1,4 @@
-//! `turnpike do`: commands that the configuration makes, in Lua.
+//! `turnpike do`: commands that the configuration defines, in Lua.
 
 use anyhow::Result;
 use clap::Args;
@@ -26,7 +26,7 @@ pub struct CallArgs {
     pub args: Vec<String>,
 }
 
-/// Runs it in the router and prints what it says.
+/// Runs it in the router and prints its output.
 pub fn run(call: &CallArgs, console: &mut Console<'_>) -> Result<()> {
     let request = DoRequest { name: call.name.clone(), args: call.args.clone() };
     console.report(&Request::Do(request), |report| Ok(table::any(&report)))

@@ -1,4 +1,4 @@
-//! `turnpike doctor`: examines the machine for a configuration, and touches nothing.
+//! `turnpike doctor`: examines the machine for a configuration, without changing anything.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -28,14 +28,14 @@ pub struct DoctorArgs {
     json: bool,
 }
 
-/// A router with two ports of which nothing more is known.
+/// A router with two ports, without further details.
 const TWO_PORTS: &str = r#"
 local turnpike = require "turnpike"
 turnpike.port "one" { device = "net_null0" }
 turnpike.port "two" { device = "net_null1" }
 "#;
 
-/// The report, and the exit status: 2 with an error, 1 with a warning, else 0.
+/// Returns the report, and the exit status: 2 with an error, 1 with a warning, else 0.
 pub fn doctor(args: &DoctorArgs, catalogue: &Catalogue) -> Result<(String, ExitCode)> {
     let wanted = wanted(args, catalogue)?;
     let machine = Machine::here();
@@ -52,7 +52,7 @@ pub fn doctor(args: &DoctorArgs, catalogue: &Catalogue) -> Result<(String, ExitC
     Ok((report, status))
 }
 
-/// What the router needs; a file that is wrong is a problem among others.
+/// Returns the router's needs; a faulty file is reported like other problems.
 fn wanted(args: &DoctorArgs, catalogue: &Catalogue) -> Result<Wanted> {
     let Some(file) = &args.file else { return without_file(catalogue) };
     let source = SourceArgs { file: file.clone(), moonroute: args.moonroute };

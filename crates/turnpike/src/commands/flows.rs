@@ -1,4 +1,4 @@
-//! `turnpike flow del`, and which flows are meant.
+//! `turnpike flow del`, and the selection of flows.
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
@@ -23,13 +23,13 @@ pub struct FlowWords {
 }
 
 impl FlowWords {
-    /// As requests say it.
+    /// Returns the selection as used in requests.
     pub fn selection(&self) -> FlowSelection {
         FlowSelection { prefix: self.prefix, port: self.port, protocol: self.protocol }
     }
 }
 
-/// The number of a protocol by its name.
+/// Returns the number of a protocol by its name.
 pub fn protocol(text: &str) -> Result<u8, String> {
     acl::text::protocol(text).map_err(|error| error.to_string())
 }
@@ -55,7 +55,7 @@ enum Flow {
     },
 }
 
-/// Changes the flows and says what became of it.
+/// Changes the flows and prints the result.
 pub fn flow(args: &FlowArgs, console: &mut Console<'_>) -> Result<()> {
     let Flow::Del { of, all } = &args.change;
     let selection = of.selection();

@@ -29,26 +29,27 @@ pub struct HoldArgs {
     holder_socket: Option<PathBuf>,
 }
 
-/// Holds until there is nothing to hold any more, if a router has started this, else until a signal.
+/// Holds until nothing is left to hold if a router has started this, else until a signal.
 pub fn hold(args: &HoldArgs) -> Result<()> {
     let path = match &args.holder_socket {
         Some(path) => path.clone(),
         None => holder_socket(&args.socket),
     };
     let listener = if args.started_by_router {
-        // The terminal's signals are the router's; it may be a group's leader already.
+        // The terminal's signals are for the router. The call fails if this process leads a group
+        // already.
         let _ = rustix::process::setsid();
-        // Started by its descriptor's name, it would be called "exe".
+        // As it is started by a descriptor's name, its name would be "exe".
         let _ = rustix::thread::set_name(c"turnpike-hold");
         let listener = std::io::stdin().as_fd().try_clone_to_owned()?;
-        // Whoever connects from now on sees this process at the other end.
+        // From now on, new connections have this process as their peer.
         rustix::net::listen(&listener, 8).context("standard input is no socket")?;
         listener
     } else {
         own_listener(&path)?
     };
     let served = hold::serve(&listener, args.seconds, !args.started_by_router);
-    // First of all, so that the next router finds none instead of one that ends.
+    // Removed first, so that the next router finds no holder rather than one that is ending.
     let _ = fs::remove_file(&path);
     served.with_context(|| format!("holder {}", path.display()))
 }

@@ -1,4 +1,4 @@
-//! `turnpike show routes`: printed as they come, however many there are.
+//! `turnpike show routes`: printed as they arrive, regardless of their number.
 
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -34,7 +34,7 @@ pub struct RoutesArgs {
     summary: bool,
 }
 
-/// Asks and prints.
+/// Requests routes and prints them.
 pub fn show(args: &RoutesArgs, console: &mut Console<'_>) -> Result<()> {
     if args.summary {
         return console.report(&Request::Show(Show::Summary), |report| {
@@ -48,7 +48,7 @@ pub fn show(args: &RoutesArgs, console: &mut Console<'_>) -> Result<()> {
     let printed = print(&mut out, console.socket, filter, console.json);
     match printed.and_then(|()| Ok(out.flush()?)) {
         Err(error) => {
-            // What is left in the buffer would fail once more when it is dropped.
+            // The rest of the buffer would fail once more when it is dropped.
             drop(out.into_parts());
             Err(error)
         }
@@ -56,7 +56,7 @@ pub fn show(args: &RoutesArgs, console: &mut Console<'_>) -> Result<()> {
     }
 }
 
-/// One line a route; as JSON an array with one route a line.
+/// Prints one line a route; as JSON an array with one route a line.
 fn print(out: &mut impl Write, socket: &Path, filter: RouteFilter, json: bool) -> Result<()> {
     let mut first = true;
     client::ask_routes(socket, filter, |route: Route| {

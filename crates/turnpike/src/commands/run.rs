@@ -33,7 +33,7 @@ pub struct RunArgs {
     hold: u64,
 }
 
-/// Runs until a signal; an error says why the router did not start or did not end cleanly.
+/// Runs until a signal; an error is the reason why the router did not start or did not end cleanly.
 pub fn run(args: &RunArgs, catalogue: &Catalogue) -> Result<()> {
     let (mut config, warnings) = args.source.load(catalogue)?;
     let binder = Binder::here();
@@ -62,20 +62,21 @@ pub fn run(args: &RunArgs, catalogue: &Catalogue) -> Result<()> {
     })
 }
 
-/// The ports' devices by their names.
+/// The ports' devices by the ports' names.
 type Devices = BTreeMap<String, Device>;
 
 fn devices(config: &Config) -> Devices {
     config.ports.iter().map(|port| (port.name.clone(), port.device.clone())).collect()
 }
 
-/// Is one of the errors about a core?
+/// Returns true if one of the errors is about a core.
 fn names_core(errors: &ConfigErrors, config: &Config) -> bool {
     let lines = [config.cores.forward_line, config.cores.control_line];
     errors.0.iter().any(|error| error.line.is_some() && lines.contains(&error.line))
 }
 
-/// Is the machine's set-up the likely cause: its memory, a limit, the IOMMU, a device's driver?
+/// Returns true if the machine's set-up is the likely cause: its memory, a limit, the IOMMU, a
+/// device's driver.
 fn is_of_machine(error: &(dyn std::error::Error + 'static), devices: &Devices) -> bool {
     use dpdk::Error;
     const REFUSED: [Errno; 3] = [Errno::EPERM, Errno::EACCES, Errno::ENOMEM];
@@ -89,14 +90,14 @@ fn is_of_machine(error: &(dyn std::error::Error + 'static), devices: &Devices) -
         Some(Error::Port { port, errno, .. }) => match devices.get(port) {
             Some(Device::Pci(_)) => true,
             Some(Device::Kernel(_)) => REFUSED.contains(&Errno::from_raw(errno.0)),
-            // DPDK refuses wrong arguments of virtual devices by the same numbers.
+            // DPDK refuses invalid arguments of virtual devices with the same error numbers.
             Some(Device::Vdev(_)) | None => false,
         },
         _ => false,
     }
 }
 
-/// The error with a line that says where to look further.
+/// Adds a line to the error that points to `turnpike doctor`.
 fn point_to_doctor(error: Error, source: &SourceArgs) -> Error {
     let moonroute = if source.moonroute { "--moonroute " } else { "" };
     anyhow!("{error:#}\nrun: turnpike doctor {moonroute}{}", source.file.display())

@@ -1,4 +1,4 @@
-//! `turnpike set add` and `turnpike set del`: elements of the sets that filters name.
+//! `turnpike set add` and `turnpike set del`: elements of the sets that filters use.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -44,7 +44,7 @@ enum Set {
     },
 }
 
-/// Changes the set and says what became of it.
+/// Changes the set and prints the result.
 pub fn set(args: &SetArgs, console: &mut Console<'_>) -> Result<()> {
     let request = match &args.change {
         Set::Add { set, elements, time } => {
@@ -58,7 +58,7 @@ pub fn set(args: &SetArgs, console: &mut Console<'_>) -> Result<()> {
     change(console, &Request::Set(request), "set")
 }
 
-/// A prefix without host bits, or the address of one host.
+/// Parses a prefix without host bits, or the address of one host.
 fn element(text: &str) -> Result<IpNet> {
     if let Ok(host) = text.parse::<IpAddr>() {
         return Ok(host.into());
@@ -74,7 +74,7 @@ fn element(text: &str) -> Result<IpNet> {
 /// Longest time: a year.
 const TIME_MOST: u64 = 366 * 24 * 3600;
 
-/// A number of seconds, minutes, hours or days.
+/// Parses a number of seconds, minutes, hours or days.
 fn time(text: &str) -> Result<Duration> {
     const UNITS: [(&str, u64); 4] = [("s", 1), ("m", 60), ("h", 3600), ("d", 24 * 3600)];
     let read = UNITS.iter().find_map(|(unit, seconds)| {

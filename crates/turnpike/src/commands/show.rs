@@ -1,4 +1,4 @@
-//! `turnpike show`: asks the running router and prints what it says, as a table or as JSON.
+//! `turnpike show`: queries the running router and prints the answer, as a table or as JSON.
 
 use std::net::IpAddr;
 
@@ -141,7 +141,7 @@ enum Format {
     Mermaid,
 }
 
-/// Asks and prints.
+/// Sends the query and prints the answer.
 pub fn show(args: &ShowArgs, console: &mut Console<'_>) -> Result<()> {
     let show = match &args.what {
         What::Routes(routes) => return routes::show(routes, console),
@@ -176,7 +176,7 @@ pub fn show(args: &ShowArgs, console: &mut Console<'_>) -> Result<()> {
 
 fn text(what: &What, report: Value) -> Result<String> {
     Ok(match what {
-        // Printed as they came.
+        // Printed on arrival.
         What::Routes(_) => String::new(),
         What::Ports { offloads: true, .. } => table::offloads(&read::<Vec<Port>>(report)?),
         What::Ports { link: true, .. } => table::links(&read::<Vec<Port>>(report)?),

@@ -1,5 +1,5 @@
-//! Reads `route add` and `route del` as they are written: word by word, as `ip route` does; and knows
-//! what can come next in them.
+//! Parses `route add` and `route del` word by word, like `ip route`, and lists the words that can
+//! come next.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ const KNOWN: &str = "via ADDRESS, dev PORT, weight N, metric N, blackhole, unrea
 const KEYWORDS: [&str; 7] =
     ["via", "dev", "weight", "metric", "blackhole", "unreachable", "prohibit"];
 
-/// A word that is no keyword, with the one that was probably meant and what is known.
+/// Returns the error for an unexpected word, with the probably intended one and the known ones.
 pub fn unexpected(word: &str, keywords: &[&str], known: &str) -> String {
     let guess = did_you_mean(word, keywords.iter().copied().filter(|known| *known != word));
     let guess =
@@ -22,7 +22,7 @@ pub fn unexpected(word: &str, keywords: &[&str], known: &str) -> String {
     format!("\"{word}\": not expected here{guess} known: {known}")
 }
 
-/// Reads `PREFIX via ADDRESS [dev PORT] [weight N] … [metric N]` and its other forms.
+/// Parses `PREFIX via ADDRESS [dev PORT] [weight N] … [metric N]` and its other forms.
 ///
 /// Each `via` begins a path; `dev` and `weight` belong to the path before them. `dev` without a
 /// `via` before it is a path to the hosts on that port.
@@ -70,7 +70,7 @@ pub fn route_add(words: &[String]) -> Result<RouteAdd> {
     }
 }
 
-/// Reads `PREFIX [metric N]`.
+/// Parses `PREFIX [metric N]`.
 pub fn route_del(words: &[String]) -> Result<RouteDel> {
     let mut words = Words(words.iter());
     let prefix = prefix(words.argument("a prefix such as 198.51.100.0/24")?)?;
@@ -92,7 +92,7 @@ fn refusal(word: &str) -> RouteType {
     }
 }
 
-/// A destination: a prefix, a host's address, or `default`.
+/// Parses a destination: a prefix, a host's address, or `default`.
 pub fn prefix(text: &str) -> Result<IpNet> {
     if text == "default" {
         return Ok(IpNet::V4(ipnet::Ipv4Net::default()));
@@ -110,8 +110,8 @@ pub fn prefix(text: &str) -> Result<IpNet> {
     Ok(net)
 }
 
-/// The keywords that can stand behind the words of these commands, with what they mean, or the value
-/// that must stand there; `None` for other commands.
+/// Returns the keywords that can follow these words of a command, with their meanings, or the value
+/// required there; `None` for other commands.
 pub fn next(commands: &[&str], words: &[String]) -> Option<Vec<(&'static str, &'static str)>> {
     const VIA: (&str, &str) = ("via", "A gateway: ADDRESS");
     const DEV: (&str, &str) = ("dev", "Its port: PORT");

@@ -8,14 +8,14 @@ use crate::machine::{list_text, mask_text, parse_list};
 const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
 const NOHZ_FULL: &str = "/sys/devices/system/cpu/nohz_full";
 
-/// Cores to isolate: those of the forwarders without the machine's first, on which Linux must keep its
-/// time and do its own work.
+/// Returns the cores to isolate: those of the forwarders except the machine's first, on which Linux
+/// must keep its time and do its own work.
 fn to_isolate(patient: &Patient<'_>) -> BTreeSet<usize> {
     let first = patient.cpus.cores.keys().next();
     patient.wanted.cores.iter().copied().filter(|core| Some(core) != first).collect()
 }
 
-/// Judges a property that the forwarders' cores should have, by the cores that have it.
+/// Judges a property that the forwarders' cores should have, given the cores that have it.
 fn judge(
     patient: &Patient<'_>,
     check: &'static str,
@@ -33,7 +33,7 @@ fn judge(
     }
     let finding = Finding::warning(check, format!("{bad}: {}", list_text(&missing))).cost(cost);
     let isolate = to_isolate(patient);
-    // What is set already for other cores stays.
+    // Existing settings for other cores are kept.
     let all: BTreeSet<usize> = isolate.union(has).copied().collect();
     vec![match isolate.is_empty() {
         true => finding.mend(other_cores(patient)),
@@ -41,12 +41,12 @@ fn judge(
     }]
 }
 
-/// Forwarders elsewhere, where there are better cores.
+/// Returns the configuration of forwarders on better cores, if there are any.
 fn other_cores(patient: &Patient<'_>) -> Option<String> {
     mend::better_cores(patient).map(|cores| mend::forwarders(&cores))
 }
 
-/// Cores that the scheduler leaves alone.
+/// Checks for cores excluded from scheduling.
 pub fn isolated(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "isolated-cores";
     let Some(isolated) = patient.machine.list(ISOLATED) else {
@@ -62,7 +62,7 @@ pub fn isolated(patient: &Patient<'_>) -> Vec<Finding> {
     })
 }
 
-/// Cores without a timer tick while one task runs.
+/// Checks for cores without a timer tick while one task runs.
 pub fn tick(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "tick";
     let Some(quiet) = patient.machine.list(NOHZ_FULL) else {
@@ -77,7 +77,7 @@ pub fn tick(patient: &Patient<'_>) -> Vec<Finding> {
     judge(patient, CHECK, &quiet, words, |cores| mend::boot_parameter(patient, "nohz_full", cores))
 }
 
-/// Cores whose RCU callbacks run elsewhere: by `rcu_nocbs`, and always without a tick.
+/// Checks for cores whose RCU callbacks run elsewhere: by `rcu_nocbs`, and always without a tick.
 pub fn rcu(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "rcu";
     let (machine, cpus) = (patient.machine, &patient.cpus);
@@ -106,7 +106,7 @@ pub fn rcu(patient: &Patient<'_>) -> Vec<Finding> {
     })
 }
 
-/// Work that the kernel puts off, which runs on any core of a mask.
+/// Checks the kernel's deferred work, which runs on any core of a mask.
 pub fn workqueues(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "workqueues";
     const MASK: &str = "/sys/devices/virtual/workqueue/cpumask";
@@ -132,7 +132,7 @@ pub fn workqueues(patient: &Patient<'_>) -> Vec<Finding> {
     }]
 }
 
-/// Threads of one physical core that two forwarders have, or a forwarder and Linux.
+/// Checks for threads of one physical core shared by two forwarders, or by a forwarder and Linux.
 pub fn smt(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "smt";
     let (cpus, forwarders) = (&patient.cpus, &patient.wanted.cores);
@@ -172,7 +172,7 @@ fn two_forwarders(patient: &Patient<'_>, core: usize, sibling: usize) -> Finding
     Finding::warning("smt", found).cost(cost).mend(other_cores(patient))
 }
 
-/// Cores for everything that is not a forwarder: slow path, routing daemons, the kernel.
+/// Checks for cores of everything but forwarders: slow path, routing daemons, the kernel.
 pub fn control_plane(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "control-plane";
     let (forwarders, online) = (&patient.wanted.cores, &patient.cpus.cores);

@@ -6,12 +6,12 @@ use super::{Finding, Patient, mend};
 use crate::machine::kernel::Module;
 use crate::machine::pci::{GROUPS, Group, Member, NO_IOMMU, SHARING, UIO};
 
-/// Drivers that PCI ports are bound to.
+/// Checks the drivers of PCI ports.
 pub fn drivers(patient: &Patient<'_>) -> Vec<Finding> {
     patient.wanted.pci().filter_map(|(port, address)| driver(patient, port, address)).collect()
 }
 
-/// The driver that the configuration has a device bound to when the router starts.
+/// Returns the driver that the configuration binds a device to when the router starts.
 fn bound_at_start(patient: &Patient<'_>, address: &str) -> Option<&'static str> {
     let is_it = |port: &&super::Port| matches!(&port.device, Device::Pci(own) if own == address);
     let port = patient.wanted.ports.iter().find(is_it)?;
@@ -66,7 +66,8 @@ fn group_of(patient: &Patient<'_>, address: &str) -> Option<Group> {
     patient.machine.pci_nic(address)?.group
 }
 
-/// Groups of an IOMMU. Without one, vfio makes a group for each device that it is told to do without for.
+/// Returns the number of an IOMMU's groups. Without an IOMMU, vfio creates a group for each device
+/// bound without one.
 fn iommu_groups(patient: &Patient<'_>) -> usize {
     let groups = patient.machine.names(GROUPS).into_iter();
     let name = |group: &String| patient.machine.read(&format!("{GROUPS}/{group}/name"));
@@ -77,20 +78,21 @@ fn has_iommu(patient: &Patient<'_>) -> bool {
     iommu_groups(patient) > 0
 }
 
-/// The driver by which the router is going to have a device.
+/// Returns the driver that a device will have when the router runs.
 pub(super) fn driver_of(patient: &Patient<'_>, address: &str) -> Option<String> {
     let wanted = bound_at_start(patient, address).map(str::to_owned);
     wanted.or_else(|| patient.machine.pci_driver(address))
 }
 
-/// Do devices of the router work with physical addresses, which only hugepages have for good?
+/// Returns true if devices of the router use physical addresses, which are constant only for
+/// hugepages.
 pub fn need_physical_addresses(patient: &Patient<'_>) -> bool {
     let by_uio = |address: &str| driver_of(patient, address).is_some_and(|driver| is_uio(&driver));
     patient.wanted.pci().any(|(_, address)| by_uio(address))
         || wants_pci(patient) && !has_iommu(patient)
 }
 
-/// Does the router want PCI devices that the kernel's drivers give away?
+/// Returns true if the router needs PCI devices that the kernel's drivers must release.
 fn wants_pci(patient: &Patient<'_>) -> bool {
     let shared = |address: &str| {
         driver_of(patient, address).is_some_and(|driver| SHARING.contains(&driver.as_str()))
@@ -98,7 +100,7 @@ fn wants_pci(patient: &Patient<'_>) -> bool {
     patient.wanted.pci().any(|(_, address)| !shared(address))
 }
 
-/// An IOMMU that is on, or the setting that does without.
+/// Checks for an IOMMU that is on, or the setting to work without.
 pub fn iommu(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "iommu";
     let machine = patient.machine;
@@ -134,7 +136,8 @@ pub fn iommu(patient: &Patient<'_>) -> Vec<Finding> {
     vec![Finding::error(CHECK, "off").cost(cost).mend(mends)]
 }
 
-/// Intel's is off unless the kernel is told; AMD's and Arm's are on where the firmware has it on.
+/// Returns the commands to switch it on. Intel's is off by default; AMD's and Arm's are on if the
+/// firmware enables them.
 fn switch_on(patient: &Patient<'_>) -> Vec<String> {
     let info = patient.machine.read("/proc/cpuinfo").unwrap_or_default();
     if info.contains("GenuineIntel") {
@@ -145,7 +148,7 @@ fn switch_on(patient: &Patient<'_>) -> Vec<String> {
     vec!["# switch the IOMMU (AMD-Vi, SMMU) on in the firmware, then reboot".to_owned()]
 }
 
-/// Interrupt remapping, without which vfio refuses devices unless it is told not to.
+/// Checks interrupt remapping, without which vfio refuses devices unless configured otherwise.
 pub fn interrupt_remapping(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "interrupt-remapping";
     const ALLOWED: &str = "/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts";
@@ -160,7 +163,7 @@ pub fn interrupt_remapping(patient: &Patient<'_>) -> Vec<Finding> {
         .boot_parameter("intremap")
         .is_some_and(|value| value.split(',').any(|word| word == "off"));
     let remapping = match remaps {
-        // AMD's always can.
+        // AMD's always supports it.
         Some(units) if units.is_empty() && !off => return Vec::new(),
         Some(units) => !off && units.iter().all(|&unit| unit),
         None => return vec![Finding::unknown(CHECK, "/sys/class/iommu/dmar*/intel-iommu/ecap")],
@@ -189,12 +192,14 @@ pub fn interrupt_remapping(patient: &Patient<'_>) -> Vec<Finding> {
     }
 }
 
-/// Interrupt remapping in an extended capability register of Intel's, in hexadecimal (VT-d 11.4.3).
+/// Returns the bit for interrupt remapping in Intel's extended capability register, in hexadecimal
+/// (VT-d 11.4.3).
 fn remaps(ecap: &str) -> Option<bool> {
     Some(u64::from_str_radix(ecap.trim_start_matches("0x"), 16).ok()? >> 3 & 1 == 1)
 }
 
-/// Other devices in the IOMMU groups of PCI ports: the kernel gives away a group as a whole.
+/// Checks for other devices in the IOMMU groups of PCI ports: the kernel assigns a group as a
+/// whole.
 pub fn groups(patient: &Patient<'_>) -> Vec<Finding> {
     patient.wanted.pci().filter_map(|(port, address)| group(patient, port, address)).collect()
 }
@@ -230,7 +235,7 @@ fn group(patient: &Patient<'_>, port: &str, address: &str) -> Option<Finding> {
     Some(Finding::error(CHECK, found).cost(cost).mend([bind]))
 }
 
-/// Kernel modules by which PCI ports get their devices.
+/// Checks the kernel modules that PCI ports need.
 pub fn modules(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "module";
     let mut drivers = patient.wanted.pci().map(|(_, address)| driver_of(patient, address));

@@ -9,20 +9,20 @@ use crate::machine::{list_text, mask_text, parse_list};
 
 const IRQ: &str = "/proc/irq";
 
-/// Interrupts of devices that forwarders' cores serve.
+/// Checks for interrupts of devices that forwarders' cores serve.
 pub fn affinity(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "interrupts";
     let forwarders = &patient.wanted.cores;
     if forwarders.is_empty() {
         return Vec::new();
     }
-    // 0 is the timer of the boot, which nobody can move.
+    // 0 is the boot timer, which cannot be moved.
     let numbers = patient.machine.names(IRQ).into_iter().filter_map(|name| name.parse().ok());
     let numbers: Vec<usize> = numbers.filter(|&number| number > 0).collect();
     if numbers.is_empty() {
         return vec![Finding::unknown(CHECK, IRQ)];
     }
-    // Those of ports belong there: see `of_ports`.
+    // Those of ports are to be on forwarders' cores: see `of_ports`.
     let of_ports: BTreeSet<usize> = interrupts_of_ports(patient).into_iter().collect();
     let served = |number: &usize| {
         !of_ports.contains(number) && !served_by(patient, *number).is_disjoint(forwarders)
@@ -45,15 +45,16 @@ pub fn affinity(patient: &Patient<'_>) -> Vec<Finding> {
     vec![finding.mend([move_to(&on_forwarders, &others)])]
 }
 
-/// Has interrupts served by these cores.
+/// Returns the command that moves interrupts to these cores.
 fn move_to(numbers: &BTreeSet<usize>, cores: &BTreeSet<usize>) -> String {
     let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
     let (numbers, cores) = (numbers.join(" "), list_text(cores));
     format!("for i in {numbers}; do echo {cores} > {IRQ}/$i/smp_affinity_list; done")
 }
 
-/// Interrupts of kernel interfaces that are ports. The kernel's part of receiving (AF_XDP, AF_PACKET) runs where
-/// they are served, so that a flood takes that core: it should be a forwarder's.
+/// Checks the interrupts of kernel interfaces that are ports. The kernel's part of receiving
+/// (AF_XDP, AF_PACKET) runs on the core that serves them, which a flood overloads: it should be a
+/// forwarder's.
 pub fn of_ports(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "port-interrupts";
     let forwarders = &patient.wanted.cores;
@@ -71,10 +72,10 @@ pub fn of_ports(patient: &Patient<'_>) -> Vec<Finding> {
     vec![Finding::warning(CHECK, text).cost(cost).mend([move_to(&found, forwarders)])]
 }
 
-/// Numbers of the interrupts of kernel interfaces that are ports.
+/// Returns the numbers of the interrupts of kernel interfaces that are ports.
 fn interrupts_of_ports(patient: &Patient<'_>) -> Vec<usize> {
     let of = |interface: &str| {
-        // Those of a virtio device are its bus's.
+        // A virtio device's interrupts belong to its bus.
         ["device/msi_irqs", "device/../msi_irqs"].map(|place| {
             let names = patient.machine.names(&format!("/sys/class/net/{interface}/{place}"));
             names.into_iter().filter_map(|name| name.parse().ok()).collect::<Vec<usize>>()
@@ -83,7 +84,8 @@ fn interrupts_of_ports(patient: &Patient<'_>) -> Vec<usize> {
     patient.wanted.kernel_interfaces().flat_map(of).flatten().collect()
 }
 
-/// Receive packet steering: interfaces whose packets the kernel handles on cores of the other kind.
+/// Checks receive packet steering: interfaces whose packets the kernel handles on cores of the
+/// other kind.
 pub fn steering(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "receive-steering";
     const NET: &str = "/sys/class/net";
@@ -125,10 +127,10 @@ pub fn steering(patient: &Patient<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Cores that serve an interrupt that somebody handles.
+/// Returns the cores that serve an interrupt with a handler.
 fn served_by(patient: &Patient<'_>, number: usize) -> BTreeSet<usize> {
     let base = format!("{IRQ}/{number}");
-    // A directory for each handler.
+    // Each handler has a directory.
     let names = patient.machine.names(&base);
     let handled = names.iter().any(|name| !patient.machine.is_file(&format!("{base}/{name}")));
     let read = |file: &str| patient.machine.list(&format!("{base}/{file}"));
@@ -136,15 +138,15 @@ fn served_by(patient: &Patient<'_>, number: usize) -> BTreeSet<usize> {
         return BTreeSet::new();
     }
     let allowed = read("smp_affinity_list").unwrap_or_default();
-    // Not every controller says which of the allowed cores it has chosen. One that is no longer allowed
-    // is left at the next interrupt.
+    // Not every controller reports its choice of the allowed cores. A core that is no longer
+    // allowed is changed at the next interrupt.
     match read("effective_affinity_list") {
         Some(chosen) if !chosen.is_empty() => chosen.intersection(&allowed).copied().collect(),
         _ => allowed,
     }
 }
 
-/// A daemon that puts interrupts on all cores that are not isolated.
+/// Checks for a daemon that moves interrupts to all cores that are not isolated.
 pub fn irqbalance(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "irqbalance";
     let machine = patient.machine;
@@ -153,7 +155,7 @@ pub fn irqbalance(patient: &Patient<'_>) -> Vec<Finding> {
     if !names.any(|name| name == "irqbalance") {
         return vec![Finding::ok(CHECK, "does not run")];
     }
-    // By default it keeps away from isolated cores and those without a tick.
+    // By default it avoids isolated cores and those without a tick.
     let list = |file: &str| machine.list(file).unwrap_or_default();
     let mut avoided = list("/sys/devices/system/cpu/isolated");
     avoided.extend(list("/sys/devices/system/cpu/nohz_full"));
@@ -172,7 +174,7 @@ pub fn irqbalance(patient: &Patient<'_>) -> Vec<Finding> {
     ])]
 }
 
-/// Ports that cannot wake a forwarder that blocks.
+/// Checks for ports that cannot wake a blocking forwarder.
 pub fn receive(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "receive-interrupts";
     let ports: Vec<_> = patient.wanted.ports.iter().filter(|port| port.blocks).collect();
@@ -193,7 +195,7 @@ pub fn receive(patient: &Patient<'_>) -> Vec<Finding> {
     vec![Finding::note(CHECK, format!("not of {}", silent.join(", "))).cost(cost)]
 }
 
-/// The cores that irqbalance's settings keep it away from.
+/// Returns the cores that irqbalance's settings exclude.
 fn banned(settings: &str) -> Option<BTreeSet<usize>> {
     let value = |line: &str| {
         let line = line.trim();

@@ -6,7 +6,7 @@ use super::{Finding, Patient, devices, mend};
 use crate::machine::kernel::{Capability, Limit};
 use crate::machine::memory::{Hugepages, NodeMemory};
 
-/// Hugepages that are free on the nodes of the forwarders.
+/// Checks for free hugepages on the nodes of the forwarders.
 pub fn hugepages(patient: &Patient<'_>) -> Vec<Finding> {
     let memory = patient.machine.memory();
     let Some(size_kb) = page_size(&memory, patient.wanted.memory_mb) else {
@@ -25,16 +25,16 @@ pub fn hugepages(patient: &Patient<'_>) -> Vec<Finding> {
 
 const ORDINARY: &str = "The router takes ordinary memory: packets miss the TLB more often.";
 
-/// Hugepages of the size that the router is going to use.
+/// Hugepages of the size that the router will use.
 struct Pages {
     memory: BTreeMap<usize, NodeMemory>,
     size_kb: usize,
-    /// On all nodes.
+    /// Free megabytes on all nodes.
     free_mb: usize,
 }
 
-/// The smallest size of which enough is free, as DPDK is going to choose; else the one in which most is
-/// free; else 2 MB, or what is next to it.
+/// Returns the smallest size with enough free pages, like DPDK's choice; else the one with most
+/// free memory; else 2 MB, or the nearest size.
 fn page_size(memory: &BTreeMap<usize, NodeMemory>, needed_mb: usize) -> Option<usize> {
     let common = |size: &usize| memory.values().all(|node| node.hugepages.contains_key(size));
     let first = memory.values().next()?;
@@ -47,7 +47,7 @@ fn page_size(memory: &BTreeMap<usize, NodeMemory>, needed_mb: usize) -> Option<u
     enough.or_else(most).or_else(usual)
 }
 
-/// Megabytes that are free in pages of one size, on all nodes.
+/// Returns the free megabytes in pages of one size, on all nodes.
 fn free_mb(memory: &BTreeMap<usize, NodeMemory>, size_kb: usize) -> usize {
     memory.values().map(|node| megabytes(size_kb, node.hugepages[&size_kb].free)).sum()
 }
@@ -56,7 +56,7 @@ fn megabytes(size_kb: usize, pages: usize) -> usize {
     size_kb.saturating_mul(pages) / 1024
 }
 
-/// Megabytes that are needed on each node, by its forwarders.
+/// Returns the megabytes that the forwarders need on each node.
 fn shares(patient: &Patient<'_>, memory: &BTreeMap<usize, NodeMemory>) -> BTreeMap<usize, usize> {
     let mut forwarders: BTreeMap<usize, usize> = BTreeMap::new();
     for node in patient.wanted.cores.iter().filter_map(|&core| patient.cpus.node_of(core)) {
@@ -106,7 +106,7 @@ fn page_name(size_kb: usize) -> String {
     }
 }
 
-/// Reserves so many pages on a node, now and at each boot.
+/// Returns the commands that reserve this many pages on a node, now and at each boot.
 fn reserve(patient: &Patient<'_>, pages: &Pages, node: usize, count: usize) -> Vec<String> {
     let (size_kb, memory) = (pages.size_kb, &pages.memory);
     let directory = match patient.machine.has(&format!("/sys/devices/system/node/node{node}")) {
@@ -115,7 +115,7 @@ fn reserve(patient: &Patient<'_>, pages: &Pages, node: usize, count: usize) -> V
     };
     let mut commands =
         vec![format!("echo {count} > {directory}/hugepages-{size_kb}kB/nr_hugepages")];
-    // The settings for a boot are about the usual size.
+    // The settings for the boot concern the usual size.
     let usual = patient.machine.meminfo("Hugepagesize:") == Some(size_kb);
     if usual && memory.len() == 1 {
         let setting = format!("vm.nr_hugepages = {count}");
@@ -131,7 +131,7 @@ fn reserve(patient: &Patient<'_>, pages: &Pages, node: usize, count: usize) -> V
     commands
 }
 
-/// Memory that is there for a router without hugepages.
+/// Checks the memory available to a router without hugepages.
 pub fn size(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "memory";
     let (machine, wanted) = (patient.machine, patient.wanted);
@@ -143,7 +143,7 @@ pub fn size(patient: &Patient<'_>) -> Vec<Finding> {
         "{available_mb} MB are available; a router takes {} MB of packet memory",
         wanted.memory_mb
     );
-    // Route tables, the program, and what it reserves for ports that come later.
+    // Route tables, the program, and memory reserved for ports added later.
     const BESIDE_MB: usize = 512;
     if available_mb >= wanted.memory_mb + wanted.later_mb + BESIDE_MB {
         return vec![Finding::ok(CHECK, found)];
@@ -158,7 +158,7 @@ pub fn size(patient: &Patient<'_>) -> Vec<Finding> {
     vec![finding(CHECK, found).cost(cost).mend([mend])]
 }
 
-/// Strict accounting of memory that is only reserved.
+/// Checks for strict accounting of memory that is only reserved.
 pub fn overcommit(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "overcommit";
     const FILE: &str = "/proc/sys/vm/overcommit_memory";
@@ -186,7 +186,7 @@ pub fn overcommit(patient: &Patient<'_>) -> Vec<Finding> {
     vec![Finding::error(CHECK, found).cost(cost).mend(mend::sysctl("vm.overcommit_memory", 0))]
 }
 
-/// Memory that this process may lock.
+/// Checks the amount of memory that this process may lock.
 pub fn locked(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "locked-memory";
     let machine = patient.machine;

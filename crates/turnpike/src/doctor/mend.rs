@@ -1,11 +1,12 @@
-//! Commands that mend, as they are typed on Debian.
+//! Commands of remedies, as typed on Debian.
 
 use std::collections::BTreeSet;
 
 use super::Patient;
 use crate::machine::list_text;
 
-/// Gives the kernel a parameter at boot: in a file of its own, or in place of the value that it has.
+/// Returns the commands that set a kernel parameter at boot: in a file of its own, or replacing its
+/// present value.
 pub fn boot_parameter(patient: &Patient<'_>, name: &str, value: &str) -> Vec<String> {
     let parameter = format!("{name}={value}");
     if patient.machine.boot_parameter(name).is_some() {
@@ -27,7 +28,7 @@ pub fn boot_parameter(patient: &Patient<'_>, name: &str, value: &str) -> Vec<Str
     ]
 }
 
-/// Sets a value of `/proc/sys`, now and at each boot.
+/// Returns the commands that set a value of `/proc/sys`, now and at each boot.
 pub fn sysctl(name: &str, value: impl std::fmt::Display) -> Vec<String> {
     vec![
         format!("sysctl -w {name}={value}"),
@@ -38,7 +39,7 @@ pub fn sysctl(name: &str, value: impl std::fmt::Display) -> Vec<String> {
     ]
 }
 
-/// Sets a parameter of a module, now and whenever it is loaded.
+/// Returns the commands that set a parameter of a module, now and whenever it is loaded.
 pub fn module_parameter(module: &str, parameter: &str) -> Vec<String> {
     vec![
         format!("modprobe {module} && echo Y > /sys/module/{module}/parameters/{parameter}"),
@@ -48,7 +49,7 @@ pub fn module_parameter(module: &str, parameter: &str) -> Vec<String> {
     ]
 }
 
-/// Loads a module, now and at each boot.
+/// Returns the commands that load a module, now and at each boot.
 pub fn load_module(module: &str) -> Vec<String> {
     vec![
         format!("modprobe {module}"),
@@ -56,14 +57,14 @@ pub fn load_module(module: &str) -> Vec<String> {
     ]
 }
 
-/// The configuration's line for forwarders on these cores.
+/// Returns the configuration's line for forwarders on these cores.
 pub fn forwarders(cores: &BTreeSet<usize>) -> String {
     format!("turnpike.cores {{ forward = \"{}\" }}", list_text(cores))
 }
 
-/// As many cores as the forwarders have now, where they would be better off: one thread of each physical
-/// core, not on the first core, which is the busiest with everything else, near to the ports if possible, and
-/// among the isolated ones. Fewer where there are not so many; `None` where there is nothing better.
+/// Returns better cores for the forwarders, as many as they have now: one thread of each physical
+/// core, not on the first core, which is the busiest with other work, near the ports if possible,
+/// and among the isolated ones. Fewer if there are not enough; `None` if there are no better ones.
 pub fn better_cores(patient: &Patient<'_>) -> Option<BTreeSet<usize>> {
     let Patient { cpus, wanted, machine, .. } = patient;
     let first = cpus.cores.keys().next()?;

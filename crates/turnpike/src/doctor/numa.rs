@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{Finding, Patient, mend};
 use crate::machine::list_text;
 
-/// Ports whose node is not that of the forwarders.
+/// Checks for ports on another node than the forwarders.
 pub fn ports(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "numa";
     let (cpus, wanted) = (&patient.cpus, patient.wanted);
@@ -34,7 +34,7 @@ pub fn ports(patient: &Patient<'_>) -> Vec<Finding> {
     wanted.ports.iter().filter_map(port).collect()
 }
 
-/// Sampling of memory accesses, by which Linux moves tasks and memory between nodes.
+/// Checks the sampling of memory accesses, by which Linux moves tasks and memory between nodes.
 pub fn balancing(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "numa-balancing";
     const FILE: &str = "/proc/sys/kernel/numa_balancing";

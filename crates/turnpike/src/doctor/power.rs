@@ -1,4 +1,4 @@
-//! Clock and sleep of the forwarders' cores.
+//! Clock and idle states of the forwarders' cores.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use crate::machine::list_text;
 
 const CPUS: &str = "/sys/devices/system/cpu";
 
-/// Governors of the clock.
+/// Checks the frequency governors.
 pub fn governor(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "governor";
     let mut by_name: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
@@ -33,7 +33,7 @@ pub fn governor(patient: &Patient<'_>) -> Vec<Finding> {
     by_name.iter().map(finding).collect()
 }
 
-/// Clocks above the nominal one.
+/// Checks for frequencies above the nominal one.
 pub fn turbo(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "turbo";
     let (intel, others) =
@@ -59,13 +59,13 @@ struct IdleState {
     latency: u32,
 }
 
-/// Microseconds to wake up that are not worth a word: as long as a forwarder's own short sleeps.
+/// Wake-up time in microseconds that is not reported: as long as a forwarder's own short sleeps.
 const SHORT: u32 = 10;
 
 /// Microseconds in which a 10 Gb/s port fills a queue of 1,024 packets with the smallest ones.
 const LONG: u32 = 68;
 
-/// Idle states of forwarders' cores that take long to leave.
+/// Checks for idle states of forwarders' cores with a long wake-up time.
 pub fn idle_states(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "idle-states";
     let Some(&core) = patient.wanted.cores.first() else { return Vec::new() };
@@ -104,7 +104,7 @@ pub fn idle_states(patient: &Patient<'_>) -> Vec<Finding> {
     vec![finding(CHECK, found).cost(cost).mend(deep.iter().map(off))]
 }
 
-/// States of a core that are not disabled and take long to leave.
+/// Returns the enabled states of a core with a long wake-up time.
 fn slow_states(patient: &Patient<'_>, core: usize) -> Vec<IdleState> {
     let base = format!("{CPUS}/cpu{core}/cpuidle");
     let state = |directory: &String| {

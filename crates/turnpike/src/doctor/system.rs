@@ -4,10 +4,10 @@ use super::{Finding, Patient};
 use crate::machine::kernel::Capability;
 use crate::processor;
 
-/// The oldest kernel that the router is tested on: Debian 12's.
+/// Oldest kernel with which the router is tested: Debian 12's.
 const OLDEST_KERNEL: (u32, u32) = (6, 1);
 
-/// A configuration that reads well and names cores, devices and files that are there.
+/// Checks for a valid configuration whose cores, devices and files exist.
 pub fn configuration(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "configuration";
     let wanted = patient.wanted;
@@ -26,7 +26,7 @@ pub fn configuration(patient: &Patient<'_>) -> Vec<Finding> {
     vec![Finding::ok(CHECK, format!("{}: right for this machine", file.display()))]
 }
 
-/// Versions of the program and of DPDK.
+/// Checks the versions of the program and of DPDK.
 pub fn versions(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "versions";
     let dpdk = &patient.dpdk;
@@ -44,7 +44,7 @@ pub fn versions(patient: &Patient<'_>) -> Vec<Finding> {
     ]
 }
 
-/// The kernel's version.
+/// Checks the kernel's version.
 pub fn kernel(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "kernel";
     let (release, version) = (patient.machine.release(), patient.machine.kernel_version());
@@ -60,8 +60,8 @@ pub fn kernel(patient: &Patient<'_>) -> Vec<Finding> {
     vec![Finding::note(CHECK, found).cost(cost)]
 }
 
-/// The processor. One that lacks instructions for which the program was compiled has ended it by now, with
-/// a message.
+/// Reports the processor. One without the instructions for which the program was compiled has ended
+/// it earlier, with a message.
 pub fn processor(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "processor";
     let Some(info) = patient.machine.read("/proc/cpuinfo") else {
@@ -75,13 +75,13 @@ pub fn processor(patient: &Patient<'_>) -> Vec<Finding> {
     vec![Finding::ok(CHECK, format!("{model}, {cores} cores{used}"))]
 }
 
-/// Privileges of this process, which are those of a router that the same user starts.
+/// Checks the privileges of this process, which are those of a router started by the same user.
 pub fn privileges(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "privileges";
     let machine = patient.machine;
     let needed = [Capability::NET_ADMIN, Capability::NET_RAW, Capability::BPF];
     let has = |capability| {
-        // Before Linux 5.8 there was one for everything.
+        // Before Linux 5.8 there was one capability for both.
         let all = capability == Capability::BPF && machine.may(Capability::SYS_ADMIN)?;
         Some(all || machine.may(capability)?)
     };

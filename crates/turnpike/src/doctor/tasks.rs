@@ -1,4 +1,4 @@
-//! Other threads on the forwarders' cores, and what they have cost forwarders that run.
+//! Other threads on the forwarders' cores, and their cost for running forwarders.
 
 use std::collections::BTreeSet;
 
@@ -6,18 +6,19 @@ use super::{Finding, Patient};
 use crate::machine::list_text;
 use crate::machine::tasks::{PREEMPTED_MOST, Task};
 
-/// The most processes that a finding names.
+/// Most processes listed in a finding.
 const NAMED: usize = 5;
 
 /// A thread and its process.
 type Found = (usize, Task);
 
-/// Forwarders of a running router carry this name and their number.
+/// Returns true for the name of a running router's forwarder: the prefix and its number.
 fn is_forwarder(task: &Task) -> bool {
     task.name.strip_prefix("forwarder-").is_some_and(|number| number.parse::<u16>().is_ok())
 }
 
-/// Threads of other programs, and the kernel's, that ran last on a forwarder's core and may run there again.
+/// Checks for threads of other programs and the kernel that ran last on a forwarder's core and may
+/// run there again.
 pub fn processes(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "processes";
     let forwarders = &patient.wanted.cores;
@@ -38,7 +39,7 @@ pub fn processes(patient: &Patient<'_>) -> Vec<Finding> {
     };
     let (kernel, user): (Vec<Found>, Vec<Found>) =
         threads.filter(there).partition(|(_, task)| task.of_kernel);
-    // The kernel binds some of its threads to each core, and nobody can move those.
+    // The kernel binds some of its threads to each core, and these cannot be moved.
     let kernel: Vec<Found> =
         kernel.into_iter().filter(|(_, task)| task.allowed.len() > 1).collect();
     if user.is_empty() && kernel.is_empty() {
@@ -57,12 +58,12 @@ pub fn processes(patient: &Patient<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Names and numbers of some processes.
+/// Lists the names and numbers of some processes.
 fn said(what: &str, found: &[Found]) -> String {
     let mut names: Vec<String> = Vec::new();
     for (process, task) in found {
         let name = format!("{} ({process})", task.name);
-        // Of a process with many threads, one is named.
+        // Of a process with many threads, only one is listed.
         if !names.iter().any(|known| known.ends_with(&format!("({process})"))) {
             names.push(name);
         }
@@ -75,7 +76,7 @@ fn said(what: &str, found: &[Found]) -> String {
     format!("{what} that ran last on the forwarders' cores: {}{more}", names.join(", "))
 }
 
-/// Moves processes to the cores beside the forwarders', until they start anew.
+/// Returns the commands that move processes to the other cores, until their restart.
 fn elsewhere(patient: &Patient<'_>, found: &[Found]) -> Option<String> {
     let others = patient.other_cores();
     let processes: BTreeSet<usize> = found.iter().map(|(process, _)| *process).collect();
@@ -89,7 +90,7 @@ fn elsewhere(patient: &Patient<'_>, found: &[Found]) -> Option<String> {
     })
 }
 
-/// Forwarders of a router that runs now from which the scheduler has taken the core too often.
+/// Checks for forwarders of a running router that the scheduler has preempted too often.
 pub fn preemption(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "preemption";
     let Some(now) = patient.machine.uptime() else {

@@ -1,4 +1,4 @@
-//! Each check on machines made of files: as it should be, as it should not be, and without the file.
+//! Tests of each check on machines made of files: right, wrong, and without the file.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -25,7 +25,7 @@ fn kernel(name: &str, interface: &str) -> Port {
     }
 }
 
-/// A router with forwarders on these cores that needs 300 MB.
+/// Returns a router with forwarders on these cores that needs 300 MB.
 fn wanted(cores: &[usize], ports: Vec<Port>) -> Wanted {
     Wanted {
         file: Some("r.lua".into()),
@@ -48,7 +48,7 @@ fn with<T>(tree: &Tree, wanted: &Wanted, look: impl FnOnce(&Patient<'_>) -> T) -
     look(&Patient { machine: &machine, cpus, wanted, dpdk, xdp: &no_xdp })
 }
 
-/// The findings of one check, in short: severity and value.
+/// Returns the findings of one check, abbreviated: severity and value.
 fn found(
     check: fn(&Patient<'_>) -> Vec<Finding>,
     tree: &Tree,
@@ -81,7 +81,8 @@ fn hugepages_are_judged_by_node() {
             (Fine, "node 1: 2000 MB are free in pages of 2 MB, 1000 MB are needed".to_owned()),
         ]
     );
-    // Enough on the machine, not on the node: 2,000 of the 3,000 MB are needed where 250 are free.
+    // Enough on the machine, but not on the node: 2,000 of the 3,000 MB are needed where 250 are
+    // free.
     tree.hugepages(0, 2048, 130, 125);
     tree.hugepages(1, 2048, 2048, 2000);
     let findings = with(&tree, &wanted, memory::hugepages);
@@ -97,14 +98,14 @@ fn hugepages_are_judged_by_node() {
             "update-grub    # then reboot",
         ]
     );
-    // Too few on the machine: the router takes ordinary memory, which PCI ports need an IOMMU for.
+    // Too few on the machine: the router uses ordinary memory, for which PCI ports need an IOMMU.
     tree.hugepages(1, 2048, 0, 0);
     let findings = with(&tree, &wanted, memory::hugepages);
     assert!(findings[0].cost.as_ref().unwrap().contains("ordinary memory"), "{findings:?}");
     let with_pci = Wanted { ports: vec![pci("wan", "0000:03:00.0")], ..wanted.clone() };
     let severity = || found(memory::hugepages, &tree, &with_pci)[0].0;
     assert_eq!(severity(), Error);
-    // A group without an IOMMU, then with one, then a driver that does not know it.
+    // A group without an IOMMU, then with one, then a driver without IOMMU support.
     tree.write("sys/kernel/iommu_groups/0/name", "vfio-noiommu\n");
     assert_eq!(severity(), Error);
     tree.write("sys/kernel/iommu_groups/1/type", "DMA-FQ\n");
@@ -128,7 +129,7 @@ fn hugepages_are_of_the_size_that_dpdk_chooses() {
     }
     let text = "node 0: 1024 MB are free in pages of 1 GB, 300 MB are needed";
     assert_eq!(found(memory::hugepages, &tree, &wanted), is(Fine, text));
-    // A kernel without NUMA; at each boot by sysctl.
+    // A kernel without NUMA; set at each boot by sysctl.
     let tree = Tree::new(&[
         ("sys/devices/system/cpu/online", "0-1"),
         ("proc/meminfo", "MemTotal: 1 kB\nHugepagesize:    2048 kB\n"),
@@ -228,7 +229,7 @@ fn drivers_give_devices_away_or_keep_them() {
     bound.ports[0].driver = Some(Driver::VfioPci);
     let text = "port \"wan\": 0000:03:00.0 is bound to e1000e, to vfio-pci when the router starts";
     assert_eq!(found(devices::drivers, &tree, &bound), is(Fine, text));
-    // Behind an IOMMU that translates, the device reaches nothing.
+    // Behind an IOMMU that translates, the device cannot access memory.
     tree.write("sys/kernel/iommu_groups/4/type", "DMA-FQ\n");
     tree.pci("0000:03:00.0", Some("uio_pci_generic"), "0");
     tree.link("sys/bus/pci/devices/0000:03:00.0/iommu_group", "../../../kernel/iommu_groups/4");
@@ -367,7 +368,7 @@ fn isolation_tick_and_rcu_are_judged_by_core() {
         "echo 'GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX isolcpus=managed_irq,domain,1-2\"' > \
          /etc/default/grub.d/turnpike-isolcpus.cfg"
     );
-    // Another core is isolated, which stays so; the parameter's value is replaced.
+    // Another isolated core stays so; the parameter's value is replaced.
     tree.write("sys/devices/system/cpu/isolated", "2,7\n");
     tree.write("proc/cmdline", "quiet isolcpus=2,7\n");
     let text = "the scheduler may run anything on the forwarders' cores: 1";
@@ -385,7 +386,7 @@ fn isolation_tick_and_rcu_are_judged_by_core() {
     );
     tree.write("proc/cmdline", "quiet rcu_nocbs=all\n");
     assert_eq!(found(cores::rcu, &tree, &wanted)[0].0, Fine);
-    // RCU follows the tick.
+    // A core without a tick needs no setting for RCU.
     tree.write("proc/cmdline", "quiet\n");
     tree.write("sys/devices/system/cpu/nohz_full", "1-2\n");
     assert_eq!(
@@ -469,7 +470,7 @@ fn threads_beside_forwarders_are_named_with_the_way_out() {
     tree.task(50, 50, &thread("turnpike", 1, &[0, 1, 2]));
     tree.task(60, 61, &thread("forwarder-0", 1, &[1]));
     tree.task(60, 60, &thread("turnpike", 0, &[0]));
-    // Bound to its core by the kernel, and one that has been moved away since.
+    // A thread bound to its core by the kernel, and one that has been moved away.
     tree.task(14, 14, &Task { of_kernel: true, ..thread("ksoftirqd/1", 1, &[1]) });
     tree.task(70, 70, &thread("moved", 1, &[0]));
     assert_eq!(found(tasks::processes, &tree, &wanted)[0].0, Fine);
@@ -527,7 +528,7 @@ fn what_the_kernel_receives_is_on_the_right_cores() {
     for number in [30, 31] {
         tree.write(&format!("sys/class/net/eth1/device/msi_irqs/{number}"), "msi\n");
     }
-    // Only 32 is nobody's port's.
+    // Only 32 belongs to no port.
     assert_eq!(
         found(interrupts::affinity, &tree, &wanted)[0].1,
         "1 on the forwarders' cores: IRQ 32"
@@ -681,7 +682,7 @@ fn interrupts_are_counted_on_the_forwarders_cores() {
     irq(0, "1", "0-15", true);
     irq(30, "0", "0-15", true);
     irq(31, "2", "0-15", false);
-    // It moves when it comes the next time.
+    // It moves at its next occurrence.
     irq(29, "2", "0", true);
     assert_eq!(
         found(interrupts::affinity, &tree, &wanted),
@@ -812,7 +813,7 @@ fn this_machine_is_examined() {
     assert!(form(&patient.dpdk.built) && form(&patient.dpdk.running), "{:?}", patient.dpdk);
 }
 
-/// A machine on which every check finds its files.
+/// Returns a machine on which every check finds its files.
 fn full() -> Tree {
     let tree = Tree::two_nodes();
     tree.pci("0000:03:00.0", Some("vfio-pci"), "1");
@@ -847,8 +848,8 @@ fn full() -> Tree {
     tree
 }
 
-/// Whatever is in the kernel's files, and whichever are absent, every check comes to an end, and the report
-/// can be printed.
+/// With any content of the kernel's files, and with any of them absent, every check ends, and the
+/// report can be printed.
 #[test]
 fn no_content_makes_a_check_panic() {
     let tree = full();
@@ -875,7 +876,7 @@ fn no_content_makes_a_check_panic() {
     outcome.unwrap();
 }
 
-/// Content that the kernel would not write: absent, bytes, or words that look like its own.
+/// Content that the kernel would not write: none, bytes, or text similar to its own.
 fn odd() -> impl Strategy<Value = Option<Vec<u8>>> {
     prop_oneof![
         Just(None),

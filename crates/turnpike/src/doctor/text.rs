@@ -5,10 +5,10 @@ use crate::wrap::wrap;
 
 const WIDTH: usize = 80;
 
-/// Columns in front of everything behind a finding's severity.
+/// Columns before the text that follows a finding's severity.
 const INDENT: usize = 9;
 
-/// Findings, the heaviest first, then how many there are of each severity.
+/// Returns the findings, the most severe first, then the number of each severity.
 pub fn text(report: &Report) -> String {
     let mut lines: Vec<String> = report.findings.iter().flat_map(finding).collect();
     let count = |severity: Severity| {

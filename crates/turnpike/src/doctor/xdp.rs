@@ -1,8 +1,8 @@
-//! AF_XDP: the kernel's part and the driver's.
+//! AF_XDP: support by the kernel and by the driver.
 
 use super::{Finding, Patient, mend};
 
-/// AF_XDP sockets of the kernel, and their programs' compiler.
+/// Checks for AF_XDP sockets of the kernel, and the compiler of their programs.
 pub fn sockets(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "af-xdp";
     const PROTOCOLS: &str = "/proc/self/net/protocols";
@@ -21,7 +21,7 @@ pub fn sockets(patient: &Patient<'_>) -> Vec<Finding> {
                 .cost("Kernel interfaces are ports by AF_PACKET, which is several times slower."),
         ];
     }
-    // Absent where the compiler cannot be switched off.
+    // Absent if the compiler cannot be switched off.
     match patient.machine.number::<u8>(COMPILER) {
         Some(0) => {
             let finding = Finding::warning(CHECK, "BPF programs are interpreted");
@@ -33,7 +33,7 @@ pub fn sockets(patient: &Patient<'_>) -> Vec<Finding> {
     }
 }
 
-/// Drivers of kernel interfaces that do XDP, and AF_XDP without a copy.
+/// Checks the drivers of kernel interfaces for XDP, and for AF_XDP without a copy.
 pub fn zero_copy(patient: &Patient<'_>) -> Vec<Finding> {
     patient.wanted.xdp().map(|(port, interface)| of_interface(patient, port, interface)).collect()
 }

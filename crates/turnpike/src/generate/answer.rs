@@ -1,4 +1,4 @@
-//! Answers to whoever looks for a host: the receiver has every address that is asked for.
+//! Answers to address resolution: the receiver has every requested address.
 //!
 //! ARP requests (RFC 826) and neighbour solicitations (RFC 4861, 7.2.4) for any target get the
 //! receiver's MAC; announcements (RFC 5227, 3) and probes for a duplicate (RFC 4861, 7.2.3: from
@@ -12,7 +12,7 @@ use wire::build::{self, Link};
 use wire::nd::{FLAG_OVERRIDE, FLAG_SOLICITED};
 use zerocopy::FromBytes;
 
-/// The answer to a frame, if it is a question for an address.
+/// Returns the answer to a frame, if it resolves an address.
 pub fn answer(frame: &[u8], mac: MacAddr) -> Option<Vec<u8>> {
     match frame.get(12..14)? {
         [0x08, 0x06] => arp(frame, mac),

@@ -1,14 +1,15 @@
-//! Where generated packets go.
+//! Destinations of generated packets.
 //!
 //! | text | destinations |
 //! |---|---|
 //! | `10.0.0.1` | one |
-//! | `random:20@10.0.0.0` | the low 20 bits of the address are random, anew for each packet |
+//! | `random:20@10.0.0.0` | the low 20 bits of the address are random, different for each packet |
 //! | `table:FILE`, `table:synthetic:N` | a random prefix of the table, random host bits |
 //! | `zipf:FILE`, `zipf:synthetic:N` | 100,000 addresses of the table; the k-th comes with probability ~ 1/k |
 //! | `flows:64@10.0.0.0/16` | 64 addresses of the prefix, in turn |
 //!
-//! `table6` and `zipf6` take the table's IPv6 prefixes, `table` and `zipf` those of IPv4. Destinations of `table`, `zipf` and `flows` are drawn before the first packet leaves.
+//! `table6` and `zipf6` use the table's IPv6 prefixes, `table` and `zipf` those of IPv4.
+//! Destinations of `table`, `zipf` and `flows` are drawn before the first packet is sent.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -20,37 +21,37 @@ use ipnet::IpNet;
 use crate::workload::pattern::{self, Pattern};
 use crate::workload::routes::{self, Family};
 
-/// Addresses drawn from a table, a power of two.
+/// Number of addresses drawn from a table, a power of two.
 const DRAWN: usize = 1 << 20;
-/// The most flows.
+/// Most flows.
 const FLOWS_MOST: usize = 1 << 24;
 
-/// A destination pattern as the command line gives it.
+/// A destination pattern in the notation of the command line.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Spec {
     /// Always this address.
     One(IpAddr),
     /// This address with its low bits random.
     Random {
-        /// How many bits.
+        /// Number of random bits.
         bits: u32,
-        /// The others.
+        /// The other bits.
         base: IpAddr,
     },
     /// Addresses in a table.
     Table {
         /// A file, or `synthetic:N`.
         table: String,
-        /// IPv6.
+        /// True for IPv6.
         six: bool,
-        /// By Zipf's law.
+        /// True for a Zipf distribution.
         zipf: bool,
     },
-    /// So many addresses of a prefix, in turn.
+    /// This many addresses of a prefix, by turns.
     Flows {
-        /// How many.
+        /// Number of addresses.
         count: usize,
-        /// Where.
+        /// Their prefix.
         prefix: IpNet,
     },
 }
@@ -107,14 +108,14 @@ pub struct Destinations {
 }
 
 enum Kind {
-    /// The random bits are added to the base.
+    /// A base to which random bits are added.
     Masked { base: u128, mask: u64 },
-    /// Taken in turn.
+    /// A list, used by turns.
     List { list: Vec<u128>, next: usize },
 }
 
 impl Destinations {
-    /// Draws what has to be drawn before. The same seed gives the same destinations.
+    /// Creates the source; lists are drawn now. The same seed gives the same destinations.
     pub fn new(spec: &Spec, seed: u64) -> Result<Self> {
         let mut random = Random::new(seed);
         let (six, kind) = match spec {
@@ -144,12 +145,12 @@ impl Destinations {
         Ok(Self { random, six, kind })
     }
 
-    /// Whether the addresses are of IPv6.
+    /// Returns true if the addresses are IPv6.
     pub fn is_six(&self) -> bool {
         self.six
     }
 
-    /// The next address; one of IPv4 is in the low 32 bits.
+    /// Returns the next address; an IPv4 address is in the low 32 bits.
     #[inline]
     pub fn next(&mut self) -> u128 {
         match &mut self.kind {
@@ -164,7 +165,7 @@ impl Destinations {
 }
 
 impl Spec {
-    /// Whether the addresses are of IPv6.
+    /// Returns true if the addresses are IPv6.
     pub fn is_six(&self) -> bool {
         match self {
             Self::One(address) | Self::Random { base: address, .. } => address.is_ipv6(),
@@ -181,7 +182,7 @@ fn bits(address: IpAddr) -> u128 {
     }
 }
 
-/// Addresses in a table, drawn by a pattern.
+/// Returns addresses in a table, drawn by a pattern.
 fn in_table<A: Family>(table: &str, pattern: Pattern, random: &mut Random) -> Result<Vec<u128>>
 where
     A::Bits: Into<u128>,

@@ -1,12 +1,12 @@
-//! The frames that are generated, and how they are known again.
+//! The generated frames, and their recognition.
 //!
 //! ```text
 //!  Ethernet | IPv4 or IPv6 | UDP, to port 9 | mark 2 | run 2 | sequence 6 | time 8 | zeros
 //! ```
 //!
-//! The 18 bytes behind the UDP header are what the smallest Ethernet frame has room for. Time is
-//! the time-stamp counter's, so sender and receiver are one process. UDP over IPv4 has no checksum
-//! (RFC 768: zero); over IPv6 it has one (RFC 8200, 8.1).
+//! The 18 bytes after the UDP header are those for which the smallest Ethernet frame has room. Time
+//! is the time-stamp counter's, so sender and receiver are one process. UDP over IPv4 has no
+//! checksum (RFC 768: zero); over IPv6 it has one (RFC 8200, 8.1).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -14,13 +14,13 @@ use wire::MacAddr;
 
 const ETHERNET: usize = 14;
 const UDP: usize = 8;
-/// Bytes behind the UDP header.
+/// Bytes after the UDP header.
 const STAMP: usize = 18;
 const MARK: u16 = 0x54b1;
 /// The frame check sequence, which the device adds.
 pub const FCS: usize = 4;
 
-/// The smallest frame, FCS included.
+/// Returns the length of the smallest frame, with FCS.
 pub fn smallest(six: bool) -> usize {
     (ETHERNET + ip_len(six) + UDP + STAMP + FCS).max(64)
 }
@@ -29,7 +29,7 @@ fn ip_len(six: bool) -> usize {
     if six { 40 } else { 20 }
 }
 
-/// What all frames of a run have in common.
+/// The common parts of all frames of a run.
 pub struct Template {
     head: Vec<u8>,
     six: bool,
@@ -37,7 +37,7 @@ pub struct Template {
 }
 
 impl Template {
-    /// Frames from one station to another, of one family.
+    /// Creates IPv4 frames from one station to another.
     pub fn ipv4(from: MacAddr, to: MacAddr, source: Ipv4Addr, run: u16) -> Self {
         let mut head = ethernet(from, to, 0x0800);
         head.extend([0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0]);
@@ -46,7 +46,7 @@ impl Template {
         Self { head, six: false, run }
     }
 
-    /// The same of IPv6.
+    /// Creates IPv6 frames from one station to another.
     pub fn ipv6(from: MacAddr, to: MacAddr, source: Ipv6Addr, run: u16) -> Self {
         let mut head = ethernet(from, to, 0x86dd);
         head.extend([0x60, 0, 0, 0, 0, 0, 17, 64]);
@@ -62,7 +62,7 @@ impl Template {
         let udp = ETHERNET + ip;
         frame[..udp].copy_from_slice(&self.head);
         let udp_len = (frame.len() - udp) as u16;
-        // Source port by sequence: many flows to one destination.
+        // The source port depends on the sequence number: many flows to one destination.
         frame[udp..udp + 2].copy_from_slice(&(1024 + (sequence % 32_768) as u16).to_be_bytes());
         frame[udp + 2..udp + 4].copy_from_slice(&9u16.to_be_bytes());
         frame[udp + 4..udp + 6].copy_from_slice(&udp_len.to_be_bytes());
@@ -114,7 +114,7 @@ pub fn fill_udp6_checksum(frame: &mut [u8], udp_len: u16) {
     frame[60..62].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Sequence number and time of a frame of this run; none for another frame.
+/// Returns the sequence number and time of a frame of this run; none for another frame.
 pub fn read_stamp(frame: &[u8], run: u16) -> Option<(u64, u64)> {
     let ip = match frame.get(12..14)? {
         [0x08, 0x00] => usize::from(frame.get(ETHERNET)? & 0xf) * 4,

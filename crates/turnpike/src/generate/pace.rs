@@ -1,20 +1,20 @@
-//! When the next packet may leave.
+//! Departure times of packets.
 //!
-//! Each packet pays for the time that it takes at the wished rate; the account is kept from the
-//! first packet on, so that what is late is made up and the mean is exact. A sender that was held
-//! back for more than [`DEBT_MOST`] forgives the rest, instead of sending seconds' worth at once.
+//! Each packet pays for the time that it takes at the configured rate; the account starts with the
+//! first packet, so that delays are made up for and the mean is exact. A sender delayed by more
+//! than [`DEBT_MOST`] forgives the rest, instead of sending seconds' worth at once.
 
 use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
 
-/// The most time that is made up, in seconds.
+/// Most time that is made up for, in seconds.
 const DEBT_MOST: f64 = 0.001;
 
-/// How fast to send.
+/// A sending rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
-    /// As fast as the device takes.
+    /// As fast as the device accepts packets.
     Most,
     /// Packets per second.
     Packets(f64),
@@ -25,7 +25,7 @@ pub enum Rate {
 impl FromStr for Rate {
     type Err = anyhow::Error;
 
-    /// `max`, `250kpps`, `1.5Mpps`, `800Mbit`, `10Gbit`.
+    /// Parses `max`, `250kpps`, `1.5Mpps`, `800Mbit`, `10Gbit`.
     fn from_str(text: &str) -> Result<Self> {
         if text == "max" {
             return Ok(Self::Most);
@@ -51,26 +51,26 @@ impl FromStr for Rate {
 pub struct Pace {
     rate: Rate,
     ticks_per_second: f64,
-    /// When the next packet may leave.
+    /// Departure time of the next packet.
     next: f64,
-    /// Seconds that were forgiven.
+    /// Seconds of delay that were forgiven.
     forgiven: f64,
 }
 
 impl Pace {
-    /// The first packet may leave at once.
+    /// Creates an account; the first packet may leave immediately.
     pub fn new(rate: Rate, ticks_per_second: u64, now: u64) -> Self {
         let ticks_per_second = ticks_per_second as f64;
         Self { rate, ticks_per_second, next: now as f64, forgiven: 0.0 }
     }
 
-    /// Whether a packet may leave now.
+    /// Returns true if a packet may leave now.
     #[inline]
     pub fn is_due(&self, now: u64) -> bool {
         self.next <= now as f64
     }
 
-    /// A packet of so many bytes, FCS included, leaves.
+    /// Pays for a packet of this many bytes, with FCS.
     #[inline]
     pub fn pay(&mut self, now: u64, bytes: usize) {
         let seconds = match self.rate {
@@ -86,7 +86,7 @@ impl Pace {
         }
     }
 
-    /// Seconds by which the sender was too slow for its rate.
+    /// Returns the seconds by which the sender was too slow for its rate.
     pub fn behind(&self) -> f64 {
         self.forgiven
     }
@@ -108,7 +108,7 @@ mod tests {
         }
     }
 
-    /// Packets that leave in `ticks` when the sender looks every `step` ticks.
+    /// Returns the packets that leave in `ticks` if the sender polls every `step` ticks.
     fn sent(pace: &mut Pace, ticks: u64, step: u64, bytes: usize) -> u64 {
         let mut sent = 0;
         for now in (0..ticks).step_by(step as usize) {

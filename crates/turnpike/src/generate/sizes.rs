@@ -1,4 +1,4 @@
-//! How long generated frames are, FCS included.
+//! Lengths of generated frames, with FCS.
 
 use std::str::FromStr;
 
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 /// The largest frame.
 pub const LARGEST: usize = 9_200 + 18;
 
-/// Sizes in turn.
+/// Sizes used by turns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sizes {
     list: Vec<usize>,
@@ -17,10 +17,10 @@ pub struct Sizes {
 impl FromStr for Sizes {
     type Err = anyhow::Error;
 
-    /// `64`, `64,594,1518` in turn, or `imix`: 7 frames of 64, 4 of 594, 1 of 1518 bytes.
+    /// Parses `64`, `64,594,1518` by turns, or `imix`: 7 frames of 64, 4 of 594, 1 of 1518 bytes.
     fn from_str(text: &str) -> Result<Self> {
         if text == "imix" {
-            // Spread, so that a burst is not all of one size.
+            // Spread, so that a burst has different sizes.
             let list = vec![64, 594, 64, 64, 594, 64, 1518, 64, 594, 64, 594, 64];
             return Ok(Self { list, next: 0 });
         }
@@ -36,12 +36,12 @@ impl FromStr for Sizes {
 }
 
 impl Sizes {
-    /// All frames of this size.
+    /// Creates one size for all frames.
     pub fn one(size: usize) -> Self {
         Self { list: vec![size], next: 0 }
     }
 
-    /// The next frame's.
+    /// Returns the size of the next frame.
     #[inline]
     pub fn next(&mut self) -> usize {
         let size = self.list[self.next];
@@ -49,12 +49,12 @@ impl Sizes {
         size
     }
 
-    /// The smallest of all.
+    /// Returns the smallest size.
     pub fn smallest(&self) -> usize {
         self.list.iter().copied().min().unwrap_or(64)
     }
 
-    /// The largest of all.
+    /// Returns the largest size.
     pub fn largest(&self) -> usize {
         self.list.iter().copied().max().unwrap_or(64)
     }

@@ -1,4 +1,4 @@
-//! Sends a stream of packets and receives it again, as often as asked: devices are opened once.
+//! Sends streams of packets and receives them again; the devices are opened once.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use super::tracker::Tracker;
 use super::{Full, Outcome, Received, answer};
 use crate::router::cores;
 
-/// What a tester is made from.
+/// Parameters of a tester.
 pub struct Setup<'a> {
     /// The sending device.
     pub device: &'a str,
@@ -30,39 +30,39 @@ pub struct Setup<'a> {
     pub to_mac: &'a str,
     /// The source address; RFC 2544's or RFC 5180's if none.
     pub from: Option<IpAddr>,
-    /// The largest frame to come, with FCS.
+    /// The largest frame, with FCS.
     pub largest: usize,
-    /// The sender's and the receiver's core; any if not given.
+    /// The cores of the sender and the receiver; any core if not given.
     pub cores: &'a [usize],
-    /// Of all random choices.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Ordinary memory even where there are hugepages.
+    /// True to use ordinary memory even if there are hugepages.
     pub no_huge: bool,
 }
 
-/// What to send.
+/// A stream to be sent.
 #[derive(Clone, Debug)]
 pub struct Stream {
-    /// How fast.
+    /// Its rate.
     pub rate: Rate,
-    /// How long the frames are.
+    /// Its frame sizes.
     pub sizes: Sizes,
-    /// Where to.
+    /// Its destinations.
     pub to: Spec,
-    /// How many packets at most.
+    /// Most packets.
     pub count: u64,
-    /// How long at most.
+    /// Most seconds.
     pub seconds: f64,
-    /// Packets handed to the device at once.
+    /// Packets passed to the device at once.
     pub burst: usize,
-    /// When the device takes no more.
+    /// Behaviour when the device accepts no more.
     pub full: Full,
-    /// How long to wait for the last packets.
+    /// Time to wait for the last packets.
     pub wait_ms: u64,
 }
 
 impl Stream {
-    /// Refuses frames that are too small for what they have to carry.
+    /// Refuses frames that are too small for their contents.
     pub fn check(&self) -> Result<()> {
         let least = frame::smallest(self.to.is_six());
         let smallest = self.sizes.smallest();
@@ -74,7 +74,7 @@ impl Stream {
     }
 }
 
-/// Open devices, and what is needed to send by them.
+/// Open devices, and the parameters for sending.
 pub struct Tester {
     eal: Eal,
     pool: Mempool,
@@ -111,8 +111,8 @@ impl Tester {
         Ok(Self { eal, pool, ends, to, from, cores, seed: setup.seed, run })
     }
 
-    /// Sends a stream, until all is sent and received or somebody stops it. Sender and receiver are a
-    /// thread each, or take turns in one if they are to be on the same core.
+    /// Sends a stream, until all is sent and received or `stop` is set. Sender and receiver are a
+    /// thread each, or take turns in one if they are on the same core.
     pub fn trial(&mut self, stream: &Stream, stop: &AtomicBool) -> Result<Outcome> {
         stream.check()?;
         let destinations = Destinations::new(&stream.to, self.seed)?;
@@ -196,7 +196,7 @@ impl Tester {
         Ok(self.ended(sender, Some(receiver)))
     }
 
-    /// Takes the queues back for the next trial.
+    /// Takes back the queues for the next trial.
     fn ended(&mut self, sender: Sender, receiver: Option<Receiver>) -> Outcome {
         let sent = sender.finish(&mut self.ends.tx);
         let tracker = receiver.map(|receiver| {
@@ -230,7 +230,7 @@ struct Ends {
     receive_mac: MacAddr,
     /// Present between trials.
     tx: Option<TxQueue>,
-    /// The receiving queue, and one to answer by where the device is not the sending one.
+    /// The receive queue, and a queue for answers if the device is not the sending one.
     rx: Option<(RxQueue, Option<TxQueue>)>,
 }
 
@@ -285,13 +285,13 @@ struct Sender<'a> {
     start: u64,
     end: u64,
     pace: Pace,
-    /// Made and not yet sent.
+    /// Packets created and not yet sent.
     list: PacketList,
     made: u64,
     sent: Sent,
 }
 
-/// What was sent.
+/// Counts of the sender.
 #[derive(Default)]
 struct Sent {
     packets: u64,
@@ -302,7 +302,7 @@ struct Sent {
 }
 
 impl<'a> Sender<'a> {
-    /// Starts its clock.
+    /// Creates the sender and starts its clock.
     fn new(
         queue: TxQueue,
         pool: Mempool,
@@ -328,7 +328,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// Sends what is due; false when all has been sent, or somebody wants it to stop.
+    /// Sends the packets that are due; returns false when all have been sent, or `stop` is set.
     #[inline]
     fn poll(&mut self, stop: &AtomicBool) -> bool {
         let Stream { burst, count, full, .. } = *self.stream;
@@ -349,11 +349,11 @@ impl<'a> Sender<'a> {
         }
         match full {
             Full::Wait => {
-                // What the device does not take now stays in the list.
+                // Packets that the device does not accept now stay in the list.
                 let done = self.queue.send(&mut self.list, burst);
                 self.sent.packets += done.packets as u64;
                 self.sent.bytes += done.bytes + (done.packets * FCS) as u64;
-                // A device that takes nothing any more is not waited for beyond the end.
+                // After the end, a device that accepts no more packets is not waited for.
                 if done.packets == 0 && now >= self.end {
                     return self.goes_on(false);
                 }
@@ -385,7 +385,7 @@ impl<'a> Sender<'a> {
         Some(packet)
     }
 
-    /// Gives the queue back.
+    /// Returns the queue and the counts.
     fn finish(self, queue: &mut Option<TxQueue>) -> Sent {
         *queue = Some(self.queue);
         Sent { behind: self.pace.behind(), ..self.sent }
@@ -404,7 +404,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    /// Takes what has arrived.
+    /// Processes the packets that have arrived.
     #[inline]
     fn poll(&mut self) {
         let count = self.rx.receive(&mut self.burst, BURST_MAX);
@@ -431,11 +431,11 @@ impl Receiver {
         self.burst.free(all);
     }
 
-    /// Sends an answer, if there is one and a queue to send it by.
+    /// Sends an answer, if there is one and a queue for it.
     fn answer(&mut self, frame: Option<Vec<u8>>) {
         let Some((frame, tx)) = frame.zip(self.tx.as_mut()) else { return };
         let mut list = PacketList::new();
-        // Without a buffer whoever asked asks again.
+        // Without a buffer the request is repeated.
         if let Some(packet) = self.pool.copy_of(&frame)
             && list.push(packet).is_ok()
         {
@@ -447,7 +447,7 @@ impl Receiver {
 fn outcome(sent: &Sent, tracker: Option<&Tracker>) -> Outcome {
     let received = tracker.map(|tracker| {
         let ticks = tracker.span.map_or(0, |(first, last)| last - first);
-        // From the first to the last there is one packet less than arrived.
+        // Between the first and the last arrival there is one interval less than packets.
         let share = 1.0 - 1.0 / tracker.packets.max(1) as f64;
         let seconds = (ticks as f64 / dpdk::tsc_hz() as f64).max(1e-9);
         let lost = sent.packets.saturating_sub(tracker.packets);

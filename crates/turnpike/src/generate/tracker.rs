@@ -1,8 +1,8 @@
-//! What arrived: loss, duplicates, order, delay.
+//! Statistics of received packets: loss, duplicates, order, delay.
 //!
-//! Sequence numbers of the last [`WINDOW`] packets are remembered in a bitmap, one bit each, so
-//! that a packet that comes twice is told from one that comes late. One that is older than that
-//! counts as late, and cannot be known as a duplicate.
+//! The sequence numbers of the last [`WINDOW`] packets are recorded in a bitmap, one bit each, so
+//! that duplicates are distinguished from late packets. An older packet counts as late, and cannot
+//! be recognised as a duplicate.
 //!
 //! Reordering is that of RFC 4737, 3.3: a packet is reordered if a later one has arrived before it.
 //! Jitter is the delay variation between consecutive packets as received (RFC 3393), absolute.
@@ -12,15 +12,15 @@ use serde::Serialize;
 
 use super::Bin;
 
-/// Sequence numbers remembered.
+/// Number of sequence numbers recorded.
 const WINDOW: u64 = 1 << 20;
-/// The longest delay that is told apart, in nanoseconds.
+/// Longest delay that is measured, in nanoseconds.
 const LONGEST: u64 = 60_000_000_000;
 
-/// The account of a receiver.
+/// The statistics of a receiver.
 pub struct Tracker {
     seen: Vec<u64>,
-    /// One more than the highest number that arrived.
+    /// The highest number that arrived, plus one.
     next: u64,
     /// Different packets.
     pub packets: u64,
@@ -28,7 +28,7 @@ pub struct Tracker {
     pub bytes: u64,
     /// Packets that had arrived before.
     pub duplicates: u64,
-    /// Packets that a later one had overtaken.
+    /// Packets overtaken by a later one.
     pub reordered: u64,
     delay: Histogram<u64>,
     jitter: Histogram<u64>,
@@ -44,18 +44,18 @@ pub struct Distribution {
     pub min: u64,
     /// The mean.
     pub mean: f64,
-    /// Half are at most this.
+    /// The median.
     pub p50: u64,
-    /// 99 of 100.
+    /// The 99th percentile.
     pub p99: u64,
-    /// 999 of 1,000.
+    /// The 99.9th percentile.
     pub p999: u64,
     /// The largest.
     pub max: u64,
 }
 
 impl Tracker {
-    /// Nothing has arrived.
+    /// Creates empty statistics.
     pub fn new() -> Self {
         let histogram =
             || Histogram::new_with_bounds(1, LONGEST, 3).expect("bounds that the crate allows");
@@ -73,7 +73,8 @@ impl Tracker {
         }
     }
 
-    /// A packet of so many bytes arrived at a clock reading, after so many nanoseconds.
+    /// Records a packet of this many bytes that arrived at a clock reading with this delay in
+    /// nanoseconds.
     pub fn arrived(&mut self, sequence: u64, bytes: usize, now: u64, delay: u64) {
         self.bytes += bytes as u64;
         self.span = Some((self.span.map_or(now, |(first, _)| first), now));
@@ -88,7 +89,7 @@ impl Tracker {
         }
     }
 
-    /// Marks a number as seen; false if it was.
+    /// Marks a number as seen; returns false if it was already.
     fn is_new(&mut self, sequence: u64) -> bool {
         if sequence >= self.next {
             self.forget(self.next, sequence);
@@ -104,7 +105,7 @@ impl Tracker {
         new
     }
 
-    /// The numbers from `first` to `last` take the places of ones that leave the window.
+    /// Clears the places of numbers that leave the window, for those from `first` to `last`.
     fn forget(&mut self, first: u64, last: u64) {
         if last - first >= WINDOW {
             self.seen.fill(0);
@@ -124,17 +125,17 @@ impl Tracker {
         new
     }
 
-    /// Delays of all packets.
+    /// Returns the delays of all packets.
     pub fn delay(&self) -> Distribution {
         summary(&self.delay)
     }
 
-    /// Differences between the delays of packets that arrived one after the other.
+    /// Returns the differences between the delays of consecutively received packets.
     pub fn jitter(&self) -> Distribution {
         summary(&self.jitter)
     }
 
-    /// The delays' histogram: upper bounds in nanoseconds, doubling, and how many are in each.
+    /// Returns the delays' histogram: upper bounds in nanoseconds, doubling, each with its count.
     pub fn histogram(&self) -> Vec<Bin> {
         let steps = self.delay.iter_log(100, 2.0);
         steps

@@ -12,27 +12,27 @@ use rustix::net::{
     recvmsg, sendmsg, sockopt,
 };
 
-/// The longest message, in bytes: a word and a name.
+/// Longest message, in bytes: a word and a name.
 const LONGEST: usize = 256;
 
-/// What router and holder say to each other.
+/// Messages between router and holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Router: hold this descriptor by this name, in place of one of the same name.
+    /// Router: hold this descriptor under this name, replacing one of the same name.
     Keep(String),
-    /// Router: let go of this one. Answered by [`Self::Done`].
+    /// Router: release this one. Answered by [`Self::Done`].
     Forget(String),
-    /// Router: after a router's end hold everything for so many seconds.
+    /// Router: after a router's end hold everything for this many seconds.
     Hold(u64),
-    /// Router: it does its work; only its end begins the seconds of [`Self::Hold`].
+    /// Router: it is working; only its end starts the clock of [`Self::Hold`].
     Ready,
-    /// Router: it ends for good; let go of everything. Answered by [`Self::Done`].
+    /// Router: it ends for good; release everything. Answered by [`Self::Done`].
     Stopping,
-    /// Holder: this descriptor is held by this name.
+    /// Holder: this descriptor is held under this name.
     Held(String),
-    /// Holder: that is all that is held; its process number.
+    /// Holder: end of the list of held descriptors; the holder's process number.
     All(u32),
-    /// Holder: what was asked for is done.
+    /// Holder: the request has been carried out.
     Done(String),
 }
 
@@ -50,7 +50,7 @@ impl Message {
         }
     }
 
-    /// `None`: a message of another version.
+    /// Parses a message; `None` for one of another version.
     fn parse(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
         let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
@@ -74,10 +74,11 @@ impl Message {
 pub struct Channel(OwnedFd);
 
 impl Channel {
-    /// Over a connected socket, with a limit to how long one end waits for the other.
+    /// Creates a channel over a connected socket, with a limit to the time that one end waits for
+    /// the other.
     ///
     /// # Errors
-    /// The other end belongs to another user, who is not root.
+    /// The other end belongs to another user, other than root.
     pub fn over(socket: OwnedFd, patience: Duration) -> io::Result<Self> {
         let peer = sockopt::socket_peercred(&socket)?;
         if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
@@ -92,10 +93,10 @@ impl Channel {
         Ok(Self(socket))
     }
 
-    /// Connects to who listens there.
+    /// Connects to the listening process.
     ///
     /// # Errors
-    /// Nobody does, or another user.
+    /// No process listens there, or another user's.
     pub fn connect(path: &Path, patience: Duration) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let socket =
@@ -107,7 +108,7 @@ impl Channel {
     /// Sends a message, with a descriptor if there is one.
     ///
     /// # Errors
-    /// The other end is gone, or does not read.
+    /// The other end is closed, or does not read.
     pub fn send(&self, message: &Message, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut rights = SendAncillaryBuffer::new(&mut space);
@@ -121,10 +122,12 @@ impl Channel {
         Ok(())
     }
 
-    /// The next message and its descriptor; without a message: one of another version.
+    /// Receives the next message and its descriptor; the message is `None` if it is of another
+    /// version.
     ///
     /// # Errors
-    /// [`ErrorKind::UnexpectedEof`]: the other end is gone. [`ErrorKind::WouldBlock`]: it said nothing in time.
+    /// [`ErrorKind::UnexpectedEof`]: the other end is closed. [`ErrorKind::WouldBlock`]: no message
+    /// in time.
     pub fn receive(&self) -> io::Result<(Option<Message>, Option<OwnedFd>)> {
         let mut text = [0; LONGEST];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -143,10 +146,10 @@ impl Channel {
         Ok((message, descriptor))
     }
 
-    /// Another descriptor of it.
+    /// Returns another descriptor of the connection.
     ///
     /// # Errors
-    /// There are too many.
+    /// The limit of descriptors is reached.
     pub fn share(&self) -> io::Result<OwnedFd> {
         self.0.try_clone()
     }
@@ -158,7 +161,7 @@ impl AsFd for Channel {
     }
 }
 
-/// Where the holder of the router with this socket listens.
+/// Returns the holder's socket for the router with this socket.
 pub fn holder_socket(router: &Path) -> PathBuf {
     let mut path = router.as_os_str().to_owned();
     path.push(".hold");

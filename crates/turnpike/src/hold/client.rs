@@ -15,13 +15,13 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::channel::{Channel, Message};
 use crate::api::server::{bind_private, remove_stale};
 
-/// How long a router waits for its holder, which has nothing else to do.
+/// Longest time that a router waits for its holder, which has no other work.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Descriptors by their names.
 pub type Named = Vec<(String, OwnedFd)>;
 
-/// The holder, as a router sees it.
+/// A router's connection to the holder.
 #[derive(Debug)]
 pub struct Holder {
     channel: Channel,
@@ -31,10 +31,11 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Connects to the holder that listens there, and takes over what it holds. `None`: there is none.
+    /// Connects to the holder that listens there, and takes over its descriptors. `None` if there
+    /// is none.
     ///
     /// # Errors
-    /// What listens there is not to be trusted, or does not answer.
+    /// The listening process is not trusted, or does not answer.
     pub fn find(path: &Path) -> Result<Option<(Self, Named)>> {
         let what = || format!("holder {}", path.display());
         let channel = match Channel::connect(path, PATIENCE) {
@@ -59,10 +60,11 @@ impl Holder {
         Ok(Some((Self { channel, process, child: None }, held)))
     }
 
-    /// Starts one that listens there and holds for so many seconds. What it is told before it runs waits for it.
+    /// Starts a holder that listens there and holds for this many seconds. Messages sent before it
+    /// runs wait for it.
     ///
     /// # Errors
-    /// No socket, or no process.
+    /// No socket or process can be created.
     pub fn start(path: &Path, seconds: u64) -> Result<Self> {
         let what = || format!("holder {}: cannot be started", path.display());
         if fs::symlink_metadata(path).is_ok() {
@@ -74,23 +76,23 @@ impl Holder {
         Ok(Self { channel, process: child.id(), child: Some(child) })
     }
 
-    /// Its process number.
+    /// Returns its process number.
     pub fn process(&self) -> u32 {
         self.process
     }
 
-    /// Tells it something.
+    /// Sends it a message.
     ///
     /// # Errors
-    /// It is gone or does not read.
+    /// It has ended or does not read.
     pub fn tell(&self, message: &Message, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
         self.channel.send(message, descriptor)
     }
 
-    /// Asks it for something, and waits until that is done.
+    /// Sends it a request, and waits for the confirmation.
     ///
     /// # Errors
-    /// It is gone or does not answer.
+    /// It has ended or does not answer.
     pub fn ask(&self, message: &Message) -> io::Result<()> {
         let name = match message {
             Message::Forget(name) => name.as_str(),
@@ -104,30 +106,30 @@ impl Holder {
         }
     }
 
-    /// A descriptor for [`wait_for_end`].
+    /// Returns a descriptor for [`wait_for_end`].
     ///
     /// # Errors
-    /// There are too many.
+    /// The limit of descriptors is reached.
     pub fn life(&self) -> io::Result<OwnedFd> {
         self.channel.share()
     }
 
-    /// Waits for the process that has ended, so that the kernel forgets it.
+    /// Reaps the process after its end.
     pub fn bury(&mut self) {
         if let Some(child) = &mut self.child {
-            // It is dead, or about to be.
+            // It has ended, or is about to.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// Whether somebody listens there.
+/// Returns true if a process listens there.
 pub fn is_served(path: &Path) -> bool {
     Channel::connect(path, PATIENCE).is_ok()
 }
 
-/// Waits for the end of the holder that this is from.
+/// Waits for the end of the holder from which this descriptor comes.
 pub fn wait_for_end(life: &OwnedFd) {
     loop {
         let mut fds = [PollFd::new(life, PollFlags::RDHUP)];
@@ -139,21 +141,21 @@ pub fn wait_for_end(life: &OwnedFd) {
     }
 }
 
-/// The same program, however it was called and even if its file was replaced meanwhile.
+/// Starts the same program, whatever its name, and even if its file has been replaced.
 fn spawn(path: &Path, listener: OwnedFd, seconds: u64) -> io::Result<Child> {
     let path: PathBuf = std::path::absolute(path)?;
-    // It must not have the devices, memory and locks of a router that is gone.
+    // The holder must not inherit the devices, memory and locks of a router that has ended.
     dpdk::close_on_exec()?;
     Command::new("/proc/self/exe")
         .arg0("turnpike")
         .args(["hold", "--seconds", &seconds.to_string(), "--started-by-router", "--holder-socket"])
         .arg(path)
         .stdin(Stdio::from(listener))
-        // Who reads what the router prints is not to wait for the holder's end.
+        // A reader of the router's output must not have to wait for the holder's end.
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .current_dir("/")
-        // Of a service manager, for the router alone.
+        // Variables of a service manager, for the router only.
         .env_remove("NOTIFY_SOCKET")
         .env_remove("LISTEN_PID")
         .env_remove("LISTEN_FDS")

@@ -1,4 +1,5 @@
-//! The process that holds: it waits for a router, for its end, and for the end of its patience.
+//! The holding process: it waits for a router, for the router's end, and for the end of the holding
+//! time.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -10,17 +11,17 @@ use rustix::net::{SocketFlags, accept_with};
 
 use super::channel::{Channel, Message};
 
-/// How long it waits for a router that does not read.
+/// Longest time that it waits for a router that does not read.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a holder with nothing to hold waits for the router that has started it.
+/// Time for which a holder with nothing to hold waits for the router that started it.
 const FIRST: Duration = Duration::from_secs(10);
 
-/// The most descriptors held: more than a router has ports.
+/// Most descriptors held: more than a router has ports.
 const MOST: usize = 1024;
 
-/// Holds what the routers that connect to this listener, one after the other, give it. With `lasting` it never
-/// returns, else when there is no router and nothing to hold any more.
+/// Holds the descriptors of the routers that connect to this listener, one after the other. With
+/// `lasting` it never returns, else it returns when there is no router and nothing left to hold.
 ///
 /// # Errors
 /// The listener fails.
@@ -31,7 +32,8 @@ pub fn serve(listener: &OwnedFd, seconds: u64, lasting: bool) -> io::Result<()> 
             return Ok(());
         }
         let (calls, speaks) = holder.wait(listener)?;
-        // All that a router has said comes first, its end included: who calls may be the next one.
+        // All messages of a router are handled first, including its end: the new connection may be
+        // the next router's.
         if speaks && let Err(error) = holder.hear() {
             holder.router_gone(&error);
         }
@@ -39,22 +41,22 @@ pub fn serve(listener: &OwnedFd, seconds: u64, lasting: bool) -> io::Result<()> 
             && !speaks
             && let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC)
         {
-            // Another user's call is none.
+            // A connection of another user is ignored.
             let _ = Channel::over(socket, PATIENCE).and_then(|router| holder.welcome(router));
         }
         holder.let_go_in_time(Instant::now());
     }
 }
 
-/// What is held, for whom and until when.
+/// The held descriptors, their router, and the holding time.
 struct Holding {
     held: BTreeMap<String, OwnedFd>,
     router: Option<Channel>,
-    /// How long without a router.
+    /// Holding time without a router.
     time: Duration,
-    /// The end of that, from the end of a router until another does its work.
+    /// End of the holding time, set from the end of a router until another is ready.
     end: Option<Instant>,
-    /// Until when the first router is awaited; none when it has come.
+    /// Time until which the first router is awaited; none after it has connected.
     first: Option<Instant>,
 }
 
@@ -64,18 +66,18 @@ impl Holding {
         Self { held: BTreeMap::new(), router: None, time, end: None, first }
     }
 
-    /// Nobody is there and nothing is held.
+    /// Returns true if there is no router and nothing is held.
     fn is_over(&self, now: Instant) -> bool {
         let idle = self.router.is_none() && self.held.is_empty();
         idle && self.first.is_none_or(|first| first <= now)
     }
 
-    /// Waits until somebody calls, the router speaks, or it is time to let go.
+    /// Waits for a connection, a message of the router, or the end of the holding time.
     fn wait(&self, listener: &OwnedFd) -> io::Result<(bool, bool)> {
         let mut fds = vec![PollFd::new(listener, PollFlags::IN)];
         let router = self.router.as_ref();
         fds.extend(router.map(|router| PollFd::from_borrowed_fd(router.as_fd(), PollFlags::IN)));
-        // While a router starts, its end is what is waited for.
+        // While a router is starting, only its end is awaited.
         let next = self.end.or(self.first).filter(|_| router.is_none());
         let left = next.map(|next| next.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left + Duration::from_millis(1)).ok());
@@ -87,7 +89,7 @@ impl Holding {
         Ok((is_set(fds.first()), is_set(fds.get(1))))
     }
 
-    /// A router has come. While there is one no other is served.
+    /// Serves a new router. While there is one, no other is served.
     fn welcome(&mut self, router: Channel) -> io::Result<()> {
         if self.router.is_some() {
             return Ok(());
@@ -100,7 +102,7 @@ impl Holding {
         Ok(())
     }
 
-    /// Does what the router asks for.
+    /// Handles a message of the router.
     fn hear(&mut self) -> io::Result<()> {
         let Some(router) = &self.router else { return Ok(()) };
         let (message, descriptor) = router.receive()?;
@@ -127,7 +129,7 @@ impl Holding {
         Ok(())
     }
 
-    /// The router is gone. After one that had not become ready the clock goes on as it was.
+    /// Handles the end of a router. After one that had not become ready, the clock continues.
     fn router_gone(&mut self, error: &io::Error) {
         if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) {
             return;

@@ -1,4 +1,4 @@
-//! A holder in a thread, and routers that connect to it.
+//! Tests with a holder in a thread, and routers that connect to it.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -29,7 +29,7 @@ impl Lab {
         Self { _directory: directory, path, holder }
     }
 
-    /// A router's connection, and the names of what was held for it.
+    /// Returns a router's connection, and the names of the descriptors held for it.
     fn router(&self) -> (Holder, Vec<String>) {
         let (holder, held) = Holder::find(&self.path).unwrap().expect("nobody listens");
         (holder, held.into_iter().map(|(name, _)| name).collect())
@@ -40,7 +40,7 @@ impl Lab {
     }
 }
 
-/// A pipe: its end says whether somebody has the other.
+/// Returns a pipe: its read end shows whether the write end is open anywhere.
 fn pipe() -> (File, OwnedFd) {
     let (read, write) = std::io::pipe().unwrap();
     (File::from(OwnedFd::from(read)), write.into())
@@ -58,7 +58,7 @@ fn what_a_killed_router_had_the_next_one_gets() {
     assert!(held.is_empty());
     keep(&first, "one", &write);
     keep(&first, "two", &write);
-    // The same name once more is the same place.
+    // The same name replaces the descriptor.
     keep(&first, "two", &write);
     first.ask(&Message::Forget("one".to_owned())).unwrap();
     drop((first, write));
@@ -71,7 +71,7 @@ fn what_a_killed_router_had_the_next_one_gets() {
     let mut text = [0; 8];
     assert_eq!(read.read(&mut text).unwrap(), 1);
     second.ask(&Message::Stopping).unwrap();
-    // Nobody holds it any more.
+    // The holder has released it.
     assert_eq!(read.read(&mut text).unwrap(), 0);
     drop(second);
     lab.ended();
@@ -98,7 +98,8 @@ fn routers_that_do_not_become_ready_do_not_stop_the_clock() {
     router.tell(&Message::Ready, None).unwrap();
     router.tell(&Message::Hold(1), None).unwrap();
     drop((router, write));
-    // One after the other fails to start, each within the second; each wants it held for long.
+    // Several routers fail to start, one after the other, each within the second; each requests a
+    // long holding time.
     let mut starts = 0;
     while let Ok(Some((router, held))) = Holder::find(&lab.path)
         && !held.is_empty()

@@ -1,6 +1,6 @@
 //! NUMA nodes, cores, SMT siblings and caches.
 //!
-//! A *core* is here, as in configurations, what Linux counts as a CPU: a thread of a physical core.
+//! A *core* is, as in configurations, what Linux counts as a CPU: a thread of a physical core.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,16 +9,16 @@ use super::{Machine, numbered};
 /// The processors of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cpus {
-    /// NUMA nodes by number; one, 0, where the kernel knows none.
+    /// NUMA nodes by number; only node 0 if the kernel reports none.
     pub nodes: BTreeMap<usize, Node>,
-    /// Cores that are online, by number.
+    /// Online cores, by number.
     pub cores: BTreeMap<usize, Core>,
 }
 
 /// A NUMA node: cores with the memory that is nearest to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
-    /// Its cores that are online; none for a node of memory only.
+    /// Its online cores; none for a node of memory only.
     pub cores: BTreeSet<usize>,
     /// Distances to the nodes in the order of their numbers; its own is usually 10.
     pub distances: Vec<usize>,
@@ -29,15 +29,15 @@ pub struct Node {
 pub struct Core {
     /// Its NUMA node.
     pub node: usize,
-    /// Its socket, where the kernel tells.
+    /// Its socket, if the kernel reports it.
     pub package: Option<usize>,
-    /// Threads of the same physical core, with itself.
+    /// Threads of the same physical core, including itself.
     pub siblings: BTreeSet<usize>,
-    /// Its caches, without those for instructions, the nearest first.
+    /// Its caches except instruction caches, the nearest first.
     pub caches: Vec<Cache>,
 }
 
-/// A cache, as one of its cores sees it.
+/// A cache of a core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cache {
     /// 1 is the nearest.
@@ -49,7 +49,7 @@ pub struct Cache {
 }
 
 impl Machine {
-    /// Nodes and cores.
+    /// Returns the nodes and cores.
     pub fn cpus(&self) -> Cpus {
         let online = self.list("/sys/devices/system/cpu/online").unwrap_or_default();
         let nodes = self.nodes(&online);
@@ -109,29 +109,29 @@ impl Machine {
 }
 
 impl Cpus {
-    /// The node of a core; `None` for a core that is not online.
+    /// Returns the node of a core; `None` for a core that is not online.
     pub fn node_of(&self, core: usize) -> Option<usize> {
         self.cores.get(&core).map(|core| core.node)
     }
 
-    /// Threads that share a physical core with this one, itself not among them.
+    /// Returns the other threads of the same physical core.
     pub fn siblings(&self, core: usize) -> impl Iterator<Item = usize> + '_ {
         let siblings = self.cores.get(&core).into_iter().flat_map(|core| core.siblings.iter());
         siblings.copied().filter(move |&sibling| sibling != core)
     }
 
-    /// The first thread of each physical core, by number.
+    /// Returns the first thread of each physical core, by number.
     pub fn physical(&self) -> BTreeSet<usize> {
         self.cores.values().filter_map(|core| core.siblings.first().copied()).collect()
     }
 
-    /// Has the machine memory that is farther from some cores than from others?
+    /// Returns true if the machine has memory that is farther from some cores than from others.
     pub fn is_numa(&self) -> bool {
         self.nodes.len() > 1
     }
 }
 
-/// `32K`, `2M`.
+/// Parses `32K`, `2M`.
 fn kilobytes(text: &str) -> Option<usize> {
     let unit = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(unit);

@@ -7,11 +7,11 @@ use super::Machine;
 pub enum Module {
     /// Loaded, or part of the kernel.
     Loaded,
-    /// Installed; `modprobe` loads it.
+    /// Installed: `modprobe` can load it.
     Available,
-    /// Neither.
+    /// Neither loaded nor installed.
     Absent,
-    /// The kernel's modules are not to be seen here, as in a container.
+    /// The kernel's modules are not visible here, as in a container.
     Unknown,
 }
 
@@ -24,42 +24,42 @@ pub struct Capability {
 }
 
 impl Capability {
-    /// Makes and changes network interfaces.
+    /// Creates and changes network interfaces.
     pub const NET_ADMIN: Self = Self { name: "CAP_NET_ADMIN", bit: 12 };
     /// Opens packet sockets.
     pub const NET_RAW: Self = Self { name: "CAP_NET_RAW", bit: 13 };
     /// Locks memory without a limit.
     pub const IPC_LOCK: Self = Self { name: "CAP_IPC_LOCK", bit: 14 };
-    /// Everything that has no capability of its own; on older kernels also BPF.
+    /// Operations without a capability of their own; on older kernels also BPF.
     pub const SYS_ADMIN: Self = Self { name: "CAP_SYS_ADMIN", bit: 21 };
     /// Loads BPF programs, on Linux 5.8 and later.
     pub const BPF: Self = Self { name: "CAP_BPF", bit: 39 };
 }
 
-/// A bound on what a process may have.
+/// A resource limit of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// None.
+    /// No limit.
     Unlimited,
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
 }
 
 impl Machine {
-    /// The kernel's release, such as `6.1.0-41-amd64`.
+    /// Returns the kernel's release, such as `6.1.0-41-amd64`.
     pub fn release(&self) -> Option<String> {
         self.read("/proc/sys/kernel/osrelease").filter(|release| !release.is_empty())
     }
 
-    /// The first two numbers of the release.
+    /// Returns the first two numbers of the release.
     pub fn kernel_version(&self) -> Option<(u32, u32)> {
         let release = self.release()?;
         let mut numbers = release.split(|c: char| !c.is_ascii_digit());
         Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
     }
 
-    /// The value of a parameter of the kernel's command line; of several the last one counts, and one
-    /// without a value is empty.
+    /// Returns the value of a parameter of the kernel's command line; the last one if there are
+    /// several, empty for one without a value.
     pub fn boot_parameter(&self, name: &str) -> Option<String> {
         let line = self.read("/proc/cmdline")?;
         let value = |word: &str| match word.split_once('=') {
@@ -69,7 +69,7 @@ impl Machine {
         line.split_whitespace().filter_map(value).next_back()
     }
 
-    /// Is a module loaded, or could it be?
+    /// Returns the state of a module: loaded, available or absent.
     pub fn module(&self, name: &str) -> Module {
         let plain = name.replace('-', "_");
         if self.has(&format!("/sys/module/{plain}")) {
@@ -94,16 +94,16 @@ impl Machine {
         }
     }
 
-    /// Has this process a capability?
+    /// Returns true if this process has a capability.
     pub fn may(&self, capability: Capability) -> Option<bool> {
         let bits = self.status("CapEff")?;
         let bits = u64::from_str_radix(&bits, 16).ok()?;
         Some(bits >> capability.bit & 1 == 1)
     }
 
-    /// The user that this process runs as.
+    /// Returns the effective user of this process.
     pub fn user(&self) -> Option<u32> {
-        // Real, effective, saved and of the file system.
+        // Real, effective, saved and file system user.
         self.status("Uid")?.split_whitespace().nth(1)?.parse().ok()
     }
 
@@ -116,7 +116,7 @@ impl Machine {
         status.lines().find_map(value)
     }
 
-    /// The memory that this process may lock (`RLIMIT_MEMLOCK`), by its soft limit.
+    /// Returns the memory that this process may lock (`RLIMIT_MEMLOCK`), by its soft limit.
     pub fn locked_memory(&self) -> Option<Limit> {
         let limits = self.read("/proc/self/limits")?;
         let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;

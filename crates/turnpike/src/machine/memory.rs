@@ -7,11 +7,11 @@ use super::{Machine, numbered};
 /// The memory of a NUMA node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeMemory {
-    /// Kilobytes, where the kernel tells.
+    /// Kilobytes of memory, if the kernel reports it.
     pub total_kb: Option<usize>,
-    /// Kilobytes of it that nobody uses.
+    /// Kilobytes of free memory.
     pub free_kb: Option<usize>,
-    /// By size in kilobytes.
+    /// Hugepages by size in kilobytes.
     pub hugepages: BTreeMap<usize, Hugepages>,
 }
 
@@ -20,12 +20,12 @@ pub struct NodeMemory {
 pub struct Hugepages {
     /// Reserved.
     pub total: usize,
-    /// Those of them that nobody uses.
+    /// Free ones.
     pub free: usize,
 }
 
 impl Machine {
-    /// The memory of each node; a kernel without NUMA has one, 0.
+    /// Returns the memory of each node; a kernel without NUMA has one node, 0.
     pub fn memory(&self) -> BTreeMap<usize, NodeMemory> {
         const NODES: &str = "/sys/devices/system/node";
         let numbers = self.names(NODES).into_iter().filter_map(|name| numbered(&name, "node"));
@@ -50,7 +50,7 @@ impl Machine {
         nodes
     }
 
-    /// Kilobytes, or pages, of a line of `/proc/meminfo`, such as `MemAvailable:`.
+    /// Returns the kilobytes, or pages, of a line of `/proc/meminfo`, such as `MemAvailable:`.
     pub fn meminfo(&self, line: &str) -> Option<usize> {
         meminfo_line(&self.read("/proc/meminfo")?, line)
     }
@@ -67,7 +67,7 @@ impl Machine {
     }
 }
 
-/// The number behind a line's name, which follows `Node 0` in the files of nodes.
+/// Returns the number after a line's name, which follows `Node 0` in the files of nodes.
 fn meminfo_line(text: &str, name: &str) -> Option<usize> {
     let number = |line: &str| {
         let mut words = line.split_whitespace();

@@ -1,5 +1,5 @@
-//! Kernel interfaces: link, MAC, the interfaces above them, and what the machine needs them for: addresses,
-//! default routes, remote sessions.
+//! Kernel interfaces: link, MAC, the interfaces above them, and the machine's needs for them:
+//! addresses, default routes, remote sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -20,33 +20,33 @@ const SSH: u16 = 22;
 pub struct Interface {
     /// Its name.
     pub name: String,
-    /// Its MAC address, where it has one.
+    /// Its MAC address, if it has one.
     pub mac: Option<String>,
-    /// Somebody has set it up.
+    /// True if it is administratively up.
     pub up: bool,
-    /// Frames can pass; `None` while it is down.
+    /// True if it has carrier; `None` while it is down.
     pub carrier: Option<bool>,
-    /// Megabits per second, where the device tells.
+    /// Megabits per second, if the device reports it.
     pub speed_mbps: Option<u32>,
     /// The largest IP packet in bytes.
     pub mtu: Option<u32>,
 }
 
-/// What the machine has on its interfaces, in this network namespace.
+/// The machine's use of its interfaces, in this network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {
-    /// Addresses by interface, those that an interface gives itself (fe80::/10) left out.
+    /// Addresses by interface, except automatic ones (fe80::/10).
     pub addresses: BTreeMap<String, Vec<IpNet>>,
-    /// Interfaces that default routes lead over.
+    /// Interfaces of default routes.
     pub default_routes: BTreeSet<String>,
-    /// Interfaces that routers have taken over, with the processes.
+    /// Interfaces taken over by routers, with the processes.
     pub routers: BTreeMap<String, String>,
-    /// Addresses of this machine that remote sessions come to.
+    /// Local addresses of remote sessions.
     pub sessions: BTreeSet<IpAddr>,
 }
 
 impl Network {
-    /// The network of the machine that the program runs on.
+    /// Returns the network of the machine that the program runs on.
     pub fn here() -> Self {
         let machine = Machine::here();
         let mut sessions = machine.sessions();
@@ -61,7 +61,7 @@ impl Network {
     }
 }
 
-/// The addresses that the kernel tells this process.
+/// Returns the addresses that the kernel reports to this process.
 fn addresses() -> BTreeMap<String, Vec<IpNet>> {
     let mut addresses: BTreeMap<String, Vec<IpNet>> = BTreeMap::new();
     for found in nix::ifaddrs::getifaddrs().into_iter().flatten() {
@@ -80,18 +80,18 @@ fn addresses() -> BTreeMap<String, Vec<IpNet>> {
     addresses
 }
 
-/// The address by which the caller's own session came: `CLIENT PORT SERVER PORT`.
+/// Returns the local address of the caller's own session: `CLIENT PORT SERVER PORT`.
 fn own_session(connection: Option<&str>) -> Option<IpAddr> {
     connection?.split_whitespace().nth(2)?.parse().ok()
 }
 
 impl Machine {
-    /// A kernel interface; `None` if there is none of this name.
+    /// Returns a kernel interface; `None` if there is none of this name.
     pub fn interface(&self, name: &str) -> Option<Interface> {
         let base = format!("/sys/class/net/{name}");
         let flags = self.read(&format!("{base}/flags"))?;
         let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).unwrap_or(0);
-        // Down, the kernel refuses to read these.
+        // While it is down, the kernel refuses to read these.
         let carrier = self.number::<u8>(&format!("{base}/carrier")).map(|up| up == 1);
         let speed = self.number::<i64>(&format!("{base}/speed")).filter(|&speed| speed > 0);
         Some(Interface {
@@ -104,14 +104,14 @@ impl Machine {
         })
     }
 
-    /// Interfaces of this network namespace by their names, the loopback left out.
+    /// Returns the names of the interfaces of this network namespace, except the loopback.
     pub fn interfaces(&self) -> Vec<String> {
         let table = self.read("/proc/self/net/dev").unwrap_or_default();
         let names = table.lines().filter_map(|line| Some(line.split_once(':')?.0.trim()));
         names.filter(|name| *name != "lo").map(str::to_owned).collect()
     }
 
-    /// An interface, and those made over it: VLANs, bridges, bonds.
+    /// Returns an interface, and those created over it: VLANs, bridges, bonds.
     pub fn with_uppers(&self, name: &str) -> Vec<String> {
         let mut found = vec![name.to_owned()];
         let mut next = 0;
@@ -127,7 +127,7 @@ impl Machine {
         found
     }
 
-    /// Interfaces that default routes lead over.
+    /// Returns the interfaces of default routes.
     fn default_routes(&self) -> BTreeSet<String> {
         let v4 = self.read("/proc/self/net/route").unwrap_or_default();
         let v4 = v4.lines().filter_map(|line| {
@@ -140,7 +140,8 @@ impl Machine {
             let words: Vec<_> = line.split_whitespace().collect();
             let is_default = words.first().is_some_and(|to| to.bytes().all(|digit| digit == b'0'))
                 && words.get(1) == Some(&"00");
-            // The kernel refuses packets without a route by a route over the loopback.
+            // The kernel has a default route over the loopback that refuses packets without another
+            // route.
             is_default
                 .then(|| words.last().copied().filter(|name| *name != "lo"))?
                 .map(str::to_owned)
@@ -148,7 +149,7 @@ impl Machine {
         v4.chain(v6).collect()
     }
 
-    /// Addresses of this machine that established SSH sessions come to.
+    /// Returns the local addresses of established SSH sessions.
     fn sessions(&self) -> BTreeSet<IpAddr> {
         let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
         let tables = tables.map(|table| self.read(table).unwrap_or_default());
@@ -156,7 +157,7 @@ impl Machine {
     }
 }
 
-/// The own address in a line of `/proc/net/tcp` or `tcp6` about an SSH session.
+/// Returns the local address in a line of `/proc/net/tcp` or `tcp6` about an SSH session.
 fn session(line: &str) -> Option<IpAddr> {
     const ESTABLISHED: &str = "01";
     let words: Vec<_> = line.split_whitespace().collect();
@@ -164,7 +165,7 @@ fn session(line: &str) -> Option<IpAddr> {
     if u16::from_str_radix(port, 16).ok()? != SSH || words.get(3) != Some(&ESTABLISHED) {
         return None;
     }
-    // Each word of 32 bits in the machine's own order.
+    // Each 32-bit word is in the machine's byte order.
     let word =
         |at: usize| Some(u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
     if address.len() == 8 {
@@ -256,7 +257,7 @@ mod tests {
     fn this_machine_has_a_loopback_address() {
         let loopback = addresses();
         let net: IpNet = "127.0.0.1/8".parse().unwrap();
-        // A namespace may have it down.
+        // The loopback may be down in a namespace.
         assert!(loopback.get("lo").is_none_or(|nets| nets.contains(&net)), "{loopback:?}");
     }
 }

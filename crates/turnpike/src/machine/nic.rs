@@ -7,17 +7,17 @@ use super::Machine;
 /// A network device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nic {
-    /// The kernel's driver that it is bound to.
+    /// The kernel driver bound to it.
     pub driver: Option<String>,
-    /// Its NUMA node; `None` for a virtual one, and where the firmware does not tell.
+    /// Its NUMA node; `None` for a virtual device, or if the firmware does not report it.
     pub node: Option<usize>,
     /// Its IOMMU group.
     pub group: Option<usize>,
 }
 
 impl Machine {
-    /// A device of the configuration; `None` for one of DPDK's virtual devices, and for one that is not
-    /// there.
+    /// Returns a device of the configuration; `None` for one of DPDK's virtual devices, or a
+    /// missing one.
     pub fn nic(&self, device: &Device) -> Option<Nic> {
         let base = match device {
             Device::Pci(address) => format!("/sys/bus/pci/devices/{address}"),
@@ -38,13 +38,13 @@ impl Machine {
         })
     }
 
-    /// The NUMA node near to a device by its name in the configuration.
+    /// Returns the nearest NUMA node of a device, given by its name in the configuration.
     pub fn node_of(&self, device: &Device) -> Option<usize> {
         self.nic(device)?.node
     }
 
-    /// The node of a device's directory, or of the one it belongs to: a virtio device has none itself, its
-    /// PCI function has. The kernel writes -1 for "unknown".
+    /// Returns the node in a device's directory or its parent's: a virtio device itself has none,
+    /// but its PCI function has one. The kernel writes -1 for "unknown".
     fn node_of_device(&self, base: &str) -> Option<usize> {
         [base.to_owned(), format!("{base}/..")]
             .iter()

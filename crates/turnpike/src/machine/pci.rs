@@ -1,35 +1,37 @@
-//! NICs on the PCI bus: names, drivers, IOMMU groups, kernel interfaces, and the processes that have them.
+//! NICs on the PCI bus: names, drivers, IOMMU groups, kernel interfaces, and the processes that use
+//! them.
 
 use std::collections::BTreeMap;
 
 use super::{Machine, numbered};
 use crate::machine::kernel::Module;
 
-/// Where the kernel shows PCI functions.
+/// The kernel's directory of PCI functions.
 pub const DEVICES: &str = "/sys/bus/pci/devices";
 
-/// Where it shows their drivers.
+/// The kernel's directory of PCI drivers.
 pub const DRIVERS: &str = "/sys/bus/pci/drivers";
 
-/// Where it shows groups of the IOMMU.
+/// The kernel's directory of IOMMU groups.
 pub const GROUPS: &str = "/sys/kernel/iommu_groups";
 
-/// Kernel drivers that leave a device to DPDK and know no IOMMU.
+/// Kernel drivers that leave a device to DPDK and do not program the IOMMU.
 pub const UIO: [&str; 2] = ["uio_pci_generic", "igb_uio"];
 
-/// Kernel drivers beside which DPDK drives a device.
+/// Kernel drivers that stay bound while DPDK uses the device.
 pub const SHARING: [&str; 3] = ["mlx4_core", "mlx5_core", "mana"];
 
-/// Kernel drivers that vfio tolerates in a group (`vfio_dev_driver_allowed` of the kernel), beside its own.
+/// Kernel drivers that vfio tolerates in a group (`vfio_dev_driver_allowed` of the kernel),
+/// including its own.
 const TOLERATED: [&str; 3] = ["vfio-pci", "pci-stub", "pcieport"];
 
-/// The group of a device that vfio takes without an IOMMU has this name.
+/// Name of the group of a device that vfio binds without an IOMMU.
 pub const NO_IOMMU: &str = "vfio-noiommu";
 
 /// Lists of the names of vendors and devices.
 const NAMES: [&str; 2] = ["/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids"];
 
-/// Leaves a device to a program: vfio-pci or one of UIO's.
+/// Returns true for a driver that leaves a device to a program: vfio-pci or one of UIO's.
 pub fn gives_away(driver: &str) -> bool {
     driver == "vfio-pci" || UIO.contains(&driver)
 }
@@ -41,11 +43,11 @@ pub struct PciNic {
     pub address: String,
     /// Vendor and device, in hexadecimal: `8086:10d3`.
     pub ids: String,
-    /// Their names; the numbers where the names are not known.
+    /// Their names; the numbers if the names are unknown.
     pub model: String,
-    /// The kernel's driver that it is bound to.
+    /// The kernel driver bound to it.
     pub driver: Option<String>,
-    /// The only driver that may take it, if one is written down.
+    /// The only driver allowed to bind it, if one is set.
     pub driver_override: Option<String>,
     /// Its NUMA node.
     pub node: Option<usize>,
@@ -53,25 +55,26 @@ pub struct PciNic {
     pub group: Option<Group>,
     /// Its kernel interfaces in the network namespace of `/sys`.
     pub interfaces: Vec<String>,
-    /// It has interfaces, in another network namespace.
+    /// True if it has interfaces in another network namespace.
     pub elsewhere: bool,
 }
 
-/// Devices that an IOMMU cannot tell apart.
+/// Devices that an IOMMU cannot distinguish.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
     /// Its number.
     pub number: usize,
     /// The kind of its default domain: `DMA`, `DMA-FQ`, `identity`.
     pub kind: Option<String>,
-    /// No IOMMU is behind it: vfio does without.
+    /// True if there is no IOMMU behind it, and vfio works without one.
     pub without_iommu: bool,
     /// The other devices.
     pub others: Vec<Member>,
 }
 
 impl Group {
-    /// The IOMMU translates for devices whose driver does not know it, so that they reach no memory.
+    /// Returns true if the IOMMU translates for devices whose driver does not program it, so that
+    /// these cannot access memory.
     pub fn translates(&self) -> bool {
         self.kind.as_deref().is_some_and(|kind| kind != "identity")
     }
@@ -84,9 +87,9 @@ pub struct Member {
     pub address: String,
     /// Its driver.
     pub driver: Option<String>,
-    /// It is a bridge, which carries the group's traffic.
+    /// True for a bridge, which carries the group's traffic.
     pub is_bridge: bool,
-    /// vfio does not give the group away while the device has this driver.
+    /// True if vfio does not release the group while the device has this driver.
     pub in_the_way: bool,
 }
 
@@ -100,7 +103,7 @@ pub struct Holder {
 }
 
 impl Machine {
-    /// Network functions on the PCI bus, by their addresses.
+    /// Returns the network functions on the PCI bus, by their addresses.
     pub fn nics(&self) -> Vec<PciNic> {
         let names = NAMES.iter().find_map(|path| self.read(path)).unwrap_or_default();
         let mut nics: Vec<_> =
@@ -112,7 +115,8 @@ impl Machine {
         nics
     }
 
-    /// A network function, whose names are not looked up; `None` if there is none at this address.
+    /// Returns a network function, without looking up its names; `None` if there is none at this
+    /// address.
     pub fn pci_nic(&self, address: &str) -> Option<PciNic> {
         let base = format!("{DEVICES}/{address}");
         if !self.read(&format!("{base}/class"))?.starts_with("0x02") {
@@ -138,18 +142,18 @@ impl Machine {
         })
     }
 
-    /// The driver that a PCI device is bound to.
+    /// Returns the driver bound to a PCI device.
     pub fn pci_driver(&self, address: &str) -> Option<String> {
         self.link(&format!("{DEVICES}/{address}/driver"))
     }
 
-    /// A kernel driver for PCI devices is there.
+    /// Returns true if a kernel driver for PCI devices is loaded.
     pub fn has_pci_driver(&self, driver: &str) -> bool {
         self.has(&format!("{DRIVERS}/{driver}"))
     }
 
-    /// The interfaces of a PCI function, a virtio device's included, and whether it has some that are not
-    /// seen from here.
+    /// Returns the interfaces of a PCI function, including those of a virtio device, and true if it
+    /// has interfaces not visible here.
     fn interfaces_of(&self, base: &str) -> (Vec<String>, bool) {
         let below = self.names(base);
         let virtio = below.iter().filter(|name| numbered(name, "virtio").is_some());
@@ -161,7 +165,7 @@ impl Machine {
         (names, elsewhere)
     }
 
-    /// The PCI function that a kernel interface is of.
+    /// Returns the PCI function of a kernel interface.
     pub fn pci_of_interface(&self, name: &str) -> Option<String> {
         let has = |address: &String| {
             let base = format!("{DEVICES}/{address}");
@@ -188,14 +192,14 @@ impl Machine {
     fn member(&self, address: String) -> Member {
         let driver = self.pci_driver(&address);
         let class = self.read(&format!("{DEVICES}/{address}/class")).unwrap_or_default();
-        // Since Linux 5.19, the driver of a bridge has to say that it leaves the group's DMA to others, and
-        // the one for hot plugging behind conventional bridges, shpchp, does not.
+        // Since Linux 5.19, the driver of a bridge has to declare that it leaves the group's DMA to
+        // others; shpchp, the driver for hot plugging behind conventional bridges, does not.
         let in_the_way = driver.as_deref().is_some_and(|driver| !TOLERATED.contains(&driver));
         Member { address, driver, is_bridge: class.starts_with("0x06"), in_the_way }
     }
 
-    /// Drivers that can be had for a PCI device: the kernel's own by its list of modules, and those that
-    /// leave the device to DPDK.
+    /// Returns the drivers available for a PCI device: the kernel's own by its list of modules, and
+    /// those that leave the device to DPDK.
     pub fn drivers_for(&self, address: &str) -> Vec<String> {
         let mut drivers: Vec<String> = self.kernel_drivers(address);
         drivers.extend(self.pci_driver(address));
@@ -214,7 +218,7 @@ impl Machine {
         drivers
     }
 
-    /// Drivers that the kernel's modules have for a device.
+    /// Returns the drivers for a device among the kernel's modules.
     fn kernel_drivers(&self, address: &str) -> Vec<String> {
         let Some(alias) = self.read(&format!("{DEVICES}/{address}/modalias")) else {
             return Vec::new();
@@ -230,14 +234,14 @@ impl Machine {
         list.lines().filter_map(module).collect()
     }
 
-    /// The PCI driver of a module: `virtio-pci` of `virtio_pci`.
+    /// Returns the PCI driver of a module: `virtio-pci` of `virtio_pci`.
     fn driver_of_module(&self, module: &str) -> String {
         let drivers = self.names(&format!("/sys/module/{module}/drivers"));
         let driver = drivers.iter().find_map(|name| name.strip_prefix("pci:"));
         driver.unwrap_or(module).to_owned()
     }
 
-    /// A process other than this one that has a device open by vfio or UIO. Only root sees all of them.
+    /// Returns another process that has a device open by vfio or UIO. Only root sees all of them.
     pub fn holder(&self, nic: &PciNic) -> Option<Holder> {
         let files = self.device_files(nic);
         if files.is_empty() {
@@ -258,7 +262,7 @@ impl Machine {
         Some(Holder { process, name })
     }
 
-    /// The files by which a program has a device.
+    /// Returns the files by which a program uses a device.
     fn device_files(&self, nic: &PciNic) -> Vec<String> {
         let base = format!("{DEVICES}/{}", nic.address);
         match nic.driver.as_deref() {
@@ -280,7 +284,7 @@ impl Machine {
     }
 }
 
-/// Does a text fit a pattern in which `*` stands for any characters?
+/// Returns true if a text matches a pattern in which `*` stands for any characters.
 fn fits(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
@@ -295,7 +299,8 @@ fn fits(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Names of vendors and devices by their numbers (`8086:10d3`), from a list such as `pci.ids`.
+/// Returns the names of vendors and devices by their numbers (`8086:10d3`), from a list such as
+/// `pci.ids`.
 fn models<'a>(list: &str, wanted: impl Iterator<Item = &'a str>) -> BTreeMap<String, String> {
     let wanted: Vec<&str> = wanted.collect();
     let (mut found, mut vendor) = (BTreeMap::new(), None);
@@ -353,7 +358,7 @@ mod tests {
             "usr/share/misc/pci.ids",
             "# list\n8085  Other\n\t10d3  Wrong\n8086  Intel Corporation\n\t10d3  82574L NIC\n\t\t1 2  Sub\nC 02  Net\n\t10d3  x\n",
         );
-        // Another class.
+        // A device of another class.
         tree.pci("0000:04:00.0", None, "0");
         tree.write("sys/bus/pci/devices/0000:04:00.0/class", "0x010000");
         let expected = PciNic {

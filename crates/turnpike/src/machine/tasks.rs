@@ -1,4 +1,4 @@
-//! Threads as `/proc` shows them: where they may run and ran, how often they were interrupted, what they waited for.
+//! Threads from `/proc`: allowed and last cores, interruptions, waiting times.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,49 +11,49 @@ const PF_KTHREAD: u64 = 0x0020_0000;
 /// `USER_HZ`, the unit of times in `/proc`, which the kernel's interface keeps at 100 a second.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// Times a second that other threads may take the core from a forwarder. The kernel's own threads, which are bound
-/// to each core, do a few times; one busy thread beside a forwarder does some hundred times.
+/// Preemptions per second that are acceptable for a forwarder. The kernel's own threads, which are
+/// bound to each core, cause a few; one busy thread on a forwarder's core causes some hundred.
 pub const PREEMPTED_MOST: f64 = 20.0;
 
-/// A thread. Counts and times since it began.
+/// A thread. Counts and times are since its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Task {
     /// Its name, at most 15 characters.
     pub name: String,
-    /// It is the kernel's.
+    /// True for a kernel thread.
     pub of_kernel: bool,
     /// Cores on which it may run.
     pub allowed: BTreeSet<usize>,
     /// The core on which it ran last.
     pub core: usize,
-    /// Times that it gave the core up, to sleep or to wait.
+    /// Times that it gave up the core, to sleep or to wait.
     pub voluntary: u64,
-    /// Times that the scheduler took the core from it for another thread.
+    /// Times that the scheduler preempted it for another thread.
     pub involuntary: u64,
-    /// Page faults that the kernel answered from memory.
+    /// Page faults resolved from memory.
     pub minor_faults: u64,
     /// Page faults that waited for a disk.
     pub major_faults: u64,
     /// Time on a core.
     pub ran: Duration,
-    /// Time ready to run while others had the core; zero where the kernel keeps no such record
+    /// Time ready to run while other threads had the core; zero if the kernel does not record it
     /// (`CONFIG_SCHED_INFO`).
     pub waited: Duration,
-    /// When it began, after the machine did.
+    /// Its start, as time since the start of the machine.
     pub began: Duration,
 }
 
-/// Time that a core spent on work that belongs to no thread, since the machine began.
+/// Time that a core spent on work of no thread, since the start of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoreTimes {
-    /// Interrupts and what the kernel does at their ends (softirqs).
+    /// Interrupts and the work deferred to their ends (softirqs).
     pub interrupts: Duration,
     /// Taken by the hypervisor for other virtual machines.
     pub stolen: Duration,
 }
 
 impl CoreTimes {
-    /// What was added since an earlier look.
+    /// Returns the increase since an earlier reading.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             interrupts: self.interrupts.saturating_sub(earlier.interrupts),
@@ -63,10 +63,10 @@ impl CoreTimes {
 }
 
 impl Machine {
-    /// The thread of this directory, `/proc/PID/task/TID`; `None` if it has ended.
+    /// Returns the thread of this directory, `/proc/PID/task/TID`; `None` if it has ended.
     pub fn task(&self, directory: &str) -> Option<Task> {
         let stat = self.read(&format!("{directory}/stat"))?;
-        // A name may hold anything, blanks and parentheses too.
+        // A name may contain any characters, including blanks and parentheses.
         let (begin, end) = (stat.find('(')?, stat.rfind(')')?);
         let fields: Vec<&str> = stat.get(end + 1..)?.split_whitespace().collect();
         // proc(5) counts from 1, and two are before the name's end.
@@ -95,7 +95,7 @@ impl Machine {
         })
     }
 
-    /// The directories of all threads, by process.
+    /// Returns the directories of all threads, by process.
     pub fn tasks(&self) -> BTreeMap<usize, Vec<String>> {
         let processes = self.names("/proc").into_iter().filter_map(|name| name.parse().ok());
         let threads = |process: usize| {
@@ -106,13 +106,13 @@ impl Machine {
         processes.map(threads).collect()
     }
 
-    /// How long the machine has been up.
+    /// Returns the time since the start of the machine.
     pub fn uptime(&self) -> Option<Duration> {
         let text = self.read("/proc/uptime")?;
         Duration::try_from_secs_f64(text.split_whitespace().next()?.parse().ok()?).ok()
     }
 
-    /// Time that each core spent on work that belongs to no thread.
+    /// Returns the time that each core spent on work of no thread.
     pub fn core_times(&self) -> BTreeMap<usize, CoreTimes> {
         let text = self.read("/proc/stat").unwrap_or_default();
         let times = |line: &str| {
@@ -137,12 +137,12 @@ pub mod testing {
     use super::*;
 
     impl Tree {
-        /// A thread of a process.
+        /// Adds a thread of a process.
         pub fn task(&self, process: usize, thread: usize, task: &Task) {
             self.thread_at(&format!("proc/{process}/task/{thread}"), thread, task);
         }
 
-        /// A thread of the process that looks.
+        /// Adds a thread of the calling process.
         pub fn thread(&self, thread: usize, task: &Task) {
             self.thread_at(&format!("proc/self/task/{thread}"), thread, task);
         }

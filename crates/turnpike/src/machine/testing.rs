@@ -12,15 +12,15 @@ use super::Machine;
 pub struct Tree(TempDir);
 
 impl Tree {
-    /// With these files.
+    /// Creates a tree with these files.
     pub fn new(files: &[(&str, &str)]) -> Self {
         let tree = Self(tempfile::tempdir().unwrap());
         files.iter().for_each(|(path, text)| tree.write(path, text));
         tree
     }
 
-    /// Two nodes of four cores with two threads each: threads `n` and `n + 8` share a core, cores of a
-    /// node the L3; memory and hugepages on both nodes.
+    /// Creates two nodes of four cores with two threads each: threads `n` and `n + 8` share a core,
+    /// the cores of a node its L3 cache; memory and hugepages on both nodes.
     pub fn two_nodes() -> Self {
         let tree = Self::new(&[
             ("sys/devices/system/cpu/online", "0-15"),
@@ -75,7 +75,7 @@ impl Tree {
         self.write(&format!("{base}/free_hugepages"), free.to_string());
     }
 
-    /// A PCI device with this driver on this node.
+    /// Adds a PCI device with this driver on this node.
     pub fn pci(&self, address: &str, driver: Option<&str>, node: &str) {
         let base = format!("sys/bus/pci/devices/{address}");
         self.write(&format!("{base}/numa_node"), node);
@@ -85,7 +85,7 @@ impl Tree {
         }
     }
 
-    /// An IOMMU group with the kind of its domain and these devices.
+    /// Adds an IOMMU group with the kind of its domain and these devices.
     pub fn group(&self, number: usize, kind: &str, addresses: &[&str]) {
         let base = format!("sys/kernel/iommu_groups/{number}");
         self.write(&format!("{base}/type"), format!("{kind}\n"));
@@ -109,7 +109,7 @@ impl Tree {
         if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
     }
 
-    /// Makes a symbolic link, which need not lead anywhere.
+    /// Creates a symbolic link, whose target need not exist.
     pub fn link(&self, path: &str, target: &str) {
         let path = self.path(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -117,7 +117,7 @@ impl Tree {
         symlink(target, path).unwrap();
     }
 
-    /// All files.
+    /// Returns all files.
     pub fn files(&self) -> Vec<String> {
         let mut files = Vec::new();
         let mut directories = vec![self.0.path().to_owned()];
@@ -138,7 +138,7 @@ impl Tree {
         files
     }
 
-    /// The machine.
+    /// Returns the machine.
     pub fn machine(&self) -> Machine {
         Machine::at(self.0.path())
     }

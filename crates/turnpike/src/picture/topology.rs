@@ -7,13 +7,13 @@ use crate::wrap::wrap;
 /// Columns of a terminal.
 const WIDTH: usize = 80;
 
-/// A line, and what hangs below it.
+/// A line, and the branches below it.
 struct Branch {
     label: String,
     below: Vec<Branch>,
 }
 
-/// Nodes with their cores and ports, then the ports of which no node is known.
+/// Draws the nodes with their cores and ports, then the ports without a known node.
 pub fn text(topology: &Topology) -> String {
     let mut lines = Vec::new();
     for node in &topology.nodes {
@@ -64,7 +64,7 @@ fn node_label(node: &Node, topology: &Topology) -> String {
     label
 }
 
-/// Cores by the cache that most of them share: the last one.
+/// Groups the cores by the cache that most of them share: the last one.
 fn of_caches(node: &Node, topology: &Topology) -> Vec<Branch> {
     let mut groups: Vec<(String, Vec<&Core>)> = Vec::new();
     for core in &node.cores {
@@ -79,7 +79,7 @@ fn of_caches(node: &Node, topology: &Topology) -> Vec<Branch> {
     groups.into_iter().map(branch).collect()
 }
 
-/// The last cache, if other cores share it, with those.
+/// Describes the last cache, if other cores share it, with those.
 fn last_cache(core: &Core) -> String {
     match core.caches.last().filter(|cache| cache.level > 2) {
         Some(cache) => {
@@ -89,7 +89,7 @@ fn last_cache(core: &Core) -> String {
     }
 }
 
-/// A branch for each core with forwarders, and one for all others.
+/// Returns a branch for each core with forwarders, and one for all others.
 fn of_cores(cores: &[&Core], topology: &Topology) -> Vec<Branch> {
     let forwarders = |core: &Core| -> Vec<&Forwarder> {
         topology.forwarders.iter().filter(|one| core.threads.contains(&one.core)).collect()

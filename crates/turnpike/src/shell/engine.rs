@@ -1,4 +1,4 @@
-//! Runs lines: the one engine behind `turnpike shell` and telnet.
+//! Execution of lines: the engine of `turnpike shell` and telnet.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use crate::commands::do_::{self, CallArgs};
 use crate::commands::{Console, JsonError, READING_FILES, RouterCommand, is_broken_pipe, words};
 use crate::telnet::{MoonRouteCommand, Staged};
 
-/// What a line leads to.
+/// Action after a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// The next line.
+    /// Read the next line.
     GoOn,
-    /// The end.
+    /// End the session.
     Quit,
 }
 
@@ -41,36 +41,36 @@ enum ShellCommand {
 pub struct Engine {
     socket: PathBuf,
     pipes: Grammar,
-    /// It serves telnet: MoonRoute's commands are known, too, and no command reads a file. The routes that
-    /// MoonRoute's have written down.
+    /// Present for telnet: MoonRoute's commands are available too, and no command reads a file.
+    /// Contains the routes entered by MoonRoute's commands.
     telnet: Option<Staged>,
 }
 
-/// What can come next in a line.
+/// The possible next words of a line.
 #[derive(Debug, Default)]
 pub struct Choice {
-    /// The byte at which the word begins that is being written.
+    /// Byte offset of the word being typed.
     pub start: usize,
-    /// What can stand there.
+    /// The possible words there.
     pub next: Vec<Next>,
-    /// The line can be run as it is.
+    /// True if the line can be run as it is.
     pub complete: bool,
 }
 
 impl Engine {
-    /// For the router behind this socket, which need not be there yet.
+    /// Creates an engine for the router at this socket, which need not run yet.
     pub fn new(socket: &Path) -> Self {
         let pipes = Grammar::new(PipeArgs::augment_subcommands(Command::new("|")));
         Self { socket: socket.to_owned(), pipes, telnet: None }
     }
 
-    /// With MoonRoute's commands, and without those that read files: they would read them with the rights
-    /// of the router and not of who asks.
+    /// Adds MoonRoute's commands, and removes those that read files: they would read them with the
+    /// permissions of the router and not of the client.
     pub fn for_telnet(self, staged: Staged) -> Self {
         Self { telnet: Some(staged), ..self }
     }
 
-    /// The commands that are known now: the router's configuration may have some.
+    /// Returns the commands now available: the router's configuration may define some.
     fn commands(&self) -> Grammar {
         let mut root = root();
         if self.telnet.is_some() {
@@ -85,7 +85,7 @@ impl Engine {
         Grammar::new(root)
     }
 
-    /// Runs a line; what it says goes to `out`. A reader of `out` that is gone is not an error.
+    /// Runs a line with its output to `out`. A closed reader of `out` is not an error.
     ///
     /// # Errors
     /// The line is wrong, or the router refuses it or cannot be reached.
@@ -93,7 +93,7 @@ impl Engine {
         match self.run_line(text, out) {
             Err(error) if is_broken_pipe(&error) => Ok(Then::GoOn),
             Err(error) => match error.downcast::<clap::Error>() {
-                // All others are said by the grammar.
+                // All others are reported by the grammar.
                 Ok(error) => {
                     write!(out, "{}", error.render())?;
                     Ok(Then::GoOn)
@@ -163,7 +163,7 @@ impl Engine {
             }
             pipes.add(PipeArgs::from_arg_matches(&self.pipes.parse(stage)?)?)?;
         }
-        // It is the shell's router that is asked.
+        // The shell's router is used.
         if let Some(word) = command.iter().find(|word| word.starts_with("--soc")) {
             bail!(
                 "\"{word}\": not in the shell, which speaks with one router; see turnpike shell --socket"
@@ -185,7 +185,7 @@ impl Engine {
         Ok((command, pipes))
     }
 
-    /// All commands, or everything about one.
+    /// Returns the list of all commands, or the help of one.
     fn help(&self, mut words: Vec<String>) -> Result<String> {
         if !words.is_empty() {
             words.push("--help".to_owned());
@@ -200,10 +200,10 @@ impl Engine {
         Ok(table(&self.commands().commands()) + &pipes + hint)
     }
 
-    /// What can come next behind this text, one a line.
+    /// Lists the possible next words after this text, one a line.
     ///
     /// # Errors
-    /// Something in the text is wrong.
+    /// An error in the text.
     pub fn explain(&self, text: &str) -> Result<String> {
         let choice = self.next(text)?;
         let mut listed = choice.next;
@@ -216,10 +216,10 @@ impl Engine {
         Ok(if listed.is_empty() { "nothing\n".to_owned() } else { table(&listed) })
     }
 
-    /// What can come next behind this text.
+    /// Returns the possible next words after this text.
     ///
     /// # Errors
-    /// Something in the text is wrong.
+    /// An error in the text.
     pub fn next(&self, text: &str) -> Result<Choice> {
         let line = Line::read(text);
         let stages = line.texts();
@@ -239,7 +239,7 @@ impl Engine {
         Ok(Choice { start, next, complete })
     }
 
-    /// The values of this name that are known.
+    /// Returns the known values of this name.
     fn known(&self, name: &str) -> Option<Vec<Next>> {
         let (show, key) = match name {
             "PORT" => (Show::Ports, None),
@@ -251,7 +251,7 @@ impl Engine {
             }
             _ => return None,
         };
-        // Without a router there is nothing to choose from; a command will say so.
+        // Without a router there are no values to list; the command itself will report the error.
         let report = client::ask(&self.socket, &Request::Show(show)).ok()?;
         let list = key.map_or(Some(&report), |key| report.get(key))?.as_array()?;
         let word = |item: &serde_json::Value| {
@@ -271,13 +271,13 @@ enum Typed {
     Lua(CallArgs),
 }
 
-/// A command of the configuration; what stands behind it is its own affair.
+/// Returns a command of the configuration; its arguments are not checked here.
 fn in_lua(name: String, help: String) -> Command {
     let words = Arg::new("words").value_name("WORDS").num_args(0..).action(ArgAction::Append);
     Command::new(name).about(help).arg(words)
 }
 
-/// The commands that a configuration must leave alone, with all their names.
+/// Returns the names that commands of a configuration must not have, including aliases.
 pub fn built_in() -> Vec<String> {
     let root = MoonRouteCommand::augment_subcommands(root());
     let names = |command: &Command| {
@@ -287,7 +287,7 @@ pub fn built_in() -> Vec<String> {
     root.get_subcommands().flat_map(names).collect()
 }
 
-/// The commands of every shell.
+/// Returns the commands of every shell.
 fn root() -> Command {
     let root = ShellCommand::augment_subcommands(Command::new("turnpike"));
     RouterCommand::augment_subcommands(root)
@@ -310,8 +310,8 @@ impl Values for Engine {
     }
 }
 
-/// The text before a `?` that ends the line and asks what can come next. Behind `grep` it is part of
-/// an expression.
+/// Returns the text before a `?` that ends the line and requests the possible next words. After
+/// `grep` it is part of an expression.
 fn question<'t>(text: &'t str, line: &Line) -> Option<&'t str> {
     let last = line.stages.last()?.last()?;
     let raw = text.get(last.start..last.end)?;
@@ -320,7 +320,7 @@ fn question<'t>(text: &'t str, line: &Line) -> Option<&'t str> {
     (alone || first && raw.ends_with('?')).then(|| &text[..last.end - 1])
 }
 
-/// Can a `?` that is typed behind this text be a question?
+/// Returns true if a `?` typed after this text can be a request for help.
 pub fn may_ask(text: &str) -> bool {
     let line = Line::read(&format!("{text}?"));
     line.open.is_none() && question(&format!("{text}?"), &line).is_some()
@@ -330,7 +330,7 @@ fn names(grammar: &Grammar) -> String {
     grammar.commands().into_iter().map(|next| next.text).collect::<Vec<_>>().join(", ")
 }
 
-/// A line each, the help in a column.
+/// Formats a line each, with the help in a column.
 fn table(list: &[Next]) -> String {
     let width = list.iter().map(|next| next.text.len()).max().unwrap_or(0);
     let line = |next: &Next| {
@@ -340,7 +340,7 @@ fn table(list: &[Next]) -> String {
     list.iter().map(|next| format!("  {}", line(next))).collect()
 }
 
-/// Is the line's answer to be JSON? One that cannot be read may ask for it as well.
+/// Returns true if the line requests JSON, even if it is otherwise faulty.
 fn asks_for_json(text: &str) -> bool {
     let stages = Line::read(text).texts();
     let option = |words: &Vec<String>| words.iter().any(|word| word == "--json");
@@ -348,7 +348,7 @@ fn asks_for_json(text: &str) -> bool {
         || stages.iter().skip(1).any(|words| words.first().is_some_and(|word| word == "json"))
 }
 
-/// How the word would be typed.
+/// Returns the word as it has to be typed.
 pub fn quoted(next: &Next) -> Option<String> {
     match next.kind {
         Kind::Word | Kind::Option if next.text.contains([' ', '|', '\'', '"', '\\', '#']) => {
@@ -365,7 +365,7 @@ mod tests {
 
     use super::*;
 
-    /// Without a router: what is read is known by how far it comes.
+    /// Without a router: the error shows how far the parsing got.
     fn engine() -> Engine {
         Engine::new(Path::new("/nonexistent/router.sock"))
     }
@@ -399,7 +399,7 @@ mod tests {
         let routes = typed("show routes --source kernel");
         assert!(routes.contains("source: Some(\"kernel\")"), "{routes}");
         assert_eq!(typed("show routes --sou kernel"), routes);
-        // "ro" may be "route", which wants an address, or "routes", which takes none.
+        // "ro" may be "route", which requires an address, or "routes", which takes none.
         assert_eq!(typed("sh ro"), "\"ro\": may mean routes, route; write more of it");
         assert_eq!(typed("sh ro 192.0.2.1"), typed("show route 192.0.2.1"));
         assert_eq!(typed("r a 192.0.2.0/24 blackhole"), typed("route add 192.0.2.0/24 blackhole"));
@@ -429,7 +429,7 @@ mod tests {
         assert!(run("show ports | sort").contains("\"sort\": unknown; known: grep, json, count"));
         assert!(run("show ports --socket /x").contains("speaks with one router"));
         assert!(run("show 'ports").contains("quote ' is not closed"));
-        // The help of a command can be searched as well.
+        // The help can be piped as well.
         assert_eq!(
             run("help | grep neigh"),
             "  neighbour  Give or forget a neighbour's MAC in a running router\n"
@@ -465,7 +465,7 @@ mod tests {
             assert!(names.contains(&"show") && names.contains(&"rollback"), "{help}");
             assert!(!names.contains(&"apply") && !names.contains(&"plan"), "{help}");
         }
-        // Without telnet it is the reader's own file.
+        // Without telnet the file is the user's own.
         assert!(super::tests::run("apply /nonexistent").contains("/nonexistent: cannot be read"));
     }
 
@@ -538,7 +538,7 @@ mod tests {
             may_ask(&line);
         }
 
-        /// Lines that get further than any.
+        /// Lines that get further than arbitrary ones.
         #[test]
         fn any_words_are_read(
             words in proptest::collection::vec(

@@ -1,5 +1,5 @@
-//! The grammar of a line is that of the binary's commands, read from clap: a word may be cut short where
-//! it stays clear what is meant, and what can come next is known at any point.
+//! The grammar of a line is that of the binary's commands, read from clap: a word may be
+//! abbreviated if it stays unambiguous, and the possible next words are known at any point.
 
 use anyhow::{Result, anyhow, bail};
 use clap::builder::ValueHint;
@@ -9,46 +9,46 @@ use dataplane::words::suggestion;
 
 use crate::usage;
 
-/// What can come next.
+/// A possible next word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Next {
-    /// The word, or what it stands for: `ADDRESS`.
+    /// The word, or the name of a value: `ADDRESS`.
     pub text: String,
-    /// What it is.
+    /// Its meaning.
     pub help: String,
-    /// What to make of it.
+    /// Its kind.
     pub kind: Kind,
 }
 
 /// A kind of word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It can be typed as it stands.
+    /// A literal word.
     Word,
-    /// An option, which nobody has to type.
+    /// An option, which is never required.
     Option,
-    /// It stands for a value of which nothing is known.
+    /// A value without known candidates.
     Value,
-    /// It stands for a file.
+    /// A file.
     File,
 }
 
 impl Next {
-    /// A word.
+    /// Creates a word.
     pub fn word(text: impl Into<String>, help: impl Into<String>) -> Self {
         Self { text: text.into(), help: help.into(), kind: Kind::Word }
     }
 
-    /// A value.
+    /// Creates a value.
     pub fn value(text: impl Into<String>, help: impl Into<String>) -> Self {
         Self { text: text.into(), help: help.into(), kind: Kind::Value }
     }
 }
 
-/// The next words where clap does not know them: behind these commands and words, for a value of this
-/// name. `None`: nothing is known, the value's own name and help are shown.
+/// Possible values that clap does not have: after these commands and words, for a value of this
+/// name. `None`: none are known, and the value's own name and help are shown.
 pub trait Values {
-    /// See there.
+    /// Returns the possible values.
     fn values(&self, commands: &[&str], words: &[String], name: &str) -> Option<Vec<Next>>;
 }
 
@@ -58,9 +58,9 @@ pub struct Grammar {
 }
 
 impl Grammar {
-    /// That of the root's subcommands.
+    /// Creates the grammar of the root's subcommands.
     pub fn new(root: Command) -> Self {
-        // What is asked is settled before the first line.
+        // The router is selected before the first line.
         let settled = |arg: Arg| if arg.get_id() == "socket" { arg.hide(true) } else { arg };
         let mut root = root
             .mut_subcommands(|command| command.mut_args(settled))
@@ -72,11 +72,10 @@ impl Grammar {
         Self { root }
     }
 
-    /// Reads the words of a command.
+    /// Parses the words of a command.
     ///
     /// # Errors
-    /// They are none: a [`clap::Error`], which is also how help is shown that was asked for; or a
-    /// word is cut too short.
+    /// A [`clap::Error`], which is also the form of requested help, or an ambiguous word.
     pub fn parse(&self, words: &[String]) -> Result<ArgMatches> {
         let mut readings = Vec::new();
         expand(&self.root, words, &mut Vec::new(), &mut readings);
@@ -85,8 +84,8 @@ impl Grammar {
             |words: &&Vec<String>| parse(words).map_or_else(|e| is_unfinished(&e), |_| true);
         let only = match &readings[..] {
             [only] => only,
-            // A word that is cut short means the one thing with which the rest makes sense, now or with
-            // more words behind it.
+            // An abbreviated word means the one thing with which the rest is valid, now or with
+            // more words after it.
             several => match several.iter().filter(possible).collect::<Vec<_>>()[..] {
                 [only] => only,
                 _ => bail!("{}", ambiguous(words, &readings)),
@@ -98,15 +97,15 @@ impl Grammar {
         })
     }
 
-    /// The subcommands that can be typed.
+    /// Returns the available subcommands.
     pub fn commands(&self) -> Vec<Next> {
         subcommands(&self.root).map(shown).collect()
     }
 
-    /// What can stand behind these words, beginning with `partial`.
+    /// Returns the words that can follow these, beginning with `partial`.
     ///
     /// # Errors
-    /// A word before is not known, or cut too short.
+    /// An earlier word is unknown or ambiguous.
     pub fn next(&self, words: &[String], partial: &str, values: &dyn Values) -> Result<Vec<Next>> {
         let (command, rest) = self.walk(words)?;
         let mut found = if let Some(option) = open_option(command, rest) {
@@ -123,7 +122,7 @@ impl Grammar {
                 .get_positionals()
                 .nth(given.len())
                 .or_else(|| command.get_positionals().nth(last).filter(|arg| is_list(arg)));
-            // A list takes all words from its place on.
+            // A list takes all words from its position on.
             let before = command.get_positionals().count().saturating_sub(1).min(given.len());
             place.map_or_else(Vec::new, |arg| {
                 let listed = if is_list(arg) { &given[before..] } else { &[] };
@@ -141,7 +140,7 @@ impl Grammar {
         Ok(found)
     }
 
-    /// What can be typed for an argument.
+    /// Returns the possible words for an argument.
     fn values_of(
         &self,
         arg: &Arg,
@@ -169,7 +168,7 @@ impl Grammar {
         vec![Next { text: name.to_uppercase(), help, kind }]
     }
 
-    /// The full names of the commands that these words begin with.
+    /// Returns the full names of the commands with which these words begin.
     fn path(&self, words: &[String]) -> Vec<String> {
         let (mut command, mut path) = (&self.root, Vec::new());
         for word in words.iter().filter(|word| !word.starts_with('-')) {
@@ -180,7 +179,7 @@ impl Grammar {
         path
     }
 
-    /// The command that the first words name, and the other words.
+    /// Returns the command named by the first words, and the other words.
     fn walk<'a>(&self, words: &'a [String]) -> Result<(&Command, &'a [String])> {
         let mut command = &self.root;
         for (at, word) in words.iter().enumerate() {
@@ -202,7 +201,8 @@ impl Grammar {
     }
 }
 
-/// The subcommands that a word may mean: that of this name, else those that begin with it.
+/// Returns the subcommands that a word may mean: the one of this name, else those that begin with
+/// it.
 fn meant<'c>(command: &'c Command, word: &str) -> Vec<&'c Command> {
     let exact = |sub: &&Command| sub.get_name() == word || sub.get_all_aliases().any(|a| a == word);
     match subcommands(command).find(exact) {
@@ -215,7 +215,7 @@ fn subcommands(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|sub| !sub.is_hide_set())
 }
 
-/// All ways to read words that may be cut short, in full.
+/// Collects all expansions of words that may be abbreviated.
 fn expand(command: &Command, words: &[String], read: &mut Vec<String>, all: &mut Vec<Vec<String>>) {
     let skip = words.iter().take_while(|word| word.starts_with('-')).count();
     let meant = match words.get(skip) {
@@ -235,7 +235,7 @@ fn expand(command: &Command, words: &[String], read: &mut Vec<String>, all: &mut
     }
 }
 
-/// Which word is cut too short, and what it may mean.
+/// Returns the error for an ambiguous word, with its possible meanings.
 fn ambiguous(words: &[String], readings: &[Vec<String>]) -> String {
     let differs = |at: &usize| readings.iter().any(|reading| reading[*at] != readings[0][*at]);
     let at = (0..words.len()).find(differs).unwrap_or(0);
@@ -244,7 +244,7 @@ fn ambiguous(words: &[String], readings: &[Vec<String>]) -> String {
     says_ambiguous(&words[at], meant.into_iter())
 }
 
-/// Words are missing, and none is wrong.
+/// Returns true if words are missing but none is wrong.
 fn is_unfinished(error: &clap::Error) -> bool {
     matches!(
         error.kind(),
@@ -288,7 +288,7 @@ fn option(arg: &Arg) -> Option<Next> {
     Some(Next { text: format!("--{name}"), help, kind: Kind::Option })
 }
 
-/// The option whose value is to come.
+/// Returns the option whose value comes next.
 fn open_option<'c>(command: &'c Command, words: &[String]) -> Option<&'c Arg> {
     let last = words.last()?;
     command.get_opts().filter(|arg| !arg.is_hide_set()).find(|arg| is_option(arg, last))
@@ -303,7 +303,7 @@ fn is_option(arg: &Arg, word: &str) -> bool {
     }
 }
 
-/// The words that are neither options nor their values.
+/// Returns the words that are neither options nor their values.
 fn positionals(command: &Command, words: &[String]) -> Vec<String> {
     let mut found = Vec::new();
     let mut words = words.iter();

@@ -1,28 +1,28 @@
-//! Cuts a line into words and pipes: blanks part words, `|` parts commands, `'…'` and `"…"` keep both
-//! together, `\` keeps one character, `#` before a word ends the line.
+//! Splits a line into words and pipes: blanks separate words, `|` separates commands, `'…'` and
+//! `"…"` protect both, `\` protects one character, `#` before a word ends the line.
 
-/// A word and where it stands in the line.
+/// A word and its position in the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Word {
-    /// Without quotes.
+    /// The text without quotes.
     pub text: String,
-    /// The byte where it begins.
+    /// Byte offset of its start.
     pub start: usize,
-    /// The byte behind it.
+    /// Byte offset after its end.
     pub end: usize,
 }
 
-/// A line in pieces.
+/// A line split into words.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Line {
     /// The words of the command, then those of each pipe.
     pub stages: Vec<Vec<Word>>,
-    /// The quote that is not closed.
+    /// The unclosed quote.
     pub open: Option<char>,
 }
 
 impl Line {
-    /// Reads any text.
+    /// Splits any text.
     pub fn read(text: &str) -> Self {
         let mut line = Self { stages: vec![Vec::new()], open: None };
         let mut word: Option<Word> = None;
@@ -66,12 +66,12 @@ impl Line {
         }
     }
 
-    /// No command stands in it.
+    /// Returns true if the line contains no command.
     pub fn is_empty(&self) -> bool {
         matches!(&self.stages[..], [only] if only.is_empty())
     }
 
-    /// The texts of each stage.
+    /// Returns the texts of each stage.
     pub fn texts(&self) -> Vec<Vec<String>> {
         let texts = |stage: &Vec<Word>| stage.iter().map(|word| word.text.clone()).collect();
         self.stages.iter().map(texts).collect()

@@ -1,4 +1,4 @@
-//! What stands behind `|`: the output's lines go through it one by one.
+//! Commands after `|`: the output passes through them line by line.
 
 use std::io::{self, Write};
 
@@ -26,7 +26,7 @@ pub enum PipeArgs {
     Count,
 }
 
-/// What a pipe does with lines.
+/// Processing of lines by a pipe.
 #[derive(Debug)]
 enum Stage {
     Grep { pattern: Regex, invert: bool },
@@ -36,13 +36,13 @@ enum Stage {
 /// All pipes of a line.
 #[derive(Debug, Default)]
 pub struct Pipes {
-    /// The command is to answer in JSON.
+    /// True if the command is to answer in JSON.
     pub json: bool,
     stages: Vec<Stage>,
 }
 
 impl Pipes {
-    /// Adds one behind the others.
+    /// Appends a pipe.
     pub fn add(&mut self, pipe: PipeArgs) -> Result<()> {
         match pipe {
             PipeArgs::Json if self.json || !self.stages.is_empty() => {
@@ -59,7 +59,7 @@ impl Pipes {
         Ok(())
     }
 
-    /// A writer whose lines go through the pipes to `out`.
+    /// Returns a writer whose lines pass through the pipes to `out`.
     pub fn to(self, out: &mut dyn Write) -> Piped<'_> {
         Piped { stages: self.stages, line: Vec::new(), out }
     }
@@ -68,13 +68,13 @@ impl Pipes {
 /// Writes lines through pipes.
 pub struct Piped<'a> {
     stages: Vec<Stage>,
-    /// The line that has not ended yet.
+    /// The line that is not complete yet.
     line: Vec<u8>,
     out: &'a mut dyn Write,
 }
 
 impl Piped<'_> {
-    /// Ends the last line, and says what only the end shows.
+    /// Completes the last line, and writes results that depend on the end.
     pub fn finish(mut self) -> io::Result<()> {
         if !self.line.is_empty() {
             let line = std::mem::take(&mut self.line);
@@ -91,7 +91,7 @@ impl Piped<'_> {
     }
 }
 
-/// Passes a line with its end to the stages, and what is left of it to `out`.
+/// Passes a line with its line ending through the stages, and the result to `out`.
 fn pass(stages: &mut [Stage], line: &[u8], out: &mut dyn Write) -> io::Result<()> {
     for stage in stages {
         match stage {
@@ -138,7 +138,7 @@ mod tests {
         PipeArgs::Grep { pattern: pattern.to_owned(), invert, ignore_case }
     }
 
-    /// What is left of a text that is written byte by byte.
+    /// Returns the result for a text that is written byte by byte.
     fn through(pipes: Vec<PipeArgs>, text: &str) -> String {
         let mut all = Pipes::default();
         pipes.into_iter().for_each(|pipe| all.add(pipe).unwrap());

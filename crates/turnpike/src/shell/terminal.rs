@@ -1,4 +1,4 @@
-//! The shell at a terminal: line editing, completion by Tab, what can come next by `?`, history.
+//! The shell at a terminal: line editing, completion by Tab, possible next words by `?`, history.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -20,16 +20,17 @@ use super::grammar::Kind;
 
 const PROMPT: &str = "turnpike> ";
 
-/// Lines that the history keeps.
+/// Lines kept in the history.
 const HISTORY: usize = 1000;
 
-/// Reads and runs lines until `quit` or Ctrl-D. Ctrl-C ends a command that prints, or drops the line.
+/// Reads and runs lines until `quit` or Ctrl-D. Ctrl-C ends the output of a command, or drops the
+/// line.
 pub fn converse(engine: Engine) -> Result<()> {
     let engine = Arc::new(engine);
     let mut editor = editor(&engine)?;
     let history = history_file();
     if let Some(file) = &history {
-        // The first time there is none.
+        // There is no history file the first time.
         let _ = editor.load_history(file);
     }
     let stopped = watch_interrupts()?;
@@ -43,12 +44,12 @@ pub fn converse(engine: Engine) -> Result<()> {
         };
         if !line.trim().is_empty() {
             editor.add_history_entry(&line)?;
-            // At once: a shell that is killed has kept it. Without a place for it there is no history.
+            // Saved immediately, in case the shell is killed. Without a file there is no history.
             let _ = history.as_deref().map(|file| keep(&mut editor, file));
         }
         stopped.store(false, Ordering::Relaxed);
         let mut out = Stoppable { out: io::stdout().lock(), stopped: &stopped };
-        // What is pasted may be several lines.
+        // Pasted text may have several lines.
         for line in line.lines() {
             match engine.run(line, &mut out) {
                 Ok(Then::GoOn) => {}
@@ -75,7 +76,7 @@ fn editor(engine: &Arc<Engine>) -> Result<LineEditor> {
     let history = FileHistory::with_config(&config);
     let mut editor = Editor::with_history(config, history)?;
     editor.set_helper(Some(Completion(engine.clone())));
-    // A terminal on which nothing can be printed beside the line takes `?` with Enter.
+    // A terminal that cannot print beside the line accepts `?` with Enter.
     if let Ok(printer) = editor.create_external_printer() {
         let ask = Ask { engine: engine.clone(), printer: Mutex::new(Box::new(printer)) };
         editor.bind_sequence(KeyEvent::from('?'), EventHandler::Conditional(Box::new(ask)));
@@ -83,7 +84,8 @@ fn editor(engine: &Arc<Engine>) -> Result<LineEditor> {
     Ok(editor)
 }
 
-/// `$XDG_STATE_HOME/turnpike/history`, or in `~/.local/state`; none where there is no home.
+/// Returns `$XDG_STATE_HOME/turnpike/history`, or the file in `~/.local/state`; none without a home
+/// directory.
 fn history_file() -> Option<PathBuf> {
     let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME")
@@ -98,7 +100,7 @@ fn keep(editor: &mut LineEditor, file: &Path) -> Result<()> {
     Ok(editor.append_history(file)?)
 }
 
-/// A flag that Ctrl-C sets. A second one, when nothing looks at it, ends the shell.
+/// Returns a flag that Ctrl-C sets. A second Ctrl-C before the flag is checked ends the shell.
 fn watch_interrupts() -> Result<Arc<AtomicBool>> {
     let stopped = Arc::new(AtomicBool::new(false));
     let flag = stopped.clone();
@@ -110,7 +112,7 @@ fn watch_interrupts() -> Result<Arc<AtomicBool>> {
     Ok(stopped)
 }
 
-/// Writes until Ctrl-C, then looks like a pipe that nobody reads.
+/// Writes until Ctrl-C, then behaves like a closed pipe.
 struct Stoppable<'a, W> {
     out: W,
     stopped: &'a AtomicBool,
@@ -129,7 +131,7 @@ impl<W: Write> Write for Stoppable<'_, W> {
     }
 }
 
-/// What `?` does.
+/// Handler of `?`.
 struct Ask {
     engine: Arc<Engine>,
     printer: Mutex<Box<dyn ExternalPrinter + Send>>,
@@ -148,7 +150,7 @@ impl ConditionalEventHandler for Ask {
     }
 }
 
-/// What Tab does.
+/// Handler of Tab.
 #[derive(Helper, Hinter, Highlighter, Validator)]
 struct Completion(Arc<Engine>);
 
@@ -179,7 +181,7 @@ impl Completer for Completion {
     }
 }
 
-/// The files whose path begins so.
+/// Returns the files whose path begins like this.
 fn files(partial: &str) -> Vec<Pair> {
     let (directory, name) = partial.rsplit_once('/').map_or(("", partial), |(d, n)| (d, n));
     let directory = if partial.contains('/') { format!("{directory}/") } else { String::new() };

@@ -1,4 +1,4 @@
-//! What a configuration would change, and those that there were.
+//! Changes of configurations, and their history.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,7 @@ use dataplane::words::count;
 use super::{columns, finish};
 use crate::api::report::{HistoryEntry, Plan, PlannedChange};
 
-/// One line a change: `+` is new, `-` is gone, `~` is different.
+/// Formats one line a change: `+` is new, `-` is removed, `~` is changed.
 pub fn plan(plan: &Plan) -> String {
     if plan.changes.is_empty() {
         return "nothing would change".to_owned();
@@ -48,7 +48,7 @@ fn change(change: &PlannedChange) -> String {
     }
 }
 
-/// One line a configuration, the newest first.
+/// Formats one line a configuration, the newest first.
 pub fn history(entries: &[HistoryEntry]) -> String {
     let mut table = columns(&["number", "state", "age", "by", "changed", "file"]);
     for entry in entries.iter().rev() {
@@ -68,7 +68,7 @@ pub fn history(entries: &[HistoryEntry]) -> String {
     finish(&table)
 }
 
-/// The two largest units: `3d4h`, `2m10s`, `7s`.
+/// Formats the two largest units: `3d4h`, `2m10s`, `7s`.
 fn age(then: SystemTime) -> String {
     let seconds = then.elapsed().unwrap_or_default().as_secs();
     match seconds {

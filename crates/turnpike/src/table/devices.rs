@@ -3,7 +3,7 @@
 use super::{columns, finish};
 use crate::bind::list::{Devices, NetInterface, Nic, Other};
 
-/// NICs, a line each, then kernel interfaces that are none.
+/// Formats the NICs, a line each, then other kernel interfaces.
 pub fn devices(devices: &Devices) -> String {
     let mut parts = vec![match devices.nics.is_empty() {
         true => "no NIC on the PCI bus".to_owned(),
@@ -55,7 +55,8 @@ fn nics(nics: &[Nic]) -> String {
     text
 }
 
-/// The number, and the other devices; those marked by `!` keep the group from vfio-pci.
+/// Formats the number, and the other devices; those marked by `!` prevent binding the group to
+/// vfio-pci.
 fn group(nic: &Nic) -> String {
     let Some(number) = nic.iommu_group else { return "-".to_owned() };
     let mark = |other: &Other| if other.in_the_way { "!" } else { "" };

@@ -1,4 +1,4 @@
-//! Forwarders, and the spreading of packets over them.
+//! Forwarders, and the distribution of packets over them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::{columns, finish, right_align};
 use crate::api::report::{Forwarder, Forwarders, Rss};
 use crate::machine::list_text;
 
-/// One line a forwarder, then what an operator should know.
+/// Formats one line a forwarder, then advice for the operator.
 pub fn forwarders(report: &Forwarders) -> String {
     let mut table = columns(&[
         "forwarder",
@@ -50,7 +50,7 @@ pub fn forwarders(report: &Forwarders) -> String {
     finish(&table) + "\n\n" + &waiting + "\n\n" + &interference + &control + &moved + &advice
 }
 
-/// One line a forwarder.
+/// Formats one line a forwarder.
 fn waiting(forwarders: &[Forwarder]) -> String {
     let mut table = columns(&[
         "forwarder",
@@ -81,7 +81,7 @@ fn waiting(forwarders: &[Forwarder]) -> String {
     finish(&table)
 }
 
-/// What takes their cores from forwarders.
+/// Formats the interruptions of forwarders' cores.
 fn interference(forwarders: &[Forwarder]) -> String {
     let mut table = columns(&[
         "forwarder",
@@ -117,7 +117,7 @@ fn listed(queues: &[String]) -> String {
     if queues.is_empty() { "-".to_owned() } else { queues.join(", ") }
 }
 
-/// A few lines a port.
+/// Formats a few lines a port.
 pub fn rss(ports: &[Rss]) -> String {
     ports.iter().map(port).collect::<Vec<_>>().join("\n\n")
 }

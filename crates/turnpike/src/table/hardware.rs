@@ -1,8 +1,8 @@
-//! Where the rules of a filter are, in `show filters`.
+//! Locations of a filter's rules, in `show filters`.
 
 use crate::api::report::{Filter, FilterRule, RuleInHardware};
 
-/// Where a rule is, and how many packets devices have dropped by it.
+/// Returns the location of a rule, and the number of packets that devices have dropped by it.
 pub(super) fn of_rule(rule: &FilterRule) -> [String; 2] {
     let place = |of: &RuleInHardware| match (of.held, of.why.is_empty()) {
         (0, _) => "software",
@@ -23,13 +23,13 @@ pub(super) fn of_rule(rule: &FilterRule) -> [String; 2] {
     let packets = match (held().count(), held().all(|of| of.counted)) {
         (0, _) if rule.device_packets == 0 => "-".to_owned(),
         (_, true) => rule.device_packets.to_string(),
-        // What other devices have counted, or this one before, is not all.
+        // The counts of other devices, or of this one before, are missing.
         (_, false) => "unknown".to_owned(),
     };
     [places, packets]
 }
 
-/// Why devices do not hold all rules that drop, a line for each.
+/// Lists the reasons why devices do not have all dropping rules, a line each.
 pub(super) fn reasons(filter: &Filter) -> String {
     let ports = filter.hardware.iter();
     let ports =

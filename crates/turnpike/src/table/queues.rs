@@ -3,7 +3,7 @@
 use super::{columns, finish, right_align};
 use crate::api::report::{PortQueue, QueueClass};
 
-/// A line a port, then one a class.
+/// Formats a line a port, then one a class.
 pub fn queues(ports: &[PortQueue]) -> String {
     if ports.is_empty() {
         return "no port has a queue in software: what waits for a port is in its device's ring; \

@@ -1,7 +1,7 @@
 //! MoonRoute's own commands: `addRoute`, `updateRoutes`, `showRoutes`.
 //!
-//! As there, a route that is added is written down, for all clients together, and forwards packets when
-//! somebody says `updateRoutes`. It is then a route like those of `route add`.
+//! As in MoonRoute, an added route is only recorded, in one list for all clients, and forwards
+//! packets after `updateRoutes`. It is then a route like those of `route add`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -48,7 +48,7 @@ pub enum MoonRouteCommand {
     ShowRoutes,
 }
 
-/// A route that is written down.
+/// A recorded route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Written {
     prefix: IpNet,
@@ -72,15 +72,15 @@ impl fmt::Display for Written {
     }
 }
 
-/// The routes that wait for `updateRoutes`.
+/// The recorded routes that wait for `updateRoutes`.
 #[derive(Debug, Default)]
 pub struct Staged(Mutex<Vec<Written>>);
 
-/// The most of them.
+/// Most recorded routes.
 const STAGED_MAX: usize = 100_000;
 
 impl MoonRouteCommand {
-    /// Does what it says.
+    /// Executes the command.
     ///
     /// # Errors
     /// An argument is wrong, or the router refuses.
@@ -130,7 +130,7 @@ fn write_down(
     Ok(Written { prefix, port: port.to_owned(), next_hop })
 }
 
-/// Adds what is written down. What the router refuses is named and forgotten.
+/// Adds the recorded routes. Refused ones are reported and discarded.
 fn update(staged: &Staged, console: &mut Console<'_>) -> Result<()> {
     let all = std::mem::take(&mut *staged.0.lock().unwrap_or_else(PoisonError::into_inner));
     let mut refused = Vec::new();
@@ -151,7 +151,7 @@ fn add(console: &Console<'_>, written: &Written) -> Result<()> {
     let via = match written.next_hop {
         NextHop::Address(address) => address,
         NextHop::Mac(mac) => {
-            // Stands for the MAC: packets of both families can have such a gateway (RFC 8950).
+            // A stand-in for the MAC: packets of both families can have such a gateway (RFC 8950).
             let via = link_local(mac);
             let neighbour = NeighbourAdd {
                 address: via.into(),

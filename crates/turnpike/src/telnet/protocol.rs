@@ -1,7 +1,7 @@
-//! The telnet protocol (RFC 854), as a server that wants no options speaks it: the client edits its
-//! lines itself (line mode), and is sent text.
+//! The telnet protocol (RFC 854) of a server without options: the client edits its lines itself
+//! (line mode), and receives text.
 
-/// The longest line, in bytes.
+/// Longest line, in bytes.
 pub const LINE_MAX: usize = 4096;
 
 const SE: u8 = 240;
@@ -17,36 +17,36 @@ const DO: u8 = 253;
 const DONT: u8 = 254;
 const IAC: u8 = 255;
 
-/// What a client has said.
+/// Input from a client.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Heard {
     /// A line, without its end.
     Line(String),
-    /// A line longer than [`LINE_MAX`], which is not kept.
+    /// A line longer than [`LINE_MAX`], which is discarded.
     TooLong,
-    /// Something that is answered with these bytes at once.
+    /// Input that is answered immediately with these bytes.
     Answer(Vec<u8>),
-    /// What runs is to stop.
+    /// A request to stop the running command.
     Interrupt,
-    /// There will be no more lines.
+    /// The end of the input.
     End,
 }
 
-/// Where in a command of the protocol the bytes are.
+/// State of the protocol's parser.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum State {
     #[default]
     Text,
-    /// Behind a carriage return, which ended a line: LF or NUL belong to it.
+    /// After a carriage return, which ended a line: LF or NUL belong to it.
     Return,
     Command,
-    /// Behind WILL, WONT, DO or DONT.
+    /// After WILL, WONT, DO or DONT.
     Option(u8),
-    /// Between SB and SE; whether IAC was last.
+    /// Between SB and SE; true if IAC was last.
     Suboption(bool),
 }
 
-/// Reads what a client sends. It holds one line at most, whatever comes.
+/// Parser of a client's input. It stores one line at most.
 #[derive(Debug, Default)]
 pub struct Decoder {
     state: State,
@@ -55,7 +55,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Reads some bytes, cut anywhere.
+    /// Parses some bytes, split anywhere.
     pub fn read(&mut self, bytes: &[u8]) -> Vec<Heard> {
         bytes.iter().filter_map(|&byte| self.byte(byte)).collect()
     }
@@ -82,13 +82,13 @@ impl Decoder {
             ARE_YOU_THERE => return Some(Heard::Answer(b"\r\n[yes]\r\n".to_vec())),
             ERASE_CHARACTER => self.erase(),
             ERASE_LINE => self.clear(),
-            // No operation, data mark, go ahead, abort output, and those that mean nothing.
+            // No operation, data mark, go ahead, abort output, and unassigned ones.
             _ => {}
         }
         None
     }
 
-    /// A byte of text. Clients in character mode send control characters themselves.
+    /// Handles a byte of text. Clients in character mode send control characters themselves.
     fn text(&mut self, byte: u8) -> Option<Heard> {
         match byte {
             IAC => self.state = State::Command,
@@ -115,7 +115,7 @@ impl Decoder {
         if self.line.len() < LINE_MAX { self.line.push(byte) } else { self.too_long = true }
     }
 
-    /// Takes the last character away, however many bytes it has.
+    /// Removes the last character with all its bytes.
     fn erase(&mut self) {
         while let Some(byte) = self.line.pop() {
             if byte & 0b1100_0000 != 0b1000_0000 {
@@ -138,8 +138,8 @@ impl Decoder {
     }
 }
 
-/// Every option is off and stays so. What says that one is off needs no answer, so that two who refuse
-/// do not go on for ever.
+/// Refuses an option: all are off and stay so. WONT and DONT are not answered, so that two refusing
+/// sides do not continue for ever.
 fn refuse(command: u8, option: u8) -> Option<Heard> {
     let answer = match command {
         WILL => DONT,
@@ -149,14 +149,14 @@ fn refuse(command: u8, option: u8) -> Option<Heard> {
     Some(Heard::Answer(vec![IAC, answer, option]))
 }
 
-/// A text as it is sent: lines end with CR LF, a byte 255 is doubled.
+/// Encodes a text: lines end with CR LF, a byte 255 is doubled.
 pub fn encode(text: &[u8]) -> Vec<u8> {
     let mut encoded = Vec::with_capacity(text.len() + text.len() / 16);
     for &byte in text {
         match byte {
             b'\n' => encoded.extend(b"\r\n"),
             IAC => encoded.extend([IAC, IAC]),
-            // Alone it would need a NUL behind it; nobody means it.
+            // A lone one would need a NUL after it; it is never intended.
             b'\r' => {}
             _ => encoded.push(byte),
         }
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(read(&[IAC, WILL, echo]), [Heard::Answer(vec![IAC, DONT, echo])]);
         assert_eq!(read(&[IAC, DO, echo]), [Heard::Answer(vec![IAC, WONT, echo])]);
         assert_eq!(read(&[IAC, WONT, echo, IAC, DONT, echo]), []);
-        // The size of a window of 65535 columns: 255 stands twice.
+        // The size of a window of 65535 columns: 255 is doubled.
         assert_eq!(read(b"a\xff\xfa\x1f\xff\xff\xff\xff\0\x18\xff\xf0b\r\n"), [line("ab")]);
     }
 

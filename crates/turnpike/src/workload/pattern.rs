@@ -1,4 +1,4 @@
-//! Which addresses are looked up or sent to, and in which order.
+//! Patterns of addresses that are looked up or sent to, and their order.
 //!
 //! | pattern | addresses |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | `random` | anywhere: all of IPv4, 2000::/3 in IPv6 |
 //! | `zipf` | 100,000 in-table addresses; the k-th most frequent comes with probability ~ 1/k |
 //! | `flows` | 64 in-table addresses, at random |
-//! | `shared` | as `in-table`, with packet work between the batches that takes the caches |
+//! | `shared` | as `in-table`, with packet work between the batches that evicts the caches |
 
 use std::collections::HashSet;
 use std::fmt;
@@ -58,40 +58,40 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// Addresses to look up, in the form of our tables and in that of DPDK's: each structure reads the
-/// one that a packet's header gives it without a detour.
+/// Addresses to look up, in the format of our tables and in that of DPDK's: each structure reads
+/// the one that it would get from a packet's header directly.
 pub struct Addresses<A: Family> {
     /// For our tables.
     pub bits: Vec<A::Bits>,
-    /// For DPDK's.
+    /// For DPDK's tables.
     pub wire: Vec<A::Wire>,
 }
 
 impl<A: Family> Addresses<A> {
-    /// Both forms.
+    /// Creates both formats.
     pub fn new(bits: Vec<A::Bits>) -> Self {
         let wire = bits.iter().map(|&bits| A::wire(bits)).collect();
         Self { bits, wire }
     }
 
-    /// Brings a part of both forms into the first-level cache.
+    /// Brings a part of both formats into the first-level cache.
     pub fn read(&self, range: Range<usize>) {
         self.bits[range.clone()].iter().for_each(|&bits| _ = black_box(bits));
         self.wire[range].iter().for_each(|&wire| _ = black_box(wire));
     }
 
-    /// How many.
+    /// Returns the number of addresses.
     pub fn len(&self) -> usize {
         self.bits.len()
     }
 }
 
-/// `count` addresses of a pattern. The same arguments give the same addresses.
+/// Returns `count` addresses of a pattern. The same arguments give the same addresses.
 pub fn addresses<A: Family>(pattern: Pattern, routes: &Routes<A>, count: usize) -> Addresses<A> {
     Addresses::new(draw(pattern, routes, count, &mut Random::new(0x7061_7474 + pattern as u64)))
 }
 
-/// `count` addresses of a pattern, as the random numbers have it.
+/// Returns `count` addresses of a pattern, drawn with these random numbers.
 pub fn draw<A: Family>(
     pattern: Pattern,
     routes: &Routes<A>,
@@ -115,13 +115,13 @@ pub fn draw<A: Family>(
     }
 }
 
-/// An address in a random prefix of the table.
+/// Returns an address in a random prefix of the table.
 pub fn in_table<A: Family>(routes: &Routes<A>, random: &mut Random) -> A::Bits {
     let (prefix, _) = routes[random.below(routes.len() as u64) as usize];
     prefix.bits() | (A::any(random) & !A::Bits::mask(prefix.len()))
 }
 
-/// `count` different in-table addresses, fewer if the table hardly has as many.
+/// Returns `count` different in-table addresses, fewer if the table hardly has as many.
 fn distinct<A: Family>(routes: &Routes<A>, count: usize, random: &mut Random) -> Vec<A::Bits> {
     let (mut seen, mut found) = (HashSet::new(), Vec::with_capacity(count));
     for _ in 0..20 * count {
@@ -143,7 +143,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// Of so many ranks.
+    /// Creates a distribution of this many ranks.
     pub fn new(ranks: usize) -> Self {
         let mut sum = 0.0;
         let add = |rank: usize| {
@@ -153,10 +153,10 @@ impl Zipf {
         Self { sums: (1..=ranks).map(add).collect() }
     }
 
-    /// The next rank.
+    /// Returns the next rank.
     pub fn draw(&self, random: &mut Random) -> usize {
         let total = self.sums.last().copied().unwrap_or_default();
-        // 53 bits: all that a double holds.
+        // 53 bits: the precision of a double.
         let point = (random.word() >> 11) as f64 / (1u64 << 53) as f64 * total;
         self.sums.partition_point(|&sum| sum <= point).min(self.sums.len().saturating_sub(1))
     }

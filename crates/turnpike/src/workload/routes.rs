@@ -1,4 +1,4 @@
-//! Routes from a file or made up, for either family: the one reader of `--table` and its like.
+//! Routes from a file or generated, for either family: the reader of `--table` and similar options.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -10,33 +10,33 @@ use ipnet::IpNet;
 /// A table's routes, each prefix once.
 pub type Routes<A> = Vec<(Prefix<A>, NextHopId)>;
 
-/// What benchmarks have to know of an address family.
+/// Properties of an address family that benchmarks need.
 pub trait Family: Address {
-    /// An address as DPDK's tables take it.
+    /// An address in the format of DPDK's tables.
     type Wire: Copy + Send + Sync + 'static;
 
     /// Converts an address for DPDK's tables.
     fn wire(bits: Self::Bits) -> Self::Wire;
 
-    /// The prefix, if it is of this family.
+    /// Returns the prefix, if it is of this family.
     fn prefix(net: IpNet) -> Option<Prefix<Self>>;
 
-    /// A made-up table.
+    /// Generates a table.
     fn synthetic(routes: usize, next_hops: NextHopId) -> Routes<Self>;
 
-    /// So many /24, side by side, with random next hops; none in IPv6.
+    /// Generates this many adjacent /24 with random next hops; none in IPv6.
     fn subnets(count: u32, next_hops: NextHopId) -> Option<Routes<Self>>;
 
-    /// An empty table of one of our structures.
+    /// Creates an empty table of one of our structures.
     fn table(
         algorithm: Algorithm,
         grace: Box<dyn GracePeriod>,
     ) -> Result<Box<dyn Table<Self>>, fib::Error>;
 
-    /// A random address of the family's whole space.
+    /// Returns a random address of the family's whole space.
     fn any(random: &mut Random) -> Self::Bits;
 
-    /// A random address of the space that is handed out to networks: all of IPv4, 2000::/3.
+    /// Returns a random address of the space assigned to networks: all of IPv4, 2000::/3.
     fn global(random: &mut Random) -> Self::Bits;
 }
 
@@ -61,7 +61,7 @@ impl Family for Ipv4Addr {
     fn subnets(count: u32, next_hops: NextHopId) -> Option<Routes<Self>> {
         let mut random = Random::new(1);
         let route = |index: u32| {
-            // From 1.0.0.0 on, around to 0.255.255.0.
+            // From 1.0.0.0 on, wrapping around to 0.255.255.0.
             let prefix = Prefix::new(Self::from(index.wrapping_add(1 << 16) << 8), 24).ok()?;
             Some((prefix, random.below(next_hops.into()) as NextHopId + 1))
         };
@@ -122,11 +122,11 @@ impl Family for Ipv6Addr {
     }
 }
 
-/// Reads or makes up (`synthetic:N`, `subnets:N`) the routes of one family. In a file, origin AS `a` goes to next hop
-/// `a mod next_hops + 1`; prefixes of the other family are passed over.
+/// Reads or generates (`synthetic:N`, `subnets:N`) the routes of one family. In a file, origin AS
+/// `a` maps to next hop `a mod next_hops + 1`; prefixes of the other family are skipped.
 ///
 /// # Errors
-/// The source is not to be read, or has no route of the family. `option` names it.
+/// The source cannot be read, or has no route of the family. `option` is used in the message.
 pub fn load<A: Family>(option: &str, source: &str, next_hops: NextHopId) -> Result<Routes<A>> {
     if let Some(count) = source.strip_prefix("subnets:") {
         let count = count.parse().ok().filter(|count| (1..=1 << 24).contains(count));

@@ -21,7 +21,7 @@ fn with(text: &str) -> Config {
     read(&format!("{PORTS}{text}"))
 }
 
-/// The settings that are different, as lines.
+/// Returns the changed settings, as lines.
 fn settings(old: &str, new: &str) -> Vec<String> {
     let diff = Diff::between(&with(old), &with(new));
     let none = || "-".to_owned();
@@ -61,7 +61,7 @@ fn ports_in_another_order_are_the_same_ports() {
     assert_eq!(new.ports[0].name, "a");
 }
 
-/// The names of the ports by their numbers, and by which port the route to 10.9.0.0/16 leads.
+/// Returns the names of the ports by their numbers, and the port of the route to 10.9.0.0/16.
 fn numbered(config: &Config) -> (String, InterfaceId) {
     let RouteKind::Unicast(paths) = &config.routes[0].kind else { panic!("{:?}", config.routes) };
     (config.port_names().join(" "), paths[0].interface.unwrap())
@@ -78,7 +78,7 @@ fn ports_keep_their_numbers_and_new_ones_take_free_ones() {
     let mut before = with_ports(&["a", "b", "c"], "b");
     assert_eq!(numbered(&before), ("a b c".into(), InterfaceId::new(1).unwrap()));
     for (names, to, expected, number) in [
-        // The number of what is gone is free only for the change after that.
+        // The number of a removed port is free only for the next change.
         (&["d", "c", "a"][..], "d", "a  c d", 3),
         (&["e", "d", "c", "a"], "e", "a e c d", 1),
         (&["e"], "e", " e", 1),
@@ -241,11 +241,11 @@ fn a_script_with_steps_counts_as_a_whole() {
     assert!(!Diff::between(&plain, &read(&script(""))).graph);
     let diff = Diff::between(&plain, &other);
     assert!(diff.graph && diff.settings.len() == 1 && diff.settings[0].is_live(), "{diff:?}");
-    // One with steps and one without: the graph says it.
+    // One with steps and one without: the comparison of graphs reports it.
     assert!(Diff::between(&with(""), &plain).graph);
 }
 
-/// Routes by what they are known by.
+/// Routes by their identity.
 type ByKey = BTreeMap<(IpNet, u32), (RouteKind, Option<u16>)>;
 
 fn by_key(routes: &[Route]) -> ByKey {
@@ -287,7 +287,8 @@ fn statements() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// What is different, done to the old, gives the new; and nothing else is said to be different.
+    /// Applying the differences to the old configuration gives the new one; there are no further
+    /// ones.
     #[test]
     fn the_difference_leads_from_one_to_the_other(old in statements(), new in statements()) {
         let (old, new) = (with(&old), with(&new));
@@ -324,7 +325,7 @@ proptest! {
     }
 }
 
-/// A port that says nothing but what it must, and a change of each of its settings.
+/// A port with only the required settings, and a change of each of its settings.
 const PORT: &str = "device = 'eth0'";
 const CHANGES: &[(&str, &str)] = &[
     ("device", "device = 'eth7'"),
@@ -365,7 +366,7 @@ const CHANGES: &[(&str, &str)] = &[
     ("dad", "dad = 2"),
     ("advertise", "address = 'fd00::1/64', advertise = true"),
     ("router_discovery", "address = '10.0.9.1/24', router_discovery = true"),
-    // Settings of which some changes reopen the port and some do not.
+    // Settings of which some changes reopen the port and others do not.
     ("rss", "rss = { fields = 'l3' }"),
     ("spread", "rx_queues = 1, spread = 'software'"),
     ("rx_burst", "rx_burst = 8"),

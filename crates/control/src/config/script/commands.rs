@@ -1,8 +1,8 @@
 //! Commands in Lua: `turnpike.command "NAME" { help = "…", run = function(args) … end }`.
 //!
-//! The configuration only describes them. Each run begins with an interpreter of its own, in which the
-//! script runs once more: nothing is left over from one run to the next, nothing is shared with anybody,
-//! and the time of a run is bounded.
+//! The configuration only describes them. Each run begins with a new interpreter, in which the
+//! script runs once more: nothing is left from earlier runs or shared with others, and the time of
+//! a run is limited.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -20,10 +20,10 @@ use super::{Limits, Shared, bound, calling_line, describe, sandbox};
 
 const KNOWN: [&str; 2] = ["help", "run"];
 
-/// The longest name.
+/// Longest name.
 const NAME_MOST: usize = 32;
 
-/// The most memory of a run, in bytes.
+/// Most memory of a run, in bytes.
 const MEMORY: usize = 256 << 20;
 
 /// Adds `command` to the module.
@@ -51,7 +51,7 @@ pub(super) fn add_to(lua: &Lua, module: &LuaTable, record: &Shared) -> mlua::Res
     module.set("command", command)
 }
 
-/// A command as far as it is described, and what is wrong with it.
+/// Reads the description of a command; returns it with its faults.
 fn read(name: &Value, settings: &Value, line: usize) -> (Command, Vec<String>) {
     let mut command = Command { line, name: String::new(), help: String::new() };
     let mut wrong = Vec::new();
@@ -85,7 +85,7 @@ fn read(name: &Value, settings: &Value, line: usize) -> (Command, Vec<String>) {
     (command, wrong)
 }
 
-/// A command that is to run.
+/// A command to be run.
 pub struct Call<'a> {
     /// The configuration's text.
     pub text: &'a str,
@@ -93,17 +93,17 @@ pub struct Call<'a> {
     pub file: &'a str,
     /// The command's name.
     pub name: &'a str,
-    /// What was typed behind it.
+    /// The arguments typed after it.
     pub arguments: &'a [String],
-    /// The longest run.
+    /// Longest run.
     pub budget: Duration,
 }
 
-/// Runs a command: a text, or what a table says. `show` answers `turnpike.show`, which is asked for a
-/// name or for a name with settings.
+/// Runs a command and returns its text or table. `show` answers `turnpike.show`, which is called
+/// with a name, or with a name and settings.
 ///
 /// # Errors
-/// What was raised, with a traceback, or that it ran too long.
+/// The error raised, with a traceback, or the excess of its time.
 pub fn run_command(
     call: &Call<'_>,
     show: impl Fn(Json) -> Result<Json, String> + 'static,
@@ -146,7 +146,7 @@ fn run(
     })
 }
 
-/// The function that runs the command once the script has run.
+/// Returns the function that runs the command after the script has run.
 fn runner(
     lua: &Lua,
     name: &str,
@@ -172,7 +172,7 @@ fn runner(
     prelude.call((name, helpers, show, write))
 }
 
-/// The calls that led to an error, if it knows them.
+/// Returns the calls that led to an error, if it contains them.
 fn traceback(error: &mlua::Error) -> String {
     let text = match error {
         mlua::Error::CallbackError { traceback, .. } => traceback.clone(),
@@ -186,7 +186,7 @@ fn traceback(error: &mlua::Error) -> String {
 mod tests {
     use super::*;
 
-    /// The result of a command `t` with this body.
+    /// Returns the result of a command `t` with this body.
     fn run(body: &str, arguments: &[&str]) -> Result<Json, String> {
         let text = format!(
             "local turnpike = require \"turnpike\"\n\

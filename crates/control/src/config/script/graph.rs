@@ -1,4 +1,4 @@
-//! Graphs in the script: `turnpike.graph`, `turnpike.new_graph`, and what can be done with one. The former
+//! Graphs in the script: `turnpike.graph`, `turnpike.new_graph`, and their methods. The former
 //! begins as a copy of the default plan of crate `dataplane`.
 
 use std::cell::RefCell;
@@ -20,7 +20,7 @@ use super::super::source::Source;
 use super::super::value::Value;
 use super::{Shared, calling_line};
 
-/// The default graph as statements of a configuration, to be copied and changed.
+/// Returns the default graph as statements of a configuration, to be copied and changed.
 ///
 /// # Errors
 /// The catalogue lacks one of its steps.
@@ -31,16 +31,16 @@ pub fn default_graph_in_lua(catalogue: &Catalogue) -> Result<String, PlanError> 
 
 /// The graphs of a script that has run.
 pub(in super::super) struct Graphs {
-    /// What graphs can name.
+    /// The catalogue of known steps.
     pub(in super::super) catalogue: Catalogue,
     pub(in super::super) main: Plan,
-    /// Names of ports, the line that says them, and their graph.
+    /// Names of ports, the line of their statement, and their graph.
     pub(in super::super) by_port: Vec<(Vec<String>, usize, Plan)>,
 }
 
 type Handle = Rc<RefCell<Plan>>;
 
-/// What the script has said of graphs so far.
+/// The graphs of a script in progress.
 pub(super) struct Drafts {
     pub(super) catalogue: Catalogue,
     main: Handle,
@@ -48,7 +48,8 @@ pub(super) struct Drafts {
 }
 
 impl Drafts {
-    /// The main graph begins as the default one; an error if the catalogue lacks one of its steps.
+    /// Starts with the default graph as the main graph; adds an error if the catalogue lacks one of
+    /// its steps.
     pub(super) fn new(catalogue: Catalogue, errors: &mut Collector) -> Self {
         let main = default_plan(&catalogue).unwrap_or_else(|error| {
             errors.add(None, format!("graph: {error}"));
@@ -70,12 +71,12 @@ impl Drafts {
     }
 }
 
-/// A step that the script has made, to be put into graphs.
+/// A step created by the script, to be put into graphs.
 pub(super) struct StepHandle(pub(super) String);
 
 impl UserData for StepHandle {}
 
-/// A graph in the script's hands.
+/// A graph as an object of the script.
 struct Graph {
     plan: Handle,
     record: Shared,
@@ -88,7 +89,7 @@ pub(super) fn add_to(lua: &Lua, module: &LuaTable, record: &Shared) -> mlua::Res
     module.set("graph", Graph { plan, record: record.clone() })
 }
 
-/// `turnpike.graph = GRAPH`; false if the value is no graph.
+/// Handles `turnpike.graph = GRAPH`; returns false if the value is not a graph.
 pub(super) fn replace(module: &LuaTable, value: &LuaValue, record: &Shared) -> mlua::Result<bool> {
     let Some(graph) = value.as_userdata().filter(|data| data.is::<Graph>()) else {
         return Ok(false);
@@ -98,7 +99,7 @@ pub(super) fn replace(module: &LuaTable, value: &LuaValue, record: &Shared) -> m
     Ok(true)
 }
 
-/// `turnpike.new_graph "STEP"`: a graph with this first step.
+/// Handles `turnpike.new_graph "STEP"`: a graph with this first step.
 fn new_graph(lua: &Lua, record: &Shared) -> mlua::Result<Function> {
     let record = record.clone();
     lua.create_function(move |lua, first: LuaValue| {
@@ -120,11 +121,11 @@ fn error(line: Option<usize>, message: String) -> PlanError {
     PlanError { line, message }
 }
 
-/// What a path or an insertion names.
+/// An element of a path or an insertion.
 enum Element<'a> {
     /// A step that is in the graph, or an end.
     There(Way),
-    /// One that is to be added.
+    /// A step to be added.
     New(New<'a>),
 }
 
@@ -142,7 +143,7 @@ impl<'a> New<'a> {
     }
 }
 
-/// Looks names up, and lines in the script's text.
+/// Looks up names, and lines in the script's text.
 struct Finder<'a>(&'a Catalogue, &'a str);
 
 impl<'a> Finder<'a> {
@@ -161,14 +162,15 @@ impl<'a> Finder<'a> {
         })
     }
 
-    /// A step of this name and without arguments.
+    /// Returns a step of this name without arguments.
     fn plain(&self, name: String, line: Option<usize>) -> Result<New<'a>, PlanError> {
         let spec = self.spec(&name, line)?;
         let args = self.arguments(spec, &BTreeMap::new(), &name, line)?;
         Ok(New { name, spec, args, only_if: None })
     }
 
-    /// A name, a step made by the script, or `{ STEP, as = "NAME", when = "SETTING", ARGUMENT = VALUE }`.
+    /// Reads a name, a step created by the script, or
+    /// `{ STEP, as = "NAME", when = "SETTING", ARGUMENT = VALUE }`.
     fn element(
         &self,
         plan: &Plan,
@@ -185,7 +187,7 @@ impl<'a> Finder<'a> {
         self.new_step(value, line).map(Element::New)
     }
 
-    /// A step that is added even if there is one of its kind.
+    /// Reads a step that is added even if there is one of its kind.
     fn new_step(&self, value: &LuaValue, line: Option<usize>) -> Result<New<'a>, PlanError> {
         let form = "a step is \"NAME\", a step made by turnpike.step, or \
                     { STEP, as = \"NAME\", when = \"SETTING\", ARGUMENT = VALUE }";
@@ -216,8 +218,8 @@ impl<'a> Finder<'a> {
         Ok(New { name, spec, args, only_if })
     }
 
-    /// The arguments of a step in a graph. What is wrong with them is reported for the line of the first of
-    /// them.
+    /// Returns the arguments of a step in a graph. An error is reported for the line of the first
+    /// of them.
     fn arguments(
         &self,
         spec: &StepSpec,
@@ -247,7 +249,7 @@ fn given(value: &Value) -> Given {
     }
 }
 
-/// The name of a step, written or as a handle.
+/// Returns the name of a step, given as text or as a handle.
 fn name_of(value: &LuaValue) -> Option<String> {
     match value {
         LuaValue::String(text) => Some(text.to_string_lossy()),
@@ -256,7 +258,7 @@ fn name_of(value: &LuaValue) -> Option<String> {
     }
 }
 
-/// A place: `STEP`, `STEP.OUTPUT`, or a step made by the script.
+/// Reads a place: `STEP`, `STEP.OUTPUT`, or a step created by the script.
 fn place(value: Option<&LuaValue>, line: Option<usize>) -> Result<String, PlanError> {
     value.and_then(name_of).ok_or_else(|| {
         let got = value.map_or_else(|| "nothing".to_owned(), |v| Value::from_lua(v).to_string());
@@ -265,7 +267,7 @@ fn place(value: Option<&LuaValue>, line: Option<usize>) -> Result<String, PlanEr
 }
 
 impl Graph {
-    /// Does something to the plan; what is wrong with it is written down with the line of the call.
+    /// Changes the plan; an error is recorded with the line of the call.
     fn change(
         &self,
         lua: &Lua,
@@ -280,7 +282,7 @@ impl Graph {
         }
     }
 
-    /// `graph:path(FROM, STEP, …)`
+    /// Handles `graph:path(FROM, STEP, …)`.
     fn path(&self, lua: &Lua, elements: &[LuaValue]) {
         self.change(lua, |plan, finder, line| {
             let mut from = place(elements.first(), line)?;
@@ -311,13 +313,13 @@ impl Graph {
         });
     }
 
-    /// A graph of its own that is now as this one.
+    /// Returns an independent copy of this graph.
     fn copy(&self) -> Self {
         let plan = Rc::new(RefCell::new(self.plan.borrow().clone()));
         Self { plan, record: self.record.clone() }
     }
 
-    /// `graph:on_port("NAME", …)`: a copy, for the packets of these ports.
+    /// Handles `graph:on_port("NAME", …)`: a copy, for the packets of these ports.
     fn on_port(&self, lua: &Lua, names: &[LuaValue]) -> Self {
         let copy = self.copy();
         let line = calling_line(lua);
@@ -356,7 +358,7 @@ impl UserData for Graph {
         });
         methods.add_method("print", |lua, graph, ()| {
             let print: Function = lua.globals().get("print")?;
-            // The script may have another `print`, which may change the graph.
+            // The script may have replaced `print` by a function that changes the graph.
             let text = graph.plan.borrow().to_string();
             print.call::<()>(text)
         });

@@ -1,7 +1,7 @@
 //! Steps in Lua: `turnpike.step`, and the counters, buckets and tables they use.
 //!
-//! The configuration only describes them; each forwarder runs the script once more and takes its own
-//! functions out of it (crate `script`).
+//! The configuration only describes them; each forwarder runs the script once more and uses its own
+//! functions from it (crate `script`).
 
 use std::collections::BTreeSet;
 
@@ -15,13 +15,13 @@ use super::super::value::{Table, Value};
 use super::graph::StepHandle;
 use super::{Shared, calling_line};
 
-/// Failures after which a step is disabled, unless it says otherwise.
+/// Number of failures after which a step is disabled, by default.
 const LIMIT: u64 = 100;
 
-/// The longest call of a step in microseconds, unless it says otherwise.
+/// Longest call of a step in microseconds, by default.
 const BUDGET_US: u64 = 5000;
 
-/// The most outputs of a step in Lua.
+/// Most outputs of a step in Lua.
 const OUTPUTS_MAX: usize = 15;
 
 const KNOWN: [&str; 7] =
@@ -31,13 +31,13 @@ const KNOWN: [&str; 7] =
 #[derive(Debug)]
 pub(in super::super) struct StepDraft {
     settings: StepSettings,
-    /// The script says what becomes of packets once it is disabled.
+    /// True if the script sets the treatment of packets after the step is disabled.
     policy_given: bool,
 }
 
 impl StepDraft {
-    /// The step in these graphs. Unless the script says otherwise, one that can drop packets drops all of
-    /// them once it is disabled: who makes a filter fail must not get through.
+    /// Returns the step's settings in these graphs. By default, a step that can drop packets drops
+    /// all of them once it is disabled: making a filter fail must not let packets through.
     pub(in super::super) fn settle(self, graphs: &Plans) -> StepSettings {
         let mut settings = self.settings;
         if !self.policy_given {
@@ -60,13 +60,13 @@ pub(super) fn add_to(lua: &Lua, module: &LuaTable, record: &Shared) -> mlua::Res
     module.set("counters", lua.create_function(counters)?)?;
     module.set("buckets", shared(lua, record, "buckets", &["rate", "burst", "size"], buckets)?)?;
     module.set("table", shared(lua, record, "table", &["size", "seconds"], table)?)?;
-    // There is no batch yet.
+    // Without a batch, the time is 0.
     module.set("now", lua.create_function(|_, ()| Ok(0))?)?;
     module.set("mask", lua.create_function(|lua, ()| lua.create_table())?)
 }
 
-/// The step of `turnpike.next_hop "NAME" { … }`. It requires packets of the family of its gateways; what is wrong
-/// with them is found when the settings are read.
+/// Adds the step of `turnpike.next_hop "NAME" { … }`. It requires packets of the family of its
+/// gateways; faults in these are found when the settings are read.
 pub(super) fn add_next_hop(
     name: &str,
     settings: Option<&LuaValue>,
@@ -88,7 +88,7 @@ pub(super) fn add_next_hop(
     }
 }
 
-/// A text, or the first one of a list.
+/// Returns a text, or the first one of a list.
 fn first_text(value: Option<&Value>) -> Option<String> {
     match value? {
         Value::Text(text) => Some(text.clone()),
@@ -97,23 +97,23 @@ fn first_text(value: Option<&Value>) -> Option<String> {
     }
 }
 
-/// Reads the numbers of an object's settings, by their names.
+/// Reads the numbers in an object's settings, by their names.
 type ReadShared = fn(&dyn Fn(&str) -> Option<f64>) -> SharedSettings;
 
-/// Token buckets; what is missing is reported as a number that cannot be.
+/// Reads token buckets; a missing number becomes an invalid one, which is reported.
 fn buckets(number: &dyn Fn(&str) -> Option<f64>) -> SharedSettings {
     let rate = number("rate").unwrap_or(f64::NAN);
     let burst = number("burst").unwrap_or((rate / 10.0).max(1.0));
     SharedSettings::Buckets { rate, burst, size: size(number("size")) }
 }
 
-/// A table whose entries expire; what is missing is reported as a number that cannot be.
+/// Reads a table whose entries expire; a missing number becomes an invalid one, which is reported.
 fn table(number: &dyn Fn(&str) -> Option<f64>) -> SharedSettings {
     let seconds = number("seconds").unwrap_or(f64::NAN);
     SharedSettings::Table { size: size(number("size")), seconds }
 }
 
-/// 0, which is refused, for what is no whole number.
+/// Returns the size; 0, which is refused, if it is not a whole number.
 fn size(given: Option<f64>) -> usize {
     match given {
         None => SHARED_SIZE,
@@ -122,7 +122,8 @@ fn size(given: Option<f64>) -> usize {
     }
 }
 
-/// `turnpike.buckets "NAME" { … }` and `turnpike.table "NAME" { … }`: checked here, made on forwarders.
+/// Handles `turnpike.buckets "NAME" { … }` and `turnpike.table "NAME" { … }`: checked here, created
+/// by forwarders.
 fn shared(
     lua: &Lua,
     record: &Shared,
@@ -173,7 +174,7 @@ fn read_shared(
 }
 
 impl super::Record {
-    /// Notes an object that forwarders have together; the same may be made again.
+    /// Records an object shared by forwarders; the same object may be created again.
     fn enter_shared(&mut self, name: &str, settings: SharedSettings) -> Result<(), String> {
         match self.shared.get(name) {
             Some(known) if *known == settings => return Ok(()),
@@ -185,7 +186,7 @@ impl super::Record {
     }
 }
 
-/// Writes a counter down; what a step adds to is another one, on its forwarder.
+/// Registers a counter; steps add to another object, on their forwarder.
 fn count(lua: &Lua, record: &Shared, name: &LuaValue, size: f64) -> mlua::Result<LuaTable> {
     let registered = match Value::from_lua(name) {
         Value::Text(name) => record.borrow_mut().counters.register(&name, size as usize),
@@ -197,7 +198,7 @@ fn count(lua: &Lua, record: &Shared, name: &LuaValue, size: f64) -> mlua::Result
     lua.create_table()
 }
 
-/// The name that a function of the module was called with; empty when it is wrong and reported.
+/// Returns the name given to a function of the module; empty if it is wrong and was reported.
 fn name_of(what: &str, name: &LuaValue, line: Option<usize>, record: &Shared) -> String {
     let other = match Value::from_lua(name) {
         Value::Text(name) => return name,
@@ -232,7 +233,7 @@ fn step(lua: &Lua, record: &Shared) -> mlua::Result<Function> {
     })
 }
 
-/// A step's settings, and what is wrong with them.
+/// Reads a step's settings; returns them with their faults.
 fn read(name: &str, settings: &Value) -> (StepDraft, Facts, Vec<String>) {
     let mut policy_given = false;
     let mut step = StepSettings {

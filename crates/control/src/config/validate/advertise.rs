@@ -31,11 +31,12 @@ const PREFIX_FORM: &str =
     "a prefix such as \"fd00:1::/64\" or { \"fd00:1::/64\", valid_s = 86400 }";
 const FOR_EVER: u64 = u32::MAX as u64;
 
-/// So many fit into one advertisement on every link (RFC 8200 5: 1280 bytes).
+/// This many fit into one advertisement on every link (RFC 8200 5: 1280 bytes).
 const PREFIXES_MOST: usize = 32;
 const DNS_MOST: usize = 8;
 
-/// What a port advertises; `addresses` and `has_host` are what the port says besides.
+/// Reads the contents of a port's advertisements; `addresses`, `mtu` and `has_host` are the port's
+/// other settings.
 pub(super) fn read(
     fields: &mut Fields<'_, '_>,
     addresses: &[IpNet],
@@ -64,7 +65,7 @@ pub(super) fn read(
     Some(advertise)
 }
 
-/// An advertisement must fit the least MTU.
+/// Checks that an advertisement fits the smallest MTU.
 fn check_size(fields: &mut Fields<'_, '_>, advertise: &Advertise, addresses: &[IpNet]) {
     let own = addresses.iter().filter(|net| net.addr().is_ipv6()).count();
     let prefixes = advertise.prefixes.as_ref().map_or(own, Vec::len);
@@ -95,7 +96,7 @@ fn read_table<'s>(
     if let Some(limit) = fields.number("hop_limit", 0..=255) {
         advertise.hop_limit = limit as u8;
     }
-    // One hour is the most (RFC 4861 6.2.1).
+    // The maximum is one hour (RFC 4861 6.2.1).
     advertise.reachable = millis(fields.number("reachable_ms", 0..=3_600_000));
     advertise.retransmit = millis(fields.number("retransmit_ms", 0..=3_600_000));
     let most = u64::from(port_mtu.unwrap_or(9216)).max(1280);
@@ -113,7 +114,7 @@ fn read_times(fields: &mut Fields<'_, '_>, advertise: &mut Advertise) {
     if let Some(seconds) = fields.number("interval_s", 4..=1800) {
         advertise.interval = Duration::from_secs(seconds);
         advertise.lifetime = advertise.interval * 3;
-        // RFC 4861 6.2.1: a third, from 9 seconds on, else three quarters; 3 at least.
+        // RFC 4861 6.2.1: a third from 9 seconds on, else three quarters; at least 3.
         let least = if seconds >= 9 { seconds * 33 / 100 } else { seconds * 3 / 4 };
         advertise.least_interval = Duration::from_secs(least.max(3));
     }
@@ -150,7 +151,8 @@ fn preference(fields: &mut Fields<'_, '_>) -> Preference {
     }
 }
 
-/// The prefixes that are given, else those of the port's addresses if their lifetimes are.
+/// Returns the configured prefixes, or those of the port's addresses if only lifetimes are
+/// configured.
 fn prefixes(fields: &mut Fields<'_, '_>, addresses: &[IpNet]) -> Option<Vec<Prefix>> {
     let mut common = Prefix::new(Ipv6Net::default());
     let lifetimes = lifetimes(fields, &mut common);
@@ -184,7 +186,7 @@ fn prefix<'s>(fields: &mut Fields<'_, 's>, item: &'s Value, common: &Prefix) -> 
             fields.error("prefixes", format!("prefix \"{text}\" has host bits; write \"{whole}\""));
             return None;
         }
-        // RFC 4861 4.6.2: never the link-local prefix.
+        // RFC 4861 4.6.2: the link-local prefix is never advertised.
         Ok(IpNet::V6(net)) if net.addr().is_multicast() || is_link_local(net.addr().into()) => {
             fields.error("prefixes", format!("prefix \"{text}\" is none that is advertised"));
             return None;
@@ -211,12 +213,12 @@ fn wrong_prefix(fields: &mut Fields<'_, '_>, item: &Value) -> Option<Prefix> {
     None
 }
 
-/// Reads a prefix's lifetimes; true if one is given.
+/// Reads a prefix's lifetimes; returns true if one is configured.
 fn lifetimes(fields: &mut Fields<'_, '_>, prefix: &mut Prefix) -> bool {
     let valid = fields.number("valid_s", 0..=FOR_EVER).map(Duration::from_secs);
     let preferred = fields.number("preferred_s", 0..=FOR_EVER).map(Duration::from_secs);
     prefix.valid = valid.unwrap_or(prefix.valid);
-    // Not preferred for longer than valid (RFC 4861 4.6.2).
+    // The preferred lifetime must not exceed the valid one (RFC 4861 4.6.2).
     prefix.preferred = preferred.unwrap_or(prefix.preferred.min(prefix.valid));
     if prefix.preferred > prefix.valid {
         let (preferred, valid) = (prefix.preferred.as_secs(), prefix.valid.as_secs());

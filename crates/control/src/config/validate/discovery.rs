@@ -10,7 +10,8 @@ use super::super::value::{Fields, Table, Value, whole_number};
 const EXPECTED: &str = "true, false or { interval_s = 600, lifetime_s = 1800, … }";
 const KNOWN: &[&str] = &["interval_s", "least_interval_s", "lifetime_s", "preference", "broadcast"];
 
-/// What a port says by router discovery; `addresses` and `has_host` are what it says besides.
+/// Reads the contents of a port's router discovery; `addresses` and `has_host` are its other
+/// settings.
 pub(super) fn read(
     fields: &mut Fields<'_, '_>,
     addresses: &[IpNet],
@@ -62,7 +63,7 @@ fn read_table<'s>(fields: &mut Fields<'_, 's>, table: &'s Table) -> Discovery {
 fn preference(fields: &mut Fields<'_, '_>) -> i32 {
     match fields.get("preference") {
         None => 0,
-        // RFC 1256 3: the least number there is means not to be used by default.
+        // RFC 1256 3: the smallest number means not to be used as a default router.
         Some(Value::Text(text)) if text == "never" => i32::MIN,
         Some(value) => whole_number(value, &(0..=i32::MAX as u64)).map_or_else(
             || {

@@ -1,4 +1,4 @@
-//! Graphs: whether they can run on this router.
+//! Checks that graphs can run on this router.
 
 use std::collections::HashMap;
 
@@ -37,7 +37,7 @@ pub(super) fn read(
         plans.by_port.push((ids, plan));
     }
     check_filter_steps(context, &plans, filters);
-    // What the script got wrong already would be told twice.
+    // Errors found by the script would be reported twice.
     if context.errors.is_empty() {
         let infos: Vec<_> = ports.iter().map(info).collect();
         for error in plans.check(&graphs.catalogue, &infos).err().into_iter().flatten() {
@@ -73,7 +73,7 @@ fn check_filter_steps(
     }
 }
 
-/// What a graph's form depends on.
+/// Returns the properties of a port on which a graph's form depends.
 fn info(port: &Port) -> InterfaceInfo {
     InterfaceInfo {
         mac: MacAddr::default(),

@@ -1,4 +1,4 @@
-//! `host = …` of a port: whether it has a kernel interface, and where.
+//! `host = …` of a port: its kernel interface, and the namespace of that.
 
 use super::super::network::netns_name;
 use super::super::value::{Fields, Value};
@@ -9,7 +9,7 @@ const EXPECTED: &str = "true, false or { netns = \"NAME\" }";
 
 const KEYS: [&str; 2] = ["netns", "segmentation"];
 
-/// A port's host interface; `by_default` says whether it has one if it does not say.
+/// Reads a port's host interface; `by_default` is true if it has one unless configured otherwise.
 pub(super) fn read(fields: &mut Fields<'_, '_>, by_default: bool) -> Option<HostInterface> {
     let own_namespace = Some(HostInterface::default());
     match fields.get("host") {
@@ -55,8 +55,8 @@ fn namespace(fields: &mut Fields<'_, '_>, name: &str) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// What the host interfaces of all ports must keep to: one namespace, because routes and
-/// neighbours are the kernel's of that namespace; and names that are free there.
+/// Checks the host interfaces of all ports: they must be in one namespace, because routes and
+/// neighbours are those of the kernel in that namespace, and their names must be free there.
 pub(super) fn check(context: &mut Context<'_>, ports: &[Port]) {
     let mut with_host = ports.iter().filter_map(|port| Some((port, port.host.as_ref()?)));
     let Some((first, host)) = with_host.next() else { return };

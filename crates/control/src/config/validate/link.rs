@@ -7,7 +7,7 @@ use super::super::value::{Fields, Value};
 const EXPECTED: &str = "{ speed = \"1G\", autoneg = false, pause = \"none\", fec = \"rs\" }";
 const KNOWN: &[&str] = &["speed", "duplex", "autoneg", "pause", "fec"];
 
-/// What is written for a speed, in Mb/s.
+/// Notations of speeds, with the speed in Mb/s.
 const SPEEDS: &[(&str, u32)] = &[
     ("10M", 10),
     ("100M", 100),
@@ -31,7 +31,8 @@ const PAUSES: &[(&str, Pause)] =
 const FECS: &[(&str, Fec)] =
     &[("none", Fec::Off), ("auto", Fec::Auto), ("base-r", Fec::BaseR), ("rs", Fec::Rs)];
 
-/// What a port's link is to be. Whether its device can, only the device knows.
+/// Reads the requested properties of a port's link. Only the device can tell whether it supports
+/// them.
 pub(super) fn read(fields: &mut Fields<'_, '_>) -> LinkWish {
     let Some(value) = fields.get("link") else { return LinkWish::default() };
     let Value::Table(table) = value else {
@@ -80,7 +81,7 @@ fn half_duplex(fields: &mut Fields<'_, '_>) -> bool {
     one_of(fields, "duplex", &[("full", false), ("half", true)]).unwrap_or(false)
 }
 
-/// The value of one of these words.
+/// Reads one of these words and returns its value.
 fn one_of<T: Copy>(fields: &mut Fields<'_, '_>, key: &str, all: &[(&str, T)]) -> Option<T> {
     let words: Vec<_> = all.iter().map(|(word, _)| format!("\"{word}\"")).collect();
     let text = fields.text(key, &words.join(" or "))?;

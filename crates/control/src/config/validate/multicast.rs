@@ -1,4 +1,4 @@
-//! `turnpike.multicast "GROUP" { … }`: which ports packets to a group leave by.
+//! `turnpike.multicast "GROUP" { … }`: outgoing ports of packets to a group.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -80,7 +80,7 @@ fn route(context: &mut Context<'_>, statement: &Statement) -> Option<MulticastRo
     Some(MulticastRoute { line: statement.line, group: group?, source, from: from?, to: ports })
 }
 
-/// The port with this name, as the key on this line has it.
+/// Returns the port with this name, which the key on this line gives.
 fn place(
     context: &mut Context<'_>,
     what: &str,
@@ -132,7 +132,7 @@ fn source(fields: &mut Fields<'_, '_>, group: Option<IpAddr>, class_e: bool) -> 
     }
 }
 
-/// Names and TTLs, as far as they can be read.
+/// Reads names and TTLs, leaving out invalid ones.
 fn ports_to(fields: &mut Fields<'_, '_>) -> Vec<(String, u8)> {
     let items: &[Value] = match fields.get("to") {
         None => {
@@ -160,7 +160,7 @@ fn ports_to(fields: &mut Fields<'_, '_>) -> Vec<(String, u8)> {
     ports
 }
 
-/// The TTL that a packet must exceed; every one must exceed 1.
+/// Reads the TTL that a packet must exceed; at least 1.
 fn ttl(fields: &mut Fields<'_, '_>, name: &str, value: Option<&Value>) -> u8 {
     let Some(value) = value else { return 1 };
     let number = whole_number(value, &(1..=255));

@@ -1,11 +1,10 @@
-//! `offloads = { … }` of a port: the work that its device must do, or must not.
+//! `offloads = { … }` of a port: work that its device must or must not do.
 
 use dataplane::port::{Offload, OffloadWishes};
 
 use super::super::value::Fields;
 
-/// The offloads that the configuration says something about. Whether the device has one is found when it is
-/// opened.
+/// Reads the configured offloads. Support by the device is checked when it is opened.
 pub(super) fn read(fields: &mut Fields<'_, '_>) -> OffloadWishes {
     let Some(mut table) = fields.table("offloads", &Offload::NAMES) else {
         return OffloadWishes::new();

@@ -1,4 +1,4 @@
-//! The keys of `turnpike.port` that are about queues.
+//! The keys of `turnpike.port` that configure queues.
 
 use dataplane::batch::BATCH_MAX;
 use dataplane::polling::QUOTA_MOST;
@@ -10,14 +10,14 @@ use super::super::{Cores, Port};
 use super::{Context, rest};
 use crate::cores::parse_cores;
 
-/// The most queues of a port each way.
+/// Most queues of a port in each direction.
 const QUEUES_MOST: u64 = 64;
 
-/// The most descriptors of a queue: DPDK counts them with 16 bits.
+/// Most descriptors of a queue: DPDK counts them with 16 bits.
 const DESCRIPTORS_MOST: u64 = 32_768;
 
-/// An RSS key covers two IPv6 addresses, two ports and the 32 bits of the hash; the longest in use has 52
-/// bytes.
+/// Length of an RSS key, which covers two IPv6 addresses, two ports and the 32 bits of the hash;
+/// the longest in use has 52 bytes.
 const KEY_BYTES: std::ops::RangeInclusive<usize> = 40..=128;
 
 pub(super) fn read(fields: &mut Fields<'_, '_>) -> Queues {
@@ -112,7 +112,7 @@ fn thresholds(
     }
 }
 
-/// `{ 1, 2, 1 }` in this order, `"1-3"`, or one core.
+/// Reads `{ 1, 2, 1 }` in this order, `"1-3"`, or one core.
 fn cores(fields: &mut Fields<'_, '_>, key: &str) -> Vec<usize> {
     if let Some(Value::Text(text)) = fields.get(key) {
         return parse_cores(text).unwrap_or_else(|reason| {
@@ -208,7 +208,7 @@ fn table(fields: &mut Fields<'_, '_>) -> RssTable {
     }
 }
 
-/// Cores that serve queues are forwarders' cores.
+/// Checks that cores that serve queues are forwarders' cores.
 pub(super) fn check(context: &mut Context<'_>, ports: &[Port], forwarders: &Cores) {
     for port in ports {
         let Queues { rx_cores, tx_cores, .. } = &port.queues;
@@ -231,7 +231,7 @@ pub(super) fn check(context: &mut Context<'_>, ports: &[Port], forwarders: &Core
 }
 
 impl Fields<'_, '_> {
-    /// A whole number, or a list of them; empty if the key is absent or wrong.
+    /// Reads a whole number or a list of them; empty if the key is absent or wrong.
     fn numbers(
         &mut self,
         key: &str,

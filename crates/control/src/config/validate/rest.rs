@@ -1,4 +1,4 @@
-//! Neighbours and the statements that set limits and choices.
+//! Neighbours, and the statements for limits and options.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -93,7 +93,7 @@ fn neighbour_mac(fields: &mut Fields<'_, '_>) -> Option<MacAddr> {
     }
 }
 
-/// The one statement of its kind; a second one is an error.
+/// Returns the only statement of its kind; a second one is an error.
 pub(super) fn single<'s>(
     context: &mut Context<'_>,
     statements: impl Iterator<Item = &'s Statement>,
@@ -110,7 +110,7 @@ pub(super) fn single<'s>(
     first
 }
 
-/// An address with a port; `usual` is the port of an example.
+/// Parses an address with a port; `usual` is the port of an example.
 pub(super) fn listen(text: &str, usual: u16) -> Result<SocketAddr, String> {
     let address: SocketAddr = text.parse().map_err(|_| {
         format!("not an address with a port; write \"127.0.0.1:{usual}\" or \"[::1]:{usual}\"")
@@ -121,7 +121,7 @@ pub(super) fn listen(text: &str, usual: u16) -> Result<SocketAddr, String> {
     Ok(address)
 }
 
-/// Users of the machine that may connect; whether there are such users is the machine's affair.
+/// Reads the users that may connect; their existence is checked against the machine elsewhere.
 pub(super) fn users(fields: &mut Fields<'_, '_>) -> Vec<String> {
     let users = fields.texts("users", "users such as { \"operator\", \"1000\" }");
     if users.contains(&"") {
@@ -133,7 +133,7 @@ pub(super) fn users(fields: &mut Fields<'_, '_>) -> Vec<String> {
     users.into_iter().map(str::to_owned).collect()
 }
 
-/// The reader of a statement without a name.
+/// Returns the reader of a statement without a name.
 pub(super) fn plain<'b, 's>(
     context: &'b mut Context<'_>,
     statement: &'s Statement,
@@ -142,7 +142,7 @@ pub(super) fn plain<'b, 's>(
     context.fields(statement.keyword.name().to_owned(), statement, known)
 }
 
-/// The waiting of forwarders.
+/// Reads the wait mode of forwarders.
 pub(super) fn wait(fields: &mut Fields<'_, '_>) -> Option<Wait> {
     let known = Wait::ALL.map(Wait::name);
     let text = fields.text("wait", "\"poll\", \"adaptive\" or \"interrupt\"")?;
@@ -313,7 +313,7 @@ pub(super) fn fib<'s>(
     let Some(statement) = single(context, statements) else { return Fib::default() };
     let mut fields = plain(context, statement, &["ipv4", "ipv6"]);
     let fib = Fib { ipv4: algorithm(&mut fields, "ipv4"), ipv6: algorithm(&mut fields, "ipv6") };
-    // Not every structure is for both families; an empty table says so.
+    // Not every structure supports both families; creating an empty table reports that.
     if let Err(error) = fib::new_ipv6(fib.ipv6, Box::new(fib::NoReaders)) {
         fields.error("ipv6", format!("ipv6: {error}"));
     }

@@ -1,4 +1,4 @@
-//! `turnpike.route "PREFIX" { … }` and `turnpike.import { … }`: what leads to next hops.
+//! `turnpike.route "PREFIX" { … }` and `turnpike.import { … }`: routes and next hops.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -29,13 +29,13 @@ const ROUTE: &[&str] = &[
 const IMPORT: &[&str] = &["file", "via"];
 const PATH: &str = "an address such as \"10.0.2.2\", or a list of { \"10.0.2.2\", weight = 2 }";
 
-/// Buckets of a resilient route that says no number: enough to spread 128 paths evenly, give or
-/// take a few per cent.
+/// Buckets of a resilient route without a configured number: enough to spread 128 paths evenly,
+/// within a few per cent.
 const BUCKETS: u16 = 1024;
 
-/// A path as it is written, before its port is known.
+/// A path as written, before its port is resolved.
 struct Written {
-    /// None: the destinations themselves are on the port's network.
+    /// `None`: the destinations themselves are on the port's network.
     via: Option<IpAddr>,
     weight: u16,
     port: Option<String>,
@@ -62,7 +62,7 @@ pub(super) fn read<'s>(
     routes
 }
 
-/// `turnpike.next_hop "NAME" { … }`: paths as those of a route.
+/// Reads `turnpike.next_hop "NAME" { … }`, whose paths are like those of a route.
 pub(super) fn next_hops<'s>(
     context: &mut Context<'_>,
     statements: impl Iterator<Item = &'s Statement>,
@@ -129,7 +129,7 @@ fn route(context: &mut Context<'_>, statement: &Statement) -> Option<Route> {
     Some(Route { line: statement.line, vrf, prefix: prefix?, kind, metric, resilient })
 }
 
-/// Where gateways are sought that name no port.
+/// Reads the VRF in which gateways without a port are resolved.
 fn next_hop_vrf(fields: &mut Fields<'_, '_>, known: &[Vrf]) -> Option<VrfId> {
     let vrf = vrfs::named(fields, "next_hop_vrf", known)?;
     if fields.get("via").is_none() {
@@ -141,7 +141,7 @@ fn next_hop_vrf(fields: &mut Fields<'_, '_>, known: &[Vrf]) -> Option<VrfId> {
     Some(vrf)
 }
 
-/// `resilient = true` or `{ buckets = N }`.
+/// Reads `resilient = true` or `{ buckets = N }`.
 fn resilient(fields: &mut Fields<'_, '_>, refuses: bool) -> Option<Resilient> {
     let resilient = match fields.get("resilient")? {
         Value::Bool(wanted) => wanted.then_some(Resilient { buckets: BUCKETS })?,
@@ -175,7 +175,7 @@ fn resilient(fields: &mut Fields<'_, '_>, refuses: bool) -> Option<Resilient> {
     Some(resilient)
 }
 
-/// A route's destination.
+/// Parses a route's destination.
 fn parse_destination(text: &str, class_e: bool) -> Result<IpNet, String> {
     let prefix = match text.parse::<IpAddr>() {
         Ok(host) => IpNet::from(host),
@@ -190,8 +190,8 @@ fn parse_destination(text: &str, class_e: bool) -> Result<IpNet, String> {
     Ok(prefix)
 }
 
-/// The kind of a route that refuses packets; `None` if it has next hops, or nothing at all, which
-/// is reported.
+/// Reads the kind of a route that refuses packets; `None` if it has next hops, or nothing at all,
+/// which is reported.
 fn kind(fields: &mut Fields<'_, '_>) -> Option<RouteKind> {
     let kinds = [
         ("blackhole", RouteKind::Blackhole),
@@ -218,7 +218,7 @@ fn kind(fields: &mut Fields<'_, '_>) -> Option<RouteKind> {
     chosen.into_iter().next().map(|(_, kind)| kind)
 }
 
-/// The paths of `via`, read as far as they can be.
+/// Reads the paths of `via`, leaving out invalid ones.
 fn written_paths(fields: &mut Fields<'_, '_>, port: Option<&str>) -> Vec<Written> {
     let items: &[Value] = match fields.get("via") {
         None => return Vec::new(),
@@ -314,7 +314,7 @@ fn written_path(fields: &mut Fields<'_, '_>, item: &Value, port: Option<&str>) -
     Some(Written { via: Some(via), weight, port: own_port.or(port).map(str::to_owned) })
 }
 
-/// Finds each path's place and refuses paths that lead nowhere.
+/// Locates each path's gateway and refuses paths that lead nowhere.
 fn resolve(
     context: &mut Context<'_>,
     what: &str,
@@ -336,7 +336,7 @@ fn resolve(
     paths
 }
 
-/// `Ok(None)` when the place cannot be said because a port is wrong.
+/// Returns `Ok(None)` if the location cannot be determined because a port is wrong.
 fn next_hop(context: &Context<'_>, vrf: VrfId, path: &Written) -> Result<Option<NextHop>, String> {
     let Some(via) = path.via else {
         let name = path.port.as_deref().unwrap_or_default();
@@ -350,9 +350,9 @@ fn next_hop(context: &Context<'_>, vrf: VrfId, path: &Written) -> Result<Option<
     }))
 }
 
-/// The port that a neighbour is on; `Ok(None)` when that cannot be said because a port is wrong.
-/// A neighbour on no network is one only where a route leads to hosts on a port's link, or networks may
-/// come from the kernel.
+/// Returns the port of a neighbour; `Ok(None)` if it cannot be determined because a port is wrong.
+/// An address on no network can be a neighbour's only if a route leads to hosts on a port's link,
+/// or if networks may come from the kernel.
 pub(super) fn port_of(
     context: &Context<'_>,
     routes: &[Route],
@@ -376,7 +376,8 @@ pub(super) fn port_of(
     }
 }
 
-/// The VRF on whose networks an address is that comes without a port; the default one if it is on none.
+/// Returns the VRF whose networks contain an address given without a port; the default one if none
+/// does.
 fn vrf_holding(context: &Context<'_>, address: IpAddr) -> Result<VrfId, String> {
     let holding = context.networks.0.iter().filter(|connected| connected.net.contains(&address));
     let mut found: Vec<VrfId> = holding.map(|connected| connected.vrf).collect();
@@ -393,7 +394,8 @@ fn vrf_holding(context: &Context<'_>, address: IpAddr) -> Result<VrfId, String> 
     }
 }
 
-/// The port that the longest route to an address leads to without a gateway, be it this one.
+/// Returns the port of the longest route to an address without a gateway; with `named`, only routes
+/// over that port are considered.
 fn linked_port(
     routes: &[Route],
     address: IpAddr,
@@ -413,8 +415,8 @@ fn linked_port(
     links.max_by_key(|&(length, _)| length).map(|(_, port)| port)
 }
 
-/// Where a next hop is, and the VRF in which it was sought: that of its port, if it names one. `Ok(None)` when
-/// it cannot be said because a port is wrong.
+/// Returns the location of a next hop, and the VRF searched: that of its port, if one is given. The
+/// location is `None` if it cannot be determined because a port is wrong.
 fn place_of(
     context: &Context<'_>,
     vrf: VrfId,
@@ -437,7 +439,7 @@ fn place_of(
     Ok((place, vrf))
 }
 
-/// Why an address is no gateway, and what to write instead.
+/// Returns the reason why an address cannot be a gateway, with a remedy.
 fn no_gateway(
     context: &Context<'_>,
     (vrf, via): (VrfId, IpAddr),
@@ -470,8 +472,9 @@ fn no_gateway(
     }
 }
 
-/// Reports routes and next hops whose gateways no route leads to, or routes lead to in a circle. Where others
-/// have routes too, such as the kernel or an imported table, that is seen when they are there.
+/// Reports routes and next hops whose gateways no route leads to, or routes lead to in a circle. If
+/// other sources have routes too, such as the kernel or an imported table, this is found only when
+/// their routes are there.
 pub(super) fn check_recursion(
     context: &mut Context<'_>,
     (routes, next_hops): (&[Route], &[NamedNextHop]),
@@ -491,7 +494,7 @@ pub(super) fn check_recursion(
         follow(routes, gateway, seen, forwarding)
             .map_err(|reason| reason.unwrap_or_else(|| unreachable(networks, names, gateway)))
     };
-    // A table may hold the way to a route's gateway, but not to its own.
+    // A table may contain the route to a route's gateway, but not to its own.
     for import in imports {
         for gateway in recursive_gateways(import.via4.iter().chain(&import.via6)) {
             if let Err(reason) = reach(gateway, &mut Vec::new()) {
@@ -522,7 +525,7 @@ fn paths_of(route: &Route) -> &[NextHop] {
     }
 }
 
-/// A gateway that routes lead to, and the VRF whose routes do.
+/// A gateway of routes, and the VRF whose routes resolve it.
 type Gateway = (VrfId, IpAddr);
 
 fn recursive_gateways<'a>(
@@ -532,8 +535,8 @@ fn recursive_gateways<'a>(
     recursive.filter_map(|path| Some((path.vrf, path.via?)))
 }
 
-/// Follows a gateway from route to route until one leaves by a port. The error says why it does
-/// not; `None`: there is no route to it but those that began with it.
+/// Follows a gateway from route to route until one leaves by a port. The error is the reason why
+/// none does; `None`: the only route to it is the first one.
 fn follow(
     routes: &[Route],
     gateway: Gateway,
@@ -554,7 +557,7 @@ fn follow(
         )));
     }
     if seen.contains(&index) {
-        // A circle of others, which they report.
+        // A circle of other routes, for which it is reported.
         return Ok(());
     }
     seen.push(index);
@@ -564,7 +567,7 @@ fn follow(
     led
 }
 
-/// The route by which packets to a gateway go, and its place.
+/// Returns the route of packets to a gateway, with its index.
 fn best_to<'r>(
     routes: &'r [Route],
     (vrf, via): Gateway,
@@ -581,8 +584,8 @@ fn best_to<'r>(
         .min_by_key(|(_, route)| (std::cmp::Reverse(route.prefix.prefix_len()), route.metric))
 }
 
-/// Routes whose gateway is on no port's network, and to which of the configuration's routes only the default
-/// route leads: a line each.
+/// Returns a line for each route whose gateway is on no port's network and is reached, among the
+/// configured routes, only by the default route.
 pub(in super::super) fn by_default_only(
     routes: &[Route],
     forwarding: &Forwarding,
@@ -610,7 +613,7 @@ fn interface_id(index: usize) -> Option<InterfaceId> {
     InterfaceId::new(u16::try_from(index).ok()?)
 }
 
-/// The position of the port with this name.
+/// Returns the position of the port with this name.
 pub(super) fn named_port(context: &Context<'_>, name: &str) -> Result<usize, String> {
     context.port_names.iter().position(|(other, _)| other == name).ok_or_else(|| {
         let known: Vec<&str> = context.port_names.iter().map(|(name, _)| name.as_str()).collect();
@@ -618,9 +621,9 @@ pub(super) fn named_port(context: &Context<'_>, name: &str) -> Result<usize, Str
     })
 }
 
-/// The message for a next hop on no network.
+/// Returns the message for a next hop on no network.
 fn unreachable(networks: &Networks, port_names: &[(String, usize)], (vrf, via): Gateway) -> String {
-    /// Networks listed as alternatives.
+    /// Most networks listed as alternatives.
     const LISTED: usize = 4;
     let length = if via.is_ipv4() { 24 } else { 64 };
     let add =

@@ -1,4 +1,4 @@
-//! `turnpike.routes_from { … }` and `turnpike.fpm { … }`: who else has routes for the router.
+//! `turnpike.routes_from { … }` and `turnpike.fpm { … }`: other sources of routes.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(super) fn routes_from<'s>(
     RoutesFrom { kernel: kernel.then_some(kernel_routes), fpm }
 }
 
-/// Whether the list names this source; naming it twice is a mistake.
+/// Returns true if the list contains this source; a repetition is an error.
 fn names(fields: &mut Fields<'_, '_>, source: &str) -> bool {
     let count =
         fields.items().iter().filter(|v| matches!(v, Value::Text(text) if text == source)).count();
@@ -62,7 +62,8 @@ fn kernel_routes(fields: &mut Fields<'_, '_>) -> KernelRoutes {
     if let Some(seconds) = fields.number("audit_s", 0..=86_400) {
         kernel.audit = Some(Duration::from_secs(seconds)).filter(|time| !time.is_zero());
     }
-    // The kernel counts its own overhead, about four times the messages: 1 MiB holds 1000 routes.
+    // The kernel counts its own overhead, about four times the size of the messages: 1 MiB holds
+    // 1000 routes.
     if let Some(mib) = fields.number("receive_buffer_mib", 1..=1024) {
         kernel.receive_buffer = (mib as usize) << 20;
     }

@@ -1,4 +1,4 @@
-//! `turnpike.vrf "NAME" { … }`, and how other statements name VRFs.
+//! `turnpike.vrf "NAME" { … }`, and VRFs in other statements.
 
 use dataplane::interface::{VRFS_MOST, VrfId};
 
@@ -7,10 +7,11 @@ use super::super::value::Fields;
 use super::super::{DEFAULT_VRF, Vrf};
 use super::{Context, NAME_RULE, is_name};
 
-/// Linux takes 15 characters for the name of a VRF device; ours are the same.
+/// Limit of a VRF's name, as of the name of a VRF device in Linux.
 const NAME_MOST: usize = 15;
 
-/// The kernel's own tables: "default", "main" and "local", and 0, which stands for none.
+/// The kernel's own tables: "default", "main" and "local". Table 0, which means none, is excluded
+/// too.
 const KERNEL_TABLES: [u64; 3] = [253, 254, 255];
 
 pub(super) fn read<'s>(
@@ -76,7 +77,7 @@ fn table(fields: &mut Fields<'_, '_>, others: &[Vrf], routes_from_others: bool) 
     u32::try_from(table).ok()
 }
 
-/// The VRF that a setting names; `None` if it is not there, or wrong.
+/// Returns the VRF named by a setting; `None` if the setting is absent or wrong.
 pub(super) fn named(fields: &mut Fields<'_, '_>, key: &'static str, vrfs: &[Vrf]) -> Option<VrfId> {
     let name = fields.text(key, "a VRF's name")?;
     Vrf::named(vrfs, name).map_err(|why| fields.error(key, format!("{key} {why}"))).ok()

@@ -1,4 +1,4 @@
-//! Messages as a kernel 6.18 and zebra 8.4 sent them, and such as nobody sends.
+//! Tests with messages as sent by a kernel 6.18 and zebra 8.4, and with malformed ones.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ fn one(bytes: &[u8]) -> Result<Message, Malformed> {
     Message::parse(&Messages(bytes).next().unwrap()?)
 }
 
-/// An IPv4 route of zebra's: without hops as it is deleted.
+/// Returns an IPv4 route of zebra's; without hops for a deletion.
 pub(crate) fn zebra_route(kind: u16, net: &str, hop: Option<(u32, [u8; 4])>) -> Vec<u8> {
     let net: Ipv4Net = net.parse().unwrap();
     let typed = if kind == RTM_NEWROUTE { RTN_UNICAST } else { 0 };
@@ -24,7 +24,7 @@ pub(crate) fn zebra_route(kind: u16, net: &str, hop: Option<(u32, [u8; 4])>) -> 
     message(kind, &fixed, &attributes)
 }
 
-/// An IPv4 route of zebra's over a nexthop object.
+/// Returns an IPv4 route of zebra's over a nexthop object.
 pub(crate) fn zebra_route_over(net: &str, nexthop: u32) -> Vec<u8> {
     let net: Ipv4Net = net.parse().unwrap();
     let fixed = [AF_INET, net.prefix_len(), 0, 0, 254, 186, 0, RTN_UNICAST, 0, 0, 0, 0];
@@ -32,7 +32,7 @@ pub(crate) fn zebra_route_over(net: &str, nexthop: u32) -> Vec<u8> {
     message(RTM_NEWROUTE, &fixed, &[(RTA_DST, &octets[..]), (RTA_NH_ID, &id[..])])
 }
 
-/// A nexthop object of zebra's; a deletion tells the number alone.
+/// Returns a nexthop object of zebra's; a deletion contains only its number.
 pub(crate) fn zebra_nexthop(kind: u16, id: u32, interface: u32, via: [u8; 4]) -> Vec<u8> {
     let fixed = [AF_INET, 0, 0, 0, 0, 0, 0, 0];
     let (id, interface) = (id.to_ne_bytes(), interface.to_ne_bytes());
@@ -40,7 +40,7 @@ pub(crate) fn zebra_nexthop(kind: u16, id: u32, interface: u32, via: [u8; 4]) ->
     message(kind, &fixed, if kind == RTM_NEWNEXTHOP { &all } else { &all[..1] })
 }
 
-/// A device of this kind, with the attribute 1 of what is told of its kind.
+/// Returns a device of this kind, with attribute 1 of the kind's own data.
 pub(crate) fn device(kind: u16, index: u8, name: &str, of: &str, value: u32) -> Vec<u8> {
     let fixed = [AF_UNSPEC, 0, 0, 0, index, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
     let (name, of) = (format!("{name}\0"), format!("{of}\0"));
@@ -60,7 +60,7 @@ fn a_vrf_device_tells_its_table() {
     assert_eq!(table("vlan"), ("blue".to_owned(), None));
 }
 
-/// A message of a type from its fixed part and attributes.
+/// Returns a message of a type from its fixed part and attributes.
 fn message(kind: u16, fixed: &[u8], attributes: &[(u16, &[u8])]) -> Vec<u8> {
     let mut bytes = vec![0; HEADER];
     bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
@@ -208,7 +208,7 @@ fn faults_are_told_apart() {
 }
 
 proptest! {
-    /// No bytes do harm, and the messages of a buffer end.
+    /// Arbitrary bytes do no harm, and the messages of a buffer end.
     #[test]
     fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         for message in Messages(&bytes).flatten() {
@@ -216,7 +216,7 @@ proptest! {
         }
     }
 
-    /// Nor do messages whose frame is right and whose contents are not.
+    /// Well-formed messages with arbitrary contents do no harm either.
     #[test]
     fn any_attributes(
         kind in prop::sample::select(vec![16_u16, 17, 20, 21, 24, 25, 28, 29, 32, 33, 104, 105]),

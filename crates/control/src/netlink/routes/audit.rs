@@ -1,6 +1,6 @@
-//! Compares what is held with a reading of all routes, without changing it.
+//! Compares the routes held with a reading of all routes, without changing them.
 //!
-//! A route that changes while the reading goes on proves nothing and is left out.
+//! A route that changes during the reading proves nothing and is left out.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,10 +10,10 @@ use super::table::{Key, Key4, Key6, Table};
 use super::{Of, Routes};
 use crate::netlink::message::{NexthopMessage, RouteMessage};
 
-/// The most differences that are remembered one by one.
+/// Most differences that are stored one by one.
 const REMEMBERED: usize = 100_000;
 
-/// What differs.
+/// The differing object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Subject {
     /// A route by table, prefix and metric.
@@ -22,38 +22,38 @@ pub(crate) enum Subject {
     Nexthop(u32),
 }
 
-/// How it differs.
+/// Kind of difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Difference {
-    /// The source has it, and it is not held.
+    /// The source has it, but it is not held.
     Missing,
-    /// It is held, and the source has it not.
+    /// It is held, but the source does not have it.
     Stale,
-    /// The source has it otherwise.
+    /// The source has it with another value.
     Other,
 }
 
-/// What a comparison found.
+/// Result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Differences {
-    /// Routes and objects that the source has.
+    /// Number of routes and objects of the source.
     pub(crate) compared: usize,
-    /// What differs.
+    /// The differences.
     pub(crate) found: BTreeMap<Subject, Difference>,
 }
 
 impl Differences {
-    /// Keeps what another comparison found too.
+    /// Keeps only differences that another comparison found too.
     pub(crate) fn confirmed_by(&mut self, other: &Self) {
         self.found.retain(|subject, _| other.found.contains_key(subject));
     }
 
-    /// How many there are of a kind.
+    /// Returns the number of differences of a kind.
     pub(crate) fn count(&self, difference: Difference) -> usize {
         self.found.values().filter(|found| **found == difference).count()
     }
 
-    /// The first ones, in words.
+    /// Returns the first differences, in words.
     pub(crate) fn examples(&self, most: usize) -> Vec<String> {
         let words = |(subject, difference): (&Subject, &Difference)| {
             let what = match subject {
@@ -92,14 +92,14 @@ impl Audit {
 }
 
 impl Routes {
-    /// A comparison begins.
+    /// Begins a comparison.
     pub(crate) fn begin_audit(&mut self) {
         self.flush(None);
         self.next_mark();
         self.audit = Some(Audit::default());
     }
 
-    /// A route of the reading.
+    /// Compares a route of the reading.
     pub(crate) fn compare(&mut self, m: &RouteMessage) {
         let Ok((key, _)) = self.info_key(m, false) else { return };
         let info = self.infos.find(&key);
@@ -128,7 +128,7 @@ impl Routes {
         audit.found(Subject::Route(m.table, m.prefix, m.metric), difference);
     }
 
-    /// A nexthop object of the reading.
+    /// Compares a nexthop object of the reading.
     pub(crate) fn compare_nexthop(&mut self, message: &NexthopMessage) {
         let mark = self.mark;
         let object = self.nexthops.all.get_mut(&message.id);
@@ -146,7 +146,7 @@ impl Routes {
         }
     }
 
-    /// The reading is complete, and all that happened meanwhile has been told.
+    /// Ends the comparison, after all changes during the reading have been reported.
     pub(crate) fn end_audit(&mut self) -> Differences {
         self.flush(None);
         let Some(mut audit) = self.audit.take() else { return Differences::default() };

@@ -1,4 +1,4 @@
-//! Where routes lead, held once for all routes that lead the same way.
+//! Destinations of routes, stored once for all routes that lead the same way.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,14 +14,14 @@ use crate::netlink::message::{
 };
 use crate::rib::{Path, RouteKind, WEIGHT_MOST};
 
-/// What tells routes apart besides prefix, table and metric; the kernel's `fib_info`.
+/// Properties of routes besides prefix, table and metric; the kernel's `fib_info`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct InfoKey {
     pub(super) ipv6: bool,
     pub(super) kind: u8,
     pub(super) protocol: u8,
     pub(super) scope: u8,
-    /// The network of an own address, which the RIB knows by the address.
+    /// True for the network of an own address, which the RIB derives from the address.
     pub(super) connected: bool,
     pub(super) source: Option<IpAddr>,
     pub(super) nexthop: Option<u32>,
@@ -29,7 +29,7 @@ pub(super) struct InfoKey {
 }
 
 impl InfoKey {
-    /// Whether IPv6 routes with one prefix and metric are one route of several paths.
+    /// Returns true if IPv6 routes with one prefix and metric are the paths of one route.
     pub(super) fn joins(&self) -> bool {
         self.ipv6
             && self.nexthop.is_none()
@@ -38,14 +38,14 @@ impl InfoKey {
     }
 }
 
-/// What the RIB is told of a route.
+/// Result of resolving an info for the RIB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Resolved {
-    /// Nothing: it follows from what it knows.
+    /// Nothing is reported: the RIB derives it.
     Silent,
-    /// The machine answers for the prefix itself.
+    /// The machine itself answers for the prefix.
     Local,
-    /// The search ends in this table and goes on in the next.
+    /// The search ends in this table and continues in the next.
     Throw,
     Route(RouteKind),
 }
@@ -56,19 +56,19 @@ pub(super) struct Info {
     /// A bit for each of the first 64 hops that is not used although its link is up.
     pub(super) dead: u64,
     pub(super) resolved: Resolved,
-    /// What it was, while the routes that have it are told anew.
+    /// The earlier result, while the routes with this info are being reported again.
     pub(super) previous: Option<Resolved>,
-    /// The kernel has dropped the routes that have it, and says nothing.
+    /// True if the kernel has dropped the routes with this info, without a message.
     pub(super) dying: bool,
     references: u32,
 }
 
-/// An interface, as far as routes depend on it.
+/// The properties of an interface on which routes depend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Interface {
-    /// The port it is the host interface of.
+    /// The port whose host interface it is.
     pub(crate) port: Option<InterfaceId>,
-    /// Set up by somebody.
+    /// True if it is administratively up.
     pub(crate) up: bool,
 }
 
@@ -82,12 +82,12 @@ pub(super) struct Infos {
     free: Vec<u32>,
     numbers: HashMap<InfoKey, u32, RandomState>,
     by_nexthop: HashMap<u32, SmallVec<[u32; 1]>>,
-    /// The last one used: most routes lead where the route before led.
+    /// The last one used: most routes have the same info as the route before.
     last: Option<u32>,
 }
 
 impl Infos {
-    /// The number of an info, which is made if it is new: `resolve` says what it comes to.
+    /// Returns the number of an info, which is created if it is new: `resolve` gives its result.
     pub(super) fn intern(
         &mut self,
         key: InfoKey,
@@ -117,7 +117,7 @@ impl Infos {
         number
     }
 
-    /// The number of an info that there is.
+    /// Returns the number of an existing info.
     pub(super) fn find(&self, key: &InfoKey) -> Option<u32> {
         let last = self.last.filter(|last| self.get(*last).key == *key);
         last.or_else(|| self.numbers.get(key).copied())
@@ -131,12 +131,13 @@ impl Infos {
         self.all[number as usize].as_mut().expect("held as long as a route refers to it")
     }
 
-    /// What it comes to, or came to while its routes are told anew.
+    /// Returns its present result, which differs from [`Self::told`] while its routes are reported
+    /// again.
     pub(super) fn resolved(&self, number: u32) -> &Resolved {
         &self.get(number).resolved
     }
 
-    /// What its routes were last told to lead to.
+    /// Returns the result last reported for its routes.
     pub(super) fn told(&self, number: u32) -> &Resolved {
         let info = self.get(number);
         info.previous.as_ref().unwrap_or(&info.resolved)
@@ -146,12 +147,12 @@ impl Infos {
         self.get_mut(number).references += 1;
     }
 
-    /// One route less refers to it. It is freed by [`Self::sweep`].
+    /// Removes one reference. The info is freed by [`Self::sweep`].
     pub(super) fn release(&mut self, number: u32) {
         self.get_mut(number).references -= 1;
     }
 
-    /// Frees it if no route refers to it.
+    /// Frees an info without references.
     pub(super) fn sweep(&mut self, number: u32) {
         let Some(info) = self.all[number as usize].take_if(|info| info.references == 0) else {
             return;
@@ -171,7 +172,7 @@ impl Infos {
         }
     }
 
-    /// The infos over a nexthop object.
+    /// Returns the infos over a nexthop object.
     pub(super) fn over(&self, nexthop: u32) -> SmallVec<[u32; 1]> {
         self.by_nexthop.get(&nexthop).cloned().unwrap_or_default()
     }
@@ -182,7 +183,7 @@ impl Infos {
     }
 }
 
-/// What a route with these attributes comes to. `nexthop` says where a nexthop object leads.
+/// Resolves a route with these attributes. `nexthop` resolves a nexthop object.
 pub(super) fn resolve(
     policy: ReplacePolicy,
     key: &InfoKey,
@@ -211,8 +212,9 @@ pub(super) fn resolve(
     }
 }
 
-/// The hops without those over interfaces that nobody knows, if there are such. The kernel's all
-/// are: it tells its interfaces before its routes. What zebra says of interfaces may be wrong.
+/// Returns the hops without those over unknown interfaces; `None` if all hops are kept, as the
+/// kernel's always are: it reports its interfaces before its routes. The interfaces in zebra's
+/// messages may be wrong.
 pub(super) fn followed(
     policy: ReplacePolicy,
     hops: &[Hop],
@@ -224,8 +226,8 @@ pub(super) fn followed(
 }
 
 fn unicast(hops: &[Hop], dead: u64, interfaces: &InterfaceMap) -> RouteKind {
-    // A hop that is dead because its link is down stays: the RIB knows the link, and leaves the
-    // path out and takes it back without being told of every route.
+    // A hop that is dead because its link is down stays: the RIB tracks the link, and removes and
+    // restores the path without every route being reported again.
     let used = |(place, hop): &(usize, &Hop)| {
         let dead = *place < 64 && dead >> place & 1 != 0;
         !dead || interfaces.get(&hop.interface).is_none_or(|interface| !interface.up)
@@ -235,8 +237,8 @@ fn unicast(hops: &[Hop], dead: u64, interfaces: &InterfaceMap) -> RouteKind {
     paths(hops, interfaces).map_or(RouteKind::Host, RouteKind::Unicast)
 }
 
-/// The paths of hops; `None` if one of them needs the kernel: over an interface that is no port,
-/// or into a tunnel.
+/// Returns the paths of hops; `None` if one of them needs the kernel: over an interface that is not
+/// a port, or into a tunnel.
 pub(super) fn paths(hops: &[Hop], interfaces: &InterfaceMap) -> Option<Vec<Path>> {
     let most = u32::from(WEIGHT_MOST);
     let heaviest = hops.iter().map(|hop| hop.weight).max().unwrap_or(1).max(most);

@@ -1,22 +1,22 @@
-//! How a route message changes the routes of its prefix: the kernel's own rules.
+//! Effects of a route message on the routes of its prefix: the kernel's own rules.
 //!
 //! IPv4 (`fib_table_insert`, `fib_table_delete` of net/ipv4/fib_trie.c): one prefix and metric may
-//! have several routes that differ otherwise. A new one goes before them, with `NLM_F_APPEND`
-//! behind them, with `NLM_F_REPLACE` in the place of the first.
+//! have several routes that differ otherwise. A new one is inserted before them; with `NLM_F_APPEND`
+//! it is appended to them, with `NLM_F_REPLACE` it replaces the first.
 //!
 //! IPv6 (`fib6_add_rt2node` of net/ipv6/ip6_fib.c): routes over gateways with one prefix and metric
-//! are the paths of one route, and the message of each tells all of them. The kernel takes paths
-//! away one at a time. `NLM_F_REPLACE` takes the place of a route of the same sort, over gateways or
-//! not; only without one, that of the first of another sort.
+//! are the paths of one route, and the message of each contains all of them. The kernel removes
+//! paths one at a time. `NLM_F_REPLACE` replaces a route of the same sort, over gateways or not; if
+//! there is none, the first of the other sort.
 
 use super::info::{InfoKey, Infos};
 use super::table::{List, Variant};
 use crate::netlink::message::{NLM_F_APPEND, NLM_F_REPLACE};
 
-/// How a message came.
+/// Origin of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// By itself, when it happened, with these flags.
+    /// A notification, with these flags.
     News(u16),
     /// In a reading of all routes.
     Dump,
@@ -24,7 +24,7 @@ pub(super) enum Arrival {
     Only,
 }
 
-/// Adds a route. `infos` holds it already.
+/// Adds a route, whose info exists in `infos` already.
 pub(super) fn add(list: &mut List, new: Variant, arrival: Arrival, mark: u8, infos: &Infos) {
     let same_metric = |v: &Variant| v.metric == new.metric;
     if arrival == Arrival::Only {
@@ -62,18 +62,18 @@ pub(super) fn add(list: &mut List, new: Variant, arrival: Arrival, mark: u8, inf
     list.insert(at.unwrap_or(list.len()), new);
 }
 
-/// What is to be done about a route that a message says is gone.
+/// Action for a message that removes a route.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Removal {
-    /// It was not there.
+    /// There is no such route.
     Unknown,
-    /// The route at this place goes.
+    /// The route at this place is removed.
     Whole(usize),
     /// The route at this place loses paths and becomes this.
     Paths(usize, InfoKey),
 }
 
-/// Finds the route that goes.
+/// Finds the route to be removed.
 pub(super) fn find(list: &[Variant], metric: u32, gone: &InfoKey, infos: &Infos) -> Removal {
     let key = |v: &Variant| &infos.get(v.info()).key;
     let exact = list.iter().position(|v| v.metric == metric && key(v) == gone);
@@ -93,7 +93,7 @@ pub(super) fn find(list: &[Variant], metric: u32, gone: &InfoKey, infos: &Infos)
             _ => Removal::Paths(at, left),
         };
     }
-    // The same way, told in other words.
+    // The same route, described differently.
     let alike = |v: &Variant| {
         let key = key(v);
         (v.metric, key.kind, key.nexthop, &key.hops)

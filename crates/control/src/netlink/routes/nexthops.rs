@@ -1,4 +1,4 @@
-//! Nexthop objects: single ways and groups of them, which routes refer to by number.
+//! Nexthop objects: single next hops and groups of them, which routes refer to by number.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,20 +7,20 @@ use super::info::{InterfaceMap, followed, paths};
 use crate::netlink::message::{Hop, Hops, Nexthop};
 use crate::rib::{GroupKey, GroupSpec, Resilient, RouteKind, Source};
 
-/// What an object comes to.
+/// Result of resolving an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Derived {
     Group(GroupSpec),
-    /// The kernel has to do it.
+    /// The kernel has to forward.
     Host,
-    /// None of its members is there, or it is not for routes.
+    /// None of its members exists, or it is not for routes.
     Nothing,
 }
 
 #[derive(Debug)]
 pub(super) struct Object {
     pub(super) nexthop: Nexthop,
-    /// What the RIB was told.
+    /// The group last reported to the RIB.
     pub(super) told: Option<GroupSpec>,
     pub(super) host: bool,
     pub(super) mark: u8,
@@ -35,7 +35,7 @@ pub(super) struct Nexthops {
 }
 
 impl Nexthops {
-    /// What a route over the object leads to.
+    /// Returns the kind of a route over the object.
     pub(super) fn kind(&self, source: Source, id: u32) -> RouteKind {
         if self.all.get(&id).is_some_and(|object| object.host) {
             return RouteKind::Host;
@@ -43,7 +43,7 @@ impl Nexthops {
         RouteKind::NextHopGroup(GroupKey { source, id })
     }
 
-    /// The object becomes this, whether or not it was there.
+    /// Creates or replaces an object.
     pub(super) fn set(&mut self, id: u32, nexthop: Nexthop, mark: u8) {
         self.leave(id);
         for member in members(&nexthop) {
@@ -63,7 +63,7 @@ impl Nexthops {
         self.all.remove(&id)
     }
 
-    /// Takes a group out of its members' lists.
+    /// Removes a group from its members' lists.
     fn leave(&mut self, id: u32) {
         let Some(object) = self.all.get(&id) else { return };
         for member in members(&object.nexthop) {
@@ -76,18 +76,18 @@ impl Nexthops {
         }
     }
 
-    /// The groups that the object is a member of.
+    /// Returns the groups that the object is a member of.
     pub(super) fn parents(&self, id: u32) -> Vec<u32> {
         self.parents.get(&id).cloned().unwrap_or_default()
     }
 
-    /// The single objects over an interface.
+    /// Returns the single objects over an interface.
     pub(super) fn over(&self, interface: u32) -> Vec<u32> {
         let over = |nexthop: &Nexthop| matches!(nexthop, Nexthop::Single(hop) if hop.interface == interface);
         self.all.iter().filter(|(_, o)| over(&o.nexthop)).map(|(id, _)| *id).collect()
     }
 
-    /// What an object comes to. Members that are not there are left out.
+    /// Resolves an object, leaving out missing members.
     pub(super) fn derive(
         &self,
         id: u32,
@@ -101,7 +101,7 @@ impl Nexthops {
             Nexthop::Single(hop) => (Hops::from_slice(&[*hop]), None),
             Nexthop::Group { members, buckets } => {
                 let member = |&(member, weight): &(u32, u32)| self.member(member, weight);
-                // The kernel lets a blackhole into a group only by itself.
+                // The kernel allows a blackhole in a group only as its sole member.
                 if members.iter().any(|(id, _)| self.is_blackhole(*id)) {
                     return blackhole();
                 }

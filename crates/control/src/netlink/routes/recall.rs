@@ -1,8 +1,8 @@
-//! Tells once more what has been told and not withdrawn, a piece at a time, so that it can be
-//! compared with what was made of it.
+//! Reports once more everything that was reported and not withdrawn, a piece at a time, so that it
+//! can be compared with the RIB and FIB.
 //!
-//! Changes are told in between. A route behind the place where the recall stands is told as it is
-//! when its turn comes, one before it was compared as it was then.
+//! Changes are reported in between. A route after the recall's position is reported as it is when
+//! its turn comes; one before it was compared as it was then.
 
 use super::info::Resolved;
 use super::table::{Effect, Effects, Key, Key4, Key6, Tables, effects_alone};
@@ -11,7 +11,7 @@ use crate::netlink::event::SourceEvent;
 use crate::rib::GroupKey;
 use dataplane::interface::VrfId;
 
-/// Where a recall stands; the default is its beginning.
+/// Position of a recall; the default is its beginning.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Recall(Place);
 
@@ -20,14 +20,15 @@ enum Place {
     /// Nexthop objects come first, as routes refer to them.
     #[default]
     Groups,
-    /// IPv4: the table's place in their order, those of VRFs behind all, and its last prefix.
+    /// IPv4: position of the table in the order, with those of VRFs last, and the last prefix
+    /// reported.
     Four(usize, Option<Key4>),
     /// IPv6.
     Six(usize, Option<Key6>),
 }
 
 impl Routes {
-    /// Tells the next routes, `most` or a few more; where to go on, `None` at the end.
+    /// Reports the next routes, `most` or a few more. Returns the new position, `None` at the end.
     pub(crate) fn recall(&mut self, at: Recall, most: usize) -> Option<Recall> {
         self.flush(None);
         let next = match at.0 {
@@ -50,7 +51,7 @@ impl Routes {
         next.map(Recall)
     }
 
-    /// Tells the next routes of the table at this place; where to go on.
+    /// Reports the next routes of the table at this position. Returns the new position.
     fn recall_table<K: Of>(
         &mut self,
         place: usize,
@@ -97,7 +98,7 @@ impl Routes {
     }
 }
 
-/// An earlier table has the prefix, and all that it leads to was told there.
+/// Returns true if an earlier table has the prefix, so that its effects were reported there.
 fn told_before<K: Key>(tables: &Tables<K>, place: usize, key: K) -> bool {
     let earlier = tables.order[..place].iter().filter_map(|id| tables.all.get(id));
     earlier.into_iter().any(|table| !table.get(key).is_empty())

@@ -1,20 +1,21 @@
-//! Routing tables: the routes of a prefix in the order in which the kernel tries them, and which of
-//! several tables a prefix is looked up in.
+//! Routing tables: the routes of a prefix in the order in which the kernel tries them, and the
+//! table that decides if there are several.
 //!
-//! A million routes are held, so an IPv4 route takes 16 bytes: its key, its metric, and the number
+//! As a million routes are held, an IPv4 route takes 16 bytes: its key, its metric, and the number
 //! of an [`Info`](super::info::Info) that it shares with all routes that lead the same way.
 //!
 //! # Several tables
 //!
-//! Rules have tables looked up one after the other, and the first that has any route for an address
-//! decides, however long its prefix. The RIB has one table where the longest prefix decides. Both
-//! agree if a route is left out when an earlier table holds a route to the same or a wider prefix.
-//! A `throw` route ends the search in its own table: it stands for what the later tables have.
+//! Rules look up tables one after the other, and the first that has any route for an address
+//! decides, regardless of prefix length. The RIB has one table where the longest prefix decides.
+//! Both agree if a route is left out when an earlier table holds a route to the same or a wider
+//! prefix. A `throw` route ends the search in its own table: it stands for the routes of the later
+//! tables.
 //!
 //! # Tables of VRFs
 //!
-//! A VRF's packets are looked up in one table and nowhere else, so each of its routes counts as it is; behind a
-//! `throw` route there is nothing.
+//! A VRF's packets are looked up in one table only, so each of its routes is used as it is; no
+//! table follows a `throw` route.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -26,14 +27,14 @@ use smallvec::SmallVec;
 
 use super::info::{Infos, Resolved};
 
-/// A prefix, ordered by address and then by length: what lies within a prefix follows it.
+/// A prefix, ordered by address and then by length: prefixes within it follow it.
 pub(super) trait Key: Copy + Ord + std::fmt::Debug {
     /// Bits of an address.
     const BITS: u8;
     fn len(self) -> u8;
-    /// The prefix of this length around it.
+    /// Returns the prefix of this length that contains it.
     fn cover(self, len: u8) -> Self;
-    /// The last address within it, with full length.
+    /// Returns the last address within it, with full length.
     fn last(self) -> Self;
     fn net(self) -> IpNet;
 }
@@ -72,7 +73,7 @@ impl Key for Key4 {
     }
 }
 
-/// In halves, because a `u128` would make it 32 bytes long.
+/// Stored in halves, because a `u128` would make it 32 bytes long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key6 {
     high: u64,
@@ -123,16 +124,17 @@ pub(super) struct Variant {
     tag: u32,
 }
 
-/// The tag is a number in `Table::many` instead of an info's.
+/// Flag: the tag is an index into `Table::many` instead of an info's number.
 const MANY: u32 = 1 << 31;
 /// Bits of the tag that hold an info's number; the mark is above them.
 const INFO_BITS: u32 = 25;
 const INFO: u32 = (1 << INFO_BITS) - 1;
-/// How many marks there are before they begin anew.
+/// Number of marks before they wrap around.
 pub(super) const MARKS: u8 = 64;
 
 impl Variant {
-    /// `mark` is the number, below [`MARKS`], of the latest reading of all routes that had it.
+    /// `mark` is the number, below [`MARKS`], of the latest reading of all routes that contained
+    /// it.
     pub(super) fn new(metric: u32, info: u32, mark: u8) -> Self {
         Self { metric, tag: info & INFO | u32::from(mark % MARKS) << INFO_BITS }
     }
@@ -153,10 +155,10 @@ pub(super) type List = SmallVec<[Variant; 2]>;
 #[derive(Debug)]
 pub(super) struct Table<K> {
     routes: BTreeMap<K, Variant>,
-    /// The prefixes that have more than one route, which are few.
+    /// The lists of prefixes with more than one route, which are few.
     many: Vec<Vec<Variant>>,
     free: Vec<u32>,
-    /// How many prefixes there are of each length.
+    /// Number of prefixes of each length.
     lengths: Vec<u32>,
 }
 
@@ -182,7 +184,7 @@ impl<K: Key> Table<K> {
         }
     }
 
-    /// The routes of a prefix; none if it has none.
+    /// Returns the routes of a prefix, empty if it has none.
     pub(super) fn get(&self, key: K) -> &[Variant] {
         self.routes.get(&key).map_or(&[], |slot| self.list(slot))
     }
@@ -191,24 +193,24 @@ impl<K: Key> Table<K> {
         self.routes.iter().map(|(key, slot)| (*key, self.list(slot)))
     }
 
-    /// The prefixes behind one, at most so many.
+    /// Returns at most `most` prefixes that follow one.
     pub(super) fn after(&self, key: Option<K>, most: usize) -> Vec<K> {
         let from = key.map_or(Bound::Unbounded, Bound::Excluded);
         self.routes.range((from, Bound::Unbounded)).take(most).map(|(key, _)| *key).collect()
     }
 
-    /// The prefixes within one, itself included.
+    /// Returns the prefixes within one, including itself.
     fn within(&self, key: K) -> impl Iterator<Item = K> + '_ {
         self.routes.range(key..=key.last()).map(|(key, _)| *key)
     }
 
-    /// The routes of the longest prefix around one, itself excluded.
+    /// Returns the routes of the longest prefix that contains this one, excluding itself.
     fn around(&self, key: K) -> Option<&[Variant]> {
         let shorter = (0..key.len()).rev().filter(|&len| self.lengths[usize::from(len)] > 0);
         shorter.map(|len| self.get(key.cover(len))).find(|list| !list.is_empty())
     }
 
-    /// Gives a prefix these routes, none to remove it.
+    /// Sets the routes of a prefix; an empty list removes it.
     pub(super) fn set(&mut self, key: K, list: &[Variant]) {
         let old = self.routes.get(&key).copied();
         if let Some(slot) = old.filter(|slot| slot.tag & MANY != 0) {
@@ -256,30 +258,30 @@ impl<K: Key> Table<K> {
     }
 }
 
-/// What a prefix leads to, as far as the tables say so.
+/// Effect of the tables on a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// What this info says.
+    /// The result of this info.
     Info(u32),
-    /// A `throw` route that no later table has a route for.
+    /// A `throw` route without a route in a later table.
     Unreachable,
 }
 
-/// What a prefix leads to, by metric.
+/// Effects on a prefix, by metric.
 pub(super) type Effects = SmallVec<[(u32, Effect); 1]>;
 
 /// The tables of one family and the order in which they are looked up.
 #[derive(Debug)]
 pub(super) struct Tables<K> {
     pub(super) order: Vec<u32>,
-    /// The tables that are those of VRFs besides the default one.
+    /// The tables of VRFs other than the default one.
     pub(super) vrfs: BTreeMap<u32, VrfId>,
     pub(super) all: BTreeMap<u32, Table<K>>,
-    /// Routes of type throw in all tables.
+    /// Number of throw routes in all tables.
     pub(super) throws: usize,
 }
 
-/// What tables before one say of a prefix.
+/// Effect of the earlier tables on a prefix.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
     Nothing,
@@ -295,7 +297,7 @@ impl<K: Key> Tables<K> {
         self.all.entry(id).or_insert_with(Table::new)
     }
 
-    /// The prefixes whose effects may change with the routes of `key` in this table.
+    /// Returns the prefixes whose effects may change with the routes of `key` in this table.
     pub(super) fn affected(&self, id: u32, key: K) -> Affected<K> {
         let Some(place) = self.order.iter().position(|&other| other == id) else {
             return Affected::None;
@@ -319,8 +321,8 @@ impl<K: Key> Tables<K> {
         Affected::Several(others)
     }
 
-    /// Whether the tables before the one at `place` have a route to the prefix or a wider one.
-    /// There are no throw routes.
+    /// Checks whether the tables before the one at `place` have a route to the prefix or a wider
+    /// one. There must be no throw routes.
     fn before(&self, place: usize, key: K) -> Before {
         let tables = self.order[..place].iter().filter_map(|id| self.all.get(id));
         let mut tables = tables.filter(|table| !table.is_empty());
@@ -330,7 +332,7 @@ impl<K: Key> Tables<K> {
         }
     }
 
-    /// What a prefix leads to.
+    /// Returns the effects on a prefix.
     pub(super) fn effects(&self, key: K, infos: &Infos) -> Effects {
         let mut thrown = false;
         for table in self.order.iter().filter_map(|id| self.all.get(id)) {
@@ -344,14 +346,14 @@ impl<K: Key> Tables<K> {
             if own.is_empty() && !thrown {
                 return Effects::new();
             }
-            // A throw route stands for the best route behind it, with that one's metric.
+            // A throw route stands for the best route after it, with that route's metric.
             let list = if own.is_empty() { std::slice::from_ref(first) } else { own };
             return effects(list);
         }
         if thrown { Effects::from_slice(&[(0, Effect::Unreachable)]) } else { Effects::new() }
     }
 
-    /// The prefixes of all tables of both orders, for when the order changes.
+    /// Returns the prefixes of all tables of both orders, for a change of the order.
     pub(super) fn keys_of(&self, orders: [&[u32]; 2]) -> Vec<K> {
         let mut ids: Vec<u32> = orders.concat();
         ids.sort_unstable();
@@ -363,17 +365,17 @@ impl<K: Key> Tables<K> {
         keys
     }
 
-    /// The VRF whose routes a table has, besides the default one.
+    /// Returns the VRF other than the default one to which a table belongs.
     pub(super) fn vrf_of(&self, table: u32) -> Option<VrfId> {
         self.vrfs.get(&table).copied()
     }
 
-    /// The tables of VRFs.
+    /// Returns the tables of VRFs.
     pub(super) fn of_vrfs(&self) -> impl Iterator<Item = (&Table<K>, VrfId)> {
         self.vrfs.iter().filter_map(|(id, vrf)| Some((self.all.get(id)?, *vrf)))
     }
 
-    /// Routes of the tables that are looked up.
+    /// Returns the number of routes in the tables that are looked up.
     pub(super) fn count(&self, except: u32) -> usize {
         let others = self.vrfs.keys().filter(|id| !self.order.contains(id));
         let ids = self.order.iter().chain(others).filter(|&&id| id != except);
@@ -381,7 +383,7 @@ impl<K: Key> Tables<K> {
     }
 }
 
-/// Of several routes with one metric the first is used.
+/// Returns the effects of a table's routes: of several with one metric, the first is used.
 pub(super) fn effects(list: &[Variant]) -> Effects {
     let mut effects = Effects::new();
     for variant in list {
@@ -392,7 +394,7 @@ pub(super) fn effects(list: &[Variant]) -> Effects {
     effects
 }
 
-/// [`effects`] of a table behind which none is looked up.
+/// Returns the [`effects`] of a table after which none is looked up.
 pub(super) fn effects_alone(list: &[Variant], infos: &Infos) -> Effects {
     let mut effects = effects(list);
     for (_, effect) in &mut effects {
@@ -403,12 +405,12 @@ pub(super) fn effects_alone(list: &[Variant], infos: &Infos) -> Effects {
     effects
 }
 
-/// See [`Tables::affected`].
+/// Result of [`Tables::affected`].
 pub(super) enum Affected<K> {
-    /// The table does not count, or not for this prefix.
+    /// The table is not used, or not for this prefix.
     None,
-    /// The prefix alone, by this table's routes alone.
+    /// Only the prefix itself, with the routes of this table alone.
     Itself,
-    /// These, by all tables.
+    /// These prefixes, with the routes of all tables.
     Several(Vec<K>),
 }

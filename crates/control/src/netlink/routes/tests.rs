@@ -1,4 +1,4 @@
-//! Routes by messages as the kernel and zebra send them, without a kernel.
+//! Tests with route messages as the kernel and zebra send them, without a kernel.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ use crate::rib::Path;
 use dataplane::interface::InterfaceId;
 use std::collections::BTreeMap;
 
-/// Interfaces 10 and 11 are ports 0 and 1, 99 is none.
+/// Interfaces 10 and 11 are ports 0 and 1, interface 99 is not a port.
 fn routes(policy: ReplacePolicy) -> Routes {
     let mut routes = Routes::new(policy);
     for (index, port) in [(10, InterfaceId::new(0)), (11, InterfaceId::new(1)), (99, None)] {
@@ -42,7 +42,7 @@ fn route(prefix: &str, hops: &[Hop]) -> RouteMessage {
     }
 }
 
-/// What the events of a sequence add up to; a withdrawal of nothing is a fault.
+/// Routes that result from a sequence of events; the withdrawal of a missing route is a fault.
 #[derive(Default)]
 struct Told(BTreeMap<(VrfId, IpNet, u64), RouteKind>);
 
@@ -68,7 +68,7 @@ impl Told {
         count
     }
 
-    /// The first gateway of each route, or what it is.
+    /// Returns the gateways of each route, or its kind.
     fn words(&self) -> Vec<String> {
         let word = |((vrf, prefix, metric), kind): (&(VrfId, IpNet, u64), &RouteKind)| {
             let kind = match kind {
@@ -184,7 +184,7 @@ fn what_is_not_for_the_rib_is_left_out() {
     assert_eq!(routes.take_events().len(), 2, "default routes are not reserved");
 }
 
-/// The network of an own address is the RIB's by the address; that of a peer is not.
+/// The RIB derives the network of an own address from the address; that of a peer it does not.
 #[test]
 fn connected_networks_are_not_doubled() {
     let connected = |prefix: &str, source: &str| RouteMessage {
@@ -227,7 +227,8 @@ fn an_interface_that_becomes_a_port_moves_its_routes() {
     assert_eq!(told.words(), ["192.0.2.0/24@0 10.0.0.1"]);
 }
 
-/// `fib_sync_down_dev`: a route goes when all its hops are over dead links, own addresses stay.
+/// `fib_sync_down_dev`: a route is removed when all its hops are over dead links, own addresses
+/// stay.
 #[test]
 fn a_downed_link_takes_its_routes() {
     let own = RouteMessage {
@@ -269,7 +270,7 @@ fn the_last_address_takes_the_hops_over_its_interface() {
     assert_eq!(told.words(), ["198.51.100.0/24@0 10.0.0.1+10.1.0.1"]);
 }
 
-/// `NETDEV_UNREGISTER`: an IPv4 route goes whole, an IPv6 route loses its hops.
+/// `NETDEV_UNREGISTER`: an IPv4 route is removed whole, an IPv6 route loses its hops.
 #[test]
 fn an_interface_that_is_gone_takes_more() {
     let mut routes = routes(ReplacePolicy::Kernel);
@@ -281,7 +282,7 @@ fn an_interface_that_is_gone_takes_more() {
     routes.interface_gone(10);
     told.take(&mut routes);
     assert_eq!(told.words(), ["2001:db8:1::/48@0 2001:db8::2"]);
-    // What the kernel tells of it later is nothing new.
+    // The kernel's later message about it changes nothing.
     routes.news(0, true, route("2001:db8:1::/48", &v6[..1])).unwrap();
     assert_eq!(told.take(&mut routes), 0);
 }
@@ -324,7 +325,7 @@ fn a_deleted_nexthop_object_takes_what_leads_over_it() {
     assert_eq!((routes.count(), routes.groups()), (1, 2));
 }
 
-/// An object with the number of one that went, at once: the old routes go, the new one stays.
+/// An object reuses the number of one just removed: the old routes are removed, the new one stays.
 #[test]
 fn a_nexthop_number_can_be_used_again() {
     let mut routes = routes(ReplacePolicy::Kernel);
@@ -395,7 +396,7 @@ fn a_table_is_that_of_a_vrf_as_long_as_it_is_said_to_be() {
     assert_eq!(told.words(), ["192.0.2.0/24@0 10.0.0.1"]);
 }
 
-/// A route without interface is found by the routes of its own VRF.
+/// A route without interface is resolved by the routes of its own VRF.
 #[test]
 fn a_gateway_of_a_vrf_is_found_there() {
     let mut routes = routes(ReplacePolicy::Fpm);
@@ -412,7 +413,7 @@ fn a_gateway_of_a_vrf_is_found_there() {
     assert_eq!(told.0.into_values().collect::<Vec<_>>(), [RouteKind::Unicast(paths)]);
 }
 
-/// Zebra has one route for a prefix, whatever the metric, and deletes it by the prefix alone.
+/// Zebra has one route for a prefix, regardless of the metric, and deletes it by the prefix alone.
 #[test]
 fn zebra_has_one_route_for_a_prefix() {
     let words = after(ReplacePolicy::Fpm, |r| {
@@ -435,7 +436,7 @@ fn a_reading_takes_away_what_it_did_not_have() {
         routes.news(0, false, message(i, "10.0.0.1")).unwrap();
     }
     told.take(&mut routes);
-    // One that was given up leaves no marks behind.
+    // An abandoned reading leaves no marks.
     routes.begin_sync();
     (0..10).for_each(|i| routes.dumped(message(i, "10.0.0.1")).unwrap());
     routes.begin_sync();
@@ -461,7 +462,7 @@ fn an_audit_finds_each_kind_of_difference() {
     routes.compare(&message(1, "10.0.0.9"));
     routes.compare(&message(7, "10.0.0.1"));
     routes.compare(&message(5, "10.0.0.9"));
-    // 4 goes and 5 changes meanwhile: no differences.
+    // 4 is removed and 5 changes during the reading: no differences.
     routes.news(0, true, message(4, "10.0.0.1")).unwrap();
     routes.news(NLM_F_REPLACE, false, message(5, "10.0.0.9")).unwrap();
     let found = routes.end_audit();
@@ -471,7 +472,7 @@ fn an_audit_finds_each_kind_of_difference() {
     assert_eq!(count(Difference::Other), 1, "{found:?}");
     assert_eq!(count(Difference::Stale), 2, "{found:?}");
     assert!(found.examples(1)[0].contains("10.1.0.0/16"), "{:?}", found.examples(1));
-    // What the audit found stale is not taken for seen by the next reading.
+    // A route that the audit found stale is not regarded as seen by the next reading.
     routes.begin_sync();
     assert_eq!(routes.end_sync(), 5);
 }
@@ -499,7 +500,7 @@ fn told_lookup(told: &Told, vrf: VrfId, address: IpAddr) -> Option<IpAddr> {
     }
 }
 
-/// All that was told, told once more in pieces.
+/// Returns all reported routes, reported once more in pieces.
 fn recalled(routes: &mut Routes, most: usize) -> BTreeMap<(VrfId, IpNet, u64), RouteKind> {
     let mut next = Some(Recall::default());
     let mut all = BTreeMap::new();
@@ -516,8 +517,8 @@ fn recalled(routes: &mut Routes, most: usize) -> BTreeMap<(VrfId, IpNet, u64), R
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Whatever is added to and taken from three tables in whatever order, the longest prefix of
-    /// what was told leads where the first table that has a route leads.
+    /// For any sequence of additions to and removals from three tables, the longest reported prefix
+    /// leads to the same next hop as the first table that has a route.
     #[test]
     fn tables_in_order_are_one_table(
         steps in prop::collection::vec(

@@ -1,24 +1,26 @@
-//! Which composites live, and over which leaves: computed from below, in time that depends on the
-//! composites concerned, not on the routes.
+//! Liveness and leaves of composites: computed bottom-up, in time that depends on the affected
+//! composites, not on the routes.
 //!
-//! What has changed marks the composites above it. [`NextHops::settle`] takes these and all above
-//! them, forgets what was known of them, and computes them in the order in which it can: a group
-//! when all its members are known, a `Via` when the routes to its address are.
+//! A change marks the composites above it. [`NextHops::settle`] takes these and all above them,
+//! resets them, and computes each as soon as possible: a group when all its members are computed, a
+//! `Via` when the routes to its address are.
 //!
-//! # How a gateway without interface is resolved
+//! # Resolution of a gateway without interface
 //!
-//! By the longest prefix that holds it, and there the best candidate; one that is dead is passed
-//! over, also to shorter prefixes. What the candidate leads to, the `Via` leads to; where that is
-//! the network itself, the gateway is a neighbour on its interface. A route to a blackhole makes the
-//! `Via` one: announcing a gateway to be blackholed is how operators stop an attack (RFC 3882). A default
-//! route leads to gateways unless the configuration says otherwise.
+//! A gateway is resolved by the longest prefix that contains it, and there by the best candidate;
+//! dead candidates are passed over, also in favour of shorter prefixes. The `Via` gets the
+//! candidate's leaves; if the candidate leads to an interface's network, the gateway is a neighbour
+//! on that interface. A route to a blackhole makes the `Via` a blackhole: announcing a gateway to
+//! be blackholed is how operators stop an attack (RFC 3882). A default route leads to gateways
+//! unless the configuration disables that.
 //!
 //! # Circles
 //!
-//! What is left when nothing more can be computed depends on itself: a `Via` that would be resolved
-//! over a route that leads over it. All these are dead, and say so. A group with such a member lives
-//! on by its others, but a `Via` that would be resolved over such a group counts as part of the
-//! circle: so the outcome does not depend on the order in which routes came.
+//! Next hops that remain when nothing more can be computed depend on themselves: a `Via` that would
+//! be resolved over a route that leads over it. All these are dead, with the reason
+//! [`Inactive::Loop`]. A group with such a member is live by its other members, but a `Via` that
+//! would be resolved over such a group counts as part of the circle, so that the result does not
+//! depend on the order of the routes' arrival.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -31,19 +33,19 @@ use wire::MacAddr;
 
 use super::{Inactive, Meaning, NextHops, Referrer, Refused, Status, Weighted, merge};
 
-/// What the computation has to know of the routes and neighbours.
+/// Routes and neighbours as needed by the computation.
 pub(in super::super) trait Covering {
-    /// Shows the next hops of a VRF's routes to an address, longest prefix first, best first, those of
-    /// neighbours left out, with the prefixes' lengths, until told to stop.
+    /// Visits the next hops of a VRF's routes to an address with the prefixes' lengths, longest
+    /// prefix first, best first, without those of neighbours, until `visit` breaks.
     fn visit(&self, vrf: VrfId, address: IpAddr, visit: &mut dyn FnMut(u8, u16) -> ControlFlow<()>);
 
-    /// The MAC of a neighbour.
+    /// Returns the MAC of a neighbour.
     fn mac(&self, interface: InterfaceId, address: IpAddr) -> Option<MacAddr>;
 }
 
-/// What a `Via` has come to.
+/// Result of a `Via`.
 enum Outcome {
-    /// It depends on what is not known yet.
+    /// It depends on a next hop that is not computed yet.
     Waits,
     Dead(Inactive),
     /// The routes to it lead over this number.
@@ -51,14 +53,14 @@ enum Outcome {
 }
 
 impl NextHops {
-    /// Marks what depends on the routes to addresses within a prefix whose routes have changed in a VRF.
+    /// Marks the gateways within a prefix whose routes have changed in a VRF.
     pub(in super::super) fn mark_vias(&mut self, vrf: VrfId, prefix: &IpNet) {
         if self.vias.is_empty() {
             return;
         }
         let within = self.vias.range((vrf, prefix.network())..=(vrf, prefix.broadcast()));
         for (_, &id) in within {
-            // A route shorter than the one that decides decides nothing.
+            // A route shorter than the deciding one has no effect.
             let decided = match self.hops[usize::from(id)].as_deref().map(|hop| &hop.meaning) {
                 Some(Meaning::Via { length, .. }) => *length,
                 _ => 0,
@@ -69,7 +71,7 @@ impl NextHops {
         }
     }
 
-    /// Computes what was marked, and all that depends on it, and writes the table's entries.
+    /// Computes the marked next hops and all that depend on them, and writes the table's entries.
     pub(in super::super) fn settle(&mut self, routes: &impl Covering) {
         if self.dirty.is_empty() {
             return;
@@ -92,7 +94,7 @@ impl NextHops {
         }
     }
 
-    /// The marked composites and all above them.
+    /// Returns the marked composites and all above them.
     fn concerned(&mut self) -> Vec<u16> {
         let mut found: BTreeSet<u16> = BTreeSet::new();
         let mut open = std::mem::take(&mut self.dirty);
@@ -106,7 +108,7 @@ impl NextHops {
         found.into_iter().collect()
     }
 
-    /// Computes what can be; `unused` are references that are to be released when all is done.
+    /// Computes as many as possible; `unused` receives the references to release at the end.
     fn compute(
         &mut self,
         mut open: Vec<u16>,
@@ -134,7 +136,7 @@ impl NextHops {
         }
     }
 
-    /// What is still not known leads in a circle.
+    /// Handles composites that remain uncomputed: they lead in a circle.
     fn break_circles(&mut self, concerned: &[u16]) {
         let unknown = |hops: &Self, id: u16| hops.status(id) == Status::Unknown;
         for &id in concerned {
@@ -143,7 +145,7 @@ impl NextHops {
                 self.status[usize::from(id)] = Status::Dead(Inactive::Loop);
             }
         }
-        // Groups have no groups as members: now they can all be computed.
+        // Groups do not have groups as members, so all of them can be computed now.
         for &id in concerned {
             if unknown(self, id) {
                 self.gather(id);
@@ -151,7 +153,7 @@ impl NextHops {
         }
     }
 
-    /// The live leaves of a leaf or a composite.
+    /// Returns the live leaves of a leaf or a composite.
     pub(in super::super) fn leaves(&self, id: u16) -> Vec<Weighted> {
         match self.hop(id) {
             Some(hop) if !hop.meaning.is_leaf() => hop.leaves.clone(),
@@ -159,7 +161,7 @@ impl NextHops {
         }
     }
 
-    /// Computes a group from its members, if they are all known.
+    /// Computes a group from its members, if they are all computed.
     fn gather(&mut self, id: u16) {
         let Some(hop) = self.hop(id) else { return };
         let members = hop.meaning.members();
@@ -185,7 +187,7 @@ impl NextHops {
         }
     }
 
-    /// Computes a `Via` from the routes to it, if those that count are known.
+    /// Computes a `Via` from the routes to it, if the deciding ones are computed.
     fn resolve_via(
         &mut self,
         id: u16,
@@ -201,7 +203,8 @@ impl NextHops {
                 return ControlFlow::Continue(());
             }
             length = len;
-            // What is gone never returns, and the sweep that takes it out changes nothing here.
+            // A removed group never returns, and the sweep that removes its routes changes nothing
+            // here.
             if !self.is_gone(hop) {
                 tried.push(hop);
             }
@@ -236,7 +239,7 @@ impl NextHops {
         self.status[usize::from(id)] = status;
     }
 
-    /// What a candidate means for a `Via`; `None`: it is passed over.
+    /// Judges a candidate for a `Via`; `None`: it is passed over.
     fn judge(&self, hop: u16) -> Option<Outcome> {
         if matches!(hop, LOCAL | MARTIAN) {
             return Some(Outcome::Dead(Inactive::GatewayUnreachable));
@@ -252,8 +255,8 @@ impl NextHops {
         }
     }
 
-    /// The leaves of a number, with one more reference each; an interface's network becomes the neighbour
-    /// `address` on it.
+    /// Returns the leaves of a number, with one more reference each; an interface's network becomes
+    /// the neighbour `address` on it.
     fn leaves_towards(
         &mut self,
         hop: u16,
@@ -282,7 +285,7 @@ impl NextHops {
         }
         let parts: Vec<_> = found.iter().map(|(weight, leaf)| (*weight, &leaf[..])).collect();
         let merged = merge(&parts);
-        // A leaf that was met twice is one leaf, with one reference.
+        // A leaf found twice is one leaf, with one reference.
         for (at, &(_, [(leaf, _)])) in found.iter().enumerate() {
             if found[..at].iter().any(|(_, [(earlier, _)])| *earlier == leaf) {
                 self.release(leaf, Referrer::Route);
@@ -291,7 +294,7 @@ impl NextHops {
         Ok(merged)
     }
 
-    /// Makes a `Via` depend on what it was computed from, and no more on what it was before.
+    /// Makes a `Via` depend on the next hops it was computed from, instead of the earlier ones.
     fn attach(
         &mut self,
         id: u16,
@@ -323,7 +326,7 @@ impl NextHops {
         }
     }
 
-    /// A `Via` that goes lets go of what it was computed from.
+    /// Releases the next hops that a removed `Via` was computed from.
     pub(super) fn let_go(&mut self, id: u16, tried: Vec<u16>, leaves: Vec<Weighted>) {
         for hop in tried {
             self.remove_parent(hop, id);

@@ -1,21 +1,21 @@
-//! How a composite's leaves become its entry in the next-hop table.
+//! Conversion of a composite's leaves to its entry in the next-hop table.
 //!
 //! | leaves | entry |
 //! |---|---|
 //! | none | no route |
 //! | one, which is resolved, or needs no resolution | a copy of the leaf's: as fast as the leaf |
-//! | one that waits for its MAC | a group with this member, whose number the slow path knows |
-//! | several | a group whose places hold each leaf as often as its weight says |
+//! | one that waits for its MAC | a group with this member, whose number the slow path has |
+//! | several | a group whose places contain each leaf as often as its weight |
 //!
-//! A group keeps its places for life, and places are written while forwarders read them. Any mixture
-//! of old and new leaves that a forwarder may meet is right: each was a path of the group just now,
-//! and its number has a meaning until a grace period after the group has let go of it. So a lost
-//! path takes no allocation that could fail. Places behind the group's length are written too, for
-//! those who still hold a longer length.
+//! A group keeps its places for its lifetime, and places are written while forwarders read them.
+//! Any mixture of old and new leaves that a forwarder may find is right: each was a path of the
+//! group just now, and its number has a meaning until a grace period after the group has released
+//! it. So the loss of a path needs no allocation that could fail. Places past the group's length
+//! are written too, for forwarders that still hold a longer length.
 //!
 //! A resilient group has a fixed number of places, its buckets. When leaves change, buckets of
-//! leaves that are left stay, except for those that exceed the leaf's new share: a lost path moves
-//! its own flows only, and one that returns takes only its share.
+//! remaining leaves stay, except those in excess of the leaf's new share: a lost path moves only
+//! its own flows, and one that returns takes only its share.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ use dataplane::next_hop::{FIRST_DYNAMIC, NO_ROUTE, NextHop};
 use super::{GROUP_PLACES_MOST, Hop, Meaning, NextHops, Weighted};
 
 impl NextHops {
-    /// Writes the table's entry of a number as its leaves say.
+    /// Writes the table's entry of a number according to its leaves.
     pub(super) fn publish(&mut self, id: u16) {
         let entry = self.entry(id);
         if NextHop::from(self.table.get(id)) != entry {
@@ -32,7 +32,7 @@ impl NextHops {
         }
     }
 
-    /// Writes the entries of the composites that are copies of a leaf's.
+    /// Writes the entries of the composites that are copies of a leaf's entry.
     pub(super) fn publish_copies(&mut self, leaf: u16) {
         let mut above = self.hop(leaf).map_or_else(Vec::new, |hop| hop.parents.clone());
         while let Some(id) = above.pop() {
@@ -65,7 +65,7 @@ impl NextHops {
         }
     }
 
-    /// A leaf's entry, if it means the same under another number.
+    /// Returns a leaf's entry, if it has the same meaning under another number.
     fn copy(&self, leaf: u16) -> Option<NextHop> {
         let entry = NextHop::from(self.table.get(leaf));
         let by_number = matches!(entry, NextHop::Unresolved { .. });
@@ -97,8 +97,8 @@ impl NextHops {
         NextHop::Group { first, len: len as u16 }
     }
 
-    /// Gives a composite as many places as its leaves' weights need, if there are so many; else it
-    /// keeps what it has, and the weights are rounded.
+    /// Allocates as many places for a composite as its leaves' weights need, if there is room; else
+    /// it keeps its places, and the weights are rounded.
     fn fit_places(&mut self, id: u16, leaves: &[Weighted]) {
         let total: u64 = leaves.iter().map(|&(_, weight)| u64::from(weight)).sum();
         let Some(hop) = self.hop(id) else { return };
@@ -127,11 +127,11 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The finest denominator of shares that are computed exactly.
+/// Largest denominator of shares that are computed exactly.
 const FINEST: u64 = 1 << 20;
 
-/// The leaves of several members in ascending order, each member's leaves sharing the member's
-/// weight.
+/// Returns the leaves of several members in ascending order, each member's leaves sharing the
+/// member's weight.
 pub(super) fn merge(members: &[(u32, &[Weighted])]) -> Vec<Weighted> {
     let sum = |leaves: &[Weighted]| leaves.iter().map(|&(_, w)| u64::from(w)).sum::<u64>().max(1);
     // A common multiple of all sums, so that every share is a whole number.
@@ -152,7 +152,7 @@ pub(super) fn merge(members: &[(u32, &[Weighted])]) -> Vec<Weighted> {
     }
     let divisor = shares.values().fold(0, |divisor, &share| gcd(divisor, share)).max(1);
     shares.values_mut().for_each(|share| *share /= divisor);
-    // Parts of a later merge stay below 2^20.
+    // So that parts of a later merge stay below 2^20.
     let total: u64 = shares.values().sum();
     let scale = |share: u64| match total <= FINEST {
         true => share,
@@ -161,8 +161,8 @@ pub(super) fn merge(members: &[(u32, &[Weighted])]) -> Vec<Weighted> {
     shares.into_iter().map(|(leaf, share)| (leaf, scale(share).max(1) as u32)).collect()
 }
 
-/// How many of `count` places each leaf has: exactly its weight if they suffice, else in proportion,
-/// at least one as long as there are places.
+/// Returns the number of places of each leaf out of `count`: exactly its weight if they suffice,
+/// else in proportion, at least one as long as there are places.
 pub(super) fn apportion(leaves: &[Weighted], count: u32) -> Vec<Weighted> {
     let total: u64 = leaves.iter().map(|&(_, weight)| u64::from(weight)).sum();
     if total <= count.into() {
@@ -171,7 +171,7 @@ pub(super) fn apportion(leaves: &[Weighted], count: u32) -> Vec<Weighted> {
     proportion(leaves, count)
 }
 
-/// Shares of all of `count` places by the largest remainders.
+/// Divides all of `count` places by the largest remainders.
 fn proportion(leaves: &[Weighted], count: u32) -> Vec<Weighted> {
     let leaves = &leaves[..leaves.len().min(count as usize)];
     let total: u64 = leaves.iter().map(|&(_, weight)| u64::from(weight)).sum::<u64>().max(1);
@@ -189,7 +189,7 @@ fn proportion(leaves: &[Weighted], count: u32) -> Vec<Weighted> {
     shares
 }
 
-/// Gives each leaf its share of the buckets and moves no more buckets than it must.
+/// Gives each leaf its share of the buckets and moves as few buckets as possible.
 fn rebalance(buckets: &mut [u16], leaves: &[Weighted]) {
     if leaves.is_empty() {
         return;
@@ -218,10 +218,10 @@ mod tests {
         // One half to leaf 20; the other half: two thirds to 21, one third to 22.
         let merged = merge(&[(1, &[(20, 1)]), (1, &[(22, 1), (21, 2)])]);
         assert_eq!(merged, [(20, 3), (21, 2), (22, 1)]);
-        // A leaf that is met twice has the sum.
+        // A leaf found twice has the sum of both shares.
         assert_eq!(merge(&[(1, &[(20, 1)]), (3, &[(20, 1), (21, 1)])]), [(20, 5), (21, 3)]);
         assert_eq!(merge(&[]), []);
-        // Shares too fine to be exact keep their proportions.
+        // Shares too fine to be exact are approximately in proportion.
         let primes = [997, 991, 983, 977, 971].map(|prime| vec![(30, prime - 1), (31, 1)]);
         let members: Vec<_> = primes.iter().map(|leaves| (1, &leaves[..])).collect();
         let fine = merge(&members);

@@ -1,10 +1,10 @@
-//! Random changes; after each, forwarders see what a naive model says.
+//! Random changes; after each, the forwarders' view equals that of a naive model.
 //!
 //! The model keeps routes, groups, neighbours, links and addresses in plain maps, and computes each
-//! answer from all of them (`naive.rs`). The RIB puts off work in tiny pieces here, so that what it
-//! does in between is seen as well: before the rest is done, no forwarder may find an interface that is
-//! down. A reader that is quiescent only now and then holds numbers of earlier lookups: these must
-//! not come to mean another interface under it.
+//! answer from all of them (`naive.rs`). The RIB defers work in tiny pieces here, so that its
+//! intermediate states are tested as well: before the rest is done, no forwarder may find an
+//! interface that is down. A reader that is rarely quiescent holds numbers of earlier lookups:
+//! these must not come to mean another interface in the meantime.
 
 mod naive;
 
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use super::*;
 use naive::{Found, Naive};
 
-/// Prefixes that nest, coincide with the RIB's own, and lie apart.
+/// Prefixes that nest, coincide with the RIB's own, or are disjoint.
 const PREFIXES: [&str; 18] = [
     "0.0.0.0/0",
     "10.0.0.0/8",
@@ -54,7 +54,7 @@ const HOSTS: [&str; 14] = [
     "fe80::3",
 ];
 
-/// Addresses that are looked up besides.
+/// Further addresses that are looked up.
 const OTHERS: [&str; 9] = [
     "8.8.8.8",
     "10.9.9.9",
@@ -71,13 +71,13 @@ const OTHERS: [&str; 9] = [
 const ADDRESSES: [&[&str]; 5] = [
     &["10.0.1.1/24", "fd00:1::1/64"],
     &["10.0.1.9/24", "192.0.2.1/32", "fe80::9/64"],
-    // The other interface's network.
+    // An address in the other interface's network.
     &["10.0.2.3/24", "fd00:1::3/64", "fd00:1::4/64"],
     &["10.0.1.1/30"],
     &[],
 ];
 
-/// Sources that routes are added by.
+/// Sources of the added routes.
 const SOURCES: [Source; 4] = [Source::Command, Source::Static, Source::Kernel, Source::Import];
 
 #[derive(Clone, Debug)]
@@ -97,9 +97,9 @@ enum Step {
     Addresses(u16, usize),
     Local(usize, bool),
     Distance(Source, u8),
-    /// The reader looks everything up and remembers it.
+    /// The reader looks up every address and keeps the results.
     Hold,
-    /// The reader lets go.
+    /// The reader releases its results.
     Quiescent,
     Tick,
 }
@@ -190,16 +190,16 @@ fn addresses() -> impl Iterator<Item = IpAddr> {
     HOSTS.into_iter().chain(OTHERS).map(ip)
 }
 
-/// The system under test, and what its surroundings know.
+/// The system under test, with the state of its reader and slow path.
 struct Checked {
-    /// Where everything happens.
+    /// The VRF of all changes.
     vrf: VrfId,
     bench: Bench,
     model: Naive,
     reader: EpochReader,
-    /// Leaves that the reader holds, with their meaning then.
+    /// Leaves that the reader holds, with their meaning at the time of the lookup.
     held: BTreeMap<u16, NextHop>,
-    /// What the slow path has been told.
+    /// The commands received by the slow path.
     told: BTreeMap<u16, (InterfaceId, IpAddr)>,
 }
 
@@ -234,7 +234,7 @@ impl Checked {
         self.check();
     }
 
-    /// Does what was put off.
+    /// Completes the deferred work.
     fn finish_work(&mut self) {
         let mut ticks = 0;
         while self.bench.rib.is_busy() {
@@ -244,7 +244,7 @@ impl Checked {
         }
     }
 
-    /// No forwarder finds an interface that is down, whatever is put off.
+    /// No forwarder finds an interface that is down, regardless of deferred work.
     fn check_ports(&self) {
         for address in addresses() {
             let id = self.bench.id(address);
@@ -296,7 +296,7 @@ impl Checked {
         }
     }
 
-    /// What the slow path is told is consistent.
+    /// Checks that the commands to the slow path are consistent.
     fn hear(&mut self) {
         for command in self.bench.rib.drain_commands() {
             match command {
@@ -311,14 +311,14 @@ impl Checked {
         }
     }
 
-    /// What a forwarder finds.
+    /// Returns the result of a forwarder's lookup.
     fn found(&self, id: u16) -> Found {
         let members = self.bench.members(id);
         let leaves = if members.is_empty() { vec![id] } else { members };
         naive::shares(leaves.into_iter().map(|id| (NextHop::from(self.bench.table.get(id)), 1)))
     }
 
-    /// The flow's path that is told is the one that a forwarder takes.
+    /// The reported path of a flow is the one that a forwarder takes.
     fn check_flow(&self, address: IpAddr, id: u16) {
         for hash in [0, 0x5555_5555, 0x9999_9999, u32::MAX] {
             let told = self.bench.rib.lookup_flow(self.vrf, address, hash);
@@ -343,7 +343,7 @@ impl Checked {
         }
     }
 
-    /// Whoever is punted as unresolved names a gateway that the slow path knows.
+    /// Packets punted as unresolved carry the number of a gateway that the slow path has learned.
     fn check_told(&self, id: u16, address: IpAddr) {
         for id in self.bench.members(id).into_iter().chain([id]) {
             if let NextHop::Unresolved { interface } = self.bench.table.get(id).into() {
@@ -353,7 +353,7 @@ impl Checked {
         }
     }
 
-    /// Takes everything back: nothing may be left.
+    /// Removes everything: nothing may be left.
     fn finish(mut self) {
         for source in SOURCES {
             self.bench.rib.begin_resync(source);
@@ -390,7 +390,7 @@ impl Checked {
     }
 }
 
-/// A route of the default VRF as one of another.
+/// Moves a route of the default VRF to another.
 fn moved(mut route: Route, vrf: VrfId) -> Route {
     if let RouteKind::Unicast(paths) = &mut route.kind {
         paths.iter_mut().for_each(|path| *path = moved_path(*path, vrf));
@@ -407,7 +407,7 @@ fn change(rib: &mut Rib, model: &mut Naive, vrf: VrfId, step: Step) {
     match step {
         Step::Add(route) => {
             let route = moved(route, vrf);
-            // Within a batch, what the group is decides that was there before it.
+            // Within a batch, the group's state before the batch decides.
             let added = rib.add(route.clone());
             assert_eq!(added.is_ok(), model.add(&route), "{added:?}");
         }
@@ -474,7 +474,7 @@ fn change(rib: &mut Rib, model: &mut Naive, vrf: VrfId, step: Step) {
     }
 }
 
-/// Kind and interface of a next hop: a neighbour's MAC may come and go.
+/// Returns the kind and interface of a next hop: a neighbour's MAC may be absent.
 fn without_mac(hop: NextHop) -> NextHop {
     match hop {
         NextHop::Forward { interface, .. } => NextHop::Unresolved { interface },
@@ -483,7 +483,7 @@ fn without_mac(hop: NextHop) -> NextHop {
 }
 
 proptest! {
-    // A quarter of the usual cases, each of which is a whole life of a RIB.
+    // A quarter of the usual number of cases, as each one is a whole life of a RIB.
     #![proptest_config(ProptestConfig {
         failure_persistence: None,
         cases: ProptestConfig::default().cases.div_ceil(4),

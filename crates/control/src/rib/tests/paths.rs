@@ -1,4 +1,5 @@
-//! Links, groups, gateways without interface, resynchronisation and want of room, by example.
+//! Tests of links, groups, gateways without interface, resynchronisation and lack of room, by
+//! example.
 
 use super::*;
 
@@ -21,7 +22,7 @@ fn unresolved(index: u16) -> NextHop {
     NextHop::Unresolved { interface: interface(index) }
 }
 
-/// What the places of an address's group mean.
+/// Returns the next hops in the places of an address's group.
 fn spread(bench: &Bench, address: &str) -> Vec<NextHop> {
     let members = bench.members(bench.id(ip(address)));
     members.into_iter().map(|id| bench.table.get(id).into()).collect()
@@ -106,7 +107,7 @@ fn a_resilient_group_moves_the_flows_of_the_lost_path_only() {
     bench.rib.set_link(interface(1), true);
     let moved = bench.members(id).iter().zip(&lost).filter(|(now, then)| now != then).count();
     assert!((42..=43).contains(&moved), "{moved} of 128 buckets moved back");
-    // A path that the group's owner takes away is a lost one as well.
+    // A path removed by the group's owner counts as lost too.
     let before = bench.members(id);
     let fewer = GroupSpec { paths: spec.paths[..2].to_vec(), ..spec };
     bench.rib.set_group(KEY, fewer).unwrap();
@@ -153,7 +154,7 @@ fn a_named_group_changes_for_all_its_routes_and_takes_them_along() {
     assert!(bench.rib.remove_group(KEY) && !bench.rib.remove_group(KEY));
     assert_eq!(bench.hop("198.51.100.1"), NextHop::NoRoute);
     assert_eq!(bench.rib.routes_to(VrfId::DEFAULT, net("198.51.100.0/24")).count(), 0);
-    // Another group under the same name is not theirs.
+    // A new group under the same name does not get their routes.
     bench.rib.set_group(KEY, spec(0, "10.0.1.2")).unwrap();
     bench.rib.add(route("203.0.113.0/24")).unwrap();
     assert_eq!(bench.hop("198.51.100.1"), NextHop::NoRoute);
@@ -178,7 +179,7 @@ fn a_default_route_leads_to_gateways_unless_it_is_told_not_to() {
     finish(&mut bench);
     assert_eq!(why(&bench, "198.51.100.0/24"), [Some(Inactive::GatewayUnreachable)]);
     assert!(!bench.rib.is_by_default(VrfId::DEFAULT, gateway));
-    // A longer route leads there, and its end is noticed.
+    // A longer route leads there, and its removal takes effect.
     add(&mut bench, "172.16.0.0/12", Source::Static, over(1, "10.0.2.2"));
     finish(&mut bench);
     assert_eq!(
@@ -219,7 +220,7 @@ fn a_gateway_without_port_follows_the_best_route_to_it() {
     add(&mut bench, "203.0.113.0/24", Source::Static, via("fd00:2::9"));
     bench.rib.neighbour_up(interface(1), ip("fd00:2::9"), mac(9)).unwrap();
     assert_eq!(bench.hop("203.0.113.1"), NextHop::Forward { interface: interface(1), mac: mac(9) });
-    // The router is no gateway of its own.
+    // The router cannot be its own gateway.
     add(&mut bench, "203.0.113.0/24", Source::Command, via("10.0.2.1"));
     assert_eq!(why(&bench, "203.0.113.0/24"), [Some(Inactive::GatewayUnreachable), None]);
 }
@@ -229,7 +230,7 @@ fn routes_that_lead_in_a_circle_say_so_and_others_go_on() {
     let mut bench = Bench::without_readers();
     add(&mut bench, "192.0.2.0/24", Source::Static, via("192.0.2.1"));
     assert_eq!(why(&bench, "192.0.2.0/24"), [Some(Inactive::Loop)]);
-    // Two, over each other; one of them has another path as well.
+    // Two routes over each other; one of them has another path as well.
     add(&mut bench, "198.51.100.0/24", Source::Static, via("203.0.113.1"));
     let both = vec![
         Path::recursive(VrfId::DEFAULT, ip("198.51.100.1")),
@@ -267,7 +268,7 @@ fn a_long_chain_of_gateways_is_followed_to_its_end() {
     bench.rib.neighbour_up(interface(0), ip("10.0.1.2"), mac(2)).unwrap();
     let forward = NextHop::Forward { interface: interface(0), mac: mac(2) };
     assert_eq!(NextHop::from(bench.table.get(id)), forward);
-    // Its ends joined, it is a circle.
+    // With its ends joined, it is a circle.
     bench.rib.add(Route { kind: via("100.64.0.0"), ..route(LENGTH) }).unwrap();
     assert_eq!(NextHop::from(bench.table.get(id)), NextHop::NoRoute);
     assert_eq!(why(&bench, "100.64.0.0/32"), [Some(Inactive::Loop)]);
@@ -293,7 +294,7 @@ fn a_resynchronisation_withdraws_what_is_not_told_again_and_touches_nothing_else
     };
     bench.rib.begin_resync(Source::Kernel);
     assert!(unchanged(&bench));
-    // An overrun in the midst of it: from the beginning.
+    // An overrun during the resynchronisation: it starts over.
     add(&mut bench, routes[1].0, Source::Kernel, routes[1].1.clone());
     bench.rib.begin_resync(Source::Kernel);
     bench.rib.set_group(KEY, spec).unwrap();
@@ -360,7 +361,7 @@ fn addresses_and_ports_come_and_go_with_their_routes() {
     assert_eq!(bench.hop("fd00:1::7"), NextHop::NoRoute);
     assert_eq!(bench.hop("fe80::77"), NextHop::Local);
     assert_eq!(bench.rib.interfaces()[0].addresses, [net("10.0.1.9/24"), net("fe80::9/64")]);
-    // Two interfaces on one network: the first that is up.
+    // Two interfaces on one network: the first that is up is used.
     bench.rib.set_addresses(interface(1), &[net("10.0.1.10/24")]).unwrap();
     bench.rib.neighbour_up(interface(1), ip("10.0.1.7"), mac(7)).unwrap();
     assert_eq!(bench.hop("10.0.1.7"), NextHop::Glean { interface: interface(0) });
@@ -375,7 +376,7 @@ fn addresses_and_ports_come_and_go_with_their_routes() {
             && !bench.rib.remove_local(VrfId::DEFAULT, net("192.0.2.1/32"))
     );
     assert_eq!(bench.hop("192.0.2.1"), NextHop::NoRoute);
-    // Without the interface its routes are dead; with it they are back.
+    // Without the interface its routes are dead; with it they are live again.
     add(&mut bench, "198.51.100.0/24", Source::Kernel, over(1, "10.0.1.3"));
     assert!(bench.rib.remove_interface(interface(1)) && !bench.rib.remove_interface(interface(1)));
     finish(&mut bench);

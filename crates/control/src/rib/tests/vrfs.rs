@@ -30,7 +30,7 @@ impl World {
         Self { bench, readers }
     }
 
-    /// What a forwarder finds.
+    /// Returns the next hop that a forwarder finds.
     fn hop(&self, vrf: VrfId, address: &str) -> NextHop {
         let IpAddr::V4(address) = ip(address) else { panic!("IPv4 only") };
         self.bench.table.get(self.readers[vrf.index()].lookup(address)).into()

@@ -1,4 +1,4 @@
-//! The shape of `show topology`.
+//! Format of `show topology`.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,9 +18,9 @@ pub struct Topology {
 pub struct Node {
     /// Its number.
     pub node: usize,
-    /// Kilobytes of memory, where the kernel tells.
+    /// Kilobytes of memory, if the kernel reports it.
     pub memory_kb: Option<usize>,
-    /// Kilobytes that nobody uses.
+    /// Kilobytes of free memory.
     pub free_kb: Option<usize>,
     /// Hugepages, by size.
     pub hugepages: Vec<Hugepages>,
@@ -37,18 +37,18 @@ pub struct Hugepages {
     pub size_kb: usize,
     /// Reserved.
     pub total: usize,
-    /// Those of them that nobody uses.
+    /// Free ones.
     pub free: usize,
 }
 
 /// A physical core.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Core {
-    /// The numbers of its threads, each of which a configuration calls a core.
+    /// The numbers of its threads; configurations call each of these a core.
     pub threads: Vec<usize>,
-    /// Its socket, where the kernel tells.
+    /// Its socket, if the kernel reports it.
     pub package: Option<usize>,
-    /// Its caches without those for instructions, the nearest first.
+    /// Its caches except instruction caches, the nearest first.
     pub caches: Vec<Cache>,
 }
 
@@ -92,12 +92,12 @@ pub struct TopologyPort {
     pub name: String,
     /// Its device.
     pub device: String,
-    /// The driver that drives it.
+    /// The device's driver.
     pub driver: String,
-    /// Its NUMA node; none for a virtual device, and where the firmware does not tell.
+    /// Its NUMA node; none for a virtual device, or if the firmware does not report it.
     pub node: Option<usize>,
     /// The forwarder of each receive queue.
     pub rx: Vec<usize>,
-    /// Transmit queues.
+    /// Number of transmit queues.
     pub tx_queues: usize,
 }

@@ -1,4 +1,4 @@
-//! Whether a structure answers as the reference does: a wrong one is not worth timing.
+//! Comparison of a structure's answers with the reference's: a wrong structure is not worth timing.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use super::contender::Contender;
 use crate::workload::pattern::{Addresses, in_table};
 use crate::workload::routes::{Family, Routes};
 
-/// The reference with the routes in it.
+/// The reference table with the routes.
 pub struct Oracle<A: Family> {
     table: Box<dyn Table<A>>,
     lookup: Arc<dyn Lookup<A>>,
 }
 
 impl<A: Family> Oracle<A> {
-    /// Takes the routes.
+    /// Builds the reference table.
     pub fn new(routes: &Routes<A>) -> Result<Self> {
         let mut table = A::table(Algorithm::Reference, Box::new(NoReaders))?;
         table.load(&mut routes.iter().copied())?;
@@ -26,33 +26,33 @@ impl<A: Family> Oracle<A> {
         Ok(Self { table, lookup })
     }
 
-    /// The right answers.
+    /// Returns the right answers.
     pub fn answers(&self, addresses: &Addresses<A>) -> Vec<NextHopId> {
         let mut answers = vec![NO_ROUTE; addresses.len()];
         self.lookup.lookup_batch(&addresses.bits, &mut answers);
         answers
     }
 
-    /// Makes all changes.
+    /// Applies all changes.
     pub fn apply(&mut self, changes: &[Change<A>]) -> Result<()> {
         Ok(self.table.apply(changes)?)
     }
 }
 
-/// A wrong answer, and how many there are.
+/// A wrong answer, and the number of wrong ones.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wrong<A: Family> {
-    /// The way to look up.
+    /// The lookup method.
     pub way: String,
     /// The first address that was answered wrongly.
     pub address: A,
-    /// The reference's next hop, or none.
+    /// The reference's next hop, or `NO_ROUTE`.
     pub expected: NextHopId,
     /// The next hop given.
     pub got: NextHopId,
-    /// Wrong answers.
+    /// Number of wrong answers.
     pub wrong: usize,
-    /// All answers.
+    /// Number of all answers.
     pub all: usize,
 }
 
@@ -73,10 +73,10 @@ impl<A: Family> fmt::Display for Wrong<A> {
 
 impl<A: Family> std::error::Error for Wrong<A> {}
 
-/// Compares all ways of a structure with the right answers.
+/// Compares all lookup methods of a structure with the right answers.
 ///
 /// # Errors
-/// [`Wrong`]; or what the structure says when it cannot look up.
+/// [`Wrong`], or the structure's error if it cannot look up.
 pub fn check<A: Family>(
     contender: &mut dyn Contender<A>,
     addresses: &Addresses<A>,
@@ -100,8 +100,8 @@ pub fn check<A: Family>(
     Ok(())
 }
 
-/// Addresses that find mistakes: half in the table, a quarter anywhere in the whole space, a
-/// quarter the first and last of a prefix and their neighbours outside.
+/// Returns addresses that find mistakes: half in the table, a quarter anywhere in the whole space,
+/// a quarter the first and last of a prefix and their outer neighbours.
 pub fn probes<A: Family>(routes: &Routes<A>, count: usize) -> Addresses<A> {
     let mut random = Random::new(0x7072_6f62);
     let probe = |index: usize| match index % 4 {
@@ -112,20 +112,20 @@ pub fn probes<A: Family>(routes: &Routes<A>, count: usize) -> Addresses<A> {
     Addresses::new((0..count).map(probe).collect())
 }
 
-/// The first or last address of a random prefix, or the one before or after it.
+/// Returns the first or last address of a random prefix, or the one before or after it.
 fn edge<A: Family>(routes: &Routes<A>, random: &mut Random) -> A::Bits {
     let (prefix, _) = routes[random.below(routes.len() as u64) as usize];
     match random.below(4) {
         0 => prefix.bits(),
         1 => prefix.last_bits(),
-        // The one before: the complement's successor.
+        // The address before: the complement's successor.
         2 => !(!prefix.bits()).next(),
         _ => prefix.last_bits().next(),
     }
 }
 
-/// Addresses that changes concern: one in each prefix changed, and its two edges' outer
-/// neighbours.
+/// Returns addresses affected by changes: one in each changed prefix, and the outer neighbours of
+/// its two edges.
 pub fn probes_of_changes<A: Family>(changes: &[Change<A>]) -> Addresses<A> {
     let mut random = Random::new(0x6368_616e);
     let around = |change: &Change<A>| {

@@ -1,4 +1,4 @@
-//! What is measured: a structure behind one interface, and ours.
+//! The interface of measured structures, and our structures behind it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,73 +12,73 @@ use crate::grace::Grace;
 use crate::workload::pattern::Addresses;
 use crate::workload::routes::{Family, Routes};
 
-/// Addresses of a batch.
+/// Number of addresses of a batch.
 pub const BATCH: usize = 32;
 
-/// Addresses that a structure that does not know batches gets in one call: so many that the call
-/// itself costs nothing.
+/// Number of addresses per call for a structure without batches: so many that the call itself costs
+/// nothing.
 const ALONE: usize = 4096;
 
-/// One way to look up in a structure.
+/// A lookup method of a structure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// The structure's name, and what tells this way from others: `rte_fib-2B-avx512`.
+    /// The structure's name, with a suffix that distinguishes the method: `rte_fib-2B-avx512`.
     pub name: String,
-    /// In words.
+    /// The method in words.
     pub how: String,
 }
 
 /// A structure to be measured, with the routes in it.
 pub trait Contender<A: Family> {
-    /// The structure's name.
+    /// Returns the structure's name.
     fn name(&self) -> &'static str;
 
-    /// Whether a wrong answer ends the measurement: ours must be right.
+    /// Returns true if a wrong answer ends the measurement: ours must be right.
     fn is_ours(&self) -> bool;
 
-    /// Throws away what there is and makes a table of these routes.
+    /// Discards the present table and builds one of these routes.
     fn build(&mut self, routes: &Routes<A>) -> Result<()>;
 
-    /// Chooses, where there is a choice, what looks these addresses up fastest; leaves out what
-    /// this machine does not have, and says what and why.
+    /// Selects the fastest implementations for these addresses, if there is a choice. Leaves out
+    /// those that this machine does not support, and returns notes about them.
     fn tune(&mut self, sample: &Addresses<A>) -> Vec<String> {
         let _ = sample;
         Vec::new()
     }
 
-    /// The ways to look up, at least one.
+    /// Returns the lookup methods, at least one.
     fn ways(&self) -> Vec<Way>;
 
-    /// Looks up by this way from now on.
+    /// Selects the method of the following lookups.
     fn select(&mut self, way: usize) -> Result<()>;
 
-    /// Looks up a part of the addresses in batches and forgets the answers.
+    /// Looks up a part of the addresses in batches and discards the answers.
     fn lookup(&mut self, addresses: &Addresses<A>, range: Range<usize>);
 
     /// Looks up all addresses.
     fn answers(&mut self, addresses: &Addresses<A>) -> Vec<NextHopId>;
 
-    /// Makes the table anew if it needs more room for changes than it was built with.
+    /// Rebuilds the table if changes need more room than it was built with.
     fn make_room(&mut self, routes: &Routes<A>, plan: &Plan<A>) -> Result<()> {
         let _ = (routes, plan);
         Ok(())
     }
 
-    /// Changes one route.
+    /// Applies the change of one route.
     fn update(&mut self, change: &Change<A>) -> Result<()>;
 
-    /// A reader for another thread while this one updates; none if the structure does not allow
-    /// that.
+    /// Returns a reader for another thread while this one updates; none if the structure does not
+    /// allow that.
     fn reader(&self) -> Result<Option<Box<dyn Reader<A>>>>;
 
-    /// Bytes that lookups read.
+    /// Returns the bytes that lookups read.
     fn lookup_bytes(&self) -> usize;
 
-    /// Bytes that only the writer uses.
+    /// Returns the bytes that only the writer uses.
     fn writer_bytes(&self) -> usize;
 }
 
-/// Looks up in a table that another thread changes.
+/// A reader of a table that another thread changes.
 pub trait Reader<A: Family>: Send {
     /// Looks up one batch, and passes a quiescent state.
     fn lookup(&mut self, addresses: &Addresses<A>, range: Range<usize>);
@@ -89,7 +89,7 @@ pub struct House<A: Family> {
     algorithm: Algorithm,
     readers: Arc<Qsbr>,
     built: Option<Built<A>>,
-    /// Addresses of one call.
+    /// Number of addresses per call.
     batch: usize,
     answers: Vec<NextHopId>,
 }
@@ -100,7 +100,7 @@ struct Built<A: Family> {
 }
 
 impl<A: Family> House<A> {
-    /// The structure, without routes; none if it is not for this family.
+    /// Creates the structure without routes; none if it does not support this family.
     pub fn new(algorithm: Algorithm, readers: &Arc<Qsbr>) -> Option<Self> {
         A::table(algorithm, Box::new(fib::NoReaders)).ok()?;
         let answers = vec![NO_ROUTE; ALONE];
@@ -134,7 +134,7 @@ impl<A: Family> Contender<A> for House<A> {
         let way = |name: String, how: &str| Way { name, how: how.to_owned() };
         let batches = "batches of 32";
         match self.algorithm {
-            // As its authors measure it. Its batch form is the same loop, called for 32 addresses.
+            // As measured by its authors. Its batch form is the same loop, called for 32 addresses.
             Algorithm::Poptrie => vec![
                 way(self.name().into(), "one at a time, inlined"),
                 way(format!("{}-batch", self.name()), batches),

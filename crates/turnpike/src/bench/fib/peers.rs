@@ -1,13 +1,13 @@
-//! DPDK's tables, to compare with.
+//! DPDK's tables, for comparison.
 //!
-//! Each is measured as its users would have it: addresses in the form it takes, answers left in
-//! the form it gives. Of the implementations of a lookup in plain instructions, the fastest here
-//! is taken; one in vector instructions is measured beside it.
+//! Each is measured as its users would run it: addresses in its input format, answers in its output
+//! format. Of the implementations of a lookup in scalar instructions, the fastest here is used; one
+//! in vector instructions is measured separately.
 //!
-//! DPDK 22.11 miscounts the groups of long prefixes when routes go: `rte_fib6` never gives back
-//! what it counted ([`spare_groups`]); `rte_fib` gives back what it had not counted, for a route
-//! that led where the one around it does, and may then refuse any long prefix. Its update times
-//! are left out when that happens, which is rare in a table with many long prefixes.
+//! DPDK 22.11 miscounts the groups of long prefixes when routes are removed: `rte_fib6` never
+//! releases its count ([`spare_groups`]); `rte_fib` releases a count that it did not add, for a
+//! route with the same next hop as the route around it, and may then refuse any long prefix. Its
+//! update times are left out when that happens, which is rare in a table with many long prefixes.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
@@ -32,32 +32,32 @@ use crate::workload::routes::{Family, Routes};
 pub const NAMES: [&str; 6] =
     ["rte_fib-2B", "rte_fib-4B", "rte_lpm", "rte_fib6-2B", "rte_fib6-4B", "rte_lpm6"];
 
-/// How long an implementation is tried when the fastest is chosen, in lookups, and how often.
+/// Lookups of a trial of an implementation when the fastest is selected, and the number of trials.
 const TRIAL: usize = 1 << 16;
 const TRIALS: usize = 5;
 
-/// What DPDK's tables are made from.
+/// Parameters of DPDK's tables.
 pub struct Setup<'a> {
     /// DPDK.
     pub eal: &'a Arc<Eal>,
-    /// Whom a writer waits for.
+    /// The readers for which a writer waits.
     pub readers: &'a Arc<Qsbr>,
-    /// Prefixes that updates bring beside the table's.
+    /// Prefixes that updates add to the table's.
     pub spare: usize,
 }
 
-/// The families' peers.
+/// The peers of a family.
 pub trait Peers: Family {
-    /// DPDK's tables for this family, empty.
+    /// Returns DPDK's tables for this family, empty.
     fn peers(setup: &Setup, prefixes: &[Prefix<Self>]) -> Vec<Box<dyn Contender<Self>>>;
 
-    /// The sizes that tables for these prefixes need.
+    /// Returns the sizes that tables for these prefixes need.
     fn size(prefixes: &[Prefix<Self>], spare: usize) -> TableSize;
 
-    /// Megabytes that all peers together take for such a table.
+    /// Returns the megabytes that all peers together take for such a table.
     fn megabytes(size: TableSize) -> usize;
 
-    /// Megabytes of the table that [`Contender::make_room`] makes, in one piece.
+    /// Returns the megabytes of the table from [`Contender::make_room`], in one piece.
     fn roomy_megabytes(size: TableSize, plan: &Plan<Self>) -> usize;
 }
 
@@ -130,12 +130,12 @@ impl Peers for Ipv6Addr {
 /// Bytes of a node of DPDK's RIB in its pool.
 const RIB_NODE: usize = 192;
 
-/// With spare groups, but not more than such entries can name: the routes may do without them.
+/// Adds spare groups, up to the limit of such entries: the routes may not need them.
 fn within(size: TableSize, spare: usize, entry: EntrySize) -> TableSize {
     TableSize { groups: (size.groups + spare).min(entry.max()), ..size }
 }
 
-/// `rte_fib`: plain instructions in three forms, and vector instructions.
+/// Returns `rte_fib`: scalar instructions in three forms, and vector instructions.
 fn fib(
     name: &'static str,
     setup: &Setup,
@@ -154,7 +154,7 @@ fn fib(
     Peer::new(name, setup, make, ways)
 }
 
-/// `rte_fib6`: plain and vector instructions.
+/// Returns `rte_fib6`: scalar and vector instructions.
 fn fib6(
     name: &'static str,
     setup: &Setup,
@@ -174,7 +174,7 @@ fn fib6(
 }
 
 type Select<T> = Box<dyn Fn(&mut T) -> Result<(), Error>>;
-/// Makes a table with so many groups more than the routes need.
+/// Creates a table with this many groups more than the routes need.
 type Make<T> = Box<dyn Fn(&Eal, usize) -> Result<T, Error>>;
 type MakeReader<A, T> = fn(&T) -> Result<Option<Box<dyn Reader<A>>>>;
 
@@ -185,15 +185,15 @@ struct Peer<A: Family, T: RouteTable<Address = A::Wire>> {
     make: Make<T>,
     reader: MakeReader<A, T>,
     ways: Vec<PeerWay<T>>,
-    /// Whether a route that comes back is counted again, see [`spare_groups`].
+    /// True if a returning route is counted again, see [`spare_groups`].
     recounts: bool,
     table: Option<T>,
-    /// Bytes of DPDK's heaps that the table took.
+    /// Bytes of DPDK's heaps taken by the table.
     heap: usize,
     answers: [T::Answer; BATCH],
 }
 
-/// A way to look up, and the implementations to choose from.
+/// A lookup method, and the implementations to select from.
 struct PeerWay<T> {
     name: String,
     choices: Vec<Choice<T>>,
@@ -211,14 +211,14 @@ impl<T> PeerWay<T> {
         Self { name, choices, chosen: 0 }
     }
 
-    /// The only way, with nothing to choose.
+    /// Returns the only method, with nothing to select.
     fn only(name: &str, how: &'static str) -> Self {
         Self::new(name.to_owned(), vec![Choice { how, select: Box::new(|_| Ok(())) }])
     }
 }
 
 impl<A: Family, T: RouteTable<Address = A::Wire>> Peer<A, T> {
-    /// Without a table yet, and without a reader beside its writer.
+    /// Creates a peer without a table yet, and without a reader.
     fn new(
         name: &'static str,
         setup: &Setup,
@@ -254,7 +254,8 @@ impl<A: Family, T: RouteTable<Address = A::Wire>> Peer<A, T> {
         self.table.as_mut().expect("built before it is used")
     }
 
-    /// The fewest cycles that a choice took for a trial; none if this machine does not have it.
+    /// Returns the fewest cycles of an implementation's trials; an error if this machine does not
+    /// support it.
     fn trial(&mut self, way: usize, choice: usize, sample: &Addresses<A>) -> Result<u64, Error> {
         let table = self.table.as_mut().expect("built before it is tuned");
         (self.ways[way].choices[choice].select)(table)?;
@@ -267,7 +268,7 @@ impl<A: Family, T: RouteTable<Address = A::Wire>> Peer<A, T> {
         Ok((0..TRIALS).map(time).min().unwrap_or(u64::MAX))
     }
 
-    /// Chooses the fastest implementation of a way.
+    /// Selects the fastest implementation of a method.
     fn choose(&mut self, way: usize, sample: &Addresses<A>) -> Result<(), Error> {
         let mut best = u64::MAX;
         for choice in 0..self.ways[way].choices.len() {
@@ -281,14 +282,14 @@ impl<A: Family, T: RouteTable<Address = A::Wire>> Peer<A, T> {
     }
 }
 
-/// The groups that `rte_fib6` may count for the routes that a plan's passes add. DPDK 22.11 does
-/// not take off what it counted when a route goes, so that a table which routes leave and enter
-/// runs out of groups that nobody uses.
+/// Returns the groups that `rte_fib6` may count for the routes that a plan's passes add. DPDK 22.11
+/// does not release its count when a route is removed, so that a table with removed and added
+/// routes runs out of groups that are not in use.
 pub fn spare_groups<A: Family>(plan: &Plan<A>) -> usize {
     let groups = |prefix: Prefix<A>| usize::from(prefix.len().div_ceil(8).saturating_sub(3));
     let undone = plan.undo.iter().rev();
     let adds = plan.changes.iter().zip(undone).filter(|(change, undo)| {
-        // Added on the way there, or on the way back.
+        // Added by a change, or when it is undone.
         matches!(change, Change::Remove { .. }) || matches!(undo, Change::Remove { .. })
     });
     PASSES * adds.map(|(change, _)| groups(change.prefix())).sum::<usize>()
@@ -359,7 +360,7 @@ impl<A: Family, T: RouteTable<Address = A::Wire>> Contender<A> for Peer<A, T> {
         for batch in addresses.wire.chunks(BATCH) {
             let mut answers = [T::Answer::default(); BATCH];
             self.table().lookup_bulk(batch, &mut answers);
-            // A next hop that is none of ours is wrong, which the comparison then finds.
+            // An unknown next hop is wrong, which the comparison then finds.
             let next_hop = |&answer| T::next_hop(answer).try_into().unwrap_or(NextHopId::MAX);
             all.extend(answers[..batch.len()].iter().map(next_hop));
         }
@@ -391,7 +392,7 @@ impl<A: Family, T: RouteTable<Address = A::Wire>> Contender<A> for Peer<A, T> {
     }
 }
 
-/// `rte_lpm` while its writer works.
+/// A reader of `rte_lpm` beside its writer.
 struct BesideLpm(LpmReader, [u32; BATCH]);
 
 impl Reader<Ipv4Addr> for BesideLpm {
@@ -426,7 +427,7 @@ mod tests {
         for mut peer in A::peers(setup, &prefixes) {
             peer.build(routes).unwrap();
             peer.tune(&all);
-            // Not the writer's bytes: what tests beside this one free would be missing there.
+            // Not the writer's bytes: memory freed by concurrent tests would be missing there.
             assert!(peer.lookup_bytes() > 1 << 24);
             check(&mut *peer, &all, &before).unwrap();
             peer.make_room(routes, &plan).unwrap();
@@ -438,8 +439,8 @@ mod tests {
     }
 
     /// Routes from few different bits, so that they nest; each with a next hop of its own, also
-    /// after a change, which takes the next number: `rte_fib` miscounts routes that lead where the
-    /// one around them does, and would refuse long prefixes now and then.
+    /// after a change, which takes the next number: `rte_fib` miscounts routes with the same next
+    /// hop as the one around them, and would occasionally refuse long prefixes.
     fn routes<A: Family>(shortest: u8, mask: A::Bits) -> impl Strategy<Value = Routes<A>> {
         let longest = <A::Bits as fib::Bits>::WIDTH;
         let one = (any::<u64>(), shortest..=longest);
@@ -456,7 +457,7 @@ mod tests {
         })
     }
 
-    /// One test, so that the peers' tables have the memory to themselves.
+    /// A single test, so that the peers' tables have the memory to themselves.
     #[test]
     fn peers_answer_as_the_reference_does() {
         let eal = crate::testing::eal();

@@ -1,4 +1,4 @@
-//! The figures, for people and for programs.
+//! The figures, as text and JSON.
 
 use std::collections::BTreeSet;
 
@@ -9,17 +9,17 @@ use super::update_time::{Micros, Outcome};
 use crate::bench::meter::median;
 use crate::workload::pattern::Pattern;
 
-/// The figures of one way to look up with one pattern. What belongs to the structure (bytes, build,
-/// updates) is repeated in each of its rows. Cycles are those of the time-stamp counter.
+/// The figures of one lookup method with one pattern. Those of the structure (bytes, build,
+/// updates) are repeated in each of its rows. Cycles are those of the time-stamp counter.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
-    /// The structure, with the way to look up where there are several.
+    /// The structure, with the lookup method if there are several.
     pub structure: String,
     /// "IPv4" or "IPv6".
     pub family: &'static str,
     /// The pattern.
     pub pattern: Pattern,
-    /// The way to look up, in words.
+    /// The lookup method, in words.
     pub lookup: String,
     /// Cycles per lookup: the median over the rounds.
     pub cycles_median: f64,
@@ -30,32 +30,32 @@ pub struct Figures {
     pub rounds: Vec<f64>,
     /// Million lookups per second, by the median.
     pub mlps: f64,
-    /// Instructions per lookup, where the machine counts them.
+    /// Instructions per lookup, if the machine counts them.
     pub instructions: Option<f64>,
-    /// Wrongly predicted branches per lookup.
+    /// Mispredicted branches per lookup.
     pub branch_misses: Option<f64>,
     /// Bytes that lookups read.
     pub bytes: usize,
     /// Bytes that only the writer uses.
     pub writer_bytes: usize,
-    /// Milliseconds to make the table of all routes: the median of the builds.
+    /// Milliseconds to build the table of all routes: the median of the builds.
     pub build_ms: f64,
-    /// Microseconds per change with nobody looking up; none where changes fail.
+    /// Microseconds per change without a reader; none if changes fail.
     pub update_us_mean: Option<f64>,
-    /// The median.
+    /// The median of these.
     pub update_us_p50: Option<f64>,
-    /// 99 of 100 take at most this.
+    /// The 99th percentile of these.
     pub update_us_p99: Option<f64>,
-    /// The same with a reader on another core; none where the structure does not allow one.
+    /// The same with a reader on another core; none if the structure does not allow one.
     pub update_us_mean_reader: Option<f64>,
-    /// The median.
+    /// The median of these.
     pub update_us_p50_reader: Option<f64>,
-    /// 99 of 100 take at most this.
+    /// The 99th percentile of these.
     pub update_us_p99_reader: Option<f64>,
 }
 
 impl Figures {
-    /// Takes over the update times.
+    /// Sets the update times.
     pub fn set_updates(&mut self, outcome: &Outcome) {
         let of = |micros: Option<Micros>, figure: fn(Micros) -> f64| micros.map(figure);
         let (alone, reader) = (outcome.alone, outcome.with_reader);
@@ -68,13 +68,13 @@ impl Figures {
     }
 }
 
-/// The median and the minimum of a figure over the rounds.
+/// Returns the median and the minimum of a figure over the rounds.
 pub fn median_and_min(mut rounds: Vec<f64>) -> (f64, f64) {
     rounds.sort_by(f64::total_cmp);
     (median(&rounds).unwrap_or(f64::NAN), rounds.first().copied().unwrap_or(f64::NAN))
 }
 
-/// One family's tables for people.
+/// Returns one family's tables as text.
 pub fn tables(all: &[Figures], family: &str) -> String {
     let own: Vec<&Figures> = all.iter().filter(|f| f.family == family).collect();
     let mut names: Vec<&str> = own.iter().map(|f| f.structure.as_str()).collect();
@@ -101,7 +101,7 @@ pub fn tables(all: &[Figures], family: &str) -> String {
     lines.join("\n")
 }
 
-/// One line a structure, one column a pattern.
+/// Returns one line a structure, one column a pattern.
 fn by_pattern(
     own: &[&Figures],
     names: &[&str],
@@ -123,7 +123,7 @@ fn by_pattern(
     lines
 }
 
-/// One line a structure: memory, build time, update times.
+/// Returns one line a structure: memory, build time, update times.
 fn by_structure(own: &[&Figures], names: &[&str]) -> Vec<String> {
     let mut lines = vec![format!(
         "{:<20}{:>10}{:>12}{:>11}{:>27}{:>27}",
@@ -151,7 +151,7 @@ fn by_structure(own: &[&Figures], names: &[&str]) -> Vec<String> {
     lines
 }
 
-/// A mark for lookups: family, pattern, times faster than Poptrie and than `rte_fib`.
+/// Targets of lookups: family, pattern, speed relative to Poptrie and to `rte_fib`.
 const LOOKUP_MARKS: [(&str, Pattern, f64, f64); 6] = [
     ("IPv4", Pattern::InTable, 2.5, 1.5),
     ("IPv4", Pattern::Random, 1.6, 2.5),
@@ -161,7 +161,7 @@ const LOOKUP_MARKS: [(&str, Pattern, f64, f64); 6] = [
     ("IPv6", Pattern::InTable, 2.0, 1.5),
 ];
 
-/// The default structure against Poptrie and `rte_fib`, beside the marks it is to reach.
+/// Compares the default structure with Poptrie and `rte_fib`, and with its targets.
 pub fn marks(all: &[Figures]) -> String {
     let find = |family: &str, pattern: Option<Pattern>, name: &str| {
         all.iter().find(|f| {
@@ -185,7 +185,7 @@ pub fn marks(all: &[Figures]) -> String {
     };
     let build = |f: &Figures| Some(f.build_ms);
     lines.extend(faster("IPv4 build", "IPv4", |rivals| times(&build, rivals), (25.0, 4.0)));
-    // Where no reader is allowed, with nobody looking up, which is less.
+    // If no reader is allowed, the time without a reader, which is shorter.
     let update = |f: &Figures| f.update_us_mean_reader.or(f.update_us_mean);
     let what = "IPv4 update with a reader running";
     lines.extend(faster(what, "IPv4", |rivals| times(&update, rivals), (3.0, 1.0)));
@@ -208,8 +208,8 @@ pub fn marks(all: &[Figures]) -> String {
     text.join("\n")
 }
 
-/// How many times as fast as the fastest of its rivals a structure looked up: compared within each
-/// round, whose turns met the same machine; the median over the rounds.
+/// Returns the speed of a structure relative to the fastest of its rivals: compared within each
+/// round, whose turns ran on the machine in the same state; the median over the rounds.
 fn faster_by_rounds(own: &Figures, rivals: &[&Figures]) -> Option<f64> {
     let of_round = |(round, own): (usize, &f64)| {
         let best = rivals.iter().filter_map(|f| f.rounds.get(round).copied()).reduce(f64::min)?;
@@ -219,8 +219,9 @@ fn faster_by_rounds(own: &Figures, rivals: &[&Figures]) -> Option<f64> {
     Some(median_and_min(ratios).0).filter(|ratio| !ratio.is_nan())
 }
 
-/// `IPv4 in-table: 2.7x Poptrie (mark 2.5), 1.6x rte_fib (mark 1.5)`, as far as there are figures.
-/// `times` says how many times as fast as the fastest of these the default structure is.
+/// Returns `IPv4 in-table: 2.7x Poptrie (mark 2.5), 1.6x rte_fib (mark 1.5)`, or the parts for
+/// which there are figures. `times` returns the speed of the default structure relative to the
+/// fastest of these.
 fn faster(
     what: &str,
     family: &str,
@@ -239,7 +240,7 @@ fn faster(
     sentence(what, [against("Poptrie", &["poptrie"], poptrie), against(name, &rivals, fib)])
 }
 
-/// `IPv4 memory: 2.1x Poptrie (mark at most 2.2), ...`.
+/// Returns `IPv4 memory: 2.1x Poptrie (mark at most 2.2), ...`.
 fn smaller(
     what: &str,
     bytes: impl Fn(&str) -> Option<f64>,
@@ -258,7 +259,7 @@ fn smaller(
     sentence(what, parts)
 }
 
-/// Rounded to the two digits that are printed, so that what is read decides.
+/// Rounds to the two digits that are printed, so that the printed value decides.
 fn as_printed(ratio: f64) -> f64 {
     (ratio * 100.0).round() / 100.0
 }

@@ -1,10 +1,10 @@
-//! How long lookups take: turns, rounds, and what disturbs them.
+//! Measurement of lookups: turns, rounds, and the treatment of disturbances.
 //!
-//! In a *turn* one structure, by one of its ways, looks up one pattern's addresses: once to bring
-//! its table into the caches, once timed. The timed pass is read in slices of 2,048 lookups, and
-//! the turn's figure is the median slice, so that an interruption by another process costs slices
-//! and not the turn. In a *round* everything takes its turn; over the rounds the median and the
-//! minimum are reported.
+//! In a *turn* one structure, by one of its methods, looks up one pattern's addresses: once to
+//! bring its table into the caches, once timed. The timed pass is divided into slices of 2,048
+//! lookups, and the turn's figure is the median slice, so that an interruption by another process
+//! affects slices and not the turn. In a *round* everything takes its turn; over the rounds the
+//! median and the minimum are reported.
 //!
 //! The `shared` pattern works on packets before each batch ([`PacketWork`]) and times the batch
 //! alone, between ordered readings of the clock whose own cost is subtracted.
@@ -23,19 +23,19 @@ use crate::workload::routes::Family;
 
 /// Lookups of a slice.
 const SLICE: usize = 2048;
-/// Slower structures look up fewer addresses a turn, so that a turn takes about so many cycles.
+/// Slower structures look up fewer addresses a turn, so that a turn takes about this many cycles.
 const TURN_CYCLES: u64 = 150_000_000;
 /// Lookups of a turn of the `shared` pattern, whose packet work takes most of the time.
 const SHARED_LOOKUPS: usize = 1 << 17;
-/// Lookups that bring the table into the outer caches before such a turn, in turns' lengths.
+/// Lookups that bring the table into the outer caches before such a turn, in lengths of a turn.
 const WARM_UP: usize = 8;
 
-/// What was measured of one way to look up, with one pattern.
+/// Measurements of one lookup method with one pattern.
 #[derive(Debug)]
 pub struct Series {
-    /// The structure's place in the list.
+    /// Index of the structure.
     pub contender: usize,
-    /// The way's place in the structure's list.
+    /// Index of the method in the structure's list.
     pub way: usize,
     /// The pattern.
     pub pattern: Pattern,
@@ -43,13 +43,13 @@ pub struct Series {
     lookups: usize,
     /// Cycles per lookup of each round.
     pub cycles: Vec<f64>,
-    /// Instructions per lookup, likewise, if the machine counts them.
+    /// Instructions per lookup of each round, if the machine counts them.
     pub instructions: Vec<f64>,
-    /// Wrongly predicted branches per lookup, likewise.
+    /// Mispredicted branches per lookup of each round, if the machine counts them.
     pub branch_misses: Vec<f64>,
 }
 
-/// Lets every way of every structure take its turn with every pattern, `rounds` times.
+/// Measures every method of every structure with every pattern by turns, `rounds` times.
 pub fn measure<A: Family>(
     contenders: &mut [Box<dyn Contender<A>>],
     patterns: &[(Pattern, Addresses<A>)],
@@ -79,14 +79,14 @@ pub fn measure<A: Family>(
     Ok(series)
 }
 
-/// The order of a round: even rounds go forward, odd ones back, so that nobody always follows the
-/// one that leaves the caches best, or worst, for it.
+/// Returns the order of a round: even rounds go forward, odd ones backward, so that none always
+/// follows the one that leaves the caches in the best or the worst state for it.
 fn there_and_back(turns: usize, round: usize) -> impl Iterator<Item = usize> {
     (0..turns).map(move |at| if round.is_multiple_of(2) { at } else { turns - 1 - at })
 }
 
-/// The turns of a round. Neighbours look up the same pattern, so that ratios between structures
-/// come from the same moment.
+/// Returns the turns of a round. Adjacent turns look up the same pattern, so that ratios between
+/// structures come from the same moment.
 fn plan<A: Family>(
     contenders: &mut [Box<dyn Contender<A>>],
     patterns: &[(Pattern, Addresses<A>)],
@@ -115,7 +115,7 @@ fn plan<A: Family>(
     Ok(series)
 }
 
-/// How many of the addresses a structure can look up in a turn: all, if it is fast.
+/// Returns the number of addresses that a structure can look up in a turn: all, if it is fast.
 fn affordable<A: Family>(contender: &mut dyn Contender<A>, addresses: &Addresses<A>) -> usize {
     let trial = SLICE.min(addresses.len());
     let start = dpdk::tsc();
@@ -126,14 +126,14 @@ fn affordable<A: Family>(contender: &mut dyn Contender<A>, addresses: &Addresses
     whole_slices.max(SLICE).min(addresses.len())
 }
 
-/// The part of the addresses that a round looks up: each round the next.
+/// Returns the part of the addresses that a round looks up: each round the next.
 fn part(all: usize, lookups: usize, round: usize) -> Range<usize> {
     let parts = (all / lookups.max(1)).max(1);
     let start = round % parts * lookups;
     start..(start + lookups).min(all)
 }
 
-/// One warm-up pass, one timed pass.
+/// Makes one warm-up pass and one timed pass.
 fn turn<A: Family>(
     contender: &mut dyn Contender<A>,
     addresses: &Addresses<A>,
@@ -158,7 +158,8 @@ fn turn<A: Family>(
     series.branch_misses.extend(cost.branch_misses);
 }
 
-/// Batches with packet work between them; the median over slices of the batches' mean.
+/// Times batches with packet work between them; returns the median over slices of the batches'
+/// mean.
 fn shared_turn<A: Family>(
     contender: &mut dyn Contender<A>,
     addresses: &Addresses<A>,
@@ -182,12 +183,12 @@ fn shared_turn<A: Family>(
             (spent, done) = (0.0, 0);
         }
     }
-    // The caches are not yet as packets leave them in the first quarter.
+    // In the first quarter the caches are not yet in the state that packets leave.
     slices.drain(..slices.len() / 4);
     middle(slices)
 }
 
-/// Cycles between two ordered readings of the clock with nothing between them.
+/// Returns the cycles between two ordered readings of the clock with nothing between them.
 fn clock_overhead() -> f64 {
     let pair = |_| {
         let before = dpdk::tsc_ordered();
@@ -196,30 +197,30 @@ fn clock_overhead() -> f64 {
     middle((0..1001).map(pair).collect())
 }
 
-/// The median of unsorted values; not a number if there are none.
+/// Returns the median of unsorted values; NaN if there are none.
 fn middle(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     median(&values).unwrap_or(f64::NAN)
 }
 
-/// What a router does with packets between two lookups, as far as caches see it.
+/// A router's work on packets between two lookups, in its effect on caches.
 ///
-/// 64 packet buffers a batch, of 16,384 that come by turns as those of a NIC's rings do: of each,
-/// the descriptor and the first two cache lines of the packet are read, and the Ethernet header is
-/// rewritten.
+/// Each batch has 64 packet buffers, of 16,384 that are used by turns like those of a NIC's rings:
+/// of each, the descriptor and the first two cache lines of the packet are read, and the Ethernet
+/// header is rewritten.
 pub struct PacketWork {
     packets: VecDeque<Mbuf>,
 }
 
 impl PacketWork {
-    /// Buffers that come by turns.
+    /// Number of buffers, used by turns.
     const BUFFERS: usize = 16_384;
     /// Packets between two batches of lookups.
     const PACKETS: usize = 64;
-    /// Megabytes of DPDK's memory that the buffers take.
+    /// Megabytes of DPDK's memory taken by the buffers.
     pub const MEGABYTES: usize = 16_384 * 2560 / 1_000_000 + 1;
 
-    /// Takes the buffers.
+    /// Allocates the buffers.
     pub fn new(eal: &dpdk::Eal) -> Result<Self> {
         let config = MempoolConfig {
             name: "bench".into(),

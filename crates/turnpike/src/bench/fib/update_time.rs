@@ -1,11 +1,11 @@
-//! How long a change takes, alone and with a reader running.
+//! Duration of a change, without and with a running reader.
 //!
-//! A pass makes all changes of the plan, each timed by itself, and takes them back untimed, so
-//! that every pass begins with the same table. The passes of all structures take turns; each
-//! figure is the median over a structure's passes. With a reader, another thread on another core
-//! looks up batches without pause and passes a quiescent state after each, so that the grace
-//! periods that the writer needs are real ones. After the first pass, before and after taking the
-//! changes back, the answers are compared with the reference's.
+//! A pass makes all changes of the plan, each timed separately, and undoes them untimed, so that
+//! every pass begins with the same table. The passes of all structures take turns; each figure is
+//! the median over a structure's passes. With a reader, another thread on another core continuously
+//! looks up batches and passes a quiescent state after each, so that the grace periods that the
+//! writer needs are real. After the first pass, before and after the changes are undone, the
+//! answers are compared with the reference's.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -21,9 +21,9 @@ use crate::router::cores;
 use crate::workload::pattern::Addresses;
 use crate::workload::routes::{Family, Routes};
 
-/// Passes of a structure whose passes are fast.
+/// Number of passes of a structure whose passes are fast.
 pub const PASSES: usize = 5;
-/// A structure whose pass takes longer makes only one, in seconds.
+/// Seconds of a pass above which a structure makes only one.
 const SLOW: f64 = 3.0;
 
 /// Microseconds per change.
@@ -33,20 +33,20 @@ pub struct Micros {
     pub mean: f64,
     /// The median.
     pub p50: f64,
-    /// 99 of 100 took at most this.
+    /// The 99th percentile.
     pub p99: f64,
 }
 
-/// What was measured of one structure.
+/// Measurements of one structure.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// With nobody looking up.
+    /// Without a reader.
     pub alone: Option<Micros>,
     /// With a reader.
     pub with_reader: Option<Micros>,
 }
 
-/// What a measurement needs beside the structures.
+/// Input of a measurement besides the structures.
 pub struct Scene<'a, A: Family> {
     /// The table before the changes.
     pub routes: &'a Routes<A>,
@@ -56,15 +56,15 @@ pub struct Scene<'a, A: Family> {
     pub probes: &'a Addresses<A>,
     /// Their right answers with all changes made.
     pub changed: &'a [NextHopId],
-    /// Their right answers before and after.
+    /// Their right answers before the changes and after undoing them.
     pub before: &'a [NextHopId],
-    /// What the reader looks up.
+    /// Addresses that the reader looks up.
     pub traffic: &'a Addresses<A>,
-    /// Where the reader runs; nowhere if there is no second core.
+    /// The reader's core; none if there is no second core.
     pub reader_core: Option<usize>,
 }
 
-/// Measures all structures; says of each that cannot be measured why.
+/// Measures all structures; adds a note for each that cannot be measured.
 ///
 /// # Errors
 /// One of ours answers wrongly, or fails, after changes.
@@ -98,7 +98,7 @@ struct Run {
     with_reader: Vec<Micros>,
     /// Seconds of the first pass.
     seconds: f64,
-    /// Updates fail.
+    /// True if updates fail.
     ended: bool,
 }
 
@@ -131,7 +131,7 @@ impl Run {
     }
 }
 
-/// Makes the changes and takes them back; compares the answers where asked.
+/// Makes the changes and undoes them; compares the answers if requested.
 fn replay<A: Family>(
     contender: &mut dyn Contender<A>,
     scene: &Scene<A>,
@@ -155,7 +155,7 @@ fn replay<A: Family>(
     statistics(cycles, dpdk::tsc_hz())
 }
 
-/// Does something while a reader runs on another core.
+/// Runs an action while a reader runs on another core.
 fn beside<A: Family, R>(
     mut reader: Box<dyn Reader<A>>,
     traffic: &Addresses<A>,
@@ -166,7 +166,7 @@ fn beside<A: Family, R>(
     thread::scope(|scope| {
         let (running, stop) = (&running, &stop);
         let thread = scope.spawn(move || -> Result<()> {
-            // Even if it fails: the other thread waits for this.
+            // Even if it fails, as the other thread waits for this.
             let pinned = cores::pin(core);
             running.store(true, Ordering::Release);
             pinned?;
@@ -191,7 +191,7 @@ fn beside<A: Family, R>(
     })
 }
 
-/// Mean and percentiles in microseconds.
+/// Returns the mean and percentiles in microseconds.
 fn statistics(mut cycles: Vec<u64>, hz: u64) -> Result<Micros> {
     ensure!(!cycles.is_empty() && hz > 0, "no changes to time");
     cycles.sort_unstable();
@@ -201,7 +201,7 @@ fn statistics(mut cycles: Vec<u64>, hz: u64) -> Result<Micros> {
     Ok(Micros { mean, p50: at(50), p99: at(99) })
 }
 
-/// The median of each figure over the passes.
+/// Returns the median of each figure over the passes.
 fn typical(passes: &[Micros]) -> Option<Micros> {
     let of = |figure: fn(&Micros) -> f64| {
         let mut all: Vec<f64> = passes.iter().map(figure).collect();

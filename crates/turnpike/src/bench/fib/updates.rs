@@ -1,9 +1,9 @@
-//! The changes to replay: from a file, or made up.
+//! The changes to replay: from a file, or generated.
 //!
-//! A file has lines of `unix-time a|w PREFIX NEXTHOP`, `a` to announce, `w` to withdraw (whose
-//! next hop may be left out); empty lines and those that begin with `;` or `#` are passed over; it
-//! may be compressed by gzip. Only changes that change something are replayed, as a RIB hands only
-//! those to its FIB: no withdrawal of a route that is not there, no announcement of one that is.
+//! A file has lines of `unix-time a|w PREFIX NEXTHOP`, `a` to announce, `w` to withdraw (whose next
+//! hop may be left out); empty lines and those that begin with `;` or `#` are skipped; it may be
+//! compressed by gzip. Only changes with an effect are replayed, as a RIB passes only those to its
+//! FIB: no withdrawal of a missing route, no announcement of an existing one.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -19,7 +19,7 @@ use ipnet::IpNet;
 
 use crate::workload::routes::{Family, Routes};
 
-/// Changes made up where no file gives any.
+/// Number of generated changes if the file has none.
 const MADE_UP: usize = 20_000;
 
 /// One line of a file of updates.
@@ -27,14 +27,14 @@ const MADE_UP: usize = 20_000;
 pub struct Update {
     /// The destination.
     pub net: IpNet,
-    /// Where it leads from now on; none for a withdrawal.
+    /// Its new next hop; none for a withdrawal.
     pub next_hop: Option<IpAddr>,
 }
 
 /// Reads a file of updates.
 ///
 /// # Errors
-/// The file cannot be read, or a line is not an update: the line's number, and what is wrong.
+/// The file cannot be read, or a line is not an update: the line's number and its fault.
 pub fn read(file: &Path) -> Result<Vec<Update>> {
     let open = || -> std::io::Result<Box<dyn BufRead>> {
         let mut raw = BufReader::new(File::open(file)?);
@@ -59,7 +59,7 @@ pub fn read(file: &Path) -> Result<Vec<Update>> {
     Ok(updates)
 }
 
-/// One line.
+/// Parses one line.
 fn parse(line: &str) -> Result<Update> {
     let mut words = line.split_whitespace();
     let mut word = |what: &str| {
@@ -87,18 +87,18 @@ fn parse(line: &str) -> Result<Update> {
     Ok(Update { net, next_hop })
 }
 
-/// Changes that each change the table they are made for, and those that undo them.
+/// Changes that each have an effect on their table, and those that undo them.
 pub struct Plan<A: Family> {
-    /// In order.
+    /// The changes in order.
     pub changes: Vec<Change<A>>,
-    /// From the table after all changes back to the one before.
+    /// The changes from the table after all changes back to the one before.
     pub undo: Vec<Change<A>>,
-    /// Where they come from, for the report.
+    /// Their source, for the report.
     pub source: String,
 }
 
-/// The changes of one family: the file's, made up if there are none. The file's next hops get
-/// numbers above the table's, `next_hops`.
+/// Returns the changes of one family: the file's, or generated ones if there are none. The file's
+/// next hops get numbers above the table's, `next_hops`.
 pub fn plan<A: Family>(routes: &Routes<A>, updates: &[Update], next_hops: NextHopId) -> Plan<A> {
     let changes = of_family::<A>(updates, next_hops);
     let all = changes.len();
@@ -112,7 +112,7 @@ pub fn plan<A: Family>(routes: &Routes<A>, updates: &[Update], next_hops: NextHo
     plan
 }
 
-/// The updates of one family as changes.
+/// Converts the updates of one family to changes.
 fn of_family<A: Family>(updates: &[Update], next_hops: NextHopId) -> Vec<Change<A>> {
     let mut numbers: HashMap<IpAddr, NextHopId> = HashMap::new();
     let mut number = |address: IpAddr| {
@@ -130,8 +130,8 @@ fn of_family<A: Family>(updates: &[Update], next_hops: NextHopId) -> Vec<Change<
     updates.iter().filter_map(of_family).collect()
 }
 
-/// A third each: a route goes, one that went comes back by another way, a route changes its next
-/// hop.
+/// Generates changes, a third each: a route is removed, a removed one returns with another next
+/// hop, a route changes its next hop.
 fn churn<A: Family>(routes: &Routes<A>) -> Vec<Change<A>> {
     let mut random = Random::new(0x6368_7572);
     let mut away: Vec<(Prefix<A>, NextHopId)> = Vec::new();
@@ -154,7 +154,7 @@ fn churn<A: Family>(routes: &Routes<A>) -> Vec<Change<A>> {
     changes
 }
 
-/// Leaves out what changes nothing, and finds the way back.
+/// Leaves out changes without effect, and finds those that undo the others.
 fn effective<A: Family>(routes: &Routes<A>, all: Vec<Change<A>>) -> Plan<A> {
     let mut table: HashMap<Prefix<A>, NextHopId> = routes.iter().copied().collect();
     let (mut changes, mut undo) = (Vec::new(), Vec::new());

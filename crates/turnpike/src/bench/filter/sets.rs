@@ -1,5 +1,5 @@
-//! `turnpike bench filter --set N`: what an element of a named set costs that comes or goes, and what a packet costs
-//! that is looked up in the set, beside a rule with the same prefixes as a list.
+//! `turnpike bench filter --set N`: cost of adding and removing an element of a named set, and of
+//! looking up a packet in the set, compared with a rule that lists the same prefixes.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,29 +14,31 @@ use serde::Serialize;
 
 use super::super::meter::{self, Meter};
 
-/// Elements that are taken out and put in again, one by one.
+/// Number of elements that are removed and added again, one by one.
 const CHANGES: usize = 10_000;
 
-/// Different packets.
+/// Number of different packets.
 const PACKETS: usize = 1 << 16;
 
-/// A kind of elements, and what they cost.
+/// A kind of elements, and its costs.
 #[derive(Debug, Serialize)]
 pub(super) struct SetOutcome {
     /// Their prefixes' family and length.
     elements: String,
     count: usize,
-    /// All of them, into an empty set.
+    /// Time to add all of them to an empty set.
     load_ms: f64,
-    /// Microseconds of one change, the median and what 99 of 100 stay below.
+    /// Microseconds of one change: the median and the 99th percentile.
     change_us: [f64; 2],
-    /// Cycles of the time-stamp counter per packet with a rule that names the set; medians over the rounds.
+    /// Cycles of the time-stamp counter per packet with a rule that uses the set; medians over the
+    /// rounds.
     set_cycles: f64,
-    /// With a rule that has the elements as a list.
+    /// The same with a rule that lists the elements.
     list_cycles: f64,
 }
 
-/// Sets of so many hosts and networks of both families. Half of the packets come from an element.
+/// Measures sets of this many hosts and networks of both families. Half of the packets come from an
+/// element.
 pub(super) fn measure(count: usize, rounds: usize) -> Result<Vec<SetOutcome>> {
     Ok(vec![
         of::<Ipv4Addr>(count, 24, rounds)?,
@@ -87,7 +89,7 @@ fn of<A: FilterAddress>(count: usize, length: u8, rounds: usize) -> Result<SetOu
     })
 }
 
-/// A random address; those of IPv6 are in 2000::/3.
+/// Returns a random address; those of IPv6 are in 2000::/3.
 fn address(family: Family, random: &mut Random) -> IpAddr {
     match family {
         Family::Ip4 => Ipv4Addr::from_bits(random.word() as u32).into(),
@@ -116,7 +118,7 @@ fn packets<A: FilterAddress>(nets: &[IpNet], random: &mut Random) -> Vec<Fields<
     batches
 }
 
-/// Cycles per packet of both classifiers, by turns: the medians.
+/// Returns the medians of the cycles per packet of both classifiers, measured by turns.
 fn rounds_of<A: FilterAddress>(
     rounds: usize,
     packets: &[Fields<A>],
@@ -144,7 +146,7 @@ fn rounds_of<A: FilterAddress>(
     Ok((set?, list?))
 }
 
-/// As a table in Markdown.
+/// Formats the outcomes as a table in Markdown.
 pub(super) fn table(outcomes: &[SetOutcome]) -> String {
     let mut lines = vec![
         "one set: load in ms, a change in us (median, 99 %), cycles per packet by the set and by a list".to_owned(),

@@ -1,4 +1,4 @@
-//! The cases: a router each, and the bare loop that they are compared with.
+//! The cases, each a router, and the bare loop that they are compared with.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ use crate::workload::routes::Routes;
 /// The four routes of the small table.
 pub const FOUR: [&str; 4] = ["0.0.0.0/2", "64.0.0.0/2", "128.0.0.0/2", "192.0.0.0/2"];
 
-/// Next hops that routes lead to, by turns over the egress ports.
+/// Number of next hops of the routes, spread by turns over the egress ports.
 pub const NEXT_HOPS: u16 = 4;
 
 /// A case.
@@ -51,17 +51,17 @@ pub const NEXT_HOPS: u16 = 4;
 pub struct Case {
     /// Its name in the results.
     pub name: &'static str,
-    /// Whether the tables are full ones with a default route each, or [`FOUR`].
+    /// True if the tables are full ones with a default route each, false for [`FOUR`].
     pub full: bool,
-    /// Ports by which packets leave.
+    /// Number of egress ports.
     pub egress: usize,
-    /// What it receives.
+    /// The received packets.
     pub mix: Mix,
-    /// What its graph has besides the default steps.
+    /// Extensions of its graph beyond the default steps.
     pub more: More,
 }
 
-/// All cases, those with the same source side by side.
+/// All cases, those with the same source together.
 pub const CASES: [Case; 19] = [
     Case { name: "4r1e", full: false, egress: 1, mix: Mix::V4, more: More::Nothing },
     Case { name: "noop", full: false, egress: 1, mix: Mix::V4, more: More::Noop },
@@ -91,10 +91,10 @@ const CODEL: Discipline =
     Discipline::Codel(CodelConfig { target_us: 5_000, interval_us: 100_000, ecn: true });
 const DRR: Discipline = Discipline::Drr(WEIGHTS);
 
-/// A rate that no source reaches: what its bookkeeping costs.
+/// A rate that no source reaches, to measure the cost of its bookkeeping.
 const UNREACHED: Shape = Shape { rate: 125_000_000_000, burst: 64_000_000, overhead: 24 };
 
-/// The queue of a case's ports.
+/// Returns the queue of a case's ports.
 fn queue_of(case: &Case) -> Option<Scheduler> {
     let (discipline, shape) = match case.more {
         More::Queue(discipline) => (discipline, None),
@@ -105,8 +105,8 @@ fn queue_of(case: &Case) -> Option<Scheduler> {
     Some(Scheduler::new(QueueConfig { discipline, ..QueueConfig::default() }, shape))
 }
 
-/// The cases with these names, or all but those of queues: a process has room for 32 devices, and each case has
-/// its own.
+/// Returns the cases with these names, or all but those of queues: a process has room for 32
+/// devices, and each case has its own.
 ///
 /// # Errors
 /// A name is not one of a case.
@@ -123,7 +123,7 @@ pub fn choose(only: &[String]) -> Result<Vec<&'static Case>> {
     Ok(CASES.iter().filter(wanted).collect())
 }
 
-/// The routes of the full tables; what no case needs is empty.
+/// The routes of the full tables; empty if no case needs them.
 #[derive(Default)]
 pub struct FullTables {
     /// IPv4.
@@ -132,12 +132,12 @@ pub struct FullTables {
     pub v6: Routes<Ipv6Addr>,
 }
 
-/// Which of the [`NEXT_HOPS`] a route leads to, from 0.
+/// Returns the index of a route's next hop among the [`NEXT_HOPS`], from 0.
 pub fn way(next_hop: u16) -> u16 {
     (next_hop - 1) % NEXT_HOPS
 }
 
-/// What all ports are.
+/// The properties of all ports.
 pub const PORT: InterfaceInfo = InterfaceInfo {
     mac: MacAddr(source::PORT_MAC),
     mtu: 1500,
@@ -148,7 +148,7 @@ pub const PORT: InterfaceInfo = InterfaceInfo {
     least_ttl: 0,
 };
 
-/// Receive, send, nothing else: what every router pays for its packets to come and go.
+/// Receives and sends, nothing else: the cost of input and output for every router.
 pub struct BareLoop {
     tx: TxQueue,
     burst: Burst,
@@ -157,12 +157,12 @@ pub struct BareLoop {
 }
 
 impl BareLoop {
-    /// A loop into a port of its own.
+    /// Creates a loop into a port of its own.
     pub fn new(bench: &Bench, bursts: Bursts) -> Result<Self> {
         Ok(Self { tx: bench.sink()?, burst: Burst::new(), list: PacketList::new(), bursts })
     }
 
-    /// Forwards `packets`, or a burst more.
+    /// Forwards `packets`, or up to a burst more.
     #[inline(never)]
     pub fn turn(&mut self, source: &mut RxSource, packets: u64) -> u64 {
         let Bursts { rx, tx } = self.bursts;
@@ -192,32 +192,32 @@ impl Default for Bursts {
     }
 }
 
-/// How a router's step in Lua does.
+/// Status of a router's step in Lua.
 struct LuaView {
     status: Arc<StepStatus>,
     jit: Arc<JitStatus>,
     _watchdog: Watchdog,
 }
 
-/// A router of one case. It has a source only while it is measured: cases share it.
+/// A router of one case. It has a source only while it is measured, as cases share sources.
 pub struct Router {
-    /// What it is.
+    /// Its case.
     pub case: &'static Case,
     forwarder: Forwarder,
     counters: Arc<ForwarderCounters>,
     /// Packets received at once.
     rx_burst: usize,
-    /// Whether there are routes enough for packets to leave by all ports.
+    /// True if there are enough routes for packets to leave by all ports.
     spread: bool,
     lua: Option<LuaView>,
     /// Its filter, if it has one.
     filter: Option<Arc<FilterTable>>,
-    /// Keep the tables' writers, and with them the tables, alive.
+    /// The writers of the tables, which keep the tables alive.
     _writers: Option<Writers>,
 }
 
 impl Router {
-    /// A router with its tables.
+    /// Creates a router with its tables.
     pub fn new(
         bench: &Bench,
         case: &'static Case,
@@ -231,7 +231,7 @@ impl Router {
         Ok(Self { spread, _writers: Some(writers), ..router })
     }
 
-    /// A router that looks up in tables of somebody else's.
+    /// Creates a router that looks up in existing tables.
     pub fn with(
         bench: &Bench,
         case: &'static Case,
@@ -289,10 +289,10 @@ impl Router {
         Ok(Self { case, forwarder, counters, lua, filter, rx_burst, spread: true, _writers: None })
     }
 
-    /// Puts these in the place of its sources, and gives back those that it had.
+    /// Replaces its sources, and returns the former ones.
     pub fn exchange(&mut self, mut sources: Vec<RxSource>) -> Vec<RxSource> {
         sources.iter_mut().for_each(|source| source.burst = self.rx_burst);
-        // Cases share sources, and not what their ports ask for.
+        // Cases share sources, but their ports have different features.
         let filtered = u8::from(matches!(self.case.more, More::Rules(_) | More::State));
         for source in &mut sources {
             source.info.features = Features::NONE.with(FILTER_IN, filtered);
@@ -301,7 +301,7 @@ impl Router {
         sources
     }
 
-    /// Forwards `packets`, or a batch more. It must have a source.
+    /// Forwards `packets`, or up to a batch more. It must have a source.
     #[inline(never)]
     pub fn turn(&mut self, packets: u64) -> u64 {
         let mut done = 0;
@@ -311,19 +311,19 @@ impl Router {
         done
     }
 
-    /// One round; how many packets it had.
+    /// Runs one round; returns its number of packets.
     #[inline]
     pub fn round(&mut self) -> u64 {
         self.forwarder.round() as u64
     }
 
-    /// What LuaJIT did for its step in Lua, if it has one: traces compiled, given up, and how often all
-    /// were thrown away.
+    /// Returns LuaJIT's work for its step in Lua, if it has one: the numbers of traces compiled,
+    /// traces aborted, and flushes of all traces.
     pub fn traces(&self) -> Option<[u64; 3]> {
         Some(self.lua.as_ref()?.jit.counts())
     }
 
-    /// Refuses to report a router that did not forward: all packets left, but for those in bursts.
+    /// Fails for a router that did not forward: all packets must have left, except those in bursts.
     pub fn check(&self) -> Result<()> {
         let name = self.case.name;
         if let Some(filter) = &self.filter {
@@ -351,7 +351,7 @@ impl Router {
     }
 }
 
-/// A port's number.
+/// Returns a port's number.
 pub fn port_id(index: usize) -> Result<PortId> {
     PortId::new(index as u16).with_context(|| format!("port {index}: beyond the last"))
 }
@@ -362,7 +362,7 @@ type Writers = (Box<dyn fib::Table<Ipv4Addr>>, Box<dyn fib::Table<Ipv6Addr>>);
 /// The readers of the tables of both families.
 pub type Lookups = (Arc<dyn fib::Lookup<Ipv4Addr>>, Arc<dyn fib::Lookup<Ipv6Addr>>);
 
-/// The route tables of a case.
+/// Builds the route tables of a case.
 fn routes(case: &Case, full: &FullTables) -> Result<(Lookups, Writers)> {
     let mut fib4 = fib::new_ipv4(fib::Algorithm::default(), Box::new(fib::NoReaders))?;
     let mut fib6 = fib::new_ipv6(fib::Algorithm::default(), Box::new(fib::NoReaders))?;
@@ -377,14 +377,15 @@ fn routes(case: &Case, full: &FullTables) -> Result<(Lookups, Writers)> {
     Ok(((fib4.reader(), fib6.reader()), (fib4, fib6)))
 }
 
-/// Routes to the next hops that there are, and a default route.
+/// Returns the routes with the available next hops, and a default route.
 pub fn with_default<A: fib::Address>(full: &Routes<A>) -> Result<Routes<A>> {
     let any = fib::Prefix::new(A::from(Default::default()), 0)?;
     let all = full.iter().map(|&(prefix, hop)| (prefix, FIRST_DYNAMIC + way(hop)));
     Ok(all.chain([(any, FIRST_DYNAMIC)]).collect())
 }
 
-/// A filter that lets everything pass, of rules as access lists have them; with state, its first rule does.
+/// Returns a filter that accepts everything, with rules like those of access lists; with state, its
+/// first rule accepts.
 fn filters_of(more: More) -> Result<Filters> {
     let count = if let More::Rules(count) = more { count } else { 10 };
     let mut filter = generate::rules(generate::Kind::Acl, Family::Ip4, count, 1);
@@ -405,7 +406,8 @@ fn filters_of(more: More) -> Result<Filters> {
     })
 }
 
-/// Lets an answer to each packet of the source pass the other way.
+/// Records the reverse flow of each packet of the source, so that the packets belong to known
+/// connections.
 fn know_all(bench: &Bench, case: &Case, tables: &Tables) -> Result<()> {
     tables.filters.use_next(&tables.interfaces.get());
     let mut gate = Gate::default();
@@ -420,7 +422,8 @@ fn know_all(bench: &Bench, case: &Case, tables: &Tables) -> Result<()> {
     Ok(())
 }
 
-/// What a case's steps read: its routes lead to [`NEXT_HOPS`] next hops, spread over the egress ports.
+/// Builds the tables of a case's steps: its routes lead to [`NEXT_HOPS`] next hops, spread over the
+/// egress ports.
 fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
     let next_hops = NextHopTable::new();
     for index in 0..NEXT_HOPS {

@@ -1,12 +1,13 @@
-//! DPDK's example router `l3fwd` with `--lookup=fib`, in turns with ours.
+//! DPDK's example router `l3fwd` with `--lookup=fib`, run by turns with ours.
 //!
-//! It is a program of its own (`scripts/build-l3fwd.sh` builds it from the distribution's sources) that
-//! receives from the same pcap file and sends to null devices, on the same core. Between its turns it is
-//! stopped by a signal; during them the benchmark waits on another core. What it forwarded it tells by
-//! DPDK's telemetry socket; cycles are those of the time-stamp counter between two answers.
+//! It is a separate program (`scripts/build-l3fwd.sh` builds it from the distribution's sources)
+//! that receives from the same pcap file and sends to null devices, on the same core. Between its
+//! turns it is stopped by a signal; during them the benchmark waits on another core. The number of
+//! forwarded packets is read from DPDK's telemetry socket; cycles are those of the time-stamp
+//! counter between two readings.
 //!
-//! The drivers tell no packet types, so it runs with `--parse-ptype`: it reads them from the frames, as
-//! our first step does. It verifies no checksums.
+//! The drivers report no packet types, so it runs with `--parse-ptype` and parses them from the
+//! frames, as our first step does. It does not verify checksums.
 
 use std::fs;
 use std::io::Write;
@@ -30,10 +31,10 @@ use crate::bench::meter::Cost;
 use crate::router::cores;
 use crate::workload::routes::Routes;
 
-/// How long it may take until it forwards: it says every route that it reads.
+/// Longest time until it forwards: it logs every route that it reads.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long it runs at the beginning of a turn before it is measured.
+/// Time for which it runs at the beginning of a turn before the measurement.
 const WARM_UP: Duration = Duration::from_millis(20);
 
 /// The running program, stopped between turns.
@@ -41,15 +42,15 @@ pub struct L3fwd {
     child: Child,
     telemetry: OwnedFd,
     files: Vec<PathBuf>,
-    /// DPDK's directory for it, which a program that is killed leaves behind.
+    /// DPDK's directory for it, which a killed program leaves behind.
     runtime: PathBuf,
     egress: usize,
-    /// Where the benchmark waits, and where it measures.
+    /// The cores on which the benchmark waits, and the one on which it measures.
     cores: (Vec<usize>, usize),
 }
 
 impl L3fwd {
-    /// Starts it with the routes of a case of IPv4 and stops it. `allowed` are all cores that this
+    /// Starts it with the routes of an IPv4 case and stops it. `allowed` are all cores that this
     /// process may use, `core` is the one to measure on.
     pub fn start(
         binary: &Path,
@@ -63,7 +64,7 @@ impl L3fwd {
         let files = ["v4", "v6"].map(|six| std::env::temp_dir().join(format!("{name}.{six}")));
         fs::write(&files[0], rules(case, full)).context("l3fwd's routes cannot be written")?;
         fs::write(&files[1], "R2000::/3 1\n").context("l3fwd's routes cannot be written")?;
-        // It is not to outlive us, stopped as it is.
+        // The stopped program must not outlive this process.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]).arg(binary);
         command.args(["-l", &core.to_string(), "--no-pci", "--file-prefix", &name]);
@@ -81,7 +82,7 @@ impl L3fwd {
         let log = std::env::temp_dir().join(format!("{name}.log"));
         let out = fs::File::create(&log).context("l3fwd's log cannot be written")?;
         command.stdin(Stdio::null()).stderr(out.try_clone()?).stdout(out);
-        // Its other threads are not to run on the core that it forwards on.
+        // Its other threads must not run on the core that it forwards on.
         cores::spread(allowed)?;
         let child = command
             .spawn()
@@ -108,7 +109,7 @@ impl L3fwd {
         Ok(l3fwd)
     }
 
-    /// Lets it forward at least `packets`.
+    /// Lets it forward at least `packets`, and returns the cost.
     pub fn turn(&mut self, packets: u64) -> Result<Cost> {
         let (allowed, core) = &self.cores;
         let others: Vec<_> = allowed.iter().copied().filter(|other| other != core).collect();
@@ -127,7 +128,7 @@ impl L3fwd {
         Ok(Cost { cycles, instructions: None, branch_misses: None })
     }
 
-    /// Refuses to report it if packets did not leave by all ports.
+    /// Fails if packets did not leave by all ports.
     pub fn check(&mut self) -> Result<()> {
         self.signal(Signal::SIGCONT)?;
         for port in 1..=self.egress {
@@ -163,11 +164,11 @@ impl Drop for L3fwd {
     }
 }
 
-/// A program that is ended if its start fails.
+/// A program that is killed if its start fails.
 struct Started(Option<Child>);
 
 impl Started {
-    /// Connects to its telemetry, which is there a while after it has started.
+    /// Connects to its telemetry socket, which appears some time after its start.
     fn telemetry(&mut self, runtime: &Path, log: &Path) -> Result<OwnedFd> {
         let path = runtime.join("dpdk_telemetry.v2");
         let deadline = Instant::now() + PATIENCE;
@@ -175,7 +176,7 @@ impl Started {
             let socket =
                 socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
             if connect(socket.as_raw_fd(), &UnixAddr::new(&path)?).is_ok() {
-                // It introduces itself.
+                // It sends an introduction.
                 receive(&socket)?;
                 return Ok(socket);
             }
@@ -198,7 +199,7 @@ impl Drop for Started {
     }
 }
 
-/// A question to DPDK's telemetry, and its answer.
+/// Sends a query to DPDK's telemetry, and returns the answer.
 fn ask(telemetry: &OwnedFd, question: &str) -> Result<serde_json::Value> {
     send(telemetry.as_raw_fd(), question.as_bytes(), MsgFlags::empty())?;
     receive(telemetry)
@@ -210,12 +211,12 @@ fn receive(telemetry: &OwnedFd) -> Result<serde_json::Value> {
     Ok(serde_json::from_slice(&answer[..length])?)
 }
 
-/// The routes of a case in l3fwd's form; port 0 is the one that receives.
+/// Returns the routes of a case in l3fwd's format; port 0 is the receiving one.
 fn rules(case: &Case, full: &Routes<Ipv4Addr>) -> Vec<u8> {
     let port = |way: u16| usize::from(way) % case.egress + 1;
     let mut rules = Vec::new();
     let mut rule = |prefix: &dyn std::fmt::Display, way| {
-        // A vector takes everything.
+        // Writing to a vector cannot fail.
         let _ = writeln!(rules, "R{prefix} {}", port(way));
     };
     if case.full {

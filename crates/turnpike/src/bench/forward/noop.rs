@@ -1,9 +1,9 @@
-//! The step of case `noop`: takes packets and hands them on, to find out what a step costs.
+//! The step of case `noop`: passes packets on, to measure the cost of a step.
 
 use dataplane::graph::{Output, Outputs, Step};
 use dataplane::{Batch, Mask};
 
-/// Does nothing.
+/// A step that does nothing.
 pub struct Noop;
 
 impl Step for Noop {

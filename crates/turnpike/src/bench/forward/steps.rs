@@ -1,5 +1,5 @@
-//! The steps of the cases `lua-empty`, `lua-voip` and `rust-voip`: what a step in Lua costs, and the same
-//! one in Rust.
+//! The steps of the cases `lua-empty`, `lua-voip` and `rust-voip`, to measure the cost of a step in
+//! Lua and of the same one in Rust.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use dataplane::transmit::Discipline;
 use dataplane::{Batch, Mask};
 use script::{ForwarderLua, LuaStep, Policy, Source, StepSettings, Watchdog};
 
-/// What a case's graph has besides the default steps.
+/// Extension of a case's graph beyond the default steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum More {
     /// Nothing.
@@ -25,23 +25,24 @@ pub enum More {
     LuaFlushed,
     /// [`MarkVoip`].
     RustVoip,
-    /// A filter of so many rules, as of an access list, inward.
+    /// An ingress filter of this many rules, like those of an access list.
     Rules(usize),
-    /// The same with ten rules, the first of which accepts the packets of known connections: all of them.
+    /// The same with ten rules, the first of which accepts the packets of known connections, as all
+    /// packets are.
     State,
     /// A queue in software before the port.
     Queue(Discipline),
-    /// The same, first in first out, with a rate that is never reached.
+    /// A first-in-first-out queue with a rate that is never reached.
     Shape,
 }
 
-/// Does nothing.
+/// A step that does nothing.
 pub const LUA_EMPTY: &str = r#"
 local turnpike = require "turnpike"
 turnpike.step "step" { process = function(batch, mask) return mask end }
 "#;
 
-/// Marks what goes to SIP's port. No packet of the source does, so that all cost the same.
+/// Marks packets to SIP's port. No packet of the source is one, so that all cost the same.
 pub const LUA_VOIP: &str = r#"
 local turnpike = require "turnpike"
 turnpike.step "step" {
@@ -56,11 +57,11 @@ turnpike.step "step" {
 }
 "#;
 
-/// Calls after which [`Flushed`] has everything compiled anew: half a million packets.
+/// Calls after which [`Flushed`] has everything compiled again: half a million packets.
 const FLUSH_AFTER: u64 = 8192;
 
-/// A step in Lua whose traces are thrown away again and again, as LuaJIT does when it runs out of room for
-/// them: what it costs to be without them, and whether they come back.
+/// A step in Lua whose traces are discarded again and again, as LuaJIT does when it runs out of
+/// room for them: measures the cost without traces, and their return.
 pub struct Flushed {
     step: LuaStep,
     calls: u64,
@@ -86,7 +87,7 @@ impl Step for Flushed {
     }
 }
 
-/// The step that such a script makes.
+/// Creates the step of such a script.
 pub fn lua_step(text: &str, watchdog: &Watchdog) -> Result<LuaStep> {
     let settings = StepSettings {
         name: "step".to_owned(),
@@ -102,7 +103,7 @@ pub fn lua_step(text: &str, watchdog: &Watchdog) -> Result<LuaStep> {
     Ok(ForwarderLua::load(&source, watchdog)?.into_step(&settings)?)
 }
 
-/// What [`LUA_VOIP`] does.
+/// The same work as [`LUA_VOIP`].
 pub struct MarkVoip;
 
 impl Step for MarkVoip {
@@ -126,7 +127,7 @@ impl Step for MarkVoip {
     }
 }
 
-/// Sets the DSCP and mends the header's checksum (RFC 1624).
+/// Sets the DSCP and updates the header's checksum (RFC 1624).
 fn mark(header: &mut [u8], dscp: u8) {
     let old = u16::from_be_bytes([header[0], header[1]]);
     header[1] = dscp << 2 | header[1] & 3;

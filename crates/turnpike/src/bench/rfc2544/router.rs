@@ -1,6 +1,6 @@
-//! The router under test: a `turnpike run` of its own, joined to the tester by two memif links.
+//! The router under test: a separate `turnpike run`, connected to the tester by two memif links.
 //!
-//! Networks are those that RFC 2544 and RFC 5180 set aside for benchmarks. What the tester sends goes to
+//! Networks are those that RFC 2544 and RFC 5180 reserve for benchmarks. The tester's packets go to
 //! a network behind a gateway on the second link; nothing has to be resolved.
 
 use std::fmt::Write;
@@ -14,20 +14,20 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The MAC of the port that receives.
+/// The MAC of the receiving port.
 pub const MAC: &str = "02:00:00:00:01:01";
 
-/// How long it may take to start or to end.
+/// Longest time for its start or its end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A running router, ended when it goes.
+/// A running router, which ends when this is dropped.
 pub struct Router {
     child: Child,
     directory: PathBuf,
 }
 
 impl Router {
-    /// Starts one on this core; with routes of this file or `synthetic:N`, if there are to be more.
+    /// Starts a router on this core; `table` is a file of additional routes, or `synthetic:N`.
     pub fn start(core: usize, table: Option<&str>, no_huge: bool) -> Result<Self> {
         let name = format!("turnpike-rfc2544-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
@@ -64,12 +64,12 @@ impl Router {
         }
     }
 
-    /// The tester's ends of the links: the device to send by, the one to receive by.
+    /// Returns the tester's ends of the links: the sending and the receiving device.
     pub fn devices(&self) -> [String; 2] {
         [0, 1].map(|link| {
             let socket = self.directory.join(format!("link{link}.sock"));
             let mac = format!("02:00:00:00:0{}:02", link + 1);
-            // The number is the device's; the router is another process.
+            // The device's number is arbitrary, as the router is another process.
             format!(
                 "net_memif{link},role=client,socket-abstract=no,socket={},mac={mac}",
                 socket.display()

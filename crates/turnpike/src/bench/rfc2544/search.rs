@@ -1,10 +1,11 @@
-//! The searches of RFC 2544: no devices, no clocks, so that they can be tested on a made-up router.
+//! The searches of RFC 2544: without devices and clocks, so that they can be tested on a simulated
+//! router.
 
 use anyhow::Result;
 
-/// The highest of `lowest..=highest` that passes, to within `step`: by halving
-/// (RFC 2544, 26.1). What passes at one rate is taken to pass at all lower ones; 0 if nothing
-/// does. The highest is tried first.
+/// Returns the highest value of `lowest..=highest` that passes, to within `step`, by bisection (RFC
+/// 2544, 26.1). If a rate passes, all lower ones are assumed to pass; returns 0 if none does. The
+/// highest is tried first.
 pub fn highest_passing(
     (lowest, highest): (f64, f64),
     step: f64,
@@ -26,8 +27,8 @@ pub fn highest_passing(
     Ok(found)
 }
 
-/// The rates of a frame loss test (RFC 2544, 26.3): from the highest down in steps of a tenth of it,
-/// until nothing has been lost at two in a row.
+/// Returns the rates of a frame loss test (RFC 2544, 26.3): from the highest down in steps of a
+/// tenth of it, until two consecutive rates have no loss.
 pub fn loss_by_rate(
     highest: f64,
     mut loss: impl FnMut(f64) -> Result<f64>,
@@ -47,7 +48,7 @@ pub fn loss_by_rate(
 mod tests {
     use super::*;
 
-    /// A router that forwards so much and loses the rest.
+    /// Simulates a router that forwards this much and loses the rest.
     fn loss(capacity: f64, rate: f64) -> f64 {
         (1.0 - capacity / rate).max(0.0)
     }

@@ -1,21 +1,21 @@
-//! The ways to publish a route to forwarders that look up meanwhile.
+//! Methods of publishing a route to forwarders that look up at the same time.
 //!
-//! Each has a side that every forwarder has around its rounds ([`ReadSide`]), and one that the writer has
-//! around a change ([`WriteSide`]). A change is *synchronised* when no forwarder can see the table as it
-//! was before.
+//! Each has a side that every forwarder calls around its rounds ([`ReadSide`]), and one that the
+//! writer calls around a change ([`WriteSide`]). A change is *synchronised* when no forwarder can
+//! see the earlier state of the table.
 //!
 //! | method | a forwarder, each round | the writer |
 //! |---|---|---|
 //! | `global-mutex` | locks the one mutex | the same |
 //! | `thread-mutex` | locks its own mutex | locks all of them |
 //! | `rwlock` | locks for reading | locks for writing |
-//! | `rcu-mb` | says that it reads, behind a memory barrier; says that it does not | waits until each has been out |
+//! | `rcu-mb` | reports that it reads, after a memory barrier; reports that it does not | waits until each has been out |
 //! | `rcu-membarrier` | the same, with a barrier for the compiler only | makes the kernel put the barrier into all threads (`membarrier`), then waits |
-//! | `rcu-qsbr` | says that it holds nothing | waits until each has said so |
-//! | `double-buffer` | says which of two tables it uses | changes the other, switches, waits, changes the first |
+//! | `rcu-qsbr` | reports that it holds nothing | waits until each has reported it |
+//! | `double-buffer` | reports which of two tables it uses | changes the other, switches, waits, changes the first |
 //!
 //! `rcu-membarrier` stands for the flavour of user-space RCU that interrupts its readers by signals: since
-//! Linux 4.14 the library itself uses `membarrier` for that. `double-buffer` is MoonRoute's way. Routers
+//! Linux 4.14 the library itself uses `membarrier` for that. `double-buffer` is MoonRoute's method. Routers
 //! run `rcu-qsbr`.
 
 use std::net::Ipv4Addr;
@@ -33,18 +33,18 @@ use crate::workload::routes::Routes;
 /// A route to publish.
 pub type Route = (Prefix<Ipv4Addr>, NextHopId);
 
-/// What a forwarder does around a round.
+/// A forwarder's side of a method, around a round.
 pub trait ReadSide: Send {
     /// Runs a round, in which the table is looked up.
     fn read(&mut self, round: &mut dyn FnMut());
 
-    /// The thread will not look anything up until the next round.
+    /// Declares that the thread will not look up anything until the next round.
     fn pause(&mut self) {}
 }
 
-/// What the writer does.
+/// The writer's side of a method.
 pub trait WriteSide: Send {
-    /// Changes a route. Returns when no forwarder sees the route as it was.
+    /// Changes a route. Returns when no forwarder can see the old route.
     fn publish(&mut self, route: Route) -> Result<()>;
 }
 
@@ -52,11 +52,11 @@ pub trait WriteSide: Send {
 pub struct Method {
     /// Its name in the results.
     pub name: &'static str,
-    /// What forwarders look up in.
+    /// The table's reader for forwarders.
     pub lookup: Arc<dyn Lookup<Ipv4Addr>>,
-    /// For each forwarder.
+    /// The side of each forwarder.
     pub readers: Vec<Box<dyn ReadSide>>,
-    /// For the writer.
+    /// The side of the writer.
     pub writer: Box<dyn WriteSide>,
 }
 
@@ -71,7 +71,7 @@ pub const NAMES: [&str; 7] = [
     "double-buffer",
 ];
 
-/// Makes a method for so many forwarders, with these routes in its table.
+/// Creates a method for this many forwarders, with these routes in its table.
 pub fn make(name: &'static str, forwarders: usize, routes: &Routes<Ipv4Addr>) -> Result<Method> {
     match name {
         "global-mutex" => global_mutex(forwarders, routes),
@@ -108,7 +108,7 @@ impl ReadSide for BehindMutex {
     }
 }
 
-/// A writer that holds all forwarders' mutexes, in their order.
+/// A writer that holds all forwarders' mutexes, locked in order.
 struct BehindMutexes {
     table: Box<dyn Table<Ipv4Addr>>,
     mutexes: Vec<Arc<Mutex<()>>>,
@@ -145,7 +145,7 @@ fn thread_mutex(forwarders: usize, routes: &Routes<Ipv4Addr>) -> Result<Method> 
     by_mutexes("thread-mutex", mutexes.clone(), mutexes, routes)
 }
 
-/// Both sides of a lock for many readers.
+/// Both sides of a reader-writer lock.
 struct BehindRwLock<T>(Arc<RwLock<()>>, T);
 
 impl ReadSide for BehindRwLock<()> {
@@ -171,22 +171,23 @@ fn rwlock(forwarders: usize, routes: &Routes<Ipv4Addr>) -> Result<Method> {
     Ok(Method { name: "rwlock", lookup, readers, writer: Box::new(BehindRwLock(lock, table)) })
 }
 
-/// A number that has a cache line for itself, and that of its neighbour which processors fetch along.
+/// A number with a cache line of its own, and the adjacent line, which processors fetch together
+/// with it.
 #[derive(Default)]
 #[repr(align(128))]
 struct Padded(AtomicU64);
 
-/// What readers and the writer of `rcu-mb` and `rcu-membarrier` share.
+/// State shared by readers and the writer of `rcu-mb` and `rcu-membarrier`.
 struct RcuState {
-    /// Grace periods begun, and 1.
+    /// Number of grace periods begun, plus 1.
     period: Padded,
-    /// For each reader: the period in which it began to read, or 0 while it does not.
+    /// For each reader: the period in which it began to read, or 0 while it does not read.
     reading: Vec<Padded>,
-    /// How readers' accesses are ordered for the writer; none if they have barriers themselves.
+    /// Orders readers' accesses for the writer; `None` if readers have barriers themselves.
     barrier: Option<ProcessBarrier>,
 }
 
-/// A reader that says when it reads.
+/// A reader that reports when it reads.
 struct RcuReader {
     state: Arc<RcuState>,
     number: usize,
@@ -213,7 +214,7 @@ struct RcuGrace(Arc<RcuState>);
 impl GracePeriod for RcuGrace {
     fn start(&mut self) -> u64 {
         let period = self.0.period.0.fetch_add(1, Ordering::SeqCst) + 1;
-        // Behind this, a reader that is not seen to read will see what was published before.
+        // After this, a reader that is not seen reading will see everything published before.
         match &self.0.barrier {
             Some(barrier) => barrier.issue(),
             None => fence(Ordering::SeqCst),
@@ -266,7 +267,7 @@ fn rcu(
     Ok(Method { name, lookup, readers, writer: Box::new(RcuWriter { table, grace }) })
 }
 
-/// A reader that says between rounds that it holds nothing.
+/// A reader that reports between rounds that it holds nothing.
 struct QsbrReader {
     reader: Reader,
     online: bool,
@@ -304,7 +305,7 @@ fn qsbr(forwarders: usize, routes: &Routes<Ipv4Addr>) -> Result<Method> {
 struct Switch {
     tables: [Arc<dyn Lookup<Ipv4Addr>>; 2],
     active: AtomicUsize,
-    /// Switches so far, and what each reader has seen of them; `u64::MAX` for one that looks up nothing.
+    /// Number of switches so far, and the number seen by each reader; `u64::MAX` for a paused one.
     switches: Padded,
     seen: Vec<Padded>,
 }
@@ -336,7 +337,8 @@ impl ReadSide for SwitchReader {
         let paused = seen.load(Ordering::Relaxed) == u64::MAX;
         seen.store(self.switch.switches.0.load(Ordering::Acquire), Ordering::Release);
         if paused {
-            // The writer did not wait for us: it has to see that we are here before we look.
+            // The writer did not wait for this reader: it has to see the reader's return before the
+            // lookup.
             fence(Ordering::SeqCst);
         }
         round();
@@ -363,7 +365,7 @@ impl WriteSide for SwitchWriter {
         while switch.seen.iter().any(|seen| seen.0.load(Ordering::Acquire) < now) {
             std::hint::spin_loop();
         }
-        // Nobody uses the other one now; it is to be the same when its turn comes.
+        // The other table is not in use now; it is updated before its next turn.
         self.tables[old].insert(prefix, next_hop)?;
         Ok(())
     }
@@ -390,9 +392,10 @@ mod tests {
 
     use super::*;
 
-    /// What "synchronised" promises: a round that begins after `publish` has returned, and one that was
-    /// running then and goes on, see the new route. Readers say which next hop they saw last in a round;
-    /// the writer checks after each publication that nobody is still in a round with an older one.
+    /// The guarantee of "synchronised": a round that begins after `publish` has returned, and one
+    /// that was running then and continues, see the new route. Readers report the next hop that
+    /// they saw last in a round; the writer checks after each publication that none is still in a
+    /// round with an older one.
     #[test]
     fn no_reader_sees_the_old_route_after_publication() {
         let prefix: Prefix<Ipv4Addr> = "11.0.0.0/8".parse().unwrap();
@@ -435,13 +438,13 @@ mod tests {
         }
     }
 
-    /// Those that wait for readers wait for one that is in a round, and for none that is not.
+    /// Methods that wait for readers wait for one in a round, and for no other.
     #[test]
     fn publication_waits_for_a_round_that_has_begun() {
         let prefix: Prefix<Ipv4Addr> = "11.0.0.0/8".parse().unwrap();
         for name in NAMES {
             let mut method = make(name, 1, &vec![(prefix, 1)]).unwrap();
-            // Nobody reads: it returns.
+            // Without a reader in a round, it returns.
             method.writer.publish((prefix, 2)).unwrap();
             let (inside, published) = (AtomicBool::new(false), AtomicBool::new(false));
             std::thread::scope(|scope| {

@@ -1,13 +1,13 @@
-//! The model: everything is searched for each answer, nothing is kept.
+//! The model: each answer is searched in all data, without any intermediate results.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::*;
 
-/// What forwarders find: next hops with their shares, reduced.
+/// Result of a forwarder's lookup: next hops with their shares, reduced.
 pub(super) type Found = BTreeMap<String, u128>;
 
-/// Next hops and weights as shares of a whole, in lowest terms.
+/// Converts next hops and weights to shares of the whole, in lowest terms.
 pub(super) fn shares(hops: impl Iterator<Item = (NextHop, u128)>) -> Found {
     let mut found = Found::new();
     for (hop, weight) in hops {
@@ -22,7 +22,7 @@ fn gcd(a: u128, b: u128) -> u128 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Where packets end up.
+/// Destination of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Leaf {
     Network(InterfaceId),
@@ -35,20 +35,20 @@ pub(super) enum Leaf {
 /// Leaves with weights.
 type Leaves = BTreeMap<Leaf, u128>;
 
-/// What a route or gateway comes to.
+/// Result of a route or gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// It depends on gateways that are not computed.
+    /// It depends on gateways that are not computed yet.
     Waits,
     Dead,
     /// Dead because it depends on itself.
     Circle,
-    /// To the router itself, or to the host.
+    /// It leads to the router itself, or to the host.
     Router,
     Martian,
     Live {
         leaves: Leaves,
-        /// One of several paths leads in a circle.
+        /// True if one of several paths leads in a circle.
         circular: bool,
     },
 }
@@ -60,7 +60,7 @@ impl State {
     }
 }
 
-/// Gateways without interface, as far as they are computed.
+/// Gateways without interface that are computed already.
 pub(super) type Vias = BTreeMap<IpAddr, State>;
 
 /// A route to an address.
@@ -68,13 +68,13 @@ struct Candidate {
     prefix: IpNet,
     rank: (u8, u64, usize),
     state: State,
-    /// The interface whose network it leads to, and nothing else.
+    /// The interface, if it leads to that interface's network only.
     network: Option<InterfaceId>,
-    /// Its shares are rounded to buckets.
+    /// True if its shares are rounded to buckets.
     rounded: bool,
 }
 
-/// The interface of a leaf that is an interface's network.
+/// Returns the interface of a leaf that is an interface's network.
 fn networks<'a>(mut leaves: impl Iterator<Item = &'a Leaf>) -> Option<InterfaceId> {
     match leaves.next() {
         Some(&Leaf::Network(interface)) => Some(interface),
@@ -82,7 +82,7 @@ fn networks<'a>(mut leaves: impl Iterator<Item = &'a Leaf>) -> Option<InterfaceI
     }
 }
 
-/// What is known, as it was said.
+/// The changes made so far.
 #[derive(Default)]
 pub(super) struct Naive {
     routes: BTreeMap<(IpNet, Source, u64), (RouteKind, u32)>,
@@ -100,7 +100,7 @@ impl Naive {
         self.generations.get(&source).copied().unwrap_or_default()
     }
 
-    /// Whether the RIB takes the route at once.
+    /// Adds a route; returns true if the RIB accepts it at once.
     pub(super) fn add(&mut self, route: &Route) -> bool {
         if matches!(&route.kind, RouteKind::Unicast(paths) if paths.is_empty()) {
             return false;
@@ -147,9 +147,9 @@ impl Naive {
         routes + stale.len()
     }
 
-    // ---- what leads where -------------------------------------------------------------------
+    // ---- destinations ------------------------------------------------------------------------
 
-    /// The RIB's own routes, best first for each prefix.
+    /// Returns the RIB's own routes, best first for each prefix.
     fn own(&self) -> Vec<(IpNet, State)> {
         let mut own = vec![
             (net("0.0.0.0/8"), State::Martian),
@@ -174,7 +174,7 @@ impl Naive {
         own
     }
 
-    /// A leaf lives as long as its interface's link.
+    /// Returns the state of a leaf, which is live while its interface's link is up.
     fn leaf(&self, leaf: Leaf) -> State {
         match leaf {
             Leaf::Network(interface) | Leaf::Gateway(interface, _)
@@ -195,7 +195,7 @@ impl Naive {
         }
     }
 
-    /// Several paths together; each shares its weight among its leaves.
+    /// Combines several paths; each shares its weight among its leaves.
     fn group(&self, paths: &[Path], vias: &Vias) -> State {
         let parts: Vec<(u128, State)> =
             paths.iter().map(|path| (path.weight.into(), self.path(path, vias))).collect();
@@ -241,7 +241,7 @@ impl Naive {
         }
     }
 
-    /// The candidates for an address: longest prefix first, best first.
+    /// Returns the candidates for an address: longest prefix first, best first.
     fn candidates(&self, address: IpAddr, vias: &Vias) -> Vec<Candidate> {
         let own = self.own().into_iter().enumerate().map(|(at, (prefix, state))| Candidate {
             prefix,
@@ -278,7 +278,7 @@ impl Naive {
         all
     }
 
-    /// Computes the gateways without interface: again and again, as long as one more can be.
+    /// Computes the gateways without interface, repeatedly until no further one can be computed.
     pub(super) fn resolve(&self) -> Vias {
         let of_routes = self.routes.values().filter_map(|(kind, _)| match kind {
             RouteKind::Unicast(paths) => Some(paths),
@@ -326,9 +326,9 @@ impl Naive {
         State::Dead
     }
 
-    // ---- what forwarders find ---------------------------------------------------------------
+    // ---- forwarders' lookups -----------------------------------------------------------------
 
-    /// What a forwarder finds, and whether its shares are exact: buckets round.
+    /// Returns the result of a forwarder's lookup, and true if its shares are exact: buckets round.
     pub(super) fn lookup(&self, address: IpAddr, vias: &Vias) -> (Found, bool) {
         let single = |hop| (shares([(hop, 1)].into_iter()), true);
         let alive = |candidate: &&Candidate| {
