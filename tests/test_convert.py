@@ -14,7 +14,9 @@ import subprocess
 
 import pytest
 from scapy.layers.inet import ICMP, IP, TCP, UDP, UDPerror
-from scapy.layers.inet6 import ICMPv6DestUnreach, ICMPv6EchoReply, ICMPv6EchoRequest, ICMPv6Unknown, IPv6, IPv6ExtHdrDestOpt, PadN
+from scapy.layers.inet6 import (
+    ICMPv6DestUnreach, ICMPv6EchoReply, ICMPv6EchoRequest, ICMPv6Unknown, IPv6, IPv6ExtHdrDestOpt, IPv6ExtHdrRouting, PadN,
+)
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
@@ -161,6 +163,8 @@ def random_packet(chance):
         packet = IPv6(src=chance.choice(SOURCES6[side]), dst=chance.choice(TARGETS6[side]), hlim=ttl, tc=dscp << 2)
         if chance.random() < 0.2:
             packet /= IPv6ExtHdrDestOpt(options=[PadN(optdata=b"1234")])
+        if chance.random() < 0.2:
+            packet /= IPv6ExtHdrRouting(type=chance.choice([0, 2, 4]), segleft=1, addresses=["fd00:1::9"])
         icmp = chance.choice([ICMPv6EchoRequest(), ICMPv6Unknown(type=129), ICMPv6Unknown(type=200)])
         kind = "udp" if kind == "fragment" else kind
     ports = {"sport": chance.randint(1, 6), "dport": chance.randint(1, 6)}
@@ -213,6 +217,8 @@ table inet filter {
     tcp flags ! syn accept
     ip dscp { cs0, ef } ip frag-off & 0x3fff != 0 accept
     jump last
+    rt type { 0, 3 } drop
+    rt type 4 ip6 daddr 2001:db8:1::/48 accept
     meta l4proto 47 log prefix "gre: " accept
     tcp sport != { 1-2, 6 } accept
   }
@@ -247,6 +253,7 @@ COMMIT
 :INPUT ACCEPT [0:0]
 :FORWARD ACCEPT [0:0]
 :OUTPUT ACCEPT [0:0]
+-A FORWARD -m rt --rt-type 0 -j DROP
 -A FORWARD -p ipv6-icmp -m icmp6 --icmpv6-type 128 -m hl --hl-lt 10 -j DROP
 -A FORWARD -d 2001:db8:1::/48 ! -p udp -j DROP
 -A FORWARD -i tp-right -p udp -m udp --sport :3 -j DROP
@@ -267,7 +274,7 @@ def number(chance, low, high):
 
 def nft_condition(chance):
     kind = of(chance, "ip saddr", "ip daddr", "ip6 saddr", "tcp", "udp", "th", "flags", "proto", "icmp", "icmp6", "in",
-              "out", "dscp", "ttl", "length", "family", "pair")
+              "out", "dscp", "ttl", "length", "family", "pair", "routing")
     side = of(chance, "left", "right")
     no = of(chance, "", "", "!= ")
     if kind in ("ip saddr", "ip daddr"):
@@ -298,6 +305,8 @@ def nft_condition(chance):
         return of(chance, "ip ttl", "ip6 hoplimit") + of(chance, " < 5", " 4-6", " != 5", " >= 6", " > 254", " 255")
     if kind == "length":
         return of(chance, "meta length", "ip length") + of(chance, " 50-120", " > 100", " <= 90")
+    if kind == "routing":
+        return "rt type " + of(chance, "0", "4", "{ 0, 4 }", "0-3")
     if kind == "family":
         return "meta nfproto " + of(chance, "ipv4", "ipv6")
     return "ip saddr . udp dport { 10.0.1.2 . 1-3, 10.0.2.2 . 4 }"

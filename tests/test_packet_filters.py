@@ -5,7 +5,7 @@ import time
 
 import pytest
 from scapy.layers.inet import ICMP, IP, TCP, UDP
-from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt, IPv6ExtHdrFragment, PadN
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt, IPv6ExtHdrFragment, IPv6ExtHdrHopByHop, IPv6ExtHdrRouting, PadN
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
@@ -35,6 +35,9 @@ turnpike.filter "edge-in" {
     police = { rate = "1pps", burst = "4", excess = "6", yellow = { dscp = "af12" } } },
   { name = "two", proto = "udp", to_port = 6001, mark = { dscp = "af11" },
     police = { rate = "1pps", burst = "4", peak = "2pps", peak_burst = "10", red = { dscp = "af13" } } },
+  { name = "type-0", routing = 0, action = "drop" },
+  { name = "long", extension = "too-many", action = "drop" },
+  { name = "atomic", extension = "fragment", proto = "udp", to_port = 8200, action = "drop" },
   { name = "lldp", ethertype = "lldp", from_mac = "02:00:00:00:99:01", action = "drop" },
   { name = "mpls", ethertype = 0x8847, police = { rate = "1pps", burst = "2" } },
   { name = "arp", ethertype = "arp", from_mac = "02:00:00:00:99:02", action = "drop" },
@@ -43,6 +46,7 @@ turnpike.filter "edge-in" {
 turnpike.filter "edge-out" {
   { name = "quiet", proto = "udp", from_port = 7, action = "drop" },
   { name = "marked", dscp = "ef", action = "reject" },
+  { name = "experiment", routing = { 253, 254 }, action = "drop" },
   default = "accept",
 }
 """
@@ -134,6 +138,50 @@ def test_frames_are_known_by_their_macs(wires, link, port, rule):
         assert change(received=1) == {"received": 1, "dropped": {"filtered": 1}}
         assert fitted(before, hits(wires.router, "edge-in")) == {rule: 1}
     passes(wires, IP(src=A4, dst=B4) / UDP(dport=port) / Raw(b"payload"))
+
+
+def routing(kind):
+    return IPv6ExtHdrRouting(type=kind, segleft=1, addresses=["fd00:1::9"])
+
+
+def padding(headers):
+    chain = IPv6ExtHdrDestOpt(options=[PadN(optdata=b"1234")])
+    for _ in range(headers - 1):
+        chain /= IPv6ExtHdrDestOpt(options=[PadN(optdata=b"1234")])
+    return chain
+
+
+@pytest.mark.provokes("filtered")
+@pytest.mark.parametrize("chain, rule", [
+    pytest.param(routing(0), "type-0", id="alone"),
+    pytest.param(routing(4) / routing(0), "type-0", id="behind another type"),
+    pytest.param(padding(7) / routing(0), "type-0", id="the eighth header"),
+    pytest.param(padding(8) / routing(0), "type-0", id="the ninth header"),
+    pytest.param(padding(9) / routing(0), "long", id="beyond what is read"),
+    pytest.param(IPv6ExtHdrFragment(offset=0, m=0, id=7), "atomic", id="an atomic fragment"),
+])
+def test_extension_headers_are_dropped_by_kind(wires, chain, rule):
+    # RFC 5095 4.2: routing headers of type 0 alone.
+    dropped(wires, IPv6(src=A6, dst=B6) / chain / UDP(dport=8200) / Raw(b"payload"), rule)
+
+
+@pytest.mark.parametrize("chain", [
+    pytest.param(routing(2), id="type 2"),
+    pytest.param(routing(4), id="type 4"),
+    pytest.param(padding(8), id="eight headers"),
+])
+def test_other_extension_headers_pass(wires, chain):
+    # RFC 5095 4.2: a filter does not drop other types because it drops type 0.
+    passes(wires, IPv6(src=A6, dst=B6) / chain / UDP(dport=8200) / Raw(b"payload"))
+
+
+@pytest.mark.provokes("filtered")
+@pytest.mark.parametrize("front", [
+    pytest.param(IPv6(src=A6, dst=B6), id="by the fast path"),
+    pytest.param(IPv6(src=A6, dst=B6) / IPv6ExtHdrHopByHop(options=[PadN(optdata=b"1234")]), id="by the slow path"),
+])
+def test_extension_headers_are_known_outward(wires, front):
+    dropped(wires, front / routing(254) / UDP(dport=1) / Raw(b"payload"), "experiment", filter="edge-out")
 
 
 def frame(ethertype, source):
@@ -335,6 +383,72 @@ def test_fragments_do_not_get_around_a_rule(wires):
     dropped(wires, cut, None)
 
 
+AS_STEPS = '''
+turnpike.filter "kinds" {
+  { name = "voice", proto = "udp", to_port = 5060, category = "voice" },
+  { name = "both", proto = "udp", to_port = { 5061, 5062 }, category = "voice", action = "continue" },
+  { name = "bulk", proto = "udp", to_port = { 5062, 5063 }, category = "bulk" },
+  { name = "no", proto = "udp", to_port = 5064, action = "drop" },
+}
+for _, family in ipairs { "ip4", "ip6" } do
+  turnpike.graph:insert_after(family .. "-validate.ok", {
+    family .. "-filter", as = family .. "-kinds", filter = "kinds", categories = { "bulk", "voice" } })
+  turnpike.graph:path(family .. "-kinds.voice", "drop")
+  turnpike.graph:path(family .. "-kinds.bulk", family .. "-lookup")
+end
+'''
+
+
+@pytest.mark.provokes("filtered", "by-step")
+def test_a_filter_is_a_step_with_categories_as_outputs(lab):
+    wires = Wires(lab, AS_STEPS, ports=PORTS + STATIC_NEIGHBOURS, calm=True)
+
+    def sent(packet):
+        wires.drain()
+        before, change = hits(wires.router, "kinds"), Change(wires.router)
+        frame = bytes(LINK / packet / Raw(b"x" * 30))
+        wires.left.send(frame)
+        what = change(received=1)
+        if what.get("sent"):
+            assert wires.right.expect(1) == [forwarded(frame, RIGHT_MAC, HOST_B_MAC)]
+        return what.get("dropped", {}), fitted(before, hits(wires.router, "kinds"))
+
+    for ends in (IP(src=A4, dst=B4), IPv6(src=A6, dst=B6)):
+        assert sent(ends / UDP(dport=5059)) == ({}, {"default": 1})
+        assert sent(ends / UDP(dport=5060)) == ({"by-step": 1}, {"voice": 1})
+        assert sent(ends / UDP(dport=5061)) == ({"by-step": 1}, {"both": 1, "default": 1})
+        assert sent(ends / UDP(dport=5062)) == ({}, {"both": 1, "bulk": 1}), "the first category with an output"
+        assert sent(ends / UDP(dport=5063)) == ({}, {"bulk": 1})
+        assert sent(ends / UDP(dport=5064)) == ({"filtered": 1}, {"no": 1})
+    assert {"ip4-kinds", "ip6-kinds"} <= {step["name"] for step in wires.router.show("steps")["steps"]}
+    # Live, as all of a graph.
+    changed = wires.router.config.read_text().replace("to_port = 5060", "to_port = 6060")
+    wires.router.config.write_text(changed)
+    wires.router.command("apply", wires.router.config)
+    assert sent(IP(src=A4, dst=B4) / UDP(dport=5060)) == ({}, {"default": 1})
+    assert sent(IP(src=A4, dst=B4) / UDP(dport=6060)) == ({"by-step": 1}, {"voice": 1})
+    wires.router.counters()
+
+
+@pytest.mark.parametrize("arguments, said", [
+    ('filter = "kindes"', 'filter: "kindes" unknown; did you mean "kinds"?'),
+    ('filter = "kinds", categories = { "voce" }', 'categories: "voce" unknown'),
+    ('filter = "kinds", categories = { "filtered" }', 'an output "filtered" is there already'),
+    ('categories = { "voice" }', "filter: missing"),
+    ('filter = "stateful"', "has rules with state, which only filters of ports have"),
+])
+def test_a_step_names_a_filter_and_categories_that_are_there(tmp_path, arguments, said):
+    file = tmp_path / "router.lua"
+    file.write_text(PORTS + f"""
+turnpike.filter "kinds" {{ {{ proto = "udp", category = "voice" }} }}
+turnpike.filter "stateful" {{ {{ state = "new" }} }}
+turnpike.graph:insert_after("ip4-validate.ok", {{ "ip4-filter", as = "sort", {arguments} }})
+turnpike.graph:path("sort.voice", "ip4-lookup")
+""")
+    result = check(file)
+    assert result.returncode == 1 and said in result.stderr, result.stderr
+
+
 def test_neighbours_are_found_whatever_the_filter_says(lab):
     closed = 'turnpike.filter "closed" { default = "drop" }\n'
     ports = PORTS.replace('device = "tp-left",', 'device = "tp-left", filter = "closed",')
@@ -404,6 +518,16 @@ def test_show_filters_as_a_table(wires):
     ('{ ethertype = "lldp", proto = "udp" }', "neither IPv4 nor IPv6"),
     ('{ ethertype = "lldp", action = "reject" }', "has accept, drop or to-host"),
     ('{ ethertype = "lldp", log = true }', "only decides and polices"),
+    ('{ routing = "source" }', 'routing "source": unknown; known: source-route'),
+    ('{ routing = 0, from = "10.0.0.0/8" }', "no packet is both"),
+    ('{ extension = "esp" }', "write proto"),
+    ('{ routing = { 1, 2, 3, 4, 5, 6, 7, 8, 9 } }', "9 different types of routing headers for IPv6, at most 8"),
+    ('{ mark = {} }', "dscp or class missing"),
+    ('{ mark = { class = "voce" } }', 'class "voce" unknown; did you mean "voice"?'),
+    ('{ forwarder = 0 }', "the router chooses how many there are"),
+    ('{ forwarder = 2 }, } turnpike.cores { forward = "0,1"', "rule 1: forwarder 2: there are 2, numbers 0 to 1"),
+    ('{ forwarder = 0, action = "drop" }', "the rule lets nothing pass"),
+    ('{ forwarder = 0 }, { state = "new" }', "behind the choice of a forwarder"),
     ('{ interface = "lefft" }', 'port "lefft" unknown'),
     ('{ mirror = "rigth" }', 'mirror: port "rigth" unknown'),
     ('"x"', "expected a table"),

@@ -170,7 +170,7 @@ def test_a_verdict_names_each_rule_on_the_way(wires):
     assert said == ["continue in voice: rule 1 \"voice\": proto 17 to_port 5000-5999",
                     "accept to other: rule 3 \"other\": IPv4 proto 17 to_port 5060"]
     said = verdict(wires.router, "tcp 10.0.1.2:4000 > 10.0.2.2:80 in left flags syn")
-    assert said[0].startswith("continue in new: rule 2") and said[1:] == ["accept: no other rule fits"]
+    assert said[0].startswith("continue in new with dscp 8: rule 2") and said[1:] == ["accept: no other rule fits"]
 
 
 def test_where_packets_go_is_planned_and_changed_while_they_flow(lab):

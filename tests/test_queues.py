@@ -99,6 +99,58 @@ def test_software_spreads_flows_over_forwarders(lab):
     router.stop()
 
 
+STEERED = '''
+turnpike.filter "steer" {
+  { name = "one", proto = "udp", from_port = "1000-1069", forwarder = %d, action = "continue" },
+  { name = "zero", proto = "udp", from_port = "1070-1099", forwarder = 0 },
+  { name = "gone", proto = "udp", from_port = 1069, action = "drop" },
+}
+'''
+
+
+@pytest.mark.provokes("filtered")
+def test_rules_choose_the_forwarder(lab):
+    settings = ', spread = "software", filter = "steer"'
+    base = ports(settings, ", rx_queues = 1") + STATIC_NEIGHBOURS
+    wires = Wires(lab, FORWARDERS + STEERED % 1, ports=base, calm=True)
+    router = wires.router
+
+    def through(packets, passing):
+        before = [one["spread_in"] for one in router.show("forwarders")["forwarders"]]
+        wires.left.send(*packets)
+        frames = wires.right.expect(passing)
+        assert len(frames) == passing
+        after = router.show("forwarders")["forwarders"]
+        return frames, [one["spread_in"] - old for one, old in zip(after, before)]
+
+    frames, came = through(flows(100), 99)
+    assert came == [0, 70] and router.show("forwarders")["forwarders"][0]["spread_out"] == 70
+    # Each rule has fitted its packets once, wherever they went.
+    (shown,) = router.show("filters")[:1]
+    assert [rule["packets"] for rule in shown["rules"]] == [70, 30, 1]
+    assert "on forwarder 1" in shown["rules"][0]["action"]
+    # A flow keeps its order.
+    numbers = [flows(1)[0][:-4] + number.to_bytes(4, "big") for number in range(200)]
+    frames, came = through(numbers, 200)
+    assert came == [0, 200]
+    assert [frame[-4:] for frame in frames] == [frame[-4:] for frame in numbers]
+    # Fewer forwarders than a rule names are refused; another number is live.
+    fewer = base + STEERED % 1 + 'turnpike.forwarders { cores = "0" }\n'
+    said = refused(router, "apply", write(router, fewer))
+    assert 'rule 1 "one": forwarder 1: there is one, number 0' in said, said
+    report, _ = plan(router, base + STEERED % 0 + FORWARDERS)
+    assert all(change["live"] for change in report["changes"])
+    apply(router, base + STEERED % 0 + 'turnpike.forwarders { cores = "0" }\n')
+    assert len(router.show("forwarders")["forwarders"]) == 1
+    assert through(flows(100), 99)[1] == [0]
+    apply(router, base + STEERED % 1 + FORWARDERS)
+    assert through(flows(100), 99)[1] == [0, 70]
+    apply(router, base + STEERED % 0 + FORWARDERS)
+    assert through(flows(100), 99)[1] == [0, 0]
+    router.counters()
+    router.stop()
+
+
 # A forwarder of AF_PACKET that has no core for a quarter of a second loses what comes meanwhile.
 @pytest.mark.alone
 def test_software_keeps_a_flow_in_order_while_forwarders_change(lab):

@@ -192,6 +192,90 @@ turnpike.neighbour "10.0.2.2" {{ port = "right", mac = "02:00:00:00:02:02" }}
     router.stop()
 
 
+SORTED = '''
+turnpike.filter "sort" {
+  { proto = "udp", from_port = 100, mark = { class = "voice" }, action = "continue" },
+  { proto = "udp", from_port = 101, mark = { class = "background" } },
+  { proto = "udp", from_port = 102, mark = { class = "control" } },
+  { proto = "udp", from_port = 103, mark = { class = "data", dscp = "ef" } },
+  { dscp = "af11", mark = { class = "video" } },
+}
+turnpike.filter "sort-out" { { extension = "hop-by-hop", mark = { class = "video" } } }
+'''
+CLASSES = ["voice", "video", "data", "default", "background"]
+
+
+def sorting(ports):
+    """The ports, with filters that mark classes, and a queue that has classes."""
+    ports = queued(ports, 'queue = { discipline = "drr" }, filter = { outward = "sort-out" }')
+    return queued(ports, 'filter = "sort"', "left") + STATIC_NEIGHBOURS
+
+
+def sent_by_class(router, count):
+    """Waits until so many packets have left in all classes but control, where the router's own are, too."""
+    rows = offered(router, count, *CLASSES)
+    return {row["name"]: row["sent"] for row in rows if row["sent"]}
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_a_filter_s_mark_chooses_the_class(lab, family):
+    wires = Wires(lab, SORTED, ports=sorting(PORTS), calm=True)
+    ports = {99: 1, 100: 2, 101: 3, 102: 4, 103: 5}
+    for sport, count in ports.items():
+        wires.left.send(*(packet(sport, family=family, sport=sport) for _ in range(count)))
+    # RFC 2474 3: another class for a codepoint.
+    wires.left.send(*(packet(104, dscp=10, family=family) for _ in range(6)))
+    ports[104] = 6
+    came = [frame for _, frame in arrivals(wires.right, 21)]
+    assert sorted(number(frame) for frame in came) == sorted(n for n, count in ports.items() for _ in range(count))
+    # A class is no DSCP.
+    assert all(tos(frame) == {103: EF << 2, 104: 10 << 2}.get(number(frame), 0) for frame in came)
+    # Four are control.
+    sent = {"default": 1, "voice": 2, "background": 3, "data": 5, "video": 6}
+    assert sent_by_class(wires.router, 17) == sent
+    assert queue(wires.router, "control")["sent"] >= 4
+    text = wires.router.command("show", "filters", "sort").stdout
+    assert "continue with queue class voice" in text and "accept with dscp 46, queue class data" in text, text
+    changed = wires.router.config.read_text().replace('"voice"', '"video"')
+    wires.router.config.write_text(changed)
+    told = wires.router.command("plan", wires.router.config, check=False).stdout
+    assert "queue class voice" in told and "queue class video" in told, told
+    wires.router.command("apply", wires.router.config)
+    wires.left.send(packet(1, family=family, sport=100))
+    assert sent_by_class(wires.router, 18) == sent | {"video": 7}
+
+
+def test_a_class_stays_with_a_packet_by_the_slow_path(lab):
+    wires = Wires(lab, SORTED, ports=sorting(PORTS), calm=True)
+
+    def with_options(sport):
+        data = number_of(sport)
+        content = b"\x11\0\x01\x04\0\0\0\0" + udp("fd00:1::2", "fd00:2::2", sport, 9, data)
+        return ethernet(LEFT_MAC, HOST_A_MAC, 0x86DD, ipv6("fd00:1::2", "fd00:2::2", content, next_header=0))
+
+    def number_of(sport):
+        return sport.to_bytes(4, "big").ljust(PAYLOAD[6] - 8, b"\0")
+
+    # By the outward filter, which comes behind the inward one.
+    wires.left.send(with_options(101))
+    assert wires.right.expect(1, is_numbered)
+    assert sent_by_class(wires.router, 1) == {"video": 1}
+    # By the inward one alone.
+    wires.router.config.write_text(wires.router.config.read_text().replace(', filter = { outward = "sort-out" }', ""))
+    wires.router.command("apply", wires.router.config)
+    wires.left.send(with_options(101))
+    assert wires.right.expect(1, is_numbered)
+    assert sent_by_class(wires.router, 2) == {"video": 1, "background": 1}
+
+
+def test_a_class_stays_with_a_packet_that_another_forwarder_sends(lab):
+    ports = queued(sorting(PORTS), 'spread = "software"', "left")
+    wires = Wires(lab, 'turnpike.forwarders { cores = "0,1" }\n' + SORTED, ports, calm=True)
+    wires.left.send(*(packet(n, sport=101) for n in range(8)), *(packet(n, sport=100) for n in range(8)))
+    assert len(arrivals(wires.right, 16)) == 16
+    assert sent_by_class(wires.router, 16) == {"background": 8, "voice": 8}
+
+
 def test_drr_divides_a_rate_by_weight_and_control_goes_first(lab):
     what = ('queue = { discipline = "drr", length = 500, weights = { voice = 6, video = 3, default = 2, background = 1 } },'
             'shape = { rate = "1mbit", burst = "10kb" }')

@@ -24,6 +24,7 @@
 #include <rte_lpm6.h>
 #include <rte_malloc.h>
 #include <rte_mbuf.h>
+#include <rte_mbuf_dyn.h>
 #include <rte_mbuf_pool_ops.h>
 #include <rte_mempool.h>
 #include <rte_rcu_qsbr.h>
@@ -84,4 +85,5 @@ static const uint64_t SHIM_RSS_IP_TCP_UDP = RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | R
 static const uint32_t SHIM_DEV_INTR_LSC = RTE_ETH_DEV_INTR_LSC;
 static const uint32_t SHIM_LINK_SPEED_FIXED = RTE_ETH_LINK_SPEED_FIXED;
 static const uint64_t SHIM_MBUF_INDIRECT = RTE_MBUF_F_INDIRECT;
+static const uint64_t SHIM_MBUF_LAST_FREE = RTE_MBUF_F_LAST_FREE;
 static const unsigned int SHIM_LCORE_ID_ANY = LCORE_ID_ANY;

@@ -26,9 +26,9 @@
 //! | bytes, beyond 256 rules | rows of numbers: classes x rules / 8; rows of addresses: some words a class |
 
 mod few;
+mod field;
 mod layout;
 mod many;
-mod set_field;
 
 use few::Few;
 use layout::Layout;

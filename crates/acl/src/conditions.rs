@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use crate::{
-    Bits, Matches, State,
+    Bits, Extension, Matches, State,
     key::{FRAGMENT, Key, NO_UPPER},
 };
 
@@ -22,6 +22,8 @@ pub(crate) enum Number {
     Ttl,
     Length,
     Interface,
+    /// A bit for each [`crate::Extension`] that the packet has.
+    Extensions,
 }
 
 /// Bit of [`Number::Kind`]: a fragment.
@@ -36,7 +38,7 @@ const KIND_STATE: u32 = 10;
 pub(crate) type Ranges = Vec<RangeInclusive<u16>>;
 
 impl Number {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Kind,
         Self::FromPort,
         Self::ToPort,
@@ -46,13 +48,14 @@ impl Number {
         Self::Ttl,
         Self::Length,
         Self::Interface,
+        Self::Extensions,
     ];
 
     /// How many values it has.
     pub fn values(self) -> usize {
         match self {
             Self::Kind => 1 << 12,
-            Self::Flags | Self::Icmp | Self::Dscp | Self::Ttl => 1 << 8,
+            Self::Flags | Self::Icmp | Self::Dscp | Self::Ttl | Self::Extensions => 1 << 8,
             Self::FromPort | Self::ToPort | Self::Length | Self::Interface => 1 << 16,
         }
     }
@@ -72,6 +75,7 @@ impl Number {
             }
             Self::Length => list(matches.length.as_slice()),
             Self::Interface => numbers(matches.interface.iter().copied()),
+            Self::Extensions => extensions(&matches.extension),
         }
     }
 }
@@ -116,6 +120,13 @@ fn kinds(matches: &Matches) -> Option<Ranges> {
     let of =
         |bits: u16| protocols.iter().map(move |range| range.start() + bits..=range.end() + bits);
     Some(merge(bits.flat_map(of).collect()))
+}
+
+/// The sets that have one of these.
+fn extensions(wanted: &[Extension]) -> Option<Ranges> {
+    let wanted = wanted.iter().fold(0, |bits, of| bits | of.bit());
+    let fits = (0..=255u8).filter(|bits| bits & wanted != 0);
+    (wanted != 0).then(|| merge(fits.map(|bits| bits.into()..=bits.into()).collect()))
 }
 
 fn flags(bits: Bits) -> Ranges {

@@ -28,6 +28,8 @@ impl Display for Matches {
         if let Some(fragment) = self.fragment {
             words.push(if fragment { "fragment" } else { "no fragment" }.to_owned());
         }
+        list(&mut words, "routing", &self.routing, ToString::to_string);
+        list(&mut words, "extension", &self.extension, |&of| text::extension_name(of).to_owned());
         list(&mut words, "dscp", &self.dscp, ToString::to_string);
         if let Some(ttl) = &self.ttl {
             words.push(format!("ttl {}", range(ttl)));
@@ -64,7 +66,7 @@ fn range<T: Display + PartialEq>(range: &RangeInclusive<T>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Bits, Family, Matches, State};
+    use crate::{Bits, Extension, Family, Matches, State};
 
     #[test]
     fn every_condition_is_named() {
@@ -89,11 +91,13 @@ mod tests {
             length: Some(100..=100),
             interface: vec![3],
             state: vec![State::Established, State::Related],
+            routing: vec![0, 4],
+            extension: vec![Extension::HopByHop],
         };
         assert_eq!(
             matches.to_string(),
             "IPv4 ethertype 0x88cc from 192.0.2.0/24 to 10.0.0.0/16,10.1.0.0/16,10.2.0.0/16,10.3.0.0/16,… (6) from_set a,b to_set c from_mac \
-             02:00:00:00:00:01 to_mac 02:00:00:00:00:02 proto 6 from_port 1024-65535 to_port 22,179 flags 0x02/0x12 icmp 8 no fragment dscp 46 ttl 1-5 length 100 interface 3 \
+             02:00:00:00:00:01 to_mac 02:00:00:00:00:02 proto 6 from_port 1024-65535 to_port 22,179 flags 0x02/0x12 icmp 8 no fragment routing 0,4 extension hop-by-hop dscp 46 ttl 1-5 length 100 interface 3 \
              state established,related"
         );
     }

@@ -1,9 +1,10 @@
 //! The fields of a batch of packets, side by side.
 
 use crate::{
-    Key, State,
+    Filter, Key, State,
     classes::FilterAddress,
     conditions::{Number, kind, kind_of},
+    key::Headers,
 };
 
 /// Packets in a batch at most.
@@ -19,9 +20,23 @@ pub struct Fields<A: FilterAddress> {
     kinds: [u16; BATCH],
     /// From the low end: flags, ICMP type, DSCP and TTL, a byte each, length and interface.
     rest: [u64; BATCH],
-    /// The MACs that frames go to, and come from; `None`: nobody asks for them.
-    macs: Option<Box<[[u64; BATCH]; 2]>>,
+    /// `None`: no filter asks for them.
+    rare: Option<Box<Rare>>,
     count: usize,
+}
+
+/// Fields that few filters ask for.
+struct Rare {
+    /// The MACs that frames go to, and come from.
+    macs: [[u64; BATCH]; 2],
+    /// The IPv6 extension headers.
+    headers: [Headers; BATCH],
+}
+
+impl Default for Rare {
+    fn default() -> Self {
+        Self { macs: [[0; BATCH]; 2], headers: [Headers::default(); BATCH] }
+    }
 }
 
 /// Between whom a packet goes.
@@ -46,16 +61,19 @@ impl<A: FilterAddress> Default for Fields<A> {
             ports: [0; BATCH],
             kinds: [0; BATCH],
             rest: [0; BATCH],
-            macs: None,
+            rare: None,
             count: 0,
         }
     }
 }
 
 impl<A: FilterAddress> Fields<A> {
-    /// Packets that are added from now on have their MACs: a filter asks for them.
-    pub fn want_macs(&mut self) {
-        self.macs.get_or_insert_with(|| Box::new([[0; BATCH]; 2]));
+    /// Packets that are added from now on have the fields that this filter asks for; without it they have neither
+    /// MACs nor extension headers, for most filters ask for none.
+    pub fn want(&mut self, filter: &Filter) {
+        if filter.asks_for_macs() || filter.asks_for_headers() {
+            self.rare.get_or_insert_default();
+        }
     }
 
     /// Forgets all packets.
@@ -87,8 +105,9 @@ impl<A: FilterAddress> Fields<A> {
         let bytes = u32::from_le_bytes([key.flags, key.icmp_type, key.dscp, key.ttl]);
         let words = u64::from(key.length) << 32 | u64::from(key.interface) << 48;
         self.rest[at] = u64::from(bytes) | words;
-        if let Some(macs) = &mut self.macs {
-            macs.iter_mut().zip(key.macs).for_each(|(macs, mac)| macs[at] = mac);
+        if let Some(rare) = &mut self.rare {
+            rare.macs.iter_mut().zip(key.macs).for_each(|(macs, mac)| macs[at] = mac);
+            rare.headers[at] = key.headers;
         }
         self.count += 1;
     }
@@ -99,7 +118,7 @@ impl<A: FilterAddress> Fields<A> {
     pub fn push_frame(&mut self, frame: &[u8], length: usize, interface: u16) -> bool {
         // A key in registers: written to memory byte by byte, it cannot be read as words at once.
         if let Some(key) = A::plain_key(frame, length, interface) {
-            let key = if self.macs.is_none() { key } else { key.with_macs(frame) };
+            let key = if self.rare.is_none() { key } else { key.with_macs(frame) };
             self.push(&key);
             return false;
         }
@@ -161,7 +180,13 @@ impl<A: FilterAddress> Fields<A> {
 
     /// The MACs that frames go to (0) or come from (1); none if they were not wanted.
     pub(crate) fn macs(&self, end: usize) -> &[u64] {
-        self.macs.as_ref().and_then(|macs| macs.get(end)).map_or(&[], |macs| &macs[..self.padded()])
+        let macs = self.rare.as_ref().and_then(|rare| rare.macs.get(end));
+        macs.map_or(&[], |macs| &macs[..self.padded()])
+    }
+
+    /// The IPv6 extension headers; none if they were not wanted.
+    pub(crate) fn headers(&self) -> &[Headers] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.headers[..self.padded()])
     }
 
     /// One number of the packet at this place.
@@ -184,6 +209,10 @@ impl<A: FilterAddress> Fields<A> {
             Number::Ttl => copy(&self.rest, out, |rest| (rest >> 24) as u16 & 0xff),
             Number::Length => copy(&self.rest, out, |rest| (rest >> 32) as u16),
             Number::Interface => copy(&self.rest, out, |rest| (rest >> 48) as u16),
+            Number::Extensions => match &self.rare {
+                Some(rare) => copy(&rare.headers, out, |headers| headers.kinds().into()),
+                None => out.fill(0),
+            },
         }
     }
 }

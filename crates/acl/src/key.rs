@@ -23,22 +23,30 @@
 //! hop-by-hop, routing, fragment, authentication and destination options headers. ESP ends it, and
 //! so do the headers of mobility, HIP and shim6, which a host without those protocols discards.
 //! IPv4's authentication header is not passed: its protocol is 51.
+//!
+//! # Extension headers
+//!
+//! The walk keeps account of the kinds of headers that it has seen and of the types of routing headers, all of
+//! them: a second routing header hides no first one (RFC 8200 4.1 has one, and a receiver may see to it that there
+//! are no more). It sees one header beyond [`MAX_HEADERS`], and none behind that: [`Extension::TooMany`].
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wire::{
-    MacAddr, chain,
+    MacAddr,
+    chain::{self, Header},
     ethernet::ETHERNET_LEN,
     ip::{
-        IPV4_MIN_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, PROTOCOL_HOP_BY_HOP, PROTOCOL_ICMP,
-        PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP,
+        IPV4_MIN_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, PROTOCOL_AUTHENTICATION,
+        PROTOCOL_DESTINATION_OPTIONS, PROTOCOL_HOP_BY_HOP, PROTOCOL_ICMP, PROTOCOL_ICMPV6,
+        PROTOCOL_TCP, PROTOCOL_UDP,
     },
     l4::{TcpHeader, UdpHeader},
 };
 use zerocopy::FromBytes;
 
 use crate::{
-    Family, State,
+    Extension, Family, State,
     text::{PROTOCOL_DCCP, PROTOCOL_SCTP, PROTOCOL_UDPLITE},
 };
 
@@ -51,6 +59,9 @@ pub const TINY: u8 = 0x04;
 /// Bit of the fragment byte: ports, flags and ICMP type are not known.
 pub const NO_UPPER: u8 = 0x80;
 
+#[cfg(test)]
+use wire::ip::{Ipv6FragmentHeader, PROTOCOL_FRAGMENT, PROTOCOL_ROUTING};
+
 /// IPv6 extension headers that are passed at most.
 pub const MAX_HEADERS: usize = 8;
 
@@ -62,6 +73,72 @@ const UDP_LEN: usize = size_of::<UdpHeader>();
 const SCTP_LEN: usize = 12;
 /// Bytes of an ICMP header: type, code, checksum.
 const ICMP_LEN: usize = 4;
+
+/// The IPv6 extension headers of a packet, as far as rules ask for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Headers {
+    /// A bit for each [`Extension`] that it has.
+    kinds: u8,
+    /// Headers seen.
+    count: u8,
+    /// Routing headers seen.
+    routing: u8,
+    /// The types of the routing headers, one behind the other.
+    types: [u8; MAX_HEADERS + 1],
+}
+
+impl Headers {
+    /// A bit for each [`Extension`] that the packet has.
+    #[inline(always)]
+    pub fn kinds(&self) -> u8 {
+        self.kinds
+    }
+
+    /// The types of its routing headers.
+    #[inline(always)]
+    pub fn routing_types(&self) -> &[u8] {
+        self.types.get(..usize::from(self.routing)).unwrap_or_default()
+    }
+
+    /// With another header: its number, and its type if it is a routing header.
+    #[cfg(test)]
+    pub fn with(mut self, (number, kind): (u8, u8)) -> Self {
+        let fragment = Ipv6FragmentHeader {
+            next_header: 17,
+            reserved: 0,
+            offset_more: 0.into(),
+            identification: 0.into(),
+        };
+        self.add(match number {
+            PROTOCOL_ROUTING => Header::Routing(kind),
+            PROTOCOL_FRAGMENT => Header::Fragment(&fragment),
+            other => Header::Other(other),
+        });
+        self
+    }
+
+    fn add(&mut self, header: Header<'_>) {
+        self.count += 1;
+        let kind = match header {
+            Header::Fragment(_) => Extension::Fragment,
+            Header::Routing(of) => {
+                if let Some(place) = self.types.get_mut(usize::from(self.routing)) {
+                    *place = of;
+                    self.routing += 1;
+                }
+                Extension::Routing
+            }
+            Header::Other(PROTOCOL_HOP_BY_HOP) => Extension::HopByHop,
+            Header::Other(PROTOCOL_AUTHENTICATION) => Extension::Authentication,
+            Header::Other(PROTOCOL_DESTINATION_OPTIONS) => Extension::DestinationOptions,
+            Header::Other(_) => return,
+        };
+        self.kinds |= kind.bit();
+        if usize::from(self.count) > MAX_HEADERS {
+            self.kinds |= Extension::TooMany.bit();
+        }
+    }
+}
 
 /// One packet's fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,6 +165,8 @@ pub struct Key {
     pub(crate) state: State,
     /// The MACs that the frame goes to and comes from, see [`mac_number`].
     pub(crate) macs: [u64; 2],
+    /// Its IPv6 extension headers.
+    pub(crate) headers: Headers,
 }
 
 /// A MAC as a number.
@@ -256,6 +335,16 @@ impl Key {
         self.interface
     }
 
+    /// True if it has such an extension header.
+    pub fn has_extension(&self, extension: Extension) -> bool {
+        self.headers.kinds() & extension.bit() != 0
+    }
+
+    /// The types of its routing headers, in their order.
+    pub fn routing_types(&self) -> &[u8] {
+        self.headers.routing_types()
+    }
+
     /// Source port; 0 for protocols without ports.
     pub fn from_port(&self) -> u16 {
         self.ports[0]
@@ -381,12 +470,15 @@ impl Key {
         Some(())
     }
 
-    /// Walks an IPv6 header chain, marking fragments: the upper-layer protocol and its header, or
+    /// Walks an IPv6 header chain, noting its headers and marking fragments: the upper-layer protocol and its header, or
     /// `None` with the number of the header where the walk ended as the protocol.
     #[inline]
     fn put_chain<'a>(&mut self, first: u8, payload: &'a [u8]) -> Option<(u8, &'a [u8])> {
         let end = chain::walk(first, payload, MAX_HEADERS, |header| {
-            self.put_fragment(header.fragment_offset(), header.more(), header.next_header);
+            self.headers.add(header);
+            if let Header::Fragment(header) = header {
+                self.put_fragment(header.fragment_offset(), header.more(), header.next_header);
+            }
         });
         end.map_err(|number| self.protocol = number).ok()
     }
@@ -510,6 +602,7 @@ mod tests {
             fragment: 0,
             state: State::New,
             macs: key.macs,
+            headers: Headers::default(),
         };
         assert_eq!(key, wanted);
         assert_eq!(key.source(Family::Ip4).to_string(), "192.0.2.1");
@@ -607,6 +700,41 @@ mod tests {
             .collect();
         let key = key6(&ip6(0, &chain));
         assert_eq!((ports(key), key.flags(), bits(key)), ((6, 4097, 22), 0x12, 0));
+    }
+
+    #[test]
+    fn extension_headers_are_noted() {
+        let has = |key: Key| {
+            Extension::ALL.into_iter().filter(|&of| key.has_extension(of)).collect::<Vec<_>>()
+        };
+        assert_eq!(has(key6(&ip6(6, &TCP))), []);
+        let routing = |next, kind| [next, 0, kind, 0, 0, 0, 0, 0];
+        let chain =
+            [&routing(43, 4)[..], &routing(60, 0), &[17, 0, 1, 4, 0, 0, 0, 0], &UDP].concat();
+        let key = key6(&ip6(43, &chain));
+        assert_eq!(has(key), [Extension::Routing, Extension::DestinationOptions]);
+        assert_eq!((key.routing_types(), ports(key)), (&[4, 0][..], (17, 5000, 53)));
+        let chain =
+            [&[51, 0, 1, 4, 0, 0, 0, 0][..], &[44, 0, 0, 0, 0, 0, 0, 0], &[17; 8], &UDP].concat();
+        let key = key6(&ip6(0, &chain));
+        assert_eq!(has(key), [Extension::HopByHop, Extension::Fragment, Extension::Authentication]);
+    }
+
+    #[test]
+    fn a_routing_header_hides_behind_no_others() {
+        let options = [60, 0, 1, 4, 0, 0, 0, 0].repeat(7);
+        let chain = |more: usize| {
+            let more = [60, 0, 1, 4, 0, 0, 0, 0].repeat(more);
+            let routing = [17, 0, 0, 0, 0, 0, 0, 0];
+            let last = [43, 0, 1, 4, 0, 0, 0, 0];
+            key6(&ip6(60, &[&options[8..], &more, &last, &routing, &UDP].concat()))
+        };
+        let seen = |key: Key| (key.routing_types().to_vec(), key.has_extension(Extension::TooMany));
+        assert_eq!(seen(chain(0)), (vec![0], false));
+        assert_eq!(seen(chain(1)), (vec![0], true), "the ninth header");
+        assert_eq!(seen(chain(2)), (vec![], true));
+        // A header that leaves the packet: its type is there.
+        assert_eq!(seen(key6(&ip6(43, &[17, 9, 0, 1]))), (vec![0], false));
     }
 
     #[test]

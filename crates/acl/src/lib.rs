@@ -62,7 +62,9 @@ pub use classes::FilterAddress;
 pub use classifier::{Classifier, TooLarge};
 pub use fields::{BATCH, Ends, Fields};
 pub use key::Key;
-pub use rule::{Action, Bits, Error, Family, Fault, Filter, Implied, Matches, Rule, State};
+pub use rule::{
+    Action, Bits, Error, Extension, Family, Fault, Filter, Implied, Matches, Rule, State,
+};
 pub use sets::{SETS_MAX, SetError, SetId, SetReaders, Sets};
 pub use shadow::{Warning, warnings};
 pub use walk::{walk, walk_from};

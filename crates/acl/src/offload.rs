@@ -234,7 +234,12 @@ fn narrowed(matches: &Matches, family: Family) -> Result<Option<Matches>, Kept> 
         length,
         interface: _,
         state,
+        routing,
+        extension,
     } = matches;
+    if !routing.is_empty() || !extension.is_empty() {
+        return Err(Kept::Condition("extension headers"));
+    }
     if *fragment == Some(true) {
         return Err(Kept::Condition("fragments"));
     }

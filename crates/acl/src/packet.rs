@@ -3,6 +3,7 @@
 //! ```text
 //! PROTOCOL SOURCE[:PORT] > DESTINATION[:PORT] [in INTERFACE] [flags syn,ack] [icmp TYPE] [ttl N]
 //!          [length N] [dscp NAME] [state NAME] [from_mac MAC] [to_mac MAC] [fragment]
+//!          [routing TYPE] … [extension NAME] …
 //! ```
 //!
 //! An IPv6 address with a port stands in brackets: `[2001:db8::1]:443`. `length` is that of the IP packet,
@@ -11,9 +12,16 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use wire::ip::{PROTOCOL_ICMP, PROTOCOL_ICMPV6};
+use wire::ip::{
+    PROTOCOL_AUTHENTICATION, PROTOCOL_DESTINATION_OPTIONS, PROTOCOL_FRAGMENT, PROTOCOL_HOP_BY_HOP,
+    PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_ROUTING,
+};
 
-use crate::{Family, Key, State, key::mac_number, text};
+use crate::{
+    Extension, Family, Key, State,
+    key::{MAX_HEADERS, mac_number},
+    text,
+};
 
 /// Reads a packet. `interface` gives an interface's number by its name, or the names that there are.
 ///
@@ -24,7 +32,8 @@ pub fn read(
     interface: impl Fn(&str) -> Result<u16, String>,
 ) -> Result<(Family, Key), String> {
     const USAGE: &str = "write PROTOCOL SOURCE[:PORT] > DESTINATION[:PORT] [in INTERFACE] [flags F] [icmp TYPE] \
-                         [ttl N] [length N] [dscp D] [state S] [from_mac M] [to_mac M] [fragment]";
+                         [ttl N] [length N] [dscp D] [state S] [from_mac M] [to_mac M] [fragment] \
+                         [routing T] [extension E]";
     let mut words = words.split_whitespace();
     let mut next = |what: &str| words.next().ok_or_else(|| format!("{what} missing; {USAGE}"));
     let protocol = text::protocol(next("protocol")?).map_err(|error| error.to_string())?;
@@ -53,6 +62,8 @@ pub fn read(
             "to_mac" => macs[0] = mac(value)?,
             "from_mac" => macs[1] = mac(value)?,
             "dscp" => frame.dscp = text::dscp(value).map_err(told)?,
+            "routing" => frame.add_routing(text::routing_type(value).map_err(told)?)?,
+            "extension" => frame.add_extension(text::extension(value).map_err(told)?)?,
             _ => return Err(format!("\"{key}\" unknown; {USAGE}")),
         }
     }
@@ -96,6 +107,17 @@ pub fn write(family: Family, key: &Key, interface: &str) -> String {
     if key.is_later_fragment() {
         words += " fragment";
     }
+    for kind in key.routing_types() {
+        words += &format!(" routing {kind}");
+    }
+    let is_said = |of: &Extension| match of {
+        Extension::Routing => !key.routing_types().is_empty(),
+        Extension::Fragment => key.is_later_fragment(),
+        _ => false,
+    };
+    for of in Extension::ALL.into_iter().filter(|of| key.has_extension(*of) && !is_said(of)) {
+        words += &format!(" extension {}", text::extension_name(of));
+    }
     words
 }
 
@@ -117,6 +139,8 @@ struct Frame {
     dscp: u8,
     length: Option<u16>,
     fragment: bool,
+    /// Extension headers in front of the upper layer: numbers, and types of routing headers.
+    headers: Vec<(u8, u8)>,
 }
 
 /// Bytes of upper-layer header that every packet has: TCP's.
@@ -138,7 +162,59 @@ impl Frame {
             dscp: 0,
             length: None,
             fragment: false,
+            headers: Vec::new(),
         })
+    }
+
+    fn add_routing(&mut self, kind: u8) -> Result<(), String> {
+        self.add_header((PROTOCOL_ROUTING, kind))
+    }
+
+    fn add_extension(&mut self, extension: Extension) -> Result<(), String> {
+        let number = match extension {
+            Extension::HopByHop => PROTOCOL_HOP_BY_HOP,
+            Extension::Routing => return Err("write routing and a type, as routing 0".into()),
+            Extension::Fragment => PROTOCOL_FRAGMENT,
+            Extension::Authentication => PROTOCOL_AUTHENTICATION,
+            Extension::DestinationOptions => PROTOCOL_DESTINATION_OPTIONS,
+            Extension::TooMany => {
+                return (self.headers.len()..=MAX_HEADERS)
+                    .try_for_each(|_| self.add_header((PROTOCOL_DESTINATION_OPTIONS, 0)));
+            }
+        };
+        self.add_header((number, 0))
+    }
+
+    fn add_header(&mut self, header: (u8, u8)) -> Result<(), String> {
+        if self.family() == Family::Ip4 {
+            return Err("IPv4 packets have no extension headers".into());
+        }
+        self.headers.push(header);
+        Ok(())
+    }
+
+    /// The headers between the IPv6 header and the upper layer, and the number of the first.
+    fn chain(&self) -> (u8, Vec<u8>) {
+        let mut chain = self.headers.clone();
+        if self.fragment {
+            chain.push((PROTOCOL_FRAGMENT, 0));
+        }
+        let next = |place: usize| chain.get(place).map_or(self.protocol, |(number, _)| *number);
+        let mut bytes = Vec::new();
+        for (place, (number, kind)) in chain.iter().enumerate() {
+            let offset: [u8; 2] =
+                if self.fragment && place + 1 == chain.len() { [3, 32] } else { [0, 0] };
+            match *number {
+                PROTOCOL_ROUTING => bytes.extend([next(place + 1), 0, *kind, 0, 0, 0, 0, 0]),
+                PROTOCOL_FRAGMENT => {
+                    bytes.extend([next(place + 1), 0, offset[0], offset[1], 0, 0, 0, 0])
+                }
+                // An option that fills up (RFC 8200, 4.2), or an authentication header without a value.
+                PROTOCOL_AUTHENTICATION => bytes.extend([next(place + 1), 0, 0, 0, 0, 0, 0, 1]),
+                _ => bytes.extend([next(place + 1), 0, 1, 4, 0, 0, 0, 0]),
+            }
+        }
+        (next(0), bytes)
     }
 
     fn family(&self) -> Family {
@@ -171,25 +247,15 @@ impl Frame {
                 head
             }
             (source, destination) => {
-                let mut head = vec![
-                    0x60 | self.dscp >> 2,
-                    self.dscp << 6,
-                    0,
-                    0,
-                    0,
-                    0,
-                    self.protocol,
-                    self.ttl,
-                ];
+                let (first, chain) = self.chain();
+                let mut head =
+                    vec![0x60 | self.dscp >> 2, self.dscp << 6, 0, 0, 0, 0, first, self.ttl];
                 for address in [source, destination] {
                     if let IpAddr::V6(address) = address {
                         head.extend(address.octets());
                     }
                 }
-                if self.fragment {
-                    head[6] = 44;
-                    head.extend([self.protocol, 0, 3, 32, 0, 0, 0, 0]);
-                }
+                head.extend(chain);
                 head
             }
         };
@@ -240,6 +306,10 @@ mod tests {
             "icmp6 fe80::1 > fe80::2 in wan icmp 128 ttl 255 length 60",
             "udp 10.0.0.1 > 10.0.0.2 in wan ttl 64 length 40 fragment",
             "47 10.0.0.1 > 10.0.0.2 in wan ttl 64 length 40",
+            "udp [::1]:1 > [::2]:2 in wan ttl 64 length 76 routing 4 routing 0",
+            "udp ::1 > ::2 in wan fragment routing 0 extension ah",
+            "udp [::1]:1 > [::2]:2 in wan extension fragment extension hop-by-hop extension destination-options",
+            "60 ::1 > ::2 in wan extension too-many routing 0 extension destination-options",
         ] {
             let (family, key) = packet(words);
             let written = write(family, &key, "wan");
@@ -262,6 +332,9 @@ mod tests {
             ("tcp 10.0.0.1 > 10.0.0.2 in lan", "known: wan"),
             ("tcp 10.0.0.1 > 10.0.0.2 on wan", "\"on\" unknown"),
             ("tcp 10.0.0.1 > 10.0.0.2 ttl", "ttl missing"),
+            ("tcp 10.0.0.1 > 10.0.0.2 routing 0", "no extension headers"),
+            ("tcp ::1 > ::2 extension routing", "write routing and a type"),
+            ("tcp ::1 > ::2 extension esp", "write proto"),
         ] {
             let error = read(words, |_| Err("known: wan".into())).unwrap_err();
             assert!(error.contains(named), "{words}: {error}");

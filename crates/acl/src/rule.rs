@@ -8,7 +8,7 @@ use wire::ip::{
     IPV4_MIN_LEN, IPV6_LEN, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP,
 };
 
-use crate::text::{PROTOCOL_DCCP, PROTOCOL_SCTP, PROTOCOL_UDPLITE};
+use crate::text::{self, PROTOCOL_DCCP, PROTOCOL_SCTP, PROTOCOL_UDPLITE};
 
 /// Protocols whose header begins with two ports (RFC 768, 9293, 3828, 9260, 4340).
 pub(crate) const WITH_PORTS: [u8; 5] =
@@ -136,6 +136,45 @@ pub struct Matches {
     pub interface: Vec<u16>,
     /// What is known of the packet's connection.
     pub state: Vec<State>,
+    /// Types of IPv6 routing headers (RFC 8200, 4.4); the packet has one of such a type.
+    pub routing: Vec<u8>,
+    /// IPv6 extension headers; the packet has one of these.
+    pub extension: Vec<Extension>,
+}
+
+/// An IPv6 extension header that packets may have (RFC 8200, 4.1), or too many of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Extension {
+    /// Hop-by-hop options (0).
+    HopByHop,
+    /// A routing header (43), of whatever type.
+    Routing,
+    /// A fragment header (44), that of an atomic fragment included.
+    Fragment,
+    /// An authentication header (51).
+    Authentication,
+    /// Destination options (60).
+    DestinationOptions,
+    /// More headers than [`crate::key::MAX_HEADERS`]: those behind are not seen.
+    TooMany,
+}
+
+impl Extension {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::HopByHop,
+        Self::Routing,
+        Self::Fragment,
+        Self::Authentication,
+        Self::DestinationOptions,
+        Self::TooMany,
+    ];
+
+    /// Its bit in a set.
+    pub(crate) fn bit(self) -> u8 {
+        1 << self as u8
+    }
 }
 
 /// What is known of a packet's connection; without connection tracking every packet is [`State::New`].
@@ -312,7 +351,12 @@ impl Filter {
             .collect()
     }
 
-    /// A rule for IP packets asks for MACs: see [`crate::Fields::want_macs`].
+    /// A rule asks for extension headers.
+    pub fn asks_for_headers(&self) -> bool {
+        self.rules.iter().any(|rule| rule.matches.asks_for_headers())
+    }
+
+    /// A rule for IP packets asks for MACs.
     pub fn asks_for_macs(&self) -> bool {
         let asks = |of: &Matches| !of.from_mac.is_empty() || !of.to_mac.is_empty();
         self.rules.iter().any(|rule| rule.matches.is_ip() && asks(&rule.matches))
@@ -364,7 +408,12 @@ impl Matches {
             || !self.icmp.is_empty()
     }
 
-    /// True if packets of `family` can match by `family`, `from` and `to`.
+    /// True if the packet must have an extension header.
+    pub(crate) fn asks_for_headers(&self) -> bool {
+        !self.routing.is_empty() || !self.extension.is_empty()
+    }
+
+    /// True if packets of `family` can match by `family`, `from`, `to` and extension headers.
     pub(crate) fn allows(&self, family: Family) -> bool {
         let holds =
             |nets: &[IpNet]| nets.is_empty() || nets.iter().any(|n| Family::of(n) == family);
@@ -372,6 +421,7 @@ impl Matches {
             && self.family.is_none_or(|only| only == family)
             && holds(&self.from)
             && holds(&self.to)
+            && (family == Family::Ip6 || !self.asks_for_headers())
     }
 
     fn faults(&self) -> Vec<Fault> {
@@ -450,6 +500,15 @@ impl Matches {
         let mut nets = nets.filter(|(_, nets)| !nets.is_empty());
         if let Some((field, nets)) = nets.find(|(_, n)| n.iter().all(|n| Family::of(n) == family)) {
             return Some((field, list(nets.iter().map(IpNet::to_string))));
+        }
+        if family == Family::Ip6 && self.asks_for_headers() {
+            return Some(match self.routing.is_empty() {
+                true => (
+                    "extension",
+                    list(self.extension.iter().map(|of| text::extension_name(*of).to_owned())),
+                ),
+                false => ("routing", list(self.routing.iter().map(u8::to_string))),
+            });
         }
         let protocol = match family {
             Family::Ip4 => PROTOCOL_ICMP,
@@ -579,6 +638,14 @@ mod tests {
         assert!(said.contains("family = IPv6 is IPv6"), "{said}");
         let said = fault(Matches { protocol: vec![58], icmp: vec![128], ..from4 });
         assert!(said.contains("icmp = 128 is IPv6"), "{said}");
+        let from4 = Matches { from: nets(&["192.0.2.0/24"]), ..Matches::default() };
+        let said = fault(Matches { routing: vec![0], ..from4.clone() });
+        assert!(said.contains("routing = 0 is IPv6"), "{said}");
+        let extension = vec![Extension::HopByHop, Extension::TooMany];
+        let said = fault(Matches { extension, ..from4 });
+        assert!(said.contains("extension = { hop-by-hop, too-many } is IPv6"), "{said}");
+        let implied = Matches { routing: vec![0], ..Matches::default() }.implied().unwrap();
+        assert_eq!(implied.families, [Family::Ip6]);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use ipnet::IpNet;
 
 use wire::MacAddr;
 
-use crate::{Bits, Family, Filter, Matches, State};
+use crate::{Bits, Extension, Family, Filter, Matches, State};
 
 /// Look-ups and comparisons for one family of one filter.
 pub const BUDGET: usize = 10_000_000;
@@ -298,6 +298,8 @@ struct Shape {
     from_mac: Vec<MacAddr>,
     to_mac: Vec<MacAddr>,
     state: Vec<State>,
+    routing: Vec<u8>,
+    extension: Vec<Extension>,
 }
 
 impl Shape {
@@ -322,6 +324,8 @@ impl Shape {
             from_mac: matches.from_mac.clone(),
             to_mac: matches.to_mac.clone(),
             state: matches.state.clone(),
+            routing: matches.routing.clone(),
+            extension: matches.extension.clone(),
         }
     }
 
@@ -344,8 +348,16 @@ impl Shape {
             && list_covers(&self.from_mac, &other.from_mac)
             && list_covers(&self.to_mac, &other.to_mac)
             && list_covers(&self.state, &other.state)
+            && list_covers(&self.routing, &other.routing)
+            && self.covers_extensions(other)
             && nets_cover(&self.from, &other.from, width)
             && nets_cover(&self.to, &other.to, width)
+    }
+
+    /// A packet with a routing header of some type has a routing header.
+    fn covers_extensions(&self, other: &Shape) -> bool {
+        list_covers(&self.extension, &other.extension)
+            || !other.routing.is_empty() && self.extension.contains(&Extension::Routing)
     }
 }
 
@@ -488,6 +500,8 @@ mod tests {
             from_mac: vec![MacAddr([1; 6])],
             to_mac: vec![MacAddr([2; 6])],
             state: vec![State::New],
+            routing: vec![],
+            extension: vec![],
         };
         let base = narrow.clone();
         let change = |change: fn(&mut Matches)| {
@@ -542,6 +556,22 @@ mod tests {
         };
         assert_eq!(pair(icmp(&[8, 0, 3]), icmp(&[0, 8])).len(), 1);
         assert_eq!(pair(icmp(&[8]), icmp(&[0, 8])).len(), 0);
+    }
+
+    #[test]
+    fn a_type_of_routing_headers_is_covered_by_more_types_and_by_all() {
+        let routing = |types: &[u8]| Matches { routing: types.to_vec(), ..Matches::default() };
+        let extension = |of: &[Extension]| Matches { extension: of.to_vec(), ..Matches::default() };
+        assert_eq!(pair(routing(&[0, 4]), routing(&[4])).len(), 1);
+        assert_eq!(pair(routing(&[4]), routing(&[0, 4])).len(), 0);
+        let several = || extension(&[Extension::Fragment, Extension::Routing]);
+        assert_eq!(pair(several(), routing(&[0])).len(), 1);
+        assert_eq!(pair(several(), extension(&[Extension::Routing])).len(), 1);
+        assert_eq!(pair(extension(&[Extension::Routing]), several()).len(), 0);
+        assert_eq!(pair(extension(&[Extension::Fragment]), routing(&[0])).len(), 0);
+        assert_eq!(pair(routing(&[0]), extension(&[Extension::Routing])).len(), 0);
+        let ip6 = Matches { family: Some(Family::Ip6), ..Matches::default() };
+        assert_eq!(pair(ip6, routing(&[0])).len(), 1, "no IPv4 packet has one");
     }
 
     #[test]

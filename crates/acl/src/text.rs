@@ -6,11 +6,11 @@
 use std::{fmt::Display, ops::RangeInclusive, str::FromStr};
 
 use wire::ip::{
-    PROTOCOL_AUTHENTICATION, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_IGMP, PROTOCOL_TCP,
-    PROTOCOL_UDP,
+    PROTOCOL_AUTHENTICATION, PROTOCOL_DESTINATION_OPTIONS, PROTOCOL_FRAGMENT, PROTOCOL_HOP_BY_HOP,
+    PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_IGMP, PROTOCOL_ROUTING, PROTOCOL_TCP, PROTOCOL_UDP,
 };
 
-use crate::{Bits, Family, State};
+use crate::{Bits, Extension, Family, State};
 
 /// DCCP (RFC 4340).
 pub const PROTOCOL_DCCP: u8 = 33;
@@ -128,9 +128,22 @@ const DSCPS: &[(&str, u8)] = &[
     ("cs7", 56),
 ];
 
+/// Types of routing headers (RFC 5095, 6275, 6554, 8754).
+const ROUTING_TYPES: &[(&str, u8)] = &[("source-route", 0), ("mobile", 2), ("rpl", 3), ("srh", 4)];
+
 /// States of connections.
 const STATES: [(&str, State); 3] =
     [("new", State::New), ("established", State::Established), ("related", State::Related)];
+
+/// Extension headers by name, and by number (IANA "IPv6 Extension Header Types").
+const EXTENSIONS: [(&str, Option<u8>, Extension); 6] = [
+    ("hop-by-hop", Some(PROTOCOL_HOP_BY_HOP), Extension::HopByHop),
+    ("routing", Some(PROTOCOL_ROUTING), Extension::Routing),
+    ("fragment", Some(PROTOCOL_FRAGMENT), Extension::Fragment),
+    ("ah", Some(PROTOCOL_AUTHENTICATION), Extension::Authentication),
+    ("destination-options", Some(PROTOCOL_DESTINATION_OPTIONS), Extension::DestinationOptions),
+    ("too-many", None, Extension::TooMany),
+];
 
 /// A value that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -263,6 +276,40 @@ pub fn state(text: &str) -> Result<State, TextError> {
 /// As [`state`] reads it.
 pub fn state_name(state: State) -> &'static str {
     STATES.iter().find(|(_, known)| *known == state).map_or("?", |(name, _)| name)
+}
+
+/// An IPv6 extension header by name or number: `"hop-by-hop"`, `"43"`.
+///
+/// # Errors
+/// Another one: what a chain ends with (ESP, mobility, HIP, no next header) is a protocol.
+pub fn extension(text: &str) -> Result<Extension, TextError> {
+    let word = text.trim();
+    let number = word.parse::<u8>().ok();
+    let is = |of: &&(&str, Option<u8>, Extension)| {
+        of.0.eq_ignore_ascii_case(word) || (number.is_some() && of.1 == number)
+    };
+    if let Some((_, _, found)) = EXTENSIONS.iter().find(is) {
+        return Ok(*found);
+    }
+    let known = EXTENSIONS.map(|(name, ..)| name).join(", ");
+    let way_out = match protocol(word) {
+        Ok(_) => format!("no extension header that others follow; write proto; known: {known}"),
+        Err(_) => format!("unknown; known: {known}"),
+    };
+    Err(TextError { kind: "extension", value: text.to_owned(), way_out })
+}
+
+/// As [`extension`] reads it.
+pub fn extension_name(extension: Extension) -> &'static str {
+    EXTENSIONS.iter().find(|(.., known)| *known == extension).map_or("?", |(name, ..)| name)
+}
+
+/// A routing header's type (IANA "Routing Types"): `"0"`, `"srh"`.
+///
+/// # Errors
+/// An unknown name, or a number beyond 255.
+pub fn routing_type(text: &str) -> Result<u8, TextError> {
+    named("routing", text, ROUTING_TYPES, u8::MAX)
 }
 
 /// TCP flags that must be set, or with `!` must not: `"syn,!ack"` is value 0x02, mask 0x12.
@@ -429,6 +476,25 @@ mod tests {
         );
         let wrong = said(icmp_type(Family::Ip6, "echo-reqest"));
         assert!(wrong.starts_with("icmp6 \"echo-reqest\": is it \"echo-request\"?"), "{wrong}");
+    }
+
+    #[test]
+    fn extension_headers_have_names_and_numbers() {
+        for of in Extension::ALL {
+            assert_eq!(extension(extension_name(of)), Ok(of));
+        }
+        assert_eq!(
+            (extension("0"), extension("43")),
+            (Ok(Extension::HopByHop), Ok(Extension::Routing))
+        );
+        assert!(said(extension("esp")).contains("write proto; known: hop-by-hop, routing"));
+        assert!(said(extension("50")).contains("write proto"));
+        assert!(said(extension("hopbyhop")).contains("unknown; known: hop-by-hop"));
+        assert_eq!(
+            (routing_type("0"), routing_type("SRH"), routing_type("253")),
+            (Ok(0), Ok(4), Ok(253))
+        );
+        assert!(said(routing_type("rhp")).starts_with("routing \"rhp\": "));
     }
 
     #[test]

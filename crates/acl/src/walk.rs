@@ -47,6 +47,8 @@ fn ip_holds(matches: &Matches, family: Family, key: &Key) -> bool {
         && matches.length.as_ref().is_none_or(|length| length.contains(&key.length()))
         && one_of(&matches.interface, |&interface| interface == key.interface())
         && one_of(&matches.state, |&state| state == key.state())
+        && one_of(&matches.routing, |kind| key.routing_types().contains(kind))
+        && one_of(&matches.extension, |&extension| key.has_extension(extension))
 }
 
 fn upper_holds(matches: &Matches, key: &Key) -> bool {
@@ -82,13 +84,16 @@ mod tests {
 
     use super::*;
     use crate::{
-        Action, BATCH, Bits, Classifier, Fields, FilterAddress, Rule, State,
-        key::{FRAGMENT, LATER, NO_UPPER, mac_number},
+        Action, BATCH, Bits, Classifier, Extension, Fields, FilterAddress, Rule, State,
+        key::{FRAGMENT, Headers, LATER, NO_UPPER, mac_number},
         rte, warnings,
     };
 
     const MACS: [MacAddr; 3] =
         [MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]), MacAddr([0xff; 6])];
+
+    /// Types of routing headers.
+    const ROUTING: [u8; 3] = [0, 4, 253];
 
     const STATES: [State; 3] = [State::New, State::Established, State::Related];
 
@@ -152,11 +157,14 @@ mod tests {
         let ttl = option::weighted(0.2, range(0u8..5));
         let length = option::weighted(0.2, range(select(vec![0u16, 40, 576, 1500, 65535])));
         let macs = (few(&MACS), few(&MACS));
-        let rest = (few(&[0u8, 1, 46, 63]), ttl, length, few(&[1u16, 2, 3]), few(&STATES), macs);
+        let headers = (few(&ROUTING), few(&Extension::ALL));
+        let rest =
+            (few(&[0u8, 1, 46, 63]), ttl, length, few(&[1u16, 2, 3]), few(&STATES), macs, headers);
         (ip, upper, rest).prop_map(|(ip, upper, rest)| {
             let (family, from, to, protocol, fragment) = ip;
             let (from_port, to_port, flags, icmp) = upper;
-            let (dscp, ttl, length, interface, state, (from_mac, to_mac)) = rest;
+            let (dscp, ttl, length, interface, state, (from_mac, to_mac), headers) = rest;
+            let (routing, extension) = headers;
             Matches {
                 family,
                 ethertype: Vec::new(),
@@ -177,6 +185,8 @@ mod tests {
                 length,
                 interface,
                 state,
+                routing,
+                extension,
             }
         })
     }
@@ -216,6 +226,8 @@ mod tests {
                 length: if kept(11) { full.length } else { none.length },
                 interface: if kept(12) && kept(13) { full.interface } else { none.interface },
                 state: if kept(14) && kept(15) { full.state } else { none.state },
+                routing: if kept(0) && kept(14) { full.routing } else { none.routing },
+                extension: if kept(1) && kept(15) { full.extension } else { none.extension },
             }
         })
     }
@@ -227,8 +239,8 @@ mod tests {
         let words =
             (select(vec![40u16, 576, 1500]), 1u16..4, port(), port(), select(STATES.to_vec()));
         let macs = (select(MACS.to_vec()), select(MACS.to_vec()));
-        (bytes, words, address(family), address(family), macs).prop_map(
-            move |(bytes, words, from, to, macs)| {
+        (bytes, words, address(family), address(family), macs, headers(family)).prop_map(
+            move |(bytes, words, from, to, macs, headers)| {
                 let mut fragment = bytes.5;
                 if bytes.0 == [58, 1][family as usize] {
                     // The other family's ICMP.
@@ -251,9 +263,19 @@ mod tests {
                     fragment,
                     state: words.4,
                     macs: [macs.1, macs.0].map(mac_number),
+                    headers,
                 }
             },
         )
+    }
+
+    /// Up to three extension headers of an IPv6 packet.
+    fn headers(family: Family) -> impl Strategy<Value = Headers> {
+        let number = select(vec![0u8, 43, 43, 43, 44, 51, 60]);
+        vec((number, select(ROUTING.to_vec())), 0..4).prop_map(move |chain| {
+            let chain = if family == Family::Ip4 { Vec::new() } else { chain };
+            chain.into_iter().fold(Headers::default(), Headers::with)
+        })
     }
 
     fn compare(filter: &Filter, family: Family, keys: &[Key]) -> Result<(), TestCaseError> {
@@ -261,7 +283,7 @@ mod tests {
             Family::Ip4 => classify::<Ipv4Addr>(filter, keys)?,
             Family::Ip6 => classify::<Ipv6Addr>(filter, keys)?,
         }
-        if filter.asks_for_macs() {
+        if filter.asks_for_macs() || filter.asks_for_headers() {
             // DPDK's entries do not support them.
             return Ok(());
         }
@@ -277,7 +299,7 @@ mod tests {
     fn classify<A: FilterAddress>(filter: &Filter, keys: &[Key]) -> Result<(), TestCaseError> {
         let classifier = Classifier::<A>::new(filter, &SetReaders::none()).unwrap();
         let mut fields = Fields::default();
-        fields.want_macs();
+        fields.want(filter);
         keys.iter().for_each(|key| fields.push(key));
         let mut found = [0; BATCH];
         classifier.classify(&fields, &mut found);
@@ -365,6 +387,17 @@ mod tests {
         assert_eq!(walk(&filter, Family::Ip4, &later), None);
         let by_protocol = one(Matches { protocol: vec![6], ..Matches::default() });
         assert_eq!(walk(&by_protocol, Family::Ip4, &later), Some(0));
+    }
+
+    #[test]
+    fn a_rule_with_a_routing_type_holds_for_any_of_several_headers() {
+        let filter = one(Matches { routing: vec![0], ..Matches::default() });
+        let of = |chain: &[(u8, u8)]| {
+            let headers = chain.iter().copied().fold(Headers::default(), Headers::with);
+            walk(&filter, Family::Ip6, &Key { headers, ..Key::default() })
+        };
+        assert_eq!((of(&[]), of(&[(43, 4)])), (None, None));
+        assert_eq!((of(&[(43, 0)]), of(&[(0, 0), (43, 4), (43, 0)])), (Some(0), Some(0)));
     }
 
     #[test]

@@ -466,6 +466,7 @@ pub fn is_for_all(packets: &Match) -> bool {
             .into_iter()
             .chain([Field::From4, Field::From6, Field::To4, Field::To6, Field::Length])
             .chain([Field::FromPort, Field::ToPort, Field::Flags, Field::Icmp4, Field::Icmp6])
+            .chain([Field::Routing])
             .all(|field| packets.condition(field).is_none())
 }
 

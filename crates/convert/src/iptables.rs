@@ -239,7 +239,7 @@ const KEEPING: [&str; 4] = [
 ];
 
 /// Matches whose options are supported.
-const MODULES: [&str; 17] = [
+const MODULES: [&str; 18] = [
     "tcp",
     "udp",
     "udplite",
@@ -257,6 +257,7 @@ const MODULES: [&str; 17] = [
     "length",
     "ttl",
     "hl",
+    "rt",
 ];
 
 impl<'t> Reading<'t> {
@@ -392,6 +393,7 @@ impl<'t> Reading<'t> {
                 let bound = number(255).ok_or_else(|| format!("\"{first}\" is no TTL"))?;
                 self.field(option, Field::Ttl, Ranges::new([(bound + 1, 255)]))
             }
+            "--rt-type" => self.field(option, Field::Routing, values::numbers(first, ':', 255)?),
             "-f" => Err(
                 "-f is for later fragments only; a filter's fragment is for the first ones, too"
                     .into(),

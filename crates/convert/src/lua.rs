@@ -304,6 +304,9 @@ fn common(packets: &Match) -> Result<Vec<String>, String> {
     if let Some(set) = packets.condition(Field::Fragment) {
         fields.push(format!("fragment = {}", set.has(1)));
     }
+    if let Some(set) = packets.condition(Field::Routing) {
+        fields.push(routing(set)?);
+    }
     if let Some(set) = packets.condition(Field::Dscp) {
         fields.push(list("dscp", set.numbers().map(|number| number.to_string())));
     }
@@ -315,6 +318,20 @@ fn common(packets: &Match) -> Result<Vec<String>, String> {
         fields.push(list("state", set.numbers().map(|state| quoted(names[state as usize % 3]))));
     }
     Ok(fields)
+}
+
+/// Types of routing headers that a filter may name.
+const ROUTING_TYPES_MAX: usize = 8;
+
+fn routing(types: &Ranges) -> Result<String, String> {
+    if *types == Ranges::all(Field::Routing.most()) {
+        return Ok("extension = \"routing\"".into());
+    }
+    let count = types.numbers().count();
+    if count > ROUTING_TYPES_MAX {
+        return Err(format!("{count} types of routing headers; at most {ROUTING_TYPES_MAX}"));
+    }
+    Ok(list("routing", types.numbers().map(|kind| kind.to_string())))
 }
 
 fn each_range(packets: &Match, field: Field, key: &str) -> Vec<String> {

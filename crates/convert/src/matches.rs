@@ -20,6 +20,8 @@ pub enum Field {
     Icmp4,
     Icmp6,
     Fragment,
+    /// The type of a routing header.
+    Routing,
     Dscp,
     Ttl,
     Length,
@@ -35,17 +37,21 @@ impl Field {
             Self::From4 | Self::To4 => u32::MAX.into(),
             Self::From6 | Self::To6 => u128::MAX,
             Self::FromPort | Self::ToPort | Self::Length => u16::MAX.into(),
-            Self::Protocol | Self::Flags | Self::Icmp4 | Self::Icmp6 | Self::Ttl => u8::MAX.into(),
+            Self::Protocol | Self::Flags | Self::Icmp4 | Self::Icmp6 => u8::MAX.into(),
+            Self::Ttl | Self::Routing => u8::MAX.into(),
             Self::Fragment => 1,
             Self::Dscp => 63,
             Self::State => 2,
         }
     }
 
-    /// Returns true for a field of the upper layer's header. A condition on it never matches a packet without a
-    /// whole header, even if it allows every number.
-    pub fn is_upper(self) -> bool {
-        matches!(self, Self::FromPort | Self::ToPort | Self::Flags | Self::Icmp4 | Self::Icmp6)
+    /// Returns true for a field of a header that not every packet has. A condition on it never matches a packet without
+    /// that header, even if it allows every number.
+    pub fn needs_header(self) -> bool {
+        matches!(
+            self,
+            Self::FromPort | Self::ToPort | Self::Flags | Self::Icmp4 | Self::Icmp6 | Self::Routing
+        )
     }
 }
 
@@ -156,7 +162,7 @@ impl Match {
     /// Returns the allowed values of a field, if there is a condition on it.
     pub fn condition(&self, field: Field) -> Option<&Ranges> {
         let set = self.fields.get(&field)?;
-        (field.is_upper() || *set != Ranges::all(field.most())).then_some(set)
+        (field.needs_header() || *set != Ranges::all(field.most())).then_some(set)
     }
 
     /// Replaces the set of a field.

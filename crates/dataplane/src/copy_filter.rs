@@ -3,14 +3,14 @@
 //! `replicate` is the end of such packets' way, so that no step sees the copies. The [`Replicator`](crate::replicate)
 //! asks instead, once for each copy, before it makes it. A copy that the filter does not let pass is dropped as
 //! `filtered` or `policed`: no error tells a sender of a packet to a group (RFC 1122 3.2.2), so `reject` and
-//! `to-host` only drop. A rule's mark is written into the copies of the port, which are whole copies then: one longer
+//! `to-host` only drop. A rule's DSCP is written into the copies of the port, which are whole copies then: one longer
 //! than a buffer is dropped as `no-buffer`. Its mirror is not asked for.
 //!
 //! Each forwarder's graph has one if an interface has an outward filter, so that it changes with the graph, between
 //! two batches.
 
 use crate::batch::{BATCH_MAX, Batch};
-use crate::filters::{Gate, Judgement, Leaving};
+use crate::filters::{Gate, Judgement, Leaving, Mark};
 use crate::interface::InterfaceId;
 use crate::port::MAX_PORTS;
 use crate::reason::DropReason;
@@ -23,14 +23,14 @@ pub struct CopyFilter {
     verdicts: [CopyVerdict; MAX_PORTS],
 }
 
-/// What becomes of a copy: it leaves with this DSCP, or the one it has; or it is dropped.
-pub(crate) type CopyVerdict = Result<Option<u8>, DropReason>;
+/// What becomes of a copy: it leaves with this mark, or it is dropped.
+pub(crate) type CopyVerdict = Result<Mark, DropReason>;
 
 impl CopyFilter {
     /// Of the outward filters of these tables; `None` if there is none.
     pub fn of(tables: &Tables) -> Option<Box<Self>> {
         let gate = Gate::outward_of(tables)?;
-        Some(Box::new(Self { gate, verdicts: [Ok(None); MAX_PORTS] }))
+        Some(Box::new(Self { gate, verdicts: [Ok(Mark::NONE); MAX_PORTS] }))
     }
 
     /// Judges the copies of a batch's packet that leave by these interfaces.
@@ -46,7 +46,7 @@ impl CopyFilter {
             let packet = Leaving { frame, length, from: from.index() as u16, to, now: batch.now };
             let Some(verdict) = self.verdicts.get_mut(to.index()) else { continue };
             *verdict = match self.gate.judge(&packet) {
-                (Judgement::Pass, dscp) => Ok(dscp),
+                (Judgement::Pass, mark) => Ok(mark),
                 (Judgement::Police, _) => Err(DropReason::Policed),
                 _ => Err(DropReason::Filtered),
             };

@@ -6,6 +6,7 @@
 
 mod frames;
 mod gate;
+mod mark;
 mod police;
 mod samples;
 
@@ -19,7 +20,8 @@ use acl::{Action, Classifier, Fields, Filter, FilterAddress, Key, SetReaders, To
 
 pub(crate) use self::frames::FrameFilters;
 pub use self::gate::Gate;
-pub(crate) use self::gate::{Leaving, mark};
+pub(crate) use self::gate::Leaving;
+pub use self::mark::Mark;
 use self::police::Policer;
 pub use self::police::{Colour, Colours, Meter, Police, Source, SourceLengths};
 pub use self::samples::Sample;
@@ -68,6 +70,11 @@ impl FilterSpec {
     pub fn asks_for_state(&self) -> bool {
         self.filter.rules.iter().any(|rule| !rule.matches.state.is_empty())
     }
+
+    /// A rule says which forwarder takes its packets.
+    pub fn chooses_forwarders(&self) -> bool {
+        self.treatments.iter().any(|treatment| treatment.forwarder.is_some())
+    }
 }
 
 /// What else a rule does.
@@ -75,8 +82,8 @@ impl FilterSpec {
 pub struct Treatment {
     /// How much of its traffic passes; `None`: all.
     pub police: Option<Police>,
-    /// The DSCP that its packets get; `None`: what they have.
-    pub mark: Option<u8>,
+    /// What its packets get.
+    pub mark: Mark,
     /// Some of its packets are logged.
     pub log: bool,
     /// A copy of each of its packets leaves by this port.
@@ -87,6 +94,8 @@ pub struct Treatment {
     pub category: Option<u8>,
     /// The place in [`FilterSpec::targets`] of where its packets go.
     pub target: Option<u8>,
+    /// The number of the forwarder that takes its packets, on ports that software spreads.
+    pub forwarder: Option<u16>,
 }
 
 /// A rule's hits in one step.
@@ -333,6 +342,8 @@ pub struct Filters {
     pub tables: Vec<Option<Arc<FilterTable>>>,
     /// The flows, if a filter asks for them.
     pub flows: Option<Arc<FlowTable>>,
+    /// The names of categories, by their numbers.
+    pub categories: Vec<String>,
 }
 
 /// A filter, and a block to count its hits in.
@@ -461,19 +472,11 @@ pub(crate) struct Reader<A: Filtered> {
     pub lookups: Lookups<A>,
 }
 
-impl<A: Filtered> Default for Reader<A> {
-    fn default() -> Self {
-        Self { fields: Box::default(), lookups: Lookups::default() }
-    }
-}
-
 impl<A: Filtered> Reader<A> {
     /// For packets that are looked up in these filters.
-    pub fn of<'f>(mut filters: impl Iterator<Item = &'f FilterTable>) -> Self {
-        let mut reader = Self::default();
-        if filters.any(|table| table.spec.filter.asks_for_macs()) {
-            reader.fields.want_macs();
-        }
+    pub fn of<'f>(filters: impl Iterator<Item = &'f FilterTable>) -> Self {
+        let mut reader = Self { fields: Box::default(), lookups: Lookups::default() };
+        filters.for_each(|table| reader.fields.want(&table.spec.filter));
         reader
     }
 
@@ -519,8 +522,8 @@ pub(crate) struct Judged {
 /// What the rules that a packet has met do to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
-    /// The DSCP that it gets.
-    pub dscp: Option<u8>,
+    /// What it gets.
+    pub mark: Mark,
     /// The ports by which copies of it leave, as it is before that.
     pub mirrors: PortSet,
     /// The class that it has among packets for the router.
@@ -534,8 +537,9 @@ pub(crate) struct Effects {
 impl Effects {
     /// Another rule of this treatment fits the packet, which its meter gives this colour.
     fn add(&mut self, treatment: &Treatment, colour: Colour) {
-        let Treatment { police, mark, log: _, mirror, class, category, target } = treatment;
-        self.dscp = police.and_then(|police| police.mark(colour)).or(*mark).or(self.dscp);
+        let Treatment { police, mark, log: _, mirror, class, category, target, forwarder: _ } =
+            treatment;
+        self.mark = police.map_or(Mark::NONE, |police| police.mark(colour)).or(*mark).or(self.mark);
         self.mirrors.extend(*mirror);
         self.class = class.or(self.class);
         self.categories |=

@@ -39,6 +39,7 @@ use crate::reason::DropReason;
 use crate::replicate::{Replicator, Way};
 use crate::shed::{self, BEHIND, Shedder};
 use crate::spread::Input;
+use crate::spread_filter::Chosen;
 use crate::wires::{Inlet, Rewiring};
 
 /// Rounds timed after an exchange: at full load, 65,536 packets.
@@ -430,7 +431,9 @@ impl Forwarder {
         let batch = &mut self.batch;
         let counters = &self.parts.counters;
         if let Some(spread) = &mut self.rx[source].spread {
-            spread.spread(&mut batch.burst, counters);
+            let filter = &mut self.parts.graph.spread_filter;
+            let chosen = filter.as_mut().map_or(Chosen::NONE, |filter| filter.choose(batch));
+            spread.spread(&mut batch.burst, chosen, counters);
             if batch.burst.is_empty() {
                 return;
             }

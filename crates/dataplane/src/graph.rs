@@ -35,6 +35,7 @@ use crate::mask::Mask;
 use crate::quarantine::guard;
 use crate::reason::{DropReason, PuntReason};
 use crate::router_filter::RouterFilter;
+use crate::spread_filter::SpreadFilter;
 
 /// The most outputs that a step can have.
 pub const MAX_OUTPUTS: usize = 16;
@@ -265,6 +266,8 @@ pub struct Graph {
     pub(crate) router_filter: Option<Box<RouterFilter>>,
     /// For the copies of packets to groups.
     pub(crate) copy_filter: Option<Box<CopyFilter>>,
+    /// What chooses forwarders for packets that software spreads.
+    pub(crate) spread_filter: Option<Box<SpreadFilter>>,
 }
 
 impl Graph {
@@ -290,6 +293,7 @@ impl Graph {
             shape,
             router_filter: None,
             copy_filter: None,
+            spread_filter: None,
         }
     }
 
@@ -301,6 +305,11 @@ impl Graph {
     /// The copies of packets to groups are judged by this filter from now on.
     pub fn set_copy_filter(&mut self, filter: Option<Box<CopyFilter>>) {
         self.copy_filter = filter;
+    }
+
+    /// Packets that software spreads go where this filter says.
+    pub fn set_spread_filter(&mut self, filter: Option<Box<SpreadFilter>>) {
+        self.spread_filter = filter;
     }
 
     /// The graph's form.

@@ -38,6 +38,7 @@ pub mod replicate;
 pub mod router_filter;
 pub mod shed;
 pub mod spread;
+pub mod spread_filter;
 pub mod steps;
 pub mod tables;
 #[cfg(any(test, feature = "testing"))]

@@ -328,6 +328,30 @@ impl Args {
         self.all.get(name).unwrap_or_else(|| panic!("parameter \"{name}\" is not declared"))
     }
 
+    /// The value of a text.
+    ///
+    /// # Panics
+    /// The step does not declare such a parameter.
+    #[track_caller]
+    pub fn text(&self, name: &str) -> &str {
+        match self.get(name) {
+            Arg::Text(text) => text,
+            other => panic!("parameter \"{name}\" is {other}"),
+        }
+    }
+
+    /// The value of a list of texts.
+    ///
+    /// # Panics
+    /// The step does not declare such a parameter.
+    #[track_caller]
+    pub fn texts(&self, name: &str) -> &[String] {
+        match self.get(name) {
+            Arg::Texts(texts) => texts,
+            other => panic!("parameter \"{name}\" is {other}"),
+        }
+    }
+
     /// The value of a whole number.
     ///
     /// # Panics

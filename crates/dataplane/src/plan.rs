@@ -197,6 +197,12 @@ impl Plan {
         self.nodes.iter().map(|node| node.kind.as_str())
     }
 
+    /// The steps of this kind: their names, arguments and lines.
+    pub fn steps_of(&self, kind: &str) -> impl Iterator<Item = (&str, &Args, Option<usize>)> {
+        let of_kind = self.nodes.iter().filter(move |node| node.kind == kind);
+        of_kind.map(|node| (node.name.as_str(), &node.args, node.line))
+    }
+
     /// A step of this kind has an output that drops packets.
     pub fn can_drop(&self, kind: &str) -> bool {
         let drops = |node: &Node| node.edges.iter().any(|edge| edge.to == Some(Way::Drop));

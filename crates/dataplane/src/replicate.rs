@@ -14,7 +14,7 @@ use crate::batch::{BATCH_MAX, Batch, ETHERNET};
 use crate::copy_filter::CopyFilter;
 use crate::counters::ForwarderCounters;
 use crate::distribution::Distribution;
-use crate::filters::mark;
+use crate::filters::Mark;
 use crate::interface::InterfaceId;
 use crate::mask::Mask;
 use crate::port::{MAX_PORTS, PortId, PortSet};
@@ -105,7 +105,8 @@ impl Replicator {
         filter: Option<&CopyFilter>,
         way: &mut Way<'_>,
     ) {
-        let verdict = |port: PortId| filter.map_or(Ok(None), |filter| filter.verdict(port.index()));
+        let verdict =
+            |port: PortId| filter.map_or(Ok(Mark::NONE), |filter| filter.verdict(port.index()));
         let mut header = [0; ETHERNET];
         header.copy_from_slice(&packet.data()[..ETHERNET]);
         let mut ports = receivers.filter_map(InterfaceId::port).peekable();
@@ -115,8 +116,7 @@ impl Replicator {
         };
         if ports.peek().is_none() {
             match verdict(first) {
-                Ok(None) => {}
-                Ok(Some(dscp)) => mark(packet.data_mut(), dscp),
+                Ok(mark) => mark.apply_to(&mut packet),
                 Err(reason) => return way.counters.drops.add(reason, 1),
             }
             packet.data_mut()[SOURCE].copy_from_slice(&self.macs[first.index()]);
@@ -127,25 +127,27 @@ impl Replicator {
             way.counters.drops.add(DropReason::StepLost, 1);
             return;
         }
+        let class = packet.traffic_class();
         let shared = Shared::new(packet);
         for (count, port) in std::iter::once(first).chain(ports).enumerate() {
             way.counters.replicated.add(u64::from(count > 0));
-            let dscp = match verdict(port) {
-                Ok(dscp) => dscp,
+            let mark = match verdict(port) {
+                Ok(mark) => mark,
                 Err(reason) => {
                     way.counters.drops.add(reason, 1);
                     continue;
                 }
             };
             header[SOURCE].copy_from_slice(&self.macs[port.index()]);
-            // One with a mark differs from the others behind its Ethernet header, too.
-            let mut replica = if self.by_reference.contains(port) && dscp.is_none() {
+            // One with another DSCP differs from the others behind its Ethernet header, too.
+            let mut replica = if self.by_reference.contains(port) && mark.dscp.is_none() {
                 shared.refer(&header, &self.pool)
             } else {
                 shared.copy(&header, &self.pool)
             };
-            if let (Some(replica), Some(dscp)) = (&mut replica, dscp) {
-                mark(replica.data_mut(), dscp);
+            if let Some(replica) = &mut replica {
+                replica.set_traffic_class(class);
+                mark.apply_to(replica);
             }
             match replica {
                 Some(replica) => self.ready.put(replica, port, way),

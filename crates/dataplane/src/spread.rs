@@ -7,17 +7,19 @@
 //!                                      +--> ring --> forwarder 2
 //! ```
 //!
-//! A flow has one hash, so one forwarder and one ring: its packets keep their order. What is not IP stays
+//! A flow has one hash, so one forwarder and one ring: its packets keep their order. Rules of filters choose before the
+//! hash does ([`crate::spread_filter`]). What is not IP stays
 //! with the forwarder that received it. A full ring drops as `spread-full`.
 
 use std::os::fd::BorrowedFd;
 
 use dpdk::{Burst, Consumer, PacketList, Producer, RxQueue};
 
-use crate::batch::{BATCH_MAX, ETHERNET};
+use crate::batch::ETHERNET;
 use crate::counters::ForwarderCounters;
 use crate::mask::Mask;
 use crate::reason::DropReason;
+use crate::spread_filter::Chosen;
 
 /// Entries of the table; devices with 16 queues and more have as many.
 pub const TABLE: usize = 128;
@@ -172,20 +174,27 @@ pub struct Spreader {
 }
 
 impl Spreader {
-    /// By this hash and table to forwarders, to all of whose numbers in the table but the own one `ways` has
-    /// a ring.
+    /// By this hash and table to forwarders, to all of which but the own one `ways` has a ring.
     pub fn new(hash: Toeplitz, table: [u16; TABLE], ways: Vec<Option<Producer>>) -> Self {
         let lists = ways.iter().map(|_| PacketList::new()).collect();
         Self { hash, table: Box::new(table), ways, lists }
     }
 
     /// Gives others what is theirs; what is left in the burst is the forwarder's own.
-    pub(crate) fn spread(&mut self, burst: &mut Burst, counters: &ForwarderCounters) {
-        let mut to = [0; BATCH_MAX];
+    /// `chosen`: what rules say.
+    pub(crate) fn spread(
+        &mut self,
+        burst: &mut Burst,
+        chosen: Chosen,
+        counters: &ForwarderCounters,
+    ) {
+        let Chosen { packets: chosen, forwarders: mut to } = chosen;
         let mut theirs = Mask::EMPTY;
         for slot in Mask(burst.owned()).slots() {
-            let Some(hash) = self.hash.of_frame(burst.frame(slot)) else { continue };
-            to[slot] = self.table[hash as usize % TABLE];
+            if !chosen.has(slot) {
+                let Some(hash) = self.hash.of_frame(burst.frame(slot)) else { continue };
+                to[slot] = self.table[hash as usize % TABLE];
+            }
             let has_way = self.ways.get(usize::from(to[slot])).is_some_and(Option::is_some);
             theirs |= Mask::when(has_way, slot);
         }

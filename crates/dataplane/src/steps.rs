@@ -8,6 +8,7 @@ mod complete_checksum;
 #[cfg(any(test, feature = "faulty-step"))]
 mod faulty;
 mod filter;
+mod filter_at;
 mod ip4_lookup;
 mod ip4_prefetch;
 mod ip4_rewrite;
@@ -34,6 +35,7 @@ pub use complete_checksum::CompleteChecksum;
 pub use faulty::{FAULTY_ID, Faulty};
 pub(crate) use filter::set_dscp;
 pub use filter::{FILTER_IN, FILTER_OUT, FilterIn, FilterOut};
+pub use filter_at::check_filter_step;
 pub use ip4_lookup::Ip4Lookup;
 pub use ip4_prefetch::Ip4Prefetch;
 pub use ip4_rewrite::Ip4Rewrite;

@@ -94,6 +94,13 @@ pub fn whole_frame(batch: &mut Batch, slot: usize) -> Vec<u8> {
 #[derive(Debug)]
 pub struct Sorted(BTreeMap<String, Vec<usize>>);
 
+impl Sorted {
+    /// The outputs that packets took.
+    pub fn taken(self) -> BTreeMap<String, Vec<usize>> {
+        self.0.into_iter().filter(|(_, slots)| !slots.is_empty()).collect()
+    }
+}
+
 impl Index<&str> for Sorted {
     type Output = Vec<usize>;
 

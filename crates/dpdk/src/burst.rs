@@ -16,7 +16,7 @@ use std::{fmt, slice};
 
 use dpdk_sys as sys;
 
-use crate::mbuf::{Mbuf, RawMbuf, free_bulk};
+use crate::mbuf::{Mbuf, RawMbuf, free_bulk, traffic_class};
 use crate::time::prefetch;
 
 /// Slots in a burst.
@@ -273,6 +273,15 @@ impl Burst {
         if self.owned & bit(slot) != 0 {
             // SAFETY: the slot holds a packet of ours.
             unsafe { self.mbufs[slot % BURST_MAX].set_tag(tag) }
+        }
+    }
+
+    /// Gives the packet a class, see [`Mbuf::set_traffic_class`]. Nothing happens to a slot without a packet.
+    #[inline]
+    pub fn set_traffic_class(&mut self, slot: usize, class: u8) {
+        if self.owned & bit(slot) != 0 {
+            // SAFETY: the slot holds a packet of ours.
+            unsafe { traffic_class::set(self.mbufs[slot % BURST_MAX], class) }
         }
     }
 

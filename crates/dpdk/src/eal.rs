@@ -11,6 +11,7 @@ use std::{fmt, fs, mem};
 
 use dpdk_sys as sys;
 
+use crate::mbuf::traffic_class;
 use crate::{Errno, Error, log};
 
 /// Use of hugepages.
@@ -216,6 +217,7 @@ impl Eal {
             STARTED.store(false, Ordering::SeqCst);
             return Err(Error::EalInit { memory: memory.to_string(), errno, said });
         }
+        traffic_class::reserve().map_err(Error::TrafficClass)?;
         log::release(&said);
         if config.log_level < LogLevel::Info {
             silence_bpf_libraries();

@@ -41,6 +41,12 @@ pub enum Error {
     /// A process has one EAL, started once.
     #[error("DPDK's EAL was already started by this process, which can do so only once")]
     EalStarted,
+    /// A driver has taken one of the flags in which packets have their class.
+    #[error(
+        "DPDK's EAL: a flag of packets for classes of traffic is taken by a driver ({0}); leave the last device out \
+         that was added"
+    )]
+    TrafficClass(Errno),
     /// `rte_eal_init` refused.
     #[error("DPDK's EAL did not start ({memory}): {errno}{}", quoted(.said))]
     EalInit {

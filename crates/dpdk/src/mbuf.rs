@@ -8,6 +8,7 @@ use std::{fmt, slice};
 use dpdk_sys as sys;
 
 mod requests;
+pub(crate) mod traffic_class;
 
 pub(crate) use self::requests::REQUESTS;
 pub use self::requests::{Layers, Transport};
@@ -441,6 +442,20 @@ impl Mbuf {
     pub fn tag(&self) -> u64 {
         // SAFETY: the packet is ours.
         unsafe { self.raw().tag() }
+    }
+
+    /// The class that [`Mbuf::set_traffic_class`] has given the packet, 1 to 7; 0 without one.
+    #[inline]
+    pub fn traffic_class(&self) -> u8 {
+        // SAFETY: the packet is ours.
+        traffic_class::of(unsafe { self.raw().flags() })
+    }
+
+    /// Gives the packet a class, 1 to 7, which travels with it until it is freed; 0 takes it away.
+    #[inline]
+    pub fn set_traffic_class(&mut self, class: u8) {
+        // SAFETY: the packet is ours.
+        unsafe { traffic_class::set(self.raw(), class) }
     }
 
     /// Sets the 8 bytes that travel with the packet.

@@ -142,7 +142,7 @@ impl Mempool {
         packet.extend(bytes).then_some(packet)
     }
 
-    /// Copies a packet of several buffers to one buffer, with its tag and requests; `None` when the pool has
+    /// Copies a packet of several buffers to one buffer, with its tag, class and requests; `None` when the pool has
     /// no buffer left, or none so large.
     pub fn linear_copy_of(&self, packet: &Mbuf) -> Option<Mbuf> {
         let mut copy = self.alloc()?;
@@ -150,6 +150,7 @@ impl Mempool {
             copy.append(chunk.len())?.copy_from_slice(chunk);
         }
         copy.set_tag(packet.tag());
+        copy.set_traffic_class(packet.traffic_class());
         copy.request_as(packet);
         Some(copy)
     }

@@ -105,7 +105,7 @@ impl<P: Packet> SlowPath<P> {
         if judged {
             return Some(packet);
         }
-        match out.judge(packet.bytes_mut(), from, to) {
+        match out.judge(&mut packet, from, to) {
             Judgement::Pass => return Some(packet),
             Judgement::Drop => out.drop(packet, DropReason::Filtered),
             Judgement::Police => out.drop(packet, DropReason::Policed),

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use dataplane::reason::DropReason;
 use wire::MacAddr;
-use wire::chain;
+use wire::chain::{self, Header};
 use wire::ethernet::{ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader};
 use wire::ip::{
     AuthenticationHeader, IPV4_MIN_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, PROTOCOL_AUTHENTICATION,
@@ -165,6 +165,7 @@ fn upper_v6(next_header: u8, packet: &[u8]) -> Option<Upper> {
     let mut fragment = None;
     let headers = packet.get(IPV6_LEN..)?;
     let end = chain::walk(next_header, headers, usize::MAX, |header| {
+        let Header::Fragment(header) = header else { return };
         if header.more() || header.fragment_offset() != 0 {
             fragment = Some(header.fragment_offset());
         }

@@ -457,9 +457,11 @@ pub trait Output<P> {
         arrival: (InterfaceId, u8),
         bytes: usize,
     ) -> Option<Replication>;
-    /// Applies the filter of the outgoing interface `to` to a packet received on `from`; the filter may write into
-    /// the frame.
-    fn judge(&mut self, frame: &mut [u8], from: InterfaceId, to: InterfaceId) -> Judgement;
+    /// Applies the filter of the outgoing interface `to` to a packet received on `from`, and marks the packet if it
+    /// passes.
+    fn judge(&mut self, packet: &mut P, from: InterfaceId, to: InterfaceId) -> Judgement;
+    /// Applies the filter as [`Self::judge`] to the frame of a copy that is not made yet; a class for queues is lost.
+    fn judge_copy(&mut self, frame: &mut [u8], from: InterfaceId, to: InterfaceId) -> Judgement;
     /// Returns the time since midnight, UTC, for timestamp options.
     fn time_of_day(&self) -> Duration;
     /// Returns true if the kernel has joined this group on the interface's host interface.

@@ -114,7 +114,7 @@ impl<P: Packet> SlowPath<P> {
         for interface in by {
             // A filter may modify the packets that it passes.
             let mut frame = packet.bytes().to_vec();
-            match out.judge(&mut frame, from, interface) {
+            match out.judge_copy(&mut frame, from, interface) {
                 Judgement::Pass => copies.push((interface, frame)),
                 Judgement::Police => reason = DropReason::Policed,
                 _ => reason = DropReason::Filtered,

@@ -106,7 +106,11 @@ impl Output<Vec<u8>> for Net {
         self.outs.push(Out::Originate(interface, frame.to_vec()));
     }
 
-    fn judge(&mut self, _: &mut [u8], from: InterfaceId, to: InterfaceId) -> Judgement {
+    fn judge(&mut self, _: &mut Vec<u8>, from: InterfaceId, to: InterfaceId) -> Judgement {
+        self.judge_copy(&mut [], from, to)
+    }
+
+    fn judge_copy(&mut self, _: &mut [u8], from: InterfaceId, to: InterfaceId) -> Judgement {
         self.asked.push((from, to));
         self.judgement
     }

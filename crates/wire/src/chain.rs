@@ -7,8 +7,22 @@ use crate::ip::{
     PROTOCOL_DESTINATION_OPTIONS, PROTOCOL_FRAGMENT, PROTOCOL_HOP_BY_HOP, PROTOCOL_ROUTING,
 };
 
-/// Walks the extension headers at the start of `bytes`, the first of which has the number `first`, and passes each
-/// fragment header to `fragment`.
+/// The offset of a routing header's type (RFC 8200, 4.4).
+const ROUTING_TYPE: usize = 2;
+
+/// An extension header of a chain, and the fields by which callers tell headers of its kind apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Header<'a> {
+    /// A fragment header.
+    Fragment(&'a Ipv6FragmentHeader),
+    /// A routing header of this type (RFC 8200, 4.4).
+    Routing(u8),
+    /// Another one, of this number.
+    Other(u8),
+}
+
+/// Walks the extension headers at the start of `bytes`, the first of which has the number `first`, and passes each of
+/// them to `seen`, the one at which the walk ends included if its first fields are there.
 ///
 /// Hop-by-hop, routing, destination options, authentication and fragment headers are passed over, at most `most` of
 /// them, in any order. Each takes 8 bytes or more, so the walk ends. It stops behind the header of a later fragment,
@@ -23,7 +37,7 @@ pub fn walk(
     first: u8,
     bytes: &[u8],
     most: usize,
-    mut fragment: impl FnMut(&Ipv6FragmentHeader),
+    mut seen: impl FnMut(Header<'_>),
 ) -> Result<(u8, &[u8]), u8> {
     let (mut number, mut rest, mut cut) = (first, bytes, first);
     for _ in 0..=most {
@@ -31,18 +45,23 @@ pub fn walk(
         let header_len = match number {
             PROTOCOL_HOP_BY_HOP | PROTOCOL_ROUTING | PROTOCOL_DESTINATION_OPTIONS => {
                 let (header, _) = Ipv6ExtensionHeader::ref_from_prefix(rest).map_err(|_| cut)?;
+                match number {
+                    PROTOCOL_ROUTING => seen(Header::Routing(*rest.get(ROUTING_TYPE).ok_or(cut)?)),
+                    other => seen(Header::Other(other)),
+                }
                 number = header.next_header;
                 header.header_len()
             }
             PROTOCOL_AUTHENTICATION => {
                 let (header, _) = AuthenticationHeader::ref_from_prefix(rest).map_err(|_| cut)?;
+                seen(Header::Other(number));
                 number = header.next_header;
                 header.header_len()
             }
             PROTOCOL_FRAGMENT => {
                 let (header, data) = Ipv6FragmentHeader::ref_from_prefix(rest).map_err(|_| cut)?;
                 number = header.next_header;
-                fragment(header);
+                seen(Header::Fragment(header));
                 if header.fragment_offset() != 0 {
                     return Ok((number, data));
                 }
@@ -66,7 +85,9 @@ mod tests {
     fn walked(first: u8, bytes: &[u8]) -> (End, Vec<(usize, bool)>) {
         let mut fragments = Vec::new();
         let end = walk(first, bytes, 8, |header| {
-            fragments.push((header.fragment_offset(), header.more()));
+            if let Header::Fragment(header) = header {
+                fragments.push((header.fragment_offset(), header.more()));
+            }
         });
         (end.map(|(number, rest)| (number, bytes.len() - rest.len())), fragments)
     }
@@ -84,6 +105,26 @@ mod tests {
         .concat();
         assert_eq!(walked(0, &chain), (Ok((17, 52)), vec![(0, true)]));
         assert_eq!(walked(6, &chain), (Ok((6, 0)), vec![]));
+    }
+
+    #[test]
+    fn each_header_is_shown_the_last_one_too_if_it_is_cut() {
+        let seen = |first, bytes: &[u8]| {
+            let mut seen = Vec::new();
+            let end = walk(first, bytes, 2, |header| {
+                seen.push(match header {
+                    Header::Fragment(header) => (44, header.next_header),
+                    Header::Routing(kind) => (43, kind),
+                    Header::Other(number) => (number, 0),
+                });
+            });
+            (end.map(|(number, _)| number), seen)
+        };
+        let chain = [60, 0, 1, 4, 0, 0, 0, 0, 43, 0, 1, 4, 0, 0, 0, 0, 6, 9, 4, 1];
+        assert_eq!(seen(0, &chain), (Err(43), vec![(0, 0), (60, 0), (43, 4)]));
+        assert_eq!(seen(0, &chain[..18]), (Err(43), vec![(0, 0), (60, 0)]), "its type is cut");
+        let chain = [44, 0, 1, 0, 0, 0, 0, 0, 17, 0, 0, 0, 0, 0, 0, 1];
+        assert_eq!(seen(51, &chain), (Ok(17), vec![(51, 0), (44, 17)]));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Up to 64 times `W` rules: `W` words for each class, one field after the other, without branches.
 
-use super::{NO_RULE, TooLarge, WORD, layout, rules_of, set_field::Field};
+use super::{NO_RULE, TooLarge, WORD, field::Field, layout, rules_of};
 use crate::{
     Filter,
     classes::{AddressClasses, BYTES, FilterAddress, NumberClasses, RANKS},

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use fib::{Bits, Prefix};
 use ipnet::IpNet;
 
-use super::set_field::{End, Field, LISTS_MAX, MACS_MAX, MacField, SETS_VALUES, SetLists};
+use super::field::{
+    End, Field, LISTS_MAX, MACS_MAX, MacField, ROUTING_TYPES_MAX, RoutingField, SETS_VALUES,
+    SetLists,
+};
 use super::{MORE, NO_RULE, RULES_MAX, TooLarge, WORD};
 use crate::{
     Filter, Matches, SetReaders,
@@ -86,6 +89,17 @@ impl<A: FilterAddress> Layout<A> {
                 numbers.push(NumberLayout { field: Field::Macs(of), ranges, bits });
             }
         }
+        if let Some(of) = RoutingField::new(&matches) {
+            if of.len() > ROUTING_TYPES_MAX {
+                let way_out = "match extension = \"routing\", or split the filter";
+                let (what, count) = ("different types of routing headers", of.len());
+                return Err(too_large::<A>(filter, what, count, ROUTING_TYPES_MAX, way_out));
+            }
+            let allowed = |matches: &Matches| of.allowed(matches);
+            if let Some((ranges, bits)) = ranges::<A>(filter, &matches, of.values(), allowed)? {
+                numbers.push(NumberLayout { field: Field::Routing(of), ranges, bits });
+            }
+        }
         for end in [End::Source, End::Destination] {
             let of = SetLists::<A>::new(end, &matches, sets);
             if of.lists.len() > LISTS_MAX {
@@ -139,12 +153,7 @@ pub(super) fn classes<A: FilterAddress>(
 
 /// Returns true if a packet of the family can match.
 fn is_possible<A: FilterAddress>(matches: &Matches) -> bool {
-    let of_family =
-        |nets: &[IpNet]| nets.is_empty() || nets.iter().any(|net| A::prefix(net).is_some());
-    matches.is_ip()
-        && matches.family.is_none_or(|family| family == A::OF)
-        && of_family(&matches.from)
-        && of_family(&matches.to)
+    matches.allows(A::OF)
         && Number::ALL
             .iter()
             .all(|number| number.allowed(matches).is_none_or(|some| !some.is_empty()))

@@ -1,6 +1,6 @@
 //! More than 256 rules: words of rules, and summaries of the words to examine.
 
-use super::{NO_RULE, TooLarge, WORD, layout, rules_of, set_field::Field};
+use super::{NO_RULE, TooLarge, WORD, field::Field, layout, rules_of};
 use crate::{
     Filter,
     classes::{AddressClasses, FilterAddress, NumberClasses},
@@ -18,8 +18,8 @@ pub(super) struct Many<A: FilterAddress> {
     summary: usize,
 }
 
-/// Number of fields of the lookup: two addresses, their sets, two MACs, and numbers.
-const FIELDS: usize = 6 + Number::ALL.len();
+/// Number of fields of the lookup: two addresses, their sets, two MACs, routing headers, and numbers.
+const FIELDS: usize = 7 + Number::ALL.len();
 
 /// Classes of a batch, by field: source, destination, numbers.
 type Classes = [[u16; BATCH]; FIELDS];

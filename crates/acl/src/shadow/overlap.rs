@@ -34,7 +34,8 @@ impl Earlier {
 }
 
 impl Shape {
-    /// False if no packet fits both; the cheap comparisons first. Lengths and interfaces are not compared.
+    /// False if no packet fits both; the cheap comparisons first. Lengths, interfaces, sets, MACs, states and
+    /// extension headers are not compared.
     fn overlaps(&self, other: &Shape, width: u8) -> bool {
         self.protocol.meets(&other.protocol)
             && meet(&self.to_port, &other.to_port)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ::script::{Policy, StepSettings};
 use dataplane::class::ClassLimits;
 use dataplane::distribution::TxConfig;
-use dataplane::filters::{FilterSpec, Target, Treatment};
+use dataplane::filters::{FilterSpec, Mark, Target, Treatment};
 use dataplane::flows::FlowSettings;
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::plan::Plans;
@@ -387,10 +387,13 @@ impl List<'_> {
         let FilterSpec { filter: acl::Filter { name, rules, default }, treatments, targets } =
             &filter.spec;
         for (place, (rule, treatment)) in rules.iter().zip(treatments).enumerate() {
-            let Treatment { police, mark, mirror, log, class, category, target } = treatment;
+            let Treatment { police, mark, mirror, log, class, category, target, forwarder } =
+                treatment;
+            let forwarder =
+                forwarder.map_or(String::new(), |number| format!(", forwarder {number}"));
             let log = if *log { ", logged" } else { "" };
             let police = police.map_or(String::new(), |police| format!(", police {police}"));
-            let mark = mark.map_or(String::new(), |dscp| format!(", dscp {dscp}"));
+            let mark = if *mark == Mark::NONE { String::new() } else { format!(", {mark}") };
             let mirror = mirror.map_or(String::new(), |port| {
                 format!(", mirrored to {}", port_name(self.names, port.into()))
             });
@@ -404,7 +407,7 @@ impl List<'_> {
             });
             let action = action_name(rule.action);
             let text = format!(
-                "{}: {action}{class}{category}{target}{police}{mark}{mirror}{log}",
+                "{}: {action}{class}{category}{target}{forwarder}{police}{mark}{mirror}{log}",
                 rule.matches
             );
             self.graph(format!("filter \"{name}\": {}", filter.spec.filter.label(place)), text);

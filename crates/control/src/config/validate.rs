@@ -120,11 +120,12 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         cores::read(&mut context, of(Keyword::Cores), of(Keyword::Forwarders));
     queues::check(&mut context, &ports, &cores);
     queues::settle_control(&mut ports, &forwarders);
+    filters::check_forwarders(&mut context, &ports, &filters, &cores);
     let routes = routes::read(&mut context, of(Keyword::Route));
     let imports = routes::imports(&mut context, of(Keyword::Import), file);
     let others = routes_from.any();
     routes::check_recursion(&mut context, (&routes, &next_hops), &imports, others, &forwarding);
-    let graphs = graphs::read(&mut context, graphs, &ports);
+    let graphs = graphs::read(&mut context, graphs, &ports, (&filters, &categories));
     let steps: Vec<_> = steps.into_iter().map(|step| step.settle(&graphs)).collect();
     let script = (!steps.is_empty()).then_some(Script { steps, counters });
     let config = Config {

@@ -204,6 +204,9 @@ fn key(of: &Value) -> Option<String> {
     if let Some(of) = of.get("payload") {
         return Some(format!("{} {}", name(of, "protocol")?, name(of, "field")?));
     }
+    if let Some(of) = of.get("exthdr") {
+        return Some(format!("{} {}", name(of, "name")?, name(of, "field")?));
+    }
     if let Some(of) = of.get("meta") {
         return Some(format!("meta {}", name(of, "key")?));
     }

@@ -299,6 +299,9 @@ fn key(name: &str) -> Option<Key> {
         ("ip6", "hoplimit") => {
             of(Field::Ttl, Match::family(6), |word| values::numbers(word, '-', 255))
         }
+        ("rt", "type") => {
+            of(Field::Routing, Match::family(6), |word| values::numbers(word, '-', 255))
+        }
         ("tcp", _) => tcp_like(6),
         ("udp", _) => tcp_like(17),
         ("dccp", _) => tcp_like(33),

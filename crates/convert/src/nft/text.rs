@@ -181,8 +181,8 @@ fn rate(input: &mut Tokens<'_>) -> Result<Limit> {
         .ok_or_else(ContextError::new)
 }
 
-const LAYERS: [&str; 10] =
-    ["ip", "ip6", "tcp", "udp", "udplite", "sctp", "dccp", "th", "icmp", "icmpv6"];
+const LAYERS: [&str; 11] =
+    ["ip", "ip6", "rt", "tcp", "udp", "udplite", "sctp", "dccp", "th", "icmp", "icmpv6"];
 
 /// Keys of `meta` that are written without that word.
 const META: [&str; 8] =

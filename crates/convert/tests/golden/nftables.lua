@@ -1,5 +1,5 @@
 -- Filters from nftables.txt.
--- Left out: 7, of which 7 LET PASS, DROP OR CHANGE PACKETS: look for "!!".
+-- Left out: 8, of which 8 LET PASS, DROP OR CHANGE PACKETS: look for "!!".
 -- turnpike.port "wan" { …, filter = { outward = "forward-wan" } }
 -- every other port: filter = { outward = "forward" }
 -- "to-router" is for packets for the router, by its name: no port names it
@@ -91,7 +91,13 @@ turnpike.filter "to-router" {
   --   nothing to convert: no packet that comes by a port fits it
   -- line 56: udp dport 161 ip saddr != 10.0.0.0/8 drop
   { from = { "0.0.0.0/5", "8.0.0.0/7", "11.0.0.0/8", "12.0.0.0/6", "16.0.0.0/4", "32.0.0.0/3", "64.0.0.0/2", "128.0.0.0/1" }, proto = "udp", to_port = 161, action = "drop" },
-  -- line 57: tcp dport 22 limit rate over 5/second burst 10 packets drop
+  -- line 57: rt type { 0, 3 } drop
+  { family = "ip6", routing = { 0, 3 }, action = "drop" },
+  -- line 58: rt type 0-255 drop
+  { family = "ip6", extension = "routing", action = "drop" },
+  -- !! NOT CONVERTED: line 59: rt type != 4 drop
+  --    255 types of routing headers; at most 8
+  -- line 60: tcp dport 22 limit rate over 5/second burst 10 packets drop
   { proto = "tcp", to_port = 22, police = { rate = "5pps", burst = "10" }, action = "accept" },
   default = "accept",
 }

@@ -4,12 +4,12 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use super::{
-    Counted, Filtered, Filters, Guard, Guards, Hitting, Judged, Judgement, Reader, TRACKED, Way,
+    Counted, Filtered, Filters, Guard, Guards, Hitting, Judged, Judgement, Mark, Reader, TRACKED,
+    Way,
 };
 use crate::batch::{BATCH_MAX, ETHERNET};
 use crate::flows::{FlowTable, Passed};
 use crate::interface::InterfaceId;
-use crate::steps::set_dscp;
 use crate::tables::Tables;
 
 /// What a thread outside the graph looks packets up by, one at a time.
@@ -53,27 +53,21 @@ impl Gate {
         }
     }
 
-    /// What the filter of the interface that a routed packet leaves by says of it, and writes into it; the
-    /// packet came by `from`. `now`: in TSC cycles.
+    /// What the filter of the interface that a routed packet leaves by says of it, and the mark that it gets if it
+    /// passes. The packet came by `from`. `now`: in TSC cycles.
     pub fn outward(
         &mut self,
-        frame: &mut [u8],
+        frame: &[u8],
         from: InterfaceId,
         to: InterfaceId,
         now: u64,
-    ) -> Judgement {
-        let length = frame.len();
-        let packet = Leaving { frame, length, from: from.index() as u16, to, now };
-        let (judgement, dscp) = self.judge(&packet);
-        if let Some(dscp) = dscp {
-            mark(frame, dscp);
-        }
-        judgement
+    ) -> (Judgement, Mark) {
+        self.judge(&Leaving { frame, length: frame.len(), from: from.index() as u16, to, now })
     }
 
-    /// [`Self::outward`] without writing: the DSCP that the packet gets is said if it passes.
-    pub(crate) fn judge(&mut self, packet: &Leaving<'_>) -> (Judgement, Option<u8>) {
-        const PASS: (Judgement, Option<u8>) = (Judgement::Pass, None);
+    /// [`Self::outward`], of a packet whose first buffer is all that is known.
+    pub(crate) fn judge(&mut self, packet: &Leaving<'_>) -> (Judgement, Mark) {
+        const PASS: (Judgement, Mark) = (Judgement::Pass, Mark::NONE);
         let Some(held) = &mut self.filters else { return PASS };
         let to = held.guards[packet.to.index()];
         if to.numbers[Way::Out as usize] == 0 {
@@ -113,14 +107,6 @@ impl Gate {
     }
 }
 
-/// Writes the DSCP of an IP packet.
-pub(crate) fn mark(frame: &mut [u8], dscp: u8) {
-    let is_ip6 = version(frame) == Some(6);
-    if let Some(head) = frame.first_chunk_mut() {
-        set_dscp(is_ip6, head, dscp);
-    }
-}
-
 fn version(frame: &[u8]) -> Option<u8> {
     frame.get(ETHERNET).map(|byte| byte >> 4)
 }
@@ -132,12 +118,13 @@ impl Held {
     }
 
     fn new(filters: Filters, guards: Arc<Guards>) -> Self {
+        let tables = || filters.tables.iter().flatten().map(|table| &**table);
         Self {
+            ip4: Reader::of(tables()),
+            ip6: Reader::of(tables()),
             filters: Counted::all(&filters),
             flows: filters.flows,
             guards,
-            ip4: Reader::default(),
-            ip6: Reader::default(),
         }
     }
 }
@@ -149,21 +136,21 @@ impl<A: Filtered> Reader<A> {
         flows: Option<&FlowTable>,
         packet: &Leaving<'_>,
         to: Guard,
-    ) -> (Judgement, Option<u8>) {
+    ) -> (Judgement, Mark) {
         let &Leaving { frame, length, from, now, .. } = packet;
         let number = to.numbers[Way::Out as usize];
         let flows = flows.filter(|_| to.tracks());
         let is_tiny = self.read_one(flows, (frame, length), from, (to.vrf, now));
-        let (judgement, dscp) = match filters.get(usize::from(number).wrapping_sub(1)) {
-            _ if number == TRACKED => (Judgement::Pass, None),
-            Some(Some(_)) if is_tiny => (Judgement::Drop, None),
+        let (judgement, mark) = match filters.get(usize::from(number).wrapping_sub(1)) {
+            _ if number == TRACKED => (Judgement::Pass, Mark::NONE),
+            Some(Some(_)) if is_tiny => (Judgement::Drop, Mark::NONE),
             Some(Some(filter)) => self.judge_one(filter, packet),
-            _ => (Judgement::Drop, None),
+            _ => (Judgement::Drop, Mark::NONE),
         };
         if let (Some(flows), Judgement::Pass | Judgement::ToHost) = (flows, judgement) {
             self.pass(flows, (frame, length), to, now);
         }
-        (judgement, dscp)
+        (judgement, mark)
     }
 
     /// A packet's fields and its flow; whether it hides what it is.
@@ -186,7 +173,7 @@ impl<A: Filtered> Reader<A> {
         &self,
         Counted { table, hits }: &Counted,
         packet: &Leaving<'_>,
-    ) -> (Judgement, Option<u8>) {
+    ) -> (Judgement, Mark) {
         let &Leaving { frame, length, from, now, .. } = packet;
         let mut found = [0; BATCH_MAX];
         A::classifier(table).classify(&self.fields, &mut found);
@@ -195,8 +182,8 @@ impl<A: Filtered> Reader<A> {
             Hitting { fields: &self.fields, place: 0, rule: found[0], length: of_ip, now };
         let Judged { judgement, effects } =
             table.judge(hits, &hitting, || A::key(frame, length, from));
-        let dscp = effects.filter(|_| judgement == Judgement::Pass).and_then(|of| of.dscp);
-        (judgement, dscp)
+        let effects = effects.filter(|_| judgement == Judgement::Pass);
+        (judgement, effects.map_or(Mark::NONE, |of| of.mark))
     }
 
     fn note(&mut self, flows: &FlowTable, frame: &[u8], to: Guard, now: u64) {

@@ -11,6 +11,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::Mark;
 use crate::bucket;
 use crate::flow::fold;
 
@@ -34,10 +35,10 @@ pub struct Police {
 pub struct Colours {
     /// The second bucket.
     pub meter: Meter,
-    /// The DSCP that yellow packets get; `None`: what they have.
-    pub yellow: Option<u8>,
-    /// The DSCP that red packets get; `None`: they are dropped.
-    pub red: Option<u8>,
+    /// What yellow packets get.
+    pub yellow: Mark,
+    /// What red packets get; `None`: they are dropped.
+    pub red: Option<Mark>,
 }
 
 /// The second bucket of a meter with three colours.
@@ -74,13 +75,12 @@ impl Police {
         colour == Colour::Red && self.colours.is_none_or(|colours| colours.red.is_none())
     }
 
-    /// The DSCP that packets of this colour get.
-    pub(super) fn mark(&self, colour: Colour) -> Option<u8> {
-        let Colours { yellow, red, .. } = self.colours?;
-        match colour {
-            Colour::Green => None,
-            Colour::Yellow => yellow,
-            Colour::Red => red,
+    /// What packets of this colour get.
+    pub(super) fn mark(&self, colour: Colour) -> Mark {
+        match (self.colours, colour) {
+            (None, _) | (_, Colour::Green) => Mark::NONE,
+            (Some(of), Colour::Yellow) => of.yellow,
+            (Some(of), Colour::Red) => of.red.unwrap_or_default(),
         }
     }
 }
@@ -118,11 +118,8 @@ impl fmt::Display for Police {
                 write!(f, ", peak {}, peak burst {}", speed(peak), amount(burst))?;
             }
         }
-        let end = |dscp: &Option<u8>, without: &str| match dscp {
-            Some(dscp) => format!("dscp {dscp}"),
-            None => without.to_owned(),
-        };
-        write!(f, ", yellow {}, red {}", end(yellow, "pass"), end(red, "drop"))
+        let yellow = if *yellow == Mark::NONE { "pass".to_owned() } else { yellow.to_string() };
+        write!(f, ", yellow {yellow}, red {}", red.map_or("drop".to_owned(), |red| red.to_string()))
     }
 }
 
@@ -493,7 +490,7 @@ mod tests {
                 false => Meter::SingleRate { excess: second },
                 true => Meter::TwoRates { peak: peak * 1000, burst: second },
             };
-            let colours = Some(Colours { meter, yellow: None, red: None });
+            let colours = Some(Colours { meter, yellow: Mark::NONE, red: None });
             let per_source = per_source.then(SourceLengths::default);
             let police = Police { rate: 1000, burst, bytes: true, per_source, colours };
             let policer = Policer::new(police, 1_000_000, 7);
@@ -511,16 +508,18 @@ mod tests {
     #[test]
     fn a_policer_with_colours_says_what_they_are() {
         let colours = |meter, yellow, red| Some(Colours { meter, yellow, red });
+        let dscp = |dscp| Mark { dscp: Some(dscp), class: None };
         let police = Police {
             rate: 1000,
             burst: 10,
             bytes: false,
             per_source: None,
-            colours: colours(Meter::SingleRate { excess: 20 }, Some(12), None),
+            colours: colours(Meter::SingleRate { excess: 20 }, dscp(12), None),
         };
         assert_eq!(police.to_string(), "1000 pps, burst 10, excess 20, yellow dscp 12, red drop");
         let two = Meter::TwoRates { peak: 2000, burst: 30 };
-        let police = Police { bytes: true, colours: colours(two, None, Some(14)), ..police };
+        let police =
+            Police { bytes: true, colours: colours(two, Mark::NONE, Some(dscp(14))), ..police };
         assert_eq!(
             police.to_string(),
             "8000 bit, burst 80 bit, peak 16000 bit, peak burst 240 bit, yellow pass, red dscp 14"

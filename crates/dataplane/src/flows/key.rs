@@ -16,7 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use acl::key::MAX_HEADERS;
 use acl::{Ends, Family, Fields, FilterAddress};
-use wire::chain;
+use wire::chain::{self, Header};
 use wire::ip::{
     IPV4_MIN_LEN, Ipv4Header, Ipv6Header, PROTOCOL_FRAGMENT, PROTOCOL_ICMP, PROTOCOL_ICMPV6,
     PROTOCOL_TCP, PROTOCOL_UDP,
@@ -133,6 +133,7 @@ impl Tracked for Ipv6Addr {
         let (source, destination) = (ip.source().to_bits(), ip.destination().to_bits());
         let mut fragment = None;
         let end = chain::walk(ip.next_header, rest, MAX_HEADERS, |header| {
+            let Header::Fragment(header) = header else { return };
             let offset = header.fragment_offset();
             if header.more() || offset != 0 {
                 fragment = Some((header.identification.get(), offset));

@@ -282,7 +282,11 @@ fn router_filter() -> Arc<crate::tables::Tables> {
         .unwrap(),
     );
     let tables = TestTables::every_kind();
-    tables.filters.set(Filters { tables: vec![None, Some(table)], flows: None });
+    tables.filters.set(Filters {
+        tables: vec![None, Some(table)],
+        flows: None,
+        ..Filters::default()
+    });
     tables
 }
 
@@ -332,7 +336,7 @@ fn neighbours_are_found_whatever_the_router_s_filter_says() {
     let closed = acl::Filter { name: ROUTER.into(), rules: Vec::new(), default: acl::Action::Drop };
     let spec = FilterSpec { filter: closed, treatments: Vec::new(), targets: vec![] };
     let table = Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap());
-    tables.filters.set(Filters { tables: vec![Some(table)], flows: None });
+    tables.filters.set(Filters { tables: vec![Some(table)], flows: None, ..Filters::default() });
     let mut graph = crate::default_graph(&tables).unwrap();
     graph.set_router_filter(RouterFilter::of(&tables));
     let mut lab = Lab::new(graph, at_once());

@@ -120,6 +120,12 @@ pub(crate) fn specs() -> Vec<StepSpec> {
         step("ip6-rewrite", ip6_rewrite::OUTPUTS, ROUTED6, &[("transmit", REWRITTEN)], |make| {
             Box::new(Ip6Rewrite::new(make.tables))
         }),
+        filter_step("ip4-filter", VALID4, |make| {
+            Box::new(filter_at::Ip4FilterAt::new(make.tables, make.args))
+        }),
+        filter_step("ip6-filter", VALID6, |make| {
+            Box::new(filter_at::Ip6FilterAt::new(make.tables, make.args))
+        }),
         step("prohibit", prohibit::OUTPUTS, Facts::VALID, &[], |_| Box::new(Prohibit)),
         step("reset", reset::OUTPUTS, Facts::VALID, &[], |_| Box::new(Reset)),
     ];
@@ -127,6 +133,16 @@ pub(crate) fn specs() -> Vec<StepSpec> {
     specs.push(step("faulty", faulty::OUTPUTS, IP4, &[], |_| Box::new(Faulty)));
     specs.shrink_to_fit();
     specs
+}
+
+/// A step that is a filter at any place.
+fn filter_step(
+    name: &str,
+    requires: Facts,
+    make: fn(&MakeContext<'_>) -> Box<dyn Step>,
+) -> StepSpec {
+    let spec = step(name, &[], requires, &[], make).outputs_by(filter_at::outputs);
+    filter_at::params().into_iter().fold(spec, StepSpec::param)
 }
 
 fn step(

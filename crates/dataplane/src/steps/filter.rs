@@ -29,7 +29,7 @@ use super::ip6_validate::is_neighbour_discovery;
 use crate::batch::{BATCH_MAX, Batch, ETHERNET, Group};
 use crate::features::Feature;
 use crate::filters::{
-    Counted, Effects, Filtered, Guard, Guards, Judged, Judgement, Reader, TRACKED, Way, mark,
+    Counted, Effects, Filtered, Guard, Guards, Judged, Judgement, Reader, TRACKED, Way,
 };
 use crate::flows::{FlowTable, Passed};
 use crate::graph::{Output, Outputs, Step};
@@ -38,7 +38,7 @@ use crate::mask::Mask;
 use crate::reason::{DropReason, PuntReason};
 use crate::tables::Tables;
 
-const OK: usize = Judgement::Pass as usize;
+pub(super) const OK: usize = Judgement::Pass as usize;
 const TO_HOST: usize = Judgement::ToHost as usize;
 const FILTERED: usize = Judgement::Drop as usize;
 
@@ -98,31 +98,46 @@ impl<A: Filtered> Used<A> {
             out[OK] |= packets;
             return;
         }
-        let Some(Some(filter)) = filters.get(usize::from(number).wrapping_sub(1)) else {
-            // A number without a filter: a defect, which must not open the interface.
-            out[FILTERED] |= packets;
-            return;
-        };
-        let mut found = [0; BATCH_MAX];
-        A::classifier(&filter.table).classify(&reader.fields, &mut found);
-        let mut decided = [Mask::EMPTY; OUTPUTS.len()];
-        for (place, (slot, rule)) in packets.slots().zip(found).enumerate() {
-            if hidden.has(slot) {
-                decided[FILTERED] |= Mask::when(true, slot);
-                continue;
-            }
-            let Judged { judgement, effects } = reader.judge(filter, rule, batch, (place, slot));
-            if let Some(effects) = effects {
-                let passes = judgement == Judgement::Pass;
-                apply(&effects, batch, (slot, number), passes);
-            }
-            decided[judgement as usize] |= Mask::when(true, slot);
-        }
+        let filter = filters.get(usize::from(number).wrapping_sub(1)).and_then(Option::as_ref);
+        let decided = judge_all(filter, reader, batch, (packets, hidden), number);
         if tracked {
             tracking.note(reader, batch, packets, decided[OK] | decided[TO_HOST]);
         }
         out.iter_mut().zip(decided).for_each(|(out, packets)| *out |= packets);
     }
+}
+
+/// The packets that `reader` has read, by what this filter says of them: in the order of [`OUTPUTS`]. Does what rules say
+/// besides. Those that are `hidden` are dropped.
+#[inline(always)]
+pub(super) fn judge_all<A: Filtered>(
+    filter: Option<&Counted>,
+    reader: &Reader<A>,
+    batch: &mut Batch,
+    (packets, hidden): (Mask, Mask),
+    number: u8,
+) -> [Mask; OUTPUTS.len()] {
+    let mut decided = [Mask::EMPTY; OUTPUTS.len()];
+    let Some(filter) = filter else {
+        // No such filter: a defect, which must let nothing pass.
+        decided[FILTERED] = packets;
+        return decided;
+    };
+    let mut found = [0; BATCH_MAX];
+    A::classifier(&filter.table).classify(&reader.fields, &mut found);
+    for (place, (slot, rule)) in packets.slots().zip(found).enumerate() {
+        if hidden.has(slot) {
+            decided[FILTERED] |= Mask::when(true, slot);
+            continue;
+        }
+        let Judged { judgement, effects } = reader.judge(filter, rule, batch, (place, slot));
+        if let Some(effects) = effects {
+            let passes = judgement == Judgement::Pass;
+            apply(&effects, batch, (slot, number), passes);
+        }
+        decided[judgement as usize] |= Mask::when(true, slot);
+    }
+    decided
 }
 
 impl Way {
@@ -248,16 +263,14 @@ impl<A: Filtered> Step for FilterOut<A> {
 
 /// Does to the packet of this slot what rules of the filter with this number do besides deciding.
 fn apply(effects: &Effects, batch: &mut Batch, (slot, number): (usize, u8), passes: bool) {
-    let &Effects { dscp, mirrors, class: _, categories, target } = effects;
+    let &Effects { mark, mirrors, class: _, categories, target } = effects;
     for port in mirrors.ports() {
         batch.mirror(Mask::when(true, slot), port);
     }
     if !passes {
         return;
     }
-    if let Some(dscp) = dscp {
-        mark(batch.head_mut(slot), dscp);
-    }
+    mark.apply(batch, slot);
     batch.categories.add(slot, categories);
     if let Some(target) = target {
         batch.steering.add(slot, number, target);
@@ -290,10 +303,11 @@ mod tests {
 
     use super::*;
     use crate::features::Features;
-    use crate::filters::{FilterSpec, FilterTable, Filters, Police, Treatment};
+    use crate::filters::{FilterSpec, FilterTable, Filters, Mark, Police, Treatment};
     use crate::interface::{InterfaceId, InterfaceInfo};
     use crate::steps::Classify;
     use crate::testing::{FrameBuilder, PORT_MAC, TestTables, run_step_on};
+    use crate::transmit::frame::Class;
 
     fn rule(matches: Matches, action: Action) -> Rule {
         Rule { name: None, line: 0, matches, action }
@@ -321,7 +335,7 @@ mod tests {
         let table = Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap());
         let tables = TestTables::every_kind();
         let filters = vec![None, Some(table.clone())];
-        tables.filters.set(Filters { tables: filters, flows: None });
+        tables.filters.set(Filters { tables: filters, flows: None, ..Filters::default() });
         (tables, table)
     }
 
@@ -423,12 +437,13 @@ mod tests {
                 rules: vec![rule(Matches::default(), Action::Accept)],
                 default: Action::Drop,
             };
-            let mark = Treatment { mark: Some(dscp), ..Treatment::default() };
+            let mark = Mark { dscp: Some(dscp), class: None };
+            let mark = Treatment { mark, ..Treatment::default() };
             let spec = FilterSpec { filter, treatments: vec![mark], targets: vec![] };
             let table = FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap();
             let tables = TestTables::every_kind();
             let filters = vec![Some(Arc::new(table))];
-            tables.filters.set(Filters { tables: filters, flows: None });
+            tables.filters.set(Filters { tables: filters, flows: None, ..Filters::default() });
             let frame = if ip6 { FrameBuilder::ip6() } else { FrameBuilder::ip4() };
             let mut frame = frame.udp(1, 2, b"x").build();
             // Expedited forwarding's neighbour, congestion experienced.
@@ -470,15 +485,19 @@ mod tests {
         ];
         let mut treatments = vec![Treatment::default(); 4];
         treatments[0].category = Some(0);
-        treatments[0].mark = Some(8);
+        treatments[0].mark = Mark { dscp: Some(8), class: Some(Class::Voice) };
         treatments[1].category = Some(2);
         treatments[1].target = Some(0);
-        treatments[3].mark = Some(16);
+        treatments[3].mark = Mark { dscp: Some(16), class: None };
         let filter = Filter { name: "f".into(), rules, default: Action::Accept };
         let spec = FilterSpec { filter, treatments, targets: vec![] };
         let table = Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap());
         let tables = TestTables::every_kind();
-        tables.filters.set(Filters { tables: vec![Some(table.clone())], flows: None });
+        tables.filters.set(Filters {
+            tables: vec![Some(table.clone())],
+            flows: None,
+            ..Filters::default()
+        });
         let inward = |batch: &mut Batch| batch.own.features = Features::NONE.with(FILTER_IN, 1);
         let mut step = FilterIn::<Ipv4Addr>::new(&tables);
         let (result, batch) = run_step_on(&mut step, &frames(false), inward);
@@ -487,6 +506,10 @@ mod tests {
         let packets = |category| batch.categories.packets(category);
         assert_eq!([0, 1, 2].map(packets), [Mask(0b11), Mask::EMPTY, Mask(0b10)]);
         assert_eq!([0, 1, 3].map(|slot| batch.head(slot)[15] >> 2), [8, 16, 0]);
+        let mut batch = batch;
+        let class = |slot| Class::of(&batch.burst.take(slot).unwrap());
+        // The last rule that says a DSCP says nothing of the class.
+        assert_eq!([0, 1, 3].map(class), [Class::Voice, Class::Voice, Class::Default]);
         assert_eq!(batch.steering.packets(), Mask(0b10));
         let hits: Vec<_> = table.hits().iter().map(|hits| hits.packets).collect();
         assert_eq!(hits, [2, 2, 1, 1, 4]);
@@ -515,7 +538,11 @@ mod tests {
         let spec = FilterSpec { filter, treatments, targets: vec![] };
         let table = Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap());
         let tables = TestTables::every_kind();
-        tables.filters.set(Filters { tables: vec![None, Some(table.clone())], flows: None });
+        tables.filters.set(Filters {
+            tables: vec![None, Some(table.clone())],
+            flows: None,
+            ..Filters::default()
+        });
         let frame = |ethertype, from| {
             let mut frame = FrameBuilder::ethernet(PORT_MAC, ethertype).payload(&[0; 46]).build();
             frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0x99, from]);

@@ -267,7 +267,11 @@ mod tests {
         let targets = vec![Target::NextHop("backup".into()), Target::Vrf(VrfId::new(1))];
         let spec = FilterSpec { filter, treatments: vec![], targets };
         let table = Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap());
-        tables.filters.set(Filters { tables: vec![None, Some(table)], flows: None });
+        tables.filters.set(Filters {
+            tables: vec![None, Some(table)],
+            flows: None,
+            ..Filters::default()
+        });
         Arc::new(tables)
     }
 

@@ -39,6 +39,11 @@ impl Class {
         self as usize
     }
 
+    /// The class of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|class| class.name() == name)
+    }
+
     /// As configurations and commands write it.
     pub fn name(self) -> &'static str {
         match self {
@@ -64,8 +69,21 @@ impl Class {
         }
     }
 
-    /// That of a frame.
+    /// As [`Mbuf::set_traffic_class`] takes it.
+    pub(crate) fn number(self) -> u8 {
+        self as u8 + 1
+    }
+
+    /// The one that a filter has given the packet, or that of its frame.
+    #[inline]
     pub fn of(packet: &Mbuf) -> Self {
+        match usize::from(packet.traffic_class()).checked_sub(1) {
+            Some(place) => Self::ALL.get(place).copied().unwrap_or(Self::Default),
+            None => Self::of_buffers(packet),
+        }
+    }
+
+    fn of_buffers(packet: &Mbuf) -> Self {
         let mut chunks = packet.chunks();
         let first = chunks.next().unwrap_or_default();
         let Some((ethertype, start)) = network(first) else { return Self::Control };
@@ -234,6 +252,16 @@ mod tests {
                     assert_eq!((self::class(&frame), self::class(&tagged(&frame))), (class, class));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_class_that_is_given_counts_before_the_codepoint() {
+        let mut packet = dpdk().1.copy_of(&with_tos(FrameBuilder::ip4().build(), 46 << 2)).unwrap();
+        assert_eq!(Class::of(&packet), Class::Voice);
+        for class in Class::ALL {
+            packet.set_traffic_class(class.number());
+            assert_eq!(Class::of(&packet), class);
         }
     }
 

@@ -72,7 +72,7 @@ enum What {
         /// One filter
         name: Option<String>,
         /// Which of its rules a packet fits: PROTOCOL SOURCE[:PORT] > DESTINATION[:PORT] [in PORT]
-        /// [flags F] [icmp TYPE] [ttl N] [length N] [dscp D] [state S] [fragment]
+        /// [flags F] [icmp TYPE] [ttl N] [length N] [dscp D] [state S] [fragment] [routing T] [extension E]
         #[arg(long, requires = "name")]
         packet: Option<String>,
     },

@@ -16,6 +16,7 @@ use dataplane::graph::Graph;
 use dataplane::interface::InterfaceInfo;
 use dataplane::plan::Plans;
 use dataplane::router_filter::RouterFilter;
+use dataplane::spread_filter::SpreadFilter;
 use dataplane::steps::named_hop;
 use script::{
     ForwarderLua, JitStatus, LuaSteps, Peers, Policy, ScriptCounters, SharedObjects, Source,
@@ -140,6 +141,7 @@ impl GraphMaker {
         let mut graph = steps.build(&plans, catalogue, tables, &names)?;
         graph.set_router_filter(RouterFilter::of(tables));
         graph.set_copy_filter(CopyFilter::of(tables));
+        graph.set_spread_filter(SpreadFilter::of(tables));
         Ok((graph, view))
     }
 
@@ -192,7 +194,7 @@ fn filters(config: &Config, before: &Filters, sets: &SetReaders) -> Result<Filte
         };
         tables[usize::from(filter.number) - 1] = Some(table);
     }
-    Ok(Filters { flows: flows(config, before), tables })
+    Ok(Filters { flows: flows(config, before), tables, categories: config.categories.clone() })
 }
 
 /// The flows, if a filter asks for them; those that are known stay, with other settings too.

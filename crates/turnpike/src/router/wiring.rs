@@ -495,16 +495,17 @@ impl Wiring {
         };
         let handovers = layout.tx.iter().enumerate().map(handover).collect::<Result<_>>()?;
         let mut spreads = Vec::new();
-        if let Some(spread) = plan.spread.as_ref().filter(|_| layout.forwarders() > 1) {
-            let table = spread.table(layout.forwarders())?;
+        if plan.spread.is_some() && layout.forwarders() > 1 {
+            // To all that forward, for rules of filters may choose those that no hash leads to.
             let receivers = layout.rx.iter().filter(|receiver| Some(**receiver) != layout.control);
             for (queue, &receiver) in receivers.enumerate() {
                 let to = |(forwarder, seat): (usize, &Seat)| {
-                    let wanted = forwarder != receiver && table.contains(&(forwarder as u16));
+                    let wanted = forwarder != receiver;
                     let name = format!("spread-{port}-{queue}-{forwarder}");
                     wanted.then(|| ring(eal, &name, RING_SIZE, seat.node)).transpose()
                 };
-                spreads.push(seats.iter().enumerate().map(to).collect::<Result<_>>()?);
+                let forwarding = seats.iter().take(layout.forwarders()).enumerate();
+                spreads.push(forwarding.map(to).collect::<Result<_>>()?);
             }
         }
         Ok(Rings { handovers, spreads })

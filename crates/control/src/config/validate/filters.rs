@@ -7,18 +7,19 @@ use std::ops::RangeInclusive;
 use acl::{Action, Classifier, Family, Matches, Rule, SETS_MAX, text};
 use dataplane::category::CATEGORIES_MAX;
 use dataplane::filters::{
-    Colours, FILTERS_MAX, FilterSpec, Meter, Police, SourceLengths, Target, Treatment,
+    Colours, FILTERS_MAX, FilterSpec, Mark, Meter, Police, SourceLengths, Target, Treatment,
 };
 use dataplane::port::PortId;
 use dataplane::reason::PuntClass;
 use dataplane::router_filter::ROUTER;
+use dataplane::transmit::frame::Class as QueueClass;
 use ipnet::IpNet;
 use wire::MacAddr;
 
 use super::super::error::suggestion;
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
-use super::super::{Filter, NamedNextHop, Port, PortFilter, PrefixSet, Vrf};
+use super::super::{Cores, Filter, NamedNextHop, Port, PortFilter, PrefixSet, Spread, Vrf};
 use super::{Context, NAME_RULE, is_name, vrfs};
 
 const KNOWN: &[&str] = &["default"];
@@ -40,6 +41,8 @@ const RULE: &[&str] = &[
     "icmp",
     "icmp6",
     "fragment",
+    "routing",
+    "extension",
     "dscp",
     "ttl",
     "length",
@@ -53,6 +56,7 @@ const RULE: &[&str] = &[
     "category",
     "next_hop",
     "vrf",
+    "forwarder",
     "action",
 ];
 
@@ -112,6 +116,7 @@ pub(super) fn tell_ports(context: &mut Context<'_>, ports: &mut [Port], filters:
         let name = &spec.filter.name;
         let too_late = [
             (!spec.targets.is_empty(), "next_hop or vrf"),
+            (spec.chooses_forwarders(), "forwarder"),
             (spec.filter.asks_for_macs(), "from_mac or to_mac"),
             (spec.filter.asks_for_ethertypes(), "ethertype"),
         ];
@@ -222,12 +227,13 @@ fn filter(
         let mut rule = rule(&mut of, statement.line, named);
         treatments.push(Treatment {
             police: policed(&mut of),
-            mark: mark(&mut of, "mark"),
+            mark: mark(&mut of, "mark").unwrap_or_default(),
             mirror: mirror(&mut of, &named.ports),
             log: of.flag("log"),
             class: class(&mut of, is_router),
             category: category(&mut of, named.categories),
             target: target(&mut of, (named.next_hops, &vrfs), &mut rule, &mut targets),
+            forwarder: forwarder(&mut of, &rule),
         });
         if is_router {
             refuse_for_router(&mut of);
@@ -275,6 +281,8 @@ fn rule(fields: &mut Fields<'_, '_>, line: usize, named: &Named<'_>) -> Rule {
         protocol: each(fields, "proto", text::protocol),
         from_port: each(fields, "from_port", text::ports),
         to_port: each(fields, "to_port", text::ports),
+        routing: each(fields, "routing", text::routing_type),
+        extension: each(fields, "extension", text::extension),
         dscp: each(fields, "dscp", text::dscp),
         ttl: one(fields, "ttl", text::ttl),
         length: one(fields, "length", text::length),
@@ -336,7 +344,7 @@ pub(super) fn sets<'s>(
         if let Some(first) = sets.iter().find(|set| set.name == name) {
             fields.error("", format!("given on line {} already; choose another name", first.line));
         }
-        let elements = elements(&mut fields);
+        let elements = set_elements(&mut fields);
         if sets.len() == SETS_MAX {
             fields.error("", format!("there may be {SETS_MAX} sets; take one away"));
             break;
@@ -346,7 +354,7 @@ pub(super) fn sets<'s>(
     sets
 }
 
-fn elements(fields: &mut Fields<'_, '_>) -> BTreeSet<IpNet> {
+fn set_elements(fields: &mut Fields<'_, '_>) -> BTreeSet<IpNet> {
     let read = |(place, item): (usize, &Value)| match item {
         Value::Text(word) => prefix(word).map_err(|why| format!("element {place}: {why}")),
         other => {
@@ -503,9 +511,10 @@ fn class(fields: &mut Fields<'_, '_>, is_router: bool) -> Option<PuntClass> {
 
 /// What is of no use for packets that go no further.
 fn refuse_for_router(fields: &mut Fields<'_, '_>) {
-    fields.refuse(&["mark", "mirror", "category", "next_hop", "vrf", "ethertype"], |key| {
-        format!("{key}: packets for the router go no further; take it away")
-    });
+    fields.refuse(
+        &["mark", "mirror", "category", "next_hop", "vrf", "forwarder", "ethertype"],
+        |key| format!("{key}: packets for the router go no further; take it away"),
+    );
     if let Some(Value::Text(action)) = fields.get("action")
         && action == "to-host"
     {
@@ -519,9 +528,10 @@ fn refuse_for_router(fields: &mut Fields<'_, '_>) {
 
 /// What is of no use for frames that are no IP packets.
 fn refuse_for_frames(of: &mut Fields<'_, '_>, rule: &Rule, treatment: Option<&Treatment>) {
-    of.refuse(&["mark", "mirror", "log", "class", "category", "next_hop", "vrf"], |key| {
-        format!("{key}: a rule with ethertype only decides and polices; take it away")
-    });
+    of.refuse(
+        &["mark", "mirror", "log", "class", "category", "next_hop", "vrf", "forwarder"],
+        |key| format!("{key}: a rule with ethertype only decides and polices; take it away"),
+    );
     if matches!(rule.action, Action::Reject | Action::Continue) {
         of.error("action", "action: a rule with ethertype has accept, drop or to-host");
     }
@@ -531,6 +541,65 @@ fn refuse_for_frames(of: &mut Fields<'_, '_>, rule: &Rule, treatment: Option<&Tr
             "police",
             "police: a rule with ethertype has one rate, without sources and colours",
         );
+    }
+}
+
+/// `forwarder = N`
+fn forwarder(fields: &mut Fields<'_, '_>, rule: &Rule) -> Option<u16> {
+    let number = fields.number("forwarder", 0..=u64::from(u16::MAX))?;
+    if !matches!(rule.action, Action::Accept | Action::Continue) {
+        let message = "forwarder: the rule lets nothing pass; take it away";
+        fields.error("forwarder", message);
+    }
+    u16::try_from(number).ok()
+}
+
+/// Refuses rules that choose forwarders that are not there, or where nothing asks them.
+pub(super) fn check_forwarders(
+    context: &mut Context<'_>,
+    ports: &[Port],
+    filters: &[Filter],
+    cores: &Cores,
+) {
+    for Filter { line, spec, .. } in filters.iter().filter(|of| of.spec.chooses_forwarders()) {
+        let name = &spec.filter.name;
+        if spec.asks_for_state() {
+            let message = format!(
+                "filter \"{name}\": rules with state know connections only behind the choice of a forwarder; take \
+                 forwarder away, or state"
+            );
+            context.errors.add(Some(*line), message);
+        }
+        for (place, treatment) in spec.treatments.iter().enumerate() {
+            let Some(number) = treatment.forwarder else { continue };
+            let Some(why) = no_forwarder(number, cores.forward.len()) else { continue };
+            let message = format!(
+                "filter \"{name}\": {}: forwarder {number}: {why}",
+                spec.filter.label(place)
+            );
+            context.errors.add(Some(*line), message);
+        }
+        let has_it = |port: &&Port| port.filter_in.as_ref().is_some_and(|of| of.name == *name);
+        for port in ports.iter().filter(has_it).filter(|of| of.queues.spread != Spread::Software) {
+            let message = format!(
+                "port \"{}\": filter inward = \"{name}\": its rules with forwarder need spread = \"software\"",
+                port.name
+            );
+            context.errors.add(Some(port.line), message);
+        }
+    }
+}
+
+/// Why there is no forwarder of this number.
+fn no_forwarder(number: u16, count: usize) -> Option<String> {
+    match count {
+        0 => Some(
+            "the router chooses how many there are; write turnpike.cores { forward = \"…\" }"
+                .into(),
+        ),
+        1 => (number > 0).then(|| "there is one, number 0".into()),
+        _ => (usize::from(number) >= count)
+            .then(|| format!("there are {count}, numbers 0 to {}", count - 1)),
     }
 }
 
@@ -621,17 +690,31 @@ fn mirror(fields: &mut Fields<'_, '_>, ports: &[(String, usize)]) -> Option<Port
     port(fields, "mirror", name, ports)
 }
 
-/// `mark = { dscp = "cs1" }`
-fn mark(fields: &mut Fields<'_, '_>, key: &'static str) -> Option<u8> {
-    let mut of = fields.table(key, &["dscp"])?;
-    if of.get("dscp").is_none() {
-        of.error("dscp", format!("dscp missing; write {key} = {{ dscp = \"cs1\" }}"));
+/// `mark = { dscp = "cs1", class = "voice" }`, or one of both.
+fn mark(fields: &mut Fields<'_, '_>, key: &'static str) -> Option<Mark> {
+    let mut of = fields.table(key, &["dscp", "class"])?;
+    if of.get("dscp").is_none() && of.get("class").is_none() {
+        let message = format!(
+            "dscp or class missing; write {key} = {{ dscp = \"cs1\" }} or {{ class = \"background\" }}"
+        );
+        of.error("dscp", message);
     }
     let values = each(&mut of, "dscp", text::dscp);
     if values.len() > 1 {
         of.error("dscp", "dscp: a packet has one; give one");
     }
-    values.first().copied()
+    Some(Mark { dscp: values.first().copied(), class: queue_class(&mut of) })
+}
+
+/// `class = "voice"`, of transmit queues.
+fn queue_class(of: &mut Fields<'_, '_>) -> Option<QueueClass> {
+    let name = of.text("class", "a queue's class as \"voice\"")?;
+    let found = QueueClass::named(name);
+    if found.is_none() {
+        let known = suggestion(name, "known", &QueueClass::ALL.map(QueueClass::name));
+        of.error("class", format!("class \"{name}\" unknown{known}"));
+    }
+    found
 }
 
 /// `police = "100kpps"` or `{ rate = "50mbit", burst = "1mbit" }`, with `excess` (RFC 2697) or `peak` and `peak_burst`
@@ -677,7 +760,8 @@ fn colours(of: &mut Fields<'_, '_>, police: Police) -> Option<Colours> {
     let excess = of.text("excess", AMOUNT).map(str::to_owned);
     let peak = of.text("peak", "a rate as \"100mbit\"").map(str::to_owned);
     let burst = of.text("peak_burst", AMOUNT).map(str::to_owned);
-    let (yellow, red) = (colour(of, "yellow", "pass"), colour(of, "red", "drop"));
+    let yellow = colour(of, "yellow", "pass").unwrap_or_default();
+    let red = colour(of, "red", "drop");
     let meter = match (excess, peak) {
         (Some(_), Some(_)) => {
             of.error("peak", "police: has excess already (RFC 2697); take one of both away");
@@ -711,8 +795,8 @@ fn colours(of: &mut Fields<'_, '_>, police: Police) -> Option<Colours> {
     Some(Colours { meter, yellow, red })
 }
 
-/// `yellow = "pass"` or `{ dscp = "af12" }`; the DSCP.
-fn colour(of: &mut Fields<'_, '_>, key: &'static str, without: &str) -> Option<u8> {
+/// `yellow = "pass"` or a mark, as `{ dscp = "af12" }`.
+fn colour(of: &mut Fields<'_, '_>, key: &'static str, without: &str) -> Option<Mark> {
     match of.get(key)? {
         Value::Text(word) if **word == *without => None,
         Value::Table(_) => mark(of, key),

@@ -5,14 +5,20 @@ use std::collections::HashMap;
 use dataplane::interface::InterfaceInfo;
 use dataplane::plan::Plans;
 use dataplane::port::PortId;
+use dataplane::steps::check_filter_step;
 use wire::MacAddr;
 
-use super::super::Port;
 use super::super::script::Graphs;
+use super::super::{Filter, Port};
 use super::Context;
 use super::routes::named_port;
 
-pub(super) fn read(context: &mut Context<'_>, graphs: Graphs, ports: &[Port]) -> Plans {
+pub(super) fn read(
+    context: &mut Context<'_>,
+    graphs: Graphs,
+    ports: &[Port],
+    filters: (&[Filter], &[String]),
+) -> Plans {
     let mut plans = Plans { main: graphs.main, by_port: Vec::new() };
     let mut taken = HashMap::new();
     for (names, line, plan) in graphs.by_port {
@@ -30,6 +36,7 @@ pub(super) fn read(context: &mut Context<'_>, graphs: Graphs, ports: &[Port]) ->
         }
         plans.by_port.push((ids, plan));
     }
+    check_filter_steps(context, &plans, filters);
     // Errors found by the script would be reported twice.
     if context.errors.is_empty() {
         let infos: Vec<_> = ports.iter().map(info).collect();
@@ -38,6 +45,32 @@ pub(super) fn read(context: &mut Context<'_>, graphs: Graphs, ports: &[Port]) ->
         }
     }
     plans
+}
+
+/// Refuses steps with filters or categories that are not there.
+fn check_filter_steps(
+    context: &mut Context<'_>,
+    plans: &Plans,
+    (filters, categories): (&[Filter], &[String]),
+) {
+    let categories_of = |filter: &Filter| {
+        let numbers = filter.spec.treatments.iter().filter_map(|of| of.category);
+        numbers
+            .filter_map(|number| categories.get(usize::from(number)))
+            .map(String::as_str)
+            .collect()
+    };
+    let known: Vec<(_, Vec<&str>)> =
+        filters.iter().map(|filter| (&filter.spec, categories_of(filter))).collect();
+    let all = std::iter::once(&plans.main).chain(plans.by_port.iter().map(|(_, plan)| plan));
+    for plan in all {
+        let steps = ["ip4-filter", "ip6-filter"].into_iter().flat_map(|kind| plan.steps_of(kind));
+        for (name, args, line) in steps {
+            if let Err(why) = check_filter_step(args, &known) {
+                context.errors.add(line, format!("graph: step \"{name}\": {why}"));
+            }
+        }
+    }
 }
 
 /// Returns the properties of a port on which a graph's form depends.

@@ -402,6 +402,7 @@ fn filters_of(more: More) -> Result<Filters> {
     Ok(Filters {
         tables: vec![Some(Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none())?))],
         flows,
+        ..Filters::default()
     })
 }
 

@@ -214,8 +214,16 @@ fn offloads(
     let spec = filter.spec();
     let treated = |rule: usize| {
         // Whoever adds a treatment decides here whether a device may drop its packets.
-        let &Treatment { police, mirror, log, mark: _, class: _, category: _, target: _ } =
-            spec.treatments.get(rule)?;
+        let &Treatment {
+            police,
+            mirror,
+            log,
+            mark: _,
+            class: _,
+            category: _,
+            target: _,
+            forwarder: _,
+        } = spec.treatments.get(rule)?;
         let police = police.map(|_| "police").or(mirror.map(|_| "mirror"));
         police.or(log.then_some("log"))
     };

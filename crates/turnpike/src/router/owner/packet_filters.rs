@@ -5,7 +5,7 @@ use std::sync::Arc;
 use acl::Action;
 use anyhow::{Error, Result, anyhow};
 use control::config::{PortFilter, Vrf, action_name};
-use dataplane::filters::{FilterSpec, FilterTable, RuleHits, Target};
+use dataplane::filters::{FilterSpec, FilterTable, Mark, RuleHits, Target};
 use dataplane::port::PortId;
 use dataplane::router_filter::ROUTER;
 use dataplane::words::suggestion;
@@ -118,12 +118,18 @@ impl Owner {
         if let Some(name) = category.and_then(|number| config.categories.get(number)) {
             said += &format!(" in {name}");
         }
+        if treatment.mark != Mark::NONE {
+            said += &format!(" with {}", treatment.mark);
+        }
         match treatment.target.and_then(|place| spec.targets.get(usize::from(place))) {
             Some(Target::NextHop(name)) => said += &format!(" to {name}"),
             Some(Target::Vrf(vrf)) => {
                 said += &format!(" to VRF {}", Vrf::name_of(&config.vrfs, *vrf))
             }
             None => {}
+        }
+        if let Some(forwarder) = treatment.forwarder {
+            said += &format!(" on forwarder {forwarder}");
         }
         said
     }

@@ -384,9 +384,20 @@ impl Output<Frame> for Outbox {
         self.tables.multicast.replicate(pair, arrival, bytes)
     }
 
-    fn judge(&mut self, frame: &mut [u8], from: InterfaceId, to: InterfaceId) -> Judgement {
+    fn judge(&mut self, packet: &mut Frame, from: InterfaceId, to: InterfaceId) -> Judgement {
         self.gate.follow(&self.tables);
-        self.gate.outward(frame, from, to, dpdk::tsc())
+        let (judgement, mark) = self.gate.outward(packet.bytes(), from, to, dpdk::tsc());
+        if let Some(packet) = &mut packet.0 {
+            mark.apply_to(packet);
+        }
+        judgement
+    }
+
+    fn judge_copy(&mut self, frame: &mut [u8], from: InterfaceId, to: InterfaceId) -> Judgement {
+        self.gate.follow(&self.tables);
+        let (judgement, mark) = self.gate.outward(frame, from, to, dpdk::tsc());
+        mark.write(frame);
+        judgement
     }
 
     fn time_of_day(&self) -> Duration {

@@ -1,0 +1,74 @@
+//! What rules write into packets, or have them carry.
+
+use std::fmt;
+
+use dpdk::Mbuf;
+
+use crate::batch::{Batch, ETHERNET};
+use crate::steps::set_dscp;
+use crate::transmit::frame::Class;
+
+/// What a rule gives packets that it lets pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    /// The DSCP (RFC 2474), 0 to 63; `None`: what they have.
+    pub dscp: Option<u8>,
+    /// The class in which they wait in transmit queues; `None`: that of their DSCP.
+    pub class: Option<Class>,
+}
+
+impl Mark {
+    /// Leaves packets as they are.
+    pub const NONE: Self = Self { dscp: None, class: None };
+
+    /// Each of both as this mark has it, or else the other.
+    pub fn or(self, other: Self) -> Self {
+        Self { dscp: self.dscp.or(other.dscp), class: self.class.or(other.class) }
+    }
+
+    /// Marks the packet of a batch's slot.
+    #[inline]
+    pub(crate) fn apply(self, batch: &mut Batch, slot: usize) {
+        if let Some(dscp) = self.dscp {
+            write_dscp(batch.head_mut(slot), dscp);
+        }
+        if let Some(class) = self.class {
+            batch.burst.set_traffic_class(slot, class.number());
+        }
+    }
+
+    /// Marks a packet outside a batch, all headers of which are in its first segment.
+    pub fn apply_to(self, packet: &mut Mbuf) {
+        if let Some(dscp) = self.dscp {
+            write_dscp(packet.data_mut(), dscp);
+        }
+        if let Some(class) = self.class {
+            packet.set_traffic_class(class.number());
+        }
+    }
+
+    /// Writes the part of the mark that is in a frame.
+    pub fn write(self, frame: &mut [u8]) {
+        if let Some(dscp) = self.dscp {
+            write_dscp(frame, dscp);
+        }
+    }
+}
+
+/// As plans write it: `dscp 46, queue class voice`; nothing for [`Mark::NONE`].
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dscp = self.dscp.map(|dscp| format!("dscp {dscp}"));
+        let class = self.class.map(|class| format!("queue class {}", class.name()));
+        let words: Vec<String> = dscp.into_iter().chain(class).collect();
+        f.write_str(&words.join(", "))
+    }
+}
+
+/// Writes the DSCP of an IP packet.
+fn write_dscp(frame: &mut [u8], dscp: u8) {
+    let is_ip6 = frame.get(ETHERNET).map(|byte| byte >> 4) == Some(6);
+    if let Some(head) = frame.first_chunk_mut() {
+        set_dscp(is_ip6, head, dscp);
+    }
+}

@@ -1,0 +1,170 @@
+//! Rules with `forwarder`: which forwarder takes a packet that software spreads.
+//!
+//! The [`Spreader`](crate::spread::Spreader) of a port asks before the graph, on the forwarder that receives, and hashes
+//! the packets of which no rule says anything. The rule that fits is the one that fits in the graph of the forwarder
+//! that takes the packet, where it counts and does everything else: the fields that rules match stay as they are on the
+//! way, and the configuration refuses rules with states of connections beside these.
+//!
+//! Each forwarder's graph has one if a filter has such rules, so that it changes with the graph, between two batches.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use acl::Action;
+
+use crate::batch::{BATCH_MAX, Batch, bytes};
+use crate::filters::{FilterTable, Filtered, Reader};
+use crate::mask::Mask;
+use crate::steps::FILTER_IN;
+use crate::tables::Tables;
+
+/// See the module's documentation.
+pub struct SpreadFilter {
+    /// By their numbers less one; those without such rules are `None`.
+    filters: Vec<Option<Arc<FilterTable>>>,
+    ip4: Reader<Ipv4Addr>,
+    ip6: Reader<Ipv6Addr>,
+}
+
+/// The forwarders that rules have chosen for packets of a batch.
+pub(crate) struct Chosen {
+    /// The packets of which a rule says a forwarder.
+    pub packets: Mask,
+    /// Its number, by slot; of other packets it means nothing.
+    pub forwarders: [u16; BATCH_MAX],
+}
+
+impl Chosen {
+    /// Rules say nothing.
+    pub const NONE: Self = Self { packets: Mask::EMPTY, forwarders: [0; BATCH_MAX] };
+}
+
+impl SpreadFilter {
+    /// Of these tables; `None` if no filter chooses forwarders.
+    pub fn of(tables: &Tables) -> Option<Box<Self>> {
+        let chooses = |table: &Arc<FilterTable>| table.spec().chooses_forwarders();
+        let all = tables.filters.get().tables;
+        let filters: Vec<_> = all.into_iter().map(|table| table.filter(chooses)).collect();
+        let own = || filters.iter().flatten().map(|table| &**table);
+        own().next()?;
+        let (ip4, ip6) = (Reader::of(own()), Reader::of(own()));
+        Some(Box::new(Self { filters, ip4, ip6 }))
+    }
+
+    /// What the filter of the port that a batch came by says of its packets.
+    pub(crate) fn choose(&mut self, batch: &Batch) -> Chosen {
+        let mut chosen = Chosen::NONE;
+        let number = usize::from(batch.own.features.get(FILTER_IN));
+        let Some(Some(table)) = self.filters.get(number.wrapping_sub(1)) else { return chosen };
+        let of = |ethertype: [u8; 2]| {
+            batch.packets().filter(|slot| bytes::<12, 2>(batch.head(slot)) == ethertype)
+        };
+        choose_of(&mut self.ip4, table, batch, of([0x08, 0x00]), &mut chosen);
+        choose_of(&mut self.ip6, table, batch, of([0x86, 0xdd]), &mut chosen);
+        chosen
+    }
+}
+
+fn choose_of<A: Filtered>(
+    reader: &mut Reader<A>,
+    table: &FilterTable,
+    batch: &Batch,
+    packets: Mask,
+    chosen: &mut Chosen,
+) {
+    if packets.is_empty() {
+        return;
+    }
+    reader.read(batch, packets);
+    let mut found = [0; BATCH_MAX];
+    A::classifier(table).classify(&reader.fields, &mut found);
+    for (place, (slot, rule)) in packets.slots().zip(found).enumerate() {
+        if let Some(forwarder) = forwarder_of(reader, table, place, rule) {
+            chosen.packets |= Mask::when(true, slot);
+            chosen.forwarders[slot] = forwarder;
+        }
+    }
+}
+
+/// The forwarder that the last rule says which the packet at this place meets, from its first rule on.
+fn forwarder_of<A: Filtered>(
+    reader: &Reader<A>,
+    table: &FilterTable,
+    place: usize,
+    mut rule: u32,
+) -> Option<u16> {
+    let mut forwarder = None;
+    while let Some(treatment) = table.spec().treatments.get(rule as usize) {
+        forwarder = treatment.forwarder.or(forwarder);
+        if table.verdict(rule).action != Action::Continue {
+            break;
+        }
+        rule = A::classifier(table).next(&reader.fields, place, rule);
+    }
+    forwarder
+}
+
+#[cfg(test)]
+mod tests {
+    use acl::{Filter, Matches, Rule};
+
+    use super::*;
+    use crate::features::Features;
+    use crate::filters::{FilterSpec, Filters, Treatment};
+    use crate::testing::{FrameBuilder, TestTables, batch_of};
+
+    /// UDP to port 53 is for forwarder 1, to 54 for 2 whatever a later rule says, to 55 for nobody.
+    fn tables() -> Arc<Tables> {
+        let to = |ports: std::ops::RangeInclusive<u16>, action| Rule {
+            name: None,
+            line: 0,
+            matches: Matches { protocol: vec![17], to_port: vec![ports], ..Matches::default() },
+            action,
+        };
+        let rules = vec![
+            to(53..=54, Action::Continue),
+            to(54..=54, Action::Accept),
+            to(55..=55, Action::Drop),
+            to(53..=99, Action::Accept),
+        ];
+        let mut treatments = vec![Treatment::default(); 4];
+        treatments[0].forwarder = Some(1);
+        treatments[1].forwarder = Some(2);
+        let filter = Filter { name: "f".into(), rules, default: Action::Accept };
+        let spec = FilterSpec { filter, treatments, targets: vec![] };
+        let table = FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap();
+        let tables = TestTables::every_kind();
+        tables.filters.set(Filters {
+            tables: vec![None, Some(Arc::new(table))],
+            flows: None,
+            ..Filters::default()
+        });
+        tables
+    }
+
+    #[test]
+    fn the_last_rule_that_a_packet_meets_chooses() {
+        let mut filter = SpreadFilter::of(&tables()).unwrap();
+        let ports = [53, 54, 55, 56, 53, 54];
+        let frame = |(place, port)| {
+            let frame = if place < 4 { FrameBuilder::ip4() } else { FrameBuilder::ip6() };
+            frame.udp(1, port, b"x").build()
+        };
+        let mut frames: Vec<_> = ports.into_iter().enumerate().map(frame).collect();
+        frames.push(FrameBuilder::ethernet([0xff; 6], 0x0806).payload(&[0; 46]).build());
+        let mut batch = batch_of(&frames);
+        batch.own.features = Features::NONE.with(FILTER_IN, 2);
+        let chosen = filter.choose(&batch);
+        assert_eq!(chosen.packets, Mask(0b11_0011));
+        assert_eq!([0, 1, 4, 5].map(|slot| chosen.forwarders[slot]), [1, 2, 1, 2]);
+        for number in [0, 1, 9] {
+            batch.own.features = Features::NONE.with(FILTER_IN, number);
+            assert_eq!(filter.choose(&batch).packets, Mask::EMPTY, "another filter: {number}");
+        }
+    }
+
+    #[test]
+    fn filters_without_such_rules_are_not_asked() {
+        assert!(SpreadFilter::of(&TestTables::every_kind()).is_none());
+    }
+}
