@@ -334,7 +334,11 @@ impl<P: Packet> Output<P> for World {
         self.tables.multicast.replicate(pair, arrival, bytes)
     }
 
-    fn judge(&mut self, _: &mut [u8], _: InterfaceId, _: InterfaceId) -> Judgement {
+    fn judge(&mut self, _: &mut P, _: InterfaceId, _: InterfaceId) -> Judgement {
+        Judgement::Pass
+    }
+
+    fn judge_copy(&mut self, _: &mut [u8], _: InterfaceId, _: InterfaceId) -> Judgement {
         Judgement::Pass
     }
 
