@@ -268,7 +268,9 @@ impl Port {
             device.write_hash(config, &info, &mut hash)?;
         }
         let table = config.rss.as_ref().map_or(RssTable::Even, |rss| rss.table.clone());
-        if queues > 1 || table != RssTable::Even || self.control_queues().rx {
+        // A kernel interface's control queue is not in its table.
+        let leaves_one_out = self.control_queues().rx && self.open.control.is_none();
+        if queues > 1 || table != RssTable::Even || leaves_one_out {
             device.write_table(config, &table, queues)?;
         }
         Ok(())
