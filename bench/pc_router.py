@@ -71,12 +71,17 @@ def offer(wires, ways, seconds):
     return [kpps([common.report(one)], seconds) for one in running]
 
 
-def slowed(lab, mode, shed=True, more="", **settings):
+def slow_config(mode, shed=True):
+    """A router's that forwards some ten thousand packets per second on the last core."""
+    core = common.cores()[-1]
+    return f'turnpike.forwarders {{ cores = "{core}", wait = "{mode}", shed = {str(shed).lower()} }}\n' + SLOW
+
+
+def slowed(lab, mode, **settings):
     """A topology whose router, or kernel, forwards some ten thousand packets per second on the last core."""
     core = common.cores()[-1]
     if mode != "kernel":
-        forwarders = f'turnpike.forwarders {{ cores = "{core}", wait = "{mode}", shed = {str(shed).lower()} }}\n'
-        return common.Veths(lab, "turnpike", config=forwarders + SLOW + more, **settings)
+        return common.Veths(lab, "turnpike", config=slow_config(mode), **settings)
     wires = common.Veths(lab, "kernel", **settings)
     # The generator's core would do the kernel's work otherwise, in the generator's time.
     mask = f"echo {1 << core:x} > /sys/class/net/tp-1/queues/rx-0/rps_cpus"
@@ -123,42 +128,41 @@ def livelock(given):
 COUNTING = """
 turnpike.filter "count" { { dscp = "cs6", action = "accept", name = "control" }, default = "accept" }
 """
-# Packets of network control that are sent beside the flood, each second.
-CONTROL = 500
+# Of a hundred packets, one is of network control.
+CONTROL = ",".join(["0"] * 99 + ["48"])
 
 
-def survivors(wires, capacity, load, seconds):
-    """Thousand packets per second that arrive at so many times the capacity, and the part of control packets."""
-    payload = udp("10.1.0.2", "10.2.0.2", 1, 2, pattern(20))
-    frame = ethernet(wires.macs[1], "02:00:00:00:01:02", 0x0800, ipv4("10.1.0.2", "10.2.0.2", payload, tos=0xC0))
+def survivors(wires, rate, seconds):
+    """Thousand packets per second that arrive at such a rate, and the part of the control packets among them."""
     hits = lambda: next(rule["packets"] for rule in wires.router.show("filters")[0]["rules"] if rule["name"] == "control")  # noqa: E731
-    generator = wires.generate(1, 2, f"{max(1, round(capacity * load))}kpps", seconds)
-    # It sends about from now on; the first packets of a flood find an empty queue.
-    time.sleep(0.5)
-    before, sent, begin = hits(), 0, time.monotonic()
-    while generator.poll() is None and time.monotonic() < begin + seconds - 0.5:
-        wires.raw.send(frame)
-        sent += 1
-        time.sleep(max(0, begin + sent / CONTROL - time.monotonic()))
-    (rate,) = [kpps([common.report(generator)], seconds)]
-    return rate, (hits() - before) / sent
+    before = hits()
+    done = common.report(wires.generate(1, 2, f"{max(1, round(rate))}kpps", seconds, dscp=CONTROL))
+    return kpps([done], seconds), (hits() - before) / (done["sent"] / 100)
+
+
+def overloaded(lab, device, shed):
+    """A slow router behind such devices that counts the control packets it forwards."""
+    config, counted = slow_config("adaptive", shed) + COUNTING, {2: ', filter = { outward = "count" }'}
+    if device == "memif":
+        return common.Memifs(lab, config=config, settings=counted)
+    return common.Veths(lab, "turnpike", config=config, settings=counted)
 
 
 def overload(given):
     seconds, loads = max(3, given.seconds), [load for load in LOADS if load >= 1]
-    runs = {"without": [], "with": []}
+    runs = {(device, shed): [] for device in ("memif", "veth") for shed in (False, True)}
     for number in range(given.runs):
-        for name in runs:
+        for device, shed in runs:
             lab = Lab()
             try:
-                wires = slowed(lab, "adaptive", shed=name == "with", more=COUNTING, settings={2: ', filter = { outward = "count" }'})
-                wires.raw = lab.raw(wires.tester, "g-1")
+                wires = overloaded(lab, device, shed)
                 (capacity,) = offer(wires, [(1, 2, 200)], given.seconds)
-                done = [survivors(wires, capacity, load, seconds) for load in loads]
+                done = [survivors(wires, capacity * load, seconds) for load in loads]
             finally:
                 lab.close()
-            runs[name].append({"capacity": capacity, "done": done})
-            print(f"run {number + 1}/{given.runs} {name}: {capacity:.0f}, {done}", file=sys.stderr)
+            runs[device, shed].append({"capacity": capacity, "done": done})
+            print(f"run {number + 1}/{given.runs} {device} {shed}: {capacity:.0f}, {done}", file=sys.stderr)
+    runs = {f"{device}, {'with' if shed else 'without'}": done for (device, shed), done in runs.items()}
     rows, series = [], {}
     for name, done in runs.items():
         shares = [[100 * rate / one["capacity"] for rate, _ in one["done"]] for one in done]
@@ -172,11 +176,8 @@ def overload(given):
     table = "\n".join([head, "|" + "---|" * (len(loads) + 1), *rows]) + "\n"
     drawn = common.figure("Overload control", "offered, % of capacity", "%", series, log_x=True)
     last = {name: points[-1][1] for name, points in series.items()}
-    said = (
-        f"At ten times the capacity, without overload control {last['forwarded, without']:.0f} % of it are forwarded and "
-        f"{last['of control, without']:.0f} % of the control packets arrive; with it {last['forwarded, with']:.0f} % and "
-        f"{last['of control, with']:.0f} %."
-    )
+    arrive = ", ".join(f"{name}: {last[f'of control, {name}']:.0f} %" for name in runs)
+    said = f"At ten times the capacity arrive of the control packets: {arrive}."
     return common.Part(drawn, runs, said, "nothing: the original has no such thing.", table)
 
 
