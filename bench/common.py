@@ -257,14 +257,15 @@ class Veths:
     """Hosts on veth pairs and between them Turnpike or the kernel's own forwarding; a generator has the
     hosts' ends. `count` ports, of addresses 10.n.0.1/24; hosts are 10.n.0.2 and known."""
 
-    def __init__(self, lab, by, count=2, config="", settings=None):
-        """`settings`: more of a port, by its number; `config`: more of the router."""
+    def __init__(self, lab, by, count=2, config="", settings=None, before=""):
+        """`settings`: more of a port, by its number; `config`: more of the router, and `before`, what stands before
+        its ports."""
         from lib.netns import veth
 
         self.router_side = lab.namespace("router", quiet=True)
         self.tester = lab.namespace("tester", quiet=True)
         self.macs = {}
-        lines = ['local turnpike = require "turnpike"']
+        lines = ['local turnpike = require "turnpike"', before]
         for port in range(1, count + 1):
             mac, host = f"02:00:00:00:{port:02x}:01", f"02:00:00:00:{port:02x}:02"
             self.macs[port] = mac
