@@ -8,7 +8,7 @@
 #                      interfaces, FRR and BIRD; before each release
 #   make test-dpdk     unit tests with each newer DPDK: 24.11 of Debian 13, 25.11 of Debian 14 (DPDK=25.11: one)
 #   make bench         what forwarding and route lookups cost; writes bench/results/
-#   make bench EXP=attack    one experiment of bench/ by itself: apply, attack, bgp, reroute, restart, waiting; moonroute,
+#   make bench EXP=attack    one experiment of bench/ by itself: apply, attack, bgp, reroute, restart, waiting; filters, moonroute,
 #                      kamuee, pc_router, octeon, control_separation (these write docs/benchmarks.md, plots too)
 #   make bench-check   instructions per packet, compared with those in bench/instructions.json
 #   make bench-record  writes them there, to be committed with the change that explains them
@@ -120,7 +120,9 @@ miri:
 
 lint: deps
 	$(CARGO) fmt --all --check
+	cd fuzz && $(CARGO) fmt --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	cd fuzz && $(CARGO) clippy --locked --all-targets --target-dir ../target -- -D warnings
 
 # Seconds for each target; the targets are in fuzz/.
 FUZZ_SECONDS ?= 60

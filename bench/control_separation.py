@@ -14,6 +14,9 @@ Part `own-interface` is the original's: the control traffic has an interface of 
 `in-band` it comes by a port, through a forwarder and the slow path, to the port's host interface: the experiment
 that the original's authors wished for.
 
+Part `protocols` runs FRR's BGP, OSPF and BFD over the port instead, for `--seconds` minutes a row, and counts the sessions
+that are lost.
+
 Client and server run on the control core in all rows: they work in turns, and there is no third machine.
 """
 
@@ -90,6 +93,96 @@ def transactions(server_side, client_side, core, seconds):
     return [float(word) for word in done.stdout.split()]
 
 
+class Daemons:
+    """FRR at both ends of the link: BFD at 50 ms x 3, OSPF with hellos each second and a dead interval of 4, BGP with
+    keepalives each second and a hold time of 3 s."""
+
+    def __init__(self, lab, router_space, client):
+        from lib.frr import Frr, bgp
+        from lib.netns import wait_for
+
+        self.sides = []
+        for number, (space, port, other) in enumerate(((router_space, "peer", 2), (client, "eth0", 1)), start=1):
+            bfd = "bfd\n profile fast\n  receive-interval 50\n  transmit-interval 50\n  detect-multiplier 3\n exit\nexit\n"
+            ospf = (
+                f"interface {port}\n ip ospf hello-interval 1\n ip ospf dead-interval 4\n ip ospf network point-to-point\nexit\n"
+                f"router ospf\n ospf router-id 10.1.0.{number}\n network 10.1.0.0/24 area 0\n"
+            )
+            peer = {f"10.1.0.{other}": (65000 + other, "timers 1 3", "timers connect 1", "bfd profile fast")}
+            text = bgp(65000 + number, f"10.1.0.{number}", peer, ["ipv4"])
+            self.sides.append(Frr(space, {"bgpd": text, "ospfd": ospf, "bfdd": bfd}))
+            lab._made.callback(self.sides[-1].close)
+        if not wait_for(self.are_up, 60, 0.5):
+            raise RuntimeError(f"the sessions do not come up: {self.states()}")
+
+    def states(self):
+        """State of BFD, BGP and OSPF as each side sees it."""
+        found = []
+        for number, frr in enumerate(self.sides, start=1):
+            other = f"10.1.0.{3 - number}"
+            peers = frr.json("show bfd peers", daemon="bfdd")
+            found.append([peer["status"] for peer in peers])
+            found.append([frr.json("show bgp summary", daemon="bgpd").get("ipv4Unicast", {})["peers"][other]["state"]])
+            neighbours = frr.json("show ip ospf neighbor", daemon="ospfd")["neighbors"]
+            found.append([one.get("nbrState", one.get("state", "")).split("/")[0] for many in neighbours.values() for one in many])
+        return found
+
+    def are_up(self):
+        try:
+            return self.states() == [["up"], ["Established"], ["Full"]] * 2
+        except KeyError:
+            return False
+
+    def losses(self):
+        """Sessions of BFD, BGP and OSPF lost so far."""
+        frr = self.sides[1]
+        bfd = sum(peer["session-down"] for peer in frr.json("show bfd peers counters", daemon="bfdd"))
+        bgp = sum(peer["connectionsDropped"] for peer in frr.json("show bgp neighbors", daemon="bgpd").values())
+        return {"bfd": bfd, "bgp": bgp, "ospf": frr.log("ospfd").count("Full -> ")}
+
+
+def keep_sessions(row, minutes):
+    """Sessions lost in so many minutes."""
+    from lib.packets import pcap_file
+
+    lab = Lab()
+    cores, control, forwarders = placed(row)
+    try:
+        inside, space, client = lab.namespace("router", quiet=True), lab.namespace("space"), lab.namespace("client")
+        veth(inside, "tp-peer", client, "eth0", "02:00:00:00:01:01", "02:00:00:00:01:02")
+        client.run("ip", "address", "add", "10.1.0.2/24", "dev", "eth0")
+        frames = pcap_file([common.frame_to(common.pcap_mac(0), "10.3.0.2", 64)] * 64)
+        play = ",".join(["rx_pcap=in.pcap"] * forwarders)
+        config = FORWARDING % {"play": play, "flood": row != "idle", "cores": cores} + IN_BAND % space.name
+        router = lab.router(inside, config, files={"in.pcap": frames})
+        with on_core(control):
+            daemons = Daemons(lab, space, client)
+        before, sent, start = daemons.losses(), router.show("counters")["sent"], time.monotonic()
+        time.sleep(60 * minutes)
+        after, took = daemons.losses(), time.monotonic() - start
+        lost = {name: after[name] - before[name] for name in before}
+        return lost | {"forwarded_mpps": (router.show("counters")["sent"] - sent) / took / 1e6}
+    finally:
+        lab.close()
+
+
+def protocols(given):
+    runs = common.rounds(given.runs, ROWS, lambda row: keep_sessions(row, given.seconds))
+    total = {row: {name: sum(run[name] for run in done) for name in ("bfd", "bgp", "ospf")} for row, done in runs.items()}
+    lines = ["| row | BFD | BGP | OSPF | Mpps forwarded |", "|---|---|---|---|---|"] + [
+        f"| {row} | {lost['bfd']} | {lost['bgp']} | {lost['ospf']} "
+        f"| {statistics.median(run['forwarded_mpps'] for run in runs[row]):.1f} |"
+        for row, lost in total.items()
+    ]
+    drawn = common.figure(
+        "Sessions lost", "", "sessions",
+        {name: [(at, lost[name]) for at, lost in enumerate(total.values())] for name in ("bfd", "bgp", "ospf")}, words=ROWS,
+    )
+    minutes = given.runs * given.seconds
+    said = f"In {minutes:g} minutes of each row {sum(total['separated'].values())} sessions were lost with control by itself."
+    return common.Part(drawn, runs, said, "nothing: the original counts transactions only.", "\n".join(lines) + "\n")
+
+
 def switches(router):
     """Times that the scheduler took the core from a forwarder, all together."""
     return sum(one["interference"]["involuntary_switches"] for one in router.show("forwarders")["forwarders"])
@@ -155,5 +248,7 @@ def part(in_band):
     return run
 
 
+PARTS = {"own-interface": part(False), "in-band": part(True), "protocols": protocols}
+
 if __name__ == "__main__":
-    common.run(lambda: common.experiment(__doc__, {"own-interface": part(False), "in-band": part(True)}, runs=5))
+    common.run(lambda: common.experiment(__doc__, PARTS, runs=5))

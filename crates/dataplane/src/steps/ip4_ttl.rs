@@ -7,6 +7,10 @@
 //! |---|---|
 //! | `ok` | TTL 2 or more; `ip4-rewrite` decrements it |
 //! | punt `ttl` | TTL 0 or 1: the slow path answers "time exceeded" |
+//!
+//! The TTL is decremented by `ip4-rewrite`, the last step, since those between can still punt the packet (outward
+//! filter, redirect, MTU, a neighbour that is not resolved): an ICMP error quotes it as it was received (RFC 1812
+//! 4.3.2.3), and the slow path decrements what it forwards itself.
 
 use crate::batch::{Batch, ETHERNET};
 use crate::graph::{Output, Outputs, Step};
