@@ -90,6 +90,9 @@ pub struct Forwarders {
     /// Receive queues that went from a busy forwarder to an idle one.
     #[serde(default)]
     pub moved: u64,
+    /// Entries of RSS tables that went to a queue of a less busy forwarder.
+    #[serde(default)]
+    pub moved_entries: u64,
     /// What an operator should know of them, one sentence each.
     pub advice: Vec<String>,
 }

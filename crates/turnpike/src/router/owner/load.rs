@@ -150,6 +150,7 @@ impl Owner {
             forwarders,
             control: self.cores.control.clone(),
             moved: self.balance.moves,
+            moved_entries: self.balance.entries,
             advice,
         }
     }
