@@ -63,6 +63,8 @@ def test_the_router_answers_while_its_forwarder_is_held(lab):
     wires = start(lab)
     shown = control(wires.router)
     assert (shown["rx"], shown["tx"], shown["sender"]) == (1, 1, 1)
+    assert [port.get("control_queue") for port in wires.router.show("ports")] == [1, None]
+    assert "CONTROL QUEUE" in wires.router.command("show", "ports").stdout
     (data, own) = wires.router.show("forwarders")["forwarders"]
     assert (data["rx"], own["rx"], own["tx"]) == (["left:0", "right:0"], ["left:1"], ["left:1"])
     wires.drain()
@@ -240,4 +242,20 @@ def test_packet_sockets_have_no_control_queue(lab):
     left, right = control(wires.router), control(wires.router, "right")
     assert ("rx" in left, "rx" in right) == (False, True)
     assert "AF_XDP has a control queue" in left["why"]
+    wires.router.stop()
+
+
+def test_the_host_sees_control_traffic_once(lab):
+    """The addresses are the router's own kernel's, which would take them from the port's interface as well."""
+    wires = Wires(lab, ON, ports=ports(", host = true"), calm=True)
+    assert wait_for(lambda: f"BGP to {LEFT}" in {rule["what"] for rule in control(wires.router)["rules"]}, 10)
+    assert wait_for(lambda: not reasons(wires.router), 10)
+    wires.inside.run("ip", "neigh", "replace", A, "lladdr", HOST_A_MAC, "dev", "left", "nud", "permanent")
+    wires.drain()
+    wires.left.send(bytes(LINK / IP(src=A, dst=LEFT) / TCP(sport=40000, dport=179, flags="S")))
+    arrive(wires.left, 1, lambda frame: tcp_of(frame) is not None)
+    # An answer of the other stack would leave before this one.
+    wires.left.send(bytes(LINK / IP(src=A, dst=LEFT) / TCP(sport=40001, dport=179, flags="S")))
+    answers = [tcp_of(frame).dport for frame in wires.left.receive(0.3) if tcp_of(frame) is not None]
+    assert answers == [40001]
     wires.router.stop()

@@ -7,6 +7,8 @@ is asserted are events and counts, never how long something took.
 import re
 import signal
 import stat
+import struct
+import subprocess
 
 import pytest
 from scapy.utils import rdpcap
@@ -96,6 +98,69 @@ def test_bgp_arp_and_ping_survive_a_flood_of_expiring_packets(lab, workers):
     assert errors["refused_early"] > 0
     left = errors["passed"] + errors["refused_early"] + errors["refused_full"] + errors["waiting"]
     assert left == errors["offered"]
+    attacked.router.stop()
+
+
+PINGS = [
+    ethernet(FLOOD_MAC, HOST_B_MAC, 0x0800,
+             ipv4("10.9.0.2", "10.9.0.1", icmp(8, 0, struct.pack("!HH", 1, n), pattern(56)), protocol=1, ident=n))
+    for n in range(64)
+]
+
+# Sends OSPF hellos and BFD control packets with their numbers, so many of each, and waits for the answer to each one; or
+# answers.
+DAEMON = """
+import select, socket, sys
+own, group = sys.argv[1], socket.inet_aton("224.0.0.5")
+ospf = socket.socket(socket.AF_INET, socket.SOCK_RAW, 89)
+ospf.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group + socket.inet_aton(own))
+ospf.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(own))
+ospf.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
+bfd = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+bfd.bind((own, 3784))
+for one in (ospf, bfd):
+    one.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0xc0)
+ways = {ospf: ("224.0.0.5", 0), bfd: (sys.argv[2], 3784)}
+def number(one):
+    packet = one.recv(2048)
+    return int.from_bytes(packet[20:24] if one is ospf else packet[:4], "big")
+print("ready", flush=True)
+if len(sys.argv) == 3:
+    while True:
+        for one in select.select(list(ways), [], [])[0]:
+            one.sendto(number(one).to_bytes(4, "big"), ways[one])
+answered = 0
+for n in range(int(sys.argv[3])):
+    for one, way in ways.items():
+        one.sendto(n.to_bytes(4, "big"), way)
+    for one in ways:
+        if not select.select([one], [], [], 10)[0]:
+            sys.exit(f"no answer to {n} by {ways[one]}")
+        assert number(one) == n
+        answered += 1
+print(answered, flush=True)
+"""
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("frames", [PINGS, PINGS + EXPIRED], ids=["pings", "pings and errors"])
+def test_no_hello_and_no_bfd_packet_is_lost_between_wire_and_daemon(lab, frames):
+    """Each has its answer before the next is sent, so that one that is lost in either direction is missed."""
+    attacked = Attacked(lab, frames)
+    attacked.left.run("ip", "route", "add", "10.9.0.0/16", "via", "10.0.1.1")
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    daemon = attacked.space.spawn("python3", "-c", DAEMON, "10.0.1.1", "10.0.1.2", **options)
+    assert daemon.stdout.readline() == "ready\n"
+    assert wait_for(lambda: "host" in attacked.refused(), 30), attacked.refused()
+    before = attacked.refused()
+    peer = attacked.left.spawn("python3", "-c", DAEMON, "10.0.1.2", "10.0.1.1", "500", **options)
+    said, _ = peer.communicate(timeout=240)
+    assert said == "ready\n1000\n", said
+    after = attacked.refused()
+    assert after["host"] > before["host"], "the flood went on meanwhile"
+    assert after.keys() <= {"host", "errors"}
+    rows = classes(attacked.router)
+    assert rows["link"]["passed"] >= 500 and rows["routing"]["passed"] >= 500
     attacked.router.stop()
 
 

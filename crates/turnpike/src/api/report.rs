@@ -35,6 +35,9 @@ pub struct Port {
     pub mtu: u16,
     /// Receive queues in use.
     pub rx_queues: usize,
+    /// Its receive queue for control traffic, by number, which `rx_queues` counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control_queue: Option<usize>,
     /// Transmit queues in use.
     pub tx_queues: usize,
     /// Packets received.
