@@ -19,6 +19,7 @@ from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_N
 from lib.netns import veth, wait_for
 from lib.packets import ethernet, forwarded, icmp, ipv4, ipv6, pattern, pcap_file, tcp, udp
 from lib.router import Change
+from test_overload import SLOW as SLOW_STEP
 
 # The address of the first capture-file port, as its driver makes it.
 FLOOD_MAC = "02:70:63:61:70:00"
@@ -161,6 +162,40 @@ def test_no_hello_and_no_bfd_packet_is_lost_between_wire_and_daemon(lab, frames)
     assert after.keys() <= {"host", "errors"}
     rows = classes(attacked.router)
     assert rows["link"]["passed"] >= 500 and rows["routing"]["passed"] >= 500
+    attacked.router.stop()
+
+
+# Bursts of fewer than the 256 frames that a veth holds, which loses the rest before any program sees it.
+SENDER = """
+import socket, sys, time
+wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+wire.bind(("eth0", 0))
+frame = bytes.fromhex(sys.argv[1])
+while True:
+    for _ in range(20):
+        wire.send(frame)
+    time.sleep(0.0005)
+"""
+
+
+@pytest.mark.alone
+def test_no_hello_is_lost_behind_a_flood_of_its_own_port(lab):
+    """The control queue and the classes together: neither the receive ring nor a ring of the slow path is shared."""
+    config = "turnpike.forwarders { control_queue = true, shed = false }\n" + SLOW_STEP
+    attacked = Attacked(lab, PINGS[:1], config)
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    daemon = attacked.space.spawn("python3", "-c", DAEMON, "10.0.1.1", "10.0.1.2", **options)
+    assert daemon.stdout.readline() == "ready\n"
+    # No request, so that the kernel has nothing to answer.
+    reply = ipv4("10.0.1.2", "10.0.1.1", icmp(0, 0, bytes(4), pattern(56)), protocol=1)
+    attacked.left.spawn("python3", "-c", SENDER, ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, reply).hex())
+    missed = lambda: {port["name"]: port["rx_missed"] for port in attacked.router.show("ports")}["left"]  # noqa: E731
+    assert wait_for(lambda: missed() > 0, 60), attacked.router.show("ports")
+    before = missed()
+    peer = attacked.left.spawn("python3", "-c", DAEMON, "10.0.1.2", "10.0.1.1", "200", **options)
+    said, _ = peer.communicate(timeout=240)
+    assert said == "ready\n400\n", said
+    assert missed() > before, "the flood went on meanwhile"
     attacked.router.stop()
 
 
