@@ -173,11 +173,6 @@ fn every_kind_of_setting_is_compared() {
             "forwarders: shed: keep: control, voice => video",
         ),
         (
-            String::new(),
-            "turnpike.forwarders { control_queue = true }".to_owned(),
-            "forwarders: control_queue: false => true",
-        ),
-        (
             "turnpike.forwarders { learned_flows = 0 }".to_owned(),
             String::new(),
             "forwarders: learned_flows: 0 => 256",
@@ -202,6 +197,14 @@ fn every_kind_of_setting_is_compared() {
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(lines[0].starts_with(expected), "{lines:?}");
     }
+}
+
+#[test]
+fn a_control_queue_is_a_setting_of_each_port_too() {
+    let lines = settings("", "turnpike.forwarders { control_queue = true }");
+    let expected = ["port \"a\": ", "port \"b\": ", "forwarders: "]
+        .map(|place| format!("{place}control_queue: false => true"));
+    assert_eq!(lines, expected);
 }
 
 #[test]
@@ -395,11 +398,9 @@ fn a_port_is_reopened_for_settings_that_say_so_and_for_no_others() {
     };
     let mut known: BTreeSet<String> = BTreeSet::new();
     for &(setting, change) in CHANGES {
-        // Kernel interfaces have no queue for control traffic.
-        let plain = if setting == "control_queue" { "device = 'net_ring0'" } else { PORT };
         let port =
-            if setting == "device" { change.to_owned() } else { format!("{plain}, {change}") };
-        let diff = Diff::between(&with(plain), &with(&port));
+            if setting == "device" { change.to_owned() } else { format!("{PORT}, {change}") };
+        let diff = Diff::between(&with(PORT), &with(&port));
         let reopens = |setting: &Setting| {
             matches!(setting.effect, Effect::Reopen | Effect::ReopenHost) && diff.reopens(setting)
         };
