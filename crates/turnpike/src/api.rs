@@ -18,14 +18,12 @@
 //! moment.
 //!
 //! The socket's mode is 0600, since a process that can open it may read and change everything.
-//! Changes are logged with the client's user and process (`api/audit.rs`).
+//! Changes are logged with the client's user and process.
 
-mod audit;
 pub mod change;
 pub mod client;
 pub mod configuration;
 pub mod report;
-pub mod server;
 
 use std::net::IpAddr;
 

@@ -10,6 +10,8 @@ mod rfc2544;
 mod source;
 mod sync;
 
+use std::io::{self, ErrorKind, Write};
+
 use anyhow::Result;
 use clap::Subcommand;
 
@@ -31,6 +33,9 @@ pub enum Bench {
 }
 
 /// Runs a benchmark and prints its result.
+///
+/// # Errors
+/// The measurement fails, or its result cannot be written.
 pub fn run(bench: &Bench) -> Result<()> {
     match bench {
         Bench::Forward(args) => forward::run(args),
@@ -39,5 +44,13 @@ pub fn run(bench: &Bench) -> Result<()> {
         Bench::Rfc2544(args) => rfc2544::run(args),
         Bench::Sync(args) => sync::run(args),
         Bench::Plot(args) => plot::run(args),
+    }
+}
+
+/// Prints a result. A reader that closes the output early is not an error.
+fn print(text: &str) -> Result<()> {
+    match writeln!(io::stdout(), "{text}") {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
     }
 }

@@ -13,6 +13,7 @@ pub mod doctor;
 pub mod flows;
 pub mod generate;
 pub mod hold;
+pub mod moonroute;
 pub mod routes;
 pub mod run;
 pub mod sets;

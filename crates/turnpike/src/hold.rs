@@ -4,7 +4,7 @@
 //! descriptor is closed, and does not restore it while no process has one
 //! (`tun_net_change_carrier`). Without the carrier, the nexthop objects over it are removed with
 //! their routes, and BGP's sessions end. So a process must hold a descriptor while the router is
-//! killed and started: systemd, if it is configured to (`router/fd_store.rs`), else this process.
+//! killed and started: systemd, if it is configured to (`fd_store.rs`), else this process.
 //!
 //! ```text
 //!   router ---- keep NAME + descriptor, forget NAME, hold SECONDS, ready, stopping ----> holder
@@ -25,14 +25,39 @@ mod channel;
 mod client;
 mod process;
 
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use nix::sys::socket::SockType;
+
+use crate::router::server::{bind_private, remove_stale};
 pub use channel::{Message, holder_socket};
-pub use client::{Holder, is_served, wait_for_end};
+use client::is_served;
+pub use client::{Holder, wait_for_end};
 pub use process::serve;
 
 /// Default number of seconds for which interfaces are held: BGP's usual hold time (RFC 4271 10
 /// suggests 90 s, routing daemons default to 180 s). After it the sessions have ended, with or
 /// without holding.
 pub const SECONDS: u64 = 180;
+
+/// Creates the socket of a holder that no router has started.
+///
+/// # Errors
+/// Another holder serves it, its file is not a socket, or it cannot be created.
+pub fn listen(path: &Path) -> Result<OwnedFd> {
+    let shown = path.display();
+    if is_served(path) {
+        bail!("holder {shown}: another one holds there already; end it or choose another --socket");
+    }
+    if fs::symlink_metadata(path).is_ok() {
+        remove_stale(path)?;
+    }
+    bind_private(path, SockType::SeqPacket)
+        .with_context(|| format!("holder {shown}: the socket cannot be made"))
+}
 
 #[cfg(test)]
 mod tests;

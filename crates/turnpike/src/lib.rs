@@ -8,7 +8,6 @@ mod bind;
 mod commands;
 mod doctor;
 mod generate;
-mod grace;
 mod hold;
 mod log;
 mod machine;
@@ -38,6 +37,7 @@ use crate::commands::doctor::DoctorArgs;
 use crate::commands::hold::HoldArgs;
 use crate::commands::run::RunArgs;
 use crate::commands::{Console, JsonError, RouterCommand};
+use crate::router::Program;
 
 /// A software router: packets by DPDK, routes by a Lua file, the kernel or FRR
 #[derive(Debug, Parser)]
@@ -113,7 +113,8 @@ pub fn main_with(steps: impl IntoIterator<Item = StepSpec>) -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
-    match processor::check().and_then(|()| execute(cli.command, &catalogue)) {
+    let program = Program { catalogue, commands: shell::engine::built_in(), telnet: telnet::open };
+    match processor::check().and_then(|()| execute(cli.command, &program)) {
         Ok(code) => code,
         Err(error) => {
             report(&error);
@@ -172,17 +173,17 @@ fn as_root(error: &Error) -> Error {
     anyhow!("{text}\nuser {user} may not do that; run it as root (sudo)")
 }
 
-fn execute(command: Command, catalogue: &Catalogue) -> Result<ExitCode> {
+fn execute(command: Command, program: &Program) -> Result<ExitCode> {
     match command {
-        Command::Run(args) => commands::run::run(&args, catalogue),
+        Command::Run(args) => commands::run::run(&args, program),
         Command::Hold(args) => commands::hold::hold(&args),
         Command::Check { source, offline } => {
-            let (report, code) = commands::check::check(&source, offline, catalogue)?;
+            let (report, code) = commands::check::check(&source, offline, program)?;
             print(&report)?;
             return Ok(code);
         }
         Command::Doctor(args) => {
-            let (report, code) = commands::doctor::doctor(&args, catalogue)?;
+            let (report, code) = commands::doctor::doctor(&args, program)?;
             print(&report)?;
             return Ok(code);
         }

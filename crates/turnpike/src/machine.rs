@@ -5,6 +5,7 @@
 //! with unexpected contents gives `None` or an empty list, and the caller reports "cannot tell".
 //!
 //! ```text
+//!   cores.rs    cores of forwarders and of everything else, and keeping threads there
 //!   cpu.rs      NUMA nodes, cores, SMT siblings, caches         Cpus
 //!   memory.rs   memory and hugepages by node                    NodeMemory
 //!   nic.rs      driver and node of a network device             Nic
@@ -14,6 +15,7 @@
 //!   kernel.rs   release, command line, modules, limits
 //! ```
 
+pub mod cores;
 pub mod cpu;
 pub mod kernel;
 pub mod memory;

@@ -13,17 +13,17 @@
 
 mod buffers;
 mod control_rules;
-pub mod cores;
 mod fd_store;
 mod flow_rules;
 mod forwarders;
 mod graphs;
-pub mod host;
+mod host;
 mod last_resort;
 mod node_tables;
 mod owner;
 mod ports;
 mod prepare;
+mod program;
 mod pulse;
 pub mod quarantine;
 mod queues;
@@ -31,21 +31,22 @@ mod reports;
 mod resident;
 pub mod room;
 mod schedulers;
+pub mod server;
 mod sets;
 mod settings;
 mod signals;
 mod slow_worker;
 mod wiring;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result, bail};
-use control::config::Config;
+use control::config::{Config, Device};
 use control::cores::CorePlacement;
-use dataplane::catalogue::Catalogue;
 use dataplane::filters::Gate;
 use dataplane::flow::FlowHash;
 use dataplane::forwarder::Forwarder;
@@ -60,14 +61,11 @@ use dpdk::{DeviceEvents, Eal, EalConfig, Port};
 use nix::sys::signal::Signal;
 use slowpath::SlowPath;
 
-use crate::api::server::Socket;
 use crate::bind::Binder;
 use crate::bind::ports::Bindings;
-use crate::commands::check::SourceArgs;
-use crate::machine::Machine;
 use crate::machine::cpu::Cpus;
+use crate::machine::{Machine, cores};
 use crate::progress::Progress;
-use crate::telnet::Telnet;
 use buffers::Buffers;
 use fd_store::SharedStore;
 use forwarders::ForwarderFactory;
@@ -77,9 +75,11 @@ use node_tables::{NodeTables, nodes_of};
 use owner::{Configurations, Owner, OwnerParts};
 use ports::{OpenPort, Opener, Ports};
 use prepare::Workshop;
+pub use program::{Program, Source, TelnetSessions};
 use quarantine::PortNames;
 use reports::{Ledger, Retired, SlowViews};
 use schedulers::Buckets;
+use server::Socket;
 use sets::NamedSets;
 use signals::{Ended, Signals};
 use slow_worker::{
@@ -101,8 +101,8 @@ pub struct RunSettings {
 /// that it did not end cleanly.
 pub fn run(
     config: Config,
-    source: &SourceArgs,
-    catalogue: &Catalogue,
+    source: &Source,
+    program: &Program,
     socket: &Path,
     RunSettings { no_huge, hold }: RunSettings,
 ) -> Result<()> {
@@ -113,7 +113,8 @@ pub fn run(
     // Before there is any other thread.
     let signals = Signals::block()?;
     resident::stay();
-    let telnet = config.telnet.as_ref().map(|telnet| Telnet::bind(telnet, socket)).transpose()?;
+    let telnet =
+        config.telnet.as_ref().map(|telnet| (program.telnet)(telnet, socket)).transpose()?;
     let path = socket;
     let (course, socket) = (signals.course().clone(), Socket::bind(path)?);
     course.owns_socket(path);
@@ -122,14 +123,8 @@ pub fn run(
     course.enter_for("binding NICs", NIC_PATIENCE);
     let bindings = Bindings::at_start(Binder::here(), &config)?;
     course.owns_bindings(&bindings);
-    let outcome = run_on(
-        (config, source),
-        catalogue,
-        (socket, telnet),
-        signals,
-        no_huge,
-        (&bindings, &store),
-    );
+    let outcome =
+        run_on((config, source), program, (socket, telnet), signals, no_huge, (&bindings, &store));
     course.enter_for("giving NICs back", NIC_PATIENCE);
     bindings.give_back_all();
     course.enter("the process");
@@ -150,9 +145,9 @@ pub fn run(
 
 /// [`run`], with the ports' devices bound, to the signal that ended it. DPDK has closed them all when this returns.
 fn run_on(
-    (config, source): (Config, &SourceArgs),
-    catalogue: &Catalogue,
-    (socket, telnet): (Socket, Option<Telnet>),
+    (config, source): (Config, &Source),
+    program: &Program,
+    (socket, telnet): (Socket, Option<TelnetSessions>),
     mut signals: Signals,
     no_huge: bool,
     (bindings, store): (&Arc<Bindings>, &SharedStore),
@@ -175,7 +170,7 @@ fn run_on(
     let place = (placement, cpus);
     let opener = Opener::new(eal.clone(), buffers.clone(), bindings.clone(), store.clone());
     let described = (config, source.clone());
-    let router = Router::start(described, catalogue, place, opener, &buffers, &mut signals)?;
+    let router = Router::start(described, program, place, opener, &buffers, &mut signals)?;
     let outcome = router.serve(socket, telnet, signals);
     course.enter("DPDK");
     count_buffers(&buffers)?;
@@ -196,6 +191,12 @@ pub fn packet_memory(config: &Config, cores: &[usize]) -> (usize, usize) {
     memory_for(&buffers::Plan::of(config, cores.len(), nodes), cores.len())
 }
 
+/// Returns DPDK's drivers of virtual devices, if a port of the configuration uses one.
+pub fn virtual_drivers(config: &Config) -> BTreeSet<String> {
+    let wanted = config.ports.iter().any(|port| matches!(port.device, Device::Vdev(_)));
+    if wanted { dpdk::virtual_drivers() } else { BTreeSet::new() }
+}
+
 fn memory_for(plan: &buffers::Plan, forwarders: usize) -> (usize, usize) {
     (plan.megabytes() + BESIDE_BUFFERS, buffers::megabytes_later(forwarders))
 }
@@ -207,7 +208,7 @@ fn start_dpdk(
 ) -> Result<Arc<Eal>> {
     let pci: Vec<_> = (config.ports.iter())
         .filter_map(|port| match &port.device {
-            control::config::Device::Pci(address) => Some(address.clone()),
+            Device::Pci(address) => Some(address.clone()),
             _ => None,
         })
         .collect();
@@ -251,8 +252,8 @@ struct Router {
 
 impl Router {
     fn start(
-        (config, source): (Config, SourceArgs),
-        catalogue: &Catalogue,
+        (config, source): (Config, Source),
+        program: &Program,
         (placement, cpus): (CorePlacement, Arc<Cpus>),
         opener: Opener,
         buffers: &Buffers,
@@ -332,7 +333,7 @@ impl Router {
         buffers.check_queues(&config, count)?;
         signals.enter("the making of forwarders")?;
         let sets = NamedSets::new(&qsbr);
-        let mut maker = GraphMaker::new(catalogue, near.clone(), sets.clone());
+        let mut maker = GraphMaker::new(&program.catalogue, near.clone(), sets.clone());
         graphs::say_policies(&config);
         let (mut views, mut units, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         signals.check()?;
@@ -367,7 +368,7 @@ impl Router {
         let sources = owner::Sources::start(&config)?;
         let groups = owner::Groups::new(config.multicast.clone(), sources.groups(), tables.clone());
         let flows = FlowHash::new(seed);
-        let workshop = Workshop::new(maker, opener.clone(), source);
+        let workshop = Workshop::new(maker, opener.clone(), (program.clone(), source));
         let known = ports.known();
         let configurations = Configurations::new(config, routes, known, workshop);
         let parts = OwnerParts {
@@ -412,7 +413,7 @@ impl Router {
     fn serve(
         mut self,
         socket: Socket,
-        telnet: Option<Telnet>,
+        telnet: Option<TelnetSessions>,
         signals: Signals,
     ) -> Result<Option<Signal>> {
         let course = signals.course().clone();

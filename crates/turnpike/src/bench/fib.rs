@@ -50,7 +50,7 @@ use self::timing::{PacketWork, Series};
 use self::update_time::Scene;
 use self::updates::{Plan, Update};
 use super::meter::{self, Place};
-use crate::router::cores;
+use crate::machine::cores;
 use crate::workload::pattern::{self, Addresses, Pattern};
 use crate::workload::routes::{self, Family, Routes};
 
@@ -108,9 +108,9 @@ pub fn run(args: &FibArgs) -> Result<()> {
         bench.family(&v6.routes, &v6.plan)?;
     }
     if args.place.json {
-        return crate::print(&serde_json::to_string_pretty(&bench.figures)?);
+        return super::print(&serde_json::to_string_pretty(&bench.figures)?);
     }
-    crate::print(&format!("{}\n\n{}", bench.text.join("\n\n"), report::marks(&bench.figures)))
+    super::print(&format!("{}\n\n{}", bench.text.join("\n\n"), report::marks(&bench.figures)))
 }
 
 /// One family's routes, and the changes to replay on them.

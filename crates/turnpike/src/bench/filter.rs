@@ -77,8 +77,8 @@ pub fn run(args: &FilterArgs) -> Result<()> {
     if let Some(count) = args.set {
         let outcomes = sets::measure(count as usize, args.rounds)?;
         return match args.place.json {
-            true => crate::print(&serde_json::to_string_pretty(&outcomes)?),
-            false => crate::print(&sets::table(&outcomes)),
+            true => super::print(&serde_json::to_string_pretty(&outcomes)?),
+            false => super::print(&sets::table(&outcomes)),
         };
     }
     let eal = args.place.eal(512)?;
@@ -94,8 +94,8 @@ pub fn run(args: &FilterArgs) -> Result<()> {
     }
     progress.finish_and_clear();
     match args.place.json {
-        true => crate::print(&serde_json::to_string_pretty(&outcomes)?),
-        false => crate::print(&table(&outcomes)),
+        true => super::print(&serde_json::to_string_pretty(&outcomes)?),
+        false => super::print(&table(&outcomes)),
     }
 }
 

@@ -53,7 +53,7 @@ use self::steps::More;
 use super::meter::{self, Cost, Meter, median};
 use super::progress;
 use super::source::{self, Mix};
-use crate::router::cores;
+use crate::machine::cores;
 use crate::workload::routes;
 
 /// How to measure.
@@ -149,9 +149,9 @@ pub fn run(args: &ForwardArgs) -> Result<()> {
         outcomes.extend(measure(&mut bench, &group, &full, peer, args)?);
     }
     if args.json {
-        return crate::print(&serde_json::to_string_pretty(&outcomes)?);
+        return super::print(&serde_json::to_string_pretty(&outcomes)?);
     }
-    crate::print(&report(&outcomes, &bench, args))
+    super::print(&report(&outcomes, &bench, args))
 }
 
 /// Loads the tables that the cases need.

@@ -6,7 +6,7 @@ use dpdk::{Eal, EalConfig, HugeMode, LogLevel};
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
 
-use crate::router::cores;
+use crate::machine::cores;
 
 /// Where a measurement of tables runs, and how it prints.
 #[derive(Debug, Args)]

@@ -39,7 +39,7 @@ use super::meter::median;
 use super::plot::{Figure, Series};
 use super::progress;
 use crate::generate::{Full, Outcome, Rate, Setup, Sizes, Spec, Stream, Tester, smallest};
-use crate::router::cores;
+use crate::machine::cores;
 
 /// Frame sizes of RFC 2544, 9.1, with FCS.
 const SIZES: [usize; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
@@ -199,9 +199,9 @@ pub fn run(args: &Rfc2544Args) -> Result<()> {
         figure(&found, args).write(file)?;
     }
     if args.json {
-        return crate::print(&serde_json::to_string_pretty(&found)?);
+        return super::print(&serde_json::to_string_pretty(&found)?);
     }
-    crate::print(&report(&found, args))
+    super::print(&report(&found, args))
 }
 
 /// Returns the sizes to test; the smallest is that of a stamped frame.

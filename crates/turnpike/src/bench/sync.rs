@@ -31,7 +31,7 @@ use super::meter::median;
 use super::plot::{Figure, Series};
 use super::progress;
 use super::source::Mix;
-use crate::router::cores;
+use crate::machine::cores;
 use crate::workload::routes::{self, Routes};
 
 /// Most synchronisation times that are stored per turn.
@@ -138,9 +138,9 @@ pub fn run(args: &SyncArgs) -> Result<()> {
         times(&outcomes).write(&file.with_file_name(format!("{name}-time.svg")))?;
     }
     if args.json {
-        return crate::print(&serde_json::to_string_pretty(&outcomes)?);
+        return super::print(&serde_json::to_string_pretty(&outcomes)?);
     }
-    crate::print(&report(&outcomes, args, forwarders))
+    super::print(&report(&outcomes, args, forwarders))
 }
 
 /// Returns the requested methods.

@@ -18,7 +18,7 @@ use super::pace::{Pace, Rate};
 use super::sizes::Sizes;
 use super::tracker::Tracker;
 use super::{Full, Outcome, Received, answer};
-use crate::router::cores;
+use crate::machine::cores;
 
 /// Parameters of a tester.
 pub struct Setup<'a> {

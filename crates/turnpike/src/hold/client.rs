@@ -13,7 +13,7 @@ use nix::sys::socket::SockType;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::channel::{Channel, Message};
-use crate::api::server::{bind_private, remove_stale};
+use crate::router::server::{bind_private, remove_stale};
 
 /// Longest time that a router waits for its holder, which has no other work.
 const PATIENCE: Duration = Duration::from_secs(5);

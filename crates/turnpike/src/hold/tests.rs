@@ -12,7 +12,7 @@ use nix::sys::socket::SockType;
 use super::channel::Message;
 use super::client::Holder;
 use super::process;
-use crate::api::server::bind_private;
+use crate::router::server::bind_private;
 
 struct Lab {
     _directory: tempfile::TempDir,

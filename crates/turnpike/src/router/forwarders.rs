@@ -19,11 +19,11 @@ use dpdk::{Eal, WaitSet};
 use nix::unistd::Pid;
 
 use super::buffers::Buffers;
-use super::cores;
 use super::graphs::ForwarderGraph;
 use super::reports::ForwarderView;
 use super::schedulers::{Buckets, Egress};
 use super::wiring::{Places, Seat, SlowPathWays, WorkerEnds};
+use crate::machine::cores;
 use crate::machine::cpu::Cpus;
 
 /// What forwarders are made of, now and later.

@@ -91,11 +91,6 @@ impl GraphMaker {
         }
     }
 
-    /// The steps that graphs are made of.
-    pub fn catalogue(&self) -> &Catalogue {
-        &self.catalogue
-    }
-
     /// The tables that graphs read.
     pub fn tables(&self) -> &NodeTables {
         &self.tables

@@ -96,17 +96,17 @@ use slowpath::Event;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
+use super::TelnetSessions;
 use super::graphs::FailureLog;
 use super::node_tables::NodeTables;
 use super::ports::{OpenPort, Opener, Ports};
 use super::quarantine::PortNames;
 use super::reports::Ledger;
+use super::server::{Service, Socket};
 use super::sets::NamedSets;
 use super::signals::{Signals, Wish};
 use super::slow_worker::{EventReceiver, Lessons, Orders};
 use super::wiring::{Hurry, Wiring};
-use crate::api::server::{Service, Socket};
-use crate::telnet::Telnet;
 use health::Health;
 use hotplug::Absentees;
 use interference::Watched;
@@ -336,7 +336,7 @@ impl Owner {
     pub fn serve(
         &mut self,
         socket: Socket,
-        telnet: Option<Telnet>,
+        telnet: Option<TelnetSessions>,
         signals: Signals,
     ) -> Result<Option<Signal>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -346,7 +346,7 @@ impl Owner {
     async fn attend(
         &mut self,
         socket: Socket,
-        telnet: Option<Telnet>,
+        telnet: Option<TelnetSessions>,
         signals: Signals,
     ) -> Result<Option<Signal>> {
         let course = signals.course().clone();

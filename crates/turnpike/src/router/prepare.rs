@@ -10,18 +10,18 @@ use anyhow::{Context, Result, anyhow};
 use control::config::{self, Config, Diff, Limits};
 use control::cores::CorePlacement;
 use control::import;
-use dataplane::catalogue::Catalogue;
 use dataplane::interface::InterfaceInfo;
 use dataplane::port::{MAX_PORTS, PortId};
 use dpdk::Mempool;
 
 use crate::bind::Binder;
-use crate::commands::check::{self, SourceArgs};
 
-use super::cores;
 use super::graphs::{ForwarderGraph, GraphMaker};
 use super::host::HostInterface;
 use super::ports::{Known, Opened, Opener};
+use super::program::{Program, Source};
+use super::virtual_drivers;
+use crate::machine::cores;
 
 /// What is to be changed to.
 #[derive(Clone)]
@@ -57,17 +57,17 @@ pub struct Prepared {
 /// Where changes are prepared.
 #[derive(Clone)]
 pub struct Workshop {
-    catalogue: Catalogue,
+    program: Program,
     maker: Arc<Mutex<GraphMaker>>,
     opener: Opener,
-    source: Arc<SourceArgs>,
+    source: Source,
 }
 
 impl Workshop {
-    /// For a router that this file describes, whose graphs this maker makes and whose ports this opens.
-    pub fn new(maker: GraphMaker, opener: Opener, source: SourceArgs) -> Self {
-        let catalogue = maker.catalogue().clone();
-        Self { catalogue, maker: Arc::new(Mutex::new(maker)), opener, source: Arc::new(source) }
+    /// For a router in this program that this file describes, whose graphs this maker makes and whose ports this
+    /// opens.
+    pub fn new(maker: GraphMaker, opener: Opener, (program, source): (Program, Source)) -> Self {
+        Self { program, maker: Arc::new(Mutex::new(maker)), opener, source }
     }
 
     /// Prepares a change for a router that has these ports; with `graphs`, so that it can be made.
@@ -139,15 +139,15 @@ impl Workshop {
     }
 
     fn read(&self, base: &Config, file: &std::path::Path, text: &str) -> Result<Config> {
-        let config = config::parse(file, text, Limits::default(), &self.catalogue);
+        let config = config::parse(file, text, Limits::default(), &self.program.catalogue);
         let config = config.map_err(|errors| anyhow!("{errors}"))?;
-        check::names(&config)?;
+        self.program.check_names(&config)?;
         self.check(base, config)
     }
 
     /// The file of the start, in whichever language it is.
     fn read_again(&self, base: &Config) -> Result<Config> {
-        let (config, warnings) = self.source.load(&self.catalogue)?;
+        let (config, warnings) = self.source.load(&self.program)?;
         let file = config.file.display();
         warnings.iter().for_each(|warning| tracing::warn!("{file}: {warning}"));
         self.check(base, config)
@@ -156,7 +156,7 @@ impl Workshop {
     /// Compares a configuration with the machine and with what the router has.
     fn check(&self, base: &Config, mut config: Config) -> Result<Config> {
         Binder::here().resolve(&mut config)?;
-        config::check_change(&config, base, check::virtual_drivers(&config))
+        config::check_change(&config, base, virtual_drivers(&config))
             .map_err(|errors| anyhow!("{errors}"))?;
         let file = config.file.clone();
         for import in &config.imports {

@@ -15,7 +15,7 @@ use dataplane::words::suggestion;
 use dpdk::qsbr::Qsbr;
 use ipnet::IpNet;
 
-use crate::grace::Grace;
+use dataplane::grace::Grace;
 
 /// See the module's documentation. Shared by the owner and whoever makes graphs.
 #[derive(Clone)]

@@ -8,9 +8,9 @@ use dpdk::qsbr::{self, Qsbr};
 use fib::{Algorithm, Change, Lookup, NO_ROUTE, NextHopId, Table};
 
 use super::updates::Plan;
-use crate::grace::Grace;
 use crate::workload::pattern::Addresses;
 use crate::workload::routes::{Family, Routes};
+use dataplane::grace::Grace;
 
 /// Number of addresses of a batch.
 pub const BATCH: usize = 32;

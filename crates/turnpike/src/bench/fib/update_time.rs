@@ -17,7 +17,7 @@ use super::check::check;
 use super::contender::{BATCH, Contender, Reader};
 use super::updates::Plan;
 use crate::bench::meter::median;
-use crate::router::cores;
+use crate::machine::cores;
 use crate::workload::pattern::Addresses;
 use crate::workload::routes::{Family, Routes};
 

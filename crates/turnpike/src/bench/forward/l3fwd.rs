@@ -28,7 +28,7 @@ use nix::unistd::Pid;
 
 use super::cases::{Case, FOUR, NEXT_HOPS, way};
 use crate::bench::meter::Cost;
-use crate::router::cores;
+use crate::machine::cores;
 use crate::workload::routes::Routes;
 
 /// Longest time until it forwards: it logs every route that it reads.

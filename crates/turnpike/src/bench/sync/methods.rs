@@ -27,8 +27,8 @@ use dpdk::ProcessBarrier;
 use dpdk::qsbr::{Qsbr, Reader};
 use fib::{Algorithm, GracePeriod, Lookup, NextHopId, NoReaders, Prefix, Table};
 
-use crate::grace::Grace;
 use crate::workload::routes::Routes;
+use dataplane::grace::Grace;
 
 /// A route to publish.
 pub type Route = (Prefix<Ipv4Addr>, NextHopId);

@@ -16,8 +16,8 @@ use ipnet::IpNet;
 
 use super::super::ports::{OpenPort, Ports};
 use super::super::signals::Signals;
-use crate::grace::Grace;
 use crate::progress::Progress;
+use dataplane::grace::Grace;
 
 /// Both families' lookup sides, a copy for each NUMA node.
 pub type Readers = (Vec<Arc<dyn fib::Lookup<Ipv4Addr>>>, Vec<Arc<dyn fib::Lookup<Ipv6Addr>>>);

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use control::cores::CorePlacement;
 use nix::unistd::Pid;
 
-use super::super::cores;
 use super::Owner;
 use crate::api::report::Interference;
 use crate::machine::Machine;
+use crate::machine::cores;
 use crate::machine::tasks::{CoreTimes, PREEMPTED_MOST, Task};
 
 /// The least time between two lines of the log about this.

@@ -7,13 +7,13 @@ use dataplane::counters::ForwarderCounters;
 use dataplane::polling::Wait;
 use dataplane::port::{MAX_PORTS, PortId};
 
-use super::super::cores;
 use super::super::ports::OpenPort;
 use super::super::reports::ForwarderView;
 use super::super::settings;
 use super::super::wiring::Wiring;
 use super::Owner;
 use crate::api::report::{Forwarder, Forwarders, PortQueue, Rss, Waiting};
+use crate::machine::cores;
 use crate::machine::list_text;
 
 /// A forwarder that is busier than this may have too much.

@@ -32,11 +32,11 @@ use nix::sys::signal::Signal;
 use tokio::sync::mpsc;
 use tokio::time::{interval, timeout};
 
+use super::super::server::Question;
 use super::super::signals::{Waiting, Wish};
 use super::super::wiring::Wiring;
 use super::watch::{Watch, Word};
 use super::{Owner, TICK};
-use crate::api::server::Question;
 use crate::api::{Answer, Request, Show};
 
 /// How long nothing else is done: nearly every change has what it needs by then.

@@ -19,7 +19,6 @@ use dataplane::interface::InterfaceInfo;
 use dataplane::port::PortId;
 use slowpath::Command;
 
-use super::super::cores;
 use super::super::host::HostInterface;
 use super::super::ports::Opened;
 use super::super::prepare::Ready;
@@ -28,6 +27,7 @@ use super::hotplug::Absent;
 use super::links::Link;
 use super::{Owner, initial};
 use crate::bind;
+use crate::machine::cores;
 use crate::place::{Place, of_port};
 
 /// Said of a device for which other graphs are needed.

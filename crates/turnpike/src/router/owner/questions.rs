@@ -20,13 +20,13 @@ use tokio::time::timeout;
 use wire::MacAddr;
 
 use super::super::ports::OpenPort;
+use super::super::server::{Page, Question};
 use super::sources::Audits;
 use super::{Owner, WantedMulticasts, flow};
 use crate::api::report::{
     self, Families, Neighbour, Offload, Path, Port, Remote, ResolvedPath, Room, Route, RouteAnswer,
     RouteSummary,
 };
-use crate::api::server::{Page, Question};
 use crate::api::{Answer, Flow, Request, RouteFilter, Show};
 use crate::machine::Machine;
 

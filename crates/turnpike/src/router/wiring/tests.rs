@@ -24,10 +24,10 @@ use dpdk::{Burst, Device, Mempool, MempoolConfig, PacketList, Port, PortConfig};
 use wire::MacAddr;
 
 use super::super::buffers::Buffers;
-use super::super::cores;
 use super::super::queues::{self, Plans};
 use super::super::schedulers::Buckets;
 use super::*;
+use crate::machine::cores;
 
 fn shared() -> &'static (Arc<Eal>, Mempool) {
     static DPDK: OnceLock<(Arc<Eal>, Mempool)> = OnceLock::new();

@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-use crate::machine::list_text;
+use super::list_text;
 
 /// The calling thread.
 pub const SELF: Pid = Pid::from_raw(0);

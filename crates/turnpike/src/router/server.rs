@@ -4,6 +4,10 @@
 //!
 //! Routes are requested page by page, the next when the client has received the last: so a million
 //! routes neither block the owner nor are in memory together.
+//!
+//! Changes are logged with the client's user and process (`server/audit.rs`).
+
+mod audit;
 
 use std::fs;
 use std::io;
@@ -22,9 +26,9 @@ use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 
-use super::report::Route;
-use super::{Answer, Request, RouteFilter, Show, audit};
-use crate::telnet::Telnet;
+use super::TelnetSessions;
+use crate::api::report::Route;
+use crate::api::{Answer, Request, RouteFilter, Show};
 
 /// Longest request line, in bytes: a configuration with a million routes.
 const LINE_MAX: u64 = 256 << 20;
@@ -119,7 +123,7 @@ impl Service {
     /// A thread or a runtime cannot be created.
     pub fn start(
         socket: Socket,
-        telnet: Option<Telnet>,
+        telnet: Option<TelnetSessions>,
         questions: mpsc::Sender<Question>,
     ) -> Result<Self> {
         let (stop, stopped) = oneshot::channel();
@@ -127,7 +131,7 @@ impl Service {
         let body = move || {
             runtime.block_on(async {
                 if let Some(telnet) = telnet {
-                    tokio::spawn(telnet.serve());
+                    tokio::spawn(telnet);
                 }
                 tokio::select! {
                     _ = stopped => {}

@@ -14,10 +14,10 @@ use serde_json::json;
 use wire::MacAddr;
 use wire::address::link_local;
 
+use super::Console;
 use crate::api::change::{NeighbourAdd, NeighbourChange, PathSpec, RouteAdd, RouteChange};
 use crate::api::report::{Port, Route};
 use crate::api::{Request, RouteFilter, Show, client};
-use crate::commands::Console;
 use crate::table;
 
 /// MoonRoute's commands.

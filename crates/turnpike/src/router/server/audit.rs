@@ -13,8 +13,8 @@
 
 use tokio::net::UnixStream;
 
-use super::configuration::ApplyRequest;
-use super::{Answer, Request};
+use crate::api::configuration::ApplyRequest;
+use crate::api::{Answer, Request};
 
 /// Longest text of a request, and of a refusal, in bytes.
 const TEXT_MOST: usize = 500;
