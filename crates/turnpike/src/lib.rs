@@ -2,27 +2,14 @@
 //! `shell`, `convert`, `generate-table`, `bench`.
 #![forbid(unsafe_code)]
 
-mod api;
-mod bench;
-mod bind;
 mod commands;
 mod doctor;
-mod generate;
-mod hold;
-mod log;
-mod machine;
 mod picture;
-mod place;
 mod processor;
-mod progress;
-mod router;
 mod shell;
 mod table;
 mod telnet;
-#[cfg(test)]
-mod testing;
 mod usage;
-mod workload;
 mod wrap;
 
 use std::path::PathBuf;
@@ -31,13 +18,13 @@ use std::process::ExitCode;
 use anyhow::{Error, Result, anyhow};
 use clap::{CommandFactory, Parser, Subcommand};
 use dataplane::catalogue::{Catalogue, StepSpec};
+use router::Program;
 
 use crate::commands::bind::{BindArgs, DevicesArgs, UnbindArgs};
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::hold::HoldArgs;
 use crate::commands::run::RunArgs;
 use crate::commands::{Console, JsonError, RouterCommand};
-use crate::router::Program;
 
 /// A software router: packets by DPDK, routes by a Lua file, the kernel or FRR
 #[derive(Debug, Parser)]
@@ -89,7 +76,7 @@ enum Command {
         ipv6: usize,
     },
     /// Send packets at a rate, and say what comes back of them
-    Generate(generate::GenerateArgs),
+    Generate(bench::GenerateArgs),
     /// Measure
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -196,7 +183,7 @@ fn execute(command: Command, program: &Program) -> Result<ExitCode> {
         Command::GenerateTable { ipv4, file, ipv6 } => {
             print(&commands::generate::generate(ipv4, ipv6, &file)?)
         }
-        Command::Generate(args) => generate::run(&args),
+        Command::Generate(args) => bench::generate(&args),
         Command::Bench(bench) => bench::run(&bench),
     }?;
     Ok(ExitCode::SUCCESS)

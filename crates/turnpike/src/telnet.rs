@@ -26,6 +26,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use control::config;
 use control::gate::Gate;
+use router::TelnetSessions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -34,7 +35,6 @@ use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
 use crate::commands::moonroute::Staged;
-use crate::router::TelnetSessions;
 use crate::shell::engine::{Engine, Then};
 use protocol::{Decoder, Heard, LINE_MAX, encode};
 

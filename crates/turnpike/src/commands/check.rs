@@ -8,11 +8,10 @@ use clap::Args;
 use control::config;
 use control::import;
 use dataplane::words::count;
-
-use crate::bind::Binder;
-use crate::machine::{Machine, cores};
-use crate::progress::Progress;
-use crate::router::{self, Program, Source, quarantine, room};
+use machine::bind::Binder;
+use machine::{Machine, cores};
+use router::progress::Progress;
+use router::{Program, Source, quarantine, room};
 
 /// Which configuration.
 #[derive(Clone, Debug, Args)]

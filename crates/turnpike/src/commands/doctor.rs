@@ -7,11 +7,11 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use control::config::{self, Config, Limits};
 use control::netlink::netdev;
+use machine::bind::Binder;
+use machine::{Machine, cores};
+use router::{Program, Source};
 
-use crate::bind::Binder;
 use crate::doctor::{DpdkVersions, Patient, Wanted, examine, text};
-use crate::machine::{Machine, cores};
-use crate::router::{self, Program, Source};
 
 /// The configuration to examine the machine for, and the form of the report.
 #[derive(Debug, Args)]

@@ -5,10 +5,9 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use api::DEFAULT_SOCKET;
 use clap::Args;
-
-use crate::api::DEFAULT_SOCKET;
-use crate::hold::{self, holder_socket};
+use router::hold::{self, holder_socket};
 
 /// What to hold, and how long.
 #[derive(Debug, Args)]

@@ -8,6 +8,9 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
+use api::change::{NeighbourAdd, NeighbourChange, PathSpec, RouteAdd, RouteChange};
+use api::report::{Port, Route};
+use api::{Request, RouteFilter, Show, client};
 use clap::Subcommand;
 use ipnet::IpNet;
 use serde_json::json;
@@ -15,9 +18,6 @@ use wire::MacAddr;
 use wire::address::link_local;
 
 use super::Console;
-use crate::api::change::{NeighbourAdd, NeighbourChange, PathSpec, RouteAdd, RouteChange};
-use crate::api::report::{Port, Route};
-use crate::api::{Request, RouteFilter, Show, client};
 use crate::table;
 
 /// MoonRoute's commands.

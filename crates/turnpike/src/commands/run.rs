@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Error, Result, anyhow};
+use api::DEFAULT_SOCKET;
 use clap::Args;
 use control::config::{self, Config, ConfigErrors, Device};
+use machine::bind::Binder;
 use nix::errno::Errno;
+use router::hold;
+use router::log;
+use router::{Program, RunSettings};
 
 use super::check::SourceArgs;
-use crate::api::DEFAULT_SOCKET;
-use crate::bind::Binder;
-use crate::hold;
-use crate::log;
-use crate::router::{self, Program, RunSettings};
 
 /// What to run.
 #[derive(Debug, Args)]
