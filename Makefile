@@ -120,7 +120,9 @@ miri:
 
 lint: deps
 	$(CARGO) fmt --all --check
+	cd fuzz && $(CARGO) fmt --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	cd fuzz && $(CARGO) clippy --locked --all-targets --target-dir ../target -- -D warnings
 
 # Seconds for each target; the targets are in fuzz/.
 FUZZ_SECONDS ?= 60

@@ -257,14 +257,15 @@ class Veths:
     """Hosts on veth pairs and between them Turnpike or the kernel's own forwarding; a generator has the
     hosts' ends. `count` ports, of addresses 10.n.0.1/24; hosts are 10.n.0.2 and known."""
 
-    def __init__(self, lab, by, count=2, config="", settings=None):
-        """`settings`: more of a port, by its number; `config`: more of the router."""
+    def __init__(self, lab, by, count=2, config="", settings=None, before=""):
+        """`settings`: more of a port, by its number; `config`: more of the router, and `before`, what stands before
+        its ports."""
         from lib.netns import veth
 
         self.router_side = lab.namespace("router", quiet=True)
         self.tester = lab.namespace("tester", quiet=True)
         self.macs = {}
-        lines = ['local turnpike = require "turnpike"']
+        lines = ['local turnpike = require "turnpike"', before]
         for port in range(1, count + 1):
             mac, host = f"02:00:00:00:{port:02x}:01", f"02:00:00:00:{port:02x}:02"
             self.macs[port] = mac
@@ -281,18 +282,44 @@ class Veths:
         else:
             self.router = lab.router(self.router_side, "\n".join(lines) + "\n" + config)
 
-    def generate(self, source, sink, rate, seconds, size=64):
+    def end(self, port):
+        """The hosts' end of a port, as a device."""
+        return f"g-{port}"
+
+    def generate(self, source, sink, rate, seconds, size=64, dscp="0"):
         """A generator from one port to another, started: `report` waits for it."""
         from lib.router import binary
 
         command = [
-            binary(), "generate", "--device", f"g-{source}", "--receive", f"g-{sink}", "--to-mac", self.macs[source],
+            binary(), "generate", "--device", self.end(source), "--receive", self.end(sink), "--to-mac", self.macs[source],
             "--from", f"10.{source}.0.2", "--to", f"10.{sink}.0.2", "--size", size, "--rate", rate, "--full", "lose",
-            "--seconds", seconds, "--wait-ms", 200, "--cores", cores()[0], "--no-huge", "--json",
+            "--seconds", seconds, "--wait-ms", 200, "--cores", cores()[0], "--no-huge", "--json", "--dscp", dscp,
         ]
         return subprocess.Popen(
             self.tester.command(*command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
+
+
+class Memifs(Veths):
+    """Turnpike and a generator with memif links between them: a device whose packets cost little to receive, as a
+    NIC's do. Addresses as those of `Veths`."""
+
+    def __init__(self, lab, count=2, config="", settings=None):
+        self.tester = lab.namespace("tester", quiet=True)
+        self.directory = tempfile.TemporaryDirectory()
+        self.macs = {port: f"02:00:00:00:{port:02x}:01" for port in range(1, count + 1)}
+        lines = ['local turnpike = require "turnpike"']
+        for port, mac in self.macs.items():
+            device, more = self.link("server", port, mac), (settings or {}).get(port, "")
+            lines.append(f'turnpike.port "p{port}" {{ device = "{device}", address = "10.{port}.0.1/24"{more} }}')
+            lines.append(f'turnpike.neighbour "10.{port}.0.2" {{ port = "p{port}", mac = "{mac[:-1]}2" }}')
+        self.router = lab.router(lab.namespace("router", quiet=True), "\n".join(lines) + "\n" + config)
+
+    def link(self, role, port, mac):
+        return f"net_memif{port},role={role},socket-abstract=no,socket={self.directory.name}/{port}.sock,mac={mac}"
+
+    def end(self, port):
+        return self.link("client", port, f"{self.macs[port][:-1]}2")
 
 
 def report(generator):

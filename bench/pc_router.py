@@ -6,14 +6,15 @@ livelock        forwarding rate over offered rate from 10 % to 1,000 % of what a
 overload        what is forwarded at up to 1,000 %, and how many of the packets of network control among it, with
                 overload control and without
 fairness        a fast and a slow source that share a forwarder, offered 10 to 1, by equal and by unequal quotas
+latency         delay at 1 to 90 % of what a router can forward, by the ways to wait, and the kernel's
 directions      forwarding rate in a veth topology, one way and both ways at once
 ports           throughput of 2 to 14 ports, each to one other (one-to-one) or to all others (uniform)
 sizes           throughput by frame size
 """
 
+import json
 import statistics
 import sys
-import time
 
 import common
 import moonroute
@@ -71,16 +72,24 @@ def offer(wires, ways, seconds):
     return [kpps([common.report(one)], seconds) for one in running]
 
 
-def slowed(lab, mode, shed=True, more="", **settings):
+def slow_config(mode, shed=True):
+    """A router's that forwards some ten thousand packets per second on the last core."""
+    core = common.cores()[-1]
+    return f'turnpike.forwarders {{ cores = "{core}", wait = "{mode}", shed = {str(shed).lower()} }}\n' + SLOW
+
+
+def use_core(wires, core):
+    """The kernel forwards on this core; it would do so on the generator's otherwise, in the generator's time."""
+    wires.router_side.run("sh", "-c", f"echo {1 << core:x} > /sys/class/net/tp-1/queues/rx-0/rps_cpus")
+
+
+def slowed(lab, mode, **settings):
     """A topology whose router, or kernel, forwards some ten thousand packets per second on the last core."""
     core = common.cores()[-1]
     if mode != "kernel":
-        forwarders = f'turnpike.forwarders {{ cores = "{core}", wait = "{mode}", shed = {str(shed).lower()} }}\n'
-        return common.Veths(lab, "turnpike", config=forwarders + SLOW + more, **settings)
+        return common.Veths(lab, "turnpike", config=slow_config(mode), **settings)
     wires = common.Veths(lab, "kernel", **settings)
-    # The generator's core would do the kernel's work otherwise, in the generator's time.
-    mask = f"echo {1 << core:x} > /sys/class/net/tp-1/queues/rx-0/rps_cpus"
-    wires.router_side.run("sh", "-c", mask)
+    use_core(wires, core)
     rules = "\n".join(f"ip saddr 192.0.{n // 250}.{n % 250} drop" for n in range(SLOW_KERNEL))
     table = f"table ip slow {{ chain forward {{ type filter hook forward priority 0\n{rules}\n}}\n}}\n"
     wires.router_side.run("nft", "-f", "-", input=table)
@@ -123,42 +132,41 @@ def livelock(given):
 COUNTING = """
 turnpike.filter "count" { { dscp = "cs6", action = "accept", name = "control" }, default = "accept" }
 """
-# Packets of network control that are sent beside the flood, each second.
-CONTROL = 500
+# Of a hundred packets, one is of network control.
+CONTROL = ",".join(["0"] * 99 + ["48"])
 
 
-def survivors(wires, capacity, load, seconds):
-    """Thousand packets per second that arrive at so many times the capacity, and the part of control packets."""
-    payload = udp("10.1.0.2", "10.2.0.2", 1, 2, pattern(20))
-    frame = ethernet(wires.macs[1], "02:00:00:00:01:02", 0x0800, ipv4("10.1.0.2", "10.2.0.2", payload, tos=0xC0))
+def survivors(wires, rate, seconds):
+    """Thousand packets per second that arrive at such a rate, and the part of the control packets among them."""
     hits = lambda: next(rule["packets"] for rule in wires.router.show("filters")[0]["rules"] if rule["name"] == "control")  # noqa: E731
-    generator = wires.generate(1, 2, f"{max(1, round(capacity * load))}kpps", seconds)
-    # It sends about from now on; the first packets of a flood find an empty queue.
-    time.sleep(0.5)
-    before, sent, begin = hits(), 0, time.monotonic()
-    while generator.poll() is None and time.monotonic() < begin + seconds - 0.5:
-        wires.raw.send(frame)
-        sent += 1
-        time.sleep(max(0, begin + sent / CONTROL - time.monotonic()))
-    (rate,) = [kpps([common.report(generator)], seconds)]
-    return rate, (hits() - before) / sent
+    before = hits()
+    done = common.report(wires.generate(1, 2, f"{max(1, round(rate))}kpps", seconds, dscp=CONTROL))
+    return kpps([done], seconds), (hits() - before) / (done["sent"] / 100)
+
+
+def overloaded(lab, device, shed):
+    """A slow router behind such devices that counts the control packets it forwards."""
+    config, counted = slow_config("adaptive", shed) + COUNTING, {2: ', filter = { outward = "count" }'}
+    if device == "memif":
+        return common.Memifs(lab, config=config, settings=counted)
+    return common.Veths(lab, "turnpike", config=config, settings=counted)
 
 
 def overload(given):
     seconds, loads = max(3, given.seconds), [load for load in LOADS if load >= 1]
-    runs = {"without": [], "with": []}
+    runs = {(device, shed): [] for device in ("memif", "veth") for shed in (False, True)}
     for number in range(given.runs):
-        for name in runs:
+        for device, shed in runs:
             lab = Lab()
             try:
-                wires = slowed(lab, "adaptive", shed=name == "with", more=COUNTING, settings={2: ', filter = { outward = "count" }'})
-                wires.raw = lab.raw(wires.tester, "g-1")
+                wires = overloaded(lab, device, shed)
                 (capacity,) = offer(wires, [(1, 2, 200)], given.seconds)
-                done = [survivors(wires, capacity, load, seconds) for load in loads]
+                done = [survivors(wires, capacity * load, seconds) for load in loads]
             finally:
                 lab.close()
-            runs[name].append({"capacity": capacity, "done": done})
-            print(f"run {number + 1}/{given.runs} {name}: {capacity:.0f}, {done}", file=sys.stderr)
+            runs[device, shed].append({"capacity": capacity, "done": done})
+            print(f"run {number + 1}/{given.runs} {device} {shed}: {capacity:.0f}, {done}", file=sys.stderr)
+    runs = {f"{device}, {'with' if shed else 'without'}": done for (device, shed), done in runs.items()}
     rows, series = [], {}
     for name, done in runs.items():
         shares = [[100 * rate / one["capacity"] for rate, _ in one["done"]] for one in done]
@@ -172,12 +180,58 @@ def overload(given):
     table = "\n".join([head, "|" + "---|" * (len(loads) + 1), *rows]) + "\n"
     drawn = common.figure("Overload control", "offered, % of capacity", "%", series, log_x=True)
     last = {name: points[-1][1] for name, points in series.items()}
-    said = (
-        f"At ten times the capacity, without overload control {last['forwarded, without']:.0f} % of it are forwarded and "
-        f"{last['of control, without']:.0f} % of the control packets arrive; with it {last['forwarded, with']:.0f} % and "
-        f"{last['of control, with']:.0f} %."
-    )
+    arrive = ", ".join(f"{name}: {last[f'of control, {name}']:.0f} %" for name in runs)
+    said = f"At ten times the capacity arrive of the control packets: {arrive}."
     return common.Part(drawn, runs, said, "nothing: the original has no such thing.", table)
+
+
+# Of a router's capacity, and what of the delays' distribution.
+LATENCY_LOADS = [0.01, 0.1, 0.5, 0.9]
+QUANTILES = {"p50": "median", "p99": "99 %", "p999": "99.9 %", "max": "maximum"}
+
+
+def unslowed(lab, mode):
+    """A topology whose router, or kernel, forwards on the last core as fast as it can."""
+    core = common.cores()[-1]
+    if mode != "kernel":
+        return common.Veths(lab, "turnpike", config=f'turnpike.forwarders {{ cores = "{core}", wait = "{mode}" }}\n')
+    wires = common.Veths(lab, "kernel")
+    use_core(wires, core)
+    return wires
+
+
+def latency(given):
+    seconds, runs = max(3, given.seconds), {mode: [] for mode in MODES}
+    for number in range(given.runs):
+        for mode in MODES:
+            lab = Lab()
+            try:
+                wires = unslowed(lab, mode)
+                (capacity,) = offer(wires, [(1, 2, OFFERED)], given.seconds)
+                sent = [wires.generate(1, 2, f"{max(1, round(capacity * load))}kpps", seconds).communicate() for load in LATENCY_LOADS]
+            finally:
+                lab.close()
+            delays = [json.loads(out)["received"]["delay_ns"] for out, _ in sent]
+            runs[mode].append({"capacity": capacity, "delay_ns": delays})
+            print(f"run {number + 1}/{given.runs} {mode}: {capacity:.0f}, {[one['p50'] for one in delays]}", file=sys.stderr)
+    middle = {
+        mode: [{name: statistics.median(one["delay_ns"][at][name] / 1000 for one in done) for name in QUANTILES} for at in range(len(LATENCY_LOADS))]
+        for mode, done in runs.items()
+    }
+    head = "| median, 99 %, 99.9 %, maximum, us | capacity, thousand packets/s | " + " | ".join(f"{100 * load:.0f} %" for load in LATENCY_LOADS) + " |"
+    rows = [
+        f"| {mode} | {statistics.median(one['capacity'] for one in runs[mode]):.0f} | "
+        + " | ".join(", ".join(f"{delays[name]:.0f}" for name in QUANTILES) for delays in loads) + " |"
+        for mode, loads in middle.items()
+    ]
+    table = "\n".join([head, "|" + "---|" * (len(LATENCY_LOADS) + 2), *rows]) + "\n"
+    series = {
+        f"{mode}, {QUANTILES[name]}": [(100 * load, delays[name]) for load, delays in zip(LATENCY_LOADS, loads)]
+        for mode, loads in middle.items() for name in ("p50", "p99")
+    }
+    drawn = common.figure("Delay by load", "offered, % of capacity", "microseconds", series, log_x=True, log_y=True)
+    half = ", ".join(f"{mode} {loads[2]['p50']:.0f} and {loads[2]['p99']:.0f} us" for mode, loads in middle.items())
+    return common.Part(drawn, runs, f"Median and 99 % of the delay at half of the capacity: {half}.", "no figure of delays.", table)
 
 
 def jain(values):
@@ -282,7 +336,7 @@ def sizes(given):
     return common.Part(drawn, runs, said, "about 500,000 packets/s of 64 and 128 bytes; from 512 bytes on, 1 Gbit/s (figure 5).")
 
 
-PARTS = {"livelock": livelock, "overload": overload, "fairness": fairness, "directions": directions, "ports": ports, "sizes": sizes}
+PARTS = {"livelock": livelock, "overload": overload, "fairness": fairness, "latency": latency, "directions": directions, "ports": ports, "sizes": sizes}
 
 if __name__ == "__main__":
     common.run(lambda: common.experiment(__doc__, PARTS))

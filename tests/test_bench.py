@@ -56,11 +56,12 @@ def test_a_result_replaces_the_one_before(tmp_path):
 
 
 def test_every_part_of_every_experiment_has_its_place():
+    import filters
     import kamuee
     import moonroute
 
     text = (Path(__file__).resolve().parents[1] / "docs/benchmarks.md").read_text()
-    for module in (moonroute, kamuee, pc_router, octeon):
+    for module in (filters, moonroute, kamuee, pc_router, octeon):
         for part in module.PARTS:
             assert f"<!-- bench: {module.__name__}-{part} -->" in text
 

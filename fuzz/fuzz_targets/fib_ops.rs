@@ -42,8 +42,10 @@ struct Input {
 
 /// The tables of one family, kept from input to input: making them costs more than using them.
 struct Tables<A: Address> {
-    all: Vec<(Box<dyn Table<A>>, Arc<dyn Lookup<A>>)>,
+    all: Vec<TableAndReader<A>>,
 }
+
+type TableAndReader<A> = (Box<dyn Table<A>>, Arc<dyn Lookup<A>>);
 
 /// Shorter prefixes make a change cost a thousand times as much and an input a second; the property
 /// tests of the crate have them.

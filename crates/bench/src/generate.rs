@@ -56,6 +56,9 @@ pub struct GenerateArgs {
     /// Frame sizes with FCS: one, a list, or imix
     #[arg(long, default_value = "64")]
     size: String,
+    /// DSCP of the packets, 0 to 63: one, or a list by turns
+    #[arg(long, default_value = "0", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(..64))]
+    dscp: Vec<u8>,
     /// max, 250kpps, 1.5Mpps, 800Mbit, …
     #[arg(long, default_value = "max")]
     rate: String,
@@ -167,6 +170,7 @@ fn generate(args: &GenerateArgs) -> Result<Outcome> {
     let stream = Stream {
         rate: args.rate.parse()?,
         sizes,
+        dscp: args.dscp.clone(),
         to: args.to.parse()?,
         count: args.count.unwrap_or(u64::MAX),
         seconds,

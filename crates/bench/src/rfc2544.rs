@@ -353,6 +353,7 @@ fn stream(size: usize, to: &Spec, rate: Rate, seconds: f64) -> Stream {
     Stream {
         rate,
         sizes: Sizes::one(size),
+        dscp: vec![0],
         to: to.clone(),
         count: u64::MAX,
         seconds,

@@ -37,7 +37,7 @@ use crate::punts::Punts;
 use crate::quarantine::{Quarantine, guard};
 use crate::reason::DropReason;
 use crate::replicate::{Replicator, Way};
-use crate::shed::{self, BEHIND, Shedder};
+use crate::shed::{self, Shedder};
 use crate::spread::Input;
 use crate::spread_filter::Chosen;
 use crate::wires::{Inlet, Rewiring};
@@ -334,8 +334,9 @@ impl Forwarder {
     #[inline(always)]
     fn note_backlog(&mut self, source: usize, taken: usize, is_empty: bool, now: u64) {
         let Some(state) = self.rx.get_mut(source) else { return };
-        state.backlog = if is_empty { 0 } else { state.backlog.saturating_add(taken as u32) };
-        if state.backlog >= BEHIND {
+        if is_empty {
+            state.backlog.last_turn(taken, now, &self.shedder);
+        } else if state.backlog.full_turn(taken) {
             self.shed(source, now);
         }
     }
@@ -365,7 +366,7 @@ impl Forwarder {
                 self.forward(source, now);
             }
             if count - dropped > count / 2 {
-                self.rx[source].backlog = 0;
+                self.rx[source].backlog.clear();
                 return;
             }
             if count < most {

@@ -48,7 +48,7 @@ use dpdk::{Consumer, RxQueue};
 use crate::batch::BATCH_MAX;
 use crate::interface::InterfaceInfo;
 use crate::port::{MAX_PORTS, PortId};
-use crate::shed::Shedding;
+use crate::shed::{Backlog, Shedding};
 use crate::spread::{Input, Spreader};
 
 /// Packets of a turn by default.
@@ -170,19 +170,33 @@ pub struct RxSource {
     pub burst: usize,
     /// Gives received packets to other forwarders.
     pub spread: Option<Spreader>,
-    /// Packets taken from it in full turns since the last that was not full: see [`crate::shed`].
-    pub(crate) backlog: u32,
+    /// How far its forwarder is behind with it.
+    pub(crate) backlog: Backlog,
 }
 
 impl RxSource {
     /// A receive queue whose packets this forwarder keeps.
     pub fn of_queue(port: PortId, info: InterfaceInfo, queue: RxQueue) -> Self {
-        Self { port, info, input: Input::Queue(queue), burst: BATCH_MAX, spread: None, backlog: 0 }
+        Self {
+            port,
+            info,
+            input: Input::Queue(queue),
+            burst: BATCH_MAX,
+            spread: None,
+            backlog: Backlog::default(),
+        }
     }
 
     /// What another forwarder has received and spread.
     pub fn of_ring(port: PortId, info: InterfaceInfo, ring: Consumer) -> Self {
-        Self { port, info, input: Input::Ring(ring), burst: BATCH_MAX, spread: None, backlog: 0 }
+        Self {
+            port,
+            info,
+            input: Input::Ring(ring),
+            burst: BATCH_MAX,
+            spread: None,
+            backlog: Backlog::default(),
+        }
     }
 }
 

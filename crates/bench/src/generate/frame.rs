@@ -56,11 +56,12 @@ impl Template {
     }
 
     /// Fills a frame of `frame.len()` bytes (without FCS, at least [`smallest`]): the packet with
-    /// this number, to this destination.
-    pub fn fill(&self, frame: &mut [u8], destination: u128, sequence: u64, time: u64) {
+    /// this number, of this DSCP, to this destination.
+    pub fn fill(&self, frame: &mut [u8], dscp: u8, destination: u128, sequence: u64, time: u64) {
         let ip = ip_len(self.six);
         let udp = ETHERNET + ip;
         frame[..udp].copy_from_slice(&self.head);
+        mark(&mut frame[ETHERNET..], dscp, self.six);
         let udp_len = (frame.len() - udp) as u16;
         // The source port depends on the sequence number: many flows to one destination.
         frame[udp..udp + 2].copy_from_slice(&(1024 + (sequence % 32_768) as u16).to_be_bytes());
@@ -83,6 +84,16 @@ impl Template {
 
 fn ethernet(from: MacAddr, to: MacAddr, ethertype: u16) -> Vec<u8> {
     [&to.0[..], &from.0[..], &ethertype.to_be_bytes()[..]].concat()
+}
+
+/// Writes a DSCP into a header whose DSCP is 0 (RFC 2474, 3).
+fn mark(ip: &mut [u8], dscp: u8, six: bool) {
+    if six {
+        ip[0] |= dscp >> 2;
+        ip[1] |= dscp << 6;
+    } else {
+        ip[1] = dscp << 2;
+    }
 }
 
 fn finish_ipv4(frame: &mut [u8], destination: u32, udp_len: u16) {
@@ -142,7 +153,7 @@ mod tests {
     fn an_ipv4_frame_is_valid_and_reads_back() {
         let template = Template::ipv4(FROM, TO, Ipv4Addr::new(198, 18, 0, 1), 77);
         let mut frame = vec![0xee; smallest(false) - FCS];
-        template.fill(&mut frame, 0x0a00_0001, 0x1234_5678_9abc, 42);
+        template.fill(&mut frame, 0, 0x0a00_0001, 0x1234_5678_9abc, 42);
         assert_eq!(frame.len(), 60);
         assert_eq!(wire::checksum::checksum(&frame[14..34]), 0);
         assert_eq!(frame[16..18], 46u16.to_be_bytes());
@@ -157,7 +168,7 @@ mod tests {
         let source = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
         let template = Template::ipv6(FROM, TO, source, 5);
         let mut frame = vec![0; 301];
-        template.fill(&mut frame, 0x2001_0db8_u128 << 96 | 2, 9, 11);
+        template.fill(&mut frame, 0, 0x2001_0db8_u128 << 96 | 2, 9, 11);
         assert_eq!(
             wire::checksum::complete_l4_checksum(&mut frame.clone()[14..]),
             wire::checksum::complete_l4_checksum(&mut frame[14..])
@@ -169,6 +180,27 @@ mod tests {
         sum.add(&frame[54..]);
         assert_eq!(sum.finish(), 0);
         assert_eq!(read_stamp(&frame, 5), Some((9, 11)));
+    }
+
+    #[test]
+    fn the_dscp_is_in_the_header() {
+        for (template, least) in [
+            (Template::ipv4(FROM, TO, Ipv4Addr::new(198, 18, 0, 1), 7), smallest(false)),
+            (Template::ipv6(FROM, TO, "2001:2::1".parse().unwrap(), 7), smallest(true)),
+        ] {
+            for dscp in [0, 46, 48, 63] {
+                let mut frame = vec![0; least - FCS];
+                template.fill(&mut frame, dscp, 1, 2, 3);
+                let ip = &frame[14..];
+                let (version, class) = match ip[0] >> 4 {
+                    4 => (4, ip[1]),
+                    version => (version, ip[0] << 4 | ip[1] >> 4),
+                };
+                assert_eq!((class >> 2, class & 3), (dscp, 0));
+                assert!(version == 6 || wire::checksum::checksum(&ip[..20]) == 0);
+                assert_eq!(read_stamp(&frame, 7), Some((2, 3)));
+            }
+        }
     }
 
     #[test]

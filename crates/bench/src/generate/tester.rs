@@ -47,6 +47,8 @@ pub struct Stream {
     pub rate: Rate,
     /// Its frame sizes.
     pub sizes: Sizes,
+    /// Its DSCPs by turns, 0 to 63; not empty.
+    pub dscp: Vec<u8>,
     /// Its destinations.
     pub to: Spec,
     /// Most packets.
@@ -381,7 +383,8 @@ impl<'a> Sender<'a> {
     fn make(&mut self, size: usize) -> Option<dpdk::Mbuf> {
         let mut packet = self.pool.alloc()?;
         let frame = packet.append(size - FCS)?;
-        self.template.fill(frame, self.destinations.next(), self.made, dpdk::tsc());
+        let dscp = self.stream.dscp[(self.made % self.stream.dscp.len() as u64) as usize];
+        self.template.fill(frame, dscp, self.destinations.next(), self.made, dpdk::tsc());
         Some(packet)
     }
 
