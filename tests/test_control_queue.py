@@ -34,7 +34,7 @@ def ports(settings="", device=DEVICE):
     return f"""
 local turnpike = require "turnpike"
 turnpike.port "left"  {{ device = "{device}", address = {{ "{LEFT}/24", "fd00:1::1/64" }} {settings} }}
-turnpike.port "right" {{ device = "tp-right", address = {{ "10.0.2.1/24", "fd00:2::1/64" }} }}
+turnpike.port "right" {{ device = "tp-right", control_queue = false, address = {{ "10.0.2.1/24", "fd00:2::1/64" }} }}
 {STATIC_NEIGHBOURS}"""
 
 
@@ -314,7 +314,7 @@ def test_without_a_table_or_a_driver_forwarders_receive_control_traffic(lab, tmp
     wires = start(lab, tmp_path, polling, refuse="table")
     router = wires.router
     left, right = control(router), control(router, "right")
-    assert "keeps its RSS table" in left["why"] and "a kernel interface" in right["why"]
+    assert "keeps its RSS table" in left["why"] and "control_queue = false" in right["why"]
     assert 'port "left": no receive queue for control traffic: the device keeps its RSS table' in router.log()
     # Its second receive queue is one of the forwarder's; what the router sends has a transmit queue of its own.
     (data, own) = router.show("forwarders")["forwarders"]

@@ -7,6 +7,8 @@ is asserted are events and counts, never how long something took.
 import re
 import signal
 import stat
+import struct
+import subprocess
 
 import pytest
 from scapy.utils import rdpcap
@@ -17,6 +19,7 @@ from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_N
 from lib.netns import veth, wait_for
 from lib.packets import ethernet, forwarded, icmp, ipv4, ipv6, pattern, pcap_file, tcp, udp
 from lib.router import Change
+from test_overload import SLOW as SLOW_STEP
 
 # The address of the first capture-file port, as its driver makes it.
 FLOOD_MAC = "02:70:63:61:70:00"
@@ -96,6 +99,103 @@ def test_bgp_arp_and_ping_survive_a_flood_of_expiring_packets(lab, workers):
     assert errors["refused_early"] > 0
     left = errors["passed"] + errors["refused_early"] + errors["refused_full"] + errors["waiting"]
     assert left == errors["offered"]
+    attacked.router.stop()
+
+
+PINGS = [
+    ethernet(FLOOD_MAC, HOST_B_MAC, 0x0800,
+             ipv4("10.9.0.2", "10.9.0.1", icmp(8, 0, struct.pack("!HH", 1, n), pattern(56)), protocol=1, ident=n))
+    for n in range(64)
+]
+
+# Sends OSPF hellos and BFD control packets with their numbers, so many of each, and waits for the answer to each one; or
+# answers.
+DAEMON = """
+import select, socket, sys
+own, group = sys.argv[1], socket.inet_aton("224.0.0.5")
+ospf = socket.socket(socket.AF_INET, socket.SOCK_RAW, 89)
+ospf.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group + socket.inet_aton(own))
+ospf.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(own))
+ospf.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
+bfd = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+bfd.bind((own, 3784))
+for one in (ospf, bfd):
+    one.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0xc0)
+ways = {ospf: ("224.0.0.5", 0), bfd: (sys.argv[2], 3784)}
+def number(one):
+    packet = one.recv(2048)
+    return int.from_bytes(packet[20:24] if one is ospf else packet[:4], "big")
+print("ready", flush=True)
+if len(sys.argv) == 3:
+    while True:
+        for one in select.select(list(ways), [], [])[0]:
+            one.sendto(number(one).to_bytes(4, "big"), ways[one])
+answered = 0
+for n in range(int(sys.argv[3])):
+    for one, way in ways.items():
+        one.sendto(n.to_bytes(4, "big"), way)
+    for one in ways:
+        if not select.select([one], [], [], 10)[0]:
+            sys.exit(f"no answer to {n} by {ways[one]}")
+        assert number(one) == n
+        answered += 1
+print(answered, flush=True)
+"""
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("frames", [PINGS, PINGS + EXPIRED], ids=["pings", "pings and errors"])
+def test_no_hello_and_no_bfd_packet_is_lost_between_wire_and_daemon(lab, frames):
+    """Each has its answer before the next is sent, so that one that is lost in either direction is missed."""
+    attacked = Attacked(lab, frames)
+    attacked.left.run("ip", "route", "add", "10.9.0.0/16", "via", "10.0.1.1")
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    daemon = attacked.space.spawn("python3", "-c", DAEMON, "10.0.1.1", "10.0.1.2", **options)
+    assert daemon.stdout.readline() == "ready\n"
+    assert wait_for(lambda: "host" in attacked.refused(), 30), attacked.refused()
+    before = attacked.refused()
+    peer = attacked.left.spawn("python3", "-c", DAEMON, "10.0.1.2", "10.0.1.1", "500", **options)
+    said, _ = peer.communicate(timeout=240)
+    assert said == "ready\n1000\n", said
+    after = attacked.refused()
+    assert after["host"] > before["host"], "the flood went on meanwhile"
+    assert after.keys() <= {"host", "errors"}
+    rows = classes(attacked.router)
+    assert rows["link"]["passed"] >= 500 and rows["routing"]["passed"] >= 500
+    attacked.router.stop()
+
+
+# Bursts of fewer than the 256 frames that a veth holds, which loses the rest before any program sees it.
+SENDER = """
+import socket, sys, time
+wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+wire.bind(("eth0", 0))
+frame = bytes.fromhex(sys.argv[1])
+while True:
+    for _ in range(20):
+        wire.send(frame)
+    time.sleep(0.0005)
+"""
+
+
+@pytest.mark.alone
+def test_no_hello_is_lost_behind_a_flood_of_its_own_port(lab):
+    """The control queue and the classes together: neither the receive ring nor a ring of the slow path is shared."""
+    config = "turnpike.forwarders { control_queue = true, shed = false }\n" + SLOW_STEP
+    attacked = Attacked(lab, PINGS[:1], config)
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    daemon = attacked.space.spawn("python3", "-c", DAEMON, "10.0.1.1", "10.0.1.2", **options)
+    assert daemon.stdout.readline() == "ready\n"
+    # No request, so that the kernel has nothing to answer.
+    reply = ipv4("10.0.1.2", "10.0.1.1", icmp(0, 0, bytes(4), pattern(56)), protocol=1)
+    attacked.left.spawn("python3", "-c", SENDER, ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, reply).hex())
+    missed = lambda: {port["name"]: port["rx_missed"] for port in attacked.router.show("ports")}["left"]  # noqa: E731
+    assert wait_for(lambda: missed() > 0, 60), attacked.router.show("ports")
+    before = missed()
+    peer = attacked.left.spawn("python3", "-c", DAEMON, "10.0.1.2", "10.0.1.1", "200", **options)
+    said, _ = peer.communicate(timeout=240)
+    assert said == "ready\n400\n", said
+    assert missed() > before, "the flood went on meanwhile"
     attacked.router.stop()
 
 

@@ -456,6 +456,18 @@ int rte_eth_dev_rss_reta_update(uint16_t port, struct rte_eth_rss_reta_entry64 *
 	return 0;
 }
 
+int rte_eth_dev_rss_reta_query(uint16_t port, struct rte_eth_rss_reta_entry64 *groups, uint16_t size)
+{
+	int (*query)(uint16_t, struct rte_eth_rss_reta_entry64 *, uint16_t) =
+		dlsym(RTLD_NEXT, "rte_eth_dev_rss_reta_query");
+
+	if (!queues_wanted() || !is_ours(port))
+		return query(port, groups, size);
+	for (uint16_t at = 0; at < size && at < TABLE; at++)
+		groups[at / RTE_ETH_RETA_GROUP_SIZE].reta[at % RTE_ETH_RETA_GROUP_SIZE] = table[port][at];
+	return 0;
+}
+
 int rte_eth_dev_start(uint16_t port)
 {
 	int (*start)(uint16_t) = dlsym(RTLD_NEXT, "rte_eth_dev_start");

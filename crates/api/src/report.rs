@@ -35,6 +35,9 @@ pub struct Port {
     pub mtu: u16,
     /// Receive queues in use.
     pub rx_queues: usize,
+    /// Its receive queue for control traffic, by number, which `rx_queues` counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control_queue: Option<usize>,
     /// Transmit queues in use.
     pub tx_queues: usize,
     /// Packets received.
@@ -90,6 +93,9 @@ pub struct Forwarders {
     /// Receive queues that went from a busy forwarder to an idle one.
     #[serde(default)]
     pub moved: u64,
+    /// Entries of RSS tables that went to a queue of a less busy forwarder.
+    #[serde(default)]
+    pub moved_entries: u64,
     /// What an operator should know of them, one sentence each.
     pub advice: Vec<String>,
 }

@@ -202,11 +202,14 @@ impl Forwarder {
     /// Changes its connections: before it runs, or between two rounds. What it holds for ports whose exits
     /// change is sent before, and so is what has come for them by rings, so that nothing is overtaken.
     pub fn rewire(&mut self, rewiring: &mut Rewiring) {
-        let Rewiring { stop, drain, detach, control, wires } = rewiring;
+        let Rewiring { stop, drain, detach, take, control, wires } = rewiring;
         if let Some(is_control) = control {
             std::mem::swap(is_control, &mut self.is_control);
         }
-        let (rx, inlets) = (std::mem::take(&mut wires.rx), std::mem::take(&mut wires.inlets));
+        let (mut rx, inlets) = (std::mem::take(&mut wires.rx), std::mem::take(&mut wires.inlets));
+        if *take > 0 {
+            (wires.rx, *take) = self.take_from(std::mem::take(&mut rx), *take);
+        }
         let ports_of = |rings: bool| {
             let sources = rx.iter().filter(|source| source.input.is_ring() == rings);
             sources.map(|source| source.port).collect()
@@ -256,6 +259,23 @@ impl Forwarder {
         let can_block = waiting.watch(descriptors).is_ok() && self.rx.iter().all(has_descriptor);
         self.idle.set(wait, can_block);
         self.turns = Turns::default();
+    }
+
+    /// Forwards at most so many packets of sources that are none of its own, and sends them. Returns the sources and
+    /// the number of packets that they did not have.
+    fn take_from(&mut self, sources: Vec<RxSource>, most: usize) -> (Vec<RxSource>, usize) {
+        let (first, now, mut missing) = (self.rx.len(), dpdk::tsc(), most);
+        self.rx.extend(sources);
+        for source in first..self.rx.len() {
+            while missing > 0 {
+                match self.receive(source, missing.min(BATCH_MAX), now) {
+                    0 => break,
+                    count => missing = missing.saturating_sub(count),
+                }
+            }
+        }
+        self.distribution.flush(&self.parts.counters);
+        (self.rx.split_off(first), missing)
     }
 
     /// Forwards what others have received by these ports.

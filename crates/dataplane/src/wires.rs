@@ -63,6 +63,10 @@ pub struct Rewiring {
     pub drain: PortSet,
     /// The rings with packets for these ports are given back, empty. Nobody fills them any more.
     pub detach: PortSet,
+    /// So many packets are taken at once from the receive queues of `wires`, one after the other, and forwarded; then
+    /// these queues are given back, and what waits for a transmit burst is sent. Afterwards, how many were missing: more
+    /// than none if the queues are empty.
+    pub take: usize,
     /// The forwarder is from now on the one for control traffic, or is not; `None`: as it was. Afterwards, what it was.
     pub control: Option<bool>,
     /// What is new: receive queues and rings beside those that are there, exits in place of those

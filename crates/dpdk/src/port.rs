@@ -9,6 +9,7 @@
 
 pub(crate) mod book;
 mod bpf;
+mod control;
 mod events;
 mod filter;
 mod flow_rules;
@@ -36,6 +37,7 @@ use std::time::{Duration, Instant};
 
 use dpdk_sys as sys;
 
+use self::control::ControlProgram;
 pub use self::events::{DeviceEvent, DeviceEvents, Happening};
 use self::filter::Filter;
 pub use self::flow_rules::{FlowCount, FlowRefusal, FlowRule};
@@ -91,8 +93,7 @@ pub struct PortConfig {
     pub rx_queues: u16,
     /// Requested transmit queues; the device may have fewer, unless the number is exact.
     pub tx_queues: u16,
-    /// One more queue each way, for control traffic, of a device that is no kernel interface: see
-    /// [`Port::control_queues`].
+    /// One more queue each way, for control traffic: see [`Port::control_queues`].
     pub control_queue: bool,
     /// True if fewer receive queues are an error.
     pub exact_rx_queues: bool,
@@ -220,9 +221,26 @@ pub struct Port {
     open: Arc<OpenPort>,
 }
 
-/// The part of a port that its queues and handles share. Fields are dropped in this order: the device first,
+/// A queue as DPDK knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueuePlace {
+    /// DPDK's number of the device.
+    pub(crate) device: u16,
+    /// Its number in the device.
+    pub(crate) queue: u16,
+}
+
+/// The control queues of an AF_XDP port: a device of their own on the same interface, with one queue each way, and the
+/// program that sends control traffic there; see [`control`]. The program goes first.
+struct ControlSide {
+    program: ControlProgram,
+    started: Started,
+}
+
+/// The part of a port that its queues and handles share. Fields are dropped in this order: the devices first,
 /// then the kernel interface is given back.
 pub(crate) struct OpenPort {
+    control: Option<ControlSide>,
     started: Started,
     name: String,
     notes: Vec<String>,
@@ -266,22 +284,55 @@ impl OpenPort {
         self.longest.load(Ordering::Relaxed)
     }
 
+    /// Its own device, and that of its control queues if they have one.
+    fn devices(&self) -> impl Iterator<Item = &Started> {
+        std::iter::once(&self.started).chain(self.control.as_ref().map(|control| &control.started))
+    }
+
     /// Returns the number of packets that the kernel took and did not send, which DPDK's drivers do not
     /// count.
     fn unsent(&self) -> u64 {
         let dropped = self.kernel.as_ref().map_or(0, KernelInterface::unsent);
         let given_up = |ring: &PacketRing| ring.given_up.load(Ordering::Relaxed);
-        dropped + self.started.packet_rings.iter().map(given_up).sum::<u64>()
+        dropped
+            + self.devices().flat_map(|started| &started.packet_rings).map(given_up).sum::<u64>()
     }
 
-    /// Returns the ways in which its receive queues wake a thread that blocks.
-    pub(crate) fn rx_interrupts(&self) -> &RxInterrupts {
-        &self.started.rx_interrupts
+    /// Returns the device that has a queue, the last of so many being that for control traffic, and the queue's
+    /// number in it.
+    fn device_of(&self, queue: u16, queues: u16) -> (&Started, u16) {
+        match &self.control {
+            Some(control) if queue + 1 == queues => (&control.started, 0),
+            _ => (&self.started, queue),
+        }
+    }
+
+    /// Returns the place of a receive queue.
+    pub(crate) fn rx_place(&self, queue: u16) -> QueuePlace {
+        let (started, queue) = self.device_of(queue, self.rx_queues);
+        QueuePlace { device: started.device.id, queue }
+    }
+
+    /// Returns the place of a transmit queue.
+    pub(crate) fn tx_place(&self, queue: u16) -> QueuePlace {
+        let (started, queue) = self.device_of(queue, self.tx_queues);
+        QueuePlace { device: started.device.id, queue }
+    }
+
+    /// Returns the ways in which the receive queues of this one's device wake a thread that blocks.
+    pub(crate) fn rx_interrupts(&self, queue: u16) -> &RxInterrupts {
+        &self.device_of(queue, self.rx_queues).0.rx_interrupts
     }
 
     /// Returns the ring of the AF_PACKET socket by which a queue sends.
     pub(crate) fn packet_ring(&self, queue: u16) -> Option<&PacketRing> {
-        self.started.packet_rings.get(usize::from(queue))
+        let (started, queue) = self.device_of(queue, self.tx_queues);
+        started.packet_rings.get(usize::from(queue))
+    }
+
+    /// Returns the program that brings control traffic to its queue, if that is of a kernel interface.
+    fn control_program(&self) -> Option<&ControlProgram> {
+        self.control.as_ref().map(|control| &control.program)
     }
 
     /// Returns the pool of its receive queues.
@@ -443,30 +494,28 @@ impl Port {
     /// Returns true if the thread that owns its receive queues can block until packets arrive; see
     /// [`RxQueue::descriptor`].
     pub fn has_rx_interrupts(&self) -> bool {
-        let queues = usize::from(self.rx_queues());
-        self.open.started.rx_interrupts.has_all(queues)
+        let own = self.rx_queues() - u16::from(self.open.control.is_some());
+        let control = self.open.control.as_ref();
+        self.open.started.rx_interrupts.has_all(usize::from(own))
+            && control.is_none_or(|control| control.started.rx_interrupts.has_all(1))
     }
 
     /// Returns the port's counters. Packets that the kernel could not send by an interface are among the
     /// errors: DPDK's drivers count these as sent.
     pub fn stats(&self) -> Stats {
-        let mut stats = MaybeUninit::<sys::rte_eth_stats>::zeroed();
-        // SAFETY: the port is open; the function writes numbers, or fails, and zeros are
-        // numbers too.
-        let stats = unsafe {
-            sys::rte_eth_stats_get(self.id(), stats.as_mut_ptr());
-            stats.assume_init()
-        };
-        Stats {
-            ipackets: stats.ipackets,
-            ibytes: stats.ibytes,
-            imissed: stats.imissed,
-            ierrors: stats.ierrors,
-            rx_nombuf: stats.rx_nombuf,
-            opackets: stats.opackets,
-            obytes: stats.obytes,
-            oerrors: stats.oerrors + self.open.unsent(),
+        let mut sum = Stats { oerrors: self.open.unsent(), ..Stats::default() };
+        for started in self.open.devices() {
+            let stats = started.device.stats();
+            sum.ipackets += stats.ipackets;
+            sum.ibytes += stats.ibytes;
+            sum.imissed += stats.imissed;
+            sum.ierrors += stats.ierrors;
+            sum.rx_nombuf += stats.rx_nombuf;
+            sum.opackets += stats.opackets;
+            sum.obytes += stats.obytes;
+            sum.oerrors += stats.oerrors;
         }
+        sum
     }
 
     /// Returns true if packets may arrive with a TCP or UDP checksum that their sender left to its device.
@@ -558,14 +607,60 @@ fn open_kernel(
 
     if config.driver != Some(Driver::AfPacket) {
         match start_af_xdp_in_time(eal, config, pool, &mut kernel, mtu, &mut notes) {
-            Ok(started) => return Ok(OpenPort::new(started, config, notes, mtu, Some(kernel))),
+            Ok(started) => {
+                let start = || start_control(eal, config, pool, &mut kernel, &started, mtu);
+                let control = config.control_queue.then(start);
+                let open = OpenPort::new(started, config, notes, mtu, Some(kernel));
+                return Ok(open.with_control(control));
+            }
             Err(error) if config.driver == Some(Driver::AfXdp) => return Err(error),
             Err(error) => notes.push(format!("AF_PACKET, because AF_XDP failed: {error}")),
         }
     }
     notes.extend(kernel.prepare_packet_socket());
-    let started = start_af_packet(eal, config, pool, &kernel, mtu)?;
+    let device = kernel_device(Driver::AfPacket, &kernel.name);
+    let mut started = start_af_packet(eal, config, pool, &kernel, device, mtu)?;
+    if config.control_queue {
+        let why = "the port is driven by AF_PACKET, whose sockets receive all packets of their interface; \
+                   AF_XDP has a control queue";
+        started.queues.control.why = Some(why.to_owned());
+    }
     Ok(OpenPort::new(started, config, notes, mtu, Some(kernel)))
+}
+
+/// Starts the device for control traffic of an AF_XDP port, and then the program that sends packets there.
+fn start_control(
+    eal: &Eal,
+    config: &PortConfig,
+    pool: &Mempool,
+    kernel: &mut KernelInterface,
+    started: &Started,
+    mtu: u16,
+) -> Result<ControlSide, String> {
+    let (name, have) = (kernel.name.clone(), kernel.receive_queues());
+    if started.queues.rx < have {
+        let used = started.queues.rx;
+        return Err(format!(
+            "{name} has {have} receive queues, and what comes by those that the port does not use is the \
+             host's: ethtool -L {name} combined {used}"
+        ));
+    }
+    let sockets = started.sockets.map().ok_or("the driver's map of sockets is not to be found")?;
+    kernel.prepare_control_socket().map_err(|errno| {
+        format!("the host's network stack cannot be kept from control traffic (Linux 6.6 has tcx): {errno}")
+    })?;
+    let device = CString::new(format!("net_af_packet.control_{name}")).unwrap_or_default();
+    let own = PortConfig {
+        driver: Some(Driver::AfPacket),
+        exact_rx_queues: true,
+        exact_tx_queues: true,
+        ..PortConfig::new(&config.name, config.device.clone())
+    };
+    let socket =
+        start_af_packet(eal, &own, pool, kernel, device, mtu).map_err(|e| e.to_string())?;
+    let program = ControlProgram::attach(kernel.index(), sockets)?;
+    kernel.remember_xdp_program(program.number());
+    Ok(ControlSide { program, started: socket })
 }
 
 /// Times by which the kernel has freed the queues of an interface after AF_XDP: it does so in the
@@ -699,6 +794,7 @@ fn start_af_packet(
     config: &PortConfig,
     pool: &Mempool,
     kernel: &KernelInterface,
+    device: CString,
     mtu: u16,
 ) -> Result<Started, Error> {
     check_room(config, pool, mtu, 0)?;
@@ -715,7 +811,6 @@ fn start_af_packet(
         "iface={},qpairs={queues},framesz={},blocksz={},framecnt={}",
         kernel.name, ring.frame, ring.block, ring.frames
     );
-    let device = kernel_device(Driver::AfPacket, &kernel.name);
     // The driver has a queue pair for every socket and ignores the MTU, which the kernel has; ethdev would
     // refuse one above 1,500.
     let want = Wish { rx: queues, tx: queues, ..Wish::of(config) };
@@ -904,7 +999,37 @@ impl OpenPort {
         // Other devices' drivers refuse frames that they cannot send.
         let longest = kernel.as_ref().map_or(u32::MAX, |_| u32::from(mtu) + ETHERNET_LEN);
         let longest = longest.into();
-        Self { started, name, notes, mtu, longest, rx_queues, tx_queues, multicast, kernel }
+        let control = None;
+        Self {
+            control,
+            started,
+            name,
+            notes,
+            mtu,
+            longest,
+            rx_queues,
+            tx_queues,
+            multicast,
+            kernel,
+        }
+    }
+}
+
+impl OpenPort {
+    /// Adds the control queues of a kernel interface, or the reason for which it has none.
+    fn with_control(mut self, control: Option<Result<ControlSide, String>>) -> Self {
+        let queues = &mut self.started.queues.control;
+        match control {
+            Some(Ok(control)) => {
+                (queues.rx, queues.tx) = (true, true);
+                self.rx_queues += 1;
+                self.tx_queues += 1;
+                self.control = Some(control);
+            }
+            Some(Err(why)) => queues.why = Some(why),
+            None => {}
+        }
+        self
     }
 }
 
@@ -940,6 +1065,16 @@ impl Attached {
             return Err(config.refuse(format!("device {name} is no network device")));
         };
         Ok(Self { id, bus, device, af_xdp: None, eal: eal.share() })
+    }
+
+    /// Returns the device's counters.
+    fn stats(&self) -> sys::rte_eth_stats {
+        let mut stats = MaybeUninit::<sys::rte_eth_stats>::zeroed();
+        // SAFETY: the port exists; the function writes numbers, or fails, and zeros are numbers too.
+        unsafe {
+            sys::rte_eth_stats_get(self.id, stats.as_mut_ptr());
+            stats.assume_init()
+        }
     }
 
     fn info(&self, config: &PortConfig) -> Result<sys::rte_eth_dev_info, Error> {

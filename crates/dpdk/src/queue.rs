@@ -9,14 +9,16 @@ use dpdk_sys as sys;
 
 use crate::burst::{BURST_MAX, Burst, PacketList};
 use crate::mbuf::{Mbuf, REQUESTS};
-use crate::port::OpenPort;
 use crate::port::packet_ring::Watch;
+use crate::port::{OpenPort, QueuePlace};
 
 /// A receive queue of a port, which stays started as long as this lives. It can move to another thread, but not
 /// be shared.
 pub struct RxQueue {
     port: Arc<OpenPort>,
     queue: u16,
+    /// The queue as DPDK knows it.
+    place: QueuePlace,
     unusable: u64,
     /// True if the device reports results about each packet that the packet path uses.
     says_more: bool,
@@ -28,6 +30,8 @@ pub struct RxQueue {
 pub struct TxQueue {
     port: Arc<OpenPort>,
     queue: u16,
+    /// The queue as DPDK knows it.
+    place: QueuePlace,
     /// Watch of the ring, if it is an AF_PACKET socket's.
     watch: Option<Watch>,
     not_sync: PhantomData<Cell<()>>,
@@ -50,8 +54,8 @@ pub struct Sent {
 
 impl RxQueue {
     pub(crate) fn new(port: Arc<OpenPort>, queue: u16) -> Self {
-        let says_more = port.says_more();
-        Self { port, queue, unusable: 0, says_more, not_sync: PhantomData }
+        let (says_more, place) = (port.says_more(), port.rx_place(queue));
+        Self { port, queue, place, unusable: 0, says_more, not_sync: PhantomData }
     }
 
     /// Receives up to `max` packets (at most 64) into an empty burst and returns their number; 0 if the burst
@@ -64,7 +68,8 @@ impl RxQueue {
         // SAFETY: the port is started while we hold it, the queue was set up, and `&mut self` of
         // its only owner calls; at most `max` pointers are written, and the packets are ours.
         let count = unsafe {
-            sys::rte_eth_rx_burst(self.port.id(), self.queue, space.as_mut_ptr().cast(), max)
+            let QueuePlace { device, queue } = self.place;
+            sys::rte_eth_rx_burst(device, queue, space.as_mut_ptr().cast(), max)
         };
         if count == 0 {
             return 0;
@@ -92,24 +97,24 @@ impl RxQueue {
     /// Returns a descriptor that is readable when packets may be there, or the device has failed; `None`: the
     /// queue must be polled. To be watched between [`RxQueue::arm`] and [`RxQueue::disarm`].
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.port.rx_interrupts().descriptor(self.queue)
+        self.port.rx_interrupts(self.queue).descriptor(self.place.queue)
     }
 
     /// Makes the device report packets by the queue's descriptor. Earlier packets may not be reported: the
     /// caller receives once more before it blocks.
     pub fn arm(&mut self) {
-        self.port.rx_interrupts().arm(self.port.id(), self.queue);
+        self.port.rx_interrupts(self.queue).arm(self.place.device, self.place.queue);
     }
 
     /// Returns true if the device may fail to report a packet, unlike a socket of the kernel: the caller must
     /// also poll from time to time.
     pub fn may_miss(&self) -> bool {
-        self.port.rx_interrupts().is_armed(self.queue)
+        self.port.rx_interrupts(self.queue).is_armed(self.place.queue)
     }
 
     /// Ends [`RxQueue::arm`].
     pub fn disarm(&mut self) {
-        self.port.rx_interrupts().disarm(self.port.id(), self.queue);
+        self.port.rx_interrupts(self.queue).disarm(self.place.device, self.place.queue);
     }
 
     /// Returns the number of the queue in its port.
@@ -121,7 +126,8 @@ impl RxQueue {
 impl TxQueue {
     pub(crate) fn new(port: Arc<OpenPort>, queue: u16) -> Self {
         let watch = port.packet_ring(queue).map(|_| Watch::new());
-        Self { port, queue, watch, not_sync: PhantomData }
+        let place = port.tx_place(queue);
+        Self { port, queue, place, watch, not_sync: PhantomData }
     }
 
     /// Makes the device continue with packets that it has taken and not sent. To be called from time to time,
@@ -177,7 +183,8 @@ impl TxQueue {
         // calls; the list drops the packets that the device takes.
         let taken = usize::from(unsafe {
             let table = packets.as_mut_ptr().cast();
-            sys::rte_eth_tx_burst(self.port.id(), self.queue, table, count as u16)
+            let QueuePlace { device, queue } = self.place;
+            sys::rte_eth_tx_burst(device, queue, table, count as u16)
         });
         for packet in &packets[taken..count] {
             // SAFETY: packets that the device has not taken are still the list's.
@@ -231,7 +238,8 @@ impl TxQueue {
         // SAFETY: the port is started, the queue was set up, and its only owner calls; the packet is ours
         // before and after the call.
         let prepared = unsafe {
-            sys::rte_eth_tx_prepare(self.port.id(), self.queue, table.as_mut_ptr().cast(), 1)
+            let QueuePlace { device, queue } = self.place;
+            sys::rte_eth_tx_prepare(device, queue, table.as_mut_ptr().cast(), 1)
         };
         (prepared == 1).then_some(packet)
     }

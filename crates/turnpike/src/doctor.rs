@@ -18,6 +18,7 @@
 //! The kernel's files are read by [`Machine`], so that tests can examine machines made of files. An
 //! absent file results in a note, "cannot tell", never in an error.
 
+mod control_queues;
 mod cores;
 mod devices;
 mod interrupts;
@@ -46,7 +47,7 @@ use serde::Serialize;
 pub use text::text;
 
 /// The checks, in the order of execution.
-const CHECKS: [fn(&Patient<'_>) -> Vec<Finding>; 34] = [
+const CHECKS: [fn(&Patient<'_>) -> Vec<Finding>; 35] = [
     system::configuration,
     system::versions,
     system::kernel,
@@ -63,6 +64,7 @@ const CHECKS: [fn(&Patient<'_>) -> Vec<Finding>; 34] = [
     devices::modules,
     xdp::sockets,
     xdp::zero_copy,
+    control_queues::ports,
     numa::ports,
     numa::balancing,
     cores::control_plane,
@@ -207,6 +209,8 @@ pub struct Wanted {
     pub later_mb: usize,
     /// True to use ordinary memory even if there are hugepages.
     pub no_huge: bool,
+    /// True if ports are to have queues for control traffic.
+    pub control_queues: bool,
 }
 
 /// A port of the router.
@@ -220,6 +224,19 @@ pub struct Port {
     pub driver: Option<Driver>,
     /// True if its forwarders block when they have no work.
     pub blocks: bool,
+    /// Queue pairs for packets to be forwarded.
+    pub queues: usize,
+    /// True if it is to have a queue for control traffic.
+    pub control_queue: bool,
+}
+
+/// Returns the queue pairs of a port: one for each forwarder unless the configuration says how many.
+fn pairs(queues: &control::config::Queues, forwarders: usize) -> usize {
+    let number = |wish: Option<u16>| wish.map(usize::from);
+    match (number(queues.rx_wish()), number(queues.tx_wish())) {
+        (None, None) => forwarders,
+        (rx, tx) => rx.or(tx).unwrap_or(forwarders),
+    }
 }
 
 impl Wanted {
@@ -231,6 +248,8 @@ impl Wanted {
             device: port.device.clone(),
             driver: port.driver,
             blocks: port.queues.wait.unwrap_or(config.forwarders.wait) != Wait::Poll,
+            queues: pairs(&port.queues, cores.len()),
+            control_queue: port.queues.control,
         };
         Self {
             file: Some(config.file.clone()),
@@ -240,6 +259,7 @@ impl Wanted {
             memory_mb,
             later_mb,
             no_huge: config.memory.no_huge,
+            control_queues: config.forwarders.control_queue,
         }
     }
 

@@ -56,6 +56,8 @@ pub fn ports(ports: &[Port]) -> String {
         "from host",
         "addresses",
     ];
+    let control = ports.iter().any(|port| port.control_queue.is_some());
+    names.extend(control.then_some("control queue"));
     names.extend(trouble.then_some("trouble"));
     let mut table = columns(&names);
     for port in ports {
@@ -77,6 +79,8 @@ pub fn ports(ports: &[Port]) -> String {
             host(|host| host.down_packets),
             port.addresses.join(", "),
         ];
+        let queue = || port.control_queue.map_or_else(|| "-".to_owned(), |queue| queue.to_string());
+        row.extend(control.then(queue));
         row.extend(trouble.then(|| troubles(port)));
         table.add_row(row);
     }

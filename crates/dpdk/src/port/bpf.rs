@@ -140,12 +140,22 @@ fn libbpf(function: &CStr) -> Option<NonNull<c_void>> {
     })
 }
 
+/// Returns a function of libbpf, if the library is loaded and has it.
+///
+/// # Safety
+/// `F` is a pointer to a function of the type that libbpf declares.
+pub(super) unsafe fn function_of_libbpf<F: Copy>(function: &CStr) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    let found = libbpf(function)?.as_ptr();
+    // SAFETY: a pointer of the same size to such a function, by the caller.
+    Some(unsafe { mem::transmute_copy::<*mut c_void, F>(&found) })
+}
+
 /// Returns the number of the XDP program on an interface; `None` without one.
 pub(super) fn xdp_program(interface: u32) -> Option<u32> {
     type Query = extern "C" fn(c_int, c_int, *mut u32) -> c_int;
-    let query = libbpf(c"bpf_xdp_query_id")?;
     // SAFETY: the type that libbpf declares.
-    let query = unsafe { mem::transmute::<*mut c_void, Query>(query.as_ptr()) };
+    let query: Query = unsafe { function_of_libbpf(c"bpf_xdp_query_id")? };
     let mut program = 0;
     (query(interface as c_int, 0, &mut program) == 0 && program != 0).then_some(program)
 }
@@ -155,9 +165,9 @@ pub(super) fn detach_xdp(interface: u32) {
     type Detach = extern "C" fn(c_int, u32, *const c_void) -> c_int;
     const AS_THE_DRIVER_CAN: u32 = 0;
     const GENERIC: u32 = 1 << 1;
-    let Some(detach) = libbpf(c"bpf_xdp_detach") else { return };
     // SAFETY: the type that libbpf declares; null means no options.
-    let detach = unsafe { mem::transmute::<*mut c_void, Detach>(detach.as_ptr()) };
+    let found: Option<Detach> = unsafe { function_of_libbpf(c"bpf_xdp_detach") };
+    let Some(detach) = found else { return };
     for mode in [AS_THE_DRIVER_CAN, GENERIC] {
         if xdp_program(interface).is_some() {
             detach(interface as c_int, mode, ptr::null());

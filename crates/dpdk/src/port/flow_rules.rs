@@ -1,6 +1,9 @@
 //! Rules that a port's device holds (`rte_flow`): what it drops by itself or brings to one receive queue, and how
 //! often it did.
 //!
+//! The rules of an AF_XDP port for control traffic are those of its XDP program ([`super::control`]). Such a port has
+//! no others: its driver has no rte_flow.
+//!
 //! A rule belongs to its port, which removes all of its rules from the device before it stops. A [`FlowRule`]
 //! identifies one: it cannot be copied, and a port without this rule returns an error.
 
@@ -132,6 +135,11 @@ impl Port {
             let message = Some("the port has no receive queue for control traffic".to_owned());
             return Err(FlowRefusal { errno: Errno(libc::ENOENT), message });
         }
+        if let Some(program) = self.open.control_program() {
+            let refused = |(errno, why)| FlowRefusal { errno, message: Some(why) };
+            let number = program.add(traffic).map_err(refused)?;
+            return Ok(FlowRule { number, is_counted: true });
+        }
         self.add_rule(&Items::of_traffic(traffic)?, Fate::Queue(self.rx_queues() - 1))
     }
 
@@ -155,6 +163,13 @@ impl Port {
     /// # Errors
     /// The device's error, with the rule.
     pub fn remove_rule(&self, rule: FlowRule) -> Result<(), (FlowRule, FlowRefusal)> {
+        if let Some(program) = self.open.control_program() {
+            return match program.remove(rule.number) {
+                Some(Ok(())) => Ok(()),
+                Some(Err(errno)) => Err((rule, FlowRefusal { errno, message: None })),
+                None => Err((rule, unknown())),
+            };
+        }
         let mut held = self.open.flow_rules().lock();
         let Some(&handle) = held.handles.get(&rule.number) else {
             return Err((rule, unknown()));
@@ -171,6 +186,11 @@ impl Port {
     /// # Errors
     /// The device does not count them, or the query fails.
     pub fn rule_count(&self, rule: &FlowRule) -> Result<FlowCount, FlowRefusal> {
+        if let Some(program) = self.open.control_program() {
+            let count = program.count(rule.number).ok_or_else(unknown)?;
+            let count = count.map_err(|errno| FlowRefusal { errno, message: None })?;
+            return Ok(FlowCount { packets: count.packets, bytes: Some(count.bytes) });
+        }
         let held = self.open.flow_rules().lock();
         let Some(&handle) = held.handles.get(&rule.number) else { return Err(unknown()) };
         let actions = [count_action(), end_action()];

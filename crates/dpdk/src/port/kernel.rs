@@ -236,6 +236,22 @@ impl KernelInterface {
         result
     }
 
+    /// Records a program that has taken the place of the driver's, which comes back before the driver ends.
+    pub(super) fn remember_xdp_program(&mut self, number: u32) {
+        self.remember(Undo::Xdp(Some(number)));
+    }
+
+    /// Prepares the interface for a packet socket beside AF_XDP's: the host's stack sees no packet of it, and the
+    /// kernel merges none.
+    ///
+    /// # Errors
+    /// The kernel has no filter for that (before Linux 6.6).
+    pub(super) fn prepare_control_socket(&mut self) -> Result<(), Errno> {
+        self.links.push(bpf::attach(bpf::TC_DROP, self.index)?);
+        self.disable_merging();
+        Ok(())
+    }
+
     /// Keeps the host out, and brings the interface up, with all multicasts until
     /// [`Self::set_multicasts`] selects the needed ones.
     pub(super) fn take_over(&mut self) -> Result<(), Errno> {

@@ -9,7 +9,7 @@
 use dpdk_sys as sys;
 
 use super::{Attached, Port, PortConfig, check_kernel_queues, device_info};
-use crate::Error;
+use crate::{Errno, Error};
 
 /// Length of a key if the driver does not report it.
 const KEY_BYTES: usize = 40;
@@ -173,12 +173,15 @@ impl Attached {
             };
         }
         let entries = table.entries(info.reta_size.into(), queues).map_err(refuse)?;
+        self.check(config, "writing the table of RSS", self.write_entries(&entries))
+    }
+
+    /// Writes the whole table; a negative result is DPDK's error.
+    fn write_entries(&self, entries: &[u16]) -> i32 {
         let mut groups: Vec<_> = entries.chunks(GROUP).map(group).collect();
+        let size = entries.len() as u16;
         // SAFETY: the port is started; as many groups as the table has, for the call.
-        let result = unsafe {
-            sys::rte_eth_dev_rss_reta_update(self.id, groups.as_mut_ptr(), info.reta_size)
-        };
-        self.check(config, "writing the table of RSS", result)
+        unsafe { sys::rte_eth_dev_rss_reta_update(self.id, groups.as_mut_ptr(), size) }
     }
 
     /// Writes the key to a started device again if the device has another one: some drivers ignore the key
@@ -253,6 +256,29 @@ impl Port {
         Some(Rss { fields: names(fields.unwrap_or(0)), key, table })
     }
 
+    /// Returns the queue of each hash in the device's table; empty if it has none, or its driver does not report it.
+    pub fn rss_table(&self) -> Vec<u16> {
+        let device = self.open.started.device.id;
+        device_info(device).map_or_else(|_| Vec::new(), |info| read_table(device, info.reta_size))
+    }
+
+    /// Replaces the device's table while the port runs. Packets that were received before stay in their queues.
+    ///
+    /// # Errors
+    /// The device's error; `EINVAL` for a table of another length or with a queue that is not there.
+    pub fn set_rss_table(&self, entries: &[u16]) -> Result<(), Errno> {
+        let device = &self.open.started.device;
+        let size = device_info(device.id)?.reta_size;
+        let queues = self.spread_queues();
+        if entries.len() != usize::from(size) || entries.iter().any(|&queue| queue >= queues) {
+            return Err(Errno(libc::EINVAL));
+        }
+        match device.write_entries(entries) {
+            result if result < 0 => Err(Errno::of_result(result)),
+            _ => Ok(()),
+        }
+    }
+
     /// Changes hash and table while the port runs.
     ///
     /// # Errors
@@ -268,7 +294,9 @@ impl Port {
             device.write_hash(config, &info, &mut hash)?;
         }
         let table = config.rss.as_ref().map_or(RssTable::Even, |rss| rss.table.clone());
-        if queues > 1 || table != RssTable::Even || self.control_queues().rx {
+        // A kernel interface's control queue is not in its table.
+        let leaves_one_out = self.control_queues().rx && self.open.control.is_none();
+        if queues > 1 || table != RssTable::Even || leaves_one_out {
             device.write_table(config, &table, queues)?;
         }
         Ok(())

@@ -52,6 +52,12 @@ impl Sockets {
             .any(|&(descriptor, kind)| matches!(kind, Kind::Socket(_)) && is_bound(descriptor))
     }
 
+    /// Returns the map by which an XDP program finds the sockets.
+    pub(super) fn map(&self) -> Option<RawFd> {
+        let maps = self.0.iter().filter(|(_, kind)| matches!(kind, Kind::Map(_)));
+        maps.map(|&(descriptor, _)| descriptor).find(|&map| is_of_sockets(map))
+    }
+
     /// Returns the existing AF_XDP sockets.
     pub(super) fn now() -> BTreeSet<RawFd> {
         let sockets = all().into_iter().filter(|(_, kind)| matches!(kind, Kind::Socket(_)));
@@ -111,8 +117,18 @@ fn map(descriptor: RawFd) -> Option<u64> {
     if link.as_os_str() != "anon_inode:bpf-map" {
         return None;
     }
+    info(descriptor, "map_id:")
+}
+
+/// Returns true if a BPF map is one of AF_XDP sockets (`BPF_MAP_TYPE_XSKMAP`).
+fn is_of_sockets(map: RawFd) -> bool {
+    info(map, "map_type:") == Some(17)
+}
+
+/// Returns a number that the kernel gives about a descriptor.
+fn info(descriptor: RawFd, key: &str) -> Option<u64> {
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}")).ok()?;
-    info.lines().find_map(|line| line.strip_prefix("map_id:")?.trim().parse().ok())
+    info.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok())
 }
 
 /// Returns the inode of a socket of this family.

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use api::report::{ControlQueue, ControlRule, LearnedFlow};
-use control::config::{self, Config, Device};
+use control::config::{self, Config, Driver};
 use dpdk::ControlQueues;
 
 use super::super::control_rules::{HostFlow, Shown};
@@ -117,11 +117,10 @@ impl Owner {
 
 /// The reason for which a port is not asked for queues for control traffic.
 fn off(config: &Config, port: &config::Port) -> Option<String> {
-    let why = match (config.forwarders.control_queue, &port.device, port.queues.control) {
+    let why = match (config.forwarders.control_queue, port.driver, port.queues.control) {
         (false, ..) => "turnpike.forwarders { control_queue = true } is not set",
-        (true, Device::Kernel(_), _) => {
-            "a kernel interface: its receive queues are those of the sockets that send, and the kernel spreads \
-             packets over all of them"
+        (true, Some(Driver::AfPacket), _) => {
+            "driver = \"af_packet\", whose sockets receive all packets of their interface; AF_XDP has a control queue"
         }
         (true, _, false) => "control_queue = false",
         (true, _, true) => return None,

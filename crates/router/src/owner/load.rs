@@ -150,6 +150,7 @@ impl Owner {
             forwarders,
             control: self.cores.control.clone(),
             moved: self.balance.moves,
+            moved_entries: self.balance.entries,
             advice,
         }
     }
@@ -294,7 +295,7 @@ impl Owner {
 }
 
 /// The receive queue of a port for control traffic.
-fn control_queue(port: &OpenPort) -> Option<usize> {
+pub(super) fn control_queue(port: &OpenPort) -> Option<usize> {
     port.port.control_queues().rx.then(|| port.queues.0 - 1)
 }
 

@@ -27,6 +27,7 @@ use wire::MacAddr;
 
 use super::super::ports::OpenPort;
 use super::super::server::{Page, Question};
+use super::load::control_queue;
 use super::sources::Audits;
 use super::{Owner, WantedMulticasts, flow};
 
@@ -174,6 +175,7 @@ impl Owner {
             link_details: report::LinkDetails::default(),
             mtu: known.map_or(0, |known| known.mtu),
             rx_queues: 0,
+            control_queue: None,
             tx_queues: 0,
             rx_packets,
             rx_bytes,
@@ -209,6 +211,7 @@ impl Owner {
             link_details: link_details(port),
             mtu: known.map_or(port.info.mtu, |known| known.mtu),
             rx_queues: port.queues.0,
+            control_queue: control_queue(port),
             tx_queues: port.queues.1,
             rx_packets,
             rx_bytes,

@@ -1,4 +1,4 @@
-//! Receive queues go from busy forwarders to idle ones.
+//! Receive queues go from busy forwarders to idle ones, and flows from busy queues to idle ones.
 //!
 //! Once a second the load of each queue is estimated: a forwarder's busy time, divided by the packets of its ports,
 //! and evenly between queues of one port that it has. While one forwarder is busy for more than [`BUSY`] of the
@@ -6,12 +6,17 @@
 //! move (see `wiring/moves.rs`). Then nothing moves for a rest, which doubles with each move that another follows
 //! soon: traffic that changes faster than queues move does not have them move all the time.
 //!
-//! One queue is served by one forwarder. What comes by one queue alone stays a single forwarder's: more receive
-//! queues, or `spread = "software"`, divide it.
+//! Where no queue may go, since one alone is too much, entries of the device's RSS table go from it to a queue of the
+//! same port that a less busy forwarder has: so many that both have about as much, were all entries alike. They are not
+//! (a flow may be as much as all others), so it is looked at again after the rest.
+//!
+//! What comes by one queue of a port without such a table stays a single forwarder's: `spread = "software"` divides it.
 
 use std::time::{Duration, Instant};
 
-use dataplane::port::PortId;
+use anyhow::anyhow;
+use control::config::Config;
+use dataplane::port::{PortId, RssTable};
 
 use super::super::ports::Ports;
 use super::super::wiring::{Move, Wiring};
@@ -80,6 +85,75 @@ fn plan(mut queues: Vec<QueueLoad>, mut busy: Vec<f64>) -> Vec<Move> {
     moves
 }
 
+/// Entries of a port's RSS table that go from one queue to another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Shift {
+    port: PortId,
+    from: usize,
+    to: usize,
+    /// The part of the entries of `from`, 0 to 1.
+    part: f64,
+}
+
+/// The shift that takes most from the busiest forwarder. `busy`: percent, by forwarder; `has_table`: of which ports
+/// entries may move.
+fn plan_shift(
+    queues: &[QueueLoad],
+    busy: &[f64],
+    has_table: impl Fn(PortId) -> bool,
+) -> Option<Shift> {
+    let of = |forwarder: usize| busy.get(forwarder).copied().unwrap_or_default();
+    let all = busy.iter().copied().enumerate();
+    let (busiest, most) = all.max_by(|one, other| one.1.total_cmp(&other.1))?;
+    if most < BUSY {
+        return None;
+    }
+    let own = queues.iter().filter(|one| one.forwarder == busiest && has_table(one.port));
+    let pairs = own.flat_map(|from| {
+        let of_port = queues.iter().filter(|one| one.port == from.port);
+        of_port.filter(|one| one.forwarder != busiest).map(move |to| (from, to))
+    });
+    let percent = |&(from, to): &(&QueueLoad, &QueueLoad)| {
+        ((most - of(to.forwarder)) / 2.0).min(from.percent)
+    };
+    let best = pairs.max_by(|one, other| percent(one).total_cmp(&percent(other)))?;
+    let percent = percent(&best);
+    let (from, to) = best;
+    (percent >= GAIN).then_some(Shift {
+        port: from.port,
+        from: from.queue,
+        to: to.queue,
+        part: percent / from.percent,
+    })
+}
+
+/// The table after a shift, and the number of entries that moved: at least one, and one stays. Which ones differs from
+/// one `attempt` to the next, so that a flow that is much by itself parts from the others.
+fn shifted(table: &[u16], shift: &Shift, attempt: u64) -> Option<(Vec<u16>, usize)> {
+    let (from, to) = (u16::try_from(shift.from).ok()?, u16::try_from(shift.to).ok()?);
+    let mut own: Vec<_> = (0..table.len()).filter(|&place| table[place] == from).collect();
+    let count = own.len();
+    if count < 2 {
+        return None;
+    }
+    own.rotate_left(attempt as usize % count);
+    let moved = ((shift.part * count as f64).round() as usize).clamp(1, count - 1);
+    let mut new = table.to_vec();
+    // Evenly spaced: neighbouring entries of a fresh table are of neighbouring queues.
+    for (number, place) in own.into_iter().enumerate() {
+        if (number + 1) * moved / count > number * moved / count {
+            new[place] = to;
+        }
+    }
+    Some((new, moved))
+}
+
+/// The configuration leaves a port's table to the router.
+fn has_even_table(config: &Config, port: PortId) -> bool {
+    let rss = config.port(port).map(|port| port.queues.rss.as_ref());
+    rss.is_some_and(|rss| rss.is_none_or(|rss| rss.table == RssTable::Even))
+}
+
 /// What is known of the past.
 #[derive(Default)]
 pub(super) struct Balance {
@@ -90,6 +164,8 @@ pub(super) struct Balance {
     moved: Option<Instant>,
     /// Queues that have moved so far.
     pub(super) moves: u64,
+    /// Entries of RSS tables that have moved so far.
+    pub(super) entries: u64,
 }
 
 impl Balance {
@@ -136,18 +212,66 @@ impl Owner {
         let Some(wiring) = &self.wiring else { return };
         let forwarders = wiring.forwarders();
         let busy: Vec<_> = (0..forwarders).map(|forwarder| self.loads.percent(forwarder)).collect();
-        let moves = match self.configurations.current.forwarders.rebalance {
-            true => plan(queue_loads(wiring, &self.ports, &self.loads, forwarders), busy.clone()),
-            false => Vec::new(),
-        };
-        if !self.balance.is_time(!moves.is_empty(), Instant::now()) {
+        let config = &self.configurations.current;
+        if !config.forwarders.rebalance {
+            self.balance.looks = 0;
             return;
         }
+        let queues = queue_loads(wiring, &self.ports, &self.loads, forwarders);
+        let moves = plan(queues.clone(), busy.clone());
+        let has_table = |port| wiring.spreads_by_device(port) && has_even_table(config, port);
+        let shift = plan_shift(&queues, &busy, has_table).filter(|_| moves.is_empty());
+        if !self.balance.is_time(!moves.is_empty() || shift.is_some(), Instant::now()) {
+            return;
+        }
+        match shift {
+            Some(shift) => self.move_entries(shift, &busy).await,
+            None => self.move_queues(moves, &busy).await,
+        }
+    }
+
+    /// Moves entries of a table. A device without one, or whose queue has one entry left, is left in peace until the
+    /// next rest is over.
+    async fn move_entries(&mut self, shift: Shift, busy: &[f64]) {
+        let Shift { port, from, to, .. } = shift;
+        let Some(open) = self.ports.iter().find(|open| open.id == port) else { return };
+        let (device, name) = (open.port.clone(), open.name.clone());
+        let table = shifted(&device.rss_table(), &shift, self.balance.entries);
+        let Some((table, count)) = table else {
+            return self.balance.has_moved(0, Instant::now());
+        };
+        let size = usize::from(device.descriptors().0);
+        let write = || {
+            device.set_rss_table(&table).map_err(|errno| anyhow!("{}: {errno}", device.driver()))
+        };
+        let outcome = self
+            .with_wiring(async |wiring: &mut Wiring| {
+                wiring.move_entries((port, from, size), write).await
+            })
+            .await;
+        self.balance.has_moved(0, Instant::now());
+        let most = busy.iter().copied().fold(0.0, f64::max);
+        match outcome {
+            Ok(pause) => {
+                self.balance.entries += count as u64;
+                tracing::info!(
+                    "port \"{name}\": {count} entries of its RSS table go from receive queue {from}, whose forwarder is \
+                     busy {most:.0} %, to {to}; it was not served for {} us",
+                    pause.as_micros()
+                );
+            }
+            Err(error) => {
+                tracing::warn!("port \"{name}\": the RSS table stays as it is: {error:#}");
+            }
+        }
+    }
+
+    async fn move_queues(&mut self, moves: Vec<Move>, busy: &[f64]) {
         let outcome =
             self.with_wiring(async |wiring: &mut Wiring| wiring.move_queues(&moves).await).await;
         self.balance.has_moved(if outcome.is_ok() { moves.len() } else { 0 }, Instant::now());
         match outcome {
-            Ok(pause) => self.say_moved(&moves, &busy, pause),
+            Ok(pause) => self.say_moved(&moves, busy, pause),
             Err(error) => tracing::warn!("queues stay with their forwarders: {error:#}"),
         }
     }
@@ -211,6 +335,40 @@ mod tests {
             let busy = busy(&queues, 2);
             assert_eq!(plan(queues, busy), [], "{why}");
         }
+    }
+
+    fn queue(queue: usize, forwarder: usize, percent: f64) -> QueueLoad {
+        QueueLoad { queue, ..load(0, forwarder, percent, &[]) }
+    }
+
+    #[test]
+    fn entries_go_to_the_queue_of_the_least_busy_so_that_both_have_as_much() {
+        let queues = [queue(0, 0, 90.0), queue(1, 1, 40.0), queue(2, 2, 10.0)];
+        let shift = Shift { port: id(0), from: 0, to: 2, part: 40.0 / 90.0 };
+        assert_eq!(plan_shift(&queues, &[90.0, 40.0, 10.0], |_| true), Some(shift));
+        assert_eq!(plan_shift(&queues, &[90.0, 40.0, 10.0], |_| false), None, "no table");
+        assert_eq!(plan_shift(&queues, &[59.0, 0.0, 0.0], |_| true), None, "there is time enough");
+        assert_eq!(plan_shift(&queues, &[90.0, 80.0, 75.0], |_| true), None, "seven percent");
+        // The other port's queue is what keeps it busy.
+        let small = [queue(0, 0, 5.0), queue(1, 1, 0.0), load(1, 0, 90.0, &[])];
+        assert_eq!(plan_shift(&small, &[95.0, 0.0], |port| port == id(0)), None);
+    }
+
+    #[test]
+    fn the_part_of_a_queue_s_entries_moves_and_one_stays() {
+        let table: Vec<u16> = (0..128).map(|place| place % 2).collect();
+        let shift = |part| Shift { port: id(0), from: 0, to: 1, part };
+        for (part, count) in [(0.5, 32), (0.01, 1), (1.0, 63)] {
+            let (new, moved) = shifted(&table, &shift(part), 0).unwrap();
+            assert_eq!(moved, count);
+            assert_eq!(new.iter().filter(|&&queue| queue == 0).count(), 64 - count);
+            let changed = (0..128).filter(|&place| new[place] != table[place]);
+            assert!(changed.clone().all(|place| table[place] == 0) && changed.count() == count);
+        }
+        let moved = |attempt| shifted(&table, &shift(0.1), attempt).unwrap().0;
+        assert_ne!(moved(0), moved(1), "other entries");
+        assert_eq!(shifted(&[1, 0, 1], &shift(0.5), 0), None, "the last one stays");
+        assert_eq!(shifted(&[], &shift(0.5), 0), None);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Single receive queues go from one forwarder to another, while everything else goes on.
+//! Single receive queues go from one forwarder to another, and entries of an RSS table from one queue to another, while
+//! everything else goes on.
 //!
 //! ```text
 //!   1. no forwarder receives from the queues' ports; what waits for a burst is sent   (one exchange)
@@ -9,8 +10,24 @@
 //! Meanwhile packets of these ports wait in their receive queues, and other ports are served. What came before 1
 //! has been given to a transmit queue before anything that comes after 3 is looked at, so no packet of a flow
 //! is overtaken by a later one in the router.
+//!
+//! Where entries of the table move, packets of their flows lie in the old queue, and later ones come by the new one.
+//! So the table is written between 2 and 3, and before 3 the old queue is emptied by the forwarder that has it, a batch
+//! at a time, between which it serves its other ports:
+//!
+//! ```text
+//!   3. the owner writes the table: packets of these entries wait in the new queue
+//!   4. the forwarder of the old queue takes what lies there, and sends it            (some exchanges)
+//!   5. each sends what others had handed over to it by then                          (another)
+//!   6. each gets its queues back                                                     (another)
+//! ```
+//!
+//! The old queue is empty when it was found so twice, or when as many packets have been taken as it has descriptors:
+//! further ones came behind the table's change.
 
 use std::time::{Duration, Instant};
+
+use dataplane::batch::BATCH_MAX;
 
 use super::*;
 
@@ -27,7 +44,16 @@ pub struct Move {
     pub to: usize,
 }
 
+/// Looks at a queue that find it empty before it is. The device may still be writing a packet that it had
+/// assigned before.
+const EMPTY: usize = 2;
+
 impl Wiring {
+    /// No software spreads what a port receives.
+    pub fn spreads_by_device(&self, port: PortId) -> bool {
+        self.ports.get(&port).is_some_and(|wired| wired.plan.spread.is_none())
+    }
+
     /// The queues of a port may go to other forwarders: the configuration does not say which core serves them, and
     /// no software spreads what they receive.
     pub fn is_movable(&self, port: PortId) -> bool {
@@ -68,6 +94,60 @@ impl Wiring {
         self.exchanges.exchange_idle(all.into_iter().map(plug).map(replacement).collect()).await;
         self.is_by_load = true;
         Ok(begin.elapsed())
+    }
+
+    /// Has a device bring packets of some flows to other queues than to this one, from which flows may go by now: of
+    /// `size` descriptors. Returns how long nobody received from its port.
+    ///
+    /// # Errors
+    /// A forwarder that gives nothing back, or the error of `write`; everything is as before then.
+    pub async fn move_entries(
+        &mut self,
+        (port, queue, size): (PortId, usize, usize),
+        write: impl FnOnce() -> Result<()>,
+    ) -> Result<Duration> {
+        let begin = Instant::now();
+        let ports = PortSet::from_iter([port]);
+        let stopped =
+            self.rewire(self.each(|| Rewiring { stop: ports, ..Rewiring::default() })).await?;
+        let drain = || self.each(|| Rewiring { drain: ports, ..Rewiring::default() });
+        if let Err(error) = self.rewire(drain()).await {
+            self.take_back(vec![stopped]).await;
+            return Err(error);
+        }
+        let mut sources: Vec<_> = stopped.into_iter().flat_map(|back| back.wires.rx).collect();
+        let written = write();
+        if written.is_ok() {
+            self.empty(&mut sources, queue, size).await;
+            let drain = drain().map(replacement).collect();
+            self.exchanges.exchange_idle(drain).await;
+        }
+        let all = self.by_layout(sources.into_iter());
+        self.exchanges.exchange_idle(all.into_iter().map(plug).map(replacement).collect()).await;
+        written.map(|()| begin.elapsed())
+    }
+
+    /// Has the forwarder of a receive queue forward what lies in it, of `size` descriptors.
+    async fn empty(&self, sources: &mut Vec<RxSource>, queue: usize, size: usize) {
+        let is_it = |source: &RxSource| match &source.input {
+            Input::Queue(one) => usize::from(one.index()) == queue,
+            Input::Ring(_) => false,
+        };
+        let (mut taken, mut empty) = (0, 0);
+        while taken < size + BATCH_MAX && empty < EMPTY {
+            let Some(at) = sources.iter().position(is_it) else { return };
+            let mut all = self.by_layout(std::iter::once(sources.swap_remove(at)));
+            let take = |wires: Wires| match wires.rx.is_empty() {
+                true => plug(wires),
+                false => Rewiring { take: BATCH_MAX, wires, ..Rewiring::default() },
+            };
+            let new = all.drain(..).map(take).map(replacement).collect();
+            let back = rewirings(self.exchanges.exchange_idle(new).await);
+            let missing: usize = back.iter().map(|back| back.take).sum();
+            sources.extend(back.into_iter().flat_map(|back| back.wires.rx));
+            taken += BATCH_MAX - missing.min(BATCH_MAX);
+            empty = if missing == BATCH_MAX { empty + 1 } else { 0 };
+        }
     }
 
     /// One of these for each forwarder.

@@ -13,6 +13,8 @@ fn pci(name: &str, address: &str) -> Port {
         device: Device::Pci(address.to_owned()),
         driver: None,
         blocks: true,
+        queues: 1,
+        control_queue: true,
     }
 }
 
@@ -22,6 +24,8 @@ fn kernel(name: &str, interface: &str) -> Port {
         device: Device::Kernel(interface.to_owned()),
         driver: None,
         blocks: true,
+        queues: 1,
+        control_queue: true,
     }
 }
 
@@ -893,7 +897,7 @@ fn ports_without_receive_interrupts_are_named() {
     let tree = Tree::new(&[]);
     let vdev = |name: &str, device: &str| {
         let device = Device::Vdev(device.to_owned());
-        Port { name: name.to_owned(), device, driver: None, blocks: true }
+        Port { name: name.to_owned(), device, ..kernel("", "") }
     };
     let found = |ports| found(interrupts::receive, &tree, &wanted(&[1], ports));
     assert_eq!(found(vec![]), []);
@@ -905,4 +909,36 @@ fn ports_without_receive_interrupts_are_named() {
     assert_eq!(found(ports.clone()), is(Note, "not of link, sink"));
     let polled = ports.into_iter().map(|port| Port { blocks: false, ..port }).collect();
     assert_eq!(found(polled), []);
+}
+
+#[test]
+fn control_queues_are_looked_at_for_each_port() {
+    let tree = Tree::new(&[("proc/sys/kernel/osrelease", "6.12.0\n")]);
+    let by_packet = Port { driver: Some(Driver::AfPacket), ..kernel("old", "eth2") };
+    let without = Port { control_queue: false, ..kernel("none", "eth3") };
+    let ports = vec![kernel("wan", "eth1"), by_packet, without, pci("nic", "0000:03:00.0")];
+    let off = wanted(&[1], ports.clone());
+    let shared = "control traffic comes by the queues of all packets";
+    assert_eq!(found(control_queues::ports, &tree, &off), is(Note, shared));
+    assert_eq!(found(control_queues::ports, &tree, &wanted(&[1], vec![])), []);
+    let on = Wanted { control_queues: true, ..off };
+    let of = |tree: &Tree| found(control_queues::ports, tree, &on);
+    assert_eq!(
+        of(&tree),
+        [
+            (Fine, "port \"wan\": by an XDP program".to_owned()),
+            (Note, "port \"old\": by AF_PACKET, which has none".to_owned()),
+            (Note, "port \"nic\": if its device has rules and an RSS table".to_owned()),
+        ]
+    );
+    for queue in ["rx-0", "rx-1", "tx-0"] {
+        tree.write(&format!("sys/class/net/eth1/queues/{queue}/x"), "");
+    }
+    let more = "port \"wan\": eth1 has 2 receive queues and the port uses 1";
+    assert_eq!(of(&tree)[0], (Warning, more.to_owned()));
+    let findings = with(&tree, &on, control_queues::ports);
+    assert_eq!(findings[0].mend, ["ethtool -L eth1 combined 1"]);
+    tree.write("proc/sys/kernel/osrelease", "6.1.0-41-amd64\n");
+    let old = "port \"wan\": Linux 6.1 has no tcx, Linux 6.6 has";
+    assert_eq!(of(&tree)[0], (Warning, old.to_owned()));
 }

@@ -47,7 +47,12 @@ pub fn forwarders(report: &Forwarders) -> String {
         1 => "\n\n1 receive queue went to a less busy forwarder".to_owned(),
         moved => format!("\n\n{moved} receive queues went to less busy forwarders"),
     };
-    finish(&table) + "\n\n" + &waiting + "\n\n" + &interference + &control + &moved + &advice
+    let entries = match report.moved_entries {
+        0 => String::new(),
+        entries => format!("\n\nRSS table entries that went to a less busy forwarder: {entries}"),
+    };
+    let rest = control + &moved + &entries + &advice;
+    finish(&table) + "\n\n" + &waiting + "\n\n" + &interference + &rest
 }
 
 /// Formats one line a forwarder.
@@ -188,7 +193,13 @@ mod tests {
         };
         let one = Forwarder { interference: Some(interference), ..one };
         let advice = vec!["Mend it.".into()];
-        let report = Forwarders { forwarders: vec![one], control: vec![0, 2], moved: 2, advice };
+        let report = Forwarders {
+            forwarders: vec![one],
+            control: vec![0, 2],
+            moved: 2,
+            moved_entries: 64,
+            advice,
+        };
         let text = forwarders(&report);
         let line = text.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>();
         let expected = ["0", "3", "1", "42", "%", "1200", "40", "0", "0", "wan:0,", "lan:1", "-"];
@@ -199,8 +210,8 @@ mod tests {
         let expected =
             ["0", "0", "31", "0", "0", "0.00", "s", "1.25", "s", "0.00", "s", "0.00", "s"];
         assert_eq!(line, expected);
-        let end =
-            "\n\ncontrol: core 0,2\n\n2 receive queues went to less busy forwarders\n\nMend it.";
+        let end = "\n\ncontrol: core 0,2\n\n2 receive queues went to less busy forwarders\n\nRSS table entries that went to \
+             a less busy forwarder: 64\n\nMend it.";
         assert!(text.ends_with(end), "{text}");
     }
 

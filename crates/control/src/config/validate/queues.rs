@@ -6,7 +6,7 @@ use dataplane::port::{RssTable, Thresholds};
 
 use super::super::queues::{Queues, Rss, RssFields, Spread};
 use super::super::value::{Fields, Value, whole_number};
-use super::super::{Cores, Device, Forwarders, Port};
+use super::super::{Cores, Driver, Forwarders, Port};
 use super::{Context, rest};
 use crate::cores::parse_cores;
 
@@ -209,12 +209,11 @@ fn table(fields: &mut Fields<'_, '_>) -> RssTable {
     }
 }
 
-/// Only devices that DPDK drives by itself have a control queue: of a kernel interface each receive queue belongs to
-/// the socket that sends, and none can be left out of the spreading.
+/// The sockets of AF_PACKET receive all packets of their interface, and so leave none to a control queue.
 pub(super) fn settle_control(ports: &mut [Port], forwarders: &Forwarders) {
     for port in ports {
-        let of_kernel = matches!(port.device, Device::Kernel(_));
-        port.queues.control &= forwarders.control_queue && !of_kernel;
+        let by_packet_sockets = port.driver == Some(Driver::AfPacket);
+        port.queues.control &= forwarders.control_queue && !by_packet_sockets;
     }
 }
 
@@ -296,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_the_kernel_does_not_drive_have_a_control_queue_where_forwarders_ask_for_one() {
+    fn ports_have_a_control_queue_where_forwarders_ask_for_one_unless_by_af_packet() {
         let control = |forwarders: &str, port: &str| {
             let text = format!(
                 "local turnpike = require 'turnpike'\nturnpike.forwarders {{ {forwarders} }}\n\
@@ -310,7 +309,8 @@ mod tests {
         assert!(control(on, nic));
         assert!(!control("", nic));
         assert!(!control(on, "device = '0000:03:00.0', control_queue = false"));
-        assert!(!control(on, "device = 'eth0'"), "a kernel interface");
+        assert!(control(on, "device = 'eth0'"));
+        assert!(!control(on, "device = 'eth0', driver = 'af_packet'"));
     }
 
     #[test]
