@@ -4,6 +4,7 @@ AF_XDP socket, so that it arrives while a forwarder is kept from its queues and 
 
 import contextlib
 import json
+import os
 
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.inet6 import ICMPv6EchoRequest, ICMPv6ND_NS, ICMPv6NDOptSrcLLAddr, IPv6
@@ -12,8 +13,8 @@ from scapy.packet import Raw
 
 from lib.apply import apply, plan
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, STATIC_NEIGHBOURS, Wires
-from lib.netns import wait_for
-from lib.packets import forwarded
+from lib.netns import veth, wait_for
+from lib.packets import forwarded, is_announcement
 from lib.router import Change
 from test_control_queue import (
     LEFT, LINK, ON, A, B, arp_request, arrive, connecting, control, flows, held_forwarder, is_reply, packets, reasons,
@@ -259,3 +260,24 @@ def test_the_host_sees_control_traffic_once(lab):
     answers = [tcp_of(frame).dport for frame in wires.left.receive(0.3) if tcp_of(frame) is not None]
     assert answers == [40001]
     wires.router.stop()
+
+
+def test_an_interface_that_goes_and_comes_back_has_its_queue_again(lab):
+    wires = start(lab, settings=', mac = "02:00:00:00:01:01"')
+    router = wires.router
+    link = lambda: {port["name"]: port["link"] for port in router.show("ports")}["left"]  # noqa: E731
+    descriptors = lambda: len(os.listdir(f"/proc/{router.process.pid}/fd"))  # noqa: E731
+    before = descriptors()
+    for _ in range(2):
+        wires.inside.run("ip", "link", "delete", "tp-left")
+        assert wait_for(lambda: link() == "gone", 10), router.log()
+        assert xdp_of(wires.inside, "tp-right") is not None
+        veth(wires.inside, "tp-left", wires.ns_left, "wire", LEFT_MAC, HOST_A_MAC, 1500)
+        left = lab.raw(wires.ns_left, "wire", is_announcement)
+        assert wait_for(lambda: link() == "up", 20), router.log()
+        assert wait_for(lambda: control(router)["rules"] and not reasons(router), 10), control(router)
+        left.send(arp_request())
+        arrive(left, 1, is_reply)
+        assert packets(router).get("ARP") == 1
+    assert descriptors() <= before + 2
+    router.stop()
