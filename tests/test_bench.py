@@ -38,7 +38,7 @@ def test_a_case_that_is_not_recorded_is_told():
 
 
 def test_every_case_of_the_binary_is_counted():
-    source = (Path(__file__).resolve().parents[1] / "crates/turnpike/src/bench/forward/cases.rs").read_text()
+    source = (Path(__file__).resolve().parents[1] / "crates/bench/src/forward/cases.rs").read_text()
     names = {line.split('"')[1] for line in source.splitlines() if line.strip().startswith("Case { name:")}
     assert names == set(instructions.SOURCES) | instructions.UNCOUNTED
 

@@ -15,9 +15,9 @@ ONLY_FROM_INSIDE = {
     # The configuration refuses a route to a port that is not there.
     "port-down": "crates/dataplane/src/forwarder/tests.rs",
     # The kernel has no such bound; it drops behind the interface.
-    "host-full": "crates/turnpike/src/router/slow_worker/tests.rs",
+    "host-full": "crates/router/src/slow_worker/tests.rs",
     # The kernel sends no such header.
-    "host-malformed": "crates/turnpike/src/router/slow_worker/tests.rs",
+    "host-malformed": "crates/router/src/slow_worker/tests.rs",
     # It takes code that is wrong.
     "quarantined": "crates/dataplane/src/forwarder/tests.rs",
     "step-lost": "crates/dataplane/src/forwarder/tests.rs",

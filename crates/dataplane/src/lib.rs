@@ -20,6 +20,7 @@ pub mod filters;
 pub mod flow;
 pub mod flows;
 pub mod forwarder;
+pub mod grace;
 pub mod graph;
 pub mod interface;
 pub mod mask;

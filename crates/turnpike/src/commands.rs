@@ -13,6 +13,7 @@ pub mod doctor;
 pub mod flows;
 pub mod generate;
 pub mod hold;
+pub mod moonroute;
 pub mod routes;
 pub mod run;
 pub mod sets;
@@ -28,7 +29,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use crate::api::{DEFAULT_SOCKET, Request, client};
+use api::{DEFAULT_SOCKET, Request, client};
 use change::{NeighbourArgs, RouteArgs};
 use configuration::{ApplyArgs, ConfirmArgs, HistoryArgs, PlanArgs, RollbackArgs};
 use do_::DoArgs;

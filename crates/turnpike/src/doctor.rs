@@ -40,10 +40,9 @@ use std::path::PathBuf;
 use control::config::{Config, Device, Driver};
 use control::netlink::netdev::Xdp;
 use dataplane::polling::Wait;
+use machine::Machine;
+use machine::cpu::Cpus;
 use serde::Serialize;
-
-use crate::machine::Machine;
-use crate::machine::cpu::Cpus;
 
 pub use text::text;
 
@@ -242,7 +241,7 @@ fn pairs(queues: &control::config::Queues, forwarders: usize) -> usize {
 
 impl Wanted {
     /// Returns the needs of a configuration with forwarders on these cores, and with this much
-    /// memory (see [`crate::router::packet_memory`]).
+    /// memory (see [`router::packet_memory`]).
     pub fn of(config: &Config, cores: &[usize], (memory_mb, later_mb): (usize, usize)) -> Self {
         let port = |port: &control::config::Port| Port {
             name: port.name.clone(),

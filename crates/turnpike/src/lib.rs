@@ -2,28 +2,14 @@
 //! `shell`, `convert`, `generate-table`, `bench`.
 #![forbid(unsafe_code)]
 
-mod api;
-mod bench;
-mod bind;
 mod commands;
 mod doctor;
-mod generate;
-mod grace;
-mod hold;
-mod log;
-mod machine;
 mod picture;
-mod place;
 mod processor;
-mod progress;
-mod router;
 mod shell;
 mod table;
 mod telnet;
-#[cfg(test)]
-mod testing;
 mod usage;
-mod workload;
 mod wrap;
 
 use std::path::PathBuf;
@@ -32,6 +18,7 @@ use std::process::ExitCode;
 use anyhow::{Error, Result, anyhow};
 use clap::{CommandFactory, Parser, Subcommand};
 use dataplane::catalogue::{Catalogue, StepSpec};
+use router::Program;
 
 use crate::commands::bind::{BindArgs, DevicesArgs, UnbindArgs};
 use crate::commands::doctor::DoctorArgs;
@@ -89,7 +76,7 @@ enum Command {
         ipv6: usize,
     },
     /// Send packets at a rate, and say what comes back of them
-    Generate(generate::GenerateArgs),
+    Generate(bench::GenerateArgs),
     /// Measure
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -113,7 +100,8 @@ pub fn main_with(steps: impl IntoIterator<Item = StepSpec>) -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
-    match processor::check().and_then(|()| execute(cli.command, &catalogue)) {
+    let program = Program { catalogue, commands: shell::engine::built_in(), telnet: telnet::open };
+    match processor::check().and_then(|()| execute(cli.command, &program)) {
         Ok(code) => code,
         Err(error) => {
             report(&error);
@@ -172,17 +160,17 @@ fn as_root(error: &Error) -> Error {
     anyhow!("{text}\nuser {user} may not do that; run it as root (sudo)")
 }
 
-fn execute(command: Command, catalogue: &Catalogue) -> Result<ExitCode> {
+fn execute(command: Command, program: &Program) -> Result<ExitCode> {
     match command {
-        Command::Run(args) => commands::run::run(&args, catalogue),
+        Command::Run(args) => commands::run::run(&args, program),
         Command::Hold(args) => commands::hold::hold(&args),
         Command::Check { source, offline } => {
-            let (report, code) = commands::check::check(&source, offline, catalogue)?;
+            let (report, code) = commands::check::check(&source, offline, program)?;
             print(&report)?;
             return Ok(code);
         }
         Command::Doctor(args) => {
-            let (report, code) = commands::doctor::doctor(&args, catalogue)?;
+            let (report, code) = commands::doctor::doctor(&args, program)?;
             print(&report)?;
             return Ok(code);
         }
@@ -195,7 +183,7 @@ fn execute(command: Command, catalogue: &Catalogue) -> Result<ExitCode> {
         Command::GenerateTable { ipv4, file, ipv6 } => {
             print(&commands::generate::generate(ipv4, ipv6, &file)?)
         }
-        Command::Generate(args) => generate::run(&args),
+        Command::Generate(args) => bench::generate(&args),
         Command::Bench(bench) => bench::run(&bench),
     }?;
     Ok(ExitCode::SUCCESS)

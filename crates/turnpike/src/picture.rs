@@ -5,9 +5,8 @@ pub mod topology;
 
 use std::fmt::Write;
 
+use api::report::{Edge, Graph};
 use dataplane::words::count;
-
-use crate::api::report::{Edge, Graph};
 
 /// Draws the steps in the order of execution, each with its outputs.
 pub fn text(graph: &Graph) -> String {
@@ -71,7 +70,7 @@ pub fn mermaid(graph: &Graph) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::report::Step;
+    use api::report::Step;
 
     fn graph() -> Graph {
         let edge =

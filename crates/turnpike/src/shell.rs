@@ -18,9 +18,9 @@ use std::io::{self, BufRead, ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow};
+use api::DEFAULT_SOCKET;
 use clap::Args;
 
-use crate::api::DEFAULT_SOCKET;
 use crate::commands::JsonError;
 use engine::{Engine, Then};
 

@@ -10,17 +10,16 @@ mod queues;
 use std::collections::BTreeSet;
 
 use anyhow::{Result, bail};
+use api::report::{
+    Class, ColourCounts, Compiler, Counters, Families, Filter, FilterRule, FilterVerdict, Flows,
+    HostInterface, Multicast, MulticastPort, Neighbour, Offload, Path, Port, PrefixSet, Protection,
+    Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, SetElement, Source, Steps, Vrf,
+};
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use dataplane::reason::{DropReason, PuntClass};
 use dataplane::words::{count, suggestion};
 use serde_json::Value;
-
-use crate::api::report::{
-    Class, ColourCounts, Compiler, Counters, Families, Filter, FilterRule, FilterVerdict, Flows,
-    HostInterface, Multicast, MulticastPort, Neighbour, Offload, Path, Port, PrefixSet, Protection,
-    Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, SetElement, Source, Steps, Vrf,
-};
 
 pub use configurations::{history, plan};
 pub use control_queues::control_queues;
@@ -754,7 +753,7 @@ mod tests {
 
     #[test]
     fn sources_tell_differences_of_an_audit_apart() {
-        let audit = |different| crate::api::report::Audit {
+        let audit = |different| api::report::Audit {
             age_s: 5,
             compared: 1000,
             missing: 1,

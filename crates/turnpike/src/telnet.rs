@@ -14,7 +14,6 @@
 //! command of a session reads a file, as it would have the router's permissions, and a session that
 //! receives HTTP is ended: any web page can make a browser send its lines here.
 
-mod moonroute;
 mod protocol;
 
 use std::collections::VecDeque;
@@ -27,6 +26,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use control::config;
 use control::gate::Gate;
+use router::TelnetSessions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -34,8 +34,8 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
+use crate::commands::moonroute::Staged;
 use crate::shell::engine::{Engine, Then};
-pub use moonroute::{MoonRouteCommand, Staged};
 use protocol::{Decoder, Heard, LINE_MAX, encode};
 
 const PROMPT: &[u8] = b"% ";
@@ -49,8 +49,16 @@ const CHUNK: usize = 16 << 10;
 /// Most lines that a client may send ahead of their answers.
 const AHEAD: usize = 256;
 
+/// Opens the service with these settings, for commands to the router at this socket.
+///
+/// # Errors
+/// The address cannot be listened on, or a user is unknown.
+pub fn open(settings: &config::Telnet, socket: &Path) -> Result<TelnetSessions> {
+    Ok(Box::pin(Telnet::bind(settings, socket)?.serve()))
+}
+
 /// The listening socket.
-pub struct Telnet {
+struct Telnet {
     listener: StdListener,
     gate: Gate,
     engine: Arc<Engine>,
@@ -58,8 +66,7 @@ pub struct Telnet {
 }
 
 impl Telnet {
-    /// Listens as configured, for commands to the router at this socket.
-    pub fn bind(settings: &config::Telnet, socket: &Path) -> Result<Self> {
+    fn bind(settings: &config::Telnet, socket: &Path) -> Result<Self> {
         let listen = settings.listen;
         let listener = StdListener::bind(listen).with_context(|| {
             format!("telnet {listen}: cannot listen; choose another turnpike.telnet {{ listen }}")
@@ -78,7 +85,7 @@ impl Telnet {
     }
 
     /// Serves clients for ever.
-    pub async fn serve(self) {
+    async fn serve(self) {
         let Self { listener, mut gate, engine, settings } = self;
         let listener = match TcpListener::from_std(listener) {
             Ok(listener) => listener,

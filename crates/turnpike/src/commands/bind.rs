@@ -2,9 +2,9 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use machine::bind::give::Returned;
+use machine::bind::{Binder, Bound, DEFAULT_DRIVER, Wish};
 
-use crate::bind::give::Returned;
-use crate::bind::{Binder, Bound, DEFAULT_DRIVER, Wish};
 use crate::table;
 
 /// The form of the list.

@@ -3,14 +3,12 @@
 use std::net::IpAddr;
 
 use anyhow::{Result, bail};
+use api::Request;
+use api::change::{NeighbourAdd, NeighbourChange, NeighbourDel, RouteAdd, RouteChange, RouteDel};
+use api::report::Change;
 use clap::{Args, Subcommand};
 
 use super::{Console, RouterArgs, words};
-use crate::api::Request;
-use crate::api::change::{
-    NeighbourAdd, NeighbourChange, NeighbourDel, RouteAdd, RouteChange, RouteDel,
-};
-use crate::api::report::Change;
 
 /// A change of the routes.
 #[derive(Debug, Args)]

@@ -1,21 +1,17 @@
 //! `turnpike check`: reads a configuration like `run`, without side effects.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use control::config::{self, Command, Config, Device};
+use control::config;
 use control::import;
-use dataplane::catalogue::Catalogue;
 use dataplane::words::count;
-
-use crate::bind::Binder;
-use crate::machine::Machine;
-use crate::progress::Progress;
-use crate::router::{self, quarantine, room};
-use crate::shell::engine::built_in;
+use machine::bind::Binder;
+use machine::{Machine, cores};
+use router::progress::Progress;
+use router::{Program, Source, quarantine, room};
 
 /// Which configuration.
 #[derive(Clone, Debug, Args)]
@@ -28,62 +24,25 @@ pub struct SourceArgs {
 }
 
 impl SourceArgs {
-    /// Loads the configuration and warnings about unused parts of it; the error lists all faults.
-    pub fn load(&self, catalogue: &Catalogue) -> Result<(Config, Vec<String>)> {
-        let file = &self.file;
-        let loaded = if self.moonroute {
-            let interfaces = config::interfaces_by_mac()
-                .with_context(|| format!("{}: the interfaces' MACs", file.display()))?;
-            config::moonroute::load(file, &interfaces, catalogue)
-                .map(|loaded| (loaded.config, loaded.warnings))
-        } else {
-            config::load(file, catalogue).map(|config| (config, Vec::new()))
-        };
-        let loaded = loaded.map_err(|errors| anyhow!("{errors}"))?;
-        names(&loaded.0)?;
-        Ok(loaded)
+    /// Returns the file as the router knows it.
+    pub fn source(&self) -> Source {
+        Source { file: self.file.clone(), moonroute: self.moonroute }
     }
-}
-
-/// Checks that the names of the configuration's commands are free, as they are typed like those of
-/// the binary.
-///
-/// # Errors
-/// A name is taken.
-pub fn names(config: &Config) -> Result<()> {
-    let taken = built_in();
-    match config.commands.iter().find(|command| taken.contains(&command.name)) {
-        None => Ok(()),
-        Some(Command { line, name, .. }) => bail!(
-            "{}:{line}: command \"{name}\": the name is taken by a command of the binary; choose another",
-            config.file.display()
-        ),
-    }
-}
-
-/// Returns DPDK's drivers of virtual devices, if a port of the configuration uses one.
-pub fn virtual_drivers(config: &Config) -> BTreeSet<String> {
-    let wanted = config.ports.iter().any(|port| matches!(port.device, Device::Vdev(_)));
-    if wanted { dpdk::virtual_drivers() } else { BTreeSet::new() }
 }
 
 /// Checks a configuration and the tables it imports, and, unless `offline`, whether this machine
 /// can run it. The exit status is 1 if lines of a table are refused.
-pub fn check(
-    source: &SourceArgs,
-    offline: bool,
-    catalogue: &Catalogue,
-) -> Result<(String, ExitCode)> {
-    let (mut config, mut warnings) = source.load(catalogue)?;
+pub fn check(source: &SourceArgs, offline: bool, program: &Program) -> Result<(String, ExitCode)> {
+    let (mut config, mut warnings) = source.source().load(program)?;
     if !offline {
         let binder = Binder::here();
         binder.resolve(&mut config)?;
-        let vdevs = virtual_drivers(&config);
+        let vdevs = router::virtual_drivers(&config);
         config::check_machine(&config, vdevs).map_err(|errors| anyhow!("{errors}"))?;
         binder.check(&config, None)?;
         quarantine::examine(&config.quarantine.directory)?;
         warnings.extend(binder.taken_over(&config));
-        let cores = router::cores::place(&config)?.forward;
+        let cores = cores::place(&config)?.forward;
         let (needed_mb, _) = router::packet_memory(&config, &cores);
         let memory = config.memory;
         let machine = Machine::here();

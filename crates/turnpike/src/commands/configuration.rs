@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use api::configuration::{ApplyRequest, PlanRequest, RollbackRequest};
+use api::report::{Applied, Change, Configuration, HistoryEntry, Plan};
+use api::{Request, Show, client};
 use clap::Args;
 
 use super::{Console, RouterArgs};
-use crate::api::configuration::{ApplyRequest, PlanRequest, RollbackRequest};
-use crate::api::report::{Applied, Change, Configuration, HistoryEntry, Plan};
-use crate::api::{Request, Show, client};
 use crate::table;
 
 /// Exit status of a plan with changes; 1 is an error.

@@ -1,10 +1,10 @@
 //! `turnpike do`: commands that the configuration defines, in Lua.
 
 use anyhow::Result;
+use api::{DoRequest, Request};
 use clap::Args;
 
 use super::{Console, RouterArgs};
-use crate::api::{DoRequest, Request};
 use crate::table;
 
 /// Which command, and what stands behind it.

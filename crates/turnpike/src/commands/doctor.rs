@@ -7,13 +7,11 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use control::config::{self, Config, Limits};
 use control::netlink::netdev;
-use dataplane::catalogue::Catalogue;
+use machine::bind::Binder;
+use machine::{Machine, cores};
+use router::{Program, Source};
 
-use super::check::SourceArgs;
-use crate::bind::Binder;
 use crate::doctor::{DpdkVersions, Patient, Wanted, examine, text};
-use crate::machine::Machine;
-use crate::router;
 
 /// The configuration to examine the machine for, and the form of the report.
 #[derive(Debug, Args)]
@@ -36,8 +34,8 @@ turnpike.port "two" { device = "net_null1" }
 "#;
 
 /// Returns the report, and the exit status: 2 with an error, 1 with a warning, else 0.
-pub fn doctor(args: &DoctorArgs, catalogue: &Catalogue) -> Result<(String, ExitCode)> {
-    let wanted = wanted(args, catalogue)?;
+pub fn doctor(args: &DoctorArgs, program: &Program) -> Result<(String, ExitCode)> {
+    let wanted = wanted(args, program)?;
     let machine = Machine::here();
     let patient = Patient {
         machine: &machine,
@@ -53,12 +51,12 @@ pub fn doctor(args: &DoctorArgs, catalogue: &Catalogue) -> Result<(String, ExitC
 }
 
 /// Returns the router's needs; a faulty file is reported like other problems.
-fn wanted(args: &DoctorArgs, catalogue: &Catalogue) -> Result<Wanted> {
-    let Some(file) = &args.file else { return without_file(catalogue) };
-    let source = SourceArgs { file: file.clone(), moonroute: args.moonroute };
-    let wanted = source.load(catalogue).and_then(|(mut config, _)| {
+fn wanted(args: &DoctorArgs, program: &Program) -> Result<Wanted> {
+    let Some(file) = &args.file else { return without_file(program) };
+    let source = Source { file: file.clone(), moonroute: args.moonroute };
+    let wanted = source.load(program).and_then(|(mut config, _)| {
         let resolved = Binder::here().resolve(&mut config);
-        let problems = config::check_machine(&config, super::check::virtual_drivers(&config))
+        let problems = config::check_machine(&config, router::virtual_drivers(&config))
             .err()
             .map_or_else(Vec::new, |errors| errors.0);
         let problems = problems.iter().map(ToString::to_string);
@@ -67,17 +65,18 @@ fn wanted(args: &DoctorArgs, catalogue: &Catalogue) -> Result<Wanted> {
     });
     wanted.or_else(|error| {
         let problems = vec![format!("{error:#}")];
-        Ok(Wanted { file: Some(file.clone()), problems, ..without_file(catalogue)? })
+        Ok(Wanted { file: Some(file.clone()), problems, ..without_file(program)? })
     })
 }
 
-fn without_file(catalogue: &Catalogue) -> Result<Wanted> {
-    let config = config::parse(Path::new("doctor"), TWO_PORTS, Limits::default(), catalogue);
+fn without_file(program: &Program) -> Result<Wanted> {
+    let config =
+        config::parse(Path::new("doctor"), TWO_PORTS, Limits::default(), &program.catalogue);
     let config = config.map_err(|errors| anyhow!("{errors}"))?;
     Ok(Wanted { file: None, ports: Vec::new(), ..of(&config)? })
 }
 
 fn of(config: &Config) -> Result<Wanted> {
-    let cores = router::cores::place(config)?.forward;
+    let cores = cores::place(config)?.forward;
     Ok(Wanted::of(config, &cores, router::packet_memory(config, &cores)))
 }

@@ -1,12 +1,12 @@
 //! `turnpike flow del`, and the selection of flows.
 
 use anyhow::{Result, bail};
+use api::{FlowSelection, Request};
 use clap::{Args, Subcommand};
 use ipnet::IpNet;
 
 use super::change::change;
 use super::{Console, RouterArgs};
-use crate::api::{FlowSelection, Request};
 
 /// Which flows: all of this holds; of both ends, one.
 #[derive(Clone, Debug, Args)]

@@ -1,16 +1,13 @@
 //! `turnpike hold`: keeps the host interfaces of a router that was killed.
 
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use api::DEFAULT_SOCKET;
 use clap::Args;
-use nix::sys::socket::SockType;
-
-use crate::api::DEFAULT_SOCKET;
-use crate::api::server::{bind_private, remove_stale};
-use crate::hold::{self, holder_socket};
+use router::hold::{self, holder_socket};
 
 /// What to hold, and how long.
 #[derive(Debug, Args)]
@@ -46,22 +43,10 @@ pub fn hold(args: &HoldArgs) -> Result<()> {
         rustix::net::listen(&listener, 8).context("standard input is no socket")?;
         listener
     } else {
-        own_listener(&path)?
+        hold::listen(&path)?
     };
     let served = hold::serve(&listener, args.seconds, !args.started_by_router);
     // Removed first, so that the next router finds no holder rather than one that is ending.
     let _ = fs::remove_file(&path);
     served.with_context(|| format!("holder {}", path.display()))
-}
-
-fn own_listener(path: &std::path::Path) -> Result<OwnedFd> {
-    let shown = path.display();
-    if hold::is_served(path) {
-        bail!("holder {shown}: another one holds there already; end it or choose another --socket");
-    }
-    if fs::symlink_metadata(path).is_ok() {
-        remove_stale(path)?;
-    }
-    bind_private(path, SockType::SeqPacket)
-        .with_context(|| format!("holder {shown}: the socket cannot be made"))
 }

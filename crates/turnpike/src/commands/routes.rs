@@ -4,11 +4,11 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use anyhow::Result;
+use api::report::{Route, RouteSummary};
+use api::{Request, RouteFilter, Show, client};
 use clap::Args;
 
 use super::{Console, words};
-use crate::api::report::{Route, RouteSummary};
-use crate::api::{Request, RouteFilter, Show, client};
 use crate::table;
 
 /// Which routes.

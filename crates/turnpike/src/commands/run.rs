@@ -4,17 +4,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Error, Result, anyhow};
+use api::DEFAULT_SOCKET;
 use clap::Args;
 use control::config::{self, Config, ConfigErrors, Device};
-use dataplane::catalogue::Catalogue;
+use machine::bind::Binder;
 use nix::errno::Errno;
+use router::hold;
+use router::log;
+use router::{Program, RunSettings};
 
-use super::check::{self, SourceArgs};
-use crate::api::DEFAULT_SOCKET;
-use crate::bind::Binder;
-use crate::hold;
-use crate::log;
-use crate::router::{self, RunSettings};
+use super::check::SourceArgs;
 
 /// What to run.
 #[derive(Debug, Args)]
@@ -34,14 +33,15 @@ pub struct RunArgs {
 }
 
 /// Runs until a signal; an error is the reason why the router did not start or did not end cleanly.
-pub fn run(args: &RunArgs, catalogue: &Catalogue) -> Result<()> {
-    let (mut config, warnings) = args.source.load(catalogue)?;
+pub fn run(args: &RunArgs, program: &Program) -> Result<()> {
+    let source = args.source.source();
+    let (mut config, warnings) = source.load(program)?;
     let binder = Binder::here();
     binder.resolve(&mut config)?;
     log::start(config.log.level);
     binder.give_back_left(&config);
     let devices = devices(&config);
-    let vdevs = check::virtual_drivers(&config);
+    let vdevs = router::virtual_drivers(&config);
     config::check_machine(&config, vdevs).map_err(|errors| match names_core(&errors, &config) {
         true => point_to_doctor(anyhow!("{errors}"), &args.source),
         false => anyhow!("{errors}"),
@@ -56,7 +56,7 @@ pub fn run(args: &RunArgs, catalogue: &Catalogue) -> Result<()> {
     config.doubts().iter().for_each(|doubt| tracing::warn!("{doubt}"));
     let no_huge = args.no_huge || config.memory.no_huge;
     let settings = RunSettings { no_huge, hold: args.hold };
-    router::run(config, &args.source, catalogue, &args.socket, settings).map_err(|error| {
+    router::run(config, &source, program, &args.socket, settings).map_err(|error| {
         let of_machine = error.chain().any(|cause| is_of_machine(cause, &devices));
         if of_machine { point_to_doctor(error, &args.source) } else { error }
     })

@@ -4,13 +4,13 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
+use api::Request;
+use api::change::SetChange;
 use clap::{Args, Subcommand};
 use ipnet::IpNet;
 
 use super::change::change;
 use super::{Console, RouterArgs};
-use crate::api::Request;
-use crate::api::change::SetChange;
 
 /// A change of a set.
 #[derive(Debug, Args)]

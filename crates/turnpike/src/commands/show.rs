@@ -3,6 +3,11 @@
 use std::net::IpAddr;
 
 use anyhow::Result;
+use api::report::{
+    ControlQueue, Counters, Filter, FilterVerdict, Flows, Forwarders, Graph, Multicast, Neighbour,
+    Port, PortQueue, PrefixSet, Protection, RouteAnswer, Rss, Source, Steps, Vrf,
+};
+use api::{Flow, Request, Show};
 use clap::{Args, Subcommand, ValueEnum};
 use control::config::default_graph_in_lua;
 use dataplane::catalogue::Catalogue;
@@ -12,11 +17,6 @@ use serde_json::Value;
 use super::flows::{FlowWords, protocol};
 use super::routes::{self, RoutesArgs};
 use super::{Console, RouterArgs};
-use crate::api::report::{
-    ControlQueue, Counters, Filter, FilterVerdict, Flows, Forwarders, Graph, Multicast, Neighbour,
-    Port, PortQueue, PrefixSet, Protection, RouteAnswer, Rss, Source, Steps, Vrf,
-};
-use crate::api::{Flow, Request, Show};
 use crate::{picture, table};
 
 /// What to show, of which router, and how.

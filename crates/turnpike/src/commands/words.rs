@@ -4,10 +4,9 @@
 use std::net::IpAddr;
 
 use anyhow::{Context, Result, bail};
+use api::change::{PathSpec, RouteAdd, RouteDel, RouteType};
 use dataplane::words::did_you_mean;
 use ipnet::IpNet;
-
-use crate::api::change::{PathSpec, RouteAdd, RouteDel, RouteType};
 
 const KNOWN: &str = "via ADDRESS, dev PORT, weight N, metric N, blackhole, unreachable, prohibit";
 

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use machine::{list_text, mask_text, parse_list};
+
 use super::{Finding, Patient, mend};
-use crate::machine::{list_text, mask_text, parse_list};
 
 const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
 const NOHZ_FULL: &str = "/sys/devices/system/cpu/nohz_full";

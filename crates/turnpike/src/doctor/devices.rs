@@ -1,10 +1,10 @@
 //! Drivers of PCI ports, the IOMMU and its groups, and the kernel modules that they need.
 
 use control::config::Device;
+use machine::kernel::Module;
+use machine::pci::{GROUPS, Group, Member, NO_IOMMU, SHARING, UIO};
 
 use super::{Finding, Patient, mend};
-use crate::machine::kernel::Module;
-use crate::machine::pci::{GROUPS, Group, Member, NO_IOMMU, SHARING, UIO};
 
 /// Checks the drivers of PCI ports.
 pub fn drivers(patient: &Patient<'_>) -> Vec<Finding> {

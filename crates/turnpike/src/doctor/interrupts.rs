@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use control::config::Device;
+use machine::{list_text, mask_text, parse_list};
 
 use super::{Finding, Patient, Port, devices};
-use crate::machine::{list_text, mask_text, parse_list};
 
 const IRQ: &str = "/proc/irq";
 

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use machine::kernel::{Capability, Limit};
+use machine::memory::{Hugepages, NodeMemory};
+
 use super::{Finding, Patient, devices, mend};
-use crate::machine::kernel::{Capability, Limit};
-use crate::machine::memory::{Hugepages, NodeMemory};
 
 /// Checks for free hugepages on the nodes of the forwarders.
 pub fn hugepages(patient: &Patient<'_>) -> Vec<Finding> {

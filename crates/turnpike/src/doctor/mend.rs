@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use machine::list_text;
+
 use super::Patient;
-use crate::machine::list_text;
 
 /// Returns the commands that set a kernel parameter at boot: in a file of its own, or replacing its
 /// present value.

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use machine::list_text;
+
 use super::{Finding, Patient, mend};
-use crate::machine::list_text;
 
 /// Checks for ports on another node than the forwarders.
 pub fn ports(patient: &Patient<'_>) -> Vec<Finding> {

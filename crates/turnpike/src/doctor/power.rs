@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use machine::list_text;
+
 use super::{Finding, Patient};
-use crate::machine::list_text;
 
 const CPUS: &str = "/sys/devices/system/cpu";
 

@@ -1,7 +1,8 @@
 //! The configuration on this machine, versions, processor, privileges.
 
+use machine::kernel::Capability;
+
 use super::{Finding, Patient};
-use crate::machine::kernel::Capability;
 use crate::processor;
 
 /// Oldest kernel with which the router is tested: Debian 12's.

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use machine::list_text;
+use machine::tasks::{PREEMPTED_MOST, Task};
+
 use super::{Finding, Patient};
-use crate::machine::list_text;
-use crate::machine::tasks::{PREEMPTED_MOST, Task};
 
 /// Most processes listed in a finding.
 const NAMED: usize = 5;

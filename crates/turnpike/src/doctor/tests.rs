@@ -1,11 +1,11 @@
 //! Tests of each check on machines made of files: right, wrong, and without the file.
 
+use machine::tasks::Task;
+use machine::testing::Tree;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use super::*;
-use crate::machine::tasks::Task;
-use crate::machine::testing::Tree;
 
 fn pci(name: &str, address: &str) -> Port {
     Port {

@@ -1,7 +1,8 @@
 //! The machine drawn as a tree: nodes, caches, cores with their forwarders, ports.
 
-use crate::api::report::topology::{Core, Forwarder, Node, Topology, TopologyPort};
-use crate::machine::list_text;
+use api::report::topology::{Core, Forwarder, Node, Topology, TopologyPort};
+use machine::list_text;
+
 use crate::wrap::wrap;
 
 /// Columns of a terminal.
@@ -155,8 +156,8 @@ fn size(kilobytes: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::api::report::topology::{Cache, Hugepages, Queue};
     use super::*;
+    use api::report::topology::{Cache, Hugepages, Queue};
 
     fn core(number: usize, node: usize) -> Core {
         let cache =

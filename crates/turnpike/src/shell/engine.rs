@@ -4,16 +4,16 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use api::{Request, Show, client};
 use clap::{Arg, ArgAction, Command, FromArgMatches, Subcommand};
 use control::rib::Source;
 
 use super::grammar::{Grammar, Kind, Next, Values};
 use super::line::Line;
 use super::pipe::{PipeArgs, Pipes};
-use crate::api::{Request, Show, client};
 use crate::commands::do_::{self, CallArgs};
+use crate::commands::moonroute::{MoonRouteCommand, Staged};
 use crate::commands::{Console, JsonError, READING_FILES, RouterCommand, is_broken_pipe, words};
-use crate::telnet::{MoonRouteCommand, Staged};
 
 /// Action after a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

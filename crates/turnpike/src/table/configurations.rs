@@ -2,10 +2,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use api::report::{HistoryEntry, Plan, PlannedChange};
 use dataplane::words::count;
 
 use super::{columns, finish};
-use crate::api::report::{HistoryEntry, Plan, PlannedChange};
 
 /// Formats one line a change: `+` is new, `-` is removed, `~` is changed.
 pub fn plan(plan: &Plan) -> String {
@@ -82,7 +82,7 @@ fn age(then: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::report::RouteChanges;
+    use api::report::RouteChanges;
 
     fn planned(what: &str, from: Option<&str>, to: Option<&str>, live: bool) -> PlannedChange {
         let owned = |text: Option<&str>| text.map(str::to_owned);

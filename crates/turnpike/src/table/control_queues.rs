@@ -1,7 +1,8 @@
 //! Queues for control traffic.
 
+use api::report::{ControlQueue, ControlRule};
+
 use super::{columns, finish, right_align};
-use crate::api::report::{ControlQueue, ControlRule};
 
 /// A few lines a port.
 pub fn control_queues(ports: &[ControlQueue]) -> String {
@@ -51,7 +52,7 @@ fn rules(rules: &[ControlRule]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::report::LearnedFlow;
+    use api::report::LearnedFlow;
 
     #[test]
     fn a_port_with_a_queue_shows_rules_and_flows_and_one_without_the_reason() {

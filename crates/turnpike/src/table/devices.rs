@@ -1,7 +1,8 @@
 //! `turnpike devices` as a table.
 
+use machine::bind::list::{Devices, NetInterface, Nic, Other};
+
 use super::{columns, finish};
-use crate::bind::list::{Devices, NetInterface, Nic, Other};
 
 /// Formats the NICs, a line each, then other kernel interfaces.
 pub fn devices(devices: &Devices) -> String {

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use api::report::{Forwarder, Forwarders, Rss};
 use dataplane::words::count;
+use machine::list_text;
 
 use super::{columns, finish, right_align};
-use crate::api::report::{Forwarder, Forwarders, Rss};
-use crate::machine::list_text;
 
 /// Formats one line a forwarder, then advice for the operator.
 pub fn forwarders(report: &Forwarders) -> String {
@@ -162,7 +162,7 @@ fn port(rss: &Rss) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::report::{Interference, Waiting};
+    use api::report::{Interference, Waiting};
 
     #[test]
     fn forwarders_are_a_table_with_advice_below() {

@@ -1,6 +1,6 @@
 //! Locations of a filter's rules, in `show filters`.
 
-use crate::api::report::{Filter, FilterRule, RuleInHardware};
+use api::report::{Filter, FilterRule, RuleInHardware};
 
 /// Returns the location of a rule, and the number of packets that devices have dropped by it.
 pub(super) fn of_rule(rule: &FilterRule) -> [String; 2] {

@@ -1,7 +1,8 @@
 //! Queues of ports in software.
 
+use api::report::{PortQueue, QueueClass};
+
 use super::{columns, finish, right_align};
-use crate::api::report::{PortQueue, QueueClass};
 
 /// Formats a line a port, then one a class.
 pub fn queues(ports: &[PortQueue]) -> String {

@@ -1,0 +1,477 @@
+//! The cases, each a router, and the bare loop that they are compared with.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use acl::{Action, Family, Matches, State, generate};
+use anyhow::{Context, Result, bail, ensure};
+use dataplane::batch::BATCH_MAX;
+use dataplane::class;
+use dataplane::counters::ForwarderCounters;
+use dataplane::distribution::{TxConfig, TxPath};
+use dataplane::features::Features;
+use dataplane::filters::{FilterSpec, FilterTable, FilterTables, Filters, Gate, Treatment};
+use dataplane::flow::FlowHash;
+use dataplane::flows::{FlowSettings, FlowTable};
+use dataplane::forwarder::{Forwarder, ForwarderParts, Settings};
+use dataplane::interface::{InterfaceId, InterfaceInfo, InterfaceInfos, Mtus, VrfId};
+use dataplane::next_hop::{FIRST_DYNAMIC, NextHop, NextHopTable};
+use dataplane::polling::RxSource;
+use dataplane::port::PortId;
+use dataplane::punts::{Punts, class_rings};
+use dataplane::quarantine::Quarantine;
+use dataplane::replicate::Replicator;
+use dataplane::steps::FILTER_IN;
+use dataplane::tables::{Fibs, Tables, VrfTables};
+use dataplane::transmit::codel::CodelConfig;
+use dataplane::transmit::red::RedConfig;
+use dataplane::transmit::shape::{Bucket, Shape};
+use dataplane::transmit::{Discipline, QueueConfig, Scheduler, WEIGHTS};
+use dataplane::wires::{Exit, Rewiring, Wires};
+use dpdk::WaitSet;
+use dpdk::qsbr::Qsbr;
+use dpdk::{Burst, PacketList, TxQueue};
+use script::{JitStatus, StepStatus, Watchdog};
+use wire::MacAddr;
+
+use super::Bench;
+use super::noop::Noop;
+use super::steps::{Flushed, LUA_EMPTY, LUA_VOIP, MarkVoip, More, lua_step};
+use crate::source::{self, Mix};
+use crate::workload::routes::Routes;
+
+/// The four routes of the small table.
+pub const FOUR: [&str; 4] = ["0.0.0.0/2", "64.0.0.0/2", "128.0.0.0/2", "192.0.0.0/2"];
+
+/// Number of next hops of the routes, spread by turns over the egress ports.
+pub const NEXT_HOPS: u16 = 4;
+
+/// A case.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Case {
+    /// Its name in the results.
+    pub name: &'static str,
+    /// True if the tables are full ones with a default route each, false for [`FOUR`].
+    pub full: bool,
+    /// Number of egress ports.
+    pub egress: usize,
+    /// The received packets.
+    pub mix: Mix,
+    /// Extensions of its graph beyond the default steps.
+    pub more: More,
+}
+
+/// All cases, those with the same source together.
+pub const CASES: [Case; 19] = [
+    Case { name: "4r1e", full: false, egress: 1, mix: Mix::V4, more: More::Nothing },
+    Case { name: "noop", full: false, egress: 1, mix: Mix::V4, more: More::Noop },
+    Case { name: "lua-empty", full: false, egress: 1, mix: Mix::V4, more: More::LuaEmpty },
+    Case { name: "lua-voip", full: false, egress: 1, mix: Mix::V4, more: More::LuaVoip },
+    Case { name: "lua-flushed", full: false, egress: 1, mix: Mix::V4, more: More::LuaFlushed },
+    Case { name: "rust-voip", full: false, egress: 1, mix: Mix::V4, more: More::RustVoip },
+    Case { name: "filter-10", full: false, egress: 1, mix: Mix::V4, more: More::Rules(10) },
+    Case { name: "filter-1000", full: false, egress: 1, mix: Mix::V4, more: More::Rules(1000) },
+    Case { name: "filter-10000", full: false, egress: 1, mix: Mix::V4, more: More::Rules(10_000) },
+    Case { name: "filter-state", full: false, egress: 1, mix: Mix::V4, more: More::State },
+    Case { name: "queue-fifo", full: false, egress: 1, mix: Mix::V4, more: More::Queue(FIFO) },
+    Case { name: "queue-red", full: false, egress: 1, mix: Mix::V4, more: More::Queue(RED) },
+    Case { name: "queue-codel", full: false, egress: 1, mix: Mix::V4, more: More::Queue(CODEL) },
+    Case { name: "queue-drr", full: false, egress: 1, mix: Mix::V4, more: More::Queue(DRR) },
+    Case { name: "queue-shape", full: false, egress: 1, mix: Mix::V4, more: More::Shape },
+    Case { name: "4r4e", full: false, egress: 4, mix: Mix::V4, more: More::Nothing },
+    Case { name: "full4", full: true, egress: 4, mix: Mix::V4, more: More::Nothing },
+    Case { name: "full6", full: true, egress: 4, mix: Mix::V6, more: More::Nothing },
+    Case { name: "mixed", full: true, egress: 4, mix: Mix::Both, more: More::Nothing },
+];
+
+const FIFO: Discipline = Discipline::Fifo;
+const RED: Discipline =
+    Discipline::Red(RedConfig { least: 166, most: 500, percent: 10, ecn: true });
+const CODEL: Discipline =
+    Discipline::Codel(CodelConfig { target_us: 5_000, interval_us: 100_000, ecn: true });
+const DRR: Discipline = Discipline::Drr(WEIGHTS);
+
+/// A rate that no source reaches, to measure the cost of its bookkeeping.
+const UNREACHED: Shape = Shape { rate: 125_000_000_000, burst: 64_000_000, overhead: 24 };
+
+/// Returns the queue of a case's ports.
+fn queue_of(case: &Case) -> Option<Scheduler> {
+    let (discipline, shape) = match case.more {
+        More::Queue(discipline) => (discipline, None),
+        More::Shape => (FIFO, Some(UNREACHED)),
+        _ => return None,
+    };
+    let shape = shape.map(|shape| (shape, Arc::new(Bucket::new(shape, dpdk::tsc_hz()))));
+    Some(Scheduler::new(QueueConfig { discipline, ..QueueConfig::default() }, shape))
+}
+
+/// Returns the cases with these names, or all but those of queues: a process has room for 32
+/// devices, and each case has its own.
+///
+/// # Errors
+/// A name is not one of a case.
+pub fn choose(only: &[String]) -> Result<Vec<&'static Case>> {
+    if let Some(wrong) = only.iter().find(|name| CASES.iter().all(|case| case.name != **name)) {
+        let known: Vec<_> = CASES.iter().map(|case| case.name).collect();
+        bail!("--case {wrong}: not found; known: {}", known.join(", "));
+    }
+    let is_queue = |case: &Case| matches!(case.more, More::Queue(_) | More::Shape);
+    let wanted = |case: &&Case| match only {
+        [] => !is_queue(case),
+        names => names.iter().any(|name| name == case.name),
+    };
+    Ok(CASES.iter().filter(wanted).collect())
+}
+
+/// The routes of the full tables; empty if no case needs them.
+#[derive(Default)]
+pub struct FullTables {
+    /// IPv4.
+    pub v4: Routes<Ipv4Addr>,
+    /// IPv6.
+    pub v6: Routes<Ipv6Addr>,
+}
+
+/// Returns the index of a route's next hop among the [`NEXT_HOPS`], from 0.
+pub fn way(next_hop: u16) -> u16 {
+    (next_hop - 1) % NEXT_HOPS
+}
+
+/// The properties of all ports.
+pub const PORT: InterfaceInfo = InterfaceInfo {
+    mac: MacAddr(source::PORT_MAC),
+    mtu: 1500,
+    vrf: VrfId::DEFAULT,
+    partial_checksums: false,
+    host: false,
+    features: Features::NONE,
+    least_ttl: 0,
+};
+
+/// Receives and sends, nothing else: the cost of input and output for every router.
+pub struct BareLoop {
+    tx: TxQueue,
+    burst: Burst,
+    list: PacketList,
+    bursts: Bursts,
+}
+
+impl BareLoop {
+    /// Creates a loop into a port of its own.
+    pub fn new(bench: &Bench, bursts: Bursts) -> Result<Self> {
+        Ok(Self { tx: bench.sink()?, burst: Burst::new(), list: PacketList::new(), bursts })
+    }
+
+    /// Forwards `packets`, or up to a burst more.
+    #[inline(never)]
+    pub fn turn(&mut self, source: &mut RxSource, packets: u64) -> u64 {
+        let Bursts { rx, tx } = self.bursts;
+        let mut done = 0;
+        while done < packets {
+            done += source.input.receive(&mut self.burst, rx) as u64;
+            let all = self.burst.owned();
+            self.burst.move_to(all, &mut self.list);
+            while !self.list.is_empty() && self.tx.send(&mut self.list, tx).packets > 0 {}
+        }
+        done
+    }
+}
+
+/// Packets received and sent at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Bursts {
+    /// Received.
+    pub rx: usize,
+    /// Sent.
+    pub tx: usize,
+}
+
+impl Default for Bursts {
+    fn default() -> Self {
+        Self { rx: BATCH_MAX, tx: TxConfig::default().burst }
+    }
+}
+
+/// Status of a router's step in Lua.
+struct LuaView {
+    status: Arc<StepStatus>,
+    jit: Arc<JitStatus>,
+    _watchdog: Watchdog,
+}
+
+/// A router of one case. It has a source only while it is measured, as cases share sources.
+pub struct Router {
+    /// Its case.
+    pub case: &'static Case,
+    forwarder: Forwarder,
+    counters: Arc<ForwarderCounters>,
+    /// Packets received at once.
+    rx_burst: usize,
+    /// True if there are enough routes for packets to leave by all ports.
+    spread: bool,
+    lua: Option<LuaView>,
+    /// Its filter, if it has one.
+    filter: Option<Arc<FilterTable>>,
+    /// The writers of the tables, which keep the tables alive.
+    _writers: Option<Writers>,
+}
+
+impl Router {
+    /// Creates a router with its tables.
+    pub fn new(
+        bench: &Bench,
+        case: &'static Case,
+        full: &FullTables,
+        bursts: Bursts,
+    ) -> Result<Self> {
+        let (lookups, writers) = routes(case, full)?;
+        let router = Self::with(bench, case, lookups, bursts)?;
+        let few = 1..100;
+        let spread = !case.full || !few.contains(&full.v4.len()) && !few.contains(&full.v6.len());
+        Ok(Self { spread, _writers: Some(writers), ..router })
+    }
+
+    /// Creates a router that looks up in existing tables.
+    pub fn with(
+        bench: &Bench,
+        case: &'static Case,
+        lookups: Lookups,
+        bursts: Bursts,
+    ) -> Result<Self> {
+        let tables = tables(case, lookups)?;
+        let mut exits = Vec::new();
+        for index in 0..case.egress {
+            let path = TxPath::Queue(bench.sink()?);
+            exits.push(Exit { path, ..Exit::none(port_id(index)?) });
+        }
+        let counters = Arc::new(ForwarderCounters::default());
+        let rings = class_rings(bench.eal(), case.name, &class::default_limits())?.0;
+        let mut steps = dataplane::default_steps(&tables)?;
+        let mut lua = None;
+        match case.more {
+            // The filter's steps are among the default ones.
+            More::Nothing | More::Rules(_) | More::Queue(_) | More::Shape => {}
+            More::State => know_all(bench, case, &tables)?,
+            More::Noop => steps.insert("noop", Noop, "ip4-rewrite")?,
+            More::RustVoip => steps.insert("mark-voip", MarkVoip, "ip4-lookup")?,
+            More::LuaEmpty | More::LuaVoip | More::LuaFlushed => {
+                let text = if case.more == More::LuaEmpty { LUA_EMPTY } else { LUA_VOIP };
+                let watchdog = Watchdog::start()?;
+                let step = lua_step(text, &watchdog)?;
+                lua = Some(LuaView { status: step.status(), jit: step.jit(), _watchdog: watchdog });
+                match case.more {
+                    More::LuaFlushed => {
+                        steps.insert("lua", Flushed::from(step), "ip4-lookup")?;
+                    }
+                    _ => steps.insert("lua", step, "ip4-lookup")?,
+                }
+            }
+        }
+        let tx = TxConfig { burst: bursts.tx, ..TxConfig::default() };
+        let settings = Settings { tx, ..Settings::default() };
+        let mut forwarder = Forwarder::new(ForwarderParts {
+            graph: steps.build()?,
+            settings,
+            replicator: Replicator::new(bench.pool()),
+            punts: Punts::new(vec![rings], Arc::default(), 1),
+            quiescent: Qsbr::new(1).register()?,
+            counters: counters.clone(),
+            quarantine: Quarantine::new().0,
+            waiting: WaitSet::new()?,
+        });
+        let wires = Wires { exits, ..Wires::default() };
+        forwarder.rewire(&mut Rewiring { wires, ..Rewiring::default() });
+        if let Some(scheduler) = queue_of(case) {
+            forwarder.exchange_schedulers(&mut vec![(PortId::FIRST, Some(Box::new(scheduler)))]);
+        }
+        let rx_burst = bursts.rx;
+        let filter = tables.filters.get().tables.into_iter().flatten().next();
+        Ok(Self { case, forwarder, counters, lua, filter, rx_burst, spread: true, _writers: None })
+    }
+
+    /// Replaces its sources, and returns the former ones.
+    pub fn exchange(&mut self, mut sources: Vec<RxSource>) -> Vec<RxSource> {
+        sources.iter_mut().for_each(|source| source.burst = self.rx_burst);
+        // Cases share sources, but their ports have different features.
+        let filtered = u8::from(matches!(self.case.more, More::Rules(_) | More::State));
+        for source in &mut sources {
+            source.info.features = Features::NONE.with(FILTER_IN, filtered);
+        }
+        std::mem::swap(self.forwarder.sources_mut(), &mut sources);
+        sources
+    }
+
+    /// Forwards `packets`, or up to a batch more. It must have a source.
+    #[inline(never)]
+    pub fn turn(&mut self, packets: u64) -> u64 {
+        let mut done = 0;
+        while done < packets {
+            done += self.forwarder.round() as u64;
+        }
+        done
+    }
+
+    /// Runs one round; returns its number of packets.
+    #[inline]
+    pub fn round(&mut self) -> u64 {
+        self.forwarder.round() as u64
+    }
+
+    /// Returns LuaJIT's work for its step in Lua, if it has one: the numbers of traces compiled,
+    /// traces aborted, and flushes of all traces.
+    pub fn traces(&self) -> Option<[u64; 3]> {
+        Some(self.lua.as_ref()?.jit.counts())
+    }
+
+    /// Fails for a router that did not forward: all packets must have left, except those in bursts.
+    pub fn check(&self) -> Result<()> {
+        let name = self.case.name;
+        if let Some(filter) = &self.filter {
+            let looked_up: u64 = filter.hits().iter().map(|hits| hits.packets).sum();
+            ensure!(looked_up > 0, "case {name}: no packet was looked up in its filter");
+            let known = filter.hits().first().map_or(0, |first| first.packets);
+            let stateful = self.case.more == More::State;
+            ensure!(!stateful || known == looked_up, "case {name}: {known} of {looked_up} known");
+        }
+        let failures = self.lua.as_ref().map_or(0, |lua| lua.status.failures().0);
+        ensure!(failures == 0, "case {name}: its step failed {failures} times");
+        let received = self.counters.rx(PortId::FIRST).packets.get();
+        let mut sent = 0;
+        for index in 0..self.case.egress {
+            let port = self.counters.tx(port_id(index)?).packets.get();
+            ensure!(port > 0 || !self.spread, "case {name}: nothing left by port {index}");
+            sent += port;
+        }
+        let held = self.counters.held.get();
+        ensure!(
+            sent + held == received,
+            "case {name}: {received} packets received, {sent} sent, {held} held: the rest was lost"
+        );
+        Ok(())
+    }
+}
+
+/// Returns a port's number.
+pub fn port_id(index: usize) -> Result<PortId> {
+    PortId::new(index as u16).with_context(|| format!("port {index}: beyond the last"))
+}
+
+/// The writers of the tables of both families.
+type Writers = (Box<dyn fib::Table<Ipv4Addr>>, Box<dyn fib::Table<Ipv6Addr>>);
+
+/// The readers of the tables of both families.
+pub type Lookups = (Arc<dyn fib::Lookup<Ipv4Addr>>, Arc<dyn fib::Lookup<Ipv6Addr>>);
+
+/// Builds the route tables of a case.
+fn routes(case: &Case, full: &FullTables) -> Result<(Lookups, Writers)> {
+    let mut fib4 = fib::new_ipv4(fib::Algorithm::default(), Box::new(fib::NoReaders))?;
+    let mut fib6 = fib::new_ipv6(fib::Algorithm::default(), Box::new(fib::NoReaders))?;
+    if case.full {
+        fib4.load(&mut with_default(&full.v4)?.into_iter())?;
+        fib6.load(&mut with_default(&full.v6)?.into_iter())?;
+    } else {
+        for (prefix, id) in FOUR.iter().zip(FIRST_DYNAMIC..) {
+            fib4.insert(prefix.parse()?, id)?;
+        }
+    }
+    Ok(((fib4.reader(), fib6.reader()), (fib4, fib6)))
+}
+
+/// Returns the routes with the available next hops, and a default route.
+pub fn with_default<A: fib::Address>(full: &Routes<A>) -> Result<Routes<A>> {
+    let any = fib::Prefix::new(A::from(Default::default()), 0)?;
+    let all = full.iter().map(|&(prefix, hop)| (prefix, FIRST_DYNAMIC + way(hop)));
+    Ok(all.chain([(any, FIRST_DYNAMIC)]).collect())
+}
+
+/// Returns a filter that accepts everything, with rules like those of access lists; with state, its
+/// first rule accepts.
+fn filters_of(more: More) -> Result<Filters> {
+    let count = if let More::Rules(count) = more { count } else { 10 };
+    let mut filter = generate::rules(generate::Kind::Acl, Family::Ip4, count, 1);
+    filter.default = Action::Accept;
+    filter.rules.iter_mut().for_each(|rule| rule.action = Action::Accept);
+    let mut flows = None;
+    if more == More::State {
+        filter.rules[0].matches = Matches { state: vec![State::Established], ..Matches::default() };
+        let settings = FlowSettings::default();
+        flows = Some(Arc::new(FlowTable::new(settings, dpdk::tsc_hz(), 1)));
+    }
+    let spec =
+        FilterSpec { filter, treatments: vec![Treatment::default(); count], targets: vec![] };
+    Ok(Filters {
+        tables: vec![Some(Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none())?))],
+        flows,
+        ..Filters::default()
+    })
+}
+
+/// Records the reverse flow of each packet of the source, so that the packets belong to known
+/// connections.
+fn know_all(bench: &Bench, case: &Case, tables: &Tables) -> Result<()> {
+    tables.filters.use_next(&tables.interfaces.get());
+    let mut gate = Gate::default();
+    gate.follow(tables);
+    for mut frame in source::read_pcap(&bench.pcap(case.mix))? {
+        let (source, destination) = frame[26..34].split_at_mut(4);
+        source.swap_with_slice(destination);
+        let (from, to) = frame[34..38].split_at_mut(2);
+        from.swap_with_slice(to);
+        gate.own(&frame, InterfaceId::FIRST, dpdk::tsc());
+    }
+    Ok(())
+}
+
+/// Builds the tables of a case's steps: its routes lead to [`NEXT_HOPS`] next hops, spread over the
+/// egress ports.
+fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
+    let next_hops = NextHopTable::new();
+    for index in 0..NEXT_HOPS {
+        let port = port_id(usize::from(index) % case.egress)?;
+        let mac = MacAddr([2, 0, 0, 0, 1, index as u8]);
+        next_hops.set(FIRST_DYNAMIC + index, NextHop::Forward { interface: port.into(), mac });
+    }
+    let mut ports = vec![PORT; case.egress];
+    let filters = Arc::<FilterTables>::default();
+    if matches!(case.more, More::Rules(_) | More::State) {
+        ports[0].features = Features::NONE.with(FILTER_IN, 1);
+        filters.set(filters_of(case.more)?);
+    }
+    Ok(Arc::new(Tables {
+        named_hops: Default::default(),
+        vrfs: Arc::new(VrfTables::new(Fibs { fib4, fib6 })),
+        next_hops: Arc::new(next_hops),
+        filters,
+        multicast: Arc::default(),
+        mtus: Arc::new(Mtus::new(&ports)),
+        redirects: Arc::default(),
+        interfaces: Arc::new(InterfaceInfos::new(ports)),
+        flows: FlowHash::new(1),
+        own: Arc::new(dataplane::own::OwnAddresses::new(false)),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_cases_are_named() {
+        let error = choose(&["4r1e".into(), "4r2e".into()]).err().unwrap().to_string();
+        assert_eq!(
+            error,
+            "--case 4r2e: not found; known: 4r1e, noop, lua-empty, lua-voip, \
+             lua-flushed, rust-voip, filter-10, filter-1000, filter-10000, filter-state, \
+             queue-fifo, queue-red, queue-codel, queue-drr, queue-shape, 4r4e, full4, full6, mixed"
+        );
+        assert_eq!(choose(&[]).unwrap().len(), 14);
+        let chosen = choose(&["mixed".into(), "4r1e".into()]).unwrap();
+        assert_eq!(chosen.iter().map(|case| case.name).collect::<Vec<_>>(), ["4r1e", "mixed"]);
+    }
+
+    #[test]
+    fn routes_spread_over_the_next_hops() {
+        let ways: Vec<u16> = (1..=6).map(way).collect();
+        assert_eq!(ways, [0, 1, 2, 3, 0, 1]);
+    }
+}

@@ -1,0 +1,269 @@
+//! Makes each forwarder's copy of the graph, with its Lua steps, and hears of their failures.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use acl::SetReaders;
+use anyhow::{Context, Error, Result, anyhow};
+use control::config::Config;
+use dataplane::catalogue::{Catalogue, Facts};
+use dataplane::copy_filter::CopyFilter;
+use dataplane::filters::{FilterTable, Filters};
+use dataplane::flows::FlowTable;
+use dataplane::graph::Graph;
+use dataplane::interface::InterfaceInfo;
+use dataplane::plan::Plans;
+use dataplane::router_filter::RouterFilter;
+use dataplane::spread_filter::SpreadFilter;
+use dataplane::steps::named_hop;
+use script::{
+    ForwarderLua, JitStatus, LuaSteps, Peers, Policy, ScriptCounters, SharedObjects, Source,
+    StepSettings, StepStatus, Watchdog,
+};
+
+use super::node_tables::NodeTables;
+use super::sets::NamedSets;
+
+/// Between two reports of a step's failures.
+const REPORT: Duration = Duration::from_secs(1);
+
+/// What can be seen of a forwarder's Lua state.
+#[derive(Clone)]
+pub struct LuaView {
+    /// Its script's counters.
+    pub counters: Arc<ScriptCounters>,
+    /// What its compiler did.
+    pub jit: Arc<JitStatus>,
+    /// Its steps by their names in the script; one that stands in the graph twice is here twice.
+    pub steps: Vec<(String, Arc<StepStatus>)>,
+}
+
+/// A graph for a forwarder, and what can be seen of its Lua state if it has one.
+pub type ForwarderGraph = (Graph, Option<LuaView>);
+
+/// Says in the log what becomes of packets when a step of the configuration fails for good.
+pub fn say_policies(config: &Config) {
+    let steps = config.script.iter().flat_map(|script| &script.steps);
+    steps.for_each(|step| tracing::info!("{}", policy(step)));
+}
+
+/// What becomes of packets over which a step fails, and of all of them once it has failed too often.
+fn policy(step: &StepSettings) -> String {
+    let StepSettings { name, outputs, drops: _, limit, policy, budget_us: _ } = step;
+    let each = format!("step \"{name}\": packets over which it fails are dropped (step-failed)");
+    let then = match (limit, policy) {
+        (0, _) => return format!("{each}; it is never disabled"),
+        (_, Policy::Drop) => "fails closed: all are dropped".to_owned(),
+        (_, Policy::Bypass) => {
+            format!("fails open: all pass it by \"{}\"", outputs.first().map_or("", String::as_str))
+        }
+    };
+    format!("{each}; disabled after {limit} failures, and {then}")
+}
+
+/// Makes graphs.
+pub struct GraphMaker {
+    catalogue: Catalogue,
+    tables: NodeTables,
+    /// Looks after all Lua steps, once there are some.
+    watchdog: Option<Watchdog>,
+    /// The filters that graphs were made with last.
+    filters: Filters,
+    /// The sets that filters name.
+    sets: NamedSets,
+    /// What Lua steps of all forwarders have together.
+    shared: Arc<SharedObjects>,
+}
+
+impl GraphMaker {
+    /// Of these steps, for these tables.
+    pub fn new(catalogue: &Catalogue, tables: NodeTables, sets: NamedSets) -> Self {
+        let filters = Filters::default();
+        Self {
+            catalogue: catalogue.clone(),
+            tables,
+            watchdog: None,
+            filters,
+            sets,
+            shared: Arc::default(),
+        }
+    }
+
+    /// The tables that graphs read.
+    pub fn tables(&self) -> &NodeTables {
+        &self.tables
+    }
+
+    /// A copy of the graph that the configuration describes for a forwarder on each of these cores, for ports
+    /// like these.
+    pub fn make_all(
+        &mut self,
+        cores: &[usize],
+        config: &Config,
+        ports: &[InterfaceInfo],
+    ) -> Result<Vec<ForwarderGraph>> {
+        self.tables.common().interfaces.set(ports.to_vec());
+        let sets = self.sets.declare(&config.sets)?;
+        self.filters = filters(config, &self.filters, &sets)?;
+        self.tables.common().filters.set(self.filters.clone());
+        let mut catalogue = self.catalogue.clone();
+        for hop in &config.next_hops {
+            // What they take was checked where the configuration was read.
+            catalogue.add(named_hop(&hop.name, Facts::VALID)).map_err(Error::msg)?;
+        }
+        let peers = Arc::default();
+        let make = |&core| self.make(core, &catalogue, config, ports, &peers);
+        let graphs: Result<_> = cores.iter().map(make).collect();
+        peers.seal();
+        graphs
+    }
+
+    /// One forwarder's copy.
+    fn make(
+        &mut self,
+        core: usize,
+        catalogue: &Catalogue,
+        config: &Config,
+        ports: &[InterfaceInfo],
+        peers: &Arc<Peers>,
+    ) -> Result<ForwarderGraph> {
+        let plans = config.graphs.wanted_by(ports)?;
+        let names = config.port_names();
+        let (steps, view) = self.lua_steps(config, &plans, &names, peers)?;
+        let tables = self.tables.near(core);
+        let mut graph = steps.build(&plans, catalogue, tables, &names)?;
+        graph.set_router_filter(RouterFilter::of(tables));
+        graph.set_copy_filter(CopyFilter::of(tables));
+        graph.set_spread_filter(SpreadFilter::of(tables));
+        Ok((graph, view))
+    }
+
+    /// The Lua steps that the plans name, each as often as it stands there.
+    fn lua_steps(
+        &mut self,
+        config: &Config,
+        plans: &Plans,
+        ports: &[String],
+        peers: &Arc<Peers>,
+    ) -> Result<(LuaSteps, Option<LuaView>)> {
+        let Some(script) = &config.script else { return Ok((LuaSteps::default(), None)) };
+        if self.watchdog.is_none() {
+            self.watchdog = Some(Watchdog::start().context("the watchdog of Lua steps")?);
+        }
+        let Some(watchdog) = &self.watchdog else { return Ok((LuaSteps::default(), None)) };
+        let file = config.file.display().to_string();
+        let name =
+            config.file.file_name().map_or(file.clone(), |name| name.to_string_lossy().into());
+        let shared = &self.shared;
+        let categories = &config.categories;
+        let source = Source { text: &config.text, file: &name, ports, categories, shared, peers };
+        let lua = ForwarderLua::load(&source, watchdog)
+            .with_context(|| format!("{file}: the script cannot be run on a forwarder"))?;
+        let (counters, jit) = (lua.counters(), lua.jit());
+        let of = |kind: &str| script.steps.iter().find(|step| step.name == kind);
+        let steps = lua.into_steps(plans.kinds().filter_map(of)).with_context(|| file.clone())?;
+        let status = steps.status().map(|(name, status)| (name.to_owned(), status)).collect();
+        let view = LuaView { counters, jit, steps: status };
+        Ok((steps, Some(view)))
+    }
+}
+
+/// The filters of a configuration by their numbers less one. Those that are as before stay; of others rules
+/// that stay keep what they counted.
+fn filters(config: &Config, before: &Filters, sets: &SetReaders) -> Result<Filters> {
+    let most = config.filters.iter().map(|filter| usize::from(filter.number)).max().unwrap_or(0);
+    let mut tables = vec![None; most];
+    for filter in &config.filters {
+        let name = filter.name();
+        let mut known = before.tables.iter().flatten();
+        let before = known.find(|table| table.spec().filter.name == name);
+        let table = match before {
+            Some(table) if *table.spec() == filter.spec => table.clone(),
+            _ => {
+                let made = FilterTable::new(&filter.spec, before.map(|table| &**table), sets);
+                let file = config.file.display();
+                Arc::new(made.map_err(|why| anyhow!("{file}:{}: {why}", filter.line))?)
+            }
+        };
+        tables[usize::from(filter.number) - 1] = Some(table);
+    }
+    Ok(Filters { flows: flows(config, before), tables, categories: config.categories.clone() })
+}
+
+/// The flows, if a filter asks for them; those that are known stay, with other settings too.
+fn flows(config: &Config, before: &Filters) -> Option<Arc<FlowTable>> {
+    config.filters.iter().any(|filter| filter.spec.asks_for_state()).then_some(())?;
+    Some(match &before.flows {
+        Some(flows) if flows.settings() == config.flows => flows.clone(),
+        Some(flows) => Arc::new(FlowTable::like(flows, config.flows, dpdk::tsc())),
+        None => {
+            let seed = RandomState::new().hash_one(0);
+            Arc::new(FlowTable::new(config.flows, dpdk::tsc_hz(), seed))
+        }
+    })
+}
+
+/// Writes failures of Lua steps to the log, each step's at most once a second.
+#[derive(Default)]
+pub struct FailureLog {
+    last: HashMap<(usize, usize), Instant>,
+    /// What was told of being disabled.
+    told: Vec<(usize, usize)>,
+}
+
+impl FailureLog {
+    /// Looks at the steps of all forwarders.
+    pub fn look<'a>(&mut self, views: impl Iterator<Item = (usize, &'a LuaView)>) {
+        for (forwarder, view) in views {
+            for (place, (name, status)) in view.steps.iter().enumerate() {
+                let key = (forwarder, place);
+                if status.is_disabled() && !self.told.contains(&key) {
+                    self.told.push(key);
+                    let (failures, _) = status.failures();
+                    tracing::error!(
+                        "step \"{name}\" on forwarder {forwarder}: disabled after {failures} failures"
+                    );
+                }
+                if self.last.get(&key).is_some_and(|last| last.elapsed() < REPORT) {
+                    continue;
+                }
+                if let Some(failure) = status.take_failure() {
+                    self.last.insert(key, Instant::now());
+                    tracing::warn!(
+                        "step \"{name}\" on forwarder {forwarder}, failure {}: {}",
+                        failure.count,
+                        failure.message
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_policy_of_a_step_is_said_in_full() {
+        let step = |limit, policy| {
+            let outputs = vec!["next".to_owned(), "drop".to_owned()];
+            self::policy(&StepSettings {
+                name: "acl".to_owned(),
+                outputs,
+                drops: Vec::new(),
+                limit,
+                policy,
+                budget_us: 9,
+            })
+        };
+        let each = "step \"acl\": packets over which it fails are dropped (step-failed); ";
+        let closed = "disabled after 100 failures, and fails closed: all are dropped";
+        let open = "disabled after 100 failures, and fails open: all pass it by \"next\"";
+        assert_eq!(step(100, Policy::Drop), format!("{each}{closed}"));
+        assert_eq!(step(100, Policy::Bypass), format!("{each}{open}"));
+        assert_eq!(step(0, Policy::Drop), format!("{each}it is never disabled"));
+    }
+}

@@ -1,0 +1,472 @@
+//! Host interfaces: for each port that wants one, a TAP interface of the kernel with the port's
+//! name and MAC.
+//!
+//! ```text
+//!   routing daemons, ssh, ping …             the network
+//!              |                                  |
+//!        kernel's stack                        the port
+//!              |                                  |
+//!     host interface "lan"  <---> slow path <---> forwarder
+//! ```
+//!
+//! What is for the router itself goes up unchanged; what the kernel sends leaves by the port
+//! unchanged, before the traffic that the router forwards. The interface outlives the process, and
+//! with it the kernel's routes and addresses: the next start takes it over, after a kill as well. Its
+//! carrier outlives the process only if somebody else has its descriptor, see `fd_store.rs`.
+//!
+//! It may be made in a network namespace of its own, so that routers can share a machine and so
+//! that the host's own network stays apart.
+//!
+//! One system call carries up to 64 KiB of a TCP connection: what the kernel sends whole is segmented
+//! here (`host/down.rs`) or by the port's device, and segments for it are coalesced (`host/up.rs`). On the port's wire there are
+//! the same frames with it and without (`host = { segmentation = false }`).
+
+mod down;
+mod groups;
+mod up;
+
+use std::collections::BTreeSet;
+use std::io::{self, ErrorKind, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use api::report;
+use control::netlink::enter_netns;
+use dataplane::counters::{Counter, Traffic};
+use dataplane::reason::DropReason;
+use dpdk::{Mbuf, Mempool, Tap, VirtioHeader};
+use wire::MacAddr;
+
+use super::fd_store::FdStore;
+pub use down::DeviceWork;
+use down::Down;
+use groups::{Groups, GroupsFile};
+use up::{Batch, Up};
+
+/// What went through a host interface.
+#[derive(Debug, Default)]
+pub struct HostCounters {
+    /// Given to the kernel.
+    pub up: Traffic,
+    /// Taken from the kernel.
+    pub down: Traffic,
+    /// Not taken by the kernel.
+    pub refused: Counter,
+}
+
+/// What others may know of a host interface: where it is, and what went through it.
+#[derive(Clone, Debug)]
+pub struct HostView {
+    /// The kernel's number for it in its namespace.
+    pub index: u32,
+    /// The file of its network namespace; `None`: the router's own.
+    pub netns: Option<PathBuf>,
+    /// What went through it.
+    pub counters: Arc<HostCounters>,
+    /// The groups of all interfaces of its namespace.
+    file: Arc<GroupsFile>,
+    name: String,
+}
+
+impl HostView {
+    /// The link-layer groups that the kernel listens to on it.
+    ///
+    /// # Errors
+    /// The kernel's list of them cannot be read.
+    pub fn groups(&self) -> io::Result<BTreeSet<MacAddr>> {
+        self.file.groups_of(&self.name)
+    }
+
+    /// As `show ports` has it; `state` is a word and a reason.
+    pub fn report(&self, state: (&str, Option<&str>)) -> report::HostInterface {
+        let HostCounters { up, down, refused } = &*self.counters;
+        report::HostInterface {
+            state: state.0.to_owned(),
+            reason: state.1.map(str::to_owned),
+            index: self.index,
+            netns: self.netns.as_ref().map(|path| path.display().to_string()),
+            up_packets: up.packets.get(),
+            up_bytes: up.bytes.get(),
+            up_refused: refused.get(),
+            down_packets: down.packets.get(),
+            down_bytes: down.bytes.get(),
+        }
+    }
+}
+
+/// What moves frames to the kernel and back: a TAP interface.
+pub trait FrameDevice: Send + Sync {
+    /// Takes a frame of the kernel and its header.
+    fn read(&self, header: &mut VirtioHeader, frame: &mut [u8]) -> io::Result<usize>;
+    /// Gives the kernel a frame in parts, of which the first is its header.
+    fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()>;
+    /// Whether frames have headers.
+    fn has_headers(&self) -> bool;
+    /// Whether the kernel may leave checksums and segmentation to the reader.
+    fn set_segmentation(&self, on: bool) -> io::Result<()>;
+    /// What becomes readable when the kernel has sent something.
+    fn fd(&self) -> BorrowedFd<'_>;
+    /// Gives it another MAC and MTU, by its name, on a thread in its namespace.
+    fn change(&self, name: &str, mac: MacAddr, mtu: u16) -> Result<()>;
+    /// Whether it stays when nobody uses it.
+    fn set_lasting(&self, lasting: bool) -> io::Result<()>;
+}
+
+impl FrameDevice for Tap {
+    fn read(&self, header: &mut VirtioHeader, frame: &mut [u8]) -> io::Result<usize> {
+        self.read(header, frame)
+    }
+
+    fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        self.write(parts)
+    }
+
+    fn has_headers(&self) -> bool {
+        self.has_headers()
+    }
+
+    fn set_segmentation(&self, on: bool) -> io::Result<()> {
+        self.set_segmentation(on)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.as_fd()
+    }
+
+    fn change(&self, name: &str, mac: MacAddr, mtu: u16) -> Result<()> {
+        Ok(self.change(name, mac.0, mtu)?)
+    }
+
+    fn set_lasting(&self, lasting: bool) -> io::Result<()> {
+        self.set_lasting(lasting)
+    }
+}
+
+/// A host interface, up.
+pub struct HostInterface {
+    device: Box<dyn FrameDevice>,
+    name: String,
+    index: u32,
+    groups: Groups,
+    counters: Arc<HostCounters>,
+    netns: Option<PathBuf>,
+    down: Down,
+    up: Up,
+    /// Segments for the kernel are coalesced.
+    coalesces: bool,
+    /// It was removed under us.
+    lost: bool,
+    /// The kernel takes multicasts that nobody joined, too.
+    all_multicasts: bool,
+    /// It was made by this router just now, which may not have use for it.
+    new: bool,
+}
+
+impl HostInterface {
+    /// Makes an interface with this name, MAC and MTU, in the network namespace whose file this
+    /// is, else in the router's own. With `segmentation` large frames go both ways.
+    ///
+    /// # Errors
+    /// The namespace or the step that failed, and the way out.
+    pub fn open(
+        name: &str,
+        mac: MacAddr,
+        mtu: u16,
+        netns: Option<&Path>,
+        segmentation: bool,
+        store: &mut FdStore,
+    ) -> Result<Self> {
+        let (tap, groups, new) = in_netns(netns, || {
+            let new = !dpdk::interface_exists(name);
+            let tap = tap(name, mac, mtu, store)?;
+            let groups = Groups::open(name)?;
+            Ok((tap, groups, new))
+        })?;
+        let index = tap.index();
+        let mut interface = Self::over(Box::new(tap), name, groups);
+        (interface.index, interface.netns) = (index, netns.map(Path::to_owned));
+        interface.new = new;
+        interface.set_segmentation(segmentation)?;
+        Ok(interface)
+    }
+
+    /// Large frames go both ways, or not any more.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_segmentation(&mut self, on: bool) -> Result<()> {
+        let name = &self.name;
+        self.device
+            .set_segmentation(on)
+            .with_context(|| format!("host interface {name}: setting its offloads"))?;
+        self.coalesces = on && self.device.has_headers();
+        if on && !self.coalesces {
+            tracing::warn!(
+                "host interface {name}: kept open from an older router, which made it without room for \
+                 large frames: they go one by one until the service is stopped and started"
+            );
+        }
+        Ok(())
+    }
+
+    fn over(device: Box<dyn FrameDevice>, name: &str, groups: Groups) -> Self {
+        let (counters, name) = (Arc::default(), name.to_owned());
+        Self {
+            device,
+            name,
+            index: 0,
+            groups,
+            counters,
+            netns: None,
+            down: Down::new(),
+            up: Up::default(),
+            coalesces: false,
+            lost: false,
+            all_multicasts: false,
+            new: false,
+        }
+    }
+
+    /// Gives it the MAC and the MTU that its port has now.
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub fn change(&self, mac: MacAddr, mtu: u16) -> Result<()> {
+        // What it is made over may not be shared with another thread, but lent to one.
+        let (device, name) = (&self.device, &self.name);
+        in_netns(self.netns.as_deref(), move || device.change(name, mac, mtu))
+    }
+
+    /// It goes when this is dropped, with its addresses and routes, if the router has made it just now;
+    /// else it stays as it was found.
+    pub fn set_provisional(&self) {
+        if self.new {
+            self.set_lasting(false);
+        }
+    }
+
+    /// It stays when this is dropped, and its carrier as well if there is somebody who keeps that: so it is
+    /// as long as a port has it.
+    pub fn keep(&self, store: &mut FdStore) {
+        self.set_lasting(true);
+        let (device, name) = (&self.device, &self.name);
+        let kept = in_netns(self.netns.as_deref(), move || store.keep(name, device.fd()));
+        if let Err(error) = kept {
+            tracing::warn!("host interface {name}: not kept over a restart: {error:#}");
+        }
+    }
+
+    /// No port has it after all: if the router made it, it goes when this is dropped.
+    pub fn give_up(&self, store: &mut FdStore) {
+        self.set_provisional();
+        self.forget(store);
+    }
+
+    /// The kernel forgets it, with its addresses and routes, and whoever keeps it as well.
+    pub fn remove(self, store: &mut FdStore) {
+        self.set_lasting(false);
+        self.forget(store);
+    }
+
+    fn forget(&self, store: &mut FdStore) {
+        let name = &self.name;
+        let forgotten = in_netns(self.netns.as_deref(), move || store.forget(name));
+        if let Err(error) = forgotten {
+            tracing::warn!("host interface {name}: it is kept: {error:#}");
+        }
+    }
+
+    fn set_lasting(&self, lasting: bool) {
+        if let Err(error) = self.device.set_lasting(lasting) {
+            tracing::warn!("host interface {}: {error}", self.name);
+        }
+    }
+
+    /// An interface over something else than the kernel, without groups.
+    #[cfg(test)]
+    pub fn for_test(device: Box<dyn FrameDevice>) -> Self {
+        Self::over(device, "test", Groups::open("test").expect("every machine has groups"))
+    }
+
+    /// What others may know of it.
+    pub fn view(&self) -> HostView {
+        HostView {
+            index: self.index,
+            netns: self.netns.clone(),
+            counters: self.counters.clone(),
+            file: self.groups.file(),
+            name: self.name.clone(),
+        }
+    }
+
+    /// Gives the kernel a frame, at once or with others by [`Self::flush`]. `done` hears what became of
+    /// how many frames.
+    pub fn give(&mut self, packet: Mbuf, done: &mut impl FnMut(u64, Result<(), DropReason>)) {
+        let Self { device, counters, up, .. } = self;
+        let mut write = |batch: Batch<'_>| done(batch.frames, write(&**device, counters, &batch));
+        if self.coalesces {
+            up.give(packet, &mut write);
+        } else {
+            up::write_one(&packet, &mut write);
+        }
+    }
+
+    /// Gives the kernel what was collected.
+    pub fn flush(&mut self, done: &mut impl FnMut(u64, Result<(), DropReason>)) {
+        let Self { device, counters, up, .. } = self;
+        up.flush(&mut |batch| done(batch.frames, write(&**device, counters, &batch)));
+    }
+
+    /// Leaves this to the device of the port from the next frame on.
+    pub fn set_device(&mut self, device: DeviceWork) {
+        self.down.set_device(device);
+    }
+
+    /// Whether what the kernel sends leaves in packets of many buffers.
+    pub fn has_large_packets(&self) -> bool {
+        self.down.has_large_packets()
+    }
+
+    /// Makes the next frame for the port, of what the kernel sent, in an empty packet and more of the pool
+    /// if it needs them; `None` if there is none now, or there are too few packets.
+    ///
+    /// # Errors
+    /// The reason to drop it.
+    pub fn take(&mut self, packet: &mut Mbuf, pool: &Mempool) -> Option<Result<(), DropReason>> {
+        if self.down.is_empty()
+            && let Err(reason) = self.read(pool.data_room().into())?
+        {
+            self.counters.down.packets.add(1);
+            return Some(Err(reason));
+        }
+        let made = self.down.next(packet, pool)?;
+        self.counters.down.packets.add(1);
+        self.counters.down.bytes.add(made.unwrap_or_default() as u64);
+        Some(made.map(drop))
+    }
+
+    /// Reads the next frame of the kernel; `None` if there is none now.
+    fn read(&mut self, room: usize) -> Option<Result<(), DropReason>> {
+        if self.lost {
+            return None;
+        }
+        let Self { down, device, name, .. } = self;
+        match down.fill(room, |header, frame| device.read(header, frame)) {
+            Ok(result) => Some(result),
+            Err(error) => {
+                let nothing =
+                    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
+                if !nothing {
+                    tracing::error!(
+                        "host interface {name}: {error}; it was removed: restart the router"
+                    );
+                    self.lost = true;
+                }
+                None
+            }
+        }
+    }
+
+    /// The kernel takes all multicasts from now on, or only those joined.
+    pub fn take_all_multicasts(&mut self, all: bool) {
+        self.all_multicasts = all;
+    }
+
+    /// Whether the kernel listens to this link-layer group on it.
+    pub fn has_joined(&mut self, group: MacAddr) -> bool {
+        self.all_multicasts || self.groups.contain(group, Instant::now())
+    }
+
+    /// What to poll for frames; `None` once the interface is lost.
+    pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        (!self.lost).then(|| self.device.fd())
+    }
+}
+
+/// The interface that was kept for this router, else one that there is or a new one.
+fn tap(name: &str, mac: MacAddr, mtu: u16, store: &mut FdStore) -> Result<Tap> {
+    let kept = store.take(name).and_then(|held| {
+        let taken = Tap::take_over(held, name, mac.0, mtu);
+        taken.inspect_err(|error| tracing::warn!("{error}; made anew")).ok()
+    });
+    Ok(kept.map_or_else(|| Tap::create(name, mac.0, mtu), Ok)?)
+}
+
+/// Gives the kernel frames that go together.
+fn write(
+    device: &dyn FrameDevice,
+    counters: &HostCounters,
+    batch: &Batch<'_>,
+) -> Result<(), DropReason> {
+    match device.write(batch.parts) {
+        Ok(()) => {
+            counters.up.packets.add(batch.frames);
+            counters.up.bytes.add(batch.bytes);
+            Ok(())
+        }
+        Err(error) => {
+            counters.refused.add(batch.frames);
+            Err(refusal(&error))
+        }
+    }
+}
+
+/// Why a frame was not taken.
+fn refusal(error: &io::Error) -> DropReason {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::OutOfMemory => DropReason::HostFull,
+        _ if error.raw_os_error() == Some(nix::libc::ENOBUFS) => DropReason::HostFull,
+        // EIO while it is down, EBADFD when it is gone.
+        _ => DropReason::HostDown,
+    }
+}
+
+/// Does something in a network namespace, on a thread of its own: a namespace belongs to a thread.
+pub fn in_netns<T: Send>(
+    netns: Option<&Path>,
+    work: impl FnOnce() -> Result<T> + Send,
+) -> Result<T> {
+    let Some(path) = netns else { return work() };
+    let enter = || {
+        enter_netns(path)?;
+        work()
+    };
+    std::thread::scope(|scope| match scope.spawn(enter).join() {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_refuses_has_a_reason() {
+        let reason = |errno| refusal(&io::Error::from_raw_os_error(errno));
+        assert_eq!(reason(nix::libc::EAGAIN), DropReason::HostFull);
+        assert_eq!(reason(nix::libc::ENOMEM), DropReason::HostFull);
+        assert_eq!(reason(nix::libc::ENOBUFS), DropReason::HostFull);
+        assert_eq!(reason(nix::libc::EIO), DropReason::HostDown);
+        assert_eq!(reason(nix::libc::EBADFD), DropReason::HostDown);
+    }
+
+    #[test]
+    fn a_namespace_that_is_not_there_is_named() {
+        let missing = Path::new("/run/netns/turnpike-none");
+        let error = HostInterface::open(
+            "tph0",
+            MacAddr([2; 6]),
+            1500,
+            Some(missing),
+            true,
+            &mut FdStore::default(),
+        );
+        let error = format!("{:#}", error.map(drop).unwrap_err());
+        let expected = "network namespace /run/netns/turnpike-none: No such file";
+        assert!(error.starts_with(expected) && error.contains("ip netns add"), "{error}");
+    }
+}

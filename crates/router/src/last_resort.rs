@@ -1,0 +1,259 @@
+//! The end of a router that does not come to its end: a forwarder in a step that never returns, a worker or
+//! the owner held, a device that cannot be closed.
+//!
+//! ```text
+//!   SIGTERM --> signals thread --> owner: the parts of the router end one after the other
+//!                    |                                           |
+//!                    | looks at it                               | says which
+//!                    v                                           v
+//!             [ Course: what is being ended, and since when ] <--+
+//!                    |
+//!                    +-- the same part for too long, or a second signal -->
+//!                          kernel interfaces put back, socket removed, process ended by force
+//! ```
+//!
+//! An orderly end is one of many parts, each of which has [`PATIENCE`]. Nobody is waited for here: whatever
+//! undoes things or writes to the log may be held itself, and has [`LAST_WORDS`].
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use machine::bind::ports::Bindings;
+
+/// How long a part of the end may take.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long NICs may take to go back to the kernel's drivers, which start their firmware.
+pub const NIC_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A signal that comes so soon behind the first is the same wish: Ctrl-C goes to a whole process group, and
+/// some of it pass it on.
+const SAME_WISH: Duration = Duration::from_secs(1);
+
+/// The longest that putting things back and saying why may take.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// The exit status of a process that ended so.
+pub const STATUS: i32 = 3;
+
+/// Where the router is in its start or its end, and what it has outside of the process. Clones are of one.
+#[derive(Clone)]
+pub struct Course(Arc<Mutex<Inner>>);
+
+struct Inner {
+    part: String,
+    since: Instant,
+    patience: Duration,
+    /// The API's socket.
+    socket: Option<PathBuf>,
+    bindings: Weak<Bindings>,
+}
+
+impl Default for Course {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Inner {
+            part: "the start".to_owned(),
+            since: Instant::now(),
+            patience: PATIENCE,
+            socket: None,
+            bindings: Weak::new(),
+        })))
+    }
+}
+
+impl Course {
+    /// The router comes to this part of its start or end.
+    pub fn enter(&self, part: impl Into<String>) {
+        self.enter_for(part, PATIENCE);
+    }
+
+    /// As [`Self::enter`], for a part that may take longer.
+    pub fn enter_for(&self, part: impl Into<String>, patience: Duration) {
+        let mut inner = self.inner();
+        (inner.part, inner.since, inner.patience) = (part.into(), Instant::now(), patience);
+    }
+
+    /// The router has made this socket, whose file goes with it.
+    pub fn owns_socket(&self, path: &Path) {
+        self.inner().socket = Some(path.to_owned());
+    }
+
+    /// The router has NICs bound.
+    pub fn owns_bindings(&self, bindings: &Arc<Bindings>) {
+        self.inner().bindings = Arc::downgrade(bindings);
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// When the process is ended by force.
+pub struct Deadline {
+    course: Course,
+    /// When the first signal came, and whether another one has.
+    asked: Option<(Instant, bool)>,
+}
+
+impl Deadline {
+    /// Of a router that takes this course.
+    pub fn new(course: Course) -> Self {
+        Self { course, asked: None }
+    }
+
+    /// A signal asks for the router's end.
+    pub fn ask(&mut self, now: Instant) {
+        match &mut self.asked {
+            Some((first, again)) => *again |= now.saturating_duration_since(*first) >= SAME_WISH,
+            None => self.asked = Some((now, false)),
+        }
+    }
+
+    /// The time that is left; `None` as long as nobody has asked.
+    pub fn left(&self, now: Instant) -> Option<Duration> {
+        let (first, again) = self.asked?;
+        let (since, patience) = {
+            let inner = self.course.inner();
+            (inner.since, inner.patience)
+        };
+        let left = (first.max(since) + patience).saturating_duration_since(now);
+        Some(if again { Duration::ZERO } else { left })
+    }
+
+    /// Puts back what outlives the process, says what did not end, and ends the process.
+    pub fn force(&self) -> ! {
+        let (done, all) = channel();
+        let (course, asked) = (self.course.clone(), self.asked);
+        let words = move || tracing::error!("{}", words(&course, asked));
+        let course = self.course.clone();
+        let undo = move || course.put_back();
+        let begun = [begin("last-words", words, &done), begin("last-resort", undo, &done)];
+        drop(done);
+        let deadline = Instant::now() + LAST_WORDS;
+        for _ in begun.into_iter().filter(|&begun| begun) {
+            // Whoever is late is left alone.
+            let _ = all.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        }
+        dpdk::leave(STATUS)
+    }
+}
+
+/// Does something on a thread of its own; false if there can be none.
+fn begin(name: &str, work: impl FnOnce() + Send + 'static, done: &Sender<()>) -> bool {
+    let done = done.clone();
+    let body = move || {
+        work();
+        // Whoever waited may have gone.
+        let _ = done.send(());
+    };
+    thread::Builder::new().name(name.to_owned()).spawn(body).is_ok()
+}
+
+impl Course {
+    /// What outlives the process: what was changed on kernel interfaces, and the socket's file. Everything
+    /// else goes with its descriptors.
+    fn put_back(&self) {
+        let socket = self.inner().socket.clone();
+        if let Some(path) = socket {
+            let _ = fs::remove_file(path);
+        }
+        dpdk::give_back_interfaces();
+    }
+}
+
+/// What did not end, and what stays behind.
+fn words(course: &Course, asked: Option<(Instant, bool)>) -> String {
+    let (part, since, bindings) = {
+        let inner = course.inner();
+        (inner.part.clone(), inner.since, inner.bindings.upgrade())
+    };
+    let why = match asked {
+        Some((first, false)) => {
+            format!("{part} has not come to its end for {} s", first.max(since).elapsed().as_secs())
+        }
+        _ => format!("asked a second time, while {part} has not come to its end"),
+    };
+    let mut text = format!("{why}: the process ends without it (status {STATUS})");
+    let threads = threads();
+    if !threads.is_empty() {
+        let _ = write!(text, "; threads that run still: {}", threads.join(", "));
+    }
+    let nics = bindings.map(|bindings| bindings.addresses()).unwrap_or_default();
+    for address in nics {
+        let _ = write!(text, "; {address} stays bound, give it back: turnpike unbind {address}");
+    }
+    text
+}
+
+/// The threads that carry packets, with the kernel's letter for what each does.
+fn threads() -> Vec<String> {
+    let Ok(all) = fs::read_dir("/proc/self/task") else { return Vec::new() };
+    let one = |path: PathBuf| {
+        let stat = fs::read_to_string(path.join("stat")).ok()?;
+        let (name, rest) = (stat.split_once('(')?.1).rsplit_once(") ")?;
+        let carries = name.starts_with("forwarder-") || name.starts_with("slow-path-");
+        carries.then(|| format!("{name} ({})", &rest[..1]))
+    };
+    let mut threads: Vec<_> = all.flatten().filter_map(|entry| one(entry.path())).collect();
+    threads.sort();
+    threads
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn each_part_of_the_end_has_its_time() {
+        let course = Course::default();
+        let mut deadline = Deadline::new(course.clone());
+        let now = Instant::now();
+        assert_eq!(deadline.left(now + 3600 * SECOND), None, "nobody has asked");
+        // It has served for an hour; that is no part of the end.
+        course.enter("the owner");
+        deadline.ask(now + 3600 * SECOND);
+        assert_eq!(deadline.left(now + 3600 * SECOND), Some(PATIENCE));
+        assert_eq!(deadline.left(now + 3604 * SECOND), Some(PATIENCE - 4 * SECOND));
+        assert_eq!(deadline.left(now + 3700 * SECOND), Some(Duration::ZERO));
+        let mut deadline = Deadline::new(course.clone());
+        deadline.ask(now);
+        course.enter_for("NICs", NIC_PATIENCE);
+        let begun = course.inner().since;
+        assert_eq!(deadline.left(begun + 9 * SECOND), Some(NIC_PATIENCE - 9 * SECOND));
+        course.enter("DPDK");
+        assert!(deadline.left(Instant::now() + 11 * SECOND) == Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_second_signal_ends_it_at_once_but_not_the_same_wish_twice() {
+        let mut deadline = Deadline::new(Course::default());
+        let now = Instant::now();
+        deadline.ask(now);
+        deadline.ask(now + SECOND / 2);
+        assert!(deadline.left(now + SECOND / 2).unwrap() > 9 * SECOND);
+        deadline.ask(now + SECOND);
+        assert_eq!(deadline.left(now + SECOND), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn the_last_words_name_the_part_and_the_threads() {
+        let course = Course::default();
+        course.enter("forwarder 3");
+        let body = || words(&course, Some((Instant::now(), false)));
+        let said = thread::scope(|scope| {
+            let thread = thread::Builder::new().name("forwarder-3".to_owned());
+            thread.spawn_scoped(scope, body).unwrap().join().unwrap()
+        });
+        assert!(said.starts_with("forwarder 3 has not come to its end for 0 s"), "{said}");
+        assert!(said.contains("threads that run still: forwarder-3 (R)"), "{said}");
+        let said = words(&course, Some((Instant::now(), true)));
+        assert!(said.starts_with("asked a second time, while forwarder 3"), "{said}");
+    }
+}

@@ -1,0 +1,642 @@
+//! The owner: holds the RIB, hears from the slow path and from sources of routes, answers the API,
+//! waits for signals.
+//!
+//! ```text
+//!   API clients --- Question ----+
+//!   kernel, zebra - batches -----+
+//!   slow path ----- Event -------+--> Owner (one task) --- Order --> slow path
+//!   signals ------- Wish --------+        |    +---------- KernelOrder --> kernel
+//!   devices, links - Word -------+
+//!   every 10 ms --- tick --------+        +--> FIB, next-hop table (read by forwarders)
+//! ```
+//!
+//! Everything runs on the main thread's tokio runtime, so nothing here is shared or locked. Each
+//! turn of the loop works for some milliseconds at most ([`turn`]): one page of an answer, as many
+//! events or routes as there is time for. In every turn signals and links come first, and the API's
+//! tasks run behind it; among the others chance decides who is next, so that no flood of one kind
+//! keeps the others waiting.
+//!
+//! All ways to the owner are bounded: events of neighbours are merged (`slow_worker/events.rs`), routes
+//! wait with their sources, and while a worker has many orders no more routes are taken in.
+//!
+//! | file | concern |
+//! |---|---|
+//! | `initial.rs` | the RIB as the configuration says it |
+//! | `sources.rs`, `events.rs`, `limiter.rs` | what the kernel and zebra tell |
+//! | `turn.rs` | how long a turn may work |
+//! | `watch.rs` | everything that says something of devices |
+//! | `links.rs` | ports that go up and down |
+//! | `filters.rs` | the multicasts that devices pass on |
+//! | `packet_filters.rs`, `hardware_filters.rs` | packet filters, and their rules in devices |
+//! | `control_queues.rs` | receive queues for control traffic, and the rules that lead to them |
+//! | `flows.rs` | the flows that packet filters know |
+//! | `hotplug.rs` | devices that are taken away and put back |
+//! | `health.rs`, `faults.rs` | ports in trouble, DMA faults |
+//! | `questions.rs`, `flow.rs`, `topology.rs` | what the API shows |
+//! | `changes.rs` | what commands change |
+//! | `commands.rs` | commands in Lua |
+//! | `multicast.rs` | multicast routes |
+//! | `configurations.rs`, `apply.rs`, `history.rs` | changes to another configuration |
+//! | `ports.rs` | ports that come, go and change |
+//! | `meanwhile.rs` | what goes on while a change waits for forwarders |
+//! | `load.rs` | how busy forwarders are, and where queues are served |
+
+mod apply;
+mod changes;
+mod commands;
+mod configurations;
+mod control_queues;
+mod events;
+mod faults;
+mod filters;
+mod flow;
+mod flows;
+mod hardware_filters;
+mod health;
+mod history;
+mod hotplug;
+mod initial;
+mod interference;
+mod limiter;
+mod links;
+mod load;
+mod meanwhile;
+mod multicast;
+mod packet_filters;
+mod ports;
+mod prefix_sets;
+mod questions;
+mod rebalance;
+mod sources;
+mod topology;
+mod turn;
+mod vrfs;
+mod watch;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use control::cores::CorePlacement;
+use control::netlink::KernelOrder;
+use control::rib::{Error as RibError, Rib};
+use dataplane::filters::Filters;
+use dataplane::flow::FlowHash;
+use dataplane::interface::InterfaceId;
+use dataplane::port::{MAX_PORTS, PortId};
+use dataplane::tables::Tables;
+use dataplane::words::count;
+use dpdk::DeviceEvents;
+use dpdk::qsbr::Qsbr;
+use nix::sys::signal::Signal;
+use slowpath::Event;
+use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
+
+use super::TelnetSessions;
+use super::graphs::FailureLog;
+use super::node_tables::NodeTables;
+use super::ports::{OpenPort, Opener, Ports};
+use super::quarantine::PortNames;
+use super::reports::Ledger;
+use super::server::{Service, Socket};
+use super::sets::NamedSets;
+use super::signals::{Signals, Wish};
+use super::slow_worker::{EventReceiver, Lessons, Orders};
+use super::wiring::{Hurry, Wiring};
+use health::Health;
+use hotplug::Absentees;
+use interference::Watched;
+use links::Link;
+use load::Loads;
+use meanwhile::{Inputs, Later};
+use turn::Turn;
+use watch::{Watch, Word};
+
+pub use configurations::Configurations;
+pub use filters::WantedMulticasts;
+pub use initial::{Readers, build_rib};
+pub use multicast::Groups;
+pub use sources::Sources;
+
+/// How often it is looked at what nobody says anything of.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Ticks without anything else to do after which only one in [`QUIET_STEP`] is made, so that an idle router
+/// hardly uses the processor.
+const QUIET_TICKS: u32 = 100;
+
+/// A multiple of [`SLOW_TICKS`], of which the others are multiples.
+const QUIET_STEP: u32 = 20;
+
+/// Ticks between two looks at what the RIB has put off, at devices that do not say when their link changes,
+/// and for those that are absent.
+const SLOW_TICKS: u32 = 10;
+
+/// Ticks between two looks at what devices have counted.
+const HEALTH_TICKS: u32 = 100;
+
+/// Ticks between two packets of a multicast route that the kernel gets to see.
+const SAMPLE_TICKS: u32 = 1000;
+
+/// Ticks between two looks at how busy forwarders are.
+const LOAD_TICKS: u32 = 100;
+
+/// Events of the slow path that change the RIB together.
+const EVENTS: usize = 64;
+
+/// What the owner works with.
+pub struct OwnerParts {
+    /// The routes that the configuration says.
+    pub rib: Rib,
+    /// The way to the slow path.
+    pub orders: Orders,
+    /// What the slow path says.
+    pub events: EventReceiver,
+    /// The flows that the host begins.
+    pub lessons: Lessons,
+    /// The kernel and zebra.
+    pub sources: Sources,
+    /// Multicast routes.
+    pub groups: Groups,
+    /// Everybody's counters.
+    pub ledger: Ledger,
+    /// The connections of forwarders, workers and ports.
+    pub wiring: Wiring,
+    /// Where forwarders run, and everything else.
+    pub cores: CorePlacement,
+    /// The configuration, and what it can be changed by.
+    pub configurations: Configurations,
+    /// The ports by their numbers.
+    pub ports: Ports,
+    /// Their names, for the quarantine.
+    pub names: PortNames,
+    /// How forwarders choose among paths.
+    pub flows: FlowHash,
+    /// What forwarders read.
+    pub tables: Arc<Tables>,
+    /// The same by NUMA node.
+    pub near: NodeTables,
+    /// Opens ports that come later.
+    pub opener: Opener,
+    /// The threads that have packets.
+    pub readers: Arc<Qsbr>,
+    /// The sets that filters name.
+    pub sets: NamedSets,
+    /// What devices say.
+    pub devices: DeviceEvents,
+}
+
+/// The main thread's part of the router.
+pub struct Owner {
+    rib: Rib,
+    orders: Orders,
+    events: EventReceiver,
+    lessons: Lessons,
+    sources: Sources,
+    groups: Groups,
+    ledger: Ledger,
+    /// `None` while a change works with it.
+    wiring: Option<Wiring>,
+    /// Set when forwarders are not to be waited for any longer.
+    hurry: Hurry,
+    configurations: Configurations,
+    failures: FailureLog,
+    loads: Loads,
+    balance: rebalance::Balance,
+    /// Where forwarders run, and everything else.
+    cores: CorePlacement,
+    /// The forwarders' threads.
+    watched: Watched,
+    /// Ports whose distance from their forwarders' nodes was told, with what was told.
+    distances: BTreeMap<PortId, String>,
+    /// Ports of which the log says that they have no receive interrupts.
+    silent: BTreeSet<PortId>,
+    ports: Ports,
+    names: PortNames,
+    /// By the ports' numbers.
+    links: [Link; MAX_PORTS],
+    flows: FlowHash,
+    tables: Arc<Tables>,
+    near: NodeTables,
+    /// The filters that forwarders have.
+    filters: Filters,
+    device_hits: hardware_filters::DeviceHits,
+    opener: Opener,
+    readers: Arc<Qsbr>,
+    sets: NamedSets,
+    devices: DeviceEvents,
+    health: Health,
+    absentees: Absentees,
+    /// What the threads that close and open devices say, until the watch has it.
+    helpers: Option<mpsc::UnboundedReceiver<Word>>,
+    /// Commands in Lua that run.
+    places: commands::Places,
+    /// The API's.
+    socket: PathBuf,
+    /// Everything that a start waits for is there.
+    ready: bool,
+    /// Slow path workers: each lives as long as this can be upgraded.
+    workers: Vec<Weak<()>>,
+    /// What is waited for, once it serves.
+    inputs: Option<Inputs>,
+    later: Later,
+}
+
+impl Owner {
+    /// Tells the slow path what the RIB knows already, and the kernel the configured addresses.
+    pub fn new(parts: OwnerParts) -> Self {
+        let OwnerParts {
+            rib,
+            orders,
+            events,
+            lessons,
+            sources,
+            groups,
+            ledger,
+            wiring,
+            cores,
+            configurations,
+            ports,
+            names,
+            flows,
+            tables,
+            near,
+            opener,
+            readers,
+            sets,
+            devices,
+        } = parts;
+        let (absentees, helpers) = Absentees::new();
+        sets.retain(&configurations.current.sets);
+        let filters = tables.filters.use_next(&tables.interfaces.get());
+        let mut owner = Self {
+            rib,
+            orders,
+            events,
+            lessons,
+            sources,
+            groups,
+            ledger,
+            hurry: wiring.exchanges.hurry(),
+            wiring: Some(wiring),
+            configurations,
+            failures: FailureLog::default(),
+            loads: Loads::default(),
+            balance: rebalance::Balance::default(),
+            cores,
+            watched: Watched::default(),
+            distances: BTreeMap::new(),
+            silent: BTreeSet::new(),
+            ports,
+            names,
+            links: [Link::default(); MAX_PORTS],
+            flows,
+            tables,
+            near,
+            filters,
+            device_hits: hardware_filters::DeviceHits::default(),
+            opener,
+            readers,
+            sets,
+            devices,
+            health: Health::default(),
+            absentees,
+            helpers: Some(helpers),
+            places: commands::Places::default(),
+            socket: PathBuf::new(),
+            ready: false,
+            workers: Vec::new(),
+            inputs: None,
+            later: Later::default(),
+        };
+        owner.pass_commands();
+        for port in owner.ports.iter() {
+            for &address in &port.addresses {
+                owner.sources.order(KernelOrder::AddAddress { port: port.id.into(), address });
+            }
+        }
+        owner
+    }
+
+    /// Has an eye on slow path workers, each of which holds one of these as long as it lives.
+    pub fn look_after(&mut self, workers: Vec<Weak<()>>) {
+        self.workers = workers;
+    }
+
+    /// The forwarders and their connections; `None` never, but while the owner serves.
+    pub fn wiring(&mut self) -> Option<&mut Wiring> {
+        self.wiring.as_mut()
+    }
+
+    /// Serves the API and telnet until a signal ends the router.
+    pub fn serve(
+        &mut self,
+        socket: Socket,
+        telnet: Option<TelnetSessions>,
+        signals: Signals,
+    ) -> Result<Option<Signal>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(self.attend(socket, telnet, signals))
+    }
+
+    async fn attend(
+        &mut self,
+        socket: Socket,
+        telnet: Option<TelnetSessions>,
+        signals: Signals,
+    ) -> Result<Option<Signal>> {
+        let course = signals.course().clone();
+        let signals = signals.wait();
+        let (ask, questions) = mpsc::channel(16);
+        socket.path().clone_into(&mut self.socket);
+        let service = Service::start(socket, telnet, ask)?;
+        let watch = self.watch()?;
+        self.inputs = Some(Inputs { signals, watch, questions });
+        self.follow_interfaces().await;
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut count, mut quiet) = (0u32, 0u32);
+        let ended_by = loop {
+            self.see_to_later().await;
+            if self.later.ended.is_some() {
+                break self.later.ended;
+            }
+            let Some(Inputs { signals, watch, .. }) = &mut self.inputs else { break None };
+            // First, and whatever else waits.
+            tokio::select! {
+                biased;
+                wish = signals.next() => match wish {
+                    Wish::End(signal) => break Some(signal),
+                    Wish::Reload => self.reload(),
+                },
+                word = watch.next() => self.hear_of_ports(word).await,
+                () = std::future::ready(()) => {}
+            }
+            let busy = self.is_busy();
+            let mut ticked = false;
+            let Some(Inputs { signals, watch, questions }) = &mut self.inputs else { break None };
+            tokio::select! {
+                wish = signals.next() => match wish {
+                    Wish::End(signal) => break Some(signal),
+                    Wish::Reload => self.reload(),
+                },
+                word = watch.next() => self.hear_of_ports(word).await,
+                Some(question) = questions.recv() => self.answer(question).await,
+                () = self.events.ready() => self.hear_some(),
+                batch = self.sources.receive() => self.take_in(batch),
+                Some(job) = self.configurations.prepared() => {
+                    self.finish(job).await;
+                    self.follow_interfaces().await;
+                    self.filter_multicasts();
+                }
+                () = self.groups.changed() => self.groups.publish(),
+                () = std::future::ready(()), if busy => self.work(),
+                _ = ticks.tick() => {
+                    ticked = true;
+                    count = count.wrapping_add(1);
+                    if quiet >= QUIET_TICKS {
+                        count = count.next_multiple_of(QUIET_STEP);
+                        ticks.reset_after(TICK * QUIET_STEP);
+                    }
+                    self.watch_first_synchronisation();
+                    self.watch_confirmation();
+                    // Often: the next of several changes may need the memory of the one before.
+                    self.opener.tidy(&self.readers);
+                    self.give_rules();
+                    self.learn_flows();
+                    if count.is_multiple_of(SAMPLE_TICKS) {
+                        self.groups.sample();
+                    }
+                    if count.is_multiple_of(LOAD_TICKS) {
+                        self.loads.look(&self.ledger.forwarders);
+                        self.look_at_threads();
+                        self.rebalance().await;
+                    }
+                    if count.is_multiple_of(HEALTH_TICKS) {
+                        self.examine();
+                        self.read_rules();
+                        self.age_flows();
+                        if let Some(thread) = self.dead_thread() {
+                            tracing::error!(
+                                "{thread} has ended by itself, and its packets are lost; the router ends"
+                            );
+                            break None;
+                        }
+                    }
+                    if count.is_multiple_of(SLOW_TICKS) {
+                        let kernel_tells = self.hears_kernel();
+                        self.poll_devices(kernel_tells);
+                        if !kernel_tells {
+                            self.follow_interfaces().await;
+                        }
+                        self.look_for_absent().await;
+                        self.filter_multicasts();
+                        self.place_more();
+                        self.steer_control();
+                        self.rib.tick();
+                        self.sources.finish_audit(&mut self.rib);
+                        self.failures.look(self.ledger.lua());
+                        self.log_filtered();
+                        self.sets.expire(Instant::now());
+                    }
+                }
+            }
+            if !ticked && quiet >= QUIET_TICKS {
+                ticks.reset_after(TICK);
+            }
+            quiet = if ticked { quiet.saturating_add(1) } else { 0 };
+            self.sources.say_what_waits(&mut self.rib);
+            self.pass_commands();
+            // The API's tasks run, and signals and sockets are looked at.
+            tokio::task::yield_now().await;
+        };
+        match ended_by {
+            Some(signal) => tracing::info!("{signal}: stopping"),
+            None => tracing::info!("stopping"),
+        }
+        // Who waits for an answer is told that there will be none.
+        self.inputs = None;
+        self.later = Later::default();
+        course.enter("the API's thread");
+        drop(service);
+        // Which the runtime waits for.
+        course.enter("what is prepared beside the owner");
+        Ok(ended_by)
+    }
+
+    /// Deals with what has come while a change was made.
+    async fn see_to_later(&mut self) {
+        while let Some(word) = self.later.word() {
+            self.hear_of_ports(word).await;
+        }
+        while let Some(question) = self.later.question() {
+            self.answer(question).await;
+        }
+        if self.later.take_reload() {
+            self.reload();
+        }
+    }
+
+    /// The kernel says when an interface changes.
+    fn hears_kernel(&self) -> bool {
+        self.inputs.as_ref().is_some_and(|inputs| inputs.watch.hears_kernel())
+    }
+
+    /// The name of a thread of the packets' ways that has ended although nobody asked it to.
+    fn dead_thread(&self) -> Option<String> {
+        let dead = |alive: &Weak<()>| alive.strong_count() == 0;
+        let forwarder =
+            self.wiring.as_ref().and_then(Wiring::dead).map(|number| format!("forwarder {number}"));
+        let worker = || self.workers.iter().position(dead);
+        forwarder.or_else(|| worker().map(|number| format!("slow path worker {number}")))
+    }
+
+    /// Begins to hear what is said of devices, and looks at how they are now.
+    fn watch(&mut self) -> Result<Watch> {
+        let helpers = self.helpers.take().context("devices are watched already")?;
+        let watch = Watch::open(self.devices, helpers)?;
+        let uio = |open: &OpenPort| open.driver.as_ref().is_some_and(|name| name.contains("uio"));
+        if self.ports.iter().any(uio)
+            && let Err(error) = self.devices.monitor()
+        {
+            tracing::warn!("{error}; a device that is pulled out may end the router");
+        }
+        self.look_at_all();
+        Ok(watch)
+    }
+
+    /// There is something to be done, and room for what comes of it.
+    fn is_busy(&self) -> bool {
+        self.rib.is_busy() || (self.sources.has_work() && self.orders.have_room())
+    }
+
+    /// Some of what waits.
+    fn work(&mut self) {
+        if self.rib.is_busy() {
+            self.rib.tick();
+        }
+        self.sources.finish_audit(&mut self.rib);
+        if self.orders.have_room() {
+            self.apply_some();
+        }
+    }
+
+    fn say_ready(&self) {
+        self.opener.ready();
+        let summary = self.rib.summary();
+        tracing::info!(
+            "ready: {}, {} IPv4 and {}",
+            count(self.ports.iter().count(), "port"),
+            summary.fib4,
+            count(summary.fib6, "IPv6 route")
+        );
+    }
+
+    /// Passes what the RIB wants the slow path to know.
+    fn pass_commands(&mut self) {
+        for command in self.rib.drain_commands() {
+            self.orders.tell(&command);
+        }
+    }
+
+    /// Hears as many events of the slow path as there is time for.
+    fn hear_some(&mut self) {
+        let turn = Turn::begin();
+        while turn.has_time() {
+            let events = self.events.take(EVENTS);
+            if events.is_empty() {
+                return;
+            }
+            let Self { rib, .. } = self;
+            let refused = rib.batch(|rib| hear_neighbours(rib, &events));
+            for (port, address, error) in refused {
+                let name = self.interface_name(port);
+                self.sources.warn(format_args!(
+                    "port \"{name}\": neighbour {address}: {error}; the slow path serves it"
+                ));
+            }
+            events.into_iter().for_each(|event| self.hear(event));
+        }
+    }
+
+    /// Hears an event that is not of a neighbour's MAC.
+    fn hear(&mut self, event: Event) {
+        match event {
+            // The RIB has heard of them already.
+            Event::NeighbourUp { .. } | Event::NeighbourDown { .. } => {}
+            Event::AddressDuplicate { interface: port, address, mac } => {
+                let name = self.interface_name(port);
+                tracing::error!(
+                    "port \"{name}\": {mac} has our address {address}; it is not used (RFC 4862 5.4.5)"
+                );
+            }
+            Event::AdvertisementDiffers { interface: port, router, what } => {
+                let name = self.interface_name(port);
+                tracing::warn!(
+                    "port \"{name}\": router {router} advertises another {what}; configure all routers of the \
+                     link alike (RFC 4861 6.2.7)"
+                );
+            }
+            Event::AddressConflict { interface: port, address, mac } => {
+                let name = self.interface_name(port);
+                tracing::warn!("port \"{name}\": {mac} uses our address {address} as well");
+            }
+            Event::Resolve { interface: port, address } => {
+                self.sources.order(KernelOrder::Resolve { port, address });
+            }
+        }
+    }
+
+    /// Has slow path workers see at once that they are to end.
+    pub fn wake_slow_path(&self) {
+        self.orders.wake();
+    }
+
+    /// The ports, when nothing else is wanted any more.
+    pub fn into_ports(self) -> Ports {
+        self.ports
+    }
+
+    /// The last word: what happened with all packets.
+    pub fn farewell(&self) {
+        let counters = self.ledger.counters();
+        tracing::info!(
+            "received {} + originated {} + replicated {} = sent {} + to host {} + dropped {}",
+            counters.received,
+            counters.originated,
+            counters.replicated,
+            counters.sent,
+            counters.to_host,
+            counters.dropped_total
+        );
+        let balance = counters.unaccounted + counters.in_flight as i64;
+        if balance != 0 {
+            tracing::error!("{balance} packets unaccounted for: a defect, please report");
+        }
+    }
+}
+
+/// Brings what events say of neighbours into the RIB; returns those that it had no room for.
+fn hear_neighbours(rib: &mut Rib, events: &[Event]) -> Vec<(InterfaceId, IpAddr, RibError)> {
+    let mut refused = Vec::new();
+    for event in events {
+        match *event {
+            Event::NeighbourUp { interface: port, address, mac } => {
+                tracing::debug!("neighbour {address} on {port} is at {mac}");
+                if let Err(error) = rib.neighbour_up(port, address, mac) {
+                    refused.push((port, address, error));
+                }
+            }
+            Event::NeighbourDown { interface: port, address } => {
+                tracing::debug!("neighbour {address} on {port} is gone");
+                rib.neighbour_down(port, address);
+            }
+            _ => {}
+        }
+    }
+    refused
+}

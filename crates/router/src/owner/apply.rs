@@ -1,0 +1,436 @@
+//! Makes a change to another configuration, so that no packet is lost that the change is not about.
+//!
+//! 1. Ports that are new or change are connected (`ports.rs`); no route leads over them.
+//! 2. Every forwarder exchanges what it has for what it is to have, between two batches.
+//! 3. What is new: ports' links, addresses beside the old ones, neighbours, routes and other paths of
+//!    routes. Where both stay, packets go one way or the other.
+//! 4. What is gone: routes, neighbours, addresses, and then ports.
+//! 5. Other cores, or another number of forwarders.
+//! 6. Settings that cannot fail: of the slow path's engines, rates, multicast routes.
+//!
+//! What fails is undone, and so is what was done before it: the router is as it was.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use control::config::{Config, Diff, Neighbour, Port, Route};
+use control::cores::CorePlacement;
+use control::netlink::KernelOrder;
+use dataplane::distribution::Schedulers;
+use dataplane::exchange::Replacement;
+use dataplane::features::Features;
+use dataplane::forwarder::Settings;
+use dataplane::interface::{InterfaceInfo, VrfId};
+use dataplane::port::PortId;
+use ipnet::IpNet;
+use machine::place::Place;
+use slowpath::Command;
+
+use super::super::graphs::{FailureLog, ForwarderGraph};
+use super::super::ports::request;
+use super::super::prepare::{Prepared, Ready};
+use super::super::queues;
+use super::super::reports::Former;
+use super::super::schedulers;
+use super::super::settings;
+use super::super::wiring::{Spread, Wiring};
+use super::Owner;
+use super::ports::Moves;
+
+/// What was done of a change, to be undone.
+#[derive(Default)]
+struct Done {
+    moves: Moves,
+    exchanged: Option<Exchanged>,
+    /// Something of what is new was put in, beside what is old.
+    entered: bool,
+}
+
+/// What forwarders had before.
+pub(super) struct Exchanged {
+    old: Vec<Replacement>,
+    graphs: Option<Former>,
+}
+
+impl Owner {
+    /// Makes a change, or none. Returns the longest that a packet was held up on a forwarder, if any
+    /// exchanged something.
+    pub(super) async fn carry_out(&mut self, prepared: Prepared) -> Result<Option<Duration>> {
+        let Prepared { base, config, diff, graphs, more, placement, ports, ready } = prepared;
+        let mut done = Done::default();
+        let with = (graphs, ports, ready);
+        let made = match self.change((&base, &config, &diff), with, &mut done).await {
+            // Nothing behind it can fail, so that nobody has to undo it.
+            Ok(pause) => match self.spread(&placement, more, &config).await {
+                Ok(between) => Ok(pause.max(between)),
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(error),
+        };
+        match made {
+            Ok(pause) => {
+                self.leave_ports(&config, done.moves);
+                self.warn_of_distance();
+                self.settle(&base, &config);
+                self.filters = self.tables.filters.use_next(&self.tables.interfaces.get());
+                self.sets.retain(&config.sets);
+                self.place_rules(&config);
+                self.steer_control_for(&config);
+                Ok(pause)
+            }
+            Err(error) => {
+                if done.entered {
+                    self.undo(&base, &config, &diff);
+                }
+                if let Some(exchanged) = done.exchanged {
+                    self.exchange_back(exchanged).await;
+                }
+                self.take_back(&base, done.moves).await;
+                self.sets.retain(&base.sets);
+                Err(error.context("nothing was changed"))
+            }
+        }
+    }
+
+    /// Everything that can fail.
+    async fn change(
+        &mut self,
+        (base, config, diff): (&Config, &Config, &Diff),
+        (graphs, ports, ready): (Vec<ForwarderGraph>, Vec<InterfaceInfo>, BTreeMap<PortId, Ready>),
+        done: &mut Done,
+    ) -> Result<Option<Duration>> {
+        let schedulers = self.schedulers(base, config)?;
+        self.make_vrfs(base, config)?;
+        self.move_ports(diff, config, ready, &ports, &mut done.moves).await?;
+        let infos = (base.ports.iter().map(what_steps_see))
+            .ne(config.ports.iter().map(what_steps_see))
+            .then_some(ports);
+        let other = settings::of_forwarders(config);
+        let other = (other != settings::of_forwarders(base)).then_some(other);
+        let (pause, exchanged) =
+            self.exchange_all(config, graphs, infos, (other, schedulers)).await?;
+        done.exchanged = exchanged;
+        done.entered = true;
+        self.enter_ports(diff, &done.moves)?;
+        self.put_new(base, config, diff)?;
+        self.change_rss(base, config)?;
+        self.remove_old(base, config, diff);
+        self.take_away_removed(diff, &mut done.moves).await?;
+        Ok(pause)
+    }
+
+    /// Everything that is new or other, beside what is old.
+    fn put_new(&mut self, old: &Config, new: &Config, diff: &Diff) -> Result<()> {
+        self.move_to_vrfs(new);
+        for (id, before, after) in ports(old, new) {
+            let both = both(before, after);
+            if both != before.addresses {
+                self.set_addresses(id, &before.addresses, &both).of_port(&after.name)?;
+            }
+        }
+        for neighbour in news(&old.neighbours, &new.neighbours) {
+            self.put_neighbour(neighbour)?;
+        }
+        let changed = diff.routes.changed.iter().map(|(_, after)| after);
+        self.put_routes(diff.routes.added.iter().chain(changed))?;
+        self.sets.declare(&new.sets)?;
+        self.sets.configure(&new.sets)?;
+        self.put_next_hops(new)
+    }
+
+    /// All next hops with names.
+    fn put_next_hops(&mut self, config: &Config) -> Result<()> {
+        let (rib, known) = (&mut self.rib, &mut self.configurations.routes);
+        let put = rib.batch(|rib| {
+            let mut hops = config.next_hops.iter();
+            hops.try_for_each(|hop| {
+                known.put_next_hop(rib, hop).with_context(|| format!("line {}", hop.line))
+            })
+        });
+        known.publish_next_hops(rib, &self.tables.named_hops);
+        put
+    }
+
+    /// Forgets the next hops with names that a configuration does not have.
+    fn keep_next_hops(&mut self, config: &Config) {
+        let (rib, known) = (&mut self.rib, &mut self.configurations.routes);
+        known.keep_next_hops(rib, &config.next_hops);
+        known.publish_next_hops(rib, &self.tables.named_hops);
+    }
+
+    /// What is gone.
+    fn remove_old(&mut self, old: &Config, new: &Config, diff: &Diff) {
+        self.remove_routes(diff.routes.removed.iter());
+        self.keep_next_hops(new);
+        for gone in absent(&old.neighbours, &new.neighbours) {
+            self.rib.remove_neighbour(gone.port, gone.address);
+        }
+        for (id, before, after) in ports(old, new) {
+            let both = both(before, after);
+            if both != after.addresses
+                && let Err(error) = self.set_addresses(id, &both, &after.addresses)
+            {
+                tracing::error!("port \"{}\": {error:#}", after.name);
+            }
+        }
+    }
+
+    /// As it was before [`Self::put_new`] and [`Self::remove_old`], of which only a part may have been done.
+    fn undo(&mut self, old: &Config, new: &Config, diff: &Diff) {
+        self.move_to_vrfs(old);
+        let before = diff.routes.changed.iter().map(|(before, _)| before);
+        let mut failed = self.put_routes(before.chain(&diff.routes.removed)).err();
+        failed = failed.or(self.put_next_hops(old).err());
+        self.keep_next_hops(old);
+        self.remove_routes(diff.routes.added.iter());
+        for neighbour in news(&new.neighbours, &old.neighbours) {
+            failed = failed.or(self.put_neighbour(neighbour).err());
+        }
+        for gone in absent(&new.neighbours, &old.neighbours) {
+            self.rib.remove_neighbour(gone.port, gone.address);
+        }
+        for (id, before, after) in ports(old, new) {
+            let both = both(before, after);
+            if both != before.addresses {
+                failed = failed.or(self.set_addresses(id, &both, &before.addresses).err());
+            }
+        }
+        failed = failed.or(self.change_rss(new, old).err());
+        failed = failed.or(self.sets.configure(&old.sets).err());
+        if let Some(error) = failed {
+            tracing::error!("what was there before cannot be put back: {error:#}");
+        }
+    }
+
+    /// Hash and table of ports whose device stays.
+    fn change_rss(&mut self, old: &Config, new: &Config) -> Result<()> {
+        let forwarders = self.wiring.as_ref().map_or(0, Wiring::forwarders);
+        for (id, before, after) in ports(old, new) {
+            let Some(open) = self.ports.get(id) else { continue };
+            if queues::device_rss(before) != queues::device_rss(after) {
+                let request = request(after, forwarders)?;
+                open.port.set_rss(&request)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A port's addresses. Where there is a host interface the kernel is asked, and what it says counts.
+    fn set_addresses(&mut self, port: PortId, before: &[IpNet], after: &[IpNet]) -> Result<()> {
+        if self.has_host(port) {
+            for address in without(after, before) {
+                self.sources.order(KernelOrder::AddAddress { port: port.into(), address });
+            }
+            for address in without(before, after) {
+                self.sources.order(KernelOrder::RemoveAddress { port: port.into(), address });
+            }
+            return Ok(());
+        }
+        self.rib.set_addresses(port.into(), after)?;
+        self.orders.tell(&Command::Addresses { interface: port.into(), addresses: after.to_vec() });
+        Ok(())
+    }
+
+    fn put_neighbour(&mut self, neighbour: &Neighbour) -> Result<()> {
+        let &Neighbour { port, address, mac, .. } = neighbour;
+        let what = || format!("line {}: neighbour {address}", neighbour.line);
+        self.rib.add_static_neighbour(port, address, mac).with_context(what)
+    }
+
+    /// All of the routes, or an error after some of them.
+    fn put_routes<'a>(&mut self, routes: impl Iterator<Item = &'a Route>) -> Result<()> {
+        let (rib, known) = (&mut self.rib, &mut self.configurations.routes);
+        // What the FIB refused before is not about these.
+        self.sources.say_what_waits(rib);
+        rib.batch(|rib| {
+            let mut routes = routes;
+            routes.try_for_each(|route| {
+                known.put(rib, route).with_context(|| format!("line {}", route.line))
+            })
+        })?;
+        match rib.drain_refusals().into_iter().next() {
+            Some(error) => Err(error.into()),
+            None => Ok(()),
+        }
+    }
+
+    fn remove_routes<'a>(&mut self, routes: impl Iterator<Item = &'a Route>) {
+        let (rib, known) = (&mut self.rib, &mut self.configurations.routes);
+        rib.batch(|rib| routes.for_each(|route| known.remove(rib, route)));
+    }
+
+    /// Settings that cannot fail.
+    fn settle(&mut self, old: &Config, new: &Config) {
+        for (port, before, after) in ports(old, new) {
+            let settings = settings::of(after);
+            if settings != settings::of(before) {
+                self.orders.tell(&Command::Settings { interface: port.into(), settings });
+            }
+        }
+        if old.icmp != new.icmp {
+            self.orders.tell(&Command::Icmp(new.icmp));
+        }
+        if old.slowpath != new.slowpath {
+            let limits = new.slowpath.limits;
+            self.ledger.slow.rates.set_errors(&limits);
+            self.ledger.slow.class_rates.set(&new.slowpath.classes);
+            self.orders.shares(&new.slowpath.classes);
+            self.orders.tell(&Command::Limits(limits));
+            self.ledger.slowpath = new.slowpath;
+        }
+        if old.log != new.log {
+            crate::log::set_level(new.log.level);
+        }
+        if old.multicast != new.multicast {
+            self.groups.configure(&new.multicast);
+        }
+        self.leave_vrfs(old, new);
+        self.names.set(new);
+        for open in self.ports.iter_mut() {
+            if let Some(port) = new.port(open.id) {
+                open.addresses.clone_from(&port.addresses);
+            }
+        }
+    }
+
+    /// Gives each forwarder what is other: its graph, what steps know of ports, its settings. Returns the
+    /// pause, and what undoes it.
+    pub(super) async fn exchange_all(
+        &mut self,
+        new: &Config,
+        mut graphs: Vec<ForwarderGraph>,
+        infos: Option<Vec<InterfaceInfo>>,
+        (settings, schedulers): (Option<Settings>, Vec<Schedulers>),
+    ) -> Result<(Option<Duration>, Option<Exchanged>)> {
+        if graphs.is_empty()
+            && infos.is_none()
+            && settings.is_none()
+            && schedulers.iter().all(Vec::is_empty)
+        {
+            return Ok((None, None));
+        }
+        let shape = graphs.first().map(|(graph, _)| graph.shape().clone());
+        let views: Vec<_> =
+            graphs.iter().map(|(graph, lua)| (graph.counters().clone(), lua.clone())).collect();
+        let mut graphs = graphs.drain(..).map(|(graph, _)| graph);
+        let count = self.forwarders();
+        let mut schedulers = schedulers.into_iter();
+        let replacement = |_| Replacement {
+            schedulers: schedulers.next().unwrap_or_default(),
+            graph: graphs.next(),
+            ports: infos.clone(),
+            settings: settings.clone(),
+            ..Replacement::default()
+        };
+        let replacements = (0..count).map(replacement).collect();
+        let exchange = async |wiring: &mut Wiring| {
+            let old = wiring.exchanges.exchange(replacements).await?;
+            Ok((old, wiring.exchanges.pause().await))
+        };
+        let (old, pause) = self.with_wiring(exchange).await?;
+        let graphs = shape.map(|shape| {
+            // What the old steps have to say, before they are forgotten.
+            self.failures.look(self.ledger.lua());
+            self.failures = FailureLog::default();
+            let script = new.script.as_ref();
+            let names = script.map(|script| script.counters.clone()).unwrap_or_default();
+            self.ledger.replace_graphs(shape, views, names)
+        });
+        Ok((pause, Some(Exchanged { old, graphs })))
+    }
+
+    /// The ports' queues that change, for each forwarder.
+    fn schedulers(&self, old: &Config, new: &Config) -> Result<Vec<Schedulers>> {
+        let changed = schedulers::changed(old, new);
+        let Some(wiring) = self.wiring.as_ref().filter(|_| !changed.is_empty()) else {
+            return Ok(Vec::new());
+        };
+        let (factory, count) = (wiring.factory(), self.forwarders());
+        factory.buffers.check_queues(new, wiring.forwarders())?;
+        Ok((0..count).map(|_| factory.buckets.schedulers(&changed)).collect())
+    }
+
+    /// Gives each forwarder what it had before.
+    async fn exchange_back(&mut self, exchanged: Exchanged) {
+        let Exchanged { old, graphs } = exchanged;
+        let exchange = async |wiring: &mut Wiring| wiring.exchanges.exchange(old).await;
+        if let Err(error) = self.with_wiring(exchange).await {
+            tracing::error!("what forwarders had before cannot be put back: {error:#}");
+            return;
+        }
+        if let Some(former) = graphs {
+            self.failures = FailureLog::default();
+            self.ledger.put_back(former);
+        }
+    }
+
+    /// How many forwarders run.
+    fn forwarders(&self) -> usize {
+        self.wiring.as_ref().map_or(0, |wiring| wiring.exchanges.len())
+    }
+
+    /// Has a forwarder on each of the cores for them, which serve queues as the configuration says, and every
+    /// other thread on those of control; forwarders that there are too few of have these graphs. Returns how long
+    /// none received, if queues moved.
+    async fn spread(
+        &mut self,
+        placement: &CorePlacement,
+        more: Vec<ForwarderGraph>,
+        config: &Config,
+    ) -> Result<Option<Duration>> {
+        let (first, seats, places) = (self.forwarders(), placement.seats(), placement.into());
+        let factory = self.wiring.as_ref().context("no wiring")?.factory();
+        let make = |(number, graph): (usize, ForwarderGraph)| {
+            let (core, counters) = (seats[number], self.ledger.counters_of(number));
+            let settings = (settings::of_forwarders(config), &schedulers::all(config)[..]);
+            factory.make((number, core), graph, settings, counters)
+        };
+        let more = (first..).zip(more).map(make).collect::<Result<Vec<_>>>()?;
+        let plans = queues::plans(config);
+        let spread = async |wiring: &mut Wiring| wiring.spread(&places, &plans, more).await;
+        let Spread { joined, pause } = self.with_wiring(spread).await?;
+        self.ledger.set_forwarders(seats.len(), joined);
+        self.confine(placement);
+        Ok(pause)
+    }
+}
+
+/// The ports that are in both, before and after.
+fn ports<'a>(
+    old: &'a Config,
+    new: &'a Config,
+) -> impl Iterator<Item = (PortId, &'a Port, &'a Port)> {
+    new.ports.iter().filter_map(|after| Some((after.id, old.port(after.id)?, after)))
+}
+
+/// A port's addresses while it has the old ones and the new ones.
+fn both(before: &Port, after: &Port) -> Vec<IpNet> {
+    let added = without(&after.addresses, &before.addresses);
+    before.addresses.iter().copied().chain(added).collect()
+}
+
+/// What is in the first and not in the second.
+fn without<'a>(some: &'a [IpNet], others: &'a [IpNet]) -> impl Iterator<Item = IpNet> + 'a {
+    some.iter().copied().filter(|address| !others.contains(address))
+}
+
+/// The neighbours of `new` that are not, or are other, in `old`.
+fn news<'a>(old: &'a [Neighbour], new: &'a [Neighbour]) -> impl Iterator<Item = &'a Neighbour> {
+    let key = |neighbour: &Neighbour| (neighbour.port, neighbour.address, neighbour.mac);
+    new.iter().filter(move |new| !old.iter().any(|old| key(old) == key(new)))
+}
+
+/// The neighbours of `some` that `others` do not have, whatever their MAC.
+fn absent<'a>(
+    some: &'a [Neighbour],
+    others: &'a [Neighbour],
+) -> impl Iterator<Item = &'a Neighbour> {
+    let key = |neighbour: &Neighbour| (neighbour.port, neighbour.address);
+    some.iter().filter(move |one| !others.iter().any(|other| key(other) == key(one)))
+}
+
+/// The settings of a port that forwarders look at.
+fn what_steps_see(port: &Port) -> (Features, u8, VrfId) {
+    (port.features(), port.least_ttl(), port.vrf)
+}

@@ -1,0 +1,467 @@
+//! Changes to another configuration: what clients ask, what is waiting to be confirmed, the history.
+//!
+//! ```text
+//!   apply, rollback, not confirmed --> prepare (a thread) --> finish --> apply.rs --> history
+//!   plan, history N --diff --------------^                      |
+//!                                                               +--> the answer
+//! ```
+//!
+//! A change is prepared beside the owner's work, against the configuration of that moment. If another
+//! change was made meanwhile it is prepared again.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use api::configuration::{ApplyRequest, PlanRequest, RollbackRequest};
+use api::report::{self, Applied, Change, HistoryEntry, Plan, PlannedChange, RouteChanges};
+use api::{Answer, Request, Show};
+use control::config::{Changes, Config, Diff, Effect, Route};
+use dataplane::port::PortId;
+use dataplane::words::count;
+use tokio::sync::{mpsc, oneshot};
+
+use super::super::graphs;
+use super::super::ports::Known;
+use super::super::prepare::{Prepared, Wanted, Workshop};
+use super::super::pulse::Pulse;
+use super::history::{History, Origin};
+use super::initial::StaticRoutes;
+use super::{Owner, questions};
+
+/// Routes of each kind that a plan shows unless all are asked for.
+const ROUTES_SHOWN: usize = 10;
+
+/// What is to be done with a change when it is prepared.
+enum Purpose {
+    /// To be shown, all routes or the first some.
+    Show { all: bool },
+    /// To be made.
+    Make { origin: Origin, confirm: Option<Duration> },
+}
+
+/// Somebody who waits for the answer; nobody when the router itself goes back.
+type Asker = Option<oneshot::Sender<Answer>>;
+
+/// A change that has been prepared, or why it cannot be.
+pub struct Job {
+    purpose: Purpose,
+    asker: Asker,
+    wanted: Wanted,
+    outcome: Result<Prepared>,
+}
+
+/// A configuration that is to be confirmed.
+struct Pending {
+    number: u64,
+    deadline: Instant,
+    /// What is gone back to.
+    back: Arc<Config>,
+    /// It was not confirmed, and the way back is being prepared.
+    expired: bool,
+}
+
+impl Pending {
+    fn seconds(&self) -> u64 {
+        self.deadline.saturating_duration_since(Instant::now()).as_secs_f64().ceil() as u64
+    }
+}
+
+/// The configuration of a running router and what it can be changed by.
+pub struct Configurations {
+    pub(super) current: Arc<Config>,
+    /// Its routes in the RIB.
+    pub(super) routes: StaticRoutes,
+    /// What is known of the ports.
+    pub(super) known: BTreeMap<PortId, Known>,
+    workshop: Workshop,
+    history: History,
+    pending: Option<Pending>,
+    done: mpsc::UnboundedSender<Job>,
+    jobs: mpsc::UnboundedReceiver<Job>,
+}
+
+impl Configurations {
+    /// Of a router that starts with a configuration, whose routes are in the RIB.
+    pub fn new(
+        config: Config,
+        routes: StaticRoutes,
+        known: BTreeMap<PortId, Known>,
+        workshop: Workshop,
+    ) -> Self {
+        let (done, jobs) = mpsc::unbounded_channel();
+        let ports = count(config.ports.len(), "port");
+        let summary = format!("{ports}, {}", count(config.routes.len(), "route"));
+        // What messages name is what clients name: the whole path.
+        let file = std::path::absolute(&config.file).unwrap_or_else(|_| config.file.clone());
+        let history = History::new(file, config.text.clone(), summary);
+        let current = Arc::new(config);
+        Self { current, routes, known, workshop, history, pending: None, done, jobs }
+    }
+
+    /// Where changes are prepared.
+    pub(super) fn workshop(&self) -> Workshop {
+        self.workshop.clone()
+    }
+
+    /// The next change that has been prepared.
+    pub(super) async fn prepared(&mut self) -> Option<Job> {
+        self.jobs.recv().await
+    }
+
+    /// Prepares a change beside the owner's work. It is refused there if a forwarder is stuck, since the
+    /// owner cannot work while it waits for forwarders.
+    fn prepare(&self, pulse: Pulse, wanted: Wanted, purpose: Purpose, asker: Asker) {
+        let (workshop, base, done) =
+            (self.workshop.clone(), self.current.clone(), self.done.clone());
+        let known = self.known.clone();
+        tokio::task::spawn_blocking(move || {
+            let graphs = matches!(purpose, Purpose::Make { .. });
+            let alive = || if graphs { pulse.wait() } else { Ok(()) };
+            let prepare = || workshop.prepare(base, &known, wanted.clone(), graphs);
+            // A defect there is an answer, too: nothing of the router has been touched.
+            let prepared = catch_unwind(AssertUnwindSafe(prepare)).unwrap_or_else(|_| {
+                bail!("a panic over it: a defect, please report what the log says")
+            });
+            let outcome = prepared.and_then(|prepared| alive().map(|()| prepared));
+            // The owner may have ended.
+            let _ = done.send(Job { purpose, asker, wanted, outcome });
+        });
+    }
+
+    /// Nothing waits to be confirmed, or what is to be done about it.
+    fn nothing_pending(&self, what: &str) -> Result<()> {
+        let Some(pending) = &self.pending else { return Ok(()) };
+        bail!(
+            "{what}: configuration {} is to be confirmed within {} s; turnpike confirm keeps it, turnpike \
+             rollback takes it back",
+            pending.number,
+            pending.seconds()
+        )
+    }
+
+    fn past(&self, number: u64) -> Result<Wanted> {
+        let entry = self.history.get(number)?;
+        Ok(Wanted::Text(entry.file.clone(), entry.text.clone()))
+    }
+
+    /// What a request wants, if it is about configurations; those that need no preparation come back.
+    fn job(&self, request: Request) -> Result<Result<(Wanted, Purpose), Request>> {
+        let confirm = |seconds: Option<u64>| seconds.map(Duration::from_secs);
+        Ok(Ok(match request {
+            Request::Plan(PlanRequest { file, text, all }) => {
+                (text_of(file, text)?, Purpose::Show { all })
+            }
+            Request::Show(Show::Difference { number, all }) => {
+                (self.past(number)?, Purpose::Show { all })
+            }
+            Request::Apply(ApplyRequest { file, text, confirm_s }) => {
+                self.nothing_pending("apply")?;
+                let purpose = Purpose::Make { origin: Origin::Apply, confirm: confirm(confirm_s) };
+                (text_of(file, text)?, purpose)
+            }
+            Request::Rollback(RollbackRequest { to, confirm_s }) => {
+                let previous = match (to, &self.pending) {
+                    (Some(number), None) => number,
+                    (Some(_), Some(_)) => {
+                        return Err(self.nothing_pending("rollback").err().context("")?);
+                    }
+                    (None, _) => self.history.previous()?.number,
+                };
+                let wanted = match &self.pending {
+                    Some(pending) => Wanted::Config(pending.back.clone()),
+                    None => self.past(previous)?,
+                };
+                let (origin, confirm) = (Origin::Rollback(previous), confirm(confirm_s));
+                (wanted, Purpose::Make { origin, confirm })
+            }
+            other => return Ok(Err(other)),
+        }))
+    }
+
+    /// Keeps what was applied on condition.
+    pub(super) fn confirm(&mut self) -> Result<Change> {
+        let pending = self.pending.take_if(|pending| !pending.expired).context(
+            "confirm: nothing waits to be confirmed; see turnpike history for what was applied",
+        )?;
+        tracing::info!("configuration {}: confirmed", pending.number);
+        Ok(Change { change: format!("configuration {} confirmed", pending.number), note: None })
+    }
+
+    pub(super) fn report(&self) -> Vec<HistoryEntry> {
+        let entry = |entry: &super::history::Entry| {
+            let pending = self.pending.as_ref().filter(|pending| pending.number == entry.number);
+            let current = entry.number == self.history.current();
+            let state = match (pending, current) {
+                (Some(_), _) => Some("waiting"),
+                (None, true) => Some("current"),
+                (None, false) => None,
+            };
+            HistoryEntry {
+                number: entry.number,
+                time_s: entry
+                    .time
+                    .duration_since(std::time::UNIX_EPOCH)
+                    .unwrap_or_default()
+                    .as_secs(),
+                file: entry.file.display().to_string(),
+                origin: entry.origin.to_string(),
+                summary: entry.summary.clone(),
+                state: state.map(str::to_owned),
+                confirm_s: pending.map(Pending::seconds),
+            }
+        };
+        self.history.entries().map(entry).collect()
+    }
+
+    pub(super) fn configuration(&self, number: u64) -> Result<report::Configuration> {
+        let entry = self.history.get(number)?;
+        let (file, text) = (entry.file.display().to_string(), entry.text.to_string());
+        Ok(report::Configuration { number, file, text })
+    }
+}
+
+fn text_of(file: PathBuf, text: String) -> Result<Wanted> {
+    if !file.is_absolute() {
+        bail!(
+            "file {}: not an absolute path, and the router is in another directory",
+            file.display()
+        );
+    }
+    Ok(Wanted::Text(file, text.into()))
+}
+
+impl Owner {
+    /// Begins what a request about configurations asks for; other requests come back.
+    pub(super) fn begin(
+        &mut self,
+        request: Request,
+        asker: oneshot::Sender<Answer>,
+    ) -> Option<(Request, oneshot::Sender<Answer>)> {
+        match self.configurations.job(request) {
+            Ok(Ok((wanted, purpose))) => {
+                self.configurations.prepare(self.pulse(), wanted, purpose, Some(asker));
+            }
+            Ok(Err(request)) => return Some((request, asker)),
+            Err(error) => reply(Some(asker), Err(error)),
+        }
+        None
+    }
+
+    /// Shows or makes a change that has been prepared.
+    pub(super) async fn finish(&mut self, job: Job) {
+        let Job { purpose, asker, wanted, outcome } = job;
+        let returns = matches!(purpose, Purpose::Make { origin: Origin::NotConfirmed(_), .. });
+        if returns && self.configurations.pending.is_none() {
+            // Somebody has gone back meanwhile.
+            return;
+        }
+        let prepared = match outcome {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                say_failure(&purpose, &error);
+                self.give_back_devices(&self.configurations.current);
+                return reply(asker, Err(error));
+            }
+        };
+        if !Arc::ptr_eq(&prepared.base, &self.configurations.current) {
+            return self.configurations.prepare(self.pulse(), wanted, purpose, asker);
+        }
+        let answer = match &purpose {
+            Purpose::Show { all } => questions::json(&plan(&prepared, *all)),
+            Purpose::Make { origin, confirm } => {
+                let made = self.make(prepared, *origin, *confirm).await;
+                made.and_then(|applied| questions::json(&applied))
+            }
+        };
+        if let Err(error) = &answer {
+            say_failure(&purpose, error);
+        }
+        if returns {
+            self.configurations.pending = None;
+        }
+        reply(asker, answer);
+    }
+
+    async fn make(
+        &mut self,
+        prepared: Prepared,
+        origin: Origin,
+        confirm: Option<Duration>,
+    ) -> Result<Applied> {
+        // Another one may have been made on condition meanwhile.
+        if matches!(origin, Origin::Apply | Origin::Reload) {
+            self.configurations.nothing_pending("apply")?;
+        }
+        let (base, config) = (prepared.base.clone(), prepared.config.clone());
+        refuse_fixed(&prepared.diff)?;
+        let summary = summary(&prepared.diff);
+        if prepared.diff.is_empty() && base.text == config.text {
+            let number = self.configurations.history.current();
+            if origin == Origin::Reload {
+                tracing::info!("{origin}: no change");
+            }
+            return Ok(Applied { number, summary, confirm_s: None, pause_us: None });
+        }
+        let (file, text) = (config.file.clone(), config.text.clone());
+        let graph = prepared.diff.graph;
+        let pause = self.carry_out(prepared).await?;
+        if graph {
+            graphs::say_policies(&config);
+        }
+        let known = self.known();
+        let configurations = &mut self.configurations;
+        configurations.known = known;
+        configurations.current = config;
+        let number = configurations.history.add(file.clone(), text, origin, summary.clone());
+        let confirm_s = confirm.map(|time| time.as_secs());
+        configurations.pending = confirm.map(|time| Pending {
+            number,
+            deadline: Instant::now() + time,
+            back: base,
+            expired: false,
+        });
+        self.warn_of_silence();
+        let condition =
+            confirm_s.map_or_else(String::new, |s| format!("; to be confirmed within {s} s"));
+        tracing::info!(
+            "configuration {number} ({origin}, {}): {summary}{condition}",
+            file.display()
+        );
+        let pause_us = pause.map(|pause| pause.as_secs_f64() * 1e6);
+        Ok(Applied { number, summary, confirm_s, pause_us })
+    }
+
+    /// Applies the file that the router was started with, as it is now; the log says what became of it.
+    pub(super) fn reload(&mut self) {
+        let (origin, configurations) = (Origin::Reload, &self.configurations);
+        tracing::info!("{origin}: applying the configuration file");
+        let purpose = Purpose::Make { origin, confirm: None };
+        match configurations.nothing_pending("apply") {
+            Ok(()) => configurations.prepare(self.pulse(), Wanted::File, purpose, None),
+            Err(error) => say_failure(&purpose, &error),
+        }
+    }
+
+    /// Goes back if what was applied on condition was not confirmed in time.
+    pub(super) fn watch_confirmation(&mut self) {
+        let late = |p: &&mut Pending| !p.expired && p.deadline <= Instant::now();
+        let Some(pending) = self.configurations.pending.as_mut().filter(late) else { return };
+        pending.expired = true;
+        let (number, back) = (pending.number, pending.back.clone());
+        tracing::warn!(
+            "configuration {number}: not confirmed in time, going back to the one before"
+        );
+        let purpose = Purpose::Make { origin: Origin::NotConfirmed(number), confirm: None };
+        self.configurations.prepare(self.pulse(), Wanted::Config(back), purpose, None);
+    }
+
+    /// The pulse of the forwarders that run.
+    fn pulse(&self) -> Pulse {
+        let running = self.ledger.forwarders.iter().filter(|view| view.running);
+        Pulse::new(running.map(|view| (view.counters.clone(), view.exchange.clone())))
+    }
+}
+
+fn reply(asker: Asker, answer: Result<serde_json::Value>) {
+    if let Some(asker) = asker {
+        // Whoever asked may be gone.
+        let _ = asker.send(answer.into());
+    }
+}
+
+/// A change that is not made leaves a word in the log; one that nobody asked for must.
+fn say_failure(purpose: &Purpose, error: &anyhow::Error) {
+    match purpose {
+        Purpose::Show { .. } => {}
+        Purpose::Make { origin: origin @ Origin::NotConfirmed(_), .. } => {
+            tracing::error!("{origin}, but the one before cannot be restored: {error:#}");
+        }
+        Purpose::Make { origin: origin @ Origin::Reload, .. } => {
+            tracing::error!("{origin}: refused, the router goes on as it is: {error:#}");
+        }
+        Purpose::Make { origin, .. } => tracing::warn!("{origin}: refused: {error:#}"),
+    }
+}
+
+fn refuse_fixed(diff: &Diff) -> Result<()> {
+    let all: Vec<&str> = diff.fixed().map(|setting| setting.what.as_str()).collect();
+    if all.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "nothing was changed, because only a restart can change: {}; restart the router with this file, or \
+         leave these as they are",
+        all.join(", ")
+    )
+}
+
+/// How many were added, removed and changed.
+fn counted<T>(what: &str, changes: &Changes<T>) -> impl Iterator<Item = String> {
+    let all = [
+        (changes.added.len(), "added"),
+        (changes.removed.len(), "removed"),
+        (changes.changed.len(), "changed"),
+    ];
+    let what = what.to_owned();
+    let some = all.into_iter().filter(|(number, _)| *number > 0);
+    some.map(move |(number, done)| format!("{} {done}", count(number, &what)))
+}
+
+/// What a change changes, in a few words.
+fn summary(diff: &Diff) -> String {
+    let mut parts = Vec::new();
+    parts.extend(counted("port", &diff.ports));
+    parts.extend(counted("route", &diff.routes));
+    if diff.graph {
+        parts.push("graph".to_owned());
+    }
+    let others =
+        diff.settings.iter().filter(|s| s.effect != Effect::Graph && !diff.is_of_port(s)).count();
+    if others > 0 {
+        parts.push(count(others, "setting"));
+    }
+    if parts.is_empty() { "no change".to_owned() } else { parts.join(", ") }
+}
+
+fn plan(prepared: &Prepared, all: bool) -> Plan {
+    let Prepared { config, diff, .. } = prepared;
+    let Changes { added, removed, changed } = &diff.routes;
+    let shown = if all { usize::MAX } else { ROUTES_SHOWN };
+    let route = |from: Option<&Route>, to: Option<&Route>| {
+        let route = to.or(from);
+        let metric = route.map_or(0, |route| route.metric);
+        let metric = if metric == 0 { String::new() } else { format!(" metric {metric}") };
+        let prefix = route.map(|route| route.prefix.to_string()).unwrap_or_default();
+        let describe = |route: &Route| diff.describe(route);
+        PlannedChange {
+            what: format!("route {prefix}{metric}"),
+            from: from.map(describe),
+            to: to.map(describe),
+            live: true,
+            reopens: false,
+        }
+    };
+    let mut changes: Vec<PlannedChange> = diff
+        .settings
+        .iter()
+        .cloned()
+        .map(|setting| PlannedChange {
+            reopens: diff.reopens(&setting),
+            live: setting.is_live(),
+            what: setting.what,
+            from: setting.from,
+            to: setting.to,
+        })
+        .collect();
+    changes.extend(removed.iter().take(shown).map(|gone| route(Some(gone), None)));
+    changes.extend(changed.iter().take(shown).map(|(from, to)| route(Some(from), Some(to))));
+    changes.extend(added.iter().take(shown).map(|new| route(None, Some(new))));
+    let routes =
+        RouteChanges { added: added.len(), removed: removed.len(), changed: changed.len() };
+    let restart = diff.fixed().next().is_some();
+    Plan { file: config.file.display().to_string(), changes, routes, restart }
+}

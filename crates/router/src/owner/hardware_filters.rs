@@ -1,0 +1,313 @@
+//! Rules of packet filters in the devices of ports that are configured so: see [`super::super::flow_rules`].
+//!
+//! What devices are to hold is compared with what they hold when another configuration has been made, before
+//! whoever asked for it has the answer, and from time to time, so that a device that is opened again gets its
+//! rules. No forwarder takes part.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use acl::offload::{Offload, offload};
+use acl::{Family, Matches, Rule};
+use api::report::{FilterInHardware, RuleInHardware};
+use control::config::{self, Config};
+use dataplane::catalogue::Catalogue;
+use dataplane::default_plan;
+use dataplane::filters::{FilterTable, RuleHits, Treatment};
+use dataplane::plan::Plan;
+use dataplane::port::PortId;
+
+use super::super::flow_rules::News;
+use super::super::ports::OpenPort;
+use super::Owner;
+use super::turn::Turn;
+
+/// Steps in front of a filter that neither change packets nor take any away that a rule could fit.
+const BEFORE: [&str; 10] = [
+    "classify",
+    "ip4-prefetch",
+    "ip4-checksum-offload",
+    "ip4-validate",
+    "ip4-reverse-path",
+    "ip6-checksum-offload",
+    "ip6-validate",
+    "ip6-reverse-path",
+    "ip4-filter-in",
+    "ip6-filter-in",
+];
+
+/// The most that a change waits for devices to take rules; they get the rest behind it.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// What devices have dropped by the rules of filters, whichever ports and devices it were.
+#[derive(Default)]
+pub(super) struct DeviceHits(HashMap<Key, RuleHits>);
+
+/// A filter, and a rule of it: by its name, or by what it says.
+type Key = (String, String);
+
+fn key(filter: &FilterTable, rule: &Rule) -> Key {
+    let rule = match &rule.name {
+        Some(name) => format!("\"{name}\""),
+        None => rule.matches.to_string(),
+    };
+    (filter.spec().filter.name.clone(), rule)
+}
+
+impl DeviceHits {
+    /// Of a rule of a filter.
+    pub(super) fn of(&self, filter: &FilterTable, rule: &Rule) -> RuleHits {
+        self.0.get(&key(filter, rule)).copied().unwrap_or_default()
+    }
+
+    /// Adds what a port's device has counted since it was read last.
+    fn read(&mut self, open: &mut OpenPort, has_time: impl Fn() -> bool) {
+        let now = dpdk::tsc();
+        open.rules.read(&open.port, has_time, |filter, rule, count| {
+            let Some(rule) = filter.spec().filter.rules.get(rule) else { return };
+            let hits = self.0.entry(key(filter, rule)).or_default();
+            hits.packets += count.packets;
+            hits.bytes += count.bytes.unwrap_or(0);
+            hits.last = now;
+        });
+    }
+
+    /// Forgets rules that none of these filters has.
+    fn keep(&mut self, filters: &[Option<Arc<FilterTable>>]) {
+        if self.0.is_empty() {
+            return;
+        }
+        let of = |filter: &Arc<FilterTable>| -> Vec<Key> {
+            filter.spec().filter.rules.iter().map(|rule| key(filter, rule)).collect()
+        };
+        let known: BTreeSet<_> = filters.iter().flatten().flat_map(of).collect();
+        self.0.retain(|key, _| known.contains(key));
+    }
+}
+
+impl Owner {
+    /// Has devices hold the rules that a configuration, which is in force, leaves to them.
+    pub(super) fn place_rules(&mut self, config: &Config) {
+        self.device_hits.keep(&self.filters.tables);
+        let begin = Instant::now();
+        for open in self.ports.iter_mut() {
+            let wanted = wanted(config, &self.filters.tables, open.id);
+            if wanted.is_none() && open.rules.filter().is_none() {
+                continue;
+            }
+            // What was counted is the former rules'.
+            self.device_hits.read(open, || true);
+            open.rules.follow(wanted.map(|(filter, port)| {
+                let offloads = offloads(config, &filter, port);
+                (filter, offloads)
+            }));
+            go_on(open, || begin.elapsed() < PATIENCE);
+        }
+    }
+
+    /// Gives devices what they had no time for. To be called often.
+    pub(super) fn give_rules(&mut self) {
+        let turn = Turn::begin();
+        for open in self.ports.iter_mut().filter(|open| open.rules.is_waiting()) {
+            go_on(open, || turn.has_time());
+        }
+    }
+
+    /// Has devices that have been opened hold their rules, and those that did not let go of some do so. To be
+    /// called from time to time.
+    pub(super) fn place_more(&mut self) {
+        let config = self.configurations.current.clone();
+        let turn = Turn::begin();
+        for open in self.ports.iter_mut() {
+            if let Some((filter, port)) = wanted(&config, &self.filters.tables, open.id)
+                && open.rules.filter().is_none()
+            {
+                let offloads = offloads(&config, &filter, port);
+                open.rules.follow(Some((filter, offloads)));
+            }
+            if open.rules.is_busy() || open.rules.has_news() {
+                go_on(open, || turn.has_time());
+            }
+        }
+    }
+
+    /// Reads what devices have counted, as far as there is time. To be called from time to time.
+    pub(super) fn read_rules(&mut self) {
+        let turn = Turn::begin();
+        for open in self.ports.iter_mut() {
+            self.device_hits.read(open, || turn.has_time());
+        }
+    }
+
+    /// Reads what a port's device has counted, before the port is let go.
+    pub(super) fn read_rules_of(&mut self, id: PortId) {
+        if let Some(open) = self.ports.iter_mut().find(|open| open.id == id) {
+            self.device_hits.read(open, || true);
+        }
+    }
+
+    /// The ports whose devices are to hold rules of a filter, and what keeps them from it.
+    pub(super) fn in_hardware(&self, filter: &FilterTable) -> Vec<FilterInHardware> {
+        let ports = self.configurations.current.ports.iter();
+        let wanted = ports.filter(|port| {
+            let inward = port.filter_in.as_ref();
+            inward.is_some_and(|of| of.hardware && of.name == filter.spec().filter.name)
+        });
+        let told = |port: &config::Port| FilterInHardware {
+            port: port.name.clone(),
+            why: match self.ports.get(port.id) {
+                None => Some("its device is not there".to_owned()),
+                Some(open) => open.rules.refused().map(str::to_owned),
+            },
+        };
+        wanted.map(told).collect()
+    }
+
+    /// Where a rule of a filter is, by the ports whose devices are to hold its rules.
+    pub(super) fn rule_in_hardware(
+        &self,
+        filter: &Arc<FilterTable>,
+        rule: usize,
+    ) -> Vec<RuleInHardware> {
+        let of = |open: &&OpenPort| open.rules.filter().is_some_and(|of| Arc::ptr_eq(of, filter));
+        let told = |open: &OpenPort| {
+            let place = open.rules.whereabouts(rule)?;
+            Some(RuleInHardware {
+                port: open.name.clone(),
+                held: place.held,
+                wanted: place.wanted,
+                counted: place.is_counted,
+                drops: place.drops,
+                why: place.why,
+            })
+        };
+        self.ports.iter().filter(of).filter_map(told).collect()
+    }
+}
+
+/// The filter of which a port's device is to hold rules.
+fn wanted<'c>(
+    config: &'c Config,
+    filters: &[Option<Arc<FilterTable>>],
+    id: PortId,
+) -> Option<(Arc<FilterTable>, &'c config::Port)> {
+    let port = config.port(id)?;
+    let inward = port.filter_in.as_ref().filter(|filter| filter.hardware)?;
+    let filter = filters.get(usize::from(inward.number).checked_sub(1)?)?.clone()?;
+    Some((filter, port))
+}
+
+/// What a port's device can do of each rule of its filter, or why of none.
+fn offloads(
+    config: &Config,
+    filter: &FilterTable,
+    port: &config::Port,
+) -> Result<Vec<Offload>, String> {
+    let graphs = &config.graphs;
+    let own = graphs.by_port.iter().find(|(ports, _)| ports.contains(&port.id));
+    if !is_first(own.map_or(&graphs.main, |(_, plan)| plan)) {
+        return Err(
+            "the graph has steps in front of the filter that may want its packets".to_owned()
+        );
+    }
+    let spec = filter.spec();
+    let treated = |rule: usize| {
+        // Whoever adds a treatment decides here whether a device may drop its packets.
+        let &Treatment {
+            police,
+            mirror,
+            log,
+            mark: _,
+            class: _,
+            category: _,
+            target: _,
+            forwarder: _,
+        } = spec.treatments.get(rule)?;
+        let police = police.map(|_| "police").or(mirror.map(|_| "mirror"));
+        police.or(log.then_some("log"))
+    };
+    let mut on = acl::offload::Port { interface: port.id.index() as u16, unfiltered: Vec::new() };
+    if port.host.is_some() {
+        on.unfiltered.push((dhcp(), "DHCP of hosts without an address"));
+    }
+    Ok(offload(&spec.filter, treated, &on))
+}
+
+/// Questions of hosts for an address (RFC 2131 4.1), which go to the host interface before the filter.
+fn dhcp() -> Matches {
+    let host = |address: &str| address.parse().into_iter().collect();
+    Matches {
+        family: Some(Family::Ip4),
+        from: host("0.0.0.0/32"),
+        to: host("255.255.255.255/32"),
+        protocol: vec![17],
+        to_port: vec![67..=67],
+        ..Matches::default()
+    }
+}
+
+/// Whether packets come to the filter as they were received, and those that it drops are dropped: a device
+/// that drops them hides them from steps in front of it.
+fn is_first(plan: &Plan) -> bool {
+    let way = |plan: &Plan| -> BTreeSet<(String, String)> {
+        let of = |(what, _): &(String, String)| {
+            let step = what.strip_prefix("step \"").and_then(|what| what.strip_suffix('"'));
+            let step = step.or_else(|| what.split_once('.').map(|(step, _)| step));
+            step.is_some_and(|step| BEFORE.contains(&step)) && !what.ends_with("filter-in.ok")
+        };
+        plan.described().filter(of).collect()
+    };
+    // The first step gets every batch.
+    plan.names().next() == BEFORE.first().copied()
+        && default_plan(&Catalogue::default()).is_ok_and(|usual| way(&usual) == way(plan))
+}
+
+/// Gives a device what waits for it, and tells the log what came of it.
+fn go_on(open: &mut OpenPort, has_time: impl Fn() -> bool) {
+    let name = &open.name;
+    if let Some(why) = open.rules.go_on(&open.port, has_time) {
+        tracing::error!(
+            "port \"{name}\": {} does not let go of rules that its filter has not any more: {why}; tried again",
+            open.device
+        );
+    }
+    let Some(news) = open.rules.take_news() else { return };
+    let filter = open.rules.filter().map_or("", |filter| &filter.spec().filter.name);
+    match news {
+        News::Refused(why) => {
+            tracing::warn!("port \"{name}\": filter \"{filter}\" runs in software: {why}");
+        }
+        News::Held { rules, held, device } => tracing::info!(
+            "port \"{name}\": filter \"{filter}\": {held} of {rules} rules that drop are in hardware, as {device} \
+             rules of {}",
+            open.device
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan_of(text: &str) -> bool {
+        let ports = "local turnpike = require \"turnpike\"\nturnpike.port \"p\" { device = \"net_null0\" }\n";
+        let text = format!("{ports}{text}");
+        let limits = config::Limits::default();
+        let config = config::parse("f.lua".as_ref(), &text, limits, &Catalogue::default()).unwrap();
+        is_first(&config.graphs.main)
+    }
+
+    #[test]
+    fn steps_in_front_of_the_filter_are_noticed() {
+        assert!(plan_of(""));
+        let step = "local s = turnpike.step \"mine\" { outputs = { \"next\" }, process = function() end }\n";
+        let with = |graph: &str| plan_of(&format!("{step}{graph}"));
+        assert!(with("turnpike.graph:insert_after(\"ip4-lookup\", s)"));
+        assert!(with("turnpike.graph:insert_after(\"ip4-filter-in\", s)"));
+        for place in ["insert_before(\"classify\", s)", "insert_after(\"ip4-validate\", s)"] {
+            assert!(!with(&format!("turnpike.graph:{place}")), "{place}");
+        }
+        assert!(!with("turnpike.graph:insert_before(\"ip6-filter-in\", s)"));
+    }
+}

@@ -1,0 +1,214 @@
+//! What the owner does while it waits for forwarders or slow path workers.
+//!
+//! ```text
+//!   change --- work with the wiring ---> forwarders: exchange, some microseconds; or one is in a step for long
+//!      |
+//!      +-- not over in a moment: signals, links that go down, what clients ask, neighbours, routes
+//! ```
+//!
+//! A change needs each forwarder once or several times, between two of its batches. That takes as long as a
+//! batch, unless a step of a forwarder does not return. So that the router's owner is not held with it, the
+//! change lends itself the [`Wiring`], and whatever else does not need that goes on. What does, or what would
+//! change what the change is about, waits until it is over or is refused:
+//!
+//! | what | meanwhile |
+//! |---|---|
+//! | a signal that ends the router | forwarders are not waited for any longer, then it ends |
+//! | a link that goes down | routes give way |
+//! | other news of devices | later |
+//! | `apply`, `rollback`, `confirm` | refused |
+//! | `show forwarders`, `show rss`, `show topology` | answered later |
+//! | other questions, changes of routes and neighbours | answered |
+//! | neighbours of the slow path, routes of other programs | taken in, unless ports are new and unknown to the RIB |
+
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use api::{Answer, Request, Show};
+use control::netlink::LinkNews;
+use dpdk::{DeviceEvent, Happening};
+use nix::sys::signal::Signal;
+use tokio::sync::mpsc;
+use tokio::time::{interval, timeout};
+
+use super::super::server::Question;
+use super::super::signals::{Waiting, Wish};
+use super::super::wiring::Wiring;
+use super::watch::{Watch, Word};
+use super::{Owner, TICK};
+
+/// How long nothing else is done: nearly every change has what it needs by then.
+const MOMENT: Duration = Duration::from_millis(50);
+
+/// Said to clients that want another change.
+const BUSY: &str = "another change is being made, and waits for a forwarder; see the log, and try again when it is over";
+
+/// What the owner waits for, beside its own data.
+pub(super) struct Inputs {
+    pub(super) signals: Waiting,
+    pub(super) watch: Watch,
+    pub(super) questions: mpsc::Receiver<Question>,
+}
+
+/// What has come meanwhile, to be dealt with later.
+#[derive(Default)]
+pub(super) struct Later {
+    words: VecDeque<Word>,
+    questions: VecDeque<Question>,
+    reload: bool,
+    /// The router is to end.
+    pub(super) ended: Option<Signal>,
+}
+
+impl Later {
+    /// The next word.
+    pub(super) fn word(&mut self) -> Option<Word> {
+        self.words.pop_front()
+    }
+
+    /// The next question.
+    pub(super) fn question(&mut self) -> Option<Question> {
+        self.questions.pop_front()
+    }
+
+    /// Whether the configuration file is to be applied again.
+    pub(super) fn take_reload(&mut self) -> bool {
+        std::mem::take(&mut self.reload)
+    }
+}
+
+/// Something that was heard meanwhile.
+enum Heard {
+    Wish(Wish),
+    Word(Word),
+    Question(Question),
+}
+
+/// What comes next; for ever nothing if nobody can be heard.
+async fn next(inputs: &mut Option<Inputs>) -> Heard {
+    let Some(Inputs { signals, watch, questions }) = inputs else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        biased;
+        wish = signals.next() => Heard::Wish(wish),
+        word = watch.next() => Heard::Word(word),
+        Some(question) = questions.recv() => Heard::Question(question),
+    }
+}
+
+impl Owner {
+    /// Does something with the wiring that waits for forwarders or workers, and meanwhile what can be done
+    /// without.
+    ///
+    /// # Errors
+    /// The work's own.
+    pub(super) async fn with_wiring<T>(
+        &mut self,
+        work: impl AsyncFnOnce(&mut Wiring) -> Result<T>,
+    ) -> Result<T> {
+        // Nothing that is done meanwhile comes here again.
+        let mut wiring =
+            self.wiring.take().context("the wiring is in use: a defect, please report")?;
+        let outcome = {
+            let mut work = pin!(work(&mut wiring));
+            match timeout(MOMENT, &mut work).await {
+                Ok(outcome) => outcome,
+                Err(_) => self.attend_until(work).await,
+            }
+        };
+        self.wiring = Some(wiring);
+        outcome
+    }
+
+    async fn attend_until<T>(&mut self, mut work: impl Future<Output = T> + Unpin) -> T {
+        let mut ticks = interval(TICK);
+        loop {
+            let taking = self.is_known();
+            let busy = taking && self.is_busy();
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                heard = next(&mut self.inputs) => self.hear_meanwhile(heard).await,
+                () = self.events.ready(), if taking => self.hear_some(),
+                batch = self.sources.receive(), if taking => self.take_in(batch),
+                () = std::future::ready(()), if busy => self.work(),
+                _ = ticks.tick() => {
+                    self.rib.tick();
+                }
+            }
+            self.pass_commands();
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Whether the RIB has all ports that somebody may speak of.
+    fn is_known(&self) -> bool {
+        let knows = |id| self.rib.interfaces().iter().any(|known| known.id == id);
+        self.ports.iter().all(|open| knows(open.id.into()))
+    }
+
+    async fn hear_meanwhile(&mut self, heard: Heard) {
+        match heard {
+            Heard::Wish(Wish::End(signal)) => {
+                self.later.ended.get_or_insert(signal);
+                self.hurry.set();
+            }
+            Heard::Wish(Wish::Reload) => self.later.reload = true,
+            Heard::Word(word) => {
+                self.see_links_go(&word);
+                self.later.words.push_back(word);
+            }
+            Heard::Question(question) if needs_wiring(&question) => {
+                self.later.questions.push_back(question);
+            }
+            Heard::Question(Question::Request(request, asker)) if changes_all(&request) => {
+                // Whoever asked may be gone.
+                let _ = asker.send(Answer::Error(BUSY.to_owned()));
+            }
+            Heard::Question(question) => self.answer(question).await,
+        }
+    }
+
+    /// Routes over links that are gone give way at once. That a link has come can wait.
+    fn see_links_go(&mut self, word: &Word) {
+        let mut gone = Vec::new();
+        match word {
+            Word::Devices(events) => {
+                let lost = |&DeviceEvent { port, what }: &DeviceEvent| {
+                    let open = self.ports.iter().find(|open| open.port.id() == port)?;
+                    let stays = what == Happening::Link && open.port.link().up;
+                    (!stays).then_some(open.id)
+                };
+                gone.extend(events.iter().filter_map(lost));
+            }
+            Word::Links(news) => {
+                let lost = |news: &LinkNews| {
+                    let index = match *news {
+                        LinkNews::Is { index, running: false, .. } | LinkNews::Gone { index } => {
+                            index
+                        }
+                        _ => return None,
+                    };
+                    Some(self.ports.iter().find(|open| open.is_interface(index))?.id)
+                };
+                gone.extend(news.iter().filter_map(lost));
+            }
+            Word::Faults(_) | Word::Closed(_) | Word::Reopened(..) => {}
+        }
+        gone.into_iter().for_each(|id| self.device_link(id, false));
+    }
+}
+
+/// The answer is made of the wiring.
+fn needs_wiring(question: &Question) -> bool {
+    let Question::Request(Request::Show(show), _) = question else { return false };
+    matches!(show, Show::Forwarders | Show::Rss | Show::ControlQueues | Show::Topology)
+}
+
+/// It asks for another configuration, or decides on one.
+fn changes_all(request: &Request) -> bool {
+    matches!(request, Request::Apply(_) | Request::Rollback(_) | Request::Confirm {})
+}

@@ -1,0 +1,189 @@
+//! What `show filters` says.
+
+use std::sync::Arc;
+
+use acl::Action;
+use anyhow::{Error, Result, anyhow};
+use api::report::{ColourCounts, Filter, FilterRule, FilterVerdict};
+use control::config::{PortFilter, Vrf, action_name};
+use dataplane::filters::{FilterSpec, FilterTable, Mark, RuleHits, Target};
+use dataplane::port::PortId;
+use dataplane::router_filter::ROUTER;
+use dataplane::words::suggestion;
+
+use super::Owner;
+
+impl Owner {
+    /// The filters in the order of their numbers.
+    pub(super) fn filters(&self) -> Vec<Filter> {
+        let tables = self.filters.tables.iter().flatten();
+        let mut all: Vec<_> = tables.map(|table| self.filter(table)).collect();
+        if !all.iter().any(|filter| filter.name == ROUTER) {
+            all.push(self.router_filter());
+        }
+        all
+    }
+
+    /// What bounds packets for the router without a filter for them: the classes.
+    fn router_filter(&self) -> Filter {
+        Filter {
+            name: ROUTER.to_owned(),
+            inward: Vec::new(),
+            outward: Vec::new(),
+            hardware: Vec::new(),
+            rules: Vec::new(),
+            default: action_name(Action::Accept).to_owned(),
+            default_packets: 0,
+            default_bytes: 0,
+            classes: self.ledger.protection().classes,
+        }
+    }
+
+    /// Writes packets of rules with `log` to the log.
+    pub(super) fn log_filtered(&self) {
+        for table in self.filters.tables.iter().flatten() {
+            let spec = table.spec();
+            while let Some(sample) = table.take_sample() {
+                let place = sample.rule as usize;
+                let Some(rule) = spec.filter.rules.get(place) else { continue };
+                let name = &spec.filter.name;
+                let port = self.port_of(sample.key.interface());
+                let packet = acl::packet::write(sample.family, &sample.key, &port);
+                let action = match sample.is_policed {
+                    true => "above its rate",
+                    false => action_name(rule.action),
+                };
+                let rule = match &rule.name {
+                    Some(rule) => format!("\"{rule}\""),
+                    None => (place + 1).to_string(),
+                };
+                tracing::info!("filter \"{name}\": rule {rule}: {action}: {packet}");
+            }
+        }
+    }
+
+    fn port_of(&self, interface: u16) -> String {
+        let port = PortId::new(interface).and_then(|id| self.configurations.current.port(id));
+        port.map_or_else(|| interface.to_string(), |port| port.name.clone())
+    }
+
+    /// What a filter says of a packet in words.
+    pub(super) fn verdict(&self, name: &str, packet: &str) -> Result<FilterVerdict> {
+        let mut tables = self.filters.tables.iter().flatten();
+        let table = tables.find(|table| table.spec().filter.name == name).ok_or_else(|| {
+            let known: Vec<_> = self
+                .filters
+                .tables
+                .iter()
+                .flatten()
+                .map(|table| table.spec().filter.name.as_str())
+                .collect();
+            anyhow!("filter \"{name}\": unknown{}", suggestion(name, "filters", &known))
+        })?;
+        let port = |name: &str| match self.port_named(name) {
+            Ok(port) => Ok(port.index() as u16),
+            Err(error) => Err(error.to_string()),
+        };
+        let (family, key) = acl::packet::read(packet, port).map_err(Error::msg)?;
+        let filter = &table.spec().filter;
+        let rules = self.filter(table).rules;
+        let sets = self.sets.readers();
+        let fits = |first: usize| acl::walk_from(filter, &sets, (family, &key), first);
+        let met = std::iter::successors(fits(0), |place| {
+            let goes_on = !filter.rules[*place].action.is_terminal();
+            goes_on.then(|| fits(place + 1)).flatten()
+        });
+        let mut before: Vec<_> = met.filter_map(|place| rules.get(place).cloned()).collect();
+        let decides = |rule: &FilterRule| filter.rules[rule.number - 1].action.is_terminal();
+        let rule = before.pop_if(|rule| decides(rule));
+        let (action, why) = match &rule {
+            Some(rule) => (rule.action.clone(), String::new()),
+            None => {
+                let why = if before.is_empty() { "no rule fits" } else { "no other rule fits" };
+                (action_name(filter.default).to_owned(), why.to_owned())
+            }
+        };
+        Ok(FilterVerdict { rule, before, action, why })
+    }
+
+    /// What becomes of a rule's packets.
+    fn action_of(&self, spec: &FilterSpec, place: usize) -> String {
+        let config = &self.configurations.current;
+        let mut said = action_name(spec.filter.rules[place].action).to_owned();
+        let treatment = &spec.treatments[place];
+        if let Some(class) = treatment.class {
+            said += &format!(" as {}", class.name());
+        }
+        let category = treatment.category.map(usize::from);
+        if let Some(name) = category.and_then(|number| config.categories.get(number)) {
+            said += &format!(" in {name}");
+        }
+        if treatment.mark != Mark::NONE {
+            said += &format!(" with {}", treatment.mark);
+        }
+        match treatment.target.and_then(|place| spec.targets.get(usize::from(place))) {
+            Some(Target::NextHop(name)) => said += &format!(" to {name}"),
+            Some(Target::Vrf(vrf)) => {
+                said += &format!(" to VRF {}", Vrf::name_of(&config.vrfs, *vrf))
+            }
+            None => {}
+        }
+        if let Some(forwarder) = treatment.forwarder {
+            said += &format!(" on forwarder {forwarder}");
+        }
+        said
+    }
+
+    fn filter(&self, table: &Arc<FilterTable>) -> Filter {
+        let spec = table.spec();
+        let hits = table.hits();
+        let ports = &self.configurations.current.ports;
+        let with = |of: fn(&control::config::Port) -> &Option<PortFilter>| {
+            let has = |filter: &PortFilter| filter.name == spec.filter.name;
+            let ports = ports.iter().filter(|port| of(port).as_ref().is_some_and(has));
+            ports.map(|port| port.name.clone()).collect()
+        };
+        let (now, hz) = (dpdk::tsc(), dpdk::tsc_hz().max(1));
+        let rule = |(place, hits): (usize, RuleHits)| {
+            let rule = spec.filter.rules.get(place)?;
+            let device = self.device_hits.of(table, rule);
+            let (packets, last) = (hits.packets + device.packets, hits.last.max(device.last));
+            Some(FilterRule {
+                number: place + 1,
+                name: rule.name.clone(),
+                matches: rule.matches.to_string(),
+                action: self.action_of(spec, place),
+                police: spec.treatments[place].police.map(|police| police.to_string()),
+                colours: colours(spec, place, &hits),
+                packets,
+                bytes: hits.bytes + device.bytes,
+                last_s: (packets > 0).then(|| now.saturating_sub(last) / hz),
+                device_packets: device.packets,
+                device_bytes: device.bytes,
+                hardware: self.rule_in_hardware(table, place),
+            })
+        };
+        let default = hits.last().copied().unwrap_or_default();
+        Filter {
+            name: spec.filter.name.clone(),
+            hardware: self.in_hardware(table),
+            inward: with(|port| &port.filter_in),
+            outward: with(|port| &port.filter_out),
+            rules: hits.iter().copied().enumerate().filter_map(rule).collect(),
+            default: action_name(spec.filter.default).to_owned(),
+            default_packets: default.packets,
+            default_bytes: default.bytes,
+            classes: match spec.filter.name == ROUTER {
+                true => self.ledger.protection().classes,
+                false => Vec::new(),
+            },
+        }
+    }
+}
+
+/// A rule's packets by colour, if its meter tells colours apart.
+fn colours(spec: &FilterSpec, place: usize, hits: &RuleHits) -> Option<ColourCounts> {
+    let [green, yellow, red] = hits.colours;
+    spec.treatments.get(place)?.police?.colours?;
+    Some(ColourCounts { green, yellow, red })
+}

@@ -1,0 +1,418 @@
+//! Ports that come, go and change while the router runs.
+//!
+//! ```text
+//!   what changes or is in the way:   link down -> disconnected -> put aside, or its device closed
+//!   what is new, or comes back:      (opened) -> slow path told -> connected -> link up
+//! ```
+//!
+//! A port's link is down for the router as long as it is not connected, so that routes over it give way
+//! as if its cable were unplugged. What was done is kept in [`Moves`], and can be taken back. A device
+//! is put aside open, unless another port is to have it.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use control::config::{self, Config, Diff};
+use control::netlink::KernelOrder;
+use control::rib::{Path, Route, RouteKind, Source, Target};
+use dataplane::interface::InterfaceInfo;
+use dataplane::port::PortId;
+use machine::bind;
+use machine::cores;
+use machine::place::{Place, of_port};
+use slowpath::Command;
+
+use super::super::host::HostInterface;
+use super::super::ports::Opened;
+use super::super::prepare::Ready;
+use super::super::settings;
+use super::hotplug::Absent;
+use super::links::Link;
+use super::{Owner, initial};
+
+/// Said of a device for which other graphs are needed.
+const CHANGED: &str = "its device has changed meanwhile";
+
+/// Whether graphs that were made for a port with one of these serve the other.
+fn is_same(one: InterfaceInfo, other: InterfaceInfo) -> bool {
+    (one.mac, one.partial_checksums) == (other.mac, other.partial_checksums)
+}
+
+/// A port that was taken away, and what brings it back.
+pub(super) struct Gone {
+    wanted: config::Port,
+    /// Unless its device had to be closed.
+    pub(super) kept: Option<Opened>,
+    pub(super) host: Option<HostInterface>,
+}
+
+enum Move {
+    Gone(Box<Gone>),
+    Come(Box<config::Port>),
+}
+
+/// What was done to ports, in this order.
+#[derive(Default)]
+pub(super) struct Moves(Vec<Move>);
+
+impl Moves {
+    /// The host interface that a port had, put aside.
+    fn host(&mut self, id: PortId) -> Option<&mut Option<HostInterface>> {
+        self.0.iter_mut().find_map(|one| match one {
+            Move::Gone(gone) if gone.wanted.id == id => Some(&mut gone.host),
+            _ => None,
+        })
+    }
+
+    /// The ports that have come.
+    pub(super) fn come(&self) -> impl Iterator<Item = &config::Port> {
+        self.0.iter().filter_map(|one| match one {
+            Move::Come(port) => Some(&**port),
+            Move::Gone(_) => None,
+        })
+    }
+}
+
+impl Owner {
+    /// Takes away what changes and what is in the way of that, and connects what is new or has changed.
+    /// No route leads there yet. `infos` is what graphs are made for.
+    pub(super) async fn move_ports(
+        &mut self,
+        diff: &Diff,
+        config: &Config,
+        mut ready: BTreeMap<PortId, Ready>,
+        infos: &[InterfaceInfo],
+        moves: &mut Moves,
+    ) -> Result<()> {
+        let ports = &diff.ports;
+        let come: Vec<_> =
+            ports.added.iter().chain(ports.changed.iter().map(|(_, after)| after)).collect();
+        let is_wanted = |port: &config::Port| come.iter().any(|to| to.device.is_same(&port.device));
+        let in_the_way = ports.removed.iter().filter(|port| is_wanted(port));
+        for port in ports.changed.iter().map(|(before, _)| before).chain(in_the_way) {
+            let mut gone = self.detach(port).await?;
+            if is_wanted(port) {
+                gone.kept = None;
+            }
+            moves.0.push(Move::Gone(Box::new(gone)));
+        }
+        for port in come {
+            let ready = ready.remove(&port.id).context("a port that was not prepared")?;
+            self.attach(config, port, ready, infos[port.id.index()], moves).await?;
+        }
+        self.follow_hosts(config)
+    }
+
+    async fn attach(
+        &mut self,
+        config: &Config,
+        port: &config::Port,
+        ready: Ready,
+        expected: InterfaceInfo,
+        moves: &mut Moves,
+    ) -> Result<()> {
+        let forwarders = cores::place(config)?.forward.len();
+        let mut opened = match ready.device {
+            Ok(opened) => opened,
+            Err(memory) => self.opener.device(port, forwarders, &memory)?,
+        };
+        let info = opened.port.info;
+        ensure!(is_same(info, expected), "port \"{}\": {CHANGED}; try again", port.name);
+        let kept = moves.host(port.id).zip(port.host.as_ref());
+        let host = match kept {
+            Some((host, wanted)) => {
+                if let Some(host) = host {
+                    host.change(info.mac, info.mtu).of_port(&port.name)?;
+                    host.set_segmentation(wanted.segmentation).of_port(&port.name)?;
+                }
+                host.take()
+            }
+            None => None,
+        };
+        opened.attach(host.or(ready.host));
+        moves.0.push(Move::Come(Box::new(port.clone())));
+        self.bring(port, opened).await
+    }
+
+    /// Takes from the port what can be put aside; its link is down from here on.
+    pub(super) async fn detach(&mut self, port: &config::Port) -> Result<Gone> {
+        let (id, wanted) = (port.id, port.clone());
+        if self.ports.get(id).is_none() {
+            let absent = self.absentees.ports.remove(&id);
+            return Ok(Gone { wanted, kept: None, host: absent.and_then(|absent| absent.host) });
+        }
+        self.quiet(id);
+        let disconnected = self.with_wiring(async |wiring| wiring.disconnect(id).await).await;
+        let mut queues = match disconnected {
+            Ok(queues) => queues,
+            Err(error) => {
+                self.look_at_link(id);
+                return Err(of_port(error, &port.name));
+            }
+        };
+        let host = queues.host.take();
+        self.read_rules_of(id);
+        let kept = self.ports.remove(id).map(|port| Opened { port, queues });
+        Ok(Gone { wanted, kept, host })
+    }
+
+    /// Connects a port. Its link is down until it is looked at.
+    async fn bring(&mut self, wanted: &config::Port, mut opened: Opened) -> Result<()> {
+        let (id, info) = (wanted.id, opened.port.info);
+        let known = self.rib.interfaces().iter().find(|known| known.id == id.into());
+        let had_host = known.is_some() && self.sources.is_host(id.into());
+        match known {
+            // Those of a host interface may be other than the configuration's.
+            Some(known) => opened.port.addresses.clone_from(&known.addresses),
+            None => opened.port.counted = self.ledger.traffic(id),
+        }
+        opened.queues.host.iter().for_each(|host| self.opener.keep_host(host));
+        self.orders.port(&settings::slow_path_port(&opened.port, wanted));
+        self.tables.mtus.open(id.into(), info.mtu);
+        let link = &mut self.links[id.index()];
+        // Whoever has set the host interface down has set the port down.
+        *link = if had_host && opened.port.host.is_some() {
+            link.without_device()
+        } else {
+            Link::down()
+        };
+        let queues = opened.queues;
+        let connected = self.with_wiring(async |wiring| wiring.connect(queues).await).await;
+        connected.of_port(&wanted.name)?;
+        self.rib.set_device(id.into(), info.mac, info.mtu);
+        self.ports.insert(opened.port);
+        Ok(())
+    }
+
+    /// Puts the ports that have come where routes can lead.
+    pub(super) fn enter_ports(&mut self, diff: &Diff, moves: &Moves) -> Result<()> {
+        for port in &diff.ports.added {
+            let Some(open) = self.ports.get(port.id) else { continue };
+            let (entry, id) = (initial::rib_port(open), port.id);
+            self.rib.batch(|rib| {
+                let added = rib.add_interface(entry);
+                rib.set_link(id.into(), false);
+                added
+            })?;
+        }
+        for (before, after) in &diff.ports.changed {
+            let id = after.id;
+            if before.host.is_some() && after.host.is_none() {
+                // What the kernel said of it does not count any more.
+                self.rib.set_addresses(id.into(), &after.addresses)?;
+                let addresses = after.addresses.clone();
+                self.orders.tell(&Command::Addresses { interface: id.into(), addresses });
+            }
+        }
+        for port in moves.come() {
+            let is_new = |(before, _): &&(config::Port, _)| before.id == port.id;
+            let before = diff.ports.changed.iter().find(is_new);
+            if before.is_none_or(|(before, _)| before.host.is_none()) {
+                for &address in &port.addresses {
+                    let (port, address) = (port.id, address);
+                    self.sources.order(KernelOrder::AddAddress { port: port.into(), address });
+                }
+            }
+        }
+        moves.come().for_each(|port| self.look_at_link(port.id));
+        Ok(())
+    }
+
+    /// Disconnects the ports that are there no more, which no route needs any more.
+    pub(super) async fn take_away_removed(&mut self, diff: &Diff, moves: &mut Moves) -> Result<()> {
+        for port in &diff.ports.removed {
+            if self.ports.get(port.id).is_some() || self.absentees.contain(port.id) {
+                let gone = self.detach(port).await?;
+                moves.0.push(Move::Gone(Box::new(gone)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes what was put aside: nothing can fail any more.
+    pub(super) fn leave_ports(&mut self, config: &Config, moves: Moves) {
+        for one in moves.0 {
+            let Move::Gone(gone) = one else { continue };
+            let Gone { wanted, kept, host } = *gone;
+            if config.port(wanted.id).is_none() {
+                self.forget_port(wanted.id);
+                tracing::info!("port \"{}\": closed", wanted.name);
+            }
+            drop(kept);
+            if let Some(host) = host {
+                self.opener.remove_host(host);
+            }
+        }
+        if let Err(error) = self.follow_hosts(config) {
+            tracing::error!("{error:#}");
+        }
+        self.give_back_devices(config);
+    }
+
+    /// Gives devices back that were bound for ports that a configuration does not have, beside the router's
+    /// work: the kernel takes its time.
+    pub(super) fn give_back_devices(&self, config: &Config) {
+        let (opener, wanted) = (self.opener.clone(), bind::ports::wanted(config));
+        tokio::task::spawn_blocking(move || opener.give_back_unused(&wanted));
+    }
+
+    /// Nobody knows the port any more.
+    fn forget_port(&mut self, id: PortId) {
+        self.forget_commands_over(id);
+        let neighbours: Vec<_> =
+            self.rib.neighbours().filter(|(port, ..)| *port == id.into()).collect();
+        for (_, address, _) in neighbours {
+            self.rib.remove_neighbour(id.into(), address);
+        }
+        self.rib.remove_interface(id.into());
+        self.orders.tell(&Command::RemoveInterface { interface: id.into() });
+        self.tables.mtus.open(id.into(), u16::MAX);
+        self.links[id.index()] = Link::default();
+        self.health.forget(id);
+    }
+
+    /// Routes that commands added go with the port they lead over, as the kernel's do; of several paths
+    /// those over it.
+    fn forget_commands_over(&mut self, id: PortId) {
+        let over = |paths: &[Path]| paths.iter().any(|path| path.interface == Some(id.into()));
+        let of_commands = self.rib.routes().filter(|route| route.source == Source::Command);
+        let routes: Vec<_> = of_commands
+            .filter_map(|route| match route.target {
+                Target::Unicast(paths) if over(&paths) => {
+                    Some((route.vrf, route.prefix, route.metric, paths))
+                }
+                _ => None,
+            })
+            .collect();
+        for (vrf, prefix, metric, mut paths) in routes {
+            paths.retain(|path| path.interface != Some(id.into()));
+            let source = Source::Command;
+            if paths.is_empty() {
+                self.rib.remove_one(vrf, prefix, source, metric);
+                continue;
+            }
+            let kind = RouteKind::Unicast(paths);
+            if let Err(error) = self.rib.add(Route { vrf, prefix, source, kind, metric }) {
+                tracing::warn!("command: {error}");
+            }
+        }
+    }
+
+    /// Undoes all moves, the last one first.
+    pub(super) async fn take_back(&mut self, base: &Config, moves: Moves) {
+        let mut hosts = BTreeMap::new();
+        for one in moves.0.into_iter().rev() {
+            let (what, done) = match one {
+                Move::Come(port) => {
+                    let what = format!("port \"{}\" cannot be taken away again", port.name);
+                    (what, self.send_away(base, &port, &mut hosts).await)
+                }
+                Move::Gone(mut gone) => {
+                    let id = gone.wanted.id;
+                    gone.host = gone.host.or_else(|| hosts.remove(&id));
+                    let what = format!(
+                        "port \"{}\" cannot be opened again; tried again",
+                        gone.wanted.name
+                    );
+                    (what, self.bring_back(base, *gone).await)
+                }
+            };
+            if let Err(error) = done {
+                tracing::error!("{what}: {error:#}");
+            }
+        }
+        if let Err(error) = self.follow_hosts(base) {
+            tracing::error!("{error:#}");
+        }
+        self.give_back_devices(base);
+    }
+
+    /// Undoes that a port has come. Its host interface goes to the port that it was before.
+    async fn send_away(
+        &mut self,
+        base: &Config,
+        port: &config::Port,
+        hosts: &mut BTreeMap<PortId, HostInterface>,
+    ) -> Result<()> {
+        let gone = self.detach(port).await?;
+        let before = base.port(port.id);
+        match (gone.host, before) {
+            (Some(host), Some(before)) if before.host.is_some() => {
+                hosts.insert(port.id, host);
+            }
+            (Some(host), _) => self.opener.give_up_host(&host),
+            (None, _) => {}
+        }
+        if before.is_none() {
+            self.forget_port(port.id);
+        }
+        Ok(())
+    }
+
+    /// Connects a port as it was. If its device cannot be had so, the port waits for it.
+    async fn bring_back(&mut self, base: &Config, gone: Gone) -> Result<()> {
+        let Gone { wanted, kept, host } = gone;
+        let opened = match kept.map_or_else(|| self.open_as_it_was(base, &wanted), Ok) {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.absentees.ports.insert(wanted.id, Absent::new(host, None));
+                return Err(error);
+            }
+        };
+        let done = self.return_port(&wanted, opened, host).await;
+        if done.is_err() {
+            self.absentees.ports.insert(wanted.id, Absent::new(None, None));
+        }
+        done
+    }
+
+    /// Opens a port's device if it is what the graphs of the forwarders were made for.
+    fn open_as_it_was(&self, base: &Config, wanted: &config::Port) -> Result<Opened> {
+        let forwarders = cores::place(base)?.forward.len();
+        let memory = self.opener.memory(wanted, forwarders)?;
+        let opened = self.opener.device(wanted, forwarders, &memory)?;
+        let known = self.configurations.known.get(&wanted.id).map(|known| known.info);
+        ensure!(known.is_some_and(|known| is_same(opened.port.info, known)), "{CHANGED}");
+        Ok(opened)
+    }
+
+    /// Connects a port of the configuration again, with the host interface that it had.
+    pub(super) async fn return_port(
+        &mut self,
+        wanted: &config::Port,
+        mut opened: Opened,
+        host: Option<HostInterface>,
+    ) -> Result<()> {
+        let info = opened.port.info;
+        let host = match host {
+            Some(mut host) => {
+                host.change(info.mac, info.mtu)?;
+                let wanted = wanted.host.as_ref();
+                host.set_segmentation(wanted.is_some_and(|wanted| wanted.segmentation))?;
+                Some(host)
+            }
+            None => self.opener.host(wanted, info)?,
+        };
+        opened.attach(host);
+        self.bring(wanted, opened).await?;
+        self.look_at_link(wanted.id);
+        Ok(())
+    }
+
+    /// Tells the kernel's listener which ports have a host interface now.
+    fn follow_hosts(&mut self, config: &Config) -> Result<()> {
+        let hosts = self.ports.iter().filter(|port| port.host.is_some());
+        let hosts = hosts.map(|port| (port.id.into(), port.name.clone()));
+        let absent = config.ports.iter().filter(|port| self.absentees.contain(port.id));
+        let absent = absent.filter(|port| self.has_host(port.id));
+        let all = hosts.chain(absent.map(|port| (port.id.into(), port.name.clone()))).collect();
+        self.sources.follow_hosts(config, all)
+    }
+
+    /// Whether a port has a host interface, a port that waits for its device included.
+    pub(super) fn has_host(&self, id: PortId) -> bool {
+        let absent = self.absentees.ports.get(&id);
+        self.ports.get(id).is_some_and(|open| open.host.is_some())
+            || absent.is_some_and(|absent| absent.host.is_some())
+    }
+}

@@ -1,0 +1,509 @@
+//! Answers to what the API asks.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::ops::Bound;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, anyhow, bail};
+use api::report::{
+    self, Families, Neighbour, Offload, Path, Port, Remote, ResolvedPath, Room, Route, RouteAnswer,
+    RouteSummary,
+};
+use api::{Answer, Flow, Request, RouteFilter, Show};
+use control::config;
+use control::netlink::SourceStatus;
+use control::rib::{LivePath, LookupInfo, RouteInfo, Source, Target};
+use dataplane::interface::{InterfaceId, VrfId};
+use dataplane::next_hop::NEXT_HOPS;
+use dataplane::port::PortId;
+use dpdk::{MulticastFilter, OffloadState};
+use ipnet::IpNet;
+use machine::Machine;
+use serde::Serialize;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use wire::MacAddr;
+
+use super::super::ports::OpenPort;
+use super::super::server::{Page, Question};
+use super::load::control_queue;
+use super::sources::Audits;
+use super::{Owner, WantedMulticasts, flow};
+
+/// The most prefixes that are looked at for one page: less than a millisecond's work.
+const PAGE: usize = 1000;
+
+/// How long slow path workers are waited for.
+const WORKERS_PATIENCE: Duration = Duration::from_secs(5);
+
+impl Owner {
+    pub(super) async fn answer(&mut self, question: Question) {
+        // Whoever asked may be gone.
+        match question {
+            Question::Request(request, answer) => {
+                if let Request::Do(call) = request {
+                    return self.run_command(call, answer);
+                }
+                if let Request::Show(Show::Topology) = request {
+                    return self.draw_topology(answer);
+                }
+                if let Request::Show(Show::Flows { of, most }) = request {
+                    return self.list_flows(&of, most, answer);
+                }
+                if let Request::Show(Show::Neighbours) = request {
+                    return self.list_neighbours(answer);
+                }
+                let Some((request, answer)) = self.begin(request, answer) else { return };
+                let report = Answer::from(self.report(request));
+                let _ = answer.send(report);
+            }
+            Question::Page(filter, after, answer) => {
+                let page = self.page(&filter, after).map_err(|error| format!("{error:#}"));
+                let _ = answer.send(page);
+            }
+        }
+    }
+
+    /// Answers from another thread, which reads the machine.
+    fn draw_topology(&self, answer: oneshot::Sender<Answer>) {
+        let placement = self.placement();
+        tokio::task::spawn_blocking(move || {
+            let _ = answer.send(Answer::from(json(&placement.on(&Machine::here()))));
+        });
+    }
+
+    fn report(&mut self, request: Request) -> Result<serde_json::Value> {
+        let show = match request {
+            Request::Show(show) => show,
+            Request::Route(change) => return json(&self.change_route(change)?),
+            Request::Neighbour(change) => return json(&self.change_neighbour(change)?),
+            Request::ForgetFlows(of) => return json(&self.forget_flows(&of)?),
+            Request::Set(change) => return json(&self.change_set(&change)?),
+            Request::Confirm {} => return json(&self.configurations.confirm()?),
+            Request::Plan(_) | Request::Apply(_) | Request::Rollback(_) => {
+                bail!("configurations are prepared first")
+            }
+            Request::Do(_) => bail!("commands run on threads of their own"),
+        };
+        match show {
+            Show::Ports => json(&self.all_ports()),
+            Show::Difference { .. } => bail!("configurations are prepared first"),
+            Show::History => json(&self.configurations.report()),
+            Show::Configuration { number } => json(&self.configurations.configuration(number)?),
+            Show::Routes(_) => bail!("routes are asked for by pages"),
+            Show::Summary => json(&self.summary()),
+            Show::Route { address, flow, vrf } => {
+                json(&self.lookup(self.vrf_named(vrf.as_deref())?, address, flow)?)
+            }
+            Show::Vrfs => json(&self.vrf_reports()),
+            Show::Neighbours => bail!("slow path workers are asked"),
+            Show::Forwarders => json(&self.forwarder_reports()),
+            Show::Rss => json(&self.rss_reports()),
+            Show::ControlQueues => json(&self.control_queue_reports()),
+            Show::Queues => json(&self.queue_reports()),
+            Show::Multicast => json(&self.multicast()),
+            Show::Filters => {
+                self.read_rules();
+                json(&self.filters())
+            }
+            Show::FilterVerdict { name, packet } => json(&self.verdict(&name, &packet)?),
+            Show::Sets => json(&self.prefix_sets()),
+            Show::Sources => json(&self.source_reports()),
+            Show::Counters => json(&self.ledger.counters()),
+            Show::Protection => {
+                let mut protection = self.ledger.protection();
+                protection.events.lost += self.sources.lost_orders();
+                json(&protection)
+            }
+            Show::Graph => json(&self.ledger.graph()),
+            Show::Commands => json(&self.commands()),
+            Show::Steps => json(&self.ledger.steps()),
+            Show::Flows { .. } => bail!("another thread reads them"),
+            Show::Topology => bail!("another thread reads the machine"),
+        }
+    }
+
+    pub(super) fn interface_name(&self, id: impl Into<InterfaceId>) -> String {
+        let id = id.into();
+        let port = id.port();
+        let open = port.and_then(|port| self.ports.get(port)).map(|port| &port.name);
+        // A port that waits for its device has none.
+        let configured = || self.configurations.current.port(port?).map(|port| &port.name);
+        open.or_else(configured).cloned().unwrap_or_else(|| id.to_string())
+    }
+
+    /// The port with this name, or which there are.
+    pub(super) fn port_named(&self, name: &str) -> Result<PortId> {
+        let configured = &self.configurations.current.ports;
+        let port = configured.iter().find(|port| port.name == name);
+        port.map(|port| port.id).with_context(|| {
+            let known: Vec<_> = configured.iter().map(|port| port.name.as_str()).collect();
+            format!("port \"{name}\": unknown; ports: {}", known.join(", "))
+        })
+    }
+
+    /// All ports by their numbers, those whose device is not there included.
+    fn all_ports(&self) -> Vec<Port> {
+        let open = self.ports.iter().map(|open| (open.id, self.port(open)));
+        let absent = self.configurations.current.ports.iter();
+        let absent = absent.filter(|port| self.absentees.contain(port.id));
+        let absent = absent.map(|port| (port.id, self.absent_port(port)));
+        open.chain(absent).collect::<BTreeMap<_, _>>().into_values().collect()
+    }
+
+    /// A port that waits for its device.
+    fn absent_port(&self, port: &config::Port) -> Port {
+        let absent = self.absentees.ports.get(&port.id);
+        let last = absent.and_then(|absent| absent.last.as_ref());
+        let host = absent.and_then(|absent| absent.host.as_ref());
+        let counted = last.map_or([0; 4], |last| last.counted);
+        let known = self.rib.interfaces().iter().find(|known| known.id == port.id.into());
+        let addresses = known.map_or(&port.addresses, |known| &known.addresses);
+        let traffic = self.ledger.traffic(port.id);
+        let [rx_packets, rx_bytes, tx_packets, tx_bytes] =
+            std::array::from_fn(|n| traffic[n].saturating_sub(counted[n]));
+        Port {
+            name: port.name.clone(),
+            device: port.device.to_string(),
+            driver: "-".to_owned(),
+            mac: last.map_or_else(String::new, |last| last.known.info.mac.to_string()),
+            vrf: self.vrf_name(port.vrf),
+            addresses: addresses.iter().map(IpNet::to_string).collect(),
+            link: "gone".to_owned(),
+            link_by: "-".to_owned(),
+            link_details: report::LinkDetails::default(),
+            mtu: known.map_or(0, |known| known.mtu),
+            rx_queues: 0,
+            control_queue: None,
+            tx_queues: 0,
+            rx_packets,
+            rx_bytes,
+            rx_missed: 0,
+            rx_nombuf: 0,
+            rx_errors: 0,
+            tx_packets,
+            tx_bytes,
+            tx_errors: 0,
+            dma_faults: self.health.faults(port.id),
+            troubles: Vec::new(),
+            host: host.map(|host| host.view().report(self.host_state(port.id))),
+            offloads: Vec::new(),
+        }
+    }
+
+    fn port(&self, port: &OpenPort) -> Port {
+        let counted = self.ledger.traffic(port.id);
+        let own = |n: usize| counted[n].saturating_sub(port.counted[n]);
+        let [rx_packets, rx_bytes, tx_packets, tx_bytes] = std::array::from_fn(own);
+        let stats = port.port.stats();
+        let known = self.rib.interfaces().iter().find(|known| known.id == port.id.into());
+        let addresses = known.map_or(&port.addresses, |known| &known.addresses);
+        Port {
+            name: port.name.clone(),
+            device: port.device.clone(),
+            driver: port.port.driver().to_owned(),
+            mac: port.info.mac.to_string(),
+            vrf: self.vrf_name(self.rib.vrf_of(port.id.into())),
+            addresses: addresses.iter().map(IpNet::to_string).collect(),
+            link: if port.port.link().up { "up" } else { "down" }.to_owned(),
+            link_by: port.port.link_watch().name().to_owned(),
+            link_details: link_details(port),
+            mtu: known.map_or(port.info.mtu, |known| known.mtu),
+            rx_queues: port.queues.0,
+            control_queue: control_queue(port),
+            tx_queues: port.queues.1,
+            rx_packets,
+            rx_bytes,
+            rx_missed: stats.imissed + stats.rx_nombuf,
+            rx_nombuf: stats.rx_nombuf,
+            rx_errors: stats.ierrors,
+            tx_packets,
+            tx_bytes,
+            tx_errors: stats.oerrors,
+            dma_faults: self.health.faults(port.id),
+            troubles: self.health.troubles(port.id),
+            host: port.host.as_ref().map(|host| host.report(self.host_state(port.id))),
+            offloads: port.port.offloads().iter().map(offload).collect(),
+        }
+    }
+
+    /// The routes behind `after` that the filter lets through, as many as are found among the next
+    /// [`PAGE`] prefixes.
+    fn page(&self, filter: &RouteFilter, after: Option<IpNet>) -> Result<Page> {
+        let source = filter.source.as_deref().map(source_named).transpose()?;
+        let vrf = self.vrf_named(filter.vrf.as_deref())?;
+        let all = filter.all || source.is_some() || filter.prefix.is_some();
+        let start = match (after, filter.prefix) {
+            (Some(after), _) => Bound::Excluded(after),
+            (None, Some(prefix)) => Bound::Included(prefix.trunc()),
+            (None, None) => Bound::Unbounded,
+        };
+        // Prefixes within another follow it in the RIB's order.
+        let fits =
+            |prefix: &IpNet| match (filter.prefix.map(|wanted| wanted.trunc()), filter.longer) {
+                (None, _) => true,
+                (Some(wanted), true) => wanted.contains(prefix),
+                (Some(wanted), false) => wanted == *prefix,
+            };
+        let mut page = Page::default();
+        let (mut last, mut seen) = (None, 0);
+        for route in self.rib.routes_from(vrf, start).take_while(|route| fits(&route.prefix)) {
+            if last != Some(route.prefix) {
+                if seen == PAGE {
+                    page.next = last;
+                    break;
+                }
+                seen += 1;
+                last = Some(route.prefix);
+            }
+            if (all || route.active) && source.is_none_or(|source| source == route.source) {
+                page.routes.push(self.route(&route));
+            }
+        }
+        Ok(page)
+    }
+
+    fn route(&self, route: &RouteInfo) -> Route {
+        let path = |port: Option<InterfaceId>, via, weight| Path {
+            port: port.map(|port| self.interface_name(port)),
+            via,
+            vrf: None,
+            weight,
+        };
+        let elsewhere = |path: &control::rib::Path| {
+            let other = path.interface.is_none() && path.vrf != route.vrf;
+            other.then(|| self.name_of_vrf(path.vrf))
+        };
+        let paths = match &route.target {
+            Target::Unicast(paths) | Target::Group(_, paths) => paths
+                .iter()
+                .map(|p| Path { vrf: elsewhere(p), ..path(p.interface, p.via, p.weight) })
+                .collect(),
+            Target::Connected(port) => vec![path(Some(*port), None, 1)],
+            _ => Vec::new(),
+        };
+        Route {
+            vrf: self.vrf_name(route.vrf),
+            prefix: route.prefix.to_string(),
+            source: route.source.name().to_owned(),
+            kind: kind(&route.target).to_owned(),
+            metric: route.metric,
+            active: route.active,
+            inactive: route.inactive.map(|reason| reason.name().to_owned()),
+            paths,
+        }
+    }
+
+    fn lookup(&self, vrf: VrfId, address: IpAddr, wanted: Option<Flow>) -> Result<RouteAnswer> {
+        let taken = wanted.map(|flow| self.path_of(vrf, address, flow)).transpose()?.flatten();
+        let Some(LookupInfo { route, paths, .. }) = self.rib.lookup(vrf, address) else {
+            let kind = "no-route".to_owned();
+            let (paths, candidates) = (Vec::new(), Vec::new());
+            return Ok(RouteAnswer {
+                address,
+                prefix: None,
+                source: None,
+                kind,
+                paths,
+                candidates,
+            });
+        };
+        let shown = self.route(&route);
+        let same = |path: &LivePath, taken: &LivePath| {
+            (path.interface, path.gateway) == (taken.interface, taken.gateway)
+        };
+        let resolved = |path: LivePath| ResolvedPath {
+            port: self.interface_name(path.interface),
+            via: path.gateway,
+            weight: u16::try_from(path.weight).unwrap_or(u16::MAX),
+            mac: path.mac.map(|mac| mac.to_string()),
+            state: if path.mac.is_some() { "reachable" } else { "unresolved" }.to_owned(),
+            taken: taken.as_ref().is_some_and(|taken| same(&path, taken)),
+        };
+        let candidates = self.rib.routes_filtered(vrf, None, Some(route.prefix), false);
+        Ok(RouteAnswer {
+            address,
+            prefix: Some(shown.prefix),
+            source: Some(shown.source),
+            kind: shown.kind,
+            paths: paths.into_iter().map(resolved).collect(),
+            candidates: candidates.map(|route| self.route(&route)).collect(),
+        })
+    }
+
+    /// The path that forwarders choose for a flow; `None` if its packets do not leave by a port.
+    fn path_of(&self, vrf: VrfId, to: IpAddr, wanted: Flow) -> Result<Option<LivePath>> {
+        let from = wanted.from;
+        if from.is_ipv4() != to.is_ipv4() {
+            bail!("from {from}: not of the family of {to}; a flow's addresses are of one family");
+        }
+        Ok(self.rib.lookup_flow(vrf, to, flow::hash(&self.flows, to, &wanted)))
+    }
+
+    fn summary(&self) -> RouteSummary {
+        let summary = self.rib.summary();
+        let counts = |source: Source| Families {
+            ipv4: summary.ipv4[source.index()],
+            ipv6: summary.ipv6[source.index()],
+        };
+        RouteSummary {
+            sources: Source::ALL.map(|source| (source.name().to_owned(), counts(source))).into(),
+            fib: Families { ipv4: summary.fib4, ipv6: summary.fib6 },
+            fib_bytes: Families { ipv4: summary.fib4_bytes, ipv6: summary.fib6_bytes },
+            next_hops: Room { used: summary.next_hops, most: NEXT_HOPS },
+            refused: summary.refused,
+            waiting: summary.waiting,
+            pending: summary.pending,
+        }
+    }
+
+    /// Every source that has routes, and those outside the router in any case.
+    fn source_reports(&self) -> Vec<report::Source> {
+        let summary = self.rib.summary();
+        let mut reports = Vec::new();
+        for source in Source::ALL {
+            let (ipv4, ipv6) = (summary.ipv4[source.index()], summary.ipv6[source.index()]);
+            let status = self.sources.status(source);
+            if ipv4 + ipv6 == 0 && status.is_none() {
+                continue;
+            }
+            let refused = self.sources.refused(source);
+            reports.push(report::Source {
+                name: source.name().to_owned(),
+                distance: source.distance(),
+                state: status.as_ref().map_or("ready", |status| status.state.name()).to_owned(),
+                ipv4,
+                ipv6,
+                remote: status.map(|status| remote(&status, refused, self.sources.audits(source))),
+            });
+        }
+        reports
+    }
+
+    /// Answers when the slow path's workers have, one of which may be held: the owner does not wait for them.
+    fn list_neighbours(&self, answer: oneshot::Sender<Answer>) {
+        let ports = &self.configurations.current.ports;
+        let names: BTreeMap<_, _> =
+            ports.iter().map(|port| (InterfaceId::of_port(port.id), port.name.clone())).collect();
+        let orders = self.orders.clone();
+        tokio::spawn(async move {
+            let table = match timeout(WORKERS_PATIENCE, orders.neighbours()).await {
+                Ok(Some(table)) => Ok(table),
+                Ok(None) => Err(anyhow!("the slow path has ended")),
+                Err(_) => Err(anyhow!(
+                    "a slow path worker does not answer for {} s; see the log",
+                    WORKERS_PATIENCE.as_secs()
+                )),
+            };
+            let neighbour = |info: slowpath::NeighbourInfo| Neighbour {
+                address: info.address,
+                port: names
+                    .get(&info.interface)
+                    .cloned()
+                    .unwrap_or_else(|| info.interface.to_string()),
+                mac: info.mac.map(|mac| mac.to_string()),
+                state: info.state.name().to_owned(),
+                is_static: info.is_static,
+                queued: info.queued,
+            };
+            let listed =
+                table.and_then(|table| json(&table.into_iter().map(neighbour).collect::<Vec<_>>()));
+            // Whoever asked may be gone.
+            let _ = answer.send(Answer::from(listed));
+        });
+    }
+}
+
+fn offload(state: &OffloadState) -> Offload {
+    let OffloadState { offload, has, on, reason } = state;
+    let (offload, reason) = (offload.name().to_owned(), reason.to_string());
+    Offload { offload, device: *has, on: *on, reason }
+}
+
+/// The groups whose multicasts a port receives, or the reason for which it receives all.
+fn multicasts(open: &OpenPort) -> Result<Vec<String>, String> {
+    match (open.port.multicast_filter(), &open.multicasts) {
+        (MulticastFilter::Groups(groups), _) => {
+            Ok(groups.into_iter().map(|group| MacAddr(group).to_string()).collect())
+        }
+        (MulticastFilter::Refused(count, errno), _) => {
+            Err(format!("its device takes no list of {count} groups ({errno})"))
+        }
+        (MulticastFilter::Unfiltered, _) => Err("its driver has no filter".to_owned()),
+        (MulticastFilter::All, Some(WantedMulticasts::All(why))) => Err(why.to_string()),
+        (MulticastFilter::All, _) => Err("the port was opened just now".to_owned()),
+    }
+}
+
+fn link_details(open: &OpenPort) -> report::LinkDetails {
+    let port = &open.port;
+    let details = port.link_details();
+    let multicasts = multicasts(open);
+    report::LinkDetails {
+        speed_mbps: details.speed,
+        duplex: details.full_duplex.map(|full| if full { "full" } else { "half" }.to_owned()),
+        autoneg: details.autoneg,
+        pause: details.pause.map(|pause| pause.to_string()),
+        fec: details.fec.map(|fec| fec.to_string()),
+        promiscuous: port.is_promiscuous(),
+        all_multicast: multicasts.is_err(),
+        all_multicast_because: multicasts.as_ref().err().cloned(),
+        groups: multicasts.unwrap_or_default(),
+    }
+}
+
+fn source_named(name: &str) -> Result<Source> {
+    Source::from_name(name).with_context(|| {
+        format!("source \"{name}\": unknown; known: {}", Source::ALL.map(Source::name).join(", "))
+    })
+}
+
+fn remote(status: &SourceStatus, refused: u64, audits: Option<&Audits>) -> Remote {
+    let last_audit = audits.and_then(|audits| audits.last.as_ref());
+    Remote {
+        messages: status.messages,
+        errors: status.errors,
+        ignored: status.ignored,
+        refused,
+        overruns: status.overruns,
+        resyncs: status.resyncs,
+        last_resync_s: status.last_resync.map(age),
+        groups: status.groups,
+        audits: audits.map_or(0, |audits| audits.count),
+        audits_failed: audits.map_or(0, |audits| audits.failed),
+        last_audit: last_audit.map(|audit| report::Audit {
+            age_s: age(audit.at),
+            compared: audit.compared,
+            missing: audit.missing,
+            stale: audit.stale,
+            different: audit.different,
+            fib: audit.fib,
+            examples: audit.examples.clone(),
+        }),
+        peer: status.peer.map(|peer| peer.to_string()),
+    }
+}
+
+/// Seconds since then; 0 if the clock was set back meanwhile.
+fn age(then: SystemTime) -> u64 {
+    then.elapsed().unwrap_or_default().as_secs()
+}
+
+fn kind(target: &Target) -> &'static str {
+    match target {
+        Target::Unicast(_) | Target::Group(..) => "unicast",
+        Target::Connected(_) => "connected",
+        Target::Local => "local",
+        Target::Host => "host",
+        Target::Martian => "martian",
+        Target::Multicast => "multicast",
+        Target::Blackhole => "blackhole",
+        Target::Prohibited => "prohibited",
+        Target::Unreachable => "unreachable",
+    }
+}
+
+pub(super) fn json(report: &impl Serialize) -> Result<serde_json::Value> {
+    Ok(serde_json::to_value(report)?)
+}

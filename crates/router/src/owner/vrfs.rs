@@ -1,0 +1,117 @@
+//! VRFs that come and go while the router runs.
+
+use anyhow::{Result, anyhow, bail};
+use api::report::{self, Families};
+use control::config::{Config, DEFAULT_VRF, Vrf};
+use control::netlink::KernelOrder;
+use control::rib::{RouteInfo, Source, Target};
+use dataplane::interface::VrfId;
+use dataplane::words::count;
+
+use super::Owner;
+use super::initial::new_fibs;
+use super::sources::kernel_vrfs;
+
+impl Owner {
+    /// The VRF with this name, the default one without a name; or which there are.
+    pub(super) fn vrf_named(&self, name: Option<&str>) -> Result<VrfId> {
+        let name = name.unwrap_or(DEFAULT_VRF);
+        Vrf::named(&self.configurations.current.vrfs, name).map_err(|why| anyhow!("vrf {why}"))
+    }
+
+    /// A VRF's name.
+    pub(super) fn name_of_vrf(&self, id: VrfId) -> String {
+        Vrf::name_of(&self.configurations.current.vrfs, id).to_owned()
+    }
+
+    /// The name of a VRF, unless it is the default one.
+    pub(super) fn vrf_name(&self, id: VrfId) -> Option<String> {
+        (id != VrfId::DEFAULT).then(|| self.name_of_vrf(id))
+    }
+
+    /// All VRFs, the default one first.
+    pub(super) fn vrf_reports(&self) -> Vec<report::Vrf> {
+        let vrfs = self.configurations.current.vrfs.iter().map(|vrf| (vrf.id, vrf.table));
+        let all = [(VrfId::DEFAULT, None)].into_iter().chain(vrfs);
+        all.map(|(id, table)| self.vrf_report(id, table)).collect()
+    }
+
+    fn vrf_report(&self, id: VrfId, table: Option<u32>) -> report::Vrf {
+        let ports = self.rib.interfaces().iter().filter(|port| port.vrf == id);
+        let summary = self.rib.vrf_summary(id);
+        let (ipv4, ipv6) = (summary.ipv4.iter().sum(), summary.ipv6.iter().sum());
+        report::Vrf {
+            name: self.name_of_vrf(id),
+            table,
+            ports: ports.map(|port| port.name.clone()).collect(),
+            routes: Families { ipv4, ipv6 },
+            fib: Families { ipv4: summary.fib4, ipv6: summary.fib6 },
+        }
+    }
+
+    /// Makes the tables of a configuration's VRFs, those that there are not yet. What fails behind it leaves them
+    /// empty, for the next VRF.
+    ///
+    /// # Errors
+    /// There is no room for them, or commands have routes in a VRF that is to go.
+    pub(super) fn make_vrfs(&mut self, old: &Config, new: &Config) -> Result<()> {
+        gone(old, new).try_for_each(|vrf| self.check_unused(vrf))?;
+        let most = new.vrfs.iter().map(|vrf| vrf.id.index()).max().unwrap_or(0);
+        while self.rib.vrfs().len() <= most {
+            let (fib4, fib6) = new_fibs(new.fib, &self.near.nodes(), &self.readers)?;
+            let readers = (fib4.readers(), fib6.readers());
+            let id = self.rib.add_vrf(fib4, fib6)?;
+            self.near.add_vrf(id, &readers);
+        }
+        Ok(())
+    }
+
+    /// Routes of the configuration were checked with it; those of commands may be anywhere.
+    fn check_unused(&self, vrf: &Vrf) -> Result<()> {
+        let of_commands = self.rib.routes().filter(|route| route.source == Source::Command);
+        let used = of_commands.filter(|route| leads_to(route, vrf.id)).count();
+        if used > 0 {
+            bail!(
+                "vrf \"{}\" cannot go: {} of commands {} in it or by it; see turnpike show routes --source \
+                 command, and remove them first",
+                vrf.name,
+                count(used, "route"),
+                if used == 1 { "is" } else { "are" }
+            );
+        }
+        Ok(())
+    }
+
+    /// Each port is in the VRF that a configuration says.
+    pub(super) fn move_to_vrfs(&mut self, config: &Config) {
+        self.rib.batch(|rib| {
+            config.ports.iter().for_each(|port| rib.set_vrf(port.id.into(), port.vrf));
+        });
+    }
+
+    /// Nothing is left of VRFs that are gone, and the kernel's routes are those of the VRFs that there are.
+    pub(super) fn leave_vrfs(&mut self, old: &Config, new: &Config) {
+        for vrf in gone(old, new) {
+            self.rib.clear_vrf(vrf.id);
+        }
+        if kernel_vrfs(old) != kernel_vrfs(new) {
+            self.sources.order(KernelOrder::Vrfs(kernel_vrfs(new)));
+        }
+    }
+}
+
+/// The VRFs that only the first has.
+fn gone<'a>(old: &'a Config, new: &'a Config) -> impl Iterator<Item = &'a Vrf> {
+    old.vrfs.iter().filter(|vrf| new.vrfs.iter().all(|other| other.id != vrf.id))
+}
+
+/// A route is in a VRF, or its gateways are found by this one's routes.
+fn leads_to(route: &RouteInfo, vrf: VrfId) -> bool {
+    let by = match &route.target {
+        Target::Unicast(paths) => {
+            paths.iter().any(|path| path.interface.is_none() && path.vrf == vrf)
+        }
+        _ => false,
+    };
+    by || route.vrf == vrf
+}

@@ -1,0 +1,273 @@
+//! Prepares the change to another configuration, beside the router's work: reads and checks the text as
+//! `turnpike check` does, finds what is different, and makes the graphs that forwarders are to have.
+//! Devices that no running port has are opened. Nothing of the running router is touched.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result, anyhow};
+use control::config::{self, Config, Diff, Limits};
+use control::cores::CorePlacement;
+use control::import;
+use dataplane::interface::InterfaceInfo;
+use dataplane::port::{MAX_PORTS, PortId};
+use dpdk::Mempool;
+use machine::bind::Binder;
+use machine::cores;
+
+use super::graphs::{ForwarderGraph, GraphMaker};
+use super::host::HostInterface;
+use super::ports::{Known, Opened, Opener};
+use super::program::{Program, Source};
+use super::virtual_drivers;
+
+/// What is to be changed to.
+#[derive(Clone)]
+pub enum Wanted {
+    /// A text that may be wrong.
+    Text(PathBuf, Arc<str>),
+    /// The file that the router was started with, as it is now.
+    File,
+    /// A configuration that has been checked.
+    Config(Arc<Config>),
+}
+
+/// A change that only needs to be made.
+pub struct Prepared {
+    /// What the router had when it was prepared.
+    pub base: Arc<Config>,
+    /// What it is to have.
+    pub config: Arc<Config>,
+    /// The difference.
+    pub diff: Diff,
+    /// A graph for each forwarder that runs, if they need others and can have them.
+    pub graphs: Vec<ForwarderGraph>,
+    /// A graph for each forwarder more.
+    pub more: Vec<ForwarderGraph>,
+    /// The cores that forwarders are to run on, and everything else.
+    pub placement: CorePlacement,
+    /// What steps need to know of the ports then, by their numbers.
+    pub ports: Vec<InterfaceInfo>,
+    /// What was opened already of ports that are new or change.
+    pub ready: BTreeMap<PortId, Ready>,
+}
+
+/// Where changes are prepared.
+#[derive(Clone)]
+pub struct Workshop {
+    program: Program,
+    maker: Arc<Mutex<GraphMaker>>,
+    opener: Opener,
+    source: Source,
+}
+
+impl Workshop {
+    /// For a router in this program that this file describes, whose graphs this maker makes and whose ports this
+    /// opens.
+    pub fn new(maker: GraphMaker, opener: Opener, (program, source): (Program, Source)) -> Self {
+        Self { program, maker: Arc::new(Mutex::new(maker)), opener, source }
+    }
+
+    /// Prepares a change for a router that has these ports; with `graphs`, so that it can be made.
+    pub fn prepare(
+        &self,
+        base: Arc<Config>,
+        known: &BTreeMap<PortId, Known>,
+        wanted: Wanted,
+        graphs: bool,
+    ) -> Result<Prepared> {
+        let config = match wanted {
+            Wanted::Text(file, text) => Arc::new(self.read(&base, &file, &text)?),
+            Wanted::File => Arc::new(self.read_again(&base)?),
+            Wanted::Config(config) => config,
+        };
+        Binder::here().check(&config, Some(&base))?;
+        let diff = Diff::between(&base, &config);
+        let made = graphs && diff.fixed().next().is_none();
+        let (before, placement) = (cores::place(&base)?.seats(), cores::place(&config)?);
+        let cores = &placement.seats()[..];
+        let ready = match made {
+            true => open(&self.opener, &base, &diff, known, placement.forward.len())?,
+            false => BTreeMap::new(),
+        };
+        let ports = infos(&base, &config, known, &ready);
+        let (mut graphs, mut more) = (Vec::new(), Vec::new());
+        if made {
+            let (stay, new) = cores.split_at(before.len().min(cores.len()));
+            // Those that are to end get one as well: they run until all have changed.
+            let running = [stay, &before[stay.len()..]].concat();
+            // What steps in Lua count is added up over the forwarders whose graphs are made together.
+            let joined = config.script.is_some() && !new.is_empty();
+            let others = diff.graph || joined || self.move_to_other_nodes(&before, stay);
+            let count = if others { running.len() } else { 0 };
+            graphs = self.graphs(&[&running[..count], new].concat(), &config, &ports)?;
+            more = graphs.split_off(count);
+        }
+        Ok(Prepared { base, config, diff, graphs, more, placement, ports, ready })
+    }
+
+    /// Opens the device of a port again, for a router that has this configuration and these ports;
+    /// `driver` is the kernel's that a PCI device had.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn reopen(
+        &self,
+        config: &Config,
+        known: &BTreeMap<PortId, Known>,
+        id: PortId,
+        driver: Option<&str>,
+    ) -> Result<Reopened> {
+        let wanted = config.port(id).context("no such port")?;
+        let placement = cores::place(config)?;
+        let (cores, forwarders) = (placement.seats(), placement.forward.len());
+        // A device that the router has bound itself is bound again when it is opened.
+        if let (config::Device::Pci(address), None, Some(driver)) =
+            (&wanted.device, wanted.driver, driver)
+        {
+            Binder::here().rebind(address, driver)?;
+        }
+        let memory = self.opener.memory(wanted, forwarders)?;
+        let opened = self.opener.device(wanted, forwarders, &memory)?;
+        let mut infos = infos(config, config, known, &BTreeMap::new());
+        let before = std::mem::replace(&mut infos[id.index()], opened.port.info);
+        let other = before != opened.port.info;
+        let graphs = self.graphs(if other { &cores } else { &[] }, config, &infos)?;
+        Ok(Reopened { opened, graphs, infos })
+    }
+
+    fn read(&self, base: &Config, file: &std::path::Path, text: &str) -> Result<Config> {
+        let config = config::parse(file, text, Limits::default(), &self.program.catalogue);
+        let config = config.map_err(|errors| anyhow!("{errors}"))?;
+        self.program.check_names(&config)?;
+        self.check(base, config)
+    }
+
+    /// The file of the start, in whichever language it is.
+    fn read_again(&self, base: &Config) -> Result<Config> {
+        let (config, warnings) = self.source.load(&self.program)?;
+        let file = config.file.display();
+        warnings.iter().for_each(|warning| tracing::warn!("{file}: {warning}"));
+        self.check(base, config)
+    }
+
+    /// Compares a configuration with the machine and with what the router has.
+    fn check(&self, base: &Config, mut config: Config) -> Result<Config> {
+        Binder::here().resolve(&mut config)?;
+        config::check_change(&config, base, virtual_drivers(&config))
+            .map_err(|errors| anyhow!("{errors}"))?;
+        let file = config.file.clone();
+        for import in &config.imports {
+            if !base.imports.iter().any(|known| known.file == import.file) {
+                import::read_table(&import.file, &mut |_, _, _| true)
+                    .with_context(|| format!("{}:{}", file.display(), import.line))?;
+            }
+        }
+        config.doubts().iter().for_each(|doubt| tracing::warn!("{doubt}"));
+        config.align(base).map_err(|error| anyhow!("{}: {error}", file.display()))?;
+        Ok(config)
+    }
+
+    /// Are there forwarders to read other copies of the tables on these cores than on those before?
+    fn move_to_other_nodes(&self, before: &[usize], cores: &[usize]) -> bool {
+        let maker = self.maker.lock().unwrap_or_else(PoisonError::into_inner);
+        before.iter().zip(cores).any(|(&before, &core)| !maker.tables().same(before, core))
+    }
+
+    /// A graph for a forwarder on each of these cores.
+    fn graphs(
+        &self,
+        cores: &[usize],
+        config: &Config,
+        ports: &[InterfaceInfo],
+    ) -> Result<Vec<ForwarderGraph>> {
+        let mut maker = self.maker.lock().unwrap_or_else(PoisonError::into_inner);
+        maker.make_all(cores, config, ports)
+    }
+}
+
+/// A port whose device is back.
+pub struct Reopened {
+    /// The port.
+    pub opened: Opened,
+    /// A graph for each forwarder, if steps must know of another MAC.
+    pub graphs: Vec<ForwarderGraph>,
+    /// What steps need to know of the ports from now on, by their numbers.
+    pub infos: Vec<InterfaceInfo>,
+}
+
+/// What was opened for a port before anything that runs is touched.
+pub struct Ready {
+    /// Its device, or packet memory for it where a running port has that device until then.
+    pub device: Result<Opened, Mempool>,
+    /// Its host interface, unless it has that already.
+    pub host: Option<HostInterface>,
+}
+
+/// Opens what can be opened beside the running ports.
+fn open(
+    opener: &Opener,
+    base: &Config,
+    diff: &Diff,
+    known: &BTreeMap<PortId, Known>,
+    forwarders: usize,
+) -> Result<BTreeMap<PortId, Ready>> {
+    let mut all = BTreeMap::new();
+    for port in diff.ports.added.iter().chain(diff.ports.changed.iter().map(|(_, after)| after)) {
+        let holder = base.ports.iter().find(|other| other.device.is_same(&port.device));
+        let memory = opener.memory(port, forwarders)?;
+        let device = match holder {
+            None => Ok(opener.device(port, forwarders, &memory)?),
+            Some(_) => Err(memory),
+        };
+        let info = match &device {
+            Ok(opened) => opened.port.info,
+            Err(_) => {
+                holder.map_or(InterfaceInfo::NONE, |holder| info_by(port, known.get(&holder.id)))
+            }
+        };
+        let has_host = base.port(port.id).is_some_and(|before| before.host.is_some());
+        let host = if has_host { None } else { opener.host(port, info)? };
+        host.iter().for_each(HostInterface::set_provisional);
+        all.insert(port.id, Ready { device, host });
+    }
+    Ok(all)
+}
+
+/// What is going to be known of a port that has the device that another, or itself before, has now.
+fn info_by(port: &config::Port, holder: Option<&Known>) -> InterfaceInfo {
+    let Some(&Known { info, device_mac }) = holder else { return InterfaceInfo::NONE };
+    InterfaceInfo {
+        mac: port.mac.unwrap_or(device_mac),
+        mtu: port.mtu.unwrap_or(info.mtu),
+        vrf: port.vrf,
+        host: port.host.is_some(),
+        least_ttl: port.least_ttl(),
+        features: port.features(),
+        ..info
+    }
+}
+
+/// What steps need to know of the ports by their numbers, those that go included.
+fn infos(
+    base: &Config,
+    config: &Config,
+    known: &BTreeMap<PortId, Known>,
+    ready: &BTreeMap<PortId, Ready>,
+) -> Vec<InterfaceInfo> {
+    let mut infos = vec![InterfaceInfo::NONE; MAX_PORTS];
+    for (id, known) in known {
+        infos[id.index()] = known.info;
+    }
+    for port in &config.ports {
+        let opened = ready.get(&port.id).and_then(|ready| ready.device.as_ref().ok());
+        let same = |other: &&config::Port| other.device.is_same(&port.device);
+        let holder = base.ports.iter().find(same).and_then(|holder| known.get(&holder.id));
+        infos[port.id.index()] = match opened {
+            Some(opened) => opened.port.info,
+            None => info_by(port, holder),
+        };
+    }
+    infos
+}

@@ -1,0 +1,71 @@
+//! The program around the router: everything that a router needs from the layers above it, as values.
+
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+
+use anyhow::{Context, Result, anyhow, bail};
+use control::config::{self, Command, Config};
+use dataplane::catalogue::Catalogue;
+
+/// A telnet service that listens; runs when polled, in the thread of the API.
+pub type TelnetSessions = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Opens the telnet service with these settings, for commands to the router at this socket.
+pub type OpenTelnet = fn(&config::Telnet, &Path) -> Result<TelnetSessions>;
+
+/// The program that contains the router.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Its steps.
+    pub catalogue: Catalogue,
+    /// Names of its commands, which commands of a configuration must not have, as both are typed alike.
+    pub commands: Vec<String>,
+    /// Its telnet service.
+    pub telnet: OpenTelnet,
+}
+
+impl Program {
+    /// Checks that the names of the configuration's commands are free.
+    ///
+    /// # Errors
+    /// A name is taken.
+    pub fn check_names(&self, config: &Config) -> Result<()> {
+        match config.commands.iter().find(|command| self.commands.contains(&command.name)) {
+            None => Ok(()),
+            Some(Command { line, name, .. }) => bail!(
+                "{}:{line}: command \"{name}\": the name is taken by a command of the binary; choose another",
+                config.file.display()
+            ),
+        }
+    }
+}
+
+/// The file that describes a router.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Its path.
+    pub file: PathBuf,
+    /// The file is one of MoonRoute's.
+    pub moonroute: bool,
+}
+
+impl Source {
+    /// Loads the configuration, and warnings about unused parts of it.
+    ///
+    /// # Errors
+    /// All faults of the file.
+    pub fn load(&self, program: &Program) -> Result<(Config, Vec<String>)> {
+        let (file, catalogue) = (&self.file, &program.catalogue);
+        let loaded = if self.moonroute {
+            let interfaces = config::interfaces_by_mac()
+                .with_context(|| format!("{}: the interfaces' MACs", file.display()))?;
+            config::moonroute::load(file, &interfaces, catalogue)
+                .map(|loaded| (loaded.config, loaded.warnings))
+        } else {
+            config::load(file, catalogue).map(|config| (config, Vec::new()))
+        };
+        let loaded = loaded.map_err(|errors| anyhow!("{errors}"))?;
+        program.check_names(&loaded.0)?;
+        Ok(loaded)
+    }
+}

@@ -1,0 +1,498 @@
+//! Adds up what the units counted, into the reports of the API.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::report::{self, Counters, Edge, Graph, Protection, Step};
+use control::config;
+use dataplane::counters::{ClassCounters, ClassQueueCounters, Counter, ForwarderCounters};
+use dataplane::exchange::Exchange;
+use dataplane::graph::{GraphCounters, Shape, StepShape, Target};
+use dataplane::port::{MAX_PORTS, PortId};
+use dataplane::reason::{DropReason, PuntClass};
+use dataplane::transmit::Discipline;
+use dataplane::transmit::frame::Class;
+
+use script::CounterNames;
+
+use super::graphs::LuaView;
+use super::slow_worker::{ClassRates, EventView, SlowCounters};
+
+/// The counters of one forwarder.
+pub struct ForwarderView {
+    /// Outside the graph.
+    pub counters: Arc<ForwarderCounters>,
+    /// The way to it.
+    pub exchange: Arc<Exchange>,
+    /// On the graph's edges.
+    pub edges: Arc<GraphCounters>,
+    /// Of its Lua steps, if there are some.
+    pub lua: Option<LuaView>,
+    /// It has not ended.
+    pub running: bool,
+}
+
+/// What the slow path's workers counted.
+pub struct SlowViews {
+    /// One for each worker.
+    pub counters: Vec<Arc<SlowCounters>>,
+    /// The rates that they share.
+    pub rates: Arc<slowpath::Rates>,
+    /// Those of the classes.
+    pub class_rates: Arc<ClassRates>,
+}
+
+impl SlowViews {
+    fn sum(&self, of: impl Fn(&SlowCounters) -> u64) -> u64 {
+        self.counters.iter().map(|counters| of(counters)).sum()
+    }
+}
+
+/// The counters of all units.
+pub struct Ledger {
+    /// One for each forwarder, also for those that have ended: what they counted stays counted.
+    pub forwarders: Vec<ForwarderView>,
+    /// The slow path's.
+    pub slow: SlowViews,
+    /// What it tells the owner.
+    pub events: EventView,
+    /// What bounds it.
+    pub slowpath: config::Slowpath,
+    /// The form of the graph, the same for all forwarders.
+    pub shape: Arc<Shape>,
+    /// The names of the counters that the configuration's steps have.
+    pub script_counters: CounterNames,
+    /// What graphs counted that forwarders do not have any more.
+    pub retired: Retired,
+}
+
+/// What graphs counted that are gone: counters never go back.
+#[derive(Clone)]
+pub struct Retired {
+    drops: [u64; DropReason::COUNT],
+    /// Of steps of the configuration, by the names that they gave.
+    steps: BTreeMap<String, u64>,
+    /// Of steps themselves, by step and counter.
+    own: BTreeMap<(String, &'static str), u64>,
+}
+
+impl Default for Retired {
+    fn default() -> Self {
+        Self { drops: [0; DropReason::COUNT], steps: BTreeMap::new(), own: BTreeMap::new() }
+    }
+}
+
+/// What forwarders had before they got other graphs.
+pub struct Former {
+    shape: Arc<Shape>,
+    views: Vec<(Arc<GraphCounters>, Option<LuaView>)>,
+    script_counters: CounterNames,
+    retired: Retired,
+}
+
+impl Ledger {
+    /// Forwarders have other graphs, of this form, which have counted nothing when they began; what the
+    /// old ones counted is kept. Returns what [`Self::put_back`] takes.
+    pub fn replace_graphs(
+        &mut self,
+        shape: Arc<Shape>,
+        views: Vec<(Arc<GraphCounters>, Option<LuaView>)>,
+        script_counters: CounterNames,
+    ) -> Former {
+        let retired = self.retired.clone();
+        self.retired.drops = self.graph_drops();
+        let counted: Vec<_> = self.all_step_counters().filter(|(_, count)| *count > 0).collect();
+        self.retired.steps.extend(counted);
+        for (key, count) in self.own_counters(&self.forwarders) {
+            *self.retired.own.entry(key).or_default() += count;
+        }
+        let mut new = views.into_iter();
+        let views = self.forwarders.iter_mut().map(|view| {
+            // Those that have ended have no graph any more.
+            let (edges, lua) = new.next().filter(|_| view.running).unwrap_or_default();
+            let edges = std::mem::replace(&mut view.edges, edges);
+            (edges, std::mem::replace(&mut view.lua, lua))
+        });
+        Former {
+            views: views.collect(),
+            shape: std::mem::replace(&mut self.shape, shape),
+            script_counters: std::mem::replace(&mut self.script_counters, script_counters),
+            retired,
+        }
+    }
+
+    /// Forwarders have again what they had before, and go on to count there.
+    pub fn put_back(&mut self, former: Former) {
+        // What the others counted themselves.
+        self.retired = Retired::default();
+        let drops = self.graph_drops();
+        let steps: Vec<_> = self.all_step_counters().collect();
+        let own = self.own_counters(&self.forwarders);
+        self.retired = former.retired;
+        for (sum, own) in self.retired.drops.iter_mut().zip(drops) {
+            *sum += own;
+        }
+        for (name, own) in steps {
+            *self.retired.steps.entry(name).or_default() += own;
+        }
+        for (key, own) in own {
+            *self.retired.own.entry(key).or_default() += own;
+        }
+        for (view, (edges, lua)) in self.forwarders.iter_mut().zip(former.views) {
+            (view.edges, view.lua) = (edges, lua);
+        }
+        (self.shape, self.script_counters) = (former.shape, former.script_counters);
+    }
+
+    /// The counters for the forwarder with this number: those of one that has ended go on.
+    pub fn counters_of(&self, forwarder: usize) -> Arc<ForwarderCounters> {
+        let ended = self.forwarders.get(forwarder);
+        ended.map(|view| view.counters.clone()).unwrap_or_default()
+    }
+
+    /// There are so many forwarders now, of which these are new. What the graph of one counted that has ended
+    /// is kept when another takes its number.
+    pub fn set_forwarders(&mut self, count: usize, joined: Vec<ForwarderView>) {
+        let first = count - joined.len();
+        for (number, view) in (first..).zip(joined) {
+            if number < self.forwarders.len() {
+                self.retire(number);
+                self.forwarders[number] = view;
+            } else {
+                self.forwarders.push(view);
+            }
+        }
+        for view in self.forwarders.iter_mut().skip(count) {
+            view.running = false;
+        }
+    }
+
+    /// Keeps what a forwarder's graph counted.
+    fn retire(&mut self, forwarder: usize) {
+        let ended = std::slice::from_ref(&self.forwarders[forwarder]);
+        let drops = self.drops_in(ended);
+        let steps: Vec<_> = self.steps_of(ended).filter(|(_, count)| *count > 0).collect();
+        let own = self.own_counters(ended);
+        for (key, count) in own {
+            *self.retired.own.entry(key).or_default() += count;
+        }
+        for (sum, drops) in self.retired.drops.iter_mut().zip(drops) {
+            *sum += drops;
+        }
+        for (name, count) in steps {
+            *self.retired.steps.entry(name).or_default() += count;
+        }
+    }
+
+    /// Where every packet went.
+    pub fn counters(&self) -> Counters {
+        let sum = |of: fn(&ForwarderCounters) -> u64| -> u64 {
+            self.forwarders.iter().map(|forwarder| of(&forwarder.counters)).sum()
+        };
+        let received = sum(|counters| ports().map(|port| counters.rx(port).packets.get()).sum());
+        let sent = sum(|counters| ports().map(|port| counters.tx(port).packets.get()).sum());
+        let punted = sum(|counters| counters.punted.get());
+        let handed_over = sum(|counters| counters.handed_over.get());
+        let taken_in = sum(|counters| counters.taken_in.get());
+        let spread_out = sum(|counters| counters.spread_out.get());
+        let spread_in = sum(|counters| counters.spread_in.get());
+        let held = sum(|counters| counters.held.get());
+        let slow = &self.slow;
+        let taken = slow.sum(|slow| slow.taken.iter().map(Counter::get).sum());
+        let to_slow_path = punted.saturating_sub(taken);
+        let between_workers = slow
+            .sum(|slow| slow.handoffs_sent.get())
+            .saturating_sub(slow.sum(|s| s.handoffs_taken.get()));
+        let injected = slow.sum(|slow| slow.injected.get());
+        let to_forwarders = (injected + handed_over).saturating_sub(taken_in);
+        let waiting = slow.sum(|slow| slow.held.get());
+        let spread = spread_out.saturating_sub(spread_in);
+        let in_flight = to_slow_path + between_workers + waiting + to_forwarders + spread + held;
+        let dropped = self.drops();
+        let dropped_total = dropped.values().sum();
+        // What the kernel sends by host interfaces is the router's own as well.
+        let originated = slow.sum(|slow| slow.originated.get() + slow.from_host.get());
+        let replicated = sum(|counters| counters.replicated.get());
+        let to_host = slow.sum(|slow| slow.to_host.get());
+        let entered = received + originated + replicated;
+        let left = sent + to_host + dropped_total + in_flight;
+        Counters {
+            received,
+            originated,
+            replicated,
+            sent,
+            to_host,
+            dropped,
+            dropped_total,
+            in_flight,
+            steps: self.step_counters(),
+            unaccounted: entered.wrapping_sub(left) as i64,
+        }
+    }
+
+    fn drops(&self) -> BTreeMap<String, u64> {
+        let mut drops = self.graph_drops();
+        for &reason in DropReason::ALL {
+            let outside = |view: &ForwarderView| view.counters.drops.get(reason);
+            drops[reason.index()] += self.slow.sum(|slow| slow.drops.get(reason));
+            drops[reason.index()] += self.forwarders.iter().map(outside).sum::<u64>();
+        }
+        DropReason::ALL.iter().map(|r| (r.name().to_owned(), drops[r.index()])).collect()
+    }
+
+    /// Drops in graphs, those of former ones included.
+    fn graph_drops(&self) -> [u64; DropReason::COUNT] {
+        let mut drops = self.drops_in(&self.forwarders);
+        for (sum, before) in drops.iter_mut().zip(self.retired.drops) {
+            *sum += before;
+        }
+        drops
+    }
+
+    /// Drops in the graphs that these forwarders have.
+    fn drops_in(&self, views: &[ForwarderView]) -> [u64; DropReason::COUNT] {
+        let mut drops = [0; DropReason::COUNT];
+        for step in &self.shape.steps {
+            for (edge, (_, target)) in (step.first_edge..).zip(&step.outputs) {
+                if let Target::Drop(reason) = target {
+                    drops[reason.index()] +=
+                        views.iter().map(|view| view.edges.get(edge)).sum::<u64>();
+                }
+            }
+        }
+        drops
+    }
+
+    /// The Lua states of forwarders that run, by the forwarders' numbers.
+    pub fn lua(&self) -> impl Iterator<Item = (usize, &LuaView)> {
+        let running = self.forwarders.iter().enumerate().filter(|(_, view)| view.running);
+        running.filter_map(|(n, view)| Some((n, view.lua.as_ref()?)))
+    }
+
+    /// What Lua steps counted; elements of arrays only if they are not 0.
+    fn step_counters(&self) -> BTreeMap<String, u64> {
+        let all = self.all_step_counters();
+        all.filter(|(name, count)| *count > 0 || !name.ends_with(']')).collect()
+    }
+
+    /// Every counter of the configuration, with what former graphs counted under its name.
+    fn all_step_counters(&self) -> impl Iterator<Item = (String, u64)> {
+        self.steps_of(&self.forwarders).map(|(name, now)| {
+            let before = self.retired.steps.get(&name).copied().unwrap_or_default();
+            (name, now + before)
+        })
+    }
+
+    /// Every counter of the configuration, as these forwarders have it, and what each of its steps dropped.
+    fn steps_of(&self, views: &[ForwarderView]) -> impl Iterator<Item = (String, u64)> {
+        let lua = || views.iter().filter_map(|view| view.lua.as_ref());
+        let counters = self.script_counters.all();
+        let counters = counters
+            .map(move |(name, index)| (name, lua().map(|lua| lua.counters.get(index)).sum()));
+        let drops = self.shape.steps.iter().flat_map(move |step| {
+            let outputs = (step.first_edge..).zip(&step.outputs);
+            let by_step = |(_, (_, target)): &(usize, &(String, Target))| {
+                *target == Target::Drop(DropReason::ByStep)
+            };
+            outputs.filter(by_step).map(move |(edge, (output, _))| {
+                let count = views.iter().map(|view| view.edges.get(edge)).sum();
+                (format!("{}.{output}", step.name), count)
+            })
+        });
+        counters.chain(drops)
+    }
+
+    /// The counters that steps have themselves, as these forwarders have them, by step and counter.
+    fn own_counters(&self, views: &[ForwarderView]) -> BTreeMap<(String, &'static str), u64> {
+        let mut sums = BTreeMap::new();
+        for (place, step) in self.shape.steps.iter().enumerate() {
+            for (name, count) in views.iter().flat_map(|view| view.edges.of_step(place)) {
+                *sums.entry((step.name.clone(), name)).or_default() += count;
+            }
+        }
+        sums
+    }
+
+    /// How each step does.
+    pub fn steps(&self) -> report::Steps {
+        let graph = self.graph();
+        let mut own: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+        for ((step, name), now) in self.own_counters(&self.forwarders) {
+            let key = (step, name);
+            let count = now + self.retired.own.get(&key).copied().unwrap_or_default();
+            own.entry(key.0).or_default().insert(name.to_owned(), count);
+        }
+        let shape = &self.shape.steps;
+        let lua = |name: &str| -> Option<report::LuaStep> {
+            let mut sum = report::LuaStep::default();
+            let mut found = false;
+            for view in self.forwarders.iter().filter_map(|view| view.lua.as_ref()) {
+                for (_, status) in view.steps.iter().filter(|(kind, _)| kind == name) {
+                    let (failures, overruns) = status.failures();
+                    found = true;
+                    sum.failures += failures;
+                    sum.overruns += overruns;
+                    sum.dropped += status.dropped();
+                    sum.disabled += usize::from(status.is_disabled());
+                }
+            }
+            found.then_some(sum)
+        };
+        let step = |(step, shape): (Step, &StepShape)| report::StepState {
+            lua: lua(&shape.kind),
+            kind: shape.kind.clone(),
+            counters: own.remove(&shape.name).unwrap_or_default(),
+            name: step.name,
+            packets: step.packets,
+        };
+        let compiler = |(forwarder, view): (usize, &LuaView)| {
+            let [compiled, aborted, flushed] = view.jit.counts();
+            report::Compiler {
+                forwarder,
+                compiled,
+                aborted,
+                flushed,
+                last_abort: view.jit.last_abort(),
+            }
+        };
+        report::Steps {
+            steps: graph.steps.into_iter().zip(shape).map(step).collect(),
+            compilers: self.lua().map(compiler).collect(),
+        }
+    }
+
+    fn edge(&self, edge: usize) -> u64 {
+        self.forwarders.iter().map(|forwarder| forwarder.edges.get(edge)).sum()
+    }
+
+    /// How the slow path is protected, and from what.
+    pub fn protection(&self) -> Protection {
+        let class = |&class: &PuntClass| {
+            let sum = |of: fn(&ClassCounters) -> u64| -> u64 {
+                let views = self.forwarders.iter();
+                views.map(|view| of(&view.counters.classes[class.index()])).sum()
+            };
+            // In this order, so that what moves meanwhile cannot make more leave than came.
+            let passed = self.slow.sum(|slow| slow.taken[class.index()].get());
+            let (early, full) = (sum(|count| count.early.get()), sum(|count| count.full.get()));
+            let offered = sum(|count| count.offered.get());
+            let limits = self.slowpath.classes[class.index()];
+            report::Class {
+                name: class.name().to_owned(),
+                rate: limits.rate,
+                share: limits.share,
+                queue: limits.queue,
+                offered,
+                passed,
+                refused_early: early,
+                refused_full: full,
+                waiting: offered.saturating_sub(passed + early + full),
+            }
+        };
+        let (suppressed, suppressed_by_prefix) = self.slow.rates.suppressed_errors();
+        let events = self.events.counts();
+        Protection {
+            workers: self.slowpath.workers,
+            classes: PuntClass::ALL.iter().map(class).collect(),
+            icmp_errors: report::IcmpErrors {
+                rate: self.slowpath.limits.icmp_rate,
+                burst: self.slowpath.limits.icmp_burst,
+                prefix_rate: self.slowpath.limits.icmp_prefix_rate,
+                prefix_burst: self.slowpath.limits.icmp_prefix_burst,
+                suppressed,
+                suppressed_by_prefix,
+            },
+            events: report::Events {
+                waiting: events.waiting,
+                merged: events.merged,
+                lost: events.lost,
+            },
+        }
+    }
+
+    /// The graph with the packets on its edges.
+    pub fn graph(&self) -> Graph {
+        let steps = &self.shape.steps;
+        let mut incoming = vec![0; steps.len()];
+        // What the first step has handled since forwarders have this graph.
+        incoming[0] = steps.first().map_or(0, |first| {
+            (first.first_edge..).take(first.outputs.len()).map(|edge| self.edge(edge)).sum()
+        });
+        let mut report = Vec::new();
+        for (place, step) in steps.iter().enumerate() {
+            let mut outputs = Vec::new();
+            for (edge, (name, target)) in (step.first_edge..).zip(&step.outputs) {
+                let packets = self.edge(edge);
+                let to = match target {
+                    Target::Step(next) => {
+                        incoming[*next] += packets;
+                        steps[*next].name.clone()
+                    }
+                    Target::Transmit => "transmit".to_owned(),
+                    Target::Replicate => "replicate".to_owned(),
+                    Target::SlowPath(_) => "slow-path".to_owned(),
+                    Target::Drop(_) => "drop".to_owned(),
+                };
+                outputs.push(Edge { name: name.clone(), to, packets });
+            }
+            report.push(Step { name: step.name.clone(), packets: incoming[place], outputs });
+        }
+        Graph { steps: report }
+    }
+
+    /// The classes of a port's queue in software.
+    pub fn queue_classes(&self, port: PortId, discipline: Discipline) -> Vec<report::QueueClass> {
+        let is_drr = matches!(discipline, Discipline::Drr(_));
+        let there = |class: &&Class| is_drr || matches!(class, Class::Control | Class::Default);
+        let report = |&class: &Class| {
+            let name = if is_drr || class == Class::Control { class.name() } else { "others" };
+            self.queue_class(port, class, name)
+        };
+        Class::ALL.iter().filter(there).map(report).collect()
+    }
+
+    fn queue_class(&self, port: PortId, class: Class, name: &str) -> report::QueueClass {
+        let of = || self.forwarders.iter().map(|view| view.counters.queue(port, class));
+        let sum = |of_one: fn(&ClassQueueCounters) -> &Counter| -> u64 {
+            of().map(|counters| of_one(counters).get()).sum()
+        };
+        let most = |of_one: fn(&ClassQueueCounters) -> &Counter| -> u64 {
+            of().map(|counters| of_one(counters).get()).max().unwrap_or_default()
+        };
+        let micros = |cycles: u64| {
+            (u128::from(cycles) * 1_000_000 / u128::from(dpdk::tsc_hz().max(1))) as u64
+        };
+        report::QueueClass {
+            name: name.to_owned(),
+            waiting: sum(|of| &of.waiting),
+            waiting_bytes: sum(|of| &of.waiting_bytes),
+            most: most(|of| &of.most),
+            sent: sum(|of| &of.sent),
+            sent_bytes: sum(|of| &of.sent_bytes),
+            full: sum(|of| &of.full),
+            red: sum(|of| &of.red),
+            codel: sum(|of| &of.codel),
+            marked: sum(|of| &of.marked),
+            delay_us: micros(most(|of| &of.delay)),
+            delay_most_us: micros(most(|of| &of.delay_most)),
+        }
+    }
+
+    /// Packets and bytes received and sent by a port, in this order.
+    pub fn traffic(&self, port: PortId) -> [u64; 4] {
+        let mut sums = [0; 4];
+        for view in &self.forwarders {
+            let (rx, tx) = (view.counters.rx(port), view.counters.tx(port));
+            for (sum, counter) in
+                sums.iter_mut().zip([&rx.packets, &rx.bytes, &tx.packets, &tx.bytes])
+            {
+                *sum += counter.get();
+            }
+        }
+        sums
+    }
+}
+
+fn ports() -> impl Iterator<Item = PortId> {
+    (0..MAX_PORTS as u16).filter_map(PortId::new)
+}

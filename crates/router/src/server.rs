@@ -1,0 +1,367 @@
+//! Serves the API on a Unix socket, in a thread of its own: a request may be a configuration of a
+//! million lines, and parsing it must not delay the router's owner. Each connection is a task;
+//! every request is sent as a message to the owner, which answers when it has time.
+//!
+//! Routes are requested page by page, the next when the client has received the last: so a million
+//! routes neither block the owner nor are in memory together.
+//!
+//! Changes are logged with the client's user and process (`server/audit.rs`).
+
+mod audit;
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
+use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context, Error, Result, bail};
+use api::report::Route;
+use api::{Answer, Request, RouteFilter, Show};
+use ipnet::IpNet;
+use nix::sys::socket::SockType;
+use nix::sys::stat::{Mode, fchmod};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
+
+use super::TelnetSessions;
+
+/// Longest request line, in bytes: a configuration with a million routes.
+const LINE_MAX: u64 = 256 << 20;
+
+/// A request on its way to the owner, with the channel for its answer, whose receiver may be
+/// closed.
+pub enum Question {
+    /// A request with a single answer.
+    Request(Request, oneshot::Sender<Answer>),
+    /// The routes selected by the filter after this prefix, as many as fit on a page.
+    Page(RouteFilter, Option<IpNet>, oneshot::Sender<Result<Page, String>>),
+}
+
+/// A page of routes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// The routes.
+    pub routes: Vec<Route>,
+    /// The last prefix visited; `None` at the end.
+    pub next: Option<IpNet>,
+}
+
+/// The bound socket, not yet served; its file is removed when this is dropped.
+pub struct Socket {
+    listener: StdListener,
+    path: PathBuf,
+}
+
+impl Socket {
+    /// Binds the socket. A file left behind by an ended router is replaced; a socket that answers
+    /// belongs to a running router, and is an error.
+    pub fn bind(path: &Path) -> Result<Self> {
+        let shown = path.display();
+        match StdStream::connect(path) {
+            Ok(_) => bail!(
+                "socket {shown}: a router is running there already; stop it or choose another --socket"
+            ),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(_) => remove_stale(path)?,
+        }
+        // Bound under another name, then renamed, so that a socket under the final name accepts
+        // connections.
+        let draft = path.with_extension(format!("{}.new", std::process::id()));
+        let listener = bind_private(&draft, SockType::Stream).map_err(|error| {
+            let way_out = match error.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    "run as root (sudo), or choose a --socket in a directory of your own"
+                }
+                _ => "choose a --socket in a directory that exists",
+            };
+            Error::from(error).context(format!("socket {shown}: cannot be made; {way_out}"))
+        })?;
+        if let Err(error) = fs::rename(&draft, path) {
+            let _ = fs::remove_file(&draft);
+            return Err(error).with_context(|| format!("socket {shown}: cannot be made"));
+        }
+        Ok(Self { listener: listener.into(), path: path.to_owned() })
+    }
+
+    /// Returns its file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Accepts connections for ever, sending their requests to `questions`.
+    pub async fn serve(self, questions: mpsc::Sender<Question>) -> Result<()> {
+        let listener = UnixListener::from_std(self.listener.try_clone()?)?;
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    tokio::spawn(converse(stream, questions.clone()));
+                }
+                Err(error) => {
+                    tracing::warn!("socket {}: {error}", self.path.display());
+                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+}
+
+/// The thread that serves clients; dropping this ends it and removes the socket's file.
+pub struct Service {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Service {
+    /// Serves clients of the socket, and telnet clients, whose sessions are clients of the socket.
+    ///
+    /// # Errors
+    /// A thread or a runtime cannot be created.
+    pub fn start(
+        socket: Socket,
+        telnet: Option<TelnetSessions>,
+        questions: mpsc::Sender<Question>,
+    ) -> Result<Self> {
+        let (stop, stopped) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let body = move || {
+            runtime.block_on(async {
+                if let Some(telnet) = telnet {
+                    tokio::spawn(telnet);
+                }
+                tokio::select! {
+                    _ = stopped => {}
+                    _ = socket.serve(questions) => {}
+                }
+            });
+            // A telnet client's command may wait for the owner, which waits for this thread.
+            runtime.shutdown_background();
+        };
+        let thread = thread::Builder::new().name("api".to_owned()).spawn(body)?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // The thread may have ended already.
+        let _ = self.stop.take().map(|stop| stop.send(()));
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Creates a listening socket whose file only its owner can ever open: the kernel gives the file
+/// the mode that the socket has when it is bound, regardless of the process's umask.
+pub(crate) fn bind_private(path: &Path, kind: SockType) -> io::Result<OwnedFd> {
+    use nix::sys::socket::{AddressFamily, Backlog, SockFlag, UnixAddr, bind, listen, socket};
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Unix, kind, flags, None)?;
+    fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    listen(&socket, Backlog::MAXCONN)?;
+    Ok(socket)
+}
+
+pub(crate) fn remove_stale(path: &Path) -> Result<()> {
+    let shown = path.display();
+    let kind = fs::symlink_metadata(path).with_context(|| format!("socket {shown}"))?.file_type();
+    if !kind.is_socket() {
+        bail!("socket {shown}: a file that is not a socket; remove it or choose another --socket");
+    }
+    fs::remove_file(path).with_context(|| format!("socket {shown}: cannot remove the stale one"))
+}
+
+/// Answers one client's requests until it disconnects.
+async fn converse(stream: UnixStream, questions: mpsc::Sender<Question>) {
+    let client = audit::Client::of(&stream);
+    let (read, mut write) = stream.into_split();
+    let mut read = BufReader::new(read);
+    loop {
+        let mut line = Vec::new();
+        match (&mut read).take(LINE_MAX).read_until(b'\n', &mut line).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        let too_long = line.len() as u64 == LINE_MAX && line.last() != Some(&b'\n');
+        let request = if too_long {
+            Err(format!("the request is longer than {LINE_MAX} bytes"))
+        } else {
+            Request::read(&line).map_err(|error| format!("the request cannot be read: {error}"))
+        };
+        let written = match request {
+            Ok(Request::Show(Show::Routes(filter))) => {
+                write_routes(&mut write, filter, &questions).await
+            }
+            Ok(request) => {
+                let change = audit::change(&request);
+                let answer = ask(request, &questions).await;
+                if let Some(change) = change {
+                    client.record(&change, &answer);
+                }
+                write_answer(&mut write, &answer).await
+            }
+            Err(reason) => write_answer(&mut write, &Answer::Error(reason)).await,
+        };
+        if written.is_err() || too_long {
+            return;
+        }
+    }
+}
+
+const GONE: &str = "the router is shutting down";
+
+async fn ask(request: Request, questions: &mpsc::Sender<Question>) -> Answer {
+    let (answer, wait) = oneshot::channel();
+    let gone = || Answer::Error(GONE.to_owned());
+    if questions.send(Question::Request(request, answer)).await.is_err() {
+        return gone();
+    }
+    wait.await.unwrap_or_else(|_| gone())
+}
+
+async fn ask_page(
+    filter: &RouteFilter,
+    after: Option<IpNet>,
+    questions: &mpsc::Sender<Question>,
+) -> Result<Page, String> {
+    let (answer, wait) = oneshot::channel();
+    let gone = || GONE.to_owned();
+    let question = Question::Page(filter.clone(), after, answer);
+    questions.send(question).await.map_err(|_| gone())?;
+    wait.await.map_err(|_| gone())?
+}
+
+async fn write_answer(write: &mut OwnedWriteHalf, answer: &Answer) -> io::Result<()> {
+    let mut text = serde_json::to_vec(answer)?;
+    text.push(b'\n');
+    write.write_all(&text).await
+}
+
+/// Writes `{"ok":[ROUTE,…]}` page by page. If the router ends meanwhile, the line stays unfinished.
+async fn write_routes(
+    write: &mut OwnedWriteHalf,
+    filter: RouteFilter,
+    questions: &mpsc::Sender<Question>,
+) -> io::Result<()> {
+    let mut page = match ask_page(&filter, None, questions).await {
+        Ok(page) => page,
+        Err(reason) => return write_answer(write, &Answer::Error(reason)).await,
+    };
+    let mut text = b"{\"ok\":[".to_vec();
+    let mut first = true;
+    loop {
+        for route in &page.routes {
+            if !std::mem::take(&mut first) {
+                text.push(b',');
+            }
+            serde_json::to_writer(&mut text, route)?;
+        }
+        write.write_all(&text).await?;
+        text.clear();
+        let Some(next) = page.next else { break };
+        page = ask_page(&filter, Some(next), questions).await.map_err(io::Error::other)?;
+    }
+    write.write_all(b"]}\n").await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Simulates a router with the networks 10.0.0.0/24, 10.0.1.0/24, …, three on a page.
+    async fn answer_pages(mut questions: mpsc::Receiver<Question>, count: u8) {
+        while let Some(question) = questions.recv().await {
+            match question {
+                Question::Request(_, answer) => {
+                    let _ = answer.send(Answer::Ok("fine".into()));
+                }
+                Question::Page(filter, _, answer) if filter.source.is_some() => {
+                    let _ = answer.send(Err("no such source".to_owned()));
+                }
+                Question::Page(_, after, answer) => {
+                    let net = |n: u8| format!("10.0.{n}.0/24").parse::<IpNet>().unwrap();
+                    let from = (0..count).filter(|&n| after.is_none_or(|after| net(n) > after));
+                    let nets: Vec<IpNet> = from.take(3).map(net).collect();
+                    let next = nets.last().copied().filter(|&last| last != net(count - 1));
+                    let routes = nets.iter().map(|net| route(&net.to_string())).collect();
+                    let _ = answer.send(Ok(Page { routes, next }));
+                }
+            }
+        }
+    }
+
+    fn route(prefix: &str) -> Route {
+        Route {
+            vrf: None,
+            prefix: prefix.to_owned(),
+            source: "kernel".to_owned(),
+            kind: "unicast".to_owned(),
+            metric: 0,
+            active: true,
+            inactive: None,
+            paths: Vec::new(),
+        }
+    }
+
+    /// Returns the answers to these lines, for a table of this size.
+    fn talk(lines: &str, count: u8) -> Vec<serde_json::Value> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (client, server) = UnixStream::pair().unwrap();
+            let (ask, questions) = mpsc::channel(1);
+            tokio::spawn(answer_pages(questions, count));
+            tokio::spawn(converse(server, ask));
+            let (mut read, mut write) = client.into_split();
+            write.write_all(lines.as_bytes()).await.unwrap();
+            write.shutdown().await.unwrap();
+            let mut text = String::new();
+            read.read_to_string(&mut text).await.unwrap();
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        })
+    }
+
+    /// The mode is right from the first moment, before anything can have changed it.
+    #[test]
+    fn the_sockets_file_is_its_owners_alone_whatever_the_umask() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("router.sock");
+        let before = nix::sys::stat::umask(Mode::empty());
+        let bound = bind_private(&path, SockType::Stream);
+        nix::sys::stat::umask(before);
+        let listener = std::os::unix::net::UnixListener::from(bound.unwrap());
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let client = StdStream::connect(&path).unwrap();
+        let (_, from) = (client, listener.accept().unwrap());
+        drop(from);
+    }
+
+    #[test]
+    fn routes_of_many_pages_are_one_answer() {
+        for count in [1, 3, 7] {
+            let answers = talk("{\"show\":\"routes\"}\n{\"show\":\"ports\"}\n", count);
+            let expected = usize::from(count);
+            let routes = answers[0]["ok"].as_array().unwrap();
+            assert_eq!(routes.len(), expected);
+            assert_eq!(routes[expected - 1]["prefix"], format!("10.0.{}.0/24", expected - 1));
+            assert_eq!(answers[1]["ok"], "fine", "the connection goes on");
+        }
+    }
+
+    #[test]
+    fn errors_are_answers_too() {
+        let answers = talk("{\"show\":{\"routes\":{\"source\":\"x\"}}}\nhello\n", 1);
+        assert_eq!(answers[0]["error"], "no such source");
+        assert!(answers[1]["error"].as_str().unwrap().starts_with("the request cannot be read"));
+    }
+}

@@ -1,0 +1,47 @@
+//! Settings from the configuration's words to those of the units: when they start, and when they change.
+
+use dataplane::forwarder::Settings;
+use dataplane::polling::{Polling, PortPolling, QUOTA};
+use dataplane::steps::REDIRECTS;
+
+use super::ports::OpenPort;
+use control::config::{self, Config};
+use slowpath::InterfaceSettings;
+
+/// What forwarders mind.
+pub fn of_forwarders(config: &Config) -> Settings {
+    Settings { tx: config.tx, polling: polling(config) }
+}
+
+fn polling(config: &Config) -> Polling {
+    let config::Forwarders { wait, budget, shed, .. } = config.forwarders;
+    let mut polling = Polling { wait, budget, shed, ..Polling::default() };
+    for port in &config.ports {
+        let wait = port.queues.wait.unwrap_or(wait);
+        let quota = port.queues.quota.unwrap_or(QUOTA);
+        polling.ports[port.id.index()] = PortPolling { wait, quota };
+    }
+    polling
+}
+
+/// A port for the engine that owns it.
+pub fn slow_path_port(open: &OpenPort, wanted: &config::Port) -> slowpath::InterfaceConfig {
+    slowpath::InterfaceConfig {
+        id: open.id.into(),
+        name: open.name.clone(),
+        mac: open.info.mac,
+        mtu: open.info.mtu,
+        addresses: open.addresses.clone(),
+        host: open.host.is_some(),
+        settings: of(wanted),
+        owned: true,
+    }
+}
+
+/// A port's settings.
+pub fn of(port: &config::Port) -> InterfaceSettings {
+    let config::Port { vrf, unreachables, dad, discovery, .. } = *port;
+    let redirects = port.features().has(REDIRECTS);
+    let advertise = port.advertise.clone();
+    InterfaceSettings { vrf, unreachables, redirects, dad, advertise, discovery }
+}
