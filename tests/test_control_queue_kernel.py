@@ -13,12 +13,12 @@ from scapy.packet import Raw
 
 from lib.apply import apply, plan
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, STATIC_NEIGHBOURS, Wires
-from lib.netns import veth, wait_for
+from lib.netns import held_thread, veth, wait_for
 from lib.packets import forwarded, is_announcement
 from lib.router import Change
 from test_control_queue import (
     LEFT, LINK, ON, A, B, arp_request, arrive, connecting, control, flows, held_forwarder, is_reply, packets, reasons,
-    tcp_of,
+    tcp_of, thread,
 )
 from test_overload import SLOW, Mixture
 
@@ -84,6 +84,20 @@ def test_the_router_answers_while_its_forwarder_is_held(lab):
     assert (packets(wires.router), own["packets"]) == ({"ARP": 5}, 5)
     wires.router.stop()
     assert xdp_of(wires.inside) is None
+
+
+def test_what_its_own_ring_has_no_room_for_is_counted(lab):
+    wires = start(lab)
+    router = wires.router
+    before = router.show("ports")[0]
+    with held_thread(thread(router, 1)):
+        wires.left.send(*[OSPF] * 3000)
+        assert wait_for(lambda: packets(router).get("OSPF to 224.0.0.0/24") == 3000, 10), packets(router)
+    ended = lambda: router.show("ports")[0]  # noqa: E731
+    gone = lambda port: port["rx_packets"] + port["rx_missed"] - before["rx_packets"]  # noqa: E731
+    assert wait_for(lambda: gone(ended()) == 3000, 10), ended()
+    assert ended()["rx_missed"] >= 1000
+    router.stop()
 
 
 def test_every_form_of_rule_finds_its_packets_and_no_others(lab):

@@ -508,7 +508,8 @@ impl Port {
             let stats = started.device.stats();
             sum.ipackets += stats.ipackets;
             sum.ibytes += stats.ibytes;
-            sum.imissed += stats.imissed;
+            let in_sockets = started.packet_rings.iter().map(PacketRing::missed).sum::<u64>();
+            sum.imissed += stats.imissed + in_sockets;
             sum.ierrors += stats.ierrors;
             sum.rx_nombuf += stats.rx_nombuf;
             sum.opackets += stats.opackets;

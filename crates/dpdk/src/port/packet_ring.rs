@@ -1,4 +1,7 @@
-//! The transmit ring of an AF_PACKET socket, watched for a frame that the kernel never sends.
+//! The rings of an AF_PACKET socket: losses in the receive ring, and a frame that the kernel never sends.
+//!
+//! The kernel counts the packets for which the receive ring had no room, and sets its counter to 0 when it is read. DPDK
+//! 22.11 does not read it; later releases do, and count what they read.
 //!
 //! If an interface drops a frame and reports it (the other end of a veth has a smaller MTU, or is full), the
 //! kernel leaves the frame in the ring, stops, and tries it again at the next call. DPDK's driver takes that
@@ -35,6 +38,8 @@ pub(crate) struct PacketRing {
     pub(crate) frame: usize,
     /// Number of frames that were given up.
     pub(crate) given_up: AtomicU64,
+    /// Number of packets that the receive ring had no room for, as far as it was read from the kernel.
+    pub(crate) missed: AtomicU64,
 }
 
 // SAFETY: its words are atomic numbers in memory shared with the kernel, which any thread may use.
@@ -43,6 +48,20 @@ unsafe impl Send for PacketRing {}
 unsafe impl Sync for PacketRing {}
 
 impl PacketRing {
+    /// Returns the number of packets that the receive ring had no room for, without those that DPDK's driver counts.
+    pub(crate) fn missed(&self) -> u64 {
+        let mut counts = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+        let mut size = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+        let (level, option) = (libc::SOL_PACKET, libc::PACKET_STATISTICS);
+        // SAFETY: a descriptor, room for the answer and its size.
+        let result = unsafe {
+            let place = (&raw mut counts).cast();
+            libc::getsockopt(self.socket, level, option, place, &mut size)
+        };
+        let new = if result == 0 { counts.tp_drops.into() } else { 0 };
+        self.missed.fetch_add(new, Ordering::Relaxed) + new
+    }
+
     /// # Safety
     /// The rings are mapped: the driver has not closed its port.
     unsafe fn word(&self, frame: u32, offset: usize) -> &AtomicU32 {
@@ -156,7 +175,14 @@ mod tests {
     /// Creates a ring of four frames in ordinary memory without a socket: the test acts as the kernel.
     fn ring(memory: &mut [u64]) -> PacketRing {
         let first = NonNull::new(memory.as_mut_ptr().cast()).unwrap();
-        PacketRing { socket: -1, first, frames: 4, frame: FRAME, given_up: AtomicU64::new(0) }
+        PacketRing {
+            socket: -1,
+            first,
+            frames: 4,
+            frame: FRAME,
+            given_up: 0.into(),
+            missed: 0.into(),
+        }
     }
 
     #[test]

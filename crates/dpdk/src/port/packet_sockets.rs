@@ -137,8 +137,9 @@ impl Original {
     fn sends_from(&self, ring: &Geometry) -> Option<PacketRing> {
         let first = NonNull::new((self.rings.0 + self.size()) as *mut u8)?;
         let frames = self.frames(ring);
-        let (socket, frame, given_up) = (self.descriptor, ring.frame, 0.into());
-        (frames > 0).then_some(PacketRing { socket, first, frames, frame, given_up })
+        let (socket, frame) = (self.descriptor, ring.frame);
+        let (given_up, missed) = (0.into(), 0.into());
+        (frames > 0).then_some(PacketRing { socket, first, frames, frame, given_up, missed })
     }
 
     /// Replaces the socket by its twin, both the rings and the descriptor's number.
