@@ -1,14 +1,17 @@
-"""Settings of a running router that another configuration changes: addresses, neighbours, ports, rates."""
+"""Settings of a running router that another configuration changes: addresses, neighbours, ports, rates, telnet."""
+
+import socket
 
 from scapy.layers.inet import ICMP, IP
 from scapy.layers.inet6 import ICMPv6ND_RA
 from scapy.layers.l2 import Ether
 
-from lib.apply import apply, plan
+from lib.apply import apply, plan, refused, write
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Hosts, Wires
 from lib.netns import wait_for
 from lib.packets import ethernet, forwarded, ipv4, pattern
 from lib.router import Change
+from lib.telnet import Telnet
 from lib.traffic import Sink, Stream
 
 BASE = PORTS + STATIC_NEIGHBOURS
@@ -226,4 +229,53 @@ def test_what_waits_for_its_confirmation_is_taken_back_with_all_settings(lab):
     assert wait_for(lambda: "going back to the one before" in router.log(), 20)
     assert wait_for(lambda: (router.show("neighbours"), router.show("ports")[0]["addresses"]) == before)
     assert answers(wires, "10.0.1.1")
+    router.stop()
+
+
+def with_telnet(port, settings=""):
+    return BASE + f'turnpike.telnet {{ listen = "127.0.0.1:{port}", {settings} }}\n'
+
+
+def greeted(client):
+    """The client, which may type commands now."""
+    client.read_until(rb"quit leaves\r\n% $")
+    return client
+
+
+def refuses_telnet(wires, port):
+    """Does nobody listen there? Whoever does may be about to stop."""
+    try:
+        Telnet(wires.inside, port=port).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_telnet_comes_changes_and_goes(lab):
+    wires = Wires(lab, calm=True)
+    router = wires.router
+    assert refuses_telnet(wires, 2323)
+    one = with_telnet(2323, "sessions = 1")
+    assert is_live(router, one)
+    apply(router, one)
+    first = greeted(Telnet(wires.inside))
+    assert b"1 sessions are open" in Telnet(wires.inside).read_all()
+    # Other settings on the same address: the listener stays, and so do clients.
+    apply(router, with_telnet(2323, "sessions = 2"))
+    second, third = greeted(Telnet(wires.inside)), greeted(Telnet(wires.inside))
+    assert b"2 sessions are open" in Telnet(wires.inside).read_all()
+    assert {client.ask("show ports | count") for client in (first, second, third)} == {"3"}
+    # An address that somebody has: the router keeps what it has.
+    with wires.inside.entered(), socket.create_server(("127.0.0.1", 2324)):
+        error = refused(router, "apply", write(router, with_telnet(2324)))
+        assert "telnet 127.0.0.1:2324: cannot listen; choose another" in error and "nothing was changed" in error
+        error = refused(router, "apply", write(router, with_telnet(2325, 'users = { "nobody-of-that-name" }')))
+        assert "nobody-of-that-name" in error and refuses_telnet(wires, 2325)
+    # Another address.
+    apply(router, with_telnet(2324))
+    assert wait_for(lambda: refuses_telnet(wires, 2323))
+    moved = greeted(Telnet(wires.inside, port=2324))
+    apply(router, BASE)
+    assert wait_for(lambda: refuses_telnet(wires, 2324))
+    assert {client.ask("show ports | count") for client in (first, second, moved)} == {"3"}
     router.stop()

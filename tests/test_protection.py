@@ -13,7 +13,8 @@ import subprocess
 import pytest
 from scapy.utils import rdpcap
 
-from lib.apply import apply
+from lib.apply import apply, plan, write
+from lib.apply import refused as refuses
 from lib.frr import Frr, bgp
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Wires
 from lib.netns import veth, wait_for
@@ -400,6 +401,38 @@ def test_a_panic_costs_the_packet_that_provokes_it_and_is_written_down(lab, tmp_
     assert 'a panic over a packet of port "left"' in log and str(file) in log
     assert log.count("a panic over") < 10 and "RUST_BACKTRACE" not in log
     assert re.search(r"mbufs: all \d+ returned", log)
+
+
+def test_the_quarantine_follows_another_configuration(lab, tmp_path):
+    def kept_in(name, packets):
+        return f'turnpike.quarantine {{ directory = "{tmp_path}/{name}", packets = {packets} }}\n'
+
+    def kept(name):
+        return [bytes(p) for file in (tmp_path / name).glob("*.pcapng") for p in rdpcap(str(file))]
+
+    faulty = 'turnpike.graph:insert_after("ip4-mtu", "faulty")\n'
+    wires = Wires(lab, faulty + kept_in("one", 1), calm=True)
+    router, base = wires.router, (wires.router.directory / "router.lua").read_text()
+    wires.drain()
+    fast = [from_left(ipv4("10.0.1.2", "10.0.2.2", pattern(40 + n), ident=FAST)) for n in range(4)]
+    wires.left.send(*fast[:2])
+    assert wait_for(lambda: router.counters()["dropped"]["quarantined"] == 2 and kept("one") == fast[:1])
+    more = base.replace(kept_in("one", 1), kept_in("one", 2))
+    report, _ = plan(router, more)
+    assert not report["restart"] and report["changes"][0]["what"] == "quarantine: packets"
+    apply(router, more)
+    wires.left.send(fast[2])
+    assert wait_for(lambda: kept("one") == [fast[0], fast[2]])
+    apply(router, base.replace(kept_in("one", 1), kept_in("two", 3)))
+    wires.left.send(fast[3])
+    assert wait_for(lambda: kept("two") == fast[3:]) and len(kept("one")) == 2
+    # A directory that is not its own changes nothing.
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    error = refuses(router, "apply", write(router, base.replace(kept_in("one", 1), kept_in("open", 9))))
+    assert "other users may write to it; chmod 700 it" in error
+    wires.router.process.send_signal(signal.SIGTERM)
+    assert wires.router.process.wait(15) == 0
 
 
 def test_a_router_without_one_of_its_forwarders_ends(lab):

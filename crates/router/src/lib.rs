@@ -40,6 +40,7 @@ mod sets;
 mod settings;
 mod signals;
 mod slow_worker;
+mod telnet;
 #[cfg(test)]
 mod testing;
 mod wiring;
@@ -82,7 +83,7 @@ use owner::{Configurations, Owner, OwnerParts};
 use ports::{OpenPort, Opener, Ports};
 use prepare::Workshop;
 pub use program::{OpenTelnet, Program, Source, TelnetSessions};
-use quarantine::PortNames;
+use quarantine::KeeperSettings;
 use reports::{Ledger, Retired, SlowViews};
 use schedulers::Buckets;
 use server::Socket;
@@ -103,6 +104,9 @@ pub struct RunSettings {
     pub hold: u64,
 }
 
+/// The telnet service of the start, and what serves it.
+type Telnet = (telnet::Acceptor, Option<telnet::Opened>);
+
 /// Runs a router, which `source` described, until a signal ends it. An error says why it did not start, or
 /// that it did not end cleanly.
 pub fn run(
@@ -119,8 +123,8 @@ pub fn run(
     // Before there is any other thread.
     let signals = Signals::block()?;
     resident::stay();
-    let telnet =
-        config.telnet.as_ref().map(|telnet| (program.telnet)(telnet, socket)).transpose()?;
+    let acceptor = telnet::Acceptor::new(program.telnet);
+    let opened = config.telnet.as_ref().map(|telnet| acceptor.open(telnet, socket)).transpose()?;
     let path = socket;
     let (course, socket) = (signals.course().clone(), Socket::bind(path)?);
     course.owns_socket(path);
@@ -129,8 +133,14 @@ pub fn run(
     course.enter_for("binding NICs", NIC_PATIENCE);
     let bindings = Bindings::at_start(Binder::here(), &config)?;
     course.owns_bindings(&bindings);
-    let outcome =
-        run_on((config, source), program, (socket, telnet), signals, no_huge, (&bindings, &store));
+    let outcome = run_on(
+        (config, source),
+        program,
+        (socket, (acceptor, opened)),
+        signals,
+        no_huge,
+        (&bindings, &store),
+    );
     course.enter_for("giving NICs back", NIC_PATIENCE);
     bindings.give_back_all();
     course.enter("the process");
@@ -153,7 +163,7 @@ pub fn run(
 fn run_on(
     (config, source): (Config, &Source),
     program: &Program,
-    (socket, telnet): (Socket, Option<TelnetSessions>),
+    (socket, telnet): (Socket, Telnet),
     mut signals: Signals,
     no_huge: bool,
     (bindings, store): (&Arc<Bindings>, &SharedStore),
@@ -311,8 +321,8 @@ impl Router {
         let stop_slow_path = Arc::new(AtomicBool::new(false));
         let (events_out, events) = event_channel();
         let (teacher, lessons) = lessons();
-        let names = PortNames::of(&config);
-        let (quarantine, keeper) = quarantine::start(&config.quarantine, names.clone())?;
+        let keeper_settings = KeeperSettings::of(&config);
+        let (quarantine, keeper) = quarantine::start(keeper_settings.clone())?;
         let common = Common {
             config: &config,
             ports: &ports,
@@ -389,7 +399,7 @@ impl Router {
             cores: placement,
             configurations,
             ports,
-            names,
+            quarantine: keeper_settings,
             flows,
             tables,
             near,
@@ -416,12 +426,7 @@ impl Router {
     }
 
     /// Answers questions until a signal comes, which it returns, then stops everything in order.
-    fn serve(
-        mut self,
-        socket: Socket,
-        telnet: Option<TelnetSessions>,
-        signals: Signals,
-    ) -> Result<Option<Signal>> {
+    fn serve(mut self, socket: Socket, telnet: Telnet, signals: Signals) -> Result<Option<Signal>> {
         let course = signals.course().clone();
         course.enter("the owner's thread");
         let served = self.owner.serve(socket, telnet, signals);

@@ -96,11 +96,11 @@ use slowpath::Event;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use super::TelnetSessions;
+use super::Telnet;
 use super::graphs::FailureLog;
 use super::node_tables::NodeTables;
 use super::ports::{OpenPort, Opener, Ports};
-use super::quarantine::PortNames;
+use super::quarantine::KeeperSettings;
 use super::reports::Ledger;
 use super::server::{Service, Socket};
 use super::sets::NamedSets;
@@ -172,8 +172,8 @@ pub struct OwnerParts {
     pub configurations: Configurations,
     /// The ports by their numbers.
     pub ports: Ports,
-    /// Their names, for the quarantine.
-    pub names: PortNames,
+    /// The settings of the thread that keeps packets.
+    pub quarantine: KeeperSettings,
     /// How forwarders choose among paths.
     pub flows: FlowHash,
     /// What forwarders read.
@@ -216,7 +216,7 @@ pub struct Owner {
     /// Ports of which the log says that they have no receive interrupts.
     silent: BTreeSet<PortId>,
     ports: Ports,
-    names: PortNames,
+    quarantine: KeeperSettings,
     /// By the ports' numbers.
     links: [Link; MAX_PORTS],
     flows: FlowHash,
@@ -237,6 +237,8 @@ pub struct Owner {
     places: commands::Places,
     /// The API's.
     socket: PathBuf,
+    /// The thread of the API and telnet, while the router serves.
+    service: Option<Service>,
     /// Everything that a start waits for is there.
     ready: bool,
     /// Slow path workers: each lives as long as this can be upgraded.
@@ -261,7 +263,7 @@ impl Owner {
             cores,
             configurations,
             ports,
-            names,
+            quarantine,
             flows,
             tables,
             near,
@@ -292,7 +294,7 @@ impl Owner {
             distances: BTreeMap::new(),
             silent: BTreeSet::new(),
             ports,
-            names,
+            quarantine,
             links: [Link::default(); MAX_PORTS],
             flows,
             tables,
@@ -308,6 +310,7 @@ impl Owner {
             helpers: Some(helpers),
             places: commands::Places::default(),
             socket: PathBuf::new(),
+            service: None,
             ready: false,
             workers: Vec::new(),
             inputs: None,
@@ -336,7 +339,7 @@ impl Owner {
     pub fn serve(
         &mut self,
         socket: Socket,
-        telnet: Option<TelnetSessions>,
+        telnet: Telnet,
         signals: Signals,
     ) -> Result<Option<Signal>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -346,14 +349,14 @@ impl Owner {
     async fn attend(
         &mut self,
         socket: Socket,
-        telnet: Option<TelnetSessions>,
+        telnet: Telnet,
         signals: Signals,
     ) -> Result<Option<Signal>> {
         let course = signals.course().clone();
         let signals = signals.wait();
         let (ask, questions) = mpsc::channel(16);
         socket.path().clone_into(&mut self.socket);
-        let service = Service::start(socket, telnet, ask)?;
+        self.service = Some(Service::start(socket, telnet, ask)?);
         let watch = self.watch()?;
         self.inputs = Some(Inputs { signals, watch, questions });
         self.follow_interfaces().await;
@@ -462,7 +465,7 @@ impl Owner {
         self.inputs = None;
         self.later = Later::default();
         course.enter("the API's thread");
-        drop(service);
+        self.service = None;
         // Which the runtime waits for.
         course.enter("what is prepared beside the owner");
         Ok(ended_by)

@@ -20,6 +20,7 @@ use super::graphs::{ForwarderGraph, GraphMaker};
 use super::host::HostInterface;
 use super::ports::{Known, Opened, Opener};
 use super::program::{Program, Source};
+use super::quarantine;
 use super::virtual_drivers;
 
 /// What is to be changed to.
@@ -157,6 +158,7 @@ impl Workshop {
         Binder::here().resolve(&mut config)?;
         config::check_change(&config, base, virtual_drivers(&config))
             .map_err(|errors| anyhow!("{errors}"))?;
+        quarantine::examine(&config.quarantine.directory)?;
         let file = config.file.clone();
         for import in &config.imports {
             if !base.imports.iter().any(|known| known.file == import.file) {

@@ -1,5 +1,6 @@
 //! The program around the router: everything that a router needs from the layers above it, as values.
 
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 
@@ -7,11 +8,11 @@ use anyhow::{Context, Result, anyhow, bail};
 use control::config::{self, Command, Config};
 use dataplane::catalogue::Catalogue;
 
-/// A telnet service that listens; runs when polled, in the thread of the API.
+/// A telnet service; accepts clients when polled, in the thread of the API.
 pub type TelnetSessions = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Opens the telnet service with these settings, for commands to the router at this socket.
-pub type OpenTelnet = fn(&config::Telnet, &Path) -> Result<TelnetSessions>;
+/// Makes the telnet service of this listener with these settings, for commands to the router at this socket.
+pub type OpenTelnet = fn(TcpListener, &config::Telnet, &Path) -> Result<TelnetSessions>;
 
 /// The program that contains the router.
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -38,43 +38,63 @@ const LOG_EVERY: Duration = Duration::from_secs(1);
 /// Bytes of a packet's block beside the frame and the comment, at most.
 const BLOCK: usize = 64;
 
-/// The names of the ports by their numbers, as they are now. Clones are of one list.
+/// The current settings of the thread. Clones are of one.
 #[derive(Clone, Debug)]
-pub struct PortNames(Arc<Mutex<Vec<String>>>);
+pub struct KeeperSettings(Arc<Mutex<Current>>);
 
-impl PortNames {
-    /// Those of a configuration.
-    pub fn of(config: &Config) -> Self {
-        Self(Arc::new(Mutex::new(config.port_names())))
-    }
+#[derive(Debug)]
+struct Current {
+    limits: config::Quarantine,
+    /// The names of the ports by their numbers.
+    names: Vec<String>,
+}
 
-    /// Those of another configuration from now on.
-    pub fn set(&self, config: &Config) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = config.port_names();
-    }
-
-    fn of_port(&self, port: Option<InterfaceId>) -> Option<String> {
-        let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        names.get(port?.index()).filter(|name| !name.is_empty()).cloned()
+impl Current {
+    fn of(config: &Config) -> Self {
+        Self { limits: config.quarantine.clone(), names: config.port_names() }
     }
 }
 
-/// Starts the thread, for ports of these names. It ends when every copy of the [`Quarantine`] is
-/// gone.
-pub fn start(
-    limits: &config::Quarantine,
-    ports: PortNames,
-) -> Result<(Quarantine, JoinHandle<()>)> {
+impl KeeperSettings {
+    /// Returns those of a configuration.
+    pub fn of(config: &Config) -> Self {
+        Self(Arc::new(Mutex::new(Current::of(config))))
+    }
+
+    /// Sets those of another configuration.
+    pub fn set(&self, config: &Config) {
+        *self.current() = Current::of(config);
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn limits(&self) -> config::Quarantine {
+        self.current().limits.clone()
+    }
+
+    fn of_port(&self, port: Option<InterfaceId>) -> Option<String> {
+        self.current().names.get(port?.index()).filter(|name| !name.is_empty()).cloned()
+    }
+}
+
+/// Starts the thread with these settings. It ends when every copy of the [`Quarantine`] is gone.
+///
+/// # Errors
+/// The thread cannot be created.
+pub fn start(settings: KeeperSettings) -> Result<(Quarantine, JoinHandle<()>)> {
     let (quarantine, from) = Quarantine::new();
-    let mut keeper = Keeper::new(limits.clone(), ports);
+    let mut keeper = Keeper::new(settings);
     let body = move || keeper.run(&from);
     let thread = thread::Builder::new().name("quarantine".to_owned()).spawn(body)?;
     Ok((quarantine, thread))
 }
 
 struct Keeper {
+    settings: KeeperSettings,
+    /// The limits that the fields below are of.
     limits: config::Quarantine,
-    ports: PortNames,
     file: Option<Writer>,
     /// Packets that were to be kept.
     seen: u64,
@@ -94,13 +114,15 @@ struct Writer {
 }
 
 impl Keeper {
-    fn new(limits: config::Quarantine, ports: PortNames) -> Self {
-        Self { limits, ports, file: None, seen: 0, kept: 0, ended: None, logged: None }
+    fn new(settings: KeeperSettings) -> Self {
+        let limits = settings.limits();
+        Self { settings, limits, file: None, seen: 0, kept: 0, ended: None, logged: None }
     }
 
     fn run(&mut self, from: &Receiver<Suspect>) {
         for suspect in from {
             self.seen += 1;
+            self.follow_settings();
             if self.ended.is_none() {
                 match self.keep(&suspect) {
                     Ok(()) => self.kept += 1,
@@ -109,6 +131,19 @@ impl Keeper {
             }
             self.log(&suspect);
         }
+    }
+
+    /// Begins anew in another directory, and goes on with other limits.
+    fn follow_settings(&mut self) {
+        let limits = self.settings.limits();
+        if limits == self.limits {
+            return;
+        }
+        if limits.directory != self.limits.directory {
+            self.file = None;
+        }
+        self.ended = None;
+        self.limits = limits;
     }
 
     /// A line for the first and then one a second at most: a flood of panics is no flood of lines.
@@ -131,12 +166,12 @@ impl Keeper {
     }
 
     fn port_name(&self, suspect: &Suspect) -> String {
-        let name = self.ports.of_port(suspect.interface);
+        let name = self.settings.of_port(suspect.interface);
         name.map_or_else(|| "no port".to_owned(), |name| format!("port \"{name}\""))
     }
 
     fn keep(&mut self, suspect: &Suspect) -> Result<()> {
-        let Self { limits, ports, file, kept, .. } = self;
+        let Self { limits, settings, file, kept, .. } = self;
         anyhow::ensure!(*kept < limits.packets, "{} packets are kept already", limits.packets);
         if file.is_none() {
             *file = Some(Writer::open(&limits.directory)?);
@@ -149,7 +184,7 @@ impl Keeper {
             limits.directory.display(),
             writer.bytes
         );
-        let name = ports.of_port(suspect.interface).unwrap_or_else(|| "none".to_owned());
+        let name = settings.of_port(suspect.interface).unwrap_or_else(|| "none".to_owned());
         writer.write(suspect, name).with_context(|| writer.path.display().to_string())?;
         writer.bytes += size;
         Ok(())
@@ -283,15 +318,20 @@ mod tests {
     use super::*;
 
     fn keep(limits: &config::Quarantine, frames: &[&[u8]]) -> Keeper {
+        let names = vec![String::new(), "left".to_owned(), "right".to_owned()];
+        let current = Current { limits: limits.clone(), names };
+        let mut keeper = Keeper::new(KeeperSettings(Arc::new(Mutex::new(current))));
+        put(&mut keeper, frames);
+        keeper
+    }
+
+    fn put(keeper: &mut Keeper, frames: &[&[u8]]) {
         let (quarantine, from) = Quarantine::new();
         for (n, frame) in frames.iter().enumerate() {
             quarantine.put(InterfaceId::new(n as u16), &format!("panic {n}"), frame);
         }
         drop(quarantine);
-        let names = vec![String::new(), "left".to_owned(), "right".to_owned()];
-        let mut keeper = Keeper::new(limits.clone(), PortNames(Arc::new(Mutex::new(names))));
         keeper.run(&from);
-        keeper
     }
 
     /// The names of a file's interfaces.
@@ -358,6 +398,25 @@ mod tests {
         let keeper = keep(&few, &[b"1", b"2", b"3", b"4"]);
         assert_eq!(packets(&keeper.file.as_ref().unwrap().path).len(), 2);
         assert_eq!((keeper.seen, keeper.ended.as_deref()), (4, Some("2 packets are kept already")));
+    }
+
+    #[test]
+    fn other_limits_take_effect_with_the_next_packet() {
+        let directory = tempfile::tempdir().unwrap();
+        let few = config::Quarantine { packets: 1, ..limits(directory.path()) };
+        let mut keeper = keep(&few, &[b"1", b"2"]);
+        let first = keeper.file.as_ref().unwrap().path.clone();
+        assert_eq!(keeper.kept, 1);
+        keeper.settings.current().limits.packets = 2;
+        put(&mut keeper, &[b"3"]);
+        assert_eq!(packets(&first).len(), 2, "the same file goes on");
+        let elsewhere = directory.path().join("elsewhere");
+        let more = config::Quarantine { directory: elsewhere.clone(), packets: 3, ..few };
+        keeper.settings.current().limits = more;
+        put(&mut keeper, &[b"4", b"5"]);
+        let second = &keeper.file.as_ref().unwrap().path;
+        assert!(second.starts_with(elsewhere) && packets(second)[0].2 == b"4");
+        assert_eq!((keeper.kept, packets(&first).len(), packets(second).len()), (3, 2, 1));
     }
 
     #[test]

@@ -20,15 +20,18 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context, Error, Result, bail};
 use api::report::Route;
 use api::{Answer, Request, RouteFilter, Show};
+use control::config;
 use ipnet::IpNet;
 use nix::sys::socket::SockType;
 use nix::sys::stat::{Mode, fchmod};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::runtime::{Builder, Handle};
 use tokio::sync::{mpsc, oneshot};
 
-use super::TelnetSessions;
+use super::Telnet;
+use super::telnet::{Acceptor, Opened};
 
 /// Longest request line, in bytes: a configuration with a million routes.
 const LINE_MAX: u64 = 256 << 20;
@@ -114,6 +117,8 @@ impl Socket {
 pub struct Service {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    runtime: Handle,
+    telnet: Acceptor,
 }
 
 impl Service {
@@ -123,16 +128,14 @@ impl Service {
     /// A thread or a runtime cannot be created.
     pub fn start(
         socket: Socket,
-        telnet: Option<TelnetSessions>,
+        (telnet, opened): Telnet,
         questions: mpsc::Sender<Question>,
     ) -> Result<Self> {
         let (stop, stopped) = oneshot::channel();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
         let body = move || {
             runtime.block_on(async {
-                if let Some(telnet) = telnet {
-                    tokio::spawn(telnet);
-                }
                 tokio::select! {
                     _ = stopped => {}
                     _ = socket.serve(questions) => {}
@@ -142,7 +145,22 @@ impl Service {
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name("api".to_owned()).spawn(body)?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
+        let mut service = Self { stop: Some(stop), thread: Some(thread), runtime: handle, telnet };
+        service.serve_telnet(opened);
+        Ok(service)
+    }
+
+    /// Opens a telnet service with these settings beside the one that is served.
+    ///
+    /// # Errors
+    /// Those of [`Acceptor::open`].
+    pub fn open_telnet(&self, settings: &config::Telnet, socket: &Path) -> Result<Opened> {
+        self.telnet.open(settings, socket)
+    }
+
+    /// Serves new telnet clients by this service from now on, or none.
+    pub fn serve_telnet(&mut self, opened: Option<Opened>) {
+        self.telnet.serve(opened, &self.runtime);
     }
 }
 

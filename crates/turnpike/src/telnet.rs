@@ -23,7 +23,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use control::config;
 use control::gate::Gate;
 use router::TelnetSessions;
@@ -49,15 +49,22 @@ const CHUNK: usize = 16 << 10;
 /// Most lines that a client may send ahead of their answers.
 const AHEAD: usize = 256;
 
-/// Opens the service with these settings, for commands to the router at this socket.
+/// Makes the service of this listener with these settings, for commands to the router at this socket.
 ///
 /// # Errors
-/// The address cannot be listened on, or a user is unknown.
-pub fn open(settings: &config::Telnet, socket: &Path) -> Result<TelnetSessions> {
-    Ok(Box::pin(Telnet::bind(settings, socket)?.serve()))
+/// A user is unknown, or the kernel does not say who connects.
+pub fn open(
+    listener: StdListener,
+    settings: &config::Telnet,
+    socket: &Path,
+) -> Result<TelnetSessions> {
+    let gate = Gate::open("telnet", &settings.users, None)?;
+    let engine = Arc::new(Engine::new(socket).for_telnet(Staged::default()));
+    let telnet = Telnet { listener, gate, engine, settings: settings.clone() };
+    Ok(Box::pin(telnet.serve()))
 }
 
-/// The listening socket.
+/// A service.
 struct Telnet {
     listener: StdListener,
     gate: Gate,
@@ -66,24 +73,6 @@ struct Telnet {
 }
 
 impl Telnet {
-    fn bind(settings: &config::Telnet, socket: &Path) -> Result<Self> {
-        let listen = settings.listen;
-        let listener = StdListener::bind(listen).with_context(|| {
-            format!("telnet {listen}: cannot listen; choose another turnpike.telnet {{ listen }}")
-        })?;
-        listener.set_nonblocking(true)?;
-        let gate = Gate::open("telnet", &settings.users, None)?;
-        if !listen.ip().is_loopback() {
-            tracing::warn!(
-                "telnet {listen}: anybody who reaches this address can change the router, without a \
-                 password and unencrypted; keep it within a management network"
-            );
-        }
-        tracing::info!("telnet: listening on {listen}");
-        let engine = Arc::new(Engine::new(socket).for_telnet(Staged::default()));
-        Ok(Self { listener, gate, engine, settings: settings.clone() })
-    }
-
     /// Serves clients for ever.
     async fn serve(self) {
         let Self { listener, mut gate, engine, settings } = self;

@@ -148,17 +148,17 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     let Log { level } = log;
     list.live("log: level", level.unwrap_or("default"));
     let Quarantine { directory, packets, bytes } = quarantine;
-    list.fixed("quarantine: directory", directory.display());
-    list.fixed("quarantine: packets", packets);
-    list.fixed("quarantine: mib", bytes >> 20);
+    list.live("quarantine: directory", directory.display());
+    list.live("quarantine: packets", packets);
+    list.live("quarantine: mib", bytes >> 20);
     for Command { line: _, name, help } in commands {
         list.live(format!("command \"{name}\""), help);
     }
     if let Some(Telnet { listen, sessions, idle, users }) = telnet {
-        list.fixed("telnet: listen", listen);
-        list.fixed("telnet: sessions", sessions);
-        list.fixed("telnet: idle_s", idle.as_secs());
-        list.fixed(
+        list.live("telnet: listen", listen);
+        list.live("telnet: sessions", sessions);
+        list.live("telnet: idle_s", idle.as_secs());
+        list.live(
             "telnet: users",
             some(users.iter().cloned(), "none besides the router's and root"),
         );

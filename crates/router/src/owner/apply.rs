@@ -34,6 +34,7 @@ use super::super::queues;
 use super::super::reports::Former;
 use super::super::schedulers;
 use super::super::settings;
+use super::super::telnet;
 use super::super::wiring::{Spread, Wiring};
 use super::Owner;
 use super::ports::Moves;
@@ -43,6 +44,8 @@ use super::ports::Moves;
 struct Done {
     moves: Moves,
     exchanged: Option<Exchanged>,
+    /// The telnet service, if that is new or other.
+    telnet: Option<telnet::Opened>,
     /// Something of what is new was put in, beside what is old.
     entered: bool,
 }
@@ -73,6 +76,7 @@ impl Owner {
                 self.leave_ports(&config, done.moves);
                 self.warn_of_distance();
                 self.settle(&base, &config);
+                self.serve_telnet(&base, &config, done.telnet);
                 self.filters = self.tables.filters.use_next(&self.tables.interfaces.get());
                 self.sets.retain(&config.sets);
                 self.place_rules(&config);
@@ -101,6 +105,7 @@ impl Owner {
         done: &mut Done,
     ) -> Result<Option<Duration>> {
         let schedulers = self.schedulers(base, config)?;
+        done.telnet = self.open_telnet(base, config)?;
         self.make_vrfs(base, config)?;
         self.move_ports(diff, config, ready, &ports, &mut done.moves).await?;
         let infos = (base.ports.iter().map(what_steps_see))
@@ -260,6 +265,19 @@ impl Owner {
         rib.batch(|rib| routes.for_each(|route| known.remove(rib, route)));
     }
 
+    /// Opens the telnet service of the new configuration, if that is other.
+    fn open_telnet(&self, old: &Config, new: &Config) -> Result<Option<telnet::Opened>> {
+        let settings = new.telnet.as_ref().filter(|_| old.telnet != new.telnet);
+        let (Some(settings), Some(service)) = (settings, &self.service) else { return Ok(None) };
+        Ok(Some(service.open_telnet(settings, &self.socket)?))
+    }
+
+    fn serve_telnet(&mut self, old: &Config, new: &Config, opened: Option<telnet::Opened>) {
+        if let Some(service) = self.service.as_mut().filter(|_| old.telnet != new.telnet) {
+            service.serve_telnet(opened);
+        }
+    }
+
     /// Settings that cannot fail.
     fn settle(&mut self, old: &Config, new: &Config) {
         for (port, before, after) in ports(old, new) {
@@ -286,7 +304,7 @@ impl Owner {
             self.groups.configure(&new.multicast);
         }
         self.leave_vrfs(old, new);
-        self.names.set(new);
+        self.quarantine.set(new);
         for open in self.ports.iter_mut() {
             if let Some(port) = new.port(open.id) {
                 open.addresses.clone_from(&port.addresses);

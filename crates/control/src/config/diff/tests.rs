@@ -190,7 +190,7 @@ fn every_kind_of_setting_is_compared() {
         (
             "turnpike.telnet {}".to_owned(),
             "turnpike.telnet { idle_s = 5 }".to_owned(),
-            "telnet: idle_s: 600 => 5 (restart)",
+            "telnet: idle_s: 600 => 5",
         ),
     ] {
         let lines = settings(&old, &new);
