@@ -59,8 +59,8 @@ turnpike.neighbour "10.9.0.9" {{ port = "flood", mac = "{HOST_B_MAC}" }}
 
 
 def classes(router):
-    """The classes of `show protection` by name."""
-    return {row["name"]: row for row in router.show("protection")["classes"]}
+    """The classes of `show policing` by name."""
+    return {row["name"]: row for row in router.show("policing")["classes"]}
 
 
 def refused(router):
@@ -247,7 +247,7 @@ def test_the_rate_of_errors_is_configured(lab):
     wires.left.send(*expired)
     assert wait_for(lambda: wires.router.counters()["dropped"]["ttl-expired"] == 5)
     assert wires.left.receive(0.05) == []
-    errors = wires.router.show("protection")["icmp_errors"]
+    errors = wires.router.show("policing")["icmp_errors"]
     assert (errors["rate"], errors["prefix_rate"], errors["suppressed_by_prefix"]) == (0, 0, 5)
     wires.router.stop()
 
@@ -263,7 +263,7 @@ def test_one_prefix_does_not_take_the_errors_of_another(lab):
     told = [frame[30:34] for frame in wires.left.receive(0.3)]
     assert told.count(bytes([10, 0, 1, 2])) == 1
     assert 2 <= len(told) - 1 <= 4, "two at once, and what comes meanwhile"
-    assert wires.router.show("protection")["icmp_errors"]["suppressed"] == 0
+    assert wires.router.show("policing")["icmp_errors"]["suppressed"] == 0
     wires.router.stop()
 
 
@@ -355,7 +355,7 @@ def test_two_workers_resolve_forward_and_answer_between_their_ports(lab):
     wires.left.send(from_left(ipv4("10.0.1.2", "10.0.2.2", pattern(40))))
     assert wires.right.expect(1)[0][30:34] == bytes([10, 0, 2, 2])
     assert {n["address"] for n in wires.router.show("neighbours")} == {"10.0.1.2", "10.0.2.2"}
-    assert wires.router.show("protection")["workers"] == 2
+    assert wires.router.show("policing")["workers"] == 2
     wires.router.stop()
 
 

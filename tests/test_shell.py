@@ -43,7 +43,7 @@ def test_a_line_says_what_the_command_says(router):
         assert shell(router, " ".join(words)).stdout == router.command(*words).stdout
     assert shell(router, "sh ports").stdout == router.command("show", "ports").stdout
     refused = shell(router, "show p")
-    assert refused.returncode == 1 and "may mean ports, protection" in refused.stderr
+    assert refused.returncode == 1 and "may mean ports, policing" in refused.stderr
 
 
 def test_output_goes_through_pipes(router):
@@ -96,7 +96,7 @@ def test_tab_completes_words_and_what_the_router_knows(terminal):
     terminal.type("\n")
     terminal.wait_for(r"route 203\.0\.113\.0/24: added\nturnpike> $")
     terminal.type("show p\t\t")
-    terminal.wait_for(r"ports\s+protection")
+    terminal.wait_for(r"ports\s+policing")
 
 
 def test_lines_that_are_pasted_are_run_one_by_one(terminal):
@@ -105,18 +105,18 @@ def test_lines_that_are_pasted_are_run_one_by_one(terminal):
 
 
 def test_the_end_and_the_history(terminal, router, tmp_path):
-    terminal.type("show protection | count\n")
+    terminal.type("show policing | count\n")
     terminal.wait_for(r"\n\d+\nturnpike> $")
     terminal.type("nonsense\n")
     terminal.wait_for(r".nonsense.: unknown.*turnpike> $")
     terminal.type("\x04")
     assert terminal.ends() == 0
-    assert "show protection | count" in (tmp_path / "turnpike/history").read_text()
+    assert "show policing | count" in (tmp_path / "turnpike/history").read_text()
     again = Terminal(binary(), "shell", "--socket", router.socket, env={"XDG_STATE_HOME": str(tmp_path)})
     try:
         again.wait_for(r"turnpike> $")
         again.type("\x1b[A\x1b[A")
-        again.wait_for(r"show protection \| count")
+        again.wait_for(r"show policing \| count")
         again.type("\x03")
         again.wait_for(r"\nturnpike> $")
         again.type("quit\n")

@@ -43,7 +43,7 @@ def test_the_shells_commands(wires, connect):
     assert client.ask("sh routes | grep ^198 | count") == "1"
     assert json.loads(client.ask("show routes | json")) == wires.router.show("routes")
     assert "addRoute" in client.ask("help") and "ports" in client.ask("show ?")
-    assert client.ask("show p") == '"p": may mean ports, protection; write more of it'
+    assert client.ask("show p") == '"p": may mean ports, policing; write more of it'
     assert client.ask("") == ""
     client.send("quit")
     assert client.read_all() == b""

@@ -151,8 +151,8 @@ pub enum Show {
     Queues,
     /// [`report::Counters`].
     Counters,
-    /// [`report::Protection`]: classes of punted packets and their limits.
-    Protection,
+    /// [`report::Policing`]: classes of punted packets and their limits.
+    Policing,
     /// [`report::Graph`].
     Graph,
     /// `Vec<`[`report::Command`]`>`: the configuration's commands in Lua.

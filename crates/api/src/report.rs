@@ -844,7 +844,7 @@ pub struct Command {
 
 /// How the slow path is protected from too much, and what that refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Protection {
+pub struct Policing {
     /// Threads of the slow path.
     pub workers: usize,
     /// What punted packets are sorted into.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::report::{self, Counters, Edge, Graph, Protection, Step};
+use api::report::{self, Counters, Edge, Graph, Policing, Step};
 use control::config;
 use dataplane::counters::{ClassCounters, ClassQueueCounters, Counter, ForwarderCounters};
 use dataplane::exchange::Exchange;
@@ -366,7 +366,7 @@ impl Ledger {
     }
 
     /// How the slow path is protected, and from what.
-    pub fn protection(&self) -> Protection {
+    pub fn policing(&self) -> Policing {
         let class = |&class: &PuntClass| {
             let sum = |of: fn(&ClassCounters) -> u64| -> u64 {
                 let views = self.forwarders.iter();
@@ -391,7 +391,7 @@ impl Ledger {
         };
         let (suppressed, suppressed_by_prefix) = self.slow.rates.suppressed_errors();
         let events = self.events.counts();
-        Protection {
+        Policing {
             workers: self.slowpath.workers,
             classes: PuntClass::ALL.iter().map(class).collect(),
             icmp_errors: report::IcmpErrors {

@@ -41,28 +41,27 @@ use show::ShowArgs;
 /// over telnet, with its help and its completion.
 #[derive(Debug, Subcommand)]
 pub enum RouterCommand {
-    /// Say what a configuration would change in a running router; exits with 2 if it would change
-    /// something
+    /// List the changes that a configuration would make to a running router; exits with 2 if there are any
     Plan(PlanArgs),
-    /// Change a running router to a configuration, all of it or nothing
+    /// Apply a configuration to a running router: all of it, or nothing
     Apply(ApplyArgs),
-    /// Keep what `apply --confirm` or `rollback --confirm` changed
+    /// Keep a change made by `apply --confirm` or `rollback --confirm`
     Confirm(ConfirmArgs),
-    /// Change a running router back to a configuration that it had
+    /// Return a running router to an earlier configuration
     Rollback(RollbackArgs),
-    /// The configurations that a running router has had
+    /// List the earlier configurations of a running router
     History(HistoryArgs),
-    /// Ask a running router
+    /// Show the state of a running router
     Show(ShowArgs),
     /// Add or remove routes of a running router
     Route(RouteArgs),
-    /// Give or forget a neighbour's MAC in a running router
+    /// Set or remove neighbours of a running router
     Neighbour(NeighbourArgs),
-    /// Forget flows that filters of a running router know
+    /// Remove flows that filters of a running router track
     Flow(FlowArgs),
     /// Add or remove elements of a running router's sets of prefixes
     Set(SetArgs),
-    /// Run a command that the configuration makes, in Lua
+    /// Run a Lua command that the configuration defines
     Do(DoArgs),
 }
 

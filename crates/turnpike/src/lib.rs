@@ -38,34 +38,34 @@ struct Cli {
 enum Command {
     /// Run the router that a configuration describes, until SIGTERM or Ctrl-C
     Run(RunArgs),
-    /// Hold the host interfaces of a router that is killed until it is started again; `run` starts this by itself
+    /// Keep the host interfaces of a router across its restart; started by `run`
     Hold(HoldArgs),
-    /// Say whether a configuration is right, without touching any device
+    /// Check a configuration without touching any device
     Check {
         #[command(flatten)]
         source: commands::check::SourceArgs,
-        /// Leave out what depends on this machine: cores, devices
+        /// Skip what depends on this machine: cores, devices
         #[arg(long)]
         offline: bool,
     },
-    /// Examine this machine for what slows a router down or keeps it from starting; exits with 1 if it
-    /// warns, with 2 if it finds an error
+    /// Check this machine for settings that slow a router down or prevent its start; exits with 1 for warnings, with 2
+    /// for errors
     Doctor(DoctorArgs),
-    /// List NICs: drivers, NUMA nodes, IOMMU groups, interfaces, links, users
+    /// List NICs: driver, NUMA node, IOMMU group, interface, link, user
     Devices(DevicesArgs),
-    /// Bind NICs to a driver by which DPDK can have them
+    /// Bind NICs to a driver that DPDK can use
     Bind(BindArgs),
-    /// Give a NIC back to the kernel's driver
+    /// Return NICs to their kernel drivers
     Unbind(UnbindArgs),
     #[command(flatten)]
     Router(RouterCommand),
-    /// Type commands to a running router, one after the other
+    /// Open a shell on a running router
     Shell(shell::ShellArgs),
-    /// Print rules of nftables or iptables as filters; names each that is left out, and exits with 1 if any is, with
-    /// 2 if the file cannot be read
+    /// Convert rules of nftables or iptables to filters; reports each rule that it leaves out and then exits with 1, or
+    /// with 2 if the file cannot be read
     #[command(subcommand)]
     Convert(commands::convert::Convert),
-    /// Write a made-up table with realistic prefix lengths, one PREFIX<TAB>AS a line
+    /// Generate a route table with realistic prefix lengths, one PREFIX<TAB>AS a line
     GenerateTable {
         /// Number of IPv4 prefixes
         ipv4: usize,
@@ -75,9 +75,9 @@ enum Command {
         #[arg(long, default_value_t = 0)]
         ipv6: usize,
     },
-    /// Send packets at a rate, and say what comes back of them
+    /// Send packets at a rate; report loss, delay and reordering
     Generate(bench::GenerateArgs),
-    /// Measure
+    /// Run a benchmark
     #[command(subcommand)]
     Bench(bench::Bench),
 }

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use anyhow::{Result, bail};
 use api::report::{
     Class, ColourCounts, Compiler, Counters, Families, Filter, FilterRule, FilterVerdict, Flows,
-    HostInterface, Multicast, MulticastPort, Neighbour, Offload, Path, Port, PrefixSet, Protection,
+    HostInterface, Multicast, MulticastPort, Neighbour, Offload, Path, Policing, Port, PrefixSet,
     Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, SetElement, Source, Steps, Vrf,
 };
 use comfy_table::presets::NOTHING;
@@ -672,23 +672,23 @@ fn classes(all: &[Class]) -> String {
 }
 
 /// Formats one line a class, then the limits of ICMP errors.
-pub fn protection(protection: &Protection) -> String {
-    let errors = &protection.icmp_errors;
+pub fn policing(policing: &Policing) -> String {
+    let errors = &policing.icmp_errors;
     format!(
         "{}\n\nworkers: {}\nICMP errors: {}/s, {} at once; to one prefix {}/s, {} at once\n  \
          not sent for the rate {}, for the prefix's {}\n\
          events for the control plane: {} waiting, {} merged, {} lost",
-        classes(&protection.classes),
-        protection.workers,
+        classes(&policing.classes),
+        policing.workers,
         errors.rate,
         errors.burst,
         errors.prefix_rate,
         errors.prefix_burst,
         errors.suppressed,
         errors.suppressed_by_prefix,
-        protection.events.waiting,
-        protection.events.merged,
-        protection.events.lost,
+        policing.events.waiting,
+        policing.events.merged,
+        policing.events.lost,
     )
 }
 

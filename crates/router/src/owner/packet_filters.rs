@@ -35,7 +35,7 @@ impl Owner {
             default: action_name(Action::Accept).to_owned(),
             default_packets: 0,
             default_bytes: 0,
-            classes: self.ledger.protection().classes,
+            classes: self.ledger.policing().classes,
         }
     }
 
@@ -174,7 +174,7 @@ impl Owner {
             default_packets: default.packets,
             default_bytes: default.bytes,
             classes: match spec.filter.name == ROUTER {
-                true => self.ledger.protection().classes,
+                true => self.ledger.policing().classes,
                 false => Vec::new(),
             },
         }

@@ -111,10 +111,10 @@ impl Owner {
             Show::Sets => json(&self.prefix_sets()),
             Show::Sources => json(&self.source_reports()),
             Show::Counters => json(&self.ledger.counters()),
-            Show::Protection => {
-                let mut protection = self.ledger.protection();
-                protection.events.lost += self.sources.lost_orders();
-                json(&protection)
+            Show::Policing => {
+                let mut policing = self.ledger.policing();
+                policing.events.lost += self.sources.lost_orders();
+                json(&policing)
             }
             Show::Graph => json(&self.ledger.graph()),
             Show::Commands => json(&self.commands()),

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use anyhow::Result;
 use api::report::{
     ControlQueue, Counters, Filter, FilterVerdict, Flows, Forwarders, Graph, Multicast, Neighbour,
-    Port, PortQueue, PrefixSet, Protection, RouteAnswer, Rss, Source, Steps, Vrf,
+    Policing, Port, PortQueue, PrefixSet, RouteAnswer, Rss, Source, Steps, Vrf,
 };
 use api::{Flow, Request, Show};
 use clap::{Args, Subcommand, ValueEnum};
@@ -32,16 +32,16 @@ pub struct ShowArgs {
 enum What {
     /// Ports: device, addresses, link, packets
     Ports {
-        /// What of each port's work its device does, and why not the rest
+        /// Offloads: those in use, and the reason for each that is not
         #[arg(long)]
         offloads: bool,
-        /// Speed, duplex, flow control and error correction of each link, and what its device receives
+        /// Links: speed, duplex, flow control, error correction, receive filters
         #[arg(long, conflicts_with = "offloads")]
         link: bool,
     },
-    /// Routes, as many as there are
+    /// Routes
     Routes(RoutesArgs),
-    /// What happens with packets to an address
+    /// Forwarding decision for an address
     Route {
         /// The destination
         address: IpAddr,
@@ -51,23 +51,23 @@ enum What {
         #[command(flatten)]
         flow: FlowArgs,
     },
-    /// VRFs: the ports in them, how many routes they have, the kernel's tables that are theirs
+    /// VRFs: ports, number of routes, kernel tables
     Vrfs,
-    /// Who has routes for the router, and how that goes
+    /// Sources of routes and their state
     Sources,
-    /// Neighbours: addresses, MACs, packets that wait
+    /// Neighbours: address, MAC, state, waiting packets
     Neighbours,
-    /// Forwarders: cores, NUMA nodes, queues, how busy they are
+    /// Forwarders: cores, NUMA nodes, queues, load
     Forwarders,
-    /// The spreading of received packets over queues: hash, key, table
+    /// RSS: hash, key, redirection table
     Rss,
-    /// Queues for control traffic: the rules that lead to them, flows that were learned
+    /// Control queues: rules that select their packets, learned flows
     ControlQueues,
-    /// Queues of ports in software: discipline, rate, and by class lengths, delays, drops and marks
+    /// Software transmit queues: discipline, rate; length, delay, drops and marks of each class
     Queues,
-    /// Multicast routes: groups, the ports they leave by, packets
+    /// Multicast routes: groups, egress ports, packets
     Multicast,
-    /// Packet filters: the rules in their order, what each does and how often
+    /// Packet filters: rules, actions, hits
     Filters {
         /// One filter
         name: Option<String>,
@@ -76,37 +76,38 @@ enum What {
         #[arg(long, requires = "name")]
         packet: Option<String>,
     },
-    /// Sets of prefixes that filters name: how many elements each has
+    /// Prefix sets of filters and their sizes
     Sets {
         /// The elements of one set
         name: Option<String>,
     },
-    /// Connections and other flows that filters with `state` know, the largest first
+    /// Flows tracked by filters with `state`, largest first
     Flows {
         #[command(flatten)]
         of: FlowWords,
-        /// How many; 0 for all
+        /// Number of flows; 0 for all
         #[arg(long, default_value_t = 20)]
         top: usize,
     },
-    /// Where every packet went, and why some were dropped
+    /// Packet counters, drops by reason
     Counters {
-        /// The drop reasons and counters that are 0 as well
+        /// Include counters that are 0
         #[arg(long)]
         all: bool,
     },
-    /// What the slow path takes of each kind of packet, and what it refused
-    Protection,
-    /// The steps of the graph, and how those in Lua do
+    /// Control-plane policing: rates, accepted and refused packets of each class
+    #[command(alias = "protection")]
+    Policing,
+    /// Steps of the graph; calls, time and errors of Lua steps
     Steps,
-    /// The machine drawn: nodes, cores, caches, and the place of ports, queues and forwarders on it
+    /// Topology: NUMA nodes, cores and caches with their ports, queues and forwarders
     Topology,
     /// The graph of steps with the packets on its edges
     Graph {
-        /// Text for people, DOT for Graphviz, mermaid for Markdown
+        /// Text, DOT for Graphviz, or mermaid for Markdown
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
-        /// The default graph as statements in Lua, to be copied and changed
+        /// Print the default graph as Lua statements
         #[arg(long)]
         lua: bool,
     },
@@ -115,7 +116,7 @@ enum What {
 /// The flow whose path is sought.
 #[derive(Debug, Args)]
 struct FlowArgs {
-    /// Say which path packets from this address take
+    /// Show the path of packets from this address
     #[arg(long)]
     from: Option<IpAddr>,
     /// The flow's protocol: tcp, udp, icmp, icmp6, sctp, … or its number
@@ -169,7 +170,7 @@ pub fn show(args: &ShowArgs, console: &mut Console<'_>) -> Result<()> {
         What::Sets { .. } => Show::Sets,
         What::Flows { of, top } => Show::Flows { of: of.selection(), most: *top },
         What::Counters { .. } => Show::Counters,
-        What::Protection => Show::Protection,
+        What::Policing => Show::Policing,
         What::Graph { .. } => Show::Graph,
         What::Steps => Show::Steps,
         What::Topology => Show::Topology,
@@ -200,7 +201,7 @@ fn text(what: &What, report: Value) -> Result<String> {
         What::Sets { name } => table::sets(&read::<Vec<PrefixSet>>(report)?, name.as_deref())?,
         What::Flows { .. } => table::flows(&read::<Flows>(report)?),
         What::Counters { all } => table::counters(&read::<Counters>(report)?, *all),
-        What::Protection => table::protection(&read::<Protection>(report)?),
+        What::Policing => table::policing(&read::<Policing>(report)?),
         What::Steps => table::steps(&read::<Steps>(report)?),
         What::Topology => picture::topology::text(&read(report)?),
         What::Graph { format, .. } => draw(&read(report)?, *format),

@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_word_that_may_mean_several_things_is_refused_with_them() {
-        let expected = "\"p\": may mean ports, protection; write more of it";
+        let expected = "\"p\": may mean ports, policing; write more of it";
         assert_eq!(run("show p"), expected);
         assert_eq!(run("sh p | grep x"), expected);
         assert_eq!(engine().next("show p x").unwrap_err().to_string(), expected);
@@ -483,7 +483,7 @@ mod tests {
     #[test]
     fn what_can_come_next_is_known() {
         assert!(next("sh")[..] == ["show"] && next("rou")[..] == ["route"]);
-        assert_eq!(next("show p"), ["ports", "protection"]);
+        assert_eq!(next("show p"), ["ports", "policing"]);
         assert_eq!(next("sh gra --format "), ["text", "dot", "mermaid"]);
         assert_eq!(next("show routes --s"), ["--source", "--summary"]);
         assert!(next("show routes --source ").contains(&"kernel".to_owned()));
@@ -507,7 +507,7 @@ mod tests {
         assert!(
             run("show ?").contains("  ports           Ports: device, addresses, link, packets\n")
         );
-        assert!(run("show p?").contains("protection") && !run("show p?").contains("routes"));
+        assert!(run("show p?").contains("policing") && !run("show p?").contains("routes"));
         assert!(run("show ports ?").contains("<Enter>"));
         assert!(run("show ports | ?").contains("grep"));
         assert!(
