@@ -78,7 +78,10 @@ class Agent:
 
     def link(self, path):
         """The last part of a symbolic link's target, None if there is no link."""
-        return os.path.basename(os.readlink(path)) if os.path.islink(path) else None
+        try:
+            return os.path.basename(os.readlink(path))
+        except FileNotFoundError:
+            return None
 
 
 def main():

@@ -432,7 +432,7 @@ mod tests {
         // The help can be piped as well.
         assert_eq!(
             run("help | grep neigh"),
-            "  neighbour  Give or forget a neighbour's MAC in a running router\n"
+            "  neighbour  Set or remove neighbours of a running router\n"
         );
     }
 
