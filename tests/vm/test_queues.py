@@ -4,12 +4,16 @@ import re
 import time
 
 import pytest
+from lib.netns import wait_for
 
 from .lib.hosts import Outside, address, ping, ports
 
 FORWARDERS = 'turnpike.forwarders { cores = "1-3" }\n'
 FLOWS = 60
 QUEUES = ", rx_queues = 2, tx_queues = 2, rx_cores = { 1, 2 }, rss = { symmetric = true%s }"
+# A queue of each port for each of as many forwarders as there are cores.
+EIGHT = 'turnpike.forwarders { cores = "0-7" }\n'
+EIGHT_QUEUES = ", rx_queues = 8, tx_queues = 8"
 # Sends a datagram of each flow.
 SENDER = """
 import socket, sys
@@ -22,6 +26,11 @@ for number in range(flows):
 """
 
 
+def share(router):
+    """Packets that the graph of each forwarder has had, by core."""
+    return {one["core"]: one["packets"] for one in router.show("forwarders")["forwarders"]}
+
+
 class Spread:
     """A router between two hosts, each at a NIC with two queues that cores 1 and 2 serve."""
 
@@ -29,16 +38,12 @@ class Spread:
         self.hosts = [Outside(machine, machine.nic(kind, index), index + 1) for index in (0, 1)]
         self.router = machine.router(ports(*self.hosts, settings=QUEUES % table) + FORWARDERS)
 
-    def batches(self):
-        """Packets that the graphs of the forwarders have had, by core."""
-        return {one["core"]: one["packets"] for one in self.router.show("forwarders")["forwarders"]}
-
     def send(self, source, target, swapped=False):
         """A datagram of each flow; returns how many packets each core had of them."""
-        before = self.batches()
+        before = share(self.router)
         source.run("python3", "-c", SENDER, address(target, 4), FLOWS, int(swapped))
         time.sleep(1)
-        after = self.batches()
+        after = share(self.router)
         return {core: after[core] - before[core] for core in after}
 
 
@@ -72,6 +77,31 @@ def test_a_table_skips_a_queue(spread):
     had = spread.send(left, right)
     assert had[2] >= FLOWS and had[1] <= 4, had
     spread.router.stop()
+
+
+def datagrams(host):
+    """Datagrams that a host has had and that no program of it waits for."""
+    names, values = [line.split() for line in host.run("cat", "/proc/net/snmp").stdout.splitlines() if line.startswith("Udp:")]
+    return int(values[names.index("NoPorts")])
+
+
+def test_eight_forwarders_share_two_ports(machine):
+    hosts = [Outside(machine, machine.nic("igb", index), index + 1) for index in (0, 1)]
+    router = machine.router(ports(*hosts, settings=EIGHT_QUEUES) + EIGHT)
+    try:
+        served = {one["core"]: one["rx"] for one in router.show("forwarders")["forwarders"]}
+        assert sorted(served) == list(range(8)), served
+        assert sorted(sum(served.values(), [])) == [f"port{port}:{queue}" for port in (1, 2) for queue in range(8)], served
+        for source, target in (hosts, hosts[::-1]):
+            ping(source, target, 4)
+            before, shares = datagrams(target), share(router)
+            source.run("python3", "-c", SENDER, address(target, 4), FLOWS, 0)
+            assert wait_for(lambda: datagrams(target) == before + FLOWS, 20, 0.2), (datagrams(target) - before, router.log())  # noqa: B023
+            busy = [core for core, packets in share(router).items() if packets > shares[core]]
+            assert len(busy) == 8, (busy, shares)
+        router.stop()
+    finally:
+        router.close()
 
 
 @pytest.mark.long
