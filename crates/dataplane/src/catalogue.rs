@@ -124,13 +124,13 @@ enum Outputs {
 ///
 /// ```
 /// # use dataplane::catalogue::{Facts, StepSpec}; use dataplane::graph::*; use dataplane::params::*;
-/// # use dataplane::{Batch, Mask, batch::ETHERNET};
+/// # use dataplane::{Batch, Mask};
 /// const OUTPUTS: &[Output] = &[Output::next("ok"), Output::next("low")];
 /// struct Floor(u8);
 /// impl Step for Floor {
 ///     fn outputs(&self) -> &[Output] { OUTPUTS }
 ///     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-///         out[0] = input.filter(|i| batch.head(i)[ETHERNET + 8] >= self.0);
+///         out[0] = input.filter(|i| batch.ip4(i).ttl >= self.0);
 ///         out[1] = input.without(out[0]);
 ///     }
 /// }

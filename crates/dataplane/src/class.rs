@@ -21,7 +21,10 @@
 //! multicast listener query has a hop-by-hop header, an IGMP report an IPv4 option. Other packets
 //! with options to groups that routers forward are `options`.
 
+use wire::ip::{IPV6_LEN, Ipv4Header};
+
 use crate::batch::{ETHERNET, HEAD};
+use crate::head::{ip4, ip6};
 use crate::reason::{DropReason, PuntClass, PuntReason};
 
 /// Something for each class, by [`PuntClass::index`].
@@ -127,7 +130,7 @@ impl PuntClass {
 
     /// The class of a packet for the router itself.
     fn of_local(head: &[u8; HEAD]) -> Self {
-        match head[ETHERNET] >> 4 {
+        match ip4(head).version() {
             4 => of_ip4(head),
             6 => of_ip6(head),
             _ => Self::Host,
@@ -137,27 +140,33 @@ impl PuntClass {
 
 /// Whether a packet to be forwarded will be refused for its TTL or hop limit.
 fn is_expired(head: &[u8; HEAD]) -> bool {
-    match head[ETHERNET] >> 4 {
-        4 => head[ETHERNET + 8] <= 1,
-        _ => head[ETHERNET + 7] <= 1,
+    match ip4(head).version() {
+        4 => ip4(head).ttl <= 1,
+        _ => ip6(head).hop_limit <= 1,
     }
 }
 
 /// Whether a packet is for a group that routers forward (RFC 5771, 4; RFC 4291, 2.7).
 fn is_routed_group(head: &[u8; HEAD]) -> bool {
-    match head[ETHERNET] >> 4 {
-        4 => head[ETHERNET + 16] >> 4 == 14 && head[ETHERNET + 16..ETHERNET + 19] != [224, 0, 0],
-        _ => head[ETHERNET + 24] == 0xff && head[ETHERNET + 25] & 0xf > 2,
+    match ip4(head).version() {
+        4 => ip4(head).destination().is_multicast() && !is_link_local4(ip4(head)),
+        _ => {
+            let [first, second, ..] = ip6(head).destination_address;
+            first == 0xff && second & 0xf > 2
+        }
     }
 }
 
+/// Whether a packet is for a group of 224.0.0.0/24, which no router forwards (RFC 5771, 4).
+fn is_link_local4(ip: &Ipv4Header) -> bool {
+    ip.destination_address[..3] == [224, 0, 0]
+}
+
 fn of_ip4(head: &[u8; HEAD]) -> PuntClass {
-    let ttl = head[ETHERNET + 8];
-    // 224.0.0.0/24, which no router forwards (RFC 5771, 4).
-    let link_local = head[ETHERNET + 16..ETHERNET + 19] == [224, 0, 0];
-    let later_fragment = u16::from_be_bytes([head[ETHERNET + 6], head[ETHERNET + 7]]) & 0x1fff != 0;
-    let payload = ETHERNET + usize::from(head[ETHERNET] & 0xf) * 4;
-    let class = match head[ETHERNET + 9] {
+    let ip = ip4(head);
+    let (ttl, link_local, later_fragment) = (ip.ttl, is_link_local4(ip), ip.fragment_offset() != 0);
+    let payload = ETHERNET + ip.header_len();
+    let class = match ip.protocol {
         IGMP => return PuntClass::Routing,
         RSVP | EIGRP | OSPF | PIM | VRRP => PuntClass::Routing,
         _ if link_local && matches!(ttl, 1 | 255) => PuntClass::Link,
@@ -168,12 +177,11 @@ fn of_ip4(head: &[u8; HEAD]) -> PuntClass {
 }
 
 fn of_ip6(head: &[u8; HEAD]) -> PuntClass {
-    let hop_limit = head[ETHERNET + 7];
+    let (hop_limit, destination) = (ip6(head).hop_limit, ip6(head).destination());
     let (protocol, payload) = upper_ip6(head);
     // ff02::/16 and fe80::/10.
-    let destination = [head[ETHERNET + 24], head[ETHERNET + 25]];
-    let group = destination == [0xff, 0x02];
-    let link_local = group || (destination[0] == 0xfe && destination[1] & 0xc0 == 0x80);
+    let group = destination.segments()[0] == 0xff02;
+    let link_local = group || destination.is_unicast_link_local();
     let class = match (protocol, head.get(payload)) {
         (ICMPV6, Some(133..=137)) if hop_limit == 255 => return PuntClass::Neighbour,
         (ICMPV6, Some(130..=132 | 143)) => return PuntClass::Routing,
@@ -189,7 +197,7 @@ fn of_ip6(head: &[u8; HEAD]) -> PuntClass {
 
 /// The upper layer's protocol, behind hop-by-hop options, and where it begins.
 fn upper_ip6(head: &[u8; HEAD]) -> (u8, usize) {
-    let (protocol, payload) = (head[ETHERNET + 6], ETHERNET + 40);
+    let (protocol, payload) = (ip6(head).next_header, ETHERNET + IPV6_LEN);
     if protocol != HOP_BY_HOP {
         return (protocol, payload);
     }
@@ -229,14 +237,11 @@ fn is_routing_tcp(source: u16, destination: u16) -> bool {
 /// Whether a packet for the router is of a protocol whose peers are known to be near, BGP, LDP, MSDP or BFD,
 /// and comes with less than this TTL or hop limit: from farther away (RFC 5082, 3).
 pub(crate) fn is_from_afar(least: u8, head: &[u8; HEAD]) -> bool {
-    let (ttl, protocol, payload) = match head[ETHERNET] >> 4 {
-        4 => {
-            let payload = ETHERNET + usize::from(head[ETHERNET] & 0xf) * 4;
-            (head[ETHERNET + 8], head[ETHERNET + 9], payload)
-        }
+    let (ttl, protocol, payload) = match ip4(head).version() {
+        4 => (ip4(head).ttl, ip4(head).protocol, ETHERNET + ip4(head).header_len()),
         _ => {
             let (protocol, payload) = upper_ip6(head);
-            (head[ETHERNET + 7], protocol, payload)
+            (ip6(head).hop_limit, protocol, payload)
         }
     };
     let (source, destination) = ports(payload, head);

@@ -7,7 +7,7 @@ use wire::MacAddr;
 
 use super::police::{Colour, Source};
 use super::{Counted, FilterTable, Hits, Judgement, count_frame, judgement};
-use crate::batch::{Batch, ETHERNET, bytes};
+use crate::batch::{Batch, ETHERNET};
 use crate::steps::FILTER_IN;
 use crate::tables::Tables;
 
@@ -35,11 +35,11 @@ impl FrameFilters {
     pub fn judge(&self, batch: &Batch, slot: usize) -> Option<Judgement> {
         let number = batch.info(slot).features.get(FILTER_IN);
         let filter = self.0.get(usize::from(number).wrapping_sub(1))?.as_ref()?;
-        let head = batch.head(slot);
+        let head = batch.ethernet(slot);
         let frame = Frame {
-            ethertype: u16::from_be_bytes(bytes::<12, 2>(head)),
-            to: MacAddr(bytes::<0, 6>(head)),
-            from: MacAddr(bytes::<6, 6>(head)),
+            ethertype: head.ethertype.get(),
+            to: head.destination,
+            from: head.source,
             interface: batch.interface(slot).index() as u16,
         };
         let length = batch.len(slot).saturating_sub(ETHERNET);
