@@ -278,7 +278,7 @@ impl Forwarder {
         (self.rx.split_off(first), missing)
     }
 
-    /// Forwards the packets that the receive queues of these ports hold now.
+    /// Forwards the packets that other forwarders received by these ports, until their rings are empty.
     fn receive_all(&mut self, ports: PortSet) {
         let now = dpdk::tsc();
         for source in 0..self.rx.len() {

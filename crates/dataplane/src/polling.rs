@@ -170,7 +170,7 @@ pub struct RxSource {
     pub burst: usize,
     /// Gives received packets to other forwarders.
     pub spread: Option<Spreader>,
-    /// How far its forwarder has fallen behind with it.
+    /// The lag of its forwarder.
     pub(crate) backlog: Backlog,
 }
 

@@ -62,7 +62,7 @@ pub struct ClassRing {
 pub struct ClassQueue {
     /// Packets from the forwarder.
     pub ring: Consumer,
-    /// To be decremented for each packet that has been processed.
+    /// To be informed of each packet that has been processed.
     pub backlog: Arc<Backlog>,
 }
 

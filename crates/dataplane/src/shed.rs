@@ -125,10 +125,10 @@ impl Shedder {
     }
 }
 
-/// The arrears of a forwarder with a receive queue.
+/// The lag of a forwarder on a receive queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Backlog {
-    /// Packets taken in full turns, counted up to [`BEHIND`].
+    /// Packets taken in full turns; from [`BEHIND`] on the queue is overloaded.
     packets: u32,
     /// Time of the last turn if it found nothing, else 0; times are in TSC cycles.
     empty_at: u64,
