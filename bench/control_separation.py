@@ -17,6 +17,8 @@ that the original's authors wished for.
 Part `protocols` runs FRR's BGP, OSPF and BFD over the port instead, for `--seconds` minutes a row, and counts the sessions
 that are lost.
 
+Part `loading` gives the kernel 500,000 routes, as a routing daemon would, and waits until they are in Turnpike's FIB.
+
 Client and server run on the control core in all rows: they work in turns, and there is no third machine.
 """
 
@@ -69,6 +71,9 @@ turnpike.neighbour "10.3.0.2" { port = "out", mac = "02:00:00:00:03:02" }
 turnpike.cores { %(cores)s }
 turnpike.forwarders { shed = false }
 """
+# A daemon's routes come by the kernel.
+FOLLOWING = 'turnpike.routes_from { "kernel" }\n'
+ROUTES = 500_000
 IN_BAND = 'turnpike.port "peer"  { device = "tp-peer", address = "10.1.0.1/24", host = { netns = "%s" } }\n'
 
 
@@ -141,25 +146,32 @@ class Daemons:
         return {"bfd": bfd, "bgp": bgp, "ospf": frr.log("ospfd").count("Full -> ")}
 
 
-def keep_sessions(row, minutes):
-    """Sessions lost in so many minutes."""
+def start(lab, row, in_band, more=""):
+    """The router of a row, under its load; the namespace of its host interface, the client's, and the control core."""
     from lib.packets import pcap_file
 
-    lab = Lab()
     cores, control, forwarders = placed(row)
+    inside, space, client = lab.namespace("router", quiet=True), lab.namespace("space"), lab.namespace("client")
+    client_end = ("eth0", "02:00:00:00:01:01", "02:00:00:00:01:02")
+    veth(inside if in_band else space, "tp-peer", client, *client_end)
+    client.run("ip", "address", "add", "10.1.0.2/24", "dev", "eth0")
+    frames = pcap_file([common.frame_to(common.pcap_mac(0), "10.3.0.2", 64)] * 64)
+    play = ",".join(["rx_pcap=in.pcap"] * forwarders)
+    config = FORWARDING % {"play": play, "flood": row != "idle", "cores": cores}
+    config += IN_BAND % space.name if in_band else ""
+    return lab.router(inside, config + more, files={"in.pcap": frames}), space, client, control
+
+
+def keep_sessions(row, minutes):
+    """Sessions lost in so many minutes."""
+    lab = Lab()
     try:
-        inside, space, client = lab.namespace("router", quiet=True), lab.namespace("space"), lab.namespace("client")
-        veth(inside, "tp-peer", client, "eth0", "02:00:00:00:01:01", "02:00:00:00:01:02")
-        client.run("ip", "address", "add", "10.1.0.2/24", "dev", "eth0")
-        frames = pcap_file([common.frame_to(common.pcap_mac(0), "10.3.0.2", 64)] * 64)
-        play = ",".join(["rx_pcap=in.pcap"] * forwarders)
-        config = FORWARDING % {"play": play, "flood": row != "idle", "cores": cores} + IN_BAND % space.name
-        router = lab.router(inside, config, files={"in.pcap": frames})
+        router, space, client, control = start(lab, row, True)
         with on_core(control):
             daemons = Daemons(lab, space, client)
-        before, sent, start = daemons.losses(), router.show("counters")["sent"], time.monotonic()
+        before, sent, begun = daemons.losses(), router.show("counters")["sent"], time.monotonic()
         time.sleep(60 * minutes)
-        after, took = daemons.losses(), time.monotonic() - start
+        after, took = daemons.losses(), time.monotonic() - begun
         lost = {name: after[name] - before[name] for name in before}
         return lost | {"forwarded_mpps": (router.show("counters")["sent"] - sent) / took / 1e6}
     finally:
@@ -190,23 +202,12 @@ def switches(router):
 
 def measure(row, in_band, seconds):
     lab = Lab()
-    cores, control, forwarders = placed(row)
     try:
-        inside, space, client = lab.namespace("router", quiet=True), lab.namespace("space"), lab.namespace("client")
-        client_end = ("eth0", "02:00:00:00:01:01", "02:00:00:00:01:02")
-        veth(inside if in_band else space, "tp-peer", client, *client_end)
-        client.run("ip", "address", "add", "10.1.0.2/24", "dev", "eth0")
-        from lib.packets import pcap_file
-
-        frames = pcap_file([common.frame_to(common.pcap_mac(0), "10.3.0.2", 64)] * 64)
-        play = ",".join(["rx_pcap=in.pcap"] * forwarders)
-        config = FORWARDING % {"play": play, "flood": row != "idle", "cores": cores}
-        config += IN_BAND % space.name if in_band else ""
-        router = lab.router(inside, config, files={"in.pcap": frames})
+        router, space, client, control = start(lab, row, in_band)
         space.run("ip", "address", "replace", "10.1.0.1/24", "dev", "peer" if in_band else "tp-peer")
-        before, preempted, start = router.show("counters")["sent"], switches(router), time.monotonic()
+        before, preempted, begun = router.show("counters")["sent"], switches(router), time.monotonic()
         rate, late, slowest = transactions(space, client, control, seconds)
-        took = time.monotonic() - start
+        took = time.monotonic() - begun
         preempted = (switches(router) - preempted) / took
         forwarded = (router.show("counters")["sent"] - before) / took / 1e6
         return {
@@ -214,6 +215,50 @@ def measure(row, in_band, seconds):
         }
     finally:
         lab.close()
+
+
+def load(row):
+    """Seconds until routes that a daemon gives the kernel are all in Turnpike's FIB."""
+    from lib import netlink
+    from lib.netns import wait_for
+
+    lab = Lab()
+    try:
+        router, space, _, control = start(lab, row, True, FOLLOWING)
+        index = int(space.run("cat", "/sys/class/net/peer/ifindex").stdout)
+        prefixes = [f"{20 + (n >> 16)}.{(n >> 8) & 255}.{n & 255}.0/24" for n in range(ROUTES)]
+        messages = list(netlink.ipv4_routes(prefixes, ["10.1.0.2"], [index]))
+        last, sent = prefixes[-1].removesuffix("0/24") + "1", router.show("counters")["sent"]
+        with on_core(control):
+            begun = time.monotonic()
+            netlink.write(space, messages)
+            written = time.monotonic() - begun
+            done = wait_for(lambda: router.show("route", last).get("prefix") == prefixes[-1], 600, 0.02)
+            took = time.monotonic() - begun
+        if not done:
+            raise RuntimeError("the router does not follow the kernel's table")
+        forwarded = (router.show("counters")["sent"] - sent) / took / 1e6
+        return {"seconds": took, "kernel_seconds": written, "forwarded_mpps": forwarded}
+    finally:
+        lab.close()
+
+
+def loading(given):
+    runs = common.rounds(given.runs, ROWS, load)
+    middle = {row: {key: statistics.median(run[key] for run in done) for key in done[0]} for row, done in runs.items()}
+    lines = ["| row | in the FIB after, s (least) | in the kernel after, s | Mpps forwarded |", "|---|---|---|---|"] + [
+        f"| {row} | {one['seconds']:.2f} ({min(run['seconds'] for run in runs[row]):.2f}) | {one['kernel_seconds']:.2f} "
+        f"| {one['forwarded_mpps']:.1f} |"
+        for row, one in middle.items()
+    ]
+    drawn = common.figure(
+        f"Loading {ROUTES:,} routes", "", "seconds", {"Turnpike": [(at, one["seconds"]) for at, one in enumerate(middle.values())]},
+        words=ROWS,
+    )
+    more = {row: one["seconds"] / middle["idle"]["seconds"] for row, one in middle.items()}
+    said = f"Loading takes {more['shared']:.2f} times as long as idle where control shares its core with a forwarder, and " \
+           f"{more['separated']:.2f} times where it has one to itself."
+    return common.Part(drawn, runs, said, "nothing: the original counts transactions only.", "\n".join(lines) + "\n")
 
 
 def table(runs):
@@ -248,7 +293,7 @@ def part(in_band):
     return run
 
 
-PARTS = {"own-interface": part(False), "in-band": part(True), "protocols": protocols}
+PARTS = {"own-interface": part(False), "in-band": part(True), "protocols": protocols, "loading": loading}
 
 if __name__ == "__main__":
     common.run(lambda: common.experiment(__doc__, PARTS, runs=5))

@@ -4,22 +4,32 @@ import re
 import time
 
 import pytest
+from lib.netns import wait_for
 
 from .lib.hosts import Outside, address, ping, ports
 
 FORWARDERS = 'turnpike.forwarders { cores = "1-3" }\n'
 FLOWS = 60
 QUEUES = ", rx_queues = 2, tx_queues = 2, rx_cores = { 1, 2 }, rss = { symmetric = true%s }"
-# Sends a datagram of each flow.
+# A queue of each port for each of as many forwarders as there are cores.
+EIGHT = 'turnpike.forwarders { cores = "0-7" }\n'
+EIGHT_QUEUES = ", rx_queues = 8, tx_queues = 8"
+# Sends a datagram of each flow; ports that differ in few bits would reach few of the hash's values.
 SENDER = """
 import socket, sys
 target, flows, swapped = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 for number in range(flows):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
-        here, there = (2000, 1000 + number) if swapped else (1000 + number, 2000)
+        one = 1000 + 257 * number
+        here, there = (2000, one) if swapped else (one, 2000)
         made.bind(("0.0.0.0", here))
         made.sendto(b"x", (target, there))
 """
+
+
+def share(router):
+    """Packets that the graph of each forwarder has had, by core."""
+    return {one["core"]: one["packets"] for one in router.show("forwarders")["forwarders"]}
 
 
 class Spread:
@@ -29,16 +39,12 @@ class Spread:
         self.hosts = [Outside(machine, machine.nic(kind, index), index + 1) for index in (0, 1)]
         self.router = machine.router(ports(*self.hosts, settings=QUEUES % table) + FORWARDERS)
 
-    def batches(self):
-        """Packets that the graphs of the forwarders have had, by core."""
-        return {one["core"]: one["packets"] for one in self.router.show("forwarders")["forwarders"]}
-
     def send(self, source, target, swapped=False):
         """A datagram of each flow; returns how many packets each core had of them."""
-        before = self.batches()
+        before = share(self.router)
         source.run("python3", "-c", SENDER, address(target, 4), FLOWS, int(swapped))
         time.sleep(1)
-        after = self.batches()
+        after = share(self.router)
         return {core: after[core] - before[core] for core in after}
 
 
@@ -72,6 +78,35 @@ def test_a_table_skips_a_queue(spread):
     had = spread.send(left, right)
     assert had[2] >= FLOWS and had[1] <= 4, had
     spread.router.stop()
+
+
+def datagrams(host):
+    """Datagrams that a host has had and that no program of it waits for."""
+    names, values = [line.split() for line in host.run("cat", "/proc/net/snmp").stdout.splitlines() if line.startswith("Udp:")]
+    return int(values[names.index("NoPorts")])
+
+
+def test_eight_forwarders_share_two_ports(machine):
+    hosts = [Outside(machine, machine.nic("igb", index), index + 1) for index in (0, 1)]
+    router = machine.router(ports(*hosts, settings=EIGHT_QUEUES) + EIGHT)
+    try:
+        served = {one["core"]: one["rx"] for one in router.show("forwarders")["forwarders"]}
+        assert sorted(served) == list(range(8)), served
+        assert sorted(sum(served.values(), [])) == [f"port{port}:{queue}" for port in (1, 2) for queue in range(8)], served
+        # Each port's queues are served near to it, so it takes both directions to reach all forwarders.
+        assert {core for core, queues in served.items() if "port1" in queues[0]} == {0, 1, 4, 5}, served
+        for source, target in (hosts, hosts[::-1]):
+            ping(source, target, 4)
+        shares = share(router)
+        for source, target in (hosts, hosts[::-1]):
+            before = datagrams(target)
+            source.run("python3", "-c", SENDER, address(target, 4), FLOWS, 0)
+            assert wait_for(lambda: datagrams(target) == before + FLOWS, 20, 0.2), (datagrams(target) - before, router.log())  # noqa: B023
+        had = {core: packets - shares[core] for core, packets in share(router).items()}
+        assert all(had.values()), (had, served)
+        router.stop()
+    finally:
+        router.close()
 
 
 @pytest.mark.long

@@ -61,7 +61,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ::script::{CounterNames, StepSettings};
 use acl::Action;
@@ -539,10 +539,31 @@ pub struct Import {
     pub line: usize,
     /// The file; a relative path has been resolved against the configuration's directory.
     pub file: PathBuf,
+    /// Time of the file's last change when the configuration was read; `None` if there is no such file.
+    pub modified: Option<SystemTime>,
     /// Gateways for the table's IPv4 prefixes, chosen by origin AS.
     pub via4: Vec<rib::Path>,
     /// Gateways for the table's IPv6 prefixes.
     pub via6: Vec<rib::Path>,
+}
+
+impl Import {
+    /// Returns the gateways for the table's prefixes of a family.
+    pub fn gateways(&self, ipv4: bool) -> &[rib::Path] {
+        if ipv4 { &self.via4 } else { &self.via6 }
+    }
+
+    /// Returns true if another import is of the same file, unchanged, over the same gateways.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let Self { line: _, file, modified, via4, via6 } = self;
+        // The file's name may have been written in another way.
+        let is_same_file = file == &other.file || absolute(file) == absolute(&other.file);
+        is_same_file && (modified, via4, via6) == (&other.modified, &other.via4, &other.via6)
+    }
+}
+
+fn absolute(file: &Path) -> Option<PathBuf> {
+    std::path::absolute(file).ok()
 }
 
 /// Who has routes for the router, besides its configuration and commands.

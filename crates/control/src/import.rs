@@ -12,6 +12,7 @@
 //! A line or record that cannot be used is refused and counted, and reading continues; the first
 //! [`REFUSALS_KEPT`] are kept with their place and reason.
 
+mod exchange;
 mod mrt;
 mod synthetic;
 mod text;
@@ -29,8 +30,9 @@ use flate2::read::MultiGzDecoder;
 use ipnet::IpNet;
 
 use crate::config;
-use crate::rib::{self, Path, Rib, Route, RouteKind, Source};
+use crate::rib::{self, LoadReport, Path, Rib, Route, RouteKind, Source};
 
+pub use exchange::{Exchange, Progress};
 pub use synthetic::write_synthetic;
 
 /// Most refusals that a report keeps in full.
@@ -310,6 +312,39 @@ pub struct ImportReport {
     pub rib_errors: Vec<rib::Error>,
 }
 
+impl ImportReport {
+    /// The report of a table whose entries, which come with it, are not in the RIB yet.
+    fn begin(import: &config::Import, table: Table) -> (Self, Vec<(IpNet, u32)>) {
+        let report = Self {
+            file: import.file.clone(),
+            format: table.format,
+            ipv4: 0,
+            ipv6: 0,
+            duplicates: table.duplicates,
+            refused: table.refused,
+            refusals: table.refusals,
+            without_gateway4: 0,
+            without_gateway6: 0,
+            refused_by_rib: 0,
+            rib_errors: Vec::new(),
+        };
+        (report, table.entries)
+    }
+
+    /// Counts routes of a family that were given to the RIB.
+    fn count(&mut self, ipv4: bool, loaded: LoadReport) {
+        *(if ipv4 { &mut self.ipv4 } else { &mut self.ipv6 }) += loaded.accepted;
+        self.refused_by_rib += loaded.refused;
+        self.rib_errors.extend(loaded.errors);
+        self.rib_errors.truncate(REFUSALS_KEPT);
+    }
+
+    /// Counts prefixes of a family for which there is no gateway.
+    fn leave_out(&mut self, ipv4: bool, prefixes: usize) {
+        *(if ipv4 { &mut self.without_gateway4 } else { &mut self.without_gateway6 }) += prefixes;
+    }
+}
+
 /// Several lines: the routes used, then those not used, with reasons.
 impl fmt::Display for ImportReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -371,32 +406,18 @@ pub fn import(
     metric: u64,
     watch: Watch<'_>,
 ) -> Result<ImportReport, ImportError> {
-    let table = read_table(&import.file, watch)?;
-    let (mut taken, all) = (0u64, table.entries.len() as u64);
+    let (mut report, entries) = ImportReport::begin(import, read_table(&import.file, watch)?);
+    let (mut taken, all) = (0u64, entries.len() as u64);
     let mut goes_on = || {
         taken += 1;
         !taken.is_multiple_of(LOADED) || watch(Stage::Load, taken, all)
     };
-    let mut report = ImportReport {
-        file: import.file.clone(),
-        format: table.format,
-        ipv4: 0,
-        ipv6: 0,
-        duplicates: table.duplicates,
-        refused: table.refused,
-        refusals: table.refusals,
-        without_gateway4: 0,
-        without_gateway6: 0,
-        refused_by_rib: 0,
-        rib_errors: Vec::new(),
-    };
-    for (family4, gateways) in [(true, &import.via4), (false, &import.via6)] {
-        let of_family = |(prefix, _): &&(IpNet, u32)| prefix.addr().is_ipv4() == family4;
-        let entries = table.entries.iter().filter(of_family);
+    for ipv4 in [true, false] {
+        let of_family = |(prefix, _): &&(IpNet, u32)| prefix.addr().is_ipv4() == ipv4;
+        let entries = entries.iter().filter(of_family);
+        let gateways = import.gateways(ipv4);
         if gateways.is_empty() {
-            let count = entries.count();
-            *(if family4 { &mut report.without_gateway4 } else { &mut report.without_gateway6 }) =
-                count;
+            report.leave_out(ipv4, entries.count());
             continue;
         }
         let loaded = rib.load(
@@ -404,11 +425,8 @@ pub fn import(
                 .take_while(|_| goes_on())
                 .map(|&(prefix, origin)| route(prefix, origin, gateways, metric)),
         );
-        *(if family4 { &mut report.ipv4 } else { &mut report.ipv6 }) = loaded.accepted;
-        report.refused_by_rib += loaded.refused;
-        report.rib_errors.extend(loaded.errors);
+        report.count(ipv4, loaded);
     }
-    report.rib_errors.truncate(REFUSALS_KEPT);
     Ok(report)
 }
 

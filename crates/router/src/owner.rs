@@ -55,6 +55,7 @@ mod hardware_filters;
 mod health;
 mod history;
 mod hotplug;
+mod imports;
 mod initial;
 mod interference;
 mod limiter;
@@ -197,6 +198,7 @@ pub struct Owner {
     events: EventReceiver,
     lessons: Lessons,
     sources: Sources,
+    imports: imports::Imports,
     groups: Groups,
     ledger: Ledger,
     /// `None` while a change works with it.
@@ -281,6 +283,7 @@ impl Owner {
             events,
             lessons,
             sources,
+            imports: imports::Imports::default(),
             groups,
             ledger,
             hurry: wiring.exchanges.hurry(),
@@ -514,7 +517,9 @@ impl Owner {
 
     /// There is something to be done, and room for what comes of it.
     fn is_busy(&self) -> bool {
-        self.rib.is_busy() || (self.sources.has_work() && self.orders.have_room())
+        self.rib.is_busy()
+            || self.imports.is_busy()
+            || (self.sources.has_work() && self.orders.have_room())
     }
 
     /// Some of what waits.
@@ -522,6 +527,7 @@ impl Owner {
         if self.rib.is_busy() {
             self.rib.tick();
         }
+        self.imports.work(&mut self.rib);
         self.sources.finish_audit(&mut self.rib);
         if self.orders.have_room() {
             self.apply_some();

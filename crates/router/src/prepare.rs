@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result, anyhow};
 use control::config::{self, Config, Diff, Limits};
 use control::cores::CorePlacement;
-use control::import;
+use control::import::{Exchange, read_table};
 use dataplane::interface::InterfaceInfo;
 use dataplane::port::{MAX_PORTS, PortId};
 use dpdk::Mempool;
@@ -42,6 +42,8 @@ pub struct Prepared {
     pub config: Arc<Config>,
     /// The difference.
     pub diff: Diff,
+    /// Imports whose table is another.
+    pub imports: Vec<Exchange>,
     /// A graph for each forwarder that runs, if they need others and can have them.
     pub graphs: Vec<ForwarderGraph>,
     /// A graph for each forwarder more.
@@ -78,12 +80,14 @@ impl Workshop {
         wanted: Wanted,
         graphs: bool,
     ) -> Result<Prepared> {
+        let is_checked = matches!(wanted, Wanted::Config(_));
         let config = match wanted {
             Wanted::Text(file, text) => Arc::new(self.read(&base, &file, &text)?),
             Wanted::File => Arc::new(self.read_again(&base)?),
             Wanted::Config(config) => config,
         };
         Binder::here().check(&config, Some(&base))?;
+        let imports = changed_imports(&base, &config, is_checked)?;
         let diff = Diff::between(&base, &config);
         let made = graphs && diff.fixed().next().is_none();
         let (before, placement) = (cores::place(&base)?.seats(), cores::place(&config)?);
@@ -105,7 +109,7 @@ impl Workshop {
             graphs = self.graphs(&[&running[..count], new].concat(), &config, &ports)?;
             more = graphs.split_off(count);
         }
-        Ok(Prepared { base, config, diff, graphs, more, placement, ports, ready })
+        Ok(Prepared { base, config, diff, imports, graphs, more, placement, ports, ready })
     }
 
     /// Opens the device of a port again, for a router that has this configuration and these ports;
@@ -159,15 +163,8 @@ impl Workshop {
         config::check_change(&config, base, virtual_drivers(&config))
             .map_err(|errors| anyhow!("{errors}"))?;
         quarantine::examine(&config.quarantine.directory)?;
-        let file = config.file.clone();
-        for import in &config.imports {
-            if !base.imports.iter().any(|known| known.file == import.file) {
-                import::read_table(&import.file, &mut |_, _, _| true)
-                    .with_context(|| format!("{}:{}", file.display(), import.line))?;
-            }
-        }
         config.doubts().iter().for_each(|doubt| tracing::warn!("{doubt}"));
-        config.align(base).map_err(|error| anyhow!("{}: {error}", file.display()))?;
+        config.align(base).map_err(|error| anyhow!("{}: {error}", config.file.display()))?;
         Ok(config)
     }
 
@@ -187,6 +184,30 @@ impl Workshop {
         let mut maker = self.maker.lock().unwrap_or_else(PoisonError::into_inner);
         maker.make_all(cores, config, ports)
     }
+}
+
+/// Reads the tables of imports that are new or other. With `is_checked` the router goes back to a configuration that it
+/// had, which must not fail for want of a file: an import whose file cannot be read any more keeps the routes it has.
+fn changed_imports(base: &Config, config: &Config, is_checked: bool) -> Result<Vec<Exchange>> {
+    let mut exchanges = Vec::new();
+    for (metric, import) in (0..).zip(&config.imports) {
+        if base.imports.get(metric as usize).is_some_and(|before| before.is_same(import)) {
+            continue;
+        }
+        match read_table(&import.file, &mut |_, _, _| true) {
+            Ok(table) => exchanges.push(Exchange::to_table(import, metric, table)),
+            Err(error) if is_checked => {
+                tracing::error!("{error}; this import keeps the routes it has now")
+            }
+            Err(error) => {
+                let place = format!("{}:{}", config.file.display(), import.line);
+                return Err(anyhow::Error::new(error).context(place));
+            }
+        }
+    }
+    let removed = (0..).zip(&base.imports).skip(config.imports.len());
+    exchanges.extend(removed.map(|(metric, _)| Exchange::to_nothing(metric)));
+    Ok(exchanges)
 }
 
 /// A port whose device is back.

@@ -39,7 +39,7 @@ _HUGEPAGES_OF_NODE = 400
 _KERNEL_ARGUMENTS = (
     "console=ttyS0 quiet panic=-1 intel_iommu=on init_on_alloc=0 mitigations=off tsc=reliable iomem=relaxed"
 )
-_CORES = 4
+_CORES = 8
 # It remaps interrupts, without which the kernel would reach each core's interrupt controller as memory and not by
 # registers of the core (x2APIC). As memory, in a third of the boots a core of QEMU 10.0's had its timer interrupt
 # in service for ever, from when PCI devices were looked for, and heard of no device and no timer any more.
@@ -60,7 +60,7 @@ class NotBootedError(RuntimeError):
 
 
 class Machine:
-    """One virtual machine with four cores on two NUMA nodes, an IOMMU, hugepages on each node, and two NICs
+    """One virtual machine with eight cores on two NUMA nodes, an IOMMU, hugepages on each node, and two NICs
     of each kind, the first on node 0 and the second on node 1. It sees this machine's files, read-only; what
     it writes is its own and goes with it."""
 
@@ -303,16 +303,21 @@ class Machine:
 
 
 def _cores_and_memory():
-    """Cores, half of them and half of the memory on each of two NUMA nodes."""
-    half = _CORES // 2
-    arguments = ["-smp", f"{_CORES},sockets=2,cores={half}", "-m", "4G"]
+    """Sockets of two cores, which are of two NUMA nodes in turns (0, 1, 4 and 5 are of node 0), each with half of the
+    memory."""
+    arguments = ["-smp", f"{_CORES},sockets={_CORES // 2},cores=2", "-m", "4G"]
     for node in (0, 1):
         arguments += [
             "-object", f"memory-backend-ram,id=memory{node},size={_MEMORY_OF_NODE}",
-            "-numa", f"node,nodeid={node},cpus={node * half}-{node * half + half - 1},memdev=memory{node}",
+            "-numa", ",".join([f"node,nodeid={node},memdev=memory{node}", *_cpus_of(node)]),
             "-device", f"pxb-pcie,id=node{node},bus=pcie.0,bus_nr={0x40 * (node + 1)},numa_node={node}",
         ]  # fmt: skip
     return arguments
+
+
+def _cpus_of(node):
+    """QEMU's words for the cores of a node, a socket each."""
+    return [f"cpus={first}-{first + 1}" for first in range(2 * node, _CORES, 4)]
 
 
 class GuestProcess:

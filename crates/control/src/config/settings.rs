@@ -2,7 +2,7 @@
 //! compared by. Routes, of which there may be many, are compared apart.
 
 use std::fmt::Display;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use ::script::{Policy, StepSettings};
 use dataplane::class::ClassLimits;
@@ -427,12 +427,16 @@ impl List<'_> {
     }
 
     fn import(&mut self, rank: usize, import: &Import) {
-        let Import { line: _, file, via4, via6 } = import;
+        let Import { line: _, file, modified, via4, via6 } = import;
         let via = format!("{}; {}", paths(via4, self.names), paths(via6, self.names));
         // A router that was started with a relative name has looked it up where it is.
         let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
-        self.fixed(format!("import {rank}: file"), file.display());
-        self.fixed(format!("import {rank}: via"), via.trim_matches([';', ' ']));
+        self.live(format!("import {rank}: file"), file.display());
+        let since = modified.and_then(|modified| modified.duration_since(UNIX_EPOCH).ok());
+        let modified =
+            since.map(|since| format!("{}.{:09}", since.as_secs(), since.subsec_nanos()));
+        self.live(format!("import {rank}: modified"), or(modified, "no such file"));
+        self.live(format!("import {rank}: via"), via.trim_matches([';', ' ']));
     }
 
     fn sources(&mut self, routes_from: &RoutesFrom, fpm: Option<&Fpm>) {

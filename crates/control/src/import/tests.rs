@@ -277,6 +277,7 @@ fn prefixes_are_spread_by_origin_over_the_gateways_of_their_family() {
     let statement = config::Import {
         line: 1,
         file: file.clone(),
+        modified: None,
         via4: vec![path(0, "10.0.1.2"), path(1, "10.0.2.2")],
         via6: Vec::new(),
     };
@@ -321,7 +322,8 @@ fn the_watch_hears_how_far_an_import_is_and_can_stop_it() {
     write_synthetic(&file, 20_000, 0).unwrap();
     let length = std::fs::metadata(&file).unwrap().len();
     let path = Path::over(dataplane::interface::InterfaceId::FIRST, "10.0.1.2".parse().unwrap());
-    let statement = config::Import { line: 1, file, via4: vec![path], via6: Vec::new() };
+    let statement =
+        config::Import { line: 1, file, modified: None, via4: vec![path], via6: Vec::new() };
     let mut heard = Vec::new();
     let mut watch = |stage, done, all| {
         heard.push((stage, done, all));
@@ -348,7 +350,8 @@ fn half_a_million_routes_are_loaded() {
     let mut rib = two_ports();
     let port = dataplane::interface::InterfaceId::FIRST;
     let path = Path::over(port, "10.0.1.2".parse().unwrap());
-    let statement = config::Import { line: 1, file, via4: vec![path], via6: Vec::new() };
+    let statement =
+        config::Import { line: 1, file, modified: None, via4: vec![path], via6: Vec::new() };
     let report = import(&mut rib, &statement, 0, &mut |_, _, _| true).unwrap();
     assert_eq!(report.ipv4, 500_000);
 }

@@ -7,6 +7,7 @@
 //! 4. What is gone: routes, neighbours, addresses, and then ports.
 //! 5. Other cores, or another number of forwarders.
 //! 6. Settings that cannot fail: of the slow path's engines, rates, multicast routes.
+//! 7. Imported tables, piece by piece beside the owner's other work (`imports.rs`).
 //!
 //! What fails is undone, and so is what was done before it: the router is as it was.
 
@@ -60,7 +61,8 @@ impl Owner {
     /// Makes a change, or none. Returns the longest that a packet was held up on a forwarder, if any
     /// exchanged something.
     pub(super) async fn carry_out(&mut self, prepared: Prepared) -> Result<Option<Duration>> {
-        let Prepared { base, config, diff, graphs, more, placement, ports, ready } = prepared;
+        let Prepared { base, config, diff, imports, graphs, more, placement, ports, ready } =
+            prepared;
         let mut done = Done::default();
         let with = (graphs, ports, ready);
         let made = match self.change((&base, &config, &diff), with, &mut done).await {
@@ -76,6 +78,7 @@ impl Owner {
                 self.leave_ports(&config, done.moves);
                 self.warn_of_distance();
                 self.settle(&base, &config);
+                self.imports.begin(imports);
                 self.serve_telnet(&base, &config, done.telnet);
                 self.filters = self.tables.filters.use_next(&self.tables.interfaces.get());
                 self.sets.retain(&config.sets);

@@ -377,10 +377,12 @@ impl Owner {
                 continue;
             }
             let refused = self.sources.refused(source);
+            let is_loading = source == Source::Import && self.imports.is_busy();
+            let own = if is_loading { "loading" } else { "ready" };
             reports.push(report::Source {
                 name: source.name().to_owned(),
                 distance: source.distance(),
-                state: status.as_ref().map_or("ready", |status| status.state.name()).to_owned(),
+                state: status.as_ref().map_or(own, |status| status.state.name()).to_owned(),
                 ipv4,
                 ipv6,
                 remote: status.map(|status| remote(&status, refused, self.sources.audits(source))),

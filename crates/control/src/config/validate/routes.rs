@@ -672,7 +672,8 @@ pub(super) fn imports<'s>(
         let (via4, via6) =
             paths.into_iter().partition(|path| path.via.is_some_and(|via| via.is_ipv4()));
         let file = directory.join(file.unwrap_or_default());
-        imports.push(Import { line: statement.line, file, via4, via6 });
+        let modified = file.metadata().and_then(|about| about.modified()).ok();
+        imports.push(Import { line: statement.line, file, modified, via4, via6 });
     }
     imports
 }

@@ -1,0 +1,148 @@
+//! The exchange of an imported table for another while the router runs.
+//!
+//! A table may have a million prefixes, so the exchange is done in pieces, each of which takes a fraction of a
+//! millisecond. First come the new table's routes, each of which replaces the old route to its prefix; then the routes
+//! that only the old table had are removed. So a prefix that both tables have is routed all the time.
+
+use std::collections::HashSet;
+use std::ops::Bound;
+use std::path::Path;
+use std::vec;
+
+use dataplane::interface::VrfId;
+use ipnet::IpNet;
+
+use super::{ImportReport, Table, route};
+use crate::config;
+use crate::rib::{Rib, Source};
+
+/// Prefixes of a piece.
+const PIECE: usize = 512;
+
+/// The routes of one import in a RIB on their way to those of another table, or of none.
+#[derive(Debug)]
+pub struct Exchange {
+    /// The metric of the import, which tells its routes from those of others.
+    metric: u64,
+    /// `None`: the import is removed, or all of its table is in the RIB.
+    new: Option<New>,
+    /// Prefixes whose routes stay.
+    keep: HashSet<IpNet>,
+    /// Prefixes from here on may have routes to be removed.
+    from: Bound<IpNet>,
+    /// Routes removed so far.
+    removed: usize,
+}
+
+/// A table whose routes are being added.
+#[derive(Debug)]
+struct New {
+    import: config::Import,
+    entries: vec::IntoIter<(IpNet, u32)>,
+    report: ImportReport,
+}
+
+/// State of an exchange after one of its pieces.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// There is more to do.
+    More,
+    /// The new table is in the RIB; routes of the old one may remain.
+    Loaded(Box<ImportReport>),
+    /// All is done; this many routes were removed.
+    Done(usize),
+}
+
+impl Exchange {
+    /// An exchange for a table, spread over the gateways of an import of this metric.
+    pub fn to_table(import: &config::Import, metric: u64, table: Table) -> Self {
+        let (report, entries) = ImportReport::begin(import, table);
+        let has_gateway = |prefix: &IpNet| !import.gateways(prefix.addr().is_ipv4()).is_empty();
+        let keep = entries.iter().map(|&(prefix, _)| prefix).filter(has_gateway).collect();
+        let new = New { import: import.clone(), entries: entries.into_iter(), report };
+        Self { new: Some(new), keep, ..Self::to_nothing(metric) }
+    }
+
+    /// The removal of all routes of an import of this metric.
+    pub fn to_nothing(metric: u64) -> Self {
+        Self { metric, new: None, keep: HashSet::new(), from: Bound::Unbounded, removed: 0 }
+    }
+
+    /// The metric of the import.
+    pub fn metric(&self) -> u64 {
+        self.metric
+    }
+
+    /// The file of the new table; `None` once it is in the RIB, or if there is none.
+    pub fn file(&self) -> Option<&Path> {
+        self.new.as_ref().map(|new| new.import.file.as_path())
+    }
+
+    /// Does one piece of the work.
+    pub fn go_on(&mut self, rib: &mut Rib) -> Progress {
+        match &mut self.new {
+            Some(new) if new.entries.len() > 0 => {
+                new.load(rib, self.metric);
+                Progress::More
+            }
+            Some(_) => {
+                self.new.take().map_or(Progress::More, |new| Progress::Loaded(Box::new(new.report)))
+            }
+            None => self.remove(rib),
+        }
+    }
+
+    /// Removes old routes to the next prefixes.
+    fn remove(&mut self, rib: &mut Rib) -> Progress {
+        let (mut stale, mut seen, mut last) = (Vec::new(), 0, None);
+        let mut more = false;
+        for route in rib.routes_from(VrfId::DEFAULT, self.from) {
+            if last != Some(route.prefix) {
+                if seen == PIECE {
+                    more = true;
+                    break;
+                }
+                seen += 1;
+                last = Some(route.prefix);
+            }
+            let of_import = route.source == Source::Import && route.metric == self.metric;
+            if of_import && !self.keep.contains(&route.prefix) {
+                stale.push(route.prefix);
+            }
+        }
+        self.removed += rib.batch(|rib| {
+            let remove = |prefix: &&IpNet| {
+                rib.remove_one(VrfId::DEFAULT, **prefix, Source::Import, self.metric)
+            };
+            stale.iter().filter(remove).count()
+        });
+        match last.filter(|_| more) {
+            Some(last) => {
+                self.from = Bound::Excluded(last);
+                Progress::More
+            }
+            None => Progress::Done(self.removed),
+        }
+    }
+}
+
+impl New {
+    /// Adds the routes of the next entries.
+    fn load(&mut self, rib: &mut Rib, metric: u64) {
+        let piece: Vec<_> = self.entries.by_ref().take(PIECE).collect();
+        for ipv4 in [true, false] {
+            let of_family = piece.iter().filter(|(prefix, _)| prefix.addr().is_ipv4() == ipv4);
+            let gateways = self.import.gateways(ipv4);
+            if gateways.is_empty() {
+                self.report.leave_out(ipv4, of_family.count());
+                continue;
+            }
+            let loaded = rib
+                .load(of_family.map(|&(prefix, origin)| route(prefix, origin, gateways, metric)));
+            self.report.count(ipv4, loaded);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
