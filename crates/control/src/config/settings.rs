@@ -441,16 +441,16 @@ impl List<'_> {
 
     fn sources(&mut self, routes_from: &RoutesFrom, fpm: Option<&Fpm>) {
         let RoutesFrom { kernel, fpm: by_fpm } = routes_from;
-        self.fixed("routes_from: fpm", by_fpm);
-        self.fixed("routes_from: kernel", kernel.is_some());
+        self.live("routes_from: fpm", by_fpm);
+        self.live("routes_from: kernel", kernel.is_some());
         if let Some(KernelRoutes { audit, receive_buffer }) = kernel {
-            self.fixed("routes_from: audit_s", or(audit.map(seconds), "never"));
-            self.fixed("routes_from: receive_buffer_mib", receive_buffer >> 20);
+            self.live("routes_from: audit_s", or(audit.map(seconds), "never"));
+            self.live("routes_from: receive_buffer_mib", receive_buffer >> 20);
         }
         if let Some(Fpm { listen, keep, users }) = fpm {
-            self.fixed("fpm: listen", listen);
-            self.fixed("fpm: keep_s", seconds(*keep));
-            self.fixed(
+            self.live("fpm: listen", listen);
+            self.live("fpm: keep_s", seconds(*keep));
+            self.live(
                 "fpm: users",
                 some(users.iter().cloned(), "none besides the router's, root and frr"),
             );
