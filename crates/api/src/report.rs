@@ -717,6 +717,9 @@ pub struct PlannedChange {
     /// Its port is closed for that and opened again.
     #[serde(default)]
     pub reopens: bool,
+    /// The reason for which it takes a restart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub because: Option<String>,
 }
 
 /// What became of a change to another configuration.

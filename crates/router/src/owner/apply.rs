@@ -317,6 +317,10 @@ impl Owner {
             self.orders.tell(&Command::Limits(limits));
             self.ledger.slowpath = new.slowpath;
         }
+        let by_default = new.forwarding.resolve_via_default;
+        if old.forwarding.resolve_via_default != by_default {
+            self.rib.resolve_via_default(by_default);
+        }
         if old.log != new.log {
             crate::log::set_level(new.log.level);
         }
