@@ -573,7 +573,6 @@ fn routes_are_followed_when_they_are_wanted() {
     listener.agrees(&namespace, "the first reading");
     let lo: IpNet = "10.255.0.1/32".parse().unwrap();
     let links = listener.state.links.clone();
-    let audit = Some(Duration::from_millis(300));
     for _ in 0..2 {
         let off = Following { routes: false, audit: None, receive_buffer: 1 << 20 };
         listener.source.order(KernelOrder::Follow(off));
@@ -581,7 +580,7 @@ fn routes_are_followed_when_they_are_wanted() {
         listener.wait("lo's address", |state| state.locals.contains(&lo));
         namespace.ip("route add 100.65.0.0/16 via 10.0.1.2");
         listener.state.complete = false;
-        let on = Following { routes: true, audit, receive_buffer: 2 << 20 };
+        let on = Following { routes: true, audit: None, receive_buffer: 2 << 20 };
         listener.source.order(KernelOrder::Follow(on));
         listener.wait("another first reading", |state| state.complete);
         listener.agrees(&namespace, "another first reading");
@@ -590,7 +589,9 @@ fn routes_are_followed_when_they_are_wanted() {
         listener.agrees(&namespace, "what changes after it");
         assert_eq!(listener.state.links, links);
     }
-    let before = listener.state.audits;
+    let (audit, before) = (Some(Duration::from_millis(300)), listener.state.audits);
+    let often = Following { routes: true, audit, receive_buffer: 2 << 20 };
+    listener.source.order(KernelOrder::Follow(often));
     listener.wait("an audit by time", |state| state.audits > before);
     namespace.ip("addr del 10.255.0.1/32 dev lo");
     listener.wait("its end", |state| !state.locals.contains(&lo));
