@@ -10,8 +10,11 @@
 use std::sync::Arc;
 
 use dpdk::Burst;
+use wire::ethernet::EthernetHeader;
+use wire::ip::{Ipv4Header, Ipv6Header};
 
 use crate::category::Categories;
+use crate::head;
 use crate::interface::{InterfaceId, InterfaceInfo, VrfId};
 use crate::mask::Mask;
 use crate::mirror::Copies;
@@ -233,6 +236,24 @@ impl Batch {
     #[inline(always)]
     pub fn head(&self, slot: usize) -> &[u8; HEAD] {
         self.burst.head(slot)
+    }
+
+    /// The Ethernet header. As for [`Batch::head`], what of it is past the packet's end is not the packet's.
+    #[inline(always)]
+    pub fn ethernet(&self, slot: usize) -> &EthernetHeader {
+        head::ethernet(self.head(slot))
+    }
+
+    /// The bytes behind the Ethernet header of an untagged frame as an IPv4 header; likewise.
+    #[inline(always)]
+    pub fn ip4(&self, slot: usize) -> &Ipv4Header {
+        head::ip4(self.head(slot))
+    }
+
+    /// The bytes behind the Ethernet header of an untagged frame as an IPv6 header; likewise.
+    #[inline(always)]
+    pub fn ip6(&self, slot: usize) -> &Ipv6Header {
+        head::ip6(self.head(slot))
     }
 
     /// Like [`Batch::head`], to write.

@@ -1,11 +1,11 @@
-//! A token bucket in one atomic number: the time at which it is full again (the generic cell rate algorithm, ITU-T
-//! I.371 annex A). So taking from it is one exchange of a word, and one that is full says no more than one that
-//! nobody has ever taken from.
+//! A token bucket in one atomic number: the time at which it is full again (the generic cell rate algorithm,
+//! ITU-T I.371 annex A). Taking from it is one exchange of a word, and a full bucket is the same as an unused
+//! one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Takes what comes in a time of `cost` from a bucket that fills in a time of `depth`, all or nothing. Times are of one
-/// clock, TSC cycles for instance.
+/// Takes the tokens that arrive in a time of `cost` from a bucket that fills in a time of `depth`, all or
+/// nothing. Times are of one clock, for instance TSC cycles.
 ///
 /// # Errors
 /// The time at which the bucket is full, if it holds too little.

@@ -112,7 +112,7 @@ impl GraphBuilder {
         self.plan.lead(&format!("{from}.{output}"), to, None)
     }
 
-    /// Checks the form of the graph, but not what is known of packets on its edges, and makes it.
+    /// Checks the form of the graph, but not the facts on its edges, and makes it.
     ///
     /// # Errors
     /// An output leads nowhere, nothing leads to a step, or steps form a circle.

@@ -1,8 +1,8 @@
 //! The catalogue of steps that graphs are composed of: the built-in ones, and those of modules from
 //! outside.
 //!
-//! A [`StepSpec`] says what a step requires to be known of packets and what it provides, so that a
-//! composition can be checked before it runs:
+//! A [`StepSpec`] declares the facts about packets that a step requires and provides, so that a composition can
+//! be checked before it runs:
 //!
 //! | fact | provided by |
 //! |---|---|
@@ -12,8 +12,8 @@
 //! | grouped | `ip4-multicast`, `ip6-multicast`: the ports that a packet to a group leaves by are set |
 //! | rewritten | `ip4-rewrite`, `ip6-rewrite`: the Ethernet header is the egress port's |
 //!
-//! A step may follow any output whose packets have all facts that it requires; where paths join, what is
-//! known is what is known on all of them. To transmit, a packet must be routed and rewritten; to replicate, grouped.
+//! A step may follow any output whose packets have all facts that it requires; where paths join, the facts are
+//! those common to all of them. To transmit, a packet must be routed and rewritten; to replicate, grouped.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ use crate::params::{Args, Param};
 use crate::steps::builtin;
 use crate::tables::Tables;
 
-/// What is known of the packets on an edge.
+/// Facts about the packets on an edge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts(u8);
 
 impl Facts {
-    /// Nothing: any frame.
+    /// No facts: any frame.
     pub const FRAME: Self = Self(0);
     /// Ethertype IPv4, and the bytes of the least header.
     pub const IP4: Self = Self(1);
@@ -43,7 +43,7 @@ impl Facts {
     pub const REWRITTEN: Self = Self(16);
     /// To a group, and the ports it leaves by are set.
     pub const GROUPED: Self = Self(32);
-    /// What a packet needs to be sent.
+    /// The facts that transmission requires.
     pub const SENDABLE: Self = Self::ROUTED.with(Self::REWRITTEN);
 
     /// These facts and those.
@@ -51,7 +51,7 @@ impl Facts {
         Self(self.0 | other.0)
     }
 
-    /// What is in both.
+    /// The facts common to both.
     pub const fn common(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
@@ -61,7 +61,7 @@ impl Facts {
         self.0 & wanted.0 == wanted.0
     }
 
-    /// What configurations call kinds of packets.
+    /// Kinds of packets by their names in configurations.
     pub const NAMED: [(&str, Self); 7] = [
         ("frame", Self::FRAME),
         ("ip4", Self::IP4),
@@ -73,7 +73,7 @@ impl Facts {
     ];
 }
 
-/// As messages say it: `routed valid IPv4 packets`.
+/// For messages: `routed valid IPv4 packets`.
 impl fmt::Display for Facts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (fact, word) in [
@@ -94,10 +94,10 @@ impl fmt::Display for Facts {
     }
 }
 
-/// By output: what is known of its packets besides what was known of them before the step.
+/// By output: the facts that the step adds to those of its input.
 pub type Provides = &'static [(&'static str, Facts)];
 
-/// What a step is made with, for one forwarder.
+/// The context in which a step is made for one forwarder.
 pub struct MakeContext<'a> {
     /// The step's name in the graph.
     pub name: &'a str,
@@ -110,7 +110,7 @@ pub struct MakeContext<'a> {
 /// Makes a step for one forwarder.
 pub type Make = Arc<dyn Fn(&MakeContext<'_>) -> Box<dyn Step> + Send + Sync>;
 
-/// Tells the outputs of a step from its arguments.
+/// The outputs of a step as a function of its arguments.
 type OutputsBy = Arc<dyn Fn(&Args) -> Vec<Output> + Send + Sync>;
 
 #[derive(Clone)]
@@ -119,18 +119,18 @@ enum Outputs {
     ByArgs(OutputsBy),
 }
 
-/// A kind of step: what it requires and provides, its parameters, its outputs, and how it is made. Graphs
-/// name it, several times if they like, each time with arguments of its own.
+/// A kind of step: the facts that it requires and provides, its parameters, its outputs, and its constructor.
+/// Graphs use it by name, any number of times, each time with its own arguments.
 ///
 /// ```
 /// # use dataplane::catalogue::{Facts, StepSpec}; use dataplane::graph::*; use dataplane::params::*;
-/// # use dataplane::{Batch, Mask, batch::ETHERNET};
+/// # use dataplane::{Batch, Mask};
 /// const OUTPUTS: &[Output] = &[Output::next("ok"), Output::next("low")];
 /// struct Floor(u8);
 /// impl Step for Floor {
 ///     fn outputs(&self) -> &[Output] { OUTPUTS }
 ///     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-///         out[0] = input.filter(|i| batch.head(i)[ETHERNET + 8] >= self.0);
+///         out[0] = input.filter(|i| batch.ip4(i).ttl >= self.0);
 ///         out[1] = input.without(out[0]);
 ///     }
 /// }
@@ -162,7 +162,7 @@ impl StepSpec {
         Self { make: Some(Arc::new(make)), ..Self::described(name, outputs.to_vec()) }
     }
 
-    /// A step that is made by whoever builds the graph, as those in Lua are.
+    /// A step that the builder of the graph makes itself, as with steps in Lua.
     pub fn described(name: &str, outputs: Vec<Output>) -> Self {
         Self {
             name: name.to_owned(),
@@ -203,7 +203,7 @@ impl StepSpec {
         self
     }
 
-    /// The step is in the default graph only if a port asks for it by this feature.
+    /// Puts the step into the default graph only if a port has this feature.
     pub fn present_if(mut self, feature: Feature) -> Self {
         self.present_if = Some(feature);
         self
@@ -238,7 +238,7 @@ impl StepSpec {
         self.requires
     }
 
-    /// What is known behind this output of packets of which `before` was known.
+    /// Returns the facts about packets at this output, given the facts `before` at the input.
     pub(crate) fn behind(&self, output: &str, before: Facts) -> Facts {
         let provided = self.provides.iter().find(|(name, _)| *name == output);
         provided.map_or(before, |(_, facts)| before.with(*facts))

@@ -1,4 +1,4 @@
-//! Categories: sets of a batch's packets that filters name, for steps behind them.
+//! Categories: sets of a batch's packets, assigned by filters and read by later steps.
 //!
 //! A rule puts its packets into a category; a packet may be in several, and nothing is copied. The numbers of
 //! categories stand for the names in a configuration, in the order of their first use.
@@ -8,7 +8,7 @@ use crate::mask::Mask;
 /// The most categories of a router.
 pub const CATEGORIES_MAX: usize = 16;
 
-/// The packets of a batch in each category; the layout is what steps in Lua read.
+/// The packets of a batch in each category. Steps in Lua read this layout.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Categories {

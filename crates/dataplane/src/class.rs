@@ -1,8 +1,8 @@
 //! Classes of punted packets, so that no kind of traffic takes the slow path from another.
 //!
-//! A forwarder sorts what it punts by the reason and by what the first 64 bytes show. Each class has
-//! a ring of its own to each slow path worker, a rate and a share of the worker's turns (see
-//! [`crate::punts`] for the forwarder's side): a flood fills the ring of its own class and no other.
+//! A forwarder sorts punted packets by reason and by the first 64 bytes. Each class has its own ring to each
+//! slow path worker, a rate and a share of the worker's turns (see [`crate::punts`] for the forwarder's side):
+//! a flood fills the ring of its own class and no other.
 //!
 //! | class | packets |
 //! |---|---|
@@ -15,13 +15,17 @@
 //! | `options` | IPv4 options and hop-by-hop headers, on the way elsewhere |
 //! | `errors` | cannot be forwarded, the sender is told: TTL, no route, refused |
 //!
-//! A unicast packet that comes with TTL 1 proves nothing: who knows the distance sends one with as much more.
+//! A unicast packet that arrives with TTL 1 proves nothing: a sender that knows the distance can choose the
+//! initial TTL to match.
 //!
-//! What came to a link-layer group and was punted is for the router whatever stopped it: a
-//! multicast listener query has a hop-by-hop header, an IGMP report an IPv4 option. Other packets
-//! with options to groups that routers forward are `options`.
+//! A punted packet to a link-layer group is for the router whatever the reason: a multicast listener query has
+//! a hop-by-hop header, an IGMP report an IPv4 option. Other packets with options to groups that routers
+//! forward are `options`.
+
+use wire::ip::{IPV6_LEN, Ipv4Header};
 
 use crate::batch::{ETHERNET, HEAD};
+use crate::head::{ip4, ip6};
 use crate::reason::{DropReason, PuntClass, PuntReason};
 
 /// Something for each class, by [`PuntClass::index`].
@@ -40,7 +44,7 @@ pub struct ClassLimits {
     pub queue: usize,
 }
 
-/// What every class is bounded to unless the configuration says otherwise.
+/// The default limits of all classes.
 pub fn default_limits() -> ByClass<ClassLimits> {
     std::array::from_fn(|class| PuntClass::ALL[class].default_limits())
 }
@@ -67,10 +71,10 @@ const NEAR_UDP: [u16; 2] = [3784, 3785];
 const ROUTING_UDP: [u16; 8] = [520, 521, 646, 1985, 3784, 3785, 4784, 6784];
 
 impl PuntClass {
-    /// What the class is bounded to unless the configuration says otherwise. The rates are far above
-    /// what the protocols need and below what a core can do, but for the host's traffic, which has
-    /// nearly all of it if nothing else wants it. Its queue holds what a TCP connection of the kernel's
-    /// has under way on a fast link (some megabytes): it loses nothing while a worker does not run.
+    /// The default limits of the class. The rates are far above what the protocols need and below what a core
+    /// can do, except for the host's traffic, which may use nearly all of it if nothing else does. Its queue
+    /// holds the data that a TCP connection of the kernel has in flight on a fast link (some megabytes), so
+    /// that nothing is lost while a worker is not running.
     pub fn default_limits(self) -> ClassLimits {
         let (rate, share, queue) = match self {
             Self::Neighbour => (20_000, 15, 512),
@@ -84,7 +88,7 @@ impl PuntClass {
         ClassLimits { rate, share, queue }
     }
 
-    /// Under which name what the class has no room for is dropped.
+    /// The drop reason for packets that the class has no room for.
     pub fn refusal(self) -> DropReason {
         match self {
             Self::Neighbour => DropReason::RefusedNeighbour,
@@ -127,7 +131,7 @@ impl PuntClass {
 
     /// The class of a packet for the router itself.
     fn of_local(head: &[u8; HEAD]) -> Self {
-        match head[ETHERNET] >> 4 {
+        match ip4(head).version() {
             4 => of_ip4(head),
             6 => of_ip6(head),
             _ => Self::Host,
@@ -135,29 +139,35 @@ impl PuntClass {
     }
 }
 
-/// Whether a packet to be forwarded will be refused for its TTL or hop limit.
+/// Returns true if a packet to be forwarded would be refused for its TTL or hop limit.
 fn is_expired(head: &[u8; HEAD]) -> bool {
-    match head[ETHERNET] >> 4 {
-        4 => head[ETHERNET + 8] <= 1,
-        _ => head[ETHERNET + 7] <= 1,
+    match ip4(head).version() {
+        4 => ip4(head).ttl <= 1,
+        _ => ip6(head).hop_limit <= 1,
     }
 }
 
-/// Whether a packet is for a group that routers forward (RFC 5771, 4; RFC 4291, 2.7).
+/// Returns true if the packet is for a group that routers forward (RFC 5771, 4; RFC 4291, 2.7).
 fn is_routed_group(head: &[u8; HEAD]) -> bool {
-    match head[ETHERNET] >> 4 {
-        4 => head[ETHERNET + 16] >> 4 == 14 && head[ETHERNET + 16..ETHERNET + 19] != [224, 0, 0],
-        _ => head[ETHERNET + 24] == 0xff && head[ETHERNET + 25] & 0xf > 2,
+    match ip4(head).version() {
+        4 => ip4(head).destination().is_multicast() && !is_link_local4(ip4(head)),
+        _ => {
+            let [first, second, ..] = ip6(head).destination_address;
+            first == 0xff && second & 0xf > 2
+        }
     }
+}
+
+/// Whether a packet is for a group of 224.0.0.0/24, which no router forwards (RFC 5771, 4).
+fn is_link_local4(ip: &Ipv4Header) -> bool {
+    ip.destination_address[..3] == [224, 0, 0]
 }
 
 fn of_ip4(head: &[u8; HEAD]) -> PuntClass {
-    let ttl = head[ETHERNET + 8];
-    // 224.0.0.0/24, which no router forwards (RFC 5771, 4).
-    let link_local = head[ETHERNET + 16..ETHERNET + 19] == [224, 0, 0];
-    let later_fragment = u16::from_be_bytes([head[ETHERNET + 6], head[ETHERNET + 7]]) & 0x1fff != 0;
-    let payload = ETHERNET + usize::from(head[ETHERNET] & 0xf) * 4;
-    let class = match head[ETHERNET + 9] {
+    let ip = ip4(head);
+    let (ttl, link_local, later_fragment) = (ip.ttl, is_link_local4(ip), ip.fragment_offset() != 0);
+    let payload = ETHERNET + ip.header_len();
+    let class = match ip.protocol {
         IGMP => return PuntClass::Routing,
         RSVP | EIGRP | OSPF | PIM | VRRP => PuntClass::Routing,
         _ if link_local && matches!(ttl, 1 | 255) => PuntClass::Link,
@@ -168,12 +178,11 @@ fn of_ip4(head: &[u8; HEAD]) -> PuntClass {
 }
 
 fn of_ip6(head: &[u8; HEAD]) -> PuntClass {
-    let hop_limit = head[ETHERNET + 7];
+    let (hop_limit, destination) = (ip6(head).hop_limit, ip6(head).destination());
     let (protocol, payload) = upper_ip6(head);
     // ff02::/16 and fe80::/10.
-    let destination = [head[ETHERNET + 24], head[ETHERNET + 25]];
-    let group = destination == [0xff, 0x02];
-    let link_local = group || (destination[0] == 0xfe && destination[1] & 0xc0 == 0x80);
+    let group = destination.segments()[0] == 0xff02;
+    let link_local = group || destination.is_unicast_link_local();
     let class = match (protocol, head.get(payload)) {
         (ICMPV6, Some(133..=137)) if hop_limit == 255 => return PuntClass::Neighbour,
         (ICMPV6, Some(130..=132 | 143)) => return PuntClass::Routing,
@@ -187,9 +196,9 @@ fn of_ip6(head: &[u8; HEAD]) -> PuntClass {
     nearer(class, link_local || hop_limit == 255)
 }
 
-/// The upper layer's protocol, behind hop-by-hop options, and where it begins.
+/// Returns the upper-layer protocol after any hop-by-hop options, and its offset.
 fn upper_ip6(head: &[u8; HEAD]) -> (u8, usize) {
-    let (protocol, payload) = (head[ETHERNET + 6], ETHERNET + 40);
+    let (protocol, payload) = (ip6(head).next_header, ETHERNET + IPV6_LEN);
     if protocol != HOP_BY_HOP {
         return (protocol, payload);
     }
@@ -226,17 +235,14 @@ fn is_routing_tcp(source: u16, destination: u16) -> bool {
     ROUTING_TCP.contains(&source) || ROUTING_TCP.contains(&destination)
 }
 
-/// Whether a packet for the router is of a protocol whose peers are known to be near, BGP, LDP, MSDP or BFD,
-/// and comes with less than this TTL or hop limit: from farther away (RFC 5082, 3).
+/// Returns true if a packet for the router is of a protocol between adjacent peers (BGP, LDP, MSDP or BFD) and
+/// has a TTL or hop limit below `least`: its sender is too far away (RFC 5082, 3).
 pub(crate) fn is_from_afar(least: u8, head: &[u8; HEAD]) -> bool {
-    let (ttl, protocol, payload) = match head[ETHERNET] >> 4 {
-        4 => {
-            let payload = ETHERNET + usize::from(head[ETHERNET] & 0xf) * 4;
-            (head[ETHERNET + 8], head[ETHERNET + 9], payload)
-        }
+    let (ttl, protocol, payload) = match ip4(head).version() {
+        4 => (ip4(head).ttl, ip4(head).protocol, ETHERNET + ip4(head).header_len()),
         _ => {
             let (protocol, payload) = upper_ip6(head);
-            (head[ETHERNET + 7], protocol, payload)
+            (ip6(head).hop_limit, protocol, payload)
         }
     };
     let (source, destination) = ports(payload, head);
@@ -431,7 +437,7 @@ mod tests {
             let frame = FrameBuilder::ip6().destination6(group).protocol(0).payload(&[17, 0, 1, 4]);
             assert_eq!(PuntClass::of(PuntReason::HopByHop, true, &head(&frame)), class, "{group}");
         }
-        // A header that reaches beyond what can be seen.
+        // A header that extends beyond the visible bytes.
         let long = FrameBuilder::ip6().protocol(0).payload(&[58, 255, 5, 2]);
         let class = PuntClass::of(PuntReason::HopByHop, true, &head(&long));
         assert_eq!(class, PuntClass::Host);

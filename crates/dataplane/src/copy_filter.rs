@@ -1,10 +1,10 @@
 //! Outward filters for packets to groups: each copy is judged by the filter of the port that it leaves by.
 //!
-//! `replicate` is the end of such packets' way, so that no step sees the copies. The [`Replicator`](crate::replicate)
-//! asks instead, once for each copy, before it makes it. A copy that the filter does not let pass is dropped as
-//! `filtered` or `policed`: no error tells a sender of a packet to a group (RFC 1122 3.2.2), so `reject` and
-//! `to-host` only drop. A rule's DSCP is written into the copies of the port, which are whole copies then: one longer
-//! than a buffer is dropped as `no-buffer`. Its mirror is not asked for.
+//! No step sees the copies, because such packets leave the graph at `replicate`. The
+//! [`Replicator`](crate::replicate) applies the filter instead, once per copy, before it makes the copy. A copy
+//! that the filter rejects is dropped as `filtered` or `policed`: no error is sent for a packet to a group (RFC
+//! 1122 3.2.2), so `reject` and `to-host` only drop. A rule's DSCP is written into the port's copies, which are
+//! then full copies: one longer than a buffer is dropped as `no-buffer`. A rule's mirror is ignored.
 //!
 //! Each forwarder's graph has one if an interface has an outward filter, so that it changes with the graph, between
 //! two batches.
@@ -23,7 +23,7 @@ pub struct CopyFilter {
     verdicts: [CopyVerdict; MAX_PORTS],
 }
 
-/// What becomes of a copy: it leaves with this mark, or it is dropped.
+/// The verdict on a copy: send it with this mark, or drop it.
 pub(crate) type CopyVerdict = Result<Mark, DropReason>;
 
 impl CopyFilter {
@@ -53,7 +53,7 @@ impl CopyFilter {
         }
     }
 
-    /// What becomes of the copy that leaves by the port of this number.
+    /// Returns the verdict on the copy for the port of this number.
     pub(crate) fn verdict(&self, port: usize) -> CopyVerdict {
         self.verdicts.get(port).copied().unwrap_or(Err(DropReason::Filtered))
     }

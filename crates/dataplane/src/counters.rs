@@ -1,4 +1,4 @@
-//! What a unit of the router counted. Each counter has one writer, its unit; anyone may read.
+//! Counters of the router's units. Each counter has one writer, its unit; anyone may read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -61,7 +61,7 @@ impl Drops {
     }
 }
 
-/// What a forwarder had for the slow path in one class.
+/// A forwarder's counters of punted packets of one class.
 #[derive(Debug, Default)]
 pub struct ClassCounters {
     /// Packets of the class.
@@ -99,7 +99,7 @@ pub struct ClassQueueCounters {
     pub delay_most: Counter,
 }
 
-/// What one forwarder counted.
+/// The counters of one forwarder.
 #[derive(Debug)]
 pub struct ForwarderCounters {
     rx: [Traffic; MAX_PORTS],

@@ -1,9 +1,9 @@
 //! The default graph: where a packet goes, top to bottom.
 //!
-//! A path begins at an output, `STEP.OUTPUT`, and goes on by the main output of each step that it names. A step
-//! that its [`StepSpec`](crate::catalogue::StepSpec) makes conditional is left out where no port asks for it.
-//! Punts to the slow path and drops do not appear here because each step declares its own; `turnpike show
-//! graph` draws everything, and `turnpike show graph --lua` prints the same as a configuration may change it.
+//! A path begins at an output, `STEP.OUTPUT`, and continues by the main output of each step that it names. A step that
+//! its [`StepSpec`](crate::catalogue::StepSpec) makes conditional is left out if no port has the feature. Punts to the
+//! slow path and drops do not appear here because each step declares its own; `turnpike show graph` draws everything,
+//! and `turnpike show graph --lua` prints the same as a configuration may change it.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ const PATHS: [(&str, &[&str]); 6] = [
     ("ip6-lookup.multicast", &["ip6-multicast", "replicate"]),
 ];
 
-/// The graph that forwarders run unless the configuration says otherwise.
+/// The graph that forwarders run by default.
 ///
 /// # Errors
 /// The catalogue lacks one of its steps.
@@ -93,7 +93,7 @@ pub fn default_graph(tables: &Arc<Tables>) -> Result<Graph, PlanError> {
     default_steps(tables)?.build()
 }
 
-/// The default graph before it is built, for whoever adds steps of their own.
+/// The default graph before it is built, for callers that add their own steps.
 ///
 /// # Errors
 /// As [`default_plan`].

@@ -11,13 +11,13 @@
 //!          +--> burst of port 1 --> ring --> the forwarder that owns port 1's queue
 //! ```
 //!
-//! Where the configuration asks for it, a [`Scheduler`] is between burst and transmit queue: see
-//! [`crate::transmit`]. What the kernel sends goes through it too, by its class.
+//! A port with `queue` or `shape` has a [`Scheduler`] between burst and transmit queue: see
+//! [`crate::transmit`]. Packets from the kernel pass through it too, by their class.
 //!
-//! What the kernel sends by a port's host interface comes by a ring of the port's own and leaves
-//! before any burst: routing protocols do not wait behind the traffic they route. When the transmit
-//! queue is full these packets stay, first in line, until it has room; nothing more is taken from
-//! their ring meanwhile, and when that is full too, packets wait in the kernel's own queue.
+//! Packets that the kernel sends by a port's host interface come by the port's priority ring and leave before
+//! any burst: routing protocols do not wait for the traffic they route. When the transmit queue is full, these
+//! packets stay first in line until it has room, and nothing more is taken from their ring; when the ring is
+//! full too, packets wait in the kernel's own queue.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ impl Default for TxConfig {
     }
 }
 
-/// How a forwarder reaches a port.
+/// A forwarder's path to a port's transmit queue.
 pub enum TxPath {
     /// By a transmit queue of its own.
     Queue(TxQueue),
@@ -67,7 +67,7 @@ struct PortTx {
     id: PortId,
     path: TxPath,
     priority: Option<Priority>,
-    /// Its queue in software, if the configuration asks for one.
+    /// The software queue, if the configuration has one.
     scheduler: Option<Box<Scheduler>>,
     /// When the burst's oldest packet came, in TSC cycles; meaningful while the burst has packets.
     since: u64,
@@ -97,7 +97,7 @@ pub struct Distribution {
 pub type Schedulers = Vec<(PortId, Option<Box<Scheduler>>)>;
 
 impl Distribution {
-    /// Knows no port yet.
+    /// Makes a distribution without ports.
     pub fn new(config: TxConfig) -> Self {
         let mut distribution = Self {
             // Room for all, so that a port that comes while packets flow costs no memory.
@@ -121,8 +121,8 @@ impl Distribution {
         self.flush_cycles = cycles as u64;
     }
 
-    /// Packets leave by this way from now on. Afterwards `exit` has the way before it, by which everything
-    /// has been sent that was on it; what a queue does not take in [`PATIENCE`] is dropped.
+    /// Sends packets by this path from now on. On return `exit` has the previous path, whose packets have been
+    /// sent; those that a queue does not accept within [`PATIENCE`] are dropped.
     pub(crate) fn exchange(&mut self, exit: &mut Exit, counters: &ForwarderCounters) {
         let place = self.place_of(exit.port);
         let (port, burst) = (&mut self.ports[place], &mut self.bursts[place]);
@@ -151,9 +151,9 @@ impl Distribution {
         place
     }
 
-    /// These ports have these schedulers from now on; afterwards `schedulers` has those before, empty. What
-    /// waits goes over to the new one. Where there is none any more it is sent; what the device does not take
-    /// in [`PATIENCE`] is dropped.
+    /// Gives these ports these schedulers; on return `schedulers` has the previous ones, empty. Waiting packets
+    /// move to the new scheduler. If a port has none any more, they are sent; those that the device does not
+    /// accept within [`PATIENCE`] are dropped.
     pub(crate) fn exchange_schedulers(
         &mut self,
         schedulers: &mut Schedulers,
@@ -180,7 +180,7 @@ impl Distribution {
         self.scheduled.extend(scheduled.map(|(place, _)| place));
     }
 
-    /// Sends from the ports' queues what may leave now. Returns how many packets left.
+    /// Sends the packets of the ports' queues that may leave now. Returns how many packets left.
     #[inline]
     pub(crate) fn serve(&mut self, now: u64, counters: &ForwarderCounters) -> usize {
         let mut sent = 0;
@@ -196,8 +196,8 @@ impl Distribution {
         self.scheduled.iter().filter_map(due).min()
     }
 
-    /// Sends what has come by the priority rings, as far as the transmit queues take it, and at most the
-    /// quota of each port. Returns how many packets were taken from the rings.
+    /// Sends packets of the priority rings, as far as the transmit queues accept them and at most each port's
+    /// quota. Returns the number of packets taken from the rings.
     #[inline]
     pub(crate) fn priority(&mut self, polling: &Polling, counters: &ForwarderCounters) -> usize {
         let mut taken = 0;
@@ -208,7 +208,7 @@ impl Distribution {
         taken
     }
 
-    /// The rings of what the kernel sends.
+    /// The priority rings: packets from the kernel.
     pub(crate) fn priority_rings(&mut self) -> impl Iterator<Item = &mut Consumer> {
         self.ports.iter_mut().filter_map(|port| Some(&mut port.priority.as_mut()?.ring))
     }
@@ -224,8 +224,8 @@ impl Distribution {
         self.in_bursts() > 0 || self.ports.iter().any(stuck)
     }
 
-    /// Takes the packets of `mask` out of `packets`, each to the burst of the port `out_interface` says,
-    /// and sends the bursts that are full. `now` in TSC cycles.
+    /// Moves the packets of `mask` out of `packets` into the bursts of their ports (by `out_interface`), and
+    /// sends full bursts. `now` in TSC cycles.
     pub(crate) fn accept(
         &mut self,
         packets: &mut Burst,
@@ -296,7 +296,7 @@ impl Distribution {
             + self.priority.iter().map(waiting).sum::<usize>()
     }
 
-    /// Drops what could not be sent, at the end.
+    /// Drops the packets that could not be sent, at shutdown.
     pub(crate) fn shut_down(&mut self, counters: &ForwarderCounters) {
         while self.priority(&Polling::default(), counters) > 0 {}
         self.flush(counters);
@@ -324,7 +324,7 @@ impl PortTx {
         self.priority.as_ref().map_or(0, |priority| priority.waiting.len())
     }
 
-    /// Sends at most so many packets of the priority ring, or what the queue takes of it.
+    /// Sends at most `most` packets of the priority ring, as far as the queue accepts them.
     fn send_express(&mut self, most: usize, counters: &ForwarderCounters) -> usize {
         let (Some(priority), TxPath::Queue(queue)) = (&mut self.priority, &mut self.path) else {
             return 0;
@@ -358,11 +358,10 @@ impl PortTx {
         taken
     }
 
-    /// Sends from the burst as long as it has at least `least` packets and the queue takes them.
-    /// What a full queue refuses waits for the next round; what exceeds one maximal burst beyond
-    /// that is dropped, newest first.
+    /// Sends from the burst while it has at least `least` packets and the queue accepts them. Packets that a
+    /// full queue refuses wait for the next round; those beyond one maximal burst are dropped, newest first.
     fn send(&mut self, burst: &mut PacketList, least: usize, counters: &ForwarderCounters) {
-        // The queue was full for what goes first: it is not for what comes after.
+        // A queue that was full for the priority packets is full for the burst, too.
         let full = self.waiting() > 0;
         match &mut self.path {
             TxPath::Queue(queue) => {
@@ -391,7 +390,7 @@ impl PortTx {
         }
     }
 
-    /// Sends what may leave of its queue. Returns how many packets left.
+    /// Sends the packets of its queue that may leave. Returns how many packets left.
     fn serve(&mut self, now: u64, counters: &ForwarderCounters) -> usize {
         match (&mut self.scheduler, &mut self.path) {
             (Some(scheduler), TxPath::Queue(queue)) if !scheduler.is_empty() => {
@@ -419,7 +418,7 @@ impl PortTx {
         self.drop_all(burst, DropReason::TxFull, counters);
     }
 
-    /// Drops what is on the way.
+    /// Drops all packets that have not left yet.
     fn drop_all(&mut self, burst: &mut PacketList, why: DropReason, counters: &ForwarderCounters) {
         counters.drops.add(why, burst.free_tail(0) as u64);
         if let Some(scheduler) = &mut self.scheduler {

@@ -1,14 +1,14 @@
-//! How a running forwarder gets other steps and settings: between two batches, without waiting.
+//! Exchange of a running forwarder's steps and settings: between two batches, without waiting.
 //!
 //! ```text
 //!   owner  -- put(new) -->  [ one place ]  <-- looks once a round --  forwarder
 //!   owner  <- take(old) --  [           ]  --- exchanges new for old --->
 //! ```
 //!
-//! A forwarder looks at one flag a round, and is woken when it blocks. When it is set, what lies in the place and what the forwarder
-//! has change sides, a move of some pointers; the old is left there for the owner, who frees it. If the
-//! owner is just at the place, the forwarder does not wait but looks again a round later. Giving the old
-//! back in the same way undoes an exchange.
+//! A forwarder checks one flag per round, and is woken if it blocks. When the flag is set, the forwarder swaps
+//! its state with the replacement in the slot, a move of some pointers; the old state stays in the slot for the
+//! owner to free. If the owner is accessing the slot, the forwarder does not wait but tries again a round
+//! later. Putting the old state back in the same way undoes an exchange.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,12 +21,12 @@ use crate::graph::Graph;
 use crate::interface::InterfaceInfo;
 use crate::wires::Rewiring;
 
-/// What a forwarder is to have in place of what it has; after the exchange, what it had.
+/// The new state of a forwarder; after the exchange, its previous state.
 #[derive(Default)]
 pub struct Replacement {
     /// The steps.
     pub graph: Option<Graph>,
-    /// What steps need to know of the ports, by their indexes.
+    /// Facts about the ports for steps, by index.
     pub ports: Option<Vec<InterfaceInfo>>,
     /// Its connections, or some.
     pub wires: Option<Rewiring>,
@@ -43,8 +43,7 @@ pub struct Exchange {
     /// Something lies there that the forwarder has not taken.
     waiting: AtomicBool,
     place: Mutex<Option<Replacement>>,
-    /// The longest round of the forwarder at the last exchange and behind it, in TSC cycles; 0 until it
-    /// is known.
+    /// The longest of the forwarder's rounds during and after the last exchange, in TSC cycles; 0 until known.
     pause: AtomicU64,
 }
 
@@ -60,7 +59,7 @@ impl Exchange {
         self.doorbell.ring(Cause::Control);
     }
 
-    /// Lays something there for the forwarder; what lay there before and was not taken is given back.
+    /// Puts a replacement into the slot; returns the previous one if it was not taken.
     pub fn put(&self, new: Replacement) -> Option<Replacement> {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         let before = place.replace(new);
@@ -71,13 +70,13 @@ impl Exchange {
         before
     }
 
-    /// The forwarder has not yet taken what was laid there.
+    /// Returns true if the forwarder has not yet taken the replacement.
     pub fn is_waiting(&self) -> bool {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Takes what lies there: `Ok` with what the forwarder had, or `Err` with what it did not take and
-    /// will not take any more.
+    /// Takes the content of the slot: `Ok` with the forwarder's previous state, or `Err` with a replacement
+    /// that was not taken and will not be.
     pub fn take(&self) -> Option<Result<Replacement, Replacement>> {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         let content = place.take()?;
@@ -85,9 +84,9 @@ impl Exchange {
         Some(if untouched { Err(content) } else { Ok(content) })
     }
 
-    /// The longest that a packet was held up by the last exchange, in TSC cycles: the longest round of
-    /// the forwarder, that of the exchange and some behind it, in which what is new gets warm. `None` until
-    /// they are over.
+    /// The longest time that the last exchange held up a packet, in TSC cycles: the longest of the forwarder's
+    /// rounds, from that of the exchange to some later ones, in which the new state warms the caches. `None`
+    /// until they are over.
     pub fn pause(&self) -> Option<u64> {
         Some(self.pause.load(Ordering::Relaxed)).filter(|&cycles| cycles > 0)
     }

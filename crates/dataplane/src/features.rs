@@ -1,9 +1,9 @@
 //! Settings of ports that steps declare.
 //!
-//! A step that works only where a port asks for it declares a [`Feature`] in its own file, and its
-//! [`StepSpec`](crate::catalogue::StepSpec) says that the step is in the default graph if some port has it. A
-//! configuration reads the setting by its name and its words; the data plane carries the values with the other
-//! facts about a port, one byte each, and only the step knows what they mean.
+//! A step that works only on ports that enable it declares a [`Feature`] in its own file, and its
+//! [`StepSpec`](crate::catalogue::StepSpec) puts the step into the default graph if some port has it. A
+//! configuration reads the setting by its name and words; the data plane carries the values with the other
+//! facts about a port, one byte each, and only the step interprets them.
 
 use crate::interface::InterfaceInfo;
 
@@ -16,13 +16,13 @@ pub struct Feature {
     name: &'static str,
     slot: usize,
     words: &'static [&'static str],
-    /// Ports say it themselves; else the value is a number that another statement gives.
+    /// True if it is a setting of ports; otherwise another statement provides the value, a number.
     setting: bool,
 }
 
 impl Feature {
-    /// A setting with one of these values, the first of which asks for nothing. No two features of a
-    /// catalogue have the same slot.
+    /// A setting with one of these values, the first of which means off. No two features of a catalogue have
+    /// the same slot.
     ///
     /// # Panics
     /// The slot is [`FEATURES_MAX`] or more.
@@ -57,7 +57,7 @@ impl Feature {
         self.name
     }
 
-    /// The words of a setting that is not just on or off; the first asks for nothing.
+    /// The words of a setting with more values than on and off; the first means off.
     pub fn words(self) -> &'static [&'static str] {
         self.words
     }
@@ -76,7 +76,7 @@ impl Feature {
         self.words.iter().position(|known| *known == word).and_then(|at| u8::try_from(at).ok())
     }
 
-    /// One of these ports asks for it.
+    /// Returns true if one of these ports has the feature.
     pub fn is_wanted_by(self, ports: &[InterfaceInfo]) -> bool {
         ports.iter().any(|port| port.features.has(self))
     }
@@ -91,7 +91,7 @@ impl Feature {
 pub struct Features([u8; FEATURES_MAX]);
 
 impl Features {
-    /// A port that asks for nothing.
+    /// No features.
     pub const NONE: Self = Self([0; FEATURES_MAX]);
 
     /// These, but this one with this value.
@@ -100,13 +100,13 @@ impl Features {
         self
     }
 
-    /// The value of a feature; 0: it asks for nothing.
+    /// The value of a feature; 0: off.
     #[inline(always)]
     pub const fn get(self, feature: Feature) -> u8 {
         self.0[feature.slot]
     }
 
-    /// The port asks for it.
+    /// Returns true if the port has the feature.
     #[inline(always)]
     pub const fn has(self, feature: Feature) -> bool {
         self.get(feature) != 0

@@ -1,8 +1,8 @@
 //! Packet filters as steps use them: rules made into tables, their policers, and their hits.
 //!
-//! A filter is made once, when it is configured, and shared by all steps that look packets up in it. It is
-//! never changed: a configuration with other rules makes another one, and its graph has it in place of the
-//! first (see [`FilterTables`]). Each step counts in a block of its own; what is read is their sum.
+//! A filter is made once, when it is configured, and shared by all steps that look packets up in it. It never
+//! changes: a configuration with other rules makes another filter, and its graph uses that one instead (see
+//! [`FilterTables`]). Each step counts in its own block; readers get the sum.
 
 mod frames;
 mod gate;
@@ -41,8 +41,8 @@ use crate::steps::{FILTER_IN, FILTER_OUT};
 /// The most filters of a router: their numbers are features of interfaces, of one byte.
 pub const FILTERS_MAX: usize = 254;
 
-/// In place of a filter's number: there is none, but the interface's other filter asks for state, so that what
-/// passes here is to be known.
+/// In place of a filter's number: this interface has no filter in this direction, but its other filter matches
+/// states, so that packets that pass here must be tracked.
 pub const TRACKED: u8 = 255;
 
 /// A filter as it is configured.
@@ -50,39 +50,39 @@ pub const TRACKED: u8 = 255;
 pub struct FilterSpec {
     /// Its rules.
     pub filter: Filter,
-    /// For each rule, what else becomes of its packets.
+    /// For each rule, its treatment of packets beyond the action.
     pub treatments: Vec<Treatment>,
-    /// Where rules send packets, by the numbers in their treatments.
+    /// Targets of rules, by the numbers in their treatments.
     pub targets: Vec<Target>,
 }
 
-/// Where a rule sends packets that go elsewhere than their destination's route leads.
+/// The target of a rule that overrides the route of a packet's destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// To the next hop that the configuration calls so.
     NextHop(String),
-    /// Where their destination's route in this VRF leads.
+    /// The destination's route in this VRF.
     Vrf(VrfId),
 }
 
 impl FilterSpec {
-    /// A rule asks for the state of connections.
+    /// Returns true if a rule matches the state of connections.
     pub fn asks_for_state(&self) -> bool {
         self.filter.rules.iter().any(|rule| !rule.matches.state.is_empty())
     }
 
-    /// A rule says which forwarder takes its packets.
+    /// Returns true if a rule chooses a forwarder for its packets.
     pub fn chooses_forwarders(&self) -> bool {
         self.treatments.iter().any(|treatment| treatment.forwarder.is_some())
     }
 }
 
-/// What else a rule does.
+/// The treatment of a rule's packets beyond its action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Treatment {
-    /// How much of its traffic passes; `None`: all.
+    /// The rate limit; `None`: none.
     pub police: Option<Police>,
-    /// What its packets get.
+    /// The mark that packets get.
     pub mark: Mark,
     /// Some of its packets are logged.
     pub log: bool,
@@ -105,7 +105,7 @@ pub(crate) struct Hit {
     pub traffic: Traffic,
     /// The last packet's time, in TSC cycles.
     pub last: Counter,
-    /// Packets by [`Colour`], if the rule's meter tells them apart.
+    /// Packets by [`Colour`], if the rule's meter distinguishes colours.
     pub colours: Option<Box<[Counter; 3]>>,
 }
 
@@ -120,11 +120,11 @@ pub struct RuleHits {
     pub bytes: u64,
     /// The last packet's time, in TSC cycles; 0 if there was none.
     pub last: u64,
-    /// Packets by [`Colour`], if the rule's meter tells them apart.
+    /// Packets by [`Colour`], if the rule's meter distinguishes colours.
     pub colours: [u64; 3],
 }
 
-/// What has been counted by one step: for each rule, and behind them for the default.
+/// The counters of one step: one for each rule, then the default's.
 struct Blocks {
     /// Of steps that are no more, and of the filter before this one.
     past: Vec<RuleHits>,
@@ -137,7 +137,7 @@ pub struct FilterTable {
     asks_for_state: bool,
     ip4: Classifier<Ipv4Addr>,
     ip6: Classifier<Ipv6Addr>,
-    /// Of each rule, and behind them the default's.
+    /// The verdict of each rule, then the default's.
     verdicts: Box<[Verdict]>,
     policers: Box<[Option<Policer>]>,
     /// Rules for frames that are neither IPv4 nor IPv6.
@@ -146,11 +146,11 @@ pub struct FilterTable {
     blocks: Mutex<Blocks>,
 }
 
-/// What becomes of a rule's packets.
+/// The verdict of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub action: Action,
-    /// The rule has more to say than its action.
+    /// True if the rule does more than its action.
     pub is_treated: bool,
 }
 
@@ -185,8 +185,8 @@ impl Filtered for Ipv6Addr {
 }
 
 impl FilterTable {
-    /// A filter of these rules, which name these sets; `before` is one that it replaces, from
-    /// which rules of the same name and place take over what they counted.
+    /// Makes a filter of these rules, which refer to these sets; `before` is the filter that it replaces, whose
+    /// counts are taken over by rules of the same name and place.
     ///
     /// # Errors
     /// The filter is too large.
@@ -223,7 +223,7 @@ impl FilterTable {
         })
     }
 
-    /// How it is configured.
+    /// The configuration of the filter.
     pub fn spec(&self) -> &FilterSpec {
         &self.spec
     }
@@ -244,7 +244,7 @@ impl FilterTable {
         block
     }
 
-    /// What each rule has matched, and behind them what none has.
+    /// The hits of each rule, then the packets that matched no rule.
     pub fn hits(&self) -> Vec<RuleHits> {
         let blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sum = blocks.past.clone();
@@ -265,7 +265,7 @@ impl FilterTable {
         }
     }
 
-    /// What becomes of packets of this rule.
+    /// Returns the verdict of this rule.
     #[inline]
     pub(crate) fn verdict(&self, rule: u32) -> Verdict {
         const NONE: Verdict = Verdict { action: Action::Drop, is_treated: false };
@@ -300,8 +300,8 @@ fn add(sum: &mut [RuleHits], block: &Hits) {
     }
 }
 
-/// What rules of the filter before counted that are in the new one: those of the same name, and those without
-/// one that say the same.
+/// Takes over the counts of rules of the previous filter that are in the new one: named rules by name, others
+/// by equality.
 fn take_over(past: &mut [RuleHits], filter: &Filter, before: &FilterTable) {
     let old = before.hits();
     let identity = |rule: &acl::Rule| match &rule.name {
@@ -318,13 +318,13 @@ fn take_over(past: &mut [RuleHits], filter: &Filter, before: &FilterTable) {
     past[filter.rules.len()] = old[before.spec.filter.rules.len()];
 }
 
-/// The filters of a router. Steps look at them when they are made: whoever makes graphs says before which there
-/// are going to be, and behind it that they are in use.
+/// The filters of a router. Steps read them when they are made: the maker of graphs announces the new filters
+/// before it makes graphs, and confirms afterwards that they are in use.
 #[derive(Default)]
 pub struct FilterTables {
     next: Mutex<Filters>,
     in_use: Mutex<InUse>,
-    /// How often others have come into use.
+    /// The number of times that other filters came into use.
     changes: AtomicU64,
 }
 
@@ -335,12 +335,12 @@ struct InUse {
     guards: Option<Arc<Guards>>,
 }
 
-/// What there is of filters.
+/// The filters and their flow table.
 #[derive(Clone, Default)]
 pub struct Filters {
     /// By their numbers less one.
     pub tables: Vec<Option<Arc<FilterTable>>>,
-    /// The flows, if a filter asks for them.
+    /// The flow table, if a filter needs one.
     pub flows: Option<Arc<FlowTable>>,
     /// The names of categories, by their numbers.
     pub categories: Vec<String>,
@@ -388,12 +388,12 @@ impl FilterTables {
         filters
     }
 
-    /// How often others have come into use.
+    /// The number of times that other filters came into use.
     fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Those in use, and what they have to do with interfaces; `None` if nothing.
+    /// The filters in use, and their guards of interfaces; `None` without any.
     fn in_use(&self) -> Option<(Filters, Arc<Guards>)> {
         let in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
         Some((in_use.filters.clone(), in_use.guards.clone()?))
@@ -403,18 +403,19 @@ impl FilterTables {
 /// Of all interfaces, by their numbers.
 pub(crate) type Guards = [Guard; MAX_INTERFACES];
 
-/// What filters have to do with an interface.
+/// The filters of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Guard {
     /// The number of its filter for each way, 0: none.
     pub numbers: [u8; 2],
-    /// Packets of each way, if they pass, enter their flows: the filter of the other way asks for state.
+    /// By direction: whether packets that pass enter their flows, because the filter of the other direction
+    /// matches states.
     pub enters: [bool; 2],
     /// Its VRF.
     pub vrf: u16,
 }
 
-/// Whether packets come by an interface or leave by it; the place of what a [`Guard`] says.
+/// The direction of packets at an interface, inward or outward; index into a [`Guard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     In = 0,
@@ -428,7 +429,7 @@ impl Guard {
             let table = filters.tables.get(usize::from(number).wrapping_sub(1));
             table.and_then(Option::as_ref).is_some_and(|table| table.asks_for_state)
         };
-        // What the router itself sends is to be known if the filter for what comes to it asks.
+        // The router's own packets must be tracked if the filter for packets to it matches states.
         let router_asks = filters
             .tables
             .iter()
@@ -443,26 +444,26 @@ impl Guard {
         guards
     }
 
-    /// What passes is to be known.
+    /// Returns true if packets that pass must be tracked.
     #[inline(always)]
     pub fn tracks(&self) -> bool {
         self.enters[0] | self.enters[1]
     }
 }
 
-/// What a filter says of a packet.
+/// A filter's judgement of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Judgement {
-    /// It goes on.
+    /// Let the packet continue.
     #[default]
     Pass,
-    /// It goes to the host.
+    /// Give the packet to the host.
     ToHost,
-    /// It is refused, and its sender is told.
+    /// Reject the packet with an error to its sender.
     Reject,
-    /// It is dropped.
+    /// Drop the packet.
     Drop,
-    /// It is dropped, for it is above its rule's rate.
+    /// Drop the packet because it exceeds its rule's rate.
     Police,
 }
 
@@ -480,7 +481,7 @@ impl<A: Filtered> Reader<A> {
         reader
     }
 
-    /// Reads the fields of packets of a batch; those that hide what they are.
+    /// Reads the fields of packets of a batch; returns those whose fields are hidden.
     #[inline(always)]
     pub fn read(&mut self, batch: &Batch, packets: Mask) -> Mask {
         self.fields.clear();
@@ -493,8 +494,8 @@ impl<A: Filtered> Reader<A> {
         hidden
     }
 
-    /// What a filter says of the packet of this slot, the one at this place of those that were read: its first rule
-    /// that fits is `rule`.
+    /// Returns the filter's judgement of the packet in this slot, the one at this place among those read;
+    /// `rule` is the first rule that matches.
     #[inline(always)]
     pub fn judge(
         &self,
@@ -512,17 +513,17 @@ impl<A: Filtered> Reader<A> {
     }
 }
 
-/// What becomes of a packet.
+/// The judgement of a packet.
 pub(crate) struct Judged {
     pub judgement: Judgement,
-    /// What rules do to it besides, if they do anything.
+    /// Further effects of rules on the packet, if any.
     pub effects: Option<Effects>,
 }
 
-/// What the rules that a packet has met do to it.
+/// The effects of the matched rules on a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
-    /// What it gets.
+    /// The mark that the packet gets.
     pub mark: Mark,
     /// The ports by which copies of it leave, as it is before that.
     pub mirrors: PortSet,
@@ -562,7 +563,7 @@ pub(crate) struct Hitting<'a, A: Filtered> {
 }
 
 impl FilterTable {
-    /// Counts a packet for its rule, and takes it from the rule's rate; what becomes of it. `key`: for the log.
+    /// Counts a packet for its rule, charges it to the rule's rate, and returns its judgement. `key`: for the log.
     #[inline(always)]
     pub(crate) fn judge<A: Filtered>(
         &self,
@@ -578,8 +579,8 @@ impl FilterTable {
         Judged { judgement: judgement(verdict.action), effects: None }
     }
 
-    /// [`Self::judge`] for a rule that does more than decide, and for those behind it if it lets the packet go on to
-    /// them.
+    /// [`Self::judge`] for a rule with a treatment, and for the rules after it if it lets the packet continue
+    /// to them.
     fn treat<A: Filtered>(
         &self,
         hits: &Hits,
@@ -626,7 +627,7 @@ fn count_frame(hits: &Hits, rule: u32, length: usize, now: u64) {
     }
 }
 
-/// Counts a packet for its colour, if the rule's meter tells colours apart.
+/// Counts a packet for its colour, if the rule's meter distinguishes colours.
 fn count_colour(hits: &Hits, rule: u32, colour: Colour) {
     let colours = hits.get(rule as usize).and_then(|hit| hit.colours.as_ref());
     if let Some(counter) = colours.and_then(|of| of.get(colour as usize)) {
@@ -634,7 +635,7 @@ fn count_colour(hits: &Hits, rule: u32, colour: Colour) {
     }
 }
 
-/// What becomes of the packets of a rule with this action.
+/// Returns the judgement of this action.
 #[inline(always)]
 fn judgement(action: Action) -> Judgement {
     match action {

@@ -1,4 +1,4 @@
-//! Which flow a packet belongs to, as a number: what chooses among equal-cost paths.
+//! The flow hash of a packet, which selects among equal-cost paths.
 //!
 //! All packets of a flow must get the same number, or they overtake each other on paths of different
 //! length (RFC 2992). The number covers addresses and protocol, and the ports of TCP, UDP, SCTP and
@@ -22,12 +22,12 @@ impl FlowHash {
         Self { seed }
     }
 
-    /// The hash of an Ethernet frame's flow; 0 for what is neither IPv4 nor IPv6.
+    /// The flow hash of an Ethernet frame; 0 unless it is IPv4 or IPv6.
     pub fn of_frame(&self, frame: &[u8]) -> u32 {
         frame.get(ETHERNET..).map_or(0, |packet| self.of_packet(packet))
     }
 
-    /// The hash of an IP packet's flow; 0 for what is neither IPv4 nor IPv6.
+    /// The flow hash of an IP packet; 0 unless it is IPv4 or IPv6.
     pub fn of_packet(&self, packet: &[u8]) -> u32 {
         match packet.first().map(|byte| byte >> 4) {
             Some(4) => self.of_ip4(packet),

@@ -1,11 +1,10 @@
 //! Connection tracking: which flows have been let pass, so that filters know answers from attempts.
 //!
-//! A flow is entered when a packet of it has been let pass in the direction in which nobody asks for state, and
-//! kept by every packet that is let pass after it. A packet is *established* if packets of the other direction
-//! have been let pass, *related* if it is an ICMP error about one that has, and *new* otherwise. Sequence
-//! numbers are not looked at, and a flow may begin in its middle: ways may be asymmetric, and connections
-//! survive a restart of the router. What an end says about the connection's end is believed until the other
-//! one goes on.
+//! A flow is entered when one of its packets passes in the direction in which no filter matches states, and is
+//! kept alive by every later packet that passes. A packet is *established* if packets of the other direction
+//! have passed, *related* if it is an ICMP error about such a packet, and *new* otherwise. Sequence numbers are
+//! not checked, and a flow may begin in its middle: paths may be asymmetric, and connections survive a restart
+//! of the router. An end's signal that the connection is over holds until the other end continues.
 //!
 //! | file | concern |
 //! |---|---|
@@ -28,16 +27,16 @@ pub use self::key::Tracked;
 use self::key::unpack;
 use self::table::{Clock, Entered, Table, View};
 
-/// How flows are kept.
+/// Settings of the flow table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowSettings {
     /// Flows of each family for which there is room.
     pub most: usize,
-    /// How long they last without a packet, in seconds.
+    /// Idle timeouts, in seconds.
     pub timeouts: Timeouts,
 }
 
-/// How long flows last without a packet.
+/// Idle timeouts of flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// TCP, once both sides have sent data.
@@ -50,13 +49,13 @@ pub struct Timeouts {
     pub unanswered: u32,
     /// ICMP.
     pub icmp: u32,
-    /// What remains of a packet whose first fragment has passed.
+    /// For the remaining fragments of a packet whose first fragment has passed.
     pub fragments: u32,
     /// Everything else.
     pub other: u32,
 }
 
-/// What the RFCs about network address translators ask for at least: RFC 5382 (REQ-5), RFC 4787 (REQ-5), RFC 5508
+/// The minimums of the RFCs on network address translators: RFC 5382 (REQ-5), RFC 4787 (REQ-5), RFC 5508
 /// (REQ-1); fragments as long as hosts wait for them (RFC 1122 3.3.2).
 impl Default for Timeouts {
     fn default() -> Self {
@@ -145,7 +144,7 @@ struct Counts {
     refused: AtomicU64,
 }
 
-/// What became of flows that were to be entered.
+/// Counts of the attempts to enter flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowCounts {
     /// Entered.
@@ -161,13 +160,14 @@ pub struct FlowCounts {
 pub struct Flow {
     /// The VRF's number.
     pub vrf: u16,
-    /// The protocol; that of the fragment header, 44, for what remains of a packet whose first fragment has passed.
+    /// The protocol; 44, that of the fragment header, for the remaining fragments of a packet whose first
+    /// fragment has passed.
     pub protocol: u8,
-    /// Who began it; the port is 0 where there is none.
+    /// The initiator; the port is 0 if the protocol has none.
     pub from: (IpAddr, u16),
     /// With whom.
     pub to: (IpAddr, u16),
-    /// What is known of it.
+    /// The phase of the flow.
     pub phase: Phase,
     /// Packets and IP bytes of who began it, and of the other.
     pub traffic: [(u64, u64); 2],
@@ -177,10 +177,10 @@ pub struct Flow {
     pub idle: Duration,
 }
 
-/// How far a flow is.
+/// The phase of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Nobody has answered.
+    /// Not answered yet.
     Unanswered,
     /// TCP: both have sent something, but not yet data.
     Opening,
@@ -190,7 +190,7 @@ pub enum Phase {
     Closing,
 }
 
-/// Which flows are meant.
+/// A selection of flows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// One of their ends is in this prefix.
@@ -235,7 +235,7 @@ impl FlowTable {
         table
     }
 
-    /// How it keeps flows.
+    /// The settings of the table.
     pub fn settings(&self) -> FlowSettings {
         self.settings
     }
@@ -245,7 +245,7 @@ impl FlowTable {
         self.ip4.room()
     }
 
-    /// What became of flows.
+    /// Counts of flows.
     pub fn counts(&self) -> FlowCounts {
         let Counts { entered, pushed_out, refused } = &self.counts;
         let [entered, pushed_out, refused] =

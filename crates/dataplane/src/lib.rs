@@ -22,6 +22,7 @@ pub mod flows;
 pub mod forwarder;
 pub mod grace;
 pub mod graph;
+mod head;
 pub mod interface;
 pub mod mask;
 mod mirror;

@@ -35,9 +35,13 @@ use std::sync::Arc;
 
 use dpdk::{Consumer, Eal, Error, PacketList, Producer, Ring};
 
-use crate::batch::{Batch, HEAD};
+use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use wire::ip::{Ipv4Header, Ipv6Header};
+
+use crate::batch::Batch;
 use crate::class::{ByClass, ClassLimits, is_from_afar};
 use crate::counters::{Counter, ForwarderCounters};
+use crate::head::{ethernet, ip4, ip6};
 use crate::interface::MAX_INTERFACES;
 use crate::mask::Mask;
 use crate::next_hop::NextHopTable;
@@ -276,12 +280,17 @@ fn joined_by(reason: PuntReason, batch: &Batch, slot: usize) -> Option<u32> {
         return None;
     }
     let head = batch.head(slot);
-    let addresses = match (head[12], head[13]) {
-        (0x08, 0x00) if in_fragments(head) && head[30] < 224 => &head[26..34],
-        (0x86, 0xdd) if may_be_in_fragments(head) => &head[22..54],
+    let addresses: [&[u8]; 2] = match ethernet(head).ethertype.get() {
+        ETHERTYPE_IPV4 if in_fragments(ip4(head)) => {
+            [&ip4(head).source_address, &ip4(head).destination_address]
+        }
+        ETHERTYPE_IPV6 if may_be_in_fragments(ip6(head)) => {
+            [&ip6(head).source_address, &ip6(head).destination_address]
+        }
         _ => return None,
     };
-    let words = addresses.chunks_exact(4).map(|w| u32::from_ne_bytes([w[0], w[1], w[2], w[3]]));
+    let words = addresses.iter().flat_map(|address| address.chunks_exact(4));
+    let words = words.map(|w| u32::from_ne_bytes([w[0], w[1], w[2], w[3]]));
     let mixed = words.fold(0u32, |mixed, word| (mixed.rotate_left(5) ^ word).wrapping_mul(MIX));
     Some(mixed >> 16)
 }
@@ -289,14 +298,14 @@ fn joined_by(reason: PuntReason, batch: &Batch, slot: usize) -> Option<u32> {
 /// 2^32 divided by the golden ratio: its products have their best bits on top.
 const MIX: u32 = 0x9e37_79b9;
 
-fn in_fragments(head: &[u8; HEAD]) -> bool {
-    u16::from_be_bytes([head[20], head[21]]) & 0x3fff != 0
+fn in_fragments(ip: &Ipv4Header) -> bool {
+    ip.is_fragment() && ip.destination_address[0] < 224
 }
 
-fn may_be_in_fragments(head: &[u8; HEAD]) -> bool {
-    let (next, hop_limit, destination) = (head[20], head[21], &head[38..40]);
-    let link = destination[0] == 0xff || (destination[0] == 0xfe && destination[1] & 0xc0 == 0x80);
-    matches!(next, 0 | 43 | 44 | 60) && hop_limit != 255 && !link
+fn may_be_in_fragments(ip: &Ipv6Header) -> bool {
+    let destination = ip.destination();
+    let link = destination.is_multicast() || destination.is_unicast_link_local();
+    matches!(ip.next_header, 0 | 43 | 44 | 60) && ip.hop_limit != 255 && !link
 }
 
 /// How much of what is free of a ring a port may have.

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use crate::batch::{BATCH_MAX, Batch, ETHERNET};
 use crate::filters::{Counted, Filtered, Judged, Judgement, Reader};
 use crate::flows::{FlowTable, Passed};
+use crate::head::{ip4, ip6};
 use crate::mask::Mask;
 use crate::next_hop::{NextHop, NextHopTable};
 use crate::reason::{PuntClass, PuntReason};
@@ -109,9 +110,9 @@ impl RouterFilter {
     fn is_own_address(&self, batch: &Batch, slot: usize) -> bool {
         let head = batch.head(slot);
         let fibs = self.vrfs.get(batch.info(slot).vrf);
-        let number = match head[ETHERNET] >> 4 {
-            4 => fibs.fib4.lookup(Ipv4Addr::from(crate::batch::bytes::<30, 4>(head))),
-            _ => fibs.fib6.lookup(Ipv6Addr::from(crate::batch::bytes::<38, 16>(head))),
+        let number = match ip4(head).version() {
+            4 => fibs.fib4.lookup(ip4(head).destination()),
+            _ => fibs.fib6.lookup(ip6(head).destination()),
         };
         NextHop::from(self.next_hops.get(number)) == NextHop::Local
     }

@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 use acl::Action;
 
-use crate::batch::{BATCH_MAX, Batch, bytes};
+use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+
+use crate::batch::{BATCH_MAX, Batch};
 use crate::filters::{FilterTable, Filtered, Reader};
 use crate::mask::Mask;
 use crate::steps::FILTER_IN;
@@ -56,11 +58,11 @@ impl SpreadFilter {
         let mut chosen = Chosen::NONE;
         let number = usize::from(batch.own.features.get(FILTER_IN));
         let Some(Some(table)) = self.filters.get(number.wrapping_sub(1)) else { return chosen };
-        let of = |ethertype: [u8; 2]| {
-            batch.packets().filter(|slot| bytes::<12, 2>(batch.head(slot)) == ethertype)
+        let of = |ethertype: u16| {
+            batch.packets().filter(|slot| batch.ethernet(slot).ethertype.get() == ethertype)
         };
-        choose_of(&mut self.ip4, table, batch, of([0x08, 0x00]), &mut chosen);
-        choose_of(&mut self.ip6, table, batch, of([0x86, 0xdd]), &mut chosen);
+        choose_of(&mut self.ip4, table, batch, of(ETHERTYPE_IPV4), &mut chosen);
+        choose_of(&mut self.ip6, table, batch, of(ETHERTYPE_IPV6), &mut chosen);
         chosen
     }
 }

@@ -19,7 +19,7 @@
 use std::any::Any;
 use std::process::ExitCode;
 
-use turnpike::dataplane::batch::{Batch, ETHERNET};
+use turnpike::dataplane::batch::Batch;
 use turnpike::dataplane::catalogue::{Facts, StepSpec};
 use turnpike::dataplane::graph::{Output, Outputs, Step, StepCounters};
 use turnpike::dataplane::mask::Mask;
@@ -50,7 +50,7 @@ impl Step for TtlFloor {
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         let mut low = Mask::EMPTY;
         for i in input.slots() {
-            let ttl = batch.head(i)[ETHERNET + 8];
+            let ttl = batch.ip4(i).ttl;
             if ttl < self.lowest {
                 self.lowest = ttl;
                 self.counters.at(0).add(1);

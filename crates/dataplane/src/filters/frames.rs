@@ -1,13 +1,13 @@
-//! Rules with Ethertypes: what filters say of frames that are neither IPv4 nor IPv6.
+//! Rules with Ethertypes: filtering of frames that are neither IPv4 nor IPv6.
 //!
-//! `classify` asks for such frames only, behind all that it does for IP packets, so that these pay nothing. A
-//! filter's default says nothing of them: a frame that no such rule fits goes as without a filter.
+//! `classify` applies them to such frames only, after its work on IP packets, so that these cost nothing more.
+//! A filter's default does not apply: a frame that no such rule matches passes as without a filter.
 
 use wire::MacAddr;
 
 use super::police::{Colour, Source};
 use super::{Counted, FilterTable, Hits, Judgement, count_frame, judgement};
-use crate::batch::{Batch, ETHERNET, bytes};
+use crate::batch::{Batch, ETHERNET};
 use crate::steps::FILTER_IN;
 use crate::tables::Tables;
 
@@ -31,15 +31,15 @@ impl FrameFilters {
         all.iter().flatten().any(asks).then(|| Box::new(Self(all)))
     }
 
-    /// What the filter of the interface that the frame of this slot came by says of it; `None`: nothing.
+    /// The judgement of this slot's frame by the filter of its ingress interface; `None`: no rule applies.
     pub fn judge(&self, batch: &Batch, slot: usize) -> Option<Judgement> {
         let number = batch.info(slot).features.get(FILTER_IN);
         let filter = self.0.get(usize::from(number).wrapping_sub(1))?.as_ref()?;
-        let head = batch.head(slot);
+        let head = batch.ethernet(slot);
         let frame = Frame {
-            ethertype: u16::from_be_bytes(bytes::<12, 2>(head)),
-            to: MacAddr(bytes::<0, 6>(head)),
-            from: MacAddr(bytes::<6, 6>(head)),
+            ethertype: head.ethertype.get(),
+            to: head.destination,
+            from: head.source,
             interface: batch.interface(slot).index() as u16,
         };
         let length = batch.len(slot).saturating_sub(ETHERNET);
@@ -48,7 +48,7 @@ impl FrameFilters {
 }
 
 impl FilterTable {
-    /// Counts a frame for the first rule that fits it, and takes it from the rule's rate; what becomes of it.
+    /// Counts a frame for the first rule that matches it, charges it to the rule's rate, and returns its judgement.
     fn judge_frame(
         &self,
         hits: &Hits,

@@ -12,7 +12,7 @@ use crate::flows::{FlowTable, Passed};
 use crate::interface::InterfaceId;
 use crate::tables::Tables;
 
-/// What a thread outside the graph looks packets up by, one at a time.
+/// Filtering of single packets, for threads outside the graph.
 #[derive(Default)]
 pub struct Gate {
     /// As of so many changes of the filters.
@@ -53,8 +53,8 @@ impl Gate {
         }
     }
 
-    /// What the filter of the interface that a routed packet leaves by says of it, and the mark that it gets if it
-    /// passes. The packet came by `from`. `now`: in TSC cycles.
+    /// Returns the judgement of the filter of the interface that a routed packet leaves by, and the packet's
+    /// mark if it passes. The packet came by `from`. `now`: in TSC cycles.
     pub fn outward(
         &mut self,
         frame: &[u8],
@@ -153,7 +153,7 @@ impl<A: Filtered> Reader<A> {
         (judgement, mark)
     }
 
-    /// A packet's fields and its flow; whether it hides what it is.
+    /// Reads a packet's fields and its flow, and whether its fields are hidden.
     fn read_one(
         &mut self,
         flows: Option<&FlowTable>,

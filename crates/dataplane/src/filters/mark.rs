@@ -1,4 +1,4 @@
-//! What rules write into packets, or have them carry.
+//! Marks: values that rules write into packets, or attach to them.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use crate::batch::{Batch, ETHERNET};
 use crate::steps::set_dscp;
 use crate::transmit::frame::Class;
 
-/// What a rule gives packets that it lets pass.
+/// The mark that a rule gives packets that it lets pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
-    /// The DSCP (RFC 2474), 0 to 63; `None`: what they have.
+    /// The DSCP (RFC 2474), 0 to 63; `None`: unchanged.
     pub dscp: Option<u8>,
     /// The class in which they wait in transmit queues; `None`: that of their DSCP.
     pub class: Option<Class>,

@@ -1,12 +1,11 @@
-//! How much of a rule's traffic passes: one token bucket, or one for each source; or two, which make three colours
-//! (RFC 2697, RFC 2698, both colour-blind).
+//! Policing of a rule's traffic: one token bucket, or one per source; or two, for three colours (RFC 2697, RFC
+//! 2698, both colour-blind).
 //!
-//! A bucket is the time at which it would be full again (the generic cell rate algorithm, ITU-T I.371 annex
-//! A), so that taking from it is one exchange of a word, and one that is full again says no more than one
-//! that has never been used. That is what bounds the memory of rates by source: a table has room for
-//! [`SOURCES`] buckets, a new source takes the place of a full one, and where none of its line is full, of
-//! the one that is the nearest to it. Who sends from more sources than that gets a burst for each, as any new
-//! source does; sources that stay below their rate lose nothing by it.
+//! A bucket is the time at which it would be full again (the generic cell rate algorithm, ITU-T I.371 annex A),
+//! so that taking from it is one exchange of a word, and a full bucket is the same as an unused one. That
+//! bounds the memory of rates by source: a table has room for [`SOURCES`] buckets; a new source replaces a full
+//! bucket of its line or, if none is full, the one nearest to full. An attacker with more sources than that
+//! gets a burst for each, as any new source does; sources that stay below their rate lose nothing.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +14,7 @@ use super::Mark;
 use crate::bucket;
 use crate::flow::fold;
 
-/// How much of a rule's traffic passes.
+/// The rate limit of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Police {
     /// Packets, or bytes of IP packets, per second.
@@ -26,25 +25,25 @@ pub struct Police {
     pub bytes: bool,
     /// Each source has the rate; `None`: all packets of the rule share it.
     pub per_source: Option<SourceLengths>,
-    /// A second burst tells packets above the first apart; `None`: they are dropped.
+    /// A second burst distinguishes packets above the first; `None`: they are dropped.
     pub colours: Option<Colours>,
 }
 
-/// The second bucket of a meter with three colours, in its colour-blind mode, and what becomes of its colours.
+/// The second bucket of a three-colour meter in colour-blind mode, and the treatment of its colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Colours {
     /// The second bucket.
     pub meter: Meter,
-    /// What yellow packets get.
+    /// The mark of yellow packets.
     pub yellow: Mark,
-    /// What red packets get; `None`: they are dropped.
+    /// The mark of red packets; `None`: they are dropped.
     pub red: Option<Mark>,
 }
 
 /// The second bucket of a meter with three colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meter {
-    /// RFC 2697: a burst, in packets or bytes, that fills with what the first bucket has no room for.
+    /// RFC 2697: a burst, in packets or bytes, filled by the overflow of the first bucket.
     SingleRate {
         /// EBS.
         excess: u64,
@@ -58,7 +57,7 @@ pub enum Meter {
     },
 }
 
-/// What a meter says of a packet (RFC 2697 3, RFC 2698 3).
+/// A meter's colour of a packet (RFC 2697 3, RFC 2698 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
     /// Within the rate and its burst.
@@ -75,7 +74,7 @@ impl Police {
         colour == Colour::Red && self.colours.is_none_or(|colours| colours.red.is_none())
     }
 
-    /// What packets of this colour get.
+    /// The mark of packets of this colour.
     pub(super) fn mark(&self, colour: Colour) -> Mark {
         match (self.colours, colour) {
             (None, _) | (_, Colour::Green) => Mark::NONE,
@@ -85,7 +84,7 @@ impl Police {
     }
 }
 
-/// The bits of a source address that tell sources apart.
+/// The lengths of the source prefixes that count as one source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceLengths {
     /// Of 32.
@@ -123,7 +122,7 @@ impl fmt::Display for Police {
     }
 }
 
-/// What takes packets from the rate of a rule; shared by all forwarders.
+/// The meter of a rule, shared by all forwarders.
 pub(super) struct Policer {
     rate: Rate,
     second: Option<Second>,
@@ -145,10 +144,10 @@ struct Bucket {
 
 /// The second bucket's depth, and its rate if it has one of its own.
 enum Second {
-    /// What the first bucket has no room for fills this one, so both together are a bucket of that rate whose deficit
-    /// is the sum of theirs.
+    /// The overflow of the first bucket fills this one, so both together are a bucket of that rate whose
+    /// deficit is the sum of theirs.
     Shared { depth: u64 },
-    /// It has a rate of its own.
+    /// A bucket with its own rate.
     Peak(Rate),
 }
 
@@ -174,8 +173,8 @@ impl Policer {
         Self { rate: Rate::new(police, tsc_hz), second, buckets }
     }
 
-    /// Takes a packet of this length, in bytes, and source from what there is at `now`; green if that is enough, and
-    /// red if not, unless a second bucket says yellow.
+    /// Charges a packet of this length, in bytes, and source at `now`; returns green if the first bucket has
+    /// enough, yellow if the second has, else red.
     #[inline]
     pub fn admits(&self, source: Source, length: usize, now: u64) -> Colour {
         let (full_at, second) = match &self.buckets {
@@ -244,9 +243,9 @@ impl Rate {
         bucket::take(full_at, cost, depth, now).is_ok()
     }
 
-    /// Takes a packet from the first bucket or, if that has too little, from the second one, which is of `depth` and
-    /// fills from what the first has no room for (RFC 2697 3). `both` is full when both are. Of two forwarders at the
-    /// same moment one may see what the other has taken from the first bucket only: the second is a packet off.
+    /// Takes a packet from the first bucket or, if that has too little, from the second one of `depth`, which
+    /// the overflow of the first fills (RFC 2697 3). `both` is full when both are. Of two concurrent forwarders
+    /// one may see the other's taking from the first bucket only: the second is then one packet off.
     fn share(
         &self,
         (first, both): (&AtomicU64, &AtomicU64),
@@ -325,7 +324,7 @@ impl Sources {
         (first, second)
     }
 
-    /// A hash that nobody outside can foresee.
+    /// A hash that outsiders cannot predict.
     #[inline]
     fn tag(&self, source: Source) -> u64 {
         let SourceLengths { ip4, ip6 } = self.lengths;
@@ -406,7 +405,7 @@ mod tests {
         let policer = policer(1, 100, false, Some(SourceLengths::default()));
         let greedy = Source::Ip4(0xc000_0201);
         assert_eq!((0..200).filter(|_| passes(&policer, greedy, 60, 0)).count(), 100);
-        // As many as the table has room for, one packet each: buckets that are nearer to full than its own.
+        // As many sources as the table has room for, one packet each: buckets nearer to full than its own.
         for source in 0..SOURCES as u32 {
             assert!(passes(&policer, Source::Ip4(source), 60, 0), "{source}");
         }

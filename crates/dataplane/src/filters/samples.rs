@@ -1,7 +1,7 @@
-//! Packets of rules that are logged: a few of each filter, taken by whoever writes the log.
+//! Samples of packets for the log: a few of each filter, taken by the thread that writes the log.
 //!
-//! Forwarders put packets into a queue of bounded length, at a bounded rate, without waiting; what is beyond
-//! is counted by its rule, and not shown.
+//! Forwarders put packets into a bounded queue, at a bounded rate, without waiting; further packets are counted
+//! by their rule and not shown.
 
 use acl::{Family, Key};
 use crossbeam_queue::ArrayQueue;
@@ -20,7 +20,7 @@ pub struct Sample {
     pub family: Family,
     /// Its fields.
     pub key: Key,
-    /// It was above the rule's rate.
+    /// True if it exceeded the rule's rate.
     pub is_policed: bool,
 }
 
@@ -40,7 +40,7 @@ impl Samples {
     #[inline]
     pub fn offer(&self, now: u64, sample: impl FnOnce() -> Sample) {
         if self.rate.admits(Source::Ip4(0), 0, now) == Colour::Green {
-            // A full queue: nobody reads the log.
+            // A full queue: the log has no reader.
             let _ = self.queue.push(sample());
         }
     }
@@ -65,7 +65,7 @@ mod tests {
             std::iter::from_fn(|| samples.take()).map(|sample| sample.rule).collect();
         assert_eq!(kept[..10], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
         assert!(kept.len() <= 11, "{kept:?}");
-        // Nobody took them for a minute: the oldest ones are there.
+        // No reader for a minute: the queue holds the oldest ones.
         (0..60)
             .for_each(|second| samples.offer(1_000_000 * (second + 10), || sample(second as u32)));
         assert_eq!(std::iter::from_fn(|| samples.take()).count(), 20);

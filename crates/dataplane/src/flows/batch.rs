@@ -1,4 +1,4 @@
-//! A batch's look-ups: the flows of all packets first, then what became of the packets.
+//! Flow lookups of a batch: the flows of all packets first, then the updates after judgement.
 
 use acl::{Fields, State};
 
@@ -27,8 +27,8 @@ impl<A: Kept> Default for Lookups<A> {
 }
 
 impl<A: Kept> Lookups<A> {
-    /// Looks the flows of packets up, and says to `fields` what is known of them. `packets`: for each packet of
-    /// `fields` its VRF, and what gives its frame; `now`: in TSC cycles.
+    /// Looks up the flows of packets and sets their states in `fields`. `packets`: for each packet of `fields`
+    /// its VRF and a function that returns its frame; `now`: in TSC cycles.
     #[inline(always)]
     pub fn look_up<'p, F: FnOnce() -> &'p [u8]>(
         &mut self,
@@ -127,13 +127,13 @@ fn note_rest<A: Kept>(flows: &FlowTable, first: &Identity<A>, packet: Passed, fr
     }
 }
 
-/// What a flow says of a packet.
+/// Returns the state of a packet by its flow.
 #[inline(always)]
 fn state<A: Kept>(identity: &Identity<A>, found: Found) -> State {
     let direction = identity.key.direction;
     match identity.part {
         Part::Error if found.has_seen(direction) => State::Related,
-        // What goes on with a packet whose first fragment has passed.
+        // The rest of a packet whose first fragment has passed.
         Part::LaterFragment if found.has_seen(direction) => State::Established,
         Part::Error | Part::LaterFragment | Part::None => State::New,
         // An attempt is no answer.

@@ -1,4 +1,4 @@
-//! What tells flows apart: addresses, protocol, ports and VRF, the same for both directions.
+//! Keys of flows: addresses, protocol, ports and VRF, the same for both directions.
 //!
 //! | packet | its ports |
 //! |---|---|
@@ -8,8 +8,8 @@
 //! | other ICMP | it is of no flow |
 //! | anything else | 0: a flow for each pair of addresses and protocol |
 //!
-//! An ICMP error has no flow of its own: what counts is that of the packet that it quotes (RFC 792, RFC 4443
-//! 2.1), if that was sent by whom the error is for.
+//! An ICMP error has no flow of its own: it belongs to the flow of the packet that it quotes (RFC 792, RFC 4443
+//! 2.1), if the error's destination is that packet's sender.
 
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -47,7 +47,7 @@ pub trait Tracked: FilterAddress {
     /// A number for one end's address in a key's words.
     fn end(words: &[u64; 5], end: usize) -> u64;
 
-    /// What the frame's IP header and those behind it say.
+    /// The contents of the frame's IP header and of the headers after it.
     fn headers(packet: &[u8]) -> Option<Headers<'_, Self>>;
 }
 
@@ -144,7 +144,7 @@ impl Tracked for Ipv6Addr {
     }
 }
 
-/// Which flow a packet is of, and in which direction.
+/// The flow of a packet, and the packet's direction in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FlowKey<A: Tracked> {
     pub words: A::Words,
@@ -160,10 +160,10 @@ pub(crate) struct Identity<A: Tracked> {
     pub part: Part,
 }
 
-/// What a packet is of its flow.
+/// The role of a packet in its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Nothing: it is of no flow.
+    /// None: it belongs to no flow.
     None,
     /// One of its packets.
     Packet,
@@ -294,8 +294,8 @@ impl<A: Tracked> Headers<'_, A> {
         Some(Identity { key, mark: Mark::Plain, part: Part::Packet })
     }
 
-    /// Of the packet that an ICMP error is about, as far as it is quoted: at least eight bytes behind its IP
-    /// header, which have the ports.
+    /// The identity of the packet that an ICMP error quotes, as far as it is quoted: at least eight bytes after
+    /// its IP header, which contain the ports.
     fn of_quoted(&self, vrf: u16) -> Option<Identity<A>> {
         let quoted = A::headers(self.payload.get(8..)?)?;
         if quoted.source != self.destination || quoted.fragment.is_some_and(|(_, at)| at != 0) {
@@ -338,7 +338,7 @@ mod tests {
         FrameBuilder::ip4().protocol(protocol).payload(payload).build()
     }
 
-    /// The same packet on its way back: addresses exchanged.
+    /// The same packet in the reverse direction: addresses exchanged.
     fn back(mut frame: Vec<u8>) -> Vec<u8> {
         let (from, to) = if frame[ETHERNET] >> 4 == 4 { (26, 30) } else { (22, 38) };
         let length = to - from;
@@ -409,7 +409,7 @@ mod tests {
         let flow = identity::<Ipv4Addr>(&sent).unwrap();
         assert_eq!((found.part, flow.part), (Part::Error, Part::Packet));
         assert_eq!(found.key, flow.key);
-        // For somebody who did not send it, or about another error, or too short.
+        // For a host that did not send it, or about another error, or too short.
         let mut other = about.clone();
         other[33] ^= 1;
         assert_eq!(identity::<Ipv4Addr>(&other), None);

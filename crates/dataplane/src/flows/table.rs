@@ -7,10 +7,10 @@
 //! used last the longest ago. Assured flows are never pushed out; if there are no others, the new one has no
 //! place, which is counted.
 //!
-//! Nothing is locked. A slot is claimed by exchanging its tag, and its flow is found again once its tag is
-//! written; what a flow is known of is one word, exchanged as a whole, which also has the number of the slot's
-//! use, so that nobody writes of one flow into the slot of another. Two forwarders that see a flow's first
-//! packets at once may enter it twice; the first of them is found from then on.
+//! There are no locks. A slot is claimed by exchanging its tag, and its flow is found once the tag is written.
+//! A flow's state is one word, exchanged as a whole, which includes the number of the slot's use, so that a
+//! state never goes to another flow's slot. Two forwarders that see a flow's first packets at once may enter it
+//! twice; the first entry is found from then on.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -67,10 +67,10 @@ struct Slot {
     traffic: [Traffic; 2],
 }
 
-/// What a packet says of its flow beside being there.
+/// The effect of a packet on its flow, beyond keeping it alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
-    /// Nothing.
+    /// None.
     Plain,
     /// TCP: opens a connection.
     Syn,
@@ -102,8 +102,8 @@ impl Mark {
     }
 }
 
-/// What is known of a flow: the last packet's time in ticks in the low 32 bits, the number of the slot's use in
-/// the upper 16, and between them what follows.
+/// The state of a flow: the last packet's time in ticks in the low 32 bits, the number of the slot's use in the
+/// upper 16, and between them the following flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct State(u64);
 
@@ -151,8 +151,8 @@ impl State {
         self.0 & RST != 0 || self.has_both(FIN)
     }
 
-    /// Both sides want it. For TCP both have sent more than what opens a connection: an address that does not
-    /// answer, or one that is not the sender's, never gets so far.
+    /// Returns true if both sides have confirmed the flow. For TCP both have sent more than the opening
+    /// handshake: an address that does not answer, or a forged one, never gets so far.
     pub fn is_assured(self, protocol: u8) -> bool {
         match protocol {
             PROTOCOL_TCP => self.has_both(DATA) && !self.is_closing(),
@@ -169,7 +169,7 @@ impl State {
     }
 }
 
-/// What a packet of each [`Mark`] sets, by its direction.
+/// The flags that a packet of each [`Mark`] sets, by its direction.
 const SET: [[u64; 2]; 6] = {
     const fn both(bits: u64) -> [u64; 2] {
         [bits, bits << 1]
@@ -179,14 +179,14 @@ const SET: [[u64; 2]; 6] = {
     [seen, seen, seen, both(SEEN | DATA | FIN), reset, data]
 };
 
-/// And what it clears, beside the time: whoever goes on sending has not been reset, what said so was not the other
-/// side.
+/// The flags that it clears, beside the time: a sender that continues has not been reset, so the reset was not
+/// from the other side.
 const CLEARED: [u64; 6] = {
     const TIME: u64 = u32::MAX as u64;
     [TIME, TIME, TIME, TIME | RST, TIME, TIME | RST]
 };
 
-/// A flow's slot and what is known of it.
+/// A flow's slot and state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     slot: u32,
@@ -201,14 +201,14 @@ impl Found {
     }
 }
 
-/// What became of a flow that was to be entered.
+/// The result of entering a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entered {
-    /// It was there.
+    /// It existed already.
     Known,
     /// It is new.
     New,
-    /// It is new, another one had to go.
+    /// It is new and replaced another.
     Instead,
     /// There is no place for it.
     Full,
@@ -250,7 +250,7 @@ impl<A: Tracked> Table<A> {
         }
     }
 
-    /// What its hashes begin with.
+    /// The seed of the hashes.
     pub fn seed(&self) -> u64 {
         self.seed
     }
@@ -260,7 +260,7 @@ impl<A: Tracked> Table<A> {
         self.slots.len()
     }
 
-    /// A hash that nobody outside can foresee.
+    /// A hash that outsiders cannot predict.
     #[inline(always)]
     pub fn hash(&self, words: &A::Words) -> u64 {
         words.as_ref().iter().fold(self.seed, |state, &word| fold(state, word))
@@ -300,7 +300,7 @@ impl<A: Tracked> Table<A> {
         ((u128::from(hash) * self.buckets.len() as u128) >> 64) as usize
     }
 
-    /// Tags are none of 0, which says empty, and [`BUSY`].
+    /// A tag is never 0, which means empty, nor [`BUSY`].
     #[inline(always)]
     fn tag(hash: u64) -> u16 {
         (hash as u16).max(BUSY + 1)
@@ -377,7 +377,7 @@ impl<A: Tracked> Table<A> {
         Entered::Full
     }
 
-    /// Where a new flow goes.
+    /// Chooses the place of a new flow.
     fn place(&self, hash: u64, clock: Clock<'_>) -> Option<Place> {
         let first = self.bucket(hash) * WAYS;
         // Flows that may be pushed out: who began them, for how long they are idle, and where they are.
@@ -523,7 +523,7 @@ impl Slot {
     }
 }
 
-/// A slot for a new flow, the tag that it has, and what it means to take it.
+/// A slot for a new flow, its current tag, and the consequence of taking it.
 #[derive(Clone, Copy)]
 struct Place {
     slot: usize,
@@ -751,7 +751,7 @@ mod tests {
         }
         let there = (0..4000).filter(|&n| seen.contains_key(&key(n).words)).count();
         assert!(there > 3900, "{there}");
-        // No flow is made of two: whatever is there was entered.
+        // No flow is a mixture of two: every flow found was entered.
         let known = |words: &[u64; 5]| {
             let n = words[4];
             *words == key(n).words

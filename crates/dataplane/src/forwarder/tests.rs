@@ -1144,8 +1144,14 @@ fn wait_for(what: &str, mut is_done: impl FnMut() -> bool) {
     let begin = std::time::Instant::now();
     while !is_done() {
         assert!(begin.elapsed() < Duration::from_secs(20), "{what} does not happen");
-        std::thread::yield_now();
+        give_way();
     }
+}
+
+/// Leaves the core to the other threads for a moment. Threads that only yield share it with them in slices of
+/// milliseconds, which is minutes for thousands of packets where cores are few.
+fn give_way() {
+    std::thread::sleep(Duration::from_micros(10));
 }
 
 /// A forwarder on a thread that receives from a ring, so that it can block.
@@ -1365,13 +1371,13 @@ fn producers_that_come_while_it_goes_to_sleep_are_heard() {
                 let mut packet = loop {
                     match shared().1.copy_of(&to("10.0.6.1")) {
                         Some(packet) => break packet,
-                        None => std::thread::yield_now(),
+                        None => give_way(),
                     }
                 };
                 packet.set_tag(3);
                 while let Err(back) = producer.push(packet) {
                     packet = back;
-                    std::thread::yield_now();
+                    give_way();
                 }
                 if number % 5 == 0 {
                     wait_for("an empty ring", || producer.is_empty());
@@ -1387,7 +1393,7 @@ fn producers_that_come_while_it_goes_to_sleep_are_heard() {
     while !producers.iter().all(std::thread::JoinHandle::is_finished) {
         sent.receive(&mut burst, 64);
         burst.free(u64::MAX);
-        std::thread::yield_now();
+        give_way();
     }
     producers.into_iter().for_each(|thread| thread.join().unwrap());
     assert!(counters.blocks.get() > PACKETS / 50, "{} blocks", counters.blocks.get());

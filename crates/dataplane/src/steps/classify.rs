@@ -21,6 +21,7 @@
 use crate::batch::{Batch, ETHERNET, bytes};
 use crate::filters::{FrameFilters, Judgement};
 use crate::graph::{Output, Outputs, Step};
+use crate::head::ethernet;
 use crate::mask::Mask;
 use crate::reason::{DropReason, PuntReason, is_link_group};
 use crate::tables::Tables;
@@ -92,7 +93,7 @@ impl Kinds {
         for i in input.slots() {
             let head = batch.head(i);
             let len = batch.len(i);
-            let ethertype = u16::from_be_bytes([head[12], head[13]]);
+            let ethertype = ethernet(head).ethertype.get();
             let ip4 = Mask::when(ethertype == 0x0800, i);
             let ip6 = Mask::when(ethertype == 0x86dd, i);
             let arp = Mask::when(ethertype == 0x0806, i);
@@ -147,7 +148,7 @@ fn is_usual(batch: &Batch, slot: usize, mac: &[u8; 6], ethertype: u16, least: us
     let head = batch.head(slot);
     // Eight bytes in one load; the two that are the source's go.
     let address = (u64::from_le_bytes(bytes::<0, 8>(head)) << 16) ^ (mac_bits(mac) << 16);
-    let other = u16::from_be_bytes(bytes::<12, 2>(head)) ^ ethertype;
+    let other = ethernet(head).ethertype.get() ^ ethertype;
     (address | u64::from(other) == 0) & (batch.len(slot) >= least)
 }
 

@@ -15,8 +15,9 @@
 
 use std::path::Path;
 
-use crate::batch::{Batch, ETHERNET};
+use crate::batch::Batch;
 use crate::graph::{Output, Outputs, Step};
+use crate::head::ip4;
 use crate::mask::Mask;
 
 /// The identification that the step panics over.
@@ -42,7 +43,7 @@ impl Step for Faulty {
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         for slot in input.slots() {
             let head = batch.head(slot);
-            let id = u16::from_be_bytes([head[ETHERNET + 4], head[ETHERNET + 5]]);
+            let id = ip4(head).identification.get();
             assert!(id != FAULTY_ID, "the faulty step met identification {id:#06x}");
             match id {
                 STUCK_ID => stay(),

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::resolve::{OUTPUTS4, look_up, resolve, without_options};
-use crate::batch::{Batch, bytes};
+use crate::batch::Batch;
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::tables::Tables;
@@ -46,7 +46,7 @@ impl Step for Ip4Lookup {
 
 #[inline(always)]
 pub(super) fn destination(batch: &Batch, slot: usize) -> u32 {
-    u32::from_be_bytes(bytes::<30, 4>(batch.head(slot)))
+    u32::from_be_bytes(batch.ip4(slot).destination_address)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@
 //! filter, redirect, MTU, a neighbour that is not resolved): an ICMP error quotes it as it was received (RFC 1812
 //! 4.3.2.3), and the slow path decrements what it forwards itself.
 
-use crate::batch::{Batch, ETHERNET};
+use crate::batch::Batch;
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::reason::PuntReason;
@@ -32,7 +32,7 @@ impl Step for Ip4Ttl {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-        let lives = input.filter(|i| batch.head(i)[ETHERNET + 8] > 1);
+        let lives = input.filter(|i| batch.ip4(i).ttl > 1);
         out[OK] = lives;
         out[EXPIRED] = input.without(lives);
     }

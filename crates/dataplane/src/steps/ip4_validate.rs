@@ -30,11 +30,15 @@
 //! behind the total length (link
 //! padding) are cut off.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
+
+use wire::ip::{IPV4_MIN_LEN, Ipv4Header};
+use zerocopy::FromBytes;
 
 use crate::batch::{Batch, ETHERNET, HEAD, bytes};
 use crate::graph::{Output, Outputs, Step};
+use crate::head::ip4;
 use crate::mask::Mask;
 use crate::own::{Hints, OwnAddresses, Owner};
 use crate::reason::{DropReason, PuntReason};
@@ -100,7 +104,7 @@ impl<const CLASS_E: bool> Step for Ip4Validate<CLASS_E> {
                 _ => verdict,
             };
             out[leaves] |= Mask::when(true, i);
-            batch.options |= Mask::when(leaves == OK && batch.head(i)[ETHERNET] != 0x45, i);
+            batch.options |= Mask::when(leaves == OK && batch.ip4(i).version_ihl != PLAIN, i);
         }
         if !out[MARTIAN_SOURCE].is_empty() {
             out[NO_ADDRESS_YET] = without_address(batch, out[MARTIAN_SOURCE]);
@@ -116,11 +120,14 @@ impl<const CLASS_E: bool> Step for Ip4Validate<CLASS_E> {
 impl<const CLASS_E: bool> Ip4Validate<CLASS_E> {
     /// The output for a packet whose source nobody on the link may use.
     fn owned(&self, batch: &Batch, slot: usize) -> Option<usize> {
-        let source = Ipv4Addr::from(bytes::<26, 4>(batch.head(slot)));
+        let source = batch.ip4(slot).source();
         let owner = self.own.owner(IpAddr::V4(source), batch.interface(slot))?;
         Some(if owner == Owner::Router { OWN_SOURCE } else { BROADCAST_SOURCE })
     }
 }
+
+/// Version 4 and a header of 20 bytes, without options.
+const PLAIN: u8 = 0x45;
 
 /// Sorts packets of which the device says something. What it found wrong is not plain.
 #[inline(never)]
@@ -138,11 +145,11 @@ fn sort_checked(hints: &Hints, batch: &Batch, input: Mask) -> [Mask; 2] {
 /// Whether a device's word about the header is taken: it has no options and is no fragment's.
 #[inline(always)]
 fn is_believed(head: &[u8; HEAD]) -> bool {
-    (head[ETHERNET] ^ 0x45) | (head[20] & 0x3f) | head[21] == 0
+    (ip4(head).version_ihl == PLAIN) & !ip4(head).is_fragment()
 }
 
 fn total_length(head: &[u8; HEAD]) -> usize {
-    usize::from(u16::from_be_bytes([head[16], head[17]]))
+    usize::from(ip4(head).total_length.get())
 }
 
 /// Whether the header is a valid one without options and from an ordinary source that is not the router's,
@@ -154,8 +161,9 @@ fn plain_header<const CHECKED: bool>(hints: &Hints, head: &[u8; HEAD], len: usiz
     let beyond_header = total - 20;
     let behind = len as i32 - ETHERNET as i32 - total;
     let lengths = (beyond_header | behind) < 0;
-    let version = head[ETHERNET] ^ 0x45;
-    let source = hints.of(head[26], head[29]);
+    let version = ip4(head).version_ihl ^ PLAIN;
+    let [first, .., last] = ip4(head).source_address;
+    let source = hints.of(first, last);
     let right = if CHECKED { is_believed(head) } else { plain_checksum_ok(head) };
     [(version | source == 0) & !lengths & right, behind > 0]
 }
@@ -188,36 +196,28 @@ const fn martian_source<const CLASS_E: bool>(source: &[u8; 4]) -> bool {
 fn without_address(batch: &Batch, packets: Mask) -> Mask {
     let mut found = Mask::EMPTY;
     for i in packets.slots() {
-        let asks = batch.head(i)[26..34] == [0, 0, 0, 0, 255, 255, 255, 255];
+        let ip = batch.ip4(i);
+        let asks = ip.source().is_unspecified() && ip.destination().is_broadcast();
         found |= Mask::when(asks & batch.info(i).host, i);
     }
     found
 }
 
-/// An Ethernet header and the least header of IPv4.
-const HEAD_LEAST: usize = ETHERNET + 20;
-
-fn is_fragment(head: &[u8; HEAD_LEAST]) -> bool {
-    (head[20] & 0x3f) | head[21] != 0
-}
-
 /// The output for a packet of `len` bytes with its Ethernet header, check by check; `frame` has its headers.
 /// `bad`: the device found the header's checksum wrong.
 fn verdict<const CLASS_E: bool>(frame: &[u8], len: usize, bad: bool) -> usize {
-    let Some((head, packet)) = frame.first_chunk::<HEAD_LEAST>().zip(frame.get(ETHERNET..)) else {
-        return TOTAL_LENGTH;
-    };
-    let header_length = usize::from(head[ETHERNET] & 0xf) * 4;
-    let total = usize::from(u16::from_be_bytes([head[16], head[17]]));
-    if head[ETHERNET] >> 4 != 4 {
+    let packet = frame.get(ETHERNET..).unwrap_or_default();
+    let Ok((ip, _)) = Ipv4Header::ref_from_prefix(packet) else { return TOTAL_LENGTH };
+    let (header_length, total) = (ip.header_len(), usize::from(ip.total_length.get()));
+    if ip.version() != 4 {
         return VERSION;
     }
-    let Some(header) = packet.get(..header_length).filter(|_| header_length >= 20) else {
+    let Some(header) = packet.get(..header_length).filter(|_| header_length >= IPV4_MIN_LEN) else {
         return HEADER_LENGTH;
     };
-    let believed = header_length == 20 && !is_fragment(head);
+    let believed = header_length == IPV4_MIN_LEN && !ip.is_fragment();
     let right = !(bad && believed) && wire::checksum::checksum(header) == 0;
-    let martian = martian_source::<CLASS_E>(&[head[26], head[27], head[28], head[29]]);
+    let martian = martian_source::<CLASS_E>(&ip.source_address);
     if total < header_length {
         TOTAL_LENGTH
     } else if total > len - ETHERNET {

@@ -8,7 +8,7 @@
 //! | `ok` | hop limit 2 or more; `ip6-rewrite` decrements it |
 //! | punt `ttl` | hop limit 0 or 1: the slow path answers "time exceeded" (RFC 4443 3.3) |
 
-use crate::batch::{Batch, ETHERNET};
+use crate::batch::Batch;
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::reason::PuntReason;
@@ -28,7 +28,7 @@ impl Step for Ip6HopLimit {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-        let lives = input.filter(|i| batch.head(i)[ETHERNET + 7] > 1);
+        let lives = input.filter(|i| batch.ip6(i).hop_limit > 1);
         out[OK] = lives;
         out[EXPIRED] = input.without(lives);
     }

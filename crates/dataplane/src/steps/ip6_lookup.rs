@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::resolve::{OUTPUTS6, look_up, resolve, without_options};
-use crate::batch::{Batch, bytes};
+use crate::batch::Batch;
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::tables::Tables;
@@ -44,7 +44,7 @@ impl Step for Ip6Lookup {
 }
 
 pub(super) fn destination(batch: &Batch, slot: usize) -> u128 {
-    u128::from_be_bytes(bytes::<38, 16>(batch.head(slot)))
+    u128::from_be_bytes(batch.ip6(slot).destination_address)
 }
 
 #[cfg(test)]

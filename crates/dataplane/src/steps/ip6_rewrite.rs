@@ -10,8 +10,9 @@
 
 use std::sync::Arc;
 
-use crate::batch::{Batch, ETHERNET};
+use crate::batch::Batch;
 use crate::graph::{Output, Outputs, Step};
+use crate::head::ip6_mut;
 use crate::mask::Mask;
 use crate::tables::{EgressMacs, Tables};
 
@@ -41,7 +42,8 @@ impl Step for Ip6Rewrite {
             let (hop, port) = (batch.hop[i], batch.out_interface[i]);
             let head = batch.head_mut(i);
             self.macs.write(head, hop, port);
-            head[ETHERNET + 7] = head[ETHERNET + 7].wrapping_sub(1);
+            let ip = ip6_mut(head);
+            ip.hop_limit = ip.hop_limit.wrapping_sub(1);
         });
     }
 }

@@ -21,8 +21,11 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
+use wire::ip::{IPV6_LEN, PROTOCOL_ICMPV6};
+
 use crate::batch::{Batch, ETHERNET, HEAD};
 use crate::graph::{Output, Outputs, Step};
+use crate::head::{behind_ip6, ip6};
 use crate::mask::Mask;
 use crate::own::OwnAddresses;
 use crate::reason::DropReason;
@@ -69,11 +72,12 @@ impl Step for Ip6Validate {
         let [plain, padded] = input.sort(|i| {
             let (head, len) = (batch.head(i), batch.len(i));
             let end = packet_end(head);
-            let ordinary = hints.of(head[22], head[37]) == 0;
-            let usual = (head[ETHERNET] >> 4 == 6)
+            let ip = ip6(head);
+            let ordinary = hints.of(ip.source_address[0], ip.source_address[15]) == 0;
+            let usual = (ip.version() == 6)
                 & (end <= len)
                 & ordinary
-                & (head[20] != HOP_BY_HOP_HEADER);
+                & (ip.next_header != HOP_BY_HOP_HEADER);
             [usual, end < len]
         });
         out[OK] = plain;
@@ -100,11 +104,11 @@ fn sort_unusual(own: &OwnAddresses, batch: &mut Batch, input: Mask, out: &mut Ou
     for i in input.slots() {
         let (head, len) = (batch.head(i), batch.len(i));
         let end = packet_end(head);
-        let source = u128::from_be_bytes(source(head));
-        version |= Mask::when(head[ETHERNET] >> 4 != 6, i);
+        let source = u128::from_be_bytes(ip6(head).source_address);
+        version |= Mask::when(ip6(head).version() != 6, i);
         too_long |= Mask::when(end > len, i);
         martian |= Mask::when(is_martian(source), i);
-        hop_by_hop |= Mask::when(head[20] == HOP_BY_HOP_HEADER, i);
+        hop_by_hop |= Mask::when(ip6(head).next_header == HOP_BY_HOP_HEADER, i);
         let owner = own.owner(IpAddr::V6(Ipv6Addr::from_bits(source)), batch.interface(i));
         looped |= Mask::when(owner.is_some() && !is_neighbour_discovery(head), i);
         link_scope |= Mask::when(source >> 118 == 0xfe80 >> 6 || source == 0, i);
@@ -121,20 +125,16 @@ fn sort_unusual(own: &OwnAddresses, batch: &mut Batch, input: Mask, out: &mut Ou
 
 /// Where the packet ends in the frame: Ethernet header, 40 bytes, payload.
 fn packet_end(head: &[u8; HEAD]) -> usize {
-    ETHERNET + 40 + usize::from(u16::from_be_bytes([head[18], head[19]]))
+    ETHERNET + IPV6_LEN + usize::from(ip6(head).payload_length.get())
 }
 
 /// Router and neighbour solicitations and advertisements, and redirects, as their hosts sent them (RFC
 /// 4861 4).
 pub(crate) fn is_neighbour_discovery(head: &[u8; HEAD]) -> bool {
-    const ICMPV6: u8 = 58;
-    head[20] == ICMPV6 && head[21] == 255 && matches!(head[54], 133..=137)
-}
-
-fn source(head: &[u8; HEAD]) -> [u8; 16] {
-    let mut source = [0; 16];
-    source.copy_from_slice(&head[22..38]);
-    source
+    let ip = ip6(head);
+    ip.next_header == PROTOCOL_ICMPV6
+        && ip.hop_limit == 255
+        && matches!(behind_ip6(head), 133..=137)
 }
 
 /// Multicast ff00::/8, loopback ::1, IPv4-mapped ::ffff:0:0/96.

@@ -17,14 +17,14 @@
 //! than a port's MTU goes to the slow path with all its ports, which cuts it or says "packet too big"
 //! (RFC 4443 3.2).
 
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use wire::address::{multicast_mac_v4, multicast_mac_v6};
 
 use super::ip4_rewrite::decrement_ttl;
-use crate::batch::{Batch, ETHERNET, HEAD};
+use crate::batch::{Batch, ETHERNET};
 use crate::graph::{Output, Outputs, Step};
+use crate::head::{ethernet_mut, ip6_mut};
 use crate::interface::Mtus;
 use crate::mask::Mask;
 use crate::multicast::{Decision, MulticastRoute, Receivers};
@@ -77,7 +77,8 @@ impl Step for Ip4Multicast {
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         let routes = batch.multicast_routes(&self.tables.multicast);
         for slot in input.slots() {
-            let (source, group, ttl) = addresses4(batch.head(slot));
+            let ip = batch.ip4(slot);
+            let (source, group, ttl) = (ip.source(), ip.destination(), ip.ttl);
             let stays = group.octets()[..3] == [224, 0, 0];
             let route = if stays { None } else { routes.ip4.find_entry(source, group) };
             let (output, receivers) = decide::<false>(&self.tables.mtus, batch, slot, route, ttl);
@@ -89,7 +90,7 @@ impl Step for Ip4Multicast {
             if output == REPLICATE {
                 batch.receivers[slot] = receivers;
                 let head = batch.head_mut(slot);
-                head[..6].copy_from_slice(&multicast_mac_v4(group).0);
+                ethernet_mut(head).destination = multicast_mac_v4(group);
                 decrement_ttl(head);
             }
         }
@@ -104,7 +105,8 @@ impl Step for Ip6Multicast {
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         let routes = batch.multicast_routes(&self.tables.multicast);
         for slot in input.slots() {
-            let (source, group, hop_limit) = addresses6(batch.head(slot));
+            let ip = batch.ip6(slot);
+            let (source, group, hop_limit) = (ip.source(), ip.destination(), ip.hop_limit);
             // Interface-local, link-local, and scope 0, which means as much (RFC 7346 2).
             let stays = group.octets()[1] & 0xf <= 2
                 || source.is_unicast_link_local()
@@ -120,25 +122,11 @@ impl Step for Ip6Multicast {
             if output == REPLICATE {
                 batch.receivers[slot] = receivers;
                 let head = batch.head_mut(slot);
-                head[..6].copy_from_slice(&multicast_mac_v6(group).0);
-                head[ETHERNET + 7] -= 1;
+                ethernet_mut(head).destination = multicast_mac_v6(group);
+                ip6_mut(head).hop_limit -= 1;
             }
         }
     }
-}
-
-fn addresses4(head: &[u8; HEAD]) -> (Ipv4Addr, Ipv4Addr, u8) {
-    let word = |at: usize| Ipv4Addr::new(head[at], head[at + 1], head[at + 2], head[at + 3]);
-    (word(ETHERNET + 12), word(ETHERNET + 16), head[ETHERNET + 8])
-}
-
-fn addresses6(head: &[u8; HEAD]) -> (Ipv6Addr, Ipv6Addr, u8) {
-    let word = |at: usize| {
-        let mut octets = [0; 16];
-        octets.copy_from_slice(&head[at..at + 16]);
-        Ipv6Addr::from(octets)
-    };
-    (word(ETHERNET + 8), word(ETHERNET + 24), head[ETHERNET + 7])
 }
 
 /// The output for a packet, and where it leaves. Counts for the entry.
@@ -168,6 +156,8 @@ fn decide<const IP6: bool>(
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
     use crate::interface::InterfaceId;
     use crate::multicast::MulticastRoutes;

@@ -178,14 +178,11 @@ fn is_route(hop: Packed) -> bool {
 }
 
 fn source4(batch: &Batch, slot: usize) -> u32 {
-    let head = batch.head(slot);
-    u32::from_be_bytes([head[26], head[27], head[28], head[29]])
+    u32::from_be_bytes(batch.ip4(slot).source_address)
 }
 
 fn source6(batch: &Batch, slot: usize) -> u128 {
-    let mut address = [0; 16];
-    address.copy_from_slice(&batch.head(slot)[22..38]);
-    u128::from_be_bytes(address)
+    u128::from_be_bytes(batch.ip6(slot).source_address)
 }
 
 #[cfg(test)]
