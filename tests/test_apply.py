@@ -93,7 +93,7 @@ def test_a_plan_names_every_change_and_changes_nothing(lab):
     }
     text = router.command("plan", write(router, other), check=False).stdout
     assert '~ port "right": mtu: the device\'s -> 1400  [closes the port and opens it again]' in text
-    assert "~ memory: mbufs: as many as are needed -> 20000  [needs a restart]" in text
+    assert "~ memory: mbufs: as many as are needed -> 20000  [needs a restart: packet memory is reserved when the router starts]" in text
     assert "8 changes, of which 1 needs a restart: apply refuses them all" in text
     error = refused(router, "apply", write(router, other))
     assert 'port "right": mtu' not in error and "memory: mbufs" in error and "nothing was changed" in error

@@ -279,3 +279,23 @@ def test_telnet_comes_changes_and_goes(lab):
     assert wait_for(lambda: refuses_telnet(wires, 2324))
     assert {client.ask("show ports | count") for client in (first, second, moved)} == {"3"}
     router.stop()
+
+
+def test_default_routes_lead_to_gateways_or_not(lab):
+    wires = Wires(lab, 'turnpike.route "0.0.0.0/0" { via = "10.0.2.2" }', calm=True)
+    router = wires.router
+    base = BASE + 'turnpike.route "0.0.0.0/0" { via = "10.0.2.2" }\n'
+    strict = base + "turnpike.forwarding { resolve_via_default = false }\n"
+    router.command("route", "add", "198.51.100.0/24", "via", "172.16.0.1")
+    shown = lambda: router.show("routes", "--prefix", "198.51.100.0/24")[0]  # noqa: E731
+    assert shown()["active"]
+    assert is_live(router, strict)
+    for _ in range(2):
+        apply(router, strict)
+        assert wait_for(lambda: not shown()["active"]), shown()
+        assert shown()["inactive"] == "gateway-unreachable"
+        router.command("rollback")
+        assert wait_for(lambda: shown()["active"]), shown()
+        wires.left.send(frame(destination="198.51.100.7"))
+        assert wires.right.expect(1) == [forwarded(frame(destination="198.51.100.7"), RIGHT_MAC, HOST_B_MAC)]
+    router.stop()

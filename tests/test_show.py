@@ -193,3 +193,23 @@ def test_garbage_on_the_socket_does_no_harm(wires):
             except (BrokenPipeError, ConnectionResetError):
                 pass
     wires.router.counters()
+
+
+# What must be written behind some names.
+WORDS = {"route": ["10.0.2.2"]}
+
+
+def declared():
+    """Every `show` by its name, as the help lists them."""
+    text = subprocess.run([binary(), "show", "--help"], capture_output=True, text=True, check=True).stdout
+    return re.findall(r"^  ([a-z-]+) ", text.split("Commands:")[1].split("Options:")[0], re.M)
+
+
+def test_every_show_answers_as_a_table_and_as_json(wires):
+    names = [name for name in declared() if name != "help"]
+    assert {"ports", "vrfs", "policing", "graph"} <= set(names) and len(names) > 15
+    for name in names:
+        words = WORDS.get(name, [])
+        table = wires.router.command("show", name, *words).stdout
+        answer = json.loads(wires.router.command("show", name, *words, "--json").stdout)
+        assert isinstance(answer, (list, dict)) and table.strip() and not table.startswith(("{", "[")), (name, table)

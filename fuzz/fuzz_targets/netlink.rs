@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use arbitrary::Arbitrary;
-use control::netlink::{Change, KernelConfig, SourceEvent, replay};
+use control::netlink::{Change, Following, KernelConfig, SourceEvent, replay};
 use dataplane::port::PortId;
 use libfuzzer_sys::fuzz_target;
 
@@ -65,10 +65,8 @@ fuzz_target!(|input: Input| {
         vrfs: Vec::new(),
         netns: None,
         ports: vec![(PortId::FIRST.into(), String::new())],
-        routes: true,
+        following: Following { routes: true, audit: None, receive_buffer: 0 },
         multicast: true,
-        audit: None,
-        receive_buffer: 0,
     };
     let mut told = HashMap::new();
     for event in replay(&config, &bytes) {

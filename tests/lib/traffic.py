@@ -89,11 +89,11 @@ class Sink:
         self._socket.close()
 
 
-def gets_through(source, target, address, seconds=10):
+def gets_through(source, target, address, seconds=10, port=_PORT):
     """Does a packet from one namespace to the address arrive in the other?"""
-    sink = Sink(target)
+    sink = Sink(target, port)
     try:
-        stream = Stream(source, [address], rate=50)
+        stream = Stream(source, [address], rate=50, port=port)
         arrived = sink.wait(1, seconds)
         stream.stop()
         return arrived

@@ -243,7 +243,7 @@ impl NumberClasses {
         Self::made(values, ranges, 1 << 16)
     }
 
-    /// Like [`Self::new`], for [`Self::rank`]: without a class lookup behind it, comparing beats all but the
+    /// Like [`Self::new`], for [`Self::rank`]: without a class lookup after it, comparing beats all but the
     /// smallest tables.
     pub fn ranked(values: usize, ranges: &[(u16, u16)]) -> Self {
         Self::made(values, ranges, BYTES + 1)

@@ -117,8 +117,8 @@ impl<A: FilterAddress> Classifier<A> {
         found.iter_mut().take(fields.len()).for_each(|rule| *rule = self.none.min(*rule));
     }
 
-    /// Returns the index of the first rule behind the rule `after` that matches the packet at `place`; the number
-    /// of rules if none does. Works on a single packet: for rules that let packets continue.
+    /// Returns the index of the first rule after the rule `after` that matches the packet at `place`; the
+    /// number of rules if none does. Works on a single packet: for rules that let packets continue.
     pub fn next(&self, fields: &Fields<A>, place: usize, after: u32) -> u32 {
         let found = match &self.form {
             Form::Few(few) => few.next(fields, place, after),

@@ -31,7 +31,7 @@ const KIND_FRAGMENT: u16 = 1 << 8;
 /// Bit of [`Number::Kind`]: ports, flags and ICMP type are not known.
 const KIND_NO_UPPER: u16 = 1 << 9;
 
-/// Where [`State`] is in [`Number::Kind`].
+/// The place of [`State`] in [`Number::Kind`].
 const KIND_STATE: u32 = 10;
 
 /// Alternatives; a packet's number is in one of them.
@@ -51,7 +51,7 @@ impl Number {
         Self::Extensions,
     ];
 
-    /// How many values it has.
+    /// The number of its values.
     pub fn values(self) -> usize {
         match self {
             Self::Kind => 1 << 12,

@@ -20,7 +20,7 @@ pub struct Fields<A: FilterAddress> {
     kinds: [u16; BATCH],
     /// From the low end: flags, ICMP type, DSCP and TTL, a byte each, length and interface.
     rest: [u64; BATCH],
-    /// `None`: no filter asks for them.
+    /// `None`: no filter needs them.
     rare: Option<Box<Rare>>,
     count: usize,
 }
@@ -68,8 +68,8 @@ impl<A: FilterAddress> Default for Fields<A> {
 }
 
 impl<A: FilterAddress> Fields<A> {
-    /// Packets that are added from now on have the fields that this filter asks for; without it they have neither
-    /// MACs nor extension headers, for most filters ask for none.
+    /// Makes packets added from now on have the fields that this filter needs; by default they have neither
+    /// MACs nor extension headers, since most filters need none.
     pub fn want(&mut self, filter: &Filter) {
         if filter.asks_for_macs() || filter.asks_for_headers() {
             self.rare.get_or_insert_default();
@@ -138,7 +138,7 @@ impl<A: FilterAddress> Fields<A> {
         self.kinds[place & (BATCH - 1)] |= kind_of(state);
     }
 
-    /// The fields of the packet at this place that tell flows apart.
+    /// The fields of the packet at this place that identify its flow.
     #[inline(always)]
     pub fn ends(&self, place: usize) -> Ends<A> {
         let place = place & (BATCH - 1);

@@ -14,9 +14,9 @@
 //! | a packet that ends within the upper-layer header, or has the other family's ICMP | - |
 //!
 //! [`TINY`] marks the fragments that RFC 1858 (3.2, 4.2), RFC 3128 and RFC 7112 (5) let a filter drop
-//! whatever its rules say: first fragments that end too early, and TCP fragments at offset 8, which
-//! overwrite the flags of the first at a receiver that lets fragments overlap. An atomic fragment
-//! (RFC 6946: offset 0, no more fragments) is a whole packet.
+//! regardless of its rules: first fragments that end too early, and TCP fragments at offset 8, which overwrite
+//! the flags of the first at a receiver that lets fragments overlap. An atomic fragment (RFC 6946: offset 0, no
+//! more fragments) is a whole packet.
 //!
 //! The protocol is that of the upper layer. Where an IPv6 chain cannot be followed to its end it is
 //! the number of the header at which the walk ended, so that a rule can name it. The walk passes
@@ -26,9 +26,9 @@
 //!
 //! # Extension headers
 //!
-//! The walk keeps account of the kinds of headers that it has seen and of the types of routing headers, all of
-//! them: a second routing header hides no first one (RFC 8200 4.1 has one, and a receiver may see to it that there
-//! are no more). It sees one header beyond [`MAX_HEADERS`], and none behind that: [`Extension::TooMany`].
+//! The walk records the kinds of all headers that it has seen and the types of all routing headers: a second
+//! routing header hides no first one (RFC 8200 4.1 has one, and a receiver may enforce that there are no more).
+//! It sees one header beyond [`MAX_HEADERS`], and none after that: [`Extension::TooMany`].
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -83,7 +83,7 @@ pub(crate) struct Headers {
     count: u8,
     /// Routing headers seen.
     routing: u8,
-    /// The types of the routing headers, one behind the other.
+    /// The types of the routing headers, in order.
     types: [u8; MAX_HEADERS + 1],
 }
 
@@ -161,7 +161,7 @@ pub struct Key {
     pub(crate) ttl: u8,
     /// [`FRAGMENT`], [`LATER`], [`TINY`] and [`NO_UPPER`].
     pub(crate) fragment: u8,
-    /// What is known of its connection; a frame does not say it.
+    /// The state of its connection, which is not in the frame.
     pub(crate) state: State,
     /// The MACs that the frame goes to and comes from, see [`mac_number`].
     pub(crate) macs: [u64; 2],
@@ -201,7 +201,7 @@ impl Key {
         })
     }
 
-    /// What a plain packet's upper-layer header says; `upper` is at least [`TCP_LEN`] bytes.
+    /// The fields of a plain packet's upper-layer header; `upper` is at least [`TCP_LEN`] bytes.
     #[inline(always)]
     fn plain(upper: &[u8], protocol: u8, interface: u16) -> Key {
         let flags = if protocol == PROTOCOL_TCP { upper[13] } else { 0 };
@@ -295,7 +295,7 @@ impl Key {
         Self { state, ..self }
     }
 
-    /// What is known of its connection.
+    /// The state of its connection.
     pub fn state(&self) -> State {
         self.state
     }
@@ -526,7 +526,7 @@ mod tests {
         frame
     }
 
-    /// An IPv6 frame: the chain and what follows, as bytes.
+    /// An IPv6 frame: the chain and the data after it, as bytes.
     fn ip6(next_header: u8, payload: &[u8]) -> Vec<u8> {
         let mut frame = vec![0u8; 12];
         frame.extend([0x86, 0xdd, 0x6b, 0x80, 0, 0]);
@@ -559,7 +559,7 @@ mod tests {
         let v4 = ip4(&[], 0x4000, 6, &TCP);
         let v6 = ip6(17, &[&UDP[..], &[0; 12]].concat());
         let (mut plain4, mut plain6) = (0, 0);
-        // Each byte of the headers, all values; and frames that are longer or shorter than they say.
+        // Each byte of the headers, all values; and frames longer or shorter than their length fields.
         for (at, value) in (14..v4.len()).flat_map(|at| (0..=255).map(move |value| (at, value))) {
             let (mut one, mut other) = (v4.clone(), v6.clone());
             (one[at], other[at]) = (value, value);

@@ -35,9 +35,9 @@
 //!
 //! # Fragments and extension headers
 //!
-//! A rule with ports, TCP flags or ICMP types matches a packet only if its upper-layer header was
-//! found and is whole. Later fragments, fragments too short for that header, and extension header
-//! chains that cannot be followed match no such rule ([`key`] says which RFC asks for it).
+//! A rule with ports, TCP flags or ICMP types matches a packet only if its upper-layer header was found and is
+//! whole. Later fragments, fragments too short for that header, and extension header chains that cannot be
+//! followed match no such rule ([`key`] cites the RFCs).
 #![forbid(unsafe_code)]
 
 mod classes;

@@ -1,15 +1,14 @@
-//! Rules that a device can hold: what is dropped without software having seen it.
+//! Rules that a device can hold, to drop packets before software sees them.
 //!
-//! A device is given rules that drop, as patterns. All rules stay in software as well, so a packet that the
-//! device misses meets them there; what must not be is that the device drops a packet that the filter would
-//! not. Therefore
+//! A device gets dropping rules as patterns. All rules stay in software as well, so a packet that the device
+//! misses meets them there; but the device must never drop a packet that the filter would not. Therefore
 //!
-//! * a rule is left to it only if no earlier rule that does anything but drop may fit the same packet, by a
-//!   comparison that says yes in doubt ([`overlap`](crate::shadow::overlap));
+//! * a rule is left to it only if no earlier rule that does anything but drop may match the same packet, by a
+//!   comparison that errs towards yes ([`overlap`](crate::shadow::overlap));
 //! * rules with ports, flags or ICMP types are left to it for whole packets. Where IPv6 has extension headers,
 //!   fragments among them, no pattern fits: each names the next header of the fixed header;
-//! * packets that no filter looks at fit no pattern: neighbour discovery (RFC 4861: ICMPv6 types 133 to 137
-//!   with hop limit 255), and what [`Port::unfiltered`] says.
+//! * packets exempt from the filter match no pattern: neighbour discovery (RFC 4861: ICMPv6 types 133 to 137
+//!   with hop limit 255), and those in [`Port::unfiltered`].
 //!
 //! So patterns are narrower than rules: an IPv6 rule without a protocol is left to the device for TCP and UDP.
 //! Lists become patterns for each of their combinations, ranges become masks.
@@ -42,7 +41,7 @@ pub const PATTERNS_OF_FILTER: usize = 16_384;
 /// Comparisons of rules with earlier ones, for one filter and family.
 pub const BUDGET: usize = 500_000;
 
-/// IPv6's headers behind which others follow.
+/// IPv6's headers that others can follow.
 const EXTENSIONS: [u8; 5] = [
     PROTOCOL_HOP_BY_HOP,
     PROTOCOL_ROUTING,
@@ -59,41 +58,41 @@ const DISCOVERY: RangeInclusive<u8> = 133..=137;
 pub struct Port {
     /// Its number: rules may name others.
     pub interface: u16,
-    /// Packets that come by it and are not looked up in its filter, discovery aside, and what they are.
+    /// Packets that come by it and are exempt from its filter, discovery aside, with their names.
     pub unfiltered: Vec<(Matches, &'static str)>,
 }
 
-/// What a device can do of a rule.
+/// The parts of a rule that a device can do and cannot do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
-    /// What it drops.
+    /// Patterns of the packets that it drops.
     pub patterns: Vec<Pattern>,
-    /// What it cannot, by family, and why.
+    /// The parts that it cannot do, by family, and why.
     pub kept: Vec<(Family, Kept)>,
 }
 
 /// The reason for which a rule stays in software.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// It does something else than drop.
+    /// The rule's action is not drop.
     Action,
-    /// It does more than drop: `log`, `police`, …
+    /// The rule does more than drop: `log`, `police`, …
     Treated(&'static str),
-    /// A condition that devices cannot be asked for.
+    /// A condition that devices do not support.
     Condition(&'static str),
     /// Ports of this protocol.
     Ports(u8),
-    /// It is for other ports.
+    /// The rule is for other ports.
     OtherPorts,
-    /// It fits neighbour discovery only.
+    /// The rule matches neighbour discovery only.
     Discovery,
-    /// It fits behind extension headers only.
+    /// The rule matches after extension headers only.
     Extension,
-    /// This rule is asked first, and may fit the same packets: its name in messages.
+    /// This earlier rule may match the same packets: its name in messages.
     Earlier(String),
-    /// It would drop packets that are not filtered.
+    /// The rule would drop packets that are not filtered.
     Unfiltered(&'static str),
-    /// It takes this many patterns.
+    /// The rule takes this many patterns.
     Many(usize),
     /// The rules before it in the filter take all that there may be.
     Full,
@@ -125,8 +124,8 @@ impl fmt::Display for Kept {
     }
 }
 
-/// What a port's device can do of each rule of its filter; `treated` says what else than its action a rule
-/// does.
+/// Returns the parts of each rule of a port's filter that its device can do; `treated` names a rule's effects
+/// beyond its action.
 pub fn offload(
     filter: &Filter,
     treated: impl Fn(usize) -> Option<&'static str>,
@@ -211,9 +210,9 @@ impl<'p> Search<'p> {
     }
 }
 
-/// The part of a rule that patterns can say; `None`: no packet of the family fits it.
+/// Returns the part of a rule that patterns can express; `None`: no packet of the family matches it.
 fn narrowed(matches: &Matches, family: Family) -> Result<Option<Matches>, Kept> {
-    // Whoever adds a condition decides here what devices make of it.
+    // A new condition must be handled here.
     let Matches {
         family: _,
         ethertype: _,
@@ -293,7 +292,7 @@ fn narrowed(matches: &Matches, family: Family) -> Result<Option<Matches>, Kept> 
     Ok(Some(narrow))
 }
 
-/// A pattern for each combination of what [`narrowed`] conditions list.
+/// Returns a pattern for each combination of the lists in [`narrowed`] conditions.
 fn patterns(matches: &Matches, family: Family) -> Result<Vec<Pattern>, Kept> {
     let ports = |list: &[RangeInclusive<u16>]| match list {
         [] => vec![Masked::default()],
@@ -351,7 +350,7 @@ fn pairs<A: Copy, B: Copy>(ones: &[A], others: &[B]) -> Vec<(A, B)> {
     ones.iter().flat_map(|&one| others.iter().map(move |&other| (one, other))).collect()
 }
 
-/// The different values of a list made into something else, or what stands for an empty one.
+/// Returns the distinct results of `make` over a list; `none` for an empty one.
 fn each<T>(list: &[u8], none: T, make: impl Fn(u8) -> T) -> Vec<T> {
     let mut values = list.to_vec();
     values.sort_unstable();

@@ -1,4 +1,5 @@
-//! A packet in words, for the log and for whoever asks which rule it fits: `tcp 198.51.100.7:4000 > 192.0.2.1:22 in wan`.
+//! A packet in words, for the log and for queries of the rule that it matches: `tcp 198.51.100.7:4000 >
+//! 192.0.2.1:22 in wan`.
 //!
 //! ```text
 //! PROTOCOL SOURCE[:PORT] > DESTINATION[:PORT] [in INTERFACE] [flags syn,ack] [icmp TYPE] [ttl N]
@@ -7,7 +8,7 @@
 //! ```
 //!
 //! An IPv6 address with a port stands in brackets: `[2001:db8::1]:443`. `length` is that of the IP packet,
-//! `fragment` a later fragment. What is not given is 0, but for the TTL, which is 64, and the length, which is
+//! `fragment` a later fragment. Omitted values are 0, except for the TTL, which is 64, and the length, which is
 //! that of the headers.
 
 use std::net::{IpAddr, SocketAddr};
@@ -26,7 +27,7 @@ use crate::{
 /// Reads a packet. `interface` gives an interface's number by its name, or the names that there are.
 ///
 /// # Errors
-/// Says which word cannot be read, and what could stand there.
+/// The unreadable word, and the expected ones.
 pub fn read(
     words: &str,
     interface: impl Fn(&str) -> Result<u16, String>,

@@ -352,7 +352,7 @@ fn too_many(filter: &Filter, family: Family, rules: &[Part], total: u64) -> TooM
     }
 }
 
-/// Returns kind and size of the fields in each group of 4 bytes behind byte 0.
+/// Returns kind and size of the fields in each group of 4 bytes after byte 0.
 fn groups(family: Family) -> Vec<&'static [(FieldKind, u8)]> {
     use FieldKind::{Bitmask, Mask, Range};
     let addresses = match family {

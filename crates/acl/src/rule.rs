@@ -65,14 +65,14 @@ pub struct Rule {
     pub line: u32,
     /// The packets it applies to.
     pub matches: Matches,
-    /// What happens to them.
+    /// The action on them.
     pub action: Action,
 }
 
 /// The end of a packet that matches a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The packet goes its way.
+    /// The packet passes.
     Accept,
     /// The packet is dropped silently.
     Drop,
@@ -80,12 +80,12 @@ pub enum Action {
     Reject,
     /// The packet goes to the host's own stack.
     ToHost,
-    /// The next rule is asked, after this one has counted, policed or marked.
+    /// The next rule is looked at, after this one has counted, policed or marked.
     Continue,
 }
 
 impl Action {
-    /// True if no later rule is asked.
+    /// True if it ends the search.
     pub fn is_terminal(self) -> bool {
         self != Self::Continue
     }
@@ -113,7 +113,7 @@ pub struct Matches {
     pub from_mac: Vec<MacAddr>,
     /// MACs that frames come to.
     pub to_mac: Vec<MacAddr>,
-    /// Upper-layer protocols; for IPv6 the one behind the extension headers.
+    /// Upper-layer protocols; for IPv6 the one after the extension headers.
     pub protocol: Vec<u8>,
     /// Source ports; needs protocols that have ports.
     pub from_port: Vec<RangeInclusive<u16>>,
@@ -134,7 +134,7 @@ pub struct Matches {
     pub length: Option<RangeInclusive<u16>>,
     /// Ingress interface numbers.
     pub interface: Vec<u16>,
-    /// What is known of the packet's connection.
+    /// The state of the packet's connection.
     pub state: Vec<State>,
     /// Types of IPv6 routing headers (RFC 8200, 4.4); the packet has one of such a type.
     pub routing: Vec<u8>,
@@ -148,7 +148,7 @@ pub struct Matches {
 pub enum Extension {
     /// Hop-by-hop options (0).
     HopByHop,
-    /// A routing header (43), of whatever type.
+    /// A routing header (43) of any type.
     Routing,
     /// A fragment header (44), that of an atomic fragment included.
     Fragment,
@@ -156,7 +156,7 @@ pub enum Extension {
     Authentication,
     /// Destination options (60).
     DestinationOptions,
-    /// More headers than [`crate::key::MAX_HEADERS`]: those behind are not seen.
+    /// More headers than [`crate::key::MAX_HEADERS`]: later ones are not seen.
     TooMany,
 }
 
@@ -177,11 +177,11 @@ impl Extension {
     }
 }
 
-/// What is known of a packet's connection; without connection tracking every packet is [`State::New`].
+/// The state of a packet's connection; without connection tracking every packet is [`State::New`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
-    /// Nothing has been let pass in the other direction.
+    /// No packet has passed in the other direction.
     #[default]
     New = 0,
     /// Packets have been let pass in the other direction.
@@ -199,7 +199,7 @@ pub struct Bits {
     pub mask: u8,
 }
 
-/// What the conditions of a rule without faults imply.
+/// Consequences of the conditions of a rule without faults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Implied {
     /// Families of the packets that can match; none of a rule with Ethertypes.
@@ -351,12 +351,12 @@ impl Filter {
             .collect()
     }
 
-    /// A rule asks for extension headers.
+    /// Returns true if a rule matches extension headers.
     pub fn asks_for_headers(&self) -> bool {
         self.rules.iter().any(|rule| rule.matches.asks_for_headers())
     }
 
-    /// A rule for IP packets asks for MACs.
+    /// Returns true if a rule for IP packets matches MACs.
     pub fn asks_for_macs(&self) -> bool {
         let asks = |of: &Matches| !of.from_mac.is_empty() || !of.to_mac.is_empty();
         self.rules.iter().any(|rule| rule.matches.is_ip() && asks(&rule.matches))
@@ -382,7 +382,7 @@ impl Filter {
 }
 
 impl Matches {
-    /// What the conditions imply.
+    /// Returns the consequences of the conditions.
     ///
     /// # Errors
     /// All faults of the conditions.

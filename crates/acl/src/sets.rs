@@ -1,8 +1,8 @@
 //! Named sets of prefixes, whose elements can change while packets are looked up in them.
 //!
 //! All sets of a family are one route table: the longest prefix that holds an address determines its sets. The
-//! table's numbers are *classes*, each of which stands for some sets, one bit each; so an element of one set changes
-//! one route, and those within it. Nothing is rebuilt, whatever filters name the set.
+//! table's numbers are *classes*, each of which stands for some sets, one bit each; so an element of one set
+//! changes one route, and those within it. Nothing is rebuilt, regardless of the filters that use the set.
 //!
 //! ```text
 //! 192.0.2.0/24   in "customers"                -> class 1: customers

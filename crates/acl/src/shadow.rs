@@ -1,13 +1,11 @@
 //! Rules that can never match: covered by an earlier terminal rule, or contradicting themselves.
 //!
-//! A rule is covered if one earlier rule with a terminal action matches whatever it matches, field
-//! by field; for a rule of both families one for each. Several rules that cover it only together
-//! are not found.
+//! A rule is covered if one earlier rule with a terminal action matches all its packets, field by field; for a
+//! rule of both families one for each. Several rules that cover it only together are not found.
 //!
-//! Rules are compared only with those whose prefixes contain theirs: earlier rules lie in a hash
-//! table by pair of source and destination prefix, and a rule asks for each pair of prefix lengths
-//! that is there (tuple space search, Srinivasan et al., SIGCOMM 1999). The work is bounded by
-//! [`BUDGET`] look-ups and comparisons.
+//! Rules are compared only with those whose prefixes contain theirs: earlier rules lie in a hash table by pair
+//! of source and destination prefix, and a rule looks up each existing pair of prefix lengths (tuple space
+//! search, Srinivasan et al., SIGCOMM 1999). The work is bounded by [`BUDGET`] look-ups and comparisons.
 
 pub(crate) mod overlap;
 
@@ -35,7 +33,7 @@ const PAIRS: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
-    /// Earlier rules match whatever the rule matches.
+    /// Earlier rules match all packets of the rule.
     Covered {
         /// Index of the rule.
         rule: usize,
@@ -329,7 +327,7 @@ impl Shape {
         }
     }
 
-    /// True if this rule matches whatever `other` matches; the cheap comparisons first.
+    /// True if this rule matches all packets of `other`; the cheap comparisons first.
     fn covers(&self, other: &Shape, width: u8) -> bool {
         (!self.upper || other.upper)
             && self.protocol.contains(&other.protocol)

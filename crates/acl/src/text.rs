@@ -227,12 +227,12 @@ pub fn ethertype(text: &str) -> Result<u16, TextError> {
     }
 }
 
-/// A protocol's name, or its number if it has none: what [`protocol`] reads.
+/// A protocol's name, or its number if it has none; [`protocol`] reads it.
 pub fn protocol_name(number: u8) -> String {
     name_of(number, PROTOCOLS)
 }
 
-/// The names of TCP flags: what [`flags`] reads, none if there is none.
+/// The names of TCP flags, none if there are none; [`flags`] reads them.
 pub fn flag_names(flags: u8) -> String {
     let set = FLAGS.iter().filter(|(_, bit)| flags & bit != 0);
     set.map(|(name, _)| *name).collect::<Vec<_>>().join(",")
@@ -281,7 +281,7 @@ pub fn state_name(state: State) -> &'static str {
 /// An IPv6 extension header by name or number: `"hop-by-hop"`, `"43"`.
 ///
 /// # Errors
-/// Another one: what a chain ends with (ESP, mobility, HIP, no next header) is a protocol.
+/// Any other header: the last one of a chain (ESP, mobility, HIP, no next header) is a protocol.
 pub fn extension(text: &str) -> Result<Extension, TextError> {
     let word = text.trim();
     let number = word.parse::<u8>().ok();

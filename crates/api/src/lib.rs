@@ -33,6 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use change::{NeighbourChange, RouteChange, SetChange};
 use configuration::{ApplyRequest, PlanRequest, RollbackRequest};
+pub use report::Show;
 
 /// Default path of the socket.
 pub const DEFAULT_SOCKET: &str = "/run/turnpike.sock";
@@ -90,92 +91,6 @@ struct AllRoutes {
 #[serde(rename_all = "kebab-case")]
 enum Routes {
     Routes,
-}
-
-/// A query of the router's state.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Show {
-    /// `Vec<`[`report::Port`]`>`.
-    Ports,
-    /// `Vec<`[`report::Route`]`>`, in the order of the prefixes, IPv4 first.
-    Routes(RouteFilter),
-    /// [`report::RouteSummary`].
-    Summary,
-    /// [`report::RouteAnswer`]: the treatment of packets to this address.
-    Route {
-        /// The destination.
-        address: IpAddr,
-        /// The flow whose path is queried; without it any path may be returned.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        flow: Option<Flow>,
-        /// The VRF of the packets; without it the default one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        vrf: Option<String>,
-    },
-    /// `Vec<`[`report::Vrf`]`>`: the default one first.
-    Vrfs,
-    /// `Vec<`[`report::Neighbour`]`>`.
-    Neighbours,
-    /// `Vec<`[`report::Source`]`>`: the sources of routes and their status.
-    Sources,
-    /// `Vec<`[`report::Filter`]`>`, by number.
-    Filters,
-    /// [`report::FilterVerdict`]: the verdict of a filter on a described packet.
-    FilterVerdict {
-        /// The filter.
-        name: String,
-        /// The packet, see [`acl::packet`].
-        packet: String,
-    },
-    /// `Vec<`[`report::PrefixSet`]`>`: the sets of prefixes.
-    Sets,
-    /// [`report::Flows`]: those with the most bytes first.
-    Flows {
-        /// The flows to be shown.
-        #[serde(default)]
-        of: FlowSelection,
-        /// Most flows to be shown; 0: all.
-        #[serde(default)]
-        most: usize,
-    },
-    /// `Vec<`[`report::Multicast`]`>`, by group and source.
-    Multicast,
-    /// [`report::Forwarders`]: the work, core and load of each.
-    Forwarders,
-    /// `Vec<`[`report::Rss`]`>`: the distribution of received packets, by port.
-    Rss,
-    /// `Vec<`[`report::ControlQueue`]`>`: the queues for control traffic, by port.
-    ControlQueues,
-    /// `Vec<`[`report::PortQueue`]`>`: the queues in software, by port.
-    Queues,
-    /// [`report::Counters`].
-    Counters,
-    /// [`report::Policing`]: classes of punted packets and their limits.
-    Policing,
-    /// [`report::Graph`].
-    Graph,
-    /// `Vec<`[`report::Command`]`>`: the configuration's commands in Lua.
-    Commands,
-    /// [`report::Steps`]: the steps, and the status of those in Lua.
-    Steps,
-    /// [`report::topology::Topology`]: the machine, and the place of ports and forwarders on it.
-    Topology,
-    /// `Vec<`[`report::HistoryEntry`]`>`: the applied configurations.
-    History,
-    /// [`report::Configuration`]: an applied configuration.
-    Configuration {
-        /// Its number in the history.
-        number: u64,
-    },
-    /// [`report::Plan`]: the changes of a rollback to an applied configuration.
-    Difference {
-        /// Its number in the history.
-        number: u64,
-        /// True to list every route, regardless of their number.
-        #[serde(default)]
-        all: bool,
-    },
 }
 
 /// A selection of flows: all conditions must hold, those on an end for either end.

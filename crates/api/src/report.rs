@@ -1,4 +1,4 @@
-//! The shapes of what `show` reports: the JSON of `--json`, and what the text tables are made of.
+//! The questions of `show` and their answers: the JSON of `--json`, and what the text tables are made of.
 
 pub mod topology;
 
@@ -7,6 +7,94 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+
+use crate::{FlowSelection, RouteFilter};
+
+/// A query of the router's state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Show {
+    /// `Vec<`[`Port`]`>`.
+    Ports,
+    /// `Vec<`[`Route`]`>`, in the order of the prefixes, IPv4 first.
+    Routes(RouteFilter),
+    /// [`RouteSummary`].
+    Summary,
+    /// [`RouteAnswer`]: the treatment of packets to this address.
+    Route {
+        /// The destination.
+        address: IpAddr,
+        /// The flow whose path is queried; without it any path may be returned.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        flow: Option<crate::Flow>,
+        /// The VRF of the packets; without it the default one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        vrf: Option<String>,
+    },
+    /// `Vec<`[`Vrf`]`>`: the default one first.
+    Vrfs,
+    /// `Vec<`[`Neighbour`]`>`.
+    Neighbours,
+    /// `Vec<`[`Source`]`>`: the sources of routes and their status.
+    Sources,
+    /// `Vec<`[`Filter`]`>`, by number.
+    Filters,
+    /// [`FilterVerdict`]: the verdict of a filter on a described packet.
+    FilterVerdict {
+        /// The filter.
+        name: String,
+        /// The packet, see [`acl::packet`].
+        packet: String,
+    },
+    /// `Vec<`[`PrefixSet`]`>`: the sets of prefixes.
+    Sets,
+    /// [`Flows`]: those with the most bytes first.
+    Flows {
+        /// The flows to be shown.
+        #[serde(default)]
+        of: FlowSelection,
+        /// Most flows to be shown; 0: all.
+        #[serde(default)]
+        most: usize,
+    },
+    /// `Vec<`[`Multicast`]`>`, by group and source.
+    Multicast,
+    /// [`Forwarders`]: the work, core and load of each.
+    Forwarders,
+    /// `Vec<`[`Rss`]`>`: the distribution of received packets, by port.
+    Rss,
+    /// `Vec<`[`ControlQueue`]`>`: the queues for control traffic, by port.
+    ControlQueues,
+    /// `Vec<`[`PortQueue`]`>`: the queues in software, by port.
+    Queues,
+    /// [`Counters`].
+    Counters,
+    /// [`Policing`]: classes of punted packets and their limits.
+    Policing,
+    /// [`Graph`].
+    Graph,
+    /// `Vec<`[`Command`]`>`: the configuration's commands in Lua.
+    Commands,
+    /// [`Steps`]: the steps, and the status of those in Lua.
+    Steps,
+    /// [`topology::Topology`]: the machine, and the place of ports and forwarders on it.
+    Topology,
+    /// `Vec<`[`HistoryEntry`]`>`: the applied configurations.
+    History,
+    /// [`Configuration`]: an applied configuration.
+    Configuration {
+        /// Its number in the history.
+        number: u64,
+    },
+    /// [`Plan`]: the changes of a rollback to an applied configuration.
+    Difference {
+        /// Its number in the history.
+        number: u64,
+        /// True to list every route, regardless of their number.
+        #[serde(default)]
+        all: bool,
+    },
+}
 
 /// A port. Packets and bytes are those that forwarders received and sent, Ethernet frames without
 /// FCS; `rx_missed`, `rx_errors` and `tx_errors` are the device's own counts.
@@ -629,6 +717,9 @@ pub struct PlannedChange {
     /// Its port is closed for that and opened again.
     #[serde(default)]
     pub reopens: bool,
+    /// The reason for which it takes a restart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub because: Option<String>,
 }
 
 /// What became of a change to another configuration.

@@ -11,7 +11,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use control::netlink::{KernelConfig, KernelOrder, SourceEvent, spawn};
+use control::netlink::{Following, KernelConfig, KernelOrder, SourceEvent, spawn};
 use dataplane::interface::InterfaceId;
 use tokio::sync::{mpsc, oneshot};
 
@@ -43,10 +43,8 @@ fn main() {
         netns: Some(netns),
         ports: ports.collect(),
         vrfs: Vec::new(),
-        routes: true,
+        following: Following { routes: true, audit: None, receive_buffer: 64 << 20 },
         multicast: false,
-        audit: None,
-        receive_buffer: 64 << 20,
     };
     let (send, mut events) = mpsc::channel(16);
     let begin = Instant::now();

@@ -15,7 +15,7 @@
 //!
 //! # Loss of the connection to zebra
 //!
-//! Zebra's routes stay in use for [`FpmConfig::keep`]. After zebra has reconnected, routes that it
+//! Zebra's routes stay in use for a configured time. After zebra has reconnected, routes that it
 //! did not send again are removed when the replay is over: after 3 seconds of silence, provided
 //! that nearly all routes have been replayed. If far fewer have been, zebra itself was restarted,
 //! not only its connection, and its protocols are still learning; the remaining routes then stay in
@@ -55,28 +55,79 @@ const KEEPALIVE_IDLE_S: u32 = 15;
 const KEEPALIVE_INTERVAL_S: u32 = 5;
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Listening socket for zebra, and the users allowed to connect.
-#[derive(Clone, Debug)]
-pub struct FpmConfig {
-    /// The network namespace's file, the one that zebra runs in; `None`: the caller's own.
-    pub netns: Option<PathBuf>,
-    /// Address and port.
-    pub listen: SocketAddr,
-    /// Time for which zebra's routes stay in use after its connection is lost, if it does not come
-    /// back.
-    pub keep: Duration,
-    /// Users that may connect, besides root, the router's and FRR's.
-    pub users: Vec<String>,
+/// The way in for zebra, in the network namespace that it runs in.
+#[derive(Debug)]
+pub struct Entrance {
+    gate: Gate,
+    /// None: the address at which a source listens already.
+    listener: Option<(std::net::TcpListener, SocketAddr)>,
 }
+
+impl Entrance {
+    /// Opens an entrance in the network namespace of this file, or in the caller's own: at an address, or where a
+    /// source listens already. `users` may connect, besides root, the router's and FRR's.
+    ///
+    /// # Errors
+    /// A user is unknown, or the address cannot be listened on.
+    pub fn open(
+        netns: Option<PathBuf>,
+        listen: Option<SocketAddr>,
+        users: Vec<String>,
+    ) -> Result<Self, Error> {
+        thread::start("fpm-entrance", netns, move || async move {
+            let listener = match listen {
+                Some(address) => Some(listen_on(address).await.map_err(|error| {
+                    let what = format!("fpm: cannot listen on {address}");
+                    Error::Socket { what, error }
+                })?),
+                None => None,
+            };
+            let gate = Gate::open("fpm", &users, Some(FRR))?;
+            Ok((std::future::ready(()), Self { gate, listener }))
+        })
+    }
+}
+
+/// Orders to the thread that listens for zebra.
+#[derive(Debug)]
+enum Order {
+    /// Settings that hold from now on; a connected zebra stays.
+    Set { entrance: Entrance, keep: Duration },
+    /// Withdraw all routes and end.
+    End,
+}
+
+/// Orders that wait for the thread.
+const ORDERS: usize = 64;
 
 /// Thread that listens for zebra. Ends when this is dropped.
 #[derive(Debug)]
 pub struct FpmSource {
+    orders: mpsc::Sender<Order>,
     status: watch::Receiver<SourceStatus>,
     local: SocketAddr,
 }
 
 impl FpmSource {
+    /// Listens at another entrance from now on, and keeps routes for another time. A connected zebra stays.
+    pub fn set(&mut self, entrance: Entrance, keep: Duration) {
+        if let Some((_, local)) = &entrance.listener {
+            self.local = *local;
+        }
+        self.order(Order::Set { entrance, keep });
+    }
+
+    /// Withdraws all routes of zebra and ends.
+    pub fn end(&self) {
+        self.order(Order::End);
+    }
+
+    fn order(&self, order: Order) {
+        if self.orders.try_send(order).is_err() {
+            tracing::error!("fpm: its thread takes no orders; it stays as it is");
+        }
+    }
+
     /// Returns the current status.
     pub fn status(&self) -> SourceStatus {
         self.status.borrow().clone()
@@ -88,27 +139,30 @@ impl FpmSource {
     }
 }
 
-/// Starts to listen for zebra. `interfaces` maps interfaces to ports: that of the
+/// Starts to listen for zebra; its routes stay in use for `keep` after its connection is lost, if it does not come
+/// back. `interfaces` maps interfaces to ports: that of the
 /// [`crate::netlink::KernelSource`] of the same namespace.
 pub fn spawn(
-    config: FpmConfig,
+    entrance: Entrance,
+    keep: Duration,
     interfaces: watch::Receiver<Arc<Interfaces>>,
     events: mpsc::Sender<Vec<SourceEvent>>,
 ) -> Result<FpmSource, Error> {
     let (status_out, status) = watch::channel(SourceStatus::default());
-    let FpmConfig { netns, listen, keep, users } = config;
-    let local = thread::start("fpm", netns, move || async move {
-        let bound = listen_on(listen).await;
-        let (listener, local) = bound.map_err(|error| {
-            let what = format!("fpm: cannot listen on {listen}");
-            Error::Socket { what, error }
-        })?;
-        let gate = Gate::open("fpm", &users, Some(FRR))?;
+    let (orders, orders_in) = mpsc::channel(ORDERS);
+    // Its sockets are in their namespace already.
+    let local = thread::start("fpm", None, move || async move {
+        let failed = |error| Error::Socket { what: "fpm: cannot listen".to_owned(), error };
+        let Entrance { gate, listener } = entrance;
+        let nowhere = || failed(io::ErrorKind::AddrNotAvailable.into());
+        let (listener, local) = listener.ok_or_else(nowhere)?;
+        let listener = TcpListener::from_std(listener).map_err(failed)?;
         let session = Session::new(keep);
         let status = SourceStatus::default();
         let worker = Worker {
             session,
             gate,
+            orders: orders_in,
             interfaces,
             events,
             status_out,
@@ -118,7 +172,7 @@ pub fn spawn(
         };
         Ok((worker.run(listener), local))
     })?;
-    Ok(FpmSource { status, local })
+    Ok(FpmSource { orders, status, local })
 }
 
 /// Returns the events that result from a zebra sending these bytes: for tests, and for reading
@@ -136,16 +190,17 @@ pub fn replay(bytes: &[u8], interfaces: &Interfaces) -> Vec<SourceEvent> {
     session.routes.take_events()
 }
 
-async fn listen_on(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
+async fn listen_on(address: SocketAddr) -> io::Result<(std::net::TcpListener, SocketAddr)> {
     let listener = TcpListener::bind(address).await?;
     let local = listener.local_addr()?;
-    Ok((listener, local))
+    Ok((listener.into_std()?, local))
 }
 
 /// The thread's task.
 struct Worker {
     session: Session,
     gate: Gate,
+    orders: mpsc::Receiver<Order>,
     interfaces: watch::Receiver<Arc<Interfaces>>,
     events: mpsc::Sender<Vec<SourceEvent>>,
     status_out: watch::Sender<SourceStatus>,
@@ -168,18 +223,18 @@ struct Peer {
 struct Unwanted;
 
 impl Worker {
-    async fn run(mut self, listener: TcpListener) {
+    async fn run(mut self, mut listener: TcpListener) {
         // Without interfaces no route can be resolved. The sender is closed if the router ends.
         if self.interfaces.wait_for(|known| !known.by_index.is_empty()).await.is_err() {
             return;
         }
         let known = self.interfaces.borrow_and_update().clone();
         self.session.set_interfaces(&known);
-        while self.turn(&listener).await.is_ok() {}
+        while self.turn(&mut listener).await.is_ok() {}
     }
 
     /// Waits for one event and handles it.
-    async fn turn(&mut self, listener: &TcpListener) -> Result<(), Unwanted> {
+    async fn turn(&mut self, listener: &mut TcpListener) -> Result<(), Unwanted> {
         let deadline = self.session.deadline();
         let mut buffer = [0; 1 << 16];
         tokio::select! {
@@ -202,14 +257,40 @@ impl Worker {
                 let known = self.interfaces.borrow_and_update().clone();
                 self.session.set_interfaces(&known);
             }
+            order = self.orders.recv() => match order.ok_or(Unwanted)? {
+                Order::Set { entrance, keep } => self.set(entrance, keep, listener),
+                Order::End => {
+                    self.session.withdraw();
+                    self.tell().await?;
+                    return Err(Unwanted);
+                }
+            },
             () = self.events.closed() => return Err(Unwanted),
             () = at(deadline) => self.session.tick(Instant::now()),
         }
         self.publish();
+        self.tell().await
+    }
+
+    /// Sends the owner what has changed.
+    async fn tell(&mut self) -> Result<(), Unwanted> {
         for batch in batches(self.session.routes.take_events()) {
             self.events.send(batch).await.map_err(|_| Unwanted)?;
         }
         Ok(())
+    }
+
+    fn set(&mut self, entrance: Entrance, keep: Duration, listener: &mut TcpListener) {
+        self.session.set_keep(keep);
+        self.gate = entrance.gate;
+        let Some((other, local)) = entrance.listener else { return };
+        match TcpListener::from_std(other) {
+            Ok(other) => {
+                *listener = other;
+                tracing::info!("fpm: listening for zebra on {local}");
+            }
+            Err(error) => tracing::error!("fpm: cannot listen on {local}: {error}"),
+        }
     }
 
     fn accept(&mut self, stream: TcpStream, peer: SocketAddr) {

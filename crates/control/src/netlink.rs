@@ -31,7 +31,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use dataplane::interface::{InterfaceId, VrfId};
 use tokio::sync::mpsc::error::TrySendError;
@@ -63,15 +62,10 @@ pub struct KernelConfig {
     pub ports: Vec<(InterfaceId, String)>,
     /// The VRFs besides the default one.
     pub vrfs: Vec<KernelVrf>,
-    /// True to follow routes, rules and nexthop objects as well, not only links, addresses and
-    /// neighbours.
-    pub routes: bool,
+    /// What to follow besides links, addresses and neighbours.
+    pub following: Following,
     /// True to follow multicast routes as well.
     pub multicast: bool,
-    /// Time between two comparisons with the kernel's routes; `None`: only when ordered.
-    pub audit: Option<Duration>,
-    /// Size in bytes of the socket's receive buffer, beyond which the kernel drops messages.
-    pub receive_buffer: usize,
 }
 
 /// Mapping of a namespace's interfaces to ports, and of its routing tables to VRFs.
@@ -115,9 +109,27 @@ pub struct KernelSource {
     interfaces: watch::Receiver<Arc<Interfaces>>,
     status: watch::Receiver<SourceStatus>,
     groups: Option<watch::Receiver<KernelGroups>>,
+    /// The namespace that it is in.
+    netns: Option<PathBuf>,
 }
 
 impl KernelSource {
+    /// Follows multicast routes from now on, or no longer.
+    ///
+    /// # Errors
+    /// The kernel cannot be listened to.
+    pub fn follow_multicast(&mut self, on: bool) -> Result<(), Error> {
+        match (on, &self.groups) {
+            (true, None) => {
+                let follower = multicast::follow(self.netns.clone(), self.interfaces.clone())?;
+                self.groups = Some(follower);
+            }
+            (true, Some(_)) => {}
+            (false, _) => self.groups = None,
+        }
+        Ok(())
+    }
+
     /// Sends an order to the kernel's thread. It has no effect if the thread has ended, which its
     /// status reports. If more than [`ORDERS`] are queued, requests for neighbours are lost and
     /// counted; the request is repeated when the neighbour is needed again.
@@ -191,7 +203,8 @@ pub fn spawn(
     thread::start("netlink", netns.clone(), move || async move {
         Worker::new(config, ends).map(|worker| (worker.run(), ()))
     })?;
-    let follow = || multicast::follow(netns, interfaces.clone());
-    let groups = wanted.then(follow).transpose()?;
-    Ok(KernelSource { orders, lost: Arc::default(), interfaces, status, groups })
+    let mut source =
+        KernelSource { orders, lost: Arc::default(), interfaces, status, groups: None, netns };
+    source.follow_multicast(wanted)?;
+    Ok(source)
 }

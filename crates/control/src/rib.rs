@@ -250,10 +250,10 @@ impl Rib {
         });
     }
 
-    /// Disables the resolution of gateways by default routes: a gateway that is on no interface's
-    /// network needs a longer route then.
-    pub fn resolve_without_default(&mut self) {
-        self.change(|rib| rib.hops.resolve_without_default());
+    /// Enables or disables the resolution of gateways by default routes: without, a gateway that is on no
+    /// interface's network needs a longer route.
+    pub fn resolve_via_default(&mut self, on: bool) {
+        self.change(|rib| rib.hops.resolve_via_default(on));
     }
 
     /// Returns true if only a default route of a VRF leads to a gateway that is on no interface's

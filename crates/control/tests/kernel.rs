@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use control::netlink::{
-    Change, GroupKey, GroupSpec, KernelConfig, KernelOrder, KernelSource, NeighbourState,
-    RouteKind, SourceEvent, SourceState, spawn,
+    Change, Following, GroupKey, GroupSpec, KernelConfig, KernelOrder, KernelSource,
+    NeighbourState, RouteKind, SourceEvent, SourceState, spawn,
 };
 use control::rib::Path;
 use dataplane::interface::InterfaceId;
@@ -81,9 +81,7 @@ impl Namespace {
             ports: vec![port(0, "lan"), port(1, "wan")],
             vrfs: Vec::new(),
             multicast: false,
-            routes: true,
-            audit: None,
-            receive_buffer,
+            following: Following { routes: true, audit: None, receive_buffer },
         };
         let source = spawn(config, send).unwrap();
         Listener { source, events, state: State::default() }
@@ -171,6 +169,7 @@ struct State {
     neighbours: BTreeMap<IpAddr, (NeighbourState, bool)>,
     route_events: usize,
     audited: usize,
+    audits: usize,
     all_multicast: bool,
     complete: bool,
 }
@@ -215,7 +214,10 @@ impl State {
                 assert_eq!(self.groups.get(&key), Some(&spec), "{key:?}");
             }
             SourceEvent::AuditBegin(_) => self.audited = 0,
-            SourceEvent::Audit(_) => assert_eq!(self.audited, self.routes.len(), "all recalled"),
+            SourceEvent::Audit(_) => {
+                assert_eq!(self.audited, self.routes.len(), "all recalled");
+                self.audits += 1;
+            }
             SourceEvent::AllMulticast { on, .. } => self.all_multicast = on,
             SourceEvent::ResyncBegin(_) => {}
         }
@@ -557,4 +559,40 @@ fn interfaces_become_ports_and_cease_to_be() {
     namespace.ip("link set late-x up");
     listener.wait("a new interface", |state| state.links.get(&late) == Some(&(true, true, 1500)));
     assert_eq!(listener.audit(), 0);
+}
+
+/// Routes are followed, no longer and again; links, addresses and neighbours stay.
+#[test]
+fn routes_are_followed_when_they_are_wanted() {
+    let namespace = Namespace::new("follow");
+    namespace.two_ports();
+    namespace.ip("addr add 10.255.0.1/32 dev lo");
+    namespace.ip("route add 100.64.0.0/16 via 10.0.1.2");
+    let mut listener = namespace.spawn(1 << 20);
+    listener.wait("the first reading", |state| state.complete);
+    listener.agrees(&namespace, "the first reading");
+    let lo: IpNet = "10.255.0.1/32".parse().unwrap();
+    let links = listener.state.links.clone();
+    for _ in 0..2 {
+        let off = Following { routes: false, audit: None, receive_buffer: 1 << 20 };
+        listener.source.order(KernelOrder::Follow(off));
+        listener.wait("the withdrawal", |state| state.routes.is_empty());
+        listener.wait("lo's address", |state| state.locals.contains(&lo));
+        namespace.ip("route add 100.65.0.0/16 via 10.0.1.2");
+        listener.state.complete = false;
+        let on = Following { routes: true, audit: None, receive_buffer: 2 << 20 };
+        listener.source.order(KernelOrder::Follow(on));
+        listener.wait("another first reading", |state| state.complete);
+        listener.agrees(&namespace, "another first reading");
+        assert!(listener.state.locals.contains(&lo));
+        namespace.ip("route del 100.65.0.0/16");
+        listener.agrees(&namespace, "what changes after it");
+        assert_eq!(listener.state.links, links);
+    }
+    let (audit, before) = (Some(Duration::from_millis(300)), listener.state.audits);
+    let often = Following { routes: true, audit, receive_buffer: 2 << 20 };
+    listener.source.order(KernelOrder::Follow(often));
+    listener.wait("an audit by time", |state| state.audits > before);
+    namespace.ip("addr del 10.255.0.1/32 dev lo");
+    listener.wait("its end", |state| !state.locals.contains(&lo));
 }

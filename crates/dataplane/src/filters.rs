@@ -301,7 +301,7 @@ fn add(sum: &mut [RuleHits], block: &Hits) {
 }
 
 /// Takes over the counts of rules of the previous filter that are in the new one: named rules by name, others
-/// by equality.
+/// by matches and action.
 fn take_over(past: &mut [RuleHits], filter: &Filter, before: &FilterTable) {
     let old = before.hits();
     let identity = |rule: &acl::Rule| match &rule.name {

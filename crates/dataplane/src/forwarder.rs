@@ -66,22 +66,22 @@ pub struct ForwarderParts {
     pub punts: Punts,
     /// Reports that this forwarder holds no reference into the tables.
     pub quiescent: dpdk::qsbr::Reader,
-    /// What it counts.
+    /// Its counters.
     pub counters: Arc<ForwarderCounters>,
-    /// Where packets go over which a step panics.
+    /// The quarantine for packets over which a step panics.
     pub quarantine: Quarantine,
-    /// Where it blocks.
+    /// The wait set on which it blocks.
     pub waiting: WaitSet,
 }
 
 /// A forwarder: make it from its parts, then [`Forwarder::run`] it on its thread.
 pub struct Forwarder {
     parts: ForwarderParts,
-    /// Where packets come from.
+    /// The sources of packets.
     rx: Vec<RxSource>,
     /// Rings with packets that only need sending.
     inlets: Vec<Inlet>,
-    /// Where packets leave.
+    /// The paths by which packets leave.
     distribution: Distribution,
     batch: Batch,
     arrivals: Burst,
@@ -91,7 +91,7 @@ pub struct Forwarder {
     /// When the last round began and whether it found packets: the time until the next one is busy or idle.
     round_began: u64,
     was_busy: bool,
-    /// It serves control traffic, on cores that are not its own.
+    /// True for the forwarder of control traffic, on cores that are not its own.
     is_control: bool,
     exchange: Arc<Exchange>,
 }
@@ -130,13 +130,13 @@ impl Forwarder {
         }
     }
 
-    /// Where it can be given other steps while it runs.
+    /// The slot by which it gets other steps and settings while it runs.
     pub fn exchange(&self) -> Arc<Exchange> {
         self.exchange.clone()
     }
 
-    /// Runs until `stop` is set, then sends or drops what it holds. Whoever sets `stop` has to wake it:
-    /// [`Exchange::wake`].
+    /// Runs until `stop` is set, then sends or drops the packets that it holds. The setter of `stop` must wake
+    /// it: [`Exchange::wake`].
     pub fn run(&mut self, stop: &AtomicBool) {
         self.parts.quiescent.online();
         while !stop.load(Ordering::Relaxed) {
@@ -153,7 +153,7 @@ impl Forwarder {
         self.shut_down();
     }
 
-    /// Takes over what the owner has laid ready, and leaves what was there before.
+    /// Swaps its state with the owner's replacement.
     #[cold]
     fn take_replacement(&mut self) {
         let mut begin = dpdk::tsc();
@@ -182,7 +182,7 @@ impl Forwarder {
         let mut longest = 0;
         for _ in 0..WATCHED {
             if exchange.is_waiting() {
-                // The next part of a change is more urgent than what this one has cost.
+                // The next part of a change is more urgent than the measurement of this one.
                 return;
             }
             self.round();
@@ -199,8 +199,8 @@ impl Forwarder {
         self.distribution.exchange_schedulers(schedulers, &self.parts.counters);
     }
 
-    /// Changes its connections: before it runs, or between two rounds. What it holds for ports whose exits
-    /// change is sent before, and so is what has come for them by rings, so that nothing is overtaken.
+    /// Changes its connections: before it runs, or between two rounds. Packets that it holds for ports whose
+    /// exits change, or that have come for them by rings, are sent first, so that packets keep their order.
     pub fn rewire(&mut self, rewiring: &mut Rewiring) {
         let Rewiring { stop, drain, detach, take, control, wires } = rewiring;
         if let Some(is_control) = control {
@@ -228,7 +228,7 @@ impl Forwarder {
             self.take_in_all();
         }
         if !stop.is_empty() || !drain.is_empty() {
-            // What comes later by another forwarder is not to overtake it.
+            // Packets that later take another forwarder must not overtake these.
             self.distribution.flush(&self.parts.counters);
         }
         let detached = |inlet: &mut Inlet| inlet.port.is_some_and(|port| detach.contains(port));
@@ -248,7 +248,7 @@ impl Forwarder {
         let ForwarderParts { settings: Settings { tx, polling }, waiting, .. } = &mut self.parts;
         self.distribution.set_config(*tx);
         let wait = match self.is_control {
-            // Who polls takes the core from the slow path.
+            // A polling forwarder would take the core from the slow path.
             true => Wait::Interrupt,
             false => polling.wait_of(self.rx.iter().map(|source| source.port)),
         };
@@ -278,7 +278,7 @@ impl Forwarder {
         (self.rx.split_off(first), missing)
     }
 
-    /// Forwards what others have received by these ports.
+    /// Forwards the packets that other forwarders received by these ports, until their rings are empty.
     fn receive_all(&mut self, ports: PortSet) {
         let now = dpdk::tsc();
         for source in 0..self.rx.len() {
@@ -288,7 +288,7 @@ impl Forwarder {
         }
     }
 
-    /// Takes what lies in the rings now.
+    /// Empties the rings of their present packets.
     fn take_in_all(&mut self) {
         let now = dpdk::tsc();
         for inlet in 0..self.inlets.len() {
@@ -319,7 +319,7 @@ impl Forwarder {
         found
     }
 
-    /// Packets of a source's turn; inlets are sources behind the receive queues.
+    /// The quota of a source's turn in packets; inlets are numbered after the receive queues.
     #[inline(always)]
     fn quota(&self, source: usize) -> usize {
         let port = match self.rx.get(source) {
@@ -361,7 +361,7 @@ impl Forwarder {
         }
     }
 
-    /// Looks at what a queue has beyond its quota, forwards what is to be kept and drops the rest: see `shed.rs`.
+    /// Takes the packets of a queue beyond its quota, forwards those to be kept and drops the rest: see `shed.rs`.
     #[cold]
     fn shed(&mut self, source: usize, now: u64) {
         let shedding = self.parts.settings.polling.shed;
@@ -395,7 +395,7 @@ impl Forwarder {
         }
     }
 
-    /// What the last round has cost, and the rest behind it.
+    /// Counts the cycles of the last round, and of the rest after it.
     #[inline(always)]
     fn count_cycles(&mut self, now: u64) {
         let cycles = now.wrapping_sub(self.round_began);
@@ -540,13 +540,13 @@ impl Forwarder {
         count
     }
 
-    /// Nothing to do: sends what waits in bursts, and waits itself.
+    /// Idle: sends the packets of the transmit bursts, then waits.
     fn rest(&mut self, stop: &AtomicBool) {
         self.distribution.flush(&self.parts.counters);
         match self.idle.rest(dpdk::tsc()) {
             Rest::Poll => std::hint::spin_loop(),
             Rest::Sleep(sleep) => self.sleep(sleep),
-            // The transmit queue that is full says nothing when it is not.
+            // A full transmit queue gives no notice when it has room again.
             Rest::Block if self.distribution.needs_poll() => {
                 let sleep = self.idle.short_sleep();
                 self.sleep(sleep);
@@ -567,7 +567,7 @@ impl Forwarder {
         let doorbell = self.parts.waiting.doorbell().clone();
         doorbell.listen();
         self.listen(&doorbell);
-        // What came before it listened wakes nobody.
+        // A packet that came before it listened wakes it no more.
         let is_idle = self.round() == 0
             && !self.exchange.is_waiting()
             && !stop.load(Ordering::Relaxed)
@@ -581,7 +581,7 @@ impl Forwarder {
         self.ignore();
     }
 
-    /// Waits until somebody wakes it, with nothing in its hands that anyone else waits for.
+    /// Waits to be woken, holding nothing that another unit waits for.
     fn wait(&mut self) {
         let ForwarderParts { counters, quiescent, waiting, .. } = &mut self.parts;
         counters.held.set(self.distribution.held() as u64);
@@ -609,7 +609,7 @@ impl Forwarder {
         for source in &mut self.rx {
             match &mut source.input {
                 Input::Queue(queue) => queue.arm(),
-                // The round behind this finds what it has.
+                // The next round finds the packets.
                 Input::Ring(ring) => _ = ring.listen(doorbell),
             }
         }
@@ -629,9 +629,9 @@ impl Forwarder {
         inlets.chain(self.distribution.priority_rings()).for_each(Consumer::ignore);
     }
 
-    /// Empties every ring into the distribution, sends what can be sent, drops the rest by name.
-    /// [`Forwarder::run`] ends with it; to be called again when the units that fill its rings have
-    /// ended too, for what they put there meanwhile.
+    /// Empties every ring into the distribution, sends as much as possible, drops the rest by name.
+    /// [`Forwarder::run`] ends with it; call it again when the units that fill its rings have ended too, for
+    /// packets that arrived meanwhile.
     pub fn shut_down(&mut self) {
         let now = dpdk::tsc();
         for inlet in 0..self.inlets.len() {
@@ -650,7 +650,7 @@ impl Forwarder {
     }
 }
 
-/// So many TSC cycles, at least a microsecond.
+/// The time of so many TSC cycles, at least a microsecond.
 fn time_of(cycles: u64) -> Duration {
     Duration::from_secs_f64(cycles as f64 / dpdk::tsc_hz() as f64).max(Duration::from_micros(1))
 }

@@ -46,24 +46,23 @@ pub trait Step: Send {
     /// [`StepSpec`](crate::catalogue::StepSpec) declares.
     fn outputs(&self) -> &[Output];
 
-    /// Handles the packets of `input` (never empty) and says by `out` where each of them goes.
-    /// Every packet of `input` must be in exactly one output; a packet in none is dropped with
-    /// [`DropReason::StepLost`].
+    /// Handles the packets of `input` (never empty) and assigns each to an output in `out`. Every packet of
+    /// `input` must be in exactly one output; a packet in none is dropped with [`DropReason::StepLost`].
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs);
 
-    /// The step's own counters, the same as long as it lives. Asked for when the graph is built.
+    /// The step's own counters, the same as long as it lives. Called when the graph is built.
     fn counters(&self) -> Option<&StepCounters> {
         None
     }
 
-    /// What the step knows and a step that takes its place should know, too; `None` if there is nothing.
+    /// The step's state for [`Self::take_state`] of the step that replaces it; `None` if it has none.
     fn state(&mut self) -> Option<&mut dyn Any> {
         None
     }
 
-    /// Exchanges state with a step of the same name and kind, in whose place it comes on the same forwarder.
-    /// `old` is the other's [`Self::state`]; it may be of other arguments, and gets what is exchanged back if
-    /// the change is undone. Called between two batches: it must not allocate or wait.
+    /// Exchanges state with a step of the same name and kind that it replaces on the same forwarder. `old` is
+    /// the other's [`Self::state`]; the other may have other arguments, and gets its state back if the change
+    /// is undone. Called between two batches: it must not allocate or wait.
     fn take_state(&mut self, old: &mut dyn Any) {
         let _ = old;
     }
@@ -126,7 +125,7 @@ impl Output {
     }
 }
 
-/// Where an edge leads.
+/// The target of an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// To the step at this position of the topological order.
@@ -146,7 +145,7 @@ pub(crate) struct Part {
     pub(crate) name: String,
     pub(crate) kind: String,
     pub(crate) step: Box<dyn Step>,
-    /// Where its outputs lead; steps by their places.
+    /// The targets of its outputs; steps by their places.
     pub(crate) targets: Vec<Target>,
 }
 
@@ -161,7 +160,7 @@ fn edges_of(targets: &[Target], steps: usize) -> Vec<Edge> {
     targets.iter().map(edge).collect()
 }
 
-/// The ends stand behind the steps in the array of masks.
+/// The ends follow the steps in the array of masks.
 const TRANSMIT: usize = 0;
 const SLOW_PATH: usize = 1;
 const DROP: usize = 2;
@@ -169,7 +168,7 @@ const REPLICATE: usize = 3;
 const ENDS: usize = 4;
 
 struct Edge {
-    /// Index into the masks: a step, or an end behind the steps.
+    /// Index into the masks: a step, or an end after the steps.
     to: usize,
     punt: Option<PuntReason>,
 }
@@ -185,7 +184,7 @@ struct Placed {
 pub struct StepShape {
     /// The step's name in the graph.
     pub name: String,
-    /// What it is, by its name in the catalogue or in the configuration.
+    /// Its kind, by the name in the catalogue or in the configuration.
     pub kind: String,
     /// Its outputs and where they lead.
     pub outputs: Vec<(String, Target)>,
@@ -202,7 +201,7 @@ pub struct Shape {
     pub edges: usize,
 }
 
-/// How many packets took each edge, and the counters of steps; written by one forwarder, read by anyone.
+/// Packets per edge, and the counters of steps; written by one forwarder, read by anyone.
 #[derive(Default)]
 pub struct GraphCounters {
     edges: Box<[AtomicU64]>,
@@ -239,14 +238,14 @@ impl GraphCounters {
     }
 }
 
-/// Where the packets of a batch ended.
+/// The ends that the packets of a batch reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ends {
     /// To be sent by [`Batch::out_interface`].
     pub transmit: Mask,
     /// To be sent by all ports of [`Batch::receivers`].
     pub replicate: Mask,
-    /// To be given to the slow path; [`Graph::punt_reason`] says why.
+    /// Packets for the slow path; [`Graph::punt_reason`] has the reason.
     pub slow_path: Mask,
     /// To be freed; already counted by their edges.
     pub drop: Mask,
@@ -266,7 +265,7 @@ pub struct Graph {
     pub(crate) router_filter: Option<Box<RouterFilter>>,
     /// For the copies of packets to groups.
     pub(crate) copy_filter: Option<Box<CopyFilter>>,
-    /// What chooses forwarders for packets that software spreads.
+    /// Chooses forwarders for packets that software spreads.
     pub(crate) spread_filter: Option<Box<SpreadFilter>>,
 }
 
@@ -307,7 +306,7 @@ impl Graph {
         self.copy_filter = filter;
     }
 
-    /// Packets that software spreads go where this filter says.
+    /// Sets the filter that chooses forwarders for packets that software spreads.
     pub fn set_spread_filter(&mut self, filter: Option<Box<SpreadFilter>>) {
         self.spread_filter = filter;
     }
@@ -337,15 +336,15 @@ impl Graph {
         }
     }
 
-    /// Runs all packets of the batch through the steps and says where they ended.
+    /// Runs all packets of the batch through the steps and returns the ends that they reached.
     pub fn run(&mut self, batch: &mut Batch) -> Ends {
         self.masks[0] = batch.packets();
         self.run_from(0, batch)
     }
 
-    /// Goes on after a panic in [`Self::run`] or here. The step in which it happened gets the packets
-    /// that it had once more, one at a time; `guilty` takes over those over which it panics again
-    /// (slot and message). All others go on behind that step, and so do those that were not in it.
+    /// Continues after a panic in [`Self::run`] or here. The step that panicked gets its packets once more, one
+    /// at a time; `guilty` receives those over which it panics again (slot and message). All others continue
+    /// after that step, as do those that were not in it.
     ///
     /// A step that changes packets is thus run twice over those that it had changed before it
     /// panicked over another.
@@ -388,13 +387,13 @@ impl Graph {
         }
     }
 
-    /// One step over these packets. What it says counts when it has returned.
+    /// Runs one step on these packets. Its outputs count only once it has returned.
     #[inline(always)]
     fn run_step(&mut self, place: usize, input: Mask, batch: &mut Batch) {
         let mut out = [Mask::EMPTY; MAX_OUTPUTS];
         self.steps[place].step.process(batch, input, &mut out);
         if out[0] == input {
-            // Nothing is left for the other outputs.
+            // The other outputs get no packets.
             return self.take_edge(place, 0, input);
         }
         for (index, &mask) in out.iter().enumerate() {

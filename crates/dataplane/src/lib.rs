@@ -1,7 +1,7 @@
 //! The packet path: batches, the mask graph, its steps, and the forwarders that run it.
 //!
-//! Start at [`default_plan()`] for where a packet goes, at [`graph`] for how the graph runs, at
-//! [`forwarder`] for the loop around it, and at [`steps`] for what each step does.
+//! Start at [`default_plan()`] for the path of a packet, at [`graph`] for the execution of the graph, at
+//! [`forwarder`] for the loop around it, and at [`steps`] for the single steps.
 #![forbid(unsafe_code)]
 
 pub mod batch;

@@ -50,8 +50,8 @@ impl Mask {
         Self(self.0 & !other.0)
     }
 
-    /// How many slots there are, if they are the first ones, all of them: so steps get them most of the
-    /// time, and a plain loop over `0..n` is what the compiler can unroll.
+    /// Returns the number of slots if they are the first ones, without gaps: the usual case for steps, in which
+    /// the compiler can unroll a plain loop over `0..n`.
     #[inline(always)]
     pub fn as_first(self) -> Option<usize> {
         (self.0 & self.0.wrapping_add(1) == 0).then(|| self.0.trailing_ones() as usize)
@@ -70,7 +70,7 @@ impl Mask {
         }
     }
 
-    /// The slots of the set for which `test` says true. In no particular order.
+    /// The slots of the set for which `test` returns true. In no particular order.
     #[inline(always)]
     pub fn filter(self, mut test: impl FnMut(usize) -> bool) -> Self {
         let [found] = self.sort(|slot| [test(slot)]);
@@ -82,8 +82,8 @@ impl Mask {
     pub fn sort<const N: usize>(self, mut test: impl FnMut(usize) -> [bool; N]) -> [Self; N] {
         let mut found = [Self::EMPTY; N];
         if let Some(count) = self.as_first() {
-            // From the last: then each answer is shifted in behind the others, by one instruction that
-            // needs to know no number.
+            // From the last: each answer is shifted in after the others, by one instruction that needs no slot
+            // number.
             for slot in (0..count).rev() {
                 for (found, answer) in found.iter_mut().zip(test(slot)) {
                     found.0 = found.0 + found.0 + u64::from(answer);

@@ -1,9 +1,9 @@
-//! Mirroring: copies of packets that leave by another port, beside what becomes of the packets.
+//! Mirroring: sends copies of packets by another port, independently of the originals.
 //!
-//! A step asks for a copy by [`Batch::mirror`](crate::Batch::mirror); the copy is the frame as it is then,
-//! and leaves unchanged, with nobody's address rewritten. Copies count as replicated, so that the sum
-//! closes: received + originated + replicated = sent + to host + dropped. Of a batch 64 are made at most;
-//! those beyond, and those for which there is no buffer, are dropped as `no-buffer`.
+//! A step requests a copy by [`Batch::mirror`](crate::Batch::mirror); the copy is the frame at that moment, and
+//! leaves unchanged, without any address rewritten. Copies count as replicated, so that the sum closes:
+//! received + originated + replicated = sent + to host + dropped. At most 64 are made per batch; further ones,
+//! and those for which there is no buffer, are dropped as `no-buffer`.
 
 use dpdk::{Mbuf, Mempool};
 
@@ -25,7 +25,7 @@ impl Copies {
         Self { pool, ready: Ready::new(), refused: 0 }
     }
 
-    /// Copies a frame for a port: what is in its first buffer, and what is in the others.
+    /// Copies a frame for a port: the bytes of its first buffer, and those of the others.
     pub(crate) fn add<'a>(
         &mut self,
         frame: &[u8],
@@ -46,7 +46,7 @@ impl Copies {
         Some(copy)
     }
 
-    /// Sends and counts what a batch has left here.
+    /// Sends and counts the copies of a batch.
     pub(crate) fn send(&mut self, way: &mut Way<'_>) {
         if self.refused > 0 {
             way.counters.replicated.add(self.refused);

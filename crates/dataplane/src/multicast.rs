@@ -5,8 +5,8 @@
 //! RFC 1112's routers and of PIM, RFC 7761 4.2) and the interfaces that they leave by, each with the TTL
 //! that a packet must exceed.
 //!
-//! The table is replaced as a whole by its one owner and read by forwarders, once for each batch
-//! that has multicast packets. What counts an entry's packets goes on in the next table.
+//! The table is replaced as a whole by its one owner and read by forwarders, once for each batch that has
+//! multicast packets. An entry's counters move to the next table.
 
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -18,7 +18,7 @@ use hashbrown::HashMap;
 
 use crate::interface::{InterfaceId, InterfaceSet};
 
-/// What an entry has seen. Several forwarders may count; seldom two at once, because all packets of an
+/// The counters of an entry. Several forwarders may count, but rarely two at once, because all packets of an
 /// entry that are forwarded come from one interface.
 #[derive(Debug, Default)]
 pub struct MulticastCounters {
@@ -78,18 +78,17 @@ impl MulticastCounters {
 /// An entry of the table.
 #[derive(Clone, Debug)]
 pub struct MulticastRoute {
-    /// Where its packets must come from.
+    /// The interface that its packets must come from.
     pub from: InterfaceId,
-    /// Where they leave, each with the TTL that a packet must exceed, in the order of these TTLs: what a
-    /// packet's TTL exceeds comes first.
+    /// The egress interfaces, each with the TTL that a packet must exceed, in ascending order of these TTLs.
     to: Box<[(InterfaceId, u8)]>,
-    /// What it has seen.
+    /// Its counters.
     pub counters: Arc<MulticastCounters>,
 }
 
 impl MulticastRoute {
-    /// Packets from this interface leave by those, each with the TTL that a packet must exceed as it
-    /// comes. An interface never sends what came from it, even if it is in both.
+    /// Makes an entry whose packets come from this interface and leave by those, each with the TTL that a
+    /// packet must exceed on arrival. An interface never sends its own packets back, even if it is in both.
     pub fn new(
         from: InterfaceId,
         to: impl IntoIterator<Item = (InterfaceId, u8)>,
@@ -104,7 +103,7 @@ impl MulticastRoute {
         Self { from, to: to.into(), counters }
     }
 
-    /// How many of its interfaces a packet leaves by which comes with this TTL or hop limit.
+    /// The number of its interfaces that a packet with this TTL or hop limit leaves by.
     fn count(&self, ttl: u8) -> u16 {
         self.to.partition_point(|&(_, threshold)| ttl > threshold) as u16
     }
@@ -119,12 +118,12 @@ impl MulticastRoute {
     }
 }
 
-/// What an entry says of a packet.
+/// An entry's decision on a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Replication {
-    /// It leaves by these interfaces; there may be none.
+    /// The packet leaves by these interfaces, possibly none.
     Interfaces(InterfaceSet),
-    /// It came from another interface than it must.
+    /// The packet came from the wrong interface.
     WrongInterface,
     /// The owner of the entry wants to see it.
     Sample,
@@ -133,14 +132,14 @@ pub enum Replication {
 /// The same for the fast path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// It leaves by so many of the entry's interfaces.
+    /// The packet leaves by the first so many of the entry's interfaces.
     First(u16),
     WrongInterface,
     Sample,
 }
 
 impl MulticastRoute {
-    /// What becomes of a packet that came by this interface with this TTL or hop limit.
+    /// Decides on a packet that came by this interface with this TTL or hop limit.
     pub(crate) fn decide(&self, from: InterfaceId, ttl: u8) -> Decision {
         let counters = &self.counters;
         if self.from != from {
@@ -155,7 +154,7 @@ impl MulticastRoute {
     }
 }
 
-/// Where a packet to a group leaves: the first interfaces of an entry.
+/// The egress interfaces of a packet to a group: the first ones of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receivers {
     ip6: bool,
@@ -238,8 +237,8 @@ impl MulticastTable {
         self.0.store(Arc::new(routes));
     }
 
-    /// What the entry for a packet says of it, for the slow path; `None` without an entry. Counts the
-    /// packet, of so many bytes, for the entry.
+    /// The decision of the entry for a packet, for the slow path; `None` without an entry. Counts the packet,
+    /// of so many bytes, for the entry.
     pub fn replicate(
         &self,
         (source, group): (IpAddr, IpAddr),

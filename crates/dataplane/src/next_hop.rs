@@ -1,8 +1,8 @@
-//! Next hops: what the FIB's answers mean.
+//! Next hops: the meaning of the FIB's answers.
 //!
-//! A FIB maps a prefix to a [`fib::NextHopId`], 15 bits; this table maps the number to what is to
-//! be done with the packet. An entry is one `u64`, so that a writer changes it with one store and
-//! a forwarder sees the old meaning or the new one, never half of each:
+//! A FIB maps a prefix to a [`fib::NextHopId`], 15 bits; this table maps the number to the treatment of the
+//! packet. An entry is one `u64`, so that a writer changes it with one store and a forwarder sees the old
+//! meaning or the new one, never half of each:
 //!
 //! ```text
 //!  63                                              16 15            4 3      0
@@ -11,10 +11,10 @@
 //! +--------------------------------------------------+---------------+--------+
 //! ```
 //!
-//! The source MAC and the MTU belong to the interface and come from the interface table, which is small
-//! enough to stay in the first-level cache. Eight next hops share a cache line. Because routes
-//! refer to next hops by number, a neighbour that changes its MAC or vanishes costs one store,
-//! whatever the number of routes behind it.
+//! The source MAC and the MTU belong to the interface and come from the interface table, which is small enough
+//! to stay in the first-level cache. Eight next hops share a cache line. Because routes refer to next hops by
+//! number, a neighbour that changes its MAC or vanishes costs one store, whatever the number of routes that use
+//! it.
 
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
@@ -36,16 +36,16 @@ pub const LOCAL: u16 = 1;
 pub const BLACKHOLE: u16 = 2;
 /// A destination that must not appear on a wire (RFC 1812, 5.3.7).
 pub const MARTIAN: u16 = 3;
-/// Refused, the sender is told so (ICMP "administratively prohibited").
+/// Refused with an error to the sender (ICMP "administratively prohibited").
 pub const PROHIBITED: u16 = 4;
-/// Refused, the sender is told so (ICMP "host unreachable").
+/// Refused with an error to the sender (ICMP "host unreachable").
 pub const UNREACHABLE: u16 = 5;
-/// A group: the multicast steps say which interfaces it leaves by.
+/// A group: the multicast steps choose the interfaces.
 pub const MULTICAST: u16 = 6;
 /// The first number for next hops made at run time.
 pub const FIRST_DYNAMIC: u16 = 16;
 
-/// What is to be done with a packet.
+/// The treatment of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextHop {
     /// No route leads there: the slow path answers "network unreachable".
@@ -68,8 +68,8 @@ pub enum NextHop {
         /// The interface whose network holds the destination.
         interface: InterfaceId,
     },
-    /// A gateway on this interface whose MAC is not known: to the slow path, which resolves the
-    /// *gateway's address* (it knows the address by the next hop's number).
+    /// A gateway on this interface whose MAC is not known: to the slow path, which resolves the *gateway's
+    /// address* (found by the next hop's number).
     Unresolved {
         /// The interface the gateway is on.
         interface: InterfaceId,
@@ -191,7 +191,7 @@ pub struct NextHopTable {
     /// As an array, so that a number of 15 bits is known to be in it.
     hops: Box<[AtomicU64; NEXT_HOPS]>,
     members: Box<[AtomicU16]>,
-    /// How often each number was taken back, so that a packet that was put aside with a number is not
+    /// The number of times that each number was taken back, so that a packet that waits with a number is not
     /// taken for one of the number's next use.
     generations: Box<[AtomicU16]>,
 }
@@ -232,7 +232,7 @@ impl NextHopTable {
         self.set(id, NextHop::NoRoute);
     }
 
-    /// Which use of the number this is.
+    /// The generation of the number: its present use.
     pub fn generation(&self, id: u16) -> u16 {
         self.generations[usize::from(id) & (NEXT_HOPS - 1)].load(Ordering::Acquire)
     }
@@ -256,7 +256,7 @@ impl NextHopTable {
         true
     }
 
-    /// Whether packets with this next hop leave by the interface: all of them, or those of some flows.
+    /// Returns true if packets with this next hop, or those of some flows, leave by the interface.
     pub fn leads_by(&self, hop: Packed, interface: InterfaceId) -> bool {
         match NextHop::from(hop) {
             NextHop::Forward { interface: by, .. }

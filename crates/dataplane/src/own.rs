@@ -1,8 +1,8 @@
 //! The router's own addresses, as the steps that look at sources know them.
 //!
-//! Nobody else may send from them, so a packet that comes with such a source is forged or has looped
-//! (RFC 1812 5.3.7, RFC 2827); the same is true of a broadcast address of the network it came from.
-//! One owner, the RIB, publishes them; forwarders read them by plain loads.
+//! No other host may send from them, so a packet that comes with such a source is forged or has looped (RFC
+//! 1812 5.3.7, RFC 2827); the same is true of a broadcast address of the network it came from. One owner, the
+//! RIB, publishes them; forwarders read them by plain loads.
 //!
 //! Nearly all packets come from elsewhere. Two tables of 256 bytes find that out by the first and the
 //! last byte of a source: each address puts the same bit into its place in both, and a source whose
@@ -17,13 +17,13 @@ use ipnet::IpNet;
 
 use crate::interface::{InterfaceId, InterfaceSet, VrfId};
 
-/// Set for sources that have to be looked at whatever the router's addresses are.
+/// Set for sources that must be checked whatever the router's addresses are.
 const ALWAYS: u8 = 0x80;
 
 /// The other bits of a hint, dealt out to addresses.
 const BITS: u8 = 7;
 
-/// Whether a source may be one of the router's addresses, by two of its bytes.
+/// A fast test of whether a source may be one of the router's addresses, by two of its bytes.
 #[derive(Debug)]
 pub(crate) struct Hints {
     first: [AtomicU8; 256],
@@ -46,7 +46,7 @@ impl Hints {
         load(&self.first[usize::from(first)]) & load(&self.last[usize::from(last)])
     }
 
-    /// Replaces what is known of addresses, by their first and last bytes.
+    /// Replaces the hints by those of these addresses, given by their first and last bytes.
     fn publish(&self, addresses: &[(u8, u8)]) {
         let bit = |&(first, last): &(u8, u8)| 1u8 << ((first ^ last) % BITS);
         for byte in 0..=u8::MAX {
@@ -62,7 +62,7 @@ impl Hints {
     }
 }
 
-/// Whose a source is that nobody on a link may use.
+/// The owner of a source address that hosts on a link may not use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// The router.
@@ -122,7 +122,7 @@ impl OwnAddresses {
         }
     }
 
-    /// Whether sources in 240/4 are those of hosts.
+    /// Returns true if sources in 240/4 count as hosts.
     pub fn class_e(&self) -> bool {
         self.class_e
     }
@@ -165,8 +165,8 @@ impl OwnAddresses {
         all
     }
 
-    /// Whose this source of a packet is, which came by this interface; `None`: a host's. The router's addresses
-    /// in other VRFs than the interface's are hosts' here.
+    /// Returns the owner of a packet's source that no host may use on this interface; `None`: a host's address.
+    /// The router's addresses in other VRFs than the interface's are hosts' here.
     pub fn owner(&self, source: IpAddr, from: InterfaceId) -> Option<Owner> {
         let known = self.known.load();
         match known.addresses.get(&(known.vrf_of(from), source))? {

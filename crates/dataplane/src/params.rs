@@ -27,7 +27,7 @@ pub enum Given {
     Other(&'static str),
 }
 
-/// Type and value, as error messages say it.
+/// Type and value, for error messages.
 impl fmt::Display for Given {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -152,7 +152,7 @@ fn texts(given: &Given) -> Option<Vec<String>> {
     }
 }
 
-/// The expected value, as error messages say it.
+/// The expected value, for error messages.
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -245,7 +245,7 @@ pub struct Param {
 }
 
 impl Param {
-    /// A parameter that must be given; `doc` says in one line what it means.
+    /// A required parameter; `doc` explains it in one line.
     pub fn new(name: &'static str, kind: Kind, doc: &'static str) -> Self {
         Self { name, kind, default: None, doc }
     }
@@ -271,7 +271,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Checks what a graph gives.
+    /// Checks the arguments that a graph gives.
     ///
     /// # Errors
     /// Everything that is unknown, missing or does not fit: the argument's name and a message that begins

@@ -1,14 +1,13 @@
-//! A graph as it is described: names of steps, their arguments, and where their outputs lead. The default
-//! graph is a plan (`default_graph.rs`), configurations compose and change plans, and a plan is printed as
-//! the Lua that makes it. [`Plan::check`] says what is wrong with one, [`Plan::build`] makes the graph that
-//! runs.
+//! The description of a graph: names of steps, their arguments, and the targets of outputs. The default graph
+//! is a plan (`default_graph.rs`), configurations compose and change plans, and a plan is printed as the Lua
+//! that makes it. [`Plan::check`] reports the errors of a plan, [`Plan::build`] makes the graph that runs.
 //!
-//! A place in a plan is written `STEP` or `STEP.OUTPUT`. The *main output* of a step is the first that
-//! leads on (not to the slow path or a drop by itself); what follows a step without a word about the
-//! output follows that one.
+//! A place in a plan is written `STEP` or `STEP.OUTPUT`. The *main output* of a step is the first that leads on
+//! (not to the slow path or a drop by itself); a step that follows another without naming an output follows the
+//! main one.
 //!
-//! A step can be there *only if* some port asks for it by a [`Feature`]; otherwise it is left out when
-//! the graph is built, and what leads to it leads to what follows its main output.
+//! A step can be there *only if* some port has a [`Feature`]; otherwise it is left out when the graph is built,
+//! and its predecessors lead to the successor of its main output.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -25,7 +24,7 @@ use crate::steps::ByPort;
 use crate::tables::Tables;
 use crate::words::suggestion;
 
-/// Where an output leads.
+/// The target of an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
     /// To the step of this name.
@@ -60,13 +59,13 @@ impl Way {
     }
 }
 
-/// What is wrong with a plan or with a change of it.
+/// An error of a plan or of a change to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanError {
     /// The line of the statement that put it there, in the configuration; `None` if that is not known
     /// or if it is a line of the default graph.
     pub line: Option<usize>,
-    /// What, with the step's name.
+    /// The error, with the step's name.
     pub message: String,
 }
 
@@ -102,7 +101,7 @@ struct Node {
     args: Args,
     only_if: Option<Feature>,
     line: Option<usize>,
-    /// The outputs that lead where the plan says.
+    /// The outputs whose targets the plan sets.
     edges: Vec<Edge>,
     /// The outputs of all kinds together.
     outputs: usize,
@@ -119,7 +118,7 @@ impl Node {
         Self { args, only_if, line, edges, ..self }
     }
 
-    /// What follows the main output.
+    /// The successor by the main output.
     fn next(&self) -> Option<&Way> {
         self.edges.first().and_then(|edge| edge.to.as_ref())
     }
@@ -134,9 +133,9 @@ pub struct NewStep<'a> {
     pub spec: &'a StepSpec,
     /// Its arguments.
     pub args: Args,
-    /// It is there only if a port asks for this; `None`: always.
+    /// The step is there only if a port has this feature; `None`: always.
     pub only_if: Option<Feature>,
-    /// The line that says so.
+    /// The line of the configuration that adds it.
     pub line: Option<usize>,
 }
 
@@ -209,8 +208,8 @@ impl Plan {
         self.nodes.iter().any(|node| node.kind == kind && drops(node))
     }
 
-    /// What the plan says, line by line, whatever lines of a configuration said it: every step with its
-    /// kind, every output with where it leads.
+    /// The plan line by line, regardless of the lines of a configuration: every step with its kind, every
+    /// output with its target.
     pub fn described(&self) -> impl Iterator<Item = (String, String)> {
         self.nodes.iter().flat_map(|node| {
             let step = (format!("step \"{}\"", node.name), written(node));
@@ -230,7 +229,7 @@ impl Plan {
         self.put(self.nodes.len(), step.node(step.name.to_owned()))
     }
 
-    /// Adds a step of these outputs that no catalogue knows.
+    /// Adds a step of these outputs that is in no catalogue.
     pub(crate) fn add_bare(&mut self, name: &str, outputs: &[Output]) -> Changed {
         self.put(self.nodes.len(), node(name.to_owned(), name, outputs))
     }
@@ -303,8 +302,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Puts a step behind another, or on one of its outputs. Behind a step with several outputs there
-    /// is one for each of them, called `NAME-OUTPUT`.
+    /// Inserts a step after another, or on one of its outputs. After a step with several outputs there is one
+    /// for each of them, called `NAME-OUTPUT`.
     ///
     /// # Errors
     /// A name is not known, or taken already.
@@ -325,8 +324,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Puts a step before another, or before the end `transmit`, `replicate` or `drop`: whatever led there leads to
-    /// the new step.
+    /// Inserts a step before another, or before the end `transmit`, `replicate` or `drop`: all outputs that led
+    /// there lead to the new step.
     ///
     /// # Errors
     /// A name is not known, or taken already.
@@ -334,7 +333,7 @@ impl Plan {
         self.put_before(place, step.node(step.name.to_owned()))
     }
 
-    /// [`Self::insert_before`] for a step of these outputs that no catalogue knows.
+    /// [`Self::insert_before`] for a step of these outputs that is in no catalogue.
     pub(crate) fn insert_bare(&mut self, place: &str, name: &str, outputs: &[Output]) -> Changed {
         self.put_before(place, node(name.to_owned(), name, outputs))
     }
@@ -357,7 +356,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Sets what follows the main output.
+    /// Sets the successor by the main output.
     fn follow(&mut self, name: &str, to: Option<Way>, line: Option<usize>) {
         let node = self.nodes.iter_mut().find(|node| node.name == name);
         if let Some(edge) = node.and_then(|node| node.edges.first_mut()) {
@@ -366,7 +365,7 @@ impl Plan {
         }
     }
 
-    /// Takes a step out: what led to it leads to what followed its main output.
+    /// Removes a step: its predecessors lead to the successor of its main output.
     ///
     /// # Errors
     /// The name is not known.
@@ -394,7 +393,7 @@ impl Plan {
         Ok(())
     }
 
-    /// The plan with every name behind this prefix: for one port, beside that for all others.
+    /// The plan with this prefix before every name: for one port, beside that for all others.
     fn prefixed(&self, prefix: &str) -> Self {
         let mut plan = self.clone();
         for node in &mut plan.nodes {
@@ -408,7 +407,7 @@ impl Plan {
         plan
     }
 
-    /// The plan without the steps for which no port asks.
+    /// The plan without the steps whose features no port has.
     pub(crate) fn wanted_by(&self, ports: &[InterfaceInfo]) -> Result<Self, PlanError> {
         let mut plan = self.clone();
         for node in &self.nodes {
@@ -419,8 +418,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Says what is wrong with the plan on a router with these ports: unknown kinds, outputs that lead
-    /// nowhere, steps that nothing leads to, circles, packets of which a step knows too little.
+    /// Returns the errors of the plan on a router with these ports: unknown kinds, outputs without a target,
+    /// unreachable steps, cycles, packets that lack a fact that a step requires.
     ///
     /// # Errors
     /// Everything that was found, in the order of the plan.
@@ -468,8 +467,8 @@ impl Plan {
         errors
     }
 
-    /// The steps in an order in which each stands behind all that lead to it (Kahn's algorithm); of those
-    /// that could be next, the one that was added first, so that a plan always gives the same graph.
+    /// The steps in an order in which each follows all its predecessors (Kahn's algorithm); among candidates
+    /// the one added first, so that a plan always gives the same graph.
     fn order(&self) -> Result<Vec<usize>, Vec<PlanError>> {
         let dangling = self.dangling();
         if !dangling.is_empty() {
@@ -521,7 +520,7 @@ impl Plan {
         self.nodes.iter().flat_map(|node| &node.edges).filter_map(|edge| edge.line).max()
     }
 
-    /// What must be known of packets that go this way.
+    /// The facts that this target requires of packets.
     fn required_by(&self, way: &Way, catalogue: &Catalogue) -> Facts {
         match way {
             Way::Step(name) => {
@@ -537,7 +536,7 @@ impl Plan {
 
     /// Steps to which packets come of which too little is known.
     fn unfit(&self, catalogue: &Catalogue, order: &[usize]) -> Vec<PlanError> {
-        // By step: what is known of its packets, and the newest line on the way there.
+        // By step: the facts about its packets, and the newest line on the way there.
         let mut known: HashMap<&str, (Facts, Option<usize>)> = HashMap::new();
         let mut errors = Vec::new();
         for &at in order {
@@ -555,7 +554,7 @@ impl Plan {
                     );
                     errors.push(PlanError::new(line, message));
                 }
-                // Once is enough: what follows need not complain as well.
+                // One error is enough: later steps need not complain as well.
                 let here = (behind.with(required), line);
                 let join = |(facts, newest): &mut (Facts, Option<usize>)| {
                     (*facts, *newest) = (facts.common(here.0), (*newest).max(line));
@@ -621,7 +620,7 @@ impl Plan {
     }
 }
 
-/// Where the outputs of a step lead, by the places of the steps.
+/// The targets of a step's outputs, by the places of the steps.
 fn targets(
     node: &Node,
     step: &dyn Step,
@@ -694,7 +693,7 @@ impl Plans {
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
-    /// The plans for a router with these ports: what depends on what ports ask for is decided.
+    /// The plans for a router with these ports, with all conditional steps decided.
     ///
     /// # Errors
     /// A step cannot be left out.
@@ -798,7 +797,7 @@ impl Print<'_> {
         nearest.or(open.first()).copied()
     }
 
-    /// A path from an output along the steps that were added one behind the other.
+    /// Prints a path from an output along the steps that were added one after the other.
     fn path(&mut self, f: &mut fmt::Formatter<'_>, from: usize, edge: usize) -> fmt::Result {
         let nodes = &self.plan.nodes;
         write!(f, "graph:path(\"{}.{}\"", nodes[from].name, nodes[from].edges[edge].output)?;
@@ -811,7 +810,7 @@ impl Print<'_> {
             };
             self.steps.insert(next);
             write!(f, ",\n    {}", written(&nodes[next]))?;
-            // A step that was added earlier than the one behind it is printed earlier, too.
+            // A step that was added earlier than its successor is printed earlier, too.
             let in_order = |on: usize| on == next + 1 || self.steps.contains(&on);
             let led = nodes[next].edges.first().is_some_and(|main| main.to.is_some());
             if !led || !self.next(next, 0).is_none_or(in_order) {

@@ -10,7 +10,7 @@
 //! that `shed.rs` looks at, so that network control is not among them.
 //!
 //! Rings with packets to be sent (from the slow path, from other forwarders) are sources like receive queues.
-//! What the kernel sends is taken before them, a quota for each port and round: see `distribution.rs`.
+//! Packets from the kernel are taken before them, a quota for each port and round: see `distribution.rs`.
 //!
 //! # Waiting
 //!
@@ -30,7 +30,7 @@
 //! | `adaptive` | polls for a window, then blocks |
 //! | `interrupt` | blocks |
 //!
-//! The forwarder for control traffic blocks at once, whatever its ports say: it has no core of its own.
+//! The forwarder for control traffic blocks at once, whatever the settings of its ports: it has no core of its own.
 //!
 //! The window of `adaptive` follows the traffic, as KVM's halt polling does: it doubles, up to
 //! [`WINDOW_MOST`], when a block was shorter than that, so that polling would have found the packet; after
@@ -38,8 +38,8 @@
 //!
 //! A forwarder blocks only if every receive queue has a descriptor that wakes it. As long as one has none (a
 //! virtual device, a NIC without interrupts) it sleeps for 2 to 50 us at a time. It does so as well while
-//! something waits for a transmit queue, and, for up to [`FRUITLESS_MOST`] at a time, when a descriptor says
-//! again and again that there are packets where there are none.
+//! packets wait for a transmit queue, and, for up to [`FRUITLESS_MOST`] at a time, when a descriptor repeatedly
+//! signals packets where there are none.
 
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ const FIRST_SLEEP: Duration = Duration::from_micros(2);
 /// The longest sleep of a forwarder that cannot block.
 const LONGEST_SLEEP: Duration = Duration::from_micros(50);
 
-/// The longest block of a forwarder that a NIC wakes: what a packet waits at most whose interrupt is lost.
+/// The longest block of a forwarder that a NIC wakes: the longest wait of a packet whose interrupt is lost.
 pub const LOOK: Duration = Duration::from_millis(100);
 
 /// The longest sleep while a descriptor reports packets that are not there.
@@ -84,15 +84,15 @@ pub const FRUITLESS_MOST: Duration = Duration::from_millis(1);
 /// Wake-ups in sequence without a packet after which descriptors are not trusted until packets come.
 const FRUITLESS: u32 = 8;
 
-/// What a forwarder does while it has no packets.
+/// The behaviour of a forwarder without packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wait {
-    /// It polls, and never sleeps.
+    /// Polls, and never sleeps.
     Poll,
-    /// It polls for a window that follows the traffic, and then blocks.
+    /// Polls for a window that follows the traffic, then blocks.
     #[default]
     Adaptive,
-    /// It blocks at once.
+    /// Blocks at once.
     Interrupt,
 }
 
@@ -132,7 +132,7 @@ pub struct Polling {
     pub wait: Wait,
     /// Packets of a round, at least 1.
     pub budget: u16,
-    /// What is dropped when more comes than can be forwarded.
+    /// Overload control: the packets to drop when more arrive than can be forwarded.
     pub shed: Shedding,
     /// By the ports' indexes.
     pub ports: Box<[PortPolling; MAX_PORTS]>,
@@ -162,7 +162,7 @@ impl Polling {
 pub struct RxSource {
     /// The port.
     pub port: PortId,
-    /// What the steps need to know of it.
+    /// Facts about the interface for steps.
     pub info: InterfaceInfo,
     /// The queue or ring, this forwarder's own.
     pub input: Input,
@@ -170,7 +170,7 @@ pub struct RxSource {
     pub burst: usize,
     /// Gives received packets to other forwarders.
     pub spread: Option<Spreader>,
-    /// How far its forwarder is behind with it.
+    /// The lag of its forwarder.
     pub(crate) backlog: Backlog,
 }
 
@@ -187,7 +187,7 @@ impl RxSource {
         }
     }
 
-    /// What another forwarder has received and spread.
+    /// A ring of packets that another forwarder has received and spread.
     pub fn of_ring(port: PortId, info: InterfaceInfo, ring: Consumer) -> Self {
         Self {
             port,
@@ -200,8 +200,8 @@ impl RxSource {
     }
 }
 
-/// Gives each source what is known of its port's own interface now, and the batch what is known of all, and
-/// leaves what was known.
+/// Gives each source the new facts about its port's own interface, and the batch those about all, and leaves
+/// the previous ones.
 pub(crate) fn exchange_infos(
     sources: &mut [RxSource],
     known: &mut Vec<InterfaceInfo>,
@@ -234,9 +234,9 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// One round: each of so many sources has a turn, the first of them where the last round ended, until
-    /// `budget` packets have been taken. `quota` says the packets of a source's turn; `serve` takes at most
-    /// so many from it, and fewer only if it has no more. Returns the packets of the round.
+    /// One round: gives each of so many sources a turn, beginning where the last round ended, until `budget`
+    /// packets have been taken. `quota` returns the packets of a source's turn; `serve` takes at most so many
+    /// from it, and fewer only if it has no more. Returns the packets of the round.
     #[inline]
     pub(crate) fn round<C>(
         &mut self,
@@ -268,14 +268,14 @@ impl Turns {
     }
 }
 
-/// What an idle forwarder does next.
+/// The next action of an idle forwarder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
     /// Another round.
     Poll,
-    /// It sleeps, and its sources wait.
+    /// Sleep; the sources wait.
     Sleep(Duration),
-    /// It blocks until a source wakes it.
+    /// Block until a source wakes the forwarder.
     Block,
 }
 
@@ -346,7 +346,7 @@ impl Idle {
         }
     }
 
-    /// It cannot block now, since a transmit queue is full.
+    /// Returns a short sleep instead of a block, since a transmit queue is full.
     pub(crate) fn short_sleep(&mut self) -> Duration {
         match self.sleep(LONGEST_SLEEP) {
             Rest::Sleep(sleep) => sleep,
@@ -360,7 +360,7 @@ impl Idle {
         Rest::Sleep(sleep)
     }
 
-    /// It has blocked for so many TSC cycles, and a descriptor or a ring woke it (`by_packets`), and
+    /// Records a block of so many TSC cycles, whether a descriptor or a ring ended it (`by_packets`), and
     /// whether a descriptor did (`by_descriptor`).
     pub(crate) fn woke(&mut self, blocked: u64, by_packets: bool, by_descriptor: bool) {
         let most = cycles(WINDOW_MOST, self.hz);
@@ -454,8 +454,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// After any number of rounds each source has its weighted max-min share of what was taken, but for
-        /// a turn; no round takes more than its budget, or less while there is more and turns are left.
+        /// After any number of rounds each source has its weighted max-min share of all packets taken, give or
+        /// take a turn; no round takes more than its budget, or less while there is more and turns are left.
         #[test]
         fn shares_are_max_min_fair(
             sources in proptest::collection::vec((0_u64..3000, 1_usize..200), 1..8),

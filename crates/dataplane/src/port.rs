@@ -7,8 +7,8 @@ pub use dpdk::{Fec, LinkWish, Offload, OffloadWishes, Pause, RssTable, Threshold
 /// The most ports a router can have. Sizes the per-port arrays of every forwarder.
 pub const MAX_PORTS: usize = 64;
 
-/// A port's index in the router's port table. A port has the same as long as it is there; one that comes
-/// later may have that of one that is gone.
+/// A port's index in the router's port table. A port keeps its index for life; a later port may reuse that of a
+/// removed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortId(u16);
 
@@ -43,7 +43,7 @@ impl PortSet {
     /// No port.
     pub const EMPTY: Self = Self(0);
 
-    /// Whether the port is in it.
+    /// Returns true if the port is in the set.
     pub fn contains(self, port: PortId) -> bool {
         self.0 >> port.index() & 1 != 0
     }
@@ -53,12 +53,12 @@ impl PortSet {
         self.0 = self.0 & !(1 << port.index()) | u64::from(member) << port.index();
     }
 
-    /// How many ports there are.
+    /// The number of ports.
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Whether there is none.
+    /// Returns true if the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }

@@ -8,25 +8,25 @@
 //!              +- …                     +--> worker 1 …
 //! ```
 //!
-//! A packet goes to the worker that owns its interface: the one whose neighbours are sought where the
-//! packet waits for a MAC or leaves in fragments, else the one it came by. So every flow and every
-//! neighbour has one worker, and what happens on one interface leaves the workers of others alone.
+//! A packet goes to the worker that owns its interface: the egress interface if the packet waits for a MAC or
+//! leaves in fragments, else the ingress interface. So every flow and every neighbour has one worker, and
+//! events on one interface do not touch the workers of others.
 //!
-//! Fragments for the router itself are the exception: those of one datagram may come by several ports,
-//! and the worker that puts them together must see all. Theirs is chosen by the two addresses. (On a
-//! port with a host interface it is the kernel that does this, behind the port's own worker.)
+//! Fragments for the router itself are the exception: those of one datagram may come by several ports, and the
+//! worker that reassembles them must see all. Theirs is chosen by the two addresses. (On a port with a host
+//! interface the kernel reassembles, after the port's own worker.)
 //!
-//! What of a ring one port may have is three times what is free of it, an eighth left out (dynamic
-//! thresholds: Choudhury and Hahne 1998). So a port that floods gets two thirds, several that flood get like
-//! parts of what one leaves, and the last eighth is for packets of ports of which none waits, so that a
-//! quiet port always finds a place. From half of its part on its packets are dropped early, at random (random
-//! early detection, RFC 2309): of several sources on a port each loses by what it sends, and none finds the
-//! door closed for as long as another keeps it so. What counts is what the worker has not dealt with
-//! yet ([`Backlog`]): it serves ports in turn, and takes packets only as fast as the class's rate allows, so
-//! a rate that is exceeded shows here too.
+//! The part of a ring that one port may have is three times its free part, an eighth left out (dynamic
+//! thresholds: Choudhury and Hahne 1998). So a port that floods gets two thirds, several that flood get equal
+//! parts of what one leaves, and the last eighth is for ports without a waiting packet, so that a quiet port
+//! always finds a place. Above half of its part a port's packets are dropped early, at random (random early
+//! detection, RFC 2309): of several sources on a port each loses in proportion to its rate, and none is locked
+//! out by another. The packets that count are those that the worker has not processed yet ([`Backlog`]): it
+//! serves ports in turn, and takes packets only as fast as the class's rate allows, so an exceeded rate shows
+//! here too.
 //!
-//! On a port with `ttl_security` the packets of BGP, LDP, MSDP and BFD that come from farther away than it
-//! says are dropped here, as `ttl-security` (RFC 5082).
+//! On a port with `ttl_security` the packets of BGP, LDP, MSDP and BFD from farther away than it permits are
+//! dropped here, as `ttl-security` (RFC 5082).
 //!
 //! The packets of a batch, which came by one port, are sorted by masks; a ring costs one look at its backlog
 //! and one call for all packets of a batch.
@@ -64,9 +64,9 @@ pub struct ClassRing {
 
 /// The worker's end of a ring.
 pub struct ClassQueue {
-    /// What the forwarder has put in.
+    /// Packets from the forwarder.
     pub ring: Consumer,
-    /// To be told of each packet that is dealt with.
+    /// To be informed of each packet that has been processed.
     pub backlog: Arc<Backlog>,
 }
 
@@ -113,7 +113,7 @@ impl Backlog {
         self.taken.count(port.index(), 1);
     }
 
-    /// How many packets wait of a port, and of all.
+    /// The number of waiting packets of a port, and of all.
     fn waiting(&self, port: usize) -> (usize, usize) {
         let less =
             |sent: &Counter, taken: &Counter| sent.get().saturating_sub(taken.get()) as usize;
@@ -155,8 +155,8 @@ pub struct Punts {
 }
 
 impl Punts {
-    /// `workers` has the rings to each worker, at least one and at most [`WORKERS_MAX`]; `seed` is
-    /// for the choice of what is dropped early. `next_hops` is what steps choose from.
+    /// `workers` has the rings to each worker, at least one and at most [`WORKERS_MAX`]; `seed` is for the
+    /// random early drops. `next_hops` is the table from which steps choose.
     pub fn new(workers: Vec<ByClass<ClassRing>>, next_hops: Arc<NextHopTable>, seed: u64) -> Self {
         let count = workers.len().clamp(1, WORKERS_MAX);
         Self {
@@ -168,8 +168,8 @@ impl Punts {
         }
     }
 
-    /// Sends the packets of `mask` to the slow path, each tagged with its reason; of those for the router, what
-    /// `filter` lets pass.
+    /// Sends the packets of `mask` to the slow path, each tagged with its reason; of those for the router, only
+    /// the ones that `filter` lets pass.
     pub(crate) fn accept(
         &mut self,
         batch: &mut Batch,
@@ -263,7 +263,7 @@ pub fn owner(interface: usize, workers: usize) -> usize {
 /// The number of the interface whose worker the packet is for.
 fn place(reason: PuntReason, batch: &Batch, slot: usize) -> usize {
     match reason {
-        // Behind the lookup, which has said which interface it is.
+        // After the lookup, which has set the egress interface.
         PuntReason::Glean | PuntReason::Unresolved | PuntReason::TooBig => {
             usize::from(batch.out_interface[slot])
         }
@@ -271,9 +271,9 @@ fn place(reason: PuntReason, batch: &Batch, slot: usize) -> usize {
     }
 }
 
-/// A number that all packets between the same two hosts have in common, for what may have to be put
-/// together here: IPv4 fragments, and IPv6 packets with a fragment header or something in front of
-/// where one may be. Not for what belongs to a link: groups, neighbour discovery.
+/// A number common to all packets between the same two hosts, for packets that may have to be reassembled here:
+/// IPv4 fragments, and IPv6 packets with a fragment header or a header that may precede one. `None` for packets
+/// of a link: groups, neighbour discovery.
 fn joined_by(reason: PuntReason, batch: &Batch, slot: usize) -> Option<u32> {
     use PuntReason::{HopByHop, Ip4Options, Local};
     if batch.info(slot).host || !matches!(reason, Local | Ip4Options | HopByHop) {
@@ -308,14 +308,14 @@ fn may_be_in_fragments(ip: &Ipv6Header) -> bool {
     matches!(ip.next_header, 0 | 43 | 44 | 60) && ip.hop_limit != 255 && !link
 }
 
-/// How much of what is free of a ring a port may have.
+/// A port's limit, as a multiple of the ring's free part.
 const PART: usize = 3;
 
 /// This part of a ring is for ports of which no packet waits.
 const RESERVE: usize = 8;
 
-/// Which packets of `mask`, all of one port, may go into a ring for so many packets, when so many of the
-/// port and of all wait in it; and which may not because of bad luck. There is no room for the others.
+/// Returns the packets of `mask`, all of one port, that may enter a ring of this size in which so many of the
+/// port and of all wait; and those to drop early at random. There is no room for the others.
 fn admit(
     mask: Mask,
     (mut own, mut all): (usize, usize),
@@ -425,7 +425,7 @@ mod tests {
 
     use crate::testing::{FrameBuilder, batch_of};
 
-    /// What joins these frames, which came by this port.
+    /// The common numbers of these frames, which came by this port.
     fn joined(port: u16, host: bool, frames: &[Vec<u8>], reason: PuntReason) -> Vec<Option<u32>> {
         let mut batch = batch_of(frames);
         batch.in_port = PortId::new(port).unwrap();

@@ -1,9 +1,9 @@
-//! What happens to a packet over which code panics: it is put aside, and everything else goes on.
+//! Quarantine: a packet over which code panics is set aside, and everything else continues.
 //!
-//! A panic is a defect. It must cost the packet that provokes it and nothing else: the unit that was
-//! at work catches it with [`guard`], counts the packet as dropped ([`quarantined`]) and passes a copy
-//! on, with the port, the time and the message, to whoever writes it down. That is another thread,
-//! behind a bounded channel: when it is full, the copy is not kept.
+//! A panic is a defect. It must cost the packet that provokes it and nothing else: the unit at work catches it
+//! with [`guard`], counts the packet as dropped ([`quarantined`]) and passes a copy on, with the port, the time
+//! and the message, to the writer of the quarantine file. That is another thread, behind a bounded channel:
+//! when it is full, the copy is lost.
 //!
 //! [`quarantined`]: crate::reason::DropReason::Quarantined
 
@@ -27,13 +27,13 @@ pub struct Suspect {
     pub interface: Option<InterfaceId>,
     /// When it was put aside.
     pub time: SystemTime,
-    /// What the panic said, and where.
+    /// The message and place of the panic.
     pub message: String,
     /// The frame, as far as it is in the packet's first buffer.
     pub frame: Vec<u8>,
 }
 
-/// The way to whoever writes down what was put aside; each unit has a copy.
+/// The channel to the writer of the quarantine file; each unit has a copy.
 #[derive(Clone, Debug)]
 pub struct Quarantine {
     to: SyncSender<Suspect>,
@@ -60,7 +60,7 @@ impl Quarantine {
         }
     }
 
-    /// Copies that nobody took, because too many waited.
+    /// The number of copies lost because too many waited.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
@@ -69,12 +69,12 @@ impl Quarantine {
 thread_local! {
     /// A panic of this thread will be caught by [`guard`].
     static GUARDED: Cell<bool> = const { Cell::new(false) };
-    /// What the last such panic said.
+    /// The message of the last such panic.
     static SAID: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Does something that must not panic. If it does, nothing is printed; the message comes back, with
-/// the place in the source. What `work` has left half done is the caller's to mend.
+/// Runs `work`, which must not panic. If it does, nothing is printed; the message is returned, with the place
+/// in the source. The caller must repair what `work` has left unfinished.
 ///
 /// # Errors
 /// The panic's message.

@@ -6,7 +6,7 @@
 use crate::interface::InterfaceId;
 use crate::port::PortId;
 
-/// Declares the reasons once: the variant, its name in commands and JSON, and what it means.
+/// Declares the reasons once: the variant, its name in commands and JSON, and its meaning.
 macro_rules! reasons {
     ($(#[$meta:meta])* $enum:ident { $($variant:ident = $name:literal, $help:literal;)* }) => {
         $(#[$meta])*
@@ -23,7 +23,7 @@ macro_rules! reasons {
             /// The names of all, in the same order.
             pub const NAMES: &'static [&'static str] = &[$($name,)*];
 
-            /// How many there are.
+            /// The number of reasons.
             pub const COUNT: usize = Self::ALL.len();
 
             /// Position in [`Self::ALL`].
@@ -164,7 +164,7 @@ reasons! {
 }
 
 reasons! {
-    /// What punted packets are sorted into, each bounded by itself; see [`crate::class`].
+    /// Classes of punted packets, each bounded by itself; see [`crate::class`].
     PuntClass {
         Neighbour = "neighbour", "ARP and neighbour discovery.";
         Link = "link", "Routing and link protocols of the link, which nobody farther away can send.";
@@ -177,10 +177,9 @@ reasons! {
     }
 }
 
-/// Whether frames that are not IP, sent to this group, are for the hosts of the link: the groups
-/// that no bridge forwards and those of IS-IS (IEEE 802.1Q, 8.6.3: `01:80:c2:00:00:0x`, where LLDP,
-/// LACP, 802.1X and spanning tree are; ISO 10589, 8.4.8 and ISO 9542: `01:80:c2:00:00:14`, `15`,
-/// `09:00:2b:00:00:04`, `05`).
+/// Returns true if frames that are not IP, sent to this group, are for the hosts of the link: the groups that
+/// no bridge forwards and those of IS-IS (IEEE 802.1Q, 8.6.3: `01:80:c2:00:00:0x`, where LLDP, LACP, 802.1X and
+/// spanning tree are; ISO 10589, 8.4.8 and ISO 9542: `01:80:c2:00:00:14`, `15`, `09:00:2b:00:00:04`, `05`).
 pub fn is_link_group(mac: [u8; 6]) -> bool {
     match mac {
         [0x01, 0x80, 0xc2, 0, 0, last] => matches!(last, 0x00..=0x0f | 0x14 | 0x15),
@@ -189,7 +188,7 @@ pub fn is_link_group(mac: [u8; 6]) -> bool {
     }
 }
 
-/// What travels with a punted packet: why, from where, and which next hop the FIB chose.
+/// The tag of a punted packet: its reason, its origin, and the next hop that the FIB chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Punt {
     /// Why the packet was punted.
@@ -201,8 +200,8 @@ pub struct Punt {
     /// The next hop's number, after the choice among equal-cost paths; [`crate::next_hop::NO_ROUTE`]
     /// when the packet was punted before the lookup.
     pub next_hop: u16,
-    /// Which use of the number that was ([`crate::next_hop::NextHopTable::generation`]): a packet may wait
-    /// longer than the number has its meaning.
+    /// The generation of the number ([`crate::next_hop::NextHopTable::generation`]): a packet may wait longer
+    /// than the number keeps its meaning.
     pub generation: u16,
 }
 

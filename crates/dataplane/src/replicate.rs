@@ -1,9 +1,8 @@
 //! Replication: one packet to a group becomes one packet for each port that has receivers.
 //!
-//! The packets share the bytes behind the Ethernet header, which stay where the device put them
-//! ([`dpdk::Shared`]); the header, in which they differ by the ports' own addresses, is each one's own.
-//! Ports whose device takes packets of one buffer only get a copy. A packet with one receiver leaves as
-//! it is.
+//! The packets share the bytes after the Ethernet header, which stay where the device put them
+//! ([`dpdk::Shared`]); each has its own header, in which they differ by the ports' own addresses. Ports whose
+//! device accepts only packets of one buffer get a copy. A packet with one receiver leaves as it is.
 //!
 //! Of n packets where one was received, n - 1 count as replicated, so that the sum closes: received +
 //! originated + replicated = sent + to host + dropped.
@@ -20,10 +19,10 @@ use crate::mask::Mask;
 use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::reason::DropReason;
 
-/// Where the sender's address is in an Ethernet header.
+/// The place of the sender's address in an Ethernet header.
 const SOURCE: std::ops::Range<usize> = 6..12;
 
-/// What a forwarder replicates with.
+/// The replicator of a forwarder.
 pub struct Replicator {
     pool: Mempool,
     /// Ports whose device takes packets of several buffers.
@@ -32,7 +31,7 @@ pub struct Replicator {
     ready: Ready,
 }
 
-/// How packets to groups leave by a port.
+/// Settings of a port for packets to groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replicas {
     /// The port's own address.
@@ -47,7 +46,7 @@ pub(crate) struct Ready {
     out_interface: [u16; BATCH_MAX],
 }
 
-/// Where packets go from here.
+/// The next stage of replicated packets.
 pub(crate) struct Way<'a> {
     pub(crate) distribution: &'a mut Distribution,
     /// In TSC cycles.
@@ -56,13 +55,13 @@ pub(crate) struct Way<'a> {
 }
 
 impl Replicator {
-    /// Takes buffers from this pool, and knows no port yet.
+    /// Makes a replicator without ports that takes buffers from this pool.
     pub fn new(pool: Mempool) -> Self {
         let macs = [[0; 6]; MAX_PORTS];
         Self { pool, by_reference: PortSet::EMPTY, macs, ready: Ready::new() }
     }
 
-    /// How packets leave by a port from now on; afterwards, how they left before.
+    /// Sets the settings of a port; `replicas` gets the previous ones.
     pub(crate) fn exchange(&mut self, port: PortId, replicas: &mut Replicas) {
         let by_reference = self.by_reference.contains(port);
         self.by_reference.set(port, replicas.by_reference);
@@ -70,7 +69,7 @@ impl Replicator {
         replicas.by_reference = by_reference;
     }
 
-    /// Where it takes buffers from.
+    /// The pool from which it takes buffers.
     pub(crate) fn pool(&self) -> &Mempool {
         &self.pool
     }
@@ -139,7 +138,7 @@ impl Replicator {
                 }
             };
             header[SOURCE].copy_from_slice(&self.macs[port.index()]);
-            // One with another DSCP differs from the others behind its Ethernet header, too.
+            // A packet with another DSCP differs from the others after its Ethernet header, too.
             let mut replica = if self.by_reference.contains(port) && mark.dscp.is_none() {
                 shared.refer(&header, &self.pool)
             } else {
@@ -186,7 +185,7 @@ impl Ready {
         }
     }
 
-    /// Sends all, and says how many they are.
+    /// Sends all packets, and returns their number.
     pub(crate) fn send(&mut self, way: &mut Way<'_>) -> usize {
         let all = Mask(self.packets.owned());
         if !all.is_empty() {

@@ -1,9 +1,9 @@
 //! The filter [`ROUTER`]: packets for the router itself, before they are sorted into classes.
 //!
-//! It looks at what is punted as `local`, and at packets with options or a hop-by-hop header that are for one of the
-//! router's addresses or for a group on the link. A rule drops them, refuses them, limits their rate, or says which
-//! class they are of; what it lets pass without a class has that of [`PuntClass::of`]. ARP is not looked at, nor is
-//! neighbour discovery of the link (RFC 4861: hop limit 255): without them nobody could be answered.
+//! It covers packets punted as `local`, and packets with options or a hop-by-hop header that are for one of the
+//! router's addresses or for a group on the link. A rule drops them, rejects them, limits their rate, or sets
+//! their class; a packet that passes without a class has that of [`PuntClass::of`]. ARP is exempt, as is
+//! neighbour discovery of the link (RFC 4861: hop limit 255): without them no packet could be answered.
 //!
 //! | packet | becomes |
 //! |---|---|
@@ -33,7 +33,7 @@ pub const ROUTER: &str = "to-router";
 /// See the module's documentation.
 pub struct RouterFilter {
     filter: Counted,
-    /// If a rule asks for the state of connections.
+    /// Present if a rule matches the state of connections.
     flows: Option<Arc<FlowTable>>,
     vrfs: Arc<VrfTables>,
     next_hops: Arc<NextHopTable>,
@@ -41,20 +41,20 @@ pub struct RouterFilter {
     ip6: Reader<Ipv6Addr>,
 }
 
-/// What becomes of a batch's packets for the router.
+/// The decisions on a batch's packets for the router.
 pub(crate) struct Sorted {
     /// To be dropped.
     pub filtered: Mask,
     /// To be dropped, for they are above their rule's rate.
     pub policed: Mask,
-    /// Their sender is told.
+    /// To be rejected with an error to their sender.
     pub rejected: Mask,
     /// The class that a rule has given each slot's packet.
     pub classes: [Option<PuntClass>; BATCH_MAX],
 }
 
 impl Sorted {
-    /// No packet is anything but what it was.
+    /// No decisions: all packets unchanged.
     pub const NONE: Self = Self {
         filtered: Mask::EMPTY,
         policed: Mask::EMPTY,
@@ -76,7 +76,7 @@ impl RouterFilter {
         Some(Box::new(Self { filter: Counted::new(table), flows, vrfs, next_hops, ip4, ip6 }))
     }
 
-    /// What becomes of those of the punted packets that are for the router.
+    /// Decides on those of the punted packets that are for the router.
     pub(crate) fn sort(
         &mut self,
         batch: &Batch,
@@ -118,13 +118,13 @@ impl RouterFilter {
     }
 }
 
-/// What packets are judged by.
+/// The filter and tables by which packets are judged.
 struct By<'a> {
     filter: &'a Counted,
     flows: Option<&'a FlowTable>,
 }
 
-/// Gives packets of one family to what becomes of them.
+/// Adds the decisions on packets of one family.
 fn decide<A: Filtered>(
     reader: &mut Reader<A>,
     by: &By<'_>,

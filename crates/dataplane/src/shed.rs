@@ -1,9 +1,9 @@
-//! Overload control: what a forwarder drops by itself when more comes than it can forward.
+//! Overload control: packets that a forwarder drops by itself when more arrive than it can forward.
 //!
-//! A receive queue that is never found empty overflows, and the device then loses whatever comes next: a BGP
-//! keepalive as well as a packet of the flood. A forwarder that is behind therefore looks at more packets than
-//! it can forward. Of those beyond its quota it forwards the classes to be kept, and drops all others before any
-//! step has worked on them, as `shed`.
+//! A receive queue that is never found empty overflows, and the device then loses arriving packets without
+//! distinction: a BGP keepalive as well as a packet of the flood. A forwarder that has fallen behind therefore
+//! takes more packets than it can forward. Of those beyond its quota it forwards the classes to be kept, and
+//! drops all others before any step has worked on them, as `shed`.
 //!
 //! # Bounds
 //!
@@ -14,9 +14,9 @@
 //! | begin | [`BEHIND`] packets in full turns | a burst that the receive queue can hold is forwarded whole |
 //! | end | an empty queue for [`IDLE`] in [`WINDOW`] | shedding empties the queue, so a turn that is not full is no sign that the excess is over; time to spare is |
 //!
-//! Where a packet costs much more than receiving it (steps in Lua, long filters), the whole excess is looked at and
-//! nothing to be kept is lost. Where forwarding is cheap or receiving is dear (kernel interfaces), the time bound is
-//! met first; then a queue of their own in the device protects control packets better.
+//! Where a packet costs much more than receiving it (steps in Lua, long filters), the whole excess is examined
+//! and nothing to be kept is lost. Where forwarding is cheap or receiving is expensive (kernel interfaces), the
+//! time bound is reached first; then a queue of their own in the device protects control packets better.
 
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ impl Classes {
         Self(self.0 | 1 << class as u8)
     }
 
-    /// Whether a class is in it.
+    /// Returns true if the class is in the set.
     pub const fn has(self, class: Class) -> bool {
         self.0 & 1 << class as u8 != 0
     }
@@ -95,7 +95,7 @@ impl Classes {
     }
 }
 
-/// What a forwarder has spent on shedding.
+/// The time that a forwarder has spent on shedding.
 #[derive(Debug, Default)]
 pub(crate) struct Shedder {
     /// [`MEMORY`], [`IDLE`] and [`WINDOW`] in TSC cycles.
@@ -113,22 +113,22 @@ impl Shedder {
         Self { memory: cycles(MEMORY), idle: cycles(IDLE), window: cycles(WINDOW), earned_at: 0 }
     }
 
-    /// Whether there is time for another burst.
+    /// Returns true if there is time for another burst.
     pub(crate) fn may(&self, now: u64) -> bool {
         self.earned_at <= now
     }
 
-    /// It took so many cycles, and may take so many percent of all.
+    /// Records so many cycles, of a budget of so many percent of all.
     pub(crate) fn spent(&mut self, cycles: u64, now: u64, percent: u8) {
         let from = self.earned_at.max(now.saturating_sub(self.memory));
         self.earned_at = from + cycles * 100 / u64::from(percent.max(1));
     }
 }
 
-/// How far a forwarder is behind with a receive queue.
+/// The lag of a forwarder on a receive queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Backlog {
-    /// Packets taken in full turns, until they are [`BEHIND`].
+    /// Packets taken in full turns; from [`BEHIND`] on the queue is overloaded.
     packets: u32,
     /// Time of the last turn if it found nothing, else 0; times are in TSC cycles.
     empty_at: u64,
@@ -168,13 +168,13 @@ impl Backlog {
         }
     }
 
-    /// It is left alone until it is overloaded anew.
+    /// Ends shedding until the queue is overloaded anew.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 }
 
-/// Whether a port of this quota has kept its part, so that nothing more is kept in this turn.
+/// Returns true if a port of this quota has kept its part, so that no more is kept in this turn.
 pub(crate) fn is_full(kept: usize, quota: usize) -> bool {
     kept * KEPT_PART >= quota
 }

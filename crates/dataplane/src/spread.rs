@@ -1,5 +1,5 @@
-//! Receive-side scaling in software: where a device has one receive queue, the forwarder that serves it
-//! hashes each packet as NICs do and hands it to the forwarder that the table says.
+//! Receive-side scaling in software: where a device has one receive queue, the forwarder that serves it hashes
+//! each packet as NICs do and hands it to the forwarder that the table names.
 //!
 //! ```text
 //!   receive queue --> hash --> table --+--> own graph
@@ -7,9 +7,9 @@
 //!                                      +--> ring --> forwarder 2
 //! ```
 //!
-//! A flow has one hash, so one forwarder and one ring: its packets keep their order. Rules of filters choose before the
-//! hash does ([`crate::spread_filter`]). What is not IP stays
-//! with the forwarder that received it. A full ring drops as `spread-full`.
+//! A flow has one hash, so one forwarder and one ring: its packets keep their order. Rules of filters take
+//! precedence over the hash ([`crate::spread_filter`]). Frames that are not IP stay with the forwarder that
+//! received them. A full ring drops as `spread-full`.
 
 use std::os::fd::BorrowedFd;
 
@@ -62,7 +62,7 @@ impl Toeplitz {
         each.fold(0, |hash, (table, &byte)| hash ^ table[usize::from(byte)])
     }
 
-    /// The hash of an Ethernet frame; `None` for what is neither IPv4 nor IPv6.
+    /// The hash of an Ethernet frame; `None` unless it is IPv4 or IPv6.
     #[inline]
     pub fn of_frame(&self, frame: &[u8]) -> Option<u32> {
         let packet = frame.get(ETHERNET..)?;
@@ -117,11 +117,11 @@ fn window(key: &[u8], bit: usize) -> u32 {
     (wide >> (8 - bit % 8)) as u32
 }
 
-/// Where a forwarder receives from.
+/// The input of a receive source.
 pub enum Input {
     /// A receive queue of a device.
     Queue(RxQueue),
-    /// What another forwarder received and spread.
+    /// Packets that another forwarder received and spread.
     Ring(Consumer),
 }
 
@@ -163,7 +163,7 @@ impl Input {
     }
 }
 
-/// Spreads what a receive queue brings.
+/// Spreads the packets of a receive queue.
 pub struct Spreader {
     hash: Toeplitz,
     /// The forwarder of each hash.
@@ -180,8 +180,8 @@ impl Spreader {
         Self { hash, table: Box::new(table), ways, lists }
     }
 
-    /// Gives others what is theirs; what is left in the burst is the forwarder's own.
-    /// `chosen`: what rules say.
+    /// Hands packets to the other forwarders; the forwarder's own stay in the burst. `chosen`: the choices of
+    /// rules.
     pub(crate) fn spread(
         &mut self,
         burst: &mut Burst,
@@ -266,7 +266,7 @@ mod tests {
         }
     }
 
-    /// Bit by bit, as the specification says it.
+    /// Bit by bit, as in the specification.
     fn slow(key: &[u8], input: &[u8]) -> u32 {
         let bit = |bytes: &[u8], at: usize| bytes[at / 8] >> (7 - at % 8) & 1 != 0;
         let key32 =

@@ -1,9 +1,9 @@
 //! Rules with `forwarder`: which forwarder takes a packet that software spreads.
 //!
-//! The [`Spreader`](crate::spread::Spreader) of a port asks before the graph, on the forwarder that receives, and hashes
-//! the packets of which no rule says anything. The rule that fits is the one that fits in the graph of the forwarder
-//! that takes the packet, where it counts and does everything else: the fields that rules match stay as they are on the
-//! way, and the configuration refuses rules with states of connections beside these.
+//! The [`Spreader`](crate::spread::Spreader) of a port applies it before the graph, on the forwarder that receives,
+//! and hashes the packets for which no rule chooses. The rule that matches is the one that matches in the graph of the
+//! forwarder that takes the packet, where it counts and has all other effects: the fields that rules match do not
+//! change on the way, and the configuration refuses rules with states of connections beside these.
 //!
 //! Each forwarder's graph has one if a filter has such rules, so that it changes with the graph, between two batches.
 
@@ -30,14 +30,14 @@ pub struct SpreadFilter {
 
 /// The forwarders that rules have chosen for packets of a batch.
 pub(crate) struct Chosen {
-    /// The packets of which a rule says a forwarder.
+    /// The packets for which a rule chooses a forwarder.
     pub packets: Mask,
     /// Its number, by slot; of other packets it means nothing.
     pub forwarders: [u16; BATCH_MAX],
 }
 
 impl Chosen {
-    /// Rules say nothing.
+    /// No choices.
     pub const NONE: Self = Self { packets: Mask::EMPTY, forwarders: [0; BATCH_MAX] };
 }
 
@@ -53,7 +53,7 @@ impl SpreadFilter {
         Some(Box::new(Self { filters, ip4, ip6 }))
     }
 
-    /// What the filter of the port that a batch came by says of its packets.
+    /// Chooses forwarders by the filter of the port that a batch came by.
     pub(crate) fn choose(&mut self, batch: &Batch) -> Chosen {
         let mut chosen = Chosen::NONE;
         let number = usize::from(batch.own.features.get(FILTER_IN));
@@ -88,7 +88,7 @@ fn choose_of<A: Filtered>(
     }
 }
 
-/// The forwarder that the last rule says which the packet at this place meets, from its first rule on.
+/// The choice of the last rule with one that the packet at this place meets, from its first rule on.
 fn forwarder_of<A: Filtered>(
     reader: &Reader<A>,
     table: &FilterTable,
@@ -115,7 +115,7 @@ mod tests {
     use crate::filters::{FilterSpec, Filters, Treatment};
     use crate::testing::{FrameBuilder, TestTables, batch_of};
 
-    /// UDP to port 53 is for forwarder 1, to 54 for 2 whatever a later rule says, to 55 for nobody.
+    /// UDP to port 53 is for forwarder 1, to 54 for 2 whatever a later rule chooses, to 55 for none.
     fn tables() -> Arc<Tables> {
         let to = |ports: std::ops::RangeInclusive<u16>, action| Rule {
             name: None,

@@ -1,5 +1,5 @@
-//! The built-in steps, one file each. A file's header is the step's manual: what it takes, its
-//! outputs, its drop reasons, the RFC clauses it fulfils.
+//! The built-in steps, one file each. A file's header is the step's manual: its input, its outputs, its drop
+//! reasons, the RFC clauses it fulfils.
 
 pub(crate) mod builtin;
 mod by_port;

@@ -1,8 +1,8 @@
-//! What the steps look up: shared by all forwarders, read without lock.
+//! The tables that steps look up: shared by all forwarders, read without lock.
 //!
-//! One owner, the RIB, writes the FIBs and the next hops; forwarders read them between two reports
-//! of a quiescent state (QSBR), so that what the writer retires is freed only when no forwarder can
-//! still see it.
+//! One owner, the RIB, writes the FIBs and the next hops; forwarders read them between two reports of a
+//! quiescent state (QSBR), so that memory that the writer retires is freed only when no forwarder can still see
+//! it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, OnceLock};
@@ -26,20 +26,20 @@ pub struct Tables {
     pub next_hops: Arc<NextHopTable>,
     /// Next hops that the configuration has given names, for steps that send packets there.
     pub named_hops: Arc<NamedHops>,
-    /// Which interfaces packets to groups leave by.
+    /// Egress interfaces of packets to groups.
     pub multicast: Arc<MulticastTable>,
-    /// What steps that are being made are to know of the interfaces.
+    /// Facts about the interfaces, for steps that are being made.
     pub interfaces: Arc<InterfaceInfos>,
     /// Their MTUs now.
     pub mtus: Arc<Mtus>,
     /// The packet filters that steps which are being made are to have.
     pub filters: Arc<FilterTables>,
-    /// Where a redirect may be sent now.
+    /// Gates that limit redirects.
     pub redirects: Arc<RedirectGates>,
     /// Chooses among equal-cost paths.
     pub flows: FlowHash,
-    /// Sources that nobody else may use, and whether those in 240/4 are hosts'. Destinations there are
-    /// the FIB's business.
+    /// Sources that no host may use, and whether those in 240/4 are hosts'. Destinations there are the FIB's
+    /// business.
     pub own: Arc<OwnAddresses>,
 }
 
@@ -60,8 +60,8 @@ impl Tables {
     }
 }
 
-/// The routes of all VRFs. Others than the default one's may come while forwarders read, and stay: a VRF that is gone
-/// has no routes, and the next one of its number has its tables.
+/// The routes of all VRFs. VRFs other than the default may be added while forwarders read, and their tables
+/// stay: a removed VRF has no routes, and the next one of its number reuses its tables.
 pub struct VrfTables {
     default: Fibs,
     others: [OnceLock<Fibs>; VRFS_MOST - 1],
@@ -95,7 +95,7 @@ impl VrfTables {
 /// The source MAC of every interface, ready to be written.
 #[derive(Clone, Debug)]
 pub(crate) struct EgressMacs {
-    /// Its first two bytes at the top, behind which a destination fits, and the other four.
+    /// Its first two bytes at the top, followed by room for a destination, and the other four.
     parts: Box<[(u64, u32); MAX_INTERFACES]>,
 }
 

@@ -1,4 +1,4 @@
-//! What unit tests of steps share: frames, batches on real packet buffers, tables.
+//! Helpers for unit tests of steps: frames, batches on real packet buffers, tables.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -22,7 +22,7 @@ use crate::tables::{Fibs, Tables, VrfTables};
 /// The MAC of the port that test batches come from.
 pub const PORT_MAC: [u8; 6] = port_mac(0);
 
-/// The MAC behind the test tables' `Forward` next hops.
+/// The MAC of the test tables' `Forward` next hops.
 pub const NEIGHBOUR_MAC: [u8; 6] = [2, 0, 0, 0, 1, 0xfe];
 
 /// The MAC of a test port.
@@ -68,7 +68,7 @@ pub fn batch_of(frames: &[Vec<u8>]) -> Batch {
     batch
 }
 
-/// [`batch_of`] with the frames in buffers of so many bytes, as a device delivers what is longer than its
+/// [`batch_of`] with the frames in buffers of so many bytes, as a device delivers frames longer than its
 /// buffers.
 pub fn batch_in_segments(frames: &[Vec<u8>], segment: usize) -> Batch {
     let mut batch = batch_of(&[]);
@@ -90,7 +90,7 @@ pub fn whole_frame(batch: &mut Batch, slot: usize) -> Vec<u8> {
     whole
 }
 
-/// Which slots took which output.
+/// The slots by output.
 #[derive(Debug)]
 pub struct Sorted(BTreeMap<String, Vec<usize>>);
 

@@ -1,4 +1,4 @@
-//! What a forwarder is connected to, and how a running one is connected otherwise: see
+//! A forwarder's connections, and the rewiring of a running one: see
 //! [`Forwarder::rewire`](crate::forwarder::Forwarder::rewire).
 //!
 //! ```text
@@ -21,7 +21,7 @@ pub struct Wires {
     pub rx: Vec<RxSource>,
     /// Rings that it empties.
     pub inlets: Vec<Inlet>,
-    /// What packets leave by.
+    /// The exits of packets.
     pub exits: Vec<Exit>,
 }
 
@@ -34,15 +34,15 @@ pub struct Inlet {
     pub ring: Consumer,
 }
 
-/// How packets leave by a port.
+/// The exit of a port.
 pub struct Exit {
     /// The port.
     pub port: PortId,
     /// The way to it.
     pub path: TxPath,
-    /// What leaves before everything else; only beside a transmit queue.
+    /// The priority ring, whose packets leave first; only beside a transmit queue.
     pub priority: Option<Consumer>,
-    /// How packets to groups leave by it.
+    /// Settings for packets to groups.
     pub replicas: Replicas,
 }
 
@@ -53,23 +53,23 @@ impl Exit {
     }
 }
 
-/// What changes of a forwarder's connections; afterwards, what undoes it.
+/// A change of a forwarder's connections; afterwards, the change that undoes it.
 #[derive(Default)]
 pub struct Rewiring {
-    /// The receive queues of these ports are given back, and what waits for a transmit burst is sent.
+    /// The receive queues of these ports are given back, and the packets of transmit bursts are sent.
     pub stop: PortSet,
-    /// The rings with packets that others received by these ports are emptied and given back. Nobody fills
-    /// them any more. What others have handed over, for any port, is sent.
+    /// The rings with packets that others received by these ports are emptied and given back. They have no
+    /// writer any more. Packets handed over by others, for any port, are sent.
     pub drain: PortSet,
-    /// The rings with packets for these ports are given back, empty. Nobody fills them any more.
+    /// The rings with packets for these ports are given back, empty. They have no writer any more.
     pub detach: PortSet,
-    /// So many packets are taken at once from the receive queues of `wires`, one after the other, and forwarded; then
-    /// these queues are given back, and what waits for a transmit burst is sent. Afterwards, how many were missing: more
-    /// than none if the queues are empty.
+    /// So many packets are taken at once from the receive queues of `wires`, one after the other, and
+    /// forwarded; then these queues are given back, and the packets of transmit bursts are sent. Afterwards,
+    /// the number of packets missing: more than none if the queues are empty.
     pub take: usize,
-    /// The forwarder is from now on the one for control traffic, or is not; `None`: as it was. Afterwards, what it was.
+    /// Makes the forwarder the one for control traffic, or not; `None`: no change. Afterwards, the previous value.
     pub control: Option<bool>,
-    /// What is new: receive queues and rings beside those that are there, exits in place of those
-    /// that are. Afterwards, what has been given back.
+    /// New connections: receive queues and rings in addition to the existing ones, exits in place of existing
+    /// ones. Afterwards, the connections given back.
     pub wires: Wires,
 }

@@ -24,7 +24,7 @@ pub fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) ->
     near.or_else(|| known.into_iter().find(|c| begins(word, c) || begins(c, word)))
 }
 
-/// `; did you mean "x"?` or nothing, then the list of what is known.
+/// `; did you mean "x"?` or nothing, then the list of known words.
 pub fn suggestion(word: &str, label: &str, known: &[&str]) -> String {
     let guess = did_you_mean(word, known.iter().copied())
         .map(|guess| format!("; did you mean \"{guess}\"?"))

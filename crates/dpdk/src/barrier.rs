@@ -51,9 +51,9 @@ mod tests {
         }
     }
 
-    /// Two threads each set a flag and read the other's. With a barrier for the compiler on one side
-    /// and a process barrier on the other they never both miss each other; without the latter they do,
-    /// since a processor's stores wait behind its loads.
+    /// Two threads each set a flag and read the other's. With a barrier for the compiler on one side and a
+    /// process barrier on the other they never both miss each other; without the latter they do, since a
+    /// processor's loads may overtake its stores.
     #[test]
     fn it_orders_stores_before_loads_of_a_thread_that_has_no_barrier() {
         const ROUNDS: u64 = 20_000;

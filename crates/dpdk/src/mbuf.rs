@@ -406,7 +406,7 @@ impl Mbuf {
         }
     }
 
-    /// Adds the segments of another packet behind those of this one.
+    /// Appends the segments of another packet to those of this one.
     ///
     /// # Errors
     /// Returns `tail` if the segments would exceed the maximum of a packet.

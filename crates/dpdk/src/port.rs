@@ -221,7 +221,7 @@ pub struct Port {
     open: Arc<OpenPort>,
 }
 
-/// A queue as DPDK knows it.
+/// A queue by its numbers in DPDK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueuePlace {
     /// DPDK's number of the device.

@@ -17,7 +17,7 @@ use crate::port::{OpenPort, QueuePlace};
 pub struct RxQueue {
     port: Arc<OpenPort>,
     queue: u16,
-    /// The queue as DPDK knows it.
+    /// The queue's numbers in DPDK.
     place: QueuePlace,
     unusable: u64,
     /// True if the device reports results about each packet that the packet path uses.
@@ -30,7 +30,7 @@ pub struct RxQueue {
 pub struct TxQueue {
     port: Arc<OpenPort>,
     queue: u16,
-    /// The queue as DPDK knows it.
+    /// The queue's numbers in DPDK.
     place: QueuePlace,
     /// Watch of the ring, if it is an AF_PACKET socket's.
     watch: Option<Watch>,

@@ -154,7 +154,7 @@ fn checksums_are_written_by_the_device_or_by_the_queue() {
 fn a_device_cuts_what_it_is_asked_to_and_nobody_else_does() {
     let (eal, _turn) = eal(HugeMode::Never);
     if !dpdk::version().starts_with("DPDK 22.") {
-        // Its driver of later releases takes no packet that it is to segment, so it is not asked to by default.
+        // Its driver of later releases accepts no packet to be segmented, so the offload is off by default.
         println!("not tried with {}", dpdk::version());
         return;
     }

@@ -51,8 +51,8 @@ pub trait Bits:
     /// below the last read as zero.
     fn slice(self, from: u8, count: u8) -> u32;
 
-    /// The integer without its leading `count` (fewer than [`Bits::WIDTH`]) bits: the ones behind
-    /// move up, zeros follow.
+    /// The integer without its leading `count` (fewer than [`Bits::WIDTH`]) bits: the next ones move up, zeros
+    /// follow.
     fn skip(self, count: u8) -> Self;
 
     /// Returns an integer with the `count` low bits of `value` placed `from` bits below the top.
@@ -166,8 +166,8 @@ impl<A: Address> Prefix<A> {
     /// Creates the network `address/len`.
     ///
     /// # Errors
-    /// [`Error::PrefixLength`] if `len` exceeds the family's, [`Error::HostBits`] if the address
-    /// has a bit set behind the prefix.
+    /// [`Error::PrefixLength`] if `len` exceeds the family's, [`Error::HostBits`] if the address has a bit set
+    /// beyond the prefix.
     pub fn new(address: A, len: u8) -> Result<Self, Error> {
         if len > A::Bits::WIDTH {
             return Err(Error::PrefixLength { len, family: A::FAMILY, most: A::Bits::WIDTH });

@@ -24,8 +24,8 @@
 //!  words     [ ... | w0 w1 .. w7 | ... ]   low byte: 3 bits choose the word, 5 the slot
 //! ```
 //!
-//! Besides, the *outline* has 16 bits per /16: the answer, if all its eight blocks have the same one
-//! (`ipv4/lookup.rs` uses it).
+//! The *outline* has 16 bits per /16: the answer, if all its eight blocks have the same one (`ipv4/lookup.rs`
+//! uses it).
 //!
 //! The words are those of `words.rs`: the leaf of a slot is `base + popcount(bitmap >> slot)`, and
 //! a block with one answer needs no leaf of its own: its base is the answer, and the few cache

@@ -351,7 +351,7 @@ pub enum Error {
         /// The family's longest.
         most: u8,
     },
-    /// An address with bits set behind the prefix.
+    /// An address with bits set beyond the prefix.
     #[error("prefix {prefix} has host bits set; the network is {network}")]
     HostBits {
         /// The given prefix.

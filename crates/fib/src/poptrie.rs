@@ -116,7 +116,7 @@ impl Shared {
         shared
     }
 
-    /// Returns the arrays, with lengths that the compiler knows: done once, not per address.
+    /// Returns the arrays, with lengths known at compile time: done once, not per address.
     #[inline(always)]
     fn view(&self) -> View<'_> {
         View { direct: self.direct.array(), nodes: self.nodes.array(), leaves: self.leaves.array() }
@@ -162,8 +162,7 @@ impl View<'_> {
         self.descend(entry, address.skip(DIRECT))
     }
 
-    /// Finds the leaf below a node, by the bits of the address at the node's level and those
-    /// behind.
+    /// Finds the leaf below a node, by the bits of the address from the node's level on.
     #[inline(always)]
     fn descend<B: Bits>(self, mut number: u32, mut rest: B) -> NextHopId {
         loop {

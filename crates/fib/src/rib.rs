@@ -27,7 +27,7 @@ pub(crate) const ROOT: NodeId = 1;
 pub(crate) struct Node<B> {
     /// First address of the prefix.
     pub bits: B,
-    /// The nodes below, by the bit behind the prefix.
+    /// The nodes below, by the bit after the prefix.
     pub children: [NodeId; 2],
     /// [`NO_ROUTE`] if the node has no route.
     pub next_hop: NextHopId,
@@ -266,9 +266,8 @@ impl<B: Bits> Rib<B> {
     /// `from` bits below the top, and fills those for which the routes at and below node `at`
     /// decide.
     ///
-    /// `at` lies within a prefix of length `from`, `cover` is the answer for this prefix. The runs
-    /// must begin at or before the node's first slot, with `cover`; behind the node's last slot
-    /// they continue with it.
+    /// `at` lies within a prefix of length `from`, `cover` is the answer for this prefix. The runs must begin
+    /// at or before the node's first slot, with `cover`; after the node's last slot they continue with it.
     pub fn fill(&self, at: NodeId, from: u8, count: u8, cover: NextHopId, runs: &mut SlotRuns) {
         if at == NONE {
             return;

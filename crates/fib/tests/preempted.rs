@@ -23,7 +23,7 @@ use fib::{
 const TARGETS: usize = 64;
 /// Next hops of a target: the writer uses them one after the other, and starts again.
 const NUMBERS: NextHopId = 256;
-/// Next hops of other routes begin here, behind all targets'.
+/// Next hops of other routes begin here, after all targets'.
 const NOISE: NextHopId = TARGETS as NextHopId * NUMBERS + 1;
 /// Duration of the test of each structure.
 const TIME: Duration = Duration::from_millis(1500);

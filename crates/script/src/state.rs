@@ -105,7 +105,7 @@ pub struct ForwarderLua {
     runner: Function,
 }
 
-/// The state behind all Lua steps of one forwarder.
+/// The state of all Lua steps of one forwarder.
 pub(crate) struct State {
     context: UnsafeCell<Box<Context>>,
     /// A thread of the state with a stack of its own: first the function that makes tracebacks, then the

@@ -47,7 +47,7 @@ pub struct StepSettings {
     pub name: String,
     /// Its outputs, 1 to 15 with its drops.
     pub outputs: Vec<String>,
-    /// The names under which it drops packets: outputs behind the others, which only lead to drops.
+    /// The names under which it drops packets: outputs after the others, which only lead to drops.
     pub drops: Vec<String>,
     /// Number of failures after which it is disabled; 0: never.
     pub limit: u64,
@@ -147,7 +147,7 @@ impl LuaStep {
     fn one_by_one(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs, overrun: bool) {
         let mut overruns = u32::from(overrun);
         let mut failed = Mask::EMPTY;
-        // The call for the whole batch is not counted besides those for single packets.
+        // The call for the whole batch is not counted in addition to those for single packets.
         let alone = input.count() == 1;
         for slot in input.slots() {
             let one = Mask::when(true, slot);

@@ -19,7 +19,7 @@ use crate::{ForwarderLua, LuaStep, Policy, SharedObjects, Source, StepSettings, 
 /// Number of places for values.
 const PLACES: usize = 40;
 
-/// Number of bytes before and behind each packet that are checked.
+/// Number of bytes before and after each packet that are checked.
 const GUARD: usize = 64;
 
 /// Bytes of a slot that may always be written.
@@ -274,7 +274,7 @@ K[10] = { slot = 0, at = -10000, bits = -1, size = 2^45 }
 K[11] = { slot = 2^45, at = 2^45, bits = 2^63, size = 2^45 }
 ";
 
-/// Bytes that make the choices. Behind their end, the first of each kind is chosen.
+/// Bytes that make the choices. After their end, the first of each kind is chosen.
 struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {
@@ -329,7 +329,7 @@ impl Choices<'_> {
                 let (function, values) = (self.one_of(LIBRARY), self.values());
                 format!("{function}({values})")
             }
-            // A packet of the batch, at its end or a little behind.
+            // A packet of the batch, at its end or a little beyond.
             8 if self.byte().is_multiple_of(2) => {
                 let (method, slot) = (self.one_of(&METHODS[12..18]), self.byte() % 9);
                 format!(

@@ -326,7 +326,10 @@ impl<P: Packet> SlowPath<P> {
             Command::Settings { interface, settings } => {
                 self.change_settings(interface, settings, now, out)
             }
-            Command::Limits(limits) => self.table.set_limits(limits),
+            Command::Limits(limits) => {
+                self.table.set_limits(limits);
+                self.reassembly.set_timeout(limits.reassembly);
+            }
             Command::Icmp(icmp) => self.icmp = icmp,
             Command::Mtu { interface, mtu } => {
                 if let Some(interface) = self.interfaces.get_mut(interface) {

@@ -185,6 +185,15 @@ impl<P: Packet> Reassembly<P> {
         Self { datagrams, ages, serial: 0, held: 0, most, timeout }
     }
 
+    /// Sets the longest time for which fragments wait, also of those that wait already.
+    pub(crate) fn set_timeout(&mut self, timeout: Duration) {
+        for datagram in self.datagrams.values_mut() {
+            let begun = datagram.deadline.saturating_sub(self.timeout);
+            datagram.deadline = begun.saturating_add(timeout);
+        }
+        self.timeout = timeout;
+    }
+
     /// Returns the number of packets that wait.
     pub(crate) fn held(&self) -> usize {
         self.held
@@ -520,6 +529,10 @@ mod tests {
         }
         assert_eq!(displaced, [other(1), other(2)]);
         assert_eq!((table.held(), table.next_deadline()), (3, Some(secs(63))));
+        table.set_timeout(secs(5));
+        assert_eq!(table.next_deadline(), Some(secs(8)), "of fragments that wait already");
+        table.set_timeout(secs(60));
+        assert_eq!(table.next_deadline(), Some(secs(63)));
         assert_eq!(table.drain(), [other(3), other(4), other(5)]);
         assert_eq!((table.held(), table.next_deadline()), (0, None));
     }

@@ -81,8 +81,8 @@ pub fn ethernet(link: Link, ethertype: u16, payload: &[u8]) -> Vec<u8> {
     [header.as_bytes(), payload].concat()
 }
 
-/// Builds the header of an unfragmented IPv4 packet without options. `payload` is the length behind
-/// the header; a total beyond 65535 saturates.
+/// Builds the header of an unfragmented IPv4 packet without options. `payload` is the length after the header;
+/// a total beyond 65535 saturates.
 pub fn ipv4_header(fields: Ipv4Fields, payload: usize) -> Ipv4Header {
     let flags = if fields.dont_fragment { IPV4_DONT_FRAGMENT } else { 0 };
     let total = u16::try_from(IPV4_MIN_LEN + payload).unwrap_or(u16::MAX);
@@ -102,8 +102,8 @@ pub fn ipv4_header(fields: Ipv4Fields, payload: usize) -> Ipv4Header {
     header
 }
 
-/// Builds the header of an IPv6 packet, flow label 0. `payload` is the length behind the header;
-/// beyond 65535 it saturates.
+/// Builds the header of an IPv6 packet, flow label 0. `payload` is the length after the header; beyond 65535 it
+/// saturates.
 pub fn ipv6_header(fields: Ipv6Fields, payload: usize) -> Ipv6Header {
     Ipv6Header {
         version_class_flow: U32::new(6 << 28 | u32::from(fields.class) << 20),

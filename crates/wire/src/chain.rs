@@ -10,7 +10,7 @@ use crate::ip::{
 /// The offset of a routing header's type (RFC 8200, 4.4).
 const ROUTING_TYPE: usize = 2;
 
-/// An extension header of a chain, and the fields by which callers tell headers of its kind apart.
+/// An extension header of a chain, and the fields by which callers distinguish headers of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header<'a> {
     /// A fragment header.
@@ -24,9 +24,9 @@ pub enum Header<'a> {
 /// Walks the extension headers at the start of `bytes`, the first of which has the number `first`, and passes each of
 /// them to `seen`, the one at which the walk ends included if its first fields are there.
 ///
-/// Hop-by-hop, routing, destination options, authentication and fragment headers are passed over, at most `most` of
-/// them, in any order. Each takes 8 bytes or more, so the walk ends. It stops behind the header of a later fragment,
-/// which is followed by data only.
+/// Hop-by-hop, routing, destination options, authentication and fragment headers are passed over, at most
+/// `most` of them, in any order. Each takes 8 bytes or more, so the walk ends. It stops after the header of a
+/// later fragment, which is followed by data only.
 ///
 /// Returns the number of the next header or protocol, and the bytes from there.
 ///
@@ -78,7 +78,7 @@ pub fn walk(
 mod tests {
     use super::*;
 
-    /// Number and offset of the header or protocol behind a chain.
+    /// Number and offset of the header or protocol after a chain.
     type End = Result<(u8, usize), u8>;
 
     /// Returns the end of a chain, and the offsets and flags of its fragment headers.

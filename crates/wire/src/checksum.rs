@@ -39,11 +39,11 @@ impl Checksum {
         Self::default()
     }
 
-    /// Adds bytes; each call continues the previous one, also behind an odd number of bytes.
+    /// Adds bytes; each call continues the previous one, also after an odd number of bytes.
     pub fn add(&mut self, bytes: &[u8]) {
         let sum = sum_native(bytes);
-        // Behind an odd byte every byte is in the other half of its word; swapping the halves of the sum is
-        // the same as swapping them in each word (RFC 1071, 2 (B)).
+        // After an odd byte every byte is in the other half of its word; swapping the halves of the sum is the
+        // same as swapping them in each word (RFC 1071, 2 (B)).
         self.sum += if self.odd { u64::from(fold(sum).swap_bytes()) } else { sum };
         self.odd ^= bytes.len() % 2 == 1;
     }
@@ -160,8 +160,8 @@ pub enum Completion {
 /// checksum is therefore left as it is, and completion is idempotent. A corrupt packet is changed only when
 /// its field equals P, which cannot be distinguished from a partial checksum.
 ///
-/// A UDP field of 0, "no checksum", is never partial, since P is never 0 (it includes the protocol number).
-/// A completed UDP checksum of 0 is stored as 0xffff (RFC 768, RFC 8200, 8.1). Bytes behind the packet's own
+/// A UDP field of 0, "no checksum", is never partial, since P is never 0 (it includes the protocol number). A
+/// completed UDP checksum of 0 is stored as 0xffff (RFC 768, RFC 8200, 8.1). Bytes after the packet's own
 /// length are neither read nor written.
 pub fn complete_l4_checksum(ip_packet: &mut [u8]) -> Completion {
     let len = ip_packet.len();

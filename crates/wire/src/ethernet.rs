@@ -33,9 +33,9 @@ pub struct EthernetHeader {
     pub ethertype: U16,
 }
 
-/// An 802.1Q tag: the four bytes between the source address and the inner ethertype are the outer
-/// ethertype (0x8100) and this tag's first field; read this struct right behind an
-/// [`EthernetHeader`] whose ethertype is [`ETHERTYPE_VLAN`].
+/// An 802.1Q tag: the four bytes between the source address and the inner ethertype are the outer ethertype
+/// (0x8100) and this tag's first field; read this struct right after an [`EthernetHeader`] whose ethertype is
+/// [`ETHERTYPE_VLAN`].
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
@@ -43,7 +43,7 @@ pub struct EthernetHeader {
 pub struct VlanTag {
     /// Priority (3 bits), drop eligible (1 bit), VLAN identifier (12 bits).
     pub control: U16,
-    /// Protocol behind the tag.
+    /// Protocol after the tag.
     pub ethertype: U16,
 }
 

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// IPv6 hop-by-hop options; only directly behind the IPv6 header.
+/// IPv6 hop-by-hop options; only directly after the IPv6 header.
 pub const PROTOCOL_HOP_BY_HOP: u8 = 0;
 /// ICMP for IPv4.
 pub const PROTOCOL_ICMP: u8 = 1;
@@ -118,9 +118,9 @@ impl Ipv4Header {
 pub struct Ipv6Header {
     /// Version (4 bits), traffic class (8), flow label (20).
     pub version_class_flow: U32,
-    /// Bytes behind this header.
+    /// Bytes after this header.
     pub payload_length: U16,
-    /// Protocol or extension header behind this header.
+    /// Protocol or extension header after this header.
     pub next_header: u8,
     /// Like the IPv4 time to live.
     pub hop_limit: u8,
@@ -153,7 +153,7 @@ impl Ipv6Header {
 )]
 #[repr(C)]
 pub struct Ipv6ExtensionHeader {
-    /// Protocol or extension header behind this header.
+    /// Protocol or extension header after this header.
     pub next_header: u8,
     /// Length in units of 8 bytes, the first 8 bytes not counted.
     pub length: u8,
@@ -172,7 +172,7 @@ impl Ipv6ExtensionHeader {
 )]
 #[repr(C)]
 pub struct AuthenticationHeader {
-    /// Protocol or extension header behind this header.
+    /// Protocol or extension header after this header.
     pub next_header: u8,
     /// Length in units of 4 bytes, the first 8 bytes not counted.
     pub length: u8,

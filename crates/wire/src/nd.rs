@@ -152,7 +152,7 @@ pub struct PrefixOption {
     pub preferred: U32,
     /// 0.
     pub reserved: U32,
-    /// The prefix, the bits behind its length 0.
+    /// The prefix, the bits beyond its length 0.
     pub prefix: [u8; 16],
 }
 
@@ -195,7 +195,7 @@ pub struct LinkLayerOption {
 pub struct NdOption<'a> {
     /// Type.
     pub kind: u8,
-    /// Bytes behind type and length; 6 or more.
+    /// Bytes after type and length; 6 or more.
     pub value: &'a [u8],
 }
 
@@ -215,8 +215,8 @@ impl NdOption<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionError;
 
-/// Iterates over the options in `bytes`, the part behind a message's fixed fields. After an error
-/// the iterator ends.
+/// Iterates over the options in `bytes`, the part after a message's fixed fields. After an error the iterator
+/// ends.
 pub fn options(bytes: &[u8]) -> impl Iterator<Item = Result<NdOption<'_>, OptionError>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {

@@ -25,7 +25,7 @@ pub const NET_HEADER_LEN: usize = size_of::<NetHeader>();
 /// [`NetHeader::flags`]: the checksum field holds the sum over the pseudo-header only.
 pub const NEEDS_CHECKSUM: u8 = 1;
 
-/// [`NetHeader::segmentation`]: one frame, whatever its size.
+/// [`NetHeader::segmentation`]: one frame of any size.
 pub const SEGMENT_NONE: u8 = 0;
 /// [`NetHeader::segmentation`]: TCP over IPv4.
 pub const SEGMENT_TCP4: u8 = 1;

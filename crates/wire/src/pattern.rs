@@ -31,7 +31,7 @@ pub struct Pattern {
     pub protocol: Option<u8>,
     /// True: the packet must not be a fragment, by its IPv4 header.
     pub whole: bool,
-    /// The header behind the IP header.
+    /// The header after the IP header.
     pub upper: Upper,
 }
 
@@ -45,7 +45,7 @@ pub enum Traffic {
 }
 
 impl Traffic {
-    /// Whether an untagged Ethernet frame is of this kind.
+    /// Returns true if an untagged Ethernet frame is of this kind.
     pub fn fits(&self, frame: &[u8]) -> bool {
         match self {
             Self::Ip(pattern) => pattern.fits(frame),
@@ -74,7 +74,7 @@ pub enum Addresses {
     },
 }
 
-/// Required header behind the IP header.
+/// Required header after the IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Upper {
     /// Anything.

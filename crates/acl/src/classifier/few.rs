@@ -11,7 +11,7 @@ pub(super) struct Few<A: FilterAddress, const W: usize> {
     source: Option<(AddressClasses<A>, Rows<W>)>,
     destination: Option<(AddressClasses<A>, Rows<W>)>,
     numbers: Vec<(Field<A>, NumberClasses, Rows<W>)>,
-    /// The rule behind each bit.
+    /// The rule of each bit.
     rules: [[u32; WORD]; W],
 }
 
@@ -119,7 +119,7 @@ impl<A: FilterAddress, const W: usize> Few<A, W> {
         }
     }
 
-    /// Returns the first rule behind `after` that matches the packet at `place`.
+    /// Returns the first rule after `after` that matches the packet at `place`.
     pub fn next(&self, fields: &Fields<A>, place: usize, after: u32) -> u32 {
         let mut bits = [[!0u64; W]];
         let mut rank = [0];

@@ -1,4 +1,4 @@
-//! Fields of the lookup beside addresses: numbers, and what is converted to numbers.
+//! Fields of the lookup other than addresses: numbers, and fields that are converted to numbers.
 
 mod macs;
 mod routing;

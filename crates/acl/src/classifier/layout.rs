@@ -24,7 +24,7 @@ const FIELD_BYTES_MAX: usize = 256 << 20;
 
 /// Fields and classes of the rules of one family.
 pub(super) struct Layout<A: FilterAddress> {
-    /// The rule behind each bit, [`NO_RULE`] for the bits that fill up a word.
+    /// The rule of each bit, [`NO_RULE`] for the bits that fill up a word.
     pub rules: Vec<u32>,
     /// `None`: no rule uses it.
     pub source: Option<AddressLayout<A>>,

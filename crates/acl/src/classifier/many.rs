@@ -12,7 +12,7 @@ pub(super) struct Many<A: FilterAddress> {
     source: (AddressClasses<A>, AddressRows),
     destination: (AddressClasses<A>, AddressRows),
     numbers: Vec<(Field<A>, NumberClasses, NumberRows)>,
-    /// The rule behind each bit, [`NO_RULE`] for the bits that fill up a word.
+    /// The rule of each bit, [`NO_RULE`] for the bits that fill up a word.
     rules: Vec<u32>,
     /// Words of a summary.
     summary: usize,
@@ -93,7 +93,7 @@ impl<A: FilterAddress> Many<A> {
         }
     }
 
-    /// Returns the first rule behind `after` that matches the packet at `place`.
+    /// Returns the first rule after `after` that matches the packet at `place`.
     pub fn next(&self, fields: &Fields<A>, place: usize, after: u32) -> u32 {
         let mut classes = [[0; BATCH]; FIELDS];
         let [sources, destinations, numbers @ ..] = &mut classes;

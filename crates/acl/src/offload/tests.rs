@@ -36,7 +36,7 @@ fn lists_become_combinations() {
         ..Matches::default()
     };
     let Offload { patterns, kept } = alone(matches);
-    // A prefix that another one contains says nothing; a range of two is one mask.
+    // A prefix within another one adds no pattern; a range of two is one mask.
     assert_eq!((patterns.len(), kept), (2 * 2 * 2 * 2, vec![]));
     assert!(patterns.iter().all(|pattern| pattern.whole && pattern.class.mask == 0xfc));
 }
@@ -198,7 +198,7 @@ fn other_than_usual(packet: &mut Packet, family: Family, at: usize) {
     }
 }
 
-/// What a device drops the filter would drop, whatever the packet is; and some packets fit.
+/// The filter would drop every packet that a device drops; and some packets match.
 #[test]
 fn devices_drop_what_the_filter_drops() {
     let (mut fitting, mut kept) = (0, 0);

@@ -3,7 +3,7 @@
 use super::{Net, Set, Shape, shorten};
 use crate::{Family, Matches};
 
-/// Rules in their order, of which the first that has a packet in common with another rule is asked for.
+/// Rules in their order, searched for the first that has a packet in common with another rule.
 pub(crate) struct Earlier {
     family: Family,
     width: u8,
@@ -65,7 +65,7 @@ fn meet(own: &[std::ops::RangeInclusive<u16>], others: &[std::ops::RangeInclusiv
     })
 }
 
-/// Whether an address is in prefixes of both, which are in order.
+/// Returns true if an address is in prefixes of both, which are sorted.
 fn nets_meet(own: &[Net], others: &[Net], width: u8) -> bool {
     let lengths = own.iter().fold([0u128; 2], |[bits, whole], &(_, length)| match length {
         128 => [bits, 1],

@@ -87,7 +87,15 @@ pub struct Setting {
 impl Setting {
     /// Returns true if it can be changed while the router runs.
     pub fn is_live(&self) -> bool {
-        self.effect != Effect::Restart
+        self.restart_because().is_none()
+    }
+
+    /// Returns the reason for which only a restart can change it.
+    pub fn restart_because(&self) -> Option<&'static str> {
+        match self.effect {
+            Effect::Restart(why) => Some(why),
+            Effect::Live | Effect::Reopen | Effect::ReopenHost | Effect::Graph => None,
+        }
     }
 }
 
@@ -122,7 +130,8 @@ impl Diff {
             && before != after
         {
             let is_host = |setting: &&mut Setting| setting.effect == Effect::ReopenHost;
-            settings.iter_mut().filter(is_host).for_each(|host| host.effect = Effect::Restart);
+            let restart = Effect::Restart(settings::NAMESPACE);
+            settings.iter_mut().filter(is_host).for_each(|host| host.effect = restart);
         }
         let another = |what: &str, to: &str, effect: Effect| Setting {
             what: format!("{what}: the script's text"),

@@ -34,9 +34,18 @@ pub enum Effect {
     ReopenHost,
     /// Other graphs for the forwarders.
     Graph,
-    /// A restart.
-    Restart,
+    /// A restart, for this reason.
+    Restart(&'static str),
 }
+
+/// Reasons for a restart.
+const MEMORY: &str = "packet memory is reserved when the router starts";
+const TABLES: &str = "route tables and forwarders are made for it when the router starts";
+const WORKERS: &str =
+    "rings to slow path workers and their neighbour tables are made when the router starts";
+const RINGS: &str = "rings to slow path workers are made when the router starts";
+pub(super) const NAMESPACE: &str =
+    "interfaces, routes and neighbours of the other namespace are others";
 
 /// One setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,8 +133,8 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         some(shed.keep.iter().map(|class| class.name().to_owned()), "none"),
     );
     let Forwarding { class_e, resolve_via_default } = forwarding;
-    list.fixed("forwarding: class_e", class_e);
-    list.fixed("forwarding: resolve_via_default", resolve_via_default);
+    list.fixed("forwarding: class_e", class_e, TABLES);
+    list.live("forwarding: resolve_via_default", resolve_via_default);
     let TxConfig { burst, flush } = tx;
     list.live("tx: burst", burst);
     list.live("tx: flush_us", flush.as_micros());
@@ -140,11 +149,11 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     list.live("icmp: ttl", ttl);
     list.live("icmp: echo", echo);
     let Memory { mbufs, no_huge } = memory;
-    list.fixed("memory: mbufs", or(*mbufs, "as many as are needed"));
-    list.fixed("memory: no_huge", no_huge);
+    list.fixed("memory: mbufs", or(*mbufs, "as many as are needed"), MEMORY);
+    list.fixed("memory: no_huge", no_huge, MEMORY);
     let Fib { ipv4, ipv6 } = fib;
-    list.fixed("fib: ipv4", ipv4.name());
-    list.fixed("fib: ipv6", ipv6.name());
+    list.fixed("fib: ipv4", ipv4.name(), TABLES);
+    list.fixed("fib: ipv6", ipv6.name(), TABLES);
     let Log { level } = log;
     list.live("log: level", level.unwrap_or("default"));
     let Quarantine { directory, packets, bytes } = quarantine;
@@ -285,8 +294,8 @@ impl List<'_> {
     }
 
     /// What a running router has for good.
-    fn fixed(&mut self, what: impl Into<String>, value: impl Display) {
-        self.add(Effect::Restart, what, value);
+    fn fixed(&mut self, what: impl Into<String>, value: impl Display, why: &'static str) {
+        self.add(Effect::Restart(why), what, value);
     }
 
     fn live(&mut self, what: impl Into<String>, value: impl Display) {
@@ -441,16 +450,16 @@ impl List<'_> {
 
     fn sources(&mut self, routes_from: &RoutesFrom, fpm: Option<&Fpm>) {
         let RoutesFrom { kernel, fpm: by_fpm } = routes_from;
-        self.fixed("routes_from: fpm", by_fpm);
-        self.fixed("routes_from: kernel", kernel.is_some());
+        self.live("routes_from: fpm", by_fpm);
+        self.live("routes_from: kernel", kernel.is_some());
         if let Some(KernelRoutes { audit, receive_buffer }) = kernel {
-            self.fixed("routes_from: audit_s", or(audit.map(seconds), "never"));
-            self.fixed("routes_from: receive_buffer_mib", receive_buffer >> 20);
+            self.live("routes_from: audit_s", or(audit.map(seconds), "never"));
+            self.live("routes_from: receive_buffer_mib", receive_buffer >> 20);
         }
         if let Some(Fpm { listen, keep, users }) = fpm {
-            self.fixed("fpm: listen", listen);
-            self.fixed("fpm: keep_s", seconds(*keep));
-            self.fixed(
+            self.live("fpm: listen", listen);
+            self.live("fpm: keep_s", seconds(*keep));
+            self.live(
                 "fpm: users",
                 some(users.iter().cloned(), "none besides the router's, root and frr"),
             );
@@ -482,8 +491,8 @@ impl List<'_> {
         self.live("slowpath: queue", queue);
         self.live("slowpath: retries", tries);
         self.live("slowpath: timeout_s", seconds(*reachable));
-        self.fixed("slowpath: reassembly_s", seconds(*reassembly));
-        self.fixed("slowpath: workers", workers);
+        self.live("slowpath: reassembly_s", seconds(*reassembly));
+        self.fixed("slowpath: workers", workers, WORKERS);
         self.live("slowpath: icmp_rate", icmp_rate);
         self.live("slowpath: icmp_burst", icmp_burst);
         self.live("slowpath: icmp_prefix_rate", icmp_prefix_rate);
@@ -492,7 +501,7 @@ impl List<'_> {
             let key = |setting: &str| format!("slowpath: classes.{}.{setting}", class.name());
             self.live(key("rate"), rate);
             self.live(key("share"), share);
-            self.fixed(key("queue"), queue);
+            self.fixed(key("queue"), queue, RINGS);
         }
     }
 

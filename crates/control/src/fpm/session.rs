@@ -95,6 +95,17 @@ impl Session {
         self.phase = Phase::Replay { since: now, last: now };
     }
 
+    /// Keeps routes for another time, from the next loss of the connection on.
+    pub(super) fn set_keep(&mut self, keep: Duration) {
+        self.keep = keep;
+    }
+
+    /// Withdraws everything.
+    pub(super) fn withdraw(&mut self) {
+        self.end_first_replay();
+        self.routes.clear();
+    }
+
     /// Handles the loss of zebra's connection.
     pub(super) fn disconnected(&mut self, now: Instant) {
         self.end_first_replay();

@@ -52,8 +52,8 @@ impl Scene {
         let (send, events) = mpsc::channel(8);
         let (interfaces_out, known) = watch::channel(Arc::new(interfaces()));
         let listen = "127.0.0.1:0".parse().unwrap();
-        let source =
-            spawn(FpmConfig { netns: None, listen, keep, users: Vec::new() }, known, send).unwrap();
+        let entrance = Entrance::open(None, Some(listen), Vec::new()).unwrap();
+        let source = spawn(entrance, keep, known, send).unwrap();
         let routes = BTreeMap::new();
         let (withdrawn, begun, ended) = (0, 0, 0);
         Self { source, events, _interfaces: interfaces_out, routes, withdrawn, begun, ended }
@@ -131,6 +131,37 @@ fn routes_are_kept_while_zebra_is_away_and_swept_when_it_is_back() {
     assert_eq!(scene.nets().iter().filter(|net| all.contains(&net.as_str())).count(), 1);
     assert_eq!((scene.begun, scene.ended), (1, 1), "only the first replay is all that there is");
     assert_eq!(scene.source.status().resyncs, 2);
+}
+
+/// Another entrance and another time for a zebra that stays connected; then its routes are withdrawn.
+#[test]
+fn settings_change_under_a_connected_zebra() {
+    let mut scene = Scene::new(Duration::from_secs(60));
+    let mut zebra = scene.connect();
+    let first = scene.source.local_addr();
+    zebra.write_all(&frame(&[add("192.0.2.0/24", [10, 0, 0, 1])])).unwrap();
+    scene.wait("a route", |scene| scene.routes.len() == 1);
+    let taken = Entrance::open(None, Some(first), Vec::new()).unwrap_err().to_string();
+    assert!(taken.contains(&format!("cannot listen on {first}")), "{taken}");
+    let unknown = Entrance::open(None, None, vec!["nobody-of-that-name".into()]).unwrap_err();
+    assert!(unknown.to_string().contains("nobody-of-that-name"), "{unknown}");
+    let other = Entrance::open(None, Some("127.0.0.1:0".parse().unwrap()), Vec::new()).unwrap();
+    scene.source.set(other, Duration::ZERO);
+    assert_ne!(scene.source.local_addr(), first);
+    scene.wait("nobody listens there", |_| TcpStream::connect(first).is_err());
+    zebra.write_all(&frame(&[add("198.51.100.0/24", [10, 0, 0, 1])])).unwrap();
+    scene.wait("another route", |scene| scene.routes.len() == 2);
+    drop(zebra);
+    scene.wait("the end of zero seconds", |scene| scene.withdrawn == 2);
+    let same = Entrance::open(None, None, Vec::new()).unwrap();
+    scene.source.set(same, Duration::from_secs(60));
+    let mut zebra = scene.connect();
+    zebra.write_all(&frame(&[add("192.0.2.0/24", [10, 0, 0, 1])])).unwrap();
+    scene.wait("a route again", |scene| scene.routes.len() == 1);
+    let listener = scene.source.local_addr();
+    scene.source.end();
+    scene.wait("the withdrawal", |scene| scene.routes.is_empty());
+    scene.wait("nobody listens", |_| TcpStream::connect(listener).is_err());
 }
 
 /// A restarted zebra has few routes at first: those it sent before stay in use.
@@ -394,7 +425,8 @@ fn ways_over_unknown_interfaces_are_refused_until_they_appear() {
 async fn a_silent_peer_is_asked_whether_it_is_there() {
     use nix::sys::socket::getsockopt;
 
-    let (listener, local) = listen_on("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let local = listener.local_addr().unwrap();
     let _client = TcpStream::connect(local).unwrap();
     let (stream, _) = listener.accept().await.unwrap();
     notice_death(&stream).unwrap();

@@ -222,6 +222,17 @@ pub struct KernelVrf {
     pub table: Option<u32>,
 }
 
+/// What is followed besides links, addresses and neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Following {
+    /// True to follow routes, rules and nexthop objects.
+    pub routes: bool,
+    /// Time between two comparisons with the kernel's routes; `None`: only when ordered.
+    pub audit: Option<Duration>,
+    /// Size in bytes of the socket's receive buffer, beyond which the kernel drops messages.
+    pub receive_buffer: usize,
+}
+
 /// Orders to the kernel's thread.
 #[derive(Debug)]
 pub enum KernelOrder {
@@ -265,6 +276,8 @@ pub enum KernelOrder {
     Ports(Vec<(InterfaceId, String)>),
     /// Set the VRFs besides the default one. Replaces the earlier list.
     Vrfs(Vec<KernelVrf>),
+    /// Follow what this says from now on: everything is read again if routes are, or are no longer.
+    Follow(Following),
     /// Compare now. There is no answer if the thread ends before.
     Audit(oneshot::Sender<AuditReport>),
 }

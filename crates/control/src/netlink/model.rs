@@ -181,7 +181,7 @@ impl Model {
             vrfs: config.vrfs.clone(),
             tables: BTreeMap::new(),
             ports: config.ports.iter().map(|(port, name)| (name.clone(), *port)).collect(),
-            with_routes: config.routes,
+            with_routes: config.following.routes,
             links: BTreeMap::new(),
             addresses: BTreeMap::new(),
             neighbours: HashMap::new(),
@@ -481,22 +481,39 @@ impl Model {
         if self.with_routes {
             return;
         }
-        let mut now = HashSet::new();
-        for (index, list) in &self.addresses {
-            if self.links.get(index).is_none_or(|link| link.port.is_some()) {
-                continue;
-            }
-            let full = list.iter().map(|a| IpNet::from(a.address.addr()));
-            now.extend(full.filter(|prefix| rib::reserved_range(prefix).is_none()));
-        }
-        let before = std::mem::take(&mut self.locals);
+        let now = self.other_addresses();
+        let before = std::mem::replace(&mut self.locals, now.clone());
         for &prefix in now.difference(&before) {
             self.tell_local(prefix, true);
         }
         for &prefix in before.difference(&now) {
             self.tell_local(prefix, false);
         }
-        self.locals = now;
+    }
+
+    /// Returns the addresses of interfaces that are not ports. Without ports nothing is delivered to the kernel.
+    fn other_addresses(&self) -> HashSet<IpNet> {
+        let is_port = |index: &u32| self.links.get(index).is_none_or(|link| link.port.is_some());
+        let others = self.addresses.iter().filter(|(index, _)| !is_port(index));
+        let full = others.flat_map(|(_, list)| list.iter().map(|a| IpNet::from(a.address.addr())));
+        let routable = full.filter(|prefix| rib::reserved_range(prefix).is_none());
+        if self.ports.is_empty() { HashSet::new() } else { routable.collect() }
+    }
+
+    /// Follows routes from now on, or no longer: then those that were reported are withdrawn.
+    pub(super) fn follow_routes(&mut self, on: bool) {
+        self.with_routes = on;
+        if !on {
+            self.routes.clear();
+            self.tell_locals();
+        }
+    }
+
+    /// Leaves the addresses of interfaces that are not ports to the kernel's local routes, which have been read.
+    pub(super) fn forget_locals(&mut self) {
+        let now = self.other_addresses();
+        let before = std::mem::take(&mut self.locals);
+        before.difference(&now).for_each(|&prefix| self.tell_local(prefix, false));
     }
 
     fn tell_local(&mut self, prefix: IpNet, present: bool) {
@@ -664,6 +681,7 @@ mod tests {
     use super::super::message::Messages;
     use super::super::message::tests::{device, zebra_route};
     use super::*;
+    use crate::netlink::Following;
     use crate::netlink::message::{RTM_DELLINK, RTM_NEWLINK, RTM_NEWROUTE};
 
     fn model(table: Option<u32>) -> Model {
@@ -672,10 +690,8 @@ mod tests {
             netns: None,
             ports: Vec::new(),
             vrfs: vec![vrf],
-            routes: true,
+            following: Following { routes: true, audit: None, receive_buffer: 0 },
             multicast: false,
-            audit: None,
-            receive_buffer: 0,
         })
     }
 

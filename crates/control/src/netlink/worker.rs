@@ -24,7 +24,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
-use super::event::{AuditReport, KernelOrder, SourceEvent, SourceState, SourceStatus};
+use super::event::{AuditReport, Following, KernelOrder, SourceEvent, SourceState, SourceStatus};
 use super::message::{
     Malformed, Messages, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NLMSG_NOOP, NLMSG_OVERRUN,
     RTM_NEWLINK, error_number,
@@ -75,7 +75,12 @@ pub(super) struct Ends {
 }
 
 pub(super) struct Worker {
-    config: KernelConfig,
+    following: Following,
+    /// What is to be followed instead, after the present reading.
+    wanted: Option<Following>,
+    /// The owner has not had a first reading of the routes.
+    first: bool,
+    next_audit: Option<Instant>,
     model: Model,
     news: Arc<AsyncFd<Socket>>,
     dumps: Socket,
@@ -134,31 +139,20 @@ impl Worker {
             let what = what.to_owned();
             move |error| Error::Socket { what, error }
         };
-        let mut groups = group::LINK | group::NEIGH | group::IPV4_IFADDR | group::IPV6_IFADDR;
-        if config.routes {
-            groups |= group::IPV4_ROUTE | group::IPV6_ROUTE | group::NEXTHOP;
-            groups |= group::IPV4_RULE | group::IPV6_RULE;
-        }
-        let news = Socket::open(groups).map_err(named("netlink socket for news"))?;
-        let forced = news
-            .set_receive_buffer(config.receive_buffer)
-            .map_err(named("receive buffer of the netlink socket"))?;
-        if !forced {
-            tracing::warn!(
-                "no privilege (CAP_NET_ADMIN) for a netlink receive buffer of {} bytes; the limit \
-                 is net.core.rmem_max",
-                config.receive_buffer
-            );
-        }
+        let news = news_socket(&config.following).map_err(named("netlink socket for news"))?;
         let dumps = dump_socket().map_err(named("netlink socket for dumps"))?;
         let requests = Socket::open(0).map_err(named("netlink socket for requests"))?;
-        let watched = |socket: Socket| watch_readable(socket).map(Arc::new);
+        let requests = watch_readable(requests).map_err(named("netlink socket for requests"))?;
+        let following = config.following;
         Ok(Self {
             model: Model::new(&config),
-            news: watched(news).map_err(named("netlink socket for news"))?,
+            news: Arc::new(news),
             dumps,
-            requests: watched(requests).map_err(named("netlink socket for requests"))?,
-            config,
+            requests: Arc::new(requests),
+            following,
+            wanted: None,
+            first: following.routes,
+            next_audit: None,
             ends,
             pending: VecDeque::new(),
             buffer: vec![0; BUFFER],
@@ -190,14 +184,17 @@ impl Worker {
     async fn turn(&mut self) -> Result<(), End> {
         let mut tick = interval(Duration::from_millis(200));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut next_audit = self.config.audit.map(|every| Instant::now() + every);
+        self.postpone_audit();
         loop {
+            if let Some(wanted) = self.wanted.take() {
+                self.follow(wanted)?;
+            }
             if self.sync_due || self.audit_due {
                 match self.read_everything().await {
                     Err(End::Failed(error)) => self.try_again(error).await?,
                     other => other?,
                 }
-                next_audit = self.config.audit.map(|every| Instant::now() + every);
+                self.postpone_audit();
                 continue;
             }
             let events = self.ends.events.clone();
@@ -220,7 +217,7 @@ impl Worker {
                         ready.clear_ready();
                     }
                 }
-                _ = at(next_audit) => self.audit_due = true,
+                _ = at(self.next_audit) => self.audit_due = true,
                 _ = tick.tick() => self.ask_links(),
             }
             self.collect();
@@ -228,6 +225,28 @@ impl Worker {
                 self.publish();
             }
         }
+    }
+
+    fn postpone_audit(&mut self) {
+        self.next_audit = self.following.audit.map(|every| Instant::now() + every);
+    }
+
+    /// Follows something else from now on, between two readings.
+    fn follow(&mut self, wanted: Following) -> Result<(), End> {
+        let before = std::mem::replace(&mut self.following, wanted);
+        self.postpone_audit();
+        if before.receive_buffer != wanted.receive_buffer || before.routes != wanted.routes {
+            // What this one has not heard any more is in the reading that follows.
+            self.news = Arc::new(news_socket(&wanted)?);
+            self.sync_due = true;
+        }
+        if before.routes != wanted.routes {
+            self.first = wanted.routes;
+            self.model.follow_routes(wanted.routes);
+        }
+        self.collect();
+        self.publish();
+        Ok(())
     }
 
     /// Reads everything or compares everything, whichever is due.
@@ -379,9 +398,9 @@ impl Worker {
 
     /// Reads everything, repeatedly until no messages are lost during a reading.
     async fn sync(&mut self) -> Result<(), End> {
-        let first = self.status.resyncs == 0;
+        let first = self.first;
         self.status.state = SourceState::Synchronising;
-        if first && self.config.routes {
+        if first {
             self.model.routes.push(SourceEvent::ResyncBegin(Source::Kernel));
         }
         self.publish();
@@ -400,8 +419,10 @@ impl Worker {
         self.status.resyncs += 1;
         self.status.last_resync = Some(SystemTime::now());
         self.status.state = SourceState::Synchronised;
-        if first && self.config.routes {
+        if first {
+            self.first = false;
             self.model.routes.push(SourceEvent::ResyncEnd(Source::Kernel));
+            self.model.forget_locals();
         }
         self.collect();
         self.publish();
@@ -411,7 +432,7 @@ impl Worker {
     async fn sync_once(&mut self) -> Result<(), End> {
         self.held.clear();
         self.model.begin_sync();
-        let parts = if self.config.routes { &Part::ALL[..] } else { &Part::ALL[..3] };
+        let parts = if self.following.routes { &Part::ALL[..] } else { &Part::ALL[..3] };
         for &part in parts {
             for attempt in 1.. {
                 self.model.begin_part(part);
@@ -556,7 +577,7 @@ impl Worker {
     async fn compare(&mut self) -> Result<Differences, End> {
         self.meanwhile(false).await?;
         self.model.routes.begin_audit();
-        if self.config.routes {
+        if self.following.routes {
             for part in [Part::Nexthops, Part::Routes4, Part::Routes6] {
                 self.read_part(part, Purpose::Compare).await?;
             }
@@ -567,7 +588,10 @@ impl Worker {
 
     fn obey(&mut self, order: KernelOrder) {
         let port = match &order {
-            KernelOrder::Audit(_) | KernelOrder::Ports(_) | KernelOrder::Vrfs(_) => None,
+            KernelOrder::Audit(_)
+            | KernelOrder::Ports(_)
+            | KernelOrder::Vrfs(_)
+            | KernelOrder::Follow(_) => None,
             KernelOrder::Resolve { port, .. }
             | KernelOrder::SetCarrier { port, .. }
             | KernelOrder::SetMtu { port, .. }
@@ -578,6 +602,10 @@ impl Worker {
         let sequence = self.next_sequence();
         let request = match (&order, index) {
             (KernelOrder::Ports(ports), _) => return self.model.set_ports(ports),
+            (&KernelOrder::Follow(wanted), _) => {
+                self.wanted = Some(wanted);
+                return;
+            }
             (KernelOrder::Vrfs(_), _) => {
                 let KernelOrder::Vrfs(vrfs) = order else { return };
                 return self.model.set_vrfs(vrfs);
@@ -668,10 +696,28 @@ impl Worker {
         self.status.messages = counts.messages;
         self.status.errors = counts.errors + self.refusals;
         self.status.ignored = counts.ignored;
-        self.status.routes = if self.config.routes { self.model.routes.count() } else { 0 };
+        self.status.routes = if self.following.routes { self.model.routes.count() } else { 0 };
         self.status.groups = self.model.routes.groups();
         self.ends.status.send_replace(self.status.clone());
     }
+}
+
+/// Opens a socket for the notifications about everything that is followed.
+fn news_socket(following: &Following) -> io::Result<AsyncFd<Socket>> {
+    let mut groups = group::LINK | group::NEIGH | group::IPV4_IFADDR | group::IPV6_IFADDR;
+    if following.routes {
+        groups |= group::IPV4_ROUTE | group::IPV6_ROUTE | group::NEXTHOP;
+        groups |= group::IPV4_RULE | group::IPV6_RULE;
+    }
+    let news = Socket::open(groups)?;
+    if !news.set_receive_buffer(following.receive_buffer)? {
+        tracing::warn!(
+            "no privilege (CAP_NET_ADMIN) for a netlink receive buffer of {} bytes; the limit is \
+             net.core.rmem_max",
+            following.receive_buffer
+        );
+    }
+    watch_readable(news)
 }
 
 /// Opens a socket for readings.

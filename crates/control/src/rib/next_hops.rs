@@ -193,9 +193,9 @@ impl NextHops {
         }
     }
 
-    /// Disables the resolution of gateways by default routes.
-    pub(super) fn resolve_without_default(&mut self) {
-        self.not_by_default = true;
+    /// Enables or disables the resolution of gateways by default routes.
+    pub(super) fn resolve_via_default(&mut self, on: bool) {
+        self.not_by_default = !on;
         self.dirty.extend(self.vias.values());
     }
 

@@ -173,8 +173,8 @@ impl Policer {
         Self { rate: Rate::new(police, tsc_hz), second, buckets }
     }
 
-    /// Charges a packet of this length, in bytes, and source at `now`; returns green if the first bucket has
-    /// enough, yellow if the second has, else red.
+    /// Charges a packet of this length, in bytes, and source at `now`, and returns its colour: green or red,
+    /// or with a second bucket also yellow.
     #[inline]
     pub fn admits(&self, source: Source, length: usize, now: u64) -> Colour {
         let (full_at, second) = match &self.buckets {

@@ -1,5 +1,5 @@
-//! A forwarder between real DPDK devices: the ring driver's ports, which hand what is sent by their
-//! transmit queue to their receive queue.
+//! A forwarder between real DPDK devices: the ring driver's ports, whose transmit queue feeds their receive
+//! queue.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::Receiver;
@@ -75,7 +75,7 @@ fn exit(n: u16, path: TxPath) -> Exit {
     Exit { port: port(n), path, priority: None, replicas }
 }
 
-/// What punts look at: number 18 has been two other next hops' before.
+/// The table that punts read: number 18 has been two other next hops' before.
 fn used_before() -> Arc<NextHopTable> {
     let table = NextHopTable::new();
     (0..2).for_each(|_| table.take_back(18));
@@ -90,15 +90,15 @@ struct Lab {
     wire: TxQueue,
     /// Into the forwarder, only to be sent.
     inject: Producer,
-    /// What it punts to either worker.
+    /// Packets that it punts, by worker.
     punted: [ByClass<ClassQueue>; 2],
     /// Into the forwarder, to be sent by port 3 before everything else.
     priority: Producer,
-    /// What it sends by port 3: a device.
+    /// Packets that it sends by port 3: a device.
     sent: RxQueue,
-    /// What it sends by port 4: handed over to another forwarder.
+    /// Packets that it sends by port 4: handed over to another forwarder.
     handed_over: Consumer,
-    /// What its steps panic over.
+    /// Packets over which its steps panic.
     suspects: Receiver<Suspect>,
 }
 
@@ -365,7 +365,7 @@ fn a_flood_fills_the_ring_of_its_own_class() {
     assert_eq!(lab.drops(DropReason::RefusedErrors), early + full);
     assert_eq!(errors.offered.get(), 1200);
     assert_eq!(lab.counters.punted.get() + early + full, 1200);
-    // Three times what is free of seven eighths.
+    // Three times the free part of seven eighths.
     assert_eq!(lab.counters.punted.get(), 42, "the rest is for other ports");
     let group = FrameBuilder::ip4().destination_mac([1, 0, 0x5e, 0, 0, 0x16]).protocol(2);
     let with_options = group.destination4("224.0.0.22").options(&[0x94, 4, 0, 0]).build();
@@ -679,7 +679,7 @@ fn a_full_transmit_queue_keeps_a_burst_and_drops_the_rest() {
     let held = lab.counters.held.get();
     assert_eq!(held, TX_BURST_MAX as u64);
     assert_eq!(lab.drops(DropReason::TxFull), packets - sent - held);
-    // The order survives: what was kept goes first once there is room.
+    // The order survives: kept packets leave first once there is room.
     while !lab.frames_sent().is_empty() {}
     lab.forwarder.round();
     assert_eq!(lab.frames_sent().len(), 64);
@@ -741,7 +741,7 @@ fn graph_with_a_faulty_step() -> Graph {
     graph.build().unwrap()
 }
 
-/// A packet over which the step panics; `n` tells them apart.
+/// A packet over which the step panics; `n` makes it distinct.
 fn poisoned(n: u16) -> Vec<u8> {
     let mut frame = FrameBuilder::ip4().destination4("10.0.6.1").udp(n, 2, b"x").build();
     frame[18..20].copy_from_slice(&FAULTY_ID.to_be_bytes());
@@ -912,7 +912,7 @@ fn copies_leave_as_the_packets_were_whatever_becomes_of_those() {
     let sent = lab.frames_sent();
     assert_eq!((sent.len(), sent.contains(&frames[0])), (3, true));
     assert_eq!((lab.counters.replicated.get(), lab.drops(DropReason::NoBuffer)), (3, 0));
-    // Nothing is left of them for the next batch.
+    // The next batch has no traces of them.
     lab.receive(&[vec![0; 60]]);
     assert!(lab.handed_over.pop().is_none());
 }
@@ -1040,7 +1040,7 @@ fn a_port_comes_receives_sends_and_goes() {
     let mut burst = Burst::new();
     assert_eq!((lab.frames_sent().len(), sent.receive(&mut burst, BATCH_MAX)), (1, 1));
     assert_eq!((lab.counters.rx(port(7)).packets.get(), lab.drops(DropReason::PortDown)), (1, 2));
-    // What undoes it makes it go.
+    // Undoing the change makes it leave.
     lab.forwarder.rewire(&mut rewiring);
     let Wires { rx, exits, .. } = &rewiring.wires;
     assert_eq!((rx.len(), rx[0].port), (1, port(7)));
@@ -1092,7 +1092,7 @@ fn what_was_received_is_sent_before_another_forwarder_receives() {
     let mut stop = Rewiring { stop: ports, ..Rewiring::default() };
     lab.forwarder.rewire(&mut stop);
     assert_eq!((stop.wires.rx.len(), lab.frames_sent().len()), (1, 5));
-    // What the one that received them has handed over.
+    // Packets that the receiving forwarder has handed over.
     for _ in 0..3 {
         let mut packet = mbuf(&to("10.0.6.1"));
         packet.set_tag(3);
@@ -1125,7 +1125,7 @@ fn what_is_handed_over_goes_before_its_ring() {
     let mut packet = mbuf(&to("10.0.6.1"));
     packet.set_tag(4);
     lab.inject.push(packet).unwrap();
-    // It lies in the inlet still.
+    // It is still in the inlet.
     let (device, mut sent) = loop_device();
     let mut rewiring = exchange_exit(4, TxPath::Queue(device));
     lab.forwarder.rewire(&mut rewiring);
@@ -1174,7 +1174,7 @@ impl Blocking {
         lab.forwarder.parts.quiescent = group.register().unwrap();
         let (received, end) = ring(64);
         let info = TestTables::every_kind().interfaces.get()[0];
-        // The lab's device wakes nobody.
+        // The lab's device cannot wake a forwarder.
         let stop = [port(0)].into_iter().collect();
         let wires = Wires { rx: vec![RxSource::of_ring(port(0), info, end)], ..Wires::default() };
         lab.forwarder.rewire(&mut Rewiring { stop, wires, ..Rewiring::default() });
@@ -1230,7 +1230,7 @@ fn a_forwarder_that_blocks_is_woken_by_each_ring_by_an_exchange_and_to_end() {
         }
         one.wait_until_it_blocks();
         assert_eq!(one.woken(), [0, 3, 0]);
-        // Nobody waits for a reader that blocks.
+        // A blocked reader delays no writer.
         one.group.synchronize();
         let mut poll = settings(at_once());
         poll.polling.ports[0].wait = Wait::Poll;
@@ -1282,7 +1282,7 @@ fn a_forwarder_that_blocks_wakes_for_packets_whose_time_has_come() {
     assert_eq!(numbers, (0..20).collect::<Vec<_>>());
     one.wait_until_it_blocks();
     let counters = one.counters.clone();
-    // It has blocked, not slept for some microseconds, and held what waited.
+    // It blocked rather than slept for some microseconds, and held the waiting packets.
     assert!(counters.blocks.get() > 5 && counters.sleeps.get() == 0);
     assert_eq!(counters.held.get(), 0);
     one.end();
@@ -1367,7 +1367,7 @@ fn producers_that_come_while_it_goes_to_sleep_are_heard() {
         let counters = counters.clone();
         std::thread::spawn(move || {
             for number in 0..PACKETS {
-                // Packets are few: all wait until the forwarder has sent what came before.
+                // Packets are few: all wait until the forwarder has sent the earlier ones.
                 let mut packet = loop {
                     match shared().1.copy_of(&to("10.0.6.1")) {
                         Some(packet) => break packet,

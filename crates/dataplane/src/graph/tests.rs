@@ -148,7 +148,7 @@ fn a_step_goes_in_front_of_one_that_there_is() {
     assert_eq!(graph.build().unwrap().shape().steps[0].name, "watch");
 }
 
-/// Counts packets, and knows how many it has seen in all.
+/// Counts packets; the total is its state.
 struct Tally {
     counters: StepCounters,
     seen: u64,

@@ -29,7 +29,7 @@ fn catalogue() -> Catalogue {
         |_: &MakeContext<'_>| -> Box<dyn Step> { Box::new(Split(outputs(&["next", "odd"]))) };
     catalogue.add(StepSpec::new("split", &outputs(&["next", "odd"]), make)).unwrap();
     catalogue.add(StepSpec::described("noted", outputs(&["next"]))).unwrap();
-    // Its outputs are called as its argument says.
+    // Its argument names its outputs.
     let named = |args: &Args| match args.get("names") {
         Arg::Texts(names) => names.iter().map(|name| Output::Next(name.clone().into())).collect(),
         other => panic!("{other}"),

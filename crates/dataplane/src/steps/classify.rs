@@ -1,4 +1,4 @@
-//! `classify`: sorts frames by what they carry.
+//! `classify`: sorts frames by content.
 //!
 //! Takes every frame a port received. A priority tag (0x8100, VLAN 0) is taken out first: it names no VLAN, and
 //! its frame is an untagged one (IEEE 802.1Q 6.9).
@@ -68,7 +68,7 @@ pub struct Classify {
 }
 
 impl Classify {
-    /// Asks the inward filters of these tables for frames that are neither IPv4 nor IPv6.
+    /// Uses the inward filters of these tables for frames that are neither IPv4 nor IPv6.
     pub fn new(tables: &Tables) -> Self {
         Self { filters: FrameFilters::of(tables) }
     }
@@ -126,8 +126,7 @@ impl Step for Classify {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-        // Nearly all frames are IP packets to the port's own address; only the others are asked what
-        // they are.
+        // Nearly all frames are IP packets to the port's own address; only the others are examined further.
         let mac = &batch.own.mac.0;
         let untagged = input.without(batch.vlan_stripped());
         let ip4 = untagged.filter(|i| is_usual(batch, i, mac, 0x0800, LEAST_IP4));
@@ -142,7 +141,7 @@ impl Step for Classify {
     }
 }
 
-/// Whether this is a frame to the port's own address with this Ethertype, and not shorter than that.
+/// Returns true if this is a frame to the port's own address with this Ethertype, and has at least this length.
 #[inline(always)]
 fn is_usual(batch: &Batch, slot: usize, mac: &[u8; 6], ethertype: u16, least: usize) -> bool {
     let head = batch.head(slot);
@@ -152,7 +151,7 @@ fn is_usual(batch: &Batch, slot: usize, mac: &[u8; 6], ethertype: u16, least: us
     (address | u64::from(other) == 0) & (batch.len(slot) >= least)
 }
 
-/// Everything else: groups, ARP, what is too short, not for the router, or not understood.
+/// Sorts all other frames: groups, ARP, those too short, not for the router, or of unknown protocols.
 fn sort_unusual(batch: &mut Batch, input: Mask, filters: Option<&FrameFilters>, out: &mut Outputs) {
     remove_priority_tags(batch, input);
     let kinds = Kinds::of(batch, input);
@@ -179,7 +178,7 @@ fn sort_unusual(batch: &mut Batch, input: Mask, filters: Option<&FrameFilters>, 
     out[UNKNOWN_ETHERTYPE] = unknown.without(out[NON_IP]);
 }
 
-/// The frames that filters permit or say nothing of; the others go to their outputs.
+/// Returns the frames that filters permit or do not mention; the others go to their outputs.
 fn permitted(batch: &Batch, frames: Mask, filters: &FrameFilters, out: &mut Outputs) -> Mask {
     let mut rest = frames;
     for i in frames.slots() {
@@ -204,7 +203,7 @@ fn remove_priority_tags(batch: &mut Batch, input: Mask) {
         (ethertype == VLAN) & (tci & VLAN_ID == 0)
     };
     for i in input.filter(is_tagged).slots() {
-        // A frame too short for it stays what it is, and is dropped.
+        // A frame too short for it stays unchanged, and is dropped.
         batch.remove_tag(i);
     }
 }

@@ -1,12 +1,12 @@
 //! `ip4-checksum-offload`, `ip6-checksum-offload`: finishes TCP and UDP checksums that the sender
 //! left to its device.
 //!
-//! A Linux host behind a veth pair, a TAP or AF_PACKET hands over segments whose checksum field
-//! holds only the sum over the pseudo-header, because it believes that a NIC will do the rest.
-//! Sent on as they are, the receiver discards them: ping works, TCP stalls. On ports whose device
-//! can do that ([`crate::port::InterfaceInfo::partial_checksums`]) this step recognises such a field and
-//! completes it; see [`wire::checksum::complete_l4_checksum`] for why a segment that is already
-//! right never changes. On other ports the step costs one branch a batch.
+//! A Linux host behind a veth pair, a TAP or AF_PACKET sends segments whose checksum field holds only the sum
+//! over the pseudo-header, because it expects a NIC to do the rest. Forwarded unchanged, they are discarded by
+//! the receiver: ping works, TCP stalls. On ports whose device can do that
+//! ([`crate::port::InterfaceInfo::partial_checksums`]) this step recognises such a field and completes it; see
+//! [`wire::checksum::complete_l4_checksum`] for why a segment that is already right never changes. On other
+//! ports the step costs one branch a batch.
 //!
 //! | output | packets |
 //! |---|---|

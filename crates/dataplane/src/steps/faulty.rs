@@ -61,7 +61,7 @@ fn stay() {
     }
 }
 
-/// Panics once more when whoever has caught it drops it.
+/// Panics once more when its catcher drops it.
 struct Fatal;
 
 impl Drop for Fatal {

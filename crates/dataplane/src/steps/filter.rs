@@ -12,11 +12,11 @@
 //! | drop `filtered` | a rule or the default says: drop; or a fragment that could hide what it is |
 //! | drop `policed` | more than the rule's rate |
 //!
-//! Neighbour discovery of the link (RFC 4861: hop limit 255) is never filtered inward: a filter that forgot it
-//! would cut the link off, and nobody farther away can send it. Rules with ports, flags or ICMP types never
-//! fit later fragments, fragments that are too short for them, or chains of extension headers that cannot be
-//! followed (RFC 1858, RFC 3128, RFC 7112; see [`acl::key`]); the short ones are dropped whatever the rules
-//! say.
+//! Neighbour discovery of the link (RFC 4861: hop limit 255) is never filtered inward: a filter without a rule
+//! for it would cut the link off, and no host farther away can send it. Rules with ports, flags or ICMP types
+//! never match later fragments, fragments that are too short for them, or chains of extension headers that
+//! cannot be followed (RFC 1858, RFC 3128, RFC 7112; see [`acl::key`]); the short ones are dropped whatever the
+//! rules.
 //!
 //! The steps are in the graph only if an interface has a filter.
 
@@ -51,10 +51,10 @@ pub(super) const OUTPUTS: &[Output] = &[
     Output::Drop(DropReason::Policed),
 ];
 
-/// The number of an interface's filter for what comes by it.
+/// The number of an interface's filter for packets that come by it.
 pub const FILTER_IN: Feature = Feature::number("filter_in", 2);
 
-/// The number of an interface's filter for what leaves by it.
+/// The number of an interface's filter for packets that leave by it.
 pub const FILTER_OUT: Feature = Feature::number("filter_out", 3);
 
 /// See the module's documentation. `A`: the packets' family.
@@ -70,7 +70,7 @@ struct Used<A: Filtered> {
     tracking: Tracking,
 }
 
-/// What filters have to do with interfaces, and the flows that they know.
+/// The filters of interfaces, and the flow table.
 struct Tracking {
     way: Way,
     guards: Box<Guards>,
@@ -107,8 +107,8 @@ impl<A: Filtered> Used<A> {
     }
 }
 
-/// The packets that `reader` has read, by what this filter says of them: in the order of [`OUTPUTS`]. Does what rules say
-/// besides. Those that are `hidden` are dropped.
+/// Sorts the packets that `reader` has read by this filter's judgement, in the order of [`OUTPUTS`]. Applies
+/// the other effects of rules. Packets that are `hidden` are dropped.
 #[inline(always)]
 pub(super) fn judge_all<A: Filtered>(
     filter: Option<&Counted>,
@@ -141,7 +141,7 @@ pub(super) fn judge_all<A: Filtered>(
 }
 
 impl Way {
-    /// What filters have to do with the interface that a packet comes by or leaves by.
+    /// The guard of the interface that a packet comes by or leaves by.
     #[inline(always)]
     fn guard(self, guards: &Guards, batch: &Batch, slot: usize) -> Guard {
         let interface = match self {
@@ -158,7 +158,7 @@ impl Tracking {
         self.way.guard(&self.guards, batch, slot)
     }
 
-    /// Looks the packets' flows up, if an interface of theirs asks for it. Inward they are all of one.
+    /// Looks up the packets' flows if one of their interfaces tracks them. Inward all are of one interface.
     #[inline(always)]
     fn look_up<A: Filtered>(&self, reader: &mut Reader<A>, batch: &Batch, packets: Mask) -> bool {
         let (Some(flows), Reader { fields, lookups }) = (&self.flows, reader) else { return false };
@@ -261,7 +261,7 @@ impl<A: Filtered> Step for FilterOut<A> {
     }
 }
 
-/// Does to the packet of this slot what rules of the filter with this number do besides deciding.
+/// Applies the effects, beyond the decision, of rules of the filter with this number to the packet of this slot.
 fn apply(effects: &Effects, batch: &mut Batch, (slot, number): (usize, u8), passes: bool) {
     let &Effects { mark, mirrors, class: _, categories, target } = effects;
     for port in mirrors.ports() {
@@ -277,7 +277,7 @@ fn apply(effects: &Effects, batch: &mut Batch, (slot, number): (usize, u8), pass
     }
 }
 
-/// Bytes of a frame up to the end of IPv4's checksum: what a DSCP changes.
+/// Bytes of a frame up to the end of IPv4's checksum: those that a DSCP changes.
 const DSCP_HEAD: usize = ETHERNET + 12;
 
 /// Writes the DSCP (RFC 2474 3), and leaves the two bits of ECN beside it. IPv4's checksum follows (RFC 1624,
@@ -423,7 +423,7 @@ mod tests {
             |kind, ttl| FrameBuilder::ip6().protocol(58).payload(&[kind, 0, 0, 0]).ttl(ttl).build();
         let frames = [message(135, 255), message(135, 254), message(128, 255)];
         let (result, _) = run_step_on(&mut step, &frames, |batch| {
-            // A filter that is not there: nothing passes but what is not looked at.
+            // A missing filter: only exempt packets pass.
             batch.own.features = Features::NONE.with(FILTER_IN, 1);
         });
         assert_eq!((&result["ok"], &result["filtered"]), (&vec![0], &vec![1, 2]));
@@ -508,7 +508,7 @@ mod tests {
         assert_eq!([0, 1, 3].map(|slot| batch.head(slot)[15] >> 2), [8, 16, 0]);
         let mut batch = batch;
         let class = |slot| Class::of(&batch.burst.take(slot).unwrap());
-        // The last rule that says a DSCP says nothing of the class.
+        // The last rule with a DSCP sets no class.
         assert_eq!([0, 1, 3].map(class), [Class::Voice, Class::Voice, Class::Default]);
         assert_eq!(batch.steering.packets(), Mask(0b10));
         let hits: Vec<_> = table.hits().iter().map(|hits| hits.packets).collect();

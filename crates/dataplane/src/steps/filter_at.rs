@@ -1,9 +1,9 @@
 //! `ip4-filter`, `ip6-filter`: a filter as a step at any place of a graph, with categories as outputs.
 //!
-//! Take valid packets. All of them are looked up in the filter of the configuration that the argument `filter` names,
-//! whatever interface they came by. Packets that pass and are in one of the `categories` leave by the output of
-//! the first of these, whichever filter has put them there; categories that the argument does not name are
-//! noted as everywhere.
+//! Take valid packets. All of them are looked up in the filter of the configuration that the argument `filter`
+//! names, regardless of their interface. Packets that pass and are in one of the `categories` leave by the
+//! output of the first of these, whichever filter has put them there; categories that the argument does not
+//! name are noted as everywhere.
 //!
 //! | output | packets |
 //! |---|---|
@@ -55,8 +55,8 @@ pub(super) fn outputs(args: &Args) -> Vec<Output> {
     OUTPUTS.iter().cloned().chain(own).collect()
 }
 
-/// What is wrong with the arguments of a step, as far as filters are concerned: `known` has the filters, each with
-/// the categories that its rules name.
+/// Returns the errors in a step's arguments that concern filters: `known` has the filters, each with the
+/// categories that its rules name.
 pub fn check_filter_step(
     args: &Args,
     known: &[(&crate::filters::FilterSpec, Vec<&str>)],
@@ -110,7 +110,7 @@ pub(super) struct FilterAt<A: Filtered> {
 }
 
 impl<A: Filtered> FilterAt<A> {
-    /// As these arguments say, with the filters of these tables.
+    /// Makes the step with these arguments and the filters of these tables.
     pub fn new(tables: &Tables, args: &Args) -> Self {
         let all = tables.filters.get();
         let has_name = |table: &&std::sync::Arc<_>| -> bool {
@@ -123,7 +123,7 @@ impl<A: Filtered> FilterAt<A> {
         let named = args.texts("categories").iter().take(outputs.len() - OUTPUTS.len());
         Self {
             reader: Reader::of(filter.iter().map(|table| &**table)),
-            // One that nobody knows has no packets.
+            // An unknown category has no packets.
             categories: named.map(|name| number(name).unwrap_or(usize::MAX)).collect(),
             filter: filter.map(Counted::new),
             outputs,

@@ -84,7 +84,7 @@ mod tests {
         let (one, other) = (TestTables::every_kind(), TestTables::every_kind());
         let mut both = Tables::clone(&one);
         let mut fib4 = fib::new_ipv4(fib::Algorithm::Reference, Box::new(fib::NoReaders)).unwrap();
-        // Where one VRF forwards the other drops.
+        // One VRF forwards these packets, the other drops them.
         fib4.insert("10.0.6.0/24".parse().unwrap(), crate::next_hop::BLACKHOLE).unwrap();
         let fib6 = other.vrf(VrfId::DEFAULT).fib6.clone();
         both.vrfs = Arc::new(VrfTables::new(one.vrf(VrfId::DEFAULT).clone()));

@@ -1,8 +1,8 @@
-//! `ip4-prefetch`: asks the memory for what `ip4-lookup` will read.
+//! `ip4-prefetch`: prefetches the memory that `ip4-lookup` will read.
 //!
-//! Takes IPv4 packets, valid or not. What the FIB has for a destination is often in no near cache, and
-//! comes while the steps in between work if it is asked for before them. Nothing depends on it: a graph
-//! without this step is only slower. (IPv6 has none: of its lookup's loads, the first is the smallest part.)
+//! Takes IPv4 packets, valid or not. The FIB's data for a destination is often in no near cache, and arrives
+//! during the steps in between if it is prefetched before them. Nothing depends on it: a graph without this
+//! step is only slower. (IPv6 has none: of its lookup's loads, the first is the smallest part.)
 //!
 //! | output | packets |
 //! |---|---|
@@ -25,7 +25,7 @@ pub struct Ip4Prefetch {
 }
 
 impl Ip4Prefetch {
-    /// Asks for what these tables have.
+    /// Prefetches from these tables.
     pub fn new(tables: &Arc<Tables>) -> Self {
         Self { tables: tables.clone() }
     }

@@ -1,7 +1,7 @@
 //! `ip4-ttl`: may the packet live for one more hop?
 //!
-//! Takes packets to be forwarded; packets for the router itself never come here
-//! (RFC 1812 4.2.2.9 and 5.3.1: a router does not discard by TTL what is addressed to it).
+//! Takes packets to be forwarded; packets for the router itself never come here (RFC 1812 4.2.2.9 and 5.3.1: a
+//! router does not discard packets addressed to it because of their TTL).
 //!
 //! | output | packets |
 //! |---|---|

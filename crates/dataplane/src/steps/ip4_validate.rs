@@ -1,6 +1,6 @@
 //! `ip4-validate`: is this an IPv4 packet a router may look at?
 //!
-//! Takes frames with Ethertype IPv4 and at least 20 bytes behind the Ethernet header.
+//! Takes frames with Ethertype IPv4 and at least 20 bytes after the Ethernet header.
 //!
 //! | output | packets |
 //! |---|---|
@@ -17,18 +17,16 @@
 //!
 //! Sets [`Batch::options`].
 //!
-//! The checks are those of RFC 1812 5.2.2 in its order; a packet failing several is counted once,
-//! under the first. Martian sources, the router's own addresses (`own.rs`) and broadcast addresses: RFC
-//! 1812 5.3.7. A host that has no address yet may send from
-//! 0.0.0.0 (RFC 1122 3.2.1.3 a), as DHCP clients do (RFC 2131 4.1): that is for a server or relay of
-//! the machine. 240/4 is "reserved for future use" (RFC 1112 4), and RFC 1812 4.2.2.11 has a router
-//! discard it unless it is told otherwise (`turnpike.forwarding { class_e = true }`); which it is is
-//! known when the step is built, so it costs a packet nothing.
+//! The checks are those of RFC 1812 5.2.2 in its order; a packet failing several is counted once, under the
+//! first. Martian sources, the router's own addresses (`own.rs`) and broadcast addresses: RFC 1812 5.3.7. A
+//! host that has no address yet may send from 0.0.0.0 (RFC 1122 3.2.1.3 a), as DHCP clients do (RFC 2131 4.1):
+//! that is for a server or relay of the machine. 240/4 is "reserved for future use" (RFC 1112 4), and RFC 1812
+//! 4.2.2.11 has a router discard it unless configured otherwise (`turnpike.forwarding { class_e = true }`);
+//! that is fixed when the step is built, so it costs a packet nothing.
 //!
-//! Where the device checks header checksums (`offloads.rx_checksum`), its word is taken for packets without
-//! options that are no fragments; all others, and those of which it says nothing, are added up here. Bytes
-//! behind the total length (link
-//! padding) are cut off.
+//! Where the device checks header checksums (`offloads.rx_checksum`), its result is used for packets without
+//! options that are no fragments; all others, and those without a result, are added up here. Bytes after the
+//! total length (link padding) are cut off.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -74,7 +72,7 @@ pub struct Ip4Validate<const CLASS_E: bool> {
 }
 
 impl<const CLASS_E: bool> Ip4Validate<CLASS_E> {
-    /// Takes these for the router's own addresses; `CLASS_E` is what they say.
+    /// Uses these as the router's own addresses; `CLASS_E` is their setting.
     pub fn new(own: &Arc<OwnAddresses>) -> Self {
         Self { own: own.clone() }
     }
@@ -86,7 +84,7 @@ impl<const CLASS_E: bool> Step for Ip4Validate<CLASS_E> {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-        // Nearly all packets pass the checks of a plain header; only the others are asked why not.
+        // Nearly all packets pass the checks of a plain header; only the others are examined for the reason.
         let said = batch.checksum_good() | batch.checksum_bad();
         let hints = &self.own.ip4;
         let [plain, padded] = if (said & input).is_empty() {
@@ -118,7 +116,7 @@ impl<const CLASS_E: bool> Step for Ip4Validate<CLASS_E> {
 }
 
 impl<const CLASS_E: bool> Ip4Validate<CLASS_E> {
-    /// The output for a packet whose source nobody on the link may use.
+    /// The output for a packet whose source no host on the link may use.
     fn owned(&self, batch: &Batch, slot: usize) -> Option<usize> {
         let source = batch.ip4(slot).source();
         let owner = self.own.owner(IpAddr::V4(source), batch.interface(slot))?;
@@ -129,7 +127,7 @@ impl<const CLASS_E: bool> Ip4Validate<CLASS_E> {
 /// Version 4 and a header of 20 bytes, without options.
 const PLAIN: u8 = 0x45;
 
-/// Sorts packets of which the device says something. What it found wrong is not plain.
+/// Sorts packets that include some with a checksum result of the device. A header that it found wrong is not plain.
 #[inline(never)]
 fn sort_checked(hints: &Hints, batch: &Batch, input: Mask) -> [Mask; 2] {
     let good = input & batch.checksum_good();
@@ -142,7 +140,7 @@ fn sort_checked(hints: &Hints, batch: &Batch, input: Mask) -> [Mask; 2] {
     [known | plain.without(believed), known_padded | padded]
 }
 
-/// Whether a device's word about the header is taken: it has no options and is no fragment's.
+/// Returns true if the device's checksum result is used: no options and no fragment.
 #[inline(always)]
 fn is_believed(head: &[u8; HEAD]) -> bool {
     (ip4(head).version_ihl == PLAIN) & !ip4(head).is_fragment()
@@ -152,9 +150,9 @@ fn total_length(head: &[u8; HEAD]) -> usize {
     usize::from(ip4(head).total_length.get())
 }
 
-/// Whether the header is a valid one without options and from an ordinary source that is not the router's,
-/// and whether the frame has bytes behind the packet. What is wrong is collected in numbers that are 0 if nothing is. `CHECKED`:
-/// the device found the checksum right, and is believed if the packet is no fragment.
+/// Returns whether the header is a valid one without options and from an ordinary source that is not the router's, and
+/// whether the frame has bytes after the packet. Errors are collected in numbers that are 0 if there are none.
+/// `CHECKED`: the device found the checksum right, and is believed if the packet is no fragment.
 #[inline(always)]
 fn plain_header<const CHECKED: bool>(hints: &Hints, head: &[u8; HEAD], len: usize) -> [bool; 2] {
     let total = total_length(head) as i32;
@@ -168,10 +166,10 @@ fn plain_header<const CHECKED: bool>(hints: &Hints, head: &[u8; HEAD], len: usiz
     [(version | source == 0) & !lengths & right, behind > 0]
 }
 
-/// RFC 1071 over the 20 bytes of a header without options: the sum of a valid header, its checksum
-/// included, is all ones. The order of bytes does not matter to it (RFC 1071 2.B), nor the size of the
-/// words that are added, as long as what one addition carries is added by the next: 2^16, 2^32 and 2^64
-/// are all 1 more than a multiple of 65535. A sum of 0 is only that of zeros.
+/// RFC 1071 over the 20 bytes of a header without options: the sum of a valid header, its checksum included, is
+/// all ones. The order of bytes does not matter (RFC 1071 2.B), nor the size of the words added, as long as
+/// each addition's carry is added by the next: 2^16, 2^32 and 2^64 are all 1 more than a multiple of 65535.
+/// Only zeros have the sum 0.
 #[inline(always)]
 fn plain_checksum_ok(head: &[u8; HEAD]) -> bool {
     let (first, second) = (bytes::<14, 8>(head), bytes::<22, 8>(head));
@@ -221,7 +219,7 @@ fn verdict<const CLASS_E: bool>(frame: &[u8], len: usize, bad: bool) -> usize {
     if total < header_length {
         TOTAL_LENGTH
     } else if total > len - ETHERNET {
-        // Nobody is told because of a header that says anything.
+        // No error is sent for a header that may hold anything.
         if right && !martian { TRUNCATED } else { TOTAL_LENGTH }
     } else if !right {
         CHECKSUM
@@ -279,7 +277,7 @@ mod tests {
             batch.in_port = PortId::new(1).unwrap();
         });
         assert_eq!(result["ok"], [1, 3, 4], "a host's on another network");
-        // Where the device has checked, too.
+        // The same with the device's checks.
         let say = |batch: &mut Batch| batch.burst.say(u64::MAX, 0, 0);
         let (result, _) = run_step_on(&mut step::<false>(), &frames, say);
         assert_eq!(

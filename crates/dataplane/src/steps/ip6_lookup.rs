@@ -1,8 +1,7 @@
 //! `ip6-lookup`: finds the route of each packet.
 //!
-//! Takes valid IPv6 packets; the same as `ip4-lookup` for the other family. A packet whose source
-//! must not leave its link is forwarded to nobody: see [`Batch::link_scope`] and the table of
-//! outputs in `resolve.rs`.
+//! Takes valid IPv6 packets; the same as `ip4-lookup` for the other family. A packet whose source must not
+//! leave its link is not forwarded: see [`Batch::link_scope`] and the table of outputs in `resolve.rs`.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! `ip6-validate`: is this an IPv6 packet a router may look at?
 //!
-//! Takes frames with Ethertype IPv6 and at least 40 bytes behind the Ethernet header.
+//! Takes frames with Ethertype IPv6 and at least 40 bytes after the Ethernet header.
 //!
 //! | output | packets |
 //! |---|---|
@@ -10,13 +10,12 @@
 //! | drop `ip6-martian-source` | source multicast (RFC 4291 2.7), loopback (2.5.3) or IPv4-mapped |
 //! | drop `own-source` | source is an address of the router (`own.rs`), link-local ones aside |
 //!
-//! Neighbour discovery from an address of the router passes: it tells of a host that has the address too
-//! (RFC 4862 5.4).
+//! Neighbour discovery from an address of the router passes: it reveals a host with the same address (RFC 4862
+//! 5.4).
 //!
-//! Sets [`Batch::link_scope`] for link-local and unspecified sources, which must not be forwarded
-//! to another link (RFC 4291 2.5.2, 2.5.6), and [`Batch::options`] where a hop-by-hop options header follows
-//! (RFC 8200 4.3). Bytes behind the payload (link padding) are cut off.
-//! IPv6 has no header checksum.
+//! Sets [`Batch::link_scope`] for link-local and unspecified sources, which must not be forwarded to another
+//! link (RFC 4291 2.5.2, 2.5.6), and [`Batch::options`] where a hop-by-hop options header follows (RFC 8200
+//! 4.3). Bytes after the payload (link padding) are cut off. IPv6 has no header checksum.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -44,7 +43,7 @@ pub(super) const OUTPUTS: &[Output] = &[
     Output::Drop(DropReason::OwnSource),
 ];
 
-/// The next header that says: hop-by-hop options (RFC 8200 4.3).
+/// The next header of hop-by-hop options (RFC 8200 4.3).
 const HOP_BY_HOP_HEADER: u8 = 0;
 
 /// See the module's documentation.
@@ -66,8 +65,7 @@ impl Step for Ip6Validate {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-        // Nearly all packets are of an ordinary source and without options; only the others are
-        // asked what they have.
+        // Nearly all packets have an ordinary source and no options; only the others are examined further.
         let hints = &self.own.ip6;
         let [plain, padded] = input.sort(|i| {
             let (head, len) = (batch.head(i), batch.len(i));
@@ -123,7 +121,7 @@ fn sort_unusual(own: &OwnAddresses, batch: &mut Batch, input: Mask, out: &mut Ou
     out[OK] |= valid;
 }
 
-/// Where the packet ends in the frame: Ethernet header, 40 bytes, payload.
+/// The end of the packet in the frame: Ethernet header, 40 bytes, payload.
 fn packet_end(head: &[u8; HEAD]) -> usize {
     ETHERNET + IPV6_LEN + usize::from(ip6(head).payload_length.get())
 }

@@ -30,7 +30,7 @@ pub struct Mtu<const IP6: bool> {
 }
 
 impl<const IP6: bool> Mtu<IP6> {
-    /// Asks these tables for the MTU of a port.
+    /// Reads the MTU of a port from these tables.
     pub fn new(tables: &Arc<Tables>) -> Self {
         Self { tables: tables.clone() }
     }

@@ -13,9 +13,9 @@
 //! | drop `multicast-wrong-interface` | it came from another port than its entry's |
 //! | drop `multicast-no-receiver` | no port for it: none has receivers, or the TTL is not above their thresholds, or not above 1 |
 //!
-//! No ICMP error answers a packet to a group that cannot be forwarded (RFC 1812 4.3.2.7). One longer
-//! than a port's MTU goes to the slow path with all its ports, which cuts it or says "packet too big"
-//! (RFC 4443 3.2).
+//! No ICMP error answers a packet to a group that cannot be forwarded (RFC 1812 4.3.2.7). One longer than a
+//! port's MTU goes to the slow path with all its ports, which fragments it or sends "packet too big" (RFC 4443
+//! 3.2).
 
 use std::sync::Arc;
 
@@ -56,14 +56,14 @@ pub struct Ip6Multicast {
 }
 
 impl Ip4Multicast {
-    /// Asks these tables for entries and MTUs.
+    /// Reads entries and MTUs from these tables.
     pub fn new(tables: &Arc<Tables>) -> Self {
         Self { tables: tables.clone() }
     }
 }
 
 impl Ip6Multicast {
-    /// Asks these tables for entries and MTUs.
+    /// Reads entries and MTUs from these tables.
     pub fn new(tables: &Arc<Tables>) -> Self {
         Self { tables: tables.clone() }
     }
@@ -84,7 +84,7 @@ impl Step for Ip4Multicast {
             let (output, receivers) = decide::<false>(&self.tables.mtus, batch, slot, route, ttl);
             out[output] |= Mask::when(true, slot);
             if output == TOO_BIG {
-                // The slow path's worker of this interface has what came by it.
+                // It goes to the slow path worker of its ingress interface.
                 batch.out_interface[slot] = batch.interface(slot).index() as u16;
             }
             if output == REPLICATE {
@@ -116,7 +116,7 @@ impl Step for Ip6Multicast {
                 decide::<true>(&self.tables.mtus, batch, slot, route, hop_limit);
             out[output] |= Mask::when(true, slot);
             if output == TOO_BIG {
-                // The slow path's worker of this interface has what came by it.
+                // It goes to the slow path worker of its ingress interface.
                 batch.out_interface[slot] = batch.interface(slot).index() as u16;
             }
             if output == REPLICATE {

@@ -36,11 +36,11 @@ pub const POLICY_ROUTE: Feature = Feature::number("policy_route", 4);
 
 const LOOKUP: usize = 0;
 
-/// Where those of a lookup begin.
+/// The first output of the lookup.
 const OF_LOOKUP: usize = 1;
 
-/// `lookup`, then those of the lookups in the order of `resolve.rs` as far as packets have them that are for nobody
-/// but one host and have no options.
+/// `lookup`, then the lookups' outputs in the order of `resolve.rs`, as far as unicast packets without options
+/// use them.
 const fn outputs() -> [Output; OF_LOOKUP + resolve::MULTICAST] {
     [
         Output::next("lookup"),
@@ -121,7 +121,7 @@ impl Routed for Ipv6Addr {
     }
 }
 
-/// Where a rule's packets go.
+/// The target of a rule's packets.
 enum Way {
     NextHop(Arc<AtomicU16>),
     Vrf(VrfId),
@@ -164,7 +164,7 @@ impl<A: Routed> PolicyRoute<A> {
         self.ways.get(usize::from(filter).wrapping_sub(1))?.get(usize::from(target))
     }
 
-    /// Those of the packets that are on their way to somebody else: not for the router, a group, or nobody.
+    /// Returns the packets in transit: not for the router, a group, or a martian destination.
     fn in_transit(&self, batch: &mut Batch, packets: Mask) -> Mask {
         let mut rest = packets;
         while let Some((vrf, of_vrf)) = batch.first_of_vrf(rest) {

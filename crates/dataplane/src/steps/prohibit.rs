@@ -1,7 +1,7 @@
-//! `prohibit`: refuses packets, and has their senders told.
+//! `prohibit`: refuses packets with an error to their senders.
 //!
-//! Takes valid IPv4 and IPv6 packets. It stands in no default graph: a configuration leads to it what a filter
-//! of its own refuses.
+//! Takes valid IPv4 and IPv6 packets. It is in no default graph: a configuration sends it the packets that a
+//! filter of its own refuses.
 //!
 //! | output | packets |
 //! |---|---|

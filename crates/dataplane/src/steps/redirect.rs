@@ -1,9 +1,9 @@
 //! `ip4-redirect`, `ip6-redirect`: might the sender have a better first hop?
 //!
-//! Takes packets to be forwarded, with [`Batch::out_interface`] set. One that leaves by the port it came
-//! by is shown to the slow path, which forwards it and, if its sender is a neighbour, tells it of the
-//! better first hop; but only one such packet of a port at a time, see [`RedirectGates`]. The others
-//! go on as any packet.
+//! Takes packets to be forwarded, with [`Batch::out_interface`] set. One that leaves by the port it came by
+//! goes to the slow path, which forwards it and, if its sender is a neighbour, sends a redirect to the better
+//! first hop; but only one such packet of a port at a time, see [`RedirectGates`]. The others continue like any
+//! packet.
 //!
 //! | output | packets |
 //! |---|---|
@@ -28,7 +28,7 @@ const REDIRECT: usize = 1;
 
 pub(super) const OUTPUTS: &[Output] = &[Output::next("ok"), Output::Punt(PuntReason::Redirect)];
 
-/// The hosts of a port are told of better first hops.
+/// Enables redirects to the hosts of a port.
 pub const REDIRECTS: Feature = Feature::flag("redirects", 1);
 
 /// The interfaces for which a packet may be shown to the slow path now because it leaves by the interface it came
@@ -63,7 +63,7 @@ pub struct Redirect {
 }
 
 impl Redirect {
-    /// Asks these tables which gates are open.
+    /// Reads the gates from these tables.
     pub fn new(tables: &Arc<Tables>) -> Self {
         Self { tables: tables.clone() }
     }

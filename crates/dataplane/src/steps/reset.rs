@@ -1,13 +1,13 @@
 //! `reset`: refuses packets; TCP connections by a reset, so that who opens one does not wait for a time-out.
 //!
-//! Takes valid IPv4 and IPv6 packets. It stands in no default graph: a configuration leads to it what a filter
-//! of its own refuses.
+//! Takes valid IPv4 and IPv6 packets. It is in no default graph: a configuration sends it the packets that a
+//! filter of its own refuses.
 //!
 //! | output | packets |
 //! |---|---|
 //! | punt `reset` | all: dropped by the slow path; a TCP segment is answered by a reset in the name of its destination, anything else as by `prohibit`, both within the rate of ICMP errors |
 //!
-//! Sources: RFC 9293 3.10.7.1 (what a reset answers and says), RFC 1812 5.2.7.1, RFC 4443 3.1.
+//! Sources: RFC 9293 3.10.7.1 (the form of a reset, and the segments it answers), RFC 1812 5.2.7.1, RFC 4443 3.1.
 
 use crate::batch::Batch;
 use crate::graph::{Output, Outputs, Step};

@@ -1,4 +1,4 @@
-//! From a next hop's number to what happens with the packet; shared by both lookups.
+//! From a next hop's number to the packet's output; shared by both lookups.
 //!
 //! | output | packets |
 //! |---|---|
@@ -59,9 +59,8 @@ const fn outputs(options: PuntReason) -> [Output; 13] {
 pub(super) const OUTPUTS4: &[Output] = &outputs(PuntReason::Ip4Options);
 pub(super) const OUTPUTS6: &[Output] = &outputs(PuntReason::HopByHop);
 
-/// Looks up the destinations of `input` with `lookup` (addresses in, next-hop numbers out) and
-/// stores the numbers. Slots outside the mask are left out, so that a mixed batch costs what its
-/// packets cost.
+/// Looks up the destinations of `input` with `lookup` (addresses in, next-hop numbers out) and stores the
+/// numbers. Slots outside the mask are skipped, so that a mixed batch costs only its own packets.
 pub(super) fn look_up<A: Copy + Default>(
     batch: &mut Batch,
     input: Mask,

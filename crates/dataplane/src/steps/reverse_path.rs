@@ -1,7 +1,7 @@
 //! `ip4-reverse-path`, `ip6-reverse-path`: could a reply reach the packet's source?
 //!
-//! Takes valid packets. Looks up their sources as `ip4-lookup` looks up destinations. What is asked
-//! of a source is the choice of the port the packet came from:
+//! Takes valid packets. Looks up their sources as `ip4-lookup` looks up destinations. The check of a source is
+//! the setting of the port the packet came from:
 //!
 //! | `reverse_path` | passes |
 //! |---|---|
@@ -20,7 +20,7 @@
 //! leave their link, `fe80::/10` and `::`, pass: no other port can be meant (see
 //! [`Batch::link_scope`]).
 //!
-//! The steps are in the graph only if a port asks for them (RFC 1812 5.3.8: off by default).
+//! The steps are in the graph only if a port enables them (RFC 1812 5.3.8: off by default).
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub const REVERSE_PATH: Feature = Feature::new("reverse_path", 0, &["any", "loos
 pub enum ReversePath {
     /// Any source will do.
     Any = 0,
-    /// A route must lead to the source, by whatever port (RFC 3704 2.4).
+    /// A route must lead to the source, by any port (RFC 3704 2.4).
     Loose = 1,
     /// The best route to the source, or one of equal cost, must leave by the port that the packet
     /// came from (RFC 3704 2.2).
@@ -110,7 +110,7 @@ impl Step for Ip6ReversePath {
     }
 }
 
-/// The packets of `input` whose sources are as their interface asks.
+/// The packets of `input` whose sources meet their interface's check.
 fn passing<A: Copy + Default>(
     batch: &Batch,
     input: Mask,

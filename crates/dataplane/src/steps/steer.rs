@@ -1,4 +1,4 @@
-//! A named next hop: sends packets where the configuration says, whatever their destination (policy routing).
+//! A named next hop: sends packets to it whatever their destination (policy routing).
 //!
 //! Takes valid packets of the family of its gateway. The control plane resolves and tracks the next hop as
 //! that of a static route: several paths share the flows, and lost ones are left out. Sets
@@ -52,7 +52,7 @@ impl NamedHops {
             number
                 .store(numbers.get(name.as_str()).copied().unwrap_or(NO_ROUTE), Ordering::Release);
         }
-        // What neither the configuration nor a graph has any more.
+        // Names that neither the configuration nor a graph uses any more.
         all.retain(|name, number| {
             numbers.contains_key(name.as_str()) || Arc::strong_count(number) > 1
         });

@@ -36,14 +36,14 @@ pub(crate) fn reserve() -> Result<(), Errno> {
     Ok(())
 }
 
-/// The class that these flags say.
+/// The class in these flags.
 #[inline(always)]
 pub(crate) fn of(flags: u64) -> u8 {
     ((flags & MASK) >> SHIFT) as u8
 }
 
 /// # Safety
-/// `packet` points to an mbuf that nobody else uses meanwhile.
+/// `packet` points to an mbuf that is not used elsewhere meanwhile.
 #[inline(always)]
 pub(crate) unsafe fn set(packet: RawMbuf, class: u8) {
     // SAFETY: by the caller, the field is there to read and write.

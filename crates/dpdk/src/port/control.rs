@@ -1,5 +1,5 @@
-//! The control queue of an AF_XDP port: control traffic is sorted out in the kernel, before it could be lost in the
-//! ring of a socket that nobody empties.
+//! The control queue of an AF_XDP port: control traffic is sorted out in the kernel, before it can be lost in
+//! the ring of a socket that is not emptied in time.
 //!
 //! An AF_XDP socket receives from the one queue of its interface to which it is bound. A second one on the same queue
 //! has to share the rings by which buffers are given to the kernel and come back, which one thread alone may use, so
@@ -218,7 +218,7 @@ struct Libbpf {
 struct AttachOptions {
     size: usize,
     old: c_int,
-    /// libbpf refuses what it does not know unless it is zero.
+    /// libbpf refuses unknown fields unless they are zero.
     rest: c_int,
 }
 
@@ -310,7 +310,7 @@ impl Loaded {
             // SAFETY: descriptors of programs, and the options for the call.
             errno(unsafe { (self.libbpf.attach)(interface as c_int, new, flags, &options) })
         };
-        // If no way is that of the other program, the first error says most.
+        // If no mode is that of the other program, the first error is the most useful.
         let others = |errno| MODES[1..].iter().find_map(|&mode| attach(mode).ok()).ok_or(errno);
         attach(MODES[0]).or_else(others)?;
         xdp_program(interface).ok_or(Errno(libc::ENOENT))
@@ -319,7 +319,7 @@ impl Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the object.
+        // SAFETY: the object has no other user.
         unsafe { (self.libbpf.close)(self.object.as_ptr()) };
     }
 }

@@ -1,5 +1,5 @@
-//! Rules that a port's device holds (`rte_flow`): what it drops by itself or brings to one receive queue, and how
-//! often it did.
+//! Rules that a port's device holds (`rte_flow`): packets that it drops by itself or brings to one receive
+//! queue, and their counts.
 //!
 //! The rules of an AF_XDP port for control traffic are those of its XDP program ([`super::control`]). Such a port has
 //! no others: its driver has no rte_flow.
@@ -126,10 +126,10 @@ impl Port {
         self.add_rule(&Items::of(pattern)?, Fate::Drop)
     }
 
-    /// Has the device bring what fits to its receive queue for control traffic, and count it if it can.
+    /// Makes the device bring matching packets to its receive queue for control traffic, and count them if it can.
     ///
     /// # Errors
-    /// What the device says that does not take the rule, or that the port has no such queue.
+    /// The device's error, if it refuses the rule; or the port has no such queue.
     pub fn add_control_rule(&self, traffic: &Traffic) -> Result<FlowRule, FlowRefusal> {
         if !self.control_queues().rx {
             let message = Some("the port has no receive queue for control traffic".to_owned());
@@ -319,7 +319,7 @@ impl Spec {
     }
 }
 
-/// The items of a pattern: Ethernet's, which may be any header, and those behind it.
+/// The items of a pattern: Ethernet's, which may be any header, and those after it.
 #[derive(Debug)]
 struct Items {
     ethernet: Option<(Spec, Spec)>,

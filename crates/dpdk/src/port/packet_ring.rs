@@ -1,7 +1,7 @@
 //! The rings of an AF_PACKET socket: losses in the receive ring, and a frame that the kernel never sends.
 //!
-//! The kernel counts the packets for which the receive ring had no room, and sets its counter to 0 when it is read. DPDK
-//! 22.11 does not read it; later releases do, and count what they read.
+//! The kernel counts the packets for which the receive ring had no room, and sets its counter to 0 when it is
+//! read. DPDK 22.11 does not read it; later releases do, and add the value to their own counter.
 //!
 //! If an interface drops a frame and reports it (the other end of a veth has a smaller MTU, or is full), the
 //! kernel leaves the frame in the ring, stops, and tries it again at the next call. DPDK's driver takes that

@@ -152,7 +152,7 @@ impl Runmap6 {
         let before = self.answer_at(place);
         let after = self.changed(before, place.digit, bits, len)?;
         if after == before {
-            // Nothing has changed, or it was stored further down.
+            // Nothing has changed, or the change was stored further down.
             self.fresh.clear();
             return Ok(());
         }

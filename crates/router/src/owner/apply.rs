@@ -17,6 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use control::config::{Config, Diff, Neighbour, Port, Route};
 use control::cores::CorePlacement;
+use control::fpm::Entrance;
 use control::netlink::KernelOrder;
 use dataplane::distribution::Schedulers;
 use dataplane::exchange::Replacement;
@@ -39,6 +40,7 @@ use super::super::telnet;
 use super::super::wiring::{Spread, Wiring};
 use super::Owner;
 use super::ports::Moves;
+use super::sources::Sources;
 
 /// What was done of a change, to be undone.
 #[derive(Default)]
@@ -47,6 +49,8 @@ struct Done {
     exchanged: Option<Exchanged>,
     /// The telnet service, if that is new or other.
     telnet: Option<telnet::Opened>,
+    /// Where zebra is listened for, if that is new or other.
+    entrance: Option<Entrance>,
     /// Something of what is new was put in, beside what is old.
     entered: bool,
 }
@@ -80,6 +84,7 @@ impl Owner {
                 self.settle(&base, &config);
                 self.imports.begin(imports);
                 self.serve_telnet(&base, &config, done.telnet);
+                self.follow_sources(&base, &config, done.entrance);
                 self.filters = self.tables.filters.use_next(&self.tables.interfaces.get());
                 self.sets.retain(&config.sets);
                 self.place_rules(&config);
@@ -109,6 +114,7 @@ impl Owner {
     ) -> Result<Option<Duration>> {
         let schedulers = self.schedulers(base, config)?;
         done.telnet = self.open_telnet(base, config)?;
+        done.entrance = Sources::open_entrance(base, config)?;
         self.make_vrfs(base, config)?;
         self.move_ports(diff, config, ready, &ports, &mut done.moves).await?;
         let infos = (base.ports.iter().map(what_steps_see))
@@ -281,6 +287,17 @@ impl Owner {
         }
     }
 
+    /// Follows the sources of routes that the configuration names.
+    fn follow_sources(&mut self, old: &Config, new: &Config, entrance: Option<Entrance>) {
+        if old.routes_from == new.routes_from && old.fpm == new.fpm {
+            return;
+        }
+        if let Err(error) = self.sources.follow(new, entrance) {
+            tracing::error!("turnpike.routes_from: {error:#}");
+        }
+        self.groups.follow(self.sources.groups());
+    }
+
     /// Settings that cannot fail.
     fn settle(&mut self, old: &Config, new: &Config) {
         for (port, before, after) in ports(old, new) {
@@ -299,6 +316,10 @@ impl Owner {
             self.orders.shares(&new.slowpath.classes);
             self.orders.tell(&Command::Limits(limits));
             self.ledger.slowpath = new.slowpath;
+        }
+        let by_default = new.forwarding.resolve_via_default;
+        if old.forwarding.resolve_via_default != by_default {
+            self.rib.resolve_via_default(by_default);
         }
         if old.log != new.log {
             crate::log::set_level(new.log.level);

@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail};
 use api::configuration::{ApplyRequest, PlanRequest, RollbackRequest};
 use api::report::{self, Applied, Change, HistoryEntry, Plan, PlannedChange, RouteChanges};
 use api::{Answer, Request, Show};
-use control::config::{Changes, Config, Diff, Effect, Route};
+use control::config::{Changes, Config, Diff, Effect, Route, Setting};
 use dataplane::port::PortId;
 use dataplane::words::count;
 use tokio::sync::{mpsc, oneshot};
@@ -388,7 +388,7 @@ fn say_failure(purpose: &Purpose, error: &anyhow::Error) {
 }
 
 fn refuse_fixed(diff: &Diff) -> Result<()> {
-    let all: Vec<&str> = diff.fixed().map(|setting| setting.what.as_str()).collect();
+    let all: Vec<_> = diff.fixed().map(in_parentheses).collect();
     if all.is_empty() {
         return Ok(());
     }
@@ -397,6 +397,12 @@ fn refuse_fixed(diff: &Diff) -> Result<()> {
          leave these as they are",
         all.join(", ")
     )
+}
+
+/// A setting, and the reason for which only a restart changes it.
+fn in_parentheses(setting: &Setting) -> String {
+    let why = setting.restart_because().unwrap_or_default();
+    format!("{} ({why})", setting.what)
 }
 
 /// How many were added, removed and changed.
@@ -443,6 +449,7 @@ fn plan(prepared: &Prepared, all: bool) -> Plan {
             to: to.map(describe),
             live: true,
             reopens: false,
+            because: None,
         }
     };
     let mut changes: Vec<PlannedChange> = diff
@@ -452,6 +459,7 @@ fn plan(prepared: &Prepared, all: bool) -> Plan {
         .map(|setting| PlannedChange {
             reopens: diff.reopens(&setting),
             live: setting.is_live(),
+            because: setting.restart_because().map(str::to_owned),
             what: setting.what,
             from: setting.from,
             to: setting.to,

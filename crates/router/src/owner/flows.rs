@@ -10,16 +10,11 @@ use dataplane::words::count;
 use tokio::sync::oneshot;
 
 use super::Owner;
-use super::questions::json;
+use super::questions::reply;
 
 impl Owner {
     /// Answers from another thread: there may be millions.
-    pub(super) fn list_flows(
-        &self,
-        of: &FlowSelection,
-        most: usize,
-        answer: oneshot::Sender<Answer>,
-    ) {
+    pub(super) fn list_flows(&self, of: &FlowSelection, most: usize, to: oneshot::Sender<Answer>) {
         let (selection, table) = (selection(of), self.filters.flows.clone());
         let vrfs = self.configurations.current.vrf_names();
         tokio::task::spawn_blocking(move || {
@@ -27,8 +22,7 @@ impl Owner {
                 Some(table) => report(&table, &selection, most, &vrfs),
                 None => Flows::default(),
             };
-            // Whoever asked may be gone.
-            let _ = answer.send(Answer::from(json(&flows)));
+            reply(to, Ok(flows));
         });
     }
 

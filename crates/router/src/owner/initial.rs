@@ -169,9 +169,7 @@ pub fn build_rib(
     if config.forwarding.class_e {
         rib.accept_class_e();
     }
-    if !config.forwarding.resolve_via_default {
-        rib.resolve_without_default();
-    }
+    rib.resolve_via_default(config.forwarding.resolve_via_default);
     for neighbour in &config.neighbours {
         rib.add_static_neighbour(neighbour.port, neighbour.address, neighbour.mac)?;
     }

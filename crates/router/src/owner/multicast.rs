@@ -94,6 +94,12 @@ impl Groups {
         self.publish();
     }
 
+    /// Follows the kernel's from now on, or no longer.
+    pub(super) fn follow(&mut self, kernel: Option<watch::Receiver<KernelGroups>>) {
+        self.kernel = kernel;
+        self.publish();
+    }
+
     /// Lets the kernel have a packet of each of its entries: it tells the routing daemon who sends
     /// still, which otherwise would take the entry away.
     pub(super) fn sample(&self) {

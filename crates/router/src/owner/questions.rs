@@ -39,89 +39,91 @@ const WORKERS_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Owner {
     pub(super) async fn answer(&mut self, question: Question) {
-        // Whoever asked may be gone.
         match question {
-            Question::Request(request, answer) => {
-                if let Request::Do(call) = request {
-                    return self.run_command(call, answer);
+            Question::Request(Request::Do(call), to) => self.run_command(call, to),
+            Question::Request(request, to) => {
+                // Configurations are prepared first, by another thread.
+                if let Some((request, to)) = self.begin(request, to) {
+                    self.respond(request, to);
                 }
-                if let Request::Show(Show::Topology) = request {
-                    return self.draw_topology(answer);
-                }
-                if let Request::Show(Show::Flows { of, most }) = request {
-                    return self.list_flows(&of, most, answer);
-                }
-                if let Request::Show(Show::Neighbours) = request {
-                    return self.list_neighbours(answer);
-                }
-                let Some((request, answer)) = self.begin(request, answer) else { return };
-                let report = Answer::from(self.report(request));
-                let _ = answer.send(report);
             }
-            Question::Page(filter, after, answer) => {
+            Question::Page(filter, after, to) => {
                 let page = self.page(&filter, after).map_err(|error| format!("{error:#}"));
-                let _ = answer.send(page);
+                // The client may have disconnected.
+                let _ = to.send(page);
+            }
+        }
+    }
+
+    fn respond(&mut self, request: Request, to: oneshot::Sender<Answer>) {
+        let changed = match request {
+            Request::Show(show) => return self.show(show, to),
+            Request::Route(change) => self.change_route(change),
+            Request::Neighbour(change) => self.change_neighbour(change),
+            Request::ForgetFlows(of) => self.forget_flows(&of),
+            Request::Set(change) => self.change_set(&change),
+            Request::Confirm {} => self.configurations.confirm(),
+            Request::Plan(_) | Request::Apply(_) | Request::Rollback(_) | Request::Do(_) => {
+                Err(anyhow!("not answered at once: a defect, please report"))
+            }
+        };
+        reply(to, changed);
+    }
+
+    /// Answers every question of `show`: at once by [`reply`], or later from another thread or task that has `to`.
+    fn show(&mut self, show: Show, to: oneshot::Sender<Answer>) {
+        match show {
+            Show::Ports => reply(to, Ok(self.all_ports())),
+            Show::Routes(_) => reply(to, Err::<(), _>(anyhow!("routes are asked for by pages"))),
+            Show::Summary => reply(to, Ok(self.summary())),
+            Show::Route { address, flow, vrf } => {
+                reply(to, self.lookup(vrf.as_deref(), address, flow));
+            }
+            Show::Vrfs => reply(to, Ok(self.vrf_reports())),
+            Show::Neighbours => self.list_neighbours(to),
+            Show::Sources => reply(to, Ok(self.source_reports())),
+            Show::Filters => reply(to, Ok(self.counted_filters())),
+            Show::FilterVerdict { name, packet } => reply(to, self.verdict(&name, &packet)),
+            Show::Sets => reply(to, Ok(self.prefix_sets())),
+            Show::Flows { of, most } => self.list_flows(&of, most, to),
+            Show::Multicast => reply(to, Ok(self.multicast())),
+            Show::Forwarders => reply(to, Ok(self.forwarder_reports())),
+            Show::Rss => reply(to, Ok(self.rss_reports())),
+            Show::ControlQueues => reply(to, Ok(self.control_queue_reports())),
+            Show::Queues => reply(to, Ok(self.queue_reports())),
+            Show::Counters => reply(to, Ok(self.ledger.counters())),
+            Show::Policing => reply(to, Ok(self.policing())),
+            Show::Graph => reply(to, Ok(self.ledger.graph())),
+            Show::Commands => reply(to, Ok(self.commands())),
+            Show::Steps => reply(to, Ok(self.ledger.steps())),
+            Show::Topology => self.draw_topology(to),
+            Show::History => reply(to, Ok(self.configurations.report())),
+            Show::Configuration { number } => {
+                reply(to, self.configurations.configuration(number));
+            }
+            // Its answer is a plan, which `begin` has prepared.
+            Show::Difference { .. } => {
+                reply(to, Err::<(), _>(anyhow!("not answered at once: a defect, please report")));
             }
         }
     }
 
     /// Answers from another thread, which reads the machine.
-    fn draw_topology(&self, answer: oneshot::Sender<Answer>) {
+    fn draw_topology(&self, to: oneshot::Sender<Answer>) {
         let placement = self.placement();
-        tokio::task::spawn_blocking(move || {
-            let _ = answer.send(Answer::from(json(&placement.on(&Machine::here()))));
-        });
+        tokio::task::spawn_blocking(move || reply(to, Ok(placement.on(&Machine::here()))));
     }
 
-    fn report(&mut self, request: Request) -> Result<serde_json::Value> {
-        let show = match request {
-            Request::Show(show) => show,
-            Request::Route(change) => return json(&self.change_route(change)?),
-            Request::Neighbour(change) => return json(&self.change_neighbour(change)?),
-            Request::ForgetFlows(of) => return json(&self.forget_flows(&of)?),
-            Request::Set(change) => return json(&self.change_set(&change)?),
-            Request::Confirm {} => return json(&self.configurations.confirm()?),
-            Request::Plan(_) | Request::Apply(_) | Request::Rollback(_) => {
-                bail!("configurations are prepared first")
-            }
-            Request::Do(_) => bail!("commands run on threads of their own"),
-        };
-        match show {
-            Show::Ports => json(&self.all_ports()),
-            Show::Difference { .. } => bail!("configurations are prepared first"),
-            Show::History => json(&self.configurations.report()),
-            Show::Configuration { number } => json(&self.configurations.configuration(number)?),
-            Show::Routes(_) => bail!("routes are asked for by pages"),
-            Show::Summary => json(&self.summary()),
-            Show::Route { address, flow, vrf } => {
-                json(&self.lookup(self.vrf_named(vrf.as_deref())?, address, flow)?)
-            }
-            Show::Vrfs => json(&self.vrf_reports()),
-            Show::Neighbours => bail!("slow path workers are asked"),
-            Show::Forwarders => json(&self.forwarder_reports()),
-            Show::Rss => json(&self.rss_reports()),
-            Show::ControlQueues => json(&self.control_queue_reports()),
-            Show::Queues => json(&self.queue_reports()),
-            Show::Multicast => json(&self.multicast()),
-            Show::Filters => {
-                self.read_rules();
-                json(&self.filters())
-            }
-            Show::FilterVerdict { name, packet } => json(&self.verdict(&name, &packet)?),
-            Show::Sets => json(&self.prefix_sets()),
-            Show::Sources => json(&self.source_reports()),
-            Show::Counters => json(&self.ledger.counters()),
-            Show::Policing => {
-                let mut policing = self.ledger.policing();
-                policing.events.lost += self.sources.lost_orders();
-                json(&policing)
-            }
-            Show::Graph => json(&self.ledger.graph()),
-            Show::Commands => json(&self.commands()),
-            Show::Steps => json(&self.ledger.steps()),
-            Show::Flows { .. } => bail!("another thread reads them"),
-            Show::Topology => bail!("another thread reads the machine"),
-        }
+    /// The filters, with the hits of the rules that devices hold.
+    fn counted_filters(&mut self) -> Vec<report::Filter> {
+        self.read_rules();
+        self.filters()
+    }
+
+    fn policing(&self) -> report::Policing {
+        let mut policing = self.ledger.policing();
+        policing.events.lost += self.sources.lost_orders();
+        policing
     }
 
     pub(super) fn interface_name(&self, id: impl Into<InterfaceId>) -> String {
@@ -295,7 +297,13 @@ impl Owner {
         }
     }
 
-    fn lookup(&self, vrf: VrfId, address: IpAddr, wanted: Option<Flow>) -> Result<RouteAnswer> {
+    fn lookup(
+        &self,
+        vrf: Option<&str>,
+        address: IpAddr,
+        wanted: Option<Flow>,
+    ) -> Result<RouteAnswer> {
+        let vrf = self.vrf_named(vrf)?;
         let taken = wanted.map(|flow| self.path_of(vrf, address, flow)).transpose()?.flatten();
         let Some(LookupInfo { route, paths, .. }) = self.rib.lookup(vrf, address) else {
             let kind = "no-route".to_owned();
@@ -384,7 +392,7 @@ impl Owner {
     }
 
     /// Answers when the slow path's workers have, one of which may be held: the owner does not wait for them.
-    fn list_neighbours(&self, answer: oneshot::Sender<Answer>) {
+    fn list_neighbours(&self, to: oneshot::Sender<Answer>) {
         let ports = &self.configurations.current.ports;
         let names: BTreeMap<_, _> =
             ports.iter().map(|port| (InterfaceId::of_port(port.id), port.name.clone())).collect();
@@ -409,10 +417,7 @@ impl Owner {
                 is_static: info.is_static,
                 queued: info.queued,
             };
-            let listed =
-                table.and_then(|table| json(&table.into_iter().map(neighbour).collect::<Vec<_>>()));
-            // Whoever asked may be gone.
-            let _ = answer.send(Answer::from(listed));
+            reply(to, table.map(|table| table.into_iter().map(neighbour).collect::<Vec<_>>()));
         });
     }
 }
@@ -504,6 +509,11 @@ fn kind(target: &Target) -> &'static str {
         Target::Prohibited => "prohibited",
         Target::Unreachable => "unreachable",
     }
+}
+
+/// Sends an answer. The client may have disconnected.
+pub(super) fn reply(to: oneshot::Sender<Answer>, report: Result<impl Serialize>) {
+    let _ = to.send(Answer::from(report.and_then(|report| json(&report))));
 }
 
 pub(super) fn json(report: &impl Serialize) -> Result<serde_json::Value> {

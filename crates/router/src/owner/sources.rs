@@ -14,10 +14,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use control::config::{Config, Vrf};
-use control::fpm::{self, FpmConfig, FpmSource};
+use control::config::{Config, Fpm, KernelRoutes, Vrf};
+use control::fpm::{self, Entrance, FpmSource};
 use control::netlink::{
-    self, AuditReport, KernelConfig, KernelGroups, KernelOrder, KernelSource, KernelVrf,
+    self, AuditReport, Following, KernelConfig, KernelGroups, KernelOrder, KernelSource, KernelVrf,
     SourceEvent, SourceState, SourceStatus,
 };
 use control::rib::{self, Rib, Route, Source};
@@ -37,6 +37,9 @@ const BACKLOG: usize = 32;
 
 /// Events that change the RIB together.
 const PIECE: usize = 256;
+
+/// The statement that configures zebra's way in.
+const FPM: &str = "turnpike.fpm";
 
 /// How often an unfinished first synchronisation says how far it is.
 const PROGRESS: Duration = Duration::from_secs(5);
@@ -86,22 +89,86 @@ impl Sources {
         let (send, batches) = mpsc::channel(CHANNEL);
         let kernel = kernel_config(config).map(|kernel| netlink::spawn(kernel, send.clone()));
         let kernel = kernel.transpose().context("the kernel's routes and neighbours")?;
-        let fpm = config.fpm.as_ref().zip(kernel.as_ref()).map(|(settings, kernel)| {
-            let netns = netns(config);
-            let control::config::Fpm { listen, keep, users } = settings.clone();
-            let fpm = FpmConfig { netns, listen, keep, users };
-            fpm::spawn(fpm, kernel.interfaces(), send.clone())
-        });
-        let fpm = fpm.transpose().context("turnpike.fpm")?;
-        if let Some(fpm) = &fpm {
-            tracing::info!("listening for zebra on {}", fpm.local_addr());
-        }
         let hosts = config.ports.iter().filter(|port| port.host.is_some());
-        Ok(Self {
+        let mut sources = Self {
             netns: netns(config),
             hosts: hosts.map(|port| port.id.into()).collect(),
-            ..Self::of((send, batches), kernel, fpm, config.routes_from.kernel.is_some())
-        })
+            ..Self::of((send, batches), kernel, None, config.routes_from.kernel.is_some())
+        };
+        if let Some(settings) = &config.fpm {
+            let entrance = entrance(config, None, settings)?;
+            sources.listen_for_zebra(entrance, settings).context(FPM)?;
+        }
+        Ok(sources)
+    }
+
+    /// Opens what another configuration needs to follow its sources; nothing changes yet.
+    ///
+    /// # Errors
+    /// Zebra cannot be listened for.
+    pub(super) fn open_entrance(old: &Config, new: &Config) -> Result<Option<Entrance>> {
+        let settings = new.fpm.as_ref().filter(|_| new.fpm != old.fpm);
+        settings.map(|settings| entrance(new, old.fpm.as_ref(), settings)).transpose()
+    }
+
+    /// Follows the sources of another configuration, with the entrance that was opened for it.
+    ///
+    /// # Errors
+    /// The kernel cannot be listened to; the other sources are followed.
+    pub(super) fn follow(&mut self, new: &Config, entrance: Option<Entrance>) -> Result<()> {
+        let kernel = self.follow_kernel(new);
+        match (&new.fpm, entrance) {
+            (Some(settings), Some(entrance)) => {
+                self.listen_for_zebra(entrance, settings).context(FPM)?;
+            }
+            (Some(_), None) => {}
+            (None, _) => {
+                if let Some(fpm) = self.fpm.take() {
+                    tracing::info!("fpm: not listening for zebra any more");
+                    fpm.end();
+                }
+            }
+        }
+        kernel.context("the kernel's routes")
+    }
+
+    fn follow_kernel(&mut self, new: &Config) -> Result<(), netlink::Error> {
+        let routes = new.routes_from.kernel.is_some();
+        if routes != self.kernel_routes {
+            // Its first synchronisation, as at the start.
+            self.begun[Source::Kernel.index()] = false;
+            self.kernel_routes = routes;
+            self.audits = Audits::default();
+        }
+        match (&mut self.kernel, kernel_config(new)) {
+            (Some(kernel), _) => {
+                kernel.order(KernelOrder::Follow(following(new)));
+                kernel.follow_multicast(new.routes_from.any())?;
+            }
+            (None, Some(wanted)) => {
+                self.kernel = Some(netlink::spawn(wanted, self.send.clone())?);
+            }
+            (None, None) => {}
+        }
+        Ok(())
+    }
+
+    fn listen_for_zebra(
+        &mut self,
+        entrance: Entrance,
+        settings: &Fpm,
+    ) -> Result<(), netlink::Error> {
+        match (&mut self.fpm, &self.kernel) {
+            (Some(fpm), _) => fpm.set(entrance, settings.keep),
+            (None, Some(kernel)) => {
+                let (interfaces, send) = (kernel.interfaces(), self.send.clone());
+                let fpm = fpm::spawn(entrance, settings.keep, interfaces, send)?;
+                tracing::info!("listening for zebra on {}", fpm.local_addr());
+                self.fpm = Some(fpm);
+            }
+            (None, None) => {}
+        }
+        Ok(())
     }
 
     /// These ports have a host interface from now on, by these names; others have none any more.
@@ -250,17 +317,28 @@ fn kernel_config(config: &Config) -> Option<KernelConfig> {
     if ports.is_empty() && !config.routes_from.any() {
         return None;
     }
-    let settings = config.routes_from.kernel.unwrap_or_default();
     Some(KernelConfig {
         netns: netns(config),
         ports,
         vrfs: kernel_vrfs(config),
-        routes: config.routes_from.kernel.is_some(),
+        following: following(config),
         // Zebra's module does not tell of multicast routes: they come by the kernel with FPM as well.
         multicast: config.routes_from.any(),
-        audit: settings.audit.filter(|_| config.routes_from.kernel.is_some()),
-        receive_buffer: settings.receive_buffer,
     })
+}
+
+/// The entrance for zebra, beside the one that there was before.
+fn entrance(config: &Config, before: Option<&Fpm>, wanted: &Fpm) -> Result<Entrance> {
+    let listen =
+        before.is_none_or(|before| before.listen != wanted.listen).then_some(wanted.listen);
+    Entrance::open(netns(config), listen, wanted.users.clone()).context(FPM)
+}
+
+/// What of the kernel is followed besides the host interfaces' links, addresses and neighbours.
+fn following(config: &Config) -> Following {
+    let routes = config.routes_from.kernel.is_some();
+    let KernelRoutes { audit, receive_buffer } = config.routes_from.kernel.unwrap_or_default();
+    Following { routes, audit: audit.filter(|_| routes), receive_buffer }
 }
 
 impl Owner {

@@ -739,8 +739,7 @@ fn a_hash_spreads_what_differs_in_one_bit() {
     assert_eq!(run(&mut step, &[udp_to(1)]).0, [1, 0], "{:?}", step.status().last_for_tests());
 }
 
-/// Builds an IPv6 frame with UDP to port 53 behind these extension headers, the first of which has this
-/// number.
+/// Builds an IPv6 frame with UDP to port 53 after these extension headers, the first of which has this number.
 fn behind(first: u8, headers: &[u8]) -> Vec<u8> {
     let mut udp = vec![0x10, 0, 0, 53, 0, 12, 0, 0, 1, 2, 3, 4];
     let whole = FrameBuilder::ip6().protocol(first).payload(&[headers, &udp].concat()).build();

@@ -32,7 +32,7 @@ pub fn plan(plan: &Plan) -> String {
 }
 
 fn change(change: &PlannedChange) -> String {
-    let PlannedChange { what, from, to, live, reopens } = change;
+    let PlannedChange { what, from, to, live, reopens, because } = change;
     let line = match (from, to) {
         (None, Some(to)) => format!("+ {what}: {to}"),
         (Some(from), None) => format!("- {what}: {from}"),
@@ -42,7 +42,10 @@ fn change(change: &PlannedChange) -> String {
         }
     };
     match (live, reopens) {
-        (false, _) => format!("{line}  [needs a restart]"),
+        (false, _) => match because {
+            Some(why) => format!("{line}  [needs a restart: {why}]"),
+            None => format!("{line}  [needs a restart]"),
+        },
         (true, true) => format!("{line}  [closes the port and opens it again]"),
         (true, false) => line,
     }
@@ -87,7 +90,14 @@ mod tests {
     fn planned(what: &str, from: Option<&str>, to: Option<&str>, live: bool) -> PlannedChange {
         let owned = |text: Option<&str>| text.map(str::to_owned);
         let reopens = live && what.ends_with("mtu");
-        PlannedChange { what: what.to_owned(), from: owned(from), to: owned(to), live, reopens }
+        PlannedChange {
+            what: what.to_owned(),
+            from: owned(from),
+            to: owned(to),
+            live,
+            reopens,
+            because: (!live).then(|| "it is so".to_owned()),
+        }
     }
 
     #[test]
@@ -106,7 +116,7 @@ mod tests {
         assert_eq!(
             plan(&report),
             "- graph: step \"x\": \"x\"\n\
-             ~ memory: mbufs: 1500 -> 9000  [needs a restart]\n\
+             ~ memory: mbufs: 1500 -> 9000  [needs a restart: it is so]\n\
              ~ port \"a\": mtu: 1500 -> 9000  [closes the port and opens it again]\n\
              + route 10.0.0.0/8: blackhole\n\
              … and 5 more routes; --all shows them\n\n\

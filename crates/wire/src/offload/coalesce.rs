@@ -11,8 +11,8 @@
 //! * as much data as the first frame, less only in the last;
 //! * a correct checksum.
 //!
-//! A run ends with a shorter segment, FIN or PSH, and then accepts no more. The frames stay with the
-//! caller, which writes [`Run::header`] and the data of each behind it.
+//! A run ends with a shorter segment, FIN or PSH, and then accepts no more. The frames stay with the caller,
+//! which writes [`Run::header`] and then the data of each.
 
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ const HEADER_MOST: usize = ETHERNET_LEN + IPV6_LEN + 60;
 /// The longest IPv4 packet, and the longest payload of an IPv6 packet.
 const LENGTH_MOST: usize = u16::MAX as usize;
 
-/// Start of the IP header, behind the Ethernet header.
+/// Start of the IP header, after the Ethernet header.
 const IP: usize = ETHERNET_LEN;
 
 /// A frame with one whole TCP segment, its headers in the usual places.

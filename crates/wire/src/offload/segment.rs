@@ -16,8 +16,8 @@
 //! If the sending device writes checksums, [`Piece::finish_headers`] leaves them to it; if it segments,
 //! [`Segments::in_groups`] makes pieces of several segments each, which the device splits.
 //!
-//! The pseudo-header's sum is taken from the checksum field, where the kernel put it, and not computed from
-//! the addresses: behind a routing header the two differ (RFC 8200, 8.1). Only the length in it changes.
+//! The pseudo-header's sum is taken from the checksum field, where the kernel put it, and not computed from the
+//! addresses: after a routing header the two differ (RFC 8200, 8.1). Only the length in it changes.
 //!
 //! ```
 //! use wire::offload::{NEEDS_CHECKSUM, NetHeader, segment::Segments};
@@ -71,7 +71,7 @@ pub enum Transport {
     Udp,
 }
 
-/// Positions of the headers of a frame that a device can complete: TCP or UDP immediately behind IPv4 or IPv6.
+/// Positions of the headers of a frame that a device can complete: TCP or UDP immediately after IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers {
     /// Start of the IP header.
@@ -82,7 +82,7 @@ pub struct Headers {
     pub data: usize,
     /// True for IPv6.
     pub ip6: bool,
-    /// The protocol behind IP.
+    /// The protocol after IP.
     pub transport: Transport,
 }
 
@@ -264,7 +264,7 @@ fn layout(kind: u8, header: &NetHeader, field: Field, frame: &[u8]) -> Result<La
     Ok(Layout { transport, ip, l4, header_len, size, l4_len })
 }
 
-/// Returns the ethertype behind up to two VLAN tags, and the offset of the header that it names.
+/// Returns the ethertype after up to two VLAN tags, and the offset of the header that it names.
 fn network(frame: &[u8]) -> Option<(u16, usize)> {
     let ethertype = |at: usize| Some(U16::read_from_prefix(frame.get(at..)?).ok()?.0.get());
     let mut at = ETHERNET_LEN - 2;
@@ -305,7 +305,7 @@ impl Piece {
         self.data.len()
     }
 
-    /// Completes the segment; `packet` holds its parts, one behind the other.
+    /// Completes the segment; `packet` holds its parts in order.
     pub fn finish(&self, packet: &mut [u8]) {
         self.finish_headers(packet);
         if let Some(field) = self.field {
@@ -448,7 +448,7 @@ mod tests {
 
     #[test]
     fn the_pseudo_header_is_the_kernels() {
-        // Behind a routing header the sum's destination differs from the header's.
+        // After a routing header the sum's destination differs from the header's.
         let sample = Sample { v6: true, ..Sample::default() };
         let mut other = sample.clone();
         other.hosts[1] = 77;

@@ -175,7 +175,7 @@ fn a_default_route_leads_to_gateways_unless_it_is_told_not_to() {
         (spread(&bench, "198.51.100.1"), bench.rib.is_by_default(VrfId::DEFAULT, gateway)),
         (vec![unresolved(0)], true)
     );
-    bench.rib.resolve_without_default();
+    bench.rib.resolve_via_default(false);
     finish(&mut bench);
     assert_eq!(why(&bench, "198.51.100.0/24"), [Some(Inactive::GatewayUnreachable)]);
     assert!(!bench.rib.is_by_default(VrfId::DEFAULT, gateway));
@@ -189,6 +189,9 @@ fn a_default_route_leads_to_gateways_unless_it_is_told_not_to() {
     bench.rib.remove(VrfId::DEFAULT, net("172.16.0.0/12"), Source::Static);
     finish(&mut bench);
     assert_eq!(why(&bench, "198.51.100.0/24"), [Some(Inactive::GatewayUnreachable)]);
+    bench.rib.resolve_via_default(true);
+    finish(&mut bench);
+    assert_eq!(spread(&bench, "198.51.100.1"), [unresolved(0)], "by the default route again");
 }
 
 #[test]
