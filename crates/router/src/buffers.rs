@@ -1,15 +1,13 @@
-//! Packet buffers: a pool for what ordinary links carry, and one of larger buffers where a port's MTU
-//! asks for it. A port that comes later has a pool of its own, which is freed when the port and all its
-//! packets are gone.
+//! Packet buffers: one pool for ordinary links, and one of larger buffers if a port's MTU requires it. A port opened
+//! later has a pool of its own, which is freed once the port is closed and all its packets are freed.
 //!
-//! On a machine with several NUMA nodes there are such pools for each node that a NIC is on: its packets are
-//! written, and mostly read, there.
+//! On a machine with several NUMA nodes, each node with a NIC has such pools: its packets are written, and mostly read,
+//! there.
 //!
-//! A frame lies in one buffer, whatever its size, unless its device delivers it in several: some cannot
-//! help it, and `offloads = { scatter = true }` asks for it. Ports up to an MTU of about 1,900 bytes and
-//! those that scatter share buffers of 2 kB, of which a cache holds many; what came by another jumbo port
-//! is in a buffer of that port's size until it has left. Where something must have the whole frame in one
-//! piece, it is copied into one that is large enough.
+//! A frame of any size lies in one buffer, unless its device delivers it in several: some devices always do, and
+//! `offloads = { scatter = true }` requests it. Ports up to an MTU of about 1,900 bytes and ports that scatter share
+//! buffers of 2 kB, of which a cache holds many; a frame from another jumbo port stays in a buffer of that port's size
+//! until it has left. A frame needed in one piece is copied into a buffer that is large enough.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,8 +32,8 @@ const BESIDE: usize = 512;
 /// socket keeps for the kernel.
 const MBUFS_PER_QUEUE: usize = 8192;
 
-/// Packet buffers for what is between the queues of one forwarder and one slow path worker: bursts,
-/// rings, packets waiting for neighbours.
+/// Packet buffers between the queues of one forwarder and one slow path worker: bursts, rings, packets waiting for
+/// neighbours.
 const MBUFS_INSIDE: usize = 19_456;
 
 /// Packet buffers for ports' queues in software that come while the router runs.
@@ -75,7 +73,7 @@ impl Nodes {
     }
 }
 
-/// What the router needs of packet memory.
+/// The router's packet memory requirements.
 pub struct Plan {
     nodes: Nodes,
     pools: Vec<NodePlan>,
@@ -83,12 +81,12 @@ pub struct Plan {
     queued: usize,
 }
 
-/// What it needs on one node.
+/// Packet memory requirements of one node.
 #[derive(Debug, PartialEq, Eq)]
 struct NodePlan {
     node: Option<usize>,
     usual: usize,
-    /// How many and how large; none if no port needs them.
+    /// Number and size of large buffers; `None` if no port needs them.
     jumbo: Option<(usize, u16)>,
 }
 
@@ -129,8 +127,8 @@ impl Plan {
     }
 }
 
-/// Packet buffers that a port's queues hold at most: their descriptors, which are known before the device is
-/// opened where the configuration says them, and rings behind them.
+/// Maximum number of packet buffers in a port's queues: their descriptors, known before the device is opened if they
+/// are configured, and the rings behind them.
 fn mbufs_of(port: &config::Port, forwarders: usize) -> usize {
     let config::Queues { rx_descriptors, tx_descriptors, spread, .. } = port.queues;
     let more = usize::from(port.queues.control);
@@ -158,8 +156,7 @@ fn bytes(count: usize, room: u16) -> usize {
     count * (usize::from(room) + BESIDE)
 }
 
-/// Packet buffers for what is between the queues: each further pair of a forwarder and a worker has
-/// rings of its own.
+/// Packet buffers between the queues: each further pair of a forwarder and a worker has rings of its own.
 fn mbufs_inside(config: &Config, forwarders: usize) -> usize {
     let rings: usize = config.slowpath.classes.iter().map(|class| class.queue).sum();
     MBUFS_INSIDE
@@ -248,7 +245,7 @@ impl From<Mempool> for Buffers {
 }
 
 impl Buffers {
-    /// Allocates what is planned.
+    /// Allocates the planned pools.
     pub fn new(eal: &Eal, plan: &Plan) -> Result<Self> {
         let pools = plan.pools.iter().map(|plan| NodePools::new(eal, plan));
         let pools = pools.collect::<Result<Vec<_>>>()?;
@@ -312,8 +309,8 @@ impl Buffers {
         Ok(pool)
     }
 
-    /// Frees the pools of ports that are gone, when no packet of theirs is left and all `readers`, the
-    /// threads that have packets, have let go of them. To be called from time to time.
+    /// Frees the pools of closed ports once all their packets are freed and all `readers`, the threads that have
+    /// packets, have released them. To be called from time to time.
     pub fn tidy(&self, readers: &Arc<Qsbr>) {
         let step = |later| match later {
             Later::Used(pool) => Some(match pool.give_up(readers) {
@@ -366,7 +363,7 @@ impl Buffers {
         if near.data_room() == largest.data_room() { near } else { largest }
     }
 
-    /// Buffers, and those of them that somebody holds.
+    /// Returns the number of buffers, and of those in use.
     pub fn count(&self) -> (usize, usize) {
         let later = self.locked();
         let used = later.iter().filter_map(|later| match later {

@@ -1,18 +1,4 @@
-//! The rules by which a port's device brings control traffic to a receive queue of its own.
-//!
-//! *Exact* rules are for protocols of the router: those of the link (ARP, neighbour discovery, LACP, LLDP), routing
-//! protocols by their groups, and BGP, BFD, OSPF, VRRP and ssh to each of the router's own addresses. *Learned* rules
-//! are for replies to flows that the host itself has begun, by their five fields; a port has so many at most, the one
-//! that was used least recently makes room, and one that nobody has used for [`IDLE`] goes (Olsson, Hagsand, Laas,
-//! Gördén: *Control and forwarding-plane separation of an open-source router*, section 3, where the driver learns
-//! them). No rule fits a packet that is to be forwarded: each names an own address, or one that no router forwards to
-//! (RFC 4291 2.5.6, 2.7; RFC 5771 4).
-//!
-//! ```text
-//!   follow: wanted -> held already | waiting;  not wanted any more -> leaving
-//!   go_on:  waiting -> held | refused;  leaving -> out of the device
-//!   learn:  a flow of the host -> held | refused, counted;  age: unused -> out of the device
-//! ```
+//! Rules by which a port's device steers control traffic to a receive queue of its own.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -26,7 +12,7 @@ use wire::pattern::{Addresses, Masked, Pattern, Traffic, Upper};
 
 use super::flow_rules::Refused;
 
-/// A learned rule that nobody has used for so long goes.
+/// A learned rule unused for this time is removed.
 pub const IDLE: Duration = Duration::from_secs(60);
 
 /// Own addresses for which a device gets rules; each takes up to twelve.
@@ -54,13 +40,13 @@ pub trait Steering {
     /// A rule in it.
     type Rule;
 
-    /// Has it bring this to the queue.
+    /// Steers this traffic to the queue.
     fn steer(&self, traffic: &Traffic) -> Result<Self::Rule, Refused>;
 
-    /// Takes a rule out, or says why it stays.
+    /// Removes a rule; on failure, returns it with the reason.
     fn release(&self, rule: Self::Rule) -> Result<(), (Self::Rule, String)>;
 
-    /// Packets that came by a rule; `None`: the device does not count.
+    /// Number of packets that matched a rule; `None` if the device does not count them.
     fn packets(&self, rule: &Self::Rule) -> Option<u64>;
 }
 
@@ -182,7 +168,7 @@ fn to_own(address: IpAddr) -> Addresses {
     }
 }
 
-/// What the device of a port is to bring to the queue of a router with these own addresses.
+/// Returns the control traffic that a device is to steer to the queue of a router with these own addresses.
 pub fn wanted(own: &[IpAddr]) -> Vec<Wanted> {
     let mut all = of_links();
     for &address in own.iter().take(ADDRESSES_MOST) {
@@ -195,7 +181,7 @@ fn add(all: &mut Vec<Wanted>, what: String, pattern: Pattern) {
     all.push(Wanted { what, traffic: Traffic::Ip(pattern) });
 }
 
-/// What never leaves its link.
+/// Traffic that never leaves its link.
 fn of_links() -> Vec<Wanted> {
     let frames = [("ARP", ETHERTYPE_ARP), ("LACP", ETHERTYPE_SLOW), ("LLDP", ETHERTYPE_LLDP)];
     let frame = |(what, ethertype): (&str, u16)| Wanted {
@@ -248,30 +234,30 @@ fn discovery_name(kind: u8) -> &'static str {
     }
 }
 
-/// What a device has been given.
+/// The rules of a device.
 pub struct Steered<R> {
-    /// Of protocols of the router, in the order in which the device gets them.
+    /// Rules for protocols of the router, in the order in which the device gets them.
     exact: Vec<Entry<R>>,
     learned: HashMap<HostFlow, Learned<R>>,
-    /// Rules that the device is still to let go of.
+    /// Rules still to be removed from the device.
     leaving: Vec<R>,
     /// The own addresses that `exact` was made of.
     own: Option<Vec<IpAddr>>,
     /// The reason for which the device takes no rule at all.
     refused: Option<String>,
-    /// What became of learned flows.
+    /// Counters of learned flows.
     counts: Counts,
-    /// Something was done of which the log does not say anything yet.
+    /// True if there are changes not logged yet.
     news: bool,
     is_stuck: bool,
 }
 
-/// What became of flows of the host, since the port was opened.
+/// Counters of flows of the host since the port was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// The device took a rule for them.
     pub learned: u64,
-    /// Nobody used their rule any more.
+    /// Their rule was unused for too long.
     pub aged: u64,
     /// Their rule made room for another's.
     pub displaced: u64,
@@ -294,7 +280,7 @@ struct Learned<R> {
     rule: R,
     /// When a packet of it was seen last.
     used: Instant,
-    /// What the device had counted then.
+    /// The device's packet counter at that time.
     packets: u64,
 }
 
@@ -303,7 +289,7 @@ struct Learned<R> {
 pub struct Shown {
     /// In words.
     pub what: String,
-    /// Packets that came by it; `None`: the device does not count.
+    /// Number of packets that matched it; `None` if the device does not count them.
     pub packets: Option<u64>,
     /// The reason for which the device does not hold it.
     pub why: Option<String>,
@@ -325,8 +311,8 @@ impl<R> Default for Steered<R> {
 }
 
 impl<R> Steered<R> {
-    /// From now on the device is to bring control traffic for these own addresses to the queue. What it has been
-    /// given for it stays.
+    /// Sets the own addresses whose control traffic the device is to steer to the queue. Rules that stay wanted are
+    /// kept.
     pub fn follow(&mut self, own: &[IpAddr]) {
         if self.own.as_deref() == Some(own) {
             return;
@@ -335,7 +321,7 @@ impl<R> Steered<R> {
         self.replace(wanted(own));
     }
 
-    /// The device is to hold nothing any more.
+    /// Marks all rules for removal from the device.
     pub fn stop(&mut self) {
         self.own = None;
         self.replace(Vec::new());
@@ -347,7 +333,7 @@ impl<R> Steered<R> {
         let mut known: HashMap<Traffic, Place<R>> =
             before.map(|entry| (entry.wanted.traffic, entry.place)).collect();
         let entry = |wanted: Wanted| {
-            // What was refused may find room now.
+            // Rules refused before may find room now.
             let place = match known.remove(&wanted.traffic) {
                 Some(Place::Held(rule)) => Place::Held(rule),
                 _ => Place::Waiting,
@@ -363,24 +349,24 @@ impl<R> Steered<R> {
         (self.refused, self.news) = (None, !self.exact.is_empty());
     }
 
-    /// There is something to be done by [`Self::go_on`].
+    /// Returns true if [`Self::go_on`] has work to do.
     pub fn is_busy(&self) -> bool {
         let waits = |entry: &Entry<R>| matches!(entry.place, Place::Waiting);
         !self.leaving.is_empty() || self.refused.is_none() && self.exact.iter().any(waits)
     }
 
-    /// The device holds nothing, for this reason.
+    /// Returns the reason for which the device holds no rules.
     pub fn refused(&self) -> Option<&str> {
         self.refused.as_deref()
     }
 
-    /// What became of flows of the host.
+    /// Returns the counters of flows of the host.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Takes from the device what is not wanted any more, and gives it what waits, as long as there is time.
-    /// Returns the reason for which it does not let go of something, once.
+    /// Removes unwanted rules from the device and adds the waiting ones, as long as there is time. Returns the reason
+    /// for which the device keeps a rule, once.
     pub fn go_on(
         &mut self,
         device: &impl Steering<Rule = R>,
@@ -454,7 +440,7 @@ impl<R> Steered<R> {
         }
     }
 
-    /// Lets go of rules that neither the host nor the other end has used for [`IDLE`], and of those beyond so many.
+    /// Removes rules that neither the host nor the other end has used for [`IDLE`], and those beyond `most`.
     pub fn age(&mut self, device: &impl Steering<Rule = R>, most: usize, now: Instant) {
         if self.learned.len() > most {
             self.make_room(device, most + 1);
@@ -464,7 +450,7 @@ impl<R> Steered<R> {
             if now.duration_since(learned.used) < IDLE {
                 continue;
             }
-            // Asked only when it is about to go: the device has to be read for it.
+            // Read only when the rule is about to be removed, since that needs an access to the device.
             let packets = device.packets(&learned.rule).unwrap_or(learned.packets);
             if packets == learned.packets {
                 unused.push(*flow);
@@ -485,7 +471,7 @@ impl<R> Steered<R> {
         }
     }
 
-    /// The rules of protocols, with what the device has counted.
+    /// Returns the rules of protocols with the device's packet counters.
     pub fn shown(&self, device: &impl Steering<Rule = R>) -> Vec<Shown> {
         let of = |entry: &Entry<R>| {
             let (packets, why) = match &entry.place {
@@ -504,7 +490,7 @@ impl<R> Steered<R> {
         self.exact.iter().map(of).chain(more).collect()
     }
 
-    /// The learned flows and the time for which nobody has used them, the last used ones first.
+    /// Returns the learned flows and the time for which each was unused, the most recently used first.
     pub fn flows(&self, now: Instant) -> Vec<(HostFlow, Duration)> {
         let idle = |learned: &Learned<R>| now.duration_since(learned.used);
         let by_time: BTreeMap<_, _> = self

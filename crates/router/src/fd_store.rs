@@ -1,16 +1,4 @@
-//! Somebody else keeps the host interfaces' descriptors while the router is restarted.
-//!
-//! A TAP without a process has no carrier: the kernel then drops nexthop objects over it with their
-//! routes, and BGP ends its sessions. As long as somebody holds its descriptor, nobody notices the
-//! restart. systemd does that for services with `FileDescriptorStoreMax=`, see `sd_notify(3)`:
-//!
-//! ```text
-//!   router --- FDSTORE=1, FDNAME=tap-NAMESPACE-PORT, the descriptor ---> systemd
-//!   systemd --- LISTEN_FDS, LISTEN_FDNAMES, the descriptors ---> the next router
-//! ```
-//!
-//! Without systemd a holder does (`hold.rs`), by the same names; never both. The namespace is its inode's
-//! number, so that an interface of another one is not taken.
+//! Keeps the host interfaces' descriptors open in another process while the router is restarted.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -31,7 +19,7 @@ use crate::hold::{self, Holder, Message};
 /// Pauses before a holder that was killed is started again: the first, doubled each time, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 
-/// What was kept for this router, and who keeps it for the next one.
+/// Descriptors kept for this router, and their keeper for the next one.
 #[derive(Debug, Default)]
 pub struct FdStore {
     kept: HashMap<String, OwnedFd>,
@@ -40,7 +28,7 @@ pub struct FdStore {
     had_some: bool,
 }
 
-/// Who keeps descriptors.
+/// The keeper of descriptors.
 #[derive(Debug, Default)]
 enum Keeper {
     #[default]
@@ -50,7 +38,7 @@ enum Keeper {
     Holder(Held),
 }
 
-/// What is held, and by whom.
+/// Descriptors with a holder.
 #[derive(Debug)]
 struct Held {
     path: PathBuf,
@@ -70,9 +58,9 @@ struct Held {
 pub struct SharedStore(Arc<Mutex<FdStore>>);
 
 impl SharedStore {
-    /// Takes what was kept for this router: by the service manager, or by the holder of the router with this
-    /// socket. Without a manager a holder keeps it for the next one, `seconds` long after this one's end; 0: nobody
-    /// does.
+    /// Takes the descriptors kept for this router: by the service manager, or by the holder of the router with this
+    /// socket. Without a manager, a holder keeps descriptors for the next router, for `seconds` after this one's end;
+    /// 0: no holder.
     pub fn at_start(socket: &Path, seconds: u64) -> Self {
         let path = hold::holder_socket(socket);
         let mut kept: HashMap<_, _> = dpdk::inherited().into_iter().collect();
@@ -110,7 +98,7 @@ impl SharedStore {
     }
 }
 
-/// Where the service manager listens, if there is one.
+/// Returns the service manager's socket, if there is one.
 fn manager() -> Option<UnixAddr> {
     std::env::var_os("NOTIFY_SOCKET").and_then(|path| match path.as_bytes() {
         [b'@', name @ ..] => UnixAddr::new_abstract(name).ok(),
@@ -118,7 +106,7 @@ fn manager() -> Option<UnixAddr> {
     })
 }
 
-/// Tells a holder that it is not needed: what it held has been taken over.
+/// Dismisses a holder whose descriptors have been taken over.
 fn dismiss(holder: Option<Holder>) {
     if let Some(holder) = holder {
         // If it does not listen, it lets go some time later.
@@ -133,7 +121,7 @@ impl FdStore {
         self.kept.remove(&name(interface).ok()?)
     }
 
-    /// Has it kept, if there is somebody who does.
+    /// Has the keeper, if there is one, keep a descriptor.
     ///
     /// # Errors
     /// The keeper does not listen, or cannot be started.
@@ -141,7 +129,7 @@ impl FdStore {
         let name = name(interface)?;
         match &mut self.keeper {
             Keeper::Nobody => Ok(()),
-            // It is not to look at the descriptor: that of an interface that is down is in error.
+            // No polling of the descriptor: that of an interface that is down is in error.
             Keeper::Manager(manager) => {
                 let text = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}\n");
                 Ok(notify(manager, &text, Some(descriptor))?)
@@ -150,7 +138,7 @@ impl FdStore {
         }
     }
 
-    /// Has the interface of this name in the calling thread's namespace kept no more.
+    /// Has the keeper close the descriptor of the interface of this name in the calling thread's namespace.
     ///
     /// # Errors
     /// The keeper does not listen.
@@ -158,7 +146,7 @@ impl FdStore {
         self.forget_named(&name(interface)?)
     }
 
-    /// Has forgotten what no port has wanted.
+    /// Has the keeper close descriptors that no port has taken.
     pub fn forget_the_rest(&mut self) {
         for name in std::mem::take(&mut self.kept).into_keys() {
             // At worst it goes on to be kept.
@@ -166,7 +154,7 @@ impl FdStore {
         }
     }
 
-    /// The router does its work: from here on what is held is held until its end.
+    /// The router is ready: from here on descriptors are held until its end.
     pub fn ready(&mut self) {
         self.with_held(|held| {
             held.ready = true;
@@ -174,7 +162,7 @@ impl FdStore {
         });
     }
 
-    /// The router ends with an error, and is started again perhaps. What it has only tried to open nobody misses.
+    /// The router ends with an error and may be started again. Interfaces that it only tried to open are released.
     pub fn failed(&mut self) {
         let ready = matches!(&self.keeper, Keeper::Holder(held) if held.ready);
         if !ready && !self.had_some {
@@ -182,7 +170,7 @@ impl FdStore {
         }
     }
 
-    /// The router ends for good: what is held is let go.
+    /// The router ends for good: descriptors are released.
     pub fn let_go(&mut self) {
         if let Keeper::Holder(held) = std::mem::take(&mut self.keeper) {
             dismiss(held.holder);
@@ -252,7 +240,7 @@ impl Held {
         Ok(())
     }
 
-    /// Tells the holder how long to hold, and notices its end.
+    /// Sets the time for which the holder holds, and watches for its end.
     fn adopt(&mut self) {
         self.tell(&Message::Hold(self.seconds));
         let Some(life) = self.holder.as_ref().and_then(|holder| holder.life().ok()) else { return };
@@ -266,7 +254,7 @@ impl Held {
         }
     }
 
-    /// Its holder is gone. How long to wait for another.
+    /// Reaps a holder that has ended. Returns the delay before the next one is started.
     fn bury(&mut self) -> Option<Duration> {
         let mut holder = self.holder.take()?;
         tracing::warn!("host interfaces: their holder, process {}, is gone", holder.process());
@@ -292,12 +280,12 @@ impl Held {
     }
 
     fn tell(&self, message: &Message) {
-        // Of its end the watch hears.
+        // The watch notices the holder's end.
         let _ = self.holder.as_ref().map(|holder| holder.tell(message, None));
     }
 }
 
-/// The holder is gone: another one takes its place, unless the router ends.
+/// Replaces a holder that has ended, unless the router ends.
 fn replace(store: &Weak<Mutex<FdStore>>) {
     let again = |work: fn(&mut Held) -> Option<Duration>| {
         let store = SharedStore(store.upgrade()?);
@@ -322,7 +310,7 @@ fn notify(manager: &UnixAddr, text: &str, descriptor: Option<BorrowedFd<'_>>) ->
     Ok(())
 }
 
-/// What the descriptor of an interface of the calling thread's namespace is called.
+/// Returns the name of the descriptor of an interface of the calling thread's namespace.
 fn name(interface: &str) -> io::Result<String> {
     let namespace = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
     // A colon would separate it from the next name.

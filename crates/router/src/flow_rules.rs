@@ -1,15 +1,4 @@
-//! The rules of a port's filter that its device holds.
-//!
-//! Software has all rules of a filter; the device has those that [`acl::offload`] leaves to it and that it
-//! takes. What it is to hold is compared with what it holds pattern by pattern: a pattern that stays is not
-//! touched, whichever rule it is of then. New ones go in before old ones go out, so that nothing that is
-//! dropped before and after reaches software meanwhile; those that the device had no room for are tried again
-//! behind it.
-//!
-//! ```text
-//!   follow: patterns of the filter -> held already | waiting
-//!   go_on:  waiting -> held | refused;  of the filter before -> out of the device;  refused -> waiting
-//! ```
+//! Rules of a port's filter that its device holds.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -25,20 +14,20 @@ pub trait Holder {
     /// A rule in it.
     type Rule;
 
-    /// Has it drop what fits a pattern.
+    /// Has the device drop packets that match a pattern.
     fn add(&self, pattern: &Pattern) -> Result<Self::Rule, Refused>;
 
-    /// Takes a rule out, or says why it stays.
+    /// Removes a rule; on failure, returns it with the reason.
     fn remove(&self, rule: Self::Rule) -> Result<(), (Self::Rule, String)>;
 
-    /// What a rule has dropped; `None`: the device does not count.
+    /// Counts the packets that a rule has dropped; `None` if the device does not count them.
     fn count(&self, rule: &Self::Rule) -> Option<FlowCount>;
 
-    /// Whether it counts what a rule drops.
+    /// Returns true if the device counts the packets that a rule drops.
     fn counts(&self, rule: &Self::Rule) -> bool;
 }
 
-/// Why a device does not take a rule.
+/// The reason for which a device does not take a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// In words.
@@ -70,19 +59,19 @@ impl Holder for dpdk::Port {
     }
 }
 
-/// What a device holds of a filter.
+/// The rules of a filter that a device holds.
 pub struct Placed<R> {
-    /// The filter; `None`: it is to hold none.
+    /// The filter; `None` if the device is to hold no rules.
     filter: Option<Arc<FilterTable>>,
     /// By the filter's rules.
     places: Vec<Place<R>>,
-    /// Of filters before, which the device is still to let go of.
+    /// Rules of earlier filters, still to be removed from the device.
     leaving: Vec<Held<R>>,
-    /// Why it holds nothing of the filter.
+    /// The reason for which the device holds nothing of the filter.
     refused: Option<String>,
-    /// Something was done of which nobody has been told.
+    /// True if there are changes not reported yet.
     news: bool,
-    /// The device was told to let go of rules, and did not.
+    /// True if the device has failed to remove rules.
     is_stuck: bool,
     /// The rule whose counts are read next.
     next: usize,
@@ -100,35 +89,35 @@ struct Place<R> {
 struct Held<R> {
     pattern: Pattern,
     rule: R,
-    /// What it had counted when it was read last.
+    /// The counters at the last reading.
     seen: FlowCount,
     is_counted: bool,
 }
 
-/// A filter, and what a device can do of each of its rules, or why it is to hold none.
+/// A filter, with the offload of each of its rules, or the reason for which the device is to hold none.
 pub type Wanted = (Arc<FilterTable>, Result<Vec<Offload>, String>);
 
-/// Where a rule of a filter is.
+/// State of a rule of a filter in the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Whereabouts {
     /// Device rules that are held.
     pub held: usize,
-    /// Device rules that it takes.
+    /// Device rules needed for it.
     pub wanted: usize,
-    /// The device counts what it drops by those that it holds.
+    /// True if the device counts the packets dropped by its rules.
     pub is_counted: bool,
-    /// Why not all of it is in the device.
+    /// The reasons for which the device does not hold all of it.
     pub why: Vec<String>,
     /// It is a rule that a device could hold, but for these reasons.
     pub drops: bool,
 }
 
-/// A device's rules, as the log says it.
+/// A device's rules, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// It holds nothing, and why.
+    /// The device holds nothing, for this reason.
     Refused(String),
-    /// So many of its rules are held, wholly or in part, by so many device rules.
+    /// Numbers of rules held, wholly or in part.
     Held {
         /// Rules of the filter that drop.
         rules: usize,
@@ -154,32 +143,32 @@ impl<R> Default for Placed<R> {
 }
 
 impl<R> Placed<R> {
-    /// The filter of which it is to hold rules.
+    /// Returns the filter whose rules the device is to hold.
     pub fn filter(&self) -> Option<&Arc<FilterTable>> {
         self.filter.as_ref()
     }
 
-    /// Why it holds nothing of the filter, if it does not.
+    /// Returns the reason for which the device holds nothing of the filter.
     pub fn refused(&self) -> Option<&str> {
         self.refused.as_deref()
     }
 
-    /// There is something to be done by [`Self::go_on`].
+    /// Returns true if [`Self::go_on`] has work to do.
     pub fn is_busy(&self) -> bool {
         !self.leaving.is_empty() || self.is_waiting()
     }
 
-    /// There is something to be given to the device.
+    /// Returns true if rules wait to be added to the device.
     pub fn is_waiting(&self) -> bool {
         self.places.iter().any(|place| !place.waiting.is_empty())
     }
 
-    /// There is something to tell by [`Self::take_news`], once nothing waits.
+    /// Returns true if [`Self::take_news`] has a report once nothing waits.
     pub fn has_news(&self) -> bool {
         self.news
     }
 
-    /// From now on it is to hold what a device can do of these rules, or nothing, for a reason.
+    /// Sets the rules that the device is to hold, or the reason for which it is to hold none.
     pub fn follow(&mut self, filter: Option<Wanted>) {
         let before = std::mem::take(&mut self.places);
         let known = before.into_iter().flat_map(|place| place.held).chain(self.leaving.drain(..));
@@ -199,7 +188,7 @@ impl<R> Placed<R> {
                 .into_iter()
                 .map(|Offload { patterns, kept }| {
                     let mut place = Place { kept, ..Place::default() };
-                    // What an earlier rule drops already needs no second one.
+                    // A pattern that an earlier rule drops needs no second rule.
                     for pattern in patterns.into_iter().filter(|pattern| seen.insert(*pattern)) {
                         match take(&pattern) {
                             Some(held) => place.held.push(held),
@@ -215,8 +204,8 @@ impl<R> Placed<R> {
         self.next = 0;
     }
 
-    /// Gives the device what waits, as long as there is time, and takes from it what is not wanted any more,
-    /// all of it. Returns why it does not let go of that, once.
+    /// Adds waiting rules to the device as long as there is time, and removes all unwanted ones. Returns the reason for
+    /// which the device keeps one, once.
     pub fn go_on(
         &mut self,
         device: &impl Holder<Rule = R>,
@@ -248,7 +237,7 @@ impl<R> Placed<R> {
         }
     }
 
-    /// What there is to tell, once, when nothing waits any more.
+    /// Returns the report for the log, once, when nothing waits any more.
     pub fn take_news(&mut self) -> Option<News> {
         if self.is_busy() || !std::mem::take(&mut self.news) {
             return None;
@@ -265,7 +254,7 @@ impl<R> Placed<R> {
         })
     }
 
-    /// Where a rule of the filter is; `None`: it is not for this port.
+    /// Returns the state of a rule of the filter; `None` if the rule is not for this port.
     pub fn whereabouts(&self, rule: usize) -> Option<Whereabouts> {
         let place = self.places.get(rule)?;
         let for_others = |(_, kept): &(Family, Kept)| *kept == Kept::OtherPorts;
@@ -282,8 +271,8 @@ impl<R> Placed<R> {
         })
     }
 
-    /// Tells of each rule how many packets and bytes of IP packets the device has dropped since it was read
-    /// last, as long as there is time.
+    /// Passes on, for each rule, the packets and bytes of IP packets that the device has dropped since the last
+    /// reading, as long as there is time.
     pub fn read(
         &mut self,
         device: &impl Holder<Rule = R>,
@@ -367,7 +356,7 @@ impl<R> Place<R> {
 const ETHERNET: u64 = 14;
 
 impl<R> Held<R> {
-    /// What it has counted since it was read last.
+    /// Counts since the last reading.
     fn since(&mut self, device: &impl Holder<Rule = R>) -> Option<FlowCount> {
         let now = device.count(&self.rule)?;
         let before = std::mem::replace(&mut self.seen, now);

@@ -26,23 +26,23 @@ use super::reports::ForwarderView;
 use super::schedulers::{Buckets, Egress};
 use super::wiring::{Places, Seat, SlowPathWays, WorkerEnds};
 
-/// What forwarders are made of, now and later.
+/// The parts that forwarders are made of, at the start and later.
 pub struct ForwarderFactory {
     /// DPDK.
     pub eal: Arc<Eal>,
     /// Buffers for replicas.
     pub buffers: Buffers,
-    /// Whom writers of tables wait for.
+    /// Tracks readers of the tables, for which writers wait.
     pub qsbr: Arc<Qsbr>,
-    /// Where packets go over which a step panics.
+    /// Takes packets over which a step panics.
     pub quarantine: Quarantine,
     /// Slow path workers.
     pub workers: usize,
-    /// What bounds the rings to them.
+    /// Limits of the rings to them.
     pub classes: ByClass<ClassLimits>,
-    /// What packets carry numbers of.
+    /// The next hops whose numbers packets carry.
     pub next_hops: Arc<NextHopTable>,
-    /// For the choice of what is dropped early.
+    /// Seed of the choice of packets dropped early.
     pub seed: u64,
     /// The machine's cores and NUMA nodes.
     pub cpus: Arc<Cpus>,
@@ -50,11 +50,11 @@ pub struct ForwarderFactory {
     pub buckets: Buckets,
 }
 
-/// A forwarder that does not run yet and knows no port.
+/// A forwarder that is not running yet and has no port.
 pub struct Made {
-    /// It.
+    /// The forwarder.
     pub unit: Forwarder,
-    /// What can be seen of it.
+    /// Its counters.
     pub view: ForwarderView,
     /// Its ways to and from the slow path, by worker.
     pub ends: Vec<WorkerEnds>,
@@ -73,10 +73,11 @@ impl ForwarderFactory {
         self.cpus.node_of(core).filter(|_| self.cpus.is_numa())
     }
 
-    /// The forwarder with this number, for this core; `counters` go on where one of the same number ended.
+    /// Makes the forwarder with this number for this core; `counters` continue those of an earlier one of the same
+    /// number.
     ///
-    /// It is made on that core where there are several NUMA nodes, so that what it writes for every packet
-    /// is in the memory near to it: a page belongs to the node of the thread that first writes to it.
+    /// On a machine with several NUMA nodes it is made on that core, so that the memory it writes for every packet is
+    /// local: a page belongs to the node of the thread that first writes to it.
     pub fn make(
         &self,
         (number, core): (usize, usize),
@@ -166,7 +167,7 @@ impl Running {
             touch_stack();
             let _registration = super::register(&eal);
             cores::sharpen_timer();
-            // Whoever started it may have given it up.
+            // The starting thread may have given up.
             let _ = beginning.send((nix::unistd::gettid(), pinned));
             unit.run(&end);
             unit
@@ -183,12 +184,12 @@ impl Running {
         pinned.with_context(|| format!("forwarder {}", self.number))
     }
 
-    /// Whether it has ended although nobody asked it to.
+    /// Returns true if the thread has ended without being stopped.
     pub fn is_dead(&self) -> bool {
         self.handle.as_ref().is_some_and(JoinHandle::is_finished)
     }
 
-    /// Moves it to these cores; which ones it had.
+    /// Moves it to these cores and returns its former ones.
     pub fn pin(&mut self, cores: &[usize]) -> Result<Vec<usize>> {
         let what = || format!("forwarder {}", self.number);
         cores::pin_thread(self.thread.with_context(what)?, cores).with_context(what)?;
@@ -200,13 +201,13 @@ impl Running {
         self.thread
     }
 
-    /// Has it end behind its round, and does not wait for that.
+    /// Has it end after its round, without waiting for that.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.exchange.wake();
     }
 
-    /// Ends it, and gives back what it holds; `None` if it panicked.
+    /// Stops it and returns its forwarder; `None` if it panicked.
     pub fn end(mut self) -> Option<Forwarder> {
         self.join()
     }

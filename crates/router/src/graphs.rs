@@ -1,4 +1,4 @@
-//! Makes each forwarder's copy of the graph, with its Lua steps, and hears of their failures.
+//! Makes each forwarder's copy of the graph, with its Lua steps, and logs their failures.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -29,27 +29,27 @@ use super::sets::NamedSets;
 /// Between two reports of a step's failures.
 const REPORT: Duration = Duration::from_secs(1);
 
-/// What can be seen of a forwarder's Lua state.
+/// The observable state of a forwarder's Lua steps.
 #[derive(Clone)]
 pub struct LuaView {
     /// Its script's counters.
     pub counters: Arc<ScriptCounters>,
-    /// What its compiler did.
+    /// Status of its JIT compiler.
     pub jit: Arc<JitStatus>,
     /// Its steps by their names in the script; one that stands in the graph twice is here twice.
     pub steps: Vec<(String, Arc<StepStatus>)>,
 }
 
-/// A graph for a forwarder, and what can be seen of its Lua state if it has one.
+/// A graph for a forwarder, and the view of its Lua state if it has one.
 pub type ForwarderGraph = (Graph, Option<LuaView>);
 
-/// Says in the log what becomes of packets when a step of the configuration fails for good.
+/// Logs each Lua step's failure policy.
 pub fn say_policies(config: &Config) {
     let steps = config.script.iter().flat_map(|script| &script.steps);
     steps.for_each(|step| tracing::info!("{}", policy(step)));
 }
 
-/// What becomes of packets over which a step fails, and of all of them once it has failed too often.
+/// Describes the treatment of packets over which a step fails, and of all packets once it has failed too often.
 fn policy(step: &StepSettings) -> String {
     let StepSettings { name, outputs, drops: _, limit, policy, budget_us: _ } = step;
     let each = format!("step \"{name}\": packets over which it fails are dropped (step-failed)");
@@ -73,7 +73,7 @@ pub struct GraphMaker {
     filters: Filters,
     /// The sets that filters name.
     sets: NamedSets,
-    /// What Lua steps of all forwarders have together.
+    /// Objects shared by the Lua steps of all forwarders.
     shared: Arc<SharedObjects>,
 }
 
@@ -110,7 +110,7 @@ impl GraphMaker {
         self.tables.common().filters.set(self.filters.clone());
         let mut catalogue = self.catalogue.clone();
         for hop in &config.next_hops {
-            // What they take was checked where the configuration was read.
+            // Requirements were checked when the configuration was read.
             catalogue.add(named_hop(&hop.name, Facts::VALID)).map_err(Error::msg)?;
         }
         let peers = Arc::default();
@@ -192,7 +192,7 @@ fn filters(config: &Config, before: &Filters, sets: &SetReaders) -> Result<Filte
     Ok(Filters { flows: flows(config, before), tables, categories: config.categories.clone() })
 }
 
-/// The flows, if a filter asks for them; those that are known stay, with other settings too.
+/// Returns the flow table, if a filter needs it; known flows stay, with changed settings too.
 fn flows(config: &Config, before: &Filters) -> Option<Arc<FlowTable>> {
     config.filters.iter().any(|filter| filter.spec.asks_for_state()).then_some(())?;
     Some(match &before.flows {
@@ -209,7 +209,7 @@ fn flows(config: &Config, before: &Filters) -> Option<Arc<FlowTable>> {
 #[derive(Default)]
 pub struct FailureLog {
     last: HashMap<(usize, usize), Instant>,
-    /// What was told of being disabled.
+    /// Steps already logged as disabled.
     told: Vec<(usize, usize)>,
 }
 

@@ -1,5 +1,4 @@
-//! Host interfaces: for each port that wants one, a TAP interface of the kernel with the port's
-//! name and MAC.
+//! Host interfaces: TAP interfaces of the kernel, each with the name and MAC of the port that it belongs to.
 //!
 //! ```text
 //!   routing daemons, ssh, ping …             the network
@@ -9,17 +8,17 @@
 //!     host interface "lan"  <---> slow path <---> forwarder
 //! ```
 //!
-//! What is for the router itself goes up unchanged; what the kernel sends leaves by the port
-//! unchanged, before the traffic that the router forwards. The interface outlives the process, and
-//! with it the kernel's routes and addresses: the next start takes it over, after a kill as well. Its
-//! carrier outlives the process only if somebody else has its descriptor, see `fd_store.rs`.
+//! Packets for the router itself go up unchanged; frames that the kernel sends leave by the port unchanged, before the
+//! traffic that the router forwards. The interface outlives the process, and with it the kernel's routes and addresses:
+//! the next start takes it over, after a kill as well. Its carrier outlives the process only if another process has its
+//! descriptor, see `fd_store.rs`.
 //!
-//! It may be made in a network namespace of its own, so that routers can share a machine and so
-//! that the host's own network stays apart.
+//! It may be made in a network namespace of its own, so that routers can share a machine and the host's own network
+//! stays apart.
 //!
-//! One system call carries up to 64 KiB of a TCP connection: what the kernel sends whole is segmented
-//! here (`host/down.rs`) or by the port's device, and segments for it are coalesced (`host/up.rs`). On the port's wire there are
-//! the same frames with it and without (`host = { segmentation = false }`).
+//! One system call carries up to 64 KiB of a TCP connection: large packets of the kernel are segmented here
+//! (`host/down.rs`) or by the port's device, and segments for it are coalesced (`host/up.rs`). The frames on the port's
+//! wire are the same without this (`host = { segmentation = false }`).
 
 mod down;
 mod groups;
@@ -46,7 +45,7 @@ use down::Down;
 use groups::{Groups, GroupsFile};
 use up::{Batch, Up};
 
-/// What went through a host interface.
+/// Counters of a host interface.
 #[derive(Debug, Default)]
 pub struct HostCounters {
     /// Given to the kernel.
@@ -57,14 +56,14 @@ pub struct HostCounters {
     pub refused: Counter,
 }
 
-/// What others may know of a host interface: where it is, and what went through it.
+/// A host interface for reports: its place and its counters.
 #[derive(Clone, Debug)]
 pub struct HostView {
     /// The kernel's number for it in its namespace.
     pub index: u32,
     /// The file of its network namespace; `None`: the router's own.
     pub netns: Option<PathBuf>,
-    /// What went through it.
+    /// Its counters.
     pub counters: Arc<HostCounters>,
     /// The groups of all interfaces of its namespace.
     file: Arc<GroupsFile>,
@@ -97,21 +96,21 @@ impl HostView {
     }
 }
 
-/// What moves frames to the kernel and back: a TAP interface.
+/// A device that exchanges frames with the kernel: a TAP interface.
 pub trait FrameDevice: Send + Sync {
     /// Takes a frame of the kernel and its header.
     fn read(&self, header: &mut VirtioHeader, frame: &mut [u8]) -> io::Result<usize>;
     /// Gives the kernel a frame in parts, of which the first is its header.
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()>;
-    /// Whether frames have headers.
+    /// Returns true if frames have headers.
     fn has_headers(&self) -> bool;
-    /// Whether the kernel may leave checksums and segmentation to the reader.
+    /// Sets whether the kernel may leave checksums and segmentation to the reader.
     fn set_segmentation(&self, on: bool) -> io::Result<()>;
-    /// What becomes readable when the kernel has sent something.
+    /// Returns the descriptor that becomes readable when the kernel has sent a frame.
     fn fd(&self) -> BorrowedFd<'_>;
     /// Gives it another MAC and MTU, by its name, on a thread in its namespace.
     fn change(&self, name: &str, mac: MacAddr, mtu: u16) -> Result<()>;
-    /// Whether it stays when nobody uses it.
+    /// Sets whether it stays when no process uses it.
     fn set_lasting(&self, lasting: bool) -> io::Result<()>;
 }
 
@@ -157,11 +156,11 @@ pub struct HostInterface {
     up: Up,
     /// Segments for the kernel are coalesced.
     coalesces: bool,
-    /// It was removed under us.
+    /// True if it was removed by another process.
     lost: bool,
-    /// The kernel takes multicasts that nobody joined, too.
+    /// True if the kernel takes all multicasts, not only those joined.
     all_multicasts: bool,
-    /// It was made by this router just now, which may not have use for it.
+    /// True if this router has just made it, and may still give it up.
     new: bool,
 }
 
@@ -235,21 +234,21 @@ impl HostInterface {
     /// # Errors
     /// The step that failed.
     pub fn change(&self, mac: MacAddr, mtu: u16) -> Result<()> {
-        // What it is made over may not be shared with another thread, but lent to one.
+        // The device may not be shared with another thread, but lent to one.
         let (device, name) = (&self.device, &self.name);
         in_netns(self.netns.as_deref(), move || device.change(name, mac, mtu))
     }
 
-    /// It goes when this is dropped, with its addresses and routes, if the router has made it just now;
-    /// else it stays as it was found.
+    /// Marks an interface just made by the router for removal when this is dropped, with its addresses and routes;
+    /// others stay as they were found.
     pub fn set_provisional(&self) {
         if self.new {
             self.set_lasting(false);
         }
     }
 
-    /// It stays when this is dropped, and its carrier as well if there is somebody who keeps that: so it is
-    /// as long as a port has it.
+    /// Keeps the interface when this is dropped, and its carrier as well if there is a keeper: called once a port has
+    /// it.
     pub fn keep(&self, store: &mut FdStore) {
         self.set_lasting(true);
         let (device, name) = (&self.device, &self.name);
@@ -259,13 +258,13 @@ impl HostInterface {
         }
     }
 
-    /// No port has it after all: if the router made it, it goes when this is dropped.
+    /// Gives up an interface that no port uses after all: if the router made it, it is removed when this is dropped.
     pub fn give_up(&self, store: &mut FdStore) {
         self.set_provisional();
         self.forget(store);
     }
 
-    /// The kernel forgets it, with its addresses and routes, and whoever keeps it as well.
+    /// Removes it from the kernel, with its addresses and routes, and from the keeper.
     pub fn remove(self, store: &mut FdStore) {
         self.set_lasting(false);
         self.forget(store);
@@ -291,7 +290,7 @@ impl HostInterface {
         Self::over(device, "test", Groups::open("test").expect("every machine has groups"))
     }
 
-    /// What others may know of it.
+    /// Returns its view for reports.
     pub fn view(&self) -> HostView {
         HostView {
             index: self.index,
@@ -302,8 +301,8 @@ impl HostInterface {
         }
     }
 
-    /// Gives the kernel a frame, at once or with others by [`Self::flush`]. `done` hears what became of
-    /// how many frames.
+    /// Gives the kernel a frame, at once or with others by [`Self::flush`]. `done` is called with the number of frames
+    /// and their result.
     pub fn give(&mut self, packet: Mbuf, done: &mut impl FnMut(u64, Result<(), DropReason>)) {
         let Self { device, counters, up, .. } = self;
         let mut write = |batch: Batch<'_>| done(batch.frames, write(&**device, counters, &batch));
@@ -325,13 +324,13 @@ impl HostInterface {
         self.down.set_device(device);
     }
 
-    /// Whether what the kernel sends leaves in packets of many buffers.
+    /// Returns true if frames of the kernel leave in packets of many buffers.
     pub fn has_large_packets(&self) -> bool {
         self.down.has_large_packets()
     }
 
-    /// Makes the next frame for the port, of what the kernel sent, in an empty packet and more of the pool
-    /// if it needs them; `None` if there is none now, or there are too few packets.
+    /// Makes the next frame for the port, of those that the kernel sent, in an empty packet and more of the pool if
+    /// needed; `None` if there is none now, or there are too few packets.
     ///
     /// # Errors
     /// The reason to drop it.
@@ -375,12 +374,12 @@ impl HostInterface {
         self.all_multicasts = all;
     }
 
-    /// Whether the kernel listens to this link-layer group on it.
+    /// Returns true if the kernel listens to this link-layer group on it.
     pub fn has_joined(&mut self, group: MacAddr) -> bool {
         self.all_multicasts || self.groups.contain(group, Instant::now())
     }
 
-    /// What to poll for frames; `None` once the interface is lost.
+    /// Returns the descriptor to poll for frames; `None` once the interface is lost.
     pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         (!self.lost).then(|| self.device.fd())
     }
@@ -414,12 +413,12 @@ fn write(
     }
 }
 
-/// Why a frame was not taken.
+/// Returns the drop reason for a frame that was not taken.
 fn refusal(error: &io::Error) -> DropReason {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::OutOfMemory => DropReason::HostFull,
         _ if error.raw_os_error() == Some(nix::libc::ENOBUFS) => DropReason::HostFull,
-        // EIO while it is down, EBADFD when it is gone.
+        // EIO while it is down, EBADFD when it was removed.
         _ => DropReason::HostDown,
     }
 }

@@ -1,5 +1,5 @@
-//! The end of a router that does not come to its end: a forwarder in a step that never returns, a worker or
-//! the owner held, a device that cannot be closed.
+//! Ends by force a router whose orderly end hangs: in a forwarder's step that never returns, a worker or the owner that
+//! is blocked, a device that cannot be closed.
 //!
 //! ```text
 //!   SIGTERM --> signals thread --> owner: the parts of the router end one after the other
@@ -12,8 +12,8 @@
 //!                          kernel interfaces put back, socket removed, process ended by force
 //! ```
 //!
-//! An orderly end is one of many parts, each of which has [`PATIENCE`]. Nobody is waited for here: whatever
-//! undoes things or writes to the log may be held itself, and has [`LAST_WORDS`].
+//! An orderly end has many parts, each of which has [`PATIENCE`]. A forced end waits for none of them: the threads that
+//! undo changes and write to the log may hang themselves, and have [`LAST_WORDS`].
 
 use std::fmt::Write;
 use std::fs;
@@ -25,23 +25,23 @@ use std::time::{Duration, Instant};
 
 use machine::bind::ports::Bindings;
 
-/// How long a part of the end may take.
+/// Time limit for a part of the end.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long NICs may take to go back to the kernel's drivers, which start their firmware.
+/// Time limit for returning NICs to the kernel's drivers, which start their firmware.
 pub const NIC_PATIENCE: Duration = Duration::from_secs(60);
 
-/// A signal that comes so soon behind the first is the same wish: Ctrl-C goes to a whole process group, and
-/// some of it pass it on.
+/// Interval within which a second signal counts as the first: Ctrl-C goes to a whole process group, and some members
+/// pass it on.
 const SAME_WISH: Duration = Duration::from_secs(1);
 
-/// The longest that putting things back and saying why may take.
+/// Time limit for undoing changes and logging the reason.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The exit status of a process that ended so.
 pub const STATUS: i32 = 3;
 
-/// Where the router is in its start or its end, and what it has outside of the process. Clones are of one.
+/// The current part of the router's start or end, and its traces outside of the process. Clones share one.
 #[derive(Clone)]
 pub struct Course(Arc<Mutex<Inner>>);
 
@@ -106,7 +106,7 @@ impl Deadline {
         Self { course, asked: None }
     }
 
-    /// A signal asks for the router's end.
+    /// Starts the deadline for the router's end.
     pub fn ask(&mut self, now: Instant) {
         match &mut self.asked {
             Some((first, again)) => *again |= now.saturating_duration_since(*first) >= SAME_WISH,
@@ -114,7 +114,7 @@ impl Deadline {
         }
     }
 
-    /// The time that is left; `None` as long as nobody has asked.
+    /// Returns the time that is left; `None` if no end was requested.
     pub fn left(&self, now: Instant) -> Option<Duration> {
         let (first, again) = self.asked?;
         let (since, patience) = {
@@ -125,7 +125,7 @@ impl Deadline {
         Some(if again { Duration::ZERO } else { left })
     }
 
-    /// Puts back what outlives the process, says what did not end, and ends the process.
+    /// Undoes changes that outlive the process, logs the part that did not end, and ends the process.
     pub fn force(&self) -> ! {
         let (done, all) = channel();
         let (course, asked) = (self.course.clone(), self.asked);
@@ -136,7 +136,7 @@ impl Deadline {
         drop(done);
         let deadline = Instant::now() + LAST_WORDS;
         for _ in begun.into_iter().filter(|&begun| begun) {
-            // Whoever is late is left alone.
+            // A thread that is late is left alone.
             let _ = all.recv_timeout(deadline.saturating_duration_since(Instant::now()));
         }
         dpdk::leave(STATUS)
@@ -148,15 +148,15 @@ fn begin(name: &str, work: impl FnOnce() + Send + 'static, done: &Sender<()>) ->
     let done = done.clone();
     let body = move || {
         work();
-        // Whoever waited may have gone.
+        // The receiver may be closed.
         let _ = done.send(());
     };
     thread::Builder::new().name(name.to_owned()).spawn(body).is_ok()
 }
 
 impl Course {
-    /// What outlives the process: what was changed on kernel interfaces, and the socket's file. Everything
-    /// else goes with its descriptors.
+    /// Undoes changes that outlive the process: those of kernel interfaces, and the socket's file. Everything else ends
+    /// with its descriptors.
     fn put_back(&self) {
         let socket = self.inner().socket.clone();
         if let Some(path) = socket {
@@ -166,7 +166,7 @@ impl Course {
     }
 }
 
-/// What did not end, and what stays behind.
+/// Describes the part that did not end and the devices that stay bound.
 fn words(course: &Course, asked: Option<(Instant, bool)>) -> String {
     let (part, since, bindings) = {
         let inner = course.inner();

@@ -95,20 +95,20 @@ use slow_worker::{
 };
 use wiring::{Places, Wiring, WorkerEnds};
 
-/// What the command line says of a router beside its configuration.
+/// Settings of the command line, beside the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct RunSettings {
     /// No hugepages.
     pub no_huge: bool,
-    /// How long its host interfaces are held when it is killed, in seconds.
+    /// Seconds for which host interfaces are held after the router is killed.
     pub hold: u64,
 }
 
 /// The telnet service of the start, and what serves it.
 type Telnet = (telnet::Acceptor, Option<telnet::Opened>);
 
-/// Runs a router, which `source` described, until a signal ends it. An error says why it did not start, or
-/// that it did not end cleanly.
+/// Runs a router, which `source` described, until a signal ends it. An error means that it did not start, or did not
+/// end cleanly.
 pub fn run(
     config: Config,
     source: &Source,
@@ -249,7 +249,7 @@ fn start_dpdk(
     Ok(Arc::new(eal))
 }
 
-/// The leak check: with all units gone, every buffer must be back in the pool.
+/// The leak check: after the end of all units, every buffer must be back in the pool.
 fn count_buffers(buffers: &Buffers) -> Result<()> {
     match buffers.count() {
         (all, 0) => tracing::info!("mbufs: all {all} returned"),
@@ -337,7 +337,7 @@ impl Router {
             eal: eal.clone(),
             buffers: buffers.clone(),
             qsbr: qsbr.clone(),
-            // Whoever may have something for it has a copy.
+            // Each thread that may put packets into it has a copy.
             quarantine,
             workers: count,
             classes: config.slowpath.classes,
@@ -444,10 +444,10 @@ impl Router {
             }
         }
         course.enter("what rings hold");
-        // What one worker sent to another after that one's end.
+        // Handoffs that one worker sent to another after the other's end.
         workers.iter_mut().for_each(SlowWorker::shut_down);
-        // What the slow path and other forwarders put into a forwarder's rings after its end: one
-        // pass takes it out, another what the first one handed over.
+        // Packets that the slow path and other forwarders put into a forwarder's rings after its end: the first pass
+        // takes them out, the second takes out those that the first handed over.
         for _ in 0..2 {
             units.iter_mut().for_each(Forwarder::shut_down);
         }
@@ -457,7 +457,7 @@ impl Router {
         let has_nics = ports.iter().any(|port| port.driver.is_some());
         let devices = ports.into_devices();
         course.enter("the writer of the quarantine");
-        // It ends when nobody is left who could have something for it.
+        // It ends with the last copy of the handle.
         failed |= self.quarantine.join().is_err();
         let names: Vec<_> = devices.iter().map(|port| port.name().to_owned()).collect();
         let patience = if has_nics { NIC_PATIENCE } else { PATIENCE };
@@ -490,7 +490,7 @@ fn spawn_slow_path(
     Ok(thread::Builder::new().name(format!("slow-path-{index}")).spawn(body)?)
 }
 
-/// Makes the calling thread one that DPDK knows, so that it has its own cache of free buffers.
+/// Registers the calling thread with DPDK, so that it has its own cache of free buffers.
 fn register(eal: &Eal) -> Option<dpdk::ThreadRegistration> {
     match eal.register_thread() {
         Ok(registration) => Some(registration),
@@ -501,7 +501,7 @@ fn register(eal: &Eal) -> Option<dpdk::ThreadRegistration> {
     }
 }
 
-/// What all slow path workers are made with.
+/// The parts common to all slow path workers.
 struct Common<'a> {
     config: &'a Config,
     ports: &'a Ports,

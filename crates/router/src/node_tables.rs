@@ -22,7 +22,7 @@ pub fn nodes_of(cpus: &Cpus) -> Vec<usize> {
 /// The tables by node.
 #[derive(Clone)]
 pub struct NodeTables {
-    /// What forwarders of no particular node read, and the slow path.
+    /// Tables of the slow path, and of forwarders on nodes without a copy.
     common: Arc<Tables>,
     nodes: Vec<(usize, Arc<Tables>)>,
     cpus: Arc<Cpus>,
@@ -53,7 +53,7 @@ impl NodeTables {
         }
     }
 
-    /// The NUMA nodes that have copies of the tables, as [`nodes_of`] says.
+    /// Returns the NUMA nodes that have copies of the tables: [`nodes_of`].
     pub fn nodes(&self) -> Vec<usize> {
         nodes_of(&self.cpus)
     }
@@ -70,7 +70,7 @@ impl NodeTables {
         Arc::ptr_eq(self.near(one), self.near(other))
     }
 
-    /// What all have in common.
+    /// Returns the tables that the slow path reads.
     pub fn common(&self) -> &Arc<Tables> {
         &self.common
     }
@@ -146,7 +146,7 @@ mod tests {
             assert!(Arc::ptr_eq(&tables.vrf(VrfId::DEFAULT).fib4, &readers.0[node]));
         }
         assert!(Arc::ptr_eq(&near.common().vrf(blue).fib6, &of_blue.1[0]), "the slow path's");
-        // A core that nobody knows of.
+        // An unknown core.
         assert!(Arc::ptr_eq(near.near(9), near.common()));
         let one = Arc::new(Cpus {
             nodes: cpus.nodes.clone().into_iter().take(1).collect(),

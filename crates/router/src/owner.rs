@@ -1,5 +1,4 @@
-//! The owner: holds the RIB, hears from the slow path and from sources of routes, answers the API,
-//! waits for signals.
+//! The owner: holds the RIB, handles events of the slow path and of route sources, requests of the API, and signals.
 //!
 //! ```text
 //!   API clients --- Question ----+
@@ -10,36 +9,35 @@
 //!   every 10 ms --- tick --------+        +--> FIB, next-hop table (read by forwarders)
 //! ```
 //!
-//! Everything runs on the main thread's tokio runtime, so nothing here is shared or locked. Each
-//! turn of the loop works for some milliseconds at most ([`turn`]): one page of an answer, as many
-//! events or routes as there is time for. In every turn signals and links come first, and the API's
-//! tasks run behind it; among the others chance decides who is next, so that no flood of one kind
-//! keeps the others waiting.
+//! Everything runs on the main thread's tokio runtime, so nothing here is shared or locked. Each turn of the loop works
+//! for some milliseconds at most ([`turn`]): one page of an answer, as many events or routes as there is time for. In
+//! every turn signals and links come first and the API's tasks last; the order of the others is random, so that no
+//! flood of one kind delays the others.
 //!
-//! All ways to the owner are bounded: events of neighbours are merged (`slow_worker/events.rs`), routes
-//! wait with their sources, and while a worker has many orders no more routes are taken in.
+//! All queues to the owner are bounded: events of neighbours are merged (`slow_worker/events.rs`), routes wait with
+//! their sources, and while a worker has many orders no more routes are taken in.
 //!
 //! | file | concern |
 //! |---|---|
-//! | `initial.rs` | the RIB as the configuration says it |
-//! | `sources.rs`, `events.rs`, `limiter.rs` | what the kernel and zebra tell |
-//! | `turn.rs` | how long a turn may work |
-//! | `watch.rs` | everything that says something of devices |
+//! | `initial.rs` | the configuration's RIB |
+//! | `sources.rs`, `events.rs`, `limiter.rs` | events of the kernel and zebra |
+//! | `turn.rs` | time limit of a turn |
+//! | `watch.rs` | all notifications about devices |
 //! | `links.rs` | ports that go up and down |
 //! | `filters.rs` | the multicasts that devices pass on |
 //! | `packet_filters.rs`, `hardware_filters.rs` | packet filters, and their rules in devices |
 //! | `control_queues.rs` | receive queues for control traffic, and the rules that lead to them |
-//! | `flows.rs` | the flows that packet filters know |
+//! | `flows.rs` | the flows of packet filters |
 //! | `hotplug.rs` | devices that are taken away and put back |
 //! | `health.rs`, `faults.rs` | ports in trouble, DMA faults |
-//! | `questions.rs`, `flow.rs`, `topology.rs` | what the API shows |
-//! | `changes.rs` | what commands change |
+//! | `questions.rs`, `flow.rs`, `topology.rs` | answers to the API |
+//! | `changes.rs` | changes by commands |
 //! | `commands.rs` | commands in Lua |
 //! | `multicast.rs` | multicast routes |
 //! | `configurations.rs`, `apply.rs`, `history.rs` | changes to another configuration |
 //! | `ports.rs` | ports that come, go and change |
-//! | `meanwhile.rs` | what goes on while a change waits for forwarders |
-//! | `load.rs` | how busy forwarders are, and where queues are served |
+//! | `meanwhile.rs` | other work while a change waits for forwarders |
+//! | `load.rs` | load of forwarders, and their queues |
 
 mod apply;
 mod changes;
@@ -123,7 +121,7 @@ pub use initial::{Readers, build_rib};
 pub use multicast::Groups;
 pub use sources::Sources;
 
-/// How often it is looked at what nobody says anything of.
+/// Interval of polling for changes without notifications.
 const TICK: Duration = Duration::from_millis(10);
 
 /// Ticks without anything else to do after which only one in [`QUIET_STEP`] is made, so that an idle router
@@ -133,29 +131,29 @@ const QUIET_TICKS: u32 = 100;
 /// A multiple of [`SLOW_TICKS`], of which the others are multiples.
 const QUIET_STEP: u32 = 20;
 
-/// Ticks between two looks at what the RIB has put off, at devices that do not say when their link changes,
-/// and for those that are absent.
+/// Ticks between two looks at the RIB's deferred work, at devices that do not report changes of their link, and for
+/// absent devices.
 const SLOW_TICKS: u32 = 10;
 
-/// Ticks between two looks at what devices have counted.
+/// Ticks between two looks at devices' counters.
 const HEALTH_TICKS: u32 = 100;
 
-/// Ticks between two packets of a multicast route that the kernel gets to see.
+/// Ticks between two packets of a multicast route that are copied to the kernel.
 const SAMPLE_TICKS: u32 = 1000;
 
-/// Ticks between two looks at how busy forwarders are.
+/// Ticks between two looks at the load of forwarders.
 const LOAD_TICKS: u32 = 100;
 
 /// Events of the slow path that change the RIB together.
 const EVENTS: usize = 64;
 
-/// What the owner works with.
+/// The parts of an [`Owner`].
 pub struct OwnerParts {
-    /// The routes that the configuration says.
+    /// The RIB with the configured routes.
     pub rib: Rib,
-    /// The way to the slow path.
+    /// Orders to the slow path.
     pub orders: Orders,
-    /// What the slow path says.
+    /// Events of the slow path.
     pub events: EventReceiver,
     /// The flows that the host begins.
     pub lessons: Lessons,
@@ -163,31 +161,31 @@ pub struct OwnerParts {
     pub sources: Sources,
     /// Multicast routes.
     pub groups: Groups,
-    /// Everybody's counters.
+    /// Counters of all units.
     pub ledger: Ledger,
     /// The connections of forwarders, workers and ports.
     pub wiring: Wiring,
-    /// Where forwarders run, and everything else.
+    /// Cores of forwarders, and of all other threads.
     pub cores: CorePlacement,
-    /// The configuration, and what it can be changed by.
+    /// The configuration, and the state of changes to it.
     pub configurations: Configurations,
     /// The ports by their numbers.
     pub ports: Ports,
     /// The settings of the thread that keeps packets.
     pub quarantine: KeeperSettings,
-    /// How forwarders choose among paths.
+    /// The hash by which forwarders choose among paths.
     pub flows: FlowHash,
-    /// What forwarders read.
+    /// The tables that forwarders read.
     pub tables: Arc<Tables>,
     /// The same by NUMA node.
     pub near: NodeTables,
     /// Opens ports that come later.
     pub opener: Opener,
-    /// The threads that have packets.
+    /// Tracks the threads that have packets.
     pub readers: Arc<Qsbr>,
     /// The sets that filters name.
     pub sets: NamedSets,
-    /// What devices say.
+    /// Events of devices.
     pub devices: DeviceEvents,
 }
 
@@ -209,13 +207,13 @@ pub struct Owner {
     failures: FailureLog,
     loads: Loads,
     balance: rebalance::Balance,
-    /// Where forwarders run, and everything else.
+    /// Cores of forwarders, and of all other threads.
     cores: CorePlacement,
     /// The forwarders' threads.
     watched: Watched,
-    /// Ports whose distance from their forwarders' nodes was told, with what was told.
+    /// Ports whose distance from their forwarders' nodes was logged, with the message.
     distances: BTreeMap<PortId, String>,
-    /// Ports of which the log says that they have no receive interrupts.
+    /// Ports whose lack of receive interrupts was logged.
     silent: BTreeSet<PortId>,
     ports: Ports,
     quarantine: KeeperSettings,
@@ -233,7 +231,7 @@ pub struct Owner {
     devices: DeviceEvents,
     health: Health,
     absentees: Absentees,
-    /// What the threads that close and open devices say, until the watch has it.
+    /// Reports of the threads that close and open devices, until the watch takes them over.
     helpers: Option<mpsc::UnboundedReceiver<Word>>,
     /// Commands in Lua that run.
     places: commands::Places,
@@ -241,17 +239,17 @@ pub struct Owner {
     socket: PathBuf,
     /// The thread of the API and telnet, while the router serves.
     service: Option<Service>,
-    /// Everything that a start waits for is there.
+    /// True if everything that a start waits for is done.
     ready: bool,
     /// Slow path workers: each lives as long as this can be upgraded.
     workers: Vec<Weak<()>>,
-    /// What is waited for, once it serves.
+    /// Inputs of the loop, while the router serves.
     inputs: Option<Inputs>,
     later: Later,
 }
 
 impl Owner {
-    /// Tells the slow path what the RIB knows already, and the kernel the configured addresses.
+    /// Passes the RIB's commands to the slow path, and the configured addresses to the kernel.
     pub fn new(parts: OwnerParts) -> Self {
         let OwnerParts {
             rib,
@@ -372,7 +370,7 @@ impl Owner {
                 break self.later.ended;
             }
             let Some(Inputs { signals, watch, .. }) = &mut self.inputs else { break None };
-            // First, and whatever else waits.
+            // First in every turn, without waiting.
             tokio::select! {
                 biased;
                 wish = signals.next() => match wish {
@@ -464,17 +462,17 @@ impl Owner {
             Some(signal) => tracing::info!("{signal}: stopping"),
             None => tracing::info!("stopping"),
         }
-        // Who waits for an answer is told that there will be none.
+        // Clients that wait for an answer get an error.
         self.inputs = None;
         self.later = Later::default();
         course.enter("the API's thread");
         self.service = None;
-        // Which the runtime waits for.
+        // The runtime waits for tasks that prepare changes.
         course.enter("what is prepared beside the owner");
         Ok(ended_by)
     }
 
-    /// Deals with what has come while a change was made.
+    /// Handles events and requests deferred during a change.
     async fn see_to_later(&mut self) {
         while let Some(word) = self.later.word() {
             self.hear_of_ports(word).await;
@@ -487,12 +485,12 @@ impl Owner {
         }
     }
 
-    /// The kernel says when an interface changes.
+    /// Returns true if the kernel reports changes of interfaces.
     fn hears_kernel(&self) -> bool {
         self.inputs.as_ref().is_some_and(|inputs| inputs.watch.hears_kernel())
     }
 
-    /// The name of a thread of the packets' ways that has ended although nobody asked it to.
+    /// Returns the name of a thread of the packet path that has ended without being stopped.
     fn dead_thread(&self) -> Option<String> {
         let dead = |alive: &Weak<()>| alive.strong_count() == 0;
         let forwarder =
@@ -501,7 +499,7 @@ impl Owner {
         forwarder.or_else(|| worker().map(|number| format!("slow path worker {number}")))
     }
 
-    /// Begins to hear what is said of devices, and looks at how they are now.
+    /// Starts the watch over devices, and reads their present state.
     fn watch(&mut self) -> Result<Watch> {
         let helpers = self.helpers.take().context("devices are watched already")?;
         let watch = Watch::open(self.devices, helpers)?;
@@ -515,14 +513,14 @@ impl Owner {
         Ok(watch)
     }
 
-    /// There is something to be done, and room for what comes of it.
+    /// Returns true if there is work, and room for its results.
     fn is_busy(&self) -> bool {
         self.rib.is_busy()
             || self.imports.is_busy()
             || (self.sources.has_work() && self.orders.have_room())
     }
 
-    /// Some of what waits.
+    /// Does a part of the waiting work.
     fn work(&mut self) {
         if self.rib.is_busy() {
             self.rib.tick();
@@ -545,14 +543,14 @@ impl Owner {
         );
     }
 
-    /// Passes what the RIB wants the slow path to know.
+    /// Passes the RIB's commands to the slow path.
     fn pass_commands(&mut self) {
         for command in self.rib.drain_commands() {
             self.orders.tell(&command);
         }
     }
 
-    /// Hears as many events of the slow path as there is time for.
+    /// Handles as many events of the slow path as there is time for.
     fn hear_some(&mut self) {
         let turn = Turn::begin();
         while turn.has_time() {
@@ -572,10 +570,10 @@ impl Owner {
         }
     }
 
-    /// Hears an event that is not of a neighbour's MAC.
+    /// Handles an event other than those of a neighbour's MAC.
     fn hear(&mut self, event: Event) {
         match event {
-            // The RIB has heard of them already.
+            // The RIB has handled them already.
             Event::NeighbourUp { .. } | Event::NeighbourDown { .. } => {}
             Event::AddressDuplicate { interface: port, address, mac } => {
                 let name = self.interface_name(port);

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-/// Room for some rules; counts what it is told to.
+/// A device with room for some rules, whose counters the test sets.
 #[derive(Default)]
 struct Device {
     rules: RefCell<BTreeMap<u32, Traffic>>,

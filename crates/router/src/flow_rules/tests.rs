@@ -5,7 +5,7 @@ use dataplane::filters::{FilterSpec, Treatment};
 
 use super::*;
 
-/// A device with room for some rules, which remembers what was asked of it.
+/// A device with room for some rules, which records the requests made to it.
 struct Device {
     room: usize,
     rules: RefCell<HashMap<u32, Pattern>>,

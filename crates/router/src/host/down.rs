@@ -1,9 +1,4 @@
-//! Down: a frame that the kernel sent, on its way to the port.
-//!
-//! The kernel sends up to 64 KiB at once and leaves their segmentation to the interface. Segments are
-//! made one by one, as the port's ring has room for them; the next frame is read when the last has left.
-//! Where the port's device segments, it gets as many segments in one packet of several buffers as it takes;
-//! where it writes checksums, they are left to it.
+//! Down: frames from the kernel to the port.
 
 use std::io;
 
@@ -17,7 +12,7 @@ use zerocopy::FromBytes;
 /// Room for any frame that a host interface can send: an IP packet, Ethernet header and VLAN tags.
 pub const FRAME_MOST: usize = 65_536 + 64;
 
-/// What the device of a port does for packets that leave by it.
+/// Offloads of a port's device for packets from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceWork {
     /// It writes TCP and UDP checksums.
@@ -55,14 +50,14 @@ pub struct Down {
     length: usize,
     segments: Option<Segments>,
     device: DeviceWork,
-    /// What the device must know of the frame, if it is to do something.
+    /// The headers that the device must know to write checksums or segment; `None` if it does neither.
     layers: Option<Layers>,
     /// Bytes of data in each segment that the device is to make.
     cut: Option<u16>,
 }
 
 impl Down {
-    /// Nothing is on the way.
+    /// Creates one without a frame.
     pub fn new() -> Self {
         let device = DeviceWork::default();
         let buffer = vec![0; FRAME_MOST];
@@ -74,21 +69,21 @@ impl Down {
         self.device = device;
     }
 
-    /// Whether packets of many buffers leave.
+    /// Returns true if packets of many buffers leave.
     pub fn has_large_packets(&self) -> bool {
         self.device.segmentation > 0
     }
 
-    /// Whether all of the frame has left.
+    /// Returns true if all of the frame has left.
     pub fn is_empty(&self) -> bool {
         self.segments.as_ref().is_none_or(Segments::is_done)
     }
 
-    /// Reads the next frame, which is to leave in buffers with so many bytes of room; the reason to drop it
-    /// if its header does not fit.
+    /// Reads the next frame, which is to leave in buffers of `room` bytes; returns the drop reason if its header is
+    /// inconsistent.
     ///
     /// # Errors
-    /// What reading says.
+    /// Those of `read`.
     pub fn fill(
         &mut self,
         room: usize,
@@ -107,7 +102,7 @@ impl Down {
         &self.buffer[..self.length]
     }
 
-    /// Decides what the device does with a frame.
+    /// Decides which work on a frame is left to the device.
     fn plan(&mut self, segments: Segments, room: usize) -> Segments {
         (self.layers, self.cut) = (None, None);
         let headers = segments.headers(self.frame()).filter(|_| self.device.checksum);
@@ -126,18 +121,17 @@ impl Down {
         }
     }
 
-    /// Makes the next packet, of an empty one and more of the pool if it needs them; its length. `None`: there
-    /// is nothing now, or there are too few buffers.
+    /// Makes the next packet from an empty one, and more of the pool if needed; returns its length. `None` if there is
+    /// no frame now, or there are too few buffers.
     ///
     /// # Errors
-    /// The packet's buffer is too small for it: somebody raised the interface's MTU above what the port
-    /// can send.
+    /// The packet's buffer is too small: the interface's MTU was raised above what the port can send.
     pub fn next(&mut self, packet: &mut Mbuf, pool: &Mempool) -> Option<Result<usize, DropReason>> {
         let mut rest = self.segments.clone()?;
         let piece = rest.next()?;
         let segment = self.cut.filter(|&segment| piece.data_len() > usize::from(segment));
         let whole = match segment {
-            // What is longer than a buffer is the device's to cut.
+            // The device cuts a piece that is longer than a buffer.
             Some(_) => copy_chained(&piece, self.frame(), packet, pool)?,
             None => piece.parts(self.frame()).iter().all(|part| packet.extend(part)),
         };

@@ -1,5 +1,5 @@
-//! The link-layer groups that the kernel listens to on a host interface, as its programs asked for them: by IP
-//! groups and by packet sockets.
+//! The link-layer groups that the kernel listens to on a host interface, for IP groups and packet sockets of its
+//! programs.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -69,7 +69,7 @@ impl Groups {
         self.file.clone()
     }
 
-    /// Whether a group is among them.
+    /// Returns true if the kernel listens to the group.
     pub fn contain(&mut self, group: MacAddr, now: Instant) -> bool {
         if self.read.is_none_or(|read| now.duration_since(read) >= AGE) {
             // Should it fail, what was read before is the best there is.

@@ -43,7 +43,7 @@ pub struct Up {
 }
 
 impl Up {
-    /// Takes a frame for the kernel; what is complete by that is written.
+    /// Takes a frame for the kernel; runs that it completes are written.
     pub fn give(&mut self, packet: Mbuf, write: &mut impl FnMut(Batch<'_>)) {
         let frame = (packet.segments() == 1).then(|| TcpFrame::parse(packet.data())).flatten();
         let Some(frame) = frame else {

@@ -1,15 +1,15 @@
-//! Makes a change to another configuration, so that no packet is lost that the change is not about.
+//! Applies another configuration, without loss of packets that the change does not concern.
 //!
-//! 1. Ports that are new or change are connected (`ports.rs`); no route leads over them.
-//! 2. Every forwarder exchanges what it has for what it is to have, between two batches.
-//! 3. What is new: ports' links, addresses beside the old ones, neighbours, routes and other paths of
+//! 1. New and changed ports are connected (`ports.rs`); no route leads over them.
+//! 2. Every forwarder exchanges its old parts for new ones, between two batches.
+//! 3. Additions: ports' links, addresses beside the old ones, neighbours, routes and other paths of
 //!    routes. Where both stay, packets go one way or the other.
-//! 4. What is gone: routes, neighbours, addresses, and then ports.
+//! 4. Removals: routes, neighbours, addresses, and then ports.
 //! 5. Other cores, or another number of forwarders.
 //! 6. Settings that cannot fail: of the slow path's engines, rates, multicast routes.
 //! 7. Imported tables, piece by piece beside the owner's other work (`imports.rs`).
 //!
-//! What fails is undone, and so is what was done before it: the router is as it was.
+//! If a step fails, it and all steps before it are undone: the router is as it was.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -42,7 +42,7 @@ use super::Owner;
 use super::ports::Moves;
 use super::sources::Sources;
 
-/// What was done of a change, to be undone.
+/// The completed steps of a change, for undoing them.
 #[derive(Default)]
 struct Done {
     moves: Moves,
@@ -51,11 +51,11 @@ struct Done {
     telnet: Option<telnet::Opened>,
     /// Where zebra is listened for, if that is new or other.
     entrance: Option<Entrance>,
-    /// Something of what is new was put in, beside what is old.
+    /// True if additions were made, beside the old configuration.
     entered: bool,
 }
 
-/// What forwarders had before.
+/// The forwarders' former parts.
 pub(super) struct Exchanged {
     old: Vec<Replacement>,
     graphs: Option<Former>,
@@ -70,7 +70,7 @@ impl Owner {
         let mut done = Done::default();
         let with = (graphs, ports, ready);
         let made = match self.change((&base, &config, &diff), with, &mut done).await {
-            // Nothing behind it can fail, so that nobody has to undo it.
+            // The last step that can fail: it is never undone.
             Ok(pause) => match self.spread(&placement, more, &config).await {
                 Ok(between) => Ok(pause.max(between)),
                 Err(error) => Err(error),
@@ -134,7 +134,7 @@ impl Owner {
         Ok(pause)
     }
 
-    /// Everything that is new or other, beside what is old.
+    /// Adds new and changed objects, beside the old ones.
     fn put_new(&mut self, old: &Config, new: &Config, diff: &Diff) -> Result<()> {
         self.move_to_vrfs(new);
         for (id, before, after) in ports(old, new) {
@@ -173,7 +173,7 @@ impl Owner {
         known.publish_next_hops(rib, &self.tables.named_hops);
     }
 
-    /// What is gone.
+    /// Removes objects that the new configuration does not have.
     fn remove_old(&mut self, old: &Config, new: &Config, diff: &Diff) {
         self.remove_routes(diff.routes.removed.iter());
         self.keep_next_hops(new);
@@ -230,7 +230,8 @@ impl Owner {
         Ok(())
     }
 
-    /// A port's addresses. Where there is a host interface the kernel is asked, and what it says counts.
+    /// Changes a port's addresses. Those of a port with a host interface are requested from the kernel, whose
+    /// notifications then change them.
     fn set_addresses(&mut self, port: PortId, before: &[IpNet], after: &[IpNet]) -> Result<()> {
         if self.has_host(port) {
             for address in without(after, before) {
@@ -255,7 +256,7 @@ impl Owner {
     /// All of the routes, or an error after some of them.
     fn put_routes<'a>(&mut self, routes: impl Iterator<Item = &'a Route>) -> Result<()> {
         let (rib, known) = (&mut self.rib, &mut self.configurations.routes);
-        // What the FIB refused before is not about these.
+        // Earlier refusals of the FIB do not concern these routes.
         self.sources.say_what_waits(rib);
         rib.batch(|rib| {
             let mut routes = routes;
@@ -336,8 +337,7 @@ impl Owner {
         }
     }
 
-    /// Gives each forwarder what is other: its graph, what steps know of ports, its settings. Returns the
-    /// pause, and what undoes it.
+    /// Gives each forwarder its changed parts: graph, ports' data, settings. Returns the pause, and the former parts.
     pub(super) async fn exchange_all(
         &mut self,
         new: &Config,
@@ -372,7 +372,7 @@ impl Owner {
         };
         let (old, pause) = self.with_wiring(exchange).await?;
         let graphs = shape.map(|shape| {
-            // What the old steps have to say, before they are forgotten.
+            // The failures of the old steps, before they are removed.
             self.failures.look(self.ledger.lua());
             self.failures = FailureLog::default();
             let script = new.script.as_ref();
@@ -393,7 +393,7 @@ impl Owner {
         Ok((0..count).map(|_| factory.buckets.schedulers(&changed)).collect())
     }
 
-    /// Gives each forwarder what it had before.
+    /// Gives each forwarder its former parts.
     async fn exchange_back(&mut self, exchanged: Exchanged) {
         let Exchanged { old, graphs } = exchanged;
         let exchange = async |wiring: &mut Wiring| wiring.exchanges.exchange(old).await;
@@ -407,14 +407,13 @@ impl Owner {
         }
     }
 
-    /// How many forwarders run.
+    /// Returns the number of forwarders.
     fn forwarders(&self) -> usize {
         self.wiring.as_ref().map_or(0, |wiring| wiring.exchanges.len())
     }
 
-    /// Has a forwarder on each of the cores for them, which serve queues as the configuration says, and every
-    /// other thread on those of control; forwarders that there are too few of have these graphs. Returns how long
-    /// none received, if queues moved.
+    /// Moves forwarders to their cores, with the configured queues, and all other threads to the control cores;
+    /// additional forwarders get these graphs. Returns the time for which none received, if queues moved.
     async fn spread(
         &mut self,
         placement: &CorePlacement,
@@ -452,7 +451,7 @@ fn both(before: &Port, after: &Port) -> Vec<IpNet> {
     before.addresses.iter().copied().chain(added).collect()
 }
 
-/// What is in the first and not in the second.
+/// Returns the addresses of the first that are not in the second.
 fn without<'a>(some: &'a [IpNet], others: &'a [IpNet]) -> impl Iterator<Item = IpNet> + 'a {
     some.iter().copied().filter(|address| !others.contains(address))
 }
@@ -463,7 +462,7 @@ fn news<'a>(old: &'a [Neighbour], new: &'a [Neighbour]) -> impl Iterator<Item = 
     new.iter().filter(move |new| !old.iter().any(|old| key(old) == key(new)))
 }
 
-/// The neighbours of `some` that `others` do not have, whatever their MAC.
+/// Returns the neighbours of `some` whose addresses `others` do not have, regardless of their MAC.
 fn absent<'a>(
     some: &'a [Neighbour],
     others: &'a [Neighbour],

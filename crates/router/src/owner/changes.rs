@@ -31,8 +31,7 @@ impl Owner {
         Ok(Change { change: change.to_owned(), note })
     }
 
-    /// What whoever added a route has to know at once: it is not used, or is by a gateway that only the default
-    /// route leads to.
+    /// Returns a note on an added route: the route is not used, or its gateway is reached only by the default route.
     fn note_on(
         &self,
         (vrf, next_hops): (VrfId, VrfId),
@@ -84,7 +83,7 @@ impl Owner {
         Ok(other.transpose()?.unwrap_or(own))
     }
 
-    /// A path as it was asked for. Its gateway is on a network of the VRF of its port, or of this one.
+    /// Returns the path of a request. Its gateway is on a network of the VRF of its port, or of this one.
     fn path(&self, vrf: VrfId, spec: &PathSpec) -> Result<Path> {
         let named = spec.port.as_deref().map(|name| self.port_named(name)).transpose()?;
         let Some(via) = spec.via else {
@@ -104,7 +103,7 @@ impl Owner {
         Ok(path.weighing(spec.weight))
     }
 
-    /// Why an address is no gateway, and what to write instead.
+    /// Describes the reason for which an address is no gateway, and the remedy.
     fn no_gateway(&self, why: NoGateway<InterfaceId>) -> String {
         match why {
             NoGateway::NotAHost(reason) => {

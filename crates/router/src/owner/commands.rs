@@ -1,5 +1,5 @@
-//! Commands in Lua, of the configuration that the router has. Each runs on a thread of its own, whatever
-//! it does; it asks the router as any other client of the API does.
+//! Commands in Lua of the current configuration. Each runs on a thread of its own and accesses the router as any other
+//! client of the API.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +76,7 @@ impl Owner {
                     Answer::Error(message)
                 }
             };
-            // Whoever asked may be gone.
+            // The client may have disconnected.
             let _ = asker.send(answer);
             drop(place);
         });

@@ -1,4 +1,4 @@
-//! Changes to another configuration: what clients ask, what is waiting to be confirmed, the history.
+//! Changes to another configuration: requests of clients, the change to be confirmed, the history.
 //!
 //! ```text
 //!   apply, rollback, not confirmed --> prepare (a thread) --> finish --> apply.rs --> history
@@ -32,10 +32,10 @@ use super::history::{History, Origin};
 use super::initial::StaticRoutes;
 use super::{Owner, questions};
 
-/// Routes of each kind that a plan shows unless all are asked for.
+/// Routes of each kind in a plan, unless all are requested.
 const ROUTES_SHOWN: usize = 10;
 
-/// What is to be done with a change when it is prepared.
+/// Purpose of a prepared change.
 enum Purpose {
     /// To be shown, all routes or the first some.
     Show { all: bool },
@@ -43,10 +43,10 @@ enum Purpose {
     Make { origin: Origin, confirm: Option<Duration> },
 }
 
-/// Somebody who waits for the answer; nobody when the router itself goes back.
+/// The client that waits for the answer; `None` if the router itself goes back.
 type Asker = Option<oneshot::Sender<Answer>>;
 
-/// A change that has been prepared, or why it cannot be.
+/// A prepared change, or the reason for which it is refused.
 pub struct Job {
     purpose: Purpose,
     asker: Asker,
@@ -58,7 +58,7 @@ pub struct Job {
 struct Pending {
     number: u64,
     deadline: Instant,
-    /// What is gone back to.
+    /// The configuration to be restored.
     back: Arc<Config>,
     /// It was not confirmed, and the way back is being prepared.
     expired: bool,
@@ -70,12 +70,12 @@ impl Pending {
     }
 }
 
-/// The configuration of a running router and what it can be changed by.
+/// The configuration of a running router, and the state of changes to it.
 pub struct Configurations {
     pub(super) current: Arc<Config>,
     /// Its routes in the RIB.
     pub(super) routes: StaticRoutes,
-    /// What is known of the ports.
+    /// The ports' data.
     pub(super) known: BTreeMap<PortId, Known>,
     workshop: Workshop,
     history: History,
@@ -95,14 +95,14 @@ impl Configurations {
         let (done, jobs) = mpsc::unbounded_channel();
         let ports = count(config.ports.len(), "port");
         let summary = format!("{ports}, {}", count(config.routes.len(), "route"));
-        // What messages name is what clients name: the whole path.
+        // Messages use the whole path, as clients do.
         let file = std::path::absolute(&config.file).unwrap_or_else(|_| config.file.clone());
         let history = History::new(file, config.text.clone(), summary);
         let current = Arc::new(config);
         Self { current, routes, known, workshop, history, pending: None, done, jobs }
     }
 
-    /// Where changes are prepared.
+    /// Returns the place where changes are prepared.
     pub(super) fn workshop(&self) -> Workshop {
         self.workshop.clone()
     }
@@ -132,7 +132,10 @@ impl Configurations {
         });
     }
 
-    /// Nothing waits to be confirmed, or what is to be done about it.
+    /// Checks that no configuration waits to be confirmed.
+    ///
+    /// # Errors
+    /// One does; the message names the remedies.
     fn nothing_pending(&self, what: &str) -> Result<()> {
         let Some(pending) = &self.pending else { return Ok(()) };
         bail!(
@@ -148,7 +151,8 @@ impl Configurations {
         Ok(Wanted::Text(entry.file.clone(), entry.text.clone()))
     }
 
-    /// What a request wants, if it is about configurations; those that need no preparation come back.
+    /// Returns the change that a request is for, if it is about configurations; requests that need no preparation come
+    /// back.
     fn job(&self, request: Request) -> Result<Result<(Wanted, Purpose), Request>> {
         let confirm = |seconds: Option<u64>| seconds.map(Duration::from_secs);
         Ok(Ok(match request {
@@ -235,7 +239,7 @@ fn text_of(file: PathBuf, text: String) -> Result<Wanted> {
 }
 
 impl Owner {
-    /// Begins what a request about configurations asks for; other requests come back.
+    /// Begins to serve a request about configurations; other requests come back.
     pub(super) fn begin(
         &mut self,
         request: Request,
@@ -256,7 +260,7 @@ impl Owner {
         let Job { purpose, asker, wanted, outcome } = job;
         let returns = matches!(purpose, Purpose::Make { origin: Origin::NotConfirmed(_), .. });
         if returns && self.configurations.pending.is_none() {
-            // Somebody has gone back meanwhile.
+            // A client has gone back meanwhile.
             return;
         }
         let prepared = match outcome {
@@ -335,7 +339,7 @@ impl Owner {
         Ok(Applied { number, summary, confirm_s, pause_us })
     }
 
-    /// Applies the file that the router was started with, as it is now; the log says what became of it.
+    /// Applies the file that the router was started with, as it is now; the log has the result.
     pub(super) fn reload(&mut self) {
         let (origin, configurations) = (Origin::Reload, &self.configurations);
         tracing::info!("{origin}: applying the configuration file");
@@ -368,12 +372,12 @@ impl Owner {
 
 fn reply(asker: Asker, answer: Result<serde_json::Value>) {
     if let Some(asker) = asker {
-        // Whoever asked may be gone.
+        // The client may have disconnected.
         let _ = asker.send(answer.into());
     }
 }
 
-/// A change that is not made leaves a word in the log; one that nobody asked for must.
+/// Logs a failed change, unless it was only to be shown.
 fn say_failure(purpose: &Purpose, error: &anyhow::Error) {
     match purpose {
         Purpose::Show { .. } => {}
@@ -405,7 +409,7 @@ fn in_parentheses(setting: &Setting) -> String {
     format!("{} ({why})", setting.what)
 }
 
-/// How many were added, removed and changed.
+/// Describes the numbers of added, removed and changed objects.
 fn counted<T>(what: &str, changes: &Changes<T>) -> impl Iterator<Item = String> {
     let all = [
         (changes.added.len(), "added"),
@@ -417,7 +421,7 @@ fn counted<T>(what: &str, changes: &Changes<T>) -> impl Iterator<Item = String> 
     some.map(move |(number, done)| format!("{} {done}", count(number, &what)))
 }
 
-/// What a change changes, in a few words.
+/// Summarizes a change.
 fn summary(diff: &Diff) -> String {
     let mut parts = Vec::new();
     parts.extend(counted("port", &diff.ports));

@@ -1,7 +1,7 @@
 //! Queues of ports for control traffic, and the rules that lead to them: see [`super::super::control_rules`].
 //!
-//! What a device is to hold follows the router's own addresses, those that the kernel gives included, and is looked
-//! at after each change of the configuration and from time to time: so a device that is opened again gets its rules.
+//! The wanted rules follow the router's own addresses, including those configured in the kernel. They are compared with
+//! the device's after each change of the configuration and from time to time, so a reopened device gets its rules.
 
 use std::time::{Duration, Instant};
 
@@ -21,8 +21,7 @@ const PATIENCE: Duration = Duration::from_millis(20);
 const LESSONS: usize = 64;
 
 impl Owner {
-    /// Has devices bring control traffic to its queues, as the configuration in force says. To be called from time
-    /// to time.
+    /// Gives devices the rules for control traffic of the current configuration. To be called from time to time.
     pub(crate) fn steer_control(&mut self) {
         let turn = Turn::begin();
         let config = self.configurations.current.clone();
@@ -63,13 +62,13 @@ impl Owner {
             }
             let Some((port, flow)) = self.lessons.take() else { return };
             let open = self.ports.iter_mut().find(|open| open.id == port);
-            // Of a port that is gone, or was opened again without such a queue.
+            // The port was closed, or reopened without such a queue.
             let Some(open) = open.filter(|open| open.port.control_queues().rx) else { continue };
             open.steered.learn(&open.port, flow, most, now);
         }
     }
 
-    /// Lets go of learned rules that nobody uses. To be called from time to time.
+    /// Removes unused learned rules. To be called from time to time.
     pub(super) fn age_flows(&mut self) {
         let (most, now) = (self.learned_most(), Instant::now());
         for open in self.ports.iter_mut() {
@@ -115,7 +114,7 @@ impl Owner {
     }
 }
 
-/// The reason for which a port is not asked for queues for control traffic.
+/// Returns the reason for which a port has no queues for control traffic by configuration.
 fn off(config: &Config, port: &config::Port) -> Option<String> {
     let why = match (config.forwarders.control_queue, port.driver, port.queues.control) {
         (false, ..) => "turnpike.forwarders { control_queue = true } is not set",
@@ -128,7 +127,7 @@ fn off(config: &Config, port: &config::Port) -> Option<String> {
     Some(why.to_owned())
 }
 
-/// Gives a device what waits for it, and tells the log what came of it.
+/// Gives a device its waiting rules, and logs the result.
 fn go_on(open: &mut OpenPort, has_time: impl Fn() -> bool) {
     if !open.steered.is_busy() {
         return;

@@ -1,4 +1,4 @@
-//! What each event of a source does.
+//! Effects of sources' events.
 
 use std::time::{Instant, SystemTime};
 
@@ -15,7 +15,7 @@ use super::sources::Sources;
 const LOAD: usize = 1 << 16;
 
 impl Sources {
-    /// Does what an event says; what it says of a link was done when it came.
+    /// Applies an event; a link's state was applied when the event came.
     pub(super) fn apply(&mut self, rib: &mut Rib, orders: &Orders, event: SourceEvent) {
         match event {
             SourceEvent::Route { source, vrf, prefix, metric, change } => {
@@ -23,7 +23,7 @@ impl Sources {
             }
             SourceEvent::Group { key, change } => self.group(rib, key, change),
             SourceEvent::Link { .. } => {}
-            // What was said before its host interface was taken away.
+            // Sent before its host interface was removed.
             SourceEvent::AllMulticast { port, .. }
             | SourceEvent::Addresses { port, .. }
             | SourceEvent::Neighbour { port, .. }
@@ -49,7 +49,7 @@ impl Sources {
             }
             SourceEvent::Neighbour { port, address, mac, state } => {
                 orders.tell(&Command::KernelNeighbour { interface: port, address, mac });
-                // What is in use is asked for before it ages away.
+                // A neighbour in use is resolved before it ages away.
                 if state == NeighbourState::Stale {
                     self.order(KernelOrder::Resolve { port, address });
                 }
@@ -112,7 +112,7 @@ impl Sources {
         }
     }
 
-    /// Puts what is on its way into the RIB.
+    /// Puts the collected routes into the RIB.
     fn load(&mut self, rib: &mut Rib) {
         let waiting = self.loading.as_mut().filter(|(_, routes)| !routes.is_empty());
         let Some((source, routes)) = waiting else { return };
@@ -126,8 +126,8 @@ impl Sources {
 
     fn begin(&mut self, rib: &mut Rib, source: Source) {
         rib.begin_resync(source);
-        // The kernel's first synchronisation is over soon, and routes and nothing else: they are
-        // loaded together. Zebra's takes as long as zebra learns, and nobody says when it is over.
+        // The kernel's first synchronisation is short, and routes only: they are loaded together. Zebra's lasts as long
+        // as zebra learns, and has no definite end.
         if std::mem::replace(&mut self.begun[source.index()], true) {
             tracing::info!("{}: synchronising again", source.name());
         } else if source == Source::Kernel {

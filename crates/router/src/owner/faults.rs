@@ -1,8 +1,8 @@
-//! DMA faults: what the IOMMU refused a device, which only the kernel's log says.
+//! DMA faults: accesses of devices that the IOMMU refused. Only the kernel's log reports them.
 //!
-//! A device that was given an address it may not use goes on as if nothing had happened, and its packets
-//! are lost without a count anywhere. The log names the device by its PCI address. The kernel limits how
-//! often it says so, so the counts are the least that there were.
+//! A device with an address that it may not access continues as if nothing had happened, and its packets are lost
+//! without a counter. The log names the device by its PCI address. The kernel limits the rate of these messages, so the
+//! counts are lower bounds.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
@@ -22,7 +22,7 @@ const TURN: usize = 256;
 pub struct KernelLog(AsyncFd<File>);
 
 impl KernelLog {
-    /// Begins behind what it says already; within a runtime.
+    /// Opens the log at its end; within a runtime.
     ///
     /// # Errors
     /// It is not there, or may not be read.
@@ -33,10 +33,10 @@ impl KernelLog {
         Ok(Self(when_readable(file)?))
     }
 
-    /// The devices of the next faults, one for each; none if other things were said only.
+    /// Returns the devices of the next faults, one for each; none if there were other messages only.
     ///
     /// # Errors
-    /// What the kernel says; nothing more can be read then.
+    /// That of reading the log; nothing more can be read then.
     pub async fn faults(&mut self) -> io::Result<Vec<String>> {
         let mut ready = self.0.readable().await?;
         let mut record = [0; RECORD];

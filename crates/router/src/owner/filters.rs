@@ -1,10 +1,10 @@
 //! Multicast filters: each port's device passes on the groups that the port needs, and no others.
 //!
-//! Needed are the groups of the router itself (all nodes, all routers, those by which its IPv6 addresses are
-//! sought) and those that the kernel has joined on the port's host interface, for routing daemons and for
-//! itself. All multicasts are needed where packets to groups are forwarded from, where a host interface takes
-//! all (a multicast routing daemon), and where the configuration says so. What is needed is compared with
-//! what was asked for from time to time, as the kernel tells nobody of groups that it joins.
+//! Needed are the groups of the router itself (all nodes, all routers, solicited nodes of its IPv6 addresses) and those
+//! that the kernel has joined on the port's host interface, for routing daemons and for itself. All multicasts are
+//! needed where packets to groups are forwarded from, where a host interface takes all (a multicast routing daemon),
+//! and where configured. The needed groups are compared with the device's from time to time, as the kernel sends no
+//! notifications of groups that it joins.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -38,7 +38,7 @@ pub enum WantedMulticasts {
 /// The reason for which a port is to receive all multicasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The configuration says so.
+    /// By configuration.
     Configured,
     /// Packets to groups that come in by it are forwarded.
     Forwarded,
@@ -98,7 +98,7 @@ impl Owner {
     }
 }
 
-/// Asks a device; one that does not take the list passes on all.
+/// Sets a device's filter; a device that does not take the list passes on all.
 fn ask(open: &OpenPort, wanted: &WantedMulticasts) {
     let name = &open.name;
     let multicasts = match wanted {

@@ -1,11 +1,11 @@
-//! Which number a flow has, for `show route … --from …`: that of a packet made up for it.
+//! The hash of a flow, for `show route … --from …`: that of a packet made up for it.
 
 use std::net::IpAddr;
 
 use api::Flow;
 use dataplane::flow::FlowHash;
 
-/// The flow's number; 0, as for what is no IP packet, if its addresses are of different families.
+/// Returns the flow's hash; 0, as for packets other than IP, if its addresses are of different families.
 pub fn hash(flows: &FlowHash, to: IpAddr, flow: &Flow) -> u32 {
     let mut packet = match (flow.from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {

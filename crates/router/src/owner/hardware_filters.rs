@@ -1,8 +1,7 @@
 //! Rules of packet filters in the devices of ports that are configured so: see [`super::super::flow_rules`].
 //!
-//! What devices are to hold is compared with what they hold when another configuration has been made, before
-//! whoever asked for it has the answer, and from time to time, so that a device that is opened again gets its
-//! rules. No forwarder takes part.
+//! The wanted rules are compared with those in devices after each change of the configuration, before the client gets
+//! its answer, and from time to time, so that a reopened device gets its rules. No forwarder takes part.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -37,14 +36,14 @@ const BEFORE: [&str; 10] = [
     "ip6-filter-in",
 ];
 
-/// The most that a change waits for devices to take rules; they get the rest behind it.
+/// Time limit of a change for adding rules to devices; the rest follows after it.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// What devices have dropped by the rules of filters, whichever ports and devices it were.
+/// Packets dropped by devices, by rule, over all ports and devices.
 #[derive(Default)]
 pub(super) struct DeviceHits(HashMap<Key, RuleHits>);
 
-/// A filter, and a rule of it: by its name, or by what it says.
+/// A filter, and a rule of it: its name, or its conditions.
 type Key = (String, String);
 
 fn key(filter: &FilterTable, rule: &Rule) -> Key {
@@ -87,7 +86,7 @@ impl DeviceHits {
 }
 
 impl Owner {
-    /// Has devices hold the rules that a configuration, which is in force, leaves to them.
+    /// Gives devices the rules that a configuration, which is in force, assigns to them.
     pub(super) fn place_rules(&mut self, config: &Config) {
         self.device_hits.keep(&self.filters.tables);
         let begin = Instant::now();
@@ -96,7 +95,7 @@ impl Owner {
             if wanted.is_none() && open.rules.filter().is_none() {
                 continue;
             }
-            // What was counted is the former rules'.
+            // The counts so far belong to the former rules.
             self.device_hits.read(open, || true);
             open.rules.follow(wanted.map(|(filter, port)| {
                 let offloads = offloads(config, &filter, port);
@@ -164,7 +163,7 @@ impl Owner {
         wanted.map(told).collect()
     }
 
-    /// Where a rule of a filter is, by the ports whose devices are to hold its rules.
+    /// Returns a rule's state in the devices of the ports that are to hold the filter's rules.
     pub(super) fn rule_in_hardware(
         &self,
         filter: &Arc<FilterTable>,
@@ -198,7 +197,7 @@ fn wanted<'c>(
     Some((filter, port))
 }
 
-/// What a port's device can do of each rule of its filter, or why of none.
+/// Returns the offload of each rule of a port's filter, or the reason for which there is none.
 fn offloads(
     config: &Config,
     filter: &FilterTable,
@@ -213,7 +212,7 @@ fn offloads(
     }
     let spec = filter.spec();
     let treated = |rule: usize| {
-        // Whoever adds a treatment decides here whether a device may drop its packets.
+        // Every treatment is listed, to decide whether a device may drop its packets.
         let &Treatment {
             police,
             mirror,
@@ -234,7 +233,7 @@ fn offloads(
     Ok(offload(&spec.filter, treated, &on))
 }
 
-/// Questions of hosts for an address (RFC 2131 4.1), which go to the host interface before the filter.
+/// Requests of hosts for an address (RFC 2131 4.1), which go to the host interface before the filter.
 fn dhcp() -> Matches {
     let host = |address: &str| address.parse().into_iter().collect();
     Matches {
@@ -247,8 +246,8 @@ fn dhcp() -> Matches {
     }
 }
 
-/// Whether packets come to the filter as they were received, and those that it drops are dropped: a device
-/// that drops them hides them from steps in front of it.
+/// Returns true if packets reach the filter as they were received, and those that it drops are dropped: a device that
+/// drops them hides them from steps in front of it.
 fn is_first(plan: &Plan) -> bool {
     let way = |plan: &Plan| -> BTreeSet<(String, String)> {
         let of = |(what, _): &(String, String)| {
@@ -263,7 +262,7 @@ fn is_first(plan: &Plan) -> bool {
         && default_plan(&Catalogue::default()).is_ok_and(|usual| way(&usual) == way(plan))
 }
 
-/// Gives a device what waits for it, and tells the log what came of it.
+/// Gives a device its waiting rules, and logs the result.
 fn go_on(open: &mut OpenPort, has_time: impl Fn() -> bool) {
     let name = &open.name;
     if let Some(why) = open.rules.go_on(&open.port, has_time) {

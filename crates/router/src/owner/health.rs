@@ -1,7 +1,7 @@
-//! Ports in trouble: what devices count that should not happen, and DMA faults.
+//! Ports in trouble: devices' error counters, and DMA faults.
 //!
-//! Each kind of trouble is said once when it begins and once when it has ended, with the count; `show ports`
-//! has the counters at any time.
+//! Each kind of trouble is logged once when it begins and once when it has ended, with the count; `show ports` has the
+//! counters at any time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -82,7 +82,7 @@ struct Ongoing {
     last: Instant,
 }
 
-/// Something to be said.
+/// A message for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Said {
     Begins { count: u64 },
@@ -98,7 +98,7 @@ struct Patient {
 }
 
 impl Patient {
-    /// Compares what is counted now with what was, and returns what is worth a word.
+    /// Compares the counters with the last ones, and returns the messages to be logged.
     fn look(&mut self, stats: &Stats, now: Instant) -> Vec<(Trouble, Said)> {
         let mut said = Vec::new();
         for (place, trouble) in Trouble::ALL.into_iter().enumerate() {
@@ -148,7 +148,7 @@ impl Health {
         all.filter(|(_, ongoing)| ongoing.is_some()).map(|(one, _)| one.name().to_owned()).collect()
     }
 
-    /// Whatever has this number later begins anew.
+    /// Forgets a port, so that a later one of this number begins anew.
     pub fn forget(&mut self, port: PortId) {
         self.0.remove(&port);
     }
@@ -165,7 +165,7 @@ impl Owner {
         }
     }
 
-    /// Looks at what all devices have counted, and says what begins and what has ended.
+    /// Reads all devices' counters, and logs troubles that begin or have ended.
     pub(super) fn examine(&mut self) {
         let now = Instant::now();
         for open in self.ports.iter() {

@@ -14,16 +14,16 @@ const KEPT: usize = 50;
 /// Bytes of their texts that are kept, but always the last two.
 const TEXT_KEPT: usize = 256 << 20;
 
-/// Why a configuration became the current one.
+/// The reason for which a configuration became the current one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The router began with it.
     Start,
-    /// Somebody applied it.
+    /// A client applied it.
     Apply,
     /// SIGHUP, or a closed terminal: the file of the start.
     Reload,
-    /// Somebody went back to the one with this number.
+    /// A client went back to the one with this number.
     Rollback(u64),
     /// The one with this number was not confirmed in time.
     NotConfirmed(u64),
@@ -52,9 +52,9 @@ pub struct Entry {
     pub file: PathBuf,
     /// Its text.
     pub text: Arc<str>,
-    /// Why it was applied.
+    /// The reason for which it was applied.
     pub origin: Origin,
-    /// What it changed, in a few words.
+    /// Summary of its changes.
     pub summary: String,
 }
 

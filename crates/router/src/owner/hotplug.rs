@@ -7,9 +7,8 @@
 //! ```
 //!
 //! The port's routes, addresses and host interface stay, without link, as if the cable were unplugged.
-//! The kernel says when an interface is back; for other devices it is looked now and then. A device that
-//! was reset by somebody else is closed and opened in the same way, and so is an interface that was given
-//! another MAC address.
+//! The kernel reports returning interfaces; other devices are looked for now and then. A device that was reset from
+//! outside is closed and opened in the same way, and so is an interface whose MAC address was changed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,23 +28,23 @@ use super::super::prepare::Reopened;
 use super::Owner;
 use super::watch::Word;
 
-/// How often a device is looked for that nobody says anything of.
+/// Interval of looking for a device without notifications.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// How long a device that cannot be opened is left alone, at first and at most.
+/// Pause after a failure to open a device: the first and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
 /// A port without its device.
 pub(super) struct Absent {
     /// Its host interface, kept for it.
     pub(super) host: Option<HostInterface>,
-    /// How it was last, for those who ask.
+    /// Its last state, for reports.
     pub(super) last: Option<Last>,
     /// A thread closes or opens its device.
     busy: bool,
     next: Instant,
     pause: Duration,
-    /// Why it could not be opened, as it was said.
+    /// The last logged error.
     said: Option<String>,
 }
 
@@ -58,7 +57,7 @@ pub(super) struct Last {
 }
 
 impl Absent {
-    /// Whose device is not open.
+    /// Creates one for a port whose device is not open.
     pub(super) fn new(host: Option<HostInterface>, last: Option<Last>) -> Self {
         Self { host, last, busy: false, next: Instant::now(), pause: PAUSES.0, said: None }
     }
@@ -79,7 +78,7 @@ pub(super) struct Absentees {
 }
 
 impl Absentees {
-    /// None, and what the threads say.
+    /// Creates an empty one, and the receiver of the threads' reports.
     pub(super) fn new() -> (Self, mpsc::UnboundedReceiver<Word>) {
         let (helpers, words) = mpsc::unbounded_channel();
         (Self { ports: BTreeMap::new(), stuck: BTreeMap::new(), helpers }, words)
@@ -91,7 +90,7 @@ impl Absentees {
 }
 
 impl Owner {
-    /// What was said of ports.
+    /// Handles a notification about ports.
     pub(super) async fn hear_of_ports(&mut self, word: Word) {
         match word {
             Word::Devices(events) => {
@@ -108,7 +107,7 @@ impl Owner {
             Word::Closed(id) => {
                 if let Some(absent) = self.absentees.ports.get_mut(&id) {
                     absent.busy = false;
-                    // A PCI device that was asked for is there for a moment longer.
+                    // A PCI device whose removal was requested is present for a moment longer.
                     absent.next = Instant::now() + LOOK;
                     if !self.is_pci(id) {
                         self.look_for(id);
@@ -157,7 +156,7 @@ impl Owner {
         }
     }
 
-    /// Looks at all interfaces of the kernel's: something was said of one that nobody heard.
+    /// Looks at all interfaces of the kernel: notifications were lost.
     async fn look_at_interfaces(&mut self) {
         let is_gone = |open: &&OpenPort| {
             open.interface().is_some_and(|index| dpdk::interface_index(&open.device) != Some(index))
@@ -175,7 +174,7 @@ impl Owner {
         self.follow_interfaces().await;
     }
 
-    /// Looks at what somebody may have changed of the kernel's interfaces that ports are made of.
+    /// Looks for changes of the kernel interfaces that ports are made of.
     pub(super) async fn follow_interfaces(&mut self) {
         let all = self.ports.iter().filter(|open| open.interface().is_some());
         let all: Vec<_> = all.map(|open| open.id).collect();
@@ -197,7 +196,7 @@ impl Owner {
         }
     }
 
-    /// Closes a port whose device is gone, or must be let go, and awaits the device.
+    /// Closes a port whose device was removed, or must be released, and awaits the device.
     async fn lose(&mut self, id: PortId, why: &str) {
         let Some(open) = self.ports.get(id) else { return };
         let Some(wanted) = self.configurations.current.port(id).cloned() else { return };
@@ -206,7 +205,7 @@ impl Owner {
             counted: open.counted,
             driver: open.driver.clone(),
         };
-        // First of all: no packet is to take a way that has ended.
+        // First of all, so that no packet takes a path that has ended.
         self.quiet(id);
         self.sources.order(KernelOrder::SetCarrier { port: id.into(), up: false });
         let name = &wanted.name;
@@ -289,7 +288,7 @@ impl Owner {
     async fn reopened(&mut self, id: PortId, base: Arc<Config>, outcome: Result<Box<Reopened>>) {
         let Some(absent) = self.absentees.ports.get_mut(&id) else { return };
         if !Arc::ptr_eq(&base, &self.configurations.current) {
-            // What was opened is of a configuration that has changed meanwhile.
+            // Opened for a configuration that has changed meanwhile.
             drop(outcome);
             absent.busy = false;
             return self.look_for(id);
@@ -334,7 +333,7 @@ impl Owner {
         Ok(())
     }
 
-    /// What is known of each port, those that wait for their device included.
+    /// Returns the data of each port, including those that wait for their device.
     pub(super) fn known(&self) -> BTreeMap<PortId, Known> {
         let absent = self.absentees.ports.iter();
         let absent = absent.filter_map(|(id, absent)| Some((*id, absent.last.as_ref()?.known)));
@@ -344,7 +343,7 @@ impl Owner {
     }
 }
 
-/// Whether a device can be seen; what cannot be looked for is tried.
+/// Returns true if a device is present, or if its presence cannot be checked.
 fn is_there(device: &config::Device) -> bool {
     match device {
         config::Device::Kernel(name) => dpdk::interface_exists(name),

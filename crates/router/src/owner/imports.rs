@@ -1,7 +1,7 @@
 //! Imported tables of another configuration, which go into the RIB piece by piece beside the owner's other work.
 //!
 //! Tables come last in a change, when nothing can fail any more, so that no change has to be undone because of them;
-//! `apply` has answered by then. The log tells when a table is complete, and `show sources` has `loading` until then.
+//! `apply` has answered by then. The log reports complete tables, and `show sources` has `loading` until then.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! The RIB with everything that the configuration says: routes, neighbours, imported tables.
+//! The RIB of the configuration: routes, neighbours, imported tables.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -85,7 +85,7 @@ impl StaticRoutes {
         });
     }
 
-    /// Tells steps the numbers of next hops with names. One for which there is no number leads nowhere.
+    /// Publishes the numbers of named next hops to steps. A name without a number leads nowhere.
     pub fn publish_next_hops(&self, rib: &Rib, to: &NamedHops) {
         let number = |key: &GroupKey| rib.group_hop(*key).unwrap_or(NO_ROUTE);
         to.set(self.named.iter().map(|(name, key)| (name.as_str(), number(key))));
@@ -98,7 +98,7 @@ impl StaticRoutes {
     }
 }
 
-/// A port as the RIB knows it.
+/// Returns the RIB's view of a port.
 pub fn rib_port(port: &OpenPort) -> RibInterface {
     RibInterface {
         id: port.id.into(),

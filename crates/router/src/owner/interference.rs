@@ -1,5 +1,5 @@
-//! Interference: what takes a forwarder's core from it. The kernel counts it, and it is read here, on the owner's
-//! side; forwarders know nothing of it.
+//! Interference: threads and interrupts that take a forwarder's core from it. The kernel counts it, and the owner reads
+//! it, without the forwarders.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use super::Owner;
 /// The least time between two lines of the log about this.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// What was read of a forwarder before.
+/// The last reading of a forwarder.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     thread: Pid,
@@ -27,7 +27,7 @@ struct Known {
     since: Instant,
 }
 
-/// What is known of the forwarders' threads.
+/// State of the forwarders' threads.
 #[derive(Debug)]
 pub(super) struct Watched {
     machine: Machine,
@@ -85,7 +85,7 @@ impl Watched {
         })
     }
 
-    /// What a forwarder on this core has suffered; `None` if its thread has ended.
+    /// Returns the interference with a forwarder on this core; `None` if its thread has ended.
     fn report(&self, number: usize, (thread, core): (Option<Pid>, usize)) -> Option<Interference> {
         let task = task(&self.machine, thread?)?;
         let at_first = self.known.get(number).copied().flatten().filter(|known| known.core == core);
@@ -132,7 +132,7 @@ impl Owner {
         }
     }
 
-    /// What a forwarder has suffered.
+    /// Returns the interference with a forwarder.
     pub(super) fn interference(&self, number: usize) -> Option<Interference> {
         let threads = self.threads();
         self.watched.report(number, *threads.get(number)?)
@@ -195,7 +195,7 @@ mod tests {
         let counts = [report.voluntary_switches, report.involuntary_switches, report.minor_faults];
         assert_eq!(counts, [3, 2, 4]);
         assert_eq!((report.interrupts_us, report.stolen_us), (30_000, 70_000));
-        // It has moved, and nobody has looked since.
+        // It has moved since the last look.
         let moved = watched.report(0, (forwarder.0, 6)).unwrap();
         assert_eq!((moved.interrupts_us, moved.stolen_us), (0, 0));
         assert_eq!(watched.report(0, (None, 5)), None);

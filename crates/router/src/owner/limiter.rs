@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// Lines in a row.
 const BURST: u32 = 20;
 
-/// How long nothing more is said after that.
+/// Time for which no more lines are written after that.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// Lets [`BURST`] lines through in [`PAUSE`], and counts the rest.
@@ -17,7 +17,7 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// Whether another line may be written now; if not it is counted.
+    /// Returns true if another line may be written now; if not, it is counted.
     pub fn allows(&mut self, now: Instant) -> bool {
         if self.said == 0 {
             self.since = Some(now);
@@ -30,7 +30,7 @@ impl Limiter {
         false
     }
 
-    /// How many lines were kept back, once the pause is over.
+    /// Returns the number of suppressed lines, once the pause is over.
     pub fn suppressed(&mut self, now: Instant) -> Option<u64> {
         self.since.filter(|&since| now.duration_since(since) >= PAUSE)?;
         let Self { suppressed, .. } = std::mem::take(self);

@@ -1,11 +1,10 @@
-//! Links: what the devices say, and what is said of the host interfaces.
+//! Links of devices and of host interfaces.
 //!
-//! Packets can leave by a port when its device has a link and nobody has set its host interface
-//! down. A device that loses its link takes the carrier from its host interface, so that routing
-//! daemons see it.
+//! Packets can leave by a port while its device has a link and its host interface is not set down. A device that loses
+//! its link takes the carrier from its host interface, so that routing daemons see it.
 //!
-//! A port's MTU is the least of three: what it was opened for, its kernel interface's, its host
-//! interface's. The host interface follows the kernel interface's.
+//! A port's MTU is the least of three: the one it was opened for, its kernel interface's, its host interface's. The
+//! host interface follows the kernel interface's.
 
 use control::netlink::{Departure, KernelOrder};
 use dataplane::port::PortId;
@@ -20,22 +19,22 @@ use super::Owner;
 pub struct Link {
     /// The device has one.
     device: bool,
-    /// How the host interface is; as if it were up if there is none, and before anybody said.
+    /// State of the host interface; up if there is none, and before the kernel's first notification.
     host: HostLink,
-    /// What the host interface's MTU was, in bytes; 0 without one.
+    /// Last MTU of the host interface, in bytes; 0 without one.
     mtu: u16,
-    /// What the MTU of the device's kernel interface was; none before it is looked at, or without one.
+    /// Last MTU of the device's kernel interface; `None` before the first look, or without one.
     device_mtu: Option<u16>,
 }
 
-/// How a host interface is in the kernel.
+/// State of a host interface in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostLink {
-    /// Nobody has set it down.
+    /// True unless it was set down.
     pub admin_up: bool,
-    /// It has carrier.
+    /// True if it has carrier.
     pub carrier: bool,
-    /// Why it is not there.
+    /// The reason for which it is missing.
     pub gone: Option<Departure>,
 }
 
@@ -90,7 +89,7 @@ impl Link {
 }
 
 impl Owner {
-    /// Looks at all devices, as nothing was said of them yet.
+    /// Looks at all devices, of which there were no notifications yet.
     pub(super) fn look_at_all(&mut self) {
         let all: Vec<_> = self.ports.iter().map(|open| (open.id, open.host.is_some())).collect();
         for (id, has_host) in all {
@@ -102,9 +101,9 @@ impl Owner {
         }
     }
 
-    /// Looks at devices that do not say when their link changes; without `kernel_tells` interfaces of the
-    /// kernel are such. Of a device with interrupts this reads what its driver has noted and asks the
-    /// device nothing: some drivers (DPDK 22.11's TAP) note a change and tell nobody.
+    /// Looks at devices that do not report changes of their link; without `kernel_tells`, kernel interfaces are among
+    /// them. For a device with interrupts this reads the state kept by its driver and does not access the device: some
+    /// drivers (DPDK 22.11's TAP) record a change without an event.
     pub(super) fn poll_devices(&mut self, kernel_tells: bool) {
         let is_mute = |open: &&OpenPort| match open.port.link_watch() {
             LinkWatch::Kernel(_) => !kernel_tells,
@@ -131,8 +130,8 @@ impl Owner {
         }
     }
 
-    /// Nothing is to leave by a port until its link is looked at again. Its host interface keeps its
-    /// carrier: routing daemons need not know of a moment.
+    /// Takes a port's link down until its device is looked at again. Its host interface keeps its carrier: routing
+    /// daemons need not notice a moment.
     pub(super) fn quiet(&mut self, id: PortId) {
         let link = &mut self.links[id.index()];
         let was_up = link.up();
@@ -143,7 +142,7 @@ impl Owner {
         }
     }
 
-    /// Looks at a port's device, whatever was known of it.
+    /// Looks at a port's device, and applies its state even if it is the same as before.
     pub(super) fn look_at_link(&mut self, id: PortId) {
         let Some(open) = self.ports.get(id) else { return };
         let device = open.port.link().up;
@@ -152,13 +151,13 @@ impl Owner {
         self.follow_mtu(id);
     }
 
-    /// How a port's host interface is, for those who ask.
+    /// Returns the state of a port's host interface, for reports.
     pub(super) fn host_state(&self, port: PortId) -> (&'static str, Option<&'static str>) {
         let device = self.ports.get(port).map(|open| open.port.link().up);
         self.links[port.index()].host.state(device)
     }
 
-    /// How the host interface of a port is, and that it takes packets of this size.
+    /// Sets the state and MTU of a port's host interface.
     pub(super) fn host_link(&mut self, port: PortId, host: HostLink, mtu: u16) {
         let old = self.links[port.index()];
         self.set_link(port, Link { host, mtu, ..old });
@@ -185,14 +184,14 @@ impl Owner {
             return;
         }
         tracing::info!("port \"{name}\": MTU {now}, was {before}: that of its device {device}");
-        // The kernel is to send nothing larger by it than leaves, and again what leaves again.
+        // The host interface follows down, and up again if it had followed before.
         if host > now || host == before {
             self.sources.order(KernelOrder::SetMtu { port: id.into(), mtu: now });
         }
         self.put_mtu(id);
     }
 
-    /// Tells everybody a port's MTU.
+    /// Passes a port's MTU to the RIB and the slow path.
     fn put_mtu(&mut self, port: PortId) {
         let opened = self.ports.get(port).map_or(u16::MAX, |open| open.port.mtu());
         let mtu = self.links[port.index()].mtu(opened);
@@ -206,7 +205,7 @@ impl Owner {
         if old.up() == new.up() {
             return;
         }
-        // First of all: no packet is to take a way that has ended.
+        // First of all, so that no packet takes a path that has ended.
         self.rib.set_link(port.into(), new.up());
         self.orders.tell(&Command::PortLink { interface: port.into(), up: new.up() });
         let reason = match (new.device, new.host.state(Some(true)).1) {

@@ -1,4 +1,4 @@
-//! How busy forwarders are, and which queues they serve from where.
+//! Load of forwarders, the queues that they serve, and their cores.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ const MUCH: f64 = 20.0;
 /// One that is less busy than this is idle.
 const LITTLE: f64 = 5.0;
 
-/// What a forwarder had counted at a look, or has counted between two.
+/// A forwarder's counters at a look, or their difference between two.
 #[derive(Clone, Debug)]
 struct Sample {
     /// Busy cycles.
@@ -61,7 +61,7 @@ impl Sample {
     }
 }
 
-/// What forwarders did between two looks.
+/// Load of forwarders between two looks.
 #[derive(Default)]
 pub(super) struct Loads {
     /// At the last look, by forwarder.
@@ -99,7 +99,7 @@ impl Loads {
 }
 
 impl Owner {
-    /// What each forwarder does.
+    /// Returns the reports of all forwarders.
     pub(super) fn forwarder_reports(&self) -> Forwarders {
         let Some(wiring) = &self.wiring else {
             return Forwarders::default();
@@ -194,7 +194,7 @@ impl Owner {
         self.configurations.current.ports.iter().filter_map(report).collect()
     }
 
-    /// How each port's packets are spread.
+    /// Returns the report of each port's spreading.
     pub(super) fn rss_reports(&self) -> Vec<Rss> {
         self.ports.iter().map(|port| self.rss(port)).collect()
     }
@@ -250,7 +250,7 @@ impl Owner {
         self.distances = now;
     }
 
-    /// Says once of each port that has no receive interrupts that its forwarder cannot block.
+    /// Logs, once for each port without receive interrupts, that its forwarder cannot block.
     pub(crate) fn warn_of_silence(&mut self) {
         let said = |port: &OpenPort| Some((port.id, self.silence(port)?));
         let now: BTreeMap<_, _> = self.ports.iter().filter_map(said).collect();

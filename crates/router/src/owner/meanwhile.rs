@@ -1,4 +1,4 @@
-//! What the owner does while it waits for forwarders or slow path workers.
+//! The owner's work while it waits for forwarders or slow path workers.
 //!
 //! ```text
 //!   change --- work with the wiring ---> forwarders: exchange, some microseconds; or one is in a step for long
@@ -6,16 +6,16 @@
 //!      +-- not over in a moment: signals, links that go down, what clients ask, neighbours, routes
 //! ```
 //!
-//! A change needs each forwarder once or several times, between two of its batches. That takes as long as a
-//! batch, unless a step of a forwarder does not return. So that the router's owner is not held with it, the
-//! change lends itself the [`Wiring`], and whatever else does not need that goes on. What does, or what would
-//! change what the change is about, waits until it is over or is refused:
+//! A change needs each forwarder once or several times, between two of its batches. That takes as long as a batch,
+//! unless a step of a forwarder does not return. So that the router's owner is not held with it, the change takes the
+//! [`Wiring`], and all work that does not need the wiring continues. Work that needs it, or would interfere with the
+//! change, is postponed or refused:
 //!
 //! | what | meanwhile |
 //! |---|---|
 //! | a signal that ends the router | forwarders are not waited for any longer, then it ends |
 //! | a link that goes down | routes give way |
-//! | other news of devices | later |
+//! | other events of devices | later |
 //! | `apply`, `rollback`, `confirm` | refused |
 //! | `show forwarders`, `show rss`, `show topology` | answered later |
 //! | other questions, changes of routes and neighbours | answered |
@@ -39,20 +39,20 @@ use super::super::wiring::Wiring;
 use super::watch::{Watch, Word};
 use super::{Owner, TICK};
 
-/// How long nothing else is done: nearly every change has what it needs by then.
+/// Time before other work is done: nearly every change is complete by then.
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// Said to clients that want another change.
+/// Answer to clients that request another change.
 const BUSY: &str = "another change is being made, and waits for a forwarder; see the log, and try again when it is over";
 
-/// What the owner waits for, beside its own data.
+/// The owner's inputs, beside its own data.
 pub(super) struct Inputs {
     pub(super) signals: Waiting,
     pub(super) watch: Watch,
     pub(super) questions: mpsc::Receiver<Question>,
 }
 
-/// What has come meanwhile, to be dealt with later.
+/// Inputs deferred until the change is complete.
 #[derive(Default)]
 pub(super) struct Later {
     words: VecDeque<Word>,
@@ -73,20 +73,20 @@ impl Later {
         self.questions.pop_front()
     }
 
-    /// Whether the configuration file is to be applied again.
+    /// Returns true, once, if the configuration file is to be applied again.
     pub(super) fn take_reload(&mut self) -> bool {
         std::mem::take(&mut self.reload)
     }
 }
 
-/// Something that was heard meanwhile.
+/// An input during a change.
 enum Heard {
     Wish(Wish),
     Word(Word),
     Question(Question),
 }
 
-/// What comes next; for ever nothing if nobody can be heard.
+/// Returns the next input; never, without inputs.
 async fn next(inputs: &mut Option<Inputs>) -> Heard {
     let Some(Inputs { signals, watch, questions }) = inputs else {
         return std::future::pending().await;
@@ -144,7 +144,7 @@ impl Owner {
         }
     }
 
-    /// Whether the RIB has all ports that somebody may speak of.
+    /// Returns true if the RIB has all ports that events can refer to.
     fn is_known(&self) -> bool {
         let knows = |id| self.rib.interfaces().iter().any(|known| known.id == id);
         self.ports.iter().all(|open| knows(open.id.into()))
@@ -165,14 +165,14 @@ impl Owner {
                 self.later.questions.push_back(question);
             }
             Heard::Question(Question::Request(request, asker)) if changes_all(&request) => {
-                // Whoever asked may be gone.
+                // The client may have disconnected.
                 let _ = asker.send(Answer::Error(BUSY.to_owned()));
             }
             Heard::Question(question) => self.answer(question).await,
         }
     }
 
-    /// Routes over links that are gone give way at once. That a link has come can wait.
+    /// Takes lost links down at once; links that came up can wait.
     fn see_links_go(&mut self, word: &Word) {
         let mut gone = Vec::new();
         match word {
@@ -202,13 +202,13 @@ impl Owner {
     }
 }
 
-/// The answer is made of the wiring.
+/// Returns true if the answer needs the wiring.
 fn needs_wiring(question: &Question) -> bool {
     let Question::Request(Request::Show(show), _) = question else { return false };
     matches!(show, Show::Forwarders | Show::Rss | Show::ControlQueues | Show::Topology)
 }
 
-/// It asks for another configuration, or decides on one.
+/// Returns true if the request changes the configuration, or confirms or rolls back a change.
 fn changes_all(request: &Request) -> bool {
     matches!(request, Request::Apply(_) | Request::Rollback(_) | Request::Confirm {})
 }

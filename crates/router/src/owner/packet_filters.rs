@@ -1,4 +1,4 @@
-//! What `show filters` says.
+//! Answers to `show filters`.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ impl Owner {
         all
     }
 
-    /// What bounds packets for the router without a filter for them: the classes.
+    /// The limits of packets for the router without a filter for them: the classes.
     fn router_filter(&self) -> Filter {
         Filter {
             name: ROUTER.to_owned(),
@@ -67,7 +67,7 @@ impl Owner {
         port.map_or_else(|| interface.to_string(), |port| port.name.clone())
     }
 
-    /// What a filter says of a packet in words.
+    /// Returns a filter's verdict on a packet described in text.
     pub(super) fn verdict(&self, name: &str, packet: &str) -> Result<FilterVerdict> {
         let mut tables = self.filters.tables.iter().flatten();
         let table = tables.find(|table| table.spec().filter.name == name).ok_or_else(|| {
@@ -106,7 +106,7 @@ impl Owner {
         Ok(FilterVerdict { rule, before, action, why })
     }
 
-    /// What becomes of a rule's packets.
+    /// Describes the treatment of a rule's packets.
     fn action_of(&self, spec: &FilterSpec, place: usize) -> String {
         let config = &self.configurations.current;
         let mut said = action_name(spec.filter.rules[place].action).to_owned();
@@ -181,7 +181,7 @@ impl Owner {
     }
 }
 
-/// A rule's packets by colour, if its meter tells colours apart.
+/// Returns a rule's packets by colour, if its meter distinguishes colours.
 fn colours(spec: &FilterSpec, place: usize, hits: &RuleHits) -> Option<ColourCounts> {
     let [green, yellow, red] = hits.colours;
     spec.treatments.get(place)?.police?.colours?;

@@ -5,9 +5,9 @@
 //!   what is new, or comes back:      (opened) -> slow path told -> connected -> link up
 //! ```
 //!
-//! A port's link is down for the router as long as it is not connected, so that routes over it give way
-//! as if its cable were unplugged. What was done is kept in [`Moves`], and can be taken back. A device
-//! is put aside open, unless another port is to have it.
+//! A port's link is down for the router as long as it is not connected, so that routes over it are replaced as if its
+//! cable were unplugged. Completed moves are kept in [`Moves`], and can be undone. A device is put aside open, unless
+//! another port is to have it.
 
 use std::collections::BTreeMap;
 
@@ -30,15 +30,15 @@ use super::hotplug::Absent;
 use super::links::Link;
 use super::{Owner, initial};
 
-/// Said of a device for which other graphs are needed.
+/// Error for a device that needs other graphs.
 const CHANGED: &str = "its device has changed meanwhile";
 
-/// Whether graphs that were made for a port with one of these serve the other.
+/// Returns true if graphs made for a port with one of these serve the other.
 fn is_same(one: InterfaceInfo, other: InterfaceInfo) -> bool {
     (one.mac, one.partial_checksums) == (other.mac, other.partial_checksums)
 }
 
-/// A port that was taken away, and what brings it back.
+/// A port that was taken away, with the parts needed to bring it back.
 pub(super) struct Gone {
     wanted: config::Port,
     /// Unless its device had to be closed.
@@ -51,7 +51,7 @@ enum Move {
     Come(Box<config::Port>),
 }
 
-/// What was done to ports, in this order.
+/// Completed moves of ports, in this order.
 #[derive(Default)]
 pub(super) struct Moves(Vec<Move>);
 
@@ -74,8 +74,8 @@ impl Moves {
 }
 
 impl Owner {
-    /// Takes away what changes and what is in the way of that, and connects what is new or has changed.
-    /// No route leads there yet. `infos` is what graphs are made for.
+    /// Disconnects ports that change or are in their way, and connects ports that are new or have changed. No route
+    /// leads there yet. `infos` are the ports' data that graphs are made for.
     pub(super) async fn move_ports(
         &mut self,
         diff: &Diff,
@@ -170,7 +170,7 @@ impl Owner {
         self.orders.port(&settings::slow_path_port(&opened.port, wanted));
         self.tables.mtus.open(id.into(), info.mtu);
         let link = &mut self.links[id.index()];
-        // Whoever has set the host interface down has set the port down.
+        // A host interface that was set down keeps the port down.
         *link = if had_host && opened.port.host.is_some() {
             link.without_device()
         } else {
@@ -198,7 +198,7 @@ impl Owner {
         for (before, after) in &diff.ports.changed {
             let id = after.id;
             if before.host.is_some() && after.host.is_none() {
-                // What the kernel said of it does not count any more.
+                // The kernel's addresses do not count any more.
                 self.rib.set_addresses(id.into(), &after.addresses)?;
                 let addresses = after.addresses.clone();
                 self.orders.tell(&Command::Addresses { interface: id.into(), addresses });
@@ -256,7 +256,7 @@ impl Owner {
         tokio::task::spawn_blocking(move || opener.give_back_unused(&wanted));
     }
 
-    /// Nobody knows the port any more.
+    /// Removes all state of a port.
     fn forget_port(&mut self, id: PortId) {
         self.forget_commands_over(id);
         let neighbours: Vec<_> =
@@ -366,7 +366,7 @@ impl Owner {
         done
     }
 
-    /// Opens a port's device if it is what the graphs of the forwarders were made for.
+    /// Opens a port's device if the forwarders' graphs were made for it.
     fn open_as_it_was(&self, base: &Config, wanted: &config::Port) -> Result<Opened> {
         let forwarders = cores::place(base)?.forward.len();
         let memory = self.opener.memory(wanted, forwarders)?;
@@ -399,7 +399,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Tells the kernel's listener which ports have a host interface now.
+    /// Passes the ports with host interfaces to the kernel's listener.
     fn follow_hosts(&mut self, config: &Config) -> Result<()> {
         let hosts = self.ports.iter().filter(|port| port.host.is_some());
         let hosts = hosts.map(|port| (port.id.into(), port.name.clone()));
@@ -409,7 +409,7 @@ impl Owner {
         self.sources.follow_hosts(config, all)
     }
 
-    /// Whether a port has a host interface, a port that waits for its device included.
+    /// Returns true if a port has a host interface; also while it waits for its device.
     pub(super) fn has_host(&self, id: PortId) -> bool {
         let absent = self.absentees.ports.get(&id);
         self.ports.get(id).is_some_and(|open| open.host.is_some())

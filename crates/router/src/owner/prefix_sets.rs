@@ -1,4 +1,4 @@
-//! What `show sets` says, and `set add` and `set del` do.
+//! Answers to `show sets`, and changes by `set add` and `set del`.
 
 use std::time::{Duration, Instant};
 

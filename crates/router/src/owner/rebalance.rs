@@ -1,16 +1,16 @@
 //! Receive queues go from busy forwarders to idle ones, and flows from busy queues to idle ones.
 //!
-//! Once a second the load of each queue is estimated: a forwarder's busy time, divided by the packets of its ports,
-//! and evenly between queues of one port that it has. While one forwarder is busy for more than [`BUSY`] of the
-//! time, and other places for queues would take at least [`GAIN`] from it, in [`LOOKS`] looks in sequence, queues
-//! move (see `wiring/moves.rs`). Then nothing moves for a rest, which doubles with each move that another follows
-//! soon: traffic that changes faster than queues move does not have them move all the time.
+//! Once a second the load of each queue is estimated: a forwarder's busy time, divided by the packets of its ports, and
+//! evenly between queues of one port that it has. Queues move (see `wiring/moves.rs`) when in [`LOOKS`] looks in
+//! sequence one forwarder is busy for more than [`BUSY`] of the time, and moving them would take at least [`GAIN`] from
+//! it. Then nothing moves for a rest, which doubles with each move that soon follows another: traffic that changes
+//! faster than queues move does not cause moves all the time.
 //!
-//! Where no queue may go, since one alone is too much, entries of the device's RSS table go from it to a queue of the
-//! same port that a less busy forwarder has: so many that both have about as much, were all entries alike. They are not
-//! (a flow may be as much as all others), so it is looked at again after the rest.
+//! Where no queue may move, since one alone is too much, entries of the device's RSS table move from it to a queue of
+//! the same port that a less busy forwarder has: so many that the loads would be equal if all entries were alike. They
+//! are not (one flow may outweigh all others), so the loads are compared again after the rest.
 //!
-//! What comes by one queue of a port without such a table stays a single forwarder's: `spread = "software"` divides it.
+//! Packets of one queue of a port without such a table stay with one forwarder: `spread = "software"` divides them.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ const REST: Duration = Duration::from_secs(10);
 /// The longest rest after a move.
 const REST_MOST: Duration = Duration::from_secs(320);
 
-/// A receive queue and what it costs its forwarder.
+/// A receive queue and the load that it causes.
 #[derive(Clone, Debug, PartialEq)]
 struct QueueLoad {
     port: PortId,
@@ -127,8 +127,8 @@ fn plan_shift(
     })
 }
 
-/// The table after a shift, and the number of entries that moved: at least one, and one stays. Which ones differs from
-/// one `attempt` to the next, so that a flow that is much by itself parts from the others.
+/// Returns the table after a shift, and the number of entries moved: at least one moves, and one stays. The choice
+/// differs from one `attempt` to the next, so that a heavy flow is separated from the others.
 fn shifted(table: &[u16], shift: &Shift, attempt: u64) -> Option<(Vec<u16>, usize)> {
     let (from, to) = (u16::try_from(shift.from).ok()?, u16::try_from(shift.to).ok()?);
     let mut own: Vec<_> = (0..table.len()).filter(|&place| table[place] == from).collect();
@@ -154,7 +154,7 @@ fn has_even_table(config: &Config, port: PortId) -> bool {
     rss.is_some_and(|rss| rss.is_none_or(|rss| rss.table == RssTable::Even))
 }
 
-/// What is known of the past.
+/// State of earlier looks and moves.
 #[derive(Default)]
 pub(super) struct Balance {
     /// Looks in sequence that found one too busy.
@@ -169,7 +169,7 @@ pub(super) struct Balance {
 }
 
 impl Balance {
-    /// Whether it is time to move queues, of which there are some to move or none.
+    /// Returns true if it is time to move queues; `wanted`: there is a move to make.
     fn is_time(&mut self, wanted: bool, now: Instant) -> bool {
         if self.moved.is_some_and(|moved| now.duration_since(moved) < self.rest) {
             return false;
@@ -187,8 +187,7 @@ impl Balance {
     }
 }
 
-/// What each queue of these ports costs its forwarder, of which there are so many. Those for control traffic stay
-/// where they are.
+/// Returns the load of each queue of these ports for its forwarder. Queues for control traffic stay where they are.
 fn queue_loads(wiring: &Wiring, ports: &Ports, loads: &Loads, forwarders: usize) -> Vec<QueueLoad> {
     let of_port = |port: PortId| {
         let served = wiring.receivers(port);

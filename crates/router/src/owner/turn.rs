@@ -1,9 +1,9 @@
-//! How long a turn of the owner may work.
+//! Time limit of a turn of the owner.
 
 use std::time::{Duration, Instant};
 
-/// The most that a turn works before others have theirs: ten kinds of work that all have more than they can
-/// do keep a question waiting for some tens of milliseconds.
+/// Time limit of a turn: ten kinds of work, all with more than they can do, delay a question by some tens of
+/// milliseconds.
 const LONGEST: Duration = Duration::from_millis(4);
 
 /// A turn that has begun.
@@ -16,7 +16,7 @@ impl Turn {
         Self(Instant::now())
     }
 
-    /// Whether another piece of work, of a fraction of a millisecond, may be begun.
+    /// Returns true if another piece of work, of a fraction of a millisecond, may begin.
     pub(super) fn has_time(self) -> bool {
         self.0.elapsed() < LONGEST
     }

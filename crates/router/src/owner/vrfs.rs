@@ -49,8 +49,7 @@ impl Owner {
         }
     }
 
-    /// Makes the tables of a configuration's VRFs, those that there are not yet. What fails behind it leaves them
-    /// empty, for the next VRF.
+    /// Makes the missing tables of a configuration's VRFs. If a later step fails, they stay empty, for the next VRF.
     ///
     /// # Errors
     /// There is no room for them, or commands have routes in a VRF that is to go.
@@ -82,14 +81,14 @@ impl Owner {
         Ok(())
     }
 
-    /// Each port is in the VRF that a configuration says.
+    /// Moves each port to its configured VRF.
     pub(super) fn move_to_vrfs(&mut self, config: &Config) {
         self.rib.batch(|rib| {
             config.ports.iter().for_each(|port| rib.set_vrf(port.id.into(), port.vrf));
         });
     }
 
-    /// Nothing is left of VRFs that are gone, and the kernel's routes are those of the VRFs that there are.
+    /// Clears removed VRFs, and sets the VRFs whose routes the kernel's listener follows.
     pub(super) fn leave_vrfs(&mut self, old: &Config, new: &Config) {
         for vrf in gone(old, new) {
             self.rib.clear_vrf(vrf.id);

@@ -1,4 +1,4 @@
-//! Everything that says something about the ports' devices, in one place to wait at.
+//! All notifications about the ports' devices, in one place to wait at.
 //!
 //! ```text
 //!   DPDK's interrupt thread -- eventfd ---+
@@ -23,14 +23,13 @@ use tokio::sync::mpsc;
 use super::super::prepare::Reopened;
 use super::faults::KernelLog;
 
-/// Something that was said of ports.
+/// A notification about ports.
 pub enum Word {
-    /// By devices.
+    /// From devices.
     Devices(Vec<DeviceEvent>),
-    /// By the kernel, of its interfaces.
+    /// From the kernel, about its interfaces.
     Links(Vec<LinkNews>),
-    /// By the kernel's log: the PCI addresses of devices that were refused access to memory, one for each
-    /// refusal.
+    /// From the kernel's log: the PCI addresses of devices that were refused access to memory, one for each refusal.
     Faults(Vec<String>),
     /// The device of a port that was lost is closed.
     Closed(PortId),
@@ -38,18 +37,19 @@ pub enum Word {
     Reopened(PortId, Arc<Config>, Result<Box<Reopened>>),
 }
 
-/// Hears everybody.
+/// Receives all notifications.
 pub struct Watch {
     devices: AsyncFd<DeviceEvents>,
-    /// Unless the kernel cannot be heard any more.
+    /// `None` if the kernel's notifications have failed.
     links: Option<LinkWatch>,
-    /// Unless the kernel's log cannot be read: in a container, say.
+    /// `None` if the kernel's log cannot be read: in a container, say.
     faults: Option<KernelLog>,
     helpers: mpsc::UnboundedReceiver<Word>,
 }
 
 impl Watch {
-    /// Hears these devices and helpers, and the kernel in the caller's network namespace; within a runtime.
+    /// Opens a watch over these devices and helpers, and the kernel in the caller's network namespace; within a
+    /// runtime.
     ///
     /// # Errors
     /// The step that failed.
@@ -63,7 +63,7 @@ impl Watch {
         Ok(Self { devices, links: Some(links), faults: faults.ok(), helpers })
     }
 
-    /// The kernel says when an interface changes; if not, it has to be asked.
+    /// Returns true if the kernel reports changes of interfaces; if not, they are polled.
     pub fn hears_kernel(&self) -> bool {
         self.links.is_some()
     }
@@ -108,7 +108,7 @@ async fn next_faults(log: &mut Option<KernelLog>) -> Vec<String> {
     }
 }
 
-/// Has the runtime tell when something can be read.
+/// Registers a descriptor with the runtime for readability.
 #[expect(
     deprecated,
     reason = "what replaces it is unsafe, for descriptors that change; these own theirs"

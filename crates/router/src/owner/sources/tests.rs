@@ -23,7 +23,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Sources that tell what the test says, to a RIB with one port on 10.0.1.0/24.
+/// Sources with events made by the test, and a RIB with one port on 10.0.1.0/24.
 struct Bench {
     sources: Sources,
     rib: Rib,
@@ -61,7 +61,7 @@ impl Bench {
         }
     }
 
-    /// What the slow path was told since the last call.
+    /// Returns the slow path's commands since the last call.
     fn commands(&self) -> Vec<Command> {
         let engine = |order| match order {
             Order::Engine(command) => Some(command),
@@ -105,7 +105,7 @@ fn a_first_synchronisation_is_complete_at_its_end() {
     let many = (0..1000u32).map(|n| via(&format!("100.64.{}.{}/32", n / 256, n % 256), "10.0.1.2"));
     bench.hear(std::iter::once(BEGIN).chain(many));
     assert!(bench.sources.first_is_missing());
-    // What changes while it goes on keeps its order.
+    // Changes during the synchronisation keep their order.
     bench.hear([via("198.51.100.0/24", "10.0.1.2"), withdraw("198.51.100.0/24")]);
     bench.hear([withdraw("100.64.0.7/32"), via("100.64.0.8/32", "10.0.1.3"), END]);
     assert!(!bench.sources.first_is_missing());
