@@ -157,6 +157,7 @@ pub fn tables() -> Arc<Tables> {
         next_hops: Arc::new(hops),
         mtus: Arc::new(Mtus::new(&ports)),
         redirects: Arc::default(),
+        vlans: Arc::default(),
         interfaces: Arc::new(InterfaceInfos::new(ports)),
         flows: FlowHash::new(1),
         own: own(),

@@ -301,10 +301,6 @@ pub struct Port {
     pub driver: Option<Driver>,
     /// The kernel interface is taken although it carries addresses, a default route or remote sessions.
     pub take_over: bool,
-    /// The VRF that it is in.
-    pub vrf: VrfId,
-    /// Own addresses with the length of their network; host bits are set.
-    pub addresses: Vec<IpNet>,
     /// A MAC to use in place of the device's.
     pub mac: Option<MacAddr>,
     /// The largest IP packet in bytes, in place of the device's.
@@ -323,6 +319,58 @@ pub struct Port {
     pub promiscuous: bool,
     /// It receives all multicasts, whether anything needs them or not.
     pub all_multicast: bool,
+    /// Its own interface: that of its untagged frames.
+    pub interface: Interface,
+}
+
+impl Port {
+    /// Its queue in software and its rate, if it has either: what has a rate has a queue.
+    pub fn queue_in_software(&self) -> Option<(QueueConfig, Option<Shape>)> {
+        let Self { queue, shape, .. } = self;
+        (queue.is_some() || shape.is_some()).then(|| (queue.unwrap_or_default(), *shape))
+    }
+
+    /// A port of this one's name and number of which nothing else is said.
+    fn bare(&self) -> Self {
+        Self {
+            id: self.id,
+            line: self.line,
+            name: self.name.clone(),
+            device: Device::Kernel(String::new()),
+            driver: None,
+            take_over: false,
+            mac: None,
+            mtu: None,
+            queues: Queues::default(),
+            queue: None,
+            shape: None,
+            offloads: OffloadWishes::new(),
+            link: LinkWish::default(),
+            promiscuous: false,
+            all_multicast: false,
+            interface: self.interface.bare(),
+        }
+    }
+
+    /// Its device and host interface need not be opened anew to become the other's.
+    fn is_open_as(&self, other: &Self) -> bool {
+        let opened = |port: &Self| {
+            let Self { device, driver, mac, mtu, link, promiscuous, offloads, interface, .. } =
+                port;
+            let filter = (*mac, *promiscuous);
+            (device.clone(), *driver, filter, *mtu, *link, offloads.clone(), interface.host.clone())
+        };
+        opened(self) == opened(other) && self.queues.is_open_as(&other.queues)
+    }
+}
+
+/// The settings of an interface: that of a port's untagged frames, or a VLAN's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Interface {
+    /// The VRF that it is in.
+    pub vrf: VrfId,
+    /// Own addresses with the length of their network; host bits are set.
+    pub addresses: Vec<IpNet>,
     /// The features that steps of the catalogue declare, and the port's values.
     pub features: Vec<(Feature, u8)>,
     /// The filter of what comes by it.
@@ -345,13 +393,7 @@ pub struct Port {
     pub discovery: Option<Discovery>,
 }
 
-impl Port {
-    /// Its queue in software and its rate, if it has either: what has a rate has a queue.
-    pub fn queue_in_software(&self) -> Option<(QueueConfig, Option<Shape>)> {
-        let Self { queue, shape, .. } = self;
-        (queue.is_some() || shape.is_some()).then(|| (queue.unwrap_or_default(), *shape))
-    }
-
+impl Interface {
     /// The least TTL with which packets of near peers' protocols may come by it; 0: any.
     pub fn least_ttl(&self) -> u8 {
         self.ttl_security.map_or(0, |hops| u8::MAX - (hops - 1))
@@ -372,26 +414,11 @@ impl Port {
             .with(POLICY_ROUTE, self.filter_in.as_ref().is_some_and(|filter| filter.routes).into())
     }
 
-    /// A port of this one's name and number of which nothing else is said.
+    /// An interface with the same features, all off, and no other settings.
     fn bare(&self) -> Self {
         Self {
-            id: self.id,
-            line: self.line,
-            name: self.name.clone(),
-            device: Device::Kernel(String::new()),
-            driver: None,
-            take_over: false,
             vrf: VrfId::DEFAULT,
             addresses: Vec::new(),
-            mac: None,
-            mtu: None,
-            queues: Queues::default(),
-            queue: None,
-            shape: None,
-            offloads: OffloadWishes::new(),
-            link: LinkWish::default(),
-            promiscuous: false,
-            all_multicast: false,
             features: self.features.iter().map(|(feature, _)| (*feature, 0)).collect(),
             filter_in: None,
             filter_out: None,
@@ -402,16 +429,6 @@ impl Port {
             advertise: None,
             discovery: None,
         }
-    }
-
-    /// Its device and host interface need not be opened anew to become the other's.
-    fn is_open_as(&self, other: &Self) -> bool {
-        let opened = |port: &Self| {
-            let Self { device, driver, mac, mtu, link, promiscuous, offloads, host, .. } = port;
-            let filter = (*mac, *promiscuous);
-            (device.clone(), *driver, filter, *mtu, *link, offloads.clone(), host.clone())
-        };
-        opened(self) == opened(other) && self.queues.is_open_as(&other.queues)
     }
 }
 

@@ -142,6 +142,7 @@ impl Batch {
     }
 
     /// This packet came by another interface than its port's own, and steps behind this one see it so.
+    #[inline(always)]
     pub fn set_interface(&mut self, slot: usize, interface: InterfaceId) {
         let slot = slot & (BATCH_MAX - 1);
         self.in_interface[slot] = interface;
@@ -323,9 +324,26 @@ impl Batch {
         Mask(self.burst.vlan_stripped())
     }
 
-    /// Takes a VLAN tag out of a frame; says whether it did, see [`Burst::remove_tag`].
-    pub(crate) fn remove_tag(&mut self, slot: usize) -> bool {
-        self.burst.remove_tag(slot)
+    /// The control information of the tag that the device stripped, see [`Burst::stripped_tag`].
+    pub(crate) fn stripped_tag(&self, slot: usize) -> Option<u16> {
+        self.burst.stripped_tag(slot)
+    }
+
+    /// Regards a frame from which the device stripped a tag as untagged.
+    pub(crate) fn forget_stripped(&mut self, slot: usize) {
+        self.burst.forget_stripped(slot);
+    }
+
+    /// Removes one or two VLAN tags from a frame; returns true on success, see [`Burst::remove_tags`].
+    #[inline(always)]
+    pub(crate) fn remove_tags(&mut self, slot: usize, tags: usize) -> bool {
+        self.burst.remove_tags(slot, tags)
+    }
+
+    /// Inserts a VLAN tag into a frame; returns true on success, see [`Burst::insert_tag`].
+    #[inline(always)]
+    pub(crate) fn insert_tag(&mut self, slot: usize, tag: [u8; 4]) -> bool {
+        self.burst.insert_tag(slot, tag)
     }
 
     /// Where the slots' bytes and lengths are, see [`Burst::addresses`].

@@ -364,7 +364,10 @@ mod tests {
     fn features_are_told_apart() {
         let mut catalogue = Catalogue::default();
         let names: Vec<_> = catalogue.features().iter().map(|feature| feature.name()).collect();
-        assert_eq!(names, ["reverse_path", "filter_in", "policy_route", "redirects", "filter_out"]);
+        assert_eq!(
+            names,
+            ["vlans", "reverse_path", "filter_in", "policy_route", "redirects", "filter_out"]
+        );
         let spec = |name| {
             let feature = Feature::flag(name, 1);
             StepSpec::described("x", Vec::new()).present_if(feature)

@@ -11,16 +11,15 @@
 
 use crate::batch::{BATCH_MAX, Batch};
 use crate::filters::{Gate, Judgement, Leaving, Mark};
-use crate::interface::InterfaceId;
-use crate::port::MAX_PORTS;
+use crate::interface::{InterfaceId, MAX_INTERFACES};
 use crate::reason::DropReason;
 use crate::tables::Tables;
 
 /// See the module's documentation.
 pub struct CopyFilter {
     gate: Gate,
-    /// Of the packet that was judged last, by port.
-    verdicts: [CopyVerdict; MAX_PORTS],
+    /// Of the packet that was judged last, by interface.
+    verdicts: Box<[CopyVerdict]>,
 }
 
 /// The verdict on a copy: send it with this mark, or drop it.
@@ -30,7 +29,7 @@ impl CopyFilter {
     /// Of the outward filters of these tables; `None` if there is none.
     pub fn of(tables: &Tables) -> Option<Box<Self>> {
         let gate = Gate::outward_of(tables)?;
-        Some(Box::new(Self { gate, verdicts: [Ok(Mark::NONE); MAX_PORTS] }))
+        Some(Box::new(Self { gate, verdicts: vec![Ok(Mark::NONE); MAX_INTERFACES].into() }))
     }
 
     /// Judges the copies of a batch's packet that leave by these interfaces.
@@ -53,8 +52,8 @@ impl CopyFilter {
         }
     }
 
-    /// Returns the verdict on the copy for the port of this number.
-    pub(crate) fn verdict(&self, port: usize) -> CopyVerdict {
-        self.verdicts.get(port).copied().unwrap_or(Err(DropReason::Filtered))
+    /// Returns the verdict on the copy for this interface.
+    pub(crate) fn verdict(&self, interface: InterfaceId) -> CopyVerdict {
+        self.verdicts.get(interface.index()).copied().unwrap_or(Err(DropReason::Filtered))
     }
 }

@@ -14,9 +14,10 @@ use crate::params::Args;
 use crate::plan::{NewStep, Plan, PlanError, Way};
 use crate::tables::Tables;
 
-const FIRST: &str = "classify";
+const FIRST: &str = "vlan-input";
 
-const PATHS: [(&str, &[&str]); 6] = [
+const PATHS: [(&str, &[&str]); 7] = [
+    ("vlan-input.ok", &["classify"]),
     (
         "classify.ip4",
         &[
@@ -32,6 +33,7 @@ const PATHS: [(&str, &[&str]); 6] = [
             "ip4-redirect",
             "ip4-mtu",
             "ip4-rewrite",
+            "vlan-output",
             "transmit",
         ],
     ),
@@ -49,6 +51,7 @@ const PATHS: [(&str, &[&str]); 6] = [
             "ip6-redirect",
             "ip6-mtu",
             "ip6-rewrite",
+            "vlan-output",
             "transmit",
         ],
     ),

@@ -496,7 +496,7 @@ impl Forwarder {
             replicator.accept(
                 &mut self.batch,
                 ends.replicate,
-                graph.copy_filter.as_deref_mut(),
+                (graph.copy_filter.as_deref_mut(), graph.tagger.as_deref()),
                 &mut Way { distribution, now, counters },
             );
         }

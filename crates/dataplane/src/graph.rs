@@ -36,6 +36,7 @@ use crate::quarantine::guard;
 use crate::reason::{DropReason, PuntReason};
 use crate::router_filter::RouterFilter;
 use crate::spread_filter::SpreadFilter;
+use crate::vlan::Tagger;
 
 /// The most outputs that a step can have.
 pub const MAX_OUTPUTS: usize = 16;
@@ -265,6 +266,8 @@ pub struct Graph {
     pub(crate) router_filter: Option<Box<RouterFilter>>,
     /// For the copies of packets to groups.
     pub(crate) copy_filter: Option<Box<CopyFilter>>,
+    /// Tags copies of packets to groups that leave by VLANs; `None`: there are no VLANs.
+    pub(crate) tagger: Option<Box<Tagger>>,
     /// Chooses forwarders for packets that software spreads.
     pub(crate) spread_filter: Option<Box<SpreadFilter>>,
 }
@@ -292,6 +295,7 @@ impl Graph {
             shape,
             router_filter: None,
             copy_filter: None,
+            tagger: None,
             spread_filter: None,
         }
     }
@@ -304,6 +308,11 @@ impl Graph {
     /// The copies of packets to groups are judged by this filter from now on.
     pub fn set_copy_filter(&mut self, filter: Option<Box<CopyFilter>>) {
         self.copy_filter = filter;
+    }
+
+    /// Sets the tagger of copies of packets to groups.
+    pub fn set_tagger(&mut self, tagger: Option<Box<Tagger>>) {
+        self.tagger = tagger;
     }
 
     /// Sets the filter that chooses forwarders for packets that software spreads.

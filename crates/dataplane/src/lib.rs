@@ -46,6 +46,7 @@ pub mod tables;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod transmit;
+pub mod vlan;
 pub mod wires;
 pub mod words;
 

@@ -18,6 +18,7 @@ use crate::interface::InterfaceId;
 use crate::mask::Mask;
 use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::reason::DropReason;
+use crate::vlan::Tagger;
 
 /// The place of the sender's address in an Ethernet header.
 const SOURCE: std::ops::Range<usize> = 6..12;
@@ -74,12 +75,13 @@ impl Replicator {
         &self.pool
     }
 
-    /// Takes the packets of `mask` and sends each by all its [`Batch::receivers`] that the filter lets it leave by.
+    /// Takes the packets of `mask` and sends each by all its [`Batch::receivers`] that the filter lets it leave by,
+    /// with the tags of VLANs from the tagger.
     pub(crate) fn accept(
         &mut self,
         batch: &mut Batch,
         mask: Mask,
-        mut filter: Option<&mut CopyFilter>,
+        (mut filter, tagger): (Option<&mut CopyFilter>, Option<&Tagger>),
         way: &mut Way<'_>,
     ) {
         // A step that has found receivers has found them in these.
@@ -91,7 +93,7 @@ impl Replicator {
                 }
                 let receivers = receivers();
                 let Some(packet) = batch.burst.take(slot) else { continue };
-                self.replicate(packet, receivers, filter.as_deref(), way);
+                self.replicate(packet, receivers, (filter.as_deref(), tagger), way);
             }
         }
         self.ready.send(way);
@@ -101,25 +103,25 @@ impl Replicator {
         &mut self,
         mut packet: Mbuf,
         receivers: impl Iterator<Item = InterfaceId>,
-        filter: Option<&CopyFilter>,
+        (filter, tagger): (Option<&CopyFilter>, Option<&Tagger>),
         way: &mut Way<'_>,
     ) {
-        let verdict =
-            |port: PortId| filter.map_or(Ok(Mark::NONE), |filter| filter.verdict(port.index()));
+        let verdict = |to| filter.map_or(Ok(Mark::NONE), |filter| filter.verdict(to));
+        let port_of = |to: InterfaceId| to.port().or_else(|| tagger?.port(to));
         let mut header = [0; ETHERNET];
         header.copy_from_slice(&packet.data()[..ETHERNET]);
-        let mut ports = receivers.filter_map(InterfaceId::port).peekable();
-        let Some(first) = ports.next() else {
+        let mut exits = receivers.filter_map(|to| Some((to, port_of(to)?))).peekable();
+        let Some(first) = exits.next() else {
             way.counters.drops.add(DropReason::StepLost, 1);
             return;
         };
-        if ports.peek().is_none() {
-            match verdict(first) {
+        if exits.peek().is_none() {
+            match verdict(first.0) {
                 Ok(mark) => mark.apply_to(&mut packet),
                 Err(reason) => return way.counters.drops.add(reason, 1),
             }
-            packet.data_mut()[SOURCE].copy_from_slice(&self.macs[first.index()]);
-            return self.ready.put(packet, first, way);
+            packet.data_mut()[SOURCE].copy_from_slice(&self.macs[first.1.index()]);
+            return self.send(packet, first, tagger, way);
         }
         // All of it is there: steps look at frames that hold more than an Ethernet header.
         if !packet.adj(ETHERNET) {
@@ -128,9 +130,9 @@ impl Replicator {
         }
         let class = packet.traffic_class();
         let shared = Shared::new(packet);
-        for (count, port) in std::iter::once(first).chain(ports).enumerate() {
+        for (count, (to, port)) in std::iter::once(first).chain(exits).enumerate() {
             way.counters.replicated.add(u64::from(count > 0));
-            let mark = match verdict(port) {
+            let mark = match verdict(to) {
                 Ok(mark) => mark,
                 Err(reason) => {
                     way.counters.drops.add(reason, 1);
@@ -149,9 +151,25 @@ impl Replicator {
                 mark.apply_to(replica);
             }
             match replica {
-                Some(replica) => self.ready.put(replica, port, way),
+                Some(replica) => self.send(replica, (to, port), tagger, way),
                 None => way.counters.drops.add(DropReason::NoBuffer, 1),
             }
+        }
+    }
+
+    /// Sends a packet by an interface of this port.
+    fn send(
+        &mut self,
+        mut packet: Mbuf,
+        (to, port): (InterfaceId, PortId),
+        tagger: Option<&Tagger>,
+        way: &mut Way<'_>,
+    ) {
+        let mut is_tagged = || tagger.is_some_and(|tagger| tagger.tag(to, &mut packet).is_some());
+        if to.port().is_some() || is_tagged() {
+            self.ready.put(packet, port, way);
+        } else {
+            way.counters.drops.add(DropReason::NoBuffer, 1);
         }
     }
 }

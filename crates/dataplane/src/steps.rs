@@ -27,6 +27,8 @@ mod reset;
 mod resolve;
 mod reverse_path;
 mod steer;
+mod vlan_input;
+mod vlan_output;
 
 pub use by_port::ByPort;
 pub use classify::Classify;
@@ -54,3 +56,5 @@ pub use redirect::{REDIRECTS, Redirect, RedirectGates};
 pub use reset::Reset;
 pub use reverse_path::{Ip4ReversePath, Ip6ReversePath, REVERSE_PATH, ReversePath};
 pub use steer::{NamedHops, named_hop};
+pub use vlan_input::VlanInput;
+pub use vlan_output::VlanOutput;

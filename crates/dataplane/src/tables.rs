@@ -15,6 +15,7 @@ use crate::multicast::MulticastTable;
 use crate::next_hop::{NextHopTable, Packed};
 use crate::own::OwnAddresses;
 use crate::steps::{NamedHops, RedirectGates};
+use crate::vlan::VlanTable;
 
 /// The tables of a router as some of its forwarders read them: those of one NUMA node may have copies of the
 /// FIBs of their own, and share everything else.
@@ -34,6 +35,8 @@ pub struct Tables {
     pub mtus: Arc<Mtus>,
     /// The packet filters that steps which are being made are to have.
     pub filters: Arc<FilterTables>,
+    /// The VLANs that steps which are being made are to have.
+    pub vlans: Arc<VlanTable>,
     /// Gates that limit redirects.
     pub redirects: Arc<RedirectGates>,
     /// Chooses among equal-cost paths.

@@ -109,6 +109,12 @@ impl Index<&str> for Sorted {
     }
 }
 
+/// A frame with a VLAN tag of this Ethertype and control information in front of its Ethertype.
+pub fn tagged(frame: &[u8], ethertype: u16, control: u16) -> Vec<u8> {
+    let tag = [ethertype.to_be_bytes(), control.to_be_bytes()].concat();
+    [&frame[..12], &tag, &frame[12..]].concat()
+}
+
 /// Runs a step over a batch of these frames; every frame must take exactly one output.
 pub fn run_step(step: &mut dyn Step, frames: &[Vec<u8>]) -> (Sorted, Batch) {
     run_step_on(step, frames, |_| ())
@@ -357,6 +363,7 @@ impl TestTables {
             multicast: Arc::default(),
             mtus: Arc::new(Mtus::new(&ports)),
             redirects: Arc::default(),
+            vlans: Arc::default(),
             interfaces: Arc::new(InterfaceInfos::new(ports)),
             flows: FlowHash::new(1),
             own: Arc::new(crate::own::OwnAddresses::new(false)),

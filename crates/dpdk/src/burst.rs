@@ -146,6 +146,31 @@ impl Burst {
         (self.good, self.bad, self.stripped) = (good, bad, stripped);
     }
 
+    /// Sets the tag that a device would have stripped from a slot's packet. For tests of code that reads it.
+    #[doc(hidden)]
+    pub fn say_tag(&mut self, slot: usize, control: u16) {
+        let slot = slot % BURST_MAX;
+        self.stripped |= bit(slot) & self.owned;
+        if self.owned & bit(slot) != 0 {
+            // SAFETY: the slot holds a packet of ours.
+            unsafe { self.mbufs[slot].set_vlan_tci(control) };
+        }
+    }
+
+    /// Leaves a slot's packet no room in front of it. For tests of code that needs some.
+    #[doc(hidden)]
+    pub fn fill_headroom(&mut self, slot: usize) {
+        let frame = self.frame(slot).to_vec();
+        if let Some(mut packet) = self.take(slot) {
+            // SAFETY: the packet is ours.
+            let room = usize::from(unsafe { packet.raw().data_off() });
+            if packet.prepend(room).is_some() && packet.trim_to(frame.len()) {
+                packet.data_mut()[..frame.len()].copy_from_slice(&frame);
+            }
+            let _ = self.put(packet);
+        }
+    }
+
     /// Returns the length of each slot's packet, all segments together; 0 for a slot without a packet.
     #[inline(always)]
     pub fn lens(&self) -> &[u16; BURST_MAX] {
@@ -442,31 +467,64 @@ impl Burst {
         }
     }
 
-    /// Removes the four bytes of a tag behind a frame's two addresses. Returns false, and does nothing, for
-    /// a slot without a packet, for a frame too short for a tag, and if less than [`HEAD`] bytes of buffer
-    /// would be left.
-    pub fn remove_tag(&mut self, slot: usize) -> bool {
-        let slot = slot % BURST_MAX;
-        if self.first_len(slot) < ADDRESSES + TAG + 2 {
+    /// Removes so many tags, of four bytes each, behind a frame's two addresses: one or two. Returns false, and
+    /// does nothing, for another number, for a slot without a packet, for a frame too short for the tags, and if
+    /// less than [`HEAD`] bytes of buffer would be left.
+    #[inline]
+    pub fn remove_tags(&mut self, slot: usize, tags: usize) -> bool {
+        let (slot, removed) = (slot % BURST_MAX, TAG * tags);
+        if !(1..=2).contains(&tags) || self.first_len(slot) < ADDRESSES + removed + 2 {
             return false;
         }
         let mbuf = self.mbufs[slot];
         // SAFETY: the slot has a length, hence a packet of ours. The bytes read and written lie in its
         // first segment, by its length, and so does the new beginning.
         unsafe {
-            let end = u32::from(mbuf.data_off()) + TAG as u32 + HEAD as u32;
+            let end = u32::from(mbuf.data_off()) + (removed + HEAD) as u32;
             if end > u32::from(mbuf.buf_len()) {
                 return false;
             }
-            let data = mbuf.data();
-            std::ptr::copy(data, data.add(TAG), ADDRESSES);
-            mbuf.shift(TAG as u16);
+            let addresses = mbuf.data().cast::<[u8; ADDRESSES]>().read();
+            mbuf.data().add(removed).cast::<[u8; ADDRESSES]>().write(addresses);
+            mbuf.shift(removed as u16);
         }
         let multi = self.multi & bit(slot);
         self.admit(slot);
         if multi != 0 {
             self.measure(multi);
         }
+        true
+    }
+
+    /// Returns the control information of the tag that the device stripped from a frame of
+    /// [`Burst::vlan_stripped`]; `None` for other slots.
+    pub fn stripped_tag(&self, slot: usize) -> Option<u16> {
+        let slot = slot % BURST_MAX;
+        let stripped = self.stripped & self.owned & bit(slot) != 0;
+        // SAFETY: the slot holds a packet of ours.
+        stripped.then(|| unsafe { self.mbufs[slot].vlan_tci() })
+    }
+
+    /// Regards a frame from which the device stripped a tag as untagged from now on.
+    pub fn forget_stripped(&mut self, slot: usize) {
+        self.stripped &= !bit(slot % BURST_MAX);
+    }
+
+    /// Inserts the four bytes of a tag behind a frame's two addresses. Returns false, and does nothing, for
+    /// a slot without a packet, for one shorter than an Ethernet header, and without room in front of it.
+    #[inline]
+    pub fn insert_tag(&mut self, slot: usize, tag: [u8; TAG]) -> bool {
+        let slot = slot % BURST_MAX;
+        if self.first_len(slot) < ADDRESSES + 2 {
+            return false;
+        }
+        // SAFETY: the slot has a length, hence a packet of ours, which has both addresses in its first segment.
+        if !unsafe { self.mbufs[slot].insert_tag(tag) } {
+            return false;
+        }
+        let whole = self.lens[slot] + TAG as u16;
+        self.admit(slot);
+        self.lens[slot] = whole;
         true
     }
 
@@ -937,6 +995,45 @@ mod tests {
         assert_eq!(said(&burst), (0b10000, 0b00100, 0b10000), "nobody has said it of this one");
     }
 
+    #[test]
+    fn a_tag_goes_behind_the_addresses_and_out_again() {
+        let pool = testing::pool(4);
+        let frame: Vec<u8> = (0..80).collect();
+        let mut burst = Burst::new();
+        let mut long = pool.copy_of(&frame[..70]).unwrap();
+        long.chain(pool.copy_of(&frame[70..]).unwrap()).unwrap();
+        for packet in [pool.copy_of(&frame).unwrap(), pool.copy_of(&frame[..13]).unwrap(), long] {
+            burst.put(packet).unwrap();
+        }
+        let done = [0, 1, 2, 3].map(|slot| burst.insert_tag(slot, [0x81, 0, 0x20, 5]));
+        assert_eq!(done, [true, false, true, false]);
+        assert_eq!(burst.lens()[..4], [84, 13, 84, 0]);
+        let tagged = [&frame[..12], &[0x81, 0, 0x20, 5], &frame[12..]].concat();
+        assert_eq!((burst.frame(0), burst.frame(2)), (&tagged[..], &tagged[..74]));
+        assert_eq!(burst.head(2)[..], tagged[..64]);
+        assert!(burst.remove_tags(0, 1) && burst.remove_tags(2, 1));
+        assert_eq!((burst.frame(0), burst.lens()[2]), (&frame[..], 80));
+        let mut full = pool.copy_of(&frame).unwrap();
+        assert!(full.prepend(126).is_some(), "the headroom is 128 bytes");
+        assert!(!full.insert_tag([0; 4]));
+    }
+
+    #[test]
+    fn a_stripped_tag_is_known_until_it_is_forgotten() {
+        let pool = testing::pool(1);
+        let packet = pool.copy_of(&[1; 64]).unwrap();
+        // SAFETY: the packet is ours.
+        unsafe {
+            packet.raw().set_flags(sys::SHIM_MBUF_RX_VLAN_STRIPPED);
+            packet.raw().set_vlan_tci(0x5005);
+        }
+        let mut burst = Burst::new();
+        receive::<true>(&mut burst, vec![packet]);
+        assert_eq!([0, 1].map(|slot| burst.stripped_tag(slot)), [Some(0x5005), None]);
+        burst.forget_stripped(0);
+        assert_eq!((burst.vlan_stripped(), burst.stripped_tag(0)), (0, None));
+    }
+
     /// 0x5000 is a priority tag, 0x5005 VLAN 5 with a priority.
     #[test]
     fn a_priority_tag_that_a_device_took_out_is_none() {
@@ -968,7 +1065,7 @@ mod tests {
         let mut late = pool.copy_of(&[0; 2048]).unwrap();
         assert!(late.adj(2048 - 67));
         burst.put(late).unwrap();
-        let done = [0, 1, 2, 3, 4, 5].map(|slot| burst.remove_tag(slot));
+        let done = [0, 1, 2, 3, 4, 5].map(|slot| burst.remove_tags(slot, 1));
         assert_eq!(done, [true, true, false, true, false, false]);
         assert_eq!(burst.lens()[..6], [96, 96, 17, 14, 67, 0]);
         assert_eq!((burst.frame(0), &burst.head(0)[..]), (&plain[..], &plain[..64]));

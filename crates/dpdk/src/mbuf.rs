@@ -95,7 +95,6 @@ impl RawMbuf {
         unsafe { self.field::<u16>(sys::MBUF_VLAN_TCI).read() }
     }
 
-    #[cfg(test)]
     pub(crate) unsafe fn set_vlan_tci(self, tci: u16) {
         // SAFETY: by the caller, the field is there to write.
         unsafe { self.field::<u16>(sys::MBUF_VLAN_TCI).write(tci) }
@@ -108,6 +107,24 @@ impl RawMbuf {
             self.set_data(self.data_off() + len, self.data_len() - len);
             self.set_pkt_len(self.pkt_len() - u32::from(len));
         }
+    }
+
+    /// Inserts the four bytes of a VLAN tag behind the two Ethernet addresses, which the first segment has.
+    /// Returns false, and does nothing, without room in front.
+    #[inline]
+    pub(crate) unsafe fn insert_tag(self, tag: [u8; 4]) -> bool {
+        const ADDRESSES: usize = 12;
+        // SAFETY: by the caller, the packet is there and nobody else's; the data grow into the headroom, inside the
+        // buffer, and the bytes moved and written lie in what is the first segment then.
+        unsafe {
+            let Some(off) = self.data_off().checked_sub(tag.len() as u16) else { return false };
+            let addresses = self.data().cast::<[u8; ADDRESSES]>().read();
+            self.set_data(off, self.data_len() + tag.len() as u16);
+            self.set_pkt_len(self.pkt_len() + tag.len() as u32);
+            self.data().cast::<[u8; ADDRESSES]>().write(addresses);
+            self.data().add(ADDRESSES).cast::<[u8; 4]>().write(tag);
+        }
+        true
     }
 
     pub(crate) unsafe fn next(self) -> Self {
@@ -434,6 +451,14 @@ impl Mbuf {
             raw.set_pkt_len(total - u32::from(cut));
         }
         true
+    }
+
+    /// Inserts the four bytes of a VLAN tag behind the two Ethernet addresses. Returns false, and does nothing,
+    /// for a packet shorter than an Ethernet header, and without room in front of it.
+    #[must_use]
+    pub fn insert_tag(&mut self, tag: [u8; 4]) -> bool {
+        // SAFETY: the packet is ours, and has both addresses in its first segment.
+        self.data().len() >= 14 && unsafe { self.raw().insert_tag(tag) }
     }
 
     /// Returns the 8 bytes that travel with the packet through lists and rings. A device may have left

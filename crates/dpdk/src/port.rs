@@ -59,8 +59,8 @@ use crate::{Device, Driver, Errno, Error, IovaMode, Mempool, RxQueue, TxQueue};
 
 pub use self::offloads::{Offload, OffloadReason, OffloadState, OffloadWishes, Offloads};
 
-/// Bytes of an Ethernet header and one VLAN tag, which the MTU does not include.
-const FRAME_OVERHEAD: usize = 18;
+/// Bytes of an Ethernet header and two VLAN tags, which the MTU does not include.
+const FRAME_OVERHEAD: usize = 22;
 
 /// Bytes of an Ethernet header.
 const ETHERNET_LEN: u32 = 14;
@@ -245,7 +245,7 @@ pub(crate) struct OpenPort {
     name: String,
     notes: Vec<String>,
     mtu: u16,
-    /// Length of the longest frame that is sent, without a VLAN tag.
+    /// Length of the longest frame that is sent, without VLAN tags.
     longest: AtomicU32,
     rx_queues: u16,
     tx_queues: u16,
@@ -277,7 +277,7 @@ impl OpenPort {
         self.started.negotiated.rx & said != 0
     }
 
-    /// Returns the length of the longest frame, without a VLAN tag, that is given to the device. A kernel
+    /// Returns the length of the longest frame, without VLAN tags, that is given to the device. A kernel
     /// drops frames longer than an interface's MTU without counting them.
     #[inline]
     pub(crate) fn longest(&self) -> u32 {

@@ -250,10 +250,10 @@ impl TxQueue {
     }
 }
 
-/// Returns true if a frame has more bytes than `longest`, a VLAN tag not counted.
+/// Returns true if a frame has more bytes than `longest`, up to two VLAN tags not counted.
 fn is_longer(frame: &Mbuf, longest: u32) -> bool {
-    const TAG: u32 = 4;
-    let is_tagged = || matches!(frame.data().get(12..14), Some([0x81, 0] | [0x88, 0xa8]));
-    let excess = (frame.len() as u32).saturating_sub(longest);
-    excess > TAG || excess > 0 && !is_tagged()
+    const TAG: usize = 4;
+    let is_tag = |at: usize| matches!(frame.data().get(at..at + 2), Some([0x81, 0] | [0x88, 0xa8]));
+    let excess = (frame.len() as u32).saturating_sub(longest) as usize;
+    excess > 0 && !(is_tag(12) && (excess <= TAG || excess <= 2 * TAG && is_tag(12 + TAG)))
 }

@@ -309,6 +309,7 @@ impl Router {
             mtus: Arc::new(Mtus::new(&infos)),
             interfaces: Arc::new(InterfaceInfos::new(infos.clone())),
             redirects: Arc::default(),
+            vlans: Arc::default(),
             flows: FlowHash::new(seed),
             own,
         });

@@ -126,6 +126,7 @@ mod tests {
             interfaces: Arc::new(InterfaceInfos::new(Vec::new())),
             mtus: Arc::new(Mtus::new(&[])),
             redirects: Arc::default(),
+            vlans: Arc::default(),
             flows: FlowHash::new(1),
             own: Arc::new(OwnAddresses::new(false)),
         });

@@ -233,7 +233,7 @@ impl Opener {
         wanted: &config::Port,
         info: InterfaceInfo,
     ) -> Result<Option<HostInterface>> {
-        let Some(host) = &wanted.host else { return Ok(None) };
+        let Some(host) = &wanted.interface.host else { return Ok(None) };
         let (name, netns) = (&wanted.name, host.netns_path());
         let (mac, mtu) = (info.mac, info.mtu);
         let store = &mut self.store();
@@ -316,7 +316,7 @@ pub fn request(wanted: &config::Port, forwarders: usize) -> Result<PortConfig> {
     request.rss = queues::device_rss(wanted);
     request.mtu = wanted.mtu;
     // The kernel leaves checksums and segmentation to the host interface only where it may.
-    request.requests = wanted.host.as_ref().is_some_and(|host| host.segmentation);
+    request.requests = wanted.interface.host.as_ref().is_some_and(|host| host.segmentation);
     request.offloads = wanted.offloads.clone();
     request.mac = wanted.mac.map(|mac| mac.0);
     request.promiscuous = wanted.promiscuous;
@@ -353,11 +353,11 @@ fn opened(wanted: &config::Port, node: Option<usize>, open: OpenQueues) -> Opene
     let info = InterfaceInfo {
         mac: wanted.mac.unwrap_or(wire::MacAddr(port.mac())),
         mtu: port.mtu(),
-        vrf: wanted.vrf,
+        vrf: wanted.interface.vrf,
         partial_checksums: port.partial_checksums(),
-        host: wanted.host.is_some(),
-        least_ttl: wanted.least_ttl(),
-        features: wanted.features(),
+        host: wanted.interface.host.is_some(),
+        least_ttl: wanted.interface.least_ttl(),
+        features: wanted.interface.features(),
     };
     tracing::info!(
         "port \"{}\": {device} by {}, {}, MTU {}, {} of {} and {} of {} descriptors",
@@ -377,7 +377,7 @@ fn opened(wanted: &config::Port, node: Option<usize>, open: OpenQueues) -> Opene
         name: wanted.name.clone(),
         device,
         info,
-        addresses: wanted.addresses.clone(),
+        addresses: wanted.interface.addresses.clone(),
         queues: (rx.len(), tx.len()),
         node,
         driver: match &wanted.device {

@@ -250,7 +250,7 @@ fn open(
                 holder.map_or(InterfaceInfo::NONE, |holder| info_by(port, known.get(&holder.id)))
             }
         };
-        let has_host = base.port(port.id).is_some_and(|before| before.host.is_some());
+        let has_host = base.port(port.id).is_some_and(|before| before.interface.host.is_some());
         let host = if has_host { None } else { opener.host(port, info)? };
         host.iter().for_each(HostInterface::set_provisional);
         all.insert(port.id, Ready { device, host });
@@ -264,10 +264,10 @@ fn info_by(port: &config::Port, holder: Option<&Known>) -> InterfaceInfo {
     InterfaceInfo {
         mac: port.mac.unwrap_or(device_mac),
         mtu: port.mtu.unwrap_or(info.mtu),
-        vrf: port.vrf,
-        host: port.host.is_some(),
-        least_ttl: port.least_ttl(),
-        features: port.features(),
+        vrf: port.interface.vrf,
+        host: port.interface.host.is_some(),
+        least_ttl: port.interface.least_ttl(),
+        features: port.interface.features(),
         ..info
     }
 }

@@ -40,8 +40,8 @@ pub fn slow_path_port(open: &OpenPort, wanted: &config::Port) -> slowpath::Inter
 
 /// A port's settings.
 pub fn of(port: &config::Port) -> InterfaceSettings {
-    let config::Port { vrf, unreachables, dad, discovery, .. } = *port;
-    let redirects = port.features().has(REDIRECTS);
-    let advertise = port.advertise.clone();
+    let config::Interface { vrf, unreachables, dad, discovery, .. } = port.interface;
+    let redirects = port.interface.features().has(REDIRECTS);
+    let advertise = port.interface.advertise.clone();
     InterfaceSettings { vrf, unreachables, redirects, dad, advertise, discovery }
 }

@@ -445,6 +445,7 @@ fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
         multicast: Arc::default(),
         mtus: Arc::new(Mtus::new(&ports)),
         redirects: Arc::default(),
+        vlans: Arc::default(),
         interfaces: Arc::new(InterfaceInfos::new(ports)),
         flows: FlowHash::new(1),
         own: Arc::new(dataplane::own::OwnAddresses::new(false)),

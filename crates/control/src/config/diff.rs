@@ -151,7 +151,7 @@ impl Diff {
         }
         // Some steps exist only if a port enables them.
         let asks = |config: &Config| -> HashSet<&str> {
-            let on = config.ports.iter().flat_map(|port| &port.features);
+            let on = config.ports.iter().flat_map(|port| &port.interface.features);
             on.filter(|(_, value)| *value != 0).map(|(feature, _)| feature.name()).collect()
         };
         let ports = ports(old, new);
@@ -288,7 +288,7 @@ fn unsaid(old: &Config, new: &Config) -> Vec<Setting> {
 
 /// Returns the namespace in which the kernel is followed, if it is.
 fn host_namespace(config: &Config) -> Option<Option<&String>> {
-    let host = config.ports.iter().find_map(|port| port.host.as_ref());
+    let host = config.ports.iter().find_map(|port| port.interface.host.as_ref());
     let of_host = host.map(|host| host.netns.as_ref());
     of_host.or_else(|| config.routes_from.any().then_some(None))
 }
@@ -371,7 +371,7 @@ impl Config {
                 moved(vrf);
             }
         }
-        self.ports.iter_mut().for_each(|port| moved(&mut port.vrf));
+        self.ports.iter_mut().for_each(|port| moved(&mut port.interface.vrf));
         self.vrfs.iter_mut().for_each(|vrf| moved(&mut vrf.id));
         self.vrfs.sort_by_key(|vrf| vrf.id);
     }
@@ -385,8 +385,10 @@ impl Config {
             .map_err(|name| too_many(("filter", "filters"), name, FILTERS_MAX))?;
         let moved = |number: &mut u8| *number = numbers.get(number).copied().unwrap_or(*number);
         self.filters.iter_mut().for_each(|filter| moved(&mut filter.number));
-        let of_ports =
-            self.ports.iter_mut().flat_map(|port| [&mut port.filter_in, &mut port.filter_out]);
+        let of_ports = self
+            .ports
+            .iter_mut()
+            .flat_map(|port| [&mut port.interface.filter_in, &mut port.interface.filter_out]);
         for filter in of_ports.flatten() {
             moved(&mut filter.number);
         }

@@ -182,7 +182,9 @@ fn check_vdev(port: &Port, device: &str, known: &BTreeSet<String>, errors: &mut 
 /// Checks the network namespaces of host interfaces. A path is only checked for existence.
 fn check_namespaces(config: &Config, machine: &Machine, errors: &mut Collector) {
     for port in &config.ports {
-        let Some(name) = port.host.as_ref().and_then(|host| host.netns.as_ref()) else { continue };
+        let Some(name) = port.interface.host.as_ref().and_then(|host| host.netns.as_ref()) else {
+            continue;
+        };
         let is_there = match name.starts_with('/') {
             true => Path::new(name).exists(),
             false => machine.netns.contains(name),

@@ -581,7 +581,7 @@ config.routes = routes
         let ports: Vec<_> = config.ports.iter().map(|p| (p.name.as_str(), &p.device)).collect();
         let device = |name: &str| Device::Kernel(name.to_owned());
         assert_eq!(ports, [("Port1", &device("eth2")), ("Port2", &device("eth1"))]);
-        assert_eq!(config.ports[0].addresses, ["10.0.2.1/24".parse().unwrap()]);
+        assert_eq!(config.ports[0].interface.addresses, ["10.0.2.1/24".parse().unwrap()]);
         assert_eq!(config.ports[0].line, 8);
         assert_eq!(config.cores.forward, [1, 2]);
         assert_eq!((config.tx.burst, config.tx.flush), (32, Duration::from_micros(100)));
@@ -638,7 +638,7 @@ config.routes = routes
         assert_eq!(telnet(public), expected);
         let linux = "config.useLinuxRoutingTable = true config.enableVirtualInterfaces = true";
         let linux = read(linux).unwrap().config;
-        assert!(linux.routes_from.kernel.is_some() && linux.ports[0].host.is_some());
+        assert!(linux.routes_from.kernel.is_some() && linux.ports[0].interface.host.is_some());
         let own = "for n, port in pairs(ports) do port.fastPathCores = { 3 } end";
         assert_eq!(read(own).unwrap().config.cores.forward, [3]);
         let pci = "ports.Port1.device = '0000:03:00.0' ports.Port1.mac = nil";

@@ -17,8 +17,8 @@ use slowpath::{Advertise, Discovery, Icmp, Preference, Prefix};
 
 use super::{
     Command, Config, Cores, DEFAULT_VRF, Driver, Fib, Filter, Forwarders, Forwarding, Fpm, Import,
-    KernelRoutes, LinkWish, Log, Memory, MulticastRoute, NamedNextHop, Neighbour, Port, PortFilter,
-    PrefixSet, Quarantine, Queues, RoutesFrom, Slowpath, Telnet, Vrf, action_name,
+    Interface, KernelRoutes, LinkWish, Log, Memory, MulticastRoute, NamedNextHop, Neighbour, Port,
+    PortFilter, PrefixSet, Quarantine, Queues, RoutesFrom, Slowpath, Telnet, Vrf, action_name,
 };
 use crate::rib;
 
@@ -314,8 +314,6 @@ impl List<'_> {
             device,
             driver,
             take_over,
-            vrf,
-            addresses,
             mac,
             mtu,
             queues,
@@ -325,6 +323,11 @@ impl List<'_> {
             link,
             promiscuous,
             all_multicast,
+            interface,
+        } = port;
+        let Interface {
+            vrf,
+            addresses,
             features,
             filter_in,
             filter_out,
@@ -334,7 +337,7 @@ impl List<'_> {
             dad,
             advertise,
             discovery,
-        } = port;
+        } = interface;
         let vrf = vrf_name(self.names, *vrf);
         let mut of = OfPort { list: self, port: name };
         let driver = driver.map(Driver::name);

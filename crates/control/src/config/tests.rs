@@ -52,7 +52,7 @@ fn the_example_works_as_it_stands() {
     assert_eq!(config.ports[0].device, Device::Kernel("tp-left".to_owned()));
     let addresses: Vec<IpNet> =
         vec!["10.0.1.1/24".parse().unwrap(), "fd00:1::1/64".parse().unwrap()];
-    assert_eq!(config.ports[0].addresses, addresses);
+    assert_eq!(config.ports[0].interface.addresses, addresses);
     let (left, right) = (InterfaceId::new(0).unwrap(), InterfaceId::new(1).unwrap());
     let path = |port, via: &str| rib::Path::over(port, via.parse().unwrap());
     assert_eq!(config.routes[0].kind, RouteKind::Unicast(vec![path(right, "10.0.2.2")]));
@@ -96,8 +96,8 @@ fn every_setting_is_read() {
     assert_eq!(pci.offloads, [(Offload::Vlan, false), (Offload::Scatter, true)].into());
     assert!(config.ports[3].offloads.is_empty());
     assert_eq!(pci.mac, Some(MacAddr([2, 0, 0, 0, 0, 1])));
-    assert!(!pci.unreachables && config.ports[3].unreachables);
-    let redirects = |port: &Port| port.features().has(dataplane::steps::REDIRECTS);
+    assert!(!pci.interface.unreachables && config.ports[3].interface.unreachables);
+    let redirects = |port: &Port| port.interface.features().has(dataplane::steps::REDIRECTS);
     assert!(redirects(pci) && !redirects(&config.ports[3]));
     let link = LinkWish {
         speed: Some(100),
@@ -109,7 +109,7 @@ fn every_setting_is_read() {
     assert_eq!((pci.link, config.ports[3].link), (link, LinkWish::default()));
     assert!(pci.promiscuous && !config.ports[3].promiscuous);
     assert!(pci.all_multicast && !config.ports[3].all_multicast);
-    assert_eq!((pci.dad, config.ports[3].dad), (2, 0));
+    assert_eq!((pci.interface.dad, config.ports[3].interface.dad), (2, 0));
     assert_eq!(config.icmp, Icmp { ttl: 255, echo: false, class_e: false });
     assert_eq!(config.ports[3].device, Device::Vdev("net_tap0,iface=tap0".to_owned()));
     assert_eq!(config.ports[3].driver, Some(Driver::AfPacket));
@@ -262,7 +262,7 @@ fn router_discovery_is_read() {
         read(&text)
     };
     let discovery = |settings: &str| {
-        port(settings).unwrap_or_else(|errors| panic!("{errors}")).ports[0].discovery
+        port(settings).unwrap_or_else(|errors| panic!("{errors}")).ports[0].interface.discovery
     };
     assert_eq!(discovery(""), None);
     assert_eq!(discovery("router_discovery = false"), None);
@@ -301,7 +301,7 @@ fn advertisements_are_read() {
         let text =
             format!("turnpike.port 'a' {{ device = 'a', address = 'fd00:1::1/64', {settings} }}");
         let config = read(&format!("local turnpike = require 'turnpike'\n{text}"));
-        config.unwrap_or_else(|errors| panic!("{errors}")).ports[0].advertise.clone()
+        config.unwrap_or_else(|errors| panic!("{errors}")).ports[0].interface.advertise.clone()
     };
     assert_eq!(advertise(""), None);
     assert_eq!(advertise("advertise = false"), None);
@@ -573,7 +573,7 @@ fn hosts(config: &Config) -> Vec<Option<&str>> {
     config
         .ports
         .iter()
-        .map(|p| p.host.as_ref().map(|host| host.netns.as_deref().unwrap_or("")))
+        .map(|p| p.interface.host.as_ref().map(|host| host.netns.as_deref().unwrap_or("")))
         .collect()
 }
 
@@ -593,16 +593,19 @@ fn ports_have_a_host_interface_when_somebody_needs_it() {
     assert_eq!(hosts(&both), [Some(""), Some(""), None, Some("")]);
     assert_eq!(both.fpm, Some(Fpm::default()));
     let named = config("turnpike.port 'x' { device = 'x', host = { netns = 'router' } }");
-    let host = named.ports[2].host.as_ref().unwrap();
+    let host = named.ports[2].interface.host.as_ref().unwrap();
     assert_eq!(host.netns_path(), Some("/run/netns/router".into()));
     let path = config("turnpike.port 'x' { device = 'y', host = { netns = '/proc/1/ns/net' } }");
-    assert_eq!(path.ports[2].host.as_ref().unwrap().netns_path(), Some("/proc/1/ns/net".into()));
-    assert!(path.ports[2].host.as_ref().unwrap().segmentation);
+    assert_eq!(
+        path.ports[2].interface.host.as_ref().unwrap().netns_path(),
+        Some("/proc/1/ns/net".into())
+    );
+    assert!(path.ports[2].interface.host.as_ref().unwrap().segmentation);
     let single = config(
         "turnpike.port 'x' { device = 'y', host = { segmentation = false } }\n\
          turnpike.port 'z' { device = 'w', host = true }",
     );
-    let segmentation = |port: &Port| port.host.as_ref().map(|host| host.segmentation);
+    let segmentation = |port: &Port| port.interface.host.as_ref().map(|host| host.segmentation);
     let segmentation: Vec<_> = single.ports.iter().map(segmentation).collect();
     assert_eq!(segmentation, [None, None, Some(false), Some(true)]);
 }
@@ -1384,8 +1387,8 @@ fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
         vrf: VrfId::DEFAULT,
         partial_checksums: false,
         host: false,
-        features: port.features(),
-        least_ttl: port.least_ttl(),
+        features: port.interface.features(),
+        least_ttl: port.interface.least_ttl(),
     };
     let ports: Vec<_> = config.ports.iter().map(info).collect();
     std::sync::Arc::new(dataplane::tables::Tables {
@@ -1399,6 +1402,7 @@ fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
         multicast: Arc::default(),
         mtus: Arc::new(Mtus::new(&ports)),
         redirects: Arc::default(),
+        vlans: Arc::default(),
         interfaces: Arc::new(InterfaceInfos::new(ports)),
         flows: dataplane::flow::FlowHash::new(1),
         own: Arc::new(dataplane::own::OwnAddresses::new(false)),
@@ -1501,7 +1505,10 @@ fn a_step_of_another_crate_brings_a_setting_of_ports() {
         read_with(&text, &catalogue)
     };
     let config = port("sampling = 'all'").unwrap();
-    assert_eq!(config.ports.iter().map(|port| port.features().get(feature)).max(), Some(2));
+    assert_eq!(
+        config.ports.iter().map(|port| port.interface.features().get(feature)).max(),
+        Some(2)
+    );
     let error = port("sampling = 'most'").unwrap_err().to_string();
     let known = "known: some, all; leave it out for \"off\"";
     assert_eq!(error, format!("router.lua:4: port \"third\": sampling \"most\" unknown; {known}"));
@@ -1927,7 +1934,10 @@ fn ports_and_routes_are_in_vrfs() {
     let config = read(&text).unwrap_or_else(|errors| panic!("{errors}"));
     let vrfs: Vec<_> = config.vrfs.iter().map(|vrf| (vrf.id, &*vrf.name, vrf.table)).collect();
     assert_eq!(vrfs, [(blue, "blue", Some(100)), (red, "red", None)]);
-    assert_eq!(config.ports.iter().map(|port| port.vrf).collect::<Vec<_>>(), [blue, red, none]);
+    assert_eq!(
+        config.ports.iter().map(|port| port.interface.vrf).collect::<Vec<_>>(),
+        [blue, red, none]
+    );
     let [left, right, plain] = [0, 1, 2].map(|index| InterfaceId::new(index).unwrap());
     let over = |port| rib::Path::over(port, "10.0.1.2".parse().unwrap());
     let far = |vrf| rib::Path::recursive(vrf, "172.16.0.1".parse().unwrap());

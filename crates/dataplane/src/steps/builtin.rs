@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use super::*;
 use crate::catalogue::{Facts, MakeContext, Provides, StepSpec};
 use crate::graph::{Output, Step};
+use crate::vlan::VLANS;
 
 const IP4: Facts = Facts::IP4;
 const IP6: Facts = Facts::IP6;
@@ -18,6 +19,10 @@ const REWRITTEN: Facts = Facts::REWRITTEN;
 /// All of them, in the order of the default graph.
 pub(crate) fn specs() -> Vec<StepSpec> {
     let mut specs = vec![
+        step("vlan-input", vlan_input::OUTPUTS, Facts::FRAME, &[], |make| {
+            Box::new(VlanInput::new(make.tables))
+        })
+        .present_if(VLANS),
         step("classify", classify::OUTPUTS, Facts::FRAME, &[("ip4", IP4), ("ip6", IP6)], |make| {
             Box::new(Classify::new(make.tables))
         }),
@@ -120,6 +125,10 @@ pub(crate) fn specs() -> Vec<StepSpec> {
         step("ip6-rewrite", ip6_rewrite::OUTPUTS, ROUTED6, &[("transmit", REWRITTEN)], |make| {
             Box::new(Ip6Rewrite::new(make.tables))
         }),
+        step("vlan-output", vlan_output::OUTPUTS, Facts::SENDABLE, &[], |make| {
+            Box::new(VlanOutput::new(make.tables))
+        })
+        .present_if(VLANS),
         filter_step("ip4-filter", VALID4, |make| {
             Box::new(filter_at::Ip4FilterAt::new(make.tables, make.args))
         }),

@@ -11,7 +11,7 @@
 //! | punt `non-ip` | anything else to a group of a link protocol (LLDP, LACP, IS-IS), if the port has a host interface |
 //! | drop `runt` | shorter than Ethernet and the least header of its protocol |
 //! | drop `not-for-us` | sent to another station's MAC (the port is promiscuous, or a hub) |
-//! | drop `vlan-unknown` | tagged (0x8100, 0x88a8, or by a tag that the device took out); the port has no VLANs. Also behind a priority tag |
+//! | drop `vlan-unknown` | tagged (0x8100, 0x88a8, or by a tag that the device stripped), and the port has no VLAN of these tags (see `vlan-input`). Also behind a priority tag |
 //! | drop `unknown-ethertype` | anything else, also IEEE 802.3 length fields |
 //! | punt `frame-to-host` | neither IPv4 nor IPv6, and a rule with `ethertype` of the interface's inward filter says: to the host |
 //! | drop `filtered`, `policed` | likewise, and the rule drops it, or it is above the rule's rate |
@@ -204,7 +204,7 @@ fn remove_priority_tags(batch: &mut Batch, input: Mask) {
     };
     for i in input.filter(is_tagged).slots() {
         // A frame too short for it stays unchanged, and is dropped.
-        batch.remove_tag(i);
+        batch.remove_tags(i, 1);
     }
 }
 
@@ -221,7 +221,7 @@ fn link_protocols(batch: &Batch, frames: Mask) -> Mask {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{FrameBuilder, PORT_MAC, run_step, run_step_on};
+    use crate::testing::{FrameBuilder, PORT_MAC, run_step, run_step_on, tagged};
 
     #[test]
     fn each_kind_takes_its_own_output() {
@@ -264,12 +264,6 @@ mod tests {
         assert_eq!(result["vlan-unknown"], [0, 1, 2]);
         assert_eq!(result["not-for-us"], [3]);
         assert_eq!(result["ip4"], [4]);
-    }
-
-    /// A frame with a tag: priority, VLAN.
-    fn tagged(frame: &[u8], ethertype: u16, tci: u16) -> Vec<u8> {
-        let tag = [ethertype.to_be_bytes(), tci.to_be_bytes()].concat();
-        [&frame[..12], &tag, &frame[12..]].concat()
     }
 
     #[test]

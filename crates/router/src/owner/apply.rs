@@ -139,8 +139,8 @@ impl Owner {
         self.move_to_vrfs(new);
         for (id, before, after) in ports(old, new) {
             let both = both(before, after);
-            if both != before.addresses {
-                self.set_addresses(id, &before.addresses, &both).of_port(&after.name)?;
+            if both != before.interface.addresses {
+                self.set_addresses(id, &before.interface.addresses, &both).of_port(&after.name)?;
             }
         }
         for neighbour in news(&old.neighbours, &new.neighbours) {
@@ -182,8 +182,8 @@ impl Owner {
         }
         for (id, before, after) in ports(old, new) {
             let both = both(before, after);
-            if both != after.addresses
-                && let Err(error) = self.set_addresses(id, &both, &after.addresses)
+            if both != after.interface.addresses
+                && let Err(error) = self.set_addresses(id, &both, &after.interface.addresses)
             {
                 tracing::error!("port \"{}\": {error:#}", after.name);
             }
@@ -206,8 +206,9 @@ impl Owner {
         }
         for (id, before, after) in ports(old, new) {
             let both = both(before, after);
-            if both != before.addresses {
-                failed = failed.or(self.set_addresses(id, &both, &before.addresses).err());
+            if both != before.interface.addresses {
+                failed =
+                    failed.or(self.set_addresses(id, &both, &before.interface.addresses).err());
             }
         }
         failed = failed.or(self.change_rss(new, old).err());
@@ -332,7 +333,7 @@ impl Owner {
         self.quarantine.set(new);
         for open in self.ports.iter_mut() {
             if let Some(port) = new.port(open.id) {
-                open.addresses.clone_from(&port.addresses);
+                open.addresses.clone_from(&port.interface.addresses);
             }
         }
     }
@@ -447,8 +448,8 @@ fn ports<'a>(
 
 /// A port's addresses while it has the old ones and the new ones.
 fn both(before: &Port, after: &Port) -> Vec<IpNet> {
-    let added = without(&after.addresses, &before.addresses);
-    before.addresses.iter().copied().chain(added).collect()
+    let added = without(&after.interface.addresses, &before.interface.addresses);
+    before.interface.addresses.iter().copied().chain(added).collect()
 }
 
 /// Returns the addresses of the first that are not in the second.
@@ -473,5 +474,5 @@ fn absent<'a>(
 
 /// The settings of a port that forwarders look at.
 fn what_steps_see(port: &Port) -> (Features, u8, VrfId) {
-    (port.features(), port.least_ttl(), port.vrf)
+    (port.interface.features(), port.interface.least_ttl(), port.interface.vrf)
 }

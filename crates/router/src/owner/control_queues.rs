@@ -43,7 +43,7 @@ impl Owner {
             }
             let wanted = config.port(open.id).filter(|port| port.queues.control);
             match wanted {
-                Some(port) => open.steered.follow(&self.tables.own.all(port.vrf)),
+                Some(port) => open.steered.follow(&self.tables.own.all(port.interface.vrf)),
                 None => open.steered.stop(),
             }
             go_on(open, &has_time);

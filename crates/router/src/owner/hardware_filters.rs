@@ -150,7 +150,7 @@ impl Owner {
     pub(super) fn in_hardware(&self, filter: &FilterTable) -> Vec<FilterInHardware> {
         let ports = self.configurations.current.ports.iter();
         let wanted = ports.filter(|port| {
-            let inward = port.filter_in.as_ref();
+            let inward = port.interface.filter_in.as_ref();
             inward.is_some_and(|of| of.hardware && of.name == filter.spec().filter.name)
         });
         let told = |port: &config::Port| FilterInHardware {
@@ -192,7 +192,7 @@ fn wanted<'c>(
     id: PortId,
 ) -> Option<(Arc<FilterTable>, &'c config::Port)> {
     let port = config.port(id)?;
-    let inward = port.filter_in.as_ref().filter(|filter| filter.hardware)?;
+    let inward = port.interface.filter_in.as_ref().filter(|filter| filter.hardware)?;
     let filter = filters.get(usize::from(inward.number).checked_sub(1)?)?.clone()?;
     Some((filter, port))
 }
@@ -227,7 +227,7 @@ fn offloads(
         police.or(log.then_some("log"))
     };
     let mut on = acl::offload::Port { interface: port.id.index() as u16, unfiltered: Vec::new() };
-    if port.host.is_some() {
+    if port.interface.host.is_some() {
         on.unfiltered.push((dhcp(), "DHCP of hosts without an address"));
     }
     Ok(offload(&spec.filter, treated, &on))

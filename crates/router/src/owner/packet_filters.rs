@@ -167,8 +167,8 @@ impl Owner {
         Filter {
             name: spec.filter.name.clone(),
             hardware: self.in_hardware(table),
-            inward: with(|port| &port.filter_in),
-            outward: with(|port| &port.filter_out),
+            inward: with(|port| &port.interface.filter_in),
+            outward: with(|port| &port.interface.filter_out),
             rules: hits.iter().copied().enumerate().filter_map(rule).collect(),
             default: action_name(spec.filter.default).to_owned(),
             default_packets: default.packets,

@@ -118,7 +118,7 @@ impl Owner {
         };
         let info = opened.port.info;
         ensure!(is_same(info, expected), "port \"{}\": {CHANGED}; try again", port.name);
-        let kept = moves.host(port.id).zip(port.host.as_ref());
+        let kept = moves.host(port.id).zip(port.interface.host.as_ref());
         let host = match kept {
             Some((host, wanted)) => {
                 if let Some(host) = host {
@@ -197,18 +197,18 @@ impl Owner {
         }
         for (before, after) in &diff.ports.changed {
             let id = after.id;
-            if before.host.is_some() && after.host.is_none() {
+            if before.interface.host.is_some() && after.interface.host.is_none() {
                 // The kernel's addresses do not count any more.
-                self.rib.set_addresses(id.into(), &after.addresses)?;
-                let addresses = after.addresses.clone();
+                self.rib.set_addresses(id.into(), &after.interface.addresses)?;
+                let addresses = after.interface.addresses.clone();
                 self.orders.tell(&Command::Addresses { interface: id.into(), addresses });
             }
         }
         for port in moves.come() {
             let is_new = |(before, _): &&(config::Port, _)| before.id == port.id;
             let before = diff.ports.changed.iter().find(is_new);
-            if before.is_none_or(|(before, _)| before.host.is_none()) {
-                for &address in &port.addresses {
+            if before.is_none_or(|(before, _)| before.interface.host.is_none()) {
+                for &address in &port.interface.addresses {
                     let (port, address) = (port.id, address);
                     self.sources.order(KernelOrder::AddAddress { port: port.into(), address });
                 }
@@ -337,7 +337,7 @@ impl Owner {
         let gone = self.detach(port).await?;
         let before = base.port(port.id);
         match (gone.host, before) {
-            (Some(host), Some(before)) if before.host.is_some() => {
+            (Some(host), Some(before)) if before.interface.host.is_some() => {
                 hosts.insert(port.id, host);
             }
             (Some(host), _) => self.opener.give_up_host(&host),
@@ -387,7 +387,7 @@ impl Owner {
         let host = match host {
             Some(mut host) => {
                 host.change(info.mac, info.mtu)?;
-                let wanted = wanted.host.as_ref();
+                let wanted = wanted.interface.host.as_ref();
                 host.set_segmentation(wanted.is_some_and(|wanted| wanted.segmentation))?;
                 Some(host)
             }

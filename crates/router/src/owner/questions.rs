@@ -161,7 +161,7 @@ impl Owner {
         let host = absent.and_then(|absent| absent.host.as_ref());
         let counted = last.map_or([0; 4], |last| last.counted);
         let known = self.rib.interfaces().iter().find(|known| known.id == port.id.into());
-        let addresses = known.map_or(&port.addresses, |known| &known.addresses);
+        let addresses = known.map_or(&port.interface.addresses, |known| &known.addresses);
         let traffic = self.ledger.traffic(port.id);
         let [rx_packets, rx_bytes, tx_packets, tx_bytes] =
             std::array::from_fn(|n| traffic[n].saturating_sub(counted[n]));
@@ -170,7 +170,7 @@ impl Owner {
             device: port.device.to_string(),
             driver: "-".to_owned(),
             mac: last.map_or_else(String::new, |last| last.known.info.mac.to_string()),
-            vrf: self.vrf_name(port.vrf),
+            vrf: self.vrf_name(port.interface.vrf),
             addresses: addresses.iter().map(IpNet::to_string).collect(),
             link: "gone".to_owned(),
             link_by: "-".to_owned(),

@@ -89,7 +89,7 @@ impl Sources {
         let (send, batches) = mpsc::channel(CHANNEL);
         let kernel = kernel_config(config).map(|kernel| netlink::spawn(kernel, send.clone()));
         let kernel = kernel.transpose().context("the kernel's routes and neighbours")?;
-        let hosts = config.ports.iter().filter(|port| port.host.is_some());
+        let hosts = config.ports.iter().filter(|port| port.interface.host.is_some());
         let mut sources = Self {
             netns: netns(config),
             hosts: hosts.map(|port| port.id.into()).collect(),
@@ -307,12 +307,12 @@ pub(super) fn kernel_vrfs(config: &Config) -> Vec<KernelVrf> {
 
 /// The file of the namespace that the host interfaces are in; `None`: the router's own.
 fn netns(config: &Config) -> Option<std::path::PathBuf> {
-    config.ports.iter().find_map(|port| port.host.as_ref())?.netns_path()
+    config.ports.iter().find_map(|port| port.interface.host.as_ref())?.netns_path()
 }
 
 /// How the kernel is to be listened to; `None` if no port has a host interface.
 fn kernel_config(config: &Config) -> Option<KernelConfig> {
-    let hosts = config.ports.iter().filter(|port| port.host.is_some());
+    let hosts = config.ports.iter().filter(|port| port.interface.host.is_some());
     let ports: Vec<_> = hosts.map(|port| (port.id.into(), port.name.clone())).collect();
     if ports.is_empty() && !config.routes_from.any() {
         return None;

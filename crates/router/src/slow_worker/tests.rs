@@ -145,6 +145,7 @@ impl Lab {
             multicast: Arc::default(),
             mtus: Arc::new(Mtus::new(&[info])),
             redirects: Arc::default(),
+            vlans: Arc::default(),
             interfaces: Arc::new(InterfaceInfos::new(vec![info])),
             flows: FlowHash::new(1),
             own: Arc::new(dataplane::own::OwnAddresses::new(false)),

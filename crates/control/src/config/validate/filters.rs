@@ -111,8 +111,8 @@ pub(super) fn tell_ports(context: &mut Context<'_>, ports: &mut [Port], filters:
         Some(spec)
     };
     for port in ports {
-        tell(port.filter_in.as_mut());
-        let Some(spec) = tell(port.filter_out.as_mut()) else { continue };
+        tell(port.interface.filter_in.as_mut());
+        let Some(spec) = tell(port.interface.filter_out.as_mut()) else { continue };
         let name = &spec.filter.name;
         let too_late = [
             (!spec.targets.is_empty(), "next_hop or vrf"),
@@ -579,7 +579,8 @@ pub(super) fn check_forwarders(
             );
             context.errors.add(Some(*line), message);
         }
-        let has_it = |port: &&Port| port.filter_in.as_ref().is_some_and(|of| of.name == *name);
+        let has_it =
+            |port: &&Port| port.interface.filter_in.as_ref().is_some_and(|of| of.name == *name);
         for port in ports.iter().filter(has_it).filter(|of| of.queues.spread != Spread::Software) {
             let message = format!(
                 "port \"{}\": filter inward = \"{name}\": its rules with forwarder need spread = \"software\"",

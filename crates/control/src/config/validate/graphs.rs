@@ -78,10 +78,10 @@ fn info(port: &Port) -> InterfaceInfo {
     InterfaceInfo {
         mac: MacAddr::default(),
         mtu: 0,
-        vrf: port.vrf,
+        vrf: port.interface.vrf,
         partial_checksums: false,
-        host: port.host.is_some(),
-        features: port.features(),
-        least_ttl: port.least_ttl(),
+        host: port.interface.host.is_some(),
+        features: port.interface.features(),
+        least_ttl: port.interface.least_ttl(),
     }
 }

@@ -58,7 +58,7 @@ fn namespace(fields: &mut Fields<'_, '_>, name: &str) -> Option<String> {
 /// Checks the host interfaces of all ports: they must be in one namespace, because routes and
 /// neighbours are those of the kernel in that namespace, and their names must be free there.
 pub(super) fn check(context: &mut Context<'_>, ports: &[Port]) {
-    let mut with_host = ports.iter().filter_map(|port| Some((port, port.host.as_ref()?)));
+    let mut with_host = ports.iter().filter_map(|port| Some((port, port.interface.host.as_ref()?)));
     let Some((first, host)) = with_host.next() else { return };
     for (port, other) in with_host.filter(|(_, other)| other.netns != host.netns) {
         let message = format!(
@@ -74,7 +74,8 @@ pub(super) fn check(context: &mut Context<'_>, ports: &[Port]) {
     }
     let same_name =
         |port: &&Port| matches!(&port.device, Device::Kernel(name) if *name == port.name);
-    let taken = |port: &&Port| port.host.as_ref().is_some_and(|host| host.netns.is_none());
+    let taken =
+        |port: &&Port| port.interface.host.as_ref().is_some_and(|host| host.netns.is_none());
     for port in ports.iter().filter(same_name).filter(taken) {
         let message = format!(
             "port \"{0}\": its host interface would have the name of its device, {0}; name the \

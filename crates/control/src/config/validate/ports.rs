@@ -1,6 +1,7 @@
 //! `turnpike.port "NAME" { … }`
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use dataplane::features::Feature;
 use dataplane::interface::VrfId;
@@ -13,7 +14,7 @@ use super::super::network::{
 };
 use super::super::script::Statement;
 use super::super::value::{Fields, Value};
-use super::super::{Device, Driver, Port, PortFilter};
+use super::super::{Device, Driver, HostInterface, Interface, Port, PortFilter, Vrf};
 use super::{
     Context, NAME_RULE, advertise, discovery, filters, host, is_name, link, offloads, queues,
     transmit, vrfs,
@@ -81,15 +82,12 @@ pub(super) fn read<'s>(
         check_name(context, statement);
         let index = context.port_names.len();
         context.port_names.push((statement.name.clone(), statement.line));
-        let class_e = context.class_e;
-        let known_vrfs = context.vrfs.clone();
+        let common = Common::of(context, filters);
         let mut fields = context.fields(what(&statement.name), statement, &known);
-        let addresses = addresses(&mut fields, class_e);
-        let address_line = fields.line_of("address");
-        let mtu = mtu(&mut fields, &addresses);
         let host = host::read(&mut fields, host_by_default);
+        let (interface, mtu) = interface(&mut fields, &common, &features, host);
+        let address_line = fields.line_of("address");
         let device = device(&mut fields, &mut devices, statement);
-        let (filter_in, filter_out) = filters_of(&mut fields, filters);
         let port = Port {
             // Too many are refused below.
             id: u16::try_from(index).ok().and_then(PortId::new).unwrap_or(PortId::FIRST),
@@ -104,26 +102,12 @@ pub(super) fn read<'s>(
             shape: transmit::shape(&mut fields, mtu),
             offloads: offloads::read(&mut fields),
             link: link::read(&mut fields),
-            vrf: vrfs::named(&mut fields, "vrf", &known_vrfs).unwrap_or(VrfId::DEFAULT),
             take_over: fields.flag("take_over"),
             promiscuous: fields.flag("promiscuous"),
             all_multicast: fields.flag("all_multicast"),
-            features: features.iter().map(|&of| (of, feature(&mut fields, of))).collect(),
-            filter_in,
-            filter_out,
-            advertise: advertise::read(&mut fields, &addresses, mtu, host.is_some()),
-            discovery: discovery::read(&mut fields, &addresses, host.is_some()),
-            host,
-            unreachables: fields.flag_or("unreachables", true),
-            ttl_security: fields.number("ttl_security", 1..=254).map(|hops| hops as u8),
-            dad: fields.number("dad", 0..=10).unwrap_or(0) as u8,
-            addresses,
+            interface,
         };
-        context.port_vrfs.push(port.vrf);
-        for &net in &port.addresses {
-            let (port, vrf, line) = (index, port.vrf, address_line);
-            connect(context, Connected { port, vrf, line, net });
-        }
+        enter(context, index, &port.interface, address_line);
         ports.push(port);
     }
     let count = ports.len();
@@ -139,9 +123,72 @@ pub(super) fn read<'s>(
         context.errors.add(line, format!("{count} ports, {MAX_PORTS} is the most; remove some"));
     }
     host::check(context, &ports);
-    context.any_host = ports.iter().any(|port| port.host.is_some());
+    context.any_host = ports.iter().any(|port| port.interface.host.is_some());
     context.ports_sound = context.errors.is_empty();
     ports
+}
+
+/// State that the readers of ports and VLANs need.
+pub(super) struct Common<'a> {
+    class_e: bool,
+    vrfs: Arc<[Vrf]>,
+    /// Names of all filters.
+    filters: &'a [&'a str],
+}
+
+impl<'a> Common<'a> {
+    pub(super) fn of(context: &Context<'_>, filters: &'a [&'a str]) -> Self {
+        Self { class_e: context.class_e, vrfs: context.vrfs.clone(), filters }
+    }
+}
+
+/// Keys of the settings of an interface, besides those of features.
+pub(super) const INTERFACE_KEYS: [&str; 10] = [
+    "vrf",
+    "address",
+    "mtu",
+    "host",
+    "filter",
+    "unreachables",
+    "ttl_security",
+    "dad",
+    "advertise",
+    "router_discovery",
+];
+
+/// Reads the settings of an interface with this host interface; returns them and the MTU.
+pub(super) fn interface(
+    fields: &mut Fields<'_, '_>,
+    common: &Common<'_>,
+    features: &[Feature],
+    host: Option<HostInterface>,
+) -> (Interface, Option<u16>) {
+    let addresses = addresses(fields, common.class_e);
+    let mtu = mtu(fields, &addresses);
+    let (filter_in, filter_out) = filters_of(fields, common.filters);
+    let interface = Interface {
+        vrf: vrfs::named(fields, "vrf", &common.vrfs).unwrap_or(VrfId::DEFAULT),
+        features: features.iter().map(|&of| (of, feature(fields, of))).collect(),
+        filter_in,
+        filter_out,
+        advertise: advertise::read(fields, &addresses, mtu, host.is_some()),
+        discovery: discovery::read(fields, &addresses, host.is_some()),
+        host,
+        unreachables: fields.flag_or("unreachables", true),
+        ttl_security: fields.number("ttl_security", 1..=254).map(|hops| hops as u8),
+        dad: fields.number("dad", 0..=10).unwrap_or(0) as u8,
+        addresses,
+    };
+    (interface, mtu)
+}
+
+/// Notes the VRF and the addresses of the interface at this position.
+pub(super) fn enter(context: &mut Context<'_>, port: usize, interface: &Interface, line: usize) {
+    let vrf = interface.vrf;
+    context.port_vrfs.push(vrf);
+    for &net in &interface.addresses {
+        connect(context, Connected { port, vrf, line, net });
+    }
 }
 
 fn what(name: &str) -> String {

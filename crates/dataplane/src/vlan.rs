@@ -1,0 +1,578 @@
+//! VLANs: interfaces whose frames carry IEEE 802.1Q tags on the wire.
+//!
+//! A VLAN is an interface on a port with one tag, or with two: an outer one (usually an 802.1ad service tag) and an
+//! inner one. [`Vlans`] maps the tags of a port's frames to interfaces, and interfaces to port and tags. The table is
+//! made when VLANs change and never changes itself: graphs made afterwards use the new one. The steps `vlan-input` and
+//! `vlan-output` count the frames of each interface in blocks of their own; readers get the sum.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dpdk::Mbuf;
+use wire::ethernet::{ETHERTYPE_QINQ, ETHERTYPE_VLAN};
+
+use crate::batch::Batch;
+use crate::counters::Traffic;
+use crate::features::Feature;
+use crate::interface::{InterfaceId, MAX_INTERFACES};
+use crate::port::{MAX_PORTS, PortId, PortSet};
+
+/// The number of VLAN identifiers, those reserved included.
+const IDS: usize = 4096;
+
+/// The bits of a tag's control information that are the VLAN identifier.
+const ID: u16 = 0x0fff;
+
+/// Ports that have VLANs ask for the steps by this.
+pub const VLANS: Feature = Feature::number("vlans", 5);
+
+/// The kind of a tag: its Ethertype.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TagProtocol {
+    /// A customer tag, 0x8100 (IEEE 802.1Q).
+    #[default]
+    Dot1q,
+    /// A service tag, 0x88a8 (IEEE 802.1ad).
+    Dot1ad,
+}
+
+impl TagProtocol {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Dot1q, Self::Dot1ad];
+
+    /// The name in configurations.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dot1q => "802.1q",
+            Self::Dot1ad => "802.1ad",
+        }
+    }
+
+    /// The Ethertype.
+    pub const fn ethertype(self) -> u16 {
+        match self {
+            Self::Dot1q => ETHERTYPE_VLAN,
+            Self::Dot1ad => ETHERTYPE_QINQ,
+        }
+    }
+
+    /// The kind of tag that an Ethertype begins; `None` if it is none.
+    #[inline(always)]
+    pub fn of(ethertype: u16) -> Option<Self> {
+        match ethertype {
+            ETHERTYPE_VLAN => Some(Self::Dot1q),
+            ETHERTYPE_QINQ => Some(Self::Dot1ad),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for TagProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A VLAN tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tag {
+    /// Its kind.
+    pub protocol: TagProtocol,
+    /// The VLAN identifier, 1 to 4094.
+    pub id: u16,
+    /// The priority code point of sent frames, 0 to 7. Received frames may have any.
+    pub priority: u8,
+}
+
+impl Tag {
+    /// The four bytes that go behind a frame's addresses.
+    pub fn bytes(self) -> [u8; 4] {
+        let control = u16::from(self.priority) << 13 | self.id & ID;
+        let ([a, b], [c, d]) = (self.protocol.ethertype().to_be_bytes(), control.to_be_bytes());
+        [a, b, c, d]
+    }
+
+    /// Both tags mean the same VLAN.
+    pub fn is_same_vlan(self, other: Self) -> bool {
+        (self.protocol, self.id) == (other.protocol, other.id)
+    }
+}
+
+/// The tags of a VLAN's frames, outer first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tags {
+    /// The first tag on the wire.
+    pub outer: Tag,
+    /// The second; `None`: there is one tag.
+    pub inner: Option<Tag>,
+}
+
+/// An interface of tagged frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vlan {
+    /// Its number, [`MAX_PORTS`] or more.
+    pub interface: InterfaceId,
+    /// The port that its frames come and leave by.
+    pub port: PortId,
+    /// Their tags.
+    pub tags: Tags,
+}
+
+/// The egress side of an interface: how its frames leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Egress {
+    /// The port.
+    pub port: PortId,
+    /// The bytes of the innermost tag, which is inserted first.
+    last: [u8; 4],
+    /// The bytes of the tag in front of it, if there are two.
+    first: Option<[u8; 4]>,
+}
+
+impl Egress {
+    fn of(vlan: &Vlan) -> Self {
+        let Tags { outer, inner } = vlan.tags;
+        let (last, first) = match inner {
+            Some(inner) => (inner, Some(outer.bytes())),
+            None => (outer, None),
+        };
+        Self { port: vlan.port, last: last.bytes(), first }
+    }
+}
+
+/// The meaning of a tag on a port, or behind an outer tag.
+#[derive(Clone, Copy, Default)]
+struct Meaning {
+    /// The interface of frames without a further tag; 0, a port's own: there is none.
+    interface: u16,
+    /// The number of the table of inner tags, from 1 on; 0: there is none.
+    inner: u16,
+}
+
+/// The meanings of all tags in one place of a frame, by kind and identifier.
+struct Meanings(Box<[[Meaning; IDS]; 2]>);
+
+impl Meanings {
+    fn new() -> Self {
+        Self(Box::new([[Meaning::default(); IDS]; 2]))
+    }
+
+    #[inline(always)]
+    fn get(&self, protocol: TagProtocol, id: u16) -> Meaning {
+        self.0[protocol as usize][usize::from(id & ID)]
+    }
+
+    fn of(&mut self, tag: Tag) -> &mut Meaning {
+        &mut self.0[tag.protocol as usize][usize::from(tag.id & ID)]
+    }
+
+    /// Gives customer tags the meanings of service tags, where they have none of their own.
+    fn ignore_protocol(&mut self) {
+        let [customer, service] = &mut *self.0;
+        for (customer, service) in customer.iter_mut().zip(service) {
+            if customer.interface == 0 && customer.inner == 0 {
+                *customer = *service;
+            }
+        }
+    }
+}
+
+/// The tags found at the beginning of a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Kind and identifier of the outer one.
+    pub(crate) outer: Option<(TagProtocol, u16)>,
+    /// Those of the next one.
+    pub(crate) inner: Option<(TagProtocol, u16)>,
+}
+
+/// The VLANs of a router. See the module's documentation.
+pub struct Vlans {
+    all: Vec<Vlan>,
+    /// The outer tags of ports that have VLANs.
+    outer: [Option<Meanings>; MAX_PORTS],
+    /// Tables of inner tags.
+    inner: Vec<Meanings>,
+    /// By the interfaces' numbers.
+    egress: Box<[Option<Egress>]>,
+}
+
+impl Default for Vlans {
+    fn default() -> Self {
+        Self::new(&[], PortSet::EMPTY)
+    }
+}
+
+impl Vlans {
+    /// Of these VLANs, no two of which have the same tags on a port. The drivers of ports in `lose_protocol` present
+    /// service tags as customer tags, as AF_PACKET does.
+    pub fn new(all: &[Vlan], lose_protocol: PortSet) -> Self {
+        let numbers = all.iter().map(|vlan| vlan.interface.index() + 1).max().unwrap_or(0);
+        let mut vlans = Self {
+            all: all.to_vec(),
+            outer: [const { None }; MAX_PORTS],
+            inner: Vec::new(),
+            egress: vec![None; numbers].into(),
+        };
+        all.iter().for_each(|vlan| vlans.enter(vlan));
+        for port in lose_protocol.ports() {
+            vlans.outer[port.index()].iter_mut().for_each(Meanings::ignore_protocol);
+        }
+        vlans
+    }
+
+    fn enter(&mut self, vlan: &Vlan) {
+        let Tags { outer, inner } = vlan.tags;
+        let number = vlan.interface.index() as u16;
+        let meaning = self.outer[vlan.port.index()].get_or_insert_with(Meanings::new).of(outer);
+        match inner {
+            None => meaning.interface = number,
+            Some(inner) => {
+                if meaning.inner == 0 {
+                    self.inner.push(Meanings::new());
+                    meaning.inner = self.inner.len() as u16;
+                }
+                self.inner[usize::from(meaning.inner) - 1].of(inner).interface = number;
+            }
+        }
+        self.egress[vlan.interface.index()] = Some(Egress::of(vlan));
+    }
+
+    /// All VLANs.
+    pub fn all(&self) -> &[Vlan] {
+        &self.all
+    }
+
+    /// Returns true if the port has VLANs.
+    #[inline(always)]
+    pub(crate) fn has(&self, port: PortId) -> bool {
+        self.outer[port.index()].is_some()
+    }
+
+    /// The interface of a port's frames with these tags, and the number of tags that belong to it; `None` if the
+    /// port has no such VLAN.
+    #[inline(always)]
+    pub(crate) fn ingress(&self, port: PortId, found: Found) -> Option<(InterfaceId, usize)> {
+        let meanings = self.outer[port.index()].as_ref()?;
+        let (protocol, id) = found.outer?;
+        let meaning = meanings.get(protocol, id);
+        if let (Some((protocol, id)), Some(inner)) = (found.inner, self.inner_of(meaning)) {
+            let inner = inner.get(protocol, id).interface;
+            if inner != 0 {
+                return Some((InterfaceId::new(inner)?, 2));
+            }
+        }
+        (meaning.interface != 0).then_some((InterfaceId::new(meaning.interface)?, 1))
+    }
+
+    #[inline(always)]
+    fn inner_of(&self, meaning: Meaning) -> Option<&Meanings> {
+        self.inner.get(usize::from(meaning.inner).wrapping_sub(1))
+    }
+
+    /// The egress side of an interface; `None` for a port's own, and if there is none of this number.
+    #[inline(always)]
+    pub fn egress(&self, interface: u16) -> Option<Egress> {
+        self.egress.get(usize::from(interface)).copied().flatten()
+    }
+
+    /// A block for counting the frames of each interface.
+    fn block(&self) -> Block {
+        self.egress.iter().map(|_| Traffic::default()).collect()
+    }
+}
+
+/// Frames of each interface, by its number; one thread counts.
+type Block = Arc<[Traffic]>;
+
+/// Packets and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sum([u64; 2]);
+
+impl Sum {
+    fn of(traffic: &Traffic) -> Self {
+        Self([traffic.packets.get(), traffic.bytes.get()])
+    }
+
+    fn with(self, other: Self) -> Self {
+        Self([self.0[0].wrapping_add(other.0[0]), self.0[1].wrapping_add(other.0[1])])
+    }
+
+    fn without(self, other: Self) -> Self {
+        Self([self.0[0].wrapping_sub(other.0[0]), self.0[1].wrapping_sub(other.0[1])])
+    }
+}
+
+/// The blocks of one direction.
+struct Blocks {
+    /// Counts of blocks that are no longer used.
+    past: [Sum; MAX_INTERFACES],
+    /// Counts of former interfaces of the same numbers.
+    former: [Sum; MAX_INTERFACES],
+    live: Vec<Block>,
+}
+
+impl Blocks {
+    fn new() -> Box<Self> {
+        let none = [Sum::default(); MAX_INTERFACES];
+        Box::new(Self { past: none, former: none, live: Vec::new() })
+    }
+
+    fn add(&mut self, block: &Block) {
+        for retired in self.live.extract_if(.., |block| Arc::strong_count(block) == 1) {
+            for (past, traffic) in self.past.iter_mut().zip(&*retired) {
+                *past = past.with(Sum::of(traffic));
+            }
+        }
+        self.live.push(block.clone());
+    }
+
+    fn all(&self, interface: InterfaceId) -> Sum {
+        let index = interface.index();
+        let live = self.live.iter().filter_map(|block| block.get(index));
+        live.fold(self.past[index], |sum, traffic| sum.with(Sum::of(traffic)))
+    }
+
+    fn get(&self, interface: InterfaceId) -> [u64; 2] {
+        self.all(interface).without(self.former[interface.index()]).0
+    }
+
+    fn forget(&mut self, interface: InterfaceId) {
+        self.former[interface.index()] = self.all(interface);
+    }
+}
+
+/// Received frames and bytes, then sent ones, of an interface; without tags and FCS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VlanTraffic {
+    /// Received frames.
+    pub rx_packets: u64,
+    /// Their bytes.
+    pub rx_bytes: u64,
+    /// Sent frames.
+    pub tx_packets: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+}
+
+/// The VLANs that steps which are being made are to have, and what all steps have counted.
+pub struct VlanTable {
+    current: Mutex<Arc<Vlans>>,
+    rx: Mutex<Box<Blocks>>,
+    tx: Mutex<Box<Blocks>>,
+}
+
+impl Default for VlanTable {
+    fn default() -> Self {
+        let blocks = || Mutex::new(Blocks::new());
+        Self { current: Mutex::default(), rx: blocks(), tx: blocks() }
+    }
+}
+
+impl VlanTable {
+    /// The VLANs.
+    pub fn get(&self) -> Arc<Vlans> {
+        lock(&self.current).clone()
+    }
+
+    /// Steps that are made from now on have these.
+    pub fn set(&self, vlans: Arc<Vlans>) {
+        *lock(&self.current) = vlans;
+    }
+
+    /// Frames of an interface.
+    pub fn traffic(&self, interface: InterfaceId) -> VlanTraffic {
+        let [rx_packets, rx_bytes] = lock(&self.rx).get(interface);
+        let [tx_packets, tx_bytes] = lock(&self.tx).get(interface);
+        VlanTraffic { rx_packets, rx_bytes, tx_packets, tx_bytes }
+    }
+
+    /// Starts the counters of an interface anew: its number is going to be another's.
+    pub fn forget(&self, interface: InterfaceId) {
+        lock(&self.rx).forget(interface);
+        lock(&self.tx).forget(interface);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Finds the interfaces of tagged frames, and counts them.
+pub(crate) struct Untagger {
+    pub(crate) vlans: Arc<Vlans>,
+    block: Block,
+}
+
+impl Untagger {
+    /// Of the present VLANs.
+    pub(crate) fn of(table: &VlanTable) -> Self {
+        let vlans = table.get();
+        let block = vlans.block();
+        lock(&table.rx).add(&block);
+        Self { vlans, block }
+    }
+
+    /// Counts a received frame.
+    #[inline(always)]
+    pub(crate) fn count(&self, interface: InterfaceId, bytes: usize) {
+        count(&self.block, interface.index(), bytes);
+    }
+}
+
+/// Tags frames that leave by VLANs, and counts them. For one thread.
+pub struct Tagger {
+    vlans: Arc<Vlans>,
+    block: Block,
+}
+
+impl Tagger {
+    /// Of the present VLANs.
+    pub fn of(table: &VlanTable) -> Self {
+        let vlans = table.get();
+        let block = vlans.block();
+        lock(&table.tx).add(&block);
+        Self { vlans, block }
+    }
+
+    /// The port of a VLAN; `None` for other interfaces.
+    pub(crate) fn port(&self, interface: InterfaceId) -> Option<PortId> {
+        Some(self.vlans.egress(interface.index() as u16)?.port)
+    }
+
+    /// Inserts the tags of an interface into a frame; returns the port that it leaves by, the interface's own if it
+    /// is a port's. `None`: there is no such interface, or no room in the buffer.
+    pub fn tag(&self, interface: InterfaceId, frame: &mut Mbuf) -> Option<PortId> {
+        if let Some(port) = interface.port() {
+            return Some(port);
+        }
+        let Egress { port, last, first } = self.vlans.egress(interface.index() as u16)?;
+        let bytes = frame.len();
+        let tagged = frame.insert_tag(last) && first.is_none_or(|first| frame.insert_tag(first));
+        tagged.then(|| self.count(interface.index(), bytes))?;
+        Some(port)
+    }
+
+    /// Inserts the tags of an interface that is not a port's into a frame of a batch. `None`: as [`Self::tag`].
+    #[inline(always)]
+    pub(crate) fn tag_in(&self, batch: &mut Batch, slot: usize, interface: u16) -> Option<PortId> {
+        let Egress { port, last, first } = self.vlans.egress(interface)?;
+        let bytes = batch.len(slot);
+        let tagged = match first {
+            None => batch.insert_tag(slot, last),
+            Some(first) => batch.insert_tag(slot, last) && batch.insert_tag(slot, first),
+        };
+        tagged.then(|| self.count(interface.into(), bytes))?;
+        Some(port)
+    }
+
+    /// Returns true if there is a VLAN of this number.
+    pub(crate) fn has(&self, interface: u16) -> bool {
+        self.vlans.egress(interface).is_some()
+    }
+
+    #[inline(always)]
+    fn count(&self, interface: usize, bytes: usize) {
+        count(&self.block, interface, bytes);
+    }
+}
+
+#[inline(always)]
+fn count(block: &Block, interface: usize, bytes: usize) {
+    if let Some(traffic) = block.get(interface) {
+        traffic.packets.add(1);
+        traffic.bytes.add(bytes as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{FrameBuilder, batch_of};
+
+    const fn tag(protocol: TagProtocol, id: u16) -> Tag {
+        Tag { protocol, id, priority: 0 }
+    }
+
+    fn vlan(interface: u16, port: u16, outer: Tag, inner: Option<Tag>) -> Vlan {
+        let (interface, port) = (InterfaceId::new(interface).unwrap(), PortId::new(port).unwrap());
+        Vlan { interface, port, tags: Tags { outer, inner } }
+    }
+
+    fn found(vlans: &Vlans, port: u16, tags: &[(TagProtocol, u16)]) -> Option<(usize, usize)> {
+        let found = Found { outer: tags.first().copied(), inner: tags.get(1).copied() };
+        let ingress = vlans.ingress(PortId::new(port).unwrap(), found);
+        ingress.map(|(interface, tags)| (interface.index(), tags))
+    }
+
+    use TagProtocol::{Dot1ad, Dot1q};
+
+    #[test]
+    fn tags_are_found_by_port_kind_and_identifier() {
+        let vlans = [
+            vlan(64, 0, tag(Dot1q, 100), None),
+            vlan(65, 0, tag(Dot1ad, 100), None),
+            vlan(66, 0, tag(Dot1ad, 100), Some(tag(Dot1q, 7))),
+            vlan(67, 3, tag(Dot1ad, 200), Some(tag(Dot1q, 7))),
+        ];
+        let vlans = Vlans::new(&vlans, PortSet::EMPTY);
+        assert_eq!(found(&vlans, 0, &[(Dot1q, 100)]), Some((64, 1)));
+        assert_eq!(found(&vlans, 0, &[(Dot1q, 100), (Dot1q, 7)]), Some((64, 1)));
+        assert_eq!(found(&vlans, 0, &[(Dot1ad, 100), (Dot1q, 7)]), Some((66, 2)));
+        assert_eq!(found(&vlans, 0, &[(Dot1ad, 100), (Dot1q, 8)]), Some((65, 1)));
+        assert_eq!(found(&vlans, 0, &[(Dot1ad, 100), (Dot1ad, 7)]), Some((65, 1)));
+        assert_eq!(found(&vlans, 3, &[(Dot1ad, 200), (Dot1q, 7)]), Some((67, 2)));
+        assert_eq!(found(&vlans, 3, &[(Dot1ad, 200)]), None);
+        assert_eq!(found(&vlans, 3, &[(Dot1q, 200), (Dot1q, 7)]), None);
+        assert_eq!(found(&vlans, 1, &[(Dot1q, 100)]), None);
+        assert_eq!(found(&vlans, 0, &[]), None);
+        assert_eq!(
+            (vlans.has(PortId::FIRST), vlans.egress(63), vlans.egress(68)),
+            (true, None, None)
+        );
+    }
+
+    #[test]
+    fn a_driver_that_loses_the_kind_of_a_tag_finds_either_where_one_is_meant() {
+        let vlans = [
+            vlan(64, 0, tag(Dot1q, 100), None),
+            vlan(65, 0, tag(Dot1ad, 100), None),
+            vlan(66, 0, tag(Dot1ad, 200), Some(tag(Dot1q, 7))),
+        ];
+        let vlans = Vlans::new(&vlans, [PortId::FIRST].into_iter().collect());
+        assert_eq!(found(&vlans, 0, &[(Dot1q, 200), (Dot1q, 7)]), Some((66, 2)));
+        assert_eq!(found(&vlans, 0, &[(Dot1q, 100)]), Some((64, 1)));
+    }
+
+    #[test]
+    fn frames_leave_with_the_tags_of_their_interface() {
+        let service = Tag { priority: 5, ..tag(Dot1ad, 100) };
+        let table = VlanTable::default();
+        let all = [vlan(64, 2, service, Some(tag(Dot1q, 7))), vlan(65, 2, tag(Dot1q, 9), None)];
+        table.set(Arc::new(Vlans::new(&all, PortSet::EMPTY)));
+        let tagger = Tagger::of(&table);
+        let frame = FrameBuilder::ip4().build();
+        let sent = |interface: u16| {
+            let mut packet = batch_of(std::slice::from_ref(&frame)).burst.take(0).unwrap();
+            let port = tagger.tag(InterfaceId::new(interface).unwrap(), &mut packet);
+            (port.map(PortId::index), packet.data()[12..].to_vec())
+        };
+        let behind = |tags: &[u8]| [tags, &frame[12..]].concat();
+        assert_eq!(sent(64), (Some(2), behind(&[0x88, 0xa8, 0xa0, 100, 0x81, 0, 0, 7])));
+        assert_eq!(sent(65), (Some(2), behind(&[0x81, 0, 0, 9])));
+        assert_eq!(sent(3), (Some(3), behind(&[])));
+        assert_eq!(sent(66).0, None);
+        let bytes = frame.len() as u64;
+        let traffic = |interface| {
+            let VlanTraffic { tx_packets, tx_bytes, .. } = table.traffic(interface);
+            (tx_packets, tx_bytes)
+        };
+        let first = InterfaceId::new(64).unwrap();
+        assert_eq!(traffic(first), (1, bytes));
+        drop(tagger);
+        let _next = Tagger::of(&table);
+        assert_eq!(traffic(first), (1, bytes), "counts outlive their step");
+        table.forget(first);
+        assert_eq!((traffic(first), traffic(InterfaceId::new(65).unwrap())), ((0, 0), (1, bytes)));
+    }
+}
