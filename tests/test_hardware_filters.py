@@ -359,6 +359,19 @@ turnpike.graph:insert_after("ip4-validate", seen)
     assert wires.device.lines("create") == []
 
 
+def test_a_device_lets_go_of_all_rules_while_its_port_has_vlans(lab, tmp_path):
+    """A device may take the header behind a tag for the port's own."""
+    wires = start(lab, tmp_path)
+    held = len(wires.device.lines("create"))
+    assert held > 0
+    config = wires.router.config.read_text()
+    apply(wires.router, config + 'turnpike.vlan "left.5" { parent = "left", id = 5 }\n')
+    assert wait_for(lambda: len(wires.device.lines("destroy")) == held)
+    assert "runs in software: the port has VLANs" in wires.router.log()
+    apply(wires.router, config)
+    assert wait_for(lambda: len(wires.device.lines("create")) == 2 * held)
+
+
 def test_a_port_with_a_host_interface_keeps_dhcp(lab, tmp_path):
     """Questions for an address go to the host before any filter."""
     config = 'turnpike.filter "edge-in" { { name = "udp", proto = "udp", action = "drop" } }\n'

@@ -69,13 +69,13 @@ def test_refused_lines_of_a_table_have_numbers_and_an_exit_status(tmp_path):
 
 
 @pytest.mark.parametrize("arguments, expected", [
-    (["show", "prots"], '"prots": unknown; did you mean "ports"? known: ports, routes, '),
+    (["show", "prots"], '"prots": unknown; did you mean "ports"? known: ports, interfaces, routes, '),
     (["sho", "ports"], '"sho": unknown; did you mean "show"? known: run, hold, check, '),
     (["show", "ports", "--ofloads"], '"--ofloads": unknown; did you mean "--offloads"? known: --offloads, --link, '),
     (["route", "add", "10.0.0.0/8", "vai", "10.0.1.2"], '"vai": not expected here; did you mean "via"? known: via ADDRESS'),
     (["neighbour", "add", "10.0.1.7", "lladr", "x", "dev", "y"], 'did you mean "lladdr"? known: lladdr, dev'),
     (["shell", "-c", "sh ro"], '"ro": may mean routes, route; write more of it'),
-    (["shell", "-c", "show prots"], 'did you mean "ports"? known: ports, routes'),
+    (["shell", "-c", "show prots"], 'did you mean "ports"? known: ports, interfaces, routes'),
 ])
 def test_a_word_that_is_not_known_is_named_with_those_that_are(arguments, expected):
     done = turnpike(*arguments)

@@ -73,6 +73,7 @@ pub fn info(number: u16) -> InterfaceInfo {
         mtu: mtu(number.into()),
         vrf: VrfId::DEFAULT,
         partial_checksums: number == 2,
+        loses_tag_protocol: false,
         host: number == 1,
         features: match number {
             0 => Features::NONE.with(REDIRECTS, 1),

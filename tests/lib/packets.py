@@ -36,6 +36,21 @@ def ethernet(destination, source, ethertype, payload):
     return mac_bytes(destination) + mac_bytes(source) + struct.pack("!H", ethertype) + payload
 
 
+def tagged(frame, vlan, protocol=0x8100, priority=0):
+    """A frame with a VLAN tag (IEEE 802.1Q 9.3) in front of those that it has; 0x88A8 is a service tag."""
+    return frame[:12] + struct.pack("!HH", protocol, priority << 13 | vlan) + frame[12:]
+
+
+def untagged(frame):
+    """The frame without its tags, and the tags: (protocol, priority, VLAN), outer first."""
+    tags = []
+    while frame[12:14] in (b"\x81\x00", b"\x88\xa8"):
+        protocol, control = struct.unpack("!HH", frame[12:16])
+        tags.append((protocol, control >> 13, control & 0xFFF))
+        frame = frame[:12] + frame[16:]
+    return frame, tags
+
+
 def ipv4(source, destination, payload, protocol=17, ttl=64, ident=0x1234, flags=0, offset=0, tos=0,
          options=b"", total_length=None):
     """An IPv4 packet with a right checksum; `flags` 2 is DF, 1 is MF; `offset` in units of 8."""

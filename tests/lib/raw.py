@@ -3,11 +3,16 @@
 import errno
 import select
 import socket
+import struct
 import time
 
 _ETH_P_ALL = 3
 _SO_RCVBUFFORCE = 33
 _PACKET_OUTGOING = 4
+# Linux packet(7): the VLAN tag that the kernel took out of a frame comes beside it.
+_SOL_PACKET, _PACKET_AUXDATA = 263, 8
+_AUXDATA = struct.Struct("=IIIHHHH")
+_STATUS_VLAN_VALID, _STATUS_VLAN_TPID_VALID = 1 << 4, 1 << 6
 
 
 class RawPort:
@@ -25,6 +30,7 @@ class RawPort:
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 64 << 20)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+            self._socket.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
             self._socket.bind((interface, _ETH_P_ALL))
         self._socket.setblocking(False)
 
@@ -32,12 +38,15 @@ class RawPort:
         """Sends each frame (bytes, or a scapy packet)."""
         for frame in frames:
             data = bytes(frame)
+            deadline = time.monotonic() + 10
             while True:
                 try:
                     self._socket.send(data)
                     break
                 except (BlockingIOError, OSError) as error:
-                    if not isinstance(error, BlockingIOError) and error.errno != errno.ENOBUFS:
+                    # A veth peer without room answers like this, and one for which the frame is too long.
+                    passes = isinstance(error, BlockingIOError) or error.errno == errno.ENOBUFS
+                    if not passes or time.monotonic() > deadline:
                         raise
                     time.sleep(0.0005)
 
@@ -73,7 +82,7 @@ class RawPort:
         deadline = time.monotonic() + timeout
         while True:
             try:
-                frame, address = self._socket.recvfrom(65600)
+                data, beside, _, address = self._socket.recvmsg(65600, 64)
             except BlockingIOError:
                 left = deadline - time.monotonic()
                 if left <= 0 or not select.select([self._socket], [], [], left)[0]:
@@ -84,5 +93,17 @@ class RawPort:
                 if error.errno != errno.ENETDOWN:
                     raise
                 continue
+            frame = _with_tag(data, beside)
             if address[2] != _PACKET_OUTGOING and (all_frames or not self._ignore(frame)):
                 return frame
+
+
+def _with_tag(frame, beside):
+    """The frame as it was on the wire: with the outer VLAN tag, which the kernel removes."""
+    for level, kind, data in beside:
+        if (level, kind) == (_SOL_PACKET, _PACKET_AUXDATA):
+            status, _, _, _, _, control, protocol = _AUXDATA.unpack_from(data)
+            if status & _STATUS_VLAN_VALID:
+                protocol = protocol if status & _STATUS_VLAN_TPID_VALID else 0x8100
+                return frame[:12] + struct.pack("!HH", protocol, control) + frame[12:]
+    return frame

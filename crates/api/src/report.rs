@@ -16,6 +16,8 @@ use crate::{FlowSelection, RouteFilter};
 pub enum Show {
     /// `Vec<`[`Port`]`>`.
     Ports,
+    /// `Vec<`[`Interface`]`>`: each port's is followed by the VLANs on it.
+    Interfaces,
     /// `Vec<`[`Route`]`>`, in the order of the prefixes, IPv4 first.
     Routes(RouteFilter),
     /// [`RouteSummary`].
@@ -155,6 +157,55 @@ pub struct Port {
     /// What of its work the device could do.
     #[serde(default)]
     pub offloads: Vec<Offload>,
+}
+
+/// An interface: a port's own, or a VLAN. Packets and bytes are Ethernet frames without VLAN tags and FCS; those of a
+/// port's own interface are all that the port receives and sends, with the tags (RFC 2863 3.1.1).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interface {
+    /// Its name in the configuration.
+    pub name: String,
+    /// `port` or `vlan`.
+    pub kind: String,
+    /// The port or VLAN whose frames carry it; none: it is a port's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+    /// The tag that its frames have in the parent's; none: it is a port's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<VlanTag>,
+    /// Its MAC.
+    pub mac: String,
+    /// Its VRF; none for the default one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<String>,
+    /// Its addresses with prefix lengths.
+    pub addresses: Vec<String>,
+    /// `up`, `down`, or `gone` while the port's device is missing.
+    pub link: String,
+    /// The largest IP packet it sends, in bytes.
+    pub mtu: u16,
+    /// Frames received.
+    pub rx_packets: u64,
+    /// Their bytes.
+    pub rx_bytes: u64,
+    /// Frames sent.
+    pub tx_packets: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+    /// Its host interface, which has its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostInterface>,
+}
+
+/// An IEEE 802.1Q tag.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VlanTag {
+    /// `802.1q` or `802.1ad`.
+    pub protocol: String,
+    /// The VLAN identifier, 1 to 4094.
+    pub id: u16,
+    /// The priority code point of sent frames, 0 to 7.
+    pub priority: u8,
 }
 
 /// Work on packets that a device can do.

@@ -79,6 +79,7 @@ use dataplane::shed::Shedding;
 use dataplane::steps::{FILTER_IN, FILTER_OUT, POLICY_ROUTE};
 use dataplane::transmit::QueueConfig;
 use dataplane::transmit::shape::Shape;
+use dataplane::vlan::{self, Tag, Tags, VLANS};
 use dataplane::words::suggestion;
 use fib::Algorithm;
 use ipnet::IpNet;
@@ -104,6 +105,8 @@ pub struct Config {
     pub text: Arc<str>,
     /// The ports, in the order of their numbers.
     pub ports: Vec<Port>,
+    /// The VLANs, in the order of their numbers.
+    pub vlans: Vec<Vlan>,
     /// The VRFs besides the default one, in the order of their numbers.
     pub vrfs: Vec<Vrf>,
     /// The static routes.
@@ -377,6 +380,8 @@ pub struct Interface {
     pub filter_in: Option<PortFilter>,
     /// The filter of what leaves by it.
     pub filter_out: Option<PortFilter>,
+    /// It is a port's, and the port has VLANs.
+    pub has_vlans: bool,
     /// Its host interface, if it has one: as the port says, else if anybody else has routes for
     /// the router.
     pub host: Option<HostInterface>,
@@ -409,7 +414,8 @@ impl Interface {
             (None, Some(PortFilter { asks_for_state: true, .. })) => TRACKED,
             (None, _) => 0,
         };
-        all.with(FILTER_IN, filter(&self.filter_in, &self.filter_out))
+        all.with(VLANS, self.has_vlans.into())
+            .with(FILTER_IN, filter(&self.filter_in, &self.filter_out))
             .with(FILTER_OUT, filter(&self.filter_out, &self.filter_in))
             .with(POLICY_ROUTE, self.filter_in.as_ref().is_some_and(|filter| filter.routes).into())
     }
@@ -422,6 +428,7 @@ impl Interface {
             features: self.features.iter().map(|(feature, _)| (*feature, 0)).collect(),
             filter_in: None,
             filter_out: None,
+            has_vlans: self.has_vlans,
             host: None,
             unreachables: true,
             ttl_security: None,
@@ -429,6 +436,75 @@ impl Interface {
             advertise: None,
             discovery: None,
         }
+    }
+}
+
+/// An interface of frames with a VLAN tag, on a port or on another VLAN.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Vlan {
+    /// Its number: from [`MAX_PORTS`] on by its place among the statements, unless it is that of a VLAN of the
+    /// same name in a running router, see [`Config::align`].
+    pub id: InterfaceId,
+    /// The line of the statement.
+    pub line: usize,
+    /// 1 to 15 characters; no port has it.
+    pub name: String,
+    /// The port's interface, or the VLAN on a port, whose frames have this one's tag.
+    pub parent: InterfaceId,
+    /// The tag.
+    pub tag: Tag,
+    /// The largest IP packet in bytes, in place of the parent's.
+    pub mtu: Option<u16>,
+    /// Its settings.
+    pub interface: Interface,
+}
+
+impl Vlan {
+    /// A VLAN of this one's name, number, parent and tag, and no other settings.
+    fn bare(&self) -> Self {
+        Self { mtu: None, interface: self.interface.bare(), ..self.clone() }
+    }
+
+    /// Its host interface need not be opened anew to become the other's.
+    fn is_open_as(&self, other: &Self) -> bool {
+        let opened = |vlan: &Self| (vlan.parent, vlan.mtu, vlan.interface.host.clone());
+        opened(self) == opened(other)
+    }
+}
+
+impl Config {
+    /// Returns the VLAN with this number.
+    pub fn vlan(&self, id: InterfaceId) -> Option<&Vlan> {
+        self.vlans.iter().find(|vlan| vlan.id == id)
+    }
+
+    /// Returns number, name and settings of every interface, those of ports first.
+    pub fn interfaces(&self) -> impl Iterator<Item = (InterfaceId, &str, &Interface)> {
+        let ports = self.ports.iter().map(|port| (port.id.into(), &*port.name, &port.interface));
+        ports.chain(self.vlans.iter().map(|vlan| (vlan.id, &*vlan.name, &vlan.interface)))
+    }
+
+    /// Returns the settings of the interface with this number.
+    pub fn interface(&self, id: InterfaceId) -> Option<&Interface> {
+        match id.port() {
+            Some(port) => self.port(port).map(|port| &port.interface),
+            None => self.vlan(id).map(|vlan| &vlan.interface),
+        }
+    }
+
+    /// Returns the VLANs with their ports and all their tags.
+    pub fn vlans_on_wire(&self) -> Vec<vlan::Vlan> {
+        self.vlans.iter().filter_map(|vlan| self.on_wire(vlan)).collect()
+    }
+
+    fn on_wire(&self, vlan: &Vlan) -> Option<vlan::Vlan> {
+        let (interface, tag) = (vlan.id, vlan.tag);
+        if let Some(port) = vlan.parent.port() {
+            return Some(vlan::Vlan { interface, port, tags: Tags { outer: tag, inner: None } });
+        }
+        let parent = self.vlan(vlan.parent)?;
+        let tags = Tags { outer: parent.tag, inner: Some(tag) };
+        Some(vlan::Vlan { interface, port: parent.parent.port()?, tags })
     }
 }
 

@@ -58,6 +58,8 @@ pub struct Settings {
 pub struct ForwarderParts {
     /// The steps.
     pub graph: Graph,
+    /// The interfaces for which the steps were made, by number; exchanged together with the graph.
+    pub interfaces: Vec<InterfaceInfo>,
     /// When packets leave, and when it waits.
     pub settings: Settings,
     /// Makes packets to groups as many as they have ports to leave by.
@@ -108,10 +110,11 @@ impl Forwarder {
     }
 
     /// A forwarder that has not run yet and has no connections: see [`Forwarder::rewire`].
-    pub fn new(parts: ForwarderParts) -> Self {
+    pub fn new(mut parts: ForwarderParts) -> Self {
         let exchange = Arc::new(Exchange::new(parts.waiting.doorbell().clone()));
         let mut batch = Batch::new(PortId::FIRST, InterfaceInfo::NONE);
-        batch.interfaces.reserve_exact(MAX_INTERFACES);
+        batch.interfaces = std::mem::take(&mut parts.interfaces);
+        batch.interfaces.reserve_exact(MAX_INTERFACES.saturating_sub(batch.interfaces.len()));
         batch.copies = Some(Copies::new(parts.replicator.pool().clone()));
         Self {
             rx: Vec::with_capacity(MAX_PORTS),

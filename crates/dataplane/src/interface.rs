@@ -15,7 +15,7 @@ use crate::features::Features;
 use crate::port::PortId;
 
 /// The most interfaces a router can have.
-pub const MAX_INTERFACES: usize = 4096;
+pub const MAX_INTERFACES: usize = 8192;
 
 /// An interface's number in the router's table. An interface has the same as long as it is there; a later one
 /// may have that of one that was removed.
@@ -150,6 +150,8 @@ pub struct InterfaceInfo {
     /// Frames may arrive with a TCP or UDP checksum that the sender left to its
     /// (virtual) device, as veth, TAP and AF_PACKET hand them over.
     pub partial_checksums: bool,
+    /// The driver presents service tags (802.1ad) as customer tags.
+    pub loses_tag_protocol: bool,
     /// The interface has a host interface, which gets the frames of link protocols that are not IP.
     pub host: bool,
     /// The work of steps that it asks for.
@@ -165,6 +167,7 @@ impl InterfaceInfo {
         mtu: u16::MAX,
         vrf: VrfId::DEFAULT,
         partial_checksums: false,
+        loses_tag_protocol: false,
         host: false,
         features: Features::NONE,
         least_ttl: 0,
@@ -308,18 +311,18 @@ mod tests {
             (63, Some(port))
         );
         assert_eq!(InterfaceId::new(64).unwrap().port(), None);
-        assert!(InterfaceId::new(4095).is_some() && InterfaceId::new(4096).is_none());
+        assert!(InterfaceId::new(8191).is_some() && InterfaceId::new(8192).is_none());
     }
 
     #[test]
     fn sets_are_ordered_and_hold_each_once() {
         let interface = |index| InterfaceId::new(index).unwrap();
-        let mut set: InterfaceSet = [4095, 0, 70, 0].map(interface).into_iter().collect();
-        assert!(set.contains(interface(4095)) && !set.contains(interface(1)));
+        let mut set: InterfaceSet = [8191, 0, 70, 0].map(interface).into_iter().collect();
+        assert!(set.contains(interface(8191)) && !set.contains(interface(1)));
         set.set(interface(0), false);
         set.set(interface(5), false);
         let all: Vec<_> = set.interfaces().map(InterfaceId::index).collect();
-        assert_eq!((set.len(), all, set.is_empty()), (2, vec![70, 4095], false));
+        assert_eq!((set.len(), all, set.is_empty()), (2, vec![70, 8191], false));
     }
 
     #[test]

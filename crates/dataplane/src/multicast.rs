@@ -279,15 +279,15 @@ mod tests {
 
     #[test]
     fn a_ttl_must_exceed_each_interface_s_threshold_and_one() {
-        let to = [(1, 0), (2, 16), (4095, 1), (0, 0)].map(|(index, ttl)| (interface(index), ttl));
+        let to = [(1, 0), (2, 16), (8191, 1), (0, 0)].map(|(index, ttl)| (interface(index), ttl));
         let route = MulticastRoute::new(interface(0), to, Arc::default());
         let indexes = |ttl| -> Vec<_> {
             route.interfaces(ttl).interfaces().map(InterfaceId::index).collect()
         };
         assert_eq!(indexes(1), [] as [usize; 0]);
-        assert_eq!(indexes(2), [1, 4095]);
-        assert_eq!(indexes(16), [1, 4095]);
-        assert_eq!(indexes(17), [1, 2, 4095], "never by the interface it came from");
+        assert_eq!(indexes(2), [1, 8191]);
+        assert_eq!(indexes(16), [1, 8191]);
+        assert_eq!(indexes(17), [1, 2, 8191], "never by the interface it came from");
     }
 
     #[test]

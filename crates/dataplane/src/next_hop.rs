@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use wire::MacAddr;
 
-use crate::interface::InterfaceId;
+use crate::interface::{InterfaceId, MAX_INTERFACES};
 
 /// Entries in the next-hop table; numbers are 0 to `NEXT_HOPS - 1`.
 pub const NEXT_HOPS: usize = 1 << 15;
@@ -90,21 +90,33 @@ pub enum NextHop {
     },
 }
 
-const KIND_NO_ROUTE: u64 = 0;
+/// Bits of a word: the kind, the interface, the value.
+const KIND_BITS: u64 = 0b111;
+const INTERFACE_SHIFT: u32 = 3;
+const INTERFACE_BITS: u64 = MAX_INTERFACES as u64 - 1;
+const VALUE_SHIFT: u32 = 16;
+
+const _: () = assert!(MAX_INTERFACES == 1 << (VALUE_SHIFT - INTERFACE_SHIFT));
+
+/// Without an interface; the value says which.
+const KIND_FIXED: u64 = 0;
 const KIND_FORWARD: u64 = 1;
 const KIND_GLEAN: u64 = 2;
 const KIND_UNRESOLVED: u64 = 3;
-const KIND_LOCAL: u64 = 4;
-const KIND_GROUP: u64 = 5;
-const KIND_BLACKHOLE: u64 = 6;
-const KIND_MARTIAN: u64 = 7;
-const KIND_PROHIBITED: u64 = 8;
-const KIND_UNREACHABLE: u64 = 9;
-const KIND_MULTICAST: u64 = 10;
+const KIND_GROUP: u64 = 4;
 
-const INTERFACE_SHIFT: u32 = 4;
-const INTERFACE_BITS: u64 = 0xfff;
-const VALUE_SHIFT: u32 = 16;
+/// The word of a next hop without an interface.
+const fn fixed(value: u64) -> u64 {
+    KIND_FIXED | value << VALUE_SHIFT
+}
+
+const WORD_NO_ROUTE: u64 = fixed(0);
+const WORD_LOCAL: u64 = fixed(1);
+const WORD_BLACKHOLE: u64 = fixed(2);
+const WORD_MARTIAN: u64 = fixed(3);
+const WORD_PROHIBITED: u64 = fixed(4);
+const WORD_UNREACHABLE: u64 = fixed(5);
+const WORD_MULTICAST: u64 = fixed(6);
 
 /// A next hop as the table stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,12 +125,12 @@ pub struct Packed(u64);
 impl Packed {
     /// True for [`NextHop::Forward`].
     pub fn is_forward(self) -> bool {
-        self.0 & 0xf == KIND_FORWARD
+        self.0 & KIND_BITS == KIND_FORWARD
     }
 
     /// True for [`NextHop::Group`].
     pub fn is_group(self) -> bool {
-        self.0 & 0xf == KIND_GROUP
+        self.0 & KIND_BITS == KIND_GROUP
     }
 
     /// The interface's index; meaningful for `Forward`, `Glean` and `Unresolved`, 0 for the others.
@@ -139,13 +151,13 @@ impl From<NextHop> for Packed {
             kind | (interface.index() as u64) << INTERFACE_SHIFT
         };
         Self(match hop {
-            NextHop::NoRoute => KIND_NO_ROUTE,
-            NextHop::Local => KIND_LOCAL,
-            NextHop::Multicast => KIND_MULTICAST,
-            NextHop::Blackhole => KIND_BLACKHOLE,
-            NextHop::Martian => KIND_MARTIAN,
-            NextHop::Prohibited => KIND_PROHIBITED,
-            NextHop::Unreachable => KIND_UNREACHABLE,
+            NextHop::NoRoute => WORD_NO_ROUTE,
+            NextHop::Local => WORD_LOCAL,
+            NextHop::Multicast => WORD_MULTICAST,
+            NextHop::Blackhole => WORD_BLACKHOLE,
+            NextHop::Martian => WORD_MARTIAN,
+            NextHop::Prohibited => WORD_PROHIBITED,
+            NextHop::Unreachable => WORD_UNREACHABLE,
             NextHop::Glean { interface } => with_interface(KIND_GLEAN, interface),
             NextHop::Unresolved { interface } => with_interface(KIND_UNRESOLVED, interface),
             NextHop::Forward { interface, mac } => {
@@ -165,23 +177,25 @@ impl From<Packed> for NextHop {
         let word = packed.0;
         // A word is only made by `From<NextHop>`, so its interface is valid; interface 0 stands in otherwise.
         let interface = InterfaceId::new(packed.interface_index()).unwrap_or(InterfaceId::FIRST);
-        match word & 0xf {
+        match word & KIND_BITS {
             KIND_FORWARD => {
                 let [a, b, c, d, e, f, _, _] = packed.mac_bits().to_le_bytes();
                 NextHop::Forward { interface, mac: MacAddr([a, b, c, d, e, f]) }
             }
             KIND_GLEAN => NextHop::Glean { interface },
             KIND_UNRESOLVED => NextHop::Unresolved { interface },
-            KIND_LOCAL => NextHop::Local,
             KIND_GROUP => {
                 NextHop::Group { first: (word >> VALUE_SHIFT) as u32, len: (word >> 48) as u16 }
             }
-            KIND_MULTICAST => NextHop::Multicast,
-            KIND_BLACKHOLE => NextHop::Blackhole,
-            KIND_MARTIAN => NextHop::Martian,
-            KIND_PROHIBITED => NextHop::Prohibited,
-            KIND_UNREACHABLE => NextHop::Unreachable,
-            _ => NextHop::NoRoute,
+            _ => match word {
+                WORD_LOCAL => NextHop::Local,
+                WORD_MULTICAST => NextHop::Multicast,
+                WORD_BLACKHOLE => NextHop::Blackhole,
+                WORD_MARTIAN => NextHop::Martian,
+                WORD_PROHIBITED => NextHop::Prohibited,
+                WORD_UNREACHABLE => NextHop::Unreachable,
+                _ => NextHop::NoRoute,
+            },
         }
     }
 }
@@ -200,7 +214,7 @@ impl NextHopTable {
     /// A table in which the reserved numbers have their meaning and all others have no route.
     pub fn new() -> Self {
         let table = Self {
-            hops: Box::new([const { AtomicU64::new(KIND_NO_ROUTE) }; NEXT_HOPS]),
+            hops: Box::new([const { AtomicU64::new(WORD_NO_ROUTE) }; NEXT_HOPS]),
             members: (0..GROUP_MEMBERS).map(|_| AtomicU16::new(NO_ROUTE)).collect(),
             generations: (0..NEXT_HOPS).map(|_| AtomicU16::new(0)).collect(),
         };
@@ -313,9 +327,9 @@ mod tests {
             NextHop::Martian,
             NextHop::Prohibited,
             NextHop::Unreachable,
-            NextHop::Glean { interface: interface(63) },
+            NextHop::Glean { interface: interface(8191) },
             NextHop::Unresolved { interface: interface(7) },
-            NextHop::Forward { interface: interface(63), mac },
+            NextHop::Forward { interface: interface(8191), mac },
             NextHop::Group { first: 262_143, len: 128 },
         ] {
             assert_eq!(NextHop::from(Packed::from(hop)), hop);

@@ -260,7 +260,7 @@ mod tests {
             let punt = Punt {
                 reason,
                 port: PortId::new(63).unwrap(),
-                interface: InterfaceId::new(4095).unwrap(),
+                interface: InterfaceId::new(8191).unwrap(),
                 next_hop: 0x7fff,
                 generation: 0xfffe,
             };

@@ -14,8 +14,8 @@
 use std::os::fd::BorrowedFd;
 
 use dpdk::{Burst, Consumer, PacketList, Producer, RxQueue};
+use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, payload};
 
-use crate::batch::ETHERNET;
 use crate::counters::ForwarderCounters;
 use crate::mask::Mask;
 use crate::reason::DropReason;
@@ -62,13 +62,14 @@ impl Toeplitz {
         each.fold(0, |hash, (table, &byte)| hash ^ table[usize::from(byte)])
     }
 
-    /// The hash of an Ethernet frame; `None` unless it is IPv4 or IPv6.
+    /// The hash of an Ethernet frame, with up to two VLAN tags; `None` unless it is IPv4 or IPv6.
     #[inline]
     pub fn of_frame(&self, frame: &[u8]) -> Option<u32> {
-        let packet = frame.get(ETHERNET..)?;
-        match frame[12..ETHERNET] {
-            [0x08, 0x00] => self.of_ip4(packet),
-            [0x86, 0xdd] => self.of_ip6(packet),
+        let (ethertype, start) = payload(frame)?;
+        let packet = &frame[start..];
+        match ethertype {
+            ETHERTYPE_IPV4 => self.of_ip4(packet),
+            ETHERTYPE_IPV6 => self.of_ip6(packet),
             _ => None,
         }
     }
@@ -217,7 +218,7 @@ mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
     use super::*;
-    use crate::testing::FrameBuilder;
+    use crate::testing::{FrameBuilder, tagged};
 
     fn toeplitz(ports: bool) -> Toeplitz {
         Toeplitz::new(&DEFAULT_KEY, ports)
@@ -309,6 +310,11 @@ mod tests {
         assert_eq!(hash(&icmp, true), hash(&frame, false));
         let v6 = FrameBuilder::ip6().udp(1000, 53, b"x").build();
         assert_eq!(hash(&v6, true), toeplitz(true).hash(&v6[22..58]));
+        for frame in [&frame, &v6] {
+            let once = tagged(frame, 0x8100, 7);
+            assert_eq!(hash(&once, true), hash(frame, true));
+            assert_eq!(hash(&tagged(&once, 0x88a8, 5), true), hash(frame, true));
+        }
         let mut arp = frame.clone();
         arp[13] = 6;
         assert_eq!(toeplitz(true).of_frame(&arp), None);

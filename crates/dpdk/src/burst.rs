@@ -997,7 +997,7 @@ mod tests {
 
     #[test]
     fn a_tag_goes_behind_the_addresses_and_out_again() {
-        let pool = testing::pool(4);
+        let pool = testing::pool(5);
         let frame: Vec<u8> = (0..80).collect();
         let mut burst = Burst::new();
         let mut long = pool.copy_of(&frame[..70]).unwrap();

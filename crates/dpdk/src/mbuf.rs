@@ -458,7 +458,11 @@ impl Mbuf {
     #[must_use]
     pub fn insert_tag(&mut self, tag: [u8; 4]) -> bool {
         // SAFETY: the packet is ours, and has both addresses in its first segment.
-        self.data().len() >= 14 && unsafe { self.raw().insert_tag(tag) }
+        if self.data().len() < 14 || !unsafe { self.raw().insert_tag(tag) } {
+            return false;
+        }
+        self.lengthen_link(tag.len() as u16);
+        true
     }
 
     /// Returns the 8 bytes that travel with the packet through lists and rings. A device may have left

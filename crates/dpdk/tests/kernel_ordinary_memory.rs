@@ -146,7 +146,7 @@ fn a_failed_af_xdp_leaves_nothing_behind() {
     assert!(matches!(error, Error::PortConfig { .. }), "{error}");
     assert_eq!(
         error.to_string(),
-        "port \"left\": MTU 9000 needs packet buffers of 9274 bytes; they have 2048"
+        "port \"left\": MTU 9000 needs packet buffers of 9278 bytes; they have 2048"
     );
     assert_eq!((pool.leaked(), state("tpf0")), (0, before));
 }

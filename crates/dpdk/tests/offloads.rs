@@ -268,7 +268,7 @@ fn what_a_device_lacks_is_an_error_before_it_starts() {
     namespace(&[]);
     assert_eq!(
         problem(eal, &wish),
-        "port \"p\": MTU 9000 needs packet buffers of 9018 bytes; they have 2048"
+        "port \"p\": MTU 9000 needs packet buffers of 9022 bytes; they have 2048"
     );
     assert_eq!(pool.leaked(), 0);
     // The device is available again.

@@ -290,7 +290,7 @@ fn what_does_not_fit_is_named_and_leaves_nothing_behind() {
     let none = PortConfig { rx_queues: 0, ..config("net_null2") };
     assert_eq!(problem(&none, &pool), "port \"p\": needs at least one queue each way");
     let large = PortConfig { mtu: Some(9000), ..config("net_null2") };
-    let words = "port \"p\": MTU 9000 needs packet buffers of 9018 bytes; they have 2048";
+    let words = "port \"p\": MTU 9000 needs packet buffers of 9022 bytes; they have 2048";
     assert_eq!(problem(&large, &pool), words);
     let forced = PortConfig { driver: Some(Driver::AfXdp), ..config("net_null2") };
     assert!(problem(&forced, &pool).contains("for kernel interfaces, not for net_null2"));

@@ -10,6 +10,7 @@ use dataplane::class::{ByClass, ClassLimits};
 use dataplane::counters::ForwarderCounters;
 use dataplane::exchange::Exchange;
 use dataplane::forwarder::{Forwarder, ForwarderParts, Settings};
+use dataplane::interface::InterfaceInfos;
 use dataplane::next_hop::NextHopTable;
 use dataplane::quarantine::Quarantine;
 use dataplane::replicate::Replicator;
@@ -48,6 +49,8 @@ pub struct ForwarderFactory {
     pub cpus: Arc<Cpus>,
     /// The rates of ports.
     pub buckets: Buckets,
+    /// The interfaces for which graphs were made last.
+    pub interfaces: Arc<InterfaceInfos>,
 }
 
 /// A forwarder that is not running yet and has no port.
@@ -112,6 +115,7 @@ impl ForwarderFactory {
         let ways = SlowPathWays::new(eal, (number, node), *workers, classes, next_hops, *seed)?;
         let edges = graph.counters().clone();
         let mut unit = Forwarder::new(ForwarderParts {
+            interfaces: self.interfaces.get(),
             graph,
             settings,
             punts: ways.forwarder.punts,

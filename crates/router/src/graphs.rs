@@ -18,6 +18,7 @@ use dataplane::plan::Plans;
 use dataplane::router_filter::RouterFilter;
 use dataplane::spread_filter::SpreadFilter;
 use dataplane::steps::named_hop;
+use dataplane::vlan::Tagger;
 use script::{
     ForwarderLua, JitStatus, LuaSteps, Peers, Policy, ScriptCounters, SharedObjects, Source,
     StepSettings, StepStatus, Watchdog,
@@ -25,6 +26,7 @@ use script::{
 
 use super::node_tables::NodeTables;
 use super::sets::NamedSets;
+use super::vlans;
 
 /// Between two reports of a step's failures.
 const REPORT: Duration = Duration::from_secs(1);
@@ -105,6 +107,7 @@ impl GraphMaker {
         ports: &[InterfaceInfo],
     ) -> Result<Vec<ForwarderGraph>> {
         self.tables.common().interfaces.set(ports.to_vec());
+        self.tables.common().vlans.set(Arc::new(vlans::table(config, ports)));
         let sets = self.sets.declare(&config.sets)?;
         self.filters = filters(config, &self.filters, &sets)?;
         self.tables.common().filters.set(self.filters.clone());
@@ -137,6 +140,8 @@ impl GraphMaker {
         graph.set_router_filter(RouterFilter::of(tables));
         graph.set_copy_filter(CopyFilter::of(tables));
         graph.set_spread_filter(SpreadFilter::of(tables));
+        let has_vlans = !config.vlans.is_empty();
+        graph.set_tagger(has_vlans.then(|| Box::new(Tagger::of(&tables.vlans))));
         Ok((graph, view))
     }
 

@@ -43,9 +43,10 @@ mod slow_worker;
 mod telnet;
 #[cfg(test)]
 mod testing;
+mod vlans;
 mod wiring;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,6 +64,7 @@ use dataplane::own::OwnAddresses;
 use dataplane::port::MAX_PORTS;
 use dataplane::quarantine::Quarantine;
 use dataplane::tables::{Fibs, Tables, VrfTables};
+use dataplane::vlan::Tagger;
 use dpdk::qsbr::Qsbr;
 use dpdk::{DeviceEvents, Eal, EalConfig, Port};
 use machine::bind::Binder;
@@ -93,6 +95,7 @@ use slow_worker::{
     ClassRates, EventSender, Learner, Orders, Outbox, SlowCounters, SlowWorker, Teacher, Turns,
     event_channel, handoff_queues, lessons, order_queue,
 };
+use vlans::{OpenVlan, OpenVlans};
 use wiring::{Places, Wiring, WorkerEnds};
 
 /// Settings of the command line, beside the configuration.
@@ -279,6 +282,11 @@ impl Router {
         let eal = opener.eal().clone();
         let devices = DeviceEvents::listen(&eal)?;
         let (ports, queues) = opener.open_all(&config, cores.len())?;
+        let mut infos = ports.infos();
+        vlans::add_infos(&config, &mut infos)?;
+        let hosts = vlans::open_hosts(&opener, &config, &infos)?;
+        opener.forget_other_hosts();
+        let vlans = vlans::open_all(&config, &infos, &hosts);
         signals.enter("the loading of routes")?;
         let seed = seed();
         let count = config.slowpath.workers;
@@ -287,14 +295,13 @@ impl Router {
         let next_hops = Arc::new(NextHopTable::new());
         let (mut rib, routes, readers) = owner::build_rib(
             &config,
-            (&ports, &nodes_of(&cpus)),
+            (&ports, &vlans, &nodes_of(&cpus)),
             next_hops.clone(),
             &qsbr,
             signals,
         )?;
         let mut readers = readers.into_iter();
         let first = readers.next().context("no tables")?;
-        let infos = ports.infos();
         let own = Arc::new(OwnAddresses::new(config.forwarding.class_e));
         rib.share_addresses(own.clone());
         let tables = Arc::new(Tables {
@@ -327,6 +334,7 @@ impl Router {
         let common = Common {
             config: &config,
             ports: &ports,
+            vlans: &vlans,
             buffers,
             tables: &tables,
             events: events_out,
@@ -346,6 +354,7 @@ impl Router {
             seed,
             cpus,
             buckets: Buckets::default(),
+            interfaces: tables.interfaces.clone(),
         };
         buffers.check_queues(&config, count)?;
         signals.enter("the making of forwarders")?;
@@ -372,6 +381,7 @@ impl Router {
         let shape = units[0].shape().clone();
         let mut wiring = Wiring::new(factory, units, orders.clone(), Places::from(&placement));
         wiring.connect_at_start(queues)?;
+        hosts.into_iter().for_each(|(vlan, host)| orders.attach_host(vlan, host));
         let script_counters = config.script.as_ref().map(|script| script.counters.clone());
         let ledger = Ledger {
             forwarders: views,
@@ -400,6 +410,7 @@ impl Router {
             cores: placement,
             configurations,
             ports,
+            vlans,
             quarantine: keeper_settings,
             flows,
             tables,
@@ -506,6 +517,7 @@ fn register(eal: &Eal) -> Option<dpdk::ThreadRegistration> {
 struct Common<'a> {
     config: &'a Config,
     ports: &'a Ports,
+    vlans: &'a OpenVlans,
     buffers: &'a Buffers,
     tables: &'a Arc<Tables>,
     events: EventSender,
@@ -544,7 +556,8 @@ fn slow_workers(
                 counters: count,
                 events: common.events.clone(),
                 tables: common.tables.clone(),
-                hosts: std::array::from_fn(|_| None),
+                hosts: BTreeMap::new(),
+                tagger: Tagger::of(&common.tables.vlans),
                 handoff_queue,
                 gate: Gate::default(),
                 learner: Learner::new(common.teacher.clone()),
@@ -568,8 +581,14 @@ fn slow_path_config(
         let owned = dataplane::punts::owner(port.id.index(), workers) == worker;
         Some(slowpath::InterfaceConfig { owned, ..settings::slow_path_port(port, wanted) })
     };
+    let vlan = |vlan: &OpenVlan| {
+        let wanted = common.config.vlan(vlan.id)?;
+        let owned = dataplane::punts::owner(vlan.id.index(), workers) == worker;
+        Some(slowpath::InterfaceConfig { owned, ..vlan.in_slow_path(wanted) })
+    };
+    let vlans = common.vlans.values().filter_map(vlan);
     slowpath::Config {
-        interfaces: common.ports.iter().filter_map(port).collect(),
+        interfaces: common.ports.iter().filter_map(port).chain(vlans).collect(),
         limits,
         icmp: common.config.icmp,
         flow: FlowHash::new(common.seed),

@@ -55,6 +55,7 @@ mod history;
 mod hotplug;
 mod imports;
 mod initial;
+mod interfaces;
 mod interference;
 mod limiter;
 mod links;
@@ -69,6 +70,7 @@ mod rebalance;
 mod sources;
 mod topology;
 mod turn;
+mod vlans;
 mod vrfs;
 mod watch;
 
@@ -84,8 +86,8 @@ use control::netlink::KernelOrder;
 use control::rib::{Error as RibError, Rib};
 use dataplane::filters::Filters;
 use dataplane::flow::FlowHash;
-use dataplane::interface::InterfaceId;
-use dataplane::port::{MAX_PORTS, PortId};
+use dataplane::interface::{InterfaceId, MAX_INTERFACES};
+use dataplane::port::PortId;
 use dataplane::tables::Tables;
 use dataplane::words::count;
 use dpdk::DeviceEvents;
@@ -105,6 +107,7 @@ use super::server::{Service, Socket};
 use super::sets::NamedSets;
 use super::signals::{Signals, Wish};
 use super::slow_worker::{EventReceiver, Lessons, Orders};
+use super::vlans::OpenVlans;
 use super::wiring::{Hurry, Wiring};
 use health::Health;
 use hotplug::Absentees;
@@ -171,6 +174,8 @@ pub struct OwnerParts {
     pub configurations: Configurations,
     /// The ports by their numbers.
     pub ports: Ports,
+    /// The VLANs, open.
+    pub vlans: OpenVlans,
     /// The settings of the thread that keeps packets.
     pub quarantine: KeeperSettings,
     /// The hash by which forwarders choose among paths.
@@ -217,8 +222,10 @@ pub struct Owner {
     silent: BTreeSet<PortId>,
     ports: Ports,
     quarantine: KeeperSettings,
-    /// By the ports' numbers.
-    links: [Link; MAX_PORTS],
+    /// The VLANs that run.
+    vlans: OpenVlans,
+    /// By the interfaces' numbers.
+    links: Box<[Link]>,
     flows: FlowHash,
     tables: Arc<Tables>,
     near: NodeTables,
@@ -263,6 +270,7 @@ impl Owner {
             cores,
             configurations,
             ports,
+            vlans,
             quarantine,
             flows,
             tables,
@@ -295,8 +303,9 @@ impl Owner {
             distances: BTreeMap::new(),
             silent: BTreeSet::new(),
             ports,
+            vlans,
             quarantine,
-            links: [Link::default(); MAX_PORTS],
+            links: vec![Link::default(); MAX_INTERFACES].into(),
             flows,
             tables,
             near,
@@ -318,9 +327,11 @@ impl Owner {
             later: Later::default(),
         };
         owner.pass_commands();
-        for port in owner.ports.iter() {
-            for &address in &port.addresses {
-                owner.sources.order(KernelOrder::AddAddress { port: port.id.into(), address });
+        let of_ports = owner.ports.iter().map(|port| (port.id.into(), &port.addresses));
+        let of_vlans = owner.vlans.values().map(|vlan| (vlan.id, &vlan.addresses));
+        for (port, addresses) in of_ports.chain(of_vlans) {
+            for &address in addresses {
+                owner.sources.order(KernelOrder::AddAddress { port, address });
             }
         }
         owner

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use control::config::{self, Config};
 use dataplane::interface::InterfaceInfo;
 use dataplane::port::PortId;
@@ -25,6 +25,9 @@ use super::host::{DeviceWork, HostInterface, HostView};
 use super::owner::WantedMulticasts;
 use super::queues;
 use super::wiring::Queues;
+
+/// DPDK's driver of AF_PACKET sockets. It reinserts the tag that the kernel stripped, always as a customer tag.
+const AF_PACKET: &str = "net_af_packet";
 
 /// A port that receives and sends.
 pub struct OpenPort {
@@ -207,7 +210,6 @@ impl Opener {
             ports.push(opened.port);
             queues.push(opened.queues);
         }
-        self.store().forget_the_rest();
         Ok((ports.into_iter().collect(), queues))
     }
 
@@ -233,15 +235,26 @@ impl Opener {
         wanted: &config::Port,
         info: InterfaceInfo,
     ) -> Result<Option<HostInterface>> {
-        let Some(host) = &wanted.interface.host else { return Ok(None) };
-        let (name, netns) = (&wanted.name, host.netns_path());
+        self.host_of("port", &wanted.name, wanted.interface.host.as_ref(), info)
+    }
+
+    /// Opens the host interface of a port or VLAN, as `kind` says, if it is to have one.
+    pub fn host_of(
+        &self,
+        kind: &str,
+        name: &str,
+        host: Option<&config::HostInterface>,
+        info: InterfaceInfo,
+    ) -> Result<Option<HostInterface>> {
+        let Some(host) = host else { return Ok(None) };
+        let netns = host.netns_path();
         let (mac, mtu) = (info.mac, info.mtu);
         let store = &mut self.store();
         let interface =
             HostInterface::open(name, mac, mtu, netns.as_deref(), host.segmentation, store)
-                .of_port(name)?;
+                .with_context(|| format!("{kind} \"{name}\""))?;
         let place = netns.map_or(String::new(), |path| format!(" in {}", path.display()));
-        tracing::info!("port \"{name}\": host interface {name}{place}");
+        tracing::info!("{kind} \"{name}\": host interface {name}{place}");
         Ok(Some(interface))
     }
 
@@ -258,6 +271,11 @@ impl Opener {
     /// No port has this host interface after all.
     pub fn give_up_host(&self, interface: &HostInterface) {
         interface.give_up(&mut self.store());
+    }
+
+    /// All host interfaces are open: others that were kept are given up.
+    pub fn forget_other_hosts(&self) {
+        self.store().forget_the_rest();
     }
 
     /// The router does its work.
@@ -355,6 +373,7 @@ fn opened(wanted: &config::Port, node: Option<usize>, open: OpenQueues) -> Opene
         mtu: port.mtu(),
         vrf: wanted.interface.vrf,
         partial_checksums: port.partial_checksums(),
+        loses_tag_protocol: port.driver() == AF_PACKET,
         host: wanted.interface.host.is_some(),
         least_ttl: wanted.interface.least_ttl(),
         features: wanted.interface.features(),

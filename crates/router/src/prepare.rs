@@ -22,6 +22,7 @@ use super::ports::{Known, Opened, Opener};
 use super::program::{Program, Source};
 use super::quarantine;
 use super::virtual_drivers;
+use super::vlans::{self, Hosts};
 
 /// What is to be changed to.
 #[derive(Clone)]
@@ -54,6 +55,8 @@ pub struct Prepared {
     pub ports: Vec<InterfaceInfo>,
     /// What was opened already of ports that are new or change.
     pub ready: BTreeMap<PortId, Ready>,
+    /// Host interfaces of VLANs that have none yet.
+    pub hosts: Hosts,
 }
 
 /// Where changes are prepared.
@@ -96,7 +99,9 @@ impl Workshop {
             true => open(&self.opener, &base, &diff, known, placement.forward.len())?,
             false => BTreeMap::new(),
         };
-        let ports = infos(&base, &config, known, &ready);
+        let ports = infos(&base, &config, known, &ready)?;
+        let hosts =
+            if made { vlan_hosts(&self.opener, &base, &config, &ports)? } else { Hosts::new() };
         let (mut graphs, mut more) = (Vec::new(), Vec::new());
         if made {
             let (stay, new) = cores.split_at(before.len().min(cores.len()));
@@ -109,7 +114,7 @@ impl Workshop {
             graphs = self.graphs(&[&running[..count], new].concat(), &config, &ports)?;
             more = graphs.split_off(count);
         }
-        Ok(Prepared { base, config, diff, imports, graphs, more, placement, ports, ready })
+        Ok(Prepared { base, config, diff, imports, graphs, more, placement, ports, ready, hosts })
     }
 
     /// Opens the device of a port again, for a router that has this configuration and these ports;
@@ -135,8 +140,9 @@ impl Workshop {
         }
         let memory = self.opener.memory(wanted, forwarders)?;
         let opened = self.opener.device(wanted, forwarders, &memory)?;
-        let mut infos = infos(config, config, known, &BTreeMap::new());
+        let mut infos = infos(config, config, known, &BTreeMap::new())?;
         let before = std::mem::replace(&mut infos[id.index()], opened.port.info);
+        vlans::add_infos(config, &mut infos)?;
         let other = before != opened.port.info;
         let graphs = self.graphs(if other { &cores } else { &[] }, config, &infos)?;
         Ok(Reopened { opened, graphs, infos })
@@ -278,7 +284,7 @@ fn infos(
     config: &Config,
     known: &BTreeMap<PortId, Known>,
     ready: &BTreeMap<PortId, Ready>,
-) -> Vec<InterfaceInfo> {
+) -> Result<Vec<InterfaceInfo>> {
     let mut infos = vec![InterfaceInfo::NONE; MAX_PORTS];
     for (id, known) in known {
         infos[id.index()] = known.info;
@@ -292,5 +298,29 @@ fn infos(
             None => info_by(port, holder),
         };
     }
-    infos
+    // Those that go are there until forwarders have changed; what was wrong with them was reported then.
+    let _ = vlans::add_infos(base, &mut infos);
+    vlans::add_infos(config, &mut infos)?;
+    Ok(infos)
+}
+
+/// Opens the host interfaces of VLANs that have none yet, to be given up unless the change is made.
+fn vlan_hosts(
+    opener: &Opener,
+    base: &Config,
+    config: &Config,
+    infos: &[InterfaceInfo],
+) -> Result<Hosts> {
+    let mut hosts = Hosts::new();
+    for vlan in &config.vlans {
+        let has_host = base.vlan(vlan.id).is_some_and(|before| before.interface.host.is_some());
+        if has_host {
+            continue;
+        }
+        if let Some(host) = vlans::host(opener, vlan, infos[vlan.id.index()])? {
+            host.set_provisional();
+            hosts.insert(vlan.id, host);
+        }
+    }
+    Ok(hosts)
 }

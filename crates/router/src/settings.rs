@@ -33,15 +33,15 @@ pub fn slow_path_port(open: &OpenPort, wanted: &config::Port) -> slowpath::Inter
         mtu: open.info.mtu,
         addresses: open.addresses.clone(),
         host: open.host.is_some(),
-        settings: of(wanted),
+        settings: of(&wanted.interface),
         owned: true,
     }
 }
 
-/// A port's settings.
-pub fn of(port: &config::Port) -> InterfaceSettings {
-    let config::Interface { vrf, unreachables, dad, discovery, .. } = port.interface;
-    let redirects = port.interface.features().has(REDIRECTS);
-    let advertise = port.interface.advertise.clone();
+/// An interface's settings.
+pub fn of(interface: &config::Interface) -> InterfaceSettings {
+    let config::Interface { vrf, unreachables, dad, discovery, .. } = *interface;
+    let redirects = interface.features().has(REDIRECTS);
+    let advertise = interface.advertise.clone();
     InterfaceSettings { vrf, unreachables, redirects, dad, advertise, discovery }
 }

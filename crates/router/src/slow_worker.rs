@@ -43,7 +43,7 @@ use outbox::{Handoff, take_crash_frames};
 use slowpath::{Command, SlowPath};
 use tokio::sync::oneshot;
 
-use super::wiring::WorkerEnds;
+use super::wiring::{HostLink, WorkerEnds};
 
 pub use events::{EventReceiver, EventSender, EventView, event_channel};
 pub use learner::{Learner, Lessons, Teacher, lessons};
@@ -156,6 +156,11 @@ impl SlowWorker {
                     }
                 }
                 Order::Connect { port, sender, host } => self.outbox.connect(port, sender, host),
+                Order::Vlans => self.outbox.follow_vlans(),
+                Order::AttachHost { interface, host } => {
+                    let link = HostLink { interface: *host, priority: None };
+                    self.outbox.attach_host(interface, link);
+                }
                 Order::Disconnect { port, answer } => {
                     // Whoever asked may be gone, and the interface with him.
                     let _ = answer.send(self.outbox.disconnect(port));

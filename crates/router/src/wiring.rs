@@ -127,8 +127,8 @@ impl Queues {
 pub struct HostLink {
     /// The interface.
     pub interface: HostInterface,
-    /// The ring to the port's sender.
-    pub priority: Producer,
+    /// The ring to the port's sender; `None`: it is a VLAN's, whose frames leave as those of the slow path.
+    pub priority: Option<Producer>,
 }
 
 /// A port's part of what forwarders have.
@@ -474,7 +474,7 @@ impl Wiring {
                 (format!("priority-{}", port.index()), self.seats[layout.sender].node);
             let (producer, consumer) = ring(&self.factory.eal, &name, PRIORITY_SIZE, node)?;
             priority = Some(consumer);
-            link = Some(HostLink { interface, priority: producer });
+            link = Some(HostLink { interface, priority: Some(producer) });
         }
         let terms = Terms { demand, plan, burst, layout };
         Ok((lay(Parts { port, info, rx, tx, priority }, terms, rings)?, link))

@@ -7,16 +7,18 @@ mod forwarders;
 mod hardware;
 mod queues;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use anyhow::{Result, bail};
 use api::report::{
     Class, ColourCounts, Compiler, Counters, Families, Filter, FilterRule, FilterVerdict, Flows,
-    HostInterface, Multicast, MulticastPort, Neighbour, Offload, Path, Policing, Port, PrefixSet,
-    Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, SetElement, Source, Steps, Vrf,
+    HostInterface, Interface, Multicast, MulticastPort, Neighbour, Offload, Path, Policing, Port,
+    PrefixSet, Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, SetElement, Source, Steps,
+    Vrf,
 };
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
+use control::config::DEFAULT_VRF;
 use dataplane::reason::{DropReason, PuntClass};
 use dataplane::words::{count, suggestion};
 use serde_json::Value;
@@ -69,7 +71,7 @@ pub fn ports(ports: &[Port]) -> String {
             port.device.clone(),
             port.driver.clone(),
             port.link.clone(),
-            host_state(port),
+            host_state(port.host.as_ref()),
             port.mtu.to_string(),
             port.mac.clone(),
             port.rx_packets.to_string(),
@@ -83,6 +85,44 @@ pub fn ports(ports: &[Port]) -> String {
         row.extend(control.then(queue));
         row.extend(trouble.then(|| troubles(port)));
         table.add_row(row);
+    }
+    finish(&table)
+}
+
+/// Formats one line an interface; VLANs are indented below the interface that carries them.
+pub fn interfaces(interfaces: &[Interface]) -> String {
+    let mut table = columns(&[
+        "interface",
+        "tag",
+        "link",
+        "host",
+        "mtu",
+        "mac",
+        "vrf",
+        "rx packets",
+        "tx packets",
+        "addresses",
+    ]);
+    let mut depths: HashMap<&str, usize> = HashMap::new();
+    for interface in interfaces {
+        // The interface that carries another comes first.
+        let below = interface.parent.as_ref().and_then(|parent| depths.get(parent.as_str()));
+        let depth = below.map_or(0, |depth| depth + 1);
+        depths.insert(interface.name.as_str(), depth);
+        let tag = interface.tag.as_ref();
+        let tag = tag.map_or_else(|| "-".to_owned(), |tag| format!("{} {}", tag.protocol, tag.id));
+        table.add_row([
+            format!("{}{}", "  ".repeat(depth), interface.name),
+            tag,
+            interface.link.clone(),
+            host_state(interface.host.as_ref()),
+            interface.mtu.to_string(),
+            interface.mac.clone(),
+            interface.vrf.clone().unwrap_or_else(|| DEFAULT_VRF.to_owned()),
+            interface.rx_packets.to_string(),
+            interface.tx_packets.to_string(),
+            interface.addresses.join(", "),
+        ]);
     }
     finish(&table)
 }
@@ -105,8 +145,8 @@ pub fn vrfs(vrfs: &[Vrf]) -> String {
 }
 
 /// Returns the state of the host interface, with the reason.
-fn host_state(port: &Port) -> String {
-    let Some(HostInterface { state, reason, .. }) = &port.host else { return "-".to_owned() };
+fn host_state(host: Option<&HostInterface>) -> String {
+    let Some(HostInterface { state, reason, .. }) = host else { return "-".to_owned() };
     reason.as_ref().map_or_else(|| state.clone(), |reason| format!("{state}: {reason}"))
 }
 
@@ -129,7 +169,7 @@ pub fn links(ports: &[Port]) -> String {
             port.name.clone(),
             port.device.clone(),
             port.link.clone(),
-            host_state(port),
+            host_state(port.host.as_ref()),
             port.link_by.clone(),
             or_dash(details.speed_mbps.map(|mbps| format!("{mbps} Mb/s"))),
             or_dash(details.duplex.clone()),

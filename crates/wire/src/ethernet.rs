@@ -54,9 +54,44 @@ impl VlanTag {
     }
 }
 
+/// The most tags that [`payload`] skips: an 802.1ad service tag and an 802.1Q one.
+const TAGS_MAX: usize = 2;
+
+/// Returns the Ethertype of a frame behind its VLAN tags, two at most, and the offset of the bytes behind it; `None`
+/// if the frame ends before. The Ethertype of a third tag is returned as it is.
+#[inline]
+pub fn payload(frame: &[u8]) -> Option<(u16, usize)> {
+    let mut end = ETHERNET_LEN;
+    for tags in 0.. {
+        let &[a, b] = frame.get(end - 2..end)? else { return None };
+        let ethertype = u16::from_be_bytes([a, b]);
+        if tags == TAGS_MAX || !matches!(ethertype, ETHERTYPE_VLAN | ETHERTYPE_QINQ) {
+            return Some((ethertype, end));
+        }
+        end += size_of::<VlanTag>();
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_payload_stands_behind_two_tags_at_most() {
+        let tag = |kind: u16, id: u16| [kind.to_be_bytes(), id.to_be_bytes()].concat();
+        let (outer, inner) = (tag(ETHERTYPE_QINQ, 7), tag(ETHERTYPE_VLAN, 9));
+        let frame = |tags: &[&[u8]]| [&[2; 12], &tags.concat()[..], &[0x86, 0xdd, 0x60]].concat();
+        assert_eq!(payload(&frame(&[])), Some((ETHERTYPE_IPV6, 14)));
+        assert_eq!(payload(&frame(&[&inner])), Some((ETHERTYPE_IPV6, 18)));
+        assert_eq!(payload(&frame(&[&outer])), Some((ETHERTYPE_IPV6, 18)));
+        assert_eq!(payload(&frame(&[&outer, &inner])), Some((ETHERTYPE_IPV6, 22)));
+        assert_eq!(payload(&frame(&[&outer, &inner, &inner])), Some((ETHERTYPE_VLAN, 22)));
+        let short = frame(&[&outer, &inner]);
+        for len in [0, 13, 15, 17, 21] {
+            assert_eq!(payload(&short[..len]), None, "{len} bytes");
+        }
+    }
 
     #[test]
     fn a_tagged_frame_is_read_header_by_header() {

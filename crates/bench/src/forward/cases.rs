@@ -143,6 +143,7 @@ pub const PORT: InterfaceInfo = InterfaceInfo {
     mtu: 1500,
     vrf: VrfId::DEFAULT,
     partial_checksums: false,
+    loses_tag_protocol: false,
     host: false,
     features: Features::NONE,
     least_ttl: 0,
@@ -270,6 +271,7 @@ impl Router {
         let tx = TxConfig { burst: bursts.tx, ..TxConfig::default() };
         let settings = Settings { tx, ..Settings::default() };
         let mut forwarder = Forwarder::new(ForwarderParts {
+            interfaces: Vec::new(),
             graph: steps.build()?,
             settings,
             replicator: Replicator::new(bench.pool()),

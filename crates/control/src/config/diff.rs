@@ -7,13 +7,13 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
 use dataplane::filters::{FILTERS_MAX, Target};
-use dataplane::interface::{InterfaceId, VRFS_MOST, VrfId};
+use dataplane::interface::{InterfaceId, MAX_INTERFACES, VRFS_MOST, VrfId};
 use dataplane::port::{MAX_PORTS, PortId};
 use ipnet::IpNet;
 
 pub use super::settings::Effect;
 use super::settings::{self, Entry, Names};
-use super::{Config, DEFAULT_VRF, Port, Route, Vrf};
+use super::{Config, DEFAULT_VRF, Interface, Port, Route, Vlan, Vrf};
 use crate::rib::{self, RouteKind};
 
 /// Most elements of a set that are listed one by one when added or removed; of more only the number
@@ -106,6 +106,8 @@ pub struct Diff {
     pub routes: Changes<Route>,
     /// Ports; those with another device or host interface are listed as changed.
     pub ports: Changes<Port>,
+    /// VLANs; those with another parent, MTU or host interface are listed as changed.
+    pub vlans: Changes<Vlan>,
     /// Everything else.
     pub settings: Vec<Setting>,
     /// True if forwarders need new graphs.
@@ -119,7 +121,7 @@ pub struct Diff {
 impl Diff {
     /// Compares two configurations whose ports are numbered alike: see [`Config::align`].
     pub fn between(old: &Config, new: &Config) -> Self {
-        let names = names(old.ports.iter().chain(&new.ports));
+        let names = names([old, new]);
         let vrfs = vrf_names(old.vrfs.iter().chain(&new.vrfs));
         let both = Names { ports: &names, vrfs: &vrfs };
         let mut settings = compare(&settings::list(old, both), &settings::list(new, both));
@@ -151,16 +153,17 @@ impl Diff {
         }
         // Some steps exist only if a port enables them.
         let asks = |config: &Config| -> HashSet<&str> {
-            let on = config.ports.iter().flat_map(|port| &port.interface.features);
+            let on = config.interfaces().flat_map(|(.., interface)| &interface.features);
             on.filter(|(_, value)| *value != 0).map(|(feature, _)| feature.name()).collect()
         };
-        let ports = ports(old, new);
+        let (ports, vlans) = (ports(old, new), vlans(old, new));
         // Graphs contain the ports' MACs and names.
         let graph = settings.iter().any(|setting| setting.effect == Effect::Graph)
             || asks(old) != asks(new)
-            || !ports.is_empty();
+            || !ports.is_empty()
+            || !vlans.is_empty();
         let routes = routes(&old.routes, &new.routes);
-        Self { routes, ports, settings, graph, names, vrfs }
+        Self { routes, ports, vlans, settings, graph, names, vrfs }
     }
 
     /// Returns the names of the ports and VRFs.
@@ -170,7 +173,10 @@ impl Diff {
 
     /// Returns true if there is no difference.
     pub fn is_empty(&self) -> bool {
-        self.routes.is_empty() && self.ports.is_empty() && self.settings.is_empty()
+        self.routes.is_empty()
+            && self.ports.is_empty()
+            && self.vlans.is_empty()
+            && self.settings.is_empty()
     }
 
     /// Returns the settings that only a restart changes.
@@ -178,10 +184,11 @@ impl Diff {
         self.settings.iter().filter(|setting| !setting.is_live())
     }
 
-    /// Returns true if the setting belongs to a port that is new or removed.
+    /// Returns true if the setting belongs to a port or a VLAN that is new or removed.
     pub fn is_of_port(&self, setting: &Setting) -> bool {
-        let ports = self.ports.added.iter().chain(&self.ports.removed);
-        ports.into_iter().any(|port| setting.port.as_ref() == Some(&port.name))
+        let ports = self.ports.added.iter().chain(&self.ports.removed).map(|port| &port.name);
+        let vlans = self.vlans.added.iter().chain(&self.vlans.removed).map(|vlan| &vlan.name);
+        ports.chain(vlans).any(|name| setting.port.as_ref() == Some(name))
     }
 
     /// Returns true if the port is closed and opened again for this setting.
@@ -211,27 +218,28 @@ impl Diff {
     }
 }
 
-/// Returns the names of ports by their numbers; an unused number has an empty name.
-fn names<'a>(ports: impl Iterator<Item = &'a Port>) -> Vec<String> {
-    by_number(Vec::new(), ports.map(|port| (port.id.index(), &port.name)))
+/// Returns the names of ports and VLANs by their numbers; an unused number has an empty name.
+fn names<'a>(configs: impl IntoIterator<Item = &'a Config>) -> Vec<String> {
+    let interfaces = configs.into_iter().flat_map(Config::interfaces);
+    by_number(Vec::new(), interfaces.map(|(id, name, _)| (id.index(), name)))
 }
 
 /// Returns the names of all VRFs by their numbers, the default one's first; an unused number has an
 /// empty name.
 fn vrf_names<'a>(vrfs: impl Iterator<Item = &'a Vrf>) -> Vec<String> {
-    by_number(vec![DEFAULT_VRF.to_owned()], vrfs.map(|vrf| (vrf.id.index(), &vrf.name)))
+    by_number(vec![DEFAULT_VRF.to_owned()], vrfs.map(|vrf| (vrf.id.index(), vrf.name.as_str())))
 }
 
 /// Sorts names into the places of their numbers.
 fn by_number<'a>(
     mut names: Vec<String>,
-    named: impl Iterator<Item = (usize, &'a String)>,
+    named: impl Iterator<Item = (usize, &'a str)>,
 ) -> Vec<String> {
     for (number, name) in named {
         if names.len() <= number {
             names.resize(number + 1, String::new());
         }
-        names[number].clone_from(name);
+        name.clone_into(&mut names[number]);
     }
     names
 }
@@ -275,11 +283,29 @@ fn ports(old: &Config, new: &Config) -> Changes<Port> {
     changes
 }
 
-/// Returns the default settings of ports that only one of the configurations has.
+fn vlans(old: &Config, new: &Config) -> Changes<Vlan> {
+    let mut changes = Changes::default();
+    for after in &new.vlans {
+        match old.vlan(after.id) {
+            None => changes.added.push(after.clone()),
+            Some(before) if !before.is_open_as(after) => {
+                changes.changed.push((before.clone(), after.clone()));
+            }
+            Some(_) => {}
+        }
+    }
+    let removed = old.vlans.iter().filter(|vlan| new.vlan(vlan.id).is_none());
+    changes.removed.extend(removed.cloned());
+    changes
+}
+
+/// Returns the default settings of ports and VLANs that only one of the configurations has.
 fn unsaid(old: &Config, new: &Config) -> Vec<Setting> {
     let missing = |of: &Config, from: &Config| -> Vec<Entry> {
         let ports = of.ports.iter().filter(|port| from.port(port.id).is_none());
-        ports.flat_map(|port| settings::of_port(&port.bare())).collect()
+        let vlans = of.vlans.iter().filter(|vlan| from.vlan(vlan.id).is_none());
+        let of_ports = ports.flat_map(|port| settings::of_port(&port.bare()));
+        of_ports.chain(vlans.flat_map(|vlan| settings::of_vlan(&vlan.bare()))).collect()
     };
     let mut unsaid = compare(&missing(old, new), &[]);
     unsaid.extend(compare(&[], &missing(new, old)));
@@ -288,7 +314,7 @@ fn unsaid(old: &Config, new: &Config) -> Vec<Setting> {
 
 /// Returns the namespace in which the kernel is followed, if it is.
 fn host_namespace(config: &Config) -> Option<Option<&String>> {
-    let host = config.ports.iter().find_map(|port| port.interface.host.as_ref());
+    let host = config.interfaces().find_map(|(.., interface)| interface.host.as_ref());
     let of_host = host.map(|host| host.netns.as_ref());
     of_host.or_else(|| config.routes_from.any().then_some(None))
 }
@@ -315,7 +341,13 @@ fn routes(old: &[Route], new: &[Route]) -> Changes<Route> {
 impl Config {
     /// Returns the names of the ports by their numbers; an unused number has an empty name.
     pub fn port_names(&self) -> Vec<String> {
-        names(self.ports.iter())
+        let ports = self.ports.iter().map(|port| (port.id.index(), port.name.as_str()));
+        by_number(Vec::new(), ports)
+    }
+
+    /// Returns the names of the ports and VLANs by their numbers; an unused number has an empty name.
+    pub fn interface_names(&self) -> Vec<String> {
+        names([self])
     }
 
     /// Returns the names of the VRFs by their numbers, the default one's first; an unused number
@@ -341,9 +373,26 @@ impl Config {
         let all = (0..).map_while(PortId::new);
         let numbers = aligned(wanted, there, all)
             .map_err(|name| too_many(("port", "ports"), name, MAX_PORTS))?;
-        self.renumber(&numbers);
+        let mut interfaces: HashMap<InterfaceId, InterfaceId> =
+            numbers.iter().map(|(&from, &to)| (from.into(), to.into())).collect();
+        interfaces.extend(self.vlan_numbers(like)?);
+        self.renumber(&numbers, &interfaces);
         self.align_vrfs(like)?;
         self.align_filters(like)
+    }
+
+    /// Maps the numbers of VLANs to those that they have in the other configuration.
+    fn vlan_numbers(&self, like: &Self) -> Result<HashMap<InterfaceId, InterfaceId>, String> {
+        let wanted = self.vlans.iter().map(|vlan| (&*vlan.name, vlan.id));
+        let there = like.vlans.iter().map(|vlan| (&*vlan.name, vlan.id));
+        let all = (MAX_PORTS as u16..).map_while(InterfaceId::new);
+        aligned(wanted, there, all)
+            .map_err(|name| too_many(("vlan", "VLANs"), name, MAX_INTERFACES - MAX_PORTS))
+    }
+
+    fn settings_mut(&mut self) -> impl Iterator<Item = &mut Interface> {
+        let ports = self.ports.iter_mut().map(|port| &mut port.interface);
+        ports.chain(self.vlans.iter_mut().map(|vlan| &mut vlan.interface))
     }
 
     fn align_vrfs(&mut self, like: &Self) -> Result<(), String> {
@@ -371,7 +420,7 @@ impl Config {
                 moved(vrf);
             }
         }
-        self.ports.iter_mut().for_each(|port| moved(&mut port.interface.vrf));
+        self.settings_mut().for_each(|interface| moved(&mut interface.vrf));
         self.vrfs.iter_mut().for_each(|vrf| moved(&mut vrf.id));
         self.vrfs.sort_by_key(|vrf| vrf.id);
     }
@@ -395,10 +444,14 @@ impl Config {
         Ok(())
     }
 
-    fn renumber(&mut self, numbers: &HashMap<PortId, PortId>) {
-        let number = |port: PortId| numbers.get(&port).copied().unwrap_or(port);
+    fn renumber(
+        &mut self,
+        ports: &HashMap<PortId, PortId>,
+        interfaces: &HashMap<InterfaceId, InterfaceId>,
+    ) {
+        let number = |port: PortId| ports.get(&port).copied().unwrap_or(port);
         let moved = |interface: &mut InterfaceId| {
-            *interface = interface.port().map_or(*interface, |port| number(port).into());
+            *interface = interfaces.get(interface).copied().unwrap_or(*interface);
         };
         let path = |path: &mut rib::Path| path.interface.iter_mut().for_each(moved);
         for route in &mut self.routes {
@@ -414,9 +467,10 @@ impl Config {
         }
         let rules = self.filters.iter_mut().flat_map(|filter| &mut filter.spec.filter.rules);
         for interface in rules.flat_map(|rule| &mut rule.matches.interface) {
-            let port =
-                PortId::new(*interface).map_or(*interface, |port| number(port).index() as u16);
-            *interface = port;
+            if let Some(mut id) = InterfaceId::new(*interface) {
+                moved(&mut id);
+                *interface = id.index() as u16;
+            }
         }
         let treatments = self.filters.iter_mut().flat_map(|filter| &mut filter.spec.treatments);
         for port in treatments.filter_map(|treatment| treatment.mirror.as_mut()) {
@@ -432,6 +486,11 @@ impl Config {
         }
         self.ports.iter_mut().for_each(|port| port.id = number(port.id));
         self.ports.sort_by_key(|port| port.id);
+        for vlan in &mut self.vlans {
+            moved(&mut vlan.id);
+            moved(&mut vlan.parent);
+        }
+        self.vlans.sort_by_key(|vlan| vlan.id);
     }
 }
 

@@ -51,6 +51,7 @@ impl Default for Limits {
 pub(super) enum Keyword {
     Vrf,
     Port,
+    Vlan,
     Route,
     Neighbour,
     NextHop,
@@ -75,8 +76,9 @@ pub(super) enum Keyword {
 }
 
 impl Keyword {
-    const ALL: [Self; 23] = [
+    const ALL: [Self; 24] = [
         Self::Port,
+        Self::Vlan,
         Self::Route,
         Self::Neighbour,
         Self::NextHop,
@@ -105,6 +107,7 @@ impl Keyword {
         match self {
             Self::Vrf => "vrf",
             Self::Port => "port",
+            Self::Vlan => "vlan",
             Self::Route => "route",
             Self::Neighbour => "neighbour",
             Self::NextHop => "next_hop",
@@ -133,7 +136,12 @@ impl Keyword {
     /// one.
     fn named_by(self) -> Option<&'static str> {
         match self {
-            Self::Vrf | Self::Port | Self::NextHop | Self::PrefixSet | Self::Filter => Some("NAME"),
+            Self::Vrf
+            | Self::Port
+            | Self::Vlan
+            | Self::NextHop
+            | Self::PrefixSet
+            | Self::Filter => Some("NAME"),
             Self::Route => Some("PREFIX"),
             Self::Neighbour => Some("ADDRESS"),
             Self::Multicast => Some("GROUP"),

@@ -13,12 +13,14 @@ use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::plan::Plans;
 use dataplane::polling::{QUOTA, Wait};
 use dataplane::reason::PuntClass;
+use dataplane::vlan::Tag;
 use slowpath::{Advertise, Discovery, Icmp, Preference, Prefix};
 
 use super::{
     Command, Config, Cores, DEFAULT_VRF, Driver, Fib, Filter, Forwarders, Forwarding, Fpm, Import,
     Interface, KernelRoutes, LinkWish, Log, Memory, MulticastRoute, NamedNextHop, Neighbour, Port,
-    PortFilter, PrefixSet, Quarantine, Queues, RoutesFrom, Slowpath, Telnet, Vrf, action_name,
+    PortFilter, PrefixSet, Quarantine, Queues, RoutesFrom, Slowpath, Telnet, Vlan, Vrf,
+    action_name,
 };
 use crate::rib;
 
@@ -74,6 +76,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         file: _,
         text: _,
         ports,
+        vlans,
         vrfs,
         routes: _,
         next_hops,
@@ -107,6 +110,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         list.live(format!("vrf \"{name}\""), or(table, "no table"));
     }
     ports.iter().for_each(|port| list.port(port));
+    vlans.iter().for_each(|vlan| list.vlan(vlan));
     neighbours.iter().for_each(|neighbour| list.neighbour(neighbour));
     for NamedNextHop { line: _, name, paths: over } in next_hops {
         list.live(format!("next_hop \"{name}\""), paths(over, names));
@@ -184,6 +188,13 @@ pub(super) fn of_port(port: &Port) -> Vec<Entry> {
     list.entries
 }
 
+/// The settings of a VLAN.
+pub(super) fn of_vlan(vlan: &Vlan) -> Vec<Entry> {
+    let mut list = List { names: Names { ports: &[], vrfs: &[] }, entries: Vec::new() };
+    list.vlan(vlan);
+    list.entries
+}
+
 /// A VRF by its number.
 pub(super) fn vrf_name<'a>(names: Names<'a>, vrf: VrfId) -> &'a str {
     names.vrfs.get(vrf.index()).map_or(DEFAULT_VRF, String::as_str)
@@ -224,6 +235,8 @@ fn seconds(duration: Duration) -> u64 {
 /// The settings of a port, as they are listed.
 struct OfPort<'a, 'b> {
     list: &'a mut List<'b>,
+    /// The statement: `port` or `vlan`.
+    kind: &'a str,
     port: &'a str,
 }
 
@@ -271,8 +284,49 @@ impl OfPort<'_, '_> {
         self.opened("control_queue", control);
     }
 
+    /// The settings that ports and VLANs have in common.
+    fn interface(&mut self, interface: &Interface, vrf: &str) {
+        let Interface {
+            vrf: _,
+            addresses,
+            features,
+            filter_in,
+            filter_out,
+            has_vlans: _,
+            host,
+            unreachables,
+            ttl_security,
+            dad,
+            advertise,
+            discovery,
+        } = interface;
+        let segmentation = host.as_ref().map(|host| host.segmentation);
+        let host = host.as_ref().map(|host| match &host.netns {
+            Some(netns) => format!("in namespace {netns}"),
+            None => "in the router's namespace".to_owned(),
+        });
+        let of = self;
+        of.live("vrf", vrf);
+        of.live("address", some(addresses.iter().map(ToString::to_string), "none"));
+        of.add(Effect::ReopenHost, "host", or(host, "false"));
+        of.opened("host segmentation", or(segmentation, "true"));
+        for (feature, value) in features {
+            of.live(feature.name(), feature.word(*value));
+        }
+        let filter = |of: &Option<PortFilter>| or(of.as_ref().map(|of| of.name.clone()), "none");
+        of.add(Effect::Graph, "filter inward", filter(filter_in));
+        of.add(Effect::Graph, "filter outward", filter(filter_out));
+        let hardware = filter_in.as_ref().is_some_and(|filter| filter.hardware);
+        of.live("filter hardware", hardware);
+        of.live("unreachables", unreachables);
+        of.live("ttl_security", or(*ttl_security, "none"));
+        of.live("dad", dad);
+        of.live("advertise", or(advertise.as_ref().map(advertised), "false"));
+        of.live("router_discovery", or(discovery.as_ref().map(discovered), "false"));
+    }
+
     fn add(&mut self, effect: Effect, setting: &str, value: impl Display) {
-        let what = format!("port \"{}\": {setting}", self.port);
+        let what = format!("{} \"{}\": {setting}", self.kind, self.port);
         let port = Some(self.port.to_owned());
         self.list.entries.push(Entry { what, port, value: value.to_string(), effect });
     }
@@ -291,6 +345,21 @@ impl List<'_> {
             value: value.to_string(),
             effect,
         });
+    }
+
+    /// A VLAN's tag is part of the forwarders' graphs.
+    fn vlan(&mut self, vlan: &Vlan) {
+        let Vlan { id: _, line: _, name, parent, tag, mtu, interface } = vlan;
+        let Tag { protocol, id, priority } = tag;
+        let parent = port_name(self.names, *parent);
+        let vrf = vrf_name(self.names, interface.vrf);
+        let mut of = OfPort { list: self, kind: "vlan", port: name };
+        of.add(Effect::Graph, "parent", parent);
+        of.add(Effect::Graph, "id", id);
+        of.add(Effect::Graph, "protocol", protocol);
+        of.add(Effect::Graph, "priority", priority);
+        of.live("mtu", or(*mtu, "the parent's"));
+        of.interface(interface, vrf);
     }
 
     /// What a running router has for good.
@@ -325,32 +394,12 @@ impl List<'_> {
             all_multicast,
             interface,
         } = port;
-        let Interface {
-            vrf,
-            addresses,
-            features,
-            filter_in,
-            filter_out,
-            host,
-            unreachables,
-            ttl_security,
-            dad,
-            advertise,
-            discovery,
-        } = interface;
-        let vrf = vrf_name(self.names, *vrf);
-        let mut of = OfPort { list: self, port: name };
+        let vrf = vrf_name(self.names, interface.vrf);
+        let mut of = OfPort { list: self, kind: "port", port: name };
         let driver = driver.map(Driver::name);
-        let segmentation = host.as_ref().map(|host| host.segmentation);
-        let host = host.as_ref().map(|host| match &host.netns {
-            Some(netns) => format!("in namespace {netns}"),
-            None => "in the router's namespace".to_owned(),
-        });
         of.opened("device", device);
         of.opened("driver", or(driver, "what works"));
         of.live("take_over", take_over);
-        of.live("vrf", vrf);
-        of.live("address", some(addresses.iter().map(ToString::to_string), "none"));
         of.opened("mac", or(*mac, "the device's"));
         of.opened("mtu", or(*mtu, "the device's"));
         of.queues(queues);
@@ -362,21 +411,7 @@ impl List<'_> {
         of.opened("link", or(wished, "the device's"));
         of.opened("promiscuous", promiscuous);
         of.live("all_multicast", all_multicast);
-        of.add(Effect::ReopenHost, "host", or(host, "false"));
-        of.opened("host segmentation", or(segmentation, "true"));
-        for (feature, value) in features {
-            of.live(feature.name(), feature.word(*value));
-        }
-        let filter = |of: &Option<PortFilter>| or(of.as_ref().map(|of| of.name.clone()), "none");
-        of.add(Effect::Graph, "filter inward", filter(filter_in));
-        of.add(Effect::Graph, "filter outward", filter(filter_out));
-        let hardware = filter_in.as_ref().is_some_and(|filter| filter.hardware);
-        of.live("filter hardware", hardware);
-        of.live("unreachables", unreachables);
-        of.live("ttl_security", or(*ttl_security, "none"));
-        of.live("dad", dad);
-        of.live("advertise", or(advertise.as_ref().map(advertised), "false"));
-        of.live("router_discovery", or(discovery.as_ref().map(discovered), "false"));
+        of.interface(interface, vrf);
     }
 
     fn neighbour(&mut self, neighbour: &Neighbour) {

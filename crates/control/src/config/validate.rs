@@ -16,6 +16,7 @@ mod routes;
 mod sources;
 mod telnet;
 mod transmit;
+mod vlans;
 mod vrfs;
 
 pub(super) use filters::ACTIONS;
@@ -24,7 +25,8 @@ pub(super) use routes::by_default_only;
 use std::path::Path;
 use std::sync::Arc;
 
-use dataplane::interface::VrfId;
+use dataplane::interface::{InterfaceId, VrfId};
+use dataplane::port::MAX_PORTS;
 
 use super::error::{Collector, ConfigErrors};
 use super::network::Networks;
@@ -37,13 +39,15 @@ use super::{Config, Script, Vrf};
 pub(super) struct Context<'a> {
     source: Source<'a>,
     errors: Collector,
-    /// Names and lines of the port statements, including those with an error.
+    /// Names and lines of the statements of ports, then of VLANs, including those with an error.
     port_names: Vec<(String, usize)>,
     networks: Networks,
     /// The VRFs besides the default one.
     vrfs: Arc<[Vrf]>,
-    /// The VRF of each port.
+    /// The VRF of each port and VLAN.
     port_vrfs: Vec<VrfId>,
+    /// The number of ports.
+    ports: usize,
     /// True if a port has a host interface: its addresses may differ from the configured ones.
     any_host: bool,
     /// True if hosts may have addresses in 240.0.0.0/4.
@@ -53,6 +57,21 @@ pub(super) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
+    /// Returns the number of the interface at this position of [`Self::port_names`]; `None` if there are too many.
+    fn interface_id(&self, position: usize) -> Option<InterfaceId> {
+        let number = match position.checked_sub(self.ports) {
+            None => position,
+            Some(vlan) => MAX_PORTS + vlan,
+        };
+        InterfaceId::new(u16::try_from(number).ok()?)
+    }
+
+    /// Returns the names and numbers of all ports and VLANs.
+    fn interfaces(&self) -> Vec<(String, InterfaceId)> {
+        let known = self.port_names.iter().enumerate();
+        known.filter_map(|(at, (name, _))| Some((name.clone(), self.interface_id(at)?))).collect()
+    }
+
     /// Returns the reader of a statement's settings; `what` is the statement's name in messages.
     fn fields<'b, 's>(
         &'b mut self,
@@ -95,6 +114,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         networks: Networks::default(),
         vrfs: Arc::default(),
         port_vrfs: Vec::new(),
+        ports: 0,
         any_host: false,
         class_e: false,
         ports_sound: true,
@@ -104,18 +124,19 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     context.class_e = forwarding.class_e;
     let routes_from = sources::routes_from(&mut context, of(Keyword::RoutesFrom));
     context.vrfs = vrfs::read(&mut context, of(Keyword::Vrf), routes_from.any()).into();
-    let mut ports = ports::read(
-        &mut context,
-        of(Keyword::Port),
-        routes_from.any(),
-        &graphs.catalogue.features(),
-        &of(Keyword::Filter).map(|statement| statement.name.as_str()).collect::<Vec<_>>(),
-    );
+    let features = graphs.catalogue.features();
+    let filter_names: Vec<_> = of(Keyword::Filter).map(|filter| filter.name.as_str()).collect();
+    let others = routes_from.any();
+    let mut ports = ports::read(&mut context, of(Keyword::Port), others, &features, &filter_names);
+    let vlans = of(Keyword::Vlan);
+    let mut vlans = vlans::read(&mut context, vlans, &mut ports, &features, &filter_names);
+    host::check(&mut context, &ports, &vlans);
+    context.ports_sound = context.errors.is_empty();
     let next_hops = routes::next_hops(&mut context, of(Keyword::NextHop));
     let sets = filters::sets(&mut context, of(Keyword::PrefixSet));
     let others = (&*next_hops, &*sets);
     let (filters, categories) = filters::read(&mut context, of(Keyword::Filter), others);
-    filters::tell_ports(&mut context, &mut ports, &filters);
+    filters::tell_ports(&mut context, (&mut ports, &mut vlans), &filters);
     let (cores, forwarders) =
         cores::read(&mut context, of(Keyword::Cores), of(Keyword::Forwarders));
     queues::check(&mut context, &ports, &cores);
@@ -125,7 +146,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let imports = routes::imports(&mut context, of(Keyword::Import), file);
     let others = routes_from.any();
     routes::check_recursion(&mut context, (&routes, &next_hops), &imports, others, &forwarding);
-    let graphs = graphs::read(&mut context, graphs, &ports, (&filters, &categories));
+    let graphs = graphs::read(&mut context, graphs, (&ports, &vlans), (&filters, &categories));
     let steps: Vec<_> = steps.into_iter().map(|step| step.settle(&graphs)).collect();
     let script = (!steps.is_empty()).then_some(Script { steps, counters });
     let config = Config {
@@ -136,6 +157,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         script,
         vrfs: context.vrfs.to_vec(),
         ports,
+        vlans,
         fpm: sources::fpm(&mut context, of(Keyword::Fpm), &routes_from),
         routes_from,
         neighbours: rest::neighbours(&mut context, &routes, of(Keyword::Neighbour)),

@@ -122,6 +122,7 @@ impl Lab {
         exits[3].priority = Some(priority_out);
         let counters = Arc::new(ForwarderCounters::default());
         let mut forwarder = Forwarder::new(ForwarderParts {
+            interfaces: Vec::new(),
             graph,
             settings: settings(tx),
             replicator: Replicator::new(shared().1.clone()),

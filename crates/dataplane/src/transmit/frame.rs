@@ -1,7 +1,7 @@
 //! The fields of a leaving frame that decide in queues: its class by DSCP, and the ECN bits.
 
 use dpdk::Mbuf;
-use wire::ethernet::{ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN};
+use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, payload};
 use wire::ip::{IPV6_LEN, PROTOCOL_ICMPV6};
 
 use super::lane::Packet;
@@ -86,7 +86,7 @@ impl Class {
     fn of_buffers(packet: &Mbuf) -> Self {
         let mut chunks = packet.chunks();
         let first = chunks.next().unwrap_or_default();
-        let Some((ethertype, start)) = network(first) else { return Self::Control };
+        let Some((ethertype, start)) = payload(first) else { return Self::Control };
         // A replica's first buffer ends with the Ethernet header.
         let ip = match first.get(start..) {
             Some([]) | None => chunks.next().unwrap_or_default(),
@@ -98,7 +98,7 @@ impl Class {
     /// That of a frame whose headers are in these bytes.
     #[inline]
     pub fn of_frame(frame: &[u8]) -> Self {
-        let Some((ethertype, start)) = network(frame) else { return Self::Control };
+        let Some((ethertype, start)) = payload(frame) else { return Self::Control };
         Self::of_ip(ethertype, frame.get(start..).unwrap_or_default())
     }
 
@@ -139,19 +139,6 @@ fn is_neighbour_discovery(ip: &[u8]) -> bool {
         && matches!(ip.get(IPV6_LEN), Some(133..=137))
 }
 
-/// The ethertype behind a tag, if there is one, and the offset of what follows it; `None`: no whole header.
-fn network(frame: &[u8]) -> Option<(u16, usize)> {
-    let ethertype = |at: usize| {
-        let bytes = frame.get(at..at + 2)?;
-        Some(u16::from_be_bytes([bytes[0], bytes[1]]))
-    };
-    const TAG: usize = 4;
-    match ethertype(ETHERNET_LEN - 2)? {
-        ETHERTYPE_VLAN => Some((ethertype(ETHERNET_LEN + TAG - 2)?, ETHERNET_LEN + TAG)),
-        other => Some((other, ETHERNET_LEN)),
-    }
-}
-
 /// ECN bits (RFC 3168 5).
 const NOT_ECT: u8 = 0;
 const CE: u8 = 3;
@@ -170,7 +157,7 @@ impl Packet for Mbuf {
 /// Sets Congestion Experienced in a frame whose IP header it has whole. What a replica shares with others is not
 /// in its first buffer, so it is not marked.
 fn mark(frame: &mut [u8]) -> bool {
-    let Some((ethertype, start)) = network(frame) else { return false };
+    let Some((ethertype, start)) = payload(frame) else { return false };
     let Some(ip) = frame.get_mut(start..) else { return false };
     match ethertype {
         ETHERTYPE_IPV4 => mark_ip4(ip),
@@ -207,7 +194,7 @@ fn mark_ip6(ip: &mut [u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{FrameBuilder, dpdk};
+    use crate::testing::{FrameBuilder, dpdk, tagged};
 
     fn with_tos(frame: Vec<u8>, tos: u8) -> Vec<u8> {
         let mut frame = frame;
@@ -226,8 +213,10 @@ mod tests {
         frame
     }
 
-    fn tagged(frame: &[u8]) -> Vec<u8> {
-        [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat()
+    /// The frame without a tag, with a customer tag, and with a service tag before that.
+    fn with_tags(frame: &[u8]) -> [Vec<u8>; 3] {
+        let customer = tagged(frame, 0x8100, 7);
+        [frame.to_vec(), customer.clone(), tagged(&customer, 0x88a8, 5)]
     }
 
     fn class(frame: &[u8]) -> Class {
@@ -249,7 +238,7 @@ mod tests {
                 let tos = dscp(name) << 2 | 1;
                 for frame in [FrameBuilder::ip4().build(), FrameBuilder::ip6().build()] {
                     let frame = with_tos(frame, tos);
-                    assert_eq!((self::class(&frame), self::class(&tagged(&frame))), (class, class));
+                    assert_eq!(with_tags(&frame).map(|frame| self::class(&frame)), [class; 3]);
                 }
             }
         }
@@ -298,7 +287,7 @@ mod tests {
     fn marks_keep_the_header_s_checksum_right() {
         for tos in 0..=255u8 {
             let frame = with_tos(FrameBuilder::ip4().build(), tos);
-            for mut frame in [frame.clone(), tagged(&frame)] {
+            for mut frame in with_tags(&frame) {
                 let ip = frame.len() - FrameBuilder::ip4().build().len() + 14;
                 assert_eq!(mark(&mut frame), tos & 3 != 0, "{tos:02x}");
                 assert_eq!(frame[ip + 1], if tos & 3 != 0 { tos | 3 } else { tos });

@@ -126,6 +126,20 @@ impl Mbuf {
         unsafe { self.raw().flags() & REQUESTS != 0 }
     }
 
+    /// Adapts the requests to a link header that has become this many bytes longer.
+    pub(super) fn lengthen_link(&mut self, bytes: u16) {
+        if !self.has_request() {
+            return;
+        }
+        let raw = self.raw();
+        // SAFETY: the packet is ours. The length of the link header has seven bits; 14 bytes and two tags fit.
+        unsafe {
+            let lengths = raw.field::<u64>(sys::MBUF_TX_OFFLOAD).read();
+            let more = u64::from(bytes) << sys::RTE_MBUF_L2_LEN_OFS;
+            raw.field::<u64>(sys::MBUF_TX_OFFLOAD).write(lengths + more);
+        }
+    }
+
     /// Copies the requests of a packet with the same bytes.
     pub(crate) fn request_as(&mut self, other: &Self) {
         let (raw, other) = (self.raw(), other.raw());
@@ -230,6 +244,18 @@ mod tests {
     /// Returns the sum over pseudo-header and UDP, all ones if the checksum is right.
     fn check(frame: &[u8], pseudo: u16) -> u16 {
         sum(&[&pseudo.to_be_bytes()[..], &frame[34..]].concat())
+    }
+
+    #[test]
+    fn a_tag_moves_the_headers_of_a_request() {
+        let pool = testing::pool(1);
+        let (frame, pseudo) = partial(b"behind tags");
+        let mut packet = pool.copy_of(&frame).unwrap();
+        assert!(packet.request_checksum(UDP));
+        assert!(packet.insert_tag([0x81, 0, 0, 7]) && packet.insert_tag([0x88, 0xa8, 0, 5]));
+        assert!(packet.fulfil(0) && !packet.has_request());
+        let untagged = [&packet.data()[..12], &packet.data()[20..]].concat();
+        assert_eq!(check(&untagged, pseudo), 0xffff);
     }
 
     #[test]

@@ -133,7 +133,7 @@ impl fmt::Display for OffloadReason {
             }
             Self::NoRequests => f.write_str("no packet that leaves by the port asks for it"),
             Self::FramesFit => f.write_str("every frame fits one packet buffer"),
-            Self::Unused => f.write_str("nothing uses it; tagged frames are dropped either way"),
+            Self::Unused => f.write_str("the router removes and inserts tags itself"),
             Self::Needs(other) => write!(f, "it needs {other}, which is off"),
             Self::SeveralPools => {
                 f.write_str("one transmit queue sends packets of several pools, and shared ones")

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use control::config::{Config, Diff, Neighbour, Port, Route};
+use control::config::{Config, Diff, Interface, Neighbour, Port, Route};
 use control::cores::CorePlacement;
 use control::fpm::Entrance;
 use control::netlink::KernelOrder;
@@ -23,7 +23,7 @@ use dataplane::distribution::Schedulers;
 use dataplane::exchange::Replacement;
 use dataplane::features::Features;
 use dataplane::forwarder::Settings;
-use dataplane::interface::{InterfaceInfo, VrfId};
+use dataplane::interface::{InterfaceId, InterfaceInfo, VrfId};
 use dataplane::port::PortId;
 use ipnet::IpNet;
 use machine::place::Place;
@@ -37,6 +37,7 @@ use super::super::reports::Former;
 use super::super::schedulers;
 use super::super::settings;
 use super::super::telnet;
+use super::super::vlans::Hosts;
 use super::super::wiring::{Spread, Wiring};
 use super::Owner;
 use super::ports::Moves;
@@ -51,6 +52,8 @@ struct Done {
     telnet: Option<telnet::Opened>,
     /// Where zebra is listened for, if that is new or other.
     entrance: Option<Entrance>,
+    /// Host interfaces of VLANs that have not come yet, or are gone.
+    hosts: Hosts,
     /// True if additions were made, beside the old configuration.
     entered: bool,
 }
@@ -65,9 +68,9 @@ impl Owner {
     /// Makes a change, or none. Returns the longest that a packet was held up on a forwarder, if any
     /// exchanged something.
     pub(super) async fn carry_out(&mut self, prepared: Prepared) -> Result<Option<Duration>> {
-        let Prepared { base, config, diff, imports, graphs, more, placement, ports, ready } =
+        let Prepared { base, config, diff, imports, graphs, more, placement, ports, ready, hosts } =
             prepared;
-        let mut done = Done::default();
+        let mut done = Done { hosts, ..Done::default() };
         let with = (graphs, ports, ready);
         let made = match self.change((&base, &config, &diff), with, &mut done).await {
             // The last step that can fail: it is never undone.
@@ -80,6 +83,7 @@ impl Owner {
         match made {
             Ok(pause) => {
                 self.leave_ports(&config, done.moves);
+                self.remove_hosts(done.hosts);
                 self.warn_of_distance();
                 self.settle(&base, &config);
                 self.imports.begin(imports);
@@ -92,6 +96,7 @@ impl Owner {
                 Ok(pause)
             }
             Err(error) => {
+                self.take_back_vlans(&base, done.hosts).await;
                 if done.entered {
                     self.undo(&base, &config, &diff);
                 }
@@ -117,9 +122,10 @@ impl Owner {
         done.entrance = Sources::open_entrance(base, config)?;
         self.make_vrfs(base, config)?;
         self.move_ports(diff, config, ready, &ports, &mut done.moves).await?;
-        let infos = (base.ports.iter().map(what_steps_see))
-            .ne(config.ports.iter().map(what_steps_see))
-            .then_some(ports);
+        let moved = !diff.ports.is_empty() && !config.vlans.is_empty();
+        let other =
+            base.interfaces().map(what_steps_see).ne(config.interfaces().map(what_steps_see));
+        let infos = (moved || other || !diff.vlans.is_empty()).then(|| ports.clone());
         let other = settings::of_forwarders(config);
         let other = (other != settings::of_forwarders(base)).then_some(other);
         let (pause, exchanged) =
@@ -127,9 +133,11 @@ impl Owner {
         done.exchanged = exchanged;
         done.entered = true;
         self.enter_ports(diff, &done.moves)?;
+        self.enter_vlans(config, &ports, &mut done.hosts).await?;
         self.put_new(base, config, diff)?;
         self.change_rss(base, config)?;
         self.remove_old(base, config, diff);
+        self.leave_vlans(config, &mut done.hosts).await?;
         self.take_away_removed(diff, &mut done.moves).await?;
         Ok(pause)
     }
@@ -137,10 +145,10 @@ impl Owner {
     /// Adds new and changed objects, beside the old ones.
     fn put_new(&mut self, old: &Config, new: &Config, diff: &Diff) -> Result<()> {
         self.move_to_vrfs(new);
-        for (id, before, after) in ports(old, new) {
+        for (id, name, before, after) in interfaces(old, new) {
             let both = both(before, after);
-            if both != before.interface.addresses {
-                self.set_addresses(id, &before.interface.addresses, &both).of_port(&after.name)?;
+            if both != before.addresses {
+                self.set_addresses(id, &before.addresses, &both).of_port(name)?;
             }
         }
         for neighbour in news(&old.neighbours, &new.neighbours) {
@@ -180,12 +188,12 @@ impl Owner {
         for gone in absent(&old.neighbours, &new.neighbours) {
             self.rib.remove_neighbour(gone.port, gone.address);
         }
-        for (id, before, after) in ports(old, new) {
+        for (id, name, before, after) in interfaces(old, new) {
             let both = both(before, after);
-            if both != after.interface.addresses
-                && let Err(error) = self.set_addresses(id, &both, &after.interface.addresses)
+            if both != after.addresses
+                && let Err(error) = self.set_addresses(id, &both, &after.addresses)
             {
-                tracing::error!("port \"{}\": {error:#}", after.name);
+                tracing::error!("port \"{name}\": {error:#}");
             }
         }
     }
@@ -204,11 +212,10 @@ impl Owner {
         for gone in absent(&new.neighbours, &old.neighbours) {
             self.rib.remove_neighbour(gone.port, gone.address);
         }
-        for (id, before, after) in ports(old, new) {
+        for (id, _, before, after) in interfaces(old, new) {
             let both = both(before, after);
-            if both != before.interface.addresses {
-                failed =
-                    failed.or(self.set_addresses(id, &both, &before.interface.addresses).err());
+            if both != before.addresses {
+                failed = failed.or(self.set_addresses(id, &both, &before.addresses).err());
             }
         }
         failed = failed.or(self.change_rss(new, old).err());
@@ -233,18 +240,23 @@ impl Owner {
 
     /// Changes a port's addresses. Those of a port with a host interface are requested from the kernel, whose
     /// notifications then change them.
-    fn set_addresses(&mut self, port: PortId, before: &[IpNet], after: &[IpNet]) -> Result<()> {
+    fn set_addresses(
+        &mut self,
+        port: InterfaceId,
+        before: &[IpNet],
+        after: &[IpNet],
+    ) -> Result<()> {
         if self.has_host(port) {
             for address in without(after, before) {
-                self.sources.order(KernelOrder::AddAddress { port: port.into(), address });
+                self.sources.order(KernelOrder::AddAddress { port, address });
             }
             for address in without(before, after) {
-                self.sources.order(KernelOrder::RemoveAddress { port: port.into(), address });
+                self.sources.order(KernelOrder::RemoveAddress { port, address });
             }
             return Ok(());
         }
-        self.rib.set_addresses(port.into(), after)?;
-        self.orders.tell(&Command::Addresses { interface: port.into(), addresses: after.to_vec() });
+        self.rib.set_addresses(port, after)?;
+        self.orders.tell(&Command::Addresses { interface: port, addresses: after.to_vec() });
         Ok(())
     }
 
@@ -302,10 +314,10 @@ impl Owner {
 
     /// Settings that cannot fail.
     fn settle(&mut self, old: &Config, new: &Config) {
-        for (port, before, after) in ports(old, new) {
+        for (interface, _, before, after) in interfaces(old, new) {
             let settings = settings::of(after);
             if settings != settings::of(before) {
-                self.orders.tell(&Command::Settings { interface: port.into(), settings });
+                self.orders.tell(&Command::Settings { interface, settings });
             }
         }
         if old.icmp != new.icmp {
@@ -446,10 +458,19 @@ fn ports<'a>(
     new.ports.iter().filter_map(|after| Some((after.id, old.port(after.id)?, after)))
 }
 
-/// A port's addresses while it has the old ones and the new ones.
-fn both(before: &Port, after: &Port) -> Vec<IpNet> {
-    let added = without(&after.interface.addresses, &before.interface.addresses);
-    before.interface.addresses.iter().copied().chain(added).collect()
+/// The interfaces that are in both: number, name, settings before and after.
+fn interfaces<'a>(
+    old: &'a Config,
+    new: &'a Config,
+) -> impl Iterator<Item = (InterfaceId, &'a str, &'a Interface, &'a Interface)> {
+    let stays = |(id, name, after)| Some((id, name, old.interface(id)?, after));
+    new.interfaces().filter_map(stays)
+}
+
+/// An interface's addresses while it has the old ones and the new ones.
+fn both(before: &Interface, after: &Interface) -> Vec<IpNet> {
+    let added = without(&after.addresses, &before.addresses);
+    before.addresses.iter().copied().chain(added).collect()
 }
 
 /// Returns the addresses of the first that are not in the second.
@@ -472,7 +493,9 @@ fn absent<'a>(
     some.iter().filter(move |one| !others.iter().any(|other| key(other) == key(one)))
 }
 
-/// The settings of a port that forwarders look at.
-fn what_steps_see(port: &Port) -> (Features, u8, VrfId) {
-    (port.interface.features(), port.interface.least_ttl(), port.interface.vrf)
+/// The settings of an interface that forwarders look at.
+fn what_steps_see(
+    (id, _, interface): (InterfaceId, &str, &Interface),
+) -> (InterfaceId, Features, u8, VrfId) {
+    (id, interface.features(), interface.least_ttl(), interface.vrf)
 }

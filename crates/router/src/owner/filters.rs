@@ -88,7 +88,19 @@ impl Owner {
         let known = self.rib.interfaces().iter().find(|port| port.id == open.id.into());
         let addresses = known.map_or(&open.addresses, |port| &port.addresses);
         let mut groups = own_groups(open.info.mac, addresses);
-        if let Some(host) = &open.host {
+        let vlans = || self.vlans.values().filter(|vlan| vlan.port == open.id);
+        for vlan in vlans() {
+            if self.groups.come_by(vlan.id) {
+                return All(Why::Forwarded);
+            }
+            if self.sources.takes_all_multicasts(vlan.id) {
+                return All(Why::Host);
+            }
+            let known = self.rib.interfaces().iter().find(|known| known.id == vlan.id);
+            let addresses = known.map_or(&vlan.addresses, |known| &known.addresses);
+            groups.extend(own_groups(open.info.mac, addresses));
+        }
+        for host in open.host.iter().chain(vlans().filter_map(|vlan| vlan.host.as_ref())) {
             match host.groups() {
                 Ok(joined) => groups.extend(joined),
                 Err(_) => return All(Why::Unknown),

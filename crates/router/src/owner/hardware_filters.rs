@@ -23,7 +23,8 @@ use super::Owner;
 use super::turn::Turn;
 
 /// Steps in front of a filter that neither change packets nor take any away that a rule could fit.
-const BEFORE: [&str; 10] = [
+const BEFORE: [&str; 11] = [
+    "vlan-input",
     "classify",
     "ip4-prefetch",
     "ip4-checksum-offload",
@@ -203,6 +204,9 @@ fn offloads(
     filter: &FilterTable,
     port: &config::Port,
 ) -> Result<Vec<Offload>, String> {
+    if port.interface.has_vlans {
+        return Err("the port has VLANs, whose packets the device may take for its own".to_owned());
+    }
     let graphs = &config.graphs;
     let own = graphs.by_port.iter().find(|(ports, _)| ports.contains(&port.id));
     if !is_first(own.map_or(&graphs.main, |(_, plan)| plan)) {

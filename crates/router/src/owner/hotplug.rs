@@ -25,6 +25,7 @@ use tokio::sync::mpsc;
 use super::super::host::HostInterface;
 use super::super::ports::{Known, OpenPort};
 use super::super::prepare::Reopened;
+use super::super::vlans::Hosts;
 use super::Owner;
 use super::watch::Word;
 
@@ -320,13 +321,17 @@ impl Owner {
     async fn let_return(&mut self, base: &Config, id: PortId, reopened: Reopened) -> Result<()> {
         let Reopened { opened, graphs, infos } = reopened;
         if !graphs.is_empty() {
-            self.exchange_all(base, graphs, Some(infos), (None, Vec::new())).await?;
+            self.exchange_all(base, graphs, Some(infos.clone()), (None, Vec::new())).await?;
         }
         let wanted = base.port(id).context("no such port")?;
         let Some(Absent { host, last, .. }) = self.absentees.ports.remove(&id) else {
             return Ok(());
         };
         self.return_port(wanted, opened, host).await?;
+        if !base.vlans.is_empty() {
+            // The device may have another MAC.
+            self.enter_vlans(base, &infos, &mut Hosts::new()).await?;
+        }
         if let (Some(last), Some(open)) = (last, self.ports.iter_mut().find(|open| open.id == id)) {
             open.counted = last.counted;
         }

@@ -17,6 +17,7 @@ use ipnet::IpNet;
 
 use super::super::ports::{OpenPort, Ports};
 use super::super::signals::Signals;
+use super::super::vlans::{OpenVlan, OpenVlans};
 use crate::progress::Progress;
 
 /// Both families' lookup sides, a copy for each NUMA node.
@@ -149,7 +150,7 @@ pub fn new_fibs(
 /// Makes the RIB, with a copy of the FIBs on each of these NUMA nodes.
 pub fn build_rib(
     config: &Config,
-    (ports, nodes): (&Ports, &[usize]),
+    (ports, vlans, nodes): (&Ports, &OpenVlans, &[usize]),
     next_hops: Arc<NextHopTable>,
     qsbr: &Arc<Qsbr>,
     signals: &mut Signals,
@@ -165,7 +166,8 @@ pub fn build_rib(
         readers.push((fib4.readers(), fib6.readers()));
         rib.add_vrf(fib4, fib6)?;
     }
-    ports.iter().try_for_each(|port| rib.add_interface(rib_port(port)))?;
+    let interfaces = ports.iter().map(rib_port).chain(vlans.values().map(OpenVlan::in_rib));
+    interfaces.into_iter().try_for_each(|interface| rib.add_interface(interface))?;
     if config.forwarding.class_e {
         rib.accept_class_e();
     }

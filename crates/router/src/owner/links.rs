@@ -7,6 +7,7 @@
 //! host interface follows the kernel interface's.
 
 use control::netlink::{Departure, KernelOrder};
+use dataplane::interface::InterfaceId;
 use dataplane::port::PortId;
 use dpdk::LinkWatch;
 use slowpath::Command;
@@ -83,7 +84,7 @@ impl Link {
         [host, self.device_mtu].into_iter().flatten().fold(opened, u16::min)
     }
 
-    fn up(self) -> bool {
+    pub(super) fn up(self) -> bool {
         self.device && self.host.admin_up
     }
 }
@@ -123,22 +124,37 @@ impl Owner {
 
     /// A device has a link or has none.
     pub(super) fn device_link(&mut self, id: PortId, up: bool) {
+        self.lower_link(id.into(), up);
+    }
+
+    /// An interface's device, or its port, has a link or has none.
+    fn lower_link(&mut self, id: InterfaceId, up: bool) {
         let old = self.links[id.index()];
         if old.device != up {
             self.set_link(id, Link { device: up, ..old });
-            self.sources.order(KernelOrder::SetCarrier { port: id.into(), up });
+            self.sources.order(KernelOrder::SetCarrier { port: id, up });
+        }
+    }
+
+    /// The links of a port's VLANs follow the port's.
+    pub(super) fn follow_port(&mut self, port: PortId) {
+        let up = self.links[port.index()].up();
+        for vlan in self.vlans_of(port) {
+            self.lower_link(vlan, up);
         }
     }
 
     /// Takes a port's link down until its device is looked at again. Its host interface keeps its carrier: routing
     /// daemons need not notice a moment.
     pub(super) fn quiet(&mut self, id: PortId) {
-        let link = &mut self.links[id.index()];
-        let was_up = link.up();
-        link.device = false;
-        if was_up {
-            self.rib.set_link(id.into(), false);
-            self.orders.tell(&Command::PortLink { interface: id.into(), up: false });
+        for id in self.vlans_of(id).into_iter().chain([id.into()]) {
+            let link = &mut self.links[id.index()];
+            let was_up = link.up();
+            link.device = false;
+            if was_up {
+                self.rib.set_link(id, false);
+                self.orders.tell(&Command::PortLink { interface: id, up: false });
+            }
         }
     }
 
@@ -146,23 +162,26 @@ impl Owner {
     pub(super) fn look_at_link(&mut self, id: PortId) {
         let Some(open) = self.ports.get(id) else { return };
         let device = open.port.link().up;
-        self.set_link(id, Link { device, ..self.links[id.index()] });
+        self.set_link(id.into(), Link { device, ..self.links[id.index()] });
         self.sources.order(KernelOrder::SetCarrier { port: id.into(), up: device });
         self.follow_mtu(id);
     }
 
     /// Returns the state of a port's host interface, for reports.
-    pub(super) fn host_state(&self, port: PortId) -> (&'static str, Option<&'static str>) {
-        let device = self.ports.get(port).map(|open| open.port.link().up);
-        self.links[port.index()].host.state(device)
+    pub(super) fn host_state(&self, id: InterfaceId) -> (&'static str, Option<&'static str>) {
+        let device = match id.port() {
+            Some(port) => self.ports.get(port).map(|open| open.port.link().up),
+            None => Some(self.links[id.index()].device),
+        };
+        self.links[id.index()].host.state(device)
     }
 
-    /// Sets the state and MTU of a port's host interface.
-    pub(super) fn host_link(&mut self, port: PortId, host: HostLink, mtu: u16) {
-        let old = self.links[port.index()];
-        self.set_link(port, Link { host, mtu, ..old });
+    /// Sets the state and MTU of an interface's host interface.
+    pub(super) fn host_link(&mut self, id: InterfaceId, host: HostLink, mtu: u16) {
+        let old = self.links[id.index()];
+        self.set_link(id, Link { host, mtu, ..old });
         if mtu != 0 && mtu != old.mtu {
-            self.put_mtu(port);
+            self.put_mtu(id);
         }
     }
 
@@ -188,32 +207,43 @@ impl Owner {
         if host > now || host == before {
             self.sources.order(KernelOrder::SetMtu { port: id.into(), mtu: now });
         }
-        self.put_mtu(id);
+        self.put_mtu(id.into());
+        for vlan in self.vlans_of(id) {
+            self.links[vlan.index()].device_mtu = Some(now);
+            self.put_mtu(vlan);
+        }
     }
 
-    /// Passes a port's MTU to the RIB and the slow path.
-    fn put_mtu(&mut self, port: PortId) {
-        let opened = self.ports.get(port).map_or(u16::MAX, |open| open.port.mtu());
-        let mtu = self.links[port.index()].mtu(opened);
-        self.rib.set_mtu(port.into(), mtu);
-        self.orders.tell(&Command::Mtu { interface: port.into(), mtu });
+    /// Passes an interface's MTU to the RIB and the slow path.
+    fn put_mtu(&mut self, id: InterfaceId) {
+        let of_vlan = self.vlans.get(&id).map(|vlan| vlan.info.mtu);
+        let of_port = || Some(self.ports.get(id.port()?)?.port.mtu());
+        let opened = of_vlan.or_else(of_port).unwrap_or(u16::MAX);
+        let mtu = self.links[id.index()].mtu(opened);
+        self.rib.set_mtu(id, mtu);
+        self.orders.tell(&Command::Mtu { interface: id, mtu });
     }
 
-    fn set_link(&mut self, port: PortId, new: Link) {
-        let name = self.interface_name(port);
-        let old = std::mem::replace(&mut self.links[port.index()], new);
+    fn set_link(&mut self, id: InterfaceId, new: Link) {
+        let (kind, name) =
+            (if id.port().is_some() { "port" } else { "vlan" }, self.interface_name(id));
+        let old = std::mem::replace(&mut self.links[id.index()], new);
         if old.up() == new.up() {
             return;
         }
         // First of all, so that no packet takes a path that has ended.
-        self.rib.set_link(port.into(), new.up());
-        self.orders.tell(&Command::PortLink { interface: port.into(), up: new.up() });
+        self.rib.set_link(id, new.up());
+        self.orders.tell(&Command::PortLink { interface: id, up: new.up() });
         let reason = match (new.device, new.host.state(Some(true)).1) {
             _ if new.up() => "up".to_owned(),
+            (false, _) if kind == "vlan" => "down, its port is".to_owned(),
             (false, _) => "down, its device has no link".to_owned(),
             (true, why) => format!("down, its host interface is: {}", why.unwrap_or("down")),
         };
-        tracing::info!("port \"{name}\": {reason}");
+        tracing::info!("{kind} \"{name}\": {reason}");
+        if let Some(port) = id.port() {
+            self.follow_port(port);
+        }
     }
 }
 

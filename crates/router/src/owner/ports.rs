@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use control::config::{self, Config, Diff};
 use control::netlink::KernelOrder;
 use control::rib::{Path, Route, RouteKind, Source, Target};
-use dataplane::interface::InterfaceInfo;
+use dataplane::interface::{InterfaceId, InterfaceInfo};
 use dataplane::port::PortId;
 use machine::bind;
 use machine::cores;
@@ -258,23 +258,28 @@ impl Owner {
 
     /// Removes all state of a port.
     fn forget_port(&mut self, id: PortId) {
+        self.forget_interface(id.into());
+        self.health.forget(id);
+    }
+
+    /// Removes all state of an interface.
+    pub(super) fn forget_interface(&mut self, id: InterfaceId) {
         self.forget_commands_over(id);
         let neighbours: Vec<_> =
-            self.rib.neighbours().filter(|(port, ..)| *port == id.into()).collect();
+            self.rib.neighbours().filter(|(interface, ..)| *interface == id).collect();
         for (_, address, _) in neighbours {
-            self.rib.remove_neighbour(id.into(), address);
+            self.rib.remove_neighbour(id, address);
         }
-        self.rib.remove_interface(id.into());
-        self.orders.tell(&Command::RemoveInterface { interface: id.into() });
-        self.tables.mtus.open(id.into(), u16::MAX);
+        self.rib.remove_interface(id);
+        self.orders.tell(&Command::RemoveInterface { interface: id });
+        self.tables.mtus.open(id, u16::MAX);
         self.links[id.index()] = Link::default();
-        self.health.forget(id);
     }
 
     /// Routes that commands added go with the port they lead over, as the kernel's do; of several paths
     /// those over it.
-    fn forget_commands_over(&mut self, id: PortId) {
-        let over = |paths: &[Path]| paths.iter().any(|path| path.interface == Some(id.into()));
+    fn forget_commands_over(&mut self, id: InterfaceId) {
+        let over = |paths: &[Path]| paths.iter().any(|path| path.interface == Some(id));
         let of_commands = self.rib.routes().filter(|route| route.source == Source::Command);
         let routes: Vec<_> = of_commands
             .filter_map(|route| match route.target {
@@ -285,7 +290,7 @@ impl Owner {
             })
             .collect();
         for (vrf, prefix, metric, mut paths) in routes {
-            paths.retain(|path| path.interface != Some(id.into()));
+            paths.retain(|path| path.interface != Some(id));
             let source = Source::Command;
             if paths.is_empty() {
                 self.rib.remove_one(vrf, prefix, source, metric);
@@ -400,17 +405,23 @@ impl Owner {
     }
 
     /// Passes the ports with host interfaces to the kernel's listener.
-    fn follow_hosts(&mut self, config: &Config) -> Result<()> {
+    pub(super) fn follow_hosts(&mut self, config: &Config) -> Result<()> {
         let hosts = self.ports.iter().filter(|port| port.host.is_some());
         let hosts = hosts.map(|port| (port.id.into(), port.name.clone()));
         let absent = config.ports.iter().filter(|port| self.absentees.contain(port.id));
-        let absent = absent.filter(|port| self.has_host(port.id));
-        let all = hosts.chain(absent.map(|port| (port.id.into(), port.name.clone()))).collect();
+        let absent = absent.filter(|port| self.has_host(port.id.into()));
+        let vlans = self.vlans.values().filter(|vlan| vlan.host.is_some());
+        let vlans = vlans.map(|vlan| (vlan.id, vlan.name.clone()));
+        let absent = absent.map(|port| (port.id.into(), port.name.clone()));
+        let all = hosts.chain(absent).chain(vlans).collect();
         self.sources.follow_hosts(config, all)
     }
 
     /// Returns true if a port has a host interface; also while it waits for its device.
-    pub(super) fn has_host(&self, id: PortId) -> bool {
+    pub(super) fn has_host(&self, id: InterfaceId) -> bool {
+        let Some(id) = id.port() else {
+            return self.vlans.get(&id).is_some_and(|vlan| vlan.host.is_some());
+        };
         let absent = self.absentees.ports.get(&id);
         self.ports.get(id).is_some_and(|open| open.host.is_some())
             || absent.is_some_and(|absent| absent.host.is_some())

@@ -74,6 +74,7 @@ impl Owner {
     fn show(&mut self, show: Show, to: oneshot::Sender<Answer>) {
         match show {
             Show::Ports => reply(to, Ok(self.all_ports())),
+            Show::Interfaces => reply(to, Ok(self.interface_reports())),
             Show::Routes(_) => reply(to, Err::<(), _>(anyhow!("routes are asked for by pages"))),
             Show::Summary => reply(to, Ok(self.summary())),
             Show::Route { address, flow, vrf } => {
@@ -129,7 +130,8 @@ impl Owner {
     pub(super) fn interface_name(&self, id: impl Into<InterfaceId>) -> String {
         let id = id.into();
         let port = id.port();
-        let open = port.and_then(|port| self.ports.get(port)).map(|port| &port.name);
+        let vlan = self.vlans.get(&id).map(|vlan| &vlan.name);
+        let open = vlan.or_else(|| self.ports.get(port?).map(|port| &port.name));
         // A port that waits for its device has none.
         let configured = || self.configurations.current.port(port?).map(|port| &port.name);
         open.or_else(configured).cloned().unwrap_or_else(|| id.to_string())
@@ -146,7 +148,7 @@ impl Owner {
     }
 
     /// All ports by their numbers, those whose device is not there included.
-    fn all_ports(&self) -> Vec<Port> {
+    pub(super) fn all_ports(&self) -> Vec<Port> {
         let open = self.ports.iter().map(|open| (open.id, self.port(open)));
         let absent = self.configurations.current.ports.iter();
         let absent = absent.filter(|port| self.absentees.contain(port.id));
@@ -189,7 +191,7 @@ impl Owner {
             tx_errors: 0,
             dma_faults: self.health.faults(port.id),
             troubles: Vec::new(),
-            host: host.map(|host| host.view().report(self.host_state(port.id))),
+            host: host.map(|host| host.view().report(self.host_state(port.id.into()))),
             offloads: Vec::new(),
         }
     }
@@ -225,7 +227,7 @@ impl Owner {
             tx_errors: stats.oerrors,
             dma_faults: self.health.faults(port.id),
             troubles: self.health.troubles(port.id),
-            host: port.host.as_ref().map(|host| host.report(self.host_state(port.id))),
+            host: port.host.as_ref().map(|host| host.report(self.host_state(port.id.into()))),
             offloads: port.port.offloads().iter().map(offload).collect(),
         }
     }

@@ -89,10 +89,10 @@ impl Sources {
         let (send, batches) = mpsc::channel(CHANNEL);
         let kernel = kernel_config(config).map(|kernel| netlink::spawn(kernel, send.clone()));
         let kernel = kernel.transpose().context("the kernel's routes and neighbours")?;
-        let hosts = config.ports.iter().filter(|port| port.interface.host.is_some());
+        let hosts = config.interfaces().filter(|(.., interface)| interface.host.is_some());
         let mut sources = Self {
             netns: netns(config),
-            hosts: hosts.map(|port| port.id.into()).collect(),
+            hosts: hosts.map(|(id, ..)| id).collect(),
             ..Self::of((send, batches), kernel, None, config.routes_from.kernel.is_some())
         };
         if let Some(settings) = &config.fpm {
@@ -307,13 +307,13 @@ pub(super) fn kernel_vrfs(config: &Config) -> Vec<KernelVrf> {
 
 /// The file of the namespace that the host interfaces are in; `None`: the router's own.
 fn netns(config: &Config) -> Option<std::path::PathBuf> {
-    config.ports.iter().find_map(|port| port.interface.host.as_ref())?.netns_path()
+    config.interfaces().find_map(|(.., interface)| interface.host.as_ref())?.netns_path()
 }
 
 /// How the kernel is to be listened to; `None` if no port has a host interface.
 fn kernel_config(config: &Config) -> Option<KernelConfig> {
-    let hosts = config.ports.iter().filter(|port| port.interface.host.is_some());
-    let ports: Vec<_> = hosts.map(|port| (port.id.into(), port.name.clone())).collect();
+    let hosts = config.interfaces().filter(|(.., interface)| interface.host.is_some());
+    let ports: Vec<_> = hosts.map(|(id, name, _)| (id, name.to_owned())).collect();
     if ports.is_empty() && !config.routes_from.any() {
         return None;
     }
@@ -349,7 +349,6 @@ impl Owner {
             for event in &batch {
                 if let &SourceEvent::Link { port, admin_up, carrier, mtu, gone } = event
                     && self.sources.is_host(port)
-                    && let Some(port) = port.port()
                 {
                     self.host_link(port, HostLink { admin_up, carrier, gone }, mtu);
                 }

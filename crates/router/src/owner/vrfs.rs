@@ -84,7 +84,7 @@ impl Owner {
     /// Moves each port to its configured VRF.
     pub(super) fn move_to_vrfs(&mut self, config: &Config) {
         self.rib.batch(|rib| {
-            config.ports.iter().for_each(|port| rib.set_vrf(port.id.into(), port.interface.vrf));
+            config.interfaces().for_each(|(id, _, interface)| rib.set_vrf(id, interface.vrf));
         });
     }
 

@@ -11,6 +11,7 @@ use dpdk::{Cause, Doorbell};
 use slowpath::{Command, InterfaceConfig, NeighbourInfo};
 use tokio::sync::oneshot;
 
+use super::super::host::HostInterface;
 use super::super::wiring::{HostLink, WorkerEnds};
 
 /// An order to one worker.
@@ -33,9 +34,18 @@ pub enum Order {
         /// The port's host interface, for the worker that owns the port.
         host: Option<HostLink>,
     },
-    /// What is for a port is dropped from now on; its host interface is sent back.
+    /// The VLANs are other ones.
+    Vlans,
+    /// The worker that owns a VLAN gets its host interface.
+    AttachHost {
+        /// The VLAN.
+        interface: InterfaceId,
+        /// Its host interface.
+        host: Box<HostInterface>,
+    },
+    /// What is for a port is dropped from now on; its host interface, or a VLAN's, is sent back.
     Disconnect {
-        /// The port.
+        /// The port or VLAN.
         port: InterfaceId,
         /// Where to.
         answer: oneshot::Sender<Option<HostLink>>,
@@ -191,7 +201,21 @@ impl Orders {
         }
     }
 
-    /// Makes every worker let go of a port, and gives back its host interface. Whoever has ended holds
+    /// Has every worker tag frames for the VLANs that graphs were made for last.
+    pub fn vlans(&self) {
+        for worker in &self.0 {
+            let _ = worker.send(Order::Vlans);
+        }
+    }
+
+    /// Gives the worker that owns a VLAN its host interface.
+    pub fn attach_host(&self, interface: InterfaceId, host: HostInterface) {
+        if let Some(worker) = self.0.get(owner(interface.index(), self.0.len())) {
+            let _ = worker.send(Order::AttachHost { interface, host: Box::new(host) });
+        }
+    }
+
+    /// Makes every worker let go of a port, or of a VLAN's host interface, and gives back its host interface. Whoever has ended holds
     /// nothing any more.
     pub async fn disconnect(&self, port: InterfaceId) -> Option<HostLink> {
         let mut answers = Vec::new();

@@ -2,6 +2,7 @@
 //! goes to them.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use dataplane::port::MAX_PORTS;
 use dataplane::punts::owner;
 use dataplane::reason::{DropReason, Punt};
 use dataplane::tables::Tables;
+use dataplane::vlan::Tagger;
 use dpdk::{Cause, Doorbell, Mbuf, Producer};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use slowpath::{Event, Output, Packet, RouteAnswer, Waiting};
@@ -83,8 +85,10 @@ pub struct Outbox {
     pub events: EventSender,
     /// Where to look up routes for ICMP errors.
     pub tables: Arc<Tables>,
-    /// The host interfaces of the worker's ports, by the ports' numbers.
-    pub hosts: [Option<HostLink>; MAX_PORTS],
+    /// The host interfaces of the worker's ports and VLANs.
+    pub hosts: BTreeMap<InterfaceId, HostLink>,
+    /// Tags frames that leave by VLANs.
+    pub tagger: Tagger,
     /// The way to and from the other workers.
     pub handoff_queue: HandoffQueue,
     /// What the filters say of packets that leave from here.
@@ -211,18 +215,31 @@ impl Packet for Frame {
     }
 }
 
-impl Outbox {
-    /// Hands a packet to the port's sender.
-    fn inject(&mut self, port: InterfaceId, mut packet: Mbuf) {
+/// The ways to the forwarders that send.
+struct Exits<'a> {
+    tagger: &'a Tagger,
+    senders: &'a [Option<usize>; MAX_PORTS],
+    injectors: &'a mut [Producer],
+}
+
+impl Exits<'_> {
+    /// Hands a packet, with the tags of its interface, to the sender of the interface's port.
+    fn send(&mut self, to: InterfaceId, mut packet: Mbuf) -> Result<(), DropReason> {
+        let port = self.tagger.tag(to, &mut packet).ok_or(DropReason::PortDown)?;
         let sender = self.senders[port.index()];
-        let Some(ring) = sender.and_then(|sender| self.injectors.get_mut(sender)) else {
-            self.counters.drops.add(DropReason::PortDown, 1);
-            return;
-        };
+        let ring = sender.and_then(|sender| self.injectors.get_mut(sender));
         packet.set_tag(port.index() as u64);
-        match ring.push(packet) {
+        ring.ok_or(DropReason::PortDown)?.push(packet).map_err(|_| DropReason::InjectFull)
+    }
+}
+
+impl Outbox {
+    /// Hands a packet to the sender of its interface's port.
+    fn inject(&mut self, to: InterfaceId, packet: Mbuf) {
+        let Self { tagger, senders, injectors, .. } = self;
+        match (Exits { tagger, senders, injectors }).send(to, packet) {
             Ok(()) => self.counters.injected.add(1),
-            Err(_) => self.counters.drops.add(DropReason::InjectFull, 1),
+            Err(reason) => self.counters.drops.add(reason, 1),
         }
     }
 }
@@ -230,20 +247,36 @@ impl Outbox {
 impl Outbox {
     /// What is for the port goes to this forwarder, and what the kernel sends comes from there.
     pub fn connect(&mut self, port: InterfaceId, sender: usize, host: Option<HostLink>) {
-        self.senders[port.index()] = Some(sender);
-        self.hosts[port.index()] = host;
+        if let Some(place) = self.senders.get_mut(port.index()) {
+            *place = Some(sender);
+        }
+        if let Some(host) = host {
+            self.hosts.insert(port, host);
+        }
+    }
+
+    /// A VLAN of this worker has this host interface.
+    pub fn attach_host(&mut self, interface: InterfaceId, host: HostLink) {
+        self.hosts.insert(interface, host);
+    }
+
+    /// Tags frames for the VLANs that graphs were made for last.
+    pub fn follow_vlans(&mut self) {
+        self.tagger = Tagger::of(&self.tables.vlans);
     }
 
     /// What is for the port is dropped; its host interface, if it is here, is let go.
     pub fn disconnect(&mut self, port: InterfaceId) -> Option<HostLink> {
         self.flush_hosts();
-        self.senders[port.index()] = None;
-        self.hosts[port.index()].take()
+        if let Some(place) = self.senders.get_mut(port.index()) {
+            *place = None;
+        }
+        self.hosts.remove(&port)
     }
 
-    /// The host interface of a port of this worker.
+    /// The host interface of a port or VLAN of this worker.
     pub fn host(&mut self, port: InterfaceId) -> Option<&mut HostLink> {
-        self.hosts[port.index()].as_mut()
+        self.hosts.get_mut(&port)
     }
 
     /// Takes what the kernel sends, as much as the ports' rings have room for; the rest waits in
@@ -254,8 +287,9 @@ impl Outbox {
         let now = dpdk::tsc();
         let learns = self.learner.is_on().then(Instant::now);
         let pool = self.buffers.largest();
-        for (port, link) in (0..).zip(&mut self.hosts) {
-            let (Some(link), Some(port)) = (link, InterfaceId::new(port)) else { continue };
+        let Self { tagger, senders, injectors, .. } = self;
+        let mut exits = Exits { tagger, senders, injectors };
+        for (&port, link) in &mut self.hosts {
             for _ in 0..room(link).min(HOST_TURN) {
                 // First the buffer: what has been read must not be lost.
                 let Some(mut packet) = pool.alloc() else { return found };
@@ -266,8 +300,10 @@ impl Outbox {
                 if let Some(now) = learns {
                     self.learner.look(packet.data(), port, &self.tables.own, now);
                 }
-                let sent = made
-                    .and_then(|()| link.priority.push(packet).map_err(|_| DropReason::InjectFull));
+                let sent = made.and_then(|()| match &mut link.priority {
+                    Some(ring) => ring.push(packet).map_err(|_| DropReason::InjectFull),
+                    None => exits.send(port, packet),
+                });
                 match sent {
                     Ok(()) => self.counters.injected.add(1),
                     Err(reason) => self.counters.drops.add(reason, 1),
@@ -280,14 +316,14 @@ impl Outbox {
     /// Gives the kernel what the host interfaces have collected for it.
     pub fn flush_hosts(&mut self) {
         let Self { hosts, counters, .. } = self;
-        for link in hosts.iter_mut().flatten() {
+        for link in hosts.values_mut() {
             link.interface.flush(&mut |frames, result| counters.delivered(frames, result));
         }
     }
 
     /// Waits until the kernel sends something or the doorbell rings, at most so long.
     pub fn wait(&self, longest: Duration) {
-        let links = self.hosts.iter().flatten().filter(|link| room(link) > 0);
+        let links = self.hosts.values().filter(|link| room(link) > 0);
         let fds = links.filter_map(|link| link.interface.poll_fd());
         let fds = fds.chain([self.handoff_queue.doorbell.as_fd()]);
         let mut polled: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
@@ -297,14 +333,14 @@ impl Outbox {
 
     /// Whether everything that the kernel may send can be taken.
     pub fn has_room(&self) -> bool {
-        self.hosts.iter().flatten().all(|link| room(link) > 0)
+        self.hosts.values().all(|link| room(link) > 0)
     }
 }
 
 /// Packets of the kernel's that are taken now.
 fn room(link: &HostLink) -> usize {
     let most = if link.interface.has_large_packets() { LARGE_MOST } else { PRIORITY_SIZE };
-    most.saturating_sub(link.priority.len())
+    most.saturating_sub(link.priority.as_ref().map_or(0, Producer::len))
 }
 
 impl Output<Frame> for Outbox {
@@ -328,7 +364,7 @@ impl Output<Frame> for Outbox {
 
     fn deliver(&mut self, port: InterfaceId, packet: Frame) {
         let Self { hosts, counters, .. } = self;
-        let Some(link) = hosts[port.index()].as_mut() else {
+        let Some(link) = hosts.get_mut(&port) else {
             return counters.drops.add(DropReason::NotLocal, 1);
         };
         if let Some(packet) = packet.into_packet() {

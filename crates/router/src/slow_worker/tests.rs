@@ -1,5 +1,6 @@
 //! A worker between rings, with a kernel as the tests have it.
 
+use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::mem::take;
@@ -17,6 +18,7 @@ use dataplane::punts::ClassRing;
 use dataplane::quarantine::Suspect;
 use dataplane::reason::PuntReason;
 use dataplane::tables::{Fibs, Tables, VrfTables};
+use dataplane::vlan::Tagger;
 use dpdk::{Consumer, Eal, Mempool, MempoolConfig, Producer, Ring, VirtioHeader};
 use fib::{Algorithm, NoReaders};
 use slowpath::{Output, Waiting};
@@ -131,6 +133,7 @@ impl Lab {
             mtu: 1500,
             vrf: VrfId::DEFAULT,
             partial_checksums: false,
+            loses_tag_protocol: false,
             features: Features::NONE,
             least_ttl: 0,
             host: true,
@@ -178,8 +181,9 @@ impl Lab {
                 buffers: pool.clone().into(),
                 counters: Arc::default(),
                 events: event_channel().0,
+                tagger: Tagger::of(&tables.vlans),
                 tables: Arc::new(tables),
-                hosts: std::array::from_fn(|_| None),
+                hosts: BTreeMap::new(),
                 handoff_queue,
                 gate: Gate::default(),
                 learner: Learner::new(lessons().0),
@@ -188,7 +192,11 @@ impl Lab {
             quiescent: dpdk::qsbr::Qsbr::new(1).register().unwrap(),
             quarantine,
         };
-        worker.outbox.connect(InterfaceId::FIRST, 0, Some(HostLink { interface, priority }));
+        worker.outbox.connect(
+            InterfaceId::FIRST,
+            0,
+            Some(HostLink { interface, priority: Some(priority) }),
+        );
         let priority = priority_out;
         let punts = punts.try_into().ok().unwrap();
         Self { worker, kernel, punts, priority, orders, suspects, _writer: writer }

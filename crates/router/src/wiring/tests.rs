@@ -14,7 +14,7 @@ use dataplane::distribution::TxConfig;
 use dataplane::features::Features;
 use dataplane::forwarder::Settings;
 use dataplane::graph::{Graph, Output, Outputs, Step};
-use dataplane::interface::VrfId;
+use dataplane::interface::{InterfaceInfos, VrfId};
 use dataplane::mask::Mask;
 use dataplane::port::MAX_PORTS;
 use dataplane::quarantine::Quarantine;
@@ -114,6 +114,7 @@ fn port(n: u16, rx: usize, tx: usize) -> (Queues, Wire) {
         mtu: 1500,
         vrf: VrfId::DEFAULT,
         partial_checksums: false,
+        loses_tag_protocol: false,
         host: false,
         features: Features::NONE,
         least_ttl: 0,
@@ -171,6 +172,7 @@ impl Lab {
             seed: 1,
             cpus: Arc::default(),
             buckets: Buckets::default(),
+            interfaces: Arc::new(InterfaceInfos::new(Vec::new())),
         };
         let (mut units, mut counters, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..places.len() {

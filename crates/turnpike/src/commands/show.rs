@@ -8,8 +8,8 @@ use std::net::IpAddr;
 
 use anyhow::Result;
 use api::report::{
-    ControlQueue, Counters, Filter, FilterVerdict, Flows, Forwarders, Graph, Multicast, Neighbour,
-    Policing, Port, PortQueue, PrefixSet, RouteAnswer, Rss, Source, Steps, Vrf,
+    ControlQueue, Counters, Filter, FilterVerdict, Flows, Forwarders, Graph, Interface, Multicast,
+    Neighbour, Policing, Port, PortQueue, PrefixSet, RouteAnswer, Rss, Source, Steps, Vrf,
 };
 use api::{Flow, Request, Show};
 use clap::error::ErrorKind;
@@ -35,6 +35,14 @@ static SHOWS: &[&dyn ShowCommand] = &[
                 PortsOptions { link: true, .. } => Ok(table::links(&ports)),
                 PortsOptions { .. } => Ok(table::ports(&ports)),
             })
+        },
+    },
+    &Declaration {
+        name: "interfaces",
+        alias: None,
+        help: "Interfaces: ports and the VLANs on them, addresses, link, packets",
+        show: |_: &NoOptions, to| {
+            ask(to, Show::Interfaces, |all: Vec<Interface>| Ok(table::interfaces(&all)))
         },
     },
     &Declaration {

@@ -415,7 +415,10 @@ mod tests {
         assert!(
             run("shw ports").starts_with("\"shw\": unknown; did you mean \"show\"? known: help, ")
         );
-        assert!(run("show prots").contains("did you mean \"ports\"? known: ports, routes, "));
+        assert!(
+            run("show prots")
+                .contains("did you mean \"ports\"? known: ports, interfaces, routes, ")
+        );
         assert!(run("show route nowhere").contains("invalid value 'nowhere'"));
     }
 

@@ -9,6 +9,7 @@ use dataplane::category::CATEGORIES_MAX;
 use dataplane::filters::{
     Colours, FILTERS_MAX, FilterSpec, Mark, Meter, Police, SourceLengths, Target, Treatment,
 };
+use dataplane::interface::InterfaceId;
 use dataplane::port::PortId;
 use dataplane::reason::PuntClass;
 use dataplane::router_filter::ROUTER;
@@ -19,7 +20,7 @@ use wire::MacAddr;
 use super::super::error::suggestion;
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
-use super::super::{Cores, Filter, NamedNextHop, Port, PortFilter, PrefixSet, Spread, Vrf};
+use super::super::{Cores, Filter, NamedNextHop, Port, PortFilter, PrefixSet, Spread, Vlan, Vrf};
 use super::{Context, NAME_RULE, is_name, vrfs};
 
 const KNOWN: &[&str] = &["default"];
@@ -101,7 +102,11 @@ pub(super) fn of_port(
 }
 
 /// Tells ports what their filters ask for, and refuses outward what only inward filters do.
-pub(super) fn tell_ports(context: &mut Context<'_>, ports: &mut [Port], filters: &[Filter]) {
+pub(super) fn tell_ports(
+    context: &mut Context<'_>,
+    (ports, vlans): (&mut [Port], &mut [Vlan]),
+    filters: &[Filter],
+) {
     // Of a filter that is not there, that has been said.
     let tell = |filter: Option<&mut PortFilter>| {
         let filter = filter?;
@@ -110,9 +115,11 @@ pub(super) fn tell_ports(context: &mut Context<'_>, ports: &mut [Port], filters:
         filter.routes = !spec.targets.is_empty();
         Some(spec)
     };
-    for port in ports {
-        tell(port.interface.filter_in.as_mut());
-        let Some(spec) = tell(port.interface.filter_out.as_mut()) else { continue };
+    let ports = ports.iter_mut().map(|port| ("port", &port.name, port.line, &mut port.interface));
+    let vlans = vlans.iter_mut().map(|vlan| ("vlan", &vlan.name, vlan.line, &mut vlan.interface));
+    for (kind, owner, line, interface) in ports.chain(vlans) {
+        tell(interface.filter_in.as_mut());
+        let Some(spec) = tell(interface.filter_out.as_mut()) else { continue };
         let name = &spec.filter.name;
         let too_late = [
             (!spec.targets.is_empty(), "next_hop or vrf"),
@@ -122,11 +129,10 @@ pub(super) fn tell_ports(context: &mut Context<'_>, ports: &mut [Port], filters:
         ];
         for (_, what) in too_late.into_iter().filter(|(has, _)| *has) {
             let message = format!(
-                "port \"{}\": filter outward = \"{name}\": its rules with {what} come too late for packets that \
+                "{kind} \"{owner}\": filter outward = \"{name}\": its rules with {what} come too late for packets that \
                  leave; name it inward, or another one here",
-                port.name
             );
-            context.errors.add(Some(port.line), message);
+            context.errors.add(Some(line), message);
         }
     }
 }
@@ -151,7 +157,7 @@ pub(super) fn read<'s>(
             break;
         };
         let mut named = Named {
-            ports: context.port_names.clone(),
+            interfaces: context.interfaces(),
             next_hops,
             sets,
             categories: &mut categories,
@@ -173,7 +179,8 @@ pub(super) fn read<'s>(
 
 /// What rules name.
 struct Named<'a> {
-    ports: Vec<(String, usize)>,
+    /// Ports and VLANs.
+    interfaces: Vec<(String, InterfaceId)>,
     next_hops: &'a [NamedNextHop],
     sets: &'a [PrefixSet],
     /// Those that rules before this one have named.
@@ -228,7 +235,7 @@ fn filter(
         treatments.push(Treatment {
             police: policed(&mut of),
             mark: mark(&mut of, "mark").unwrap_or_default(),
-            mirror: mirror(&mut of, &named.ports),
+            mirror: mirror(&mut of, &named.interfaces),
             log: of.flag("log"),
             class: class(&mut of, is_router),
             category: category(&mut of, named.categories),
@@ -286,7 +293,7 @@ fn rule(fields: &mut Fields<'_, '_>, line: usize, named: &Named<'_>) -> Rule {
         dscp: each(fields, "dscp", text::dscp),
         ttl: one(fields, "ttl", text::ttl),
         length: one(fields, "length", text::length),
-        interface: interfaces(fields, &named.ports),
+        interface: interfaces(fields, &named.interfaces),
         state: each(fields, "state", text::state),
         ..Matches::default()
     };
@@ -472,26 +479,26 @@ fn one<T: Clone>(
     values.into_iter().next()
 }
 
-fn interfaces(fields: &mut Fields<'_, '_>, ports: &[(String, usize)]) -> Vec<u16> {
+fn interfaces(fields: &mut Fields<'_, '_>, known: &[(String, InterfaceId)]) -> Vec<u16> {
     let names = fields.texts("interface", "a port's name or a list of names");
-    let ports = names.into_iter().filter_map(|name| port(fields, "interface", name, ports));
-    ports.map(|port| port.index() as u16).collect()
+    let found = names.into_iter().filter_map(|name| interface(fields, "interface", name, known));
+    found.map(|interface| interface.index() as u16).collect()
 }
 
-/// The port with this name.
-fn port(
+/// The port or VLAN with this name.
+fn interface(
     fields: &mut Fields<'_, '_>,
     key: &'static str,
     name: &str,
-    ports: &[(String, usize)],
-) -> Option<PortId> {
-    let place = ports.iter().position(|(known, _)| known == name);
-    if place.is_none() {
-        let known: Vec<&str> = ports.iter().map(|(name, _)| name.as_str()).collect();
+    known: &[(String, InterfaceId)],
+) -> Option<InterfaceId> {
+    let found = known.iter().find(|(other, _)| other == name);
+    if found.is_none() {
+        let known: Vec<&str> = known.iter().map(|(name, _)| name.as_str()).collect();
         let known = suggestion(name, "ports", &known);
         fields.error(key, format!("{key}: port \"{name}\" unknown{known}"));
     }
-    PortId::new(u16::try_from(place?).ok()?)
+    found.map(|(_, interface)| *interface)
 }
 
 /// `class = "routing"`
@@ -686,9 +693,13 @@ fn next_hop(
 }
 
 /// `mirror = "PORT"`
-fn mirror(fields: &mut Fields<'_, '_>, ports: &[(String, usize)]) -> Option<PortId> {
+fn mirror(fields: &mut Fields<'_, '_>, known: &[(String, InterfaceId)]) -> Option<PortId> {
     let name = fields.text("mirror", "a port's name")?;
-    port(fields, "mirror", name, ports)
+    let port = interface(fields, "mirror", name, known)?.port();
+    if port.is_none() {
+        fields.error("mirror", format!("mirror: \"{name}\" is a VLAN; copies leave by ports"));
+    }
+    port
 }
 
 /// `mark = { dscp = "cs1", class = "voice" }`, or one of both.

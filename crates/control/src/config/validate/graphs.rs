@@ -2,21 +2,20 @@
 
 use std::collections::HashMap;
 
-use dataplane::interface::InterfaceInfo;
+use dataplane::interface::{InterfaceId, InterfaceInfo};
 use dataplane::plan::Plans;
-use dataplane::port::PortId;
 use dataplane::steps::check_filter_step;
 use wire::MacAddr;
 
 use super::super::script::Graphs;
-use super::super::{Filter, Port};
+use super::super::{Filter, Interface, Port, Vlan};
 use super::Context;
 use super::routes::named_port;
 
 pub(super) fn read(
     context: &mut Context<'_>,
     graphs: Graphs,
-    ports: &[Port],
+    (ports, vlans): (&[Port], &[Vlan]),
     filters: (&[Filter], &[String]),
 ) -> Plans {
     let mut plans = Plans { main: graphs.main, by_port: Vec::new() };
@@ -25,7 +24,15 @@ pub(super) fn read(
         let mut ids = Vec::new();
         for name in names {
             match named_port(context, &name) {
-                Ok(index) => ids.extend(PortId::new(index as u16)),
+                Ok(position) => match context.interface_id(position).and_then(InterfaceId::port) {
+                    Some(port) => ids.push(port),
+                    None => {
+                        let message = format!(
+                            "graph: on_port: \"{name}\" is a VLAN; a port's graph is that of its VLANs as well"
+                        );
+                        context.errors.add(Some(line), message);
+                    }
+                },
                 Err(reason) => context.errors.add(Some(line), format!("graph: on_port: {reason}")),
             }
             if let Some(first) = taken.insert(name.clone(), line) {
@@ -39,7 +46,9 @@ pub(super) fn read(
     check_filter_steps(context, &plans, filters);
     // Errors found by the script would be reported twice.
     if context.errors.is_empty() {
-        let infos: Vec<_> = ports.iter().map(info).collect();
+        let of_vlans = vlans.iter().map(|vlan| &vlan.interface);
+        let interfaces = ports.iter().map(|port| &port.interface).chain(of_vlans);
+        let infos: Vec<_> = interfaces.map(info).collect();
         for error in plans.check(&graphs.catalogue, &infos).err().into_iter().flatten() {
             context.errors.add(error.line, format!("graph: {}", error.message));
         }
@@ -73,15 +82,16 @@ fn check_filter_steps(
     }
 }
 
-/// Returns the properties of a port on which a graph's form depends.
-fn info(port: &Port) -> InterfaceInfo {
+/// Returns the properties of an interface on which a graph's form depends.
+fn info(interface: &Interface) -> InterfaceInfo {
     InterfaceInfo {
         mac: MacAddr::default(),
         mtu: 0,
-        vrf: port.interface.vrf,
+        vrf: interface.vrf,
         partial_checksums: false,
-        host: port.interface.host.is_some(),
-        features: port.interface.features(),
-        least_ttl: port.interface.least_ttl(),
+        loses_tag_protocol: false,
+        host: interface.host.is_some(),
+        features: interface.features(),
+        least_ttl: interface.least_ttl(),
     }
 }

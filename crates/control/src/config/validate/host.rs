@@ -2,7 +2,7 @@
 
 use super::super::network::netns_name;
 use super::super::value::{Fields, Value};
-use super::super::{Device, HostInterface, Port};
+use super::super::{Device, HostInterface, Port, Vlan};
 use super::Context;
 
 const EXPECTED: &str = "true, false or { netns = \"NAME\" }";
@@ -11,10 +11,27 @@ const KEYS: [&str; 2] = ["netns", "segmentation"];
 
 /// Reads a port's host interface; `by_default` is true if it has one unless configured otherwise.
 pub(super) fn read(fields: &mut Fields<'_, '_>, by_default: bool) -> Option<HostInterface> {
-    let own_namespace = Some(HostInterface::default());
+    read_or(fields, by_default.then(HostInterface::default), HostInterface::default())
+}
+
+/// Reads a VLAN's host interface, which unless configured otherwise is like its parent's.
+pub(super) fn read_vlan(
+    fields: &mut Fields<'_, '_>,
+    parent: Option<HostInterface>,
+) -> Option<HostInterface> {
+    let wanted = parent.clone().unwrap_or_default();
+    read_or(fields, parent, wanted)
+}
+
+/// Reads a host interface: `absent` without the setting, `wanted` for true.
+fn read_or(
+    fields: &mut Fields<'_, '_>,
+    absent: Option<HostInterface>,
+    wanted: HostInterface,
+) -> Option<HostInterface> {
     match fields.get("host") {
-        None => own_namespace.filter(|_| by_default),
-        Some(Value::Bool(wanted)) => own_namespace.filter(|_| *wanted),
+        None => absent,
+        Some(Value::Bool(on)) => on.then_some(wanted),
         Some(Value::Table(table)) if table.list.is_empty() && table.odd.is_empty() => {
             for key in table.named.keys().filter(|key| !KEYS.contains(&key.as_str())) {
                 let known = KEYS.join(", ");
@@ -55,22 +72,23 @@ fn namespace(fields: &mut Fields<'_, '_>, name: &str) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// Checks the host interfaces of all ports: they must be in one namespace, because routes and
+/// Checks the host interfaces of all ports and VLANs: they must be in one namespace, because routes and
 /// neighbours are those of the kernel in that namespace, and their names must be free there.
-pub(super) fn check(context: &mut Context<'_>, ports: &[Port]) {
-    let mut with_host = ports.iter().filter_map(|port| Some((port, port.interface.host.as_ref()?)));
-    let Some((first, host)) = with_host.next() else { return };
-    for (port, other) in with_host.filter(|(_, other)| other.netns != host.netns) {
+pub(super) fn check(context: &mut Context<'_>, ports: &[Port], vlans: &[Vlan]) {
+    let of_ports = ports.iter().map(|port| ("port", &port.name, port.line, &port.interface));
+    let of_vlans = vlans.iter().map(|vlan| ("vlan", &vlan.name, vlan.line, &vlan.interface));
+    let mut with_host = of_ports.chain(of_vlans).filter_map(|(kind, name, line, interface)| {
+        Some((kind, name, line, interface.host.as_ref()?))
+    });
+    let Some((first_kind, first, first_line, host)) = with_host.next() else { return };
+    for (kind, name, line, other) in with_host.filter(|(.., other)| other.netns != host.netns) {
         let message = format!(
-            "port \"{}\": host interface in {}, but that of port \"{}\" on line {} in {}; all are \
-             in one network namespace, write the same host = {{ netns = \"NAME\" }} in every port",
-            port.name,
+            "{kind} \"{name}\": host interface in {}, but that of {first_kind} \"{first}\" on line {first_line} \
+             in {}; all are in one network namespace, write the same host = {{ netns = \"NAME\" }} in every port",
             place(other),
-            first.name,
-            first.line,
             place(host),
         );
-        context.errors.add(Some(port.line), message);
+        context.errors.add(Some(line), message);
     }
     let same_name =
         |port: &&Port| matches!(&port.device, Device::Kernel(name) if *name == port.name);

@@ -88,7 +88,7 @@ fn place(
     name: &str,
 ) -> Option<InterfaceId> {
     match named_port(context, name) {
-        Ok(index) => InterfaceId::new(u16::try_from(index).ok()?),
+        Ok(position) => context.interface_id(position),
         Err(why) => {
             context.errors.add(Some(line), format!("{what}: {key} {why}"));
             None

@@ -122,9 +122,8 @@ pub(super) fn read<'s>(
         let line = ports.get(MAX_PORTS).map(|port| port.line);
         context.errors.add(line, format!("{count} ports, {MAX_PORTS} is the most; remove some"));
     }
-    host::check(context, &ports);
+    context.ports = count;
     context.any_host = ports.iter().any(|port| port.interface.host.is_some());
-    context.ports_sound = context.errors.is_empty();
     ports
 }
 
@@ -171,6 +170,7 @@ pub(super) fn interface(
         features: features.iter().map(|&of| (of, feature(fields, of))).collect(),
         filter_in,
         filter_out,
+        has_vlans: false,
         advertise: advertise::read(fields, &addresses, mtu, host.is_some()),
         discovery: discovery::read(fields, &addresses, host.is_some()),
         host,
@@ -195,7 +195,7 @@ fn what(name: &str) -> String {
     format!("port \"{name}\"")
 }
 
-fn check_name(context: &mut Context<'_>, statement: &Statement) {
+pub(super) fn check_name(context: &mut Context<'_>, statement: &Statement) {
     let name = &statement.name;
     let mut error = |message: String| {
         context.errors.add(Some(statement.line), format!("{}: {message}", what(name)));

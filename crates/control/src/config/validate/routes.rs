@@ -340,7 +340,7 @@ fn resolve(
 fn next_hop(context: &Context<'_>, vrf: VrfId, path: &Written) -> Result<Option<NextHop>, String> {
     let Some(via) = path.via else {
         let name = path.port.as_deref().unwrap_or_default();
-        return Ok(interface_id(named_port(context, name)?).map(NextHop::on_interface));
+        return Ok(context.interface_id(named_port(context, name)?).map(NextHop::on_interface));
     };
     let (place, vrf) = place_of(context, vrf, via, path.port.as_deref())?;
     Ok(place.map(|place| match place {
@@ -432,8 +432,8 @@ fn place_of(
     let place = place_of_gateway(networks, via, named, context.class_e);
     let place = place.map_err(|why| no_gateway(context, (vrf, via), named, why))?;
     let place = match place {
-        Place::Network(port) => interface_id(port).map(Place::Network),
-        Place::Link(port) => interface_id(port).map(Place::Link),
+        Place::Network(port) => context.interface_id(port).map(Place::Network),
+        Place::Link(port) => context.interface_id(port).map(Place::Link),
         Place::Elsewhere => Some(Place::Elsewhere),
     };
     Ok((place, vrf))
@@ -607,10 +607,6 @@ pub(in super::super) fn by_default_only(
         }
     }
     found
-}
-
-fn interface_id(index: usize) -> Option<InterfaceId> {
-    InterfaceId::new(u16::try_from(index).ok()?)
 }
 
 /// Returns the position of the port with this name.

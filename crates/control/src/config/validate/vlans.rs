@@ -1,0 +1,295 @@
+//! `turnpike.vlan "NAME" { … }`
+
+use std::collections::HashMap;
+
+use dataplane::features::Feature;
+use dataplane::interface::{InterfaceId, MAX_INTERFACES};
+use dataplane::port::MAX_PORTS;
+use dataplane::vlan::{Tag, TagProtocol};
+use dataplane::words::suggestion;
+
+use super::super::script::Statement;
+use super::super::value::Fields;
+use super::super::{Port, Vlan};
+use super::ports::{Common, INTERFACE_KEYS, check_name, enter, interface};
+use super::{Context, host};
+
+const KNOWN: [&str; 4] = ["parent", "id", "protocol", "priority"];
+
+/// The most VLANs of a router.
+const VLANS_MAX: usize = MAX_INTERFACES - MAX_PORTS;
+
+/// A VLAN's parent, before all VLANs are known.
+struct Parent {
+    name: String,
+    line: usize,
+}
+
+pub(super) fn read<'s>(
+    context: &mut Context<'_>,
+    statements: impl Iterator<Item = &'s Statement>,
+    ports: &mut [Port],
+    features: &[Feature],
+    filters: &[&str],
+) -> Vec<Vlan> {
+    let features: Vec<_> = features.iter().copied().filter(|of| of.is_setting()).collect();
+    let known = KNOWN.into_iter().chain(INTERFACE_KEYS);
+    let known: Vec<&str> = known.chain(features.iter().map(|feature| feature.name())).collect();
+    let statements: Vec<_> = statements.collect();
+    let first = context.port_names.len();
+    for statement in &statements {
+        check_name(context, statement);
+        context.port_names.push((statement.name.clone(), statement.line));
+    }
+    let hosts = hosts(ports, &statements);
+    let (mut vlans, mut parents) = (Vec::new(), Vec::new());
+    for (place, statement) in statements.iter().enumerate() {
+        let common = Common::of(context, filters);
+        let mut fields = context.fields(what(&statement.name), statement, &known);
+        let parent = parent(&mut fields);
+        let inherited = parent.as_ref().and_then(|parent| hosts.get(parent.name.as_str()));
+        let host = host::read_vlan(&mut fields, inherited.cloned().flatten());
+        let tag = tag(&mut fields);
+        let (interface, mtu) = interface(&mut fields, &common, &features, host);
+        let address_line = fields.line_of("address");
+        enter(context, first + place, &interface, address_line);
+        let number = u16::try_from(MAX_PORTS + place).ok().and_then(InterfaceId::new);
+        vlans.push(Vlan {
+            // Too many are refused below.
+            id: number.unwrap_or(InterfaceId::FIRST),
+            line: statement.line,
+            name: statement.name.clone(),
+            parent: InterfaceId::FIRST,
+            tag,
+            mtu,
+            interface,
+        });
+        parents.push(parent);
+    }
+    if let Some(vlan) = vlans.get(VLANS_MAX) {
+        let message = format!("{} VLANs, {VLANS_MAX} is the most; remove some", vlans.len());
+        context.errors.add(Some(vlan.line), message);
+    }
+    settle_parents(context, &mut vlans, &parents, ports);
+    check_tags(context, &vlans, ports);
+    check_mtus(context, &vlans, ports);
+    for vlan in &vlans {
+        if let Some(port) = ports.iter_mut().find(|port| InterfaceId::from(port.id) == vlan.parent)
+        {
+            port.interface.has_vlans = true;
+        }
+    }
+    context.any_host |= vlans.iter().any(|vlan| vlan.interface.host.is_some());
+    vlans
+}
+
+fn what(name: &str) -> String {
+    format!("vlan \"{name}\"")
+}
+
+/// The host interfaces that VLANs on these ports, and on VLANs on them, have unless they say otherwise.
+fn hosts<'a>(
+    ports: &'a [Port],
+    statements: &[&'a Statement],
+) -> HashMap<&'a str, Option<super::super::HostInterface>> {
+    let of = |port: &'a Port| (port.name.as_str(), port.interface.host.clone());
+    let mut hosts: HashMap<_, _> = ports.iter().map(of).collect();
+    for statement in statements {
+        if let Some(super::super::value::Value::Text(parent)) =
+            statement.settings.named.get("parent")
+            && let Some(host) = hosts.get(parent.as_str()).cloned()
+        {
+            hosts.insert(&statement.name, host);
+        }
+    }
+    hosts
+}
+
+fn parent(fields: &mut Fields<'_, '_>) -> Option<Parent> {
+    let line = fields.line_of("parent");
+    if fields.get("parent").is_none() {
+        fields.error("", "parent missing; write parent = \"PORT\", where its frames come by");
+    }
+    let name = fields.text("parent", "the name of a port or of a VLAN")?.to_owned();
+    Some(Parent { name, line })
+}
+
+fn tag(fields: &mut Fields<'_, '_>) -> Tag {
+    if fields.get("id").is_none() {
+        fields.error("", "id missing; write id = 1 to 4094");
+    }
+    let id = fields.number("id", 1..=4094).unwrap_or(1) as u16;
+    let priority = fields.number("priority", 0..=7).unwrap_or(0) as u8;
+    let protocol = fields.text("protocol", "\"802.1q\" or \"802.1ad\"").map_or_else(
+        TagProtocol::default,
+        |name| {
+            let found = TagProtocol::ALL.into_iter().find(|protocol| protocol.name() == name);
+            found.unwrap_or_else(|| {
+                let message = format!("protocol \"{name}\" unknown; known: 802.1q, 802.1ad");
+                fields.error("protocol", message);
+                TagProtocol::default()
+            })
+        },
+    );
+    Tag { protocol, id, priority }
+}
+
+/// Finds the parents by their names.
+fn settle_parents(
+    context: &mut Context<'_>,
+    vlans: &mut [Vlan],
+    parents: &[Option<Parent>],
+    ports: &[Port],
+) {
+    let of_ports = ports.iter().map(|port| (port.name.clone(), InterfaceId::from(port.id)));
+    let of_vlans = vlans.iter().map(|vlan| (vlan.name.clone(), vlan.id));
+    let known: HashMap<String, InterfaceId> = of_vlans.chain(of_ports).collect();
+    for (vlan, parent) in vlans.iter_mut().zip(parents) {
+        let Some(Parent { name, line }) = parent else { continue };
+        match known.get(name) {
+            Some(&parent) => vlan.parent = parent,
+            None => {
+                let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
+                let known = suggestion(name, "ports", &names);
+                let message = format!("{}: parent \"{name}\" unknown{known}", what(&vlan.name));
+                context.errors.add(Some(*line), message);
+            }
+        }
+    }
+    let on_vlan = |id: InterfaceId| {
+        vlans.iter().find(|vlan| vlan.id == id).filter(|vlan| vlan.parent.port().is_none())
+    };
+    let deep: Vec<_> =
+        vlans.iter().zip(parents).filter(|(vlan, _)| on_vlan(vlan.parent).is_some()).collect();
+    for (vlan, parent) in deep {
+        let message = format!(
+            "{}: its frames would have more than two tags; its parent must be a port, or a VLAN on a port",
+            what(&vlan.name)
+        );
+        context.errors.add(parent.as_ref().map(|parent| parent.line), message);
+    }
+}
+
+/// Two VLANs of one parent must not have the same tag.
+fn check_tags(context: &mut Context<'_>, vlans: &[Vlan], ports: &[Port]) {
+    let mut seen: HashMap<_, &Vlan> = HashMap::new();
+    for vlan in vlans {
+        let Tag { protocol, id, .. } = vlan.tag;
+        let Some(first) = seen.insert((vlan.parent, protocol, id), vlan) else { continue };
+        let message = format!(
+            "{}: id {id} ({protocol}) on \"{}\" is taken by vlan \"{}\" on line {}; give each its own",
+            what(&vlan.name),
+            name_of(vlan.parent, vlans, ports),
+            first.name,
+            first.line
+        );
+        context.errors.add(Some(vlan.line), message);
+    }
+}
+
+/// A VLAN's MTU must not exceed its parent's. A parent without one has its device's, which is checked when the device
+/// is open.
+fn check_mtus(context: &mut Context<'_>, vlans: &[Vlan], ports: &[Port]) {
+    let mtu_of = |id: InterfaceId| {
+        let port = ports.iter().find(|port| InterfaceId::from(port.id) == id);
+        let vlan = vlans.iter().find(|vlan| vlan.id == id);
+        port.and_then(|port| port.mtu).or_else(|| vlan.and_then(|vlan| vlan.mtu))
+    };
+    for vlan in vlans {
+        let (Some(mtu), Some(most)) = (vlan.mtu, mtu_of(vlan.parent)) else { continue };
+        if mtu > most {
+            let message = format!(
+                "{}: mtu {mtu} is larger than that of \"{}\", {most}; lower it, or raise the other",
+                what(&vlan.name),
+                name_of(vlan.parent, vlans, ports)
+            );
+            context.errors.add(Some(vlan.line), message);
+        }
+    }
+}
+
+fn name_of<'a>(id: InterfaceId, vlans: &'a [Vlan], ports: &'a [Port]) -> &'a str {
+    let port = ports.iter().find(|port| InterfaceId::from(port.id) == id);
+    let vlan = vlans.iter().find(|vlan| vlan.id == id);
+    port.map(|port| &port.name).or_else(|| vlan.map(|vlan| &vlan.name)).map_or("?", String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use dataplane::catalogue::Catalogue;
+    use dataplane::vlan::TagProtocol;
+
+    use super::super::super::{Config, ConfigErrors, Limits, parse};
+
+    const PORTS: &str = "local turnpike = require 'turnpike'
+        turnpike.port 'wan' { device = 'eth0', mtu = 1500 }
+        turnpike.port 'lan' { device = 'eth1', host = true }\n";
+
+    fn read(more: &str) -> Result<Config, ConfigErrors> {
+        parse("t.lua".as_ref(), &format!("{PORTS}{more}"), Limits::default(), &Catalogue::default())
+    }
+
+    fn error(more: &str) -> String {
+        read(more).map(|_| ()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn vlans_stand_on_ports_and_on_vlans() {
+        let config = read(
+            "turnpike.vlan 'wan.s.7' { parent = 'wan.s', id = 7, address = '10.0.7.1/24' }
+             turnpike.vlan 'wan.s' { parent = 'wan', id = 6, protocol = '802.1ad', priority = 5 }
+             turnpike.vlan 'lan.9' { parent = 'lan', id = 9, mtu = 1400 }
+             turnpike.route '192.0.2.0/24' { via = '10.0.7.2' }",
+        )
+        .unwrap();
+        let wire = config.vlans_on_wire();
+        assert_eq!(wire.len(), 3);
+        let [inner, service, other] = &wire[..] else { unreachable!() };
+        assert_eq!((inner.interface.index(), inner.port.index()), (64, 0));
+        assert_eq!((inner.tags.outer.id, inner.tags.inner.map(|tag| tag.id)), (6, Some(7)));
+        assert_eq!(service.tags.outer.protocol, TagProtocol::Dot1ad);
+        assert_eq!((service.tags.outer.priority, service.tags.inner), (5, None));
+        assert_eq!((other.port.index(), other.tags.outer.id), (1, 9));
+        let hosts: Vec<_> = config.vlans.iter().map(|vlan| vlan.interface.host.is_some()).collect();
+        assert_eq!(hosts, [false, false, true], "as the parent");
+        assert!(config.ports.iter().all(|port| port.interface.has_vlans));
+    }
+
+    #[test]
+    fn wrong_vlans_are_refused_by_name() {
+        for (text, expected) in [
+            ("turnpike.vlan 'a' { id = 5 }", "vlan \"a\": parent missing"),
+            ("turnpike.vlan 'a' { parent = 'wan' }", "vlan \"a\": id missing; write id = 1 to 4094"),
+            ("turnpike.vlan 'a' { parent = 'wan', id = 4095 }", "4095"),
+            ("turnpike.vlan 'a' { parent = 'wna', id = 5 }", "parent \"wna\" unknown"),
+            ("turnpike.vlan 'wan' { parent = 'lan', id = 5 }", "the name is taken by the port"),
+            (
+                "turnpike.vlan 'a' { parent = 'wan', id = 5, protocol = 'qinq' }",
+                "protocol \"qinq\" unknown; known: 802.1q, 802.1ad",
+            ),
+            (
+                "turnpike.vlan 'a' { parent = 'wan', id = 5 } turnpike.vlan 'b' { parent = 'wan', id = 5 }",
+                "vlan \"b\": id 5 (802.1q) on \"wan\" is taken by vlan \"a\" on line 4",
+            ),
+            (
+                "turnpike.vlan 'a' { parent = 'wan', id = 5, mtu = 9000 }",
+                "vlan \"a\": mtu 9000 is larger than that of \"wan\", 1500",
+            ),
+            (
+                "turnpike.vlan 'a' { parent = 'wan', id = 5 } turnpike.vlan 'b' { parent = 'a', id = 5 }
+                 turnpike.vlan 'c' { parent = 'b', id = 5 }",
+                "vlan \"c\": its frames would have more than two tags",
+            ),
+            ("turnpike.vlan 'a' { parent = 'a', id = 5 }", "more than two tags"),
+            ("turnpike.vlan 'a' { parent = 'wan', id = 5, rx_queues = 2 }", "rx_queues"),
+            (
+                "turnpike.vlan 'a' { parent = 'wan', id = 5, address = '10.0.0.1/24' }
+                 turnpike.vlan 'b' { parent = 'wan', id = 6, address = '10.0.0.2/24' }",
+                "overlaps",
+            ),
+        ] {
+            let error = error(text);
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}
