@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What an apply costs packets under full load.
+"""Effect of an apply on packets under full load.
 
     pcap file, replayed for ever --> port in --> forwarder, default graph --> port out (null device)
 
@@ -51,7 +51,7 @@ local voip = turnpike.step "mark-voip" {
 turnpike.graph:insert_after("ip4-validate", voip)
 """
 
-# The two texts that take turns, behind the base.
+# The two texts used in turn, after the base.
 ROWS = {
     "nothing": ("turnpike.tx { burst = 32 }", "turnpike.tx { burst = 33 }"),
     "native": ("", 'turnpike.graph:insert_after("ip4-validate", { "ip4-ttl", as = "second-ttl" })'),
@@ -61,7 +61,7 @@ ROWS = {
 
 
 def pcap(file, count=1024):
-    """Frames to many destinations."""
+    """A capture file of frames to many destinations."""
     def record(n):
         to = f"{20 + n % 100}.{n % 251}.{n % 241}.{n % 239 + 1}"
         frame = ethernet(MAC, NEXT, 0x0800, ipv4("10.0.1.2", to, udp("10.0.1.2", to, 1000 + n % 60000, 53, pattern(18))))
@@ -73,8 +73,8 @@ def pcap(file, count=1024):
 
 
 def leave_alone(router):
-    """Keeps everything but forwarders off their core, the last one, as an operator does by `isolcpus`: what
-    the machine does besides is not what is measured."""
+    """Keeps all other processes off the forwarders' core, the last one, as an operator does by `isolcpus`, so that they
+    do not affect the measurement."""
     others = set(range(os.cpu_count() - 1))
     for task in Path(f"/proc/{router.process.pid}/task").iterdir():
         if not (task / "comm").read_text().startswith("forwarder"):
@@ -83,7 +83,7 @@ def leave_alone(router):
 
 
 def measure(row, applies, scratch):
-    """Pauses in microseconds, one for each apply; and what the counters say of losses."""
+    """Pauses in microseconds, one for each apply, and the losses according to the counters."""
     lab = Lab()
     try:
         space = lab.namespace("router", quiet=True)

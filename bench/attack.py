@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What of good traffic is forwarded while an attack runs, and what the attack does to the control plane.
+"""Share of good traffic that is forwarded during an attack, and the attack's effect on the control plane.
 
     generate --- left  [ router ] right --- generate      good traffic, at a rate below what is lost
     attack   --- flood [        ]                         as fast as the forwarder takes it
@@ -46,7 +46,7 @@ def flood(packet, ethertype=0x0800):
 
 
 def garbage(number):
-    """Bytes that mean nothing: to the router, of any type and with any content."""
+    """Random bytes: for the router, of any type and with any content."""
     chance = random.Random(number)
     ethertype = chance.choice([0x0800, 0x0800, 0x86DD, 0x86DD, 0x0806, chance.randrange(0x600, 0x10000)])
     content = bytearray(chance.randbytes(chance.randrange(1, 200)))
@@ -55,7 +55,7 @@ def garbage(number):
     return flood(bytes(content), ethertype)
 
 
-# The frames of each attack, and whether the fast path drops them alone.
+# The frames of each attack, and true if the fast path alone drops them.
 ATTACKS = {
     "none": ([flood(ipv4("10.9.0.2", "10.0.2.2", pattern(18)))], None),
     "expired": ([flood(ipv4("10.9.0.2", "10.0.2.2", pattern(18), ttl=1, ident=n)) for n in range(256)], False),
@@ -88,7 +88,7 @@ class Setup:
         self.space.run("ip", "address", "replace", "10.0.3.1/24", "dev", "peer")
 
     def classes(self):
-        """What each class let pass so far."""
+        """Packets accepted so far, by class."""
         return {row["name"]: row["passed"] for row in self.router.show("protection")["classes"]}
 
     def generate(self, rate, seconds):

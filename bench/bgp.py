@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""How long a whole BGP table takes from the first UPDATE to the complete FIB, and how many changes a
-second get through, with stock FRR on the router.
+"""Time for a whole BGP table from the first UPDATE to the complete FIB, and changes per second, with stock FRR on the
+router.
 
     speaker --- BGP --- bgpd -> zebra -> kernel                     row "kernel"
     speaker --- BGP --- bgpd -> zebra -> kernel -> Turnpike         row "turnpike"
@@ -68,14 +68,14 @@ class Run:
         lab._made.callback(self.frr.close)
         self.speaker = Speaker(self.right, "10.0.2.1", AS, FIRST)
         lab._made.callback(self.speaker.close)
-        # Zebra's module connects 3 s after zebra has started, whoever listens.
+        # Zebra's module connects 3 s after zebra has started, regardless of the listener.
         if kind == "fpm" and not wait_for(lambda: tables.source(self.machine.router, "fpm").get("peer"), 20, 0.05):
             raise RuntimeError("zebra does not connect")
         self.before = self.machine.route_count()
 
     def send(self, messages, last, via, limit):
-        """Sends messages and waits until everybody has them; returns when the kernel and when
-        Turnpike had, in seconds from the first message."""
+        """Sends messages and waits until all tables have them; returns the times of the kernel and of Turnpike, in
+        seconds from the first message."""
         done = {}
         start = time.monotonic()
         self.speaker.send(messages)
@@ -92,7 +92,7 @@ class Run:
         raise RuntimeError(f"{self.kind}: not complete after {limit} s, only {done}")
 
     def _kernel_has(self, last, via):
-        # The cheap question first: some of the last prefixes, then how many there are.
+        # The fast query first: some of the last prefixes, then their number.
         for prefix in last:
             said = self.machine.ip("route", "get", "fibmatch", prefix.split("/")[0], check=False).stdout
             if not said.startswith(f"{prefix} ") or f"via {via} " not in said:
@@ -117,7 +117,7 @@ class Run:
         return peaks
 
     def source_status(self):
-        """What Turnpike says about its source."""
+        """Turnpike's status of its source."""
         if not self.machine.router:
             return None
         return tables.source(self.machine.router, self.source)
@@ -152,8 +152,8 @@ def measure(kind, routes, loads):
 
 
 def loads(routes):
-    """The messages of a run: the table by one next hop, then by the other in another order; with each
-    some of the prefixes that come last."""
+    """The messages of a run: the table by one next hop, then by the other in another order; with each some of the
+    prefixes announced last."""
     dice = random.Random(1)
     shuffled = list(routes)
     dice.shuffle(shuffled)
@@ -173,7 +173,7 @@ def _last_sent(routes):
 
 
 def direct(count):
-    """Routes replaced straight in the kernel: how many a second does Turnpike follow?"""
+    """Replaces routes directly in the kernel; returns the routes per second that Turnpike follows."""
     lab = Lab()
     try:
         machine = Machine(lab, "router", by="turnpike")
@@ -199,7 +199,7 @@ def direct(count):
 
 
 def summary(runs):
-    """The runs of one row, and what they come to."""
+    """The runs of one row, and their medians."""
     seconds = [run["complete_s"] for run in runs]
     changes = [run["changes_per_s"] for run in runs]
     memory = {name: max(run["memory_mib"][name] for run in runs) for name in runs[0]["memory_mib"]}

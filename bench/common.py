@@ -1,5 +1,5 @@
-"""What the benchmarks share: their options, the rounds in which rows take turns, their files and plots,
-and the routers that the experiments of the five systems run on.
+"""Shared parts of the benchmarks: options, rounds in which rows take turns, files and plots, and the routers of the
+experiments of the five systems.
 
 Importing it makes the scenarios' library, `tests/lib`, importable.
 """
@@ -22,7 +22,7 @@ PLOTS = ROOT / "docs/plots"
 
 
 def machine():
-    """What the numbers were measured on."""
+    """The machine and software of the measurement."""
     model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     return {
         "cpu": model[1] if model else platform.processor(),
@@ -33,13 +33,12 @@ def machine():
 
 
 def named(about):
-    """The machine in words."""
+    """Describes the machine."""
     return f"{about['cpu']}, {about['cores']} cores, Linux {about['kernel']}"
 
 
 def options(documentation, runs, rows=None):
-    """A parser with the options that all have: `--runs`, `--json` and, for a benchmark of several
-    `rows`, `--rows`."""
+    """A parser with the common options: `--runs`, `--json` and, for a benchmark of several `rows`, `--rows`."""
     parser = argparse.ArgumentParser(
         description=documentation, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -51,8 +50,8 @@ def options(documentation, runs, rows=None):
 
 
 def rounds(runs, rows, measure, say=json.dumps):
-    """Measures every row in each round, so that whatever else the machine does hits all of them alike;
-    says what each came to. The results by row."""
+    """Measures every row in each round, so that other load of the machine affects all of them alike; prints each
+    result. Returns the results by row."""
     results = {row: [] for row in rows}
     for number in range(runs):
         for row, done in results.items():
@@ -69,7 +68,7 @@ def write(file, about, **document):
 
 
 def run(main):
-    """Runs a benchmark as root; the error of a command that failed is its last word."""
+    """Runs a benchmark as root; prints the error of a command that failed."""
     if os.geteuid() != 0:
         sys.exit("network namespaces need root: run it as root")
     try:
@@ -106,7 +105,7 @@ def experiment(documentation, parts, runs=3):
 
 
 class Part:
-    """What one part of an experiment found.
+    """Result of one part of an experiment.
 
     `figure` is what `turnpike bench plot` draws, `runs` all that was measured, `said` a sentence with the
     result, `published` what the system's authors say of theirs, `table` the lines of a table to stand above."""
@@ -115,7 +114,7 @@ class Part:
         self.figure, self.runs, self.said, self.published, self.table = figure, runs, said, published, table
 
     def line(self):
-        """Our result beside the system's."""
+        """Our result beside the published one."""
         return f"{self.said} Published: {self.published}"
 
     def text(self):
@@ -142,7 +141,7 @@ def plot(drawn, file):
 
 
 def record(document, key, part):
-    """Replaces what stands between a key's marks in a document, if it has them."""
+    """Replaces the text between a key's marks in a document, if it has them."""
     text = document.read_text()
     begin, end = f"<!-- bench: {key} -->\n", "<!-- end -->"
     if begin not in text:
@@ -160,7 +159,7 @@ def wrapped(line, width=108):
 
 
 def sweep(runs, values, measure):
-    """Measures every value in each round; pairs of value and median, and all that was measured."""
+    """Measures every value in each round; returns pairs of value and median, and all measurements."""
     results = {value: [] for value in values}
     for number in range(runs):
         for value, done in results.items():
@@ -199,8 +198,8 @@ def frame_to(mac, address, size):
 
 
 class Flood:
-    """A router whose ports are capture files, which its forwarders play without end: the whole router, as
-    fast as its cores can, and no generator beside it. What leaves is dropped by the port.
+    """A router whose ports are capture files, which its forwarders replay without end: the whole router, as fast as its
+    cores permit, without a generator. Transmitted packets are dropped by the port.
 
     Port n has the address 10.n.0.1/24 (n from 1) and a neighbour 10.n.0.2. `destinations[n]` is what is sent
     into port n; `config` is added to the configuration."""
@@ -223,7 +222,7 @@ class Flood:
         used = cores_used or cores()[-1:]
         lines.append(f'turnpike.forwarders {{ cores = "{",".join(map(str, used))}", shed = false }}')
         lines.append(f"turnpike.tx {{ burst = {tx_burst} }}")
-        # The frames, and room for those that are on their way.
+        # The frames, and room for packets in progress.
         mbufs = frames + 4096 * len(destinations) * queues + 16_384
         lines.append(f"turnpike.memory {{ mbufs = {mbufs} }}")
         self.router = lab.router(space, "\n".join(lines) + "\n" + config, files=files)
@@ -254,12 +253,12 @@ def flood_rate(seconds, **settings):
 
 
 class Veths:
-    """Hosts on veth pairs and between them Turnpike or the kernel's own forwarding; a generator has the
-    hosts' ends. `count` ports, of addresses 10.n.0.1/24; hosts are 10.n.0.2 and known."""
+    """Hosts on veth pairs with Turnpike or the kernel's forwarding between them; a generator has the hosts' ends.
+    `count` ports with addresses 10.n.0.1/24; hosts are 10.n.0.2, with known MACs."""
 
     def __init__(self, lab, by, count=2, config="", settings=None, before=""):
-        """`settings`: more of a port, by its number; `config`: more of the router, and `before`, what stands before
-        its ports."""
+        """`settings`: further settings of ports, by number; `config`: further configuration of the router; `before`:
+        configuration before its ports."""
         from lib.netns import veth
 
         self.router_side = lab.namespace("router", quiet=True)
@@ -287,7 +286,7 @@ class Veths:
         return f"g-{port}"
 
     def generate(self, source, sink, rate, seconds, size=64, dscp="0"):
-        """A generator from one port to another, started: `report` waits for it."""
+        """Starts a generator from one port to another; `report` waits for it."""
         from lib.router import binary
 
         command = [
@@ -323,7 +322,7 @@ class Memifs(Veths):
 
 
 def report(generator):
-    """What a generator says at its end."""
+    """The final report of a generator."""
     out, err = generator.communicate(timeout=120)
     if generator.returncode != 0:
         raise RuntimeError(f"generate: {err}")
@@ -331,7 +330,7 @@ def report(generator):
 
 
 def cpu_seconds(pid, thread):
-    """Processor time that a process's thread of this name has had."""
+    """Processor time of a process's thread with this name."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         if (task / "comm").read_text().strip() == thread:
             fields = (task / "stat").read_text().rsplit(")", 1)[1].split()

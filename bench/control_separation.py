@@ -39,7 +39,7 @@ PUBLISHED = (
 )
 PORT = 7777
 
-# One end of the transactions, in a process of its own: Python's threads would share one lock.
+# One end of the transactions, in a separate process: Python's threads would share one lock.
 SERVER = """
 import socket, sys
 listening = socket.create_server((sys.argv[1], %d))
@@ -71,7 +71,7 @@ turnpike.neighbour "10.3.0.2" { port = "out", mac = "02:00:00:00:03:02" }
 turnpike.cores { %(cores)s }
 turnpike.forwarders { shed = false }
 """
-# A daemon's routes come by the kernel.
+# A daemon's routes arrive through the kernel.
 FOLLOWING = 'turnpike.routes_from { "kernel" }\n'
 ROUTES = 500_000
 IN_BAND = 'turnpike.port "peer"  { device = "tp-peer", address = "10.1.0.1/24", host = { netns = "%s" } }\n'
@@ -121,7 +121,7 @@ class Daemons:
             raise RuntimeError(f"the sessions do not come up: {self.states()}")
 
     def states(self):
-        """State of BFD, BGP and OSPF as each side sees it."""
+        """States of BFD, BGP and OSPF at each side."""
         found = []
         for number, frr in enumerate(self.sides, start=1):
             other = f"10.1.0.{3 - number}"
@@ -196,7 +196,7 @@ def protocols(given):
 
 
 def switches(router):
-    """Times that the scheduler took the core from a forwarder, all together."""
+    """Times that the scheduler took the core from a forwarder, in total."""
     return sum(one["interference"]["involuntary_switches"] for one in router.show("forwarders")["forwarders"])
 
 
@@ -218,7 +218,7 @@ def measure(row, in_band, seconds):
 
 
 def load(row):
-    """Seconds until routes that a daemon gives the kernel are all in Turnpike's FIB."""
+    """Seconds until all routes that a daemon adds to the kernel are in Turnpike's FIB."""
     from lib import netlink
     from lib.netns import wait_for
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Packet filters beside nftables: forwarding rate by the number of rules that a packet does not fit.
+"""Packet filters compared with nftables: forwarding rate by the number of rules that a packet does not match.
 
 rules      Turnpike with the rules that `turnpike convert` makes of nftables', nftables with the same rules one by one,
            and nftables with one set of concatenated intervals, which only rules of one form can become
@@ -22,14 +22,14 @@ ROWS = ["turnpike", "nftables", "nftables, a set"]
 
 
 def rules(count):
-    """Source network, destination network, protocol and ports; none fits the generator's packets."""
+    """Source network, destination network, protocol and ports; none matches the generator's packets."""
     chance = random.Random(count)
     byte = lambda: chance.randrange(256)  # noqa: E731
 
     made = {}
     while len(made) < count:
-        # Of each two rules, one has the generator's networks, and only the port tells it from its packets; intervals
-        # of a set may not overlap, so these have no ranges.
+        # Of each two rules, one has the generator's networks, and differs from its packets only by the port; intervals
+        # of a set must not overlap, so these have no ranges.
         first, near = chance.randrange(10, 60000), chance.random() < 0.5
         source = f"10.1.0.{byte() & 0xf8}/29" if near else f"192.{byte()}.{byte()}.0/24"
         destination = f"10.2.0.{byte() & 0xfc}/30" if near else f"203.0.{byte()}.{byte()}"
@@ -75,7 +75,7 @@ def wires(lab, row, count):
         text = converted(lab, count)
         return common.Veths(lab, "turnpike", config=config, before=text, settings={1: ', filter = "forward"'})
     made = common.Veths(lab, "kernel")
-    # The kernel would forward on the generator's core otherwise, in the generator's time.
+    # Otherwise the kernel would forward on the generator's core, at the generator's expense.
     made.router_side.run("sh", "-c", f"echo {1 << core:x} > /sys/class/net/tp-1/queues/rx-0/rps_cpus")
     if count:
         made.router_side.run("nft", "-f", "-", input=(one_by_one if row == "nftables" else as_set)(count))

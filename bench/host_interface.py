@@ -53,7 +53,7 @@ def carry(namespace, space):
 
 
 class Setup:
-    """A host and the router's machine, joined in one of the ways."""
+    """A host and the router's machine, joined by one of the methods."""
 
     def __init__(self, lab, kind):
         self.host, self.inside = lab.namespace("host"), lab.namespace("router")
@@ -66,7 +66,7 @@ class Setup:
         if kind == "turnpike":
             self.router = lab.router(self.inside, CONFIG % self.space.name)
         else:
-            # As the XDP program of a port makes the host do.
+            # Like the host with the XDP program of a port.
             self.host.run("ethtool", "-K", "eth0", "tso", "off", "gso", "off", "tx", "off")
         if kind == "plain-tap":
             self.process = carry(self.inside, self.space)
@@ -76,7 +76,7 @@ class Setup:
         self.space.run("ip", "address", "replace", f"{ROUTER}/24", "dev", interface)
 
     def close(self):
-        """Ends what the lab does not."""
+        """Ends the processes that the lab does not end."""
         if self.process:
             stop_process(self.process)
         if self.router:
@@ -123,7 +123,7 @@ def iperf3(setup, seconds, options):
 
 
 def summary(rounds):
-    """The runs of one way, and what they come to."""
+    """The runs of one method, and their medians."""
     figures = {"runs": rounds, "rtt_us_median": statistics.median(r["rtt_us"] for r in rounds)}
     for way in ("up", "down"):
         speeds = [r[way] for r in rounds]

@@ -28,11 +28,11 @@ COUNTED = PACKETS + PACKETS // 4
 FUNCTIONS = {"io": "*BareLoop*turn*", "router": "*Router*turn*"}
 # The cases by their source: the bare loop is the same for all of one.
 SOURCES = {"4r1e": "ip4", "noop": "ip4", "4r4e": "ip4", "full4": "ip4", "full6": "ip6", "mixed": "both"}
-# Cases with a step in Lua, whose machine code is made while it runs and is another in each run, and the
-# one in Rust that they are compared with.
+# Cases with a step in Lua, whose machine code is generated at run time and differs between runs, and the one in Rust
+# that they are compared with.
 UNCOUNTED = {"lua-empty", "lua-flushed", "lua-voip", "rust-voip", "filter-10", "filter-1000", "filter-10000", "filter-state",
              "queue-fifo", "queue-red", "queue-codel", "queue-drr", "queue-shape"}
-# A larger change of a case, as a share of what is recorded, has to be explained.
+# A larger change of a case, as a share of the recorded count, must be explained.
 LIMIT = 0.03
 
 EXPLAIN = """
@@ -74,7 +74,7 @@ def count(case, function):
 
 
 def measure(cases):
-    """The counts of the cases, printed as they come."""
+    """The counts of the cases, printed as they are measured."""
     io, results = {}, {}
     print(f"{'case':8}{'io':>10}{'router':>10}{'above io':>10}   instructions per packet")
     for case in cases:
@@ -88,7 +88,7 @@ def measure(cases):
 
 
 def changes(recorded, counted, limit=LIMIT):
-    """What differs by more than the limit: lines for the reader. A case that is not recorded does."""
+    """Differences beyond the limit, as lines for the reader. A case without a record counts as one."""
     lines = []
     for case, now in counted.items():
         before = recorded.get(case)
@@ -102,7 +102,7 @@ def changes(recorded, counted, limit=LIMIT):
 
 
 def conditions():
-    """What else decides the counts."""
+    """Further conditions that determine the counts."""
     said = lambda *command: subprocess.run(command, capture_output=True, text=True).stdout.strip()  # noqa: E731
     return {
         "rustc": said("rustc", "--version"),

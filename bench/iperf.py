@@ -29,7 +29,7 @@ ROUTERS = ["turnpike", "kernel", "kernel-frames"]
 
 
 def kernel_router(hosts):
-    """Makes the kernel forward in the router's namespace, with the addresses Turnpike would have."""
+    """Enables the kernel's forwarding in the router's namespace, with Turnpike's addresses."""
     for side, port in ((1, "tp-left"), (2, "tp-right")):
         hosts.inside.run("ip", "address", "add", f"10.0.{side}.1/24", "dev", port)
         hosts.inside.run("ip", "address", "add", f"fd00:{side}::1/64", "dev", port, "nodad")
@@ -38,7 +38,7 @@ def kernel_router(hosts):
 
 
 def one_frame_at_a_time(hosts):
-    """Switches the hosts' segmentation offloads off, as XDP on the router's side does."""
+    """Disables the hosts' segmentation offloads, as the XDP program on the router's side does."""
     for host in (hosts.left, hosts.right):
         host.run("ethtool", "-K", "eth0", "tso", "off", "gso", "off")
 
@@ -85,7 +85,7 @@ def iperf3(hosts, seconds):
 
 
 def summary(rounds):
-    """The runs of one router, and what they come to."""
+    """The runs of one router, and their medians."""
     speeds = [r["mbit_per_s"] for r in rounds]
     return {
         "runs": rounds,

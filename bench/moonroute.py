@@ -24,7 +24,7 @@ from lib.lab import Lab
 from lib.router import binary
 
 FRAMES = 4096
-# What the paper's abstracts say; the thesis with its figures was not at hand.
+# Values of the paper's abstracts; the thesis with its figures was not available.
 PUBLISHED = (
     "the paper's summary says that several 10 Gbit/s ports (14.88 Mpps each) are saturated with smallest "
     "frames by several cores; the figure of this experiment was not at hand."
@@ -131,7 +131,7 @@ def bursts(given, option, values, title):
 
 
 def steps(given):
-    """Instructions of each step, of callgrind: one run, which is always the same."""
+    """Instructions of each step, from callgrind: one run, which always gives the same result."""
     import instructions
 
     with tempfile.TemporaryDirectory() as directory:

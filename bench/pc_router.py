@@ -21,14 +21,14 @@ import moonroute
 from lib.lab import Lab
 from lib.packets import ethernet, ipv4, pattern, udp
 
-# Thousand packets per second, each way: more than either router forwards.
+# Thousand packets per second in each direction: more than either router forwards.
 OFFERED = 800
-# Of a router's capacity.
+# Shares of a router's capacity.
 LOADS = [0.1, 0.25, 0.5, 0.75, 1, 1.5, 2.5, 4, 7, 10]
 MODES = ["interrupt", "adaptive", "poll", "kernel"]
 
-# A step that takes some ten microseconds a packet, so that a generator that shares the machine can offer ten
-# times what a forwarder can forward.
+# A step that takes some ten microseconds a packet, so that a generator on the same machine can offer ten times the
+# capacity of a forwarder.
 SLOW = """
 local sink = 0
 local slow = turnpike.step "slow" {
@@ -44,12 +44,12 @@ local slow = turnpike.step "slow" {
 }
 turnpike.graph:insert_after("ip4-validate", slow)
 """
-# As slow, for the kernel.
+# Equally slow, for the kernel.
 SLOW_KERNEL = 1000
 
 
 def forwarded(by, kpps, seconds, both=False):
-    """Thousand packets per second that arrive of so many that are offered, each way."""
+    """Thousand packets per second that arrive of so many offered ones, in each direction."""
     lab = Lab()
     try:
         # A device belongs to one generator, so that both ways are two pairs of ports.
@@ -67,19 +67,21 @@ def kpps(done, seconds):
 
 
 def offer(wires, ways, seconds):
-    """Thousand packets per second that arrive by each way; `ways`: source, sink and thousand packets per second."""
+    """Thousand packets per second that arrive in each direction; `ways`: source, sink and thousand packets per
+    second."""
     running = [wires.generate(source, sink, f"{max(1, round(rate))}kpps", seconds) for source, sink, rate in ways]
     return [kpps([common.report(one)], seconds) for one in running]
 
 
 def slow_config(mode, shed=True):
-    """A router's that forwards some ten thousand packets per second on the last core."""
+    """The configuration of a router that forwards some ten thousand packets per second on the last core."""
     core = common.cores()[-1]
     return f'turnpike.forwarders {{ cores = "{core}", wait = "{mode}", shed = {str(shed).lower()} }}\n' + SLOW
 
 
 def use_core(wires, core):
-    """The kernel forwards on this core; it would do so on the generator's otherwise, in the generator's time."""
+    """Makes the kernel forward on this core; otherwise it would do so on the generator's, at the generator's
+    expense."""
     wires.router_side.run("sh", "-c", f"echo {1 << core:x} > /sys/class/net/tp-1/queues/rx-0/rps_cpus")
 
 
@@ -137,7 +139,7 @@ CONTROL = ",".join(["0"] * 99 + ["48"])
 
 
 def survivors(wires, rate, seconds):
-    """Thousand packets per second that arrive at such a rate, and the part of the control packets among them."""
+    """Thousand packets per second that arrive at such a rate, and the share of control packets among them."""
     hits = lambda: next(rule["packets"] for rule in wires.router.show("filters")[0]["rules"] if rule["name"] == "control")  # noqa: E731
     before = hits()
     done = common.report(wires.generate(1, 2, f"{max(1, round(rate))}kpps", seconds, dscp=CONTROL))
@@ -185,7 +187,7 @@ def overload(given):
     return common.Part(drawn, runs, said, "nothing: the original has no such thing.", table)
 
 
-# Of a router's capacity, and what of the delays' distribution.
+# Shares of a router's capacity, and quantiles of the delays.
 LATENCY_LOADS = [0.01, 0.1, 0.5, 0.9]
 QUANTILES = {"p50": "median", "p99": "99 %", "p999": "99.9 %", "max": "maximum"}
 
@@ -235,12 +237,12 @@ def latency(given):
 
 
 def jain(values):
-    """Jain's index of fairness: 1 where all are equal, 1/n where one has all."""
+    """Jain's index of fairness: 1 if all are equal, 1/n if one has everything."""
     return sum(values) ** 2 / (len(values) * sum(value * value for value in values))
 
 
 def fair(rates, weights):
-    """What weighted max-min fairness gives sources of these offered rates, of what they have together as measured."""
+    """Weighted max-min fair shares of sources with these offered rates, of their measured total."""
     total, shares, left = sum(done for _, done in rates), [0.0] * len(rates), list(range(len(rates)))
     while left:
         unit = total / sum(weights[place] for place in left)
@@ -311,7 +313,7 @@ def directions(given):
 
 
 def matrix(ports, uniform):
-    """What is sent into each port: to its partner, or to all others by turns."""
+    """Destinations of each port: its partner, or all others in turn."""
     to = lambda port: f"10.{port}.0.2"  # noqa: E731
     if uniform:
         return [[to(p) for p in range(1, ports + 1) if p != port] * 16 for port in range(1, ports + 1)]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long packets are lost when a link is, with half a million routes behind an ECMP group.
+"""Duration of packet loss after the loss of a link, with half a million routes behind an ECMP group.
 
     source --- router --- one        500,000 routes over a nexthop group of two, or, with
                      +--- two        --plain, each with two next hops of its own
@@ -21,14 +21,14 @@ from lib.traffic import Sink, Stream, lost, outage
 
 
 def measure(kind, count, rate, plain):
-    """One reroute: milliseconds, and the packets it cost."""
+    """One reroute: milliseconds, and the number of lost packets."""
     lab = Lab()
     try:
         machine = Machine(lab, "router", by=kind)
         source = host(machine, "left", "left", "10.0.1.2", "10.0.1.1")
         ways = [host(machine, name, name, f"10.0.{n}.2", f"10.0.{n}.1", gateway=True) for n, name in ((2, "one"), (3, "two"))]
         machine.start()
-        # Hashed by ports and addresses, as Turnpike does, so that the flows use both ways.
+        # Hashed by ports and addresses, as in Turnpike, so that the flows use both paths.
         machine.space.sysctl("net.ipv4.fib_multipath_hash_policy", 1)
         prefixes = [f"{20 + (n >> 16)}.{(n >> 8) & 255}.{n & 255}.0/24" for n in range(count)]
         for n, name in ((2, "one"), (3, "two")):
@@ -52,14 +52,14 @@ def measure(kind, count, rate, plain):
         gone = outage(sent, *sinks) * 1000
         for sink in sinks:
             sink.close()
-        # Later losses would be another fault than the reroute.
+        # Later losses would not be caused by the reroute.
         return {"ms": gone, "lost": len(missing), "sent": sent}
     finally:
         lab.close()
 
 
 def paths(machine):
-    """The two ways, as next hops of a route's own."""
+    """The two paths, as next hops of each route."""
     index = {name: machine.index(name) for name in ("one", "two")}
     return [("10.0.2.2", index["one"]), ("10.0.3.2", index["two"])]
 

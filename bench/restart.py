@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""How long until packets are forwarded again, when the router ends and starts on a kernel that has
-had its routes all along.
+"""Time until packets are forwarded again, when the router ends and starts on a kernel that has kept its routes.
 
     source --- router --- sink        a million kernel routes; a packet each millisecond to 500 of them
 

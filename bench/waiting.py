@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What waiting costs: the processor use of an idle router with two ports, and the round-trip time of single
-pings through it, by the three settings of `wait`, beside the kernel's own forwarding.
+"""Cost of waiting: the processor use of an idle router with two ports, and the round-trip time of single pings through
+it, by the three settings of `wait`, compared with the kernel's forwarding.
 
     left --- veth --- router or kernel --- veth --- right
 
@@ -77,7 +77,7 @@ def measure(row, seconds, pings):
         if not wait_for(reached, 20):
             raise RuntimeError("no ping gets through")
         if row != "kernel":
-            # What the hosts and the router say when they begin.
+            # Initial messages of the hosts and the router.
             time.sleep(3)
             percent, threads = idle_percent(hosts.router.process.pid, seconds)
         times = round_trips(hosts.left, "10.0.2.2", pings)

@@ -6,18 +6,18 @@
 local turnpike = require "turnpike"
 
 -- A port is made of a kernel interface ("tp-left"), a PCI function ("0000:03:00.0") or a DPDK
--- device ("net_tap0,iface=tap0"). Its addresses say which networks it is on; the router answers
+-- device ("net_tap0,iface=tap0"). Its addresses determine its networks; the router answers
 -- ARP, neighbour discovery and ping for them.
 turnpike.port "left"  { device = "tp-left",  address = { "10.0.1.1/24", "fd00:1::1/64" } }
 turnpike.port "right" { device = "tp-right", address = { "10.0.2.1/24", "fd00:2::1/64" } }
 
--- A route over one gateway. The gateway's network says which port that is.
+-- A route over one gateway, whose network determines the port.
 turnpike.route "198.51.100.0/24" { via = "10.0.2.2" }
 
 -- Equal-cost paths: every flow keeps to one of them.
 turnpike.route "203.0.113.0/24" { via = { "10.0.1.2", "10.0.2.2" } }
 
--- A neighbour that need not be asked for its MAC.
+-- A neighbour with a configured MAC.
 turnpike.neighbour "10.0.2.9" { port = "right", mac = "02:00:00:00:00:09" }
 
 -- A whole table, MRT or PREFIX<TAB>AS, spread over gateways by origin AS. The file is sought

@@ -22,7 +22,7 @@ mkdir -p "$out"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Where apt gets packages from, it gets sources from too, by a list of our own.
+# A separate list of source packages, from the same place as apt's binary packages.
 mkdir -p "$work/lists/partial" "$work/sources"
 . /etc/os-release
 apt-get indextargets --format '$(ORIGIN)|$(REPO_URI)|$(RELEASE)|$(COMPONENT)' 'Created-By: Packages' |

@@ -17,7 +17,7 @@ fail() {
 }
 indent() { sed 's/^/   /'; }
 
-# step WHAT COMMAND...: runs a command, shows what it says, ends the demo if it fails.
+# step WHAT COMMAND...: runs a command, prints its output, ends the demo if it fails.
 step() {
     local what=$1 said=$DIR/said
     shift
@@ -31,7 +31,7 @@ clean_up() {
     trap '' INT TERM
     [ -n "$SERVER_PID" ] && end_process "$SERVER_PID" || true
     if [ -n "$ROUTER_PID" ]; then
-        # A router that does not end well is a failure as well.
+        # A router that does not end cleanly is a failure as well.
         end_process "$ROUTER_PID" || [ "$status" -ne 0 ] || status=1
         if [ "$status" -eq 0 ]; then
             tail -n 3 "$DIR/log" | indent
@@ -64,7 +64,7 @@ start_router() {
 
 show() { "$TURNPIKE" show "$@" --socket "$DIR/sock"; }
 
-# ping_all TARGET: all of five echo requests come back, the first one as well.
+# ping_all TARGET: all five echo requests must be answered, including the first.
 ping_all() {
     local said
     said=$(on "$LEFT" ping -n -c 5 -i 0.2 -W 2 "$1")
@@ -72,7 +72,7 @@ ping_all() {
     grep -q ' 0% packet loss' <<<"$said"
 }
 
-# trace TARGET HOP: the way to the target is the router, then the target, and nothing else.
+# trace TARGET HOP: the path to the target must be the router, then the target, and nothing else.
 trace() {
     local said hops
     said=$(on "$LEFT" traceroute -n -q 1 -w 2 -m 5 "$1")
@@ -96,7 +96,7 @@ iperf_udp() {
     awk -F '[(%]' '/receiver$/ { if ($(NF - 1) <= 10) ok = 1 } END { exit !ok }' "$DIR/iperf"
 }
 
-# The address's longest prefix of the table, found the slow way: by reading all of it.
+# The address's longest prefix of the table, found by a search of the whole table.
 longest_prefix() {
     zcat "$DIR/table.dat.gz" | awk -F '[./\t]' -v address="$1" '
         BEGIN { split(address, a, "."); want = ((a[1] * 256 + a[2]) * 256 + a[3]) * 256 + a[4]; best = -1 }

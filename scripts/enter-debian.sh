@@ -51,7 +51,7 @@ pivot_root . mnt
 umount --lazy /mnt
 cd /turnpike
 ! command -v ip >/dev/null || ip link set lo up
-# A shell stays process 1: it takes the exit status of daemons that nobody waits for.
+# A shell stays process 1: it reaps daemons whose parents have ended.
 env -i HOME=/root TERM="${TERM:-dumb}" LANG=C.UTF-8 \
     PATH=/opt/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     CARGO_HOME=/opt/cargo CARGO_NET_OFFLINE=true PIP_NO_INDEX=1 PIP_FIND_LINKS=/opt/wheels "$@"

@@ -60,11 +60,11 @@ make_root() {
     echo "== making Debian $release in ${root%.part}; log: $log"
     debootstrap --variant=minbase "$release" "$root" "$archive" "$recipe" >"$log" 2>&1 ||
         fail "debootstrap failed: $(tail -n 1 "$log")"
-    # It is thrown away if the machine loses power; no package starts a daemon in it.
+    # It is discarded if the machine loses power; no package starts a daemon in it.
     echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/turnpike"
     printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
     chmod +x "$root/usr/sbin/policy-rc.d"
-    # How this machine's apt reaches its archive, and whether it minds an old copy of it.
+    # How this machine's apt reaches its archive, and its setting for outdated copies.
     apt-config dump | grep -E '^Acquire::(Check-|[a-z]+::[Pp]roxy)' >"$root/etc/apt/apt.conf.d/90host" || true
     install_deps "$root" >>"$log" 2>&1 || fail "installing packages failed: $(tail -n 1 "$log")"
     enter "$root" "" apt-get clean

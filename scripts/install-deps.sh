@@ -3,7 +3,7 @@
 # it installs; does nothing, quickly, when nothing is missing. Rust is the user's business.
 set -euo pipefail
 
-# What shows that a package is there, and the package: a command, a file, a library or a pkg-config module.
+# Evidence of a package's presence, and the package: a command, a file, a library or a pkg-config module.
 needs=(
     command:cc                  build-essential
     command:pkg-config          pkg-config

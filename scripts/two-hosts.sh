@@ -42,7 +42,7 @@ address_host() {
     ip -n "$1" -6 route add default via "fd00:$2::1"
 }
 
-# Removes what make_hosts made, whatever state it is in.
+# Removes everything that make_hosts made, regardless of its state.
 remove_hosts() {
     local name
     for name in "${MADE[@]:-}"; do

@@ -26,8 +26,8 @@ def pytest_sessionstart(session):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Says which scenarios run one after the other, with pytest-xdist's `--dist loadgroup`: those of a file that
-    share a module's fixture, and floods. Every other one runs whenever there is a worker for it."""
+    """Determines the scenarios that run one after the other, with pytest-xdist's `--dist loadgroup`: those of a file
+    that share a module's fixture, and floods. Every other one runs whenever there is a worker for it."""
     for item in items:
         if group := _group(item):
             item.add_marker(pytest.mark.xdist_group(group))
@@ -63,7 +63,7 @@ def module_lab():
 
 @pytest.fixture
 def router(wires):
-    """The router of a file that has `wires`; what a test added is gone after it."""
+    """The router of a file that has `wires`; removes additions of a test after it."""
     yield wires.router
     for route in wires.router.show("routes", "--source", "command"):
         wires.router.command("route", "del", route["prefix"])
@@ -71,7 +71,7 @@ def router(wires):
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_behind():
-    """No namespace and no process of ours is left when the last test has ended."""
+    """Checks that no namespace and no process of ours is left when the last test has ended."""
     yield
     assert not _ours()
 

@@ -55,7 +55,7 @@ def default_route(host):
 def test_a_linux_host_configures_itself(lab):
     hosts = Hosts(lab, ports=PORTS % "valid_s = 1000, preferred_s = 900, mtu = 1400", start=False)
     host = hosts.left
-    # A host as it comes: no address but its link-local one, no route, and it solicits.
+    # A host with the defaults: no address but its link-local one, no route, and it solicits.
     host.run("ip", "link", "set", "eth0", "down")
     host.run("ip", "-6", "address", "flush", "dev", "eth0")
     host.run("sysctl", "-qw", "net.ipv6.conf.eth0.accept_ra=1")
@@ -67,9 +67,9 @@ def test_a_linux_host_configures_itself(lab):
     route = wait_for(lambda: default_route(host), 5)
     assert route["gateway"] == LINK_LOCAL and route["dev"] == "eth0"
     assert host.run("cat", "/proc/sys/net/ipv6/conf/eth0/mtu").stdout.strip() == "1400"
-    # It works: the other side is reached by what was learned.
+    # The learned settings work: the other side is reached.
     host.run("ping", "-6", "-c", "2", "-W", "2", "fd00:2::2")
-    # The router says goodbye, and the host forgets its default route at once.
+    # The router announces its end, and the host removes its default route at once.
     router.stop()
     assert wait_for(lambda: default_route(host) is None, 5)
 
@@ -105,7 +105,7 @@ def test_every_field_is_as_configured(lab):
 
 @pytest.fixture
 def quiet(lab):
-    """A router that has sent its first advertisement, and the next one is far off."""
+    """A router that has sent its first advertisement; the next one is far off."""
     wires = Wires(lab, ports=PORTS % "interval_s = 1800")
     wires.left.expect(1, is_advertisement, 1)
     return wires

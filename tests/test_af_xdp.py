@@ -1,4 +1,4 @@
-"""AF_XDP queues that somebody else still has."""
+"""AF_XDP queues that another process still holds."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ sys.stdin.read()
 
 
 def hold(wires):
-    """A process that has the receive queue of port `right`, until it ends."""
+    """A process that holds the receive queue of port `right`, until it ends."""
     holder = wires.inside.spawn(
         sys.executable, "-c", HOLDER, "tp-right", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -63,7 +63,7 @@ def test_a_queue_that_somebody_keeps_is_done_without(lab):
         router = lab.router(wires.inside, PORTS)
         assert [port["driver"] for port in router.show("ports")] == ["net_af_xdp", "net_af_packet"]
         assert 'port "right": AF_PACKET, because AF_XDP failed' in router.log()
-        # The end is not held up by what has failed.
+        # The failure does not delay the end.
         router.stop()
     finally:
         holder.kill()

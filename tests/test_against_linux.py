@@ -45,7 +45,7 @@ def test_every_rule_explains_something():
 
 
 def test_random_packets(twins):
-    # The same ones each time, unless others are asked for: a new difference is for whoever looks for it.
+    # The same ones in each run, unless others are requested: new differences are found on purpose only.
     seed = int(os.environ.get("TWINS_SEED", 1812))
     count = int(os.environ.get("TWINS_PACKETS", 300))
     chance = random.Random(seed)

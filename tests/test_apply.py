@@ -47,7 +47,7 @@ def steps(router):
 
 
 def state(router):
-    """Everything that a change could change, as far as it can be seen."""
+    """All state that a change could affect, as far as it can be observed."""
     return static_routes(router), steps(router), router.show("neighbours"), [
         {key: port[key] for key in ("name", "mtu", "addresses")} for port in router.show("ports")
     ]
@@ -146,7 +146,7 @@ def test_what_is_wrong_is_said_and_nothing_changes(lab):
         (BASE + 'turnpike.graph:remove "nothing"', 'step "nothing" not found'),
         (BASE.replace("tp-right", "tp-wrong"), "device tp-wrong not found"),
         (BASE + 'turnpike.import { file = "missing", via = "10.0.2.2" }', "cannot be read"),
-        # A forwarder's state has less memory than the configuration's.
+        # A forwarder's script has less memory than the configuration's.
         (BASE + COUNTING + 'local much = {} for i = 1, 36 do much[i] = ("x"):rep(2^23) .. i end', "on a forwarder"),
     ]:
         file = write(router, text)
@@ -201,7 +201,7 @@ def test_graphs_change_under_way_and_no_packet_is_lost_doubled_or_overtaken(lab,
     sent = stream.stop()
     arrived = [number for number, _ in sink.arrived()]
     assert arrived == list(range(sent)), f"{sent} sent, {len(arrived)} arrived"
-    # What the Lua steps of all graphs counted is there still.
+    # The counts of the Lua steps of all graphs are kept.
     assert 0 < router.counters()["steps"]["seen"] < sent
     assert len(history(router)) == 50 and history(router)[-1]["number"] == 51
     router.stop()
@@ -219,7 +219,7 @@ def test_what_graphs_dropped_stays_counted(lab):
         shown = {step["name"]: step["packets"] for step in router.show("graph")["steps"]}
         assert shown["classify"] == 0, "a new graph has counted nothing"
     assert change(received=8)["dropped"] == {"ip4-checksum": 4}
-    # One packet each in the third and the fourth graph, which are gone.
+    # One packet each in the third and the fourth graph, which were removed.
     apply(router, BASE + COUNTING.replace("NAME", "a"))
     assert router.counters()["steps"]["seen"] == 2
     router.stop()
@@ -251,7 +251,7 @@ def test_an_apply_that_is_confirmed_stays(lab):
     assert router.command("confirm").stdout == "configuration 2 confirmed\n"
     time.sleep(4.5)
     assert "second-ttl" in steps(router) and static_routes(router) == {} and len(history(router)) == 2
-    # Taken back by hand before the time is over.
+    # Rolled back by hand before the timeout.
     apply(router, BASE, "--confirm", "1h")
     assert "second-ttl" not in steps(router)
     assert json.loads(router.command("rollback", "--json").stdout)["number"] == 4
@@ -277,13 +277,13 @@ def test_history_and_rollback(lab):
     assert "second-ttl" not in steps(router) and static_routes(router) == {}
     assert [e["origin"] for e in history(router)][4:] == ["rollback to 3", "rollback to 4"]
     assert "configuration 9: not in the history; there are 1 to 6" in refused(router, "rollback", 9)
-    # The same once more is no change, and no entry.
+    # The same configuration again is no change, and makes no entry.
     assert apply(router, BASE)["summary"] == "no change" and len(history(router)) == 7 - 1
     router.stop()
 
 
 def test_what_fails_half_way_is_undone(lab):
-    # One network with room for more gateways than the next-hop table has: some routes are put, then it is full.
+    # One network with room for more gateways than the next-hop table: some routes are added, then it is full.
     wide = BASE.replace("10.0.2.1/24", "10.64.0.1/10")
     wide = wide.replace('"10.0.2.2"', '"10.64.0.2"')
     wires = Wires(lab, 'turnpike.route "192.0.2.0/24" { via = "10.64.0.2" }', ports=wide)
@@ -306,7 +306,7 @@ def test_what_fails_half_way_is_undone(lab):
 
 
 def test_a_forwarder_that_is_in_a_step_for_long_keeps_its_graph(lab):
-    # A step of the scenarios' binary does not end over this packet while there is a file of this name.
+    # A step of the scenarios' binary does not return for this packet while a file of this name exists.
     faulty = 'turnpike.graph:insert_after("ip4-mtu", "faulty")\n'
     wires = Wires(lab, faulty, calm=True)
     router, stuck = wires.router, wires.router.directory / "stuck"
@@ -321,7 +321,7 @@ def test_a_forwarder_that_is_in_a_step_for_long_keeps_its_graph(lab):
         return wait_for(lambda: router.show("ports")[1]["link"] == state, 60)
 
     def goes_on_while_it_waits():
-        """Does the router hear of a link, and say so, before it has refused the change?"""
+        """Checks that the router handles and logs a link event before it has refused the change."""
         applying = router.begin("apply", file)
         wires.ns_right.run("ip", "link", "set", "wire", "down")
         assert right_is("down")
@@ -333,7 +333,7 @@ def test_a_forwarder_that_is_in_a_step_for_long_keeps_its_graph(lab):
         assert right_is("up")
         return waited
 
-    # It waits for some seconds; this machine may have been busy with something else for as long, once.
+    # It waits for some seconds; the machine may have been busy with something else for as long, once.
     assert any(goes_on_while_it_waits() for _ in range(5))
     assert state(router) == before and len(history(router)) == 1
     stuck.unlink()
@@ -363,7 +363,7 @@ def test_routes_of_the_kernel_stay(lab):
 
 
 def hang_up(router, text, word):
-    """Writes the router's own file, sends SIGHUP, and waits for a word in the log."""
+    """Writes the router's own file, sends SIGHUP, and waits for a message in the log."""
     router.config.write_text(text)
     before = len(router.log())
     router.process.send_signal(signal.SIGHUP)
@@ -389,7 +389,7 @@ def test_sighup_applies_the_file(lab):
     router.process.send_signal(signal.SIGHUP)
     assert wait_for(lambda: "router.lua: cannot be read" in router.log(), 20)
     assert state(router) == before
-    # What waits to be confirmed is not overtaken.
+    # A change that waits for confirmation is not overtaken.
     apply(router, BASE, "--confirm", "60s")
     hang_up(router, BASE + ROUTES, "SIGHUP: refused, .*is to be confirmed within")
     assert static_routes(router) == {}

@@ -31,7 +31,7 @@ def start(lab, *names, **files):
 
 
 def routes(router):
-    """Prefixes of imported routes in use, once no table is on its way."""
+    """Prefixes of imported routes in use, once no exchange of tables is in progress."""
     def ready():
         return all(source["state"] == "ready" for source in router.show("sources") if source["name"] == "import")
 
@@ -87,14 +87,14 @@ def test_imports_come_and_go_and_come_back(lab):
     router = wires.router
     apply(router, BASE + imports("one.dat", "two.dat"))
     assert routes(router).keys() == prefixes(20, 21, 22)
-    # The second has the first's rank then.
+    # The second then has the first's rank.
     apply(router, BASE + imports("two.dat"))
     assert routes(router).keys() == prefixes(21, 22)
     apply(router, BASE)
     assert routes(router) == {} and has_no_route(wires, "21.7.0.1")
     router.command("rollback", "2")
     assert routes(router).keys() == prefixes(20, 21, 22) and arrives(wires, "20.7.0.1")
-    # Each while the one before is on its way.
+    # Each while the previous one is in progress.
     for names in (["one.dat"], [], ["two.dat", "one.dat"], ["two.dat"]):
         apply(router, BASE + imports(*names))
     assert routes(router).keys() == prefixes(21, 22)

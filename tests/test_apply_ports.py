@@ -1,4 +1,4 @@
-"""Ports of a running router that come, go and change, while others forward without a loss."""
+"""Ports of a running router that are added, removed and changed, while others forward without loss."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from lib.netns import veth, wait_for
 from lib.traffic import Sink, Stream
 
 THIRD_MAC, HOST_C_MAC = "02:00:00:00:03:01", "02:00:00:00:03:02"
-# Its MAC is the router's choice for another device.
+# Its MAC is selected by the router for another device.
 OTHER_MAC = "02:00:00:00:03:99"
 
 THIRD = 'turnpike.port "third" { device = "tp-third", address = { "10.0.3.1/24", "fd00:3::1/64" } }\n'
@@ -16,7 +16,7 @@ ROUTE = 'turnpike.route "198.51.100.0/24" { via = "10.0.3.2" }\n'
 
 
 class ThreeHosts(Hosts):
-    """Two hosts by the router's ports, and a third by an interface that no port has yet."""
+    """Two hosts at the router's ports, and a third at an interface that is no port yet."""
 
     def __init__(self, lab, *args, **options):
         super().__init__(lab, *args, **options)
@@ -34,7 +34,7 @@ class ThreeHosts(Hosts):
 
 
 class Steady:
-    """A numbered stream from left to right, and the proof that all of it arrived, once and in order."""
+    """A numbered stream from left to right, with a check that all of it arrived, once and in order."""
 
     def __init__(self, hosts, rate=2000):
         assert pings(hosts.left, "10.0.2.2")
@@ -50,7 +50,7 @@ class Steady:
 
 
 def pings(host, address, count=1):
-    """Does the address answer?"""
+    """Returns true if the address answers."""
     return wait_for(lambda: host.run("ping", "-c", count, "-W", 1, address, check=False).returncode == 0, 10)
 
 
@@ -86,7 +86,7 @@ def test_a_port_comes_carries_changes_and_goes_and_the_others_lose_nothing(lab, 
         assert pings(hosts.left, "198.51.100.1") and pings(hosts.third, "10.0.2.2")
         ping = hosts.left.run("ping", "-c", 1, "-W", 1, "-M", "do", "-s", 1400, "10.0.3.2", check=False)
         assert "Frag needed" in ping.stdout or "too long" in ping.stdout, ping.stdout
-        # And another driver, and a MAC of our choice.
+        # And another driver, and a configured MAC.
         by_packet = THIRD.replace('"tp-third",', f'"tp-third", driver = "af_packet", mac = "{OTHER_MAC}",')
         apply(router, base + by_packet + ROUTE)
         third = ports(router)["third"]
@@ -108,7 +108,7 @@ def test_a_port_comes_carries_changes_and_goes_and_the_others_lose_nothing(lab, 
 def test_what_fails_half_way_leaves_everything_as_it_was(lab):
     hosts = ThreeHosts(lab)
     router = hosts.router
-    # A device that DPDK has by itself, which is opened otherwise by closing it first.
+    # A device of DPDK's own, which is reopened after it was closed.
     nothing = 'turnpike.port "nothing" { device = "net_null0", mac = "02:00:00:00:09:01", address = "10.0.9.1/24" }\n'
     apply(router, PORTS + THIRD + nothing + ROUTE)
     assert pings(hosts.left, "198.51.100.1")
@@ -126,13 +126,13 @@ def test_what_fails_half_way_leaves_everything_as_it_was(lab):
     wide = THIRD.replace("10.0.3.1/24", "10.0.3.1/24\", \"10.64.0.1/10")
     for text, expected in [
         (PORTS + THIRD + nothing + ROUTE + fourth.replace("DEVICE", "tp-none"), "device tp-none not found"),
-        # Its name in the kernel is taken by something else.
+        # Another interface has its name in the kernel.
         (PORTS + THIRD.replace('"third"', '"tp-fourth"').replace("tp-third\",", 'tp-third", host = true,'), "tp-fourth: exists already"),
         (PORTS + too_small + nothing + ROUTE, "MTU 9000 needs packet buffers of"),
         # Another port has changed when this fails.
         (PORTS + THIRD.replace('"tp-third",', '"tp-third", mtu = 1400,') + nothing.replace("null0", "null0,wrong=1"),
          "DPDK does not take device net_null0"),
-        # Everything is done to the ports, and then the next-hop table is full.
+        # All ports are changed, and then the next-hop table is full.
         (PORTS + wide.replace('"tp-third",', '"tp-third", mtu = 1300,') + fourth.replace("DEVICE", "tp-fourth") + full,
          "next hops are in use"),
     ]:
@@ -143,7 +143,7 @@ def test_what_fails_half_way_leaves_everything_as_it_was(lab):
         assert pings(hosts.left, "198.51.100.1") and pings(hosts.third, "10.0.2.2"), expected
     assert "tp-fourth" in hosts.inside.run("ip", "link").stdout
     steady.stop()
-    # What was refused can be done when what was in the way is gone.
+    # A refused change succeeds after its obstacle is removed.
     apply(router, PORTS + THIRD + ROUTE + fourth.replace("DEVICE", "tp-fourth"))
     assert list(ports(router)) == ["left", "right", "third", "fourth"]
     router.stop()
@@ -162,7 +162,7 @@ def test_a_port_that_is_not_confirmed_goes_and_rollback_brings_it_back(lab):
     apply(router, PORTS)
     router.command("rollback")
     assert pings(hosts.left, "198.51.100.1")
-    # The number of a port that is gone is free for another, whose counters begin anew.
+    # The number of a removed port is free for another, whose counters begin anew.
     hosts.left.run("ping", "-c", 50, "-i", "0.01", "198.51.100.1")
     assert ports(router)["third"]["rx_packets"] > 50
     apply(router, PORTS)
@@ -193,7 +193,7 @@ def test_names_and_devices_change_places(lab):
     assert (renamed["device"], renamed["mac"]) == ("tp-spare", "02:00:00:00:03:11")
     hosts.third.run("ip", "address", "add", "198.51.100.1/32", "dev", "eth1", check=False)
     assert pings(hosts.left, "10.0.3.2") and pings(hosts.left, "198.51.100.1")
-    # A route that a command added goes with its port.
+    # A route added by a command is removed with its port.
     router.command("route", "add", "192.0.2.0/24", "via", "10.0.3.2")
     steady.stop()
     apply(router, PORTS)
@@ -211,7 +211,7 @@ def test_host_interfaces_come_and_go_with_their_ports(lab):
         apply(router, PORTS + settings + THIRD)
         assert "third" in links()
         assert pings(hosts.left, "10.0.3.2") and pings(hosts.inside, "10.0.3.2")
-        # What daemons put into the kernel leads over it.
+        # A daemon's kernel routes lead over it.
         hosts.inside.run("ip", "route", "add", "198.51.100.0/24", "via", "10.0.3.2")
         assert wait_for(lambda: router.show("route", "198.51.100.1")["source"] == "kernel")
         assert pings(hosts.left, "198.51.100.1")
@@ -221,7 +221,7 @@ def test_host_interfaces_come_and_go_with_their_ports(lab):
         shown = hosts.inside.run("ip", "link", "show", "third").stdout
         assert OTHER_MAC in shown and "mtu 1400" in shown, shown
         assert pings(hosts.left, "198.51.100.1") and pings(hosts.inside, "10.0.3.2")
-        # The router answers itself where there is none, with the same addresses.
+        # Without a host interface the router itself answers, with the same addresses.
         apply(router, PORTS + settings + THIRD.replace('"tp-third",', '"tp-third", host = false,'))
         assert "third" not in links()
         assert pings(hosts.third, "10.0.3.1") and pings(hosts.left, "10.0.3.2")
@@ -241,7 +241,7 @@ def test_the_first_host_interface_of_a_router(lab):
     apply(router, PORTS + THIRD.replace('"tp-third",', '"tp-third", host = true,'))
     assert wait_for(lambda: "10.0.3.1/24" in hosts.inside.run("ip", "address", "show", "third").stdout)
     assert pings(hosts.left, "10.0.3.2") and pings(hosts.inside, "10.0.3.2")
-    # What the kernel's administrator adds is the router's.
+    # Addresses added in the kernel are the router's.
     hosts.inside.run("ip", "address", "add", "10.0.33.1/24", "dev", "third")
     assert wait_for(lambda: "10.0.33.1/24" in ports(router)["third"]["addresses"])
     apply(router, PORTS)
@@ -250,7 +250,7 @@ def test_the_first_host_interface_of_a_router(lab):
 
 
 def test_memory_of_ports_that_are_gone_is_used_again(lab):
-    # Many more ports, one after the other, than there is ordinary memory for at a time.
+    # Many more ports, one after the other, than fit into ordinary memory at a time.
     settings = "turnpike.memory { no_huge = true }\n"
     hosts = ThreeHosts(lab, settings)
     router = hosts.router
@@ -258,7 +258,7 @@ def test_memory_of_ports_that_are_gone_is_used_again(lab):
     error = refused(router, "apply", write(router, PORTS + settings + nulls))
     assert "no packet memory is left beside that of the other ports; free or reserve hugepages" in error
     assert list(ports(router)) == ["left", "right"]
-    # What was taken is free again when the last packet of it has gone, which may wait for a neighbour.
+    # A resource is free again after its last packet, which may wait for a neighbour.
     for turn in range(24):
         file = write(router, PORTS + settings + THIRD.replace('"third"', f'"third-{turn}"'))
         assert wait_for(lambda: router.command("apply", file, check=False).returncode == 0, 10), turn  # noqa: B023

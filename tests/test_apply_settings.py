@@ -1,4 +1,4 @@
-"""Settings of a running router that another configuration changes: addresses, neighbours, ports, rates, telnet."""
+"""Settings of a running router changed by another configuration: addresses, neighbours, ports, rates, telnet."""
 
 import socket
 
@@ -27,13 +27,13 @@ def frame(source="10.0.1.2", destination="10.0.2.2"):
 
 
 def is_live(router, text):
-    """The plan has something to do, and none of it needs a restart."""
+    """Checks that the plan has changes, none of which needs a restart."""
     report, status = plan(router, text)
     return status == 2 and not report["restart"]
 
 
 def answers(wires, address, timeout=3.0):
-    """Does the router answer a ping to an address of its own?"""
+    """Returns true if the router answers a ping to its own address."""
     wires.left.drain()
     wires.left.send(LINK / IP(src="10.0.1.2", dst=address) / ICMP() / b"there?")
     return bool(wires.left.expect(1, lambda got: got[12:14] == b"\x08\0" and got[34:35] == b"\0", timeout=timeout))
@@ -100,9 +100,9 @@ def test_which_sources_pass(lab):
     wires = Wires(lab, 'turnpike.route "198.51.100.0/24" { via = "10.0.2.2" }', calm=True)
     router = wires.router
     base = BASE + 'turnpike.route "198.51.100.0/24" { via = "10.0.2.2" }'
-    # From a network that is on the other side.
+    # From a network on the other side.
     strange = frame("198.51.100.9")
-    # With a graph that has the step, and then only another way to look at it.
+    # With a graph that has the step, and then only a change of its mode.
     for setting, passes in [("strict", False), ("loose", True), ("strict", False), (None, True)]:
         text = with_left(f'reverse_path = "{setting}"', base) if setting else base
         assert is_live(router, text)
@@ -204,7 +204,7 @@ def test_multicast_routes(lab):
 
 
 def test_transmit_bursts(lab):
-    # A packet that is alone waits for others, for as long as it is told to; an idle forwarder does not wait.
+    # A single packet waits for others for the configured time; an idle forwarder does not wait.
     wires = Wires(lab, calm=True)
     router = wires.router
     for settings in ["burst = 1, flush_us = 0", "burst = 64, flush_us = 1000", "burst = 32, flush_us = 50"]:
@@ -243,7 +243,7 @@ def greeted(client):
 
 
 def refuses_telnet(wires, port):
-    """Does nobody listen there? Whoever does may be about to stop."""
+    """Returns true if there is no listener; an existing one may be about to stop."""
     try:
         Telnet(wires.inside, port=port).close()
     except ConnectionRefusedError:
@@ -265,7 +265,7 @@ def test_telnet_comes_changes_and_goes(lab):
     second, third = greeted(Telnet(wires.inside)), greeted(Telnet(wires.inside))
     assert b"2 sessions are open" in Telnet(wires.inside).read_all()
     assert {client.ask("show ports | count") for client in (first, second, third)} == {"3"}
-    # An address that somebody has: the router keeps what it has.
+    # An address in use: the router keeps its settings.
     with wires.inside.entered(), socket.create_server(("127.0.0.1", 2324)):
         error = refused(router, "apply", write(router, with_telnet(2324)))
         assert "telnet 127.0.0.1:2324: cannot listen; choose another" in error and "nothing was changed" in error

@@ -1,4 +1,4 @@
-"""Sources of routes of a running router that another configuration changes: the kernel's routes, zebra's way in."""
+"""Sources of routes of a running router changed by another configuration: the kernel's routes, zebra's listener."""
 
 import socket
 
@@ -17,7 +17,7 @@ STATIC = 'turnpike.route "203.0.113.0/24" { via = "10.0.2.2" }\n'
 
 
 def edge(lab):
-    """A router without sources between a host and a gateway that takes everything, its kernel beside it."""
+    """A router without sources between a host and a gateway that accepts everything, with its kernel beside it."""
     machine = Machine(lab, "router")
     machine.left = host(machine, "left", "left", "10.0.1.2", "10.0.1.1", "fd00:1::2", "fd00:1::1")
     machine.right = host(machine, "right", "right", "10.0.2.2", "10.0.2.1", "fd00:2::2", "fd00:2::1", gateway=True)
@@ -35,7 +35,7 @@ def text(machine, sources=None, config=""):
 
 
 def planned(machine, *how):
-    """What would change, and that nothing of it needs a restart or closes a port."""
+    """The planned changes, after a check that none needs a restart or closes a port."""
     report, status = plan(machine.router, text(machine, *how))
     assert status == 2 and not report["restart"] and not any(change["reopens"] for change in report["changes"])
     return {change["what"]: (change["from"], change["to"]) for change in report["changes"]}
@@ -65,7 +65,7 @@ def test_routes_of_the_kernel_come_and_go_and_other_packets_pass_all_the_time(la
         assert wait_for(lambda: KERNEL in of_kernel(machine), 10), router.show("sources")
         assert wait_for(lambda: tables.source(router, "kernel")["state"] == "synchronised")
         assert gets_through(machine.left, machine.right, "198.51.100.1", port=40001)
-        # What changes behind the reading is followed as well.
+        # A change behind the reading is followed as well.
         machine.ip("route", "add", f"192.0.2.{turn}/32", "via", "10.0.2.2")
         assert wait_for(lambda: f"192.0.2.{turn}/32" in of_kernel(machine))
         if turn == 1:
@@ -138,7 +138,7 @@ def test_zebra_s_way_in_comes_moves_and_goes(lab):
     assert wait_for(lambda: by_zebra(machine) == [KERNEL])
     assert gets_through(machine.left, machine.right, "198.51.100.1", port=40001)
 
-    # An address that somebody has, and a user who is nobody: the router keeps what it has.
+    # An address in use, and an unknown user: the router keeps its settings.
     with machine.space.entered():
         taken = socket.create_server(("127.0.0.1", 2621))
     error = refused(router, "apply", write(router, text(machine, *listening(2621))))
@@ -164,7 +164,7 @@ def test_zebra_s_way_in_comes_moves_and_goes(lab):
     apply(router, text(machine, *listening(2622, 'keep_s = 100, users = { "daemon" }')))
     zebra.sendall(route("192.0.2.0/24"))
     assert wait_for(lambda: sorted(by_zebra(machine)) == ["192.0.2.0/24", KERNEL])
-    # Both sources, then neither: what zebra said goes with it, whether it is connected or not.
+    # Both sources, then neither: zebra's routes are removed, whether it is connected or not.
     both = ['"kernel", "fpm"', listening(2622)[1]]
     apply(router, text(machine, *both))
     assert names(machine) == {"kernel", "fpm"}

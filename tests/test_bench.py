@@ -1,4 +1,4 @@
-"""The logic of the benchmarks: what can be wrong without a measurement."""
+"""The logic of the benchmarks: errors that can be detected without a measurement."""
 
 import json
 import subprocess
@@ -142,7 +142,7 @@ def test_rfc2544_finds_what_the_router_can(family, tmp_path):
         "--test", "throughput,loss,latency", "--plot", plot,
     )
     assert [one["size"] for one in found] == [128]
-    # How much gets through says what else the machine does; what is found must fit together.
+    # The throughput depends on the other load of the machine; the results must be consistent.
     assert 0 <= found[0]["ndr_pps"] <= found[0]["pdr_pps"] <= found[0]["highest_pps"]
     assert all(0 <= at["share"] <= 1 for at in found[0]["loss"])
     assert min(at["share"] for at in found[0]["loss"]) < 1

@@ -72,7 +72,7 @@ def test_a_large_table_by_two_ways_and_then_one(net):
     sinks = [Sink(space) for space in net.gateways.values()]
     stream = Stream(net.left, addresses, rate=1500)
     assert all(sink.wait(500) for sink in sinks), "the flows do not use both ways"
-    # One of the ways is taken back in good order, and its gateway goes on forwarding: nothing is lost.
+    # One of the paths is withdrawn in good order, and its gateway continues to forward: nothing is lost.
     for table in ("table4", "table6"):
         net.birds[3].control("disable", table)
     lines = net.settled(paths=1)
@@ -83,7 +83,7 @@ def test_a_large_table_by_two_ways_and_then_one(net):
     assert lost(stream.stop(), *sinks) == []
     for sink in sinks:
         sink.close()
-    # BIRD goes, and takes its routes out of the kernel.
+    # BIRD ends, and removes its routes from the kernel.
     net.bird.stop()
     assert wait_for(lambda: not tables.kernel(net.machine), 30, 0.2)
     assert tables.assert_agree(net.machine) == []

@@ -1,4 +1,4 @@
-"""`check` sees what `run` would stumble over, and both say it in the same words."""
+"""`check` detects the errors that `run` would meet, and both report them in the same words."""
 
 import os
 import re
@@ -13,7 +13,7 @@ PORT = 'local turnpike = require "turnpike"\nturnpike.port "left" { device = "tp
 
 
 def check(namespace, file, *options):
-    """`turnpike check`: its exit status and what it says."""
+    """`turnpike check`: its exit status and its output."""
     done = namespace.run(binary(), "check", file, *options, check=False)
     return done.returncode, done.stdout
 
@@ -68,7 +68,7 @@ def test_a_quarantine_directory_of_others(lab, inside, tmp_path):
 def test_an_interface_in_use_is_not_taken_over_by_mistake(lab, tmp_path):
     hosts = Hosts(lab, start=False)
     inside = hosts.inside
-    # The kernel's own link-local address is there already, and counts for nothing.
+    # The kernel's own link-local address exists already, and does not count.
     assert wait_for(lambda: "inet6 fe80" in inside.run("ip", "address", "show", "dev", "tp-left").stdout, 10)
     status, said = check(inside, write(tmp_path, PORTS))
     assert status == 0 and "warning" not in said, said
@@ -78,7 +78,7 @@ def test_an_interface_in_use_is_not_taken_over_by_mistake(lab, tmp_path):
         r'port "left": device tp-left carries the default route over tp-left, 10\.0\.1\.77/24 on tp-left: lost to the '
         r"machine until the router ends; take it away \(ip address flush dev tp-left, ip route\), or write take_over = true")
     both(lab, inside, PORTS, expected)
-    # Nothing has been touched.
+    # Nothing has been changed.
     assert answers(hosts)
 
     text = PORTS.replace('device = "tp-left",', 'device = "tp-left", take_over = true,')
@@ -87,7 +87,7 @@ def test_an_interface_in_use_is_not_taken_over_by_mistake(lab, tmp_path):
     router = lab.router(inside, text)
     assert 'port "left": device tp-left carries the default route' in router.log()
     router.stop()
-    # All of it is back.
+    # All of it is restored.
     assert wait_for(lambda: answers(hosts), 10)
     assert "default via 10.0.1.2" in inside.run("ip", "route").stdout
 
@@ -113,7 +113,7 @@ def write(directory, text):
 
 
 def answers(hosts):
-    """Does the router's kernel answer the left host?"""
+    """Returns true if the router's kernel answers the left host."""
     return hosts.left.run("ping", "-c", "1", "-W", "1", "10.0.1.77", check=False).returncode == 0
 
 

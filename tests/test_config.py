@@ -13,8 +13,8 @@ from lib.netns import veth
 from lib.packets import ethernet, icmp, ipv4
 from lib.router import binary
 
-# Name: (configuration, line of the error or None, what the error says). The first line of PORTS
-# is empty, so that `require` is on line 2, the ports on 3 and 4, and what follows on 5.
+# Name: (configuration, line of the error or None, text of the error). The first line of PORTS is empty, so that
+# `require` is on line 2, the ports on 3 and 4, and the rest on 5.
 BAD = {
     "an unknown device": (
         'local turnpike = require "turnpike"\n'
@@ -109,7 +109,7 @@ BAD = {
 }
 
 FILES = {
-    # A gzip header, and then nothing that belongs to one.
+    # A gzip header, and then invalid data.
     "broken.gz": bytes.fromhex("1f8b0800000000000003") + b"this is no deflate stream" * 10,
     "noise.dat": bytes((i * 89 + i // 7) & 0xFF for i in range(5000)),
 }
@@ -129,7 +129,7 @@ class Bench:
         self.links = self.inside.link_settings()
 
     def assert_untouched(self):
-        """No program and no socket is left on the devices, their settings are as they were."""
+        """Checks that no program and no socket is left on the devices, and that their settings are unchanged."""
         assert self.inside.link_settings() == self.links
 
 
@@ -139,7 +139,7 @@ def bench(module_lab):
 
 
 def refusal(router, seconds=20):
-    """Waits for a router that must end by itself, with an error and not by a crash; its log."""
+    """Waits for a router that must end by itself, with an error and without a crash; returns its log."""
     try:
         code = router.process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -170,7 +170,7 @@ def test_bad_configuration(bench, lab, name):
     assert any(place in text for text in log.splitlines()), f"no {place} in:\n{log}"
     for word in says:
         assert word in log, f"no {word!r} in:\n{log}"
-    # No packet moved, nothing is left.
+    # No packet moved, and nothing is left.
     assert bench.left.receive(0.05) == [] and bench.right.receive(0.05) == []
     assert not router.socket.exists()
     bench.assert_untouched()
@@ -211,7 +211,7 @@ def test_a_missing_configuration_file(bench):
 def test_a_second_instance_on_the_same_socket(lab):
     wires = Wires(lab)
     first = wires.router
-    # Other devices, so that the socket is all they could quarrel about.
+    # Other devices, so that the socket is the only conflict.
     inside, outside = lab.namespace("second", quiet=True), lab.namespace("wire", quiet=True)
     veth(inside, "tp-left", outside, "wire")
     second = lab.router(inside, (
@@ -220,7 +220,7 @@ def test_a_second_instance_on_the_same_socket(lab):
     ), socket=first.socket, wait=False)
     assert str(first.socket) in refusal(second)
     assert "xdp" not in inside.links()
-    # The first one did not notice.
+    # The first one was not affected.
     ping(wires)
     first.stop()
 
@@ -229,7 +229,7 @@ def test_a_second_instance_on_the_same_devices(lab):
     wires = Wires(lab)
     second = lab.router(wires.inside, PORTS, wait=False)
     assert "tp-left" in refusal(second)
-    # The first one goes on.
+    # The first one continues.
     ping(wires)
     wires.router.stop()
 

@@ -1,5 +1,5 @@
-"""A receive queue for control traffic: rules bring it there, a forwarder of its own serves it, and what the router
-itself sends leaves by a transmit queue beside it, whatever the forwarders of other packets do.
+"""A receive queue for control traffic: rules lead packets to it, a separate forwarder serves it, and packets of the
+router itself leave by a separate transmit queue, regardless of the other forwarders.
 
 The device is `flow_device/flow_device.c`, put in front of DPDK: it has an RSS table and rules that lead to queues.
 """
@@ -44,14 +44,14 @@ def start(lab, directory, config=ON, settings="", calm=True, host=False, **optio
         pytest.fail(f"{LIBRARY} is missing: run make {LIBRARY}")
     device = Device(directory)
     env = device.env(port="net_af_packet0", queues="1", **options)
-    # Nobody keeps the kernel behind this device quiet: where the router's host has its addresses, it has none.
+    # The kernel behind this device is not kept quiet: it has no addresses where the router's host has them.
     kernel = lab.namespace("kernel", quiet=True) if host else None
     if host:
         settings += f', host = {{ netns = "{kernel.name}" }}'
     wires = Wires(lab, config, ports=ports(settings), calm=calm, env=env)
     wires.device, wires.kernel = device, kernel
     if host:
-        # The kernel knows the neighbour, so that only what is tested is on the wire.
+        # The kernel knows the neighbour, so that only the tested packets are on the wire.
         kernel.run("ip", "neigh", "replace", A, "lladdr", HOST_A_MAC, "dev", "left", "nud", "permanent")
         assert wait_for(lambda: f"BGP to {LEFT}" in {rule["what"] for rule in control(wires.router)["rules"]}, 10)
     return wires
@@ -71,12 +71,12 @@ def control(router, port="left"):
 
 
 def reasons(router):
-    """What the device does not hold, and why."""
+    """Rules that the device does not hold, with the reasons."""
     return {rule["what"]: rule["why"] for rule in control(router)["rules"] if "why" in rule}
 
 
 def packets(router):
-    """Packets that came by each rule which some came by."""
+    """Packets by rule, of the rules with any."""
     return {rule["what"]: rule["packets"] for rule in control(router)["rules"] if rule.get("packets")}
 
 
@@ -88,7 +88,7 @@ def thread(router, number):
 
 @contextlib.contextmanager
 def held_forwarder(router):
-    """The forwarder of packets to be forwarded does nothing."""
+    """Stops the forwarder of packets to be forwarded."""
     with held_thread(thread(router, 0)):
         yield
 
@@ -102,7 +102,7 @@ def is_reply(frame):
 
 
 def arrive(wire, count, match):
-    """So many frames come that match, and are returned."""
+    """Waits until so many matching frames have arrived, and returns them."""
     frames = wire.expect(count, match)
     assert len(frames) == count
     return frames
@@ -126,7 +126,7 @@ def test_the_router_answers_while_its_forwarder_is_held(wires):
                bytes(LINK / IP(src=A, dst=B) / TCP(sport=179, dport=40000) / Raw(b"and its answer"))]
     transit += [bytes(LINK / IP(src=A, dst=B) / UDP(sport=port, dport=9) / Raw(b"a flow")) for port in range(64)]
     with held_forwarder(wires.router):
-        # What is forwarded waits for its forwarder, and does not come by the other queue.
+        # Packets to be forwarded wait for their forwarder, and do not use the other queue.
         wires.left.send(*transit)
         for _ in range(5):
             wires.left.send(arp_request())
@@ -145,7 +145,7 @@ def test_protocols_reach_the_kernel_and_it_answers_while_the_forwarder_is_held(l
     with held_forwarder(wires.router):
         for dport in (179, 22):
             wires.left.send(bytes(LINK / IP(src=A, dst=LEFT) / TCP(sport=40000, dport=dport, flags="S")))
-            # Nobody listens there: the kernel says so.
+            # There is no listener: the kernel refuses.
             (frame,) = arrive(wires.left, 1, lambda frame: tcp_of(frame) is not None)
             assert (tcp_of(frame).sport, "R" in tcp_of(frame).flags) == (dport, True)
         bfd = bytes(LINK / IP(src=A, dst=LEFT, ttl=255) / UDP(sport=49152, dport=3784) / Raw(b"\x20" * 24))
@@ -172,7 +172,7 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def connecting(namespace, port):
-    """A connection that the host begins from a port of its own."""
+    """A connection that the host opens from a port of its own."""
     client = namespace.spawn("python3", "-c", CONNECT, LEFT, A, port, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         client.stdout.readline()
@@ -199,10 +199,10 @@ def test_replies_to_the_host_are_learned(lab, tmp_path):
         assert wait_for(lambda: flows(router) == {flow(40001)}, 10)
         arrive(wires.left, 1, lambda frame: tcp_of(frame) is not None)
         with held_forwarder(router):
-            # An answer to a segment that was never sent, which the kernel refuses: it has come, and so has the reset.
+            # A reply to a segment that was never sent, which the kernel refuses: it arrived, and so did the reset.
             wires.left.send(bytes(LINK / IP(src=A, dst=LEFT) / TCP(sport=443, dport=40001, flags="SA", ack=1)))
             arrive(wires.left, 1, lambda frame: tcp_of(frame) is not None and "R" in tcp_of(frame).flags)
-    # What the router forwards is no flow of its own, whoever began it.
+    # A forwarded flow is not one of the host's, regardless of its initiator.
     syn = bytes(LINK / IP(src=A, dst=B) / TCP(sport=40000, dport=443, flags="S"))
     wires.left.send(syn)
     assert wires.right.expect(1) == [forwarded(syn, RIGHT_MAC, HOST_B_MAC)]
@@ -222,14 +222,15 @@ def test_replies_to_the_host_are_learned(lab, tmp_path):
 
 
 def test_it_is_turned_on_and_off_while_the_router_runs(lab, tmp_path):
-    # The kernel deals what comes by the interface out to two queues, whatever the router asks for: it serves both.
+    # The kernel distributes the interface's packets over two queues, regardless of the router's request: it serves
+    # both.
     wires = start(lab, tmp_path, config="", settings=SERVED)
     router, text = wires.router, wires.router.config.read_text()
     with_queue = text.replace(SERVED, "") + ON
     there = bytes(Ether(src=HOST_B_MAC, dst=RIGHT_MAC) / IP(src=B, dst=A) / UDP(dport=9) / Raw(b"there and back"))
 
     def forwards():
-        """Both ways, however the ports are served."""
+        """Checks both directions, for any service of the ports."""
         back = bytes(LINK / IP(src=A, dst=B) / UDP(dport=9) / Raw(b"there and back"))
         wires.drain()
         wires.left.send(back)
@@ -256,13 +257,13 @@ def test_it_is_turned_on_and_off_while_the_router_runs(lab, tmp_path):
         assert len(router.show("forwarders")["forwarders"]) == 1
     forwards()
     assert router.counters()["dropped_total"] == 0
-    # With the port, the device let go of its rules.
+    # With the port, the device removed its rules.
     assert len(wires.device.lines("lead")) == len(wires.device.lines("destroy")) > 0
     router.stop()
 
 
 def test_another_port_forwards_without_loss_meanwhile(lab, tmp_path):
-    # The port on the right is not opened again, and forwarders are dealt out anew: nothing of its own is lost.
+    # The port on the right is not reopened, and forwarders are distributed anew: none of its packets is lost.
     wires = start(lab, tmp_path, config="")
     router, text = wires.router, wires.router.config.read_text()
     wires.drain()
@@ -323,7 +324,7 @@ def test_without_a_table_or_a_driver_forwarders_receive_control_traffic(lab, tmp
     (data, own) = router.show("forwarders")["forwarders"]
     assert (data["rx"], own["rx"], own["tx"]) == (["left:0", "left:1", "right:0"], [], ["left:1"])
     assert (left["sender"], right["sender"]) == (1, 0)
-    # It has no core of its own to poll on.
+    # It has no core of its own for polling.
     assert own["waiting"]["blocks"] > 0 and data["waiting"]["blocks"] == 0
     for _ in range(5):
         wires.left.send(arp_request())
@@ -351,7 +352,7 @@ def test_a_local_user_who_opens_many_flows_fills_neither_device_nor_router(lab, 
     while user.poll() is None:
         assert len(flows(wires.router)) <= 256
     assert user.returncode == 0
-    # Most were not told, and the others at their rate, with one second's worth at the beginning.
+    # Most were not reported, and the others at their rate, with one second's worth at the beginning.
     assert wait_for(lambda: control(wires.router)["unlearned"] > MANY / 2, 10), control(wires.router)
     took = len(wires.device.lines("lead")) - before
     assert 64 <= took <= 64 * (time.monotonic() - began + 2)

@@ -1,5 +1,5 @@
-"""A control queue of a kernel interface: an XDP program sorts control traffic out before it comes to the ring of an
-AF_XDP socket, so that it arrives while a forwarder is kept from its queues and that ring overflows.
+"""A control queue of a kernel interface: an XDP program takes control traffic before it reaches the ring of an AF_XDP
+socket, so that it arrives while a forwarder is kept from its queues and that ring overflows.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from test_control_queue import (
 )
 from test_overload import SLOW, Mixture
 
-# More than an AF_XDP socket and the buffers for it hold.
+# More than an AF_XDP socket and its buffers hold.
 TOO_MANY = 8000
 
 OSPF = bytes(Ether(src=HOST_A_MAC, dst="01:00:5e:00:00:05") / IP(src=A, dst="224.0.0.5", proto=89, ttl=1)
@@ -55,7 +55,7 @@ def start(lab, config=ON, settings="", host=False, **options):
 
 
 def xdp_of(namespace, interface="tp-left"):
-    """What the kernel says of the interface's XDP program, if it has one."""
+    """The kernel's report of the interface's XDP program, if it has one."""
     (link,) = json.loads(namespace.run("ip", "-j", "-d", "link", "show", interface).stdout)
     return link.get("xdp")
 
@@ -69,7 +69,7 @@ def test_the_router_answers_while_its_forwarder_is_held(lab):
     (data, own) = wires.router.show("forwarders")["forwarders"]
     assert (data["rx"], own["rx"], own["tx"]) == (["left:0", "right:0"], ["left:1"], ["left:1"])
     wires.drain()
-    # BGP of other routers, an address beside an own one, a tagged frame, and echo requests are none of its queue's.
+    # BGP of other routers, an address other than an own one, a tagged frame, and echo requests do not use its queue.
     transit = [bytes(LINK / IP(src=A, dst=B) / TCP(sport=40000, dport=179) / Raw(b"for another router")),
                bytes(LINK / IP(src=A, dst=B) / TCP(sport=179, dport=40000) / Raw(b"and its answer")), TRANSIT]
     with held_forwarder(wires.router):
@@ -134,7 +134,7 @@ def test_every_form_of_rule_finds_its_packets_and_no_others(lab):
     wires.left.send(*(frame for kind in frames.values() for frame in kind), *others)
     wanted = {what: len(kind) for what, kind in frames.items()}
     assert wait_for(lambda: packets(router) == wanted, 10), (packets(router), wanted)
-    # All of them have been received, each by one queue.
+    # All of them have been received, each on one queue.
     total = sum(wanted.values()) + len(others)
     assert change(received=total)["received"] == total
     assert packets(router) == wanted
@@ -152,7 +152,7 @@ def flood(wires):
 
 
 def arrives_again(wires):
-    """Frames have room again: whatever was sent before is forwarded, or was lost."""
+    """Waits until there is room for frames again: all earlier ones were forwarded or lost."""
     last = bytes(LINK / IP(src=A, dst=B) / UDP(sport=6, dport=9) / Raw(b"the last"))
     wanted = forwarded(last, RIGHT_MAC, HOST_B_MAC)
 
@@ -261,7 +261,7 @@ def test_packet_sockets_have_no_control_queue(lab):
 
 
 def test_the_host_sees_control_traffic_once(lab):
-    """The addresses are the router's own kernel's, which would take them from the port's interface as well."""
+    """The addresses are those of the router's own kernel, which would accept them from the port's interface as well."""
     wires = Wires(lab, ON, ports=ports(", host = true"), calm=True)
     assert wait_for(lambda: f"BGP to {LEFT}" in {rule["what"] for rule in control(wires.router)["rules"]}, 10)
     assert wait_for(lambda: not reasons(wires.router), 10)

@@ -1,4 +1,4 @@
-"""`turnpike convert`: rules of nftables and iptables, and whether they let pass here what they let pass there.
+"""`turnpike convert`: rules of nftables and iptables, and a check that the converted rules accept the same packets.
 
 Each ruleset is loaded into a router that is the Linux kernel, listed there, converted, and applied to a Turnpike
 with the same wires. The same packets go through both. Rulesets are random as well, the same in each run unless
@@ -51,7 +51,7 @@ def convert(kind, text):
 
 
 def configured(lua):
-    """A configuration with these filters on the ports that they say."""
+    """A configuration with these filters on their ports."""
     def place(port):
         names = [name for name in (f"forward-{port}", "forward") if f'turnpike.filter "{name}"' in lua]
         return f', filter = {{ outward = "{names[0]}" }}' if names else ""
@@ -81,7 +81,7 @@ class Pair:
         self.marks = 0
 
     def load(self, kind, text):
-        """Loads rules into the kernel, and what is converted of its listing into Turnpike; the conversion."""
+        """Loads rules into the kernel, and the conversion of its listing into Turnpike; returns the conversion."""
         inside = self.kernel.inside
         inside.run("nft", "flush", "ruleset")
         if kind == "nftables":
@@ -102,9 +102,9 @@ class Pair:
         return converted, listing
 
     def passed(self, packets):
-        """For each of the packets, sent by the side that it says: do Turnpike and the kernel forward it?"""
+        """Returns, for each of the packets, sent from its side, whether Turnpike and the kernel forward it."""
         ours, theirs = (self.through(wires, packets) for wires in (self.turnpike, self.kernel))
-        # On a loaded machine one may be lost or late. It is asked again, by itself.
+        # On a loaded machine one may be lost or late. It is sent again, alone.
         for number, packet in enumerate(packets):
             if ours[number] != theirs[number]:
                 (ours[number],), (theirs[number],) = (
@@ -120,7 +120,7 @@ class Pair:
             frame = LINKS[side] / packet / Raw(mark)
             getattr(wires, side).send(bytes(frame))
         arrived = wires.left.receive(quiet) + wires.right.receive(quiet / 3)
-        # An ICMP error has the packet in it, and comes back to where it was sent.
+        # An ICMP error quotes the packet, and returns to its sender.
         seen = {struct.unpack("!II", frame[-8:]) for frame in arrived if frame[-12:-8] == b"mark" and not is_error(frame)}
         return [(self.marks, number) in seen for number in range(len(packets))]
 
@@ -177,7 +177,7 @@ def random_packet(chance):
     elif kind == "gre":
         packet = with_protocol(packet, 47) / Raw(b"\0" * 8)
     else:
-        # No later ones: nftables without connection tracking takes their first bytes for ports.
+        # No later fragments: nftables without connection tracking takes their first bytes for ports.
         packet.flags = "MF"
         packet /= UDP(len=300, **ports)
     return side, packet / Raw(b"x" * chance.choice([4, 12, 60, 200]))
@@ -194,7 +194,7 @@ def with_protocol(packet, number):
 
 # --- rulesets ---------------------------------------------------------------------------------------
 
-# What many routers have, and a bit of everything.
+# Rules that are common on routers, and some of everything.
 NFT = """
 table inet filter {
   set bad { type ipv4_addr; flags interval; elements = { 10.0.1.9, 172.20.3.0/24, 198.51.100.100-198.51.100.250 } }
@@ -267,7 +267,7 @@ def of(chance, *choices):
 
 
 def number(chance, low, high):
-    """One, a range, a set, or what is not one of these."""
+    """One number, a range, a set, or the complement of one of these."""
     one, other = sorted((chance.randint(low, high), chance.randint(low, high)))
     return of(chance, "", "!= ") + of(chance, f"{one}", f"{one}-{other + 1}", f"{{ {one}, {other + 1} }}")
 
@@ -356,7 +356,7 @@ def compare(pair, kind, rules, chance, packets):
     for (side, packet), our, their in zip(sent, ours, theirs):
         said = "passes" if our else "is dropped"
         assert our == their, f"CONVERT_SEED={SEED}: {said} here only:\n{side}: {packet!r}\n{listing}\n{converted.stdout}"
-    # Neither everything nor nothing, or the rules were not asked.
+    # Neither everything nor nothing; otherwise the rules had no effect.
     return converted, sum(ours)
 
 
@@ -399,7 +399,7 @@ table inet f {
 
 
 def request(chance, number):
-    """A packet for the router that answers to each: to an echo, and that nothing listens there."""
+    """A packet for the router that is answered in any case: an echo, or a port without listener."""
     ttl = chance.choice([5, 6, 64])
     if chance.random() < 0.7:
         packet = IP(src=chance.choice(["10.0.1.2", "172.20.0.5"]), dst=chance.choice(["10.0.1.1", "10.0.2.1"]), ttl=ttl)

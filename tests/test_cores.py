@@ -1,4 +1,4 @@
-"""Other cores, and more or fewer forwarders, for a running router; cores that are control's alone."""
+"""Other cores, and more or fewer forwarders, for a running router; cores for control alone."""
 
 import contextlib
 import os
@@ -30,8 +30,8 @@ def on(cores):
 
 
 def run_on(router, *cores):
-    """Are there forwarders on these cores, by their numbers, and no others? One that has just ended may
-    be seen for a moment."""
+    """Returns true if exactly these cores have forwarders, by number. One that has just ended may be seen for a
+    moment."""
     def threads():
         found = {}
         for task in Path(f"/proc/{router.process.pid}/task").iterdir():
@@ -44,7 +44,7 @@ def run_on(router, *cores):
     return wait_for(lambda: threads() == list(cores), 20)
 
 
-# A forwarder of AF_PACKET that has no core for a quarter of a second loses what comes meanwhile.
+# A forwarder of AF_PACKET without a core for a quarter of a second loses packets meanwhile.
 @pytest.mark.alone
 @pytest.mark.parametrize("first", ["0", "0,1"])
 @pytest.mark.parametrize("driver", DRIVERS)
@@ -142,8 +142,8 @@ def test_ports_and_forwarders_change_together(lab):
     router.stop()
 
 
-# Everything that brings threads of its own: the API, telnet, kernel and zebra listeners, the quarantine's
-# writer, several slow path workers, host interfaces, steps in Lua with their watchdog.
+# Everything with separate threads: the API, telnet, kernel and zebra listeners, the quarantine's writer, several slow
+# path workers, host interfaces, steps in Lua with their watchdog.
 MANY_THREADS = COUNTING + """
 turnpike.routes_from { "kernel", "fpm" }
 turnpike.fpm { listen = "127.0.0.1:2620" }
@@ -168,7 +168,7 @@ def places(router):
 
 
 def assert_apart(router, control, *forward):
-    """Forwarders are on their cores, each thread besides on control's."""
+    """Checks that forwarders are on their cores, and every other thread on control's."""
     assert run_on(router, *forward)
     threads = places(router).values()
     assert {cores for name, cores in threads if not name.startswith("forwarder-")} == {control}, threads
@@ -181,7 +181,7 @@ def assert_apart(router, control, *forward):
 def test_nothing_but_forwarders_runs_on_their_cores(lab):
     wires = Wires(lab, MANY_THREADS % 2)
     router = wires.router
-    # The machine's choice: the last core for the forwarder, every other for the rest.
+    # The default on this machine: the last core for the forwarder, every other for the rest.
     names = assert_apart(router, "0", "1")
     expected = {"turnpike", "signals", "api", "quarantine", "slow-path-0", "slow-path-1", "lua-watchdog", "forwarder-0"}
     assert expected <= names and len(places(router)) > len(expected), names
@@ -190,7 +190,7 @@ def test_nothing_but_forwarders_runs_on_their_cores(lab):
     base = PORTS + STATIC_NEIGHBOURS
     apply(router, base + more + MANY_THREADS % 2)
     assert_apart(router, "0", "1")
-    # Control and forwarder change places, every old thread with them.
+    # Control and forwarder swap cores, with every existing thread.
     report, status = plan(router, base + more + MANY_THREADS % 2 + split(1, 0))
     lines = {(c["what"], c["to"], c["live"]) for c in report["changes"]}
     assert {("cores: control", "1", True), ("cores: forward", "0", True)} <= lines and status == 2
@@ -249,14 +249,14 @@ def test_cores_outside_the_cpuset_are_refused(tmp_path):
 
 
 class Hog:
-    """A process that takes all that it gets of one core; `real_time`, in turns with others of that priority."""
+    """A process that uses all available time of one core; `real_time`: in turns with others of that priority."""
 
     def __init__(self, core, real_time=False):
         loop = ["taskset", "-c", str(core), "sh", "-c", "while :; do :; done"]
         self._process = subprocess.Popen(["chrt", "--rr", "1", *loop] if real_time else loop)
 
     def ran(self):
-        """Seconds that it has run."""
+        """Seconds for which it has run."""
         return int(Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[0]) / 1e9
 
     def __enter__(self):
@@ -275,8 +275,8 @@ def forwarder(router):
 
 
 def waiting(router, hog, seconds):
-    """The share of the time in which the forwarder was ready to run and others had its core, while the hog runs
-    for so long."""
+    """The share of the time in which the forwarder was ready to run and others had its core, while the hog runs for so
+    long."""
     schedule = Path(f"/proc/{router.process.pid}/task/{forwarder(router)}/schedstat")
     times = lambda: [int(word) for word in schedule.read_text().split()[:2]]
     (ran, waited), begun = times(), hog.ran()
@@ -298,7 +298,7 @@ turnpike.neighbour "10.0.2.2" { port = "right", mac = "02:00:00:00:02:02" }
     router = lab.router(lab.namespace("router", quiet=True), ports + split(0, 1),
                         files={"in.pcap": pcap_file([packet] * 64)})
     assert wait_for(lambda: router.show("counters")["sent"] > 100_000, 20)
-    # So that the hog counts, and nothing else that the machine does.
+    # So that only the hog counts, and no other load of the machine.
     os.sched_setscheduler(forwarder(router), os.SCHED_RR, os.sched_param(1))
     with Hog(0, real_time=True) as hog:
         assert waiting(router, hog, 0.5) < 0.2
@@ -317,7 +317,7 @@ turnpike.neighbour "10.0.2.2" { port = "right", mac = "02:00:00:00:02:02" }
 
 @pytest.mark.flood
 def test_a_queue_of_a_busy_forwarder_goes_to_an_idle_one(lab):
-    # Two sources that never rest have come to one forwarder, since ports are dealt out by turns.
+    # Two sources that never rest are on one forwarder, since ports are distributed in turn.
     packets = [ethernet(f"02:70:63:61:70:{number:02x}", HOST_A_MAC, 0x0800,
                         ipv4(f"10.0.{number}.2", "10.0.4.2", pattern(40))) for number in (1, 2)]
     text = """
@@ -346,7 +346,7 @@ turnpike.forwarders { cores = "0,1", rebalance = %s }
     assert wait_for(lambda: all(one["busy_percent"] > 60 for one in shown()["forwarders"]), 20), shown()
     assert re.search(r"port \"(one|two)\": receive queue 0 goes from forwarder 0 \(busy \d+ %\) to forwarder 1", router.log())
     assert "1 receive queue went to a less busy forwarder" in router.command("show", "forwarders").stdout
-    # Another apply leaves it there.
+    # Another apply does not move it.
     apply(router, text % "true" + 'turnpike.route "10.9.0.0/16" { via = "10.0.4.2" }\n')
     assert sorted(len([queue for queue in rx if queue in ("one:0", "two:0")]) for rx in served()) == [1, 1]
     router.stop()

@@ -1,4 +1,4 @@
-"""Duplicate address detection of the router's own addresses: RFC 4862 5.4, where a port asks for it."""
+"""Duplicate address detection of the router's own addresses: RFC 4862 5.4, on ports that enable it."""
 
 import time
 
@@ -25,7 +25,7 @@ LINK = Ether(src=HOST_A_MAC, dst=LEFT_MAC)
 
 
 def is_question(frame):
-    """A neighbour solicitation from nobody."""
+    """Returns true for a neighbour solicitation from the unspecified address."""
     return frame[12:14] == b"\x86\xdd" and frame[54:55] == b"\x87" and frame[22:38] == bytes(16)
 
 
@@ -39,7 +39,7 @@ def ping(source, destination):
 
 
 def answers(wires, source, destination):
-    """Does the router answer a ping to this address of its own?"""
+    """Returns true if the router answers a ping to its own address."""
     wires.left.send(ping(source, destination))
     is_reply = lambda frame: frame[12:14] == b"\x86\xdd" and frame[54:55] == b"\x81"
     replies = wires.left.expect(1, is_reply, 0.1)
@@ -47,7 +47,7 @@ def answers(wires, source, destination):
 
 
 def test_an_address_is_used_when_nobody_has_it(wires):
-    # 5.4.2: each address is asked for twice, a second apart, from nobody and with no MAC.
+    # 5.4.2: each address is solicited twice, a second apart, from the unspecified address and without a MAC.
     asked = []
     for frame in wires.left.expect(4, is_question, 4):
         question = Ether(frame)
@@ -76,7 +76,7 @@ def test_an_address_that_somebody_has_is_not_used(wires, sign):
     line = f'port "left": {HOST_A_MAC} has our address {OWN}; it is not used'
     assert wait_for(lambda: line in wires.router.log(), 3)
     assert wait_for(lambda: answers(wires, "fe80::a", LINK_LOCAL), 5)
-    # Long enough for the second question, and a second for its answer.
+    # Long enough for the second solicitation, and a second for its answer.
     time.sleep(1.5)
     change = Change(wires.router)
     assert not answers(wires, "fd00:1::2", OWN)

@@ -1,4 +1,4 @@
-"""`turnpike doctor` on this machine, and where `turnpike run` points to it; `show topology`."""
+"""`turnpike doctor` on this machine, and the references of `turnpike run` to it; `show topology`."""
 
 import json
 import os
@@ -18,7 +18,7 @@ SEVERITIES = ["error", "warning", "note", "ok"]
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes a configuration that anybody may read; returns its name."""
+    """Writes a configuration readable by all users; returns its name."""
     tmp_path.chmod(0o755)
 
     def write(text, name="router.lua"):
@@ -39,7 +39,7 @@ def doctor(*argv, wrap=()):
 
 
 def report(*argv, wrap=()):
-    """The report of `--json`; its form and the exit status fit."""
+    """The report of `--json`, after a check of its form and the exit status."""
     done = doctor(*argv, "--json", wrap=wrap)
     told = json.loads(done.stdout)
     found = told["findings"]
@@ -48,7 +48,7 @@ def report(*argv, wrap=()):
     assert done.returncode == {"ok": 0, "note": 0, "warning": 1, "error": 2}[told["worst"]]
     for finding in found:
         assert finding["check"] and finding["found"]
-        # A warning says its price, and an operator is told the way out or that there is none.
+        # A warning states its cost, and the remedy or that there is none.
         assert finding.get("cost") or finding["severity"] in ("ok", "note")
     return told
 
@@ -68,7 +68,7 @@ def test_a_machine_is_examined_without_a_configuration():
     assert f", {len(os.sched_getaffinity(0))} cores" in of(told, "processor")["found"], online
 
 
-# Checks of what runs at the moment: two looks may differ.
+# Checks of the present state: two runs may differ.
 MOMENTARY = ("preemption", "processes")
 
 
@@ -80,7 +80,7 @@ def test_text_and_json_say_the_same(write):
     findings = [finding for finding in told["findings"] if finding["check"] not in MOMENTARY]
     steady = [(head, block) for head, block in zip(heads, blocks, strict=True) if head[1] not in MOMENTARY]
     assert [head for head, _ in steady] == [(finding["severity"], finding["check"]) for finding in findings]
-    # Commands stand in lines of their own, unbroken; everything else fits a terminal.
+    # Commands are on lines of their own, unbroken; all other text fits a terminal.
     commands = [command for finding in findings for command in finding.get("mend", [])]
     lines = [line for _, block in steady for line in block.splitlines()]
     assert [line.strip() for line in lines if line.startswith(" " * 11)] == commands
@@ -102,7 +102,7 @@ def test_hugepages_are_what_the_configuration_needs(write):
     for mbufs in (20_000, 200_000):
         file = write(NULL + f"turnpike.memory {{ mbufs = {mbufs} }}\n")
         needed[mbufs] = int(re.search(r"(\d+) MB are needed", of(report(file), "hugepages")["found"])[1])
-    # Buffers have 2,048 bytes and 512 beside them.
+    # Buffers have 2,048 bytes and 512 in addition.
     assert needed[200_000] - needed[20_000] == pytest.approx(180_000 * 2560 / 1e6, abs=1)
 
 
@@ -116,7 +116,7 @@ def test_every_core_for_forwarders_leaves_none(write):
 
 
 def test_what_the_kernel_says_of_xdp_is_asked_in_the_interfaces_namespace(lab):
-    """A veth's driver has XDP, and no zero copy; in another namespace there is no such interface."""
+    """A veth's driver has XDP, and no zero copy; in another namespace the interface does not exist."""
     wires = Wires(lab)
     wires.router.stop()
     config = wires.router.config

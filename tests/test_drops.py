@@ -1,4 +1,4 @@
-"""Every drop reason of the default graph, provoked by a frame that deserves it, counted exactly.
+"""Every drop reason of the default graph, provoked by a suitable frame, counted exactly.
 
 The frames that leave the fast path for the slow path and are dropped there are in
 `test_slowpath.py`; the reasons of full rings and queues in `test_overload.py`.
@@ -39,7 +39,7 @@ def good6(**fields):
 
 
 def with_byte(packet, offset, value):
-    """The IPv4 packet with one header byte changed and the checksum made right again."""
+    """The IPv4 packet with one changed header byte and a correct checksum."""
     header = bytearray(packet[:20])
     header[offset] = value
     header[10:12] = b"\0\0"
@@ -76,7 +76,7 @@ CASES = {
         "to the other port's MAC": eth(0x0800, good4(), RIGHT_MAC),
         "ARP to another station": eth(0x0806, bytes(28), "02:00:00:00:01:99"),
     },
-    # RFC 1812 5.3.7: of the port that it comes by, of another, and in whatever packet.
+    # RFC 1812 5.3.7: of the ingress port, of another, and in any packet.
     "own-source": {
         "of the left port": from4("10.0.1.1"),
         "of the right port": from4("10.0.2.1"),
@@ -112,7 +112,7 @@ CASES = {
     "ip4-total-length": {
         "below the header's": eth(0x0800, good4(total_length=19)),
         "zero": eth(0x0800, good4(total_length=0)),
-        # With a right header its sender is told, see test_rfc.py.
+        # With a correct header its sender gets an error, see test_rfc.py.
         "beyond the frame, and a wrong checksum": eth(0x0800, good4()[:3] + b"\xff" + good4()[4:]),
     },
     "ip4-checksum": {
@@ -164,7 +164,7 @@ def test_drop(wires, reason, frame):
     wires.drain()
     change = Change(wires.router)
     wires.left.send(frame)
-    # Dropped under this reason, once, and under no other; nobody is told.
+    # Dropped for this reason, once, and for no other; no error is sent.
     assert change(received=1) == {"received": 1, "dropped": {reason: 1}}
     assert wires.left.receive(0.02) == [] and wires.right.receive(0.02) == []
 

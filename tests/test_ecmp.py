@@ -8,7 +8,7 @@ from lib.lab import HOST_A_MAC, LEFT_MAC, PORTS, RIGHT_MAC, Wires
 from lib.packets import ethernet, icmp, icmp6, ipv4, ipv6, mac_bytes, pattern, udp
 from lib.router import Change
 
-# Four gateways on the right, told apart by their MACs.
+# Four gateways on the right, distinguished by their MACs.
 GATEWAYS = {n: f"02:00:00:00:02:1{n}" for n in range(4)}
 
 CONFIG = "".join(
@@ -43,7 +43,7 @@ def frame(family, sport, destination=None, source=2, size=30, **fields):
 
 
 def paths(wires, frames):
-    """For each frame, the gateway that got it, in the order of sending."""
+    """For each frame, the gateway that received it, in the order of sending."""
     number = {mac_bytes(mac): n for n, mac in GATEWAYS.items()}
     change = Change(wires.router)
     wires.left.send(*frames)
@@ -73,7 +73,7 @@ def test_flows_that_differ_in_their_destination_use_all_paths(wires, family):
 
 
 def check_even(chosen, least=0.17):
-    """Every path has its quarter, give or take; 0.17 of 800 is five standard deviations off."""
+    """Every path has its quarter, approximately; 0.17 of 800 is five standard deviations off."""
     share = {n: count / len(chosen) for n, count in collections.Counter(chosen).items()}
     assert set(share) == set(GATEWAYS) and min(share.values()) > least, share
 
@@ -85,7 +85,7 @@ def test_weights_are_kept(wires):
 
 
 def test_fragments_of_a_datagram_stay_together(wires):
-    # Only the first fragment has the ports: none may look at them (RFC 6438, RFC 2992).
+    # Only the first fragment has the ports, so none may use them (RFC 6438, RFC 2992).
     a, b = "10.0.1.2", "203.0.113.9"
     for ident in range(8):
         whole = udp(a, b, 1000 + ident, 53, pattern(2000))

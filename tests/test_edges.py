@@ -1,5 +1,5 @@
-"""What a router does by option or at the edges: 240/4, router discovery, truncated packets, fragments
-that come by several ports."""
+"""Optional behaviour and edge cases: 240/4, router discovery, truncated packets, fragments that arrive on several
+ports."""
 
 import struct
 
@@ -32,11 +32,11 @@ def test_class_e_is_forwarded_if_it_is_accepted(lab):
     wires.left.send(*frames)
     assert wires.right.expect(3) == [forwarded(f, RIGHT_MAC, HOST_B_MAC) for f in frames]
     assert change(received=3) == {"received": 3, "sent": 3}
-    # Hosts there are told of errors.
+    # Hosts there get errors.
     wires.left.send(packet("250.1.2.3", "10.0.2.2", ttl=1))
     (error,) = wires.left.expect(1)
     assert Ether(error)[IP].dst == "250.1.2.3" and Ether(error)[ICMP].type == 11
-    # The broadcast stays what it is.
+    # The broadcast address is unchanged.
     change = Change(wires.router)
     wires.left.send(packet("255.255.255.255", "10.0.2.2"), packet("10.0.1.2", "255.255.255.255"))
     assert change(received=2) == {"received": 2, "dropped": {"ip4-martian-source": 1, "no-listener": 1}}
@@ -88,7 +88,7 @@ def module_wires(module_lab):
 
 
 def test_fragments_that_come_by_several_ports_meet(lab):
-    # Each port has a worker of its own; the fragments of one datagram have one.
+    # Each port has a separate worker; the fragments of one datagram have one.
     wires = Wires(lab, "turnpike.slowpath { workers = 2 }", calm=True)
     for number in range(8):
         whole = IP(src=f"10.0.1.{number + 10}", dst="10.0.1.1", id=number) / ICMP(id=9, seq=number) / pattern(64)
@@ -97,7 +97,7 @@ def test_fragments_that_come_by_several_ports_meet(lab):
         change = Change(wires.router)
         wires.left.send(LINK / first)
         wires.right.send(Ether(src=HOST_B_MAC, dst=RIGHT_MAC) / second)
-        # Both are dealt with: put together, not waiting for each other.
+        # Both are processed: reassembled, not waiting for each other.
         assert change(received=2)["to_host"] == 2, number
 
 
@@ -106,7 +106,7 @@ def is_advertisement(frame):
 
 
 def test_router_discovery(lab):
-    # RFC 1256: it advertises, answers who asks, and says at the end that it is no router any more.
+    # RFC 1256: it advertises, answers solicitations, and announces at the end that it ceases to be a router.
     ports = PORTS.replace('device = "tp-left",', 'device = "tp-left", router_discovery = { preference = 7 },')
     wires = Wires(lab, ports=ports + STATIC_NEIGHBOURS)
     body = struct.pack("!BBHBBH", 9, 0, 0, 1, 2, 1800) + bytes([10, 0, 1, 1, 0, 0, 0, 7])
@@ -114,7 +114,7 @@ def test_router_discovery(lab):
     (first,) = wires.left.expect(1, is_advertisement)
     assert first[:14] == ethernet("01:00:5e:00:00:01", LEFT_MAC, 0x0800, b"")
     assert first[22] == 1 and first[26:34] == bytes([10, 0, 1, 1, 224, 0, 0, 1]) and first[34:] == body
-    # The next one by itself would come 16 seconds later.
+    # The next periodic one would be sent 16 seconds later.
     group = Ether(src=HOST_A_MAC, dst="01:00:5e:00:00:02")
     elsewhere = group / IP(src="10.0.2.2", dst="224.0.0.2", ttl=1) / ICMP(type=10)
     wires.left.send(elsewhere)

@@ -1,4 +1,4 @@
-"""The examples of docs/steps.md, as they stand there."""
+"""The examples of docs/steps.md, as printed there."""
 
 import re
 
@@ -16,7 +16,7 @@ INSIDE, OUTSIDE, RIGHT = "10.0.1.2", "198.51.100.2", "10.0.2.2"
 
 
 def example(opening, directory=None):
-    """The Lua behind the paragraph that begins so, with its file in a directory of the test's."""
+    """The Lua code after the paragraph that begins like this, with its file in a directory of the test's."""
     text = (ROOT / "docs/steps.md").read_text()
     section = text[text.index("## Examples"):text.index("## Steps in Rust")]
     code = re.search(rf"^{re.escape(opening)}.*?```lua\n(.*?)```", section, re.S | re.M)[1]
@@ -36,7 +36,7 @@ def datagram(port, data=b"payload", source=INSIDE, destination=RIGHT):
 
 
 def saved(file):
-    """The IPv4 frames of a capture file; the router announces itself there as on any port."""
+    """The IPv4 frames of a capture file; the router announces itself there like on any port."""
     return [frame for frame in map(bytes, rdpcap(str(file))) if frame[12:14] == b"\x08\x00"]
 
 
@@ -70,7 +70,7 @@ def test_mirror(lab, tmp_path):
     wires = Wires(lab, example("Mirror a flow", tmp_path), calm=True)
     change = Change(wires.router)
     frames = [from_left(datagram(53 if n % 2 else 54, data=bytes([n]) * 20)) for n in range(40)]
-    # One that goes nowhere is seen all the same.
+    # A packet that is dropped is seen as well.
     frames.append(from_left(datagram(53), ttl=1))
     for frame in frames:
         wires.left.send(frame)
@@ -108,13 +108,13 @@ def test_sample(lab, tmp_path):
         wires.right.expect(50)
     assert change(received=3500)["replicated"] == 3
     wires.router.stop()
-    # What else came before counts as well: announcements of the wires' namespaces.
+    # Other earlier packets count as well: announcements of the wires' namespaces.
     first = 999 - before
     assert saved(tmp_path / "samples.pcap") == [frames[first + 1000 * n] for n in range(3)]
 
 
 def test_limit(lab):
-    # So slow that no token comes back before the test is over.
+    # So slow that no token is added before the test is over.
     limit = example("Limit what each source").replace("rate = 1000", "rate = 0.0001")
     wires = Wires(lab, limit, calm=True)
 
@@ -124,7 +124,7 @@ def test_limit(lab):
     send(INSIDE, 150)
     assert len(wires.right.expect(100)) == 100
     assert wait_for(lambda: wires.router.counters()["steps"]["limit.over-limit"] == 50)
-    # Another source has a bucket of its own, and the first one's is as empty behind an apply.
+    # Another source has a separate bucket, and the first one's is still empty after an apply.
     send("10.0.1.3", 30)
     assert len(wires.right.expect(30)) == 30
     apply(wires.router, PORTS + STATIC_NEIGHBOURS + limit + 'turnpike.route "198.51.100.0/24" { blackhole = true }\n')
@@ -141,10 +141,10 @@ def test_firewall(lab):
     web, other = from_left(datagram(443)), from_left(datagram(7))
     wires.left.send(web, other)
     assert wires.right.expect(1) == [sent_on(web)]
-    # The sender is told: destination unreachable, communication administratively prohibited.
+    # The sender gets an error: destination unreachable, communication administratively prohibited.
     error = wires.left.expect(1)[0]
     assert (error[23], error[34], error[35]) == (1, 3, 13) and error[42 + 20:42 + 28] == datagram(7)[:8]
-    # An answer to what the other side asked gets through.
+    # A reply to a request of the other side passes.
     asked = ethernet(RIGHT_MAC, HOST_B_MAC, 0x0800, ipv4(RIGHT, INSIDE, udp(RIGHT, INSIDE, 7, 1000, b"question")))
     wires.right.send(asked)
     assert wires.left.expect(1) == [forwarded(asked, LEFT_MAC, HOST_A_MAC)]
@@ -171,7 +171,7 @@ def test_another_gateway(lab):
     web, mail, foreign = syn(443), syn(25), syn(443, source="10.0.1.9")
     wires.left.send(web, mail, foreign)
     assert sorted(wires.right.expect(3)) == sorted([by_gateway(web), sent_on(mail), sent_on(foreign)])
-    # Another gateway by apply; while its network has no port the packets take the ordinary way.
+    # Another gateway by apply; while its network has no port the packets take the ordinary path.
     apply(wires.router, text.replace('"10.0.2.3" {', '"10.0.2.4" {').replace('via = "10.0.2.3"', 'via = "10.0.2.4"'))
     wires.left.send(web)
     assert wires.right.expect(1) == [by_gateway(web)]
@@ -208,7 +208,7 @@ def test_refuse_by_reset(lab):
     assert wires.right.expect(1) == [sent_on(from_left(datagram(23)))]
     assert wait_for(lambda: wires.router.counters()["dropped"]["prohibited"] == 2)
     assert not wires.left.receive(0.2)
-    # What all forwarders have counted is known to each.
+    # All forwarders share their counts.
     wires.left.send(*[syn(23)] * 998)
     assert wait_for(lambda: wires.router.counters()["steps"]["telnet-tried"] == 1000)
     wires.left.send(web)

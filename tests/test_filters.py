@@ -1,5 +1,5 @@
-"""The multicasts that a port's device is asked for: those of the router's own groups and of the groups that the
-kernel has joined on the host interface, or all.
+"""Multicast filters of a port's device: the router's own groups and the groups that the kernel has joined on the host
+interface, or all.
 
 A veth filters nothing, so the scenarios read what is asked of the kernel interface. That NICs leave other
 frames on the wire is seen in the VM lab.
@@ -16,14 +16,14 @@ from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC
 from lib.netns import veth, wait_for
 
 GROUP, GROUP_MAC = "239.1.2.3", "01:00:5e:01:02:03"
-# All routers of both families, and those by which fd00:1::1 and the link-local address are sought.
+# All routers of both families, and the solicited-node groups of fd00:1::1 and the link-local address.
 OWN = {
     "01:00:5e:00:00:02", "33:33:00:00:00:01", "33:33:00:00:00:02", "33:33:ff:00:00:01", "33:33:ff:00:01:01",
 }  # fmt: skip
 
 
 class Ports:
-    """A router with a port that has a host interface in a namespace, and one that has none."""
+    """A router with a port that has a host interface in a namespace, and one without."""
 
     def __init__(self, lab, driver):
         self.inside, self.space = lab.namespace("router", quiet=True), lab.namespace("space")
@@ -43,13 +43,13 @@ turnpike.port "right" {{ device = "tp-right", driver = "{self.driver}", address 
 """
 
     def groups(self, interface="tp-left"):
-        """The groups that are joined on a kernel interface."""
+        """The groups joined on a kernel interface."""
         words = [line.split() for line in self.inside.run("cat", "/proc/net/dev_mcast").stdout.splitlines()]
         macs = [word[4] for word in words if word[1] == interface]
         return {":".join(mac[at : at + 2] for at in range(0, 12, 2)) for mac in macs}
 
     def hears_all(self, interface="tp-left"):
-        """Whether somebody asked a kernel interface for all multicasts."""
+        """Returns true if a kernel interface was set to receive all multicasts."""
         return "allmulti 0" not in self.inside.run("ip", "-d", "link", "show", interface).stdout
 
     def details(self, port=0):
@@ -139,7 +139,7 @@ def test_a_killed_router_leaves_no_group_behind(lab):
         assert wait_for(lambda: GROUP_MAC in ports.groups(), 5)
         ports.router.process.send_signal(signal.SIGKILL)
         ports.router.process.wait(10)
-        # The kernel is in the group of all nodes by itself.
+        # The kernel itself is in the group of all nodes.
         gone = OWN - {"33:33:00:00:00:01"} | {GROUP_MAC}
         assert wait_for(lambda: not ports.groups() & gone, 5), ports.groups()
     assert not ports.hears_all()

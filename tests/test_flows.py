@@ -1,4 +1,4 @@
-"""Connection tracking: answers pass a filter that lets nobody begin."""
+"""Connection tracking: replies pass a filter that accepts no new connections."""
 
 import random
 import subprocess
@@ -35,7 +35,7 @@ def inward(packet):
 
 
 class Guarded:
-    """A router whose right port lets answers in; the test is the hosts."""
+    """A router whose right port accepts replies only; the test is the hosts."""
 
     def __init__(self, lab, config="", ports=GUARDED + STATIC_NEIGHBOURS, **options):
         self.wires = Wires(lab, OUTSIDE + config, ports=ports, calm=True, **options)
@@ -48,7 +48,7 @@ class Guarded:
         assert self.wires.right.expect(1) == [forwarded(frame, RIGHT_MAC, HOST_B_MAC)]
 
     def comes_in(self, packet):
-        """Whether the filter lets it pass: it arrives as it should, or is dropped as filtered."""
+        """Returns true if the filter accepts it: it arrives as expected, or is dropped as filtered."""
         self.wires.drain()
         frame, change = inward(packet), Change(self.router)
         self.wires.right.send(frame)
@@ -121,7 +121,7 @@ def test_what_is_no_answer_does_not_pass(guarded, kind):
 
 
 def test_errors_pass_that_are_about_what_was_let_pass(guarded):
-    """RFC 792, RFC 4443: path MTU discovery goes on working."""
+    """RFC 792, RFC 4443: path MTU discovery continues to work."""
     sent = IP(src=A4, dst=B4, ttl=63) / UDP(sport=4000, dport=53) / DATA
     router = "203.0.113.9"
     too_big = IP(src="10.0.2.9", dst=A4) / ICMP(type=3, code=4, nexthopmtu=1300) / Raw(bytes(sent)[:28])
@@ -130,9 +130,9 @@ def test_errors_pass_that_are_about_what_was_let_pass(guarded):
     assert guarded.comes_in(too_big)
     of_other = IP(src=A4, dst=B4, ttl=63) / UDP(sport=4001, dport=53) / DATA
     assert not guarded.comes_in(IP(src="10.0.2.9", dst=A4) / ICMP(type=3, code=4) / Raw(bytes(of_other)[:28]))
-    # For somebody who did not send what it quotes.
+    # For a host that did not send the quoted packet.
     assert not guarded.comes_in(IP(src="10.0.2.9", dst="10.0.1.3") / ICMP(type=3, code=4) / Raw(bytes(sent)[:28]))
-    # The quoted packet has gone the other way.
+    # The quoted packet was sent in the other direction.
     back = IP(src=B4, dst=A4, ttl=63) / UDP(sport=53, dport=4000) / DATA
     assert not guarded.comes_in(IP(src=router, dst=A4) / ICMP(type=11) / Raw(bytes(back)[:28]))
     six = IPv6(src=A6, dst=B6, hlim=63) / UDP(sport=4000, dport=53) / DATA
@@ -177,7 +177,7 @@ def test_a_connection_from_its_beginning_to_its_end(guarded):
     assert state() == "opening"
     assert guarded.comes_in(answer("PA", b"data"))
     assert state() == "assured"
-    # Somebody else's reset ends nothing as long as the connection goes on.
+    # A third host's reset ends nothing as long as the connection continues.
     assert guarded.comes_in(answer("R"))
     assert state() == "closing"
     guarded.goes_out(segment("A"))
@@ -210,7 +210,7 @@ def test_what_takes_the_slow_path_is_filtered_and_known(lab):
     wires = guarded.wires
 
     def asked(port):
-        """Whether the router seeks the destination of such a packet."""
+        """Returns true if the router resolves the destination of such a packet."""
         wires.drain()
         wires.left.send(outward(IP(src=A4, dst="10.0.2.77") / UDP(sport=4000, dport=port) / DATA))
         return any(Ether(frame).type == 0x0806 for frame in wires.right.receive(0.3))
@@ -219,13 +219,13 @@ def test_what_takes_the_slow_path_is_filtered_and_known(lab):
     assert guarded.router.counters()["dropped"]["filtered"] == 1
     assert not asked(98)
     assert asked(53)
-    # The packet leaves by the slow path, and its answer is known.
+    # The packet leaves by the slow path, and its reply is known.
     wires.drain()
     arp = ARP(op=2, hwsrc=HOST_B_MAC, psrc="10.0.2.77", hwdst=RIGHT_MAC, pdst="10.0.2.1")
     wires.right.send(bytes(Ether(src=HOST_B_MAC, dst=RIGHT_MAC) / arp))
     assert wait_for(lambda: [flow["to"] for flow in guarded.flows()] == ["10.0.2.77:53"], 3)
     assert guarded.comes_in(IP(src="10.0.2.77", dst=A4) / UDP(sport=53, dport=4000) / DATA)
-    # Options do not lead around a filter, inward or outward.
+    # Options do not bypass a filter, inward or outward.
     nop = [b"\x01", b"\x01", b"\x01", b"\x00"]
     assert not guarded.comes_in(IP(src="10.0.2.77", dst=A4, options=nop) / UDP(sport=9, dport=9) / DATA)
     assert guarded.comes_in(IP(src="10.0.2.77", dst=A4, options=nop) / UDP(sport=53, dport=4000) / DATA)
@@ -239,7 +239,7 @@ def test_what_takes_the_slow_path_is_filtered_and_known(lab):
 
 
 def test_the_router_s_own_connections_are_known(lab):
-    """What the kernel sends by a host interface is answered through a closed filter."""
+    """Packets that the kernel sends by a host interface are answered through a closed filter."""
     space = lab.namespace("space")
     closed = 'turnpike.filter "closed" { { state = { "established", "related" } }, default = "drop" }\n'
     ports = PORTS.replace(
@@ -291,7 +291,7 @@ def test_a_flood_pushes_out_no_connection(lab, sources):
     assert told["room"] == 1024 and told["pushed_out"] > 8000
     for sport, dport in connections:
         assert guarded.comes_in(IP(src=B4, dst=A4) / TCP(sport=dport, dport=sport, flags="A") / DATA), sport
-    # A new one has its place, too.
+    # A new one gets a slot, too.
     guarded.goes_out(PAIRS["UDP"][0])
     assert guarded.comes_in(PAIRS["UDP"][1])
 
@@ -315,7 +315,7 @@ def test_flows_stay_when_rules_or_settings_change(lab):
     guarded.router.config.write_text(text + "turnpike.flows { most = 4096 }\n")
     plan = guarded.router.command("plan", guarded.router.config, check=False).stdout
     assert "flows: most" in plan and "4096" in plan, plan
-    # Without a filter that asks for state nothing is kept.
+    # Without a filter that matches states no flows are kept.
     apply(text.replace('{ name = "answers", state = { "established", "related" } },', ""))
     assert guarded.router.show("flows")["room"] == 0
     assert "no filter asks" in guarded.router.command("show", "flows").stdout
@@ -323,7 +323,7 @@ def test_flows_stay_when_rules_or_settings_change(lab):
 
 
 def test_outward_filters_ask_for_state_too(lab):
-    """Only who was asked may send to the left."""
+    """Only hosts with a known connection may send to the left."""
     rules = 'turnpike.filter "answers" { { state = "established" }, default = "drop" }\n'
     ports = PORTS.replace('device = "tp-left",', 'device = "tp-left", filter = { outward = "answers" },')
     guarded = Guarded(lab, rules, ports=ports + STATIC_NEIGHBOURS)

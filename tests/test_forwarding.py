@@ -1,4 +1,4 @@
-"""Forwarding, byte for byte: what arrives at the far wire is what the RFCs say, nothing else."""
+"""Forwarding, byte for byte: the packets that arrive at the far wire are those that the RFCs require, and no others."""
 
 import struct
 
@@ -32,7 +32,7 @@ def silence(wires):
     wires.drain()
 
 
-# What each direction looks like: wire in, wire out, the MACs on both, and the addresses.
+# Properties of each direction: wire in, wire out, the MACs on both, and the addresses.
 RIGHTWARD = ("left", "right", (LEFT_MAC, HOST_A_MAC), (RIGHT_MAC, HOST_B_MAC), 1, 2)
 LEFTWARD = ("right", "left", (RIGHT_MAC, HOST_B_MAC), (LEFT_MAC, HOST_A_MAC), 2, 1)
 
@@ -50,7 +50,7 @@ def frame_of(size, family, macs, source, destination, seed=0, **fields):
 
 
 def check(wires, direction, frames):
-    """Sends the frames in a direction; the far wire gets exactly what a router makes of them."""
+    """Sends the frames in a direction; the far wire gets exactly the forwarded ones."""
     in_name, out_name, _, out_macs, _, _ = direction
     change = Change(wires.router)
     getattr(wires, in_name).send(*frames)
@@ -74,7 +74,7 @@ def test_every_size_arrives_as_it_should(wires, family, direction):
 
 @pytest.mark.parametrize("family", [4, 6], ids=["ipv4", "ipv6"])
 def test_a_priority_tag_is_taken_out(wires, family):
-    """VLAN 0 is none (IEEE 802.1Q 6.9): such a frame is an untagged one."""
+    """VLAN 0 is no VLAN (IEEE 802.1Q 6.9): such a frame counts as untagged."""
     plain = [frame_of(100 + i, family, RIGHTWARD[2], 1, 2, seed=i) for i in range(40)]
     tagged = []
     for number, frame in enumerate(plain):
@@ -148,7 +148,7 @@ def test_tos_flow_label_and_fragment_fields_survive(wires):
 
 
 def fragments(length, ident):
-    """A datagram of `length` bytes and the frames it comes in, 800 bytes of it in each."""
+    """A datagram of `length` bytes and its frames, with 800 bytes of it in each."""
     a, b = "10.0.1.2", "10.0.2.2"
     datagram = udp(a, b, 1000, 2000, pattern(length - 28))
     parts = [datagram[at:at + 800] for at in range(0, len(datagram), 800)]
@@ -162,14 +162,14 @@ def fragments(length, ident):
 @pytest.mark.parametrize("length", [1500, 1900, 4000, 8000])
 @pytest.mark.parametrize("order", ["as sent", "reversed"])
 def test_fragments(wires, length, order):
-    # RFC 1812 5.2.6: they are forwarded as they are, and nobody puts them together on the way.
+    # RFC 1812 5.2.6: they are forwarded unchanged, without reassembly.
     _, frames = fragments(length, length)
     check(wires, RIGHTWARD, frames if order == "as sent" else frames[::-1])
 
 
 @pytest.mark.parametrize("protocol", [0xFD, 6, 17, 41, 47, 50, 89, 132])
 def test_the_payload_is_not_touched_whatever_it_claims_to_be(wires, protocol):
-    # Random bytes behind the header are no valid TCP, UDP or SCTP, and no router's business.
+    # Random bytes after the header are no valid TCP, UDP or SCTP, and no concern of a router.
     router, host = RIGHTWARD[2]
     frames = [
         ethernet(router, host, 0x0800, ipv4("10.0.1.2", "10.0.2.2", pattern(n, n), protocol=protocol))
@@ -200,7 +200,7 @@ def test_link_padding_is_not_taken_for_payload(wires, padding):
     wires.left.send(frame + padding)
     (arrived,) = wires.right.expect(1)
     expected = forwarded(frame, RIGHT_MAC, HOST_B_MAC)
-    # The padding may go, or stay as padding; it must not change the packet.
+    # The padding may be removed, or stay padding; it must not change the packet.
     assert unpadded(arrived) == expected and arrived[len(expected):] in (b"", padding)
     assert change(received=1) == {"received": 1, "sent": 1}
 

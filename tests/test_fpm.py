@@ -1,5 +1,5 @@
-"""FRR by its FPM module `dplane_fpm_nl`: routes go from zebra to Turnpike over TCP, the kernel does
-not forward; and whatever else may come in by that port."""
+"""FRR by its FPM module `dplane_fpm_nl`: zebra sends routes to Turnpike over TCP, the kernel does not forward; and
+arbitrary other input on that port."""
 
 import os
 import random
@@ -25,7 +25,7 @@ PORT = 2620
 
 
 def edge(lab, frr=True, sources='"fpm"', config=""):
-    """A source, a router that listens for zebra, and a gateway that takes everything."""
+    """A source, a router that listens for zebra, and a gateway that accepts everything."""
     machine = Machine(lab, "router")
     machine.left = host(machine, "left", "left", "10.0.1.2", "10.0.1.1", "fd00:1::2", "fd00:1::1")
     machine.right = host(machine, "right", "right", "10.0.2.2", "10.0.2.1", "fd00:2::2", "fd00:2::1", gateway=True)
@@ -41,7 +41,7 @@ def edge(lab, frr=True, sources='"fpm"', config=""):
 
 
 def source(machine):
-    """What the router says about FPM as a source."""
+    """The router's report on FPM as a source."""
     return tables.source(machine.router, "fpm")
 
 
@@ -59,7 +59,7 @@ def test_zebra_by_fpm(lab):
     addresses = [p.split("/")[0] for p, _ in four[::50]] + [p.split("/")[0] + "1" for p, _ in six[::20]]
     stream = Stream(machine.left, addresses, rate=1500)
     assert sink.wait(500)
-    # zebra dies. Its routes stay in use; when it is back, it tells all of them again.
+    # zebra is killed. Its routes stay in use; after its restart it announces all of them again.
     machine.frr.stop("zebra", kill=True)
     assert wait_for(lambda: source(machine)["state"] == "disconnected", 10, 0.1)
     assert sink.wait(500)
@@ -82,7 +82,7 @@ def test_zebra_by_fpm(lab):
 def test_the_router_restarts_under_zebra(lab):
     machine = edge(lab)
     four = table(2000)
-    # A BIRD, because the session breaks with the link and somebody has to make it again.
+    # A BIRD, because the session breaks with the link and has to be re-established.
     config, files = announcer(65002, "10.0.2.2", "10.0.2.1", "fd00:2::2", "fd00:2::1", {"four": [p for p, _ in four]})
     lab._made.callback(Bird(machine.right, config, files).close)
     tables.assert_agree(machine, machine.frr, source="fpm", count=2000, seconds=60)
@@ -104,7 +104,7 @@ def test_an_apply_leaves_the_routes_of_zebra(lab):
     before = tables.assert_agree(machine, machine.frr, source="fpm", count=2000, seconds=60)
     ports = machine.config('"fpm"')
     inserted = 'turnpike.graph:insert_after("ip4-lookup.forward", { "ip4-ttl", as = "second-ttl" })\n'
-    # The same prefix as one of zebra's, which it must have back; none is longer.
+    # The same prefix as one of zebra's, which zebra must get back; none is longer.
     prefix = max((prefix for prefix, _ in routes[1:]), key=lambda prefix: int(prefix.split("/")[1]))
     contested, address = f'turnpike.route "{prefix}" {{ blackhole = true }}\n', prefix.split("/")[0]
     sink = Sink(machine.right)
@@ -135,7 +135,7 @@ def listener(module_lab):
 
 
 def bad_inputs():
-    """What may come in by the port: a name, the bytes."""
+    """Input on the port: a name, the bytes."""
     route, frame = netlink.route, netlink.fpm
     good = route("192.0.2.0/24", netlink.gateway("10.0.2.2"), netlink.oif(1))
     dice = random.Random(2620)
@@ -159,7 +159,7 @@ def bad_inputs():
 
 
 def complaints(machine):
-    """Messages that made no sense, that mean nothing here, and changes that could not be made."""
+    """Malformed messages, messages without effect here, and refused changes."""
     now = source(machine)
     return now["errors"] + now["ignored"] + now["refused"]
 
@@ -168,13 +168,13 @@ def complaints(machine):
 def test_bad_input_does_no_harm(listener, name):
     before = complaints(listener)
     with connect(listener) as connection:
-        # The other side may close it at once.
+        # The peer may close it at once.
         try:
             connection.sendall(bad_inputs()[name])
             time.sleep(0.05)
         except OSError:
             pass
-    # Then somebody comes who knows the protocol, with an attribute from the future besides.
+    # Then a peer connects that uses the protocol correctly, with an unknown attribute in addition.
     good = netlink.route("198.51.100.0/24", netlink.gateway("10.0.2.2"), netlink.oif(listener.right_index),
                          netlink.attribute(200, b"unheard of"))
     with connect(listener) as connection:

@@ -65,17 +65,17 @@ class Edge:
                     gateway=True)
 
     def announce(self, yes):
-        """Announces or withdraws the tables that come and go; returns how many prefixes."""
+        """Announces or withdraws the tables that change; returns the number of prefixes."""
         for name in ("come4", "come6"):
             self.bird3.control("enable" if yes else "disable", name)
         return len(self.tables["come4"]) + len(self.tables["come6"])
 
     def settled(self, seconds=60):
-        """Waits until all announced routes are there, in all tables."""
+        """Waits until all announced routes are in all tables."""
         return tables.assert_agree(self.machine, self.frr, count=sum(map(len, self.tables.values())), seconds=seconds)
 
     def fresh_sinks(self):
-        """New sinks, which have seen nothing."""
+        """New sinks, without packets so far."""
         for sink in self.sinks:
             sink.close()
         self.sinks = [Sink(self.right), Sink(self.other)]
@@ -95,7 +95,7 @@ def _tables():
 
 
 def some_addresses(prefixes, count):
-    """An address in each of `count` of the prefixes, the first behind the network's own."""
+    """An address in each of `count` of the prefixes, the first after the network's own."""
     step = max(len(prefixes) // count, 1)
     return [first(prefix) for prefix in prefixes[::step][:count]]
 
@@ -171,7 +171,7 @@ def test_zebra_is_restarted_and_its_routes_stay(edge, kill):
     assert len(tables.kernel(edge.machine)) == len(before)
     time.sleep(0.5)
     edge.frr.start("zebra")
-    # It takes over what it finds in the kernel, and bgpd tells it everything again.
+    # It takes over the kernel's routes, and bgpd announces everything again.
     assert edge.frr.reconnected()
     assert tables.assert_agree(edge.machine, edge.frr, count=len(before), seconds=60) == before
     assert lost(stream.stop(), *sinks) == []
@@ -190,8 +190,8 @@ def test_an_overrun_of_the_netlink_socket_converges(edge):
     have = len(tables.assert_agree(edge.machine, seconds=30, count=20_000))
     before = kernel_source(edge)
     process = edge.machine.router.process
-    # What the kernel has to say while nobody listens is more than the socket can hold: routes that
-    # come, go and change.
+    # The kernel's messages while the router does not read exceed the socket's buffer: routes that are added, removed
+    # and changed.
     process.send_signal(signal.SIGSTOP)
     try:
         write(routes[::2], "10.0.2.2", kind=netlink.DELROUTE)
@@ -209,5 +209,5 @@ def test_an_overrun_of_the_netlink_socket_converges(edge):
 
 
 def kernel_source(edge):
-    """What the router says about the kernel as a source."""
+    """The router's report on the kernel as a source."""
     return tables.source(edge.machine.router, "kernel")

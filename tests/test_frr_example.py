@@ -1,4 +1,4 @@
-"""The example of three routers works as its README says."""
+"""The example of three routers works as described in its README."""
 
 import os
 import subprocess
@@ -17,5 +17,5 @@ def test_three_routers():
     )
     assert done.returncode == 0, done.stdout
     assert "All of it worked" in done.stdout
-    # Namespaces are left to nobody.
+    # No namespaces are left behind.
     assert "three-routers" not in subprocess.run(["ip", "netns"], capture_output=True, text=True).stdout

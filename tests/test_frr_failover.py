@@ -1,5 +1,5 @@
-"""FRR with two ways to everything: a neighbour that dies without a word is noticed by BFD; a link
-that comes and goes under next-hop groups leaves nothing behind."""
+"""FRR with two paths to everything: BFD detects a neighbour that dies silently; a flapping link under next-hop groups
+leaves no traces."""
 
 import time
 
@@ -63,7 +63,7 @@ class TwoWays:
         return frr
 
     def ways(self, address="10.0.1.2"):
-        """How many paths the kernel has for how many prefixes."""
+        """The number of prefixes by the number of their paths in the kernel."""
         lines = tables.kernel(self.machine, [4])
         return {n: sum(line.count("@") == n for line in lines) for n in (1, 2)}
 
@@ -93,7 +93,7 @@ def test_bfd_notices_a_neighbour_that_is_silent(lab):
     sent = stream.stop()
     missing = lost(sent, *net.sinks)
     assert missing, "half of the flows went to a gateway that was gone"
-    # The last packet that is lost was sent at this time; from then on all arrive.
+    # The last lost packet was sent at this time; all later ones arrive.
     tail = max(when for sink in net.sinks for number, when in sink.arrived() if number < missing[-1]) - broken
     print(f"after {tail:.2f} s no packet more is lost; {len(missing)} of {sent} were")
     assert tail < 10
@@ -114,7 +114,7 @@ def test_a_link_flaps_under_nexthop_groups(lab, end):
     tables.assert_agree(net.machine, net.frr, [4])
 
     def link(state):
-        # Either the other end of the wire, which takes the carrier, or the interface itself.
+        # Either the other end of the wire, which removes the carrier, or the interface itself.
         if end == "far":
             net.two.run("ip", "link", "set", "eth0", state)
         else:

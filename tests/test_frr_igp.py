@@ -1,5 +1,5 @@
-"""FRR's OSPF, OSPFv3 and IS-IS over host interfaces: what is not for the router's own addresses, or
-not even IP, must reach the daemons, and what they send must leave."""
+"""FRR's OSPF, OSPFv3 and IS-IS over host interfaces: packets that are not for the router's own addresses, or not IP,
+must reach the daemons, and the daemons' packets must leave."""
 
 import re
 
@@ -9,7 +9,7 @@ from lib.kernel import Machine, host, reaches
 from lib.netns import wait_for
 from lib.traffic import Sink, Stream, longest_gap, lost
 
-# Many routers on one machine: each with little memory.
+# Many routers on one machine: little memory for each.
 SMALL = "turnpike.memory { mbufs = 8192 }\n"
 
 
@@ -43,7 +43,7 @@ class Triangle:
             lab._made.callback(self.frr[n].close)
 
     def agree(self, **how):
-        """Waits until each router's tables are the same; returns their routes."""
+        """Waits until each router's tables are equal; returns their routes."""
         return {n: tables.assert_agree(self.routers[n], self.frr[n], **how) for n in self.routers}
 
 
@@ -63,7 +63,7 @@ def ospf(n, machine):
 
 
 def hops(source, address):
-    """How many routers are between, seen by the TTL of an answer."""
+    """The number of routers between, by the TTL of an answer."""
     said = source.run("ping", "-n", "-c", 1, "-W", 1, address, check=False).stdout
     ttl = re.search(r"ttl=(\d+)", said)
     return ttl and 64 - int(ttl[1])
@@ -76,12 +76,12 @@ def test_ospf_and_ospfv3_across_three_routers(lab):
     # Adjacencies come up one by one: until the direct way is used.
     for address in ("10.3.0.2", "fd03::2"):
         assert wait_for(lambda: hops(net.a, address) == 2, 20, 0.2)
-    # The third wants a neighbouring router's link-local address; and to the link between the others
-    # there are two ways, as near as each other.
+    # The third wants a neighbouring router's link-local address; and the link between the others has two paths of equal
+    # cost.
     for line in (r"10.3.0.0/24 unicast 10.13.0.3@to3", r"fd03::/64 unicast fe80::[\w:]+@to3", r"10.23.0.0/24 .*@.*@"):
         assert wait_for(lambda: any(re.match(line, other) for other in net.agree()[1]), 20, 0.2), line
 
-    # The direct way is lost: its carrier goes at both ends.
+    # The direct path is lost: its carrier is removed at both ends.
     sink = Sink(net.c)
     rate = 500
     stream = Stream(net.a, ["10.3.0.2", "fd03::2"], rate)
@@ -92,7 +92,7 @@ def test_ospf_and_ospfv3_across_three_routers(lab):
         assert wait_for(lambda: hops(net.a, address) == 3, 20, 0.2)
     line = "10.3.0.0/24 unicast 10.12.0.2@to2"
     assert wait_for(lambda: any(other.startswith(line) for other in net.agree(flapped=True)[1]), 20, 0.2)
-    # And comes back; the direct way, if zebra puts its next hop back.
+    # The link returns; the direct path does, if zebra restores its next hop.
     one.wires.run("ip", "link", "set", one.wire("to3"), "up")
     assert wait_for(lambda: net.frr[1].vtysh("show ip ospf neighbor").count("Full") == 2, 30, 0.2)
     for address in ("10.3.0.2", "fd03::2"):
@@ -100,10 +100,9 @@ def test_ospf_and_ospfv3_across_three_routers(lab):
     net.agree(flapped=True)
     sent = stream.stop()
     missing = len(lost(sent, sink))
-    # The way back costs nothing; the way there, until OSPF has noticed and told: some tens of
-    # milliseconds, or seconds if it has told something else a moment before (RFC 2328's
-    # MinLSInterval, 5 s, of each router on the way), which is so whoever forwards. Not until the
-    # neighbour is declared dead, after 40.
+    # The return path loses no packets. The forward path does until OSPF has noticed and announced the change: some tens
+    # of milliseconds, or seconds if it has announced another a moment before (RFC 2328's MinLSInterval, 5 s, of each
+    # router on the path), which is the same for any forwarder. Not until the neighbour is declared dead, after 40.
     print(f"lost {missing} of {sent}, longest gap {longest_gap(sink):.3f} s")
     assert missing < 15 * rate
     sink.close()

@@ -1,4 +1,4 @@
-"""`turnpike generate` through a router: the tester has a port on either side of it."""
+"""`turnpike generate` through a router: the tester has a port on either side."""
 
 import json
 import subprocess
@@ -43,13 +43,13 @@ def tester(module_lab):
 
 @pytest.mark.alone
 def test_nothing_is_lost_at_a_gentle_rate(tester):
-    # The first packet finds the neighbour; what waits for it may be more than the queue holds.
+    # The first packet triggers the neighbour's resolution; more may wait for it than the queue holds.
     tester.generate("--to", "10.0.2.2", "--from", "10.0.1.2", "--count", 5, "--rate", "5pps")
     report = tester.generate(
         "--to", "10.0.2.2", "--from", "10.0.1.2", "--rate", "5kpps", "--count", 10_000
     )
     assert report["sent"] == 10_000
-    # Time that the sender did not get from a busy machine is told apart.
+    # Time that a busy machine did not give to the sender is reported separately.
     seconds = report["sent"] / report["sent_pps"] - report["behind_s"]
     assert abs(report["sent"] / seconds - 5000) < 10
     received = report["received"]
@@ -111,7 +111,7 @@ def test_bad_requests_are_named(tester, options, message):
 
 
 def by_itself(*options):
-    """A generator that needs no router; its report."""
+    """A generator that needs no router; returns its report."""
     command = [binary(), "generate", "--to-mac", LEFT_MAC, "--to", "10.0.0.1", "--json", "--no-huge", *map(str, options)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -129,7 +129,7 @@ def test_frames_of_all_sizes_come_back_over_a_ring(cores):
 
 
 def test_a_full_device_loses_packets_only_if_that_is_wanted():
-    # Nobody takes anything out of the ring, which has 1,023 places.
+    # The ring has no reader; it has 1,023 places.
     report = by_itself("--device", "net_ring0", "--count", 3000, "--full", "lose")
     assert (report["sent"], report["refused"]) == (3000, 3000 - 1023)
     waiting = by_itself("--device", "net_ring0", "--count", 3000, "--seconds", 0.2, "--full", "wait", "--rate", "max")

@@ -1,4 +1,4 @@
-"""Graphs of the configuration: packets go where it says."""
+"""Graphs of the configuration: packets take the configured paths."""
 
 import subprocess
 
@@ -20,7 +20,7 @@ def frame(to, sender, source, destination, ttl=64):
 
 def test_the_default_graph_is_shown_as_lua_and_runs_as_a_configuration(lab, tmp_path):
     shown = subprocess.run([binary(), "show", "graph", "--lua"], capture_output=True, text=True, check=True)
-    # Removing its last use shows that it is this text that runs.
+    # Removing its last use proves that this text is in use.
     text = shown.stdout.replace('"ip4-checksum-offload",', "")
     wires = Wires(lab, text.replace('local turnpike = require "turnpike"', ""), calm=True)
     steps = [step["name"] for step in wires.router.show("graph")["steps"]]

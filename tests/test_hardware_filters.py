@@ -1,4 +1,4 @@
-"""Rules of packet filters in a device: what it drops, what is left to software, and why.
+"""Rules of packet filters in a device: dropped packets, rules left to software, and the reasons.
 
 The device is `flow_device/flow_device.c`, put in front of DPDK: it drops frames before the router receives them.
 """
@@ -47,7 +47,7 @@ def ports(filter='{ inward = "edge-in", hardware = true }'):
 
 
 class Device:
-    """What the device says it did."""
+    """Status reported by the device."""
 
     def __init__(self, directory):
         self.file = directory / "device"
@@ -72,7 +72,7 @@ def start(lab, directory, config=FILTER, calm=True, **options):
     device = Device(directory)
     wires = Wires(lab, config, ports=ports(), calm=calm, env=device.env(**options))
     wires.device = device
-    # All that the device is to have it has been given.
+    # The device has been given all its rules.
     assert wait_for(lambda: "hardware" in wires.router.log() or "runs in software" in wires.router.log(), 10)
     return wires
 
@@ -91,7 +91,7 @@ def rules(router):
 
 
 def where(router, name):
-    """Device rules that hold a rule and that it takes, and why not all."""
+    """Rules held by the device and rules required in it, and the reasons for a difference."""
     (of,) = rules(router)[name]["hardware"]
     assert of["port"] == "left"
     return of["held"], of["wanted"], "; ".join(of["why"])
@@ -103,7 +103,7 @@ def hits(router, name):
 
 
 def dropped_by_device(wires, packet, rule):
-    """The device drops it, and nobody behind it sees it; the rule's hits say so."""
+    """Checks that the device drops the packet, that no later unit receives it, and that the rule counts it."""
     frame, passed = bytes(LINK / packet), bytes(LINK / IP(src=A4, dst=B4) / UDP(dport=1) / PAYLOAD)
     wires.drain()
     (packets, size, device), drops, change = hits(wires.router, rule), wires.device.drops(), Change(wires.router)
@@ -201,7 +201,7 @@ def test_each_rule_says_where_it_is(wires):
 
 
 def test_the_link_s_own_questions_are_answered(lab, tmp_path):
-    """ARP and neighbour discovery are no device's business, whatever the rules drop."""
+    """ARP and neighbour discovery are never filtered by the device."""
     closed = """
 turnpike.filter "edge-in" {
   { name = "all6", family = "ip6", action = "drop" }, { name = "icmp6", proto = "icmp6", action = "drop" },
@@ -214,7 +214,7 @@ turnpike.filter "edge-in" {
     wires.drain()
     wires.left.send(bytes(Ether(src=HOST_A_MAC, dst="33:33:ff:00:00:01") / ask))
     assert any(ICMPv6ND_NA in Ether(frame) for frame in wires.left.receive(0.3))
-    # From farther away it is a packet as any other.
+    # From farther away it is an ordinary packet.
     drops, ask.hlim = wires.device.drops(), 254
     del ask[ICMPv6ND_NS].cksum
     wires.left.send(bytes(Ether(src=HOST_A_MAC, dst="33:33:ff:00:00:01") / ask))
@@ -250,7 +250,7 @@ def test_a_device_that_does_not_count(lab, tmp_path):
 
 
 def test_a_table_that_is_full(lab, tmp_path):
-    """The first rules are held, the rest runs in software; what gets room is held."""
+    """The first rules are held, the rest runs in software; a rule that gets room is held."""
     wires = start(lab, tmp_path, entries=4)
     assert where(wires.router, "telnet") == (2, 2, "")
     assert where(wires.router, "ping6") == (0, 1, "the device says: the table is full (No space left on device (os error 28))")
@@ -267,7 +267,7 @@ def test_rules_change_while_the_device_holds_them(lab, tmp_path):
     dropped_by_device(wires, IPv6(src=A6, dst=B6) / ICMPv6EchoRequest() / PAYLOAD, "ping6")
     dropped_by_device(wires, IP(src=A4, dst=B4) / UDP(dport=8000) / PAYLOAD, "web")
     text, before = wires.router.config.read_text(), wires.device.lines("create", "destroy")
-    # Another rule comes, one goes, and places change.
+    # A rule is added, one is removed, and positions change.
     ping6 = re.search(r".*\"ping6\".*\n", text)[0]
     other = text.replace(ping6, "").replace('{ name = "ssh"', ping6 + '  { name = "ssh"').replace('"8000-8100"', "9000")
     assert plan(wires.router, other)[1] == 2
@@ -299,11 +299,11 @@ def test_the_device_lets_go_when_it_is_to_hold_none_and_gets_them_back(lab, tmp_
     assert hits(wires.router, "bogon")[::2] == (2, 1)
     apply(wires.router, with_hardware)
     dropped_by_device(wires, packet, "bogon")
-    # A port that is closed and opened, for another MTU.
+    # A port that is closed and reopened, for another MTU.
     apply(wires.router, with_hardware.replace('device = "tp-left",', 'device = "tp-left", mtu = 1400,'))
     assert wait_for(lambda: where(wires.router, "bogon") == (2, 2, ""))
     dropped_by_device(wires, packet, "bogon")
-    # And one that has no filter.
+    # And one without a filter.
     bare = with_hardware.replace('filter = { inward = "edge-in", hardware = true },', "")
     apply(wires.router, bare)
     assert len(wires.device.lines("destroy")) == len(wires.device.lines("create"))
@@ -373,7 +373,7 @@ def test_a_device_lets_go_of_all_rules_while_its_port_has_vlans(lab, tmp_path):
 
 
 def test_a_port_with_a_host_interface_keeps_dhcp(lab, tmp_path):
-    """Questions for an address go to the host before any filter."""
+    """Requests for an address go to the host before any filter."""
     config = 'turnpike.filter "edge-in" { { name = "udp", proto = "udp", action = "drop" } }\n'
     wires = start(lab, tmp_path, config, calm=False)
     assert where(wires.router, "udp") == (2, 2, "")

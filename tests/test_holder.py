@@ -31,7 +31,7 @@ def has_carrier(machine, interface="right"):
 
 
 def is_gone(process):
-    """It has ended, whether or not its parent has taken notice."""
+    """Returns true if it has ended, whether or not its parent has waited for it."""
     try:
         with open(f"/proc/{process}/stat") as file:
             return file.read().rsplit(")", 1)[1].split()[0] == "Z"
@@ -40,7 +40,7 @@ def is_gone(process):
 
 
 def changes_of(machine):
-    """What the kernel says of links, routes and nexthop objects from now on."""
+    """The kernel's notifications about links, routes and nexthop objects from now on."""
     return machine.space.spawn(
         "ip", "monitor", "link", "route", "nexthop", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -48,7 +48,7 @@ def changes_of(machine):
 
 @pytest.mark.parametrize("how", ["killed", "restarted"])
 def test_frr_does_not_notice(lab, how):
-    # Apart, so that the kernel says nothing but what daemons see.
+    # Separate namespaces, so that the kernel sends only the notifications that daemons see.
     machine, left, right = two_hosts(lab, apart=True)
     machine.start()
     frr, speaker, routes = announced(lab, machine, right)
@@ -65,7 +65,7 @@ def test_frr_does_not_notice(lab, how):
         machine.router.kill()
     else:
         machine.router.stop(signal.SIGUSR2)
-    # Other workers and queues: an interface has one queue, whoever reads it.
+    # Other workers and queues: an interface has one queue, regardless of its reader.
     machine.start(config="turnpike.slowpath { workers = 2 }\n")
     assert tables.turnpike_count(machine.router, "kernel") == len(routes)
     assert (machine.run("ip", "nexthop").stdout, machine.route_count()) == (objects, kernel)
@@ -125,7 +125,7 @@ def test_nobody_comes_and_it_lets_go(lab):
     holder = machine.router.holder()
     machine.router.kill()
     assert wait_for(lambda: not has_carrier(machine) and is_gone(holder), 30, 0.1)
-    # As ever: the interface stays, and the next router finds it.
+    # As usual: the interface stays, and the next router finds it.
     machine.start()
     assert has_carrier(machine) and machine.router.holder() not in (None, holder)
     machine.finish()
@@ -133,7 +133,7 @@ def test_nobody_comes_and_it_lets_go(lab):
 
 def test_starts_that_fail(lab):
     machine, *_ = two_hosts(lab)
-    # The last port's name is taken: those before it are open by then.
+    # The last port's name is taken: the earlier ones are open by then.
     machine.run("ip", "link", "add", "third", "type", "veth", "peer", "name", "other")
     failing = 'turnpike.port "third" { device = "net_null0", host = true }\n'
 
@@ -141,7 +141,7 @@ def test_starts_that_fail(lab):
         machine.start(config=failing, wait=False)
         assert machine.router.process.wait(30) == 1 and "host interface third: exists" in machine.router.log()
 
-    # The first one: there is nothing to miss.
+    # The first one: nothing can be missing.
     fail()
     assert machine.router.holder() is None
     assert not has_carrier(machine)
@@ -164,7 +164,7 @@ def test_it_may_be_left_out(lab):
     assert wait_for(lambda: not has_carrier(machine), 10)
     machine.start()
     machine.router.kill()
-    # A router that wants no holder takes over what one has.
+    # A router without a holder takes over the interfaces of one.
     machine.start(options=["--hold", "0"])
     assert has_carrier(machine) and wait_for(lambda: machine.router.holder() is None, 10)
     machine.finish()
@@ -217,7 +217,7 @@ def test_a_link_that_changed_meanwhile(lab):
     for change, carrier in (("down", False), ("up", True)):
         machine.router.kill()
         right.run("ip", "link", "set", "eth0", change)
-        # The last that was known.
+        # The last known state.
         assert has_carrier(machine) != carrier
         machine.start()
         assert wait_for(lambda: has_carrier(machine) == carrier, 10), change

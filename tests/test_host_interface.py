@@ -59,7 +59,7 @@ class Machine:
 
 @pytest.fixture(scope="module", params=DRIVERS)
 def machine(request):
-    """One machine for all tests that leave it as it was."""
+    """One machine for all tests that leave it unchanged."""
     lab = Lab()
     try:
         yield Machine(lab, request.param)
@@ -68,7 +68,7 @@ def machine(request):
 
 
 class WiredMachine:
-    """A router between raw wires, its host interfaces in `space`, which is silent by itself."""
+    """A router between raw wires, its host interfaces in `space`, which sends nothing by itself."""
 
     def __init__(self, lab, config="", **options):
         self.space = lab.namespace("space", quiet=True)
@@ -81,7 +81,7 @@ class WiredMachine:
 
 @pytest.fixture(scope="module")
 def wired():
-    """One machine for all tests that leave it as it was."""
+    """One machine for all tests that leave it unchanged."""
     lab = Lab()
     try:
         yield WiredMachine(lab)
@@ -90,7 +90,7 @@ def wired():
 
 
 def packet_socket(namespace, interface, ethertype=3):
-    """A packet socket on an interface, for all frames unless told otherwise."""
+    """A packet socket on an interface, for all frames unless specified otherwise."""
     with namespace.entered():
         opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ethertype))
     opened.bind((interface, ethertype))
@@ -99,12 +99,13 @@ def packet_socket(namespace, interface, ethertype=3):
 
 
 def arrivals(change, received):
-    """What became of so many frames; the kernel may send some of its own accord meanwhile, to probe a neighbour, say."""
+    """The number of frames that arrived, up to so many; the kernel may send others meanwhile, for example probes of a
+    neighbour."""
     return {key: value for key, value in change(received=received).items() if key not in ("originated", "sent")}
 
 
 def received(listener, wanted, seconds=3.0):
-    """True if this frame arrives; what else arrives is not looked at."""
+    """Returns true if this frame arrives; other frames are ignored."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         listener.settimeout(max(end - time.monotonic(), 0.01))
@@ -212,7 +213,7 @@ def test_the_kernel_answers_arp_nd_and_ping(machine, target):
     after = machine.router.show("ports")[0]["host"]
     for way in ("up", "down"):
         packets = after[f"{way}_packets"] - before[f"{way}_packets"]
-        # The echoes, and a question or answer for the neighbours' sake.
+        # The echoes, and a neighbour's request or answer.
         assert packets >= 3, (way, before, after)
         assert after[f"{way}_bytes"] - before[f"{way}_bytes"] >= 3 * 98
     neighbours = machine.left.run("ip", "neighbour", "show", "dev", "eth0").stdout
@@ -237,7 +238,7 @@ def test_the_kernel_puts_fragments_together(machine):
     (socket.AF_INET, "10.0.1.2", "space"), (socket.AF_INET6, "fd00:1::2", "space"),
 ])
 def test_tcp_both_ways_with_the_router_as_server_and_as_client(machine, family, target, client_in):
-    # As ssh and BGP do: a question of one side, a long answer of the other.
+    # Like ssh and BGP: a request of one side, a long answer of the other.
     server_in = {"left": machine.space, "space": machine.left}[client_in]
     data = bytes((i * 31 + (i >> 10)) & 0xFF for i in range(1 << 20))
     with server_in.entered():
@@ -289,10 +290,10 @@ def test_an_address_given_to_the_interface_is_the_routers(machine):
     machine.space.run("ip", "address", "add", "10.0.3.1/24", "dev", "left")
     machine.left.run("ip", "address", "add", "10.0.3.2/24", "dev", "eth0")
     try:
-        # One packet each: after an answer ping waits for the next no longer than two round trips.
+        # One packet each: after an answer ping waits no longer than two round trips for the next.
         said = machine.left.run("ping", "-n", "-c", 1, "-W", 5, "10.0.3.1").stdout
         assert "1 received" in said
-        # Forwarded to a network that came with the address.
+        # Forwarded to a network of the added address.
         assert "1 received" in machine.right.run("ping", "-n", "-c", 1, "-W", 5, "10.0.3.2").stdout
     finally:
         machine.left.run("ip", "address", "del", "10.0.3.2/24", "dev", "eth0")
@@ -447,7 +448,8 @@ turnpike.filter "frames" {
 
 
 def test_a_filter_gives_frames_to_the_host(lab):
-    """Those to any address: a device with a host interface takes what its rules say, and drops the others."""
+    """Those to any address: a device with a host interface receives the frames that its rules accept, and drops the
+    others."""
     space = lab.namespace("space")
     wires = Wires(lab, FRAMES, ports=ports(space, left='filter = "frames",'), calm=True)
     daemon = packet_socket(space, "left")
@@ -510,7 +512,7 @@ turnpike.port "flood" {{
         self.space.run("ip", "address", "replace", "10.9.0.1/16", "dev", "flood")
 
     def reasons(self):
-        """Why packets have been dropped so far."""
+        """Drop reasons so far."""
         dropped = self.router.show("counters")["dropped"]
         return {reason for reason, count in dropped.items() if count}
 

@@ -59,7 +59,7 @@ turnpike.port "left" {{ device = "tp-left", driver = "{self.driver}",
 
 @pytest.fixture(scope="module", params=["af_xdp", "af_packet"])
 def machine(request):
-    """One machine for all tests that leave it as it was."""
+    """One machine for all tests that leave it unchanged."""
     lab = Lab()
     try:
         yield Machine(lab, driver=request.param)
@@ -137,7 +137,7 @@ def packets(frames, protocol=6):
 
 
 def capture(namespace, interface):
-    """What arrives on an interface from now on."""
+    """Captures the frames that arrive on an interface from now on."""
     return RawPort(namespace, interface)
 
 
@@ -163,19 +163,19 @@ def test_data_from_the_kernel_leave_in_frames_of_the_mtu_with_right_checksums(ma
     full = [packet for packet in sent if packet.data()]
     assert max(len(packet.frame) for packet in sent) == 1514
     assert all(packet.has_right_checksums() for packet in sent)
-    # Each byte once at least, and PSH or FIN not on every segment, as in a frame of 64 KiB.
+    # Each byte at least once, and PSH or FIN not on every segment, as in a frame of 64 KiB.
     assert sum(len(packet.data()) for packet in full) >= BULK
     assert len([packet for packet in full if packet.flags() & PSH]) < len(full) / 4
     if addresses is IPV4:
         idents = [(b.ident - a.ident) % 0x10000 for a, b in zip(full, full[1:])]
         assert idents.count(1) > len(idents) * 0.9
-    # What counts is frames of the wire.
+    # Counts are of frames on the wire.
     counted = machine.router.show("ports")[0]["host"]["down_packets"] - before
     assert len(sent) <= counted <= len(sent) + 20
 
 
 def sent_again(space):
-    """Segments that the namespace's TCP has sent again: one that is not scheduled for a while answers late."""
+    """Segments retransmitted by the namespace's TCP: one that is not scheduled for a while answers late."""
     names, values = [line.split() for line in space.run("cat", "/proc/net/snmp").stdout.splitlines() if line.startswith("Tcp:")]
     return int(dict(zip(names, values))["RetransSegs"])
 
@@ -239,7 +239,7 @@ def test_a_host_without_segmentation_of_its_own(machine):
 
 
 def test_nothing_was_lost(machine):
-    """After all that: the sum closes, and the kernel took what it was given."""
+    """At the end the sum closes, and the kernel accepted everything."""
     assert machine.router.counters()["dropped"].get("host-malformed", 0) == 0
     assert machine.router.show("ports")[0]["host"]["up_refused"] == 0
 
@@ -322,7 +322,7 @@ def test_an_interface_that_is_there_is_taken_over(lab, headers):
 
 @pytest.mark.parametrize("used", [True, False], ids=["by the device", "by the router"])
 def test_a_device_that_segments_does_it_for_the_kernel(lab, used):
-    """DPDK's driver for TAP devices segments TCP over IPv4; NICs are seen in the VM lab."""
+    """DPDK's driver for TAP devices segments TCP over IPv4; NICs are tested in the VM."""
     space, inside = lab.namespace("space"), lab.namespace("router")
     word = str(used).lower()
     router = lab.router(inside, f"""
@@ -334,7 +334,7 @@ turnpike.port "left" {{ device = "net_tap0,iface=tp-left,mac={LEFT_MAC}", addres
     assert ({"tx_checksum", "segmentation"} <= on) == used, on
     inside.run("ip", "link", "set", "tp-left", "address", HOST_A_MAC, "up")
     inside.run("ip", "address", "add", "10.0.1.2/24", "dev", "tp-left")
-    # The driver takes the Ethernet header for a part of what the MTU counts.
+    # The driver counts the Ethernet header towards the MTU.
     space.run("ip", "link", "set", "left", "mtu", 1486)
     wire = capture(inside, "tp-left")
     transfer(space, inside, "10.0.1.2", bulk())
@@ -351,7 +351,7 @@ turnpike.port "left" {{ device = "net_tap0,iface=tp-left,mac={LEFT_MAC}", addres
 
 
 class Segments:
-    """Frames of a TCP connection that nobody has, from a raw wire."""
+    """Frames of a TCP connection that does not exist, from a raw wire."""
 
     def __init__(self, v6=False):
         self.own, self.far = IPV6 if v6 else IPV4
@@ -372,7 +372,7 @@ class Segments:
 
 @pytest.fixture(scope="module")
 def raw():
-    """A router between a raw wire and a kernel in which nobody listens and nobody answers."""
+    """A router between a raw wire and a kernel without listeners, which does not answer."""
     lab = Lab()
     try:
         machine = Machine(lab)
@@ -385,11 +385,11 @@ def raw():
 
 
 def arrived(machine, frames):
-    """What came up of these frames: packets with data, in order."""
+    """Result of these frames at the kernel: packets with data, in order."""
     machine.tap.receive(0.05)
     machine.wire.send(*frames)
     ours = lambda frame: [packet for packet in packets([frame]) if packet.source in (IPV4[1], IPV6[1])]  # noqa: E731
-    # Until something comes it may take long, and not long from then on.
+    # The first may take long to arrive, the following may not.
     came = machine.tap.expect(1, ours, 5) + machine.tap.receive(0.3)
     return [packet for frame in came for packet in ours(frame)]
 
@@ -424,14 +424,14 @@ def test_what_must_stay_alone_stays_alone(raw):
     ):
         frames = [segments.frame(0), segments.frame(1), segments.frame(2, **change), segments.frame(3)]
         got = arrived(raw, frames)
-        # Unchanged, whatever was before and behind it.
+        # Unchanged, regardless of the packets before and after it.
         assert frames[2] in [packet.frame[: len(frames[2])] for packet in got], change
         assert [packet.sequence() for packet in got] == sorted(packet.sequence() for packet in got)
         assert sum(len(packet.data()) for packet in got) == sum(len(Packet(frame).data()) for frame in frames)
 
 
 def test_frames_to_other_hosts_of_the_kernel_keep_their_source(raw):
-    """Two connections at once do not mix."""
+    """Two simultaneous connections do not mix."""
     one, other = Segments(), Segments(v6=True)
     frames = [frame for number in range(10) for frame in (one.frame(number), other.frame(number))]
     got = arrived(raw, frames)

@@ -22,8 +22,8 @@ def hosts(request, module_lab):
 
 @pytest.fixture(autouse=True)
 def sum_closes(hosts):
-    """After each of these tests the counters add up, and no partial checksum or super-frame was
-    lost for a reason of its own."""
+    """Checks after each of these tests that the counters add up, and that no partial checksum or super-frame was
+    dropped."""
     before = hosts.router.counters()["dropped"]
     yield
     dropped = hosts.router.counters()["dropped"]

@@ -1,4 +1,4 @@
-"""Devices that are taken away while the router forwards, and put back."""
+"""Devices that are removed while the router forwards, and added again."""
 
 import re
 import signal
@@ -13,7 +13,7 @@ from lib.netns import veth, wait_for
 from lib.packets import ethernet, ipv4, udp
 from lib.traffic import Sink, Stream, outage
 
-# From the word that a device is gone to the last route over it.
+# Time from the notification of a removed device to the last route over it.
 DOWN_SECONDS = 0.05
 
 OTHER_MAC = "02:00:00:00:02:99"
@@ -31,12 +31,12 @@ def link(router, name):
 
 
 def pings(host, address, seconds=10):
-    """Does the address answer, sooner or later?"""
+    """Returns true if the address answers within some time."""
     return wait_for(lambda: host.run("ping", "-c", 1, "-W", 1, address, check=False).returncode == 0, seconds)
 
 
 def plug(hosts, mac=RIGHT_MAC):
-    """Puts the right port's device back, with the right host at its other end."""
+    """Adds the right port's device again, with the right host at its other end."""
     veth(hosts.inside, "tp-right", hosts.right, "eth0", mac, HOST_B_MAC)
     hosts.right.run("ip", "address", "add", "10.0.2.2/24", "dev", "eth0")
     hosts.right.run("ip", "route", "replace", "default", "via", "10.0.2.1")
@@ -55,15 +55,15 @@ def test_a_device_that_is_deleted_while_it_forwards_comes_back(lab, driver):
     for turn in range(5):
         assert pings(hosts.left, "10.0.2.2"), turn
         assert ports(router)["right"]["link_by"] == "netlink"
-        # To a host that is there, and to many that are not: their packets wait for neighbours.
+        # To an existing host, and to many that do not exist: their packets wait for neighbours.
         stream = Stream(hosts.left, ["10.0.2.2"] + [f"10.0.2.{n}" for n in range(100, 150)], rate=4000)
         time.sleep(0.3)
         hosts.inside.run("ip", "link", "delete", "tp-right")
         assert wait_for(lambda: link(router, "right") == "gone")
         assert router.show("route", "10.0.2.2")["type"] == "no-route"
-        # It goes on without it, and the other port as ever.
+        # The router continues without it, and the other port is not affected.
         assert pings(hosts.left, "10.0.1.1")
-        # Another device by the same name: its MAC is the router's from now on.
+        # Another device of the same name: its MAC is the router's from now on.
         mac = OTHER_MAC if turn % 2 == 0 else RIGHT_MAC
         plug(hosts, mac)
         assert wait_for(lambda: link(router, "right") == "up", 10), router.log()
@@ -85,7 +85,7 @@ def test_a_device_that_is_deleted_while_it_forwards_comes_back(lab, driver):
 
 @pytest.mark.alone
 def test_routes_give_way_within_50_ms(lab):
-    # Two ways to the same addresses; what is lost says how long one was still taken.
+    # Two paths to the same addresses; the loss shows for how long a dead one was used.
     hosts = Hosts(lab, start=False)
     far = lab.namespace("far")
     veth(hosts.inside, "tp-third", far, "eth0", "02:00:00:00:03:01", "02:00:00:00:03:02")
@@ -142,13 +142,13 @@ def test_a_port_is_made_of_the_interface_that_has_its_name(lab):
     hosts.inside.run("ip", "link", "set", "tp-right", "name", "tp-other")
     assert wait_for(lambda: link(router, "right") == "gone")
     assert "its device tp-right is called tp-other now" in router.log()
-    # The host has it again, as it was.
+    # The host has it again, unchanged.
     settings = lambda: hosts.inside.run("cat", "/proc/sys/net/ipv4/conf/tp-other/arp_ignore").stdout  # noqa: E731
     assert before == "8\n" and wait_for(lambda: settings() == "0\n"), settings()
     hosts.inside.run("ip", "link", "set", "tp-other", "name", "tp-right")
     assert wait_for(lambda: link(router, "right") == "up", 10), router.log()
     assert pings(hosts.left, "10.0.2.2")
-    # Into another network namespace: gone, too.
+    # Moved to another network namespace: removed, too.
     hosts.inside.run("ip", "link", "set", "tp-right", "netns", hosts.left.name)
     assert wait_for(lambda: link(router, "right") == "gone")
     hosts.left.run("ip", "link", "set", "tp-right", "netns", hosts.inside.name)
@@ -158,7 +158,7 @@ def test_a_port_is_made_of_the_interface_that_has_its_name(lab):
 
 
 def test_what_waits_on_other_ports_outlives_the_port_it_came_by(lab):
-    # Issue 14.2: packets of a port that came by apply wait for neighbours; its device vanishes, it goes.
+    # Issue 14.2: packets of a port added by apply wait for neighbours; its device vanishes, the port is removed.
     hosts = Hosts(lab)
     router = hosts.router
     third = lab.namespace("third")
@@ -167,7 +167,7 @@ def test_what_waits_on_other_ports_outlives_the_port_it_came_by(lab):
         apply(router, PORTS + THIRD)
         third.run("ip", "address", "add", "10.0.3.2/24", "dev", "eth0")
         third.run("ip", "route", "add", "default", "via", "10.0.3.1")
-        # For the stream, which goes on when its interface is gone.
+        # For the stream, which continues after its interface was removed.
         third.run("ip", "route", "replace", "default", "dev", "lo", "metric", 9999)
         assert pings(third, "10.0.2.2"), turn
         stream = Stream(third, [f"10.0.2.{n}" for n in range(10, 200)], rate=4000)
@@ -176,7 +176,7 @@ def test_what_waits_on_other_ports_outlives_the_port_it_came_by(lab):
         apply(router, PORTS)
         assert list(ports(router)) == ["left", "right"]
         stream.stop()
-        # The neighbours are not found, and what waited for them is let go.
+        # The neighbours are not resolved, and the waiting packets are dropped.
         assert wait_for(lambda: router.show("counters")["in_flight"] == 0, 20)
         assert pings(hosts.left, "10.0.2.2"), turn
     router.counters()
@@ -193,7 +193,7 @@ def test_a_port_without_its_device_keeps_its_host_interface(lab):
     assert wait_for(lambda: "NO-CARRIER" in inside.run("ip", "link", "show", "right").stdout)
     shown = inside.run("ip", "address", "show", "right").stdout
     assert "10.0.2.1/24" in shown, shown
-    # Another configuration meanwhile: an address more, which the port has when it is back.
+    # Another configuration meanwhile: one more address, which the port has when it returns.
     apply(router, config.replace('"10.0.2.1/24",', '"10.0.2.1/24", "10.0.22.1/24",'))
     assert wait_for(lambda: "10.0.22.1/24" in inside.run("ip", "address", "show", "right").stdout)
     assert link(router, "right") == "gone"
@@ -203,7 +203,7 @@ def test_a_port_without_its_device_keeps_its_host_interface(lab):
     assert OTHER_MAC in inside.run("ip", "link", "show", "right").stdout
     assert pings(hosts.left, "10.0.2.2") and pings(inside, "10.0.2.2")
     assert {"10.0.2.1/24", "10.0.22.1/24"} <= set(ports(router)["right"]["addresses"])
-    # And a configuration without it, while it is gone.
+    # And a configuration without it, while it is absent.
     inside.run("ip", "link", "delete", "tp-right")
     assert wait_for(lambda: link(router, "right") == "gone")
     left = "".join(line for line in config.splitlines(True) if '"right"' not in line)
@@ -218,7 +218,7 @@ def test_a_device_that_is_there_and_cannot_be_opened_is_said_once_and_tried_agai
     router = hosts.router
     hosts.inside.run("ip", "link", "delete", "tp-right")
     assert wait_for(lambda: link(router, "right") == "gone")
-    # AF_XDP takes no veth with such an MTU.
+    # AF_XDP does not accept a veth with such an MTU.
     veth(hosts.inside, "tp-right", hosts.right, "eth0", RIGHT_MAC, HOST_B_MAC, mtu=9000)
     words = 'port "right": its device is there and cannot be opened; tried again: '
     assert wait_for(lambda: words in router.log())
@@ -231,7 +231,7 @@ def test_a_device_that_is_there_and_cannot_be_opened_is_said_once_and_tried_agai
 
 
 def test_a_link_whose_change_a_driver_notes_and_does_not_tell(lab):
-    # DPDK's TAP driver says that it has interrupts, and only those of NICs are believed (vm/test_hotplug.py).
+    # DPDK's TAP driver claims to have interrupts, and only those of NICs are trusted (vm/test_hotplug.py).
     inside = lab.namespace("router", quiet=True)
     config = """
     local turnpike = require "turnpike"
@@ -255,7 +255,7 @@ def test_a_port_that_loses_packets_says_so_once_and_when_it_has_ended(lab):
     router = wires.router
     frame = ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("10.0.1.2", "10.0.2.2", udp("10.0.1.2", "10.0.2.2", 1, 2, b"")))
     for _ in range(2):
-        # Nobody takes packets: the rings of the socket fill.
+        # The rings of the socket have no reader and fill.
         router.process.send_signal(signal.SIGSTOP)
         for _ in range(60):
             wires.left.send(*[frame] * 100)
@@ -276,7 +276,7 @@ BUSY = "another change is being made"
 
 
 def test_a_device_that_goes_while_a_forwarder_is_stuck_holds_nobody_up(lab):
-    # A step of the scenarios' binary does not end over this packet while there is a file "stuck".
+    # A step of the scenarios' binary does not return for this packet while a file "stuck" exists.
     faulty = 'turnpike.graph:insert_after("ip4-mtu", "faulty")\n'
     wires = Wires(lab, faulty, calm=True)
     router, stuck = wires.router, wires.router.directory / "stuck"
@@ -295,7 +295,7 @@ def test_a_device_that_goes_while_a_forwarder_is_stuck_holds_nobody_up(lab):
     assert router.show("route", "203.0.113.1")["type"] == "blackhole"
     wires.ns_left.run("ip", "link", "set", "wire", "down")
     assert wait_for(lambda: router.show("route", "10.0.1.2")["type"] == "no-route", 60)
-    # What needs the forwarders is answered behind the change.
+    # Queries that need the forwarders are answered after the change.
     assert len(router.show("forwarders")["forwarders"]) == 1
     assert wait_for(lambda: "tried again" in router.log(), 60)
     stuck.unlink()
@@ -315,6 +315,6 @@ def test_a_router_ends_while_it_waits_for_a_forwarder(lab):
     assert wait_for(lambda: BUSY in router.command("rollback", check=False).stderr, 60), router.log()
     router.process.send_signal(signal.SIGTERM)
     assert wait_for(lambda: "SIGTERM: stopping" in router.log(), 60), router.log()
-    # What has been exchanged meanwhile is given back, and nothing is lost.
+    # The parts exchanged so far are reverted, and nothing is lost.
     stuck.unlink()
     router.stop(timeout=60)

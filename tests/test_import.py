@@ -169,7 +169,7 @@ def test_a_generated_table_is_loaded_and_used(lab, tmp_path):
                   files={"table.dat.gz": path.read_bytes()}, calm=True)
     router = wires.router
     assert len(imported(router)) == 50_000
-    # Every hundredth and its neighbours, looked up against a plain search of the list.
+    # Every hundredth and its neighbours, compared with a linear search of the list.
     by_length = {length: {n.network_address for n in table if n.prefixlen == length} for length in lengths}
     frames = 0
     change = Change(router)

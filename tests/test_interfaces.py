@@ -1,5 +1,4 @@
-"""Kernel interfaces whose settings somebody changes while they are ports: MTU, MAC address, the interface
-itself."""
+"""Kernel interfaces whose settings are changed while they are ports: MTU, MAC address, the interface itself."""
 
 import re
 
@@ -26,12 +25,12 @@ def answered(host, *words):
 
 
 def soon(host, address):
-    """Does the address answer, sooner or later?"""
+    """Returns true if the address answers within some time."""
     return wait_for(lambda: answered(host, "-c", 1, "-W", 1, address), 20)
 
 
 def set_mtu(hosts, mtu):
-    """Gives the right port's interface and the other end another MTU."""
+    """Sets another MTU on the right port's interface and the other end."""
     hosts.right.run("ip", "link", "set", "eth0", "mtu", mtu)
     hosts.inside.run("ip", "link", "set", "tp-right", "mtu", mtu)
 
@@ -55,13 +54,13 @@ def test_a_lowered_mtu_is_obeyed_and_a_raised_one_as_far_as_the_port_was_opened_
         assert wait_for(lambda: port(router)["mtu"] == 1300)
         words = 'port "right": MTU 1300, was 1500: that of its device tp-right'
         assert router.log().count(words) == turn + 1, router.log()
-        # RFC 1191 4, RFC 8201 4: the sender is told what the link takes.
+        # RFC 1191 4, RFC 8201 4: the sender gets the link's MTU.
         said = left.run("ping", "-M", "do", *PING_1400, "10.0.2.2", check=False).stdout
         assert "mtu = 1300" in said or "mtu=1300" in said, said
         said = left.run("ping", "-M", "do", *PING_1400, "fd00:2::2", check=False).stdout
         assert re.search(r"mtu ?= ?1300", said), said
         forget_path_mtus(hosts)
-        # RFC 791: what may be fragmented is.
+        # RFC 791: packets that may be fragmented are.
         before = router.counters()
         assert answered(left, "-M", "dont", *PING_1400, "10.0.2.2")
         after = router.counters()
@@ -88,20 +87,20 @@ def test_the_host_interface_follows_and_what_is_longer_is_a_named_drop(lab):
     assert soon(inside, "10.0.2.2") and host_mtu() == 1500
     set_mtu(hosts, 1300)
     assert wait_for(lambda: host_mtu() == 1300 and port(router)["mtu"] == 1300)
-    # The kernel cuts its own packets to what leaves.
+    # The kernel segments its own packets to the MTU.
     assert answered(inside, *PING_1400, "10.0.2.2")
     assert too_long(router) == 0
-    # Somebody makes it send what is too long.
+    # A packet that is too long is sent by force.
     inside.run("ip", "link", "set", "right", "mtu", 1500)
     assert wait_for(lambda: not answered(inside, "-M", "do", *PING_1400, "10.0.2.2") and too_long(router) > 0)
     assert port(router)["mtu"] == 1300
     assert answered(inside, "-c", 1, "-W", 2, "-s", 1272, "10.0.2.2")
-    # What leaves again is sent again.
+    # Packets that fit again are sent again.
     set_mtu(hosts, 1500)
     assert wait_for(lambda: port(router)["mtu"] == 1500)
     inside.run("ip", "route", "flush", "cache")
     assert answered(inside, "-M", "do", *PING_1400, "10.0.2.2")
-    # Where both are the same, the host interface's is raised as well.
+    # If both are equal, the host interface's is raised as well.
     set_mtu(hosts, 1400)
     assert wait_for(lambda: host_mtu() == 1400)
     set_mtu(hosts, 1500)
@@ -115,12 +114,12 @@ def test_what_the_kernel_does_not_send_is_an_error(lab, driver):
     router = hosts.router
     assert soon(hosts.left, "10.0.2.2")
     assert port(router)["tx_errors"] == 0
-    # The other end takes less, and does not say so: the kernel drops what is longer.
+    # The other end accepts less, and does not report it: the kernel drops longer packets.
     hosts.right.run("ip", "link", "set", "eth0", "mtu", 1000)
     hosts.left.run("ping", *PING_1400, "-c", 5, "-i", "0.1", "10.0.2.2", check=False)
     assert wait_for(lambda: port(router)["tx_errors"] >= 5), port(router)
     assert wait_for(lambda: 'port "right": tx_errors +' in router.log()), router.log()
-    # What is short enough passes, whatever came before it.
+    # Packets that are short enough pass, regardless of earlier ones.
     assert answered(hosts.left, "-c", 3, "-i", "0.1", "-W", 2, "10.0.2.2"), port(router)
     router.counters()
     router.stop()
@@ -160,7 +159,7 @@ def new_device(hosts, mac):
 @pytest.mark.parametrize("change", [new_mac, new_device], ids=lambda change: change.__name__)
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_port_whose_device_changes_during_an_apply_is_as_its_device(lab, driver, change):
-    # Whatever comes first: the word of the device, or the configuration that opens it anew.
+    # In either order: the notification of the device, or the configuration that reopens it.
     hosts = Hosts(lab, ports=ports_by(driver))
     router = hosts.router
     for turn in range(6):
@@ -173,7 +172,7 @@ def test_a_port_whose_device_changes_during_an_apply_is_as_its_device(lab, drive
         assert done.returncode == 0 or "nothing was changed" in done.stderr or "port \"right\"" in done.stderr, done
         assert wait_for(lambda: (port(router)["link"], port(router)["mac"]) == ("up", mac), 30), router.log()  # noqa: B023
         if done.returncode != 0:
-            # Nothing is left of the attempt that would stand in the way of the next.
+            # No trace of the attempt is left that would hinder the next.
             assert wait_for(lambda: router.command("apply", write(router, text), check=False).returncode == 0, 20)  # noqa: B023
         assert wait_for(lambda: port(router)["mtu"] == mtu, 10), port(router)  # noqa: B023
         assert (port(router)["link"], port(router)["mac"]) == ("up", mac)

@@ -1,5 +1,5 @@
-"""Jumbo frames: what is larger than the usual packet buffer is received, forwarded, cut and refused
-like any other packet."""
+"""Jumbo frames: packets larger than the usual packet buffer are received, forwarded, fragmented and refused like any
+other."""
 
 import re
 import socket
@@ -27,7 +27,7 @@ def wires(module_lab):
 
 @pytest.fixture(scope="module", params=[1500, 4000])
 def narrow(request, module_lab):
-    """From a jumbo port to one that is smaller, and its MTU."""
+    """Packets from a jumbo port to a smaller one, and its MTU."""
     return Wires(module_lab, mtu=(9000, request.param), calm=True), request.param
 
 
@@ -103,7 +103,7 @@ def test_a_small_port_says_what_it_takes(narrow):
     wires.left.send(packet(6, 9000))
     (error,) = wires.left.expect(1)
     assert Ether(error)[ICMPv6PacketTooBig].mtu == mtu
-    # What is as large as the port takes passes.
+    # Packets up to the port's MTU pass.
     frames = [packet(4, mtu, flags=2), packet(6, mtu)]
     wires.left.send(*frames)
     assert wires.right.expect(2) == [forwarded(f, RIGHT_MAC, HOST_B_MAC) for f in frames]

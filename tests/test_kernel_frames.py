@@ -1,4 +1,4 @@
-"""Frames that only some of the kernel's programs want, and that reach them."""
+"""Frames that only some programs use, and their delivery to the kernel."""
 
 import contextlib
 import socket
@@ -38,7 +38,7 @@ def test_a_dhcp_server_hears_hosts_without_address(wired):
         server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
-        # As dhcpd does: by the interface, since the client has no address to answer to.
+        # Like dhcpd: by the interface, since the client has no address to answer to.
         server.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"left")
         server.bind(("0.0.0.0", 67))
         server.settimeout(3)
@@ -47,7 +47,7 @@ def test_a_dhcp_server_hears_hosts_without_address(wired):
         server.sendto(b"offer", ("255.255.255.255", 68))
         offer = wire.expect(1, lambda frame: frame[12:14] == b"\x08\x00" and frame[42:47] == b"offer")
         assert offer and offer[0][:6] == b"\xff" * 6
-    # To anybody in particular the source says nothing.
+    # With a unicast destination the unspecified source is a martian.
     change = Change(machine.router)
     wire.send(datagram("0.0.0.0", "10.0.1.1", "ff:ff:ff:ff:ff:ff", 67))
     assert change(received=1)["dropped"] == {"ip4-martian-source": 1}
@@ -55,7 +55,7 @@ def test_a_dhcp_server_hears_hosts_without_address(wired):
 
 @contextlib.contextmanager
 def by_a_daemon(machine):
-    """As a multicast routing daemon or pimd asks for all of them."""
+    """Joins all groups, like a multicast routing daemon or pimd."""
     with machine.space.entered():
         daemon = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
     with daemon:

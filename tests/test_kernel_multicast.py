@@ -1,4 +1,4 @@
-"""Multicast routes of the kernel's cache: whoever writes them, Turnpike forwards what they say."""
+"""Multicast routes of the kernel's cache: Turnpike forwards by them, regardless of their writer."""
 
 import socket
 import struct
@@ -15,7 +15,7 @@ PORT = 5000
 
 
 class Receiver:
-    """A host's socket that has joined a group, and counts what comes."""
+    """A host's socket that has joined a group, and counts packets."""
 
     def __init__(self, space, group, index):
         with space.entered():
@@ -32,7 +32,7 @@ class Receiver:
         self.socket.setblocking(False)
 
     def got(self, quiet=0.3):
-        """The payloads that have come, until none came for a while."""
+        """The payloads received, until none arrived for a while."""
         payloads, last = [], time.monotonic()
         while time.monotonic() - last < quiet:
             try:
@@ -77,7 +77,7 @@ class Net:
         return payloads
 
     def entries(self):
-        """What Turnpike has, by group."""
+        """Turnpike's entries, by group."""
         return {row["group"]: row for row in self.machine.router.show("multicast")}
 
     def followed(self, group, to):
@@ -104,7 +104,7 @@ def test_entries_come_change_and_go(net, group, source):
     assert right.got() == sent and far.got() == []
     row = net.entries()[group]
     assert (row["origin"], row["source"], row["from"]) == ("kernel", source, "left")
-    # A packet may have been the kernel's turn.
+    # A packet may have been forwarded by the kernel.
     assert 19 <= row["packets"] <= 20
 
     mroute.add(source, group, "left", ["right", "far"])
@@ -123,8 +123,8 @@ def test_entries_come_change_and_go(net, group, source):
 
 
 def test_the_kernel_sees_that_the_source_sends(net):
-    """One packet in ten seconds goes by the kernel, which forwards and counts it: a routing daemon
-    that asks for the counter keeps the entry. No receiver misses it, or gets it twice."""
+    """One packet in ten seconds is forwarded and counted by the kernel: a routing daemon that reads the counter keeps
+    the entry. No receiver misses it, or gets it twice."""
     group, source = "239.1.1.3", "10.0.1.2"
     mroute = Mroute(net.machine.space, net.numbers)
     right, far = net.receiver(net.right, group), net.receiver(net.far, group)
@@ -142,7 +142,7 @@ def test_the_kernel_sees_that_the_source_sends(net):
 
 
 def test_what_the_router_has_joined_is_left_to_the_kernel(net):
-    """A process on the router gets the group's packets too, and the kernel goes on forwarding them."""
+    """A process on the router gets the group's packets too, and the kernel continues to forward them."""
     group, source = "239.1.1.4", "10.0.1.2"
     mroute = Mroute(net.machine.space, net.numbers)
     right = net.receiver(net.right, group)
@@ -160,7 +160,7 @@ def test_what_the_router_has_joined_is_left_to_the_kernel(net):
 
 
 def test_frr_s_pimd(net):
-    """Receivers join by IGMP, the source sends: pimd finds out and the packets flow."""
+    """Receivers join by IGMP, the source sends: pimd learns both and the packets flow."""
     group = "239.5.5.5"
     interfaces = "".join(
         f"interface {name}\n ip pim\n ip pim hello 1\n ip igmp\n!\n" for name in ("left", "right", "far"))

@@ -1,5 +1,5 @@
-"""The kernel's routes, whatever ip-route(8), ip-nexthop(8) and ip-rule(8) can say, are Turnpike's:
-seen in its table and in the packets that leave."""
+"""The kernel's routes, in all forms of ip-route(8), ip-nexthop(8) and ip-rule(8), are Turnpike's: in its table and in
+the packets that leave."""
 
 import collections
 import random
@@ -12,8 +12,8 @@ from lib.lab import HOST_A_MAC
 from lib.netns import wait_for
 from lib.packets import ethernet, ipv4, ipv6, mac_bytes, pattern, udp
 
-# Gateways on the wires `right` and `far`, told apart by their MACs; the kernel has them as
-# permanent neighbours, of either family.
+# Gateways on the wires `right` and `far`, distinguished by their MACs; the kernel has them as permanent neighbours, of
+# either family.
 GATEWAYS = {
     f"{wire}{n}": (wire, f"10.0.{net}.1{n}", f"fd00:{net}::1{n}", f"02:00:00:00:0{net}:1{n}")
     for wire, net in (("right", 2), ("far", 3)) for n in range(4)
@@ -31,7 +31,7 @@ class Net:
             space = lab.namespace(name, quiet=True)
             self.machine.port(name, space, "wire", f"10.0.{n}.1/24", f"fd00:{n}::1/64")
             self.wires[name] = lab.raw(space, "wire", lambda frame: frame[12:14] not in (b"\x08\x00", b"\x86\xdd"))
-        # Compared with the kernel every second, in whatever state the tests have brought it.
+        # Compared with the kernel every second, in any state produced by the tests.
         self.machine.start('"kernel", audit_s = 1')
         for wire, four, six, mac in GATEWAYS.values():
             for address in (four, six):
@@ -40,19 +40,19 @@ class Net:
             self.machine.neighbour(address, "left", HOST_A_MAC)
         # The port's, and so the host interface's.
         self.mac = self.machine.run("cat", "/sys/class/net/left/address").stdout.strip()
-        # The kernel's own forwarding, for comparison, by the same flows, and without limits to errors.
+        # The kernel's own forwarding, for comparison, by the same flows, and without limits of errors.
         self.machine.space.sysctl("net.ipv4.fib_multipath_hash_policy", 1)
         self.machine.space.sysctl("net.ipv6.fib_multipath_hash_policy", 1)
         self.machine.space.sysctl("net.ipv4.icmp_ratelimit", 0)
         self.machine.space.sysctl("net.ipv6.icmp.ratelimit", 0)
 
     def ip(self, *words):
-        """An `ip -4` or `ip -6` command, by what it talks about."""
+        """An `ip -4` or `ip -6` command, by the family of its subject."""
         text = " ".join(map(str, words))
         self.machine.ip(*text.split(), family=6 if ":" in text.replace("inet6 fd", "") else 4)
 
     def agree(self, **how):
-        """The tables are the same."""
+        """Waits until the tables are equal."""
         return tables.assert_agree(self.machine, seconds=5, **how)
 
     def frame(self, destination, sport=1000):
@@ -64,8 +64,8 @@ class Net:
         return ethernet(self.mac, HOST_A_MAC, 0x0800 if four else 0x86DD, packet)
 
     def ways(self, destination, flows=1):
-        """Sends so many flows and counts them by the gateway they were given to; `refused` are those
-        that an ICMP error came back for."""
+        """Sends so many flows and counts them by the gateway that received them; `refused` are those answered by an
+        ICMP error."""
         for wire in self.wires.values():
             wire.drain()
         frames = [self.frame(destination, 1000 + n) for n in range(flows)]
@@ -82,7 +82,7 @@ class Net:
         return dict(seen)
 
     def goes(self, destination, way, seconds=3):
-        """Waits until packets to the address go this way."""
+        """Waits until packets to the address take this path."""
         return wait_for(lambda: self.ways(destination) == ({way: 1} if way else {}), seconds, 0.05)
 
     def has_no_route(self, destination, seconds=3):
@@ -117,12 +117,12 @@ def net(module_lab):
 
 @pytest.fixture(autouse=True)
 def clean(net):
-    """Each test begins and ends without routes, groups or rules of its own."""
+    """Each test begins and ends without its own routes, groups or rules."""
     yield
     # First, as routes over them cannot all be flushed otherwise.
     net.machine.run("ip", "nexthop", "flush", check=False)
     for family in (4, 6):
-        # A flush deletes what a reading shows, and of several IPv6 routes to a prefix not always all.
+        # A flush deletes only the routes of one reading, which may lack some of several IPv6 routes to a prefix.
         assert wait_for(lambda: flushed(net, family), 5, 0.01)
         for rule in net.machine.ip("rule", family=family).stdout.splitlines():
             priority = rule.split(":")[0]
@@ -132,7 +132,7 @@ def clean(net):
 
 
 def flushed(net, family):
-    """Deletes what commands added; was there nothing left?"""
+    """Deletes the objects added by commands; returns true if none was left."""
     left = 0
     for proto in ("static", "boot"):
         selected = ("table", "all", "proto", proto)
@@ -161,7 +161,7 @@ def test_a_gateway_comes_changes_and_goes(net, prefix, to, gw):
 @FAMILIES
 @pytest.mark.parametrize("kind, way4, way6", [
     ("blackhole", None, None),
-    # Linux itself says "no route" for IPv6.
+    # Linux itself reports "no route" for IPv6.
     ("unreachable", "refused 3/1", "refused 1/3" if forwarder() == "turnpike" else "refused 1/0"),
     ("prohibit", "refused 3/13", "refused 1/1"),
 ])
@@ -188,7 +188,7 @@ def test_the_smallest_metric_wins(net, prefix, to, gw):
 
 
 def test_of_several_routes_with_one_metric_the_kernels_first_is_used(net):
-    """By `ip route get`, which is what the kernel itself would do with the packet."""
+    """By `ip route get`, the kernel's own decision on the packet."""
     def follows(*commands):
         net.machine.batch([f"route {command.format(p='198.51.100.0/24')}" for command in commands])
         said = net.machine.ip("route", "get", "198.51.100.9").stdout.split()
@@ -201,9 +201,9 @@ def test_of_several_routes_with_one_metric_the_kernels_first_is_used(net):
     assert follows(f"add {{p}} {via['right0']}") == "right0"
     assert follows(f"append {{p}} {via['right1']}", f"append {{p}} {via['far1']}") == "right0"
     assert follows(f"prepend {{p}} {via['far2']}") == "far2"
-    # A worse metric, whose order is its own.
+    # A worse metric, which has its own order.
     assert follows(f"append {{p}} {via['far3']} metric 9", f"prepend {{p}} {via['right3']} metric 9") == "far2"
-    # It takes the place of the first, the others stay behind it.
+    # It replaces the first, the others stay after it.
     assert follows(f"replace {{p}} {via['right2']}") == "right2"
     # One in the middle, then the first, then the first again by its metric alone.
     assert follows(f"del {{p}} {via['right1']}") == "right2"
@@ -274,11 +274,11 @@ def test_a_nexthop_object_is_replaced_under_its_routes(net, prefix, to, gw):
     net.ip("route add", prefix, "nhid 1")
     assert net.goes(to, "right0")
     net.agree(count=1)
-    # The route itself is not told again.
+    # The route itself is not reported again.
     objects(net, gw, "far1")
     assert net.goes(to, "far1")
     net.agree(count=1)
-    # Its end is the end of its routes, of which the kernel says nothing.
+    # The removal of the object removes its routes, without a message of the kernel.
     net.machine.run("ip", "nexthop", "del", "id", 1)
     assert net.has_no_route(to)
     net.agree()
@@ -292,7 +292,7 @@ def test_a_group_and_its_members(net, prefix, to, gw):
     net.agree(count=1)
     shares = wait_for(lambda: (ways := net.ways(to, 210)) if len(net.ways(to, 60)) == 3 else None, 3)
     assert sum(shares.values()) == 210 and 2 * shares["right1"] < min(shares["right0"], shares["far0"])
-    # The kernel takes a deleted member out of the group by itself.
+    # The kernel itself removes a deleted member from the group.
     net.machine.run("ip", "nexthop", "del", "id", 2)
     assert wait_for(lambda: set(net.ways(to, 60)) == {"right0", "far0"}, 3)
     net.agree(count=1)
@@ -312,7 +312,7 @@ def test_a_resilient_group_moves_only_the_flows_of_a_lost_path(net):
     assert wait_for(lambda: len(net.ways("198.51.100.9", 60)) == 4, 3)
 
     def flows():
-        # Each flow by itself: which gateway does it go to?
+        # Each flow separately: the gateway that it uses.
         return {n: next(iter(one_flow(net, "198.51.100.9", n))) for n in range(8)}
 
     before = flows()
@@ -326,14 +326,14 @@ def test_a_resilient_group_moves_only_the_flows_of_a_lost_path(net):
 
 
 def one_flow(net, destination, number):
-    """The gateway that one flow goes to."""
+    """The gateway of one flow."""
     by_mac = {mac_bytes(mac): name for name, (*_, mac) in GATEWAYS.items()}
     for wire in net.wires.values():
         wire.drain()
     frame = net.frame(destination, 1000 + number)
     net.wires["left"].send(frame)
     wanted = lambda f: _destination(f) == _destination(frame)  # noqa: E731
-    # Either wire: the one is empty when the other has it.
+    # Either wire: one is empty when the other has the packet.
     for _ in range(200):
         for name in ("right", "far"):
             if arrived := net.wires[name].expect(1, wanted, timeout=0.005):
@@ -351,18 +351,18 @@ def test_routes_of_an_interface_that_is_set_down(net, prefix, to, gw):
     assert net.goes(to, "far1")
     try:
         net.machine.run("ip", "link", "set", "far", "down")
-        # The kernel deletes the route without a word; the other one is used.
+        # The kernel deletes the route without a message; the other one is used.
         assert net.goes(to, "right1")
         net.agree(count=1)
     finally:
         restore(net)
-    # The interface is back, the route is not, and so not with us.
+    # The interface is back, the route is not, neither in the kernel nor here.
     net.agree(count=1)
     assert net.goes(to, "right1")
 
 
 def restore(net):
-    """Sets `far` up again and gives it back what an interface loses by going down."""
+    """Sets `far` up again and restores the settings that an interface loses by going down."""
     net.machine.run("ip", "link", "set", "far", "up")
     net.machine.run("ip", "address", "replace", "fd00:3::1/64", "dev", "far", "nodad")
     for wire, four, six, mac in GATEWAYS.values():
@@ -403,7 +403,7 @@ def test_tables_count_when_a_rule_names_them(net, prefix, to, gw):
     net.ip("route add", prefix, "via", GATEWAYS["right2"][gw])
     assert net.goes(to, "right2")
     net.machine.ip("rule", "add", "priority", 100, "lookup", 77, family=4 if gw == 1 else 6)
-    # Before `main`, so its route is the one.
+    # Before `main`, so its route is used.
     assert net.goes(to, "right1")
     net.machine.ip("rule", "del", "priority", 100, family=4 if gw == 1 else 6)
     assert net.goes(to, "right2")
@@ -416,7 +416,7 @@ def test_tables_count_when_a_rule_names_them(net, prefix, to, gw):
 def test_whatever_is_done_the_tables_agree(net, seed):
     dice = random.Random(seed)
     for _ in range(6):
-        # Some are refused, as what they want to delete is not there.
+        # Some are refused, as the object to be deleted does not exist.
         net.machine.batch([random_command(dice, dice.choice((4, 6))) for _ in range(250)], check=False)
         if dice.random() < 0.5:
             net.machine.run("ip", "link", "set", "far", "down")
@@ -429,7 +429,7 @@ def test_whatever_is_done_the_tables_agree(net, seed):
 
 
 def audited(router):
-    """Waits until another comparison of kernel, RIB and FIB is made that has begun from now on."""
+    """Waits until a comparison of kernel, RIB and FIB that began from now on is complete."""
     before = tables.source(router, "kernel")["audits"]
     assert wait_for(lambda: tables.source(router, "kernel")["audits"] >= before + 2, 10, 0.05)
     source = tables.source(router, "kernel")
@@ -437,7 +437,7 @@ def audited(router):
 
 
 def random_command(dice, family):
-    """One of the things that can be done to a kernel's routes, on a few prefixes, so that they meet."""
+    """A random change of the kernel's routes, on a few prefixes, so that changes meet."""
     gw = 1 if family == 4 else 2
     prefix = f"198.51.{dice.randrange(4)}.0/{dice.choice((22, 24))}" if family == 4 else f"2001:db8:{dice.randrange(4)}::/48"
     if prefix.endswith("/22"):
@@ -476,23 +476,23 @@ def test_more_next_hops_than_there_is_room_for(net):
     net.machine.run("ip", "address", "add", "10.64.0.1/10", "dev", "far")
     gateways = [f"10.{64 + (n >> 16)}.{(n >> 8) & 255}.{n & 255}" for n in range(2, count + 2)]
     prefixes = [f"20.{n >> 16}.{(n >> 8) & 255}.{n & 255}/32" for n in range(count)]
-    # The kernel looks for a like next hop among all of one metric and interface, which takes minutes.
+    # The kernel searches for an equal next hop among all of one metric and interface, which takes minutes.
     options = {"protocol": 4, "metric": range(1, count + 1)}
     netlink.write(net.machine.space, netlink.ipv4_routes(prefixes, gateways, [index] * count, **options))
     try:
         assert wait_for(lambda: tables.turnpike_count(net.machine.router, "kernel") == count + 1, 10, 0.1)
-        # What was there before goes on, and the router says what it could not do.
+        # The existing routes continue, and the router reports the refused ones.
         assert net.goes("198.51.100.9", "right1")
         assert "all 32768 next hops are in use, it waits for one" in net.machine.router.log()
         waiting = tables.source(net.machine.router, "kernel")["refused"]
         assert count - 32_768 <= waiting < count - 32_000, waiting
-        # Routes that wait are as they should be.
+        # Routes that wait are in the correct state.
         audited(net.machine.router)
     finally:
         gone = netlink.ipv4_routes(prefixes, gateways, [index] * count, kind=netlink.DELROUTE, **options)
         netlink.write(net.machine.space, gone)
         net.machine.run("ip", "address", "del", "10.64.0.1/10", "dev", "far")
-    # And what comes later finds room again.
+    # And later routes find room again.
     assert wait_for(lambda: tables.turnpike_count(net.machine.router, "kernel") == 1, 60, 0.1)
     net.ip("route add 203.0.113.0/24 via", GATEWAYS["far2"][1])
     assert net.goes("203.0.113.9", "far2")

@@ -1,4 +1,4 @@
-"""Start, stop, and everything the world may throw at the router in between."""
+"""Start, stop, and disturbances in between."""
 
 import os
 import random
@@ -70,7 +70,7 @@ def test_a_terminal_that_is_closed_does_not_end_it(lab):
         assert len(wires.router.show("ports")) == 2
     wires.left.send(eth(ipv4("10.0.1.2", "10.0.2.2", pattern(40))))
     assert wires.right.expect(1)
-    # What it logs has nowhere to go.
+    # Its log has no reader.
     config.write_text(config.read_text() + 'turnpike.route "203.0.113.0/24" { blackhole = true }\n')
     os.kill(terminal.pid, signal.SIGHUP)
     assert wait_for(lambda: wires.router.show("route", "203.0.113.1")["type"] == "blackhole", 10)
@@ -88,7 +88,7 @@ def test_a_signal_at_any_moment_of_the_start_leaves_no_trace(lab, signum):
     dice = random.Random(signum)
     for _ in range(6):
         router = lab.router(wires.inside, PORTS + STATIC_NEIGHBOURS, wait=False)
-        # The socket is bound when signals are waited for.
+        # The socket is bound when signals are handled.
         assert wait_for(router.socket.exists, 30, 0.002)
         threading.Event().wait(dice.uniform(0, 0.3))
         router.process.send_signal(signum)
@@ -152,7 +152,7 @@ def test_it_can_be_started_again_and_again_on_the_same_devices(lab):
 
 
 class Traces:
-    """What a router could leave on a machine."""
+    """Possible traces of a router on a machine."""
 
     def __init__(self, namespace):
         self.links = namespace.link_settings()
@@ -181,11 +181,11 @@ def test_an_end_leaves_no_trace(lab, driver):
 # The exit status of a process that was ended by force.
 BY_FORCE = 3
 
-# A step of the scenarios' binary does not end over this packet while there is a file "stuck".
+# A step of the scenarios' binary does not return for this packet while a file "stuck" exists.
 STUCK = 'turnpike.graph:insert_after("ip4-mtu", "faulty")\n'
 
-# A script that is ready at once where it is checked, and not at all on a forwarder, where functions of the
-# configuration do nothing.
+# A script that is ready at once where it is checked, and never on a forwarder, where functions of the configuration do
+# nothing.
 ENDLESS = """
 turnpike.step("mine") { outputs = { "next" }, process = function(batch) return batch.all end }
 turnpike.graph:insert_after("ip4-mtu", "mine")
@@ -194,7 +194,7 @@ if tostring(turnpike.route) == "" then while true do end end
 
 
 def stick(wires):
-    """Sends a packet over which a step of the only forwarder does not end."""
+    """Sends a packet for which a step of the only forwarder does not return."""
     (wires.router.directory / "stuck").touch()
     wires.left.send(eth(ipv4("10.0.1.2", "10.0.2.2", pattern(40), ident=0xDEA1)))
     assert wait_for(lambda: wires.router.show("counters")["unaccounted"] == 1, 60)
@@ -209,7 +209,7 @@ def test_a_forwarder_that_never_returns_does_not_keep_it_from_ending(lab, driver
     stick(wires)
     wires.router.process.send_signal(signal.SIGTERM)
     if again:
-        # Until it is gone: one that comes within a second of the first is the same wish.
+        # Until it has ended: a signal within a second of the first counts as the same request.
         def gone():
             wires.router.process.send_signal(signal.SIGTERM)
             return wires.router.process.poll() is not None
@@ -220,14 +220,14 @@ def test_a_forwarder_that_never_returns_does_not_keep_it_from_ending(lab, driver
     assert re.search(why + r".*threads that run still: forwarder-0 \(\w\)", wires.router.log()), wires.router.log()
     assert not wires.router.socket.exists()
     assert vars(Traces(wires.inside)) == vars(before)
-    # And nothing is in the way of the next one.
+    # And the next one can start.
     following = lab.router(wires.inside, ports_by(driver) + STATIC_NEIGHBOURS)
     assert "a router that was killed" not in following.log()
     following.stop()
 
 
 def test_an_owner_that_is_held_does_not_keep_it_from_ending(lab):
-    # Whoever takes its log has stopped reading.
+    # The reader of its log has stopped reading.
     wires = Wires(lab, start=False)
     before = Traces(wires.inside)
     router = wires.router = lab.router(wires.inside, PORTS + STATIC_NEIGHBOURS)
@@ -364,7 +364,7 @@ def test_an_interface_that_vanishes(lab, driver):
     wires.ns_right.run("ip", "link", "del", "wire")
     for _ in range(50):
         wires.left.send(eth(ipv4("10.0.1.2", "10.0.2.2", pattern(40))))
-    # The other port goes on, the sum closes, the end is clean.
+    # The other port continues, the sum closes, the end is clean.
     wires.left.drain()
     wires.left.send(eth(ipv4("10.0.1.2", "10.0.1.1", icmp(8, 0, bytes(4), pattern(8)), protocol=1)))
     assert wires.left.expect(1)
@@ -384,7 +384,7 @@ def test_idle_it_leaves_the_processor_alone(lab):
     threading.Event().wait(0.5)
     before = ticks()
     threading.Event().wait(2)
-    # A forwarder that polled would use 200 ticks of 10 ms.
+    # A polling forwarder would use 200 ticks of 10 ms.
     assert ticks() - before < 100
     wires.router.stop()
 
@@ -397,7 +397,7 @@ def eth(packet, destination=LEFT_MAC):
 
 
 def templates():
-    """Good frames of every kind the router reads, to be spoiled."""
+    """Valid frames of every kind that the router parses, to be damaged."""
     a4, b4, r4 = "10.0.1.2", "10.0.2.2", "10.0.1.1"
     a6, b6, r6 = "fd00:1::2", "fd00:2::2", "fd00:1::1"
     arp = bytes.fromhex("0001080006040001") + mac_bytes(HOST_A_MAC) + bytes([10, 0, 1, 2]) + bytes(6) + bytes([10, 0, 1, 1])
@@ -430,14 +430,14 @@ def templates():
 
 
 def spoil(frame, dice):
-    """The frame with a few bytes changed, cut, lengthened, or replaced altogether."""
+    """The frame with a few bytes changed, cut, lengthened, or replaced completely."""
     while (spoiled := disfigure(frame, dice)) == frame:
         pass
     return spoiled
 
 
 def disfigure(frame, dice):
-    """As `spoil`, but a byte may by chance get the value that it had."""
+    """Like `spoil`, but a byte may by chance keep its value."""
     data = bytearray(frame)
     for _ in range(dice.choice([1, 1, 2, 3, 8])):
         data[dice.randrange(12, len(data))] = dice.choice([0, 1, 0x7F, 0x80, 0xFF, dice.randrange(256)])
@@ -463,7 +463,7 @@ def test_malformed_frames_do_no_harm(module_lab, seed, malformed_wires):
         wires.left.send(*(spoil(dice.choice(kinds), dice) for _ in range(50)))
     changed = change(received=count, timeout=10)
     assert changed["received"] == count
-    # A good packet still gets through, and the router still answers.
+    # A valid packet still passes, and the router still answers.
     wires.drain()
     wires.left.send(eth(ipv4("10.0.1.2", "10.0.2.2", pattern(40))))
     assert wires.right.expect(1, lambda f: f[26:30] == bytes([10, 0, 1, 2]) and f[34:] == pattern(40))
@@ -480,7 +480,7 @@ def malformed_wires(module_lab):
 
 
 def test_malformed_frames_are_mostly_malformed():
-    # The generator must not produce the same few frames, nor good ones.
+    # The generator must produce neither the same few frames nor valid ones.
     dice = random.Random(1)
     kinds = templates()
     spoiled = {spoil(dice.choice(kinds), dice) for _ in range(1000)}
@@ -496,7 +496,7 @@ def test_the_sum_closes_under_load_between_hosts(lab):
         assert wait_for(lambda: ":5201" in hosts.right.run("ss", "-Hltn").stdout)
         client = hosts.left.spawn("iperf3", "-c", "10.0.2.2", "-t", "3", stdout=-3, stderr=-3)
         for _ in range(20):
-            # Read while packets flow, the sum must close with what is in flight.
+            # The counters are read while packets flow: the sum must close with the packets in flight.
             check_live(hosts.router.show("counters"))
         assert client.wait(20) == 0
     finally:

@@ -1,4 +1,4 @@
-"""Commands that a configuration makes, in Lua."""
+"""Commands defined by a configuration, in Lua."""
 
 import json
 import subprocess
@@ -133,7 +133,7 @@ def test_there_is_room_for_four_and_a_router_ends_while_they_run(lab):
     endless = [begin() for _ in range(4)]
 
     def is_full():
-        # One that found no place, because the question had it, tries again.
+        # A request that found no slot, because the query had it, tries again.
         endless[:] = [process if process.poll() is None else begin() for process in endless]
         return "4 commands run already; try later" in router.command("do", "hello", check=False).stderr
 

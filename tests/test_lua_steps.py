@@ -1,4 +1,4 @@
-"""Steps in Lua: what they do to packets, and what happens when they fail."""
+"""Steps in Lua: their effect on packets, and their failures."""
 
 import re
 import time
@@ -20,7 +20,7 @@ def sent_on(frame):
     return forwarded(frame, RIGHT_MAC, HOST_B_MAC)
 
 
-# With time enough: a batch that is stopped is given to the function once more, and counted twice.
+# With time enough: a batch that is stopped is passed to the function once more, and counted twice.
 MARK = """
 local marked = turnpike.counter "marked"
 local ports = turnpike.counters("dport", 65536 - 100)
@@ -85,7 +85,7 @@ turnpike.graph:insert_after("ip4-validate", bad)
 def test_what_a_step_fails_over_is_dropped_and_a_step_that_fails_often_is_disabled(lab, policy, sent):
     wires = Wires(lab, FAIL.replace("POLICY", policy), calm=True)
     change = Change(wires.router)
-    # An error and a read past the end: one packet each, the packets between go on.
+    # An error and a read past the end: one packet each, the packets between continue.
     for port in (1, 666, 2, 668, 3):
         wires.left.send(packet(port))
     assert change(received=5) == {"received": 5, "sent": 3, "dropped": {"step-failed": 2}}
@@ -97,7 +97,7 @@ def test_what_a_step_fails_over_is_dropped_and_a_step_that_fails_often_is_disabl
     assert "router.lua:" in wires.router.log()
     # An endless loop counts as ten failures.
     wires.left.send(packet(667))
-    # Until it is stopped the packet is in the graph, which counts it as nothing yet.
+    # Until it is stopped the packet is in the graph, which has not counted it yet.
     assert wait_for(lambda: wires.router.show("counters")["dropped"]["step-failed"] == 3, 5.0)
     assert change(received=6) == {"received": 6, "sent": 3, "dropped": {"step-failed": 3}}
     [bad] = [step for step in wires.router.show("steps")["steps"] if step["name"] == "bad"]

@@ -37,7 +37,8 @@ class Many:
         self.router = lab.router(inside, configuration(cores))
 
     def send(self, pairs):
-        """Sends packets by every way at once, and returns what must arrive: by port, the numbers from each source."""
+        """Sends packets on every path at once, and returns those that must arrive: by port, the numbers from each
+        source."""
         expected = {}
         for number in range(PACKETS):
             for source, sink in pairs:
@@ -48,7 +49,7 @@ class Many:
         return expected
 
     def arrived(self, expected):
-        """What arrives within some seconds, or at once more than was expected."""
+        """The packets that arrive within some seconds, or at once more than expected."""
         found = {}
         for port, wire in self.wires.items():
             wanted = sum(map(len, expected.get(port, {}).values()))

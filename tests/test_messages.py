@@ -1,4 +1,4 @@
-"""What the router says to somebody who does something wrong: the thing, the value and the way out."""
+"""Error messages for wrong input: the object, the value and the remedy."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ def turnpike(*arguments, prefix=()):
 
 
 def check(directory, text):
-    """`turnpike check --offline` of a text: its exit status, and what it says."""
+    """`turnpike check --offline` of a text: its exit status and its output."""
     file = directory / "r.lua"
     file.write_text(PORT + text)
     done = turnpike("check", "--offline", file)
@@ -115,14 +115,14 @@ def test_a_running_router(lab):
     summary = router.show("routes", "--summary")
     assert set(summary["fib"]) == {"ipv4", "ipv6"} and set(summary["next_hops"]) == {"used", "most"}
     assert json.loads(router.command("history", "--json").stdout)[0]["time_s"] > 1_600_000_000
-    # Another user is told who may ask.
+    # Another user is told the allowed ones.
     done = turnpike("show", "ports", "--socket", router.socket, prefix=NOBODY)
     assert done.returncode == 1 and "run as root (sudo)" in done.stderr and "Permission denied" in done.stderr
 
 
 def test_who_may_not_run_it_is_told(lab):
     wires = Wires(lab, start=False)
-    # Where everybody may go, which the directories of tests are not.
+    # A directory accessible to all users, unlike those of tests.
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o777)
         file = Path(directory) / "r.lua"

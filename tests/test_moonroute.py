@@ -62,7 +62,7 @@ def test_hosts_reach_each_other_by_such_a_file(lab):
     client.read_until(rb"% $")
     assert "10.0.2.2 (Port2)" in client.ask("sr")
     client.close()
-    # What it is in our words is what the router goes back to.
+    # A rollback uses the converted configuration.
     ours = hosts.router.command("history", "1").stdout
     assert f'turnpike.port "Port2" {{ address = "10.0.2.1/24", device = "tp-right" }}' in ours
     hosts.router.stop()

@@ -1,4 +1,4 @@
-"""Multicast routes of the configuration: who gets a packet to a group, and what becomes of others."""
+"""Multicast routes of the configuration: receivers of packets to groups, and the treatment of other packets."""
 
 import ipaddress
 import struct
@@ -59,8 +59,7 @@ def packet(group, source=None, size=200, port=5000, **fields):
 
 
 def expect(wires, frame, to, dropped=None, **change):
-    """Sends a frame from the left; it must arrive by these wires, with the ports' own addresses, and
-    nowhere else."""
+    """Sends a frame from the left; it must arrive by these wires, with the ports' own addresses, and nowhere else."""
     for wire in (wires.left, wires.right, wires.far):
         wire.drain()
     changed = Change(wires.router)
@@ -93,7 +92,7 @@ def test_a_ttl_must_exceed_the_port_s_threshold(wires):
     expect(wires, packet("239.1.1.1", "10.0.1.9", ttl=17), ["right", "far"])
     expect(wires, packet("239.1.1.1", "10.0.1.9", ttl=16), ["far"])
     expect(wires, packet("239.1.1.1", ttl=2), ["right", "far"])
-    # RFC 1812 4.3.2.7: no ICMP error tells of it.
+    # RFC 1812 4.3.2.7: no ICMP error is sent.
     expect(wires, packet("239.1.1.1", ttl=1), [], "multicast-no-receiver")
     expect(wires, packet("ff0e::101", hop_limit=1), [], "multicast-no-receiver")
 
@@ -120,7 +119,7 @@ def test_what_stays_on_its_link_stays(wires):
 
 
 def slowly(wires, frame, counters):
-    """Sends a frame from the left; what arrives at left, right and far."""
+    """Sends a frame from the left; returns the frames that arrive at left, right and far."""
     for wire in (wires.left, wires.right, wires.far):
         wire.drain()
     changed = Change(wires.router)
@@ -266,7 +265,7 @@ def rule_hits(router):
 def test_each_copy_is_judged_by_the_filter_of_its_port(filtered, group):
     before = rule_hits(filtered.router)
     for port, to, rule in [(6000, "right", "secret"), (6001, "right", "refused"), (6004, "far", "quiet")]:
-        # A dropped copy is one of the packets that came of the received one.
+        # A dropped copy counts among the packets that result from the received one.
         expect(filtered, packet(group, port=port), [to], "filtered", replicated=1)
         before[rule] += 1
     expect(filtered, packet(group, port=5000), ["right", "far"])

@@ -1,4 +1,4 @@
-"""ARP (RFC 826) and neighbour discovery (RFC 4861): asked, asking, waiting, giving up."""
+"""ARP (RFC 826) and neighbour discovery (RFC 4861): requests received and sent, waiting packets, failures."""
 
 import ipaddress
 import struct
@@ -40,7 +40,7 @@ def packed(address):
 
 
 def to(destination, ident=0):
-    """A frame from the left host to an address; `ident` tells several apart."""
+    """A frame from the left host to an address; `ident` distinguishes several."""
     if ":" in destination:
         datagram = udp(A6, destination, 1000 + ident, 2000, pattern(40, ident))
         return ethernet(LEFT_MAC, HOST_A_MAC, 0x86DD, ipv6(A6, destination, datagram))
@@ -91,14 +91,14 @@ def advertisement(mac, target, destination, destination_mac, flags, source=None)
 
 
 def is_request_for(target):
-    """Does a frame ask for this address, by ARP or ND?"""
+    """Returns true if a frame requests this address, by ARP or ND."""
     if ":" in target:
         return lambda frame: frame[12:14] == b"\x86\xdd" and frame[54:55] == b"\x87" and frame[62:78] == packed(target)
     return lambda frame: frame[12:14] == b"\x08\x06" and frame[21] == 1 and frame[38:42] == packed(target)
 
 
 def is_datagram_for(target):
-    """Is a frame a UDP datagram to this address?"""
+    """Returns true if a frame is a UDP datagram to this address."""
     if ":" in target:
         return lambda frame: frame[20:21] == b"\x11" and frame[38:54] == packed(target)
     return lambda frame: frame[23:24] == b"\x11" and frame[30:34] == packed(target)
@@ -191,7 +191,7 @@ def test_a_solicitation_for_somebody_else_is_not_answered(wires):
 
 def check_request(frame, target):
     if ":" in target:
-        # RFC 4861 4.3; a global address of the port as source, so that the answer has a way back.
+        # RFC 4861 4.3; a global address of the port as source, so that the answer has a route.
         assert frame == solicitation(RIGHT_MAC, "fd00:2::1", target)
     else:
         assert frame[:42] == arp_request(RIGHT_MAC, "10.0.2.1", target) and not any(frame[42:])
@@ -204,7 +204,7 @@ def test_resolution_keeps_the_first_packets_in_order(wires, target):
     wires.left.send(*frames)
     (request,) = wires.right.expect(1)
     check_request(request, target)
-    # The queue is full before the answer comes.
+    # The queue is full before the answer arrives.
     assert wait_for(lambda: wires.router.neighbour(target)["queued"] == QUEUE)
     wires.right.send(answer(target))
     arrived = wires.right.expect(QUEUE, is_datagram_for(target))
@@ -214,7 +214,7 @@ def test_resolution_keeps_the_first_packets_in_order(wires, target):
     changed = change(received=QUEUE + 1)
     asked = changed["originated"]
     assert changed == {"received": QUEUE + 1, "originated": asked, "sent": QUEUE + asked, "to_host": 1}
-    # From now on the fast path does it.
+    # From now on the fast path forwards.
     frame = to(target, 99)
     change = Change(wires.router)
     wires.left.send(frame)
@@ -259,7 +259,7 @@ def test_too_many_packets_for_one_neighbour(wires):
     assert wait_for(lambda: wires.router.show("counters")["in_flight"] == QUEUE)
     wires.right.send(answer(target))
     arrived = wires.right.expect(QUEUE, is_datagram_for(target))
-    # Those that waited are sent, in order; which of the nine waited is the router's choice.
+    # The waiting packets are sent, in order; the choice of those among the nine is the router's.
     idents = [struct.unpack_from("!H", frame, 18)[0] for frame in arrived]
     assert len(idents) == QUEUE and idents == sorted(idents)
     changed = change(received=QUEUE + more + 1)
@@ -306,16 +306,16 @@ def test_a_static_neighbour_is_neither_asked_nor_believed_otherwise(wires):
 
 
 def test_a_stranger_does_not_become_the_neighbour_of_another_network(wires):
-    # On the left wire somebody claims an address of the right network.
+    # On the left wire a host claims an address of the right network.
     wires.left.send(arp_request("02:00:00:00:01:66", "10.0.2.90", "10.0.1.1"))
     wires.left.receive(0.1)
     assert wires.router.neighbour("10.0.2.90") is None
 
 
 def test_who_asks_is_known_from_then_on(wires):
-    # RFC 826: the asker's addresses are learned from its request. RFC 4861 7.2.3 likewise.
-    # The last test with these wires: five seconds after use the router asks whether they are still
-    # right (RFC 4861 7.3.3), and would disturb the others' counting.
+    # RFC 826: the sender's addresses are learned from its request. RFC 4861 7.2.3 likewise.
+    # The last test with these wires: five seconds after use the router probes its neighbours (RFC 4861 7.3.3), which
+    # would disturb the counts of other tests.
     wires.right.send(arp_request(HOST_B_MAC, "10.0.2.30", "10.0.2.1"))
     wires.right.send(solicitation(HOST_B_MAC, "fd00:2::30", "fd00:2::1"))
     assert len(wires.right.expect(2)) == 2
@@ -338,6 +338,6 @@ def test_the_table_is_bounded(lab):
     room = limit - fixed
     assert wait_for(lambda: wires.router.show("counters")["in_flight"] == room)
     assert len(wires.router.show("neighbours")) == limit
-    # What found a place is given up after its time.
+    # A waiting packet is dropped after its time.
     assert change(received=count)["dropped"] == {
         "neighbour-table-full": count - room, "neighbour-failed": room}

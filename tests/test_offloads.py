@@ -1,4 +1,4 @@
-"""What a port's device does in place of the router: checking checksums, and frames in several buffers.
+"""Work of a port's device in place of the router: verification of checksums, and frames in several buffers.
 
 A TAP device of DPDK's has these offloads in its driver, so that the scenarios run where no NIC is. What
 NICs do is seen in the VM lab.
@@ -37,7 +37,7 @@ turnpike.neighbour "10.0.2.2" {{ port = "right", mac = "{HOST_B_MAC}" }}
 turnpike.neighbour "10.0.3.2" {{ port = "small", mac = "{HOST_C_MAC}" }}
 turnpike.neighbour "fd00:2::2" {{ port = "right", mac = "{HOST_B_MAC}" }}
 """)
-        # More than the router is told: its driver takes what comes.
+        # More than the router's setting: its driver accepts any length.
         self.inside.run("ip", "link", "set", "tp-left", "mtu", JUMBO)
         self.left = lab.raw(self.inside, "tp-left", self.is_other)
         self.right = lab.raw(outside, "right", self.is_other)
@@ -45,7 +45,7 @@ turnpike.neighbour "fd00:2::2" {{ port = "right", mac = "{HOST_B_MAC}" }}
 
     @staticmethod
     def is_other(frame):
-        """No unicast IP packet."""
+        """Returns true for frames other than unicast IP packets."""
         return frame[12:14] not in (b"\x08\x00", b"\x86\xdd") or frame[0] & 1
 
     def drain(self):
@@ -64,12 +64,12 @@ turnpike.neighbour "fd00:2::2" {{ port = "right", mac = "{HOST_B_MAC}" }}
         return ethernet(LEFT_MAC, HOST_A_MAC, 0x86DD, ipv6("fd00:1::2", "fd00:2::2", data))
 
     def arrives(self, *frames):
-        """These frames are forwarded unchanged, but for what a router changes."""
+        """Checks that these frames are forwarded unchanged, except for the fields that a router changes."""
         self.left.send(*frames)
         assert self.right.expect(len(frames)) == [forwarded(f, RIGHT_MAC, HOST_B_MAC) for f in frames]
 
     def offloads(self):
-        """What is used on the TAP, by name."""
+        """The offloads in use on the TAP, by name."""
         report = self.router.show("ports")[0]["offloads"]
         return {offload["offload"] for offload in report if offload["on"]}
 

@@ -1,4 +1,5 @@
-"""Full queues: more comes than can go, the rest is dropped under its name, every packet counted.
+"""Full queues: when more packets arrive than can leave, the rest is dropped with its reason, and every packet is
+counted.
 
 A capture file played in an endless loop is the source: nothing on a test machine sends faster.
 Under such a flood the counters never rest; that they count every packet is seen by the sum with
@@ -23,7 +24,7 @@ SOURCE_MAC = "02:70:63:61:70:00"
 
 
 def flood(lab, frames, config="", mtu=1500, driver="af_xdp", settings=""):
-    """A router whose first port receives these frames without end; it sheds none unless the configuration says so."""
+    """A router whose first port receives these frames without end; it sheds none unless configured."""
     if "turnpike.forwarders" not in config:
         config += "turnpike.forwarders { shed = false }\n"
     return Wires(lab, mtu=(1500, mtu), ports=f"""
@@ -46,12 +47,12 @@ EXPIRED = frame(ipv4("10.0.1.2", "10.0.2.2", pattern(40), ttl=1))
 
 
 def reasons(router):
-    """Why packets have been dropped so far."""
+    """Drop reasons so far."""
     return {reason for reason, count in router.show("counters")["dropped"].items() if count}
 
 
 def stop(router):
-    """Ends the router; its last word is a sum that closes, whatever was under way."""
+    """Ends the router; its final report is a sum that closes, regardless of packets in progress."""
     said = re.search(
         r"received (\d+) \+ originated (\d+) \+ replicated (\d+) = sent (\d+) \+ to host (\d+) \+ dropped (\d+)",
         router.stop(),
@@ -65,7 +66,7 @@ def test_more_errors_than_the_slow_path_takes(lab):
     router = flood(lab, [EXPIRED] * 64).router
     assert wait_for(lambda: "refused-errors" in reasons(router), 10)
     assert reasons(router) == {"refused-errors", "ttl-expired"}
-    # The flood fills the ring; an operator's questions must still be answered.
+    # The flood fills the ring; an operator's queries must still be answered.
     for _ in range(5):
         assert router.show("ports") and router.show("neighbours")
     stop(router)
@@ -73,7 +74,7 @@ def test_more_errors_than_the_slow_path_takes(lab):
 
 @pytest.mark.provokes("inject-full")
 def test_inject_full(lab):
-    # Each packet is cut into 31 fragments for a link that takes 68 bytes.
+    # Each packet is cut into 31 fragments for a link with an MTU of 68 bytes.
     big = [frame(ipv4("10.0.1.2", "10.0.2.2", pattern(1480), ident=i)) for i in range(64)]
     router = flood(lab, big, mtu=68).router
     assert wait_for(lambda: "inject-full" in reasons(router), 10)
@@ -107,8 +108,8 @@ def test_spread_full(lab):
 @pytest.mark.provokes("tx-full")
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_tx_full(lab, driver):
-    # A device that is down takes nothing. The router would notice, and look for another way, before its queue is
-    # full: the thread that hears of links is held for that time.
+    # A device that is down accepts nothing. The router would notice, and use another path, before its queue is full:
+    # the thread that receives link notifications is held for that time.
     wires = flood(lab, [frame(ipv4("10.0.1.2", "10.0.2.2", pattern(40)))] * 64, driver=driver)
 
     def full():
@@ -119,7 +120,7 @@ def test_tx_full(lab, driver):
         return "tx-full" in reasons(wires.router)
 
     assert wait_for(full, 20)
-    # Noticed: the network behind the port is gone.
+    # Noticed: the network of the port has no route.
     assert reasons(wires.router) <= {
         "tx-full", "no-route", "unreachable", "neighbour-failed", "refused-errors", "refused-resolve"
     }
@@ -128,7 +129,7 @@ def test_tx_full(lab, driver):
 
 @pytest.mark.provokes("shutdown")
 def test_shutdown(lab):
-    # Packets that wait for a neighbour when the end comes are dropped by name, not leaked.
+    # Packets that wait for a neighbour at the end are dropped with a reason, not leaked.
     wires = Wires(lab, ports=PORTS, calm=True)
     waiting = 5
     before = wires.router.counters()
@@ -155,7 +156,7 @@ def test_a_flood_of_any_kind_leaves_the_router_working(lab, kind, cores):
     stop(router)
 
 
-# Some hundred microseconds for each packet, so that whatever sends is faster.
+# Some hundred microseconds for each packet, so that any sender is faster.
 SLOW = """
 local sink = 0
 turnpike.graph:insert_after("ip4-validate", turnpike.step "slow" {
@@ -211,7 +212,7 @@ def test_control_packets_survive_what_is_too_much(lab):
     finally:
         mixture.stop()
     control = sum(frame[15] == 0xC0 for frame in arrived)
-    # One in eight; without shedding they would be so among those that arrive, too.
+    # One in eight; without shedding the same share would arrive.
     assert control > len(arrived) / 4 and len(arrived) < (last - first) / 2, (control, len(arrived), last - first)
     router.stop()
 

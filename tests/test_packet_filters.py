@@ -1,4 +1,4 @@
-"""Packet filters: which packets pass by an interface, and how often each rule has fitted."""
+"""Packet filters: the packets that pass on an interface, and the counts of each rule."""
 
 import subprocess
 import time
@@ -79,7 +79,7 @@ def fitted(before, after):
 
 
 def passes(wires, packet, rule="default"):
-    """The packet gets through, and the rule of the inward filter has fitted it."""
+    """Checks that the packet passes, and that the rule of the inward filter matched it."""
     wires.drain()
     before = hits(wires.router, "edge-in")
     frame = bytes(LINK / packet)
@@ -221,7 +221,7 @@ def test_a_refused_connection_is_reset(wires):
 
 
 def test_some_packets_of_a_rule_are_logged(wires):
-    """A flood leaves ten lines a second, and says of the last packet when it was."""
+    """A flood results in ten log lines per second, and the time of the last packet is reported."""
     wires.drain()
     before, lines = hits(wires.router, "edge-in"), wires.router.log().count('rule "no-syn"')
     time.sleep(1.1)
@@ -239,7 +239,7 @@ def test_some_packets_of_a_rule_are_logged(wires):
 
 @pytest.mark.provokes("policed")
 def test_a_rate_is_kept(wires):
-    """Of 60 packets at once the burst passes, and little more: the bucket gets a token each 100 ms."""
+    """Of 60 packets at once the burst passes, and few more: the bucket gets a token each 100 ms."""
     time.sleep(0.6)
     wires.drain()
     before, start = hits(wires.router, "edge-in"), time.monotonic()
@@ -313,7 +313,7 @@ def test_a_mark_is_written(wires, packet):
     wires.left.send(bytes(LINK / packet))
     (frame,) = wires.right.expect(1)
     marked = packet.copy()
-    # ECN stays.
+    # ECN is unchanged.
     if IP in packet:
         marked.tos = 34 << 2 | 1
     else:
@@ -322,7 +322,7 @@ def test_a_mark_is_written(wires, packet):
 
 
 def test_copies_leave_by_another_port(wires):
-    """As they came, whatever becomes of the packet."""
+    """Copies of packets as received, regardless of their treatment."""
     wires.drain()
     before, change = hits(wires.router, "edge-in"), Change(wires.router)
     frame = bytes(LINK / IP(src=A4, dst=B4) / UDP(dport=4444) / Raw(b"x" * 1000))
@@ -363,7 +363,7 @@ def test_what_leaves_is_filtered_too(wires):
     (answer,) = [Ether(frame) for frame in wires.left.receive(0.3)]
     # RFC 1812 5.2.7.1: administratively prohibited.
     assert (answer[ICMP].type, answer[ICMP].code) == (3, 13)
-    # The other way no filter looks.
+    # In the other direction there is no filter.
     wires.drain()
     back = bytes(Ether(src=HOST_B_MAC, dst=RIGHT_MAC) / IP(src=B4, dst=A4) / UDP(sport=7, dport=8050) / Raw(b"x" * 30))
     wires.right.send(back)
@@ -371,7 +371,7 @@ def test_what_leaves_is_filtered_too(wires):
 
 
 def test_fragments_do_not_get_around_a_rule(wires):
-    """RFC 1858, RFC 3128, RFC 7112: short ones are dropped, later ones fit no rule with ports."""
+    """RFC 1858, RFC 3128, RFC 7112: short ones are dropped, later ones match no rule with ports."""
     payload = bytes(UDP(sport=9, dport=8050) / Raw(b"x" * 56))
     tiny = IP(src=A4, dst=B4, flags="MF", proto=6) / Raw(b"\0\x16\0\x50\0\0\0\0")
     dropped(wires, tiny, None)
@@ -421,7 +421,7 @@ def test_a_filter_is_a_step_with_categories_as_outputs(lab):
         assert sent(ends / UDP(dport=5063)) == ({}, {"bulk": 1})
         assert sent(ends / UDP(dport=5064)) == ({"filtered": 1}, {"no": 1})
     assert {"ip4-kinds", "ip6-kinds"} <= {step["name"] for step in wires.router.show("steps")["steps"]}
-    # Live, as all of a graph.
+    # Live, like all changes of a graph.
     changed = wires.router.config.read_text().replace("to_port = 5060", "to_port = 6060")
     wires.router.config.write_text(changed)
     wires.router.command("apply", wires.router.config)
@@ -460,7 +460,7 @@ def test_neighbours_are_found_whatever_the_filter_says(lab):
     wires.left.send(bytes(Ether(src=HOST_A_MAC, dst="33:33:ff:00:00:01") / ask))
     told = [Ether(frame) for frame in wires.left.receive(0.3)]
     assert any(ICMPv6ND_NA in frame for frame in told)
-    # From farther away it is a packet as any other.
+    # From farther away it is an ordinary packet.
     change = Change(wires.router)
     ask.hlim = 254
     del ask[ICMPv6ND_NS].cksum

@@ -1,5 +1,4 @@
-"""Rules that put packets into categories, let them go on to the next rule, or send them elsewhere than their
-destination's route leads."""
+"""Rules that put packets into categories, let them continue to the next rule, or override their route."""
 
 import subprocess
 import time
@@ -75,7 +74,7 @@ def hits(router, name="steer"):
 
 
 def sent(wires, packet):
-    """The frame, and the rules that it fitted."""
+    """The frame, and the rules that it matched."""
     wires.drain()
     before, frame = hits(wires.router), bytes(LINK / packet)
     wires.left.send(frame)

@@ -1,4 +1,5 @@
-"""Sets of prefixes that filters name: elements come and go by commands and configurations while packets flow."""
+"""Sets of prefixes used by filters: elements are added and removed by commands and configurations while packets
+flow."""
 
 import json
 import socket
@@ -43,7 +44,7 @@ def wires(lab):
 
 
 def passes(wires, source, to=B4):
-    """Whether a packet gets through, or is dropped as filtered."""
+    """Returns true if a packet passes, false if it is dropped as filtered."""
     wires.drain()
     packet = (IPv6(src=source, dst=to) if ":" in source else IP(src=source, dst=to)) / UDP(dport=9) / DATA
     frame, change = bytes(LINK / packet), Change(wires.router)
@@ -80,7 +81,7 @@ def test_commands_change_sets_and_no_filter_is_made_anew(wires):
     said = router.command("set", "del", "blocked", A4, "fd00:1::/64", "10.9.9.9").stdout
     assert "2 elements removed" in said
     assert passes(wires, A4) and passes(wires, A6, B6)
-    # The counts are those of one filter all the time.
+    # The counts are those of one filter throughout.
     assert hits(router) == {"blocked": 4, "served": 5}
     assert "PREFIX" in router.command("show", "sets", "blocked").stdout
 
@@ -120,7 +121,7 @@ def test_sets_come_with_their_filters_and_go_with_them(wires):
 
 
 def test_what_fails_changes_no_set(wires):
-    """A change that is refused leaves elements as they were."""
+    """A refused change leaves the elements unchanged."""
     other = configuration(SETS.replace('"198.51.100.0/24"', '"10.0.1.0/24"'))
     other += 'turnpike.route "192.0.2.0/24" { via = "10.0.2.9" }\nturnpike.port "gone" { device = "tp-gone" }\n'
     assert "tp-gone" in refused(wires.router, "apply", write(wires.router, other))

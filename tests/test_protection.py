@@ -1,4 +1,4 @@
-"""Floods against the slow path: what they cannot reach, and what they are refused as.
+"""Floods against the slow path: unaffected traffic, and the reasons of refused packets.
 
 A capture file played in an endless loop is the attacker: nothing on a test machine sends faster. What
 is asserted are events and counts, never how long something took.
@@ -32,7 +32,7 @@ EXPIRED = [
 
 
 class Attacked:
-    """A router that a host speaks to by one port while another port is flooded.
+    """A router that communicates with a host on one port while another port is flooded.
 
     The host interfaces are in `space`; `left` is the host at 10.0.1.2."""
 
@@ -54,7 +54,7 @@ turnpike.neighbour "10.9.0.9" {{ port = "flood", mac = "{HOST_B_MAC}" }}
         self.space.run("ip", "address", "replace", "10.9.0.1/16", "dev", "flood")
 
     def refused(self):
-        """Packets that the classes refused so far, by class, zeros left out."""
+        """Packets refused by the classes so far, by class, without zeros."""
         return refused(self.router)
 
 
@@ -81,14 +81,14 @@ def test_bgp_arp_and_ping_survive_a_flood_of_expiring_packets(lab, workers):
     assert wait_for(lambda: established(peers[0]), 60, 0.2), "no session comes up under the flood"
     flaps = dropped_sessions(peers[0])
     before = attacked.refused()["errors"]
-    # A neighbour that has to be found again, and one that is asked for all the time.
+    # A neighbour that has to be resolved again, and one in continuous use.
     for _ in range(10):
         attacked.left.run("ip", "neighbour", "flush", "dev", "eth0")
         attacked.space.run("ip", "neighbour", "flush", "dev", "left")
         said = attacked.left.run("ping", "-n", "-c", 20, "-i", "0.01", "-w", 30, "10.0.1.1", timeout=60).stdout
-        # In order and without a gap; how long that takes is up to the machine.
+        # In order and without a gap; the duration depends on the machine.
         assert [int(n) for n in re.findall(r"icmp_seq=(\d+)", said)][:20] == list(range(1, 21)), said[-300:]
-    # A session lives on keepalives: it may miss four of them, so ten more say that it goes on.
+    # A session depends on keepalives: it may miss four of them, so ten more prove that it continues.
     heard = session(peers[0])["msgRcvd"]
     assert wait_for(lambda: session(peers[0])["msgRcvd"] >= heard + 10, 60, 0.5)
     assert established(peers[0]) and dropped_sessions(peers[0]) == flaps
@@ -109,8 +109,8 @@ PINGS = [
     for n in range(64)
 ]
 
-# Sends OSPF hellos and BFD control packets with their numbers, so many of each, and waits for the answer to each one; or
-# answers.
+# Sends OSPF hellos and BFD control packets with their numbers, so many of each, and waits for the answer to each one;
+# or answers.
 DAEMON = """
 import select, socket, sys
 own, group = sys.argv[1], socket.inet_aton("224.0.0.5")
@@ -147,7 +147,7 @@ print(answered, flush=True)
 @pytest.mark.alone
 @pytest.mark.parametrize("frames", [PINGS, PINGS + EXPIRED], ids=["pings", "pings and errors"])
 def test_no_hello_and_no_bfd_packet_is_lost_between_wire_and_daemon(lab, frames):
-    """Each has its answer before the next is sent, so that one that is lost in either direction is missed."""
+    """Each is answered before the next is sent, so that one that is lost in either direction is noticed."""
     attacked = Attacked(lab, frames)
     attacked.left.run("ip", "route", "add", "10.9.0.0/16", "via", "10.0.1.1")
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -166,7 +166,7 @@ def test_no_hello_and_no_bfd_packet_is_lost_between_wire_and_daemon(lab, frames)
     attacked.router.stop()
 
 
-# Bursts of fewer than the 256 frames that a veth holds, which loses the rest before any program sees it.
+# Bursts of fewer than the 256 frames that a veth holds, which drops the rest before any program sees it.
 SENDER = """
 import socket, sys, time
 wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
@@ -187,7 +187,7 @@ def test_no_hello_is_lost_behind_a_flood_of_its_own_port(lab):
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     daemon = attacked.space.spawn("python3", "-c", DAEMON, "10.0.1.1", "10.0.1.2", **options)
     assert daemon.stdout.readline() == "ready\n"
-    # No request, so that the kernel has nothing to answer.
+    # Not a request, so that the kernel has nothing to answer.
     reply = ipv4("10.0.1.2", "10.0.1.1", icmp(0, 0, bytes(4), pattern(56)), protocol=1)
     attacked.left.spawn("python3", "-c", SENDER, ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, reply).hex())
     missed = lambda: {port["name"]: port["rx_missed"] for port in attacked.router.show("ports")}["left"]  # noqa: E731
@@ -201,7 +201,7 @@ def test_no_hello_is_lost_behind_a_flood_of_its_own_port(lab):
 
 
 def session(frr):
-    """What bgpd says of its only IPv4 session."""
+    """bgpd's report of its only IPv4 session."""
     return next(iter(frr.json("show bgp summary")["ipv4Unicast"]["peers"].values()))
 
 
@@ -226,7 +226,7 @@ def test_packets_are_sorted_into_classes_and_counted(lab):
         "options": ipv4("10.0.1.2", "10.0.2.2", pattern(40), options=b"\x07\x07\x04\0\0\0\0\0"),
         "host": ipv4("10.0.1.2", "10.0.1.1", icmp(8, 0, b"\0\1\0\1", pattern(40)), protocol=1),
         "routing": ipv4("10.0.1.2", "10.0.1.1", udp("10.0.1.2", "10.0.1.1", 49152, 3784, pattern(24))),
-        # What comes with TTL 255 was sent on the link (RFC 5082).
+        # Packets with TTL 255 were sent on the link (RFC 5082).
         "link": ipv4("10.0.1.2", "10.0.1.1", udp("10.0.1.2", "10.0.1.1", 49152, 3784, pattern(24)), ttl=255),
     }
     for name, packet in packets.items():
@@ -307,7 +307,7 @@ def near(text, hops):
 
 @pytest.mark.provokes("ttl-security")
 def test_peers_from_farther_away_than_the_port_accepts_are_dropped(lab):
-    """RFC 5082 3: BGP with TTL 255 is answered, with less it is dropped before it takes anything of a queue."""
+    """RFC 5082 3: BGP with TTL 255 is answered, with less it is dropped before it enters a queue."""
     base = PORTS + STATIC_NEIGHBOURS
     wires = Wires(lab, ports=near(base, 1), calm=True)
 
@@ -338,8 +338,8 @@ def test_peers_from_farther_away_than_the_port_accepts_are_dropped(lab):
 
 
 def test_two_workers_resolve_forward_and_answer_between_their_ports(lab):
-    # Each port has its own worker. The error goes by the port of the other one, to a neighbour that
-    # has to be found first.
+    # Each port has a separate worker. The error leaves by the port of the other one, to a neighbour that has to be
+    # resolved first.
     ports = PORTS + f'turnpike.neighbour "10.0.1.2" {{ port = "left", mac = "{HOST_A_MAC}" }}\n'
     wires = Wires(lab, "turnpike.slowpath { workers = 2 }\n", ports=ports, calm=True)
     wires.drain()
@@ -351,7 +351,7 @@ def test_two_workers_resolve_forward_and_answer_between_their_ports(lab):
     wires.right.send(ethernet(asked[6:12].hex(":"), HOST_B_MAC, 0x0806, answer))
     error = wires.right.expect(1)[0]
     assert (error[23], error[34], error[35]) == (1, 3, 0), "net unreachable"
-    # And a packet that waits for the neighbour behind the other worker's port.
+    # And a packet that waits for the neighbour on the other worker's port.
     wires.left.send(from_left(ipv4("10.0.1.2", "10.0.2.2", pattern(40))))
     assert wires.right.expect(1)[0][30:34] == bytes([10, 0, 2, 2])
     assert {n["address"] for n in wires.router.show("neighbours")} == {"10.0.1.2", "10.0.2.2"}
@@ -361,8 +361,7 @@ def test_two_workers_resolve_forward_and_answer_between_their_ports(lab):
 
 # --- A defect: the router built with the feature `faulty-step`, as `make scenarios` does.
 
-# The IPv4 identification over which the step `faulty` panics, and the end of a packet over which the slow
-# path does.
+# The IPv4 identification that makes the step `faulty` panic, and the end of a packet that makes the slow path panic.
 FAST, SLOW = 0xDEAD, b"panic over this"
 
 # The one that ends a forwarder's thread.
@@ -380,16 +379,16 @@ def test_a_panic_costs_the_packet_that_provokes_it_and_is_written_down(lab, tmp_
     wires.left.send(*good[:20], fast, slow, *good[20:])
     assert wires.right.expect(40) == [forwarded(f, RIGHT_MAC, HOST_B_MAC) for f in good]
     assert wires.router.counters()["dropped"]["quarantined"] == 2
-    # The file, as other programs read it: frames, ports and what the panics said.
+    # The file, as other programs read it: frames, ports and panic messages.
     assert wait_for(lambda: list(directory.glob("quarantine-*.pcapng")))
     file = next(iter(directory.glob("quarantine-*.pcapng")))
     assert wait_for(lambda: sorted(map(bytes, rdpcap(str(file)))) == sorted([fast, slow]))
-    # Packets are other people's.
+    # Packets may be confidential.
     assert (stat.S_IMODE(file.stat().st_mode), stat.S_IMODE(directory.stat().st_mode)) == (0o600, 0o700)
     text = file.read_bytes()
     assert b"the faulty step met identification 0xdead" in text and b"the faulty engine met its packet" in text
     assert b"left" in text and b"steps/faulty.rs" in text
-    # More than are kept; the router goes on all the same.
+    # More than are stored; the router continues nevertheless.
     for _ in range(3):
         wires.left.send(*[fast] * 10, *[slow] * 10, good[0])
         assert wires.right.expect(1) == [forwarded(good[0], RIGHT_MAC, HOST_B_MAC)]
@@ -426,7 +425,7 @@ def test_the_quarantine_follows_another_configuration(lab, tmp_path):
     apply(router, base.replace(kept_in("one", 1), kept_in("two", 3)))
     wires.left.send(fast[3])
     assert wait_for(lambda: kept("two") == fast[3:]) and len(kept("one")) == 2
-    # A directory that is not its own changes nothing.
+    # A directory that does not belong to it has no effect.
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     error = refuses(router, "apply", write(router, base.replace(kept_in("one", 1), kept_in("open", 9))))
@@ -438,10 +437,10 @@ def test_the_quarantine_follows_another_configuration(lab, tmp_path):
 def test_a_router_without_one_of_its_forwarders_ends(lab):
     wires = Wires(lab, 'turnpike.graph:insert_after("ip4-mtu", "faulty")\n')
     wires.left.send(from_left(ipv4("10.0.1.2", "10.0.2.2", pattern(40), ident=FATAL)))
-    # Whoever supervises it starts another one.
+    # Its supervisor starts another one.
     code = wires.router.process.wait(60)
     log = wires.router.log()
     assert 0 < code < 100, f"exit {code}:\n{log}"
     assert "forwarder 0 has ended by itself" in log and "the faulty step ends the thread" in log
-    # What a router leaves on devices is gone.
+    # A router's traces on devices are removed.
     assert "xdp" not in wires.inside.links() and not wires.router.socket.exists()

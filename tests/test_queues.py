@@ -35,7 +35,7 @@ def flows(count):
     return [one(number) for number in range(count)]
 
 
-# A forwarder of AF_PACKET that has no core for a quarter of a second loses what comes meanwhile.
+# A forwarder of AF_PACKET without a core for a quarter of a second loses packets meanwhile.
 @pytest.mark.alone
 def test_single_queues_are_dealt_out_evenly_and_a_map_moves_them_without_loss(lab):
     base = ports(", rx_queues = 1", ", rx_queues = 1")
@@ -125,7 +125,7 @@ def test_rules_choose_the_forwarder(lab):
 
     frames, came = through(flows(100), 99)
     assert came == [0, 70] and router.show("forwarders")["forwarders"][0]["spread_out"] == 70
-    # Each rule has fitted its packets once, wherever they went.
+    # Each rule matched its packets once, regardless of their destination.
     (shown,) = router.show("filters")[:1]
     assert [rule["packets"] for rule in shown["rules"]] == [70, 30, 1]
     assert "on forwarder 1" in shown["rules"][0]["action"]
@@ -134,7 +134,7 @@ def test_rules_choose_the_forwarder(lab):
     frames, came = through(numbers, 200)
     assert came == [0, 200]
     assert [frame[-4:] for frame in frames] == [frame[-4:] for frame in numbers]
-    # Fewer forwarders than a rule names are refused; another number is live.
+    # Fewer forwarders than a rule's number are refused; another number is live.
     fewer = base + STEERED % 1 + 'turnpike.forwarders { cores = "0" }\n'
     said = refused(router, "apply", write(router, fewer))
     assert 'rule 1 "one": forwarder 1: there is one, number 0' in said, said
@@ -151,7 +151,7 @@ def test_rules_choose_the_forwarder(lab):
     router.stop()
 
 
-# A forwarder of AF_PACKET that has no core for a quarter of a second loses what comes meanwhile.
+# A forwarder of AF_PACKET without a core for a quarter of a second loses packets meanwhile.
 @pytest.mark.alone
 def test_software_keeps_a_flow_in_order_while_forwarders_change(lab):
     settings = ', spread = "software"'

@@ -6,26 +6,26 @@ from pathlib import Path
 
 from lib.router import ROOT, drop_reasons
 
-# What nothing outside the router can provoke, and the unit tests that do.
+# Reasons that nothing outside the router can provoke, with the unit tests that do.
 ONLY_FROM_INSIDE = {
     # No driver for a test machine delivers a packet in a buffer that others use, or near its end.
     "unusable-buffer": "crates/dataplane/src/forwarder/tests.rs",
     # The pool has room for what every queue and ring can hold.
     "no-buffer": "crates/dataplane/src/forwarder/tests.rs",
-    # The configuration refuses a route to a port that is not there.
+    # The configuration refuses a route to a port that does not exist.
     "port-down": "crates/dataplane/src/forwarder/tests.rs",
-    # The kernel has no such bound; it drops behind the interface.
+    # The kernel has no such bound; it drops after the interface.
     "host-full": "crates/router/src/slow_worker/tests.rs",
     # The kernel sends no such header.
     "host-malformed": "crates/router/src/slow_worker/tests.rs",
-    # It takes code that is wrong.
+    # It requires defective code.
     "quarantined": "crates/dataplane/src/forwarder/tests.rs",
     "step-lost": "crates/dataplane/src/forwarder/tests.rs",
 }
 
 
 def provoked():
-    """The reasons that tests name: by the mark `provokes`, or as their parameter `reason`."""
+    """The reasons covered by tests: by the mark `provokes`, or as their parameter `reason`."""
     names = set()
     for file in Path(__file__).parent.glob("test_*.py"):
         for test in vars(importlib.import_module(file.stem)).values():

@@ -1,5 +1,5 @@
-"""Entries of a device's RSS table go from a queue that is too much for its forwarder to one of another, while packets
-flow: none is lost, and those of a flow stay in order.
+"""Entries of a device's RSS table move from a queue that overloads its forwarder to one of another, while packets flow:
+none is lost, and those of a flow stay in order.
 
 The device is `flow_device/flow_device.c`, whose table leads to its first queue alone at the beginning.
 """
@@ -19,7 +19,7 @@ FLOWS = 64
 # Packets under way at a time: enough to keep a forwarder busy, fewer than a queue holds.
 WINDOW = 1024
 
-# Some ten microseconds for each packet, so that one forwarder is busy and what waits for it is many packets.
+# Some ten microseconds for each packet, so that one forwarder is busy and many packets wait for it.
 STEP = """
 turnpike.forwarders { cores = "0,1", rebalance = %s, shed = false }
 local sink = 0
@@ -63,7 +63,7 @@ class Stream:
             self.arrived += 1
 
     def step(self):
-        """Fills the window, and takes what has arrived."""
+        """Fills the window, and receives the packets that have arrived."""
         while self.sent - self.arrived < WINDOW:
             self.wires.left.send(*(self.frame(flow) for flow in range(FLOWS)))
             self.sent += FLOWS

@@ -1,4 +1,4 @@
-"""Redirects: a host whose packets leave by the port they came by hears of its better first hop.
+"""Redirects: a host whose packets leave by their ingress port is informed of its better first hop.
 
 RFC 792, RFC 1812 5.2.7.2, RFC 4861 8.2. That a router does not heed them is in test_rfc.py.
 """
@@ -14,7 +14,7 @@ from lib.lab import HOST_A_MAC, LEFT_MAC, STATIC_NEIGHBOURS, Wires
 from lib.netns import wait_for
 from lib.packets import forwarded, unpadded
 
-# Another router on the left link; who asks for its networks here could have asked there.
+# Another router on the left link; hosts that use this router for its networks could use that one.
 OTHER_MAC = "02:00:00:00:01:03"
 CONFIG = f"""
 local turnpike = require "turnpike"
@@ -36,7 +36,7 @@ def wires(module_lab):
 
 
 def back_and_told(wires, packet):
-    """The packet as the other router gets it, and what its sender is told, if anything."""
+    """The packet as the other router gets it, and the redirect to its sender, if any."""
     wires.left.receive(0.1)
     wires.left.send(LINK / packet)
     frames = [Ether(frame) for frame in wires.left.receive(0.2)]
@@ -74,7 +74,7 @@ def test_who_is_not_told(wires, packet):
 
 
 def test_a_flood_is_forwarded_and_told_of_rarely(wires):
-    # Hosts that do not heed redirects: the fast path goes on forwarding, and the slow path sees few.
+    # Hosts that ignore redirects: the fast path continues to forward, and the slow path gets few packets.
     count = 1000
     flood = [bytes(LINK / IP(src=A4, dst="198.51.100.7", id=n) / UDP()) for n in range(count)]
     wires.left.receive(0.1)

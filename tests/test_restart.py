@@ -1,4 +1,4 @@
-"""The router ends, well or badly, and starts again on a kernel that has had its routes all along.
+"""The router ends, cleanly or not, and starts again on a kernel that has kept its routes.
 
 RESTART_ROUTES=1000000 makes it the table that the router promises to be back with within 2 s.
 """
@@ -48,7 +48,7 @@ def test_it_forwards_again_soon(lab, kill):
     complete = time.time() - start
     print(f"{ROUTES} routes: first packet after {first:.2f} s, all routes after {complete:.2f} s")
     assert first < 10
-    # Every address gets through again, whichever route it takes.
+    # Every address is reachable again, by any route.
     time.sleep(0.2)
     mark = len(sink.arrived(0))
     assert sink.wait(500)
@@ -63,8 +63,8 @@ def test_it_forwards_again_soon(lab, kill):
 
 @pytest.mark.parametrize("kill", [False, True], ids=["ended", "killed"])
 def test_with_a_service_manager_frr_does_not_notice(lab, kill):
-    """Zebra's routes are over nexthop objects, which the kernel drops with the carrier; and a BGP
-    session ends with it. As long as somebody holds the descriptor there is carrier."""
+    """Zebra's routes are over nexthop objects, which the kernel drops with the carrier; and a BGP session ends with it.
+    The carrier stays as long as a process holds the descriptor."""
     machine = Machine(lab, "router")
     left = host(machine, "left", "left", "10.0.1.2", "10.0.1.1")
     right = host(machine, "right", "right", "10.0.2.2", "10.0.2.1", gateway=True)
@@ -82,7 +82,7 @@ def test_with_a_service_manager_frr_does_not_notice(lab, kill):
     machine.router.kill() if kill else machine.router.stop()
     manager.receive()
     assert sorted(name.split("-")[2] for name in manager.kept) == ["left", "right"]
-    # The kernel tells a lost carrier after a second at most.
+    # The kernel reports a lost carrier after a second at most.
     time.sleep(1.5)
     assert machine.run("ip", "nexthop").stdout == objects
     machine.start(manager=manager)
@@ -90,7 +90,7 @@ def test_with_a_service_manager_frr_does_not_notice(lab, kill):
     assert (machine.run("ip", "nexthop").stdout, machine.route_count()) == (objects, kernel)
     assert machine.index("right") == index and not speaker.error
     assert gets_through(left, right, routes[0][0].split("/")[0])
-    # A port that is no more is not kept any more.
+    # The descriptor of a removed port is not kept any more.
     machine.router.stop()
     gone = machine.ports.pop("left")
     machine.start(manager=manager)

@@ -1,4 +1,4 @@
-"""Reverse path forwarding (RFC 3704): which sources pass, as their port asks."""
+"""Reverse path forwarding (RFC 3704): accepted sources, by setting of the port."""
 
 import pytest
 
@@ -18,7 +18,7 @@ turnpike.route "2001:db8:dead::/48" { blackhole = true }
 
 
 def asking(left, right):
-    """The usual ports, asking for sources."""
+    """The usual ports, with reverse path checks."""
     ports = PORTS.replace('device = "tp-left",', f'device = "tp-left", reverse_path = "{left}",')
     return ports.replace('device = "tp-right",', f'device = "tp-right", reverse_path = "{right}",')
 

@@ -1,4 +1,4 @@
-"""What the RFCs ask of a router and no other scenario proves: one scapy case for each.
+"""Requirements of the RFCs that no other scenario covers: one scapy case for each.
 
 `docs/rfc.md` names, for every requirement, the test that proves it; these are the ones it needed
 besides the unit tests and the scenarios of the other files.
@@ -33,8 +33,8 @@ LINK = Ether(src=HOST_A_MAC, dst=LEFT_MAC)
 # The group in which the router's left port listens for solicitations of fd00:1::1.
 GROUP, GROUP_LINK = "ff02::1:ff00:1", Ether(src=HOST_A_MAC, dst="33:33:ff:00:00:01")
 
-# The hosts by configuration, so that the router asks for nobody while packets are counted; the
-# left one's link-local address too, for errors and replies to it.
+# The hosts by configuration, so that the router resolves no neighbour while packets are counted; the left one's
+# link-local address too, for errors and replies to it.
 CONFIG = f"""
 turnpike.route "198.51.100.0/24" {{ via = "{B4}" }}
 turnpike.route "2001:db8:5::/48" {{ via = "{A6}" }}
@@ -54,7 +54,7 @@ def silence(wires):
 
 
 def passes(wires, *packets):
-    """The packets arrive at the right host as they were, but for MACs, TTL and its checksum."""
+    """Checks that the packets arrive at the right host unchanged, except for MACs, TTL and its checksum."""
     frames = [bytes(LINK / packet) for packet in packets]
     change = Change(wires.router)
     wires.left.send(*frames)
@@ -64,14 +64,14 @@ def passes(wires, *packets):
 
 
 def answer(wires, packet, link=LINK):
-    """The one frame that comes back."""
+    """The one frame that is returned."""
     wires.left.send(link / packet)
     (frame,) = wires.left.expect(1)
     return Ether(frame)
 
 
 def silent(wires, packet, link=LINK):
-    """What the counters say of a packet about which the router says nothing."""
+    """The counters' changes for a packet that the router does not answer."""
     change = Change(wires.router)
     wires.left.send(link / packet)
     changed = change(received=1)
@@ -115,7 +115,7 @@ def test_broadcasts_and_all_systems_are_received(wires, destination, mac):
     assert silent(wires, IP(src=A4, dst=destination) / ICMP() / b"anybody?", link) == TAKEN
     wrong = IP(src=A4, dst=destination) / ICMP(chksum=1) / b"anybody?"
     assert silent(wires, wrong, link) == dropped("icmp-malformed")
-    # RFC 1812 4.3.2.7: nothing listens, and nobody is told.
+    # RFC 1812 4.3.2.7: there is no listener, and no error is sent.
     assert silent(wires, IP(src=A4, dst=destination) / UDP(dport=9) / b"?", link) == dropped("no-listener")
 
 
@@ -158,12 +158,12 @@ def test_options_of_packets_for_the_router_are_passed_over(wires, options):
 
 
 def test_a_broadcast_of_a_remote_network_is_like_any_packet(wires):
-    # RFC 1812 5.3.5.2: which networks there are behind a route is not for a router to guess.
+    # RFC 1812 5.3.5.2: a router cannot know the networks behind a route.
     passes(wires, IP(src=A4, dst="198.51.100.255") / UDP(), IP(src=A4, dst="198.51.100.0") / UDP())
 
 
 def test_the_all_zeros_address_of_a_connected_network_is_no_hosts(wires):
-    # RFC 1812 4.2.3.1 (2): discarded, and nobody is asked or told.
+    # RFC 1812 4.2.3.1 (2): discarded, without a request or an error.
     assert silent(wires, IP(src=A4, dst="10.0.2.0") / UDP()) == dropped("martian-destination")
 
 
@@ -178,8 +178,8 @@ def test_every_codepoint_and_every_ecn_field_survives(wires, family):
 
 
 def test_identifications_of_own_packets_differ(wires):
-    # RFC 6864 4.3: those that may be fragmented have numbers that do not repeat soon; the others
-    # have DF, and need none.
+    # RFC 6864 4.3: packets that may be fragmented have identifications that do not repeat soon; the others have DF, and
+    # need none.
     large = [answer(wires, IP(src=A4, dst=OWN4) / ICMP(seq=n) / bytes(900))[IP] for n in range(50)]
     assert {int(reply.flags) for reply in large} == {0}
     assert len({reply.id for reply in large}) == len(large)
@@ -207,13 +207,13 @@ def options_of(packet, length):
 
 
 def is_now(stamp):
-    """Is it a time since midnight, UTC, that has just been?"""
+    """Returns true for a recent time since midnight, UTC."""
     now = int(time.time() * 1000) % 86_400_000
     return (now - int.from_bytes(stamp, "big")) % 86_400_000 < 5000
 
 
 def through(wires, options):
-    """What becomes of options on their way to the right host, with the right checksum."""
+    """The options as they arrive at the right host, with a correct checksum."""
     packet = IP(src=A4, dst=B4, options=options + bytes(-len(options) % 4)) / UDP() / b"recorded"
     wires.left.send(LINK / packet)
     (frame,) = wires.right.expect(1)
@@ -253,7 +253,7 @@ def test_a_timestamp_is_filled_in(wires):
     pytest.param(b"\x44\x08\x05\x07" + bytes(4), 23, id="timestamp, no such flag"),
 ])
 def test_nonsense_in_options_is_pointed_at(wires, options, pointer):
-    # RFC 791 3.1: discarded, RFC 1812 4.3.3.5: and told.
+    # RFC 791 3.1: discarded; RFC 1812 4.3.3.5: with an error.
     problem = answer(wires, IP(src=A4, dst=B4, options=options) / UDP())
     assert (problem[ICMP].type, problem[ICMP].code, problem[ICMP].ptr) == (12, 0, pointer)
 
@@ -281,7 +281,7 @@ def cut(packet, size):
 
 
 def rejoin(frames):
-    """The packet that fragments make, by nobody's library: headers of the first, data of all."""
+    """The packet reassembled from fragments, without a library: headers of the first, data of all."""
     packets = [unpadded(frame)[14:] for frame in frames]
     if packets[0][0] >> 4 == 4:
         offsets = [(p[6] << 8 | p[7]) & 0x1FFF for p in packets]
@@ -351,7 +351,7 @@ def test_impossible_fragments_are_told(wires, header, data, code, pointer):
 
 @pytest.mark.provokes("reassembly-timeout")
 def test_who_sent_too_few_fragments_is_told(lab):
-    # RFC 792, RFC 1122 3.3.2, RFC 8200 4.5: code 1, if the first fragment is there.
+    # RFC 792, RFC 1122 3.3.2, RFC 8200 4.5: code 1, if the first fragment is present.
     wires = Wires(lab, "turnpike.slowpath { reassembly_s = 1 }", calm=True)
     first = IP(src=A4, dst=OWN4, flags="MF", id=5) / ICMP() / bytes(16)
     later = IP(src=A4, dst=OWN4, frag=3, id=6) / bytes(16)
@@ -512,8 +512,8 @@ def test_router_solicitations_without_an_address_teach_nothing(wires, source):
 
 
 def test_extension_headers_are_no_business_of_a_router_on_the_way(wires):
-    # RFC 8200 4 and 4.7, RFC 5095 3 and 4.2: whatever is behind the IPv6 header but hop-by-hop
-    # options is for the destination, even what it will have to refuse.
+    # RFC 8200 4 and 4.7, RFC 5095 3 and 4.2: all headers except hop-by-hop options are for the destination, even those
+    # that it has to refuse.
     tell = HBHOptUnknown(otype=0xBE, optlen=4, optdata=bytes(4))
     passes(
         wires,
@@ -553,7 +553,7 @@ def test_an_atomic_fragment_is_a_whole_packet(wires):
 
 @pytest.mark.parametrize("option, code", [(0x1E, None), (0x7E, 0), (0xBE, 2), (0xFE, 2)])
 def test_destination_options_are_obeyed(wires, option, code):
-    # RFC 8200 4.2 and 4.6: skipped, discarded, discarded and told.
+    # RFC 8200 4.2 and 4.6: skipped, discarded, discarded with an error.
     asked = IPv6(src=A6, dst=OWN6) / IPv6ExtHdrDestOpt(options=[
         HBHOptUnknown(otype=option, optlen=4, optdata=bytes(4))]) / ICMPv6EchoRequest(seq=2)
     if code == 0:
@@ -566,7 +566,7 @@ def test_destination_options_are_obeyed(wires, option, code):
 
 
 def test_hop_by_hop_options_stand_first_or_are_not_known(wires):
-    # RFC 8200 4 and 4.1: the pointer is on the byte that says 0.
+    # RFC 8200 4 and 4.1: the pointer indicates the byte with value 0.
     asked = IPv6(src=A6, dst=OWN6) / IPv6ExtHdrDestOpt(nh=0) / IPv6ExtHdrHopByHop() / ICMPv6EchoRequest()
     problem = answer(wires, asked)[ICMPv6ParamProblem]
     assert (problem.code, problem.ptr) == (1, 40)
@@ -574,7 +574,7 @@ def test_hop_by_hop_options_stand_first_or_are_not_known(wires):
 
 @pytest.mark.parametrize("source, largest", [(A6, 1500), ("2001:db8:5::1", 1280)])
 def test_no_more_is_sent_than_every_path_takes(wires, source, largest):
-    # RFC 8200 5, RFC 8201 4: the router discovers no path's MTU; it knows that of its own links.
+    # RFC 8200 5, RFC 8201 4: the router does not discover path MTUs; it knows those of its own links.
     asked = IPv6(src=source, dst=OWN6) / ICMPv6EchoRequest(data=pattern(1400))
     wires.left.send(LINK / asked)
     frames = wires.left.expect(1 if largest == 1500 else 2)

@@ -1,4 +1,4 @@
-"""`docs/rfc.md` says which requirements the router meets; this says whether it can be believed.
+"""`docs/rfc.md` lists the requirements that the router meets; this test checks the list.
 
 Every file and every test that the table names must exist, every status must be one of four, and the
 summary must count right. `python3 tests/test_rfc_table.py` writes the summary anew.
@@ -19,7 +19,7 @@ RFCS = [
 ]
 COLUMNS = ["clause", "requirement", "status", "file", "test"]
 LEVEL = re.compile(r"\b(must|shall|should|may)\b", re.IGNORECASE)
-# A status that needs a reason has it behind a colon.
+# A status that needs a reason has it after a colon.
 STATUSES = {"met": False, "met, no test": False, "not met": True, "not applicable": True}
 SUMMARY_HEAD = ["RFC", *STATUSES, "all"]
 
@@ -36,11 +36,11 @@ class Row:
         return self.status.split(":")[0]
 
     def named(self, cell):
-        """What stands in backquotes."""
+        """The text in backquotes."""
         return re.findall(r"`([^`]+)`", cell)
 
     def faults(self):
-        """What is wrong with it."""
+        """Errors in the row."""
         if not self.clause or not LEVEL.search(self.requirement):
             yield "no clause, or no level in the requirement"
         kind, colon, reason = self.status.partition(":")
@@ -83,7 +83,7 @@ def rows(text):
 
 
 def counts(found):
-    """The summary's lines as they must be."""
+    """The expected lines of the summary."""
     kinds = {rfc: Counter() for rfc in RFCS}
     for row in found:
         kinds.setdefault(row.rfc, Counter())[row.kind] += 1
@@ -94,13 +94,13 @@ def counts(found):
 
 
 def summary(text):
-    """The summary's lines as they are."""
+    """The present lines of the summary."""
     return [cells for heading, _, cells in lines_of(text) if heading == "Summary" and cells != SUMMARY_HEAD]
 
 
 @functools.cache
 def rust_tests(file):
-    """The functions in a Rust file that stand behind a test attribute, property tests included."""
+    """The functions in a Rust file after a test attribute, property tests included."""
     if not file.is_file():
         return frozenset()
     attributes = r"#\[test\]\n(?:\s*(?:#\[[^\n]*\]|//[^\n]*)\n)*\s*fn (\w+)\("
@@ -117,8 +117,8 @@ def python_tests(file):
 
 
 def exists(test):
-    """Is there such a test? `FILE::NAME`, for Python also `FILE::NAME[CASE]`: the id of a case or
-    its part up to a colon."""
+    """Returns true if the test exists. `FILE::NAME`, for Python also `FILE::NAME[CASE]`: the id of a case or its part
+    up to a colon."""
     file, _, name = test.partition("::")
     if not file.endswith(".py"):
         return name in rust_tests(ROOT / file)

@@ -58,7 +58,7 @@ def test_instances_have_arguments_and_keep_what_they_know_over_an_apply(lab, cus
     assert change(received=3) == {"received": 3, "sent": 1, "dropped": {"by-step": 2}}
     assert records() == [3, 2]
     assert "lax: records 3\nstrict: records 2" in wires.router.command("show", "steps").stdout
-    # Another graph: it goes on where the old one was, and knows what that knew.
+    # Another graph: the step continues in place of the old one, with its state.
     apply(wires.router, wires.router.config.read_text().replace("floor = 10", "floor = 5"))
     assert records() == [3, 2]
     for ttl in (7, 6):

@@ -30,7 +30,7 @@ LINK = Ether(src=HOST_A_MAC, dst=LEFT_MAC)
 def wires(module_lab):
     wires = Wires(module_lab, mtu=(1500, MTU), calm=True)
     yield wires
-    # After all of it: every buffer is back.
+    # At the end every buffer is returned.
     wires.router.stop()
 
 
@@ -40,8 +40,8 @@ def silence(wires):
 
 
 def read(frame):
-    """The frame dissected, once scapy has made the same bytes of what it read: the lengths and
-    checksums that are a router's business are scapy's own."""
+    """The frame dissected, after a check that scapy builds the same bytes from it: the lengths and checksums that a
+    router computes are also scapy's."""
     packet = Ether(frame)
     again = packet.copy()
     for layer in layers_of_the_router(again):
@@ -53,7 +53,7 @@ def read(frame):
 
 
 def layers_of_the_router(packet):
-    """From Ethernet to IP, or to ICMP. What an error quotes is its sender's."""
+    """The layers from Ethernet to IP, or to ICMP. The packet quoted by an error is its sender's."""
     while packet and not isinstance(packet, (UDP, TCP, Raw)):
         yield packet
         if isinstance(packet, ICMP) or type(packet).__name__.startswith("ICMPv6"):
@@ -68,7 +68,7 @@ def answer(wires, packet, match=None):
 
 
 def resolved(wires, request, reply):
-    """The packet that waits for this reply leaves; nothing is asked again while later tests listen."""
+    """Sends the reply for which the packet waits; no request is repeated while later tests listen."""
     wires.right.send(Ether(src=OTHER_MAC, dst=request.src) / reply)
     (frame,) = map(read, wires.right.expect(1))
     assert (frame.src, frame.dst) == (RIGHT_MAC, OTHER_MAC) and UDP in frame
@@ -162,7 +162,7 @@ def test_fragments(wires):
     whole = IP(src=A4, dst=B4, id=77) / UDP(sport=5, dport=6) / (bytes(range(256)) * 5)
     wires.left.send(LINK / whole)
     first, last = map(read, wires.right.expect(2))
-    # Scapy cuts differently; what it puts together must be the same.
+    # Scapy fragments differently; the reassembled packet must be the same.
     assert first[IP].flags.MF and not last[IP].flags.MF
     assert (first[IP].frag, last[IP].frag * 8) == (0, first[IP].len - 20)
     together = bytes(first[IP].payload) + bytes(last[IP].payload)

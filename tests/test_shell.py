@@ -21,7 +21,7 @@ def wires(module_lab):
 
 
 def shell(router, *lines, stdin=None):
-    """What `turnpike shell` says to these lines, or to what comes by a pipe."""
+    """Output of `turnpike shell` for these lines, or for input from a pipe."""
     argv = [binary(), "shell", "--socket", str(router.socket)]
     for line in lines:
         argv += ["-c", line]
@@ -83,7 +83,7 @@ def test_a_question_mark_lists_what_can_come_next(terminal):
     terminal.type("?")
     listed = terminal.wait_for(r"turnpike> show rou\?\n(.*)turnpike> show rou$").group(1)
     assert [line.split()[0] for line in listed.splitlines()] == ["routes", "route"]
-    # The line is still there; in an expression it is a letter.
+    # The line is still there; in an expression `?` is an ordinary character.
     terminal.type("tes | grep 'blackholes?' | count\n")
     assert terminal.wait_for(r"\n(\d+)\nturnpike> $").group(1) == "1"
 

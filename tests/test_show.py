@@ -1,4 +1,4 @@
-"""What the router says of itself."""
+"""Reports of the router."""
 
 import json
 import re
@@ -195,7 +195,7 @@ def test_garbage_on_the_socket_does_no_harm(wires):
     wires.router.counters()
 
 
-# What must be written behind some names.
+# Required arguments of some names.
 WORDS = {"route": ["10.0.2.2"]}
 
 

@@ -1,4 +1,4 @@
-"""The slow path: what it tells senders, what it drops and why, what it fragments."""
+"""The slow path: errors to senders, drops with reasons, fragmentation."""
 
 import ipaddress
 import struct
@@ -70,7 +70,7 @@ def provoke(wires, packet, originated, dropped, mac=LEFT_MAC):
 
 
 def check_error4(frame, kind, code, rest, original, source=R4, destination=A4):
-    """An ICMP error as RFC 792 and RFC 1812 4.3.2 want it, byte by byte."""
+    """Checks an ICMP error against RFC 792 and RFC 1812 4.3.2, byte by byte."""
     assert frame[:14] == ethernet(HOST_A_MAC, LEFT_MAC, 0x0800, b"")
     packet = frame[14:]
     # As much of the packet as fits into 576 bytes (RFC 1812 4.3.2.3), as it was received.
@@ -84,7 +84,7 @@ def check_error4(frame, kind, code, rest, original, source=R4, destination=A4):
 
 
 def check_error6(frame, kind, code, rest, original, source=R6, destination=A6):
-    """An ICMPv6 error as RFC 4443 wants it, byte by byte."""
+    """Checks an ICMPv6 error against RFC 4443, byte by byte."""
     assert frame[:14] == ethernet(HOST_A_MAC, LEFT_MAC, 0x86DD, b"")
     packet = frame[14:]
     # As much of the packet as fits into 1280 bytes (RFC 4443 3.1).
@@ -184,7 +184,7 @@ def test_beyond_scope(wires):
 
 @pytest.mark.parametrize("source, destination", [("fe80::a", "fd00:1::c"), ("fe80::a", "fe80::c"), (A6, "fe80::c")])
 def test_link_local_addresses_are_served_within_their_link(wires, source, destination):
-    """RFC 4007 9: what stays in the zone of its addresses is forwarded."""
+    """RFC 4007 9: packets that stay in the zone of their addresses are forwarded."""
     frame = eth(packet6(destination, source=source))
     change = Change(wires.router)
     wires.left.send(frame)
@@ -235,7 +235,7 @@ def with_l4(source, destination, protocol, payload):
     return ipv4(source, destination, payload, protocol=protocol)
 
 
-# What comes and what RFC 9293 3.10.7.1 has a host without that connection answer: sequence number,
+# Received segments, and the reply of a host without that connection by RFC 9293 3.10.7.1: sequence number,
 # acknowledgment number and control bits.
 RESETS = {
     "a SYN": ((7000, 0, 2), b"", (0, 7001, 20)),
@@ -258,14 +258,14 @@ def test_tcp_is_reset(wires, name, source, destination):
 
 
 def broken(payload, at=-1):
-    """With one bit of a byte changed, so that no checksum is right."""
+    """With one changed bit of a byte, so that no checksum is correct."""
     payload = bytearray(payload)
     payload[at] ^= 1
     return bytes(payload)
 
 
 def malformed(source, destination):
-    """What is no UDP and no TCP, each under its drop reason."""
+    """Invalid UDP and TCP, each with its drop reason."""
     datagram = udp(source, destination, 1000, 33434, pattern(32))
     segment = tcp(source, destination, 40000, 179, 7000, 0, 2)
     yield "udp-malformed", 17, broken(datagram)
@@ -349,7 +349,7 @@ def test_an_icmp_query_whose_ttl_expires_is_answered(wires):
 
 
 def test_errors_are_rate_limited_and_the_drops_all_counted(wires):
-    # No more than half of what the queue of errors holds, so that it refuses none.
+    # At most half of the capacity of the queue of errors, so that it refuses none.
     count = 250
     change = Change(wires.router)
     wires.left.send(*(eth(packet4(B4, ttl=1, ident=i)) for i in range(count)))
@@ -399,7 +399,7 @@ def fragments_of(wires, original, count):
     wires.left.send(eth(original))
     frames = wires.right.expect(count)
     assert wires.right.receive(0.05) == []
-    # One packet came; as many as were made of it went.
+    # One packet was received; all of its fragments were sent.
     changed = change(received=1)
     assert changed["sent"] == count and "dropped" not in changed
     return [frame[14:] for frame in frames]
@@ -418,7 +418,7 @@ def test_fragmentation(wires, size, flags, offset):
         assert fragment[8:10] == bytes([63, 17]) and checksum(fragment[:20]) == 0
         assert fragment[12:20] == original[12:20]
         last = number == len(fragments) - 1
-        # More fragments follow, or followed the packet that was itself one (RFC 791 3.2).
+        # The packet is not the last fragment, or was not before (RFC 791 3.2).
         assert field >> 13 == (flags if last else 1)
         assert field & 0x1FFF == at and (last or (length - 20) % 8 == 0)
         at += (length - 20) // 8
@@ -456,7 +456,7 @@ def fragment6(destination, offset, more, size=40):
     return ipv6(A6, destination, struct.pack("!BBHI", 17, 0, offset << 3 | more, 7) + pattern(size), 44)
 
 
-# RFC 8200 4.2: what an option of an unknown type wants to be done is in its two highest bits.
+# RFC 8200 4.2: the two highest bits of an unknown option's type specify its treatment.
 SKIP, DISCARD, TELL, TELL_UNICAST = (bytes([bits << 6 | 0x1E, 4]) + NOTHING for bits in range(4))
 
 DROPS = {
@@ -517,7 +517,7 @@ def test_drop(wires, reason, packet, mac):
     change = Change(wires.router)
     wires.left.send(eth(packet, mac))
     changed = change(received=1)
-    # Some of these senders are told; none of these packets goes anywhere.
+    # Some of these senders get errors; none of these packets is forwarded.
     assert changed.get("dropped") == {reason: 1}, changed
     assert wires.right.receive(0.02) == []
 
@@ -557,7 +557,7 @@ def test_arp_drop(wires, reason, message):
 def test_parameter_problem(wires, options, code, pointer):
     original = hop_by_hop(options)
     (answer,) = provoke(wires, original, 1, "ip6-extension")
-    # RFC 4443 3.4: the offset of what is not understood.
+    # RFC 4443 3.4: the offset of the unknown field.
     check_error6(answer, 4, code, struct.pack("!I", pointer), original)
 
 
@@ -570,7 +570,7 @@ def test_options_to_be_skipped_are(wires):
 
 
 def test_harmless_options_are_forwarded(wires):
-    # A router alert and a no-operation: the packet takes the slow path, and goes on.
+    # A router alert and a no-operation: the packet takes the slow path, and is forwarded.
     original = packet4(B4, options=b"\x94\x04\x00\x00" + b"\x01" * 4)
     change = Change(wires.router)
     wires.left.send(eth(original))

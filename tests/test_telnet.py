@@ -25,7 +25,7 @@ def wires(module_lab):
 
 @pytest.fixture
 def connect(wires):
-    """Connects, and is greeted; closes all connections after the test."""
+    """Connects, and reads the greeting; closes all connections after the test."""
     with contextlib.ExitStack() as made:
         def connect(greeted=True, **options):
             client = Telnet(wires.inside, **options)
@@ -71,7 +71,7 @@ def test_lines_may_come_together_and_before_their_end(connect):
     client.read_until(rb"^1\r\n% ")
     client.send(b"ep nowhere | count\n")
     client.read_until(rb"^0\r\n% ")
-    # As `printf … | nc -N` does it.
+    # Like `printf … | nc -N`.
     client.send(b"show graph\nshow ports | grep right | count\n")
     client.socket.shutdown(1)
     assert client.read_all().endswith(b"\r\n% 1\r\n% ")
@@ -123,7 +123,7 @@ def test_there_is_room_for_so_many(connect):
     assert connect(greeted=False).read_all() == b"3 sessions are open; try later\r\n"
     clients[0].send("quit")
     clients[0].read_all()
-    # Its place is free when its task has ended.
+    # Its slot is free when its task has ended.
     connect(greeted=False).read_until(rb"^Turnpike")
 
 

@@ -52,7 +52,7 @@ def offered(router):
 
 
 def sent(wires, packet, rule):
-    """Sends a packet, which fits the rule; what comes back."""
+    """Sends a packet that matches the rule; returns the answer."""
     wires.drain()
     before = hits(wires.router)
     wires.left.send(bytes(LINK / packet))
@@ -83,7 +83,7 @@ def test_tcp_is_refused_from_elsewhere(wires):
 def test_options_do_not_get_around_it(wires):
     packet = IP(src="10.0.1.130", dst=OWN, options=[IPOption_NOP()] * 4) / TCP(dport=22, flags="S")
     dropped(wires, packet, "no-ssh")
-    # On their way elsewhere they are nobody's.
+    # In transit they are not for the router.
     wires.drain()
     before = hits(wires.router)
     packet = IP(src="10.0.1.130", dst="10.0.2.2", options=[IPOption_NOP()] * 4) / TCP(dport=22, flags="S")
@@ -126,7 +126,7 @@ def test_ping_is_policed(wires):
     assert 3 <= answers <= 6
     counted = change(received=20)
     assert counted["dropped"]["policed"] == 20 - answers
-    # Other pings are not this rule's.
+    # Other pings do not match this rule.
     (answer,) = sent(wires, IPv6(src="fd00:1::2", dst=OWN6) / ICMPv6EchoRequest(), "default")
     assert answer[IPv6].src == OWN6
 
@@ -182,7 +182,7 @@ def test_neighbours_are_found_and_rules_change_while_packets_flow(lab):
 
 
 def test_answers_to_the_router_are_known(lab):
-    """Of what a host asks by itself nothing reaches the kernel behind the router; what that has asked for does."""
+    """Unsolicited packets do not reach the kernel behind the router; replies to its own do."""
     space = lab.namespace("space")
     rules = 'turnpike.filter "to-router" { { state = { "established", "related" } }, default = "drop" }\n'
     ports = PORTS.replace(

@@ -67,7 +67,7 @@ def drops(row):
 
 
 def offered(router, count, *names):
-    """Waits until so many packets have come to the classes of the port's queue; their rows."""
+    """Waits until so many packets have arrived in the classes of the port's queue; returns their rows."""
     def all_came():
         rows = [queue(router, name) for name in names]
         return rows if sum(r["sent"] + drops(r) + r["waiting"] for r in rows) == count else None
@@ -78,7 +78,7 @@ def offered(router, count, *names):
 
 
 def arrivals(wire, count, timeout=30):
-    """Numbered frames with the times at which they came."""
+    """Numbered frames with their arrival times."""
     came = []
     for _ in range(count):
         frame = wire.expect(1, is_numbered, timeout)
@@ -97,11 +97,11 @@ def test_a_fifo_holds_its_length_and_drops_the_rest(lab, driver, family):
     router = wires.router
     wires.left.send(*(packet(n, family=family) for n in range(100)))
     (row,) = offered(router, 100, "others")
-    # 3,036 bytes at once and two kilobytes a second: the rest is in the queue, or was too much.
+    # 3,036 bytes at once and two kilobytes per second: the rest is queued or dropped.
     assert row["most"] == 10 and row["full"] == 100 - row["sent"] - row["waiting"], row
     assert router.show("counters")["dropped"]["queue-full"] == row["full"]
     assert router.show("counters")["in_flight"] >= row["waiting"]
-    # The first ones pass, in their order; those that came to a full queue do not.
+    # The first ones pass, in order; packets that arrived at a full queue do not.
     came = [number(frame) for _, frame in arrivals(wires.right, 8)]
     assert came == list(range(8))
     report = router.show("queues")
@@ -114,16 +114,16 @@ def test_a_fifo_holds_its_length_and_drops_the_rest(lab, driver, family):
 
 
 def rate_holds(wires, rate, count, family=4):
-    """So many packets pass, not faster than the rate beside the burst; the queue has made them wait."""
+    """Checks that so many packets pass, not faster than the rate and the burst; the queue has delayed them."""
     begin = time.monotonic()
     wires.left.send(*(packet(n, family=family) for n in range(count)))
     came = arrivals(wires.right, count)
     assert [number(frame) for _, frame in came] == list(range(count))
     taken = came[-1][0] - begin
-    # What a burst, a quantum and a frame let pass at once is not waited for.
+    # The amount of a burst, a quantum and a frame passes at once and is not waited for.
     least = (count * BITS - 8 * (10_000 + 1522 + 1000)) / rate
     assert taken >= least * 0.98, (taken, least)
-    # Ten times as long would be another rate; a machine under load delays packets, and not for seconds.
+    # Ten times as long would be another rate; a loaded machine delays packets, but not for seconds.
     assert taken < least * 2 + 5, (taken, least)
 
 
@@ -146,7 +146,7 @@ def test_a_shaped_port_keeps_its_rate(lab, driver, family):
 
 
 def test_a_rate_is_one_for_all_forwarders(lab):
-    """Two forwarders forward; the one without a transmit queue hands its packets over."""
+    """Both forwarders forward; the one without a transmit queue hands its packets over."""
     ports = queued(queued(PORTS, RATE), 'spread = "software"', "left")
     wires = Wires(lab, 'turnpike.forwarders { cores = "0,1" }\n', ports + STATIC_NEIGHBOURS)
     count, begin = 400, time.monotonic()
@@ -206,13 +206,13 @@ CLASSES = ["voice", "video", "data", "default", "background"]
 
 
 def sorting(ports):
-    """The ports, with filters that mark classes, and a queue that has classes."""
+    """The ports, with filters that mark classes, and a queue with classes."""
     ports = queued(ports, 'queue = { discipline = "drr" }, filter = { outward = "sort-out" }')
     return queued(ports, 'filter = "sort"', "left") + STATIC_NEIGHBOURS
 
 
 def sent_by_class(router, count):
-    """Waits until so many packets have left in all classes but control, where the router's own are, too."""
+    """Waits until so many packets have left in all classes but control, which includes the router's own."""
     rows = offered(router, count, *CLASSES)
     return {row["name"]: row["sent"] for row in rows if row["sent"]}
 
@@ -256,7 +256,7 @@ def test_a_class_stays_with_a_packet_by_the_slow_path(lab):
     def number_of(sport):
         return sport.to_bytes(4, "big").ljust(PAYLOAD[6] - 8, b"\0")
 
-    # By the outward filter, which comes behind the inward one.
+    # By the outward filter, which is applied after the inward one.
     wires.left.send(with_options(101))
     assert wires.right.expect(1, is_numbered)
     assert sent_by_class(wires.router, 1) == {"video": 1}
@@ -287,7 +287,7 @@ def test_drr_divides_a_rate_by_weight_and_control_goes_first(lab):
     before = queue(router, "control")["sent"]
     wires.left.send(packet(0, CS6))
     came = [frame for _, frame in arrivals(wires.right, 400)]
-    # The first ones left while others had not come yet; nobody's queue was empty behind them.
+    # The first ones left while others had not arrived yet; no later queue was empty.
     shared = [tos(frame) >> 2 for frame in came[50:350]]
     for dscp, (name, weight) in classes.items():
         share = shared.count(dscp) / len(shared)
@@ -295,7 +295,7 @@ def test_drr_divides_a_rate_by_weight_and_control_goes_first(lab):
     for dscp in classes:
         numbers = [number(frame) for frame in came if tos(frame) >> 2 == dscp]
         assert numbers == sorted(numbers)
-    # A keepalive behind eight seconds of others: it has left while they waited.
+    # A keepalive after eight seconds of others: it has left while they waited.
     assert wait_for(lambda: queue(router, "control")["sent"] > before, 20)
     assert queue(router, "control")["delay_most_us"] < 2_000_000, router.show("queues")
     assert CS6 in [tos(frame) >> 2 for frame in came]
@@ -304,7 +304,7 @@ def test_drr_divides_a_rate_by_weight_and_control_goes_first(lab):
 
 
 def overload(wires, count, pause, ecn=0, family=4):
-    """Packets at a pace of their own, on a thread."""
+    """Packets at their own pace, on a thread."""
     def send():
         for n in range(count):
             wires.left.send(packet(n, ecn=ecn, family=family))
@@ -324,7 +324,7 @@ CODEL = 'queue = { discipline = "codel", target_us = 5000, interval_us = 50000 }
 def test_codel_drops_or_marks_when_packets_wait_too_long(lab, ecn, family):
     wires = Wires(lab, ports=queued(PORTS, CODEL) + STATIC_NEIGHBOURS)
     router = wires.router
-    # 2 Mbit/s at most come for 1 Mbit/s.
+    # 2 Mbit/s at most arrive for 1 Mbit/s.
     overload(wires, 600, 0.003, ecn, family).join()
     offered(router, 600, "others")
     assert wait_for(lambda: queue(router)["waiting"] == 0, 60), queue(router)
@@ -420,7 +420,7 @@ def ping_beside_a_stream(lab, what):
     try:
         assert wait_for(lambda: stream.received > 1_000_000, 60)
         times = delays(hosts.left, "10.0.2.2", 50)
-        # A full fifo drops pings as it drops the stream's packets.
+        # A full fifo drops pings like the stream's packets.
         assert len(times) >= 3, times
         row = queue(hosts.router)
     finally:
@@ -470,7 +470,7 @@ def test_queue_and_shape_change_live(lab):
     wires.left.send(*(packet(n) for n in range(200)))
     (row,) = offered(router, 200, "others")
     assert row["waiting"] > 150
-    # Into a shorter queue of another discipline, of the same rate: what exceeds it is dropped.
+    # Into a shorter queue of another discipline, with the same rate: the excess is dropped.
     text = queued(PORTS, 'queue = { discipline = "codel", length = 50 }, shape = "16kbit"') + STATIC_NEIGHBOURS
     report, status = plan(router, text)
     changes = {(c["what"], c["from"], c["to"], c["live"]) for c in report["changes"]}

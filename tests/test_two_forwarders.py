@@ -59,7 +59,7 @@ def test_tcp(hosts, target, reverse):
     try:
         assert wait_for(lambda: ":5201" in hosts.right.run("ss", "-Hltn").stdout)
         options = ["-R"] if reverse else []
-        # Counted when all is sent: some of it is in buffers still.
+        # Counted after all were sent: some are still in buffers.
         said = hosts.left.run("iperf3", "-c", target, "-n", "40M", "-P", 4, "-J", *options, timeout=60)
         assert json.loads(said.stdout)["end"]["sum_received"]["bytes"] > 10_000_000
     finally:
@@ -89,7 +89,7 @@ def flow(family, number):
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_fragments_of_a_datagram_stay_in_order(lab, driver):
-    # By AF_PACKET the kernel chooses the queue, for each fragment by its addresses: none comes twice.
+    # With AF_PACKET the kernel selects the queue, for each fragment by its addresses: none is received twice.
     wires = Wires(lab, CONFIG, ports=ports_by(driver) + STATIC_NEIGHBOURS, calm=True)
     frames = [frame for number in range(40) for frame in fragments(f"10.0.1.{10 + number}", number)]
     change = Change(wires.router)
@@ -106,7 +106,7 @@ def test_fragments_of_a_datagram_stay_in_order(lab, driver):
 
 
 def fragments(source, ident):
-    """A datagram of 4,000 bytes from this address, as it comes on a link of 1,500."""
+    """The fragments, on a link of 1,500, of a datagram of 4,000 bytes from this address."""
     whole = udp(source, "10.0.2.2", 1000, 2000, pattern(3972, ident))
     parts = [whole[at:at + 1480] for at in range(0, len(whole), 1480)]
     return [

@@ -1,4 +1,4 @@
-"""VRFs: ports with tables of their own, whose networks may be the same, and what leads from one to another."""
+"""VRFs: ports with separate tables, whose networks may be equal, and routes between VRFs."""
 
 import json
 import re
@@ -38,28 +38,28 @@ class Net:
             space.run("ip", "address", "add", f"fd00:{side}::2/64", "dev", "eth0", "nodad")
             space.run("ip", "route", "add", "default", "via", f"10.0.{side}.1")
             space.run("ip", "-6", "route", "add", "default", "via", f"fd00:{side}::1")
-            # Nobody limits the errors by which the scenarios know what became of a packet.
+            # No limit of the errors by which the scenarios observe the fate of packets.
             space.sysctl("net.ipv4.icmp_ratelimit", 0)
             self.wires[name] = lab.raw(space, "eth0")
         self.router = lab.router(self.inside, ports + config)
 
     def marked(self, name, address, mark):
-        """Pings from a host with a mark in the data; is it answered?"""
+        """Pings from a host with a mark in the data; returns true if it is answered."""
         return " 1 received" in self.answer(name, "-s", 48, "-p", mark, address)
 
     def also(self, name, *addresses):
-        """Gives a host further addresses, which routes lead to."""
+        """Adds further addresses to a host, as destinations of routes."""
         owns(self.hosts[name], *addresses)
 
     def seen(self, mark):
-        """At which hosts frames with the mark were seen since the last call."""
+        """The hosts at which frames with the mark were seen since the last call."""
         data = bytes.fromhex(mark) * 2
-        # For a time, as others may never be silent.
+        # For a limited time, as other senders may never be silent.
         found = {name: wire.expect(100, lambda frame: data in frame, 0.2) for name, wire in self.wires.items()}
         return {name for name, frames in found.items() if frames}
 
     def answer(self, name, *words):
-        """What `ping` says on a host."""
+        """Output of `ping` on a host."""
         return self.hosts[name].run("ping", "-n", "-c", 1, "-W", 5, *words, check=False).stdout
 
     def finish(self):
@@ -92,14 +92,14 @@ def test_the_same_networks_in_two_vrfs_do_not_meet(lab, family):
         # The router answers for itself, by ARP, ND and ICMP, on each port in its VRF.
         assert net.marked(first, own, mark) and net.marked(second, near, mark)
         assert net.seen(mark) == {first, second}
-    # Whoever is in no VRF reaches none of them.
+    # Hosts in no VRF reach none of them.
     for address in (near, far):
         assert "nreachable" in net.answer("plain", address), address
         assert kinds(net.router, address) == "no-route"
     # Nor is an own address of a VRF one of the default VRF's.
     assert not net.marked("plain", own, "abababab")
     assert net.seen("abababab") == {"plain"}
-    # The same source is a host's in one VRF and the router's own in another: it is nobody's forgery.
+    # The same source is a host's in one VRF and the router's own in another: it is not forged.
     assert net.router.counters()["dropped"].get("ip4-source-own", 0) == 0
     neighbours = {(n["port"], n["address"]) for n in net.router.show("neighbours")}
     assert {("b1", near), ("r1", near), ("b2", far), ("r2", far)} <= neighbours
@@ -146,7 +146,7 @@ def test_one_prefix_leads_elsewhere_in_each_vrf(lab):
     assert kinds(router, "198.51.100.1") == "no-route"
     path = router.show("route", "203.0.113.1", "--vrf", "blue")["paths"][0]
     assert (path["port"], path["via"]) == ("b2", "198.51.100.7") or path["via"] == "10.0.2.2"
-    # A command's are put into a VRF and taken out of it alike.
+    # Those of commands are added to a VRF and removed from it alike.
     router.command("route", "add", "192.0.2.0/24", "via", "10.0.2.2", "--vrf", "red")
     assert reaches(net.hosts["r1"], "192.0.2.1")
     net.seen("0e0d0e0d")
@@ -177,7 +177,7 @@ def test_a_route_leads_from_one_vrf_into_another(lab):
         net.seen("b1b2b1b2")
         assert net.marked("b1", address, "b1b2b1b2") and net.seen("b1b2b1b2") == {"b1", "plain"}
         assert "nreachable" in net.answer("r1", address), "red has no such route"
-    # Its hosts are reached as on a network of blue's own: by routes of their own, not by the slow path.
+    # Its hosts are reached like those of blue's own network: by their own routes, not by the slow path.
     assert kinds(net.router, "10.0.3.2", "--vrf", "blue") == "unicast"
     (route,) = net.router.show("routes", "--vrf", "blue", "--prefix", "192.0.2.0/24")
     assert route["paths"] == [{"via": "172.16.0.1", "vrf": "default"}]
@@ -207,7 +207,7 @@ def machine(lab, sources='"kernel"', table="table = 100"):
 def test_the_routes_of_the_kernel_s_table_are_the_vrf_s(lab):
     here, hosts, text = machine(lab)
     router = here.router
-    # What whoever has VRFs without VRF devices does.
+    # The setup for VRFs without VRF devices.
     here.ip("rule", "add", "iif", "b1", "lookup", 100)
     for words in ("198.51.100.0/24 via 10.0.2.2 table 100", "192.0.2.0/24 via 10.0.3.2", "blackhole 192.0.2.0/24 table 100"):
         here.ip("route", "add", *words.split())
@@ -235,7 +235,7 @@ def test_the_routes_of_the_kernel_s_table_are_the_vrf_s(lab):
 
 
 def test_vrfs_come_and_go_while_packets_flow(lab):
-    """Ports move by `apply`, others do not notice; what is still used does not go."""
+    """Ports move by `apply`, others are not affected; a VRF in use is not removed."""
     before = PORTS.replace('turnpike.vrf "red" {}\n', "").replace(', vrf = "red"', "")
     before = before.replace("10.0.1.1/24\", \"fd00:1::1/64\" } }", "10.0.4.1/24\" } }")
     before = before.replace("10.0.2.1/24\", \"fd00:2::1/64\" } }", "10.0.5.1/24\" } }")
@@ -271,7 +271,7 @@ def test_vrfs_come_and_go_while_packets_flow(lab):
     assert routes(router, "red", "command") == {}
     router.command("rollback")
     assert reaches(net.hosts["r1"], "10.0.2.2")
-    # Nor does one go that the configuration itself still uses: with the line.
+    # Nor is one removed that the configuration itself still uses: with the line.
     error = refused(router, "apply", write(router, PORTS.replace('turnpike.vrf "red" {}\n', "\n")))
     assert 'new.lua:7: port "r1": vrf "red" unknown; VRFs: default, blue' in error
     assert net.marked("r1", "10.0.2.2", "0e0d0e0d")
@@ -279,7 +279,7 @@ def test_vrfs_come_and_go_while_packets_flow(lab):
     assert [vrf["name"] for vrf in router.show("vrfs")] == ["default", "blue"]
     assert not net.marked("r1", "10.0.2.2", "0e0d0e0d")
     assert kinds(router, "10.0.4.9") == "connected"
-    # The tables of the one that is gone are the next one's, without anything of it.
+    # The tables of the removed one are used for the next, without its contents.
     apply(router, PORTS.replace('"red"', '"green"'))
     assert reaches(net.hosts["r1"], "10.0.2.2")
     assert {route["source"] for route in router.show("routes", "--vrf", "green", "--all")} <= {
@@ -307,7 +307,7 @@ def test_what_is_asked_wrongly_is_answered_with_a_way_out(lab):
         (("show", "routes", "--vrf", "gren"), 'vrf "gren" unknown'),
     ):
         assert expected in refused(router, *words), words
-    # As tables for people.
+    # As tables in text.
     text = router.command("show", "vrfs").stdout
     assert "blue" in text and "b1, b2" in text
     assert "recursive in blue" not in router.command("show", "routes", "--vrf", "red").stdout

@@ -1,4 +1,4 @@
-"""Waiting of forwarders: three settings, each kind of port, and everything that wakes one that blocks."""
+"""Waiting of forwarders: three settings, each kind of port, and all events that wake a blocking one."""
 
 import re
 import signal
@@ -19,7 +19,7 @@ def waits(mode, more=""):
 
 
 def waiting(router):
-    """What the only forwarder does without packets."""
+    """Behaviour of the only forwarder without packets."""
     (forwarder,) = router.show("forwarders")["forwarders"]
     return forwarder["waiting"]
 
@@ -284,7 +284,7 @@ def test_what_the_kernel_sends_by_a_host_interface_wakes_it(lab, mode):
 
 
 def test_other_forwarders_wake_it(lab):
-    """One forwarder has both devices' only queues and hands over by software what is for the other."""
+    """One forwarder has the only queues of both devices and hands packets for the other over by software."""
     spread = PORTS.replace("address =", 'rx_queues = 1, rx_cores = 0, spread = "software", address =')
     hosts = Hosts(lab, 'turnpike.forwarders { cores = "0,1", wait = "interrupt" }\n', spread)
     router = hosts.router
@@ -330,7 +330,7 @@ def test_under_a_flood_it_polls(lab, driver):
     wires = Wires(lab, waits("adaptive"), ports_by(driver) + STATIC_NEIGHBOURS, calm=True)
     router = wires.router
     before = blocks(router)
-    # No sender here is as fast as a router, so packets gather while that stands still.
+    # No sender here is as fast as a router, so packets accumulate while that is stopped.
     for number in range(1, 11):
         router.process.send_signal(signal.SIGSTOP)
         wires.left.send(*[frame(9)] * 1000)

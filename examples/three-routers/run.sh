@@ -24,7 +24,7 @@ clean_up() {
     trap '' INT TERM
     for pid in "${DAEMONS[@]:-}"; do [ -z "$pid" ] || end_process "$pid" || true; done
     for pid in "${ROUTERS[@]:-}"; do
-        # A router that does not end well is a failure as well.
+        # A router that does not end cleanly is a failure as well.
         [ -z "$pid" ] || end_process "$pid" || [ "$status" -ne 0 ] || status=1
     done
     if [ "$status" -ne 0 ] && [ "$status" -ne 130 ]; then
@@ -96,7 +96,7 @@ show() {
     "$TURNPIKE" show "$@" --socket "$DIR/r$n.sock"
 }
 
-# hops ADDRESS COUNT: the answer's TTL says how many routers were between.
+# hops ADDRESS COUNT: the number of routers between, determined by the answer's TTL.
 hops() {
     [ "$(on "$NAME-a" ping -n -c 1 -W 1 "$1" | sed -nE 's/.*ttl=([0-9]+).*/\1/p')" = $((64 - $2)) ]
 }

@@ -1,4 +1,4 @@
-"""Floods of the packets that the slow path takes first: what they leave to others.
+"""Floods of the packets that the slow path takes first, and their effect on others.
 
 A capture file played in an endless loop is the attacker, far beyond what the classes of its packets may have.
 Whatever it sends, others of the same class on another port, and hellos on its own, are dealt with all the
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.flood
 FLOOD_MAC = "02:70:63:61:70:00"
 EVERYBODY = "ff:ff:ff:ff:ff:ff"
 
-# How often a host on the other port asks.
+# Interval of the queries of a host on the other port.
 QUESTIONS = 30
 
 
@@ -52,7 +52,7 @@ def request(source_mac, source, target, destination=EVERYBODY):
 
 
 def requests():
-    """From ever other neighbours of the port `flood`."""
+    """Requests from ever other neighbours of the port `flood`."""
     for number in range(1, 65):
         yield request(f"02:00:00:00:0f:{number:02x}", bytes([10, 9, 1, number]), bytes([10, 9, 0, 1]))
 

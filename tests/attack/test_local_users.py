@@ -1,4 +1,4 @@
-"""Users of the router's machine who are not root at the doors without a password: telnet's and zebra's."""
+"""Unprivileged users of the router's machine at the ports without a password: telnet's and zebra's."""
 
 import json
 import os
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(forwarder() != "turnpike", reason="it is Turnpik
 NOBODY = 65534
 ROUTE = "route add 203.0.113.0/24 via 10.0.2.2"
 
-# Connects, sends what it is given, reads to the end and prints what came.
+# Connects, sends its argument, reads to the end and prints the input.
 CLIENT = """
 import socket, sys
 client = socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=10)
@@ -33,7 +33,7 @@ except ConnectionError:
     pass
 """
 
-# Connects again and again, sends the same and is gone before it can be asked who it is: closed, or cut off.
+# Connects again and again, sends the same and closes, or resets, the connection before its user can be determined.
 HASTY = """
 import socket, struct, sys
 for turn in range(200):
@@ -49,14 +49,14 @@ for turn in range(200):
 
 
 def as_nobody(namespace, program, port, data=b""):
-    """What a program in Python prints that an unprivileged user runs in the namespace."""
+    """Output of a program in Python that an unprivileged user runs in the namespace."""
     user = ["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]
     python = shutil.which("python3", path="/usr/bin:/bin:/usr/local/bin")
     return namespace.run(*user, python, "-c", program, port, data.hex()).stdout
 
 
 def dynamic(router):
-    """Routes that commands have added."""
+    """Routes added by commands."""
     return [route["prefix"] for route in router.show("routes", "--source", "command")]
 
 
@@ -82,8 +82,8 @@ def test_one_that_is_gone_before_it_is_asked_is_nobody(wires):
     as_nobody(wires.inside, HASTY, 2323, f"{ROUTE}\r\n".encode())
     client = Telnet(wires.inside)
     client.read_until(rb"% $")
-    # All that came before has been dealt with: connections are taken in their order, and a session ends before
-    # the next answer of the router does.
+    # All earlier connections have been processed: connections are accepted in order, and a session ends before the
+    # router's next answer.
     assert wait_for(lambda: client.ask("show ports | count") != "", 5)
     assert dynamic(wires.router) == []
     client.close()
@@ -97,7 +97,7 @@ def test_those_refused_take_no_place(wires):
         client.read_until(rb"% $")
     clients.pop().close()
     assert "not allowed" in as_nobody(wires.inside, CLIENT, 2323)
-    # The place of the one that has left is free when its task has ended.
+    # The slot of the client that has left is free when its task has ended.
     def enters():
         client = Telnet(wires.inside)
         greeted = b"Turnpike" in client.socket.recv(100)
@@ -150,7 +150,7 @@ def test_a_user_that_does_not_exist_is_an_error(lab):
 
 @pytest.fixture
 def machine(lab):
-    """A router that listens for zebra, and a connection in zebra's place that has told one route."""
+    """A router that listens for zebra, and a connection in zebra's place that has announced one route."""
     made = Machine(lab, "router")
     made.left = host(made, "left", "left", "10.0.1.2", "10.0.1.1", "fd00:1::2", "fd00:1::1")
     made.right = host(made, "right", "right", "10.0.2.2", "10.0.2.1", "fd00:2::2", "fd00:2::1", gateway=True)
@@ -179,7 +179,7 @@ def frame(machine, prefix):
 
 
 def fpm_routes(machine):
-    """Prefixes that the router has of zebra."""
+    """Prefixes that the router has from zebra."""
     return [route["prefix"] for route in machine.router.show("routes", "--source", "fpm")]
 
 
@@ -187,14 +187,14 @@ def test_another_user_is_not_zebra(machine):
     theirs = frame(machine, "203.0.113.0/24")
     as_nobody(machine.space, CLIENT, 2620, theirs)
     as_nobody(machine.space, HASTY, 2620, theirs)
-    # What zebra tells after that is heard, so what came before was not.
+    # A later route of zebra's arrives, so the earlier input was refused.
     machine.zebra.sendall(frame(machine, "192.0.2.0/24"))
     assert wait_for(lambda: "192.0.2.0/24" in fpm_routes(machine), 10)
     assert fpm_routes(machine) == ["192.0.2.0/24", "198.51.100.0/24"]
     assert tables.source(machine.router, "fpm")["errors"] > 0
     log = machine.router.log()
     assert log.count("zebra connected") == 1 and "refused: user nobody (uid 65534) is not allowed" in log
-    # Nor while zebra is away.
+    # Nor while zebra is disconnected.
     machine.zebra.close()
     assert wait_for(lambda: tables.source(machine.router, "fpm")["state"] == "disconnected", 10)
     as_nobody(machine.space, CLIENT, 2620, theirs)
@@ -216,7 +216,7 @@ def test_zebra_is_not_replaced_while_it_is_there(machine):
 
 # --- the holder of host interfaces -----------------------------------------------------------------
 
-# Connects to a holder and prints what it is given, and with how many descriptors.
+# Connects to a holder and prints its answer, with the number of descriptors.
 TAKER = """
 import array, socket, sys
 client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -232,7 +232,7 @@ except OSError as error:
     print(type(error).__name__)
 """
 
-# Says that it is a holder, and prints what routers give it.
+# Claims to be a holder, and prints the input from routers.
 FAKE = """
 import socket, sys
 listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -265,7 +265,7 @@ def test_another_user_gets_no_interface_of_the_holder(lab):
     machine = hosts_machine(lab)
     machine.start()
     path = f"{machine.router.socket}.hold"
-    # Even if somebody has opened the way to it.
+    # Even if the path to it is accessible.
     machine.router.kill()
     for mode in (0o600, 0o666):
         machine.router.directory.chmod(0o755)
@@ -273,7 +273,7 @@ def test_another_user_gets_no_interface_of_the_holder(lab):
         python = shutil.which("python3", path="/usr/bin:/bin:/usr/local/bin")
         said = machine.run(*UNPRIVILEGED, python, "-c", TAKER, path).stdout
         assert said in ("PermissionError\n", "", "ConnectionResetError\n"), said
-    # It holds them all the same.
+    # It holds them nevertheless.
     machine.start()
     assert "held 2" in machine.router.log(), machine.router.log()
     machine.finish()

@@ -1,4 +1,4 @@
-"""An attacker on the link who pretends to be tens of thousands of hosts.
+"""An attacker on the link that pretends to be tens of thousands of hosts.
 
 While it goes on an operator's questions are answered, routes move, and the router ends when it is asked
 to. The limits are generous, for a loaded machine; before the causes were mended answers took minutes and
@@ -53,13 +53,13 @@ turnpike.port "left" {{ device = "tp-left", address = {{ "10.0.1.1/24", "fd00:1:
         return f'turnpike.port "{name}" {{ device = "tp-{name}", address = "10.0.{number}.1/24" }}\n'
 
     def ask(self):
-        """Seconds until a question is answered, with the start of the process that asks."""
+        """Seconds until a query is answered, with the start of the client process."""
         begin = time.monotonic()
         self.router.show("ports")
         return time.monotonic() - begin
 
     def move(self, number):
-        """Seconds until a new route is what packets follow."""
+        """Seconds until packets follow a new route."""
         begin = time.monotonic()
         prefix = f"fd99:{number:x}::/32"
         self.router.command("route", "add", prefix, "blackhole")
@@ -67,13 +67,13 @@ turnpike.port "left" {{ device = "tp-left", address = {{ "10.0.1.1/24", "fd00:1:
         return time.monotonic() - begin
 
     def end(self):
-        """Seconds from SIGTERM until all is over, as it should be."""
+        """Seconds from SIGTERM to a clean end."""
         begin = time.monotonic()
         self.router.stop(timeout=30)
         return time.monotonic() - begin
 
 
-# Where there is a host interface, the kernel finds neighbours, and tells the router.
+# With a host interface, the kernel resolves neighbours, and informs the router.
 @pytest.mark.alone
 @pytest.mark.parametrize("kind, kernel", [
     ("solicitations", False), ("requests", False), ("sweeps", False), ("joins", False),
@@ -96,7 +96,7 @@ def test_a_flood_leaves_the_control_plane_working(lab, kind, kernel):
     print(f"{kind}: calm {statistics.median(calm):.3f} {statistics.median(calm_moves):.3f}",
           f"flood {statistics.median(asked):.3f} {statistics.median(moved):.3f} worst {max(asked):.3f} {max(moved):.3f}")
     assert max(asked) < PATIENCE
-    # Most take as long as ever; a machine with few cores also has the flood to make.
+    # Most take as long as usual; a machine with few cores also has to generate the flood.
     assert statistics.median(asked) < 4 * statistics.median(calm) + 0.1
     assert statistics.median(moved) < 4 * statistics.median(calm_moves) + 0.2
     attacked.router.counters()
@@ -122,12 +122,12 @@ def test_a_router_under_a_flood_ends_when_it_is_asked_to(lab, kind):
 @pytest.mark.flood
 @pytest.mark.parametrize("kind", ["solicitations", "requests", "sweeps"])
 def test_hosts_on_other_ports_are_found_while_one_is_flooded(lab, kind):
-    # A small table, full at once; the flood goes on until all hosts have been found.
+    # A small table, full at once; the flood continues until all hosts have been resolved.
     attacked = Attacked(lab, "turnpike.slowpath { neighbours = 256 }\n", hosts=("one", "two"))
     flood = attacked.flood(kind, 10 * FRAMES)
     assert wait_for(lambda: len(attacked.router.show("neighbours")) >= 250, 30)
     for last in range(10, 18):
-        # The first packet asks for the host, the second finds it at the latest.
+        # The first packet triggers the resolution of the host; the second arrives at the latest.
         said = attacked.hosts["one"].run("ping", "-n", "-c", 3, "-i", "0.5", "-W", 3, f"10.0.4.{last}", check=False)
         assert " 0 received" not in said.stdout, said.stdout
     assert flood.is_running()

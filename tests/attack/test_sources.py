@@ -1,5 +1,5 @@
-"""Everything else that has news for the router has them without pause: the kernel, zebra's place at the FPM
-port, clients of the API, a link that flaps, hosts that join groups.
+"""All other sources of events send them without pause: the kernel, a client at the FPM port, clients of the API, a
+flapping link, hosts that join groups.
 
 As in `test_neighbours.py`: questions are answered meanwhile, and the router ends when it is asked to.
 """
@@ -22,11 +22,11 @@ pytestmark = [
     pytest.mark.skipif(forwarder() != "turnpike", reason="it is Turnpike that is attacked"),
 ]
 
-# Seconds that a flood goes on.
+# Duration of a flood in seconds.
 SECONDS = 4
 
 
-# Joins groups on the interface with the number that it is given, then ends and so leaves them.
+# Joins groups on the interface with this number, then ends and so leaves them.
 JOIN = """
 import socket, sys
 member = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
@@ -37,7 +37,7 @@ for number in range(100):
 
 
 class Endless:
-    """Does something again and again on threads of its own, until the end of the `with` block."""
+    """Repeats an action on separate threads, until the end of the `with` block."""
 
     def __init__(self, *actions):
         self.rounds, self._stop = 0, threading.Event()
@@ -48,7 +48,7 @@ class Endless:
             try:
                 action()
             except OSError:
-                # The router has ended, or has no room for now.
+                # The router has ended, or has no room now.
                 time.sleep(0.01)
                 continue
             self.rounds += 1
@@ -78,7 +78,7 @@ def prefixes(count):
 
 
 def kernel_routes(made):
-    """The kernel gets ten thousand routes and loses them again."""
+    """Adds ten thousand routes to the kernel and removes them again."""
     index, routes = made.index("right"), prefixes(10_000)
     messages = [
         list(netlink.ipv4_routes(routes, ["10.0.2.2"], [index], kind)) for kind in (netlink.NEWROUTE, netlink.DELROUTE)
@@ -87,7 +87,7 @@ def kernel_routes(made):
 
 
 def kernel_neighbours(made):
-    """The kernel gets nearly as many neighbours as it takes, and loses them again."""
+    """Adds nearly as many neighbours as the kernel accepts, and removes them again."""
     hosts = [f"fd00:2::1:{n:x}" for n in range(900)]
     batches = [
         [f"neighbour {verb} {at} lladdr 02:00:00:01:{n // 256:02x}:{n % 256:02x} dev right nud {state}"
@@ -99,7 +99,7 @@ def kernel_neighbours(made):
 
 
 def fpm(made):
-    """Somebody in zebra's place has ten thousand routes and withdraws them."""
+    """A client in zebra's place announces ten thousand routes and withdraws them."""
     index, routes = made.index("right"), prefixes(10_000)
     parts = [
         b"".join(map(netlink.fpm, netlink.ipv4_routes(routes, ["10.0.2.2"], [index], kind)))
@@ -114,7 +114,7 @@ def fpm(made):
 
 
 def questions(made):
-    """Eight clients ask for all there is, as fast as they are answered."""
+    """Eight clients send all queries, as fast as they are answered."""
     lines = [json.dumps({"show": what}).encode() + b"\n" for what in ("ports", "counters", "neighbours", "graph")]
 
     def ask():
@@ -131,12 +131,12 @@ def questions(made):
 
 
 def flaps(made):
-    """The cable of a port is drawn and put back."""
+    """Unplugs a port's cable and plugs it in again."""
     return [lambda: [made.right.run("ip", "link", "set", "eth0", state) for state in ("down", "up")]]
 
 
 def settings(made):
-    """The MTU of a port's interface goes down and up, and another one's MAC address changes."""
+    """Lowers and raises the MTU of a port's interface, and changes the MAC address of another."""
     def change(name, what, values):
         return lambda: [made.wires.run("ip", "link", "set", name, what, value) for value in values]
     return [
@@ -162,7 +162,7 @@ def test_news_without_pause_leave_the_control_plane_working(lab, flood):
             begin = time.monotonic()
             made.router.show("ports")
             times.append(time.monotonic() - begin)
-        # It goes on while the router is asked to end.
+        # It continues while the router ends.
         begin = time.monotonic()
         made.router.stop(timeout=30)
         ended = time.monotonic() - begin

@@ -1,1 +1,1 @@
-"""What the scenarios are made of: namespaces, raw interfaces, packets, and the router itself."""
+"""The parts of scenarios: namespaces, raw interfaces, packets, and the router itself."""

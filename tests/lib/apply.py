@@ -1,10 +1,10 @@
-"""Gives a running router another configuration."""
+"""Applies other configurations to a running router."""
 
 import json
 
 
 def write(router, text, name="new.lua"):
-    """Writes a configuration beside the router's own; its file."""
+    """Writes a configuration beside the router's own; returns its file."""
     file = router.directory / name
     file.write_text(text)
     return file
@@ -17,7 +17,7 @@ def apply(router, text, *options):
 
 
 def plan(router, text, *options):
-    """The plan, and the exit status that said whether there is anything to be done."""
+    """Returns the plan, after a check of the exit status, which indicates changes."""
     done = router.command("plan", write(router, text), "--json", *options, check=False)
     assert done.returncode in (0, 2), done
     return json.loads(done.stdout), done.returncode

@@ -33,12 +33,12 @@ class Bird:
             raise RuntimeError(f"bird does not start:\n{said}")
 
     def log(self):
-        """What BIRD has logged and printed."""
+        """Log and output of BIRD."""
         files = (self.directory / "log", self.directory / "out")
         return "".join(file.read_text(errors="replace") for file in files if file.exists())
 
     def control(self, *words, timeout=120):
-        """Runs a `birdc` command and returns what it says."""
+        """Runs a `birdc` command and returns its output."""
         argv = ["birdc", "-s", str(self._socket), *map(str, words)]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout)
         if done.returncode != 0 or re.search(r"^(syntax error|runtime error)", done.stdout, re.M):
@@ -46,11 +46,11 @@ class Bird:
         return done.stdout
 
     def is_up(self, protocol):
-        """Is a BGP session (or another protocol with this state) established?"""
+        """Returns true if a BGP session (or another protocol with this state) is established."""
         return "Established" in self.control("show", "protocols", protocol)
 
     def stop(self, kill=False):
-        """Ends it; politely, BIRD takes its routes out of the kernel."""
+        """Ends it; with SIGTERM, BIRD removes its routes from the kernel."""
         if kill:
             self.process.kill()
         stop_process(self.process, timeout=60)

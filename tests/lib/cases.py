@@ -1,5 +1,4 @@
-"""Packets of every kind that a router has an opinion about, by name: what the left host sends, one
-frame or several."""
+"""Packets of every kind that a router treats specially, by name: the frames that the left host sends."""
 
 import itertools
 import struct
@@ -22,8 +21,8 @@ DATA = Raw(pattern(40))
 
 
 def sender():
-    """A host behind the left one, another each time: Linux tells nobody of more than a few errors a
-    second (`net.ipv4.route.error_cost`), and has no setting for that in a namespace."""
+    """A host behind the left one, another each time: Linux sends no host more than a few errors per second
+    (`net.ipv4.route.error_cost`), and has no setting for that in a namespace."""
     number = next(_senders)
     return f"172.20.{number >> 8 & 255}.{number & 255}"
 
@@ -37,7 +36,7 @@ def group(mac):
 
 
 def raw4(**fields):
-    """An IPv4 packet with exactly these fields, its checksum made right."""
+    """An IPv4 packet with exactly these fields and a correct checksum."""
     return ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4(sender(), B4, pattern(40), **fields))
 
 
@@ -46,7 +45,7 @@ def raw6(**fields):
 
 
 def with_header(*changes):
-    """An IPv4 frame with header bytes changed, the checksum right."""
+    """An IPv4 frame with changed header bytes and a correct checksum."""
     frame = bytearray(raw4())
     for offset, value in changes:
         frame[14 + offset] = value
@@ -56,7 +55,7 @@ def with_header(*changes):
 
 
 def with_checksum(make):
-    """An IPv4 frame whose checksum field is made from the right one."""
+    """An IPv4 frame whose checksum field is computed from the correct one."""
     frame = raw4()
     right = struct.unpack_from("!H", frame, 24)[0]
     return frame[:24] + struct.pack("!H", make(right) & 0xFFFF) + frame[26:]
@@ -137,7 +136,7 @@ def solicitation(**fields):
 
 
 def cases4():
-    """IPv4."""
+    """IPv4 in transit and general cases."""
     yield "udp", ip()
     yield "tcp", ip(TCP(sport=4000, dport=80, flags="S"))
     yield "echo through", ip(echo())
@@ -231,7 +230,7 @@ def cases4():
 
 
 def cases4_options():
-    """IPv4 options, on their way and for the router."""
+    """IPv4 options, in transit and for the router."""
     texts = {
         "no operation": "01 01 01 00",
         "end, and anything behind": "00 ff ff ff",
@@ -311,7 +310,7 @@ def cases4_host():
 
 
 def cases6():
-    """IPv6 on its way."""
+    """IPv6 in transit."""
     yield "udp 6", ip6()
     yield "tcp 6", ip6(TCP(sport=4000, dport=80, flags="S"))
     yield "echo through 6", ip6(echo6())
@@ -369,7 +368,7 @@ def cases6():
 
 
 def cases6_headers():
-    """IPv6 extension headers, on their way and for the router."""
+    """IPv6 extension headers, in transit and for the router."""
     texts = {
         "PadN": "01 04 00 00 00 00", "Pad1": "00 00 00 00 00 00", "router alert": "05 02 00 00 01 00",
         "unknown, skip": "1e 04 00 00 00 00", "unknown, discard": "5e 04 00 00 00 00",
@@ -485,7 +484,7 @@ _FRAMES = []
 
 
 def _random_cases():
-    """The single frames of the table that go to the router's MAC, made once."""
+    """The single frames of the table for the router's MAC, created once."""
     if not _FRAMES:
         mine = bytes.fromhex(LEFT_MAC.replace(":", ""))
         single = (frames[0] for frames in all_cases().values() if len(frames) == 1)

@@ -1,4 +1,4 @@
-"""An attacker on the link: frames of one kind from ever new senders, as fast as wanted.
+"""An attacker on the link: frames of one kind from ever new senders, at any rate.
 
 `Flood` runs this file as a program of its own in the attacker's namespace, so that it shares neither
 interpreter nor namespace with the test:
@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-# Seconds that one question may take under a flood, on a machine that does three other things.
+# Longest time in seconds of a query under a flood, on a machine that does three other things.
 PATIENCE = 3.0
 
 # The networks that the senders pretend to be in: those of a port with 10.9.0.1/16 and fd00:9::1/64.
@@ -43,7 +43,7 @@ def _icmp6(mac_to, mac_from, source, destination, message, hop_limit=255):
 
 
 def _sender(chance):
-    """The MAC of a station that nobody has heard of."""
+    """The MAC of an unknown host."""
     return b"\x02" + chance.randbytes(5)
 
 
@@ -69,7 +69,7 @@ def requests(chance, router_mac):
 
 
 def sweeps(chance, router_mac):
-    """Datagrams from one host to ever new hosts of the attacker's own network: the router has to look for each."""
+    """Datagrams from one host to ever new hosts of the attacker's own network: the router has to resolve each."""
     source = NETWORK_V6 + bytes(7) + b"\x02"
     while True:
         destination = NETWORK_V6 + chance.randbytes(8)
@@ -94,7 +94,7 @@ KINDS = {kind.__name__: kind for kind in (solicitations, requests, sweeps, joins
 
 
 class Flood:
-    """A flood that has begun; ends by itself after `count` frames, or with `stop`."""
+    """A running flood; ends by itself after `count` frames, or by `stop`."""
 
     def __init__(self, namespace, interface, kind, count, rate, router_mac="02:00:00:00:09:01", seed=1):
         assert kind in KINDS, kind
@@ -104,15 +104,15 @@ class Flood:
         assert self.process.stdout.readline() == "begun\n"
 
     def is_running(self):
-        """Whether frames are still to be sent."""
+        """Returns true while frames are still to be sent."""
         return self.process.poll() is None
 
     def finish(self, timeout=300):
-        """Waits for its end; the number of frames that were sent."""
+        """Waits for its end; returns the number of frames sent."""
         return int(self.process.communicate(timeout=timeout)[0])
 
     def stop(self):
-        """Ends it now."""
+        """Ends it immediately."""
         self.process.kill()
         self.process.communicate()
 

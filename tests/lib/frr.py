@@ -1,4 +1,4 @@
-"""Stock FRR in a namespace: the daemons a test asks for, with sockets and files of their own."""
+"""Stock FRR in a namespace: the requested daemons, with their own sockets and files."""
 
 import functools
 import json
@@ -14,10 +14,10 @@ from .netns import stop_process, wait_for
 _LIBRARY = Path("/usr/lib/frr")
 _MODULES = "/usr/lib/x86_64-linux-gnu/frr/modules"
 
-# What every daemon's configuration starts with. The "traditional" defaults keep FRR's own timers.
+# Common beginning of every daemon's configuration. The "traditional" defaults keep FRR's own timers.
 _HEAD = "frr defaults traditional\nhostname {name}\nlog timestamp precision 3\n"
 
-# So much that a burst of a whole table fits: what /etc/frr/daemons of the package says as well.
+# Room for a burst of a whole table: the value of the package's /etc/frr/daemons.
 _NETLINK_BUFFER = 90_000_000
 
 
@@ -68,7 +68,7 @@ class Frr:
         wait_for(lambda: vty.exists() or self.daemons[name].poll() is not None, 20)
         if self.daemons[name].poll() is not None or not vty.exists():
             raise RuntimeError(f"{name} does not start:\n{self.log(name)}")
-        # The socket is there before the daemon listens to it.
+        # The socket exists before the daemon listens on it.
         if not wait_for(lambda: self.vtysh("show version", daemon=name, check=False)[0] == 0, 20, 0.05):
             raise RuntimeError(f"{name} does not answer:\n{self.log(name)}")
 
@@ -86,7 +86,7 @@ class Frr:
         return wait_for(lambda: name in self.vtysh("show zebra client summary", daemon="zebra"), 25, 0.2)
 
     def log(self, name):
-        """What a daemon has logged and printed."""
+        """Log and output of a daemon."""
         files = (self.directory / f"{name}.log", self.directory / f"{name}.out")
         return "".join(file.read_text(errors="replace") for file in files if file.exists())
 
@@ -116,7 +116,7 @@ class Frr:
         return self.daemons[name].pid
 
     def stop(self, name, kill=False):
-        """Ends one daemon: politely, or by SIGKILL."""
+        """Ends one daemon by SIGTERM, or by SIGKILL."""
         process = self.daemons.pop(name)
         if kill:
             process.kill()
@@ -126,7 +126,7 @@ class Frr:
 
     def close(self):
         """Ends all daemons, zebra last, and removes their files."""
-        # A test that is over has no interest in an orderly farewell, which takes a large table long.
+        # A finished test needs no orderly shutdown, which takes long with a large table.
         for name in reversed(list(self.daemons)):
             self.stop(name, kill=True)
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -141,7 +141,7 @@ def version():
 
 
 def _modules():
-    """Where FRR's modules are, by the package's multiarch name."""
+    """The directory of FRR's modules, by the package's multiarch name."""
     if os.path.isdir(_MODULES):
         return _MODULES
     found = sorted(Path("/usr/lib").glob("*/frr/modules"))

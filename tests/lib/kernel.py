@@ -1,4 +1,4 @@
-"""A Linux machine that routes: its interfaces, its kernel's routes, and what forwards underneath.
+"""A Linux machine that routes: its interfaces, its kernel's routes, and its forwarder.
 
 The daemons of a scenario see the same machine whether its packets are forwarded by Turnpike, behind
 host interfaces, or by the kernel itself. `FORWARDER=kernel` runs the scenarios of routing daemons
@@ -15,7 +15,7 @@ from .netns import veth, wait_for
 
 
 def forwarder():
-    """What forwards in the scenarios: `turnpike`, or `kernel` for comparison."""
+    """The forwarder of the scenarios: `turnpike`, or `kernel` for comparison."""
     return os.environ.get("FORWARDER", "turnpike")
 
 
@@ -43,7 +43,7 @@ class Machine:
         self.apart = self.wires is not self.space
         self.ports = {}
         self.router = None
-        # Unless the kernel is what forwards, it must not: a packet that arrives came through Turnpike.
+        # Unless the kernel is the forwarder, it must not forward: a packet that arrives passed through Turnpike.
         self._kernel_forwards(not self.turnpike)
 
     @property
@@ -71,17 +71,17 @@ class Machine:
         return f"tp-{name}" if self.turnpike else name
 
     def start(self, sources='"kernel"', config="", wait=True, **options):
-        """Starts what forwards."""
+        """Starts the forwarder."""
         if self.turnpike:
             text = self.config(sources) + config
             if self.router:
-                # As whoever starts it again does: its holder is found by its socket.
+                # As a later start does: its holder is found by its socket.
                 options.setdefault("socket", self.router.socket)
             self.router = self.lab.router(self.wires, text, wait=wait, **options)
         return self
 
     def config(self, sources='"kernel"'):
-        """Turnpike's configuration: the ports with their addresses, and who has routes."""
+        """Turnpike's configuration: the ports with their addresses, and the sources of routes."""
         host = f'{{ netns = "{self.space.name}" }}' if self.apart else "true"
         lines = ['local turnpike = require "turnpike"']
         for name, addresses in self.ports.items():
@@ -93,7 +93,7 @@ class Machine:
         return "\n".join(lines) + "\n"
 
     def run(self, *argv, **options):
-        """Runs a command where the daemons are."""
+        """Runs a command in the daemons' namespace."""
         return self.space.run(*argv, **options)
 
     def ip(self, *words, family=4, check=True):
@@ -101,26 +101,26 @@ class Machine:
         return self.run("ip", f"-{family}", *words, check=check)
 
     def batch(self, lines, check=True):
-        """Runs many `ip` commands at once, of the family that their addresses say; with
-        `check=False` those that fail are passed over."""
+        """Runs many `ip` commands at once, of the family of their addresses; with `check=False` those that fail are
+        ignored."""
         argv = ["ip", *([] if check else ["-force"]), "-batch", "-"]
         return self.run(*argv, input="\n".join(lines) + "\n", check=check, timeout=300)
 
     def routes(self, family=4, table="main"):
         """The kernel's routes, as `ip -j route` shows them."""
-        # Without the shell between: large.
+        # Without the shell between: the output is large.
         argv = self.space.command("ip", "-j", f"-{family}", "route", "show", "table", table)
         done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
         return json.loads(done.stdout or "[]")
 
     def route_count(self):
-        """How many IPv4 prefixes the kernel has, asked in a way that is cheap with a million."""
+        """The number of the kernel's IPv4 prefixes, by a query that is fast with a million."""
         with self.space.entered(), open("/proc/self/net/fib_triestat") as file:
-            # Tables `main` and `local` are one, and shown twice, unless there are rules.
+            # Tables `main` and `local` are one, and listed twice, unless there are rules.
             return int(re.search(r"Main:.*?Prefixes:\s+(\d+)", file.read(), re.S)[1])
 
     def index(self, interface):
-        """The kernel's number for an interface."""
+        """The kernel's index of an interface."""
         return int(self.run("cat", f"/sys/class/net/{interface}/ifindex").stdout)
 
     def neighbour(self, address, interface, mac):
@@ -129,7 +129,7 @@ class Machine:
                 family=6 if ":" in address else 4)
 
     def finish(self):
-        """Ends Turnpike and checks that it ended well."""
+        """Ends Turnpike and checks that it ended cleanly."""
         if self.router:
             self.router.counters()
             self.router.stop()
@@ -164,8 +164,8 @@ def _networks(gateway4, gateway6):
 
 
 def takes_everything(space, interface="eth0"):
-    """Makes the host take every packet that comes by the interface for its own: it stands for all
-    the networks that are announced behind it."""
+    """Makes the host accept every packet received on the interface as its own: it stands for all the networks that are
+    announced behind it."""
     for family in ("-4", "-6"):
         space.run("ip", family, "route", "add", "local", "default", "dev", "lo", "table", 7)
         # After `local`, before `main`.
@@ -173,7 +173,7 @@ def takes_everything(space, interface="eth0"):
 
 
 def pings(space, address, count=1, timeout=1, size=56):
-    """Do all of some echo requests come back, each within `timeout` seconds?"""
+    """Returns true if all of some echo requests are answered, each within `timeout` seconds."""
     # A process for each: for its last answer ping waits no longer than two of the round trips before.
     ping = ["ping", "-n", "-c", 1, "-W", timeout, "-s", size, address]
     return all(space.run(*ping, check=False).returncode == 0 for _ in range(count))

@@ -21,12 +21,12 @@ turnpike.port "left"  { device = "tp-left",  address = { "10.0.1.1/24", "fd00:1:
 turnpike.port "right" { device = "tp-right", address = { "10.0.2.1/24", "fd00:2::1/64" } }
 """
 
-# The ways to open a kernel interface.
+# The drivers for a kernel interface.
 DRIVERS = ["af_xdp", "af_packet"]
 
 
 def ports_by(driver):
-    """The same ports, by a driver of our choice."""
+    """The same ports, with a chosen driver."""
     return PORTS.replace("address =", f'driver = "{driver}", address =')
 
 
@@ -39,7 +39,7 @@ turnpike.neighbour "fd00:2::2" {{ port = "right", mac = "{HOST_B_MAC}" }}
 
 
 class Lab:
-    """Everything one test (or one module of tests) made; `close` removes it in reverse order."""
+    """All objects of one test (or one module of tests); `close` removes them in reverse order."""
 
     def __init__(self):
         self._made = contextlib.ExitStack()
@@ -52,7 +52,7 @@ class Lab:
 
     def router(self, namespace, config, **options):
         """A router, ready for packets unless `wait=False`."""
-        # Registered before it is waited for, so that a router that fails to start goes as well.
+        # Registered before its start is awaited, so that a router that fails to start is removed as well.
         wait = options.pop("wait", True)
         router = Router(namespace, config, wait=False, **options)
         self._made.callback(router.close)
@@ -67,7 +67,7 @@ class Lab:
         return port
 
     def close(self):
-        """Removes it all."""
+        """Removes all objects."""
         self._made.close()
 
 
@@ -93,7 +93,7 @@ class Wires:
             time.sleep(ANNOUNCING_SECONDS)
 
     def drain(self):
-        """Forgets what has arrived on both wires."""
+        """Discards frames that have arrived on both wires."""
         self.left.receive(0.05)
         self.right.receive(0.05)
 

@@ -8,7 +8,7 @@ import tempfile
 
 
 class Manager:
-    """Keeps descriptors by name, in `kept`."""
+    """Stores descriptors by name, in `kept`."""
 
     def __init__(self):
         self._directory = tempfile.TemporaryDirectory(prefix="turnpike-manager-")
@@ -19,7 +19,7 @@ class Manager:
         self.kept = {}
 
     def receive(self):
-        """Does what the service has asked for."""
+        """Executes the service's requests."""
         while True:
             try:
                 text, ancillary, *_ = self._socket.recvmsg(4096, socket.CMSG_SPACE(64))
@@ -40,9 +40,9 @@ class Manager:
                     self.kept[words["FDNAME"]] = number
 
     def wrap(self, argv):
-        """The arguments and options by which a process is started with what is kept."""
+        """The arguments and options by which a process is started with the stored descriptors."""
         self.receive()
-        # Out of the way of the numbers that they are to have.
+        # Out of the range of their final numbers.
         numbers = [os.dup2(number, 200 + place) for place, number in enumerate(self.kept.values())]
         moves = "".join(f"exec {3 + place}<&{number} {number}<&-; " for place, number in enumerate(numbers))
         script = f'{moves}LISTEN_PID=$$ exec "$@"'
@@ -53,7 +53,7 @@ class Manager:
         return ["bash", "-c", script, "-", *argv], {"env": environment, "pass_fds": numbers}
 
     def close(self):
-        """Lets go of everything."""
+        """Closes all descriptors."""
         self.receive()
         for number in self.kept.values():
             os.close(number)

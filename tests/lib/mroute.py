@@ -27,15 +27,15 @@ class Mroute:
                 self.ip6.setsockopt(socket.IPPROTO_IPV6, _ADD_VIF, mif)
 
     def add(self, source, group, origin, leaves):
-        """Puts an entry; `leaves` has the TTL for each interface, or names alone."""
+        """Adds an entry; `leaves` has the TTL for each interface, or names alone."""
         self._change(_ADD_MFC, source, group, origin, leaves)
 
     def delete(self, source, group, origin):
-        """Takes an entry away."""
+        """Removes an entry."""
         self._change(_DEL_MFC, source, group, origin, {})
 
     def counted(self, source, group):
-        """Packets that the kernel itself has forwarded by an IPv4 entry."""
+        """Packets forwarded by the kernel itself by an IPv4 entry."""
         import fcntl
 
         request = socket.inet_aton(source) + socket.inet_aton(group) + bytes(24 + 8)
@@ -62,7 +62,7 @@ class Mroute:
         self.ip4.setsockopt(socket.IPPROTO_IP, what, entry)
 
     def close(self):
-        """The kernel forgets everything that was said here."""
+        """Closes the sockets: the kernel removes all entries."""
         self.ip4.close()
         self.ip6.close()
 

@@ -1,4 +1,4 @@
-"""Route messages as the kernel and FRR write them, right and wrong, byte for byte (rtnetlink(7))."""
+"""Route messages as sent by the kernel and FRR, correct and malformed, byte for byte (rtnetlink(7))."""
 
 import ipaddress
 import socket
@@ -16,7 +16,7 @@ def attribute(kind, value):
 
 
 def message(kind, body, flags=_ACK_CREATE_REPLACE, length=None):
-    """A netlink message; `length` is a lie, if given."""
+    """A netlink message; `length`, if given, replaces the correct one."""
     return struct.pack("=IHHII", 16 + len(body) if length is None else length, kind, flags, 1, 0) + body
 
 
@@ -52,8 +52,7 @@ def fpm(payload, version=1, kind=1, length=None):
 
 
 def write(namespace, messages):
-    """Gives the kernel of a namespace many messages, which it does not answer unless it refuses one:
-    an error then."""
+    """Sends many messages to the kernel of a namespace, which does not answer unless it refuses one: an error then."""
     with namespace.entered():
         channel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
     with channel:

@@ -70,7 +70,7 @@ class Namespace:
         return done
 
     def spawn(self, *argv, **kwargs):
-        """Starts a command inside; it is stopped at the latest when the namespace goes."""
+        """Starts a command inside; it is stopped at the latest when the namespace is removed."""
         process = subprocess.Popen(self.command(*argv), **kwargs)
         self._processes.append(process)
         return process
@@ -82,7 +82,7 @@ class Namespace:
 
     @contextlib.contextmanager
     def entered(self):
-        """While it lasts, sockets that this thread makes and /proc/sys/net belong to the namespace."""
+        """Context in which sockets created by this thread and /proc/sys/net belong to the namespace."""
         home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             away = os.open(f"/run/netns/{self.name}", os.O_RDONLY | os.O_CLOEXEC)
@@ -98,12 +98,12 @@ class Namespace:
             os.close(home)
 
     def links(self):
-        """The namespace's interfaces and their `ip -d` lines, to see what a router left on them."""
+        """The namespace's interfaces and their `ip -d` lines, to check the traces of a router."""
         return self.run("ip", "-d", "link", "show").stdout
 
     def link_settings(self):
-        """All that is set on the namespace's interfaces, by name: without the state of their links, which
-        settles by itself some time after they were made, and the lengths of their queues."""
+        """All settings of the namespace's interfaces, by name: without the state of their links, which settles by
+        itself some time after their creation, and the lengths of their queues."""
         links = json.loads(self.run("ip", "-d", "-j", "link", "show").stdout)
         for link in links:
             link["flags"] = sorted(set(link["flags"]) - {"LOWER_UP", "NO-CARRIER", "DORMANT"})
@@ -122,7 +122,7 @@ class Namespace:
         return values
 
     def cookie(self):
-        """The number by which the kernel tells namespaces apart."""
+        """The number by which the kernel identifies the namespace."""
         with self.entered(), socket.socket() as any_socket:
             return int.from_bytes(any_socket.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), "little")
 
@@ -135,7 +135,7 @@ class Namespace:
 
 
 def stop_process(process, timeout=5):
-    """Ends a process politely, then not; returns its exit status."""
+    """Ends a process by SIGTERM, then by SIGKILL; returns its exit status."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         try:
@@ -151,7 +151,7 @@ def stop_process(process, timeout=5):
 
 @contextlib.contextmanager
 def on_core(core):
-    """Has this process and those that it starts on one core, as taskset does."""
+    """Confines this process and its children to one core, like taskset."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:

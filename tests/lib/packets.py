@@ -1,4 +1,4 @@
-"""Frames as the scenarios need them, and what a router must make of them.
+"""Frames for the scenarios, and the expected results of forwarding.
 
 The expectations are worked out here from the RFCs, byte by byte, and by nobody's library: a
 router checked by the arithmetic it uses itself would agree with its own mistakes.
@@ -53,7 +53,7 @@ def untagged(frame):
 
 def ipv4(source, destination, payload, protocol=17, ttl=64, ident=0x1234, flags=0, offset=0, tos=0,
          options=b"", total_length=None):
-    """An IPv4 packet with a right checksum; `flags` 2 is DF, 1 is MF; `offset` in units of 8."""
+    """An IPv4 packet with a correct checksum; `flags` 2 is DF, 1 is MF; `offset` in units of 8."""
     header_length = 20 + len(options)
     if total_length is None:
         total_length = header_length + len(payload)
@@ -106,13 +106,13 @@ def icmp6(source, destination, kind, code, rest, data=b""):
 
 
 def pattern(length, seed=0):
-    """Bytes in which neighbours differ, so that a shifted or repeated payload is seen."""
+    """Bytes in which neighbours differ, so that a shifted or repeated payload is detected."""
     return bytes((seed + 7 * i + (i >> 8)) & 0xFF for i in range(length))
 
 
 def forwarded(frame, source_mac, destination_mac):
-    """The frame a router must make of `frame`: new MACs, TTL less one, the header checksum summed
-    afresh; every other byte as it was."""
+    """The expected result of forwarding `frame`: new MACs, TTL less one, the header checksum computed anew; every other
+    byte unchanged."""
     ethertype = struct.unpack_from("!H", frame, 12)[0]
     packet = bytearray(frame[14:])
     if ethertype == 0x0800:
@@ -128,7 +128,7 @@ def forwarded(frame, source_mac, destination_mac):
 
 
 def unpadded(frame):
-    """The frame without link padding behind its IP packet; other frames as they are."""
+    """The frame without link padding after its IP packet; other frames unchanged."""
     ethertype = struct.unpack_from("!H", frame, 12)[0]
     if ethertype == 0x0800 and len(frame) >= 34:
         return frame[: 14 + struct.unpack_from("!H", frame, 16)[0]]
@@ -138,8 +138,8 @@ def unpadded(frame):
 
 
 def is_announcement(frame):
-    """Does a station tell its own addresses, unasked? By ARP (RFC 5227 2.3), by an unsolicited
-    neighbour advertisement (RFC 4861 7.2.6), or by a report of its groups (RFC 3810)."""
+    """Returns true if a host announces its own addresses: by ARP (RFC 5227 2.3), by an unsolicited neighbour
+    advertisement (RFC 4861 7.2.6), or by a report of its groups (RFC 3810)."""
     if frame[12:14] == b"\x08\x06":
         return frame[28:32] == frame[38:42]
     if frame[12:14] != b"\x86\xdd":

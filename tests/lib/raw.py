@@ -58,8 +58,8 @@ class RawPort:
         return frames
 
     def expect(self, count, match=None, timeout=3.0):
-        """Waits until `count` frames that `match` accepts have come, returns them (fewer at the
-        timeout), and leaves whatever comes later for the next call. With `match`, it alone decides."""
+        """Waits for `count` frames that `match` accepts and returns them (fewer at the timeout); later frames are left
+        for the next call. With `match`, it alone decides."""
         frames = []
         deadline = time.monotonic() + timeout
         while len(frames) < count and (left := deadline - time.monotonic()) > 0:
@@ -69,7 +69,7 @@ class RawPort:
         return frames
 
     def drain(self):
-        """Forgets what has arrived so far."""
+        """Discards frames that have arrived so far."""
         while self._next(0) is not None:
             pass
 
@@ -78,7 +78,7 @@ class RawPort:
         self._socket.close()
 
     def _next(self, timeout, all_frames=False):
-        """The next frame that arrived from the wire, None if none comes in time."""
+        """The next frame that arrived from the wire; None at the timeout."""
         deadline = time.monotonic() + timeout
         while True:
             try:
@@ -89,7 +89,7 @@ class RawPort:
                     return None
                 continue
             except OSError as error:
-                # The socket says once that its interface went down, and hears more when it is up.
+                # The socket reports once that its interface is down, and receives again when it is up.
                 if error.errno != errno.ENETDOWN:
                     raise
                 continue

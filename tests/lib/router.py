@@ -1,4 +1,4 @@
-"""The router under test: started with a configuration, asked over its socket, stopped and judged."""
+"""The router under test: started with a configuration, queried over its socket, stopped and checked."""
 
 import contextlib
 import json
@@ -55,7 +55,7 @@ class Router:
         argv = [binary(), "run", self.config, "--socket", self.socket, *options]
         argv, managed = manager.wrap(argv) if manager else (argv, {})
         if env:
-            # For the router alone, and not for what starts it in its namespace.
+            # For the router alone, and not for the command that starts it in its namespace.
             argv = ["env", *(f"{name}={value}" for name, value in env.items()), *argv]
         self.process = namespace.spawn(
             *argv, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, **managed
@@ -64,13 +64,13 @@ class Router:
             self.wait_ready()
 
     def log(self):
-        """What the router has written so far, without colours."""
+        """Returns the router's output so far, without colours."""
         self._log.flush()
         text = (self.directory / "log").read_text(errors="replace")
         return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
     def is_ready(self):
-        """Has it said that packets flow?"""
+        """Returns true if it has reported that packets flow."""
         return re.search(r"\bready: \d+ ports?", self.log()) is not None
 
     def wait_ready(self):
@@ -95,7 +95,7 @@ class Router:
         return done
 
     def begin(self, *argv):
-        """Starts a `turnpike` command against this router, and does not wait for its end."""
+        """Starts a `turnpike` command against this router, without waiting for its end."""
         argv = [binary(), *map(str, argv), "--socket", str(self.socket)]
         return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -122,7 +122,7 @@ class Router:
         return found[0] if found else None
 
     def stop(self, signum=signal.SIGTERM, timeout=15):
-        """Ends the router and checks that it ended well: exit 0, every mbuf back."""
+        """Ends the router and checks that it ended cleanly: exit status 0, every mbuf returned."""
         if self.process.poll() is None:
             self.process.send_signal(signum)
         try:
@@ -136,7 +136,7 @@ class Router:
         return log
 
     def holder(self):
-        """The process number of who holds its host interfaces, None if nobody does."""
+        """The process id of the holder of its host interfaces; None if there is none."""
         # The router listens for a holder that it has just started.
         wait_for(lambda: self._holder() != self.process.pid, 20)
         return self._holder()
@@ -156,10 +156,10 @@ class Router:
         self.process.wait()
 
     def close(self):
-        """Removes what is left of it, whatever state it is in."""
+        """Removes all of its remains, regardless of its state."""
         stop_process(self.process)
         if holder := self.holder():
-            # It is the router's child or was left by it: nobody here waits for it.
+            # It is the router's child or was orphaned by it: this process cannot wait for it.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(holder, signal.SIGKILL)
         self._log.close()
@@ -167,7 +167,7 @@ class Router:
 
 
 def check_sum(counters):
-    """received + originated + replicated = sent + to host + dropped, and the router says so itself."""
+    """Checks that received + originated + replicated = sent + to host + dropped, also by the router's own report."""
     came = counters["received"] + counters["originated"] + counters["replicated"]
     went = counters["sent"] + counters["to_host"] + counters["dropped_total"]
     assert counters["dropped_total"] == sum(counters["dropped"].values()), counters
@@ -176,7 +176,7 @@ def check_sum(counters):
 
 
 class Change:
-    """What happened to the counters between making this and calling it.
+    """Changes of the counters between its creation and a call.
 
     ```
     change = Change(router)
@@ -190,8 +190,7 @@ class Change:
         self.before = router.counters()
 
     def __call__(self, received, timeout=3.0):
-        """Waits until `received` frames more have been received and settled; returns what changed,
-        zeros left out."""
+        """Waits until `received` more frames have been received and settled; returns the changes, without zeros."""
         goal = self.before["received"] + received
         wait_for(lambda: self.router.show("counters")["received"] >= goal, timeout)
         # A packet is counted as received when its batch starts: let the batch end.

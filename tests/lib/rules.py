@@ -1,5 +1,5 @@
-"""Where Turnpike and the Linux kernel differ, and why: each rule says of which packets, in which
-fields, and what the RFCs say of it."""
+"""Differences between Turnpike and the Linux kernel, with reasons: each rule specifies packets and fields, and quotes
+the RFCs."""
 
 import ipaddress
 import struct
@@ -12,7 +12,7 @@ BOTH = frozenset({"left frames", "right frames"})
 
 @dataclass(frozen=True)
 class Rule:
-    """`fields` may differ if `applies` says so of the frame that was sent and what was found."""
+    """`fields` may differ if `applies` returns true for the frame sent and the results."""
 
     name: str
     why: str
@@ -21,7 +21,7 @@ class Rule:
 
 
 def explain(frame, found):
-    """Which of the differences have no rule, and the names of the rules that the others have."""
+    """Returns the differences without a rule, and the names of the rules of the others."""
     unexplained, used = dict(found), set()
     sent = Sent(frame)
     for rule in RULES:
@@ -34,7 +34,7 @@ def explain(frame, found):
 
 
 class Sent:
-    """The frame that was sent, taken apart as far as rules ask."""
+    """The frame that was sent, parsed as far as rules need."""
 
     def __init__(self, frame):
         self.group = bool(frame[0] & 1)
@@ -62,7 +62,7 @@ class Sent:
         return self.destination in ROUTER
 
     def has(self, *kinds):
-        """Does an IPv4 option of one of these kinds begin the list?"""
+        """Returns true if an IPv4 option of one of these kinds begins the list."""
         return bool(self.options) and self.options[0] in kinds
 
     def extension(self, *kinds):
@@ -88,7 +88,7 @@ def in_network(address, *networks):
 
 
 def only_turnpike(found, *kinds):
-    """Turnpike sent one frame more: an ICMP error of one of these types and codes."""
+    """Turnpike sent one more frame: an ICMP error of one of these types and codes."""
     ours, theirs = found.get("left frames", ([], []))
     said = [(frame.get("icmp type"), frame.get("icmp code")) for frame in ours]
     return not theirs and len(said) == 1 and said[0] in kinds

@@ -1,8 +1,8 @@
-"""A BGP speaker that announces whole tables as fast as the other side takes them.
+"""A BGP speaker that announces whole tables as fast as the peer accepts them.
 
 It speaks BGP-4 (RFC 4271) with multiprotocol extensions (RFC 4760) and four-octet AS numbers
 (RFC 6793), and no more: it opens a session, sends messages that were made before, answers
-keepalives, and ignores what it is told. Routes of one origin AS share their attributes, and so
+keepalives, and ignores all other messages. Routes of one origin AS share their attributes, and so
 UPDATE messages, as in a real table.
 """
 
@@ -24,7 +24,7 @@ _MAX_MESSAGE = 4096
 
 
 def table(count):
-    """A made-up IPv4 table, the same each time: a list of (prefix, origin AS)."""
+    """A generated IPv4 table, always the same: a list of (prefix, origin AS)."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "table.dat"
         subprocess.run([binary(), "generate-table", str(count), file], check=True, capture_output=True)
@@ -138,7 +138,7 @@ class Speaker:
         self._socket.settimeout(None)
 
     def send(self, messages):
-        """Sends prepared messages; returns when the other side's TCP has room for the last."""
+        """Sends prepared messages; returns when the peer's TCP has room for the last."""
         with self._sending:
             self._socket.sendall(messages)
 
@@ -166,7 +166,7 @@ class Speaker:
                 if kind == _OPEN:
                     self._answer()
                 if kind == _KEEPALIVE:
-                    # One answer for each: the other side's timer is ours as well.
+                    # One answer for each: the peer's timer is ours as well.
                     if self._up.is_set():
                         threading.Thread(target=self._answer, daemon=True).start()
                     self._up.set()

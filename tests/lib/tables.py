@@ -1,4 +1,4 @@
-"""The same routes as zebra, the kernel and Turnpike have them, compared byte for byte.
+"""The routes of zebra, the kernel and Turnpike, compared byte for byte.
 
 Each table becomes sorted lines `PREFIX TYPE GATEWAY@INTERFACE*WEIGHT …`. What is left out is left
 out of all: connected networks and the router's own addresses, which each counts in its own way.
@@ -21,10 +21,10 @@ def kernel(machine, families=(4, 6), table="main"):
             if route.get("protocol") == "kernel" or route.get("type") in ("multicast", "local", "broadcast", "anycast"):
                 continue
             prefix = _prefix(route["dst"], family)
-            # A route whose every link has lost its carrier is used by nobody who can help it.
+            # A route all of whose links have lost their carrier is avoided by all.
             if route.get("type", "unicast") == "unicast" and not _kernel_paths(route)[1]:
                 continue
-            # Of several metrics the smallest counts.
+            # Of several metrics the smallest is used.
             metric = route.get("metric", 0)
             if prefix not in best or metric < best[prefix][0]:
                 best[prefix] = (metric, route)
@@ -68,7 +68,7 @@ def _zebra_paths(route):
 
 
 def turnpike(router, families=(4, 6), source="kernel"):
-    """The routes from a source that Turnpike forwards by."""
+    """The routes from a source that Turnpike uses."""
     lines = []
     names = {"prohibited": "prohibit"}
     for route in router.show("routes", "--source", source):
@@ -80,19 +80,19 @@ def turnpike(router, families=(4, 6), source="kernel"):
 
 
 def source(router, name):
-    """What Turnpike says about a source: its routes, and how it goes with who has them."""
+    """Turnpike's report on a source: its routes and its status."""
     found = next(s for s in router.show("sources") if s["name"] == name)
     return {**found, **(found.get("remote") or {})}
 
 
 def turnpike_count(router, name):
-    """How many routes Turnpike has from a source, asked in a way that is cheap with a million."""
+    """The number of Turnpike's routes from a source, by a query that is fast with a million."""
     found = source(router, name)
     return found["ipv4"] + found["ipv6"]
 
 
 def assert_agree(machine, frr=None, families=(4, 6), source="kernel", seconds=20, count=None, flapped=False):
-    """Waits until all tables are the same, with at least `count` routes, and returns the lines.
+    """Waits until all tables are equal, with at least `count` routes, and returns the lines.
 
     Without Turnpike there are zebra and the kernel; without zebra, the kernel and Turnpike; by FPM
     the kernel has none of zebra's.
@@ -140,12 +140,12 @@ def _prefix(text, family):
 
 def _line(prefix, kind, paths):
     network = ipaddress.ip_network(prefix)
-    # The kernel lists a gateway twice if it was added twice; that is one with the sum of both weights.
+    # The kernel lists a gateway twice if it was added twice; here it is one with the sum of both weights.
     weights = collections.Counter()
     for gateway, interface, weight in paths:
         weights[gateway, interface] += weight
     paths = [(*path, weight) for path, weight in weights.items()]
-    # Weights of 2 and 4 are those of 1 and 2.
+    # Weights of 2 and 4 equal those of 1 and 2.
     common = math.gcd(*(weight for *_, weight in paths)) or 1
     paths = [(gateway, interface, weight // common) for gateway, interface, weight in paths]
     shown = sorted(f"{gateway or '-'}@{interface or '-'}*{weight}" for gateway, interface, weight in paths)

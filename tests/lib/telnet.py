@@ -21,7 +21,7 @@ class Telnet:
         self.socket.sendall(data if isinstance(data, bytes) else data.encode() + b"\r\n")
 
     def read_until(self, pattern, seconds=10):
-        """Reads until the pattern is there; returns what stands before it. The rest is kept."""
+        """Reads until the pattern is found; returns the text before it. The rest is kept."""
         end = time.monotonic() + seconds
         while not (found := re.search(pattern, self.text, re.S)):
             self.socket.settimeout(max(end - time.monotonic(), 0.01))
@@ -42,7 +42,7 @@ class Telnet:
         return answer.replace(b"\r\n", b"\n").decode().rstrip("\r\n")
 
     def read_all(self, seconds=10):
-        """Everything until the router closes the connection."""
+        """Returns all input until the router closes the connection."""
         self.socket.settimeout(seconds)
         while data := self.socket.recv(65536):
             self.text += data

@@ -1,4 +1,4 @@
-"""A person at a terminal: a program in a pseudo-terminal, what is typed and what can be read there."""
+"""A user at a terminal: a program in a pseudo-terminal, with its input and output."""
 
 import os
 import pty
@@ -8,7 +8,7 @@ import time
 
 
 class Terminal:
-    """A program that has a terminal of its own, 100 columns wide."""
+    """A program with its own terminal, 100 columns wide."""
 
     def __init__(self, *argv, env=None):
         self.screen = ""
@@ -22,7 +22,7 @@ class Terminal:
         self.status = None
 
     def type(self, keys):
-        """Types these keys; what was on the screen is forgotten."""
+        """Types these keys; the previous output is discarded."""
         self.screen = ""
         os.write(self._fd, keys.encode())
 
@@ -51,12 +51,12 @@ class Terminal:
         return self.status
 
     def _read(self, seconds):
-        """Reads what is there within this time; false at the end."""
+        """Reads the output that arrives within this time; returns false at the end."""
         if not select.select([self._fd], [], [], max(seconds, 0))[0]:
             return False
         try:
             data = os.read(self._fd, 65536)
-        except OSError:  # The program is gone.
+        except OSError:  # The program has ended.
             return False
         text = data.decode(errors="replace")
         # Without colours and movements of the cursor.
@@ -64,7 +64,7 @@ class Terminal:
         return bool(data)
 
     def close(self):
-        """Ends it, whatever it does."""
+        """Ends it, regardless of its state."""
         if self.status is None:
             try:
                 os.kill(self.pid, 9)

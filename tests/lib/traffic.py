@@ -1,4 +1,4 @@
-"""A stream of numbered packets through a router, and what of it arrives, when.
+"""A stream of numbered packets through a router, and the packets that arrive, with times.
 
 The sender is a process of its own, so that whatever the test does meanwhile does not slow it:
 
@@ -28,18 +28,18 @@ class Stream:
         self._process.stdin.write("\n".join(addresses) + "\n")
         self._process.stdin.close()
         self._process.stdin = None
-        # One that is stopped before that has no number to tell.
+        # A stream that is stopped earlier has no number to report.
         assert self._process.stdout.readline() == "begun\n"
 
     def stop(self):
-        """Ends it and returns how many datagrams it has sent."""
+        """Ends it and returns the number of datagrams sent."""
         self._process.terminate()
         said = self._process.communicate(timeout=10)[0]
         return int(said)
 
 
 class Sink:
-    """Takes what arrives in a namespace at the streams' port, of either family."""
+    """Receives the packets that arrive in a namespace at the streams' port, of either family."""
 
     def __init__(self, namespace, port=_PORT):
         with namespace.entered():
@@ -49,12 +49,12 @@ class Sink:
         self._socket.bind(("::", port))
         self._socket.setblocking(False)
         self._arrived = []
-        # When what has arrived was sent, in seconds, by its number.
+        # Sending times of the packets that have arrived, in seconds, by number.
         self.sent = {}
 
     def arrived(self, settle=0.3):
-        """What has come once nothing more came for `settle` seconds: a list of (number, time in
-        seconds as the kernel took it). For after the stream has been stopped."""
+        """The packets that have arrived once no more arrive for `settle` seconds: a list of (number, time of reception
+        in seconds). To be called after the stream has been stopped."""
         quiet = time.monotonic() + settle
         while time.monotonic() < quiet:
             if self._read():
@@ -64,7 +64,7 @@ class Sink:
         return self._arrived
 
     def wait(self, count=1, seconds=10):
-        """Waits until at least `count` more have come, while the stream goes on."""
+        """Waits until at least `count` more have arrived, while the stream continues."""
         goal = len(self._arrived) + count
         deadline = time.monotonic() + seconds
         while len(self._arrived) < goal and time.monotonic() < deadline:
@@ -72,7 +72,7 @@ class Sink:
         return len(self._arrived) >= goal
 
     def _read(self):
-        """Takes all that is there now; returns how many."""
+        """Reads all waiting packets; returns their number."""
         before = len(self._arrived)
         while True:
             try:
@@ -90,7 +90,7 @@ class Sink:
 
 
 def gets_through(source, target, address, seconds=10, port=_PORT):
-    """Does a packet from one namespace to the address arrive in the other?"""
+    """Returns true if a packet from one namespace to the address arrives in the other."""
     sink = Sink(target, port)
     try:
         stream = Stream(source, [address], rate=50, port=port)
@@ -102,21 +102,21 @@ def gets_through(source, target, address, seconds=10, port=_PORT):
 
 
 def lost(sent, *sinks):
-    """The numbers that arrived nowhere, in order; raises if something arrived twice."""
+    """The numbers that arrived at no sink, in order; raises if one arrived twice."""
     numbers = [number for sink in sinks for number, _ in sink.arrived()]
     assert len(numbers) == len(set(numbers)), "packets arrived twice"
     return sorted(set(range(sent)) - set(numbers))
 
 
 def longest_gap(*sinks):
-    """The longest time, in seconds, in which nothing arrived anywhere."""
+    """The longest time, in seconds, in which no packet arrived at any sink."""
     times = sorted(when for sink in sinks for _, when in sink.arrived())
     return max(b - a for a, b in zip(times, times[1:]))
 
 
 def outage(sent, *sinks):
-    """The time, in seconds, in which packets were sent that arrived nowhere: from the last that was
-    sent before the first that was lost, to the first after the last; 0 without loss."""
+    """The time, in seconds, in which packets were sent that arrived nowhere: from the last sent before the first lost
+    one to the first sent after the last lost one; 0 without loss."""
     missing = lost(sent, *sinks)
     if not missing:
         return 0.0
@@ -142,7 +142,7 @@ def main():
     print("begun", flush=True)
     number, start = 0, time.monotonic()
     while running:
-        # What is due by now, so that a sender that was not scheduled makes up for it.
+        # Packets due by now, so that a sender that was not scheduled catches up.
         due = int((time.monotonic() - start) * rate) + 1
         while number < due and running:
             target_socket, target = targets[number % len(targets)]

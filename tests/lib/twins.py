@@ -19,7 +19,7 @@ OWN4, FAR4, OWN6, FAR6 = "10.0.1.1", "10.0.2.1", "fd00:1::1", "fd00:2::1"
 LINK_LOCAL = "fe80::ff:fe00:101"
 OTHER_MAC = "02:00:00:00:01:99"
 
-# Errors without limit, so that each case is by itself. Everything else is as it comes.
+# Errors without limit, so that the cases are independent. All other settings are the defaults.
 CONFIG = f"""
 turnpike.slowpath {{ icmp_rate = 1000000, icmp_burst = 1000000,
                      icmp_prefix_rate = 1000000, icmp_prefix_burst = 1000000, timeout_s = 3600 }}
@@ -57,7 +57,7 @@ class KernelWires:
         self.right = lab.raw(ends[1], "wire", is_announcement)
         for key, value in {
             "net.ipv4.ip_forward": 1, "net.ipv6.conf.all.forwarding": 1,
-            # No limit to errors. No redirects, as they are an option of Turnpike's.
+            # No limit of errors. No redirects, which are an option of Turnpike's.
             "net.ipv4.icmp_ratemask": 0, "net.ipv6.icmp.ratelimit": 0, "net.ipv4.conf.all.send_redirects": 0,
             "net.ipv4.conf.tp-left.send_redirects": 0, "net.ipv4.conf.tp-right.send_redirects": 0,
         }.items():
@@ -79,13 +79,13 @@ class Twins:
     def __init__(self, lab):
         self.turnpike = Wires(lab, CONFIG, mtu=(LEFT_MTU, RIGHT_MTU), calm=True)
         self.kernel = KernelWires(lab)
-        # Reports and whatever else its kernel says when an interface comes up.
+        # Reports and other messages of its kernel when an interface comes up.
         time.sleep(1)
         for wires in (self.turnpike, self.kernel):
             wires.left.drain(), wires.right.drain()
 
     def through(self, frames):
-        """What arrives at the left and the right hosts, for Turnpike and for the kernel."""
+        """The frames that arrive at the left and the right hosts, for Turnpike and for the kernel."""
         return [outcome(wires, frames) for wires in (self.turnpike, self.kernel)]
 
 
@@ -93,13 +93,13 @@ _marks = itertools.count(1)
 
 
 def outcome(wires, frames):
-    """Sends the frames from the left, then one to be forwarded and one to be answered, and returns
-    what has arrived when both have."""
+    """Sends the frames from the left, then one to be forwarded and one to be answered, and returns the frames that have
+    arrived when both have."""
     mark = b"mark" + struct.pack("!I", next(_marks))
     wires.left.send(*frames)
     through = Ether(src=HOST_A_MAC, dst=LEFT_MAC) / IP(src=A4, dst=B4, ttl=9) / UDP(sport=9, dport=9) / mark
     expired = Ether(src=HOST_A_MAC, dst=LEFT_MAC) / IP(src=A4, dst=B4, ttl=1) / UDP(sport=9, dport=9) / mark
-    # The slow path is another thread: what it makes of the frames is on its way when this is sent.
+    # The slow path is another thread: its results for the frames are in progress when this is sent.
     time.sleep(0.004)
     wires.left.send(through, expired)
     arrived = []
@@ -118,7 +118,7 @@ def outcome(wires, frames):
 
 
 def is_question(frame):
-    """Does the router look for a neighbour? When it asks again, and for how long, is its own affair."""
+    """Returns true if the router resolves a neighbour. The times and number of its repetitions are its own choice."""
     if frame[12:14] == b"\x08\x06":
         return frame[20:22] == b"\0\x01"
     return frame[12:14] == b"\x86\xdd" and frame[20] == 58 and frame[54:55] == b"\x87" and frame[6:12] != HOST_A_MAC
@@ -128,9 +128,9 @@ CONNECTED = [ipaddress.ip_network(net) for net in ("10.0.1.0/24", "10.0.2.0/24",
 
 
 def is_late(frame, sent):
-    """An error about an earlier packet, or about a neighbour that was looked for in vain: how long
-    that takes, and for how long it is remembered, is each one's own affair. Nor is an error about a
-    packet whose fragments did not come in half a minute one about what was just sent."""
+    """Returns true for an error about an earlier packet, or about a neighbour that could not be resolved: the duration
+    of that, and the time for which it is remembered, are up to each router. The same holds for an error about a packet
+    whose fragments did not arrive within half a minute."""
     if frame[12:14] == b"\x08\x00" and frame[23] == 1 and frame[34:36] == b"\x0b\x01":
         return True
     if frame[12:14] == b"\x86\xdd" and frame[20] == 58 and frame[54:56] == b"\x03\x01":
@@ -149,8 +149,8 @@ def is_late(frame, sent):
 
 
 def fields(frame):
-    """The fields of a frame by name, lengths and checksums only as right or wrong where they follow
-    from what may differ."""
+    """The fields of a frame by name; lengths and checksums only as correct or wrong if they depend on fields that may
+    differ."""
     frame = unpadded(frame)
     found = {"link": frame[:14]}
     packet = frame[14:]
@@ -185,7 +185,7 @@ def fields(frame):
 
 
 def differences(ours, theirs):
-    """What differs between two outcomes: names, each with both values."""
+    """The differences between two outcomes: names, each with both values."""
     found = {}
     for side in ("left", "right"):
         a, b = ([fields(frame) for where, frame in frames if where == side] for frames in (ours, theirs))
@@ -193,7 +193,7 @@ def differences(ours, theirs):
             found[f"{side} frames"] = (a, b)
             continue
         for one, other in zip(a, b):
-            # What the router made, or what it passed on.
+            # Originated or forwarded by the router.
             whose = "own" if one.get("source") in ROUTER and other.get("source") in ROUTER else "passed"
             for name in sorted(one.keys() | other.keys()):
                 if one.get(name) != other.get(name):

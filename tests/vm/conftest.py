@@ -20,7 +20,7 @@ def machine():
 
 @pytest.fixture(autouse=True)
 def routers_end(request):
-    """A test that fails leaves no router behind to hold the NICs of the next one."""
+    """Ensures that a failed test leaves no router that holds the NICs of the next one."""
     if "machine" not in request.fixturenames:
         yield
         return

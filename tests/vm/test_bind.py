@@ -26,7 +26,7 @@ def interface(machine, nic):
 
 
 def to_kernel(machine, nic):
-    """Gives a NIC to the kernel, as when the machine starts; returns its interface's name."""
+    """Binds a NIC to the kernel's driver, as at the machine's start; returns its interface's name."""
     driver, module = DRIVERS[nic.kind]
     machine.modprobe(module)
     machine.bind(nic, driver)
@@ -40,7 +40,7 @@ def turnpike(machine, *argv, check=True):
 
 
 def refused(machine, *argv):
-    """What a command says that does nothing."""
+    """Output of a command that must be refused."""
     done = turnpike(machine, *argv, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     return done.stderr
@@ -72,7 +72,7 @@ class Taken(Outside):
 
 
 def is_back(machine, host):
-    """The kernel has the NIC again, with its interface."""
+    """Checks that the kernel has the NIC again, with its interface."""
     return machine.driver(host.nic) == DRIVERS[host.nic.kind][0] and interface(machine, host.nic) == host.name
 
 
@@ -135,7 +135,7 @@ def test_addresses_and_the_default_route_are_not_cut_off(machine):
     assert "10.9.9.1/24 on vlan9" in refused(machine, "bind", nic.pci)
     machine.run("ip", "link", "del", "vlan9")
     assert machine.driver(nic) == "e1000e"
-    # By force, and the address comes back.
+    # By force; the address returns.
     machine.run("ip", "address", "add", "10.9.0.1/24", "dev", name)
     said = turnpike(machine, "bind", nic.pci, "--force").stdout
     assert f"cut off: 10.9.0.1/24 on {name};" in said
@@ -152,7 +152,7 @@ def test_wrong_devices_and_drivers_are_named(machine):
     assert '"eth1": not a PCI address' in refused(machine, "bind", "eth1")
     said = refused(machine, "bind", nic.pci, "--driver", "nonsense")
     assert "driver nonsense not found" in said and "known: e1000e, vfio-pci, uio_pci_generic" in said
-    # A driver that is there and does not take the NIC: everything is as before.
+    # An existing driver that does not accept the NIC: everything is as before.
     said = refused(machine, "bind", nic.pci, "--driver", "vmxnet3")
     assert f"{nic.pci} cannot be bound to vmxnet3" in said
     assert machine.driver(nic) == "e1000e"
@@ -168,7 +168,7 @@ def test_a_group_that_nics_share_is_bound_as_a_whole(machine):
     said = refused(machine, "bind", one.pci)
     group = int(machine.iommu_group(one))
     assert f"{one.pci} is in IOMMU group {group} with " in said and f"{other.pci} (e1000)" in said
-    # The driver for hot plugging behind the bridge is in the way as well.
+    # The driver for hot plugging of the bridge prevents it as well.
     if bridge := re.search(r"echo (\S+) > (\S+/unbind)", said):
         machine.write_setting(bridge[2], bridge[1])
         said = refused(machine, "bind", one.pci)
@@ -191,7 +191,7 @@ def test_a_group_that_nics_share_is_bound_as_a_whole(machine):
     assert all(is_back(machine, host) for host in hosts)
     turnpike(machine, "bind", one.pci, other.pci)
     assert [machine.driver(nic) for nic in (one, other)] == ["vfio-pci", "vfio-pci"]
-    # One that is not there does not keep the others.
+    # A missing one does not prevent the others.
     said = refused(machine, "unbind", one.pci, "ff:1f.7", other.pci)
     assert "PCI device 0000:ff:1f.7 not found; NICs: " in said
     assert all(f"{nic.pci}: given back to e1000" in said for nic in (one, other))
@@ -205,7 +205,7 @@ def test_what_is_remembered_is_a_rule_of_udev(machine):
     assert f"{nic.pci}: written: {rule}\n" in turnpike(machine, "bind", nic.pci, "--remember").stdout
     text = machine.read(rule)
     assert f'KERNEL=="{nic.pci}"' in text and 'ATTR{driver_override}="vfio-pci"' in text
-    # Its command does what it is for, also where the kernel's driver has the NIC already.
+    # Its command has its effect also if the kernel's driver has the NIC already.
     machine.write("/run/rule.sh", re.search(r"/bin/sh -c '(.*)'", text)[1])
     machine.bind(nic, "e1000e")
     machine.write_setting(f"/sys/bus/pci/devices/{nic.pci}/driver_override", "vfio-pci")
@@ -236,7 +236,7 @@ def test_ports_bind_their_nics_and_give_them_back(machine, hosts):
         for family in (4, 6):
             ping(left, right, family)
             ping(right, left, family)
-        # Nobody takes them away.
+        # They are not removed.
         told = listed(machine, left.nic)
         assert told["state"] == "program" and "(turnpike)" in told["used_by"][0]
         for command in ("bind", "unbind"):
@@ -321,7 +321,7 @@ def test_check_says_what_run_says_and_nothing_stays_bound(machine, hosts):
     machine.write("/run/check.lua", text.replace(f'"{left.name}"', f'"{left.nic.pci}"').replace(left.settings, "", 1))
     said = refused(machine, "check", "/run/check.lua")
     assert f"{left.nic.pci} is bound to e1000e, which leaves it to the kernel; bind it: turnpike bind" in said
-    # An error behind the binding: a core that DPDK cannot have, or a queue too many.
+    # An error after the binding: a core that DPDK cannot have, or a queue too many.
     machine.write("/run/check.lua", text.replace(right.settings, right.settings + ", rx_queues = 64"))
     ran = refused(machine, "run", "/run/check.lua", "--socket", "/run/check.sock")
     assert "rx_queues 64" in ran

@@ -1,4 +1,4 @@
-"""`turnpike doctor` on a machine with NICs, an IOMMU and two nodes: what it finds, and that its commands mend."""
+"""`turnpike doctor` on a machine with NICs, an IOMMU and two nodes: its findings, and the effect of its commands."""
 
 import json
 import re
@@ -33,12 +33,12 @@ def examine(machine, text):
 
 
 def severity(findings, check):
-    """The heaviest of a check."""
+    """The highest severity of a check."""
     return findings[check][0]["severity"]
 
 
 def mend(machine, findings, check, number=0):
-    """Runs a command that a finding gives, as an operator would."""
+    """Runs a command of a finding, as an operator would."""
     command = findings[check][0]["mend"][number]
     machine.run("sh", "-ec", command)
 

@@ -1,4 +1,4 @@
-"""Multicast filters of NICs: frames to groups that nobody joined stay on the wire."""
+"""Multicast filters of NICs: frames to groups without members stay on the wire."""
 
 import pytest
 
@@ -40,14 +40,14 @@ class Groups:
         return self.port()["link_details"]
 
     def send(self, group, mac, protocol=17):
-        """Sends frames to a group, and one to the router, which comes in behind them."""
+        """Sends frames to a group, and one to the router, which is received after them."""
         data = pattern(64) if protocol != 17 else udp("10.0.1.2", group, 5000, 5000, pattern(64))
         packet = ipv4("10.0.1.2", group, data, protocol=protocol, ttl=1)
         self.wire.send(*[ethernet(mac, self.outside.nic.host_mac, 0x0800, packet)] * COUNT)
         self.outside.run("ping", "-c", 1, "-W", 10, "10.0.1.1")
 
     def received(self, *frames):
-        """How many packets the router received meanwhile."""
+        """Number of packets that the router received meanwhile."""
         before = self.port()["rx_packets"]
         self.send(*frames)
         return self.port()["rx_packets"] - before

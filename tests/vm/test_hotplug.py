@@ -1,4 +1,4 @@
-"""NICs whose cable is pulled, that are unplugged under load and plugged in again."""
+"""NICs whose cable is unplugged, or that are unplugged under load and plugged in again."""
 
 import re
 import time
@@ -13,7 +13,7 @@ from .lib.hosts import Outside, ping, ports
 
 FORWARDERS = 'turnpike.forwarders { cores = "1" }\n'
 
-# From the device's word to the last route over it; the machine's cores are emulated.
+# Time from the device's notification to the last route over it; the machine's cores are emulated.
 DOWN_SECONDS = 0.05
 
 
@@ -32,7 +32,7 @@ def between(request, machine):
     """A router between the hosts at two NICs of a kind, and the hosts."""
     nics = [machine.nic(request.param, index) for index in (0, 1)]
     left, right = (Outside(machine, nic, side) for side, nic in enumerate(nics, 1))
-    # The kernel's own driver is quicker when a NIC is put back.
+    # The kernel's own driver would be faster when a NIC is plugged in again.
     router = machine.router(ports(left, right, settings=', driver = "vfio-pci"') + FORWARDERS)
     yield router, left, right
     router.close()
@@ -49,7 +49,7 @@ def test_a_link_is_told_by_an_interrupt(machine, between):
         assert router.show("route", "10.0.2.2")["type"] == "no-route"
         machine.set_link(right.nic, True)
         assert wait_for(lambda: link(router, 2) == "up", 10), router.log()
-        # A link that has just come may go once more while both ends negotiate.
+        # A new link may be lost once more while both ends negotiate.
         assert len(when(router, 'port "port2": down, its device has no link')) >= turn
     ping(left, right, 4)
     router.stop()
@@ -66,12 +66,12 @@ def test_a_nic_that_is_unplugged_under_load_works_again_when_it_is_back(machine,
         machine.unplug(right.nic)
         assert wait_for(lambda: link(router, 2) == "gone", 10), router.log()
         assert router.show("route", "10.0.2.2")["type"] == "no-route"
-        # The other one goes on.
+        # The other one continues.
         left.run("ping", "-c", 1, "-W", 10, "10.0.1.1")
         machine.plug(right.nic)
         assert wait_for(lambda: link(router, 2) == "up", 30, 0.2), router.log()
         stream.stop()
-        # Its host did not see the NIC go, and has its address still.
+        # Its host did not notice the removal of the NIC, and still has its address.
         ping(left, right, 4)
         ping(right, left, 6)
     assert machine.dma_faults()[faults:] == []
@@ -90,7 +90,7 @@ def test_the_router_counts_the_iommu_s_refusals(machine):
     router = machine.router(ports(*hosts) + FORWARDERS)
     ping(*hosts, 4)
     before = len(machine.dma_faults())
-    # Its receive ring is where the router has no memory.
+    # Its receive ring is at an address where the router has no memory.
     machine.write_register(nics[0], RECEIVE_RING, 0x5A5A0000)
     hosts[0].run("ping", "-c", 3, "-i", 0.2, "-W", 1, "10.0.1.1", check=False)
     shown = lambda: router.show("ports")[0]  # noqa: E731

@@ -1,4 +1,4 @@
-"""Links and addresses of NICs as they are wished for, shown and refused."""
+"""Requested, shown and refused settings of links and addresses of NICs."""
 
 import pytest
 
@@ -10,7 +10,7 @@ FORWARDERS = 'turnpike.forwarders { cores = "1" }\n'
 
 
 def refusal(machine, config):
-    """What a router says that does not start."""
+    """Output of a router that does not start."""
     router = machine.router(config, wait=False)
     assert router.process.wait(120) == 1, router.log()
     return router.log()
@@ -50,7 +50,7 @@ def test_a_mac_of_our_choice_is_the_nic_s_and_nothing_else_comes_in(machine, kin
     ping(hosts[1], hosts[0], 6)
     left, right = router.show("ports")
     assert right["mac"] == "02:00:00:00:77:01" and not right["link_details"]["promiscuous"], right
-    # To a station that is not there: the NIC leaves it on the wire.
+    # To an address without a host: the NIC leaves it on the wire.
     before = right["rx_packets"]
     hosts[1].run("ip", "neigh", "replace", "10.0.2.77", "lladdr", "02:00:00:00:77:77", "dev", "eth0")
     hosts[1].run("ping", "-c", 20, "-i", 0.05, "-W", 1, "10.0.2.77", check=False)

@@ -31,8 +31,8 @@ class Among:
 
 
 def _is_excused(fault, hosts):
-    """Does a fault at the start come from DPDK's driver of vmxnet3? It tells the device to read its settings
-    before it has told where they are, so QEMU's reads them at address 0x18 (`vmxnet3_setup_driver_shared`)."""
+    """Returns true if a fault at the start is caused by DPDK's driver of vmxnet3: it makes the device read its settings
+    before it has set their address, so QEMU's reads them at address 0x18 (`vmxnet3_setup_driver_shared`)."""
     nics = [host.nic for host in hosts if host.nic and host.nic.kind == "vmxnet3"]
     read = "DMA Read NO_PASID] Request device [{}] fault addr 0x0 "
     return any(read.format(nic.pci.removeprefix("0000:")) in fault for nic in nics)
@@ -59,7 +59,7 @@ def test_a_stream_arrives_whole(between):
         stream = Stream(left.namespace, [address(right, 4), address(right, 6)], DATAGRAMS_A_SECOND)
         assert sink.wait(DATAGRAMS, seconds=60)
         sent = stream.stop()
-        # What is on its way takes longer than the usual time through emulated cores.
+        # Packets in progress take longer than usual through emulated cores.
         sink.arrived(settle=2)
         assert lost(sent, sink) == []
     finally:
@@ -78,7 +78,7 @@ def test_it_stops_and_every_packet_buffer_comes_back(between):
 
 
 def test_nics_and_kernel_interfaces_share_a_router(machine):
-    """One pool of packet buffers serves devices that do DMA and AF_XDP, which wants its own layout."""
+    """One pool of packet buffers serves devices that do DMA and AF_XDP, which requires its own layout."""
     inside = []
     try:
         inside += [Inside(machine, 3, "af_xdp")]
@@ -101,7 +101,7 @@ def test_nics_and_kernel_interfaces_share_a_router(machine):
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_an_iommu_a_nic_gets_physical_addresses(machine, kind):
-    """By uio_pci_generic, which knows no IOMMU: the device's accesses are not translated."""
+    """With uio_pci_generic, which does not use an IOMMU: the device's accesses are not translated."""
     nics = [machine.nic(kind, index) for index in (0, 1)]
     among = Among(machine, *(Outside(machine, nic, nic.index + 1, "uio_pci_generic") for nic in nics))
     try:

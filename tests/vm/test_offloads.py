@@ -1,4 +1,4 @@
-"""What NICs do in place of the router: checking header checksums, frames in several buffers."""
+"""Work of NICs in place of the router: verification of header checksums, frames in several buffers."""
 
 import hashlib
 import socket
@@ -12,11 +12,11 @@ from lib.router import Change
 from .lib.hosts import Outside, address, ports
 
 FORWARDERS = 'turnpike.forwarders { cores = "1" }\n'
-# NICs whose driver tells whether the header's checksum is right.
+# NICs whose driver reports the result of the header's checksum.
 CHECKING = ["e1000e", "e1000", "igb"]
-# NICs that take jumbo frames, and whether they put them into several buffers when they are asked to.
+# NICs that accept jumbo frames, and true if they put them into several buffers on request.
 JUMBO = {"e1000e": True, "igb": True, "virtio": True, "vmxnet3": False}
-# What NICs do for packets that the kernel sends by a host interface.
+# Offloads of NICs for packets that the kernel sends by a host interface.
 SENDING = {
     "virtio": {"tx_checksum", "segmentation"},
     "vmxnet3": {"tx_checksum", "segmentation"},
@@ -85,7 +85,7 @@ def test_header_checksums_count_the_same_whoever_checks_them(machine, kind, used
         # Packets with options take the slow path.
         between.expect(*good)
         dropped = change(received=8, timeout=20)["dropped"]
-        # The hosts' kernels report their groups when they like.
+        # The hosts' kernels report their groups at any time.
         dropped.pop("multicast-not-routed", None)
         assert dropped == {"ip4-checksum": 4}
     finally:

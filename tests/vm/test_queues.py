@@ -28,7 +28,7 @@ for number in range(flows):
 
 
 def share(router):
-    """Packets that the graph of each forwarder has had, by core."""
+    """Packets processed by the graph of each forwarder, by core."""
     return {one["core"]: one["packets"] for one in router.show("forwarders")["forwarders"]}
 
 
@@ -40,7 +40,7 @@ class Spread:
         self.router = machine.router(ports(*self.hosts, settings=QUEUES % table) + FORWARDERS)
 
     def send(self, source, target, swapped=False):
-        """A datagram of each flow; returns how many packets each core had of them."""
+        """Sends a datagram of each flow; returns the number of these packets by core."""
         before = share(self.router)
         source.run("python3", "-c", SENDER, address(target, 4), FLOWS, int(swapped))
         time.sleep(1)
@@ -66,7 +66,7 @@ def test_flows_are_spread_and_both_directions_meet_on_a_core(spread):
     there = spread.send(left, right)
     assert there[1] > FLOWS / 6 and there[2] > FLOWS / 6, there
     back = spread.send(right, left, swapped=True)
-    # Neighbour discovery and the like may come between.
+    # Neighbour discovery and similar packets may be between.
     assert all(abs(there[core] - back[core]) <= 4 for core in (1, 2)), (there, back)
     spread.router.stop()
 
@@ -81,7 +81,7 @@ def test_a_table_skips_a_queue(spread):
 
 
 def datagrams(host):
-    """Datagrams that a host has had and that no program of it waits for."""
+    """Datagrams that a host has received and that no program reads."""
     names, values = [line.split() for line in host.run("cat", "/proc/net/snmp").stdout.splitlines() if line.startswith("Udp:")]
     return int(values[names.index("NoPorts")])
 
@@ -139,7 +139,7 @@ def test_queues_are_served_near_to_their_nic(machine, kind):
 
 
 def placed(machine, router):
-    """Pages that the router's tables have on each node, by the node that they are to be on."""
+    """Pages of the router's tables on each node, by the node that they should be on."""
     pages = {}
     for line in machine.read(f"/proc/{router.process.pid}/numa_maps").splitlines():
         wanted = re.search(r" prefer(?:=relative)?:(\d+) ", line)

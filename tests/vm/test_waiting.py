@@ -9,12 +9,12 @@ from .lib.nic import KINDS
 
 FORWARDERS = 'turnpike.forwarders { cores = "1", wait = "interrupt" }\n'
 
-# Kinds whose driver or device has no receive interrupts that can be relied on.
+# Kinds whose driver or device has no reliable receive interrupts.
 WITHOUT = {"e1000e", "e1000"}
 
 
 def waiting(router):
-    """What the only forwarder does without packets."""
+    """Behaviour of the only forwarder without packets."""
     (forwarder,) = router.show("forwarders")["forwarders"]
     return forwarder["waiting"]
 

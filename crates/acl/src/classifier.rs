@@ -11,11 +11,12 @@
 //! to port      22        -> class 1  -> 0 1 1 1 1 ...
 //! ```
 //!
-//! Up to 256 rules are one to four words, in the rules' order. More rules form words of 64 that are close to each
-//! other in address space, so that few words match both the packet's source and its destination; a summary of each
-//! row, one bit per word, tells which (after Baboescu and Varghese, "Scalable packet classification", SIGCOMM 2001,
-//! who keep the rules' order, and so have more such words). Among the matches in these words the first rule in the
-//! filter's order is the result. Rows of addresses keep only words that are not zero.
+//! Up to 256 rules are one to four words, in the rules' order. More rules form words of 64 that are
+//! close to each other in address space, so that few words match both the packet's source and its
+//! destination; a summary of each row, one bit per word, indicates these words (after Baboescu and
+//! Varghese, "Scalable packet classification", SIGCOMM 2001, who keep the rules' order, and so have
+//! more such words). Among the matches in these words the first rule in the filter's order is the
+//! result. Rows of addresses keep only words that are not zero.
 //!
 //! A list of prefixes, ports or numbers costs a packet nothing, however long: it adds classes, not rules.
 //!

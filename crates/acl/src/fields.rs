@@ -39,7 +39,7 @@ impl Default for Rare {
     }
 }
 
-/// Between whom a packet goes.
+/// The two ends of a packet.
 pub struct Ends<A: FilterAddress> {
     /// Its source address.
     pub source: A::Bits,

@@ -163,7 +163,7 @@ pub struct Key {
     pub(crate) fragment: u8,
     /// The state of its connection, which is not in the frame.
     pub(crate) state: State,
-    /// The MACs that the frame goes to and comes from, see [`mac_number`].
+    /// The destination and the source MAC of the frame, see [`mac_number`].
     pub(crate) macs: [u64; 2],
     /// Its IPv6 extension headers.
     pub(crate) headers: Headers,
@@ -280,12 +280,12 @@ impl Key {
         Self { macs: [mac(0), mac(6)], ..self }
     }
 
-    /// The MAC that the frame comes from.
+    /// Returns the source MAC of the frame.
     pub fn from_mac(&self) -> MacAddr {
         mac_of(self.macs[1])
     }
 
-    /// The MAC that the frame goes to.
+    /// Returns the destination MAC of the frame.
     pub fn to_mac(&self) -> MacAddr {
         mac_of(self.macs[0])
     }
@@ -733,7 +733,7 @@ mod tests {
         assert_eq!(seen(chain(0)), (vec![0], false));
         assert_eq!(seen(chain(1)), (vec![0], true), "the ninth header");
         assert_eq!(seen(chain(2)), (vec![], true));
-        // A header that leaves the packet: its type is there.
+        // A header that extends beyond the packet: its type is present.
         assert_eq!(seen(key6(&ip6(43, &[17, 9, 0, 1]))), (vec![0], false));
     }
 

@@ -58,7 +58,7 @@ const DISCOVERY: RangeInclusive<u8> = 133..=137;
 pub struct Port {
     /// Its number: rules may name others.
     pub interface: u16,
-    /// Packets that come by it and are exempt from its filter, discovery aside, with their names.
+    /// Packets received on it that are exempt from its filter, except discovery, with their names.
     pub unfiltered: Vec<(Matches, &'static str)>,
 }
 

@@ -81,7 +81,8 @@ fn mac(word: &str) -> Result<u64, String> {
     Ok(mac_number(mac))
 }
 
-/// A packet in the words that [`read`] takes, without its MACs; `interface` is the name of the one that it came by.
+/// Formats a packet in the notation of [`read`], without its MACs; `interface` is the name of its
+/// ingress interface.
 pub fn write(family: Family, key: &Key, interface: &str) -> String {
     let place = |address: IpAddr, port: u16| match (key.ports, address) {
         ([0, 0], _) => address.to_string(),

@@ -78,9 +78,9 @@ pub enum Action {
     Drop,
     /// The packet is dropped and its sender gets an ICMP error or a TCP reset.
     Reject,
-    /// The packet goes to the host's own stack.
+    /// The packet is passed to the host's own stack.
     ToHost,
-    /// The next rule is looked at, after this one has counted, policed or marked.
+    /// The next rule is tried, after this one has counted, policed or marked.
     Continue,
 }
 
@@ -106,10 +106,10 @@ pub struct Matches {
     pub from_set: Vec<String>,
     /// Names of sets; the destination is in one of them.
     pub to_set: Vec<String>,
-    /// Ethertypes (IEEE 802) of frames that are neither IPv4 nor IPv6; an empty list is for IP packets. Goes with
-    /// MACs and interfaces only.
+    /// Ethertypes (IEEE 802) of frames that are neither IPv4 nor IPv6; an empty list is for IP
+    /// packets. Valid with MACs and interfaces only.
     pub ethertype: Vec<u16>,
-    /// MACs that frames come from.
+    /// Source MACs of frames.
     pub from_mac: Vec<MacAddr>,
     /// MACs that frames come to.
     pub to_mac: Vec<MacAddr>,

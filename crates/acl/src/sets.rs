@@ -123,7 +123,7 @@ impl Sets {
         }
     }
 
-    /// Removes an element; returns false if it was not there.
+    /// Removes an element; returns false if it was absent.
     ///
     /// # Errors
     /// As [`Self::add`]: addresses within the element may be in other sets, whose routes change.

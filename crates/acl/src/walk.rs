@@ -207,7 +207,7 @@ mod tests {
             let none = Matches::default();
             Matches {
                 family: full.family,
-                // Such a rule matches no IP packet, whatever its other conditions.
+                // Such a rule matches no IP packet, regardless of its other conditions.
                 ethertype: if keep % 8 == 0 { vec![0x88cc] } else { none.ethertype },
                 from: if kept(0) { full.from } else { none.from },
                 to: if kept(1) { full.to } else { none.to },

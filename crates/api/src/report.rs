@@ -1,4 +1,5 @@
-//! The questions of `show` and their answers: the JSON of `--json`, and what the text tables are made of.
+//! The queries of `show` and their answers: the JSON of `--json`, from which the text tables are
+//! made.
 
 pub mod topology;
 
@@ -104,22 +105,22 @@ pub enum Show {
 pub struct Port {
     /// Its name in the configuration.
     pub name: String,
-    /// The device as the configuration says it.
+    /// The device as written in the configuration.
     pub device: String,
-    /// The driver that drives it.
+    /// The driver of the device.
     pub driver: String,
     /// Its MAC.
     pub mac: String,
-    /// The VRF that it is in; none for the default one.
+    /// Its VRF; none for the default one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vrf: Option<String>,
     /// Its addresses with prefix lengths.
     pub addresses: Vec<String>,
-    /// `up`, `down`, or `gone` while its device is not there.
+    /// `up`, `down`, or `gone` while its device is absent.
     pub link: String,
-    /// Who tells that its link has changed: `interrupt`, `netlink`, or nobody: `polled`.
+    /// Source of notifications of link changes: `interrupt`, `netlink`, or none: `polled`.
     pub link_by: String,
-    /// More of its link, and what its device receives.
+    /// Further properties of its link, and the addresses that its device receives.
     pub link_details: LinkDetails,
     /// The largest IP packet it sends, in bytes.
     pub mtu: u16,
@@ -134,11 +135,11 @@ pub struct Port {
     pub rx_packets: u64,
     /// Bytes received.
     pub rx_bytes: u64,
-    /// Packets that the device had no room for, those of `rx_nombuf` included.
+    /// Packets for which the device had no room, those of `rx_nombuf` included.
     pub rx_missed: u64,
-    /// Packets that were lost because no buffer was free.
+    /// Packets lost because no buffer was free.
     pub rx_nombuf: u64,
-    /// Packets that the device received broken.
+    /// Packets received with errors by the device.
     pub rx_errors: u64,
     /// Packets sent.
     pub tx_packets: u64,
@@ -146,15 +147,16 @@ pub struct Port {
     pub tx_bytes: u64,
     /// Packets that the device failed to send.
     pub tx_errors: u64,
-    /// How often the IOMMU refused the device access to memory, as far as the kernel's log says it.
+    /// Accesses to memory that the IOMMU refused the device, as far as the kernel's log reports
+    /// them.
     pub dma_faults: u64,
-    /// The counters among these that show trouble now, or did within the last seconds.
+    /// The counters among these that indicate trouble now, or did within the last seconds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub troubles: Vec<String>,
     /// Its host interface, which has the port's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostInterface>,
-    /// What of its work the device could do.
+    /// Work that the device could do, and its use.
     #[serde(default)]
     pub offloads: Vec<Offload>,
 }
@@ -213,15 +215,15 @@ pub struct VlanTag {
 pub struct Offload {
     /// Its name in a configuration.
     pub offload: String,
-    /// The device has it.
+    /// True if the device supports it.
     pub device: bool,
-    /// It is used.
+    /// True if it is used.
     pub on: bool,
-    /// Why it is used or not.
+    /// The reason for its use or for the lack of it.
     pub reason: String,
 }
 
-/// The forwarders that run.
+/// The running forwarders.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Forwarders {
     /// By number.
@@ -229,93 +231,93 @@ pub struct Forwarders {
     /// Cores of everything else: slow path workers, the owner, the API, DPDK's own threads.
     #[serde(default)]
     pub control: Vec<usize>,
-    /// Receive queues that went from a busy forwarder to an idle one.
+    /// Receive queues moved from a busy forwarder to an idle one.
     #[serde(default)]
     pub moved: u64,
-    /// Entries of RSS tables that went to a queue of a less busy forwarder.
+    /// Entries of RSS tables moved to a queue of a less busy forwarder.
     #[serde(default)]
     pub moved_entries: u64,
-    /// What an operator should know of them, one sentence each.
+    /// Advice for the operator, in sentences.
     pub advice: Vec<String>,
 }
 
-/// What takes a forwarder's core from it, as the kernel counts. Counts and times of the thread since it began, those
-/// of the core since the forwarder came to it.
+/// Interference with a forwarder, as counted by the kernel. Counts and times of the thread are
+/// since its start, those of the core since the forwarder moved to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interference {
-    /// Cores on which the kernel lets the thread run: the forwarder's, unless that was refused or taken from the
-    /// process.
+    /// Cores on which the kernel lets the thread run: the forwarder's, unless that was refused or
+    /// removed from the process's cores.
     pub allowed: Vec<usize>,
-    /// Times that the thread gave the core up, which it does to sleep.
+    /// Times that the thread released the core, which it does to sleep.
     pub voluntary_switches: u64,
-    /// Times that the scheduler took the core from it for another thread.
+    /// Times that the scheduler gave the core to another thread.
     pub involuntary_switches: u64,
-    /// Page faults that the kernel answered from memory.
+    /// Page faults resolved from memory.
     pub minor_faults: u64,
     /// Page faults that waited for a disk.
     pub major_faults: u64,
     /// Microseconds on a core.
     pub ran_us: u64,
-    /// Microseconds in which it was ready to run and other threads had the core.
+    /// Microseconds for which it was ready to run while other threads had the core.
     pub waited_us: u64,
     /// Microseconds of interrupts and softirqs on the core, in steps of 10,000.
     pub interrupts_us: u64,
-    /// Microseconds that the hypervisor took from the core, in steps of 10,000.
+    /// Microseconds for which the hypervisor did not run the core, in steps of 10,000.
     pub stolen_us: u64,
 }
 
-/// A forwarder. Packets, bursts and cycles since the start.
+/// A forwarder. Packets, bursts and cycles are since the start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Forwarder {
     /// Its number.
     pub number: usize,
-    /// The core that it runs on; of that for control traffic, the first of those for control.
+    /// Its core; for the control forwarder, the first of those for control.
     pub core: usize,
-    /// It is for control traffic.
+    /// True if it is for control traffic.
     #[serde(default)]
     pub control: bool,
     /// The NUMA node of that core; none: the machine has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<usize>,
-    /// Part of the last second in which it had packets, 0 to 100.
+    /// Share of the last second in which it had packets, in percent.
     pub busy_percent: f64,
-    /// Packets that its graph had.
+    /// Packets processed by its graph.
     pub packets: u64,
-    /// Bursts of them.
+    /// Bursts of these packets.
     pub bursts: u64,
     /// TSC cycles of rounds with packets.
     pub busy_cycles: u64,
-    /// TSC cycles of rounds without, and of sleep.
+    /// TSC cycles of rounds without packets, and of sleep.
     pub idle_cycles: u64,
-    /// What it does without packets.
+    /// Its behaviour without packets.
     pub waiting: Waiting,
-    /// Packets that it received and software spread to others.
+    /// Packets that it received and passed to others because of software spreading.
     pub spread_out: u64,
-    /// Packets that others received and software spread to it.
+    /// Packets that others received and passed to it because of software spreading.
     pub spread_in: u64,
     /// Receive queues that it serves: `wan:0`.
     pub rx: Vec<String>,
-    /// Transmit queues that it has.
+    /// Its transmit queues.
     pub tx: Vec<String>,
-    /// What takes the core from it; none: its thread has ended.
+    /// Interference with its thread; none: its thread has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interference: Option<Interference>,
 }
 
-/// The waiting of a forwarder. Numbers since the start.
+/// The waiting of a forwarder. Counts are since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
     /// The least patient setting of the ports that it receives from: `poll`, `adaptive` or `interrupt`.
     pub wait: String,
     /// Ports that cannot wake it, because of which it sleeps for some microseconds at a time.
     pub without_interrupts: Vec<String>,
-    /// It blocks now.
+    /// True if it blocks now.
     pub blocking: bool,
     /// Times it slept for some microseconds.
     pub sleeps: u64,
     /// Times it blocked.
     pub blocks: u64,
-    /// Milliseconds for which it blocked, as far as it has woken up.
+    /// Milliseconds for which it blocked, up to its last wake-up.
     pub blocked_ms: u64,
     /// Times that a receive queue woke it.
     pub woken_by_receive: u64,
@@ -330,23 +332,24 @@ pub struct Waiting {
 pub struct Rss {
     /// The port.
     pub port: String,
-    /// `hardware`: a queue is chosen; `software`: a forwarder; `none`: all packets take one queue, or the
-    /// device spreads them in a way of its own.
+    /// `hardware`: the device selects a queue; `software`: a forwarder is selected; `none`: all
+    /// packets are received by one queue, or the device spreads them in a way of its own.
     pub spread: String,
     /// The hash function; none: there is no hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
-    /// What is hashed.
+    /// The hashed fields.
     pub fields: Vec<String>,
-    /// The key; none: the driver does not tell.
+    /// The key; none: the driver does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Receive queues.
     pub queues: usize,
-    /// The one of them for control traffic, to which nothing is spread; none: there is none.
+    /// The queue for control traffic, to which no packets are spread; none: there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control_queue: Option<usize>,
-    /// The queue (by software: the forwarder) of each hash; empty: the device has no table, or does not tell.
+    /// The queue (in software: the forwarder) of each hash; empty: the device has no table, or does
+    /// not report it.
     pub table: Vec<u16>,
 }
 
@@ -358,32 +361,32 @@ pub struct ControlQueue {
     /// Its receive queue for control traffic; none: see `why`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rx: Option<usize>,
-    /// Its transmit queue for control traffic; none: what the slow path and the kernel send leaves by that of a
-    /// forwarder.
+    /// Its transmit queue for control traffic; none: packets of the slow path and the kernel are
+    /// sent by that of a forwarder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tx: Option<usize>,
-    /// The forwarder that sends what the slow path and the kernel have.
+    /// The forwarder that sends packets of the slow path and the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sender: Option<usize>,
-    /// The reason for which no control traffic comes by a queue of its own.
+    /// The reason for which it has no queue for control traffic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// The rules of protocols that lead to the receive queue, or should.
+    /// The rules of protocols that lead, or should lead, to the receive queue.
     #[serde(default)]
     pub rules: Vec<ControlRule>,
-    /// Flows of the host whose replies come by the receive queue, those used last first.
+    /// Flows of the host whose replies arrive on the receive queue, most recently used first.
     #[serde(default)]
     pub flows: Vec<LearnedFlow>,
-    /// Flows that the device took, since the port was opened.
+    /// Flows accepted by the device since the port was opened.
     #[serde(default)]
     pub learned: u64,
-    /// Flows whose rule nobody used any more.
+    /// Flows whose unused rule was removed.
     #[serde(default)]
     pub aged: u64,
-    /// Flows whose rule made room for another.
+    /// Flows whose rule was replaced by that of another.
     #[serde(default)]
     pub displaced: u64,
-    /// Flows that the device did not take.
+    /// Flows refused by the device.
     #[serde(default)]
     pub refused: u64,
     /// Flows that began too fast to be learned, since the start.
@@ -396,20 +399,20 @@ pub struct ControlQueue {
 pub struct ControlRule {
     /// The traffic: `BGP to 10.0.1.1`.
     pub what: String,
-    /// Packets that came by it; none: the device does not count, or does not hold it.
+    /// Packets that matched it; none: the device does not count them, or does not hold it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets: Option<u64>,
-    /// The reason for which the device does not hold it; none: it does.
+    /// The reason for which the device does not hold it; none: it holds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// A flow of the host whose replies come by a queue for control traffic.
+/// A flow of the host whose replies arrive on a queue for control traffic.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LearnedFlow {
-    /// As the host sends it: `tcp 10.0.1.1:40000 > 192.0.2.9:443`.
+    /// The flow in the host's direction: `tcp 10.0.1.1:40000 > 192.0.2.9:443`.
     pub flow: String,
-    /// Seconds since it was seen in use.
+    /// Seconds since its last observed use.
     pub idle_s: u64,
 }
 
@@ -418,38 +421,38 @@ pub struct LearnedFlow {
 pub struct PortQueue {
     /// The port.
     pub port: String,
-    /// Discipline, length and settings, as configurations write them.
+    /// Discipline, length and settings, as in configurations.
     pub queue: String,
     /// The rate; none: that of the link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shape: Option<String>,
-    /// What waits and has waited, all forwarders together.
+    /// Packets that wait and have waited, all forwarders together.
     pub classes: Vec<QueueClass>,
 }
 
 /// Packets of a class in a port's queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueClass {
-    /// `control` (CS6, CS7, ARP, neighbour discovery), a class by DSCP, or `others` where all others are in one
-    /// queue.
+    /// `control` (CS6, CS7, ARP, neighbour discovery), a class by DSCP, or `others` if all others
+    /// share one queue.
     pub name: String,
     /// Packets that wait now.
     pub waiting: u64,
     /// Their bytes.
     pub waiting_bytes: u64,
-    /// The most packets that have waited, on one forwarder.
+    /// Largest number of waiting packets on one forwarder.
     pub most: u64,
     /// Packets that have left.
     pub sent: u64,
     /// Their bytes.
     pub sent_bytes: u64,
-    /// Dropped because there was no room.
+    /// Packets dropped because the queue was full.
     pub full: u64,
-    /// Dropped by RED.
+    /// Packets dropped by RED.
     pub red: u64,
-    /// Dropped by CoDel.
+    /// Packets dropped by CoDel.
     pub codel: u64,
-    /// Marked by RED or CoDel (ECN).
+    /// Packets marked by RED or CoDel (ECN).
     pub marked: u64,
     /// Microseconds that packets spent in the queue, a moving average.
     pub delay_us: u64,
@@ -457,17 +460,17 @@ pub struct QueueClass {
     pub delay_most_us: u64,
 }
 
-/// A link; what the device does not say is left out. Of an interface of the kernel's the kernel says it
-/// (`ethtool`).
+/// A link. Properties that the device does not report are left out; those of a kernel interface are
+/// the kernel's (`ethtool`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkDetails {
-    /// Mb/s.
+    /// Speed in Mb/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed_mbps: Option<u32>,
     /// `full` or `half`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duplex: Option<String>,
-    /// The speed is negotiated.
+    /// True if the speed is negotiated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoneg: Option<bool>,
     /// Flow control: `none`, `rx`, `tx` or `full`.
@@ -476,11 +479,11 @@ pub struct LinkDetails {
     /// Error correction: `none`, `auto`, `base-r` or `rs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fec: Option<String>,
-    /// Frames for all addresses are received.
+    /// True if frames for all addresses are received.
     pub promiscuous: bool,
-    /// All multicasts are received.
+    /// True if all multicasts are received.
     pub all_multicast: bool,
-    /// Why all multicasts are received.
+    /// The reason for which all multicasts are received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub all_multicast_because: Option<String>,
     /// The groups whose multicasts are received, by their MAC addresses; none if all are.
@@ -488,40 +491,40 @@ pub struct LinkDetails {
     pub groups: Vec<String>,
 }
 
-/// A port's host interface. Packets and bytes since the start.
+/// A port's host interface. Packets and bytes are since the start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostInterface {
     /// `up`, `down`, `no carrier` or `gone`.
     #[serde(default)]
     pub state: String,
-    /// Why it is not up.
+    /// The reason for which it is not up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The kernel's number for it, in its network namespace.
+    /// Its index in its network namespace.
     pub index: u32,
     /// The file of its network namespace; none: the router's own.
     pub netns: Option<String>,
-    /// Packets given to the kernel.
+    /// Packets passed to the kernel.
     pub up_packets: u64,
-    /// Bytes given to the kernel.
+    /// Bytes passed to the kernel.
     pub up_bytes: u64,
-    /// Packets that the kernel did not take.
+    /// Packets refused by the kernel.
     pub up_refused: u64,
-    /// Packets that the kernel sent.
+    /// Packets sent by the kernel.
     pub down_packets: u64,
-    /// Bytes that the kernel sent.
+    /// Bytes sent by the kernel.
     pub down_bytes: u64,
 }
 
 /// One path of a route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Path {
-    /// The port it leaves by; none for a gateway that is reached by another route.
+    /// The outgoing port; none for a gateway that is reached by another route.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<String>,
     /// The gateway; none for a connected network.
     pub via: Option<IpAddr>,
-    /// The VRF by whose routes a gateway is found that is not found by the route's own.
+    /// The VRF whose routes resolve the gateway, if it is not the route's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vrf: Option<String>,
     /// Its share of the flows.
@@ -540,24 +543,26 @@ fn is_one(weight: &u16) -> bool {
 /// A route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
-    /// The VRF that it is in; none for the default one.
+    /// Its VRF; none for the default one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vrf: Option<String>,
     /// The destinations.
     pub prefix: String,
-    /// Where the router has it from.
+    /// The source of the route.
     pub source: String,
     /// `unicast`, `connected`, `local`, `blackhole`, …
     #[serde(rename = "type")]
     pub kind: String,
     /// Among a source's routes to one prefix the smallest metric wins.
     pub metric: u64,
-    /// Forwarders use it.
+    /// True if forwarders use it.
     pub active: bool,
-    /// Why they do not: `shadowed` by a better route to the prefix, `link-down`, `loop`, …
+    /// The reason for which it is not used: `shadowed` by a better route to the prefix,
+    /// `link-down`, `loop`, …
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inactive: Option<String>,
-    /// Where packets go; none for a route that keeps or refuses them.
+    /// The paths of its packets; none for a route that drops or refuses them, or delivers them
+    /// locally.
     pub paths: Vec<Path>,
 }
 
@@ -566,33 +571,33 @@ pub struct Route {
 pub struct Vrf {
     /// Its name.
     pub name: String,
-    /// The routing table of the kernel and of FRR that the configuration gives to it.
+    /// The routing table of the kernel and of FRR that the configuration assigns to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table: Option<u32>,
     /// The ports in it.
     pub ports: Vec<String>,
     /// Its routes, those not in use included.
     pub routes: Families,
-    /// Prefixes that forwarders know.
+    /// Prefixes in the tables of forwarders.
     pub fib: Families,
 }
 
-/// How many routes there are.
+/// Numbers of routes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteSummary {
     /// Routes by source, those not in use included.
     pub sources: BTreeMap<String, Families>,
-    /// Prefixes that forwarders know.
+    /// Prefixes in the tables of forwarders.
     pub fib: Families,
-    /// Bytes that forwarders read to look prefixes up.
+    /// Bytes that forwarders read for lookups.
     pub fib_bytes: Families,
     /// Next hops.
     pub next_hops: Room,
-    /// Routes that were refused since the start.
+    /// Routes refused since the start.
     pub refused: u64,
     /// Routes that wait for room among the next hops, or for their group.
     pub waiting: usize,
-    /// Prefixes whose change the route table has no room for yet.
+    /// Prefixes whose change waits for room in the route table.
     pub pending: usize,
 }
 
@@ -614,77 +619,77 @@ pub struct Room {
     pub most: usize,
 }
 
-/// A path, and whether packets can take it now.
+/// A path and its present state.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ResolvedPath {
-    /// The port it leaves by.
+    /// The outgoing port.
     pub port: String,
-    /// The neighbour; none while the destination itself must be found on a connected network.
+    /// The neighbour; none if the destination itself must be resolved on a connected network.
     pub via: Option<IpAddr>,
     /// Its share of the flows.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub weight: u16,
     /// The neighbour's MAC, if known.
     pub mac: Option<String>,
-    /// `reachable`, `unresolved`, or `down` where the port is.
+    /// `reachable`, `unresolved`, or `down` if the port is down.
     pub state: String,
-    /// The flow that was asked for takes it.
+    /// True if the queried flow takes it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub taken: bool,
 }
 
-/// What happens with packets to an address.
+/// Treatment of packets to an address.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RouteAnswer {
-    /// The address asked for.
+    /// The queried address.
     pub address: IpAddr,
-    /// The longest prefix that matches; none without a route.
+    /// The longest matching prefix; none without a route.
     pub prefix: Option<String>,
-    /// Where the router has the route from.
+    /// The source of the route.
     pub source: Option<String>,
     /// As in [`Route`]; `no-route` without one.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The paths, with gateways of gateways followed to their ports.
+    /// The paths, with recursive gateways resolved to their ports.
     pub paths: Vec<ResolvedPath>,
     /// All routes to the prefix, the one in use first.
     #[serde(default)]
     pub candidates: Vec<Route>,
 }
 
-/// Somebody who has routes for the router: its configuration, the kernel, zebra, …
+/// A source of routes: the configuration, the kernel, zebra, …
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
     /// Its name in `show routes --source`.
     pub name: String,
-    /// Of several routes to one prefix that of the smallest distance wins.
+    /// Its distance: of several routes to one prefix the one with the smallest distance is used.
     pub distance: u8,
-    /// `ready`; for those that live outside the router also `connecting`, `synchronising`, …
+    /// `ready`; sources outside the router may also be `connecting`, `synchronising`, …
     pub state: String,
     /// IPv4 routes, those not in use included.
     pub ipv4: usize,
     /// IPv6 routes.
     pub ipv6: usize,
-    /// What only those outside the router have.
+    /// Further status of a source outside the router.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<Remote>,
 }
 
-/// How it goes with a source outside the router. Counts are since the start.
+/// Status of a source outside the router. Counts are since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remote {
     /// Messages read.
     pub messages: u64,
-    /// Messages or attributes that made no sense.
+    /// Malformed messages or attributes.
     pub errors: u64,
-    /// Messages that were understood and have no meaning here, such as a route for one TOS.
+    /// Well-formed messages without effect here, such as a route for one TOS.
     pub ignored: u64,
-    /// Changes that the router refused: see the log.
+    /// Changes refused by the router; the log has the reasons.
     pub refused: u64,
-    /// Times that messages were lost because they came faster than they were read. Each is made
-    /// good by a resynchronisation.
+    /// Times that messages were lost because they came faster than they were read. Each is repaired
+    /// by a resynchronisation.
     pub overruns: u64,
-    /// Complete readings of everything, the first one included.
+    /// Complete readings, the first one included.
     pub resyncs: u64,
     /// Seconds since the last one ended.
     pub last_resync_s: Option<u64>,
@@ -692,11 +697,11 @@ pub struct Remote {
     pub groups: usize,
     /// Comparisons of the source's routes with the router's.
     pub audits: u64,
-    /// Those that found a difference, which is a defect.
+    /// Comparisons that found a difference, which is a defect.
     pub audits_failed: u64,
     /// The last one.
     pub last_audit: Option<Audit>,
-    /// Who is connected, of a source that connects.
+    /// The connected peer, for a source that connects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
 }
@@ -708,82 +713,83 @@ pub struct Audit {
     pub age_s: u64,
     /// Routes compared.
     pub compared: usize,
-    /// Routes that the source has and the router had not.
+    /// Routes that the source had and the router had not.
     pub missing: usize,
-    /// Routes that the router had and the source has not.
+    /// Routes that the router had and the source had not.
     pub stale: usize,
-    /// Routes that were other than the source's.
+    /// Routes that differed from the source's.
     pub different: usize,
-    /// Prefixes that were forwarded otherwise than their best route says.
+    /// Prefixes that were forwarded otherwise than their best route requires.
     pub fib: usize,
     /// The first differences, in words.
     pub examples: Vec<String>,
 }
 
-/// What a change did.
+/// Result of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     /// `added`, `replaced` or `removed`.
     pub change: String,
-    /// What is to be known of it: why a route is not used, or how its gateway is reached.
+    /// A remark: the reason for which a route is not used, or the way its gateway is reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// What a configuration would change, or has changed.
+/// Changes that a configuration would make, or has made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// Its file.
     pub file: String,
-    /// The changes; of routes the first of each kind, if not all were asked for.
+    /// The changes; of routes only the first of each kind, unless all were requested.
     pub changes: Vec<PlannedChange>,
-    /// Of how many routes there are changes.
+    /// Numbers of changed routes.
     pub routes: RouteChanges,
-    /// Some of it needs a restart, so `apply` would refuse all of it.
+    /// True if a change requires a restart; `apply` would refuse the configuration.
     pub restart: bool,
 }
 
-/// Routes that are new, gone and different.
+/// Numbers of added, removed and changed routes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteChanges {
-    /// New.
+    /// Routes added.
     pub added: usize,
-    /// Gone.
+    /// Routes removed.
     pub removed: usize,
-    /// Different.
+    /// Routes changed.
     pub changed: usize,
 }
 
 /// A change of one setting or route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedChange {
-    /// What is changed.
+    /// The setting or route.
     pub what: String,
-    /// What it was; nothing if it was not there.
+    /// The old value; none if it did not exist.
     pub from: Option<String>,
-    /// What it is to be; nothing if it is not to be there.
+    /// The new value; none if it is removed.
     pub to: Option<String>,
-    /// It can be changed while the router runs.
+    /// True if it can be changed while the router runs.
     pub live: bool,
-    /// Its port is closed for that and opened again.
+    /// True if its port is closed and reopened for the change.
     #[serde(default)]
     pub reopens: bool,
-    /// The reason for which it takes a restart.
+    /// The reason for which it requires a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub because: Option<String>,
 }
 
-/// What became of a change to another configuration.
+/// Result of a change to another configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Applied {
     /// Its number in the history.
     pub number: u64,
-    /// What was changed, in a few words.
+    /// Summary of the changes.
     pub summary: String,
-    /// Seconds in which it is to be confirmed.
+    /// Seconds within which it must be confirmed.
     pub confirm_s: Option<u64>,
-    /// The longest round of a forwarder when it exchanged what it had and just behind it, in microseconds:
-    /// how long a packet was held up at most. Nothing if forwarders had nothing to exchange.
+    /// The longest round of a forwarder during or directly after the exchange of its graph, in
+    /// microseconds: the longest delay of a packet by the change. None if forwarders had nothing to
+    /// exchange.
     pub pause_us: Option<f64>,
 }
 
@@ -792,17 +798,17 @@ pub struct Applied {
 pub struct HistoryEntry {
     /// Its number.
     pub number: u64,
-    /// When, in seconds since 1970.
+    /// Time of the change, in seconds since 1970.
     pub time_s: u64,
     /// Its file.
     pub file: String,
     /// `start`, `apply`, `rollback to N`, `N was not confirmed`.
     pub origin: String,
-    /// What it changed, in a few words.
+    /// Summary of its changes.
     pub summary: String,
-    /// `current`, `waiting` for confirmation, or nothing.
+    /// `current`, `waiting` for confirmation, or none.
     pub state: Option<String>,
-    /// Seconds that are left to confirm it.
+    /// Seconds left for its confirmation.
     pub confirm_s: Option<u64>,
 }
 
@@ -811,13 +817,13 @@ pub struct HistoryEntry {
 pub struct Configuration {
     /// Its number.
     pub number: u64,
-    /// The file that it is from.
+    /// Its file.
     pub file: String,
     /// Its text.
     pub text: String,
 }
 
-/// A neighbour: a station on a port's network.
+/// A neighbour: a host on a port's network.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Neighbour {
     /// Its address.
@@ -828,7 +834,7 @@ pub struct Neighbour {
     pub mac: Option<String>,
     /// `incomplete`, `reachable`, …
     pub state: String,
-    /// True if the configuration says it.
+    /// True if it is configured.
     #[serde(rename = "static")]
     pub is_static: bool,
     /// Packets that wait for its MAC.
@@ -840,56 +846,56 @@ pub struct Neighbour {
 pub struct Multicast {
     /// The group.
     pub group: IpAddr,
-    /// Who sends; without it: anybody.
+    /// The sender; none: any.
     pub source: Option<IpAddr>,
     /// `configuration` or `kernel`.
     pub origin: String,
-    /// The port that the packets must come from.
+    /// The incoming port.
     pub from: String,
-    /// The ports that they leave by.
+    /// The outgoing ports.
     pub to: Vec<MulticastPort>,
-    /// Packets forwarded, each counted once however many ports it left by.
+    /// Packets forwarded, each counted once regardless of the number of outgoing ports.
     pub packets: u64,
     /// Their bytes, without Ethernet headers.
     pub bytes: u64,
-    /// Packets that came from another port, and were dropped.
+    /// Packets dropped because they arrived on another port.
     pub wrong_port: u64,
 }
 
-/// A port that has receivers.
+/// A port with receivers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MulticastPort {
     /// Its name.
     pub port: String,
-    /// The TTL that packets must exceed to leave by it.
+    /// The TTL that packets must exceed to be sent by it.
     pub ttl: u8,
 }
 
-/// Every packet there ever was, and where it went:
+/// Account of all packets:
 /// `received + originated + replicated = sent + to_host + dropped_total + in_flight + unaccounted`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Counters {
-    /// Packets that forwarders received.
+    /// Packets received by forwarders.
     pub received: u64,
-    /// Packets that the router made: ARP, ND, ICMP.
+    /// Packets created by the router: ARP, ND, ICMP.
     pub originated: u64,
-    /// Packets made from others: one less than a packet to a group had ports to leave by.
+    /// Copies made of multicast packets: for each packet one less than its outgoing ports.
     pub replicated: u64,
-    /// Packets that devices took to send.
+    /// Packets accepted by devices for transmission.
     pub sent: u64,
-    /// Packets for the router itself that it understood.
+    /// Packets for the router itself that it processed.
     pub to_host: u64,
-    /// Drops by reason, all reasons.
+    /// Drops by reason.
     pub dropped: BTreeMap<String, u64>,
     /// The sum of `dropped`.
     pub dropped_total: u64,
-    /// Packets inside: in rings, in transmit bursts, waiting for a neighbour.
+    /// Packets in progress: in rings, in transmit bursts, waiting for a neighbour.
     pub in_flight: u64,
-    /// What steps of the configuration counted, by the names that they gave.
+    /// Counters of the configuration's steps, by name.
     #[serde(default)]
     pub steps: BTreeMap<String, u64>,
-    /// What is missing or too much; 0 when nothing moves. While packets move, the counters are read
-    /// at slightly different moments.
+    /// Packets missing or surplus in the account; 0 while no packets move. While packets move, the
+    /// counters are read at slightly different moments.
     pub unaccounted: i64,
 }
 
@@ -916,13 +922,13 @@ pub struct Step {
 pub struct Edge {
     /// Its name.
     pub name: String,
-    /// The step it leads to, or `transmit`, `slow-path`, `drop`.
+    /// The step that it leads to, or `transmit`, `slow-path`, `drop`.
     pub to: String,
     /// Packets that took it.
     pub packets: u64,
 }
 
-/// The steps of the graph, and how those in Lua do.
+/// The steps of the graph, and the status of those in Lua.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Steps {
     /// The steps in the order in which they run.
@@ -936,42 +942,42 @@ pub struct Steps {
 pub struct StepState {
     /// Its name in the graph.
     pub name: String,
-    /// What it is: its name in the catalogue or in the script.
+    /// Its kind: its name in the catalogue or in the script.
     pub kind: String,
     /// Packets it handled.
     pub packets: u64,
     /// Its own counters, all forwarders together.
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,
-    /// How it does if it is in Lua; the same for all steps of its kind.
+    /// Its status if it is in Lua; the same for all steps of its kind.
     pub lua: Option<LuaStep>,
 }
 
-/// How the steps of one kind do, on all forwarders together.
+/// Status of the steps of one kind, on all forwarders together.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LuaStep {
     /// Calls that ended with an error or did not end in time.
     pub failures: u64,
-    /// Those that did not end in time.
+    /// Calls that did not end in time.
     pub overruns: u64,
-    /// Packets dropped for that.
+    /// Packets dropped because of failures.
     pub dropped: u64,
-    /// On how many forwarders it has failed too often and is not called any more.
+    /// Number of forwarders on which it failed too often and is disabled.
     pub disabled: usize,
 }
 
-/// What LuaJIT does on one forwarder.
+/// Status of LuaJIT on one forwarder.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Compiler {
     /// The forwarder's number.
     pub forwarder: usize,
     /// Traces compiled so far.
     pub compiled: u64,
-    /// Traces given up; what they would have covered is interpreted until it is tried again.
+    /// Traces aborted; their code is interpreted until another attempt.
     pub aborted: u64,
-    /// Times that all traces were thrown away.
+    /// Times that all traces were discarded.
     pub flushed: u64,
-    /// Why the last trace was given up, and where.
+    /// The reason and place of the last abort.
     pub last_abort: Option<String>,
 }
 
@@ -980,71 +986,71 @@ pub struct Compiler {
 pub struct Command {
     /// Its name.
     pub name: String,
-    /// What it does.
+    /// Its summary.
     pub help: String,
 }
 
-/// How the slow path is protected from too much, and what that refused.
+/// Limits that protect the slow path, and packets refused by them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policing {
     /// Threads of the slow path.
     pub workers: usize,
-    /// What punted packets are sorted into.
+    /// Classes of punted packets.
     pub classes: Vec<Class>,
-    /// What bounds the ICMP errors that the router sends.
+    /// Limits of the ICMP errors that the router sends.
     pub icmp_errors: IcmpErrors,
-    /// What the slow path tells the control plane.
+    /// Events from the slow path to the control plane.
     pub events: Events,
 }
 
 /// Events of the slow path on their way to the control plane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
-    /// Wait to be taken.
+    /// Events in the queue.
     pub waiting: u64,
-    /// Of neighbours: replaced by a later one of the same neighbour before they were taken.
+    /// Events of neighbours replaced by a later one of the same neighbour while queued.
     pub merged: u64,
-    /// Requests to the kernel, and warnings, for which there was no room.
+    /// Requests to the kernel, and warnings, lost because the queue was full.
     pub lost: u64,
 }
 
 /// A class of punted packets: offered = passed + refused + waiting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Class {
-    /// Its name; what it refuses is dropped as `refused-NAME`.
+    /// Its name; its refused packets are dropped as `refused-NAME`.
     pub name: String,
-    /// Packets a second that pass at most.
+    /// Limit in packets per second.
     pub rate: u32,
-    /// Its part of the slow path's turns, relative to the other classes'.
+    /// Its share of the slow path's capacity, relative to the other classes'.
     pub share: u32,
-    /// Packets that wait at most, for each forwarder and worker.
+    /// Capacity of its queue in packets, for each forwarder and worker.
     pub queue: usize,
-    /// Packets that forwarders had for the slow path.
+    /// Packets that forwarders offered to the slow path.
     pub offered: u64,
-    /// Packets that it took.
+    /// Packets that the slow path accepted.
     pub passed: u64,
     /// Packets dropped at random, before the queue was full.
     pub refused_early: u64,
-    /// Packets dropped because it was.
+    /// Packets dropped because the queue was full.
     pub refused_full: u64,
-    /// Packets that wait now.
+    /// Packets in the queue.
     pub waiting: u64,
 }
 
-/// Bounds of the ICMP errors that the router sends, and how many it did not.
+/// Limits of the ICMP errors that the router sends, and counts of suppressed ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IcmpErrors {
-    /// A second, over all ports.
+    /// Errors per second over all ports.
     pub rate: u32,
-    /// In one burst.
+    /// Burst over all ports.
     pub burst: u32,
-    /// A second to one IPv4 /24 or IPv6 /64.
+    /// Errors per second to one IPv4 /24 or IPv6 /64.
     pub prefix_rate: u32,
-    /// In one burst to it.
+    /// Burst to one prefix.
     pub prefix_burst: u32,
-    /// Not sent for the first rate.
+    /// Errors suppressed by the limit over all ports.
     pub suppressed: u64,
-    /// Not sent for that of their prefix.
+    /// Errors suppressed by the limit of their prefix.
     pub suppressed_by_prefix: u64,
 }
 
@@ -1053,40 +1059,40 @@ pub struct IcmpErrors {
 pub struct Filter {
     /// Its name.
     pub name: String,
-    /// The ports that have it for what comes by them.
+    /// The ports that have it for received packets.
     pub inward: Vec<String>,
-    /// The ports that have it for what leaves by them.
+    /// The ports that have it for transmitted packets.
     pub outward: Vec<String>,
     /// The ports whose devices are to hold its rules.
     #[serde(default)]
     pub hardware: Vec<FilterInHardware>,
     /// Its rules in their order.
     pub rules: Vec<FilterRule>,
-    /// What becomes of packets that no rule fits: `accept`, `drop`, …
+    /// Action for packets that no rule matches: `accept`, `drop`, …
     pub default: String,
-    /// Packets that no rule fitted.
+    /// Packets that no rule matched.
     pub default_packets: u64,
     /// Bytes of their IP packets.
     pub default_bytes: u64,
-    /// Of the filter for the router itself: the classes that bound what it lets pass.
+    /// For the filter of packets to the router itself: the classes that limit accepted packets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<Class>,
 }
 
-/// The flows that filters know.
+/// The flows of filters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flows {
-    /// Flows of each family for which there is room; 0: no filter asks for them.
+    /// Capacity for flows of each family; 0: no filter uses them.
     pub room: usize,
-    /// Entered since the table was made.
+    /// Flows entered since the table was created.
     pub entered: u64,
-    /// Of these, pushed out by newer ones before their time was over.
+    /// Of these, flows displaced by newer ones before they expired.
     pub pushed_out: u64,
-    /// Not entered for want of a place: their answers are new packets to filters.
+    /// Flows not entered for lack of room: filters treat their replies as new.
     pub refused: u64,
-    /// Flows that were asked for, those not shown included.
+    /// Flows that match the query, those not shown included.
     pub total: usize,
-    /// As many as were asked for.
+    /// The flows, up to the requested number.
     pub flows: Vec<Flow>,
 }
 
@@ -1097,17 +1103,17 @@ pub struct Flow {
     pub vrf: String,
     /// The protocol.
     pub protocol: String,
-    /// Who began it: address and, if there is one, port; of ICMP the identifier.
+    /// The initiator: address and, if there is one, port; for ICMP the identifier.
     pub from: String,
-    /// With whom.
+    /// The responder.
     pub to: String,
     /// `unanswered`, `opening`, `assured` or `closing`.
     pub state: String,
-    /// Packets of who began it.
+    /// Packets of the initiator.
     pub packets_there: u64,
     /// Bytes of their IP packets.
     pub bytes_there: u64,
-    /// Packets of the other end.
+    /// Packets of the responder.
     pub packets_back: u64,
     /// Bytes of their IP packets.
     pub bytes_back: u64,
@@ -1122,7 +1128,7 @@ pub struct Flow {
 pub struct FilterInHardware {
     /// Its name.
     pub port: String,
-    /// Why its device holds none.
+    /// The reason for which its device holds none.
     pub why: Option<String>,
 }
 
@@ -1131,19 +1137,19 @@ pub struct FilterInHardware {
 pub struct RuleInHardware {
     /// The port.
     pub port: String,
-    /// Rules of the device that hold it.
+    /// Rules in the device for it.
     pub held: usize,
-    /// Rules of the device that it takes.
+    /// Rules required in the device for it.
     pub wanted: usize,
-    /// The device counts what it drops by them.
+    /// True if the device counts the packets that it drops.
     pub counted: bool,
-    /// It is a rule that drops.
+    /// True if the rule drops packets.
     pub drops: bool,
-    /// Why packets of it come to software.
+    /// The reasons for which its packets reach software.
     pub why: Vec<String>,
 }
 
-/// A set of prefixes that filters name.
+/// A set of prefixes to which filters refer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrefixSet {
     /// Its name.
@@ -1157,66 +1163,66 @@ pub struct PrefixSet {
 pub struct SetElement {
     /// The addresses.
     pub prefix: IpNet,
-    /// By whom it is there: `configuration` or `command`.
+    /// Its origin: `configuration` or `command`.
     pub by: String,
-    /// Seconds until it goes by itself; `None`: it does not.
+    /// Seconds until it expires; `None`: never.
     pub remaining_s: Option<u64>,
 }
 
-/// What a filter says of a packet.
+/// Verdict of a filter on a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilterVerdict {
-    /// The rule that decides; `None`: the default does.
+    /// The deciding rule; `None`: the default decides.
     pub rule: Option<FilterRule>,
-    /// Rules that it fits before that, which let it go on.
+    /// Earlier rules that match and let it continue.
     #[serde(default)]
     pub before: Vec<FilterRule>,
-    /// What becomes of the packet: `accept`, `drop`, …
+    /// The action for the packet: `accept`, `drop`, …
     pub action: String,
-    /// Why, in words, if no rule decides.
+    /// Explanation, if no rule decides.
     pub why: String,
 }
 
 /// Packets of a rule by the colours of RFC 2697 and RFC 2698.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColourCounts {
-    /// Within the rate and its burst.
+    /// Packets within the rate and its burst.
     pub green: u64,
-    /// Within the second bucket.
+    /// Packets within the second bucket.
     pub yellow: u64,
-    /// Above both.
+    /// Packets above both.
     pub red: u64,
 }
 
 /// A rule of a filter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilterRule {
-    /// Its place, from 1 on.
+    /// Its position, from 1 on.
     pub number: usize,
     /// Its name, if it has one.
     pub name: Option<String>,
-    /// What packets must be.
+    /// Its conditions.
     pub matches: String,
-    /// What becomes of them: `accept`, `drop`, …
+    /// Its action: `accept`, `drop`, …
     pub action: String,
-    /// How much of them passes, if it is limited.
+    /// Its rate limit, if any.
     pub police: Option<String>,
-    /// Packets by colour, if the limit tells colours apart.
+    /// Packets by colour, if the limit distinguishes colours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub colours: Option<ColourCounts>,
-    /// Packets that it fitted, those above its rate and those that devices have counted included.
+    /// Packets that it matched, those above its rate and those counted by devices included.
     pub packets: u64,
     /// Bytes of their IP packets.
     pub bytes: u64,
-    /// Of these packets those that devices have dropped and counted.
+    /// Those of these packets that devices dropped and counted.
     #[serde(default)]
     pub device_packets: u64,
-    /// Bytes of their IP packets, where the device counts bytes.
+    /// Bytes of their IP packets, if the device counts bytes.
     #[serde(default)]
     pub device_bytes: u64,
-    /// Where it is, by the ports whose devices are to hold rules of the filter.
+    /// Its state in the devices of the ports that are to hold the filter's rules.
     #[serde(default)]
     pub hardware: Vec<RuleInHardware>,
-    /// Seconds since the last one; `None`: there was none yet.
+    /// Seconds since its last packet; `None`: there was none.
     pub last_s: Option<u64>,
 }

@@ -63,7 +63,7 @@ const SLOW_BUILD: f64 = 4000.0;
 /// Builds of the other structures.
 const BUILDS: usize = 5;
 
-/// How to measure.
+/// Options of the measurement.
 #[derive(Debug, Args)]
 pub struct FibArgs {
     /// IPv4 routes: PREFIX<TAB>AS or an MRT dump, or synthetic:N for N made-up prefixes

@@ -31,7 +31,7 @@ const PACKETS: usize = 1 << 16;
 /// Number of packets that are compared with the walk.
 const COMPARED: usize = 1 << 11;
 
-/// How to measure.
+/// Options of the measurement.
 #[derive(Debug, Args)]
 pub struct FilterArgs {
     /// Rules, separated by commas
@@ -40,7 +40,7 @@ pub struct FilterArgs {
     /// Rounds in which every structure takes its turn
     #[arg(long, default_value_t = 9)]
     rounds: usize,
-    /// Measure named sets of so many elements instead
+    /// Measure named sets of this many elements instead
     #[arg(long, value_name = "ELEMENTS", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     set: Option<u32>,
     #[command(flatten)]

@@ -3,7 +3,7 @@
 //! DPDK's pcap driver with `infinite_rx=1` is the source: it replays frames to many random
 //! destinations for ever, copying each into a new buffer as a NIC would. DPDK's null driver is the
 //! sink: it frees its packets. Between them runs the real forwarder with the default graph
-//! (checksums verified, counters and drop reasons on); the same source and sink with nothing
+//! (checksums verified, counters and drop reasons on); the same source and sink without anything
 //! between them are the bare loop, `io`. The difference is the router's cost. All cases and the
 //! bare loop take turns in one process on one core, so that a slow moment of the machine affects
 //! all of them; the median and the minimum over the rounds are reported.
@@ -56,7 +56,7 @@ use super::progress;
 use super::source::{self, Mix};
 use crate::workload::routes;
 
-/// How to measure.
+/// Options of the measurement.
 #[derive(Debug, Args)]
 pub struct ForwardArgs {
     /// The full IPv4 table: PREFIX<TAB>AS or an MRT dump, or synthetic:N for N made-up prefixes

@@ -35,7 +35,7 @@ pub use self::sizes::Sizes;
 pub use self::tester::{Setup, Stream, Tester};
 pub use self::tracker::Distribution;
 
-/// What to send, and where.
+/// Options of the generator.
 #[derive(Debug, Args)]
 pub struct GenerateArgs {
     /// The sending device: a kernel interface, a PCI address, or net_memif0,… and its like
@@ -59,19 +59,19 @@ pub struct GenerateArgs {
     /// DSCP of the packets, 0 to 63: one, or a list by turns
     #[arg(long, default_value = "0", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(..64))]
     dscp: Vec<u8>,
-    /// max, 250kpps, 1.5Mpps, 800Mbit, …
+    /// Rate: max, 250kpps, 1.5Mpps, 800Mbit, …
     #[arg(long, default_value = "max")]
     rate: String,
-    /// Packets to send; without this, until --seconds are over
+    /// Packets to send; without this, until --seconds have passed
     #[arg(long)]
     count: Option<u64>,
-    /// How long to send; 10 if there is no --count either
+    /// Seconds to send; 10 if there is no --count either
     #[arg(long)]
     seconds: Option<f64>,
-    /// How long to wait for the last packets, in milliseconds
+    /// Milliseconds to wait for the last packets
     #[arg(long, default_value_t = 500)]
     wait_ms: u64,
-    /// What to do with packets that the device does not take at once
+    /// Treatment of packets that the device does not accept at once
     #[arg(long, value_enum, default_value_t = Full::Wait)]
     full: Full,
     /// Packets handed to the device at once, 1 to 64
@@ -91,12 +91,12 @@ pub struct GenerateArgs {
     json: bool,
 }
 
-/// What to do when the device takes no more.
+/// Treatment of packets when the device accepts no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Full {
-    /// Wait until it does: nothing is lost before the device
+    /// Wait until it does: no packet is lost before the device
     Wait,
-    /// Lose them, as a wire does: the rate stays what it is
+    /// Drop them, as a wire does: the rate stays the same
     Lose,
 }
 

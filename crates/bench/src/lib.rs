@@ -21,7 +21,7 @@ use clap::Subcommand;
 
 pub use generate::{GenerateArgs, run as generate};
 
-/// What to measure.
+/// The benchmarks.
 #[derive(Debug, Subcommand)]
 pub enum Bench {
     /// Cycles per packet of the forwarding path above a bare receive-transmit loop
@@ -30,9 +30,9 @@ pub enum Bench {
     Fib(fib::FibArgs),
     /// Cycles to find a packet's rule in a filter, by our classifier and by DPDK's rte_acl
     Filter(filter::FilterArgs),
-    /// Throughput, latency, loss and bursts of the whole router as RFC 2544 and RFC 5180 say
+    /// Throughput, latency, loss and bursts of the whole router, by RFC 2544 and RFC 5180
     Rfc2544(rfc2544::Rfc2544Args),
-    /// Ways to publish a route to forwarders: what they cost, and how long they take
+    /// Methods of publishing a route to forwarders: their cost, and the time until all use it
     Sync(sync::SyncArgs),
     /// Draw a figure that an experiment wrote as JSON
     Plot(plot::PlotArgs),

@@ -7,7 +7,7 @@ use machine::cores;
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
 
-/// Where a measurement of tables runs, and how it prints.
+/// Core and memory of a measurement of tables, and the output format.
 #[derive(Debug, Args)]
 pub struct Place {
     /// The core to run on; the last one if not given

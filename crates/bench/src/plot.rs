@@ -9,7 +9,7 @@ use plotters::prelude::*;
 use plotters::style::FontFamily;
 use serde::{Deserialize, Serialize};
 
-/// What to plot.
+/// Options of the plot.
 #[derive(Debug, Args)]
 pub struct PlotArgs {
     /// The figure as JSON: title, x, y, log_x, log_y, series of name and points

@@ -47,10 +47,10 @@ const SIZES: [usize; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
 /// A sender that lags by a larger share of the time has not kept its rate.
 const BEHIND: f64 = 0.01;
 
-/// What to test.
+/// Options of the tests.
 #[derive(Debug, Args)]
 pub struct Rfc2544Args {
-    /// Which tests, separated by commas
+    /// Tests, separated by commas
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = Test::ALL)]
     test: Vec<Test>,
     /// Frame sizes with FCS, separated by commas; RFC 2544's if not given
@@ -62,13 +62,13 @@ pub struct Rfc2544Args {
     /// Seconds of a trial
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// How often each result is found; the median counts
+    /// Repetitions of each search; the median counts
     #[arg(long, default_value_t = 3)]
     repeats: usize,
-    /// How exactly rates are searched, in percent of the highest
+    /// Resolution of the search for rates, in percent of the highest
     #[arg(long, default_value_t = 1.0)]
     resolution: f64,
-    /// The share of packets that may be lost for the PDR, in percent
+    /// Share of packets that may be lost for the PDR, in percent
     #[arg(long, default_value_t = 0.5)]
     pdr: f64,
     /// More routes for the router: PREFIX<TAB>AS, an MRT dump, or synthetic:N; destinations lie in them

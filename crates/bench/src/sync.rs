@@ -37,7 +37,7 @@ use crate::workload::routes::{self, Routes};
 /// Most synchronisation times that are stored per turn.
 const KEPT: usize = 1 << 20;
 
-/// How to measure.
+/// Options of the measurement.
 #[derive(Debug, Args)]
 pub struct SyncArgs {
     /// The routes: PREFIX<TAB>AS or an MRT dump, or synthetic:N for N made-up prefixes

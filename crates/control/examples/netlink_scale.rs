@@ -1,4 +1,4 @@
-//! How long the kernel's routes take to be read, and what of it is the kernel's time.
+//! Time for reading the kernel's routes, in total and within the kernel.
 //!
 //! ```text
 //! netlink_scale NETNS PORT...      then, at each Enter, an audit

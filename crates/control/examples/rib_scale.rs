@@ -1,4 +1,4 @@
-//! How fast the RIB is, and how large: loads a table, loses a link under it, takes it away.
+//! Speed and size of the RIB: loads a table, takes a link down under it, removes it.
 //!
 //! ```text
 //! cargo run --release -p control --example rib_scale -- [ROUTES]
@@ -12,9 +12,9 @@
 //! - `link down`, `link up`: the call after which no forwarder takes the dead port, for a group of
 //!   four ports with all routes behind it, for 10,000 groups, and for a recursive gateway; and the
 //!   sweep that follows;
-//! - `resync`: all routes told once more, nothing changed;
+//! - `resync`: all routes reported once more, unchanged;
 //! - `remove`: all routes by [`Rib::end_resync`], and one by one;
-//! - memory that the process has gained, per route.
+//! - memory gained by the process, per route.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ fn gateway(index: u16, host: u32) -> IpAddr {
     Ipv4Addr::from(0x0a00_0002 + u32::from(index) * 0x1_0000 + host).into()
 }
 
-/// The RIB, and what forwarders have.
+/// The RIB, and the tables of forwarders.
 struct Bench {
     rib: Rib,
     reader: Arc<dyn Lookup<Ipv4Addr>>,
@@ -63,7 +63,7 @@ impl Bench {
         Ok(Self { rib, reader, table })
     }
 
-    /// Whether a forwarder sends any flow to this address by the port.
+    /// Returns true if a forwarder sends any flow to this address by the port.
     fn leaves_by(&self, address: Ipv4Addr, port: InterfaceId) -> bool {
         let word = self.table.get(self.reader.lookup(address));
         (0..64u32).any(|step| {
@@ -95,7 +95,7 @@ fn prefixes(count: usize) -> Vec<IpNet> {
     nets
 }
 
-/// The same in an order without order.
+/// The same in a pseudo-random order.
 fn shuffled(prefixes: &[IpNet]) -> Vec<IpNet> {
     let mut shuffled = prefixes.to_vec();
     let mut state = 1u64;
@@ -129,14 +129,15 @@ fn timed<T>(name: &str, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// How long this thread has run; the same on a busy machine. To about a tick of the scheduler.
+/// Processor time of this thread; the same on a busy machine. Accurate to about a tick of the
+/// scheduler.
 fn cpu_time() -> Duration {
     let status = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanoseconds = status.split_whitespace().next().and_then(|first| first.parse().ok());
     Duration::from_nanos(nanoseconds.unwrap_or(0))
 }
 
-/// Bytes of memory that the process has.
+/// Resident memory of the process, in bytes.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -152,7 +153,7 @@ fn remove_all(bench: &mut Bench, name: &str) {
     bench.rib.tick();
 }
 
-/// Loses and regains the first port; all routes are right in between.
+/// Takes the first port down and up again; all routes are correct in between.
 fn flap(bench: &mut Bench, what: &str, probes: &[Ipv4Addr]) {
     let used = probes.iter().any(|&address| bench.leaves_by(address, port(0)));
     assert!(used, "the port is in use");

@@ -1,4 +1,4 @@
-//! The configuration: a Lua script whose statements say what the router is.
+//! The configuration: a Lua script whose statements describe the router.
 //!
 //! ```lua
 //! local turnpike = require "turnpike"
@@ -38,9 +38,9 @@
 //! ```
 //!
 //! A file is read in three stages, each in a module of its own: `script` runs it in a restricted
-//! interpreter and writes its statements down; `validate` turns them into a [`Config`] and collects
-//! everything that is wrong with them; [`check_machine`] compares a sound configuration with the
-//! machine it is to run on. A script may compute: loops, functions and tables are Lua's.
+//! interpreter and records its statements; `validate` converts them to a [`Config`] and collects
+//! all of their errors; [`check_machine`] compares a valid configuration with the resources of the
+//! machine. A script may compute: loops, functions and tables are Lua's.
 
 mod diff;
 mod error;
@@ -96,10 +96,10 @@ pub use queues::{Queues, Rss, RssFields, Spread, key_text};
 pub use script::commands::{Call, run_command};
 pub use script::{Limits, default_graph_in_lua};
 
-/// A sound configuration: every reference in it leads somewhere, nothing contradicts itself.
+/// A valid configuration: every reference in it can be resolved, and its settings are consistent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The file it was read from, as it was named.
+    /// The file it was read from, under the name given.
     pub file: PathBuf,
     /// The script.
     pub text: Arc<str>,
@@ -111,13 +111,13 @@ pub struct Config {
     pub vrfs: Vec<Vrf>,
     /// The static routes.
     pub routes: Vec<Route>,
-    /// Next hops with names, to which steps send packets.
+    /// Named next hops, to which steps send packets.
     pub next_hops: Vec<NamedNextHop>,
-    /// Sets of prefixes that rules of filters name.
+    /// Sets of prefixes to which rules of filters refer.
     pub sets: Vec<PrefixSet>,
     /// Packet filters.
     pub filters: Vec<Filter>,
-    /// The categories that their rules name, by their numbers.
+    /// The categories of their rules, by their numbers.
     pub categories: Vec<String>,
     /// The static neighbours.
     pub neighbours: Vec<Neighbour>,
@@ -125,21 +125,21 @@ pub struct Config {
     pub imports: Vec<Import>,
     /// The multicast routes.
     pub multicast: Vec<MulticastRoute>,
-    /// Who else has routes for the router.
+    /// Other sources of routes.
     pub routes_from: RoutesFrom,
-    /// Where FRR's zebra is listened for; `None` unless [`Self::routes_from`] names it.
+    /// The listener for FRR's zebra; `None` unless [`Self::routes_from`] names it.
     pub fpm: Option<Fpm>,
-    /// Where the forwarders run, and everything else.
+    /// Cores of forwarders, and of everything else.
     pub cores: Cores,
-    /// How forwarders share the processor with others.
+    /// Use of the processor by forwarders.
     pub forwarders: Forwarders,
-    /// What is forwarded.
+    /// Optional forwarding.
     pub forwarding: Forwarding,
     /// Transmit bursts.
     pub tx: TxConfig,
-    /// Bounds of the slow path.
+    /// Limits of the slow path.
     pub slowpath: Slowpath,
-    /// How filters keep flows.
+    /// Limits and timeouts of filters' flows.
     pub flows: FlowSettings,
     /// The router's own ICMP.
     pub icmp: Icmp,
@@ -147,33 +147,33 @@ pub struct Config {
     pub memory: Memory,
     /// The choice of route tables.
     pub fib: Fib,
-    /// What is logged.
+    /// The log level.
     pub log: Log,
-    /// Where packets go over which the router's code panics.
+    /// Storage of packets that caused a panic of the router's code.
     pub quarantine: Quarantine,
-    /// Where telnet clients are served; `None`: nowhere.
+    /// The listener for telnet clients; `None`: telnet is off.
     pub telnet: Option<Telnet>,
     /// Commands in Lua.
     pub commands: Vec<Command>,
-    /// Where packets go.
+    /// The paths of packets through steps.
     pub graphs: Plans,
-    /// What forwarders run of the script, if it has steps.
+    /// The part of the script that forwarders run, if it has steps.
     pub script: Option<Script>,
 }
 
 /// The part of a configuration that runs on forwarders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
-    /// The steps that it makes.
+    /// The steps that it defines.
     pub steps: Vec<StepSettings>,
     /// Its counters.
     pub counters: CounterNames,
 }
 
-/// The name of the VRF that is always there.
+/// The name of the VRF that always exists.
 pub const DEFAULT_VRF: &str = "default";
 
-/// `turnpike.vrf`: routes of their own for some ports.
+/// `turnpike.vrf`: a separate routing table for some ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vrf {
     /// Its number: its place among the statements, from 1 on, unless it is that of a VRF of the same name in a
@@ -183,15 +183,15 @@ pub struct Vrf {
     pub line: usize,
     /// 1 to 15 characters, unique, not [`DEFAULT_VRF`].
     pub name: String,
-    /// The routing table of the kernel and of FRR whose routes are its.
+    /// The routing table of the kernel and of FRR with its routes.
     pub table: Option<u32>,
 }
 
 impl Vrf {
-    /// The number of the VRF with this name, the default one included.
+    /// Returns the number of the VRF with this name, the default one included.
     ///
     /// # Errors
-    /// Says, after the setting's or option's name, that there is none, and which there are.
+    /// There is none; the text, to follow the setting's or option's name, lists the existing ones.
     pub fn named(vrfs: &[Self], name: &str) -> Result<VrfId, String> {
         if name == DEFAULT_VRF {
             return Ok(VrfId::DEFAULT);
@@ -204,24 +204,24 @@ impl Vrf {
         })
     }
 
-    /// The name of the VRF with this number; the default one's for a number that there is not.
+    /// Returns the name of the VRF with this number; the default one's for an unused number.
     pub fn name_of(vrfs: &[Self], id: VrfId) -> &str {
         vrfs.iter().find(|vrf| vrf.id == id).map_or(DEFAULT_VRF, |vrf| &vrf.name)
     }
 }
 
-/// `turnpike.next_hop`: where a step sends packets.
+/// `turnpike.next_hop`: a destination for packets of steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedNextHop {
     /// The line of the statement.
     pub line: usize,
-    /// Its name, which is that of its step, too.
+    /// Its name, which is also that of its step.
     pub name: String,
     /// Its paths, all of one family.
     pub paths: Vec<rib::Path>,
 }
 
-/// `turnpike.prefix_set`: prefixes that rules of filters refer to by a name.
+/// `turnpike.prefix_set`: prefixes with a name, to which rules of filters refer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrefixSet {
     /// The line of the statement.
@@ -237,53 +237,53 @@ pub struct PrefixSet {
 pub struct Filter {
     /// The line of the statement.
     pub line: usize,
-    /// By which ports refer to it, 1 to 255: that of a filter of the same name in a running router, see
+    /// Ports refer to it by this number, 1 to 255: that of a filter of the same name in a running router, see
     /// [`Config::align`].
     pub number: u8,
     /// Its rules.
     pub spec: FilterSpec,
 }
 
-/// What an action is called.
+/// Returns the name of an action.
 pub fn action_name(action: Action) -> &'static str {
     let named = validate::ACTIONS.iter().find(|(_, known)| *known == action);
     named.map_or("continue", |(name, _)| name)
 }
 
 impl Filter {
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.spec.filter.name
     }
 }
 
-/// The filter that a port has.
+/// A port's filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortFilter {
     /// Its name.
     pub name: String,
     /// Its number.
     pub number: u8,
-    /// The port's device holds those of its rules that it can.
+    /// True if the port's device holds those of its rules that it supports.
     pub hardware: bool,
-    /// It asks for the state of connections.
+    /// True if it uses the state of connections.
     pub asks_for_state: bool,
-    /// Its rules send packets elsewhere than their destination's route leads.
+    /// True if its rules override packets' routes.
     pub routes: bool,
 }
 
-/// `turnpike.multicast`: packets to a group, from a source or from any.
+/// `turnpike.multicast`: packets to a group, from one source or any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MulticastRoute {
     /// The line of the statement.
     pub line: usize,
-    /// The group; none of those that stay on their link.
+    /// The group; not one of link-local scope.
     pub group: IpAddr,
-    /// Who sends; `None`: anybody.
+    /// The sender; `None`: any.
     pub source: Option<IpAddr>,
-    /// The port that the packets come from.
+    /// The incoming port.
     pub from: InterfaceId,
-    /// The ports they leave by, and the TTL that a packet must exceed, at least 1.
+    /// The outgoing ports, and the TTL that a packet must exceed, at least 1.
     pub to: Vec<(InterfaceId, u8)>,
 }
 
@@ -297,12 +297,12 @@ pub struct Port {
     pub line: usize,
     /// 1 to 15 characters, unique.
     pub name: String,
-    /// What it is made of.
+    /// Its device.
     pub device: Device,
-    /// How a kernel interface is taken over; `None`: AF_XDP where it works, else AF_PACKET. For a PCI NIC,
-    /// the kernel driver that it is bound to while the router has it; `None`: the one that it has.
+    /// Method of taking over a kernel interface; `None`: AF_XDP where it works, else AF_PACKET. For a PCI NIC,
+    /// the kernel driver to which it is bound while the router uses it; `None`: its present one.
     pub driver: Option<Driver>,
-    /// The kernel interface is taken although it carries addresses, a default route or remote sessions.
+    /// True if the kernel interface is taken over although it has addresses, a default route or remote sessions.
     pub take_over: bool,
     /// A MAC to use in place of the device's.
     pub mac: Option<MacAddr>,
@@ -310,30 +310,30 @@ pub struct Port {
     pub mtu: Option<u16>,
     /// Its queues.
     pub queues: Queues,
-    /// What waits for it in software; `None`: its device's ring only, unless it has a shape.
+    /// Its queue in software; `None`: its device's ring only, unless it has a shape.
     pub queue: Option<QueueConfig>,
-    /// The rate at which it sends at most.
+    /// Its maximum transmit rate.
     pub shape: Option<Shape>,
-    /// Work that its device must do, or must not; the rest as it helps.
+    /// Offloads that its device must or must not do; the others are used if they help.
     pub offloads: OffloadWishes,
-    /// What its link is to be.
+    /// Requested properties of its link.
     pub link: LinkWish,
-    /// It receives frames for other MAC addresses as well.
+    /// True if it receives frames for other MAC addresses as well.
     pub promiscuous: bool,
-    /// It receives all multicasts, whether anything needs them or not.
+    /// True if it receives all multicasts, regardless of need.
     pub all_multicast: bool,
     /// Its own interface: that of its untagged frames.
     pub interface: Interface,
 }
 
 impl Port {
-    /// Its queue in software and its rate, if it has either: what has a rate has a queue.
+    /// Returns its queue in software and its rate, if it has either: a port with a rate has a queue.
     pub fn queue_in_software(&self) -> Option<(QueueConfig, Option<Shape>)> {
         let Self { queue, shape, .. } = self;
         (queue.is_some() || shape.is_some()).then(|| (queue.unwrap_or_default(), *shape))
     }
 
-    /// A port of this one's name and number of which nothing else is said.
+    /// Returns a port with this one's name and number and default settings.
     fn bare(&self) -> Self {
         Self {
             id: self.id,
@@ -355,7 +355,7 @@ impl Port {
         }
     }
 
-    /// Its device and host interface need not be opened anew to become the other's.
+    /// Returns true if its device and host interface need not be reopened for the other's settings.
     fn is_open_as(&self, other: &Self) -> bool {
         let opened = |port: &Self| {
             let Self { device, driver, mac, mtu, link, promiscuous, offloads, interface, .. } =
@@ -374,41 +374,41 @@ pub struct Interface {
     pub vrf: VrfId,
     /// Own addresses with the length of their network; host bits are set.
     pub addresses: Vec<IpNet>,
-    /// The features that steps of the catalogue declare, and the port's values.
+    /// The features declared by the catalogue's steps, with the port's values.
     pub features: Vec<(Feature, u8)>,
-    /// The filter of what comes by it.
+    /// The filter of received packets.
     pub filter_in: Option<PortFilter>,
-    /// The filter of what leaves by it.
+    /// The filter of transmitted packets.
     pub filter_out: Option<PortFilter>,
-    /// It is a port's, and the port has VLANs.
+    /// True for the interface of a port that has VLANs.
     pub has_vlans: bool,
-    /// Its host interface, if it has one: as the port says, else if anybody else has routes for
+    /// Its host interface, if it has one: as configured, else if there is another source of routes for
     /// the router.
     pub host: Option<HostInterface>,
-    /// Senders on this port are told by ICMP that a destination is unreachable.
+    /// True if unreachable destinations are reported to senders on this port by ICMP.
     pub unreachables: bool,
-    /// From how many hops away BGP, LDP, MSDP and BFD may speak to the router by this port (RFC 5082).
+    /// Most hops from which BGP, LDP, MSDP and BFD packets to the router are accepted on this port (RFC 5082).
     pub ttl_security: Option<u8>,
-    /// Questions by which it finds out whether somebody else has one of its IPv6 addresses, before it
-    /// uses it (RFC 4862 5.4); 0: none.
+    /// Probes of duplicate address detection for its IPv6 addresses before they are used (RFC 4862 5.4);
+    /// 0: none.
     pub dad: u8,
-    /// What it advertises as a router; `None`: nothing.
+    /// The contents of its router advertisements; `None`: none are sent.
     pub advertise: Option<Advertise>,
-    /// What it says by ICMP router discovery for IPv4; `None`: nothing.
+    /// The contents of its ICMP router discovery for IPv4; `None`: none is sent.
     pub discovery: Option<Discovery>,
 }
 
 impl Interface {
-    /// The least TTL with which packets of near peers' protocols may come by it; 0: any.
+    /// Returns the smallest TTL of accepted packets of near peers' protocols; 0: any.
     pub fn least_ttl(&self) -> u8 {
         self.ttl_security.map_or(0, |hops| u8::MAX - (hops - 1))
     }
 
-    /// The work of steps that it asks for.
+    /// Returns the features that it enables.
     pub fn features(&self) -> Features {
         let with = |all: Features, &(feature, value): &(Feature, u8)| all.with(feature, value);
         let all = self.features.iter().fold(Features::NONE, with);
-        // What passes one way is an answer the other way, whatever filter there is.
+        // A filter in one direction that uses states must see the packets of the other direction.
         let filter = |of: &Option<PortFilter>, other: &Option<PortFilter>| match (of, other) {
             (Some(filter), _) => filter.number,
             (None, Some(PortFilter { asks_for_state: true, .. })) => TRACKED,
@@ -420,7 +420,7 @@ impl Interface {
             .with(POLICY_ROUTE, self.filter_in.as_ref().is_some_and(|filter| filter.routes).into())
     }
 
-    /// An interface with the same features, all off, and no other settings.
+    /// Returns an interface with the same features, all off, and no other settings.
     fn bare(&self) -> Self {
         Self {
             vrf: VrfId::DEFAULT,
@@ -509,13 +509,13 @@ impl Config {
 }
 
 /// A kernel interface with a port's name, MAC and MTU, over which the programs of the machine
-/// speak on the port's network. All host interfaces of a router are in one network namespace.
+/// communicate on the port's network. All host interfaces of a router are in one network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostInterface {
     /// The network namespace it is in, a name under `/run/netns` or an absolute path; `None`: the
     /// router's own.
     pub netns: Option<String>,
-    /// Frames of up to 64 KiB go through it, which the router segments and coalesces.
+    /// True if it carries frames of up to 64 KiB, which the router segments and coalesces.
     pub segmentation: bool,
 }
 
@@ -526,14 +526,14 @@ impl Default for HostInterface {
 }
 
 impl HostInterface {
-    /// The file of the namespace; `None`: the router's own.
+    /// Returns the file of the namespace; `None`: the router's own.
     pub fn netns_path(&self) -> Option<PathBuf> {
         // An absolute name replaces the directory.
         self.netns.as_ref().map(|name| Path::new("/run/netns").join(name))
     }
 }
 
-/// What a port is made of, told apart by how it is written.
+/// Device of a port, distinguished by the notation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Device {
     /// A kernel interface: `eth1`.
@@ -545,7 +545,7 @@ pub enum Device {
 }
 
 impl Device {
-    /// Both cannot be open at a time, whatever arguments they have.
+    /// Returns true if both are the same device, regardless of arguments.
     pub fn is_same(&self, other: &Self) -> bool {
         let name = |text: &str| text.split(',').next().unwrap_or_default().to_owned();
         match (self, other) {
@@ -562,7 +562,7 @@ impl fmt::Display for Device {
     }
 }
 
-/// How a kernel interface or a PCI NIC is taken over.
+/// Method of taking over a kernel interface or a PCI NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {
     /// AF_XDP sockets.
@@ -579,7 +579,7 @@ impl Driver {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::AfXdp, Self::AfPacket, Self::VfioPci, Self::UioPciGeneric];
 
-    /// Its name in configurations; of a kernel driver the kernel's.
+    /// Returns the name in configurations; for a kernel driver that of the kernel.
     pub fn name(self) -> &'static str {
         match self {
             Self::AfXdp => "af_xdp",
@@ -589,7 +589,7 @@ impl Driver {
         }
     }
 
-    /// It is a kernel driver for PCI devices.
+    /// Returns true for a kernel driver of PCI devices.
     pub fn is_pci(self) -> bool {
         matches!(self, Self::VfioPci | Self::UioPciGeneric)
     }
@@ -604,15 +604,15 @@ pub struct Route {
     pub vrf: VrfId,
     /// The destination; no host bits are set.
     pub prefix: IpNet,
-    /// What becomes of packets to it.
+    /// Treatment of its packets.
     pub kind: RouteKind,
     /// Among static routes to one prefix the smallest metric wins; 0 unless given.
     pub metric: u32,
-    /// Losing one of its paths moves that path's flows only.
+    /// Fixed buckets: a lost path moves its own flows only.
     pub resilient: Option<Resilient>,
 }
 
-/// A neighbour whose MAC is given, not resolved.
+/// A neighbour with a configured MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     /// The line of the statement.
@@ -659,7 +659,7 @@ fn absolute(file: &Path) -> Option<PathBuf> {
     std::path::absolute(file).ok()
 }
 
-/// Who has routes for the router, besides its configuration and commands.
+/// Sources of routes besides the configuration and commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoutesFrom {
     /// The kernel of the host interfaces' network namespace, by netlink.
@@ -669,18 +669,18 @@ pub struct RoutesFrom {
 }
 
 impl RoutesFrom {
-    /// Anybody has.
+    /// Returns true if there is any.
     pub fn any(&self) -> bool {
         self.kernel.is_some() || self.fpm
     }
 }
 
-/// How the kernel is listened to.
+/// Settings for following the kernel's routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelRoutes {
     /// Time between two comparisons of the kernel's routes with the router's; `None`: never.
     pub audit: Option<Duration>,
-    /// Bytes of messages that the kernel keeps for the router before it drops them, which costs a
+    /// Bytes of messages that the kernel stores for the router before it drops them, which costs a
     /// full resynchronisation.
     pub receive_buffer: usize,
 }
@@ -691,12 +691,12 @@ impl Default for KernelRoutes {
     }
 }
 
-/// Where FRR's zebra is listened for.
+/// The listener for FRR's zebra.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fpm {
-    /// Address and port; zebra's `fpm address` must say the same.
+    /// Address and port, equal to zebra's `fpm address`.
     pub listen: SocketAddr,
-    /// How long zebra's routes are used after its connection is lost, if it does not come back.
+    /// Time for which zebra's routes stay in use after its connection is lost.
     pub keep: Duration,
     /// Users of this machine that may connect, besides root, the router's and FRR's: names or numbers.
     pub users: Vec<String>,
@@ -704,29 +704,29 @@ pub struct Fpm {
 
 impl Default for Fpm {
     fn default() -> Self {
-        // The port is the one that FRR's dplane_fpm_nl module uses unless told otherwise.
+        // The default port of FRR's dplane_fpm_nl module.
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 2620));
         Self { listen, keep: Duration::from_secs(120), users: Vec::new() }
     }
 }
 
-/// Flows of the host that a port's device is given at most by default.
+/// Default limit of learned flows of a port's device.
 const LEARNED_FLOWS: u16 = 256;
 
-/// How forwarders share the processor with others.
+/// Use of the processor by forwarders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarders {
-    /// The waiting of forwarders, where a port does not say otherwise.
+    /// Wait mode of forwarders, unless configured by port.
     pub wait: Wait,
-    /// Packets of a round over all sources.
+    /// Most packets of a round over all sources.
     pub budget: u16,
-    /// Receive queues go from busy forwarders to idle ones while they run.
+    /// True if receive queues move from busy forwarders to idle ones while they run.
     pub rebalance: bool,
-    /// One more forwarder serves control traffic, on the cores for control.
+    /// True if one more forwarder serves control traffic, on the cores for control.
     pub control_queue: bool,
-    /// Flows of the host whose replies each port's device brings to its control queue at most; 0: none.
+    /// Most flows of the host whose replies each port's device directs to its control queue; 0: none.
     pub learned_flows: u16,
-    /// What is dropped when more comes than can be forwarded.
+    /// Packets dropped under overload.
     pub shed: Shedding,
 }
 
@@ -743,27 +743,27 @@ impl Default for Forwarders {
     }
 }
 
-/// Where the forwarders run, and everything else: see [`CorePlacement`](crate::cores::CorePlacement) for what the
-/// configuration leaves out.
+/// Cores of forwarders and of everything else; see [`CorePlacement`](crate::cores::CorePlacement) for the
+/// defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cores {
-    /// The line of `control`, if it is given.
+    /// The line of `control`, if configured.
     pub control_line: Option<usize>,
     /// Cores of all threads but forwarders, ascending; empty: the router chooses.
     pub control: Vec<usize>,
-    /// The line of the forwarders' cores, if they are given.
+    /// The line of the forwarders' cores, if configured.
     pub forward_line: Option<usize>,
     /// One forwarder for each of these cores, ascending; empty: the router chooses.
     pub forward: Vec<usize>,
 }
 
-/// What is forwarded beyond what every router forwards.
+/// Optional forwarding, beyond that of every router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarding {
-    /// 240.0.0.0/4 is unicast like any other: sources, destinations, routes and own addresses (RFC
+    /// True if 240.0.0.0/4 is ordinary unicast: sources, destinations, routes and own addresses (RFC
     /// 1812 4.2.2.11 leaves the range to configuration). 255.255.255.255 stays the broadcast.
     pub class_e: bool,
-    /// The default route counts as a route to a gateway that is on no port's network.
+    /// True if the default route counts as a route to a gateway that is on no port's network.
     pub resolve_via_default: bool,
 }
 
@@ -778,9 +778,9 @@ impl Default for Forwarding {
 pub struct Slowpath {
     /// Threads, 1 to 8; each owns a part of the ports.
     pub workers: usize,
-    /// Bounds of each.
+    /// Limits of each.
     pub limits: slowpath::Limits,
-    /// Bounds of each class of punted packets.
+    /// Limits of each class of punted packets.
     pub classes: ByClass<ClassLimits>,
 }
 
@@ -795,7 +795,7 @@ impl Default for Slowpath {
 pub struct Memory {
     /// Packet buffers; `None`: as many as queues and bursts need.
     pub mbufs: Option<u32>,
-    /// Use ordinary pages even where there are hugepages.
+    /// True if ordinary pages are used even if there are hugepages.
     pub no_huge: bool,
 }
 
@@ -808,27 +808,27 @@ pub struct Fib {
     pub ipv6: Algorithm,
 }
 
-/// What is logged.
+/// The log level.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
     /// `error`, `warn`, `info`, `debug` or `trace`; `None`: the binary's default.
     pub level: Option<&'static str>,
 }
 
-/// Where packets go over which the router's code panics.
+/// Storage of packets that caused a panic of the router's code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quarantine {
-    /// The directory of the files, made when it is needed; an absolute path.
+    /// The directory of the files, created when needed; an absolute path.
     pub directory: PathBuf,
-    /// The most packets that one run of the router keeps.
+    /// Most packets that one run of the router stores.
     pub packets: usize,
-    /// The most bytes that all its files in the directory have together.
+    /// Most bytes of all its files in the directory.
     pub bytes: u64,
 }
 
 impl Default for Quarantine {
     fn default() -> Self {
-        // What is there survives a restart of the machine, and only root can make something there.
+        // This directory survives a restart of the machine, and only root can create files in it.
         Self { directory: "/var/lib/turnpike/quarantine".into(), packets: 1000, bytes: 16 << 20 }
     }
 }
@@ -840,18 +840,18 @@ pub struct Command {
     pub line: usize,
     /// Its name, unique.
     pub name: String,
-    /// What it does, in a line.
+    /// Its summary, in one line.
     pub help: String,
 }
 
-/// Where telnet clients are served.
+/// The listener for telnet clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Telnet {
     /// Address and port.
     pub listen: SocketAddr,
-    /// The most clients at a time.
+    /// Most clients at a time.
     pub sessions: usize,
-    /// How long a client may say nothing, or not read what it is told.
+    /// Time after which a client that sends nothing, or does not read its output, is disconnected.
     pub idle: Duration,
     /// Users of this machine that may connect, besides root and the router's: names or numbers.
     pub users: Vec<String>,
@@ -859,15 +859,15 @@ pub struct Telnet {
 
 impl Default for Telnet {
     fn default() -> Self {
-        // A port that needs no privilege.
+        // A port number that requires no privilege.
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 2323));
         Self { listen, sessions: 8, idle: Duration::from_secs(600), users: Vec::new() }
     }
 }
 
 impl Config {
-    /// What is allowed and probably a mistake, with the lines: gateways that only the default
-    /// route leads to, rules of filters that can never match.
+    /// Returns warnings about settings that are allowed but probably mistakes, with their lines: gateways that
+    /// only the default route leads to, rules of filters that can never match.
     pub fn doubts(&self) -> Vec<String> {
         let doubts = validate::by_default_only(&self.routes, &self.forwarding).into_iter();
         let never = self.filters.iter().flat_map(|filter| {
@@ -881,23 +881,23 @@ impl Config {
     }
 }
 
-/// Reads and validates a configuration, whose graphs are made of the catalogue's steps; does not look
-/// at the machine beyond the file itself.
+/// Reads and validates a configuration, whose graphs consist of the catalogue's steps. Does not examine
+/// the machine beyond the file itself.
 ///
 /// # Errors
-/// Everything that is wrong with the file, or that it cannot be read.
+/// All errors of the file, or the error of reading it.
 pub fn load(path: &Path, catalogue: &Catalogue) -> Result<Config, ConfigErrors> {
     parse(path, &text_of(path)?, Limits::default(), catalogue)
 }
 
-/// The text of a configuration.
+/// Returns the text of a configuration.
 fn text_of(path: &Path) -> Result<String, ConfigErrors> {
     let text = std::fs::read(path).map_err(|error| unreadable(path, &error.to_string()))?;
     String::from_utf8(text)
         .map_err(|_| unreadable(path, "not a text file in UTF-8; a configuration is a Lua script"))
 }
 
-/// [`load`] for a text at hand; `path` names it in errors and is where relative files are sought.
+/// Like [`load`], for a given text; `path` names it in errors and resolves relative file names.
 ///
 /// # Errors
 /// As [`load`].

@@ -331,7 +331,7 @@ impl ImportReport {
         (report, table.entries)
     }
 
-    /// Counts routes of a family that were given to the RIB.
+    /// Counts routes of a family that were added to the RIB.
     fn count(&mut self, ipv4: bool, loaded: LoadReport) {
         *(if ipv4 { &mut self.ipv4 } else { &mut self.ipv6 }) += loaded.accepted;
         self.refused_by_rib += loaded.refused;

@@ -62,7 +62,7 @@ pub struct KernelConfig {
     pub ports: Vec<(InterfaceId, String)>,
     /// The VRFs besides the default one.
     pub vrfs: Vec<KernelVrf>,
-    /// What to follow besides links, addresses and neighbours.
+    /// Subjects to follow besides links, addresses and neighbours.
     pub following: Following,
     /// True to follow multicast routes as well.
     pub multicast: bool,

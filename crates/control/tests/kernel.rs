@@ -1,6 +1,7 @@
-//! The kernel as a source, in a network namespace: what `ip` does is what the events add up to.
+//! The kernel as a source, in a network namespace: the state that results from the events equals
+//! that shown by `ip`.
 //!
-//! The machine must let these tests make network namespaces (root) and have iproute2.
+//! The tests require root, to create network namespaces, and iproute2.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,7 +18,7 @@ use ipnet::IpNet;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
-/// A namespace that goes with the value.
+/// A namespace that is removed with the value.
 struct Namespace(String);
 
 impl Namespace {
@@ -47,7 +48,7 @@ impl Namespace {
         command
     }
 
-    /// Runs many commands of `ip` at once, going on after errors.
+    /// Runs many commands of `ip` at once, continuing after errors.
     fn batch(&self, commands: &str) {
         let mut child = self
             .command()
@@ -60,7 +61,7 @@ impl Namespace {
         child.wait().unwrap();
     }
 
-    /// Two ports, `lan` and `wan`, whose other ends `lan-x` and `wan-x` are up.
+    /// Creates two ports, `lan` and `wan`, whose other ends `lan-x` and `wan-x` are up.
     fn two_ports(&self) {
         for (name, v4, v6) in
             [("lan", "10.0.1.1/24", "2001:db8:1::1/64"), ("wan", "10.0.2.1/24", "2001:db8:2::1/64")]
@@ -87,7 +88,7 @@ impl Namespace {
         Listener { source, events, state: State::default() }
     }
 
-    /// The main tables as `ip` shows them, in the form of [`State::routes`].
+    /// Returns the main tables as shown by `ip`, in the form of [`State::routes`].
     fn routes(&self) -> BTreeSet<String> {
         let mut all = BTreeMap::new();
         for family in ["-4", "-6"] {
@@ -110,7 +111,8 @@ impl Drop for Namespace {
     }
 }
 
-/// A route of `ip -j route` in words, destination and metric apart; `None` for connected networks and link-local addresses.
+/// Returns a route of `ip -j route` in words, destination and metric apart; `None` for connected
+/// networks and link-local addresses.
 fn shown(route: &Value, ipv4: bool) -> Option<(String, String)> {
     let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
     let destination = match text(route, "dst") {
@@ -153,12 +155,12 @@ fn shown(route: &Value, ipv4: bool) -> Option<(String, String)> {
     Some((format!("{destination} metric {metric} "), kind))
 }
 
-/// The kernel does not use the hop.
+/// Returns true if the kernel does not use the hop.
 fn is_dead(hop: &Value) -> bool {
     hop["flags"].as_array().is_some_and(|flags| flags.iter().any(|flag| flag == "dead"))
 }
 
-/// What the events add up to.
+/// The state that results from the events.
 #[derive(Default)]
 struct State {
     routes: BTreeMap<(IpNet, u64), RouteKind>,
@@ -223,7 +225,7 @@ impl State {
         }
     }
 
-    /// The routes in words.
+    /// Returns the routes in words.
     fn routes(&self) -> BTreeSet<String> {
         let words = |((prefix, metric), kind): (&(IpNet, u64), &RouteKind)| {
             let paths = |paths: &[Path]| {
@@ -303,7 +305,7 @@ impl Listener {
         }
     }
 
-    /// Has the kernel compared; the number of differences.
+    /// Requests a comparison with the kernel and returns the number of differences.
     fn audit(&mut self) -> usize {
         let (answer, mut answered) = oneshot::channel();
         self.source.order(KernelOrder::Audit(answer));
@@ -320,14 +322,14 @@ impl Listener {
     }
 }
 
-/// Each step is made by `ip` while we listen; then the tables must agree, and the audit that reads
-/// everything must find that nothing was missed. Among the steps are all those after which the
-/// kernel drops routes without a word.
+/// Each step is made by `ip` while the source follows the kernel; then the tables must agree, and
+/// the audit must find no difference. Among the steps are all those after which the kernel drops
+/// routes without a message.
 #[test]
 fn what_ip_does_is_followed() {
     let namespace = Namespace::new("steps");
     namespace.two_ports();
-    // As FRR advises: IPv6 routes go without a word, too.
+    // As recommended by FRR: IPv6 routes are dropped without a message, too.
     let silent = "echo 1 > /proc/sys/net/ipv6/route/skip_notify_on_dev_down";
     let set = Command::new("ip").args(["netns", "exec", &namespace.0, "sh", "-c", silent]).status();
     assert!(set.is_ok_and(|status| status.success()));
@@ -371,20 +373,20 @@ fn what_ip_does_is_followed() {
         "nexthop replace id 1 via 10.0.1.77 dev lan",
         "nexthop replace id 10 group 1",
         "nexthop replace id 10 group 1/2",
-        // Not told: the routes over it.
+        // Without a message: the routes over it.
         "nexthop del id 3",
         "nexthop del id 1",
-        // Not told: the routes that prefer it as source.
+        // Without a message: the routes that prefer it as source.
         "addr del 10.0.2.1/24 dev wan",
         "addr add 10.0.2.1/24 dev wan",
         "route add 203.0.114.0/24 nexthop via 10.0.1.2 nexthop via 10.0.2.2",
         "route add 100.90.0.0/16 via 10.0.2.9",
         "nexthop replace id 2 via 10.0.2.2 dev wan",
         "route add 100.91.0.0/16 nhid 2",
-        // Not told: nexthop objects over it.
+        // Without a message: nexthop objects over it.
         "link set wan-x down",
         "link set wan-x up",
-        // Not told: everything over it.
+        // Without a message: everything over it.
         "-6 route add 2001:db8:104::/48 nexthop via 2001:db8:1::2 nexthop via 2001:db8:2::2",
         "-6 route add 2001:db8:105::/48 nexthop via 2001:db8:2::2 nexthop via fe80::9 dev lan",
         "link set lan down",
@@ -395,7 +397,8 @@ fn what_ip_does_is_followed() {
     ];
     for step in steps {
         namespace.ip(step);
-        // A path over a dead link stays in our routes, since the RIB leaves it out by the link.
+        // A path over a dead link stays in our routes, since the RIB leaves it out because of the
+        // link.
         if step.starts_with("link set wan-x") {
             std::thread::sleep(Duration::from_millis(300));
         }
@@ -415,8 +418,8 @@ fn what_ip_does_is_followed() {
     assert_eq!(listener.source.status().overruns, 0);
 }
 
-/// With a receive buffer for a handful of messages, nearly all of 20,000 changes are lost; what is
-/// left in the end is the same, and a route that did not change was never told again.
+/// With a receive buffer for a handful of messages, nearly all of 20,000 changes are lost. The
+/// final state is the same, and an unchanged route is never reported again.
 #[test]
 fn overruns_converge() {
     let namespace = Namespace::new("overrun");
@@ -456,7 +459,7 @@ fn overruns_converge() {
     assert_eq!(listener.audit(), 0);
 }
 
-/// What is ordered, the kernel does and tells.
+/// The kernel carries out orders and reports the changes.
 #[test]
 fn orders_are_carried_out() {
     let namespace = Namespace::new("orders");
@@ -494,7 +497,7 @@ fn orders_are_carried_out() {
     assert_eq!(listener.source.status().errors, 0);
 }
 
-/// Rules decide which tables count, and an earlier table hides a later one's longer prefixes.
+/// Rules select the tables in use, and an earlier table hides a later one's longer prefixes.
 #[test]
 fn rules_are_followed() {
     let namespace = Namespace::new("rules");
@@ -523,7 +526,7 @@ fn rules_are_followed() {
     assert_eq!(listener.audit(), 0);
 }
 
-/// The owner says which interfaces are ports, while everything runs.
+/// The owner changes the set of ports while the source runs.
 #[test]
 fn interfaces_become_ports_and_cease_to_be() {
     let namespace = Namespace::new("ports");
@@ -550,7 +553,7 @@ fn interfaces_become_ports_and_cease_to_be() {
         let addresses = state.addresses.get(&other).is_some_and(|all| all.len() == 2);
         link && addresses && over(state, other)
     });
-    // One that comes later: the name was said before.
+    // An interface that appears after its name was given.
     let late = InterfaceId::new(2).unwrap();
     let ports = vec![(lan, "lan".into()), (other, "wan".into()), (late, "late".into())];
     listener.source.order(KernelOrder::Ports(ports));

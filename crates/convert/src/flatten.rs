@@ -4,8 +4,8 @@
 //! that ends a packet's way becomes an item: guard and rule together. A jump is a walk of the other chain under
 //! a narrower guard; packets that return meet the rest of the first chain, as in the original.
 //!
-//! Where the order of chains differs from that of a list, the following rules are repeated, so that the list
-//! stays exact:
+//! If the order of chains differs from that of a list, the following rules are repeated, so that
+//! the list stays exact:
 //!
 //! | of the original | in the list |
 //! |---|---|

@@ -32,7 +32,7 @@ type Result<T> = winnow::Result<T, ContextError>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Word {
     text: String,
-    /// True if the word is quoted, so that it is not an option whatever it begins with.
+    /// True if the word is quoted, so that it is not an option, even if it begins with a hyphen.
     is_quoted: bool,
 }
 

@@ -1,11 +1,11 @@
-//! A batch: up to 64 packets received together on one port, and what the steps learned of them.
+//! A batch: up to 64 packets received together on one port, and the results of steps for them.
 //!
-//! A batch is never split or copied. Steps say with masks which of its packets go where; what they
-//! learn of a packet (its next hop, its egress port) stands in arrays beside the packets, indexed
-//! by the packet's slot, so that a step touches only the arrays that it needs.
+//! A batch is never split or copied. Steps assign its packets to outputs by masks. The results of a
+//! step for a packet (its next hop, its egress port) are in arrays beside the packets, indexed by
+//! the packet's slot, so that a step touches only the arrays that it needs.
 //!
-//! Slots that hold no packet can be read and written like the others (they show a scratch
-//! buffer), so a step may run over all slots of a mask without a check in its loop.
+//! Slots without a packet can be read and written like the others (they refer to a scratch buffer),
+//! so a step may run over all slots of a mask without a check in its loop.
 
 use std::sync::Arc;
 
@@ -26,13 +26,13 @@ use crate::steps::Steering;
 /// The most packets in a batch.
 pub const BATCH_MAX: usize = dpdk::BURST_MAX;
 
-/// Bytes of a packet that [`Batch::head`] shows: Ethernet and IPv6 headers, and ten more.
+/// Bytes of a packet in [`Batch::head`]: Ethernet and IPv6 headers, and ten more.
 pub const HEAD: usize = dpdk::HEAD;
 
 /// Length of an Ethernet header without VLAN tag: where the IP header starts.
 pub const ETHERNET: usize = 14;
 
-/// `N` bytes of a head from `AT` on, which become one load.
+/// Returns `N` bytes of a head from `AT` on, as one load.
 #[inline(always)]
 pub(crate) fn bytes<const AT: usize, const N: usize>(head: &[u8; HEAD]) -> [u8; N] {
     let mut bytes = [0; N];
@@ -40,24 +40,24 @@ pub(crate) fn bytes<const AT: usize, const N: usize>(head: &[u8; HEAD]) -> [u8; 
     bytes
 }
 
-/// Up to 64 packets of one port on their way through the graph.
+/// Up to 64 packets of one port on their path through the graph.
 pub struct Batch {
     /// The packets. Only the forwarder fills and empties it; steps use the methods below.
     pub(crate) burst: Burst,
-    /// The port that all packets of the batch came from.
+    /// The port on which all packets of the batch were received.
     pub in_port: PortId,
-    /// The port's own interface, by which all packets came that are not [`Self::elsewhere`].
+    /// The port's own interface, which received all packets except those in [`Self::elsewhere`].
     pub own: InterfaceInfo,
-    /// Packets that came by another interface than the port's own.
+    /// Packets received on another interface than the port's own.
     elsewhere: Mask,
-    /// The numbers of their interfaces, by slot; of other packets they mean nothing.
+    /// The numbers of their interfaces, by slot; undefined for other packets.
     in_interface: [InterfaceId; BATCH_MAX],
-    /// What is known of all interfaces, by their numbers.
+    /// Facts about all interfaces, by number.
     pub(crate) interfaces: Vec<InterfaceInfo>,
-    /// Packets whose frame was sent to a multicast or broadcast MAC; set by `classify`.
+    /// Packets whose frame has a multicast or broadcast destination MAC; set by `classify`.
     pub link_multicast: Mask,
-    /// IPv4 packets with options, and IPv6 packets with a hop-by-hop header; set by the validating steps. Lookups
-    /// give them to the slow path: the steps before see them as others.
+    /// IPv4 packets with options, and IPv6 packets with a hop-by-hop header; set by the validating
+    /// steps. Lookups punt them to the slow path; earlier steps treat them like other packets.
     pub options: Mask,
     /// IPv6 packets whose source must not leave its link; set by `ip6-validate`.
     pub link_scope: Mask,
@@ -65,46 +65,46 @@ pub struct Batch {
     pub next_hop: [u16; BATCH_MAX],
     /// The meaning of that number; set by the lookups.
     pub hop: [Packed; BATCH_MAX],
-    /// The number of the interface each packet leaves by; set by the lookups.
+    /// The number of each packet's egress interface; set by the lookups.
     pub out_interface: [u16; BATCH_MAX],
-    /// Where each packet to a group leaves; set by the multicast steps.
+    /// The egress interfaces of each multicast packet; set by the multicast steps.
     pub receivers: [Receivers; BATCH_MAX],
-    /// The entries that [`Self::receivers`] are of, once a step has looked at them.
+    /// The entries to which [`Self::receivers`] refers, once a step has read them.
     pub(crate) groups: Option<Arc<MulticastRoutes>>,
-    /// When the packets were received, in TSC cycles.
+    /// The time of reception, in TSC cycles.
     pub now: u64,
-    /// What steps of the configuration noted for steps behind them.
+    /// Marks set by steps of the configuration for later steps.
     pub marks: Marks,
-    /// The packets that filters have put into categories.
+    /// The packets that filters assigned to categories.
     pub categories: Categories,
-    /// The packets that filters send elsewhere than their destination's route leads.
+    /// The packets whose route is overridden by filters.
     pub steering: Steering,
     /// Copies for other ports; none outside a forwarder.
     pub(crate) copies: Option<Copies>,
 }
 
-/// Packets of a batch that came by the same interface.
+/// Packets of a batch received on the same interface.
 #[derive(Clone, Copy, Debug)]
 pub struct Group {
     /// The interface.
     pub interface: InterfaceId,
-    /// What is known of it.
+    /// Facts about it.
     pub info: InterfaceInfo,
     /// The packets.
     pub packets: Mask,
 }
 
-/// A number for each packet of a batch that has one; the layout is what steps in Lua read.
+/// A number for each marked packet of a batch. Steps in Lua read this layout.
 #[repr(C)]
 pub struct Marks {
-    /// The packets that have one.
+    /// The marked packets.
     pub marked: Mask,
-    /// The numbers, by slot; of other packets they mean nothing.
+    /// The numbers, by slot; undefined for other packets.
     pub values: [u32; BATCH_MAX],
 }
 
 impl Batch {
-    /// An empty batch.
+    /// Creates an empty batch.
     pub fn new(in_port: PortId, own: InterfaceInfo) -> Self {
         Self {
             burst: Burst::new(),
@@ -129,19 +129,19 @@ impl Batch {
         }
     }
 
-    /// The packets of another port begin: none is elsewhere.
+    /// Begins a batch of packets of another port, none of which is elsewhere.
     #[inline(always)]
     pub(crate) fn come_by(&mut self, port: PortId, own: InterfaceInfo) {
         self.in_port = port;
         self.own = own;
         self.elsewhere = Mask::EMPTY;
-        // What another batch has looked up may not be true any more.
+        // Entries looked up for another batch may be outdated.
         self.groups = None;
         self.categories.clear();
         self.steering.clear();
     }
 
-    /// This packet came by another interface than its port's own, and steps behind this one see it so.
+    /// Assigns a packet to another interface than its port's own, as seen by later steps.
     #[inline(always)]
     pub fn set_interface(&mut self, slot: usize, interface: InterfaceId) {
         let slot = slot & (BATCH_MAX - 1);
@@ -149,7 +149,7 @@ impl Batch {
         self.elsewhere |= Mask::when(true, slot);
     }
 
-    /// The interface a packet came by.
+    /// Returns the ingress interface of a packet.
     #[inline(always)]
     pub fn interface(&self, slot: usize) -> InterfaceId {
         if self.elsewhere.has(slot) {
@@ -158,7 +158,7 @@ impl Batch {
         self.in_port.into()
     }
 
-    /// What is known of the interface a packet came by.
+    /// Returns the facts about a packet's ingress interface.
     #[inline(always)]
     pub fn info(&self, slot: usize) -> InterfaceInfo {
         if self.elsewhere.has(slot) {
@@ -171,7 +171,7 @@ impl Batch {
         self.interfaces.get(interface.index()).copied().unwrap_or(InterfaceInfo::NONE)
     }
 
-    /// These packets by the interfaces they came by: one group in the usual case.
+    /// Groups these packets by ingress interface: one group in the usual case.
     #[inline(always)]
     pub fn by_interface(&self, packets: Mask) -> impl Iterator<Item = Group> {
         let mut rest = packets;
@@ -182,8 +182,8 @@ impl Batch {
         })
     }
 
-    /// Packets of `packets` that came by one interface, for steps that change the batch between two groups;
-    /// `None` if there is no packet.
+    /// Returns the packets of `packets` with the first one's ingress interface, for steps that
+    /// change the batch between two groups; `None` if there is no packet.
     #[inline(always)]
     pub fn first_group(&self, packets: Mask) -> Option<Group> {
         let usual = packets.without(self.elsewhere);
@@ -200,7 +200,7 @@ impl Batch {
         Some(Group { interface, info, packets })
     }
 
-    /// Packets of `packets` whose destinations are looked up in one VRF, as [`Self::first_group`].
+    /// Like [`Self::first_group`], for packets whose destinations are looked up in the same VRF.
     #[inline(always)]
     pub fn first_of_vrf(&self, packets: Mask) -> Option<(VrfId, Mask)> {
         if (packets & self.elsewhere).is_empty() {
@@ -221,62 +221,66 @@ impl Batch {
         Some((vrf, found))
     }
 
-    /// The multicast routes of this batch: the same for all its steps, whatever is published meanwhile.
+    /// Returns the multicast routes of this batch: the same for all its steps, even if others are
+    /// published meanwhile.
     pub(crate) fn multicast_routes(&mut self, table: &MulticastTable) -> Arc<MulticastRoutes> {
         self.groups.get_or_insert_with(|| table.read()).clone()
     }
 
-    /// The slots that hold a packet.
+    /// Returns the slots with a packet.
     #[inline(always)]
     pub fn packets(&self) -> Mask {
         Mask(self.burst.owned())
     }
 
-    /// The first [`HEAD`] bytes of the packet's buffer. Bytes past [`Batch::len`] are
-    /// not the packet's: compare lengths before trusting them.
+    /// Returns the first [`HEAD`] bytes of the packet's buffer. Bytes past [`Batch::len`] are not
+    /// part of the packet: compare lengths before using them.
     #[inline(always)]
     pub fn head(&self, slot: usize) -> &[u8; HEAD] {
         self.burst.head(slot)
     }
 
-    /// The Ethernet header. As for [`Batch::head`], what of it is past the packet's end is not the packet's.
+    /// Returns the Ethernet header. As for [`Batch::head`], bytes past the packet's end are not
+    /// part of the packet.
     #[inline(always)]
     pub fn ethernet(&self, slot: usize) -> &EthernetHeader {
         head::ethernet(self.head(slot))
     }
 
-    /// The bytes behind the Ethernet header of an untagged frame as an IPv4 header; likewise.
+    /// Returns the bytes after the Ethernet header of an untagged frame as an IPv4 header;
+    /// likewise.
     #[inline(always)]
     pub fn ip4(&self, slot: usize) -> &Ipv4Header {
         head::ip4(self.head(slot))
     }
 
-    /// The bytes behind the Ethernet header of an untagged frame as an IPv6 header; likewise.
+    /// Returns the bytes after the Ethernet header of an untagged frame as an IPv6 header;
+    /// likewise.
     #[inline(always)]
     pub fn ip6(&self, slot: usize) -> &Ipv6Header {
         head::ip6(self.head(slot))
     }
 
-    /// Like [`Batch::head`], to write.
+    /// Like [`Batch::head`], for writing.
     #[inline(always)]
     pub fn head_mut(&mut self, slot: usize) -> &mut [u8; HEAD] {
         self.burst.head_mut(slot)
     }
 
-    /// The frame, Ethernet header first: all of it, or of one in several buffers (see
-    /// [`Batch::multi_segment`]) what is in the first, which holds all headers.
+    /// Returns the frame, Ethernet header first. For a frame in several buffers (see
+    /// [`Batch::multi_segment`]), returns its part in the first buffer, which contains all headers.
     #[inline(always)]
     pub fn frame(&self, slot: usize) -> &[u8] {
         self.burst.frame(slot)
     }
 
-    /// Like [`Batch::frame`], to write.
+    /// Like [`Batch::frame`], for writing.
     #[inline(always)]
     pub fn frame_mut(&mut self, slot: usize) -> &mut [u8] {
         self.burst.frame_mut(slot)
     }
 
-    /// Like [`Batch::frame_mut`], with what is in the other buffers, to read.
+    /// Like [`Batch::frame_mut`], with the contents of the other buffers, for reading.
     #[inline(always)]
     pub fn frame_and_rest(&mut self, slot: usize) -> (&mut [u8], impl Iterator<Item = &[u8]>) {
         self.burst.frame_and_rest(slot)
@@ -305,20 +309,20 @@ impl Batch {
         Mask(self.burst.multi_segment())
     }
 
-    /// Packets whose IPv4 header checksum the device found right; none on a port whose device does not
-    /// look.
+    /// Packets whose IPv4 header checksum the device verified; none on a port whose device does not
+    /// verify.
     #[inline(always)]
     pub fn checksum_good(&self) -> Mask {
         Mask(self.burst.checksum_good())
     }
 
-    /// Packets whose IPv4 header checksum the device found wrong.
+    /// Packets whose IPv4 header checksum is wrong according to the device.
     #[inline(always)]
     pub fn checksum_bad(&self) -> Mask {
         Mask(self.burst.checksum_bad())
     }
 
-    /// Packets out of which the device took a VLAN tag.
+    /// Packets from which the device removed a VLAN tag.
     #[inline(always)]
     pub fn vlan_stripped(&self) -> Mask {
         Mask(self.burst.vlan_stripped())
@@ -346,13 +350,14 @@ impl Batch {
         self.burst.insert_tag(slot, tag)
     }
 
-    /// Where the slots' bytes and lengths are, see [`Burst::addresses`].
+    /// Returns the addresses of the slots' bytes and lengths, see [`Burst::addresses`].
     #[inline]
     pub fn addresses(&mut self) -> (*const *mut u8, *const u16, *const u16) {
         self.burst.addresses()
     }
 
-    /// Sends a copy of each of these packets by the port, as they are now, whatever becomes of them.
+    /// Sends a copy of each of these packets by the port, in their present state, regardless of
+    /// their further treatment.
     pub fn mirror(&mut self, slots: Mask, port: PortId) {
         if let Some(copies) = &mut self.copies {
             for slot in (slots & Mask(self.burst.owned())).slots() {
@@ -376,8 +381,8 @@ mod tests {
     use super::*;
     use crate::testing::{FrameBuilder, batch_of};
 
-    /// Eight packets by port 0; of them 1 and 4 by interface 70, 6 by 71, which is in VRF 1, and 7 by one that
-    /// nothing is known of.
+    /// Eight packets of port 0; 1 and 4 were received on interface 70, 6 on 71, which is in VRF 1,
+    /// and 7 on an unknown one.
     fn mixed() -> Batch {
         let mut batch = batch_of(&vec![FrameBuilder::ip4().build(); 8]);
         let info = InterfaceInfo { vrf: VrfId::DEFAULT, mtu: 70, ..InterfaceInfo::NONE };

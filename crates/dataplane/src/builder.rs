@@ -1,4 +1,4 @@
-//! Graphs of steps that are at hand, for tests, benchmarks and programs without a configuration.
+//! Graphs of existing steps, for tests, benchmarks and programs without a configuration.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,12 +34,12 @@ pub struct GraphBuilder {
 }
 
 impl GraphBuilder {
-    /// A graph without steps.
+    /// Creates a graph without steps.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The steps of a plan, for a router of these tables.
+    /// Makes the steps of a plan, for a router with these tables.
     ///
     /// # Errors
     /// A step cannot be made or left out.
@@ -60,8 +60,8 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Puts a new step in front of step `before`: all that led there leads to the new one, whose main output
-    /// leads on.
+    /// Inserts a new step before step `before`: all outputs that led there lead to the new one,
+    /// whose main output leads to `before`.
     ///
     /// # Errors
     /// A name is not known, or taken already.
@@ -76,7 +76,7 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Leads an output of step `from` to step `to`.
+    /// Connects an output of step `from` to step `to`.
     ///
     /// # Errors
     /// A name is not known.
@@ -84,7 +84,7 @@ impl GraphBuilder {
         self.lead(from, output, &Way::Step(to.to_owned()))
     }
 
-    /// Leads an output of step `from` out of the router.
+    /// Connects an output of step `from` to transmission.
     ///
     /// # Errors
     /// A name is not known.
@@ -92,7 +92,8 @@ impl GraphBuilder {
         self.lead(from, output, &Way::Transmit)
     }
 
-    /// Frees the packets of an output, under [`DropReason::ByStep`](crate::reason::DropReason::ByStep).
+    /// Drops the packets of an output, under
+    /// [`DropReason::ByStep`](crate::reason::DropReason::ByStep).
     ///
     /// # Errors
     /// A name is not known.
@@ -100,7 +101,7 @@ impl GraphBuilder {
         self.lead(from, output, &Way::Drop)
     }
 
-    /// Leads an output of step `from` out of the router, by several ports at once.
+    /// Connects an output of step `from` to replication.
     ///
     /// # Errors
     /// A name is not known.
@@ -112,10 +113,10 @@ impl GraphBuilder {
         self.plan.lead(&format!("{from}.{output}"), to, None)
     }
 
-    /// Checks the form of the graph, but not the facts on its edges, and makes it.
+    /// Checks the form of the graph, but not the facts on its edges, and builds it.
     ///
     /// # Errors
-    /// An output leads nowhere, nothing leads to a step, or steps form a circle.
+    /// An output without a target, an unreachable step, or a cycle.
     pub fn build(mut self) -> Result<Graph, PlanError> {
         let steps = self.plan.names().filter_map(|name| self.steps.remove(name)).collect();
         self.plan.assemble(steps)

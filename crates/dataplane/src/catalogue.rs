@@ -1,15 +1,14 @@
-//! The catalogue of steps that graphs are composed of: the built-in ones, and those of modules from
-//! outside.
+//! The catalogue of steps that graphs consist of: the built-in ones, and those of external modules.
 //!
 //! A [`StepSpec`] declares the facts about packets that a step requires and provides, so that a composition can
 //! be checked before it runs:
 //!
 //! | fact | provided by |
 //! |---|---|
-//! | IPv4, IPv6 | `classify`: Ethertype, and the least header is there |
+//! | IPv4, IPv6 | `classify`: Ethertype, and the minimal header is present |
 //! | valid | `ip4-validate`, `ip6-validate` |
 //! | routed | the lookups: next hop and egress port are set |
-//! | grouped | `ip4-multicast`, `ip6-multicast`: the ports that a packet to a group leaves by are set |
+//! | grouped | `ip4-multicast`, `ip6-multicast`: the egress ports of a multicast packet are set |
 //! | rewritten | `ip4-rewrite`, `ip6-rewrite`: the Ethernet header is the egress port's |
 //!
 //! A step may follow any output whose packets have all facts that it requires; where paths join, the facts are
@@ -31,9 +30,9 @@ pub struct Facts(u8);
 impl Facts {
     /// No facts: any frame.
     pub const FRAME: Self = Self(0);
-    /// Ethertype IPv4, and the bytes of the least header.
+    /// Ethertype IPv4, and the bytes of the minimal header are present.
     pub const IP4: Self = Self(1);
-    /// Ethertype IPv6, and the bytes of the header.
+    /// Ethertype IPv6, and the bytes of the header are present.
     pub const IP6: Self = Self(2);
     /// The IP header is valid, link padding is cut off.
     pub const VALID: Self = Self(4);
@@ -41,7 +40,7 @@ impl Facts {
     pub const ROUTED: Self = Self(8);
     /// The Ethernet header is the egress port's.
     pub const REWRITTEN: Self = Self(16);
-    /// To a group, and the ports it leaves by are set.
+    /// To a group, and the egress ports are set.
     pub const GROUPED: Self = Self(32);
     /// The facts that transmission requires.
     pub const SENDABLE: Self = Self::ROUTED.with(Self::REWRITTEN);
@@ -56,7 +55,7 @@ impl Facts {
         Self(self.0 & other.0)
     }
 
-    /// All of `wanted` are known.
+    /// Returns true if all of `wanted` are known.
     pub const fn satisfy(self, wanted: Self) -> bool {
         self.0 & wanted.0 == wanted.0
     }
@@ -162,7 +161,7 @@ impl StepSpec {
         Self { make: Some(Arc::new(make)), ..Self::described(name, outputs.to_vec()) }
     }
 
-    /// A step that the builder of the graph makes itself, as with steps in Lua.
+    /// A step that is made by the builder of the graph, as with steps in Lua.
     pub fn described(name: &str, outputs: Vec<Output>) -> Self {
         Self {
             name: name.to_owned(),
@@ -175,26 +174,26 @@ impl StepSpec {
         }
     }
 
-    /// The facts that must be known of the packets that come to it.
+    /// Sets the facts that must be known about the step's packets.
     pub fn requires(mut self, facts: Facts) -> Self {
         self.requires = facts;
         self
     }
 
-    /// The facts that are known of the packets of its outputs.
+    /// Sets the facts that are known about the packets of the step's outputs.
     pub fn provides(mut self, provides: Provides) -> Self {
         self.provides = provides;
         self
     }
 
-    /// A parameter; not one of [`Self::RESERVED`].
+    /// Adds a parameter; not one of [`Self::RESERVED`].
     pub fn param(mut self, param: Param) -> Self {
         self.params.push(param);
         self
     }
 
-    /// Outputs that depend on the arguments, in place of fixed ones. The steps that are made must have the
-    /// same.
+    /// Sets outputs that depend on the arguments, in place of fixed ones. The steps that are made
+    /// must have the same.
     pub fn outputs_by(
         mut self,
         outputs: impl Fn(&Args) -> Vec<Output> + Send + Sync + 'static,
@@ -209,7 +208,7 @@ impl StepSpec {
         self
     }
 
-    /// Keys of a step in a graph that are no arguments.
+    /// Keys of a step in a graph that are not arguments.
     pub const RESERVED: [&'static str; 2] = ["as", "when"];
 
     /// The name.
@@ -222,7 +221,7 @@ impl StepSpec {
         &self.params
     }
 
-    /// The feature by which ports ask for it.
+    /// The feature by which ports enable it.
     pub fn feature(&self) -> Option<Feature> {
         self.present_if
     }
@@ -244,7 +243,7 @@ impl StepSpec {
         provided.map_or(before, |(_, facts)| before.with(*facts))
     }
 
-    /// The step; `None` for one that is only described.
+    /// Makes the step; `None` for one that is only described.
     pub(crate) fn make(&self, context: &MakeContext<'_>) -> Option<Box<dyn Step>> {
         self.make.as_ref().map(|make| make(context))
     }
@@ -256,7 +255,7 @@ impl fmt::Debug for StepSpec {
     }
 }
 
-/// Every step that a graph can name.
+/// All steps available to graphs.
 #[derive(Clone, Debug)]
 pub struct Catalogue {
     specs: Vec<StepSpec>,
@@ -272,8 +271,8 @@ impl Catalogue {
     /// Adds a step.
     ///
     /// # Errors
-    /// There is one of this name, it has a parameter of a name that means something else, or its feature has a
-    /// name or a slot of another one.
+    /// There is one of this name, it has a parameter with a reserved name, or its feature has the
+    /// name or slot of another one.
     pub fn add(&mut self, spec: StepSpec) -> Result<(), String> {
         let name = &spec.name;
         if self.find(name).is_some() {

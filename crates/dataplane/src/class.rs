@@ -1,4 +1,4 @@
-//! Classes of punted packets, so that no kind of traffic takes the slow path from another.
+//! Classes of punted packets, which share the slow path so that no kind of traffic starves another.
 //!
 //! A forwarder sorts punted packets by reason and by the first 64 bytes. Each class has its own ring to each
 //! slow path worker, a rate and a share of the worker's turns (see [`crate::punts`] for the forwarder's side):
@@ -7,20 +7,20 @@
 //! | class | packets |
 //! |---|---|
 //! | `neighbour` | ARP; ICMPv6 133 to 137 with hop limit 255 (RFC 4861) |
-//! | `link` | what nobody beyond the link can send: routing protocols to link-local groups or addresses, or with TTL 255 (RFC 5082); others to link-local groups with TTL 1 or 255; frames to link protocols' groups (IS-IS, LLDP) |
+//! | `link` | packets that only hosts of the link can send: routing protocols to link-local groups or addresses, or with TTL 255 (RFC 5082); others to link-local groups with TTL 1 or 255; frames to link protocols' groups (IS-IS, LLDP) |
 //! | `routing` | for the router: other packets of OSPF, EIGRP, PIM, VRRP, RSVP; BGP, LDP, MSDP, BFD, RIP, HSRP by port; IGMP, MLD |
 //! | `host` | everything else for the router: ping, ssh, DNS, later fragments |
 //! | `resolve` | to be forwarded: the neighbour's MAC is unknown, or a redirect may be due |
-//! | `fragment` | longer than the next link takes: to be cut into fragments, or the sender is told |
-//! | `options` | IPv4 options and hop-by-hop headers, on the way elsewhere |
-//! | `errors` | cannot be forwarded, the sender is told: TTL, no route, refused |
+//! | `fragment` | longer than the next link's MTU: fragmented, or reported to the sender |
+//! | `options` | IPv4 options and hop-by-hop headers, not for the router |
+//! | `errors` | cannot be forwarded, reported to the sender: TTL, no route, refused |
 //!
 //! A unicast packet that arrives with TTL 1 proves nothing: a sender that knows the distance can choose the
 //! initial TTL to match.
 //!
-//! A punted packet to a link-layer group is for the router whatever the reason: a multicast listener query has
-//! a hop-by-hop header, an IGMP report an IPv4 option. Other packets with options to groups that routers
-//! forward are `options`.
+//! A punted packet to a link-layer group is for the router regardless of the reason: a multicast
+//! listener query has a hop-by-hop header, an IGMP report an IPv4 option. Other packets with
+//! options to groups that routers forward are `options`.
 
 use wire::ip::{IPV6_LEN, Ipv4Header};
 
@@ -28,19 +28,19 @@ use crate::batch::{ETHERNET, HEAD};
 use crate::head::{ip4, ip6};
 use crate::reason::{DropReason, PuntClass, PuntReason};
 
-/// Something for each class, by [`PuntClass::index`].
+/// One value for each class, by [`PuntClass::index`].
 pub type ByClass<T> = [T; PuntClass::COUNT];
 
-/// Bounds of a class.
+/// Limits of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassLimits {
-    /// Packets a second that all slow path workers take together.
+    /// Packets per second that all slow path workers accept together.
     pub rate: u32,
-    /// The class's part of a worker's turns when there is more than it can do, relative to the
-    /// other classes' shares.
+    /// The class's share of a worker's capacity under overload, relative to the other classes'
+    /// shares.
     pub share: u32,
-    /// Packets that wait for a worker, for each forwarder; more are dropped, and from half of it on
-    /// some are, at random.
+    /// Capacity of the queue to a worker in packets, for each forwarder; beyond it packets are
+    /// dropped, and from half of it on some are, at random.
     pub queue: usize,
 }
 
@@ -65,7 +65,7 @@ const HOP_BY_HOP: u8 = 0;
 
 /// MSDP, BGP, LDP.
 const ROUTING_TCP: [u16; 3] = [639, 179, 646];
-/// Of these, those whose peers are found by TTL security: BFD (single hop, echo).
+/// Those of them whose peers are verified by TTL security: BFD (single hop, echo).
 const NEAR_UDP: [u16; 2] = [3784, 3785];
 /// RIP, RIPng, LDP, HSRP, BFD (single hop, echo, multihop, LAG).
 const ROUTING_UDP: [u16; 8] = [520, 521, 646, 1985, 3784, 3785, 4784, 6784];
@@ -88,7 +88,7 @@ impl PuntClass {
         ClassLimits { rate, share, queue }
     }
 
-    /// The drop reason for packets that the class has no room for.
+    /// The drop reason for packets for which the class has no room.
     pub fn refusal(self) -> DropReason {
         match self {
             Self::Neighbour => DropReason::RefusedNeighbour,
@@ -115,7 +115,7 @@ impl PuntClass {
                 class => class,
             },
             PuntReason::Ip4Options | PuntReason::HopByHop => Self::Options,
-            // The neighbour is of no use to them.
+            // They do not need the neighbour.
             PuntReason::Glean | PuntReason::Unresolved if is_expired(head) => Self::Errors,
             PuntReason::Glean | PuntReason::Unresolved | PuntReason::Redirect => Self::Resolve,
             PuntReason::TooBig => Self::Fragment,
@@ -158,7 +158,7 @@ fn is_routed_group(head: &[u8; HEAD]) -> bool {
     }
 }
 
-/// Whether a packet is for a group of 224.0.0.0/24, which no router forwards (RFC 5771, 4).
+/// Returns true if a packet is for a group of 224.0.0.0/24, which no router forwards (RFC 5771, 4).
 fn is_link_local4(ip: &Ipv4Header) -> bool {
     ip.destination_address[..3] == [224, 0, 0]
 }
@@ -206,12 +206,12 @@ fn upper_ip6(head: &[u8; HEAD]) -> (u8, usize) {
     (head[payload], payload + 8 + usize::from(head[payload + 1]) * 8)
 }
 
-/// The class of a packet that is sure to come from the link, or not.
+/// Returns `Link` for a routing packet that certainly comes from the link, else the class.
 fn nearer(class: PuntClass, sure: bool) -> PuntClass {
     if sure && class == PuntClass::Routing { PuntClass::Link } else { class }
 }
 
-/// Source and destination port; 0 where they are not among the bytes that are seen.
+/// Returns source and destination port; 0 if they are beyond the visible bytes.
 fn ports(payload: usize, head: &[u8; HEAD]) -> (u16, u16) {
     let port = |at: usize| match head.get(at..at + 2) {
         Some(bytes) => u16::from_be_bytes([bytes[0], bytes[1]]),

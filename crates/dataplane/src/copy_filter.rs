@@ -1,4 +1,4 @@
-//! Outward filters for packets to groups: each copy is judged by the filter of the port that it leaves by.
+//! Outward filters for multicast packets: each copy is judged by the filter of its egress port.
 //!
 //! No step sees the copies, because such packets leave the graph at `replicate`. The
 //! [`Replicator`](crate::replicate) applies the filter instead, once per copy, before it makes the copy. A copy
@@ -18,7 +18,7 @@ use crate::tables::Tables;
 /// See the module's documentation.
 pub struct CopyFilter {
     gate: Gate,
-    /// Of the packet that was judged last, by interface.
+    /// Verdicts on the packet judged last, by interface.
     verdicts: Box<[CopyVerdict]>,
 }
 
@@ -26,13 +26,13 @@ pub struct CopyFilter {
 pub(crate) type CopyVerdict = Result<Mark, DropReason>;
 
 impl CopyFilter {
-    /// Of the outward filters of these tables; `None` if there is none.
+    /// Creates one from the outward filters of these tables; `None` if there is none.
     pub fn of(tables: &Tables) -> Option<Box<Self>> {
         let gate = Gate::outward_of(tables)?;
         Some(Box::new(Self { gate, verdicts: vec![Ok(Mark::NONE); MAX_INTERFACES].into() }))
     }
 
-    /// Judges the copies of a batch's packet that leave by these interfaces.
+    /// Judges the copies of a batch's packet for these egress interfaces.
     pub(crate) fn judge(
         &mut self,
         batch: &Batch,

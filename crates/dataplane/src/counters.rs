@@ -1,4 +1,4 @@
-//! Counters of the router's units. Each counter has one writer, its unit; anyone may read.
+//! Counters of the router's units. Each counter has one writer, its unit; any thread may read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +17,7 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// Sets the value, for gauges; by the owner only.
+    /// Sets the value, for gauges; to be called by the owner only.
     #[inline(always)]
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
@@ -68,7 +68,7 @@ pub struct ClassCounters {
     pub offered: Counter,
     /// Dropped before the ring was full.
     pub early: Counter,
-    /// Dropped because it was.
+    /// Dropped because the ring was full.
     pub full: Counter,
 }
 
@@ -79,13 +79,13 @@ pub struct ClassQueueCounters {
     pub waiting: Counter,
     /// Their bytes.
     pub waiting_bytes: Counter,
-    /// The most packets that have waited.
+    /// Largest number of waiting packets.
     pub most: Counter,
     /// Packets that have left the queue.
     pub sent: Counter,
     /// Their bytes.
     pub sent_bytes: Counter,
-    /// Dropped because there was no room.
+    /// Dropped because the queue was full.
     pub full: Counter,
     /// Dropped by RED.
     pub red: Counter,
@@ -108,27 +108,27 @@ pub struct ForwarderCounters {
     /// Drops outside the graph: rings, transmit queues, defects. Drops inside the graph are counted
     /// by its edges.
     pub drops: Drops,
-    /// Packets given to the slow path.
+    /// Packets passed to the slow path.
     pub punted: Counter,
-    /// Packets for the slow path by class, those it refused included.
+    /// Packets for the slow path by class, including refused ones.
     pub classes: [ClassCounters; PuntClass::COUNT],
-    /// Packets given to the forwarder that owns their port's transmit queue.
+    /// Packets passed to the forwarder that owns their port's transmit queue.
     pub handed_over: Counter,
-    /// Packets taken from the slow path and from other forwarders.
+    /// Packets received from the slow path and from other forwarders.
     pub taken_in: Counter,
-    /// Packets made from others, one less than a packet to a group has ports to leave by.
+    /// Copies made of multicast packets: for each packet one less than its egress ports.
     pub replicated: Counter,
-    /// Received packets given to other forwarders, see `spread.rs`.
+    /// Received packets passed to other forwarders, see `spread.rs`.
     pub spread_out: Counter,
-    /// Packets that other forwarders received and gave to this one.
+    /// Packets that other forwarders received and passed to this one.
     pub spread_in: Counter,
     /// Batches run through the graph.
     pub batches: Counter,
-    /// Times the forwarder slept for some microseconds because there was nothing to do.
+    /// Times the forwarder slept for some microseconds because it had no work.
     pub sleeps: Counter,
-    /// Times it blocked because there was nothing to do.
+    /// Times it blocked because it had no work.
     pub blocks: Counter,
-    /// TSC cycles for which it blocked, as far as it has woken up.
+    /// TSC cycles for which it blocked, up to its last wake-up.
     pub blocked: Counter,
     /// 1 while it blocks.
     pub blocking: Counter,
@@ -144,7 +144,7 @@ pub struct ForwarderCounters {
     pub busy: Counter,
     /// TSC cycles of rounds that found none, and of sleep.
     pub idle: Counter,
-    /// Packets it holds now in transmit bursts that are not full yet, and in ports' queues.
+    /// Packets that it holds now in incomplete transmit bursts, and in ports' queues.
     pub held: Counter,
 }
 

@@ -1,4 +1,4 @@
-//! The default graph: where a packet goes, top to bottom.
+//! The default graph: the path of a packet, top to bottom.
 //!
 //! A path begins at an output, `STEP.OUTPUT`, and continues by the main output of each step that it names. A step that
 //! its [`StepSpec`](crate::catalogue::StepSpec) makes conditional is left out if no port has the feature. Punts to the
@@ -196,7 +196,7 @@ mod tests {
         assert!(drops.clone().any(|(_, to)| *to == Target::Drop(DropReason::Ip4Checksum)));
     }
 
-    /// The graph where ports ask for something.
+    /// Returns the graph for ports with these settings.
     fn graph_for(ask: impl FnOnce(&mut [InterfaceInfo])) -> crate::graph::Graph {
         let tables = TestTables::every_kind();
         let mut ports = tables.interfaces.get();

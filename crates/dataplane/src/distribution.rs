@@ -1,10 +1,10 @@
-//! Distribution: one burst per port that fills until it is worth sending.
+//! Distribution: one burst per port, sent when it is full or has waited long enough.
 //!
 //! A batch leaves the graph with its packets bound for any ports. Each is appended to its port's
 //! burst, without a branch per packet; a burst is sent when it reaches its maximum size, or when
 //! its oldest packet has waited for the flush timeout, or when the forwarder has nothing else to
-//! do. A forwarder sends by transmit queues of its own; where a device has too few, one forwarder
-//! owns the queue and the others hand their packets over by a ring:
+//! do. A forwarder sends by its own transmit queues; if a device has too few, one forwarder owns
+//! the queue and the others hand their packets over by a ring:
 //!
 //! ```text
 //!  graph --+--> burst of port 0 --> transmit queue
@@ -14,10 +14,10 @@
 //! A port with `queue` or `shape` has a [`Scheduler`] between burst and transmit queue: see
 //! [`crate::transmit`]. Packets from the kernel pass through it too, by their class.
 //!
-//! Packets that the kernel sends by a port's host interface come by the port's priority ring and leave before
-//! any burst: routing protocols do not wait for the traffic they route. When the transmit queue is full, these
-//! packets stay first in line until it has room, and nothing more is taken from their ring; when the ring is
-//! full too, packets wait in the kernel's own queue.
+//! Packets that the kernel sends by a port's host interface arrive on the port's priority ring and
+//! leave before any burst: routing protocols do not wait for the traffic they route. When the
+//! transmit queue is full, these packets stay first in line until it has room, and nothing more is
+//! taken from their ring; when the ring is full too, packets wait in the kernel's own queue.
 
 use std::time::Duration;
 
@@ -35,12 +35,12 @@ use crate::wires::Exit;
 /// The largest transmit burst that can be configured.
 pub const TX_BURST_MAX: usize = 128;
 
-/// When a burst is sent.
+/// Conditions for sending a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxConfig {
     /// Packets that make a burst full, 1 to [`TX_BURST_MAX`].
     pub burst: usize,
-    /// The longest that a packet waits for others to join it.
+    /// Longest time for which a packet waits for others to join it.
     pub flush: Duration,
 }
 
@@ -52,15 +52,15 @@ impl Default for TxConfig {
 
 /// A forwarder's path to a port's transmit queue.
 pub enum TxPath {
-    /// By a transmit queue of its own.
+    /// By its own transmit queue.
     Queue(TxQueue),
     /// By the forwarder at the other end of this ring.
     Handover(Producer),
-    /// Not at all: there is no such port, or not yet, or not any more.
+    /// None: the port does not exist, or is not connected.
     None,
 }
 
-/// The longest that a transmit queue is waited for when it is given away.
+/// Longest wait for a transmit queue that is being passed to another forwarder.
 const PATIENCE: Duration = Duration::from_millis(1);
 
 struct PortTx {
@@ -69,11 +69,11 @@ struct PortTx {
     priority: Option<Priority>,
     /// The software queue, if the configuration has one.
     scheduler: Option<Box<Scheduler>>,
-    /// When the burst's oldest packet came, in TSC cycles; meaningful while the burst has packets.
+    /// Arrival time of the burst's oldest packet, in TSC cycles; valid while the burst has packets.
     since: u64,
 }
 
-/// A way past the bursts.
+/// A path past the bursts.
 struct Priority {
     ring: Consumer,
     /// Taken from the ring and not sent yet.
@@ -100,7 +100,7 @@ impl Distribution {
     /// Makes a distribution without ports.
     pub fn new(config: TxConfig) -> Self {
         let mut distribution = Self {
-            // Room for all, so that a port that comes while packets flow costs no memory.
+            // Capacity for all ports, so that a port added while packets flow costs no memory.
             ports: Vec::with_capacity(MAX_PORTS),
             bursts: Vec::with_capacity(MAX_PORTS),
             priority: Vec::with_capacity(MAX_PORTS),
@@ -113,8 +113,8 @@ impl Distribution {
         distribution
     }
 
-    /// When bursts are sent from now on. One that is full by that already is sent with its next packet,
-    /// or when it is due.
+    /// Sets the conditions for sending bursts. A burst that is full by the new ones already is sent
+    /// with its next packet, or when it is due.
     pub fn set_config(&mut self, config: TxConfig) {
         let cycles = dpdk::tsc_hz() as f64 * config.flush.as_secs_f64();
         self.burst = config.burst.clamp(1, TX_BURST_MAX);
@@ -138,7 +138,7 @@ impl Distribution {
             .extend(ports().filter_map(|(place, port)| port.priority.as_ref().map(|_| place)));
     }
 
-    /// The place of a port, which has one from now on.
+    /// Returns the index of a port, which is added if necessary.
     fn place_of(&mut self, port: PortId) -> usize {
         let place = port.index();
         while self.ports.len() <= place
@@ -190,7 +190,8 @@ impl Distribution {
         sent
     }
 
-    /// When the first packet may leave that waits for its port's rate, in TSC cycles; `None` if none does.
+    /// Returns the time at which the first packet that waits for its port's rate may leave, in TSC
+    /// cycles; `None` if none waits.
     pub(crate) fn due(&self) -> Option<u64> {
         let due = |&place: &usize| self.ports[place].scheduler.as_ref()?.due();
         self.scheduled.iter().filter_map(due).min()
@@ -213,7 +214,7 @@ impl Distribution {
         self.ports.iter_mut().filter_map(|port| Some(&mut port.priority.as_mut()?.ring))
     }
 
-    /// Packets wait for a transmit queue, or the device for a call to go on.
+    /// Returns true if packets wait for a transmit queue, or the device for another call.
     pub(crate) fn needs_poll(&self) -> bool {
         let stuck = |port: &PortTx| match &port.path {
             TxPath::Queue(queue) => {
@@ -253,7 +254,7 @@ impl Distribution {
         }
     }
 
-    /// An empty burst that fills now has its oldest packet now.
+    /// Sets the time of the oldest packet of bursts that were empty.
     fn start_clocks(&mut self, now: u64) {
         for (port, burst) in self.ports.iter_mut().zip(&self.bursts) {
             if burst.is_empty() {
@@ -274,7 +275,7 @@ impl Distribution {
         }
     }
 
-    /// Sends everything that waits.
+    /// Sends all waiting packets.
     pub(crate) fn flush(&mut self, counters: &ForwarderCounters) {
         for (port, burst) in self.ports.iter_mut().zip(&mut self.bursts) {
             if !burst.is_empty() {
@@ -311,7 +312,7 @@ impl Priority {
         Self { ring, waiting: PacketList::new() }
     }
 
-    /// Takes more from the ring, at most so many.
+    /// Takes more packets from the ring, up to this number.
     fn take(&mut self, most: usize, counters: &ForwarderCounters) -> usize {
         let taken = self.ring.take(&mut self.waiting, most.min(TX_BURST_MAX));
         counters.taken_in.add(taken as u64);
@@ -400,7 +401,7 @@ impl PortTx {
         }
     }
 
-    /// Sends all that is on the way, as long as the queue takes it; drops the rest.
+    /// Sends all packets in progress as far as the queue accepts them; drops the rest.
     fn empty(&mut self, burst: &mut PacketList, counters: &ForwarderCounters) {
         let begin = dpdk::tsc();
         let patience = (dpdk::tsc_hz() as f64 * PATIENCE.as_secs_f64()) as u64;

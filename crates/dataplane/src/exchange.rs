@@ -30,17 +30,17 @@ pub struct Replacement {
     pub ports: Option<Vec<InterfaceInfo>>,
     /// Its connections, or some.
     pub wires: Option<Rewiring>,
-    /// When transmit bursts leave, and when it waits.
+    /// Conditions for sending transmit bursts, and the waiting.
     pub settings: Option<Settings>,
-    /// Queues of ports in software, or that there is none.
+    /// Queues of ports in software, or their absence.
     pub schedulers: Schedulers,
 }
 
-/// The place between the owner and one forwarder.
+/// The slot between the owner and one forwarder.
 pub struct Exchange {
-    /// Of the forwarder, which may block.
+    /// The doorbell of the forwarder, which may block.
     doorbell: Arc<Doorbell>,
-    /// Something lies there that the forwarder has not taken.
+    /// True if the slot has a replacement that the forwarder has not taken.
     waiting: AtomicBool,
     place: Mutex<Option<Replacement>>,
     /// The longest of the forwarder's rounds during and after the last exchange, in TSC cycles; 0 until known.
@@ -48,13 +48,13 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// The place of a forwarder with this doorbell.
+    /// Creates the slot of a forwarder with this doorbell.
     pub fn new(doorbell: Arc<Doorbell>) -> Self {
         let (waiting, pause) = (AtomicBool::new(false), AtomicU64::new(0));
         Self { doorbell, waiting, place: Mutex::new(None), pause }
     }
 
-    /// Has the forwarder make a round at once, if it blocks.
+    /// Makes a blocked forwarder start a round immediately.
     pub fn wake(&self) {
         self.doorbell.ring(Cause::Control);
     }
@@ -91,7 +91,8 @@ impl Exchange {
         Some(self.pause.load(Ordering::Relaxed)).filter(|&cycles| cycles > 0)
     }
 
-    /// The forwarder's side: exchanges, unless the owner is at the place; true if it has.
+    /// The forwarder's side: exchanges, unless the owner is accessing the slot; returns true if it
+    /// has.
     #[cold]
     pub(crate) fn serve(&self, exchange: impl FnOnce(&mut Replacement)) -> bool {
         let Ok(mut place) = self.place.try_lock() else { return false };
@@ -106,7 +107,7 @@ impl Exchange {
         true
     }
 
-    /// The forwarder's side: how long the longest round was.
+    /// The forwarder's side: sets the duration of the longest round.
     pub(crate) fn set_pause(&self, cycles: u64) {
         self.pause.store(cycles.max(1), Ordering::Relaxed);
     }
@@ -156,7 +157,7 @@ mod tests {
         assert!(!exchange.is_waiting());
         let old = exchange.take().unwrap().ok().unwrap();
         assert_eq!((name(&has), name(&old)), ("new", "old"));
-        // A second look finds nothing.
+        // There is no second replacement.
         exchange.serve(|_| unreachable!());
         assert!(exchange.take().is_none());
     }

@@ -10,7 +10,7 @@ use crate::interface::InterfaceInfo;
 /// The most features of a router.
 pub const FEATURES_MAX: usize = 8;
 
-/// A setting of ports, by which they ask for the work of a step.
+/// A setting of ports by which they enable a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feature {
     name: &'static str,
@@ -39,7 +39,7 @@ impl Feature {
         Self::new(name, slot, &[])
     }
 
-    /// The number of something that interfaces refer to; it is no setting of its own.
+    /// The number of an object that interfaces refer to; not a setting by itself.
     ///
     /// # Panics
     /// As [`Self::new`].
@@ -47,7 +47,7 @@ impl Feature {
         Self { setting: false, ..Self::new(name, slot, &[]) }
     }
 
-    /// Configurations give it a value by its name.
+    /// Returns true if configurations set its value by its name.
     pub fn is_setting(self) -> bool {
         self.setting
     }
@@ -94,7 +94,7 @@ impl Features {
     /// No features.
     pub const NONE: Self = Self([0; FEATURES_MAX]);
 
-    /// These, but this one with this value.
+    /// Returns these features, this one with this value.
     pub const fn with(mut self, feature: Feature, value: u8) -> Self {
         self.0[feature.slot] = value;
         self

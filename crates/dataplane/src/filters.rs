@@ -1,8 +1,8 @@
-//! Packet filters as steps use them: rules made into tables, their policers, and their hits.
+//! Packet filters as used by steps: compiled rules, their policers, and their hits.
 //!
-//! A filter is made once, when it is configured, and shared by all steps that look packets up in it. It never
-//! changes: a configuration with other rules makes another filter, and its graph uses that one instead (see
-//! [`FilterTables`]). Each step counts in its own block; readers get the sum.
+//! A filter is compiled once, when it is configured, and shared by all steps that use it. It never
+//! changes: a configuration with other rules makes another filter, and its graph uses that one
+//! instead (see [`FilterTables`]). Each step counts in its own block; readers get the sum.
 
 mod frames;
 mod gate;
@@ -59,7 +59,7 @@ pub struct FilterSpec {
 /// The target of a rule that overrides the route of a packet's destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// To the next hop that the configuration calls so.
+    /// The configured next hop of this name.
     NextHop(String),
     /// The destination's route in this VRF.
     Vrf(VrfId),
@@ -71,7 +71,7 @@ impl FilterSpec {
         self.filter.rules.iter().any(|rule| !rule.matches.state.is_empty())
     }
 
-    /// Returns true if a rule chooses a forwarder for its packets.
+    /// Returns true if a rule selects a forwarder for its packets.
     pub fn chooses_forwarders(&self) -> bool {
         self.treatments.iter().any(|treatment| treatment.forwarder.is_some())
     }
@@ -82,19 +82,19 @@ impl FilterSpec {
 pub struct Treatment {
     /// The rate limit; `None`: none.
     pub police: Option<Police>,
-    /// The mark that packets get.
+    /// The mark for its packets.
     pub mark: Mark,
-    /// Some of its packets are logged.
+    /// True if some of its packets are logged.
     pub log: bool,
-    /// A copy of each of its packets leaves by this port.
+    /// The port that sends a copy of each of its packets.
     pub mirror: Option<PortId>,
-    /// The class of its packets, of the filter for the router itself; `None`: the one that they have anyway.
+    /// The class of its packets, in the filter for packets to the router; `None`: their usual one.
     pub class: Option<PuntClass>,
-    /// The number of the category that its packets are in.
+    /// The number of the category of its packets.
     pub category: Option<u8>,
-    /// The place in [`FilterSpec::targets`] of where its packets go.
+    /// The index in [`FilterSpec::targets`] of its packets' target.
     pub target: Option<u8>,
-    /// The number of the forwarder that takes its packets, on ports that software spreads.
+    /// The number of the forwarder for its packets, on ports that are spread by software.
     pub forwarder: Option<u16>,
 }
 
@@ -126,7 +126,7 @@ pub struct RuleHits {
 
 /// The counters of one step: one for each rule, then the default's.
 struct Blocks {
-    /// Of steps that are no more, and of the filter before this one.
+    /// Counts of steps that no longer exist, and of the previous filter.
     past: Vec<RuleHits>,
     steps: Vec<Arc<Hits>>,
 }
@@ -154,13 +154,13 @@ pub(crate) struct Verdict {
     pub is_treated: bool,
 }
 
-/// A family whose packets filters look up.
+/// A family of packets that filters look up.
 #[expect(private_bounds, reason = "where flows are is nobody else's business")]
 pub trait Filtered: FilterAddress + Kept {
-    /// The filter's classifier for it.
+    /// Returns the filter's classifier for it.
     fn classifier(table: &FilterTable) -> &Classifier<Self>;
 
-    /// A source address, for rates by source.
+    /// Returns a source address, for rates by source.
     fn source(address: Self::Bits) -> Source;
 }
 
@@ -236,7 +236,7 @@ impl FilterTable {
         let block: Arc<Hits> = treatments.map(hit).collect();
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let Blocks { past, steps } = &mut *blocks;
-        // Those of steps that are no more.
+        // Counts of steps that no longer exist.
         for gone in steps.extract_if(.., |step| Arc::strong_count(step) == 1) {
             add(past, &gone);
         }
@@ -257,7 +257,7 @@ impl FilterTable {
         self.samples.take()
     }
 
-    /// Keeps a packet for the log, if its rule is logged and there is room.
+    /// Stores a packet for the log, if its rule is logged and there is room.
     #[inline]
     pub(crate) fn log(&self, rule: u32, now: u64, sample: impl FnOnce() -> Sample) {
         if self.spec.treatments.get(rule as usize).is_some_and(|treatment| treatment.log) {
@@ -283,7 +283,7 @@ impl FilterTable {
     }
 }
 
-/// The places of rules for frames that are neither IPv4 nor IPv6.
+/// Returns the indexes of rules for frames that are neither IPv4 nor IPv6.
 fn frame_rules(filter: &Filter) -> Box<[u32]> {
     let rules = (0..).zip(&filter.rules).filter(|(_, rule)| !rule.matches.is_ip());
     rules.map(|(place, _)| place).collect()
@@ -318,13 +318,13 @@ fn take_over(past: &mut [RuleHits], filter: &Filter, before: &FilterTable) {
     past[filter.rules.len()] = old[before.spec.filter.rules.len()];
 }
 
-/// The filters of a router. Steps read them when they are made: the maker of graphs announces the new filters
-/// before it makes graphs, and confirms afterwards that they are in use.
+/// The filters of a router. Steps read them when they are made: the maker of graphs announces the
+/// new filters before it makes graphs, and confirms afterwards that they are in use.
 #[derive(Default)]
 pub struct FilterTables {
     next: Mutex<Filters>,
     in_use: Mutex<InUse>,
-    /// The number of times that other filters came into use.
+    /// Number of changes of the filters in use.
     changes: AtomicU64,
 }
 
@@ -354,30 +354,30 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    /// The filter, with a block of one's own.
+    /// Creates it with a block of its own.
     pub fn new(table: Arc<FilterTable>) -> Self {
         Self { hits: table.block(), table }
     }
 
-    /// All of a router's, by their numbers less one.
+    /// Creates all of a router's, by their numbers less one.
     pub fn all(filters: &Filters) -> Vec<Option<Self>> {
         filters.tables.iter().cloned().map(|table| table.map(Self::new)).collect()
     }
 }
 
 impl FilterTables {
-    /// Those for steps that are made now.
+    /// Returns the filters for steps that are made now.
     pub fn get(&self) -> Filters {
         self.next.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// These are the filters for steps that are made from now on.
+    /// Sets the filters for steps that are made from now on.
     pub fn set(&self, filters: Filters) {
         *self.next.lock().unwrap_or_else(PoisonError::into_inner) = filters;
     }
 
-    /// The forwarders have the filters that were set last, with interfaces like these: so does everybody else
-    /// from now on.
+    /// Confirms that the forwarders use the filters set last, with these interfaces: all other
+    /// users follow.
     pub fn use_next(&self, interfaces: &[InterfaceInfo]) -> Filters {
         let filters = self.get();
         let guards = Guard::all(&filters, interfaces);
@@ -388,7 +388,7 @@ impl FilterTables {
         filters
     }
 
-    /// The number of times that other filters came into use.
+    /// Returns the number of changes of the filters in use.
     fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
@@ -406,10 +406,10 @@ pub(crate) type Guards = [Guard; MAX_INTERFACES];
 /// The filters of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Guard {
-    /// The number of its filter for each way, 0: none.
+    /// The number of its filter for each direction, 0: none.
     pub numbers: [u8; 2],
-    /// By direction: whether packets that pass enter their flows, because the filter of the other direction
-    /// matches states.
+    /// By direction: true if packets that pass enter their flows, because the filter of the other
+    /// direction matches states.
     pub enters: [bool; 2],
     /// Its VRF.
     pub vrf: u16,
@@ -474,7 +474,7 @@ pub(crate) struct Reader<A: Filtered> {
 }
 
 impl<A: Filtered> Reader<A> {
-    /// For packets that are looked up in these filters.
+    /// Creates it for packets that are looked up in these filters.
     pub fn of<'f>(filters: impl Iterator<Item = &'f FilterTable>) -> Self {
         let mut reader = Self { fields: Box::default(), lookups: Lookups::default() };
         filters.for_each(|table| reader.fields.want(&table.spec.filter));
@@ -523,20 +523,20 @@ pub(crate) struct Judged {
 /// The effects of the matched rules on a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
-    /// The mark that the packet gets.
+    /// The mark for the packet.
     pub mark: Mark,
-    /// The ports by which copies of it leave, as it is before that.
+    /// The ports that send copies of it, in its state before the mark.
     pub mirrors: PortSet,
-    /// The class that it has among packets for the router.
+    /// Its class among packets for the router.
     pub class: Option<PuntClass>,
-    /// The categories that it is in, a bit each.
+    /// Its categories, one bit each.
     pub categories: u16,
-    /// The place in [`FilterSpec::targets`] of where it goes.
+    /// The index of its target in [`FilterSpec::targets`].
     pub target: Option<u8>,
 }
 
 impl Effects {
-    /// Another rule of this treatment fits the packet, which its meter gives this colour.
+    /// Adds the effects of another matching rule, whose meter gives the packet this colour.
     fn add(&mut self, treatment: &Treatment, colour: Colour) {
         let Treatment { police, mark, log: _, mirror, class, category, target, forwarder: _ } =
             treatment;
@@ -549,12 +549,12 @@ impl Effects {
     }
 }
 
-/// A packet that a rule fits.
+/// A packet that matches a rule.
 pub(crate) struct Hitting<'a, A: Filtered> {
-    /// The fields of the packets among which it is, and its place there.
+    /// The fields of its batch's packets, and its index among them.
     pub fields: &'a Fields<A>,
     pub place: usize,
-    /// The first rule that fits it.
+    /// The first matching rule.
     pub rule: u32,
     /// Bytes of the IP packet.
     pub length: usize,
@@ -639,7 +639,7 @@ fn count_colour(hits: &Hits, rule: u32, colour: Colour) {
 #[inline(always)]
 fn judgement(action: Action) -> Judgement {
     match action {
-        // A rule that lets packets go on is followed by another, or by the default.
+        // A rule that continues is followed by another, or by the default.
         Action::Accept | Action::Continue => Judgement::Pass,
         Action::Drop => Judgement::Drop,
         Action::Reject => Judgement::Reject,

@@ -1,11 +1,11 @@
 //! The flow hash of a packet, which selects among equal-cost paths.
 //!
-//! All packets of a flow must get the same number, or they overtake each other on paths of different
-//! length (RFC 2992). The number covers addresses and protocol, and the ports of TCP, UDP, SCTP and
-//! DCCP where the packet shows them: not for a fragment, not even the first, because the others do
-//! not have them. IPv6 extension headers are not walked; such packets go by addresses and protocol.
+//! All packets of a flow must have the same hash, or they overtake each other on paths of different
+//! length (RFC 2992). The hash covers addresses and protocol, and the ports of TCP, UDP, SCTP and
+//! DCCP if the packet is not a fragment: later fragments have no ports. IPv6 extension headers are
+//! not parsed; packets with them are hashed by addresses and protocol.
 //!
-//! A seed of the router's own keeps routers in a row from choosing alike (RFC 6438 calls the result
+//! A seed per router prevents routers in sequence from selecting alike (RFC 6438 calls the result
 //! polarisation).
 
 use crate::batch::ETHERNET;
@@ -75,7 +75,7 @@ fn read_u64(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |chunk| u64::from_be_bytes(*chunk))
 }
 
-/// Source and destination port, 0 where the protocol has none or the packet is too short.
+/// Source and destination port; 0 if the protocol has none or the packet is too short.
 fn ports(packet: &[u8], protocol: u8, at: usize) -> u32 {
     const TCP: u8 = 6;
     const UDP: u8 = 17;

@@ -1,15 +1,17 @@
-//! Connection tracking: which flows have been let pass, so that filters know answers from attempts.
+//! Connection tracking: records flows that passed, so that filters distinguish replies from new
+//! flows.
 //!
-//! A flow is entered when one of its packets passes in the direction in which no filter matches states, and is
-//! kept alive by every later packet that passes. A packet is *established* if packets of the other direction
-//! have passed, *related* if it is an ICMP error about such a packet, and *new* otherwise. Sequence numbers are
-//! not checked, and a flow may begin in its middle: paths may be asymmetric, and connections survive a restart
-//! of the router. An end's signal that the connection is over holds until the other end continues.
+//! A flow is entered when a packet of it passes in the direction in which no filter matches states,
+//! and is kept alive by every later packet that passes. A packet is *established* if packets of the
+//! other direction have passed, *related* if it is an ICMP error about such a packet, and *new*
+//! otherwise. Sequence numbers are not checked, and a flow may begin in its middle: paths may be
+//! asymmetric, and connections survive a restart of the router. An end's signal that the connection
+//! is over holds until the other end continues.
 //!
 //! | file | concern |
 //! |---|---|
-//! | `key.rs` | which flow a packet is of |
-//! | `table.rs` | where flows are, and which has to go |
+//! | `key.rs` | the flow of a packet |
+//! | `table.rs` | storage and eviction of flows |
 //! | `batch.rs` | a batch's look-ups |
 
 mod batch;
@@ -30,7 +32,7 @@ use self::table::{Clock, Entered, Table, View};
 /// Settings of the flow table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowSettings {
-    /// Flows of each family for which there is room.
+    /// Capacity for flows of each family.
     pub most: usize,
     /// Idle timeouts, in seconds.
     pub timeouts: Timeouts,
@@ -55,8 +57,8 @@ pub struct Timeouts {
     pub other: u32,
 }
 
-/// The minimums of the RFCs on network address translators: RFC 5382 (REQ-5), RFC 4787 (REQ-5), RFC 5508
-/// (REQ-1); fragments as long as hosts wait for them (RFC 1122 3.3.2).
+/// The minimums of the RFCs on network address translators: RFC 5382 (REQ-5), RFC 4787 (REQ-5), RFC
+/// 5508 (REQ-1); for fragments the reassembly timeout of hosts (RFC 1122 3.3.2).
 impl Default for Timeouts {
     fn default() -> Self {
         Self {
@@ -149,13 +151,13 @@ struct Counts {
 pub struct FlowCounts {
     /// Entered.
     pub entered: u64,
-    /// Pushed out by newer ones before their time was over.
+    /// Displaced by newer ones before they expired.
     pub pushed_out: u64,
-    /// Not entered, for want of a place.
+    /// Not entered for lack of room.
     pub refused: u64,
 }
 
-/// A flow as it is shown.
+/// A flow as shown by commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// The VRF's number.
@@ -165,28 +167,28 @@ pub struct Flow {
     pub protocol: u8,
     /// The initiator; the port is 0 if the protocol has none.
     pub from: (IpAddr, u16),
-    /// With whom.
+    /// The responder.
     pub to: (IpAddr, u16),
     /// The phase of the flow.
     pub phase: Phase,
-    /// Packets and IP bytes of who began it, and of the other.
+    /// Packets and IP bytes of the initiator and of the responder.
     pub traffic: [(u64, u64); 2],
-    /// Since its first packet.
+    /// Time since its first packet.
     pub age: Duration,
-    /// Since its last packet.
+    /// Time since its last packet.
     pub idle: Duration,
 }
 
 /// The phase of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Not answered yet.
+    /// No packet of the responder yet.
     Unanswered,
-    /// TCP: both have sent something, but not yet data.
+    /// TCP: both ends have sent packets, but no data yet.
     Opening,
-    /// Both have sent something; it is not pushed out by others.
+    /// Both ends have sent packets; other flows do not displace it.
     Assured,
-    /// TCP: ended.
+    /// TCP: the connection has ended.
     Closing,
 }
 
@@ -212,7 +214,8 @@ impl Selection {
 }
 
 impl FlowTable {
-    /// An empty table; `tsc_hz`: cycles of the time-stamp counter in a second; `seed`: chosen anew by each router.
+    /// Creates an empty table; `tsc_hz`: cycles of the time-stamp counter per second; `seed`: a
+    /// random number of the router.
     pub fn new(settings: FlowSettings, tsc_hz: u64, seed: u64) -> Self {
         let ticks = Ticks::new(tsc_hz);
         Self {
@@ -225,7 +228,8 @@ impl FlowTable {
         }
     }
 
-    /// One with other settings that takes over the flows of another at `now`, in TSC cycles.
+    /// Creates a table with other settings that takes over the flows of another at `now`, in TSC
+    /// cycles.
     pub fn like(other: &Self, settings: FlowSettings, now: u64) -> Self {
         let seed = other.ip4.seed();
         let table = Self::new(settings, other.ticks.tsc_hz, seed);
@@ -240,7 +244,7 @@ impl FlowTable {
         self.settings
     }
 
-    /// Flows for which there is room, of each family.
+    /// Returns the capacity for flows of each family.
     pub fn room(&self) -> usize {
         self.ip4.room()
     }
@@ -258,7 +262,7 @@ impl FlowTable {
         Clock { now: self.ticks.at(now), timeouts: &self.timeouts }
     }
 
-    /// The flows of this selection at `now` in TSC cycles, in no order.
+    /// Returns the flows of this selection at `now` in TSC cycles, in no order.
     pub fn flows(&self, selection: &Selection, now: u64) -> Vec<Flow> {
         let clock = self.clock(now);
         let ip4 = self.ip4.flows(clock).map(|view| self.shown::<Ipv4Addr>(&view, clock.now));
@@ -266,7 +270,8 @@ impl FlowTable {
         ip4.chain(ip6).filter(|flow| selection.has(flow)).collect()
     }
 
-    /// Forgets the flows of this selection: packets of them are new again. Returns how many there were.
+    /// Removes the flows of this selection, so that their packets are new again. Returns the number
+    /// removed.
     pub fn forget(&self, selection: &Selection, now: u64) -> usize {
         let clock = self.clock(now);
         let ip4 = |view: &View| selection.has(&self.shown::<Ipv4Addr>(view, clock.now));

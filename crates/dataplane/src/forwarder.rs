@@ -13,9 +13,9 @@
 //!
 //! A forwarder owns its queues, its copy of the graph, its bursts and its counters; it shares only
 //! tables that it reads (`tables.rs`), and reports a quiescent state once a round. It takes no
-//! lock, makes no system call of its own and allocates nothing while packets flow. When it finds
-//! nothing to do it waits as `polling.rs` says: under load it polls, and an idle one blocks until a device, a
-//! ring or the owner wakes it.
+//! lock, makes no system call of its own and allocates nothing while packets flow. Without work it
+//! waits as described in `polling.rs`: under load it polls, and an idle one blocks until a device,
+//! a ring or the owner wakes it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,7 +48,7 @@ const WATCHED: usize = 1024;
 /// Settings of a forwarder that can be changed while it runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// When transmit bursts leave.
+    /// Conditions for sending transmit bursts.
     pub tx: TxConfig,
     /// Quotas of sources, and its waiting.
     pub polling: Polling,
@@ -60,23 +60,23 @@ pub struct ForwarderParts {
     pub graph: Graph,
     /// The interfaces for which the steps were made, by number; exchanged together with the graph.
     pub interfaces: Vec<InterfaceInfo>,
-    /// When packets leave, and when it waits.
+    /// Conditions for sending packets, and the waiting.
     pub settings: Settings,
-    /// Makes packets to groups as many as they have ports to leave by.
+    /// Replicates multicast packets.
     pub replicator: Replicator,
-    /// The way to the slow path.
+    /// The path to the slow path.
     pub punts: Punts,
     /// Reports that this forwarder holds no reference into the tables.
     pub quiescent: dpdk::qsbr::Reader,
     /// Its counters.
     pub counters: Arc<ForwarderCounters>,
-    /// The quarantine for packets over which a step panics.
+    /// The quarantine for packets that cause a step to panic.
     pub quarantine: Quarantine,
     /// The wait set on which it blocks.
     pub waiting: WaitSet,
 }
 
-/// A forwarder: make it from its parts, then [`Forwarder::run`] it on its thread.
+/// A forwarder: create it from its parts, then run it on its thread by [`Forwarder::run`].
 pub struct Forwarder {
     parts: ForwarderParts,
     /// The sources of packets.
@@ -90,26 +90,27 @@ pub struct Forwarder {
     turns: Turns,
     idle: Idle,
     shedder: Shedder,
-    /// When the last round began and whether it found packets: the time until the next one is busy or idle.
+    /// The start of the last round, and whether it found packets: the time until the next one is
+    /// busy or idle.
     round_began: u64,
     was_busy: bool,
-    /// True for the forwarder of control traffic, on cores that are not its own.
+    /// True for the forwarder of control traffic, which shares its cores.
     is_control: bool,
     exchange: Arc<Exchange>,
 }
 
 impl Forwarder {
-    /// The form of its graph.
+    /// Returns the form of its graph.
     pub fn shape(&self) -> &Arc<Shape> {
         self.parts.graph.shape()
     }
 
-    /// Its receive queues, to be given to another forwarder or taken from one between two rounds.
+    /// Returns its receive queues, to be moved to or from another forwarder between two rounds.
     pub fn sources_mut(&mut self) -> &mut Vec<RxSource> {
         &mut self.rx
     }
 
-    /// A forwarder that has not run yet and has no connections: see [`Forwarder::rewire`].
+    /// Creates a forwarder without connections: see [`Forwarder::rewire`].
     pub fn new(mut parts: ForwarderParts) -> Self {
         let exchange = Arc::new(Exchange::new(parts.waiting.doorbell().clone()));
         let mut batch = Batch::new(PortId::FIRST, InterfaceInfo::NONE);
@@ -133,7 +134,7 @@ impl Forwarder {
         }
     }
 
-    /// The slot by which it gets other steps and settings while it runs.
+    /// Returns the slot by which it gets other steps and settings while it runs.
     pub fn exchange(&self) -> Arc<Exchange> {
         self.exchange.clone()
     }
@@ -164,7 +165,7 @@ impl Forwarder {
         let taken = exchange.serve(|new| {
             if let Some(graph) = &mut new.graph {
                 std::mem::swap(graph, &mut self.parts.graph);
-                // A step that panics over another's state begins without it.
+                // A step that panics over another's state starts without it.
                 let _ = guard(|| self.parts.graph.take_state(graph));
             }
             if let Some(infos) = &mut new.ports {
@@ -196,14 +197,14 @@ impl Forwarder {
         exchange.set_pause(longest);
     }
 
-    /// Changes the queues of ports: before it runs, or between two rounds. Afterwards `schedulers` has those
-    /// before, empty.
+    /// Changes the queues of ports: before it runs, or between two rounds. Afterwards `schedulers`
+    /// has the previous ones, empty.
     pub fn exchange_schedulers(&mut self, schedulers: &mut Schedulers) {
         self.distribution.exchange_schedulers(schedulers, &self.parts.counters);
     }
 
-    /// Changes its connections: before it runs, or between two rounds. Packets that it holds for ports whose
-    /// exits change, or that have come for them by rings, are sent first, so that packets keep their order.
+    /// Changes its connections: before it runs, or between two rounds. Packets for ports whose
+    /// exits change, whether held or in rings, are sent first, so that packets keep their order.
     pub fn rewire(&mut self, rewiring: &mut Rewiring) {
         let Rewiring { stop, drain, detach, take, control, wires } = rewiring;
         if let Some(is_control) = control {
@@ -246,7 +247,7 @@ impl Forwarder {
         self.settle();
     }
 
-    /// Follows other settings, or other sources.
+    /// Applies other settings, or other sources.
     fn settle(&mut self) {
         let ForwarderParts { settings: Settings { tx, polling }, waiting, .. } = &mut self.parts;
         self.distribution.set_config(*tx);
@@ -258,14 +259,14 @@ impl Forwarder {
         let has_descriptor =
             |source: &RxSource| source.input.is_ring() || source.input.descriptor().is_some();
         let descriptors = self.rx.iter().filter_map(|source| source.input.descriptor());
-        // A descriptor that the kernel does not wait for is none.
+        // A descriptor that the kernel does not watch does not count.
         let can_block = waiting.watch(descriptors).is_ok() && self.rx.iter().all(has_descriptor);
         self.idle.set(wait, can_block);
         self.turns = Turns::default();
     }
 
-    /// Forwards at most so many packets of sources that are none of its own, and sends them. Returns the sources and
-    /// the number of packets that they did not have.
+    /// Forwards at most so many packets of sources that are not its own, and sends them. Returns
+    /// the sources and the number of packets that they lacked.
     fn take_from(&mut self, sources: Vec<RxSource>, most: usize) -> (Vec<RxSource>, usize) {
         let (first, now, mut missing) = (self.rx.len(), dpdk::tsc(), most);
         self.rx.extend(sources);
@@ -281,7 +282,8 @@ impl Forwarder {
         (self.rx.split_off(first), missing)
     }
 
-    /// Forwards the packets that other forwarders received by these ports, until their rings are empty.
+    /// Forwards the packets that other forwarders received on these ports, until their rings are
+    /// empty.
     fn receive_all(&mut self, ports: PortSet) {
         let now = dpdk::tsc();
         for source in 0..self.rx.len() {
@@ -302,7 +304,8 @@ impl Forwarder {
         }
     }
 
-    /// One round: every receive queue and every inlet has its turn. Returns the packets it found.
+    /// Runs one round: every receive queue and every inlet has its turn. Returns the number of
+    /// packets found.
     pub fn round(&mut self) -> usize {
         self.parts.quiescent.quiescent();
         let now = dpdk::tsc();
@@ -332,7 +335,7 @@ impl Forwarder {
         self.parts.settings.polling.quota(port)
     }
 
-    /// A source's turn: takes at most so many packets from it, all the way.
+    /// Runs a source's turn: takes at most so many packets from it, and forwards them.
     #[inline(always)]
     fn serve(&mut self, source: usize, most: usize, now: u64) -> usize {
         let mut taken = 0;
@@ -353,7 +356,7 @@ impl Forwarder {
         }
     }
 
-    /// A turn of a source has ended after so many packets, and there are more or not.
+    /// Records that a source's turn ended after so many packets, and whether the source is empty.
     #[inline(always)]
     fn note_backlog(&mut self, source: usize, taken: usize, is_empty: bool, now: u64) {
         let Some(state) = self.rx.get_mut(source) else { return };
@@ -364,7 +367,8 @@ impl Forwarder {
         }
     }
 
-    /// Takes the packets of a queue beyond its quota, forwards those to be kept and drops the rest: see `shed.rs`.
+    /// Takes the packets of a queue beyond its quota, forwards those to be kept and drops the
+    /// others: see `shed.rs`.
     #[cold]
     fn shed(&mut self, source: usize, now: u64) {
         let shedding = self.parts.settings.polling.shed;
@@ -398,7 +402,7 @@ impl Forwarder {
         }
     }
 
-    /// Counts the cycles of the last round, and of the rest after it.
+    /// Counts the cycles of the last round, and of the idle time after it.
     #[inline(always)]
     fn count_cycles(&mut self, now: u64) {
         let cycles = now.wrapping_sub(self.round_began);
@@ -408,7 +412,7 @@ impl Forwarder {
         counter.add(cycles);
     }
 
-    /// Receives one batch of at most so many packets from a port and takes it all the way.
+    /// Receives one batch of at most so many packets from a port and forwards it.
     #[inline(always)]
     fn receive(&mut self, source: usize, most: usize, now: u64) -> usize {
         let count = self.take(source, most, now);
@@ -449,7 +453,7 @@ impl Forwarder {
         count
     }
 
-    /// Takes the batch that a port has brought all the way.
+    /// Forwards the batch received from a port.
     #[inline(always)]
     fn forward(&mut self, source: usize, now: u64) {
         let batch = &mut self.batch;
@@ -471,8 +475,7 @@ impl Forwarder {
         self.finish(ends, now);
     }
 
-    /// A step panicked: finds the packets over which it does, puts them aside, and takes all others
-    /// to their ends.
+    /// Handles the panic of a step: quarantines the packets that cause it, and forwards all others.
     #[cold]
     fn recover(&mut self) -> Ends {
         let ForwarderParts { graph, counters, quarantine, .. } = &mut self.parts;
@@ -486,7 +489,7 @@ impl Forwarder {
         })
     }
 
-    /// Gives every packet of the batch to the end that the graph chose for it.
+    /// Passes every packet of the batch to the end that the graph selected.
     fn finish(&mut self, ends: Ends, now: u64) {
         if !ends.transmit.is_empty() {
             let (burst, ports) = (&mut self.batch.burst, &self.batch.out_interface);
@@ -525,7 +528,7 @@ impl Forwarder {
         }
     }
 
-    /// Takes at most so many packets that only need sending from a ring.
+    /// Takes at most so many packets to be sent from a ring.
     fn take_in(&mut self, inlet: usize, most: usize, now: u64) -> usize {
         let arrivals = &mut self.arrivals;
         let count = self.inlets[inlet].ring.receive(arrivals, most);
@@ -549,7 +552,7 @@ impl Forwarder {
         match self.idle.rest(dpdk::tsc()) {
             Rest::Poll => std::hint::spin_loop(),
             Rest::Sleep(sleep) => self.sleep(sleep),
-            // A full transmit queue gives no notice when it has room again.
+            // A full transmit queue sends no notification when it has room again.
             Rest::Block if self.distribution.needs_poll() => {
                 let sleep = self.idle.short_sleep();
                 self.sleep(sleep);
@@ -570,7 +573,7 @@ impl Forwarder {
         let doorbell = self.parts.waiting.doorbell().clone();
         doorbell.listen();
         self.listen(&doorbell);
-        // A packet that came before it listened wakes it no more.
+        // A packet that arrived before it listened does not wake it.
         let is_idle = self.round() == 0
             && !self.exchange.is_waiting()
             && !stop.load(Ordering::Relaxed)
@@ -584,7 +587,7 @@ impl Forwarder {
         self.ignore();
     }
 
-    /// Waits to be woken, holding nothing that another unit waits for.
+    /// Waits to be woken, without holding resources that another unit waits for.
     fn wait(&mut self) {
         let ForwarderParts { counters, quiescent, waiting, .. } = &mut self.parts;
         counters.held.set(self.distribution.held() as u64);
@@ -607,7 +610,7 @@ impl Forwarder {
         self.idle.woke(blocked, receive || woken.ring, receive);
     }
 
-    /// Has every source wake it.
+    /// Enables wake-ups by every source.
     fn listen(&mut self, doorbell: &Arc<Doorbell>) {
         for source in &mut self.rx {
             match &mut source.input {
@@ -620,7 +623,7 @@ impl Forwarder {
         inlets.chain(self.distribution.priority_rings()).for_each(|ring| _ = ring.listen(doorbell));
     }
 
-    /// Undoes [`Self::listen`].
+    /// Reverts [`Self::listen`].
     fn ignore(&mut self) {
         for source in &mut self.rx {
             match &mut source.input {
@@ -632,9 +635,9 @@ impl Forwarder {
         inlets.chain(self.distribution.priority_rings()).for_each(Consumer::ignore);
     }
 
-    /// Empties every ring into the distribution, sends as much as possible, drops the rest by name.
-    /// [`Forwarder::run`] ends with it; call it again when the units that fill its rings have ended too, for
-    /// packets that arrived meanwhile.
+    /// Empties every ring into the distribution, sends as much as possible, drops the rest with
+    /// reasons. [`Forwarder::run`] ends with it; call it again when the units that fill its rings
+    /// have ended too, for packets that arrived meanwhile.
     pub fn shut_down(&mut self) {
         let now = dpdk::tsc();
         for inlet in 0..self.inlets.len() {
@@ -653,7 +656,7 @@ impl Forwarder {
     }
 }
 
-/// The time of so many TSC cycles, at least a microsecond.
+/// Converts TSC cycles to a time of at least a microsecond.
 fn time_of(cycles: u64) -> Duration {
     Duration::from_secs_f64(cycles as f64 / dpdk::tsc_hz() as f64).max(Duration::from_micros(1))
 }

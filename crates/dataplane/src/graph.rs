@@ -1,10 +1,9 @@
 //! The mask graph: steps, the edges between them, and the loop that runs a batch through.
 //!
 //! A graph is a directed acyclic graph of [`Step`]s. Each output of a step is an edge; it leads to
-//! another step or to one of four ends: *transmit* (the packet leaves by its egress port), *replicate*
-//! (by all its [`Batch::receivers`]), *slow path* (with a [`PuntReason`]), *drop* (with a
-//! [`DropReason`]). While a batch runs through, an
-//! edge is one [`Mask`] saying which of the batch's packets take it:
+//! another step or to one of four ends: *transmit* (the packet leaves by its egress port),
+//! *replicate* (by all its [`Batch::receivers`]), *slow path* (with a [`PuntReason`]), *drop* (with
+//! a [`DropReason`]). During a run, an edge is one [`Mask`] of the batch's packets that take it:
 //!
 //! ```text
 //!                 masks[ip4]         masks[lookup]        masks[TRANSMIT]
@@ -56,7 +55,8 @@ pub trait Step: Send {
         None
     }
 
-    /// The step's state for [`Self::take_state`] of the step that replaces it; `None` if it has none.
+    /// Returns the step's state for [`Self::take_state`] of the step that replaces it; `None` if it
+    /// has none.
     fn state(&mut self) -> Option<&mut dyn Any> {
         None
     }
@@ -69,7 +69,8 @@ pub trait Step: Send {
     }
 }
 
-/// Named counters of a step, written by its forwarder, read by anyone. Copies are the same counters.
+/// Named counters of a step, written by its forwarder, readable by any thread. Copies share the
+/// counters.
 #[derive(Clone, Debug)]
 pub struct StepCounters(Arc<[(&'static str, Counter)]>);
 
@@ -79,7 +80,7 @@ impl StepCounters {
         Self(names.iter().map(|&name| (name, Counter::default())).collect())
     }
 
-    /// The counter at this place of the list of names; to be changed by its step only.
+    /// Returns the counter at this index of the list of names; to be changed by its step only.
     ///
     /// # Panics
     /// There are fewer.
@@ -100,23 +101,24 @@ pub type Outputs = [Mask; MAX_OUTPUTS];
 /// A step's declaration of one output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Leads to the step, or to transmit or replicate, that the graph connects it to by this name.
+    /// Leads to the target that the graph connects to this name: a step, transmit or replicate.
     Next(Cow<'static, str>),
     /// Leads to the slow path.
     Punt(PuntReason),
     /// Leads to the end that frees and counts.
     Drop(DropReason),
-    /// Leads there as well, counted as [`DropReason::ByStep`] and by this name among the step's own counters.
+    /// Leads to the same end, counted as [`DropReason::ByStep`] and under this name among the
+    /// step's own counters.
     DropAs(Cow<'static, str>),
 }
 
 impl Output {
-    /// [`Self::Next`] by a name that is known when the program is built.
+    /// Creates [`Self::Next`] from a constant name.
     pub const fn next(name: &'static str) -> Self {
         Self::Next(Cow::Borrowed(name))
     }
 
-    /// The name that connections and pictures use.
+    /// Returns the name in connections and pictures.
     pub fn name(&self) -> &str {
         match self {
             Output::Next(name) | Output::DropAs(name) => name,
@@ -141,7 +143,7 @@ pub enum Target {
     Drop(DropReason),
 }
 
-/// A step in its place of the topological order.
+/// A step at its position of the topological order.
 pub(crate) struct Part {
     pub(crate) name: String,
     pub(crate) kind: String,
@@ -180,14 +182,14 @@ struct Placed {
     first_edge: usize,
 }
 
-/// A step as pictures and commands see it.
+/// A step as shown in pictures and commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepShape {
     /// The step's name in the graph.
     pub name: String,
     /// Its kind, by the name in the catalogue or in the configuration.
     pub kind: String,
-    /// Its outputs and where they lead.
+    /// Its outputs and their targets.
     pub outputs: Vec<(String, Target)>,
     /// Index of its first output in [`GraphCounters`].
     pub first_edge: usize,
@@ -202,7 +204,7 @@ pub struct Shape {
     pub edges: usize,
 }
 
-/// Packets per edge, and the counters of steps; written by one forwarder, read by anyone.
+/// Packets per edge, and the counters of steps; written by one forwarder, readable by any thread.
 #[derive(Default)]
 pub struct GraphCounters {
     edges: Box<[AtomicU64]>,
@@ -218,12 +220,12 @@ impl GraphCounters {
         }
     }
 
-    /// The own counters of the step at this place of the order.
+    /// Returns the own counters of the step at this position.
     pub fn of_step(&self, place: usize) -> impl Iterator<Item = (&'static str, u64)> {
         self.steps.get(place).into_iter().flatten().flat_map(StepCounters::all)
     }
 
-    /// Packets that took this edge so far.
+    /// Returns the number of packets that took this edge so far.
     pub fn get(&self, edge: usize) -> u64 {
         self.edges.get(edge).map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
@@ -258,17 +260,17 @@ pub struct Graph {
     /// One mask a step, then one an end.
     masks: Box<[Mask]>,
     punt_reasons: [PuntReason; BATCH_MAX],
-    /// The step that runs, and its packets: where a panic was.
+    /// The running step and its packets: the place of a panic.
     at: (usize, Mask),
     shape: Arc<Shape>,
     counters: Arc<GraphCounters>,
-    /// For packets that it gives to the slow path.
+    /// The filter of packets that it punts to the slow path.
     pub(crate) router_filter: Option<Box<RouterFilter>>,
-    /// For the copies of packets to groups.
+    /// The filter of copies of multicast packets.
     pub(crate) copy_filter: Option<Box<CopyFilter>>,
-    /// Tags copies of packets to groups that leave by VLANs; `None`: there are no VLANs.
+    /// Tags copies of multicast packets that leave by VLANs; `None`: there are no VLANs.
     pub(crate) tagger: Option<Box<Tagger>>,
-    /// Chooses forwarders for packets that software spreads.
+    /// Selects forwarders for packets spread by software.
     pub(crate) spread_filter: Option<Box<SpreadFilter>>,
 }
 
@@ -300,22 +302,22 @@ impl Graph {
         }
     }
 
-    /// Packets for the router itself are judged by this filter from now on.
+    /// Sets the filter of packets for the router itself.
     pub fn set_router_filter(&mut self, filter: Option<Box<RouterFilter>>) {
         self.router_filter = filter;
     }
 
-    /// The copies of packets to groups are judged by this filter from now on.
+    /// Sets the filter of copies of multicast packets.
     pub fn set_copy_filter(&mut self, filter: Option<Box<CopyFilter>>) {
         self.copy_filter = filter;
     }
 
-    /// Sets the tagger of copies of packets to groups.
+    /// Sets the tagger of copies of multicast packets.
     pub fn set_tagger(&mut self, tagger: Option<Box<Tagger>>) {
         self.tagger = tagger;
     }
 
-    /// Sets the filter that chooses forwarders for packets that software spreads.
+    /// Sets the filter that selects forwarders for packets spread by software.
     pub fn set_spread_filter(&mut self, filter: Option<Box<SpreadFilter>>) {
         self.spread_filter = filter;
     }
@@ -330,8 +332,8 @@ impl Graph {
         &self.counters
     }
 
-    /// Each step of this graph takes the state of the step that has its name and kind in the other, in whose
-    /// place this graph comes.
+    /// Passes the state of each step of the replaced graph to the step with the same name and kind
+    /// in this one.
     pub(crate) fn take_state(&mut self, old: &mut Self) {
         for (placed, shape) in self.steps.iter_mut().zip(&self.shape.steps) {
             if placed.step.state().is_none() {
@@ -351,12 +353,12 @@ impl Graph {
         self.run_from(0, batch)
     }
 
-    /// Continues after a panic in [`Self::run`] or here. The step that panicked gets its packets once more, one
-    /// at a time; `guilty` receives those over which it panics again (slot and message). All others continue
-    /// after that step, as do those that were not in it.
+    /// Continues after a panic in [`Self::run`] or here. The step that panicked gets its packets
+    /// once more, one at a time; `guilty` receives those that cause it to panic again (slot and
+    /// message). All others continue after that step, as do those that were not in it.
     ///
-    /// A step that changes packets is thus run twice over those that it had changed before it
-    /// panicked over another.
+    /// A step that changes packets thus runs twice on those that it had changed before it panicked
+    /// over another.
     #[cold]
     pub fn resume(
         &mut self,
@@ -371,7 +373,7 @@ impl Graph {
                     guilty(batch, slot, message);
                 }
             }
-            // Each panic is in a later step than the one before, so this ends.
+            // Each panic is in a later step than the one before, so the loop ends.
             if let Ok(ends) = guard(|| self.run_from(place + 1, batch)) {
                 return ends;
             }
@@ -412,7 +414,7 @@ impl Graph {
         }
     }
 
-    /// Leads packets, and counts them, from an output of the step at this place to where it goes.
+    /// Leads packets from an output of the step at this position to its target, and counts them.
     #[inline(always)]
     fn take_edge(&mut self, place: usize, index: usize, packets: Mask) {
         let placed = &self.steps[place];
@@ -427,8 +429,8 @@ impl Graph {
         }
     }
 
-    /// Why the packet in this slot was punted by the last [`Graph::run`]; meaningful for packets
-    /// of [`Ends::slow_path`].
+    /// Returns the reason for which the packet in this slot was punted by the last [`Graph::run`];
+    /// valid for packets of [`Ends::slow_path`].
     pub fn punt_reason(&self, slot: usize) -> PuntReason {
         self.punt_reasons[slot & (BATCH_MAX - 1)]
     }

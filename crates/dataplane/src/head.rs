@@ -1,7 +1,8 @@
-//! The headers at the start of a frame by the names of their fields.
+//! The headers at the start of a frame as named fields.
 //!
-//! [`Batch::head`](crate::Batch::head) shows the first [`HEAD`] bytes of a frame. Whoever knows what they are reads
-//! them here as the headers of `wire`; sizes are checked when the router is compiled, so a field costs one load.
+//! [`Batch::head`](crate::Batch::head) shows the first [`HEAD`] bytes of a frame. These functions
+//! return them as headers of `wire`, for callers that know the protocol; sizes are checked when the
+//! router is compiled, so a field costs one load.
 
 use wire::ethernet::EthernetHeader;
 use wire::ip::{Ipv4Header, Ipv6Header};
@@ -11,7 +12,7 @@ use zerocopy::{
 
 use crate::batch::HEAD;
 
-/// An untagged frame that begins with these headers, up to the end of what a head shows.
+/// An untagged frame that begins with these headers, up to the end of a head.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Framed<T, const REST: usize> {
@@ -45,7 +46,8 @@ pub(crate) fn ip6(head: &[u8; HEAD]) -> &Ipv6Header {
     &frame.header
 }
 
-/// The first byte behind the IPv6 header of an untagged frame: the ICMPv6 type, if that is what follows.
+/// Returns the first byte after the IPv6 header of an untagged frame: the ICMPv6 type, if ICMPv6
+/// follows.
 #[inline(always)]
 pub(crate) fn behind_ip6(head: &[u8; HEAD]) -> u8 {
     let frame: &Ip6 = transmute_ref!(head);

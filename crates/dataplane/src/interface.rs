@@ -1,9 +1,9 @@
-//! Interfaces: where packets come from and leave, as addresses, routes and features see it.
+//! Interfaces: ingress and egress of packets, as used by addresses, routes and features.
 //!
-//! A port is a device and its queues; an interface has a MAC, an MTU, a VRF and features. Each port has one
-//! of its own, with the same number, for what comes without a VLAN tag; others, from [`MAX_PORTS`](crate::port::MAX_PORTS) on, stand
-//! on a port or on several. So the number of a port's own interface is the port's index, which costs the
-//! usual packet nothing.
+//! A port is a device and its queues; an interface has a MAC, an MTU, a VRF and features. Each port
+//! has its own interface, with the same number, for untagged frames; others, from
+//! [`MAX_PORTS`](crate::port::MAX_PORTS) on, are on one port or several. So the number of a port's
+//! own interface is the port's index, which costs the usual packet nothing.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -17,8 +17,8 @@ use crate::port::PortId;
 /// The most interfaces a router can have.
 pub const MAX_INTERFACES: usize = 8192;
 
-/// An interface's number in the router's table. An interface has the same as long as it is there; a later one
-/// may have that of one that was removed.
+/// An interface's number in the router's table. An interface keeps its number while it exists; a
+/// later interface may reuse the number of a removed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InterfaceId(u16);
 
@@ -43,7 +43,7 @@ impl InterfaceId {
         usize::from(self.0)
     }
 
-    /// The port whose own interface this is; `None` for one that stands on others.
+    /// Returns the port whose own interface this is; `None` for an interface on other ports.
     #[inline(always)]
     pub fn port(self) -> Option<PortId> {
         PortId::new(self.0)
@@ -62,7 +62,7 @@ impl fmt::Display for InterfaceId {
     }
 }
 
-/// A set of interfaces, few of the many that there can be; for all but the fast path.
+/// A set of interfaces, few of all possible ones; not for the fast path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct InterfaceSet(Vec<InterfaceId>);
 
@@ -70,12 +70,12 @@ impl InterfaceSet {
     /// No interface.
     pub const EMPTY: Self = Self(Vec::new());
 
-    /// Whether the interface is in it.
+    /// Returns true if the interface is in the set.
     pub fn contains(&self, interface: InterfaceId) -> bool {
         self.0.binary_search(&interface).is_ok()
     }
 
-    /// Takes an interface out, or puts it in.
+    /// Adds or removes an interface.
     pub fn set(&mut self, interface: InterfaceId, member: bool) {
         match (self.0.binary_search(&interface), member) {
             (Err(place), true) => self.0.insert(place, interface),
@@ -84,17 +84,17 @@ impl InterfaceSet {
         }
     }
 
-    /// How many interfaces there are.
+    /// Returns the number of interfaces.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The interfaces by their numbers.
+    /// Returns the interfaces by number.
     pub fn interfaces(&self) -> impl Iterator<Item = InterfaceId> {
         self.0.iter().copied()
     }
@@ -122,22 +122,22 @@ pub const VRFS_MOST: usize = 64;
 pub struct VrfId(u16);
 
 impl VrfId {
-    /// The one that is always there, `default`.
+    /// The one that always exists, `default`.
     pub const DEFAULT: Self = Self(0);
 
-    /// The VRF with this number.
+    /// Returns the VRF with this number.
     pub const fn new(index: u16) -> Self {
         Self(index)
     }
 
-    /// Its place among the tables.
+    /// Returns its index in the tables.
     #[inline(always)]
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 }
 
-/// What a step needs to know of an interface to receive from it and to send by it.
+/// Facts about an interface that steps need to receive and send packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterfaceInfo {
     /// The source address of every frame sent by this interface.
@@ -147,21 +147,23 @@ pub struct InterfaceInfo {
     pub mtu: u16,
     /// The tables in which its packets' destinations are looked up.
     pub vrf: VrfId,
-    /// Frames may arrive with a TCP or UDP checksum that the sender left to its
-    /// (virtual) device, as veth, TAP and AF_PACKET hand them over.
+    /// True if frames may arrive with a TCP or UDP checksum that the sender left to its (virtual)
+    /// device, as with veth, TAP and AF_PACKET.
     pub partial_checksums: bool,
-    /// The driver presents service tags (802.1ad) as customer tags.
+    /// True if the driver presents service tags (802.1ad) as customer tags.
     pub loses_tag_protocol: bool,
-    /// The interface has a host interface, which gets the frames of link protocols that are not IP.
+    /// True if the interface has a host interface, which receives the frames of link protocols
+    /// other than IP.
     pub host: bool,
-    /// The work of steps that it asks for.
+    /// The features that it enables.
     pub features: Features,
-    /// The least TTL or hop limit with which packets of near peers' protocols may come (RFC 5082); 0: any.
+    /// The smallest TTL or hop limit of accepted packets of near peers' protocols (RFC 5082); 0:
+    /// any.
     pub least_ttl: u8,
 }
 
 impl InterfaceInfo {
-    /// What stands for a number without an interface.
+    /// Stands for a number without an interface.
     pub const NONE: Self = Self {
         mac: MacAddr([0; 6]),
         mtu: u16::MAX,
@@ -174,55 +176,56 @@ impl InterfaceInfo {
     };
 }
 
-/// What is known of each interface, by the indexes; [`InterfaceInfo::NONE`] where there is none. Steps that need
-/// it for interfaces by which packets leave read it when they are made: whoever makes graphs says before how
-/// the interfaces are going to be.
+/// Facts about each interface, by index; [`InterfaceInfo::NONE`] if there is none. Steps that need
+/// them for egress interfaces read them when they are made; the maker of graphs sets the future
+/// interfaces first.
 #[derive(Debug)]
 pub struct InterfaceInfos(Mutex<Vec<InterfaceInfo>>);
 
 impl InterfaceInfos {
-    /// Of these interfaces.
+    /// Creates them for these interfaces.
     pub fn new(interfaces: Vec<InterfaceInfo>) -> Self {
         Self(Mutex::new(interfaces))
     }
 
-    /// A copy.
+    /// Returns a copy.
     pub fn get(&self) -> Vec<InterfaceInfo> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// These are the interfaces for steps that are made from now on.
+    /// Sets the interfaces for steps that are made from now on.
     pub fn set(&self, interfaces: Vec<InterfaceInfo>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = interfaces;
     }
 }
 
-/// The MTU of every interface as it is now. Its owner changes it while forwarders read it, by plain loads.
+/// The present MTU of every interface. Its owner changes it while forwarders read it, by plain
+/// loads.
 #[derive(Debug)]
 pub struct Mtus {
     all: FamilyMtus,
-    /// For IPv6: 0 where the link is too small for it.
+    /// For IPv6: 0 if the link's MTU is too small for it.
     ip6: FamilyMtus,
-    /// What the devices were opened for: they send nothing longer.
+    /// The MTUs for which the devices were opened: they send no longer packets.
     most: [AtomicU16; MAX_INTERFACES],
-    /// Held by who changes something.
+    /// Held by the thread that makes a change.
     change: Mutex<()>,
 }
 
-/// MTUs as they are for packets of a family.
+/// MTUs for packets of one family.
 #[derive(Debug)]
 pub(crate) struct FamilyMtus {
-    /// The largest that there is where no interface is: that the interface is missing is not found here.
+    /// The largest MTU for numbers without an interface: a missing interface is detected elsewhere.
     interfaces: [AtomicU16; MAX_INTERFACES],
     /// The smallest of all.
     least: AtomicU16,
 }
 
-/// What every link takes that IPv6 packets go over (RFC 8200 5).
+/// The minimum MTU of links for IPv6 (RFC 8200 5).
 const IP6_LEAST: u16 = 1280;
 
 impl Mtus {
-    /// The MTUs that these interfaces start with, by index.
+    /// Creates the initial MTUs of these interfaces, by index.
     pub fn new(interfaces: &[InterfaceInfo]) -> Self {
         let mtu = |index: usize| interfaces.get(index).map_or(u16::MAX, |interface| interface.mtu);
         Self {
@@ -233,29 +236,31 @@ impl Mtus {
         }
     }
 
-    /// Changes an interface's MTU, to no more than its device was opened for, and says what it is now. Each
-    /// packet sees the old one or the new one.
+    /// Changes an interface's MTU, up to that for which its device was opened, and returns the
+    /// result. Each packet sees the old one or the new one.
     pub fn set(&self, interface: InterfaceId, mtu: u16) -> u16 {
         let mtu = mtu.min(self.most[interface.index()].load(Ordering::Relaxed));
-        // Two who change two interfaces would each find a smallest without the other's.
+        // Two threads that change two interfaces would each compute a minimum without the other's
+        // change.
         let _change = self.change.lock();
         self.all.set(interface, mtu);
         self.ip6.set(interface, for_ip6(mtu));
         mtu
     }
 
-    /// A interface's device was opened for this MTU; with `u16::MAX` there is no interface any more.
+    /// Records that an interface's device was opened for this MTU; `u16::MAX`: the interface was
+    /// removed.
     pub fn open(&self, interface: InterfaceId, mtu: u16) {
         self.most[interface.index()].store(mtu, Ordering::Relaxed);
         self.set(interface, mtu);
     }
 
-    /// A interface's MTU; if there is no such interface, the largest there is.
+    /// Returns an interface's MTU; if there is no such interface, the largest value.
     pub fn get(&self, interface: InterfaceId) -> u16 {
         self.all.get(interface)
     }
 
-    /// As packets of one family find them.
+    /// Returns the MTUs for packets of one family.
     #[inline(always)]
     pub(crate) fn family(&self, ip6: bool) -> &FamilyMtus {
         if ip6 { &self.ip6 } else { &self.all }
@@ -277,18 +282,18 @@ impl FamilyMtus {
         self.least.store(all.min().unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// A interface's MTU; if there is no such interface, the largest there is.
+    /// Returns an interface's MTU; if there is no such interface, the largest value.
     pub(crate) fn get(&self, interface: InterfaceId) -> u16 {
         self.of(interface.0)
     }
 
-    /// [`Self::get`] by an index as steps have it.
+    /// Like [`Self::get`], by the index that steps use.
     #[inline(always)]
     pub(crate) fn of(&self, interface: u16) -> u16 {
         self.interfaces[usize::from(interface) & (MAX_INTERFACES - 1)].load(Ordering::Relaxed)
     }
 
-    /// What all interfaces take.
+    /// Returns the smallest MTU of all interfaces.
     #[inline(always)]
     pub(crate) fn least(&self) -> u16 {
         self.least.load(Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! Masks: which packets of a batch take an edge of the graph.
+//! Masks: the packets of a batch that take an edge of the graph.
 //!
 //! A batch has at most 64 slots, so a set of its packets is one `u64`. Joining two paths is one OR
 //! and keeps the packets' order; no packet is ever moved between vectors.
@@ -20,7 +20,7 @@ impl Mask {
         if n >= 64 { Self(u64::MAX) } else { Self((1 << n) - 1) }
     }
 
-    /// Slot `i` if `condition`, else none: how a loop collects a mask without a branch.
+    /// Returns slot `i` if `condition`, else none: a loop can collect a mask without a branch.
     #[inline(always)]
     pub fn when(condition: bool, i: usize) -> Self {
         Self(u64::from(condition) << (i & 63))
@@ -57,7 +57,7 @@ impl Mask {
         (self.0 & self.0.wrapping_add(1) == 0).then(|| self.0.trailing_ones() as usize)
     }
 
-    /// Does something for every slot, in ascending order.
+    /// Calls `each` for every slot, in ascending order.
     #[inline(always)]
     pub fn for_each(self, mut each: impl FnMut(usize)) {
         match self.as_first() {
@@ -70,20 +70,21 @@ impl Mask {
         }
     }
 
-    /// The slots of the set for which `test` returns true. In no particular order.
+    /// Returns the slots of the set for which `test` returns true. The order of the calls is
+    /// undefined.
     #[inline(always)]
     pub fn filter(self, mut test: impl FnMut(usize) -> bool) -> Self {
         let [found] = self.sort(|slot| [test(slot)]);
         found
     }
 
-    /// [`Self::filter`] for several answers at once. In no particular order.
+    /// Like [`Self::filter`], for several results at once. The order of the calls is undefined.
     #[inline(always)]
     pub fn sort<const N: usize>(self, mut test: impl FnMut(usize) -> [bool; N]) -> [Self; N] {
         let mut found = [Self::EMPTY; N];
         if let Some(count) = self.as_first() {
-            // From the last: each answer is shifted in after the others, by one instruction that needs no slot
-            // number.
+            // From the last: each result is shifted in after the others, by one instruction that
+            // needs no slot number.
             for slot in (0..count).rev() {
                 for (found, answer) in found.iter_mut().zip(test(slot)) {
                     found.0 = found.0 + found.0 + u64::from(answer);
@@ -150,7 +151,7 @@ impl Not for Mask {
     }
 }
 
-/// Walks the slots of a mask, one `tzcnt` each.
+/// Iterates over the slots of a mask, one `tzcnt` each.
 #[derive(Clone, Debug)]
 pub struct Slots(u64);
 

@@ -15,7 +15,7 @@ use crate::replicate::{Ready, Way};
 pub(crate) struct Copies {
     pool: Mempool,
     ready: Ready,
-    /// Wanted and not made.
+    /// Copies requested and not made.
     refused: u64,
 }
 

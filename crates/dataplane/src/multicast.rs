@@ -1,9 +1,9 @@
 //! Multicast routes: from a source and a group to the interfaces that have receivers.
 //!
 //! A packet to a group is forwarded by the entry of its source and group, (S,G), or of the group
-//! alone, (*,G). The entry names the interface that such packets must come from (the reverse path check of
-//! RFC 1112's routers and of PIM, RFC 7761 4.2) and the interfaces that they leave by, each with the TTL
-//! that a packet must exceed.
+//! alone, (*,G). The entry has the required ingress interface (the reverse path check of RFC 1112's
+//! routers and of PIM, RFC 7761 4.2) and the egress interfaces, each with the TTL that a packet
+//! must exceed.
 //!
 //! The table is replaced as a whole by its one owner and read by forwarders, once for each batch that has
 //! multicast packets. An entry's counters move to the next table.
@@ -18,21 +18,21 @@ use hashbrown::HashMap;
 
 use crate::interface::{InterfaceId, InterfaceSet};
 
-/// The counters of an entry. Several forwarders may count, but rarely two at once, because all packets of an
-/// entry that are forwarded come from one interface.
+/// The counters of an entry. Several forwarders may count, but rarely two at once, because all
+/// packets of an entry that are forwarded arrive on one interface.
 #[derive(Debug, Default)]
 pub struct MulticastCounters {
     packets: AtomicU64,
     bytes: AtomicU64,
     wrong_interface: AtomicU64,
-    /// The next packet is for the kernel.
+    /// True if the next packet is for the kernel.
     sample: AtomicBool,
-    /// The next packet from a wrong interface is for the kernel.
+    /// True if the next packet from a wrong interface is for the kernel.
     sample_wrong_interface: AtomicBool,
 }
 
 impl MulticastCounters {
-    /// Packets that were forwarded, each counted once.
+    /// Returns the number of forwarded packets, each counted once.
     pub fn packets(&self) -> u64 {
         self.packets.load(Ordering::Relaxed)
     }
@@ -42,13 +42,13 @@ impl MulticastCounters {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Packets that came from another interface than they must.
+    /// Returns the number of packets from other interfaces than the entry's.
     pub fn wrong_interface(&self) -> u64 {
         self.wrong_interface.load(Ordering::Relaxed)
     }
 
-    /// Lets the slow path have the next packet of either kind, so that the kernel and its routing
-    /// daemon see that the source sends still, and where from.
+    /// Passes the next packet of either kind to the slow path, so that the kernel and its routing
+    /// daemon see that the source is still active, and on which interface.
     pub fn sample(&self) {
         self.sample.store(true, Ordering::Relaxed);
         self.sample_wrong_interface.store(true, Ordering::Relaxed);
@@ -63,12 +63,12 @@ impl MulticastCounters {
         self.wrong_interface.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// True once after each [`Self::sample`].
+    /// Returns true once after each [`Self::sample`].
     pub(crate) fn wants_packet(&self) -> bool {
         self.sample.load(Ordering::Relaxed) && self.sample.swap(false, Ordering::Relaxed)
     }
 
-    /// True once after each [`Self::sample`].
+    /// Returns true once after each [`Self::sample`].
     pub(crate) fn wants_wrong_interface(&self) -> bool {
         let gate = &self.sample_wrong_interface;
         gate.load(Ordering::Relaxed) && gate.swap(false, Ordering::Relaxed)
@@ -78,7 +78,7 @@ impl MulticastCounters {
 /// An entry of the table.
 #[derive(Clone, Debug)]
 pub struct MulticastRoute {
-    /// The interface that its packets must come from.
+    /// The required ingress interface.
     pub from: InterfaceId,
     /// The egress interfaces, each with the TTL that a packet must exceed, in ascending order of these TTLs.
     to: Box<[(InterfaceId, u8)]>,
@@ -87,8 +87,9 @@ pub struct MulticastRoute {
 }
 
 impl MulticastRoute {
-    /// Makes an entry whose packets come from this interface and leave by those, each with the TTL that a
-    /// packet must exceed on arrival. An interface never sends its own packets back, even if it is in both.
+    /// Creates an entry with this ingress interface and these egress interfaces, each with the TTL
+    /// that a packet must exceed on arrival. An interface never sends its own packets back, even if
+    /// it is in both.
     pub fn new(
         from: InterfaceId,
         to: impl IntoIterator<Item = (InterfaceId, u8)>,
@@ -103,12 +104,12 @@ impl MulticastRoute {
         Self { from, to: to.into(), counters }
     }
 
-    /// The number of its interfaces that a packet with this TTL or hop limit leaves by.
+    /// Returns the number of egress interfaces of a packet with this TTL or hop limit.
     fn count(&self, ttl: u8) -> u16 {
         self.to.partition_point(|&(_, threshold)| ttl > threshold) as u16
     }
 
-    /// The interfaces that a packet leaves by which comes with this TTL or hop limit.
+    /// Returns the egress interfaces of a packet with this TTL or hop limit.
     pub fn interfaces(&self, ttl: u8) -> InterfaceSet {
         self.first(self.count(ttl)).collect()
     }
@@ -121,25 +122,25 @@ impl MulticastRoute {
 /// An entry's decision on a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Replication {
-    /// The packet leaves by these interfaces, possibly none.
+    /// The egress interfaces of the packet, possibly none.
     Interfaces(InterfaceSet),
-    /// The packet came from the wrong interface.
+    /// The packet arrived on the wrong interface.
     WrongInterface,
-    /// The owner of the entry wants to see it.
+    /// The owner of the entry requested the packet.
     Sample,
 }
 
 /// The same for the fast path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// The packet leaves by the first so many of the entry's interfaces.
+    /// The packet leaves by this number of the entry's first interfaces.
     First(u16),
     WrongInterface,
     Sample,
 }
 
 impl MulticastRoute {
-    /// Decides on a packet that came by this interface with this TTL or hop limit.
+    /// Decides on a packet received on this interface with this TTL or hop limit.
     pub(crate) fn decide(&self, from: InterfaceId, ttl: u8) -> Decision {
         let counters = &self.counters;
         if self.from != from {
@@ -163,7 +164,7 @@ pub struct Receivers {
 }
 
 impl Receivers {
-    /// Nowhere.
+    /// No interface.
     pub const NONE: Self = Self { ip6: false, entry: 0, count: 0 };
 
     /// Of an IPv4 packet, or an IPv6 packet.
@@ -187,7 +188,8 @@ impl<A> Default for Groups<A> {
 }
 
 impl<A: Copy + Eq + Hash> Groups<A> {
-    /// Puts an entry, of any source if there is none; one of the same source and group is replaced.
+    /// Adds an entry, for any source if none is given; one of the same source and group is
+    /// replaced.
     pub fn insert(&mut self, source: Option<A>, group: A, route: MulticastRoute) {
         let entry = self.entries.len() as u32;
         self.entries.push(route);
@@ -197,12 +199,12 @@ impl<A: Copy + Eq + Hash> Groups<A> {
         };
     }
 
-    /// The entry for a packet: that of its source, else that of its group.
+    /// Returns the entry for a packet: that of its source, else that of its group.
     pub fn find(&self, source: A, group: A) -> Option<&MulticastRoute> {
         self.find_entry(source, group).map(|(_, route)| route)
     }
 
-    /// The same with its number.
+    /// Like [`Self::find`], with the entry's number.
     pub(crate) fn find_entry(&self, source: A, group: A) -> Option<(u32, &MulticastRoute)> {
         let entry = self.exact.get(&(source, group)).or_else(|| self.any_source.get(&group))?;
         self.entries.get(*entry as usize).map(|route| (*entry, route))
@@ -219,7 +221,7 @@ pub struct MulticastRoutes {
 }
 
 impl MulticastRoutes {
-    /// The interfaces that a packet leaves by.
+    /// Returns the egress interfaces of a packet.
     pub(crate) fn receivers(&self, receivers: Receivers) -> impl Iterator<Item = InterfaceId> {
         let entries = if receivers.ip6 { &self.ip6.entries } else { &self.ip4.entries };
         let route = entries.get(receivers.entry as usize);
@@ -227,18 +229,18 @@ impl MulticastRoutes {
     }
 }
 
-/// The entries as they are now.
+/// The present entries.
 #[derive(Debug, Default)]
 pub struct MulticastTable(ArcSwap<MulticastRoutes>);
 
 impl MulticastTable {
-    /// Replaces all entries. Each batch sees those before or those after.
+    /// Replaces all entries. Each batch sees the previous or the new ones.
     pub fn publish(&self, routes: MulticastRoutes) {
         self.0.store(Arc::new(routes));
     }
 
-    /// The decision of the entry for a packet, for the slow path; `None` without an entry. Counts the packet,
-    /// of so many bytes, for the entry.
+    /// Returns the decision of the entry for a packet, for the slow path; `None` without an entry.
+    /// Counts the packet, of so many bytes, for the entry.
     pub fn replicate(
         &self,
         (source, group): (IpAddr, IpAddr),
@@ -263,7 +265,7 @@ impl MulticastTable {
         })
     }
 
-    /// The entries, without waiting for anybody.
+    /// Returns the entries without waiting.
     pub(crate) fn read(&self) -> Arc<MulticastRoutes> {
         self.0.load_full()
     }

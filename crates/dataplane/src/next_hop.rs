@@ -1,4 +1,4 @@
-//! Next hops: the meaning of the FIB's answers.
+//! Next hops: the meaning of FIB results.
 //!
 //! A FIB maps a prefix to a [`fib::NextHopId`], 15 bits; this table maps the number to the treatment of the
 //! packet. An entry is one `u64`, so that a writer changes it with one store and a forwarder sees the old
@@ -28,11 +28,11 @@ pub const NEXT_HOPS: usize = 1 << 15;
 /// Places for the members of all equal-cost groups together.
 pub const GROUP_MEMBERS: usize = 1 << 18;
 
-/// No route: the number a FIB answers with when nothing matches.
+/// No route: the FIB's result if no prefix matches.
 pub const NO_ROUTE: u16 = 0;
-/// The router's own: addresses of its interfaces, broadcast, groups that stay on their link.
+/// The router's own: addresses of its interfaces, broadcast, link-local groups.
 pub const LOCAL: u16 = 1;
-/// Dropped in silence.
+/// Dropped silently.
 pub const BLACKHOLE: u16 = 2;
 /// A destination that must not appear on a wire (RFC 1812, 5.3.7).
 pub const MARTIAN: u16 = 3;
@@ -40,7 +40,7 @@ pub const MARTIAN: u16 = 3;
 pub const PROHIBITED: u16 = 4;
 /// Refused with an error to the sender (ICMP "host unreachable").
 pub const UNREACHABLE: u16 = 5;
-/// A group: the multicast steps choose the interfaces.
+/// A group: the multicast steps select the interfaces.
 pub const MULTICAST: u16 = 6;
 /// The first number for next hops made at run time.
 pub const FIRST_DYNAMIC: u16 = 16;
@@ -48,30 +48,30 @@ pub const FIRST_DYNAMIC: u16 = 16;
 /// The treatment of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextHop {
-    /// No route leads there: the slow path answers "network unreachable".
+    /// No route: the slow path sends "network unreachable".
     NoRoute,
     /// For the router itself: to the slow path.
     Local,
     /// To a group: to be replicated.
     Multicast,
-    /// Drop in silence.
+    /// Drop silently.
     Blackhole,
     /// Drop: the destination is a martian.
     Martian,
-    /// To the slow path, which answers "administratively prohibited".
+    /// To the slow path, which sends "administratively prohibited".
     Prohibited,
-    /// To the slow path, which answers "host unreachable".
+    /// To the slow path, which sends "host unreachable".
     Unreachable,
-    /// The destination is on this interface's network, its MAC is not known: to the slow path, which
-    /// resolves the *destination address*.
+    /// The destination is on this interface's network, but its MAC is unknown: to the slow path,
+    /// which resolves the *destination address*.
     Glean {
         /// The interface whose network holds the destination.
         interface: InterfaceId,
     },
-    /// A gateway on this interface whose MAC is not known: to the slow path, which resolves the *gateway's
-    /// address* (found by the next hop's number).
+    /// A gateway on this interface whose MAC is unknown: to the slow path, which resolves the
+    /// *gateway's address* (found by the next hop's number).
     Unresolved {
-        /// The interface the gateway is on.
+        /// The gateway's interface.
         interface: InterfaceId,
     },
     /// Send by this interface to this MAC.
@@ -81,7 +81,7 @@ pub enum NextHop {
         /// The destination address of the frame.
         mac: MacAddr,
     },
-    /// Equal-cost paths: a flow's hash chooses one of `len` next-hop numbers.
+    /// Equal-cost paths: a flow's hash selects one of `len` next-hop numbers.
     Group {
         /// Index of the first member in the group-member table.
         first: u32,
@@ -202,16 +202,17 @@ impl From<Packed> for NextHop {
 
 /// The next hops of a router, read by every forwarder, written by the RIB's owner alone.
 pub struct NextHopTable {
-    /// As an array, so that a number of 15 bits is known to be in it.
+    /// An array, so that a number of 15 bits needs no bounds check.
     hops: Box<[AtomicU64; NEXT_HOPS]>,
     members: Box<[AtomicU16]>,
-    /// The number of times that each number was taken back, so that a packet that waits with a number is not
-    /// taken for one of the number's next use.
+    /// Number of times that each number was withdrawn, so that a waiting packet with a number is
+    /// not treated as one of the number's next use.
     generations: Box<[AtomicU16]>,
 }
 
 impl NextHopTable {
-    /// A table in which the reserved numbers have their meaning and all others have no route.
+    /// Creates a table in which the reserved numbers have their meaning and all others have no
+    /// route.
     pub fn new() -> Self {
         let table = Self {
             hops: Box::new([const { AtomicU64::new(WORD_NO_ROUTE) }; NEXT_HOPS]),
@@ -238,10 +239,11 @@ impl NextHopTable {
         self.hops[index].store(Packed::from(hop).0, Ordering::Release);
     }
 
-    /// Takes a number back, which leads nowhere until it is given a meaning again. No forwarder may have it any
-    /// more (wait for a grace period); packets that wait outside of a round may, with its generation.
+    /// Withdraws a number, which has no route until it gets another meaning. No forwarder may hold
+    /// it any more (wait for a grace period); packets that wait outside of a round may, with its
+    /// generation.
     pub fn take_back(&self, id: u16) {
-        // First: who sees the next meaning sees this, too.
+        // First: a reader of the next meaning sees this, too.
         self.generations[usize::from(id) & (NEXT_HOPS - 1)].fetch_add(1, Ordering::Release);
         self.set(id, NextHop::NoRoute);
     }
@@ -251,15 +253,15 @@ impl NextHopTable {
         self.generations[usize::from(id) & (NEXT_HOPS - 1)].load(Ordering::Acquire)
     }
 
-    /// The entry with this number if that has been in the same use since it had this generation.
+    /// Returns the entry with this number if it is still in the use of this generation.
     pub fn get_of(&self, id: u16, generation: u16) -> Option<Packed> {
         let hop = self.get(id);
         (self.generation(id) == generation).then_some(hop)
     }
 
-    /// Writes a group's members; `first..first + members.len()` must not be read by any group
-    /// that a forwarder may still see (wait for a grace period before a range is used again).
-    /// False, and nothing written, if the range leaves the table.
+    /// Writes a group's members; `first..first + members.len()` must not be read by any group that
+    /// a forwarder may still see (wait for a grace period before a range is used again). Returns
+    /// false, and writes nothing, if the range exceeds the table.
     pub fn set_members(&self, first: u32, members: &[u16]) -> bool {
         let Some(range) = self.members.get(first as usize..first as usize + members.len()) else {
             return false;
@@ -281,7 +283,7 @@ impl NextHopTable {
                 let members = self.members.get(first..first + len).unwrap_or_default();
                 members.iter().any(|member| {
                     let hop = self.get(member.load(Ordering::Relaxed));
-                    // A group in a group is never made.
+                    // A group never contains a group.
                     !hop.is_group() && self.leads_by(hop, interface)
                 })
             }
@@ -289,8 +291,8 @@ impl NextHopTable {
         }
     }
 
-    /// The number of the path that a flow with this hash takes through a group; [`NO_ROUTE`] for
-    /// an entry that is not a group.
+    /// Returns the number of the path that a flow with this hash takes through a group;
+    /// [`NO_ROUTE`] for an entry that is not a group.
     pub fn select(&self, group: Packed, hash: u32) -> u16 {
         let NextHop::Group { first, len } = NextHop::from(group) else {
             return NO_ROUTE;

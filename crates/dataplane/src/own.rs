@@ -1,12 +1,12 @@
-//! The router's own addresses, as the steps that look at sources know them.
+//! The router's own addresses, as used by steps that check sources.
 //!
-//! No other host may send from them, so a packet that comes with such a source is forged or has looped (RFC
-//! 1812 5.3.7, RFC 2827); the same is true of a broadcast address of the network it came from. One owner, the
-//! RIB, publishes them; forwarders read them by plain loads.
+//! No other host may send from them, so a packet with such a source is forged or has looped (RFC
+//! 1812 5.3.7, RFC 2827); the same applies to a broadcast address of the ingress network. One
+//! owner, the RIB, publishes them; forwarders read them by plain loads.
 //!
-//! Nearly all packets come from elsewhere. Two tables of 256 bytes find that out by the first and the
-//! last byte of a source: each address puts the same bit into its place in both, and a source whose
-//! places have no bit in common is none of them. The others, few, are looked up.
+//! Nearly all sources are others. Two tables of 256 bytes detect that by the first and the last
+//! byte of a source: each address sets the same bit in its place of both, and a source whose places
+//! have no bit in common is none of them. The few others are looked up.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,13 +17,13 @@ use ipnet::IpNet;
 
 use crate::interface::{InterfaceId, InterfaceSet, VrfId};
 
-/// Set for sources that must be checked whatever the router's addresses are.
+/// Set for sources that must be checked regardless of the router's addresses.
 const ALWAYS: u8 = 0x80;
 
-/// The other bits of a hint, dealt out to addresses.
+/// The other bits of a hint, assigned to addresses in turn.
 const BITS: u8 = 7;
 
-/// A fast test of whether a source may be one of the router's addresses, by two of its bytes.
+/// A fast check by two bytes that a source is not one of the router's addresses.
 #[derive(Debug)]
 pub(crate) struct Hints {
     first: [AtomicU8; 256],
@@ -39,7 +39,7 @@ impl Hints {
         }
     }
 
-    /// 0: the source with these first and last bytes is an ordinary one, and not the router's.
+    /// Returns 0 if a source with these first and last bytes is ordinary, and not the router's.
     #[inline(always)]
     pub(crate) fn of(&self, first: u8, last: u8) -> u8 {
         let load = |byte: &AtomicU8| byte.load(Ordering::Relaxed);
@@ -67,15 +67,16 @@ impl Hints {
 pub enum Owner {
     /// The router.
     Router,
-    /// All hosts of the network that the packet came from.
+    /// All hosts of the ingress network.
     Network,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The interfaces on whose networks an address is the broadcast address; none for an own address.
+    /// The interfaces on whose networks an address is the broadcast address; none for an own
+    /// address.
     addresses: HashMap<(VrfId, IpAddr), Option<InterfaceSet>>,
-    /// The interfaces that are in another VRF than the default one.
+    /// The interfaces in other VRFs than the default one.
     vrfs: HashMap<InterfaceId, VrfId>,
 }
 
@@ -114,8 +115,8 @@ impl OwnAddresses {
         };
         Self {
             ip4: Hints::new(unusual4),
-            // Loopback, mapped and unspecified addresses begin with 0; those of links and groups
-            // with fe and ff.
+            // Loopback, mapped and unspecified addresses begin with 0; link-local and multicast
+            // ones with fe and ff.
             ip6: Hints::new(|first| matches!(first, 0 | 0xfe | 0xff)),
             known: ArcSwap::default(),
             class_e,
@@ -127,9 +128,9 @@ impl OwnAddresses {
         self.class_e
     }
 
-    /// Replaces all addresses: those of interfaces with their VRFs and networks, and those of VRFs that are on
-    /// none.
-    /// Link-local addresses are left out: they are not the router's alone.
+    /// Replaces all addresses: those of interfaces with their VRFs and networks, and those of VRFs
+    /// that are on no interface. Link-local addresses are left out: they are not unique to the
+    /// router.
     pub fn publish<'a>(
         &self,
         interfaces: impl IntoIterator<Item = (InterfaceId, VrfId, &'a [IpNet])>,
@@ -165,8 +166,9 @@ impl OwnAddresses {
         all
     }
 
-    /// Returns the owner of a packet's source that no host may use on this interface; `None`: a host's address.
-    /// The router's addresses in other VRFs than the interface's are hosts' here.
+    /// Returns the owner of a packet's source that no host may use on this interface; `None`: a
+    /// host's address. The router's addresses in other VRFs than the interface's count as hosts'
+    /// here.
     pub fn owner(&self, source: IpAddr, from: InterfaceId) -> Option<Owner> {
         let known = self.known.load();
         match known.addresses.get(&(known.vrf_of(from), source))? {

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 
 use crate::words::suggestion;
 
-/// A value as a configuration gives it, before its parameter is known.
+/// A value in a configuration, before its parameter is known.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Given {
     /// `true` or `false`.
@@ -76,7 +76,7 @@ impl fmt::Display for Rate {
 const TIMES: [(&str, u64); 5] =
     [("h", 3_600_000_000), ("min", 60_000_000), ("ms", 1000), ("us", 1), ("s", 1_000_000)];
 
-/// A whole number in front of the first unit that the text ends with.
+/// Parses a whole number followed by the first matching unit.
 fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let (number, scale) =
         units.iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, *scale)))?;

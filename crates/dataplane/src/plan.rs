@@ -1,13 +1,14 @@
-//! The description of a graph: names of steps, their arguments, and the targets of outputs. The default graph
-//! is a plan (`default_graph.rs`), configurations compose and change plans, and a plan is printed as the Lua
-//! that makes it. [`Plan::check`] reports the errors of a plan, [`Plan::build`] makes the graph that runs.
+//! The description of a graph: names of steps, their arguments, and the targets of outputs. The
+//! default graph is a plan (`default_graph.rs`), configurations compose and change plans, and a
+//! plan is printed as the Lua code that creates it. [`Plan::check`] reports the errors of a plan,
+//! [`Plan::build`] makes the graph that runs.
 //!
-//! A place in a plan is written `STEP` or `STEP.OUTPUT`. The *main output* of a step is the first that leads on
-//! (not to the slow path or a drop by itself); a step that follows another without naming an output follows the
-//! main one.
+//! A place in a plan is written `STEP` or `STEP.OUTPUT`. The *main output* of a step is the first
+//! whose target the plan sets (not the slow path or a drop); a step that follows another without
+//! naming an output follows the main one.
 //!
-//! A step can be there *only if* some port has a [`Feature`]; otherwise it is left out when the graph is built,
-//! and its predecessors lead to the successor of its main output.
+//! A step can be *conditional* on a [`Feature`]; if no port has it, the step is left out when the
+//! graph is built, and its predecessors lead to the successor of its main output.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -31,14 +32,14 @@ pub enum Way {
     Step(String),
     /// Out by the packet's egress port.
     Transmit,
-    /// Out by all ports that a multicast step found.
+    /// To all ports selected by a multicast step.
     Replicate,
     /// Freed and counted as `by-step`.
     Drop,
 }
 
 impl Way {
-    /// As plans write it. The names of the ends are no names of steps.
+    /// Reads it as written in plans. The names of the ends are not names of steps.
     pub fn read(text: &str) -> Self {
         match text {
             "transmit" => Self::Transmit,
@@ -62,8 +63,8 @@ impl Way {
 /// An error of a plan or of a change to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanError {
-    /// The line of the statement that put it there, in the configuration; `None` if that is not known
-    /// or if it is a line of the default graph.
+    /// The line of the statement that added it, in the configuration; `None` if unknown or if it is
+    /// a line of the default graph.
     pub line: Option<usize>,
     /// The error, with the step's name.
     pub message: String,
@@ -133,7 +134,7 @@ pub struct NewStep<'a> {
     pub spec: &'a StepSpec,
     /// Its arguments.
     pub args: Args,
-    /// The step is there only if a port has this feature; `None`: always.
+    /// The feature that a port must have for the step to be in the graph; `None`: always.
     pub only_if: Option<Feature>,
     /// The line of the configuration that adds it.
     pub line: Option<usize>,
@@ -150,7 +151,7 @@ impl<'a> NewStep<'a> {
     }
 }
 
-/// A node whose outputs lead nowhere yet.
+/// Creates a node whose outputs have no targets yet.
 fn node(name: String, kind: &str, outputs: &[Output]) -> Node {
     let edge = |output: &Output| match output {
         Output::Next(name) => Some(Edge { output: name.to_string(), to: None, line: None }),
@@ -167,7 +168,7 @@ fn node(name: String, kind: &str, outputs: &[Output]) -> Node {
     }
 }
 
-/// A described graph. The first step gets every batch.
+/// A described graph. The first step receives every batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     nodes: Vec<Node>,
@@ -181,7 +182,7 @@ impl Plan {
         Self::default()
     }
 
-    /// The plan has a step of this name.
+    /// Returns true if the plan has a step of this name.
     pub fn has(&self, name: &str) -> bool {
         self.nodes.iter().any(|node| node.name == name)
     }
@@ -202,7 +203,7 @@ impl Plan {
         of_kind.map(|node| (node.name.as_str(), &node.args, node.line))
     }
 
-    /// A step of this kind has an output that drops packets.
+    /// Returns true if a step of this kind has an output that drops packets.
     pub fn can_drop(&self, kind: &str) -> bool {
         let drops = |node: &Node| node.edges.iter().any(|edge| edge.to == Some(Way::Drop));
         self.nodes.iter().any(|node| node.kind == kind && drops(node))
@@ -221,7 +222,7 @@ impl Plan {
         })
     }
 
-    /// Adds a step that nothing leads to yet.
+    /// Adds a step without predecessors.
     ///
     /// # Errors
     /// There is one of this name.
@@ -285,11 +286,10 @@ impl Plan {
         Ok((at, outputs))
     }
 
-    /// Leads a place to another; where it led before is forgotten. Without an output it is the main
-    /// one's way.
+    /// Sets the target of a place, or of its main output; the previous target is forgotten.
     ///
     /// # Errors
-    /// A name is not known.
+    /// A name is unknown.
     pub fn lead(&mut self, from: &str, to: &Way, line: Option<usize>) -> Changed {
         let (at, outputs) = self.place(from, line)?;
         if let Way::Step(name) = to {
@@ -393,7 +393,8 @@ impl Plan {
         Ok(())
     }
 
-    /// The plan with this prefix before every name: for one port, beside that for all others.
+    /// Returns the plan with this prefix before every name: for one port, beside that for all
+    /// others.
     fn prefixed(&self, prefix: &str) -> Self {
         let mut plan = self.clone();
         for node in &mut plan.nodes {
@@ -407,7 +408,7 @@ impl Plan {
         plan
     }
 
-    /// The plan without the steps whose features no port has.
+    /// Returns the plan without the steps whose features no port has.
     pub(crate) fn wanted_by(&self, ports: &[InterfaceInfo]) -> Result<Self, PlanError> {
         let mut plan = self.clone();
         for node in &self.nodes {
@@ -435,7 +436,7 @@ impl Plan {
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
-    /// Steps of kinds that the catalogue does not have.
+    /// Returns errors for steps of kinds that the catalogue does not have.
     fn unknown(&self, catalogue: &Catalogue) -> Vec<PlanError> {
         let unknown = self.nodes.iter().filter(|node| catalogue.find(&node.kind).is_none());
         let error = |node: &Node| {
@@ -445,7 +446,7 @@ impl Plan {
         unknown.map(error).collect()
     }
 
-    /// Outputs that lead nowhere, or to steps that are not there.
+    /// Returns errors for outputs without a target, or with one that does not exist.
     fn dangling(&self) -> Vec<PlanError> {
         let mut errors = Vec::new();
         if self.nodes.is_empty() {
@@ -467,8 +468,8 @@ impl Plan {
         errors
     }
 
-    /// The steps in an order in which each follows all its predecessors (Kahn's algorithm); among candidates
-    /// the one added first, so that a plan always gives the same graph.
+    /// Returns the steps in an order in which each follows all its predecessors (Kahn's algorithm);
+    /// among candidates the one added first, so that a plan always gives the same graph.
     fn order(&self) -> Result<Vec<usize>, Vec<PlanError>> {
         let dangling = self.dangling();
         if !dangling.is_empty() {
@@ -509,7 +510,7 @@ impl Plan {
         let stuck = (0..self.nodes.len()).filter(|at| !order.contains(at));
         let stuck: Vec<&Node> = stuck.map(|at| &self.nodes[at]).collect();
         let names = stuck.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ");
-        // The newest line is the one that closed the circle.
+        // The newest line is the one that closed the cycle.
         let lines = stuck.iter().flat_map(|node| node.edges.iter().map(|edge| edge.line));
         let message = format!("steps {names} form a circle; lead one of them elsewhere");
         Err(vec![PlanError::new(lines.max().flatten(), message)])
@@ -520,7 +521,7 @@ impl Plan {
         self.nodes.iter().flat_map(|node| &node.edges).filter_map(|edge| edge.line).max()
     }
 
-    /// The facts that this target requires of packets.
+    /// Returns the facts that this target requires of packets.
     fn required_by(&self, way: &Way, catalogue: &Catalogue) -> Facts {
         match way {
             Way::Step(name) => {
@@ -534,9 +535,9 @@ impl Plan {
         }
     }
 
-    /// Steps to which packets come of which too little is known.
+    /// Returns errors for steps whose packets lack required facts.
     fn unfit(&self, catalogue: &Catalogue, order: &[usize]) -> Vec<PlanError> {
-        // By step: the facts about its packets, and the newest line on the way there.
+        // By step: the facts about its packets, and the newest line on the path to it.
         let mut known: HashMap<&str, (Facts, Option<usize>)> = HashMap::new();
         let mut errors = Vec::new();
         for &at in order {
@@ -554,7 +555,7 @@ impl Plan {
                     );
                     errors.push(PlanError::new(line, message));
                 }
-                // One error is enough: later steps need not complain as well.
+                // One error is enough: later steps need not be reported as well.
                 let here = (behind.with(required), line);
                 let join = |(facts, newest): &mut (Facts, Option<usize>)| {
                     (*facts, *newest) = (facts.common(here.0), (*newest).max(line));
@@ -565,11 +566,11 @@ impl Plan {
         errors
     }
 
-    /// Makes the graph that a forwarder runs. `script` makes the steps that the catalogue only
+    /// Builds the graph that a forwarder runs. `script` makes the steps that the catalogue only
     /// describes, by kind.
     ///
     /// # Errors
-    /// What is wrong with the plan.
+    /// The error in the plan.
     pub fn build(
         &self,
         catalogue: &Catalogue,
@@ -649,7 +650,7 @@ fn targets(
     })
 }
 
-/// The first of some errors.
+/// Returns the first of some errors.
 fn first(errors: Vec<PlanError>) -> PlanError {
     let none = || PlanError::new(None, "the graph cannot be built");
     errors.into_iter().next().unwrap_or_else(none)
@@ -658,22 +659,22 @@ fn first(errors: Vec<PlanError>) -> PlanError {
 /// The plans of a router: one for all ports, and others for some of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plans {
-    /// For every port that no other plan is for.
+    /// For every port without a plan of its own.
     pub main: Plan,
     /// Ports, and the plan for their packets.
     pub by_port: Vec<(Vec<PortId>, Plan)>,
 }
 
 impl Plans {
-    /// [`Plan::can_drop`] in one of them.
+    /// Returns the result of [`Plan::can_drop`] for any of them.
     pub fn can_drop(&self, kind: &str) -> bool {
         self.main.can_drop(kind) || self.by_port.iter().any(|(_, plan)| plan.can_drop(kind))
     }
 
-    /// [`Plan::check`] of all.
+    /// Returns the results of [`Plan::check`] for all.
     ///
     /// # Errors
-    /// Everything that was found.
+    /// All errors found.
     pub fn check(
         &self,
         catalogue: &Catalogue,
@@ -713,11 +714,11 @@ impl Plans {
         self.main.kinds().chain(self.by_port.iter().flat_map(|(_, plan)| plan.kinds()))
     }
 
-    /// [`Plan::build`] of all as one graph: where there are plans for ports, its first step is
-    /// `by-port`, and their steps are called `PORTS:STEP`, by the ports' names.
+    /// Builds all plans as one graph, like [`Plan::build`]: if there are plans for ports, its first
+    /// step is `by-port`, and their steps are named `PORTS:STEP`, by the ports' names.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The error in a plan.
     pub fn build(
         &self,
         catalogue: &Catalogue,
@@ -752,8 +753,8 @@ impl Plans {
     }
 }
 
-/// As a configuration writes it, so that it makes the same plan: a path for each output that no path before
-/// it has passed, steps in the order in which they were added as far as paths lead there in that order.
+/// As written in a configuration, so that it gives the same plan: a path for each output that no
+/// earlier path contains, with steps in the order in which they were added as far as paths permit.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(first) = self.nodes.first() else { return f.write_str("a graph without steps") };
@@ -766,7 +767,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// A plan that is being printed.
+/// The state of printing a plan.
 struct Print<'a> {
     plan: &'a Plan,
     /// The steps that have been printed.
@@ -782,8 +783,8 @@ impl Print<'_> {
         self.plan.nodes.iter().position(|node| node.name == *name)
     }
 
-    /// The output at which the next path begins: one that leads to the first step that is left; if there is
-    /// none, to any; else the first of the outputs that are left.
+    /// Returns the output at which the next path begins: one that leads to the first remaining
+    /// step; else one that leads to any; else the first of the remaining outputs.
     fn start(&self) -> Option<(usize, usize)> {
         let outputs = |from: usize| (0..self.plan.nodes[from].edges.len()).map(move |k| (from, k));
         let led = |&(from, k): &(usize, usize)| {

@@ -1,13 +1,13 @@
-//! Intake of a forwarder: its receive sources, the turns that they have, and when it waits.
+//! Intake of a forwarder: its receive sources, their turns, and its waiting.
 //!
 //! # Turns
 //!
-//! In a round each source has its turn, in which at most a quota Q of packets is taken from it; a round takes
-//! at most a budget B. A round that uses up its budget ends, and the next goes on where it ended. Sources that
-//! have more than they are granted so share the forwarder in the ratio of their quotas, and those that have
-//! less get all they need: weighted max-min fairness. Nothing is received that is not forwarded at once, so
-//! the packets that are too many are lost in the receive queue, before any work is spent on them; but for the few
-//! that `shed.rs` looks at, so that network control is not among them.
+//! In a round each source has a turn, in which at most a quota Q of packets is taken from it; a
+//! round takes at most a budget B. A round that uses up its budget ends, and the next continues
+//! where it ended. Sources with more packets than their turns permit thus share the forwarder in
+//! the ratio of their quotas, and the others get all they need: weighted max-min fairness. Every
+//! packet received is forwarded at once, so excess packets are lost in the receive queue, before
+//! any work is spent on them, except for the few that `shed.rs` examines to save network control.
 //!
 //! Rings with packets to be sent (from the slow path, from other forwarders) are sources like receive queues.
 //! Packets from the kernel are taken before them, a quota for each port and round: see `distribution.rs`.
@@ -30,16 +30,17 @@
 //! | `adaptive` | polls for a window, then blocks |
 //! | `interrupt` | blocks |
 //!
-//! The forwarder for control traffic blocks at once, whatever the settings of its ports: it has no core of its own.
+//! The forwarder for control traffic blocks at once, regardless of the settings of its ports: it
+//! shares its core.
 //!
 //! The window of `adaptive` follows the traffic, as KVM's halt polling does: it doubles, up to
 //! [`WINDOW_MOST`], when a block was shorter than that, so that polling would have found the packet; after
 //! a longer block it is [`WINDOW_LEAST`] again. Under load no system call is made.
 //!
-//! A forwarder blocks only if every receive queue has a descriptor that wakes it. As long as one has none (a
-//! virtual device, a NIC without interrupts) it sleeps for 2 to 50 us at a time. It does so as well while
-//! packets wait for a transmit queue, and, for up to [`FRUITLESS_MOST`] at a time, when a descriptor repeatedly
-//! signals packets where there are none.
+//! A forwarder blocks only if every receive queue has a descriptor that wakes it. If one has none
+//! (a virtual device, a NIC without interrupts) it sleeps for 2 to 50 us at a time. It does so as
+//! well while packets wait for a transmit queue, and, for up to [`FRUITLESS_MOST`] at a time, when
+//! a descriptor repeatedly signals packets where there are none.
 
 use std::time::Duration;
 
@@ -78,10 +79,10 @@ const LONGEST_SLEEP: Duration = Duration::from_micros(50);
 /// The longest block of a forwarder that a NIC wakes: the longest wait of a packet whose interrupt is lost.
 pub const LOOK: Duration = Duration::from_millis(100);
 
-/// The longest sleep while a descriptor reports packets that are not there.
+/// The longest sleep while a descriptor reports packets that do not exist.
 pub const FRUITLESS_MOST: Duration = Duration::from_millis(1);
 
-/// Wake-ups in sequence without a packet after which descriptors are not trusted until packets come.
+/// Consecutive wake-ups without a packet after which descriptors are ignored until packets arrive.
 const FRUITLESS: u32 = 8;
 
 /// The behaviour of a forwarder without packets.
@@ -97,10 +98,10 @@ pub enum Wait {
 }
 
 impl Wait {
-    /// All, by impatience.
+    /// All, most eager first.
     pub const ALL: [Self; 3] = [Self::Poll, Self::Adaptive, Self::Interrupt];
 
-    /// As configurations write it.
+    /// Returns the name in configurations.
     pub fn name(self) -> &'static str {
         match self {
             Self::Poll => "poll",
@@ -146,19 +147,19 @@ impl Default for Polling {
 }
 
 impl Polling {
-    /// The quota of a source of this port, or of one that belongs to none.
+    /// Returns the quota of a source of this port, or of one without a port.
     pub(crate) fn quota(&self, port: Option<PortId>) -> usize {
         port.map_or(QUOTA, |port| self.ports[port.index()].quota).max(1).into()
     }
 
-    /// The waiting of a forwarder that receives from these ports: that of the least patient.
+    /// Returns the waiting of a forwarder that receives from these ports: the most eager one.
     pub fn wait_of(&self, ports: impl Iterator<Item = PortId>) -> Wait {
         let impatience = |wait: &Wait| Wait::ALL.iter().position(|one| one == wait);
         ports.map(|port| self.ports[port.index()].wait).min_by_key(impatience).unwrap_or(self.wait)
     }
 }
 
-/// A receive queue, or a ring in its place, and the port it belongs to.
+/// A receive queue, or a ring in its place, and its port.
 pub struct RxSource {
     /// The port.
     pub port: PortId,
@@ -200,20 +201,20 @@ impl RxSource {
     }
 }
 
-/// Gives each source the new facts about its port's own interface, and the batch those about all, and leaves
-/// the previous ones.
+/// Gives each source the new facts about its port's own interface, and the batch those about all;
+/// returns the previous ones in their place.
 pub(crate) fn exchange_infos(
     sources: &mut [RxSource],
     known: &mut Vec<InterfaceInfo>,
     infos: &mut [InterfaceInfo],
 ) {
-    // There is room for all: see `Forwarder::new`.
+    // The capacity suffices for all: see `Forwarder::new`.
     known.resize(infos.len().max(known.len()), InterfaceInfo::NONE);
     let mut before = [None; MAX_PORTS];
     for source in sources {
         let index = source.port.index();
         if let Some(new) = infos.get(index) {
-            // A port may have several queues here, which know the same.
+            // A port may have several queues here, with the same facts.
             before[index].get_or_insert(source.info);
             source.info = *new;
         }
@@ -227,7 +228,7 @@ pub(crate) fn exchange_infos(
 /// The turns of sources, weighted round robin with a budget.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Turns {
-    /// The source whose turn it is.
+    /// The source of the next turn.
     next: usize,
     /// Packets left of its quota, if the budget ended its turn; else 0.
     left: usize,
@@ -283,13 +284,13 @@ pub(crate) enum Rest {
 #[derive(Debug)]
 pub(crate) struct Idle {
     wait: Wait,
-    /// Every receive queue wakes a forwarder that blocks.
+    /// True if every receive queue can wake a blocking forwarder.
     can_block: bool,
-    /// TSC cycles of a second.
+    /// TSC cycles per second.
     hz: u64,
-    /// Rounds without packets, since the last that had some.
+    /// Rounds without packets since the last one with packets.
     rounds: u32,
-    /// When the first of them ended, in TSC cycles.
+    /// The end of the first of them, in TSC cycles.
     since: u64,
     /// The window of [`Wait::Adaptive`], in TSC cycles.
     window: u64,
@@ -315,13 +316,13 @@ impl Idle {
         }
     }
 
-    /// For other sources, or another setting.
+    /// Sets other sources, or another setting.
     pub(crate) fn set(&mut self, wait: Wait, can_block: bool) {
         (self.wait, self.can_block) = (wait, can_block);
         self.found();
     }
 
-    /// A round has found packets.
+    /// Records a round with packets.
     #[inline(always)]
     pub(crate) fn found(&mut self) {
         self.rounds = 0;
@@ -329,7 +330,7 @@ impl Idle {
         self.sleep = FIRST_SLEEP;
     }
 
-    /// A round that ended now has found nothing.
+    /// Returns the next action after a round without packets that ended now.
     pub(crate) fn rest(&mut self, now: u64) -> Rest {
         if self.rounds == 0 {
             self.since = now;
@@ -383,7 +384,7 @@ fn cycles(time: Duration, hz: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Sources with so many packets, and the packets taken of each.
+    /// Sources with numbers of packets, and the packets taken from each.
     struct Queues {
         waiting: Vec<u64>,
         taken: Vec<u64>,
@@ -407,8 +408,8 @@ mod tests {
         }
     }
 
-    /// The weighted max-min shares of a capacity, packet by packet: each goes to the source that has least
-    /// for its weight and wants more.
+    /// The weighted max-min shares of a capacity, packet by packet: each packet is granted to the
+    /// source with the smallest share for its weight among those that have more.
     fn fair(demands: &[u64], weights: &[usize], capacity: u64) -> Vec<u64> {
         let mut shares = vec![0u64; demands.len()];
         for _ in 0..capacity {
@@ -471,7 +472,7 @@ mod tests {
                 proptest::prop_assert!(found <= budget);
                 let granted: usize =
                     before.iter().zip(&quotas).map(|(&has, &quota)| quota.min(has as usize)).sum();
-                // The rest of a turn may be all that its source has in a round.
+                // The rest of a turn may be a source's only one in a round.
                 let most = quotas.iter().max().copied().unwrap_or(0);
                 proptest::prop_assert!(found + most >= granted.min(budget));
                 all += found as u64;

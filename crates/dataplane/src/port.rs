@@ -7,8 +7,8 @@ pub use dpdk::{Fec, LinkWish, Offload, OffloadWishes, Pause, RssTable, Threshold
 /// The most ports a router can have. Sizes the per-port arrays of every forwarder.
 pub const MAX_PORTS: usize = 64;
 
-/// A port's index in the router's port table. A port keeps its index for life; a later port may reuse that of a
-/// removed one.
+/// A port's index in the router's port table. A port keeps its index while it exists; a later port
+/// may reuse that of a removed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortId(u16);
 
@@ -48,7 +48,7 @@ impl PortSet {
         self.0 >> port.index() & 1 != 0
     }
 
-    /// Takes a port out, or puts it in.
+    /// Adds or removes a port.
     pub fn set(&mut self, port: PortId, member: bool) {
         self.0 = self.0 & !(1 << port.index()) | u64::from(member) << port.index();
     }

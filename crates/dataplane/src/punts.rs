@@ -1,4 +1,4 @@
-//! The forwarder's side of the way to the slow path: a ring for each class and worker.
+//! The forwarder's side of the path to the slow path: a ring for each class and worker.
 //!
 //! ```text
 //!              +- neighbour --> ring ---+
@@ -12,24 +12,25 @@
 //! leaves in fragments, else the ingress interface. So every flow and every neighbour has one worker, and
 //! events on one interface do not touch the workers of others.
 //!
-//! Fragments for the router itself are the exception: those of one datagram may come by several ports, and the
-//! worker that reassembles them must see all. Theirs is chosen by the two addresses. (On a port with a host
-//! interface the kernel reassembles, after the port's own worker.)
+//! Fragments for the router itself are the exception: those of one datagram may arrive on several
+//! ports, and the worker that reassembles them must receive all. It is selected by the two
+//! addresses. (On a port with a host interface the kernel reassembles, after the port's own
+//! worker.)
 //!
-//! The part of a ring that one port may have is three times its free part, an eighth left out (dynamic
-//! thresholds: Choudhury and Hahne 1998). So a port that floods gets two thirds, several that flood get equal
-//! parts of what one leaves, and the last eighth is for ports without a waiting packet, so that a quiet port
-//! always finds a place. Above half of its part a port's packets are dropped early, at random (random early
-//! detection, RFC 2309): of several sources on a port each loses in proportion to its rate, and none is locked
-//! out by another. The packets that count are those that the worker has not processed yet ([`Backlog`]): it
-//! serves ports in turn, and takes packets only as fast as the class's rate allows, so an exceeded rate shows
-//! here too.
+//! The part of a ring that one port may have is three times its free part, an eighth left out
+//! (dynamic thresholds: Choudhury and Hahne 1998). So a port that floods gets two thirds, several
+//! that flood get equal parts of what one leaves, and the last eighth is for ports without a
+//! waiting packet, so that a quiet port always finds room. Above half of its part a port's packets
+//! are dropped early, at random (random early detection, RFC 2309): of several sources on a port
+//! each loses in proportion to its rate, and none is locked out by another. The packets that count
+//! are those that the worker has not processed yet ([`Backlog`]): it serves ports in turn, and
+//! takes packets only as fast as the class's rate allows, so an exceeded rate shows here too.
 //!
 //! On a port with `ttl_security` the packets of BGP, LDP, MSDP and BFD from farther away than it permits are
 //! dropped here, as `ttl-security` (RFC 5082).
 //!
-//! The packets of a batch, which came by one port, are sorted by masks; a ring costs one look at its backlog
-//! and one call for all packets of a batch.
+//! The packets of a batch, which arrived on one port, are sorted by masks; a ring costs one read of
+//! its backlog and one call for all packets of a batch.
 
 use std::sync::Arc;
 
@@ -56,9 +57,9 @@ pub const WORKERS_MAX: usize = 8;
 pub struct ClassRing {
     /// The forwarder's end.
     pub ring: Producer,
-    /// Packets that may be on their way.
+    /// Its capacity in packets.
     pub size: usize,
-    /// Those that are.
+    /// Its present packets.
     pub backlog: Arc<Backlog>,
 }
 
@@ -66,12 +67,12 @@ pub struct ClassRing {
 pub struct ClassQueue {
     /// Packets from the forwarder.
     pub ring: Consumer,
-    /// To be informed of each packet that has been processed.
+    /// Updated for each processed packet.
     pub backlog: Arc<Backlog>,
 }
 
 impl ClassRing {
-    /// Both ends of a ring for so many packets.
+    /// Creates both ends of a ring for so many packets.
     pub fn new((ring, consumer): (Producer, Consumer), size: usize) -> (Self, ClassQueue) {
         let backlog = Arc::new(Backlog::default());
         let queue = ClassQueue { ring: consumer, backlog: backlog.clone() };
@@ -79,8 +80,8 @@ impl ClassRing {
     }
 }
 
-/// Packets that a forwarder has given to a worker in one class and the worker has not dealt with yet, by
-/// the port they came by. Each side counts on cache lines of its own.
+/// Packets of one class that a forwarder has passed to a worker and that the worker has not
+/// processed yet, by ingress port. Each side counts on its own cache lines.
 #[derive(Debug, Default)]
 pub struct Backlog {
     sent: Side,
@@ -108,7 +109,7 @@ impl Side {
 }
 
 impl Backlog {
-    /// The worker is about to deal with a packet that came by this port.
+    /// Records that the worker is about to process a packet of this port.
     pub fn took(&self, port: PortId) {
         self.taken.count(port.index(), 1);
     }
@@ -155,8 +156,8 @@ pub struct Punts {
 }
 
 impl Punts {
-    /// `workers` has the rings to each worker, at least one and at most [`WORKERS_MAX`]; `seed` is for the
-    /// random early drops. `next_hops` is the table from which steps choose.
+    /// `workers` has the rings to each worker, at least one and at most [`WORKERS_MAX`]; `seed` is
+    /// for the random early drops. `next_hops` is the table that steps use.
     pub fn new(workers: Vec<ByClass<ClassRing>>, next_hops: Arc<NextHopTable>, seed: u64) -> Self {
         let count = workers.len().clamp(1, WORKERS_MAX);
         Self {
@@ -168,8 +169,8 @@ impl Punts {
         }
     }
 
-    /// Sends the packets of `mask` to the slow path, each tagged with its reason; of those for the router, only
-    /// the ones that `filter` lets pass.
+    /// Sends the packets of `mask` to the slow path, each tagged with its reason; of those for the
+    /// router, only those that `filter` accepts.
     pub(crate) fn accept(
         &mut self,
         batch: &mut Batch,
@@ -255,12 +256,12 @@ impl Punts {
     }
 }
 
-/// The worker, of so many, that owns an interface.
+/// Returns the worker, of so many, that owns an interface.
 pub fn owner(interface: usize, workers: usize) -> usize {
     interface % workers.max(1)
 }
 
-/// The number of the interface whose worker the packet is for.
+/// Returns the number of the interface whose worker gets the packet.
 fn place(reason: PuntReason, batch: &Batch, slot: usize) -> usize {
     match reason {
         // After the lookup, which has set the egress interface.
@@ -311,11 +312,12 @@ fn may_be_in_fragments(ip: &Ipv6Header) -> bool {
 /// A port's limit, as a multiple of the ring's free part.
 const PART: usize = 3;
 
-/// This part of a ring is for ports of which no packet waits.
+/// Fraction of a ring reserved for ports without a waiting packet.
 const RESERVE: usize = 8;
 
-/// Returns the packets of `mask`, all of one port, that may enter a ring of this size in which so many of the
-/// port and of all wait; and those to drop early at random. There is no room for the others.
+/// Returns the packets of `mask`, all of one port, that may enter a ring of this size with so many
+/// packets of the port and in total; and those to drop early at random. There is no room for the
+/// others.
 fn admit(
     mask: Mask,
     (mut own, mut all): (usize, usize),
@@ -382,7 +384,7 @@ mod tests {
         assert!((20..50).contains(&more), "{more}");
     }
 
-    /// Each port sends a batch whenever the worker has taken a few packets, of the ports in turn.
+    /// Each port sends a batch whenever the worker has taken a few packets, from the ports in turn.
     #[test]
     fn floods_by_any_number_of_ports_leave_room_for_another_and_have_like_parts() {
         for ports in 1..=16 {
@@ -425,7 +427,7 @@ mod tests {
 
     use crate::testing::{FrameBuilder, batch_of};
 
-    /// The common numbers of these frames, which came by this port.
+    /// Returns the common numbers of these frames of this port.
     fn joined(port: u16, host: bool, frames: &[Vec<u8>], reason: PuntReason) -> Vec<Option<u32>> {
         let mut batch = batch_of(frames);
         batch.in_port = PortId::new(port).unwrap();

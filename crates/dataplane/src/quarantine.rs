@@ -1,9 +1,9 @@
-//! Quarantine: a packet over which code panics is set aside, and everything else continues.
+//! Quarantine: a packet that causes a panic is set aside, and everything else continues.
 //!
-//! A panic is a defect. It must cost the packet that provokes it and nothing else: the unit at work catches it
-//! with [`guard`], counts the packet as dropped ([`quarantined`]) and passes a copy on, with the port, the time
-//! and the message, to the writer of the quarantine file. That is another thread, behind a bounded channel:
-//! when it is full, the copy is lost.
+//! A panic is a defect. Only the packet that provokes it may be lost: the running unit catches it
+//! with [`guard`], counts the packet as dropped ([`quarantined`]) and passes a copy on, with the
+//! port, the time and the message, to the writer of the quarantine file. That is another thread,
+//! behind a bounded channel: when it is full, the copy is lost.
 //!
 //! [`quarantined`]: crate::reason::DropReason::Quarantined
 
@@ -17,15 +17,15 @@ use std::time::SystemTime;
 
 use crate::interface::InterfaceId;
 
-/// Copies that wait to be written down.
+/// Copies that wait to be written.
 const WAITING: usize = 64;
 
-/// A packet that was put aside.
+/// A quarantined packet.
 #[derive(Clone, Debug)]
 pub struct Suspect {
-    /// The interface it came by, if that is known.
+    /// The ingress interface, if known.
     pub interface: Option<InterfaceId>,
-    /// When it was put aside.
+    /// The time of its quarantine.
     pub time: SystemTime,
     /// The message and place of the panic.
     pub message: String,
@@ -41,13 +41,13 @@ pub struct Quarantine {
 }
 
 impl Quarantine {
-    /// The way, and its end.
+    /// Creates the channel: its sender and receiver.
     pub fn new() -> (Self, Receiver<Suspect>) {
         let (to, from) = sync_channel(WAITING);
         (Self { to, lost: Arc::default() }, from)
     }
 
-    /// Puts a copy of the frame aside.
+    /// Quarantines a copy of the frame.
     pub fn put(&self, interface: Option<InterfaceId>, message: &str, frame: &[u8]) {
         let suspect = Suspect {
             interface,
@@ -67,14 +67,14 @@ impl Quarantine {
 }
 
 thread_local! {
-    /// A panic of this thread will be caught by [`guard`].
+    /// True if [`guard`] catches panics of this thread.
     static GUARDED: Cell<bool> = const { Cell::new(false) };
     /// The message of the last such panic.
     static SAID: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`, which must not panic. If it does, nothing is printed; the message is returned, with the place
-/// in the source. The caller must repair what `work` has left unfinished.
+/// Runs `work`, which must not panic. If it does, nothing is printed; the message is returned, with
+/// the place in the source. The caller must complete the unfinished work.
 ///
 /// # Errors
 /// The panic's message.
@@ -87,7 +87,7 @@ pub fn guard<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     result.map_err(|payload| SAID.take().unwrap_or_else(|| text(&*payload).to_owned()))
 }
 
-/// Panics that are caught are not printed: one for each packet of a flood would be.
+/// Suppresses the output of caught panics: a flood would cause one for each packet.
 fn keep_quiet() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

@@ -1,4 +1,4 @@
-//! Why a packet leaves the fast path: punted to the slow path, or dropped.
+//! Reasons for which a packet leaves the fast path: punted to the slow path, or dropped.
 //!
 //! Every drop in the router has one of these reasons and one counter; `show counters` lists them
 //! all, and with them the sum closes: received + originated + replicated = sent + to host + dropped.
@@ -140,8 +140,8 @@ reasons! {
 }
 
 reasons! {
-    /// Why a forwarder gave a packet to the slow path. The packet is as it was received: its TTL
-    /// not decremented, its Ethernet header in place, only link-layer padding trimmed.
+    /// Reason for which a forwarder punted a packet. The packet is as received: its TTL is not
+    /// decremented, its Ethernet header is in place, only link-layer padding is trimmed.
     PuntReason {
         Arp = "arp", "An ARP message.";
         Local = "local", "For the router itself: its own address, a broadcast, or a multicast that it does not replicate.";
@@ -177,9 +177,10 @@ reasons! {
     }
 }
 
-/// Returns true if frames that are not IP, sent to this group, are for the hosts of the link: the groups that
-/// no bridge forwards and those of IS-IS (IEEE 802.1Q, 8.6.3: `01:80:c2:00:00:0x`, where LLDP, LACP, 802.1X and
-/// spanning tree are; ISO 10589, 8.4.8 and ISO 9542: `01:80:c2:00:00:14`, `15`, `09:00:2b:00:00:04`, `05`).
+/// Returns true if frames that are not IP, sent to this group, are for the hosts of the link: the
+/// groups that no bridge forwards and those of IS-IS (IEEE 802.1Q, 8.6.3: `01:80:c2:00:00:0x`, used
+/// by LLDP, LACP, 802.1X and spanning tree; ISO 10589, 8.4.8 and ISO 9542: `01:80:c2:00:00:14`,
+/// `15`, `09:00:2b:00:00:04`, `05`).
 pub fn is_link_group(mac: [u8; 6]) -> bool {
     match mac {
         [0x01, 0x80, 0xc2, 0, 0, last] => matches!(last, 0x00..=0x0f | 0x14 | 0x15),
@@ -191,14 +192,14 @@ pub fn is_link_group(mac: [u8; 6]) -> bool {
 /// The tag of a punted packet: its reason, its origin, and the next hop that the FIB chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Punt {
-    /// Why the packet was punted.
+    /// The reason for the punt.
     pub reason: PuntReason,
     /// The port it was received on.
     pub port: PortId,
     /// The interface it was received on.
     pub interface: InterfaceId,
-    /// The next hop's number, after the choice among equal-cost paths; [`crate::next_hop::NO_ROUTE`]
-    /// when the packet was punted before the lookup.
+    /// The next hop's number, after the selection among equal-cost paths;
+    /// [`crate::next_hop::NO_ROUTE`] if the packet was punted before the lookup.
     pub next_hop: u16,
     /// The generation of the number ([`crate::next_hop::NextHopTable::generation`]): a packet may wait longer
     /// than the number keeps its meaning.
@@ -215,7 +216,7 @@ impl Punt {
             | u64::from(self.generation) << 48
     }
 
-    /// Unpacks a tag made by [`Self::to_tag`]; `None` for anything else.
+    /// Unpacks a tag from [`Self::to_tag`]; `None` for any other.
     pub fn from_tag(tag: u64) -> Option<Self> {
         Some(Self {
             reason: PuntReason::from_index(usize::from(tag as u8))?,

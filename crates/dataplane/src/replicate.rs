@@ -1,8 +1,8 @@
-//! Replication: one packet to a group becomes one packet for each port that has receivers.
+//! Replication: one multicast packet becomes one packet for each port with receivers.
 //!
-//! The packets share the bytes after the Ethernet header, which stay where the device put them
-//! ([`dpdk::Shared`]); each has its own header, in which they differ by the ports' own addresses. Ports whose
-//! device accepts only packets of one buffer get a copy. A packet with one receiver leaves as it is.
+//! The packets share the bytes after the Ethernet header, which stay in the device's buffer
+//! ([`dpdk::Shared`]); each has its own header with its port's address. Ports whose device accepts
+//! only packets of one buffer get a copy. A packet with one receiver leaves as it is.
 //!
 //! Of n packets where one was received, n - 1 count as replicated, so that the sum closes: received +
 //! originated + replicated = sent + to host + dropped.
@@ -26,22 +26,22 @@ const SOURCE: std::ops::Range<usize> = 6..12;
 /// The replicator of a forwarder.
 pub struct Replicator {
     pool: Mempool,
-    /// Ports whose device takes packets of several buffers.
+    /// Ports whose device accepts packets of several buffers.
     by_reference: PortSet,
     macs: [[u8; 6]; MAX_PORTS],
     ready: Ready,
 }
 
-/// Settings of a port for packets to groups.
+/// Settings of a port for multicast packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replicas {
     /// The port's own address.
     pub mac: [u8; 6],
-    /// Its device takes packets of several buffers.
+    /// True if its device accepts packets of several buffers.
     pub by_reference: bool,
 }
 
-/// Packets on their way to the distribution, and the ports they leave by.
+/// Packets on their way to the distribution, and their ports.
 pub(crate) struct Ready {
     packets: Burst,
     out_interface: [u16; BATCH_MAX],
@@ -75,8 +75,8 @@ impl Replicator {
         &self.pool
     }
 
-    /// Takes the packets of `mask` and sends each by all its [`Batch::receivers`] that the filter lets it leave by,
-    /// with the tags of VLANs from the tagger.
+    /// Takes the packets of `mask` and sends each by all its [`Batch::receivers`] that the filter
+    /// accepts, with the tags of VLANs from the tagger.
     pub(crate) fn accept(
         &mut self,
         batch: &mut Batch,
@@ -84,7 +84,7 @@ impl Replicator {
         (mut filter, tagger): (Option<&mut CopyFilter>, Option<&Tagger>),
         way: &mut Way<'_>,
     ) {
-        // A step that has found receivers has found them in these.
+        // A step that set receivers refers to these entries.
         if let Some(routes) = batch.groups.take() {
             for slot in mask.slots() {
                 let receivers = || routes.receivers(batch.receivers[slot]);
@@ -123,7 +123,7 @@ impl Replicator {
             packet.data_mut()[SOURCE].copy_from_slice(&self.macs[first.1.index()]);
             return self.send(packet, first, tagger, way);
         }
-        // All of it is there: steps look at frames that hold more than an Ethernet header.
+        // The bytes are present: steps examine frames with more than an Ethernet header.
         if !packet.adj(ETHERNET) {
             way.counters.drops.add(DropReason::StepLost, 1);
             return;
@@ -179,12 +179,12 @@ impl Ready {
         Self { packets: Burst::new(), out_interface: [0; BATCH_MAX] }
     }
 
-    /// There is no room for another.
+    /// Returns true if there is no room for another.
     pub(crate) fn is_full(&self) -> bool {
         self.packets.len() == BATCH_MAX
     }
 
-    /// Adds a packet for a port; false if it could not and has freed it.
+    /// Adds a packet for a port; returns false, and frees it, if that fails.
     pub(crate) fn add(&mut self, packet: Mbuf, port: PortId) -> bool {
         let slot = self.packets.put(packet);
         if let Ok(slot) = slot {

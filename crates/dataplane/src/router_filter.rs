@@ -8,8 +8,8 @@
 //! | packet | becomes |
 //! |---|---|
 //! | accepted, or `to-host` | sorted into its class, or the rule's |
-//! | rejected | punted as `reset`: the sender is told (RFC 1812 5.2.7.1, RFC 4443 3.1) |
-//! | drop `filtered` | a rule or the default says: drop; or a fragment that could hide what it is |
+//! | rejected | punted as `reset`: with an error to the sender (RFC 1812 5.2.7.1, RFC 4443 3.1) |
+//! | drop `filtered` | by a rule or the default; or a fragment whose fields could be hidden |
 //! | drop `policed` | more than the rule's rate |
 //!
 //! Each forwarder's graph has one, so that it changes with the graph, between two batches.
@@ -45,11 +45,11 @@ pub struct RouterFilter {
 pub(crate) struct Sorted {
     /// To be dropped.
     pub filtered: Mask,
-    /// To be dropped, for they are above their rule's rate.
+    /// To be dropped because they exceed their rule's rate.
     pub policed: Mask,
     /// To be rejected with an error to their sender.
     pub rejected: Mask,
-    /// The class that a rule has given each slot's packet.
+    /// The class set by a rule for each slot's packet.
     pub classes: [Option<PuntClass>; BATCH_MAX],
 }
 
@@ -64,7 +64,7 @@ impl Sorted {
 }
 
 impl RouterFilter {
-    /// The one among these tables' filters; `None` if there is none.
+    /// Creates it from these tables' filters; `None` if there is none of this name.
     pub fn of(tables: &Tables) -> Option<Box<Self>> {
         let filters = tables.filters.get();
         let mut all = filters.tables.iter().flatten();
@@ -106,7 +106,7 @@ impl RouterFilter {
         }
     }
 
-    /// Packets with options come here before their destination has been looked up.
+    /// Packets with options arrive here before the lookup of their destination.
     fn is_own_address(&self, batch: &Batch, slot: usize) -> bool {
         let head = batch.head(slot);
         let fibs = self.vrfs.get(batch.info(slot).vrf);
@@ -118,7 +118,7 @@ impl RouterFilter {
     }
 }
 
-/// The filter and tables by which packets are judged.
+/// The filter and tables for judging packets.
 struct By<'a> {
     filter: &'a Counted,
     flows: Option<&'a FlowTable>,
@@ -163,7 +163,7 @@ fn decide<A: Filtered>(
     }
 }
 
-/// A packet that passes keeps its flow, or enters it.
+/// Updates the flow of a packet that passes, or enters it.
 fn note<A: Filtered>(
     reader: &Reader<A>,
     flows: Option<&FlowTable>,

@@ -1,4 +1,4 @@
-//! Overload control: packets that a forwarder drops by itself when more arrive than it can forward.
+//! Overload control: packets that a forwarder drops itself when more arrive than it can forward.
 //!
 //! A receive queue that is never found empty overflows, and the device then loses arriving packets without
 //! distinction: a BGP keepalive as well as a packet of the flood. A forwarder that has fallen behind therefore
@@ -9,14 +9,15 @@
 //!
 //! | | bound | because |
 //! |---|---|---|
-//! | time | [`Shedding::percent`] of the forwarder's, of the last [`MEMORY`] | looking costs less than forwarding, but not nothing: with a bound the rate never collapses |
+//! | time | [`Shedding::percent`] of the forwarder's, of the last [`MEMORY`] | examining costs less than forwarding, but not nothing: with a bound the rate never collapses |
 //! | packets kept | half of the quota in a turn; and where most of a burst is to be kept, none for a while | a sender that marks everything as network control gains nothing |
 //! | begin | [`BEHIND`] packets in full turns | a burst that the receive queue can hold is forwarded whole |
-//! | end | an empty queue for [`IDLE`] in [`WINDOW`] | shedding empties the queue, so a turn that is not full is no sign that the excess is over; time to spare is |
+//! | end | an empty queue for [`IDLE`] in [`WINDOW`] | shedding empties the queue, so a partial turn does not indicate the end of the excess; idle time does |
 //!
-//! Where a packet costs much more than receiving it (steps in Lua, long filters), the whole excess is examined
-//! and nothing to be kept is lost. Where forwarding is cheap or receiving is expensive (kernel interfaces), the
-//! time bound is reached first; then a queue of their own in the device protects control packets better.
+//! Where a packet costs much more than receiving it (steps in Lua, long filters), the whole excess
+//! is examined and nothing to be kept is lost. Where forwarding is cheap or receiving is expensive
+//! (kernel interfaces), the time bound is reached first; then a separate queue in the device
+//! protects control packets better.
 
 use std::time::Duration;
 
@@ -25,14 +26,14 @@ use dpdk::Burst;
 use crate::mask::Mask;
 use crate::transmit::frame::Class;
 
-/// Packets taken from a queue in turns that its packets filled, after which it counts as overloaded. More than receive
-/// queues hold by default.
+/// Packets taken from a queue in consecutive full turns, after which it counts as overloaded. More
+/// than receive queues hold by default.
 pub const BEHIND: u32 = 8192;
 
 /// Time whose share for shedding may be used at once.
 pub const MEMORY: Duration = Duration::from_millis(10);
 
-/// Time with an empty queue, of the last [`WINDOW`], after which it is not overloaded any more.
+/// Time with an empty queue, within the last [`WINDOW`], after which it is no longer overloaded.
 pub const IDLE: Duration = Duration::from_millis(1);
 
 /// See [`IDLE`].
@@ -41,7 +42,7 @@ pub const WINDOW: Duration = Duration::from_millis(100);
 /// The largest [`Shedding::percent`].
 pub const PERCENT_MOST: u8 = 50;
 
-/// The part of its quota that a port can add to it by packets to be kept.
+/// Fraction of its quota by which a port can exceed it with packets to be kept.
 const KEPT_PART: usize = 2;
 
 /// Settings of overload control.
@@ -54,7 +55,7 @@ pub struct Shedding {
 }
 
 impl Shedding {
-    /// None.
+    /// Disabled.
     pub const OFF: Self = Self { percent: 0, keep: Classes::NONE };
 }
 
@@ -107,7 +108,7 @@ pub(crate) struct Shedder {
 }
 
 impl Shedder {
-    /// For a TSC of this frequency.
+    /// Creates it for a TSC of this frequency.
     pub(crate) fn new(hz: u64) -> Self {
         let cycles = |time: Duration| (hz as f64 * time.as_secs_f64()) as u64;
         Self { memory: cycles(MEMORY), idle: cycles(IDLE), window: cycles(WINDOW), earned_at: 0 }
@@ -138,7 +139,8 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
-    /// A turn has taken its whole quota, and there may be more. Returns whether the queue is overloaded.
+    /// Records a full turn, after which there may be more packets. Returns true if the queue is
+    /// overloaded.
     #[inline(always)]
     pub(crate) fn full_turn(&mut self, taken: usize) -> bool {
         self.packets = self.packets.saturating_add(taken as u32);
@@ -146,7 +148,7 @@ impl Backlog {
         self.packets >= BEHIND
     }
 
-    /// A turn that began now has taken all there was.
+    /// Records a turn that began now and emptied the queue.
     #[inline(always)]
     pub(crate) fn last_turn(&mut self, taken: usize, now: u64, shedder: &Shedder) {
         if self.packets > 0 {
@@ -174,7 +176,8 @@ impl Backlog {
     }
 }
 
-/// Returns true if a port of this quota has kept its part, so that no more is kept in this turn.
+/// Returns true if a port of this quota has kept its share, so that no more packets are kept in
+/// this turn.
 pub(crate) fn is_full(kept: usize, quota: usize) -> bool {
     kept * KEPT_PART >= quota
 }
@@ -234,8 +237,8 @@ mod tests {
         assert_eq!(bursts, 21, "a tenth of 10,000 cycles, by 50, and the burst that ends it");
     }
 
-    /// A queue of 1,024 places that fills while its forwarder works, at a microsecond a packet forwarded and 20 ns a
-    /// packet looked at; the clock counts nanoseconds.
+    /// A queue of 1,024 places that fills while its forwarder works, at a microsecond a packet
+    /// forwarded and 20 ns a packet examined; the clock counts nanoseconds.
     struct Model {
         backlog: Backlog,
         shedder: Shedder,
@@ -262,7 +265,7 @@ mod tests {
             }
         }
 
-        /// Time passes; `arrivals`: packets that have come until a time.
+        /// Advances the time; `arrivals`: packets that have arrived until a time.
         fn pass(&mut self, nanoseconds: u64, arrivals: &impl Fn(u64) -> u64) {
             self.now += nanoseconds;
             let new = arrivals(self.now) - self.arrived;
@@ -322,7 +325,7 @@ mod tests {
             |now: u64| now / MILLISECOND * 800 + (now % MILLISECOND).div_ceil(2500).min(400) + 400;
         let model = Model::new().run(1000 * MILLISECOND, bursts);
         assert_eq!((model.shed, model.lost), (0, 0));
-        // A flood before them changes that only for a while.
+        // An earlier flood changes that only for a while.
         let flood = |now: u64| 2 * now.min(50 * MILLISECOND) / 1000 + bursts(now);
         let [until_2_s, until_3_s] =
             [2000, 3000].map(|end| Model::new().run(end * MILLISECOND, flood));

@@ -1,5 +1,5 @@
-//! Receive-side scaling in software: where a device has one receive queue, the forwarder that serves it hashes
-//! each packet as NICs do and hands it to the forwarder that the table names.
+//! Receive-side scaling in software: if a device has one receive queue, the forwarder that serves
+//! it hashes each packet as NICs do and hands it to the forwarder in the table.
 //!
 //! ```text
 //!   receive queue --> hash --> table --+--> own graph
@@ -21,29 +21,29 @@ use crate::mask::Mask;
 use crate::reason::DropReason;
 use crate::spread_filter::Chosen;
 
-/// Entries of the table; devices with 16 queues and more have as many.
+/// Entries of the table; as many as in devices with 16 queues and more.
 pub const TABLE: usize = 128;
 
-/// The key of the RSS specification, which NICs have by default.
+/// The key of the RSS specification, which is the default of NICs.
 pub const DEFAULT_KEY: [u8; 40] = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0,
     0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c,
     0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
 ];
 
-/// Bytes that are hashed at most: two IPv6 addresses and two ports.
+/// Most bytes that are hashed: two IPv6 addresses and two ports.
 const INPUT: usize = 36;
 
 /// The Toeplitz hash of the RSS specification, by a table for each byte of the input.
 #[derive(Clone)]
 pub struct Toeplitz {
     bytes: Box<[[u32; 256]; INPUT]>,
-    /// Ports of TCP and UDP are hashed beside the addresses.
+    /// True if ports of TCP and UDP are hashed besides the addresses.
     ports: bool,
 }
 
 impl Toeplitz {
-    /// With this key, of which the first 40 bytes count; missing ones are 0.
+    /// Creates it with this key, of which the first 40 bytes are used; missing ones are 0.
     pub fn new(key: &[u8], ports: bool) -> Self {
         let mut bytes = Box::new([[0; 256]; INPUT]);
         for (place, table) in bytes.iter_mut().enumerate() {
@@ -55,14 +55,14 @@ impl Toeplitz {
         Self { bytes, ports }
     }
 
-    /// The hash of these bytes, as they stand in a packet.
+    /// Returns the hash of these bytes, in the packet's order.
     #[inline]
     pub fn hash(&self, input: &[u8]) -> u32 {
         let each = self.bytes.iter().zip(input);
         each.fold(0, |hash, (table, &byte)| hash ^ table[usize::from(byte)])
     }
 
-    /// The hash of an Ethernet frame, with up to two VLAN tags; `None` unless it is IPv4 or IPv6.
+    /// Returns the hash of an Ethernet frame with up to two VLAN tags; `None` unless it is IPv4 or IPv6.
     #[inline]
     pub fn of_frame(&self, frame: &[u8]) -> Option<u32> {
         let (ethertype, start) = payload(frame)?;
@@ -102,7 +102,7 @@ impl Toeplitz {
         }
     }
 
-    /// Source and destination port, if they are to be hashed and the packet shows them.
+    /// Returns source and destination port, if they are to be hashed and the packet contains them.
     fn ports_of<'a>(&self, packet: &'a [u8], protocol: u8, at: usize) -> Option<&'a [u8; 4]> {
         const TCP: u8 = 6;
         const UDP: u8 = 17;
@@ -111,7 +111,7 @@ impl Toeplitz {
     }
 }
 
-/// The 32 bits of the key from this one on.
+/// Returns the 32 bits of the key from this bit on.
 fn window(key: &[u8], bit: usize) -> u32 {
     let byte = |place: usize| u64::from(key.get(bit / 8 + place).copied().unwrap_or(0));
     let wide = (0..5).fold(0, |wide, place| wide << 8 | byte(place));
@@ -127,7 +127,7 @@ pub enum Input {
 }
 
 impl Input {
-    /// As [`RxQueue::receive`].
+    /// Like [`RxQueue::receive`].
     #[inline]
     pub fn receive(&mut self, burst: &mut Burst, max: usize) -> usize {
         match self {
@@ -136,7 +136,7 @@ impl Input {
         }
     }
 
-    /// As [`RxQueue::unusable`].
+    /// Like [`RxQueue::unusable`].
     pub fn unusable(&self) -> u64 {
         match self {
             Self::Queue(queue) => queue.unusable(),
@@ -144,7 +144,7 @@ impl Input {
         }
     }
 
-    /// As [`RxQueue::descriptor`]; a ring has none, and rings a doorbell.
+    /// Like [`RxQueue::descriptor`]; a ring has none, and rings a doorbell.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Queue(queue) => queue.descriptor(),
@@ -152,12 +152,12 @@ impl Input {
         }
     }
 
-    /// As [`RxQueue::may_miss`].
+    /// Like [`RxQueue::may_miss`].
     pub fn may_miss(&self) -> bool {
         matches!(self, Self::Queue(queue) if queue.may_miss())
     }
 
-    /// Another forwarder has received it, and counted.
+    /// Returns true if another forwarder has received and counted the packets.
     #[inline]
     pub fn is_ring(&self) -> bool {
         matches!(self, Self::Ring(_))
@@ -169,20 +169,21 @@ pub struct Spreader {
     hash: Toeplitz,
     /// The forwarder of each hash.
     table: Box<[u16; TABLE]>,
-    /// The ways to the forwarders, by number; none to the own one.
+    /// The rings to the forwarders, by number; none for the own one.
     ways: Vec<Option<Producer>>,
     lists: Vec<PacketList>,
 }
 
 impl Spreader {
-    /// By this hash and table to forwarders, to all of which but the own one `ways` has a ring.
+    /// Creates it with this hash and table; `ways` has a ring to every forwarder of the table but
+    /// the own one.
     pub fn new(hash: Toeplitz, table: [u16; TABLE], ways: Vec<Option<Producer>>) -> Self {
         let lists = ways.iter().map(|_| PacketList::new()).collect();
         Self { hash, table: Box::new(table), ways, lists }
     }
 
-    /// Hands packets to the other forwarders; the forwarder's own stay in the burst. `chosen`: the choices of
-    /// rules.
+    /// Hands packets to the other forwarders; the forwarder's own stay in the burst. `chosen`: the
+    /// forwarders selected by rules.
     pub(crate) fn spread(
         &mut self,
         burst: &mut Burst,
@@ -202,7 +203,7 @@ impl Spreader {
         if theirs.is_empty() {
             return;
         }
-        // The lists are empty and have room for all.
+        // The lists are empty and have capacity for all.
         burst.append_to(theirs.0, &to, &mut self.lists);
         for (list, way) in self.lists.iter_mut().zip(&mut self.ways) {
             if let Some(way) = way.as_mut().filter(|_| !list.is_empty()) {

@@ -1,9 +1,10 @@
-//! Rules with `forwarder`: which forwarder takes a packet that software spreads.
+//! Rules with `forwarder`: selection of the forwarder of a packet that is spread by software.
 //!
-//! The [`Spreader`](crate::spread::Spreader) of a port applies it before the graph, on the forwarder that receives,
-//! and hashes the packets for which no rule chooses. The rule that matches is the one that matches in the graph of the
-//! forwarder that takes the packet, where it counts and has all other effects: the fields that rules match do not
-//! change on the way, and the configuration refuses rules with states of connections beside these.
+//! The [`Spreader`](crate::spread::Spreader) of a port applies it before the graph, on the
+//! forwarder that receives, and hashes the packets for which no rule selects a forwarder. The rule
+//! that matches is the one that matches in the graph of the forwarder that takes the packet, where
+//! it counts and has all other effects: the fields that rules match do not change on the way, and
+//! the configuration refuses rules with states of connections beside these.
 //!
 //! Each forwarder's graph has one if a filter has such rules, so that it changes with the graph, between two batches.
 
@@ -28,21 +29,21 @@ pub struct SpreadFilter {
     ip6: Reader<Ipv6Addr>,
 }
 
-/// The forwarders that rules have chosen for packets of a batch.
+/// The forwarders selected by rules for packets of a batch.
 pub(crate) struct Chosen {
-    /// The packets for which a rule chooses a forwarder.
+    /// The packets for which a rule selects a forwarder.
     pub packets: Mask,
-    /// Its number, by slot; of other packets it means nothing.
+    /// Its number, by slot; undefined for other packets.
     pub forwarders: [u16; BATCH_MAX],
 }
 
 impl Chosen {
-    /// No choices.
+    /// No selection.
     pub const NONE: Self = Self { packets: Mask::EMPTY, forwarders: [0; BATCH_MAX] };
 }
 
 impl SpreadFilter {
-    /// Of these tables; `None` if no filter chooses forwarders.
+    /// Creates it from these tables; `None` if no filter selects forwarders.
     pub fn of(tables: &Tables) -> Option<Box<Self>> {
         let chooses = |table: &Arc<FilterTable>| table.spec().chooses_forwarders();
         let all = tables.filters.get().tables;
@@ -53,7 +54,7 @@ impl SpreadFilter {
         Some(Box::new(Self { filters, ip4, ip6 }))
     }
 
-    /// Chooses forwarders by the filter of the port that a batch came by.
+    /// Selects forwarders by the filter of a batch's ingress port.
     pub(crate) fn choose(&mut self, batch: &Batch) -> Chosen {
         let mut chosen = Chosen::NONE;
         let number = usize::from(batch.own.features.get(FILTER_IN));
@@ -88,7 +89,8 @@ fn choose_of<A: Filtered>(
     }
 }
 
-/// The choice of the last rule with one that the packet at this place meets, from its first rule on.
+/// Returns the forwarder of the last rule with one that the packet at this index matches, from its
+/// first rule on.
 fn forwarder_of<A: Filtered>(
     reader: &Reader<A>,
     table: &FilterTable,
@@ -115,7 +117,7 @@ mod tests {
     use crate::filters::{FilterSpec, Filters, Treatment};
     use crate::testing::{FrameBuilder, TestTables, batch_of};
 
-    /// UDP to port 53 is for forwarder 1, to 54 for 2 whatever a later rule chooses, to 55 for none.
+    /// UDP to port 53 is for forwarder 1, to 54 for 2 regardless of a later rule, to 55 for none.
     fn tables() -> Arc<Tables> {
         let to = |ports: std::ops::RangeInclusive<u16>, action| Rule {
             name: None,

@@ -23,9 +23,9 @@ use crate::vlan::VlanTable;
 pub struct Tables {
     /// The routes of each VRF.
     pub vrfs: Arc<VrfTables>,
-    /// Next-hop numbers to their meaning.
+    /// The meanings of next-hop numbers.
     pub next_hops: Arc<NextHopTable>,
-    /// Next hops that the configuration has given names, for steps that send packets there.
+    /// Named next hops of the configuration, for steps that send packets there.
     pub named_hops: Arc<NamedHops>,
     /// Egress interfaces of packets to groups.
     pub multicast: Arc<MulticastTable>,
@@ -33,16 +33,16 @@ pub struct Tables {
     pub interfaces: Arc<InterfaceInfos>,
     /// Their MTUs now.
     pub mtus: Arc<Mtus>,
-    /// The packet filters that steps which are being made are to have.
+    /// The packet filters for steps that are being made.
     pub filters: Arc<FilterTables>,
-    /// The VLANs that steps which are being made are to have.
+    /// The VLANs for steps that are being made.
     pub vlans: Arc<VlanTable>,
     /// Gates that limit redirects.
     pub redirects: Arc<RedirectGates>,
-    /// Chooses among equal-cost paths.
+    /// Selects among equal-cost paths.
     pub flows: FlowHash,
-    /// Sources that no host may use, and whether those in 240/4 are hosts'. Destinations there are the FIB's
-    /// business.
+    /// Sources that no host may use, and the treatment of those in 240/4. Destinations there are
+    /// looked up in the FIB.
     pub own: Arc<OwnAddresses>,
 }
 
@@ -56,7 +56,7 @@ pub struct Fibs {
 }
 
 impl Tables {
-    /// The routes of a VRF; those of the default one for a number that there is not.
+    /// Returns the routes of a VRF; those of the default one for an unused number.
     #[inline(always)]
     pub fn vrf(&self, vrf: VrfId) -> &Fibs {
         self.vrfs.get(vrf)
@@ -71,19 +71,20 @@ pub struct VrfTables {
 }
 
 impl VrfTables {
-    /// Of the default VRF alone.
+    /// Creates those of the default VRF only.
     pub fn new(default: Fibs) -> Self {
         Self { default, others: [const { OnceLock::new() }; VRFS_MOST - 1] }
     }
 
-    /// Another VRF has these. In vain for a number that has tables, or is none.
+    /// Sets the tables of another VRF. Has no effect for a number that has tables already, or is
+    /// out of range.
     pub fn add(&self, vrf: VrfId, fibs: Fibs) {
         if let Some(place) = vrf.index().checked_sub(1).and_then(|index| self.others.get(index)) {
             let _ = place.set(fibs);
         }
     }
 
-    /// A VRF's; the default one's for a number that there is not.
+    /// Returns the tables of a VRF; the default one's for an unused number.
     #[inline(always)]
     pub fn get(&self, vrf: VrfId) -> &Fibs {
         if vrf == VrfId::DEFAULT { &self.default } else { self.other(vrf) }
@@ -95,7 +96,7 @@ impl VrfTables {
     }
 }
 
-/// The source MAC of every interface, ready to be written.
+/// The source MAC of every interface, in the form to be written.
 #[derive(Clone, Debug)]
 pub(crate) struct EgressMacs {
     /// Its first two bytes at the top, followed by room for a destination, and the other four.

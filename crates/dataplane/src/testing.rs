@@ -19,7 +19,7 @@ use crate::next_hop::{self, NextHop, NextHopTable};
 use crate::port::PortId;
 use crate::tables::{Fibs, Tables, VrfTables};
 
-/// The MAC of the port that test batches come from.
+/// The MAC of the ingress port of test batches.
 pub const PORT_MAC: [u8; 6] = port_mac(0);
 
 /// The MAC of the test tables' `Forward` next hops.
@@ -30,7 +30,7 @@ pub const fn port_mac(port: u8) -> [u8; 6] {
     [2, 0, 0, 0, 0, port]
 }
 
-/// DPDK can be started once in a process: all tests share it, without hugepages.
+/// DPDK can be started only once in a process: all tests share it, without hugepages.
 pub fn dpdk() -> &'static (Eal, Mempool) {
     static DPDK: OnceLock<(Eal, Mempool)> = OnceLock::new();
     DPDK.get_or_init(|| {
@@ -315,9 +315,10 @@ pub struct TestTables;
 
 impl TestTables {
     /// Five ports with an MTU of 1500, the fifth of 1000. `10.0.N.0/24` and `2001:db8:N::/48` have
-    /// the N-th kind of next hop: 1 local, 2 blackhole, 3 martian, 4 prohibited, 5 unreachable,
-    /// 6 forward by port 3 (number 16), 7 glean, 8 unresolved (number 18), 9 two paths by ports 3
-    /// and 4, 10 multicast. Anything else has no route. Port 0 lets near peers' protocols in from TTL 250 on.
+    /// the N-th kind of next hop: 1 local, 2 blackhole, 3 martian, 4 prohibited, 5 unreachable, 6
+    /// forward by port 3 (number 16), 7 glean, 8 unresolved (number 18), 9 two paths by ports 3 and
+    /// 4, 10 multicast. Anything else has no route. Port 0 accepts near peers' protocols from TTL
+    /// 250 on.
     pub fn every_kind() -> Arc<Tables> {
         let next_hops = NextHopTable::new();
         let interface = |n| InterfaceId::new(n).unwrap();

@@ -1,4 +1,4 @@
-//! Software queues of ports: what waits for a port, in which order it leaves, and at what rate.
+//! Software queues of ports: waiting packets, the order in which they leave, and the rate.
 //!
 //! A port without `queue` and `shape` has none: packets go from its burst to the device's ring. Else each
 //! forwarder with a transmit queue of the port has a [`Scheduler`] before it:
@@ -10,15 +10,17 @@
 //!                     +-- drr: voice, video, data, default, background -+
 //! ```
 //!
-//! A discipline is a file: [`red`], [`codel`], [`drr`]; a fifo is a [`lane`]. The token bucket is one for all
-//! forwarders of a port ([`shape`]). A forwarder serves its queues once a round and whenever something comes,
-//! and blocks no longer than until the next packet may leave.
+//! A discipline is a file: [`red`], [`codel`], [`drr`]; a fifo is a [`lane`]. The token bucket is
+//! one for all forwarders of a port ([`shape`]). A forwarder serves its queues once a round and
+//! whenever packets arrive, and blocks no longer than until the next packet may leave.
 //!
-//! Control goes first, but it may be at most [`AHEAD_MOST`] bytes ahead of what waits beside it: where more
-//! comes, it and everything else have half the link each, so that nobody starves others by a codepoint.
+//! Control leaves first, but at most [`AHEAD_MOST`] bytes ahead of other waiting packets: beyond
+//! that, it and all others have half the link each, so that no sender starves others by a
+//! codepoint.
 //!
-//! DPDK's `rte_sched` serves none of this: it is for subscribers' hierarchies of a fixed form, changes no
-//! length while it runs, knows neither CoDel nor ECN, and locks nothing but wants one core for a port.
+//! DPDK's `rte_sched` provides none of this: it is for subscribers' hierarchies of a fixed form,
+//! cannot change its length while it runs, has neither CoDel nor ECN, and requires one core for a
+//! port because it does not lock.
 
 pub mod codel;
 pub mod drr;
@@ -49,29 +51,29 @@ pub const LENGTH: u32 = 1000;
 /// The longest queue that can be configured, in packets.
 pub const LENGTH_MOST: u32 = 65_536;
 
-/// Packets of network control that wait at most, beside the queue's length.
+/// Most waiting packets of network control, in addition to the queue's length.
 pub const CONTROL_LENGTH: u32 = 256;
 
-/// Bytes that network control is at most ahead of others that wait: eight full frames.
+/// Most bytes by which network control is ahead of other waiting packets: eight full frames.
 const AHEAD_MOST: u32 = 8 * 1514;
 
-/// Bursts that a queue gives its device in a round.
+/// Bursts that a queue passes to its device in a round.
 const BURSTS: usize = 4;
 
-/// Delays are averaged over so many packets.
+/// Number of packets over which delays are averaged.
 const AVERAGED: u64 = 16;
 
-/// The order in which packets leave, and the choice of those that are dropped.
+/// The order in which packets leave, and the selection of dropped ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Discipline {
-    /// As they came; what comes to a full queue is dropped.
+    /// In order of arrival; packets that arrive at a full queue are dropped.
     #[default]
     Fifo,
     /// Random early detection.
     Red(RedConfig),
     /// Controlled delay.
     Codel(CodelConfig),
-    /// Deficit round robin, with the weights of the classes behind [`Class::Control`].
+    /// Deficit round robin, with the weights of the classes after [`Class::Control`].
     Drr([u8; CLASSES]),
 }
 
@@ -79,7 +81,7 @@ pub enum Discipline {
 pub const WEIGHTS: [u8; CLASSES] = [8, 6, 4, 4, 1];
 
 impl Discipline {
-    /// As configurations write it.
+    /// Returns the name in configurations.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fifo => "fifo",
@@ -93,7 +95,7 @@ impl Discipline {
 /// The queue of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueConfig {
-    /// Packets that wait at most; with [`Discipline::Drr`] in each class.
+    /// Most waiting packets; with [`Discipline::Drr`] in each class.
     pub length: u32,
     /// Their order.
     pub discipline: Discipline,
@@ -106,7 +108,7 @@ impl Default for QueueConfig {
 }
 
 impl QueueConfig {
-    /// Packet buffers that the queue holds at most, for each forwarder.
+    /// Returns the largest number of packet buffers in the queue, for each forwarder.
     pub fn buffers(&self) -> usize {
         let lanes = match self.discipline {
             Discipline::Drr(_) => CLASSES,
@@ -116,7 +118,7 @@ impl QueueConfig {
     }
 }
 
-/// As configurations write it: `codel, length 1000, target_us 5000, interval_us 100000, ecn true`.
+/// As in configurations: `codel, length 1000, target_us 5000, interval_us 100000, ecn true`.
 impl fmt::Display for QueueConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, length {}", self.discipline.name(), self.length)?;
@@ -136,7 +138,7 @@ impl fmt::Display for QueueConfig {
     }
 }
 
-/// The packets behind network control.
+/// The packets other than network control.
 enum Queue {
     Fifo(Lane<Mbuf>),
     Red(Red<Mbuf>),
@@ -166,7 +168,8 @@ impl Queue {
         }
     }
 
-    /// The packets that are counted in a class. Where all are in one queue, they are counted as default.
+    /// Returns the packets that are counted in a class. If all are in one queue, they are counted
+    /// as default.
     fn lane(&self, class: Class) -> Option<&Lane<Mbuf>> {
         match (self, class) {
             (Self::Drr(drr), class) => class.index().checked_sub(1).map(|class| drr.lane(class)),
@@ -199,7 +202,7 @@ impl Queue {
         }
     }
 
-    /// Takes the packet that leaves next, and the class in which it is counted.
+    /// Takes the next packet to leave, and the class in which it is counted.
     #[inline]
     fn take(&mut self, now: u64, bin: &mut Bin<'_>) -> Option<(Class, Waiting<Mbuf>)> {
         let taken = match self {
@@ -216,14 +219,15 @@ impl Queue {
     }
 }
 
-/// TSC cycles in which the link sends a small packet: at the shape's rate, else at a gigabit.
+/// Returns the TSC cycles for sending a small packet: at the shape's rate, else at a gigabit per
+/// second.
 fn packet_time(shape: Option<Shape>, hz: u64) -> u64 {
     const SMALL: u64 = 500;
     let rate = shape.map_or(125_000_000, |shape| shape.rate.max(1));
     (u128::from(SMALL) * u128::from(hz) / u128::from(rate)) as u64
 }
 
-/// Packets that were dropped and not freed yet, and where they are counted.
+/// Packets that were dropped and not freed yet, and their counters.
 struct Bin<'a> {
     freed: &'a mut PacketList,
     port: PortId,
@@ -251,7 +255,7 @@ impl Bin<'_> {
         }
     }
 
-    /// A packet leaves that has waited.
+    /// Counts a waiting packet that leaves.
     #[inline]
     fn leaves(&self, class: Class, waiting: &Waiting<Mbuf>, now: u64) {
         let of = self.of(class);
@@ -268,16 +272,16 @@ impl Bin<'_> {
 pub struct Scheduler {
     control: Lane<Mbuf>,
     queue: Queue,
-    /// Bytes that control is ahead of the others that wait.
+    /// Bytes by which control is ahead of the other waiting packets.
     ahead: u32,
     shaper: Option<Shaper>,
-    /// Taken from the queue, and not taken by the device yet.
+    /// Packets taken from the queue, and not accepted by the device yet.
     out: PacketList,
     freed: PacketList,
 }
 
 impl Scheduler {
-    /// An empty one. All forwarders of a port have the same bucket.
+    /// Creates an empty one. All forwarders of a port share the bucket.
     pub fn new(config: QueueConfig, shape: Option<(Shape, Arc<Bucket>)>) -> Self {
         let hz = dpdk::tsc_hz();
         let queue = Queue::new(config, shape.as_ref().map(|(shape, _)| *shape), hz);
@@ -292,12 +296,12 @@ impl Scheduler {
         }
     }
 
-    /// Packets that wait.
+    /// Returns the number of waiting packets.
     pub fn len(&self) -> usize {
         self.queued() + self.out.len()
     }
 
-    /// True if none waits.
+    /// Returns true if no packet waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -306,7 +310,7 @@ impl Scheduler {
         self.control.len() + self.queue.len()
     }
 
-    /// Takes over packets, which come now, in TSC cycles.
+    /// Takes over packets that arrive now, in TSC cycles.
     pub(crate) fn offer(
         &mut self,
         packets: &mut PacketList,
@@ -323,7 +327,7 @@ impl Scheduler {
         self.freed.free_tail(0);
     }
 
-    /// Takes over what waits in another, which is empty afterwards. What exceeds this one is dropped.
+    /// Takes over the packets of another, which is empty afterwards. The excess is dropped.
     pub(crate) fn take_over(
         &mut self,
         other: &mut Self,
@@ -332,7 +336,7 @@ impl Scheduler {
     ) {
         let Self { control, queue, freed, .. } = self;
         let mut bin = Bin { freed, port, counters };
-        // Those come first that the device has refused; their time in the queue is counted already.
+        // Packets refused by the device come first; their time in the queue is counted already.
         other.out.drain(|packet| {
             if let Err(packet) = self.out.push(packet) {
                 bin.drop(Class::Default, packet, Cause::Full);
@@ -349,7 +353,8 @@ impl Scheduler {
         other.rest();
     }
 
-    /// Gives the device what may leave now and what it takes. Returns how many packets it took.
+    /// Passes packets that may leave now to the device as far as it accepts them. Returns the
+    /// number accepted.
     pub(crate) fn serve(
         &mut self,
         device: &mut TxQueue,
@@ -375,7 +380,7 @@ impl Scheduler {
         sent
     }
 
-    /// Moves packets that may leave to those on their way to the device.
+    /// Moves packets that may leave to the list for the device.
     fn choose(&mut self, now: u64, (port, counters): (PortId, &ForwarderCounters)) {
         let Self { control, queue, ahead, shaper, out, freed } = self;
         let mut bin = Bin { freed, port, counters };
@@ -393,7 +398,7 @@ impl Scheduler {
         }
     }
 
-    /// Lengths as they are now.
+    /// Publishes the present lengths.
     fn report(&self, port: PortId, counters: &ForwarderCounters) {
         for class in Class::ALL {
             let lane =
@@ -406,7 +411,7 @@ impl Scheduler {
         }
     }
 
-    /// Others may have the credit that is left.
+    /// Returns the remaining credit for other forwarders.
     fn rest(&mut self) {
         if let Some(shaper) = &mut self.shaper {
             shaper.rest();
@@ -440,19 +445,20 @@ impl Scheduler {
         self.shaper = shaper;
     }
 
-    /// When a packet may leave that waits for the rate, in TSC cycles; `None` if none does.
+    /// Returns the time at which a packet that waits for the rate may leave, in TSC cycles; `None`
+    /// if none waits.
     pub(crate) fn due(&self) -> Option<u64> {
         let shaper = self.shaper.as_ref()?;
         (self.queued() > 0 && self.out.is_empty()).then(|| shaper.due())
     }
 
-    /// Packets wait for the device.
+    /// Returns true if packets wait for the device.
     pub(crate) fn is_stuck(&self) -> bool {
         !self.out.is_empty() || self.shaper.is_none() && self.queued() > 0
     }
 }
 
-/// Puts a packet where its class waits, or drops it.
+/// Adds a packet to the queue of its class, or drops it.
 #[inline]
 fn enter(
     control: &mut Lane<Mbuf>,
@@ -469,7 +475,7 @@ fn enter(
     }
 }
 
-/// The packet that leaves next: control, unless it is too far ahead of what waits beside it.
+/// Returns the next packet to leave: control, unless it is too far ahead of other waiting packets.
 #[inline]
 fn next(
     control: &mut Lane<Mbuf>,

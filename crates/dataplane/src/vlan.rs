@@ -20,13 +20,13 @@ use crate::port::{MAX_PORTS, PortId, PortSet};
 /// The number of VLAN identifiers, those reserved included.
 const IDS: usize = 4096;
 
-/// The bits of a tag's control information that are the VLAN identifier.
+/// The bits of a tag's control information with the VLAN identifier.
 const ID: u16 = 0x0fff;
 
 /// Ports that have VLANs ask for the steps by this.
 pub const VLANS: Feature = Feature::number("vlans", 6);
 
-/// The kind of a tag: its Ethertype.
+/// The kind of a tag, by Ethertype.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TagProtocol {
     /// A customer tag, 0x8100 (IEEE 802.1Q).
@@ -56,7 +56,7 @@ impl TagProtocol {
         }
     }
 
-    /// The kind of tag that an Ethertype begins; `None` if it is none.
+    /// Returns the kind of tag with this Ethertype; `None` if it is not that of a tag.
     #[inline(always)]
     pub fn of(ethertype: u16) -> Option<Self> {
         match ethertype {
@@ -85,14 +85,14 @@ pub struct Tag {
 }
 
 impl Tag {
-    /// The four bytes that go behind a frame's addresses.
+    /// Returns the four bytes after a frame's addresses.
     pub fn bytes(self) -> [u8; 4] {
         let control = u16::from(self.priority) << 13 | self.id & ID;
         let ([a, b], [c, d]) = (self.protocol.ethertype().to_be_bytes(), control.to_be_bytes());
         [a, b, c, d]
     }
 
-    /// Both tags mean the same VLAN.
+    /// Returns true if both tags identify the same VLAN.
     pub fn is_same_vlan(self, other: Self) -> bool {
         (self.protocol, self.id) == (other.protocol, other.id)
     }
@@ -112,13 +112,13 @@ pub struct Tags {
 pub struct Vlan {
     /// Its number, [`MAX_PORTS`] or more.
     pub interface: InterfaceId,
-    /// The port that its frames come and leave by.
+    /// The port of its frames.
     pub port: PortId,
     /// Their tags.
     pub tags: Tags,
 }
 
-/// The egress side of an interface: how its frames leave.
+/// The egress side of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Egress {
     /// The port.
@@ -140,10 +140,10 @@ impl Egress {
     }
 }
 
-/// The meaning of a tag on a port, or behind an outer tag.
+/// The meaning of a tag on a port, or after an outer tag.
 #[derive(Clone, Copy, Default)]
 struct Meaning {
-    /// The interface of frames without a further tag; 0, a port's own: there is none.
+    /// The interface of frames without a further tag; 0, which is a port's own: there is none.
     interface: u16,
     /// The number of the table of inner tags, from 1 on; 0: there is none.
     inner: u16,
@@ -166,7 +166,7 @@ impl Meanings {
         &mut self.0[tag.protocol as usize][usize::from(tag.id & ID)]
     }
 
-    /// Gives customer tags the meanings of service tags, where they have none of their own.
+    /// Gives customer tags the meanings of service tags, unless they have their own.
     fn ignore_protocol(&mut self) {
         let [customer, service] = &mut *self.0;
         for (customer, service) in customer.iter_mut().zip(service) {
@@ -180,9 +180,9 @@ impl Meanings {
 /// The tags found at the beginning of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// Kind and identifier of the outer one.
+    /// Kind and identifier of the outer tag.
     pub(crate) outer: Option<(TagProtocol, u16)>,
-    /// Those of the next one.
+    /// Kind and identifier of the next tag.
     pub(crate) inner: Option<(TagProtocol, u16)>,
 }
 
@@ -204,8 +204,8 @@ impl Default for Vlans {
 }
 
 impl Vlans {
-    /// Of these VLANs, no two of which have the same tags on a port. The drivers of ports in `lose_protocol` present
-    /// service tags as customer tags, as AF_PACKET does.
+    /// Creates a table of these VLANs, no two of which have the same tags on a port. The drivers of
+    /// ports in `lose_protocol` present service tags as customer tags, as AF_PACKET does.
     pub fn new(all: &[Vlan], lose_protocol: PortSet) -> Self {
         let numbers = all.iter().map(|vlan| vlan.interface.index() + 1).max().unwrap_or(0);
         let mut vlans = Self {
@@ -355,7 +355,7 @@ pub struct VlanTraffic {
     pub tx_bytes: u64,
 }
 
-/// The VLANs that steps which are being made are to have, and what all steps have counted.
+/// The VLANs for steps that are being made, and the counts of all steps.
 pub struct VlanTable {
     current: Mutex<Arc<Vlans>>,
     rx: Mutex<Box<Blocks>>,
@@ -375,19 +375,19 @@ impl VlanTable {
         lock(&self.current).clone()
     }
 
-    /// Steps that are made from now on have these.
+    /// Sets the VLANs of steps that are made from now on.
     pub fn set(&self, vlans: Arc<Vlans>) {
         *lock(&self.current) = vlans;
     }
 
-    /// Frames of an interface.
+    /// Returns the counts of an interface.
     pub fn traffic(&self, interface: InterfaceId) -> VlanTraffic {
         let [rx_packets, rx_bytes] = lock(&self.rx).get(interface);
         let [tx_packets, tx_bytes] = lock(&self.tx).get(interface);
         VlanTraffic { rx_packets, rx_bytes, tx_packets, tx_bytes }
     }
 
-    /// Starts the counters of an interface anew: its number is going to be another's.
+    /// Resets the counters of an interface: its number is going to be another's.
     pub fn forget(&self, interface: InterfaceId) {
         lock(&self.rx).forget(interface);
         lock(&self.tx).forget(interface);
@@ -398,14 +398,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Finds the interfaces of tagged frames, and counts them.
+/// Finds the interfaces of tagged frames, and counts the frames.
 pub(crate) struct Untagger {
     pub(crate) vlans: Arc<Vlans>,
     block: Block,
 }
 
 impl Untagger {
-    /// Of the present VLANs.
+    /// Creates it for the present VLANs.
     pub(crate) fn of(table: &VlanTable) -> Self {
         let vlans = table.get();
         let block = vlans.block();
@@ -420,14 +420,14 @@ impl Untagger {
     }
 }
 
-/// Tags frames that leave by VLANs, and counts them. For one thread.
+/// Tags frames sent by VLANs, and counts them. For one thread.
 pub struct Tagger {
     vlans: Arc<Vlans>,
     block: Block,
 }
 
 impl Tagger {
-    /// Of the present VLANs.
+    /// Creates it for the present VLANs.
     pub fn of(table: &VlanTable) -> Self {
         let vlans = table.get();
         let block = vlans.block();
@@ -435,13 +435,14 @@ impl Tagger {
         Self { vlans, block }
     }
 
-    /// The port of a VLAN; `None` for other interfaces.
+    /// Returns the port of a VLAN; `None` for other interfaces.
     pub(crate) fn port(&self, interface: InterfaceId) -> Option<PortId> {
         Some(self.vlans.egress(interface.index() as u16)?.port)
     }
 
-    /// Inserts the tags of an interface into a frame; returns the port that it leaves by, the interface's own if it
-    /// is a port's. `None`: there is no such interface, or no room in the buffer.
+    /// Inserts the tags of an interface into a frame; returns the egress port, which is the
+    /// interface itself if it is a port's own. `None`: there is no such interface, or no room in
+    /// the buffer.
     pub fn tag(&self, interface: InterfaceId, frame: &mut Mbuf) -> Option<PortId> {
         if let Some(port) = interface.port() {
             return Some(port);
@@ -453,7 +454,8 @@ impl Tagger {
         Some(port)
     }
 
-    /// Inserts the tags of an interface that is not a port's into a frame of a batch. `None`: as [`Self::tag`].
+    /// Inserts the tags of an interface that is not a port's own into a frame of a batch. `None`:
+    /// as for [`Self::tag`].
     #[inline(always)]
     pub(crate) fn tag_in(&self, batch: &mut Batch, slot: usize, interface: u16) -> Option<PortId> {
         let Egress { port, last, first } = self.vlans.egress(interface)?;

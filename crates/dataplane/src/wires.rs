@@ -14,21 +14,21 @@ use crate::polling::RxSource;
 use crate::port::{PortId, PortSet};
 use crate::replicate::Replicas;
 
-/// Connections of a forwarder: all of them, or some that come or go.
+/// Connections of a forwarder: all of them, or some to be added or removed.
 #[derive(Default)]
 pub struct Wires {
     /// Receive queues.
     pub rx: Vec<RxSource>,
-    /// Rings that it empties.
+    /// Rings that it reads.
     pub inlets: Vec<Inlet>,
     /// The exits of packets.
     pub exits: Vec<Exit>,
 }
 
-/// A ring with packets that only need sending; a packet's tag is its egress port's index.
+/// A ring of packets to be sent; a packet's tag is its egress port's index.
 pub struct Inlet {
-    /// The port that all its packets are for, if another forwarder hands them over; the slow path's
-    /// are for any.
+    /// The port of all its packets, if another forwarder hands them over; packets of the slow path
+    /// are for any port.
     pub port: Option<PortId>,
     /// The ring.
     pub ring: Consumer,
@@ -38,38 +38,38 @@ pub struct Inlet {
 pub struct Exit {
     /// The port.
     pub port: PortId,
-    /// The way to it.
+    /// The path to it.
     pub path: TxPath,
     /// The priority ring, whose packets leave first; only beside a transmit queue.
     pub priority: Option<Consumer>,
-    /// Settings for packets to groups.
+    /// Settings for multicast packets.
     pub replicas: Replicas,
 }
 
 impl Exit {
-    /// No way to a port: packets for it are dropped.
+    /// Creates an exit without a path to the port: packets for it are dropped.
     pub fn none(port: PortId) -> Self {
         Self { port, path: TxPath::None, priority: None, replicas: Replicas::default() }
     }
 }
 
-/// A change of a forwarder's connections; afterwards, the change that undoes it.
+/// A change of a forwarder's connections; afterwards, the change that reverts it.
 #[derive(Default)]
 pub struct Rewiring {
-    /// The receive queues of these ports are given back, and the packets of transmit bursts are sent.
+    /// Returns the receive queues of these ports, and sends the packets of transmit bursts.
     pub stop: PortSet,
-    /// The rings with packets that others received by these ports are emptied and given back. They have no
-    /// writer any more. Packets handed over by others, for any port, are sent.
+    /// Empties and returns the rings with packets that others received on these ports, which have
+    /// no writer any more. Sends packets handed over by others, for any port.
     pub drain: PortSet,
-    /// The rings with packets for these ports are given back, empty. They have no writer any more.
+    /// Returns the rings with packets for these ports, empty. They have no writer any more.
     pub detach: PortSet,
-    /// So many packets are taken at once from the receive queues of `wires`, one after the other, and
-    /// forwarded; then these queues are given back, and the packets of transmit bursts are sent. Afterwards,
-    /// the number of packets missing: more than none if the queues are empty.
+    /// Takes so many packets at once from the receive queues of `wires`, one after the other, and
+    /// forwards them; then returns these queues and sends the packets of transmit bursts.
+    /// Afterwards, the number of packets missing: more than none if the queues are empty.
     pub take: usize,
     /// Makes the forwarder the one for control traffic, or not; `None`: no change. Afterwards, the previous value.
     pub control: Option<bool>,
-    /// New connections: receive queues and rings in addition to the existing ones, exits in place of existing
-    /// ones. Afterwards, the connections given back.
+    /// New connections: receive queues and rings in addition to the existing ones, exits in place
+    /// of existing ones. Afterwards, the returned connections.
     pub wires: Wires,
 }

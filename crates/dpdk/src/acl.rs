@@ -1,9 +1,9 @@
 //! `rte_acl`: finds the first of many rules, in their order, that matches a packet's headers.
 //!
-//! It reads a *key*: bytes that the caller has assembled for each packet, in network byte order. A field is
-//! one byte at the key's beginning, and behind it groups of four bytes, each of which is split into fields of
-//! one, two or four bytes. A table is built once, from all its rules, and never changes: other rules need
-//! another table. Lookups process several packets at a time.
+//! It reads a *key*: bytes that the caller has assembled for each packet, in network byte order. A
+//! field is one byte at the key's beginning, followed by groups of four bytes, each of which is
+//! split into fields of one, two or four bytes. A table is built once, from all its rules, and
+//! never changes: other rules need another table. Lookups process several packets at a time.
 
 use std::ptr::NonNull;
 
@@ -122,9 +122,9 @@ impl<const KEY: usize> Acl<KEY> {
             *pointer = key.as_ptr();
             count += 1;
         }
-        // SAFETY: the context is alive and built; the first `count` pointers lead to keys of `KEY` bytes, in
-        // which all its fields lie with the three bytes behind the first (`config_of`); `numbers` has room for
-        // one number for each, of one category.
+        // SAFETY: the context is alive and built; the first `count` pointers lead to keys of `KEY`
+        // bytes, in which all its fields lie with the three bytes after the first (`config_of`);
+        // `numbers` has room for one number for each, of one category.
         unsafe {
             sys::rte_acl_classify(raw.as_ptr(), data.as_mut_ptr(), numbers.as_mut_ptr(), count, 1);
         }
@@ -179,7 +179,7 @@ fn config_of<const KEY: usize>(fields: &[AclField]) -> Result<sys::rte_acl_confi
     Ok(config)
 }
 
-/// Writes the rules one behind the other, as words so that they are aligned.
+/// Writes the rules one after the other, as words so that they are aligned.
 fn written(
     fields: &[AclField],
     rules: &[(AclValues, u32)],

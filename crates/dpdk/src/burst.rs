@@ -7,9 +7,9 @@
 //!
 //! Invariants of a burst, which its `unsafe` blocks rely on: for a slot whose bit is set in
 //! `owned`, `mbufs` is a packet that the burst owns alone, `heads` its first data byte with at
-//! least [`HEAD`] bytes of buffer behind it, and `lens` the packet's length, which is that of its one
-//! segment unless its bit is set in `multi`. For any other slot, `heads` is `scratch` and `lens` is 0.
-//! Slots keep packets in the order received.
+//! least [`HEAD`] bytes of buffer from there on, and `lens` the packet's length, which is that of
+//! its one segment unless its bit is set in `multi`. For any other slot, `heads` is `scratch` and
+//! `lens` is 0. Slots keep packets in the order received.
 
 use std::ptr::NonNull;
 use std::{fmt, slice};
@@ -22,14 +22,14 @@ use crate::time::prefetch;
 /// Slots in a burst.
 pub const BURST_MAX: usize = 64;
 
-/// Bytes of every packet that [`Burst::head`] reaches, whatever the packet's length.
+/// Bytes of every packet that [`Burst::head`] reaches, regardless of the packet's length.
 pub const HEAD: usize = 64;
 
 /// Bytes in the first segment of every packet that a queue delivers in several segments: Ethernet, an IPv4
 /// header with all options, and a TCP header up to its checksum.
 const HEADERS: u16 = 128;
 
-/// Length of a frame's two addresses, and of a VLAN tag behind them.
+/// Length of a frame's two addresses, and of a VLAN tag after them.
 const ADDRESSES: usize = 12;
 const TAG: usize = 4;
 
@@ -266,9 +266,10 @@ impl Burst {
         }
     }
 
-    /// Returns the addresses of three arrays for code that is not in Rust: pointers to the slots' first
-    /// bytes, lengths of their first segments, and [`Burst::lens`]. Valid until the burst is changed;
-    /// behind each first byte are [`HEAD`] bytes, or as many as the first segment has if that is more.
+    /// Returns the addresses of three arrays for code that is not in Rust: pointers to the slots'
+    /// first bytes, lengths of their first segments, and [`Burst::lens`]. Valid until the burst is
+    /// changed; from each first byte on there are [`HEAD`] bytes, or as many as the first segment
+    /// has if that is more.
     #[inline]
     pub fn addresses(&mut self) -> (*const *mut u8, *const u16, *const u16) {
         let firsts = if self.multi == 0 { &self.lens } else { self.first_lens() };
@@ -325,8 +326,8 @@ impl Burst {
     /// Puts a packet into the lowest free slot; returns the slot.
     ///
     /// # Errors
-    /// Returns the packet when the burst is full, or when less than 64 bytes of its buffer are left behind
-    /// the packet's beginning.
+    /// Returns the packet when the burst is full, or when less than 64 bytes of its buffer are left
+    /// from the packet's beginning on.
     pub fn put(&mut self, packet: Mbuf) -> Result<usize, Mbuf> {
         let slot = (!self.owned).trailing_zeros() as usize;
         // SAFETY: the caller has given us its packet.
@@ -467,9 +468,9 @@ impl Burst {
         }
     }
 
-    /// Removes so many tags, of four bytes each, behind a frame's two addresses: one or two. Returns false, and
-    /// does nothing, for another number, for a slot without a packet, for a frame too short for the tags, and if
-    /// less than [`HEAD`] bytes of buffer would be left.
+    /// Removes so many tags, of four bytes each, after a frame's two addresses: one or two. Returns
+    /// false, and does nothing, for another number, for a slot without a packet, for a frame too
+    /// short for the tags, and if less than [`HEAD`] bytes of buffer would be left.
     #[inline]
     pub fn remove_tags(&mut self, slot: usize, tags: usize) -> bool {
         let (slot, removed) = (slot % BURST_MAX, TAG * tags);
@@ -510,8 +511,9 @@ impl Burst {
         self.stripped &= !bit(slot % BURST_MAX);
     }
 
-    /// Inserts the four bytes of a tag behind a frame's two addresses. Returns false, and does nothing, for
-    /// a slot without a packet, for one shorter than an Ethernet header, and without room in front of it.
+    /// Inserts the four bytes of a tag after a frame's two addresses. Returns false, and does
+    /// nothing, for a slot without a packet, for one shorter than an Ethernet header, and without
+    /// room in front of it.
     #[inline]
     pub fn insert_tag(&mut self, slot: usize, tag: [u8; TAG]) -> bool {
         let slot = slot % BURST_MAX;
@@ -595,8 +597,8 @@ unsafe fn whole_len(mbuf: RawMbuf) -> u16 {
     unsafe { mbuf.pkt_len() }.min(u16::MAX.into()) as u16
 }
 
-/// Returns true if a packet can be in a burst: it is not shared, and its buffer holds both its data and the
-/// [`HEAD`] bytes that are read whatever its length.
+/// Returns true if a packet can be in a burst: it is not shared, and its buffer holds both its data
+/// and the [`HEAD`] bytes that are read regardless of its length.
 ///
 /// # Safety
 /// The caller owns the packet.
@@ -752,7 +754,7 @@ impl PacketList {
         &mut self.packets[..self.len]
     }
 
-    /// Returns the places behind the last packet.
+    /// Returns the places after the last packet.
     #[inline]
     pub(crate) fn space(&mut self) -> &mut [RawMbuf] {
         &mut self.packets[self.len..]

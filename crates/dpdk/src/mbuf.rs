@@ -109,13 +109,14 @@ impl RawMbuf {
         }
     }
 
-    /// Inserts the four bytes of a VLAN tag behind the two Ethernet addresses, which the first segment has.
-    /// Returns false, and does nothing, without room in front.
+    /// Inserts the four bytes of a VLAN tag after the two Ethernet addresses, which the first
+    /// segment has. Returns false, and does nothing, without room in front.
     #[inline]
     pub(crate) unsafe fn insert_tag(self, tag: [u8; 4]) -> bool {
         const ADDRESSES: usize = 12;
-        // SAFETY: by the caller, the packet is there and nobody else's; the data grow into the headroom, inside the
-        // buffer, and the bytes moved and written lie in what is the first segment then.
+        // SAFETY: by the caller, the packet exists and is the caller's alone; the data grow into
+        // the headroom, inside the buffer, and the bytes moved and written lie in what is the first
+        // segment then.
         unsafe {
             let Some(off) = self.data_off().checked_sub(tag.len() as u16) else { return false };
             let addresses = self.data().cast::<[u8; ADDRESSES]>().read();
@@ -176,8 +177,8 @@ impl RawMbuf {
         unsafe { self.flags() & sys::SHIM_MBUF_INDIRECT != 0 }
     }
 
-    /// Returns the number of free bytes behind the data of this segment: none if the buffer is another
-    /// packet's.
+    /// Returns the number of free bytes after the data of this segment: none if the buffer is
+    /// another packet's.
     unsafe fn tailroom(self) -> u16 {
         // SAFETY: by the caller, the fields are there to read.
         unsafe {
@@ -188,8 +189,8 @@ impl RawMbuf {
         }
     }
 
-    /// Iterates over the bytes of this segment and those behind it; nothing for [`RawMbuf::NULL`]. The caller
-    /// ensures that they are borrowed no longer than the packet.
+    /// Iterates over the bytes of this segment and the following ones; nothing for
+    /// [`RawMbuf::NULL`]. The caller ensures that they are borrowed no longer than the packet.
     #[inline]
     pub(crate) unsafe fn chunks<'a>(self) -> impl Iterator<Item = &'a [u8]> {
         let mut segment = self;
@@ -207,8 +208,8 @@ impl RawMbuf {
         })
     }
 
-    /// Moves bytes from the segments behind the first one into it until it has `want`, as far as there are
-    /// bytes and room. Emptied segments are freed.
+    /// Moves bytes from the later segments into the first one until it has `want`, as far as there
+    /// are bytes and room. Emptied segments are freed.
     pub(crate) unsafe fn pull_up(self, want: u16) {
         // SAFETY: by the caller the chain is ours, so its links lead to segments or end in null; bytes
         // are copied into the tailroom of the first segment, whose buffer no other segment shares; an
@@ -243,8 +244,8 @@ impl RawMbuf {
         }
     }
 
-    /// Cuts the packet at `len` bytes and frees the segments behind the cut; `len` is at most
-    /// the packet's length.
+    /// Cuts the packet at `len` bytes and frees the segments after the cut; `len` is at most the
+    /// packet's length.
     pub(crate) unsafe fn cut(self, len: u32) {
         let (mut segment, mut kept, mut before) = (self, 1u16, 0u32);
         // SAFETY: by the caller the chain is ours, so its links lead to segments or end in null, and the
@@ -255,7 +256,7 @@ impl RawMbuf {
                 segment = segment.next();
                 kept += 1;
             }
-            // Not more than the segment has, whatever total a device has reported.
+            // Not more than the segment has, regardless of the total reported by a device.
             let rest = (len - before).min(segment.data_len().into()) as u16;
             segment.field::<u16>(sys::MBUF_DATA_LEN).write(rest);
             let tail = segment.next();
@@ -272,7 +273,7 @@ impl RawMbuf {
 /// Frees segments that were cut off a packet.
 ///
 /// # Safety
-/// `first` and what it links to belong to the caller, who gives them up.
+/// `first` and what it links to belong to the caller, who passes them on.
 unsafe fn free_chain(first: RawMbuf) {
     // SAFETY: by the caller; `rte_pktmbuf_free` follows `next`, not the count of segments.
     unsafe { sys::rte_pktmbuf_free(first.0) }
@@ -453,8 +454,8 @@ impl Mbuf {
         true
     }
 
-    /// Inserts the four bytes of a VLAN tag behind the two Ethernet addresses. Returns false, and does nothing,
-    /// for a packet shorter than an Ethernet header, and without room in front of it.
+    /// Inserts the four bytes of a VLAN tag after the two Ethernet addresses. Returns false, and
+    /// does nothing, for a packet shorter than an Ethernet header, and without room in front of it.
     #[must_use]
     pub fn insert_tag(&mut self, tag: [u8; 4]) -> bool {
         // SAFETY: the packet is ours, and has both addresses in its first segment.

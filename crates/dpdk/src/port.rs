@@ -1,8 +1,8 @@
 //! Ports: a device, configured and started, with its queues.
 //!
-//! A port exists only started: [`Port::open`] attaches the device, configures it, sets up its queues and
-//! starts it, or fails and leaves nothing behind. It closes when the [`Port`] and all of its queues are
-//! dropped.
+//! A port exists only started: [`Port::open`] attaches the device, configures it, sets up its
+//! queues and starts it, or fails without a trace. It closes when the [`Port`] and all of its
+//! queues are dropped.
 //!
 //! A kernel interface is driven by AF_XDP if that works through the whole sequence, else by AF_PACKET;
 //! [`Port::driver`] and [`Port::notes`] report the driver and the reason.
@@ -409,7 +409,8 @@ impl Port {
         &self.open.notes
     }
 
-    /// Returns the device's own MAC address, whatever address it was configured to receive.
+    /// Returns the device's own MAC address, regardless of the address that it is configured to
+    /// receive.
     pub fn mac(&self) -> [u8; 6] {
         self.open.started.filter.own
     }

@@ -121,7 +121,7 @@ impl Tap {
         Ok(tap)
     }
 
-    /// Sets the format: ten bytes, little-endian, whatever an earlier user has set.
+    /// Sets the format: ten bytes, little-endian, regardless of the setting of an earlier user.
     fn set_header_format(&self) -> io::Result<()> {
         if self.headers {
             self.set_int(libc::TUNSETVNETHDRSZ, size_of::<VirtioHeader>() as libc::c_int)?;

@@ -99,10 +99,11 @@ impl<T: Zeroable> Arena<T> {
         let mut nodes = [0_u64; MOST_NODES as usize / 64];
         let Some(word) = nodes.get_mut(node as usize / 64) else { return };
         *word = 1 << (node % 64);
-        // SAFETY: the range lies inside `self.storage`, since arrays that begin at a huge page have their
-        // last one to themselves (`new`); a memory policy changes neither its contents nor its protection,
-        // only which pages hold it. `nodes` outlives the call and has as many bits as the kernel reads: one
-        // less than `MOST_NODES` says. A kernel without NUMA refuses, and has no choice of nodes.
+        // SAFETY: the range lies inside `self.storage`, since arrays that begin at a huge page have
+        // their last one to themselves (`new`); a memory policy changes neither its contents nor
+        // its protection, only the choice of pages that hold it. `nodes` outlives the call and has
+        // as many bits as the kernel reads: one less than `MOST_NODES`. A kernel without NUMA
+        // refuses, and has no choice of nodes.
         let _ = unsafe {
             libc::syscall(
                 libc::SYS_mbind,

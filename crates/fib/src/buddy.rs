@@ -1,9 +1,9 @@
 //! A buddy allocator for the arrays of nodes and leaves of a Poptrie.
 //!
 //! Places come in blocks of 1, 2, 4, … 64; a block's twin is the one it was split from, and two
-//! free twins join again, so that memory is not lost to fragmentation whatever the order of
-//! changes. A block begins at a multiple of its size. (Knowlton, CACM 1965; the Poptrie paper,
-//! section 3.5, uses it for the same purpose.)
+//! free twins join again, so that memory is not lost to fragmentation for any order of changes. A
+//! block begins at a multiple of its size. (Knowlton, CACM 1965; the Poptrie paper, section 3.5,
+//! uses it for the same purpose.)
 
 use std::collections::BTreeSet;
 

@@ -13,9 +13,9 @@
 //! ```
 //!
 //! A lookup is one load of 2 bytes, two for addresses in a /24 with longer prefixes. The table
-//! takes 32 MiB whatever its contents, so that only part of it stays in the caches: fast for
-//! few flows, slow for many destinations. An update stores every entry that its prefix decides:
-//! up to 2^(24-length) of them.
+//! takes 32 MiB regardless of its contents, so that only part of it stays in the caches: fast for
+//! few flows, slow for many destinations. An update stores every entry that its prefix decides: up
+//! to 2^(24-length) of them.
 //!
 //! Entries are stored one by one, each with release ordering; a new table of 256 is filled before
 //! its entry is stored, and reused after a grace period.

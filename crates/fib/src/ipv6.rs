@@ -37,11 +37,12 @@
 //!
 //! # Cost of an update
 //!
-//! The changed prefix is located in the writer's copy of the routes. The work depends on the routes within it, not on
-//! those beside it: of a digit's tree only the nodes on the way to the change are built, the rest is shared
-//! (`ipv6/splice.rs`); where the way ends in a slab, its words. A host route is a store where its slot has an answer of
-//! its own already, else some nodes, whatever the number of hosts. New nodes are written before the word, leaf or cell
-//! that leads to them is stored; the pieces they replace retire afterwards.
+//! The changed prefix is located in the writer's copy of the routes. The work depends on the routes
+//! within it, not on those beside it: of a digit's tree only the nodes on the way to the change are
+//! built, the rest is shared (`ipv6/splice.rs`); where the way ends in a slab, its words. A host
+//! route is a store where its slot has an answer of its own already, else some nodes, regardless of
+//! the number of hosts. New nodes are written before the word, leaf or cell that leads to them is
+//! stored; the pieces they replace retire afterwards.
 //!
 //! For a short prefix, only the parts that depend on it are built: its own route has the next hop [`MARK`] in the
 //! writer's copy meanwhile, so that a /16, /32 or slot of a slab that has a longer route above it shows another cover,
@@ -499,7 +500,7 @@ impl Runmap6 {
         let slot = bits.slice(DIGIT, DIGIT) as usize;
         let below = slab_of(self.slot_answer(slab, slot))?;
         let (_, at) = self.rib.cover(bits & u128::mask(2 * DIGIT), 2 * DIGIT);
-        // Without routes in it, it is given up.
+        // Without routes, it is released.
         (at != NONE && self.is_split(at, 2 * DIGIT)).then_some(below)
     }
 

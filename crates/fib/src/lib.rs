@@ -180,8 +180,8 @@ impl<A: Address> Change<A> {
 
 /// The writer's side of a table: one owner, any number of [`Lookup`]s beside it.
 ///
-/// Changes are visible to lookups that begin after a call has returned. A call that fails leaves the routes
-/// as they were, unless its documentation says otherwise.
+/// Changes are visible to lookups that begin after a call has returned. A call that fails leaves
+/// the routes as they were, unless documented otherwise.
 pub trait Table<A: Address>: Send {
     /// Returns a reader of this table, to be shared between threads and kept as long as needed.
     fn reader(&self) -> Arc<dyn Lookup<A>>;
@@ -191,7 +191,7 @@ pub trait Table<A: Address>: Send {
         vec![self.reader()]
     }
 
-    /// Requests that the memory which lookups read comes from a NUMA node, as long as that has some.
+    /// Requests memory of a NUMA node, as long as it has some, for the data that lookups read.
     fn place(&mut self, _node: u32) {}
 
     /// Adds a route or replaces its next hop; returns the next hop before.

@@ -13,15 +13,15 @@ pub(crate) fn prefetch<T>(slice: &[T], index: usize) {
 #[inline(always)]
 fn prefetch_address<T>(address: *const T) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: a prefetch reads nothing and does not fault, whatever the address.
+    // SAFETY: a prefetch reads nothing and does not fault, for any address.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
 }
 
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 #[inline(always)]
 fn prefetch_address<T>(address: *const T) {
-    // SAFETY: `prfm` is a hint: it reads nothing and does not fault, whatever the address; the
-    // block touches neither memory, stack nor flags.
+    // SAFETY: `prfm` is a hint: it reads nothing and does not fault, for any address; the block
+    // touches neither memory, stack nor flags.
     unsafe {
         std::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address,
             options(nostack, preserves_flags, readonly));

@@ -23,7 +23,7 @@ pub const SELF: Pid = Pid::from_raw(0);
 /// The cores of forwarders and of everything else, on this machine.
 ///
 /// # Errors
-/// No core is left for forwarders, or the kernel does not tell which there are.
+/// No core is left for forwarders, or the kernel does not report the available ones.
 pub fn place(config: &Config) -> Result<CorePlacement> {
     let supply = supply().context("the kernel does not say which cores are allowed")?;
     let cores = &config.cores;
@@ -45,7 +45,8 @@ pub fn allowed() -> Result<Vec<usize>> {
 /// The kernel refuses the cores, or does not list the threads.
 pub fn confine(cores: &[usize], but: &[Pid]) -> Result<()> {
     let set = set_of(cores)?;
-    // Whoever is started by a thread that has been moved is there already, so each pass finds fewer.
+    // A thread started by one that has been moved is on the right cores already, so each pass finds
+    // fewer.
     while confine_once(&set, but).with_context(|| format!("cores {cores:?}: cannot be used"))? {}
     Ok(())
 }

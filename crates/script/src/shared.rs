@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(taken(1_000_009), 0);
         assert_eq!(taken(1_000_010), 1);
         assert_eq!(taken(1_000_045), 3);
-        // However long it is unused, it holds no more than the burst.
+        // It never holds more than the burst, regardless of the idle time.
         assert_eq!(taken(9_000_000), 5);
         assert!(buckets.take(1.0, 9_000_000, key(2)), "another key has a bucket of its own");
     }

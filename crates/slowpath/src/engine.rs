@@ -180,8 +180,8 @@ impl<P: Packet> SlowPath<P> {
         engine
     }
 
-    /// Processes a punted packet. It comes back through `out` now or, if it has to wait for a neighbour, in a
-    /// later call.
+    /// Processes a punted packet. It is returned through `out` now or, if it has to wait for a
+    /// neighbour, in a later call.
     pub fn packet(&mut self, packet: P, punt: Punt, now: Time, out: &mut impl Output<P>) {
         let Some((ethernet, _)) = frame::ethernet(packet.bytes()) else {
             return out.drop(packet, DropReason::Runt);
@@ -212,8 +212,8 @@ impl<P: Packet> SlowPath<P> {
             }
             Err(reason) => return out.drop(packet, reason),
         };
-        // A packet addressed to the router is the router's, whatever the reason it was punted for, unless a step
-        // of the configuration refuses it before the lookup.
+        // A packet addressed to the router is the router's, regardless of the reason of the punt,
+        // unless a step of the configuration refuses it before the lookup.
         let refused = matches!(punt.reason, PuntReason::Prohibited | PuntReason::Reset);
         let own = !refused && self.interfaces.is_own(ip.destination(), punt.interface);
         // Packets for another host on the receiving link stay on that link (RFC 4007, 9).
@@ -256,7 +256,7 @@ impl<P: Packet> SlowPath<P> {
             | PuntReason::Scope
             | PuntReason::Redirect => match out.punted_to(punt) {
                 Some(hop) => (punt.next_hop, hop),
-                // The packet has waited for long, and routes have changed.
+                // The packet has waited for long, and routes may have changed.
                 None => self.look_up(&ip, punt.interface, out),
             },
             // Punted before the lookup.
@@ -284,7 +284,7 @@ impl<P: Packet> SlowPath<P> {
         (answer.next_hop_id, answer.hop)
     }
 
-    /// Executes a command of control.
+    /// Executes a command of the control plane.
     pub fn command(&mut self, command: Command, now: Time, out: &mut impl Output<P>) {
         match command {
             Command::NextHop { id, interface, address } => {
@@ -977,8 +977,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// Any input is safe, every packet comes back, every originated frame is well-formed (the test bench
-        /// checks each frame).
+        /// Any input is safe, every packet is returned, every originated frame is well-formed (the
+        /// test bench checks each frame).
         #[test]
         fn any_input_is_survived_and_nothing_is_lost(
             inputs in prop::collection::vec(inputs(), 1..60),

@@ -116,8 +116,8 @@ impl<'a> IpPacket<'a> {
         ETHERNET_LEN + self.bytes().len()
     }
 
-    /// Returns the upper-layer protocol and its offset, whatever the headers before it contain;
-    /// `None` if IPv6 extension headers or authentication headers are truncated.
+    /// Returns the upper-layer protocol and its offset, regardless of the headers before it; `None`
+    /// if IPv6 extension headers or authentication headers are truncated.
     pub(crate) fn upper(&self) -> Option<Upper> {
         match self {
             Self::V4 { header, bytes } => {

@@ -1,4 +1,4 @@
-//! Interfaces with a host interface: packets that go to the kernel.
+//! Interfaces with a host interface: packets for the kernel.
 //!
 //! ARP and every packet whose route is local go unchanged to the kernel, which answers ARP, ND and
 //! ping, reassembles fragments, and delivers the rest to its sockets. Not delivered to the kernel
@@ -44,7 +44,7 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// Takes a frame that a filter rule sends to the host interface, whatever it carries.
+    /// Takes a frame that a filter rule sends to the host interface, regardless of its contents.
     pub(crate) fn frame_to_host(&self, packet: P, from: InterfaceId, out: &mut impl Output<P>) {
         if self.interfaces.is_host(from) {
             out.deliver(from, packet);

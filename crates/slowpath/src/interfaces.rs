@@ -18,8 +18,8 @@ const LINK_ANYCAST: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
 /// `ff05::2`: all routers of the site, which a router must join too (RFC 4291, 2.8).
 const ALL_SITE_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0, 2);
 
-/// An interface with its addresses, sorted by family. One whose MTU is too small for IPv6 (RFC 8200, 5)
-/// has no IPv6 addresses, whatever is configured, and does not support IPv6.
+/// An interface with its addresses, sorted by family. One whose MTU is too small for IPv6 (RFC
+/// 8200, 5) has no IPv6 addresses, regardless of the configuration, and does not support IPv6.
 pub(crate) struct Interface {
     pub id: InterfaceId,
     pub mac: MacAddr,
@@ -210,7 +210,7 @@ impl Interfaces {
     }
 
     pub(crate) fn get(&self, id: InterfaceId) -> Option<&Interface> {
-        // Most numbers are positions; behind a removed interface the number is searched.
+        // Most numbers are positions; after a removal the number is searched.
         let direct = self.0.get(id.index()).filter(|interface| interface.id == id);
         direct.or_else(|| self.0.iter().find(|interface| interface.id == id))
     }

@@ -38,10 +38,10 @@
 //! wait here meanwhile, and errors about packets that cannot be forwarded still come from here.
 //! ```
 //!
-//! No threads, no sockets, no clock: the caller passes in packets, commands and the time, and implements
-//! [`Output`]. So the same inputs give the same outputs, and a failure in the field can be replayed at a desk. `P`
-//! is the packet buffer, an mbuf in the router and a `Vec<u8>` in tests; every packet given to
-//! [`SlowPath::packet`] comes back through `Output` exactly once.
+//! No threads, no sockets, no clock: the caller passes in packets, commands and the time, and
+//! implements [`Output`]. So the same inputs give the same outputs, and a failure in the field can
+//! be replayed at a desk. `P` is the packet buffer, an mbuf in the router and a `Vec<u8>` in tests;
+//! every packet given to [`SlowPath::packet`] is returned through `Output` exactly once.
 //!
 //! The caller's loop:
 //!
@@ -135,8 +135,8 @@ pub struct InterfaceConfig {
 /// Settings of an interface: its VRF and the messages that it sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceSettings {
-    /// VRF of the interface: it determines which of the router's addresses packets received there can be sent to,
-    /// and the routes by which the router answers them.
+    /// VRF of the interface: it determines the router's addresses that are valid destinations of
+    /// packets received there, and the routes of the router's answers.
     pub vrf: VrfId,
     /// True: senders on this interface get ICMP "unreachable" errors (RFC 4443, 3.1). "Fragmentation needed" is
     /// not affected; it is always sent.
@@ -440,7 +440,7 @@ pub trait Output<P> {
     /// Passes a packet or frame to the engine that owns this interface, for [`SlowPath::take_over`]. Never called
     /// where one engine owns all interfaces.
     fn hand_over(&mut self, interface: InterfaceId, address: IpAddr, waiting: Waiting<P>);
-    /// Reports an event to control.
+    /// Reports an event to the control plane.
     fn event(&mut self, event: Event);
     /// Looks up a destination in a VRF; groups of equal-cost paths are resolved to a member by the hash.
     fn route(&self, vrf: VrfId, destination: IpAddr, flow_hash: u32) -> RouteAnswer;
@@ -468,7 +468,7 @@ pub trait Output<P> {
     fn has_joined(&mut self, interface: InterfaceId, group: MacAddr) -> bool;
 }
 
-/// An event that the slow path reports to control.
+/// An event that the slow path reports to the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A neighbour's MAC became known, or changed: install its host route and next hops. Link-local addresses are
@@ -527,7 +527,7 @@ pub enum Event {
     },
 }
 
-/// A command from control to the slow path.
+/// A command from the control plane to the slow path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Makes this next hop a gateway with this address. Its resolution starts at once; if it is
@@ -577,9 +577,10 @@ pub enum Command {
         /// True for up.
         up: bool,
     },
-    /// The kernel's state of a neighbour on an interface with a host interface. A resolved neighbour comes back as
-    /// [`Event::NeighbourUp`], and the packets that waited for it leave; one that is no longer resolved, as
-    /// [`Event::NeighbourDown`]. Ignored for interfaces without a host interface, and for static neighbours.
+    /// The kernel's state of a neighbour on an interface with a host interface. A resolved
+    /// neighbour is reported by [`Event::NeighbourUp`], and the packets that waited for it leave;
+    /// one that is no longer resolved, as [`Event::NeighbourDown`]. Ignored for interfaces without
+    /// a host interface, and for static neighbours.
     KernelNeighbour {
         /// The interface it is on.
         interface: InterfaceId,

@@ -1,11 +1,12 @@
 //! Packets for the router itself: RFC 1122, 3.2 and 3.3.4 (hosts), RFC 1812, 5.3.4 and 5.3.5
 //! (broadcasts), RFC 4291, 2.8 (addresses of a router).
 //!
-//! A packet to any address of the router is local, whatever interface received it (weak host model);
-//! link-local addresses only on their interface. ICMP, neighbour discovery and multicast listener queries
-//! are processed; everything else is refused, since nothing listens here: UDP and TCP in `reset.rs`, other
-//! protocols by an ICMP error. Fragments are reassembled; the packet is processed as if it had been
-//! received whole, except for neighbour discovery, which is never accepted in fragments (RFC 6980, 5).
+//! A packet to any address of the router is local, regardless of the interface that received it
+//! (weak host model); link-local addresses only on their interface. ICMP, neighbour discovery and
+//! multicast listener queries are processed; everything else is refused, since nothing listens
+//! here: UDP and TCP in `reset.rs`, other protocols by an ICMP error. Fragments are reassembled;
+//! the packet is processed as if it had been received whole, except for neighbour discovery, which
+//! is never accepted in fragments (RFC 6980, 5).
 //!
 //! Limited broadcasts, broadcasts directed to the network that they came from, and 224.0.0.1, which every
 //! host has joined and no report names (RFC 1812, 4.2.2.11, RFC 2236, 6), are received like others, but no
@@ -217,7 +218,7 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// Returns the drop reason of a packet that is not for this router after all.
+    /// Returns the drop reason of a packet that is not for this router.
     fn not_for_us(&self, ip: &IpPacket<'_>, frame: &[u8], from: InterfaceId) -> Option<DropReason> {
         let group_frame = frame::ethernet(frame).is_some_and(|(e, _)| e.destination.is_multicast());
         match ip {

@@ -17,9 +17,9 @@
 //!                           Kernel: on an interface with a host interface, as long as the kernel says
 //! ```
 //!
-//! Forwarders do not report which neighbours they use, so every known neighbour is probed when its timer ends,
-//! used or not; one that does not answer is forgotten, and the next packet for it starts resolution again. The
-//! table sends nothing itself: its return values tell the engine what to send.
+//! Forwarders do not report their use of neighbours, so every known neighbour is probed when its
+//! timer ends; one that does not answer is forgotten, and the next packet for it starts resolution
+//! again. The table sends nothing itself: its return values tell the engine what to send.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;

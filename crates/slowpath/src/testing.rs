@@ -88,7 +88,7 @@ pub(crate) struct Net {
     pub joined: Vec<MacAddr>,
     /// Result of every multicast look-up.
     pub replication: Option<Replication>,
-    /// Number of received packets that came back.
+    /// Number of received packets that were returned.
     pub returned: usize,
     /// Judgement of every filter, and the incoming and outgoing interface of each packet judged.
     pub judgement: Judgement,
@@ -321,7 +321,7 @@ impl Bench {
         std::mem::take(&mut self.net.outs)
     }
 
-    /// Asserts that every packet given to the router came back or waits.
+    /// Asserts that every packet passed to the router was returned or waits.
     pub(crate) fn assert_nothing_lost(&self) {
         assert_eq!(self.given, self.net.returned + self.router.held());
     }

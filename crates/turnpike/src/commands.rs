@@ -37,8 +37,8 @@ use flows::FlowArgs;
 use sets::SetArgs;
 use show::ShowArgs;
 
-/// A command to a running router. What stands here is known to the Unix shell, to `turnpike shell` and
-/// over telnet, with its help and its completion.
+/// A command to a running router. All variants are available in the Unix shell, in `turnpike shell`
+/// and over telnet, with help and completion.
 #[derive(Debug, Subcommand)]
 pub enum RouterCommand {
     /// List the changes that a configuration would make to a running router; exits with 2 if there are any
@@ -68,7 +68,7 @@ pub enum RouterCommand {
 /// The commands with a file argument.
 pub const READING_FILES: [&str; 2] = ["plan", "apply"];
 
-/// Which router is asked, and how it answers.
+/// The router's socket, and the output format.
 #[derive(Debug, Args)]
 pub struct RouterArgs {
     /// The router's socket

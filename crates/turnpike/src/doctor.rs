@@ -7,7 +7,7 @@
 //!   memory.rs      hugepages, memory, overcommitment, locked memory
 //!   devices.rs     drivers, IOMMU, its groups, kernel modules
 //!   cores.rs       isolation, tick, RCU, workqueues, SMT, the control plane's cores
-//!   tasks.rs       other threads on forwarders' cores, and what they cost
+//!   tasks.rs       other threads on forwarders' cores, and their cost
 //!   power.rs       governor, turbo, idle states
 //!   numa.rs        ports and forwarders on different nodes, balancing
 //!   xdp.rs         AF_XDP, zero copy
@@ -89,7 +89,7 @@ const CHECKS: [fn(&Patient<'_>) -> Vec<Finding>; 35] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// The value is right.
+    /// The value is correct.
     Ok,
     /// Information, or the value cannot be determined.
     Note,
@@ -230,7 +230,7 @@ pub struct Port {
     pub control_queue: bool,
 }
 
-/// Returns the queue pairs of a port: one for each forwarder unless the configuration says how many.
+/// Returns the queue pairs of a port: one for each forwarder unless the number is configured.
 fn pairs(queues: &control::config::Queues, forwarders: usize) -> usize {
     let number = |wish: Option<u16>| wish.map(usize::from);
     match (number(queues.rx_wish()), number(queues.tx_wish())) {

@@ -44,7 +44,7 @@ enum Command {
     Check {
         #[command(flatten)]
         source: commands::check::SourceArgs,
-        /// Skip what depends on this machine: cores, devices
+        /// Skip checks of this machine: cores, devices
         #[arg(long)]
         offline: bool,
     },

@@ -24,7 +24,7 @@ use clap::Args;
 use crate::commands::JsonError;
 use engine::{Engine, Then};
 
-/// How the shell is started.
+/// Options of `turnpike shell`.
 #[derive(Debug, Args)]
 pub struct ShellArgs {
     /// Run this line and end; may be given several times

@@ -49,10 +49,11 @@ const CHUNK: usize = 16 << 10;
 /// Most lines that a client may send ahead of their answers.
 const AHEAD: usize = 256;
 
-/// Makes the service of this listener with these settings, for commands to the router at this socket.
+/// Creates the service of this listener with these settings, for commands to the router at this
+/// socket.
 ///
 /// # Errors
-/// A user is unknown, or the kernel does not say who connects.
+/// A user is unknown, or the kernel does not report the users of sockets.
 pub fn open(
     listener: StdListener,
     settings: &config::Telnet,

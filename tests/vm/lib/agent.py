@@ -24,7 +24,7 @@ def _port():
 
 
 class Agent:
-    """What can be asked for."""
+    """The methods for requests."""
 
     def __init__(self):
         self._processes = {}
@@ -85,7 +85,7 @@ class Agent:
 
 
 def main():
-    """Serves until the other end goes."""
+    """Serves until the other end closes."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     agent, lock = Agent(), threading.Lock()
     port = open(_port(), "r+b", buffering=0)
@@ -104,7 +104,7 @@ def main():
         except Exception as error:
             say({"number": number, "error": f"{type(error).__name__}: {error}"})
 
-    # Nobody has asked: it says that the machine is up.
+    # Unsolicited: reports that the machine is up.
     say({"number": 0, "result": None})
     while data := port.read(65536):
         *lines, buffer = (buffer + data).split(b"\n")

@@ -39,7 +39,7 @@ class Inside:
 
 
 def _join(host, interface):
-    """Gives a host its addresses and routes; whatever it had before is gone."""
+    """Sets a host's addresses and routes; removes the earlier ones."""
     host.run("ip", "address", "flush", "dev", interface)
     host.run("ip", "link", "set", interface, "down")
     host.run("ip", "link", "set", interface, "up")
@@ -67,6 +67,6 @@ def address(host, family):
 
 
 def ping(source, target, family, size=56, count=1, seconds=10):
-    """Pings one host from another; raises with what ping says if an answer is missing or not what was sent."""
+    """Pings one host from another; raises with ping's output if an answer is missing or has other data."""
     to = address(target, family)
     source.run("ping", f"-{family}", "-c", count, "-i", "0.2", "-W", seconds, "-s", size, "-M", "do", to)

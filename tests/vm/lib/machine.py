@@ -56,7 +56,7 @@ with open(sys.argv[1], "r+b") as file:
 
 
 class NotBootedError(RuntimeError):
-    """The machine's program has not started in time."""
+    """The machine's agent has not started in time."""
 
 
 class Machine:
@@ -139,7 +139,7 @@ class Machine:
         return process
 
     def _end_qemu(self):
-        """Nothing in it needs to be put in order: its files are in memory."""
+        """Ends QEMU. Nothing in the machine needs an orderly shutdown: its files are in memory."""
         self._process.kill()
         self._process.wait()
 
@@ -148,7 +148,7 @@ class Machine:
         self._made.close()
 
     def console(self):
-        """What the kernel and QEMU have written, for messages."""
+        """Output of the kernel and of QEMU, for messages."""
         files = [self._directory / "qemu", self._directory / "console"]
         return "".join(file.read_text(errors="replace") for file in files if file.exists())
 
@@ -182,7 +182,7 @@ class Machine:
         return base64.b64decode(data).decode(errors="replace")
 
     def exists(self, path):
-        """Is there such a file in the machine?"""
+        """Returns true if such a file exists in the machine."""
         return bool(self._agent.ask(30, "glob", pattern=str(path)))
 
     def glob(self, pattern):
@@ -198,7 +198,7 @@ class Machine:
         return self.run("dmesg", "--notime").stdout.splitlines()
 
     def dma_faults(self):
-        """The accesses that the IOMMU has refused, as the kernel says them."""
+        """The accesses refused by the IOMMU, as reported by the kernel."""
         return [line for line in self.dmesg() if "DMAR:" in line and "fault addr" in line]
 
     # NICs
@@ -245,13 +245,13 @@ class Machine:
         self.qmp.execute("set_link", name=nic.name, up=up)
 
     def unplug(self, nic, wait=True):
-        """Asks the machine to let go of a NIC; waits until it has, unless told otherwise."""
+        """Requests the release of a NIC by the machine; waits for it unless specified otherwise."""
         self.qmp.execute("device_del", id=nic.name)
         if wait:
             self.wait_unplugged(nic)
 
     def wait_unplugged(self, nic, seconds=60):
-        """Returns when the NIC is gone."""
+        """Waits until the NIC is removed."""
         self.qmp.event("DEVICE_DELETED", seconds, device=nic.name)
 
     def plug(self, nic):
@@ -264,7 +264,7 @@ class Machine:
             raise RuntimeError(f"{nic.name} is plugged in, but there is no {nic.pci}:\n{self.dmesg()[-9:]}")
 
     def write_register(self, nic, offset, value):
-        """Writes a register of 32 bits in a NIC's first memory region, whoever has the NIC."""
+        """Writes a register of 32 bits in a NIC's first memory region, regardless of its driver."""
         self.run(
             "python3", "-c", _WRITE_REGISTER, f"/sys/bus/pci/devices/{nic.pci}/resource0", offset, value
         )
@@ -292,7 +292,7 @@ class Machine:
 
     @contextlib.contextmanager
     def routers_end(self):
-        """Ends the routers started meanwhile, whatever state they are in: no NIC stays busy."""
+        """Ends the routers started meanwhile, regardless of their state: no NIC stays busy."""
         before = len(self._routers)
         try:
             yield
@@ -316,7 +316,7 @@ def _cores_and_memory():
 
 
 def _cpus_of(node):
-    """QEMU's words for the cores of a node, a socket each."""
+    """QEMU's options for the cores of a node, a socket each."""
     return [f"cpus={first}-{first + 1}" for first in range(2 * node, _CORES, 4)]
 
 
@@ -349,11 +349,11 @@ class GuestProcess:
         self._agent.ask(30, "kill", pid=self.pid, signum=int(signum))
 
     def terminate(self):
-        """Ends it politely."""
+        """Ends it by SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self):
-        """Ends it at once."""
+        """Ends it by SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 
@@ -382,12 +382,12 @@ class GuestRouter(Router):
                 raise
 
     def _wait_links(self):
-        """A NIC takes seconds to agree with its peer, and the router does not wait for that."""
+        """Waits for links: a NIC takes seconds to negotiate with its peer, and the router does not wait for that."""
         if not wait_for(lambda: all(port["link"] == "up" for port in self.show("ports")), 30, 0.1):
             raise RuntimeError(f"not all links are up: {self.show('ports')}\n{self.log()}")
 
     def log(self):
-        """What the router has written so far, without colours."""
+        """Returns the router's output so far, without colours."""
         return re.sub(r"\x1b\[[0-9;]*m", "", self._machine.read(self._log))
 
     def command(self, *argv, check=True):
@@ -405,14 +405,14 @@ class GuestRouter(Router):
         return super().stop(signum, timeout)
 
     def close(self):
-        """Ends it, whatever state it is in."""
+        """Ends it, regardless of its state."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
 
 
 class _Agent:
-    """The test's end of the serial port: asks, and hands each answer to whoever waits for it."""
+    """The test's end of the serial port: sends requests, and passes each answer to its requester."""
 
     def __init__(self, connected, console):
         self._socket, self._console = connected, console
@@ -431,7 +431,7 @@ class _Agent:
         raise NotBootedError(f"the virtual machine has not booted in {seconds} s; QEMU's exit status: {process.poll()}")
 
     def ask(self, seconds, what, **arguments):
-        """Asks the agent for something and returns the result."""
+        """Sends a request to the agent and returns the result."""
         number = next(self._numbers)
         answers = self._answers[number] = queue.Queue()
         with self._lock:

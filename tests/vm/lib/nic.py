@@ -69,7 +69,7 @@ class Nic:
         return self._descriptors
 
     def opened(self):
-        """QEMU has the descriptors now."""
+        """To be called after QEMU has taken over the descriptors."""
         for descriptor in self._descriptors:
             os.close(descriptor)
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 _BINARY = "qemu-system-x86_64"
 _PR_SET_PDEATHSIG = 1
-# Seconds in which a virtual machine that only writes to a port must have done so.
+# Seconds within which a virtual machine that only writes to a port must have done so.
 _PROBE_SECONDS = 5
 _libc = ctypes.CDLL(None)
 
 
 def emulates(device):
-    """Does this QEMU have the device?"""
+    """Returns true if this QEMU emulates the device."""
     listed = subprocess.run([_BINARY, "-device", "help"], capture_output=True, text=True, check=True).stdout
     return f'name "{device}"' in listed
 
@@ -32,14 +32,14 @@ ACCELERATORS = {
 
 
 def accelerators():
-    """The accelerators worth a boot, the fastest first. `TURNPIKE_VM_ACCEL` (kvm or tcg) names the only one."""
+    """The usable accelerators, the fastest first. `TURNPIKE_VM_ACCEL` (kvm or tcg) selects the only one."""
     chosen = os.environ.get("TURNPIKE_VM_ACCEL")
     return [chosen] if chosen else ["kvm", "tcg"] if _kvm_works() else ["tcg"]
 
 
 def _kvm_works():
-    """Does a virtual machine get as far as its first instructions by KVM? Nested, it may hang or be refused
-    although `/dev/kvm` is there."""
+    """Returns true if a virtual machine executes its first instructions with KVM. Nested, it may hang or be refused
+    although `/dev/kvm` exists."""
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return False
     # mov dx, 0xf4; mov al, 0x10; out dx, al; hlt: QEMU then exits with 2 * 0x10 + 1.
@@ -97,7 +97,7 @@ class Qmp:
         self.execute("qmp_capabilities")
 
     def execute(self, command, **arguments):
-        """Runs a command; raises with QEMU's words if it refuses."""
+        """Runs a command; raises with QEMU's message if it refuses."""
         names = {name.replace("_", "-"): value for name, value in arguments.items()}
         self._events.clear()
         self._socket.sendall(json.dumps({"execute": command, "arguments": names}).encode() + b"\n")

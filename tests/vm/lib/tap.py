@@ -9,8 +9,8 @@ _IFF_TAP, _IFF_NO_PI, _IFF_VNET_HDR, _IFF_MULTI_QUEUE = 0x0002, 0x1000, 0x4000, 
 
 
 def open_tap(namespace, name, queues=1):
-    """Makes a TAP interface in the namespace; returns a descriptor for each of its queues. The interface
-    goes with the last of them."""
+    """Makes a TAP interface in the namespace; returns a descriptor for each of its queues. The interface is removed
+    with the last of them."""
     flags = _IFF_TAP | _IFF_NO_PI | _IFF_VNET_HDR | (_IFF_MULTI_QUEUE if queues > 1 else 0)
     descriptors = []
     with namespace.entered():

@@ -144,7 +144,7 @@ impl<A: FilterAddress> FamilySets<A> {
         self.change(prefix, own | 1 << set).map(|()| true)
     }
 
-    /// Removes an element from a set; returns false if it was not there.
+    /// Removes an element from a set; returns false if it was absent.
     pub fn remove(&mut self, set: u8, prefix: Prefix<A>) -> Result<bool, SetError> {
         if !self.has(set, prefix) {
             return Ok(false);

@@ -36,7 +36,7 @@ pub struct Queues {
     pub rss: Option<Rss>,
     /// Distribution of received packets over forwarders.
     pub spread: Spread,
-    /// The device is asked for one more queue each way, which the control forwarder serves; never of a kernel
+    /// The device gets one more queue in each direction, served by the control forwarder; never on a kernel
     /// interface.
     pub control: bool,
 }

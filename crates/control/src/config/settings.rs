@@ -1,5 +1,5 @@
-//! A configuration as a list of single settings, in the words of configurations: what two of them are
-//! compared by. Routes, of which there may be many, are compared apart.
+//! A configuration as a list of single settings, in the terms of configurations, for the comparison of two
+//! of them. Routes, of which there may be many, are compared separately.
 
 use std::fmt::Display;
 use std::time::{Duration, UNIX_EPOCH};
@@ -24,19 +24,19 @@ use super::{
 };
 use crate::rib;
 
-/// What it takes to change a setting of a router that runs.
+/// Effect of changing a setting on a running router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing: packets go on.
+    /// None: packets are not affected.
     Live,
-    /// Its port is closed and opened again, if what the device is opened for changes with it.
+    /// Its port is closed and opened again, if the change concerns the opening of the device.
     Reopen,
-    /// As [`Self::Reopen`], unless the host interfaces are to be in another network namespace: that takes a
+    /// Like [`Self::Reopen`], unless the host interfaces move to another network namespace, which requires a
     /// restart.
     ReopenHost,
-    /// Other graphs for the forwarders.
+    /// Forwarders get new graphs.
     Graph,
-    /// A restart, for this reason.
+    /// It requires a restart, for this reason.
     Restart(&'static str),
 }
 
@@ -52,13 +52,13 @@ pub(super) const NAMESPACE: &str =
 /// One setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// What it is, unique: `port "left": mtu`.
+    /// Its name, unique: `port "left": mtu`.
     pub(super) what: String,
     /// The name of the port that it belongs to.
     pub(super) port: Option<String>,
-    /// What it is set to.
+    /// Its value.
     pub(super) value: String,
-    /// What a change takes.
+    /// The effect of a change.
     pub(super) effect: Effect,
 }
 
@@ -181,31 +181,31 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     list.entries
 }
 
-/// The settings of a port.
+/// Returns the settings of a port.
 pub(super) fn of_port(port: &Port) -> Vec<Entry> {
     let mut list = List { names: Names { ports: &[], vrfs: &[] }, entries: Vec::new() };
     list.port(port);
     list.entries
 }
 
-/// The settings of a VLAN.
+/// Returns the settings of a VLAN.
 pub(super) fn of_vlan(vlan: &Vlan) -> Vec<Entry> {
     let mut list = List { names: Names { ports: &[], vrfs: &[] }, entries: Vec::new() };
     list.vlan(vlan);
     list.entries
 }
 
-/// A VRF by its number.
+/// Returns the name of a VRF by its number.
 pub(super) fn vrf_name<'a>(names: Names<'a>, vrf: VrfId) -> &'a str {
     names.vrfs.get(vrf.index()).map_or(DEFAULT_VRF, String::as_str)
 }
 
-/// A port by its number.
+/// Returns the name of a port by its number.
 pub(super) fn port_name<'a>(names: Names<'a>, port: InterfaceId) -> &'a str {
     names.ports.get(port.index()).map_or("?", String::as_str)
 }
 
-/// Paths as messages write them: `10.0.2.2 (right) weight 2`.
+/// Formats paths as in messages: `10.0.2.2 (right) weight 2`.
 pub(super) fn paths(paths: &[rib::Path], names: Names<'_>) -> String {
     let path = |path: &rib::Path| {
         let place = match (path.via, path.interface) {
@@ -232,7 +232,7 @@ fn seconds(duration: Duration) -> u64 {
     duration.as_secs()
 }
 
-/// The settings of a port, as they are listed.
+/// The list of a port's settings.
 struct OfPort<'a, 'b> {
     list: &'a mut List<'b>,
     /// The statement: `port` or `vlan`.
@@ -245,7 +245,7 @@ impl OfPort<'_, '_> {
         self.add(Effect::Live, setting, value);
     }
 
-    /// What the device is opened for.
+    /// Adds a setting that takes effect when the device is opened.
     fn opened(&mut self, setting: &str, value: impl Display) {
         self.add(Effect::Reopen, setting, value);
     }
@@ -362,7 +362,7 @@ impl List<'_> {
         of.interface(interface, vrf);
     }
 
-    /// What a running router has for good.
+    /// Adds a setting that only a restart changes.
     fn fixed(&mut self, what: impl Into<String>, value: impl Display, why: &'static str) {
         self.add(Effect::Restart(why), what, value);
     }
@@ -420,7 +420,7 @@ impl List<'_> {
         self.live(format!("neighbour {address} on port \"{port}\""), mac);
     }
 
-    /// Each element by itself, so that a plan says which come and go.
+    /// Lists each element separately, so that a plan shows the added and removed ones.
     fn set(&mut self, set: &PrefixSet) {
         let PrefixSet { line: _, name, elements } = set;
         self.live(format!("prefix_set \"{name}\""), "there");
@@ -429,7 +429,7 @@ impl List<'_> {
         }
     }
 
-    /// Each rule by itself, so that a plan says which changes.
+    /// Lists each rule separately, so that a plan shows the changed ones.
     fn filter(&mut self, filter: &Filter, categories: &[String]) {
         let FilterSpec { filter: acl::Filter { name, rules, default }, treatments, targets } =
             &filter.spec;
@@ -476,7 +476,7 @@ impl List<'_> {
     fn import(&mut self, rank: usize, import: &Import) {
         let Import { line: _, file, modified, via4, via6 } = import;
         let via = format!("{}; {}", paths(via4, self.names), paths(via6, self.names));
-        // A router that was started with a relative name has looked it up where it is.
+        // A router started with a relative name has already resolved it.
         let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
         self.live(format!("import {rank}: file"), file.display());
         let since = modified.and_then(|modified| modified.duration_since(UNIX_EPOCH).ok());
@@ -506,7 +506,7 @@ impl List<'_> {
 
     fn slowpath(&mut self, slowpath: &Slowpath) {
         let Slowpath { workers, limits, classes } = slowpath;
-        // The rest of the limits cannot be set.
+        // The other limits are not configurable.
         let slowpath::Limits {
             neighbours,
             queue,

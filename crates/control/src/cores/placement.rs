@@ -4,7 +4,7 @@
 //! ```text
 //!   forward given          those cores
 //!   else                   isolated cores, which the operator has set aside for this;
-//!                          else the last core that control is not given
+//!                          else the last core not configured for control
 //!   control given          those cores
 //!   else                   every other core that is not isolated; else every other core;
 //!                          else none is left, and control shares the forwarders' cores

@@ -164,7 +164,7 @@ fn settings_change_under_a_connected_zebra() {
     scene.wait("nobody listens", |_| TcpStream::connect(listener).is_err());
 }
 
-/// A restarted zebra has few routes at first: those it sent before stay in use.
+/// A restarted zebra has few routes at first: routes that it sent before stay in use.
 #[test]
 fn a_zebra_that_begins_anew_has_time_to_learn() {
     let keep = Duration::from_secs(1000);

@@ -54,7 +54,7 @@ pub enum Progress {
 }
 
 impl Exchange {
-    /// An exchange for a table, spread over the gateways of an import of this metric.
+    /// Creates an exchange for a table, spread over the gateways of an import of this metric.
     pub fn to_table(import: &config::Import, metric: u64, table: Table) -> Self {
         let (report, entries) = ImportReport::begin(import, table);
         let has_gateway = |prefix: &IpNet| !import.gateways(prefix.addr().is_ipv4()).is_empty();
@@ -63,17 +63,17 @@ impl Exchange {
         Self { new: Some(new), keep, ..Self::to_nothing(metric) }
     }
 
-    /// The removal of all routes of an import of this metric.
+    /// Creates the removal of all routes of an import of this metric.
     pub fn to_nothing(metric: u64) -> Self {
         Self { metric, new: None, keep: HashSet::new(), from: Bound::Unbounded, removed: 0 }
     }
 
-    /// The metric of the import.
+    /// Returns the metric of the import.
     pub fn metric(&self) -> u64 {
         self.metric
     }
 
-    /// The file of the new table; `None` once it is in the RIB, or if there is none.
+    /// Returns the file of the new table; `None` once it is in the RIB, or if there is none.
     pub fn file(&self) -> Option<&Path> {
         self.new.as_ref().map(|new| new.import.file.as_path())
     }

@@ -276,7 +276,7 @@ pub enum KernelOrder {
     Ports(Vec<(InterfaceId, String)>),
     /// Set the VRFs besides the default one. Replaces the earlier list.
     Vrfs(Vec<KernelVrf>),
-    /// Follow what this says from now on: everything is read again if routes are, or are no longer.
+    /// Follow these subjects from now on. If `routes` changes, everything is read again.
     Follow(Following),
     /// Compare now. There is no answer if the thread ends before.
     Audit(oneshot::Sender<AuditReport>),

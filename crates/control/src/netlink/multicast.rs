@@ -280,9 +280,9 @@ mod tests {
         assert!(followed(&message(Some(7), &[]), &interfaces, &nothing).unwrap().to.is_empty());
         for message in [
             message(None, &[8]),          // not resolved yet
-            message(Some(1), &[8]),       // from an interface that is no port
-            message(Some(7), &[8, 1]),    // to one
-            message(Some(7), &[8, 4711]), // to one that is not known
+            message(Some(1), &[8]),       // from an interface that is not a port
+            message(Some(7), &[8, 1]),    // to an interface that is not a port
+            message(Some(7), &[8, 4711]), // to an unknown interface
         ] {
             assert_eq!(followed(&message, &interfaces, &nothing), None, "{message:?}");
         }

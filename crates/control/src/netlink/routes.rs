@@ -6,7 +6,7 @@
 //! ```text
 //!   routes.rs     messages, flushes, mark and sweep          Routes
 //!   list.rs       the routes of one prefix, in order
-//!   table.rs      tables, and which of them decides          Tables<K>
+//!   table.rs      tables, and the one that decides           Tables<K>
 //!   info.rs       destinations of routes, shared             Infos
 //!   nexthops.rs   nexthop objects                            Nexthops
 //!   audit.rs      comparison with a reading of all routes

@@ -76,7 +76,7 @@ pub(super) struct Ends {
 
 pub(super) struct Worker {
     following: Following,
-    /// What is to be followed instead, after the present reading.
+    /// The subjects to be followed after the present reading.
     wanted: Option<Following>,
     /// The owner has not had a first reading of the routes.
     first: bool,
@@ -231,12 +231,12 @@ impl Worker {
         self.next_audit = self.following.audit.map(|every| Instant::now() + every);
     }
 
-    /// Follows something else from now on, between two readings.
+    /// Changes the followed subjects, between two readings.
     fn follow(&mut self, wanted: Following) -> Result<(), End> {
         let before = std::mem::replace(&mut self.following, wanted);
         self.postpone_audit();
         if before.receive_buffer != wanted.receive_buffer || before.routes != wanted.routes {
-            // What this one has not heard any more is in the reading that follows.
+            // Messages that the old socket has not received are part of the following reading.
             self.news = Arc::new(news_socket(&wanted)?);
             self.sync_due = true;
         }

@@ -11,10 +11,10 @@ use crate::batch::{Batch, ETHERNET};
 use crate::steps::FILTER_IN;
 use crate::tables::Tables;
 
-/// Inward filters, for frames that are no IP packets.
+/// Inward filters, for frames other than IP packets.
 pub(crate) struct FrameFilters(Vec<Option<Counted>>);
 
-/// A frame of a batch, as rules see it.
+/// A frame of a batch, as used by rules.
 struct Frame {
     ethertype: u16,
     to: MacAddr,
@@ -23,7 +23,7 @@ struct Frame {
 }
 
 impl FrameFilters {
-    /// Of these tables; `None` if no filter has rules for such frames.
+    /// Creates them from these tables; `None` if no filter has rules for such frames.
     pub fn of(tables: &Tables) -> Option<Box<Self>> {
         let filters = tables.filters.get();
         let all = Counted::all(&filters);

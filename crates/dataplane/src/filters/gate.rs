@@ -15,9 +15,9 @@ use crate::tables::Tables;
 /// Filtering of single packets, for threads outside the graph.
 #[derive(Default)]
 pub struct Gate {
-    /// As of so many changes of the filters.
+    /// Number of changes of the filters that it reflects.
     changes: u64,
-    /// `None`: no filter is there.
+    /// `None`: there is no filter.
     filters: Option<Held>,
 }
 
@@ -29,22 +29,22 @@ struct Held {
     ip6: Reader<Ipv6Addr>,
 }
 
-/// A packet that leaves.
+/// A packet to be sent.
 pub(crate) struct Leaving<'a> {
-    /// The frame, or the first buffer of it.
+    /// The frame, or its first buffer.
     pub frame: &'a [u8],
     /// Bytes of the whole frame.
     pub length: usize,
-    /// The number of the interface that it came by.
+    /// The number of the ingress interface.
     pub from: u16,
-    /// The interface that it leaves by.
+    /// The egress interface.
     pub to: InterfaceId,
     /// The time in TSC cycles.
     pub now: u64,
 }
 
 impl Gate {
-    /// Follows the filters that the forwarders have, if they have changed.
+    /// Updates the filters, if those of the forwarders have changed.
     pub fn follow(&mut self, tables: &Tables) {
         let changes = tables.filters.changes();
         if changes != self.changes {
@@ -53,8 +53,8 @@ impl Gate {
         }
     }
 
-    /// Returns the judgement of the filter of the interface that a routed packet leaves by, and the packet's
-    /// mark if it passes. The packet came by `from`. `now`: in TSC cycles.
+    /// Returns the judgement of the filter of the interface that a routed packet leaves by, and the
+    /// packet's mark if it passes. `from` is the ingress interface. `now`: in TSC cycles.
     pub fn outward(
         &mut self,
         frame: &[u8],
@@ -65,7 +65,7 @@ impl Gate {
         self.judge(&Leaving { frame, length: frame.len(), from: from.index() as u16, to, now })
     }
 
-    /// [`Self::outward`], of a packet whose first buffer is all that is known.
+    /// Like [`Self::outward`], for a packet of which only the first buffer is available.
     pub(crate) fn judge(&mut self, packet: &Leaving<'_>) -> (Judgement, Mark) {
         const PASS: (Judgement, Mark) = (Judgement::Pass, Mark::NONE);
         let Some(held) = &mut self.filters else { return PASS };
@@ -80,7 +80,7 @@ impl Gate {
         }
     }
 
-    /// By the filters that graphs which are made now have; `None` if no interface has an outward one.
+    /// Uses the filters of graphs that are made now; `None` if no interface has an outward one.
     pub(crate) fn outward_of(tables: &Tables) -> Option<Self> {
         let filters = tables.filters.get();
         let guards = Guard::all(&filters, &tables.interfaces.get());
@@ -90,7 +90,8 @@ impl Gate {
             .then(|| Self { changes: 0, filters: Some(Held::new(filters, guards.into())) })
     }
 
-    /// A packet of the router's own leaves: answers to it are known. It is not filtered.
+    /// Tracks a packet that the router itself sends, so that replies to it are recognised. It is
+    /// not filtered.
     pub fn own(&mut self, frame: &[u8], to: InterfaceId, now: u64) {
         let Some(Held { flows: Some(flows), guards, ip4, ip6, .. }) = &mut self.filters else {
             return;
@@ -153,7 +154,7 @@ impl<A: Filtered> Reader<A> {
         (judgement, mark)
     }
 
-    /// Reads a packet's fields and its flow, and whether its fields are hidden.
+    /// Reads a packet's fields and its flow, and returns true if its fields are hidden.
     fn read_one(
         &mut self,
         flows: Option<&FlowTable>,

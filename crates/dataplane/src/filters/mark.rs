@@ -8,12 +8,12 @@ use crate::batch::{Batch, ETHERNET};
 use crate::steps::set_dscp;
 use crate::transmit::frame::Class;
 
-/// The mark that a rule gives packets that it lets pass.
+/// The mark that a rule gives its accepted packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
     /// The DSCP (RFC 2474), 0 to 63; `None`: unchanged.
     pub dscp: Option<u8>,
-    /// The class in which they wait in transmit queues; `None`: that of their DSCP.
+    /// The class in transmit queues; `None`: that of the DSCP.
     pub class: Option<Class>,
 }
 
@@ -21,7 +21,7 @@ impl Mark {
     /// Leaves packets as they are.
     pub const NONE: Self = Self { dscp: None, class: None };
 
-    /// Each of both as this mark has it, or else the other.
+    /// Combines two marks; values of this one take precedence.
     pub fn or(self, other: Self) -> Self {
         Self { dscp: self.dscp.or(other.dscp), class: self.class.or(other.class) }
     }
@@ -55,7 +55,7 @@ impl Mark {
     }
 }
 
-/// As plans write it: `dscp 46, queue class voice`; nothing for [`Mark::NONE`].
+/// As shown in plans: `dscp 46, queue class voice`; empty for [`Mark::NONE`].
 impl fmt::Display for Mark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dscp = self.dscp.map(|dscp| format!("dscp {dscp}"));

@@ -21,11 +21,11 @@ pub struct Police {
     pub rate: u64,
     /// Packets or bytes at once, at least 1.
     pub burst: u64,
-    /// Counted in bytes.
+    /// True if bytes are counted.
     pub bytes: bool,
-    /// Each source has the rate; `None`: all packets of the rule share it.
+    /// Lengths of sources with a rate each; `None`: all packets of the rule share it.
     pub per_source: Option<SourceLengths>,
-    /// A second burst distinguishes packets above the first; `None`: they are dropped.
+    /// A second burst that classifies packets above the first; `None`: these are dropped.
     pub colours: Option<Colours>,
 }
 
@@ -69,7 +69,7 @@ pub enum Colour {
 }
 
 impl Police {
-    /// Packets of this colour are dropped.
+    /// Returns true if packets of this colour are dropped.
     pub(super) fn drops(&self, colour: Colour) -> bool {
         colour == Colour::Red && self.colours.is_none_or(|colours| colours.red.is_none())
     }
@@ -93,7 +93,7 @@ pub struct SourceLengths {
     pub ip6: u8,
 }
 
-/// Hosts of IPv4, networks of IPv6: a host has as many addresses of its network as it likes.
+/// Hosts of IPv4, networks of IPv6: a host can use any address of its network.
 impl Default for SourceLengths {
     fn default() -> Self {
         Self { ip4: 32, ip6: 64 }
@@ -134,8 +134,8 @@ enum Buckets {
     BySource(Sources),
 }
 
-/// When a rule's bucket, or a source's, is full again, and when the second one of a meter with colours is: the peak's
-/// (RFC 2698), or both of a single rate (RFC 2697).
+/// The times at which a rule's bucket, or a source's, is full again, and the second one of a meter
+/// with colours: the peak's (RFC 2698), or both of a single rate (RFC 2697).
 #[derive(Default)]
 struct Bucket {
     full_at: AtomicU64,
@@ -152,7 +152,8 @@ enum Second {
 }
 
 impl Policer {
-    /// `tsc_hz`: cycles of the time-stamp counter in a second; `seed`: chosen anew by each router.
+    /// `tsc_hz`: cycles of the time-stamp counter per second; `seed`: a random number of the
+    /// router.
     pub fn new(police: Police, tsc_hz: u64, seed: u64) -> Self {
         let buckets = match police.per_source {
             None => Buckets::One(Bucket::default()),
@@ -210,8 +211,8 @@ struct Rate {
     /// TSC cycles that a burst takes.
     depth: u64,
     bytes: bool,
-    /// A packet longer than the burst passes when the bucket is full, or none of its kind ever would. Meters with
-    /// colours have none of that.
+    /// True if a packet longer than the burst passes when the bucket is full; otherwise no such
+    /// packet could ever pass. Meters with colours are not lenient.
     lenient: bool,
 }
 
@@ -273,7 +274,7 @@ impl Rate {
 /// Buckets of a table of sources: 4 MiB.
 const SOURCES: usize = 1 << 18;
 
-/// Buckets among which a source has its own: a cache line.
+/// Buckets among which a source is placed: a cache line.
 const WAYS: usize = 4;
 
 struct Sources {
@@ -287,7 +288,7 @@ struct Sources {
 #[derive(Default)]
 #[repr(align(64))]
 struct Line {
-    /// Hashes of the sources; a source that meets another's by chance shares its bucket.
+    /// Hashes of the sources; sources with equal hashes share a bucket.
     tags: [AtomicU64; WAYS],
     full_at: [AtomicU64; WAYS],
 }
@@ -372,7 +373,8 @@ mod tests {
         let bytes = policer(1000, 1500, true, None);
         let admits = |length, now| passes(&bytes, ANY, length, now);
         assert!(admits(1500, 0) && !admits(1, 0) && admits(1, 1000));
-        // One that is longer than the burst passes when the bucket is full, or none of its kind ever would.
+        // A packet longer than the burst passes when the bucket is full; otherwise none of its kind
+        // could.
         assert!(admits(9000, 10_000_000) && !admits(1, 10_000_000));
     }
 
@@ -405,7 +407,8 @@ mod tests {
         let policer = policer(1, 100, false, Some(SourceLengths::default()));
         let greedy = Source::Ip4(0xc000_0201);
         assert_eq!((0..200).filter(|_| passes(&policer, greedy, 60, 0)).count(), 100);
-        // As many sources as the table has room for, one packet each: buckets nearer to full than its own.
+        // As many sources as the table has room for, one packet each: their buckets are nearer to
+        // full.
         for source in 0..SOURCES as u32 {
             assert!(passes(&policer, Source::Ip4(source), 60, 0), "{source}");
         }
@@ -422,8 +425,8 @@ mod tests {
         assert_eq!(refused, 0);
     }
 
-    /// The meters as their RFCs write them, in tokens of a byte or a packet: colour-blind. Each test packet takes a
-    /// whole number of tokens, and time goes by in the time of one token.
+    /// The meters as their RFCs write them, in tokens of a byte or a packet: colour-blind. Each
+    /// test packet takes a whole number of tokens, and time advances by that of one token.
     struct Reference {
         meter: Meter,
         sizes: [u64; 2],
@@ -439,7 +442,7 @@ mod tests {
             Self { meter, sizes: [burst, second], tokens: [burst, second] }
         }
 
-        /// A time in which one token comes at the rate, and `peak` at the peak rate.
+        /// Advances by the time of one token at the rate, which is that of `peak` tokens at the peak rate.
         fn tick(&mut self, peak: u64) {
             let Self { meter, sizes: [cbs, second], tokens: [c, other] } = self;
             match meter {

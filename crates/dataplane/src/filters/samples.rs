@@ -1,4 +1,4 @@
-//! Samples of packets for the log: a few of each filter, taken by the thread that writes the log.
+//! Samples of packets for the log: a few of each filter, read by the thread that writes the log.
 //!
 //! Forwarders put packets into a bounded queue, at a bounded rate, without waiting; further packets are counted
 //! by their rule and not shown.
@@ -8,13 +8,13 @@ use crossbeam_queue::ArrayQueue;
 
 use super::police::{Colour, Police, Policer, Source};
 
-/// Packets of a filter in a second, and at once.
+/// Samples of a filter per second, and at once.
 const SAMPLES_PER_SECOND: u64 = 10;
 
-/// A packet that a rule fitted.
+/// A packet that matched a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// The rule's place.
+    /// The rule's index.
     pub rule: u32,
     /// The packet's family.
     pub family: Family,

@@ -57,8 +57,8 @@ impl<A: Kept> Lookups<A> {
         }
     }
 
-    /// The packet at this place, of so many bytes of IP, has been let pass; a flow that is not known is entered
-    /// only if it is to be. Call [`Self::look_up`] before.
+    /// Records that the packet at this index, of so many bytes of IP, passed; an unknown flow is
+    /// entered only if requested. Call [`Self::look_up`] before.
     #[inline(always)]
     pub fn note<'p>(
         &self,
@@ -78,7 +78,8 @@ impl<A: Kept> Lookups<A> {
     }
 }
 
-/// Of a packet whose flow is not known, or that is not the usual part of one.
+/// Like [`Lookups::note`], for a packet of an unknown flow, or one that is not an ordinary packet
+/// of its flow.
 #[inline(never)]
 fn note_other<A: Kept>(flows: &FlowTable, lookup: &Lookup<A>, packet: Passed, frame: &[u8]) {
     let Lookup { identity, hash, found, .. } = lookup;
@@ -96,12 +97,12 @@ fn note_other<A: Kept>(flows: &FlowTable, lookup: &Lookup<A>, packet: Passed, fr
     }
 }
 
-/// A packet that has been let pass.
+/// A packet that passed.
 #[derive(Clone, Copy)]
 pub(crate) struct Passed {
     /// Bytes of the IP packet.
     pub length: usize,
-    /// A flow that is not known is entered.
+    /// True if an unknown flow is entered.
     pub enters: bool,
     /// The time in TSC cycles.
     pub now: u64,
@@ -115,7 +116,7 @@ impl Passed {
     }
 }
 
-/// The other fragments of a packet whose first one has been let pass may follow it.
+/// Permits the other fragments of a packet whose first fragment passed.
 #[cold]
 fn note_rest<A: Kept>(flows: &FlowTable, first: &Identity<A>, packet: Passed, frame: &[u8]) {
     let (_, _, vrf) = unpack(first.key.words.as_ref()[1]);
@@ -136,7 +137,7 @@ fn state<A: Kept>(identity: &Identity<A>, found: Found) -> State {
         // The rest of a packet whose first fragment has passed.
         Part::LaterFragment if found.has_seen(direction) => State::Established,
         Part::Error | Part::LaterFragment | Part::None => State::New,
-        // An attempt is no answer.
+        // A connection attempt is not a reply.
         _ if identity.mark == Mark::Syn => State::New,
         _ if found.has_seen(1 - direction) => State::Established,
         _ => State::New,

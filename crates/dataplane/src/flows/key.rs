@@ -1,11 +1,11 @@
 //! Keys of flows: addresses, protocol, ports and VRF, the same for both directions.
 //!
-//! | packet | its ports |
+//! | packet | ports in its key |
 //! |---|---|
 //! | TCP, UDP, UDP-Lite, SCTP, DCCP | as they are, also of a first fragment |
-//! | ICMP echo and timestamp, ICMPv6 echo | who asked has the identifier as its port, who answers 0: only an answer is the other direction of a question |
+//! | ICMP echo and timestamp, ICMPv6 echo | the identifier for the requester, 0 for the responder: only a reply is the other direction of a request |
 //! | a later fragment | its identification; the flow is that of the fragments of one packet, "protocol" 44 |
-//! | other ICMP | it is of no flow |
+//! | other ICMP | none: it has no flow |
 //! | anything else | 0: a flow for each pair of addresses and protocol |
 //!
 //! An ICMP error has no flow of its own: it belongs to the flow of the packet that it quotes (RFC 792, RFC 4443
@@ -26,7 +26,7 @@ use zerocopy::FromBytes;
 use super::table::Mark;
 use crate::batch::ETHERNET;
 
-/// A family whose flows are kept.
+/// A family whose flows are tracked.
 pub trait Tracked: FilterAddress {
     /// A key's words. Ports, VRF and protocol are in the second.
     type Words: AsRef<[u64]> + Copy + Debug + Default + Eq + Send;
@@ -34,20 +34,20 @@ pub trait Tracked: FilterAddress {
     /// A key that no flow has.
     const NOTHING: Self::Words;
 
-    /// The words of a key of these ends, the lower one first, and whether `from` is the higher one; `rest` is
-    /// in the low half of the second word.
+    /// Returns the words of a key with these ends, the lower one first, and true if `from` is the
+    /// higher one; `rest` is in the low half of the second word.
     fn ordered(from: End<Self>, to: End<Self>, rest: u64) -> (Self::Words, bool);
 
-    /// The words of a key as it is kept.
+    /// Returns the words of a key as stored.
     fn words_of(words: &[u64; 5]) -> Self::Words;
 
-    /// Both addresses in a key's words, of which IPv4 has two.
+    /// Returns both addresses in a key's words, of which IPv4 has two.
     fn addresses(words: &[u64; 5]) -> [IpAddr; 2];
 
-    /// A number for one end's address in a key's words.
+    /// Returns a number for one end's address in a key's words.
     fn end(words: &[u64; 5], end: usize) -> u64;
 
-    /// The contents of the frame's IP header and of the headers after it.
+    /// Parses the frame's IP header and the headers after it.
     fn headers(packet: &[u8]) -> Option<Headers<'_, Self>>;
 }
 
@@ -123,7 +123,7 @@ impl Tracked for Ipv6Addr {
             .map(|bits| Ipv6Addr::from_bits(bits).into())
     }
 
-    /// The network's: a host has as many addresses of it as it likes.
+    /// The network's: a host can use any address of its network.
     fn end(words: &[u64; 5], end: usize) -> u64 {
         [words[0], words[3]][end & 1]
     }
@@ -152,7 +152,7 @@ pub(crate) struct FlowKey<A: Tracked> {
     pub direction: usize,
 }
 
-/// A packet as flows see it.
+/// A packet's identity for flow tracking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity<A: Tracked> {
     pub key: FlowKey<A>,
@@ -186,20 +186,21 @@ impl<A: Tracked> FlowKey<A> {
     }
 }
 
-/// Ports, protocol and VRF of a key: of the lower end first.
+/// Returns ports, protocol and VRF of a key, those of the lower end first.
 pub(super) fn unpack(ports: u64) -> ([u16; 2], u8, u16) {
     ([(ports >> 48) as u16, (ports >> 32) as u16], ports as u8, (ports >> 8) as u16)
 }
 
 impl<A: Tracked> Identity<A> {
-    /// Of a packet that is of no flow.
+    /// The identity of a packet without a flow.
     pub const NONE: Self = Self {
         key: FlowKey { words: A::NOTHING, direction: 0 },
         mark: Mark::Plain,
         part: Part::None,
     };
 
-    /// Of the packet at this place of a batch; `frame` gives it if it is needed.
+    /// Returns the identity of the packet at this place of a batch; `frame` returns it if it is
+    /// needed.
     #[inline(always)]
     pub fn of<'p>(
         fields: &Fields<A>,
@@ -224,7 +225,7 @@ impl<A: Tracked> Identity<A> {
         identity.unwrap_or(Self::NONE)
     }
 
-    /// Of an IP packet; `None`: it is of no flow.
+    /// Returns the identity of an IP packet; `None`: it has no flow.
     pub fn of_packet(packet: &[u8], vrf: u16) -> Option<Self> {
         let headers = A::headers(packet)?;
         match headers.fragment {
@@ -234,7 +235,7 @@ impl<A: Tracked> Identity<A> {
         }
     }
 
-    /// Of the fragments of the packet whose first one this is.
+    /// Returns the identity of the fragments of the packet whose first fragment this is.
     pub fn of_rest(packet: &[u8], vrf: u16) -> Option<Self> {
         A::headers(packet)?.of_fragments(vrf)
     }
@@ -394,7 +395,7 @@ mod tests {
         let sent = FrameBuilder::ip4().udp(1000, 53, b"payload").build();
         let error = |quoted: &[u8]| {
             let payload = [&[3, 4, 0, 0, 0, 0, 5, 0][..], quoted].concat();
-            // From anybody on the way, to whom had sent the packet.
+            // From any node on the path, to the sender of the packet.
             back(
                 FrameBuilder::ip4()
                     .protocol(1)

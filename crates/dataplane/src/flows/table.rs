@@ -1,16 +1,16 @@
 //! The flows of one family: a table of fixed size, read and written by all forwarders at once.
 //!
-//! A flow has its place among the [`WAYS`] slots of a bucket that its hash chooses. Of each slot the bucket
-//! has a tag, 16 bits of the hash, so that a look-up reads one line for the tags and one for the flow. A new
-//! flow takes an empty slot, one whose time is over, or that of a flow that is not assured: of the source that
-//! has the most of them in the bucket, so that a flood by one pushes out its own, and of these the one that was
-//! used last the longest ago. Assured flows are never pushed out; if there are no others, the new one has no
-//! place, which is counted.
+//! A flow has a slot among the [`WAYS`] slots of a bucket selected by its hash. The bucket has a
+//! tag for each slot, 16 bits of the hash, so that a lookup reads one line for the tags and one for
+//! the flow. A new flow takes an empty slot, an expired one, or that of a flow that is not assured:
+//! one of the source with the most such flows in the bucket, so that a flood by one source
+//! displaces its own flows, and among these the least recently used. Assured flows are never
+//! displaced; if all others are, the new flow is refused, which is counted.
 //!
-//! There are no locks. A slot is claimed by exchanging its tag, and its flow is found once the tag is written.
-//! A flow's state is one word, exchanged as a whole, which includes the number of the slot's use, so that a
-//! state never goes to another flow's slot. Two forwarders that see a flow's first packets at once may enter it
-//! twice; the first entry is found from then on.
+//! There are no locks. A slot is claimed by exchanging its tag, and its flow is found once the tag
+//! is written. A flow's state is one word, exchanged as a whole, which includes the number of the
+//! slot's use, so that a state is never written to another flow's slot. Two forwarders that see a
+//! flow's first packets at once may enter it twice; the first entry is found from then on.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +44,7 @@ type Bucket = [AtomicU64; WAYS / TAGS];
 pub(crate) struct Candidates {
     /// The bucket's first slot.
     first: u32,
-    /// A bit for each.
+    /// One bit for each slot.
     slots: u32,
 }
 
@@ -62,7 +62,7 @@ struct Slot {
     /// The first words of its key.
     key: [AtomicU64; 2],
     state: AtomicU64,
-    /// When its first packet came, in ticks.
+    /// Arrival time of its first packet, in ticks.
     since: AtomicU64,
     traffic: [Traffic; 2],
 }
@@ -130,13 +130,13 @@ impl State {
         self.0 >> USE
     }
 
-    /// Of either direction, packets have been let pass.
+    /// Returns true if packets passed in this direction.
     #[inline(always)]
     pub fn has_seen(self, direction: usize) -> bool {
         self.0 & SEEN << direction != 0
     }
 
-    /// The direction of the first packet.
+    /// Returns the direction of the first packet.
     pub fn origin(self) -> usize {
         usize::from(self.0 & ORIGIN != 0)
     }
@@ -146,7 +146,7 @@ impl State {
         self.0 & both == both
     }
 
-    /// A connection that ends.
+    /// Returns true for a connection that is ending.
     pub fn is_closing(self) -> bool {
         self.0 & RST != 0 || self.has_both(FIN)
     }
@@ -161,7 +161,7 @@ impl State {
         }
     }
 
-    /// The state after a packet.
+    /// Returns the state after a packet.
     #[inline(always)]
     fn after(self, direction: usize, mark: Mark, tick: u32) -> Self {
         let mark = mark as usize;
@@ -179,8 +179,8 @@ const SET: [[u64; 2]; 6] = {
     [seen, seen, seen, both(SEEN | DATA | FIN), reset, data]
 };
 
-/// The flags that it clears, beside the time: a sender that continues has not been reset, so the reset was not
-/// from the other side.
+/// The flags that it clears, besides the time: a sender that continues has not been reset, so the
+/// reset was not from the other side.
 const CLEARED: [u64; 6] = {
     const TIME: u64 = u32::MAX as u64;
     [TIME, TIME, TIME, TIME | RST, TIME, TIME | RST]
@@ -194,7 +194,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Packets have been let pass in this direction.
+    /// Returns true if packets passed in this direction.
     #[inline(always)]
     pub fn has_seen(self, direction: usize) -> bool {
         self.state.has_seen(direction)
@@ -210,16 +210,16 @@ pub(crate) enum Entered {
     New,
     /// It is new and replaced another.
     Instead,
-    /// There is no place for it.
+    /// There is no room for it.
     Full,
 }
 
-/// A flow as it was read.
+/// A snapshot of a flow.
 pub(crate) struct View {
     /// The key's words.
     pub key: [u64; 5],
     pub state: State,
-    /// When its first packet came, in ticks.
+    /// Arrival time of its first packet, in ticks.
     pub since: u32,
     /// Packets and bytes of each direction.
     pub traffic: [(u64, u64); 2],
@@ -230,13 +230,13 @@ pub(crate) struct Table<A: Tracked> {
     seed: u64,
     buckets: Box<[Bucket]>,
     slots: Box<[Slot]>,
-    /// The other words of the keys, of families with long addresses.
+    /// The other words of the keys, for families with long addresses.
     rest: Box<[[AtomicU64; 3]]>,
     family: PhantomData<A>,
 }
 
 impl<A: Tracked> Table<A> {
-    /// Room for about this many flows.
+    /// Creates a table for about this many flows.
     pub fn new(room: usize, seed: u64) -> Self {
         let buckets = room.div_ceil(WAYS).max(1);
         let slots = buckets * WAYS;
@@ -255,24 +255,24 @@ impl<A: Tracked> Table<A> {
         self.seed
     }
 
-    /// Flows for which there is room.
+    /// Returns the capacity in flows.
     pub fn room(&self) -> usize {
         self.slots.len()
     }
 
-    /// A hash that outsiders cannot predict.
+    /// Returns a hash that outsiders cannot predict.
     #[inline(always)]
     pub fn hash(&self, words: &A::Words) -> u64 {
         words.as_ref().iter().fold(self.seed, |state, &word| fold(state, word))
     }
 
-    /// Begins to bring a flow's bucket into the cache.
+    /// Prefetches a flow's bucket into the cache.
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
         dpdk::prefetch(&raw const self.buckets[self.bucket(hash)]);
     }
 
-    /// Slots that are perhaps the flow's, and begins to bring the first one into the cache.
+    /// Returns slots that may be the flow's, and prefetches the first one into the cache.
     #[inline(always)]
     pub fn candidates(&self, hash: u64) -> Candidates {
         let bucket = self.bucket(hash);
@@ -280,7 +280,8 @@ impl<A: Tracked> Table<A> {
         let mut slots = 0;
         for (place, word) in self.buckets[bucket].iter().enumerate() {
             let differs = word.load(Ordering::Acquire) ^ wanted;
-            // The top bit of each lane that is 0, and seldom of another; then these four side by side.
+            // The top bit of each lane that is 0, and rarely of another; then these four side by
+            // side.
             let equal = (differs.wrapping_sub(LANES) & !differs & HIGHS) >> 15;
             let four = equal.wrapping_mul(GATHER) >> 48 & 0xf;
             slots |= (four as u32) << (place * TAGS);
@@ -306,7 +307,7 @@ impl<A: Tracked> Table<A> {
         (hash as u16).max(BUSY + 1)
     }
 
-    /// The flow of this key among these slots, unless its time is over.
+    /// Returns the flow with this key among these slots, unless it has expired.
     #[inline(always)]
     pub fn find_among(
         &self,
@@ -324,7 +325,7 @@ impl<A: Tracked> Table<A> {
         None
     }
 
-    /// The flow of this key, unless its time is over.
+    /// Returns the flow with this key, unless it has expired.
     pub fn find(&self, words: &A::Words, hash: u64, clock: Clock<'_>) -> Option<Found> {
         self.find_among(self.candidates(hash), words, clock)
     }
@@ -340,7 +341,7 @@ impl<A: Tracked> Table<A> {
         two | three == 0
     }
 
-    /// A packet of a flow that was found has been let pass.
+    /// Records a packet of a known flow that passed.
     #[inline(always)]
     pub fn note(&self, found: Found, packet: Packet, tick: u32) {
         let Some(slot) = self.slots.get(found.slot as usize) else { return };
@@ -358,14 +359,14 @@ impl<A: Tracked> Table<A> {
         }
     }
 
-    /// Enters the flow of a packet that has been let pass, unless it is there.
+    /// Enters the flow of a packet that passed, unless it exists.
     #[cold]
     pub fn enter(&self, key: &FlowKey<A>, hash: u64, packet: Packet, clock: Clock<'_>) -> Entered {
         if let Some(found) = self.find(&key.words, hash, clock) {
             self.note(found, packet, clock.now);
             return Entered::Known;
         }
-        // Other forwarders may be faster; after some attempts there is no place.
+        // Other forwarders may be faster; after some attempts there is no room.
         for _ in 0..WAYS {
             let Some(Place { slot, tag, entered }) = self.place(hash, clock) else { break };
             if self.exchange_tag(slot, tag, BUSY) {
@@ -377,10 +378,10 @@ impl<A: Tracked> Table<A> {
         Entered::Full
     }
 
-    /// Chooses the place of a new flow.
+    /// Selects the slot of a new flow.
     fn place(&self, hash: u64, clock: Clock<'_>) -> Option<Place> {
         let first = self.bucket(hash) * WAYS;
-        // Flows that may be pushed out: who began them, for how long they are idle, and where they are.
+        // Flows that may be displaced: their source, idle time and slot.
         let mut weak = [(0, 0, Place { slot: 0, tag: 0, entered: Entered::Instead }); WAYS];
         let mut count = 0;
         for slot in first..first + WAYS {
@@ -462,7 +463,7 @@ impl<A: Tracked> Table<A> {
         View { key, state, since: from.since.load(Ordering::Relaxed) as u32, traffic }
     }
 
-    /// All flows whose time is not over.
+    /// Returns all flows that have not expired.
     pub fn flows(&self, clock: Clock<'_>) -> impl Iterator<Item = View> {
         let slots = (0..self.slots.len()).filter(|slot| self.tag_of(*slot) > BUSY);
         slots.map(|slot| self.read(slot)).filter(move |view| {
@@ -471,7 +472,7 @@ impl<A: Tracked> Table<A> {
         })
     }
 
-    /// Forgets the flows of which this is true; how many there were.
+    /// Removes the flows for which this is true; returns their number.
     pub fn forget(&self, clock: Clock<'_>, is_one: impl Fn(&View) -> bool) -> usize {
         let is_gone = |slot: &usize| {
             let tag = self.tag_of(*slot);
@@ -490,7 +491,7 @@ impl<A: Tracked> Table<A> {
         (word >> (slot % TAGS * 16)) as u16
     }
 
-    /// Gives a slot another tag; false if it has another one than this by now.
+    /// Replaces a slot's tag; returns false if the slot has another tag by now.
     fn exchange_tag(&self, slot: usize, before: u16, after: u16) -> bool {
         let cell = &self.buckets[slot / WAYS][slot % WAYS / TAGS];
         let shift = slot % TAGS * 16;
@@ -503,7 +504,8 @@ impl<A: Tracked> Table<A> {
 }
 
 impl Slot {
-    /// Another forwarder has just written something of the same flow, unless the slot is another's.
+    /// Records the packet again after another forwarder's concurrent change, unless the slot now
+    /// belongs to another flow.
     #[cold]
     fn note_once_more(&self, mut now: State, uses: u64, packet: Packet, tick: u32) {
         while now.uses() == uses {
@@ -523,7 +525,7 @@ impl Slot {
     }
 }
 
-/// A slot for a new flow, its current tag, and the consequence of taking it.
+/// A slot for a new flow, its current tag, and the effect of taking it.
 #[derive(Clone, Copy)]
 struct Place {
     slot: usize,
@@ -536,7 +538,7 @@ fn protocol<W: AsRef<[u64]>>(words: &W) -> u8 {
     words.as_ref()[1] as u8
 }
 
-/// A packet that has been let pass.
+/// A packet that passed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet {
     pub direction: usize,
@@ -545,7 +547,7 @@ pub(crate) struct Packet {
     pub length: usize,
 }
 
-/// The time, and how long flows last.
+/// The time, and the timeouts of flows.
 #[derive(Clone, Copy)]
 pub(crate) struct Clock<'a> {
     /// In ticks.
@@ -648,7 +650,7 @@ mod tests {
         assert_eq!(ends(6, &[&open[..], &[(0, Fin), (1, Fin)]].concat()), 100);
         assert_eq!(ends(6, &[&open[..], &[(1, Rst)]].concat()), 100);
         assert_eq!(ends(6, &[&open[..], &[(1, Rst), (0, Data)]].concat()), 1000);
-        // A tick counter that begins anew.
+        // The tick counter wraps.
         let (table, key) = (table(16), key(1, 9, 17));
         pass(&table, &key, packet(0, Plain), u32::MAX - 3);
         assert!(found(&table, &key, 40).is_some() && found(&table, &key, 60).is_none());
@@ -676,7 +678,7 @@ mod tests {
         }
         assert_eq!(pass(&table, &key(99, 9, 17), packet(0, Mark::Plain), 0), Entered::Full);
         assert!(assured.iter().all(|key| found(&table, key, 0).is_some()));
-        // Until their time is over.
+        // They expire then.
         assert_eq!(pass(&table, &key(99, 9, 17), packet(0, Mark::Plain), 301), Entered::New);
     }
 
@@ -733,7 +735,7 @@ mod tests {
             let key = key(n);
             table.enter(&key, table.hash(&key.words), packet(direction, Mark::Plain), at(now))
         };
-        // A flow in each direction from another thread, among attempts that push each other out.
+        // A flow in each direction from another thread, among attempts that displace each other.
         std::thread::scope(|scope| {
             for direction in 0..2 {
                 scope.spawn(move || {
@@ -760,7 +762,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map without bounds: with room enough, the same flows are known.
+        /// Comparison with an unbounded map: with enough room, the same flows are known.
         #[test]
         fn with_room_it_is_a_map(steps in vec((0u32..40, 0usize..2, 0u32..30), 1..300)) {
             let table = table(4096);

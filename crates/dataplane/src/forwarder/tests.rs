@@ -1,5 +1,5 @@
-//! A forwarder between real DPDK devices: the ring driver's ports, whose transmit queue feeds their receive
-//! queue.
+//! A forwarder between real DPDK devices: ports of the ring driver, whose transmit queue feeds
+//! their receive queue.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::Receiver;
@@ -34,7 +34,7 @@ use dpdk::{
     RxQueue, TxQueue,
 };
 
-/// A device whose packets come back, as a wire to itself.
+/// A device whose packets return to it, like a looped wire.
 fn loop_device() -> (TxQueue, RxQueue) {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let name = format!("net_ring{}", COUNT.fetch_add(1, Ordering::Relaxed));
@@ -58,7 +58,7 @@ fn mbuf(frame: &[u8]) -> Mbuf {
     shared().1.copy_of(frame).unwrap()
 }
 
-/// Packets that a ring to the slow path holds.
+/// Capacity of a ring to the slow path in packets.
 const PUNT_RING: usize = 64;
 
 fn port(n: u16) -> PortId {
@@ -69,36 +69,36 @@ fn source(n: u16, queue: RxQueue) -> RxSource {
     RxSource::of_queue(port(n), TestTables::every_kind().interfaces.get()[0], queue)
 }
 
-/// The device of port 3 takes packets of several buffers, the others do not.
+/// The device of port 3 accepts packets of several buffers, the others do not.
 fn exit(n: u16, path: TxPath) -> Exit {
     let replicas = Replicas { mac: port_mac(n as u8), by_reference: n == 3 };
     Exit { port: port(n), path, priority: None, replicas }
 }
 
-/// The table that punts read: number 18 has been two other next hops' before.
+/// The table for punts: number 18 had two earlier uses.
 fn used_before() -> Arc<NextHopTable> {
     let table = NextHopTable::new();
     (0..2).for_each(|_| table.take_back(18));
     Arc::new(table)
 }
 
-/// A forwarder with one receiving port and five sending ones, as the test tables have.
+/// A forwarder with one receiving port and five sending ones, like the test tables.
 struct Lab {
     forwarder: Forwarder,
     counters: Arc<ForwarderCounters>,
     /// Into the forwarder, as if from the wire.
     wire: TxQueue,
-    /// Into the forwarder, only to be sent.
+    /// Into the forwarder, for transmission only.
     inject: Producer,
     /// Packets that it punts, by worker.
     punted: [ByClass<ClassQueue>; 2],
-    /// Into the forwarder, to be sent by port 3 before everything else.
+    /// Into the forwarder, to be sent by port 3 before all others.
     priority: Producer,
     /// Packets that it sends by port 3: a device.
     sent: RxQueue,
     /// Packets that it sends by port 4: handed over to another forwarder.
     handed_over: Consumer,
-    /// Packets over which its steps panic.
+    /// Packets that cause its steps to panic.
     suspects: Receiver<Suspect>,
 }
 
@@ -155,7 +155,7 @@ impl Lab {
         self.forwarder.round()
     }
 
-    /// Why the packets of a ring were punted; empties it.
+    /// Returns the reasons of a ring's punted packets; empties it.
     fn reasons(&mut self, worker: usize, class: PuntClass) -> Vec<PuntReason> {
         let ClassQueue { ring, backlog } = &mut self.punted[worker][class.index()];
         let packets = std::iter::from_fn(|| ring.pop());
@@ -228,7 +228,7 @@ fn order_is_kept() {
 #[test]
 fn punts_carry_their_reason_and_go_to_the_worker_of_their_port() {
     let mut lab = Lab::default_graph(at_once());
-    // Came by port 0; the gateway that it waits for is on port 3.
+    // Received on port 0; the gateway that it waits for is on port 3.
     lab.receive(&[to("10.0.1.1"), to("10.0.8.1"), to("10.0.7.1")]);
     assert_eq!(lab.reasons(0, PuntClass::Host), [PuntReason::Local]);
     let first = lab.punted[1][PuntClass::Resolve.index()].ring.pop().unwrap();
@@ -481,7 +481,7 @@ fn a_full_handover_ring_drops_by_name() {
     assert!(lab.drops(DropReason::HandoverFull) > 0);
 }
 
-/// A forwarder that sheds, or not, whose queue has a burst more in each round than it takes.
+/// A forwarder that sheds, or not, whose queue receives a burst more in each round than it takes.
 fn overloaded(shed: Shedding, frames: &[Vec<u8>], rounds: u32) -> Lab {
     let mut lab = Lab::default_graph(at_once());
     lab.forwarder.parts.settings.polling.shed = shed;
@@ -502,7 +502,7 @@ fn overloaded(shed: Shedding, frames: &[Vec<u8>], rounds: u32) -> Lab {
     lab
 }
 
-/// Shedding without a bound of its time, so that no machine is too slow for it.
+/// Shedding without a limit of time, so that the result does not depend on the machine's speed.
 fn without_bound() -> Shedding {
     Shedding { percent: u8::MAX, ..Shedding::default() }
 }
@@ -543,7 +543,7 @@ fn who_marks_everything_as_control_gains_a_burst_now_and_then() {
     let lab = overloaded(shed, &vec![control; 64], BEHIND / 64);
     assert_eq!(lab.drops(DropReason::Shed), 0);
     let turns = u64::from(BEHIND / 64);
-    // One burst beyond the quota is looked at.
+    // One burst beyond the quota is examined.
     assert_eq!(lab.counters.rx(port(0)).packets.get(), (turns + 1) * 64);
     assert_eq!(
         lab.forwarder.rx[0].backlog,
@@ -583,7 +583,7 @@ fn what_others_have_received_is_forwarded_and_not_counted_twice() {
     assert_eq!(lab.forwarder.round(), 1);
     assert_eq!(lab.frames_sent().len(), 1);
     assert_eq!((lab.counters.spread_in.get(), lab.counters.rx(port(0)).packets.get()), (1, 0));
-    // A queue that is stopped leaves the ring where it is; one that is drained is forwarded first.
+    // A stopped queue leaves the ring's packets there; a drained one forwards them first.
     let ports: PortSet = [port(0)].into_iter().collect();
     let mut stop = Rewiring { stop: ports, ..Rewiring::default() };
     lab.forwarder.rewire(&mut stop);
@@ -700,7 +700,7 @@ fn the_end_sends_what_it_can_and_drops_the_rest_by_name() {
     assert_eq!(lab.counters.held.get(), 0);
 }
 
-/// Gives the first packet to both outputs and the second to none.
+/// Assigns the first packet to both outputs and the second to none.
 struct Careless;
 
 impl Step for Careless {
@@ -742,7 +742,7 @@ fn graph_with_a_faulty_step() -> Graph {
     graph.build().unwrap()
 }
 
-/// A packet over which the step panics; `n` makes it distinct.
+/// A packet that causes the step to panic; `n` makes it distinct.
 fn poisoned(n: u16) -> Vec<u8> {
     let mut frame = FrameBuilder::ip4().destination4("10.0.6.1").udp(n, 2, b"x").build();
     frame[18..20].copy_from_slice(&FAULTY_ID.to_be_bytes());
@@ -879,7 +879,7 @@ fn a_full_batch_with_many_receivers_is_complete() {
     assert_eq!(by_device + lab.counters.handed_over.get() + lost, 120);
 }
 
-/// Wants a copy of every second packet by port 4, and one of the first by port 3.
+/// Requests a copy of every second packet by port 4, and one of the first by port 3.
 struct Spy;
 
 impl Step for Spy {
@@ -1001,7 +1001,7 @@ fn other_bursts_hold_from_the_next_packet_on() {
     assert_eq!(lab.frames_sent().len(), 2);
 }
 
-/// Leads everything one way.
+/// Leads all packets to one end.
 struct Discard;
 
 impl Step for Discard {
@@ -1093,7 +1093,7 @@ fn what_was_received_is_sent_before_another_forwarder_receives() {
     let mut stop = Rewiring { stop: ports, ..Rewiring::default() };
     lab.forwarder.rewire(&mut stop);
     assert_eq!((stop.wires.rx.len(), lab.frames_sent().len()), (1, 5));
-    // Packets that the receiving forwarder has handed over.
+    // Packets handed over by the receiving forwarder.
     for _ in 0..3 {
         let mut packet = mbuf(&to("10.0.6.1"));
         packet.set_tag(3);
@@ -1140,7 +1140,7 @@ fn what_is_handed_over_goes_before_its_ring() {
     assert_eq!(sent.receive(&mut Burst::new(), BATCH_MAX), 1);
 }
 
-/// Waits for something that another thread does.
+/// Waits for an action of another thread.
 fn wait_for(what: &str, mut is_done: impl FnMut() -> bool) {
     let begin = std::time::Instant::now();
     while !is_done() {
@@ -1149,8 +1149,8 @@ fn wait_for(what: &str, mut is_done: impl FnMut() -> bool) {
     }
 }
 
-/// Leaves the core to the other threads for a moment. Threads that only yield share it with them in slices of
-/// milliseconds, which is minutes for thousands of packets where cores are few.
+/// Yields the core to the other threads for a moment. Threads that only yield share it with them in
+/// slices of milliseconds, which takes minutes for thousands of packets on few cores.
 fn give_way() {
     std::thread::sleep(Duration::from_micros(10));
 }
@@ -1200,7 +1200,7 @@ impl Blocking {
         wait_for("blocking", || self.counters.blocking.get() == 1);
     }
 
-    /// The times that it was woken by receive queues, rings and control.
+    /// Counts of its wake-ups by receive queues, rings and control.
     fn woken(&self) -> [u64; 3] {
         let ForwarderCounters { woken_by_receive, woken_by_ring, woken_by_control, .. } =
             &*self.counters;
@@ -1356,8 +1356,8 @@ fn a_port_that_goes_takes_what_waits_for_it_along() {
     assert_eq!(lab.counters.held.get(), 0);
 }
 
-/// Three producers whose packets come when the forwarder is about to block, or blocks: a lost wake-up
-/// would leave packets in a ring.
+/// Three producers whose packets arrive when the forwarder is about to block, or blocks: a lost
+/// wake-up would leave packets in a ring.
 #[test]
 fn producers_that_come_while_it_goes_to_sleep_are_heard() {
     const PACKETS: u64 = 6000;
@@ -1417,7 +1417,7 @@ fn a_quota_of_several_bursts_is_taken_in_one_turn() {
     assert_eq!(lab.counters.batches.get(), 3, "bursts of 8, 8 and 4");
     lab.forwarder.parts.settings.polling.budget = 5;
     assert_eq!(lab.forwarder.round(), 5);
-    // The injected packet's turn comes when the port has had its quota.
+    // The injected packet's turn begins when the port has used its quota.
     let mut packet = mbuf(&to("10.0.6.1"));
     packet.set_tag(3);
     lab.inject.push(packet).unwrap();

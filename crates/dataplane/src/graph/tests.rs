@@ -17,10 +17,10 @@ impl Step for Split {
     }
 }
 
-/// The masks that a step saw, call by call.
+/// The masks that a step received, call by call.
 type Log = Arc<std::sync::Mutex<Vec<Mask>>>;
 
-/// Notes which packets pass.
+/// Records the packets that pass.
 struct Watch(Log);
 
 impl Step for Watch {

@@ -1,5 +1,5 @@
-//! The list of built-in steps: the facts that each requires and provides, and how it is made. Graphs are
-//! composed of these names; `plan.rs` checks a composition by these facts.
+//! The list of built-in steps: the facts that each requires and provides, and its constructor.
+//! Graphs refer to these names; `plan.rs` checks a composition by these facts.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -144,7 +144,7 @@ pub(crate) fn specs() -> Vec<StepSpec> {
     specs
 }
 
-/// A step that is a filter at any place.
+/// Returns a step that is a filter at any place.
 fn filter_step(
     name: &str,
     requires: Facts,

@@ -1,4 +1,4 @@
-//! `by-port`: the first step where ports have graphs of their own.
+//! `by-port`: the first step if ports have their own graphs.
 //!
 //! Takes every frame.
 //!

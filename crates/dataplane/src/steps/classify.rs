@@ -1,7 +1,7 @@
 //! `classify`: sorts frames by content.
 //!
-//! Takes every frame a port received. A priority tag (0x8100, VLAN 0) is taken out first: it names no VLAN, and
-//! its frame is an untagged one (IEEE 802.1Q 6.9).
+//! Takes every frame a port received. A priority tag (0x8100, VLAN 0) is removed first: its frame
+//! counts as untagged (IEEE 802.1Q 6.9).
 //!
 //! | output | packets |
 //! |---|---|
@@ -9,12 +9,12 @@
 //! | `ip6` | Ethertype 0x86dd, likewise |
 //! | punt `arp` | Ethertype 0x0806, likewise |
 //! | punt `non-ip` | anything else to a group of a link protocol (LLDP, LACP, IS-IS), if the port has a host interface |
-//! | drop `runt` | shorter than Ethernet and the least header of its protocol |
-//! | drop `not-for-us` | sent to another station's MAC (the port is promiscuous, or a hub) |
-//! | drop `vlan-unknown` | tagged (0x8100, 0x88a8, or by a tag that the device stripped), and the port has no VLAN of these tags (see `vlan-input`). Also behind a priority tag |
+//! | drop `runt` | shorter than Ethernet and the minimal header of its protocol |
+//! | drop `not-for-us` | sent to another host's MAC (the port is promiscuous, or on a hub) |
+//! | drop `vlan-unknown` | tagged (0x8100, 0x88a8, or by a tag that the device stripped), and the port has no VLAN with these tags (see `vlan-input`). Also after a priority tag |
 //! | drop `unknown-ethertype` | anything else, also IEEE 802.3 length fields |
-//! | punt `frame-to-host` | neither IPv4 nor IPv6, and a rule with `ethertype` of the interface's inward filter says: to the host |
-//! | drop `filtered`, `policed` | likewise, and the rule drops it, or it is above the rule's rate |
+//! | punt `frame-to-host` | neither IPv4 nor IPv6, and passed to the host by a rule with `ethertype` of the interface's inward filter |
+//! | drop `filtered`, `policed` | likewise, dropped by the rule or above its rate |
 //!
 //! Sets [`Batch::link_multicast`]. Sources: RFC 894, RFC 1042, RFC 2464, IEEE 802.1Q.
 
@@ -56,7 +56,7 @@ const LEAST_IP4: usize = ETHERNET + 20;
 const LEAST_IP6: usize = ETHERNET + 40;
 const LEAST_ARP: usize = ETHERNET + 28;
 
-/// The Ethertype of an 802.1Q tag, and the bits of the tag that are the VLAN's number.
+/// The Ethertype of an 802.1Q tag, and the bits of the tag with the VLAN's number.
 const VLAN: u16 = 0x8100;
 const VLAN_ID: u16 = 0x0fff;
 
@@ -74,7 +74,7 @@ impl Classify {
     }
 }
 
-/// The frames of a batch by their Ethertype and by the lengths they reach.
+/// The frames of a batch by Ethertype and by minimal length.
 #[derive(Default)]
 struct Kinds {
     ip4: Mask,
@@ -112,7 +112,7 @@ impl Kinds {
     }
 }
 
-/// The destination address as a number, first byte lowest.
+/// Returns the destination address as a number, first byte lowest.
 fn mac_bits(head: &[u8]) -> u64 {
     match *head {
         [a, b, c, d, e, f, ..] => u64::from_le_bytes([a, b, c, d, e, f, 0, 0]),
@@ -145,7 +145,7 @@ impl Step for Classify {
 #[inline(always)]
 fn is_usual(batch: &Batch, slot: usize, mac: &[u8; 6], ethertype: u16, least: usize) -> bool {
     let head = batch.head(slot);
-    // Eight bytes in one load; the two that are the source's go.
+    // Eight bytes in one load; the two bytes of the source are shifted out.
     let address = (u64::from_le_bytes(bytes::<0, 8>(head)) << 16) ^ (mac_bits(mac) << 16);
     let other = ethernet(head).ethertype.get() ^ ethertype;
     (address | u64::from(other) == 0) & (batch.len(slot) >= least)
@@ -178,7 +178,7 @@ fn sort_unusual(batch: &mut Batch, input: Mask, filters: Option<&FrameFilters>, 
     out[UNKNOWN_ETHERTYPE] = unknown.without(out[NON_IP]);
 }
 
-/// Returns the frames that filters permit or do not mention; the others go to their outputs.
+/// Returns the frames that filters permit or do not cover; the others go to their outputs.
 fn permitted(batch: &Batch, frames: Mask, filters: &FrameFilters, out: &mut Outputs) -> Mask {
     let mut rest = frames;
     for i in frames.slots() {
@@ -195,7 +195,7 @@ fn permitted(batch: &Batch, frames: Mask, filters: &FrameFilters, out: &mut Outp
     rest
 }
 
-/// Makes untagged frames of those whose tag names no VLAN. One tag each: a second one counts.
+/// Removes a priority tag, and with it the tagging of the frame. Only one tag: a second one counts.
 fn remove_priority_tags(batch: &mut Batch, input: Mask) {
     let is_tagged = |i| {
         let [ethertype, tci] =
@@ -203,7 +203,7 @@ fn remove_priority_tags(batch: &mut Batch, input: Mask) {
         (ethertype == VLAN) & (tci & VLAN_ID == 0)
     };
     for i in input.filter(is_tagged).slots() {
-        // A frame too short for it stays unchanged, and is dropped.
+        // A frame too short for the removal stays unchanged, and is dropped.
         batch.remove_tags(i, 1);
     }
 }

@@ -1,12 +1,12 @@
-//! `ip4-checksum-offload`, `ip6-checksum-offload`: finishes TCP and UDP checksums that the sender
+//! `ip4-checksum-offload`, `ip6-checksum-offload`: completes TCP and UDP checksums that the sender
 //! left to its device.
 //!
-//! A Linux host behind a veth pair, a TAP or AF_PACKET sends segments whose checksum field holds only the sum
-//! over the pseudo-header, because it expects a NIC to do the rest. Forwarded unchanged, they are discarded by
-//! the receiver: ping works, TCP stalls. On ports whose device can do that
-//! ([`crate::port::InterfaceInfo::partial_checksums`]) this step recognises such a field and completes it; see
-//! [`wire::checksum::complete_l4_checksum`] for why a segment that is already right never changes. On other
-//! ports the step costs one branch a batch.
+//! A Linux host behind a veth pair, a TAP or AF_PACKET sends segments whose checksum field holds
+//! only the sum over the pseudo-header, because it expects a NIC to do the rest. Forwarded
+//! unchanged, they are discarded by the receiver: ping works, TCP stalls. On ports whose device can
+//! deliver such packets ([`crate::port::InterfaceInfo::partial_checksums`]) this step recognises
+//! such a field and completes it; see [`wire::checksum::complete_l4_checksum`] for the reason that
+//! a correct segment never changes. On other ports the step costs one branch a batch.
 //!
 //! | output | packets |
 //! |---|---|
@@ -52,7 +52,7 @@ mod tests {
         FrameBuilder, batch_in_segments, ones_sum, run_on, run_step, run_step_on, whole_frame,
     };
 
-    /// A UDP packet whose checksum field holds the folded pseudo-header sum, as veth gives it.
+    /// A UDP packet whose checksum field holds the folded pseudo-header sum, as from veth.
     fn partial() -> Vec<u8> {
         let mut frame = FrameBuilder::ip4().udp(4000, 53, b"query").build();
         let (source, destination) = ([192, 0, 2, 1], [198, 51, 100, 1]);

@@ -1,12 +1,13 @@
-//! `faulty`: a step with defects, to prove that a defect costs one packet, and no more than the forwarder's
-//! time. Only a binary built with the feature `faulty-step` has it, as the scenarios' binary is.
+//! `faulty`: a step with defects, for tests that a defect costs one packet, and no more than the
+//! forwarder's time. It exists only in binaries built with the feature `faulty-step`, such as that
+//! of the scenarios.
 //!
 //! Takes IPv4 packets. Those with one of these identifications meet a defect:
 //!
 //! | identification | defect |
 //! |---|---|
 //! | [`FAULTY_ID`] | a panic |
-//! | [`STUCK_ID`] | does not end while there is a file `stuck` in the working directory |
+//! | [`STUCK_ID`] | does not return while a file `stuck` exists in the working directory |
 //! | [`FATAL_ID`] | a panic that is not caught: the forwarder's thread ends |
 //!
 //! | output | packets |
@@ -20,10 +21,10 @@ use crate::graph::{Output, Outputs, Step};
 use crate::head::ip4;
 use crate::mask::Mask;
 
-/// The identification that the step panics over.
+/// The identification that causes a panic.
 pub const FAULTY_ID: u16 = 0xdead;
 
-/// The identification over which the step does not end.
+/// The identification for which the step does not return.
 pub const STUCK_ID: u16 = 0xdea1;
 
 /// The identification that ends the forwarder's thread.
@@ -61,7 +62,7 @@ fn stay() {
     }
 }
 
-/// Panics once more when its catcher drops it.
+/// Panics once more when it is dropped by the catcher.
 struct Fatal;
 
 impl Drop for Fatal {

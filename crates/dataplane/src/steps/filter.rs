@@ -1,22 +1,23 @@
-//! `ip4-filter-in`, `ip6-filter-in`, `ip4-filter-out`, `ip6-filter-out`: packets that rules permit go on.
+//! `ip4-filter-in`, `ip6-filter-in`, `ip4-filter-out`, `ip6-filter-out`: packet filters of
+//! interfaces.
 //!
-//! Take valid packets; those that look outward, routed ones. A packet is looked up in the filter of the
-//! interface that it came by, or that it leaves by: the first of its rules that fits decides, else the
-//! filter's default. A rule with a rate lets as much pass and drops the rest.
+//! Take valid packets; the outward ones, routed packets. A packet is looked up in the filter of its
+//! ingress or egress interface: the first matching rule decides, else the filter's default. A rule
+//! with a rate accepts that much and drops the rest.
 //!
 //! | output | packets |
 //! |---|---|
 //! | `ok` | accepted, or the interface has no filter |
-//! | punt `local` | a rule says: to the host |
-//! | punt `reset` | rejected: the sender is told, TCP by a reset, anything else as administratively prohibited (RFC 1812 5.2.7.1, RFC 4443 3.1) |
-//! | drop `filtered` | a rule or the default says: drop; or a fragment that could hide what it is |
+//! | punt `local` | passed to the host by a rule |
+//! | punt `reset` | rejected: TCP by a reset, anything else by an error "administratively prohibited" (RFC 1812 5.2.7.1, RFC 4443 3.1) |
+//! | drop `filtered` | by a rule or the default; or a fragment whose fields could be hidden |
 //! | drop `policed` | more than the rule's rate |
 //!
-//! Neighbour discovery of the link (RFC 4861: hop limit 255) is never filtered inward: a filter without a rule
-//! for it would cut the link off, and no host farther away can send it. Rules with ports, flags or ICMP types
-//! never match later fragments, fragments that are too short for them, or chains of extension headers that
-//! cannot be followed (RFC 1858, RFC 3128, RFC 7112; see [`acl::key`]); the short ones are dropped whatever the
-//! rules.
+//! Neighbour discovery of the link (RFC 4861: hop limit 255) is never filtered inward: a filter
+//! without a rule for it would cut the link off, and no host farther away can send it. Rules with
+//! ports, flags or ICMP types never match later fragments, fragments that are too short for them,
+//! or chains of extension headers that cannot be followed (RFC 1858, RFC 3128, RFC 7112; see
+//! [`acl::key`]); the short ones are dropped regardless of the rules.
 //!
 //! The steps are in the graph only if an interface has a filter.
 
@@ -51,10 +52,10 @@ pub(super) const OUTPUTS: &[Output] = &[
     Output::Drop(DropReason::Policed),
 ];
 
-/// The number of an interface's filter for packets that come by it.
+/// The number of an interface's filter for received packets.
 pub const FILTER_IN: Feature = Feature::number("filter_in", 2);
 
-/// The number of an interface's filter for packets that leave by it.
+/// The number of an interface's filter for transmitted packets.
 pub const FILTER_OUT: Feature = Feature::number("filter_out", 3);
 
 /// See the module's documentation. `A`: the packets' family.
@@ -63,7 +64,7 @@ pub struct FilterIn<A: Filtered>(Used<A>);
 /// See the module's documentation. `A`: the packets' family.
 pub struct FilterOut<A: Filtered>(Used<A>);
 
-/// All filters, each with a block to count in.
+/// All filters, each with a block for its counters.
 struct Used<A: Filtered> {
     filters: Vec<Option<Counted>>,
     reader: Reader<A>,
@@ -88,7 +89,7 @@ impl<A: Filtered> Used<A> {
         }
     }
 
-    /// Gives the packets, all of which have this filter, to their outputs.
+    /// Assigns the packets, all of which have this filter, to their outputs.
     fn decide(&mut self, batch: &mut Batch, number: u8, packets: Mask, out: &mut Outputs) {
         let Self { filters, reader, tracking } = self;
         let hidden = reader.read(batch, packets);
@@ -141,7 +142,7 @@ pub(super) fn judge_all<A: Filtered>(
 }
 
 impl Way {
-    /// The guard of the interface that a packet comes by or leaves by.
+    /// Returns the guard of a packet's ingress or egress interface.
     #[inline(always)]
     fn guard(self, guards: &Guards, batch: &Batch, slot: usize) -> Guard {
         let interface = match self {
@@ -158,7 +159,8 @@ impl Tracking {
         self.way.guard(&self.guards, batch, slot)
     }
 
-    /// Looks up the packets' flows if one of their interfaces tracks them. Inward all are of one interface.
+    /// Looks up the packets' flows if one of their interfaces tracks them. Inward, all are of one
+    /// interface.
     #[inline(always)]
     fn look_up<A: Filtered>(&self, reader: &mut Reader<A>, batch: &Batch, packets: Mask) -> bool {
         let (Some(flows), Reader { fields, lookups }) = (&self.flows, reader) else { return false };
@@ -181,7 +183,7 @@ impl Tracking {
         tracked
     }
 
-    /// Those of the packets that pass keep their flows, or enter them.
+    /// Updates the flows of packets that pass, or enters them.
     fn note<A: Filtered>(&self, reader: &Reader<A>, batch: &Batch, packets: Mask, passing: Mask) {
         let Some(flows) = &self.flows else { return };
         for (place, slot) in packets.slots().enumerate() {
@@ -407,7 +409,7 @@ mod tests {
             };
             batch.interfaces = vec![InterfaceInfo::NONE; 100];
             batch.interfaces[99] = info;
-            // The port's own interface has none; two packets came by another.
+            // The port's own interface has none; two packets arrived on another.
             for slot in [0, 5] {
                 batch.set_interface(slot, InterfaceId::new(99).unwrap());
             }
@@ -446,7 +448,7 @@ mod tests {
             tables.filters.set(Filters { tables: filters, flows: None, ..Filters::default() });
             let frame = if ip6 { FrameBuilder::ip6() } else { FrameBuilder::ip4() };
             let mut frame = frame.udp(1, 2, b"x").build();
-            // Expedited forwarding's neighbour, congestion experienced.
+            // A codepoint next to expedited forwarding, congestion experienced.
             if ip6 {
                 (frame[14], frame[15]) = (0x6b, 0x75);
             } else {

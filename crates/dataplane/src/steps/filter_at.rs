@@ -1,9 +1,9 @@
 //! `ip4-filter`, `ip6-filter`: a filter as a step at any place of a graph, with categories as outputs.
 //!
-//! Take valid packets. All of them are looked up in the filter of the configuration that the argument `filter`
-//! names, regardless of their interface. Packets that pass and are in one of the `categories` leave by the
-//! output of the first of these, whichever filter has put them there; categories that the argument does not
-//! name are noted as everywhere.
+//! Take valid packets. All of them are looked up in the configured filter given by the argument
+//! `filter`, regardless of their interface. Packets that pass and are in one of the `categories`
+//! leave by the output of the first of these, regardless of the filter that assigned it; other
+//! categories are recorded as in any filter.
 //!
 //! | output | packets |
 //! |---|---|
@@ -16,8 +16,8 @@
 //! graph:path("sort.voice", "ip4-lookup")
 //! ```
 //!
-//! Neighbour discovery of the link passes, as inward. No connections are known here: the configuration refuses filters
-//! with states, and with rules that send packets elsewhere.
+//! Neighbour discovery of the link passes, as inward. Connections are not tracked here: the
+//! configuration refuses filters with states, and with rules that send packets elsewhere.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -35,7 +35,7 @@ use crate::tables::Tables;
 /// Categories that a step may have as outputs.
 const CATEGORIES_MAX: usize = MAX_OUTPUTS - OUTPUTS.len();
 
-/// Outputs that are no category's, by the names that categories must not have.
+/// Returns true for the outputs that are not a category's, whose names categories must not have.
 pub(super) fn is_taken(category: &str) -> bool {
     OUTPUTS.iter().any(|output| output.name() == category)
 }
@@ -48,15 +48,15 @@ pub(super) fn params() -> [Param; 2] {
     ]
 }
 
-/// The outputs that arguments give a step.
+/// Returns the outputs of a step with these arguments.
 pub(super) fn outputs(args: &Args) -> Vec<Output> {
     let categories = args.texts("categories").iter().take(CATEGORIES_MAX);
     let own = categories.map(|name| Output::Next(name.clone().into()));
     OUTPUTS.iter().cloned().chain(own).collect()
 }
 
-/// Returns the errors in a step's arguments that concern filters: `known` has the filters, each with the
-/// categories that its rules name.
+/// Returns the errors in a step's arguments that concern filters: `known` has the filters, each
+/// with the categories of its rules.
 pub fn check_filter_step(
     args: &Args,
     known: &[(&crate::filters::FilterSpec, Vec<&str>)],

@@ -1,8 +1,9 @@
 //! `ip4-prefetch`: prefetches the memory that `ip4-lookup` will read.
 //!
-//! Takes IPv4 packets, valid or not. The FIB's data for a destination is often in no near cache, and arrives
-//! during the steps in between if it is prefetched before them. Nothing depends on it: a graph without this
-//! step is only slower. (IPv6 has none: of its lookup's loads, the first is the smallest part.)
+//! Takes IPv4 packets, valid or not. The FIB's data for a destination is often in no near cache,
+//! and arrives during the steps in between if it is prefetched before them. The step is optional: a
+//! graph without it is only slower. (IPv6 has none: of its lookup's loads, the first is the
+//! smallest part.)
 //!
 //! | output | packets |
 //! |---|---|
@@ -38,7 +39,7 @@ impl Step for Ip4Prefetch {
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         out[0] = input;
-        // Those of other VRFs are looked up without.
+        // Packets of other VRFs are looked up without a prefetch.
         let Some((vrf, packets)) = batch.first_of_vrf(input) else { return };
         let mut addresses = [0; BATCH_MAX];
         let addresses = gather(batch, packets, destination, &mut addresses);

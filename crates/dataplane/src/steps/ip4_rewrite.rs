@@ -1,4 +1,4 @@
-//! `ip4-rewrite`: makes the received frame the one to send.
+//! `ip4-rewrite`: rewrites the received frame for transmission.
 //!
 //! Takes packets to be forwarded, with [`Batch::hop`] set and a TTL of at least 2. Writes the next
 //! hop's MAC and the egress port's into the Ethernet header, decrements the TTL (RFC 1812 5.3.1)
@@ -52,9 +52,9 @@ impl Step for Ip4Rewrite {
     }
 }
 
-/// TTL, protocol and checksum as one word, lowest byte first: the sum does not care for the order of
-/// bytes (RFC 1071 2.B), so 0x0100 added to the checksum is 1 added to its first byte here, and a carry
-/// out of its second leaves the word.
+/// TTL, protocol and checksum as one word, lowest byte first: the sum does not depend on the order
+/// of bytes (RFC 1071 2.B), so 0x0100 added to the checksum is 1 added to its first byte here, and
+/// a carry out of its second leaves the word.
 pub(super) fn decrement_ttl(head: &mut [u8; HEAD]) {
     let word = u32::from_le_bytes(bytes::<22, 4>(head));
     let carry = u32::from(word >= 0xfffe_0000) << 16;
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn the_exception_of_rfc_1624_is_kept() {
-        // The header of RFC 1624 section 3's kind: the new checksum must be 0, not 0xffff.
+        // A header as in RFC 1624 section 3: the new checksum must be 0, not 0xffff.
         let mut head = [0; HEAD];
         head[22] = 64;
         head[24..26].copy_from_slice(&0xfeffu16.to_be_bytes());
@@ -98,7 +98,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// The incremental checksum is the one that a full computation gives.
+        /// The incremental checksum equals that of a full computation.
         #[test]
         fn the_checksum_stays_right(id: u16, ttl in 2u8.., source: u32) {
             let mut frame = FrameBuilder::ip4().ttl(ttl).build();

@@ -1,16 +1,17 @@
-//! `ip4-ttl`: may the packet live for one more hop?
+//! `ip4-ttl`: checks that the TTL permits another hop.
 //!
-//! Takes packets to be forwarded; packets for the router itself never come here (RFC 1812 4.2.2.9 and 5.3.1: a
-//! router does not discard packets addressed to it because of their TTL).
+//! Takes packets to be forwarded; packets for the router itself do not pass this step (RFC 1812
+//! 4.2.2.9 and 5.3.1: a router does not discard packets addressed to it because of their TTL).
 //!
 //! | output | packets |
 //! |---|---|
 //! | `ok` | TTL 2 or more; `ip4-rewrite` decrements it |
-//! | punt `ttl` | TTL 0 or 1: the slow path answers "time exceeded" |
+//! | punt `ttl` | TTL 0 or 1: the slow path sends "time exceeded" |
 //!
-//! The TTL is decremented by `ip4-rewrite`, the last step, since those between can still punt the packet (outward
-//! filter, redirect, MTU, a neighbour that is not resolved): an ICMP error quotes it as it was received (RFC 1812
-//! 4.3.2.3), and the slow path decrements what it forwards itself.
+//! The TTL is decremented by `ip4-rewrite`, the last step, since those between can still punt the
+//! packet (outward filter, redirect, MTU, a neighbour that is not resolved): an ICMP error quotes
+//! it as it was received (RFC 1812 4.3.2.3), and the slow path decrements that of packets that it
+//! forwards itself.
 
 use crate::batch::Batch;
 use crate::graph::{Output, Outputs, Step};

@@ -1,4 +1,4 @@
-//! `ip4-validate`: is this an IPv4 packet a router may look at?
+//! `ip4-validate`: checks IPv4 headers.
 //!
 //! Takes frames with Ethertype IPv4 and at least 20 bytes after the Ethernet header.
 //!
@@ -8,25 +8,26 @@
 //! | drop `ip4-version` | version is not 4 |
 //! | drop `ip4-header-length` | IHL below 5, or the header is longer than the frame |
 //! | drop `ip4-total-length` | total length below the header's, or beyond the frame in a header that is wrong otherwise too |
-//! | punt `truncated` | total length beyond the frame, everything else in the header right |
-//! | drop `ip4-checksum` | header checksum wrong, by the device's word or the step's own sum |
+//! | punt `truncated` | total length beyond the frame, the rest of the header correct |
+//! | drop `ip4-checksum` | header checksum wrong, according to the device or the step's own sum |
 //! | punt `local` | 0.0.0.0 to 255.255.255.255, on a port with a host interface |
 //! | drop `ip4-martian-source` | source 0/8 (0.0.0.0 included), 127/8, 224/4, 240/4 (with `CLASS_E` of these only 255.255.255.255) |
 //! | drop `own-source` | source is an address of the router |
-//! | drop `broadcast-source` | source is the broadcast address of a network of the port it came by |
+//! | drop `broadcast-source` | source is the broadcast address of a network of the ingress port |
 //!
 //! Sets [`Batch::options`].
 //!
-//! The checks are those of RFC 1812 5.2.2 in its order; a packet failing several is counted once, under the
-//! first. Martian sources, the router's own addresses (`own.rs`) and broadcast addresses: RFC 1812 5.3.7. A
-//! host that has no address yet may send from 0.0.0.0 (RFC 1122 3.2.1.3 a), as DHCP clients do (RFC 2131 4.1):
-//! that is for a server or relay of the machine. 240/4 is "reserved for future use" (RFC 1112 4), and RFC 1812
-//! 4.2.2.11 has a router discard it unless configured otherwise (`turnpike.forwarding { class_e = true }`);
-//! that is fixed when the step is built, so it costs a packet nothing.
+//! The checks are those of RFC 1812 5.2.2 in its order; a packet failing several is counted once,
+//! under the first. Martian sources, the router's own addresses (`own.rs`) and broadcast addresses:
+//! RFC 1812 5.3.7. A host that has no address yet may send from 0.0.0.0 (RFC 1122 3.2.1.3 a), as
+//! DHCP clients do (RFC 2131 4.1): such packets are for a server or relay on the machine. 240/4 is
+//! "reserved for future use" (RFC 1112 4), and RFC 1812 4.2.2.11 has a router discard it unless
+//! configured otherwise (`turnpike.forwarding { class_e = true }`); the setting is a parameter of
+//! the step's type, so it costs a packet nothing.
 //!
-//! Where the device checks header checksums (`offloads.rx_checksum`), its result is used for packets without
-//! options that are no fragments; all others, and those without a result, are added up here. Bytes after the
-//! total length (link padding) are cut off.
+//! If the device checks header checksums (`offloads.rx_checksum`), its result is used for packets
+//! without options that are not fragments; all others, and those without a result, are added up
+//! here. Bytes after the total length (link padding) are cut off.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -72,7 +73,7 @@ pub struct Ip4Validate<const CLASS_E: bool> {
 }
 
 impl<const CLASS_E: bool> Ip4Validate<CLASS_E> {
-    /// Uses these as the router's own addresses; `CLASS_E` is their setting.
+    /// Uses these as the router's own addresses.
     pub fn new(own: &Arc<OwnAddresses>) -> Self {
         Self { own: own.clone() }
     }
@@ -116,7 +117,7 @@ impl<const CLASS_E: bool> Step for Ip4Validate<CLASS_E> {
 }
 
 impl<const CLASS_E: bool> Ip4Validate<CLASS_E> {
-    /// The output for a packet whose source no host on the link may use.
+    /// Returns the output for a packet whose source no host on the link may use.
     fn owned(&self, batch: &Batch, slot: usize) -> Option<usize> {
         let source = batch.ip4(slot).source();
         let owner = self.own.owner(IpAddr::V4(source), batch.interface(slot))?;
@@ -127,13 +128,14 @@ impl<const CLASS_E: bool> Ip4Validate<CLASS_E> {
 /// Version 4 and a header of 20 bytes, without options.
 const PLAIN: u8 = 0x45;
 
-/// Sorts packets that include some with a checksum result of the device. A header that it found wrong is not plain.
+/// Sorts packets some of which have a checksum result of the device. A header that the device found
+/// wrong is not plain.
 #[inline(never)]
 fn sort_checked(hints: &Hints, batch: &Batch, input: Mask) -> [Mask; 2] {
     let good = input & batch.checksum_good();
     let [known, known_padded] =
         good.sort(|i| plain_header::<true>(hints, batch.head(i), batch.len(i)));
-    // Beside those with no word there are fragments, whose word is not taken.
+    // Besides packets without a result there are fragments, whose result is not used.
     let rest = input.without(known);
     let [plain, padded] = rest.sort(|i| plain_header::<false>(hints, batch.head(i), batch.len(i)));
     let believed = rest.filter(|i| is_believed(batch.head(i))) & batch.checksum_bad();
@@ -150,9 +152,10 @@ fn total_length(head: &[u8; HEAD]) -> usize {
     usize::from(ip4(head).total_length.get())
 }
 
-/// Returns whether the header is a valid one without options and from an ordinary source that is not the router's, and
-/// whether the frame has bytes after the packet. Errors are collected in numbers that are 0 if there are none.
-/// `CHECKED`: the device found the checksum right, and is believed if the packet is no fragment.
+/// Returns two flags: true if the header is a valid one without options and from an ordinary source
+/// that is not the router's; true if the frame has bytes after the packet. Errors are collected in
+/// numbers that are 0 if there are none. `CHECKED`: the device found the checksum correct, which is
+/// used if the packet is not a fragment.
 #[inline(always)]
 fn plain_header<const CHECKED: bool>(hints: &Hints, head: &[u8; HEAD], len: usize) -> [bool; 2] {
     let total = total_length(head) as i32;
@@ -179,7 +182,7 @@ fn plain_checksum_ok(head: &[u8; HEAD]) -> bool {
     (sum + u64::from(carry)).is_multiple_of(65535)
 }
 
-/// The hints of `own.rs` are about the first bytes of these.
+/// The hints of `own.rs` cover the first bytes of these.
 const fn martian_source<const CLASS_E: bool>(source: &[u8; 4]) -> bool {
     let first = source[0];
     let reserved = if CLASS_E {
@@ -190,7 +193,7 @@ const fn martian_source<const CLASS_E: bool>(source: &[u8; 4]) -> bool {
     (first == 0) | (first == 127) | reserved
 }
 
-/// The packets from hosts that have no address yet to all on their link.
+/// Returns the broadcasts on their link of hosts that have no address yet.
 fn without_address(batch: &Batch, packets: Mask) -> Mask {
     let mut found = Mask::EMPTY;
     for i in packets.slots() {
@@ -201,8 +204,8 @@ fn without_address(batch: &Batch, packets: Mask) -> Mask {
     found
 }
 
-/// The output for a packet of `len` bytes with its Ethernet header, check by check; `frame` has its headers.
-/// `bad`: the device found the header's checksum wrong.
+/// Returns the output for a packet of `len` bytes with its Ethernet header, check by check; `frame`
+/// has its headers. `bad`: the device found the header's checksum wrong.
 fn verdict<const CLASS_E: bool>(frame: &[u8], len: usize, bad: bool) -> usize {
     let packet = frame.get(ETHERNET..).unwrap_or_default();
     let Ok((ip, _)) = Ipv4Header::ref_from_prefix(packet) else { return TOTAL_LENGTH };
@@ -219,7 +222,7 @@ fn verdict<const CLASS_E: bool>(frame: &[u8], len: usize, bad: bool) -> usize {
     if total < header_length {
         TOTAL_LENGTH
     } else if total > len - ETHERNET {
-        // No error is sent for a header that may hold anything.
+        // No error is sent for a header whose contents are unreliable.
         if right && !martian { TRUNCATED } else { TOTAL_LENGTH }
     } else if !right {
         CHECKSUM
@@ -239,7 +242,7 @@ mod tests {
         FrameBuilder, batch_in_segments, run_on, run_step, run_step_on, whole_frame,
     };
 
-    /// The router has 10.9.9.1/24 on the port that packets come by, and 192.0.2.200.
+    /// The router has 10.9.9.1/24 on the ingress port, and 192.0.2.200.
     fn step<const CLASS_E: bool>() -> Ip4Validate<CLASS_E> {
         let own = OwnAddresses::new(CLASS_E);
         let nets = ["10.9.9.1/24".parse().unwrap()];
@@ -376,7 +379,7 @@ mod tests {
         assert_eq!(batch.frame(3).len() + 1, frames[3].len(), "padding is cut off");
     }
 
-    /// Good, bad, and both with a word of the device that is not believed: options, fragments.
+    /// Good, bad, and both with a result of the device that is not used: options, fragments.
     #[test]
     fn a_device_s_word_is_taken_for_plain_headers_only() {
         let good = FrameBuilder::ip4().udp(1, 2, b"payload").build();
@@ -406,7 +409,7 @@ mod tests {
         let all_bad = run(0, u64::MAX);
         assert_eq!(all_bad["ok"], [1, 2, 3]);
         assert_eq!(all_bad["ip4-checksum"], [0, 4, 5, 6, 7, 8, 9]);
-        // Each packet by its own.
+        // Each packet by its own result.
         let mixed = run(0b00_0010_0000, 0b00_0000_0001);
         assert_eq!(mixed["ok"], [1, 2, 3, 4, 5]);
         assert_eq!(mixed["ip4-checksum"], [0, 6, 7, 8, 9]);
@@ -460,7 +463,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// The fast check and the check by check one agree on any bytes.
+        /// The fast check and the individual checks agree on any bytes.
         #[test]
         fn fast_and_slow_checks_agree(
             bytes in proptest::collection::vec(proptest::num::u8::ANY, 34..80),
@@ -477,7 +480,7 @@ mod tests {
                 FrameBuilder::fix_ip4_checksum(&mut frame);
             }
             let (result, _) = run_step(&mut step::<false>(), std::slice::from_ref(&frame));
-            // The router's own addresses have a test of their own.
+            // The router's own addresses have a separate test.
             proptest::prop_assume!(frame[26..29] != [10, 9, 9] && frame[26..30] != [192, 0, 2, 200]);
             let expected = OUTPUTS[verdict::<false>(&frame, frame.len(), false)].name();
             proptest::prop_assert_eq!(&result[expected], &[0usize]);

@@ -1,12 +1,12 @@
-//! `ip6-hop-limit`: may the packet live for one more hop?
+//! `ip6-hop-limit`: checks that the hop limit permits another hop.
 //!
-//! Takes packets to be forwarded; packets for the router itself never come here (RFC 8200 3: a
-//! destination does not discard by hop limit).
+//! Takes packets to be forwarded; packets for the router itself do not pass this step (RFC 8200 3:
+//! a destination does not discard by hop limit).
 //!
 //! | output | packets |
 //! |---|---|
 //! | `ok` | hop limit 2 or more; `ip6-rewrite` decrements it |
-//! | punt `ttl` | hop limit 0 or 1: the slow path answers "time exceeded" (RFC 4443 3.3) |
+//! | punt `ttl` | hop limit 0 or 1: the slow path sends "time exceeded" (RFC 4443 3.3) |
 
 use crate::batch::Batch;
 use crate::graph::{Output, Outputs, Step};

@@ -1,4 +1,4 @@
-//! `ip6-rewrite`: makes the received frame the one to send.
+//! `ip6-rewrite`: rewrites the received frame for transmission.
 //!
 //! Takes packets to be forwarded, with [`Batch::hop`] set and a hop limit of at least 2. Writes the
 //! next hop's MAC and the egress port's into the Ethernet header and decrements the hop limit

@@ -1,4 +1,4 @@
-//! `ip6-validate`: is this an IPv6 packet a router may look at?
+//! `ip6-validate`: checks IPv6 headers.
 //!
 //! Takes frames with Ethertype IPv6 and at least 40 bytes after the Ethernet header.
 //!
@@ -13,9 +13,10 @@
 //! Neighbour discovery from an address of the router passes: it reveals a host with the same address (RFC 4862
 //! 5.4).
 //!
-//! Sets [`Batch::link_scope`] for link-local and unspecified sources, which must not be forwarded to another
-//! link (RFC 4291 2.5.2, 2.5.6), and [`Batch::options`] where a hop-by-hop options header follows (RFC 8200
-//! 4.3). Bytes after the payload (link padding) are cut off. IPv6 has no header checksum.
+//! Sets [`Batch::link_scope`] for link-local and unspecified sources, which must not be forwarded
+//! to another link (RFC 4291 2.5.2, 2.5.6), and [`Batch::options`] if a hop-by-hop options header
+//! follows (RFC 8200 4.3). Bytes after the payload (link padding) are cut off. IPv6 has no header
+//! checksum.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -53,7 +54,7 @@ pub struct Ip6Validate {
 }
 
 impl Ip6Validate {
-    /// Takes these for the router's own addresses.
+    /// Uses these as the router's own addresses.
     pub fn new(own: &Arc<OwnAddresses>) -> Self {
         Self { own: own.clone() }
     }
@@ -121,13 +122,13 @@ fn sort_unusual(own: &OwnAddresses, batch: &mut Batch, input: Mask, out: &mut Ou
     out[OK] |= valid;
 }
 
-/// The end of the packet in the frame: Ethernet header, 40 bytes, payload.
+/// Returns the end of the packet in the frame: Ethernet header, 40 bytes, payload.
 fn packet_end(head: &[u8; HEAD]) -> usize {
     ETHERNET + IPV6_LEN + usize::from(ip6(head).payload_length.get())
 }
 
-/// Router and neighbour solicitations and advertisements, and redirects, as their hosts sent them (RFC
-/// 4861 4).
+/// Returns true for router and neighbour solicitations and advertisements, and redirects, as their
+/// hosts sent them (RFC 4861 4).
 pub(crate) fn is_neighbour_discovery(head: &[u8; HEAD]) -> bool {
     let ip = ip6(head);
     ip.next_header == PROTOCOL_ICMPV6
@@ -135,7 +136,7 @@ pub(crate) fn is_neighbour_discovery(head: &[u8; HEAD]) -> bool {
         && matches!(behind_ip6(head), 133..=137)
 }
 
-/// Multicast ff00::/8, loopback ::1, IPv4-mapped ::ffff:0:0/96.
+/// Returns true for multicast ff00::/8, loopback ::1, IPv4-mapped ::ffff:0:0/96.
 fn is_martian(source: u128) -> bool {
     (source >> 120 == 0xff) | (source == 1) | (source >> 32 == 0xffff)
 }

@@ -1,13 +1,13 @@
-//! `ip4-mtu`, `ip6-mtu`: does the packet fit the link it leaves by?
+//! `ip4-mtu`, `ip6-mtu`: checks that the packet fits the egress link.
 //!
 //! Takes packets with [`Batch::out_interface`] set and link padding cut off.
 //!
 //! | output | packets |
 //! |---|---|
 //! | `ok` | not longer than the egress port's MTU |
-//! | punt `too-big` | longer: the slow path fragments (IPv4 without DF) or tells the sender; every IPv6 packet to a link that takes less than 1280 bytes |
+//! | punt `too-big` | longer: the slow path fragments (IPv4 without DF) or reports it to the sender; every IPv6 packet to a link with an MTU below 1280 bytes |
 //!
-//! A batch whose longest frame fits all ports is not looked at any closer.
+//! A batch whose longest frame fits all ports needs no further check.
 //!
 //! Sources: RFC 1812 4.2.2.7, RFC 1191 4, RFC 8201 4, RFC 8200 5.
 
@@ -66,7 +66,8 @@ mod tests {
         let frame = |payload: usize| FrameBuilder::ip4().payload(&vec![0; payload]).build();
         let frames = [frame(1480), frame(1481), frame(980), frame(981), frame(10)];
         let mut step = Mtu::<false>::new(&TestTables::every_kind());
-        // Ports 0 to 3 have an MTU of 1500, port 4 of 1000; that port 9 does not exist is found later.
+        // Ports 0 to 3 have an MTU of 1500, port 4 of 1000; the absence of port 9 is detected
+        // later.
         let (result, _) = run_step_on(&mut step, &frames, |batch| {
             batch.out_interface[..5].copy_from_slice(&[0, 0, 4, 4, 9]);
         });
@@ -86,7 +87,7 @@ mod tests {
             });
             assert_eq!(result[output], [0], "{mtu}");
         }
-        // From the start, too: port 4 has 1000.
+        // Also as the initial value: port 4 has 1000.
         let mut step = Mtu::<true>::new(&TestTables::every_kind());
         let (result, _) = run_step_on(&mut step, &[frame], |batch| batch.out_interface[0] = 4);
         assert_eq!(result["too-big"], [0]);

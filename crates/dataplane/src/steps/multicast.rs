@@ -1,17 +1,17 @@
-//! `ip4-multicast`, `ip6-multicast`: which ports does a packet to a group leave by?
+//! `ip4-multicast`, `ip6-multicast`: selects the egress ports of multicast packets.
 //!
 //! Takes packets that the lookup found to be for groups (224.0.0.0/4, ff00::/8). Sets
-//! [`Batch::receivers`] and makes the packet the one to send: it lowers TTL or hop limit, corrects the
-//! IPv4 checksum, and writes the group's MAC address (RFC 1112 6.4, RFC 2464 7). Where the ports
-//! differ, in their own addresses, `replicate.rs` writes when the packet leaves.
+//! [`Batch::receivers`] and rewrites the packet for transmission: decrements TTL or hop limit,
+//! corrects the IPv4 checksum, and writes the group's MAC address (RFC 1112 6.4, RFC 2464 7).
+//! `replicate.rs` writes the source address of each egress port.
 //!
 //! | output | packets |
 //! |---|---|
-//! | `replicate` | the group has an entry, the packet came from its port, and there are ports for it |
-//! | punt `local` | no entry; a group that stays on its link (RFC 5771 4, RFC 4291 2.7); now and then one that its entry's owner wants to see |
-//! | punt `too-big` | longer than the MTU of a port that it would leave by |
-//! | drop `multicast-wrong-interface` | it came from another port than its entry's |
-//! | drop `multicast-no-receiver` | no port for it: none has receivers, or the TTL is not above their thresholds, or not above 1 |
+//! | `replicate` | the group has an entry, the packet arrived on its port, and there are egress ports |
+//! | punt `local` | no entry; a link-local group (RFC 5771 4, RFC 4291 2.7); a sample that the entry's owner requested |
+//! | punt `too-big` | longer than the MTU of an egress port |
+//! | drop `multicast-wrong-interface` | it arrived on another port than its entry's |
+//! | drop `multicast-no-receiver` | no egress port: none has receivers, or the TTL does not exceed their thresholds, or 1 |
 //!
 //! No ICMP error answers a packet to a group that cannot be forwarded (RFC 1812 4.3.2.7). One longer than a
 //! port's MTU goes to the slow path with all its ports, which fragments it or sends "packet too big" (RFC 4443
@@ -107,7 +107,7 @@ impl Step for Ip6Multicast {
         for slot in input.slots() {
             let ip = batch.ip6(slot);
             let (source, group, hop_limit) = (ip.source(), ip.destination(), ip.hop_limit);
-            // Interface-local, link-local, and scope 0, which means as much (RFC 7346 2).
+            // Interface-local, link-local, and scope 0, which is treated alike (RFC 7346 2).
             let stays = group.octets()[1] & 0xf <= 2
                 || source.is_unicast_link_local()
                 || source.is_unspecified();
@@ -129,7 +129,7 @@ impl Step for Ip6Multicast {
     }
 }
 
-/// The output for a packet, and where it leaves. Counts for the entry.
+/// Returns the output for a packet, and its egress interfaces. Counts it for the entry.
 fn decide<const IP6: bool>(
     mtus: &Mtus,
     batch: &Batch,
@@ -167,10 +167,10 @@ mod tests {
         InterfaceId::new(index).unwrap()
     }
 
-    /// Packets from port 0 to 239.1.1.1 leave by ports 1, 2 (TTL above 8) and 4, whose MTU is 1000, those
-    /// to ff0e::1 by 1, 2 and 3; those to 239.2.2.2 have no receivers; those to 239.3.3.3 come from port 1. That
-    /// 192.0.2.9 sends to 239.1.1.1 has an entry of its own, to port 3. 224.0.0.7 and ff02::7 have
-    /// one that must never be looked at.
+    /// Packets from port 0 to 239.1.1.1 leave by ports 1, 2 (TTL above 8) and 4, whose MTU is 1000,
+    /// those to ff0e::1 by 1, 2 and 3; those to 239.2.2.2 have no receivers; those to 239.3.3.3
+    /// come from port 1. Packets from 192.0.2.9 to 239.1.1.1 have their own entry, to port 3. The
+    /// entries of 224.0.0.7 and ff02::7 must never be used.
     fn tables() -> Arc<Tables> {
         let tables = TestTables::every_kind();
         let route = |from, to: &[(u16, u8)]| {

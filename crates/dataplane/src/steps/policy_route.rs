@@ -1,14 +1,13 @@
-//! `ip4-policy-route`, `ip6-policy-route`: packets that a filter's rule sends elsewhere than their destination's
-//! route leads.
+//! `ip4-policy-route`, `ip6-policy-route`: packets whose route a filter's rule overrides.
 //!
-//! Take valid packets. A rule names a next hop or a VRF (see [`Target`]); the packet goes to that next hop, or
-//! where its destination's route in that VRF leads. Sets [`Batch::next_hop`], [`Batch::hop`] and
-//! [`Batch::out_interface`] of these packets as the lookups do.
+//! Take valid packets. A rule gives a next hop or a VRF (see [`Target`]); the packet goes to that
+//! next hop, or by the route to its destination in that VRF. Sets [`Batch::next_hop`],
+//! [`Batch::hop`] and [`Batch::out_interface`] of these packets as the lookups do.
 //!
 //! | output | packets |
 //! |---|---|
-//! | `lookup` | no rule sends them elsewhere; or they are for the router itself or a group, have options, or no path of the named next hop is there |
-//! | the others of a lookup | as in `resolve.rs` |
+//! | `lookup` | not overridden; or for the router itself or a group, with options, or to a named next hop without a live path |
+//! | the other outputs of a lookup | as in `resolve.rs` |
 //!
 //! Packets for the router itself are found by a lookup in their own VRF: a rule for all packets of a network does
 //! not cut its hosts off from their gateway.
@@ -31,7 +30,7 @@ use crate::next_hop::NextHop;
 use crate::reason::{DropReason, PuntReason};
 use crate::tables::{Fibs, Tables};
 
-/// The inward filter of an interface has a rule that sends packets elsewhere.
+/// True if the inward filter of an interface has a rule that overrides routes.
 pub const POLICY_ROUTE: Feature = Feature::number("policy_route", 4);
 
 const LOOKUP: usize = 0;
@@ -60,10 +59,10 @@ const fn outputs() -> [Output; OF_LOOKUP + resolve::MULTICAST] {
 
 pub(super) const OUTPUTS: &[Output] = &outputs();
 
-/// Packets of a batch that rules send elsewhere.
+/// Packets of a batch whose routes rules override.
 pub struct Steering {
     packets: Mask,
-    /// The rule's filter and the place of its target there, by slot; of other packets they mean nothing.
+    /// The rule's filter and the index of its target there, by slot; undefined for other packets.
     targets: [(u8, u8); BATCH_MAX],
 }
 
@@ -77,7 +76,7 @@ impl Steering {
         self.packets = Mask::EMPTY;
     }
 
-    /// Packets that rules send elsewhere.
+    /// Returns the packets whose routes rules override.
     pub fn packets(&self) -> Mask {
         self.packets
     }
@@ -180,7 +179,8 @@ impl<A: Routed> PolicyRoute<A> {
         })
     }
 
-    /// Writes the numbers of the next hops that rules name; the packets that rules send to VRFs.
+    /// Writes the numbers of the next hops given by rules; returns the packets that rules send to
+    /// VRFs.
     fn give_named(&self, batch: &mut Batch, packets: Mask) -> Mask {
         packets.filter(|slot| match self.way(batch.steering.targets[slot]) {
             Some(Way::NextHop(number)) => {
@@ -188,7 +188,7 @@ impl<A: Routed> PolicyRoute<A> {
                 false
             }
             Some(Way::Vrf(_)) => true,
-            // Without its filter: a defect, which must not send packets anywhere.
+            // Missing filter: a defect, which must not send packets anywhere.
             None => false,
         })
     }
@@ -227,7 +227,8 @@ impl<A: Routed> Step for PolicyRoute<A> {
         let mut found = [Mask::EMPTY; MAX_OUTPUTS];
         let Tables { next_hops, flows, .. } = &*self.tables;
         resolve(batch, steered, next_hops, flows, &mut found);
-        // A next hop without a path answers as no route does; then the packet goes where it would.
+        // A next hop without a path gives the same result as a missing route; then the packet takes
+        // its ordinary route.
         let lost = found[resolve::NO_ROUTE].without(in_vrfs);
         found[resolve::NO_ROUTE] = found[resolve::NO_ROUTE].without(lost);
         out[LOOKUP] = input.without(steered) | lost | found[resolve::MULTICAST];
@@ -246,7 +247,7 @@ mod tests {
         FrameBuilder::ip4().destination4(&format!("10.0.{net}.1")).udp(1, 2, b"x").build()
     }
 
-    /// The number that [`TestTables::every_kind`] has for 10.0.N.0/24.
+    /// Returns the number that [`TestTables::every_kind`] has for 10.0.N.0/24.
     fn number(tables: &Tables, net: u8) -> u16 {
         let mut answers = [0];
         let address = u32::from_be_bytes([10, 0, net, 1]);
@@ -275,7 +276,7 @@ mod tests {
         Arc::new(tables)
     }
 
-    /// Every packet but the last is sent to the target.
+    /// Sends every packet but the last to the target.
     fn run(tables: &Arc<Tables>, nets: &[usize], target: u8) -> Sorted {
         let frames: Vec<_> = nets.iter().map(|net| to(*net)).collect();
         let steer = |batch: &mut Batch| {
@@ -287,7 +288,8 @@ mod tests {
     #[test]
     fn packets_go_to_the_next_hop_that_a_rule_names_while_it_has_a_path() {
         let tables = tables();
-        // Nowhere, a blackhole, forwarded, the router's own, a group; and one that no rule fits.
+        // No route, a blackhole, forwarded, the router's own, a group; and one that no rule
+        // matches.
         let nets = [0, 2, 6, 1, 10, 6];
         let all: Vec<usize> = (0..6).collect();
         assert_eq!(run(&tables, &nets, 0)["lookup"], all, "nobody has said where");
@@ -318,7 +320,7 @@ mod tests {
             batch.steering.add(2, 2, 0);
             batch.options = Mask(0b100);
         });
-        // The first one has its own route's next hop, as the lookup would give it.
+        // The first packet has its own route's next hop, as from the lookup.
         assert_eq!((&result["forward"], &result["lookup"]), (&vec![0, 1], &vec![2]));
     }
 }

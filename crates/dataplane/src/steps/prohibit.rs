@@ -1,7 +1,7 @@
 //! `prohibit`: refuses packets with an error to their senders.
 //!
-//! Takes valid IPv4 and IPv6 packets. It is in no default graph: a configuration sends it the packets that a
-//! filter of its own refuses.
+//! Takes valid IPv4 and IPv6 packets. It is not in the default graph; a configuration can send it
+//! the packets that its own filters refuse.
 //!
 //! | output | packets |
 //! |---|---|

@@ -1,14 +1,14 @@
-//! `ip4-redirect`, `ip6-redirect`: might the sender have a better first hop?
+//! `ip4-redirect`, `ip6-redirect`: detects packets whose sender has a better first hop.
 //!
-//! Takes packets to be forwarded, with [`Batch::out_interface`] set. One that leaves by the port it came by
-//! goes to the slow path, which forwards it and, if its sender is a neighbour, sends a redirect to the better
-//! first hop; but only one such packet of a port at a time, see [`RedirectGates`]. The others continue like any
-//! packet.
+//! Takes packets to be forwarded, with [`Batch::out_interface`] set. A packet whose egress port is
+//! its ingress port goes to the slow path, which forwards it and, if its sender is a neighbour,
+//! sends a redirect to the better first hop; but only one such packet of a port at a time, see
+//! [`RedirectGates`]. The others continue like any packet.
 //!
 //! | output | packets |
 //! |---|---|
 //! | `ok` | all others |
-//! | punt `redirect` | leaves by the port it came by, if that port redirects and its gate is open |
+//! | punt `redirect` | its egress port is its ingress port, which redirects and has an open gate |
 //!
 //! Sources: RFC 1812 5.2.7.2, RFC 4861 8.2. The steps are in the graph only if a port redirects.
 
@@ -31,9 +31,9 @@ pub(super) const OUTPUTS: &[Output] = &[Output::next("ok"), Output::Punt(PuntRea
 /// Enables redirects to the hosts of a port.
 pub const REDIRECTS: Feature = Feature::flag("redirects", 1);
 
-/// The interfaces for which a packet may be shown to the slow path now because it leaves by the interface it came
-/// by. The slow path opens them from time to time, and the first such packet closes its interface again:
-/// hosts that do not heed redirects cost no more than those few packets.
+/// The interfaces for which the slow path may get a packet whose egress interface is its ingress
+/// interface. The slow path opens them from time to time, and the first such packet closes its
+/// interface again: hosts that ignore redirects cost no more than those few packets.
 #[derive(Debug)]
 pub struct RedirectGates([AtomicBool; MAX_INTERFACES]);
 
@@ -49,7 +49,7 @@ impl RedirectGates {
         self.0.iter().for_each(|gate| gate.store(true, Ordering::Relaxed));
     }
 
-    /// True once after each opening.
+    /// Returns true once after each opening.
     #[inline(always)]
     fn pass(&self, interface: InterfaceId) -> bool {
         let gate = &self.0[interface.index()];
@@ -105,7 +105,7 @@ mod tests {
         let frames = vec![FrameBuilder::ip4().build(); 4];
         let mut run = |redirects: bool| {
             run_step_on(&mut step, &frames, |batch| {
-                // The port they came by is 0.
+                // The ingress port is 0.
                 batch.out_interface[..4].copy_from_slice(&[1, 0, 0, 2]);
                 batch.own.features = Features::NONE.with(REDIRECTS, redirects.into());
             })

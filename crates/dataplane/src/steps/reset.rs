@@ -1,7 +1,8 @@
-//! `reset`: refuses packets; TCP connections by a reset, so that who opens one does not wait for a time-out.
+//! `reset`: refuses packets; TCP connections by a reset, so that the client does not wait for a
+//! time-out.
 //!
-//! Takes valid IPv4 and IPv6 packets. It is in no default graph: a configuration sends it the packets that a
-//! filter of its own refuses.
+//! Takes valid IPv4 and IPv6 packets. It is not in the default graph; a configuration can send it
+//! the packets that its own filters refuse.
 //!
 //! | output | packets |
 //! |---|---|

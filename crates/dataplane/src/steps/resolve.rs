@@ -1,20 +1,20 @@
-//! From a next hop's number to the packet's output; shared by both lookups.
+//! Resolution of a next hop's number to the packet's output; shared by both lookups.
 //!
 //! | output | packets |
 //! |---|---|
 //! | `forward` | the next hop is a neighbour whose MAC is known |
 //! | `multicast` | to a group (RFC 1812 5.2.4.4: see `multicast.rs`) |
 //! | punt `local` | the router's own addresses, broadcast |
-//! | punt `no-route`, `prohibited`, `unreachable` | refused, the slow path tells the sender |
+//! | punt `no-route`, `prohibited`, `unreachable` | refused; the slow path sends an error |
 //! | punt `glean` | the destination is on a connected network, its MAC is unknown |
 //! | punt `unresolved` | the gateway's MAC is unknown |
-//! | punt `scope` | IPv6: a link-local source, the destination is not the router (RFC 4291 2.5.6; on its link it may go on, RFC 4007 9) |
-//! | punt `ip4-options`, `hop-by-hop` | [`Batch::options`], wherever they are for (RFC 1812 5.2.4.1, RFC 8200 4.3) |
-//! | drop `blackhole` | the route says so |
+//! | punt `scope` | IPv6: a link-local source, the destination is not the router (RFC 4291 2.5.6; it may be forwarded within its link, RFC 4007 9) |
+//! | punt `ip4-options`, `hop-by-hop` | [`Batch::options`], regardless of the destination (RFC 1812 5.2.4.1, RFC 8200 4.3) |
+//! | drop `blackhole` | the route is a blackhole |
 //! | drop `martian-destination` | RFC 1812 5.3.7, RFC 4291 2.5.2 and 2.5.3 |
-//! | drop `l2-broadcast` | would be forwarded, but came as link-layer broadcast (RFC 1812 5.3.4) |
+//! | drop `l2-broadcast` | to be forwarded, but received as link-layer broadcast (RFC 1812 5.3.4) |
 //!
-//! Among equal-cost paths the hash of the packet's flow chooses, so that a flow keeps its path.
+//! Among equal-cost paths the flow hash of the packet selects, so that a flow keeps its path.
 
 use crate::batch::{BATCH_MAX, Batch};
 use crate::flow::FlowHash;
@@ -59,8 +59,9 @@ const fn outputs(options: PuntReason) -> [Output; 13] {
 pub(super) const OUTPUTS4: &[Output] = &outputs(PuntReason::Ip4Options);
 pub(super) const OUTPUTS6: &[Output] = &outputs(PuntReason::HopByHop);
 
-/// Looks up the destinations of `input` with `lookup` (addresses in, next-hop numbers out) and stores the
-/// numbers. Slots outside the mask are skipped, so that a mixed batch costs only its own packets.
+/// Looks up the destinations of `input` with `lookup` (addresses in, next-hop numbers out) and
+/// stores the numbers. Slots outside the mask are skipped, so that a mixed batch costs only the
+/// packets of the mask.
 pub(super) fn look_up<A: Copy + Default>(
     batch: &mut Batch,
     input: Mask,
@@ -80,7 +81,7 @@ pub(super) fn look_up<A: Copy + Default>(
     }
 }
 
-/// The destinations of `input`, side by side.
+/// Collects the destinations of `input`.
 #[inline(always)]
 pub(super) fn gather<'a, A>(
     batch: &Batch,
@@ -96,7 +97,7 @@ pub(super) fn gather<'a, A>(
     &addresses[..count]
 }
 
-/// Gives packets with options to the slow path; the others.
+/// Punts packets with options to the slow path; returns the others.
 #[inline(always)]
 pub(super) fn without_options(batch: &Batch, input: Mask, out: &mut Outputs) -> Mask {
     out[OPTIONS] = input & batch.options;
@@ -158,7 +159,7 @@ fn sort_unusual(batch: &Batch, unusual: Mask, out: &mut Outputs) {
             NextHop::Glean { .. } => GLEAN,
             NextHop::Unresolved { .. } => UNRESOLVED,
             NextHop::Forward { .. } => FORWARD,
-            // A group in a group is never made; should it be, it leads nowhere.
+            // A group never contains a group; if it did, it would have no route.
             NextHop::NoRoute | NextHop::Group { .. } => NO_ROUTE,
         };
         out[FORWARD] = out[FORWARD].without(bit);

@@ -1,24 +1,23 @@
-//! `ip4-reverse-path`, `ip6-reverse-path`: could a reply reach the packet's source?
+//! `ip4-reverse-path`, `ip6-reverse-path`: reverse path checks of source addresses.
 //!
-//! Takes valid packets. Looks up their sources as `ip4-lookup` looks up destinations. The check of a source is
-//! the setting of the port the packet came from:
+//! Takes valid packets. Looks up their sources as `ip4-lookup` looks up destinations. The check is
+//! a setting of the ingress port:
 //!
 //! | `reverse_path` | passes |
 //! |---|---|
 //! | not given | every packet |
-//! | `"loose"` | a route leads to the source, by whatever port (RFC 3704 2.4) |
-//! | `"strict"` | the best route to the source, or one of equal cost, leaves by this port (2.2) |
+//! | `"loose"` | if a route leads to the source, by any port (RFC 3704 2.4) |
+//! | `"strict"` | if the best route to the source, or one of equal cost, leaves by this port (2.2) |
 //!
 //! | output | packets |
 //! |---|---|
-//! | `ok` | as asked |
+//! | `ok` | the check succeeds |
 //! | drop `reverse-path` | the others |
 //!
-//! A blackhole route makes a source fail both, which is how an attack is shut out by its sources
-//! (RFC 5635). The router's own addresses and the broadcast addresses of its networks fail
-//! `"strict"` (RFC 1812 5.3.7). A default route counts like any other. IPv6 sources that do not
-//! leave their link, `fe80::/10` and `::`, pass: no other port can be meant (see
-//! [`Batch::link_scope`]).
+//! A blackhole route makes a source fail both, which can block an attack by its sources (RFC 5635).
+//! The router's own addresses and the broadcast addresses of its networks fail `"strict"` (RFC 1812
+//! 5.3.7). A default route counts like any other. IPv6 sources of link scope, `fe80::/10` and `::`,
+//! pass: they belong to the ingress port (see [`Batch::link_scope`]).
 //!
 //! The steps are in the graph only if a port enables them (RFC 1812 5.3.8: off by default).
 
@@ -36,18 +35,18 @@ use crate::tables::Tables;
 const OK: usize = 0;
 const FAILED: usize = 1;
 
-/// The reachability that a port demands of the sources of its packets, by the values of [`ReversePath`].
+/// The required reachability of the sources of a port's packets, by the values of [`ReversePath`].
 pub const REVERSE_PATH: Feature = Feature::new("reverse_path", 0, &["any", "loose", "strict"]);
 
 /// Values of [`REVERSE_PATH`] (RFC 3704).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReversePath {
-    /// Any source will do.
+    /// Any source is accepted.
     Any = 0,
     /// A route must lead to the source, by any port (RFC 3704 2.4).
     Loose = 1,
-    /// The best route to the source, or one of equal cost, must leave by the port that the packet
-    /// came from (RFC 3704 2.2).
+    /// The best route to the source, or one of equal cost, must leave by the packet's ingress port
+    /// (RFC 3704 2.2).
     Strict = 2,
 }
 
@@ -110,7 +109,7 @@ impl Step for Ip6ReversePath {
     }
 }
 
-/// The packets of `input` whose sources meet their interface's check.
+/// Returns the packets of `input` whose sources pass their interface's check.
 fn passing<A: Copy + Default>(
     batch: &Batch,
     input: Mask,
@@ -155,7 +154,7 @@ fn group_passing<A: Copy + Default>(
     passing
 }
 
-/// The route leaves by the interface.
+/// Returns true if the route leaves by the interface.
 #[inline]
 fn leaves_by(tables: &Tables, hop: Packed, interface: InterfaceId) -> bool {
     match hop.is_forward() {
@@ -164,7 +163,7 @@ fn leaves_by(tables: &Tables, hop: Packed, interface: InterfaceId) -> bool {
     }
 }
 
-/// The route leads somewhere.
+/// Returns true if the next hop is a usable route.
 #[inline]
 fn is_route(hop: Packed) -> bool {
     hop.is_forward()
@@ -193,7 +192,7 @@ mod tests {
     use crate::testing::{FrameBuilder, TestTables, run_step_on};
 
     /// Runs packets whose sources have the N-th kind of next hop (see [`TestTables::every_kind`])
-    /// through a step, from a port; the kinds that pass.
+    /// through a step, from a port; returns the kinds that pass.
     fn pass(step: &mut dyn Step, frames: &[Vec<u8>], port: u16, asked: ReversePath) -> Vec<usize> {
         let (result, _) = run_step_on(step, frames, |batch| {
             batch.in_port = PortId::new(port).unwrap();

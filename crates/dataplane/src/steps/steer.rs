@@ -1,4 +1,4 @@
-//! A named next hop: sends packets to it whatever their destination (policy routing).
+//! A named next hop: sends packets to it regardless of their destination (policy routing).
 //!
 //! Takes valid packets of the family of its gateway. The control plane resolves and tracks the next hop as
 //! that of a static route: several paths share the flows, and lost ones are left out. Sets
@@ -7,10 +7,10 @@
 //! | output | packets |
 //! |---|---|
 //! | `forward` | the next hop is a neighbour whose MAC is known |
-//! | `down` | no path of the next hop is there: its ports are down, or its gateways have no route |
+//! | `down` | the next hop has no live path: its ports are down, or its gateways have no route |
 //! | punt `glean`, `unresolved`, `scope` | as in a lookup, see `resolve.rs` |
-//! | punt `ip4-options`, `hop-by-hop` | as in a lookup; the slow path sends them where their destination is |
-//! | drop `l2-broadcast` | would be forwarded, but came as link-layer broadcast (RFC 1812 5.3.4) |
+//! | punt `ip4-options`, `hop-by-hop` | as in a lookup; the slow path forwards them by their destination |
+//! | drop `l2-broadcast` | to be forwarded, but received as link-layer broadcast (RFC 1812 5.3.4) |
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -41,7 +41,7 @@ const OUTPUTS: &[Output] = &[
 pub struct NamedHops(Mutex<BTreeMap<String, Arc<AtomicU16>>>);
 
 impl NamedHops {
-    /// Sets the number of each name; the others lead nowhere.
+    /// Sets the number of each name; the others have no route.
     pub fn set<'a>(&self, numbers: impl Iterator<Item = (&'a str, u16)>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let numbers: BTreeMap<_, _> = numbers.collect();
@@ -52,7 +52,7 @@ impl NamedHops {
             number
                 .store(numbers.get(name.as_str()).copied().unwrap_or(NO_ROUTE), Ordering::Release);
         }
-        // Names that neither the configuration nor a graph uses any more.
+        // Removes names that neither the configuration nor a graph uses any more.
         all.retain(|name, number| {
             numbers.contains_key(name.as_str()) || Arc::strong_count(number) > 1
         });
@@ -68,7 +68,7 @@ fn nowhere() -> Arc<AtomicU16> {
     Arc::new(AtomicU16::new(NO_ROUTE))
 }
 
-/// The step of a named next hop, for packets of which this is known.
+/// Returns the step of a named next hop, for packets with these facts.
 pub fn named_hop(name: &str, requires: Facts) -> StepSpec {
     let of = name.to_owned();
     let make = move |make: &MakeContext<'_>| -> Box<dyn Step> {
@@ -143,7 +143,7 @@ mod tests {
     fn packets_go_where_the_name_says_whatever_their_destination() {
         let tables = TestTables::every_kind();
         let mut step = step(&tables);
-        // 10.0.2.0/24 is a blackhole, which the step does not ask.
+        // 10.0.2.0/24 is a blackhole, which the step does not look up.
         let frames: Vec<_> = (0..64u16)
             .map(|port| FrameBuilder::ip4().destination4("10.0.2.1").udp(port, 9, b"x").build())
             .collect();
@@ -158,7 +158,7 @@ mod tests {
         let (_, batch) = run_step(&mut *step, &frames);
         let first = batch.out_interface.iter().filter(|&&port| port == 3).count();
         assert!((16..=48).contains(&first), "{first} of 64 flows on the first path");
-        // A group whose paths are all dead answers as no route does.
+        // A group whose paths are all dead has no route.
         tables.named_hops.set([("other", number(&tables, FORWARD))].into_iter());
         assert_eq!(run_step(&mut *step, &frames).0["down"], all);
     }

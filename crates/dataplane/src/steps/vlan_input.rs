@@ -1,16 +1,17 @@
-//! `vlan-input`: finds the VLAN that a tagged frame belongs to, and removes its tags.
+//! `vlan-input`: assigns tagged frames to their VLANs, and removes the tags.
 //!
-//! Takes every frame that a port receives. The steps behind see the frame as one that came untagged by the VLAN's
-//! interface. A frame with two tags belongs to the VLAN of both; if there is none, to that of the outer tag, and the
-//! inner one stays in the frame.
+//! Takes every frame that a port receives. Later steps treat the frame as an untagged one of the
+//! VLAN's interface. A frame with two tags belongs to the VLAN of both; if there is none, to that
+//! of the outer tag, and the inner one stays in the frame.
 //!
 //! | output | packets |
 //! |---|---|
-//! | `ok` | all; frames whose tags are no VLAN's on this port stay as they are, and `classify` drops them as `vlan-unknown` |
+//! | `ok` | all; frames with tags of no VLAN on this port stay unchanged, and `classify` drops them as `vlan-unknown` |
 //!
-//! A tag that the device stripped is the outer one; its kind is not known, and may be either. Priority tags (VLAN 0)
-//! belong to no VLAN: `classify` removes them. The step is in the default graph only if a port has VLANs. It counts
-//! frames by interface (`show interfaces`). Source: IEEE 802.1Q 9.3 to 9.6, 802.1ad.
+//! A tag that the device stripped is the outer one; its kind is unknown. Priority tags (VLAN 0)
+//! belong to no VLAN: `classify` removes them. The step is in the default graph only if a port has
+//! VLANs. It counts frames by interface (`show interfaces`). Source: IEEE 802.1Q 9.3 to 9.6,
+//! 802.1ad.
 
 use crate::batch::{Batch, bytes};
 use crate::graph::{Output, Outputs, Step};
@@ -22,7 +23,7 @@ const OK: usize = 0;
 
 pub(super) const OUTPUTS: &[Output] = &[Output::next("ok")];
 
-/// Bytes up to the end of a tag, and of two, with the Ethertype behind.
+/// Bytes up to the end of one tag, and of two, including the following Ethertype.
 const ONE_TAG: usize = 18;
 const TWO_TAGS: usize = 22;
 
@@ -33,12 +34,12 @@ const ID: u16 = 0x0fff;
 pub struct VlanInput(Untagger);
 
 impl VlanInput {
-    /// Of the VLANs in these tables.
+    /// Creates it for the VLANs in these tables.
     pub fn new(tables: &Tables) -> Self {
         Self(Untagger::of(&tables.vlans))
     }
 
-    /// Gives a tagged frame to its VLAN's interface, if there is one.
+    /// Assigns a tagged frame to its VLAN's interface, if there is one.
     #[inline(always)]
     fn untag(&self, batch: &mut Batch, slot: usize) {
         let port = batch.in_port;
@@ -49,7 +50,7 @@ impl VlanInput {
         }
     }
 
-    /// As [`Self::untag`], for a frame whose outer tag the device stripped.
+    /// Like [`Self::untag`], for a frame whose outer tag the device stripped.
     #[cold]
     fn untag_stripped(&self, batch: &mut Batch, slot: usize) {
         let Some(control) = batch.stripped_tag(slot) else { return };
@@ -96,7 +97,7 @@ fn is_tag(ethertype: [u8; 2]) -> bool {
     TagProtocol::of(u16::from_be_bytes(ethertype)).is_some()
 }
 
-/// The tags at the beginning of a frame.
+/// Returns the tags at the beginning of a frame.
 #[inline(always)]
 fn tags(batch: &Batch, slot: usize) -> Found {
     let (head, len) = (batch.head(slot), batch.len(slot));

@@ -1,6 +1,7 @@
-//! `vlan-output`: tags frames that leave by a VLAN.
+//! `vlan-output`: adds the tags of frames sent by VLANs.
 //!
-//! Takes packets ready to be sent. One whose egress interface is a VLAN gets the VLAN's tags, and leaves by its port.
+//! Takes packets ready to be sent. A packet whose egress interface is a VLAN gets the VLAN's tags
+//! and its port.
 //!
 //! | output | packets |
 //! |---|---|
@@ -8,9 +9,9 @@
 //! | drop `no-buffer` | the buffer has no room for the tags |
 //! | drop `port-down` | the VLAN has been removed |
 //!
-//! Packets of the slow path and copies of packets to groups get their tags where they are made. The step is in the
-//! default graph only if a port has VLANs. It counts frames by interface (`show interfaces`). Source: IEEE 802.1Q 9.3
-//! to 9.6, 802.1ad.
+//! Packets of the slow path and copies of multicast packets get their tags when they are created.
+//! The step is in the default graph only if a port has VLANs. It counts frames by interface (`show
+//! interfaces`). Source: IEEE 802.1Q 9.3 to 9.6, 802.1ad.
 
 use crate::batch::{BATCH_MAX, Batch};
 use crate::graph::{Output, Outputs, Step};
@@ -34,7 +35,7 @@ pub(super) const OUTPUTS: &[Output] = &[
 pub struct VlanOutput(Tagger);
 
 impl VlanOutput {
-    /// Of the VLANs in these tables.
+    /// Creates it for the VLANs in these tables.
     pub fn new(tables: &Tables) -> Self {
         Self(Tagger::of(&tables.vlans))
     }

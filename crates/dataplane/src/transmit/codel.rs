@@ -1,20 +1,20 @@
 //! CoDel, controlled delay (RFC 8289), with ECN (RFC 3168).
 //!
-//! A queue is too long when the time that packets spend in it has been above `target` for a whole `interval`.
-//! Then packets are dropped (marked, if their transport is ECN-capable) when they leave, at times that come
-//! nearer with the square root of their number, until the time is below the target again. The functions have
-//! the names of the pseudo code in RFC 8289 5.
+//! A queue is too long when the time that packets spend in it has been above `target` for a whole
+//! `interval`. Then packets are dropped (marked, if their transport is ECN-capable) when they
+//! leave, at intervals that shrink with the square root of their number, until the time is below
+//! the target again. The functions have the names of the pseudo code in RFC 8289 5.
 
 use super::lane::{Cause, Lane, Packet, Waiting};
 
 /// Settings of CoDel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodelConfig {
-    /// The time in the queue that is accepted for good, in microseconds (RFC 8289 3.2: 5 ms).
+    /// The acceptable standing delay in the queue, in microseconds (RFC 8289 3.2: 5 ms).
     pub target_us: u32,
-    /// The longest round-trip time of what passes, in microseconds (RFC 8289 3.2: 100 ms).
+    /// The longest round-trip time of the traffic, in microseconds (RFC 8289 3.2: 100 ms).
     pub interval_us: u32,
-    /// Marks packets of ECN-capable transports.
+    /// True if packets of ECN-capable transports are marked.
     pub ecn: bool,
 }
 
@@ -40,7 +40,8 @@ pub struct Codel<P> {
 struct Law {
     target: u64,
     interval: u64,
-    /// When the time in the queue will have been above the target for an interval; `None` if it is not.
+    /// The time at which the delay will have been above the target for an interval; `None` if it is
+    /// not above.
     first_above_time: Option<u64>,
     drop_next: u64,
     count: u32,
@@ -49,7 +50,7 @@ struct Law {
 }
 
 impl<P: Packet> Codel<P> {
-    /// A queue of at most so many packets, with `hz` TSC cycles a second.
+    /// Creates a queue of at most so many packets, with `hz` TSC cycles per second.
     pub fn new(length: usize, config: CodelConfig, hz: u64) -> Self {
         let cycles = |micros: u32| (u128::from(micros) * u128::from(hz) / 1_000_000) as u64;
         let law = Law {
@@ -71,7 +72,7 @@ impl<P: Packet> Codel<P> {
         }
     }
 
-    /// Takes the packet that leaves next; those before it that CoDel chose are dropped.
+    /// Takes the next packet to leave; earlier ones selected by CoDel are dropped.
     pub fn take(&mut self, now: u64, drop: &mut impl FnMut(P, Cause)) -> Option<Waiting<P>> {
         let (mut next, mut ok_to_drop) = self.dodequeue(now);
         if self.law.dropping {
@@ -106,7 +107,7 @@ impl<P: Packet> Codel<P> {
         next
     }
 
-    /// The packets.
+    /// Returns the packets.
     pub fn lane(&self) -> &Lane<P> {
         &self.lane
     }
@@ -117,7 +118,7 @@ impl<P: Packet> Codel<P> {
         waiting.marked
     }
 
-    /// The packet at the front, and whether its time in the queue says that one may be dropped.
+    /// Returns the packet at the front, and true if its delay permits a drop.
     fn dodequeue(&mut self, now: u64) -> (Option<Waiting<P>>, bool) {
         let Some(waiting) = self.lane.pop() else {
             self.law.first_above_time = None;
@@ -139,8 +140,8 @@ impl Law {
         now >= first
     }
 
-    /// The first drop of a dropping state. One that begins soon behind another goes on near the rate at which
-    /// that ended.
+    /// Makes the first drop of a dropping state. A state that begins soon after another starts near
+    /// the other's last rate.
     fn begin_dropping(&mut self, now: u64) {
         self.dropping = true;
         let delta = self.count.saturating_sub(self.last_count);
@@ -150,7 +151,8 @@ impl Law {
         self.schedule(now);
     }
 
-    /// The control law: the next drop is an interval, divided by the square root of their number, behind `t`.
+    /// The control law: the next drop is an interval, divided by the square root of their number,
+    /// after `t`.
     fn schedule(&mut self, t: u64) {
         self.drop_next = t + (self.interval as f64 / f64::from(self.count).sqrt()) as u64;
     }
@@ -176,7 +178,8 @@ mod tests {
         }
     }
 
-    /// Takes a packet each millisecond; the times at which packets were dropped, in milliseconds.
+    /// Takes a packet each millisecond; returns the times at which packets were dropped, in
+    /// milliseconds.
     fn drops(codel: &mut Codel<Numbered>, millis: std::ops::Range<u64>) -> Vec<u64> {
         let mut drops = Vec::new();
         for ms in millis {
@@ -207,7 +210,7 @@ mod tests {
         let mut codel = codel(false);
         fill(&mut codel, 100, false);
         assert_eq!(drops(&mut codel, 1..104), [0u64; 0]);
-        // Never more than a frame behind the one that leaves: no drop, however long each waits.
+        // Never more than a frame behind the packet that leaves: no drop, regardless of the delay.
         for ms in 5000..5400 {
             let waiting = Waiting::new(numbered(ms, 1514), (ms - 10) * MS);
             codel.offer(waiting, &mut |_, _| panic!("it has room"));

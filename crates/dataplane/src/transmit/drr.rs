@@ -1,8 +1,9 @@
 //! Deficit round robin over classes (Shreedhar and Varghese 1995).
 //!
-//! Each class with packets has a turn, in which it may send as many bytes as its deficit has; each turn raises
-//! that by the class's quantum, a full frame for each unit of its weight, so a turn costs O(1) and classes
-//! share the link in the ratio of their weights. A class that becomes empty loses what it has left.
+//! Each class with packets has a turn, in which it may send as many bytes as its deficit; each turn
+//! raises the deficit by the class's quantum, a full frame for each unit of its weight. So a turn
+//! costs O(1) and classes share the link in the ratio of their weights. A class that becomes empty
+//! loses its deficit.
 
 use super::lane::{Cause, Lane, Packet, Waiting};
 
@@ -16,9 +17,9 @@ const QUANTUM: u32 = 1514;
 #[derive(Debug)]
 pub struct Drr<P> {
     classes: [Class<P>; CLASSES],
-    /// The class whose turn it is.
+    /// The class of the present turn.
     turn: usize,
-    /// It has had its quantum.
+    /// True if it has received its quantum.
     granted: bool,
     len: usize,
 }
@@ -49,7 +50,7 @@ impl<P: Packet> Drr<P> {
         }
     }
 
-    /// Takes the packet whose turn it is, and its class.
+    /// Takes the packet of the present turn, and its class.
     pub fn take(&mut self) -> Option<(usize, Waiting<P>)> {
         if self.is_empty() {
             return None;
@@ -81,17 +82,17 @@ impl<P: Packet> Drr<P> {
         self.granted = false;
     }
 
-    /// Packets of all classes.
+    /// Returns the number of packets of all classes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True if there is none.
+    /// Returns true if there are no packets.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The packets of a class below [`CLASSES`].
+    /// Returns the packets of a class below [`CLASSES`].
     pub fn lane(&self, class: usize) -> &Lane<P> {
         &self.classes[class % CLASSES].lane
     }
@@ -138,9 +139,9 @@ mod tests {
     }
 
     proptest! {
-        /// Every packet leaves once or is refused, in the order of its class, and no class waits longer than
-        /// one turn of each other: what a class that always has packets gets is never behind its share by more
-        /// than a turn and a frame.
+        /// Every packet leaves once or is refused, in the order of its class, and no class waits
+        /// longer than one turn of each other: a class that always has packets is never behind its
+        /// share by more than a turn and a frame.
         #[test]
         fn no_packet_is_lost_or_overtaken_in_its_class(
             steps in proptest::collection::vec((0..CLASSES, 60u32..1515, any::<bool>()), 1..400),

@@ -1,4 +1,4 @@
-//! The fields of a leaving frame that decide in queues: its class by DSCP, and the ECN bits.
+//! The fields of a transmitted frame that queues use: its class by DSCP, and the ECN bits.
 
 use dpdk::Mbuf;
 use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, payload};
@@ -6,13 +6,13 @@ use wire::ip::{IPV6_LEN, PROTOCOL_ICMPV6};
 
 use super::lane::Packet;
 
-/// Classes of traffic, by what they need: RFC 4594's service classes, put together as RFC 8325 4.3 does for
-/// four, and RFC 8622's lower effort.
+/// Classes of traffic by requirements: RFC 4594's service classes, combined like the four of RFC
+/// 8325 4.3, and RFC 8622's lower effort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Network control: CS6, CS7, and what is of the link alone and so nobody's but the router's: neighbour
-    /// discovery, groups of the link (OSPF, IGMP, MLD), and whatever is not IP (ARP, LLDP, IS-IS). It leaves
-    /// before all others, within its bound.
+    /// Network control: CS6, CS7, and link-local traffic, which only the router can have sent:
+    /// neighbour discovery, link-local groups (OSPF, IGMP, MLD), and frames other than IP (ARP,
+    /// LLDP, IS-IS). It leaves before all others, within its bound.
     Control,
     /// Telephony and signalling: EF, VOICE-ADMIT (44), CS5.
     Voice,
@@ -34,7 +34,7 @@ impl Class {
     /// The number of classes.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// Its place in [`Self::ALL`].
+    /// Returns the index in [`Self::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }
@@ -44,7 +44,7 @@ impl Class {
         Self::ALL.into_iter().find(|class| class.name() == name)
     }
 
-    /// As configurations and commands write it.
+    /// Returns the name in configurations and commands.
     pub fn name(self) -> &'static str {
         match self {
             Self::Control => "control",
@@ -56,8 +56,8 @@ impl Class {
         }
     }
 
-    /// That of a codepoint (RFC 4594 figure 3, RFC 5865 for 44, RFC 8622 for 1); unknown ones are default
-    /// (RFC 2474 4).
+    /// Returns the class of a codepoint (RFC 4594 figure 3, RFC 5865 for 44, RFC 8622 for 1);
+    /// unknown ones are default (RFC 2474 4).
     pub fn of_dscp(dscp: u8) -> Self {
         match dscp {
             48 | 56 => Self::Control,
@@ -69,12 +69,12 @@ impl Class {
         }
     }
 
-    /// As [`Mbuf::set_traffic_class`] takes it.
+    /// Returns the number for [`Mbuf::set_traffic_class`].
     pub(crate) fn number(self) -> u8 {
         self as u8 + 1
     }
 
-    /// The one that a filter has given the packet, or that of its frame.
+    /// Returns the class that a filter has set for the packet, or that of its frame.
     #[inline]
     pub fn of(packet: &Mbuf) -> Self {
         match usize::from(packet.traffic_class()).checked_sub(1) {
@@ -95,7 +95,7 @@ impl Class {
         Self::of_ip(ethertype, ip)
     }
 
-    /// That of a frame whose headers are in these bytes.
+    /// Returns the class of a frame whose headers are in these bytes.
     #[inline]
     pub fn of_frame(frame: &[u8]) -> Self {
         let Some((ethertype, start)) = payload(frame) else { return Self::Control };
@@ -129,8 +129,8 @@ impl Class {
 const IP4_DESTINATION: usize = 16;
 const IP6_DESTINATION: usize = 24;
 
-/// Router and neighbour solicitations and advertisements, and redirects (RFC 4861 4): nobody forwards them, so
-/// they are of this link.
+/// Returns true for router and neighbour solicitations and advertisements, and redirects (RFC 4861
+/// 4), which no router forwards.
 fn is_neighbour_discovery(ip: &[u8]) -> bool {
     const NEXT_HEADER: usize = 6;
     const HOP_LIMIT: usize = 7;
@@ -154,8 +154,8 @@ impl Packet for Mbuf {
     }
 }
 
-/// Sets Congestion Experienced in a frame whose IP header it has whole. What a replica shares with others is not
-/// in its first buffer, so it is not marked.
+/// Sets Congestion Experienced in a frame whose IP header is complete. The IP header of a replica
+/// is not in its first buffer, so it is not marked.
 fn mark(frame: &mut [u8]) -> bool {
     let Some((ethertype, start)) = payload(frame) else { return false };
     let Some(ip) = frame.get_mut(start..) else { return false };
@@ -181,7 +181,7 @@ fn mark_ip4(ip: &mut [u8]) -> bool {
     true
 }
 
-/// The traffic class lies across the first two bytes; its last two bits are bits 4 and 5 of the second.
+/// The traffic class spans the first two bytes; its last two bits are bits 4 and 5 of the second.
 fn mark_ip6(ip: &mut [u8]) -> bool {
     let Some([_, second, ..]) = ip.first_chunk_mut::<IPV6_LEN>() else { return false };
     if *second >> 4 & CE == NOT_ECT {

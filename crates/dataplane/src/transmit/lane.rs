@@ -1,47 +1,47 @@
-//! One first-in first-out lane of packets with a bound, the part that all disciplines are made of.
+//! One bounded first-in first-out queue of packets, the building block of all disciplines.
 
 use std::collections::VecDeque;
 
-/// A packet as disciplines see it.
+/// A packet as used by disciplines.
 pub trait Packet {
     /// Bytes of the frame, without FCS.
     fn bytes(&self) -> u32;
 
-    /// Sets Congestion Experienced; false, and nothing done, if the packet is not of an ECN-capable transport
-    /// (RFC 3168 5).
+    /// Sets Congestion Experienced; returns false, without a change, if the packet is not of an
+    /// ECN-capable transport (RFC 3168 5).
     fn mark(&mut self) -> bool;
 }
 
-/// Why a queue drops a packet.
+/// Reason for which a queue drops a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// There was no room.
     Full,
-    /// RED chose it.
+    /// RED selected it.
     Red,
-    /// CoDel chose it.
+    /// CoDel selected it.
     Codel,
 }
 
 /// A packet in a queue.
 #[derive(Debug)]
 pub struct Waiting<P> {
-    /// It.
+    /// The packet.
     pub packet: P,
-    /// When it came, in TSC cycles.
+    /// Arrival time, in TSC cycles.
     pub since: u64,
-    /// CoDel or RED has marked it.
+    /// True if CoDel or RED has marked it.
     pub marked: bool,
 }
 
 impl<P: Packet> Waiting<P> {
-    /// One that comes now.
+    /// Creates one that arrives now.
     pub fn new(packet: P, now: u64) -> Self {
         Self { packet, since: now, marked: false }
     }
 }
 
-/// Packets in the order in which they came. Its memory is taken when it is made.
+/// Packets in order of arrival. Its memory is allocated on creation.
 #[derive(Debug)]
 pub struct Lane<P> {
     packets: VecDeque<Waiting<P>>,
@@ -58,7 +58,7 @@ impl<P: Packet> Lane<P> {
     /// Adds a packet at the end.
     ///
     /// # Errors
-    /// Gives it back when the lane is full.
+    /// The lane is full; returns the packet.
     #[inline]
     pub fn push(&mut self, waiting: Waiting<P>) -> Result<(), P> {
         if self.packets.len() >= self.length {
@@ -83,13 +83,13 @@ impl<P: Packet> Lane<P> {
         self.packets.front().map(|waiting| waiting.packet.bytes())
     }
 
-    /// Packets.
+    /// Returns the number of packets.
     #[inline]
     pub fn len(&self) -> usize {
         self.packets.len()
     }
 
-    /// True if there is none.
+    /// Returns true if there are no packets.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
@@ -106,7 +106,7 @@ impl<P: Packet> Lane<P> {
 pub(super) mod tests {
     use super::*;
 
-    /// A packet that knows its number.
+    /// A packet with a number.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Numbered {
         pub number: u64,

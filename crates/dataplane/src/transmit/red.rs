@@ -1,12 +1,13 @@
 //! Random Early Detection (Floyd and Jacobson 1993; RFC 7567), with ECN (RFC 3168).
 //!
-//! An exponentially weighted average of the length decides about each packet that comes. Below `least` all
-//! pass, from `most` on none; between them the probability rises from 0 to `probability`, corrected by the
-//! number of packets since the last choice, so that choices are spread evenly. A chosen packet of an
-//! ECN-capable transport is marked in place of being dropped, but not from `most` on (RFC 3168 7).
+//! An exponentially weighted average of the length decides on each arriving packet. Below `least`
+//! all pass, from `most` on none; between them the probability rises from 0 to `probability`,
+//! corrected by the number of packets since the last selection, so that selections are spread
+//! evenly. A selected packet of an ECN-capable transport is marked in place of being dropped, but
+//! not from `most` on (RFC 3168 7).
 //!
-//! While the queue is empty no packet comes that could lower the average: the first one behind an idle time
-//! lowers it as if as many small packets had left meanwhile as the link could have sent.
+//! While the queue is empty no packet arrives that could lower the average: the first packet after
+//! an idle time lowers it by as many small packets as the link could have sent meanwhile.
 
 use super::lane::{Cause, Lane, Packet, Waiting};
 
@@ -22,7 +23,7 @@ pub struct RedConfig {
     pub most: u32,
     /// The probability just below `most`, in percent, 1 to 100.
     pub percent: u8,
-    /// Marks packets of ECN-capable transports.
+    /// True if packets of ECN-capable transports are marked.
     pub ecn: bool,
 }
 
@@ -38,7 +39,7 @@ pub struct Red<P> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Pass,
-    /// Chosen at random: marked or dropped.
+    /// Selected at random: marked or dropped.
     Chosen,
     /// Dropped in any case.
     Forced,
@@ -51,17 +52,18 @@ struct Choice {
     most: f64,
     probability: f64,
     average: f64,
-    /// Packets since the last choice; `None` while the average is below `least`.
+    /// Packets since the last selection; `None` while the average is below `least`.
     count: Option<u32>,
-    /// When the queue became empty, in TSC cycles.
+    /// The time at which the queue became empty, in TSC cycles.
     idle_since: Option<u64>,
-    /// TSC cycles in which the link sends a small packet.
+    /// TSC cycles for sending a small packet.
     packet_time: u64,
     random: u64,
 }
 
 impl<P: Packet> Red<P> {
-    /// A queue of at most so many packets, for a link that sends a small packet in `packet_time` TSC cycles.
+    /// Creates a queue of at most so many packets, for a link that sends a small packet in
+    /// `packet_time` TSC cycles.
     pub fn new(length: usize, config: RedConfig, packet_time: u64, seed: u64) -> Self {
         let choice = Choice {
             least: config.least.into(),
@@ -97,14 +99,14 @@ impl<P: Packet> Red<P> {
         Some(waiting)
     }
 
-    /// The packets.
+    /// Returns the packets.
     pub fn lane(&self) -> &Lane<P> {
         &self.lane
     }
 }
 
 impl Choice {
-    /// About a packet that comes to a queue of this length.
+    /// Decides on a packet that arrives at a queue of this length.
     fn judge(&mut self, length: usize, now: u64) -> Verdict {
         match self.idle_since.take() {
             Some(since) if length == 0 => {
@@ -131,7 +133,7 @@ impl Choice {
         if chosen { Verdict::Chosen } else { Verdict::Pass }
     }
 
-    /// From 0 to below 1: xorshift64* (Vigna 2016).
+    /// Returns a number from 0 to below 1: xorshift64* (Vigna 2016).
     fn uniform(&mut self) -> f64 {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
@@ -172,8 +174,9 @@ mod tests {
         assert_eq!(causes, [Cause::Full]);
     }
 
-    /// The paper, section 7: with the correction by `count`, which is 1 for the first packet behind a choice, the
-    /// gaps between choices are uniform from 1 to 1/pb - 1, so their mean is half of 1/pb.
+    /// The paper, section 7: with the correction by `count`, which is 1 for the first packet after
+    /// a selection, the gaps between selections are uniform from 1 to 1/pb - 1, so their mean is
+    /// half of 1/pb.
     #[test]
     fn choices_come_with_the_papers_probability_and_evenly() {
         let mut red = red(CONFIG);

@@ -1,13 +1,14 @@
 //! A port's rate: a token bucket that all forwarders share (RFC 3290 5.1.3 and appendix A).
 //!
-//! The bucket is the time at which it would be full again, one atomic word. A forwarder takes a quantum of
-//! bytes from it at a time, not a packet's, and spends it by itself, so that the word moves between cores some
-//! thousand times a second at any rate; it gives back what it has left when its queue is empty.
+//! The bucket is the time at which it would be full again, one atomic word. A forwarder takes a
+//! quantum of bytes at a time, not those of one packet, and spends it itself, so that the word
+//! moves between cores some thousand times per second at any rate; it returns its remaining bytes
+//! when its queue is empty.
 //!
-//! A packet leaves as long as the forwarder has credit at all, and may overdraw it by less than itself; the
-//! next quantum, made as much larger, pays. In any time t a port so sends at most `rate · t + burst` bytes, and
-//! for each forwarder a quantum and a frame more. The rate itself is exact: nothing is sent that was not taken
-//! from the bucket.
+//! A packet leaves as long as the forwarder has credit at all, and may overdraw it by less than its
+//! own length, by which the next quantum is larger. In any time t a port thus sends at most `rate ·
+//! t + burst` bytes, and for each forwarder a quantum and a frame more. The rate itself is exact:
+//! every byte sent was taken from the bucket.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,14 +21,14 @@ use crate::bucket;
 pub struct Shape {
     /// Bytes per second, at least 1.
     pub rate: u64,
-    /// Bytes at once behind an idle time, at least a frame.
+    /// Bytes at once after an idle time, at least a frame.
     pub burst: u64,
-    /// Bytes that each frame counts beside its own, which begin at the Ethernet header and end before the FCS:
-    /// 24 for the wire's (preamble, FCS, gap).
+    /// Bytes counted for each frame in addition to its own, which begin at the Ethernet header and
+    /// end before the FCS: 24 for the wire's (preamble, FCS, gap).
     pub overhead: u32,
 }
 
-/// As configurations write it: `95000000 bit, burst 64000 bytes, overhead 24`.
+/// As in configurations: `95000000 bit, burst 64000 bytes, overhead 24`.
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rate, burst, overhead } = self;
@@ -38,30 +39,31 @@ impl fmt::Display for Shape {
 /// The least quantum, in bytes, where the burst is large enough: about a quarter of a full frame.
 const QUANTUM_LEAST: u64 = 380;
 
-/// Quanta of a burst at least: who comes late for one finds the bucket not full yet, and nothing is lost.
+/// Least number of quanta in a burst: if a forwarder takes one late, the bucket is not full yet,
+/// and nothing is lost.
 const OF_BURST: u64 = 4;
 
-/// Quanta in a second at full rate.
+/// Quanta per second at full rate.
 const QUANTA: u64 = 4000;
 
 /// Fraction bits of [`Bucket::cost`].
 const SHIFT: u32 = 16;
 
-/// The rest of a rate, for all forwarders.
+/// The remaining tokens of a rate, for all forwarders.
 #[derive(Debug)]
 pub struct Bucket {
-    /// When the bucket is full again, in TSC cycles.
+    /// The time at which the bucket is full again, in TSC cycles.
     full_at: AtomicU64,
     /// TSC cycles for a byte, times 2^[`SHIFT`].
     cost: u64,
-    /// TSC cycles that the whole burst takes.
+    /// TSC cycles for the whole burst.
     depth: u64,
-    /// Bytes that are taken at once.
+    /// Bytes taken at once.
     quantum: u64,
 }
 
 impl Bucket {
-    /// A full bucket, with `hz` TSC cycles a second.
+    /// Creates a full bucket, with `hz` TSC cycles per second.
     pub fn new(shape: Shape, hz: u64) -> Self {
         let cycles = |bytes: u64, shift: u32| {
             let cycles = (u128::from(bytes) * u128::from(hz)) << shift;
@@ -80,16 +82,16 @@ impl Bucket {
     /// Takes so many bytes.
     ///
     /// # Errors
-    /// When there will be as many, in TSC cycles.
+    /// The time at which there will be as many, in TSC cycles.
     fn take(&self, bytes: u64, now: u64) -> Result<(), u64> {
-        // Rounded up, and down where it comes back: the rate is never exceeded.
+        // Rounded up; rounded down when returned: the rate is never exceeded.
         let cost = self.time_of(bytes).div_ceil(1 << SHIFT) as u64;
         let depth = self.depth.max(cost);
         let taken = bucket::take(&self.full_at, cost, depth, now);
         taken.map_err(|full_at| (full_at + cost).saturating_sub(depth))
     }
 
-    /// Takes back what was not spent.
+    /// Returns unused bytes to the bucket.
     fn give_back(&self, bytes: u64) {
         let time = (self.time_of(bytes) >> SHIFT) as u64;
         let less = |full_at: u64| Some(full_at.saturating_sub(time));
@@ -102,19 +104,19 @@ impl Bucket {
 pub struct Shaper {
     bucket: Arc<Bucket>,
     overhead: u32,
-    /// Bytes that may be sent; below 0: that were sent in advance.
+    /// Bytes that may be sent; below 0: bytes sent in advance.
     credit: i64,
-    /// There is no quantum before this time, in TSC cycles.
+    /// The time before which there is no quantum, in TSC cycles.
     due: u64,
 }
 
 impl Shaper {
-    /// A forwarder's, without credit.
+    /// Creates a forwarder's, without credit.
     pub fn new(bucket: Arc<Bucket>, overhead: u32) -> Self {
         Self { bucket, overhead, credit: 0, due: 0 }
     }
 
-    /// True if a packet may leave now.
+    /// Returns true if a packet may leave now.
     #[inline]
     pub fn may_send(&mut self, now: u64) -> bool {
         if self.credit > 0 {
@@ -134,13 +136,13 @@ impl Shaper {
         true
     }
 
-    /// A frame of so many bytes has left.
+    /// Charges a frame of so many bytes that has left.
     #[inline]
     pub fn spend(&mut self, bytes: u32) {
         self.credit -= i64::from(bytes) + i64::from(self.overhead);
     }
 
-    /// Nothing waits any more: others may have the rest.
+    /// Returns the remaining credit for other forwarders: no packet waits any more.
     #[inline]
     pub fn rest(&mut self) {
         if self.credit > 0 {
@@ -149,7 +151,8 @@ impl Shaper {
         }
     }
 
-    /// When the next packet may leave, in TSC cycles, if [`Self::may_send`] has said no.
+    /// Returns the time at which the next packet may leave, in TSC cycles, if [`Self::may_send`]
+    /// has returned false.
     #[inline]
     pub fn due(&self) -> u64 {
         self.due
@@ -228,7 +231,7 @@ mod tests {
             two[1].spend(100);
             bytes += 100;
         }
-        // What is less than a quantum stays in the bucket.
+        // Less than a quantum stays in the bucket.
         assert!((9_500..=10_000).contains(&bytes), "{bytes}");
     }
 

@@ -1,5 +1,5 @@
-//! A scheduler between real packets and a real device: the ring driver's, which hands what is sent by its
-//! transmit queue to its receive queue.
+//! A scheduler between real packets and a real device: that of the ring driver, whose transmit
+//! queue feeds its receive queue.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::testing::{FrameBuilder, dpdk as shared};
 
-/// Packets that the device's ring holds.
+/// Capacity of the device's ring in packets.
 const RING: usize = 1023;
 
 const PORT: PortId = PortId::FIRST;
@@ -41,7 +41,7 @@ impl Lab {
         }
     }
 
-    /// Another queue before the same device; nothing is counted yet.
+    /// Another queue before the same device, with all counters at 0.
     fn replace(&mut self, config: QueueConfig, shape: Option<Shape>) {
         let shape = shape.map(|shape| (shape, Arc::new(Bucket::new(shape, self.hz))));
         self.scheduler = Scheduler::new(config, shape);
@@ -64,7 +64,7 @@ impl Lab {
         self.scheduler.serve(&mut self.device, now, (PORT, &self.counters))
     }
 
-    /// The numbers and codepoints of what has left.
+    /// Returns the numbers and codepoints of transmitted packets.
     fn sent(&mut self) -> Vec<(u16, u8)> {
         let (mut burst, mut all) = (Burst::new(), Vec::new());
         while self.wire.receive(&mut burst, 64) > 0 {
@@ -121,7 +121,7 @@ fn what_the_device_does_not_take_waits_up_to_the_length_and_keeps_its_order() {
     }
     assert_eq!(sent, RING);
     assert!(lab.scheduler.is_stuck());
-    // What the device has refused waits beside the queue.
+    // Packets refused by the device wait outside the queue.
     let refused = lab.scheduler.out.len();
     assert!(refused > 0);
     assert!((500..=500 + refused).contains(&lab.scheduler.len()));
@@ -161,7 +161,7 @@ fn a_rate_holds_packets_back_and_says_for_how_long() {
     assert_eq!(lab.serve(due - 1), 0);
     assert!(lab.serve(due) > 0);
     let mut sent = lab.sent().len();
-    // 50 ms later at most 50 packets more have left, and a quantum and a frame.
+    // 50 ms later at most 50 more packets have left, and a quantum and a frame.
     for step in 1..=50 {
         lab.serve(begin + lab.hz / 1000 * step);
         sent += lab.sent().len();
@@ -235,8 +235,8 @@ fn disciplines() -> impl Strategy<Value = Discipline> {
     ]
 }
 
-/// Every packet is sent or dropped by name or waits, and packets of a class keep their order, whatever comes
-/// when.
+/// Every packet is sent, dropped with a reason, or waits, and packets of a class keep their order,
+/// for any sequence of arrivals.
 #[test]
 fn every_packet_is_somewhere() {
     let lab = RefCell::new(Lab::new(fifo(1), None));

@@ -28,7 +28,7 @@ pub struct Layers {
     pub network: u16,
     /// True for IPv6.
     pub ip6: bool,
-    /// The protocol behind it.
+    /// The protocol after it.
     pub transport: Transport,
     /// The TCP header with its options, or the UDP header; below 256.
     pub header: u16,

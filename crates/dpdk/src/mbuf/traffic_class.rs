@@ -1,8 +1,10 @@
-//! A small number that travels with a packet: the class of traffic that the application has given it.
+//! A small number attached to a packet: the class of traffic that the application has assigned to
+//! it.
 //!
-//! It lies in three of the flags that DPDK leaves to applications (`rte_mbuf_dynflag_register_bitnum`), because
-//! those are zero for each packet that a device has received or that comes from a pool, unlike dynamic fields and
-//! the `hash` union, and are in the first cache line.
+//! It lies in three of the flags that DPDK leaves to applications
+//! (`rte_mbuf_dynflag_register_bitnum`), because those are zero for each packet received by a
+//! device or taken from a pool, unlike dynamic fields and the `hash` union, and are in the first
+//! cache line.
 
 use std::ffi::c_char;
 

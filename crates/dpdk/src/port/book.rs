@@ -68,8 +68,8 @@ pub(super) fn tear_out(number: u64) {
     book().pages.remove(&number);
 }
 
-/// Restores all kernel interfaces, whoever owns them, and removes their records. For a process that ends
-/// now: its ports stop working, and threads that open one are blocked for ever.
+/// Restores all kernel interfaces, regardless of their owners, and removes their records. For a
+/// process that ends now: its ports stop working, and threads that open one are blocked for ever.
 pub fn give_back_interfaces() {
     let mut pages = {
         let mut book = book();

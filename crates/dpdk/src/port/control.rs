@@ -357,8 +357,8 @@ struct Held {
 }
 
 impl ControlProgram {
-    /// Attaches the program to an interface in place of that of the AF_XDP driver, whose map of sockets has this
-    /// descriptor. Without rules every packet goes where it went before.
+    /// Attaches the program to an interface in place of that of the AF_XDP driver, whose map of
+    /// sockets has this descriptor. Without rules every packet takes its former path.
     ///
     /// # Errors
     /// The step that failed; the interface has its program as before.
@@ -388,7 +388,7 @@ impl ControlProgram {
     /// Adds a rule and returns its number.
     ///
     /// # Errors
-    /// Why there is no rule for this traffic: the program has no such form, or no room.
+    /// The reason why there is no rule for this traffic: the program has no such form, or no room.
     pub(super) fn add(&self, traffic: &Traffic) -> Result<u64, (Errno, String)> {
         let key = Key::of(traffic).map_err(|why| (Errno(libc::EINVAL), why.to_owned()))?;
         let failed = |errno: Errno| (errno, "the XDP program has no room for the rule".to_owned());
@@ -433,7 +433,7 @@ impl ControlProgram {
         Some(Ok(()))
     }
 
-    /// Returns the packets that a rule has found; `None` if there is none with this number.
+    /// Returns the count of a rule's packets; `None` if there is none with this number.
     pub(super) fn count(&self, number: u64) -> Option<Result<Count, Errno>> {
         let held = self.lock();
         Some(self.loaded.count(held.keys.get(&number)?))

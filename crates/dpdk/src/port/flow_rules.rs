@@ -227,7 +227,7 @@ fn unknown() -> FlowRefusal {
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Drop,
-    /// They come by this receive queue.
+    /// They arrive on this receive queue.
     Queue(u16),
 }
 

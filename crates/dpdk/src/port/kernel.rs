@@ -236,7 +236,7 @@ impl KernelInterface {
         result
     }
 
-    /// Records a program that has taken the place of the driver's, which comes back before the driver ends.
+    /// Records a program that has replaced the driver's, which is restored before the driver ends.
     pub(super) fn remember_xdp_program(&mut self, number: u32) {
         self.remember(Undo::Xdp(Some(number)));
     }

@@ -11,8 +11,9 @@
 //!   sent | sent | tried again and again | waits | waits | … | the last one written
 //!               ^ head                                          ^ next - 1
 //! ```
-//! So a frame that has been the head for [`PATIENCE`] is given up: with length 0 it is not a frame, and the
-//! kernel passes over it. The head is checked after each burst, and as long as one is stuck.
+//! So a frame that has been the head for [`PATIENCE`] is abandoned: with length 0 it is not a
+//! frame, and the kernel passes over it. The head is checked after each burst, and as long as one
+//! is stuck.
 
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
@@ -36,7 +37,7 @@ pub(crate) struct PacketRing {
     pub(crate) first: NonNull<u8>,
     pub(crate) frames: u32,
     pub(crate) frame: usize,
-    /// Number of frames that were given up.
+    /// Number of abandoned frames.
     pub(crate) given_up: AtomicU64,
     /// Number of packets that the receive ring had no room for, as far as it was read from the kernel.
     pub(crate) missed: AtomicU64,

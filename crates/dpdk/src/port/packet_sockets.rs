@@ -43,7 +43,7 @@ struct Original {
     descriptor: RawFd,
     address: libc::sockaddr_ll,
     fanout: u32,
-    /// Mapping of its rings: the first byte and the one behind the last.
+    /// Mapping of its rings: the first byte and the one after the last.
     rings: (usize, usize),
 }
 

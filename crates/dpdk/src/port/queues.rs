@@ -101,8 +101,8 @@ pub(super) struct Queues {
     pub(super) control: ControlQueues,
 }
 
-/// Queues of a port for control traffic: the last receive queue, to which nothing comes but by rules, and the last
-/// transmit queue.
+/// Queues of a port for control traffic: the last receive queue, which receives packets only by
+/// rules, and the last transmit queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControlQueues {
     /// There is such a receive queue.

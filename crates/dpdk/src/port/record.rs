@@ -1,10 +1,11 @@
 //! Record of a kernel interface for other processes: that it is in use, and how to restore it if its
 //! process is killed.
 //!
-//! Each interface has a file in `/run/turnpike`. Its name consists of the network namespace's cookie and
-//! the interface's index, neither of which the kernel reuses; a restart of the machine empties `/run`.
-//! Its lock shows that the process exists, and is released when the process ends, for whatever reason.
-//! Its first line names the process; the others are the lines that [`super::kernel`] wrote there.
+//! Each interface has a file in `/run/turnpike`. Its name consists of the network namespace's
+//! cookie and the interface's index, neither of which the kernel reuses; a restart of the machine
+//! empties `/run`. Its lock shows that the process exists, and is released when the process ends,
+//! for any reason. Its first line names the process; the others are the lines that
+//! [`super::kernel`] wrote there.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};

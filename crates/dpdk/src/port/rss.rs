@@ -265,7 +265,8 @@ impl Port {
     /// Replaces the device's table while the port runs. Packets that were received before stay in their queues.
     ///
     /// # Errors
-    /// The device's error; `EINVAL` for a table of another length or with a queue that is not there.
+    /// The device's error; `EINVAL` for a table of another length or with a queue that does not
+    /// exist.
     pub fn set_rss_table(&self, entries: &[u16]) -> Result<(), Errno> {
         let device = &self.open.started.device;
         let size = device_info(device.id)?.reta_size;
@@ -306,7 +307,7 @@ impl Port {
 /// Reads the fields and the key of a device's hash; `None` if its driver does not report them.
 fn read_hash(port: u16, info: &sys::rte_eth_dev_info) -> Option<(u64, Vec<u8>)> {
     let bytes = key_bytes(info);
-    // Room for the longest key, whatever length the driver assumes.
+    // Room for the longest key, regardless of the length that the driver assumes.
     let mut key = vec![0; usize::from(u8::MAX)];
     let mut conf = sys::rte_eth_rss_conf {
         rss_key: key.as_mut_ptr(),

@@ -24,10 +24,10 @@ pub struct BindArgs {
     /// The driver: vfio-pci, uio_pci_generic (without an IOMMU), or one of the kernel's
     #[arg(long, default_value = DEFAULT_DRIVER)]
     driver: String,
-    /// Also a device that carries addresses, the default route or a session
+    /// Also devices with addresses, the default route or a session
     #[arg(long)]
     force: bool,
-    /// Also whenever the machine starts, by a rule of udev
+    /// Also at each start of the machine, by a rule of udev
     #[arg(long)]
     remember: bool,
 }

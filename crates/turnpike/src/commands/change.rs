@@ -30,16 +30,16 @@ enum Route {
         /// The VRF whose packets it is for
         #[arg(long)]
         vrf: Option<String>,
-        /// The VRF in which gateways are sought that name no port
+        /// The VRF in which gateways without a port are looked up
         #[arg(long, value_name = "VRF")]
         next_hop_vrf: Option<String>,
     },
     /// Remove a route that `route add` added
     Del {
-        /// PREFIX [metric N]; without a metric all of them
+        /// PREFIX [metric N]; without a metric all routes to the prefix
         #[arg(required = true)]
         route: Vec<String>,
-        /// The VRF that it is in
+        /// The route's VRF
         #[arg(long)]
         vrf: Option<String>,
     },
@@ -56,7 +56,7 @@ pub struct NeighbourArgs {
 
 #[derive(Debug, Subcommand)]
 enum Neighbour {
-    /// Give a neighbour's MAC, until the router ends: ADDRESS lladdr MAC dev PORT
+    /// Set a neighbour's MAC, until the router ends: ADDRESS lladdr MAC dev PORT
     Add {
         /// Its address
         address: IpAddr,
@@ -64,7 +64,7 @@ enum Neighbour {
         #[arg(required = true, num_args = 4)]
         settings: Vec<String>,
     },
-    /// Forget a neighbour, so that it is resolved when it is needed: ADDRESS dev PORT
+    /// Remove a neighbour, so that it is resolved when it is needed: ADDRESS dev PORT
     Del {
         /// Its address
         address: IpAddr,

@@ -13,7 +13,7 @@ use machine::{Machine, cores};
 use router::progress::Progress;
 use router::{Program, Source, quarantine, room};
 
-/// Which configuration.
+/// The configuration, and its format.
 #[derive(Clone, Debug, Args)]
 pub struct SourceArgs {
     /// The configuration

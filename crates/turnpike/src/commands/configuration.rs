@@ -19,19 +19,19 @@ use crate::table;
 /// Exit status of a plan with changes; 1 is an error.
 const CHANGES: u8 = 2;
 
-/// What would be changed.
+/// Options of `turnpike plan`.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     /// The configuration
     file: PathBuf,
-    /// Show every route, however many there are
+    /// Show every route, regardless of their number
     #[arg(long)]
     all: bool,
     #[command(flatten)]
     pub router: RouterArgs,
 }
 
-/// What is to be changed to.
+/// Options of `turnpike apply`.
 #[derive(Debug, Args)]
 pub struct ApplyArgs {
     /// The configuration
@@ -42,22 +42,22 @@ pub struct ApplyArgs {
     pub router: RouterArgs,
 }
 
-/// On which condition a change is kept.
+/// The condition for keeping a change.
 #[derive(Debug, Args)]
 struct Condition {
-    /// Go back by itself after this time (60s, 5m, 1h), unless `turnpike confirm` comes before
+    /// Revert after this time (60s, 5m, 1h) unless confirmed by `turnpike confirm`
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     confirm: Option<u64>,
 }
 
-/// To keep what was changed.
+/// Options of `turnpike confirm`.
 #[derive(Debug, Args)]
 pub struct ConfirmArgs {
     #[command(flatten)]
     pub router: RouterArgs,
 }
 
-/// What is to be changed back to.
+/// Options of `turnpike rollback`.
 #[derive(Debug, Args)]
 pub struct RollbackArgs {
     /// A number of the history; without it the one before the current
@@ -68,12 +68,12 @@ pub struct RollbackArgs {
     pub router: RouterArgs,
 }
 
-/// Which past is to be shown.
+/// Options of `turnpike history`.
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
-    /// Show this one's text
+    /// Show the text of this configuration
     number: Option<u64>,
-    /// Show what a rollback to it would change, in place of its text
+    /// Show the changes of a rollback to it, instead of its text
     #[arg(long, requires = "number")]
     diff: bool,
     #[command(flatten)]

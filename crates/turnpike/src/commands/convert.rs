@@ -9,15 +9,15 @@ use anyhow::{Context, Result};
 use clap::Subcommand;
 use convert::Format;
 
-/// Which rules.
+/// The rules to convert.
 #[derive(Debug, Subcommand)]
 pub enum Convert {
-    /// What `nft list ruleset` or `nft -j list ruleset` prints
+    /// The output of `nft list ruleset` or `nft -j list ruleset`
     Nftables {
         /// The file, `-` for standard input
         file: PathBuf,
     },
-    /// What `iptables-save` or `ip6tables-save` prints, or one behind the other
+    /// The output of `iptables-save` or `ip6tables-save`, or both, one after the other
     IptablesSave {
         /// The file, `-` for standard input
         file: PathBuf,

@@ -7,7 +7,7 @@ use clap::Args;
 use super::{Console, RouterArgs};
 use crate::table;
 
-/// Which command, and what stands behind it.
+/// The command and its arguments.
 #[derive(Debug, Args)]
 pub struct DoArgs {
     #[command(flatten)]
@@ -22,7 +22,7 @@ pub struct CallArgs {
     /// Its name
     #[arg(value_name = "COMMAND")]
     pub name: String,
-    /// What it is given; -- goes before words that begin with -
+    /// Its arguments; -- precedes words that begin with -
     pub args: Vec<String>,
 }
 

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use super::change::change;
 use super::{Console, RouterArgs};
 
-/// Which flows: all of this holds; of both ends, one.
+/// The selection of flows: all conditions must hold, those on an end for either end.
 #[derive(Clone, Debug, Args)]
 pub struct FlowWords {
     /// Flows with an end in this prefix
@@ -45,11 +45,11 @@ pub struct FlowArgs {
 
 #[derive(Debug, Subcommand)]
 enum Flow {
-    /// Forget flows, so that filters take their next packets for new ones
+    /// Remove flows, so that filters treat their next packets as new
     Del {
         #[command(flatten)]
         of: FlowWords,
-        /// All of them
+        /// All flows
         #[arg(long, conflicts_with_all = ["prefix", "port", "protocol"])]
         all: bool,
     },

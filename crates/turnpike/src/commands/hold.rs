@@ -9,19 +9,20 @@ use api::DEFAULT_SOCKET;
 use clap::Args;
 use router::hold::{self, holder_socket};
 
-/// What to hold, and how long.
+/// Options of `turnpike hold`.
 #[derive(Debug, Args)]
 pub struct HoldArgs {
     /// The socket of the router whose interfaces are held
     #[arg(long, default_value = DEFAULT_SOCKET)]
     socket: PathBuf,
-    /// Let go of them so long after the router's end; the router's `--hold` goes before it
+    /// Time for which they are held after the router's end, in seconds; the router's `--hold` takes
+    /// precedence
     #[arg(long, default_value_t = hold::SECONDS)]
     seconds: u64,
-    /// A router has started this: the listener is standard input
+    /// Started by a router: the listener is standard input
     #[arg(long, hide = true, requires = "holder_socket")]
     started_by_router: bool,
-    /// Where that listens
+    /// The path of that listener
     #[arg(long, hide = true)]
     holder_socket: Option<PathBuf>,
 }

@@ -24,7 +24,7 @@ use crate::table;
 #[derive(Debug, Subcommand)]
 #[command(rename_all = "camelCase")]
 pub enum MoonRouteCommand {
-    /// Write a route down, which updateRoutes adds
+    /// Record a route; updateRoutes adds it
     #[command(visible_alias = "ar")]
     AddRoute {
         /// The network's address
@@ -40,10 +40,10 @@ pub enum MoonRouteCommand {
         #[arg(value_name = "nextHopIP|nextHopMAC")]
         next_hop: String,
     },
-    /// Add the routes that addRoute wrote down
+    /// Add the routes recorded by addRoute
     #[command(visible_alias = "ur")]
     UpdateRoutes,
-    /// Show static routes, those added, and those written down
+    /// Show static routes, added routes and recorded ones
     #[command(visible_alias = "sr")]
     ShowRoutes,
 }

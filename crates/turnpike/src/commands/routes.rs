@@ -11,25 +11,25 @@ use clap::Args;
 use super::{Console, words};
 use crate::table;
 
-/// Which routes.
+/// The selection of routes.
 #[derive(Debug, Args)]
 pub struct RoutesArgs {
-    /// Only those of this source, also those that are not used: see `show sources`
+    /// Only routes of this source, including unused ones: see `show sources`
     #[arg(long)]
     source: Option<String>,
-    /// Only those to this prefix, also those that are not used
+    /// Only routes to this prefix, including unused ones
     #[arg(long)]
     prefix: Option<String>,
-    /// With --prefix: those to prefixes within it as well
+    /// With --prefix: also routes to prefixes within it
     #[arg(long, requires = "prefix")]
     longer: bool,
-    /// Also those that are not used
+    /// Also unused routes
     #[arg(long)]
     all: bool,
-    /// Those of this VRF: see `show vrfs`
+    /// Routes of this VRF: see `show vrfs`
     #[arg(long)]
     vrf: Option<String>,
-    /// Only how many there are
+    /// Only the numbers of routes
     #[arg(long, conflicts_with_all = ["source", "prefix", "longer", "all", "vrf"])]
     summary: bool,
 }

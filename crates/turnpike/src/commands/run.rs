@@ -15,19 +15,19 @@ use router::{Program, RunSettings};
 
 use super::check::SourceArgs;
 
-/// What to run.
+/// Options of `turnpike run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
     #[command(flatten)]
     source: SourceArgs,
-    /// Where to listen for `turnpike show`
+    /// Path of the socket for `turnpike show`
     #[arg(long, default_value = DEFAULT_SOCKET)]
     socket: PathBuf,
     /// Use ordinary memory even where there are hugepages
     #[arg(long)]
     no_huge: bool,
-    /// Hold host interfaces so long, in seconds, when the router is killed, so that a new one takes them over with
-    /// their carrier; 0: do not
+    /// Seconds for which host interfaces are held after the router was killed, so that a new one
+    /// takes them over with their carrier; 0: not held
     #[arg(long, default_value_t = hold::SECONDS, value_name = "SECONDS")]
     hold: u64,
 }

@@ -30,11 +30,11 @@ enum Set {
         /// Prefixes, and addresses of hosts
         #[arg(required = true, value_parser = element)]
         elements: Vec<IpNet>,
-        /// Take them away after this time: 90s, 15m, 12h or 7d
+        /// Remove them after this time: 90s, 15m, 12h or 7d
         #[arg(long = "for", value_name = "TIME", value_parser = time)]
         time: Option<Duration>,
     },
-    /// Take elements away that `set add` has added
+    /// Remove elements added by `set add`
     Del {
         /// The set
         set: String,

@@ -1,7 +1,7 @@
 //! `turnpike show`: queries the running router and prints the answer, as a table or as JSON.
 //!
-//! [`SHOWS`] declares every `show` with its name, help, options, question, answer and table. Help and completion
-//! of all shells are made from it.
+//! [`SHOWS`] declares every `show` with its name, help, options, query, answer and table. Help and
+//! completion of all shells are derived from it.
 
 use std::fmt::Debug;
 use std::net::IpAddr;
@@ -198,11 +198,11 @@ struct Declaration<O> {
     alias: Option<&'static str>,
     /// Its line in the list of shows.
     help: &'static str,
-    /// Asks and prints, most often by [`ask`].
+    /// Sends the query and prints the answer, usually by [`ask`].
     show: fn(&O, &mut Console<'_>) -> Result<()>,
 }
 
-/// Asks the router, and prints its answer: as JSON, or as the table of it.
+/// Sends a query to the router, and prints its answer: as JSON, or as the table of it.
 fn ask<A: DeserializeOwned>(
     to: &mut Console<'_>,
     question: Show,
@@ -216,7 +216,7 @@ struct NoOptions {}
 
 #[derive(Debug, Args)]
 struct PortsOptions {
-    /// Offloads: those in use, and the reason for each that is not
+    /// Offloads: those in use, and the reason for each unused one
     #[arg(long)]
     offloads: bool,
     /// Links: speed, duplex, flow control, error correction, receive filters
@@ -257,14 +257,15 @@ impl RouteOptions {
 struct FiltersOptions {
     /// One filter
     name: Option<String>,
-    /// Which of its rules a packet fits: PROTOCOL SOURCE[:PORT] > DESTINATION[:PORT] [in PORT]
-    /// [flags F] [icmp TYPE] [ttl N] [length N] [dscp D] [state S] [fragment] [routing T] [extension E]
+    /// The rules that a packet matches: PROTOCOL SOURCE[:PORT] > DESTINATION[:PORT] [in PORT]
+    /// [flags F] [icmp TYPE] [ttl N] [length N] [dscp D] [state S] [fragment] [routing T]
+    /// [extension E]
     #[arg(long, requires = "name")]
     packet: Option<String>,
 }
 
 impl FiltersOptions {
-    /// The question for a packet's verdict, if there is a packet.
+    /// The query for a packet's verdict, if there is a packet.
     fn verdict(&self) -> Option<Show> {
         let (name, packet) = self.name.clone().zip(self.packet.clone())?;
         Some(Show::FilterVerdict { name, packet })
@@ -326,10 +327,10 @@ impl Format {
     }
 }
 
-/// A declaration, whatever its options are.
+/// A declaration with options of any type.
 trait ShowCommand: Sync {
     fn name(&self) -> &'static str;
-    /// The command of clap that reads its options.
+    /// Returns the command of clap that parses its options.
     fn command(&self) -> Command;
     fn read(&'static self, options: &ArgMatches) -> Result<Box<dyn Wanted>, Error>;
 }
@@ -349,7 +350,7 @@ impl<O: Args + Debug + 'static> ShowCommand for Declaration<O> {
     }
 }
 
-/// A declaration and the options that were typed.
+/// A declaration and the options given.
 trait Wanted {
     fn show(&self, console: &mut Console<'_>) -> Result<()>;
     fn describe(&self) -> (&'static str, &dyn Debug);
@@ -403,7 +404,7 @@ impl Subcommand for OneOf {
     }
 }
 
-/// What to show, of which router, and how.
+/// The report to show, the router, and the output format.
 #[derive(Debug, Args)]
 pub struct ShowArgs {
     #[command(subcommand)]

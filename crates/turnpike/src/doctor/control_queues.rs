@@ -1,4 +1,4 @@
-//! Queues for control traffic: whether ports have them, as far as that is known before they are opened.
+//! Queues for control traffic: support by ports, as far as it is known before they are opened.
 
 use control::config::{Device, Driver};
 
@@ -9,7 +9,8 @@ const CHECK: &str = "control-queues";
 /// The first Linux with tcx, which keeps the host's stack from control traffic.
 const TCX: (u32, u32) = (6, 6);
 
-/// Checks the ports of a configuration that asks for queues for control traffic, and says that one does not.
+/// Checks the ports of a configuration with queues for control traffic; reports a configuration
+/// without.
 pub fn ports(patient: &Patient<'_>) -> Vec<Finding> {
     let wanted = patient.wanted;
     if !wanted.control_queues {

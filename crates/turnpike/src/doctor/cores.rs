@@ -16,7 +16,7 @@ fn to_isolate(patient: &Patient<'_>) -> BTreeSet<usize> {
     patient.wanted.cores.iter().copied().filter(|core| Some(core) != first).collect()
 }
 
-/// Judges a property that the forwarders' cores should have, given the cores that have it.
+/// Checks a property that the forwarders' cores should have, given the cores that have it.
 fn judge(
     patient: &Patient<'_>,
     check: &'static str,

@@ -1,4 +1,4 @@
-//! Tests of each check on machines made of files: right, wrong, and without the file.
+//! Tests of each check on machines made of files: correct, wrong, and without the file.
 
 use machine::tasks::Task;
 use machine::testing::Tree;

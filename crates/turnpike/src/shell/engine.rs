@@ -27,7 +27,7 @@ pub enum Then {
 /// Commands that are about the shell itself.
 #[derive(Debug, Subcommand)]
 enum ShellCommand {
-    /// Say which commands there are, or what one does
+    /// List the commands, or describe one
     Help {
         /// A command
         command: Vec<String>,

@@ -6,23 +6,23 @@ use anyhow::{Result, bail};
 use clap::Subcommand;
 use regex::bytes::{Regex, RegexBuilder};
 
-/// A pipe as it is written.
+/// A pipe as typed.
 #[derive(Debug, Subcommand)]
 pub enum PipeArgs {
-    /// Only lines in which a regular expression is found
+    /// Only lines that match a regular expression
     Grep {
-        /// Only lines in which it is not
+        /// Only lines that do not match
         #[arg(short = 'v', long)]
         invert: bool,
-        /// Upper case is as lower case
+        /// Ignore the case of letters
         #[arg(short, long)]
         ignore_case: bool,
         /// The expression
         pattern: String,
     },
-    /// As JSON; goes first
+    /// As JSON; must be the first pipe
     Json,
-    /// How many lines there are
+    /// The number of lines
     Count,
 }
 

@@ -4,7 +4,7 @@ use api::report::{ControlQueue, ControlRule};
 
 use super::{columns, finish, right_align};
 
-/// A few lines a port.
+/// Formats a few lines a port.
 pub fn control_queues(ports: &[ControlQueue]) -> String {
     ports.iter().map(port).collect::<Vec<_>>().join("\n\n")
 }

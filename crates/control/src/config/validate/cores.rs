@@ -1,5 +1,5 @@
-//! Cores of forwarders and of everything else: `turnpike.cores`, and `turnpike.forwarders`, which names those of
-//! the forwarders alone.
+//! Cores of forwarders and of everything else: `turnpike.cores`, and `turnpike.forwarders`, which gives only
+//! those of the forwarders.
 
 use dataplane::shed::{Classes, PERCENT_MOST, Shedding};
 use dataplane::transmit::frame::Class;
@@ -11,14 +11,14 @@ use super::Context;
 use super::rest::{plain, single, wait};
 use crate::cores::parse_cores;
 
-/// What `turnpike.forwarders` says.
+/// Keys of `turnpike.forwarders`.
 const FORWARDERS: [&str; 7] =
     ["cores", "wait", "budget", "rebalance", "control_queue", "learned_flows", "shed"];
 
-/// The most flows that a device is given.
+/// Most learned flows of a device.
 const LEARNED_MOST: u64 = 4096;
 
-/// Reads both statements, and how forwarders wait.
+/// Reads both statements, and the settings of forwarders.
 pub(super) fn read<'s>(
     context: &mut Context<'_>,
     cores: impl Iterator<Item = &'s Statement>,
@@ -57,7 +57,7 @@ pub(super) fn read<'s>(
     (read, sharing)
 }
 
-/// `shed = { percent = 3, keep = { "control", "voice" } }`, or `false`.
+/// Reads `shed = { percent = 3, keep = { "control", "voice" } }`, or `false`.
 fn shedding(fields: &mut Fields<'_, '_>) -> Option<Shedding> {
     match fields.get("shed")? {
         Value::Bool(false) => return Some(Shedding::OFF),
@@ -86,7 +86,7 @@ fn class(of: &mut Fields<'_, '_>, name: &str) -> Option<Class> {
     class
 }
 
-/// A list of cores and its line; empty, with the errors reported, if it is wrong.
+/// Reads a list of cores and its line; empty, with the errors reported, if it is wrong.
 fn list(fields: &mut Fields<'_, '_>, key: &str) -> (Option<usize>, Vec<usize>) {
     let cores = match fields.get(key) {
         None => return (None, Vec::new()),
@@ -105,7 +105,7 @@ fn list(fields: &mut Fields<'_, '_>, key: &str) -> (Option<usize>, Vec<usize>) {
     (line, cores)
 }
 
-/// A core is a forwarder's or control's.
+/// Checks that no core is used both for forwarders and for control.
 fn not_both(fields: &mut Fields<'_, '_>, Cores { control, forward, control_line, .. }: &Cores) {
     let Some(core) = forward.iter().find(|core| control.contains(core)) else { return };
     let line = control_line.unwrap_or_default();

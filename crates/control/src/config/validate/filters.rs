@@ -70,13 +70,13 @@ pub(in super::super) const ACTIONS: [(&str, Action); 5] = [
     ("to-host", Action::ToHost),
 ];
 
-/// The burst of a rate without one: what comes in this part of a second.
+/// Burst of a rate without one: the amount of this fraction of a second.
 const BURST_PART: u64 = 10;
 
 /// Bytes that every burst holds, so that a jumbo frame can pass.
 const BURST_BYTES_LEAST: u64 = 9216;
 
-/// The filter that a port names by this key of its `filter`.
+/// Reads the filter that a port names by this key of its `filter`.
 pub(super) fn of_port(
     fields: &mut Fields<'_, '_>,
     key: &'static str,
@@ -96,18 +96,19 @@ pub(super) fn of_port(
         return None;
     };
     let number = u8::try_from(place + 1).unwrap_or(u8::MAX);
-    // What the filter asks for is known when it has been read.
+    // The features that the filter requires are known after it has been read.
     let name = name.to_owned();
     Some(PortFilter { name, number, hardware: false, asks_for_state: false, routes: false })
 }
 
-/// Tells ports what their filters ask for, and refuses outward what only inward filters do.
+/// Enables features that their filters require on ports and VLANs, and refuses inward-only features for outward
+/// filters.
 pub(super) fn tell_ports(
     context: &mut Context<'_>,
     (ports, vlans): (&mut [Port], &mut [Vlan]),
     filters: &[Filter],
 ) {
-    // Of a filter that is not there, that has been said.
+    // A missing filter is already reported.
     let tell = |filter: Option<&mut PortFilter>| {
         let filter = filter?;
         let Filter { spec, .. } = filters.iter().find(|found| found.name() == filter.name)?;
@@ -177,23 +178,23 @@ pub(super) fn read<'s>(
     (filters, categories)
 }
 
-/// What rules name.
+/// Names known to rules.
 struct Named<'a> {
     /// Ports and VLANs.
     interfaces: Vec<(String, InterfaceId)>,
     next_hops: &'a [NamedNextHop],
     sets: &'a [PrefixSet],
-    /// Those that rules before this one have named.
+    /// Those named by earlier rules.
     categories: &'a mut Vec<String>,
 }
 
-/// Rules of a filter that let packets go on to the next: each costs those packets another search.
+/// Most rules of a filter that pass packets on to the next rule: each costs those packets another search.
 const CONTINUE_MAX: usize = 64;
 
-/// Rules of a filter with Ethertypes, which frames are compared with one by one.
+/// Most rules of a filter with Ethertypes, with which frames are compared one by one.
 const FRAME_RULES_MAX: usize = 64;
 
-/// Rules with a table of sources, of all filters: 256 MiB.
+/// Most rules with a table of sources, in all filters: 256 MiB.
 const PER_SOURCE_MAX: usize = 64;
 
 fn bound_tables(context: &mut Context<'_>, filters: &[Filter]) {
@@ -319,7 +320,7 @@ fn action(fields: &mut Fields<'_, '_>, key: &str) -> Option<Action> {
     found.map(|&(_, action)| action)
 }
 
-/// ICMP types say protocol and family, too.
+/// Reads ICMP types, which imply protocol and family.
 fn icmp(fields: &mut Fields<'_, '_>, key: &'static str, family: Family, matches: &mut Matches) {
     let types = each(fields, key, |word| text::icmp_type(family, word));
     if types.is_empty() {
@@ -336,7 +337,7 @@ fn icmp(fields: &mut Fields<'_, '_>, key: &'static str, family: Family, matches:
     }
 }
 
-/// `turnpike.prefix_set "NAME" { "192.0.2.0/24", … }`
+/// Reads `turnpike.prefix_set "NAME" { "192.0.2.0/24", … }`.
 pub(super) fn sets<'s>(
     context: &mut Context<'_>,
     statements: impl Iterator<Item = &'s Statement>,
@@ -395,7 +396,7 @@ fn macs(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<MacAddr> {
     macs
 }
 
-/// Names of sets that are there.
+/// Reads names of existing sets.
 fn set_names(fields: &mut Fields<'_, '_>, key: &'static str, sets: &[PrefixSet]) -> Vec<String> {
     let names = fields.texts(key, "a set's name or a list of names");
     let mut found: Vec<String> = Vec::new();
@@ -407,7 +408,7 @@ fn set_names(fields: &mut Fields<'_, '_>, key: &'static str, sets: &[PrefixSet])
         }
         found.push(name.to_owned());
     }
-    // Lists of the same sets are one list.
+    // Two lists of the same sets are equal.
     found.sort_unstable();
     found.dedup();
     found
@@ -424,7 +425,7 @@ fn prefixes(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<IpNet> {
     nets
 }
 
-/// A prefix, or the address of one host.
+/// Parses a prefix, or the address of one host.
 fn prefix(word: &str) -> Result<IpNet, String> {
     if let Ok(address) = word.parse::<IpAddr>() {
         return Ok(address.into());
@@ -438,7 +439,7 @@ fn prefix(word: &str) -> Result<IpNet, String> {
     Ok(net)
 }
 
-/// A value or a list of them, each text or number.
+/// Reads a value or a list of them, each text or number.
 fn each<T>(
     fields: &mut Fields<'_, '_>,
     key: &'static str,
@@ -485,7 +486,7 @@ fn interfaces(fields: &mut Fields<'_, '_>, known: &[(String, InterfaceId)]) -> V
     found.map(|interface| interface.index() as u16).collect()
 }
 
-/// The port or VLAN with this name.
+/// Returns the port or VLAN with this name.
 fn interface(
     fields: &mut Fields<'_, '_>,
     key: &'static str,
@@ -501,7 +502,7 @@ fn interface(
     found.map(|(_, interface)| *interface)
 }
 
-/// `class = "routing"`
+/// Reads `class = "routing"`.
 fn class(fields: &mut Fields<'_, '_>, is_router: bool) -> Option<PuntClass> {
     let name = fields.text("class", "a class as \"routing\"")?;
     if !is_router {
@@ -516,7 +517,7 @@ fn class(fields: &mut Fields<'_, '_>, is_router: bool) -> Option<PuntClass> {
     found.copied()
 }
 
-/// What is of no use for packets that go no further.
+/// Refuses settings without use for packets to the router.
 fn refuse_for_router(fields: &mut Fields<'_, '_>) {
     fields.refuse(
         &["mark", "mirror", "category", "next_hop", "vrf", "forwarder", "ethertype"],
@@ -533,7 +534,7 @@ fn refuse_for_router(fields: &mut Fields<'_, '_>) {
     }
 }
 
-/// What is of no use for frames that are no IP packets.
+/// Refuses settings without use for frames other than IP packets.
 fn refuse_for_frames(of: &mut Fields<'_, '_>, rule: &Rule, treatment: Option<&Treatment>) {
     of.refuse(
         &["mark", "mirror", "log", "class", "category", "next_hop", "vrf", "forwarder"],
@@ -551,7 +552,7 @@ fn refuse_for_frames(of: &mut Fields<'_, '_>, rule: &Rule, treatment: Option<&Tr
     }
 }
 
-/// `forwarder = N`
+/// Reads `forwarder = N`.
 fn forwarder(fields: &mut Fields<'_, '_>, rule: &Rule) -> Option<u16> {
     let number = fields.number("forwarder", 0..=u64::from(u16::MAX))?;
     if !matches!(rule.action, Action::Accept | Action::Continue) {
@@ -561,7 +562,7 @@ fn forwarder(fields: &mut Fields<'_, '_>, rule: &Rule) -> Option<u16> {
     u16::try_from(number).ok()
 }
 
-/// Refuses rules that choose forwarders that are not there, or where nothing asks them.
+/// Refuses rules that select forwarders that do not exist, or where the selection has no effect.
 pub(super) fn check_forwarders(
     context: &mut Context<'_>,
     ports: &[Port],
@@ -598,7 +599,7 @@ pub(super) fn check_forwarders(
     }
 }
 
-/// Why there is no forwarder of this number.
+/// Returns the error for a forwarder number that does not exist.
 fn no_forwarder(number: u16, count: usize) -> Option<String> {
     match count {
         0 => Some(
@@ -611,7 +612,7 @@ fn no_forwarder(number: u16, count: usize) -> Option<String> {
     }
 }
 
-/// `category = "NAME"`: its number.
+/// Reads `category = "NAME"` and returns its number.
 fn category(fields: &mut Fields<'_, '_>, known: &mut Vec<String>) -> Option<u8> {
     let name = fields.text("category", "a category's name")?;
     if name.is_empty() {
@@ -633,8 +634,8 @@ fn category(fields: &mut Fields<'_, '_>, known: &mut Vec<String>) -> Option<u8> 
     u8::try_from(number).ok()
 }
 
-/// `next_hop = "NAME"` or `vrf = "NAME"`: the place of what it says among the targets. A rule that says nothing of
-/// families is for packets of the one that the next hop's gateways have.
+/// Reads `next_hop = "NAME"` or `vrf = "NAME"` and returns its index among the targets. A rule without a
+/// family gets the family of the next hop's gateways.
 fn target(
     fields: &mut Fields<'_, '_>,
     (next_hops, vrfs): (&[NamedNextHop], &[Vrf]),
@@ -692,7 +693,7 @@ fn next_hop(
     Some(Target::NextHop(name.to_owned()))
 }
 
-/// `mirror = "PORT"`
+/// Reads `mirror = "PORT"`.
 fn mirror(fields: &mut Fields<'_, '_>, known: &[(String, InterfaceId)]) -> Option<PortId> {
     let name = fields.text("mirror", "a port's name")?;
     let port = interface(fields, "mirror", name, known)?.port();
@@ -702,7 +703,7 @@ fn mirror(fields: &mut Fields<'_, '_>, known: &[(String, InterfaceId)]) -> Optio
     port
 }
 
-/// `mark = { dscp = "cs1", class = "voice" }`, or one of both.
+/// Reads `mark = { dscp = "cs1", class = "voice" }`, or one of both.
 fn mark(fields: &mut Fields<'_, '_>, key: &'static str) -> Option<Mark> {
     let mut of = fields.table(key, &["dscp", "class"])?;
     if of.get("dscp").is_none() && of.get("class").is_none() {
@@ -718,7 +719,7 @@ fn mark(fields: &mut Fields<'_, '_>, key: &'static str) -> Option<Mark> {
     Some(Mark { dscp: values.first().copied(), class: queue_class(&mut of) })
 }
 
-/// `class = "voice"`, of transmit queues.
+/// Reads `class = "voice"`, a class of transmit queues.
 fn queue_class(of: &mut Fields<'_, '_>) -> Option<QueueClass> {
     let name = of.text("class", "a queue's class as \"voice\"")?;
     let found = QueueClass::named(name);
@@ -729,8 +730,8 @@ fn queue_class(of: &mut Fields<'_, '_>) -> Option<QueueClass> {
     found
 }
 
-/// `police = "100kpps"` or `{ rate = "50mbit", burst = "1mbit" }`, with `excess` (RFC 2697) or `peak` and `peak_burst`
-/// (RFC 2698) of three colours.
+/// Reads `police = "100kpps"` or `{ rate = "50mbit", burst = "1mbit" }`, with `excess` (RFC 2697) or `peak`
+/// and `peak_burst` (RFC 2698) of three colours.
 fn policed(fields: &mut Fields<'_, '_>) -> Option<Police> {
     match fields.get("police")? {
         Value::Text(rate) => {
@@ -767,7 +768,7 @@ fn or_error<T>(
     read.map_err(|why| fields.error(key, format!("police: {why}"))).ok()
 }
 
-/// The second bucket of a police, and what becomes of yellow and red packets.
+/// Reads the second bucket of a police, and the treatment of yellow and red packets.
 fn colours(of: &mut Fields<'_, '_>, police: Police) -> Option<Colours> {
     let excess = of.text("excess", AMOUNT).map(str::to_owned);
     let peak = of.text("peak", "a rate as \"100mbit\"").map(str::to_owned);
@@ -807,7 +808,7 @@ fn colours(of: &mut Fields<'_, '_>, police: Police) -> Option<Colours> {
     Some(Colours { meter, yellow, red })
 }
 
-/// `yellow = "pass"` or a mark, as `{ dscp = "af12" }`.
+/// Reads `yellow = "pass"` or a mark, as `{ dscp = "af12" }`.
 fn colour(of: &mut Fields<'_, '_>, key: &'static str, without: &str) -> Option<Mark> {
     match of.get(key)? {
         Value::Text(word) if **word == *without => None,
@@ -822,7 +823,7 @@ fn colour(of: &mut Fields<'_, '_>, key: &'static str, without: &str) -> Option<M
     }
 }
 
-/// An amount in the unit of a rate, in packets or bytes.
+/// Parses an amount in the unit of a rate, in packets or bytes.
 fn in_unit(text: &str, key: &str, police: Police) -> Result<u64, String> {
     let (value, in_bytes) = amount(text, "p")?;
     if in_bytes != police.bytes {
@@ -831,7 +832,7 @@ fn in_unit(text: &str, key: &str, police: Police) -> Result<u64, String> {
     Ok(value.max(1))
 }
 
-/// A peak rate in the unit of the rate, in packets or bytes per second.
+/// Parses a peak rate in the unit of the rate, in packets or bytes per second.
 fn peak_rate(text: &str, police: Police) -> Result<u64, String> {
     let (peak, in_bytes) = amount(text, "pps")?;
     if in_bytes != police.bytes {
@@ -843,7 +844,7 @@ fn peak_rate(text: &str, police: Police) -> Result<u64, String> {
     Ok(peak)
 }
 
-/// The burst of a rate without one.
+/// Returns the burst of a rate without one.
 fn burst_of(rate: u64, bytes: bool) -> u64 {
     (rate / BURST_PART).max(if bytes { BURST_BYTES_LEAST } else { 1 })
 }
@@ -859,7 +860,7 @@ fn police(rate: &str, burst: Option<&str>) -> Result<Police, String> {
     Ok(Police { burst: burst.unwrap_or(police.burst), ..police })
 }
 
-/// `source`, `source/24`, `source/64` or `source/24/64`: a length of IPv6 is above 32.
+/// Parses `source`, `source/24`, `source/64` or `source/24/64`: a length of IPv6 is above 32.
 fn source_lengths(text: &str) -> Result<SourceLengths, String> {
     let wrong = || {
         format!(
@@ -887,7 +888,7 @@ fn source_lengths(text: &str) -> Result<SourceLengths, String> {
     Ok(of)
 }
 
-/// An amount of packets (in the unit `packets`), or of bits, in bytes; whether it is of bits.
+/// Parses an amount of packets (unit `packets`), or of bits, converted to bytes; returns true if it is of bits.
 pub(super) fn amount(text: &str, packets: &str) -> Result<(u64, bool), String> {
     let wrong = || {
         format!(

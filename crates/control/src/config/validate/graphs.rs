@@ -56,7 +56,7 @@ pub(super) fn read(
     plans
 }
 
-/// Refuses steps with filters or categories that are not there.
+/// Refuses steps with filters or categories that do not exist.
 fn check_filter_steps(
     context: &mut Context<'_>,
     plans: &Plans,

@@ -57,13 +57,13 @@ const KNOWN: [&str; 34] = [
     "router_discovery",
 ];
 
-/// Linux takes 15 characters for an interface's name; ours are the same.
+/// Longest name of an interface in Linux, which applies to our ports as well.
 const NAME_MOST: usize = 15;
 
-/// Every IPv4 link takes 68 bytes (RFC 791 3.2), every IPv6 link 1280 (RFC 8200 5).
+/// Smallest MTU of every IPv4 link (RFC 791 3.2); that of IPv6 links is 1280 (RFC 8200 5).
 const MTU_LEAST: u64 = 68;
 const MTU_LEAST_IPV6: u64 = 1280;
-/// A jumbo frame, as large as common network adapters take.
+/// A jumbo frame, as large as common network adapters support.
 const MTU_MOST: u64 = 9216;
 
 pub(super) fn read<'s>(
@@ -89,7 +89,7 @@ pub(super) fn read<'s>(
         let address_line = fields.line_of("address");
         let device = device(&mut fields, &mut devices, statement);
         let port = Port {
-            // Too many are refused below.
+            // Too many ports are refused below.
             id: u16::try_from(index).ok().and_then(PortId::new).unwrap_or(PortId::FIRST),
             line: statement.line,
             name: statement.name.clone(),
@@ -182,7 +182,7 @@ pub(super) fn interface(
     (interface, mtu)
 }
 
-/// Notes the VRF and the addresses of the interface at this position.
+/// Records the VRF and the addresses of the interface at this position.
 pub(super) fn enter(context: &mut Context<'_>, port: usize, interface: &Interface, line: usize) {
     let vrf = interface.vrf;
     context.port_vrfs.push(vrf);
@@ -249,7 +249,7 @@ fn device(
     device
 }
 
-/// Tells the three kinds of device apart.
+/// Distinguishes the three kinds of device.
 fn parse_device(text: &str) -> Result<Device, String> {
     if let Some(pci) = parse_pci(text) {
         return Ok(Device::Pci(pci));
@@ -269,7 +269,7 @@ fn parse_device(text: &str) -> Result<Device, String> {
     Ok(Device::Kernel(text.to_owned()))
 }
 
-/// `[DOMAIN:]BUS:DEVICE.FUNCTION` in hexadecimal, completed with its domain.
+/// Parses `[DOMAIN:]BUS:DEVICE.FUNCTION` in hexadecimal, and adds a missing domain.
 fn parse_pci(text: &str) -> Option<String> {
     let hex = |part: &str, digits: usize| {
         let fits = part.len() == digits && part.bytes().all(|b| b.is_ascii_hexdigit());
@@ -316,7 +316,7 @@ fn driver(fields: &mut Fields<'_, '_>, device: &Device) -> Option<Driver> {
     Some(driver)
 }
 
-/// The value of a feature that a step declares.
+/// Reads the filters of an interface:
 /// `filter = { inward = "edge-in", outward = "edge-out", hardware = true }`, or the name of one for inward.
 fn filters_of(
     fields: &mut Fields<'_, '_>,
@@ -421,7 +421,7 @@ fn parse_address(text: &str, class_e: bool) -> Result<IpNet, String> {
     Ok(net)
 }
 
-/// Adds an address to the networks; an overlap with the network of another port of its VRF is an error.
+/// Adds an address to the networks. An overlap with the network of another port of its VRF is an error.
 fn connect(context: &mut Context<'_>, new: Connected) {
     let overlap = context.networks.of(new.vrf).find(|other| {
         other.port != new.port

@@ -209,7 +209,7 @@ fn table(fields: &mut Fields<'_, '_>) -> RssTable {
     }
 }
 
-/// The sockets of AF_PACKET receive all packets of their interface, and so leave none to a control queue.
+/// Removes control queues from ports with AF_PACKET, whose sockets receive all packets of their interface.
 pub(super) fn settle_control(ports: &mut [Port], forwarders: &Forwarders) {
     for port in ports {
         let by_packet_sockets = port.driver == Some(Driver::AfPacket);

@@ -10,10 +10,10 @@ use dataplane::transmit::{Discipline, LENGTH, LENGTH_MOST, QueueConfig, WEIGHTS}
 use super::super::value::{Fields, Value};
 use super::filters::amount;
 
-/// Bytes of Ethernet around an IP packet: header and tag.
+/// Bytes of Ethernet in addition to an IP packet: header and tag.
 const AROUND: u64 = 18;
 
-/// The part of a second in which a burst by default lasts at the rate.
+/// Fraction of a second that a default burst lasts at the rate.
 const BURST_PART: u64 = 250;
 
 const KEYS: &[&str] = &[
@@ -28,7 +28,7 @@ const KEYS: &[&str] = &[
     "weights",
 ];
 
-/// `queue = { length = 1000, discipline = "codel" }`.
+/// Reads `queue = { length = 1000, discipline = "codel" }`.
 pub(super) fn queue(fields: &mut Fields<'_, '_>) -> Option<QueueConfig> {
     let mut of = fields.table("queue", KEYS)?;
     let length = of.number("length", 1..=LENGTH_MOST.into()).unwrap_or(LENGTH.into()) as u32;
@@ -90,7 +90,7 @@ fn codel(of: &mut Fields<'_, '_>) -> Discipline {
     Discipline::Codel(CodelConfig { target_us, interval_us, ecn: of.flag_or("ecn", true) })
 }
 
-/// `{ voice = 8, background = 1 }`; those that are not named keep theirs.
+/// Reads `{ voice = 8, background = 1 }`; other classes keep their weights.
 fn weights(of: &mut Fields<'_, '_>) -> [u8; CLASSES] {
     const NAMES: [&str; CLASSES] = ["voice", "video", "data", "default", "background"];
     let mut weights = WEIGHTS;
@@ -104,7 +104,7 @@ fn weights(of: &mut Fields<'_, '_>) -> [u8; CLASSES] {
     weights
 }
 
-/// `shape = "95mbit"` or `{ rate = "95mbit", burst = "64kb", overhead = 24 }`.
+/// Reads `shape = "95mbit"` or `{ rate = "95mbit", burst = "64kb", overhead = 24 }`.
 pub(super) fn shape(fields: &mut Fields<'_, '_>, mtu: Option<u16>) -> Option<Shape> {
     const RATE: &str = "a rate as \"95mbit\"";
     let (rate, burst, overhead) = match fields.get("shape")? {
@@ -148,7 +148,7 @@ fn shape_of(rate: &str, burst: Option<&str>, (overhead, mtu): (u32, u16)) -> Res
     Ok(Shape { rate: rate_value, burst, overhead })
 }
 
-/// `64kb` or `512kbit`, in bytes.
+/// Parses `64kb` or `512kbit`, in bytes.
 fn bytes(text: &str) -> Result<u64, String> {
     let (value, _) = amount(text, "b").map_err(|_| {
         format!("burst \"{text}\" is no amount; write it as 64kb (bytes) or 512kbit")

@@ -1,4 +1,4 @@
-//! Tests that an exchange leaves what a start with the new table makes.
+//! Tests that an exchange has the same result as a start with the new table.
 
 use proptest::prelude::*;
 
@@ -45,7 +45,7 @@ fn routes(rib: &Rib) -> Vec<RouteInfo> {
     rib.routes().filter(|route| route.source == Source::Import).collect()
 }
 
-/// A RIB that was given these tables of two imports, as at a start.
+/// Returns a RIB with these tables of two imports, as after a start.
 fn with(first: &[(IpNet, u32)], second: &[(IpNet, u32)]) -> Rib {
     let (mut rib, import) = (two_ports(), over_both_ports());
     for (metric, entries) in [(0, first), (1, second)] {

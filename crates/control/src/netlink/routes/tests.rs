@@ -184,7 +184,7 @@ fn what_is_not_for_the_rib_is_left_out() {
     assert_eq!(routes.take_events().len(), 2, "default routes are not reserved");
 }
 
-/// The RIB derives the network of an own address from the address; that of a peer it does not.
+/// The RIB derives the network of an own address from the address; but not that of a peer.
 #[test]
 fn connected_networks_are_not_doubled() {
     let connected = |prefix: &str, source: &str| RouteMessage {
