@@ -27,7 +27,8 @@ PACKETS = 64 * 4 * 400
 COUNTED = PACKETS + PACKETS // 4
 FUNCTIONS = {"io": "*BareLoop*turn*", "router": "*Router*turn*"}
 # The cases by their source: the bare loop is the same for all of one.
-SOURCES = {"4r1e": "ip4", "noop": "ip4", "4r4e": "ip4", "full4": "ip4", "full6": "ip6", "mixed": "both"}
+SOURCES = {"4r1e": "ip4", "noop": "ip4", "4r4e": "ip4", "full4": "ip4", "vrf4": "ip4", "vlan4": "vlan", "qinq4": "qinq",
+           "full6": "ip6", "mixed": "both"}
 # Cases with a step in Lua, whose machine code is generated at run time and differs between runs, and the one in Rust
 # that they are compared with.
 UNCOUNTED = {"lua-empty", "lua-flushed", "lua-voip", "rust-voip", "filter-10", "filter-1000", "filter-10000", "filter-state",

@@ -111,9 +111,9 @@ def test_forward_has_all_cases_and_keys():
         "4r1e", "4r4e", "filter-10", "filter-1000", "filter-10000", "filter-state", "full4", "full6", "lua-empty",
         "lua-flushed", "lua-voip", "mixed", "noop", "rust-voip",
     }
-    queues = ["queue-codel", "queue-drr", "queue-fifo", "queue-red", "queue-shape"]
-    named = bench("forward", *small[:6], *(word for name in queues for word in ("--case", name)))
-    assert sorted(outcome["case"] for outcome in named) == queues
+    apart = ["qinq4", "queue-codel", "queue-drr", "queue-fifo", "queue-red", "queue-shape", "vlan4", "vrf4"]
+    named = bench("forward", *small[:8], *(word for name in apart for word in ("--case", name)))
+    assert sorted(outcome["case"] for outcome in named) == apart
     for outcome in outcomes + named:
         assert set(outcome) == {
             "case", "cycles_io_median", "cycles_above_io_median", "cycles_above_io_min", "instructions",

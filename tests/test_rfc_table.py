@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "docs/rfc.md"
 RFCS = [
     791, 792, 826, 894, 1122, 1191, 1812, 2474, 2644, 3021, 3168, 3704, 4443, 4861, 4862, 5095,
-    6164, 6633, 6864, 6980, 7567, 7608, 8200, 8201, 8504,
+    6164, 6633, 6864, 6980, 7567, 7608, 8200, 8201, 8504, "802.1Q",
 ]
 COLUMNS = ["clause", "requirement", "status", "file", "test"]
 LEVEL = re.compile(r"\b(must|shall|should|may)\b", re.IGNORECASE)
@@ -74,11 +74,11 @@ def rows(text):
     """The requirements, in order; anything else in a table of an RFC is an error."""
     found = []
     for heading, number, cells in lines_of(text):
-        match = re.match(r"RFC (\d+)\b", heading)
+        match = re.match(r"RFC (?P<rfc>\d+)\b|IEEE (?P<ieee>\S+)", heading)
         if not match or cells == COLUMNS:
             continue
         assert len(cells) == len(COLUMNS), f"{TABLE.name}:{number}: {len(cells)} cells: {cells}"
-        found.append(Row(int(match[1]), number, cells))
+        found.append(Row(match["ieee"] or int(match["rfc"]), number, cells))
     return found
 
 
@@ -89,7 +89,10 @@ def counts(found):
         kinds.setdefault(row.rfc, Counter())[row.kind] += 1
     total = sum(kinds.values(), Counter())
     numbers = lambda counter: [str(counter[kind]) for kind in STATUSES] + [str(counter.total())]  # noqa: E731
-    lines = [[f"[{rfc}](#rfc-{rfc})", *numbers(counter)] for rfc, counter in sorted(kinds.items())]
+    anchor = lambda rfc: f"rfc-{rfc}" if isinstance(rfc, int) else f"ieee-{rfc.replace('.', '').lower()}"  # noqa: E731
+    # RFCs by number, then standards of the IEEE.
+    order = sorted(kinds.items(), key=lambda item: (isinstance(item[0], str), item[0]))
+    lines = [[f"[{rfc}](#{anchor(rfc)})", *numbers(counter)] for rfc, counter in order]
     return [*lines, ["all", *numbers(total)]]
 
 
@@ -143,7 +146,7 @@ def cases(module, name):
 
 
 def test_every_rfc_has_its_table():
-    assert sorted({row.rfc for row in rows(TABLE.read_text())}) == RFCS
+    assert {row.rfc for row in rows(TABLE.read_text())} == set(RFCS)
 
 
 def test_every_row_can_be_believed():

@@ -22,10 +22,12 @@
 //! | `queue-shape` | as `queue-fifo`, with a rate that is never reached | 1 | IPv4 |
 //! | `4r4e` | 4 of /2 | 4 | IPv4 |
 //! | `full4` | a full table and a default route | 4 | IPv4 |
+//! | `vrf4` | as `full4`, in a VRF besides the default one | 4 | IPv4 |
+//! | `vlan4`, `qinq4` | as `full4`, by VLANs on all ports | 4 | IPv4 with one tag, with two |
 //! | `full6` | the same of IPv6 | 4 | IPv6, random prefixes of the table, random host bits |
 //! | `mixed` | both | 4 | the two by turns, so a batch is half of each |
 //!
-//! The cases of queues run only by name (`--case`).
+//! The cases of queues, VRFs and VLANs run only by name (`--case`).
 //!
 //! With `--l3fwd`, DPDK's own example takes turns with the cases of IPv4 ([`l3fwd`]); then one case
 //! is measured after the other, because each has an l3fwd of its own, with its own memory.
@@ -162,7 +164,7 @@ fn load(args: &ForwardArgs, cases: &[&Case]) -> Result<FullTables> {
     if cases.iter().any(|case| case.full && case.mix != Mix::V6) {
         full.v4 = routes::load("--table", &args.table, ORIGINS)?;
     }
-    if cases.iter().any(|case| case.mix != Mix::V4) {
+    if cases.iter().any(|case| matches!(case.mix, Mix::V6 | Mix::Both)) {
         full.v6 = routes::load("--table6", &args.table6, ORIGINS)?;
     }
     Ok(full)
@@ -255,7 +257,7 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        for mix in [Mix::V4, Mix::V6, Mix::Both] {
+        for mix in Mix::ALL {
             let _ = std::fs::remove_file(self.pcap(mix));
         }
     }

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use dataplane::vlan::{Tag, TagProtocol, Tags};
 use fib::synthetic::Random;
 
 use crate::generate::frame::fill_udp6_checksum;
@@ -31,15 +32,35 @@ pub enum Mix {
     V6,
     /// Both families by turns.
     Both,
+    /// As [`Mix::V4`], with a tag (IEEE 802.1Q).
+    Vlan,
+    /// The same behind a service tag (802.1ad).
+    QinQ,
 }
 
 impl Mix {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::V4, Self::V6, Self::Both, Self::Vlan, Self::QinQ];
+
+    /// Returns the tags of its frames.
+    pub fn tags(self) -> Option<Tags> {
+        let customer = Tag { protocol: TagProtocol::Dot1q, id: 100, priority: 0 };
+        let service = Tag { protocol: TagProtocol::Dot1ad, id: 200, priority: 0 };
+        match self {
+            Self::V4 | Self::V6 | Self::Both => None,
+            Self::Vlan => Some(Tags { outer: customer, inner: None }),
+            Self::QinQ => Some(Tags { outer: service, inner: Some(customer) }),
+        }
+    }
+
     /// Returns a word for file and device names.
     pub fn name(self) -> &'static str {
         match self {
             Self::V4 => "ip4",
             Self::V6 => "ip6",
             Self::Both => "mixed",
+            Self::Vlan => "vlan",
+            Self::QinQ => "qinq",
         }
     }
 }
@@ -69,7 +90,11 @@ pub fn write_pcap(
             } else {
                 let to = routes4.map(|routes| in_table(routes, random).into());
                 let to = to.unwrap_or_else(|| unicast(random));
-                record(file, &frame(to, random.word() as u16))?;
+                let frame = frame(to, random.word() as u16);
+                match mix.tags() {
+                    None => record(file, &frame)?,
+                    Some(tags) => record(file, &tagged(&frame, tags))?,
+                }
             }
         }
         file.flush()
@@ -125,6 +150,13 @@ fn frame(destination: Ipv4Addr, source_port: u16) -> [u8; FRAME] {
     frame[24..26].copy_from_slice(&checksum.to_be_bytes());
     udp(&mut frame[34..], source_port);
     frame
+}
+
+/// Returns a frame with these tags.
+fn tagged(frame: &[u8], Tags { outer, inner }: Tags) -> Vec<u8> {
+    let inner = inner.map(Tag::bytes);
+    let inner = inner.as_ref().map_or(&[][..], |tag| tag);
+    [&frame[..12], &outer.bytes(), inner, &frame[12..]].concat()
 }
 
 /// Returns a frame of 62 bytes: Ethernet, IPv6, UDP without content.

@@ -608,6 +608,7 @@ fn open_kernel(
     kernel.take_over().map_err(failed("bringing the interface up"))?;
 
     if config.driver != Some(Driver::AfPacket) {
+        notes.extend(kernel.prepare_xdp());
         match start_af_xdp_in_time(eal, config, pool, &mut kernel, mtu, &mut notes) {
             Ok(started) => {
                 let start = || start_control(eal, config, pool, &mut kernel, &started, mtu);

@@ -17,7 +17,7 @@ use dataplane::forwarder::{Forwarder, ForwarderParts, Settings};
 use dataplane::interface::{InterfaceId, InterfaceInfo, InterfaceInfos, Mtus, VrfId};
 use dataplane::next_hop::{FIRST_DYNAMIC, NextHop, NextHopTable};
 use dataplane::polling::RxSource;
-use dataplane::port::PortId;
+use dataplane::port::{MAX_PORTS, PortId, PortSet};
 use dataplane::punts::{Punts, class_rings};
 use dataplane::quarantine::Quarantine;
 use dataplane::replicate::Replicator;
@@ -27,6 +27,7 @@ use dataplane::transmit::codel::CodelConfig;
 use dataplane::transmit::red::RedConfig;
 use dataplane::transmit::shape::{Bucket, Shape};
 use dataplane::transmit::{Discipline, QueueConfig, Scheduler, WEIGHTS};
+use dataplane::vlan::{VLANS, Vlan, VlanTable, Vlans};
 use dataplane::wires::{Exit, Rewiring, Wires};
 use dpdk::WaitSet;
 use dpdk::qsbr::Qsbr;
@@ -62,7 +63,7 @@ pub struct Case {
 }
 
 /// All cases, those with the same source together.
-pub const CASES: [Case; 19] = [
+pub const CASES: [Case; 22] = [
     Case { name: "4r1e", full: false, egress: 1, mix: Mix::V4, more: More::Nothing },
     Case { name: "noop", full: false, egress: 1, mix: Mix::V4, more: More::Noop },
     Case { name: "lua-empty", full: false, egress: 1, mix: Mix::V4, more: More::LuaEmpty },
@@ -80,6 +81,9 @@ pub const CASES: [Case; 19] = [
     Case { name: "queue-shape", full: false, egress: 1, mix: Mix::V4, more: More::Shape },
     Case { name: "4r4e", full: false, egress: 4, mix: Mix::V4, more: More::Nothing },
     Case { name: "full4", full: true, egress: 4, mix: Mix::V4, more: More::Nothing },
+    Case { name: "vrf4", full: true, egress: 4, mix: Mix::V4, more: More::Vrf },
+    Case { name: "vlan4", full: true, egress: 4, mix: Mix::Vlan, more: More::Vlans },
+    Case { name: "qinq4", full: true, egress: 4, mix: Mix::QinQ, more: More::Vlans },
     Case { name: "full6", full: true, egress: 4, mix: Mix::V6, more: More::Nothing },
     Case { name: "mixed", full: true, egress: 4, mix: Mix::Both, more: More::Nothing },
 ];
@@ -105,7 +109,7 @@ fn queue_of(case: &Case) -> Option<Scheduler> {
     Some(Scheduler::new(QueueConfig { discipline, ..QueueConfig::default() }, shape))
 }
 
-/// Returns the cases with these names, or all but those of queues: a process has room for 32
+/// Returns the cases with these names, or all but those of queues, VLANs and VRFs: a process has room for 32
 /// devices, and each case has its own.
 ///
 /// # Errors
@@ -115,9 +119,10 @@ pub fn choose(only: &[String]) -> Result<Vec<&'static Case>> {
         let known: Vec<_> = CASES.iter().map(|case| case.name).collect();
         bail!("--case {wrong}: not found; known: {}", known.join(", "));
     }
-    let is_queue = |case: &Case| matches!(case.more, More::Queue(_) | More::Shape);
+    let is_apart =
+        |case: &Case| matches!(case.more, More::Queue(_) | More::Shape | More::Vlans | More::Vrf);
     let wanted = |case: &&Case| match only {
-        [] => !is_queue(case),
+        [] => !is_apart(case),
         names => names.iter().any(|name| name == case.name),
     };
     Ok(CASES.iter().filter(wanted).collect())
@@ -148,6 +153,34 @@ pub const PORT: InterfaceInfo = InterfaceInfo {
     features: Features::NONE,
     least_ttl: 0,
 };
+
+/// Returns the properties of the port that a case receives by.
+fn ingress(case: &Case) -> InterfaceInfo {
+    match case.more {
+        More::Rules(_) | More::State => {
+            InterfaceInfo { features: Features::NONE.with(FILTER_IN, 1), ..PORT }
+        }
+        More::Vlans => InterfaceInfo { features: Features::NONE.with(VLANS, 1), ..PORT },
+        More::Vrf => InterfaceInfo { vrf: VRF, ..PORT },
+        _ => PORT,
+    }
+}
+
+/// The VRF of [`More::Vrf`].
+const VRF: VrfId = VrfId::new(1);
+
+/// Returns the VLANs of a case: one on each port, with the tags of the source's frames. That of the first port is
+/// also the one by which packets come.
+fn vlans_of(case: &Case) -> Result<Vec<Vlan>> {
+    let Some(tags) = case.mix.tags() else { return Ok(Vec::new()) };
+    let vlan = |index| Ok(Vlan { interface: vlan_id(index)?, port: port_id(index)?, tags });
+    (0..case.egress).map(vlan).collect()
+}
+
+/// Returns the number of the VLAN on a port.
+fn vlan_id(port: usize) -> Result<InterfaceId> {
+    InterfaceId::new((MAX_PORTS + port) as u16).with_context(|| format!("port {port}: no VLAN"))
+}
 
 /// Receives and sends, nothing else: the cost of input and output for every router.
 pub struct BareLoop {
@@ -252,6 +285,7 @@ impl Router {
         match case.more {
             // The filter's steps are among the default ones.
             More::Nothing | More::Rules(_) | More::Queue(_) | More::Shape => {}
+            More::Vlans | More::Vrf => {}
             More::State => know_all(bench, case, &tables)?,
             More::Noop => steps.insert("noop", Noop, "ip4-rewrite")?,
             More::RustVoip => steps.insert("mark-voip", MarkVoip, "ip4-lookup")?,
@@ -271,7 +305,7 @@ impl Router {
         let tx = TxConfig { burst: bursts.tx, ..TxConfig::default() };
         let settings = Settings { tx, ..Settings::default() };
         let mut forwarder = Forwarder::new(ForwarderParts {
-            interfaces: Vec::new(),
+            interfaces: tables.interfaces.get(),
             graph: steps.build()?,
             settings,
             replicator: Replicator::new(bench.pool()),
@@ -295,10 +329,8 @@ impl Router {
     pub fn exchange(&mut self, mut sources: Vec<RxSource>) -> Vec<RxSource> {
         sources.iter_mut().for_each(|source| source.burst = self.rx_burst);
         // Cases share sources, but their ports have different features.
-        let filtered = u8::from(matches!(self.case.more, More::Rules(_) | More::State));
-        for source in &mut sources {
-            source.info.features = Features::NONE.with(FILTER_IN, filtered);
-        }
+        let info = ingress(self.case);
+        sources.iter_mut().for_each(|source| source.info = info);
         std::mem::swap(self.forwarder.sources_mut(), &mut sources);
         sources
     }
@@ -428,26 +460,35 @@ fn know_all(bench: &Bench, case: &Case, tables: &Tables) -> Result<()> {
 /// egress ports.
 fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
     let next_hops = NextHopTable::new();
+    let vlans = vlans_of(case)?;
     for index in 0..NEXT_HOPS {
-        let port = port_id(usize::from(index) % case.egress)?;
+        let port = usize::from(index) % case.egress;
+        let interface = if vlans.is_empty() { port_id(port)?.into() } else { vlan_id(port)? };
         let mac = MacAddr([2, 0, 0, 0, 1, index as u8]);
-        next_hops.set(FIRST_DYNAMIC + index, NextHop::Forward { interface: port.into(), mac });
+        next_hops.set(FIRST_DYNAMIC + index, NextHop::Forward { interface, mac });
     }
-    let mut ports = vec![PORT; case.egress];
+    let mut ports =
+        vec![PORT; if vlans.is_empty() { case.egress } else { MAX_PORTS + case.egress }];
+    ports[0] = ingress(case);
     let filters = Arc::<FilterTables>::default();
     if matches!(case.more, More::Rules(_) | More::State) {
-        ports[0].features = Features::NONE.with(FILTER_IN, 1);
         filters.set(filters_of(case.more)?);
+    }
+    let table = VlanTable::default();
+    table.set(Arc::new(Vlans::new(&vlans, PortSet::EMPTY)));
+    let vrfs = VrfTables::new(Fibs { fib4: fib4.clone(), fib6: fib6.clone() });
+    if case.more == More::Vrf {
+        vrfs.add(VRF, Fibs { fib4, fib6 });
     }
     Ok(Arc::new(Tables {
         named_hops: Default::default(),
-        vrfs: Arc::new(VrfTables::new(Fibs { fib4, fib6 })),
+        vrfs: Arc::new(vrfs),
         next_hops: Arc::new(next_hops),
         filters,
         multicast: Arc::default(),
         mtus: Arc::new(Mtus::new(&ports)),
         redirects: Arc::default(),
-        vlans: Arc::default(),
+        vlans: Arc::new(table),
         interfaces: Arc::new(InterfaceInfos::new(ports)),
         flows: FlowHash::new(1),
         own: Arc::new(dataplane::own::OwnAddresses::new(false)),
@@ -465,7 +506,8 @@ mod tests {
             error,
             "--case 4r2e: not found; known: 4r1e, noop, lua-empty, lua-voip, \
              lua-flushed, rust-voip, filter-10, filter-1000, filter-10000, filter-state, \
-             queue-fifo, queue-red, queue-codel, queue-drr, queue-shape, 4r4e, full4, full6, mixed"
+             queue-fifo, queue-red, queue-codel, queue-drr, queue-shape, 4r4e, full4, vrf4, vlan4, \
+             qinq4, full6, mixed"
         );
         assert_eq!(choose(&[]).unwrap().len(), 14);
         let chosen = choose(&["mixed".into(), "4r1e".into()]).unwrap();

@@ -34,6 +34,10 @@ pub enum More {
     Queue(Discipline),
     /// A first-in-first-out queue with a rate that is never reached.
     Shape,
+    /// VLANs with the tags of the source's frames on all ports.
+    Vlans,
+    /// A VRF of the ports besides the default one.
+    Vrf,
 }
 
 /// A step that does nothing.

@@ -17,12 +17,13 @@ use crate::interface::Interface;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 /// Offloads that merge received packets, each with its commands to read and to write: generic
-/// and large receive offload (the latter is a flag among others).
+/// and large receive offload. The latter is a flag among others, as is the removal of VLAN tags.
 const ETHTOOL_GGRO: u32 = 0x2b;
 const ETHTOOL_SGRO: u32 = 0x2c;
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_SFLAGS: u32 = 0x26;
 const FLAG_LRO: u32 = 1 << 15;
+const FLAG_REMOVES_TAGS: u32 = 1 << 8;
 
 /// Settings that keep the host off a link that it does not serve: it creates no IPv6 address for itself
 /// there, forwards nothing, and answers no ARP.
@@ -300,6 +301,21 @@ impl KernelInterface {
         notes
     }
 
+    /// Prepares for AF_XDP: received frames keep their VLAN tags. A tag that the device removes is beside the frame,
+    /// where XDP programs do not see it, and the frame looks like one of the port's own network. Returns a note if
+    /// that is impossible.
+    pub(super) fn prepare_xdp(&mut self) -> Option<String> {
+        self.clear_flag(FLAG_REMOVES_TAGS);
+        let flags = self.ethtool_value(ETHTOOL_GFLAGS, 0).unwrap_or(0);
+        (flags & FLAG_REMOVES_TAGS != 0).then(|| {
+            format!(
+                "{} removes VLAN tags from received frames, which then look untagged; for VLANs use driver = \
+                 \"af_packet\"",
+                self.name
+            )
+        })
+    }
+
     /// Checks that AF_XDP can work here, as far as that is possible without receiving.
     pub(super) fn try_xdp(&self) -> Result<(), String> {
         // SAFETY: makes a descriptor.
@@ -378,10 +394,15 @@ impl KernelInterface {
         if let Ok(on @ 1..) = self.ethtool_value(ETHTOOL_GGRO, 0) {
             self.change_ethtool(ETHTOOL_SGRO, on, 0);
         }
+        self.clear_flag(FLAG_LRO);
+    }
+
+    /// Turns off an offload among the flags.
+    fn clear_flag(&mut self, flag: u32) {
         if let Ok(flags) = self.ethtool_value(ETHTOOL_GFLAGS, 0)
-            && flags & FLAG_LRO != 0
+            && flags & flag != 0
         {
-            self.change_ethtool(ETHTOOL_SFLAGS, flags, flags & !FLAG_LRO);
+            self.change_ethtool(ETHTOOL_SFLAGS, flags, flags & !flag);
         }
     }
 
