@@ -8,13 +8,13 @@ import os
 
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.inet6 import ICMPv6EchoRequest, ICMPv6ND_NS, ICMPv6NDOptSrcLLAddr, IPv6
-from scapy.layers.l2 import Ether
+from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Raw
 
 from lib.apply import apply, plan
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, STATIC_NEIGHBOURS, Wires
 from lib.netns import held_thread, veth, wait_for
-from lib.packets import forwarded, is_announcement
+from lib.packets import forwarded, is_announcement, tagged, untagged
 from lib.router import Change
 from test_control_queue import (
     LEFT, LINK, ON, A, B, arp_request, arrive, connecting, control, flows, held_forwarder, is_reply, packets, reasons,
@@ -69,7 +69,7 @@ def test_the_router_answers_while_its_forwarder_is_held(lab):
     (data, own) = wires.router.show("forwarders")["forwarders"]
     assert (data["rx"], own["rx"], own["tx"]) == (["left:0", "right:0"], ["left:1"], ["left:1"])
     wires.drain()
-    # BGP of other routers, an address other than an own one, a tagged frame, and echo requests do not use its queue.
+    # BGP of other routers, an address other than an own one, and echo requests do not use its queue.
     transit = [bytes(LINK / IP(src=A, dst=B) / TCP(sport=40000, dport=179) / Raw(b"for another router")),
                bytes(LINK / IP(src=A, dst=B) / TCP(sport=179, dport=40000) / Raw(b"and its answer")), TRANSIT]
     with held_forwarder(wires.router):
@@ -84,6 +84,38 @@ def test_the_router_answers_while_its_forwarder_is_held(lab):
     assert (packets(wires.router), own["packets"]) == ({"ARP": 5}, 5)
     wires.router.stop()
     assert xdp_of(wires.inside) is None
+
+
+VLANS = """
+turnpike.vrf "blue" {}
+turnpike.vlan "left.5" { parent = "left", id = 5, address = "10.0.5.1/24", vrf = "blue" }
+turnpike.vlan "s"      { parent = "left", id = 300, protocol = "802.1ad" }
+turnpike.vlan "s.7"    { parent = "s", id = 7, address = "10.0.7.1/24" }
+"""
+
+
+def test_control_traffic_of_vlans_arrives_while_the_forwarder_is_held(lab):
+    """Rules are for the packets behind one tag or two; the control forwarder removes the tags as the others do."""
+    wires = start(lab, ON + VLANS)
+    router = wires.router
+    for own in ("10.0.5.1", "10.0.7.1"):
+        assert wait_for(lambda own=own: f"BGP to {own}" in {rule["what"] for rule in control(router)["rules"]}, 10)
+    wires.drain()
+    request = lambda network: bytes(  # noqa: E731
+        Ether(src=HOST_A_MAC, dst="ff:ff:ff:ff:ff:ff")
+        / ARP(hwsrc=HOST_A_MAC, psrc=f"10.0.{network}.2", pdst=f"10.0.{network}.1"))
+    bgp = lambda network: bytes(  # noqa: E731
+        LINK / IP(src=f"10.0.{network}.2", dst=f"10.0.{network}.1") / TCP(sport=40000, dport=179, flags="S"))
+    tags = {5: lambda frame: tagged(frame, 5), 7: lambda frame: tagged(tagged(frame, 7), 300, 0x88A8)}
+    with held_forwarder(router):
+        for network, with_tags in tags.items():
+            wires.left.send(with_tags(request(network)), with_tags(bgp(network)))
+            (reply,) = wires.left.expect(1, lambda frame: is_reply(untagged(frame)[0]), 10)
+            assert with_tags(untagged(reply)[0]) == reply, "with the tags of the request"
+        wanted = {"ARP": 2, "BGP to 10.0.5.1": 1, "BGP to 10.0.7.1": 1}
+        assert wait_for(lambda: packets(router) == wanted, 10), packets(router)
+    router.counters()
+    router.stop()
 
 
 def test_what_its_own_ring_has_no_room_for_is_counted(lab):

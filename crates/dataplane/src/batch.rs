@@ -344,10 +344,10 @@ impl Batch {
         self.burst.remove_tags(slot, tags)
     }
 
-    /// Inserts a VLAN tag into a frame; returns true on success, see [`Burst::insert_tag`].
+    /// Inserts one or two VLAN tags into a frame; returns true on success, see [`Burst::insert_tags`].
     #[inline(always)]
-    pub(crate) fn insert_tag(&mut self, slot: usize, tag: [u8; 4]) -> bool {
-        self.burst.insert_tag(slot, tag)
+    pub(crate) fn insert_tags<const N: usize>(&mut self, slot: usize, tags: [u8; N]) -> bool {
+        self.burst.insert_tags(slot, tags)
     }
 
     /// Returns the addresses of the slots' bytes and lengths, see [`Burst::addresses`].

@@ -123,20 +123,24 @@ pub struct Vlan {
 pub struct Egress {
     /// The port.
     pub port: PortId,
-    /// The bytes of the innermost tag, which is inserted first.
-    last: [u8; 4],
-    /// The bytes of the tag in front of it, if there are two.
-    first: Option<[u8; 4]>,
+    /// True if there are two tags.
+    is_double: bool,
+    /// The bytes of the tags, as they stand on the wire; of one tag the first four.
+    tags: [u8; 8],
 }
 
 impl Egress {
     fn of(vlan: &Vlan) -> Self {
         let Tags { outer, inner } = vlan.tags;
-        let (last, first) = match inner {
-            Some(inner) => (inner, Some(outer.bytes())),
-            None => (outer, None),
-        };
-        Self { port: vlan.port, last: last.bytes(), first }
+        let [a, b, c, d] = outer.bytes();
+        let [e, f, g, h] = inner.map_or([0; 4], Tag::bytes);
+        Self { port: vlan.port, is_double: inner.is_some(), tags: [a, b, c, d, e, f, g, h] }
+    }
+
+    /// Returns the bytes of the outer tag, and those of the inner one.
+    fn split(self) -> ([u8; 4], Option<[u8; 4]>) {
+        let [a, b, c, d, e, f, g, h] = self.tags;
+        ([a, b, c, d], self.is_double.then_some([e, f, g, h]))
     }
 }
 
@@ -177,14 +181,8 @@ impl Meanings {
     }
 }
 
-/// The tags found at the beginning of a frame.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
-    /// Kind and identifier of the outer tag.
-    pub(crate) outer: Option<(TagProtocol, u16)>,
-    /// Kind and identifier of the next tag.
-    pub(crate) inner: Option<(TagProtocol, u16)>,
-}
+/// The kind of a tag in a frame, and its identifier.
+pub(crate) type Identity = (TagProtocol, u16);
 
 /// The VLANs of a router. See the module's documentation.
 pub struct Vlans {
@@ -243,31 +241,11 @@ impl Vlans {
         &self.all
     }
 
-    /// Returns true if the port has VLANs.
+    /// Returns the meanings of a port's tags; `None` if the port has no VLANs.
     #[inline(always)]
-    pub(crate) fn has(&self, port: PortId) -> bool {
-        self.outer[port.index()].is_some()
-    }
-
-    /// The interface of a port's frames with these tags, and the number of tags that belong to it; `None` if the
-    /// port has no such VLAN.
-    #[inline(always)]
-    pub(crate) fn ingress(&self, port: PortId, found: Found) -> Option<(InterfaceId, usize)> {
-        let meanings = self.outer[port.index()].as_ref()?;
-        let (protocol, id) = found.outer?;
-        let meaning = meanings.get(protocol, id);
-        if let (Some((protocol, id)), Some(inner)) = (found.inner, self.inner_of(meaning)) {
-            let inner = inner.get(protocol, id).interface;
-            if inner != 0 {
-                return Some((InterfaceId::new(inner)?, 2));
-            }
-        }
-        (meaning.interface != 0).then_some((InterfaceId::new(meaning.interface)?, 1))
-    }
-
-    #[inline(always)]
-    fn inner_of(&self, meaning: Meaning) -> Option<&Meanings> {
-        self.inner.get(usize::from(meaning.inner).wrapping_sub(1))
+    pub(crate) fn on(&self, port: PortId) -> Option<OnPort<'_>> {
+        let outer = self.outer[port.index()].as_ref()?;
+        Some(OnPort { outer, inner: &self.inner })
     }
 
     /// The egress side of an interface; `None` for a port's own, and if there is none of this number.
@@ -279,6 +257,33 @@ impl Vlans {
     /// A block for counting the frames of each interface.
     fn block(&self) -> Block {
         self.egress.iter().map(|_| Traffic::default()).collect()
+    }
+}
+
+/// The meanings of a port's tags.
+#[derive(Clone, Copy)]
+pub(crate) struct OnPort<'a> {
+    outer: &'a Meanings,
+    inner: &'a [Meanings],
+}
+
+impl OnPort<'_> {
+    /// Returns the interface of frames with this outer tag, and the number of tags that belong to it; `None` if the
+    /// port has no such VLAN. `inner` returns the tag after it, and is called only if that has a meaning.
+    #[inline(always)]
+    pub(crate) fn ingress(
+        self,
+        (protocol, id): Identity,
+        inner: impl FnOnce() -> Option<Identity>,
+    ) -> Option<(InterfaceId, usize)> {
+        let meaning = self.outer.get(protocol, id);
+        if let Some(table) = self.inner.get(usize::from(meaning.inner).wrapping_sub(1))
+            && let Some((protocol, id)) = inner()
+            && let number @ 1.. = table.get(protocol, id).interface
+        {
+            return Some((InterfaceId::new(number)?, 2));
+        }
+        (meaning.interface != 0).then_some((InterfaceId::new(meaning.interface)?, 1))
     }
 }
 
@@ -413,10 +418,10 @@ impl Untagger {
         Self { vlans, block }
     }
 
-    /// Counts a received frame.
+    /// Counts received frames.
     #[inline(always)]
-    pub(crate) fn count(&self, interface: InterfaceId, bytes: usize) {
-        count(&self.block, interface.index(), bytes);
+    pub(crate) fn tally(&self) -> Tally<'_> {
+        Tally::new(&self.block)
     }
 }
 
@@ -440,6 +445,11 @@ impl Tagger {
         Some(self.vlans.egress(interface.index() as u16)?.port)
     }
 
+    /// Returns the port that carries the interface's frames; `None` if there is no such interface.
+    pub fn carrier(&self, interface: InterfaceId) -> Option<PortId> {
+        interface.port().or_else(|| self.port(interface))
+    }
+
     /// Inserts the tags of an interface into a frame; returns the egress port, which is the
     /// interface itself if it is a port's own. `None`: there is no such interface, or no room in
     /// the buffer.
@@ -447,43 +457,83 @@ impl Tagger {
         if let Some(port) = interface.port() {
             return Some(port);
         }
-        let Egress { port, last, first } = self.vlans.egress(interface.index() as u16)?;
-        let bytes = frame.len();
-        let tagged = frame.insert_tag(last) && first.is_none_or(|first| frame.insert_tag(first));
-        tagged.then(|| self.count(interface.index(), bytes))?;
-        Some(port)
+        let egress = self.vlans.egress(interface.index() as u16)?;
+        let ((outer, inner), bytes) = (egress.split(), frame.len());
+        let tagged = inner.is_none_or(|inner| frame.insert_tag(inner)) && frame.insert_tag(outer);
+        tagged.then(|| self.tally().add(interface.index(), bytes))?;
+        Some(egress.port)
     }
 
-    /// Inserts the tags of an interface that is not a port's own into a frame of a batch. `None`:
-    /// as for [`Self::tag`].
+    /// Inserts the tags of an interface that is not a port's own into a frame of a batch, and counts it in `tally`.
+    /// `None`: as for [`Self::tag`].
     #[inline(always)]
-    pub(crate) fn tag_in(&self, batch: &mut Batch, slot: usize, interface: u16) -> Option<PortId> {
-        let Egress { port, last, first } = self.vlans.egress(interface)?;
+    pub(crate) fn tag_in(
+        &self,
+        batch: &mut Batch,
+        slot: usize,
+        interface: u16,
+        tally: &mut Tally<'_>,
+    ) -> Option<PortId> {
+        let egress = self.vlans.egress(interface)?;
         let bytes = batch.len(slot);
-        let tagged = match first {
-            None => batch.insert_tag(slot, last),
-            Some(first) => batch.insert_tag(slot, last) && batch.insert_tag(slot, first),
+        let tagged = match egress.is_double {
+            false => batch.insert_tags(slot, egress.split().0),
+            true => batch.insert_tags(slot, egress.tags),
         };
-        tagged.then(|| self.count(interface.into(), bytes))?;
-        Some(port)
+        tagged.then(|| tally.add(interface.into(), bytes))?;
+        Some(egress.port)
+    }
+
+    /// Counts sent frames.
+    #[inline(always)]
+    pub(crate) fn tally(&self) -> Tally<'_> {
+        Tally::new(&self.block)
     }
 
     /// Returns true if there is a VLAN of this number.
     pub(crate) fn has(&self, interface: u16) -> bool {
         self.vlans.egress(interface).is_some()
     }
+}
+
+/// Frames of one interface that counters get together, when a frame of another comes and when this is dropped.
+pub(crate) struct Tally<'a> {
+    block: &'a Block,
+    interface: usize,
+    packets: u64,
+    bytes: u64,
+}
+
+impl<'a> Tally<'a> {
+    #[inline(always)]
+    fn new(block: &'a Block) -> Self {
+        Self { block, interface: 0, packets: 0, bytes: 0 }
+    }
+
+    /// Counts a frame.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, interface: usize, bytes: usize) {
+        if interface != self.interface {
+            self.flush();
+            self.interface = interface;
+        }
+        self.packets += 1;
+        self.bytes += bytes as u64;
+    }
 
     #[inline(always)]
-    fn count(&self, interface: usize, bytes: usize) {
-        count(&self.block, interface, bytes);
+    fn flush(&mut self) {
+        if let Some(traffic) = self.block.get(self.interface) {
+            traffic.packets.add(std::mem::take(&mut self.packets));
+            traffic.bytes.add(std::mem::take(&mut self.bytes));
+        }
     }
 }
 
-#[inline(always)]
-fn count(block: &Block, interface: usize, bytes: usize) {
-    if let Some(traffic) = block.get(interface) {
-        traffic.packets.add(1);
-        traffic.bytes.add(bytes as u64);
+impl Drop for Tally<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.flush();
     }
 }
 
@@ -502,8 +552,8 @@ mod tests {
     }
 
     fn found(vlans: &Vlans, port: u16, tags: &[(TagProtocol, u16)]) -> Option<(usize, usize)> {
-        let found = Found { outer: tags.first().copied(), inner: tags.get(1).copied() };
-        let ingress = vlans.ingress(PortId::new(port).unwrap(), found);
+        let on = vlans.on(PortId::new(port).unwrap())?;
+        let ingress = on.ingress(*tags.first()?, || tags.get(1).copied());
         ingress.map(|(interface, tags)| (interface.index(), tags))
     }
 
@@ -529,7 +579,7 @@ mod tests {
         assert_eq!(found(&vlans, 1, &[(Dot1q, 100)]), None);
         assert_eq!(found(&vlans, 0, &[]), None);
         assert_eq!(
-            (vlans.has(PortId::FIRST), vlans.egress(63), vlans.egress(68)),
+            (vlans.on(PortId::FIRST).is_some(), vlans.egress(63), vlans.egress(68)),
             (true, None, None)
         );
     }

@@ -473,27 +473,36 @@ impl Burst {
     /// short for the tags, and if less than [`HEAD`] bytes of buffer would be left.
     #[inline]
     pub fn remove_tags(&mut self, slot: usize, tags: usize) -> bool {
-        let (slot, removed) = (slot % BURST_MAX, TAG * tags);
-        if !(1..=2).contains(&tags) || self.first_len(slot) < ADDRESSES + removed + 2 {
+        match tags {
+            1 => self.remove::<TAG>(slot % BURST_MAX),
+            2 => self.remove::<{ 2 * TAG }>(slot % BURST_MAX),
+            _ => false,
+        }
+    }
+
+    #[inline(always)]
+    fn remove<const N: usize>(&mut self, slot: usize) -> bool {
+        let first = self.first_len(slot);
+        if first < ADDRESSES + N + 2 {
             return false;
         }
         let mbuf = self.mbufs[slot];
-        // SAFETY: the slot has a length, hence a packet of ours. The bytes read and written lie in its
-        // first segment, by its length, and so does the new beginning.
+        let whole = self.lens[slot] - N as u16;
+        // SAFETY: the slot has a length, hence a packet of ours, which begins at `heads`. The bytes read and written
+        // lie in its first segment, by its length, and so does the new beginning.
         unsafe {
-            let end = u32::from(mbuf.data_off()) + (removed + HEAD) as u32;
-            if end > u32::from(mbuf.buf_len()) {
+            let off = mbuf.data_off();
+            if u32::from(off) + (N + HEAD) as u32 > u32::from(mbuf.buf_len()) {
                 return false;
             }
-            let addresses = mbuf.data().cast::<[u8; ADDRESSES]>().read();
-            mbuf.data().add(removed).cast::<[u8; ADDRESSES]>().write(addresses);
-            mbuf.shift(removed as u16);
+            let head = self.heads[slot].cast::<u8>();
+            let addresses = head.cast::<[u8; ADDRESSES]>().read();
+            let head = head.add(N);
+            head.cast::<[u8; ADDRESSES]>().write(addresses);
+            mbuf.set_front(off + N as u16, (first - N) as u16, whole.into());
+            self.heads[slot] = head.cast();
         }
-        let multi = self.multi & bit(slot);
-        self.admit(slot);
-        if multi != 0 {
-            self.measure(multi);
-        }
+        self.lens[slot] = whole;
         true
     }
 
@@ -511,21 +520,31 @@ impl Burst {
         self.stripped &= !bit(slot % BURST_MAX);
     }
 
-    /// Inserts the four bytes of a tag after a frame's two addresses. Returns false, and does
+    /// Inserts the bytes of one or two tags after a frame's two addresses. Returns false, and does
     /// nothing, for a slot without a packet, for one shorter than an Ethernet header, and without
     /// room in front of it.
-    #[inline]
-    pub fn insert_tag(&mut self, slot: usize, tag: [u8; TAG]) -> bool {
+    #[inline(always)]
+    pub fn insert_tags<const N: usize>(&mut self, slot: usize, tags: [u8; N]) -> bool {
+        const { assert!(N == TAG || N == 2 * TAG) };
         let slot = slot % BURST_MAX;
-        if self.first_len(slot) < ADDRESSES + 2 {
+        let first = self.first_len(slot);
+        if first < ADDRESSES + 2 {
             return false;
         }
-        // SAFETY: the slot has a length, hence a packet of ours, which has both addresses in its first segment.
-        if !unsafe { self.mbufs[slot].insert_tag(tag) } {
-            return false;
+        let mbuf = self.mbufs[slot];
+        let whole = self.lens[slot].saturating_add(N as u16);
+        // SAFETY: the slot has a length, hence a packet of ours, which begins at `heads` and has both addresses in its
+        // first segment. The new beginning is in the headroom, inside the buffer.
+        unsafe {
+            let Some(off) = mbuf.data_off().checked_sub(N as u16) else { return false };
+            let head = self.heads[slot].cast::<u8>();
+            let addresses = head.cast::<[u8; ADDRESSES]>().read();
+            let head = head.sub(N);
+            head.cast::<[u8; ADDRESSES]>().write(addresses);
+            head.add(ADDRESSES).cast::<[u8; N]>().write(tags);
+            mbuf.set_front(off, (first + N) as u16, whole.into());
+            self.heads[slot] = head.cast();
         }
-        let whole = self.lens[slot] + TAG as u16;
-        self.admit(slot);
         self.lens[slot] = whole;
         true
     }
@@ -1007,7 +1026,7 @@ mod tests {
         for packet in [pool.copy_of(&frame).unwrap(), pool.copy_of(&frame[..13]).unwrap(), long] {
             burst.put(packet).unwrap();
         }
-        let done = [0, 1, 2, 3].map(|slot| burst.insert_tag(slot, [0x81, 0, 0x20, 5]));
+        let done = [0, 1, 2, 3].map(|slot| burst.insert_tags(slot, [0x81, 0, 0x20, 5]));
         assert_eq!(done, [true, false, true, false]);
         assert_eq!(burst.lens()[..4], [84, 13, 84, 0]);
         let tagged = [&frame[..12], &[0x81, 0, 0x20, 5], &frame[12..]].concat();

@@ -100,12 +100,13 @@ impl RawMbuf {
         unsafe { self.field::<u16>(sys::MBUF_VLAN_TCI).write(tci) }
     }
 
-    /// Removes `len` bytes at the front, of which the first segment has more.
-    pub(crate) unsafe fn shift(self, len: u16) {
-        // SAFETY: by the caller, the fields are there, and the data shrink inside the buffer.
+    /// Sets where the data begin in the buffer, and the lengths of the first segment and of the packet.
+    #[inline(always)]
+    pub(crate) unsafe fn set_front(self, off: u16, first: u16, whole: u32) {
+        // SAFETY: by the caller, the fields are there, and the data lie inside the buffer.
         unsafe {
-            self.set_data(self.data_off() + len, self.data_len() - len);
-            self.set_pkt_len(self.pkt_len() - u32::from(len));
+            self.set_data(off, first);
+            self.set_pkt_len(whole);
         }
     }
 

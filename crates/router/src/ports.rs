@@ -10,7 +10,8 @@ use dataplane::port::PortId;
 use dataplane::words::count;
 use dpdk::qsbr::Qsbr;
 use dpdk::{
-    Device, Driver, Eal, FlowRule, LinkWatch, Mempool, Offloads, Port, PortConfig, RxQueue, TxQueue,
+    ControlQueues, Device, Driver, Eal, FlowRule, LinkWatch, Mempool, Offloads, Port, PortConfig,
+    RxQueue, TxQueue,
 };
 use ipnet::IpNet;
 use machine::bind::Binder;
@@ -28,6 +29,14 @@ use super::wiring::Queues;
 
 /// DPDK's driver of AF_PACKET sockets. It reinserts the tag that the kernel stripped, always as a customer tag.
 const AF_PACKET: &str = "net_af_packet";
+
+/// DPDK's driver of AF_XDP sockets. A port's control queue is an AF_PACKET socket then.
+const AF_XDP: &str = "net_af_xdp";
+
+/// Returns true if the outer tag of received frames may be another than on the wire.
+fn loses_tag_protocol(port: &Port, control: &ControlQueues) -> bool {
+    port.driver() == AF_PACKET || control.rx && port.driver() == AF_XDP
+}
 
 /// A port that receives and sends.
 pub struct OpenPort {
@@ -373,7 +382,7 @@ fn opened(wanted: &config::Port, node: Option<usize>, open: OpenQueues) -> Opene
         mtu: port.mtu(),
         vrf: wanted.interface.vrf,
         partial_checksums: port.partial_checksums(),
-        loses_tag_protocol: port.driver() == AF_PACKET,
+        loses_tag_protocol: loses_tag_protocol(&port, &control),
         host: wanted.interface.host.is_some(),
         least_ttl: wanted.interface.least_ttl(),
         features: wanted.interface.features(),

@@ -17,15 +17,11 @@ use crate::batch::{Batch, bytes};
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::tables::Tables;
-use crate::vlan::{Found, TagProtocol, Untagger};
+use crate::vlan::{Identity, OnPort, TagProtocol, Tally, Untagger};
 
 const OK: usize = 0;
 
 pub(super) const OUTPUTS: &[Output] = &[Output::next("ok")];
-
-/// Bytes up to the end of one tag, and of two, including the following Ethertype.
-const ONE_TAG: usize = 18;
-const TWO_TAGS: usize = 22;
 
 /// The bits of a tag's control information that are the VLAN identifier.
 const ID: u16 = 0x0fff;
@@ -39,34 +35,31 @@ impl VlanInput {
         Self(Untagger::of(&tables.vlans))
     }
 
-    /// Assigns a tagged frame to its VLAN's interface, if there is one.
-    #[inline(always)]
-    fn untag(&self, batch: &mut Batch, slot: usize) {
-        let port = batch.in_port;
-        let Some((interface, tags)) = self.0.vlans.ingress(port, tags(batch, slot)) else { return };
-        if batch.remove_tags(slot, tags) {
-            batch.set_interface(slot, interface);
-            self.0.count(interface, batch.len(slot));
-        }
-    }
-
-    /// Like [`Self::untag`], for a frame whose outer tag the device stripped.
+    /// Assigns a frame whose outer tag the device stripped to its VLAN, as [`untag`] does.
     #[cold]
-    fn untag_stripped(&self, batch: &mut Batch, slot: usize) {
+    fn untag_stripped(&self, batch: &mut Batch, slot: usize, vlans: OnPort<'_>) {
         let Some(control) = batch.stripped_tag(slot) else { return };
-        let inner = tags(batch, slot).outer;
-        let ingress = |protocol| {
-            let found = Found { outer: Some((protocol, control & ID)), inner };
-            self.0.vlans.ingress(batch.in_port, found)
-        };
+        let inner = || tag::<12>(batch, slot);
+        let ingress = |protocol| vlans.ingress((protocol, control & ID), inner);
         let Some((interface, tags)) = TagProtocol::ALL.into_iter().find_map(ingress) else {
             return;
         };
         if tags == 1 || batch.remove_tags(slot, tags - 1) {
             batch.forget_stripped(slot);
             batch.set_interface(slot, interface);
-            self.0.count(interface, batch.len(slot));
+            self.0.tally().add(interface.index(), batch.len(slot));
         }
+    }
+}
+
+/// Assigns a tagged frame to its VLAN's interface, if there is one, and removes the tags.
+#[inline(always)]
+fn untag(batch: &mut Batch, slot: usize, vlans: OnPort<'_>, tally: &mut Tally<'_>) {
+    let Some(outer) = tag::<12>(batch, slot) else { return };
+    let Some((interface, tags)) = vlans.ingress(outer, || tag::<16>(batch, slot)) else { return };
+    if batch.remove_tags(slot, tags) {
+        batch.set_interface(slot, interface);
+        tally.add(interface.index(), batch.len(slot));
     }
 }
 
@@ -77,16 +70,16 @@ impl Step for VlanInput {
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         out[OK] = input;
-        if !self.0.vlans.has(batch.in_port) {
-            return;
-        }
+        let Some(vlans) = self.0.vlans.on(batch.in_port) else { return };
         let stripped = input & batch.vlan_stripped();
         let tagged = input.without(stripped).filter(|i| is_tag(bytes::<12, 2>(batch.head(i))));
+        let mut tally = self.0.tally();
         for i in tagged.slots() {
-            self.untag(batch, i);
+            untag(batch, i, vlans, &mut tally);
         }
+        drop(tally);
         for i in stripped.slots() {
-            self.untag_stripped(batch, i);
+            self.untag_stripped(batch, i, vlans);
         }
     }
 }
@@ -97,15 +90,13 @@ fn is_tag(ethertype: [u8; 2]) -> bool {
     TagProtocol::of(u16::from_be_bytes(ethertype)).is_some()
 }
 
-/// Returns the tags at the beginning of a frame.
+/// Returns the tag at this place of a frame; `None` if there is none, or if the frame ends before the Ethertype after it.
 #[inline(always)]
-fn tags(batch: &Batch, slot: usize) -> Found {
-    let (head, len) = (batch.head(slot), batch.len(slot));
-    let tag = |[a, b, c, d]: [u8; 4], least: usize| {
-        let protocol = TagProtocol::of(u16::from_be_bytes([a, b]))?;
-        (len >= least).then_some((protocol, u16::from_be_bytes([c, d]) & ID))
-    };
-    Found { outer: tag(bytes::<12, 4>(head), ONE_TAG), inner: tag(bytes::<16, 4>(head), TWO_TAGS) }
+fn tag<const AT: usize>(batch: &Batch, slot: usize) -> Option<Identity> {
+    const TAG: usize = 4;
+    let [a, b, c, d] = bytes::<AT, 4>(batch.head(slot));
+    let protocol = TagProtocol::of(u16::from_be_bytes([a, b]))?;
+    (batch.len(slot) >= AT + TAG + 2).then_some((protocol, u16::from_be_bytes([c, d]) & ID))
 }
 
 #[cfg(test)]

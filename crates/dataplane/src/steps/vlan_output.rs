@@ -49,9 +49,10 @@ impl Step for VlanOutput {
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         let tagged = input.filter(|i| usize::from(batch.out_interface[i]) >= MAX_PORTS);
         let mut failed = Mask::EMPTY;
+        let mut tally = self.0.tally();
         for i in tagged.slots() {
             let interface = batch.out_interface[i & (BATCH_MAX - 1)];
-            match self.0.tag_in(batch, i, interface) {
+            match self.0.tag_in(batch, i, interface, &mut tally) {
                 Some(port) => batch.out_interface[i & (BATCH_MAX - 1)] = port.index() as u16,
                 None => failed |= Mask::when(true, i),
             }

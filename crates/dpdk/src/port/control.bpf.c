@@ -7,8 +7,8 @@
  * A packet is control traffic if it fits a rule. Rules have one of a few forms, each of which is one look-up in a hash
  * table. A packet to be forwarded costs one: its destination is none that any rule names.
  *
- * Frames with a VLAN tag and IPv6 packets with extension headers fit no rule; of IPv4 fragments only the protocol is
- * looked at. Numbers in keys are in network byte order.
+ * The packet of a frame with up to two VLAN tags is behind them; the tags do not matter. IPv6 packets with extension
+ * headers fit no rule; of IPv4 fragments only the protocol is looked at. Numbers in keys are in network byte order.
  */
 
 typedef unsigned char u8;
@@ -32,7 +32,10 @@ static long (*const bpf_redirect_map)(void *map, u64 key, u64 flags) = (void *)5
 
 enum {
 	ETHERNET = 14,
+	TAG = 4,
 	ETHERTYPE_IPV4 = 0x0800,
+	ETHERTYPE_VLAN = 0x8100,
+	ETHERTYPE_QINQ = 0x88a8,
 	ETHERTYPE_IPV6 = 0x86dd,
 	IPV4 = 20,
 	IPV6 = 40,
@@ -199,17 +202,32 @@ INLINE int read_ipv6(struct packet *packet, const u8 *header, const u8 *end)
 	return 1;
 }
 
+INLINE int is_tag(u16 ethertype)
+{
+	return ethertype == NETWORK(ETHERTYPE_VLAN) || ethertype == NETWORK(ETHERTYPE_QINQ);
+}
+
 INLINE int is_control(const u8 *frame, const u8 *end)
 {
-	if (frame + ETHERNET > end)
+	const u8 *header = frame + ETHERNET;
+	if (header > end)
 		return 0;
 	struct packet packet = { .bytes = end - frame };
-	__builtin_memcpy(&packet.key.ethertype, frame + 12, 2);
+	__builtin_memcpy(&packet.key.ethertype, header - 2, 2);
+#pragma unroll
+	for (int tags = 0; tags < 2; tags++) {
+		if (!is_tag(packet.key.ethertype))
+			break;
+		header += TAG;
+		if (header > end)
+			return 0;
+		__builtin_memcpy(&packet.key.ethertype, header - 2, 2);
+	}
 	int is_ip = 0;
 	if (packet.key.ethertype == NETWORK(ETHERTYPE_IPV4))
-		is_ip = read_ipv4(&packet, frame + ETHERNET, end);
+		is_ip = read_ipv4(&packet, header, end);
 	else if (packet.key.ethertype == NETWORK(ETHERTYPE_IPV6))
-		is_ip = read_ipv6(&packet, frame + ETHERNET, end);
+		is_ip = read_ipv6(&packet, header, end);
 	else
 		return fits(&packet, FORM_ETHERTYPE);
 	if (!is_ip)

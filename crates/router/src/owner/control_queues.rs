@@ -3,14 +3,17 @@
 //! The wanted rules follow the router's own addresses, including those configured in the kernel. They are compared with
 //! the device's after each change of the configuration and from time to time, so a reopened device gets its rules.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use api::report::{ControlQueue, ControlRule, LearnedFlow};
 use control::config::{self, Config, Driver};
+use dataplane::own::OwnAddresses;
 use dpdk::ControlQueues;
 
 use super::super::control_rules::{HostFlow, Shown};
 use super::super::ports::OpenPort;
+use super::super::vlans;
 use super::Owner;
 use super::turn::Turn;
 
@@ -43,7 +46,7 @@ impl Owner {
             }
             let wanted = config.port(open.id).filter(|port| port.queues.control);
             match wanted {
-                Some(port) => open.steered.follow(&self.tables.own.all(port.interface.vrf)),
+                Some(port) => open.steered.follow(&own_addresses(config, port, &self.tables.own)),
                 None => open.steered.stop(),
             }
             go_on(open, &has_time);
@@ -112,6 +115,19 @@ impl Owner {
             unlearned: self.lessons.learning.unlearned(open.id),
         }
     }
+}
+
+/// Returns the router's addresses in the VRFs of a port and of its VLANs.
+fn own_addresses(config: &Config, port: &config::Port, own: &OwnAddresses) -> Vec<IpAddr> {
+    let of_vlans = config.vlans.iter().filter(|vlan| vlans::port_of(config, vlan) == Some(port.id));
+    let mut vrfs: Vec<_> = of_vlans.map(|vlan| vlan.interface.vrf).collect();
+    vrfs.push(port.interface.vrf);
+    vrfs.sort_unstable();
+    vrfs.dedup();
+    let mut all: Vec<_> = vrfs.into_iter().flat_map(|vrf| own.all(vrf)).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 /// Returns the reason for which a port has no queues for control traffic by configuration.

@@ -121,11 +121,17 @@ impl Learner {
         self.teacher.learning.any.load(Ordering::Relaxed)
     }
 
-    /// The kernel sends a frame by a port's host interface.
-    pub fn look(&mut self, frame: &[u8], port: InterfaceId, own: &OwnAddresses, now: Instant) {
+    /// The kernel sends a frame by the host interface of an interface on this port.
+    pub fn look(
+        &mut self,
+        frame: &[u8],
+        (interface, port): (InterfaceId, Option<PortId>),
+        own: &OwnAddresses,
+        now: Instant,
+    ) {
         let of = |id: &PortId| &self.teacher.learning.ports[id.index()];
         let learns = |id: &PortId| of(id).learns.load(Ordering::Relaxed);
-        let Some(id) = port.port().filter(learns) else { return };
+        let Some(id) = port.filter(learns) else { return };
         let Some((flow, is_begun)) = flow_of(frame) else { return };
         if self.told.is_empty() {
             self.told.resize(REMEMBERED, None);
@@ -137,7 +143,7 @@ impl Learner {
             // Whoever answers has not begun it.
             None if !is_begun => return,
             // The kernel forwards for others as well.
-            None if own.owner(flow.source, port) != Some(Owner::Router) => return,
+            None if own.owner(flow.source, interface) != Some(Owner::Router) => return,
             None if !self.may_tell(now) => return self.count_unlearned(id),
             _ => {}
         }
@@ -228,7 +234,7 @@ mod tests {
         /// The kernel sends this after so many seconds; whether it was told.
         fn sends(&mut self, frame: &[u8], seconds: u64) -> bool {
             let now = self.start + Duration::from_secs(seconds);
-            self.learner.look(frame, PORT.into(), &self.own, now);
+            self.learner.look(frame, (PORT.into(), Some(PORT)), &self.own, now);
             let told = self.lessons.take();
             assert!(self.lessons.take().is_none(), "once at most");
             told.is_some()
@@ -260,7 +266,8 @@ mod tests {
     #[test]
     fn the_flow_is_told_as_it_leaves() {
         let mut lab = lab();
-        lab.learner.look(&frame(6, 1, 40000, SYN), PORT.into(), &lab.own, lab.start);
+        let by = (PORT.into(), Some(PORT));
+        lab.learner.look(&frame(6, 1, 40000, SYN), by, &lab.own, lab.start);
         let (port, flow) = lab.lessons.take().unwrap();
         assert_eq!(port, PORT);
         assert_eq!(flow.to_string(), "tcp 10.0.1.1:40000 > 192.0.2.9:443");

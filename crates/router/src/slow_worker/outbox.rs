@@ -298,7 +298,8 @@ impl Outbox {
                 self.counters.from_host.add(1);
                 self.gate.own(packet.data(), port, now);
                 if let Some(now) = learns {
-                    self.learner.look(packet.data(), port, &self.tables.own, now);
+                    let carrier = exits.tagger.carrier(port);
+                    self.learner.look(packet.data(), (port, carrier), &self.tables.own, now);
                 }
                 let sent = made.and_then(|()| match &mut link.priority {
                     Some(ring) => ring.push(packet).map_err(|_| DropReason::InjectFull),
