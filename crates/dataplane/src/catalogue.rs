@@ -21,7 +21,6 @@ use std::sync::Arc;
 use crate::features::Feature;
 use crate::graph::{Output, Step};
 use crate::params::{Args, Param};
-use crate::steps::builtin;
 use crate::tables::Tables;
 
 /// Facts about the packets on an edge.
@@ -262,13 +261,12 @@ pub struct Catalogue {
     specs: Vec<StepSpec>,
 }
 
-impl Default for Catalogue {
-    fn default() -> Self {
-        Self { specs: builtin::specs() }
-    }
-}
-
+/// [`Catalogue::default`] has the built-in steps, see `steps/builtin.rs`.
 impl Catalogue {
+    pub(crate) fn of(specs: Vec<StepSpec>) -> Self {
+        Self { specs }
+    }
+
     /// Adds a step.
     ///
     /// # Errors

@@ -24,8 +24,7 @@
 
 use wire::ip::{IPV6_LEN, Ipv4Header};
 
-use crate::batch::{ETHERNET, HEAD};
-use crate::head::{ip4, ip6};
+use crate::head::{ETHERNET, HEAD, ip4, ip6};
 use crate::reason::{DropReason, PuntClass, PuntReason};
 
 /// Something for each class, by [`PuntClass::index`].

@@ -5,8 +5,6 @@
 //! configuration reads the setting by its name and words; the data plane carries the values with the other
 //! facts about a port, one byte each, and only the step interprets them.
 
-use crate::interface::InterfaceInfo;
-
 /// The most features of a router.
 pub const FEATURES_MAX: usize = 8;
 
@@ -76,11 +74,6 @@ impl Feature {
         self.words.iter().position(|known| *known == word).and_then(|at| u8::try_from(at).ok())
     }
 
-    /// Returns true if one of these ports has the feature.
-    pub fn is_wanted_by(self, ports: &[InterfaceInfo]) -> bool {
-        ports.iter().any(|port| port.features.has(self))
-    }
-
     pub(crate) fn clashes(self, other: Self) -> bool {
         self != other && (self.slot == other.slot || self.name == other.name)
     }
@@ -129,8 +122,6 @@ mod tests {
             ("one", Some(2), None)
         );
         assert_eq!((SWITCH.word(0), SWITCH.word(1)), ("false", "true"));
-        let ports = [InterfaceInfo::NONE, InterfaceInfo { features, ..InterfaceInfo::NONE }];
-        assert!(SWITCH.is_wanted_by(&ports) && !SWITCH.is_wanted_by(&ports[..1]));
     }
 
     #[test]

@@ -15,8 +15,8 @@ use std::os::fd::BorrowedFd;
 
 use dpdk::{Burst, Consumer, PacketList, Producer, RxQueue};
 
-use crate::batch::ETHERNET;
 use crate::counters::ForwarderCounters;
+use crate::head::ETHERNET;
 use crate::mask::Mask;
 use crate::reason::DropReason;
 use crate::spread_filter::Chosen;

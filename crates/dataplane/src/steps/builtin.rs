@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::*;
-use crate::catalogue::{Facts, MakeContext, Provides, StepSpec};
+use crate::catalogue::{Catalogue, Facts, MakeContext, Provides, StepSpec};
 use crate::graph::{Output, Step};
 use crate::vlan::VLANS;
 
@@ -16,8 +16,14 @@ const ROUTED4: Facts = VALID4.with(Facts::ROUTED);
 const ROUTED6: Facts = VALID6.with(Facts::ROUTED);
 const REWRITTEN: Facts = Facts::REWRITTEN;
 
+impl Default for Catalogue {
+    fn default() -> Self {
+        Self::of(specs())
+    }
+}
+
 /// All of them, in the order of the default graph.
-pub(crate) fn specs() -> Vec<StepSpec> {
+fn specs() -> Vec<StepSpec> {
     let mut specs = vec![
         step("vlan-input", vlan_input::OUTPUTS, Facts::FRAME, &[], |make| {
             Box::new(VlanInput::new(make.tables))

@@ -12,8 +12,9 @@
 //! belong to no VLAN: `classify` removes them. The step is in the default graph only if a port has VLANs. It counts
 //! frames by interface (`show interfaces`). Source: IEEE 802.1Q 9.3 to 9.6, 802.1ad.
 
-use crate::batch::{Batch, bytes};
+use crate::batch::Batch;
 use crate::graph::{Output, Outputs, Step};
+use crate::head::bytes;
 use crate::mask::Mask;
 use crate::tables::Tables;
 use crate::vlan::{Found, TagProtocol, Untagger};

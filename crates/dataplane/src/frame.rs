@@ -4,8 +4,6 @@ use dpdk::Mbuf;
 use wire::ethernet::{ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN};
 use wire::ip::{IPV6_LEN, PROTOCOL_ICMPV6};
 
-use super::lane::Packet;
-
 /// Classes of traffic, by what they need: RFC 4594's service classes, put together as RFC 8325 4.3 does for
 /// four, and RFC 8622's lower effort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,20 +154,9 @@ fn network(frame: &[u8]) -> Option<(u16, usize)> {
 const NOT_ECT: u8 = 0;
 const CE: u8 = 3;
 
-impl Packet for Mbuf {
-    #[inline]
-    fn bytes(&self) -> u32 {
-        self.len() as u32
-    }
-
-    fn mark(&mut self) -> bool {
-        mark(self.data_mut())
-    }
-}
-
 /// Sets Congestion Experienced in a frame whose IP header it has whole. What a replica shares with others is not
 /// in its first buffer, so it is not marked.
-fn mark(frame: &mut [u8]) -> bool {
+pub(crate) fn mark(frame: &mut [u8]) -> bool {
     let Some((ethertype, start)) = network(frame) else { return false };
     let Some(ip) = frame.get_mut(start..) else { return false };
     match ethertype {
@@ -291,7 +278,7 @@ mod tests {
         let shared = dpdk::Shared::new(pool.copy_of(&frame[14..]).unwrap());
         let mut replica = shared.refer(&frame[..14], pool).unwrap();
         assert_eq!(Class::of(&replica), Class::Voice);
-        assert!(!replica.mark(), "others have these bytes too");
+        assert!(!mark(replica.data_mut()), "others have these bytes too");
     }
 
     #[test]
