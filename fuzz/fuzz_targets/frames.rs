@@ -21,6 +21,7 @@ use dataplane::punts::{ClassQueue, Punts, class_rings};
 use dataplane::quarantine::{Quarantine, Suspect};
 use dataplane::reason::{DropReason, Punt};
 use dataplane::replicate::Replicator;
+use dataplane::steps::RedirectGates;
 use dataplane::tables::Tables;
 use dataplane::wires::{Exit, Replicas, Rewiring, TxPath, Wires};
 use dpdk::qsbr::Qsbr;
@@ -143,7 +144,7 @@ impl Lab {
             assert!(list.push(packet).is_ok());
             assert_eq!(self.wires[usize::from(*port)].send(&mut list, 1).packets, 1);
         }
-        self.tables.redirects.open();
+        self.tables.shared.get::<RedirectGates>().open();
         self.forwarder.round();
         if let Ok(suspect) = self.suspects.try_recv() {
             panic!("{}: {:02x?}", suspect.message, suspect.frame);

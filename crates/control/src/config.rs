@@ -66,7 +66,7 @@ use std::time::{Duration, SystemTime};
 use ::script::{CounterNames, StepSettings};
 use acl::Action;
 use dataplane::catalogue::Catalogue;
-use dataplane::class::{ByClass, ClassLimits, default_limits};
+use dataplane::class::{ByClass, ClassLimits, LEAST_TTL, default_limits};
 use dataplane::distribution::TxConfig;
 use dataplane::features::{Feature, Features};
 use dataplane::filters::{FilterSpec, TRACKED};
@@ -394,11 +394,6 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// The least TTL with which packets of near peers' protocols may come by it; 0: any.
-    pub fn least_ttl(&self) -> u8 {
-        self.ttl_security.map_or(0, |hops| u8::MAX - (hops - 1))
-    }
-
     /// The work of steps that it asks for.
     pub fn features(&self) -> Features {
         let with = |all: Features, &(feature, value): &(Feature, u8)| all.with(feature, value);
@@ -412,6 +407,7 @@ impl Interface {
         all.with(FILTER_IN, filter(&self.filter_in, &self.filter_out))
             .with(FILTER_OUT, filter(&self.filter_out, &self.filter_in))
             .with(POLICY_ROUTE, self.filter_in.as_ref().is_some_and(|filter| filter.routes).into())
+            .with(LEAST_TTL, self.ttl_security.map_or(0, |hops| u8::MAX - (hops - 1)))
     }
 
     /// An interface with the same features, all off, and no other settings.

@@ -259,12 +259,14 @@ impl fmt::Debug for StepSpec {
 #[derive(Clone, Debug)]
 pub struct Catalogue {
     specs: Vec<StepSpec>,
+    /// Features of the router itself, whose names and slots no other may have.
+    own: &'static [Feature],
 }
 
 /// [`Catalogue::default`] has the built-in steps, see `steps/builtin.rs`.
 impl Catalogue {
-    pub(crate) fn of(specs: Vec<StepSpec>) -> Self {
-        Self { specs }
+    pub(crate) fn of(specs: Vec<StepSpec>, own: &'static [Feature]) -> Self {
+        Self { specs, own }
     }
 
     /// Adds a step.
@@ -285,7 +287,7 @@ impl Catalogue {
             ));
         }
         let clashes = |known: &Feature| spec.present_if.is_some_and(|new| new.clashes(*known));
-        if let Some(known) = self.features().into_iter().find(clashes) {
+        if let Some(known) = self.features().iter().chain(self.own).find(|known| clashes(known)) {
             let known = known.name();
             return Err(format!(
                 "step \"{name}\": its feature has the name or the slot of \"{known}\"; choose others"
@@ -376,6 +378,9 @@ mod tests {
             error,
             "step \"y\": its feature has the name or the slot of \"redirects\"; choose others"
         );
+        // `least_ttl` belongs to no step.
+        let spec = StepSpec::described("z", Vec::new()).present_if(Feature::flag("other", 6));
+        assert!(catalogue.add(spec).unwrap_err().contains("\"least_ttl\""));
     }
 
     #[test]

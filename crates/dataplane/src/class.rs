@@ -24,8 +24,12 @@
 
 use wire::ip::{IPV6_LEN, Ipv4Header};
 
+use crate::features::Feature;
 use crate::head::{ETHERNET, HEAD, ip4, ip6};
 use crate::reason::{DropReason, PuntClass, PuntReason};
+
+/// The least TTL or hop limit with which packets of near peers' protocols may come by an interface (RFC 5082); 0: any.
+pub const LEAST_TTL: Feature = Feature::number("least_ttl", 6);
 
 /// Something for each class, by [`PuntClass::index`].
 pub type ByClass<T> = [T; PuntClass::COUNT];

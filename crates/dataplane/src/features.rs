@@ -74,6 +74,20 @@ impl Feature {
         self.words.iter().position(|known| *known == word).and_then(|at| u8::try_from(at).ok())
     }
 
+    /// Returns true if each of these features has a slot of its own.
+    pub(crate) const fn have_own_slots(features: &[Self]) -> bool {
+        let (mut taken, mut place) = (0u64, 0);
+        while place < features.len() {
+            let slot = 1 << features[place].slot;
+            if taken & slot != 0 {
+                return false;
+            }
+            taken |= slot;
+            place += 1;
+        }
+        true
+    }
+
     pub(crate) fn clashes(self, other: Self) -> bool {
         self != other && (self.slot == other.slot || self.name == other.name)
     }
@@ -128,5 +142,7 @@ mod tests {
     fn two_features_do_not_share_a_slot_or_a_name() {
         assert!(SWITCH.clashes(Feature::flag("other", 7)) && !SWITCH.clashes(SWITCH));
         assert!(SWITCH.clashes(Feature::flag("switch", 6)) && !SWITCH.clashes(CHOICE));
+        assert!(Feature::have_own_slots(&[SWITCH, CHOICE]));
+        assert!(!Feature::have_own_slots(&[SWITCH, CHOICE, Feature::flag("other", 7)]));
     }
 }

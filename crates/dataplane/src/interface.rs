@@ -152,10 +152,8 @@ pub struct InterfaceInfo {
     pub partial_checksums: bool,
     /// The interface has a host interface, which gets the frames of link protocols that are not IP.
     pub host: bool,
-    /// The work of steps that it asks for.
+    /// What it asks of steps and of the way to the slow path.
     pub features: Features,
-    /// The least TTL or hop limit with which packets of near peers' protocols may come (RFC 5082); 0: any.
-    pub least_ttl: u8,
 }
 
 impl InterfaceInfo {
@@ -167,7 +165,6 @@ impl InterfaceInfo {
         partial_checksums: false,
         host: false,
         features: Features::NONE,
-        least_ttl: 0,
     };
 }
 

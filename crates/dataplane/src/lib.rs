@@ -40,6 +40,7 @@ pub mod quarantine;
 pub mod reason;
 pub mod replicate;
 pub mod router_filter;
+pub mod shared;
 pub mod shed;
 pub mod spread;
 pub mod spread_filter;

@@ -14,7 +14,7 @@ use crate::interface::{InterfaceInfo, InterfaceInfos, MAX_INTERFACES, Mtus, VRFS
 use crate::multicast::MulticastTable;
 use crate::next_hop::{NamedHops, NextHopTable, Packed};
 use crate::own::OwnAddresses;
-use crate::steps::RedirectGates;
+use crate::shared::Shared;
 use crate::vlan::VlanTable;
 
 /// The tables of a router as some of its forwarders read them: those of one NUMA node may have copies of the
@@ -37,8 +37,8 @@ pub struct Tables {
     pub filters: Arc<FilterTables>,
     /// The VLANs that steps which are being made are to have.
     pub vlans: Arc<VlanTable>,
-    /// Gates that limit redirects.
-    pub redirects: Arc<RedirectGates>,
+    /// State that steps share.
+    pub shared: Arc<Shared>,
     /// Chooses among equal-cost paths.
     pub flows: FlowHash,
     /// Sources that no host may use, and whether those in 240/4 are hosts'. Destinations there are the FIB's

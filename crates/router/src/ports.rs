@@ -356,7 +356,6 @@ fn opened(wanted: &config::Port, node: Option<usize>, open: OpenQueues) -> Opene
         vrf: wanted.interface.vrf,
         partial_checksums: port.partial_checksums(),
         host: wanted.interface.host.is_some(),
-        least_ttl: wanted.interface.least_ttl(),
         features: wanted.interface.features(),
     };
     tracing::info!(

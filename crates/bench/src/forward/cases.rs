@@ -145,7 +145,6 @@ pub const PORT: InterfaceInfo = InterfaceInfo {
     partial_checksums: false,
     host: false,
     features: Features::NONE,
-    least_ttl: 0,
 };
 
 /// Receives and sends, nothing else: the cost of input and output for every router.
@@ -444,7 +443,7 @@ fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
         filters,
         multicast: Arc::default(),
         mtus: Arc::new(Mtus::new(&ports)),
-        redirects: Arc::default(),
+        shared: Arc::default(),
         vlans: Arc::default(),
         interfaces: Arc::new(InterfaceInfos::new(ports)),
         flows: FlowHash::new(1),

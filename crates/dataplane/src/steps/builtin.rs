@@ -5,6 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::*;
 use crate::catalogue::{Catalogue, Facts, MakeContext, Provides, StepSpec};
+use crate::class::LEAST_TTL;
+use crate::features::Feature;
 use crate::graph::{Output, Step};
 use crate::vlan::VLANS;
 
@@ -16,9 +18,15 @@ const ROUTED4: Facts = VALID4.with(Facts::ROUTED);
 const ROUTED6: Facts = VALID6.with(Facts::ROUTED);
 const REWRITTEN: Facts = Facts::REWRITTEN;
 
+/// Features of the built-in steps, and [`LEAST_TTL`]. Each has a slot; the others are free for steps of other crates.
+const FEATURES: [Feature; 7] =
+    [REVERSE_PATH, REDIRECTS, FILTER_IN, FILTER_OUT, POLICY_ROUTE, VLANS, LEAST_TTL];
+
+const _: () = assert!(Feature::have_own_slots(&FEATURES), "two features have the same slot");
+
 impl Default for Catalogue {
     fn default() -> Self {
-        Self::of(specs())
+        Self::of(specs(), &FEATURES)
     }
 }
 

@@ -473,6 +473,6 @@ fn absent<'a>(
 }
 
 /// The settings of a port that forwarders look at.
-fn what_steps_see(port: &Port) -> (Features, u8, VrfId) {
-    (port.interface.features(), port.interface.least_ttl(), port.interface.vrf)
+fn what_steps_see(port: &Port) -> (Features, VrfId) {
+    (port.interface.features(), port.interface.vrf)
 }

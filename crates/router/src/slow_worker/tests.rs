@@ -132,7 +132,6 @@ impl Lab {
             vrf: VrfId::DEFAULT,
             partial_checksums: false,
             features: Features::NONE,
-            least_ttl: 0,
             host: true,
         };
         let fib4 = fib::new_ipv4(Algorithm::Reference, Box::new(NoReaders)).unwrap();
@@ -144,7 +143,7 @@ impl Lab {
             filters: Arc::default(),
             multicast: Arc::default(),
             mtus: Arc::new(Mtus::new(&[info])),
-            redirects: Arc::default(),
+            shared: Arc::default(),
             vlans: Arc::default(),
             interfaces: Arc::new(InterfaceInfos::new(vec![info])),
             flows: FlowHash::new(1),

@@ -116,7 +116,6 @@ fn port(n: u16, rx: usize, tx: usize) -> (Queues, Wire) {
         partial_checksums: false,
         host: false,
         features: Features::NONE,
-        least_ttl: 0,
     };
     let (into, rx) = (0..rx).map(|_| loop_device()).unzip();
     let (tx, out) = (0..tx).map(|_| loop_device()).unzip();

@@ -82,6 +82,5 @@ fn info(port: &Port) -> InterfaceInfo {
         partial_checksums: false,
         host: port.interface.host.is_some(),
         features: port.interface.features(),
-        least_ttl: port.interface.least_ttl(),
     }
 }
