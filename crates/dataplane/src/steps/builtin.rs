@@ -149,6 +149,12 @@ fn specs() -> Vec<StepSpec> {
         filter_step("ip6-filter", VALID6, |make| {
             Box::new(filter_at::Ip6FilterAt::new(make.tables, make.args))
         }),
+        step("ip4-decrement-ttl", ip4_decrement_ttl::OUTPUTS, IP4, &[], |_| {
+            Box::new(Ip4DecrementTtl)
+        }),
+        step("ip6-decrement-hop-limit", ip6_decrement_hop_limit::OUTPUTS, IP6, &[], |_| {
+            Box::new(Ip6DecrementHopLimit)
+        }),
         step("prohibit", prohibit::OUTPUTS, Facts::VALID, &[], |_| Box::new(Prohibit)),
         step("reset", reset::OUTPUTS, Facts::VALID, &[], |_| Box::new(Reset)),
     ];
