@@ -13,16 +13,17 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use dataplane::class::{ByClass, default_limits};
 use dataplane::counters::ForwarderCounters;
-use dataplane::distribution::{TxConfig, TxPath};
+use dataplane::distribution::TxConfig;
 use dataplane::forwarder::{Forwarder, ForwarderParts, Settings};
 use dataplane::graph::{GraphCounters, Shape, Target};
 use dataplane::polling::RxSource;
 use dataplane::punts::{ClassQueue, Punts, class_rings};
 use dataplane::quarantine::{Quarantine, Suspect};
 use dataplane::reason::{DropReason, Punt};
-use dataplane::replicate::{Replicas, Replicator};
+use dataplane::replicate::Replicator;
+use dataplane::steps::RedirectGates;
 use dataplane::tables::Tables;
-use dataplane::wires::{Exit, Rewiring, Wires};
+use dataplane::wires::{Exit, Replicas, Rewiring, TxPath, Wires};
 use dpdk::qsbr::Qsbr;
 use dpdk::{
     BURST_MAX, Burst, Device, Eal, EalConfig, HugeMode, Mbuf, Mempool, MempoolConfig, PacketList,
@@ -143,7 +144,7 @@ impl Lab {
             assert!(list.push(packet).is_ok());
             assert_eq!(self.wires[usize::from(*port)].send(&mut list, 1).packets, 1);
         }
-        self.tables.redirects.open();
+        self.tables.shared.get::<RedirectGates>().open();
         self.forwarder.round();
         if let Ok(suspect) = self.suspects.try_recv() {
             panic!("{}: {:02x?}", suspect.message, suspect.frame);

@@ -15,6 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use dataplane::class::LEAST_TTL;
 use dataplane::features::Features;
 use dataplane::filters::Judgement;
 use dataplane::flow::FlowHash;
@@ -78,10 +79,11 @@ pub fn info(number: u16) -> InterfaceInfo {
         features: match number {
             0 => Features::NONE.with(REDIRECTS, 1),
             2 => Features::NONE.with(REVERSE_PATH, ReversePath::Strict as u8),
-            3 => Features::NONE.with(REVERSE_PATH, ReversePath::Loose as u8),
+            3 => Features::NONE
+                .with(REVERSE_PATH, ReversePath::Loose as u8)
+                .with(LEAST_TTL, 255),
             _ => Features::NONE,
         },
-        least_ttl: if number == 3 { 255 } else { 0 },
     }
 }
 
@@ -157,7 +159,7 @@ pub fn tables() -> Arc<Tables> {
         filters: Arc::default(),
         next_hops: Arc::new(hops),
         mtus: Arc::new(Mtus::new(&ports)),
-        redirects: Arc::default(),
+        shared: Arc::default(),
         vlans: Arc::default(),
         interfaces: Arc::new(InterfaceInfos::new(ports)),
         flows: FlowHash::new(1),

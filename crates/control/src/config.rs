@@ -66,7 +66,7 @@ use std::time::{Duration, SystemTime};
 use ::script::{CounterNames, StepSettings};
 use acl::Action;
 use dataplane::catalogue::Catalogue;
-use dataplane::class::{ByClass, ClassLimits, default_limits};
+use dataplane::class::{ByClass, ClassLimits, LEAST_TTL, default_limits};
 use dataplane::distribution::TxConfig;
 use dataplane::features::{Feature, Features};
 use dataplane::filters::{FilterSpec, TRACKED};
@@ -399,11 +399,6 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Returns the smallest TTL of accepted packets of near peers' protocols; 0: any.
-    pub fn least_ttl(&self) -> u8 {
-        self.ttl_security.map_or(0, |hops| u8::MAX - (hops - 1))
-    }
-
     /// Returns the features that it enables.
     pub fn features(&self) -> Features {
         let with = |all: Features, &(feature, value): &(Feature, u8)| all.with(feature, value);
@@ -418,6 +413,7 @@ impl Interface {
             .with(FILTER_IN, filter(&self.filter_in, &self.filter_out))
             .with(FILTER_OUT, filter(&self.filter_out, &self.filter_in))
             .with(POLICY_ROUTE, self.filter_in.as_ref().is_some_and(|filter| filter.routes).into())
+            .with(LEAST_TTL, self.ttl_security.map_or(0, |hops| u8::MAX - (hops - 1)))
     }
 
     /// Returns an interface with the same features, all off, and no other settings.

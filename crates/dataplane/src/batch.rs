@@ -15,30 +15,15 @@ use wire::ip::{Ipv4Header, Ipv6Header};
 
 use crate::category::Categories;
 use crate::head;
+pub use crate::head::{ETHERNET, HEAD};
 use crate::interface::{InterfaceId, InterfaceInfo, VrfId};
+pub use crate::mask::BATCH_MAX;
 use crate::mask::Mask;
 use crate::mirror::Copies;
 use crate::multicast::{MulticastRoutes, MulticastTable, Receivers};
 use crate::next_hop::{NO_ROUTE, NextHop, Packed};
 use crate::port::PortId;
-use crate::steps::Steering;
-
-/// The most packets in a batch.
-pub const BATCH_MAX: usize = dpdk::BURST_MAX;
-
-/// Bytes of a packet in [`Batch::head`]: Ethernet and IPv6 headers, and ten more.
-pub const HEAD: usize = dpdk::HEAD;
-
-/// Length of an Ethernet header without VLAN tag: where the IP header starts.
-pub const ETHERNET: usize = 14;
-
-/// Returns `N` bytes of a head from `AT` on, as one load.
-#[inline(always)]
-pub(crate) fn bytes<const AT: usize, const N: usize>(head: &[u8; HEAD]) -> [u8; N] {
-    let mut bytes = [0; N];
-    bytes.copy_from_slice(&head[AT..AT + N]);
-    bytes
-}
+use crate::steering::Steering;
 
 /// Up to 64 packets of one port on their path through the graph.
 pub struct Batch {

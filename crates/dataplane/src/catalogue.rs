@@ -20,7 +20,6 @@ use std::sync::Arc;
 use crate::features::Feature;
 use crate::graph::{Output, Step};
 use crate::params::{Args, Param};
-use crate::steps::builtin;
 use crate::tables::Tables;
 
 /// Facts about the packets on an edge.
@@ -259,15 +258,16 @@ impl fmt::Debug for StepSpec {
 #[derive(Clone, Debug)]
 pub struct Catalogue {
     specs: Vec<StepSpec>,
+    /// Features of the router itself, whose names and slots no other may have.
+    own: &'static [Feature],
 }
 
-impl Default for Catalogue {
-    fn default() -> Self {
-        Self { specs: builtin::specs() }
-    }
-}
-
+/// [`Catalogue::default`] has the built-in steps, see `steps/builtin.rs`.
 impl Catalogue {
+    pub(crate) fn of(specs: Vec<StepSpec>, own: &'static [Feature]) -> Self {
+        Self { specs, own }
+    }
+
     /// Adds a step.
     ///
     /// # Errors
@@ -286,7 +286,7 @@ impl Catalogue {
             ));
         }
         let clashes = |known: &Feature| spec.present_if.is_some_and(|new| new.clashes(*known));
-        if let Some(known) = self.features().into_iter().find(clashes) {
+        if let Some(known) = self.features().iter().chain(self.own).find(|known| clashes(known)) {
             let known = known.name();
             return Err(format!(
                 "step \"{name}\": its feature has the name or the slot of \"{known}\"; choose others"
@@ -377,6 +377,9 @@ mod tests {
             error,
             "step \"y\": its feature has the name or the slot of \"redirects\"; choose others"
         );
+        // `least_ttl` belongs to no step.
+        let spec = StepSpec::described("z", Vec::new()).present_if(Feature::flag("other", 6));
+        assert!(catalogue.add(spec).unwrap_err().contains("\"least_ttl\""));
     }
 
     #[test]

@@ -24,9 +24,12 @@
 
 use wire::ip::{IPV6_LEN, Ipv4Header};
 
-use crate::batch::{ETHERNET, HEAD};
-use crate::head::{ip4, ip6};
+use crate::features::Feature;
+use crate::head::{ETHERNET, HEAD, ip4, ip6};
 use crate::reason::{DropReason, PuntClass, PuntReason};
+
+/// The smallest TTL or hop limit of accepted packets of near peers' protocols (RFC 5082); 0: any.
+pub const LEAST_TTL: Feature = Feature::number("least_ttl", 6);
 
 /// One value for each class, by [`PuntClass::index`].
 pub type ByClass<T> = [T; PuntClass::COUNT];

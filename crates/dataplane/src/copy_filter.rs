@@ -28,7 +28,7 @@ pub(crate) type CopyVerdict = Result<Mark, DropReason>;
 impl CopyFilter {
     /// Creates one from the outward filters of these tables; `None` if there is none.
     pub fn of(tables: &Tables) -> Option<Box<Self>> {
-        let gate = Gate::outward_of(tables)?;
+        let gate = Gate::outward_of(&tables.filters, &tables.interfaces.get())?;
         Some(Box::new(Self { gate, verdicts: vec![Ok(Mark::NONE); MAX_INTERFACES].into() }))
     }
 

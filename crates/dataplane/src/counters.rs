@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::frame::Class;
 use crate::port::{MAX_PORTS, PortId};
 use crate::reason::{DropReason, PuntClass};
-use crate::transmit::frame::Class;
 
 /// A number that one thread raises and others read: a load and a store, no locked instruction.
 #[derive(Debug, Default)]

@@ -21,19 +21,15 @@
 
 use std::time::Duration;
 
-use dpdk::{Burst, Consumer, PacketList, Producer, TxQueue};
+use dpdk::{Burst, Consumer, PacketList};
 
-use crate::batch::BATCH_MAX;
 use crate::counters::ForwarderCounters;
-use crate::mask::Mask;
+use crate::mask::{BATCH_MAX, Mask};
 use crate::polling::Polling;
 use crate::port::{MAX_PORTS, PortId};
 use crate::reason::DropReason;
-use crate::transmit::Scheduler;
-use crate::wires::Exit;
-
-/// The largest transmit burst that can be configured.
-pub const TX_BURST_MAX: usize = 128;
+use crate::transmit::{Scheduler, TX_BURST_MAX, send_by};
+use crate::wires::{Exit, TxPath};
 
 /// Conditions for sending a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,16 +44,6 @@ impl Default for TxConfig {
     fn default() -> Self {
         Self { burst: 32, flush: Duration::from_micros(50) }
     }
-}
-
-/// A forwarder's path to a port's transmit queue.
-pub enum TxPath {
-    /// By its own transmit queue.
-    Queue(TxQueue),
-    /// By the forwarder at the other end of this ring.
-    Handover(Producer),
-    /// None: the port does not exist, or is not connected.
-    None,
 }
 
 /// Longest wait for a transmit queue that is being passed to another forwarder.
@@ -434,20 +420,4 @@ impl PortTx {
             }
         }
     }
-}
-
-/// Sends and counts as much of a list as the queue takes, one maximal burst at most.
-pub(crate) fn send_by(
-    queue: &mut TxQueue,
-    list: &mut PacketList,
-    port: PortId,
-    counters: &ForwarderCounters,
-) -> usize {
-    let sent = queue.send(list, TX_BURST_MAX);
-    counters.drops.add(DropReason::MultiSegment, sent.refused as u64);
-    counters.drops.add(DropReason::TxTooLong, sent.too_long as u64);
-    let tx = counters.tx(port);
-    tx.packets.add(sent.packets as u64);
-    tx.bytes.add(sent.bytes);
-    sent.packets
 }

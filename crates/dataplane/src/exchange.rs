@@ -15,11 +15,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use dpdk::{Cause, Doorbell};
 
-use crate::distribution::Schedulers;
-use crate::forwarder::Settings;
+use crate::distribution::{Schedulers, TxConfig};
 use crate::graph::Graph;
 use crate::interface::InterfaceInfo;
+use crate::polling::Polling;
 use crate::wires::Rewiring;
+
+/// Settings of a forwarder that can be changed while it runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// When transmit bursts leave.
+    pub tx: TxConfig,
+    /// Quotas of sources, and its waiting.
+    pub polling: Polling,
+}
 
 /// The new state of a forwarder; after the exchange, its previous state.
 #[derive(Default)]

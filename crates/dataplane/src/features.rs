@@ -5,8 +5,6 @@
 //! configuration reads the setting by its name and words; the data plane carries the values with the other
 //! facts about a port, one byte each, and only the step interprets them.
 
-use crate::interface::InterfaceInfo;
-
 /// The most features of a router.
 pub const FEATURES_MAX: usize = 8;
 
@@ -76,9 +74,18 @@ impl Feature {
         self.words.iter().position(|known| *known == word).and_then(|at| u8::try_from(at).ok())
     }
 
-    /// Returns true if one of these ports has the feature.
-    pub fn is_wanted_by(self, ports: &[InterfaceInfo]) -> bool {
-        ports.iter().any(|port| port.features.has(self))
+    /// Returns true if each of these features has a slot of its own.
+    pub(crate) const fn have_own_slots(features: &[Self]) -> bool {
+        let (mut taken, mut place) = (0u64, 0);
+        while place < features.len() {
+            let slot = 1 << features[place].slot;
+            if taken & slot != 0 {
+                return false;
+            }
+            taken |= slot;
+            place += 1;
+        }
+        true
     }
 
     pub(crate) fn clashes(self, other: Self) -> bool {
@@ -129,13 +136,13 @@ mod tests {
             ("one", Some(2), None)
         );
         assert_eq!((SWITCH.word(0), SWITCH.word(1)), ("false", "true"));
-        let ports = [InterfaceInfo::NONE, InterfaceInfo { features, ..InterfaceInfo::NONE }];
-        assert!(SWITCH.is_wanted_by(&ports) && !SWITCH.is_wanted_by(&ports[..1]));
     }
 
     #[test]
     fn two_features_do_not_share_a_slot_or_a_name() {
         assert!(SWITCH.clashes(Feature::flag("other", 7)) && !SWITCH.clashes(SWITCH));
         assert!(SWITCH.clashes(Feature::flag("switch", 6)) && !SWITCH.clashes(CHOICE));
+        assert!(Feature::have_own_slots(&[SWITCH, CHOICE]));
+        assert!(!Feature::have_own_slots(&[SWITCH, CHOICE, Feature::flag("other", 7)]));
     }
 }

@@ -29,14 +29,21 @@ use self::samples::Samples;
 use crate::batch::{Batch, ETHERNET};
 use crate::category::CATEGORIES_MAX;
 use crate::counters::{Counter, Traffic};
-use crate::features::Features;
+use crate::features::{Feature, Features};
 use crate::flows::{FlowTable, Kept, Lookups};
 use crate::interface::{InterfaceInfo, MAX_INTERFACES, VrfId};
 use crate::mask::Mask;
 use crate::port::{PortId, PortSet};
 use crate::reason::PuntClass;
-use crate::router_filter::ROUTER;
-use crate::steps::{FILTER_IN, FILTER_OUT};
+
+/// The number of an interface's filter for packets that come by it.
+pub const FILTER_IN: Feature = Feature::number("filter_in", 2);
+
+/// The number of an interface's filter for packets that leave by it.
+pub const FILTER_OUT: Feature = Feature::number("filter_out", 3);
+
+/// The name of the filter for packets to the router itself.
+pub const ROUTER: &str = "to-router";
 
 /// The most filters of a router: their numbers are features of interfaces, of one byte.
 pub const FILTERS_MAX: usize = 254;

@@ -8,7 +8,7 @@
 //! A seed per router prevents routers in sequence from selecting alike (RFC 6438 calls the result
 //! polarisation).
 
-use crate::batch::ETHERNET;
+use crate::head::ETHERNET;
 
 /// Computes flow hashes with the router's seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

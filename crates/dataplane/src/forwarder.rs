@@ -25,13 +25,14 @@ use dpdk::{Burst, Consumer, Doorbell, WaitSet};
 
 use crate::batch::{BATCH_MAX, Batch};
 use crate::counters::ForwarderCounters;
-use crate::distribution::{Distribution, Schedulers, TxConfig};
+use crate::distribution::{Distribution, Schedulers};
 use crate::exchange::Exchange;
+pub use crate::exchange::Settings;
 use crate::graph::{Ends, Graph, Shape};
 use crate::interface::{InterfaceInfo, MAX_INTERFACES};
 use crate::mask::Mask;
 use crate::mirror::Copies;
-use crate::polling::{self, Idle, Polling, Rest, RxSource, Turns, Wait, exchange_infos};
+use crate::polling::{self, Idle, Rest, RxSource, Turns, Wait, exchange_infos};
 use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::punts::Punts;
 use crate::quarantine::{Quarantine, guard};
@@ -44,15 +45,6 @@ use crate::wires::{Inlet, Rewiring};
 
 /// Rounds timed after an exchange: at full load, 65,536 packets.
 const WATCHED: usize = 1024;
-
-/// Settings of a forwarder that can be changed while it runs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
-    /// Conditions for sending transmit bursts.
-    pub tx: TxConfig,
-    /// Quotas of sources, and its waiting.
-    pub polling: Polling,
-}
 
 /// Everything a forwarder owns.
 pub struct ForwarderParts {
@@ -508,7 +500,7 @@ impl Forwarder {
         }
         if let Some(copies) = &mut self.batch.copies {
             let (distribution, counters) = (&mut self.distribution, &self.parts.counters);
-            copies.send(&mut Way { distribution, now, counters });
+            Way { distribution, now, counters }.send_copies(copies);
         }
         if !ends.slow_path.is_empty() {
             let (batch, graph) = (&mut self.batch, &mut self.parts.graph);

@@ -5,12 +5,24 @@
 //! router is compiled, so a field costs one load.
 
 use wire::ethernet::EthernetHeader;
-use wire::ip::{Ipv4Header, Ipv6Header};
+use wire::ip::{Ipv4Header, Ipv6Header, PROTOCOL_ICMPV6};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute_mut, transmute_ref,
 };
 
-use crate::batch::HEAD;
+/// Bytes of a packet that [`Batch::head`](crate::Batch::head) shows: Ethernet and IPv6 headers, and ten more.
+pub const HEAD: usize = dpdk::HEAD;
+
+/// Length of an Ethernet header without VLAN tag: where the IP header starts.
+pub const ETHERNET: usize = 14;
+
+/// `N` bytes of a head from `AT` on, which become one load.
+#[inline(always)]
+pub(crate) fn bytes<const AT: usize, const N: usize>(head: &[u8; HEAD]) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes.copy_from_slice(&head[AT..AT + N]);
+    bytes
+}
 
 /// An untagged frame that begins with these headers, up to the end of a head.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -49,9 +61,18 @@ pub(crate) fn ip6(head: &[u8; HEAD]) -> &Ipv6Header {
 /// Returns the first byte after the IPv6 header of an untagged frame: the ICMPv6 type, if ICMPv6
 /// follows.
 #[inline(always)]
-pub(crate) fn behind_ip6(head: &[u8; HEAD]) -> u8 {
+fn behind_ip6(head: &[u8; HEAD]) -> u8 {
     let frame: &Ip6 = transmute_ref!(head);
     frame.rest[0]
+}
+
+/// Router and neighbour solicitations and advertisements, and redirects, as their hosts sent them (RFC 4861 4); of
+/// IPv6 packets in untagged frames.
+pub(crate) fn is_neighbour_discovery(head: &[u8; HEAD]) -> bool {
+    let ip = ip6(head);
+    ip.next_header == PROTOCOL_ICMPV6
+        && ip.hop_limit == 255
+        && matches!(behind_ip6(head), 133..=137)
 }
 
 /// The Ethernet header, to be written.

@@ -155,11 +155,8 @@ pub struct InterfaceInfo {
     /// True if the interface has a host interface, which receives the frames of link protocols
     /// other than IP.
     pub host: bool,
-    /// The features that it enables.
+    /// The features that it enables, of steps and of the path to the slow path.
     pub features: Features,
-    /// The smallest TTL or hop limit of accepted packets of near peers' protocols (RFC 5082); 0:
-    /// any.
-    pub least_ttl: u8,
 }
 
 impl InterfaceInfo {
@@ -172,7 +169,6 @@ impl InterfaceInfo {
         loses_tag_protocol: false,
         host: false,
         features: Features::NONE,
-        least_ttl: 0,
     };
 }
 

@@ -6,6 +6,9 @@
 use std::fmt;
 use std::ops::{BitAnd, BitAndAssign, BitOr, BitOrAssign, Not};
 
+/// The most packets in a batch.
+pub const BATCH_MAX: usize = dpdk::BURST_MAX;
+
 /// A set of the slots 0 to 63 of a batch; bit `i` stands for slot `i`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[repr(transparent)]

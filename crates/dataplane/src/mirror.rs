@@ -7,22 +7,21 @@
 
 use dpdk::{Mbuf, Mempool};
 
+use crate::outgoing::Outgoing;
 use crate::port::PortId;
-use crate::reason::DropReason;
-use crate::replicate::{Ready, Way};
 
 /// The copies of one batch.
 pub(crate) struct Copies {
     pool: Mempool,
-    ready: Ready,
+    pub(crate) packets: Outgoing,
     /// Copies requested and not made.
-    refused: u64,
+    pub(crate) refused: u64,
 }
 
 impl Copies {
     /// Takes buffers from this pool.
     pub(crate) fn new(pool: Mempool) -> Self {
-        Self { pool, ready: Ready::new(), refused: 0 }
+        Self { pool, packets: Outgoing::new(), refused: 0 }
     }
 
     /// Copies a frame for a port: the bytes of its first buffer, and those of the others.
@@ -32,8 +31,8 @@ impl Copies {
         rest: impl Iterator<Item = &'a [u8]>,
         port: PortId,
     ) {
-        let copy = if self.ready.is_full() { None } else { self.copy_of(frame, rest) };
-        if !copy.is_some_and(|copy| self.ready.add(copy, port)) {
+        let copy = if self.packets.is_full() { None } else { self.copy_of(frame, rest) };
+        if !copy.is_some_and(|copy| self.packets.add(copy, port)) {
             self.refused += 1;
         }
     }
@@ -44,15 +43,5 @@ impl Copies {
             copy.append(bytes.len())?.copy_from_slice(bytes);
         }
         Some(copy)
-    }
-
-    /// Sends and counts the copies of a batch.
-    pub(crate) fn send(&mut self, way: &mut Way<'_>) {
-        if self.refused > 0 {
-            way.counters.replicated.add(self.refused);
-            way.counters.drops.add(DropReason::NoBuffer, std::mem::take(&mut self.refused));
-        }
-        let sent = self.ready.send(way);
-        way.counters.replicated.add(sent as u64);
     }
 }

@@ -16,7 +16,9 @@
 //! number, a neighbour that changes its MAC or vanishes costs one store, whatever the number of routes that use
 //! it.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use wire::MacAddr;
 
@@ -308,6 +310,39 @@ impl Default for NextHopTable {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// The numbers of named next hops, written by the control plane.
+#[derive(Debug, Default)]
+pub struct NamedHops(Mutex<BTreeMap<String, Arc<AtomicU16>>>);
+
+impl NamedHops {
+    /// Sets the number of each name; the others lead nowhere.
+    pub fn set<'a>(&self, numbers: impl Iterator<Item = (&'a str, u16)>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let numbers: BTreeMap<_, _> = numbers.collect();
+        for name in numbers.keys() {
+            all.entry((*name).to_owned()).or_insert_with(nowhere);
+        }
+        for (name, number) in all.iter() {
+            number
+                .store(numbers.get(name.as_str()).copied().unwrap_or(NO_ROUTE), Ordering::Release);
+        }
+        // Names that neither the configuration nor a graph uses any more.
+        all.retain(|name, number| {
+            numbers.contains_key(name.as_str()) || Arc::strong_count(number) > 1
+        });
+    }
+
+    /// The number of this name, which follows later changes.
+    pub(crate) fn number(&self, name: &str) -> Arc<AtomicU16> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.entry(name.to_owned()).or_insert_with(nowhere).clone()
+    }
+}
+
+fn nowhere() -> Arc<AtomicU16> {
+    Arc::new(AtomicU16::new(NO_ROUTE))
 }
 
 #[cfg(test)]

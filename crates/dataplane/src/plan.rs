@@ -411,8 +411,9 @@ impl Plan {
     /// Returns the plan without the steps whose features no port has.
     pub(crate) fn wanted_by(&self, ports: &[InterfaceInfo]) -> Result<Self, PlanError> {
         let mut plan = self.clone();
+        let is_wanted = |feature| ports.iter().any(|port| port.features.has(feature));
         for node in &self.nodes {
-            if node.only_if.is_some_and(|feature| !feature.is_wanted_by(ports)) {
+            if node.only_if.is_some_and(|feature| !is_wanted(feature)) {
                 plan.remove(&node.name, node.line)?;
             }
         }

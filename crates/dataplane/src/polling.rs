@@ -46,8 +46,8 @@ use std::time::Duration;
 
 use dpdk::{Consumer, RxQueue};
 
-use crate::batch::BATCH_MAX;
 use crate::interface::InterfaceInfo;
+use crate::mask::BATCH_MAX;
 use crate::port::{MAX_PORTS, PortId};
 use crate::shed::{Backlog, Shedding};
 use crate::spread::{Input, Spreader};

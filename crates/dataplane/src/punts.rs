@@ -40,7 +40,7 @@ use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use wire::ip::{Ipv4Header, Ipv6Header};
 
 use crate::batch::Batch;
-use crate::class::{ByClass, ClassLimits, is_from_afar};
+use crate::class::{ByClass, ClassLimits, LEAST_TTL, is_from_afar};
 use crate::counters::{Counter, ForwarderCounters};
 use crate::head::{ethernet, ip4, ip6};
 use crate::interface::MAX_INTERFACES;
@@ -191,7 +191,7 @@ impl Punts {
         let mut sorted = [ByClass::<Mask>::default(); WORKERS_MAX];
         let mut afar = Mask::EMPTY;
         for slot in mask.slots() {
-            let least_ttl = batch.info(slot).least_ttl;
+            let least_ttl = batch.info(slot).features.get(LEAST_TTL);
             let reason = if judged.rejected.has(slot) { PuntReason::Reset } else { reason(slot) };
             let (port, next_hop) = (batch.in_port, batch.next_hop[slot]);
             let interface = batch.interface(slot);

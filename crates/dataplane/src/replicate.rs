@@ -7,18 +7,21 @@
 //! Of n packets where one was received, n - 1 count as replicated, so that the sum closes: received +
 //! originated + replicated = sent + to host + dropped.
 
-use dpdk::{Burst, Mbuf, Mempool, Shared};
+use dpdk::{Mbuf, Mempool, Shared};
 
-use crate::batch::{BATCH_MAX, Batch, ETHERNET};
+use crate::batch::{Batch, ETHERNET};
 use crate::copy_filter::CopyFilter;
 use crate::counters::ForwarderCounters;
 use crate::distribution::Distribution;
 use crate::filters::Mark;
 use crate::interface::InterfaceId;
 use crate::mask::Mask;
+use crate::mirror::Copies;
+use crate::outgoing::Outgoing;
 use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::reason::DropReason;
 use crate::vlan::Tagger;
+use crate::wires::Replicas;
 
 /// The place of the sender's address in an Ethernet header.
 const SOURCE: std::ops::Range<usize> = 6..12;
@@ -29,22 +32,7 @@ pub struct Replicator {
     /// Ports whose device accepts packets of several buffers.
     by_reference: PortSet,
     macs: [[u8; 6]; MAX_PORTS],
-    ready: Ready,
-}
-
-/// Settings of a port for multicast packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Replicas {
-    /// The port's own address.
-    pub mac: [u8; 6],
-    /// True if its device accepts packets of several buffers.
-    pub by_reference: bool,
-}
-
-/// Packets on their way to the distribution, and their ports.
-pub(crate) struct Ready {
-    packets: Burst,
-    out_interface: [u16; BATCH_MAX],
+    ready: Outgoing,
 }
 
 /// The next stage of replicated packets.
@@ -59,7 +47,7 @@ impl Replicator {
     /// Makes a replicator without ports that takes buffers from this pool.
     pub fn new(pool: Mempool) -> Self {
         let macs = [[0; 6]; MAX_PORTS];
-        Self { pool, by_reference: PortSet::EMPTY, macs, ready: Ready::new() }
+        Self { pool, by_reference: PortSet::EMPTY, macs, ready: Outgoing::new() }
     }
 
     /// Sets the settings of a port; `replicas` gets the previous ones.
@@ -96,7 +84,7 @@ impl Replicator {
                 self.replicate(packet, receivers, (filter.as_deref(), tagger), way);
             }
         }
-        self.ready.send(way);
+        way.send(&mut self.ready);
     }
 
     fn replicate(
@@ -167,49 +155,42 @@ impl Replicator {
     ) {
         let mut is_tagged = || tagger.is_some_and(|tagger| tagger.tag(to, &mut packet).is_some());
         if to.port().is_some() || is_tagged() {
-            self.ready.put(packet, port, way);
+            way.put(packet, port, &mut self.ready);
         } else {
             way.counters.drops.add(DropReason::NoBuffer, 1);
         }
     }
 }
 
-impl Ready {
-    pub(crate) fn new() -> Self {
-        Self { packets: Burst::new(), out_interface: [0; BATCH_MAX] }
-    }
-
-    /// Returns true if there is no room for another.
-    pub(crate) fn is_full(&self) -> bool {
-        self.packets.len() == BATCH_MAX
-    }
-
-    /// Adds a packet for a port; returns false, and frees it, if that fails.
-    pub(crate) fn add(&mut self, packet: Mbuf, port: PortId) -> bool {
-        let slot = self.packets.put(packet);
-        if let Ok(slot) = slot {
-            self.out_interface[slot] = port.index() as u16;
-        }
-        slot.is_ok()
-    }
-
-    fn put(&mut self, packet: Mbuf, port: PortId, way: &mut Way<'_>) {
-        // Cannot fail: there is room, and a buffer of the pool holds more than 64 bytes.
-        if !self.add(packet, port) {
-            way.counters.drops.add(DropReason::UnusableBuffer, 1);
-        }
-        if self.is_full() {
-            self.send(way);
-        }
-    }
-
+impl Way<'_> {
     /// Sends all packets, and returns their number.
-    pub(crate) fn send(&mut self, way: &mut Way<'_>) -> usize {
-        let all = Mask(self.packets.owned());
+    fn send(&mut self, packets: &mut Outgoing) -> usize {
+        let all = Mask(packets.burst.owned());
         if !all.is_empty() {
-            let Way { distribution, now, counters } = way;
-            distribution.accept(&mut self.packets, all, &self.out_interface, *now, counters);
+            let Outgoing { burst, out_interface } = packets;
+            self.distribution.accept(burst, all, out_interface, self.now, self.counters);
         }
         all.count() as usize
+    }
+
+    /// Adds a packet for a port, and sends all when there is no room for another.
+    fn put(&mut self, packet: Mbuf, port: PortId, packets: &mut Outgoing) {
+        // Cannot fail: there is room, and a buffer of the pool holds more than 64 bytes.
+        if !packets.add(packet, port) {
+            self.counters.drops.add(DropReason::UnusableBuffer, 1);
+        }
+        if packets.is_full() {
+            self.send(packets);
+        }
+    }
+
+    /// Sends and counts the copies of a batch.
+    pub(crate) fn send_copies(&mut self, copies: &mut Copies) {
+        let refused = std::mem::take(&mut copies.refused);
+        if refused > 0 {
+            self.counters.drops.add(DropReason::NoBuffer, refused);
+        }
+        let sent = self.send(&mut copies.packets) as u64;
+        self.counters.replicated.add(refused + sent);
     }
 }

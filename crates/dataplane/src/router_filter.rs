@@ -18,17 +18,14 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use crate::batch::{BATCH_MAX, Batch, ETHERNET};
+pub use crate::filters::ROUTER;
 use crate::filters::{Counted, Filtered, Judged, Judgement, Reader};
 use crate::flows::{FlowTable, Passed};
-use crate::head::{ip4, ip6};
+use crate::head::{ip4, ip6, is_neighbour_discovery};
 use crate::mask::Mask;
 use crate::next_hop::{NextHop, NextHopTable};
 use crate::reason::{PuntClass, PuntReason};
-use crate::steps::is_neighbour_discovery;
 use crate::tables::{Tables, VrfTables};
-
-/// Its name.
-pub const ROUTER: &str = "to-router";
 
 /// See the module's documentation.
 pub struct RouterFilter {

@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use dpdk::Burst;
 
+use crate::frame::Class;
 use crate::mask::Mask;
-use crate::transmit::frame::Class;
 
 /// Packets taken from a queue in consecutive full turns, after which it counts as overloaded. More
 /// than receive queues hold by default.

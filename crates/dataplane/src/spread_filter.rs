@@ -16,9 +16,8 @@ use acl::Action;
 use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 
 use crate::batch::{BATCH_MAX, Batch};
-use crate::filters::{FilterTable, Filtered, Reader};
+use crate::filters::{FILTER_IN, FilterTable, Filtered, Reader};
 use crate::mask::Mask;
-use crate::steps::FILTER_IN;
 use crate::tables::Tables;
 
 /// See the module's documentation.

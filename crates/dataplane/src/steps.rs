@@ -1,7 +1,7 @@
 //! The built-in steps, one file each. A file's header is the step's manual: its input, its outputs, its drop
 //! reasons, the RFC clauses it fulfils.
 
-pub(crate) mod builtin;
+mod builtin;
 mod by_port;
 mod classify;
 mod complete_checksum;
@@ -9,11 +9,13 @@ mod complete_checksum;
 mod faulty;
 mod filter;
 mod filter_at;
+mod ip4_decrement_ttl;
 mod ip4_lookup;
 mod ip4_prefetch;
 mod ip4_rewrite;
 mod ip4_ttl;
 mod ip4_validate;
+mod ip6_decrement_hop_limit;
 mod ip6_hop_limit;
 mod ip6_lookup;
 mod ip6_rewrite;
@@ -30,31 +32,33 @@ mod steer;
 mod vlan_input;
 mod vlan_output;
 
+pub use crate::filters::{FILTER_IN, FILTER_OUT};
+pub use crate::next_hop::NamedHops;
 pub use by_port::ByPort;
 pub use classify::Classify;
 pub use complete_checksum::CompleteChecksum;
 #[cfg(any(test, feature = "faulty-step"))]
 pub use faulty::{FAULTY_ID, Faulty};
-pub(crate) use filter::set_dscp;
-pub use filter::{FILTER_IN, FILTER_OUT, FilterIn, FilterOut};
+pub use filter::{FilterIn, FilterOut};
 pub use filter_at::check_filter_step;
+pub use ip4_decrement_ttl::Ip4DecrementTtl;
 pub use ip4_lookup::Ip4Lookup;
 pub use ip4_prefetch::Ip4Prefetch;
 pub use ip4_rewrite::Ip4Rewrite;
 pub use ip4_ttl::Ip4Ttl;
 pub use ip4_validate::Ip4Validate;
+pub use ip6_decrement_hop_limit::Ip6DecrementHopLimit;
 pub use ip6_hop_limit::Ip6HopLimit;
 pub use ip6_lookup::Ip6Lookup;
 pub use ip6_rewrite::Ip6Rewrite;
 pub use ip6_validate::Ip6Validate;
-pub(crate) use ip6_validate::is_neighbour_discovery;
 pub use mtu::Mtu;
 pub use multicast::{Ip4Multicast, Ip6Multicast};
-pub use policy_route::{POLICY_ROUTE, Steering};
+pub use policy_route::POLICY_ROUTE;
 pub use prohibit::Prohibit;
 pub use redirect::{REDIRECTS, Redirect, RedirectGates};
 pub use reset::Reset;
 pub use reverse_path::{Ip4ReversePath, Ip6ReversePath, REVERSE_PATH, ReversePath};
-pub use steer::{NamedHops, named_hop};
+pub use steer::named_hop;
 pub use vlan_input::VlanInput;
 pub use vlan_output::VlanOutput;

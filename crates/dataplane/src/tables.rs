@@ -7,14 +7,14 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, OnceLock};
 
-use crate::batch::HEAD;
 use crate::filters::FilterTables;
 use crate::flow::FlowHash;
+use crate::head::HEAD;
 use crate::interface::{InterfaceInfo, InterfaceInfos, MAX_INTERFACES, Mtus, VRFS_MOST, VrfId};
 use crate::multicast::MulticastTable;
-use crate::next_hop::{NextHopTable, Packed};
+use crate::next_hop::{NamedHops, NextHopTable, Packed};
 use crate::own::OwnAddresses;
-use crate::steps::{NamedHops, RedirectGates};
+use crate::shared::Shared;
 use crate::vlan::VlanTable;
 
 /// The tables of a router as some of its forwarders read them: those of one NUMA node may have copies of the
@@ -37,8 +37,8 @@ pub struct Tables {
     pub filters: Arc<FilterTables>,
     /// The VLANs for steps that are being made.
     pub vlans: Arc<VlanTable>,
-    /// Gates that limit redirects.
-    pub redirects: Arc<RedirectGates>,
+    /// State that steps share.
+    pub shared: Arc<Shared>,
     /// Selects among equal-cost paths.
     pub flows: FlowHash,
     /// Sources that no host may use, and the treatment of those in 240/4. Destinations there are

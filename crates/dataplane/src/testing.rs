@@ -10,6 +10,7 @@ use fib::{Algorithm, NoReaders};
 use wire::MacAddr;
 
 use crate::batch::{BATCH_MAX, Batch};
+use crate::class::LEAST_TTL;
 use crate::features::Features;
 use crate::flow::FlowHash;
 use crate::graph::{MAX_OUTPUTS, Output, Step};
@@ -59,7 +60,6 @@ pub fn batch_of(frames: &[Vec<u8>]) -> Batch {
         loses_tag_protocol: false,
         host: false,
         features: Features::NONE,
-        least_ttl: 0,
     };
     let mut batch = Batch::new(PortId::FIRST, info);
     for frame in frames {
@@ -348,8 +348,7 @@ impl TestTables {
             partial_checksums: true,
             loses_tag_protocol: false,
             host: false,
-            features: Features::NONE,
-            least_ttl: if n == 0 { 250 } else { 0 },
+            features: Features::NONE.with(LEAST_TTL, if n == 0 { 250 } else { 0 }),
         };
         let ports: Vec<_> = (0..5).map(info).collect();
         let mut fib4 = fib::new_ipv4(Algorithm::Reference, Box::new(NoReaders)).unwrap();
@@ -365,7 +364,7 @@ impl TestTables {
             filters: Arc::default(),
             multicast: Arc::default(),
             mtus: Arc::new(Mtus::new(&ports)),
-            redirects: Arc::default(),
+            shared: Arc::default(),
             vlans: Arc::default(),
             interfaces: Arc::new(InterfaceInfos::new(ports)),
             flows: FlowHash::new(1),

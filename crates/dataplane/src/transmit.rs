@@ -24,7 +24,6 @@
 
 pub mod codel;
 pub mod drr;
-pub mod frame;
 pub mod lane;
 pub mod red;
 pub mod shape;
@@ -36,14 +35,17 @@ use dpdk::{Mbuf, PacketList, TxQueue};
 
 use self::codel::{Codel, CodelConfig};
 use self::drr::{CLASSES, Drr};
-use self::frame::Class;
 use self::lane::{Cause, Lane, Packet, Waiting};
 use self::red::{Red, RedConfig};
 use self::shape::{Bucket, Shape, Shaper};
 use crate::counters::{ClassQueueCounters, ForwarderCounters};
-use crate::distribution::{TX_BURST_MAX, send_by};
+pub use crate::frame;
+use crate::frame::Class;
 use crate::port::PortId;
 use crate::reason::DropReason;
+
+/// The largest transmit burst that can be configured.
+pub const TX_BURST_MAX: usize = 128;
 
 /// Packets of a queue by default.
 pub const LENGTH: u32 = 1000;
@@ -500,6 +502,22 @@ fn next(
         *ahead += waiting.packet.bytes();
     }
     Some((Class::Control, waiting))
+}
+
+/// Sends and counts as much of a list as the queue takes, one maximal burst at most.
+pub(crate) fn send_by(
+    queue: &mut TxQueue,
+    list: &mut PacketList,
+    port: PortId,
+    counters: &ForwarderCounters,
+) -> usize {
+    let sent = queue.send(list, TX_BURST_MAX);
+    counters.drops.add(DropReason::MultiSegment, sent.refused as u64);
+    counters.drops.add(DropReason::TxTooLong, sent.too_long as u64);
+    let tx = counters.tx(port);
+    tx.packets.add(sent.packets as u64);
+    tx.bytes.add(sent.bytes);
+    sent.packets
 }
 
 #[cfg(test)]

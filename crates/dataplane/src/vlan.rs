@@ -24,7 +24,7 @@ const IDS: usize = 4096;
 const ID: u16 = 0x0fff;
 
 /// Ports that have VLANs ask for the steps by this.
-pub const VLANS: Feature = Feature::number("vlans", 6);
+pub const VLANS: Feature = Feature::number("vlans", 5);
 
 /// The kind of a tag, by Ethertype.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

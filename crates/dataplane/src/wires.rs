@@ -7,12 +7,10 @@
 //!   priority rings ----+             +--> (rings to the slow path: `punts.rs`)
 //! ```
 
-use dpdk::Consumer;
+use dpdk::{Consumer, Producer, TxQueue};
 
-use crate::distribution::TxPath;
 use crate::polling::RxSource;
 use crate::port::{PortId, PortSet};
-use crate::replicate::Replicas;
 
 /// Connections of a forwarder: all of them, or some to be added or removed.
 #[derive(Default)]
@@ -44,6 +42,25 @@ pub struct Exit {
     pub priority: Option<Consumer>,
     /// Settings for multicast packets.
     pub replicas: Replicas,
+}
+
+/// A forwarder's path to a port's transmit queue.
+pub enum TxPath {
+    /// By a transmit queue of its own.
+    Queue(TxQueue),
+    /// By the forwarder at the other end of this ring.
+    Handover(Producer),
+    /// Not at all: there is no such port, or not yet, or not any more.
+    None,
+}
+
+/// Settings of a port for packets to groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replicas {
+    /// The port's own address.
+    pub mac: [u8; 6],
+    /// Its device takes packets of several buffers.
+    pub by_reference: bool,
 }
 
 impl Exit {

@@ -315,7 +315,7 @@ impl Router {
             multicast: Arc::default(),
             mtus: Arc::new(Mtus::new(&infos)),
             interfaces: Arc::new(InterfaceInfos::new(infos.clone())),
-            redirects: Arc::default(),
+            shared: Arc::default(),
             vlans: Arc::default(),
             flows: FlowHash::new(seed),
             own,

@@ -125,7 +125,7 @@ mod tests {
             named_hops: Arc::default(),
             interfaces: Arc::new(InterfaceInfos::new(Vec::new())),
             mtus: Arc::new(Mtus::new(&[])),
-            redirects: Arc::default(),
+            shared: Arc::default(),
             vlans: Arc::default(),
             flows: FlowHash::new(1),
             own: Arc::new(OwnAddresses::new(false)),

@@ -384,7 +384,6 @@ fn opened(wanted: &config::Port, node: Option<usize>, open: OpenQueues) -> Opene
         partial_checksums: port.partial_checksums(),
         loses_tag_protocol: loses_tag_protocol(&port, &control),
         host: wanted.interface.host.is_some(),
-        least_ttl: wanted.interface.least_ttl(),
         features: wanted.interface.features(),
     };
     tracing::info!(

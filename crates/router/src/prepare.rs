@@ -272,7 +272,6 @@ fn info_by(port: &config::Port, holder: Option<&Known>) -> InterfaceInfo {
         mtu: port.mtu.unwrap_or(info.mtu),
         vrf: port.interface.vrf,
         host: port.interface.host.is_some(),
-        least_ttl: port.interface.least_ttl(),
         features: port.interface.features(),
         ..info
     }

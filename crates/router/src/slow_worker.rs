@@ -38,6 +38,7 @@ use std::time::{Duration, Instant};
 use dataplane::interface::InterfaceId;
 use dataplane::quarantine::{Quarantine, guard};
 use dataplane::reason::{DropReason, Punt, PuntClass};
+use dataplane::steps::RedirectGates;
 use dpdk::Mbuf;
 use outbox::{Handoff, take_crash_frames};
 use slowpath::{Command, SlowPath};
@@ -100,7 +101,7 @@ impl SlowWorker {
             let tick = now >= next_tick;
             if tick {
                 self.guarded(None, |engine, outbox| engine.tick(now, outbox));
-                self.outbox.tables.redirects.open();
+                self.outbox.tables.shared.get::<RedirectGates>().open();
                 next_tick = now + TICK;
             }
             if tick || found > 0 {

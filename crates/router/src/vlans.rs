@@ -114,7 +114,6 @@ pub fn add_infos(config: &Config, infos: &mut Vec<InterfaceInfo>) -> Result<()> 
             vrf: vlan.interface.vrf,
             host: vlan.interface.host.is_some(),
             features: vlan.interface.features(),
-            least_ttl: vlan.interface.least_ttl(),
             ..of_port
         };
     }

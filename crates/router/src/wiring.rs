@@ -33,16 +33,14 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use control::cores::CorePlacement;
-use dataplane::distribution::TxPath;
 use dataplane::exchange::Replacement;
 use dataplane::forwarder::Forwarder;
 use dataplane::interface::InterfaceInfo;
 use dataplane::polling::RxSource;
 use dataplane::port::PortId;
 use dataplane::port::PortSet;
-use dataplane::replicate::Replicas;
 use dataplane::spread::{Input, Spreader};
-use dataplane::wires::{Exit, Inlet, Rewiring, Wires};
+use dataplane::wires::{Exit, Inlet, Replicas, Rewiring, TxPath, Wires};
 use dpdk::{Consumer, Eal, Producer, Ring, RxQueue, TxQueue};
 use nix::unistd::Pid;
 

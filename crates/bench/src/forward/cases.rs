@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use dataplane::batch::BATCH_MAX;
 use dataplane::class;
 use dataplane::counters::ForwarderCounters;
-use dataplane::distribution::{TxConfig, TxPath};
+use dataplane::distribution::TxConfig;
 use dataplane::features::Features;
 use dataplane::filters::{FilterSpec, FilterTable, FilterTables, Filters, Gate, Treatment};
 use dataplane::flow::FlowHash;
@@ -28,7 +28,7 @@ use dataplane::transmit::red::RedConfig;
 use dataplane::transmit::shape::{Bucket, Shape};
 use dataplane::transmit::{Discipline, QueueConfig, Scheduler, WEIGHTS};
 use dataplane::vlan::{VLANS, Vlan, VlanTable, Vlans};
-use dataplane::wires::{Exit, Rewiring, Wires};
+use dataplane::wires::{Exit, Rewiring, TxPath, Wires};
 use dpdk::WaitSet;
 use dpdk::qsbr::Qsbr;
 use dpdk::{Burst, PacketList, TxQueue};
@@ -151,7 +151,6 @@ pub const PORT: InterfaceInfo = InterfaceInfo {
     loses_tag_protocol: false,
     host: false,
     features: Features::NONE,
-    least_ttl: 0,
 };
 
 /// Returns the properties of the port that a case receives by.
@@ -445,7 +444,7 @@ fn filters_of(more: More) -> Result<Filters> {
 fn know_all(bench: &Bench, case: &Case, tables: &Tables) -> Result<()> {
     tables.filters.use_next(&tables.interfaces.get());
     let mut gate = Gate::default();
-    gate.follow(tables);
+    gate.follow(&tables.filters);
     for mut frame in source::read_pcap(&bench.pcap(case.mix))? {
         let (source, destination) = frame[26..34].split_at_mut(4);
         source.swap_with_slice(destination);
@@ -487,7 +486,7 @@ fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
         filters,
         multicast: Arc::default(),
         mtus: Arc::new(Mtus::new(&ports)),
-        redirects: Arc::default(),
+        shared: Arc::default(),
         vlans: Arc::new(table),
         interfaces: Arc::new(InterfaceInfos::new(ports)),
         flows: FlowHash::new(1),

@@ -1389,7 +1389,6 @@ fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
         loses_tag_protocol: false,
         host: false,
         features: port.interface.features(),
-        least_ttl: port.interface.least_ttl(),
     };
     let ports: Vec<_> = config.ports.iter().map(info).collect();
     std::sync::Arc::new(dataplane::tables::Tables {
@@ -1402,7 +1401,7 @@ fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
         filters: Arc::default(),
         multicast: Arc::default(),
         mtus: Arc::new(Mtus::new(&ports)),
-        redirects: Arc::default(),
+        shared: Arc::default(),
         vlans: Arc::default(),
         interfaces: Arc::new(InterfaceInfos::new(ports)),
         flows: dataplane::flow::FlowHash::new(1),

@@ -6,10 +6,10 @@
 use wire::MacAddr;
 
 use super::police::{Colour, Source};
-use super::{Counted, FilterTable, Hits, Judgement, count_frame, judgement};
+use super::{
+    Counted, FILTER_IN, FilterTable, FilterTables, Hits, Judgement, count_frame, judgement,
+};
 use crate::batch::{Batch, ETHERNET};
-use crate::steps::FILTER_IN;
-use crate::tables::Tables;
 
 /// Inward filters, for frames other than IP packets.
 pub(crate) struct FrameFilters(Vec<Option<Counted>>);
@@ -23,10 +23,9 @@ struct Frame {
 }
 
 impl FrameFilters {
-    /// Creates them from these tables; `None` if no filter has rules for such frames.
-    pub fn of(tables: &Tables) -> Option<Box<Self>> {
-        let filters = tables.filters.get();
-        let all = Counted::all(&filters);
+    /// Creates them from these filters; `None` if none has rules for such frames.
+    pub fn of(filters: &FilterTables) -> Option<Box<Self>> {
+        let all = Counted::all(&filters.get());
         let asks = |filter: &Counted| !filter.table.frame_rules.is_empty();
         all.iter().flatten().any(asks).then(|| Box::new(Self(all)))
     }

@@ -4,13 +4,13 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use super::{
-    Counted, Filtered, Filters, Guard, Guards, Hitting, Judged, Judgement, Mark, Reader, TRACKED,
-    Way,
+    Counted, FilterTables, Filtered, Filters, Guard, Guards, Hitting, Judged, Judgement, Mark,
+    Reader, TRACKED, Way,
 };
-use crate::batch::{BATCH_MAX, ETHERNET};
 use crate::flows::{FlowTable, Passed};
-use crate::interface::InterfaceId;
-use crate::tables::Tables;
+use crate::head::ETHERNET;
+use crate::interface::{InterfaceId, InterfaceInfo};
+use crate::mask::BATCH_MAX;
 
 /// Filtering of single packets, for threads outside the graph.
 #[derive(Default)]
@@ -45,11 +45,11 @@ pub(crate) struct Leaving<'a> {
 
 impl Gate {
     /// Updates the filters, if those of the forwarders have changed.
-    pub fn follow(&mut self, tables: &Tables) {
-        let changes = tables.filters.changes();
+    pub fn follow(&mut self, filters: &FilterTables) {
+        let changes = filters.changes();
         if changes != self.changes {
             self.changes = changes;
-            self.filters = Held::of(tables);
+            self.filters = filters.in_use().map(|(filters, guards)| Held::new(filters, guards));
         }
     }
 
@@ -81,9 +81,9 @@ impl Gate {
     }
 
     /// Uses the filters of graphs that are made now; `None` if no interface has an outward one.
-    pub(crate) fn outward_of(tables: &Tables) -> Option<Self> {
-        let filters = tables.filters.get();
-        let guards = Guard::all(&filters, &tables.interfaces.get());
+    pub(crate) fn outward_of(filters: &FilterTables, interfaces: &[InterfaceInfo]) -> Option<Self> {
+        let filters = filters.get();
+        let guards = Guard::all(&filters, interfaces);
         guards
             .iter()
             .any(|guard| guard.numbers[Way::Out as usize] != 0)
@@ -113,11 +113,6 @@ fn version(frame: &[u8]) -> Option<u8> {
 }
 
 impl Held {
-    fn of(tables: &Tables) -> Option<Self> {
-        let (filters, guards) = tables.filters.in_use()?;
-        Some(Self::new(filters, guards))
-    }
-
     fn new(filters: Filters, guards: Arc<Guards>) -> Self {
         let tables = || filters.tables.iter().flatten().map(|table| &**table);
         Self {

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use dpdk::Mbuf;
+use wire::checksum;
 
 use crate::batch::{Batch, ETHERNET};
-use crate::steps::set_dscp;
-use crate::transmit::frame::Class;
+use crate::frame::Class;
 
 /// The mark that a rule gives its accepted packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,4 +71,22 @@ fn write_dscp(frame: &mut [u8], dscp: u8) {
     if let Some(head) = frame.first_chunk_mut() {
         set_dscp(is_ip6, head, dscp);
     }
+}
+
+/// Bytes of a frame up to the end of IPv4's checksum: those that a DSCP changes.
+const DSCP_HEAD: usize = ETHERNET + 12;
+
+/// Writes the DSCP (RFC 2474 3), and leaves the two bits of ECN beside it. IPv4's checksum follows (RFC 1624,
+/// equation 3).
+fn set_dscp(is_ip6: bool, head: &mut [u8; DSCP_HEAD], dscp: u8) {
+    if is_ip6 {
+        head[ETHERNET] = head[ETHERNET] & 0xf0 | dscp >> 2;
+        head[ETHERNET + 1] = head[ETHERNET + 1] & 0x3f | dscp << 6;
+        return;
+    }
+    let word = |head: &[u8; DSCP_HEAD], at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+    let before = word(head, ETHERNET);
+    head[ETHERNET + 1] = head[ETHERNET + 1] & 3 | dscp << 2;
+    let sum = checksum::update(word(head, ETHERNET + 10), before, word(head, ETHERNET));
+    head[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum.to_be_bytes());
 }

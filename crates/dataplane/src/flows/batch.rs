@@ -5,7 +5,8 @@ use acl::{Fields, State};
 use super::key::{Identity, Part, unpack};
 use super::table::{Candidates, Found, Mark, Packet};
 use super::{FlowTable, Kept};
-use crate::batch::{BATCH_MAX, ETHERNET};
+use crate::head::ETHERNET;
+use crate::mask::BATCH_MAX;
 
 /// One packet.
 #[derive(Clone, Copy)]

@@ -24,7 +24,7 @@ use wire::ip::{
 use zerocopy::FromBytes;
 
 use super::table::Mark;
-use crate::batch::ETHERNET;
+use crate::head::ETHERNET;
 
 /// A family whose flows are tracked.
 pub trait Tracked: FilterAddress {

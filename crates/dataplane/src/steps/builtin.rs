@@ -4,7 +4,9 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::*;
-use crate::catalogue::{Facts, MakeContext, Provides, StepSpec};
+use crate::catalogue::{Catalogue, Facts, MakeContext, Provides, StepSpec};
+use crate::class::LEAST_TTL;
+use crate::features::Feature;
 use crate::graph::{Output, Step};
 use crate::vlan::VLANS;
 
@@ -16,8 +18,20 @@ const ROUTED4: Facts = VALID4.with(Facts::ROUTED);
 const ROUTED6: Facts = VALID6.with(Facts::ROUTED);
 const REWRITTEN: Facts = Facts::REWRITTEN;
 
+/// Features of the built-in steps, and [`LEAST_TTL`]. Each has a slot; the others are free for steps of other crates.
+const FEATURES: [Feature; 7] =
+    [REVERSE_PATH, REDIRECTS, FILTER_IN, FILTER_OUT, POLICY_ROUTE, VLANS, LEAST_TTL];
+
+const _: () = assert!(Feature::have_own_slots(&FEATURES), "two features have the same slot");
+
+impl Default for Catalogue {
+    fn default() -> Self {
+        Self::of(specs(), &FEATURES)
+    }
+}
+
 /// All of them, in the order of the default graph.
-pub(crate) fn specs() -> Vec<StepSpec> {
+fn specs() -> Vec<StepSpec> {
     let mut specs = vec![
         step("vlan-input", vlan_input::OUTPUTS, Facts::FRAME, &[], |make| {
             Box::new(VlanInput::new(make.tables))
@@ -134,6 +148,12 @@ pub(crate) fn specs() -> Vec<StepSpec> {
         }),
         filter_step("ip6-filter", VALID6, |make| {
             Box::new(filter_at::Ip6FilterAt::new(make.tables, make.args))
+        }),
+        step("ip4-decrement-ttl", ip4_decrement_ttl::OUTPUTS, IP4, &[], |_| {
+            Box::new(Ip4DecrementTtl)
+        }),
+        step("ip6-decrement-hop-limit", ip6_decrement_hop_limit::OUTPUTS, IP6, &[], |_| {
+            Box::new(Ip6DecrementHopLimit)
         }),
         step("prohibit", prohibit::OUTPUTS, Facts::VALID, &[], |_| Box::new(Prohibit)),
         step("reset", reset::OUTPUTS, Facts::VALID, &[], |_| Box::new(Reset)),

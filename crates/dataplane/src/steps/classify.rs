@@ -18,10 +18,10 @@
 //!
 //! Sets [`Batch::link_multicast`]. Sources: RFC 894, RFC 1042, RFC 2464, IEEE 802.1Q.
 
-use crate::batch::{Batch, ETHERNET, bytes};
+use crate::batch::{Batch, ETHERNET};
 use crate::filters::{FrameFilters, Judgement};
 use crate::graph::{Output, Outputs, Step};
-use crate::head::ethernet;
+use crate::head::{bytes, ethernet};
 use crate::mask::Mask;
 use crate::reason::{DropReason, PuntReason, is_link_group};
 use crate::tables::Tables;
@@ -70,7 +70,7 @@ pub struct Classify {
 impl Classify {
     /// Uses the inward filters of these tables for frames that are neither IPv4 nor IPv6.
     pub fn new(tables: &Tables) -> Self {
-        Self { filters: FrameFilters::of(tables) }
+        Self { filters: FrameFilters::of(&tables.filters) }
     }
 }
 

@@ -24,16 +24,14 @@
 use std::sync::Arc;
 
 use acl::Family;
-use wire::checksum;
 
-use super::ip6_validate::is_neighbour_discovery;
 use crate::batch::{BATCH_MAX, Batch, ETHERNET, Group};
-use crate::features::Feature;
 use crate::filters::{
-    Counted, Effects, Filtered, Guard, Guards, Judged, Judgement, Reader, TRACKED, Way,
+    Counted, Effects, FILTER_IN, Filtered, Guard, Guards, Judged, Judgement, Reader, TRACKED, Way,
 };
 use crate::flows::{FlowTable, Passed};
 use crate::graph::{Output, Outputs, Step};
+use crate::head::is_neighbour_discovery;
 use crate::interface::MAX_INTERFACES;
 use crate::mask::Mask;
 use crate::reason::{DropReason, PuntReason};
@@ -51,12 +49,6 @@ pub(super) const OUTPUTS: &[Output] = &[
     Output::Drop(DropReason::Filtered),
     Output::Drop(DropReason::Policed),
 ];
-
-/// The number of an interface's filter for received packets.
-pub const FILTER_IN: Feature = Feature::number("filter_in", 2);
-
-/// The number of an interface's filter for transmitted packets.
-pub const FILTER_OUT: Feature = Feature::number("filter_out", 3);
 
 /// See the module's documentation. `A`: the packets' family.
 pub struct FilterIn<A: Filtered>(Used<A>);
@@ -279,24 +271,6 @@ fn apply(effects: &Effects, batch: &mut Batch, (slot, number): (usize, u8), pass
     }
 }
 
-/// Bytes of a frame up to the end of IPv4's checksum: those that a DSCP changes.
-const DSCP_HEAD: usize = ETHERNET + 12;
-
-/// Writes the DSCP (RFC 2474 3), and leaves the two bits of ECN beside it. IPv4's checksum follows (RFC 1624,
-/// equation 3).
-pub(crate) fn set_dscp(is_ip6: bool, head: &mut [u8; DSCP_HEAD], dscp: u8) {
-    if is_ip6 {
-        head[ETHERNET] = head[ETHERNET] & 0xf0 | dscp >> 2;
-        head[ETHERNET + 1] = head[ETHERNET + 1] & 0x3f | dscp << 6;
-        return;
-    }
-    let word = |head: &[u8; DSCP_HEAD], at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
-    let before = word(head, ETHERNET);
-    head[ETHERNET + 1] = head[ETHERNET + 1] & 3 | dscp << 2;
-    let sum = checksum::update(word(head, ETHERNET + 10), before, word(head, ETHERNET));
-    head[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum.to_be_bytes());
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
@@ -305,11 +279,11 @@ mod tests {
 
     use super::*;
     use crate::features::Features;
-    use crate::filters::{FilterSpec, FilterTable, Filters, Mark, Police, Treatment};
+    use crate::filters::{FILTER_OUT, FilterSpec, FilterTable, Filters, Mark, Police, Treatment};
+    use crate::frame::Class;
     use crate::interface::{InterfaceId, InterfaceInfo};
     use crate::steps::Classify;
     use crate::testing::{FrameBuilder, PORT_MAC, TestTables, run_step_on};
-    use crate::transmit::frame::Class;
 
     fn rule(matches: Matches, action: Action) -> Rule {
         Rule { name: None, line: 0, matches, action }

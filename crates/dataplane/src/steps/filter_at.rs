@@ -24,10 +24,10 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use acl::Family;
 
 use super::filter::{OK, OUTPUTS, judge_all};
-use super::ip6_validate::is_neighbour_discovery;
 use crate::batch::Batch;
 use crate::filters::{Counted, Filtered, Reader};
 use crate::graph::{MAX_OUTPUTS, Output, Outputs, Step};
+use crate::head::is_neighbour_discovery;
 use crate::mask::Mask;
 use crate::params::{Arg, Args, Kind, Param};
 use crate::tables::Tables;

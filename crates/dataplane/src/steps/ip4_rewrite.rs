@@ -16,8 +16,9 @@
 
 use std::sync::Arc;
 
-use crate::batch::{Batch, HEAD, bytes};
+use crate::batch::{Batch, HEAD};
 use crate::graph::{Output, Outputs, Step};
+use crate::head::bytes;
 use crate::mask::Mask;
 use crate::tables::{EgressMacs, Tables};
 

@@ -18,7 +18,7 @@ use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::reason::PuntReason;
 
-const OK: usize = 0;
+pub(super) const OK: usize = 0;
 const EXPIRED: usize = 1;
 
 pub(super) const OUTPUTS: &[Output] = &[Output::next("ok"), Output::Punt(PuntReason::Ttl)];

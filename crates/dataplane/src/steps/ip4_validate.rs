@@ -35,9 +35,9 @@ use std::sync::Arc;
 use wire::ip::{IPV4_MIN_LEN, Ipv4Header};
 use zerocopy::FromBytes;
 
-use crate::batch::{Batch, ETHERNET, HEAD, bytes};
+use crate::batch::{Batch, ETHERNET, HEAD};
 use crate::graph::{Output, Outputs, Step};
-use crate::head::ip4;
+use crate::head::{bytes, ip4};
 use crate::mask::Mask;
 use crate::own::{Hints, OwnAddresses, Owner};
 use crate::reason::{DropReason, PuntReason};

@@ -21,11 +21,11 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use wire::ip::{IPV6_LEN, PROTOCOL_ICMPV6};
+use wire::ip::IPV6_LEN;
 
 use crate::batch::{Batch, ETHERNET, HEAD};
 use crate::graph::{Output, Outputs, Step};
-use crate::head::{behind_ip6, ip6};
+use crate::head::{ip6, is_neighbour_discovery};
 use crate::mask::Mask;
 use crate::own::OwnAddresses;
 use crate::reason::DropReason;
@@ -125,15 +125,6 @@ fn sort_unusual(own: &OwnAddresses, batch: &mut Batch, input: Mask, out: &mut Ou
 /// Returns the end of the packet in the frame: Ethernet header, 40 bytes, payload.
 fn packet_end(head: &[u8; HEAD]) -> usize {
     ETHERNET + IPV6_LEN + usize::from(ip6(head).payload_length.get())
-}
-
-/// Returns true for router and neighbour solicitations and advertisements, and redirects, as their
-/// hosts sent them (RFC 4861 4).
-pub(crate) fn is_neighbour_discovery(head: &[u8; HEAD]) -> bool {
-    let ip = ip6(head);
-    ip.next_header == PROTOCOL_ICMPV6
-        && ip.hop_limit == 255
-        && matches!(behind_ip6(head), 133..=137)
 }
 
 /// Returns true for multicast ff00::/8, loopback ::1, IPv4-mapped ::ffff:0:0/96.

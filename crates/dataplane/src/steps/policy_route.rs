@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use super::resolve::{self, look_up, resolve};
 use super::{ip4_lookup, ip6_lookup};
-use crate::batch::{BATCH_MAX, Batch};
+use crate::batch::Batch;
 use crate::features::Feature;
 use crate::filters::Target;
 use crate::graph::{MAX_OUTPUTS, Output, Outputs, Step};
@@ -58,35 +58,6 @@ const fn outputs() -> [Output; OF_LOOKUP + resolve::MULTICAST] {
 }
 
 pub(super) const OUTPUTS: &[Output] = &outputs();
-
-/// Packets of a batch whose routes rules override.
-pub struct Steering {
-    packets: Mask,
-    /// The rule's filter and the index of its target there, by slot; undefined for other packets.
-    targets: [(u8, u8); BATCH_MAX],
-}
-
-impl Steering {
-    /// No packet.
-    pub const NONE: Self = Self { packets: Mask::EMPTY, targets: [(0, 0); BATCH_MAX] };
-
-    /// Forgets all packets.
-    #[inline(always)]
-    pub fn clear(&mut self) {
-        self.packets = Mask::EMPTY;
-    }
-
-    /// Returns the packets whose routes rules override.
-    pub fn packets(&self) -> Mask {
-        self.packets
-    }
-
-    /// Sends the packet of a slot to the target at this place of the filter with this number.
-    pub fn add(&mut self, slot: usize, filter: u8, target: u8) {
-        self.targets[slot & (BATCH_MAX - 1)] = (filter, target);
-        self.packets |= Mask::when(true, slot);
-    }
-}
 
 /// An address family that packets are routed by.
 trait Routed {
@@ -182,7 +153,7 @@ impl<A: Routed> PolicyRoute<A> {
     /// Writes the numbers of the next hops given by rules; returns the packets that rules send to
     /// VRFs.
     fn give_named(&self, batch: &mut Batch, packets: Mask) -> Mask {
-        packets.filter(|slot| match self.way(batch.steering.targets[slot]) {
+        packets.filter(|slot| match self.way(batch.steering.target(slot)) {
             Some(Way::NextHop(number)) => {
                 batch.next_hop[slot] = number.load(Ordering::Acquire);
                 false
@@ -194,7 +165,7 @@ impl<A: Routed> PolicyRoute<A> {
     }
 
     fn look_up_in_vrfs(&self, batch: &mut Batch, packets: Mask) {
-        let vrf_of = |batch: &Batch, slot| match self.way(batch.steering.targets[slot]) {
+        let vrf_of = |batch: &Batch, slot| match self.way(batch.steering.target(slot)) {
             Some(Way::Vrf(vrf)) => *vrf,
             _ => VrfId::DEFAULT,
         };
@@ -216,7 +187,7 @@ impl<A: Routed> Step for PolicyRoute<A> {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-        let steered = (input & batch.steering.packets).without(batch.options);
+        let steered = (input & batch.steering.packets()).without(batch.options);
         out[LOOKUP] = input;
         if steered.is_empty() {
             return;

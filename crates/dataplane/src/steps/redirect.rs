@@ -59,13 +59,13 @@ impl RedirectGates {
 
 /// See the module's documentation.
 pub struct Redirect {
-    tables: Arc<Tables>,
+    gates: Arc<RedirectGates>,
 }
 
 impl Redirect {
-    /// Reads the gates from these tables.
-    pub fn new(tables: &Arc<Tables>) -> Self {
-        Self { tables: tables.clone() }
+    /// With the gates that all forwarders and the slow path share.
+    pub fn new(tables: &Tables) -> Self {
+        Self { gates: tables.shared.get() }
     }
 }
 
@@ -84,7 +84,7 @@ impl Step for Redirect {
             for i in packets.slots() {
                 back |= Mask::when(batch.out_interface[i] == number, i);
             }
-            let first = back.slots().next().filter(|_| self.tables.redirects.pass(interface));
+            let first = back.slots().next().filter(|_| self.gates.pass(interface));
             shown |= first.map_or(Mask::EMPTY, |slot| Mask::when(true, slot));
         }
         out[OK] = input.without(shown);
@@ -116,7 +116,7 @@ mod tests {
         let first = run(true);
         assert_eq!((first["ok"].clone(), first["redirect"].clone()), (vec![0, 2, 3], vec![1]));
         assert_eq!(run(true)["ok"].len(), 4, "closed");
-        tables.redirects.open();
+        tables.shared.get::<RedirectGates>().open();
         assert_eq!(run(true)["redirect"], [1]);
     }
 }

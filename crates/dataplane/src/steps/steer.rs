@@ -12,16 +12,14 @@
 //! | punt `ip4-options`, `hop-by-hop` | as in a lookup; the slow path forwards them by their destination |
 //! | drop `l2-broadcast` | to be forwarded, but received as link-layer broadcast (RFC 1812 5.3.4) |
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use super::resolve;
 use crate::batch::{Batch, ETHERNET};
 use crate::catalogue::{Facts, MakeContext, StepSpec};
 use crate::graph::{MAX_OUTPUTS, Output, Outputs, Step};
 use crate::mask::Mask;
-use crate::next_hop::NO_ROUTE;
 use crate::reason::{DropReason, PuntReason};
 use crate::tables::Tables;
 
@@ -35,38 +33,6 @@ const OUTPUTS: &[Output] = &[
     Output::Punt(PuntReason::Ip4Options),
     Output::Punt(PuntReason::HopByHop),
 ];
-
-/// The numbers of named next hops, written by the control plane.
-#[derive(Debug, Default)]
-pub struct NamedHops(Mutex<BTreeMap<String, Arc<AtomicU16>>>);
-
-impl NamedHops {
-    /// Sets the number of each name; the others have no route.
-    pub fn set<'a>(&self, numbers: impl Iterator<Item = (&'a str, u16)>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let numbers: BTreeMap<_, _> = numbers.collect();
-        for name in numbers.keys() {
-            all.entry((*name).to_owned()).or_insert_with(nowhere);
-        }
-        for (name, number) in all.iter() {
-            number
-                .store(numbers.get(name.as_str()).copied().unwrap_or(NO_ROUTE), Ordering::Release);
-        }
-        // Removes names that neither the configuration nor a graph uses any more.
-        all.retain(|name, number| {
-            numbers.contains_key(name.as_str()) || Arc::strong_count(number) > 1
-        });
-    }
-
-    pub(super) fn number(&self, name: &str) -> Arc<AtomicU16> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.entry(name.to_owned()).or_insert_with(nowhere).clone()
-    }
-}
-
-fn nowhere() -> Arc<AtomicU16> {
-    Arc::new(AtomicU16::new(NO_ROUTE))
-}
 
 /// Returns the step of a named next hop, for packets with these facts.
 pub fn named_hop(name: &str, requires: Facts) -> StepSpec {

@@ -13,8 +13,9 @@
 //! VLANs. It counts frames by interface (`show interfaces`). Source: IEEE 802.1Q 9.3 to 9.6,
 //! 802.1ad.
 
-use crate::batch::{Batch, bytes};
+use crate::batch::Batch;
 use crate::graph::{Output, Outputs, Step};
+use crate::head::bytes;
 use crate::mask::Mask;
 use crate::tables::Tables;
 use crate::vlan::{Identity, OnPort, TagProtocol, Tally, Untagger};

@@ -2,6 +2,10 @@
 
 use std::collections::VecDeque;
 
+use dpdk::Mbuf;
+
+use crate::frame;
+
 /// A packet as used by disciplines.
 pub trait Packet {
     /// Bytes of the frame, without FCS.
@@ -10,6 +14,17 @@ pub trait Packet {
     /// Sets Congestion Experienced; returns false, without a change, if the packet is not of an
     /// ECN-capable transport (RFC 3168 5).
     fn mark(&mut self) -> bool;
+}
+
+impl Packet for Mbuf {
+    #[inline]
+    fn bytes(&self) -> u32 {
+        self.len() as u32
+    }
+
+    fn mark(&mut self) -> bool {
+        frame::mark(self.data_mut())
+    }
 }
 
 /// Reason for which a queue drops a packet.

@@ -496,6 +496,6 @@ fn absent<'a>(
 /// The settings of an interface that forwarders look at.
 fn what_steps_see(
     (id, _, interface): (InterfaceId, &str, &Interface),
-) -> (InterfaceId, Features, u8, VrfId) {
-    (id, interface.features(), interface.least_ttl(), interface.vrf)
+) -> (InterfaceId, Features, VrfId) {
+    (id, interface.features(), interface.vrf)
 }

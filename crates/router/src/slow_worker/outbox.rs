@@ -283,7 +283,7 @@ impl Outbox {
     /// the kernel's queue.
     pub fn take_from_hosts(&mut self) -> usize {
         let mut found = 0;
-        self.gate.follow(&self.tables);
+        self.gate.follow(&self.tables.filters);
         let now = dpdk::tsc();
         let learns = self.learner.is_on().then(Instant::now);
         let pool = self.buffers.largest();
@@ -422,7 +422,7 @@ impl Output<Frame> for Outbox {
     }
 
     fn judge(&mut self, packet: &mut Frame, from: InterfaceId, to: InterfaceId) -> Judgement {
-        self.gate.follow(&self.tables);
+        self.gate.follow(&self.tables.filters);
         let (judgement, mark) = self.gate.outward(packet.bytes(), from, to, dpdk::tsc());
         if let Some(packet) = &mut packet.0 {
             mark.apply_to(packet);
@@ -431,7 +431,7 @@ impl Output<Frame> for Outbox {
     }
 
     fn judge_copy(&mut self, frame: &mut [u8], from: InterfaceId, to: InterfaceId) -> Judgement {
-        self.gate.follow(&self.tables);
+        self.gate.follow(&self.tables.filters);
         let (judgement, mark) = self.gate.outward(frame, from, to, dpdk::tsc());
         mark.write(frame);
         judgement

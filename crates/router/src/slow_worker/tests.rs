@@ -135,7 +135,6 @@ impl Lab {
             partial_checksums: false,
             loses_tag_protocol: false,
             features: Features::NONE,
-            least_ttl: 0,
             host: true,
         };
         let fib4 = fib::new_ipv4(Algorithm::Reference, Box::new(NoReaders)).unwrap();
@@ -147,7 +146,7 @@ impl Lab {
             filters: Arc::default(),
             multicast: Arc::default(),
             mtus: Arc::new(Mtus::new(&[info])),
-            redirects: Arc::default(),
+            shared: Arc::default(),
             vlans: Arc::default(),
             interfaces: Arc::new(InterfaceInfos::new(vec![info])),
             flows: FlowHash::new(1),

@@ -117,7 +117,6 @@ fn port(n: u16, rx: usize, tx: usize) -> (Queues, Wire) {
         loses_tag_protocol: false,
         host: false,
         features: Features::NONE,
-        least_ttl: 0,
     };
     let (into, rx) = (0..rx).map(|_| loop_device()).unzip();
     let (tx, out) = (0..tx).map(|_| loop_device()).unzip();

@@ -92,6 +92,5 @@ fn info(interface: &Interface) -> InterfaceInfo {
         loses_tag_protocol: false,
         host: interface.host.is_some(),
         features: interface.features(),
-        least_ttl: interface.least_ttl(),
     }
 }

@@ -4,8 +4,6 @@ use dpdk::Mbuf;
 use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, payload};
 use wire::ip::{IPV6_LEN, PROTOCOL_ICMPV6};
 
-use super::lane::Packet;
-
 /// Classes of traffic by requirements: RFC 4594's service classes, combined like the four of RFC
 /// 8325 4.3, and RFC 8622's lower effort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,20 +141,9 @@ fn is_neighbour_discovery(ip: &[u8]) -> bool {
 const NOT_ECT: u8 = 0;
 const CE: u8 = 3;
 
-impl Packet for Mbuf {
-    #[inline]
-    fn bytes(&self) -> u32 {
-        self.len() as u32
-    }
-
-    fn mark(&mut self) -> bool {
-        mark(self.data_mut())
-    }
-}
-
 /// Sets Congestion Experienced in a frame whose IP header is complete. The IP header of a replica
 /// is not in its first buffer, so it is not marked.
-fn mark(frame: &mut [u8]) -> bool {
+pub(crate) fn mark(frame: &mut [u8]) -> bool {
     let Some((ethertype, start)) = payload(frame) else { return false };
     let Some(ip) = frame.get_mut(start..) else { return false };
     match ethertype {
@@ -280,7 +267,7 @@ mod tests {
         let shared = dpdk::Shared::new(pool.copy_of(&frame[14..]).unwrap());
         let mut replica = shared.refer(&frame[..14], pool).unwrap();
         assert_eq!(Class::of(&replica), Class::Voice);
-        assert!(!replica.mark(), "others have these bytes too");
+        assert!(!mark(replica.data_mut()), "others have these bytes too");
     }
 
     #[test]
