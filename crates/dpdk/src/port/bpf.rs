@@ -121,7 +121,7 @@ fn bpf<T>(command: libc::c_long, attributes: &T) -> Result<OwnedFd, Errno> {
     // that live until the call returns; it writes nothing (no log was requested).
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes, size_of::<T>()) };
     if result < 0 {
-        return Err(Errno::of_system());
+        return Err(Errno::last());
     }
     // SAFETY: a descriptor that the kernel has just created for us.
     Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
