@@ -19,6 +19,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use libc::{EEXIST, ENOENT, EOPNOTSUPP};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -61,10 +62,6 @@ const ASK_LINKS: Duration = Duration::from_secs(1);
 
 /// Time to wait for a dump, which the kernel answers immediately.
 const TIMEOUT_S: i64 = 10;
-
-const ENOENT: i32 = 2;
-const EEXIST: i32 = 17;
-const EOPNOTSUPP: i32 = 95;
 
 /// The thread's ends of the owner's channels.
 pub(super) struct Ends {
