@@ -60,7 +60,8 @@ impl Way {
 }
 
 /// An error of a plan or of a change to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{message}", .line.map(|line| format!("line {line}: ")).unwrap_or_default())]
 pub struct PlanError {
     /// The line of the statement that put it there, in the configuration; `None` if that is not known
     /// or if it is a line of the default graph.
@@ -75,17 +76,6 @@ impl PlanError {
         Self { line, message: message.into() }
     }
 }
-
-impl fmt::Display for PlanError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
-            Some(line) => write!(f, "line {line}: {}", self.message),
-            None => f.write_str(&self.message),
-        }
-    }
-}
-
-impl std::error::Error for PlanError {}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Edge {
