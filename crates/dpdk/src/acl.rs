@@ -299,7 +299,10 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases.div_ceil(4),
+        ..ProptestConfig::default()
+    })]
 
         /// Compares with a walk through the rules in their order.
         #[test]

@@ -975,7 +975,10 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(512))]
+        #![proptest_config(ProptestConfig {
+        cases: 2 * ProptestConfig::default().cases,
+        ..ProptestConfig::default()
+    })]
 
         /// Any input is safe, every packet comes back, every originated frame is well-formed (the test bench
         /// checks each frame).

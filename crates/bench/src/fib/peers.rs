@@ -473,7 +473,9 @@ mod tests {
         let setup = Setup { eal: &eal, readers: &readers, spare: 1000 };
         exercise::<Ipv4Addr>(&setup, &fib::synthetic::ipv4(3000, 50));
         exercise::<Ipv6Addr>(&setup, &fib::synthetic::ipv6(3000, 50));
-        let mut runner = TestRunner::new(Config::with_cases(8));
+        let default = Config::default();
+        let config = Config { cases: default.cases.div_ceil(32), ..default };
+        let mut runner = TestRunner::new(config);
         let v4 = routes::<Ipv4Addr>(1, 0x8101_8383);
         let run = |routes: Routes<Ipv4Addr>| {
             exercise(&setup, &routes);

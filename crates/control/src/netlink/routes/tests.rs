@@ -515,7 +515,10 @@ fn recalled(routes: &mut Routes, most: usize) -> BTreeMap<(VrfId, IpNet, u64), R
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases.div_ceil(3),
+        ..ProptestConfig::default()
+    })]
 
     /// For any sequence of additions to and removals from three tables, the longest reported prefix
     /// leads to the same next hop as the first table that has a route.

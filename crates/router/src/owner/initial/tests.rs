@@ -66,8 +66,6 @@ fn all() -> impl Strategy<Value = BTreeMap<(u8, u32), config::Route>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
-
     /// Changed from one set of routes to another, and back, the RIB is as if it had never had others.
     #[test]
     fn a_changed_rib_is_as_a_new_one(old in all(), new in all()) {
