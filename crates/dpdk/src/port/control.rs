@@ -17,6 +17,10 @@
 //! The program is `control.bpf.c`. It takes the place of the one that DPDK's driver has attached, uses its map of
 //! sockets, and gives the place back before the driver closes. Rules are entries of its maps and change while packets
 //! arrive.
+//!
+//! The functions of libbpf are looked up in the library that DPDK's driver has loaded. libbpf-rs would link a second
+//! libbpf, built from source, and add the headers of libelf and zlib to what a build needs; aya 0.13 takes a map that
+//! exists already from a pinned file only, and the driver pins none.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
