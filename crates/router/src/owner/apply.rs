@@ -130,7 +130,7 @@ impl Owner {
         self.put_new(base, config, diff)?;
         self.change_rss(base, config)?;
         self.remove_old(base, config, diff);
-        self.take_away_removed(diff, &mut done.moves).await?;
+        self.detach_removed(diff, &mut done.moves).await?;
         Ok(pause)
     }
 

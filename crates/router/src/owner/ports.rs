@@ -219,7 +219,7 @@ impl Owner {
     }
 
     /// Disconnects the ports that are there no more, which no route needs any more.
-    pub(super) async fn take_away_removed(&mut self, diff: &Diff, moves: &mut Moves) -> Result<()> {
+    pub(super) async fn detach_removed(&mut self, diff: &Diff, moves: &mut Moves) -> Result<()> {
         for port in &diff.ports.removed {
             if self.ports.get(port.id).is_some() || self.absentees.contain(port.id) {
                 let gone = self.detach(port).await?;
