@@ -31,7 +31,7 @@ use crate::graph::{Ends, Graph, Shape};
 use crate::interface::{InterfaceInfo, MAX_INTERFACES};
 use crate::mask::Mask;
 use crate::mirror::Copies;
-use crate::polling::{self, Idle, Polling, Rest, RxSource, Turns, Wait, exchange_infos};
+use crate::polling::{self, Idle, Polling, Rest, RoundRobin, RxSource, Wait, exchange_infos};
 use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::punts::Punts;
 use crate::quarantine::{Quarantine, guard};
@@ -85,7 +85,7 @@ pub struct Forwarder {
     distribution: Distribution,
     batch: Batch,
     arrivals: Burst,
-    turns: Turns,
+    turns: RoundRobin,
     idle: Idle,
     shedder: Shedder,
     /// When the last round began and whether it found packets: the time until the next one is busy or idle.
@@ -120,7 +120,7 @@ impl Forwarder {
             parts,
             batch,
             arrivals: Burst::new(),
-            turns: Turns::default(),
+            turns: RoundRobin::default(),
             idle: Idle::new(),
             shedder: Shedder::new(dpdk::tsc_hz()),
             round_began: dpdk::tsc(),
@@ -258,7 +258,7 @@ impl Forwarder {
         // A descriptor that the kernel does not wait for is none.
         let can_block = waiting.watch(descriptors).is_ok() && self.rx.iter().all(has_descriptor);
         self.idle.set(wait, can_block);
-        self.turns = Turns::default();
+        self.turns = RoundRobin::default();
     }
 
     /// Forwards at most so many packets of sources that are none of its own, and sends them. Returns the sources and

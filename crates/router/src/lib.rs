@@ -90,8 +90,8 @@ use server::Socket;
 use sets::NamedSets;
 use signals::{Ended, Signals};
 use slow_worker::{
-    ClassRates, EventSender, Learner, Orders, Outbox, SlowCounters, SlowWorker, Teacher, Turns,
-    event_channel, handoff_queues, lessons, order_queue,
+    ClassRates, EventSender, Learner, Orders, Outbox, PuntScheduler, SlowCounters, SlowWorker,
+    Teacher, event_channel, handoff_queues, lessons, order_queue,
 };
 use wiring::{Places, Wiring, WorkerEnds};
 
@@ -536,7 +536,7 @@ fn slow_workers(
         counters.push(count.clone());
         workers.push(SlowWorker {
             engine: SlowPath::sharing(config, rates.clone()),
-            turns: Turns::new(punted, classes, class_rates.clone()),
+            turns: PuntScheduler::new(punted, classes, class_rates.clone()),
             outbox: Outbox {
                 injectors,
                 senders: [None; MAX_PORTS],

@@ -49,7 +49,7 @@ pub use events::{EventReceiver, EventSender, EventView, event_channel};
 pub use learner::{Learner, Lessons, Teacher, lessons};
 pub use orders::{Connections, Order, OrderQueue, Orders, order_queue};
 pub use outbox::{Frame, Outbox, SlowCounters, handoff_queues};
-pub use turns::{ClassRates, Turns};
+pub use turns::{ClassRates, PuntScheduler};
 
 /// Messages of other workers that are looked at before packets have their turn.
 const MAIL_TURN: usize = 256;
@@ -75,7 +75,7 @@ pub struct SlowWorker {
     /// The protocols.
     pub engine: SlowPath<Frame>,
     /// What forwarders punt.
-    pub turns: Turns,
+    pub turns: PuntScheduler,
     /// Where results go.
     pub outbox: Outbox,
     /// What the owner says.

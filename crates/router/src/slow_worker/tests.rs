@@ -171,7 +171,7 @@ impl Lab {
         let (quarantine, suspects) = Quarantine::new();
         let mut worker = SlowWorker {
             engine,
-            turns: Turns::new(vec![punted.try_into().ok().unwrap()], &limits, rates),
+            turns: PuntScheduler::new(vec![punted.try_into().ok().unwrap()], &limits, rates),
             outbox: Outbox {
                 injectors: vec![ring("inject").0],
                 senders: [None; MAX_PORTS],
@@ -294,7 +294,7 @@ fn forwarders_have_their_turns_alike() {
         ins.push(into);
         outs.push(out.try_into().ok().unwrap());
     }
-    let mut turns = Turns::new(outs, &limits, Arc::new(ClassRates::new(&limits)));
+    let mut turns = PuntScheduler::new(outs, &limits, Arc::new(ClassRates::new(&limits)));
     let class = PuntClass::Host;
     for (forwarder, count) in [(0, 4), (1, 2)] {
         for _ in 0..count {
@@ -314,8 +314,11 @@ fn ports_have_their_turns_alike_however_much_each_has() {
     let limits = default_limits();
     let ring = |name| ClassRing::new(Ring::spsc(eal, name, 64).unwrap(), 64);
     let (mut into, out): (Vec<_>, Vec<_>) = PuntClass::NAMES.iter().map(|name| ring(name)).unzip();
-    let mut turns =
-        Turns::new(vec![out.try_into().ok().unwrap()], &limits, Arc::new(ClassRates::new(&limits)));
+    let mut turns = PuntScheduler::new(
+        vec![out.try_into().ok().unwrap()],
+        &limits,
+        Arc::new(ClassRates::new(&limits)),
+    );
     let class = PuntClass::Neighbour;
     let port = |number| InterfaceId::new(number).unwrap();
     for (number, count) in [(5, 40), (63, 1), (0, 2)] {

@@ -101,7 +101,7 @@ impl Waiting {
 }
 
 /// One worker's ends of the rings from all forwarders.
-pub struct Turns {
+pub struct PuntScheduler {
     /// By forwarder.
     rings: Vec<ByClass<ClassQueue>>,
     waiting: ByClass<Waiting>,
@@ -110,7 +110,7 @@ pub struct Turns {
     rates: Arc<ClassRates>,
 }
 
-impl Turns {
+impl PuntScheduler {
     /// `rings` has the rings from each forwarder.
     pub fn new(
         rings: Vec<ByClass<ClassQueue>>,
