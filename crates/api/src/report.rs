@@ -965,7 +965,7 @@ pub struct Class {
     /// Packets a second that pass at most.
     pub rate: u32,
     /// Its part of the slow path's turns, relative to the other classes'.
-    pub share: u32,
+    pub weight: u32,
     /// Packets that wait at most, for each forwarder and worker.
     pub queue: usize,
     /// Packets that forwarders had for the slow path.

@@ -17,7 +17,7 @@
 //!
 //! | file | concern |
 //! |---|---|
-//! | `turns.rs` | whose turn it is: rates and shares |
+//! | `turns.rs` | whose turn it is: rates and weights |
 //! | `outbox.rs` | where results go |
 //! | `learner.rs` | flows that the host begins |
 //! | `orders.rs` | what the owner says, and to whom |
@@ -161,7 +161,7 @@ impl SlowWorker {
                     let _ = answer.send(self.outbox.disconnect(port));
                 }
                 Order::Halt { halted, go } => self.halt(halted, &go, now),
-                Order::Shares(limits) => self.turns.set_shares(&limits),
+                Order::Weights(limits) => self.turns.set_weights(&limits),
                 Order::Neighbours(answer) => {
                     // Whoever asked may be gone.
                     let _ = answer.send(self.engine.neighbours(now));

@@ -643,7 +643,7 @@ fn classes(all: &[Class]) -> String {
     let mut table = columns(&[
         "class",
         "rate/s",
-        "share",
+        "weight",
         "queue",
         "offered",
         "passed",
@@ -657,7 +657,7 @@ fn classes(all: &[Class]) -> String {
         table.add_row([
             class.name.clone(),
             class.rate.to_string(),
-            class.share.to_string(),
+            class.weight.to_string(),
             class.queue.to_string(),
             class.offered.to_string(),
             class.passed.to_string(),

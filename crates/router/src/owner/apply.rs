@@ -315,7 +315,7 @@ impl Owner {
             let limits = new.slowpath.limits;
             self.ledger.slow.rates.set_errors(&limits);
             self.ledger.slow.class_rates.set(&new.slowpath.classes);
-            self.orders.shares(&new.slowpath.classes);
+            self.orders.weights(&new.slowpath.classes);
             self.orders.tell(&Command::Limits(limits));
             self.ledger.slowpath = new.slowpath;
         }

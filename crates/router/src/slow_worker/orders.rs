@@ -48,7 +48,7 @@ pub enum Order {
         go: Receiver<Connections>,
     },
     /// The classes have these turns from now on.
-    Shares(ByClass<ClassLimits>),
+    Weights(ByClass<ClassLimits>),
     /// Send back the neighbour table.
     Neighbours(oneshot::Sender<Vec<NeighbourInfo>>),
 }
@@ -223,10 +223,10 @@ impl Orders {
         Halted(workers)
     }
 
-    /// Tells every worker the shares of the classes. Whoever has ended needs none any more.
-    pub fn shares(&self, limits: &ByClass<ClassLimits>) {
+    /// Tells every worker the weights of the classes. Whoever has ended needs none any more.
+    pub fn weights(&self, limits: &ByClass<ClassLimits>) {
         for worker in &self.0 {
-            let _ = worker.send(Order::Shares(*limits));
+            let _ = worker.send(Order::Weights(*limits));
         }
     }
 

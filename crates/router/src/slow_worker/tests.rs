@@ -248,7 +248,7 @@ fn every_class_has_its_share_of_a_round() {
     }
     lab.round(Duration::ZERO);
     let taken = [PuntClass::Routing, PuntClass::Host, PuntClass::Errors].map(|c| lab.taken(c));
-    assert_eq!(taken, [51, 51, 20], "of 256, by 25, 25 and 10 of 125 shares");
+    assert_eq!(taken, [51, 51, 20], "of 256, by the weights 25, 25 and 10 of 125");
     assert_eq!(lab.drops(DropReason::TtlExpired), 20);
     let lengths: Vec<_> = lab.kernel.lock().unwrap().got.iter().map(Vec::len).collect();
     let expected: Vec<_> = (534..585).chain(34..85).collect();
