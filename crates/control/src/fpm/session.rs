@@ -218,7 +218,7 @@ impl Session {
         if !gone {
             self.check_interfaces(&format_args!("route {}", route.prefix), &route.hops);
         }
-        let result = self.routes.news(0, gone, route);
+        let result = self.routes.on_notification(0, gone, route);
         self.note(result);
     }
 

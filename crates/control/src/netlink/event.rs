@@ -324,9 +324,9 @@ pub struct SourceStatus {
     pub ignored: u64,
     /// Times that the kernel dropped messages because the receive buffer was full.
     pub overruns: u64,
-    /// Complete readings, including the first.
+    /// Complete dumps, including the first.
     pub resyncs: u64,
-    /// End of the last complete reading.
+    /// End of the last complete dump.
     pub last_resync: Option<SystemTime>,
     /// Routes of the tables in use.
     pub routes: usize,

@@ -8,7 +8,7 @@
 //!                  +-----> Routes ------------------------------^
 //! ```
 //!
-//! # Readings
+//! # Dumps
 //!
 //! Everything is read in parts, in the order of [`Part::ALL`]: the objects that routes depend on
 //! come before the routes. Objects that a part did not contain are removed when the part ends.
@@ -30,7 +30,7 @@ use super::routes::{DEFAULT_ORDER, Interface, ReplacePolicy, Routes, Skipped};
 use super::{Interfaces, KernelConfig};
 use crate::rib;
 
-/// A part of a reading of everything.
+/// A part of a dump of everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Part {
     Links,
@@ -43,7 +43,7 @@ pub(super) enum Part {
 }
 
 impl Part {
-    /// All parts in the order of a reading. Without routes only the first three are read.
+    /// All parts in the order of a dump. Without routes only the first three are read.
     pub(super) const ALL: [Self; 7] = [
         Self::Links,
         Self::Addresses,
@@ -234,13 +234,13 @@ impl Model {
     }
 
     /// Handles a notification.
-    pub(super) fn news(&mut self, raw: &Raw<'_>) {
+    pub(super) fn on_notification(&mut self, raw: &Raw<'_>) {
         if let Some(message) = self.understand(raw) {
             self.change(message, raw.flags, Message::is_delete(raw.kind));
         }
     }
 
-    /// Handles a message of a reading of everything.
+    /// Handles a message of a dump of everything.
     pub(super) fn dumped(&mut self, raw: &Raw<'_>) {
         match self.understand(raw) {
             Some(Message::Route(route)) => {
@@ -253,7 +253,7 @@ impl Model {
         }
     }
 
-    /// Compares a message of a reading with the state held.
+    /// Compares a message of a dump with the state held.
     pub(super) fn compare(&mut self, raw: &Raw<'_>) {
         match self.understand(raw) {
             Some(Message::Route(route)) => self.routes.compare(&route),
@@ -304,7 +304,7 @@ impl Model {
             Message::Rule(rule) => self.rule(rule, gone),
             Message::Route(_) | Message::Nexthop(_) if !self.with_routes => {}
             Message::Route(route) => {
-                let result = self.routes.news(flags, gone, route);
+                let result = self.routes.on_notification(flags, gone, route);
                 self.note(result);
             }
             Message::Nexthop(nexthop) if gone => self.routes.remove_nexthop(nexthop.id),
@@ -583,12 +583,12 @@ impl Model {
         }
     }
 
-    /// Begins a reading of everything.
+    /// Begins a dump of everything.
     pub(super) fn begin_sync(&mut self) {
         self.routes.begin_sync();
     }
 
-    /// Begins a part of the reading.
+    /// Begins a part of the dump.
     pub(super) fn begin_part(&mut self, part: Part) {
         match part {
             Part::Links => self.links.values_mut().for_each(|link| link.seen = false),
@@ -603,7 +603,7 @@ impl Model {
         }
     }
 
-    /// Ends a part of the reading.
+    /// Ends a part of the dump.
     pub(super) fn end_part(&mut self, part: Part) {
         match part {
             Part::Links => {
@@ -636,7 +636,7 @@ impl Model {
                 changed.push(*index);
             }
         }
-        // The reading of the routes reports the resulting changes.
+        // The dump of the routes reports the resulting changes.
         changed.into_iter().for_each(|index| self.tell_addresses(index));
     }
 
@@ -696,7 +696,7 @@ mod tests {
     }
 
     fn hear(model: &mut Model, bytes: &[u8]) -> Vec<SourceEvent> {
-        Messages(bytes).for_each(|raw| model.news(&raw.unwrap()));
+        Messages(bytes).for_each(|raw| model.on_notification(&raw.unwrap()));
         model.routes.take_events()
     }
 

@@ -9,7 +9,7 @@
 //!   table.rs      tables, and which of them decides          Tables<K>
 //!   info.rs       destinations of routes, shared             Infos
 //!   nexthops.rs   nexthop objects                            Nexthops
-//!   audit.rs      comparison with a reading of all routes
+//!   audit.rs      comparison with a dump of all routes
 //!   recall.rs     repetition of all reported routes
 //! ```
 //!
@@ -22,7 +22,7 @@
 //!
 //! # Reading everything again
 //!
-//! [`Routes::begin_sync`] starts a reading, each route read is marked, and [`Routes::end_sync`]
+//! [`Routes::begin_sync`] starts a dump, each route read is marked, and [`Routes::end_sync`]
 //! removes the unmarked ones. Only differences are reported, so traffic on all other routes is not
 //! affected.
 
@@ -100,7 +100,7 @@ pub(crate) struct Routes {
     infos: Infos,
     nexthops: Nexthops,
     interfaces: InterfaceMap,
-    /// Number of the current reading of all routes.
+    /// Number of the current dump of all routes.
     mark: u8,
     /// True if the routes of some dying infos have not been removed yet.
     dying: bool,
@@ -174,9 +174,14 @@ impl Routes {
     }
 
     /// Handles a route notification. `flags` are its `NLM_F_*`.
-    pub(crate) fn news(&mut self, flags: u16, gone: bool, m: RouteMessage) -> Result<(), Skipped> {
+    pub(crate) fn on_notification(
+        &mut self,
+        flags: u16,
+        gone: bool,
+        m: RouteMessage,
+    ) -> Result<(), Skipped> {
         let arrival = match self.policy {
-            ReplacePolicy::Kernel => Arrival::News(flags),
+            ReplacePolicy::Kernel => Arrival::Notification(flags),
             ReplacePolicy::Fpm => Arrival::Only,
         };
         self.flush(None);
@@ -186,7 +191,7 @@ impl Routes {
         self.route(arrival, gone, m)
     }
 
-    /// Handles a route of a reading of all routes.
+    /// Handles a route of a dump of all routes.
     pub(crate) fn dumped(&mut self, message: RouteMessage) -> Result<(), Skipped> {
         self.route(Arrival::Dump, false, message)
     }
@@ -723,19 +728,19 @@ impl Routes {
         }
     }
 
-    /// Begins a reading of all nexthop objects and routes.
+    /// Begins a dump of all nexthop objects and routes.
     pub(crate) fn begin_sync(&mut self) {
         self.flush(None);
         self.next_mark();
         self.audit = None;
     }
 
-    /// Advances the number of the reading, so that an abandoned one has no effect.
+    /// Advances the number of the dump, so that an abandoned one has no effect.
     fn next_mark(&mut self) {
         self.mark = (self.mark + 1) % table::MARKS;
     }
 
-    /// Ends the reading and removes what it did not contain. Returns the number of prefixes that
+    /// Ends the dump and removes what it did not contain. Returns the number of prefixes that
     /// lost a route plus that of nexthop objects removed.
     pub(crate) fn end_sync(&mut self) -> usize {
         let mark = self.mark;

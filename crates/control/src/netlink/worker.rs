@@ -1,7 +1,7 @@
 //! The thread that communicates with the kernel.
 //!
 //! ```text
-//!   news socket ----> Model ----> pending ----> channel to the owner
+//!   notifications --> Model ----> pending ----> channel to the owner
 //!   dump socket ----^                ^ at most PENDING batches, then the kernel's buffer fills
 //!   request socket <---- orders
 //! ```
@@ -9,10 +9,10 @@
 //! # Overruns
 //!
 //! When the kernel has dropped messages, everything is read again. Notifications that arrive during
-//! the reading are held back and applied after it, because a part of the reading may be older than
+//! the dump are held back and applied after it, because a part of the dump may be older than
 //! they are. Then everything that neither contained is removed. If messages were dropped during a
-//! reading, another follows, with pauses that grow to a second, until none are lost: an unchanged
-//! route is in every reading, so it is never touched.
+//! dump, another follows, with pauses that grow to a second, until none are lost: an unchanged
+//! route is in every dump, so it is never touched.
 
 use std::collections::VecDeque;
 use std::io;
@@ -48,10 +48,10 @@ const BUFFER: usize = 256 * 1024;
 /// Most bytes of notifications that are held back.
 const HELD: usize = 512 << 20;
 
-/// Attempts to read one part before an interrupted reading is accepted.
+/// Attempts to read one part before an interrupted dump is accepted.
 const INTERRUPTED: usize = 5;
 
-/// Consecutive failed readings before the thread gives up.
+/// Consecutive failed dumps before the thread gives up.
 const FAILURES: u32 = 10;
 
 /// Most orders that wait for their interface.
@@ -73,19 +73,19 @@ pub(super) struct Ends {
 
 pub(super) struct Worker {
     following: Following,
-    /// What is to be followed instead, after the present reading.
+    /// What is to be followed instead, after the present dump.
     wanted: Option<Following>,
-    /// The owner has not had a first reading of the routes.
+    /// The owner has not had a first dump of the routes.
     first: bool,
     next_audit: Option<Instant>,
     model: Model,
-    news: Arc<AsyncFd<Socket>>,
+    notifications: Arc<AsyncFd<Socket>>,
     dumps: Socket,
     requests: Arc<AsyncFd<Socket>>,
     ends: Ends,
     pending: VecDeque<Vec<SourceEvent>>,
     buffer: Vec<u8>,
-    /// Notifications received during a reading.
+    /// Notifications received during a dump.
     held: Vec<u8>,
     overrun: bool,
     sequence: u32,
@@ -117,12 +117,12 @@ impl From<io::Error> for End {
 }
 
 /// Result of reading one part.
-struct Reading {
+struct DumpResult {
     interrupted: bool,
     unsupported: bool,
 }
 
-/// Use of the messages of a reading.
+/// Use of the messages of a dump.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     Take,
@@ -136,14 +136,15 @@ impl Worker {
             let what = what.to_owned();
             move |error| Error::Socket { what, error }
         };
-        let news = news_socket(&config.following).map_err(named("netlink socket for news"))?;
+        let notifications = notification_socket(&config.following)
+            .map_err(named("netlink socket for notifications"))?;
         let dumps = dump_socket().map_err(named("netlink socket for dumps"))?;
         let requests = Socket::open(0).map_err(named("netlink socket for requests"))?;
         let requests = watch_readable(requests).map_err(named("netlink socket for requests"))?;
         let following = config.following;
         Ok(Self {
             model: Model::new(&config),
-            news: Arc::new(news),
+            notifications: Arc::new(notifications),
             dumps,
             requests: Arc::new(requests),
             following,
@@ -195,7 +196,7 @@ impl Worker {
                 continue;
             }
             let events = self.ends.events.clone();
-            let (news, requests) = (self.news.clone(), self.requests.clone());
+            let (notifications, requests) = (self.notifications.clone(), self.requests.clone());
             // Polled in random order: neither endless orders nor endless notifications block the
             // others.
             tokio::select! {
@@ -208,9 +209,9 @@ impl Worker {
                     self.read_refusals()?;
                     ready?.clear_ready();
                 }
-                ready = news.readable(), if self.pending.len() < PENDING => {
+                ready = notifications.readable(), if self.pending.len() < PENDING => {
                     let mut ready = ready?;
-                    if self.read_news(false)? {
+                    if self.read_notifications(false)? {
                         ready.clear_ready();
                     }
                 }
@@ -228,13 +229,13 @@ impl Worker {
         self.next_audit = self.following.audit.map(|every| Instant::now() + every);
     }
 
-    /// Follows something else from now on, between two readings.
+    /// Follows something else from now on, between two dumps.
     fn follow(&mut self, wanted: Following) -> Result<(), End> {
         let before = std::mem::replace(&mut self.following, wanted);
         self.postpone_audit();
         if before.receive_buffer != wanted.receive_buffer || before.routes != wanted.routes {
-            // What this one has not heard any more is in the reading that follows.
-            self.news = Arc::new(news_socket(&wanted)?);
+            // What this one has not heard any more is in the dump that follows.
+            self.notifications = Arc::new(notification_socket(&wanted)?);
             self.sync_due = true;
         }
         if before.routes != wanted.routes {
@@ -257,7 +258,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Handles a failed reading: another is begun after a pause, unless many have failed in a row.
+    /// Handles a failed dump: another is begun after a pause, unless many have failed in a row.
     async fn try_again(&mut self, error: io::Error) -> Result<(), End> {
         self.failures += 1;
         self.refusals += 1;
@@ -275,11 +276,11 @@ impl Worker {
 
     /// Reads the waiting notifications; with `hold` they are kept for later. Returns true if none
     /// are left.
-    fn read_news(&mut self, hold: bool) -> Result<bool, End> {
+    fn read_notifications(&mut self, hold: bool) -> Result<bool, End> {
         let mut buffer = std::mem::take(&mut self.buffer);
         let mut result = Ok(false);
         for _ in 0..BURST {
-            match self.news.get_ref().receive(&mut buffer, false) {
+            match self.notifications.get_ref().receive(&mut buffer, false) {
                 Ok(Received::Bytes(length)) if hold => self.hold(&buffer[..length]),
                 Ok(Received::Bytes(length)) => self.take_news(&buffer[..length]),
                 Ok(Received::Truncated | Received::Overrun) => self.lose(),
@@ -324,7 +325,7 @@ impl Worker {
             match message {
                 Ok(raw) if raw.kind == NLMSG_OVERRUN => self.lose(),
                 Ok(raw) if raw.kind <= NLMSG_DONE => {}
-                Ok(raw) => self.model.news(&raw),
+                Ok(raw) => self.model.on_notification(&raw),
                 Err(error) => self.model.malformed(&error),
             }
         }
@@ -362,11 +363,11 @@ impl Worker {
         }
     }
 
-    /// Handles notifications, orders and events during a reading.
+    /// Handles notifications, orders and events during a dump.
     async fn meanwhile(&mut self, hold: bool) -> Result<(), End> {
-        let news = self.news.clone();
+        let notifications = self.notifications.clone();
         loop {
-            let all = self.read_news(hold)?;
+            let all = self.read_notifications(hold)?;
             while let Ok(order) = self.ends.orders.try_recv() {
                 self.obey(order);
             }
@@ -383,7 +384,7 @@ impl Worker {
                     let batch = self.pending.pop_front().unwrap_or_default();
                     permit.map_err(|_| End::Unwanted)?.send(batch);
                 }
-                ready = news.readable() => {
+                ready = notifications.readable() => {
                     let mut ready = ready?;
                     if all {
                         ready.clear_ready();
@@ -393,7 +394,7 @@ impl Worker {
         }
     }
 
-    /// Reads everything, repeatedly until no messages are lost during a reading.
+    /// Reads everything, repeatedly until no messages are lost during a dump.
     async fn sync(&mut self) -> Result<(), End> {
         let first = self.first;
         self.status.state = SourceState::Synchronising;
@@ -410,8 +411,8 @@ impl Worker {
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
-            // Notifications received until now are older than the next reading.
-            self.read_news(false)?;
+            // Notifications received until now are older than the next dump.
+            self.read_notifications(false)?;
         }
         self.status.resyncs += 1;
         self.status.last_resync = Some(SystemTime::now());
@@ -433,18 +434,18 @@ impl Worker {
         for &part in parts {
             for attempt in 1.. {
                 self.model.begin_part(part);
-                let reading = self.read_part(part, Purpose::Take).await?;
-                if reading.unsupported {
+                let dump = self.read_part(part, Purpose::Take).await?;
+                if dump.unsupported {
                     self.model.without(part);
                     break;
                 }
-                if !reading.interrupted || attempt == INTERRUPTED {
+                if !dump.interrupted || attempt == INTERRUPTED {
                     self.model.end_part(part);
                     break;
                 }
             }
         }
-        self.read_news(true)?;
+        self.read_notifications(true)?;
         let held = std::mem::take(&mut self.held);
         self.take_news(&held);
         self.held = held;
@@ -463,11 +464,11 @@ impl Worker {
     }
 
     /// Reads one part of the kernel's state.
-    async fn read_part(&mut self, part: Part, purpose: Purpose) -> Result<Reading, End> {
+    async fn read_part(&mut self, part: Part, purpose: Purpose) -> Result<DumpResult, End> {
         let (kind, family, fixed) = part.request();
         let sequence = self.next_sequence();
         self.dumps.send(&request::dump(kind, family, fixed, sequence))?;
-        let mut reading = Reading { interrupted: false, unsupported: false };
+        let mut dump = DumpResult { interrupted: false, unsupported: false };
         let mut buffer = vec![0; BUFFER];
         loop {
             let length = match self.dumps.receive(&mut buffer, true)? {
@@ -477,7 +478,7 @@ impl Worker {
                     return Err(io::Error::new(io::ErrorKind::TimedOut, what).into());
                 }
                 Received::Truncated | Received::Overrun => {
-                    reading.interrupted = true;
+                    dump.interrupted = true;
                     continue;
                 }
             };
@@ -492,11 +493,11 @@ impl Worker {
                 if raw.sequence != sequence || raw.kind == NLMSG_NOOP {
                     continue;
                 }
-                reading.interrupted |= raw.flags & NLM_F_DUMP_INTR != 0;
+                dump.interrupted |= raw.flags & NLM_F_DUMP_INTR != 0;
                 match (raw.kind, purpose) {
                     (NLMSG_DONE, _) => {
                         self.meanwhile(purpose == Purpose::Take).await?;
-                        return Ok(reading);
+                        return Ok(dump);
                     }
                     (NLMSG_ERROR, _) => return self.refused(part, error_number(&raw)),
                     (_, Purpose::Take) => self.model.dumped(&raw),
@@ -508,9 +509,9 @@ impl Worker {
     }
 
     /// Handles the refusal of a request for a part, which this kernel may not support.
-    fn refused(&mut self, part: Part, error: Result<i32, Malformed>) -> Result<Reading, End> {
+    fn refused(&mut self, part: Part, error: Result<i32, Malformed>) -> Result<DumpResult, End> {
         match error {
-            Ok(EOPNOTSUPP) => Ok(Reading { interrupted: false, unsupported: true }),
+            Ok(EOPNOTSUPP) => Ok(DumpResult { interrupted: false, unsupported: true }),
             Ok(number) => {
                 let error = io::Error::from_raw_os_error(number);
                 let what = format!("request for {}: {error}", part.name());
@@ -579,7 +580,7 @@ impl Worker {
                 self.read_part(part, Purpose::Compare).await?;
             }
         }
-        while !self.read_news(false)? {}
+        while !self.read_notifications(false)? {}
         Ok(self.model.routes.end_audit())
     }
 
@@ -700,24 +701,24 @@ impl Worker {
 }
 
 /// Opens a socket for the notifications about everything that is followed.
-fn news_socket(following: &Following) -> io::Result<AsyncFd<Socket>> {
+fn notification_socket(following: &Following) -> io::Result<AsyncFd<Socket>> {
     let mut groups = group::LINK | group::NEIGH | group::IPV4_IFADDR | group::IPV6_IFADDR;
     if following.routes {
         groups |= group::IPV4_ROUTE | group::IPV6_ROUTE | group::NEXTHOP;
         groups |= group::IPV4_RULE | group::IPV6_RULE;
     }
-    let news = Socket::open(groups)?;
-    if !news.set_receive_buffer(following.receive_buffer)? {
+    let notifications = Socket::open(groups)?;
+    if !notifications.set_receive_buffer(following.receive_buffer)? {
         tracing::warn!(
             "no privilege (CAP_NET_ADMIN) for a netlink receive buffer of {} bytes; the limit is \
              net.core.rmem_max",
             following.receive_buffer
         );
     }
-    watch_readable(news)
+    watch_readable(notifications)
 }
 
-/// Opens a socket for readings.
+/// Opens a socket for dumps.
 pub(super) fn dump_socket() -> io::Result<Socket> {
     let socket = Socket::open(0)?;
     socket.set_timeout(TIMEOUT_S)?;

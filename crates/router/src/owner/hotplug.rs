@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use control::config::{self, Config};
-use control::netlink::{KernelOrder, LinkNews};
+use control::netlink::{KernelOrder, LinkNotification};
 use dataplane::port::PortId;
 use dpdk::{DeviceEvent, Happening};
 use tokio::sync::mpsc;
@@ -98,9 +98,9 @@ impl Owner {
                     self.hear_device(event).await;
                 }
             }
-            Word::Links(news) => {
-                for news in news {
-                    self.hear_kernel(news).await;
+            Word::Links(notifications) => {
+                for notification in notifications {
+                    self.hear_kernel(notification).await;
                 }
             }
             Word::Faults(devices) => self.note_faults(&devices),
@@ -130,9 +130,9 @@ impl Owner {
         }
     }
 
-    async fn hear_kernel(&mut self, news: LinkNews) {
-        match news {
-            LinkNews::Is { index, name, running } => {
+    async fn hear_kernel(&mut self, notification: LinkNotification) {
+        match notification {
+            LinkNotification::Is { index, name, running } => {
                 let Some(open) = self.ports.iter().find(|open| open.is_interface(index)) else {
                     return self.look_for_interface(&name);
                 };
@@ -146,13 +146,13 @@ impl Owner {
                     self.look_for_interface(&name);
                 }
             }
-            LinkNews::Gone { index } => {
+            LinkNotification::Gone { index } => {
                 let open = self.ports.iter().find(|open| open.is_interface(index));
                 if let Some((id, device)) = open.map(|open| (open.id, open.device.clone())) {
                     self.lose(id, &format!("its device {device} is gone")).await;
                 }
             }
-            LinkNews::Lost => self.look_at_interfaces().await,
+            LinkNotification::Lost => self.look_at_interfaces().await,
         }
     }
 

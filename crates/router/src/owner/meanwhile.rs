@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::{Answer, Request, Show};
-use control::netlink::LinkNews;
+use control::netlink::LinkNotification;
 use dpdk::{DeviceEvent, Happening};
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc;
@@ -184,17 +184,16 @@ impl Owner {
                 };
                 gone.extend(events.iter().filter_map(lost));
             }
-            Word::Links(news) => {
-                let lost = |news: &LinkNews| {
-                    let index = match *news {
-                        LinkNews::Is { index, running: false, .. } | LinkNews::Gone { index } => {
-                            index
-                        }
+            Word::Links(notifications) => {
+                let lost = |notification: &LinkNotification| {
+                    let index = match *notification {
+                        LinkNotification::Is { index, running: false, .. }
+                        | LinkNotification::Gone { index } => index,
                         _ => return None,
                     };
                     Some(self.ports.iter().find(|open| open.is_interface(index))?.id)
                 };
-                gone.extend(news.iter().filter_map(lost));
+                gone.extend(notifications.iter().filter_map(lost));
             }
             Word::Faults(_) | Word::Closed(_) | Word::Reopened(..) => {}
         }

@@ -96,7 +96,7 @@ fn after(policy: ReplacePolicy, steps: impl FnOnce(&mut Routes)) -> Vec<String> 
 #[test]
 fn ipv4_routes_with_one_metric_are_tried_in_order() {
     let add = |routes: &mut Routes, flags: u16, via: &str| {
-        routes.news(flags, false, route("192.0.2.0/24", &[hop(10, via)])).unwrap();
+        routes.on_notification(flags, false, route("192.0.2.0/24", &[hop(10, via)])).unwrap();
     };
     let first = |steps: &dyn Fn(&mut Routes)| after(ReplacePolicy::Kernel, |routes| steps(routes));
     assert_eq!(
@@ -120,7 +120,7 @@ fn ipv4_routes_with_one_metric_are_tried_in_order() {
             add(r, NLM_F_CREATE | NLM_F_APPEND, "10.0.0.2");
             add(r, NLM_F_REPLACE, "10.0.0.3");
             let gone = route("192.0.2.0/24", &[hop(10, "10.0.0.3")]);
-            r.news(0, true, gone).unwrap();
+            r.on_notification(0, true, gone).unwrap();
         }),
         ["192.0.2.0/24@0 10.0.0.2"],
         "the first is replaced, the second is left"
@@ -132,15 +132,15 @@ fn ipv6_paths_come_together_and_go_one_by_one() {
     let (a, b, c) = (hop(10, "2001:db8::1"), hop(10, "2001:db8::2"), hop(11, "2001:db8::3"));
     let prefix = "2001:db8:1::/48";
     let words = after(ReplacePolicy::Kernel, |r| {
-        r.news(NLM_F_CREATE, false, route(prefix, &[a])).unwrap();
-        r.news(NLM_F_CREATE | NLM_F_APPEND, false, route(prefix, &[b, a])).unwrap();
-        r.news(NLM_F_CREATE | NLM_F_APPEND, false, route(prefix, &[c, a, b])).unwrap();
-        r.news(0, true, route(prefix, &[a])).unwrap();
+        r.on_notification(NLM_F_CREATE, false, route(prefix, &[a])).unwrap();
+        r.on_notification(NLM_F_CREATE | NLM_F_APPEND, false, route(prefix, &[b, a])).unwrap();
+        r.on_notification(NLM_F_CREATE | NLM_F_APPEND, false, route(prefix, &[c, a, b])).unwrap();
+        r.on_notification(0, true, route(prefix, &[a])).unwrap();
     });
     assert_eq!(words, ["2001:db8:1::/48@0 2001:db8::2+2001:db8::3"]);
     let words = after(ReplacePolicy::Kernel, |r| {
-        r.news(NLM_F_CREATE, false, route(prefix, &[a, b])).unwrap();
-        r.news(0, true, route(prefix, &[b, a])).unwrap();
+        r.on_notification(NLM_F_CREATE, false, route(prefix, &[a, b])).unwrap();
+        r.on_notification(0, true, route(prefix, &[b, a])).unwrap();
     });
     assert!(words.is_empty(), "{words:?}");
 }
@@ -151,15 +151,15 @@ fn ipv6_replaces_its_own_sort_first() {
     let black = || RouteMessage { kind: RTN_BLACKHOLE, ..route(prefix, &[]) };
     let (a, b) = (hop(10, "2001:db8::1"), hop(10, "2001:db8::2"));
     let words = after(ReplacePolicy::Kernel, |r| {
-        r.news(NLM_F_CREATE, false, black()).unwrap();
-        r.news(NLM_F_REPLACE, false, route(prefix, &[a, b])).unwrap();
+        r.on_notification(NLM_F_CREATE, false, black()).unwrap();
+        r.on_notification(NLM_F_REPLACE, false, route(prefix, &[a, b])).unwrap();
     });
     assert_eq!(words, ["2001:db8:1::/48@0 2001:db8::1+2001:db8::2"]);
     let words = after(ReplacePolicy::Kernel, |r| {
-        r.news(NLM_F_CREATE, false, black()).unwrap();
-        r.news(NLM_F_CREATE | NLM_F_APPEND, false, route(prefix, &[a])).unwrap();
-        r.news(NLM_F_REPLACE, false, route(prefix, &[b])).unwrap();
-        r.news(0, true, black()).unwrap();
+        r.on_notification(NLM_F_CREATE, false, black()).unwrap();
+        r.on_notification(NLM_F_CREATE | NLM_F_APPEND, false, route(prefix, &[a])).unwrap();
+        r.on_notification(NLM_F_REPLACE, false, route(prefix, &[b])).unwrap();
+        r.on_notification(0, true, black()).unwrap();
     });
     assert_eq!(words, ["2001:db8:1::/48@0 2001:db8::2"], "the blackhole was left");
 }
@@ -168,7 +168,8 @@ fn ipv6_replaces_its_own_sort_first() {
 fn what_is_not_for_the_rib_is_left_out() {
     let mut routes = routes(ReplacePolicy::Kernel);
     let good = route("192.0.2.0/24", &[hop(10, "10.0.0.1")]);
-    let refused = |routes: &mut Routes, message| routes.news(0, false, message).unwrap_err();
+    let refused =
+        |routes: &mut Routes, message| routes.on_notification(0, false, message).unwrap_err();
     let tos = RouteMessage { tos: 8, ..good.clone() };
     assert_eq!(refused(&mut routes, tos), Skipped::Ignored("routes with a TOS"));
     let cloned = RouteMessage { cloned: true, ..good.clone() };
@@ -179,8 +180,8 @@ fn what_is_not_for_the_rib_is_left_out() {
         assert_eq!(refused(&mut routes, route(reserved, &[hop(10, "")])), Skipped::Silently);
     }
     assert!(routes.take_events().is_empty());
-    routes.news(0, false, route("0.0.0.0/0", &[hop(10, "10.0.0.1")])).unwrap();
-    routes.news(0, false, route("::/0", &[hop(10, "fe80::1")])).unwrap();
+    routes.on_notification(0, false, route("0.0.0.0/0", &[hop(10, "10.0.0.1")])).unwrap();
+    routes.on_notification(0, false, route("::/0", &[hop(10, "fe80::1")])).unwrap();
     assert_eq!(routes.take_events().len(), 2, "default routes are not reserved");
 }
 
@@ -193,8 +194,8 @@ fn connected_networks_are_not_doubled() {
         ..route(prefix, &[hop(10, "")])
     };
     let words = after(ReplacePolicy::Kernel, |r| {
-        r.news(0, false, connected("10.0.0.0/24", "10.0.0.1")).unwrap();
-        r.news(0, false, connected("10.9.0.2/32", "10.9.0.1")).unwrap();
+        r.on_notification(0, false, connected("10.0.0.0/24", "10.0.0.1")).unwrap();
+        r.on_notification(0, false, connected("10.9.0.2/32", "10.9.0.1")).unwrap();
     });
     assert_eq!(words, ["10.9.0.2/32@0 link"]);
 }
@@ -209,7 +210,7 @@ fn what_needs_the_kernel_goes_to_it() {
             ("198.51.100.0/24", &[encap]),
             ("203.0.113.0/24", &[hop(12345, "10.0.0.1")]),
         ] {
-            r.news(0, false, route(prefix, hops)).unwrap();
+            r.on_notification(0, false, route(prefix, hops)).unwrap();
         }
     });
     assert!(words.iter().all(|word| word.ends_with(" Host")) && words.len() == 4, "{words:?}");
@@ -219,7 +220,7 @@ fn what_needs_the_kernel_goes_to_it() {
 fn an_interface_that_becomes_a_port_moves_its_routes() {
     let mut routes = routes(ReplacePolicy::Kernel);
     let mut told = Told::default();
-    routes.news(0, false, route("192.0.2.0/24", &[hop(99, "10.0.0.1")])).unwrap();
+    routes.on_notification(0, false, route("192.0.2.0/24", &[hop(99, "10.0.0.1")])).unwrap();
     told.take(&mut routes);
     assert_eq!(told.words(), ["192.0.2.0/24@0 Host"]);
     routes.set_interface(99, Some(Interface { port: InterfaceId::new(2), up: true }));
@@ -240,9 +241,9 @@ fn a_downed_link_takes_its_routes() {
     let mut routes = routes(ReplacePolicy::Kernel);
     let mut told = Told::default();
     let both = [hop(10, "10.0.0.1"), hop(11, "10.1.0.1")];
-    routes.news(0, false, route("192.0.2.0/24", &[hop(10, "10.0.0.1")])).unwrap();
-    routes.news(0, false, route("198.51.100.0/24", &both)).unwrap();
-    routes.news(0, false, own).unwrap();
+    routes.on_notification(0, false, route("192.0.2.0/24", &[hop(10, "10.0.0.1")])).unwrap();
+    routes.on_notification(0, false, route("198.51.100.0/24", &both)).unwrap();
+    routes.on_notification(0, false, own).unwrap();
     told.take(&mut routes);
     routes.set_interface(10, Some(Interface { port: InterfaceId::new(0), up: false }));
     routes.interface_down(10);
@@ -259,8 +260,8 @@ fn the_last_address_takes_the_hops_over_its_interface() {
     let mut routes = routes(ReplacePolicy::Kernel);
     let mut told = Told::default();
     let both = [hop(10, "10.0.0.1"), hop(11, "10.1.0.1")];
-    routes.news(0, false, route("198.51.100.0/24", &both)).unwrap();
-    routes.news(0, false, route("192.0.2.0/24", &[hop(10, "10.0.0.1")])).unwrap();
+    routes.on_notification(0, false, route("198.51.100.0/24", &both)).unwrap();
+    routes.on_notification(0, false, route("192.0.2.0/24", &[hop(10, "10.0.0.1")])).unwrap();
     told.take(&mut routes);
     routes.last_address_gone(10);
     told.take(&mut routes);
@@ -277,13 +278,13 @@ fn an_interface_that_is_gone_takes_more() {
     let mut told = Told::default();
     let v4 = [hop(10, "10.0.0.1"), hop(11, "10.1.0.1")];
     let v6 = [hop(10, "2001:db8::1"), hop(11, "2001:db8::2")];
-    routes.news(0, false, route("192.0.2.0/24", &v4)).unwrap();
-    routes.news(0, false, route("2001:db8:1::/48", &v6)).unwrap();
+    routes.on_notification(0, false, route("192.0.2.0/24", &v4)).unwrap();
+    routes.on_notification(0, false, route("2001:db8:1::/48", &v6)).unwrap();
     routes.interface_gone(10);
     told.take(&mut routes);
     assert_eq!(told.words(), ["2001:db8:1::/48@0 2001:db8::2"]);
     // The kernel's later message about it changes nothing.
-    routes.news(0, true, route("2001:db8:1::/48", &v6[..1])).unwrap();
+    routes.on_notification(0, true, route("2001:db8:1::/48", &v6[..1])).unwrap();
     assert_eq!(told.take(&mut routes), 0);
 }
 
@@ -304,7 +305,7 @@ fn a_deleted_nexthop_object_takes_what_leads_over_it() {
     nexthop(&mut routes, 8, group(&[1]));
     for (prefix, id) in [("192.0.2.0/26", 1), ("192.0.2.64/26", 7), ("192.0.2.128/26", 8)] {
         let message = RouteMessage { nexthop: Some(id), ..route(prefix, &[]) };
-        routes.news(0, false, message).unwrap();
+        routes.on_notification(0, false, message).unwrap();
     }
     let mut told = Told::default();
     told.take(&mut routes);
@@ -331,10 +332,10 @@ fn a_nexthop_number_can_be_used_again() {
     let mut routes = routes(ReplacePolicy::Kernel);
     let over = |prefix: &str| RouteMessage { nexthop: Some(1), ..route(prefix, &[]) };
     nexthop(&mut routes, 1, Nexthop::Single(hop(10, "10.0.0.1")));
-    routes.news(0, false, over("192.0.2.0/25")).unwrap();
+    routes.on_notification(0, false, over("192.0.2.0/25")).unwrap();
     routes.remove_nexthop(1);
     nexthop(&mut routes, 1, Nexthop::Single(hop(11, "10.1.0.1")));
-    routes.news(0, false, over("192.0.2.128/25")).unwrap();
+    routes.on_notification(0, false, over("192.0.2.128/25")).unwrap();
     let mut told = Told::default();
     told.take(&mut routes);
     assert_eq!(
@@ -352,18 +353,18 @@ fn an_earlier_table_hides_a_later_one() {
         kind,
         ..route(prefix, &[hop(11, "10.1.0.1")])
     };
-    routes.news(0, false, route("10.64.0.0/16", &[hop(10, "10.0.0.1")])).unwrap();
-    routes.news(0, false, route("10.64.1.0/24", &[hop(10, "10.0.0.2")])).unwrap();
-    routes.news(0, false, in_100("10.64.0.0/16", RTN_UNICAST)).unwrap();
+    routes.on_notification(0, false, route("10.64.0.0/16", &[hop(10, "10.0.0.1")])).unwrap();
+    routes.on_notification(0, false, route("10.64.1.0/24", &[hop(10, "10.0.0.2")])).unwrap();
+    routes.on_notification(0, false, in_100("10.64.0.0/16", RTN_UNICAST)).unwrap();
     told.take(&mut routes);
     assert_eq!(told.words(), ["10.64.0.0/16@0 10.0.0.1", "10.64.1.0/24@0 10.0.0.2"]);
     routes.set_order(false, vec![RT_TABLE_LOCAL, 100, RT_TABLE_MAIN]);
     told.take(&mut routes);
     assert_eq!(told.words(), ["10.64.0.0/16@0 10.1.0.1"]);
-    routes.news(0, false, in_100("10.64.1.0/25", RTN_THROW)).unwrap();
+    routes.on_notification(0, false, in_100("10.64.1.0/25", RTN_THROW)).unwrap();
     told.take(&mut routes);
     assert_eq!(told.words(), ["10.64.0.0/16@0 10.1.0.1", "10.64.1.0/25@0 10.0.0.2"]);
-    routes.news(0, true, in_100("10.64.0.0/16", RTN_UNICAST)).unwrap();
+    routes.on_notification(0, true, in_100("10.64.0.0/16", RTN_UNICAST)).unwrap();
     told.take(&mut routes);
     let all = ["10.64.0.0/16@0 10.0.0.1", "10.64.1.0/24@0 10.0.0.2", "10.64.1.0/25@0 10.0.0.2"];
     assert_eq!(told.words(), all);
@@ -375,8 +376,8 @@ fn a_table_is_that_of_a_vrf_as_long_as_it_is_said_to_be() {
     let mut told = Told::default();
     let in_100 =
         |kind| RouteMessage { table: 100, kind, ..route("192.0.2.0/24", &[hop(11, "10.1.0.1")]) };
-    routes.news(0, false, route("192.0.2.0/24", &[hop(10, "10.0.0.1")])).unwrap();
-    routes.news(0, false, in_100(RTN_UNICAST)).unwrap();
+    routes.on_notification(0, false, route("192.0.2.0/24", &[hop(10, "10.0.0.1")])).unwrap();
+    routes.on_notification(0, false, in_100(RTN_UNICAST)).unwrap();
     told.take(&mut routes);
     assert_eq!(told.words(), ["192.0.2.0/24@0 10.0.0.1"]);
     let [blue, red] = [1, 2].map(VrfId::new);
@@ -384,14 +385,14 @@ fn a_table_is_that_of_a_vrf_as_long_as_it_is_said_to_be() {
     told.take(&mut routes);
     assert_eq!(told.words(), ["192.0.2.0/24@0 10.0.0.1", "vrf 1: 192.0.2.0/24@0 10.1.0.1"]);
     routes.set_vrfs(&[(100, red)].into());
-    routes.news(NLM_F_REPLACE, false, in_100(RTN_THROW)).unwrap();
+    routes.on_notification(NLM_F_REPLACE, false, in_100(RTN_THROW)).unwrap();
     told.take(&mut routes);
     assert_eq!(told.words(), ["192.0.2.0/24@0 10.0.0.1", "vrf 2: 192.0.2.0/24@0 Unreachable"]);
-    routes.news(NLM_F_REPLACE, false, in_100(RTN_UNICAST)).unwrap();
+    routes.on_notification(NLM_F_REPLACE, false, in_100(RTN_UNICAST)).unwrap();
     routes.set_interface(11, Some(Interface { port: None, up: true }));
     told.take(&mut routes);
     assert_eq!(told.words()[1], "vrf 2: 192.0.2.0/24@0 Host", "the kernel's from now on");
-    routes.news(0, true, in_100(RTN_UNICAST)).unwrap();
+    routes.on_notification(0, true, in_100(RTN_UNICAST)).unwrap();
     told.take(&mut routes);
     assert_eq!(told.words(), ["192.0.2.0/24@0 10.0.0.1"]);
 }
@@ -403,9 +404,9 @@ fn a_gateway_of_a_vrf_is_found_there() {
     let vrf = VrfId::new(3);
     let in_7 = RouteMessage { table: 7, ..route("192.0.2.0/24", &[hop(0, "10.1.0.1")]) };
     let ignored = "zebra's routes of tables other than main and those of VRFs";
-    assert_eq!(routes.news(0, false, in_7.clone()), Err(Skipped::Ignored(ignored)));
+    assert_eq!(routes.on_notification(0, false, in_7.clone()), Err(Skipped::Ignored(ignored)));
     routes.set_vrfs(&[(7, vrf)].into());
-    routes.news(0, false, in_7).unwrap();
+    routes.on_notification(0, false, in_7).unwrap();
     assert_eq!(routes.count(), 1);
     let mut told = Told::default();
     told.take(&mut routes);
@@ -418,11 +419,11 @@ fn a_gateway_of_a_vrf_is_found_there() {
 fn zebra_has_one_route_for_a_prefix() {
     let words = after(ReplacePolicy::Fpm, |r| {
         let first = RouteMessage { metric: 20, ..route("192.0.2.0/24", &[hop(10, "10.0.0.1")]) };
-        r.news(0, false, first).unwrap();
+        r.on_notification(0, false, first).unwrap();
         let second = RouteMessage { metric: 7, ..route("192.0.2.0/24", &[hop(11, "10.1.0.1")]) };
-        r.news(0, false, second).unwrap();
-        r.news(0, false, route("198.51.100.0/24", &[hop(11, "10.1.0.1")])).unwrap();
-        r.news(0, true, route("198.51.100.0/24", &[])).unwrap();
+        r.on_notification(0, false, second).unwrap();
+        r.on_notification(0, false, route("198.51.100.0/24", &[hop(11, "10.1.0.1")])).unwrap();
+        r.on_notification(0, true, route("198.51.100.0/24", &[])).unwrap();
     });
     assert_eq!(words, ["192.0.2.0/24@7 10.1.0.1"]);
 }
@@ -433,17 +434,17 @@ fn a_reading_takes_away_what_it_did_not_have() {
     let mut told = Told::default();
     let message = |i: u8, via: &str| route(&format!("10.{i}.0.0/16"), &[hop(10, via)]);
     for i in 0..10 {
-        routes.news(0, false, message(i, "10.0.0.1")).unwrap();
+        routes.on_notification(0, false, message(i, "10.0.0.1")).unwrap();
     }
     told.take(&mut routes);
-    // An abandoned reading leaves no marks.
+    // An abandoned dump leaves no marks.
     routes.begin_sync();
     (0..10).for_each(|i| routes.dumped(message(i, "10.0.0.1")).unwrap());
     routes.begin_sync();
     for i in 0..8 {
         routes.dumped(message(i, if i == 3 { "10.0.0.9" } else { "10.0.0.1" })).unwrap();
     }
-    routes.news(0, false, message(9, "10.0.0.1")).unwrap();
+    routes.on_notification(0, false, message(9, "10.0.0.1")).unwrap();
     assert_eq!(routes.end_sync(), 1);
     assert_eq!(told.take(&mut routes), 2, "one is another, one is gone, nothing else is told");
     assert!(told.words().contains(&"10.3.0.0/16@0 10.0.0.9".to_owned()));
@@ -455,16 +456,16 @@ fn an_audit_finds_each_kind_of_difference() {
     let mut routes = routes(ReplacePolicy::Kernel);
     let message = |i: u8, via: &str| route(&format!("10.{i}.0.0/16"), &[hop(10, via)]);
     for i in 0..6 {
-        routes.news(0, false, message(i, "10.0.0.1")).unwrap();
+        routes.on_notification(0, false, message(i, "10.0.0.1")).unwrap();
     }
     routes.begin_audit();
     routes.compare(&message(0, "10.0.0.1"));
     routes.compare(&message(1, "10.0.0.9"));
     routes.compare(&message(7, "10.0.0.1"));
     routes.compare(&message(5, "10.0.0.9"));
-    // 4 is removed and 5 changes during the reading: no differences.
-    routes.news(0, true, message(4, "10.0.0.1")).unwrap();
-    routes.news(NLM_F_REPLACE, false, message(5, "10.0.0.9")).unwrap();
+    // 4 is removed and 5 changes during the dump: no differences.
+    routes.on_notification(0, true, message(4, "10.0.0.1")).unwrap();
+    routes.on_notification(NLM_F_REPLACE, false, message(5, "10.0.0.9")).unwrap();
     let found = routes.end_audit();
     let count = |difference| found.count(difference);
     assert_eq!(found.compared, 4);
@@ -472,7 +473,7 @@ fn an_audit_finds_each_kind_of_difference() {
     assert_eq!(count(Difference::Other), 1, "{found:?}");
     assert_eq!(count(Difference::Stale), 2, "{found:?}");
     assert!(found.examples(1)[0].contains("10.1.0.0/16"), "{:?}", found.examples(1));
-    // A route that the audit found stale is not regarded as seen by the next reading.
+    // A route that the audit found stale is not regarded as seen by the next dump.
     routes.begin_sync();
     assert_eq!(routes.end_sync(), 5);
 }
@@ -561,12 +562,12 @@ proptest! {
             if gone {
                 if let Some(place) = held.iter().position(same) {
                     let old = held.remove(place);
-                    routes.news(0, true, old).unwrap();
+                    routes.on_notification(0, true, old).unwrap();
                 }
             } else {
                 held.retain(|m| !same(m));
                 held.push(message.clone());
-                routes.news(NLM_F_REPLACE, false, message).unwrap();
+                routes.on_notification(NLM_F_REPLACE, false, message).unwrap();
             }
             told.take(&mut routes);
             for last in 0..=255_u8 {
