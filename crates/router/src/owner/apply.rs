@@ -143,7 +143,7 @@ impl Owner {
                 self.set_addresses(id, &before.interface.addresses, &both).of_port(&after.name)?;
             }
         }
-        for neighbour in news(&old.neighbours, &new.neighbours) {
+        for neighbour in added(&old.neighbours, &new.neighbours) {
             self.put_neighbour(neighbour)?;
         }
         let changed = diff.routes.changed.iter().map(|(_, after)| after);
@@ -198,7 +198,7 @@ impl Owner {
         failed = failed.or(self.put_next_hops(old).err());
         self.keep_next_hops(old);
         self.remove_routes(diff.routes.added.iter());
-        for neighbour in news(&new.neighbours, &old.neighbours) {
+        for neighbour in added(&new.neighbours, &old.neighbours) {
             failed = failed.or(self.put_neighbour(neighbour).err());
         }
         for gone in absent(&new.neighbours, &old.neighbours) {
@@ -458,7 +458,7 @@ fn without<'a>(some: &'a [IpNet], others: &'a [IpNet]) -> impl Iterator<Item = I
 }
 
 /// The neighbours of `new` that are not, or are other, in `old`.
-fn news<'a>(old: &'a [Neighbour], new: &'a [Neighbour]) -> impl Iterator<Item = &'a Neighbour> {
+fn added<'a>(old: &'a [Neighbour], new: &'a [Neighbour]) -> impl Iterator<Item = &'a Neighbour> {
     let key = |neighbour: &Neighbour| (neighbour.port, neighbour.address, neighbour.mac);
     new.iter().filter(move |new| !old.iter().any(|old| key(old) == key(new)))
 }
