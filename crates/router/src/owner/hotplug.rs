@@ -91,16 +91,16 @@ impl Absentees {
 
 impl Owner {
     /// Handles a notification about ports.
-    pub(super) async fn hear_of_ports(&mut self, word: Word) {
+    pub(super) async fn on_port_event(&mut self, word: Word) {
         match word {
             Word::Devices(events) => {
                 for event in events {
-                    self.hear_device(event).await;
+                    self.on_device_event(event).await;
                 }
             }
             Word::Links(notifications) => {
                 for notification in notifications {
-                    self.hear_kernel(notification).await;
+                    self.on_link_notification(notification).await;
                 }
             }
             Word::Faults(devices) => self.note_faults(&devices),
@@ -118,7 +118,7 @@ impl Owner {
         }
     }
 
-    async fn hear_device(&mut self, DeviceEvent { port, what }: DeviceEvent) {
+    async fn on_device_event(&mut self, DeviceEvent { port, what }: DeviceEvent) {
         let open = self.ports.iter().find(|open| open.port.id() == port);
         let Some((id, device)) = open.map(|open| (open.id, open.device.clone())) else { return };
         match what {
@@ -130,7 +130,7 @@ impl Owner {
         }
     }
 
-    async fn hear_kernel(&mut self, notification: LinkNotification) {
+    async fn on_link_notification(&mut self, notification: LinkNotification) {
         match notification {
             LinkNotification::Is { index, name, running } => {
                 let Some(open) = self.ports.iter().find(|open| open.is_interface(index)) else {

@@ -64,7 +64,7 @@ impl Watch {
     }
 
     /// Returns true if the kernel reports changes of interfaces; if not, they are polled.
-    pub fn hears_kernel(&self) -> bool {
+    pub fn has_link_notifications(&self) -> bool {
         self.links.is_some()
     }
 
