@@ -137,12 +137,12 @@ impl SlowWorker {
 
     /// One turn of everybody; returns how much there was to do.
     fn round(&mut self, now: Duration) -> usize {
-        let found = self.obey(now) + self.take_mail(now) + self.take_punted(now);
+        let found = self.take_orders(now) + self.take_mail(now) + self.take_punted(now);
         self.outbox.flush_hosts();
         found + self.outbox.take_from_hosts()
     }
 
-    fn obey(&mut self, now: Duration) -> usize {
+    fn take_orders(&mut self, now: Duration) -> usize {
         let mut found = 0;
         while found < ORDER_TURN
             && let Some(order) = self.orders.take()

@@ -200,7 +200,7 @@ impl Worker {
             // Polled in random order: neither endless orders nor endless notifications block the
             // others.
             tokio::select! {
-                order = self.ends.orders.recv() => self.obey(order.ok_or(End::Unwanted)?),
+                order = self.ends.orders.recv() => self.handle(order.ok_or(End::Unwanted)?),
                 permit = events.reserve(), if !self.pending.is_empty() => {
                     let batch = self.pending.pop_front().unwrap_or_default();
                     permit.map_err(|_| End::Unwanted)?.send(batch);
@@ -336,7 +336,7 @@ impl Worker {
         if let Some(interfaces) = self.model.interfaces() {
             self.ends.interfaces.send_replace(Arc::new(interfaces));
             let waiting = std::mem::take(&mut self.waiting);
-            waiting.into_iter().for_each(|order| self.obey(order));
+            waiting.into_iter().for_each(|order| self.handle(order));
         }
         if std::mem::take(&mut self.model.stale_ports) {
             self.sync_due = true;
@@ -369,7 +369,7 @@ impl Worker {
         loop {
             let all = self.read_notifications(hold)?;
             while let Ok(order) = self.ends.orders.try_recv() {
-                self.obey(order);
+                self.handle(order);
             }
             self.collect();
             if self.published.elapsed() > Duration::from_millis(100) {
@@ -584,7 +584,7 @@ impl Worker {
         Ok(self.model.routes.end_audit())
     }
 
-    fn obey(&mut self, order: KernelOrder) {
+    fn handle(&mut self, order: KernelOrder) {
         let port = match &order {
             KernelOrder::Audit(_)
             | KernelOrder::Ports(_)
