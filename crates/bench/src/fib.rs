@@ -214,7 +214,7 @@ impl<'a> Bench<'a> {
             figures.set_updates(&outcomes[series.contender]);
         }
         self.figures.extend(figures);
-        self.tell::<A>(routes.len(), plan, &memory, &notes);
+        self.log::<A>(routes.len(), plan, &memory, &notes);
         Ok(())
     }
 
@@ -292,7 +292,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Adds a family to the text output; with JSON, notes go to standard error.
-    fn tell<A: Family>(&mut self, routes: usize, plan: &Plan<A>, memory: &str, notes: &[String]) {
+    fn log<A: Family>(&mut self, routes: usize, plan: &Plan<A>, memory: &str, notes: &[String]) {
         if self.args.place.json {
             notes.iter().for_each(|note| eprintln!("{}: {note}", A::FAMILY));
             return;

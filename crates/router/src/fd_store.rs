@@ -150,7 +150,7 @@ impl FdStore {
     pub fn ready(&mut self) {
         self.with_held(|held| {
             held.ready = true;
-            held.tell(&Message::Ready);
+            held.send(&Message::Ready);
         });
     }
 
@@ -201,7 +201,7 @@ impl Held {
         self.descriptors.insert(name.clone(), descriptor.try_clone_to_owned()?);
         match &self.holder {
             Some(holder) => {
-                holder.tell(&Message::Keep(name), Some(descriptor)).context("its holder")
+                holder.send(&Message::Keep(name), Some(descriptor)).context("its holder")
             }
             None => self.start(),
         }
@@ -217,10 +217,10 @@ impl Held {
     fn start(&mut self) -> Result<()> {
         let holder = Holder::start(&self.path, self.seconds)?;
         for (name, descriptor) in &self.descriptors {
-            holder.tell(&Message::Keep(name.clone()), Some(descriptor.as_fd()))?;
+            holder.send(&Message::Keep(name.clone()), Some(descriptor.as_fd()))?;
         }
         if self.ready {
-            holder.tell(&Message::Ready, None)?;
+            holder.send(&Message::Ready, None)?;
         }
         tracing::info!(
             "host interfaces: held by process {} if this one is killed, for {} s",
@@ -234,7 +234,7 @@ impl Held {
 
     /// Sets the time for which the holder holds, and watches for its end.
     fn adopt(&mut self) {
-        self.tell(&Message::Hold(self.seconds));
+        self.send(&Message::Hold(self.seconds));
         let Some(life) = self.holder.as_ref().and_then(|holder| holder.life().ok()) else { return };
         let store = self.store.clone();
         let body = move || {
@@ -271,9 +271,9 @@ impl Held {
         pause
     }
 
-    fn tell(&self, message: &Message) {
+    fn send(&self, message: &Message) {
         // The watch notices the holder's end.
-        let _ = self.holder.as_ref().map(|holder| holder.tell(message, None));
+        let _ = self.holder.as_ref().map(|holder| holder.send(message, None));
     }
 }
 

@@ -277,7 +277,7 @@ impl<R> Placed<R> {
         &mut self,
         device: &impl Holder<Rule = R>,
         has_time: impl Fn() -> bool,
-        mut tell: impl FnMut(&FilterTable, usize, FlowCount),
+        mut report: impl FnMut(&FilterTable, usize, FlowCount),
     ) {
         let Some(filter) = &self.filter else { return };
         let count = self.places.len();
@@ -295,7 +295,7 @@ impl<R> Placed<R> {
             };
             let sum = counts.fold(FlowCount { packets: 0, bytes: Some(0) }, add);
             if sum.packets > 0 {
-                tell(filter, rule, sum);
+                report(filter, rule, sum);
             }
         }
     }

@@ -119,7 +119,7 @@ pub fn run(
     // Before there are other threads, which go where this one is.
     let placement = cores::place(&config)?;
     cores::confine(&placement.control, &[])?;
-    cores::tell(&placement);
+    cores::log_placement(&placement);
     // Before there is any other thread.
     let signals = Signals::block()?;
     resident::stay();

@@ -546,7 +546,7 @@ impl Owner {
     /// Passes the RIB's commands to the slow path.
     fn pass_commands(&mut self) {
         for command in self.rib.drain_commands() {
-            self.orders.tell(&command);
+            self.orders.send(&command);
         }
     }
 

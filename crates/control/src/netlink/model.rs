@@ -230,7 +230,7 @@ impl Model {
         let others = self.links.iter().filter(|(_, link)| is_other(link));
         let messages: Vec<_> = others.map(|(index, link)| link.message(*index)).collect();
         messages.into_iter().for_each(|message| self.link(message));
-        self.tell_locals();
+        self.send_locals();
     }
 
     /// Handles a notification.
@@ -345,7 +345,7 @@ impl Model {
             self.routes.push(link.event(port));
         }
         let multicast = (link.port, link.all_multicast);
-        self.tell_multicast((known.port, known.all_multicast), multicast);
+        self.send_multicast((known.port, known.all_multicast), multicast);
         self.interfaces_changed |= old.is_none() || known.port != link.port;
         let (was_up, is_up) = (known.up(), link.up());
         let carrier_lost = known.running() && !link.running();
@@ -365,11 +365,11 @@ impl Model {
             self.routes.interface_alive(index);
         }
         if new_port.is_some() {
-            self.tell_addresses(index);
+            self.send_addresses(index);
         }
     }
 
-    fn tell_multicast(
+    fn send_multicast(
         &mut self,
         old: (Option<InterfaceId>, bool),
         new: (Option<InterfaceId>, bool),
@@ -389,7 +389,7 @@ impl Model {
         let Some(link) = self.links.get_mut(&message.index) else { return };
         let (port, new) = (link.port, message.all_multicast);
         let old = std::mem::replace(&mut link.all_multicast, new);
-        self.tell_multicast((port, old), (port, new));
+        self.send_multicast((port, old), (port, new));
     }
 
     /// Returns the indexes of the ports' interfaces.
@@ -410,7 +410,7 @@ impl Model {
         self.routes.interface_gone(index);
         self.routes.carrier_lost(index);
         self.routes.set_interface(index, None);
-        self.tell_locals();
+        self.send_locals();
     }
 
     /// Reports that a port has no host interface any more.
@@ -448,7 +448,7 @@ impl Model {
             self.routes.interface_alive(index);
         }
         if known.is_none() || gone || refused {
-            self.tell_addresses(index);
+            self.send_addresses(index);
         }
     }
 
@@ -465,9 +465,9 @@ impl Model {
         }
     }
 
-    fn tell_addresses(&mut self, index: u32) {
+    fn send_addresses(&mut self, index: u32) {
         let Some(port) = self.links.get(&index).and_then(|link| link.port) else {
-            self.tell_locals();
+            self.send_locals();
             return;
         };
         let all = self.addresses.get(&index).into_iter().flatten().map(|a| a.address);
@@ -477,17 +477,17 @@ impl Model {
     }
 
     /// Reports the addresses of interfaces that are not ports, if routes are not followed.
-    fn tell_locals(&mut self) {
+    fn send_locals(&mut self) {
         if self.with_routes {
             return;
         }
         let now = self.other_addresses();
         let before = std::mem::replace(&mut self.locals, now.clone());
         for &prefix in now.difference(&before) {
-            self.tell_local(prefix, true);
+            self.send_local(prefix, true);
         }
         for &prefix in before.difference(&now) {
-            self.tell_local(prefix, false);
+            self.send_local(prefix, false);
         }
     }
 
@@ -505,7 +505,7 @@ impl Model {
         self.with_routes = on;
         if !on {
             self.routes.clear();
-            self.tell_locals();
+            self.send_locals();
         }
     }
 
@@ -513,10 +513,10 @@ impl Model {
     pub(super) fn forget_locals(&mut self) {
         let now = self.other_addresses();
         let before = std::mem::take(&mut self.locals);
-        before.difference(&now).for_each(|&prefix| self.tell_local(prefix, false));
+        before.difference(&now).for_each(|&prefix| self.send_local(prefix, false));
     }
 
-    fn tell_local(&mut self, prefix: IpNet, present: bool) {
+    fn send_local(&mut self, prefix: IpNet, present: bool) {
         let vrf = VrfId::DEFAULT;
         self.routes.push(SourceEvent::LocalAddress { vrf, prefix, present });
     }
@@ -637,7 +637,7 @@ impl Model {
             }
         }
         // The dump of the routes reports the resulting changes.
-        changed.into_iter().for_each(|index| self.tell_addresses(index));
+        changed.into_iter().for_each(|index| self.send_addresses(index));
     }
 
     /// Handles a part that the kernel does not support.
@@ -695,7 +695,7 @@ mod tests {
         })
     }
 
-    fn hear(model: &mut Model, bytes: &[u8]) -> Vec<SourceEvent> {
+    fn receive(model: &mut Model, bytes: &[u8]) -> Vec<SourceEvent> {
         Messages(bytes).for_each(|raw| model.on_notification(&raw.unwrap()));
         model.routes.take_events()
     }
@@ -711,22 +711,22 @@ mod tests {
         let mut model = model(None);
         assert_eq!(tables(&mut model), []);
         // The test messages name table 254.
-        hear(&mut model, &zebra_route(RTM_NEWROUTE, "192.0.2.0/24", Some((7, [10, 0, 0, 1]))));
-        hear(&mut model, &device(RTM_NEWLINK, 8, "red", "vrf", 300));
+        receive(&mut model, &zebra_route(RTM_NEWROUTE, "192.0.2.0/24", Some((7, [10, 0, 0, 1]))));
+        receive(&mut model, &device(RTM_NEWLINK, 8, "red", "vrf", 300));
         assert_eq!(tables(&mut model), []);
-        let told = hear(&mut model, &device(RTM_NEWLINK, 7, "blue", "vrf", 254));
+        let sent = receive(&mut model, &device(RTM_NEWLINK, 7, "blue", "vrf", 254));
         assert_eq!(tables(&mut model), [(254, 1)]);
         let of_blue = |event: &SourceEvent| matches!(event, SourceEvent::Route { vrf, .. } if *vrf == VrfId::new(1));
-        assert_eq!(told.iter().filter(|event| of_blue(event)).count(), 1, "{told:?}");
-        let told = hear(&mut model, &device(RTM_DELLINK, 7, "blue", "vrf", 254));
+        assert_eq!(sent.iter().filter(|event| of_blue(event)).count(), 1, "{sent:?}");
+        let sent = receive(&mut model, &device(RTM_DELLINK, 7, "blue", "vrf", 254));
         assert_eq!(tables(&mut model), []);
-        assert_eq!(told.iter().filter(|event| of_blue(event)).count(), 1, "{told:?}");
+        assert_eq!(sent.iter().filter(|event| of_blue(event)).count(), 1, "{sent:?}");
     }
 
     #[test]
     fn the_configuration_s_table_counts_more_than_a_device_s() {
         let mut model = model(Some(100));
-        hear(&mut model, &device(RTM_NEWLINK, 7, "blue", "vrf", 254));
+        receive(&mut model, &device(RTM_NEWLINK, 7, "blue", "vrf", 254));
         assert_eq!(tables(&mut model), [(100, 1)]);
         model.set_vrfs(Vec::new());
         assert_eq!(tables(&mut model), []);

@@ -328,21 +328,21 @@ impl Routes {
                 }
                 _ => effects(list),
             };
-            self.tell(VrfId::DEFAULT, at, &before, &after);
+            self.send(VrfId::DEFAULT, at, &before, &after);
         }
         if let Some(vrf) = K::of(self).vrf_of(table) {
             let before = effects_alone(&old, &self.infos);
             let after = effects_alone(list, &self.infos);
-            self.tell(vrf, key, &before, &after);
+            self.send(vrf, key, &before, &after);
         }
         old.iter().for_each(|variant| self.infos.release(variant.info()));
         old.iter().for_each(|variant| self.infos.sweep(variant.info()));
     }
 
     /// Reports the change of a prefix's effects.
-    fn tell<K: Key>(&mut self, vrf: VrfId, key: K, before: &Effects, after: &Effects) {
+    fn send<K: Key>(&mut self, vrf: VrfId, key: K, before: &Effects, after: &Effects) {
         let place = (self.policy.source(), vrf, key.net());
-        tell(&self.infos, place, &mut self.out, before, after);
+        send(&self.infos, place, &mut self.out, before, after);
     }
 
     /// Sets the hops of an info that the kernel does not use although it has not dropped its
@@ -353,7 +353,7 @@ impl Routes {
         }
         self.infos.get_mut(number).dead = dead;
         if self.resolve_again(number) {
-            self.tell_again();
+            self.send_again();
         }
     }
 
@@ -373,13 +373,13 @@ impl Routes {
     }
 
     /// Reports again all routes whose infos have been resolved again.
-    fn tell_again(&mut self) {
-        self.tell_again_of::<Key4>();
-        self.tell_again_of::<Key6>();
+    fn send_again(&mut self) {
+        self.send_again_of::<Key4>();
+        self.send_again_of::<Key6>();
         self.infos.iter_mut().for_each(|(_, info)| info.previous = None);
     }
 
-    fn tell_again_of<K: Of>(&mut self) {
+    fn send_again_of<K: Of>(&mut self) {
         let (tables, infos) = K::split(self);
         let changed = |list: &[Variant]| {
             list.iter().any(|variant| infos.get(variant.info()).previous.is_some())
@@ -395,7 +395,7 @@ impl Routes {
         for key in keys {
             let (tables, infos) = K::split(self);
             let effects = tables.effects(key, infos);
-            self.tell(VrfId::DEFAULT, key, &effects, &effects);
+            self.send(VrfId::DEFAULT, key, &effects, &effects);
         }
         let (tables, infos) = K::split(self);
         let changed = |list: &[Variant]| {
@@ -407,7 +407,7 @@ impl Routes {
             of_vrfs.extend(changed.map(|(key, list)| (vrf, key, effects_alone(list, infos))));
         }
         for (vrf, key, effects) in of_vrfs {
-            self.tell(vrf, key, &effects, &effects);
+            self.send(vrf, key, &effects, &effects);
         }
     }
 
@@ -452,7 +452,7 @@ impl Routes {
                 self.dying = true;
             }
         }
-        if object.told.is_some() {
+        if object.sent.is_some() {
             let key = GroupKey { source: self.policy.source(), id };
             self.out.push(SourceEvent::Group { key, change: Change::Withdraw });
         }
@@ -467,25 +467,25 @@ impl Routes {
             let derived = self.nexthops.derive(id, self.policy, &self.interfaces);
             let Some(object) = self.nexthops.all.get_mut(&id) else { continue };
             let key = GroupKey { source, id };
-            let was_told = object.told.is_some();
+            let was_sent = object.sent.is_some();
             object.host = derived == Derived::Host;
             match derived {
                 Derived::Group(spec) => {
-                    if object.told.as_ref() != Some(&spec) {
-                        object.told = Some(spec.clone());
+                    if object.sent.as_ref() != Some(&spec) {
+                        object.sent = Some(spec.clone());
                         self.out.push(SourceEvent::Group { key, change: Change::Set(spec) });
                     }
                 }
                 Derived::Host | Derived::Nothing => {
-                    if object.told.take().is_some() {
+                    if object.sent.take().is_some() {
                         withdrawn.push(key);
                     }
                 }
             }
-            let told = object.told.is_some();
+            let sent = object.sent.is_some();
             for number in self.infos.over(id) {
                 moved |= self.resolve_again(number);
-                if told && !was_told {
+                if sent && !was_sent {
                     // The RIB has dropped the routes of a group that it lost.
                     self.infos.get_mut(number).previous.get_or_insert(Resolved::Silent);
                     moved = true;
@@ -493,7 +493,7 @@ impl Routes {
             }
         }
         if moved {
-            self.tell_again();
+            self.send_again();
         }
         let withdrawn = withdrawn.into_iter();
         self.out.extend(withdrawn.map(|key| SourceEvent::Group { key, change: Change::Withdraw }));
@@ -528,7 +528,7 @@ impl Routes {
             moved |= self.resolve_again(number);
         }
         if moved {
-            self.tell_again();
+            self.send_again();
         }
     }
 
@@ -685,7 +685,7 @@ impl Routes {
         tables.order = order;
         let after: Vec<Effects> = keys.iter().map(|key| tables.effects(*key, infos)).collect();
         for (key, (before, after)) in keys.iter().zip(before.iter().zip(&after)) {
-            self.tell(VrfId::DEFAULT, *key, before, after);
+            self.send(VrfId::DEFAULT, *key, before, after);
         }
     }
 
@@ -708,15 +708,15 @@ impl Routes {
         };
         // A VRF may have changed its table: the routes of the old one are withdrawn first.
         for (table, vrf) in others(&before, vrfs) {
-            self.tell_table::<K>(table, vrf, false);
+            self.send_table::<K>(table, vrf, false);
         }
         for (table, vrf) in others(vrfs, &before) {
-            self.tell_table::<K>(table, vrf, true);
+            self.send_table::<K>(table, vrf, true);
         }
     }
 
     /// Announces or withdraws all routes of a table in a VRF.
-    fn tell_table<K: Of>(&mut self, table: u32, vrf: VrfId, present: bool) {
+    fn send_table<K: Of>(&mut self, table: u32, vrf: VrfId, present: bool) {
         let (tables, infos) = K::split(self);
         let Some(table) = tables.all.get(&table) else { return };
         let all: Vec<_> =
@@ -724,7 +724,7 @@ impl Routes {
         let none = Effects::new();
         for (key, effects) in &all {
             let (before, after) = if present { (&none, effects) } else { (effects, &none) };
-            self.tell(vrf, *key, before, after);
+            self.send(vrf, *key, before, after);
         }
     }
 
@@ -778,7 +778,7 @@ fn is_reserved(prefix: IpNet) -> bool {
 }
 
 /// Reports the change of a prefix's effects.
-fn tell(
+fn send(
     infos: &Infos,
     (source, vrf, prefix): (Source, VrfId, IpNet),
     out: &mut Vec<SourceEvent>,
@@ -786,7 +786,7 @@ fn tell(
     after: &Effects,
 ) {
     let was = |effect: &Effect| match *effect {
-        Effect::Info(number) => infos.told(number),
+        Effect::Info(number) => infos.sent(number),
         Effect::Unreachable => &UNREACHABLE,
     };
     let is = |effect: &Effect| match *effect {

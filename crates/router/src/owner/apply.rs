@@ -244,7 +244,7 @@ impl Owner {
             return Ok(());
         }
         self.rib.set_addresses(port.into(), after)?;
-        self.orders.tell(&Command::Addresses { interface: port.into(), addresses: after.to_vec() });
+        self.orders.send(&Command::Addresses { interface: port.into(), addresses: after.to_vec() });
         Ok(())
     }
 
@@ -305,18 +305,18 @@ impl Owner {
         for (port, before, after) in ports(old, new) {
             let settings = settings::of(after);
             if settings != settings::of(before) {
-                self.orders.tell(&Command::Settings { interface: port.into(), settings });
+                self.orders.send(&Command::Settings { interface: port.into(), settings });
             }
         }
         if old.icmp != new.icmp {
-            self.orders.tell(&Command::Icmp(new.icmp));
+            self.orders.send(&Command::Icmp(new.icmp));
         }
         if old.slowpath != new.slowpath {
             let limits = new.slowpath.limits;
             self.ledger.slow.rates.set_errors(&limits);
             self.ledger.slow.class_rates.set(&new.slowpath.classes);
             self.orders.weights(&new.slowpath.classes);
-            self.orders.tell(&Command::Limits(limits));
+            self.orders.send(&Command::Limits(limits));
             self.ledger.slowpath = new.slowpath;
         }
         let by_default = new.forwarding.resolve_via_default;

@@ -37,7 +37,7 @@ impl Sources {
                 if let Err(error) = rib.set_addresses(port, &addresses) {
                     self.refuse(Source::Local, &error);
                 }
-                orders.tell(&Command::Addresses { interface: port, addresses });
+                orders.send(&Command::Addresses { interface: port, addresses });
             }
             SourceEvent::LocalAddress { vrf, prefix, present: true } => {
                 if let Err(error) = rib.add_local(vrf, prefix) {
@@ -48,7 +48,7 @@ impl Sources {
                 rib.remove_local(vrf, prefix);
             }
             SourceEvent::Neighbour { port, address, mac, state } => {
-                orders.tell(&Command::KernelNeighbour { interface: port, address, mac });
+                orders.send(&Command::KernelNeighbour { interface: port, address, mac });
                 // A neighbour in use is resolved before it ages away.
                 if state == NeighbourState::Stale {
                     self.order(KernelOrder::Resolve { port, address });

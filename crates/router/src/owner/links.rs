@@ -138,7 +138,7 @@ impl Owner {
         link.device = false;
         if was_up {
             self.rib.set_link(id.into(), false);
-            self.orders.tell(&Command::PortLink { interface: id.into(), up: false });
+            self.orders.send(&Command::PortLink { interface: id.into(), up: false });
         }
     }
 
@@ -196,7 +196,7 @@ impl Owner {
         let opened = self.ports.get(port).map_or(u16::MAX, |open| open.port.mtu());
         let mtu = self.links[port.index()].mtu(opened);
         self.rib.set_mtu(port.into(), mtu);
-        self.orders.tell(&Command::Mtu { interface: port.into(), mtu });
+        self.orders.send(&Command::Mtu { interface: port.into(), mtu });
     }
 
     fn set_link(&mut self, port: PortId, new: Link) {
@@ -207,7 +207,7 @@ impl Owner {
         }
         // First of all, so that no packet takes a path that has ended.
         self.rib.set_link(port.into(), new.up());
-        self.orders.tell(&Command::PortLink { interface: port.into(), up: new.up() });
+        self.orders.send(&Command::PortLink { interface: port.into(), up: new.up() });
         let reason = match (new.device, new.host.state(Some(true)).1) {
             _ if new.up() => "up".to_owned(),
             (false, _) => "down, its device has no link".to_owned(),

@@ -201,7 +201,7 @@ impl Owner {
                 // The kernel's addresses do not count any more.
                 self.rib.set_addresses(id.into(), &after.interface.addresses)?;
                 let addresses = after.interface.addresses.clone();
-                self.orders.tell(&Command::Addresses { interface: id.into(), addresses });
+                self.orders.send(&Command::Addresses { interface: id.into(), addresses });
             }
         }
         for port in moves.come() {
@@ -265,7 +265,7 @@ impl Owner {
             self.rib.remove_neighbour(id.into(), address);
         }
         self.rib.remove_interface(id.into());
-        self.orders.tell(&Command::RemoveInterface { interface: id.into() });
+        self.orders.send(&Command::RemoveInterface { interface: id.into() });
         self.tables.mtus.open(id.into(), u16::MAX);
         self.links[id.index()] = Link::default();
         self.health.forget(id);

@@ -156,7 +156,7 @@ impl Orders {
 
     /// Tells every engine: each knows all addresses and gateways, and minds the ports that it owns.
     /// The workers outlive the owner's loop, and are gone only if they panicked.
-    pub fn tell(&self, command: &Command) {
+    pub fn send(&self, command: &Command) {
         for worker in &self.0 {
             if worker.send(Order::Engine(command.clone())).is_err() {
                 tracing::error!("the slow path has ended; neighbours are not resolved any more");

@@ -21,7 +21,7 @@ pub(super) enum Derived {
 pub(super) struct Object {
     pub(super) nexthop: Nexthop,
     /// The group last reported to the RIB.
-    pub(super) told: Option<GroupSpec>,
+    pub(super) sent: Option<GroupSpec>,
     pub(super) host: bool,
     pub(super) mark: u8,
 }
@@ -52,7 +52,7 @@ impl Nexthops {
                 parents.push(id);
             }
         }
-        let object = Object { nexthop: Nexthop::Bridge, told: None, host: false, mark };
+        let object = Object { nexthop: Nexthop::Bridge, sent: None, host: false, mark };
         let object = self.all.entry(id).or_insert(object);
         object.nexthop = nexthop;
         object.mark = mark;
