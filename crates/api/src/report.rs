@@ -86,7 +86,7 @@ pub enum Show {
         /// Its number in the history.
         number: u64,
     },
-    /// [`Plan`]: the changes of a rollback to an applied configuration.
+    /// [`ChangePlan`]: the changes of a rollback to an applied configuration.
     Difference {
         /// Its number in the history.
         number: u64,
@@ -681,7 +681,7 @@ pub struct Change {
 
 /// What a configuration would change, or has changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct ChangePlan {
     /// Its file.
     pub file: String,
     /// The changes; of routes the first of each kind, if not all were asked for.

@@ -172,7 +172,8 @@ fn run_on(
     let cores = &placement.forward;
     let machine = Machine::here();
     let cpus = Arc::new(machine.cpus());
-    let plan = buffers::Plan::of(&config, cores.len(), buffers::Nodes::new(machine, &cpus, cores));
+    let plan =
+        buffers::MemoryPlan::of(&config, cores.len(), buffers::Nodes::new(machine, &cpus, cores));
     let memory = memory_for(&plan, cores.len());
     room::check_now(&Machine::here(), memory.0, no_huge, config.memory.mbufs)?;
     let course = signals.course().clone();
@@ -204,7 +205,7 @@ const BESIDE_BUFFERS: usize = 128;
 pub fn packet_memory(config: &Config, cores: &[usize]) -> (usize, usize) {
     let machine = Machine::here();
     let nodes = buffers::Nodes::new(machine.clone(), &machine.cpus(), cores);
-    memory_for(&buffers::Plan::of(config, cores.len(), nodes), cores.len())
+    memory_for(&buffers::MemoryPlan::of(config, cores.len(), nodes), cores.len())
 }
 
 /// Returns DPDK's drivers of virtual devices, if a port of the configuration uses one.
@@ -213,7 +214,7 @@ pub fn virtual_drivers(config: &Config) -> BTreeSet<String> {
     if wanted { dpdk::virtual_drivers() } else { BTreeSet::new() }
 }
 
-fn memory_for(plan: &buffers::Plan, forwarders: usize) -> (usize, usize) {
+fn memory_for(plan: &buffers::MemoryPlan, forwarders: usize) -> (usize, usize) {
     (plan.megabytes() + BESIDE_BUFFERS, buffers::megabytes_later(forwarders))
 }
 

@@ -8,7 +8,7 @@ use dataplane::grace::Grace;
 use dpdk::qsbr::{self, Qsbr};
 use fib::{Algorithm, Change, Lookup, NO_ROUTE, NextHopId, Table};
 
-use super::updates::Plan;
+use super::updates::ChangeList;
 use crate::workload::pattern::Addresses;
 use crate::workload::routes::{Family, Routes};
 
@@ -59,7 +59,7 @@ pub trait Contender<A: Family> {
     fn answers(&mut self, addresses: &Addresses<A>) -> Vec<NextHopId>;
 
     /// Rebuilds the table if changes need more room than it was built with.
-    fn make_room(&mut self, routes: &Routes<A>, plan: &Plan<A>) -> Result<()> {
+    fn make_room(&mut self, routes: &Routes<A>, plan: &ChangeList<A>) -> Result<()> {
         let _ = (routes, plan);
         Ok(())
     }

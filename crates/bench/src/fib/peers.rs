@@ -24,7 +24,7 @@ use fib::{Change, NextHopId, Prefix};
 
 use super::contender::{BATCH, Contender, Reader, Way};
 use super::update_time::PASSES;
-use super::updates::Plan;
+use super::updates::ChangeList;
 use crate::workload::pattern::Addresses;
 use crate::workload::routes::{Family, Routes};
 
@@ -58,7 +58,7 @@ pub trait Peers: Family {
     fn megabytes(size: TableSize) -> usize;
 
     /// Returns the megabytes of the table from [`Contender::make_room`], in one piece.
-    fn roomy_megabytes(size: TableSize, plan: &Plan<Self>) -> usize;
+    fn roomy_megabytes(size: TableSize, plan: &ChangeList<Self>) -> usize;
 }
 
 impl Peers for Ipv4Addr {
@@ -92,7 +92,7 @@ impl Peers for Ipv4Addr {
         (tables + 2 * routes * 2 * RIB_NODE + routes * 8) / 1_000_000 + 16
     }
 
-    fn roomy_megabytes(_: TableSize, _: &Plan<Self>) -> usize {
+    fn roomy_megabytes(_: TableSize, _: &ChangeList<Self>) -> usize {
         0
     }
 }
@@ -122,7 +122,7 @@ impl Peers for Ipv6Addr {
         (tables + 2 * routes * 2 * RIB_NODE + routes * 128) / 1_000_000 + 16
     }
 
-    fn roomy_megabytes(size: TableSize, plan: &Plan<Self>) -> usize {
+    fn roomy_megabytes(size: TableSize, plan: &ChangeList<Self>) -> usize {
         ((1 << 24) + (size.groups + spare_groups(plan)) * 256) * 4 / 1_000_000
     }
 }
@@ -285,7 +285,7 @@ impl<A: Family, T: RouteTable<Address = A::Wire>> Peer<A, T> {
 /// Returns the groups that `rte_fib6` may count for the routes that a plan's passes add. DPDK 22.11
 /// does not release its count when a route is removed, so that a table with removed and added
 /// routes runs out of groups that are not in use.
-pub fn spare_groups<A: Family>(plan: &Plan<A>) -> usize {
+pub fn spare_groups<A: Family>(plan: &ChangeList<A>) -> usize {
     let groups = |prefix: Prefix<A>| usize::from(prefix.len().div_ceil(8).saturating_sub(3));
     let undone = plan.undo.iter().rev();
     let adds = plan.changes.iter().zip(undone).filter(|(change, undo)| {
@@ -312,7 +312,7 @@ impl<A: Family, T: RouteTable<Address = A::Wire>> Contender<A> for Peer<A, T> {
         self.build_with(routes, 0)
     }
 
-    fn make_room(&mut self, routes: &Routes<A>, plan: &Plan<A>) -> Result<()> {
+    fn make_room(&mut self, routes: &Routes<A>, plan: &ChangeList<A>) -> Result<()> {
         match self.recounts {
             true => self.build_with(routes, spare_groups(plan)),
             false => Ok(()),
