@@ -400,15 +400,15 @@ fn figures<A: Family>(
     builds: &[Vec<f64>],
 ) -> Figures {
     let contender = &contenders[series.contender];
-    let way = contender.ways().swap_remove(series.way);
+    let method = contender.methods().swap_remove(series.method);
     let (cycles_median, cycles_min) = report::median_and_min(series.cycles.clone());
     let counted =
         |values: &Vec<f64>| Some(report::median_and_min(values.clone()).0).filter(|v| !v.is_nan());
     Figures {
-        structure: way.name,
+        structure: method.name,
         family: A::FAMILY,
         pattern: series.pattern,
-        lookup: way.how,
+        lookup: method.how,
         cycles_median,
         cycles_min,
         rounds: series.cycles.clone(),
@@ -440,7 +440,7 @@ mod tests {
 
     use fib::Change;
 
-    use super::contender::{Reader, Way};
+    use super::contender::{Method, Reader};
     use super::*;
 
     /// Answers next hop 1 for every address, or cannot be built.
@@ -463,8 +463,8 @@ mod tests {
             Ok(())
         }
 
-        fn ways(&self) -> Vec<Way> {
-            vec![Way { name: "fake-fast".into(), how: String::new() }]
+        fn methods(&self) -> Vec<Method> {
+            vec![Method { name: "fake-fast".into(), how: String::new() }]
         }
 
         fn select(&mut self, _: usize) -> Result<()> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::catalogue::Catalogue;
 use crate::graph::{Graph, Step};
-use crate::plan::{Plan, PlanError, Way};
+use crate::plan::{Plan, PlanError, Successor};
 use crate::tables::Tables;
 
 /// A [`Plan`] together with its steps; the first step added receives every batch.
@@ -81,7 +81,7 @@ impl GraphBuilder {
     /// # Errors
     /// A name is not known.
     pub fn connect(&mut self, from: &str, output: &str, to: &str) -> Result<(), PlanError> {
-        self.lead(from, output, &Way::Step(to.to_owned()))
+        self.lead(from, output, &Successor::Step(to.to_owned()))
     }
 
     /// Leads an output of step `from` out of the router.
@@ -89,7 +89,7 @@ impl GraphBuilder {
     /// # Errors
     /// A name is not known.
     pub fn transmit(&mut self, from: &str, output: &str) -> Result<(), PlanError> {
-        self.lead(from, output, &Way::Transmit)
+        self.lead(from, output, &Successor::Transmit)
     }
 
     /// Frees the packets of an output, under [`DropReason::ByStep`](crate::reason::DropReason::ByStep).
@@ -97,7 +97,7 @@ impl GraphBuilder {
     /// # Errors
     /// A name is not known.
     pub fn discard(&mut self, from: &str, output: &str) -> Result<(), PlanError> {
-        self.lead(from, output, &Way::Drop)
+        self.lead(from, output, &Successor::Drop)
     }
 
     /// Leads an output of step `from` out of the router, by several ports at once.
@@ -105,10 +105,10 @@ impl GraphBuilder {
     /// # Errors
     /// A name is not known.
     pub fn replicate(&mut self, from: &str, output: &str) -> Result<(), PlanError> {
-        self.lead(from, output, &Way::Replicate)
+        self.lead(from, output, &Successor::Replicate)
     }
 
-    fn lead(&mut self, from: &str, output: &str, to: &Way) -> Result<(), PlanError> {
+    fn lead(&mut self, from: &str, output: &str, to: &Successor) -> Result<(), PlanError> {
         self.plan.lead(&format!("{from}.{output}"), to, None)
     }
 

@@ -417,7 +417,7 @@ pub(crate) struct Guard {
 
 /// The direction of packets at an interface, inward or outward; index into a [`Guard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     In = 0,
     Out = 1,
 }

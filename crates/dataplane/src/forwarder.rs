@@ -36,7 +36,7 @@ use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::punts::Punts;
 use crate::quarantine::{Quarantine, guard};
 use crate::reason::DropReason;
-use crate::replicate::{Replicator, Way};
+use crate::replicate::{Egress, Replicator};
 use crate::shed::{self, Shedder};
 use crate::spread::Input;
 use crate::spread_filter::Chosen;
@@ -497,12 +497,12 @@ impl Forwarder {
                 &mut self.batch,
                 ends.replicate,
                 (graph.copy_filter.as_deref_mut(), graph.tagger.as_deref()),
-                &mut Way { distribution, now, counters },
+                &mut Egress { distribution, now, counters },
             );
         }
         if let Some(copies) = &mut self.batch.copies {
             let (distribution, counters) = (&mut self.distribution, &self.parts.counters);
-            copies.send(&mut Way { distribution, now, counters });
+            copies.send(&mut Egress { distribution, now, counters });
         }
         if !ends.slow_path.is_empty() {
             let (batch, graph) = (&mut self.batch, &mut self.parts.graph);

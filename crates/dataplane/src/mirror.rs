@@ -9,7 +9,7 @@ use dpdk::{Mbuf, Mempool};
 
 use crate::port::PortId;
 use crate::reason::DropReason;
-use crate::replicate::{Ready, Way};
+use crate::replicate::{Egress, Ready};
 
 /// The copies of one batch.
 pub(crate) struct Copies {
@@ -47,12 +47,12 @@ impl Copies {
     }
 
     /// Sends and counts the copies of a batch.
-    pub(crate) fn send(&mut self, way: &mut Way<'_>) {
+    pub(crate) fn send(&mut self, egress: &mut Egress<'_>) {
         if self.refused > 0 {
-            way.counters.replicated.add(self.refused);
-            way.counters.drops.add(DropReason::NoBuffer, std::mem::take(&mut self.refused));
+            egress.counters.replicated.add(self.refused);
+            egress.counters.drops.add(DropReason::NoBuffer, std::mem::take(&mut self.refused));
         }
-        let sent = self.ready.send(way);
-        way.counters.replicated.add(sent as u64);
+        let sent = self.ready.send(egress);
+        egress.counters.replicated.add(sent as u64);
     }
 }

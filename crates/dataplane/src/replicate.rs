@@ -48,7 +48,7 @@ pub(crate) struct Ready {
 }
 
 /// The next stage of replicated packets.
-pub(crate) struct Way<'a> {
+pub(crate) struct Egress<'a> {
     pub(crate) distribution: &'a mut Distribution,
     /// In TSC cycles.
     pub(crate) now: u64,
@@ -82,7 +82,7 @@ impl Replicator {
         batch: &mut Batch,
         mask: Mask,
         (mut filter, tagger): (Option<&mut CopyFilter>, Option<&Tagger>),
-        way: &mut Way<'_>,
+        egress: &mut Egress<'_>,
     ) {
         // A step that has found receivers has found them in these.
         if let Some(routes) = batch.groups.take() {
@@ -93,10 +93,10 @@ impl Replicator {
                 }
                 let receivers = receivers();
                 let Some(packet) = batch.burst.take(slot) else { continue };
-                self.replicate(packet, receivers, (filter.as_deref(), tagger), way);
+                self.replicate(packet, receivers, (filter.as_deref(), tagger), egress);
             }
         }
-        self.ready.send(way);
+        self.ready.send(egress);
     }
 
     fn replicate(
@@ -104,7 +104,7 @@ impl Replicator {
         mut packet: Mbuf,
         receivers: impl Iterator<Item = InterfaceId>,
         (filter, tagger): (Option<&CopyFilter>, Option<&Tagger>),
-        way: &mut Way<'_>,
+        egress: &mut Egress<'_>,
     ) {
         let verdict = |to| filter.map_or(Ok(Mark::NONE), |filter| filter.verdict(to));
         let port_of = |to: InterfaceId| to.port().or_else(|| tagger?.port(to));
@@ -112,30 +112,30 @@ impl Replicator {
         header.copy_from_slice(&packet.data()[..ETHERNET]);
         let mut exits = receivers.filter_map(|to| Some((to, port_of(to)?))).peekable();
         let Some(first) = exits.next() else {
-            way.counters.drops.add(DropReason::StepLost, 1);
+            egress.counters.drops.add(DropReason::StepLost, 1);
             return;
         };
         if exits.peek().is_none() {
             match verdict(first.0) {
                 Ok(mark) => mark.apply_to(&mut packet),
-                Err(reason) => return way.counters.drops.add(reason, 1),
+                Err(reason) => return egress.counters.drops.add(reason, 1),
             }
             packet.data_mut()[SOURCE].copy_from_slice(&self.macs[first.1.index()]);
-            return self.send(packet, first, tagger, way);
+            return self.send(packet, first, tagger, egress);
         }
         // All of it is there: steps look at frames that hold more than an Ethernet header.
         if !packet.adj(ETHERNET) {
-            way.counters.drops.add(DropReason::StepLost, 1);
+            egress.counters.drops.add(DropReason::StepLost, 1);
             return;
         }
         let class = packet.traffic_class();
         let shared = Shared::new(packet);
         for (count, (to, port)) in std::iter::once(first).chain(exits).enumerate() {
-            way.counters.replicated.add(u64::from(count > 0));
+            egress.counters.replicated.add(u64::from(count > 0));
             let mark = match verdict(to) {
                 Ok(mark) => mark,
                 Err(reason) => {
-                    way.counters.drops.add(reason, 1);
+                    egress.counters.drops.add(reason, 1);
                     continue;
                 }
             };
@@ -151,8 +151,8 @@ impl Replicator {
                 mark.apply_to(replica);
             }
             match replica {
-                Some(replica) => self.send(replica, (to, port), tagger, way),
-                None => way.counters.drops.add(DropReason::NoBuffer, 1),
+                Some(replica) => self.send(replica, (to, port), tagger, egress),
+                None => egress.counters.drops.add(DropReason::NoBuffer, 1),
             }
         }
     }
@@ -163,13 +163,13 @@ impl Replicator {
         mut packet: Mbuf,
         (to, port): (InterfaceId, PortId),
         tagger: Option<&Tagger>,
-        way: &mut Way<'_>,
+        egress: &mut Egress<'_>,
     ) {
         let mut is_tagged = || tagger.is_some_and(|tagger| tagger.tag(to, &mut packet).is_some());
         if to.port().is_some() || is_tagged() {
-            self.ready.put(packet, port, way);
+            self.ready.put(packet, port, egress);
         } else {
-            way.counters.drops.add(DropReason::NoBuffer, 1);
+            egress.counters.drops.add(DropReason::NoBuffer, 1);
         }
     }
 }
@@ -193,21 +193,21 @@ impl Ready {
         slot.is_ok()
     }
 
-    fn put(&mut self, packet: Mbuf, port: PortId, way: &mut Way<'_>) {
+    fn put(&mut self, packet: Mbuf, port: PortId, egress: &mut Egress<'_>) {
         // Cannot fail: there is room, and a buffer of the pool holds more than 64 bytes.
         if !self.add(packet, port) {
-            way.counters.drops.add(DropReason::UnusableBuffer, 1);
+            egress.counters.drops.add(DropReason::UnusableBuffer, 1);
         }
         if self.is_full() {
-            self.send(way);
+            self.send(egress);
         }
     }
 
     /// Sends all packets, and returns their number.
-    pub(crate) fn send(&mut self, way: &mut Way<'_>) -> usize {
+    pub(crate) fn send(&mut self, egress: &mut Egress<'_>) -> usize {
         let all = Mask(self.packets.owned());
         if !all.is_empty() {
-            let Way { distribution, now, counters } = way;
+            let Egress { distribution, now, counters } = egress;
             distribution.accept(&mut self.packets, all, &self.out_interface, *now, counters);
         }
         all.count() as usize
