@@ -35,7 +35,7 @@ pub enum Show {
     Vrfs,
     /// `Vec<`[`Neighbour`]`>`.
     Neighbours,
-    /// `Vec<`[`Source`]`>`: the sources of routes and their status.
+    /// `Vec<`[`SourceReport`]`>`: the sources of routes and their status.
     Sources,
     /// `Vec<`[`Filter`]`>`, by number.
     Filters,
@@ -603,7 +603,7 @@ pub struct RouteAnswer {
 
 /// Somebody who has routes for the router: its configuration, the kernel, zebra, …
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Source {
+pub struct SourceReport {
     /// Its name in `show routes --source`.
     pub name: String,
     /// Of several routes to one prefix that of the smallest distance wins.

@@ -82,7 +82,7 @@ use node_tables::{NodeTables, nodes_of};
 use owner::{Configurations, Owner, OwnerParts};
 use ports::{OpenPort, Opener, Ports};
 use prepare::Workshop;
-pub use program::{OpenTelnet, Program, Source, TelnetSessions};
+pub use program::{ConfigSource, OpenTelnet, Program, TelnetSessions};
 use quarantine::KeeperSettings;
 use reports::{Ledger, Retired, SlowViews};
 use schedulers::Buckets;
@@ -111,7 +111,7 @@ type Telnet = (telnet::Acceptor, Option<telnet::Opened>);
 /// end cleanly.
 pub fn run(
     config: Config,
-    source: &Source,
+    source: &ConfigSource,
     program: &Program,
     socket: &Path,
     RunSettings { no_huge, hold }: RunSettings,
@@ -161,7 +161,7 @@ pub fn run(
 
 /// [`run`], with the ports' devices bound, to the signal that ended it. DPDK has closed them all when this returns.
 fn run_on(
-    (config, source): (Config, &Source),
+    (config, source): (Config, &ConfigSource),
     program: &Program,
     (socket, telnet): (Socket, Telnet),
     mut signals: Signals,
@@ -269,7 +269,7 @@ struct Router {
 
 impl Router {
     fn start(
-        (config, source): (Config, Source),
+        (config, source): (Config, ConfigSource),
         program: &Program,
         (placement, cpus): (CorePlacement, Arc<Cpus>),
         opener: Opener,

@@ -13,7 +13,7 @@ use anyhow::{Result, bail};
 use api::report::{
     Class, ColourCounts, Compiler, Counters, Families, Filter, FilterRule, FilterVerdict, Flows,
     HostInterface, Multicast, MulticastPort, Neighbour, Offload, Path, Policing, Port, PrefixSet,
-    Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, SetElement, Source, Steps, Vrf,
+    Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, SetElement, SourceReport, Steps, Vrf,
 };
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
@@ -249,7 +249,7 @@ fn right_align(table: &mut Table, columns: std::ops::Range<usize>) {
 }
 
 /// Formats one line a source.
-pub fn sources(sources: &[Source]) -> String {
+pub fn sources(sources: &[SourceReport]) -> String {
     let mut table = columns(&[
         "source",
         "distance",
@@ -762,7 +762,7 @@ mod tests {
             fib: 1,
             examples: Vec::new(),
         };
-        let source = |last_audit| Source {
+        let source = |last_audit| SourceReport {
             name: "kernel".into(),
             distance: 10,
             state: "synchronised".into(),

@@ -46,7 +46,7 @@ use super::message::{
     Nexthop, NexthopMessage, RT_SCOPE_HOST, RT_TABLE_DEFAULT, RT_TABLE_LOCAL, RT_TABLE_MAIN,
     RTN_MULTICAST, RTN_THROW, RTN_UNICAST, RTPROT_KERNEL, RouteMessage,
 };
-use crate::rib::{self, GroupKey, RouteKind, Source};
+use crate::rib::{self, GroupKey, RouteKind, RouteSource};
 use audit::Audit;
 pub(crate) use audit::{Difference, Differences};
 use info::{InfoKey, Infos, Resolved, resolve};
@@ -72,10 +72,10 @@ pub(crate) enum ReplacePolicy {
 }
 
 impl ReplacePolicy {
-    fn source(self) -> Source {
+    fn source(self) -> RouteSource {
         match self {
-            Self::Kernel => Source::Kernel,
-            Self::Fpm => Source::Fpm,
+            Self::Kernel => RouteSource::Kernel,
+            Self::Fpm => RouteSource::Fpm,
         }
     }
 }
@@ -780,7 +780,7 @@ fn is_reserved(prefix: IpNet) -> bool {
 /// Reports the change of a prefix's effects.
 fn send(
     infos: &Infos,
-    (source, vrf, prefix): (Source, VrfId, IpNet),
+    (source, vrf, prefix): (RouteSource, VrfId, IpNet),
     out: &mut Vec<SourceEvent>,
     before: &Effects,
     after: &Effects,

@@ -34,7 +34,7 @@ use super::model::{Model, Part};
 use super::routes::{Difference, Differences, Recall};
 use super::socket::{Received, Socket, group};
 use super::{BATCH_MOST, Error, Interfaces, KernelConfig, batches, request};
-use crate::rib::Source;
+use crate::rib::RouteSource;
 
 /// Batches that wait for the owner before reading from the kernel stops.
 const PENDING: usize = 64;
@@ -399,7 +399,7 @@ impl Worker {
         let first = self.first;
         self.status.state = SourceState::Synchronising;
         if first {
-            self.model.routes.push(SourceEvent::ResyncBegin(Source::Kernel));
+            self.model.routes.push(SourceEvent::ResyncBegin(RouteSource::Kernel));
         }
         self.publish();
         let mut pause = Duration::from_millis(20);
@@ -419,7 +419,7 @@ impl Worker {
         self.status.state = SourceState::Synchronised;
         if first {
             self.first = false;
-            self.model.routes.push(SourceEvent::ResyncEnd(Source::Kernel));
+            self.model.routes.push(SourceEvent::ResyncEnd(RouteSource::Kernel));
             self.model.forget_locals();
         }
         self.collect();
@@ -562,7 +562,7 @@ impl Worker {
 
     /// Reports once more everything that was reported to the owner, for comparison.
     async fn recall(&mut self) -> Result<(), End> {
-        self.model.routes.push(SourceEvent::AuditBegin(Source::Kernel));
+        self.model.routes.push(SourceEvent::AuditBegin(RouteSource::Kernel));
         let mut next = Some(Recall::default());
         while let Some(place) = next {
             next = self.model.routes.recall(place, BATCH_MOST);

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use control::config::{self, Config, Diff};
 use control::netlink::KernelOrder;
-use control::rib::{Path, Route, RouteKind, Source, Target};
+use control::rib::{Path, Route, RouteKind, RouteSource, Target};
 use dataplane::interface::InterfaceInfo;
 use dataplane::port::PortId;
 use machine::bind;
@@ -275,7 +275,7 @@ impl Owner {
     /// those over it.
     fn forget_commands_over(&mut self, id: PortId) {
         let over = |paths: &[Path]| paths.iter().any(|path| path.interface == Some(id.into()));
-        let of_commands = self.rib.routes().filter(|route| route.source == Source::Command);
+        let of_commands = self.rib.routes().filter(|route| route.source == RouteSource::Command);
         let routes: Vec<_> = of_commands
             .filter_map(|route| match route.target {
                 Target::Unicast(paths) if over(&paths) => {
@@ -286,7 +286,7 @@ impl Owner {
             .collect();
         for (vrf, prefix, metric, mut paths) in routes {
             paths.retain(|path| path.interface != Some(id.into()));
-            let source = Source::Command;
+            let source = RouteSource::Command;
             if paths.is_empty() {
                 self.rib.remove_one(vrf, prefix, source, metric);
                 continue;

@@ -16,7 +16,7 @@ use mlua::{
 };
 
 use super::super::error::{Collector, suggestion};
-use super::super::source::Source;
+use super::super::source::ScriptLines;
 use super::super::value::Value;
 use super::{Shared, calling_line};
 
@@ -228,7 +228,7 @@ impl<'a> Finder<'a> {
         line: Option<usize>,
     ) -> Result<Args, PlanError> {
         Args::read(spec.params(), given).map_err(|wrong| {
-            let source = Source::new(self.1);
+            let source = ScriptLines::new(self.1);
             let lines = wrong.iter().filter_map(|(key, _)| Some(source.line_of(line?, key)));
             let messages: Vec<_> = wrong.iter().map(|(_, message)| message.as_str()).collect();
             error(lines.min(), format!("step \"{name}\": {}", messages.join("; ")))

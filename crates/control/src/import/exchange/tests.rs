@@ -42,7 +42,7 @@ fn finish(mut exchange: Exchange, rib: &mut Rib) -> (Option<ImportReport>, usize
 }
 
 fn routes(rib: &Rib) -> Vec<RouteInfo> {
-    rib.routes().filter(|route| route.source == Source::Import).collect()
+    rib.routes().filter(|route| route.source == RouteSource::Import).collect()
 }
 
 /// A RIB that was given these tables of two imports, as at a start.

@@ -53,8 +53,10 @@ fn shown(rib: &mut Rib) -> (Vec<String>, usize) {
         };
         format!("{} {} {target} {}", info.prefix, info.metric, info.active)
     };
-    let routes =
-        rib.routes_filtered(VrfId::DEFAULT, Some(Source::Static), None, false).map(line).collect();
+    let routes = rib
+        .routes_filtered(VrfId::DEFAULT, Some(RouteSource::Static), None, false)
+        .map(line)
+        .collect();
     (routes, rib.groups().count())
 }
 

@@ -70,33 +70,33 @@ impl Bench {
         std::iter::from_fn(|| self.told.take()).filter_map(engine).collect()
     }
 
-    fn count(&self, source: Source) -> usize {
+    fn count(&self, source: RouteSource) -> usize {
         self.rib.routes_filtered(VrfId::DEFAULT, Some(source), None, false).count()
     }
 
     fn has(&self, prefix: &str) -> bool {
         self.rib
-            .routes_filtered(VrfId::DEFAULT, Some(Source::Kernel), Some(net(prefix)), false)
+            .routes_filtered(VrfId::DEFAULT, Some(RouteSource::Kernel), Some(net(prefix)), false)
             .next()
             .is_some()
     }
 }
 
-fn change(source: Source, prefix: &str, change: Change<RouteKind>) -> SourceEvent {
+fn change(source: RouteSource, prefix: &str, change: Change<RouteKind>) -> SourceEvent {
     SourceEvent::Route { vrf: VrfId::DEFAULT, source, prefix: net(prefix), metric: 20, change }
 }
 
 fn via(prefix: &str, gateway: &str) -> SourceEvent {
     let kind = RouteKind::Unicast(vec![Path::over(InterfaceId::FIRST, ip(gateway))]);
-    change(Source::Kernel, prefix, Change::Set(kind))
+    change(RouteSource::Kernel, prefix, Change::Set(kind))
 }
 
 fn withdraw(prefix: &str) -> SourceEvent {
-    change(Source::Kernel, prefix, Change::Withdraw)
+    change(RouteSource::Kernel, prefix, Change::Withdraw)
 }
 
-const BEGIN: SourceEvent = SourceEvent::ResyncBegin(Source::Kernel);
-const END: SourceEvent = SourceEvent::ResyncEnd(Source::Kernel);
+const BEGIN: SourceEvent = SourceEvent::ResyncBegin(RouteSource::Kernel);
+const END: SourceEvent = SourceEvent::ResyncEnd(RouteSource::Kernel);
 
 #[test]
 fn a_first_synchronisation_is_complete_at_its_end() {
@@ -109,7 +109,7 @@ fn a_first_synchronisation_is_complete_at_its_end() {
     bench.on_events([via("198.51.100.0/24", "10.0.1.2"), withdraw("198.51.100.0/24")]);
     bench.on_events([withdraw("100.64.0.7/32"), via("100.64.0.8/32", "10.0.1.3"), END]);
     assert!(!bench.sources.first_is_missing());
-    assert_eq!(bench.count(Source::Kernel), 999);
+    assert_eq!(bench.count(RouteSource::Kernel), 999);
     assert!(!bench.has("198.51.100.0/24") && !bench.has("100.64.0.7/32"));
     let route = bench.rib.lookup(VrfId::DEFAULT, ip("100.64.0.8")).unwrap();
     assert_eq!(route.paths[0].gateway, Some(ip("10.0.1.3")));
@@ -118,30 +118,31 @@ fn a_first_synchronisation_is_complete_at_its_end() {
 #[test]
 fn what_is_not_told_again_is_gone() {
     let mut bench = Bench::new();
-    let key = GroupKey { source: Source::Kernel, id: 7 };
+    let key = GroupKey { source: RouteSource::Kernel, id: 7 };
     let spec = GroupSpec {
         paths: vec![Path::over(InterfaceId::FIRST, ip("10.0.1.2"))],
         ..GroupSpec::default()
     };
     let group = SourceEvent::Group { key, change: Change::Set(spec) };
-    let over = |prefix| change(Source::Kernel, prefix, Change::Set(RouteKind::NextHopGroup(key)));
+    let over =
+        |prefix| change(RouteSource::Kernel, prefix, Change::Set(RouteKind::NextHopGroup(key)));
     bench.on_events([BEGIN, group.clone(), over("100.64.0.0/24"), over("100.64.1.0/24"), END]);
-    assert_eq!(bench.count(Source::Kernel), 2);
+    assert_eq!(bench.count(RouteSource::Kernel), 2);
     bench.on_events([BEGIN, group, over("100.64.1.0/24"), END]);
     assert!(!bench.has("100.64.0.0/24") && bench.has("100.64.1.0/24"));
     bench.on_events([SourceEvent::Group { key, change: Change::Withdraw }]);
-    assert_eq!(bench.count(Source::Kernel), 0, "the kernel does not withdraw them one by one");
+    assert_eq!(bench.count(RouteSource::Kernel), 0, "the kernel does not withdraw them one by one");
 }
 
 #[test]
 fn two_sources_may_synchronise_at_once() {
     let mut bench = Bench::new();
-    let zebra = |prefix| change(Source::Fpm, prefix, Change::Set(RouteKind::Blackhole));
+    let zebra = |prefix| change(RouteSource::Fpm, prefix, Change::Set(RouteKind::Blackhole));
     bench.on_events([BEGIN, via("100.64.0.0/24", "10.0.1.2")]);
-    bench.on_events([SourceEvent::ResyncBegin(Source::Fpm), zebra("100.64.9.0/24")]);
-    bench.on_events([SourceEvent::ResyncEnd(Source::Fpm), via("100.64.1.0/24", "10.0.1.2")]);
+    bench.on_events([SourceEvent::ResyncBegin(RouteSource::Fpm), zebra("100.64.9.0/24")]);
+    bench.on_events([SourceEvent::ResyncEnd(RouteSource::Fpm), via("100.64.1.0/24", "10.0.1.2")]);
     bench.on_events([zebra("100.64.8.0/24"), END]);
-    assert_eq!((bench.count(Source::Kernel), bench.count(Source::Fpm)), (2, 2));
+    assert_eq!((bench.count(RouteSource::Kernel), bench.count(RouteSource::Fpm)), (2, 2));
 }
 
 #[test]
@@ -152,7 +153,7 @@ fn refusals_are_counted_by_source_and_the_rest_goes_on() {
         let change = Change::Set(RouteKind::Blackhole);
         SourceEvent::Route {
             vrf: VrfId::DEFAULT,
-            source: Source::Kernel,
+            source: RouteSource::Kernel,
             prefix,
             metric: 0,
             change,
@@ -160,11 +161,11 @@ fn refusals_are_counted_by_source_and_the_rest_goes_on() {
     };
     bench.on_events(std::iter::once(BEGIN).chain((0..50).map(bad)));
     bench.on_events([via("198.51.100.0/24", "10.0.1.2"), END]);
-    assert_eq!(bench.sources.refused(Source::Kernel), 50);
+    assert_eq!(bench.sources.refused(RouteSource::Kernel), 50);
     assert!(bench.has("198.51.100.0/24"));
     bench.on_events([bad(1), via("203.0.113.0/24", "10.0.1.2")]);
-    assert_eq!(bench.sources.refused(Source::Kernel), 51);
-    assert_eq!(bench.count(Source::Kernel), 2);
+    assert_eq!(bench.sources.refused(RouteSource::Kernel), 51);
+    assert_eq!(bench.count(RouteSource::Kernel), 2);
 }
 
 #[test]
@@ -175,7 +176,7 @@ fn addresses_and_neighbours_reach_rib_and_slow_path() {
     assert!(bench.rib.lookup(VrfId::DEFAULT, ip("10.0.1.7")).is_none(), "the old network is gone");
     assert_eq!(
         bench.rib.lookup(VrfId::DEFAULT, ip("10.0.5.7")).unwrap().route.source,
-        Source::Connected
+        RouteSource::Connected
     );
     let (address, mac) = (ip("10.0.5.7"), Some(MacAddr([2, 0, 0, 0, 0, 7])));
     let state = NeighbourState::Reachable;
@@ -189,7 +190,7 @@ fn addresses_and_neighbours_reach_rib_and_slow_path() {
     bench.on_events([SourceEvent::LocalAddress { vrf: VrfId::DEFAULT, prefix, present: true }]);
     assert_eq!(
         bench.rib.lookup(VrfId::DEFAULT, ip("192.0.2.1")).unwrap().route.source,
-        Source::Local
+        RouteSource::Local
     );
     bench.on_events([SourceEvent::LocalAddress { vrf: VrfId::DEFAULT, prefix, present: false }]);
     assert!(bench.rib.lookup(VrfId::DEFAULT, ip("192.0.2.1")).is_none());
