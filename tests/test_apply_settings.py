@@ -176,7 +176,7 @@ def test_icmp_unreachables_and_rates(lab):
     assert 2 <= len(got) <= 3 and got[0][IP].ttl == 77
     shown = router.show("policing")["icmp_errors"]
     assert (shown["rate"], shown["burst"]) == (1, 2)
-    apply(router, BASE + "turnpike.slowpath { classes = { errors = { rate = 1, share = 1 } } }")
+    apply(router, BASE + "turnpike.slowpath { classes = { errors = { rate = 1, weight = 1 } } }")
     # No turn for more than some tens of them at once.
     assert 2 <= len(errors(100)) <= 60
     assert router.show("policing")["classes"][-1]["rate"] == 1

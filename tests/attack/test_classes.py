@@ -37,7 +37,7 @@ turnpike.slowpath {{ {slowpath} }}
 """, files={"in.pcap": pcap_file(frames)})
 
     def row(self, name):
-        """A class of `show protection`."""
+        """A class of `show policing`."""
         return next(row for row in self.router.show("protection")["classes"] if row["name"] == name)
 
     def is_flooded(self, name):

@@ -29,6 +29,7 @@ use std::{
     ops::RangeInclusive,
 };
 
+use fib::synthetic::Random;
 use ipnet::IpNet;
 use wire::{
     checksum,
@@ -112,7 +113,7 @@ fn breadth(matches: &Matches) -> f64 {
 /// Generates `count` packets of `family`: every second one with random headers, the others each from a random rule of
 /// `filter` (which an earlier rule may match first).
 pub fn packets(filter: &Filter, family: Family, count: usize, seed: u64) -> Vec<Packet> {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let anything = Matches::default();
     let packet = |at| {
         let sampled = at % 2 == 1 && !filter.rules.is_empty();
@@ -125,40 +126,10 @@ pub fn packets(filter: &Filter, family: Family, count: usize, seed: u64) -> Vec<
     (0..count).map(packet).collect()
 }
 
-/// A reproducible stream of random numbers (SplitMix64, Steele et al., OOPSLA 2014).
-struct Random(u64);
-
-impl Random {
-    fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Returns a number below `end`.
-    fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.word()) * u128::from(end)) >> 64) as u64
-    }
-
-    fn wide(&mut self) -> u128 {
-        u128::from(self.word()) << 64 | u128::from(self.word())
-    }
-
-    /// Returns true in `percent` of 100 cases.
-    fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-
-    fn pick<'a, T>(&mut self, list: &'a [T]) -> &'a T {
-        &list[self.below(list.len() as u64) as usize]
-    }
-
-    fn port(&mut self, range: &RangeInclusive<u16>) -> u16 {
-        let (low, high) = (u64::from(*range.start()), u64::from(*range.end()));
-        (low + self.below(high - low + 1)) as u16
-    }
+/// Returns a random port of a range.
+fn port(range: &RangeInclusive<u16>, random: &mut Random) -> u16 {
+    let (low, high) = (u64::from(*range.start()), u64::from(*range.end()));
+    (low + random.below(high - low + 1)) as u16
 }
 
 /// Well-known destination ports; the first ones are the most frequent.
@@ -176,7 +147,7 @@ struct Maker {
 
 impl Maker {
     fn new(family: Family, size: usize, seed: u64) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let count = (size / 20).clamp(4, 200);
         let sites = (0..count).map(|_| site(family, &mut random)).collect();
         Self { family, random, sites }
@@ -350,7 +321,7 @@ fn upper(matches: &Matches, random: &mut Random, protocol: u8) -> [u8; 20] {
             true => random.word() as u16,
             false => {
                 let range = random.pick(ranges).clone();
-                random.port(&range)
+                port(&range, random)
             }
         };
         header[at..at + 2].copy_from_slice(&port.to_be_bytes());

@@ -48,7 +48,7 @@ pub enum Request {
     Route(RouteChange),
     /// A change of the neighbours; the answer is [`report::Change`].
     Neighbour(NeighbourChange),
-    /// The changes that a configuration would make: [`report::Plan`].
+    /// The changes that a configuration would make: [`report::ChangePlan`].
     Plan(PlanRequest),
     /// A change to another configuration; the answer is [`report::Applied`].
     Apply(ApplyRequest),

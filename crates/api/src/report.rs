@@ -38,7 +38,7 @@ pub enum Show {
     Vrfs,
     /// `Vec<`[`Neighbour`]`>`.
     Neighbours,
-    /// `Vec<`[`Source`]`>`: the sources of routes and their status.
+    /// `Vec<`[`SourceReport`]`>`: the sources of routes and their status.
     Sources,
     /// `Vec<`[`Filter`]`>`, by number.
     Filters,
@@ -89,7 +89,7 @@ pub enum Show {
         /// Its number in the history.
         number: u64,
     },
-    /// [`Plan`]: the changes of a rollback to an applied configuration.
+    /// [`ChangePlan`]: the changes of a rollback to an applied configuration.
     Difference {
         /// Its number in the history.
         number: u64,
@@ -659,7 +659,7 @@ pub struct RouteAnswer {
 
 /// A source of routes: the configuration, the kernel, zebra, …
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Source {
+pub struct SourceReport {
     /// Its name in `show routes --source`.
     pub name: String,
     /// Its distance: of several routes to one prefix the one with the smallest distance is used.
@@ -737,7 +737,7 @@ pub struct Change {
 
 /// Changes that a configuration would make, or has made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct ChangePlan {
     /// Its file.
     pub file: String,
     /// The changes; of routes only the first of each kind, unless all were requested.
@@ -1021,8 +1021,8 @@ pub struct Class {
     pub name: String,
     /// Limit in packets per second.
     pub rate: u32,
-    /// Its share of the slow path's capacity, relative to the other classes'.
-    pub share: u32,
+    /// Its part of the slow path's capacity, relative to the other classes'.
+    pub weight: u32,
     /// Capacity of its queue in packets, for each forwarder and worker.
     pub queue: usize,
     /// Packets that forwarders offered to the slow path.

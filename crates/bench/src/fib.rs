@@ -49,7 +49,7 @@ use self::peers::{Peers, Setup};
 use self::report::Figures;
 use self::timing::{PacketWork, Series};
 use self::update_time::Scene;
-use self::updates::{Plan, Update};
+use self::updates::{ChangeList, Update};
 use super::meter::{self, Place};
 use crate::workload::pattern::{self, Addresses, Pattern};
 use crate::workload::routes::{self, Family, Routes};
@@ -116,7 +116,7 @@ pub fn run(args: &FibArgs) -> Result<()> {
 /// One family's routes, and the changes to replay on them.
 struct Input<A: Family> {
     routes: Routes<A>,
-    plan: Plan<A>,
+    plan: ChangeList<A>,
 }
 
 impl<A: Peers> Input<A> {
@@ -149,7 +149,7 @@ fn prefixes<A: Family>(routes: &Routes<A>) -> Vec<fib::Prefix<A>> {
 
 /// Returns the number of prefixes that changes may add, and some for the pieces that DPDK's tables
 /// make of them.
-fn spare<A: Family>(plan: &Plan<A>) -> usize {
+fn spare<A: Family>(plan: &ChangeList<A>) -> usize {
     plan.changes.len() + 1000
 }
 
@@ -191,7 +191,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Measures one family.
-    fn family<A: Peers>(&mut self, routes: &Routes<A>, plan: &Plan<A>) -> Result<()> {
+    fn family<A: Peers>(&mut self, routes: &Routes<A>, plan: &ChangeList<A>) -> Result<()> {
         let mut notes = Vec::new();
         let oracle = Oracle::new(routes)?;
         let probes = check::probes(routes, CHECKED);
@@ -214,7 +214,7 @@ impl<'a> Bench<'a> {
             figures.set_updates(&outcomes[series.contender]);
         }
         self.figures.extend(figures);
-        self.tell::<A>(routes.len(), plan, &memory, &notes);
+        self.log::<A>(routes.len(), plan, &memory, &notes);
         Ok(())
     }
 
@@ -222,7 +222,7 @@ impl<'a> Bench<'a> {
     fn contenders<A: Peers>(
         &self,
         routes: &Routes<A>,
-        plan: &Plan<A>,
+        plan: &ChangeList<A>,
     ) -> Vec<Box<dyn Contender<A>>> {
         let mut all: Vec<Box<dyn Contender<A>>> = Vec::new();
         for algorithm in Algorithm::ALL {
@@ -251,7 +251,7 @@ impl<'a> Bench<'a> {
         &self,
         contenders: &mut [Box<dyn Contender<A>>],
         routes: &Routes<A>,
-        (plan, mut oracle): (&Plan<A>, Oracle<A>),
+        (plan, mut oracle): (&ChangeList<A>, Oracle<A>),
         notes: &mut Vec<String>,
     ) -> Result<Vec<update_time::Outcome>> {
         let mut probes = check::probes(routes, CHECKED / 8).bits;
@@ -292,7 +292,13 @@ impl<'a> Bench<'a> {
     }
 
     /// Adds a family to the text output; with JSON, notes go to standard error.
-    fn tell<A: Family>(&mut self, routes: usize, plan: &Plan<A>, memory: &str, notes: &[String]) {
+    fn log<A: Family>(
+        &mut self,
+        routes: usize,
+        plan: &ChangeList<A>,
+        memory: &str,
+        notes: &[String],
+    ) {
         if self.args.place.json {
             notes.iter().for_each(|note| eprintln!("{}: {note}", A::FAMILY));
             return;
@@ -394,15 +400,15 @@ fn figures<A: Family>(
     builds: &[Vec<f64>],
 ) -> Figures {
     let contender = &contenders[series.contender];
-    let way = contender.ways().swap_remove(series.way);
+    let method = contender.methods().swap_remove(series.method);
     let (cycles_median, cycles_min) = report::median_and_min(series.cycles.clone());
     let counted =
         |values: &Vec<f64>| Some(report::median_and_min(values.clone()).0).filter(|v| !v.is_nan());
     Figures {
-        structure: way.name,
+        structure: method.name,
         family: A::FAMILY,
         pattern: series.pattern,
-        lookup: way.how,
+        lookup: method.how,
         cycles_median,
         cycles_min,
         rounds: series.cycles.clone(),
@@ -434,7 +440,7 @@ mod tests {
 
     use fib::Change;
 
-    use super::contender::{Reader, Way};
+    use super::contender::{Method, Reader};
     use super::*;
 
     /// Answers next hop 1 for every address, or cannot be built.
@@ -457,8 +463,8 @@ mod tests {
             Ok(())
         }
 
-        fn ways(&self) -> Vec<Way> {
-            vec![Way { name: "fake-fast".into(), how: String::new() }]
+        fn methods(&self) -> Vec<Method> {
+            vec![Method { name: "fake-fast".into(), how: String::new() }]
         }
 
         fn select(&mut self, _: usize) -> Result<()> {

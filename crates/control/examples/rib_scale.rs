@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use control::rib::{
-    GroupKey, GroupSpec, Path, Rib, RibInterface, Route, RouteKind, Source, reserved_range,
+    GroupKey, GroupSpec, Path, Rib, RibInterface, Route, RouteKind, RouteSource, reserved_range,
 };
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::next_hop::{NextHop, NextHopTable};
@@ -110,7 +110,7 @@ fn over(paths: Vec<Path>) -> impl Fn(IpNet) -> Route {
     move |prefix| Route {
         vrf: VrfId::DEFAULT,
         prefix,
-        source: Source::Kernel,
+        source: RouteSource::Kernel,
         kind: RouteKind::Unicast(paths.clone()),
         metric: 20,
     }
@@ -147,8 +147,8 @@ fn resident() -> usize {
 
 fn remove_all(bench: &mut Bench, name: &str) {
     timed(name, || {
-        bench.rib.begin_resync(Source::Kernel);
-        bench.rib.end_resync(Source::Kernel)
+        bench.rib.begin_resync(RouteSource::Kernel);
+        bench.rib.end_resync(RouteSource::Kernel)
     });
     bench.rib.tick();
 }
@@ -181,9 +181,9 @@ fn loads(bench: &mut Bench, sorted: &[IpNet], random: &[IpNet]) {
     let gained = resident().saturating_sub(before);
     println!("{:<52} {:>10} bytes", "memory per route", gained / sorted.len());
     timed("resync, nothing changed", || {
-        bench.rib.begin_resync(Source::Kernel);
+        bench.rib.begin_resync(RouteSource::Kernel);
         bench.rib.batch(|rib| sorted.iter().filter(|&&p| rib.add(single(p)).is_err()).count());
-        bench.rib.end_resync(Source::Kernel)
+        bench.rib.end_resync(RouteSource::Kernel)
     });
     remove_all(bench, "remove, by resync");
     timed("load, random order, one gateway", || bench.rib.load(random.iter().map(|&p| single(p))));
@@ -192,7 +192,10 @@ fn loads(bench: &mut Bench, sorted: &[IpNet], random: &[IpNet]) {
         random.iter().filter(|&&p| bench.rib.add(single(p)).is_err()).count()
     });
     timed("remove, one by one, random order", || {
-        random.iter().map(|&p| bench.rib.remove(VrfId::DEFAULT, p, Source::Kernel)).sum::<usize>()
+        random
+            .iter()
+            .map(|&p| bench.rib.remove(VrfId::DEFAULT, p, RouteSource::Kernel))
+            .sum::<usize>()
     });
     timed("add, batches of 256, random order", || {
         let add = |rib: &mut Rib, p| rib.add(single(p)).is_err();
@@ -214,7 +217,7 @@ fn flaps(bench: &mut Bench, sorted: &[IpNet]) {
     let route = |(at, &prefix): (usize, &IpNet)| Route {
         vrf: VrfId::DEFAULT,
         prefix,
-        source: Source::Kernel,
+        source: RouteSource::Kernel,
         kind: RouteKind::Unicast(many[at % many.len()][..2].to_vec()),
         metric: 20,
     };
@@ -223,7 +226,7 @@ fn flaps(bench: &mut Bench, sorted: &[IpNet]) {
     remove_all(bench, "remove, by resync");
 
     let backbone: IpNet = IpNet::new_assert(Ipv4Addr::new(100, 64, 0, 0).into(), 24);
-    let static_route = Route { source: Source::Static, ..over(ports_over(1))(backbone) };
+    let static_route = Route { source: RouteSource::Static, ..over(ports_over(1))(backbone) };
     let added = bench.rib.add(static_route);
     assert_eq!(added, Ok(()));
     let recursive =
@@ -232,7 +235,7 @@ fn flaps(bench: &mut Bench, sorted: &[IpNet]) {
     flap(bench, "recursive", &probes);
     remove_all(bench, "remove, by resync");
 
-    let key = GroupKey { source: Source::Kernel, id: 1 };
+    let key = GroupKey { source: RouteSource::Kernel, id: 1 };
     let spec = GroupSpec { paths: vec![Path::over(port(0), gateway(0, 1))], ..Default::default() };
     let set = bench.rib.set_group(key, spec);
     assert_eq!(set, Ok(()));

@@ -25,7 +25,7 @@
 //! turnpike.forwarding { class_e = false, resolve_via_default = true }
 //! turnpike.tx { burst = 32, flush_us = 50 }
 //! turnpike.slowpath { neighbours = 16384, queue = 16, retries = 3, timeout_s = 30, workers = 1,
-//!                     icmp_rate = 1000, classes = { errors = { rate = 5000, share = 10 } } }
+//!                     icmp_rate = 1000, classes = { errors = { rate = 5000, weight = 10 } } }
 //! turnpike.icmp { ttl = 64, echo = true }
 //! turnpike.memory { mbufs = 16384, no_huge = true }
 //! turnpike.fib { ipv4 = "runmap", ipv6 = "runmap" }

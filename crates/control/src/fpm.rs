@@ -261,7 +261,7 @@ impl Worker {
                 Order::Set { entrance, keep } => self.set(entrance, keep, listener),
                 Order::End => {
                     self.session.withdraw();
-                    self.tell().await?;
+                    self.send().await?;
                     return Err(Unwanted);
                 }
             },
@@ -269,11 +269,11 @@ impl Worker {
             () = at(deadline) => self.session.tick(Instant::now()),
         }
         self.publish();
-        self.tell().await
+        self.send().await
     }
 
     /// Sends the owner what has changed.
-    async fn tell(&mut self) -> Result<(), Unwanted> {
+    async fn send(&mut self) -> Result<(), Unwanted> {
         for batch in batches(self.session.routes.take_events()) {
             self.events.send(batch).await.map_err(|_| Unwanted)?;
         }

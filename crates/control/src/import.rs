@@ -30,7 +30,7 @@ use flate2::read::MultiGzDecoder;
 use ipnet::IpNet;
 
 use crate::config;
-use crate::rib::{self, LoadReport, Path, Rib, Route, RouteKind, Source};
+use crate::rib::{self, LoadReport, Path, Rib, Route, RouteKind, RouteSource};
 
 pub use exchange::{Exchange, Progress};
 pub use synthetic::write_synthetic;
@@ -436,7 +436,7 @@ fn route(prefix: IpNet, origin: u32, gateways: &[Path], metric: u64) -> Route {
     let gateway = gateways[origin as usize % gateways.len()];
     let path = Path { weight: 1, ..gateway };
     let vrf = VrfId::DEFAULT;
-    Route { vrf, prefix, source: Source::Import, kind: RouteKind::Unicast(vec![path]), metric }
+    Route { vrf, prefix, source: RouteSource::Import, kind: RouteKind::Unicast(vec![path]), metric }
 }
 
 #[cfg(test)]

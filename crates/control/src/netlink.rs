@@ -8,7 +8,7 @@
 //!   message.rs   bytes to messages; request.rs the reverse
 //!   model.rs     links, addresses, neighbours, rules        Model
 //!   routes.rs    routes and nexthop objects, of FPM too     Routes
-//!   worker.rs    the thread: readings, overruns, audits     Worker
+//!   worker.rs    the thread: dumps, overruns, audits     Worker
 //!   event.rs     events to the owner and orders from it
 //!   links.rs     the interfaces that ports are made of          LinkWatch
 //!   multicast.rs another thread, for the multicast routing cache
@@ -37,7 +37,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 
 pub use event::*;
-pub use links::{LinkNews, LinkWatch};
+pub use links::{LinkNotification, LinkWatch};
 pub use multicast::{KernelGroup, KernelGroups};
 pub use socket::enter_netns;
 pub(crate) use socket::{Received, Socket};
@@ -182,7 +182,7 @@ pub fn replay(config: &KernelConfig, messages: &[u8]) -> Vec<SourceEvent> {
     let mut model = model::Model::new(config);
     for message in message::Messages(messages) {
         match message {
-            Ok(raw) => model.news(&raw),
+            Ok(raw) => model.on_notification(&raw),
             Err(error) => model.malformed(&error),
         }
     }

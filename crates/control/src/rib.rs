@@ -90,7 +90,7 @@ pub use audit::Findings;
 pub use error::{Error, Subject};
 pub use types::{
     GroupKey, GroupSpec, Inactive, LivePath, LoadReport, LookupInfo, PATHS_MOST, Path, Resilient,
-    RibInterface, Route, RouteInfo, RouteKind, Source, Summary, Target, WEIGHT_MOST,
+    RibInterface, Route, RouteInfo, RouteKind, RouteSource, Summary, Target, WEIGHT_MOST,
 };
 
 /// Most buckets of a resilient group.
@@ -179,7 +179,7 @@ pub struct Rib {
     waiting: Waiting,
     distances: Distances,
     /// Number of the latest resynchronisation of each source.
-    generations: [u16; Source::ALL.len()],
+    generations: [u16; RouteSource::ALL.len()],
     /// Nesting depth of calls to [`Self::change`].
     depth: u32,
     pieces: Pieces,
@@ -215,8 +215,8 @@ impl Rib {
             groups: BTreeMap::new(),
             groups_waiting: BTreeSet::new(),
             waiting: Waiting::default(),
-            distances: Source::ALL.map(Source::distance),
-            generations: [0; Source::ALL.len()],
+            distances: RouteSource::ALL.map(RouteSource::distance),
+            generations: [0; RouteSource::ALL.len()],
             depth: 0,
             pieces: PIECES,
             refused: 0,
@@ -244,7 +244,7 @@ impl Rib {
             interfaces.iter().for_each(|(id, _)| rib.put_addresses(*id, &[]));
             rib.class_e = true;
             for vrf in rib.vrfs() {
-                rib.take_own(vrf, class_e(), Source::Reserved, 0);
+                rib.take_own(vrf, class_e(), RouteSource::Reserved, 0);
             }
             interfaces.iter().for_each(|(id, addresses)| rib.put_addresses(*id, addresses));
         });
@@ -281,7 +281,7 @@ impl Rib {
 
     /// Removes a source's routes to a prefix, with any metric, and returns their number. The next
     /// best route takes over.
-    pub fn remove(&mut self, vrf: VrfId, prefix: IpNet, source: Source) -> usize {
+    pub fn remove(&mut self, vrf: VrfId, prefix: IpNet, source: RouteSource) -> usize {
         if !source.is_settable() {
             return 0;
         }
@@ -289,7 +289,13 @@ impl Rib {
     }
 
     /// Removes a source's route with this metric; returns false if there is none.
-    pub fn remove_one(&mut self, vrf: VrfId, prefix: IpNet, source: Source, metric: u64) -> bool {
+    pub fn remove_one(
+        &mut self,
+        vrf: VrfId,
+        prefix: IpNet,
+        source: RouteSource,
+        metric: u64,
+    ) -> bool {
         let fits = |candidate: &Candidate| candidate.source == source && candidate.metric == metric;
         source.is_settable() && self.change(|rib| rib.take(vrf, prefix, fits) > 0)
     }
@@ -326,7 +332,7 @@ impl Rib {
 
     /// Sets the administrative distance of a source, which ranks its routes; that of sources that
     /// are not settable is fixed.
-    pub fn set_distance(&mut self, source: Source, distance: u8) {
+    pub fn set_distance(&mut self, source: RouteSource, distance: u8) {
         if !source.is_settable() || self.distances[source.index()] == distance {
             return;
         }
@@ -642,7 +648,7 @@ fn visit_covering<A: Family>(
     visit: &mut dyn FnMut(u8, u16) -> ControlFlow<()>,
 ) {
     for (prefix, entry) in routes.covering(address) {
-        for candidate in entry.candidates().filter(|c| c.source != Source::Neighbour) {
+        for candidate in entry.candidates().filter(|c| c.source != RouteSource::Neighbour) {
             if visit(prefix.len(), candidate.hop).is_break() {
                 return;
             }

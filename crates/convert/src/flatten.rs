@@ -629,7 +629,10 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+        cases: 8 * ProptestConfig::default().cases,
+        ..ProptestConfig::default()
+    })]
 
         /// Compares with an interpreter of chains.
         #[test]

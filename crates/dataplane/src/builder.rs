@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::catalogue::Catalogue;
 use crate::graph::{Graph, Step};
-use crate::plan::{Plan, PlanError, Way};
+use crate::plan::{Plan, PlanError, Successor};
 use crate::tables::Tables;
 
 /// A [`Plan`] together with its steps; the first step added receives every batch.
@@ -81,7 +81,7 @@ impl GraphBuilder {
     /// # Errors
     /// A name is not known.
     pub fn connect(&mut self, from: &str, output: &str, to: &str) -> Result<(), PlanError> {
-        self.lead(from, output, &Way::Step(to.to_owned()))
+        self.lead(from, output, &Successor::Step(to.to_owned()))
     }
 
     /// Connects an output of step `from` to transmission.
@@ -89,7 +89,7 @@ impl GraphBuilder {
     /// # Errors
     /// A name is not known.
     pub fn transmit(&mut self, from: &str, output: &str) -> Result<(), PlanError> {
-        self.lead(from, output, &Way::Transmit)
+        self.lead(from, output, &Successor::Transmit)
     }
 
     /// Drops the packets of an output, under
@@ -98,7 +98,7 @@ impl GraphBuilder {
     /// # Errors
     /// A name is not known.
     pub fn discard(&mut self, from: &str, output: &str) -> Result<(), PlanError> {
-        self.lead(from, output, &Way::Drop)
+        self.lead(from, output, &Successor::Drop)
     }
 
     /// Connects an output of step `from` to replication.
@@ -106,10 +106,10 @@ impl GraphBuilder {
     /// # Errors
     /// A name is not known.
     pub fn replicate(&mut self, from: &str, output: &str) -> Result<(), PlanError> {
-        self.lead(from, output, &Way::Replicate)
+        self.lead(from, output, &Successor::Replicate)
     }
 
-    fn lead(&mut self, from: &str, output: &str, to: &Way) -> Result<(), PlanError> {
+    fn lead(&mut self, from: &str, output: &str, to: &Successor) -> Result<(), PlanError> {
         self.plan.lead(&format!("{from}.{output}"), to, None)
     }
 

@@ -1,8 +1,8 @@
 //! Classes of punted packets, which share the slow path so that no kind of traffic starves another.
 //!
 //! A forwarder sorts punted packets by reason and by the first 64 bytes. Each class has its own ring to each
-//! slow path worker, a rate and a share of the worker's turns (see [`crate::punts`] for the forwarder's side):
-//! a flood fills the ring of its own class and no other.
+//! slow path worker, a rate and a weight, by which it has a part of the worker's turns (see [`crate::punts`] for
+//! the forwarder's side): a flood fills the ring of its own class and no other.
 //!
 //! | class | packets |
 //! |---|---|
@@ -39,9 +39,9 @@ pub type ByClass<T> = [T; PuntClass::COUNT];
 pub struct ClassLimits {
     /// Packets per second that all slow path workers accept together.
     pub rate: u32,
-    /// The class's share of a worker's capacity under overload, relative to the other classes'
-    /// shares.
-    pub share: u32,
+    /// The class's part of a worker's capacity under overload, relative to the other classes'
+    /// weights.
+    pub weight: u32,
     /// Capacity of the queue to a worker in packets, for each forwarder; beyond it packets are
     /// dropped, and from half of it on some are, at random.
     pub queue: usize,
@@ -79,7 +79,7 @@ impl PuntClass {
     /// holds the data that a TCP connection of the kernel has in flight on a fast link (some megabytes), so
     /// that nothing is lost while a worker is not running.
     pub fn default_limits(self) -> ClassLimits {
-        let (rate, share, queue) = match self {
+        let (rate, weight, queue) = match self {
             Self::Neighbour => (20_000, 15, 512),
             Self::Link | Self::Routing => (200_000, 25, 1024),
             Self::Host => (1_000_000, 25, 4096),
@@ -88,7 +88,7 @@ impl PuntClass {
             Self::Options => (20_000, 5, 256),
             Self::Errors => (50_000, 10, 512),
         };
-        ClassLimits { rate, share, queue }
+        ClassLimits { rate, weight, queue }
     }
 
     /// The drop reason for packets for which the class has no room.
@@ -473,7 +473,7 @@ mod tests {
     fn every_class_has_limits_and_a_name_for_its_refusals() {
         for &class in PuntClass::ALL {
             let limits = class.default_limits();
-            assert!(limits.rate > 0 && limits.share > 0 && limits.queue > 0);
+            assert!(limits.rate > 0 && limits.weight > 0 && limits.queue > 0);
             assert_eq!(class.refusal().name(), format!("refused-{}", class.name()));
         }
     }

@@ -11,7 +11,7 @@ use crate::builder::GraphBuilder;
 use crate::catalogue::Catalogue;
 use crate::graph::Graph;
 use crate::params::Args;
-use crate::plan::{NewStep, Plan, PlanError, Way};
+use crate::plan::{NewStep, Plan, PlanError, Successor};
 use crate::tables::Tables;
 
 const FIRST: &str = "vlan-input";
@@ -71,11 +71,11 @@ pub fn default_plan(catalogue: &Catalogue) -> Result<Plan, PlanError> {
     for (from, path) in PATHS {
         let mut from = from;
         for &name in path {
-            let way = Way::read(name);
-            if matches!(way, Way::Step(_)) && !plan.has(name) {
+            let successor = Successor::read(name);
+            if matches!(successor, Successor::Step(_)) && !plan.has(name) {
                 add(&mut plan, catalogue, name)?;
             }
-            plan.lead(from, &way, None)?;
+            plan.lead(from, &successor, None)?;
             from = name;
         }
     }

@@ -190,7 +190,7 @@ impl Distribution {
         let mut taken = 0;
         for &place in &self.priority {
             let port = &mut self.ports[place];
-            taken += port.send_express(polling.quota(Some(port.id)), counters);
+            taken += port.send_priority(polling.quota(Some(port.id)), counters);
         }
         taken
     }
@@ -312,7 +312,7 @@ impl PortTx {
     }
 
     /// Sends at most `most` packets of the priority ring, as far as the queue accepts them.
-    fn send_express(&mut self, most: usize, counters: &ForwarderCounters) -> usize {
+    fn send_priority(&mut self, most: usize, counters: &ForwarderCounters) -> usize {
         let (Some(priority), TxPath::Queue(queue)) = (&mut self.priority, &mut self.path) else {
             return 0;
         };
@@ -392,7 +392,7 @@ impl PortTx {
         let begin = dpdk::tsc();
         let patience = (dpdk::tsc_hz() as f64 * PATIENCE.as_secs_f64()) as u64;
         loop {
-            self.send_express(usize::MAX, counters);
+            self.send_priority(usize::MAX, counters);
             self.send(burst, 1, counters);
             self.serve(dpdk::tsc(), counters);
             let priority = self.priority.as_ref();

@@ -23,7 +23,7 @@ pub use self::gate::Gate;
 pub(crate) use self::gate::Leaving;
 pub use self::mark::Mark;
 use self::police::Policer;
-pub use self::police::{Colour, Colours, Meter, Police, Source, SourceLengths};
+pub use self::police::{Colour, Colours, Meter, Police, SourceKey, SourceLengths};
 pub use self::samples::Sample;
 use self::samples::Samples;
 use crate::batch::{Batch, ETHERNET};
@@ -168,7 +168,7 @@ pub trait Filtered: FilterAddress + Kept {
     fn classifier(table: &FilterTable) -> &Classifier<Self>;
 
     /// Returns a source address, for rates by source.
-    fn source(address: Self::Bits) -> Source;
+    fn source(address: Self::Bits) -> SourceKey;
 }
 
 impl Filtered for Ipv4Addr {
@@ -176,8 +176,8 @@ impl Filtered for Ipv4Addr {
         &table.ip4
     }
 
-    fn source(address: u32) -> Source {
-        Source::Ip4(address)
+    fn source(address: u32) -> SourceKey {
+        SourceKey::Ip4(address)
     }
 }
 
@@ -186,8 +186,8 @@ impl Filtered for Ipv6Addr {
         &table.ip6
     }
 
-    fn source(address: u128) -> Source {
-        Source::Ip6(address)
+    fn source(address: u128) -> SourceKey {
+        SourceKey::Ip6(address)
     }
 }
 
@@ -282,7 +282,7 @@ impl FilterTable {
     /// Takes a packet of this length in bytes and source from the rule's rate, at `now` in TSC cycles; green without
     /// one.
     #[inline]
-    pub(crate) fn admits(&self, rule: u32, source: Source, length: usize, now: u64) -> Colour {
+    pub(crate) fn admits(&self, rule: u32, source: SourceKey, length: usize, now: u64) -> Colour {
         match self.policers.get(rule as usize) {
             Some(Some(policer)) => policer.admits(source, length, now),
             _ => Colour::Green,
@@ -424,7 +424,7 @@ pub(crate) struct Guard {
 
 /// The direction of packets at an interface, inward or outward; index into a [`Guard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     In = 0,
     Out = 1,
 }

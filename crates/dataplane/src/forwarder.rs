@@ -32,12 +32,12 @@ use crate::graph::{Ends, Graph, Shape};
 use crate::interface::{InterfaceInfo, MAX_INTERFACES};
 use crate::mask::Mask;
 use crate::mirror::Copies;
-use crate::polling::{self, Idle, Rest, RxSource, Turns, Wait, exchange_infos};
+use crate::polling::{self, Idle, Rest, RoundRobin, RxSource, Wait, exchange_infos};
 use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::punts::Punts;
 use crate::quarantine::{Quarantine, guard};
 use crate::reason::DropReason;
-use crate::replicate::{Replicator, Way};
+use crate::replicate::{Egress, Replicator};
 use crate::shed::{self, Shedder};
 use crate::spread::Input;
 use crate::spread_filter::Chosen;
@@ -79,7 +79,7 @@ pub struct Forwarder {
     distribution: Distribution,
     batch: Batch,
     arrivals: Burst,
-    turns: Turns,
+    turns: RoundRobin,
     idle: Idle,
     shedder: Shedder,
     /// The start of the last round, and whether it found packets: the time until the next one is
@@ -116,7 +116,7 @@ impl Forwarder {
             parts,
             batch,
             arrivals: Burst::new(),
-            turns: Turns::default(),
+            turns: RoundRobin::default(),
             idle: Idle::new(),
             shedder: Shedder::new(dpdk::tsc_hz()),
             round_began: dpdk::tsc(),
@@ -254,7 +254,7 @@ impl Forwarder {
         // A descriptor that the kernel does not watch does not count.
         let can_block = waiting.watch(descriptors).is_ok() && self.rx.iter().all(has_descriptor);
         self.idle.set(wait, can_block);
-        self.turns = Turns::default();
+        self.turns = RoundRobin::default();
     }
 
     /// Forwards at most so many packets of sources that are not its own, and sends them. Returns
@@ -495,12 +495,12 @@ impl Forwarder {
                 &mut self.batch,
                 ends.replicate,
                 (graph.copy_filter.as_deref_mut(), graph.tagger.as_deref()),
-                &mut Way { distribution, now, counters },
+                &mut Egress { distribution, now, counters },
             );
         }
         if let Some(copies) = &mut self.batch.copies {
             let (distribution, counters) = (&mut self.distribution, &self.parts.counters);
-            Way { distribution, now, counters }.send_copies(copies);
+            Egress { distribution, now, counters }.send_copies(copies);
         }
         if !ends.slow_path.is_empty() {
             let (batch, graph) = (&mut self.batch, &mut self.parts.graph);

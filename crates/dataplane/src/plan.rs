@@ -27,7 +27,7 @@ use crate::words::suggestion;
 
 /// The target of an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Successor {
     /// To the step of this name.
     Step(String),
     /// Out by the packet's egress port.
@@ -38,7 +38,7 @@ pub enum Way {
     Drop,
 }
 
-impl Way {
+impl Successor {
     /// Reads it as written in plans. The names of the ends are not names of steps.
     pub fn read(text: &str) -> Self {
         match text {
@@ -61,7 +61,8 @@ impl Way {
 }
 
 /// An error of a plan or of a change to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{message}", .line.map(|line| format!("line {line}: ")).unwrap_or_default())]
 pub struct PlanError {
     /// The line of the statement that added it, in the configuration; `None` if unknown or if it is
     /// a line of the default graph.
@@ -77,21 +78,10 @@ impl PlanError {
     }
 }
 
-impl fmt::Display for PlanError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
-            Some(line) => write!(f, "line {line}: {}", self.message),
-            None => f.write_str(&self.message),
-        }
-    }
-}
-
-impl std::error::Error for PlanError {}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Edge {
     output: String,
-    to: Option<Way>,
+    to: Option<Successor>,
     line: Option<usize>,
 }
 
@@ -120,7 +110,7 @@ impl Node {
     }
 
     /// The successor by the main output.
-    fn next(&self) -> Option<&Way> {
+    fn next(&self) -> Option<&Successor> {
         self.edges.first().and_then(|edge| edge.to.as_ref())
     }
 }
@@ -205,7 +195,7 @@ impl Plan {
 
     /// Returns true if a step of this kind has an output that drops packets.
     pub fn can_drop(&self, kind: &str) -> bool {
-        let drops = |node: &Node| node.edges.iter().any(|edge| edge.to == Some(Way::Drop));
+        let drops = |node: &Node| node.edges.iter().any(|edge| edge.to == Some(Successor::Drop));
         self.nodes.iter().any(|node| node.kind == kind && drops(node))
     }
 
@@ -214,11 +204,11 @@ impl Plan {
     pub fn described(&self) -> impl Iterator<Item = (String, String)> {
         self.nodes.iter().flat_map(|node| {
             let step = (format!("step \"{}\"", node.name), written(node));
-            let way = |edge: &Edge| {
-                let to = edge.to.as_ref().map_or("", Way::name);
+            let successor = |edge: &Edge| {
+                let to = edge.to.as_ref().map_or("", Successor::name);
                 (format!("{}.{}", node.name, edge.output), format!("\"{to}\""))
             };
-            std::iter::once(step).chain(node.edges.iter().map(way))
+            std::iter::once(step).chain(node.edges.iter().map(successor))
         })
     }
 
@@ -243,7 +233,7 @@ impl Plan {
             );
             return Err(PlanError::new(*line, message));
         }
-        if !matches!(Way::read(name), Way::Step(_)) || name.contains('.') {
+        if !matches!(Successor::read(name), Successor::Step(_)) || name.contains('.') {
             let message = format!(
                 "step \"{name}\": not a name for a step; \"transmit\", \"replicate\", \"drop\" and names \
                  with a dot mean something else"
@@ -290,9 +280,9 @@ impl Plan {
     ///
     /// # Errors
     /// A name is unknown.
-    pub fn lead(&mut self, from: &str, to: &Way, line: Option<usize>) -> Changed {
+    pub fn lead(&mut self, from: &str, to: &Successor, line: Option<usize>) -> Changed {
         let (at, outputs) = self.place(from, line)?;
-        if let Way::Step(name) = to {
+        if let Successor::Step(name) = to {
             self.find(name, line)?;
         }
         if let Some(edge) = self.nodes[at].edge(&outputs[0]) {
@@ -317,7 +307,7 @@ impl Plan {
             self.put(at + 1 + k, step.node(name.clone()))?;
             let from = self.find(&before, step.line)?;
             let Some(edge) = self.nodes[from].edge(&output) else { continue };
-            let next = edge.to.replace(Way::Step(name.clone()));
+            let next = edge.to.replace(Successor::Step(name.clone()));
             edge.line = step.line;
             self.follow(&name, next, step.line);
         }
@@ -339,13 +329,13 @@ impl Plan {
     }
 
     fn put_before(&mut self, place: &str, node: Node) -> Changed {
-        let (to, line, name) = (Way::read(place), node.line, node.name.clone());
+        let (to, line, name) = (Successor::read(place), node.line, node.name.clone());
         let at = match &to {
-            Way::Step(name) => self.find(name, line)?,
+            Successor::Step(name) => self.find(name, line)?,
             _ => self.nodes.len(),
         };
         self.put(at, node)?;
-        let new = Way::Step(name.clone());
+        let new = Successor::Step(name.clone());
         for edge in self.nodes.iter_mut().flat_map(|node| &mut node.edges) {
             if edge.to.as_ref() == Some(&to) {
                 edge.to = Some(new.clone());
@@ -357,7 +347,7 @@ impl Plan {
     }
 
     /// Sets the successor by the main output.
-    fn follow(&mut self, name: &str, to: Option<Way>, line: Option<usize>) {
+    fn follow(&mut self, name: &str, to: Option<Successor>, line: Option<usize>) {
         let node = self.nodes.iter_mut().find(|node| node.name == name);
         if let Some(edge) = node.and_then(|node| node.edges.first_mut()) {
             edge.to = to;
@@ -372,20 +362,20 @@ impl Plan {
     pub fn remove(&mut self, name: &str, line: Option<usize>) -> Changed {
         let at = self.find(name, line)?;
         let next = self.nodes[at].next().cloned();
-        if at == 0 && !matches!(next, Some(Way::Step(_))) {
+        if at == 0 && !matches!(next, Some(Successor::Step(_))) {
             let message = format!("step \"{name}\": the first step, and no step follows it");
             return Err(PlanError::new(line, message));
         }
         let gone = self.nodes.remove(at);
         let line = line.max(gone.edges.first().and_then(|edge| edge.line));
-        let gone = Way::Step(gone.name);
+        let gone = Successor::Step(gone.name);
         for edge in self.nodes.iter_mut().flat_map(|node| &mut node.edges) {
             if edge.to.as_ref() == Some(&gone) {
                 edge.to = next.clone();
                 edge.line = edge.line.max(line);
             }
         }
-        if let (0, Some(Way::Step(next))) = (at, next) {
+        if let (0, Some(Successor::Step(next))) = (at, next) {
             let first = self.find(&next, line)?;
             let node = self.nodes.remove(first);
             self.nodes.insert(0, node);
@@ -400,7 +390,7 @@ impl Plan {
         for node in &mut plan.nodes {
             node.name = format!("{prefix}{}", node.name);
             for edge in &mut node.edges {
-                if let Some(Way::Step(name)) = &mut edge.to {
+                if let Some(Successor::Step(name)) = &mut edge.to {
                     *name = format!("{prefix}{name}");
                 }
             }
@@ -458,7 +448,7 @@ impl Plan {
                 let place = format!("step \"{}\": output \"{}\"", node.name, edge.output);
                 let message = match &edge.to {
                     None => format!("{place} leads nowhere; lead it to a step"),
-                    Some(Way::Step(name)) if !self.has(name) => {
+                    Some(Successor::Step(name)) if !self.has(name) => {
                         format!("{place} leads to step \"{name}\", which is not in the graph")
                     }
                     Some(_) => continue,
@@ -480,7 +470,7 @@ impl Plan {
             self.nodes.iter().enumerate().map(|(at, node)| (node.name.as_str(), at)).collect();
         let next = |node: &'_ Node| -> Vec<usize> {
             let step = |edge: &Edge| match &edge.to {
-                Some(Way::Step(name)) => places.get(name.as_str()).copied(),
+                Some(Successor::Step(name)) => places.get(name.as_str()).copied(),
                 _ => None,
             };
             node.edges.iter().filter_map(step).collect()
@@ -523,16 +513,16 @@ impl Plan {
     }
 
     /// Returns the facts that this target requires of packets.
-    fn required_by(&self, way: &Way, catalogue: &Catalogue) -> Facts {
-        match way {
-            Way::Step(name) => {
+    fn required_by(&self, successor: &Successor, catalogue: &Catalogue) -> Facts {
+        match successor {
+            Successor::Step(name) => {
                 let node = self.nodes.iter().find(|node| node.name == *name);
                 let spec = node.and_then(|node| catalogue.find(&node.kind));
                 spec.map_or(Facts::FRAME, StepSpec::required)
             }
-            Way::Transmit => Facts::SENDABLE,
-            Way::Replicate => Facts::GROUPED,
-            Way::Drop => Facts::FRAME,
+            Successor::Transmit => Facts::SENDABLE,
+            Successor::Replicate => Facts::GROUPED,
+            Successor::Drop => Facts::FRAME,
         }
     }
 
@@ -546,11 +536,11 @@ impl Plan {
             let Some(spec) = catalogue.find(&node.kind) else { continue };
             let (before, line) = known.get(node.name.as_str()).copied().unwrap_or_default();
             for edge in &node.edges {
-                let Some(way) = &edge.to else { continue };
+                let Some(successor) = &edge.to else { continue };
                 let (behind, line) = (spec.behind(&edge.output, before), edge.line.max(line));
-                let required = self.required_by(way, catalogue);
+                let required = self.required_by(successor, catalogue);
                 if !behind.satisfy(required) {
-                    let (step, output, to) = (&node.name, &edge.output, way.name());
+                    let (step, output, to) = (&node.name, &edge.output, successor.name());
                     let message = format!(
                         "\"{to}\" requires {required}, but \"{step}.{output}\" provides {behind}"
                     );
@@ -561,7 +551,7 @@ impl Plan {
                 let join = |(facts, newest): &mut (Facts, Option<usize>)| {
                     (*facts, *newest) = (facts.common(here.0), (*newest).max(line));
                 };
-                known.entry(way.name()).and_modify(join).or_insert(here);
+                known.entry(successor.name()).and_modify(join).or_insert(here);
             }
         }
         errors
@@ -634,10 +624,12 @@ fn targets(
         Output::DropAs(_) => Some(Target::Drop(DropReason::ByStep)),
         Output::Next(name) => {
             match node.edges.iter().find(|edge| edge.output == *name)?.to.as_ref()? {
-                Way::Step(name) => places.get(name.as_str()).map(|&place| Target::Step(place)),
-                Way::Transmit => Some(Target::Transmit),
-                Way::Replicate => Some(Target::Replicate),
-                Way::Drop => Some(Target::Drop(DropReason::ByStep)),
+                Successor::Step(name) => {
+                    places.get(name.as_str()).map(|&place| Target::Step(place))
+                }
+                Successor::Transmit => Some(Target::Transmit),
+                Successor::Replicate => Some(Target::Replicate),
+                Successor::Drop => Some(Target::Drop(DropReason::ByStep)),
             }
         }
     };
@@ -746,7 +738,7 @@ impl Plans {
             plans.push(plan.prefixed(&format!("{name}:")));
         }
         for (mut plan, edge) in plans.into_iter().zip(0..) {
-            let first = plan.nodes.first().map(|node| Way::Step(node.name.clone()));
+            let first = plan.nodes.first().map(|node| Successor::Step(node.name.clone()));
             whole.nodes.append(&mut plan.nodes);
             whole.nodes[0].edges[edge].to = first;
         }
@@ -780,7 +772,9 @@ struct Print<'a> {
 impl Print<'_> {
     /// The place of the step that an output leads to.
     fn next(&self, from: usize, edge: usize) -> Option<usize> {
-        let Some(Way::Step(name)) = &self.plan.nodes[from].edges.get(edge)?.to else { return None };
+        let Some(Successor::Step(name)) = &self.plan.nodes[from].edges.get(edge)?.to else {
+            return None;
+        };
         self.plan.nodes.iter().position(|node| node.name == *name)
     }
 
@@ -807,7 +801,7 @@ impl Print<'_> {
         loop {
             self.edges.insert(at);
             let Some(next) = self.next(at.0, at.1).filter(|next| !self.steps.contains(next)) else {
-                let end = nodes[at.0].edges[at.1].to.as_ref().map_or("", Way::name);
+                let end = nodes[at.0].edges[at.1].to.as_ref().map_or("", Successor::name);
                 return writeln!(f, ",\n    \"{end}\")");
             };
             self.steps.insert(next);

@@ -227,14 +227,14 @@ pub(crate) fn exchange_infos(
 
 /// The turns of sources, weighted round robin with a budget.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Turns {
+pub(crate) struct RoundRobin {
     /// The source of the next turn.
     next: usize,
     /// Packets left of its quota, if the budget ended its turn; else 0.
     left: usize,
 }
 
-impl Turns {
+impl RoundRobin {
     /// One round: gives each of so many sources a turn, beginning where the last round ended, until `budget`
     /// packets have been taken. `quota` returns the packets of a source's turn; `serve` takes at most so many
     /// from it, and fewer only if it has no more. Returns the packets of the round.
@@ -402,7 +402,7 @@ mod tests {
             count as usize
         }
 
-        fn round(&mut self, turns: &mut Turns, quotas: &[usize], budget: usize) -> usize {
+        fn round(&mut self, turns: &mut RoundRobin, quotas: &[usize], budget: usize) -> usize {
             let sources = self.waiting.len();
             turns.round(self, (sources, budget), |_, source| quotas[source], Self::serve)
         }
@@ -428,7 +428,7 @@ mod tests {
     #[test]
     fn equal_quotas_share_evenly_and_the_order_is_no_advantage() {
         // The budget ends each round in the middle of a turn.
-        let (mut queues, mut turns) = (Queues::new(&[1000; 3]), Turns::default());
+        let (mut queues, mut turns) = (Queues::new(&[1000; 3]), RoundRobin::default());
         let rounds: Vec<_> = (0..3).map(|_| queues.round(&mut turns, &[64; 3], 100)).collect();
         assert_eq!((rounds, &queues.taken), (vec![100; 3], &vec![128, 108, 64]));
         for _ in 0..3 {
@@ -439,7 +439,7 @@ mod tests {
 
     #[test]
     fn a_source_that_is_empty_has_its_turn_and_costs_none_of_the_budget() {
-        let (mut queues, mut turns) = (Queues::new(&[0, 70, 0]), Turns::default());
+        let (mut queues, mut turns) = (Queues::new(&[0, 70, 0]), RoundRobin::default());
         assert_eq!(queues.round(&mut turns, &[64; 3], 512), 64);
         assert_eq!(queues.round(&mut turns, &[64; 3], 512), 6);
         assert_eq!(queues.round(&mut turns, &[64; 3], 512), 0);
@@ -448,7 +448,7 @@ mod tests {
 
     #[test]
     fn fewer_sources_than_before_are_served_from_the_first_on() {
-        let mut turns = Turns { next: 7, left: 5 };
+        let mut turns = RoundRobin { next: 7, left: 5 };
         let mut queues = Queues::new(&[10, 10]);
         assert_eq!(queues.round(&mut turns, &[4, 4], 512), 8);
         assert_eq!(queues.taken, [4, 4]);
@@ -464,7 +464,7 @@ mod tests {
             rounds in 1_usize..60,
         ) {
             let (demands, quotas): (Vec<u64>, Vec<usize>) = sources.into_iter().unzip();
-            let (mut queues, mut turns) = (Queues::new(&demands), Turns::default());
+            let (mut queues, mut turns) = (Queues::new(&demands), RoundRobin::default());
             let mut all = 0;
             for _ in 0..rounds {
                 let before = queues.waiting.clone();
@@ -495,7 +495,7 @@ mod tests {
             quotas in proptest::collection::vec(1_usize..300, 1..10),
             budget in 1_usize..100,
         ) {
-            let (mut queues, mut turns) = (Queues::new(&vec![1 << 40; quotas.len()]), Turns::default());
+            let (mut queues, mut turns) = (Queues::new(&vec![1 << 40; quotas.len()]), RoundRobin::default());
             let circle = quotas.iter().sum::<usize>().div_ceil(budget) + quotas.len();
             for _ in 0..circle {
                 queues.round(&mut turns, &quotas, budget);

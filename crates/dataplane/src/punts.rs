@@ -152,7 +152,7 @@ pub struct Punts {
     /// For each interface, the worker that owns it.
     owners: [u8; MAX_INTERFACES],
     list: PacketList,
-    random: u64,
+    random: fastrand::Rng,
 }
 
 impl Punts {
@@ -165,7 +165,7 @@ impl Punts {
             workers,
             next_hops,
             list: PacketList::new(),
-            random: seed | 1,
+            random: fastrand::Rng::with_seed(seed),
         }
     }
 
@@ -322,7 +322,7 @@ fn admit(
     mask: Mask,
     (mut own, mut all): (usize, usize),
     size: usize,
-    random: &mut u64,
+    random: &mut fastrand::Rng,
 ) -> (Mask, Mask) {
     let more = mask.count() as usize;
     let shared = size - size / RESERVE;
@@ -341,7 +341,7 @@ fn admit(
         }
         let low = limit / 2;
         let above = own.saturating_sub(low) as u64;
-        let lucky = above * (1 << 32) <= draw(random) * (limit - low) as u64;
+        let lucky = above * (1 << 32) <= u64::from(random.u32(..)) * (limit - low) as u64;
         admitted |= Mask::when(lucky, slot);
         early |= Mask::when(!lucky, slot);
         own += usize::from(lucky);
@@ -350,20 +350,14 @@ fn admit(
     (admitted, early)
 }
 
-/// A number below 2^32 (xorshift64*).
-fn draw(state: &mut u64) -> u64 {
-    *state ^= *state >> 12;
-    *state ^= *state << 25;
-    *state ^= *state >> 27;
-    state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32
-}
-
 #[cfg(test)]
 mod tests {
+    use fastrand::Rng;
+
     use super::*;
 
     fn admitted(waiting: (usize, usize), size: usize, seed: u64) -> u32 {
-        admit(Mask::first(64), waiting, size, &mut (seed | 1)).0.count()
+        admit(Mask::first(64), waiting, size, &mut Rng::with_seed(seed)).0.count()
     }
 
     #[test]
@@ -388,7 +382,8 @@ mod tests {
     #[test]
     fn floods_by_any_number_of_ports_leave_room_for_another_and_have_like_parts() {
         for ports in 1..=16 {
-            let (mut waiting, mut all, mut random, mut turn) = (vec![0; ports], 0, 1, 0);
+            let (mut waiting, mut all, mut random, mut turn) =
+                (vec![0; ports], 0, Rng::with_seed(1), 0);
             for _ in 0..1000 {
                 for own in &mut waiting {
                     let (more, _) = admit(Mask::first(64), (*own, all), 512, &mut random);
@@ -412,7 +407,7 @@ mod tests {
 
     #[test]
     fn a_full_ring_has_no_place() {
-        let (admitted, early) = admit(Mask::first(64), (0, 256), 256, &mut 1);
+        let (admitted, early) = admit(Mask::first(64), (0, 256), 256, &mut Rng::with_seed(1));
         assert_eq!((admitted.count(), early.count()), (0, 0));
     }
 

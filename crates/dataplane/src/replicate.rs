@@ -36,7 +36,7 @@ pub struct Replicator {
 }
 
 /// The next stage of replicated packets.
-pub(crate) struct Way<'a> {
+pub(crate) struct Egress<'a> {
     pub(crate) distribution: &'a mut Distribution,
     /// In TSC cycles.
     pub(crate) now: u64,
@@ -70,7 +70,7 @@ impl Replicator {
         batch: &mut Batch,
         mask: Mask,
         (mut filter, tagger): (Option<&mut CopyFilter>, Option<&Tagger>),
-        way: &mut Way<'_>,
+        egress: &mut Egress<'_>,
     ) {
         // A step that set receivers refers to these entries.
         if let Some(routes) = batch.groups.take() {
@@ -81,10 +81,10 @@ impl Replicator {
                 }
                 let receivers = receivers();
                 let Some(packet) = batch.burst.take(slot) else { continue };
-                self.replicate(packet, receivers, (filter.as_deref(), tagger), way);
+                self.replicate(packet, receivers, (filter.as_deref(), tagger), egress);
             }
         }
-        way.send(&mut self.ready);
+        egress.send(&mut self.ready);
     }
 
     fn replicate(
@@ -92,7 +92,7 @@ impl Replicator {
         mut packet: Mbuf,
         receivers: impl Iterator<Item = InterfaceId>,
         (filter, tagger): (Option<&CopyFilter>, Option<&Tagger>),
-        way: &mut Way<'_>,
+        egress: &mut Egress<'_>,
     ) {
         let verdict = |to| filter.map_or(Ok(Mark::NONE), |filter| filter.verdict(to));
         let port_of = |to: InterfaceId| to.port().or_else(|| tagger?.port(to));
@@ -100,30 +100,30 @@ impl Replicator {
         header.copy_from_slice(&packet.data()[..ETHERNET]);
         let mut exits = receivers.filter_map(|to| Some((to, port_of(to)?))).peekable();
         let Some(first) = exits.next() else {
-            way.counters.drops.add(DropReason::StepLost, 1);
+            egress.counters.drops.add(DropReason::StepLost, 1);
             return;
         };
         if exits.peek().is_none() {
             match verdict(first.0) {
                 Ok(mark) => mark.apply_to(&mut packet),
-                Err(reason) => return way.counters.drops.add(reason, 1),
+                Err(reason) => return egress.counters.drops.add(reason, 1),
             }
             packet.data_mut()[SOURCE].copy_from_slice(&self.macs[first.1.index()]);
-            return self.send(packet, first, tagger, way);
+            return self.send(packet, first, tagger, egress);
         }
         // The bytes are present: steps examine frames with more than an Ethernet header.
         if !packet.adj(ETHERNET) {
-            way.counters.drops.add(DropReason::StepLost, 1);
+            egress.counters.drops.add(DropReason::StepLost, 1);
             return;
         }
         let class = packet.traffic_class();
         let shared = Shared::new(packet);
         for (count, (to, port)) in std::iter::once(first).chain(exits).enumerate() {
-            way.counters.replicated.add(u64::from(count > 0));
+            egress.counters.replicated.add(u64::from(count > 0));
             let mark = match verdict(to) {
                 Ok(mark) => mark,
                 Err(reason) => {
-                    way.counters.drops.add(reason, 1);
+                    egress.counters.drops.add(reason, 1);
                     continue;
                 }
             };
@@ -139,8 +139,8 @@ impl Replicator {
                 mark.apply_to(replica);
             }
             match replica {
-                Some(replica) => self.send(replica, (to, port), tagger, way),
-                None => way.counters.drops.add(DropReason::NoBuffer, 1),
+                Some(replica) => self.send(replica, (to, port), tagger, egress),
+                None => egress.counters.drops.add(DropReason::NoBuffer, 1),
             }
         }
     }
@@ -151,18 +151,18 @@ impl Replicator {
         mut packet: Mbuf,
         (to, port): (InterfaceId, PortId),
         tagger: Option<&Tagger>,
-        way: &mut Way<'_>,
+        egress: &mut Egress<'_>,
     ) {
         let mut is_tagged = || tagger.is_some_and(|tagger| tagger.tag(to, &mut packet).is_some());
         if to.port().is_some() || is_tagged() {
-            way.put(packet, port, &mut self.ready);
+            egress.put(packet, port, &mut self.ready);
         } else {
-            way.counters.drops.add(DropReason::NoBuffer, 1);
+            egress.counters.drops.add(DropReason::NoBuffer, 1);
         }
     }
 }
 
-impl Way<'_> {
+impl Egress<'_> {
     /// Sends all packets, and returns their number.
     fn send(&mut self, packets: &mut Outgoing) -> usize {
         let all = Mask(packets.burst.owned());

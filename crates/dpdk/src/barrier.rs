@@ -18,7 +18,7 @@ impl ProcessBarrier {
     pub fn register() -> Result<Self, Error> {
         match membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) {
             0 => Ok(Self(())),
-            _ => Err(Error::Unsupported { what: "membarrier".into(), errno: Errno::of_system() }),
+            _ => Err(Error::Unsupported { what: "membarrier".into(), errno: Errno::last() }),
         }
     }
 

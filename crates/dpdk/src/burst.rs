@@ -430,7 +430,7 @@ impl Burst {
             bad |= u64::from(!unsafe { usable(self.mbufs[slot]) }) << slot;
             self.admit(slot);
             if SAID {
-                self.hear(slot);
+                self.record_results(slot);
             }
             prefetch(self.heads[slot].as_ptr());
         }
@@ -448,7 +448,7 @@ impl Burst {
     /// Records the device's results for a packet. Both checksum bits together mean that there is no
     /// checksum.
     #[inline(always)]
-    fn hear(&mut self, slot: usize) {
+    fn record_results(&mut self, slot: usize) {
         // SAFETY: the callers own the packet.
         let flags = unsafe { self.mbufs[slot].flags() };
         let good = u64::from(flags & sys::SHIM_MBUF_RX_IP_CKSUM_GOOD != 0);

@@ -11,6 +11,7 @@ use std::{fmt, fs, mem};
 
 use dpdk_sys as sys;
 
+use crate::error::dpdk_errno;
 use crate::mbuf::traffic_class;
 use crate::{Errno, Error, log};
 
@@ -242,7 +243,7 @@ impl Eal {
         let known = unsafe { sys::rte_lcore_id() } != sys::SHIM_LCORE_ID_ANY;
         // SAFETY: the EAL is up, and this thread has no number.
         if !known && unsafe { sys::rte_thread_register() } != 0 {
-            return Err(Error::RegisterThread(Errno::of_dpdk()));
+            return Err(Error::RegisterThread(dpdk_errno()));
         }
         Ok(ThreadRegistration { mine: !known, _eal: self.share(), not_send: PhantomData })
     }
@@ -304,7 +305,7 @@ fn start(arguments: Vec<CString>) -> Result<(), Errno> {
     let argv = argv.leak();
     // SAFETY: `argv` is an array of `argc` C strings that live for ever, ended by a null.
     let result = unsafe { sys::rte_eal_init(argc, argv.as_mut_ptr()) };
-    if result < 0 { Err(Errno::of_dpdk()) } else { Ok(()) }
+    if result < 0 { Err(dpdk_errno()) } else { Ok(()) }
 }
 
 /// Silences the libraries below DPDK's AF_XDP driver on standard error, where they write a dozen lines

@@ -1,33 +1,11 @@
 //! Errors of the router's set-up. Nothing on the packet path returns an error.
 
-use std::fmt;
+use nix::errno::Errno;
 
-/// An error number of the system or of DPDK.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Errno(pub i32);
-
-impl Errno {
-    /// Returns this thread's `rte_errno`.
-    pub(crate) fn of_dpdk() -> Self {
-        // SAFETY: reads a per-thread integer.
-        Self(unsafe { dpdk_sys::shim_errno() })
-    }
-
-    /// Returns the error of this thread's last system call.
-    pub(crate) fn of_system() -> Self {
-        Self(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
-    }
-
-    /// Converts a DPDK function's result, which is negative on failure.
-    pub(crate) fn of_result(result: i32) -> Self {
-        Self(-result)
-    }
-}
-
-impl fmt::Display for Errno {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", std::io::Error::from_raw_os_error(self.0))
-    }
+/// Returns this thread's `rte_errno`.
+pub(crate) fn dpdk_errno() -> Errno {
+    // SAFETY: reads a per-thread integer.
+    Errno::from_raw(unsafe { dpdk_sys::shim_errno() })
 }
 
 /// Formats lines as `; DPDK says: …`.

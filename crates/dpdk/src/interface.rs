@@ -21,7 +21,7 @@ impl Interface {
         let socket =
             unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
         if socket < 0 {
-            return Err(Errno::of_system());
+            return Err(Errno::last());
         }
         // SAFETY: a descriptor that the kernel has just created for us.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
@@ -50,7 +50,7 @@ impl Interface {
 
     /// Returns a handle for another name, in the same network namespace.
     pub(crate) fn renamed(&self, name: &str) -> Result<Self, Errno> {
-        let socket = self.socket.try_clone().map_err(|_| Errno::of_system())?;
+        let socket = self.socket.try_clone().map_err(|_| Errno::last())?;
         Ok(Self { name: name.to_owned(), socket })
     }
 
@@ -111,7 +111,7 @@ impl Interface {
         // SAFETY: each code used here reads and writes an `ifreq`, and SIOCETHTOOL the struct
         // it points to, which `ethtool` borrows.
         let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), code as _, request) };
-        if result < 0 { Err(Errno::of_system()) } else { Ok(()) }
+        if result < 0 { Err(Errno::last()) } else { Ok(()) }
     }
 }
 

@@ -52,10 +52,11 @@ pub use eal::{
     Eal, EalConfig, HugeMode, IovaMode, LogLevel, Memory, ThreadRegistration, version,
     version_built,
 };
-pub use error::{Errno, Error};
+pub use error::Error;
 pub use inherited::{close_on_exec, inherited};
 pub use mbuf::{Layers, Mbuf, Transport};
 pub use mempool::{Mempool, MempoolConfig, Unused};
+pub use nix::errno::Errno;
 pub use port::book::{give_back_interfaces, leave};
 pub use port::queues::{ControlQueues, DESCRIPTORS_MOST, Thresholds};
 pub use port::rss::{Rss, RssConfig, RssTable, SYMMETRIC as SYMMETRIC_RSS_KEY};

@@ -23,6 +23,7 @@ use std::collections::{BTreeSet, HashSet};
 use dpdk_sys as sys;
 
 use crate::eal::Eal;
+use crate::error::dpdk_errno;
 use crate::{Errno, Error};
 
 mod fib;
@@ -192,7 +193,7 @@ fn not_made(table: &str, size: TableSize, eal: &Eal) -> Error {
     let TableSize { routes, groups } = size;
     Error::Memory {
         what: format!("{table} for {routes} routes and {groups} groups"),
-        errno: Errno::of_dpdk(),
+        errno: dpdk_errno(),
         memory: eal.memory().to_string(),
     }
 }
@@ -207,7 +208,7 @@ fn changed(
     if result >= 0 {
         return Ok(());
     }
-    let errno = Errno::of_result(result);
+    let errno = Errno::from_raw(-result);
     let TableSize { routes, groups } = size;
     let problem =
         format!("{}: {errno}; it was made for {routes} routes and {groups} groups", change());

@@ -1061,7 +1061,7 @@ impl Attached {
         let name = device.to_string_lossy().into_owned();
         if result < 0 {
             let step = format!("DPDK does not take device {name}");
-            return Err(config.error(step, Errno::of_result(result)));
+            return Err(config.error(step, Errno::from_raw(-result)));
         }
         let Some(id) = port_of(&device) else {
             remove(bus, &device);
@@ -1240,7 +1240,7 @@ impl Attached {
     fn check(&self, config: &PortConfig, step: &str, result: i32) -> Result<(), Error> {
         if result < 0 {
             let device = self.device.to_string_lossy();
-            return Err(config.error(format!("{device}: {step}"), Errno::of_result(result)));
+            return Err(config.error(format!("{device}: {step}"), Errno::from_raw(-result)));
         }
         Ok(())
     }
@@ -1352,7 +1352,7 @@ fn device_info(id: u16) -> Result<sys::rte_eth_dev_info, Errno> {
     // SAFETY: the port exists; the function writes the information, or fails.
     let result = unsafe { sys::rte_eth_dev_info_get(id, info.as_mut_ptr()) };
     if result != 0 {
-        return Err(Errno::of_result(result));
+        return Err(Errno::from_raw(-result));
     }
     // SAFETY: zeroed, which is a value of every field, and written.
     Ok(unsafe { info.assume_init() })

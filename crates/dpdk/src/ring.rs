@@ -13,9 +13,10 @@ use dpdk_sys as sys;
 
 use crate::burst::{BURST_MAX, Burst, PacketList};
 use crate::eal::{Eal, EalRef};
+use crate::error::dpdk_errno;
 use crate::mbuf::{Mbuf, RawMbuf, free_bulk};
 use crate::names::serial_name;
-use crate::{Cause, Doorbell, Errno, Error};
+use crate::{Cause, Doorbell, Error};
 
 /// Most packets of a ring.
 const SIZE_MAX: usize = 1 << 24;
@@ -89,7 +90,7 @@ impl Ring {
         let Some(ring) = near.or_else(|| NonNull::new(create(sys::SOCKET_ID_ANY))) else {
             return Err(Error::Memory {
                 what: format!("ring {name:?} of {size} packets"),
-                errno: Errno::of_dpdk(),
+                errno: dpdk_errno(),
                 memory: eal.memory().to_string(),
             });
         };

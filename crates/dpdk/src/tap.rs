@@ -63,18 +63,18 @@ impl Tap {
         // SAFETY: TUNSETIFF reads and writes an `ifreq`.
         let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &mut request) };
         if result < 0 {
-            return Err(match Errno::of_system() {
-                Errno(libc::EBUSY) => failed(
+            return Err(match Errno::last() {
+                Errno::EBUSY => failed(
                     "exists already and is in use by another process: another router, or who holds it for \
                      one that was killed (start that one again, with its --socket, or end its turnpike hold)"
                         .into(),
                 ),
-                Errno(libc::EINVAL) => failed(
+                Errno::EINVAL => failed(
                     "exists already; remove it or give the port another name (the port's device \
                      cannot have the port's name in the same network namespace)"
                         .into(),
                 ),
-                Errno(libc::EPERM) => failed("not permitted; CAP_NET_ADMIN is needed".into()),
+                Errno::EPERM => failed("not permitted; CAP_NET_ADMIN is needed".into()),
                 errno => failed(errno.to_string()),
             });
         }

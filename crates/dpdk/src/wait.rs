@@ -169,10 +169,7 @@ impl WaitSet {
             libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, descriptor, &mut event)
         };
         if result < 0 {
-            return Err(Error::Wait {
-                step: "waiting for a descriptor",
-                errno: Errno::of_system(),
-            });
+            return Err(Error::Wait { step: "waiting for a descriptor", errno: Errno::last() });
         }
         Ok(())
     }
@@ -218,7 +215,7 @@ fn wait_for(
             let events = events.as_mut_ptr();
             libc::syscall(libc::SYS_epoll_pwait2, epoll, events, EVENTS, &raw const time, mask, 0)
         };
-        if count >= 0 || Errno::of_system() != Errno(libc::ENOSYS) {
+        if count >= 0 || Errno::last() != Errno::ENOSYS {
             return count as i32;
         }
     }
@@ -240,7 +237,7 @@ fn take_error(descriptor: RawFd) {
 
 fn owned(descriptor: RawFd, step: &'static str) -> Result<OwnedFd, Error> {
     if descriptor < 0 {
-        return Err(Error::Wait { step, errno: Errno::of_system() });
+        return Err(Error::Wait { step, errno: Errno::last() });
     }
     // SAFETY: a descriptor that the kernel has just created for us.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })

@@ -293,7 +293,7 @@ fn a_device_takes_a_list_of_groups_or_passes_on_all() {
         assert_eq!(end.port.set_multicasts(&Multicasts::All), Ok(MulticastFilter::All));
     }
     let end = open_as(eal, &pool, &config("net_null8", &[]));
-    let refused = MulticastFilter::Refused(2, Errno(libc::ENOTSUP));
+    let refused = MulticastFilter::Refused(2, Errno::ENOTSUP);
     assert_eq!(end.port.set_multicasts(&groups), Ok(refused.clone()), "its driver has no list");
     assert_eq!(end.port.multicast_filter(), refused);
 }

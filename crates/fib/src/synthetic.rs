@@ -20,7 +20,8 @@ use std::{
 
 use crate::{Address, Bits, MAX_NEXT_HOP, NextHopId, Prefix};
 
-/// A reproducible stream of random numbers (SplitMix64, Steele et al., OOPSLA 2014).
+/// A reproducible stream of random numbers (SplitMix64, Steele et al., OOPSLA 2014). Published figures are of tables
+/// and rules made from it, so it must not change with the version of a library.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -42,6 +43,16 @@ impl Random {
     /// Returns a number below `end`; 0 if `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.word()) * u128::from(end)) >> 64) as u64
+    }
+
+    /// Returns true in `percent` of 100 cases.
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// Returns an element of a list, which must not be empty.
+    pub fn pick<'a, T>(&mut self, list: &'a [T]) -> &'a T {
+        &list[self.below(list.len() as u64) as usize]
     }
 
     /// Returns the next 128 bits.

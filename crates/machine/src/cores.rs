@@ -52,7 +52,7 @@ pub fn confine(cores: &[usize], but: &[Pid]) -> Result<()> {
 }
 
 /// Logs the placement, and that forwarders have to share cores if they have.
-pub fn tell(placement: &CorePlacement) {
+pub fn log_placement(placement: &CorePlacement) {
     let CorePlacement { control, forward, control_forwarder } = placement;
     tracing::info!(
         "cores: forwarders on {}, control on {}",

@@ -74,23 +74,23 @@ impl Nodes {
 }
 
 /// The router's packet memory requirements.
-pub struct Plan {
+pub struct MemoryPlan {
     nodes: Nodes,
-    pools: Vec<NodePlan>,
+    pools: Vec<NodeMemory>,
     /// Packets that may wait in ports' queues.
     queued: usize,
 }
 
 /// Packet memory requirements of one node.
 #[derive(Debug, PartialEq, Eq)]
-struct NodePlan {
+struct NodeMemory {
     node: Option<usize>,
     usual: usize,
     /// Number and size of large buffers; `None` if no port needs them.
     jumbo: Option<(usize, u16)>,
 }
 
-impl Plan {
+impl MemoryPlan {
     /// For the ports of this configuration, as they are to be or as their devices are now.
     pub fn of(config: &Config, forwarders: usize, nodes: Nodes) -> Self {
         let node_of = |port: &config::Port| nodes.of_packets(&port.device);
@@ -109,7 +109,7 @@ impl Plan {
                 0 => (GATHERED, room),
                 _ => (count(&large), room),
             });
-            NodePlan { node, usual: count(&small), jumbo }
+            NodeMemory { node, usual: count(&small), jumbo }
         };
         let pools = used.into_iter().map(plan).collect();
         let mbufs = config.memory.mbufs.map(|mbufs| mbufs as usize / 2);
@@ -119,7 +119,7 @@ impl Plan {
 
     /// Megabytes.
     pub fn megabytes(&self) -> usize {
-        let of = |plan: &NodePlan| {
+        let of = |plan: &NodeMemory| {
             let (count, room) = plan.jumbo.unwrap_or((0, 0));
             bytes(plan.usual, DATA_ROOM) + bytes(count, room)
         };
@@ -214,7 +214,7 @@ struct NodePools {
 }
 
 impl NodePools {
-    fn new(eal: &Eal, plan: &NodePlan) -> Result<Self> {
+    fn new(eal: &Eal, plan: &NodeMemory) -> Result<Self> {
         let node = plan.node;
         let usual = pool(eal, "packets", plan.usual, (DATA_ROOM, node))?;
         let jumbo = plan.jumbo.map(|(count, room)| pool(eal, "jumbo", count, (room, node)));
@@ -246,7 +246,7 @@ impl From<Mempool> for Buffers {
 
 impl Buffers {
     /// Allocates the planned pools.
-    pub fn new(eal: &Eal, plan: &Plan) -> Result<Self> {
+    pub fn new(eal: &Eal, plan: &MemoryPlan) -> Result<Self> {
         let pools = plan.pools.iter().map(|plan| NodePools::new(eal, plan));
         let pools = pools.collect::<Result<Vec<_>>>()?;
         ensure!(!pools.is_empty(), "no port, so no packet memory");

@@ -248,7 +248,7 @@ pub struct Steered<R> {
     /// Counters of learned flows.
     counts: Counts,
     /// True if there are changes not logged yet.
-    news: bool,
+    unreported: bool,
     is_stuck: bool,
 }
 
@@ -304,7 +304,7 @@ impl<R> Default for Steered<R> {
             own: None,
             refused: None,
             counts: Counts::default(),
-            news: false,
+            unreported: false,
             is_stuck: false,
         }
     }
@@ -346,7 +346,7 @@ impl<R> Steered<R> {
                 self.leaving.push(rule);
             }
         }
-        (self.refused, self.news) = (None, !self.exact.is_empty());
+        (self.refused, self.unreported) = (None, !self.exact.is_empty());
     }
 
     /// Returns true if [`Self::go_on`] has work to do.
@@ -397,8 +397,8 @@ impl<R> Steered<R> {
     }
 
     /// The rules that are held and wanted, once, when nothing waits any more.
-    pub fn take_news(&mut self) -> Option<(usize, usize)> {
-        if self.is_busy() || !std::mem::take(&mut self.news) {
+    pub fn take_report(&mut self) -> Option<(usize, usize)> {
+        if self.is_busy() || !std::mem::take(&mut self.unreported) {
             return None;
         }
         let held = self.exact.iter().filter(|entry| matches!(entry.place, Place::Held(_)));

@@ -1,18 +1,16 @@
 //! Keeps the host interfaces' descriptors open in another process while the router is restarted.
 
 use std::collections::HashMap;
-use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
+use sd_notify::{NotifyState, notify, notify_with_fds};
 
 use crate::hold::{self, Holder, Message};
 
@@ -33,8 +31,8 @@ pub struct FdStore {
 enum Keeper {
     #[default]
     Nobody,
-    /// systemd, at this address.
-    Manager(UnixAddr),
+    /// systemd.
+    Manager,
     Holder(Held),
 }
 
@@ -74,15 +72,11 @@ impl SharedStore {
             holder
         });
         let store = Arc::new_cyclic(|store| {
-            let manager = manager();
-            let keeper = match manager {
-                None if seconds > 0 => {
-                    Keeper::Holder(Held::new(path, seconds, holder, store.clone()))
-                }
-                manager => {
-                    dismiss(holder);
-                    manager.map_or(Keeper::Nobody, Keeper::Manager)
-                }
+            let keeper = if !has_manager() && seconds > 0 {
+                Keeper::Holder(Held::new(path, seconds, holder, store.clone()))
+            } else {
+                dismiss(holder);
+                if has_manager() { Keeper::Manager } else { Keeper::Nobody }
             };
             let had_some = !kept.is_empty();
             Mutex::new(FdStore { kept, keeper, had_some })
@@ -98,12 +92,9 @@ impl SharedStore {
     }
 }
 
-/// Returns the service manager's socket, if there is one.
-fn manager() -> Option<UnixAddr> {
-    std::env::var_os("NOTIFY_SOCKET").and_then(|path| match path.as_bytes() {
-        [b'@', name @ ..] => UnixAddr::new_abstract(name).ok(),
-        path => UnixAddr::new(path).ok(),
-    })
+/// Returns true if a service manager has started this process and reads its notifications.
+fn has_manager() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some()
 }
 
 /// Dismisses a holder whose descriptors have been taken over.
@@ -130,9 +121,10 @@ impl FdStore {
         match &mut self.keeper {
             Keeper::Nobody => Ok(()),
             // No polling of the descriptor: that of an interface that is down is in error.
-            Keeper::Manager(manager) => {
-                let text = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}\n");
-                Ok(notify(manager, &text, Some(descriptor))?)
+            Keeper::Manager => {
+                let no_poll = NotifyState::Custom("FDPOLL=0");
+                let store = [NotifyState::FdStore, no_poll, NotifyState::FdName(&name)];
+                Ok(notify_with_fds(&store, &[descriptor])?)
             }
             Keeper::Holder(held) => held.keep(name, descriptor),
         }
@@ -158,7 +150,7 @@ impl FdStore {
     pub fn ready(&mut self) {
         self.with_held(|held| {
             held.ready = true;
-            held.tell(&Message::Ready);
+            held.send(&Message::Ready);
         });
     }
 
@@ -180,8 +172,8 @@ impl FdStore {
     fn forget_named(&mut self, name: &str) -> Result<()> {
         match &mut self.keeper {
             Keeper::Nobody => Ok(()),
-            Keeper::Manager(manager) => {
-                Ok(notify(manager, &format!("FDSTOREREMOVE=1\nFDNAME={name}\n"), None)?)
+            Keeper::Manager => {
+                Ok(notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)])?)
             }
             Keeper::Holder(held) => held.forget(name),
         }
@@ -209,7 +201,7 @@ impl Held {
         self.descriptors.insert(name.clone(), descriptor.try_clone_to_owned()?);
         match &self.holder {
             Some(holder) => {
-                holder.tell(&Message::Keep(name), Some(descriptor)).context("its holder")
+                holder.send(&Message::Keep(name), Some(descriptor)).context("its holder")
             }
             None => self.start(),
         }
@@ -225,10 +217,10 @@ impl Held {
     fn start(&mut self) -> Result<()> {
         let holder = Holder::start(&self.path, self.seconds)?;
         for (name, descriptor) in &self.descriptors {
-            holder.tell(&Message::Keep(name.clone()), Some(descriptor.as_fd()))?;
+            holder.send(&Message::Keep(name.clone()), Some(descriptor.as_fd()))?;
         }
         if self.ready {
-            holder.tell(&Message::Ready, None)?;
+            holder.send(&Message::Ready, None)?;
         }
         tracing::info!(
             "host interfaces: held by process {} if this one is killed, for {} s",
@@ -242,7 +234,7 @@ impl Held {
 
     /// Sets the time for which the holder holds, and watches for its end.
     fn adopt(&mut self) {
-        self.tell(&Message::Hold(self.seconds));
+        self.send(&Message::Hold(self.seconds));
         let Some(life) = self.holder.as_ref().and_then(|holder| holder.life().ok()) else { return };
         let store = self.store.clone();
         let body = move || {
@@ -279,9 +271,9 @@ impl Held {
         pause
     }
 
-    fn tell(&self, message: &Message) {
+    fn send(&self, message: &Message) {
         // The watch notices the holder's end.
-        let _ = self.holder.as_ref().map(|holder| holder.tell(message, None));
+        let _ = self.holder.as_ref().map(|holder| holder.send(message, None));
     }
 }
 
@@ -298,16 +290,6 @@ fn replace(store: &Weak<Mutex<FdStore>>) {
         thread::sleep(time);
         pause = again(Held::start_again);
     }
-}
-
-fn notify(manager: &UnixAddr, text: &str, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    let numbers: Vec<_> = descriptor.iter().map(AsRawFd::as_raw_fd).collect();
-    let rights = [ControlMessage::ScmRights(&numbers)];
-    let rights = if numbers.is_empty() { &[][..] } else { &rights[..] };
-    let socket = UnixDatagram::unbound()?;
-    let text = [IoSlice::new(text.as_bytes())];
-    sendmsg(socket.as_raw_fd(), &text, rights, MsgFlags::MSG_NOSIGNAL, Some(manager))?;
-    Ok(())
 }
 
 /// Returns the name of the descriptor of an interface of the calling thread's namespace.

@@ -70,7 +70,7 @@ pub struct Placed<R> {
     /// The reason for which the device holds nothing of the filter.
     refused: Option<String>,
     /// True if there are changes not reported yet.
-    news: bool,
+    unreported: bool,
     /// True if the device has failed to remove rules.
     is_stuck: bool,
     /// The rule whose counts are read next.
@@ -114,7 +114,7 @@ pub struct Whereabouts {
 
 /// A device's rules, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum PlacementReport {
     /// The device holds nothing, for this reason.
     Refused(String),
     /// Numbers of rules held, wholly or in part.
@@ -135,7 +135,7 @@ impl<R> Default for Placed<R> {
             places: Vec::new(),
             leaving: Vec::new(),
             refused: None,
-            news: false,
+            unreported: false,
             is_stuck: false,
             next: 0,
         }
@@ -163,9 +163,9 @@ impl<R> Placed<R> {
         self.places.iter().any(|place| !place.waiting.is_empty())
     }
 
-    /// Returns true if [`Self::take_news`] has a report once nothing waits.
+    /// Returns true if [`Self::take_report`] has a report once nothing waits.
     pub fn has_news(&self) -> bool {
-        self.news
+        self.unreported
     }
 
     /// Sets the rules that the device is to hold, or the reason for which it is to hold none.
@@ -177,7 +177,7 @@ impl<R> Placed<R> {
         let places: HashMap<Pattern, usize> =
             places.map(|(place, held)| (held.pattern, place)).collect();
         let mut take = |pattern: &Pattern| known[*places.get(pattern)?].take();
-        (self.filter, self.refused, self.news) = (None, None, filter.is_some());
+        (self.filter, self.refused, self.unreported) = (None, None, filter.is_some());
         if let Some((table, offloads)) = filter {
             let mut seen = HashSet::new();
             let offloads = offloads.unwrap_or_else(|why| {
@@ -238,16 +238,16 @@ impl<R> Placed<R> {
     }
 
     /// Returns the report for the log, once, when nothing waits any more.
-    pub fn take_news(&mut self) -> Option<News> {
-        if self.is_busy() || !std::mem::take(&mut self.news) {
+    pub fn take_report(&mut self) -> Option<PlacementReport> {
+        if self.is_busy() || !std::mem::take(&mut self.unreported) {
             return None;
         }
         if let Some(why) = &self.refused {
-            return Some(News::Refused(why.clone()));
+            return Some(PlacementReport::Refused(why.clone()));
         }
         let rules = (0..self.places.len()).filter_map(|rule| self.whereabouts(rule));
         let rules: Vec<_> = rules.filter(|rule| rule.drops).collect();
-        Some(News::Held {
+        Some(PlacementReport::Held {
             rules: rules.len(),
             held: rules.iter().filter(|rule| rule.held > 0).count(),
             device: rules.iter().map(|rule| rule.held).sum(),
@@ -277,7 +277,7 @@ impl<R> Placed<R> {
         &mut self,
         device: &impl Holder<Rule = R>,
         has_time: impl Fn() -> bool,
-        mut tell: impl FnMut(&FilterTable, usize, FlowCount),
+        mut report: impl FnMut(&FilterTable, usize, FlowCount),
     ) {
         let Some(filter) = &self.filter else { return };
         let count = self.places.len();
@@ -295,7 +295,7 @@ impl<R> Placed<R> {
             };
             let sum = counts.fold(FlowCount { packets: 0, bytes: Some(0) }, add);
             if sum.packets > 0 {
-                tell(filter, rule, sum);
+                report(filter, rule, sum);
             }
         }
     }

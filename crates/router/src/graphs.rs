@@ -20,7 +20,7 @@ use dataplane::spread_filter::SpreadFilter;
 use dataplane::steps::named_hop;
 use dataplane::vlan::Tagger;
 use script::{
-    ForwarderLua, JitStatus, LuaSteps, Peers, Policy, ScriptCounters, SharedObjects, Source,
+    ForwarderLua, JitStatus, LuaSteps, Peers, Policy, ScriptCounters, ScriptSource, SharedObjects,
     StepSettings, StepStatus, Watchdog,
 };
 
@@ -163,7 +163,8 @@ impl GraphMaker {
             config.file.file_name().map_or(file.clone(), |name| name.to_string_lossy().into());
         let shared = &self.shared;
         let categories = &config.categories;
-        let source = Source { text: &config.text, file: &name, ports, categories, shared, peers };
+        let source =
+            ScriptSource { text: &config.text, file: &name, ports, categories, shared, peers };
         let lua = ForwarderLua::load(&source, watchdog)
             .with_context(|| format!("{file}: the script cannot be run on a forwarder"))?;
         let (counters, jit) = (lua.counters(), lua.jit());

@@ -84,7 +84,7 @@ use node_tables::{NodeTables, nodes_of};
 use owner::{Configurations, Owner, OwnerParts};
 use ports::{OpenPort, Opener, Ports};
 use prepare::Workshop;
-pub use program::{OpenTelnet, Program, Source, TelnetSessions};
+pub use program::{ConfigSource, OpenTelnet, Program, TelnetSessions};
 use quarantine::KeeperSettings;
 use reports::{Ledger, Retired, SlowViews};
 use schedulers::Buckets;
@@ -92,8 +92,8 @@ use server::Socket;
 use sets::NamedSets;
 use signals::{Ended, Signals};
 use slow_worker::{
-    ClassRates, EventSender, Learner, Orders, Outbox, SlowCounters, SlowWorker, Teacher, Turns,
-    event_channel, handoff_queues, lessons, order_queue,
+    ClassRates, EventSender, Learner, Orders, Outbox, PuntScheduler, SlowCounters, SlowWorker,
+    Teacher, event_channel, handoff_queues, lessons, order_queue,
 };
 use vlans::{OpenVlan, OpenVlans};
 use wiring::{Places, Wiring, WorkerEnds};
@@ -114,7 +114,7 @@ type Telnet = (telnet::Acceptor, Option<telnet::Opened>);
 /// end cleanly.
 pub fn run(
     config: Config,
-    source: &Source,
+    source: &ConfigSource,
     program: &Program,
     socket: &Path,
     RunSettings { no_huge, hold }: RunSettings,
@@ -122,7 +122,7 @@ pub fn run(
     // Before there are other threads, which go where this one is.
     let placement = cores::place(&config)?;
     cores::confine(&placement.control, &[])?;
-    cores::tell(&placement);
+    cores::log_placement(&placement);
     // Before there is any other thread.
     let signals = Signals::block()?;
     resident::stay();
@@ -164,7 +164,7 @@ pub fn run(
 
 /// [`run`], with the ports' devices bound, to the signal that ended it. DPDK has closed them all when this returns.
 fn run_on(
-    (config, source): (Config, &Source),
+    (config, source): (Config, &ConfigSource),
     program: &Program,
     (socket, telnet): (Socket, Telnet),
     mut signals: Signals,
@@ -175,7 +175,8 @@ fn run_on(
     let cores = &placement.forward;
     let machine = Machine::here();
     let cpus = Arc::new(machine.cpus());
-    let plan = buffers::Plan::of(&config, cores.len(), buffers::Nodes::new(machine, &cpus, cores));
+    let plan =
+        buffers::MemoryPlan::of(&config, cores.len(), buffers::Nodes::new(machine, &cpus, cores));
     let memory = memory_for(&plan, cores.len());
     room::check_now(&Machine::here(), memory.0, no_huge, config.memory.mbufs)?;
     let course = signals.course().clone();
@@ -207,7 +208,7 @@ const BESIDE_BUFFERS: usize = 128;
 pub fn packet_memory(config: &Config, cores: &[usize]) -> (usize, usize) {
     let machine = Machine::here();
     let nodes = buffers::Nodes::new(machine.clone(), &machine.cpus(), cores);
-    memory_for(&buffers::Plan::of(config, cores.len(), nodes), cores.len())
+    memory_for(&buffers::MemoryPlan::of(config, cores.len(), nodes), cores.len())
 }
 
 /// Returns DPDK's drivers of virtual devices, if a port of the configuration uses one.
@@ -216,7 +217,7 @@ pub fn virtual_drivers(config: &Config) -> BTreeSet<String> {
     if wanted { dpdk::virtual_drivers() } else { BTreeSet::new() }
 }
 
-fn memory_for(plan: &buffers::Plan, forwarders: usize) -> (usize, usize) {
+fn memory_for(plan: &buffers::MemoryPlan, forwarders: usize) -> (usize, usize) {
     (plan.megabytes() + BESIDE_BUFFERS, buffers::megabytes_later(forwarders))
 }
 
@@ -271,7 +272,7 @@ struct Router {
 
 impl Router {
     fn start(
-        (config, source): (Config, Source),
+        (config, source): (Config, ConfigSource),
         program: &Program,
         (placement, cpus): (CorePlacement, Arc<Cpus>),
         opener: Opener,
@@ -548,7 +549,7 @@ fn slow_workers(
         counters.push(count.clone());
         workers.push(SlowWorker {
             engine: SlowPath::sharing(config, rates.clone()),
-            turns: Turns::new(punted, classes, class_rates.clone()),
+            turns: PuntScheduler::new(punted, classes, class_rates.clone()),
             outbox: Outbox {
                 injectors,
                 senders: [None; MAX_PORTS],

@@ -388,7 +388,7 @@ impl Owner {
                     Wish::End(signal) => break Some(signal),
                     Wish::Reload => self.reload(),
                 },
-                word = watch.next() => self.hear_of_ports(word).await,
+                word = watch.next() => self.on_port_event(word).await,
                 () = std::future::ready(()) => {}
             }
             let busy = self.is_busy();
@@ -399,9 +399,9 @@ impl Owner {
                     Wish::End(signal) => break Some(signal),
                     Wish::Reload => self.reload(),
                 },
-                word = watch.next() => self.hear_of_ports(word).await,
+                word = watch.next() => self.on_port_event(word).await,
                 Some(question) = questions.recv() => self.answer(question).await,
-                () = self.events.ready() => self.hear_some(),
+                () = self.events.ready() => self.take_events(),
                 batch = self.sources.receive() => self.take_in(batch),
                 Some(job) = self.configurations.prepared() => {
                     self.finish(job).await;
@@ -443,9 +443,9 @@ impl Owner {
                         }
                     }
                     if count.is_multiple_of(SLOW_TICKS) {
-                        let kernel_tells = self.hears_kernel();
-                        self.poll_devices(kernel_tells);
-                        if !kernel_tells {
+                        let kernel_notifies = self.has_link_notifications();
+                        self.poll_devices(kernel_notifies);
+                        if !kernel_notifies {
                             self.follow_interfaces().await;
                         }
                         self.look_for_absent().await;
@@ -486,7 +486,7 @@ impl Owner {
     /// Handles events and requests deferred during a change.
     async fn see_to_later(&mut self) {
         while let Some(word) = self.later.word() {
-            self.hear_of_ports(word).await;
+            self.on_port_event(word).await;
         }
         while let Some(question) = self.later.question() {
             self.answer(question).await;
@@ -497,8 +497,8 @@ impl Owner {
     }
 
     /// Returns true if the kernel reports changes of interfaces.
-    fn hears_kernel(&self) -> bool {
-        self.inputs.as_ref().is_some_and(|inputs| inputs.watch.hears_kernel())
+    fn has_link_notifications(&self) -> bool {
+        self.inputs.as_ref().is_some_and(|inputs| inputs.watch.has_link_notifications())
     }
 
     /// Returns the name of a thread of the packet path that has ended without being stopped.
@@ -557,12 +557,12 @@ impl Owner {
     /// Passes the RIB's commands to the slow path.
     fn pass_commands(&mut self) {
         for command in self.rib.drain_commands() {
-            self.orders.tell(&command);
+            self.orders.send(&command);
         }
     }
 
     /// Handles as many events of the slow path as there is time for.
-    fn hear_some(&mut self) {
+    fn take_events(&mut self) {
         let turn = Turn::begin();
         while turn.has_time() {
             let events = self.events.take(EVENTS);
@@ -570,19 +570,19 @@ impl Owner {
                 return;
             }
             let Self { rib, .. } = self;
-            let refused = rib.batch(|rib| hear_neighbours(rib, &events));
+            let refused = rib.batch(|rib| learn_neighbours(rib, &events));
             for (port, address, error) in refused {
                 let name = self.interface_name(port);
                 self.sources.warn(format_args!(
                     "port \"{name}\": neighbour {address}: {error}; the slow path serves it"
                 ));
             }
-            events.into_iter().for_each(|event| self.hear(event));
+            events.into_iter().for_each(|event| self.on_event(event));
         }
     }
 
     /// Handles an event other than those of a neighbour's MAC.
-    fn hear(&mut self, event: Event) {
+    fn on_event(&mut self, event: Event) {
         match event {
             // The RIB has handled them already.
             Event::NeighbourUp { .. } | Event::NeighbourDown { .. } => {}
@@ -639,7 +639,7 @@ impl Owner {
 }
 
 /// Brings what events say of neighbours into the RIB; returns those that it had no room for.
-fn hear_neighbours(rib: &mut Rib, events: &[Event]) -> Vec<(InterfaceId, IpAddr, RibError)> {
+fn learn_neighbours(rib: &mut Rib, events: &[Event]) -> Vec<(InterfaceId, IpAddr, RibError)> {
     let mut refused = Vec::new();
     for event in events {
         match *event {

@@ -19,7 +19,7 @@ use machine::cores;
 use super::graphs::{ForwarderGraph, GraphMaker};
 use super::host::HostInterface;
 use super::ports::{Known, Opened, Opener};
-use super::program::{Program, Source};
+use super::program::{ConfigSource, Program};
 use super::quarantine;
 use super::virtual_drivers;
 use super::vlans::{self, Hosts};
@@ -65,13 +65,17 @@ pub struct Workshop {
     program: Program,
     maker: Arc<Mutex<GraphMaker>>,
     opener: Opener,
-    source: Source,
+    source: ConfigSource,
 }
 
 impl Workshop {
     /// For a router in this program that this file describes, whose graphs this maker makes and whose ports this
     /// opens.
-    pub fn new(maker: GraphMaker, opener: Opener, (program, source): (Program, Source)) -> Self {
+    pub fn new(
+        maker: GraphMaker,
+        opener: Opener,
+        (program, source): (Program, ConfigSource),
+    ) -> Self {
         Self { program, maker: Arc::new(Mutex::new(maker)), opener, source }
     }
 

@@ -43,14 +43,14 @@ impl Program {
 
 /// The file that describes a router.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct ConfigSource {
     /// Its path.
     pub file: PathBuf,
     /// The file is one of MoonRoute's.
     pub moonroute: bool,
 }
 
-impl Source {
+impl ConfigSource {
     /// Loads the configuration, and warnings about unused parts of it.
     ///
     /// # Errors

@@ -380,7 +380,7 @@ impl Ledger {
             report::Class {
                 name: class.name().to_owned(),
                 rate: limits.rate,
-                share: limits.share,
+                weight: limits.weight,
                 queue: limits.queue,
                 offered,
                 passed,

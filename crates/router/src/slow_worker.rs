@@ -17,7 +17,7 @@
 //!
 //! | file | concern |
 //! |---|---|
-//! | `turns.rs` | whose turn it is: rates and shares |
+//! | `turns.rs` | whose turn it is: rates and weights |
 //! | `outbox.rs` | where results go |
 //! | `learner.rs` | flows that the host begins |
 //! | `orders.rs` | what the owner says, and to whom |
@@ -50,7 +50,7 @@ pub use events::{EventReceiver, EventSender, EventView, event_channel};
 pub use learner::{Learner, Lessons, Teacher, lessons};
 pub use orders::{Connections, Order, OrderQueue, Orders, order_queue};
 pub use outbox::{Frame, Outbox, SlowCounters, handoff_queues};
-pub use turns::{ClassRates, Turns};
+pub use turns::{ClassRates, PuntScheduler};
 
 /// Messages of other workers that are looked at before packets have their turn.
 const MAIL_TURN: usize = 256;
@@ -76,7 +76,7 @@ pub struct SlowWorker {
     /// The protocols.
     pub engine: SlowPath<Frame>,
     /// What forwarders punt.
-    pub turns: Turns,
+    pub turns: PuntScheduler,
     /// Where results go.
     pub outbox: Outbox,
     /// What the owner says.
@@ -138,12 +138,12 @@ impl SlowWorker {
 
     /// One turn of everybody; returns how much there was to do.
     fn round(&mut self, now: Duration) -> usize {
-        let found = self.obey(now) + self.take_mail(now) + self.take_punted(now);
+        let found = self.take_orders(now) + self.take_mail(now) + self.take_punted(now);
         self.outbox.flush_hosts();
         found + self.outbox.take_from_hosts()
     }
 
-    fn obey(&mut self, now: Duration) -> usize {
+    fn take_orders(&mut self, now: Duration) -> usize {
         let mut found = 0;
         while found < ORDER_TURN
             && let Some(order) = self.orders.take()
@@ -167,7 +167,7 @@ impl SlowWorker {
                     let _ = answer.send(self.outbox.disconnect(port));
                 }
                 Order::Halt { halted, go } => self.halt(halted, &go, now),
-                Order::Shares(limits) => self.turns.set_shares(&limits),
+                Order::Weights(limits) => self.turns.set_weights(&limits),
                 Order::Neighbours(answer) => {
                     // Whoever asked may be gone.
                     let _ = answer.send(self.engine.neighbours(now));

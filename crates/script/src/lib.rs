@@ -37,7 +37,7 @@ pub use missing::way_out;
 pub use pattern::install as bound_libraries;
 pub use peers::Peers;
 pub use shared::{SHARED_SIZE, SharedObjects, SharedSettings};
-pub use state::{ForwarderLua, JitStatus, LoadError, LuaSteps, Source};
+pub use state::{ForwarderLua, JitStatus, LoadError, LuaSteps, ScriptSource};
 pub use status::{COUNTERS_MAX, CounterNames, Failure, ScriptCounters, StepStatus};
 pub use step::{LuaStep, Policy, StepSettings};
 pub use watchdog::{Watchdog, is_loading_stopped, stop_loading};

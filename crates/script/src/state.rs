@@ -185,7 +185,7 @@ impl LuaSteps {
 type Shared = Arc<Mutex<Vec<(Arc<dyn Any + Send + Sync>, SharedSettings)>>>;
 
 /// Inputs for loading a script.
-pub struct Source<'a> {
+pub struct ScriptSource<'a> {
     /// The configuration's text.
     pub text: &'a str,
     /// Name of the file, for messages.
@@ -205,7 +205,7 @@ impl ForwarderLua {
     ///
     /// # Errors
     /// The script fails there.
-    pub fn load(source: &Source<'_>, watchdog: &Watchdog) -> Result<Self, LoadError> {
+    pub fn load(source: &ScriptSource<'_>, watchdog: &Watchdog) -> Result<Self, LoadError> {
         let libraries = StdLib::TABLE
             | StdLib::STRING
             | StdLib::MATH
@@ -321,7 +321,7 @@ impl State {
         result
     }
 
-    fn run_prelude(&self, source: &Source<'_>) -> Result<Function, LoadError> {
+    fn run_prelude(&self, source: &ScriptSource<'_>) -> Result<Function, LoadError> {
         let globals = self.lua.globals();
         let host = self.lua.create_table()?;
         let light = |pointer: *const c_void| LightUserData(pointer.cast_mut());

@@ -14,7 +14,7 @@ use dataplane::graph::{MAX_OUTPUTS, Step};
 use dataplane::mask::Mask;
 use dataplane::testing::{FrameBuilder, batch_of};
 
-use crate::{ForwarderLua, LuaStep, Policy, SharedObjects, Source, StepSettings, Watchdog};
+use crate::{ForwarderLua, LuaStep, Policy, ScriptSource, SharedObjects, StepSettings, Watchdog};
 
 /// Number of places for values.
 const PLACES: usize = 40;
@@ -418,7 +418,7 @@ fn step_of(text: &str) -> Option<LuaStep> {
     let categories = ["new".to_owned()];
     let shared = Arc::<SharedObjects>::default();
     let peers = Arc::default();
-    let source = Source {
+    let source = ScriptSource {
         text,
         file: "hostile.lua",
         ports: &ports,

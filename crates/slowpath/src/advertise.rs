@@ -42,7 +42,7 @@ const LEAST_BETWEEN: Duration = Duration::from_secs(3);
 const LEAST_BETWEEN_REPORTS: Duration = Duration::from_secs(300);
 
 /// Schedule of an interface's advertisements.
-struct Plan {
+struct Schedule {
     interface: InterfaceId,
     next: Time,
     last: Option<Time>,
@@ -54,9 +54,9 @@ struct Plan {
 
 /// Schedules of the advertising interfaces.
 #[derive(Default)]
-pub(crate) struct Plans(Vec<Plan>);
+pub(crate) struct Schedules(Vec<Schedule>);
 
-impl Plans {
+impl Schedules {
     /// Starts advertising on an interface, or starts over.
     pub(crate) fn begin(&mut self, interface: InterfaceId, now: Time) {
         let last =
@@ -64,7 +64,7 @@ impl Plans {
         self.cancel(interface);
         // Not sooner after the last advertisement than the RFC allows.
         let next = last.map_or(now, |last| now.max(last.saturating_add(LEAST_BETWEEN)));
-        self.0.push(Plan { interface, next, last, initial: INITIAL_COUNT, reported: None });
+        self.0.push(Schedule { interface, next, last, initial: INITIAL_COUNT, reported: None });
     }
 
     pub(crate) fn cancel(&mut self, interface: InterfaceId) {

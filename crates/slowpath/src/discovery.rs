@@ -40,7 +40,7 @@ const ENTRY_WORDS: u8 = 2;
 const ADDRESSES_MOST: usize = 255;
 
 /// Schedule of an interface's advertisements.
-struct Plan {
+struct Schedule {
     interface: InterfaceId,
     next: Time,
     /// Initial advertisements still to be sent.
@@ -50,13 +50,13 @@ struct Plan {
 
 /// Schedules of the interfaces that take part.
 #[derive(Default)]
-pub(crate) struct Schedule(Vec<Plan>);
+pub(crate) struct Schedules(Vec<Schedule>);
 
-impl Schedule {
+impl Schedules {
     /// Starts advertising on an interface, or starts over.
     pub(crate) fn begin(&mut self, interface: InterfaceId, now: Time) {
         self.cancel(interface);
-        self.0.push(Plan { interface, next: now, initial: INITIAL_COUNT, spoken: false });
+        self.0.push(Schedule { interface, next: now, initial: INITIAL_COUNT, spoken: false });
     }
 
     pub(crate) fn cancel(&mut self, interface: InterfaceId) {

@@ -11,9 +11,9 @@ use dataplane::reason::{DropReason, Punt, PuntReason};
 use wire::MacAddr;
 use wire::ethernet::{ETHERNET_LEN, ETHERTYPE_ARP};
 
-use crate::advertise::Plans;
+use crate::advertise;
 use crate::bucket::{Rates, TokenBucket};
-use crate::discovery::Schedule;
+use crate::discovery;
 use crate::duplicate::Probes;
 use crate::frame::{self, IpPacket};
 use crate::icmp::Error;
@@ -50,8 +50,8 @@ pub struct SlowPath<P> {
     /// Own frames to be sent later.
     pub(crate) later: Later,
     pub(crate) probes: Probes,
-    pub(crate) advertising: Plans,
-    pub(crate) discovery: Schedule,
+    pub(crate) advertising: advertise::Schedules,
+    pub(crate) discovery: discovery::Schedules,
     pub(crate) redirects: TokenBucket,
 }
 
@@ -140,8 +140,8 @@ impl<P: Packet> SlowPath<P> {
     pub fn sharing(config: Config, rates: Arc<Rates>) -> Self {
         let mut random = Random::new(config.seed);
         let mut announcements = Announcements::default();
-        let mut advertising = Plans::default();
-        let mut discovery = Schedule::default();
+        let mut advertising = advertise::Schedules::default();
+        let mut discovery = discovery::Schedules::default();
         for interface in
             config.interfaces.iter().filter(|interface| interface.owned && !interface.host)
         {
@@ -975,7 +975,10 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(512))]
+        #![proptest_config(ProptestConfig {
+        cases: 2 * ProptestConfig::default().cases,
+        ..ProptestConfig::default()
+    })]
 
         /// Any input is safe, every packet is returned, every originated frame is well-formed (the
         /// test bench checks each frame).

@@ -118,7 +118,7 @@ impl<P: Packet> SlowPath<P> {
             return Ok(false);
         }
         if let Some(mac) = asker {
-            self.hear(message.source, mac, from, now, out);
+            self.learn_asker(message.source, mac, from, now, out);
         }
         if !anycast {
             self.advertise_to(message.source, asker, target, from, now, out);
@@ -129,7 +129,7 @@ impl<P: Packet> SlowPath<P> {
     }
 
     /// Learns a sender that will be answered, if it is on this link (RFC 5942, 4).
-    fn hear(
+    fn learn_asker(
         &mut self,
         source: Ipv6Addr,
         mac: MacAddr,
@@ -252,7 +252,7 @@ impl<P: Packet> SlowPath<P> {
             return Err(Invalid);
         }
         if let Some(mac) = sender {
-            self.hear(message.source, mac, from, now, out);
+            self.learn_asker(message.source, mac, from, now, out);
         }
         self.router_solicited(from, now);
         Ok(true)

@@ -95,7 +95,7 @@ pub fn main_with(steps: impl IntoIterator<Item = StepSpec>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    dpdk::log::listen(hear_dpdk);
+    dpdk::log::listen(log_dpdk);
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
@@ -111,7 +111,7 @@ pub fn main_with(steps: impl IntoIterator<Item = StepSpec>) -> ExitCode {
 }
 
 /// Passes DPDK's messages to the log if there is one.
-fn hear_dpdk(line: &str) {
+fn log_dpdk(line: &str) {
     match tracing::dispatcher::has_been_set() {
         true => tracing::warn!("DPDK: {line}"),
         false => eprintln!("DPDK: {line}"),

@@ -13,8 +13,8 @@ use anyhow::{Result, bail};
 use api::report::{
     Class, ColourCounts, Compiler, Counters, Families, Filter, FilterRule, FilterVerdict, Flows,
     HostInterface, Interface, Multicast, MulticastPort, Neighbour, Offload, Path, Policing, Port,
-    PrefixSet, Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, SetElement, Source, Steps,
-    Vrf,
+    PrefixSet, Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, SetElement, SourceReport,
+    Steps, Vrf,
 };
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
@@ -289,7 +289,7 @@ fn right_align(table: &mut Table, columns: std::ops::Range<usize>) {
 }
 
 /// Formats one line a source.
-pub fn sources(sources: &[Source]) -> String {
+pub fn sources(sources: &[SourceReport]) -> String {
     let mut table = columns(&[
         "source",
         "distance",
@@ -683,7 +683,7 @@ fn classes(all: &[Class]) -> String {
     let mut table = columns(&[
         "class",
         "rate/s",
-        "share",
+        "weight",
         "queue",
         "offered",
         "passed",
@@ -697,7 +697,7 @@ fn classes(all: &[Class]) -> String {
         table.add_row([
             class.name.clone(),
             class.rate.to_string(),
-            class.share.to_string(),
+            class.weight.to_string(),
             class.queue.to_string(),
             class.offered.to_string(),
             class.passed.to_string(),
@@ -802,7 +802,7 @@ mod tests {
             fib: 1,
             examples: Vec::new(),
         };
-        let source = |last_audit| Source {
+        let source = |last_audit| SourceReport {
             name: "kernel".into(),
             distance: 10,
             state: "synchronised".into(),

@@ -43,7 +43,7 @@ impl<A: Family> Oracle<A> {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wrong<A: Family> {
     /// The lookup method.
-    pub way: String,
+    pub method: String,
     /// The first address that was answered wrongly.
     pub address: A,
     /// The reference's next hop, or `NO_ROUTE`.
@@ -62,11 +62,11 @@ impl<A: Family> fmt::Display for Wrong<A> {
             NO_ROUTE => "no route".to_owned(),
             next_hop => format!("next hop {next_hop}"),
         };
-        let Self { way, address, wrong, all, .. } = self;
+        let Self { method, address, wrong, all, .. } = self;
         let (expected, got) = (name(self.expected), name(self.got));
         write!(
             f,
-            "{way}: {address}: expected {expected}, got {got}; {wrong} of {all} answers are wrong"
+            "{method}: {address}: expected {expected}, got {got}; {wrong} of {all} answers are wrong"
         )
     }
 }
@@ -82,13 +82,13 @@ pub fn check<A: Family>(
     addresses: &Addresses<A>,
     expected: &[NextHopId],
 ) -> Result<()> {
-    for (index, way) in contender.ways().into_iter().enumerate() {
+    for (index, method) in contender.methods().into_iter().enumerate() {
         contender.select(index)?;
         let answers = contender.answers(addresses);
         let differs = |&at: &usize| answers[at] != expected[at];
         let Some(first) = (0..addresses.len()).find(differs) else { continue };
         return Err(Wrong {
-            way: way.name,
+            method: method.name,
             address: A::from(addresses.bits[first]),
             expected: expected[first],
             got: answers[first],

@@ -8,7 +8,7 @@ use dataplane::grace::Grace;
 use dpdk::qsbr::{self, Qsbr};
 use fib::{Algorithm, Change, Lookup, NO_ROUTE, NextHopId, Table};
 
-use super::updates::Plan;
+use super::updates::ChangeList;
 use crate::workload::pattern::Addresses;
 use crate::workload::routes::{Family, Routes};
 
@@ -21,7 +21,7 @@ const ALONE: usize = 4096;
 
 /// A lookup method of a structure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct Method {
     /// The structure's name, with a suffix that distinguishes the method: `rte_fib-2B-avx512`.
     pub name: String,
     /// The method in words.
@@ -47,10 +47,10 @@ pub trait Contender<A: Family> {
     }
 
     /// Returns the lookup methods, at least one.
-    fn ways(&self) -> Vec<Way>;
+    fn methods(&self) -> Vec<Method>;
 
     /// Selects the method of the following lookups.
-    fn select(&mut self, way: usize) -> Result<()>;
+    fn select(&mut self, method: usize) -> Result<()>;
 
     /// Looks up a part of the addresses in batches and discards the answers.
     fn lookup(&mut self, addresses: &Addresses<A>, range: Range<usize>);
@@ -59,7 +59,7 @@ pub trait Contender<A: Family> {
     fn answers(&mut self, addresses: &Addresses<A>) -> Vec<NextHopId>;
 
     /// Rebuilds the table if changes need more room than it was built with.
-    fn make_room(&mut self, routes: &Routes<A>, plan: &Plan<A>) -> Result<()> {
+    fn make_room(&mut self, routes: &Routes<A>, plan: &ChangeList<A>) -> Result<()> {
         let _ = (routes, plan);
         Ok(())
     }
@@ -130,21 +130,21 @@ impl<A: Family> Contender<A> for House<A> {
         Ok(())
     }
 
-    fn ways(&self) -> Vec<Way> {
-        let way = |name: String, how: &str| Way { name, how: how.to_owned() };
+    fn methods(&self) -> Vec<Method> {
+        let method = |name: String, how: &str| Method { name, how: how.to_owned() };
         let batches = "batches of 32";
         match self.algorithm {
             // As measured by its authors. Its batch form is the same loop, called for 32 addresses.
             Algorithm::Poptrie => vec![
-                way(self.name().into(), "one at a time, inlined"),
-                way(format!("{}-batch", self.name()), batches),
+                method(self.name().into(), "one at a time, inlined"),
+                method(format!("{}-batch", self.name()), batches),
             ],
-            _ => vec![way(self.name().into(), batches)],
+            _ => vec![method(self.name().into(), batches)],
         }
     }
 
-    fn select(&mut self, way: usize) -> Result<()> {
-        let alone = self.algorithm == Algorithm::Poptrie && way == 0;
+    fn select(&mut self, method: usize) -> Result<()> {
+        let alone = self.algorithm == Algorithm::Poptrie && method == 0;
         self.batch = if alone { ALONE } else { BATCH };
         Ok(())
     }
@@ -223,8 +223,8 @@ mod tests {
         for algorithm in Algorithm::ALL {
             let mut house = House::<Ipv4Addr>::new(algorithm, &readers).unwrap();
             house.build(&routes).unwrap();
-            for way in 0..house.ways().len() {
-                house.select(way).unwrap();
+            for method in 0..house.methods().len() {
+                house.select(method).unwrap();
                 let answers = house.answers(&all);
                 assert!(answers.iter().all(|&next_hop| next_hop != NO_ROUTE));
                 assert_eq!(&answers, expected.get_or_insert(answers.clone()), "{algorithm}");

@@ -22,9 +22,9 @@ use dpdk::qsbr::Qsbr;
 use dpdk::{Eal, Error};
 use fib::{Change, NextHopId, Prefix};
 
-use super::contender::{BATCH, Contender, Reader, Way};
+use super::contender::{BATCH, Contender, Method, Reader};
 use super::update_time::PASSES;
-use super::updates::Plan;
+use super::updates::ChangeList;
 use crate::workload::pattern::Addresses;
 use crate::workload::routes::{Family, Routes};
 
@@ -58,7 +58,7 @@ pub trait Peers: Family {
     fn megabytes(size: TableSize) -> usize;
 
     /// Returns the megabytes of the table from [`Contender::make_room`], in one piece.
-    fn roomy_megabytes(size: TableSize, plan: &Plan<Self>) -> usize;
+    fn roomy_megabytes(size: TableSize, plan: &ChangeList<Self>) -> usize;
 }
 
 impl Peers for Ipv4Addr {
@@ -74,7 +74,7 @@ impl Peers for Ipv4Addr {
                     "rte_lpm",
                     setup,
                     move |eal, _| Lpm::new(eal, size, Some(&readers)),
-                    vec![PeerWay::only("rte_lpm", "batches of 32")],
+                    vec![PeerMethod::only("rte_lpm", "batches of 32")],
                 )
             }),
         ]
@@ -92,7 +92,7 @@ impl Peers for Ipv4Addr {
         (tables + 2 * routes * 2 * RIB_NODE + routes * 8) / 1_000_000 + 16
     }
 
-    fn roomy_megabytes(_: TableSize, _: &Plan<Self>) -> usize {
+    fn roomy_megabytes(_: TableSize, _: &ChangeList<Self>) -> usize {
         0
     }
 }
@@ -107,7 +107,7 @@ impl Peers for Ipv6Addr {
                 "rte_lpm6",
                 setup,
                 move |eal, _| Lpm6::new(eal, size),
-                vec![PeerWay::only("rte_lpm6", "batches of 32")],
+                vec![PeerMethod::only("rte_lpm6", "batches of 32")],
             )),
         ]
     }
@@ -122,7 +122,7 @@ impl Peers for Ipv6Addr {
         (tables + 2 * routes * 2 * RIB_NODE + routes * 128) / 1_000_000 + 16
     }
 
-    fn roomy_megabytes(size: TableSize, plan: &Plan<Self>) -> usize {
+    fn roomy_megabytes(size: TableSize, plan: &ChangeList<Self>) -> usize {
         ((1 << 24) + (size.groups + spare_groups(plan)) * 256) * 4 / 1_000_000
     }
 }
@@ -146,12 +146,12 @@ fn fib(
         how: lookup.name(),
         select: Box::new(move |table: &mut Fib| table.select(lookup)),
     };
-    let ways = vec![
-        PeerWay::new(name.to_owned(), FibLookup::SCALAR.map(choice).into()),
-        PeerWay::new(format!("{name}-avx512"), vec![choice(FibLookup::Avx512)]),
+    let methods = vec![
+        PeerMethod::new(name.to_owned(), FibLookup::SCALAR.map(choice).into()),
+        PeerMethod::new(format!("{name}-avx512"), vec![choice(FibLookup::Avx512)]),
     ];
     let make = move |eal: &Eal, spare| Fib::new(eal, entry, within(size, spare, entry));
-    Peer::new(name, setup, make, ways)
+    Peer::new(name, setup, make, methods)
 }
 
 /// Returns `rte_fib6`: scalar and vector instructions.
@@ -165,12 +165,12 @@ fn fib6(
         how: lookup.name(),
         select: Box::new(move |table: &mut Fib6| table.select(lookup)),
     };
-    let ways = vec![
-        PeerWay::new(name.to_owned(), vec![choice(Fib6Lookup::Scalar)]),
-        PeerWay::new(format!("{name}-avx512"), vec![choice(Fib6Lookup::Avx512)]),
+    let methods = vec![
+        PeerMethod::new(name.to_owned(), vec![choice(Fib6Lookup::Scalar)]),
+        PeerMethod::new(format!("{name}-avx512"), vec![choice(Fib6Lookup::Avx512)]),
     ];
     let make = move |eal: &Eal, spare| Fib6::new(eal, entry, within(size, spare, entry));
-    Peer { recounts: true, ..Peer::new(name, setup, make, ways) }
+    Peer { recounts: true, ..Peer::new(name, setup, make, methods) }
 }
 
 type Select<T> = Box<dyn Fn(&mut T) -> Result<(), Error>>;
@@ -184,7 +184,7 @@ struct Peer<A: Family, T: RouteTable<Address = A::Wire>> {
     eal: Arc<Eal>,
     make: Make<T>,
     reader: MakeReader<A, T>,
-    ways: Vec<PeerWay<T>>,
+    methods: Vec<PeerMethod<T>>,
     /// True if a returning route is counted again, see [`spare_groups`].
     recounts: bool,
     table: Option<T>,
@@ -194,7 +194,7 @@ struct Peer<A: Family, T: RouteTable<Address = A::Wire>> {
 }
 
 /// A lookup method, and the implementations to select from.
-struct PeerWay<T> {
+struct PeerMethod<T> {
     name: String,
     choices: Vec<Choice<T>>,
     chosen: usize,
@@ -206,7 +206,7 @@ struct Choice<T> {
     select: Select<T>,
 }
 
-impl<T> PeerWay<T> {
+impl<T> PeerMethod<T> {
     fn new(name: String, choices: Vec<Choice<T>>) -> Self {
         Self { name, choices, chosen: 0 }
     }
@@ -223,14 +223,14 @@ impl<A: Family, T: RouteTable<Address = A::Wire>> Peer<A, T> {
         name: &'static str,
         setup: &Setup,
         make: impl Fn(&Eal, usize) -> Result<T, Error> + 'static,
-        ways: Vec<PeerWay<T>>,
+        methods: Vec<PeerMethod<T>>,
     ) -> Self {
         Self {
             name,
             eal: Arc::clone(setup.eal),
             make: Box::new(make),
             reader: |_| Ok(None),
-            ways,
+            methods,
             recounts: false,
             table: None,
             heap: 0,
@@ -256,9 +256,9 @@ impl<A: Family, T: RouteTable<Address = A::Wire>> Peer<A, T> {
 
     /// Returns the fewest cycles of an implementation's trials; an error if this machine does not
     /// support it.
-    fn trial(&mut self, way: usize, choice: usize, sample: &Addresses<A>) -> Result<u64, Error> {
+    fn trial(&mut self, method: usize, choice: usize, sample: &Addresses<A>) -> Result<u64, Error> {
         let table = self.table.as_mut().expect("built before it is tuned");
-        (self.ways[way].choices[choice].select)(table)?;
+        (self.methods[method].choices[choice].select)(table)?;
         let range = 0..sample.len().min(TRIAL);
         let time = |_| {
             let start = dpdk::tsc();
@@ -269,13 +269,13 @@ impl<A: Family, T: RouteTable<Address = A::Wire>> Peer<A, T> {
     }
 
     /// Selects the fastest implementation of a method.
-    fn choose(&mut self, way: usize, sample: &Addresses<A>) -> Result<(), Error> {
+    fn choose(&mut self, method: usize, sample: &Addresses<A>) -> Result<(), Error> {
         let mut best = u64::MAX;
-        for choice in 0..self.ways[way].choices.len() {
-            let cycles = self.trial(way, choice, sample)?;
+        for choice in 0..self.methods[method].choices.len() {
+            let cycles = self.trial(method, choice, sample)?;
             if cycles < best {
                 best = cycles;
-                self.ways[way].chosen = choice;
+                self.methods[method].chosen = choice;
             }
         }
         Ok(())
@@ -285,7 +285,7 @@ impl<A: Family, T: RouteTable<Address = A::Wire>> Peer<A, T> {
 /// Returns the groups that `rte_fib6` may count for the routes that a plan's passes add. DPDK 22.11
 /// does not release its count when a route is removed, so that a table with removed and added
 /// routes runs out of groups that are not in use.
-pub fn spare_groups<A: Family>(plan: &Plan<A>) -> usize {
+pub fn spare_groups<A: Family>(plan: &ChangeList<A>) -> usize {
     let groups = |prefix: Prefix<A>| usize::from(prefix.len().div_ceil(8).saturating_sub(3));
     let undone = plan.undo.iter().rev();
     let adds = plan.changes.iter().zip(undone).filter(|(change, undo)| {
@@ -312,7 +312,7 @@ impl<A: Family, T: RouteTable<Address = A::Wire>> Contender<A> for Peer<A, T> {
         self.build_with(routes, 0)
     }
 
-    fn make_room(&mut self, routes: &Routes<A>, plan: &Plan<A>) -> Result<()> {
+    fn make_room(&mut self, routes: &Routes<A>, plan: &ChangeList<A>) -> Result<()> {
         match self.recounts {
             true => self.build_with(routes, spare_groups(plan)),
             false => Ok(()),
@@ -321,12 +321,12 @@ impl<A: Family, T: RouteTable<Address = A::Wire>> Contender<A> for Peer<A, T> {
 
     fn tune(&mut self, sample: &Addresses<A>) -> Vec<String> {
         let mut notes = Vec::new();
-        let mut way = 0;
-        while way < self.ways.len() {
-            match self.choose(way, sample) {
-                Ok(()) => way += 1,
+        let mut method = 0;
+        while method < self.methods.len() {
+            match self.choose(method, sample) {
+                Ok(()) => method += 1,
                 Err(error) => {
-                    let left_out = self.ways.remove(way);
+                    let left_out = self.methods.remove(method);
                     notes.push(format!("{}: left out: {error}", left_out.name));
                 }
             }
@@ -334,18 +334,18 @@ impl<A: Family, T: RouteTable<Address = A::Wire>> Contender<A> for Peer<A, T> {
         notes
     }
 
-    fn ways(&self) -> Vec<Way> {
-        let way = |way: &PeerWay<T>| Way {
-            name: way.name.clone(),
-            how: way.choices[way.chosen].how.to_owned(),
+    fn methods(&self) -> Vec<Method> {
+        let method = |method: &PeerMethod<T>| Method {
+            name: method.name.clone(),
+            how: method.choices[method.chosen].how.to_owned(),
         };
-        self.ways.iter().map(way).collect()
+        self.methods.iter().map(method).collect()
     }
 
-    fn select(&mut self, way: usize) -> Result<()> {
+    fn select(&mut self, method: usize) -> Result<()> {
         let table = self.table.as_mut().expect("built before it is used");
-        let way = &self.ways[way];
-        Ok((way.choices[way.chosen].select)(table)?)
+        let method = &self.methods[method];
+        Ok((method.choices[method.chosen].select)(table)?)
     }
 
     fn lookup(&mut self, addresses: &Addresses<A>, range: Range<usize>) {
@@ -473,7 +473,9 @@ mod tests {
         let setup = Setup { eal: &eal, readers: &readers, spare: 1000 };
         exercise::<Ipv4Addr>(&setup, &fib::synthetic::ipv4(3000, 50));
         exercise::<Ipv6Addr>(&setup, &fib::synthetic::ipv6(3000, 50));
-        let mut runner = TestRunner::new(Config::with_cases(8));
+        let default = Config::default();
+        let config = Config { cases: default.cases.div_ceil(32), ..default };
+        let mut runner = TestRunner::new(config);
         let v4 = routes::<Ipv4Addr>(1, 0x8101_8383);
         let run = |routes: Routes<Ipv4Addr>| {
             exercise(&setup, &routes);

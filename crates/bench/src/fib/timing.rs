@@ -36,7 +36,7 @@ pub struct Series {
     /// Index of the structure.
     pub contender: usize,
     /// Index of the method in the structure's list.
-    pub way: usize,
+    pub method: usize,
     /// The pattern.
     pub pattern: Pattern,
     /// Lookups of a turn.
@@ -66,7 +66,7 @@ pub fn measure<A: Family>(
                 .find(|(pattern, _)| *pattern == series.pattern)
                 .context("every series has its addresses")?;
             let contender = &mut *contenders[series.contender];
-            contender.select(series.way)?;
+            contender.select(series.method)?;
             let range = part(addresses.len(), series.lookups, round);
             match series.pattern {
                 Pattern::Shared => {
@@ -94,15 +94,15 @@ fn plan<A: Family>(
     let mut series = Vec::new();
     for (pattern, addresses) in patterns {
         for (index, contender) in contenders.iter_mut().enumerate() {
-            for way in 0..contender.ways().len() {
-                contender.select(way)?;
+            for method in 0..contender.methods().len() {
+                contender.select(method)?;
                 let mut lookups = affordable(&mut **contender, addresses);
                 if *pattern == Pattern::Shared {
                     lookups = lookups.min(SHARED_LOOKUPS);
                 }
                 series.push(Series {
                     contender: index,
-                    way,
+                    method,
                     pattern: *pattern,
                     lookups,
                     cycles: Vec::new(),
@@ -292,7 +292,7 @@ mod tests {
         let mut work = PacketWork { packets: VecDeque::new() };
         let all = measure(&mut contenders, &patterns, 5, &mut work).unwrap();
         let turns: Vec<_> =
-            all.iter().map(|series| (series.contender, series.way, series.pattern)).collect();
+            all.iter().map(|series| (series.contender, series.method, series.pattern)).collect();
         let (random, shared) = (Pattern::Random, Pattern::Shared);
         let expected = [
             (0, 0, random),

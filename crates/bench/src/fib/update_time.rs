@@ -16,7 +16,7 @@ use machine::cores;
 
 use super::check::check;
 use super::contender::{BATCH, Contender, Reader};
-use super::updates::Plan;
+use super::updates::ChangeList;
 use crate::meter::median;
 use crate::workload::pattern::Addresses;
 use crate::workload::routes::{Family, Routes};
@@ -51,7 +51,7 @@ pub struct Scene<'a, A: Family> {
     /// The table before the changes.
     pub routes: &'a Routes<A>,
     /// The changes.
-    pub plan: &'a Plan<A>,
+    pub plan: &'a ChangeList<A>,
     /// Addresses whose answers are compared.
     pub probes: &'a Addresses<A>,
     /// Their right answers with all changes made.

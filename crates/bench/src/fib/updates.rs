@@ -88,7 +88,7 @@ fn parse(line: &str) -> Result<Update> {
 }
 
 /// Changes that each have an effect on their table, and those that undo them.
-pub struct Plan<A: Family> {
+pub struct ChangeList<A: Family> {
     /// The changes in order.
     pub changes: Vec<Change<A>>,
     /// The changes from the table after all changes back to the one before.
@@ -99,7 +99,11 @@ pub struct Plan<A: Family> {
 
 /// Returns the changes of one family: the file's, or generated ones if there are none. The file's
 /// next hops get numbers above the table's, `next_hops`.
-pub fn plan<A: Family>(routes: &Routes<A>, updates: &[Update], next_hops: NextHopId) -> Plan<A> {
+pub fn plan<A: Family>(
+    routes: &Routes<A>,
+    updates: &[Update],
+    next_hops: NextHopId,
+) -> ChangeList<A> {
     let changes = of_family::<A>(updates, next_hops);
     let all = changes.len();
     if all == 0 {
@@ -155,7 +159,7 @@ fn churn<A: Family>(routes: &Routes<A>) -> Vec<Change<A>> {
 }
 
 /// Leaves out changes without effect, and finds those that undo the others.
-fn effective<A: Family>(routes: &Routes<A>, all: Vec<Change<A>>) -> Plan<A> {
+fn effective<A: Family>(routes: &Routes<A>, all: Vec<Change<A>>) -> ChangeList<A> {
     let mut table: HashMap<Prefix<A>, NextHopId> = routes.iter().copied().collect();
     let (mut changes, mut undo) = (Vec::new(), Vec::new());
     for change in all {
@@ -177,7 +181,7 @@ fn effective<A: Family>(routes: &Routes<A>, all: Vec<Change<A>>) -> Plan<A> {
         });
     }
     undo.reverse();
-    Plan { changes, undo, source: String::new() }
+    ChangeList { changes, undo, source: String::new() }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use dataplane::batch::ETHERNET;
 use dataplane::graph::{Output, Outputs, Step};
 use dataplane::transmit::Discipline;
 use dataplane::{Batch, Mask};
-use script::{ForwarderLua, LuaStep, Policy, Source, StepSettings, Watchdog};
+use script::{ForwarderLua, LuaStep, Policy, ScriptSource, StepSettings, Watchdog};
 
 /// Extension of a case's graph beyond the default steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,8 +102,14 @@ pub fn lua_step(text: &str, watchdog: &Watchdog) -> Result<LuaStep> {
         budget_us: 100_000,
     };
     let (shared, peers) = (Arc::default(), Arc::default());
-    let source =
-        Source { text, file: "bench", ports: &[], categories: &[], shared: &shared, peers: &peers };
+    let source = ScriptSource {
+        text,
+        file: "bench",
+        ports: &[],
+        categories: &[],
+        shared: &shared,
+        peers: &peers,
+    };
     Ok(ForwarderLua::load(&source, watchdog)?.into_step(&settings)?)
 }
 

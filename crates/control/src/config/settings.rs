@@ -535,10 +535,10 @@ impl List<'_> {
         self.live("slowpath: icmp_burst", icmp_burst);
         self.live("slowpath: icmp_prefix_rate", icmp_prefix_rate);
         self.live("slowpath: icmp_prefix_burst", icmp_prefix_burst);
-        for (class, ClassLimits { rate, share, queue }) in PuntClass::ALL.iter().zip(classes) {
+        for (class, ClassLimits { rate, weight, queue }) in PuntClass::ALL.iter().zip(classes) {
             let key = |setting: &str| format!("slowpath: classes.{}.{setting}", class.name());
             self.live(key("rate"), rate);
-            self.live(key("share"), share);
+            self.live(key("weight"), weight);
             self.fixed(key("queue"), queue, RINGS);
         }
     }

@@ -6,7 +6,7 @@
 
 /// The text of a configuration, for the search of lines.
 #[derive(Debug)]
-pub(super) struct Source<'a> {
+pub(super) struct ScriptLines<'a> {
     lines: Vec<&'a str>,
 }
 
@@ -19,7 +19,7 @@ enum Token<'a> {
     Other,
 }
 
-impl<'a> Source<'a> {
+impl<'a> ScriptLines<'a> {
     pub(super) fn new(text: &'a str) -> Self {
         Self { lines: text.split('\n').collect() }
     }
@@ -183,7 +183,7 @@ turnpike.port "sixth" { mtu = 9 }
 
     #[test]
     fn a_key_is_found_in_the_table_of_its_call() {
-        let source = Source::new(TEXT);
+        let source = ScriptLines::new(TEXT);
         assert_eq!(source.line_of(2, "device"), 3);
         assert_eq!(source.line_of(2, "address"), 4);
         assert_eq!(source.line_of(2, "mtu"), 7);
@@ -193,7 +193,7 @@ turnpike.port "sixth" { mtu = 9 }
 
     #[test]
     fn a_key_that_is_not_written_there_gets_the_line_of_the_call() {
-        let source = Source::new(TEXT);
+        let source = ScriptLines::new(TEXT);
         assert_eq!(source.line_of(2, "mac"), 2);
         assert_eq!(source.line_of(14, "mtu"), 14);
         assert_eq!(source.line_of(99, "mtu"), 99);

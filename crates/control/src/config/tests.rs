@@ -83,7 +83,7 @@ fn every_setting_is_read() {
         turnpike.quarantine {{ directory = "/srv/q", packets = 9, mib = 2 }}
         turnpike.slowpath {{ neighbours = 100, queue = 4, retries = 2, timeout_s = 60, workers = 3,
             icmp_rate = 50, icmp_burst = 5, icmp_prefix_rate = 0, icmp_prefix_burst = 1,
-            classes = {{ errors = {{ rate = 900, share = 3, queue = 32 }}, host = {{ share = 40 }} }} }}
+            classes = {{ errors = {{ rate = 900, weight = 3, queue = 32 }}, host = {{ weight = 40 }} }} }}
         turnpike.icmp {{ ttl = 255, echo = false }}
         turnpike.memory {{ mbufs = 4096, no_huge = true }}
         turnpike.fib {{ ipv4 = "reference" }}
@@ -130,8 +130,8 @@ fn every_setting_is_read() {
     let slowpath::Limits { icmp_rate, icmp_burst, icmp_prefix_rate, .. } = config.slowpath.limits;
     assert_eq!((config.slowpath.workers, icmp_rate, icmp_burst, icmp_prefix_rate), (3, 50, 5, 0));
     assert_eq!(config.slowpath.limits.icmp_prefix_burst, 1);
-    let errors = ClassLimits { rate: 900, share: 3, queue: 32 };
-    let host = ClassLimits { share: 40, ..PuntClass::Host.default_limits() };
+    let errors = ClassLimits { rate: 900, weight: 3, queue: 32 };
+    let host = ClassLimits { weight: 40, ..PuntClass::Host.default_limits() };
     for (&class, limits) in PuntClass::ALL.iter().zip(config.slowpath.classes) {
         let expected = match class {
             PuntClass::Errors => errors,
@@ -144,6 +144,15 @@ fn every_setting_is_read() {
     assert_eq!(config.fib.ipv4, Algorithm::Reference);
     assert_eq!(config.fib.ipv6, Algorithm::default());
     assert_eq!(config.log.level, Some("debug"));
+}
+
+#[test]
+fn the_weight_of_a_class_may_be_called_share() {
+    let class = |keys: &str| format!("turnpike.slowpath {{ classes = {{ link = {{ {keys} }} }} }}");
+    let config = read(&format!("{PORTS}{}", class("share = 7"))).unwrap();
+    assert_eq!(config.slowpath.classes[PuntClass::Link.index()].weight, 7);
+    let expected = "4: slowpath: classes: link: share is another name of weight; leave it out";
+    assert_eq!(errors_below_ports(&class("share = 7, weight = 8")), [expected]);
 }
 
 #[test]

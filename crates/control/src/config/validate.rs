@@ -31,13 +31,13 @@ use dataplane::port::MAX_PORTS;
 use super::error::{Collector, ConfigErrors};
 use super::network::Networks;
 use super::script::{Keyword, Said, Statement};
-use super::source::Source;
+use super::source::ScriptLines;
 use super::value::Fields;
 use super::{Config, Script, Vrf};
 
 /// State shared by the readers of statements.
 pub(super) struct Context<'a> {
-    source: Source<'a>,
+    source: ScriptLines<'a>,
     errors: Collector,
     /// Names and lines of the statements of ports, then of VLANs, including those with an error.
     port_names: Vec<(String, usize)>,
@@ -108,7 +108,7 @@ fn is_name(name: &str) -> bool {
 pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, ConfigErrors> {
     let Said { statements, graphs, steps, counters, commands, errors } = said;
     let mut context = Context {
-        source: Source::new(text),
+        source: ScriptLines::new(text),
         errors,
         port_names: Vec::new(),
         networks: Networks::default(),

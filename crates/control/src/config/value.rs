@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use super::error::{Collector, suggestion};
-use super::source::Source;
+use super::source::ScriptLines;
 
 /// Deepest nesting of tables: a route's list of paths, each with its settings.
 const MOST_NESTED: usize = 4;
@@ -97,7 +97,7 @@ pub(super) struct Fields<'a, 's> {
     line: usize,
     table: &'s Table,
     known: &'s [&'static str],
-    source: &'a Source<'a>,
+    source: &'a ScriptLines<'a>,
     errors: &'a mut Collector,
 }
 
@@ -108,7 +108,7 @@ impl<'a, 's> Fields<'a, 's> {
         line: usize,
         table: &'s Table,
         known: &'s [&'static str],
-        source: &'a Source<'a>,
+        source: &'a ScriptLines<'a>,
         errors: &'a mut Collector,
     ) -> Self {
         let mut fields = Self { what, line, table, known, source, errors };

@@ -10,7 +10,7 @@ use crate::netlink::message::{
 };
 use crate::netlink::routes::{Interface, ReplacePolicy, Routes, Skipped};
 use crate::netlink::{Interfaces, SourceEvent};
-use crate::rib::Source;
+use crate::rib::RouteSource;
 
 /// Zebra pauses for a second when its buffer is full, so a longer silence ends a replay.
 const SILENCE: Duration = Duration::from_secs(3);
@@ -90,7 +90,7 @@ impl Session {
         self.replayed = 0;
         self.routes.begin_sync();
         if self.phase == Phase::Waiting {
-            self.routes.push(SourceEvent::ResyncBegin(Source::Fpm));
+            self.routes.push(SourceEvent::ResyncBegin(RouteSource::Fpm));
         }
         self.phase = Phase::Replay { since: now, last: now };
     }
@@ -114,7 +114,7 @@ impl Session {
 
     fn end_first_replay(&mut self) {
         if matches!(self.phase, Phase::Replay { .. }) && self.replays == 0 {
-            self.routes.push(SourceEvent::ResyncEnd(Source::Fpm));
+            self.routes.push(SourceEvent::ResyncEnd(RouteSource::Fpm));
             self.replays = 1;
         }
     }
@@ -218,7 +218,7 @@ impl Session {
         if !gone {
             self.check_interfaces(&format_args!("route {}", route.prefix), &route.hops);
         }
-        let result = self.routes.news(0, gone, route);
+        let result = self.routes.on_notification(0, gone, route);
         self.note(result);
     }
 

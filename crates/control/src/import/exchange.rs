@@ -14,7 +14,7 @@ use ipnet::IpNet;
 
 use super::{ImportReport, Table, route};
 use crate::config;
-use crate::rib::{Rib, Source};
+use crate::rib::{Rib, RouteSource};
 
 /// Prefixes of a piece.
 const PIECE: usize = 512;
@@ -105,14 +105,14 @@ impl Exchange {
                 seen += 1;
                 last = Some(route.prefix);
             }
-            let of_import = route.source == Source::Import && route.metric == self.metric;
+            let of_import = route.source == RouteSource::Import && route.metric == self.metric;
             if of_import && !self.keep.contains(&route.prefix) {
                 stale.push(route.prefix);
             }
         }
         self.removed += rib.batch(|rib| {
             let remove = |prefix: &&IpNet| {
-                rib.remove_one(VrfId::DEFAULT, **prefix, Source::Import, self.metric)
+                rib.remove_one(VrfId::DEFAULT, **prefix, RouteSource::Import, self.metric)
             };
             stale.iter().filter(remove).count()
         });

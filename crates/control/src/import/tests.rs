@@ -295,7 +295,7 @@ fn prefixes_are_spread_by_origin_over_the_gateways_of_their_family() {
         [("198.51.100.1", path(0, "10.0.1.2")), ("203.0.113.1", path(1, "10.0.2.2"))]
     {
         let found = rib.lookup(VrfId::DEFAULT, address.parse().unwrap()).unwrap();
-        assert_eq!(found.route.source, Source::Import);
+        assert_eq!(found.route.source, RouteSource::Import);
         assert_eq!(found.route.target, rib::Target::Unicast(vec![gateway]));
     }
     assert_eq!(rib.lookup(VrfId::DEFAULT, "2001:db8::1".parse().unwrap()), None);

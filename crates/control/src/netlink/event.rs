@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use tokio::sync::oneshot;
 use wire::MacAddr;
 
-pub use crate::rib::{Findings, GroupKey, GroupSpec, Path, Resilient, RouteKind, Source};
+pub use crate::rib::{Findings, GroupKey, GroupSpec, Path, Resilient, RouteKind, RouteSource};
 
 /// A new value, or its withdrawal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub enum SourceEvent {
     /// A route. Its identity is source, VRF, prefix and metric.
     Route {
         /// Source of the route.
-        source: Source,
+        source: RouteSource,
         /// The VRF whose packets it is for.
         vrf: VrfId,
         /// The destination; no host bits are set.
@@ -143,17 +143,17 @@ pub enum SourceEvent {
         state: NeighbourState,
     },
     /// All of the source's routes and groups follow, up to [`Self::ResyncEnd`].
-    ResyncBegin(Source),
+    ResyncBegin(RouteSource),
     /// Routes and groups not sent since [`Self::ResyncBegin`] no longer exist. After the first one
     /// the source's routes are complete.
-    ResyncEnd(Source),
+    ResyncEnd(RouteSource),
     /// Begins a comparison: everything that the source has sent and not withdrawn follows once
     /// more, to be compared with the RIB and FIB, up to [`Self::Audit`].
-    AuditBegin(Source),
+    AuditBegin(RouteSource),
     /// A route that the source has sent.
     AuditRoute {
         /// Source of the route.
-        source: Source,
+        source: RouteSource,
         /// The VRF whose packets it is for.
         vrf: VrfId,
         /// The destination; no host bits are set.
@@ -324,9 +324,9 @@ pub struct SourceStatus {
     pub ignored: u64,
     /// Times that the kernel dropped messages because the receive buffer was full.
     pub overruns: u64,
-    /// Complete readings, including the first.
+    /// Complete dumps, including the first.
     pub resyncs: u64,
-    /// End of the last complete reading.
+    /// End of the last complete dump.
     pub last_resync: Option<SystemTime>,
     /// Routes of the tables in use.
     pub routes: usize,

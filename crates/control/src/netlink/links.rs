@@ -19,7 +19,7 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 
 /// A notification about an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LinkNews {
+pub enum LinkNotification {
     /// The interface exists.
     Is {
         /// Its number.
@@ -60,16 +60,16 @@ impl LinkWatch {
     ///
     /// # Errors
     /// The kernel's error; nothing more is received then.
-    pub async fn news(&mut self) -> io::Result<Vec<LinkNews>> {
+    pub async fn notifications(&mut self) -> io::Result<Vec<LinkNotification>> {
         loop {
             let mut ready = self.socket.readable().await?;
             match ready.get_inner().receive(&mut self.buffer, false)? {
                 Received::Nothing => ready.clear_ready(),
-                Received::Truncated | Received::Overrun => return Ok(vec![LinkNews::Lost]),
+                Received::Truncated | Received::Overrun => return Ok(vec![LinkNotification::Lost]),
                 Received::Bytes(length) => {
-                    let news = read(&self.buffer[..length]);
-                    if !news.is_empty() {
-                        return Ok(news);
+                    let notifications = read(&self.buffer[..length]);
+                    if !notifications.is_empty() {
+                        return Ok(notifications);
                     }
                 }
             }
@@ -77,20 +77,20 @@ impl LinkWatch {
     }
 }
 
-fn read(bytes: &[u8]) -> Vec<LinkNews> {
+fn read(bytes: &[u8]) -> Vec<LinkNotification> {
     let one = |message| {
         // A malformed message may have concerned any interface.
-        let Ok(raw) = message else { return Some(LinkNews::Lost) };
+        let Ok(raw) = message else { return Some(LinkNotification::Lost) };
         match Message::parse(&raw) {
             Ok(Message::Link(link)) if Message::is_delete(raw.kind) => {
-                Some(LinkNews::Gone { index: link.index })
+                Some(LinkNotification::Gone { index: link.index })
             }
             Ok(Message::Link(link)) => {
                 let running = link.flags & (IFF_UP | IFF_RUNNING) == IFF_UP | IFF_RUNNING;
-                Some(LinkNews::Is { index: link.index, name: link.name?, running })
+                Some(LinkNotification::Is { index: link.index, name: link.name?, running })
             }
             Ok(_) => None,
-            Err(_) => Some(LinkNews::Lost),
+            Err(_) => Some(LinkNotification::Lost),
         }
     };
     Messages(bytes).filter_map(one).collect()
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn interfaces_run_only_when_they_are_up_and_have_a_link() {
         let is = |flags, running| {
-            let expected = LinkNews::Is { index: 7, name: "eth1".into(), running };
+            let expected = LinkNotification::Is { index: 7, name: "eth1".into(), running };
             assert_eq!(read(&message(RTM_NEWLINK, 0, 7, flags, "eth1")), [expected], "{flags:#x}");
         };
         is(IFF_UP | IFF_RUNNING | 0x1_0000, true);
@@ -136,8 +136,8 @@ mod tests {
         // AF_BRIDGE: the interface leaves a bridge, but is not removed.
         bytes.extend(message(RTM_DELLINK, 7, 10, 0, "eth3"));
         bytes.extend(message(RTM_NEWLINK, 0, 11, 0, "eth4"));
-        let new = LinkNews::Is { index: 11, name: "eth4".into(), running: false };
-        assert_eq!(read(&bytes), [LinkNews::Gone { index: 9 }, new]);
-        assert_eq!(read(&bytes[..20]), [LinkNews::Lost]);
+        let new = LinkNotification::Is { index: 11, name: "eth4".into(), running: false };
+        assert_eq!(read(&bytes), [LinkNotification::Gone { index: 9 }, new]);
+        assert_eq!(read(&bytes[..20]), [LinkNotification::Lost]);
     }
 }

@@ -13,90 +13,66 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net};
+use linux_raw_sys::netlink;
 use netlink_packet_core::{NlaBuffer, NlasIterator};
 use smallvec::SmallVec;
 use wire::MacAddr;
 
-pub(crate) const NLM_F_REQUEST: u16 = 0x1;
-pub(crate) const NLM_F_DUMP_INTR: u16 = 0x10;
+// Constants in the types of the fields that they are for: those of libc have them already, those of
+// `linux-raw-sys` are converted, and those that both lack are numbers.
+use libc::{
+    IFA_ADDRESS, IFA_F_DADFAILED, IFA_F_NOPREFIXROUTE, IFA_FLAGS, IFA_LOCAL, NDA_DST, NDA_LLADDR,
+    NTF_PROXY, RTA_DST, RTA_ENCAP, RTA_GATEWAY, RTA_IIF, RTA_MULTIPATH, RTA_OIF, RTA_PREFSRC,
+    RTA_PRIORITY, RTA_SRC, RTA_TABLE, RTA_VIA, RTM_F_CLONED,
+};
+pub(crate) use libc::{
+    RT_SCOPE_HOST, RTM_DELADDR, RTM_DELLINK, RTM_DELNEIGH, RTM_DELROUTE, RTM_DELRULE, RTM_GETADDR,
+    RTM_GETLINK, RTM_GETNEIGH, RTM_GETROUTE, RTM_GETRULE, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH,
+    RTM_NEWROUTE, RTM_NEWRULE, RTN_ANYCAST, RTN_BLACKHOLE, RTN_BROADCAST, RTN_LOCAL, RTN_MULTICAST,
+    RTN_PROHIBIT, RTN_THROW, RTN_UNICAST, RTN_UNREACHABLE, RTPROT_KERNEL,
+};
+
+pub(crate) const NLM_F_REQUEST: u16 = netlink::NLM_F_REQUEST as u16;
+pub(crate) const NLM_F_DUMP_INTR: u16 = netlink::NLM_F_DUMP_INTR as u16;
 /// Flag of a request for all objects.
-pub(crate) const NLM_F_DUMP: u16 = 0x300;
+pub(crate) const NLM_F_DUMP: u16 = netlink::NLM_F_DUMP as u16;
 /// Flags of `RTM_NEW…`.
-pub(crate) const NLM_F_REPLACE: u16 = 0x100;
-pub(crate) const NLM_F_EXCL: u16 = 0x200;
-pub(crate) const NLM_F_CREATE: u16 = 0x400;
-pub(crate) const NLM_F_APPEND: u16 = 0x800;
+pub(crate) const NLM_F_REPLACE: u16 = netlink::NLM_F_REPLACE as u16;
+pub(crate) const NLM_F_EXCL: u16 = netlink::NLM_F_EXCL as u16;
+pub(crate) const NLM_F_CREATE: u16 = netlink::NLM_F_CREATE as u16;
+pub(crate) const NLM_F_APPEND: u16 = netlink::NLM_F_APPEND as u16;
 
-pub(crate) const NLMSG_NOOP: u16 = 1;
-pub(crate) const NLMSG_ERROR: u16 = 2;
-pub(crate) const NLMSG_DONE: u16 = 3;
-pub(crate) const NLMSG_OVERRUN: u16 = 4;
+pub(crate) const NLMSG_NOOP: u16 = netlink::NLMSG_NOOP as u16;
+pub(crate) const NLMSG_ERROR: u16 = netlink::NLMSG_ERROR as u16;
+pub(crate) const NLMSG_DONE: u16 = netlink::NLMSG_DONE as u16;
+pub(crate) const NLMSG_OVERRUN: u16 = netlink::NLMSG_OVERRUN as u16;
 
-pub(crate) const RTM_NEWLINK: u16 = 16;
-pub(crate) const RTM_DELLINK: u16 = 17;
-pub(crate) const RTM_GETLINK: u16 = 18;
-pub(crate) const RTM_NEWADDR: u16 = 20;
-pub(crate) const RTM_DELADDR: u16 = 21;
-pub(crate) const RTM_GETADDR: u16 = 22;
-pub(crate) const RTM_NEWROUTE: u16 = 24;
-pub(crate) const RTM_DELROUTE: u16 = 25;
-pub(crate) const RTM_GETROUTE: u16 = 26;
-pub(crate) const RTM_NEWNEIGH: u16 = 28;
-pub(crate) const RTM_DELNEIGH: u16 = 29;
-pub(crate) const RTM_GETNEIGH: u16 = 30;
-pub(crate) const RTM_NEWRULE: u16 = 32;
-pub(crate) const RTM_DELRULE: u16 = 33;
-pub(crate) const RTM_GETRULE: u16 = 34;
-pub(crate) const RTM_NEWNEXTHOP: u16 = 104;
-pub(crate) const RTM_DELNEXTHOP: u16 = 105;
-pub(crate) const RTM_GETNEXTHOP: u16 = 106;
+pub(crate) const RTM_NEWNEXTHOP: u16 = netlink::RTM_NEWNEXTHOP as u16;
+pub(crate) const RTM_DELNEXTHOP: u16 = netlink::RTM_DELNEXTHOP as u16;
+pub(crate) const RTM_GETNEXTHOP: u16 = netlink::RTM_GETNEXTHOP as u16;
 
-pub(crate) const AF_UNSPEC: u8 = 0;
-pub(crate) const AF_INET: u8 = 2;
-pub(crate) const AF_INET6: u8 = 10;
+pub(crate) const AF_UNSPEC: u8 = libc::AF_UNSPEC as u8;
+pub(crate) const AF_INET: u8 = libc::AF_INET as u8;
+pub(crate) const AF_INET6: u8 = libc::AF_INET6 as u8;
 /// Families of the multicast routing caches.
-pub(crate) const RTNL_FAMILY_IPMR: u8 = 128;
-pub(crate) const RTNL_FAMILY_IP6MR: u8 = 129;
+pub(crate) const RTNL_FAMILY_IPMR: u8 = netlink::RTNL_FAMILY_IPMR as u8;
+pub(crate) const RTNL_FAMILY_IP6MR: u8 = netlink::RTNL_FAMILY_IP6MR as u8;
 
-pub(crate) const IFF_UP: u32 = 1;
-pub(crate) const IFF_RUNNING: u32 = 0x40;
-const IFF_ALLMULTI: u32 = 0x200;
-pub(crate) const IFF_LOWER_UP: u32 = 0x1_0000;
+pub(crate) const IFF_UP: u32 = libc::IFF_UP as u32;
+pub(crate) const IFF_RUNNING: u32 = libc::IFF_RUNNING as u32;
+const IFF_ALLMULTI: u32 = libc::IFF_ALLMULTI as u32;
+pub(crate) const IFF_LOWER_UP: u32 = libc::IFF_LOWER_UP as u32;
 
-pub(crate) const RTN_UNICAST: u8 = 1;
-pub(crate) const RTN_LOCAL: u8 = 2;
-pub(crate) const RTN_BROADCAST: u8 = 3;
-pub(crate) const RTN_ANYCAST: u8 = 4;
-pub(crate) const RTN_MULTICAST: u8 = 5;
-pub(crate) const RTN_BLACKHOLE: u8 = 6;
-pub(crate) const RTN_UNREACHABLE: u8 = 7;
-pub(crate) const RTN_PROHIBIT: u8 = 8;
-pub(crate) const RTN_THROW: u8 = 9;
+pub(crate) const RT_TABLE_DEFAULT: u32 = netlink::rt_class_t::RT_TABLE_DEFAULT as u32;
+pub(crate) const RT_TABLE_MAIN: u32 = netlink::rt_class_t::RT_TABLE_MAIN as u32;
+pub(crate) const RT_TABLE_LOCAL: u32 = netlink::rt_class_t::RT_TABLE_LOCAL as u32;
 
-pub(crate) const RTPROT_KERNEL: u8 = 2;
-pub(crate) const RT_SCOPE_HOST: u8 = 254;
-pub(crate) const RT_TABLE_DEFAULT: u32 = 253;
-pub(crate) const RT_TABLE_MAIN: u32 = 254;
-pub(crate) const RT_TABLE_LOCAL: u32 = 255;
+const RTNH_F_DEAD: u8 = netlink::RTNH_F_DEAD as u8;
+const RTNH_F_ONLINK: u8 = netlink::RTNH_F_ONLINK as u8;
 
-const RTM_F_CLONED: u32 = 0x200;
+const RTA_NH_ID: u16 = netlink::rtattr_type_t::RTA_NH_ID as u16;
 
-const RTNH_F_DEAD: u8 = 1;
-const RTNH_F_ONLINK: u8 = 4;
-
-const RTA_DST: u16 = 1;
-const RTA_SRC: u16 = 2;
-const RTA_IIF: u16 = 3;
-const RTA_OIF: u16 = 4;
-const RTA_GATEWAY: u16 = 5;
-const RTA_PRIORITY: u16 = 6;
-const RTA_PREFSRC: u16 = 7;
-const RTA_MULTIPATH: u16 = 9;
-const RTA_TABLE: u16 = 15;
-const RTA_VIA: u16 = 18;
-const RTA_ENCAP: u16 = 22;
-const RTA_NH_ID: u16 = 30;
-
+// `linux/nexthop.h`.
 const NHA_ID: u16 = 1;
 const NHA_GROUP: u16 = 2;
 const NHA_GROUP_TYPE: u16 = 3;
@@ -109,46 +85,36 @@ const NHA_RES_GROUP: u16 = 12;
 const NHA_RES_GROUP_BUCKETS: u16 = 1;
 const NEXTHOP_GRP_TYPE_RES: u16 = 1;
 
-const IFLA_IFNAME: u16 = 3;
-pub(super) const IFLA_MTU: u16 = 4;
+const IFLA_IFNAME: u16 = netlink::IFLA_IFNAME as u16;
+pub(super) const IFLA_MTU: u16 = netlink::IFLA_MTU as u16;
 /// In `RTM_DELLINK`: the namespace that the interface moved to.
-const IFLA_NEW_NETNSID: u16 = 45;
+const IFLA_NEW_NETNSID: u16 = netlink::IFLA_NEW_NETNSID as u16;
 /// Kind of device, with its own attributes.
-const IFLA_LINKINFO: u16 = 18;
-const IFLA_INFO_KIND: u16 = 1;
-const IFLA_INFO_DATA: u16 = 2;
-const IFLA_VRF_TABLE: u16 = 1;
-const IFLA_ALLMULTI: u16 = 61;
+const IFLA_LINKINFO: u16 = netlink::IFLA_LINKINFO as u16;
+const IFLA_INFO_KIND: u16 = netlink::IFLA_INFO_KIND as u16;
+const IFLA_INFO_DATA: u16 = netlink::IFLA_INFO_DATA as u16;
+const IFLA_VRF_TABLE: u16 = netlink::IFLA_VRF_TABLE as u16;
+const IFLA_ALLMULTI: u16 = netlink::IFLA_ALLMULTI as u16;
 
-const IFA_ADDRESS: u16 = 1;
-const IFA_LOCAL: u16 = 2;
-const IFA_FLAGS: u16 = 8;
-const IFA_F_DADFAILED: u32 = 0x08;
-const IFA_F_NOPREFIXROUTE: u32 = 0x200;
-
-const NDA_DST: u16 = 1;
-const NDA_LLADDR: u16 = 2;
-const NTF_PROXY: u8 = 0x08;
-
-const FRA_IIFNAME: u16 = 3;
-const FRA_GOTO: u16 = 4;
-const FRA_PRIORITY: u16 = 6;
-const FRA_FWMARK: u16 = 10;
-const FRA_FLOW: u16 = 11;
-const FRA_TUN_ID: u16 = 12;
-const FRA_SUPPRESS_IFGROUP: u16 = 13;
-const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
-const FRA_TABLE: u16 = 15;
-const FRA_FWMASK: u16 = 16;
-const FRA_OIFNAME: u16 = 17;
-const FRA_L3MDEV: u16 = 19;
-const FRA_UID_RANGE: u16 = 20;
-const FRA_PROTOCOL: u16 = 21;
+const FRA_IIFNAME: u16 = netlink::FRA_IIFNAME as u16;
+const FRA_GOTO: u16 = netlink::FRA_GOTO as u16;
+const FRA_PRIORITY: u16 = netlink::FRA_PRIORITY as u16;
+const FRA_FWMARK: u16 = netlink::FRA_FWMARK as u16;
+const FRA_FLOW: u16 = netlink::FRA_FLOW as u16;
+const FRA_TUN_ID: u16 = netlink::FRA_TUN_ID as u16;
+const FRA_SUPPRESS_IFGROUP: u16 = netlink::FRA_SUPPRESS_IFGROUP as u16;
+const FRA_SUPPRESS_PREFIXLEN: u16 = netlink::FRA_SUPPRESS_PREFIXLEN as u16;
+const FRA_TABLE: u16 = netlink::FRA_TABLE as u16;
+const FRA_FWMASK: u16 = netlink::FRA_FWMASK as u16;
+const FRA_OIFNAME: u16 = netlink::FRA_OIFNAME as u16;
+const FRA_L3MDEV: u16 = netlink::FRA_L3MDEV as u16;
+const FRA_UID_RANGE: u16 = netlink::FRA_UID_RANGE as u16;
+const FRA_PROTOCOL: u16 = netlink::FRA_PROTOCOL as u16;
 /// `-1` in [`FRA_SUPPRESS_PREFIXLEN`] and [`FRA_SUPPRESS_IFGROUP`]: nothing is suppressed.
 const SUPPRESS_NOTHING: u32 = u32::MAX;
-const FIB_RULE_INVERT: u32 = 2;
-const FR_ACT_TO_TBL: u8 = 1;
-const FR_ACT_NOP: u8 = 3;
+const FIB_RULE_INVERT: u32 = netlink::FIB_RULE_INVERT;
+const FR_ACT_TO_TBL: u8 = netlink::FR_ACT_TO_TBL as u8;
+const FR_ACT_NOP: u8 = netlink::FR_ACT_NOP as u8;
 
 /// Reason why a message was not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

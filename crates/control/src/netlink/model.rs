@@ -8,7 +8,7 @@
 //!                  +-----> Routes ------------------------------^
 //! ```
 //!
-//! # Readings
+//! # Dumps
 //!
 //! Everything is read in parts, in the order of [`Part::ALL`]: the objects that routes depend on
 //! come before the routes. Objects that a part did not contain are removed when the part ends.
@@ -30,7 +30,7 @@ use super::routes::{DEFAULT_ORDER, Interface, ReplacePolicy, Routes, Skipped};
 use super::{Interfaces, KernelConfig};
 use crate::rib;
 
-/// A part of a reading of everything.
+/// A part of a dump of everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Part {
     Links,
@@ -43,7 +43,7 @@ pub(super) enum Part {
 }
 
 impl Part {
-    /// All parts in the order of a reading. Without routes only the first three are read.
+    /// All parts in the order of a dump. Without routes only the first three are read.
     pub(super) const ALL: [Self; 7] = [
         Self::Links,
         Self::Addresses,
@@ -230,17 +230,17 @@ impl Model {
         let others = self.links.iter().filter(|(_, link)| is_other(link));
         let messages: Vec<_> = others.map(|(index, link)| link.message(*index)).collect();
         messages.into_iter().for_each(|message| self.link(message));
-        self.tell_locals();
+        self.send_locals();
     }
 
     /// Handles a notification.
-    pub(super) fn news(&mut self, raw: &Raw<'_>) {
+    pub(super) fn on_notification(&mut self, raw: &Raw<'_>) {
         if let Some(message) = self.understand(raw) {
             self.change(message, raw.flags, Message::is_delete(raw.kind));
         }
     }
 
-    /// Handles a message of a reading of everything.
+    /// Handles a message of a dump of everything.
     pub(super) fn dumped(&mut self, raw: &Raw<'_>) {
         match self.understand(raw) {
             Some(Message::Route(route)) => {
@@ -253,7 +253,7 @@ impl Model {
         }
     }
 
-    /// Compares a message of a reading with the state held.
+    /// Compares a message of a dump with the state held.
     pub(super) fn compare(&mut self, raw: &Raw<'_>) {
         match self.understand(raw) {
             Some(Message::Route(route)) => self.routes.compare(&route),
@@ -304,7 +304,7 @@ impl Model {
             Message::Rule(rule) => self.rule(rule, gone),
             Message::Route(_) | Message::Nexthop(_) if !self.with_routes => {}
             Message::Route(route) => {
-                let result = self.routes.news(flags, gone, route);
+                let result = self.routes.on_notification(flags, gone, route);
                 self.note(result);
             }
             Message::Nexthop(nexthop) if gone => self.routes.remove_nexthop(nexthop.id),
@@ -345,7 +345,7 @@ impl Model {
             self.routes.push(link.event(port));
         }
         let multicast = (link.port, link.all_multicast);
-        self.tell_multicast((known.port, known.all_multicast), multicast);
+        self.send_multicast((known.port, known.all_multicast), multicast);
         self.interfaces_changed |= old.is_none() || known.port != link.port;
         let (was_up, is_up) = (known.up(), link.up());
         let carrier_lost = known.running() && !link.running();
@@ -365,11 +365,11 @@ impl Model {
             self.routes.interface_alive(index);
         }
         if new_port.is_some() {
-            self.tell_addresses(index);
+            self.send_addresses(index);
         }
     }
 
-    fn tell_multicast(
+    fn send_multicast(
         &mut self,
         old: (Option<InterfaceId>, bool),
         new: (Option<InterfaceId>, bool),
@@ -389,7 +389,7 @@ impl Model {
         let Some(link) = self.links.get_mut(&message.index) else { return };
         let (port, new) = (link.port, message.all_multicast);
         let old = std::mem::replace(&mut link.all_multicast, new);
-        self.tell_multicast((port, old), (port, new));
+        self.send_multicast((port, old), (port, new));
     }
 
     /// Returns the indexes of the ports' interfaces.
@@ -410,7 +410,7 @@ impl Model {
         self.routes.interface_gone(index);
         self.routes.carrier_lost(index);
         self.routes.set_interface(index, None);
-        self.tell_locals();
+        self.send_locals();
     }
 
     /// Reports that a port has no host interface any more.
@@ -448,7 +448,7 @@ impl Model {
             self.routes.interface_alive(index);
         }
         if known.is_none() || gone || refused {
-            self.tell_addresses(index);
+            self.send_addresses(index);
         }
     }
 
@@ -465,9 +465,9 @@ impl Model {
         }
     }
 
-    fn tell_addresses(&mut self, index: u32) {
+    fn send_addresses(&mut self, index: u32) {
         let Some(port) = self.links.get(&index).and_then(|link| link.port) else {
-            self.tell_locals();
+            self.send_locals();
             return;
         };
         let all = self.addresses.get(&index).into_iter().flatten().map(|a| a.address);
@@ -477,17 +477,17 @@ impl Model {
     }
 
     /// Reports the addresses of interfaces that are not ports, if routes are not followed.
-    fn tell_locals(&mut self) {
+    fn send_locals(&mut self) {
         if self.with_routes {
             return;
         }
         let now = self.other_addresses();
         let before = std::mem::replace(&mut self.locals, now.clone());
         for &prefix in now.difference(&before) {
-            self.tell_local(prefix, true);
+            self.send_local(prefix, true);
         }
         for &prefix in before.difference(&now) {
-            self.tell_local(prefix, false);
+            self.send_local(prefix, false);
         }
     }
 
@@ -505,7 +505,7 @@ impl Model {
         self.with_routes = on;
         if !on {
             self.routes.clear();
-            self.tell_locals();
+            self.send_locals();
         }
     }
 
@@ -513,10 +513,10 @@ impl Model {
     pub(super) fn forget_locals(&mut self) {
         let now = self.other_addresses();
         let before = std::mem::take(&mut self.locals);
-        before.difference(&now).for_each(|&prefix| self.tell_local(prefix, false));
+        before.difference(&now).for_each(|&prefix| self.send_local(prefix, false));
     }
 
-    fn tell_local(&mut self, prefix: IpNet, present: bool) {
+    fn send_local(&mut self, prefix: IpNet, present: bool) {
         let vrf = VrfId::DEFAULT;
         self.routes.push(SourceEvent::LocalAddress { vrf, prefix, present });
     }
@@ -583,12 +583,12 @@ impl Model {
         }
     }
 
-    /// Begins a reading of everything.
+    /// Begins a dump of everything.
     pub(super) fn begin_sync(&mut self) {
         self.routes.begin_sync();
     }
 
-    /// Begins a part of the reading.
+    /// Begins a part of the dump.
     pub(super) fn begin_part(&mut self, part: Part) {
         match part {
             Part::Links => self.links.values_mut().for_each(|link| link.seen = false),
@@ -603,7 +603,7 @@ impl Model {
         }
     }
 
-    /// Ends a part of the reading.
+    /// Ends a part of the dump.
     pub(super) fn end_part(&mut self, part: Part) {
         match part {
             Part::Links => {
@@ -636,8 +636,8 @@ impl Model {
                 changed.push(*index);
             }
         }
-        // The reading of the routes reports the resulting changes.
-        changed.into_iter().for_each(|index| self.tell_addresses(index));
+        // The dump of the routes reports the resulting changes.
+        changed.into_iter().for_each(|index| self.send_addresses(index));
     }
 
     /// Handles a part that the kernel does not support.
@@ -695,8 +695,8 @@ mod tests {
         })
     }
 
-    fn hear(model: &mut Model, bytes: &[u8]) -> Vec<SourceEvent> {
-        Messages(bytes).for_each(|raw| model.news(&raw.unwrap()));
+    fn receive(model: &mut Model, bytes: &[u8]) -> Vec<SourceEvent> {
+        Messages(bytes).for_each(|raw| model.on_notification(&raw.unwrap()));
         model.routes.take_events()
     }
 
@@ -711,22 +711,22 @@ mod tests {
         let mut model = model(None);
         assert_eq!(tables(&mut model), []);
         // The test messages name table 254.
-        hear(&mut model, &zebra_route(RTM_NEWROUTE, "192.0.2.0/24", Some((7, [10, 0, 0, 1]))));
-        hear(&mut model, &device(RTM_NEWLINK, 8, "red", "vrf", 300));
+        receive(&mut model, &zebra_route(RTM_NEWROUTE, "192.0.2.0/24", Some((7, [10, 0, 0, 1]))));
+        receive(&mut model, &device(RTM_NEWLINK, 8, "red", "vrf", 300));
         assert_eq!(tables(&mut model), []);
-        let told = hear(&mut model, &device(RTM_NEWLINK, 7, "blue", "vrf", 254));
+        let sent = receive(&mut model, &device(RTM_NEWLINK, 7, "blue", "vrf", 254));
         assert_eq!(tables(&mut model), [(254, 1)]);
         let of_blue = |event: &SourceEvent| matches!(event, SourceEvent::Route { vrf, .. } if *vrf == VrfId::new(1));
-        assert_eq!(told.iter().filter(|event| of_blue(event)).count(), 1, "{told:?}");
-        let told = hear(&mut model, &device(RTM_DELLINK, 7, "blue", "vrf", 254));
+        assert_eq!(sent.iter().filter(|event| of_blue(event)).count(), 1, "{sent:?}");
+        let sent = receive(&mut model, &device(RTM_DELLINK, 7, "blue", "vrf", 254));
         assert_eq!(tables(&mut model), []);
-        assert_eq!(told.iter().filter(|event| of_blue(event)).count(), 1, "{told:?}");
+        assert_eq!(sent.iter().filter(|event| of_blue(event)).count(), 1, "{sent:?}");
     }
 
     #[test]
     fn the_configuration_s_table_counts_more_than_a_device_s() {
         let mut model = model(Some(100));
-        hear(&mut model, &device(RTM_NEWLINK, 7, "blue", "vrf", 254));
+        receive(&mut model, &device(RTM_NEWLINK, 7, "blue", "vrf", 254));
         assert_eq!(tables(&mut model), [(100, 1)]);
         model.set_vrfs(Vec::new());
         assert_eq!(tables(&mut model), []);

@@ -61,15 +61,16 @@ pub(super) fn follow(
 ) -> Result<watch::Receiver<KernelGroups>, Error> {
     thread::start("multicast", netns, move || async move {
         let failed = |error| Error::Socket { what: "netlink socket for multicast".into(), error };
-        let news = Socket::open(group::IPV4_MROUTE | group::IPV6_MROUTE).map_err(failed)?;
-        let news = watch_readable(news).map_err(failed)?;
+        let notifications =
+            Socket::open(group::IPV4_MROUTE | group::IPV6_MROUTE).map_err(failed)?;
+        let notifications = watch_readable(notifications).map_err(failed)?;
         let (groups, receiver) = watch::channel(KernelGroups::default());
-        Ok((Follower { news, interfaces, groups }.run(), receiver))
+        Ok((Follower { notifications, interfaces, groups }.run(), receiver))
     })
 }
 
 struct Follower {
-    news: AsyncFd<Socket>,
+    notifications: AsyncFd<Socket>,
     interfaces: watch::Receiver<Arc<Interfaces>>,
     groups: watch::Sender<KernelGroups>,
 }
@@ -100,26 +101,26 @@ impl Follower {
         }
     }
 
-    /// Waits for a change or the next periodic reading. Returns an error if the receiver is
+    /// Waits for a change or the next periodic dump. Returns an error if the receiver is
     /// dropped.
     async fn wait(&mut self) -> Result<(), ()> {
         let due = Instant::now() + EVERY;
         tokio::select! {
             () = self.groups.closed() => return Err(()),
             changed = self.interfaces.changed() => changed.map_err(drop)?,
-            _ = self.news.readable() => {}
+            _ = self.notifications.readable() => {}
             () = sleep_until(due) => {}
         }
         self.forget_news(Instant::now() + TOGETHER).await;
         Ok(())
     }
 
-    /// Discards notifications that arrive until then: the following reading includes their changes.
+    /// Discards notifications that arrive until then: the following dump includes their changes.
     async fn forget_news(&self, until: Instant) {
         let mut buffer = [0; 4096];
-        while let Ok(Ok(mut ready)) = timeout_at(until, self.news.readable()).await {
+        while let Ok(Ok(mut ready)) = timeout_at(until, self.notifications.readable()).await {
             // Notifications lost by an overrun would be discarded as well.
-            match self.news.get_ref().receive(&mut buffer, false) {
+            match self.notifications.get_ref().receive(&mut buffer, false) {
                 Ok(Received::Nothing) | Err(_) => ready.clear_ready(),
                 Ok(_) => {}
             }

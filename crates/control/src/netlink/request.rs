@@ -3,18 +3,14 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use libc::{IFA_ADDRESS, IFA_BROADCAST, IFA_LOCAL, NDA_DST, NTF_USE};
 
 use super::message::{
     AF_INET, AF_INET6, AF_UNSPEC, HEADER, IFLA_MTU, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL,
     NLM_F_REPLACE, NLM_F_REQUEST, RTM_DELADDR, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH,
 };
 
-const IFLA_CARRIER: u16 = 33;
-const IFA_ADDRESS: u16 = 1;
-const IFA_LOCAL: u16 = 2;
-const IFA_BROADCAST: u16 = 4;
-const NDA_DST: u16 = 1;
-const NTF_USE: u8 = 1;
+const IFLA_CARRIER: u16 = linux_raw_sys::netlink::IFLA_CARRIER as u16;
 
 /// A message under construction.
 pub(super) struct Request(Vec<u8>);

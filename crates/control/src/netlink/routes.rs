@@ -9,7 +9,7 @@
 //!   table.rs      tables, and the one that decides           Tables<K>
 //!   info.rs       destinations of routes, shared             Infos
 //!   nexthops.rs   nexthop objects                            Nexthops
-//!   audit.rs      comparison with a reading of all routes
+//!   audit.rs      comparison with a dump of all routes
 //!   recall.rs     repetition of all reported routes
 //! ```
 //!
@@ -22,7 +22,7 @@
 //!
 //! # Reading everything again
 //!
-//! [`Routes::begin_sync`] starts a reading, each route read is marked, and [`Routes::end_sync`]
+//! [`Routes::begin_sync`] starts a dump, each route read is marked, and [`Routes::end_sync`]
 //! removes the unmarked ones. Only differences are reported, so traffic on all other routes is not
 //! affected.
 
@@ -46,7 +46,7 @@ use super::message::{
     Nexthop, NexthopMessage, RT_SCOPE_HOST, RT_TABLE_DEFAULT, RT_TABLE_LOCAL, RT_TABLE_MAIN,
     RTN_MULTICAST, RTN_THROW, RTN_UNICAST, RTPROT_KERNEL, RouteMessage,
 };
-use crate::rib::{self, GroupKey, RouteKind, Source};
+use crate::rib::{self, GroupKey, RouteKind, RouteSource};
 use audit::Audit;
 pub(crate) use audit::{Difference, Differences};
 use info::{InfoKey, Infos, Resolved, resolve};
@@ -72,10 +72,10 @@ pub(crate) enum ReplacePolicy {
 }
 
 impl ReplacePolicy {
-    fn source(self) -> Source {
+    fn source(self) -> RouteSource {
         match self {
-            Self::Kernel => Source::Kernel,
-            Self::Fpm => Source::Fpm,
+            Self::Kernel => RouteSource::Kernel,
+            Self::Fpm => RouteSource::Fpm,
         }
     }
 }
@@ -100,7 +100,7 @@ pub(crate) struct Routes {
     infos: Infos,
     nexthops: Nexthops,
     interfaces: InterfaceMap,
-    /// Number of the current reading of all routes.
+    /// Number of the current dump of all routes.
     mark: u8,
     /// True if the routes of some dying infos have not been removed yet.
     dying: bool,
@@ -174,9 +174,14 @@ impl Routes {
     }
 
     /// Handles a route notification. `flags` are its `NLM_F_*`.
-    pub(crate) fn news(&mut self, flags: u16, gone: bool, m: RouteMessage) -> Result<(), Skipped> {
+    pub(crate) fn on_notification(
+        &mut self,
+        flags: u16,
+        gone: bool,
+        m: RouteMessage,
+    ) -> Result<(), Skipped> {
         let arrival = match self.policy {
-            ReplacePolicy::Kernel => Arrival::News(flags),
+            ReplacePolicy::Kernel => Arrival::Notification(flags),
             ReplacePolicy::Fpm => Arrival::Only,
         };
         self.flush(None);
@@ -186,7 +191,7 @@ impl Routes {
         self.route(arrival, gone, m)
     }
 
-    /// Handles a route of a reading of all routes.
+    /// Handles a route of a dump of all routes.
     pub(crate) fn dumped(&mut self, message: RouteMessage) -> Result<(), Skipped> {
         self.route(Arrival::Dump, false, message)
     }
@@ -323,21 +328,21 @@ impl Routes {
                 }
                 _ => effects(list),
             };
-            self.tell(VrfId::DEFAULT, at, &before, &after);
+            self.send(VrfId::DEFAULT, at, &before, &after);
         }
         if let Some(vrf) = K::of(self).vrf_of(table) {
             let before = effects_alone(&old, &self.infos);
             let after = effects_alone(list, &self.infos);
-            self.tell(vrf, key, &before, &after);
+            self.send(vrf, key, &before, &after);
         }
         old.iter().for_each(|variant| self.infos.release(variant.info()));
         old.iter().for_each(|variant| self.infos.sweep(variant.info()));
     }
 
     /// Reports the change of a prefix's effects.
-    fn tell<K: Key>(&mut self, vrf: VrfId, key: K, before: &Effects, after: &Effects) {
+    fn send<K: Key>(&mut self, vrf: VrfId, key: K, before: &Effects, after: &Effects) {
         let place = (self.policy.source(), vrf, key.net());
-        tell(&self.infos, place, &mut self.out, before, after);
+        send(&self.infos, place, &mut self.out, before, after);
     }
 
     /// Sets the hops of an info that the kernel does not use although it has not dropped its
@@ -348,7 +353,7 @@ impl Routes {
         }
         self.infos.get_mut(number).dead = dead;
         if self.resolve_again(number) {
-            self.tell_again();
+            self.send_again();
         }
     }
 
@@ -368,13 +373,13 @@ impl Routes {
     }
 
     /// Reports again all routes whose infos have been resolved again.
-    fn tell_again(&mut self) {
-        self.tell_again_of::<Key4>();
-        self.tell_again_of::<Key6>();
+    fn send_again(&mut self) {
+        self.send_again_of::<Key4>();
+        self.send_again_of::<Key6>();
         self.infos.iter_mut().for_each(|(_, info)| info.previous = None);
     }
 
-    fn tell_again_of<K: Of>(&mut self) {
+    fn send_again_of<K: Of>(&mut self) {
         let (tables, infos) = K::split(self);
         let changed = |list: &[Variant]| {
             list.iter().any(|variant| infos.get(variant.info()).previous.is_some())
@@ -390,7 +395,7 @@ impl Routes {
         for key in keys {
             let (tables, infos) = K::split(self);
             let effects = tables.effects(key, infos);
-            self.tell(VrfId::DEFAULT, key, &effects, &effects);
+            self.send(VrfId::DEFAULT, key, &effects, &effects);
         }
         let (tables, infos) = K::split(self);
         let changed = |list: &[Variant]| {
@@ -402,7 +407,7 @@ impl Routes {
             of_vrfs.extend(changed.map(|(key, list)| (vrf, key, effects_alone(list, infos))));
         }
         for (vrf, key, effects) in of_vrfs {
-            self.tell(vrf, key, &effects, &effects);
+            self.send(vrf, key, &effects, &effects);
         }
     }
 
@@ -447,7 +452,7 @@ impl Routes {
                 self.dying = true;
             }
         }
-        if object.told.is_some() {
+        if object.sent.is_some() {
             let key = GroupKey { source: self.policy.source(), id };
             self.out.push(SourceEvent::Group { key, change: Change::Withdraw });
         }
@@ -462,25 +467,25 @@ impl Routes {
             let derived = self.nexthops.derive(id, self.policy, &self.interfaces);
             let Some(object) = self.nexthops.all.get_mut(&id) else { continue };
             let key = GroupKey { source, id };
-            let was_told = object.told.is_some();
+            let was_sent = object.sent.is_some();
             object.host = derived == Derived::Host;
             match derived {
                 Derived::Group(spec) => {
-                    if object.told.as_ref() != Some(&spec) {
-                        object.told = Some(spec.clone());
+                    if object.sent.as_ref() != Some(&spec) {
+                        object.sent = Some(spec.clone());
                         self.out.push(SourceEvent::Group { key, change: Change::Set(spec) });
                     }
                 }
                 Derived::Host | Derived::Nothing => {
-                    if object.told.take().is_some() {
+                    if object.sent.take().is_some() {
                         withdrawn.push(key);
                     }
                 }
             }
-            let told = object.told.is_some();
+            let sent = object.sent.is_some();
             for number in self.infos.over(id) {
                 moved |= self.resolve_again(number);
-                if told && !was_told {
+                if sent && !was_sent {
                     // The RIB has dropped the routes of a group that it lost.
                     self.infos.get_mut(number).previous.get_or_insert(Resolved::Silent);
                     moved = true;
@@ -488,7 +493,7 @@ impl Routes {
             }
         }
         if moved {
-            self.tell_again();
+            self.send_again();
         }
         let withdrawn = withdrawn.into_iter();
         self.out.extend(withdrawn.map(|key| SourceEvent::Group { key, change: Change::Withdraw }));
@@ -523,7 +528,7 @@ impl Routes {
             moved |= self.resolve_again(number);
         }
         if moved {
-            self.tell_again();
+            self.send_again();
         }
     }
 
@@ -680,7 +685,7 @@ impl Routes {
         tables.order = order;
         let after: Vec<Effects> = keys.iter().map(|key| tables.effects(*key, infos)).collect();
         for (key, (before, after)) in keys.iter().zip(before.iter().zip(&after)) {
-            self.tell(VrfId::DEFAULT, *key, before, after);
+            self.send(VrfId::DEFAULT, *key, before, after);
         }
     }
 
@@ -703,15 +708,15 @@ impl Routes {
         };
         // A VRF may have changed its table: the routes of the old one are withdrawn first.
         for (table, vrf) in others(&before, vrfs) {
-            self.tell_table::<K>(table, vrf, false);
+            self.send_table::<K>(table, vrf, false);
         }
         for (table, vrf) in others(vrfs, &before) {
-            self.tell_table::<K>(table, vrf, true);
+            self.send_table::<K>(table, vrf, true);
         }
     }
 
     /// Announces or withdraws all routes of a table in a VRF.
-    fn tell_table<K: Of>(&mut self, table: u32, vrf: VrfId, present: bool) {
+    fn send_table<K: Of>(&mut self, table: u32, vrf: VrfId, present: bool) {
         let (tables, infos) = K::split(self);
         let Some(table) = tables.all.get(&table) else { return };
         let all: Vec<_> =
@@ -719,23 +724,23 @@ impl Routes {
         let none = Effects::new();
         for (key, effects) in &all {
             let (before, after) = if present { (&none, effects) } else { (effects, &none) };
-            self.tell(vrf, *key, before, after);
+            self.send(vrf, *key, before, after);
         }
     }
 
-    /// Begins a reading of all nexthop objects and routes.
+    /// Begins a dump of all nexthop objects and routes.
     pub(crate) fn begin_sync(&mut self) {
         self.flush(None);
         self.next_mark();
         self.audit = None;
     }
 
-    /// Advances the number of the reading, so that an abandoned one has no effect.
+    /// Advances the number of the dump, so that an abandoned one has no effect.
     fn next_mark(&mut self) {
         self.mark = (self.mark + 1) % table::MARKS;
     }
 
-    /// Ends the reading and removes what it did not contain. Returns the number of prefixes that
+    /// Ends the dump and removes what it did not contain. Returns the number of prefixes that
     /// lost a route plus that of nexthop objects removed.
     pub(crate) fn end_sync(&mut self) -> usize {
         let mark = self.mark;
@@ -773,15 +778,15 @@ fn is_reserved(prefix: IpNet) -> bool {
 }
 
 /// Reports the change of a prefix's effects.
-fn tell(
+fn send(
     infos: &Infos,
-    (source, vrf, prefix): (Source, VrfId, IpNet),
+    (source, vrf, prefix): (RouteSource, VrfId, IpNet),
     out: &mut Vec<SourceEvent>,
     before: &Effects,
     after: &Effects,
 ) {
     let was = |effect: &Effect| match *effect {
-        Effect::Info(number) => infos.told(number),
+        Effect::Info(number) => infos.sent(number),
         Effect::Unreachable => &UNREACHABLE,
     };
     let is = |effect: &Effect| match *effect {

@@ -15,19 +15,18 @@ use nix::sys::time::{TimeVal, TimeValLike};
 
 use super::Error;
 
-/// `RTMGRP_*` and `1 << (RTNLGRP_* - 1)` of `linux/rtnetlink.h`.
+/// Groups of notifications: `RTMGRP_*`, and for later ones `1 << (RTNLGRP_* - 1)`.
 pub(super) mod group {
-    pub(crate) const LINK: u32 = 1;
-    pub(crate) const NEIGH: u32 = 1 << 2;
-    pub(crate) const IPV4_IFADDR: u32 = 1 << 4;
-    pub(crate) const IPV4_MROUTE: u32 = 1 << 5;
-    pub(crate) const IPV4_ROUTE: u32 = 1 << 6;
-    pub(crate) const IPV4_RULE: u32 = 1 << 7;
-    pub(crate) const IPV6_IFADDR: u32 = 1 << 8;
-    pub(crate) const IPV6_MROUTE: u32 = 1 << 9;
-    pub(crate) const IPV6_ROUTE: u32 = 1 << 10;
-    pub(crate) const IPV6_RULE: u32 = 1 << 18;
-    pub(crate) const NEXTHOP: u32 = 1 << 31;
+    use linux_raw_sys::netlink::rtnetlink_groups::{RTNLGRP_IPV6_RULE, RTNLGRP_NEXTHOP};
+    pub(crate) use linux_raw_sys::netlink::{
+        RTMGRP_IPV4_IFADDR as IPV4_IFADDR, RTMGRP_IPV4_MROUTE as IPV4_MROUTE,
+        RTMGRP_IPV4_ROUTE as IPV4_ROUTE, RTMGRP_IPV4_RULE as IPV4_RULE,
+        RTMGRP_IPV6_IFADDR as IPV6_IFADDR, RTMGRP_IPV6_MROUTE as IPV6_MROUTE,
+        RTMGRP_IPV6_ROUTE as IPV6_ROUTE, RTMGRP_LINK as LINK, RTMGRP_NEIGH as NEIGH,
+    };
+
+    pub(crate) const IPV6_RULE: u32 = 1 << (RTNLGRP_IPV6_RULE as u32 - 1);
+    pub(crate) const NEXTHOP: u32 = 1 << (RTNLGRP_NEXTHOP as u32 - 1);
 }
 
 /// Moves the calling thread into the network namespace of this file.

@@ -1,7 +1,7 @@
 //! The thread that communicates with the kernel.
 //!
 //! ```text
-//!   news socket ----> Model ----> pending ----> channel to the owner
+//!   notifications --> Model ----> pending ----> channel to the owner
 //!   dump socket ----^                ^ at most PENDING batches, then the kernel's buffer fills
 //!   request socket <---- orders
 //! ```
@@ -9,16 +9,17 @@
 //! # Overruns
 //!
 //! When the kernel has dropped messages, everything is read again. Notifications that arrive during
-//! the reading are held back and applied after it, because a part of the reading may be older than
+//! the dump are held back and applied after it, because a part of the dump may be older than
 //! they are. Then everything that neither contained is removed. If messages were dropped during a
-//! reading, another follows, with pauses that grow to a second, until none are lost: an unchanged
-//! route is in every reading, so it is never touched.
+//! dump, another follows, with pauses that grow to a second, until none are lost: an unchanged
+//! route is in every dump, so it is never touched.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use libc::{EEXIST, ENOENT, EOPNOTSUPP};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -33,7 +34,7 @@ use super::model::{Model, Part};
 use super::routes::{Difference, Differences, Recall};
 use super::socket::{Received, Socket, group};
 use super::{BATCH_MOST, Error, Interfaces, KernelConfig, batches, request};
-use crate::rib::Source;
+use crate::rib::RouteSource;
 
 /// Batches that wait for the owner before reading from the kernel stops.
 const PENDING: usize = 64;
@@ -47,10 +48,10 @@ const BUFFER: usize = 256 * 1024;
 /// Most bytes of notifications that are held back.
 const HELD: usize = 512 << 20;
 
-/// Attempts to read one part before an interrupted reading is accepted.
+/// Attempts to read one part before an interrupted dump is accepted.
 const INTERRUPTED: usize = 5;
 
-/// Consecutive failed readings before the thread gives up.
+/// Consecutive failed dumps before the thread gives up.
 const FAILURES: u32 = 10;
 
 /// Most orders that wait for their interface.
@@ -62,10 +63,6 @@ const ASK_LINKS: Duration = Duration::from_secs(1);
 /// Time to wait for a dump, which the kernel answers immediately.
 const TIMEOUT_S: i64 = 10;
 
-const ENOENT: i32 = 2;
-const EEXIST: i32 = 17;
-const EOPNOTSUPP: i32 = 95;
-
 /// The thread's ends of the owner's channels.
 pub(super) struct Ends {
     pub(super) events: mpsc::Sender<Vec<SourceEvent>>,
@@ -76,19 +73,19 @@ pub(super) struct Ends {
 
 pub(super) struct Worker {
     following: Following,
-    /// The subjects to be followed after the present reading.
+    /// The subjects to be followed after the present dump.
     wanted: Option<Following>,
-    /// The owner has not had a first reading of the routes.
+    /// The owner has not had a first dump of the routes.
     first: bool,
     next_audit: Option<Instant>,
     model: Model,
-    news: Arc<AsyncFd<Socket>>,
+    notifications: Arc<AsyncFd<Socket>>,
     dumps: Socket,
     requests: Arc<AsyncFd<Socket>>,
     ends: Ends,
     pending: VecDeque<Vec<SourceEvent>>,
     buffer: Vec<u8>,
-    /// Notifications received during a reading.
+    /// Notifications received during a dump.
     held: Vec<u8>,
     overrun: bool,
     sequence: u32,
@@ -120,12 +117,12 @@ impl From<io::Error> for End {
 }
 
 /// Result of reading one part.
-struct Reading {
+struct DumpResult {
     interrupted: bool,
     unsupported: bool,
 }
 
-/// Use of the messages of a reading.
+/// Use of the messages of a dump.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     Take,
@@ -139,14 +136,15 @@ impl Worker {
             let what = what.to_owned();
             move |error| Error::Socket { what, error }
         };
-        let news = news_socket(&config.following).map_err(named("netlink socket for news"))?;
+        let notifications = notification_socket(&config.following)
+            .map_err(named("netlink socket for notifications"))?;
         let dumps = dump_socket().map_err(named("netlink socket for dumps"))?;
         let requests = Socket::open(0).map_err(named("netlink socket for requests"))?;
         let requests = watch_readable(requests).map_err(named("netlink socket for requests"))?;
         let following = config.following;
         Ok(Self {
             model: Model::new(&config),
-            news: Arc::new(news),
+            notifications: Arc::new(notifications),
             dumps,
             requests: Arc::new(requests),
             following,
@@ -198,11 +196,11 @@ impl Worker {
                 continue;
             }
             let events = self.ends.events.clone();
-            let (news, requests) = (self.news.clone(), self.requests.clone());
+            let (notifications, requests) = (self.notifications.clone(), self.requests.clone());
             // Polled in random order: neither endless orders nor endless notifications block the
             // others.
             tokio::select! {
-                order = self.ends.orders.recv() => self.obey(order.ok_or(End::Unwanted)?),
+                order = self.ends.orders.recv() => self.handle(order.ok_or(End::Unwanted)?),
                 permit = events.reserve(), if !self.pending.is_empty() => {
                     let batch = self.pending.pop_front().unwrap_or_default();
                     permit.map_err(|_| End::Unwanted)?.send(batch);
@@ -211,9 +209,9 @@ impl Worker {
                     self.read_refusals()?;
                     ready?.clear_ready();
                 }
-                ready = news.readable(), if self.pending.len() < PENDING => {
+                ready = notifications.readable(), if self.pending.len() < PENDING => {
                     let mut ready = ready?;
-                    if self.read_news(false)? {
+                    if self.read_notifications(false)? {
                         ready.clear_ready();
                     }
                 }
@@ -231,13 +229,13 @@ impl Worker {
         self.next_audit = self.following.audit.map(|every| Instant::now() + every);
     }
 
-    /// Changes the followed subjects, between two readings.
+    /// Changes the followed subjects, between two dumps.
     fn follow(&mut self, wanted: Following) -> Result<(), End> {
         let before = std::mem::replace(&mut self.following, wanted);
         self.postpone_audit();
         if before.receive_buffer != wanted.receive_buffer || before.routes != wanted.routes {
-            // Messages that the old socket has not received are part of the following reading.
-            self.news = Arc::new(news_socket(&wanted)?);
+            // Messages that the old socket has not received are part of the following dump.
+            self.notifications = Arc::new(notification_socket(&wanted)?);
             self.sync_due = true;
         }
         if before.routes != wanted.routes {
@@ -260,7 +258,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Handles a failed reading: another is begun after a pause, unless many have failed in a row.
+    /// Handles a failed dump: another is begun after a pause, unless many have failed in a row.
     async fn try_again(&mut self, error: io::Error) -> Result<(), End> {
         self.failures += 1;
         self.refusals += 1;
@@ -278,11 +276,11 @@ impl Worker {
 
     /// Reads the waiting notifications; with `hold` they are kept for later. Returns true if none
     /// are left.
-    fn read_news(&mut self, hold: bool) -> Result<bool, End> {
+    fn read_notifications(&mut self, hold: bool) -> Result<bool, End> {
         let mut buffer = std::mem::take(&mut self.buffer);
         let mut result = Ok(false);
         for _ in 0..BURST {
-            match self.news.get_ref().receive(&mut buffer, false) {
+            match self.notifications.get_ref().receive(&mut buffer, false) {
                 Ok(Received::Bytes(length)) if hold => self.hold(&buffer[..length]),
                 Ok(Received::Bytes(length)) => self.take_news(&buffer[..length]),
                 Ok(Received::Truncated | Received::Overrun) => self.lose(),
@@ -327,7 +325,7 @@ impl Worker {
             match message {
                 Ok(raw) if raw.kind == NLMSG_OVERRUN => self.lose(),
                 Ok(raw) if raw.kind <= NLMSG_DONE => {}
-                Ok(raw) => self.model.news(&raw),
+                Ok(raw) => self.model.on_notification(&raw),
                 Err(error) => self.model.malformed(&error),
             }
         }
@@ -338,7 +336,7 @@ impl Worker {
         if let Some(interfaces) = self.model.interfaces() {
             self.ends.interfaces.send_replace(Arc::new(interfaces));
             let waiting = std::mem::take(&mut self.waiting);
-            waiting.into_iter().for_each(|order| self.obey(order));
+            waiting.into_iter().for_each(|order| self.handle(order));
         }
         if std::mem::take(&mut self.model.stale_ports) {
             self.sync_due = true;
@@ -365,13 +363,13 @@ impl Worker {
         }
     }
 
-    /// Handles notifications, orders and events during a reading.
+    /// Handles notifications, orders and events during a dump.
     async fn meanwhile(&mut self, hold: bool) -> Result<(), End> {
-        let news = self.news.clone();
+        let notifications = self.notifications.clone();
         loop {
-            let all = self.read_news(hold)?;
+            let all = self.read_notifications(hold)?;
             while let Ok(order) = self.ends.orders.try_recv() {
-                self.obey(order);
+                self.handle(order);
             }
             self.collect();
             if self.published.elapsed() > Duration::from_millis(100) {
@@ -386,7 +384,7 @@ impl Worker {
                     let batch = self.pending.pop_front().unwrap_or_default();
                     permit.map_err(|_| End::Unwanted)?.send(batch);
                 }
-                ready = news.readable() => {
+                ready = notifications.readable() => {
                     let mut ready = ready?;
                     if all {
                         ready.clear_ready();
@@ -396,12 +394,12 @@ impl Worker {
         }
     }
 
-    /// Reads everything, repeatedly until no messages are lost during a reading.
+    /// Reads everything, repeatedly until no messages are lost during a dump.
     async fn sync(&mut self) -> Result<(), End> {
         let first = self.first;
         self.status.state = SourceState::Synchronising;
         if first {
-            self.model.routes.push(SourceEvent::ResyncBegin(Source::Kernel));
+            self.model.routes.push(SourceEvent::ResyncBegin(RouteSource::Kernel));
         }
         self.publish();
         let mut pause = Duration::from_millis(20);
@@ -413,15 +411,15 @@ impl Worker {
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
-            // Notifications received until now are older than the next reading.
-            self.read_news(false)?;
+            // Notifications received until now are older than the next dump.
+            self.read_notifications(false)?;
         }
         self.status.resyncs += 1;
         self.status.last_resync = Some(SystemTime::now());
         self.status.state = SourceState::Synchronised;
         if first {
             self.first = false;
-            self.model.routes.push(SourceEvent::ResyncEnd(Source::Kernel));
+            self.model.routes.push(SourceEvent::ResyncEnd(RouteSource::Kernel));
             self.model.forget_locals();
         }
         self.collect();
@@ -436,18 +434,18 @@ impl Worker {
         for &part in parts {
             for attempt in 1.. {
                 self.model.begin_part(part);
-                let reading = self.read_part(part, Purpose::Take).await?;
-                if reading.unsupported {
+                let dump = self.read_part(part, Purpose::Take).await?;
+                if dump.unsupported {
                     self.model.without(part);
                     break;
                 }
-                if !reading.interrupted || attempt == INTERRUPTED {
+                if !dump.interrupted || attempt == INTERRUPTED {
                     self.model.end_part(part);
                     break;
                 }
             }
         }
-        self.read_news(true)?;
+        self.read_notifications(true)?;
         let held = std::mem::take(&mut self.held);
         self.take_news(&held);
         self.held = held;
@@ -466,11 +464,11 @@ impl Worker {
     }
 
     /// Reads one part of the kernel's state.
-    async fn read_part(&mut self, part: Part, purpose: Purpose) -> Result<Reading, End> {
+    async fn read_part(&mut self, part: Part, purpose: Purpose) -> Result<DumpResult, End> {
         let (kind, family, fixed) = part.request();
         let sequence = self.next_sequence();
         self.dumps.send(&request::dump(kind, family, fixed, sequence))?;
-        let mut reading = Reading { interrupted: false, unsupported: false };
+        let mut dump = DumpResult { interrupted: false, unsupported: false };
         let mut buffer = vec![0; BUFFER];
         loop {
             let length = match self.dumps.receive(&mut buffer, true)? {
@@ -480,7 +478,7 @@ impl Worker {
                     return Err(io::Error::new(io::ErrorKind::TimedOut, what).into());
                 }
                 Received::Truncated | Received::Overrun => {
-                    reading.interrupted = true;
+                    dump.interrupted = true;
                     continue;
                 }
             };
@@ -495,11 +493,11 @@ impl Worker {
                 if raw.sequence != sequence || raw.kind == NLMSG_NOOP {
                     continue;
                 }
-                reading.interrupted |= raw.flags & NLM_F_DUMP_INTR != 0;
+                dump.interrupted |= raw.flags & NLM_F_DUMP_INTR != 0;
                 match (raw.kind, purpose) {
                     (NLMSG_DONE, _) => {
                         self.meanwhile(purpose == Purpose::Take).await?;
-                        return Ok(reading);
+                        return Ok(dump);
                     }
                     (NLMSG_ERROR, _) => return self.refused(part, error_number(&raw)),
                     (_, Purpose::Take) => self.model.dumped(&raw),
@@ -511,9 +509,9 @@ impl Worker {
     }
 
     /// Handles the refusal of a request for a part, which this kernel may not support.
-    fn refused(&mut self, part: Part, error: Result<i32, Malformed>) -> Result<Reading, End> {
+    fn refused(&mut self, part: Part, error: Result<i32, Malformed>) -> Result<DumpResult, End> {
         match error {
-            Ok(EOPNOTSUPP) => Ok(Reading { interrupted: false, unsupported: true }),
+            Ok(EOPNOTSUPP) => Ok(DumpResult { interrupted: false, unsupported: true }),
             Ok(number) => {
                 let error = io::Error::from_raw_os_error(number);
                 let what = format!("request for {}: {error}", part.name());
@@ -564,7 +562,7 @@ impl Worker {
 
     /// Reports once more everything that was reported to the owner, for comparison.
     async fn recall(&mut self) -> Result<(), End> {
-        self.model.routes.push(SourceEvent::AuditBegin(Source::Kernel));
+        self.model.routes.push(SourceEvent::AuditBegin(RouteSource::Kernel));
         let mut next = Some(Recall::default());
         while let Some(place) = next {
             next = self.model.routes.recall(place, BATCH_MOST);
@@ -582,11 +580,11 @@ impl Worker {
                 self.read_part(part, Purpose::Compare).await?;
             }
         }
-        while !self.read_news(false)? {}
+        while !self.read_notifications(false)? {}
         Ok(self.model.routes.end_audit())
     }
 
-    fn obey(&mut self, order: KernelOrder) {
+    fn handle(&mut self, order: KernelOrder) {
         let port = match &order {
             KernelOrder::Audit(_)
             | KernelOrder::Ports(_)
@@ -703,24 +701,24 @@ impl Worker {
 }
 
 /// Opens a socket for the notifications about everything that is followed.
-fn news_socket(following: &Following) -> io::Result<AsyncFd<Socket>> {
+fn notification_socket(following: &Following) -> io::Result<AsyncFd<Socket>> {
     let mut groups = group::LINK | group::NEIGH | group::IPV4_IFADDR | group::IPV6_IFADDR;
     if following.routes {
         groups |= group::IPV4_ROUTE | group::IPV6_ROUTE | group::NEXTHOP;
         groups |= group::IPV4_RULE | group::IPV6_RULE;
     }
-    let news = Socket::open(groups)?;
-    if !news.set_receive_buffer(following.receive_buffer)? {
+    let notifications = Socket::open(groups)?;
+    if !notifications.set_receive_buffer(following.receive_buffer)? {
         tracing::warn!(
             "no privilege (CAP_NET_ADMIN) for a netlink receive buffer of {} bytes; the limit is \
              net.core.rmem_max",
             following.receive_buffer
         );
     }
-    watch_readable(news)
+    watch_readable(notifications)
 }
 
-/// Opens a socket for readings.
+/// Opens a socket for dumps.
 pub(super) fn dump_socket() -> io::Result<Socket> {
     let socket = Socket::open(0)?;
     socket.set_timeout(TIMEOUT_S)?;

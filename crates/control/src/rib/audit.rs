@@ -45,7 +45,7 @@ impl Findings {
 /// An audit in progress.
 #[derive(Debug)]
 pub(super) struct Audit {
-    source: Source,
+    source: RouteSource,
     generation: u16,
     findings: Findings,
     /// Position of the walk; `None` until the source has reported everything.
@@ -61,7 +61,7 @@ enum Walk {
 
 impl Rib {
     /// Begins an audit of a source; an unfinished one is abandoned.
-    pub fn begin_audit(&mut self, source: Source) {
+    pub fn begin_audit(&mut self, source: RouteSource) {
         self.begin_resync(source);
         let generation = self.generations[source.index()];
         self.audit = Some(Audit { source, generation, findings: Findings::default(), walk: None });
@@ -182,7 +182,7 @@ impl Rib {
     }
 
     /// Counts a fault and repairs it.
-    fn mend(&mut self, source: Source, vrf: VrfId, fault: Fault) {
+    fn mend(&mut self, source: RouteSource, vrf: VrfId, fault: Fault) {
         let findings = match &mut self.audit {
             Some(audit) => &mut audit.findings,
             None => return,
@@ -220,7 +220,7 @@ mod tests {
         Route {
             vrf: VrfId::DEFAULT,
             prefix: prefix.parse().unwrap(),
-            source: Source::Kernel,
+            source: RouteSource::Kernel,
             kind,
             metric: 7,
         }
@@ -229,14 +229,17 @@ mod tests {
     /// Three routes of which one hides the first address of another, and one over a group.
     fn told() -> Vec<Route> {
         let mut told = vec![via("20.0.0.0/8", 2), via("20.0.0.0/24", 3), via("2001:db8::/32", 4)];
-        let key = GroupKey { source: Source::Kernel, id: 9 };
+        let key = GroupKey { source: RouteSource::Kernel, id: 9 };
         told.push(Route { kind: RouteKind::NextHopGroup(key), ..via("20.9.0.0/16", 2) });
         told
     }
 
     fn group(last: u8) -> (GroupKey, GroupSpec) {
         let paths = vec![Path::over(interface(1), IpAddr::from([10, 0, 2, last]))];
-        (GroupKey { source: Source::Kernel, id: 9 }, GroupSpec { paths, ..GroupSpec::default() })
+        (
+            GroupKey { source: RouteSource::Kernel, id: 9 },
+            GroupSpec { paths, ..GroupSpec::default() },
+        )
     }
 
     fn rib() -> Rib {
@@ -248,7 +251,7 @@ mod tests {
     }
 
     fn audit(rib: &mut Rib, routes: &[Route], last: u8) -> Findings {
-        rib.begin_audit(Source::Kernel);
+        rib.begin_audit(RouteSource::Kernel);
         let (key, spec) = group(last);
         rib.batch(|rib| {
             rib.audit_group(key, spec);
@@ -267,7 +270,7 @@ mod tests {
         let mut rib = rib();
         assert_eq!(audit(&mut rib, &told(), 2), Findings::default());
         // A route that waits for its group or was refused is no difference either.
-        let key = GroupKey { source: Source::Kernel, id: 77 };
+        let key = GroupKey { source: RouteSource::Kernel, id: 77 };
         let waits = Route { kind: RouteKind::NextHopGroup(key), ..via("30.0.0.0/8", 2) };
         let refused = via("127.0.0.0/9", 2);
         assert!(rib.add(waits.clone()).is_err() && rib.add(refused.clone()).is_err());
@@ -319,13 +322,13 @@ mod tests {
     #[test]
     fn a_source_that_begins_anew_ends_the_audit() {
         let mut rib = rib();
-        rib.begin_audit(Source::Kernel);
+        rib.begin_audit(RouteSource::Kernel);
         rib.end_audit();
-        rib.begin_resync(Source::Kernel);
+        rib.begin_resync(RouteSource::Kernel);
         rib.tick();
         assert_eq!(rib.take_findings(), None);
         assert_eq!(
-            rib.routes_filtered(VrfId::DEFAULT, Some(Source::Kernel), None, false).count(),
+            rib.routes_filtered(VrfId::DEFAULT, Some(RouteSource::Kernel), None, false).count(),
             4
         );
     }

@@ -3,15 +3,15 @@
 //! A full table has a million entries, nearly all with one candidate, which is stored in the entry
 //! itself; only further ones are on the heap.
 
-use super::Source;
+use super::RouteSource;
 
-/// Administrative distances of the sources, by [`Source::index`].
-pub(super) type Distances = [u8; Source::ALL.len()];
+/// Administrative distances of the sources, by [`RouteSource::index`].
+pub(super) type Distances = [u8; RouteSource::ALL.len()];
 
 /// One source's route to a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
-    pub(super) source: Source,
+    pub(super) source: RouteSource,
     pub(super) metric: u64,
     /// The number of its next hop.
     pub(super) hop: u16,
@@ -21,7 +21,7 @@ pub(super) struct Candidate {
 
 impl Candidate {
     /// Returns the sort key of the order of preference: smallest first.
-    fn rank(&self, distances: &Distances) -> (u8, u64, Source) {
+    fn rank(&self, distances: &Distances) -> (u8, u64, RouteSource) {
         (distances[self.source.index()], self.metric, self.source)
     }
 
@@ -45,7 +45,7 @@ pub(super) struct Entry {
     /// The next hop in the FIB; `NO_ROUTE` if the FIB has no route to the prefix.
     pub(super) installed: u16,
     generation: u16,
-    source: Option<Source>,
+    source: Option<RouteSource>,
 }
 
 impl Entry {
@@ -152,20 +152,20 @@ mod tests {
 
     #[test]
     fn candidates_stay_in_order_and_are_found_again() {
-        let distances = Source::ALL.map(Source::distance);
+        let distances = RouteSource::ALL.map(RouteSource::distance);
         let new = |source, metric, hop| Candidate { source, metric, hop, generation: 0 };
         let mut entry = Entry::default();
-        assert_eq!(entry.put(new(Source::Import, 5, 1), &distances), None);
-        assert_eq!(entry.put(new(Source::Kernel, 9, 2), &distances), None);
-        assert_eq!(entry.put(new(Source::Kernel, 3, 3), &distances), None);
+        assert_eq!(entry.put(new(RouteSource::Import, 5, 1), &distances), None);
+        assert_eq!(entry.put(new(RouteSource::Kernel, 9, 2), &distances), None);
+        assert_eq!(entry.put(new(RouteSource::Kernel, 3, 3), &distances), None);
         assert_eq!(
-            entry.put(new(Source::Kernel, 9, 4), &distances),
-            Some(new(Source::Kernel, 9, 2))
+            entry.put(new(RouteSource::Kernel, 9, 4), &distances),
+            Some(new(RouteSource::Kernel, 9, 2))
         );
         let hops = |entry: &Entry| entry.candidates().map(|c| c.hop).collect::<Vec<_>>();
         assert_eq!(hops(&entry), [3, 4, 1]);
         let mut others = distances;
-        others[Source::Import.index()] = 2;
+        others[RouteSource::Import.index()] = 2;
         entry.sort(&others);
         assert_eq!(hops(&entry), [1, 3, 4]);
         assert_eq!(entry.take(|c| c.hop == 3).map(|c| c.metric), Some(3));

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use dataplane::interface::{InterfaceId, VRFS_MOST, VrfId};
 use ipnet::IpNet;
 
-use super::{BUCKETS_MOST, GroupKey, PATHS_MOST, Source, WEIGHT_MOST};
+use super::{BUCKETS_MOST, GroupKey, PATHS_MOST, RouteSource, WEIGHT_MOST};
 
 /// Subject of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ pub enum Error {
         /// The route.
         prefix: IpNet,
         /// The source given.
-        from: Source,
+        from: RouteSource,
     },
     /// The route refers to a group that does not exist, and waits for it.
     #[error("route {prefix}: group {} of {} does not exist; the route waits for it", .key.id, .key.source.name())]

@@ -18,7 +18,7 @@ use dataplane::next_hop::NO_ROUTE;
 use fib::{Address, Change, Prefix, Table};
 use ipnet::IpNet;
 
-use super::Source;
+use super::RouteSource;
 use super::entry::{Candidate, Distances, Entry};
 use super::next_hops::{NextHops, Referrer};
 
@@ -112,8 +112,8 @@ pub(super) struct Routes<A: Family> {
     /// The last pending prefix that was tried again.
     retried: Option<Prefix<A>>,
     sweep: Sweep<A>,
-    /// Number of candidates of each source, by [`Source::index`].
-    pub(super) counts: [usize; Source::ALL.len()],
+    /// Number of candidates of each source, by [`RouteSource::index`].
+    pub(super) counts: [usize; RouteSource::ALL.len()],
 }
 
 impl<A: Family> Routes<A> {
@@ -126,7 +126,7 @@ impl<A: Family> Routes<A> {
             pending: BTreeSet::new(),
             retried: None,
             sweep: Sweep { last: None, running: false, again: false },
-            counts: [0; Source::ALL.len()],
+            counts: [0; RouteSource::ALL.len()],
         }
     }
 
@@ -398,7 +398,7 @@ impl<A: Family> Routes<A> {
         &self,
         after: Option<Prefix<A>>,
         most: usize,
-        (source, generation): (Source, u16),
+        (source, generation): (RouteSource, u16),
         hops: &NextHops,
         faults: &mut Vec<Fault>,
     ) -> Option<Prefix<A>> {
@@ -480,6 +480,6 @@ pub(super) fn best(entry: &Entry, hops: &NextHops) -> Option<Candidate> {
         return Some(best);
     }
     let is_neighbour =
-        |other: &Candidate| other.source == Source::Neighbour && hops.is_live(other.hop);
+        |other: &Candidate| other.source == RouteSource::Neighbour && hops.is_live(other.hop);
     entry.find(is_neighbour).or(Some(best))
 }

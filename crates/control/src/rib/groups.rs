@@ -32,7 +32,7 @@ pub(super) struct Group {
 }
 
 /// Identity of a route.
-pub(super) type RouteId = (VrfId, IpNet, Source, u64);
+pub(super) type RouteId = (VrfId, IpNet, RouteSource, u64);
 
 /// Routes without a next hop.
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ impl Waiting {
     }
 
     fn of_group(&self, key: GroupKey) -> Vec<RouteId> {
-        let first = (key, (VrfId::DEFAULT, IpNet::default(), Source::Reserved, 0));
+        let first = (key, (VrfId::DEFAULT, IpNet::default(), RouteSource::Reserved, 0));
         let same = self.groups.range(first..).take_while(|(other, _)| *other == key);
         same.map(|&(_, id)| id).collect()
     }
@@ -160,14 +160,14 @@ impl Rib {
 
     /// Begins a resynchronisation of all routes and groups of a source, see [`Self::end_resync`].
     /// If called again before its end, it starts over: earlier reports do not count any more.
-    pub fn begin_resync(&mut self, source: Source) {
+    pub fn begin_resync(&mut self, source: RouteSource) {
         let generation = &mut self.generations[source.index()];
         *generation = generation.wrapping_add(1);
     }
 
     /// Withdraws the routes and groups of the source that were not added again since
     /// [`Self::begin_resync`], and returns their number.
-    pub fn end_resync(&mut self, source: Source) -> usize {
+    pub fn end_resync(&mut self, source: RouteSource) -> usize {
         let generation = self.generations[source.index()];
         self.change(|rib| {
             let stale = |c: &Candidate| c.source == source && c.generation != generation;

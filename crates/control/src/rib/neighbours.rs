@@ -194,12 +194,12 @@ impl Rib {
             .hops
             .gateway(interface, address, || Some(mac), Referrer::Other)
             .map_err(|refused| refuse(Subject::Route(prefix), refused))?;
-        self.put_own(vrf, prefix, Source::Neighbour, interface.index() as u64, hop);
+        self.put_own(vrf, prefix, RouteSource::Neighbour, interface.index() as u64, hop);
         Ok(())
     }
 
     fn remove_host_route(&mut self, vrf: VrfId, interface: InterfaceId, address: IpAddr) {
-        self.take_own(vrf, IpNet::from(address), Source::Neighbour, interface.index() as u64);
+        self.take_own(vrf, IpNet::from(address), RouteSource::Neighbour, interface.index() as u64);
     }
 
     /// Returns the interface to whose hosts a VRF's best live route to the address leads, apart
@@ -225,7 +225,7 @@ fn glean_towards<A: Family>(
     hops: &NextHops,
 ) -> Option<InterfaceId> {
     let fits = |candidate: &Candidate| {
-        candidate.source != Source::Neighbour && hops.is_live(candidate.hop)
+        candidate.source != RouteSource::Neighbour && hops.is_live(candidate.hop)
     };
     let best = routes.covering(address).find_map(|(_, entry)| entry.find(fits))?;
     hops.glean_port(best.hop)

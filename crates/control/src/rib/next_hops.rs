@@ -35,7 +35,7 @@ use slowpath::Command;
 use wire::MacAddr;
 
 use super::places::Places;
-use super::{BUCKETS_MOST, GroupKey, GroupSpec, Inactive, LivePath, Path, Source};
+use super::{BUCKETS_MOST, GroupKey, GroupSpec, Inactive, LivePath, Path, RouteSource};
 use spread::{merge, reduce};
 
 pub(super) use evaluate::Covering;
@@ -130,7 +130,7 @@ pub(super) enum Referrer {
 
 impl Referrer {
     /// Returns the kind of reference of a source's candidate.
-    pub(super) fn of(source: Source) -> Self {
+    pub(super) fn of(source: RouteSource) -> Self {
         if source.is_settable() { Self::Route } else { Self::Other }
     }
 }

@@ -127,7 +127,7 @@ impl Rib {
             return Err(Error::Reserved { prefix, range: NOT_ACCEPTED });
         }
         self.checked(None, |rib| {
-            rib.put_own(vrf, prefix.trunc(), Source::Local, NO_PORT, LOCAL);
+            rib.put_own(vrf, prefix.trunc(), RouteSource::Local, NO_PORT, LOCAL);
             Ok(())
         })?;
         // Addresses within a larger prefix may be hosts behind the kernel.
@@ -146,7 +146,7 @@ impl Rib {
         {
             self.publish_addresses();
         }
-        self.change(|rib| rib.take_own(vrf, prefix.trunc(), Source::Local, NO_PORT))
+        self.change(|rib| rib.take_own(vrf, prefix.trunc(), RouteSource::Local, NO_PORT))
     }
 
     pub(super) fn put_addresses(&mut self, id: InterfaceId, addresses: &[IpNet]) {
@@ -165,7 +165,7 @@ impl Rib {
         let metric = id.index() as u64;
         for &(prefix, source) in after.difference(&before) {
             let hop = match source {
-                Source::Connected => self.hops.glean(id, Referrer::Other).ok(),
+                RouteSource::Connected => self.hops.glean(id, Referrer::Other).ok(),
                 _ => Some(LOCAL),
             };
             if let Some(hop) = hop {
@@ -183,7 +183,7 @@ impl Rib {
         &mut self,
         vrf: VrfId,
         prefix: IpNet,
-        source: Source,
+        source: RouteSource,
         metric: u64,
         hop: u16,
     ) {
@@ -194,7 +194,7 @@ impl Rib {
         &mut self,
         vrf: VrfId,
         prefix: IpNet,
-        source: Source,
+        source: RouteSource,
         metric: u64,
     ) -> bool {
         self.take(vrf, prefix, |candidate| candidate.source == source && candidate.metric == metric)
@@ -203,15 +203,15 @@ impl Rib {
 }
 
 /// Returns the routes that follow from addresses.
-fn own_routes(addresses: &[IpNet]) -> BTreeSet<(IpNet, Source)> {
+fn own_routes(addresses: &[IpNet]) -> BTreeSet<(IpNet, RouteSource)> {
     let mut routes = BTreeSet::new();
     let forwarded =
         |net: &&IpNet| !matches!(net, IpNet::V6(v6) if v6.addr().is_unicast_link_local());
     for net in addresses.iter().filter(forwarded) {
         let local = local_addresses(net).into_iter();
-        routes.extend(local.map(|address| (IpNet::from(address), Source::Local)));
+        routes.extend(local.map(|address| (IpNet::from(address), RouteSource::Local)));
         if net.prefix_len() < net.max_prefix_len() {
-            routes.insert((net.trunc(), Source::Connected));
+            routes.insert((net.trunc(), RouteSource::Connected));
         }
     }
     routes

@@ -47,7 +47,7 @@ impl Rib {
     pub fn routes_filtered(
         &self,
         vrf: VrfId,
-        source: Option<Source>,
+        source: Option<RouteSource>,
         prefix: Option<IpNet>,
         longer: bool,
     ) -> Box<dyn Iterator<Item = RouteInfo> + '_> {
@@ -101,7 +101,7 @@ impl Rib {
             }
             hop => match (self.hops.object_key(hop), self.hops.glean_port(hop)) {
                 (Some(key), _) => Target::Group(key, self.hops.paths(hop)),
-                (_, Some(interface)) if candidate.source == Source::Connected => {
+                (_, Some(interface)) if candidate.source == RouteSource::Connected => {
                     Target::Connected(interface)
                 }
                 _ => Target::Unicast(self.hops.paths(hop)),

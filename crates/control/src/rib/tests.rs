@@ -84,7 +84,8 @@ impl Bench {
         }
         for prefix in ["0.0.0.0/0", "10.0.1.0/24", "::/0", "fd00:1::/64", "2001:db8::1/128"] {
             let (kind, prefix) = (RouteKind::Blackhole, net(prefix));
-            let route = Route { vrf: VrfId::DEFAULT, prefix, source: Source::Fpm, kind, metric: 0 };
+            let route =
+                Route { vrf: VrfId::DEFAULT, prefix, source: RouteSource::Fpm, kind, metric: 0 };
             self.rib.add(route).unwrap();
         }
     }
@@ -128,7 +129,7 @@ fn unicast(prefix: &str, paths: &[(u16, &str, u16)]) -> Route {
     Route {
         vrf: VrfId::DEFAULT,
         prefix: net(prefix),
-        source: Source::Static,
+        source: RouteSource::Static,
         kind: RouteKind::Unicast(paths.collect()),
         metric: 0,
     }
@@ -264,9 +265,9 @@ fn a_gateway_is_one_next_hop_for_all_its_routes_and_resolves_with_one_store() {
     bench.rib.neighbour_down(interface(1), ip("10.0.2.2"));
     assert_eq!(bench.hop("8.8.8.8"), NextHop::Unresolved { interface: interface(1) });
     assert_eq!(bench.hop("10.0.2.2"), NextHop::Glean { interface: interface(1) });
-    assert_eq!(bench.rib.remove(VrfId::DEFAULT, net("0.0.0.0/0"), Source::Static), 1);
+    assert_eq!(bench.rib.remove(VrfId::DEFAULT, net("0.0.0.0/0"), RouteSource::Static), 1);
     assert_eq!(bench.rib.drain_commands(), []);
-    assert_eq!(bench.rib.remove(VrfId::DEFAULT, net("198.51.100.0/24"), Source::Static), 1);
+    assert_eq!(bench.rib.remove(VrfId::DEFAULT, net("198.51.100.0/24"), RouteSource::Static), 1);
     assert_eq!(bench.rib.drain_commands(), [Command::RemoveNextHop { id }]);
 }
 
@@ -313,25 +314,29 @@ fn the_best_source_wins_and_the_next_takes_over() {
     let mut bench = Bench::without_readers();
     let prefix = net("198.51.100.0/24");
     let route = |source, kind, metric| Route { vrf: VrfId::DEFAULT, prefix, source, kind, metric };
-    bench.rib.add(route(Source::Import, RouteKind::Blackhole, 0)).unwrap();
-    bench.rib.add(route(Source::Static, RouteKind::Prohibited, 5)).unwrap();
+    bench.rib.add(route(RouteSource::Import, RouteKind::Blackhole, 0)).unwrap();
+    bench.rib.add(route(RouteSource::Static, RouteKind::Prohibited, 5)).unwrap();
     assert_eq!(bench.hop("198.51.100.1"), NextHop::Prohibited);
-    bench.rib.add(route(Source::Static, RouteKind::Unreachable, 1)).unwrap();
+    bench.rib.add(route(RouteSource::Static, RouteKind::Unreachable, 1)).unwrap();
     assert_eq!(bench.hop("198.51.100.1"), NextHop::Unreachable);
     let infos: Vec<_> = bench.rib.routes_within(VrfId::DEFAULT, prefix).collect();
     let shown: Vec<_> = infos.iter().map(|i| (i.source, i.metric, i.active)).collect();
     assert_eq!(
         shown,
-        [(Source::Static, 1, true), (Source::Static, 5, false), (Source::Import, 0, false)]
+        [
+            (RouteSource::Static, 1, true),
+            (RouteSource::Static, 5, false),
+            (RouteSource::Import, 0, false)
+        ]
     );
-    assert!(bench.rib.remove_one(VrfId::DEFAULT, prefix, Source::Static, 1));
+    assert!(bench.rib.remove_one(VrfId::DEFAULT, prefix, RouteSource::Static, 1));
     assert_eq!(bench.hop("198.51.100.1"), NextHop::Prohibited);
-    assert_eq!(bench.rib.remove(VrfId::DEFAULT, prefix, Source::Static), 1);
+    assert_eq!(bench.rib.remove(VrfId::DEFAULT, prefix, RouteSource::Static), 1);
     assert_eq!(bench.hop("198.51.100.1"), NextHop::Blackhole);
-    assert_eq!(bench.rib.remove(VrfId::DEFAULT, prefix, Source::Import), 1);
+    assert_eq!(bench.rib.remove(VrfId::DEFAULT, prefix, RouteSource::Import), 1);
     assert_eq!(bench.hop("198.51.100.1"), NextHop::NoRoute);
     assert_eq!(
-        bench.rib.remove(VrfId::DEFAULT, net("10.0.1.0/24"), Source::Connected),
+        bench.rib.remove(VrfId::DEFAULT, net("10.0.1.0/24"), RouteSource::Connected),
         0,
         "the RIB's own stay"
     );
@@ -361,7 +366,7 @@ fn a_static_route_within_a_network_keeps_its_meaning_for_neighbours() {
     assert_eq!(bench.hop("10.0.1.9"), NextHop::Blackhole);
     bench.rib.neighbour_up(interface(0), ip("10.0.1.9"), mac(10)).unwrap();
     assert_eq!(bench.hop("10.0.1.9"), NextHop::Blackhole);
-    bench.rib.remove(VrfId::DEFAULT, net("10.0.1.8/29"), Source::Static);
+    bench.rib.remove(VrfId::DEFAULT, net("10.0.1.8/29"), RouteSource::Static);
     assert_eq!(bench.hop("10.0.1.9"), NextHop::Forward { interface: interface(0), mac: mac(10) });
     // A neighbour that claims to be on the other interface does not attract traffic there.
     bench.rib.neighbour_up(interface(1), ip("10.0.1.33"), mac(11)).unwrap();
@@ -395,7 +400,7 @@ fn routes_that_cannot_be_are_refused_and_counted() {
             "route 0.0.0.0/0: next hop 10.0.1.2 is on interface 2, which this router does not have",
         ),
         (
-            Route { source: Source::Local, ..unicast("8.8.8.8/32", &[(0, "10.0.1.2", 1)]) },
+            Route { source: RouteSource::Local, ..unicast("8.8.8.8/32", &[(0, "10.0.1.2", 1)]) },
             "route 8.8.8.8/32: local routes follow from interfaces and neighbours; they cannot be set",
         ),
     ] {
@@ -414,7 +419,7 @@ fn running_out_of_next_hops_is_an_error_and_heals() {
     let route = |i: u32| Route {
         vrf: VrfId::DEFAULT,
         prefix: prefix(i),
-        source: Source::Static,
+        source: RouteSource::Static,
         kind: RouteKind::Unicast(vec![Path::over(interface(0), gateway(i))]),
         metric: 0,
     };
@@ -432,7 +437,7 @@ fn running_out_of_next_hops_is_an_error_and_heals() {
     assert_eq!(bench.id(prefix(room).addr()), 0);
     let number = bench.id(prefix(7).addr());
     let generation = bench.table.generation(number);
-    assert_eq!(bench.rib.remove(VrfId::DEFAULT, prefix(7), Source::Static), 1);
+    assert_eq!(bench.rib.remove(VrfId::DEFAULT, prefix(7), RouteSource::Static), 1);
     bench.rib.add(route(room)).unwrap();
     assert_eq!(bench.id(prefix(room).addr()), number, "the only one that is free");
     let known = bench.table.get_of(number, generation);
@@ -456,7 +461,7 @@ fn running_out_of_group_places_is_an_error_and_leaves_nothing() {
         if let Err(error) = bench.rib.add(Route {
             vrf: VrfId::DEFAULT,
             prefix,
-            source: Source::Static,
+            source: RouteSource::Static,
             kind,
             metric: 0,
         }) {
@@ -475,7 +480,7 @@ fn running_out_of_group_places_is_an_error_and_leaves_nothing() {
         bench.rib.remove(
             VrfId::DEFAULT,
             IpNet::from(IpAddr::from(Ipv4Addr::from(0xc633_6400 + i))),
-            Source::Static,
+            RouteSource::Static,
         );
     }
     bench.rib.tick();
@@ -492,7 +497,7 @@ fn a_number_keeps_its_meaning_until_readers_have_let_go() {
     bench.add("198.51.100.0/24", &paths).unwrap();
     let id = bench.id(ip("198.51.100.1"));
     let (before, members) = (bench.table.get(id), bench.members(id));
-    bench.rib.remove(VrfId::DEFAULT, net("198.51.100.0/24"), Source::Static);
+    bench.rib.remove(VrfId::DEFAULT, net("198.51.100.0/24"), RouteSource::Static);
     for i in 3..9u16 {
         let (left, right) = (format!("10.0.1.{i}"), format!("10.0.2.{i}"));
         let prefix = format!("203.0.113.{i}/32");
@@ -580,7 +585,7 @@ fn a_fib_without_room_refuses_routes_and_loses_none() {
     let mut bench = Bench::with_fib(fib4, || Box::new(NoReaders));
     let blackhole = |prefix: &str| Route { kind: RouteKind::Blackhole, ..unicast(prefix, &[]) };
     bench.add("198.51.100.0/24", &[(0, "10.0.1.2", 1)]).unwrap();
-    bench.rib.add(Route { source: Source::Import, ..blackhole("198.51.100.0/24") }).unwrap();
+    bench.rib.add(Route { source: RouteSource::Import, ..blackhole("198.51.100.0/24") }).unwrap();
     let before = bench.hop("198.51.100.1");
 
     set(true);
@@ -602,7 +607,7 @@ fn a_fib_without_room_refuses_routes_and_loses_none() {
     assert_eq!(bench.hop("192.8.1.1"), NextHop::NoRoute);
 
     // A removal whose successor has no room keeps the old route and its next hop until later.
-    bench.rib.remove(VrfId::DEFAULT, net("198.51.100.0/24"), Source::Static);
+    bench.rib.remove(VrfId::DEFAULT, net("198.51.100.0/24"), RouteSource::Static);
     assert_eq!((bench.hop("198.51.100.1"), bench.rib.summary().pending), (before, 1501));
     assert!(!bench.rib.lookup(VrfId::DEFAULT, ip("198.51.100.1")).unwrap().route.active);
     set(false);

@@ -33,7 +33,7 @@ pub struct RibInterface {
 
 /// Source of a route. The order is that of preference between equals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Source {
+pub enum RouteSource {
     /// Ranges that are never forwarded: martians, multicast, link-local.
     Reserved,
     /// The router's own addresses, and its networks' broadcast addresses.
@@ -54,7 +54,7 @@ pub enum Source {
     Neighbour,
 }
 
-impl Source {
+impl RouteSource {
     /// Every source, in the order of [`Self::index`].
     pub const ALL: [Self; 9] = [
         Self::Reserved,
@@ -162,7 +162,7 @@ impl Path {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupKey {
     /// The source that assigned the number.
-    pub source: Source,
+    pub source: RouteSource,
     /// The number.
     pub id: u32,
 }
@@ -210,8 +210,8 @@ pub struct Route {
     pub vrf: VrfId,
     /// The destination; no host bits are set.
     pub prefix: IpNet,
-    /// A source that is settable ([`Source::is_settable`]).
-    pub source: Source,
+    /// A source that is settable ([`RouteSource::is_settable`]).
+    pub source: RouteSource,
     /// The treatment of its packets.
     pub kind: RouteKind,
     /// Among a source's routes to one prefix the smallest wins.
@@ -299,7 +299,7 @@ pub struct RouteInfo {
     /// The destination.
     pub prefix: IpNet,
     /// Its source.
-    pub source: Source,
+    pub source: RouteSource,
     /// Its metric.
     pub metric: u64,
     /// Its administrative distance.
@@ -340,10 +340,10 @@ pub struct LookupInfo {
 /// Counts and sizes of the RIB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// IPv4 routes by source, in the order of [`Source::ALL`], including those not in the FIB.
-    pub ipv4: [usize; Source::ALL.len()],
+    /// IPv4 routes by source, in the order of [`RouteSource::ALL`], including those not in the FIB.
+    pub ipv4: [usize; RouteSource::ALL.len()],
     /// IPv6 routes by source.
-    pub ipv6: [usize; Source::ALL.len()],
+    pub ipv6: [usize; RouteSource::ALL.len()],
     /// Prefixes in the IPv4 FIB.
     pub fib4: usize,
     /// Prefixes in the IPv6 FIB.

@@ -45,7 +45,7 @@ impl Vrf {
 impl Summary {
     /// Returns the sum of the routes and tables of both.
     pub(super) fn with(self, other: Self) -> Self {
-        let sum = |some: [usize; Source::ALL.len()], more: [usize; Source::ALL.len()]| {
+        let sum = |some: [usize; RouteSource::ALL.len()], more: [usize; RouteSource::ALL.len()]| {
             std::array::from_fn(|source| some[source] + more[source])
         };
         Self {
@@ -103,10 +103,10 @@ impl Rib {
     /// Adds the ranges of a VRF that are never forwarded.
     pub(super) fn reserve(&mut self, vrf: VrfId) {
         for (range, hop, _) in reserved() {
-            self.put_own(vrf, range, Source::Reserved, 0, hop);
+            self.put_own(vrf, range, RouteSource::Reserved, 0, hop);
         }
         if !self.class_e {
-            self.put_own(vrf, class_e(), Source::Reserved, 0, MARTIAN);
+            self.put_own(vrf, class_e(), RouteSource::Reserved, 0, MARTIAN);
         }
     }
 

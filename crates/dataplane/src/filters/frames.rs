@@ -5,7 +5,7 @@
 
 use wire::MacAddr;
 
-use super::police::{Colour, Source};
+use super::police::{Colour, SourceKey};
 use super::{
     Counted, FILTER_IN, FilterTable, FilterTables, Hits, Judgement, count_frame, judgement,
 };
@@ -59,7 +59,7 @@ impl FilterTable {
         let fits = |rule: &&u32| rules.get(**rule as usize).is_some_and(|rule| frame.fits(rule));
         let rule = *self.frame_rules.iter().find(fits)?;
         count_frame(hits, rule, length, now);
-        match self.admits(rule, Source::Ip4(0), length, now) {
+        match self.admits(rule, SourceKey::Ip4(0), length, now) {
             Colour::Red => Some(Judgement::Police),
             _ => Some(judgement(self.verdict(rule).action)),
         }

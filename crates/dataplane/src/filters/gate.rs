@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use super::{
-    Counted, FilterTables, Filtered, Filters, Guard, Guards, Hitting, Judged, Judgement, Mark,
-    Reader, TRACKED, Way,
+    Counted, Direction, FilterTables, Filtered, Filters, Guard, Guards, Hitting, Judged, Judgement,
+    Mark, Reader, TRACKED,
 };
 use crate::flows::{FlowTable, Passed};
 use crate::head::ETHERNET;
@@ -70,7 +70,7 @@ impl Gate {
         const PASS: (Judgement, Mark) = (Judgement::Pass, Mark::NONE);
         let Some(held) = &mut self.filters else { return PASS };
         let to = held.guards[packet.to.index()];
-        if to.numbers[Way::Out as usize] == 0 {
+        if to.numbers[Direction::Out as usize] == 0 {
             return PASS;
         }
         match version(packet.frame) {
@@ -86,7 +86,7 @@ impl Gate {
         let guards = Guard::all(&filters, interfaces);
         guards
             .iter()
-            .any(|guard| guard.numbers[Way::Out as usize] != 0)
+            .any(|guard| guard.numbers[Direction::Out as usize] != 0)
             .then(|| Self { changes: 0, filters: Some(Held::new(filters, guards.into())) })
     }
 
@@ -134,7 +134,7 @@ impl<A: Filtered> Reader<A> {
         to: Guard,
     ) -> (Judgement, Mark) {
         let &Leaving { frame, length, from, now, .. } = packet;
-        let number = to.numbers[Way::Out as usize];
+        let number = to.numbers[Direction::Out as usize];
         let flows = flows.filter(|_| to.tracks());
         let is_tiny = self.read_one(flows, (frame, length), from, (to.vrf, now));
         let (judgement, mark) = match filters.get(usize::from(number).wrapping_sub(1)) {
@@ -189,7 +189,7 @@ impl<A: Filtered> Reader<A> {
 
     fn pass(&self, flows: &FlowTable, (frame, length): (&[u8], usize), to: Guard, now: u64) {
         let length = length.saturating_sub(ETHERNET);
-        let enters = to.enters[Way::Out as usize];
+        let enters = to.enters[Direction::Out as usize];
         self.lookups.note(flows, 0, Passed { length, enters, now }, || frame);
     }
 }

@@ -177,7 +177,7 @@ impl Policer {
     /// Charges a packet of this length, in bytes, and source at `now`, and returns its colour: green or red,
     /// or with a second bucket also yellow.
     #[inline]
-    pub fn admits(&self, source: Source, length: usize, now: u64) -> Colour {
+    pub fn admits(&self, source: SourceKey, length: usize, now: u64) -> Colour {
         let (full_at, second) = match &self.buckets {
             Buckets::One(Bucket { full_at, second }) => (full_at, second),
             Buckets::BySource(sources) => sources.bucket(source, now),
@@ -198,7 +198,7 @@ impl Policer {
 
 /// The source address of a packet.
 #[derive(Clone, Copy, Debug)]
-pub enum Source {
+pub enum SourceKey {
     /// IPv4.
     Ip4(u32),
     /// IPv6.
@@ -303,7 +303,7 @@ impl Sources {
     /// The buckets of a source; without colours there is no second one, and it is the first. Two forwarders that see
     /// a new source at the same moment may take two, which gives it one burst more.
     #[inline]
-    fn bucket(&self, source: Source, now: u64) -> (&AtomicU64, &AtomicU64) {
+    fn bucket(&self, source: SourceKey, now: u64) -> (&AtomicU64, &AtomicU64) {
         let tag = self.tag(source);
         let place = (tag >> 32) as usize % self.lines.len();
         let line = &self.lines[place];
@@ -327,14 +327,14 @@ impl Sources {
 
     /// A hash that outsiders cannot predict.
     #[inline]
-    fn tag(&self, source: Source) -> u64 {
+    fn tag(&self, source: SourceKey) -> u64 {
         let SourceLengths { ip4, ip6 } = self.lengths;
         match source {
-            Source::Ip4(address) => {
+            SourceKey::Ip4(address) => {
                 let kept = u64::from(address) >> (32 - u32::from(ip4.min(32)));
                 fold(fold(self.seed, kept), 4)
             }
-            Source::Ip6(address) => {
+            SourceKey::Ip6(address) => {
                 let kept = address.checked_shr(128 - u32::from(ip6.min(128))).unwrap_or(0);
                 fold(fold(fold(self.seed, (kept >> 64) as u64), kept as u64), 6)
             }
@@ -346,13 +346,13 @@ impl Sources {
 mod tests {
     use super::*;
 
-    const ANY: Source = Source::Ip4(0);
+    const ANY: SourceKey = SourceKey::Ip4(0);
 
     fn policer(rate: u64, burst: u64, bytes: bool, per_source: Option<SourceLengths>) -> Policer {
         Policer::new(Police { rate, burst, bytes, per_source, colours: None }, 1_000_000, 7)
     }
 
-    fn passes(policer: &Policer, source: Source, length: usize, now: u64) -> bool {
+    fn passes(policer: &Policer, source: SourceKey, length: usize, now: u64) -> bool {
         policer.admits(source, length, now) == Colour::Green
     }
 
@@ -383,34 +383,34 @@ mod tests {
         let lengths = SourceLengths { ip4: 24, ip6: 64 };
         let policer = policer(1000, 10, false, Some(lengths));
         let passed =
-            |source: Source, now| (0..50).filter(|_| passes(&policer, source, 60, now)).count();
-        assert_eq!(passed(Source::Ip4(0x0a00_0001), 0), 10);
-        assert_eq!(passed(Source::Ip4(0x0a00_00ff), 0), 0, "of the same network");
-        assert_eq!(passed(Source::Ip4(0x0a00_0100), 0), 10, "of another");
+            |source: SourceKey, now| (0..50).filter(|_| passes(&policer, source, 60, now)).count();
+        assert_eq!(passed(SourceKey::Ip4(0x0a00_0001), 0), 10);
+        assert_eq!(passed(SourceKey::Ip4(0x0a00_00ff), 0), 0, "of the same network");
+        assert_eq!(passed(SourceKey::Ip4(0x0a00_0100), 0), 10, "of another");
         let net = 0x2001_0db8_u128 << 96;
-        assert_eq!(passed(Source::Ip6(net | 1), 0), 10);
-        assert_eq!(passed(Source::Ip6(net | 2), 0), 0);
-        assert_eq!(passed(Source::Ip6(net | 1 << 64), 0), 10);
-        assert_eq!(passed(Source::Ip4(0x0a00_0001), 5000), 5, "five packets' time later");
+        assert_eq!(passed(SourceKey::Ip6(net | 1), 0), 10);
+        assert_eq!(passed(SourceKey::Ip6(net | 2), 0), 0);
+        assert_eq!(passed(SourceKey::Ip6(net | 1 << 64), 0), 10);
+        assert_eq!(passed(SourceKey::Ip4(0x0a00_0001), 5000), 5, "five packets' time later");
     }
 
     #[test]
     fn one_length_of_nothing_is_one_source() {
         let none = policer(1000, 10, false, Some(SourceLengths { ip4: 0, ip6: 0 }));
         let passed = |source| (0..50).filter(|_| passes(&none, source, 60, 0)).count();
-        assert_eq!((passed(Source::Ip4(1)), passed(Source::Ip4(u32::MAX))), (10, 0));
-        assert_eq!((passed(Source::Ip6(1)), passed(Source::Ip6(u128::MAX))), (10, 0));
+        assert_eq!((passed(SourceKey::Ip4(1)), passed(SourceKey::Ip4(u32::MAX))), (10, 0));
+        assert_eq!((passed(SourceKey::Ip6(1)), passed(SourceKey::Ip6(u128::MAX))), (10, 0));
     }
 
     #[test]
     fn many_sources_do_not_push_out_one_that_is_over_its_rate() {
         let policer = policer(1, 100, false, Some(SourceLengths::default()));
-        let greedy = Source::Ip4(0xc000_0201);
+        let greedy = SourceKey::Ip4(0xc000_0201);
         assert_eq!((0..200).filter(|_| passes(&policer, greedy, 60, 0)).count(), 100);
         // As many sources as the table has room for, one packet each: their buckets are nearer to
         // full.
         for source in 0..SOURCES as u32 {
-            assert!(passes(&policer, Source::Ip4(source), 60, 0), "{source}");
+            assert!(passes(&policer, SourceKey::Ip4(source), 60, 0), "{source}");
         }
         assert!(!passes(&policer, greedy, 60, 0));
     }
@@ -420,7 +420,7 @@ mod tests {
         let policer = policer(1000, 1, false, Some(SourceLengths::default()));
         let mut refused = 0;
         for (now, source) in (0..).step_by(10).zip(0..1_000_000u32) {
-            refused += u32::from(!passes(&policer, Source::Ip4(source), 60, now));
+            refused += u32::from(!passes(&policer, SourceKey::Ip4(source), 60, now));
         }
         assert_eq!(refused, 0);
     }

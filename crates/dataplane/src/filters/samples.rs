@@ -6,7 +6,7 @@
 use acl::{Family, Key};
 use crossbeam_queue::ArrayQueue;
 
-use super::police::{Colour, Police, Policer, Source};
+use super::police::{Colour, Police, Policer, SourceKey};
 
 /// Samples of a filter per second, and at once.
 const SAMPLES_PER_SECOND: u64 = 10;
@@ -39,7 +39,7 @@ impl Samples {
     /// Keeps the packet that `sample` makes, if the rate allows one at `now` in TSC cycles.
     #[inline]
     pub fn offer(&self, now: u64, sample: impl FnOnce() -> Sample) {
-        if self.rate.admits(Source::Ip4(0), 0, now) == Colour::Green {
+        if self.rate.admits(SourceKey::Ip4(0), 0, now) == Colour::Green {
             // A full queue: the log has no reader.
             let _ = self.queue.push(sample());
         }

@@ -383,7 +383,7 @@ fn a_flood_fills_the_ring_of_its_own_class() {
 }
 
 #[test]
-fn express_packets_leave_before_all_others() {
+fn priority_packets_leave_before_all_others() {
     let mut lab = Lab::default_graph(TxConfig { burst: 64, flush: Duration::from_secs(3600) });
     lab.receive(&vec![to("10.0.6.1"); 3]);
     lab.priority.push(mbuf(&to("10.0.1.1"))).unwrap();
@@ -395,7 +395,7 @@ fn express_packets_leave_before_all_others() {
 }
 
 #[test]
-fn express_packets_wait_for_a_full_queue_and_none_is_lost() {
+fn priority_packets_wait_for_a_full_queue_and_none_is_lost() {
     let mut lab = Lab::default_graph(at_once());
     lab.forwarder.parts.settings.polling.ports[3].quota = 4096;
     // Data until the queue is full, then more data and the kernel's packets.
@@ -420,7 +420,7 @@ fn express_packets_wait_for_a_full_queue_and_none_is_lost() {
 }
 
 #[test]
-fn express_packets_have_a_quota_of_each_round() {
+fn priority_packets_have_a_quota_of_each_round() {
     let mut lab = Lab::default_graph(at_once());
     lab.forwarder.parts.settings.polling.ports[3].quota = 70;
     for _ in 0..100 {
@@ -430,11 +430,11 @@ fn express_packets_have_a_quota_of_each_round() {
     assert_eq!(lab.forwarder.round(), 30);
     let sent = [lab.frames_sent(), lab.frames_sent()].concat();
     let sent: Vec<_> = sent.iter().map(|frame| *frame == to("10.0.1.1")).collect();
-    assert_eq!((sent.len(), sent.iter().position(|is_express| !is_express)), (101, Some(70)));
+    assert_eq!((sent.len(), sent.iter().position(|is_priority| !is_priority)), (101, Some(70)));
 }
 
 #[test]
-fn the_end_drops_express_packets_that_cannot_be_sent_by_name() {
+fn the_end_drops_priority_packets_that_cannot_be_sent_by_name() {
     let mut lab = Lab::default_graph(at_once());
     lab.forwarder.parts.settings.polling.ports[3].quota = 4096;
     for _ in 0..50 {

@@ -49,10 +49,10 @@ fn new<'a>(catalogue: &'a Catalogue, kind: &str, line: Option<usize>) -> NewStep
 fn path(plan: &mut Plan, catalogue: &Catalogue, from: &str, steps: &[&str]) {
     let mut from = from.to_owned();
     for (line, step) in (1..).zip(steps) {
-        if let (Way::Step(_), false) = (Way::read(step), plan.has(step)) {
+        if let (Successor::Step(_), false) = (Successor::read(step), plan.has(step)) {
             plan.add(&new(catalogue, step, Some(line))).unwrap();
         }
-        plan.lead(&from, &Way::read(step), Some(line)).unwrap();
+        plan.lead(&from, &Successor::read(step), Some(line)).unwrap();
         from = (*step).to_owned();
     }
 }
@@ -127,7 +127,7 @@ fn a_step_is_put_behind_another_or_on_one_output() {
         errors(&plan, &catalogue),
         ["line 9: step \"split\": output \"odd\" leads nowhere; lead it to a step"]
     );
-    plan.lead("split.odd", &Way::Drop, Some(10)).unwrap();
+    plan.lead("split.odd", &Successor::Drop, Some(10)).unwrap();
     let graph = build(&plan, &catalogue);
     assert_eq!(targets(&graph, "ip4-validate")[0], "split");
     assert_eq!(targets(&graph, "split"), ["ip4-lookup", "Drop(ByStep)"]);
@@ -162,10 +162,10 @@ fn a_step_is_put_before_another_or_before_an_end() {
     let catalogue = catalogue();
     let mut plan = plan(&catalogue);
     plan.insert_before("transmit", &new(&catalogue, "split", None)).unwrap();
-    plan.lead("split.odd", &Way::Transmit, None).unwrap();
+    plan.lead("split.odd", &Successor::Transmit, None).unwrap();
     plan.insert_before("classify", &NewStep { name: "first", ..new(&catalogue, "split", None) })
         .unwrap();
-    plan.lead("first.odd", &Way::Drop, None).unwrap();
+    plan.lead("first.odd", &Successor::Drop, None).unwrap();
     let graph = build(&plan, &catalogue);
     assert_eq!(graph.shape().steps[0].name, "first");
     assert_eq!(targets(&graph, "first"), ["classify", "Drop(ByStep)"]);
@@ -195,7 +195,7 @@ fn mistakes_are_named_with_step_and_line() {
     let good = plan(&catalogue);
 
     let mut plan = good.clone();
-    plan.lead("ip4-ttl", &Way::Step("ip4-validate".into()), Some(7)).unwrap();
+    plan.lead("ip4-ttl", &Successor::Step("ip4-validate".into()), Some(7)).unwrap();
     plan.remove("ip4-mtu", None).unwrap();
     plan.remove("ip4-rewrite", None).unwrap_or(());
     assert_eq!(
@@ -215,7 +215,7 @@ fn mistakes_are_named_with_step_and_line() {
     );
 
     let mut plan = good.clone();
-    plan.lead("ip4-validate", &Way::Drop, Some(4)).unwrap();
+    plan.lead("ip4-validate", &Successor::Drop, Some(4)).unwrap();
     assert_eq!(
         errors(&plan, &catalogue),
         ["line 3: step \"ip4-lookup\": no path leads to it; lead one there or remove it"]
@@ -223,10 +223,10 @@ fn mistakes_are_named_with_step_and_line() {
 
     let mut plan = good;
     assert_eq!(
-        plan.lead("classify.ip5", &Way::Drop, Some(2)).unwrap_err().to_string(),
+        plan.lead("classify.ip5", &Successor::Drop, Some(2)).unwrap_err().to_string(),
         "line 2: step \"classify\": output \"ip5\" not found; did you mean \"ip4\"? known: ip4, ip6"
     );
-    plan.lead("classify.ip6", &Way::Step("ip4-validate".into()), Some(4)).unwrap();
+    plan.lead("classify.ip6", &Successor::Step("ip4-validate".into()), Some(4)).unwrap();
     assert_eq!(
         errors(&plan, &catalogue),
         [
@@ -261,7 +261,7 @@ fn a_plan_is_written_as_a_configuration_would() {
     let mut plan = plan(&catalogue);
     let split = NewStep { name: "halve", ..new(&catalogue, "split", None) };
     plan.insert_after("ip4-lookup.forward", &split).unwrap();
-    plan.lead("halve.odd", &Way::Step("ip4-mtu".into()), None).unwrap();
+    plan.lead("halve.odd", &Successor::Step("ip4-mtu".into()), None).unwrap();
     assert_eq!(
         plan.to_string(),
         "\
@@ -290,8 +290,8 @@ fn a_port_with_a_plan_of_its_own_is_told_apart() {
     let catalogue = catalogue();
     let mut closed = Plan::new();
     closed.add(&new(&catalogue, "split", None)).unwrap();
-    closed.lead("split.next", &Way::Drop, None).unwrap();
-    closed.lead("split.odd", &Way::Drop, None).unwrap();
+    closed.lead("split.next", &Successor::Drop, None).unwrap();
+    closed.lead("split.odd", &Successor::Drop, None).unwrap();
     let port = |n| PortId::new(n).unwrap();
     let plans = Plans { main: plan(&catalogue), by_port: vec![(vec![port(1), port(2)], closed)] };
     let tables = TestTables::every_kind();
@@ -322,13 +322,13 @@ fn instances_of_a_kind_have_arguments_and_outputs_of_their_own() {
     plan.insert_after("ip4-validate", &fan(&catalogue, "one", &["on", "off"])).unwrap();
     plan.insert_after("one.on", &fan(&catalogue, "other", &["a", "b", "c"])).unwrap();
     for place in ["one.off", "other.b", "other.c"] {
-        plan.lead(place, &Way::Drop, None).unwrap();
+        plan.lead(place, &Successor::Drop, None).unwrap();
     }
     let graph = build(&plan, &catalogue);
     assert_eq!(targets(&graph, "one"), ["other", "Drop(ByStep)"]);
     assert_eq!(targets(&graph, "other"), ["ip4-lookup", "Drop(ByStep)", "Drop(ByStep)"]);
     assert_eq!(
-        plan.lead("one.c", &Way::Drop, None).unwrap_err().to_string(),
+        plan.lead("one.c", &Successor::Drop, None).unwrap_err().to_string(),
         "step \"one\": output \"c\" not found; known: on, off"
     );
     let text = plan.to_string();

@@ -27,7 +27,8 @@ use acl::Family;
 
 use crate::batch::{BATCH_MAX, Batch, ETHERNET, Group};
 use crate::filters::{
-    Counted, Effects, FILTER_IN, Filtered, Guard, Guards, Judged, Judgement, Reader, TRACKED, Way,
+    Counted, Direction, Effects, FILTER_IN, Filtered, Guard, Guards, Judged, Judgement, Reader,
+    TRACKED,
 };
 use crate::flows::{FlowTable, Passed};
 use crate::graph::{Output, Outputs, Step};
@@ -65,19 +66,19 @@ struct Used<A: Filtered> {
 
 /// The filters of interfaces, and the flow table.
 struct Tracking {
-    way: Way,
+    direction: Direction,
     guards: Box<Guards>,
     flows: Option<Arc<FlowTable>>,
 }
 
 impl<A: Filtered> Used<A> {
-    fn new(way: Way, tables: &Tables) -> Self {
+    fn new(direction: Direction, tables: &Tables) -> Self {
         let filters = tables.filters.get();
         let guards = Guard::all(&filters, &tables.interfaces.get());
         Self {
             filters: Counted::all(&filters),
             reader: Reader::of(filters.tables.iter().flatten().map(|table| &**table)),
-            tracking: Tracking { way, guards, flows: filters.flows },
+            tracking: Tracking { direction, guards, flows: filters.flows },
         }
     }
 
@@ -133,7 +134,7 @@ pub(super) fn judge_all<A: Filtered>(
     decided
 }
 
-impl Way {
+impl Direction {
     /// Returns the guard of a packet's ingress or egress interface.
     #[inline(always)]
     fn guard(self, guards: &Guards, batch: &Batch, slot: usize) -> Guard {
@@ -148,7 +149,7 @@ impl Way {
 impl Tracking {
     #[inline(always)]
     fn guard(&self, batch: &Batch, slot: usize) -> Guard {
-        self.way.guard(&self.guards, batch, slot)
+        self.direction.guard(&self.guards, batch, slot)
     }
 
     /// Looks up the packets' flows if one of their interfaces tracks them. Inward, all are of one
@@ -157,7 +158,7 @@ impl Tracking {
     fn look_up<A: Filtered>(&self, reader: &mut Reader<A>, batch: &Batch, packets: Mask) -> bool {
         let (Some(flows), Reader { fields, lookups }) = (&self.flows, reader) else { return false };
         let frame = |slot| move || batch.frame(slot);
-        if self.way == Way::In {
+        if self.direction == Direction::In {
             let Some(guard) = packets.slots().next().map(|slot| self.guard(batch, slot)) else {
                 return false;
             };
@@ -182,7 +183,7 @@ impl Tracking {
             let guard = self.guard(batch, slot);
             if passing.has(slot) & guard.tracks() {
                 let length = batch.len(slot).saturating_sub(ETHERNET);
-                let enters = guard.enters[self.way as usize];
+                let enters = guard.enters[self.direction as usize];
                 let packet = Passed { length, enters, now: batch.now };
                 reader.lookups.note(flows, place, packet, || batch.frame(slot));
             }
@@ -193,7 +194,7 @@ impl Tracking {
 impl<A: Filtered> FilterIn<A> {
     /// Looks packets up in the filters of these tables.
     pub fn new(tables: &Tables) -> Self {
-        Self(Used::new(Way::In, tables))
+        Self(Used::new(Direction::In, tables))
     }
 }
 
@@ -225,12 +226,12 @@ impl<A: Filtered> Step for FilterIn<A> {
 impl<A: Filtered> FilterOut<A> {
     /// Looks packets up in the filters of these tables.
     pub fn new(tables: &Tables) -> Self {
-        Self(Used::new(Way::Out, tables))
+        Self(Used::new(Direction::Out, tables))
     }
 
     #[inline(always)]
     fn number(&self, batch: &Batch, slot: usize) -> u8 {
-        self.0.tracking.guard(batch, slot).numbers[Way::Out as usize]
+        self.0.tracking.guard(batch, slot).numbers[Direction::Out as usize]
     }
 }
 

@@ -92,7 +92,7 @@ impl Routed for Ipv6Addr {
 }
 
 /// The target of a rule's packets.
-enum Way {
+enum Redirect {
     NextHop(Arc<AtomicU16>),
     Vrf(VrfId),
 }
@@ -101,7 +101,7 @@ enum Way {
 struct PolicyRoute<A> {
     tables: Arc<Tables>,
     /// By the filters' numbers less one.
-    ways: Vec<Vec<Way>>,
+    redirects: Vec<Vec<Redirect>>,
     family: std::marker::PhantomData<fn() -> A>,
 }
 
@@ -117,21 +117,21 @@ pub(super) fn ip6(tables: &Arc<Tables>) -> Box<dyn Step> {
 
 impl<A: Routed> PolicyRoute<A> {
     fn new(tables: &Arc<Tables>) -> Self {
-        let way = |target: &Target| match target {
-            Target::NextHop(name) => Way::NextHop(tables.named_hops.number(name)),
-            Target::Vrf(vrf) => Way::Vrf(*vrf),
+        let redirect = |target: &Target| match target {
+            Target::NextHop(name) => Redirect::NextHop(tables.named_hops.number(name)),
+            Target::Vrf(vrf) => Redirect::Vrf(*vrf),
         };
         let filters = tables.filters.get();
         let of_filter = filters.tables.iter().map(|table| {
             let targets = table.iter().flat_map(|table| &table.spec().targets);
-            targets.map(way).collect()
+            targets.map(redirect).collect()
         });
-        let ways = of_filter.collect();
-        Self { tables: tables.clone(), ways, family: std::marker::PhantomData }
+        let redirects = of_filter.collect();
+        Self { tables: tables.clone(), redirects, family: std::marker::PhantomData }
     }
 
-    fn way(&self, (filter, target): (u8, u8)) -> Option<&Way> {
-        self.ways.get(usize::from(filter).wrapping_sub(1))?.get(usize::from(target))
+    fn redirect(&self, (filter, target): (u8, u8)) -> Option<&Redirect> {
+        self.redirects.get(usize::from(filter).wrapping_sub(1))?.get(usize::from(target))
     }
 
     /// Returns the packets in transit: not for the router, a group, or a martian destination.
@@ -153,20 +153,20 @@ impl<A: Routed> PolicyRoute<A> {
     /// Writes the numbers of the next hops given by rules; returns the packets that rules send to
     /// VRFs.
     fn give_named(&self, batch: &mut Batch, packets: Mask) -> Mask {
-        packets.filter(|slot| match self.way(batch.steering.target(slot)) {
-            Some(Way::NextHop(number)) => {
+        packets.filter(|slot| match self.redirect(batch.steering.target(slot)) {
+            Some(Redirect::NextHop(number)) => {
                 batch.next_hop[slot] = number.load(Ordering::Acquire);
                 false
             }
-            Some(Way::Vrf(_)) => true,
+            Some(Redirect::Vrf(_)) => true,
             // Missing filter: a defect, which must not send packets anywhere.
             None => false,
         })
     }
 
     fn look_up_in_vrfs(&self, batch: &mut Batch, packets: Mask) {
-        let vrf_of = |batch: &Batch, slot| match self.way(batch.steering.target(slot)) {
-            Some(Way::Vrf(vrf)) => *vrf,
+        let vrf_of = |batch: &Batch, slot| match self.redirect(batch.steering.target(slot)) {
+            Some(Redirect::Vrf(vrf)) => *vrf,
             _ => VrfId::DEFAULT,
         };
         let mut rest = packets;

@@ -58,7 +58,7 @@ struct Choice {
     idle_since: Option<u64>,
     /// TSC cycles for sending a small packet.
     packet_time: u64,
-    random: u64,
+    random: fastrand::Rng,
 }
 
 impl<P: Packet> Red<P> {
@@ -73,7 +73,7 @@ impl<P: Packet> Red<P> {
             count: None,
             idle_since: None,
             packet_time: packet_time.max(1),
-            random: seed | 1,
+            random: fastrand::Rng::with_seed(seed),
         };
         Self { lane: Lane::new(length), choice, ecn: config.ecn }
     }
@@ -128,18 +128,9 @@ impl Choice {
         let share = (self.average - self.least) / (self.most - self.least);
         let base = self.probability * share;
         let rest = 1.0 - f64::from(count) * base;
-        let chosen = rest <= 0.0 || self.uniform() < base / rest;
+        let chosen = rest <= 0.0 || self.random.f64() < base / rest;
         self.count = Some(if chosen { 0 } else { count });
         if chosen { Verdict::Chosen } else { Verdict::Pass }
-    }
-
-    /// Returns a number from 0 to below 1: xorshift64* (Vigna 2016).
-    fn uniform(&mut self) -> f64 {
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        let bits = self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11;
-        bits as f64 / (1u64 << 53) as f64
     }
 }
 

@@ -241,7 +241,8 @@ fn disciplines() -> impl Strategy<Value = Discipline> {
 fn every_packet_is_somewhere() {
     let lab = RefCell::new(Lab::new(fifo(1), None));
     let steps = proptest::collection::vec((0usize..40, 0usize..6, 0u64..5000), 1..30);
-    let config = ProptestConfig::with_cases(64);
+    let default = ProptestConfig::default();
+    let config = ProptestConfig { cases: default.cases.div_ceil(4), ..default };
     proptest!(config, |(
         discipline in disciplines(),
         shaped in any::<bool>(),

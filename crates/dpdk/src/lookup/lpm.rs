@@ -7,10 +7,11 @@ use std::sync::Arc;
 use dpdk_sys as sys;
 
 use super::{RouteTable, TableSize, changed, check_route, check_size, common_len, not_made};
+use crate::Error;
 use crate::eal::{Eal, EalRef};
+use crate::error::dpdk_errno;
 use crate::names::serial_name;
 use crate::qsbr::{self, Qsbr};
-use crate::{Errno, Error};
 
 const NAME: &str = "rte_lpm";
 /// DPDK computes the size of the groups, 1,024 bytes each, in 32 bits.
@@ -101,7 +102,7 @@ impl Inner {
         };
         // SAFETY: table and readers are alive, the readers as long as the table (`self.readers`).
         if unsafe { sys::rte_lpm_rcu_qsbr_add(self.raw.as_ptr(), &mut config) } != 0 {
-            let problem = format!("its readers cannot be attached: {}", Errno::of_dpdk());
+            let problem = format!("its readers cannot be attached: {}", dpdk_errno());
             return Err(Error::RouteTable { table: NAME.to_owned(), problem });
         }
         Ok(())

@@ -105,7 +105,10 @@ fn seeds() -> impl Strategy<Value = (Vec<(u32, u8)>, Vec<u32>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases.div_ceil(22),
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn fib_finds_the_longest_prefix((routes, addresses) in seeds()) {

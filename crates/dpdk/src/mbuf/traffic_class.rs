@@ -12,6 +12,7 @@ use dpdk_sys as sys;
 
 use super::RawMbuf;
 use crate::Errno;
+use crate::error::dpdk_errno;
 
 /// Flags of the number.
 const BITS: u32 = 3;
@@ -32,7 +33,7 @@ pub(crate) fn reserve() -> Result<(), Errno> {
         of.name.iter_mut().zip(name.bytes()).for_each(|(to, byte)| *to = byte as c_char);
         // SAFETY: `of` lives over the call, and its name ends with a zero.
         if unsafe { sys::rte_mbuf_dynflag_register_bitnum(&of, bit) } < 0 {
-            return Err(Errno::of_dpdk());
+            return Err(dpdk_errno());
         }
     }
     Ok(())

@@ -18,6 +18,7 @@ use std::ptr::{self, NonNull};
 use dpdk_sys as sys;
 
 use super::MempoolConfig;
+use crate::error::dpdk_errno;
 use crate::names::serial_name;
 use crate::{Errno, IovaMode};
 
@@ -80,12 +81,12 @@ unsafe fn create_empty(
     unsafe {
         let name = name.as_ptr();
         let made = sys::rte_mempool_create_empty(name, count, element, cache, own, socket, flags);
-        let pool = NonNull::new(made).ok_or_else(Errno::of_dpdk)?;
+        let pool = NonNull::new(made).ok_or_else(dpdk_errno)?;
         let ops = sys::rte_mbuf_best_mempool_ops();
         let code = sys::rte_mempool_set_ops_byname(made, ops, ptr::null_mut());
         if code < 0 {
             sys::rte_mempool_free(made);
-            return Err(Errno::of_result(code));
+            return Err(Errno::from_raw(-code));
         }
         sys::rte_pktmbuf_pool_init(made, (&raw mut private).cast());
         // DPDK takes the first flag as a promise that no device accesses the packets, and drivers that map each
@@ -110,7 +111,7 @@ fn populate(pool: NonNull<sys::rte_mempool>, node: Option<u32>) -> Result<(), Er
         let bytes = at_once * object + sys::RTE_CACHE_LINE_SIZE as usize;
         match reserve(bytes, node) {
             Ok(zone) => missing -= add(pool, zone)?,
-            Err(Errno(libc::ENOMEM)) if at_once > 1 => at_once = at_once.div_ceil(2),
+            Err(Errno::ENOMEM) if at_once > 1 => at_once = at_once.div_ceil(2),
             Err(errno) => return Err(errno),
         }
     }
@@ -125,7 +126,7 @@ fn reserve(bytes: usize, node: Option<u32>) -> Result<NonNull<sys::rte_memzone>,
     let zone = unsafe {
         sys::rte_memzone_reserve_aligned(name.as_ptr(), bytes, socket(node), 0, align).cast_mut()
     };
-    NonNull::new(zone).ok_or_else(Errno::of_dpdk)
+    NonNull::new(zone).ok_or_else(dpdk_errno)
 }
 
 /// Adds a piece of memory to the pool, which frees it when it is freed; returns the number of packets in it.
@@ -157,7 +158,7 @@ fn add(pool: NonNull<sys::rte_mempool>, zone: NonNull<sys::rte_memzone>) -> Resu
             // SAFETY: the pool has not taken the zone.
             unsafe { sys::rte_memzone_free(zone.as_ptr()) };
         }
-        return Err(if code == 0 { Errno(libc::ENOMEM) } else { Errno::of_result(code) });
+        return Err(if code == 0 { Errno::ENOMEM } else { Errno::from_raw(-code) });
     }
     Ok(code as usize)
 }
@@ -182,12 +183,12 @@ fn withhold_unreachable(pool: NonNull<sys::rte_mempool>) -> Result<usize, Errno>
         sys::rte_mempool_generic_get(pool.as_ptr(), table, size, ptr::null_mut())
     };
     if code < 0 {
-        return Err(Errno::of_result(code));
+        return Err(Errno::from_raw(-code));
     }
     packets.retain(|&packet| set_physical_address(pool, packet.cast()));
     if packets.is_empty() {
         // The kernel hides physical addresses without CAP_SYS_ADMIN.
-        return Err(Errno(libc::EPERM));
+        return Err(Errno::EPERM);
     }
     // SAFETY: packets of the pool, which are ours and go back once.
     unsafe {

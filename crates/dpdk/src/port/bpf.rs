@@ -1,6 +1,7 @@
 //! Two BPF programs of two instructions each, attached by BPF links, which the kernel removes when
 //! their descriptor is closed, also when the process is killed. They are loaded by the system call
-//! itself: they need none of the features of BPF libraries (object files, maps, relocation).
+//! itself: they need none of the features of BPF libraries (object files, maps, relocation), and
+//! libbpf-rs or aya would bring a dozen crates or more for two system calls.
 //!
 //! Also handles the program of DPDK's AF_XDP driver, which is attached without a link and stays when
 //! the process is killed: identifies and removes it, by libbpf, which that driver has loaded.
@@ -121,7 +122,7 @@ fn bpf<T>(command: libc::c_long, attributes: &T) -> Result<OwnedFd, Errno> {
     // that live until the call returns; it writes nothing (no log was requested).
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes, size_of::<T>()) };
     if result < 0 {
-        return Err(Errno::of_system());
+        return Err(Errno::last());
     }
     // SAFETY: a descriptor that the kernel has just created for us.
     Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })

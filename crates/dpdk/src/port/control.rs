@@ -17,6 +17,10 @@
 //! The program is `control.bpf.c`. It takes the place of the one that DPDK's driver has attached, uses its map of
 //! sockets, and gives the place back before the driver closes. Rules are entries of its maps and change while packets
 //! arrive.
+//!
+//! The functions of libbpf are looked up in the library that DPDK's driver has loaded. libbpf-rs would link a second
+//! libbpf, built from source, and add the headers of libelf and zlib to what a build needs; aya 0.13 takes a map that
+//! exists already from a pinned file only, and the driver pins none.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -267,7 +271,7 @@ impl Loaded {
         let options = ptr::null();
         // SAFETY: the object lies in memory that stays; null means no options.
         let object = unsafe { (libbpf.open)(OBJECT.as_ptr().cast(), OBJECT.len(), options) };
-        let object = NonNull::new(object).ok_or_else(|| problem("opening", Errno::of_system()))?;
+        let object = NonNull::new(object).ok_or_else(|| problem("opening", Errno::last()))?;
         let mut loaded = Self { libbpf, object, program: -1, destinations: -1, rules: -1 };
         // SAFETY: the object is open, and null asks for its first program; libbpf answers with null, or with
         // what lives as long as the object.
@@ -313,7 +317,7 @@ impl Loaded {
         // If no mode is that of the other program, the first error is the most useful.
         let others = |errno| MODES[1..].iter().find_map(|&mode| attach(mode).ok()).ok_or(errno);
         attach(MODES[0]).or_else(others)?;
-        xdp_program(interface).ok_or(Errno(libc::ENOENT))
+        xdp_program(interface).ok_or(Errno::ENOENT)
     }
 }
 
@@ -326,11 +330,11 @@ impl Drop for Loaded {
 
 /// Returns the error of a function that returns it as a negative number.
 fn errno(result: c_int) -> Result<(), Errno> {
-    if result < 0 { Err(Errno(-result)) } else { Ok(()) }
+    if result < 0 { Err(Errno::from_raw(-result)) } else { Ok(()) }
 }
 
 fn check(step: &str, result: c_int) -> Result<c_int, String> {
-    if result < 0 { Err(problem(step, Errno(-result))) } else { Ok(result) }
+    if result < 0 { Err(problem(step, Errno::from_raw(-result))) } else { Ok(result) }
 }
 
 fn problem(step: &str, errno: Errno) -> String {
@@ -390,7 +394,7 @@ impl ControlProgram {
     /// # Errors
     /// The reason why there is no rule for this traffic: the program has no such form, or no room.
     pub(super) fn add(&self, traffic: &Traffic) -> Result<u64, (Errno, String)> {
-        let key = Key::of(traffic).map_err(|why| (Errno(libc::EINVAL), why.to_owned()))?;
+        let key = Key::of(traffic).map_err(|why| (Errno::EINVAL, why.to_owned()))?;
         let failed = |errno: Errno| (errno, "the XDP program has no room for the rule".to_owned());
         let mut held = self.lock();
         self.loaded.put(self.loaded.rules, &key, &Count::default(), BPF_NOEXIST).map_err(failed)?;

@@ -58,7 +58,7 @@ impl Hub {
         // SAFETY: makes a descriptor.
         let signal = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if signal < 0 {
-            return Err(Errno::of_system());
+            return Err(Errno::last());
         }
         // SAFETY: a descriptor that the kernel has just created for us.
         let signal = unsafe { OwnedFd::from_raw_fd(signal) };
@@ -114,7 +114,7 @@ impl DeviceEvents {
         }
         let hub = Hub::new().map_err(failed("making an eventfd"))?;
         let hub = HUB.get_or_init(|| hub);
-        let check = |result: i32| if result < 0 { Err(Errno::of_result(result)) } else { Ok(()) };
+        let check = |result: i32| if result < 0 { Err(Errno::from_raw(-result)) } else { Ok(()) };
         for event in [
             sys::RTE_ETH_EVENT_INTR_LSC,
             sys::RTE_ETH_EVENT_INTR_RMV,
@@ -145,7 +145,7 @@ impl DeviceEvents {
     pub fn monitor(&self) -> Result<(), Error> {
         let check = |step, result: i32| match result {
             0.. => Ok(()),
-            code => Err(Error::Events { step, errno: Errno::of_result(code) }),
+            code => Err(Error::Events { step, errno: Errno::from_raw(-code) }),
         };
         // SAFETY: the EAL is up.
         check("handling access to vanished devices", unsafe {

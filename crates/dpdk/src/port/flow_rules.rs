@@ -26,6 +26,7 @@ use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 use super::{OpenPort, Port};
 use crate::Errno;
+use crate::error::dpdk_errno;
 
 /// RFC 9260.
 const PROTOCOL_SCTP: u8 = 132;
@@ -57,7 +58,7 @@ pub struct FlowRefusal {
 impl FlowRefusal {
     /// Returns true if the driver supports no rules at all.
     pub fn is_for_good(&self) -> bool {
-        self.errno.0 == libc::ENOSYS
+        self.errno == Errno::ENOSYS
     }
 }
 
@@ -133,7 +134,7 @@ impl Port {
     pub fn add_control_rule(&self, traffic: &Traffic) -> Result<FlowRule, FlowRefusal> {
         if !self.control_queues().rx {
             let message = Some("the port has no receive queue for control traffic".to_owned());
-            return Err(FlowRefusal { errno: Errno(libc::ENOENT), message });
+            return Err(FlowRefusal { errno: Errno::ENOENT, message });
         }
         if let Some(program) = self.open.control_program() {
             let refused = |(errno, why)| FlowRefusal { errno, message: Some(why) };
@@ -211,7 +212,7 @@ impl Port {
         };
         check(result, &error)?;
         if count.hits_set() == 0 {
-            return Err(FlowRefusal { errno: Errno(libc::ENOTSUP), message: None });
+            return Err(FlowRefusal { errno: Errno::ENOTSUP, message: None });
         }
         let bytes = (count.bytes_set() != 0).then_some(count.bytes);
         Ok(FlowCount { packets: count.hits, bytes })
@@ -220,7 +221,7 @@ impl Port {
 
 fn unknown() -> FlowRefusal {
     let message = Some("the port has no such rule".to_owned());
-    FlowRefusal { errno: Errno(libc::ENOENT), message }
+    FlowRefusal { errno: Errno::ENOENT, message }
 }
 
 /// Action for the packets of a rule.
@@ -262,7 +263,7 @@ fn create(port: u16, items: &Items, fate: Fate, counted: bool) -> Result<Handle,
     let flow = unsafe {
         sys::rte_flow_create(port, &attributes, list.as_ptr(), actions.as_ptr(), &mut error)
     };
-    NonNull::new(flow).map(Handle).ok_or_else(|| refusal(Errno::of_dpdk(), &error))
+    NonNull::new(flow).map(Handle).ok_or_else(|| refusal(dpdk_errno(), &error))
 }
 
 fn destroy(port: u16, handle: Handle) -> Result<(), FlowRefusal> {
@@ -274,7 +275,7 @@ fn destroy(port: u16, handle: Handle) -> Result<(), FlowRefusal> {
 }
 
 fn check(result: i32, error: &sys::rte_flow_error) -> Result<(), FlowRefusal> {
-    if result < 0 { Err(refusal(Errno::of_result(result), error)) } else { Ok(()) }
+    if result < 0 { Err(refusal(Errno::from_raw(-result), error)) } else { Ok(()) }
 }
 
 fn refusal(errno: Errno, error: &sys::rte_flow_error) -> FlowRefusal {
@@ -433,7 +434,7 @@ fn upper(pattern: &Pattern) -> Result<Option<Item>, FlowRefusal> {
                 Some(PROTOCOL_SCTP) => sys::RTE_FLOW_ITEM_TYPE_SCTP,
                 _ => {
                     let message = Some("rte_flow has no ports of this protocol".to_owned());
-                    return Err(FlowRefusal { errno: Errno(libc::EINVAL), message });
+                    return Err(FlowRefusal { errno: Errno::EINVAL, message });
                 }
             };
             (kind, header(from.value, to.value), header(from.mask, to.mask))

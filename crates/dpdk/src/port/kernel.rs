@@ -321,14 +321,14 @@ impl KernelInterface {
         // SAFETY: makes a descriptor.
         let socket = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         if socket < 0 {
-            return Err(format!("the kernel gives no AF_XDP socket: {}", Errno::of_system()));
+            return Err(format!("the kernel gives no AF_XDP socket: {}", Errno::last()));
         }
         // SAFETY: a descriptor that the kernel has just created for us.
         drop(unsafe { OwnedFd::from_raw_fd(socket) });
         match bpf::attach(bpf::XDP_PASS, self.index) {
             Ok(_link) => Ok(()),
             // AF_XDP's own program stays when a router is killed.
-            Err(Errno(libc::EBUSY)) => Err(format!(
+            Err(Errno::EBUSY) => Err(format!(
                 "{name} has an XDP program already; remove it: ip link set {name} xdp off",
                 name = self.name
             )),
@@ -507,7 +507,7 @@ impl Undo {
     /// them to.
     fn revert(self, interface: &Interface, index: u32) {
         let _ = match self {
-            Self::Sysctl { path, value } => fs::write(path, value).map_err(|_| Errno(0)),
+            Self::Sysctl { path, value } => fs::write(path, value).map_err(|_| Errno::last()),
             Self::Flags(flags) => interface.set_flags(flags),
             Self::Mtu(mtu) => interface.set_mtu(mtu),
             Self::Ethtool { command, value } => ethtool_value(interface, command, value).map(drop),
@@ -565,7 +565,7 @@ mod tests {
         assert_eq!(interface.try_xdp(), Ok(()));
         let program = within_a_minute("the program that was tried is gone", || {
             match bpf::attach(bpf::XDP_PASS, interface.index) {
-                Err(Errno(libc::EBUSY)) => None,
+                Err(Errno::EBUSY) => None,
                 result => Some(result.unwrap()),
             }
         });
@@ -573,7 +573,7 @@ mod tests {
         assert_eq!(interface.try_xdp(), Err(words.into()));
         drop(program);
         within_a_minute("a program goes with its descriptor", || interface.try_xdp().ok());
-        assert_eq!(KernelInterface::open("tpk9").map(drop), Err(Errno(libc::ENODEV)));
+        assert_eq!(KernelInterface::open("tpk9").map(drop), Err(Errno::ENODEV));
     }
     #[test]
     fn a_killed_router_s_changes_are_undone_by_the_next() {

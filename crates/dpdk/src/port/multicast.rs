@@ -150,7 +150,7 @@ impl Started {
 }
 
 fn done(result: i32) -> Result<(), Errno> {
-    if result < 0 { Err(Errno::of_result(result)) } else { Ok(()) }
+    if result < 0 { Err(Errno::from_raw(-result)) } else { Ok(()) }
 }
 
 /// The link-layer groups joined on a kernel interface, for as long as this exists.
@@ -170,7 +170,7 @@ impl Memberships {
         let socket =
             unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         if socket < 0 {
-            return Err(Errno::of_system());
+            return Err(Errno::last());
         }
         // SAFETY: a descriptor that the kernel has just created for us.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
@@ -237,7 +237,7 @@ impl Memberships {
             let place = (&raw const request).cast();
             libc::setsockopt(self.socket.as_raw_fd(), libc::SOL_PACKET, option, place, size)
         };
-        if result < 0 { Err(Errno::of_system()) } else { Ok(()) }
+        if result < 0 { Err(Errno::last()) } else { Ok(()) }
     }
 }
 
@@ -291,6 +291,6 @@ mod tests {
         let gone = || (state() == (false, false, false)).then_some(());
         crate::testing::within_a_minute("memberships that go with their descriptor", gone);
         let missing = Memberships::all(9999).map(drop);
-        assert_eq!(missing, Err(Errno(libc::ENODEV)));
+        assert_eq!(missing, Err(Errno::ENODEV));
     }
 }

@@ -56,7 +56,7 @@ pub(super) fn stop_reassembly(index: u32, ring: &Geometry) -> Result<Vec<PacketR
     if originals.iter().any(|original| original.fanout & DEFRAG != 0) {
         replace(&originals, ring)?;
     }
-    originals.iter().map(|original| original.sends_from(ring).ok_or(Errno(libc::EINVAL))).collect()
+    originals.iter().map(|original| original.sends_from(ring).ok_or(Errno::EINVAL)).collect()
 }
 
 fn replace(originals: &[Original], ring: &Geometry) -> Result<(), Errno> {
@@ -98,7 +98,7 @@ impl Original {
         // SAFETY: makes a descriptor.
         let twin = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         if twin < 0 {
-            return Err(Errno::of_system());
+            return Err(Errno::last());
         }
         // SAFETY: a descriptor that the kernel has just created for us.
         let twin = unsafe { OwnedFd::from_raw_fd(twin) };
@@ -119,7 +119,7 @@ impl Original {
         // SAFETY: an address and its size, for the call.
         let result =
             unsafe { libc::bind(twin.as_raw_fd(), (&raw const self.address).cast(), size) };
-        if result < 0 { Err(Errno::of_system()) } else { Ok(twin) }
+        if result < 0 { Err(Errno::last()) } else { Ok(twin) }
     }
 
     /// Returns the length of each of its two rings: the receive ring is mapped first, the transmit ring
@@ -154,11 +154,11 @@ impl Original {
             libc::mmap(start as *mut _, end - start, protection, flags, twin.as_raw_fd(), 0)
         };
         if mapped == libc::MAP_FAILED {
-            return Err(Errno::of_system());
+            return Err(Errno::last());
         }
         // SAFETY: both are open; this closes the driver's socket, which has no user any more.
         let result = unsafe { libc::dup3(twin.as_raw_fd(), self.descriptor, libc::O_CLOEXEC) };
-        if result < 0 { Err(Errno::of_system()) } else { Ok(()) }
+        if result < 0 { Err(Errno::last()) } else { Ok(()) }
     }
 }
 
@@ -169,7 +169,7 @@ fn join(twin: &OwnedFd, fanout: u32, first: Option<&OwnedFd>) -> Result<(), Errn
     let group = match first {
         Some(first) => {
             let of_first = option(first.as_raw_fd(), libc::PACKET_FANOUT);
-            kind | of_first.ok_or_else(Errno::of_system)? & GROUP_NUMBER
+            kind | of_first.ok_or_else(Errno::last)? & GROUP_NUMBER
         }
         None => kind | UNIQUE_ID,
     };
@@ -209,5 +209,5 @@ fn set<T>(socket: &OwnedFd, name: i32, value: &T) -> Result<(), Errno> {
             size,
         )
     };
-    if result < 0 { Err(Errno::of_system()) } else { Ok(()) }
+    if result < 0 { Err(Errno::last()) } else { Ok(()) }
 }

@@ -272,10 +272,10 @@ impl Port {
         let size = device_info(device.id)?.reta_size;
         let queues = self.spread_queues();
         if entries.len() != usize::from(size) || entries.iter().any(|&queue| queue >= queues) {
-            return Err(Errno(libc::EINVAL));
+            return Err(Errno::EINVAL);
         }
         match device.write_entries(entries) {
-            result if result < 0 => Err(Errno::of_result(result)),
+            result if result < 0 => Err(Errno::from_raw(-result)),
             _ => Ok(()),
         }
     }

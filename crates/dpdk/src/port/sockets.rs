@@ -108,7 +108,7 @@ fn is_bound(descriptor: RawFd) -> bool {
         let size = size_of::<u32>() as libc::socklen_t;
         libc::setsockopt(descriptor, SOL_XDP, XDP_RX_RING, (&raw const none).cast(), size)
     };
-    result < 0 && Errno::of_system() == Errno(libc::EBUSY)
+    result < 0 && Errno::last() == Errno::EBUSY
 }
 
 /// Returns the number of a BPF map.

@@ -140,8 +140,8 @@ fn rules_that_stay_are_not_touched_when_addresses_change() {
     assert!(steered.is_busy());
     assert_eq!(steered.go_on(&device, || true), None);
     let before = device.rules.borrow().clone();
-    assert_eq!(steered.take_news(), Some((before.len(), before.len())));
-    assert_eq!(steered.take_news(), None, "it is said once");
+    assert_eq!(steered.take_report(), Some((before.len(), before.len())));
+    assert_eq!(steered.take_report(), None, "it is said once");
     steered.follow(&[ip("10.0.1.1"), ip("10.0.2.1")]);
     steered.go_on(&device, || true);
     assert!(before.iter().all(|(number, rule)| device.rules.borrow()[number] == *rule));

@@ -127,9 +127,9 @@ fn what_the_device_had_no_room_for_is_tried_when_there_is() {
     assert_eq!(held(&placed), [1, 1, 0]);
     let full = placed.whereabouts(2).unwrap();
     assert_eq!((full.wanted, full.why), (1, vec!["the device says: full".to_owned()]));
-    let news = placed.take_news();
-    assert_eq!(news, Some(News::Held { rules: 3, held: 2, device: 2 }));
-    assert_eq!(placed.take_news(), None, "once");
+    let report = placed.take_report();
+    assert_eq!(report, Some(PlacementReport::Held { rules: 3, held: 2, device: 2 }));
+    assert_eq!(placed.take_report(), None, "once");
     device.said();
     // There is no room for the new one beside the old ones.
     placed.follow(Some(filter(&[2, 4])));
@@ -148,7 +148,7 @@ fn a_device_that_is_slow_gets_its_rules_by_and_by_and_loses_old_ones_at_once() {
     placed.follow(Some(filter(&[3, 4])));
     placed.go_on(&device, || false);
     assert_eq!((device.said(), placed.is_busy()), (vec!["-0".into(), "-1".into()], true));
-    assert_eq!(placed.take_news(), None);
+    assert_eq!(placed.take_report(), None);
     assert_eq!(placed.whereabouts(0).unwrap().why, ["1 to be given to the device"]);
     placed.go_on(&device, always);
     assert_eq!((device.said().len(), placed.is_busy()), (2, false));
@@ -159,7 +159,7 @@ fn a_device_without_rules_is_asked_once() {
     let device = Device::new(0);
     let mut placed = placed(&device, &[1, 2]);
     assert_eq!((placed.refused(), placed.is_busy()), (Some("no rules here"), false));
-    assert_eq!(placed.take_news(), Some(News::Refused("no rules here".to_owned())));
+    assert_eq!(placed.take_report(), Some(PlacementReport::Refused("no rules here".to_owned())));
     assert_eq!(placed.whereabouts(0), None);
 }
 

@@ -85,7 +85,7 @@ impl Holder {
     ///
     /// # Errors
     /// It has ended or does not read.
-    pub fn tell(&self, message: &Message, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    pub fn send(&self, message: &Message, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
         self.channel.send(message, descriptor)
     }
 
@@ -98,7 +98,7 @@ impl Holder {
             Message::Forget(name) => name.as_str(),
             _ => "",
         };
-        self.tell(message, None)?;
+        self.send(message, None)?;
         loop {
             if matches!(self.channel.receive()?, (Some(Message::Done(done)), _) if done == name) {
                 return Ok(());

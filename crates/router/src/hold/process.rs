@@ -34,7 +34,7 @@ pub fn serve(listener: &OwnedFd, seconds: u64, lasting: bool) -> io::Result<()> 
         let (calls, speaks) = holder.wait(listener)?;
         // All messages of a router are handled first, including its end: the new connection may be
         // the next router's.
-        if speaks && let Err(error) = holder.hear() {
+        if speaks && let Err(error) = holder.handle_message() {
             holder.router_gone(&error);
         }
         if calls
@@ -103,7 +103,7 @@ impl Holding {
     }
 
     /// Handles a message of the router.
-    fn hear(&mut self) -> io::Result<()> {
+    fn handle_message(&mut self) -> io::Result<()> {
         let Some(router) = &self.router else { return Ok(()) };
         let (message, descriptor) = router.receive()?;
         match message {

@@ -47,7 +47,7 @@ fn pipe() -> (File, OwnedFd) {
 }
 
 fn keep(holder: &Holder, name: &str, descriptor: &OwnedFd) {
-    holder.tell(&Message::Keep(name.to_owned()), Some(descriptor.as_fd())).unwrap();
+    holder.send(&Message::Keep(name.to_owned()), Some(descriptor.as_fd())).unwrap();
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn what_nobody_comes_for_is_let_go_and_the_holder_ends() {
     let (mut read, write) = pipe();
     let (router, _) = lab.router();
     keep(&router, "one", &write);
-    router.tell(&Message::Ready, None).unwrap();
+    router.send(&Message::Ready, None).unwrap();
     drop((router, write));
     assert_eq!(read.read(&mut [0; 8]).unwrap(), 0);
     lab.ended();
@@ -95,8 +95,8 @@ fn routers_that_do_not_become_ready_do_not_stop_the_clock() {
     let (mut read, write) = pipe();
     let (router, _) = lab.router();
     keep(&router, "one", &write);
-    router.tell(&Message::Ready, None).unwrap();
-    router.tell(&Message::Hold(1), None).unwrap();
+    router.send(&Message::Ready, None).unwrap();
+    router.send(&Message::Hold(1), None).unwrap();
     drop((router, write));
     // Several routers fail to start, one after the other, each within the second; each requests a
     // long holding time.
@@ -104,7 +104,7 @@ fn routers_that_do_not_become_ready_do_not_stop_the_clock() {
     while let Ok(Some((router, held))) = Holder::find(&lab.path)
         && !held.is_empty()
     {
-        router.tell(&Message::Hold(600), None).unwrap();
+        router.send(&Message::Hold(600), None).unwrap();
         drop((router, held));
         starts += 1;
         thread::sleep(Duration::from_millis(50));
@@ -132,8 +132,8 @@ fn messages_that_it_does_not_know_are_passed_over() {
     let (router, _) = lab.router();
     let (_read, write) = pipe();
     keep(&router, &"x".repeat(1000), &write);
-    router.tell(&Message::Held("what only holders say".to_owned()), None).unwrap();
-    router.tell(&Message::Keep("without a descriptor".to_owned()), None).unwrap();
+    router.send(&Message::Held("what only holders say".to_owned()), None).unwrap();
+    router.send(&Message::Keep("without a descriptor".to_owned()), None).unwrap();
     router.ask(&Message::Forget("unheard of".to_owned())).unwrap();
     drop(router);
     lab.ended();

@@ -138,7 +138,7 @@ impl Owner {
         self.change_rss(base, config)?;
         self.remove_old(base, config, diff);
         self.leave_vlans(config, &mut done.hosts).await?;
-        self.take_away_removed(diff, &mut done.moves).await?;
+        self.detach_removed(diff, &mut done.moves).await?;
         Ok(pause)
     }
 
@@ -151,7 +151,7 @@ impl Owner {
                 self.set_addresses(id, &before.addresses, &both).of_port(name)?;
             }
         }
-        for neighbour in news(&old.neighbours, &new.neighbours) {
+        for neighbour in added(&old.neighbours, &new.neighbours) {
             self.put_neighbour(neighbour)?;
         }
         let changed = diff.routes.changed.iter().map(|(_, after)| after);
@@ -206,7 +206,7 @@ impl Owner {
         failed = failed.or(self.put_next_hops(old).err());
         self.keep_next_hops(old);
         self.remove_routes(diff.routes.added.iter());
-        for neighbour in news(&new.neighbours, &old.neighbours) {
+        for neighbour in added(&new.neighbours, &old.neighbours) {
             failed = failed.or(self.put_neighbour(neighbour).err());
         }
         for gone in absent(&new.neighbours, &old.neighbours) {
@@ -256,7 +256,7 @@ impl Owner {
             return Ok(());
         }
         self.rib.set_addresses(port, after)?;
-        self.orders.tell(&Command::Addresses { interface: port, addresses: after.to_vec() });
+        self.orders.send(&Command::Addresses { interface: port, addresses: after.to_vec() });
         Ok(())
     }
 
@@ -317,18 +317,18 @@ impl Owner {
         for (interface, _, before, after) in interfaces(old, new) {
             let settings = settings::of(after);
             if settings != settings::of(before) {
-                self.orders.tell(&Command::Settings { interface, settings });
+                self.orders.send(&Command::Settings { interface, settings });
             }
         }
         if old.icmp != new.icmp {
-            self.orders.tell(&Command::Icmp(new.icmp));
+            self.orders.send(&Command::Icmp(new.icmp));
         }
         if old.slowpath != new.slowpath {
             let limits = new.slowpath.limits;
             self.ledger.slow.rates.set_errors(&limits);
             self.ledger.slow.class_rates.set(&new.slowpath.classes);
-            self.orders.shares(&new.slowpath.classes);
-            self.orders.tell(&Command::Limits(limits));
+            self.orders.weights(&new.slowpath.classes);
+            self.orders.send(&Command::Limits(limits));
             self.ledger.slowpath = new.slowpath;
         }
         let by_default = new.forwarding.resolve_via_default;
@@ -479,7 +479,7 @@ fn without<'a>(some: &'a [IpNet], others: &'a [IpNet]) -> impl Iterator<Item = I
 }
 
 /// The neighbours of `new` that are not, or are other, in `old`.
-fn news<'a>(old: &'a [Neighbour], new: &'a [Neighbour]) -> impl Iterator<Item = &'a Neighbour> {
+fn added<'a>(old: &'a [Neighbour], new: &'a [Neighbour]) -> impl Iterator<Item = &'a Neighbour> {
     let key = |neighbour: &Neighbour| (neighbour.port, neighbour.address, neighbour.mac);
     new.iter().filter(move |new| !old.iter().any(|old| key(old) == key(new)))
 }

@@ -9,7 +9,7 @@ use api::change::{
 };
 use api::report::Change;
 use control::config::{NoGateway, Place, place_of_gateway};
-use control::rib::{Inactive, Path, Route, RouteKind, Source};
+use control::rib::{Inactive, Path, Route, RouteKind, RouteSource};
 use dataplane::interface::{InterfaceId, VrfId};
 use ipnet::IpNet;
 use wire::MacAddr;
@@ -39,7 +39,8 @@ impl Owner {
         metric: u64,
         mut gateways: Vec<IpAddr>,
     ) -> Option<String> {
-        let mut routes = self.rib.routes_filtered(vrf, Some(Source::Command), Some(prefix), false);
+        let mut routes =
+            self.rib.routes_filtered(vrf, Some(RouteSource::Command), Some(prefix), false);
         let route = routes.find(|route| route.metric == metric)?;
         match route.inactive {
             Some(Inactive::Pending) => return None,
@@ -71,9 +72,9 @@ impl Owner {
         let metric = u64::from(metric);
         let known = self
             .rib
-            .routes_filtered(vrf, Some(Source::Command), Some(prefix), false)
+            .routes_filtered(vrf, Some(RouteSource::Command), Some(prefix), false)
             .any(|route| route.metric == metric);
-        self.rib.add(Route { vrf, prefix, source: Source::Command, kind, metric })?;
+        self.rib.add(Route { vrf, prefix, source: RouteSource::Command, kind, metric })?;
         Ok(if known { "replaced" } else { "added" })
     }
 
@@ -129,8 +130,8 @@ impl Owner {
         let RouteDel { prefix, metric, .. } = *del;
         let vrf = self.vrf_named(del.vrf.as_deref())?;
         let removed = match metric {
-            Some(metric) => self.rib.remove_one(vrf, prefix, Source::Command, metric.into()),
-            None => self.rib.remove(vrf, prefix, Source::Command) > 0,
+            Some(metric) => self.rib.remove_one(vrf, prefix, RouteSource::Command, metric.into()),
+            None => self.rib.remove(vrf, prefix, RouteSource::Command) > 0,
         };
         if removed {
             return Ok("removed");

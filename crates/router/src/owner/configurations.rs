@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use api::configuration::{ApplyRequest, PlanRequest, RollbackRequest};
-use api::report::{self, Applied, Change, HistoryEntry, Plan, PlannedChange, RouteChanges};
+use api::report::{self, Applied, Change, ChangePlan, HistoryEntry, PlannedChange, RouteChanges};
 use api::{Answer, Request, Show};
 use control::config::{Changes, Config, Diff, Effect, Route, Setting};
 use dataplane::port::PortId;
@@ -437,7 +437,7 @@ fn summary(diff: &Diff) -> String {
     if parts.is_empty() { "no change".to_owned() } else { parts.join(", ") }
 }
 
-fn plan(prepared: &Prepared, all: bool) -> Plan {
+fn plan(prepared: &Prepared, all: bool) -> ChangePlan {
     let Prepared { config, diff, .. } = prepared;
     let Changes { added, removed, changed } = &diff.routes;
     let shown = if all { usize::MAX } else { ROUTES_SHOWN };
@@ -475,5 +475,5 @@ fn plan(prepared: &Prepared, all: bool) -> Plan {
     let routes =
         RouteChanges { added: added.len(), removed: removed.len(), changed: changed.len() };
     let restart = diff.fixed().next().is_some();
-    Plan { file: config.file.display().to_string(), changes, routes, restart }
+    ChangePlan { file: config.file.display().to_string(), changes, routes, restart }
 }

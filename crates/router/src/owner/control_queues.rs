@@ -158,7 +158,7 @@ fn go_on(open: &mut OpenPort, has_time: impl Fn() -> bool) {
         tracing::warn!(
             "port \"{name}\": no control traffic comes by its queue: {device}: {why}; forwarders receive it"
         );
-    } else if let Some((held, wanted)) = open.steered.take_news() {
+    } else if let Some((held, wanted)) = open.steered.take_report() {
         let queue = open.queues.0 - 1;
         tracing::info!(
             "port \"{name}\": {held} of {wanted} rules of {device} lead control traffic to receive queue {queue}"

@@ -3,7 +3,7 @@
 use std::time::{Instant, SystemTime};
 
 use control::netlink::{AuditReport, Change, KernelOrder, NeighbourState, SourceEvent};
-use control::rib::{GroupKey, GroupSpec, Rib, Route, RouteKind, Source};
+use control::rib::{GroupKey, GroupSpec, Rib, Route, RouteKind, RouteSource};
 use dataplane::interface::VrfId;
 use ipnet::IpNet;
 use slowpath::Command;
@@ -35,20 +35,20 @@ impl Sources {
             }
             SourceEvent::Addresses { port, addresses } => {
                 if let Err(error) = rib.set_addresses(port, &addresses) {
-                    self.refuse(Source::Local, &error);
+                    self.refuse(RouteSource::Local, &error);
                 }
-                orders.tell(&Command::Addresses { interface: port, addresses });
+                orders.send(&Command::Addresses { interface: port, addresses });
             }
             SourceEvent::LocalAddress { vrf, prefix, present: true } => {
                 if let Err(error) = rib.add_local(vrf, prefix) {
-                    self.refuse(Source::Local, &error);
+                    self.refuse(RouteSource::Local, &error);
                 }
             }
             SourceEvent::LocalAddress { vrf, prefix, present: false } => {
                 rib.remove_local(vrf, prefix);
             }
             SourceEvent::Neighbour { port, address, mac, state } => {
-                orders.tell(&Command::KernelNeighbour { interface: port, address, mac });
+                orders.send(&Command::KernelNeighbour { interface: port, address, mac });
                 // A neighbour in use is resolved before it ages away.
                 if state == NeighbourState::Stale {
                     self.order(KernelOrder::Resolve { port, address });
@@ -71,7 +71,7 @@ impl Sources {
     fn route(
         &mut self,
         rib: &mut Rib,
-        (source, vrf, prefix, metric): (Source, VrfId, IpNet, u64),
+        (source, vrf, prefix, metric): (RouteSource, VrfId, IpNet, u64),
         change: Change<RouteKind>,
     ) {
         let route = match change {
@@ -124,18 +124,18 @@ impl Sources {
         self.refused[source.index()] += (report.refused - report.errors.len()) as u64;
     }
 
-    fn begin(&mut self, rib: &mut Rib, source: Source) {
+    fn begin(&mut self, rib: &mut Rib, source: RouteSource) {
         rib.begin_resync(source);
         // The kernel's first synchronisation is short, and routes only: they are loaded together. Zebra's lasts as long
         // as zebra learns, and has no definite end.
         if std::mem::replace(&mut self.begun[source.index()], true) {
             tracing::info!("{}: synchronising again", source.name());
-        } else if source == Source::Kernel {
+        } else if source == RouteSource::Kernel {
             self.loading = Some((source, Vec::new()));
         }
     }
 
-    fn end(&mut self, rib: &mut Rib, source: Source) {
+    fn end(&mut self, rib: &mut Rib, source: RouteSource) {
         self.load(rib);
         self.loading.take_if(|(loading, _)| *loading == source);
         let gone = rib.end_resync(source);
@@ -143,7 +143,7 @@ impl Sources {
         let routes = summary.ipv4[source.index()] + summary.ipv6[source.index()];
         let name = source.name();
         tracing::info!("{name}: synchronised, {routes} routes; {gone} were withdrawn meanwhile");
-        if source == Source::Kernel {
+        if source == RouteSource::Kernel {
             self.first = false;
         }
     }

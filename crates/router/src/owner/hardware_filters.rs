@@ -17,7 +17,7 @@ use dataplane::filters::{FilterTable, RuleHits, Treatment};
 use dataplane::plan::Plan;
 use dataplane::port::PortId;
 
-use super::super::flow_rules::News;
+use super::super::flow_rules::PlacementReport;
 use super::super::ports::OpenPort;
 use super::Owner;
 use super::turn::Turn;
@@ -275,13 +275,13 @@ fn go_on(open: &mut OpenPort, has_time: impl Fn() -> bool) {
             open.device
         );
     }
-    let Some(news) = open.rules.take_news() else { return };
+    let Some(report) = open.rules.take_report() else { return };
     let filter = open.rules.filter().map_or("", |filter| &filter.spec().filter.name);
-    match news {
-        News::Refused(why) => {
+    match report {
+        PlacementReport::Refused(why) => {
             tracing::warn!("port \"{name}\": filter \"{filter}\" runs in software: {why}");
         }
-        News::Held { rules, held, device } => tracing::info!(
+        PlacementReport::Held { rules, held, device } => tracing::info!(
             "port \"{name}\": filter \"{filter}\": {held} of {rules} rules that drop are in hardware, as {device} \
              rules of {}",
             open.device

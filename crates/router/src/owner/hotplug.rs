@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use control::config::{self, Config};
-use control::netlink::{KernelOrder, LinkNews};
+use control::netlink::{KernelOrder, LinkNotification};
 use dataplane::port::PortId;
 use dpdk::{DeviceEvent, Happening};
 use tokio::sync::mpsc;
@@ -92,16 +92,16 @@ impl Absentees {
 
 impl Owner {
     /// Handles a notification about ports.
-    pub(super) async fn hear_of_ports(&mut self, word: Word) {
+    pub(super) async fn on_port_event(&mut self, word: Word) {
         match word {
             Word::Devices(events) => {
                 for event in events {
-                    self.hear_device(event).await;
+                    self.on_device_event(event).await;
                 }
             }
-            Word::Links(news) => {
-                for news in news {
-                    self.hear_kernel(news).await;
+            Word::Links(notifications) => {
+                for notification in notifications {
+                    self.on_link_notification(notification).await;
                 }
             }
             Word::Faults(devices) => self.note_faults(&devices),
@@ -119,7 +119,7 @@ impl Owner {
         }
     }
 
-    async fn hear_device(&mut self, DeviceEvent { port, what }: DeviceEvent) {
+    async fn on_device_event(&mut self, DeviceEvent { port, what }: DeviceEvent) {
         let open = self.ports.iter().find(|open| open.port.id() == port);
         let Some((id, device)) = open.map(|open| (open.id, open.device.clone())) else { return };
         match what {
@@ -131,9 +131,9 @@ impl Owner {
         }
     }
 
-    async fn hear_kernel(&mut self, news: LinkNews) {
-        match news {
-            LinkNews::Is { index, name, running } => {
+    async fn on_link_notification(&mut self, notification: LinkNotification) {
+        match notification {
+            LinkNotification::Is { index, name, running } => {
                 let Some(open) = self.ports.iter().find(|open| open.is_interface(index)) else {
                     return self.look_for_interface(&name);
                 };
@@ -147,13 +147,13 @@ impl Owner {
                     self.look_for_interface(&name);
                 }
             }
-            LinkNews::Gone { index } => {
+            LinkNotification::Gone { index } => {
                 let open = self.ports.iter().find(|open| open.is_interface(index));
                 if let Some((id, device)) = open.map(|open| (open.id, open.device.clone())) {
                     self.lose(id, &format!("its device {device} is gone")).await;
                 }
             }
-            LinkNews::Lost => self.look_at_interfaces().await,
+            LinkNotification::Lost => self.look_at_interfaces().await,
         }
     }
 

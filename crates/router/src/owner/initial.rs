@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use control::config::{self, Config, NamedNextHop};
-use control::rib::{self, GroupKey, GroupSpec, Rib, RibInterface, RouteKind, Source};
+use control::rib::{self, GroupKey, GroupSpec, Rib, RibInterface, RouteKind, RouteSource};
 use dataplane::grace::Grace;
 use dataplane::interface::VrfId;
 use dataplane::next_hop::{NO_ROUTE, NextHopTable};
@@ -51,7 +51,7 @@ impl StaticRoutes {
         };
         let kind = group.map_or_else(|| route.kind.clone(), RouteKind::NextHopGroup);
         let (vrf, prefix, metric) = (route.vrf, route.prefix, route.metric.into());
-        rib.add(rib::Route { vrf, prefix, source: Source::Static, kind, metric })?;
+        rib.add(rib::Route { vrf, prefix, source: RouteSource::Static, kind, metric })?;
         if let (Some(unused), None) = (before, group) {
             self.groups.remove(&id);
             rib.remove_group(unused);
@@ -61,7 +61,7 @@ impl StaticRoutes {
 
     /// Takes a route out of the RIB.
     pub fn remove(&mut self, rib: &mut Rib, route: &config::Route) {
-        rib.remove_one(route.vrf, route.prefix, Source::Static, route.metric.into());
+        rib.remove_one(route.vrf, route.prefix, RouteSource::Static, route.metric.into());
         if let Some(group) = self.groups.remove(&(route.vrf, route.prefix, route.metric)) {
             rib.remove_group(group);
         }
@@ -95,7 +95,7 @@ impl StaticRoutes {
     fn new_group(&mut self) -> GroupKey {
         let id = self.next;
         self.next += 1;
-        GroupKey { source: Source::Static, id }
+        GroupKey { source: RouteSource::Static, id }
     }
 }
 

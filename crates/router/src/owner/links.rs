@@ -153,7 +153,7 @@ impl Owner {
             link.device = false;
             if was_up {
                 self.rib.set_link(id, false);
-                self.orders.tell(&Command::PortLink { interface: id, up: false });
+                self.orders.send(&Command::PortLink { interface: id, up: false });
             }
         }
     }
@@ -221,7 +221,7 @@ impl Owner {
         let opened = of_vlan.or_else(of_port).unwrap_or(u16::MAX);
         let mtu = self.links[id.index()].mtu(opened);
         self.rib.set_mtu(id, mtu);
-        self.orders.tell(&Command::Mtu { interface: id, mtu });
+        self.orders.send(&Command::Mtu { interface: id, mtu });
     }
 
     fn set_link(&mut self, id: InterfaceId, new: Link) {
@@ -233,7 +233,7 @@ impl Owner {
         }
         // First of all, so that no packet takes a path that has ended.
         self.rib.set_link(id, new.up());
-        self.orders.tell(&Command::PortLink { interface: id, up: new.up() });
+        self.orders.send(&Command::PortLink { interface: id, up: new.up() });
         let reason = match (new.device, new.host.state(Some(true)).1) {
             _ if new.up() => "up".to_owned(),
             (false, _) if kind == "vlan" => "down, its port is".to_owned(),

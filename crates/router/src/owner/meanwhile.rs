@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::{Answer, Request, Show};
-use control::netlink::LinkNews;
+use control::netlink::LinkNotification;
 use dpdk::{DeviceEvent, Happening};
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc;
@@ -80,22 +80,22 @@ impl Later {
 }
 
 /// An input during a change.
-enum Heard {
+enum Input {
     Wish(Wish),
     Word(Word),
     Question(Question),
 }
 
 /// Returns the next input; never, without inputs.
-async fn next(inputs: &mut Option<Inputs>) -> Heard {
+async fn next(inputs: &mut Option<Inputs>) -> Input {
     let Some(Inputs { signals, watch, questions }) = inputs else {
         return std::future::pending().await;
     };
     tokio::select! {
         biased;
-        wish = signals.next() => Heard::Wish(wish),
-        word = watch.next() => Heard::Word(word),
-        Some(question) = questions.recv() => Heard::Question(question),
+        wish = signals.next() => Input::Wish(wish),
+        word = watch.next() => Input::Word(word),
+        Some(question) = questions.recv() => Input::Question(question),
     }
 }
 
@@ -131,8 +131,8 @@ impl Owner {
             tokio::select! {
                 biased;
                 done = &mut work => return done,
-                heard = next(&mut self.inputs) => self.hear_meanwhile(heard).await,
-                () = self.events.ready(), if taking => self.hear_some(),
+                input = next(&mut self.inputs) => self.on_input_meanwhile(input).await,
+                () = self.events.ready(), if taking => self.take_events(),
                 batch = self.sources.receive(), if taking => self.take_in(batch),
                 () = std::future::ready(()), if busy => self.work(),
                 _ = ticks.tick() => {
@@ -150,25 +150,25 @@ impl Owner {
         self.ports.iter().all(|open| knows(open.id.into()))
     }
 
-    async fn hear_meanwhile(&mut self, heard: Heard) {
-        match heard {
-            Heard::Wish(Wish::End(signal)) => {
+    async fn on_input_meanwhile(&mut self, input: Input) {
+        match input {
+            Input::Wish(Wish::End(signal)) => {
                 self.later.ended.get_or_insert(signal);
                 self.hurry.set();
             }
-            Heard::Wish(Wish::Reload) => self.later.reload = true,
-            Heard::Word(word) => {
+            Input::Wish(Wish::Reload) => self.later.reload = true,
+            Input::Word(word) => {
                 self.see_links_go(&word);
                 self.later.words.push_back(word);
             }
-            Heard::Question(question) if needs_wiring(&question) => {
+            Input::Question(question) if needs_wiring(&question) => {
                 self.later.questions.push_back(question);
             }
-            Heard::Question(Question::Request(request, asker)) if changes_all(&request) => {
+            Input::Question(Question::Request(request, asker)) if changes_all(&request) => {
                 // The client may have disconnected.
                 let _ = asker.send(Answer::Error(BUSY.to_owned()));
             }
-            Heard::Question(question) => self.answer(question).await,
+            Input::Question(question) => self.answer(question).await,
         }
     }
 
@@ -184,17 +184,16 @@ impl Owner {
                 };
                 gone.extend(events.iter().filter_map(lost));
             }
-            Word::Links(news) => {
-                let lost = |news: &LinkNews| {
-                    let index = match *news {
-                        LinkNews::Is { index, running: false, .. } | LinkNews::Gone { index } => {
-                            index
-                        }
+            Word::Links(notifications) => {
+                let lost = |notification: &LinkNotification| {
+                    let index = match *notification {
+                        LinkNotification::Is { index, running: false, .. }
+                        | LinkNotification::Gone { index } => index,
                         _ => return None,
                     };
                     Some(self.ports.iter().find(|open| open.is_interface(index))?.id)
                 };
-                gone.extend(news.iter().filter_map(lost));
+                gone.extend(notifications.iter().filter_map(lost));
             }
             Word::Faults(_) | Word::Closed(_) | Word::Reopened(..) => {}
         }

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use control::config::{self, Config, Diff};
 use control::netlink::KernelOrder;
-use control::rib::{Path, Route, RouteKind, Source, Target};
+use control::rib::{Path, Route, RouteKind, RouteSource, Target};
 use dataplane::interface::{InterfaceId, InterfaceInfo};
 use dataplane::port::PortId;
 use machine::bind;
@@ -201,7 +201,7 @@ impl Owner {
                 // The kernel's addresses do not count any more.
                 self.rib.set_addresses(id.into(), &after.interface.addresses)?;
                 let addresses = after.interface.addresses.clone();
-                self.orders.tell(&Command::Addresses { interface: id.into(), addresses });
+                self.orders.send(&Command::Addresses { interface: id.into(), addresses });
             }
         }
         for port in moves.come() {
@@ -219,7 +219,7 @@ impl Owner {
     }
 
     /// Disconnects the ports that are there no more, which no route needs any more.
-    pub(super) async fn take_away_removed(&mut self, diff: &Diff, moves: &mut Moves) -> Result<()> {
+    pub(super) async fn detach_removed(&mut self, diff: &Diff, moves: &mut Moves) -> Result<()> {
         for port in &diff.ports.removed {
             if self.ports.get(port.id).is_some() || self.absentees.contain(port.id) {
                 let gone = self.detach(port).await?;
@@ -271,7 +271,7 @@ impl Owner {
             self.rib.remove_neighbour(id, address);
         }
         self.rib.remove_interface(id);
-        self.orders.tell(&Command::RemoveInterface { interface: id });
+        self.orders.send(&Command::RemoveInterface { interface: id });
         self.tables.mtus.open(id, u16::MAX);
         self.links[id.index()] = Link::default();
     }
@@ -280,7 +280,7 @@ impl Owner {
     /// those over it.
     fn forget_commands_over(&mut self, id: InterfaceId) {
         let over = |paths: &[Path]| paths.iter().any(|path| path.interface == Some(id));
-        let of_commands = self.rib.routes().filter(|route| route.source == Source::Command);
+        let of_commands = self.rib.routes().filter(|route| route.source == RouteSource::Command);
         let routes: Vec<_> = of_commands
             .filter_map(|route| match route.target {
                 Target::Unicast(paths) if over(&paths) => {
@@ -291,7 +291,7 @@ impl Owner {
             .collect();
         for (vrf, prefix, metric, mut paths) in routes {
             paths.retain(|path| path.interface != Some(id));
-            let source = Source::Command;
+            let source = RouteSource::Command;
             if paths.is_empty() {
                 self.rib.remove_one(vrf, prefix, source, metric);
                 continue;

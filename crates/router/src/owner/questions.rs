@@ -13,7 +13,7 @@ use api::report::{
 use api::{Answer, Flow, Request, RouteFilter, Show};
 use control::config;
 use control::netlink::SourceStatus;
-use control::rib::{LivePath, LookupInfo, RouteInfo, Source, Target};
+use control::rib::{LivePath, LookupInfo, RouteInfo, RouteSource, Target};
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::next_hop::NEXT_HOPS;
 use dataplane::port::PortId;
@@ -353,12 +353,14 @@ impl Owner {
 
     fn summary(&self) -> RouteSummary {
         let summary = self.rib.summary();
-        let counts = |source: Source| Families {
+        let counts = |source: RouteSource| Families {
             ipv4: summary.ipv4[source.index()],
             ipv6: summary.ipv6[source.index()],
         };
         RouteSummary {
-            sources: Source::ALL.map(|source| (source.name().to_owned(), counts(source))).into(),
+            sources: RouteSource::ALL
+                .map(|source| (source.name().to_owned(), counts(source)))
+                .into(),
             fib: Families { ipv4: summary.fib4, ipv6: summary.fib6 },
             fib_bytes: Families { ipv4: summary.fib4_bytes, ipv6: summary.fib6_bytes },
             next_hops: Room { used: summary.next_hops, most: NEXT_HOPS },
@@ -369,19 +371,19 @@ impl Owner {
     }
 
     /// Every source that has routes, and those outside the router in any case.
-    fn source_reports(&self) -> Vec<report::Source> {
+    fn source_reports(&self) -> Vec<report::SourceReport> {
         let summary = self.rib.summary();
         let mut reports = Vec::new();
-        for source in Source::ALL {
+        for source in RouteSource::ALL {
             let (ipv4, ipv6) = (summary.ipv4[source.index()], summary.ipv6[source.index()]);
             let status = self.sources.status(source);
             if ipv4 + ipv6 == 0 && status.is_none() {
                 continue;
             }
             let refused = self.sources.refused(source);
-            let is_loading = source == Source::Import && self.imports.is_busy();
+            let is_loading = source == RouteSource::Import && self.imports.is_busy();
             let own = if is_loading { "loading" } else { "ready" };
-            reports.push(report::Source {
+            reports.push(report::SourceReport {
                 name: source.name().to_owned(),
                 distance: source.distance(),
                 state: status.as_ref().map_or(own, |status| status.state.name()).to_owned(),
@@ -462,9 +464,12 @@ fn link_details(open: &OpenPort) -> report::LinkDetails {
     }
 }
 
-fn source_named(name: &str) -> Result<Source> {
-    Source::from_name(name).with_context(|| {
-        format!("source \"{name}\": unknown; known: {}", Source::ALL.map(Source::name).join(", "))
+fn source_named(name: &str) -> Result<RouteSource> {
+    RouteSource::from_name(name).with_context(|| {
+        format!(
+            "source \"{name}\": unknown; known: {}",
+            RouteSource::ALL.map(RouteSource::name).join(", ")
+        )
     })
 }
 

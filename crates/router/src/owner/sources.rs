@@ -20,7 +20,7 @@ use control::netlink::{
     self, AuditReport, Following, KernelConfig, KernelGroups, KernelOrder, KernelSource, KernelVrf,
     SourceEvent, SourceState, SourceStatus,
 };
-use control::rib::{self, Rib, Route, Source};
+use control::rib::{self, Rib, Route, RouteSource};
 use dataplane::interface::{InterfaceId, InterfaceSet};
 use tokio::sync::{mpsc, watch};
 
@@ -72,13 +72,13 @@ pub struct Sources {
     /// The kernel's routes are wanted, not only its links, addresses and neighbours.
     kernel_routes: bool,
     /// A first synchronisation that goes on: its source, and its routes on their way into the RIB.
-    pub(super) loading: Option<(Source, Vec<Route>)>,
+    pub(super) loading: Option<(RouteSource, Vec<Route>)>,
     /// Sources whose first synchronisation has begun.
-    pub(super) begun: [bool; Source::ALL.len()],
+    pub(super) begun: [bool; RouteSource::ALL.len()],
     /// The kernel's first synchronisation is awaited.
     pub(super) first: bool,
     next_progress: Instant,
-    pub(super) refused: [u64; Source::ALL.len()],
+    pub(super) refused: [u64; RouteSource::ALL.len()],
     limiter: Limiter,
     pub(super) audits: Audits,
 }
@@ -136,7 +136,7 @@ impl Sources {
         let routes = new.routes_from.kernel.is_some();
         if routes != self.kernel_routes {
             // Its first synchronisation, as at the start.
-            self.begun[Source::Kernel.index()] = false;
+            self.begun[RouteSource::Kernel.index()] = false;
             self.kernel_routes = routes;
             self.audits = Audits::default();
         }
@@ -218,30 +218,32 @@ impl Sources {
             kernel,
             fpm,
             loading: None,
-            begun: [false; Source::ALL.len()],
+            begun: [false; RouteSource::ALL.len()],
             next_progress: Instant::now() + PROGRESS,
-            refused: [0; Source::ALL.len()],
+            refused: [0; RouteSource::ALL.len()],
             limiter: Limiter::default(),
             audits: Audits::default(),
         }
     }
 
     /// How a source outside the router is; `None` for others.
-    pub(super) fn status(&self, source: Source) -> Option<SourceStatus> {
+    pub(super) fn status(&self, source: RouteSource) -> Option<SourceStatus> {
         match source {
-            Source::Kernel if self.kernel_routes => self.kernel.as_ref().map(KernelSource::status),
-            Source::Fpm => self.fpm.as_ref().map(FpmSource::status),
+            RouteSource::Kernel if self.kernel_routes => {
+                self.kernel.as_ref().map(KernelSource::status)
+            }
+            RouteSource::Fpm => self.fpm.as_ref().map(FpmSource::status),
             _ => None,
         }
     }
 
     /// The comparisons with a source.
-    pub(super) fn audits(&self, source: Source) -> Option<&Audits> {
-        (source == Source::Kernel && self.kernel_routes).then_some(&self.audits)
+    pub(super) fn audits(&self, source: RouteSource) -> Option<&Audits> {
+        (source == RouteSource::Kernel && self.kernel_routes).then_some(&self.audits)
     }
 
     /// Changes of a source that the RIB refused.
-    pub(super) fn refused(&self, source: Source) -> u64 {
+    pub(super) fn refused(&self, source: RouteSource) -> u64 {
         self.refused[source.index()]
     }
 
@@ -279,7 +281,7 @@ impl Sources {
     }
 
     /// Counts a refusal and says it, unless there were many lately.
-    pub(super) fn refuse(&mut self, source: Source, error: &rib::Error) {
+    pub(super) fn refuse(&mut self, source: RouteSource, error: &rib::Error) {
         self.refused[source.index()] += 1;
         self.warn(format_args!("{}: {error}", source.name()));
     }
@@ -390,7 +392,7 @@ impl Owner {
             self.say_ready();
         } else if Instant::now() >= self.sources.next_progress {
             self.sources.next_progress = Instant::now() + PROGRESS;
-            let routes = self.sources.status(Source::Kernel).map_or(0, |status| status.routes);
+            let routes = self.sources.status(RouteSource::Kernel).map_or(0, |status| status.routes);
             tracing::info!("not ready yet: {routes} routes of the kernel read so far");
         }
     }
@@ -400,7 +402,8 @@ impl Sources {
     /// The kernel's routes are wanted and not complete yet. A kernel that cannot be listened to
     /// is not waited for: its thread has said why.
     fn first_is_missing(&self) -> bool {
-        let failed = self.status(Source::Kernel).is_some_and(|s| s.state == SourceState::Failed);
+        let failed =
+            self.status(RouteSource::Kernel).is_some_and(|s| s.state == SourceState::Failed);
         self.first && !failed
     }
 

@@ -4,7 +4,7 @@ use anyhow::{Result, anyhow, bail};
 use api::report::{self, Families};
 use control::config::{Config, DEFAULT_VRF, Vrf};
 use control::netlink::KernelOrder;
-use control::rib::{RouteInfo, Source, Target};
+use control::rib::{RouteInfo, RouteSource, Target};
 use dataplane::interface::VrfId;
 use dataplane::words::count;
 
@@ -67,7 +67,7 @@ impl Owner {
 
     /// Routes of the configuration were checked with it; those of commands may be anywhere.
     fn check_unused(&self, vrf: &Vrf) -> Result<()> {
-        let of_commands = self.rib.routes().filter(|route| route.source == Source::Command);
+        let of_commands = self.rib.routes().filter(|route| route.source == RouteSource::Command);
         let used = of_commands.filter(|route| leads_to(route, vrf.id)).count();
         if used > 0 {
             bail!(

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use control::config::Config;
-use control::netlink::{LinkNews, LinkWatch};
+use control::netlink::{LinkNotification, LinkWatch};
 use dataplane::port::PortId;
 use dpdk::{DeviceEvent, DeviceEvents};
 use tokio::io::Interest;
@@ -28,7 +28,7 @@ pub enum Word {
     /// From devices.
     Devices(Vec<DeviceEvent>),
     /// From the kernel, about its interfaces.
-    Links(Vec<LinkNews>),
+    Links(Vec<LinkNotification>),
     /// From the kernel's log: the PCI addresses of devices that were refused access to memory, one for each refusal.
     Faults(Vec<String>),
     /// The device of a port that was lost is closed.
@@ -55,7 +55,7 @@ impl Watch {
     /// The step that failed.
     pub fn open(devices: DeviceEvents, helpers: mpsc::UnboundedReceiver<Word>) -> Result<Self> {
         let devices = when_readable(devices).context("events of devices")?;
-        let links = LinkWatch::open().context("news of the kernel's interfaces")?;
+        let links = LinkWatch::open().context("notifications of the kernel's interfaces")?;
         let faults = KernelLog::open();
         if let Err(error) = &faults {
             tracing::debug!("DMA faults are not counted: /dev/kmsg: {error}");
@@ -64,7 +64,7 @@ impl Watch {
     }
 
     /// Returns true if the kernel reports changes of interfaces; if not, they are polled.
-    pub fn hears_kernel(&self) -> bool {
+    pub fn has_link_notifications(&self) -> bool {
         self.links.is_some()
     }
 
@@ -77,21 +77,23 @@ impl Watch {
                 ready.clear_ready();
                 Word::Devices(devices.get_ref().take())
             }
-            news = next_news(links) => Word::Links(news),
+            notifications = next_notifications(links) => Word::Links(notifications),
             Some(word) = helpers.recv() => word,
             refused = next_faults(faults) => Word::Faults(refused),
         }
     }
 }
 
-async fn next_news(watch: &mut Option<LinkWatch>) -> Vec<LinkNews> {
+async fn next_notifications(watch: &mut Option<LinkWatch>) -> Vec<LinkNotification> {
     let Some(links) = watch else { return std::future::pending().await };
-    match links.news().await {
-        Ok(news) => news,
+    match links.notifications().await {
+        Ok(notifications) => notifications,
         Err(error) => {
-            tracing::error!("news of the kernel's interfaces: {error}; they are asked for instead");
+            tracing::error!(
+                "notifications of the kernel's interfaces: {error}; they are asked for instead"
+            );
             *watch = None;
-            vec![LinkNews::Lost]
+            vec![LinkNotification::Lost]
         }
     }
 }

@@ -48,7 +48,7 @@ struct Queue {
     sequence: BTreeMap<u64, Key>,
     next: u64,
     /// The neighbours that the owner was told of as up.
-    told: HashSet<Key>,
+    reported: HashSet<Key>,
     others: VecDeque<Event>,
     merged: u64,
     lost: u64,
@@ -73,12 +73,12 @@ impl Queue {
         self.merged += u64::from(waits.is_some());
         match waits {
             // The owner never heard that it was up.
-            Some(place) if mac.is_none() && !self.told.contains(&key) => {
+            Some(place) if mac.is_none() && !self.reported.contains(&key) => {
                 self.neighbours.remove(&key);
                 self.sequence.remove(&place);
             }
             Some(place) => drop(self.neighbours.insert(key, (place, mac))),
-            None if mac.is_none() && !self.told.contains(&key) => {}
+            None if mac.is_none() && !self.reported.contains(&key) => {}
             None => {
                 self.neighbours.insert(key, (self.next, mac));
                 self.sequence.insert(self.next, key);
@@ -94,20 +94,20 @@ impl Queue {
             && let Some((_, key)) = self.sequence.pop_first()
         {
             let Some((_, mac)) = self.neighbours.remove(&key) else { continue };
-            events.push(self.tell(key, mac));
+            events.push(self.event(key, mac));
         }
         events
     }
 
     /// The event that the owner is to hear, noted.
-    fn tell(&mut self, (port, address): Key, mac: Option<MacAddr>) -> Event {
+    fn event(&mut self, (port, address): Key, mac: Option<MacAddr>) -> Event {
         match mac {
             Some(mac) => {
-                self.told.insert((port, address));
+                self.reported.insert((port, address));
                 Event::NeighbourUp { interface: port, address, mac }
             }
             None => {
-                self.told.remove(&(port, address));
+                self.reported.remove(&(port, address));
                 Event::NeighbourDown { interface: port, address }
             }
         }

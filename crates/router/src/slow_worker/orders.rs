@@ -58,7 +58,7 @@ pub enum Order {
         go: Receiver<Connections>,
     },
     /// The classes have these turns from now on.
-    Shares(ByClass<ClassLimits>),
+    Weights(ByClass<ClassLimits>),
     /// Send back the neighbour table.
     Neighbours(oneshot::Sender<Vec<NeighbourInfo>>),
 }
@@ -166,7 +166,7 @@ impl Orders {
 
     /// Tells every engine: each knows all addresses and gateways, and minds the ports that it owns.
     /// The workers outlive the owner's loop, and are gone only if they panicked.
-    pub fn tell(&self, command: &Command) {
+    pub fn send(&self, command: &Command) {
         for worker in &self.0 {
             if worker.send(Order::Engine(command.clone())).is_err() {
                 tracing::error!("the slow path has ended; neighbours are not resolved any more");
@@ -247,10 +247,10 @@ impl Orders {
         Halted(workers)
     }
 
-    /// Tells every worker the shares of the classes. Whoever has ended needs none any more.
-    pub fn shares(&self, limits: &ByClass<ClassLimits>) {
+    /// Tells every worker the weights of the classes. Whoever has ended needs none any more.
+    pub fn weights(&self, limits: &ByClass<ClassLimits>) {
         for worker in &self.0 {
-            let _ = worker.send(Order::Shares(*limits));
+            let _ = worker.send(Order::Weights(*limits));
         }
     }
 

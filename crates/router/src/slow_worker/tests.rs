@@ -173,7 +173,7 @@ impl Lab {
         let (quarantine, suspects) = Quarantine::new();
         let mut worker = SlowWorker {
             engine,
-            turns: Turns::new(vec![punted.try_into().ok().unwrap()], &limits, rates),
+            turns: PuntScheduler::new(vec![punted.try_into().ok().unwrap()], &limits, rates),
             outbox: Outbox {
                 injectors: vec![ring("inject").0],
                 senders: [None; MAX_PORTS],
@@ -255,7 +255,7 @@ fn every_class_has_its_share_of_a_round() {
     }
     lab.round(Duration::ZERO);
     let taken = [PuntClass::Routing, PuntClass::Host, PuntClass::Errors].map(|c| lab.taken(c));
-    assert_eq!(taken, [51, 51, 20], "of 256, by 25, 25 and 10 of 125 shares");
+    assert_eq!(taken, [51, 51, 20], "of 256, by the weights 25, 25 and 10 of 125");
     assert_eq!(lab.drops(DropReason::TtlExpired), 20);
     let lengths: Vec<_> = lab.kernel.lock().unwrap().got.iter().map(Vec::len).collect();
     let expected: Vec<_> = (534..585).chain(34..85).collect();
@@ -301,7 +301,7 @@ fn forwarders_have_their_turns_alike() {
         ins.push(into);
         outs.push(out.try_into().ok().unwrap());
     }
-    let mut turns = Turns::new(outs, &limits, Arc::new(ClassRates::new(&limits)));
+    let mut turns = PuntScheduler::new(outs, &limits, Arc::new(ClassRates::new(&limits)));
     let class = PuntClass::Host;
     for (forwarder, count) in [(0, 4), (1, 2)] {
         for _ in 0..count {
@@ -321,8 +321,11 @@ fn ports_have_their_turns_alike_however_much_each_has() {
     let limits = default_limits();
     let ring = |name| ClassRing::new(Ring::spsc(eal, name, 64).unwrap(), 64);
     let (mut into, out): (Vec<_>, Vec<_>) = PuntClass::NAMES.iter().map(|name| ring(name)).unzip();
-    let mut turns =
-        Turns::new(vec![out.try_into().ok().unwrap()], &limits, Arc::new(ClassRates::new(&limits)));
+    let mut turns = PuntScheduler::new(
+        vec![out.try_into().ok().unwrap()],
+        &limits,
+        Arc::new(ClassRates::new(&limits)),
+    );
     let class = PuntClass::Neighbour;
     let port = |number| InterfaceId::new(number).unwrap();
     for (number, count) in [(5, 40), (63, 1), (0, 2)] {

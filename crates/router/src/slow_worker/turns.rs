@@ -11,7 +11,7 @@
 //! Within a class the ports that packets came by have their turns alike, one packet each, so that a
 //! flood by one port delays those of another by one packet and not by a queue of its own.
 //!
-//! In a round each class has a number of turns, its part of [`ROUND`] by shares; what it leaves, the
+//! In a round each class has a number of turns, its part of [`ROUND`] by weights; what it leaves, the
 //! others have, because the next round follows at once (weighted round robin). What a class's rate
 //! does not allow waits, and the forwarders see by its backlog that it does, and drop early: no more
 //! waits here than a ring holds. The rates are those of all workers together.
@@ -51,11 +51,11 @@ fn burst(limits: ClassLimits) -> u32 {
     (limits.rate / 100).max(32)
 }
 
-/// The turns of each class in a round, by their shares.
+/// The turns of each class in a round, by their weights.
 fn quanta(limits: &ByClass<ClassLimits>) -> ByClass<usize> {
-    let all: u32 = limits.iter().map(|limits| limits.share).sum();
-    let quantum = |share: u32| (ROUND * share as usize / all.max(1) as usize).max(1);
-    limits.map(|limits| quantum(limits.share))
+    let all: u32 = limits.iter().map(|limits| limits.weight).sum();
+    let quantum = |weight: u32| (ROUND * weight as usize / all.max(1) as usize).max(1);
+    limits.map(|limits| quantum(limits.weight))
 }
 
 /// The packets of a class that were taken out of the rings, by the port they came by.
@@ -101,7 +101,7 @@ impl Waiting {
 }
 
 /// One worker's ends of the rings from all forwarders.
-pub struct Turns {
+pub struct PuntScheduler {
     /// By forwarder.
     rings: Vec<ByClass<ClassQueue>>,
     waiting: ByClass<Waiting>,
@@ -110,7 +110,7 @@ pub struct Turns {
     rates: Arc<ClassRates>,
 }
 
-impl Turns {
+impl PuntScheduler {
     /// `rings` has the rings from each forwarder.
     pub fn new(
         rings: Vec<ByClass<ClassQueue>>,
@@ -133,8 +133,8 @@ impl Turns {
         self.rings.iter_mut().flatten().for_each(|queue| queue.ring.ignore());
     }
 
-    /// Other shares from the next round on.
-    pub fn set_shares(&mut self, limits: &ByClass<ClassLimits>) {
+    /// Other weights from the next round on.
+    pub fn set_weights(&mut self, limits: &ByClass<ClassLimits>) {
         self.quanta = quanta(limits);
     }
 

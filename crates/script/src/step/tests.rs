@@ -4,7 +4,7 @@ use dataplane::graph::MAX_OUTPUTS;
 use dataplane::testing::{FrameBuilder, batch_in_segments, batch_of, ones_sum};
 
 use super::*;
-use crate::{ForwarderLua, SharedObjects, Source, Watchdog};
+use crate::{ForwarderLua, ScriptSource, SharedObjects, Watchdog};
 
 fn watchdog() -> &'static Watchdog {
     static WATCHDOG: OnceLock<Watchdog> = OnceLock::new();
@@ -24,7 +24,7 @@ pub(super) fn load(text: &str) -> Result<ForwarderLua, String> {
     let ports = ["left", "right"].map(str::to_owned);
     let categories = ["new", "known"].map(str::to_owned);
     let peers = Arc::default();
-    let source = Source {
+    let source = ScriptSource {
         text: &text,
         file: "router.lua",
         ports: &ports,
@@ -415,7 +415,7 @@ fn the_sum_of_a_counter_is_that_of_all_forwarders() {
           return mask
         end }";
     let (ports, peers) = (["left".to_owned()], Arc::default());
-    let source = Source {
+    let source = ScriptSource {
         text,
         file: "router.lua",
         ports: &ports,

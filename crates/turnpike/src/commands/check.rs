@@ -11,7 +11,7 @@ use dataplane::words::count;
 use machine::bind::Binder;
 use machine::{Machine, cores};
 use router::progress::Progress;
-use router::{Program, Source, quarantine, room};
+use router::{ConfigSource, Program, quarantine, room};
 
 /// The configuration, and its format.
 #[derive(Clone, Debug, Args)]
@@ -25,8 +25,8 @@ pub struct SourceArgs {
 
 impl SourceArgs {
     /// Returns the file as the router knows it.
-    pub fn source(&self) -> Source {
-        Source { file: self.file.clone(), moonroute: self.moonroute }
+    pub fn source(&self) -> ConfigSource {
+        ConfigSource { file: self.file.clone(), moonroute: self.moonroute }
     }
 }
 

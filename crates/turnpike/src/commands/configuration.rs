@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use api::configuration::{ApplyRequest, PlanRequest, RollbackRequest};
-use api::report::{Applied, Change, Configuration, HistoryEntry, Plan};
+use api::report::{Applied, Change, ChangePlan, Configuration, HistoryEntry};
 use api::{Request, Show, client};
 use clap::Args;
 
@@ -85,7 +85,7 @@ pub fn plan(args: &PlanArgs, console: &mut Console<'_>) -> Result<ExitCode> {
     let (file, text) = read(&args.file)?;
     let request = Request::Plan(PlanRequest { file, text, all: args.all });
     let report = client::ask(console.socket, &request)?;
-    let plan: Plan = serde_json::from_value(report.clone())?;
+    let plan: ChangePlan = serde_json::from_value(report.clone())?;
     console.print_report(report, |_| Ok(table::plan(&plan)))?;
     Ok(if plan.changes.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(CHANGES) })
 }

@@ -9,7 +9,7 @@ use control::config::{self, Config, Limits};
 use control::netlink::netdev;
 use machine::bind::Binder;
 use machine::{Machine, cores};
-use router::{Program, Source};
+use router::{ConfigSource, Program};
 
 use crate::doctor::{DpdkVersions, Patient, Wanted, examine, text};
 
@@ -53,7 +53,7 @@ pub fn doctor(args: &DoctorArgs, program: &Program) -> Result<(String, ExitCode)
 /// Returns the router's needs; a faulty file is reported like other problems.
 fn wanted(args: &DoctorArgs, program: &Program) -> Result<Wanted> {
     let Some(file) = &args.file else { return without_file(program) };
-    let source = Source { file: file.clone(), moonroute: args.moonroute };
+    let source = ConfigSource { file: file.clone(), moonroute: args.moonroute };
     let wanted = source.load(program).and_then(|(mut config, _)| {
         let resolved = Binder::here().resolve(&mut config);
         let problems = config::check_machine(&config, router::virtual_drivers(&config))

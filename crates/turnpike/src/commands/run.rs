@@ -89,7 +89,7 @@ fn is_of_machine(error: &(dyn std::error::Error + 'static), devices: &Devices) -
         ) => true,
         Some(Error::Port { port, errno, .. }) => match devices.get(port) {
             Some(Device::Pci(_)) => true,
-            Some(Device::Kernel(_)) => REFUSED.contains(&Errno::from_raw(errno.0)),
+            Some(Device::Kernel(_)) => REFUSED.contains(errno),
             // DPDK refuses invalid arguments of virtual devices with the same error numbers.
             Some(Device::Vdev(_)) | None => false,
         },
@@ -109,12 +109,8 @@ mod tests {
 
     use super::*;
 
-    fn errno(errno: Errno) -> dpdk::Errno {
-        dpdk::Errno(errno as i32)
-    }
-
-    fn port(port: &str, number: Errno) -> dpdk::Error {
-        Port { port: port.to_owned(), step: "starting".to_owned(), errno: errno(number) }
+    fn port(port: &str, errno: Errno) -> dpdk::Error {
+        Port { port: port.to_owned(), step: "starting".to_owned(), errno }
     }
 
     #[test]
@@ -128,7 +124,7 @@ mod tests {
         let of_machine = |error: dpdk::Error| is_of_machine(&error, &devices);
         assert!(of_machine(EalInit {
             memory: "none".to_owned(),
-            errno: errno(Errno::EINVAL),
+            errno: Errno::EINVAL,
             said: Vec::new(),
         }));
         assert!(of_machine(port("wan", Errno::ENODEV)) && of_machine(port("lan", Errno::EPERM)));

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use anyhow::Result;
 use api::report::{
     ControlQueue, Counters, Filter, FilterVerdict, Flows, Forwarders, Graph, Interface, Multicast,
-    Neighbour, Policing, Port, PortQueue, PrefixSet, RouteAnswer, Rss, Source, Steps, Vrf,
+    Neighbour, Policing, Port, PortQueue, PrefixSet, RouteAnswer, Rss, SourceReport, Steps, Vrf,
 };
 use api::{Flow, Request, Show};
 use clap::error::ErrorKind;
@@ -70,7 +70,7 @@ static SHOWS: &[&dyn ShowCommand] = &[
         alias: None,
         help: "Sources of routes and their state",
         show: |_: &NoOptions, to| {
-            ask(to, Show::Sources, |sources: Vec<Source>| Ok(table::sources(&sources)))
+            ask(to, Show::Sources, |sources: Vec<SourceReport>| Ok(table::sources(&sources)))
         },
     },
     &Declaration {

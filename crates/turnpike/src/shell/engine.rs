@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use api::{Request, Show, client};
 use clap::{Arg, ArgAction, Command, FromArgMatches, Subcommand};
-use control::rib::Source;
+use control::rib::RouteSource;
 
 use super::grammar::{Grammar, Kind, Next, Values};
 use super::line::Line;
@@ -247,7 +247,7 @@ impl Engine {
             "STEP" => (Show::Steps, Some("steps")),
             "COMMAND" => (Show::Commands, None),
             "SOURCE" => {
-                return Some(Source::ALL.map(|source| Next::word(source.name(), "")).into());
+                return Some(RouteSource::ALL.map(|source| Next::word(source.name(), "")).into());
             }
             _ => return None,
         };

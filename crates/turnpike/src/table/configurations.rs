@@ -2,13 +2,13 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use api::report::{HistoryEntry, Plan, PlannedChange};
+use api::report::{ChangePlan, HistoryEntry, PlannedChange};
 use dataplane::words::count;
 
 use super::{columns, finish};
 
 /// Formats one line a change: `+` is new, `-` is removed, `~` is changed.
-pub fn plan(plan: &Plan) -> String {
+pub fn plan(plan: &ChangePlan) -> String {
     if plan.changes.is_empty() {
         return "nothing would change".to_owned();
     }
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_plan_says_what_is_new_gone_and_different_and_what_needs_a_restart() {
-        let mut report = Plan {
+        let mut report = ChangePlan {
             file: "/r.lua".to_owned(),
             changes: vec![
                 planned("graph: step \"x\"", Some("\"x\""), None, true),

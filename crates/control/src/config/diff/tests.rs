@@ -298,7 +298,10 @@ fn statements() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases.div_ceil(4),
+        ..ProptestConfig::default()
+    })]
 
     /// Applying the differences to the old configuration gives the new one; there are no further
     /// ones.

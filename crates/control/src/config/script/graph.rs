@@ -9,14 +9,14 @@ use dataplane::catalogue::{Catalogue, StepSpec};
 use dataplane::default_plan;
 use dataplane::features::Feature;
 use dataplane::params::{Args, Given};
-use dataplane::plan::{NewStep, Plan, PlanError, Way};
+use dataplane::plan::{NewStep, Plan, PlanError, Successor};
 use mlua::{
     Function, Lua, MetaMethod, Table as LuaTable, UserData, UserDataMethods, Value as LuaValue,
     Variadic,
 };
 
 use super::super::error::{Collector, suggestion};
-use super::super::source::Source;
+use super::super::source::ScriptLines;
 use super::super::value::Value;
 use super::{Shared, calling_line};
 
@@ -108,8 +108,8 @@ fn new_graph(lua: &Lua, record: &Shared) -> mlua::Result<Function> {
             let wanted = found.element(plan, &first, line)?;
             match wanted {
                 Element::New(new) => plan.add(&new.step(line)),
-                Element::There(way) => {
-                    Err(error(line, format!("new_graph: \"{}\" is not a step", way.name())))
+                Element::There(successor) => {
+                    Err(error(line, format!("new_graph: \"{}\" is not a step", successor.name())))
                 }
             }
         });
@@ -124,7 +124,7 @@ fn error(line: Option<usize>, message: String) -> PlanError {
 /// An element of a path or an insertion.
 enum Element<'a> {
     /// A step that is in the graph, or an end.
-    There(Way),
+    There(Successor),
     /// A step to be added.
     New(New<'a>),
 }
@@ -178,9 +178,9 @@ impl<'a> Finder<'a> {
         line: Option<usize>,
     ) -> Result<Element<'a>, PlanError> {
         if let Some(name) = name_of(value) {
-            let way = Way::read(&name);
-            if !matches!(way, Way::Step(_)) || plan.has(&name) {
-                return Ok(Element::There(way));
+            let successor = Successor::read(&name);
+            if !matches!(successor, Successor::Step(_)) || plan.has(&name) {
+                return Ok(Element::There(successor));
             }
             return self.plain(name, line).map(Element::New);
         }
@@ -228,7 +228,7 @@ impl<'a> Finder<'a> {
         line: Option<usize>,
     ) -> Result<Args, PlanError> {
         Args::read(spec.params(), given).map_err(|wrong| {
-            let source = Source::new(self.1);
+            let source = ScriptLines::new(self.1);
             let lines = wrong.iter().filter_map(|(key, _)| Some(source.line_of(line?, key)));
             let messages: Vec<_> = wrong.iter().map(|(_, message)| message.as_str()).collect();
             error(lines.min(), format!("step \"{name}\": {}", messages.join("; ")))
@@ -287,15 +287,15 @@ impl Graph {
         self.change(lua, |plan, finder, line| {
             let mut from = place(elements.first(), line)?;
             for element in elements.iter().skip(1) {
-                let way = match finder.element(plan, element, line)? {
-                    Element::There(way) => way,
+                let successor = match finder.element(plan, element, line)? {
+                    Element::There(successor) => successor,
                     Element::New(new) => {
                         plan.add(&new.step(line))?;
-                        Way::Step(new.name)
+                        Successor::Step(new.name)
                     }
                 };
-                plan.lead(&from, &way, line)?;
-                from = way.name().to_owned();
+                plan.lead(&from, &successor, line)?;
+                from = successor.name().to_owned();
             }
             Ok(())
         });

@@ -232,7 +232,7 @@ pub(super) fn slowpath<'s>(
     }
     if let Some(mut classes) = fields.table("classes", PuntClass::NAMES) {
         for (name, limits) in PuntClass::NAMES.iter().zip(&mut slowpath.classes) {
-            if let Some(mut class) = classes.table(name, &["rate", "share", "queue"]) {
+            if let Some(mut class) = classes.table(name, &["rate", "weight", "share", "queue"]) {
                 class_limits(&mut class, limits);
             }
         }
@@ -244,8 +244,14 @@ fn class_limits(fields: &mut Fields<'_, '_>, limits: &mut ClassLimits) {
     if let Some(rate) = fields.number("rate", 1..=100_000_000) {
         limits.rate = rate as u32;
     }
-    if let Some(share) = fields.number("share", 1..=1000) {
-        limits.share = share as u32;
+    // Its former name: `share`.
+    let share = fields.number("share", 1..=1000);
+    let weight = fields.number("weight", 1..=1000);
+    if share.is_some() && weight.is_some() {
+        fields.error("share", "share is another name of weight; leave it out");
+    }
+    if let Some(weight) = weight.or(share) {
+        limits.weight = weight as u32;
     }
     if let Some(queue) = fields.number("queue", 16..=65_536) {
         limits.queue = queue as usize;

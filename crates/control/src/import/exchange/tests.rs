@@ -42,7 +42,7 @@ fn finish(mut exchange: Exchange, rib: &mut Rib) -> (Option<ImportReport>, usize
 }
 
 fn routes(rib: &Rib) -> Vec<RouteInfo> {
-    rib.routes().filter(|route| route.source == Source::Import).collect()
+    rib.routes().filter(|route| route.source == RouteSource::Import).collect()
 }
 
 /// Returns a RIB with these tables of two imports, as after a start.

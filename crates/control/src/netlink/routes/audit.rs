@@ -1,6 +1,6 @@
-//! Compares the routes held with a reading of all routes, without changing them.
+//! Compares the routes held with a dump of all routes, without changing them.
 //!
-//! A route that changes during the reading proves nothing and is left out.
+//! A route that changes during the dump proves nothing and is left out.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -99,7 +99,7 @@ impl Routes {
         self.audit = Some(Audit::default());
     }
 
-    /// Compares a route of the reading.
+    /// Compares a route of the dump.
     pub(crate) fn compare(&mut self, m: &RouteMessage) {
         let Ok((key, _)) = self.info_key(m, false) else { return };
         let info = self.infos.find(&key);
@@ -128,7 +128,7 @@ impl Routes {
         audit.found(Subject::Route(m.table, m.prefix, m.metric), difference);
     }
 
-    /// Compares a nexthop object of the reading.
+    /// Compares a nexthop object of the dump.
     pub(crate) fn compare_nexthop(&mut self, message: &NexthopMessage) {
         let mark = self.mark;
         let object = self.nexthops.all.get_mut(&message.id);
@@ -146,7 +146,7 @@ impl Routes {
         }
     }
 
-    /// Ends the comparison, after all changes during the reading have been reported.
+    /// Ends the comparison, after all changes during the dump have been reported.
     pub(crate) fn end_audit(&mut self) -> Differences {
         self.flush(None);
         let Some(mut audit) = self.audit.take() else { return Differences::default() };

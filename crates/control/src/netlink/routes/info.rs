@@ -131,14 +131,14 @@ impl Infos {
         self.all[number as usize].as_mut().expect("held as long as a route refers to it")
     }
 
-    /// Returns its present result, which differs from [`Self::told`] while its routes are reported
+    /// Returns its present result, which differs from [`Self::sent`] while its routes are reported
     /// again.
     pub(super) fn resolved(&self, number: u32) -> &Resolved {
         &self.get(number).resolved
     }
 
     /// Returns the result last reported for its routes.
-    pub(super) fn told(&self, number: u32) -> &Resolved {
+    pub(super) fn sent(&self, number: u32) -> &Resolved {
         let info = self.get(number);
         info.previous.as_ref().unwrap_or(&info.resolved)
     }

@@ -17,8 +17,8 @@ use crate::netlink::message::{NLM_F_APPEND, NLM_F_REPLACE};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// A notification, with these flags.
-    News(u16),
-    /// In a reading of all routes.
+    Notification(u16),
+    /// In a dump of all routes.
     Dump,
     /// From a source that has one route for each prefix.
     Only,
@@ -40,11 +40,11 @@ pub(super) fn add(list: &mut List, new: Variant, arrival: Arrival, mark: u8, inf
     let ipv6 = infos.get(new.info()).key.ipv6;
     let replaced = match arrival {
         Arrival::Dump => list.iter().position(|v| same_metric(v) && v.mark() != mark),
-        Arrival::News(flags) if flags & NLM_F_REPLACE != 0 => {
+        Arrival::Notification(flags) if flags & NLM_F_REPLACE != 0 => {
             let kin = list.iter().position(kin).filter(|_| ipv6);
             kin.or_else(|| list.iter().position(same_metric))
         }
-        Arrival::News(_) if joins => list.iter().position(kin),
+        Arrival::Notification(_) if joins => list.iter().position(kin),
         _ => None,
     };
     if let Some(at) = replaced {
@@ -52,7 +52,7 @@ pub(super) fn add(list: &mut List, new: Variant, arrival: Arrival, mark: u8, inf
         return;
     }
     let behind = match arrival {
-        Arrival::News(flags) => ipv6 || flags & NLM_F_APPEND != 0,
+        Arrival::Notification(flags) => ipv6 || flags & NLM_F_APPEND != 0,
         Arrival::Dump | Arrival::Only => true,
     };
     let at = list.iter().position(|v| match behind {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::ReplacePolicy;
 use super::info::{InterfaceMap, followed, paths};
 use crate::netlink::message::{Hop, Hops, Nexthop};
-use crate::rib::{GroupKey, GroupSpec, Resilient, RouteKind, Source};
+use crate::rib::{GroupKey, GroupSpec, Resilient, RouteKind, RouteSource};
 
 /// Result of resolving an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) enum Derived {
 pub(super) struct Object {
     pub(super) nexthop: Nexthop,
     /// The group last reported to the RIB.
-    pub(super) told: Option<GroupSpec>,
+    pub(super) sent: Option<GroupSpec>,
     pub(super) host: bool,
     pub(super) mark: u8,
 }
@@ -36,7 +36,7 @@ pub(super) struct Nexthops {
 
 impl Nexthops {
     /// Returns the kind of a route over the object.
-    pub(super) fn kind(&self, source: Source, id: u32) -> RouteKind {
+    pub(super) fn kind(&self, source: RouteSource, id: u32) -> RouteKind {
         if self.all.get(&id).is_some_and(|object| object.host) {
             return RouteKind::Host;
         }
@@ -52,7 +52,7 @@ impl Nexthops {
                 parents.push(id);
             }
         }
-        let object = Object { nexthop: Nexthop::Bridge, told: None, host: false, mark };
+        let object = Object { nexthop: Nexthop::Bridge, sent: None, host: false, mark };
         let object = self.all.entry(id).or_insert(object);
         object.nexthop = nexthop;
         object.mark = mark;

@@ -34,10 +34,10 @@ impl Routes {
         let next = match at.0 {
             Place::Groups => {
                 let source = self.policy.source();
-                let told =
+                let sent =
                     |(&id, spec)| SourceEvent::AuditGroup { key: GroupKey { source, id }, spec };
                 let all = self.nexthops.all.iter();
-                self.out.extend(all.filter_map(|(id, o)| Some((id, o.told.clone()?))).map(told));
+                self.out.extend(all.filter_map(|(id, o)| Some((id, o.sent.clone()?))).map(sent));
                 Some(Place::Four(0, None))
             }
             Place::Four(table, after) => match self.recall_table(table, after, most) {

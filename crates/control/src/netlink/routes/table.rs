@@ -133,7 +133,7 @@ const INFO: u32 = (1 << INFO_BITS) - 1;
 pub(super) const MARKS: u8 = 64;
 
 impl Variant {
-    /// `mark` is the number, below [`MARKS`], of the latest reading of all routes that contained
+    /// `mark` is the number, below [`MARKS`], of the latest dump of all routes that contained
     /// it.
     pub(super) fn new(metric: u32, info: u32, mark: u8) -> Self {
         Self { metric, tag: info & INFO | u32::from(mark % MARKS) << INFO_BITS }

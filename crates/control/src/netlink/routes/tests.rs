@@ -44,9 +44,9 @@ fn route(prefix: &str, hops: &[Hop]) -> RouteMessage {
 
 /// Routes that result from a sequence of events; the withdrawal of a missing route is a fault.
 #[derive(Default)]
-struct Told(BTreeMap<(VrfId, IpNet, u64), RouteKind>);
+struct Sent(BTreeMap<(VrfId, IpNet, u64), RouteKind>);
 
-impl Told {
+impl Sent {
     fn take(&mut self, routes: &mut Routes) -> usize {
         let events = routes.take_events();
         let count = events.len();
@@ -54,7 +54,7 @@ impl Told {
             match event {
                 SourceEvent::Route { vrf, prefix, metric, change: Change::Set(kind), .. } => {
                     let old = self.0.insert((vrf, prefix, metric), kind.clone());
-                    assert_ne!(old, Some(kind), "{prefix} told twice");
+                    assert_ne!(old, Some(kind), "{prefix} sent twice");
                 }
                 SourceEvent::Route { vrf, prefix, metric, change: Change::Withdraw, .. } => {
                     assert!(
@@ -88,15 +88,15 @@ impl Told {
 fn after(policy: ReplacePolicy, steps: impl FnOnce(&mut Routes)) -> Vec<String> {
     let mut routes = routes(policy);
     steps(&mut routes);
-    let mut told = Told::default();
-    told.take(&mut routes);
-    told.words()
+    let mut sent = Sent::default();
+    sent.take(&mut routes);
+    sent.words()
 }
 
 #[test]
 fn ipv4_routes_with_one_metric_are_tried_in_order() {
     let add = |routes: &mut Routes, flags: u16, via: &str| {
-        routes.news(flags, false, route("192.0.2.0/24", &[hop(10, via)])).unwrap();
+        routes.on_notification(flags, false, route("192.0.2.0/24", &[hop(10, via)])).unwrap();
     };
     let first = |steps: &dyn Fn(&mut Routes)| after(ReplacePolicy::Kernel, |routes| steps(routes));
     assert_eq!(
@@ -120,7 +120,7 @@ fn ipv4_routes_with_one_metric_are_tried_in_order() {
             add(r, NLM_F_CREATE | NLM_F_APPEND, "10.0.0.2");
             add(r, NLM_F_REPLACE, "10.0.0.3");
             let gone = route("192.0.2.0/24", &[hop(10, "10.0.0.3")]);
-            r.news(0, true, gone).unwrap();
+            r.on_notification(0, true, gone).unwrap();
         }),
         ["192.0.2.0/24@0 10.0.0.2"],
         "the first is replaced, the second is left"
@@ -132,15 +132,15 @@ fn ipv6_paths_come_together_and_go_one_by_one() {
     let (a, b, c) = (hop(10, "2001:db8::1"), hop(10, "2001:db8::2"), hop(11, "2001:db8::3"));
     let prefix = "2001:db8:1::/48";
     let words = after(ReplacePolicy::Kernel, |r| {
-        r.news(NLM_F_CREATE, false, route(prefix, &[a])).unwrap();
-        r.news(NLM_F_CREATE | NLM_F_APPEND, false, route(prefix, &[b, a])).unwrap();
-        r.news(NLM_F_CREATE | NLM_F_APPEND, false, route(prefix, &[c, a, b])).unwrap();
-        r.news(0, true, route(prefix, &[a])).unwrap();
+        r.on_notification(NLM_F_CREATE, false, route(prefix, &[a])).unwrap();
+        r.on_notification(NLM_F_CREATE | NLM_F_APPEND, false, route(prefix, &[b, a])).unwrap();
+        r.on_notification(NLM_F_CREATE | NLM_F_APPEND, false, route(prefix, &[c, a, b])).unwrap();
+        r.on_notification(0, true, route(prefix, &[a])).unwrap();
     });
     assert_eq!(words, ["2001:db8:1::/48@0 2001:db8::2+2001:db8::3"]);
     let words = after(ReplacePolicy::Kernel, |r| {
-        r.news(NLM_F_CREATE, false, route(prefix, &[a, b])).unwrap();
-        r.news(0, true, route(prefix, &[b, a])).unwrap();
+        r.on_notification(NLM_F_CREATE, false, route(prefix, &[a, b])).unwrap();
+        r.on_notification(0, true, route(prefix, &[b, a])).unwrap();
     });
     assert!(words.is_empty(), "{words:?}");
 }
@@ -151,15 +151,15 @@ fn ipv6_replaces_its_own_sort_first() {
     let black = || RouteMessage { kind: RTN_BLACKHOLE, ..route(prefix, &[]) };
     let (a, b) = (hop(10, "2001:db8::1"), hop(10, "2001:db8::2"));
     let words = after(ReplacePolicy::Kernel, |r| {
-        r.news(NLM_F_CREATE, false, black()).unwrap();
-        r.news(NLM_F_REPLACE, false, route(prefix, &[a, b])).unwrap();
+        r.on_notification(NLM_F_CREATE, false, black()).unwrap();
+        r.on_notification(NLM_F_REPLACE, false, route(prefix, &[a, b])).unwrap();
     });
     assert_eq!(words, ["2001:db8:1::/48@0 2001:db8::1+2001:db8::2"]);
     let words = after(ReplacePolicy::Kernel, |r| {
-        r.news(NLM_F_CREATE, false, black()).unwrap();
-        r.news(NLM_F_CREATE | NLM_F_APPEND, false, route(prefix, &[a])).unwrap();
-        r.news(NLM_F_REPLACE, false, route(prefix, &[b])).unwrap();
-        r.news(0, true, black()).unwrap();
+        r.on_notification(NLM_F_CREATE, false, black()).unwrap();
+        r.on_notification(NLM_F_CREATE | NLM_F_APPEND, false, route(prefix, &[a])).unwrap();
+        r.on_notification(NLM_F_REPLACE, false, route(prefix, &[b])).unwrap();
+        r.on_notification(0, true, black()).unwrap();
     });
     assert_eq!(words, ["2001:db8:1::/48@0 2001:db8::2"], "the blackhole was left");
 }
@@ -168,7 +168,8 @@ fn ipv6_replaces_its_own_sort_first() {
 fn what_is_not_for_the_rib_is_left_out() {
     let mut routes = routes(ReplacePolicy::Kernel);
     let good = route("192.0.2.0/24", &[hop(10, "10.0.0.1")]);
-    let refused = |routes: &mut Routes, message| routes.news(0, false, message).unwrap_err();
+    let refused =
+        |routes: &mut Routes, message| routes.on_notification(0, false, message).unwrap_err();
     let tos = RouteMessage { tos: 8, ..good.clone() };
     assert_eq!(refused(&mut routes, tos), Skipped::Ignored("routes with a TOS"));
     let cloned = RouteMessage { cloned: true, ..good.clone() };
@@ -179,8 +180,8 @@ fn what_is_not_for_the_rib_is_left_out() {
         assert_eq!(refused(&mut routes, route(reserved, &[hop(10, "")])), Skipped::Silently);
     }
     assert!(routes.take_events().is_empty());
-    routes.news(0, false, route("0.0.0.0/0", &[hop(10, "10.0.0.1")])).unwrap();
-    routes.news(0, false, route("::/0", &[hop(10, "fe80::1")])).unwrap();
+    routes.on_notification(0, false, route("0.0.0.0/0", &[hop(10, "10.0.0.1")])).unwrap();
+    routes.on_notification(0, false, route("::/0", &[hop(10, "fe80::1")])).unwrap();
     assert_eq!(routes.take_events().len(), 2, "default routes are not reserved");
 }
 
@@ -193,8 +194,8 @@ fn connected_networks_are_not_doubled() {
         ..route(prefix, &[hop(10, "")])
     };
     let words = after(ReplacePolicy::Kernel, |r| {
-        r.news(0, false, connected("10.0.0.0/24", "10.0.0.1")).unwrap();
-        r.news(0, false, connected("10.9.0.2/32", "10.9.0.1")).unwrap();
+        r.on_notification(0, false, connected("10.0.0.0/24", "10.0.0.1")).unwrap();
+        r.on_notification(0, false, connected("10.9.0.2/32", "10.9.0.1")).unwrap();
     });
     assert_eq!(words, ["10.9.0.2/32@0 link"]);
 }
@@ -209,7 +210,7 @@ fn what_needs_the_kernel_goes_to_it() {
             ("198.51.100.0/24", &[encap]),
             ("203.0.113.0/24", &[hop(12345, "10.0.0.1")]),
         ] {
-            r.news(0, false, route(prefix, hops)).unwrap();
+            r.on_notification(0, false, route(prefix, hops)).unwrap();
         }
     });
     assert!(words.iter().all(|word| word.ends_with(" Host")) && words.len() == 4, "{words:?}");
@@ -218,13 +219,13 @@ fn what_needs_the_kernel_goes_to_it() {
 #[test]
 fn an_interface_that_becomes_a_port_moves_its_routes() {
     let mut routes = routes(ReplacePolicy::Kernel);
-    let mut told = Told::default();
-    routes.news(0, false, route("192.0.2.0/24", &[hop(99, "10.0.0.1")])).unwrap();
-    told.take(&mut routes);
-    assert_eq!(told.words(), ["192.0.2.0/24@0 Host"]);
+    let mut sent = Sent::default();
+    routes.on_notification(0, false, route("192.0.2.0/24", &[hop(99, "10.0.0.1")])).unwrap();
+    sent.take(&mut routes);
+    assert_eq!(sent.words(), ["192.0.2.0/24@0 Host"]);
     routes.set_interface(99, Some(Interface { port: InterfaceId::new(2), up: true }));
-    told.take(&mut routes);
-    assert_eq!(told.words(), ["192.0.2.0/24@0 10.0.0.1"]);
+    sent.take(&mut routes);
+    assert_eq!(sent.words(), ["192.0.2.0/24@0 10.0.0.1"]);
 }
 
 /// `fib_sync_down_dev`: a route is removed when all its hops are over dead links, own addresses
@@ -238,53 +239,53 @@ fn a_downed_link_takes_its_routes() {
         ..route("10.255.0.1/32", &[hop(10, "")])
     };
     let mut routes = routes(ReplacePolicy::Kernel);
-    let mut told = Told::default();
+    let mut sent = Sent::default();
     let both = [hop(10, "10.0.0.1"), hop(11, "10.1.0.1")];
-    routes.news(0, false, route("192.0.2.0/24", &[hop(10, "10.0.0.1")])).unwrap();
-    routes.news(0, false, route("198.51.100.0/24", &both)).unwrap();
-    routes.news(0, false, own).unwrap();
-    told.take(&mut routes);
+    routes.on_notification(0, false, route("192.0.2.0/24", &[hop(10, "10.0.0.1")])).unwrap();
+    routes.on_notification(0, false, route("198.51.100.0/24", &both)).unwrap();
+    routes.on_notification(0, false, own).unwrap();
+    sent.take(&mut routes);
     routes.set_interface(10, Some(Interface { port: InterfaceId::new(0), up: false }));
     routes.interface_down(10);
-    assert_eq!(told.take(&mut routes), 1, "one withdrawal, the address stays");
-    assert_eq!(told.words(), ["198.51.100.0/24@0 10.0.0.1+10.1.0.1"]);
+    assert_eq!(sent.take(&mut routes), 1, "one withdrawal, the address stays");
+    assert_eq!(sent.words(), ["198.51.100.0/24@0 10.0.0.1+10.1.0.1"]);
     routes.set_interface(11, Some(Interface { port: InterfaceId::new(1), up: false }));
     routes.interface_down(11);
-    told.take(&mut routes);
-    assert!(told.words().is_empty(), "the other hop was dead already");
+    sent.take(&mut routes);
+    assert!(sent.words().is_empty(), "the other hop was dead already");
 }
 
 #[test]
 fn the_last_address_takes_the_hops_over_its_interface() {
     let mut routes = routes(ReplacePolicy::Kernel);
-    let mut told = Told::default();
+    let mut sent = Sent::default();
     let both = [hop(10, "10.0.0.1"), hop(11, "10.1.0.1")];
-    routes.news(0, false, route("198.51.100.0/24", &both)).unwrap();
-    routes.news(0, false, route("192.0.2.0/24", &[hop(10, "10.0.0.1")])).unwrap();
-    told.take(&mut routes);
+    routes.on_notification(0, false, route("198.51.100.0/24", &both)).unwrap();
+    routes.on_notification(0, false, route("192.0.2.0/24", &[hop(10, "10.0.0.1")])).unwrap();
+    sent.take(&mut routes);
     routes.last_address_gone(10);
-    told.take(&mut routes);
-    assert_eq!(told.words(), ["198.51.100.0/24@0 10.1.0.1"]);
+    sent.take(&mut routes);
+    assert_eq!(sent.words(), ["198.51.100.0/24@0 10.1.0.1"]);
     routes.interface_alive(10);
-    told.take(&mut routes);
-    assert_eq!(told.words(), ["198.51.100.0/24@0 10.0.0.1+10.1.0.1"]);
+    sent.take(&mut routes);
+    assert_eq!(sent.words(), ["198.51.100.0/24@0 10.0.0.1+10.1.0.1"]);
 }
 
 /// `NETDEV_UNREGISTER`: an IPv4 route is removed whole, an IPv6 route loses its hops.
 #[test]
 fn an_interface_that_is_gone_takes_more() {
     let mut routes = routes(ReplacePolicy::Kernel);
-    let mut told = Told::default();
+    let mut sent = Sent::default();
     let v4 = [hop(10, "10.0.0.1"), hop(11, "10.1.0.1")];
     let v6 = [hop(10, "2001:db8::1"), hop(11, "2001:db8::2")];
-    routes.news(0, false, route("192.0.2.0/24", &v4)).unwrap();
-    routes.news(0, false, route("2001:db8:1::/48", &v6)).unwrap();
+    routes.on_notification(0, false, route("192.0.2.0/24", &v4)).unwrap();
+    routes.on_notification(0, false, route("2001:db8:1::/48", &v6)).unwrap();
     routes.interface_gone(10);
-    told.take(&mut routes);
-    assert_eq!(told.words(), ["2001:db8:1::/48@0 2001:db8::2"]);
+    sent.take(&mut routes);
+    assert_eq!(sent.words(), ["2001:db8:1::/48@0 2001:db8::2"]);
     // The kernel's later message about it changes nothing.
-    routes.news(0, true, route("2001:db8:1::/48", &v6[..1])).unwrap();
-    assert_eq!(told.take(&mut routes), 0);
+    routes.on_notification(0, true, route("2001:db8:1::/48", &v6[..1])).unwrap();
+    assert_eq!(sent.take(&mut routes), 0);
 }
 
 fn nexthop(routes: &mut Routes, id: u32, nexthop: Nexthop) {
@@ -304,11 +305,11 @@ fn a_deleted_nexthop_object_takes_what_leads_over_it() {
     nexthop(&mut routes, 8, group(&[1]));
     for (prefix, id) in [("192.0.2.0/26", 1), ("192.0.2.64/26", 7), ("192.0.2.128/26", 8)] {
         let message = RouteMessage { nexthop: Some(id), ..route(prefix, &[]) };
-        routes.news(0, false, message).unwrap();
+        routes.on_notification(0, false, message).unwrap();
     }
-    let mut told = Told::default();
-    told.take(&mut routes);
-    assert_eq!(told.0.len(), 3);
+    let mut sent = Sent::default();
+    sent.take(&mut routes);
+    assert_eq!(sent.0.len(), 3);
     routes.remove_nexthop(1);
     let events = routes.take_events();
     let group = |event: &SourceEvent| match event {
@@ -331,14 +332,14 @@ fn a_nexthop_number_can_be_used_again() {
     let mut routes = routes(ReplacePolicy::Kernel);
     let over = |prefix: &str| RouteMessage { nexthop: Some(1), ..route(prefix, &[]) };
     nexthop(&mut routes, 1, Nexthop::Single(hop(10, "10.0.0.1")));
-    routes.news(0, false, over("192.0.2.0/25")).unwrap();
+    routes.on_notification(0, false, over("192.0.2.0/25")).unwrap();
     routes.remove_nexthop(1);
     nexthop(&mut routes, 1, Nexthop::Single(hop(11, "10.1.0.1")));
-    routes.news(0, false, over("192.0.2.128/25")).unwrap();
-    let mut told = Told::default();
-    told.take(&mut routes);
+    routes.on_notification(0, false, over("192.0.2.128/25")).unwrap();
+    let mut sent = Sent::default();
+    sent.take(&mut routes);
     assert_eq!(
-        told.0.keys().map(|(_, p, _)| p.to_string()).collect::<Vec<_>>(),
+        sent.0.keys().map(|(_, p, _)| p.to_string()).collect::<Vec<_>>(),
         ["192.0.2.128/25"]
     );
 }
@@ -346,54 +347,54 @@ fn a_nexthop_number_can_be_used_again() {
 #[test]
 fn an_earlier_table_hides_a_later_one() {
     let mut routes = routes(ReplacePolicy::Kernel);
-    let mut told = Told::default();
+    let mut sent = Sent::default();
     let in_100 = |prefix: &str, kind| RouteMessage {
         table: 100,
         kind,
         ..route(prefix, &[hop(11, "10.1.0.1")])
     };
-    routes.news(0, false, route("10.64.0.0/16", &[hop(10, "10.0.0.1")])).unwrap();
-    routes.news(0, false, route("10.64.1.0/24", &[hop(10, "10.0.0.2")])).unwrap();
-    routes.news(0, false, in_100("10.64.0.0/16", RTN_UNICAST)).unwrap();
-    told.take(&mut routes);
-    assert_eq!(told.words(), ["10.64.0.0/16@0 10.0.0.1", "10.64.1.0/24@0 10.0.0.2"]);
+    routes.on_notification(0, false, route("10.64.0.0/16", &[hop(10, "10.0.0.1")])).unwrap();
+    routes.on_notification(0, false, route("10.64.1.0/24", &[hop(10, "10.0.0.2")])).unwrap();
+    routes.on_notification(0, false, in_100("10.64.0.0/16", RTN_UNICAST)).unwrap();
+    sent.take(&mut routes);
+    assert_eq!(sent.words(), ["10.64.0.0/16@0 10.0.0.1", "10.64.1.0/24@0 10.0.0.2"]);
     routes.set_order(false, vec![RT_TABLE_LOCAL, 100, RT_TABLE_MAIN]);
-    told.take(&mut routes);
-    assert_eq!(told.words(), ["10.64.0.0/16@0 10.1.0.1"]);
-    routes.news(0, false, in_100("10.64.1.0/25", RTN_THROW)).unwrap();
-    told.take(&mut routes);
-    assert_eq!(told.words(), ["10.64.0.0/16@0 10.1.0.1", "10.64.1.0/25@0 10.0.0.2"]);
-    routes.news(0, true, in_100("10.64.0.0/16", RTN_UNICAST)).unwrap();
-    told.take(&mut routes);
+    sent.take(&mut routes);
+    assert_eq!(sent.words(), ["10.64.0.0/16@0 10.1.0.1"]);
+    routes.on_notification(0, false, in_100("10.64.1.0/25", RTN_THROW)).unwrap();
+    sent.take(&mut routes);
+    assert_eq!(sent.words(), ["10.64.0.0/16@0 10.1.0.1", "10.64.1.0/25@0 10.0.0.2"]);
+    routes.on_notification(0, true, in_100("10.64.0.0/16", RTN_UNICAST)).unwrap();
+    sent.take(&mut routes);
     let all = ["10.64.0.0/16@0 10.0.0.1", "10.64.1.0/24@0 10.0.0.2", "10.64.1.0/25@0 10.0.0.2"];
-    assert_eq!(told.words(), all);
+    assert_eq!(sent.words(), all);
 }
 
 #[test]
 fn a_table_is_that_of_a_vrf_as_long_as_it_is_said_to_be() {
     let mut routes = routes(ReplacePolicy::Kernel);
-    let mut told = Told::default();
+    let mut sent = Sent::default();
     let in_100 =
         |kind| RouteMessage { table: 100, kind, ..route("192.0.2.0/24", &[hop(11, "10.1.0.1")]) };
-    routes.news(0, false, route("192.0.2.0/24", &[hop(10, "10.0.0.1")])).unwrap();
-    routes.news(0, false, in_100(RTN_UNICAST)).unwrap();
-    told.take(&mut routes);
-    assert_eq!(told.words(), ["192.0.2.0/24@0 10.0.0.1"]);
+    routes.on_notification(0, false, route("192.0.2.0/24", &[hop(10, "10.0.0.1")])).unwrap();
+    routes.on_notification(0, false, in_100(RTN_UNICAST)).unwrap();
+    sent.take(&mut routes);
+    assert_eq!(sent.words(), ["192.0.2.0/24@0 10.0.0.1"]);
     let [blue, red] = [1, 2].map(VrfId::new);
     routes.set_vrfs(&[(100, blue)].into());
-    told.take(&mut routes);
-    assert_eq!(told.words(), ["192.0.2.0/24@0 10.0.0.1", "vrf 1: 192.0.2.0/24@0 10.1.0.1"]);
+    sent.take(&mut routes);
+    assert_eq!(sent.words(), ["192.0.2.0/24@0 10.0.0.1", "vrf 1: 192.0.2.0/24@0 10.1.0.1"]);
     routes.set_vrfs(&[(100, red)].into());
-    routes.news(NLM_F_REPLACE, false, in_100(RTN_THROW)).unwrap();
-    told.take(&mut routes);
-    assert_eq!(told.words(), ["192.0.2.0/24@0 10.0.0.1", "vrf 2: 192.0.2.0/24@0 Unreachable"]);
-    routes.news(NLM_F_REPLACE, false, in_100(RTN_UNICAST)).unwrap();
+    routes.on_notification(NLM_F_REPLACE, false, in_100(RTN_THROW)).unwrap();
+    sent.take(&mut routes);
+    assert_eq!(sent.words(), ["192.0.2.0/24@0 10.0.0.1", "vrf 2: 192.0.2.0/24@0 Unreachable"]);
+    routes.on_notification(NLM_F_REPLACE, false, in_100(RTN_UNICAST)).unwrap();
     routes.set_interface(11, Some(Interface { port: None, up: true }));
-    told.take(&mut routes);
-    assert_eq!(told.words()[1], "vrf 2: 192.0.2.0/24@0 Host", "the kernel's from now on");
-    routes.news(0, true, in_100(RTN_UNICAST)).unwrap();
-    told.take(&mut routes);
-    assert_eq!(told.words(), ["192.0.2.0/24@0 10.0.0.1"]);
+    sent.take(&mut routes);
+    assert_eq!(sent.words()[1], "vrf 2: 192.0.2.0/24@0 Host", "the kernel's from now on");
+    routes.on_notification(0, true, in_100(RTN_UNICAST)).unwrap();
+    sent.take(&mut routes);
+    assert_eq!(sent.words(), ["192.0.2.0/24@0 10.0.0.1"]);
 }
 
 /// A route without interface is resolved by the routes of its own VRF.
@@ -403,14 +404,14 @@ fn a_gateway_of_a_vrf_is_found_there() {
     let vrf = VrfId::new(3);
     let in_7 = RouteMessage { table: 7, ..route("192.0.2.0/24", &[hop(0, "10.1.0.1")]) };
     let ignored = "zebra's routes of tables other than main and those of VRFs";
-    assert_eq!(routes.news(0, false, in_7.clone()), Err(Skipped::Ignored(ignored)));
+    assert_eq!(routes.on_notification(0, false, in_7.clone()), Err(Skipped::Ignored(ignored)));
     routes.set_vrfs(&[(7, vrf)].into());
-    routes.news(0, false, in_7).unwrap();
+    routes.on_notification(0, false, in_7).unwrap();
     assert_eq!(routes.count(), 1);
-    let mut told = Told::default();
-    told.take(&mut routes);
+    let mut sent = Sent::default();
+    sent.take(&mut routes);
     let paths = vec![Path::recursive(vrf, "10.1.0.1".parse().unwrap())];
-    assert_eq!(told.0.into_values().collect::<Vec<_>>(), [RouteKind::Unicast(paths)]);
+    assert_eq!(sent.0.into_values().collect::<Vec<_>>(), [RouteKind::Unicast(paths)]);
 }
 
 /// Zebra has one route for a prefix, regardless of the metric, and deletes it by the prefix alone.
@@ -418,11 +419,11 @@ fn a_gateway_of_a_vrf_is_found_there() {
 fn zebra_has_one_route_for_a_prefix() {
     let words = after(ReplacePolicy::Fpm, |r| {
         let first = RouteMessage { metric: 20, ..route("192.0.2.0/24", &[hop(10, "10.0.0.1")]) };
-        r.news(0, false, first).unwrap();
+        r.on_notification(0, false, first).unwrap();
         let second = RouteMessage { metric: 7, ..route("192.0.2.0/24", &[hop(11, "10.1.0.1")]) };
-        r.news(0, false, second).unwrap();
-        r.news(0, false, route("198.51.100.0/24", &[hop(11, "10.1.0.1")])).unwrap();
-        r.news(0, true, route("198.51.100.0/24", &[])).unwrap();
+        r.on_notification(0, false, second).unwrap();
+        r.on_notification(0, false, route("198.51.100.0/24", &[hop(11, "10.1.0.1")])).unwrap();
+        r.on_notification(0, true, route("198.51.100.0/24", &[])).unwrap();
     });
     assert_eq!(words, ["192.0.2.0/24@7 10.1.0.1"]);
 }
@@ -430,24 +431,24 @@ fn zebra_has_one_route_for_a_prefix() {
 #[test]
 fn a_reading_takes_away_what_it_did_not_have() {
     let mut routes = routes(ReplacePolicy::Kernel);
-    let mut told = Told::default();
+    let mut sent = Sent::default();
     let message = |i: u8, via: &str| route(&format!("10.{i}.0.0/16"), &[hop(10, via)]);
     for i in 0..10 {
-        routes.news(0, false, message(i, "10.0.0.1")).unwrap();
+        routes.on_notification(0, false, message(i, "10.0.0.1")).unwrap();
     }
-    told.take(&mut routes);
-    // An abandoned reading leaves no marks.
+    sent.take(&mut routes);
+    // An abandoned dump leaves no marks.
     routes.begin_sync();
     (0..10).for_each(|i| routes.dumped(message(i, "10.0.0.1")).unwrap());
     routes.begin_sync();
     for i in 0..8 {
         routes.dumped(message(i, if i == 3 { "10.0.0.9" } else { "10.0.0.1" })).unwrap();
     }
-    routes.news(0, false, message(9, "10.0.0.1")).unwrap();
+    routes.on_notification(0, false, message(9, "10.0.0.1")).unwrap();
     assert_eq!(routes.end_sync(), 1);
-    assert_eq!(told.take(&mut routes), 2, "one is another, one is gone, nothing else is told");
-    assert!(told.words().contains(&"10.3.0.0/16@0 10.0.0.9".to_owned()));
-    assert_eq!(told.0.len(), 9);
+    assert_eq!(sent.take(&mut routes), 2, "one is another, one is gone, nothing else is sent");
+    assert!(sent.words().contains(&"10.3.0.0/16@0 10.0.0.9".to_owned()));
+    assert_eq!(sent.0.len(), 9);
 }
 
 #[test]
@@ -455,16 +456,16 @@ fn an_audit_finds_each_kind_of_difference() {
     let mut routes = routes(ReplacePolicy::Kernel);
     let message = |i: u8, via: &str| route(&format!("10.{i}.0.0/16"), &[hop(10, via)]);
     for i in 0..6 {
-        routes.news(0, false, message(i, "10.0.0.1")).unwrap();
+        routes.on_notification(0, false, message(i, "10.0.0.1")).unwrap();
     }
     routes.begin_audit();
     routes.compare(&message(0, "10.0.0.1"));
     routes.compare(&message(1, "10.0.0.9"));
     routes.compare(&message(7, "10.0.0.1"));
     routes.compare(&message(5, "10.0.0.9"));
-    // 4 is removed and 5 changes during the reading: no differences.
-    routes.news(0, true, message(4, "10.0.0.1")).unwrap();
-    routes.news(NLM_F_REPLACE, false, message(5, "10.0.0.9")).unwrap();
+    // 4 is removed and 5 changes during the dump: no differences.
+    routes.on_notification(0, true, message(4, "10.0.0.1")).unwrap();
+    routes.on_notification(NLM_F_REPLACE, false, message(5, "10.0.0.9")).unwrap();
     let found = routes.end_audit();
     let count = |difference| found.count(difference);
     assert_eq!(found.compared, 4);
@@ -472,7 +473,7 @@ fn an_audit_finds_each_kind_of_difference() {
     assert_eq!(count(Difference::Other), 1, "{found:?}");
     assert_eq!(count(Difference::Stale), 2, "{found:?}");
     assert!(found.examples(1)[0].contains("10.1.0.0/16"), "{:?}", found.examples(1));
-    // A route that the audit found stale is not regarded as seen by the next reading.
+    // A route that the audit found stale is not regarded as seen by the next dump.
     routes.begin_sync();
     assert_eq!(routes.end_sync(), 5);
 }
@@ -491,8 +492,8 @@ fn slow_lookup(held: &[RouteMessage], order: &[u32], address: IpAddr) -> Option<
     None
 }
 
-fn told_lookup(told: &Told, vrf: VrfId, address: IpAddr) -> Option<IpAddr> {
-    let fits = told.0.iter().filter(|((of, prefix, _), _)| *of == vrf && prefix.contains(&address));
+fn sent_lookup(sent: &Sent, vrf: VrfId, address: IpAddr) -> Option<IpAddr> {
+    let fits = sent.0.iter().filter(|((of, prefix, _), _)| *of == vrf && prefix.contains(&address));
     let best = fits.max_by_key(|((_, p, metric), _)| (p.prefix_len(), std::cmp::Reverse(*metric)));
     match best?.1 {
         RouteKind::Unicast(paths) => paths[0].via,
@@ -515,7 +516,10 @@ fn recalled(routes: &mut Routes, most: usize) -> BTreeMap<(VrfId, IpNet, u64), R
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases.div_ceil(3),
+        ..ProptestConfig::default()
+    })]
 
     /// For any sequence of additions to and removals from three tables, the longest reported prefix
     /// leads to the same next hop as the first table that has a route.
@@ -530,7 +534,7 @@ proptest! {
         let mut order = tables.to_vec();
         let mut routes = routes(ReplacePolicy::Kernel);
         routes.set_order(false, order.clone());
-        let mut told = Told::default();
+        let mut sent = Sent::default();
         let mut held: Vec<RouteMessage> = Vec::new();
         let mut vrfs = Vec::new();
         for (at, (table, byte, len, metric, kind, gone)) in steps.into_iter().enumerate() {
@@ -558,27 +562,27 @@ proptest! {
             if gone {
                 if let Some(place) = held.iter().position(same) {
                     let old = held.remove(place);
-                    routes.news(0, true, old).unwrap();
+                    routes.on_notification(0, true, old).unwrap();
                 }
             } else {
                 held.retain(|m| !same(m));
                 held.push(message.clone());
-                routes.news(NLM_F_REPLACE, false, message).unwrap();
+                routes.on_notification(NLM_F_REPLACE, false, message).unwrap();
             }
-            told.take(&mut routes);
+            sent.take(&mut routes);
             for last in 0..=255_u8 {
                 let address: IpAddr = [10, 0, 0, last].into();
                 let expected = slow_lookup(&held, &order, address).and_then(|hop| hop.via);
-                prop_assert_eq!(told_lookup(&told, VrfId::DEFAULT, address), expected, "{}", address);
+                prop_assert_eq!(sent_lookup(&sent, VrfId::DEFAULT, address), expected, "{}", address);
                 for &(table, vrf) in &vrfs {
                     let expected = slow_lookup(&held, &[table], address).and_then(|hop| hop.via);
-                    prop_assert_eq!(told_lookup(&told, vrf, address), expected, "{}", address);
+                    prop_assert_eq!(sent_lookup(&sent, vrf, address), expected, "{}", address);
                 }
             }
         }
-        prop_assert_eq!(recalled(&mut routes, 3), told.0.clone());
+        prop_assert_eq!(recalled(&mut routes, 3), sent.0.clone());
         routes.set_vrfs(&BTreeMap::new());
-        told.take(&mut routes);
-        prop_assert!(told.0.keys().all(|(vrf, _, _)| *vrf == VrfId::DEFAULT));
+        sent.take(&mut routes);
+        prop_assert!(sent.0.keys().all(|(vrf, _, _)| *vrf == VrfId::DEFAULT));
     }
 }

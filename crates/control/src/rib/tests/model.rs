@@ -78,25 +78,26 @@ const ADDRESSES: [&[&str]; 5] = [
 ];
 
 /// Sources of the added routes.
-const SOURCES: [Source; 4] = [Source::Command, Source::Static, Source::Kernel, Source::Import];
+const SOURCES: [RouteSource; 4] =
+    [RouteSource::Command, RouteSource::Static, RouteSource::Kernel, RouteSource::Import];
 
 #[derive(Clone, Debug)]
 enum Step {
     Add(Route),
-    Remove(usize, Source),
-    RemoveOne(usize, Source, u64),
+    Remove(usize, RouteSource),
+    RemoveOne(usize, RouteSource, u64),
     Load(Vec<Route>),
     Batch(Vec<Step>),
     Group(GroupKey, GroupSpec),
     RemoveGroup(GroupKey),
-    Begin(Source),
-    End(Source),
+    Begin(RouteSource),
+    End(RouteSource),
     Up(u16, usize, u8),
     Down(u16, usize),
     Link(u16, bool),
     Addresses(u16, usize),
     Local(usize, bool),
-    Distance(Source, u8),
+    Distance(RouteSource, u8),
     /// The reader looks up every address and keeps the results.
     Hold,
     /// The reader releases its results.
@@ -104,13 +105,13 @@ enum Step {
     Tick,
 }
 
-fn any_source() -> impl Strategy<Value = Source> {
+fn any_source() -> impl Strategy<Value = RouteSource> {
     (0..SOURCES.len()).prop_map(|at| SOURCES[at])
 }
 
 fn any_key() -> impl Strategy<Value = GroupKey> {
     (any::<bool>(), 0..2u32).prop_map(|(kernel, id)| {
-        let source = if kernel { Source::Kernel } else { Source::Static };
+        let source = if kernel { RouteSource::Kernel } else { RouteSource::Static };
         GroupKey { source, id }
     })
 }

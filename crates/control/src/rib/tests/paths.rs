@@ -3,7 +3,7 @@
 
 use super::*;
 
-fn add(bench: &mut Bench, prefix: &str, source: Source, kind: RouteKind) {
+fn add(bench: &mut Bench, prefix: &str, source: RouteSource, kind: RouteKind) {
     bench
         .rib
         .add(Route { vrf: VrfId::DEFAULT, prefix: net(prefix), source, kind, metric: 0 })
@@ -38,7 +38,7 @@ fn why(bench: &Bench, prefix: &str) -> Vec<Option<Inactive>> {
     bench.rib.routes_to(VrfId::DEFAULT, net(prefix)).map(|info| info.inactive).collect()
 }
 
-const KEY: GroupKey = GroupKey { source: Source::Kernel, id: 7 };
+const KEY: GroupKey = GroupKey { source: RouteSource::Kernel, id: 7 };
 
 #[test]
 fn a_lost_link_leaves_the_other_paths_at_once_and_the_number_as_it_is() {
@@ -66,10 +66,10 @@ fn a_lost_link_leaves_the_other_paths_at_once_and_the_number_as_it_is() {
 fn a_route_without_live_path_gives_way_to_the_next_and_comes_back() {
     let mut bench = Bench::without_readers();
     bench.rib.pieces = Pieces { at_once: 0, tick: 1 };
-    add(&mut bench, "198.51.100.0/24", Source::Static, over(0, "10.0.1.2"));
-    add(&mut bench, "198.51.100.0/24", Source::Kernel, over(1, "10.0.2.2"));
-    add(&mut bench, "203.0.113.0/24", Source::Kernel, over(0, "10.0.1.2"));
-    add(&mut bench, "0.0.0.0/0", Source::Kernel, RouteKind::Unreachable);
+    add(&mut bench, "198.51.100.0/24", RouteSource::Static, over(0, "10.0.1.2"));
+    add(&mut bench, "198.51.100.0/24", RouteSource::Kernel, over(1, "10.0.2.2"));
+    add(&mut bench, "203.0.113.0/24", RouteSource::Kernel, over(0, "10.0.1.2"));
+    add(&mut bench, "0.0.0.0/0", RouteSource::Kernel, RouteKind::Unreachable);
     bench.rib.set_link(interface(0), false);
     assert_eq!(bench.hop("198.51.100.1"), NextHop::NoRoute, "dead, not forgotten, until the sweep");
     finish(&mut bench);
@@ -93,7 +93,7 @@ fn a_resilient_group_moves_the_flows_of_the_lost_path_only() {
     let resilient = Some(Resilient { buckets: 128 });
     let spec = GroupSpec { paths, resilient, ..GroupSpec::default() };
     bench.rib.set_group(KEY, spec.clone()).unwrap();
-    add(&mut bench, "198.51.100.0/24", Source::Kernel, RouteKind::NextHopGroup(KEY));
+    add(&mut bench, "198.51.100.0/24", RouteSource::Kernel, RouteKind::NextHopGroup(KEY));
     let id = bench.id(ip("198.51.100.1"));
     let before = bench.members(id);
     assert_eq!(before.len(), 128);
@@ -128,7 +128,7 @@ fn a_named_group_changes_for_all_its_routes_and_takes_them_along() {
     let route = |prefix: &str| Route {
         vrf: VrfId::DEFAULT,
         prefix: net(prefix),
-        source: Source::Kernel,
+        source: RouteSource::Kernel,
         kind: RouteKind::NextHopGroup(KEY),
         metric: 0,
     };
@@ -161,14 +161,14 @@ fn a_named_group_changes_for_all_its_routes_and_takes_them_along() {
     finish(&mut bench);
     assert_eq!(bench.id(ip("198.51.100.1")), 0);
     assert_eq!(spread(&bench, "203.0.113.1"), [unresolved(0)]);
-    assert_eq!(bench.rib.summary().ipv4[Source::Kernel.index()], 1);
+    assert_eq!(bench.rib.summary().ipv4[RouteSource::Kernel.index()], 1);
 }
 
 #[test]
 fn a_default_route_leads_to_gateways_unless_it_is_told_not_to() {
     let mut bench = Bench::without_readers();
-    add(&mut bench, "0.0.0.0/0", Source::Static, over(0, "10.0.1.2"));
-    add(&mut bench, "198.51.100.0/24", Source::Static, via("172.16.0.1"));
+    add(&mut bench, "0.0.0.0/0", RouteSource::Static, over(0, "10.0.1.2"));
+    add(&mut bench, "198.51.100.0/24", RouteSource::Static, via("172.16.0.1"));
     finish(&mut bench);
     let gateway = ip("172.16.0.1");
     assert_eq!(
@@ -180,13 +180,13 @@ fn a_default_route_leads_to_gateways_unless_it_is_told_not_to() {
     assert_eq!(why(&bench, "198.51.100.0/24"), [Some(Inactive::GatewayUnreachable)]);
     assert!(!bench.rib.is_by_default(VrfId::DEFAULT, gateway));
     // A longer route leads there, and its removal takes effect.
-    add(&mut bench, "172.16.0.0/12", Source::Static, over(1, "10.0.2.2"));
+    add(&mut bench, "172.16.0.0/12", RouteSource::Static, over(1, "10.0.2.2"));
     finish(&mut bench);
     assert_eq!(
         (spread(&bench, "198.51.100.1"), bench.rib.is_by_default(VrfId::DEFAULT, gateway)),
         (vec![unresolved(1)], false)
     );
-    bench.rib.remove(VrfId::DEFAULT, net("172.16.0.0/12"), Source::Static);
+    bench.rib.remove(VrfId::DEFAULT, net("172.16.0.0/12"), RouteSource::Static);
     finish(&mut bench);
     assert_eq!(why(&bench, "198.51.100.0/24"), [Some(Inactive::GatewayUnreachable)]);
     bench.rib.resolve_via_default(true);
@@ -197,54 +197,54 @@ fn a_default_route_leads_to_gateways_unless_it_is_told_not_to() {
 #[test]
 fn a_gateway_without_port_follows_the_best_route_to_it() {
     let mut bench = Bench::without_readers();
-    add(&mut bench, "198.51.100.0/24", Source::Static, via("192.0.2.1"));
+    add(&mut bench, "198.51.100.0/24", RouteSource::Static, via("192.0.2.1"));
     assert_eq!(bench.hop("198.51.100.1"), NextHop::NoRoute);
     assert_eq!(why(&bench, "198.51.100.0/24"), [Some(Inactive::GatewayUnreachable)]);
-    add(&mut bench, "192.0.2.0/24", Source::Kernel, over(0, "10.0.1.2"));
+    add(&mut bench, "192.0.2.0/24", RouteSource::Kernel, over(0, "10.0.1.2"));
     finish(&mut bench);
     let id = bench.id(ip("198.51.100.1"));
     assert_eq!(spread(&bench, "198.51.100.1"), [unresolved(0)]);
     // A longer route to the gateway, over two paths; the recursive route keeps its number.
     let two =
         vec![Path::over(interface(0), ip("10.0.1.2")), Path::over(interface(1), ip("10.0.2.2"))];
-    add(&mut bench, "192.0.2.0/28", Source::Kernel, RouteKind::Unicast(two));
+    add(&mut bench, "192.0.2.0/28", RouteSource::Kernel, RouteKind::Unicast(two));
     assert_eq!(spread(&bench, "198.51.100.1").len(), 2);
     bench.rib.set_link(interface(0), false);
     assert_eq!(spread(&bench, "198.51.100.1"), [unresolved(1)]);
-    add(&mut bench, "192.0.2.1/32", Source::Static, RouteKind::Blackhole);
+    add(&mut bench, "192.0.2.1/32", RouteSource::Static, RouteKind::Blackhole);
     assert_eq!((bench.hop("198.51.100.1"), bench.id(ip("198.51.100.1"))), (NextHop::Blackhole, id));
     for prefix in ["192.0.2.1/32", "192.0.2.0/28", "192.0.2.0/24"] {
-        bench.rib.remove(VrfId::DEFAULT, net(prefix), Source::Static);
-        bench.rib.remove(VrfId::DEFAULT, net(prefix), Source::Kernel);
+        bench.rib.remove(VrfId::DEFAULT, net(prefix), RouteSource::Static);
+        bench.rib.remove(VrfId::DEFAULT, net(prefix), RouteSource::Kernel);
     }
     finish(&mut bench);
     assert_eq!(bench.id(ip("198.51.100.1")), 0);
     // On a connected network the gateway is a neighbour, also of the other family.
-    add(&mut bench, "203.0.113.0/24", Source::Static, via("fd00:2::9"));
+    add(&mut bench, "203.0.113.0/24", RouteSource::Static, via("fd00:2::9"));
     bench.rib.neighbour_up(interface(1), ip("fd00:2::9"), mac(9)).unwrap();
     assert_eq!(bench.hop("203.0.113.1"), NextHop::Forward { interface: interface(1), mac: mac(9) });
     // The router cannot be its own gateway.
-    add(&mut bench, "203.0.113.0/24", Source::Command, via("10.0.2.1"));
+    add(&mut bench, "203.0.113.0/24", RouteSource::Command, via("10.0.2.1"));
     assert_eq!(why(&bench, "203.0.113.0/24"), [Some(Inactive::GatewayUnreachable), None]);
 }
 
 #[test]
 fn routes_that_lead_in_a_circle_say_so_and_others_go_on() {
     let mut bench = Bench::without_readers();
-    add(&mut bench, "192.0.2.0/24", Source::Static, via("192.0.2.1"));
+    add(&mut bench, "192.0.2.0/24", RouteSource::Static, via("192.0.2.1"));
     assert_eq!(why(&bench, "192.0.2.0/24"), [Some(Inactive::Loop)]);
     // Two routes over each other; one of them has another path as well.
-    add(&mut bench, "198.51.100.0/24", Source::Static, via("203.0.113.1"));
+    add(&mut bench, "198.51.100.0/24", RouteSource::Static, via("203.0.113.1"));
     let both = vec![
         Path::recursive(VrfId::DEFAULT, ip("198.51.100.1")),
         Path::over(interface(0), ip("10.0.1.2")),
     ];
-    add(&mut bench, "203.0.113.0/24", Source::Static, RouteKind::Unicast(both));
+    add(&mut bench, "203.0.113.0/24", RouteSource::Static, RouteKind::Unicast(both));
     assert_eq!(why(&bench, "198.51.100.0/24"), [Some(Inactive::Loop)]);
     assert_eq!(spread(&bench, "203.0.113.9"), [unresolved(0)]);
     assert_eq!(bench.id(ip("198.51.100.9")), 0);
     // A route that breaks the circle.
-    add(&mut bench, "203.0.113.1/32", Source::Static, over(1, "10.0.2.2"));
+    add(&mut bench, "203.0.113.1/32", RouteSource::Static, over(1, "10.0.2.2"));
     finish(&mut bench);
     assert_eq!(spread(&bench, "198.51.100.9"), [unresolved(1)]);
     assert_eq!(spread(&bench, "203.0.113.9"), [unresolved(0), unresolved(1)]);
@@ -258,7 +258,7 @@ fn a_long_chain_of_gateways_is_followed_to_its_end() {
     let route = |i| Route {
         vrf: VrfId::DEFAULT,
         prefix: address(i).into(),
-        source: Source::Static,
+        source: RouteSource::Static,
         kind: RouteKind::Unicast(vec![Path::recursive(VrfId::DEFAULT, address(i + 1))]),
         metric: 0,
     };
@@ -288,29 +288,29 @@ fn a_resynchronisation_withdraws_what_is_not_told_again_and_touches_nothing_else
     ];
     bench.rib.set_group(KEY, spec.clone()).unwrap();
     for (prefix, kind) in &routes {
-        add(&mut bench, prefix, Source::Kernel, kind.clone());
+        add(&mut bench, prefix, RouteSource::Kernel, kind.clone());
     }
-    add(&mut bench, "203.0.113.0/24", Source::Static, RouteKind::Blackhole);
+    add(&mut bench, "203.0.113.0/24", RouteSource::Static, RouteKind::Blackhole);
     let ids = ["198.51.100.1", "203.0.113.1", "192.0.2.1"].map(|address| bench.id(ip(address)));
     let unchanged = |bench: &Bench| {
         ids == ["198.51.100.1", "203.0.113.1", "192.0.2.1"].map(|address| bench.id(ip(address)))
     };
-    bench.rib.begin_resync(Source::Kernel);
+    bench.rib.begin_resync(RouteSource::Kernel);
     assert!(unchanged(&bench));
     // An overrun during the resynchronisation: it starts over.
-    add(&mut bench, routes[1].0, Source::Kernel, routes[1].1.clone());
-    bench.rib.begin_resync(Source::Kernel);
+    add(&mut bench, routes[1].0, RouteSource::Kernel, routes[1].1.clone());
+    bench.rib.begin_resync(RouteSource::Kernel);
     bench.rib.set_group(KEY, spec).unwrap();
     for at in [0, 2] {
-        add(&mut bench, routes[at].0, Source::Kernel, routes[at].1.clone());
+        add(&mut bench, routes[at].0, RouteSource::Kernel, routes[at].1.clone());
         assert!(unchanged(&bench));
     }
-    assert_eq!(bench.rib.end_resync(Source::Kernel), 1);
+    assert_eq!(bench.rib.end_resync(RouteSource::Kernel), 1);
     assert!(unchanged(&bench));
-    assert_eq!(bench.rib.remove(VrfId::DEFAULT, net("203.0.113.0/24"), Source::Static), 1);
+    assert_eq!(bench.rib.remove(VrfId::DEFAULT, net("203.0.113.0/24"), RouteSource::Static), 1);
     assert_eq!(bench.id(ip("203.0.113.1")), 0, "the kernel's had gone");
-    bench.rib.begin_resync(Source::Kernel);
-    assert_eq!(bench.rib.end_resync(Source::Kernel), 3, "two routes and a group");
+    bench.rib.begin_resync(RouteSource::Kernel);
+    assert_eq!(bench.rib.end_resync(RouteSource::Kernel), 3, "two routes and a group");
 }
 
 #[test]
@@ -322,7 +322,7 @@ fn routes_without_room_are_named_one_by_one_and_come_when_others_go() {
     let route = |i: u32| Route {
         vrf: VrfId::DEFAULT,
         prefix: prefix(i),
-        source: Source::Kernel,
+        source: RouteSource::Kernel,
         kind: RouteKind::Unicast(vec![Path::over(interface(0), gateway(i))]),
         metric: 0,
     };
@@ -336,10 +336,10 @@ fn routes_without_room_are_named_one_by_one_and_come_when_others_go() {
     assert_eq!(info.inactive, Some(Inactive::NoRoom));
     assert_eq!(info.target, Target::Unicast(vec![Path::over(interface(0), gateway(ASKED - 1))]));
     for i in 0..30_000 {
-        assert_eq!(bench.rib.remove(VrfId::DEFAULT, prefix(i), Source::Kernel), 1);
+        assert_eq!(bench.rib.remove(VrfId::DEFAULT, prefix(i), RouteSource::Kernel), 1);
     }
     for i in 40_000..50_000 {
-        assert_eq!(bench.rib.remove(VrfId::DEFAULT, prefix(i), Source::Kernel), 1);
+        assert_eq!(bench.rib.remove(VrfId::DEFAULT, prefix(i), RouteSource::Kernel), 1);
     }
     bench.rib.tick();
     finish(&mut bench);
@@ -380,7 +380,7 @@ fn addresses_and_ports_come_and_go_with_their_routes() {
     );
     assert_eq!(bench.hop("192.0.2.1"), NextHop::NoRoute);
     // Without the interface its routes are dead; with it they are live again.
-    add(&mut bench, "198.51.100.0/24", Source::Kernel, over(1, "10.0.1.3"));
+    add(&mut bench, "198.51.100.0/24", RouteSource::Kernel, over(1, "10.0.1.3"));
     assert!(bench.rib.remove_interface(interface(1)) && !bench.rib.remove_interface(interface(1)));
     finish(&mut bench);
     assert_eq!((bench.id(ip("198.51.100.1")), bench.id(ip("10.0.1.8"))), (0, 0));
@@ -395,7 +395,7 @@ fn addresses_and_ports_come_and_go_with_their_routes() {
 fn a_neighbour_takes_the_place_of_a_route_to_its_port() {
     let mut bench = Bench::without_readers();
     let to_port = RouteKind::Unicast(vec![Path::on_interface(interface(1))]);
-    add(&mut bench, "198.51.100.9/32", Source::Kernel, to_port);
+    add(&mut bench, "198.51.100.9/32", RouteSource::Kernel, to_port);
     assert_eq!(bench.hop("198.51.100.9"), NextHop::Glean { interface: interface(1) });
     bench.rib.neighbour_up(interface(1), ip("198.51.100.9"), mac(9)).unwrap();
     assert_eq!(
@@ -403,23 +403,23 @@ fn a_neighbour_takes_the_place_of_a_route_to_its_port() {
         NextHop::Forward { interface: interface(1), mac: mac(9) }
     );
     let info = bench.rib.lookup(VrfId::DEFAULT, ip("198.51.100.9")).unwrap();
-    assert_eq!((info.route.source, info.route.active), (Source::Neighbour, true));
-    bench.rib.remove(VrfId::DEFAULT, net("198.51.100.9/32"), Source::Kernel);
+    assert_eq!((info.route.source, info.route.active), (RouteSource::Neighbour, true));
+    bench.rib.remove(VrfId::DEFAULT, net("198.51.100.9/32"), RouteSource::Kernel);
     assert_eq!(bench.hop("198.51.100.9"), NextHop::NoRoute);
 }
 
 #[test]
 fn another_distance_ranks_routes_that_are_there() {
     let mut bench = Bench::without_readers();
-    add(&mut bench, "198.51.100.0/24", Source::Kernel, RouteKind::Prohibited);
-    add(&mut bench, "198.51.100.0/24", Source::Fpm, RouteKind::Host);
+    add(&mut bench, "198.51.100.0/24", RouteSource::Kernel, RouteKind::Prohibited);
+    add(&mut bench, "198.51.100.0/24", RouteSource::Fpm, RouteKind::Host);
     assert_eq!(bench.hop("198.51.100.1"), NextHop::Prohibited);
-    bench.rib.set_distance(Source::Fpm, 5);
+    bench.rib.set_distance(RouteSource::Fpm, 5);
     finish(&mut bench);
     assert_eq!(bench.hop("198.51.100.1"), NextHop::Local);
     let shown: Vec<_> = bench
         .rib
-        .routes_filtered(VrfId::DEFAULT, Some(Source::Fpm), Some(net("198.51.0.0/16")), true)
+        .routes_filtered(VrfId::DEFAULT, Some(RouteSource::Fpm), Some(net("198.51.0.0/16")), true)
         .map(|info| (info.distance, info.target, info.active))
         .collect();
     assert_eq!(shown, [(5, Target::Host, true)]);
@@ -436,7 +436,7 @@ fn a_batch_is_seen_at_its_end() {
     rib.batch(|rib| {
         for n in 0..20 {
             let prefix = net(&format!("198.51.{n}.0/24"));
-            let (source, kind) = (Source::Kernel, RouteKind::Blackhole);
+            let (source, kind) = (RouteSource::Kernel, RouteKind::Blackhole);
             rib.add(Route { vrf: VrfId::DEFAULT, prefix, source, kind, metric: 0 }).unwrap();
         }
         assert_eq!(reader4.lookup("198.51.7.1".parse().unwrap()), 0);

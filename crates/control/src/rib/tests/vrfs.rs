@@ -38,7 +38,8 @@ impl World {
 
     fn add(&mut self, vrf: VrfId, prefix: &str, path: Path) {
         let kind = RouteKind::Unicast(vec![path]);
-        let route = Route { vrf, prefix: net(prefix), source: Source::Static, kind, metric: 0 };
+        let route =
+            Route { vrf, prefix: net(prefix), source: RouteSource::Static, kind, metric: 0 };
         self.bench.rib.add(route).unwrap();
     }
 
@@ -85,10 +86,10 @@ fn one_prefix_leads_elsewhere_in_each_vrf() {
     let rib = &mut world.bench.rib;
     assert_eq!(rib.lookup(RED, ip("192.0.2.1")).unwrap().route.vrf, RED);
     let shown: Vec<_> =
-        rib.routes().filter(|r| r.source == Source::Static).map(|r| r.vrf).collect();
+        rib.routes().filter(|r| r.source == RouteSource::Static).map(|r| r.vrf).collect();
     assert_eq!(shown, [BLUE, RED]);
-    assert_eq!(rib.remove(VrfId::DEFAULT, net("192.0.2.0/24"), Source::Static), 0);
-    assert!(rib.remove_one(BLUE, net("192.0.2.0/24"), Source::Static, 0));
+    assert_eq!(rib.remove(VrfId::DEFAULT, net("192.0.2.0/24"), RouteSource::Static), 0);
+    assert!(rib.remove_one(BLUE, net("192.0.2.0/24"), RouteSource::Static, 0));
     assert_eq!(world.hop(BLUE, "192.0.2.1"), NextHop::NoRoute);
     assert_eq!(world.hop(RED, "192.0.2.1"), forward(1, 2));
 }
@@ -121,7 +122,7 @@ fn a_route_to_the_hosts_of_another_vrf_s_interface_takes_their_host_routes_along
     assert_eq!(world.hop(RED, "10.0.9.6"), NextHop::NoRoute, "no network of its");
     world.bench.rib.neighbour_down(interface(1), ip("10.0.9.5"));
     assert_eq!(world.hop(BLUE, "10.0.9.5"), glean(1));
-    world.bench.rib.remove(BLUE, net("10.0.9.0/24"), Source::Static);
+    world.bench.rib.remove(BLUE, net("10.0.9.0/24"), RouteSource::Static);
     assert_eq!(world.hop(BLUE, "10.0.9.6"), NextHop::NoRoute);
 }
 
@@ -154,8 +155,13 @@ fn a_vrf_that_is_gone_has_no_routes_and_its_number_can_be_used_again() {
     assert_eq!(world.hop(RED, "192.0.2.1"), NextHop::Unresolved { interface: interface(0) });
     let none = VrfId::new(3);
     let kind = RouteKind::Blackhole;
-    let route =
-        Route { vrf: none, prefix: net("192.0.2.0/24"), source: Source::Static, kind, metric: 0 };
+    let route = Route {
+        vrf: none,
+        prefix: net("192.0.2.0/24"),
+        source: RouteSource::Static,
+        kind,
+        metric: 0,
+    };
     let refused = world.bench.rib.add(route).unwrap_err().to_string();
     assert_eq!(refused, "route 192.0.2.0/24: there is no VRF of number 3");
 }
@@ -166,18 +172,18 @@ fn a_resynchronisation_and_an_audit_are_of_all_vrfs() {
     let route = |vrf, kind| Route {
         vrf,
         prefix: net("192.0.2.0/24"),
-        source: Source::Kernel,
+        source: RouteSource::Kernel,
         kind,
         metric: 0,
     };
     let rib = &mut world.bench.rib;
     rib.load([BLUE, RED, VrfId::DEFAULT].map(|vrf| route(vrf, RouteKind::Blackhole)));
-    rib.begin_resync(Source::Kernel);
+    rib.begin_resync(RouteSource::Kernel);
     rib.add(route(BLUE, RouteKind::Blackhole)).unwrap();
-    assert_eq!(rib.end_resync(Source::Kernel), 2);
+    assert_eq!(rib.end_resync(RouteSource::Kernel), 2);
     rib.vrfs[BLUE.index()].v4.fib_for_test().remove("192.0.2.0/24".parse().unwrap());
     rib.add(route(RED, RouteKind::Blackhole)).unwrap();
-    rib.begin_audit(Source::Kernel);
+    rib.begin_audit(RouteSource::Kernel);
     rib.audit_route(&route(BLUE, RouteKind::Blackhole));
     rib.end_audit();
     while rib.is_busy() {

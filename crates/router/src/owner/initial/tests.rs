@@ -53,8 +53,10 @@ fn shown(rib: &mut Rib) -> (Vec<String>, usize) {
         };
         format!("{} {} {target} {}", info.prefix, info.metric, info.active)
     };
-    let routes =
-        rib.routes_filtered(VrfId::DEFAULT, Some(Source::Static), None, false).map(line).collect();
+    let routes = rib
+        .routes_filtered(VrfId::DEFAULT, Some(RouteSource::Static), None, false)
+        .map(line)
+        .collect();
     (routes, rib.groups().count())
 }
 
@@ -66,8 +68,6 @@ fn all() -> impl Strategy<Value = BTreeMap<(u8, u32), config::Route>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
-
     /// Changed from one set of routes to another, and back, the RIB is as if it had never had others.
     #[test]
     fn a_changed_rib_is_as_a_new_one(old in all(), new in all()) {

@@ -52,7 +52,7 @@ impl Bench {
         Self { sources, rib, orders, told }
     }
 
-    fn hear(&mut self, events: impl IntoIterator<Item = SourceEvent>) {
+    fn on_events(&mut self, events: impl IntoIterator<Item = SourceEvent>) {
         for event in events {
             self.sources.apply(&mut self.rib, &self.orders, event);
         }
@@ -70,46 +70,46 @@ impl Bench {
         std::iter::from_fn(|| self.told.take()).filter_map(engine).collect()
     }
 
-    fn count(&self, source: Source) -> usize {
+    fn count(&self, source: RouteSource) -> usize {
         self.rib.routes_filtered(VrfId::DEFAULT, Some(source), None, false).count()
     }
 
     fn has(&self, prefix: &str) -> bool {
         self.rib
-            .routes_filtered(VrfId::DEFAULT, Some(Source::Kernel), Some(net(prefix)), false)
+            .routes_filtered(VrfId::DEFAULT, Some(RouteSource::Kernel), Some(net(prefix)), false)
             .next()
             .is_some()
     }
 }
 
-fn change(source: Source, prefix: &str, change: Change<RouteKind>) -> SourceEvent {
+fn change(source: RouteSource, prefix: &str, change: Change<RouteKind>) -> SourceEvent {
     SourceEvent::Route { vrf: VrfId::DEFAULT, source, prefix: net(prefix), metric: 20, change }
 }
 
 fn via(prefix: &str, gateway: &str) -> SourceEvent {
     let kind = RouteKind::Unicast(vec![Path::over(InterfaceId::FIRST, ip(gateway))]);
-    change(Source::Kernel, prefix, Change::Set(kind))
+    change(RouteSource::Kernel, prefix, Change::Set(kind))
 }
 
 fn withdraw(prefix: &str) -> SourceEvent {
-    change(Source::Kernel, prefix, Change::Withdraw)
+    change(RouteSource::Kernel, prefix, Change::Withdraw)
 }
 
-const BEGIN: SourceEvent = SourceEvent::ResyncBegin(Source::Kernel);
-const END: SourceEvent = SourceEvent::ResyncEnd(Source::Kernel);
+const BEGIN: SourceEvent = SourceEvent::ResyncBegin(RouteSource::Kernel);
+const END: SourceEvent = SourceEvent::ResyncEnd(RouteSource::Kernel);
 
 #[test]
 fn a_first_synchronisation_is_complete_at_its_end() {
     let mut bench = Bench::new();
     assert!(bench.sources.first_is_missing());
     let many = (0..1000u32).map(|n| via(&format!("100.64.{}.{}/32", n / 256, n % 256), "10.0.1.2"));
-    bench.hear(std::iter::once(BEGIN).chain(many));
+    bench.on_events(std::iter::once(BEGIN).chain(many));
     assert!(bench.sources.first_is_missing());
     // Changes during the synchronisation keep their order.
-    bench.hear([via("198.51.100.0/24", "10.0.1.2"), withdraw("198.51.100.0/24")]);
-    bench.hear([withdraw("100.64.0.7/32"), via("100.64.0.8/32", "10.0.1.3"), END]);
+    bench.on_events([via("198.51.100.0/24", "10.0.1.2"), withdraw("198.51.100.0/24")]);
+    bench.on_events([withdraw("100.64.0.7/32"), via("100.64.0.8/32", "10.0.1.3"), END]);
     assert!(!bench.sources.first_is_missing());
-    assert_eq!(bench.count(Source::Kernel), 999);
+    assert_eq!(bench.count(RouteSource::Kernel), 999);
     assert!(!bench.has("198.51.100.0/24") && !bench.has("100.64.0.7/32"));
     let route = bench.rib.lookup(VrfId::DEFAULT, ip("100.64.0.8")).unwrap();
     assert_eq!(route.paths[0].gateway, Some(ip("10.0.1.3")));
@@ -118,30 +118,31 @@ fn a_first_synchronisation_is_complete_at_its_end() {
 #[test]
 fn what_is_not_told_again_is_gone() {
     let mut bench = Bench::new();
-    let key = GroupKey { source: Source::Kernel, id: 7 };
+    let key = GroupKey { source: RouteSource::Kernel, id: 7 };
     let spec = GroupSpec {
         paths: vec![Path::over(InterfaceId::FIRST, ip("10.0.1.2"))],
         ..GroupSpec::default()
     };
     let group = SourceEvent::Group { key, change: Change::Set(spec) };
-    let over = |prefix| change(Source::Kernel, prefix, Change::Set(RouteKind::NextHopGroup(key)));
-    bench.hear([BEGIN, group.clone(), over("100.64.0.0/24"), over("100.64.1.0/24"), END]);
-    assert_eq!(bench.count(Source::Kernel), 2);
-    bench.hear([BEGIN, group, over("100.64.1.0/24"), END]);
+    let over =
+        |prefix| change(RouteSource::Kernel, prefix, Change::Set(RouteKind::NextHopGroup(key)));
+    bench.on_events([BEGIN, group.clone(), over("100.64.0.0/24"), over("100.64.1.0/24"), END]);
+    assert_eq!(bench.count(RouteSource::Kernel), 2);
+    bench.on_events([BEGIN, group, over("100.64.1.0/24"), END]);
     assert!(!bench.has("100.64.0.0/24") && bench.has("100.64.1.0/24"));
-    bench.hear([SourceEvent::Group { key, change: Change::Withdraw }]);
-    assert_eq!(bench.count(Source::Kernel), 0, "the kernel does not withdraw them one by one");
+    bench.on_events([SourceEvent::Group { key, change: Change::Withdraw }]);
+    assert_eq!(bench.count(RouteSource::Kernel), 0, "the kernel does not withdraw them one by one");
 }
 
 #[test]
 fn two_sources_may_synchronise_at_once() {
     let mut bench = Bench::new();
-    let zebra = |prefix| change(Source::Fpm, prefix, Change::Set(RouteKind::Blackhole));
-    bench.hear([BEGIN, via("100.64.0.0/24", "10.0.1.2")]);
-    bench.hear([SourceEvent::ResyncBegin(Source::Fpm), zebra("100.64.9.0/24")]);
-    bench.hear([SourceEvent::ResyncEnd(Source::Fpm), via("100.64.1.0/24", "10.0.1.2")]);
-    bench.hear([zebra("100.64.8.0/24"), END]);
-    assert_eq!((bench.count(Source::Kernel), bench.count(Source::Fpm)), (2, 2));
+    let zebra = |prefix| change(RouteSource::Fpm, prefix, Change::Set(RouteKind::Blackhole));
+    bench.on_events([BEGIN, via("100.64.0.0/24", "10.0.1.2")]);
+    bench.on_events([SourceEvent::ResyncBegin(RouteSource::Fpm), zebra("100.64.9.0/24")]);
+    bench.on_events([SourceEvent::ResyncEnd(RouteSource::Fpm), via("100.64.1.0/24", "10.0.1.2")]);
+    bench.on_events([zebra("100.64.8.0/24"), END]);
+    assert_eq!((bench.count(RouteSource::Kernel), bench.count(RouteSource::Fpm)), (2, 2));
 }
 
 #[test]
@@ -152,45 +153,45 @@ fn refusals_are_counted_by_source_and_the_rest_goes_on() {
         let change = Change::Set(RouteKind::Blackhole);
         SourceEvent::Route {
             vrf: VrfId::DEFAULT,
-            source: Source::Kernel,
+            source: RouteSource::Kernel,
             prefix,
             metric: 0,
             change,
         }
     };
-    bench.hear(std::iter::once(BEGIN).chain((0..50).map(bad)));
-    bench.hear([via("198.51.100.0/24", "10.0.1.2"), END]);
-    assert_eq!(bench.sources.refused(Source::Kernel), 50);
+    bench.on_events(std::iter::once(BEGIN).chain((0..50).map(bad)));
+    bench.on_events([via("198.51.100.0/24", "10.0.1.2"), END]);
+    assert_eq!(bench.sources.refused(RouteSource::Kernel), 50);
     assert!(bench.has("198.51.100.0/24"));
-    bench.hear([bad(1), via("203.0.113.0/24", "10.0.1.2")]);
-    assert_eq!(bench.sources.refused(Source::Kernel), 51);
-    assert_eq!(bench.count(Source::Kernel), 2);
+    bench.on_events([bad(1), via("203.0.113.0/24", "10.0.1.2")]);
+    assert_eq!(bench.sources.refused(RouteSource::Kernel), 51);
+    assert_eq!(bench.count(RouteSource::Kernel), 2);
 }
 
 #[test]
 fn addresses_and_neighbours_reach_rib_and_slow_path() {
     let (mut bench, port) = (Bench::new(), InterfaceId::FIRST);
     let addresses = vec![net("10.0.5.1/24")];
-    bench.hear([SourceEvent::Addresses { port, addresses: addresses.clone() }]);
+    bench.on_events([SourceEvent::Addresses { port, addresses: addresses.clone() }]);
     assert!(bench.rib.lookup(VrfId::DEFAULT, ip("10.0.1.7")).is_none(), "the old network is gone");
     assert_eq!(
         bench.rib.lookup(VrfId::DEFAULT, ip("10.0.5.7")).unwrap().route.source,
-        Source::Connected
+        RouteSource::Connected
     );
     let (address, mac) = (ip("10.0.5.7"), Some(MacAddr([2, 0, 0, 0, 0, 7])));
     let state = NeighbourState::Reachable;
-    bench.hear([SourceEvent::Neighbour { port, address, mac, state }]);
+    bench.on_events([SourceEvent::Neighbour { port, address, mac, state }]);
     let expected = [
         Command::Addresses { interface: port, addresses },
         Command::KernelNeighbour { interface: port, address, mac },
     ];
     assert_eq!(bench.commands(), expected);
     let prefix = net("192.0.2.1/32");
-    bench.hear([SourceEvent::LocalAddress { vrf: VrfId::DEFAULT, prefix, present: true }]);
+    bench.on_events([SourceEvent::LocalAddress { vrf: VrfId::DEFAULT, prefix, present: true }]);
     assert_eq!(
         bench.rib.lookup(VrfId::DEFAULT, ip("192.0.2.1")).unwrap().route.source,
-        Source::Local
+        RouteSource::Local
     );
-    bench.hear([SourceEvent::LocalAddress { vrf: VrfId::DEFAULT, prefix, present: false }]);
+    bench.on_events([SourceEvent::LocalAddress { vrf: VrfId::DEFAULT, prefix, present: false }]);
     assert!(bench.rib.lookup(VrfId::DEFAULT, ip("192.0.2.1")).is_none());
 }

@@ -85,10 +85,10 @@ fn networks<'a>(mut leaves: impl Iterator<Item = &'a Leaf>) -> Option<InterfaceI
 /// The changes made so far.
 #[derive(Default)]
 pub(super) struct Naive {
-    routes: BTreeMap<(IpNet, Source, u64), (RouteKind, u32)>,
+    routes: BTreeMap<(IpNet, RouteSource, u64), (RouteKind, u32)>,
     groups: BTreeMap<GroupKey, (GroupSpec, u32)>,
-    pub(super) generations: BTreeMap<Source, u32>,
-    pub(super) distances: BTreeMap<Source, u8>,
+    pub(super) generations: BTreeMap<RouteSource, u32>,
+    pub(super) distances: BTreeMap<RouteSource, u8>,
     pub(super) neighbours: BTreeMap<(InterfaceId, IpAddr), MacAddr>,
     pub(super) down: [bool; 2],
     pub(super) addresses: [Vec<IpNet>; 2],
@@ -96,7 +96,7 @@ pub(super) struct Naive {
 }
 
 impl Naive {
-    fn generation(&self, source: Source) -> u32 {
+    fn generation(&self, source: RouteSource) -> u32 {
         self.generations.get(&source).copied().unwrap_or_default()
     }
 
@@ -110,7 +110,7 @@ impl Naive {
         !matches!(&route.kind, RouteKind::NextHopGroup(key) if !self.groups.contains_key(key))
     }
 
-    pub(super) fn remove(&mut self, prefix: IpNet, from: Source, with: Option<u64>) -> usize {
+    pub(super) fn remove(&mut self, prefix: IpNet, from: RouteSource, with: Option<u64>) -> usize {
         let before = self.routes.len();
         self.routes.retain(|&(net, source, metric), _| {
             net != prefix || source != from || with.is_some_and(|with| metric != with)
@@ -134,7 +134,7 @@ impl Naive {
         removed
     }
 
-    pub(super) fn end_resync(&mut self, from: Source) -> usize {
+    pub(super) fn end_resync(&mut self, from: RouteSource) -> usize {
         let generation = self.generation(from);
         let before = self.routes.len();
         self.routes.retain(|&(_, source, _), value| source != from || value.1 == generation);
