@@ -119,6 +119,7 @@ impl Lab {
         let (edges, shape) = (graph.counters().clone(), graph.shape().clone());
         let mut forwarder = Forwarder::new(ForwarderParts {
             graph,
+            interfaces: tables.interfaces.get(),
             settings: Settings {
                 tx: TxConfig { burst: 1, flush: Duration::ZERO },
                 ..Settings::default()
@@ -137,7 +138,7 @@ impl Lab {
     fn run(&mut self, input: &Input) {
         let before = self.count();
         let frames = &input.frames[..input.frames.len().min(BURST_MAX)];
-        let received: Vec<_> = frames.iter().map(|frame| (frame.port(), frame.bytes())).collect();
+        let received: Vec<_> = frames.iter().map(|frame| (frame.port(), frame.on_wire())).collect();
         for (port, bytes) in &received {
             let mut list = PacketList::new();
             let packet = self.pool.copy_of(bytes).expect("the pool has room");
@@ -155,7 +156,8 @@ impl Lab {
         assert_eq!(moved[0], received.len() as u64, "received");
         let gone = moved[1] + moved[2] + moved[3];
         assert_eq!(moved[0] + moved[4], gone, "received + replicated = sent + punted + dropped");
-        assert_eq!(self.take_sent(received), moved[1]);
+        let received = received.iter().map(|(port, bytes)| (*port, world::untagged(*port, bytes)));
+        assert_eq!(self.take_sent(received.collect()), moved[1]);
         self.slow_path(input.small, moved[2]);
         assert_eq!(self.pool.in_use(), 0, "buffers that did not come back");
         let _ = &self.eal;

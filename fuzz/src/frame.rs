@@ -83,6 +83,23 @@ pub struct Frame {
     cut: Option<u8>,
     /// Lengths and checksums are made right after the changes.
     repair: bool,
+    /// VLAN tags on the wire, outer first.
+    tags: Vec<Tag>,
+}
+
+#[derive(Arbitrary, Clone, Debug)]
+struct Tag {
+    is_service: bool,
+    vlan: u8,
+    priority: u8,
+}
+
+impl Tag {
+    /// Its four bytes: an identifier from 1 to 8, as those of the VLANs.
+    fn bytes(&self) -> [u8; 4] {
+        let kind: [u8; 2] = if self.is_service { [0x88, 0xa8] } else { [0x81, 0] };
+        [kind[0], kind[1], self.priority << 5, 1 + self.vlan % 8]
+    }
 }
 
 #[derive(Arbitrary, Clone, Debug)]
@@ -192,6 +209,16 @@ impl Frame {
         }
         frame.extend(std::iter::repeat_n(0xee, usize::from(self.padding % 64)));
         frame.truncate(self.cut.map_or(2000, usize::from));
+        frame
+    }
+
+    /// Its bytes with up to three VLAN tags.
+    pub fn on_wire(&self) -> Vec<u8> {
+        let mut frame = self.bytes();
+        if frame.len() >= 14 {
+            let tags: Vec<u8> = self.tags.iter().take(3).flat_map(Tag::bytes).collect();
+            frame.splice(12..12, tags);
+        }
         frame
     }
 

@@ -9,7 +9,8 @@
 //! | 3 | 10.0.4.1/24, fd00:4::1/64 | loose reverse path |
 //! | 4 | 10.0.5.1/24 | an MTU of 1000: no IPv6 |
 //!
-//! On each the host .2 is known.
+//! On each the host .2 is known. Frames come by VLANs too, without addresses: by 5 on port 0, and by 7 behind the service
+//! tag 6 and by 6 itself on port 2.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -23,10 +24,11 @@ use dataplane::interface::{InterfaceId, InterfaceInfo, InterfaceInfos, Mtus, Vrf
 use dataplane::multicast::{MulticastRoute, MulticastRoutes, MulticastTable, Replication};
 use dataplane::next_hop::{self, NextHop, NextHopTable};
 use dataplane::own::OwnAddresses;
-use dataplane::port::PortId;
+use dataplane::port::{PortId, PortSet};
 use dataplane::reason::{DropReason, Punt};
 use dataplane::steps::{REDIRECTS, REVERSE_PATH, ReversePath};
 use dataplane::tables::{self, Tables};
+use dataplane::vlan::{Tag, TagProtocol, Tags, VLANS, Vlan, VlanTable, Vlans};
 use fib::{Algorithm, NoReaders, Table};
 use slowpath::{
     Command, Config, Event, Icmp, InterfaceConfig, InterfaceSettings, Limits, Output, Packet,
@@ -77,14 +79,42 @@ pub fn info(number: u16) -> InterfaceInfo {
         loses_tag_protocol: false,
         host: number == 1,
         features: match number {
-            0 => Features::NONE.with(REDIRECTS, 1),
-            2 => Features::NONE.with(REVERSE_PATH, ReversePath::Strict as u8),
+            0 => Features::NONE.with(REDIRECTS, 1).with(VLANS, 1),
+            2 => Features::NONE.with(REVERSE_PATH, ReversePath::Strict as u8).with(VLANS, 1),
             3 => Features::NONE
                 .with(REVERSE_PATH, ReversePath::Loose as u8)
                 .with(LEAST_TTL, 255),
             _ => Features::NONE,
         },
     }
+}
+
+/// The VLANs, by their numbers.
+fn vlans() -> [Vlan; 3] {
+    let tag = |protocol, id| Tag { protocol, id, priority: 0 };
+    let (customer, service) = (tag(TagProtocol::Dot1q, 5), tag(TagProtocol::Dot1ad, 6));
+    let vlan = |number, on, outer, inner| Vlan {
+        interface: InterfaceId::new(number).expect("a number"),
+        port: port(on),
+        tags: Tags { outer, inner },
+    };
+    [
+        vlan(64, 0, customer, None),
+        vlan(65, 2, service, None),
+        vlan(66, 2, service, Some(tag(TagProtocol::Dot1q, 7))),
+    ]
+}
+
+/// A frame that came by this port, without the tags of its VLAN. Shares no code with the router.
+pub fn untagged(number: u16, frame: &[u8]) -> Vec<u8> {
+    let tag = |at: usize| frame.get(at..at + 4).map(|tag| (&tag[..2], tag[3]));
+    let length = match (number, tag(12), tag(16)) {
+        (0, Some(([0x81, 0], 5)), _) => 4,
+        (2, Some(([0x88, 0xa8], 6)), Some(([0x81, 0], 7))) if frame.len() >= 22 => 8,
+        (2, Some(([0x88, 0xa8], 6)), _) => 4,
+        _ => 0,
+    };
+    [&frame[..12.min(frame.len())], frame.get(12 + length..).unwrap_or_default()].concat()
 }
 
 struct Fibs {
@@ -149,7 +179,13 @@ pub fn tables() -> Arc<Tables> {
     for prefix in ["224.0.0.0/4", "ff00::/8"] {
         fibs.route(prefix, next_hop::MULTICAST);
     }
-    let ports: Vec<_> = (0..PORTS).map(info).collect();
+    let mut ports: Vec<_> = (0..PORTS).map(info).collect();
+    for vlan in vlans() {
+        ports.resize(vlan.interface.index(), InterfaceInfo::NONE);
+        ports.push(info(vlan.port.index() as u16));
+    }
+    let table = VlanTable::default();
+    table.set(Arc::new(Vlans::new(&vlans(), PortSet::EMPTY)));
     Arc::new(Tables {
         named_hops: Arc::default(),
         vrfs: Arc::new(tables::VrfTables::new(tables::Fibs {
@@ -160,7 +196,7 @@ pub fn tables() -> Arc<Tables> {
         next_hops: Arc::new(hops),
         mtus: Arc::new(Mtus::new(&ports)),
         shared: Arc::default(),
-        vlans: Arc::default(),
+        vlans: Arc::new(table),
         interfaces: Arc::new(InterfaceInfos::new(ports)),
         flows: FlowHash::new(1),
         own: own(),

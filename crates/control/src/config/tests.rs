@@ -1503,7 +1503,7 @@ fn a_step_of_another_crate_brings_a_setting_of_ports() {
     use dataplane::features::Feature;
     use dataplane::graph::Output;
     let mut catalogue = Catalogue::default();
-    let feature = Feature::new("sampling", 5, &["off", "some", "all"]);
+    let feature = Feature::new("sampling", 7, &["off", "some", "all"]);
     let spec = StepSpec::described("sample", vec![Output::next("next")]).present_if(feature);
     catalogue.add(spec).unwrap();
     let port = |setting: &str| {
