@@ -81,9 +81,7 @@ pub fn info(number: u16) -> InterfaceInfo {
         features: match number {
             0 => Features::NONE.with(REDIRECTS, 1).with(VLANS, 1),
             2 => Features::NONE.with(REVERSE_PATH, ReversePath::Strict as u8).with(VLANS, 1),
-            3 => Features::NONE
-                .with(REVERSE_PATH, ReversePath::Loose as u8)
-                .with(LEAST_TTL, 255),
+            3 => Features::NONE.with(REVERSE_PATH, ReversePath::Loose as u8).with(LEAST_TTL, 255),
             _ => Features::NONE,
         },
     }
