@@ -281,7 +281,7 @@ fn info_by(port: &config::Port, holder: Option<&Known>) -> InterfaceInfo {
     }
 }
 
-/// What steps need to know of the ports by their numbers, those that go included.
+/// Returns the properties of all interfaces for steps, by number, those to be removed included.
 fn infos(
     base: &Config,
     config: &Config,
@@ -301,7 +301,7 @@ fn infos(
             None => info_by(port, holder),
         };
     }
-    // Those that go are there until forwarders have changed; what was wrong with them was reported then.
+    // VLANs to be removed exist until forwarders have changed; their errors were reported when they were added.
     let _ = vlans::add_infos(base, &mut infos);
     vlans::add_infos(config, &mut infos)?;
     Ok(infos)

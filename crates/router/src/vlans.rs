@@ -20,7 +20,7 @@ pub struct OpenVlan {
     pub id: InterfaceId,
     /// Its name in the configuration.
     pub name: String,
-    /// The port of its frames.
+    /// The port that carries its frames.
     pub port: PortId,
     /// The data plane's view of it.
     pub info: InterfaceInfo,
@@ -31,7 +31,8 @@ pub struct OpenVlan {
 }
 
 impl OpenVlan {
-    /// A VLAN of the configuration, with this data and host interface; `None` if its parent is missing.
+    /// Creates it from the configuration, with these properties and this host interface; `None` if its parent is
+    /// missing.
     pub fn new(
         config: &Config,
         wanted: &config::Vlan,
@@ -48,7 +49,7 @@ impl OpenVlan {
         })
     }
 
-    /// The RIB's view of it.
+    /// Returns the RIB's view of it.
     pub fn in_rib(&self) -> RibInterface {
         RibInterface {
             id: self.id,
@@ -60,7 +61,7 @@ impl OpenVlan {
         }
     }
 
-    /// The slow path's view of it, for the engine that owns it.
+    /// Returns the slow path's view of it, for the engine that owns it.
     pub fn in_slow_path(&self, wanted: &config::Vlan) -> slowpath::InterfaceConfig {
         slowpath::InterfaceConfig {
             id: self.id,
@@ -81,12 +82,12 @@ pub type OpenVlans = BTreeMap<InterfaceId, OpenVlan>;
 /// Host interfaces of VLANs that are to be attached to the slow path.
 pub type Hosts = BTreeMap<InterfaceId, HostInterface>;
 
-/// The port of a VLAN, or of its parent.
+/// Returns the port that carries a VLAN's frames.
 pub fn port_of(config: &Config, vlan: &config::Vlan) -> Option<PortId> {
     vlan.parent.port().or_else(|| config.vlan(vlan.parent)?.parent.port())
 }
 
-/// Adds the data of a configuration's VLANs to those of its ports, which have their places.
+/// Adds the properties of a configuration's VLANs to those of its ports, by interface number.
 ///
 /// # Errors
 /// A VLAN's MTU is larger than its port's.
@@ -120,14 +121,14 @@ pub fn add_infos(config: &Config, infos: &mut Vec<InterfaceInfo>) -> Result<()> 
     Ok(())
 }
 
-/// The data plane's table of a configuration's VLANs, on ports with these data.
+/// Returns the data plane's table of a configuration's VLANs, on ports with these properties.
 pub fn table(config: &Config, infos: &[InterfaceInfo]) -> Vlans {
     let loses = |port: &PortId| infos.get(port.index()).is_some_and(|info| info.loses_tag_protocol);
     let ports: PortSet = config.ports.iter().map(|port| port.id).filter(loses).collect();
     Vlans::new(&config.vlans_on_wire(), ports)
 }
 
-/// Opens a VLAN's host interface if it is to have one.
+/// Opens a VLAN's host interface if the configuration asks for one.
 pub fn host(
     opener: &Opener,
     wanted: &config::Vlan,
@@ -136,7 +137,7 @@ pub fn host(
     opener.host_of("vlan", &wanted.name, wanted.interface.host.as_ref(), info)
 }
 
-/// Opens the host interfaces of all VLANs of a configuration whose interfaces have these data.
+/// Opens the host interfaces of all VLANs of a configuration, with these properties.
 pub fn open_hosts(opener: &Opener, config: &Config, infos: &[InterfaceInfo]) -> Result<Hosts> {
     let mut hosts = Hosts::new();
     for vlan in &config.vlans {
@@ -149,7 +150,7 @@ pub fn open_hosts(opener: &Opener, config: &Config, infos: &[InterfaceInfo]) -> 
     Ok(hosts)
 }
 
-/// All VLANs of a configuration, with these data and host interfaces.
+/// Creates all VLANs of a configuration, with these properties and host interfaces.
 pub fn open_all(config: &Config, infos: &[InterfaceInfo], hosts: &Hosts) -> OpenVlans {
     let open = |vlan: &config::Vlan| {
         let info = infos.get(vlan.id.index()).copied()?;

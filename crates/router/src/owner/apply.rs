@@ -48,11 +48,11 @@ use super::sources::Sources;
 struct Done {
     moves: Moves,
     exchanged: Option<Exchanged>,
-    /// The telnet service, if that is new or other.
+    /// The telnet service, if it is new or has changed.
     telnet: Option<telnet::Opened>,
-    /// Where zebra is listened for, if that is new or other.
+    /// The socket for zebra, if it is new or has changed.
     entrance: Option<Entrance>,
-    /// Host interfaces of VLANs that have not come yet, or are gone.
+    /// Host interfaces of VLANs that are not started yet, or are removed.
     hosts: Hosts,
     /// True if additions were made, beside the old configuration.
     entered: bool,

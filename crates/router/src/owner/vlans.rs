@@ -1,12 +1,12 @@
-//! VLANs that come, go and change while the router runs.
+//! VLANs that are added, changed and removed while the router runs.
 //!
 //! ```text
 //!   new:      slow path -> RIB, link down -> host interface -> link as the port's
-//!   changed:  host interface aside, changed -> slow path, RIB -> host interface
-//!   removed:  (no route leads there) -> host interface aside -> RIB, slow path
+//!   changed:  host interface detached and changed -> slow path, RIB -> host interface attached
+//!   removed:  (no route leads there) -> host interface detached -> RIB, slow path
 //! ```
 //!
-//! Forwarders have the graphs of the new VLANs before. A VLAN's link follows that of its port.
+//! Forwarders have the graphs of the new VLANs before that. A VLAN's link follows that of its port.
 
 use anyhow::Result;
 use control::config::{self, Config};
@@ -20,8 +20,8 @@ use super::Owner;
 use super::links::Link;
 
 impl Owner {
-    /// Makes new VLANs of a configuration run, and changes others. Host interfaces come from `hosts`, and those
-    /// that are no longer wanted go there.
+    /// Starts new VLANs of a configuration, and changes others. Takes host interfaces from `hosts`, and puts those
+    /// there that no VLAN uses any more.
     ///
     /// # Errors
     /// A host interface cannot be changed, or the RIB refuses an address.
@@ -109,7 +109,7 @@ impl Owner {
         }
     }
 
-    /// Removes VLANs that a configuration does not have; their host interfaces go to `hosts`.
+    /// Removes VLANs that a configuration does not have; puts their host interfaces into `hosts`.
     pub(super) async fn leave_vlans(&mut self, config: &Config, hosts: &mut Hosts) -> Result<()> {
         let removed: Vec<_> =
             self.vlans.keys().copied().filter(|id| config.vlan(*id).is_none()).collect();
@@ -121,12 +121,12 @@ impl Owner {
         self.follow_hosts(config)
     }
 
-    /// Removes host interfaces from the kernel that no VLAN uses any more.
+    /// Removes unused host interfaces from the kernel.
     pub(super) fn remove_hosts(&self, hosts: Hosts) {
         hosts.into_values().for_each(|host| self.opener.remove_host(host));
     }
 
-    /// Gives back the VLANs of a configuration, after a change that failed.
+    /// Restores the VLANs of a configuration after a failed change.
     pub(super) async fn take_back_vlans(&mut self, base: &Config, mut hosts: Hosts) {
         let mut infos = Vec::new();
         for (id, known) in &self.configurations.known {
@@ -143,7 +143,7 @@ impl Owner {
         hosts.values().for_each(|host| self.opener.give_up_host(host));
     }
 
-    /// The VLANs of a port, whose links and MTUs follow the port's.
+    /// Returns the VLANs of a port, whose links and MTUs follow the port's.
     pub(super) fn vlans_of(&self, port: PortId) -> Vec<InterfaceId> {
         self.vlans.values().filter(|vlan| vlan.port == port).map(|vlan| vlan.id).collect()
     }

@@ -34,7 +34,7 @@ pub enum Order {
         /// The port's host interface, for the worker that owns the port.
         host: Option<HostLink>,
     },
-    /// The VLANs are other ones.
+    /// The VLANs have changed.
     Vlans,
     /// The worker that owns a VLAN gets its host interface.
     AttachHost {
@@ -43,7 +43,7 @@ pub enum Order {
         /// Its host interface.
         host: Box<HostInterface>,
     },
-    /// What is for a port is dropped from now on; its host interface, or a VLAN's, is sent back.
+    /// Drops packets to a port from now on; its host interface, or a VLAN's, is returned.
     Disconnect {
         /// The port or VLAN.
         port: InterfaceId,
@@ -201,7 +201,7 @@ impl Orders {
         }
     }
 
-    /// Has every worker tag frames for the VLANs that graphs were made for last.
+    /// Makes every worker use the VLANs for which graphs were made last.
     pub fn vlans(&self) {
         for worker in &self.0 {
             let _ = worker.send(Order::Vlans);
@@ -215,8 +215,8 @@ impl Orders {
         }
     }
 
-    /// Makes every worker let go of a port, or of a VLAN's host interface, and gives back its host interface. Whoever has ended holds
-    /// nothing any more.
+    /// Makes every worker release a port, or a VLAN's host interface; returns the host interface. A worker that has
+    /// ended holds none.
     pub async fn disconnect(&self, port: InterfaceId) -> Option<HostLink> {
         let mut answers = Vec::new();
         for worker in &self.0 {

@@ -87,7 +87,7 @@ fn what(name: &str) -> String {
     format!("vlan \"{name}\"")
 }
 
-/// The host interfaces that VLANs on these ports, and on VLANs on them, have unless they say otherwise.
+/// Returns the host interfaces that VLANs inherit from these ports, and from VLANs on them, by the parent's name.
 fn hosts<'a>(
     ports: &'a [Port],
     statements: &[&'a Statement],
@@ -170,7 +170,7 @@ fn settle_parents(
     }
 }
 
-/// Two VLANs of one parent must not have the same tag.
+/// Checks that no two VLANs of one parent have the same tag.
 fn check_tags(context: &mut Context<'_>, vlans: &[Vlan], ports: &[Port]) {
     let mut seen: HashMap<_, &Vlan> = HashMap::new();
     for vlan in vlans {
@@ -187,8 +187,8 @@ fn check_tags(context: &mut Context<'_>, vlans: &[Vlan], ports: &[Port]) {
     }
 }
 
-/// A VLAN's MTU must not exceed its parent's. A parent without one has its device's, which is checked when the device
-/// is open.
+/// Checks that no VLAN's MTU exceeds its parent's. A parent without one has its device's, which is checked when the
+/// device is open.
 fn check_mtus(context: &mut Context<'_>, vlans: &[Vlan], ports: &[Port]) {
     let mtu_of = |id: InterfaceId| {
         let port = ports.iter().find(|port| InterfaceId::from(port.id) == id);
