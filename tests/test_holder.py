@@ -78,6 +78,24 @@ def test_frr_does_not_notice(lab, how):
     machine.finish()
 
 
+def test_host_interfaces_of_vlans_are_held_as_well(lab):
+    machine, *_ = two_hosts(lab)
+    vlan = 'turnpike.vlan "right.5" { parent = "right", id = 5, address = "10.0.5.1/24" }\n'
+    machine.start(config=vlan)
+    assert wait_for(lambda: has_carrier(machine, "right.5"), 10)
+    index = machine.index("right.5")
+    machine.router.kill()
+    assert has_carrier(machine, "right.5")
+    machine.start(config=vlan)
+    assert machine.index("right.5") == index
+    assert wait_for(lambda: has_carrier(machine, "right.5"), 10)
+    # A router that starts without the VLAN lets go of its interface, as of a port's.
+    machine.router.kill()
+    machine.start()
+    assert wait_for(lambda: not has_carrier(machine, "right.5"), 10)
+    machine.finish()
+
+
 def test_pings_get_through_as_soon_as_it_says_that_it_is_ready(lab):
     machine, left, _ = two_hosts(lab)
     machine.start()

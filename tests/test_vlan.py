@@ -6,9 +6,9 @@ import pytest
 
 from lib.apply import apply, plan, refused, write
 from lib.lab import DRIVERS, HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, Wires, ports_by
-from lib.netns import wait_for
+from lib.netns import veth, wait_for
 from lib.packets import (
-    ethernet, forwarded, icmp, icmp6, ipv4, ipv6, mac_bytes, pattern, tagged, udp, unpadded, untagged,
+    ethernet, forwarded, icmp, icmp6, ipv4, ipv6, is_announcement, mac_bytes, pattern, tagged, udp, unpadded, untagged,
 )
 from lib.router import Change
 
@@ -296,4 +296,33 @@ def test_the_link_of_a_vlan_is_its_port_s(lab):
     wires.ns_right.run("ip", "link", "set", "wire", "up")
     assert wait_for(lambda: set(links().values()) == {"up"}, 20), links()
     assert router.show("route", "10.0.37.7")["type"] != "no-route"
+    router.stop()
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_vlans_return_with_their_device(lab, driver):
+    """A device that is removed takes its VLANs along; the next one of its name may have another MAC."""
+    other = "02:00:00:00:02:99"
+    vlans = VLANS.replace("id = ", "mtu = 1490, id = ")
+    wires = Wires(lab, vlans + NEIGHBOURS, ports=ports_by(driver), calm=True)
+    router = wires.router
+    right = {"right", "right.100", "s", "s.7"}
+
+    def links():
+        return {name: found["link"] for name, found in interfaces(router).items()}
+
+    wires.inside.run("ip", "link", "del", "tp-right")
+    assert wait_for(lambda: {name for name, link in links().items() if link == "gone"} == right, 20), links()
+    assert router.show("route", "10.0.37.7")["type"] == "no-route"
+    wires.left.send(frame_between(4, 1, 37))
+    veth(wires.inside, "tp-right", wires.ns_right, "wire", other, HOST_B_MAC)
+    wires.right = lab.raw(wires.ns_right, "wire", is_announcement)
+    assert wait_for(lambda: set(links().values()) == {"up"}, 20), (links(), router.log())
+    assert {found["mac"] for name, found in interfaces(router).items() if name in right} == {other}
+    for network in (101, 37):
+        frame = frame_between(4, 1, network)
+        wires.left.send(frame)
+        (arrived,) = wires.right.expect(1, lambda seen: untagged(seen)[0][12:14] == b"\x08\x00", 10)
+        assert untagged(arrived) == (forwarded(frame, other, HOST_B_MAC), NETWORKS[network][1])
+    router.counters()
     router.stop()
