@@ -199,7 +199,7 @@ pub struct Buffers {
     nodes: Nodes,
     /// At least one, that of the first node first.
     pools: Vec<NodePools>,
-    /// Those of ports that came later, shared by all copies of this.
+    /// Those of ports added later, shared by all copies of this.
     later: Arc<Mutex<Vec<Later>>>,
     /// Packets that may wait in ports' queues.
     queued: usize,
@@ -227,7 +227,7 @@ impl NodePools {
     }
 }
 
-/// A pool of a port that came later.
+/// A pool of a port added later.
 enum Later {
     /// The port is there, or packets of it are.
     Used(Mempool),

@@ -278,7 +278,7 @@ enum Place<R> {
 
 struct Learned<R> {
     rule: R,
-    /// When a packet of it was seen last.
+    /// The time at which a packet of it was seen last.
     used: Instant,
     /// The device's packet counter at that time.
     packets: u64,

@@ -141,7 +141,7 @@ impl FdStore {
     /// Has the keeper close descriptors that no port has taken.
     pub fn forget_the_rest(&mut self) {
         for name in std::mem::take(&mut self.kept).into_keys() {
-            // At worst it goes on to be kept.
+            // At worst it is kept further.
             let _ = self.forget_named(&name);
         }
     }

@@ -67,7 +67,7 @@ impl Default for Course {
 }
 
 impl Course {
-    /// The router comes to this part of its start or end.
+    /// The router enters this part of its start or end.
     pub fn enter(&self, part: impl Into<String>) {
         self.enter_for(part, PATIENCE);
     }
@@ -78,7 +78,7 @@ impl Course {
         (inner.part, inner.since, inner.patience) = (part.into(), Instant::now(), patience);
     }
 
-    /// The router has made this socket, whose file goes with it.
+    /// The router has made this socket, whose file is removed with it.
     pub fn owns_socket(&self, path: &Path) {
         self.inner().socket = Some(path.to_owned());
     }
@@ -93,10 +93,10 @@ impl Course {
     }
 }
 
-/// When the process is ended by force.
+/// The time at which the process is ended by force.
 pub struct Deadline {
     course: Course,
-    /// When the first signal came, and whether another one has.
+    /// The time of the first signal, and true if another one has arrived.
     asked: Option<(Instant, bool)>,
 }
 

@@ -438,7 +438,7 @@ impl Router {
         Ok(Self { owner, stop_slow_path, slow_path, quarantine: keeper })
     }
 
-    /// Answers questions until a signal comes, which it returns, then stops everything in order.
+    /// Answers questions until a signal arrives, which it returns, then stops everything in order.
     fn serve(mut self, socket: Socket, telnet: Telnet, signals: Signals) -> Result<Option<Signal>> {
         let course = signals.course().clone();
         course.enter("the owner's thread");

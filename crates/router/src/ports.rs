@@ -46,7 +46,7 @@ pub struct OpenPort {
     pub name: String,
     /// Its device as the configuration says it.
     pub device: String,
-    /// What the data plane knows of it.
+    /// Its properties for the data plane.
     pub info: InterfaceInfo,
     /// Its addresses.
     pub addresses: Vec<IpNet>,
@@ -66,7 +66,7 @@ pub struct OpenPort {
     pub steered: Steered<FlowRule>,
     /// The multicasts that its device was asked to pass on, and why all of them.
     pub multicasts: Option<WantedMulticasts>,
-    /// What ports had counted that had its number before it: see `Ledger::traffic`.
+    /// The counts of earlier ports with its number: see `Ledger::traffic`.
     pub counted: [u64; 4],
     /// Keeps its device bound, if the router has bound it.
     pub hold: Option<Hold>,
@@ -81,18 +81,18 @@ impl OpenPort {
         }
     }
 
-    /// Whether it is made of the kernel's interface with this number.
+    /// Returns true if it is made of the kernel's interface with this number.
     pub fn is_interface(&self, index: u32) -> bool {
         self.interface() == Some(index)
     }
 
-    /// Whether it is made of the PCI device with this address.
+    /// Returns true if it is made of the PCI device with this address.
     pub fn is_pci(&self, address: &str) -> bool {
         self.device == address
     }
 }
 
-/// What is known of a port that runs.
+/// The properties of a running port.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
     /// As steps know it.
@@ -131,7 +131,7 @@ impl Ports {
         self.0.values_mut()
     }
 
-    /// What is known of each, by the numbers; [`InterfaceInfo::NONE`] where there is none.
+    /// Returns the properties of each for steps, by number; [`InterfaceInfo::NONE`] if there is no such port.
     pub fn infos(&self) -> Vec<InterfaceInfo> {
         let mut infos = Vec::new();
         for port in self.iter() {
@@ -141,7 +141,7 @@ impl Ports {
         infos
     }
 
-    /// What whoever prepares a change must know of each.
+    /// Returns the properties of each that the preparation of a change needs.
     pub fn known(&self) -> BTreeMap<PortId, Known> {
         let known =
             |port: &OpenPort| Known { info: port.info, device_mac: wire::MacAddr(port.port.mac()) };
@@ -292,7 +292,7 @@ impl Opener {
         self.store().ready();
     }
 
-    /// Frees the packet memory of ports that are gone, when nobody has packets of theirs any more.
+    /// Frees the packet memory of removed ports whose packets have all been freed.
     pub fn tidy(&self, readers: &Arc<Qsbr>) {
         self.buffers.tidy(readers);
     }
@@ -327,7 +327,7 @@ impl Opened {
     }
 }
 
-/// What DPDK is asked for.
+/// Returns the port's configuration for DPDK.
 pub fn request(wanted: &config::Port, forwarders: usize) -> Result<PortConfig> {
     let mut request = PortConfig::new(&wanted.name, Device::parse(&wanted.device.to_string())?);
     let each = forwarders as u16;

@@ -24,7 +24,7 @@ use super::quarantine;
 use super::virtual_drivers;
 use super::vlans::{self, Hosts};
 
-/// What is to be changed to.
+/// The target of a change.
 #[derive(Clone)]
 pub enum Wanted {
     /// A text that may be wrong.
@@ -37,9 +37,9 @@ pub enum Wanted {
 
 /// A change that only needs to be made.
 pub struct Prepared {
-    /// What the router had when it was prepared.
+    /// The router's configuration when it was prepared.
     pub base: Arc<Config>,
-    /// What it is to have.
+    /// The new configuration.
     pub config: Arc<Config>,
     /// The difference.
     pub diff: Diff,
@@ -51,15 +51,15 @@ pub struct Prepared {
     pub more: Vec<ForwarderGraph>,
     /// The cores that forwarders are to run on, and everything else.
     pub placement: CorePlacement,
-    /// What steps need to know of the ports then, by their numbers.
+    /// The ports' properties for steps after the change, by number.
     pub ports: Vec<InterfaceInfo>,
-    /// What was opened already of ports that are new or change.
+    /// The devices and host interfaces already opened for new and changed ports.
     pub ready: BTreeMap<PortId, Ready>,
     /// Host interfaces of VLANs that have none yet.
     pub hosts: Hosts,
 }
 
-/// Where changes are prepared.
+/// Prepares changes.
 #[derive(Clone)]
 pub struct Workshop {
     program: Program,
@@ -111,7 +111,7 @@ impl Workshop {
             let (stay, new) = cores.split_at(before.len().min(cores.len()));
             // Those that are to end get one as well: they run until all have changed.
             let running = [stay, &before[stay.len()..]].concat();
-            // What steps in Lua count is added up over the forwarders whose graphs are made together.
+            // Counters of steps in Lua are added up over the forwarders whose graphs are made together.
             let joined = config.script.is_some() && !new.is_empty();
             let others = diff.graph || joined || self.move_to_other_nodes(&before, stay);
             let count = if others { running.len() } else { 0 };
@@ -196,7 +196,7 @@ impl Workshop {
     }
 }
 
-/// Reads the tables of imports that are new or other. With `is_checked` the router goes back to a configuration that it
+/// Reads the tables of imports that are new or other. With `is_checked` the router rolls back to a configuration that it
 /// had, which must not fail for want of a file: an import whose file cannot be read any more keeps the routes it has.
 fn changed_imports(base: &Config, config: &Config, is_checked: bool) -> Result<Vec<Exchange>> {
     let mut exchanges = Vec::new();
@@ -226,11 +226,11 @@ pub struct Reopened {
     pub opened: Opened,
     /// A graph for each forwarder, if steps must know of another MAC.
     pub graphs: Vec<ForwarderGraph>,
-    /// What steps need to know of the ports from now on, by their numbers.
+    /// The ports' new properties for steps, by number.
     pub infos: Vec<InterfaceInfo>,
 }
 
-/// What was opened for a port before anything that runs is touched.
+/// The parts of a port that are opened before anything that runs is touched.
 pub struct Ready {
     /// Its device, or packet memory for it where a running port has that device until then.
     pub device: Result<Opened, Mempool>,
@@ -268,7 +268,7 @@ fn open(
     Ok(all)
 }
 
-/// What is going to be known of a port that has the device that another, or itself before, has now.
+/// Returns the future properties of a port whose device is now held by another port, or by its former self.
 fn info_by(port: &config::Port, holder: Option<&Known>) -> InterfaceInfo {
     let Some(&Known { info, device_mac }) = holder else { return InterfaceInfo::NONE };
     InterfaceInfo {

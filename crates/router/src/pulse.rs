@@ -1,4 +1,4 @@
-//! Whether forwarders go round: asked from a thread that may wait, before one that may not counts on it.
+//! Checks that forwarders complete rounds: on a thread that may wait, before one that may not relies on it.
 
 use std::sync::Arc;
 use std::thread::sleep;

@@ -1,9 +1,9 @@
-//! The quarantine file: packets over which the router's code panicked, for whoever mends it.
+//! The quarantine file: packets over which the router's code panicked, for its developers.
 //!
 //! A thread of its own takes the copies and writes them as pcapng, a file for each run of the router,
-//! made when the first packet comes: each packet with the interface that is its port, the time, and
-//! what the panic said as its comment. Wireshark and tshark show them (`frame.comment`). Packets and
-//! bytes are bounded: what comes first is kept, because the first panic is the one to look at.
+//! made at the first packet: each packet with the interface that is its port, the time, and
+//! the panic's message as its comment. Wireshark and tshark show them (`frame.comment`). Packets and
+//! bytes are bounded: the first packets are kept, because the first panic is the one to investigate.
 //!
 //! Packets are other people's: directory and files are made for the router's user alone. A directory that
 //! another user made, or that others may write to, is refused.
@@ -79,7 +79,7 @@ impl KeeperSettings {
     }
 }
 
-/// Starts the thread with these settings. It ends when every copy of the [`Quarantine`] is gone.
+/// Starts the thread with these settings. It ends when every copy of the [`Quarantine`] is dropped.
 ///
 /// # Errors
 /// The thread cannot be created.
@@ -133,7 +133,7 @@ impl Keeper {
         }
     }
 
-    /// Begins anew in another directory, and goes on with other limits.
+    /// Begins anew in another directory, and continues with other limits.
     fn follow_settings(&mut self) {
         let limits = self.settings.limits();
         if limits == self.limits {
@@ -251,7 +251,8 @@ fn open_directory(directory: &Path) -> Result<File> {
     Ok(opened)
 }
 
-/// Can the directory be used, or made, as far as can be seen? A user who may not look is told nothing.
+/// Checks that the directory can be used, or made, as far as can be seen. Without permission to look there, nothing
+/// is reported.
 ///
 /// # Errors
 /// It cannot.
@@ -459,7 +460,7 @@ mod tests {
         examine(path.parent().unwrap()).unwrap();
     }
 
-    /// As root: nobody else can give a directory away.
+    /// As root: no other user can give a directory away.
     #[test]
     fn a_directory_of_others_is_refused() {
         let directory = tempfile::tempdir().unwrap();

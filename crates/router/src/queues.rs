@@ -10,14 +10,14 @@ use dpdk::{RssConfig, RssTable};
 
 use super::wiring::CoreMap;
 
-/// What the configuration says of a port's queues beside their number and size.
+/// The configuration of a port's queues, except their number and size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortPlan {
     /// The cores that serve them.
     pub map: CoreMap,
     /// Packets taken from a receive queue at once; `None`: as the driver recommends.
     pub burst: Option<usize>,
-    /// What is received is spread by software.
+    /// The hash by which software spreads received packets, if it does.
     pub spread: Option<SoftwareSpread>,
 }
 
@@ -32,12 +32,12 @@ pub struct SoftwareSpread {
 /// Those of all ports.
 pub type Plans = BTreeMap<PortId, PortPlan>;
 
-/// What a configuration says of all ports.
+/// Returns the plans of all ports of a configuration.
 pub fn plans(config: &Config) -> Plans {
     config.ports.iter().map(|port| (port.id, plan(port))).collect()
 }
 
-/// What the configuration says of a port.
+/// Returns the plan of a port.
 pub fn plan(port: &config::Port) -> PortPlan {
     let config::Queues { rx_cores, tx_cores, rx_burst, spread, .. } = &port.queues;
     PortPlan {
@@ -54,7 +54,7 @@ fn software(port: &config::Port) -> SoftwareSpread {
     SoftwareSpread { key: rss.key.clone().unwrap_or_else(own), ports: rss.ports, table: rss.table }
 }
 
-/// What a port's device is asked for; nothing where software hashes.
+/// Returns the RSS settings for a port's device; `None` if software hashes.
 pub fn device_rss(port: &config::Port) -> Option<RssConfig> {
     rss_of(port).filter(|_| port.queues.spread == Spread::Hardware)
 }

@@ -32,7 +32,7 @@ pub struct ForwarderView {
     pub running: bool,
 }
 
-/// What the slow path's workers counted.
+/// The counters of the slow path's workers.
 pub struct SlowViews {
     /// One for each worker.
     pub counters: Vec<Arc<SlowCounters>>,
@@ -54,19 +54,19 @@ pub struct Ledger {
     pub forwarders: Vec<ForwarderView>,
     /// The slow path's.
     pub slow: SlowViews,
-    /// What it tells the owner.
+    /// Its events to the owner.
     pub events: EventView,
-    /// What bounds it.
+    /// Its limits.
     pub slowpath: config::Slowpath,
     /// The form of the graph, the same for all forwarders.
     pub shape: Arc<Shape>,
     /// The names of the counters that the configuration's steps have.
     pub script_counters: CounterNames,
-    /// What graphs counted that forwarders do not have any more.
+    /// The counts of graphs that forwarders do not have any more.
     pub retired: Retired,
 }
 
-/// What graphs counted that are gone: counters never go back.
+/// The counts of replaced graphs: counters never decrease.
 #[derive(Clone)]
 pub struct Retired {
     drops: [u64; DropReason::COUNT],
@@ -82,7 +82,7 @@ impl Default for Retired {
     }
 }
 
-/// What forwarders had before they got other graphs.
+/// The graphs' views and counts before forwarders got other graphs.
 pub struct Former {
     shape: Arc<Shape>,
     views: Vec<(Arc<GraphCounters>, Option<LuaView>)>,
@@ -123,7 +123,7 @@ impl Ledger {
 
     /// Forwarders have again what they had before, and go on to count there.
     pub fn put_back(&mut self, former: Former) {
-        // What the others counted themselves.
+        // Counts of the other graphs alone.
         self.retired = Retired::default();
         let drops = self.graph_drops();
         let steps: Vec<_> = self.all_step_counters().collect();
@@ -184,7 +184,7 @@ impl Ledger {
         }
     }
 
-    /// Where every packet went.
+    /// Returns the totals of packets by destination.
     pub fn counters(&self) -> Counters {
         let sum = |of: fn(&ForwarderCounters) -> u64| -> u64 {
             self.forwarders.iter().map(|forwarder| of(&forwarder.counters)).sum()
@@ -210,7 +210,7 @@ impl Ledger {
         let in_flight = to_slow_path + between_workers + waiting + to_forwarders + spread + held;
         let dropped = self.drops();
         let dropped_total = dropped.values().sum();
-        // What the kernel sends by host interfaces is the router's own as well.
+        // Packets that the kernel sends by host interfaces are the router's own as well.
         let originated = slow.sum(|slow| slow.originated.get() + slow.from_host.get());
         let replicated = sum(|counters| counters.replicated.get());
         let to_host = slow.sum(|slow| slow.to_host.get());
@@ -269,7 +269,7 @@ impl Ledger {
         running.filter_map(|(n, view)| Some((n, view.lua.as_ref()?)))
     }
 
-    /// What Lua steps counted; elements of arrays only if they are not 0.
+    /// Returns the counters of Lua steps; elements of arrays only if they are not 0.
     fn step_counters(&self) -> BTreeMap<String, u64> {
         let all = self.all_step_counters();
         all.filter(|(name, count)| *count > 0 || !name.ends_with(']')).collect()
@@ -313,7 +313,7 @@ impl Ledger {
         sums
     }
 
-    /// How each step does.
+    /// Returns the report of each step.
     pub fn steps(&self) -> report::Steps {
         let graph = self.graph();
         let mut own: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
@@ -365,14 +365,14 @@ impl Ledger {
         self.forwarders.iter().map(|forwarder| forwarder.edges.get(edge)).sum()
     }
 
-    /// How the slow path is protected, and from what.
+    /// Returns the limits that protect the slow path, and the packets that they hold back.
     pub fn policing(&self) -> Policing {
         let class = |&class: &PuntClass| {
             let sum = |of: fn(&ClassCounters) -> u64| -> u64 {
                 let views = self.forwarders.iter();
                 views.map(|view| of(&view.counters.classes[class.index()])).sum()
             };
-            // In this order, so that what moves meanwhile cannot make more leave than came.
+            // In this order, so that packets that move meanwhile cannot make the output exceed the input.
             let passed = self.slow.sum(|slow| slow.taken[class.index()].get());
             let (early, full) = (sum(|count| count.early.get()), sum(|count| count.full.get()));
             let offered = sum(|count| count.offered.get());
@@ -414,7 +414,7 @@ impl Ledger {
     pub fn graph(&self) -> Graph {
         let steps = &self.shape.steps;
         let mut incoming = vec![0; steps.len()];
-        // What the first step has handled since forwarders have this graph.
+        // Packets that the first step has handled since forwarders have this graph.
         incoming[0] = steps.first().map_or(0, |first| {
             (first.first_edge..).take(first.outputs.len()).map(|edge| self.edge(edge)).sum()
         });

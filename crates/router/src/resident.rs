@@ -1,12 +1,12 @@
-//! Keeps the router in memory. What is in a file, as code is, the kernel drops when nobody has used it for
-//! a while, and reads it again when it is needed: a forwarder that takes a way it seldom takes, as it does
+//! Keeps the router in memory. The kernel drops pages of files, such as code, that have not been used for
+//! a while, and reads them again on demand: a forwarder that runs rarely used code, as it does
 //! at every change of the configuration, then waits for a disk, and packets wait with it.
 
 use anyhow::{Context, Result};
 use nix::libc;
 use nix::sys::mman::{MlockAllFlags, mlockall};
 
-/// Reads the program and all that it has now, and keeps it in memory; what comes later is kept from its first
+/// Reads the program and all that it has now, and keeps it in memory; memory added later is kept from its first
 /// use on, so that memory which is only reserved costs nothing.
 pub fn stay() {
     if let Err(error) = lock() {

@@ -1,7 +1,7 @@
 //! The sets of prefixes that rules of filters name: the configuration's elements, and those of commands.
 //!
-//! Filters look packets up in one table of all sets, so an element that comes or goes changes nothing else: no
-//! filter is made anew, no graph exchanged. An element is in its set while the configuration has it or a command
+//! Filters look packets up in one table of all sets, so adding or removing an element changes nothing else: no
+//! filter is rebuilt, no graph exchanged. An element is in its set while the configuration has it or a command
 //! has added it, for a time or until the router ends.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use dataplane::words::suggestion;
 use dpdk::qsbr::Qsbr;
 use ipnet::IpNet;
 
-/// See the module's documentation. Shared by the owner and whoever makes graphs.
+/// See the module's documentation. Shared by the owner and the threads that build graphs.
 #[derive(Clone)]
 pub struct NamedSets(Arc<Mutex<State>>);
 
@@ -27,7 +27,7 @@ struct State {
     kept: BTreeMap<String, Kept>,
 }
 
-/// Where the elements of a set come from.
+/// The elements of a set, by origin.
 #[derive(Default)]
 struct Kept {
     /// Filters of forwarders may name it. Otherwise it was declared for a change that may never be made.
@@ -173,7 +173,7 @@ impl NamedSets {
         })
     }
 
-    /// Where packets are looked up now.
+    /// Returns the tables in which packets are looked up now.
     pub fn readers(&self) -> SetReaders {
         self.with(|state| state.sets.as_ref().map_or_else(SetReaders::none, Sets::readers))
     }

@@ -8,7 +8,7 @@ use super::ports::OpenPort;
 use control::config::{self, Config};
 use slowpath::InterfaceSettings;
 
-/// What forwarders mind.
+/// Returns the settings of forwarders.
 pub fn of_forwarders(config: &Config) -> Settings {
     Settings { tx: config.tx, polling: polling(config) }
 }

@@ -53,12 +53,12 @@ const ENDING: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// Whether the router that a signal ends is to be started again soon.
+/// Returns true if the router that a signal ends is to be started again soon.
 pub fn is_restart(signal: Signal) -> bool {
     signal == Signal::SIGUSR2
 }
 
-/// What a signal asks for.
+/// The request that a signal stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// The router's end.
@@ -102,7 +102,7 @@ impl Signals {
         Ok(Self { came, reload: false, course })
     }
 
-    /// Where the router says what it is at.
+    /// The record of the router's current part of its start or end.
     pub fn course(&self) -> &Course {
         &self.course
     }
@@ -131,7 +131,7 @@ impl Signals {
         self.check()
     }
 
-    /// What came of a part of the start; that it was asked to end is why it failed, if it was.
+    /// Returns the result of a part of the start. If it failed and the router was asked to end, the error is [`Ended`].
     ///
     /// # Errors
     /// [`Ended`], or the part's own.
@@ -139,7 +139,7 @@ impl Signals {
         outcome.or_else(|error| self.check().and(Err(error)))
     }
 
-    /// For the owner, who waits for what comes from now on.
+    /// For the owner, which waits for later signals.
     pub fn wait(self) -> Waiting {
         let Self { came, reload, .. } = self;
         Waiting { came, reload }
@@ -153,7 +153,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// What the next signal asks for. Nothing is lost if this is not waited for to the end.
+    /// Waits for the next signal and returns its request. Cancelling the wait loses no signal.
     pub async fn next(&mut self) -> Wish {
         if std::mem::take(&mut self.reload) {
             return Wish::Reload;
@@ -178,8 +178,8 @@ fn open() -> nix::Result<SignalFd> {
     SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
 }
 
-/// The thread that reads signals. It waits for nobody and writes nothing: whoever takes what is logged may be
-/// what is held.
+/// The thread that reads signals. It waits for no other thread and writes nothing: the receiver of the log may
+/// itself be blocked.
 fn attend(source: &SignalFd, out: &UnboundedSender<u32>, mut deadline: Deadline) {
     loop {
         wait(source, deadline.left(Instant::now()));
@@ -264,7 +264,7 @@ mod tests {
             let mut came = all(&source);
             came.sort_unstable();
             assert_eq!(came, [1, 10, 15]);
-            // What waits is read without waiting, what does not come is not waited for.
+            // A pending signal is read at once; without one, the wait ends at its limit.
             raise(Signal::SIGQUIT).unwrap();
             wait(&source, None);
             assert_eq!(all(&source), [3]);

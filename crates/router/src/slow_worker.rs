@@ -4,24 +4,24 @@
 //! ```text
 //!   forwarders --- a ring for each class --> +---------+
 //!                                            | engine  | ---> inject rings ---> forwarders
-//!   other workers --- what waits for a  ---> +---------+ ---> other workers
-//!                     neighbour here              |
+//!   other workers --- packets waiting   ---> +---------+ ---> other workers
+//!                     for a neighbour here        |
 //!   forwarders <-- priority rings <-------- host interfaces (kernel)
 //! ```
 //!
 //! Each port has one worker, which owns its neighbours, its host interface and its announcements;
-//! with one worker that is all ports. What the engines must agree on (rates of errors and classes) is
-//! shared; whatever else one needs of another's port goes to it by a message. In each round every
+//! with one worker that is all ports. State that the engines must agree on (rates of errors and classes) is
+//! shared; all other work on another worker's port is sent to it as a message. In each round every
 //! class has its turns (`turns.rs`), then what the kernel sends: a flood of packets that cannot be
 //! forwarded delays a routing protocol by a fraction of a millisecond.
 //!
 //! | file | concern |
 //! |---|---|
-//! | `turns.rs` | whose turn it is: rates and weights |
-//! | `outbox.rs` | where results go |
+//! | `turns.rs` | order of classes: rates and weights |
+//! | `outbox.rs` | destinations of results |
 //! | `learner.rs` | flows that the host begins |
-//! | `orders.rs` | what the owner says, and to whom |
-//! | `events.rs` | what the owner is told |
+//! | `orders.rs` | the owner's orders, and their recipients |
+//! | `events.rs` | events for the owner |
 
 mod events;
 mod learner;
@@ -75,15 +75,15 @@ const IDLE_TICK: Duration = Duration::from_millis(100);
 pub struct SlowWorker {
     /// The protocols.
     pub engine: SlowPath<Frame>,
-    /// What forwarders punt.
+    /// Packets that forwarders punt.
     pub turns: PuntScheduler,
-    /// Where results go.
+    /// Destinations of the engine's results.
     pub outbox: Outbox,
-    /// What the owner says.
+    /// The owner's orders.
     pub orders: OrderQueue,
     /// Reports that no reference into the tables is held.
     pub quiescent: dpdk::qsbr::Reader,
-    /// Where packets go over which the engine panics.
+    /// The quarantine for packets over which the engine panics.
     pub quarantine: Quarantine,
 }
 
@@ -118,13 +118,13 @@ impl SlowWorker {
         self.shut_down();
     }
 
-    /// Blocks until somebody has something for the worker, or the engine's timers are to be looked at. False
-    /// if it cannot block, because something waits here that no doorbell tells of.
+    /// Blocks until there is work for the worker, or the engine's timers are to be checked. Returns false
+    /// if it cannot block, because work waits here that rings no doorbell.
     fn block(&mut self, start: Instant, stop: &AtomicBool) -> bool {
         let doorbell = self.outbox.handoff_queue.doorbell().clone();
         doorbell.listen();
         let empty = self.turns.listen(&doorbell) && self.outbox.has_room();
-        // What came before it listened rings for nobody.
+        // Work that arrived before it listened has rung no doorbell.
         let found = self.round(start.elapsed());
         if empty && found == 0 && !stop.load(Ordering::Relaxed) {
             self.quiescent.offline();
@@ -136,7 +136,7 @@ impl SlowWorker {
         empty
     }
 
-    /// One turn of everybody; returns how much there was to do.
+    /// Gives every input one turn; returns the number of items handled.
     fn round(&mut self, now: Duration) -> usize {
         let found = self.take_orders(now) + self.take_mail(now) + self.take_punted(now);
         self.outbox.flush_hosts();
@@ -163,13 +163,13 @@ impl SlowWorker {
                     self.outbox.attach_host(interface, link);
                 }
                 Order::Disconnect { port, answer } => {
-                    // Whoever asked may be gone, and the interface with him.
+                    // The asker may have ended, and the interface is dropped then.
                     let _ = answer.send(self.outbox.disconnect(port));
                 }
                 Order::Halt { halted, go } => self.halt(halted, &go, now),
                 Order::Weights(limits) => self.turns.set_weights(&limits),
                 Order::Neighbours(answer) => {
-                    // Whoever asked may be gone.
+                    // The asker may have ended.
                     let _ = answer.send(self.engine.neighbours(now));
                 }
             }
@@ -177,7 +177,7 @@ impl SlowWorker {
         found
     }
 
-    /// Does nothing until somebody says so, or nobody can.
+    /// Halts until it is released, or the releasing end is dropped.
     fn halt(
         &mut self,
         halted: oneshot::Sender<()>,
@@ -193,7 +193,7 @@ impl SlowWorker {
         }
     }
 
-    /// Goes on with other forwarders. What those that are gone have punted is taken at once.
+    /// Continues with other forwarders. Packets punted by removed forwarders are taken at once.
     fn reconnect(&mut self, connections: Connections, now: Duration) {
         let Connections { senders, more, forwarders } = connections;
         for WorkerEnds { punted, injector } in more {

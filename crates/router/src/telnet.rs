@@ -1,4 +1,4 @@
-//! Where telnet clients are served: the listener is the router's, what clients may type is the program's.
+//! The service for telnet clients: the listener is the router's, the commands are the program's.
 //!
 //! A change opens the new service before anything else is touched, and may fail. The old one stops accepting when
 //! the change is made; its sessions stay until they end. A service on the same address takes over the listener, so

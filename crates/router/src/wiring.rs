@@ -4,22 +4,22 @@
 //!
 //! ```text
 //!   1. no forwarder receives from it, none hands packets over to its home    (one exchange)
-//!   2. no slow path worker has packets for it; its host interface comes back (an order to each)
+//!   2. no slow path worker has packets for it; its host interface is returned (an order to each)
 //!   3. home and sender empty the rings, send, and give their queues back     (another exchange)
 //! ```
 //!
-//! What the slow path and the kernel send leaves by its *sender*: the forwarder for control traffic where it has a
+//! Packets of the slow path and the kernel leave by the port's *sender*: the forwarder for control traffic where it has a
 //! transmit queue of the port, else the home.
 //!
-//! Connecting is one exchange, and then the order to the workers. What comes by a ring before its other
-//! end has been plugged in waits there.
+//! Connecting is one exchange, and then the order to the workers. Packets put into a ring before its other
+//! end has been plugged in wait there.
 //!
 //! For another number of forwarders, or another map of queues to cores, all ports are dealt out anew, see
 //! `spread.rs`.
 //!
-//! What a port receives may be spread by software: a ring from each forwarder with one of its receive queues
+//! Packets that a port receives may be spread by software: a ring from each forwarder with one of its receive queues
 //! to each other, which that one receives from as if it were a receive queue. Before anything else of such a
-//! port is taken away, nobody receives from its device any more (one exchange more), so that the rings run dry.
+//! port is taken away, no forwarder receives from its device any more (one exchange more), so that the rings run dry.
 
 mod exchanges;
 mod layout;
@@ -73,7 +73,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// How many forwarders there are, that for control traffic included.
+    /// The number of forwarders, that for control traffic included.
     pub fn len(&self) -> usize {
         self.forward.len() + usize::from(!self.control.is_empty())
     }
@@ -95,7 +95,7 @@ impl From<&CorePlacement> for Places {
 pub struct Queues {
     /// The port.
     pub port: PortId,
-    /// What the steps need to know of it.
+    /// Its properties for steps.
     pub info: InterfaceInfo,
     /// Its receive queues.
     pub rx: Vec<RxQueue>,
@@ -109,7 +109,7 @@ pub struct Queues {
     pub burst: usize,
     /// The last receive queue, and the last transmit queue, are for control traffic.
     pub control: (bool, bool),
-    /// What the configuration says of them.
+    /// Their configuration.
     pub plan: PortPlan,
 }
 
@@ -138,7 +138,7 @@ struct Parts {
     priority: Option<Consumer>,
 }
 
-/// What is known of a port that is connected.
+/// A connected port.
 struct Wired {
     demand: Demand,
     plan: PortPlan,
@@ -161,7 +161,7 @@ impl Wired {
     }
 }
 
-/// What a port is connected for.
+/// The terms on which a port is connected.
 #[derive(Clone)]
 struct Terms {
     demand: Demand,
@@ -247,7 +247,7 @@ impl Wiring {
             let (cores, eal) = (self.places.of(number), self.factory.eal.clone());
             self.running.push(Running::start(number, unit, cores, eal)?);
         }
-        // Whoever hears that the router is ready finds every one on its core.
+        // Once the router is reported ready, every forwarder is on its core.
         for running in &mut self.running {
             if let Err(error) = running.wait() {
                 tracing::warn!("{error:#}; it runs on the control cores");
@@ -256,7 +256,7 @@ impl Wiring {
         Ok(())
     }
 
-    /// The number of a forwarder that runs no more although nobody has ended it.
+    /// The number of a forwarder that has ended by itself.
     pub fn dead(&self) -> Option<usize> {
         self.running.iter().position(Running::is_dead)
     }
@@ -291,7 +291,7 @@ impl Wiring {
         self.ports.get(&port).map_or(&[], |wired| &wired.layout.tx)
     }
 
-    /// What the configuration says of a port's queues.
+    /// Returns the configuration of a port's queues.
     pub fn plan_of(&self, port: PortId) -> Option<&PortPlan> {
         self.ports.get(&port).map(|wired| &wired.plan)
     }
@@ -309,15 +309,15 @@ impl Wiring {
         queues.map(|(queue, &seat)| (queue, self.seats[seat].core)).collect()
     }
 
-    /// What further forwarders are made of.
+    /// The factory of further forwarders.
     pub fn factory(&self) -> &ForwarderFactory {
         &self.factory
     }
 
-    /// Ends the forwarders, which come back; false if one panicked.
+    /// Ends the forwarders and returns them; false if one panicked.
     pub fn end(&mut self, course: &Course) -> (Vec<Forwarder>, bool) {
         let all = self.running.len();
-        // All at once: who can, ends even though another is held.
+        // All at once: a blocked forwarder does not keep others from ending.
         self.running.iter().for_each(Running::stop);
         let end = |(number, running): (usize, Running)| {
             course.enter(format!("forwarder {number}"));
@@ -328,10 +328,10 @@ impl Wiring {
         (units, complete)
     }
 
-    /// Connects a port while everything runs: it receives from now on, and what is for it is sent.
+    /// Connects a port while everything runs: it receives from now on, and packets to it are sent.
     ///
     /// # Errors
-    /// No memory for rings, or a forwarder that takes nothing; the queues are gone then, so that their
+    /// No memory for rings, or a forwarder that takes nothing; the queues are dropped then, so that their
     /// device can be closed.
     pub async fn connect(&mut self, queues: Queues) -> Result<()> {
         let port = queues.port;
@@ -346,8 +346,8 @@ impl Wiring {
         Ok(())
     }
 
-    /// Disconnects a port while everything runs; what is on the way to it is sent, or dropped by name.
-    /// What is for it later is dropped as `port-down`.
+    /// Disconnects a port while everything runs; packets on the way to it are sent, or dropped by name.
+    /// Later packets to it are dropped as `port-down`.
     ///
     /// # Errors
     /// No such port, or a forwarder that gives nothing back; the port is connected as before then.
@@ -455,7 +455,7 @@ impl Wiring {
         })
     }
 
-    /// Rewires each forwarder, or none. What comes back undoes it.
+    /// Rewires each forwarder, or none. The replaced parts undo it.
     async fn rewire(&self, all: impl IntoIterator<Item = Rewiring>) -> Result<Vec<Rewiring>> {
         let new = all.into_iter().map(replacement).collect();
         Ok(rewirings(self.exchanges.exchange(new).await?))
@@ -593,7 +593,7 @@ fn rewirings(all: Vec<Replacement>) -> Vec<Rewiring> {
     all.into_iter().filter_map(|old| old.wires).collect()
 }
 
-/// A ring in the memory of whoever empties it.
+/// A ring in the memory of its consumer's node.
 fn ring(eal: &Eal, name: &str, size: usize, node: Option<usize>) -> Result<(Producer, Consumer)> {
     let node = node.and_then(|node| u32::try_from(node).ok());
     Ring::spsc_on(eal, name, size, node).with_context(|| no_memory(name))

@@ -194,7 +194,7 @@ fn counts_are_told_once_and_as_bytes_of_ip_packets() {
     device.count.set(3);
     assert_eq!(read(&mut placed), [(0, 3, Some(3 * 86)), (2, 3, Some(3 * 86))]);
     assert_eq!(read(&mut placed), []);
-    // A rule that stays goes on from where it was, for the rule of the filter that it is of now.
+    // A rule that stays continues from its counts, for the rule of the filter that it is of now.
     placed.follow(Some(filter(&[2, 1])));
     placed.go_on(&device, always);
     device.count.set(4);

@@ -129,7 +129,7 @@ pub fn is_served(path: &Path) -> bool {
     Channel::connect(path, PATIENCE).is_ok()
 }
 
-/// Waits for the end of the holder from which this descriptor comes.
+/// Waits for the end of the holder that sent this descriptor.
 pub fn wait_for_end(life: &OwnedFd) {
     loop {
         let mut fds = [PollFd::new(life, PollFlags::RDHUP)];

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use wire::MacAddr;
 
-/// The longest that a group which the kernel joined or left goes unnoticed.
+/// The longest time until a group that the kernel joined or left is noticed.
 const AGE: Duration = Duration::from_millis(100);
 
 /// Bytes that are read at once.

@@ -1,9 +1,9 @@
 //! Up: frames for the kernel, several of a TCP connection at once.
 //!
-//! Consecutive segments that come in one round of the slow path go up as one large frame, by one
+//! Consecutive segments in one round of the slow path are passed up as one large frame, by one
 //! system call ([`wire::offload::coalesce`] has the rules). Nothing waits longer than the round. Frames
-//! of a connection keep their order, and so does everything that is not TCP with all that came before
-//! it.
+//! of a connection keep their order, and other packets stay behind all frames before
+//! them.
 
 use std::io::IoSlice;
 

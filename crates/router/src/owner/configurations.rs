@@ -43,7 +43,7 @@ enum Purpose {
     Make { origin: Origin, confirm: Option<Duration> },
 }
 
-/// The client that waits for the answer; `None` if the router itself goes back.
+/// The client that waits for the answer; `None` if the router itself rolls back.
 type Asker = Option<oneshot::Sender<Answer>>;
 
 /// A prepared change, or the reason for which it is refused.
@@ -260,7 +260,7 @@ impl Owner {
         let Job { purpose, asker, wanted, outcome } = job;
         let returns = matches!(purpose, Purpose::Make { origin: Origin::NotConfirmed(_), .. });
         if returns && self.configurations.pending.is_none() {
-            // A client has gone back meanwhile.
+            // A client has rolled back meanwhile.
             return;
         }
         let prepared = match outcome {

@@ -15,7 +15,7 @@ use super::sources::Sources;
 const LOAD: usize = 1 << 16;
 
 impl Sources {
-    /// Applies an event; a link's state was applied when the event came.
+    /// Applies an event; a link's state was applied when the event arrived.
     pub(super) fn apply(&mut self, rib: &mut Rib, orders: &Orders, event: SourceEvent) {
         match event {
             SourceEvent::Route { source, vrf, prefix, metric, change } => {

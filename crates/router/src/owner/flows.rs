@@ -1,4 +1,4 @@
-//! What `show flows` says, and `flow del` does.
+//! The commands `show flows` and `flow del`.
 
 use std::net::{IpAddr, SocketAddr};
 

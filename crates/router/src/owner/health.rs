@@ -73,7 +73,7 @@ impl Trouble {
     }
 }
 
-/// Trouble that goes on.
+/// Continuing trouble.
 #[derive(Clone, Copy, Debug)]
 struct Ongoing {
     since: Instant,
@@ -200,7 +200,7 @@ mod tests {
         };
         assert_eq!(look(0, 0), []);
         assert_eq!(look(1, 5), [(Trouble::Missed, Said::Begins { count: 5 })]);
-        // It goes on, with pauses.
+        // It continues, with pauses.
         for (second, count) in [(2, 9), (3, 9), (11, 10), (20, 10)] {
             assert_eq!(look(second, count), [], "{second}");
         }

@@ -23,7 +23,7 @@ pub enum Origin {
     Apply,
     /// SIGHUP, or a closed terminal: the file of the start.
     Reload,
-    /// A client went back to the one with this number.
+    /// A client rolled back to the one with this number.
     Rollback(u64),
     /// The one with this number was not confirmed in time.
     NotConfirmed(u64),
@@ -46,7 +46,7 @@ impl fmt::Display for Origin {
 pub struct Entry {
     /// Its number, from 1.
     pub number: u64,
-    /// When it was applied.
+    /// The time at which it was applied.
     pub time: SystemTime,
     /// The file it is from.
     pub file: PathBuf,

@@ -1,7 +1,7 @@
 //! Ports whose device is taken away while they forward, and put back.
 //!
 //! ```text
-//!   gone:   link down -> disconnected -> device closed (a thread) -+
+//!   lost:   link down -> disconnected -> device closed (a thread) -+
 //!                                                                  v
 //!                        connected, link up <- opened (a thread) <- absent: its device is awaited
 //! ```

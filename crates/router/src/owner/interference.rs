@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(60);
 struct Known {
     thread: Pid,
     core: usize,
-    /// Of the core when the forwarder came to it.
+    /// Of the core when the forwarder began to run on it.
     at_first: CoreTimes,
     involuntary: u64,
     since: Instant,

@@ -88,7 +88,7 @@ impl Loads {
         if busy + idle == 0 { 0.0 } else { 100.0 * busy as f64 / (busy + idle) as f64 }
     }
 
-    /// The part of a forwarder's packets that came by this port, 0 to 1.
+    /// The part of a forwarder's packets that were received by this port, 0 to 1.
     pub(super) fn part_of(&self, port: PortId, forwarder: usize) -> f64 {
         let Some(Sample { spread_in, received, .. }) = self.between.get(forwarder) else {
             return 0.0;

@@ -14,7 +14,7 @@
 //! | what | meanwhile |
 //! |---|---|
 //! | a signal that ends the router | forwarders are not waited for any longer, then it ends |
-//! | a link that goes down | routes give way |
+//! | a link lost | routes over it are replaced |
 //! | other events of devices | later |
 //! | `apply`, `rollback`, `confirm` | refused |
 //! | `show forwarders`, `show rss`, `show topology` | answered later |
@@ -109,7 +109,7 @@ impl Owner {
         &mut self,
         work: impl AsyncFnOnce(&mut Wiring) -> Result<T>,
     ) -> Result<T> {
-        // Nothing that is done meanwhile comes here again.
+        // No work done meanwhile calls this again.
         let mut wiring =
             self.wiring.take().context("the wiring is in use: a defect, please report")?;
         let outcome = {
@@ -172,7 +172,7 @@ impl Owner {
         }
     }
 
-    /// Takes lost links down at once; links that came up can wait.
+    /// Takes lost links down at once; restored links can wait.
     fn see_links_go(&mut self, word: &Word) {
         let mut gone = Vec::new();
         match word {

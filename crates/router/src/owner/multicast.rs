@@ -15,15 +15,15 @@ use tokio::sync::watch;
 
 use super::Owner;
 
-/// What an entry is known by.
+/// The key of an entry: group and source.
 type Key = (IpAddr, Option<IpAddr>);
 
-/// An entry, whoever said it.
+/// An entry, of either origin.
 #[derive(Clone, Debug)]
 struct Entry {
     from: InterfaceId,
     to: Vec<(InterfaceId, u8)>,
-    /// The kernel says it, not the configuration.
+    /// It is from the kernel, not from the configuration.
     kernel: bool,
 }
 
@@ -37,7 +37,7 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Publishes those of the configuration; the kernel's are followed if there is somebody to ask.
+    /// Publishes those of the configuration; the kernel's are followed if there is a listener.
     pub fn new(
         configured: Vec<config::MulticastRoute>,
         kernel: Option<watch::Receiver<KernelGroups>>,
@@ -55,12 +55,12 @@ impl Groups {
         {
             return;
         }
-        // There is nobody who could change them, or no longer.
+        // They have no source that could change them, or no longer.
         std::future::pending().await
     }
 
-    /// Brings what there is now to the forwarders. What entries have counted they keep; where both say
-    /// one, the configuration's holds.
+    /// Brings what there is now to the forwarders. Entries keep their counts. If both have an
+    /// entry, the configuration's holds.
     pub(super) fn publish(&mut self) {
         let kernel = self.kernel.as_mut().map(|kernel| kernel.borrow_and_update().clone());
         let wanted = merge(&self.configured, kernel.as_deref().map_or(&[], Vec::as_slice));
@@ -83,7 +83,7 @@ impl Groups {
         self.tables.multicast.publish(routes);
     }
 
-    /// Whether packets to groups that come in by a port are forwarded.
+    /// Returns true if packets to groups that are received by a port are forwarded.
     pub(super) fn come_by(&self, port: InterfaceId) -> bool {
         self.entries.iter().any(|(_, entry, _)| entry.from == port)
     }

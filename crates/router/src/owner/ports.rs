@@ -1,8 +1,8 @@
-//! Ports that come, go and change while the router runs.
+//! Ports that are added, removed and changed while the router runs.
 //!
 //! ```text
-//!   what changes or is in the way:   link down -> disconnected -> put aside, or its device closed
-//!   what is new, or comes back:      (opened) -> slow path told -> connected -> link up
+//!   changed, or in the way:   link down -> disconnected -> put aside, or its device closed
+//!   new, or put back:         (opened) -> slow path informed -> connected -> link up
 //! ```
 //!
 //! A port's link is down for the router as long as it is not connected, so that routes over it are replaced as if its
@@ -332,7 +332,7 @@ impl Owner {
         self.give_back_devices(base);
     }
 
-    /// Undoes that a port has come. Its host interface goes to the port that it was before.
+    /// Undoes the addition of a port. Its host interface returns to the port that it was before.
     async fn send_away(
         &mut self,
         base: &Config,

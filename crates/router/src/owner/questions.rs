@@ -34,7 +34,7 @@ use super::{Owner, WantedMulticasts, flow};
 /// The most prefixes that are looked at for one page: less than a millisecond's work.
 const PAGE: usize = 1000;
 
-/// How long slow path workers are waited for.
+/// Time limit for answers of slow path workers.
 const WORKERS_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Owner {

@@ -1,4 +1,4 @@
-//! Receive queues go from busy forwarders to idle ones, and flows from busy queues to idle ones.
+//! Moves receive queues from busy forwarders to idle ones, and flows from busy queues to idle ones.
 //!
 //! Once a second the load of each queue is estimated: a forwarder's busy time, divided by the packets of its ports, and
 //! evenly between queues of one port that it has. Queues move (see `wiring/moves.rs`) when in [`LOOKS`] looks in
@@ -6,7 +6,7 @@
 //! it. Then nothing moves for a rest, which doubles with each move that soon follows another: traffic that changes
 //! faster than queues move does not cause moves all the time.
 //!
-//! Where no queue may move, since one alone is too much, entries of the device's RSS table move from it to a queue of
+//! If no queue can move because a single one is too much, entries of the device's RSS table move from it to a queue of
 //! the same port that a less busy forwarder has: so many that the loads would be equal if all entries were alike. They
 //! are not (one flow may outweigh all others), so the loads are compared again after the rest.
 //!
@@ -179,7 +179,7 @@ impl Balance {
     }
 
     fn has_moved(&mut self, queues: usize, now: Instant) {
-        // One that comes soon after the rest of the one before.
+        // A move soon after the rest of the one before.
         let soon = self.moved.is_some_and(|moved| now.duration_since(moved) < 2 * self.rest);
         self.rest = if soon { (2 * self.rest).min(REST_MOST) } else { REST };
         (self.looks, self.moved) = (0, Some(now));

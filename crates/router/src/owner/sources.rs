@@ -1,4 +1,4 @@
-//! What sources outside the router tell, brought into the RIB a batch at a time.
+//! Routes of sources outside the router, brought into the RIB a batch at a time.
 //!
 //! ```text
 //!   kernel (thread) --+                    links: at once
@@ -6,7 +6,7 @@
 //!   zebra (thread) ---+
 //! ```
 //!
-//! Between two batches the owner answers whoever else asks, so a million routes keep nobody waiting
+//! Between two batches the owner answers other requests, so a million routes delay no request
 //! for longer than one batch. A link that goes down does not wait for the routes before it.
 
 use std::collections::VecDeque;
@@ -41,7 +41,7 @@ const PIECE: usize = 256;
 /// The statement that configures zebra's way in.
 const FPM: &str = "turnpike.fpm";
 
-/// How often an unfinished first synchronisation says how far it is.
+/// Interval between progress messages of an unfinished first synchronisation.
 const PROGRESS: Duration = Duration::from_secs(5);
 
 /// Comparisons with the kernel's routes.
@@ -50,7 +50,7 @@ pub(super) struct Audits {
     pub(super) count: u64,
     pub(super) failed: u64,
     pub(super) last: Option<AuditReport>,
-    /// The comparison with the kernel is made, that with the FIB goes on since then.
+    /// The comparison with the kernel is made, that with the FIB continues since then.
     pub(super) under_way: Option<(Instant, AuditReport)>,
 }
 
@@ -59,7 +59,7 @@ pub struct Sources {
     /// For sources that begin later.
     send: mpsc::Sender<Vec<SourceEvent>>,
     batches: mpsc::Receiver<Vec<SourceEvent>>,
-    /// What is left of batches, oldest first.
+    /// The rests of batches, oldest first.
     backlog: VecDeque<std::vec::IntoIter<SourceEvent>>,
     kernel: Option<KernelSource>,
     /// The namespace that the kernel is listened to in.
@@ -71,7 +71,7 @@ pub struct Sources {
     fpm: Option<FpmSource>,
     /// The kernel's routes are wanted, not only its links, addresses and neighbours.
     kernel_routes: bool,
-    /// A first synchronisation that goes on: its source, and its routes on their way into the RIB.
+    /// A first synchronisation in progress: its source, and its routes on their way into the RIB.
     pub(super) loading: Option<(RouteSource, Vec<Route>)>,
     /// Sources whose first synchronisation has begun.
     pub(super) begun: [bool; RouteSource::ALL.len()],
@@ -190,12 +190,12 @@ impl Sources {
         Ok(())
     }
 
-    /// Whether a port has a host interface.
+    /// Returns true if a port has a host interface.
     pub(super) fn is_host(&self, port: InterfaceId) -> bool {
         self.hosts.contains(port)
     }
 
-    /// Whether a port has a host interface that takes all multicasts.
+    /// Returns true if a port has a host interface that takes all multicasts.
     pub(super) fn takes_all_multicasts(&self, port: InterfaceId) -> bool {
         self.is_host(port) && self.all_multicast.contains(port)
     }
@@ -226,7 +226,7 @@ impl Sources {
         }
     }
 
-    /// How a source outside the router is; `None` for others.
+    /// Returns the status of a source outside the router; `None` for others.
     pub(super) fn status(&self, source: RouteSource) -> Option<SourceStatus> {
         match source {
             RouteSource::Kernel if self.kernel_routes => {
@@ -312,7 +312,7 @@ fn netns(config: &Config) -> Option<std::path::PathBuf> {
     config.interfaces().find_map(|(.., interface)| interface.host.as_ref())?.netns_path()
 }
 
-/// How the kernel is to be listened to; `None` if no port has a host interface.
+/// Returns the configuration of the kernel's listener; `None` if it is not needed.
 fn kernel_config(config: &Config) -> Option<KernelConfig> {
     let hosts = config.interfaces().filter(|(.., interface)| interface.host.is_some());
     let ports: Vec<_> = hosts.map(|(id, name, _)| (id, name.to_owned())).collect();
@@ -324,7 +324,7 @@ fn kernel_config(config: &Config) -> Option<KernelConfig> {
         ports,
         vrfs: kernel_vrfs(config),
         following: following(config),
-        // Zebra's module does not tell of multicast routes: they come by the kernel with FPM as well.
+        // Zebra's module does not report multicast routes: with FPM, too, they are read from the kernel.
         multicast: config.routes_from.any(),
     })
 }
@@ -336,7 +336,7 @@ fn entrance(config: &Config, before: Option<&Fpm>, wanted: &Fpm) -> Result<Entra
     Entrance::open(netns(config), listen, wanted.users.clone()).context(FPM)
 }
 
-/// What of the kernel is followed besides the host interfaces' links, addresses and neighbours.
+/// Returns the parts of the kernel that are followed besides the host interfaces' links, addresses and neighbours.
 fn following(config: &Config) -> Following {
     let routes = config.routes_from.kernel.is_some();
     let KernelRoutes { audit, receive_buffer } = config.routes_from.kernel.unwrap_or_default();

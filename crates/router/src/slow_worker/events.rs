@@ -1,10 +1,10 @@
 //! The way of events from the slow path to the owner.
 //!
-//! Neither an attacker who makes neighbours come and go nor an owner that is busy may cost memory
-//! without bound, and none of what the owner is to know may be lost. So neighbours are not queued
-//! event by event: of each address only the latest state is kept, and one that came and went before the
-//! owner heard of it is forgotten. There are as many as are in the neighbour tables and known to
-//! the owner, at most.
+//! Neither an attacker who makes neighbours appear and disappear nor a busy owner may cost memory
+//! without bound, and no state that the owner needs may be lost. So neighbours are not queued
+//! event by event: of each address only the latest state is kept, and one that appeared and disappeared before
+//! the owner read it is discarded. There are at most as many as are in the neighbour tables and
+//! known to the owner.
 //!
 //! ```text
 //!   NeighbourUp, NeighbourDown --> by address, the latest ---+
@@ -29,7 +29,7 @@ const OTHERS: usize = 1024;
 
 type Key = (InterfaceId, IpAddr);
 
-/// How many events wait and what became of others.
+/// Numbers of waiting and of discarded events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventCounts {
     /// Wait for the owner.
@@ -44,10 +44,10 @@ pub struct EventCounts {
 struct Queue {
     /// The latest of each neighbour: its MAC, or `None` if it is down; with its place in the sequence.
     neighbours: HashMap<Key, (u64, Option<MacAddr>)>,
-    /// The same neighbours in the sequence in which they came, whatever came of them later.
+    /// The same neighbours in the sequence of their first events, regardless of later ones.
     sequence: BTreeMap<u64, Key>,
     next: u64,
-    /// The neighbours that the owner was told of as up.
+    /// The neighbours that were reported to the owner as up.
     reported: HashSet<Key>,
     others: VecDeque<Event>,
     merged: u64,
@@ -126,19 +126,19 @@ struct Shared {
 
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        // Whoever panicked meanwhile left it as it was before or behind an event.
+        // A thread that panicked meanwhile left it as it was before or after an event.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Where a worker puts events.
+/// A worker's end of the event channel.
 #[derive(Clone)]
 pub struct EventSender(Arc<Shared>);
 
-/// Where the owner takes them.
+/// The owner's end of the event channel.
 pub struct EventReceiver(Arc<Shared>);
 
-/// Where it is seen how many events there are.
+/// A view of the event channel's counts.
 #[derive(Clone)]
 pub struct EventView(Arc<Shared>);
 

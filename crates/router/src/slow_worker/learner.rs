@@ -1,9 +1,9 @@
-//! Flows that the host begins, told to the owner: see [`super::super::control_rules`].
+//! Reports of flows that the host begins, for the owner: see [`super::super::control_rules`].
 //!
-//! Each packet that the kernel sends by a host interface whose port learns is looked at. A flow is told when it
-//! begins, and again every [`AGAIN`] while the host sends; what was told is in a table of fixed size. New flows have
-//! a rate, so that a local user who opens many costs the owner and the device no more than that. A flow that is not
-//! told has its replies by the forwarders, as all had before.
+//! Each packet that the kernel sends by a host interface whose port learns is examined. A flow is reported when it
+//! begins, and again every [`AGAIN`] while the host sends; reported flows are in a table of fixed size. New flows have
+//! a rate, so that a local user who opens many costs the owner and the device no more than that. Replies to a flow that
+//! is not reported still pass through the forwarders.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,19 +20,19 @@ use zerocopy::FromBytes;
 
 use super::super::control_rules::HostFlow;
 
-/// A flow is told again after so long while the host sends.
+/// Interval between reports of a flow while the host sends.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Flows of which a worker remembers that it has told them.
+/// Reported flows that a worker remembers.
 const REMEMBERED: usize = 4096;
 
-/// New flows that a worker tells in a second, and at once.
+/// New flows that a worker reports in a second, and at once.
 const RATE: u32 = 64;
 
 /// Flows that wait for the owner.
 const WAITING: usize = 1024;
 
-/// TCP's flags SYN and ACK, and where they are.
+/// TCP's flags SYN and ACK, and their offset.
 const TCP_FLAGS: usize = 13;
 const SYN: u8 = 0x02;
 const SYN_ACK: u8 = 0x12;
@@ -47,7 +47,7 @@ pub struct Learning {
 #[derive(Debug, Default)]
 struct OfPort {
     learns: AtomicBool,
-    /// Flows that were too many.
+    /// Flows that were not reported because of the limits.
     unlearned: AtomicU64,
 }
 
@@ -59,7 +59,7 @@ impl Learning {
         self.any.store(any, Ordering::Relaxed);
     }
 
-    /// Flows by this port that were too many to be told.
+    /// Flows by this port that were not reported because of the limits.
     pub fn unlearned(&self, port: PortId) -> u64 {
         self.ports[port.index()].unlearned.load(Ordering::Relaxed)
     }
@@ -70,7 +70,7 @@ pub type Learned = (PortId, HostFlow);
 
 /// The owner's end.
 pub struct Lessons {
-    /// Which ports learn.
+    /// The ports that learn.
     pub learning: Arc<Learning>,
     flows: Receiver<Learned>,
 }
@@ -92,7 +92,7 @@ pub fn lessons() -> (Teacher, Lessons) {
     (Teacher { learning: learning.clone(), sender }, Lessons { learning, flows })
 }
 
-/// What a [`Learner`] is made of.
+/// The shared part of each [`Learner`].
 #[derive(Clone)]
 pub struct Teacher {
     learning: Arc<Learning>,
@@ -104,13 +104,13 @@ pub struct Learner {
     teacher: Teacher,
     /// By hash; made when a port learns first.
     told: Vec<Option<(Learned, Instant)>>,
-    /// New flows that may be told now, and when that was counted.
+    /// New flows that may be reported now, and the time of that count.
     left: f64,
     counted: Instant,
 }
 
 impl Learner {
-    /// Nothing has been told.
+    /// With no flow reported yet.
     pub fn new(teacher: Teacher) -> Self {
         Self { teacher, told: Vec::new(), left: RATE.into(), counted: Instant::now() }
     }
@@ -167,7 +167,7 @@ impl Learner {
     }
 }
 
-/// Where it is remembered that a flow was told; two flows of one place are told more often.
+/// Returns a flow's place in the table of reported flows. Flows that share a place are reported more often.
 fn place_of(flow: &HostFlow, port: PortId) -> usize {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hash = DefaultHasher::new();
@@ -175,7 +175,7 @@ fn place_of(flow: &HostFlow, port: PortId) -> usize {
     hash.finish() as usize % REMEMBERED
 }
 
-/// The flow of a TCP or UDP packet, and whether whoever sends it may have begun the flow with it.
+/// Returns the flow of a TCP or UDP packet, and true if its sender may have begun the flow with it.
 fn flow_of(frame: &[u8]) -> Option<(HostFlow, bool)> {
     let ethertype = EthernetHeader::ref_from_prefix(frame).ok()?.0.ethertype.get();
     let packet = &frame[ETHERNET_LEN..];
@@ -231,7 +231,7 @@ mod tests {
     }
 
     impl Lab {
-        /// The kernel sends this after so many seconds; whether it was told.
+        /// Has the kernel send this after so many seconds; returns true if the flow was reported.
         fn sends(&mut self, frame: &[u8], seconds: u64) -> bool {
             let now = self.start + Duration::from_secs(seconds);
             self.learner.look(frame, (PORT.into(), Some(PORT)), &self.own, now);

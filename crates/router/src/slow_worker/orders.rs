@@ -1,4 +1,4 @@
-//! What the owner tells the slow path.
+//! The owner's orders to the slow path.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +25,7 @@ pub enum Order {
         /// All.
         on: bool,
     },
-    /// What is for a port goes to this forwarder from now on.
+    /// Gives packets to a port to this forwarder from now on.
     Connect {
         /// The port.
         port: InterfaceId,
@@ -47,14 +47,14 @@ pub enum Order {
     Disconnect {
         /// The port or VLAN.
         port: InterfaceId,
-        /// Where to.
+        /// The channel of the reply.
         answer: oneshot::Sender<Option<HostLink>>,
     },
-    /// Do nothing until there is something to go on with, or nobody who could say so.
+    /// Halt until new connections arrive, or their sender is dropped.
     Halt {
-        /// Says that nothing is done.
+        /// Reports that the worker has halted.
         halted: oneshot::Sender<()>,
-        /// With what to go on.
+        /// The new connections.
         go: Receiver<Connections>,
     },
     /// The classes have these turns from now on.
@@ -69,11 +69,11 @@ pub struct Connections {
     pub senders: Vec<(InterfaceId, usize)>,
     /// To and from forwarders that are new.
     pub more: Vec<WorkerEnds>,
-    /// How many forwarders there are.
+    /// The number of forwarders.
     pub forwarders: usize,
 }
 
-/// Workers that do nothing until this says so, or is gone.
+/// Halted workers, which continue when this releases them or is dropped.
 pub struct Halted(Vec<Sender<Connections>>);
 
 impl Halted {
@@ -159,13 +159,13 @@ impl Orders {
         self.0.iter().for_each(|worker| worker.doorbell.ring(Cause::Control));
     }
 
-    /// Whether no worker has so many orders that more should wait where they come from.
+    /// Returns true if no worker has so many orders that senders should hold back more.
     pub fn have_room(&self) -> bool {
         self.0.iter().all(|worker| worker.waiting.load(Ordering::Relaxed) < WAITING_MOST)
     }
 
     /// Tells every engine: each knows all addresses and gateways, and minds the ports that it owns.
-    /// The workers outlive the owner's loop, and are gone only if they panicked.
+    /// The workers outlive the owner's loop, and have ended only if they panicked.
     pub fn send(&self, command: &Command) {
         for worker in &self.0 {
             if worker.send(Order::Engine(command.clone())).is_err() {

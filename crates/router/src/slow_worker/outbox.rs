@@ -1,5 +1,5 @@
-//! What becomes of the engine's results: packets go into rings and host interfaces, what others own
-//! goes to them.
+//! Delivery of the engine's results: packets are put into rings and host interfaces, and handed over if
+//! another worker owns their port.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ const LARGE_MOST: usize = PRIORITY_SIZE / 8;
 /// Milliseconds from midnight to midnight.
 const MILLIS_OF_DAY: u128 = 86_400_000;
 
-/// What the slow path counted.
+/// The slow path's counters.
 #[derive(Debug, Default)]
 pub struct SlowCounters {
     /// Packets taken from the forwarders, by class.
@@ -71,7 +71,7 @@ impl SlowCounters {
     }
 }
 
-/// Where the engine's packets and events go.
+/// Destinations of the engine's packets and events.
 pub struct Outbox {
     /// One ring to each forwarder.
     pub injectors: Vec<Producer>,
@@ -79,11 +79,11 @@ pub struct Outbox {
     pub senders: [Option<usize>; MAX_PORTS],
     /// Buffers for packets made here.
     pub buffers: Buffers,
-    /// What is counted.
+    /// The worker's counters.
     pub counters: Arc<SlowCounters>,
     /// The way to the owner.
     pub events: EventSender,
-    /// Where to look up routes for ICMP errors.
+    /// The tables in which routes for ICMP errors are looked up.
     pub tables: Arc<Tables>,
     /// The host interfaces of the worker's ports and VLANs.
     pub hosts: BTreeMap<InterfaceId, HostLink>,
@@ -91,20 +91,20 @@ pub struct Outbox {
     pub tagger: Tagger,
     /// The way to and from the other workers.
     pub handoff_queue: HandoffQueue,
-    /// What the filters say of packets that leave from here.
+    /// The filters of packets that leave from here.
     pub gate: Gate,
-    /// Tells the flows that the host begins.
+    /// Reports the flows that the host begins.
     pub learner: Learner,
 }
 
 /// Handoffs that wait for a worker; more are dropped.
 const MAILBOX: usize = 1024;
 
-/// What one worker has for another: something that waits for a neighbour on a port of its.
+/// A message from one worker to another: a packet that waits for a neighbour on a port of the latter.
 pub struct Handoff {
     /// The neighbour.
     pub to: (InterfaceId, IpAddr),
-    /// What waits.
+    /// The waiting packet.
     pub waiting: Waiting<Frame>,
 }
 
@@ -184,7 +184,7 @@ impl Frame {
         Self(Some(packet))
     }
 
-    /// The packet again; there is one in every frame that somebody holds.
+    /// Returns the packet; every frame in use has one.
     fn into_packet(mut self) -> Option<Mbuf> {
         self.0.take()
     }
@@ -245,7 +245,7 @@ impl Outbox {
 }
 
 impl Outbox {
-    /// What is for the port goes to this forwarder, and what the kernel sends comes from there.
+    /// Gives packets to the port to this forwarder, and takes the kernel's packets from this host interface.
     pub fn connect(&mut self, port: InterfaceId, sender: usize, host: Option<HostLink>) {
         if let Some(place) = self.senders.get_mut(port.index()) {
             *place = Some(sender);
@@ -265,7 +265,7 @@ impl Outbox {
         self.tagger = Tagger::of(&self.tables.vlans);
     }
 
-    /// What is for the port is dropped; its host interface, if it is here, is let go.
+    /// Drops packets to the port from now on; returns its host interface if it is here.
     pub fn disconnect(&mut self, port: InterfaceId) -> Option<HostLink> {
         self.flush_hosts();
         if let Some(place) = self.senders.get_mut(port.index()) {
@@ -332,7 +332,7 @@ impl Outbox {
         let _ = ppoll(&mut polled, Some(longest.into()), None);
     }
 
-    /// Whether everything that the kernel may send can be taken.
+    /// Returns true if every packet that the kernel may send can be taken.
     pub fn has_room(&self) -> bool {
         self.hosts.values().all(|link| room(link) > 0)
     }

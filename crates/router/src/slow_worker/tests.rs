@@ -48,15 +48,15 @@ fn shared() -> &'static (Arc<Eal>, Mempool) {
 /// The kernel, as the tests have it.
 #[derive(Default)]
 struct Kernel {
-    /// What it sends.
+    /// Frames that it sends.
     sends: VecDeque<Vec<u8>>,
     /// The header of each.
     header: NetHeader,
-    /// What it got.
+    /// Frames that it got.
     got: Vec<Vec<u8>>,
     /// The header of each.
     got_headers: Vec<NetHeader>,
-    /// What it says instead of taking a frame.
+    /// The error that it returns instead of taking a frame.
     refuses: Option<i32>,
 }
 
@@ -513,7 +513,7 @@ impl Lab {
         self.push(PuntClass::Host, packet);
     }
 
-    /// Whether the kernel got this since it was last asked, each as the frames that it stands for.
+    /// Asserts that the kernel got these since the last call, each as the frames that it stands for.
     #[track_caller]
     fn assert_got(&self, expected: &[Vec<Vec<u8>>]) {
         let got = self.got();
@@ -777,11 +777,11 @@ fn a_halted_worker_goes_on_with_other_forwarders() {
     halt(&mut lab, Some(Connections { senders, more, forwarders: 2 }));
     lab.worker.outbox.originate(InterfaceId::FIRST, &[0; 60]);
     assert!(inlets[0].ring.pop().is_some(), "by the new forwarder");
-    // Whoever halted it is gone: nothing has changed.
+    // The halting end is dropped: nothing has changed.
     halt(&mut lab, None);
     lab.worker.outbox.originate(InterfaceId::FIRST, &[0; 60]);
     assert!(inlets[0].ring.pop().is_some());
-    // More than a round takes, of a forwarder that is gone.
+    // More than a round takes, of a removed forwarder.
     for number in 0..300 {
         lab.push_local(PuntClass::Host, number);
     }

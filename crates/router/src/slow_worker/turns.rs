@@ -1,4 +1,4 @@
-//! Whose turn it is: punted packets by class, each with its rate and its share.
+//! The order of punted packets: by class, each with its rate and its share.
 //!
 //! ```text
 //!   forwarder 0 --+- neighbour --+- port 0 --+   at most a share of a round,
@@ -8,7 +8,7 @@
 //!                 +- …
 //! ```
 //!
-//! Within a class the ports that packets came by have their turns alike, one packet each, so that a
+//! Within a class the ports that packets were received by have equal turns, one packet each, so that a
 //! flood by one port delays those of another by one packet and not by a queue of its own.
 //!
 //! In a round each class has a number of turns, its part of [`ROUND`] by weights; what it leaves, the
@@ -58,10 +58,10 @@ fn quanta(limits: &ByClass<ClassLimits>) -> ByClass<usize> {
     limits.map(|limits| quantum(limits.weight))
 }
 
-/// The packets of a class that were taken out of the rings, by the port they came by.
+/// The packets of a class that were taken out of the rings, by the port they were received by.
 #[derive(Default)]
 struct Waiting {
-    /// With the forwarder that each came from.
+    /// With the forwarder that punted each.
     by_port: Vec<VecDeque<(usize, Mbuf)>>,
     /// Ports that have packets; a bit each.
     ports: u64,
@@ -143,7 +143,7 @@ impl PuntScheduler {
         self.rings.push(rings);
     }
 
-    /// A packet of those that wait or came from forwarders beyond so many, which fill their rings no more;
+    /// A waiting packet, or one from the forwarders beyond so many, which fill their rings no more;
     /// when there is none, these forwarders are forgotten.
     pub fn pop_beyond(&mut self, forwarders: usize) -> Option<(PuntClass, Mbuf)> {
         for &class in PuntClass::ALL {
@@ -156,7 +156,7 @@ impl PuntScheduler {
         None
     }
 
-    /// How many packets of the class may be taken in this round.
+    /// Returns the number of packets of the class that may be taken in this round.
     pub fn grant(&mut self, class: PuntClass, now: Duration) -> usize {
         self.collect(class, 0);
         let most = self.waiting[class.index()].count.min(self.quanta[class.index()]);

@@ -43,7 +43,7 @@ impl Exchanges {
         Self(forwarders, Hurry::default())
     }
 
-    /// What ends waiting.
+    /// Returns the signal that shortens waits.
     pub fn hurry(&self) -> Hurry {
         self.1.clone()
     }
@@ -53,12 +53,12 @@ impl Exchanges {
         self.0 = forwarders.cloned().collect();
     }
 
-    /// How many forwarders there are.
+    /// The number of forwarders.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Gives each forwarder something for something else, which comes back; or nothing is exchanged.
+    /// Replaces a part of each forwarder and returns the replaced parts; or nothing is exchanged.
     pub async fn exchange(&self, new: Vec<Replacement>) -> Result<Vec<Replacement>> {
         for (exchange, new) in self.0.iter().zip(new) {
             exchange.put(new);

@@ -1,4 +1,4 @@
-//! Which forwarder serves which queue of which port: numbers only.
+//! The assignment of ports' queues to forwarders: numbers only.
 //!
 //! Receive queues of all ports are dealt out together, so that no forwarder has two while another has
 //! none:
@@ -17,16 +17,16 @@
 //! the forwarders that have least to do, and one without hands its packets over to the port's home, which
 //! also sends what the slow path has.
 //!
-//! Where there is a forwarder for control traffic, it has the last receive and transmit queue of each port that was
-//! opened with queues for it, and no others; by that transmit queue it sends what the slow path has, which so passes
-//! no forwarder that is loaded.
+//! A forwarder for control traffic, if there is one, has the last receive and transmit queue of each port that was
+//! opened with queues for it, and no others; by that transmit queue it sends the slow path's packets, which so pass
+//! no loaded forwarder.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use dataplane::port::PortId;
 
-/// How a port's queues are served.
+/// The assignment of a port's queues to forwarders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The forwarder that sends what others hand over.
@@ -70,7 +70,7 @@ pub fn control(seats: &[Seat]) -> Option<usize> {
     seats.iter().position(|seat| seat.is_control)
 }
 
-/// What a port needs.
+/// The queues that a port needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// Receive queues, at least one beside that for control traffic.
@@ -203,7 +203,7 @@ impl Table<'_> {
         }
     }
 
-    /// From whoever has the card to this forwarder.
+    /// Moves the card from its present forwarder to this one.
     fn give(&mut self, card: usize, seat: usize) {
         let card = &mut self.cards[card];
         if let Some(before) = card.seat.replace(seat) {
@@ -260,7 +260,7 @@ impl Table<'_> {
     }
 
     /// The queue to be moved next, and to whom: from the forwarder with most of those that have one to
-    /// give, preferably one that comes nearer to its device, or at least not farther.
+    /// give, preferably one that gets nearer to its device, or at least not farther.
     fn next_move(&self) -> Option<(usize, usize)> {
         let to = (0..self.seats.len()).min_by_key(|&seat| self.load(seat))?;
         let least = self.load(to);
@@ -289,7 +289,7 @@ impl Table<'_> {
             owners = (0..self.seats.len()).collect();
         }
         if queues < owners.len() {
-            // Who sends for others works for others.
+            // Sending for other forwarders counts as load.
             owners.sort_by_key(|&seat| {
                 let far = usize::from(self.is_remote(seat, demand.node));
                 (sending[seat] + self.load(seat), far, seat)
@@ -374,7 +374,7 @@ mod tests {
         let (first, second) = (demand(4, 4, Some(0)), demand(4, 4, Some(1)));
         let layouts = deal(&all(vec![second, first]), &seats(&[0, 0, 1, 1]));
         assert_eq!(rx(&layouts), [[2, 3, 2, 3], [0, 1, 0, 1]]);
-        // Who comes first does not take the places of who has only these.
+        // An earlier port without a node leaves the near places to a later one that has only these.
         let demands = all(vec![demand(2, 2, None), demand(2, 2, Some(0))]);
         assert_eq!(rx(&deal(&demands, &seats(&[0, 0, 1, 1]))), [[2, 3], [0, 1]]);
     }

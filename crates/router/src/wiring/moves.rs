@@ -7,12 +7,12 @@
 //!   3. each gets the queues that it is to have                                        (another)
 //! ```
 //!
-//! Meanwhile packets of these ports wait in their receive queues, and other ports are served. What came before 1
-//! has been given to a transmit queue before anything that comes after 3 is looked at, so no packet of a flow
+//! Meanwhile packets of these ports wait in their receive queues, and other ports are served. Each packet received before 1
+//! has been given to a transmit queue before any packet received after 3 is processed, so no packet of a flow
 //! is overtaken by a later one in the router.
 //!
-//! Where entries of the table move, packets of their flows lie in the old queue, and later ones come by the new one.
-//! So the table is written between 2 and 3, and before 3 the old queue is emptied by the forwarder that has it, a batch
+//! If entries of the table move, earlier packets of their flows lie in the old queue, and later ones arrive in the new
+//! one. So the table is written between 2 and 3, and before 3 the old queue is emptied by the forwarder that has it, a batch
 //! at a time, between which it serves its other ports:
 //!
 //! ```text
@@ -23,7 +23,7 @@
 //! ```
 //!
 //! The old queue is empty when it was found so twice, or when as many packets have been taken as it has descriptors:
-//! further ones came behind the table's change.
+//! further packets arrived after the table's change.
 
 use std::time::{Duration, Instant};
 
@@ -68,8 +68,8 @@ impl Wiring {
         device.zip(seat).is_none_or(|(device, seat)| device == seat)
     }
 
-    /// Moves receive queues; they stay there until all are dealt out anew. Returns how long nobody received from
-    /// their ports.
+    /// Moves receive queues; they stay there until all are dealt out anew. Returns the time during which no
+    /// forwarder received from their ports.
     ///
     /// # Errors
     /// A forwarder that gives nothing back; everything is as before then.
@@ -97,7 +97,7 @@ impl Wiring {
     }
 
     /// Has a device bring packets of some flows to other queues than to this one, from which flows may go by now: of
-    /// `size` descriptors. Returns how long nobody received from its port.
+    /// `size` descriptors. Returns the time during which no forwarder received from its port.
     ///
     /// # Errors
     /// A forwarder that gives nothing back, or the error of `write`; everything is as before then.

@@ -29,9 +29,9 @@ pub struct ForwarderEnds {
 
 /// A slow path worker's ends of the rings from and to one forwarder.
 pub struct WorkerEnds {
-    /// What the forwarder punts.
+    /// Packets that the forwarder punts.
     pub punted: ByClass<ClassQueue>,
-    /// What it is to send.
+    /// Packets that it is to send.
     pub injector: Producer,
 }
 

@@ -1,5 +1,5 @@
 //! Other cores, another number of forwarders, another map of queues to cores: all ports are dealt out anew,
-//! as at a start. So they are when ports that came and went have left one forwarder with two queues more than
+//! as at a start. So they are when added and removed ports have left one forwarder with two queues more than
 //! another.
 //!
 //! ```text
@@ -11,8 +11,8 @@
 //!   6. workers go on, with the new rings; threads that are left over end
 //! ```
 //!
-//! Between 3 and 5 packets wait in the devices' receive queues. So no flow is overtaken: what came before 3
-//! has been given to a transmit queue before anything that comes after 5 is looked at. (Of ports that are
+//! Between 3 and 5 packets wait in the devices' receive queues. So no flow is overtaken: each packet received before 3
+//! has been given to a transmit queue before any packet received after 5 is processed. (Of ports that are
 //! spread by software, 3 is two exchanges: see `wiring.rs`.)
 
 use std::time::{Duration, Instant};
@@ -21,11 +21,11 @@ use super::super::queues::Plans;
 use super::super::reports::ForwarderView;
 use super::*;
 
-/// What another set of cores has brought.
+/// The result of a change to another set of cores.
 pub struct Spread {
-    /// What can be seen of the forwarders that are new.
+    /// Views of the new forwarders.
     pub joined: Vec<ForwarderView>,
-    /// How long nobody received, if queues were dealt out anew.
+    /// The time during which no forwarder received, if queues were dealt out anew.
     pub pause: Option<Duration>,
 }
 
@@ -60,7 +60,7 @@ impl Wiring {
         outcome
     }
 
-    /// What ports are to be connected for.
+    /// Returns the terms on which ports are to be connected.
     fn terms(&self, plans: &Plans, seats: &[Seat]) -> Vec<(PortId, Terms)> {
         let plan_of = |port: &PortId, wired: &Wired| plans.get(port).unwrap_or(&wired.plan).clone();
         let mut demands = BTreeMap::new();

@@ -142,7 +142,7 @@ struct Lab {
     wiring: Wiring,
     runtime: tokio::runtime::Runtime,
     counters: Vec<Arc<ForwarderCounters>>,
-    /// The slow path's ends of rings, which nobody fills.
+    /// The slow path's ends of rings, which stay empty.
     _ends: Vec<Vec<WorkerEnds>>,
 }
 
@@ -238,7 +238,7 @@ impl Lab {
     }
 }
 
-/// What the configuration says with these settings of a port.
+/// Returns a port's plan by a configuration with these settings.
 fn plan(settings: &str) -> PortPlan {
     let text = format!(
         "local turnpike = require 'turnpike'\n\
@@ -250,7 +250,7 @@ fn plan(settings: &str) -> PortPlan {
     queues::plan(&control::config::parse(file, &text, limits, &catalogue).unwrap().ports[0])
 }
 
-/// Sends numbered packets to a port, as fast as the device takes them and what came back allows.
+/// Sends numbered packets to a port, as fast as the device takes them and the packets returned allow.
 struct Stream {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU32>,
@@ -281,7 +281,7 @@ impl Stream {
             let all = |sent: u32, arrived: &[u32]| {
                 end.load(Ordering::Relaxed) && arrived.len() == sent as usize
             };
-            // Who waits for what was dropped waits for nothing.
+            // A dropped packet never arrives: the wait has a limit.
             while !all(sent, &arrived) && quiet.elapsed() < Duration::from_secs(3) {
                 while !end.load(Ordering::Relaxed) && sent - (arrived.len() as u32) < Self::WINDOW {
                     let mut list = PacketList::new();
@@ -320,7 +320,7 @@ impl Stream {
         }
     }
 
-    /// How many were sent, and what arrived.
+    /// Ends the stream. Returns the number of packets sent, and the packets that arrived.
     fn end(self) -> (u32, Vec<u32>) {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
@@ -423,7 +423,7 @@ fn a_forwarder_for_control_comes_and_goes_and_nothing_is_lost() {
     let ports = vec![port_with_control(0, 1, 1), port_with_control(1, 2, 2), port(2, 1, 1)];
     let (queues, mut wires): (Vec<_>, Vec<_>) = ports.into_iter().unzip();
     let mut lab = Lab::new(1, queues);
-    // Control traffic comes by the last receive queue, other packets by the first.
+    // Control traffic arrives in the last receive queue, other packets by the first.
     let control = Stream::start(2, wires[0].into.remove(1), wires[2].out.remove(0));
     let (other, mut back) = port(3, 1, 1);
     lab.connect(other);
@@ -540,7 +540,7 @@ fn single_queues_move_and_lose_nothing() {
     let ports = vec![port(0, 1, 1), port(1, 2, 2), port(2, 1, 1)];
     let (queues, mut wires): (Vec<_>, Vec<_>) = ports.into_iter().unzip();
     let mut lab = Lab::new(3, queues);
-    // One crosses to a port whose only transmit queue is another forwarder's, one comes by a port that stays.
+    // One crosses to a port whose only transmit queue is another forwarder's, one arrives by a port that stays.
     let streams = streams(&mut wires, &[(1, 0), (2, 2)]);
     let stays = lab.wiring.receivers(id(2)).to_vec();
     for to in [2, 0, 1].repeat(10) {
