@@ -231,7 +231,7 @@ impl NodePools {
 enum Later {
     /// The port is there, or packets of it are.
     Used(Mempool),
-    /// Neither, and it is freed when all threads have let go of it.
+    /// Neither, and it is freed when all threads have released it.
     Unused(Unused),
 }
 

@@ -100,7 +100,7 @@ fn has_manager() -> bool {
 /// Dismisses a holder whose descriptors have been taken over.
 fn dismiss(holder: Option<Holder>) {
     if let Some(holder) = holder {
-        // If it does not listen, it lets go some time later.
+        // If it does not listen, it releases them at its time limit.
         let _ = holder.ask(&Message::Stopping);
     }
 }

@@ -23,7 +23,7 @@
 //! | `sources.rs`, `events.rs`, `limiter.rs` | events of the kernel and zebra |
 //! | `turn.rs` | time limit of a turn |
 //! | `watch.rs` | all notifications about devices |
-//! | `links.rs` | ports that go up and down |
+//! | `links.rs` | changes of ports' links |
 //! | `filters.rs` | the multicasts that devices pass on |
 //! | `packet_filters.rs`, `hardware_filters.rs` | packet filters, and their rules in devices |
 //! | `control_queues.rs` | receive queues for control traffic, and the rules that lead to them |
@@ -619,7 +619,7 @@ impl Owner {
         self.ports
     }
 
-    /// The last word: what happened with all packets.
+    /// The final report: the totals of all packets.
     pub fn farewell(&self) {
         let counters = self.ledger.counters();
         tracing::info!(

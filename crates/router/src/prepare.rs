@@ -196,8 +196,8 @@ impl Workshop {
     }
 }
 
-/// Reads the tables of imports that are new or other. With `is_checked` the router rolls back to a configuration that it
-/// had, which must not fail for want of a file: an import whose file cannot be read any more keeps the routes it has.
+/// Reads the tables of imports that are new or other. With `is_checked` the router rolls back to a configuration that
+/// it had, which must not fail for want of a file: an import whose file cannot be read any more keeps its routes.
 fn changed_imports(base: &Config, config: &Config, is_checked: bool) -> Result<Vec<Exchange>> {
     let mut exchanges = Vec::new();
     for (metric, import) in (0..).zip(&config.imports) {

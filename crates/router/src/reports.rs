@@ -50,7 +50,7 @@ impl SlowViews {
 
 /// The counters of all units.
 pub struct Ledger {
-    /// One for each forwarder, also for those that have ended: what they counted stays counted.
+    /// One for each forwarder, also for those that have ended: their counts stay.
     pub forwarders: Vec<ForwarderView>,
     /// The slow path's.
     pub slow: SlowViews,
@@ -121,7 +121,7 @@ impl Ledger {
         }
     }
 
-    /// Forwarders have again what they had before, and go on to count there.
+    /// Gives forwarders their former graphs back, whose counts continue.
     pub fn put_back(&mut self, former: Former) {
         // Counts of the other graphs alone.
         self.retired = Retired::default();
@@ -144,14 +144,14 @@ impl Ledger {
         (self.shape, self.script_counters) = (former.shape, former.script_counters);
     }
 
-    /// The counters for the forwarder with this number: those of one that has ended go on.
+    /// The counters for the forwarder with this number: those of one that has ended continue.
     pub fn counters_of(&self, forwarder: usize) -> Arc<ForwarderCounters> {
         let ended = self.forwarders.get(forwarder);
         ended.map(|view| view.counters.clone()).unwrap_or_default()
     }
 
-    /// There are so many forwarders now, of which these are new. What the graph of one counted that has ended
-    /// is kept when another takes its number.
+    /// Sets the number of forwarders, of which these are new. The graph counts of an ended forwarder
+    /// are kept when another takes its number.
     pub fn set_forwarders(&mut self, count: usize, joined: Vec<ForwarderView>) {
         let first = count - joined.len();
         for (number, view) in (first..).zip(joined) {

@@ -64,8 +64,8 @@ impl NamedSets {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Sets that are new get their numbers and their elements; no packet is looked up in them yet. Where filters
-    /// that are made now look packets up.
+    /// Sets that are new get their numbers and their elements; no packet is looked up in them yet. Returns
+    /// the tables for filters that are made now.
     ///
     /// # Errors
     /// There are too many, or there is no room.

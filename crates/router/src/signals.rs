@@ -8,7 +8,7 @@
 //! | SIGUSR2 | ends it likewise, for a restart: its host interfaces keep their carrier, see `hold.rs` |
 //! | SIGHUP | applies the configuration file of the start again; so does a closed terminal |
 //! | SIGURG | the watchdog's of steps in Lua, see crate `script` |
-//! | SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT, SIGSTOP | stop the process and let it go on, as any other |
+//! | SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT, SIGSTOP | stop and continue the process, as any other |
 //! | SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS | a defect: the process ends |
 //! | any other but SIGKILL | ignored, with a line in the log; SIGCHLD, SIGPIPE, SIGWINCH and real-time signals without |
 

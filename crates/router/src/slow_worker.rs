@@ -223,7 +223,7 @@ impl SlowWorker {
     }
 
     /// Lets the engine do something. If it panics over it, the packets that it had in hand are put
-    /// aside and counted; what it keeps stays, and it goes on with the next.
+    /// aside and counted; its state stays, and it continues with the next.
     fn guarded(
         &mut self,
         port: Option<InterfaceId>,

@@ -8,8 +8,8 @@
 //!   3. home and sender empty the rings, send, and give their queues back     (another exchange)
 //! ```
 //!
-//! Packets of the slow path and the kernel leave by the port's *sender*: the forwarder for control traffic where it has a
-//! transmit queue of the port, else the home.
+//! Packets of the slow path and the kernel leave by the port's *sender*: the forwarder for control traffic if it has
+//! a transmit queue of the port, else the home.
 //!
 //! Connecting is one exchange, and then the order to the workers. Packets put into a ring before its other
 //! end has been plugged in wait there.
@@ -396,9 +396,9 @@ impl Wiring {
         }
     }
 
-    /// Nobody receives from these ports any more, nor hands anything over to their `senders`; of those that
-    /// are `spread` by software, the rings are empty first. What undoes it, step by step; or everything
-    /// stays.
+    /// Stops all forwarders from receiving from these ports and from handing packets over to their `senders`; of those
+    /// that are `spread` by software, the rings are emptied first. Returns the steps that undo it, or an error with
+    /// nothing changed.
     async fn stop(
         &self,
         ports: PortSet,
@@ -593,7 +593,7 @@ fn rewirings(all: Vec<Replacement>) -> Vec<Rewiring> {
     all.into_iter().filter_map(|old| old.wires).collect()
 }
 
-/// A ring in the memory of its consumer's node.
+/// A ring in the memory of its consumer's NUMA node.
 fn ring(eal: &Eal, name: &str, size: usize, node: Option<usize>) -> Result<(Producer, Consumer)> {
     let node = node.and_then(|node| u32::try_from(node).ok());
     Ring::spsc_on(eal, name, size, node).with_context(|| no_memory(name))

@@ -10,7 +10,7 @@ struct Device {
     made: RefCell<u32>,
     room: usize,
     packets: RefCell<u64>,
-    /// It lets go of nothing.
+    /// It refuses to remove rules.
     keeps: RefCell<bool>,
     /// It takes nothing.
     has_none: bool,

@@ -3,7 +3,7 @@
 //! 1. New and changed ports are connected (`ports.rs`); no route leads over them.
 //! 2. Every forwarder exchanges its old parts for new ones, between two batches.
 //! 3. Additions: ports' links, addresses beside the old ones, neighbours, routes and other paths of
-//!    routes. Where both stay, packets go one way or the other.
+//!    routes. If both stay, packets take one way or the other.
 //! 4. Removals: routes, neighbours, addresses, and then ports.
 //! 5. Other cores, or another number of forwarders.
 //! 6. Settings that cannot fail: of the slow path's engines, rates, multicast routes.

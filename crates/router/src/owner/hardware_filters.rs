@@ -114,7 +114,7 @@ impl Owner {
         }
     }
 
-    /// Has devices that have been opened hold their rules, and those that did not let go of some do so. To be
+    /// Has devices that have been opened hold their rules, and those that did not release some do so. To be
     /// called from time to time.
     pub(super) fn place_more(&mut self) {
         let config = self.configurations.current.clone();
@@ -140,7 +140,7 @@ impl Owner {
         }
     }
 
-    /// Reads what a port's device has counted, before the port is let go.
+    /// Reads the counts of a port's device, before the port is released.
     pub(super) fn read_rules_of(&mut self, id: PortId) {
         if let Some(open) = self.ports.iter_mut().find(|open| open.id == id) {
             self.device_hits.read(open, || true);

@@ -100,8 +100,8 @@ impl Groups {
         self.publish();
     }
 
-    /// Lets the kernel have a packet of each of its entries: it tells the routing daemon who sends
-    /// still, which otherwise would take the entry away.
+    /// Gives the kernel a packet of each of its entries: it reports active senders to the routing
+    /// daemon, which otherwise would remove the entry.
     pub(super) fn sample(&self) {
         for (_, _, counters) in self.entries.iter().filter(|(_, entry, _)| entry.kernel) {
             counters.sample();
@@ -123,7 +123,7 @@ fn ip6(address: IpAddr) -> Option<std::net::Ipv6Addr> {
     }
 }
 
-/// Both, in order; where both have an entry, the configuration's.
+/// Both, in order; if both have an entry, the configuration's.
 fn merge(configured: &[config::MulticastRoute], kernel: &[KernelGroup]) -> Vec<(Key, Entry)> {
     let configured = configured.iter().map(|route| {
         let entry = Entry { from: route.from, to: route.to.clone(), kernel: false };

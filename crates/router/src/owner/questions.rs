@@ -232,7 +232,7 @@ impl Owner {
         }
     }
 
-    /// The routes behind `after` that the filter lets through, as many as are found among the next
+    /// The routes behind `after` that the filter passes, as many as are found among the next
     /// [`PAGE`] prefixes.
     fn page(&self, filter: &RouteFilter, after: Option<IpNet>) -> Result<Page> {
         let source = filter.source.as_deref().map(source_named).transpose()?;

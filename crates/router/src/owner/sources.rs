@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Between two batches the owner answers other requests, so a million routes delay no request
-//! for longer than one batch. A link that goes down does not wait for the routes before it.
+//! for longer than one batch. The loss of a link does not wait for the routes before it.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -182,7 +182,7 @@ impl Sources {
         if ports.is_empty() || (self.kernel.is_some() && self.netns == place) {
             self.order(KernelOrder::Ports(ports));
         } else if let Some(wanted) = kernel_config(config) {
-            // Nobody was asked before, or in a namespace of which nothing is wanted any more.
+            // There was no listener before, or one in a namespace that is not needed any more.
             let kernel = netlink::spawn(KernelConfig { ports, ..wanted }, self.send.clone());
             self.kernel = Some(kernel.context("the kernel's addresses and neighbours")?);
             self.netns = place;
@@ -344,7 +344,7 @@ fn following(config: &Config) -> Following {
 }
 
 impl Owner {
-    /// Takes batches in as far as there is room; what they say of links is done at once.
+    /// Takes batches in as far as there is room; events of links are applied at once.
     pub(super) fn take_in(&mut self, first: Vec<SourceEvent>) {
         let mut next = Some(first);
         while let Some(batch) = next {

@@ -140,7 +140,7 @@ impl Learner {
         let known = self.told[place].filter(|(known, _)| *known == (id, flow));
         match known {
             Some((_, told)) if now.duration_since(told) < AGAIN => return,
-            // Whoever answers has not begun it.
+            // A reply does not begin a flow.
             None if !is_begun => return,
             // The kernel forwards for others as well.
             None if own.owner(flow.source, interface) != Some(Owner::Router) => return,

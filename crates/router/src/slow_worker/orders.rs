@@ -77,7 +77,7 @@ pub struct Connections {
 pub struct Halted(Vec<Sender<Connections>>);
 
 impl Halted {
-    /// Lets them go on. `more` has the ends of each new forwarder by worker.
+    /// Releases them. `more` has the ends of each new forwarder by worker.
     pub fn go(
         self,
         senders: Vec<(InterfaceId, usize)>,
@@ -87,7 +87,7 @@ impl Halted {
         let mut more: Vec<_> = more.into_iter().map(Vec::into_iter).collect();
         for worker in self.0 {
             let ends = more.iter_mut().filter_map(Iterator::next).collect();
-            // Whoever has ended has no part in it.
+            // A worker that has ended is skipped.
             let _ = worker.send(Connections { senders: senders.clone(), more: ends, forwarders });
         }
     }
@@ -111,7 +111,7 @@ impl OrderQueue {
     }
 }
 
-/// The way to one worker. An order is never refused, since none may be lost; who has many looks at
+/// The way to one worker. An order is never refused, since none may be lost; senders of many check
 /// [`Orders::have_room`] first.
 #[derive(Clone)]
 pub struct OrderSender {
@@ -164,7 +164,7 @@ impl Orders {
         self.0.iter().all(|worker| worker.waiting.load(Ordering::Relaxed) < WAITING_MOST)
     }
 
-    /// Tells every engine: each knows all addresses and gateways, and minds the ports that it owns.
+    /// Sends a command to every engine: each knows all addresses and gateways, and serves the ports that it owns.
     /// The workers outlive the owner's loop, and have ended only if they panicked.
     pub fn send(&self, command: &Command) {
         for worker in &self.0 {
@@ -174,7 +174,7 @@ impl Orders {
         }
     }
 
-    /// Tells every engine of a port that is new or another than before, and who owns it.
+    /// Sends every engine a new or changed port, and its owner.
     pub fn port(&self, port: &InterfaceConfig) {
         for (worker, orders) in self.0.iter().enumerate() {
             let owned = owner(port.id.index(), self.0.len()) == worker;
@@ -183,16 +183,16 @@ impl Orders {
         }
     }
 
-    /// Tells the worker that has the port's host interface what the kernel takes on it. Whoever has
-    /// ended has none any more.
+    /// Sends the worker that has the port's host interface the multicasts that the kernel takes on it. A worker that
+    /// has ended has none any more.
     pub fn all_multicast(&self, port: InterfaceId, on: bool) {
         for worker in &self.0 {
             let _ = worker.send(Order::AllMulticast { port, on });
         }
     }
 
-    /// Tells every worker which forwarder sends what is for a port, and gives the port's own worker the
-    /// host interface. Whoever has ended needs none any more.
+    /// Sends every worker the forwarder for packets to a port, and gives the port's own worker the
+    /// host interface. A worker that has ended needs none any more.
     pub fn connect(&self, port: InterfaceId, sender: usize, mut host: Option<HostLink>) {
         let owner = owner(port.index(), self.0.len());
         for (index, worker) in self.0.iter().enumerate() {
@@ -241,20 +241,20 @@ impl Orders {
             workers.push(sender);
         }
         for halted in all {
-            // Whoever has ended does nothing either.
+            // A worker that has ended does nothing either.
             let _ = halted.await;
         }
         Halted(workers)
     }
 
-    /// Tells every worker the weights of the classes. Whoever has ended needs none any more.
+    /// Sends every worker the weights of the classes. A worker that has ended needs none any more.
     pub fn weights(&self, limits: &ByClass<ClassLimits>) {
         for worker in &self.0 {
             let _ = worker.send(Order::Weights(*limits));
         }
     }
 
-    /// Everybody's neighbours; `None` if a worker has ended.
+    /// The neighbours of all workers; `None` if a worker has ended.
     pub async fn neighbours(&self) -> Option<Vec<NeighbourInfo>> {
         let mut answers = Vec::new();
         for worker in &self.0 {

@@ -291,7 +291,7 @@ impl Outbox {
         let mut exits = Exits { tagger, senders, injectors };
         for (&port, link) in &mut self.hosts {
             for _ in 0..room(link).min(HOST_TURN) {
-                // First the buffer: what has been read must not be lost.
+                // First the buffer: a frame that has been read must not be lost.
                 let Some(mut packet) = pool.alloc() else { return found };
                 let Some(made) = link.interface.take(&mut packet, pool) else { break };
                 found += 1;

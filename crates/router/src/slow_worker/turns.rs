@@ -11,10 +11,10 @@
 //! Within a class the ports that packets were received by have equal turns, one packet each, so that a
 //! flood by one port delays those of another by one packet and not by a queue of its own.
 //!
-//! In a round each class has a number of turns, its part of [`ROUND`] by weights; what it leaves, the
-//! others have, because the next round follows at once (weighted round robin). What a class's rate
-//! does not allow waits, and the forwarders see by its backlog that it does, and drop early: no more
-//! waits here than a ring holds. The rates are those of all workers together.
+//! In a round each class has a number of turns, its part of [`ROUND`] by weights; unused turns are left
+//! to the others, because the next round follows at once (weighted round robin). Packets beyond a
+//! class's rate wait, and the forwarders see it by the backlog, and drop early: no more packets
+//! wait here than a ring holds. The rates are those of all workers together.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -74,8 +74,8 @@ impl Exchanges {
             }
         }
         self.wait(PATIENCE).await;
-        // Nobody is to have what was refused: it may hold a device open. Who is late still gets back what
-        // it had, in its time.
+        // A refused part is dropped: it may hold a device open. A late forwarder still gets its former part
+        // back, in its time.
         self.0.iter().filter(|late| !late.is_waiting()).for_each(|exchange| drop(exchange.take()));
         Err(pulse::stuck(late))
     }

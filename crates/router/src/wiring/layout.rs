@@ -13,7 +13,7 @@
 //! Step 4 gives up nearness for evenness: a packet that crosses to another node costs some dozens of
 //! nanoseconds, a core without work the whole core.
 //!
-//! A forwarder has one transmit queue of a port where there are enough. Where there are fewer, they go to
+//! A forwarder has one transmit queue of a port if there are enough. If there are fewer, they go to
 //! the forwarders that have least to do, and one without hands its packets over to the port's home, which
 //! also sends what the slow path has.
 //!
@@ -101,7 +101,7 @@ struct Card {
     port: PortId,
     queue: usize,
     node: Option<usize>,
-    /// Whoever has it keeps it.
+    /// It stays with its forwarder.
     pinned: bool,
     seat: Option<usize>,
 }
@@ -195,7 +195,7 @@ impl Table<'_> {
         self.seats.iter().position(|seat| seat.core == core)
     }
 
-    /// A card, and who has it.
+    /// A card, and the forwarder that has it.
     fn add(&mut self, card: Card, seat: Option<usize>) {
         self.cards.push(card);
         if let Some(seat) = seat {

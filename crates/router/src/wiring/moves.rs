@@ -1,19 +1,19 @@
 //! Single receive queues go from one forwarder to another, and entries of an RSS table from one queue to another, while
-//! everything else goes on.
+//! everything else continues.
 //!
 //! ```text
-//!   1. no forwarder receives from the queues' ports; what waits for a burst is sent   (one exchange)
+//!   1. no forwarder receives from the queues' ports; partial bursts are sent          (one exchange)
 //!   2. each sends what others had handed over to it by then                           (another)
 //!   3. each gets the queues that it is to have                                        (another)
 //! ```
 //!
-//! Meanwhile packets of these ports wait in their receive queues, and other ports are served. Each packet received before 1
-//! has been given to a transmit queue before any packet received after 3 is processed, so no packet of a flow
+//! Meanwhile packets of these ports wait in their receive queues, and other ports are served. Each packet received
+//! before 1 has been given to a transmit queue before any packet received after 3 is processed, so no packet of a flow
 //! is overtaken by a later one in the router.
 //!
 //! If entries of the table move, earlier packets of their flows lie in the old queue, and later ones arrive in the new
-//! one. So the table is written between 2 and 3, and before 3 the old queue is emptied by the forwarder that has it, a batch
-//! at a time, between which it serves its other ports:
+//! one. So the table is written between 2 and 3. Before 3 the old queue is emptied by the forwarder that has it, a
+//! batch at a time, between which it serves its other ports:
 //!
 //! ```text
 //!   3. the owner writes the table: packets of these entries wait in the new queue

@@ -1,18 +1,18 @@
 //! Other cores, another number of forwarders, another map of queues to cores: all ports are dealt out anew,
-//! as at a start. So they are when added and removed ports have left one forwarder with two queues more than
+//! as at a start. The same happens when added and removed ports have left one forwarder with two queues more than
 //! another.
 //!
 //! ```text
 //!   1. threads move to their cores, new ones begin, rings are made   what can fail fails here
 //!   2. slow path workers halt
-//!   3. no forwarder receives; what they had lies in rings            (an exchange, that may fail too)
-//!   4. each sends what has come by rings, and gives its queues back  (an exchange)
+//!   3. no forwarder receives; their packets lie in rings             (an exchange, that may fail too)
+//!   4. each sends the packets in its rings, and returns its queues   (an exchange)
 //!   5. each gets what the new layout says                            (an exchange)
-//!   6. workers go on, with the new rings; threads that are left over end
+//!   6. workers continue, with the new rings; threads that are left over end
 //! ```
 //!
-//! Between 3 and 5 packets wait in the devices' receive queues. So no flow is overtaken: each packet received before 3
-//! has been given to a transmit queue before any packet received after 5 is processed. (Of ports that are
+//! Between 3 and 5 packets wait in the devices' receive queues. So no flow is overtaken: each packet received before
+//! 3 has been given to a transmit queue before any packet received after 5 is processed. (Of ports that are
 //! spread by software, 3 is two exchanges: see `wiring.rs`.)
 
 use std::time::{Duration, Instant};
@@ -165,7 +165,7 @@ impl Wiring {
         terms.into_iter().map(one).collect()
     }
 
-    /// Takes everything from all forwarders, or nothing. What they had on the way is sent.
+    /// Takes everything from all forwarders, or nothing. Packets on the way are sent.
     async fn gather(&mut self) -> Result<BTreeMap<PortId, Wires>> {
         let senders: Vec<_> =
             self.ports.iter().map(|(&port, wired)| (port, wired.senders())).collect();

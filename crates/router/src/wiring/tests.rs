@@ -1,5 +1,5 @@
-//! Ports come and go beside forwarders that run, with DPDK's ring driver as devices: what is sent by a
-//! transmit queue comes back by the receive queue of the same device.
+//! Ports are added and removed beside running forwarders, with DPDK's ring driver as devices: packets sent by a
+//! transmit queue return by the receive queue of the same device.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -101,7 +101,7 @@ fn core() -> usize {
     cores::allowed().unwrap()[0]
 }
 
-/// A port's other ends: what the wire does.
+/// A port's other ends, in the wire's place.
 struct Wire {
     into: Vec<TxQueue>,
     out: Vec<RxQueue>,
@@ -405,7 +405,7 @@ fn other_numbers_of_forwarders_lose_nothing_and_keep_the_order() {
     let ports = vec![port(0, 1, 1), port(1, 2, 2), port(2, 1, 3), port(3, 3, 1)];
     let (queues, mut wires): (Vec<_>, Vec<_>) = ports.into_iter().unzip();
     let mut lab = Lab::new(1, queues);
-    // From each receive queue to a port of one queue, so that who sends is not the device's choice.
+    // From each receive queue to a port of one queue, so that the device does not choose the sender.
     let streams = streams(&mut wires, &[(1, 0), (3, 3)]);
     for forwarders in [2, 1, 3, 4, 2, 2, 1].repeat(3) {
         let spread = lab.spread(forwarders).unwrap();
