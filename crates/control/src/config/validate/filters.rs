@@ -119,7 +119,21 @@ pub(super) fn tell_ports(
     let ports = ports.iter_mut().map(|port| ("port", &port.name, port.line, &mut port.interface));
     let vlans = vlans.iter_mut().map(|vlan| ("vlan", &vlan.name, vlan.line, &mut vlan.interface));
     for (kind, owner, line, interface) in ports.chain(vlans) {
-        tell(interface.filter_in.as_mut());
+        let inward = tell(interface.filter_in.as_mut());
+        let hardware = interface.filter_in.as_ref().is_some_and(|filter| filter.hardware);
+        let for_ports_only = [
+            (hardware, "hardware = true", "name it on a port"),
+            (
+                inward.is_some_and(FilterSpec::chooses_forwarders),
+                "a rule with forwarder",
+                "frames are spread before their tags are read",
+            ),
+        ];
+        for (_, what, why) in for_ports_only.into_iter().filter(|(has, ..)| *has && kind == "vlan")
+        {
+            let message = format!("{kind} \"{owner}\": filter: {what} works on ports only: {why}");
+            context.errors.add(Some(line), message);
+        }
         let Some(spec) = tell(interface.filter_out.as_mut()) else { continue };
         let name = &spec.filter.name;
         let too_late = [

@@ -79,7 +79,7 @@ pub(super) fn read<'s>(
     let mut ports: Vec<Port> = Vec::new();
     let mut devices: HashMap<Device, (String, usize)> = HashMap::new();
     for statement in statements {
-        check_name(context, statement);
+        check_name(context, what(&statement.name), statement);
         let index = context.port_names.len();
         context.port_names.push((statement.name.clone(), statement.line));
         let common = Common::of(context, filters);
@@ -195,10 +195,10 @@ fn what(name: &str) -> String {
     format!("port \"{name}\"")
 }
 
-pub(super) fn check_name(context: &mut Context<'_>, statement: &Statement) {
+pub(super) fn check_name(context: &mut Context<'_>, what: String, statement: &Statement) {
     let name = &statement.name;
     let mut error = |message: String| {
-        context.errors.add(Some(statement.line), format!("{}: {message}", what(name)));
+        context.errors.add(Some(statement.line), format!("{what}: {message}"));
     };
     let length = name.chars().count();
     if length > NAME_MOST {
@@ -210,11 +210,7 @@ pub(super) fn check_name(context: &mut Context<'_>, statement: &Statement) {
         error(format!("not a name; {NAME_RULE}"));
     }
     if let Some((_, line)) = context.port_names.iter().find(|(other, _)| other == name) {
-        let message = format!(
-            "{}: the name is taken by the port on line {line}; give each port its own",
-            what(name)
-        );
-        context.errors.add(Some(statement.line), message);
+        error(format!("the name is taken by the port on line {line}; give each port its own"));
     }
 }
 

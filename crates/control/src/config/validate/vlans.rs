@@ -16,6 +16,9 @@ use super::{Context, host};
 
 const KNOWN: [&str; 4] = ["parent", "id", "protocol", "priority"];
 
+/// The identifier of a VLAN whose own is wrong, which has been reported.
+const NO_ID: u64 = 0;
+
 /// The most VLANs of a router.
 const VLANS_MAX: usize = MAX_INTERFACES - MAX_PORTS;
 
@@ -38,7 +41,7 @@ pub(super) fn read<'s>(
     let statements: Vec<_> = statements.collect();
     let first = context.port_names.len();
     for statement in &statements {
-        check_name(context, statement);
+        check_name(context, what(&statement.name), statement);
         context.port_names.push((statement.name.clone(), statement.line));
     }
     let hosts = hosts(ports, &statements);
@@ -118,7 +121,7 @@ fn tag(fields: &mut Fields<'_, '_>) -> Tag {
     if fields.get("id").is_none() {
         fields.error("", "id missing; write id = 1 to 4094");
     }
-    let id = fields.number("id", 1..=4094).unwrap_or(1) as u16;
+    let id = fields.number("id", 1..=4094).unwrap_or(NO_ID) as u16;
     let priority = fields.number("priority", 0..=7).unwrap_or(0) as u8;
     let protocol = fields.text("protocol", "\"802.1q\" or \"802.1ad\"").map_or_else(
         TagProtocol::default,
@@ -173,7 +176,7 @@ fn settle_parents(
 /// Checks that no two VLANs of one parent have the same tag.
 fn check_tags(context: &mut Context<'_>, vlans: &[Vlan], ports: &[Port]) {
     let mut seen: HashMap<_, &Vlan> = HashMap::new();
-    for vlan in vlans {
+    for vlan in vlans.iter().filter(|vlan| u64::from(vlan.tag.id) != NO_ID) {
         let Tag { protocol, id, .. } = vlan.tag;
         let Some(first) = seen.insert((vlan.parent, protocol, id), vlan) else { continue };
         let message = format!(
@@ -281,6 +284,12 @@ mod tests {
                 "vlan \"c\": its frames would have more than two tags",
             ),
             ("turnpike.vlan 'a' { parent = 'a', id = 5 }", "more than two tags"),
+            ("turnpike.vlan 'a-name-of-16-let' { parent = 'wan', id = 5 }", "vlan \"a-name-of-16-let\": the name has 16"),
+            (
+                "turnpike.filter 'f' { default = 'accept' }
+                 turnpike.vlan 'a' { parent = 'wan', id = 5, filter = { inward = 'f', hardware = true } }",
+                "vlan \"a\": filter: hardware = true works on ports only: name it on a port",
+            ),
             ("turnpike.vlan 'a' { parent = 'wan', id = 5, rx_queues = 2 }", "rx_queues"),
             (
                 "turnpike.vlan 'a' { parent = 'wan', id = 5, address = '10.0.0.1/24' }
