@@ -7,6 +7,10 @@
 //! |---|---|
 //! | `ok` | hop limit 2 or more; `ip6-rewrite` decrements it |
 //! | punt `ttl` | hop limit 0 or 1: the slow path sends "time exceeded" (RFC 4443 3.3) |
+//!
+//! The hop limit is decremented by the last step for the reasons in `ip4_ttl.rs`: 224.0 instructions
+//! per packet of the case `full6`, and 229.0 if this step decrements. A graph that needs both in one
+//! step has `ip6-decrement-hop-limit`.
 
 use crate::batch::Batch;
 use crate::graph::{Output, Outputs, Step};
