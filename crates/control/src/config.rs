@@ -471,7 +471,8 @@ impl Vlan {
 impl Config {
     /// Returns the VLAN with this number.
     pub fn vlan(&self, id: InterfaceId) -> Option<&Vlan> {
-        self.vlans.iter().find(|vlan| vlan.id == id)
+        let at = self.vlans.binary_search_by_key(&id, |vlan| vlan.id).ok()?;
+        self.vlans.get(at)
     }
 
     /// Returns number, name and settings of every interface, those of ports first.

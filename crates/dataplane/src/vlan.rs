@@ -21,7 +21,7 @@ use crate::port::{MAX_PORTS, PortId, PortSet};
 const IDS: usize = 4096;
 
 /// The bits of a tag's control information with the VLAN identifier.
-const ID: u16 = 0x0fff;
+pub(crate) const ID: u16 = 0x0fff;
 
 /// Ports that have VLANs ask for the steps by this.
 pub const VLANS: Feature = Feature::number("vlans", 5);

@@ -531,21 +531,15 @@ impl Burst {
         if first < ADDRESSES + 2 {
             return false;
         }
-        let mbuf = self.mbufs[slot];
-        let whole = self.lens[slot].saturating_add(N as u16);
+        let (mbuf, whole) = (self.mbufs[slot], self.lens[slot]);
         // SAFETY: the slot has a length, hence a packet of ours, which begins at `heads` and has both addresses in its
-        // first segment. The new beginning is in the headroom, inside the buffer.
-        unsafe {
-            let Some(off) = mbuf.data_off().checked_sub(N as u16) else { return false };
-            let head = self.heads[slot].cast::<u8>();
-            let addresses = head.cast::<[u8; ADDRESSES]>().read();
-            let head = head.sub(N);
-            head.cast::<[u8; ADDRESSES]>().write(addresses);
-            head.add(ADDRESSES).cast::<[u8; N]>().write(tags);
-            mbuf.set_front(off, (first + N) as u16, whole.into());
-            self.heads[slot] = head.cast();
-        }
-        self.lens[slot] = whole;
+        // first segment.
+        let head = unsafe {
+            mbuf.insert_tags(self.heads[slot].cast(), (first as u16, whole.into()), tags)
+        };
+        let Some(head) = head else { return false };
+        self.heads[slot] = head.cast();
+        self.lens[slot] = whole.saturating_add(N as u16);
         true
     }
 

@@ -110,23 +110,29 @@ impl RawMbuf {
         }
     }
 
-    /// Inserts the four bytes of a VLAN tag after the two Ethernet addresses, which the first
-    /// segment has. Returns false, and does nothing, without room in front.
-    #[inline]
-    pub(crate) unsafe fn insert_tag(self, tag: [u8; 4]) -> bool {
+    /// Inserts the bytes of VLAN tags after the two Ethernet addresses at the beginning `head` of the first segment,
+    /// which has `first` bytes, of a packet with `whole` bytes. Returns the new beginning; `None`, and does nothing,
+    /// without room in front.
+    #[inline(always)]
+    pub(crate) unsafe fn insert_tags<const N: usize>(
+        self,
+        head: NonNull<u8>,
+        (first, whole): (u16, u32),
+        tags: [u8; N],
+    ) -> Option<NonNull<u8>> {
         const ADDRESSES: usize = 12;
         // SAFETY: by the caller, the packet exists and is the caller's alone; the data grow into
         // the headroom, inside the buffer, and the bytes moved and written lie in what is the first
         // segment then.
         unsafe {
-            let Some(off) = self.data_off().checked_sub(tag.len() as u16) else { return false };
-            let addresses = self.data().cast::<[u8; ADDRESSES]>().read();
-            self.set_data(off, self.data_len() + tag.len() as u16);
-            self.set_pkt_len(self.pkt_len() + tag.len() as u32);
-            self.data().cast::<[u8; ADDRESSES]>().write(addresses);
-            self.data().add(ADDRESSES).cast::<[u8; 4]>().write(tag);
+            let off = self.data_off().checked_sub(N as u16)?;
+            let addresses = head.cast::<[u8; ADDRESSES]>().read();
+            let head = head.sub(N);
+            head.cast::<[u8; ADDRESSES]>().write(addresses);
+            head.add(ADDRESSES).cast::<[u8; N]>().write(tags);
+            self.set_front(off, first + N as u16, whole + N as u32);
+            Some(head)
         }
-        true
     }
 
     pub(crate) unsafe fn next(self) -> Self {
@@ -459,8 +465,16 @@ impl Mbuf {
     /// does nothing, for a packet shorter than an Ethernet header, and without room in front of it.
     #[must_use]
     pub fn insert_tag(&mut self, tag: [u8; 4]) -> bool {
-        // SAFETY: the packet is ours, and has both addresses in its first segment.
-        if self.data().len() < 14 || !unsafe { self.raw().insert_tag(tag) } {
+        let (raw, first, whole) = (self.raw(), self.data().len(), self.len() as u32);
+        if first < 14 {
+            return false;
+        }
+        // SAFETY: the packet is ours, has both addresses in its first segment, and its data lie in a buffer.
+        let inserted = unsafe {
+            let head = NonNull::new_unchecked(raw.data());
+            raw.insert_tags(head, (first as u16, whole), tag)
+        };
+        if inserted.is_none() {
             return false;
         }
         self.lengthen_link(tag.len() as u16);

@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use dpdk_sys as sys;
+use wire::ethernet::{ETHERNET_LEN, payload};
 
 use crate::burst::{BURST_MAX, Burst, PacketList};
 use crate::mbuf::{Mbuf, REQUESTS};
@@ -252,8 +253,7 @@ impl TxQueue {
 
 /// Returns true if a frame has more bytes than `longest`, up to two VLAN tags not counted.
 fn is_longer(frame: &Mbuf, longest: u32) -> bool {
-    const TAG: usize = 4;
-    let is_tag = |at: usize| matches!(frame.data().get(at..at + 2), Some([0x81, 0] | [0x88, 0xa8]));
     let excess = (frame.len() as u32).saturating_sub(longest) as usize;
-    excess > 0 && !(is_tag(12) && (excess <= TAG || excess <= 2 * TAG && is_tag(12 + TAG)))
+    let tags = || payload(frame.data()).map_or(0, |(_, start)| start - ETHERNET_LEN);
+    excess > 0 && excess > tags()
 }

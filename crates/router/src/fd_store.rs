@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -92,9 +93,10 @@ impl SharedStore {
     }
 }
 
-/// Returns true if a service manager has started this process and reads its notifications.
+/// Returns true if a service manager has started this process and reads its notifications. A socket in the abstract
+/// namespace (`@…`) counts as none, since `sd_notify` cannot reach it: a holder keeps the descriptors then.
 fn has_manager() -> bool {
-    std::env::var_os("NOTIFY_SOCKET").is_some()
+    std::env::var_os("NOTIFY_SOCKET").is_some_and(|path| !path.as_bytes().starts_with(b"@"))
 }
 
 /// Dismisses a holder whose descriptors have been taken over.

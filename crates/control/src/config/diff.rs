@@ -268,34 +268,32 @@ fn compare(old: &[Entry], new: &[Entry]) -> Vec<Setting> {
 }
 
 fn ports(old: &Config, new: &Config) -> Changes<Port> {
-    let mut changes = Changes::default();
-    for after in &new.ports {
-        match old.port(after.id) {
-            None => changes.added.push(after.clone()),
-            Some(before) if !before.is_open_as(after) => {
-                changes.changed.push((before.clone(), after.clone()));
-            }
-            Some(_) => {}
-        }
-    }
-    let gone = old.ports.iter().filter(|port| new.port(port.id).is_none());
-    changes.removed.extend(gone.cloned());
-    changes
+    let (before, after) = (|port: &Port| old.port(port.id), |port: &Port| new.port(port.id));
+    changes((&old.ports, before), (&new.ports, after), Port::is_open_as)
 }
 
 fn vlans(old: &Config, new: &Config) -> Changes<Vlan> {
+    let (before, after) = (|vlan: &Vlan| old.vlan(vlan.id), |vlan: &Vlan| new.vlan(vlan.id));
+    changes((&old.vlans, before), (&new.vlans, after), Vlan::is_open_as)
+}
+
+/// Compares objects, each side given by its list and a function that finds the counterpart of one.
+fn changes<'a, T: Clone + 'a>(
+    (old, before): (&[T], impl Fn(&T) -> Option<&'a T>),
+    (new, after): (&[T], impl Fn(&T) -> Option<&'a T>),
+    is_open_as: impl Fn(&T, &T) -> bool,
+) -> Changes<T> {
     let mut changes = Changes::default();
-    for after in &new.vlans {
-        match old.vlan(after.id) {
-            None => changes.added.push(after.clone()),
-            Some(before) if !before.is_open_as(after) => {
-                changes.changed.push((before.clone(), after.clone()));
+    for wanted in new {
+        match before(wanted) {
+            None => changes.added.push(wanted.clone()),
+            Some(former) if !is_open_as(former, wanted) => {
+                changes.changed.push((former.clone(), wanted.clone()));
             }
             Some(_) => {}
         }
     }
-    let removed = old.vlans.iter().filter(|vlan| new.vlan(vlan.id).is_none());
-    changes.removed.extend(removed.cloned());
+    changes.removed.extend(old.iter().filter(|former| after(former).is_none()).cloned());
     changes
 }
 

@@ -24,6 +24,11 @@ impl Rib {
         &self.interfaces
     }
 
+    /// Returns the interface with this number.
+    pub fn interface(&self, id: InterfaceId) -> Option<&RibInterface> {
+        self.interfaces.iter().find(|interface| interface.id == id)
+    }
+
     /// Adds an interface whose link is up, with the routes that follow from it. An interface of the
     /// same number is replaced.
     ///

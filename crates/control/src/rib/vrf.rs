@@ -112,7 +112,7 @@ impl Rib {
 
     /// Moves an interface, with its networks and addresses, to this VRF.
     pub fn set_vrf(&mut self, interface: InterfaceId, vrf: VrfId) {
-        let Some(known) = self.interfaces.iter().find(|known| known.id == interface) else {
+        let Some(known) = self.interface(interface) else {
             return;
         };
         if known.vrf == vrf {
@@ -131,7 +131,7 @@ impl Rib {
 
     /// Returns the VRF of an interface; the default one if there is no such interface.
     pub fn vrf_of(&self, interface: InterfaceId) -> VrfId {
-        let known = self.interfaces.iter().find(|known| known.id == interface);
+        let known = self.interface(interface);
         known.map_or(VrfId::DEFAULT, |known| known.vrf)
     }
 }

@@ -18,14 +18,11 @@ use crate::graph::{Output, Outputs, Step};
 use crate::head::bytes;
 use crate::mask::Mask;
 use crate::tables::Tables;
-use crate::vlan::{Identity, OnPort, TagProtocol, Tally, Untagger};
+use crate::vlan::{ID, Identity, OnPort, TagProtocol, Tally, Untagger};
 
 const OK: usize = 0;
 
 pub(super) const OUTPUTS: &[Output] = &[Output::next("ok")];
-
-/// The bits of a tag's control information that are the VLAN identifier.
-const ID: u16 = 0x0fff;
 
 /// See the module's documentation.
 pub struct VlanInput(Untagger);

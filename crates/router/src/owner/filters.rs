@@ -85,7 +85,7 @@ impl Owner {
         if self.sources.takes_all_multicasts(open.id.into()) {
             return All(Why::Host);
         }
-        let known = self.rib.interfaces().iter().find(|port| port.id == open.id.into());
+        let known = self.rib.interface(open.id.into());
         let addresses = known.map_or(&open.addresses, |port| &port.addresses);
         let mut groups = own_groups(open.info.mac, addresses);
         let vlans = || self.vlans.values().filter(|vlan| vlan.port == open.id);
@@ -96,7 +96,7 @@ impl Owner {
             if self.sources.takes_all_multicasts(vlan.id) {
                 return All(Why::Host);
             }
-            let known = self.rib.interfaces().iter().find(|known| known.id == vlan.id);
+            let known = self.rib.interface(vlan.id);
             let addresses = known.map_or(&vlan.addresses, |known| &known.addresses);
             groups.extend(own_groups(open.info.mac, addresses));
         }

@@ -1,42 +1,64 @@
 //! Reports of interfaces.
 
+use std::collections::HashMap;
+
 use api::report::{Interface, Port, VlanTag};
-use control::config::Config;
+use control::config::Vlan;
+use control::rib::RibInterface;
 use dataplane::interface::InterfaceId;
 use ipnet::IpNet;
 
 use super::super::vlans::OpenVlan;
 use super::Owner;
 
+/// Data that the reports of all interfaces share, so that their cost grows with the number of interfaces only.
+struct Known<'a> {
+    vlans: HashMap<InterfaceId, Vec<&'a Vlan>>,
+    in_rib: HashMap<InterfaceId, &'a RibInterface>,
+}
+
 impl Owner {
     /// Returns the interfaces of all ports, each followed by the VLANs on it, and each VLAN by those on it.
     pub(super) fn interface_reports(&self) -> Vec<Interface> {
-        let config = &*self.configurations.current;
+        let config = &self.configurations.current;
+        let in_rib = self.rib.interfaces().iter().map(|known| (known.id, known)).collect();
+        let mut known = Known { vlans: HashMap::new(), in_rib };
+        for vlan in &config.vlans {
+            known.vlans.entry(vlan.parent).or_default().push(vlan);
+        }
         let mut reports = Vec::new();
         for port in self.all_ports() {
-            let configured = config.ports.iter().find(|configured| configured.name == port.name);
-            let id = configured.map(|configured| configured.id.into());
+            let name = port.name.clone();
             reports.push(of_port(port));
-            id.into_iter().for_each(|id| self.report_vlans_on(config, id, &mut reports));
+            if let Some(port) = config.ports.iter().find(|configured| configured.name == name) {
+                self.report_vlans_on((port.id.into(), &name), &known, &mut reports);
+            }
         }
         reports
     }
 
-    fn report_vlans_on(&self, config: &Config, parent: InterfaceId, reports: &mut Vec<Interface>) {
-        for vlan in config.vlans.iter().filter(|vlan| vlan.parent == parent) {
+    fn report_vlans_on(
+        &self,
+        (parent, name): (InterfaceId, &str),
+        known: &Known<'_>,
+        reports: &mut Vec<Interface>,
+    ) {
+        for vlan in known.vlans.get(&parent).into_iter().flatten() {
             let Some(open) = self.vlans.get(&vlan.id) else { continue };
-            reports.push(self.of_vlan(config, vlan, open));
-            if parent.port().is_some() {
-                self.report_vlans_on(config, vlan.id, reports);
-            }
+            reports.push(self.of_vlan(vlan, name, open, known.in_rib.get(&vlan.id).copied()));
+            self.report_vlans_on((vlan.id, &vlan.name), known, reports);
         }
     }
 
-    fn of_vlan(&self, config: &Config, vlan: &control::config::Vlan, open: &OpenVlan) -> Interface {
-        let known = self.rib.interfaces().iter().find(|known| known.id == vlan.id);
+    fn of_vlan(
+        &self,
+        vlan: &Vlan,
+        parent: &str,
+        open: &OpenVlan,
+        known: Option<&RibInterface>,
+    ) -> Interface {
         let addresses = known.map_or(&open.addresses, |known| &known.addresses);
         let traffic = self.tables.vlans.traffic(vlan.id);
-        let parent = config.interfaces().find(|(id, ..)| *id == vlan.parent);
         let link = match self.links[vlan.id.index()].up() {
             true => "up",
             false if self.absentees.contain(open.port) => "gone",
@@ -45,7 +67,7 @@ impl Owner {
         Interface {
             name: vlan.name.clone(),
             kind: "vlan".to_owned(),
-            parent: parent.map(|(_, name, _)| name.to_owned()),
+            parent: Some(parent.to_owned()),
             tag: Some(VlanTag {
                 protocol: vlan.tag.protocol.name().to_owned(),
                 id: vlan.tag.id,

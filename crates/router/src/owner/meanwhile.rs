@@ -146,7 +146,7 @@ impl Owner {
 
     /// Returns true if the RIB has all ports that events can refer to.
     fn is_known(&self) -> bool {
-        let knows = |id| self.rib.interfaces().iter().any(|known| known.id == id);
+        let knows = |id| self.rib.interface(id).is_some();
         self.ports.iter().all(|open| knows(open.id.into()))
     }
 

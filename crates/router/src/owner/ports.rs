@@ -159,7 +159,7 @@ impl Owner {
     /// Connects a port. Its link is down until it is looked at.
     async fn bring(&mut self, wanted: &config::Port, mut opened: Opened) -> Result<()> {
         let (id, info) = (wanted.id, opened.port.info);
-        let known = self.rib.interfaces().iter().find(|known| known.id == id.into());
+        let known = self.rib.interface(id.into());
         let had_host = known.is_some() && self.sources.is_host(id.into());
         match known {
             // Those of a host interface may be other than the configuration's.

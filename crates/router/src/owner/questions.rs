@@ -162,7 +162,7 @@ impl Owner {
         let last = absent.and_then(|absent| absent.last.as_ref());
         let host = absent.and_then(|absent| absent.host.as_ref());
         let counted = last.map_or([0; 4], |last| last.counted);
-        let known = self.rib.interfaces().iter().find(|known| known.id == port.id.into());
+        let known = self.rib.interface(port.id.into());
         let addresses = known.map_or(&port.interface.addresses, |known| &known.addresses);
         let traffic = self.ledger.traffic(port.id);
         let [rx_packets, rx_bytes, tx_packets, tx_bytes] =
@@ -201,7 +201,7 @@ impl Owner {
         let own = |n: usize| counted[n].saturating_sub(port.counted[n]);
         let [rx_packets, rx_bytes, tx_packets, tx_bytes] = std::array::from_fn(own);
         let stats = port.port.stats();
-        let known = self.rib.interfaces().iter().find(|known| known.id == port.id.into());
+        let known = self.rib.interface(port.id.into());
         let addresses = known.map_or(&port.addresses, |known| &known.addresses);
         Port {
             name: port.name.clone(),

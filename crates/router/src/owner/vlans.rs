@@ -78,7 +78,7 @@ impl Owner {
         let Some(mut open) = OpenVlan::new(config, wanted, info, host.as_ref()) else {
             return Ok(());
         };
-        if let Some(known) = self.rib.interfaces().iter().find(|known| known.id == id) {
+        if let Some(known) = self.rib.interface(id) {
             open.addresses.clone_from(&known.addresses);
         }
         self.orders.port(&open.in_slow_path(wanted));
