@@ -419,14 +419,14 @@ def ping_beside_a_stream(lab, what):
     stream = Stream(hosts)
     try:
         assert wait_for(lambda: stream.received > 1_000_000, 60)
-        times = delays(hosts.left, "10.0.2.2", 50)
-        # A full fifo drops pings like the stream's packets.
-        assert len(times) >= 3, times
+        times = []
+        # A full fifo drops pings like the stream's packets, most of them while the stream repeats what it lost.
+        assert wait_for(lambda: times.extend(delays(hosts.left, "10.0.2.2", 20)) or len(times) >= 5, 120), times
         row = queue(hosts.router)
     finally:
         stream.close()
     hosts.router.stop()
-    return times[len(times) // 2], row
+    return sorted(times)[len(times) // 2], row
 
 
 @pytest.mark.alone
@@ -436,7 +436,7 @@ def test_a_ping_waits_less_beside_a_stream_with_codel_than_with_a_long_fifo(lab)
     long, fifo = ping_beside_a_stream(lab, f'queue = {{ length = 300 }}, {shape}')
     short, codel = ping_beside_a_stream(lab, f'queue = {{ discipline = "codel" }}, {shape}')
     assert codel["codel"] + codel["marked"] > 0 and fifo["codel"] == 0
-    # 300 full frames at 4 Mbit/s are 900 ms; CoDel keeps to about 5.
+    # 300 full frames at 2 Mbit/s are 1.8 s; CoDel keeps to a few frames.
     assert long > 200 and short < long / 3, (long, short)
 
 
