@@ -83,12 +83,12 @@ use dataplane::vlan::{self, Tag, Tags, VLANS};
 use dataplane::words::suggestion;
 use fib::Algorithm;
 use ipnet::IpNet;
-use slowpath::{Advertise, Discovery, Icmp};
+use slowpath::{Icmp, InterfaceSettings};
 use wire::MacAddr;
 
 use crate::rib::{self, Resilient, RouteKind};
 
-pub use diff::{Changes, Diff, Effect, Setting};
+pub use diff::{Changes, Diff, Effect, Setting, Unit};
 pub use error::{ConfigError, ConfigErrors};
 pub use machine::{Machine, check_change, check_machine, check_machine_with, interfaces_by_mac};
 pub use network::{NoGateway, Place, not_a_host, place_of_gateway};
@@ -370,8 +370,8 @@ impl Port {
 /// The settings of an interface: that of a port's untagged frames, or a VLAN's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Interface {
-    /// The VRF that it is in.
-    pub vrf: VrfId,
+    /// Its VRF and the messages that the slow path sends on it.
+    pub settings: InterfaceSettings,
     /// Own addresses with the length of their network; host bits are set.
     pub addresses: Vec<IpNet>,
     /// The features declared by the catalogue's steps, with the port's values.
@@ -385,17 +385,8 @@ pub struct Interface {
     /// Its host interface, if it has one: as configured, else if there is another source of routes for
     /// the router.
     pub host: Option<HostInterface>,
-    /// True if unreachable destinations are reported to senders on this port by ICMP.
-    pub unreachables: bool,
     /// Most hops from which BGP, LDP, MSDP and BFD packets to the router are accepted on this port (RFC 5082).
     pub ttl_security: Option<u8>,
-    /// Probes of duplicate address detection for its IPv6 addresses before they are used (RFC 4862 5.4);
-    /// 0: none.
-    pub dad: u8,
-    /// The contents of its router advertisements; `None`: none are sent.
-    pub advertise: Option<Advertise>,
-    /// The contents of its ICMP router discovery for IPv4; `None`: none is sent.
-    pub discovery: Option<Discovery>,
 }
 
 impl Interface {
@@ -419,18 +410,14 @@ impl Interface {
     /// Returns an interface with the same features, all off, and no other settings.
     fn bare(&self) -> Self {
         Self {
-            vrf: VrfId::DEFAULT,
+            settings: InterfaceSettings::default(),
             addresses: Vec::new(),
             features: self.features.iter().map(|(feature, _)| (*feature, 0)).collect(),
             filter_in: None,
             filter_out: None,
             has_vlans: self.has_vlans,
             host: None,
-            unreachables: true,
             ttl_security: None,
-            dad: 0,
-            advertise: None,
-            discovery: None,
         }
     }
 }

@@ -380,7 +380,7 @@ fn opened(wanted: &config::Port, node: Option<usize>, open: OpenQueues) -> Opene
     let info = InterfaceInfo {
         mac: wanted.mac.unwrap_or(wire::MacAddr(port.mac())),
         mtu: port.mtu(),
-        vrf: wanted.interface.vrf,
+        vrf: wanted.interface.settings.vrf,
         partial_checksums: port.partial_checksums(),
         loses_tag_protocol: loses_tag_protocol(&port, &control),
         host: wanted.interface.host.is_some(),

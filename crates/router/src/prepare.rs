@@ -274,7 +274,7 @@ fn info_by(port: &config::Port, holder: Option<&Known>) -> InterfaceInfo {
     InterfaceInfo {
         mac: port.mac.unwrap_or(device_mac),
         mtu: port.mtu.unwrap_or(info.mtu),
-        vrf: port.interface.vrf,
+        vrf: port.interface.settings.vrf,
         host: port.interface.host.is_some(),
         features: port.interface.features(),
         ..info

@@ -2,11 +2,9 @@
 
 use dataplane::forwarder::Settings;
 use dataplane::polling::{Polling, PortPolling, QUOTA};
-use dataplane::steps::REDIRECTS;
 
 use super::ports::OpenPort;
 use control::config::{self, Config};
-use slowpath::InterfaceSettings;
 
 /// Returns the settings of forwarders.
 pub fn of_forwarders(config: &Config) -> Settings {
@@ -14,7 +12,15 @@ pub fn of_forwarders(config: &Config) -> Settings {
 }
 
 fn polling(config: &Config) -> Polling {
-    let config::Forwarders { wait, budget, shed, .. } = config.forwarders;
+    let config::Forwarders {
+        wait,
+        budget,
+        shed,
+        // The owner moves queues, and makes those for control traffic.
+        rebalance: _,
+        control_queue: _,
+        learned_flows: _,
+    } = config.forwarders;
     let mut polling = Polling { wait, budget, shed, ..Polling::default() };
     for port in &config.ports {
         let wait = port.queues.wait.unwrap_or(wait);
@@ -33,15 +39,7 @@ pub fn slow_path_port(open: &OpenPort, wanted: &config::Port) -> slowpath::Inter
         mtu: open.info.mtu,
         addresses: open.addresses.clone(),
         host: open.host.is_some(),
-        settings: of(&wanted.interface),
+        settings: wanted.interface.settings.clone(),
         owned: true,
     }
-}
-
-/// An interface's settings.
-pub fn of(interface: &config::Interface) -> InterfaceSettings {
-    let config::Interface { vrf, unreachables, dad, discovery, .. } = *interface;
-    let redirects = interface.features().has(REDIRECTS);
-    let advertise = interface.advertise.clone();
-    InterfaceSettings { vrf, unreachables, redirects, dad, advertise, discovery }
 }

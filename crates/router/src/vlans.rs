@@ -12,7 +12,6 @@ use ipnet::IpNet;
 
 use super::host::{HostInterface, HostView};
 use super::ports::Opener;
-use super::settings;
 
 /// A VLAN that receives and sends by its port.
 pub struct OpenVlan {
@@ -70,7 +69,7 @@ impl OpenVlan {
             mtu: self.info.mtu,
             addresses: self.addresses.clone(),
             host: self.host.is_some(),
-            settings: settings::of(&wanted.interface),
+            settings: wanted.interface.settings.clone(),
             owned: true,
         }
     }
@@ -112,7 +111,7 @@ pub fn add_infos(config: &Config, infos: &mut Vec<InterfaceInfo>) -> Result<()> 
         }
         infos[index] = InterfaceInfo {
             mtu,
-            vrf: vlan.interface.vrf,
+            vrf: vlan.interface.settings.vrf,
             host: vlan.interface.host.is_some(),
             features: vlan.interface.features(),
             ..of_port

@@ -3,7 +3,7 @@
 //! Line numbers and the order of statements make no difference: ports are identified by their
 //! names, routes by prefix and metric, everything else by the name in its statement.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 
 use dataplane::filters::{FILTERS_MAX, Target};
@@ -11,8 +11,8 @@ use dataplane::interface::{InterfaceId, MAX_INTERFACES, VRFS_MOST, VrfId};
 use dataplane::port::{MAX_PORTS, PortId};
 use ipnet::IpNet;
 
-pub use super::settings::Effect;
 use super::settings::{self, Entry, Names};
+pub use super::settings::{Effect, Unit};
 use super::{Config, DEFAULT_VRF, Interface, Port, Route, Vlan, Vrf};
 use crate::rib::{self, RouteKind};
 
@@ -40,7 +40,7 @@ fn sum_up_elements(settings: &mut Vec<Setting>, new: &Config) {
             from: Some(format!("{} that go", changed - come)),
             to: Some(format!("{come} that come")),
             port: None,
-            effect: Effect::Live,
+            effect: Effect::Live(Unit::PrefixSets),
         });
     }
 }
@@ -94,7 +94,7 @@ impl Setting {
     pub fn restart_because(&self) -> Option<&'static str> {
         match self.effect {
             Effect::Restart(why) => Some(why),
-            Effect::Live | Effect::Reopen | Effect::ReopenHost | Effect::Graph => None,
+            Effect::Live(_) | Effect::Reopen | Effect::ReopenHost | Effect::Graph => None,
         }
     }
 }
@@ -149,7 +149,7 @@ impl Diff {
             settings.push(another("steps in Lua", to, Effect::Graph));
         }
         if old.text != new.text && !old.commands.is_empty() && !new.commands.is_empty() {
-            settings.push(another("commands in Lua", "another", Effect::Live));
+            settings.push(another("commands in Lua", "another", Effect::Live(Unit::Commands)));
         }
         // Some steps exist only if a port enables them.
         let asks = |config: &Config| -> HashSet<&str> {
@@ -182,6 +182,18 @@ impl Diff {
     /// Returns the settings that only a restart changes.
     pub fn fixed(&self) -> impl Iterator<Item = &Setting> {
         self.settings.iter().filter(|setting| !setting.is_live())
+    }
+
+    /// Returns the units that take up settings while the router runs, each once. Ports that are opened, and new
+    /// graphs, are no such settings.
+    pub fn units(&self) -> BTreeSet<Unit> {
+        let unit = |setting: &Setting| match setting.effect {
+            Effect::Live(unit) => Some(unit),
+            // The device does not have it, or takes it as it is.
+            Effect::Reopen if !self.reopens(setting) => Some(Unit::ReceiveQueues),
+            Effect::Reopen | Effect::ReopenHost | Effect::Graph | Effect::Restart(_) => None,
+        };
+        self.settings.iter().filter_map(unit).collect()
     }
 
     /// Returns true if the setting belongs to a port or a VLAN that is new or removed.
@@ -418,7 +430,7 @@ impl Config {
                 moved(vrf);
             }
         }
-        self.settings_mut().for_each(|interface| moved(&mut interface.vrf));
+        self.settings_mut().for_each(|interface| moved(&mut interface.settings.vrf));
         self.vrfs.iter_mut().for_each(|vrf| moved(&mut vrf.id));
         self.vrfs.sort_by_key(|vrf| vrf.id);
     }
@@ -432,11 +444,10 @@ impl Config {
             .map_err(|name| too_many(("filter", "filters"), name, FILTERS_MAX))?;
         let moved = |number: &mut u8| *number = numbers.get(number).copied().unwrap_or(*number);
         self.filters.iter_mut().for_each(|filter| moved(&mut filter.number));
-        let of_ports = self
-            .ports
-            .iter_mut()
-            .flat_map(|port| [&mut port.interface.filter_in, &mut port.interface.filter_out]);
-        for filter in of_ports.flatten() {
+        let of_interfaces = self
+            .settings_mut()
+            .flat_map(|interface| [&mut interface.filter_in, &mut interface.filter_out]);
+        for filter in of_interfaces.flatten() {
             moved(&mut filter.number);
         }
         Ok(())

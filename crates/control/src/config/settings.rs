@@ -14,7 +14,7 @@ use dataplane::plan::Plans;
 use dataplane::polling::{QUOTA, Wait};
 use dataplane::reason::PuntClass;
 use dataplane::vlan::Tag;
-use slowpath::{Advertise, Discovery, Icmp, Preference, Prefix};
+use slowpath::{Advertise, Discovery, Icmp, InterfaceSettings, Preference, Prefix};
 
 use super::{
     Command, Config, Cores, DEFAULT_VRF, Driver, Fib, Filter, Forwarders, Forwarding, Fpm, Import,
@@ -27,8 +27,8 @@ use crate::rib;
 /// Effect of changing a setting on a running router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// None: packets are not affected.
-    Live,
+    /// None: this unit takes it up, and packets are not affected.
+    Live(Unit),
     /// Its port is closed and opened again, if the change concerns the opening of the device.
     Reopen,
     /// Like [`Self::Reopen`], unless the host interfaces move to another network namespace, which requires a
@@ -38,6 +38,63 @@ pub enum Effect {
     Graph,
     /// It requires a restart, for this reason.
     Restart(&'static str),
+}
+
+/// Unit of a running router that takes up changed settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unit {
+    /// The opening of devices: a running one keeps what it has.
+    Opening,
+    /// VRFs and their tables.
+    Vrfs,
+    /// Interfaces, as forwarders and the slow path know them.
+    Interfaces,
+    /// Addresses of interfaces.
+    Addresses,
+    /// VLANs on their ports.
+    Vlans,
+    /// Filter rules in devices.
+    DeviceFilters,
+    /// Receive queues: bursts, and the hash of ports that stay open.
+    ReceiveQueues,
+    /// Transmit queues and shapes of ports.
+    TransmitQueues,
+    /// Multicasts that devices pass on.
+    DeviceMulticasts,
+    /// How forwarders wait, receive, shed and transmit.
+    Forwarders,
+    /// Number and cores of forwarders.
+    Cores,
+    /// Moves of queues between forwarders.
+    Rebalancing,
+    /// Queues for control traffic.
+    ControlQueues,
+    /// Static neighbours.
+    Neighbours,
+    /// Next hops with names.
+    NextHops,
+    /// Sets of prefixes.
+    PrefixSets,
+    /// Multicast routes.
+    Multicast,
+    /// Imported tables.
+    Imports,
+    /// The kernel and zebra as sources of routes.
+    Sources,
+    /// The resolution of gateways.
+    Resolution,
+    /// Limits of the slow path.
+    SlowPath,
+    /// The router's own ICMP.
+    Icmp,
+    /// The log.
+    Log,
+    /// Storage of packets that caused a panic.
+    Quarantine,
+    /// The telnet service.
+    Telnet,
+    /// Commands in Lua.
+    Commands,
 }
 
 /// Reasons for a restart.
@@ -107,13 +164,13 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     let mut list = List { names, entries: Vec::new() };
     for Vrf { id: _, line: _, name, table } in vrfs {
         let table = table.map(|table| format!("table {table}"));
-        list.live(format!("vrf \"{name}\""), or(table, "no table"));
+        list.live(Unit::Vrfs, format!("vrf \"{name}\""), or(table, "no table"));
     }
     ports.iter().for_each(|port| list.port(port));
     vlans.iter().for_each(|vlan| list.vlan(vlan));
     neighbours.iter().for_each(|neighbour| list.neighbour(neighbour));
     for NamedNextHop { line: _, name, paths: over } in next_hops {
-        list.live(format!("next_hop \"{name}\""), paths(over, names));
+        list.live(Unit::NextHops, format!("next_hop \"{name}\""), paths(over, names));
     }
     sets.iter().for_each(|set| list.set(set));
     filters.iter().for_each(|filter| list.filter(filter, categories));
@@ -123,25 +180,26 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     let Cores { control_line: _, control, forward_line: _, forward } = cores;
     let chosen =
         |cores: &[usize]| some(cores.iter().map(ToString::to_string), "the router's choice");
-    list.live("cores: control", chosen(control));
-    list.live("cores: forward", chosen(forward));
+    list.live(Unit::Cores, "cores: control", chosen(control));
+    list.live(Unit::Cores, "cores: forward", chosen(forward));
     let Forwarders { wait, budget, rebalance, control_queue, learned_flows, shed } = forwarders;
-    list.live("forwarders: wait", wait.name());
-    list.live("forwarders: budget", budget);
-    list.live("forwarders: rebalance", rebalance);
-    list.live("forwarders: control_queue", control_queue);
-    list.live("forwarders: learned_flows", learned_flows);
-    list.live("forwarders: shed: percent", shed.percent);
+    list.live(Unit::Forwarders, "forwarders: wait", wait.name());
+    list.live(Unit::Forwarders, "forwarders: budget", budget);
+    list.live(Unit::Rebalancing, "forwarders: rebalance", rebalance);
+    list.live(Unit::ControlQueues, "forwarders: control_queue", control_queue);
+    list.live(Unit::ControlQueues, "forwarders: learned_flows", learned_flows);
+    list.live(Unit::Forwarders, "forwarders: shed: percent", shed.percent);
     list.live(
+        Unit::Forwarders,
         "forwarders: shed: keep",
         some(shed.keep.iter().map(|class| class.name().to_owned()), "none"),
     );
     let Forwarding { class_e, resolve_via_default } = forwarding;
     list.fixed("forwarding: class_e", class_e, TABLES);
-    list.live("forwarding: resolve_via_default", resolve_via_default);
+    list.live(Unit::Resolution, "forwarding: resolve_via_default", resolve_via_default);
     let TxConfig { burst, flush } = tx;
-    list.live("tx: burst", burst);
-    list.live("tx: flush_us", flush.as_micros());
+    list.live(Unit::Forwarders, "tx: burst", burst);
+    list.live(Unit::Forwarders, "tx: flush_us", flush.as_micros());
     list.slowpath(slowpath);
     let FlowSettings { most, mut timeouts } = *flows;
     for (key, timeout) in timeouts.named() {
@@ -150,8 +208,8 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     list.graph("flows: most", most);
     // Listed as forwarding: class_e.
     let Icmp { ttl, echo, class_e: _ } = icmp;
-    list.live("icmp: ttl", ttl);
-    list.live("icmp: echo", echo);
+    list.live(Unit::Icmp, "icmp: ttl", ttl);
+    list.live(Unit::Icmp, "icmp: echo", echo);
     let Memory { mbufs, no_huge } = memory;
     list.fixed("memory: mbufs", or(*mbufs, "as many as are needed"), MEMORY);
     list.fixed("memory: no_huge", no_huge, MEMORY);
@@ -159,19 +217,20 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     list.fixed("fib: ipv4", ipv4.name(), TABLES);
     list.fixed("fib: ipv6", ipv6.name(), TABLES);
     let Log { level } = log;
-    list.live("log: level", level.unwrap_or("default"));
+    list.live(Unit::Log, "log: level", level.unwrap_or("default"));
     let Quarantine { directory, packets, bytes } = quarantine;
-    list.live("quarantine: directory", directory.display());
-    list.live("quarantine: packets", packets);
-    list.live("quarantine: mib", bytes >> 20);
+    list.live(Unit::Quarantine, "quarantine: directory", directory.display());
+    list.live(Unit::Quarantine, "quarantine: packets", packets);
+    list.live(Unit::Quarantine, "quarantine: mib", bytes >> 20);
     for Command { line: _, name, help } in commands {
-        list.live(format!("command \"{name}\""), help);
+        list.live(Unit::Commands, format!("command \"{name}\""), help);
     }
     if let Some(Telnet { listen, sessions, idle, users }) = telnet {
-        list.live("telnet: listen", listen);
-        list.live("telnet: sessions", sessions);
-        list.live("telnet: idle_s", idle.as_secs());
+        list.live(Unit::Telnet, "telnet: listen", listen);
+        list.live(Unit::Telnet, "telnet: sessions", sessions);
+        list.live(Unit::Telnet, "telnet: idle_s", idle.as_secs());
         list.live(
+            Unit::Telnet,
             "telnet: users",
             some(users.iter().cloned(), "none besides the router's and root"),
         );
@@ -241,8 +300,8 @@ struct OfPort<'a, 'b> {
 }
 
 impl OfPort<'_, '_> {
-    fn live(&mut self, setting: &str, value: impl Display) {
-        self.add(Effect::Live, setting, value);
+    fn live(&mut self, unit: Unit, setting: &str, value: impl Display) {
+        self.add(Effect::Live(unit), setting, value);
     }
 
     /// Adds a setting that takes effect when the device is opened.
@@ -272,9 +331,9 @@ impl OfPort<'_, '_> {
         self.opened("tx_queues", or(*tx, "one a forwarder"));
         self.opened("rx_descriptors", or(*rx_descriptors, "the driver's"));
         self.opened("tx_descriptors", or(*tx_descriptors, "the driver's"));
-        self.live("rx_burst", or(*rx_burst, "the driver's"));
-        self.live("quota", quota.unwrap_or(QUOTA));
-        self.live("wait", wait.map_or("as forwarders", Wait::name));
+        self.live(Unit::ReceiveQueues, "rx_burst", or(*rx_burst, "the driver's"));
+        self.live(Unit::Forwarders, "quota", quota.unwrap_or(QUOTA));
+        self.live(Unit::Forwarders, "wait", wait.map_or("as forwarders", Wait::name));
         self.opened("rx_thresholds", rx_thresholds);
         self.opened("tx_thresholds", tx_thresholds);
         self.opened("rx_cores", cores(rx_cores));
@@ -287,42 +346,49 @@ impl OfPort<'_, '_> {
     /// The settings that ports and VLANs have in common.
     fn interface(&mut self, interface: &Interface, vrf: &str) {
         let Interface {
-            vrf: _,
+            settings,
             addresses,
             features,
             filter_in,
             filter_out,
             has_vlans: _,
             host,
-            unreachables,
             ttl_security,
-            dad,
-            advertise,
-            discovery,
         } = interface;
+        // Redirects are listed with the features.
+        let InterfaceSettings { vrf: _, unreachables, redirects: _, dad, advertise, discovery } =
+            settings;
         let segmentation = host.as_ref().map(|host| host.segmentation);
         let host = host.as_ref().map(|host| match &host.netns {
             Some(netns) => format!("in namespace {netns}"),
             None => "in the router's namespace".to_owned(),
         });
         let of = self;
-        of.live("vrf", vrf);
-        of.live("address", some(addresses.iter().map(ToString::to_string), "none"));
+        of.live(Unit::Interfaces, "vrf", vrf);
+        of.live(
+            Unit::Addresses,
+            "address",
+            some(addresses.iter().map(ToString::to_string), "none"),
+        );
         of.add(Effect::ReopenHost, "host", or(host, "false"));
         of.opened("host segmentation", or(segmentation, "true"));
         for (feature, value) in features {
-            of.live(feature.name(), feature.word(*value));
+            of.live(Unit::Interfaces, feature.name(), feature.word(*value));
         }
         let filter = |of: &Option<PortFilter>| or(of.as_ref().map(|of| of.name.clone()), "none");
         of.add(Effect::Graph, "filter inward", filter(filter_in));
         of.add(Effect::Graph, "filter outward", filter(filter_out));
         let hardware = filter_in.as_ref().is_some_and(|filter| filter.hardware);
-        of.live("filter hardware", hardware);
-        of.live("unreachables", unreachables);
-        of.live("ttl_security", or(*ttl_security, "none"));
-        of.live("dad", dad);
-        of.live("advertise", or(advertise.as_ref().map(advertised), "false"));
-        of.live("router_discovery", or(discovery.as_ref().map(discovered), "false"));
+        of.live(Unit::DeviceFilters, "filter hardware", hardware);
+        of.live(Unit::Interfaces, "unreachables", unreachables);
+        of.live(Unit::Interfaces, "ttl_security", or(*ttl_security, "none"));
+        of.live(Unit::Interfaces, "dad", dad);
+        of.live(Unit::Interfaces, "advertise", or(advertise.as_ref().map(advertised), "false"));
+        of.live(
+            Unit::Interfaces,
+            "router_discovery",
+            or(discovery.as_ref().map(discovered), "false"),
+        );
     }
 
     fn add(&mut self, effect: Effect, setting: &str, value: impl Display) {
@@ -352,13 +418,13 @@ impl List<'_> {
         let Vlan { id: _, line: _, name, parent, tag, mtu, interface } = vlan;
         let Tag { protocol, id, priority } = tag;
         let parent = port_name(self.names, *parent);
-        let vrf = vrf_name(self.names, interface.vrf);
+        let vrf = vrf_name(self.names, interface.settings.vrf);
         let mut of = OfPort { list: self, kind: "vlan", port: name };
         of.add(Effect::Graph, "parent", parent);
         of.add(Effect::Graph, "id", id);
         of.add(Effect::Graph, "protocol", protocol);
         of.add(Effect::Graph, "priority", priority);
-        of.live("mtu", or(*mtu, "the parent's"));
+        of.live(Unit::Vlans, "mtu", or(*mtu, "the parent's"));
         of.interface(interface, vrf);
     }
 
@@ -367,8 +433,8 @@ impl List<'_> {
         self.add(Effect::Restart(why), what, value);
     }
 
-    fn live(&mut self, what: impl Into<String>, value: impl Display) {
-        self.add(Effect::Live, what, value);
+    fn live(&mut self, unit: Unit, what: impl Into<String>, value: impl Display) {
+        self.add(Effect::Live(unit), what, value);
     }
 
     fn graph(&mut self, what: impl Into<String>, value: impl Display) {
@@ -394,38 +460,38 @@ impl List<'_> {
             all_multicast,
             interface,
         } = port;
-        let vrf = vrf_name(self.names, interface.vrf);
+        let vrf = vrf_name(self.names, interface.settings.vrf);
         let mut of = OfPort { list: self, kind: "port", port: name };
         let driver = driver.map(Driver::name);
         of.opened("device", device);
         of.opened("driver", or(driver, "what works"));
-        of.live("take_over", take_over);
+        of.live(Unit::Opening, "take_over", take_over);
         of.opened("mac", or(*mac, "the device's"));
         of.opened("mtu", or(*mtu, "the device's"));
         of.queues(queues);
-        of.live("queue", or(*queue, "the device's"));
-        of.live("shape", or(*shape, "none"));
+        of.live(Unit::TransmitQueues, "queue", or(*queue, "the device's"));
+        of.live(Unit::TransmitQueues, "shape", or(*shape, "none"));
         let offloads = offloads.iter().map(|(offload, on)| format!("{offload} {on}"));
         of.opened("offloads", some(offloads, "those of the device that help"));
         let wished = (*link != LinkWish::default()).then_some(link);
         of.opened("link", or(wished, "the device's"));
         of.opened("promiscuous", promiscuous);
-        of.live("all_multicast", all_multicast);
+        of.live(Unit::DeviceMulticasts, "all_multicast", all_multicast);
         of.interface(interface, vrf);
     }
 
     fn neighbour(&mut self, neighbour: &Neighbour) {
         let Neighbour { line: _, port, address, mac } = neighbour;
         let port = port_name(self.names, *port);
-        self.live(format!("neighbour {address} on port \"{port}\""), mac);
+        self.live(Unit::Neighbours, format!("neighbour {address} on port \"{port}\""), mac);
     }
 
     /// Lists each element separately, so that a plan shows the added and removed ones.
     fn set(&mut self, set: &PrefixSet) {
         let PrefixSet { line: _, name, elements } = set;
-        self.live(format!("prefix_set \"{name}\""), "there");
+        self.live(Unit::PrefixSets, format!("prefix_set \"{name}\""), "there");
         for net in elements {
-            self.live(format!("prefix_set \"{name}\": {net}"), "in it");
+            self.live(Unit::PrefixSets, format!("prefix_set \"{name}\": {net}"), "in it");
         }
     }
 
@@ -470,7 +536,7 @@ impl List<'_> {
             ttl => format!("{} (ttl {ttl})", port_name(self.names, *port)),
         });
         let value = format!("{} -> {}", port_name(self.names, *from), some(to, "nowhere"));
-        self.live(format!("multicast {group} from {source}"), value);
+        self.live(Unit::Multicast, format!("multicast {group} from {source}"), value);
     }
 
     fn import(&mut self, rank: usize, import: &Import) {
@@ -478,26 +544,27 @@ impl List<'_> {
         let via = format!("{}; {}", paths(via4, self.names), paths(via6, self.names));
         // A router started with a relative name has already resolved it.
         let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
-        self.live(format!("import {rank}: file"), file.display());
+        self.live(Unit::Imports, format!("import {rank}: file"), file.display());
         let since = modified.and_then(|modified| modified.duration_since(UNIX_EPOCH).ok());
         let modified =
             since.map(|since| format!("{}.{:09}", since.as_secs(), since.subsec_nanos()));
-        self.live(format!("import {rank}: modified"), or(modified, "no such file"));
-        self.live(format!("import {rank}: via"), via.trim_matches([';', ' ']));
+        self.live(Unit::Imports, format!("import {rank}: modified"), or(modified, "no such file"));
+        self.live(Unit::Imports, format!("import {rank}: via"), via.trim_matches([';', ' ']));
     }
 
     fn sources(&mut self, routes_from: &RoutesFrom, fpm: Option<&Fpm>) {
         let RoutesFrom { kernel, fpm: by_fpm } = routes_from;
-        self.live("routes_from: fpm", by_fpm);
-        self.live("routes_from: kernel", kernel.is_some());
+        self.live(Unit::Sources, "routes_from: fpm", by_fpm);
+        self.live(Unit::Sources, "routes_from: kernel", kernel.is_some());
         if let Some(KernelRoutes { audit, receive_buffer }) = kernel {
-            self.live("routes_from: audit_s", or(audit.map(seconds), "never"));
-            self.live("routes_from: receive_buffer_mib", receive_buffer >> 20);
+            self.live(Unit::Sources, "routes_from: audit_s", or(audit.map(seconds), "never"));
+            self.live(Unit::Sources, "routes_from: receive_buffer_mib", receive_buffer >> 20);
         }
         if let Some(Fpm { listen, keep, users }) = fpm {
-            self.live("fpm: listen", listen);
-            self.live("fpm: keep_s", seconds(*keep));
+            self.live(Unit::Sources, "fpm: listen", listen);
+            self.live(Unit::Sources, "fpm: keep_s", seconds(*keep));
             self.live(
+                Unit::Sources,
                 "fpm: users",
                 some(users.iter().cloned(), "none besides the router's, root and frr"),
             );
@@ -525,20 +592,20 @@ impl List<'_> {
             resolve_rate: _,
             resolve_burst: _,
         } = limits;
-        self.live("slowpath: neighbours", neighbours);
-        self.live("slowpath: queue", queue);
-        self.live("slowpath: retries", tries);
-        self.live("slowpath: timeout_s", seconds(*reachable));
-        self.live("slowpath: reassembly_s", seconds(*reassembly));
+        self.live(Unit::SlowPath, "slowpath: neighbours", neighbours);
+        self.live(Unit::SlowPath, "slowpath: queue", queue);
+        self.live(Unit::SlowPath, "slowpath: retries", tries);
+        self.live(Unit::SlowPath, "slowpath: timeout_s", seconds(*reachable));
+        self.live(Unit::SlowPath, "slowpath: reassembly_s", seconds(*reassembly));
         self.fixed("slowpath: workers", workers, WORKERS);
-        self.live("slowpath: icmp_rate", icmp_rate);
-        self.live("slowpath: icmp_burst", icmp_burst);
-        self.live("slowpath: icmp_prefix_rate", icmp_prefix_rate);
-        self.live("slowpath: icmp_prefix_burst", icmp_prefix_burst);
+        self.live(Unit::SlowPath, "slowpath: icmp_rate", icmp_rate);
+        self.live(Unit::SlowPath, "slowpath: icmp_burst", icmp_burst);
+        self.live(Unit::SlowPath, "slowpath: icmp_prefix_rate", icmp_prefix_rate);
+        self.live(Unit::SlowPath, "slowpath: icmp_prefix_burst", icmp_prefix_burst);
         for (class, ClassLimits { rate, weight, queue }) in PuntClass::ALL.iter().zip(classes) {
             let key = |setting: &str| format!("slowpath: classes.{}.{setting}", class.name());
-            self.live(key("rate"), rate);
-            self.live(key("weight"), weight);
+            self.live(Unit::SlowPath, key("rate"), rate);
+            self.live(Unit::SlowPath, key("weight"), weight);
             self.fixed(key("queue"), queue, RINGS);
         }
     }

@@ -8,7 +8,7 @@ use dataplane::port::{Fec, Offload, Pause};
 use dataplane::reason::PuntClass;
 use ipnet::Ipv6Net;
 use proptest::prelude::*;
-use slowpath::{Preference, Prefix};
+use slowpath::{Advertise, Discovery, Preference, Prefix};
 
 use super::*;
 
@@ -96,7 +96,9 @@ fn every_setting_is_read() {
     assert_eq!(pci.offloads, [(Offload::Vlan, false), (Offload::Scatter, true)].into());
     assert!(config.ports[3].offloads.is_empty());
     assert_eq!(pci.mac, Some(MacAddr([2, 0, 0, 0, 0, 1])));
-    assert!(!pci.interface.unreachables && config.ports[3].interface.unreachables);
+    assert!(
+        !pci.interface.settings.unreachables && config.ports[3].interface.settings.unreachables
+    );
     let redirects = |port: &Port| port.interface.features().has(dataplane::steps::REDIRECTS);
     assert!(redirects(pci) && !redirects(&config.ports[3]));
     let link = LinkWish {
@@ -109,7 +111,7 @@ fn every_setting_is_read() {
     assert_eq!((pci.link, config.ports[3].link), (link, LinkWish::default()));
     assert!(pci.promiscuous && !config.ports[3].promiscuous);
     assert!(pci.all_multicast && !config.ports[3].all_multicast);
-    assert_eq!((pci.interface.dad, config.ports[3].interface.dad), (2, 0));
+    assert_eq!((pci.interface.settings.dad, config.ports[3].interface.settings.dad), (2, 0));
     assert_eq!(config.icmp, Icmp { ttl: 255, echo: false, class_e: false });
     assert_eq!(config.ports[3].device, Device::Vdev("net_tap0,iface=tap0".to_owned()));
     assert_eq!(config.ports[3].driver, Some(Driver::AfPacket));
@@ -271,7 +273,10 @@ fn router_discovery_is_read() {
         read(&text)
     };
     let discovery = |settings: &str| {
-        port(settings).unwrap_or_else(|errors| panic!("{errors}")).ports[0].interface.discovery
+        port(settings).unwrap_or_else(|errors| panic!("{errors}")).ports[0]
+            .interface
+            .settings
+            .discovery
     };
     assert_eq!(discovery(""), None);
     assert_eq!(discovery("router_discovery = false"), None);
@@ -310,7 +315,11 @@ fn advertisements_are_read() {
         let text =
             format!("turnpike.port 'a' {{ device = 'a', address = 'fd00:1::1/64', {settings} }}");
         let config = read(&format!("local turnpike = require 'turnpike'\n{text}"));
-        config.unwrap_or_else(|errors| panic!("{errors}")).ports[0].interface.advertise.clone()
+        config.unwrap_or_else(|errors| panic!("{errors}")).ports[0]
+            .interface
+            .settings
+            .advertise
+            .clone()
     };
     assert_eq!(advertise(""), None);
     assert_eq!(advertise("advertise = false"), None);
@@ -1944,7 +1953,7 @@ fn ports_and_routes_are_in_vrfs() {
     let vrfs: Vec<_> = config.vrfs.iter().map(|vrf| (vrf.id, &*vrf.name, vrf.table)).collect();
     assert_eq!(vrfs, [(blue, "blue", Some(100)), (red, "red", None)]);
     assert_eq!(
-        config.ports.iter().map(|port| port.interface.vrf).collect::<Vec<_>>(),
+        config.ports.iter().map(|port| port.interface.settings.vrf).collect::<Vec<_>>(),
         [blue, red, none]
     );
     let [left, right, plain] = [0, 1, 2].map(|index| InterfaceId::new(index).unwrap());

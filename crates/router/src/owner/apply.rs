@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use control::config::{Config, Diff, Interface, Neighbour, Port, Route};
+use control::config::{self, Config, Diff, Interface, Neighbour, Port, Route, Unit};
 use control::cores::CorePlacement;
 use control::fpm::Entrance;
 use control::netlink::KernelOrder;
@@ -85,10 +85,8 @@ impl Owner {
                 self.leave_ports(&config, done.moves);
                 self.remove_hosts(done.hosts);
                 self.warn_of_distance();
-                self.settle(&base, &config);
+                self.settle((&base, &config, &diff), done.telnet, done.entrance);
                 self.imports.begin(imports);
-                self.serve_telnet(&base, &config, done.telnet);
-                self.follow_sources(&base, &config, done.entrance);
                 self.filters = self.tables.filters.use_next(&self.tables.interfaces.get());
                 self.sets.retain(&config.sets);
                 self.place_rules(&config);
@@ -295,59 +293,88 @@ impl Owner {
         Ok(Some(service.open_telnet(settings, &self.socket)?))
     }
 
-    fn serve_telnet(&mut self, old: &Config, new: &Config, opened: Option<telnet::Opened>) {
-        if let Some(service) = self.service.as_mut().filter(|_| old.telnet != new.telnet) {
-            service.serve_telnet(opened);
-        }
-    }
-
     /// Follows the sources of routes that the configuration names.
-    fn follow_sources(&mut self, old: &Config, new: &Config, entrance: Option<Entrance>) {
-        if old.routes_from == new.routes_from && old.fpm == new.fpm {
-            return;
-        }
+    fn follow_sources(&mut self, new: &Config, entrance: Option<Entrance>) {
         if let Err(error) = self.sources.follow(new, entrance) {
             tracing::error!("turnpike.routes_from: {error:#}");
         }
         self.groups.follow(self.sources.groups());
     }
 
-    /// Settings that cannot fail.
-    fn settle(&mut self, old: &Config, new: &Config) {
+    /// Has each unit take up its changed settings, as far as that cannot fail.
+    fn settle(
+        &mut self,
+        (old, new, diff): (&Config, &Config, &Diff),
+        telnet: Option<telnet::Opened>,
+        entrance: Option<Entrance>,
+    ) {
+        // Its writer names packets' ports.
+        self.quarantine.set(new);
+        let (mut telnet, mut entrance) = (telnet, entrance);
+        for unit in diff.units() {
+            match unit {
+                Unit::Vrfs => self.leave_vrfs(old, new),
+                Unit::Interfaces => self.send_settings(old, new),
+                Unit::Addresses => self.note_addresses(new),
+                Unit::Multicast => self.groups.configure(&new.multicast),
+                Unit::Sources => self.follow_sources(new, entrance.take()),
+                Unit::Resolution => {
+                    self.rib.resolve_via_default(new.forwarding.resolve_via_default);
+                }
+                Unit::SlowPath => self.limit_slow_path(new.slowpath),
+                Unit::Icmp => self.orders.send(&Command::Icmp(new.icmp)),
+                Unit::Log => crate::log::set_level(new.log.level),
+                Unit::Telnet => {
+                    let service = self.service.iter_mut();
+                    service.for_each(|service| service.serve_telnet(telnet.take()));
+                }
+                // They may fail: `change` and `spread` are done with them.
+                Unit::Vlans
+                | Unit::ReceiveQueues
+                | Unit::TransmitQueues
+                | Unit::Forwarders
+                | Unit::Cores
+                | Unit::Neighbours
+                | Unit::NextHops
+                | Unit::PrefixSets => {}
+                // After each change, whatever it changed.
+                Unit::DeviceFilters
+                | Unit::DeviceMulticasts
+                | Unit::ControlQueues
+                | Unit::Imports
+                | Unit::Quarantine => {}
+                // Those that need them look into the present configuration.
+                Unit::Opening | Unit::Rebalancing | Unit::Commands => {}
+            }
+        }
+    }
+
+    /// The changed settings of interfaces, for the slow path.
+    fn send_settings(&mut self, old: &Config, new: &Config) {
         for (interface, _, before, after) in interfaces(old, new) {
-            let settings = settings::of(after);
-            if settings != settings::of(before) {
+            if before.settings != after.settings {
+                let settings = after.settings.clone();
                 self.orders.send(&Command::Settings { interface, settings });
             }
         }
-        if old.icmp != new.icmp {
-            self.orders.send(&Command::Icmp(new.icmp));
-        }
-        if old.slowpath != new.slowpath {
-            let limits = new.slowpath.limits;
-            self.ledger.slow.rates.set_errors(&limits);
-            self.ledger.slow.class_rates.set(&new.slowpath.classes);
-            self.orders.weights(&new.slowpath.classes);
-            self.orders.send(&Command::Limits(limits));
-            self.ledger.slowpath = new.slowpath;
-        }
-        let by_default = new.forwarding.resolve_via_default;
-        if old.forwarding.resolve_via_default != by_default {
-            self.rib.resolve_via_default(by_default);
-        }
-        if old.log != new.log {
-            crate::log::set_level(new.log.level);
-        }
-        if old.multicast != new.multicast {
-            self.groups.configure(&new.multicast);
-        }
-        self.leave_vrfs(old, new);
-        self.quarantine.set(new);
+    }
+
+    fn note_addresses(&mut self, new: &Config) {
         for open in self.ports.iter_mut() {
             if let Some(port) = new.port(open.id) {
                 open.addresses.clone_from(&port.interface.addresses);
             }
         }
+    }
+
+    fn limit_slow_path(&mut self, wanted: config::Slowpath) {
+        // The number of workers and the sizes of their rings stay until a restart.
+        let config::Slowpath { workers: _, limits, classes } = &wanted;
+        self.ledger.slow.rates.set_errors(limits);
+        self.ledger.slow.class_rates.set(classes);
+        self.orders.weights(classes);
+        self.orders.send(&Command::Limits(*limits));
+        self.ledger.slowpath = wanted;
     }
 
     /// Gives each forwarder its changed parts: graph, ports' data, settings. Returns the pause, and the former parts.
@@ -497,5 +524,5 @@ fn absent<'a>(
 fn what_steps_see(
     (id, _, interface): (InterfaceId, &str, &Interface),
 ) -> (InterfaceId, Features, VrfId) {
-    (id, interface.features(), interface.vrf)
+    (id, interface.features(), interface.settings.vrf)
 }

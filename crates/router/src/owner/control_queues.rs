@@ -120,8 +120,8 @@ impl Owner {
 /// Returns the router's addresses in the VRFs of a port and of its VLANs.
 fn own_addresses(config: &Config, port: &config::Port, own: &OwnAddresses) -> Vec<IpAddr> {
     let of_vlans = config.vlans.iter().filter(|vlan| vlans::port_of(config, vlan) == Some(port.id));
-    let mut vrfs: Vec<_> = of_vlans.map(|vlan| vlan.interface.vrf).collect();
-    vrfs.push(port.interface.vrf);
+    let mut vrfs: Vec<_> = of_vlans.map(|vlan| vlan.interface.settings.vrf).collect();
+    vrfs.push(port.interface.settings.vrf);
     vrfs.sort_unstable();
     vrfs.dedup();
     let mut all: Vec<_> = vrfs.into_iter().flat_map(|vrf| own.all(vrf)).collect();

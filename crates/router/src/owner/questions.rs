@@ -172,7 +172,7 @@ impl Owner {
             device: port.device.to_string(),
             driver: "-".to_owned(),
             mac: last.map_or_else(String::new, |last| last.known.info.mac.to_string()),
-            vrf: self.vrf_name(port.interface.vrf),
+            vrf: self.vrf_name(port.interface.settings.vrf),
             addresses: addresses.iter().map(IpNet::to_string).collect(),
             link: "gone".to_owned(),
             link_by: "-".to_owned(),

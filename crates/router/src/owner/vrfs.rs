@@ -84,7 +84,9 @@ impl Owner {
     /// Moves each port to its configured VRF.
     pub(super) fn move_to_vrfs(&mut self, config: &Config) {
         self.rib.batch(|rib| {
-            config.interfaces().for_each(|(id, _, interface)| rib.set_vrf(id, interface.vrf));
+            config
+                .interfaces()
+                .for_each(|(id, _, interface)| rib.set_vrf(id, interface.settings.vrf));
         });
     }
 

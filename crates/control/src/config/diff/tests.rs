@@ -2,7 +2,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use dataplane::catalogue::Catalogue;
+use dataplane::flows::FlowSettings;
 use dataplane::port::MAX_PORTS;
+use dataplane::reason::PuntClass;
 use proptest::prelude::*;
 
 use super::super::{Limits, parse};
@@ -442,7 +444,7 @@ fn vrfs_keep_their_numbers_and_are_shown_by_their_names() {
     let diff = Diff::between(&old, &same);
     assert!(diff.routes.is_empty(), "{diff:?}");
     let what: Vec<_> = diff.settings.iter().map(|s| (&*s.what, s.effect)).collect();
-    assert_eq!(what, [("vrf \"green\"", Effect::Live)]);
+    assert_eq!(what, [("vrf \"green\"", Effect::Live(Unit::Vrfs))]);
     let described: Vec<_> = same.routes.iter().map(|route| diff.describe(route)).collect();
     assert_eq!(
         described,
@@ -463,4 +465,92 @@ fn vrfs_keep_their_numbers_and_are_shown_by_their_names() {
         refused,
         "vrf \"w23\": with the VRFs that are there now they are more than 63; take some away first"
     );
+}
+
+/// Statements of every kind, each setting with another value than by default.
+fn every_statement() -> Vec<String> {
+    let class =
+        |class: &PuntClass| format!("{} = {{ rate = 9, weight = 3, queue = 16 }}", class.name());
+    let classes = PuntClass::ALL.iter().map(class).collect::<Vec<_>>().join(", ");
+    let mut timeouts = FlowSettings::default().timeouts;
+    let timeouts = timeouts.named().map(|(key, _)| format!("{key} = 9")).join(", ");
+    let fixed = [
+        "cores { control = '0', forward = '1' }",
+        "forwarding { class_e = true, resolve_via_default = false }",
+        "tx { burst = 8, flush_us = 8 }",
+        "icmp { ttl = 9, echo = false }",
+        "memory { mbufs = 4096, no_huge = true }",
+        "fib { ipv4 = 'reference', ipv6 = 'reference' }",
+        "log { level = 'debug' }",
+        "quarantine { directory = '/q', packets = 9, mib = 9 }",
+        "telnet { listen = '127.0.0.1:99', sessions = 9, idle_s = 9, users = { 'root' } }",
+        "routes_from { 'kernel', 'fpm', audit_s = 9, receive_buffer_mib = 9 }",
+        "fpm { listen = '127.0.0.1:98', keep_s = 9, users = { 'root' } }",
+        "command 'c' { help = 'c', run = function() return '' end }",
+        "vrf 'v' {}",
+        "neighbour '10.0.2.9' { port = 'b', mac = '02:00:00:00:00:09' }",
+        "next_hop 'n' { via = '10.0.2.2' }",
+        "prefix_set 's' { '10.9.0.0/16' }",
+        "multicast '239.1.1.1' { from = 'a', to = { 'b' } }",
+        "import { file = 'table', via = '10.0.1.2' }",
+        "filter 'f' { default = 'drop' }",
+        "vlan 'a.7' { parent = 'a', id = 7 }",
+        "forwarders { wait = 'poll', budget = 100, rebalance = false, control_queue = true, \
+         learned_flows = 9, shed = { percent = 7, keep = { 'data' } } }",
+    ];
+    let made = [
+        format!("flows {{ most = 4096, {timeouts} }}"),
+        format!(
+            "slowpath {{ neighbours = 9, queue = 9, retries = 9, timeout_s = 9, reassembly_s = 9, \
+             workers = 2, icmp_rate = 9, icmp_burst = 9, icmp_prefix_rate = 9, \
+             icmp_prefix_burst = 9, classes = {{ {classes} }} }}"
+        ),
+    ];
+    fixed.map(str::to_owned).into_iter().chain(made).map(|of| format!("turnpike.{of}\n")).collect()
+}
+
+/// Returns the names of all settings but those of ports, VLANs and graphs.
+fn listed(config: &Config) -> BTreeSet<String> {
+    let names = (config.interface_names(), config.vrf_names());
+    let entries = settings::list(config, Names { ports: &names.0, vrfs: &names.1 });
+    let names = entries.into_iter().map(|entry| entry.what);
+    let others =
+        |what: &String| !["port ", "vlan ", "graph: "].iter().any(|of| what.starts_with(of));
+    names.filter(others).collect()
+}
+
+#[test]
+fn a_change_of_each_setting_is_seen_and_has_an_effect() {
+    let all = every_statement();
+    let full = with(&all.concat());
+    let mut seen = BTreeSet::new();
+    for statement in &all {
+        let mut rest = all.clone();
+        rest.retain(|other| other != statement);
+        // Its settings are those of the source.
+        rest.retain(|other| !(statement.contains("routes_from") && other.contains("fpm {")));
+        let mut without = with(&rest.concat());
+        without.align(&full).unwrap();
+        let diff = Diff::between(&without, &full);
+        assert!(!diff.settings.is_empty(), "{statement}");
+        let taken_up = diff.settings.iter().filter(|of| matches!(of.effect, Effect::Live(_)));
+        assert_eq!(taken_up.count() > 0, !diff.units().is_empty(), "{statement}");
+        seen.extend(diff.settings.into_iter().map(|setting| setting.what));
+    }
+    let missed: Vec<_> = listed(&full).into_iter().filter(|what| !seen.contains(what)).collect();
+    assert_eq!(missed, [""; 0], "give each setting above another value than by default");
+}
+
+#[test]
+fn filters_of_vlans_keep_their_numbers() {
+    let filters = |names: [&str; 2]| {
+        let each = names.map(|name| format!("turnpike.filter '{name}' {{ default = 'drop' }}\n"));
+        format!("{}turnpike.vlan 'a.7' {{ parent = 'a', id = 7, filter = 'y' }}", each.concat())
+    };
+    let old = with(&filters(["x", "y"]));
+    let mut new = with(&filters(["y", "x"]));
+    new.align(&old).unwrap();
+    assert!(Diff::between(&old, &new).is_empty());
+    let number = |config: &Config| config.vlans[0].interface.filter_in.clone().unwrap().number;
+    assert_eq!(number(&new), number(&old));
 }

@@ -87,7 +87,7 @@ fn info(interface: &Interface) -> InterfaceInfo {
     InterfaceInfo {
         mac: MacAddr::default(),
         mtu: 0,
-        vrf: interface.vrf,
+        vrf: interface.settings.vrf,
         partial_checksums: false,
         loses_tag_protocol: false,
         host: interface.host.is_some(),

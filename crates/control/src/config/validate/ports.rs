@@ -6,7 +6,9 @@ use std::sync::Arc;
 use dataplane::features::Feature;
 use dataplane::interface::VrfId;
 use dataplane::port::{MAX_PORTS, PortId};
+use dataplane::steps::REDIRECTS;
 use ipnet::IpNet;
+use slowpath::InterfaceSettings;
 use wire::MacAddr;
 
 use super::super::network::{
@@ -165,18 +167,23 @@ pub(super) fn interface(
     let addresses = addresses(fields, common.class_e);
     let mtu = mtu(fields, &addresses);
     let (filter_in, filter_out) = filters_of(fields, common.filters);
-    let interface = Interface {
+    let features: Vec<_> = features.iter().map(|&of| (of, feature(fields, of))).collect();
+    let settings = InterfaceSettings {
         vrf: vrfs::named(fields, "vrf", &common.vrfs).unwrap_or(VrfId::DEFAULT),
-        features: features.iter().map(|&of| (of, feature(fields, of))).collect(),
+        unreachables: fields.flag_or("unreachables", true),
+        redirects: features.iter().any(|&(of, value)| of == REDIRECTS && value != 0),
+        dad: fields.number("dad", 0..=10).unwrap_or(0) as u8,
+        advertise: advertise::read(fields, &addresses, mtu, host.is_some()),
+        discovery: discovery::read(fields, &addresses, host.is_some()),
+    };
+    let interface = Interface {
+        settings,
+        features,
         filter_in,
         filter_out,
         has_vlans: false,
-        advertise: advertise::read(fields, &addresses, mtu, host.is_some()),
-        discovery: discovery::read(fields, &addresses, host.is_some()),
         host,
-        unreachables: fields.flag_or("unreachables", true),
         ttl_security: fields.number("ttl_security", 1..=254).map(|hops| hops as u8),
-        dad: fields.number("dad", 0..=10).unwrap_or(0) as u8,
         addresses,
     };
     (interface, mtu)
@@ -184,7 +191,7 @@ pub(super) fn interface(
 
 /// Records the VRF and the addresses of the interface at this position.
 pub(super) fn enter(context: &mut Context<'_>, port: usize, interface: &Interface, line: usize) {
-    let vrf = interface.vrf;
+    let vrf = interface.settings.vrf;
     context.port_vrfs.push(vrf);
     for &net in &interface.addresses {
         connect(context, Connected { port, vrf, line, net });
