@@ -40,63 +40,39 @@ mod sets;
 mod settings;
 mod signals;
 mod slow_worker;
+mod start;
 mod telnet;
 #[cfg(test)]
 mod testing;
 mod vlans;
 mod wiring;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail};
 use control::config::{Config, Device};
-use control::cores::CorePlacement;
-use dataplane::filters::Gate;
-use dataplane::flow::FlowHash;
 use dataplane::forwarder::Forwarder;
-use dataplane::interface::{InterfaceInfos, Mtus};
-use dataplane::next_hop::NextHopTable;
-use dataplane::own::OwnAddresses;
-use dataplane::port::MAX_PORTS;
-use dataplane::quarantine::Quarantine;
-use dataplane::tables::{Fibs, Tables, VrfTables};
-use dataplane::vlan::Tagger;
-use dpdk::qsbr::Qsbr;
-use dpdk::{DeviceEvents, Eal, EalConfig, Port};
+use dpdk::{Eal, EalConfig, Port};
 use machine::bind::Binder;
 use machine::bind::ports::Bindings;
-use machine::cpu::Cpus;
 use machine::{Machine, cores};
 use nix::sys::signal::Signal;
-use slowpath::SlowPath;
 
 use crate::progress::Progress;
 use buffers::Buffers;
 use fd_store::SharedStore;
-use forwarders::ForwarderFactory;
-use graphs::GraphMaker;
 use last_resort::{NIC_PATIENCE, PATIENCE};
-use node_tables::{NodeTables, nodes_of};
-use owner::{Configurations, Owner, OwnerParts};
-use ports::{OpenPort, Opener, Ports};
-use prepare::Workshop;
+use owner::Owner;
+use ports::Opener;
 pub use program::{ConfigSource, OpenTelnet, Program, TelnetSessions};
-use quarantine::KeeperSettings;
-use reports::{Ledger, Retired, SlowViews};
-use schedulers::Buckets;
 use server::Socket;
-use sets::NamedSets;
 use signals::{Ended, Signals};
-use slow_worker::{
-    ClassRates, EventSender, Learner, Orders, Outbox, PuntScheduler, SlowCounters, SlowWorker,
-    Teacher, event_channel, handoff_queues, lessons, order_queue,
-};
-use vlans::{OpenVlan, OpenVlans};
-use wiring::{Places, Wiring, WorkerEnds};
+use slow_worker::SlowWorker;
+use start::Start;
 
 /// Settings of the command line, beside the configuration.
 #[derive(Clone, Copy, Debug)]
@@ -190,7 +166,7 @@ fn run_on(
     let place = (placement, cpus);
     let opener = Opener::new(eal.clone(), buffers.clone(), bindings.clone(), store.clone());
     let described = (config, source.clone());
-    let router = Router::start(described, program, place, opener, &buffers, &mut signals)?;
+    let router = Start::new(described, program, place, opener, &buffers)?.run(&mut signals)?;
     let outcome = router.serve(socket, telnet, signals);
     course.enter("DPDK");
     count_buffers(&buffers)?;
@@ -271,173 +247,6 @@ struct Router {
 }
 
 impl Router {
-    fn start(
-        (config, source): (Config, ConfigSource),
-        program: &Program,
-        (placement, cpus): (CorePlacement, Arc<Cpus>),
-        opener: Opener,
-        buffers: &Buffers,
-        signals: &mut Signals,
-    ) -> Result<Self> {
-        let cores = &placement.forward;
-        let eal = opener.eal().clone();
-        let devices = DeviceEvents::listen(&eal)?;
-        let (ports, queues) = opener.open_all(&config, cores.len())?;
-        let mut infos = ports.infos();
-        vlans::add_infos(&config, &mut infos)?;
-        let hosts = vlans::open_hosts(&opener, &config, &infos)?;
-        opener.forget_other_hosts();
-        let vlans = vlans::open_all(&config, &infos, &hosts);
-        signals.enter("the loading of routes")?;
-        let seed = seed();
-        let count = config.slowpath.workers;
-        // There may be as many forwarders later as there are cores for them.
-        let qsbr = Qsbr::new(cores.len().max(cores::allowed()?.len()) + CONTROL_FORWARDERS + count);
-        let next_hops = Arc::new(NextHopTable::new());
-        let (mut rib, routes, readers) = owner::build_rib(
-            &config,
-            (&ports, &vlans, &nodes_of(&cpus)),
-            next_hops.clone(),
-            &qsbr,
-            signals,
-        )?;
-        let mut readers = readers.into_iter();
-        let first = readers.next().context("no tables")?;
-        let own = Arc::new(OwnAddresses::new(config.forwarding.class_e));
-        rib.share_addresses(own.clone());
-        let tables = Arc::new(Tables {
-            named_hops: Arc::default(),
-            vrfs: Arc::new(VrfTables::new(Fibs {
-                fib4: first.0[0].clone(),
-                fib6: first.1[0].clone(),
-            })),
-            next_hops,
-            filters: Arc::default(),
-            multicast: Arc::default(),
-            mtus: Arc::new(Mtus::new(&infos)),
-            interfaces: Arc::new(InterfaceInfos::new(infos.clone())),
-            shared: Arc::default(),
-            vlans: Arc::default(),
-            flows: FlowHash::new(seed),
-            own,
-        });
-
-        routes.publish_next_hops(&rib, &tables.named_hops);
-        let near = NodeTables::new(&tables, first, &cpus);
-        for (vrf, readers) in rib.vrfs().skip(1).zip(readers) {
-            near.add_vrf(vrf, &readers);
-        }
-        let stop_slow_path = Arc::new(AtomicBool::new(false));
-        let (events_out, events) = event_channel();
-        let (teacher, lessons) = lessons();
-        let keeper_settings = KeeperSettings::of(&config);
-        let (quarantine, keeper) = quarantine::start(keeper_settings.clone())?;
-        let common = Common {
-            config: &config,
-            ports: &ports,
-            vlans: &vlans,
-            buffers,
-            tables: &tables,
-            events: events_out,
-            teacher,
-            quarantine: quarantine.clone(),
-            seed,
-        };
-        let factory = ForwarderFactory {
-            eal: eal.clone(),
-            buffers: buffers.clone(),
-            qsbr: qsbr.clone(),
-            // Each thread that may put packets into it has a copy.
-            quarantine,
-            workers: count,
-            classes: config.slowpath.classes,
-            next_hops: tables.next_hops.clone(),
-            seed,
-            cpus,
-            buckets: Buckets::default(),
-            interfaces: tables.interfaces.clone(),
-        };
-        buffers.check_queues(&config, count)?;
-        signals.enter("the making of forwarders")?;
-        let sets = NamedSets::new(&qsbr);
-        let mut maker = GraphMaker::new(&program.catalogue, near.clone(), sets.clone());
-        graphs::say_policies(&config);
-        let (mut views, mut units, mut ends) = (Vec::new(), Vec::new(), Vec::new());
-        signals.check()?;
-        let seats = placement.seats();
-        let graphs = signals.unless_ended(maker.make_all(&seats, &config, &infos))?;
-        for (place, graph) in seats.into_iter().enumerate().zip(graphs) {
-            signals.check()?;
-            let made = factory.make(
-                place,
-                graph,
-                (settings::of_forwarders(&config), &schedulers::all(&config)),
-                Arc::default(),
-            )?;
-            views.push(made.view);
-            units.push(made.unit);
-            ends.push(made.ends);
-        }
-        let (workers, slow, orders) = slow_workers(common, ends, &qsbr)?;
-        let shape = units[0].shape().clone();
-        let mut wiring = Wiring::new(factory, units, orders.clone(), Places::from(&placement));
-        wiring.connect_at_start(queues)?;
-        hosts.into_iter().for_each(|(vlan, host)| orders.attach_host(vlan, host));
-        let script_counters = config.script.as_ref().map(|script| script.counters.clone());
-        let ledger = Ledger {
-            forwarders: views,
-            slow,
-            events: events.view(),
-            shape,
-            slowpath: config.slowpath,
-            script_counters: script_counters.unwrap_or_default(),
-            retired: Retired::default(),
-        };
-        let sources = owner::Sources::start(&config)?;
-        let groups = owner::Groups::new(config.multicast.clone(), sources.groups(), tables.clone());
-        let flows = FlowHash::new(seed);
-        let workshop = Workshop::new(maker, opener.clone(), (program.clone(), source));
-        let known = ports.known();
-        let configurations = Configurations::new(config, routes, known, workshop);
-        let parts = OwnerParts {
-            rib,
-            orders,
-            events,
-            lessons,
-            sources,
-            groups,
-            ledger,
-            wiring,
-            cores: placement,
-            configurations,
-            ports,
-            vlans,
-            quarantine: keeper_settings,
-            flows,
-            tables,
-            near,
-            opener,
-            readers: qsbr,
-            sets,
-            devices,
-        };
-        // From here on there are threads that only an orderly end stops.
-        signals.check()?;
-        let mut owner = Owner::new(parts);
-        let (mut slow_path, mut alive) = (Vec::new(), Vec::new());
-        for (index, worker) in workers.into_iter().enumerate() {
-            let (stop, life) = (stop_slow_path.clone(), Arc::new(()));
-            alive.push(Arc::downgrade(&life));
-            slow_path.push(spawn_slow_path(worker, index, eal.clone(), stop, life)?);
-        }
-        owner.look_after(alive);
-        owner.wiring().context(NO_WIRING)?.start()?;
-        owner.steer_control();
-        owner.warn_of_distance();
-        owner.warn_of_silence();
-        Ok(Self { owner, stop_slow_path, slow_path, quarantine: keeper })
-    }
-
     /// Answers questions until a signal arrives, which it returns, then stops everything in order.
     fn serve(mut self, socket: Socket, telnet: Telnet, signals: Signals) -> Result<Option<Signal>> {
         let course = signals.course().clone();
@@ -486,23 +295,6 @@ impl Router {
 /// The owner lends its wiring only while it serves.
 const NO_WIRING: &str = "the forwarders are being changed: a defect, please report";
 
-fn spawn_slow_path(
-    mut worker: SlowWorker,
-    index: usize,
-    eal: Arc<Eal>,
-    stop: Arc<AtomicBool>,
-    life: Arc<()>,
-) -> Result<JoinHandle<SlowWorker>> {
-    let body = move || {
-        let _life = life;
-        let _registration = register(&eal);
-        cores::sharpen_timer();
-        worker.run(&stop);
-        worker
-    };
-    Ok(thread::Builder::new().name(format!("slow-path-{index}")).spawn(body)?)
-}
-
 /// Registers the calling thread with DPDK, so that it has its own cache of free buffers.
 fn register(eal: &Eal) -> Option<dpdk::ThreadRegistration> {
     match eal.register_thread() {
@@ -512,93 +304,4 @@ fn register(eal: &Eal) -> Option<dpdk::ThreadRegistration> {
             None
         }
     }
-}
-
-/// The parts common to all slow path workers.
-struct Common<'a> {
-    config: &'a Config,
-    ports: &'a Ports,
-    vlans: &'a OpenVlans,
-    buffers: &'a Buffers,
-    tables: &'a Arc<Tables>,
-    events: EventSender,
-    teacher: Teacher,
-    quarantine: Quarantine,
-    seed: u64,
-}
-
-fn slow_workers(
-    common: Common<'_>,
-    ends: Vec<Vec<WorkerEnds>>,
-    qsbr: &Arc<Qsbr>,
-) -> Result<(Vec<SlowWorker>, SlowViews, Orders)> {
-    let (count, classes) = (common.config.slowpath.workers, &common.config.slowpath.classes);
-    let class_rates = Arc::new(ClassRates::new(classes));
-    let limits = common.config.slowpath.limits;
-    let rates = Arc::new(slowpath::Rates::new(&limits, common.seed));
-    let (mut workers, mut counters, mut orders) = (Vec::new(), Vec::new(), Vec::new());
-    // By forwarder, from each of which every worker takes its own.
-    let mut ends: Vec<_> = ends.into_iter().map(Vec::into_iter).collect();
-    for (index, handoff_queue) in handoff_queues(count)?.into_iter().enumerate() {
-        let ends = ends.iter_mut().filter_map(Iterator::next);
-        let (punted, injectors) = ends.map(|ends| (ends.punted, ends.injector)).unzip();
-        let (orders_out, orders_in) = order_queue(handoff_queue.doorbell().clone());
-        let config = slow_path_config(&common, (index, count), limits);
-        let count = Arc::new(SlowCounters::default());
-        orders.push(orders_out);
-        counters.push(count.clone());
-        workers.push(SlowWorker {
-            engine: SlowPath::sharing(config, rates.clone()),
-            turns: PuntScheduler::new(punted, classes, class_rates.clone()),
-            outbox: Outbox {
-                injectors,
-                senders: [None; MAX_PORTS],
-                buffers: common.buffers.clone(),
-                counters: count,
-                events: common.events.clone(),
-                tables: common.tables.clone(),
-                hosts: BTreeMap::new(),
-                tagger: Tagger::of(&common.tables.vlans),
-                handoff_queue,
-                gate: Gate::default(),
-                learner: Learner::new(common.teacher.clone()),
-            },
-            orders: orders_in,
-            quiescent: qsbr.register()?,
-            quarantine: common.quarantine.clone(),
-        });
-    }
-    Ok((workers, SlowViews { counters, rates, class_rates }, Orders::new(orders)))
-}
-
-/// For the engine of the worker with this index, of so many.
-fn slow_path_config(
-    common: &Common<'_>,
-    (worker, workers): (usize, usize),
-    limits: slowpath::Limits,
-) -> slowpath::Config {
-    let port = |port: &OpenPort| {
-        let wanted = common.config.port(port.id)?;
-        let owned = dataplane::punts::owner(port.id.index(), workers) == worker;
-        Some(slowpath::InterfaceConfig { owned, ..settings::slow_path_port(port, wanted) })
-    };
-    let vlan = |vlan: &OpenVlan| {
-        let wanted = common.config.vlan(vlan.id)?;
-        let owned = dataplane::punts::owner(vlan.id.index(), workers) == worker;
-        Some(slowpath::InterfaceConfig { owned, ..vlan.in_slow_path(wanted) })
-    };
-    let vlans = common.vlans.values().filter_map(vlan);
-    slowpath::Config {
-        interfaces: common.ports.iter().filter_map(port).chain(vlans).collect(),
-        limits,
-        icmp: common.config.icmp,
-        flow: FlowHash::new(common.seed),
-        seed: common.seed.wrapping_add(worker as u64),
-    }
-}
-
-/// A number that differs between routers and between starts.
-fn seed() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one("turnpike")
 }

@@ -38,6 +38,7 @@
 //! | `ports.rs` | ports that come, go and change |
 //! | `meanwhile.rs` | other work while a change waits for forwarders |
 //! | `load.rs` | load of forwarders, and their queues |
+//! | `state.rs` | what the owner holds, by concern |
 
 mod apply;
 mod changes;
@@ -68,61 +69,44 @@ mod prefix_sets;
 mod questions;
 mod rebalance;
 mod sources;
+mod state;
 mod topology;
 mod turn;
 mod vlans;
 mod vrfs;
 mod watch;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::ops::ControlFlow;
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use control::cores::CorePlacement;
 use control::netlink::KernelOrder;
 use control::rib::{Error as RibError, Rib};
-use dataplane::filters::Filters;
-use dataplane::flow::FlowHash;
-use dataplane::interface::{InterfaceId, MAX_INTERFACES};
-use dataplane::port::PortId;
-use dataplane::tables::Tables;
+use dataplane::interface::InterfaceId;
 use dataplane::words::count;
-use dpdk::DeviceEvents;
-use dpdk::qsbr::Qsbr;
 use nix::sys::signal::Signal;
 use slowpath::Event;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use super::Telnet;
-use super::graphs::FailureLog;
-use super::node_tables::NodeTables;
-use super::ports::{OpenPort, Opener, Ports};
-use super::quarantine::KeeperSettings;
-use super::reports::Ledger;
+use super::ports::{OpenPort, Ports};
 use super::server::{Service, Socket};
-use super::sets::NamedSets;
 use super::signals::{Signals, Wish};
-use super::slow_worker::{EventReceiver, Lessons, Orders};
-use super::vlans::OpenVlans;
-use super::wiring::{Hurry, Wiring};
-use health::Health;
-use hotplug::Absentees;
-use interference::Watched;
-use links::Link;
-use load::Loads;
+use super::wiring::Wiring;
 use meanwhile::{Inputs, Later};
+use state::Serving;
 use turn::Turn;
-use watch::{Watch, Word};
+use watch::Watch;
 
 pub use configurations::Configurations;
 pub use filters::WantedMulticasts;
-pub use initial::{Readers, build_rib};
+pub use initial::{Readers, StaticRoutes, build_rib};
 pub use multicast::Groups;
 pub use sources::Sources;
+pub use state::{Devices, Filtering, Forwarding, Routing, SlowPathLink};
 
 /// Interval of polling for changes without notifications.
 const TICK: Duration = Duration::from_millis(10);
@@ -150,188 +134,38 @@ const LOAD_TICKS: u32 = 100;
 /// Events of the slow path that change the RIB together.
 const EVENTS: usize = 64;
 
-/// The parts of an [`Owner`].
-pub struct OwnerParts {
-    /// The RIB with the configured routes.
-    pub rib: Rib,
-    /// Orders to the slow path.
-    pub orders: Orders,
-    /// Events of the slow path.
-    pub events: EventReceiver,
-    /// The flows that the host begins.
-    pub lessons: Lessons,
-    /// The kernel and zebra.
-    pub sources: Sources,
-    /// Multicast routes.
-    pub groups: Groups,
-    /// Counters of all units.
-    pub ledger: Ledger,
-    /// The connections of forwarders, workers and ports.
-    pub wiring: Wiring,
-    /// Cores of forwarders, and of all other threads.
-    pub cores: CorePlacement,
-    /// The configuration, and the state of changes to it.
-    pub configurations: Configurations,
-    /// The ports by their numbers.
-    pub ports: Ports,
-    /// The VLANs, open.
-    pub vlans: OpenVlans,
-    /// The settings of the thread that keeps packets.
-    pub quarantine: KeeperSettings,
-    /// The hash by which forwarders choose among paths.
-    pub flows: FlowHash,
-    /// The tables that forwarders read.
-    pub tables: Arc<Tables>,
-    /// The same by NUMA node.
-    pub near: NodeTables,
-    /// Opens ports that come later.
-    pub opener: Opener,
-    /// Tracks the threads that have packets.
-    pub readers: Arc<Qsbr>,
-    /// The sets that filters name.
-    pub sets: NamedSets,
-    /// Events of devices.
-    pub devices: DeviceEvents,
-}
-
 /// The main thread's part of the router.
 pub struct Owner {
-    rib: Rib,
-    orders: Orders,
-    events: EventReceiver,
-    lessons: Lessons,
-    sources: Sources,
-    imports: imports::Imports,
-    groups: Groups,
-    ledger: Ledger,
-    /// `None` while a change works with it.
-    wiring: Option<Wiring>,
-    /// Set when forwarders are not to be waited for any longer.
-    hurry: Hurry,
+    // Dropped before the devices whose queues it has.
+    forwarding: Forwarding,
+    devices: Devices,
+    routing: Routing,
+    slow_path: SlowPathLink,
+    filtering: Filtering,
     configurations: Configurations,
-    failures: FailureLog,
-    loads: Loads,
-    balance: rebalance::Balance,
-    /// Cores of forwarders, and of all other threads.
-    cores: CorePlacement,
-    /// The forwarders' threads.
-    watched: Watched,
-    /// Ports whose distance from their forwarders' nodes was logged, with the message.
-    distances: BTreeMap<PortId, String>,
-    /// Ports whose lack of receive interrupts was logged.
-    silent: BTreeSet<PortId>,
-    ports: Ports,
-    quarantine: KeeperSettings,
-    /// The VLANs that run.
-    vlans: OpenVlans,
-    /// By the interfaces' numbers.
-    links: Box<[Link]>,
-    flows: FlowHash,
-    tables: Arc<Tables>,
-    near: NodeTables,
-    /// The filters that forwarders have.
-    filters: Filters,
-    device_hits: hardware_filters::DeviceHits,
-    opener: Opener,
-    readers: Arc<Qsbr>,
-    sets: NamedSets,
-    devices: DeviceEvents,
-    health: Health,
-    absentees: Absentees,
-    /// Reports of the threads that close and open devices, until the watch takes them over.
-    helpers: Option<mpsc::UnboundedReceiver<Word>>,
-    /// Commands in Lua that run.
-    places: commands::Places,
-    /// The API's.
-    socket: PathBuf,
-    /// The thread of the API and telnet, while the router serves.
-    service: Option<Service>,
-    /// True if everything that a start waits for is done.
-    ready: bool,
-    /// Slow path workers: each lives as long as this can be upgraded.
-    workers: Vec<Weak<()>>,
-    /// Inputs of the loop, while the router serves.
-    inputs: Option<Inputs>,
-    later: Later,
+    serving: Serving,
 }
 
 impl Owner {
     /// Passes the RIB's commands to the slow path, and the configured addresses to the kernel.
-    pub fn new(parts: OwnerParts) -> Self {
-        let OwnerParts {
-            rib,
-            orders,
-            events,
-            lessons,
-            sources,
-            groups,
-            ledger,
-            wiring,
-            cores,
-            configurations,
-            ports,
-            vlans,
-            quarantine,
-            flows,
-            tables,
-            near,
-            opener,
-            readers,
-            sets,
-            devices,
-        } = parts;
-        let (absentees, helpers) = Absentees::new();
-        sets.retain(&configurations.current.sets);
-        let filters = tables.filters.use_next(&tables.interfaces.get());
-        let mut owner = Self {
-            rib,
-            orders,
-            events,
-            lessons,
-            sources,
-            imports: imports::Imports::default(),
-            groups,
-            ledger,
-            hurry: wiring.exchanges.hurry(),
-            wiring: Some(wiring),
-            configurations,
-            failures: FailureLog::default(),
-            loads: Loads::default(),
-            balance: rebalance::Balance::default(),
-            cores,
-            watched: Watched::default(),
-            distances: BTreeMap::new(),
-            silent: BTreeSet::new(),
-            ports,
-            vlans,
-            quarantine,
-            links: vec![Link::default(); MAX_INTERFACES].into(),
-            flows,
-            tables,
-            near,
-            filters,
-            device_hits: hardware_filters::DeviceHits::default(),
-            opener,
-            readers,
-            sets,
-            devices,
-            health: Health::default(),
-            absentees,
-            helpers: Some(helpers),
-            places: commands::Places::default(),
-            socket: PathBuf::new(),
-            service: None,
-            ready: false,
-            workers: Vec::new(),
-            inputs: None,
-            later: Later::default(),
-        };
+    pub fn new(
+        routing: Routing,
+        devices: Devices,
+        forwarding: Forwarding,
+        slow_path: SlowPathLink,
+        filtering: Filtering,
+        configurations: Configurations,
+    ) -> Self {
+        filtering.sets.retain(&configurations.current.sets);
+        let serving = Serving::default();
+        let mut owner =
+            Self { routing, devices, forwarding, slow_path, filtering, configurations, serving };
         owner.pass_commands();
-        let of_ports = owner.ports.iter().map(|port| (port.id.into(), &port.addresses));
-        let of_vlans = owner.vlans.values().map(|vlan| (vlan.id, &vlan.addresses));
+        let of_ports = owner.devices.ports.iter().map(|port| (port.id.into(), &port.addresses));
+        let of_vlans = owner.devices.vlans.values().map(|vlan| (vlan.id, &vlan.addresses));
         for (port, addresses) in of_ports.chain(of_vlans) {
             for &address in addresses {
-                owner.sources.order(KernelOrder::AddAddress { port, address });
+                owner.routing.sources.order(KernelOrder::AddAddress { port, address });
             }
         }
         owner
@@ -339,12 +173,12 @@ impl Owner {
 
     /// Has an eye on slow path workers, each of which holds one of these as long as it lives.
     pub fn look_after(&mut self, workers: Vec<Weak<()>>) {
-        self.workers = workers;
+        self.slow_path.workers = workers;
     }
 
     /// The forwarders and their connections; `None` never, but while the owner serves.
     pub fn wiring(&mut self) -> Option<&mut Wiring> {
-        self.wiring.as_mut()
+        self.forwarding.wiring.as_mut()
     }
 
     /// Serves the API and telnet until a signal ends the router.
@@ -367,20 +201,20 @@ impl Owner {
         let course = signals.course().clone();
         let signals = signals.wait();
         let (ask, questions) = mpsc::channel(16);
-        socket.path().clone_into(&mut self.socket);
-        self.service = Some(Service::start(socket, telnet, ask)?);
+        socket.path().clone_into(&mut self.serving.socket);
+        self.serving.service = Some(Service::start(socket, telnet, ask)?);
         let watch = self.watch()?;
-        self.inputs = Some(Inputs { signals, watch, questions });
+        self.serving.inputs = Some(Inputs { signals, watch, questions });
         self.follow_interfaces().await;
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut count, mut quiet) = (0u32, 0u32);
         let ended_by = loop {
             self.see_to_later().await;
-            if self.later.ended.is_some() {
-                break self.later.ended;
+            if self.serving.later.ended.is_some() {
+                break self.serving.later.ended;
             }
-            let Some(Inputs { signals, watch, .. }) = &mut self.inputs else { break None };
+            let Some(Inputs { signals, watch, .. }) = &mut self.serving.inputs else { break None };
             // First in every turn, without waiting.
             tokio::select! {
                 biased;
@@ -393,7 +227,9 @@ impl Owner {
             }
             let busy = self.is_busy();
             let mut ticked = false;
-            let Some(Inputs { signals, watch, questions }) = &mut self.inputs else { break None };
+            let Some(Inputs { signals, watch, questions }) = &mut self.serving.inputs else {
+                break None;
+            };
             tokio::select! {
                 wish = signals.next() => match wish {
                     Wish::End(signal) => break Some(signal),
@@ -401,14 +237,14 @@ impl Owner {
                 },
                 word = watch.next() => self.on_port_event(word).await,
                 Some(question) = questions.recv() => self.answer(question).await,
-                () = self.events.ready() => self.take_events(),
-                batch = self.sources.receive() => self.take_in(batch),
+                () = self.slow_path.events.ready() => self.take_events(),
+                batch = self.routing.sources.receive() => self.take_in(batch),
                 Some(job) = self.configurations.prepared() => {
                     self.finish(job).await;
                     self.follow_interfaces().await;
                     self.filter_multicasts();
                 }
-                () = self.groups.changed() => self.groups.publish(),
+                () = self.routing.groups.changed() => self.routing.groups.publish(),
                 () = std::future::ready(()), if busy => self.work(),
                 _ = ticks.tick() => {
                     ticked = true;
@@ -417,46 +253,8 @@ impl Owner {
                         count = count.next_multiple_of(QUIET_STEP);
                         ticks.reset_after(TICK * QUIET_STEP);
                     }
-                    self.watch_first_synchronisation();
-                    self.watch_confirmation();
-                    // Often: the next of several changes may need the memory of the one before.
-                    self.opener.tidy(&self.readers);
-                    self.give_rules();
-                    self.learn_flows();
-                    if count.is_multiple_of(SAMPLE_TICKS) {
-                        self.groups.sample();
-                    }
-                    if count.is_multiple_of(LOAD_TICKS) {
-                        self.loads.look(&self.ledger.forwarders);
-                        self.look_at_threads();
-                        self.rebalance().await;
-                    }
-                    if count.is_multiple_of(HEALTH_TICKS) {
-                        self.examine();
-                        self.read_rules();
-                        self.age_flows();
-                        if let Some(thread) = self.dead_thread() {
-                            tracing::error!(
-                                "{thread} has ended by itself, and its packets are lost; the router ends"
-                            );
-                            break None;
-                        }
-                    }
-                    if count.is_multiple_of(SLOW_TICKS) {
-                        let kernel_notifies = self.has_link_notifications();
-                        self.poll_devices(kernel_notifies);
-                        if !kernel_notifies {
-                            self.follow_interfaces().await;
-                        }
-                        self.look_for_absent().await;
-                        self.filter_multicasts();
-                        self.place_more();
-                        self.steer_control();
-                        self.rib.tick();
-                        self.sources.finish_audit(&mut self.rib);
-                        self.failures.look(self.ledger.lua());
-                        self.log_filtered();
-                        self.sets.expire(Instant::now());
+                    if self.on_tick(count).await.is_break() {
+                        break None;
                     }
                 }
             }
@@ -464,7 +262,7 @@ impl Owner {
                 ticks.reset_after(TICK);
             }
             quiet = if ticked { quiet.saturating_add(1) } else { 0 };
-            self.sources.say_what_waits(&mut self.rib);
+            self.routing.sources.say_what_waits(&mut self.routing.rib);
             self.pass_commands();
             // The API's tasks run, and signals and sockets are looked at.
             tokio::task::yield_now().await;
@@ -474,49 +272,103 @@ impl Owner {
             None => tracing::info!("stopping"),
         }
         // Clients that wait for an answer get an error.
-        self.inputs = None;
-        self.later = Later::default();
+        self.serving.inputs = None;
+        self.serving.later = Later::default();
         course.enter("the API's thread");
-        self.service = None;
+        self.serving.service = None;
         // The runtime waits for tasks that prepare changes.
         course.enter("what is prepared beside the owner");
         Ok(ended_by)
     }
 
+    /// Does what is due at this tick. Breaks if the router must end.
+    async fn on_tick(&mut self, count: u32) -> ControlFlow<()> {
+        self.watch_first_synchronisation();
+        self.watch_confirmation();
+        // Often: the next of several changes may need the memory of the one before.
+        self.devices.opener.tidy(&self.routing.readers);
+        self.give_rules();
+        self.learn_flows();
+        if count.is_multiple_of(SAMPLE_TICKS) {
+            self.routing.groups.sample();
+        }
+        if count.is_multiple_of(LOAD_TICKS) {
+            self.forwarding.loads.look(&self.forwarding.ledger.forwarders);
+            self.look_at_threads();
+            self.rebalance().await;
+        }
+        if count.is_multiple_of(HEALTH_TICKS) {
+            self.examine();
+            self.read_rules();
+            self.age_flows();
+            if let Some(thread) = self.dead_thread() {
+                tracing::error!(
+                    "{thread} has ended by itself, and its packets are lost; the router ends"
+                );
+                return ControlFlow::Break(());
+            }
+        }
+        if count.is_multiple_of(SLOW_TICKS) {
+            self.on_slow_tick().await;
+        }
+        ControlFlow::Continue(())
+    }
+
+    async fn on_slow_tick(&mut self) {
+        let kernel_notifies = self.has_link_notifications();
+        self.poll_devices(kernel_notifies);
+        if !kernel_notifies {
+            self.follow_interfaces().await;
+        }
+        self.look_for_absent().await;
+        self.filter_multicasts();
+        self.place_more();
+        self.steer_control();
+        self.routing.rib.tick();
+        self.routing.sources.finish_audit(&mut self.routing.rib);
+        self.forwarding.failures.look(self.forwarding.ledger.lua());
+        self.log_filtered();
+        self.filtering.sets.expire(Instant::now());
+    }
+
     /// Handles events and requests deferred during a change.
     async fn see_to_later(&mut self) {
-        while let Some(word) = self.later.word() {
+        while let Some(word) = self.serving.later.word() {
             self.on_port_event(word).await;
         }
-        while let Some(question) = self.later.question() {
+        while let Some(question) = self.serving.later.question() {
             self.answer(question).await;
         }
-        if self.later.take_reload() {
+        if self.serving.later.take_reload() {
             self.reload();
         }
     }
 
     /// Returns true if the kernel reports changes of interfaces.
     fn has_link_notifications(&self) -> bool {
-        self.inputs.as_ref().is_some_and(|inputs| inputs.watch.has_link_notifications())
+        self.serving.inputs.as_ref().is_some_and(|inputs| inputs.watch.has_link_notifications())
     }
 
     /// Returns the name of a thread of the packet path that has ended without being stopped.
     fn dead_thread(&self) -> Option<String> {
         let dead = |alive: &Weak<()>| alive.strong_count() == 0;
-        let forwarder =
-            self.wiring.as_ref().and_then(Wiring::dead).map(|number| format!("forwarder {number}"));
-        let worker = || self.workers.iter().position(dead);
+        let forwarder = self
+            .forwarding
+            .wiring
+            .as_ref()
+            .and_then(Wiring::dead)
+            .map(|number| format!("forwarder {number}"));
+        let worker = || self.slow_path.workers.iter().position(dead);
         forwarder.or_else(|| worker().map(|number| format!("slow path worker {number}")))
     }
 
     /// Starts the watch over devices, and reads their present state.
     fn watch(&mut self) -> Result<Watch> {
-        let helpers = self.helpers.take().context("devices are watched already")?;
-        let watch = Watch::open(self.devices, helpers)?;
+        let helpers = self.devices.helpers.take().context("devices are watched already")?;
+        let watch = Watch::open(self.devices.events, helpers)?;
         let uio = |open: &OpenPort| open.driver.as_ref().is_some_and(|name| name.contains("uio"));
-        if self.ports.iter().any(uio)
-            && let Err(error) = self.devices.monitor()
+        if self.devices.ports.iter().any(uio)
+            && let Err(error) = self.devices.events.monitor()
         {
             tracing::warn!("{error}; a device that is pulled out may end the router");
         }
@@ -526,29 +378,29 @@ impl Owner {
 
     /// Returns true if there is work, and room for its results.
     fn is_busy(&self) -> bool {
-        self.rib.is_busy()
-            || self.imports.is_busy()
-            || (self.sources.has_work() && self.orders.have_room())
+        self.routing.rib.is_busy()
+            || self.routing.imports.is_busy()
+            || (self.routing.sources.has_work() && self.slow_path.orders.have_room())
     }
 
     /// Does a part of the waiting work.
     fn work(&mut self) {
-        if self.rib.is_busy() {
-            self.rib.tick();
+        if self.routing.rib.is_busy() {
+            self.routing.rib.tick();
         }
-        self.imports.work(&mut self.rib);
-        self.sources.finish_audit(&mut self.rib);
-        if self.orders.have_room() {
+        self.routing.imports.work(&mut self.routing.rib);
+        self.routing.sources.finish_audit(&mut self.routing.rib);
+        if self.slow_path.orders.have_room() {
             self.apply_some();
         }
     }
 
     fn say_ready(&self) {
-        self.opener.ready();
-        let summary = self.rib.summary();
+        self.devices.opener.ready();
+        let summary = self.routing.rib.summary();
         tracing::info!(
             "ready: {}, {} IPv4 and {}",
-            count(self.ports.iter().count(), "port"),
+            count(self.devices.ports.iter().count(), "port"),
             summary.fib4,
             count(summary.fib6, "IPv6 route")
         );
@@ -556,8 +408,8 @@ impl Owner {
 
     /// Passes the RIB's commands to the slow path.
     fn pass_commands(&mut self) {
-        for command in self.rib.drain_commands() {
-            self.orders.send(&command);
+        for command in self.routing.rib.drain_commands() {
+            self.slow_path.orders.send(&command);
         }
     }
 
@@ -565,15 +417,15 @@ impl Owner {
     fn take_events(&mut self) {
         let turn = Turn::begin();
         while turn.has_time() {
-            let events = self.events.take(EVENTS);
+            let events = self.slow_path.events.take(EVENTS);
             if events.is_empty() {
                 return;
             }
-            let Self { rib, .. } = self;
+            let rib = &mut self.routing.rib;
             let refused = rib.batch(|rib| learn_neighbours(rib, &events));
             for (port, address, error) in refused {
                 let name = self.interface_name(port);
-                self.sources.warn(format_args!(
+                self.routing.sources.warn(format_args!(
                     "port \"{name}\": neighbour {address}: {error}; the slow path serves it"
                 ));
             }
@@ -604,24 +456,24 @@ impl Owner {
                 tracing::warn!("port \"{name}\": {mac} uses our address {address} as well");
             }
             Event::Resolve { interface: port, address } => {
-                self.sources.order(KernelOrder::Resolve { port, address });
+                self.routing.sources.order(KernelOrder::Resolve { port, address });
             }
         }
     }
 
     /// Has slow path workers see at once that they are to end.
     pub fn wake_slow_path(&self) {
-        self.orders.wake();
+        self.slow_path.orders.wake();
     }
 
     /// The ports, when nothing else is wanted any more.
     pub fn into_ports(self) -> Ports {
-        self.ports
+        self.devices.ports
     }
 
     /// The final report: the totals of all packets.
     pub fn farewell(&self) {
-        let counters = self.ledger.counters();
+        let counters = self.forwarding.ledger.counters();
         tracing::info!(
             "received {} + originated {} + replicated {} = sent {} + to host {} + dropped {}",
             counters.received,

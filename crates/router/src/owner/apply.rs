@@ -86,9 +86,10 @@ impl Owner {
                 self.remove_hosts(done.hosts);
                 self.warn_of_distance();
                 self.settle((&base, &config, &diff), done.telnet, done.entrance);
-                self.imports.begin(imports);
-                self.filters = self.tables.filters.use_next(&self.tables.interfaces.get());
-                self.sets.retain(&config.sets);
+                self.routing.imports.begin(imports);
+                self.filtering.filters =
+                    self.routing.tables.filters.use_next(&self.routing.tables.interfaces.get());
+                self.filtering.sets.retain(&config.sets);
                 self.place_rules(&config);
                 self.steer_control_for(&config);
                 Ok(pause)
@@ -102,7 +103,7 @@ impl Owner {
                     self.exchange_back(exchanged).await;
                 }
                 self.take_back(&base, done.moves).await;
-                self.sets.retain(&base.sets);
+                self.filtering.sets.retain(&base.sets);
                 Err(error.context("nothing was changed"))
             }
         }
@@ -154,29 +155,29 @@ impl Owner {
         }
         let changed = diff.routes.changed.iter().map(|(_, after)| after);
         self.put_routes(diff.routes.added.iter().chain(changed))?;
-        self.sets.declare(&new.sets)?;
-        self.sets.configure(&new.sets)?;
+        self.filtering.sets.declare(&new.sets)?;
+        self.filtering.sets.configure(&new.sets)?;
         self.put_next_hops(new)
     }
 
     /// All next hops with names.
     fn put_next_hops(&mut self, config: &Config) -> Result<()> {
-        let (rib, known) = (&mut self.rib, &mut self.configurations.routes);
+        let (rib, known) = (&mut self.routing.rib, &mut self.configurations.routes);
         let put = rib.batch(|rib| {
             let mut hops = config.next_hops.iter();
             hops.try_for_each(|hop| {
                 known.put_next_hop(rib, hop).with_context(|| format!("line {}", hop.line))
             })
         });
-        known.publish_next_hops(rib, &self.tables.named_hops);
+        known.publish_next_hops(rib, &self.routing.tables.named_hops);
         put
     }
 
     /// Forgets the next hops with names that a configuration does not have.
     fn keep_next_hops(&mut self, config: &Config) {
-        let (rib, known) = (&mut self.rib, &mut self.configurations.routes);
+        let (rib, known) = (&mut self.routing.rib, &mut self.configurations.routes);
         known.keep_next_hops(rib, &config.next_hops);
-        known.publish_next_hops(rib, &self.tables.named_hops);
+        known.publish_next_hops(rib, &self.routing.tables.named_hops);
     }
 
     /// Removes objects that the new configuration does not have.
@@ -184,7 +185,7 @@ impl Owner {
         self.remove_routes(diff.routes.removed.iter());
         self.keep_next_hops(new);
         for gone in absent(&old.neighbours, &new.neighbours) {
-            self.rib.remove_neighbour(gone.port, gone.address);
+            self.routing.rib.remove_neighbour(gone.port, gone.address);
         }
         for (id, name, before, after) in interfaces(old, new) {
             let both = both(before, after);
@@ -208,7 +209,7 @@ impl Owner {
             failed = failed.or(self.put_neighbour(neighbour).err());
         }
         for gone in absent(&new.neighbours, &old.neighbours) {
-            self.rib.remove_neighbour(gone.port, gone.address);
+            self.routing.rib.remove_neighbour(gone.port, gone.address);
         }
         for (id, _, before, after) in interfaces(old, new) {
             let both = both(before, after);
@@ -217,7 +218,7 @@ impl Owner {
             }
         }
         failed = failed.or(self.change_rss(new, old).err());
-        failed = failed.or(self.sets.configure(&old.sets).err());
+        failed = failed.or(self.filtering.sets.configure(&old.sets).err());
         if let Some(error) = failed {
             tracing::error!("what was there before cannot be put back: {error:#}");
         }
@@ -225,9 +226,9 @@ impl Owner {
 
     /// Hash and table of ports whose device stays.
     fn change_rss(&mut self, old: &Config, new: &Config) -> Result<()> {
-        let forwarders = self.wiring.as_ref().map_or(0, Wiring::forwarders);
+        let forwarders = self.forwarding.wiring.as_ref().map_or(0, Wiring::forwarders);
         for (id, before, after) in ports(old, new) {
-            let Some(open) = self.ports.get(id) else { continue };
+            let Some(open) = self.devices.ports.get(id) else { continue };
             if queues::device_rss(before) != queues::device_rss(after) {
                 let request = request(after, forwarders)?;
                 open.port.set_rss(&request)?;
@@ -246,29 +247,31 @@ impl Owner {
     ) -> Result<()> {
         if self.has_host(port) {
             for address in without(after, before) {
-                self.sources.order(KernelOrder::AddAddress { port, address });
+                self.routing.sources.order(KernelOrder::AddAddress { port, address });
             }
             for address in without(before, after) {
-                self.sources.order(KernelOrder::RemoveAddress { port, address });
+                self.routing.sources.order(KernelOrder::RemoveAddress { port, address });
             }
             return Ok(());
         }
-        self.rib.set_addresses(port, after)?;
-        self.orders.send(&Command::Addresses { interface: port, addresses: after.to_vec() });
+        self.routing.rib.set_addresses(port, after)?;
+        self.slow_path
+            .orders
+            .send(&Command::Addresses { interface: port, addresses: after.to_vec() });
         Ok(())
     }
 
     fn put_neighbour(&mut self, neighbour: &Neighbour) -> Result<()> {
         let &Neighbour { port, address, mac, .. } = neighbour;
         let what = || format!("line {}: neighbour {address}", neighbour.line);
-        self.rib.add_static_neighbour(port, address, mac).with_context(what)
+        self.routing.rib.add_static_neighbour(port, address, mac).with_context(what)
     }
 
     /// All of the routes, or an error after some of them.
     fn put_routes<'a>(&mut self, routes: impl Iterator<Item = &'a Route>) -> Result<()> {
-        let (rib, known) = (&mut self.rib, &mut self.configurations.routes);
+        let (rib, known) = (&mut self.routing.rib, &mut self.configurations.routes);
         // Earlier refusals of the FIB do not concern these routes.
-        self.sources.say_what_waits(rib);
+        self.routing.sources.say_what_waits(rib);
         rib.batch(|rib| {
             let mut routes = routes;
             routes.try_for_each(|route| {
@@ -282,23 +285,25 @@ impl Owner {
     }
 
     fn remove_routes<'a>(&mut self, routes: impl Iterator<Item = &'a Route>) {
-        let (rib, known) = (&mut self.rib, &mut self.configurations.routes);
+        let (rib, known) = (&mut self.routing.rib, &mut self.configurations.routes);
         rib.batch(|rib| routes.for_each(|route| known.remove(rib, route)));
     }
 
     /// Opens the telnet service of the new configuration, if that is other.
     fn open_telnet(&self, old: &Config, new: &Config) -> Result<Option<telnet::Opened>> {
         let settings = new.telnet.as_ref().filter(|_| old.telnet != new.telnet);
-        let (Some(settings), Some(service)) = (settings, &self.service) else { return Ok(None) };
-        Ok(Some(service.open_telnet(settings, &self.socket)?))
+        let (Some(settings), Some(service)) = (settings, &self.serving.service) else {
+            return Ok(None);
+        };
+        Ok(Some(service.open_telnet(settings, &self.serving.socket)?))
     }
 
     /// Follows the sources of routes that the configuration names.
     fn follow_sources(&mut self, new: &Config, entrance: Option<Entrance>) {
-        if let Err(error) = self.sources.follow(new, entrance) {
+        if let Err(error) = self.routing.sources.follow(new, entrance) {
             tracing::error!("turnpike.routes_from: {error:#}");
         }
-        self.groups.follow(self.sources.groups());
+        self.routing.groups.follow(self.routing.sources.groups());
     }
 
     /// Has each unit take up its changed settings, as far as that cannot fail.
@@ -309,23 +314,23 @@ impl Owner {
         entrance: Option<Entrance>,
     ) {
         // Its writer names packets' ports.
-        self.quarantine.set(new);
+        self.slow_path.quarantine.set(new);
         let (mut telnet, mut entrance) = (telnet, entrance);
         for unit in diff.units() {
             match unit {
                 Unit::Vrfs => self.leave_vrfs(old, new),
                 Unit::Interfaces => self.send_settings(old, new),
                 Unit::Addresses => self.note_addresses(new),
-                Unit::Multicast => self.groups.configure(&new.multicast),
+                Unit::Multicast => self.routing.groups.configure(&new.multicast),
                 Unit::Sources => self.follow_sources(new, entrance.take()),
                 Unit::Resolution => {
-                    self.rib.resolve_via_default(new.forwarding.resolve_via_default);
+                    self.routing.rib.resolve_via_default(new.forwarding.resolve_via_default);
                 }
                 Unit::SlowPath => self.limit_slow_path(new.slowpath),
-                Unit::Icmp => self.orders.send(&Command::Icmp(new.icmp)),
+                Unit::Icmp => self.slow_path.orders.send(&Command::Icmp(new.icmp)),
                 Unit::Log => crate::log::set_level(new.log.level),
                 Unit::Telnet => {
-                    let service = self.service.iter_mut();
+                    let service = self.serving.service.iter_mut();
                     service.for_each(|service| service.serve_telnet(telnet.take()));
                 }
                 // They may fail: `change` and `spread` are done with them.
@@ -354,13 +359,13 @@ impl Owner {
         for (interface, _, before, after) in interfaces(old, new) {
             if before.settings != after.settings {
                 let settings = after.settings.clone();
-                self.orders.send(&Command::Settings { interface, settings });
+                self.slow_path.orders.send(&Command::Settings { interface, settings });
             }
         }
     }
 
     fn note_addresses(&mut self, new: &Config) {
-        for open in self.ports.iter_mut() {
+        for open in self.devices.ports.iter_mut() {
             if let Some(port) = new.port(open.id) {
                 open.addresses.clone_from(&port.interface.addresses);
             }
@@ -370,11 +375,11 @@ impl Owner {
     fn limit_slow_path(&mut self, wanted: config::Slowpath) {
         // The number of workers and the sizes of their rings stay until a restart.
         let config::Slowpath { workers: _, limits, classes } = &wanted;
-        self.ledger.slow.rates.set_errors(limits);
-        self.ledger.slow.class_rates.set(classes);
-        self.orders.weights(classes);
-        self.orders.send(&Command::Limits(*limits));
-        self.ledger.slowpath = wanted;
+        self.forwarding.ledger.slow.rates.set_errors(limits);
+        self.forwarding.ledger.slow.class_rates.set(classes);
+        self.slow_path.orders.weights(classes);
+        self.slow_path.orders.send(&Command::Limits(*limits));
+        self.forwarding.ledger.slowpath = wanted;
     }
 
     /// Gives each forwarder its changed parts: graph, ports' data, settings. Returns the pause, and the former parts.
@@ -413,11 +418,11 @@ impl Owner {
         let (old, pause) = self.with_wiring(exchange).await?;
         let graphs = shape.map(|shape| {
             // The failures of the old steps, before they are removed.
-            self.failures.look(self.ledger.lua());
-            self.failures = FailureLog::default();
+            self.forwarding.failures.look(self.forwarding.ledger.lua());
+            self.forwarding.failures = FailureLog::default();
             let script = new.script.as_ref();
             let names = script.map(|script| script.counters.clone()).unwrap_or_default();
-            self.ledger.replace_graphs(shape, views, names)
+            self.forwarding.ledger.replace_graphs(shape, views, names)
         });
         Ok((pause, Some(Exchanged { old, graphs })))
     }
@@ -425,7 +430,7 @@ impl Owner {
     /// The ports' queues that change, for each forwarder.
     fn schedulers(&self, old: &Config, new: &Config) -> Result<Vec<Schedulers>> {
         let changed = schedulers::changed(old, new);
-        let Some(wiring) = self.wiring.as_ref().filter(|_| !changed.is_empty()) else {
+        let Some(wiring) = self.forwarding.wiring.as_ref().filter(|_| !changed.is_empty()) else {
             return Ok(Vec::new());
         };
         let (factory, count) = (wiring.factory(), self.forwarders());
@@ -442,14 +447,14 @@ impl Owner {
             return;
         }
         if let Some(former) = graphs {
-            self.failures = FailureLog::default();
-            self.ledger.put_back(former);
+            self.forwarding.failures = FailureLog::default();
+            self.forwarding.ledger.put_back(former);
         }
     }
 
     /// Returns the number of forwarders.
     fn forwarders(&self) -> usize {
-        self.wiring.as_ref().map_or(0, |wiring| wiring.exchanges.len())
+        self.forwarding.wiring.as_ref().map_or(0, |wiring| wiring.exchanges.len())
     }
 
     /// Moves forwarders to their cores, with the configured queues, and all other threads to the control cores;
@@ -461,9 +466,9 @@ impl Owner {
         config: &Config,
     ) -> Result<Option<Duration>> {
         let (first, seats, places) = (self.forwarders(), placement.seats(), placement.into());
-        let factory = self.wiring.as_ref().context("no wiring")?.factory();
+        let factory = self.forwarding.wiring.as_ref().context("no wiring")?.factory();
         let make = |(number, graph): (usize, ForwarderGraph)| {
-            let (core, counters) = (seats[number], self.ledger.counters_of(number));
+            let (core, counters) = (seats[number], self.forwarding.ledger.counters_of(number));
             let settings = (settings::of_forwarders(config), &schedulers::all(config)[..]);
             factory.make((number, core), graph, settings, counters)
         };
@@ -471,7 +476,7 @@ impl Owner {
         let plans = queues::plans(config);
         let spread = async |wiring: &mut Wiring| wiring.spread(&places, &plans, more).await;
         let Spread { joined, pause } = self.with_wiring(spread).await?;
-        self.ledger.set_forwarders(seats.len(), joined);
+        self.forwarding.ledger.set_forwarders(seats.len(), joined);
         self.confine(placement);
         Ok(pause)
     }

@@ -40,12 +40,12 @@ impl Owner {
         mut gateways: Vec<IpAddr>,
     ) -> Option<String> {
         let mut routes =
-            self.rib.routes_filtered(vrf, Some(RouteSource::Command), Some(prefix), false);
+            self.routing.rib.routes_filtered(vrf, Some(RouteSource::Command), Some(prefix), false);
         let route = routes.find(|route| route.metric == metric)?;
         match route.inactive {
             Some(Inactive::Pending) => return None,
             Some(why) => return Some(format!("not used: {} ({})", why.sentence(), why.name())),
-            None => gateways.retain(|&via| self.rib.is_by_default(next_hops, via)),
+            None => gateways.retain(|&via| self.routing.rib.is_by_default(next_hops, via)),
         }
         let gateways: Vec<_> = gateways.iter().map(ToString::to_string).collect();
         (!gateways.is_empty())
@@ -71,10 +71,11 @@ impl Owner {
         };
         let metric = u64::from(metric);
         let known = self
+            .routing
             .rib
             .routes_filtered(vrf, Some(RouteSource::Command), Some(prefix), false)
             .any(|route| route.metric == metric);
-        self.rib.add(Route { vrf, prefix, source: RouteSource::Command, kind, metric })?;
+        self.routing.rib.add(Route { vrf, prefix, source: RouteSource::Command, kind, metric })?;
         Ok(if known { "replaced" } else { "added" })
     }
 
@@ -91,10 +92,10 @@ impl Owner {
             let port = named.context("a path without gateway and port; write via or dev")?;
             return Ok(Path::on_interface(port.into()).weighing(spec.weight));
         };
-        let vrf = named.map_or(vrf, |port| self.rib.vrf_of(port.into()));
-        let ports = self.rib.interfaces().iter().filter(|port| port.vrf == vrf);
+        let vrf = named.map_or(vrf, |port| self.routing.rib.vrf_of(port.into()));
+        let ports = self.routing.rib.interfaces().iter().filter(|port| port.vrf == vrf);
         let networks = ports.flat_map(|port| port.addresses.iter().map(|&net| (port.id, net)));
-        let class_e = self.rib.accepts_class_e();
+        let class_e = self.routing.rib.accepts_class_e();
         let path = match place_of_gateway(networks, via, named.map(InterfaceId::from), class_e) {
             Ok(Place::Elsewhere) => Path::recursive(vrf, via),
             Ok(Place::Network(port)) => Path::over(port, via),
@@ -130,14 +131,20 @@ impl Owner {
         let RouteDel { prefix, metric, .. } = *del;
         let vrf = self.vrf_named(del.vrf.as_deref())?;
         let removed = match metric {
-            Some(metric) => self.rib.remove_one(vrf, prefix, RouteSource::Command, metric.into()),
-            None => self.rib.remove(vrf, prefix, RouteSource::Command) > 0,
+            Some(metric) => {
+                self.routing.rib.remove_one(vrf, prefix, RouteSource::Command, metric.into())
+            }
+            None => self.routing.rib.remove(vrf, prefix, RouteSource::Command) > 0,
         };
         if removed {
             return Ok("removed");
         }
-        let mut others: Vec<_> =
-            self.rib.routes_filtered(vrf, None, Some(prefix), false).map(describe).collect();
+        let mut others: Vec<_> = self
+            .routing
+            .rib
+            .routes_filtered(vrf, None, Some(prefix), false)
+            .map(describe)
+            .collect();
         others.dedup();
         match &others[..] {
             [] => bail!("route {prefix}: there is none; see turnpike show routes --source command"),
@@ -160,7 +167,9 @@ impl Owner {
         let NeighbourAdd { address, lladdr, port } = add;
         let what = || format!("neighbour {address}");
         let port = self.port_named(port).with_context(what)?;
-        if let Some(reason) = control::config::not_a_host(*address, self.rib.accepts_class_e()) {
+        if let Some(reason) =
+            control::config::not_a_host(*address, self.routing.rib.accepts_class_e())
+        {
             bail!("neighbour {address}: {reason}, not a neighbour's; use its unicast address");
         }
         let mac: MacAddr = lladdr
@@ -169,20 +178,21 @@ impl Owner {
         if mac.is_multicast() || mac == MacAddr::default() {
             bail!("{}: lladdr \"{lladdr}\" is not a host's; use a unicast address", what());
         }
-        let known = self.rib.neighbours().any(|(p, a, _)| (p, a) == (port.into(), *address));
-        self.rib.add_static_neighbour(port.into(), *address, mac).with_context(what)?;
+        let known =
+            self.routing.rib.neighbours().any(|(p, a, _)| (p, a) == (port.into(), *address));
+        self.routing.rib.add_static_neighbour(port.into(), *address, mac).with_context(what)?;
         Ok(if known { "replaced" } else { "added" })
     }
 
     fn delete_neighbour(&mut self, del: &NeighbourDel) -> Result<&'static str> {
         let NeighbourDel { address, port } = del;
         let id = self.port_named(port).with_context(|| format!("neighbour {address}"))?;
-        if !self.rib.neighbours().any(|(p, a, _)| (p, a) == (id.into(), *address)) {
+        if !self.routing.rib.neighbours().any(|(p, a, _)| (p, a) == (id.into(), *address)) {
             bail!(
                 "neighbour {address}: not known on port \"{port}\"; see turnpike show neighbours"
             );
         }
-        self.rib.remove_neighbour(id.into(), *address);
+        self.routing.rib.remove_neighbour(id.into(), *address);
         Ok("removed")
     }
 }

@@ -46,13 +46,13 @@ impl Owner {
             let _ = asker.send(Answer::Error(message));
             return;
         }
-        let Ok(place) = self.places.0.clone().try_acquire_owned() else {
+        let Ok(place) = self.serving.places.0.clone().try_acquire_owned() else {
             let message =
                 format!("command \"{}\": {PLACES} commands run already; try later", call.name);
             let _ = asker.send(Answer::Error(message));
             return;
         };
-        let socket = self.socket.clone();
+        let socket = self.serving.socket.clone();
         spawn_blocking(move || {
             let DoRequest { name, args } = call;
             let file = config.file.file_name().unwrap_or_default().to_string_lossy();

@@ -365,7 +365,7 @@ impl Owner {
 
     /// The pulse of the forwarders that run.
     fn pulse(&self) -> Pulse {
-        let running = self.ledger.forwarders.iter().filter(|view| view.running);
+        let running = self.forwarding.ledger.forwarders.iter().filter(|view| view.running);
         Pulse::new(running.map(|view| (view.counters.clone(), view.exchange.clone())))
     }
 }

@@ -39,19 +39,21 @@ impl Owner {
 
     fn steer(&mut self, config: &Config, has_time: impl Fn() -> bool) {
         let learns = config.forwarders.control_queue && config.forwarders.learned_flows > 0;
-        for open in self.ports.iter_mut() {
+        for open in self.devices.ports.iter_mut() {
             if !open.port.control_queues().rx {
-                self.lessons.learning.set(open.id, false);
+                self.slow_path.lessons.learning.set(open.id, false);
                 continue;
             }
             let wanted = config.port(open.id).filter(|port| port.queues.control);
             match wanted {
-                Some(port) => open.steered.follow(&own_addresses(config, port, &self.tables.own)),
+                Some(port) => {
+                    open.steered.follow(&own_addresses(config, port, &self.routing.tables.own))
+                }
                 None => open.steered.stop(),
             }
             go_on(open, &has_time);
             let learns = learns && wanted.is_some() && open.steered.refused().is_none();
-            self.lessons.learning.set(open.id, learns);
+            self.slow_path.lessons.learning.set(open.id, learns);
         }
     }
 
@@ -63,8 +65,8 @@ impl Owner {
             if !turn.has_time() {
                 return;
             }
-            let Some((port, flow)) = self.lessons.take() else { return };
-            let open = self.ports.iter_mut().find(|open| open.id == port);
+            let Some((port, flow)) = self.slow_path.lessons.take() else { return };
+            let open = self.devices.ports.iter_mut().find(|open| open.id == port);
             // The port was closed, or reopened without such a queue.
             let Some(open) = open.filter(|open| open.port.control_queues().rx) else { continue };
             open.steered.learn(&open.port, flow, most, now);
@@ -74,7 +76,7 @@ impl Owner {
     /// Removes unused learned rules. To be called from time to time.
     pub(super) fn age_flows(&mut self) {
         let (most, now) = (self.learned_most(), Instant::now());
-        for open in self.ports.iter_mut() {
+        for open in self.devices.ports.iter_mut() {
             open.steered.age(&open.port, most, now);
         }
     }
@@ -86,7 +88,7 @@ impl Owner {
 
     /// The queues for control traffic, by port.
     pub(super) fn control_queue_reports(&self) -> Vec<ControlQueue> {
-        self.ports.iter().map(|open| self.control_queue(open)).collect()
+        self.devices.ports.iter().map(|open| self.control_queue(open)).collect()
     }
 
     fn control_queue(&self, open: &OpenPort) -> ControlQueue {
@@ -104,7 +106,7 @@ impl Owner {
             port: open.name.clone(),
             rx: rx.then(|| open.queues.0 - 1),
             tx: tx.then(|| open.queues.1 - 1),
-            sender: self.wiring.as_ref().and_then(|wiring| wiring.sender(open.id)),
+            sender: self.forwarding.wiring.as_ref().and_then(|wiring| wiring.sender(open.id)),
             why: off.or_else(|| why.clone()).or(refused),
             rules: open.steered.shown(&open.port).into_iter().map(rule).collect(),
             flows: open.steered.flows(Instant::now()).into_iter().map(flow).collect(),
@@ -112,7 +114,7 @@ impl Owner {
             aged: counts.aged,
             displaced: counts.displaced,
             refused: counts.refused,
-            unlearned: self.lessons.learning.unlearned(open.id),
+            unlearned: self.slow_path.lessons.learning.unlearned(open.id),
         }
     }
 }

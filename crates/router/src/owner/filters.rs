@@ -62,8 +62,9 @@ impl fmt::Display for Why {
 impl Owner {
     /// Has each device pass on the multicasts that its port needs now.
     pub(super) fn filter_multicasts(&mut self) {
-        let needed: Vec<_> = self.ports.iter().map(|open| (open.id, self.needed(open))).collect();
-        for (open, (id, wanted)) in self.ports.iter_mut().zip(needed) {
+        let needed: Vec<_> =
+            self.devices.ports.iter().map(|open| (open.id, self.needed(open))).collect();
+        for (open, (id, wanted)) in self.devices.ports.iter_mut().zip(needed) {
             debug_assert_eq!(open.id, id);
             if open.multicasts.as_ref() != Some(&wanted) {
                 ask(open, &wanted);
@@ -79,24 +80,24 @@ impl Owner {
         if configured.is_some_and(|port| port.all_multicast) {
             return All(Why::Configured);
         }
-        if self.groups.come_by(open.id.into()) {
+        if self.routing.groups.come_by(open.id.into()) {
             return All(Why::Forwarded);
         }
-        if self.sources.takes_all_multicasts(open.id.into()) {
+        if self.routing.sources.takes_all_multicasts(open.id.into()) {
             return All(Why::Host);
         }
-        let known = self.rib.interface(open.id.into());
+        let known = self.routing.rib.interface(open.id.into());
         let addresses = known.map_or(&open.addresses, |port| &port.addresses);
         let mut groups = own_groups(open.info.mac, addresses);
-        let vlans = || self.vlans.values().filter(|vlan| vlan.port == open.id);
+        let vlans = || self.devices.vlans.values().filter(|vlan| vlan.port == open.id);
         for vlan in vlans() {
-            if self.groups.come_by(vlan.id) {
+            if self.routing.groups.come_by(vlan.id) {
                 return All(Why::Forwarded);
             }
-            if self.sources.takes_all_multicasts(vlan.id) {
+            if self.routing.sources.takes_all_multicasts(vlan.id) {
                 return All(Why::Host);
             }
-            let known = self.rib.interface(vlan.id);
+            let known = self.routing.rib.interface(vlan.id);
             let addresses = known.map_or(&vlan.addresses, |known| &known.addresses);
             groups.extend(own_groups(open.info.mac, addresses));
         }

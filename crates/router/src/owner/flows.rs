@@ -15,7 +15,7 @@ use super::questions::reply;
 impl Owner {
     /// Answers from another thread: there may be millions.
     pub(super) fn list_flows(&self, of: &FlowSelection, most: usize, to: oneshot::Sender<Answer>) {
-        let (selection, table) = (selection(of), self.filters.flows.clone());
+        let (selection, table) = (selection(of), self.filtering.filters.flows.clone());
         let vrfs = self.configurations.current.vrf_names();
         tokio::task::spawn_blocking(move || {
             let flows = match table {
@@ -28,7 +28,7 @@ impl Owner {
 
     /// Forgets flows: their packets are new again to filters.
     pub(super) fn forget_flows(&self, of: &FlowSelection) -> Result<Change> {
-        let flows = self.filters.flows.as_ref();
+        let flows = self.filtering.filters.flows.as_ref();
         let flows = flows.context("no filter asks for the state of connections: there are none")?;
         let forgotten = flows.forget(&selection(of), dpdk::tsc());
         Ok(Change { change: format!("{} forgotten", count(forgotten, "flow")), note: None })

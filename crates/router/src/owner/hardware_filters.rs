@@ -89,15 +89,15 @@ impl DeviceHits {
 impl Owner {
     /// Gives devices the rules that a configuration, which is in force, assigns to them.
     pub(super) fn place_rules(&mut self, config: &Config) {
-        self.device_hits.keep(&self.filters.tables);
+        self.filtering.device_hits.keep(&self.filtering.filters.tables);
         let begin = Instant::now();
-        for open in self.ports.iter_mut() {
-            let wanted = wanted(config, &self.filters.tables, open.id);
+        for open in self.devices.ports.iter_mut() {
+            let wanted = wanted(config, &self.filtering.filters.tables, open.id);
             if wanted.is_none() && open.rules.filter().is_none() {
                 continue;
             }
             // The counts so far belong to the former rules.
-            self.device_hits.read(open, || true);
+            self.filtering.device_hits.read(open, || true);
             open.rules.follow(wanted.map(|(filter, port)| {
                 let offloads = offloads(config, &filter, port);
                 (filter, offloads)
@@ -109,7 +109,7 @@ impl Owner {
     /// Gives devices what they had no time for. To be called often.
     pub(super) fn give_rules(&mut self) {
         let turn = Turn::begin();
-        for open in self.ports.iter_mut().filter(|open| open.rules.is_waiting()) {
+        for open in self.devices.ports.iter_mut().filter(|open| open.rules.is_waiting()) {
             go_on(open, || turn.has_time());
         }
     }
@@ -119,8 +119,8 @@ impl Owner {
     pub(super) fn place_more(&mut self) {
         let config = self.configurations.current.clone();
         let turn = Turn::begin();
-        for open in self.ports.iter_mut() {
-            if let Some((filter, port)) = wanted(&config, &self.filters.tables, open.id)
+        for open in self.devices.ports.iter_mut() {
+            if let Some((filter, port)) = wanted(&config, &self.filtering.filters.tables, open.id)
                 && open.rules.filter().is_none()
             {
                 let offloads = offloads(&config, &filter, port);
@@ -135,15 +135,15 @@ impl Owner {
     /// Reads what devices have counted, as far as there is time. To be called from time to time.
     pub(super) fn read_rules(&mut self) {
         let turn = Turn::begin();
-        for open in self.ports.iter_mut() {
-            self.device_hits.read(open, || turn.has_time());
+        for open in self.devices.ports.iter_mut() {
+            self.filtering.device_hits.read(open, || turn.has_time());
         }
     }
 
     /// Reads the counts of a port's device, before the port is released.
     pub(super) fn read_rules_of(&mut self, id: PortId) {
-        if let Some(open) = self.ports.iter_mut().find(|open| open.id == id) {
-            self.device_hits.read(open, || true);
+        if let Some(open) = self.devices.ports.iter_mut().find(|open| open.id == id) {
+            self.filtering.device_hits.read(open, || true);
         }
     }
 
@@ -156,7 +156,7 @@ impl Owner {
         });
         let told = |port: &config::Port| FilterInHardware {
             port: port.name.clone(),
-            why: match self.ports.get(port.id) {
+            why: match self.devices.ports.get(port.id) {
                 None => Some("its device is not there".to_owned()),
                 Some(open) => open.rules.refused().map(str::to_owned),
             },
@@ -182,7 +182,7 @@ impl Owner {
                 why: place.why,
             })
         };
-        self.ports.iter().filter(of).filter_map(told).collect()
+        self.devices.ports.iter().filter(of).filter_map(told).collect()
     }
 }
 

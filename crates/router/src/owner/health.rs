@@ -158,9 +158,10 @@ impl Owner {
     /// Notes devices that were refused access to memory.
     pub(super) fn note_faults(&mut self, devices: &[String]) {
         for device in devices {
-            let port = self.ports.iter().find(|port| port.is_pci(device)).map(|port| port.id);
+            let port =
+                self.devices.ports.iter().find(|port| port.is_pci(device)).map(|port| port.id);
             if let Some(id) = port {
-                self.health.0.entry(id).or_default().faults += 1;
+                self.devices.health.0.entry(id).or_default().faults += 1;
             }
         }
     }
@@ -168,8 +169,8 @@ impl Owner {
     /// Reads all devices' counters, and logs troubles that begin or have ended.
     pub(super) fn examine(&mut self) {
         let now = Instant::now();
-        for open in self.ports.iter() {
-            let patient = self.health.0.entry(open.id).or_default();
+        for open in self.devices.ports.iter() {
+            let patient = self.devices.health.0.entry(open.id).or_default();
             for (trouble, said) in patient.look(&open.port.stats(), now) {
                 let (name, what) = (&open.name, trouble.name());
                 match said {

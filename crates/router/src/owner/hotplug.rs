@@ -106,7 +106,7 @@ impl Owner {
             }
             Word::Faults(devices) => self.note_faults(&devices),
             Word::Closed(id) => {
-                if let Some(absent) = self.absentees.ports.get_mut(&id) {
+                if let Some(absent) = self.devices.absentees.ports.get_mut(&id) {
                     absent.busy = false;
                     // A PCI device whose removal was requested is present for a moment longer.
                     absent.next = Instant::now() + LOOK;
@@ -120,7 +120,7 @@ impl Owner {
     }
 
     async fn on_device_event(&mut self, DeviceEvent { port, what }: DeviceEvent) {
-        let open = self.ports.iter().find(|open| open.port.id() == port);
+        let open = self.devices.ports.iter().find(|open| open.port.id() == port);
         let Some((id, device)) = open.map(|open| (open.id, open.device.clone())) else { return };
         match what {
             Happening::Link => self.look_at_change(id),
@@ -134,7 +134,8 @@ impl Owner {
     async fn on_link_notification(&mut self, notification: LinkNotification) {
         match notification {
             LinkNotification::Is { index, name, running } => {
-                let Some(open) = self.ports.iter().find(|open| open.is_interface(index)) else {
+                let Some(open) = self.devices.ports.iter().find(|open| open.is_interface(index))
+                else {
                     return self.look_for_interface(&name);
                 };
                 let (id, device) = (open.id, &open.device);
@@ -148,7 +149,7 @@ impl Owner {
                 }
             }
             LinkNotification::Gone { index } => {
-                let open = self.ports.iter().find(|open| open.is_interface(index));
+                let open = self.devices.ports.iter().find(|open| open.is_interface(index));
                 if let Some((id, device)) = open.map(|open| (open.id, open.device.clone())) {
                     self.lose(id, &format!("its device {device} is gone")).await;
                 }
@@ -162,22 +163,27 @@ impl Owner {
         let is_gone = |open: &&OpenPort| {
             open.interface().is_some_and(|index| dpdk::interface_index(&open.device) != Some(index))
         };
-        let gone: Vec<_> =
-            self.ports.iter().filter(is_gone).map(|open| (open.id, open.device.clone())).collect();
+        let gone: Vec<_> = self
+            .devices
+            .ports
+            .iter()
+            .filter(is_gone)
+            .map(|open| (open.id, open.device.clone()))
+            .collect();
         for (id, device) in gone {
             self.lose(id, &format!("its device {device} is gone")).await;
         }
-        let all = self.ports.iter().filter(|open| open.interface().is_some());
+        let all = self.devices.ports.iter().filter(|open| open.interface().is_some());
         let all: Vec<_> = all.map(|open| open.id).collect();
         all.into_iter().for_each(|id| self.look_at_change(id));
-        let absent: Vec<_> = self.absentees.ports.keys().copied().collect();
+        let absent: Vec<_> = self.devices.absentees.ports.keys().copied().collect();
         absent.into_iter().for_each(|id| self.look_for(id));
         self.follow_interfaces().await;
     }
 
     /// Looks for changes of the kernel interfaces that ports are made of.
     pub(super) async fn follow_interfaces(&mut self) {
-        let all = self.ports.iter().filter(|open| open.interface().is_some());
+        let all = self.devices.ports.iter().filter(|open| open.interface().is_some());
         let all: Vec<_> = all.map(|open| open.id).collect();
         for id in all {
             self.look_at_interface(id).await;
@@ -188,7 +194,7 @@ impl Owner {
     /// know it by its address.
     async fn look_at_interface(&mut self, id: PortId) {
         self.follow_mtu(id);
-        let Some(open) = self.ports.get(id) else { return };
+        let Some(open) = self.devices.ports.get(id) else { return };
         if let Some(mac) = open.port.changed_mac() {
             let (now, had) = (wire::MacAddr(mac), wire::MacAddr(open.port.mac()));
             let why =
@@ -199,7 +205,7 @@ impl Owner {
 
     /// Closes a port whose device was removed, or must be released, and awaits the device.
     async fn lose(&mut self, id: PortId, why: &str) {
-        let Some(open) = self.ports.get(id) else { return };
+        let Some(open) = self.devices.ports.get(id) else { return };
         let Some(wanted) = self.configurations.current.port(id).cloned() else { return };
         let last = Last {
             known: Known { info: open.info, device_mac: wire::MacAddr(open.port.mac()) },
@@ -208,7 +214,7 @@ impl Owner {
         };
         // First of all, so that no packet takes a path that has ended.
         self.quiet(id);
-        self.sources.order(KernelOrder::SetCarrier { port: id.into(), up: false });
+        self.routing.sources.order(KernelOrder::SetCarrier { port: id.into(), up: false });
         let name = &wanted.name;
         tracing::warn!(
             "port \"{name}\": down, {why}; it is opened again when {} is there",
@@ -216,11 +222,11 @@ impl Owner {
         );
         match self.detach(&wanted).await {
             Ok(gone) => {
-                self.absentees.stuck.remove(&id);
+                self.devices.absentees.stuck.remove(&id);
                 let mut absent = Absent::new(gone.host, Some(last));
                 absent.busy = true;
-                self.absentees.ports.insert(id, absent);
-                let (kept, helpers) = (gone.kept, self.absentees.helpers.clone());
+                self.devices.absentees.ports.insert(id, absent);
+                let (kept, helpers) = (gone.kept, self.devices.absentees.helpers.clone());
                 // Closing takes its time, with a device that does not answer.
                 tokio::task::spawn_blocking(move || {
                     drop(kept);
@@ -231,7 +237,7 @@ impl Owner {
             Err(error) => {
                 tracing::error!("{error:#}; tried again");
                 let later = Instant::now() + PAUSES.1;
-                self.absentees.stuck.insert(id, (why.to_owned(), later));
+                self.devices.absentees.stuck.insert(id, (why.to_owned(), later));
             }
         }
     }
@@ -240,13 +246,13 @@ impl Owner {
     /// opened. To be called from time to time.
     pub(super) async fn look_for_absent(&mut self) {
         let now = Instant::now();
-        let due = self.absentees.ports.iter().filter(|(_, absent)| absent.next <= now);
+        let due = self.devices.absentees.ports.iter().filter(|(_, absent)| absent.next <= now);
         let due: Vec<_> = due.map(|(id, _)| *id).collect();
         due.into_iter().for_each(|id| self.look_for(id));
-        let stuck = self.absentees.stuck.iter().filter(|(_, (_, at))| *at <= now);
+        let stuck = self.devices.absentees.stuck.iter().filter(|(_, (_, at))| *at <= now);
         let stuck: Vec<_> = stuck.map(|(id, (why, _))| (*id, why.clone())).collect();
         for (id, why) in stuck {
-            self.absentees.stuck.remove(&id);
+            self.devices.absentees.stuck.remove(&id);
             self.lose(id, &why).await;
         }
     }
@@ -267,7 +273,8 @@ impl Owner {
     /// Has an absent port opened if its device is there.
     fn look_for(&mut self, id: PortId) {
         let base = self.configurations.current.clone();
-        let Some(absent) = self.absentees.ports.get_mut(&id).filter(|absent| !absent.busy) else {
+        let Some(absent) = self.devices.absentees.ports.get_mut(&id).filter(|absent| !absent.busy)
+        else {
             return;
         };
         absent.next = Instant::now() + LOOK;
@@ -278,7 +285,7 @@ impl Owner {
         absent.busy = true;
         let driver = absent.last.as_ref().and_then(|last| last.driver.clone());
         let (workshop, known) = (self.configurations.workshop(), self.configurations.known.clone());
-        let helpers = self.absentees.helpers.clone();
+        let helpers = self.devices.absentees.helpers.clone();
         tokio::task::spawn_blocking(move || {
             let outcome = workshop.reopen(&base, &known, id, driver.as_deref()).map(Box::new);
             // The owner may have ended.
@@ -287,7 +294,7 @@ impl Owner {
     }
 
     async fn reopened(&mut self, id: PortId, base: Arc<Config>, outcome: Result<Box<Reopened>>) {
-        let Some(absent) = self.absentees.ports.get_mut(&id) else { return };
+        let Some(absent) = self.devices.absentees.ports.get_mut(&id) else { return };
         if !Arc::ptr_eq(&base, &self.configurations.current) {
             // Opened for a configuration that has changed meanwhile.
             drop(outcome);
@@ -307,7 +314,8 @@ impl Owner {
             },
             Err(error) => error,
         };
-        let absent = self.absentees.ports.entry(id).or_insert_with(|| Absent::new(None, None));
+        let absent =
+            self.devices.absentees.ports.entry(id).or_insert_with(|| Absent::new(None, None));
         absent.wait();
         let words = format!("{error:#}");
         if absent.said.as_ref() != Some(&words) {
@@ -324,7 +332,7 @@ impl Owner {
             self.exchange_all(base, graphs, Some(infos.clone()), (None, Vec::new())).await?;
         }
         let wanted = base.port(id).context("no such port")?;
-        let Some(Absent { host, last, .. }) = self.absentees.ports.remove(&id) else {
+        let Some(Absent { host, last, .. }) = self.devices.absentees.ports.remove(&id) else {
             return Ok(());
         };
         self.return_port(wanted, opened, host).await?;
@@ -332,7 +340,9 @@ impl Owner {
             // The device may have another MAC.
             self.enter_vlans(base, &infos, &mut Hosts::new()).await?;
         }
-        if let (Some(last), Some(open)) = (last, self.ports.iter_mut().find(|open| open.id == id)) {
+        if let (Some(last), Some(open)) =
+            (last, self.devices.ports.iter_mut().find(|open| open.id == id))
+        {
             open.counted = last.counted;
         }
         Ok(())
@@ -340,10 +350,10 @@ impl Owner {
 
     /// Returns the data of each port, including those that wait for their device.
     pub(super) fn known(&self) -> BTreeMap<PortId, Known> {
-        let absent = self.absentees.ports.iter();
+        let absent = self.devices.absentees.ports.iter();
         let absent = absent.filter_map(|(id, absent)| Some((*id, absent.last.as_ref()?.known)));
         let mut all: BTreeMap<_, _> = absent.collect();
-        all.extend(self.ports.known());
+        all.extend(self.devices.ports.known());
         all
     }
 }

@@ -21,7 +21,7 @@ impl Owner {
     /// Returns the interfaces of all ports, each followed by the VLANs on it, and each VLAN by those on it.
     pub(super) fn interface_reports(&self) -> Vec<Interface> {
         let config = &self.configurations.current;
-        let in_rib = self.rib.interfaces().iter().map(|known| (known.id, known)).collect();
+        let in_rib = self.routing.rib.interfaces().iter().map(|known| (known.id, known)).collect();
         let mut known = Known { vlans: HashMap::new(), in_rib };
         for vlan in &config.vlans {
             known.vlans.entry(vlan.parent).or_default().push(vlan);
@@ -44,7 +44,7 @@ impl Owner {
         reports: &mut Vec<Interface>,
     ) {
         for vlan in known.vlans.get(&parent).into_iter().flatten() {
-            let Some(open) = self.vlans.get(&vlan.id) else { continue };
+            let Some(open) = self.devices.vlans.get(&vlan.id) else { continue };
             reports.push(self.of_vlan(vlan, name, open, known.in_rib.get(&vlan.id).copied()));
             self.report_vlans_on((vlan.id, &vlan.name), known, reports);
         }
@@ -58,10 +58,10 @@ impl Owner {
         known: Option<&RibInterface>,
     ) -> Interface {
         let addresses = known.map_or(&open.addresses, |known| &known.addresses);
-        let traffic = self.tables.vlans.traffic(vlan.id);
-        let link = match self.links[vlan.id.index()].up() {
+        let traffic = self.routing.tables.vlans.traffic(vlan.id);
+        let link = match self.devices.links[vlan.id.index()].up() {
             true => "up",
-            false if self.absentees.contain(open.port) => "gone",
+            false if self.devices.absentees.contain(open.port) => "gone",
             false => "down",
         };
         Interface {
@@ -74,7 +74,7 @@ impl Owner {
                 priority: vlan.tag.priority,
             }),
             mac: open.info.mac.to_string(),
-            vrf: self.vrf_name(self.rib.vrf_of(vlan.id)),
+            vrf: self.vrf_name(self.routing.rib.vrf_of(vlan.id)),
             addresses: addresses.iter().map(IpNet::to_string).collect(),
             link: link.to_owned(),
             mtu: known.map_or(open.info.mtu, |known| known.mtu),

@@ -118,16 +118,18 @@ impl Owner {
         if let Err(error) = cores::confine(&placement.control, &forwarders) {
             tracing::error!("control stays on the cores that it had: {error:#}");
         }
-        if let Some(sentence) = cores::sharing(placement).filter(|_| self.cores != *placement) {
+        if let Some(sentence) =
+            cores::sharing(placement).filter(|_| self.forwarding.cores != *placement)
+        {
             tracing::warn!("{sentence}");
         }
-        self.cores = placement.clone();
+        self.forwarding.cores = placement.clone();
     }
 
     /// To be called from time to time: writes to the log if forwarders are kept from their cores.
     pub(super) fn look_at_threads(&mut self) {
         let forwarders = self.threads();
-        if let Some(sentence) = self.watched.look(&forwarders, Instant::now()) {
+        if let Some(sentence) = self.forwarding.watched.look(&forwarders, Instant::now()) {
             tracing::warn!("{sentence}");
         }
     }
@@ -135,12 +137,12 @@ impl Owner {
     /// Returns the interference with a forwarder.
     pub(super) fn interference(&self, number: usize) -> Option<Interference> {
         let threads = self.threads();
-        self.watched.report(number, *threads.get(number)?)
+        self.forwarding.watched.report(number, *threads.get(number)?)
     }
 
     /// Thread and core of each forwarder that has a core of its own.
     fn threads(&self) -> Vec<(Option<Pid>, usize)> {
-        let Some(wiring) = &self.wiring else { return Vec::new() };
+        let Some(wiring) = &self.forwarding.wiring else { return Vec::new() };
         let own = wiring.threads().zip(wiring.seats()).take(wiring.forwarders());
         own.map(|(thread, seat)| (thread, seat.core)).collect()
     }

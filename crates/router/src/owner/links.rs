@@ -92,7 +92,8 @@ impl Link {
 impl Owner {
     /// Looks at all devices, of which there were no notifications yet.
     pub(super) fn look_at_all(&mut self) {
-        let all: Vec<_> = self.ports.iter().map(|open| (open.id, open.host.is_some())).collect();
+        let all: Vec<_> =
+            self.devices.ports.iter().map(|open| (open.id, open.host.is_some())).collect();
         for (id, has_host) in all {
             match has_host {
                 // An interface that was held has the carrier that it had at the end of the router before.
@@ -110,13 +111,13 @@ impl Owner {
             LinkWatch::Kernel(_) => !kernel_tells,
             LinkWatch::Interrupt | LinkWatch::Nobody => true,
         };
-        let mute: Vec<_> = self.ports.iter().filter(is_mute).map(|open| open.id).collect();
+        let mute: Vec<_> = self.devices.ports.iter().filter(is_mute).map(|open| open.id).collect();
         mute.into_iter().for_each(|id| self.look_at_change(id));
     }
 
     /// Looks at a device whose link may have changed.
     pub(super) fn look_at_change(&mut self, id: PortId) {
-        if let Some(up) = self.ports.get(id).map(|open| open.port.link().up) {
+        if let Some(up) = self.devices.ports.get(id).map(|open| open.port.link().up) {
             self.device_link(id, up);
             self.follow_mtu(id);
         }
@@ -129,16 +130,16 @@ impl Owner {
 
     /// An interface's device, or its port, has a link or has none.
     fn lower_link(&mut self, id: InterfaceId, up: bool) {
-        let old = self.links[id.index()];
+        let old = self.devices.links[id.index()];
         if old.device != up {
             self.set_link(id, Link { device: up, ..old });
-            self.sources.order(KernelOrder::SetCarrier { port: id, up });
+            self.routing.sources.order(KernelOrder::SetCarrier { port: id, up });
         }
     }
 
     /// The links of a port's VLANs follow the port's.
     pub(super) fn follow_port(&mut self, port: PortId) {
-        let up = self.links[port.index()].up();
+        let up = self.devices.links[port.index()].up();
         for vlan in self.vlans_of(port) {
             self.lower_link(vlan, up);
         }
@@ -148,37 +149,37 @@ impl Owner {
     /// daemons need not notice a moment.
     pub(super) fn quiet(&mut self, id: PortId) {
         for id in self.vlans_of(id).into_iter().chain([id.into()]) {
-            let link = &mut self.links[id.index()];
+            let link = &mut self.devices.links[id.index()];
             let was_up = link.up();
             link.device = false;
             if was_up {
-                self.rib.set_link(id, false);
-                self.orders.send(&Command::PortLink { interface: id, up: false });
+                self.routing.rib.set_link(id, false);
+                self.slow_path.orders.send(&Command::PortLink { interface: id, up: false });
             }
         }
     }
 
     /// Looks at a port's device, and applies its state even if it is the same as before.
     pub(super) fn look_at_link(&mut self, id: PortId) {
-        let Some(open) = self.ports.get(id) else { return };
+        let Some(open) = self.devices.ports.get(id) else { return };
         let device = open.port.link().up;
-        self.set_link(id.into(), Link { device, ..self.links[id.index()] });
-        self.sources.order(KernelOrder::SetCarrier { port: id.into(), up: device });
+        self.set_link(id.into(), Link { device, ..self.devices.links[id.index()] });
+        self.routing.sources.order(KernelOrder::SetCarrier { port: id.into(), up: device });
         self.follow_mtu(id);
     }
 
     /// Returns the state of a port's host interface, for reports.
     pub(super) fn host_state(&self, id: InterfaceId) -> (&'static str, Option<&'static str>) {
         let device = match id.port() {
-            Some(port) => self.ports.get(port).map(|open| open.port.link().up),
-            None => Some(self.links[id.index()].device),
+            Some(port) => self.devices.ports.get(port).map(|open| open.port.link().up),
+            None => Some(self.devices.links[id.index()].device),
         };
-        self.links[id.index()].host.state(device)
+        self.devices.links[id.index()].host.state(device)
     }
 
     /// Sets the state and MTU of an interface's host interface.
     pub(super) fn host_link(&mut self, id: InterfaceId, host: HostLink, mtu: u16) {
-        let old = self.links[id.index()];
+        let old = self.devices.links[id.index()];
         self.set_link(id, Link { host, mtu, ..old });
         if mtu != 0 && mtu != old.mtu {
             self.put_mtu(id);
@@ -187,10 +188,10 @@ impl Owner {
 
     /// The MTU of a device's kernel interface may have changed.
     pub(super) fn follow_mtu(&mut self, id: PortId) {
-        let Some(open) = self.ports.get(id) else { return };
+        let Some(open) = self.devices.ports.get(id) else { return };
         let Some(now) = open.port.follow_mtu() else { return };
         let (name, device, opened) = (&open.name, &open.device, open.port.mtu());
-        let link = &mut self.links[id.index()];
+        let link = &mut self.devices.links[id.index()];
         let (host, before) = (link.mtu, link.device_mtu.replace(now).unwrap_or(opened));
         if now > opened && now != before {
             tracing::info!(
@@ -205,35 +206,35 @@ impl Owner {
         tracing::info!("port \"{name}\": MTU {now}, was {before}: that of its device {device}");
         // The host interface follows down, and up again if it had followed before.
         if host > now || host == before {
-            self.sources.order(KernelOrder::SetMtu { port: id.into(), mtu: now });
+            self.routing.sources.order(KernelOrder::SetMtu { port: id.into(), mtu: now });
         }
         self.put_mtu(id.into());
         for vlan in self.vlans_of(id) {
-            self.links[vlan.index()].device_mtu = Some(now);
+            self.devices.links[vlan.index()].device_mtu = Some(now);
             self.put_mtu(vlan);
         }
     }
 
     /// Passes an interface's MTU to the RIB and the slow path.
     fn put_mtu(&mut self, id: InterfaceId) {
-        let of_vlan = self.vlans.get(&id).map(|vlan| vlan.info.mtu);
-        let of_port = || Some(self.ports.get(id.port()?)?.port.mtu());
+        let of_vlan = self.devices.vlans.get(&id).map(|vlan| vlan.info.mtu);
+        let of_port = || Some(self.devices.ports.get(id.port()?)?.port.mtu());
         let opened = of_vlan.or_else(of_port).unwrap_or(u16::MAX);
-        let mtu = self.links[id.index()].mtu(opened);
-        self.rib.set_mtu(id, mtu);
-        self.orders.send(&Command::Mtu { interface: id, mtu });
+        let mtu = self.devices.links[id.index()].mtu(opened);
+        self.routing.rib.set_mtu(id, mtu);
+        self.slow_path.orders.send(&Command::Mtu { interface: id, mtu });
     }
 
     fn set_link(&mut self, id: InterfaceId, new: Link) {
         let (kind, name) =
             (if id.port().is_some() { "port" } else { "vlan" }, self.interface_name(id));
-        let old = std::mem::replace(&mut self.links[id.index()], new);
+        let old = std::mem::replace(&mut self.devices.links[id.index()], new);
         if old.up() == new.up() {
             return;
         }
         // First of all, so that no packet takes a path that has ended.
-        self.rib.set_link(id, new.up());
-        self.orders.send(&Command::PortLink { interface: id, up: new.up() });
+        self.routing.rib.set_link(id, new.up());
+        self.slow_path.orders.send(&Command::PortLink { interface: id, up: new.up() });
         let reason = match (new.device, new.host.state(Some(true)).1) {
             _ if new.up() => "up".to_owned(),
             (false, _) if kind == "vlan" => "down, its port is".to_owned(),

@@ -101,14 +101,14 @@ impl Loads {
 impl Owner {
     /// Returns the reports of all forwarders.
     pub(super) fn forwarder_reports(&self) -> Forwarders {
-        let Some(wiring) = &self.wiring else {
+        let Some(wiring) = &self.forwarding.wiring else {
             return Forwarders::default();
         };
         let seats = wiring.seats();
         let report = |(number, view): (usize, &ForwarderView)| {
             let (counters, seat) = (&view.counters, seats.get(number)?);
             let received: u64 =
-                self.ports.iter().map(|port| counters.rx(port.id).packets.get()).sum();
+                self.devices.ports.iter().map(|port| counters.rx(port.id).packets.get()).sum();
             let (spread_out, spread_in) = (counters.spread_out.get(), counters.spread_in.get());
             let own = |queues: &[Option<usize>]| queues.get(number).copied().flatten();
             let rx = |port: &OpenPort| {
@@ -125,7 +125,7 @@ impl Owner {
                 core: seat.core,
                 control: seat.is_control,
                 node: seat.node,
-                busy_percent: self.loads.percent(number),
+                busy_percent: self.forwarding.loads.percent(number),
                 packets: (received + spread_in).saturating_sub(spread_out),
                 bursts: counters.batches.get(),
                 busy_cycles: counters.busy.get(),
@@ -133,24 +133,25 @@ impl Owner {
                 waiting: self.waiting(wiring, number, counters),
                 spread_out,
                 spread_in,
-                rx: self.ports.iter().flat_map(rx).collect(),
-                tx: self.ports.iter().filter_map(tx).collect(),
+                rx: self.devices.ports.iter().flat_map(rx).collect(),
+                tx: self.devices.ports.iter().filter_map(tx).collect(),
                 interference: self.interference(number),
             })
         };
-        let running = self.ledger.forwarders.iter().enumerate().filter(|(_, view)| view.running);
+        let running =
+            self.forwarding.ledger.forwarders.iter().enumerate().filter(|(_, view)| view.running);
         let forwarders: Vec<_> = running.filter_map(report).collect();
         let (own, _) = forwarders.split_at(wiring.forwarders().min(forwarders.len()));
         let mut advice: Vec<_> = uneven(own).into_iter().collect();
-        advice.extend(self.ports.iter().filter_map(|port| self.distance(port)));
-        advice.extend(self.ports.iter().filter_map(|port| self.silence(port)));
-        advice.extend(cores::sharing(&self.cores));
+        advice.extend(self.devices.ports.iter().filter_map(|port| self.distance(port)));
+        advice.extend(self.devices.ports.iter().filter_map(|port| self.silence(port)));
+        advice.extend(cores::sharing(&self.forwarding.cores));
         advice.extend(forwarders.iter().filter_map(elsewhere));
         Forwarders {
             forwarders,
-            control: self.cores.control.clone(),
-            moved: self.balance.moves,
-            moved_entries: self.balance.entries,
+            control: self.forwarding.cores.control.clone(),
+            moved: self.forwarding.balance.moves,
+            moved_entries: self.forwarding.balance.entries,
             advice,
         }
     }
@@ -159,7 +160,7 @@ impl Owner {
     fn waiting(&self, wiring: &Wiring, number: usize, counters: &ForwarderCounters) -> Waiting {
         let settings = settings::of_forwarders(&self.configurations.current);
         let receives = |port: &&OpenPort| wiring.receivers(port.id).contains(&number);
-        let ports = || self.ports.iter().filter(receives);
+        let ports = || self.devices.ports.iter().filter(receives);
         let is_control = wiring.seats().get(number).is_some_and(|seat| seat.is_control);
         let wait = match is_control {
             true => Wait::Interrupt,
@@ -188,7 +189,7 @@ impl Owner {
                 port: port.name.clone(),
                 queue: queue.to_string(),
                 shape: shape.map(|shape| shape.to_string()),
-                classes: self.ledger.queue_classes(port.id, queue.discipline),
+                classes: self.forwarding.ledger.queue_classes(port.id, queue.discipline),
             })
         };
         self.configurations.current.ports.iter().filter_map(report).collect()
@@ -196,7 +197,7 @@ impl Owner {
 
     /// Returns the report of each port's spreading.
     pub(super) fn rss_reports(&self) -> Vec<Rss> {
-        self.ports.iter().map(|port| self.rss(port)).collect()
+        self.devices.ports.iter().map(|port| self.rss(port)).collect()
     }
 
     fn rss(&self, port: &OpenPort) -> Rss {
@@ -210,7 +211,7 @@ impl Owner {
             control_queue: control_queue(port),
             table: Vec::new(),
         };
-        let Some(wiring) = &self.wiring else { return none };
+        let Some(wiring) = &self.forwarding.wiring else { return none };
         let forwarders = wiring.forwarders();
         let plan = wiring.plan_of(port.id).and_then(|plan| plan.spread.as_ref());
         if let Some(software) = plan.filter(|_| forwarders > 1) {
@@ -241,25 +242,25 @@ impl Owner {
     /// Warns once of ports whose queues are served from another NUMA node than theirs.
     pub(crate) fn warn_of_distance(&mut self) {
         let told = |port: &OpenPort| Some((port.id, self.distance(port)?));
-        let now: BTreeMap<_, _> = self.ports.iter().filter_map(told).collect();
+        let now: BTreeMap<_, _> = self.devices.ports.iter().filter_map(told).collect();
         for (port, sentence) in &now {
-            if self.distances.get(port) != Some(sentence) {
+            if self.devices.distances.get(port) != Some(sentence) {
                 tracing::warn!("{sentence}");
             }
         }
-        self.distances = now;
+        self.devices.distances = now;
     }
 
     /// Logs, once for each port without receive interrupts, that its forwarder cannot block.
     pub(crate) fn warn_of_silence(&mut self) {
         let said = |port: &OpenPort| Some((port.id, self.silence(port)?));
-        let now: BTreeMap<_, _> = self.ports.iter().filter_map(said).collect();
+        let now: BTreeMap<_, _> = self.devices.ports.iter().filter_map(said).collect();
         for (port, sentence) in &now {
-            if !self.silent.contains(port) {
+            if !self.devices.silent.contains(port) {
                 tracing::info!("{sentence}");
             }
         }
-        self.silent = now.into_keys().collect();
+        self.devices.silent = now.into_keys().collect();
     }
 
     /// A port that cannot wake a forwarder although it should, in a sentence.
@@ -279,7 +280,7 @@ impl Owner {
     /// The queues of a port that are served from far, in a sentence.
     fn distance(&self, port: &OpenPort) -> Option<String> {
         let node = port.node?;
-        let far = self.wiring.as_ref()?.remote(port.id);
+        let far = self.forwarding.wiring.as_ref()?.remote(port.id);
         let queues: Vec<_> =
             far.iter().map(|(queue, core)| format!("{queue} (core {core})")).collect();
         (!queues.is_empty()).then(|| {

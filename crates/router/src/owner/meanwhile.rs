@@ -110,8 +110,11 @@ impl Owner {
         work: impl AsyncFnOnce(&mut Wiring) -> Result<T>,
     ) -> Result<T> {
         // No work done meanwhile calls this again.
-        let mut wiring =
-            self.wiring.take().context("the wiring is in use: a defect, please report")?;
+        let mut wiring = self
+            .forwarding
+            .wiring
+            .take()
+            .context("the wiring is in use: a defect, please report")?;
         let outcome = {
             let mut work = pin!(work(&mut wiring));
             match timeout(MOMENT, &mut work).await {
@@ -119,7 +122,7 @@ impl Owner {
                 Err(_) => self.attend_until(work).await,
             }
         };
-        self.wiring = Some(wiring);
+        self.forwarding.wiring = Some(wiring);
         outcome
     }
 
@@ -131,12 +134,12 @@ impl Owner {
             tokio::select! {
                 biased;
                 done = &mut work => return done,
-                input = next(&mut self.inputs) => self.on_input_meanwhile(input).await,
-                () = self.events.ready(), if taking => self.take_events(),
-                batch = self.sources.receive(), if taking => self.take_in(batch),
+                input = next(&mut self.serving.inputs) => self.on_input_meanwhile(input).await,
+                () = self.slow_path.events.ready(), if taking => self.take_events(),
+                batch = self.routing.sources.receive(), if taking => self.take_in(batch),
                 () = std::future::ready(()), if busy => self.work(),
                 _ = ticks.tick() => {
-                    self.rib.tick();
+                    self.routing.rib.tick();
                 }
             }
             self.pass_commands();
@@ -146,23 +149,23 @@ impl Owner {
 
     /// Returns true if the RIB has all ports that events can refer to.
     fn is_known(&self) -> bool {
-        let knows = |id| self.rib.interface(id).is_some();
-        self.ports.iter().all(|open| knows(open.id.into()))
+        let knows = |id| self.routing.rib.interface(id).is_some();
+        self.devices.ports.iter().all(|open| knows(open.id.into()))
     }
 
     async fn on_input_meanwhile(&mut self, input: Input) {
         match input {
             Input::Wish(Wish::End(signal)) => {
-                self.later.ended.get_or_insert(signal);
-                self.hurry.set();
+                self.serving.later.ended.get_or_insert(signal);
+                self.forwarding.hurry.set();
             }
-            Input::Wish(Wish::Reload) => self.later.reload = true,
+            Input::Wish(Wish::Reload) => self.serving.later.reload = true,
             Input::Word(word) => {
                 self.see_links_go(&word);
-                self.later.words.push_back(word);
+                self.serving.later.words.push_back(word);
             }
             Input::Question(question) if needs_wiring(&question) => {
-                self.later.questions.push_back(question);
+                self.serving.later.questions.push_back(question);
             }
             Input::Question(Question::Request(request, asker)) if changes_all(&request) => {
                 // The client may have disconnected.
@@ -178,7 +181,7 @@ impl Owner {
         match word {
             Word::Devices(events) => {
                 let lost = |&DeviceEvent { port, what }: &DeviceEvent| {
-                    let open = self.ports.iter().find(|open| open.port.id() == port)?;
+                    let open = self.devices.ports.iter().find(|open| open.port.id() == port)?;
                     let stays = what == Happening::Link && open.port.link().up;
                     (!stays).then_some(open.id)
                 };
@@ -191,7 +194,7 @@ impl Owner {
                         | LinkNotification::Gone { index } => index,
                         _ => return None,
                     };
-                    Some(self.ports.iter().find(|open| open.is_interface(index))?.id)
+                    Some(self.devices.ports.iter().find(|open| open.is_interface(index))?.id)
                 };
                 gone.extend(notifications.iter().filter_map(lost));
             }

@@ -159,7 +159,7 @@ impl Owner {
                 wrong_port: counters.wrong_interface(),
             }
         };
-        self.groups.entries.iter().map(entry).collect()
+        self.routing.groups.entries.iter().map(entry).collect()
     }
 }
 

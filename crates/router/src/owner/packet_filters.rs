@@ -16,7 +16,7 @@ use super::Owner;
 impl Owner {
     /// The filters in the order of their numbers.
     pub(super) fn filters(&self) -> Vec<Filter> {
-        let tables = self.filters.tables.iter().flatten();
+        let tables = self.filtering.filters.tables.iter().flatten();
         let mut all: Vec<_> = tables.map(|table| self.filter(table)).collect();
         if !all.iter().any(|filter| filter.name == ROUTER) {
             all.push(self.router_filter());
@@ -35,13 +35,13 @@ impl Owner {
             default: action_name(Action::Accept).to_owned(),
             default_packets: 0,
             default_bytes: 0,
-            classes: self.ledger.policing().classes,
+            classes: self.forwarding.ledger.policing().classes,
         }
     }
 
     /// Writes packets of rules with `log` to the log.
     pub(super) fn log_filtered(&self) {
-        for table in self.filters.tables.iter().flatten() {
+        for table in self.filtering.filters.tables.iter().flatten() {
             let spec = table.spec();
             while let Some(sample) = table.take_sample() {
                 let place = sample.rule as usize;
@@ -69,9 +69,10 @@ impl Owner {
 
     /// Returns a filter's verdict on a packet described in text.
     pub(super) fn verdict(&self, name: &str, packet: &str) -> Result<FilterVerdict> {
-        let mut tables = self.filters.tables.iter().flatten();
+        let mut tables = self.filtering.filters.tables.iter().flatten();
         let table = tables.find(|table| table.spec().filter.name == name).ok_or_else(|| {
             let known: Vec<_> = self
+                .filtering
                 .filters
                 .tables
                 .iter()
@@ -87,7 +88,7 @@ impl Owner {
         let (family, key) = acl::packet::read(packet, port).map_err(Error::msg)?;
         let filter = &table.spec().filter;
         let rules = self.filter(table).rules;
-        let sets = self.sets.readers();
+        let sets = self.filtering.sets.readers();
         let fits = |first: usize| acl::walk_from(filter, &sets, (family, &key), first);
         let met = std::iter::successors(fits(0), |place| {
             let goes_on = !filter.rules[*place].action.is_terminal();
@@ -146,7 +147,7 @@ impl Owner {
         let (now, hz) = (dpdk::tsc(), dpdk::tsc_hz().max(1));
         let rule = |(place, hits): (usize, RuleHits)| {
             let rule = spec.filter.rules.get(place)?;
-            let device = self.device_hits.of(table, rule);
+            let device = self.filtering.device_hits.of(table, rule);
             let (packets, last) = (hits.packets + device.packets, hits.last.max(device.last));
             Some(FilterRule {
                 number: place + 1,
@@ -174,7 +175,7 @@ impl Owner {
             default_packets: default.packets,
             default_bytes: default.bytes,
             classes: match spec.filter.name == ROUTER {
-                true => self.ledger.policing().classes,
+                true => self.forwarding.ledger.policing().classes,
                 false => Vec::new(),
             },
         }

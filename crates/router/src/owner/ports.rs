@@ -114,7 +114,7 @@ impl Owner {
         let forwarders = cores::place(config)?.forward.len();
         let mut opened = match ready.device {
             Ok(opened) => opened,
-            Err(memory) => self.opener.device(port, forwarders, &memory)?,
+            Err(memory) => self.devices.opener.device(port, forwarders, &memory)?,
         };
         let info = opened.port.info;
         ensure!(is_same(info, expected), "port \"{}\": {CHANGED}; try again", port.name);
@@ -137,8 +137,8 @@ impl Owner {
     /// Takes from the port what can be put aside; its link is down from here on.
     pub(super) async fn detach(&mut self, port: &config::Port) -> Result<Gone> {
         let (id, wanted) = (port.id, port.clone());
-        if self.ports.get(id).is_none() {
-            let absent = self.absentees.ports.remove(&id);
+        if self.devices.ports.get(id).is_none() {
+            let absent = self.devices.absentees.ports.remove(&id);
             return Ok(Gone { wanted, kept: None, host: absent.and_then(|absent| absent.host) });
         }
         self.quiet(id);
@@ -152,24 +152,24 @@ impl Owner {
         };
         let host = queues.host.take();
         self.read_rules_of(id);
-        let kept = self.ports.remove(id).map(|port| Opened { port, queues });
+        let kept = self.devices.ports.remove(id).map(|port| Opened { port, queues });
         Ok(Gone { wanted, kept, host })
     }
 
     /// Connects a port. Its link is down until it is looked at.
     async fn bring(&mut self, wanted: &config::Port, mut opened: Opened) -> Result<()> {
         let (id, info) = (wanted.id, opened.port.info);
-        let known = self.rib.interface(id.into());
-        let had_host = known.is_some() && self.sources.is_host(id.into());
+        let known = self.routing.rib.interface(id.into());
+        let had_host = known.is_some() && self.routing.sources.is_host(id.into());
         match known {
             // Those of a host interface may be other than the configuration's.
             Some(known) => opened.port.addresses.clone_from(&known.addresses),
-            None => opened.port.counted = self.ledger.traffic(id),
+            None => opened.port.counted = self.forwarding.ledger.traffic(id),
         }
-        opened.queues.host.iter().for_each(|host| self.opener.keep_host(host));
-        self.orders.port(&settings::slow_path_port(&opened.port, wanted));
-        self.tables.mtus.open(id.into(), info.mtu);
-        let link = &mut self.links[id.index()];
+        opened.queues.host.iter().for_each(|host| self.devices.opener.keep_host(host));
+        self.slow_path.orders.port(&settings::slow_path_port(&opened.port, wanted));
+        self.routing.tables.mtus.open(id.into(), info.mtu);
+        let link = &mut self.devices.links[id.index()];
         // A host interface that was set down keeps the port down.
         *link = if had_host && opened.port.host.is_some() {
             link.without_device()
@@ -179,17 +179,17 @@ impl Owner {
         let queues = opened.queues;
         let connected = self.with_wiring(async |wiring| wiring.connect(queues).await).await;
         connected.of_port(&wanted.name)?;
-        self.rib.set_device(id.into(), info.mac, info.mtu);
-        self.ports.insert(opened.port);
+        self.routing.rib.set_device(id.into(), info.mac, info.mtu);
+        self.devices.ports.insert(opened.port);
         Ok(())
     }
 
     /// Puts the ports that have come where routes can lead.
     pub(super) fn enter_ports(&mut self, diff: &Diff, moves: &Moves) -> Result<()> {
         for port in &diff.ports.added {
-            let Some(open) = self.ports.get(port.id) else { continue };
+            let Some(open) = self.devices.ports.get(port.id) else { continue };
             let (entry, id) = (initial::rib_port(open), port.id);
-            self.rib.batch(|rib| {
+            self.routing.rib.batch(|rib| {
                 let added = rib.add_interface(entry);
                 rib.set_link(id.into(), false);
                 added
@@ -199,9 +199,9 @@ impl Owner {
             let id = after.id;
             if before.interface.host.is_some() && after.interface.host.is_none() {
                 // The kernel's addresses do not count any more.
-                self.rib.set_addresses(id.into(), &after.interface.addresses)?;
+                self.routing.rib.set_addresses(id.into(), &after.interface.addresses)?;
                 let addresses = after.interface.addresses.clone();
-                self.orders.send(&Command::Addresses { interface: id.into(), addresses });
+                self.slow_path.orders.send(&Command::Addresses { interface: id.into(), addresses });
             }
         }
         for port in moves.come() {
@@ -210,7 +210,9 @@ impl Owner {
             if before.is_none_or(|(before, _)| before.interface.host.is_none()) {
                 for &address in &port.interface.addresses {
                     let (port, address) = (port.id, address);
-                    self.sources.order(KernelOrder::AddAddress { port: port.into(), address });
+                    self.routing
+                        .sources
+                        .order(KernelOrder::AddAddress { port: port.into(), address });
                 }
             }
         }
@@ -221,7 +223,8 @@ impl Owner {
     /// Disconnects the ports that are there no more, which no route needs any more.
     pub(super) async fn detach_removed(&mut self, diff: &Diff, moves: &mut Moves) -> Result<()> {
         for port in &diff.ports.removed {
-            if self.ports.get(port.id).is_some() || self.absentees.contain(port.id) {
+            if self.devices.ports.get(port.id).is_some() || self.devices.absentees.contain(port.id)
+            {
                 let gone = self.detach(port).await?;
                 moves.0.push(Move::Gone(Box::new(gone)));
             }
@@ -240,7 +243,7 @@ impl Owner {
             }
             drop(kept);
             if let Some(host) = host {
-                self.opener.remove_host(host);
+                self.devices.opener.remove_host(host);
             }
         }
         if let Err(error) = self.follow_hosts(config) {
@@ -252,35 +255,36 @@ impl Owner {
     /// Gives devices back that were bound for ports that a configuration does not have, beside the router's
     /// work: the kernel takes its time.
     pub(super) fn give_back_devices(&self, config: &Config) {
-        let (opener, wanted) = (self.opener.clone(), bind::ports::wanted(config));
+        let (opener, wanted) = (self.devices.opener.clone(), bind::ports::wanted(config));
         tokio::task::spawn_blocking(move || opener.give_back_unused(&wanted));
     }
 
     /// Removes all state of a port.
     fn forget_port(&mut self, id: PortId) {
         self.forget_interface(id.into());
-        self.health.forget(id);
+        self.devices.health.forget(id);
     }
 
     /// Removes all state of an interface.
     pub(super) fn forget_interface(&mut self, id: InterfaceId) {
         self.forget_commands_over(id);
         let neighbours: Vec<_> =
-            self.rib.neighbours().filter(|(interface, ..)| *interface == id).collect();
+            self.routing.rib.neighbours().filter(|(interface, ..)| *interface == id).collect();
         for (_, address, _) in neighbours {
-            self.rib.remove_neighbour(id, address);
+            self.routing.rib.remove_neighbour(id, address);
         }
-        self.rib.remove_interface(id);
-        self.orders.send(&Command::RemoveInterface { interface: id });
-        self.tables.mtus.open(id, u16::MAX);
-        self.links[id.index()] = Link::default();
+        self.routing.rib.remove_interface(id);
+        self.slow_path.orders.send(&Command::RemoveInterface { interface: id });
+        self.routing.tables.mtus.open(id, u16::MAX);
+        self.devices.links[id.index()] = Link::default();
     }
 
     /// Routes that commands added go with the port they lead over, as the kernel's do; of several paths
     /// those over it.
     fn forget_commands_over(&mut self, id: InterfaceId) {
         let over = |paths: &[Path]| paths.iter().any(|path| path.interface == Some(id));
-        let of_commands = self.rib.routes().filter(|route| route.source == RouteSource::Command);
+        let of_commands =
+            self.routing.rib.routes().filter(|route| route.source == RouteSource::Command);
         let routes: Vec<_> = of_commands
             .filter_map(|route| match route.target {
                 Target::Unicast(paths) if over(&paths) => {
@@ -293,11 +297,11 @@ impl Owner {
             paths.retain(|path| path.interface != Some(id));
             let source = RouteSource::Command;
             if paths.is_empty() {
-                self.rib.remove_one(vrf, prefix, source, metric);
+                self.routing.rib.remove_one(vrf, prefix, source, metric);
                 continue;
             }
             let kind = RouteKind::Unicast(paths);
-            if let Err(error) = self.rib.add(Route { vrf, prefix, source, kind, metric }) {
+            if let Err(error) = self.routing.rib.add(Route { vrf, prefix, source, kind, metric }) {
                 tracing::warn!("command: {error}");
             }
         }
@@ -345,7 +349,7 @@ impl Owner {
             (Some(host), Some(before)) if before.interface.host.is_some() => {
                 hosts.insert(port.id, host);
             }
-            (Some(host), _) => self.opener.give_up_host(&host),
+            (Some(host), _) => self.devices.opener.give_up_host(&host),
             (None, _) => {}
         }
         if before.is_none() {
@@ -360,13 +364,13 @@ impl Owner {
         let opened = match kept.map_or_else(|| self.open_as_it_was(base, &wanted), Ok) {
             Ok(opened) => opened,
             Err(error) => {
-                self.absentees.ports.insert(wanted.id, Absent::new(host, None));
+                self.devices.absentees.ports.insert(wanted.id, Absent::new(host, None));
                 return Err(error);
             }
         };
         let done = self.return_port(&wanted, opened, host).await;
         if done.is_err() {
-            self.absentees.ports.insert(wanted.id, Absent::new(None, None));
+            self.devices.absentees.ports.insert(wanted.id, Absent::new(None, None));
         }
         done
     }
@@ -374,8 +378,8 @@ impl Owner {
     /// Opens a port's device if the forwarders' graphs were made for it.
     fn open_as_it_was(&self, base: &Config, wanted: &config::Port) -> Result<Opened> {
         let forwarders = cores::place(base)?.forward.len();
-        let memory = self.opener.memory(wanted, forwarders)?;
-        let opened = self.opener.device(wanted, forwarders, &memory)?;
+        let memory = self.devices.opener.memory(wanted, forwarders)?;
+        let opened = self.devices.opener.device(wanted, forwarders, &memory)?;
         let known = self.configurations.known.get(&wanted.id).map(|known| known.info);
         ensure!(known.is_some_and(|known| is_same(opened.port.info, known)), "{CHANGED}");
         Ok(opened)
@@ -396,7 +400,7 @@ impl Owner {
                 host.set_segmentation(wanted.is_some_and(|wanted| wanted.segmentation))?;
                 Some(host)
             }
-            None => self.opener.host(wanted, info)?,
+            None => self.devices.opener.host(wanted, info)?,
         };
         opened.attach(host);
         self.bring(wanted, opened).await?;
@@ -406,24 +410,24 @@ impl Owner {
 
     /// Passes the ports with host interfaces to the kernel's listener.
     pub(super) fn follow_hosts(&mut self, config: &Config) -> Result<()> {
-        let hosts = self.ports.iter().filter(|port| port.host.is_some());
+        let hosts = self.devices.ports.iter().filter(|port| port.host.is_some());
         let hosts = hosts.map(|port| (port.id.into(), port.name.clone()));
-        let absent = config.ports.iter().filter(|port| self.absentees.contain(port.id));
+        let absent = config.ports.iter().filter(|port| self.devices.absentees.contain(port.id));
         let absent = absent.filter(|port| self.has_host(port.id.into()));
-        let vlans = self.vlans.values().filter(|vlan| vlan.host.is_some());
+        let vlans = self.devices.vlans.values().filter(|vlan| vlan.host.is_some());
         let vlans = vlans.map(|vlan| (vlan.id, vlan.name.clone()));
         let absent = absent.map(|port| (port.id.into(), port.name.clone()));
         let all = hosts.chain(absent).chain(vlans).collect();
-        self.sources.follow_hosts(config, all)
+        self.routing.sources.follow_hosts(config, all)
     }
 
     /// Returns true if a port has a host interface; also while it waits for its device.
     pub(super) fn has_host(&self, id: InterfaceId) -> bool {
         let Some(id) = id.port() else {
-            return self.vlans.get(&id).is_some_and(|vlan| vlan.host.is_some());
+            return self.devices.vlans.get(&id).is_some_and(|vlan| vlan.host.is_some());
         };
-        let absent = self.absentees.ports.get(&id);
-        self.ports.get(id).is_some_and(|open| open.host.is_some())
+        let absent = self.devices.absentees.ports.get(&id);
+        self.devices.ports.get(id).is_some_and(|open| open.host.is_some())
             || absent.is_some_and(|absent| absent.host.is_some())
     }
 }

@@ -14,7 +14,7 @@ impl Owner {
     /// The sets by their names.
     pub(super) fn prefix_sets(&self) -> Vec<PrefixSet> {
         let now = Instant::now();
-        self.sets.list().into_iter().map(|set| shown(set, now)).collect()
+        self.filtering.sets.list().into_iter().map(|set| shown(set, now)).collect()
     }
 
     /// Adds elements to a set, or takes them away.
@@ -23,11 +23,11 @@ impl Owner {
             SetChange::Add { set, elements, seconds } => {
                 let until = seconds
                     .and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
-                let added = self.sets.add(set, elements, until)?;
+                let added = self.filtering.sets.add(set, elements, until)?;
                 Ok(Change { change: format!("{} added", count(added, "element")), note: None })
             }
             SetChange::Del { set, elements } => {
-                let removed = self.sets.remove(set, elements)?;
+                let removed = self.filtering.sets.remove(set, elements)?;
                 Ok(Change { change: format!("{} removed", count(removed, "element")), note: None })
             }
         }

@@ -92,11 +92,11 @@ impl Owner {
             Show::Rss => reply(to, Ok(self.rss_reports())),
             Show::ControlQueues => reply(to, Ok(self.control_queue_reports())),
             Show::Queues => reply(to, Ok(self.queue_reports())),
-            Show::Counters => reply(to, Ok(self.ledger.counters())),
+            Show::Counters => reply(to, Ok(self.forwarding.ledger.counters())),
             Show::Policing => reply(to, Ok(self.policing())),
-            Show::Graph => reply(to, Ok(self.ledger.graph())),
+            Show::Graph => reply(to, Ok(self.forwarding.ledger.graph())),
             Show::Commands => reply(to, Ok(self.commands())),
-            Show::Steps => reply(to, Ok(self.ledger.steps())),
+            Show::Steps => reply(to, Ok(self.forwarding.ledger.steps())),
             Show::Topology => self.draw_topology(to),
             Show::History => reply(to, Ok(self.configurations.report())),
             Show::Configuration { number } => {
@@ -122,16 +122,16 @@ impl Owner {
     }
 
     fn policing(&self) -> report::Policing {
-        let mut policing = self.ledger.policing();
-        policing.events.lost += self.sources.lost_orders();
+        let mut policing = self.forwarding.ledger.policing();
+        policing.events.lost += self.routing.sources.lost_orders();
         policing
     }
 
     pub(super) fn interface_name(&self, id: impl Into<InterfaceId>) -> String {
         let id = id.into();
         let port = id.port();
-        let vlan = self.vlans.get(&id).map(|vlan| &vlan.name);
-        let open = vlan.or_else(|| self.ports.get(port?).map(|port| &port.name));
+        let vlan = self.devices.vlans.get(&id).map(|vlan| &vlan.name);
+        let open = vlan.or_else(|| self.devices.ports.get(port?).map(|port| &port.name));
         // A port that waits for its device has none.
         let configured = || self.configurations.current.port(port?).map(|port| &port.name);
         open.or_else(configured).cloned().unwrap_or_else(|| id.to_string())
@@ -149,22 +149,22 @@ impl Owner {
 
     /// All ports by their numbers, those whose device is not there included.
     pub(super) fn all_ports(&self) -> Vec<Port> {
-        let open = self.ports.iter().map(|open| (open.id, self.port(open)));
+        let open = self.devices.ports.iter().map(|open| (open.id, self.port(open)));
         let absent = self.configurations.current.ports.iter();
-        let absent = absent.filter(|port| self.absentees.contain(port.id));
+        let absent = absent.filter(|port| self.devices.absentees.contain(port.id));
         let absent = absent.map(|port| (port.id, self.absent_port(port)));
         open.chain(absent).collect::<BTreeMap<_, _>>().into_values().collect()
     }
 
     /// A port that waits for its device.
     fn absent_port(&self, port: &config::Port) -> Port {
-        let absent = self.absentees.ports.get(&port.id);
+        let absent = self.devices.absentees.ports.get(&port.id);
         let last = absent.and_then(|absent| absent.last.as_ref());
         let host = absent.and_then(|absent| absent.host.as_ref());
         let counted = last.map_or([0; 4], |last| last.counted);
-        let known = self.rib.interface(port.id.into());
+        let known = self.routing.rib.interface(port.id.into());
         let addresses = known.map_or(&port.interface.addresses, |known| &known.addresses);
-        let traffic = self.ledger.traffic(port.id);
+        let traffic = self.forwarding.ledger.traffic(port.id);
         let [rx_packets, rx_bytes, tx_packets, tx_bytes] =
             std::array::from_fn(|n| traffic[n].saturating_sub(counted[n]));
         Port {
@@ -189,7 +189,7 @@ impl Owner {
             tx_packets,
             tx_bytes,
             tx_errors: 0,
-            dma_faults: self.health.faults(port.id),
+            dma_faults: self.devices.health.faults(port.id),
             troubles: Vec::new(),
             host: host.map(|host| host.view().report(self.host_state(port.id.into()))),
             offloads: Vec::new(),
@@ -197,18 +197,18 @@ impl Owner {
     }
 
     fn port(&self, port: &OpenPort) -> Port {
-        let counted = self.ledger.traffic(port.id);
+        let counted = self.forwarding.ledger.traffic(port.id);
         let own = |n: usize| counted[n].saturating_sub(port.counted[n]);
         let [rx_packets, rx_bytes, tx_packets, tx_bytes] = std::array::from_fn(own);
         let stats = port.port.stats();
-        let known = self.rib.interface(port.id.into());
+        let known = self.routing.rib.interface(port.id.into());
         let addresses = known.map_or(&port.addresses, |known| &known.addresses);
         Port {
             name: port.name.clone(),
             device: port.device.clone(),
             driver: port.port.driver().to_owned(),
             mac: port.info.mac.to_string(),
-            vrf: self.vrf_name(self.rib.vrf_of(port.id.into())),
+            vrf: self.vrf_name(self.routing.rib.vrf_of(port.id.into())),
             addresses: addresses.iter().map(IpNet::to_string).collect(),
             link: if port.port.link().up { "up" } else { "down" }.to_owned(),
             link_by: port.port.link_watch().name().to_owned(),
@@ -225,8 +225,8 @@ impl Owner {
             tx_packets,
             tx_bytes,
             tx_errors: stats.oerrors,
-            dma_faults: self.health.faults(port.id),
-            troubles: self.health.troubles(port.id),
+            dma_faults: self.devices.health.faults(port.id),
+            troubles: self.devices.health.troubles(port.id),
             host: port.host.as_ref().map(|host| host.report(self.host_state(port.id.into()))),
             offloads: port.port.offloads().iter().map(offload).collect(),
         }
@@ -252,7 +252,9 @@ impl Owner {
             };
         let mut page = Page::default();
         let (mut last, mut seen) = (None, 0);
-        for route in self.rib.routes_from(vrf, start).take_while(|route| fits(&route.prefix)) {
+        for route in
+            self.routing.rib.routes_from(vrf, start).take_while(|route| fits(&route.prefix))
+        {
             if last != Some(route.prefix) {
                 if seen == PAGE {
                     page.next = last;
@@ -307,7 +309,7 @@ impl Owner {
     ) -> Result<RouteAnswer> {
         let vrf = self.vrf_named(vrf)?;
         let taken = wanted.map(|flow| self.path_of(vrf, address, flow)).transpose()?.flatten();
-        let Some(LookupInfo { route, paths, .. }) = self.rib.lookup(vrf, address) else {
+        let Some(LookupInfo { route, paths, .. }) = self.routing.rib.lookup(vrf, address) else {
             let kind = "no-route".to_owned();
             let (paths, candidates) = (Vec::new(), Vec::new());
             return Ok(RouteAnswer {
@@ -331,7 +333,7 @@ impl Owner {
             state: if path.mac.is_some() { "reachable" } else { "unresolved" }.to_owned(),
             taken: taken.as_ref().is_some_and(|taken| same(&path, taken)),
         };
-        let candidates = self.rib.routes_filtered(vrf, None, Some(route.prefix), false);
+        let candidates = self.routing.rib.routes_filtered(vrf, None, Some(route.prefix), false);
         Ok(RouteAnswer {
             address,
             prefix: Some(shown.prefix),
@@ -348,11 +350,11 @@ impl Owner {
         if from.is_ipv4() != to.is_ipv4() {
             bail!("from {from}: not of the family of {to}; a flow's addresses are of one family");
         }
-        Ok(self.rib.lookup_flow(vrf, to, flow::hash(&self.flows, to, &wanted)))
+        Ok(self.routing.rib.lookup_flow(vrf, to, flow::hash(&self.forwarding.flows, to, &wanted)))
     }
 
     fn summary(&self) -> RouteSummary {
-        let summary = self.rib.summary();
+        let summary = self.routing.rib.summary();
         let counts = |source: RouteSource| Families {
             ipv4: summary.ipv4[source.index()],
             ipv6: summary.ipv6[source.index()],
@@ -372,16 +374,16 @@ impl Owner {
 
     /// Every source that has routes, and those outside the router in any case.
     fn source_reports(&self) -> Vec<report::SourceReport> {
-        let summary = self.rib.summary();
+        let summary = self.routing.rib.summary();
         let mut reports = Vec::new();
         for source in RouteSource::ALL {
             let (ipv4, ipv6) = (summary.ipv4[source.index()], summary.ipv6[source.index()]);
-            let status = self.sources.status(source);
+            let status = self.routing.sources.status(source);
             if ipv4 + ipv6 == 0 && status.is_none() {
                 continue;
             }
-            let refused = self.sources.refused(source);
-            let is_loading = source == RouteSource::Import && self.imports.is_busy();
+            let refused = self.routing.sources.refused(source);
+            let is_loading = source == RouteSource::Import && self.routing.imports.is_busy();
             let own = if is_loading { "loading" } else { "ready" };
             reports.push(report::SourceReport {
                 name: source.name().to_owned(),
@@ -389,7 +391,8 @@ impl Owner {
                 state: status.as_ref().map_or(own, |status| status.state.name()).to_owned(),
                 ipv4,
                 ipv6,
-                remote: status.map(|status| remote(&status, refused, self.sources.audits(source))),
+                remote: status
+                    .map(|status| remote(&status, refused, self.routing.sources.audits(source))),
             });
         }
         reports
@@ -400,7 +403,7 @@ impl Owner {
         let ports = &self.configurations.current.ports;
         let names: BTreeMap<_, _> =
             ports.iter().map(|port| (InterfaceId::of_port(port.id), port.name.clone())).collect();
-        let orders = self.orders.clone();
+        let orders = self.slow_path.orders.clone();
         tokio::spawn(async move {
             let table = match timeout(WORKERS_PATIENCE, orders.neighbours()).await {
                 Ok(Some(table)) => Ok(table),

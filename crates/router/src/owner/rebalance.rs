@@ -208,19 +208,20 @@ fn queue_loads(wiring: &Wiring, ports: &Ports, loads: &Loads, forwarders: usize)
 impl Owner {
     /// Moves queues if it is time; to be called after each look at the loads.
     pub(super) async fn rebalance(&mut self) {
-        let Some(wiring) = &self.wiring else { return };
+        let Some(wiring) = &self.forwarding.wiring else { return };
         let forwarders = wiring.forwarders();
-        let busy: Vec<_> = (0..forwarders).map(|forwarder| self.loads.percent(forwarder)).collect();
+        let busy: Vec<_> =
+            (0..forwarders).map(|forwarder| self.forwarding.loads.percent(forwarder)).collect();
         let config = &self.configurations.current;
         if !config.forwarders.rebalance {
-            self.balance.looks = 0;
+            self.forwarding.balance.looks = 0;
             return;
         }
-        let queues = queue_loads(wiring, &self.ports, &self.loads, forwarders);
+        let queues = queue_loads(wiring, &self.devices.ports, &self.forwarding.loads, forwarders);
         let moves = plan(queues.clone(), busy.clone());
         let has_table = |port| wiring.spreads_by_device(port) && has_even_table(config, port);
         let shift = plan_shift(&queues, &busy, has_table).filter(|_| moves.is_empty());
-        if !self.balance.is_time(!moves.is_empty() || shift.is_some(), Instant::now()) {
+        if !self.forwarding.balance.is_time(!moves.is_empty() || shift.is_some(), Instant::now()) {
             return;
         }
         match shift {
@@ -233,11 +234,11 @@ impl Owner {
     /// next rest is over.
     async fn move_entries(&mut self, shift: Shift, busy: &[f64]) {
         let Shift { port, from, to, .. } = shift;
-        let Some(open) = self.ports.iter().find(|open| open.id == port) else { return };
+        let Some(open) = self.devices.ports.iter().find(|open| open.id == port) else { return };
         let (device, name) = (open.port.clone(), open.name.clone());
-        let table = shifted(&device.rss_table(), &shift, self.balance.entries);
+        let table = shifted(&device.rss_table(), &shift, self.forwarding.balance.entries);
         let Some((table, count)) = table else {
-            return self.balance.has_moved(0, Instant::now());
+            return self.forwarding.balance.has_moved(0, Instant::now());
         };
         let size = usize::from(device.descriptors().0);
         let write = || {
@@ -248,11 +249,11 @@ impl Owner {
                 wiring.move_entries((port, from, size), write).await
             })
             .await;
-        self.balance.has_moved(0, Instant::now());
+        self.forwarding.balance.has_moved(0, Instant::now());
         let most = busy.iter().copied().fold(0.0, f64::max);
         match outcome {
             Ok(pause) => {
-                self.balance.entries += count as u64;
+                self.forwarding.balance.entries += count as u64;
                 tracing::info!(
                     "port \"{name}\": {count} entries of its RSS table go from receive queue {from}, whose forwarder is \
                      busy {most:.0} %, to {to}; it was not served for {} us",
@@ -268,7 +269,9 @@ impl Owner {
     async fn move_queues(&mut self, moves: Vec<Move>, busy: &[f64]) {
         let outcome =
             self.with_wiring(async |wiring: &mut Wiring| wiring.move_queues(&moves).await).await;
-        self.balance.has_moved(if outcome.is_ok() { moves.len() } else { 0 }, Instant::now());
+        self.forwarding
+            .balance
+            .has_moved(if outcome.is_ok() { moves.len() } else { 0 }, Instant::now());
         match outcome {
             Ok(pause) => self.say_moved(&moves, busy, pause),
             Err(error) => tracing::warn!("queues stay with their forwarders: {error:#}"),
@@ -277,7 +280,12 @@ impl Owner {
 
     fn say_moved(&self, moves: &[Move], busy: &[f64], pause: Duration) {
         for &Move { port, queue, from, to } in moves {
-            let name = self.ports.iter().find(|open| open.id == port).map_or("", |open| &open.name);
+            let name = self
+                .devices
+                .ports
+                .iter()
+                .find(|open| open.id == port)
+                .map_or("", |open| &open.name);
             let percent = |forwarder: usize| busy.get(forwarder).copied().unwrap_or_default();
             tracing::info!(
                 "port \"{name}\": receive queue {queue} goes from forwarder {from} (busy {:.0} %) to forwarder {to} \

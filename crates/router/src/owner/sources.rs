@@ -27,6 +27,7 @@ use tokio::sync::{mpsc, watch};
 use super::Owner;
 use super::limiter::Limiter;
 use super::links::HostLink;
+use super::state::Routing;
 use super::turn::Turn;
 
 /// Batches between the sources' threads and the owner.
@@ -350,27 +351,28 @@ impl Owner {
         while let Some(batch) = next {
             for event in &batch {
                 if let &SourceEvent::Link { port, admin_up, carrier, mtu, gone } = event
-                    && self.sources.is_host(port)
+                    && self.routing.sources.is_host(port)
                 {
                     self.host_link(port, HostLink { admin_up, carrier, gone }, mtu);
                 }
             }
-            self.sources.backlog.push_back(batch.into_iter());
-            let room = self.sources.backlog.len() < BACKLOG;
-            next = room.then(|| self.sources.batches.try_recv().ok()).flatten();
+            self.routing.sources.backlog.push_back(batch.into_iter());
+            let room = self.routing.sources.backlog.len() < BACKLOG;
+            next = room.then(|| self.routing.sources.batches.try_recv().ok()).flatten();
         }
     }
 
     /// Brings as much of what waits into the RIB as there is time for, oldest first.
     pub(super) fn apply_some(&mut self) {
         let turn = Turn::begin();
-        while turn.has_time() && self.orders.have_room() {
-            let Some(batch) = self.sources.backlog.front_mut() else { return };
+        while turn.has_time() && self.slow_path.orders.have_room() {
+            let Some(batch) = self.routing.sources.backlog.front_mut() else { return };
             let piece: Vec<_> = batch.take(PIECE).collect();
             if batch.len() == 0 {
-                self.sources.backlog.pop_front();
+                self.routing.sources.backlog.pop_front();
             }
-            let Self { rib, sources, orders, .. } = self;
+            let Routing { rib, sources, .. } = &mut self.routing;
+            let orders = &self.slow_path.orders;
             if sources.loading.is_some() {
                 piece.into_iter().for_each(|event| sources.apply(rib, orders, event));
             } else {
@@ -383,16 +385,17 @@ impl Owner {
 
     /// Says how far a first synchronisation is, now and then, and when it is complete.
     pub(super) fn watch_first_synchronisation(&mut self) {
-        self.sources.report_suppressed();
-        if self.ready {
+        self.routing.sources.report_suppressed();
+        if self.serving.ready {
             return;
         }
-        if !self.sources.first_is_missing() {
-            self.ready = true;
+        if !self.routing.sources.first_is_missing() {
+            self.serving.ready = true;
             self.say_ready();
-        } else if Instant::now() >= self.sources.next_progress {
-            self.sources.next_progress = Instant::now() + PROGRESS;
-            let routes = self.sources.status(RouteSource::Kernel).map_or(0, |status| status.routes);
+        } else if Instant::now() >= self.routing.sources.next_progress {
+            self.routing.sources.next_progress = Instant::now() + PROGRESS;
+            let routes =
+                self.routing.sources.status(RouteSource::Kernel).map_or(0, |status| status.routes);
             tracing::info!("not ready yet: {routes} routes of the kernel read so far");
         }
     }

@@ -24,7 +24,7 @@ pub struct Placement {
 impl Owner {
     /// The ports and forwarders as they are now.
     pub(super) fn placement(&self) -> Placement {
-        let ports = self.ports.iter().map(|port| {
+        let ports = self.devices.ports.iter().map(|port| {
             let wanted = self.configurations.current.port(port.id);
             let shown = TopologyPort {
                 name: port.name.clone(),
@@ -32,6 +32,7 @@ impl Owner {
                 driver: port.port.driver().to_owned(),
                 node: None,
                 rx: self
+                    .forwarding
                     .wiring
                     .iter()
                     .flat_map(|wiring| wiring.receivers(port.id))
@@ -44,6 +45,7 @@ impl Owner {
         Placement {
             ports: ports.collect(),
             cores: self
+                .forwarding
                 .wiring
                 .iter()
                 .flat_map(|wiring| wiring.seats())

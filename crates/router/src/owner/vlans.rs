@@ -31,13 +31,13 @@ impl Owner {
         infos: &[InterfaceInfo],
         hosts: &mut Hosts,
     ) -> Result<()> {
-        self.orders.vlans();
+        self.slow_path.orders.vlans();
         for wanted in &config.vlans {
             let Some(&info) = infos.get(wanted.id.index()) else { continue };
             if self.is_as_wanted(config, wanted, info) {
                 continue;
             }
-            let is_new = !self.vlans.contains_key(&wanted.id);
+            let is_new = !self.devices.vlans.contains_key(&wanted.id);
             if !is_new {
                 self.put_host_aside(wanted.id, hosts).await;
             }
@@ -52,7 +52,7 @@ impl Owner {
             self.enter_vlan(config, wanted, info, host, is_new)?;
         }
         self.follow_hosts(config)?;
-        for port in self.ports.iter().map(|port| port.id).collect::<Vec<_>>() {
+        for port in self.devices.ports.iter().map(|port| port.id).collect::<Vec<_>>() {
             self.follow_port(port);
         }
         Ok(())
@@ -60,7 +60,7 @@ impl Owner {
 
     fn is_as_wanted(&self, config: &Config, wanted: &config::Vlan, info: InterfaceInfo) -> bool {
         let host = wanted.interface.host.is_some();
-        self.vlans.get(&wanted.id).is_some_and(|open| {
+        self.devices.vlans.get(&wanted.id).is_some_and(|open| {
             (open.info.mac, open.info.mtu, open.host.is_some()) == (info.mac, info.mtu, host)
                 && Some(open.port) == vlans::port_of(config, wanted)
         })
@@ -78,33 +78,33 @@ impl Owner {
         let Some(mut open) = OpenVlan::new(config, wanted, info, host.as_ref()) else {
             return Ok(());
         };
-        if let Some(known) = self.rib.interface(id) {
+        if let Some(known) = self.routing.rib.interface(id) {
             open.addresses.clone_from(&known.addresses);
         }
-        self.orders.port(&open.in_slow_path(wanted));
-        self.tables.mtus.open(id, info.mtu);
-        self.links[id.index()] = Link::down();
+        self.slow_path.orders.port(&open.in_slow_path(wanted));
+        self.routing.tables.mtus.open(id, info.mtu);
+        self.devices.links[id.index()] = Link::down();
         if is_new {
-            self.tables.vlans.forget(id);
+            self.routing.tables.vlans.forget(id);
             let entry = open.in_rib();
-            self.rib.batch(|rib| rib.add_interface(entry))?;
+            self.routing.rib.batch(|rib| rib.add_interface(entry))?;
         } else {
-            self.rib.set_device(id, info.mac, info.mtu);
+            self.routing.rib.set_device(id, info.mac, info.mtu);
         }
-        self.rib.set_link(id, false);
+        self.routing.rib.set_link(id, false);
         if let Some(host) = host {
-            self.opener.keep_host(&host);
-            self.orders.attach_host(id, host);
+            self.devices.opener.keep_host(&host);
+            self.slow_path.orders.attach_host(id, host);
             for &address in &wanted.interface.addresses {
-                self.sources.order(KernelOrder::AddAddress { port: id, address });
+                self.routing.sources.order(KernelOrder::AddAddress { port: id, address });
             }
         }
-        self.vlans.insert(id, open);
+        self.devices.vlans.insert(id, open);
         Ok(())
     }
 
     async fn put_host_aside(&mut self, id: InterfaceId, hosts: &mut Hosts) {
-        if let Some(link) = self.orders.disconnect(id).await {
+        if let Some(link) = self.slow_path.orders.disconnect(id).await {
             hosts.insert(id, link.interface);
         }
     }
@@ -112,10 +112,10 @@ impl Owner {
     /// Removes VLANs that a configuration does not have; puts their host interfaces into `hosts`.
     pub(super) async fn leave_vlans(&mut self, config: &Config, hosts: &mut Hosts) -> Result<()> {
         let removed: Vec<_> =
-            self.vlans.keys().copied().filter(|id| config.vlan(*id).is_none()).collect();
+            self.devices.vlans.keys().copied().filter(|id| config.vlan(*id).is_none()).collect();
         for id in removed {
             self.put_host_aside(id, hosts).await;
-            self.vlans.remove(&id);
+            self.devices.vlans.remove(&id);
             self.forget_interface(id);
         }
         self.follow_hosts(config)
@@ -123,7 +123,7 @@ impl Owner {
 
     /// Removes unused host interfaces from the kernel.
     pub(super) fn remove_hosts(&self, hosts: Hosts) {
-        hosts.into_values().for_each(|host| self.opener.remove_host(host));
+        hosts.into_values().for_each(|host| self.devices.opener.remove_host(host));
     }
 
     /// Restores the VLANs of a configuration after a failed change.
@@ -134,17 +134,17 @@ impl Owner {
             infos[id.index()] = known.info;
         }
         let added = vlans::add_infos(base, &mut infos);
-        self.tables.vlans.set(vlans::table(base, &infos).into());
+        self.routing.tables.vlans.set(vlans::table(base, &infos).into());
         let entered = self.enter_vlans(base, &infos, &mut hosts).await;
         let left = self.leave_vlans(base, &mut hosts).await;
         if let Err(error) = added.and(entered).and(left) {
             tracing::error!("VLANs cannot be put back as they were: {error:#}");
         }
-        hosts.values().for_each(|host| self.opener.give_up_host(host));
+        hosts.values().for_each(|host| self.devices.opener.give_up_host(host));
     }
 
     /// Returns the VLANs of a port, whose links and MTUs follow the port's.
     pub(super) fn vlans_of(&self, port: PortId) -> Vec<InterfaceId> {
-        self.vlans.values().filter(|vlan| vlan.port == port).map(|vlan| vlan.id).collect()
+        self.devices.vlans.values().filter(|vlan| vlan.port == port).map(|vlan| vlan.id).collect()
     }
 }

@@ -37,8 +37,8 @@ impl Owner {
     }
 
     fn vrf_report(&self, id: VrfId, table: Option<u32>) -> report::Vrf {
-        let ports = self.rib.interfaces().iter().filter(|port| port.vrf == id);
-        let summary = self.rib.vrf_summary(id);
+        let ports = self.routing.rib.interfaces().iter().filter(|port| port.vrf == id);
+        let summary = self.routing.rib.vrf_summary(id);
         let (ipv4, ipv6) = (summary.ipv4.iter().sum(), summary.ipv6.iter().sum());
         report::Vrf {
             name: self.name_of_vrf(id),
@@ -56,18 +56,20 @@ impl Owner {
     pub(super) fn make_vrfs(&mut self, old: &Config, new: &Config) -> Result<()> {
         gone(old, new).try_for_each(|vrf| self.check_unused(vrf))?;
         let most = new.vrfs.iter().map(|vrf| vrf.id.index()).max().unwrap_or(0);
-        while self.rib.vrfs().len() <= most {
-            let (fib4, fib6) = new_fibs(new.fib, &self.near.nodes(), &self.readers)?;
+        while self.routing.rib.vrfs().len() <= most {
+            let (fib4, fib6) =
+                new_fibs(new.fib, &self.routing.near.nodes(), &self.routing.readers)?;
             let readers = (fib4.readers(), fib6.readers());
-            let id = self.rib.add_vrf(fib4, fib6)?;
-            self.near.add_vrf(id, &readers);
+            let id = self.routing.rib.add_vrf(fib4, fib6)?;
+            self.routing.near.add_vrf(id, &readers);
         }
         Ok(())
     }
 
     /// Routes of the configuration were checked with it; those of commands may be anywhere.
     fn check_unused(&self, vrf: &Vrf) -> Result<()> {
-        let of_commands = self.rib.routes().filter(|route| route.source == RouteSource::Command);
+        let of_commands =
+            self.routing.rib.routes().filter(|route| route.source == RouteSource::Command);
         let used = of_commands.filter(|route| leads_to(route, vrf.id)).count();
         if used > 0 {
             bail!(
@@ -83,7 +85,7 @@ impl Owner {
 
     /// Moves each port to its configured VRF.
     pub(super) fn move_to_vrfs(&mut self, config: &Config) {
-        self.rib.batch(|rib| {
+        self.routing.rib.batch(|rib| {
             config
                 .interfaces()
                 .for_each(|(id, _, interface)| rib.set_vrf(id, interface.settings.vrf));
@@ -93,10 +95,10 @@ impl Owner {
     /// Clears removed VRFs, and sets the VRFs whose routes the kernel's listener follows.
     pub(super) fn leave_vrfs(&mut self, old: &Config, new: &Config) {
         for vrf in gone(old, new) {
-            self.rib.clear_vrf(vrf.id);
+            self.routing.rib.clear_vrf(vrf.id);
         }
         if kernel_vrfs(old) != kernel_vrfs(new) {
-            self.sources.order(KernelOrder::Vrfs(kernel_vrfs(new)));
+            self.routing.sources.order(KernelOrder::Vrfs(kernel_vrfs(new)));
         }
     }
 }

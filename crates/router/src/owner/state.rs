@@ -1,0 +1,207 @@
+//! What the owner holds, by concern.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+
+use control::cores::CorePlacement;
+use control::rib::Rib;
+use dataplane::filters::Filters;
+use dataplane::flow::FlowHash;
+use dataplane::interface::MAX_INTERFACES;
+use dataplane::port::PortId;
+use dataplane::tables::Tables;
+use dpdk::DeviceEvents;
+use dpdk::qsbr::Qsbr;
+use tokio::sync::mpsc;
+
+use super::super::graphs::FailureLog;
+use super::super::node_tables::NodeTables;
+use super::super::ports::{Opener, Ports};
+use super::super::quarantine::KeeperSettings;
+use super::super::reports::Ledger;
+use super::super::server::Service;
+use super::super::sets::NamedSets;
+use super::super::slow_worker::{EventReceiver, Lessons, Orders};
+use super::super::vlans::OpenVlans;
+use super::super::wiring::{Hurry, Wiring};
+use super::commands::Places;
+use super::hardware_filters::DeviceHits;
+use super::health::Health;
+use super::hotplug::Absentees;
+use super::imports::Imports;
+use super::interference::Watched;
+use super::links::Link;
+use super::load::Loads;
+use super::meanwhile::{Inputs, Later};
+use super::multicast::Groups;
+use super::rebalance::Balance;
+use super::sources::Sources;
+use super::watch::Word;
+
+/// Routes, where they come from, and the tables into which they go.
+pub struct Routing {
+    /// The RIB.
+    pub(super) rib: Rib,
+    /// The kernel and zebra.
+    pub(super) sources: Sources,
+    /// Imports that go on.
+    pub(super) imports: Imports,
+    /// Multicast routes.
+    pub(super) groups: Groups,
+    /// The tables that forwarders read.
+    pub(super) tables: Arc<Tables>,
+    /// The same by NUMA node.
+    pub(super) near: NodeTables,
+    /// Tracks the threads that have packets.
+    pub(super) readers: Arc<Qsbr>,
+}
+
+impl Routing {
+    /// Creates it with the RIB of the configured routes.
+    pub fn new(
+        rib: Rib,
+        (sources, groups): (Sources, Groups),
+        (tables, near): (Arc<Tables>, NodeTables),
+        readers: Arc<Qsbr>,
+    ) -> Self {
+        Self { rib, sources, imports: Imports::default(), groups, tables, near, readers }
+    }
+}
+
+/// Ports and VLANs, their devices, links and health.
+pub struct Devices {
+    /// The ports by their numbers.
+    pub(super) ports: Ports,
+    /// The VLANs that run.
+    pub(super) vlans: OpenVlans,
+    /// By the interfaces' numbers.
+    pub(super) links: Box<[Link]>,
+    /// Opens ports that come later.
+    pub(super) opener: Opener,
+    /// Events of devices.
+    pub(super) events: DeviceEvents,
+    pub(super) health: Health,
+    pub(super) absentees: Absentees,
+    /// Reports of the threads that close and open devices, until the watch takes them over.
+    pub(super) helpers: Option<mpsc::UnboundedReceiver<Word>>,
+    /// Ports whose distance from their forwarders' nodes was logged, with the message.
+    pub(super) distances: BTreeMap<PortId, String>,
+    /// Ports whose lack of receive interrupts was logged.
+    pub(super) silent: BTreeSet<PortId>,
+}
+
+impl Devices {
+    /// Creates those of the open ports and VLANs.
+    pub fn new((ports, vlans): (Ports, OpenVlans), opener: Opener, events: DeviceEvents) -> Self {
+        let (absentees, helpers) = Absentees::new();
+        Self {
+            ports,
+            vlans,
+            links: vec![Link::default(); MAX_INTERFACES].into(),
+            opener,
+            events,
+            health: Health::default(),
+            absentees,
+            helpers: Some(helpers),
+            distances: BTreeMap::new(),
+            silent: BTreeSet::new(),
+        }
+    }
+}
+
+/// Forwarders: their connections, cores, load and counters.
+pub struct Forwarding {
+    /// `None` while a change works with it.
+    pub(super) wiring: Option<Wiring>,
+    /// Set when forwarders are not to be waited for any longer.
+    pub(super) hurry: Hurry,
+    /// Cores of forwarders, and of all other threads.
+    pub(super) cores: CorePlacement,
+    /// The forwarders' threads.
+    pub(super) watched: Watched,
+    pub(super) loads: Loads,
+    pub(super) balance: Balance,
+    /// The hash by which forwarders choose among paths.
+    pub(super) flows: FlowHash,
+    /// Failures of steps in Lua.
+    pub(super) failures: FailureLog,
+    /// Counters of all units.
+    pub(super) ledger: Ledger,
+}
+
+impl Forwarding {
+    /// Creates it for forwarders with these connections on these cores.
+    pub fn new(wiring: Wiring, cores: CorePlacement, flows: FlowHash, ledger: Ledger) -> Self {
+        Self {
+            hurry: wiring.exchanges.hurry(),
+            wiring: Some(wiring),
+            cores,
+            watched: Watched::default(),
+            loads: Loads::default(),
+            balance: Balance::default(),
+            flows,
+            failures: FailureLog::default(),
+            ledger,
+        }
+    }
+}
+
+/// The connection to the slow path's workers.
+pub struct SlowPathLink {
+    /// Orders to them.
+    pub orders: Orders,
+    /// Their events.
+    pub events: EventReceiver,
+    /// The flows that the host begins.
+    pub(super) lessons: Lessons,
+    /// Each worker lives as long as its entry can be upgraded.
+    pub(super) workers: Vec<Weak<()>>,
+    /// The settings of the thread that keeps packets.
+    pub(super) quarantine: KeeperSettings,
+}
+
+impl SlowPathLink {
+    /// Creates it; the workers themselves come with [`Owner::look_after`](super::Owner::look_after).
+    pub fn new(
+        orders: Orders,
+        events: EventReceiver,
+        lessons: Lessons,
+        quarantine: KeeperSettings,
+    ) -> Self {
+        Self { orders, events, lessons, workers: Vec::new(), quarantine }
+    }
+}
+
+/// Packet filters.
+pub struct Filtering {
+    /// The filters that forwarders have.
+    pub(super) filters: Filters,
+    pub(super) device_hits: DeviceHits,
+    /// The sets that filters name.
+    pub(super) sets: NamedSets,
+}
+
+impl Filtering {
+    /// Creates it with the filters that forwarders have in these tables.
+    pub fn new(tables: &Tables, sets: NamedSets) -> Self {
+        let filters = tables.filters.use_next(&tables.interfaces.get());
+        Self { filters, device_hits: DeviceHits::default(), sets }
+    }
+}
+
+/// The owner's loop, and those who ask it.
+#[derive(Default)]
+pub(super) struct Serving {
+    /// The API's.
+    pub(super) socket: PathBuf,
+    /// The thread of the API and telnet, while the router serves.
+    pub(super) service: Option<Service>,
+    /// Commands in Lua that run.
+    pub(super) places: Places,
+    /// True if everything that a start waits for is done.
+    pub(super) ready: bool,
+    /// Inputs of the loop, while the router serves.
+    pub(super) inputs: Option<Inputs>,
+    pub(super) later: Later,
+}

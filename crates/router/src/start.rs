@@ -1,0 +1,423 @@
+//! The start of a router, from a configuration to running threads.
+//!
+//! ```text
+//!   open            ports, VLANs and host interfaces      nothing is sent or received yet
+//!   load_routes     RIB, FIBs, the forwarders' tables
+//!   make_forwarders graphs, forwarders and their rings
+//!   slow_workers    the slow path's engines
+//!   owner           the owner, which holds what the steps above made
+//!   run             the threads
+//! ```
+//!
+//! Each step returns what it made; an error drops that, which undoes it. From the last step on there are threads that
+//! only an orderly end stops.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context, Result};
+use control::config::Config;
+use control::cores::CorePlacement;
+use control::rib::Rib;
+use dataplane::filters::Gate;
+use dataplane::flow::FlowHash;
+use dataplane::forwarder::Forwarder;
+use dataplane::interface::{InterfaceInfo, InterfaceInfos, Mtus};
+use dataplane::next_hop::NextHopTable;
+use dataplane::own::OwnAddresses;
+use dataplane::port::MAX_PORTS;
+use dataplane::quarantine::Quarantine;
+use dataplane::tables::{Fibs, Tables, VrfTables};
+use dataplane::vlan::Tagger;
+use dpdk::qsbr::Qsbr;
+use dpdk::{DeviceEvents, Eal};
+use machine::cores;
+use machine::cpu::Cpus;
+use slowpath::SlowPath;
+
+use super::buffers::Buffers;
+use super::forwarders::ForwarderFactory;
+use super::graphs::{self, GraphMaker};
+use super::node_tables::{NodeTables, nodes_of};
+use super::owner::{
+    self, Configurations, Devices, Filtering, Forwarding, Owner, Routing, SlowPathLink,
+    StaticRoutes,
+};
+use super::ports::{OpenPort, Opener, Ports};
+use super::prepare::Workshop;
+use super::program::{ConfigSource, Program};
+use super::quarantine::{self, KeeperSettings};
+use super::reports::{ForwarderView, Ledger, Retired, SlowViews};
+use super::schedulers::{self, Buckets};
+use super::sets::NamedSets;
+use super::settings;
+use super::signals::Signals;
+use super::slow_worker::{
+    ClassRates, EventSender, Learner, Orders, Outbox, PuntScheduler, SlowCounters, SlowWorker,
+    Teacher, event_channel, handoff_queues, lessons, order_queue,
+};
+use super::vlans::{self, Hosts, OpenVlan, OpenVlans};
+use super::wiring::{Places, Queues, Wiring, WorkerEnds};
+use super::{CONTROL_FORWARDERS, NO_WIRING, Router, register};
+/// The router that is to be started, and what each step needs.
+pub struct Start<'a> {
+    /// The configuration.
+    pub config: Config,
+    /// Where it is from.
+    pub source: ConfigSource,
+    /// The program's steps.
+    pub program: &'a Program,
+    /// Cores of forwarders, and of all other threads.
+    pub placement: CorePlacement,
+    /// The machine's processors.
+    pub cpus: Arc<Cpus>,
+    /// Opens ports.
+    pub opener: Opener,
+    /// Packet memory.
+    pub buffers: &'a Buffers,
+    /// Tracks the threads that have packets.
+    pub readers: Arc<Qsbr>,
+    /// A number that differs between routers and between starts.
+    pub seed: u64,
+}
+
+/// Open ports, VLANs and host interfaces.
+struct Open {
+    events: DeviceEvents,
+    ports: Ports,
+    queues: Vec<Queues>,
+    infos: Vec<InterfaceInfo>,
+    vlans: OpenVlans,
+    /// Host interfaces of VLANs.
+    hosts: Hosts,
+}
+
+/// Routes, and the tables with them.
+struct Loaded {
+    rib: Rib,
+    /// The configuration's.
+    routes: StaticRoutes,
+    tables: Arc<Tables>,
+    near: NodeTables,
+}
+
+/// Forwarders that do not run yet.
+struct Made {
+    factory: ForwarderFactory,
+    maker: GraphMaker,
+    sets: NamedSets,
+    views: Vec<ForwarderView>,
+    units: Vec<Forwarder>,
+    /// Their rings to workers, by forwarder.
+    ends: Vec<Vec<WorkerEnds>>,
+}
+
+impl<'a> Start<'a> {
+    /// Of a router with this configuration on these cores.
+    pub fn new(
+        (config, source): (Config, ConfigSource),
+        program: &'a Program,
+        (placement, cpus): (CorePlacement, Arc<Cpus>),
+        opener: Opener,
+        buffers: &'a Buffers,
+    ) -> Result<Self> {
+        // There may be as many forwarders later as there are cores for them.
+        let forwarders = placement.forward.len().max(cores::allowed()?.len()) + CONTROL_FORWARDERS;
+        let readers = Qsbr::new(forwarders + config.slowpath.workers);
+        let seed = seed();
+        Ok(Self { config, source, program, placement, cpus, opener, buffers, readers, seed })
+    }
+
+    /// All steps, one after the other.
+    pub fn run(self, signals: &mut Signals) -> Result<Router> {
+        let open = self.open()?;
+        signals.enter("the loading of routes")?;
+        let loaded = self.load_routes(&open, signals)?;
+        let (events_out, events) = event_channel();
+        let (teacher, lessons) = lessons();
+        let settings = KeeperSettings::of(&self.config);
+        let (quarantine, keeper) = quarantine::start(settings.clone())?;
+        self.buffers.check_queues(&self.config, self.placement.forward.len())?;
+        signals.enter("the making of forwarders")?;
+        graphs::say_policies(&self.config);
+        let mut made = self.make_forwarders(&open.infos, &loaded, &quarantine, signals)?;
+        let common = Common {
+            config: &self.config,
+            ports: &open.ports,
+            vlans: &open.vlans,
+            buffers: self.buffers,
+            tables: &loaded.tables,
+            events: events_out,
+            teacher,
+            quarantine,
+            seed: self.seed,
+        };
+        let ends = std::mem::take(&mut made.ends);
+        let (workers, slow, orders) = slow_workers(common, ends, &self.readers)?;
+        let link = SlowPathLink::new(orders, events, lessons, settings);
+        let eal = self.opener.eal().clone();
+        let owner = self.owner((open, loaded, made), slow, link)?;
+        signals.check()?;
+        launch(owner, (workers, keeper), &eal)
+    }
+
+    fn open(&self) -> Result<Open> {
+        let Self { config, opener, .. } = self;
+        let events = DeviceEvents::listen(opener.eal())?;
+        let (ports, queues) = opener.open_all(config, self.placement.forward.len())?;
+        let mut infos = ports.infos();
+        vlans::add_infos(config, &mut infos)?;
+        let hosts = vlans::open_hosts(opener, config, &infos)?;
+        opener.forget_other_hosts();
+        let vlans = vlans::open_all(config, &infos, &hosts);
+        Ok(Open { events, ports, queues, infos, vlans, hosts })
+    }
+
+    fn load_routes(&self, open: &Open, signals: &mut Signals) -> Result<Loaded> {
+        let Self { config, cpus, .. } = self;
+        let next_hops = Arc::new(NextHopTable::new());
+        let (mut rib, routes, readers) = owner::build_rib(
+            config,
+            (&open.ports, &open.vlans, &nodes_of(cpus)),
+            next_hops.clone(),
+            &self.readers,
+            signals,
+        )?;
+        let mut readers = readers.into_iter();
+        let first = readers.next().context("no tables")?;
+        let own = Arc::new(OwnAddresses::new(config.forwarding.class_e));
+        rib.share_addresses(own.clone());
+        let tables = Arc::new(Tables {
+            named_hops: Arc::default(),
+            vrfs: Arc::new(VrfTables::new(Fibs {
+                fib4: first.0[0].clone(),
+                fib6: first.1[0].clone(),
+            })),
+            next_hops,
+            filters: Arc::default(),
+            multicast: Arc::default(),
+            mtus: Arc::new(Mtus::new(&open.infos)),
+            interfaces: Arc::new(InterfaceInfos::new(open.infos.clone())),
+            shared: Arc::default(),
+            vlans: Arc::default(),
+            flows: FlowHash::new(self.seed),
+            own,
+        });
+        routes.publish_next_hops(&rib, &tables.named_hops);
+        let near = NodeTables::new(&tables, first, cpus);
+        for (vrf, readers) in rib.vrfs().skip(1).zip(readers) {
+            near.add_vrf(vrf, &readers);
+        }
+        Ok(Loaded { rib, routes, tables, near })
+    }
+
+    fn make_forwarders(
+        &self,
+        infos: &[InterfaceInfo],
+        loaded: &Loaded,
+        quarantine: &Quarantine,
+        signals: &mut Signals,
+    ) -> Result<Made> {
+        let config = &self.config;
+        let factory = ForwarderFactory {
+            eal: self.opener.eal().clone(),
+            buffers: self.buffers.clone(),
+            qsbr: self.readers.clone(),
+            // Each thread that may put packets into it has a copy.
+            quarantine: quarantine.clone(),
+            workers: config.slowpath.workers,
+            classes: config.slowpath.classes,
+            next_hops: loaded.tables.next_hops.clone(),
+            seed: self.seed,
+            cpus: self.cpus.clone(),
+            buckets: Buckets::default(),
+            interfaces: loaded.tables.interfaces.clone(),
+        };
+        let sets = NamedSets::new(&self.readers);
+        let catalogue = &self.program.catalogue;
+        let mut maker = GraphMaker::new(catalogue, loaded.near.clone(), sets.clone());
+        let (mut views, mut units, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+        signals.check()?;
+        let seats = self.placement.seats();
+        let graphs = signals.unless_ended(maker.make_all(&seats, config, infos))?;
+        for (place, graph) in seats.into_iter().enumerate().zip(graphs) {
+            signals.check()?;
+            let settings = (settings::of_forwarders(config), &schedulers::all(config)[..]);
+            let made = factory.make(place, graph, settings, Arc::default())?;
+            views.push(made.view);
+            units.push(made.unit);
+            ends.push(made.ends);
+        }
+        Ok(Made { factory, maker, sets, views, units, ends })
+    }
+
+    /// The owner of all that, with the forwarders connected to their ports.
+    fn owner(
+        self,
+        (open, loaded, made): (Open, Loaded, Made),
+        slow: SlowViews,
+        link: SlowPathLink,
+    ) -> Result<Owner> {
+        let Self { config, source, program, placement, opener, readers, seed, .. } = self;
+        let Open { events, ports, queues, vlans, hosts, .. } = open;
+        let Loaded { rib, routes, tables, near } = loaded;
+        let Made { factory, maker, sets, views, units, .. } = made;
+        let shape = units[0].shape().clone();
+        let orders = link.orders.clone();
+        let mut wiring = Wiring::new(factory, units, orders.clone(), Places::from(&placement));
+        wiring.connect_at_start(queues)?;
+        hosts.into_iter().for_each(|(vlan, host)| orders.attach_host(vlan, host));
+        let script_counters = config.script.as_ref().map(|script| script.counters.clone());
+        let ledger = Ledger {
+            forwarders: views,
+            slow,
+            events: link.events.view(),
+            shape,
+            slowpath: config.slowpath,
+            script_counters: script_counters.unwrap_or_default(),
+            retired: Retired::default(),
+        };
+        let sources = owner::Sources::start(&config)?;
+        let groups = owner::Groups::new(config.multicast.clone(), sources.groups(), tables.clone());
+        let workshop = Workshop::new(maker, opener.clone(), (program.clone(), source));
+        let configurations = Configurations::new(config, routes, ports.known(), workshop);
+        let filtering = Filtering::new(&tables, sets);
+        Ok(Owner::new(
+            Routing::new(rib, (sources, groups), (tables, near), readers),
+            Devices::new((ports, vlans), opener, events),
+            Forwarding::new(wiring, placement, FlowHash::new(seed), ledger),
+            link,
+            filtering,
+            configurations,
+        ))
+    }
+}
+
+/// Starts the threads: the slow path's first, which forwarders punt to.
+fn launch(
+    mut owner: Owner,
+    (workers, keeper): (Vec<SlowWorker>, JoinHandle<()>),
+    eal: &Arc<Eal>,
+) -> Result<Router> {
+    let stop_slow_path = Arc::new(AtomicBool::new(false));
+    let (mut slow_path, mut alive) = (Vec::new(), Vec::new());
+    for (index, worker) in workers.into_iter().enumerate() {
+        let (stop, life) = (stop_slow_path.clone(), Arc::new(()));
+        alive.push(Arc::downgrade(&life));
+        slow_path.push(spawn_slow_path(worker, index, eal.clone(), stop, life)?);
+    }
+    owner.look_after(alive);
+    owner.wiring().context(NO_WIRING)?.start()?;
+    owner.steer_control();
+    owner.warn_of_distance();
+    owner.warn_of_silence();
+    Ok(Router { owner, stop_slow_path, slow_path, quarantine: keeper })
+}
+
+fn spawn_slow_path(
+    mut worker: SlowWorker,
+    index: usize,
+    eal: Arc<Eal>,
+    stop: Arc<AtomicBool>,
+    life: Arc<()>,
+) -> Result<JoinHandle<SlowWorker>> {
+    let body = move || {
+        let _life = life;
+        let _registration = register(&eal);
+        cores::sharpen_timer();
+        worker.run(&stop);
+        worker
+    };
+    Ok(thread::Builder::new().name(format!("slow-path-{index}")).spawn(body)?)
+}
+
+/// The parts common to all slow path workers.
+struct Common<'a> {
+    config: &'a Config,
+    ports: &'a Ports,
+    vlans: &'a OpenVlans,
+    buffers: &'a Buffers,
+    tables: &'a Arc<Tables>,
+    events: EventSender,
+    teacher: Teacher,
+    quarantine: Quarantine,
+    seed: u64,
+}
+
+fn slow_workers(
+    common: Common<'_>,
+    ends: Vec<Vec<WorkerEnds>>,
+    qsbr: &Arc<Qsbr>,
+) -> Result<(Vec<SlowWorker>, SlowViews, Orders)> {
+    let (count, classes) = (common.config.slowpath.workers, &common.config.slowpath.classes);
+    let class_rates = Arc::new(ClassRates::new(classes));
+    let limits = common.config.slowpath.limits;
+    let rates = Arc::new(slowpath::Rates::new(&limits, common.seed));
+    let (mut workers, mut counters, mut orders) = (Vec::new(), Vec::new(), Vec::new());
+    // By forwarder, from each of which every worker takes its own.
+    let mut ends: Vec<_> = ends.into_iter().map(Vec::into_iter).collect();
+    for (index, handoff_queue) in handoff_queues(count)?.into_iter().enumerate() {
+        let ends = ends.iter_mut().filter_map(Iterator::next);
+        let (punted, injectors) = ends.map(|ends| (ends.punted, ends.injector)).unzip();
+        let (orders_out, orders_in) = order_queue(handoff_queue.doorbell().clone());
+        let config = slow_path_config(&common, (index, count), limits);
+        let count = Arc::new(SlowCounters::default());
+        orders.push(orders_out);
+        counters.push(count.clone());
+        workers.push(SlowWorker {
+            engine: SlowPath::sharing(config, rates.clone()),
+            turns: PuntScheduler::new(punted, classes, class_rates.clone()),
+            outbox: Outbox {
+                injectors,
+                senders: [None; MAX_PORTS],
+                buffers: common.buffers.clone(),
+                counters: count,
+                events: common.events.clone(),
+                tables: common.tables.clone(),
+                hosts: BTreeMap::new(),
+                tagger: Tagger::of(&common.tables.vlans),
+                handoff_queue,
+                gate: Gate::default(),
+                learner: Learner::new(common.teacher.clone()),
+            },
+            orders: orders_in,
+            quiescent: qsbr.register()?,
+            quarantine: common.quarantine.clone(),
+        });
+    }
+    Ok((workers, SlowViews { counters, rates, class_rates }, Orders::new(orders)))
+}
+
+/// For the engine of the worker with this index, of so many.
+fn slow_path_config(
+    common: &Common<'_>,
+    (worker, workers): (usize, usize),
+    limits: slowpath::Limits,
+) -> slowpath::Config {
+    let port = |port: &OpenPort| {
+        let wanted = common.config.port(port.id)?;
+        let owned = dataplane::punts::owner(port.id.index(), workers) == worker;
+        Some(slowpath::InterfaceConfig { owned, ..settings::slow_path_port(port, wanted) })
+    };
+    let vlan = |vlan: &OpenVlan| {
+        let wanted = common.config.vlan(vlan.id)?;
+        let owned = dataplane::punts::owner(vlan.id.index(), workers) == worker;
+        Some(slowpath::InterfaceConfig { owned, ..vlan.in_slow_path(wanted) })
+    };
+    let vlans = common.vlans.values().filter_map(vlan);
+    slowpath::Config {
+        interfaces: common.ports.iter().filter_map(port).chain(vlans).collect(),
+        limits,
+        icmp: common.config.icmp,
+        flow: FlowHash::new(common.seed),
+        seed: common.seed.wrapping_add(worker as u64),
+    }
+}
+
+/// A number that differs between routers and between starts.
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one("turnpike")
+}
