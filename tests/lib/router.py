@@ -121,7 +121,7 @@ class Router:
         found = [n for n in self.show("neighbours") if n["address"] == address]
         return found[0] if found else None
 
-    def stop(self, signum=signal.SIGTERM, timeout=15):
+    def stop(self, signum=signal.SIGTERM, timeout=60):
         """Ends the router and checks that it ended cleanly: exit status 0, every mbuf returned."""
         if self.process.poll() is None:
             self.process.send_signal(signum)

@@ -282,7 +282,9 @@ impl Router {
         // It ends with the last copy of the handle.
         failed |= self.quarantine.join().is_err();
         let names: Vec<_> = devices.iter().map(|port| port.name().to_owned()).collect();
-        let patience = if has_nics { NIC_PATIENCE } else { PATIENCE };
+        // The kernel waits for grace periods of its own for each socket.
+        let each = PATIENCE * u32::try_from(devices.len()).unwrap_or(1).max(1);
+        let patience = if has_nics { NIC_PATIENCE } else { each.min(NIC_PATIENCE) };
         course.enter_for(format!("the closing of {}", names.join(", ")), patience);
         Port::close_all(devices);
         if failed {
