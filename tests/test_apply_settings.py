@@ -299,3 +299,45 @@ def test_default_routes_lead_to_gateways_or_not(lab):
         wires.left.send(frame(destination="198.51.100.7"))
         assert wires.right.expect(1) == [forwarded(frame(destination="198.51.100.7"), RIGHT_MAC, HOST_B_MAC)]
     router.stop()
+
+
+STRUCTURES = [("poptrie", "reference"), ("dir-24-8", "runmap"), ("reference", "runmap"), ("runmap", "runmap")]
+
+
+def with_structure(ipv4, ipv6, text=PORTS):
+    return text + f'turnpike.fib {{ ipv4 = "{ipv4}", ipv6 = "{ipv6}" }}\n'
+
+
+def structure(router):
+    return router.show("routes", "--summary")["fib_structure"]
+
+
+def test_route_tables_of_other_structures_lose_no_packet_and_no_route(lab):
+    hosts = Hosts(lab)
+    router = hosts.router
+    assert hosts.left.run("ping", "-c", 1, "-W", 3, "10.0.2.2").returncode == 0
+    router.command("route", "add", "203.0.113.0/24", "via", "10.0.2.2")
+    sink = Sink(hosts.right)
+    stream = Stream(hosts.left, ["10.0.2.2"], rate=1000)
+    assert sink.wait(1)
+    for number, (ipv4, ipv6) in enumerate(STRUCTURES):
+        # Another route and a VRF come with the tables.
+        text = with_structure(ipv4, ipv6) + f'turnpike.route "198.51.{number}.0/24" {{ via = "10.0.2.2" }}\n'
+        text += f'turnpike.vrf "v{number}" {{}}\n'
+        assert is_live(router, text)
+        apply(router, text)
+        assert structure(router) == {"ipv4": ipv4, "ipv6": ipv6}
+        for destination in ("203.0.113.7", f"198.51.{number}.7", "10.0.2.2", "fd00:2::2"):
+            assert router.show("route", destination)["type"] != "no-route", destination
+        assert hosts.left.run("ping", "-c", 1, "-W", 3, "10.0.2.2").returncode == 0
+        assert hosts.left.run("ping", "-c", 1, "-W", 3, "fd00:2::2").returncode == 0
+        # The slow path's answers follow the same tables: no route, and so an error.
+        lost = hosts.left.run("ping", "-c", 1, "-W", 3, "198.18.0.1", check=False)
+        assert "Unreachable" in lost.stdout, lost.stdout
+    router.command("rollback")
+    assert structure(router) == {"ipv4": "reference", "ipv6": "runmap"}
+    assert router.show("route", "198.51.2.7")["type"] != "no-route"
+    assert router.show("route", "198.51.3.7")["type"] == "no-route"
+    sent = stream.stop()
+    assert [number for number, _ in sink.arrived()] == list(range(sent))
+    router.stop()

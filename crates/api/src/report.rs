@@ -582,6 +582,15 @@ pub struct Vrf {
     pub fib: Families,
 }
 
+/// Names of the structures of route tables, as in `turnpike.fib`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Structures {
+    /// For IPv4.
+    pub ipv4: String,
+    /// For IPv6.
+    pub ipv6: String,
+}
+
 /// Numbers of routes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteSummary {
@@ -589,6 +598,8 @@ pub struct RouteSummary {
     pub sources: BTreeMap<String, Families>,
     /// Prefixes in the tables of forwarders.
     pub fib: Families,
+    /// The structures of these tables.
+    pub fib_structure: Structures,
     /// Bytes that forwarders read for lookups.
     pub fib_bytes: Families,
     /// Next hops.

@@ -84,6 +84,11 @@ impl VrfTables {
         }
     }
 
+    /// Returns the number of VRFs with tables, the default one included.
+    pub fn count(&self) -> usize {
+        1 + self.others.iter().filter(|place| place.get().is_some()).count()
+    }
+
     /// Returns the tables of a VRF; the default one's for an unused number.
     #[inline(always)]
     pub fn get(&self, vrf: VrfId) -> &Fibs {

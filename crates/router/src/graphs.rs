@@ -98,6 +98,11 @@ impl GraphMaker {
         &self.tables
     }
 
+    /// Makes all graphs from now on for these tables, which differ from those before in their FIBs only.
+    pub fn use_tables(&mut self, tables: NodeTables) {
+        self.tables = tables;
+    }
+
     /// A copy of the graph that the configuration describes for a forwarder on each of these cores, for ports
     /// like these.
     pub fn make_all(

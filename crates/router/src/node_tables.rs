@@ -53,6 +53,19 @@ impl NodeTables {
         }
     }
 
+    /// The same with other FIBs, by VRF, each as in [`Self::new`]; there is at least the default VRF's.
+    pub fn with_fibs(&self, fibs: &[Readers]) -> Self {
+        let first = fibs[0].clone();
+        let vrfs =
+            Arc::new(VrfTables::new(Fibs { fib4: first.0[0].clone(), fib6: first.1[0].clone() }));
+        let common = Arc::new(Tables { vrfs, ..Tables::clone(&self.common) });
+        let near = Self::new(&common, first, &self.cpus);
+        for (number, readers) in (1..).zip(&fibs[1..]) {
+            near.add_vrf(VrfId::new(number), readers);
+        }
+        near
+    }
+
     /// Returns the NUMA nodes that have copies of the tables: [`nodes_of`].
     pub fn nodes(&self) -> Vec<usize> {
         nodes_of(&self.cpus)

@@ -34,6 +34,7 @@
 //! | `changes.rs` | changes by commands |
 //! | `commands.rs` | commands in Lua |
 //! | `multicast.rs` | multicast routes |
+//! | `fibs.rs` | route tables of another structure |
 //! | `configurations.rs`, `apply.rs`, `history.rs` | changes to another configuration |
 //! | `ports.rs` | ports that come, go and change |
 //! | `meanwhile.rs` | other work while a change waits for forwarders |
@@ -47,6 +48,7 @@ mod configurations;
 mod control_queues;
 mod events;
 mod faults;
+mod fibs;
 mod filters;
 mod flow;
 mod flows;
@@ -103,7 +105,7 @@ use watch::Watch;
 
 pub use configurations::Configurations;
 pub use filters::WantedMulticasts;
-pub use initial::{Readers, StaticRoutes, build_rib};
+pub use initial::{NewFibs, Readers, StaticRoutes, build_rib, new_fibs};
 pub use multicast::Groups;
 pub use sources::Sources;
 pub use state::{Devices, Filtering, Forwarding, Routing, SlowPathLink};
@@ -287,6 +289,7 @@ impl Owner {
         self.watch_confirmation();
         // Often: the next of several changes may need the memory of the one before.
         self.devices.opener.tidy(&self.routing.readers);
+        self.drop_former_fibs();
         self.give_rules();
         self.learn_flows();
         if count.is_multiple_of(SAMPLE_TICKS) {

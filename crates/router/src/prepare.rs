@@ -13,11 +13,14 @@ use control::import::{Exchange, read_table};
 use dataplane::interface::InterfaceInfo;
 use dataplane::port::{MAX_PORTS, PortId};
 use dpdk::Mempool;
+use dpdk::qsbr::Qsbr;
 use machine::bind::Binder;
 use machine::cores;
 
 use super::graphs::{ForwarderGraph, GraphMaker};
 use super::host::HostInterface;
+use super::node_tables::NodeTables;
+use super::owner::{self, NewFibs};
 use super::ports::{Known, Opened, Opener};
 use super::program::{ConfigSource, Program};
 use super::quarantine;
@@ -57,6 +60,16 @@ pub struct Prepared {
     pub ready: BTreeMap<PortId, Ready>,
     /// Host interfaces of VLANs that have none yet.
     pub hosts: Hosts,
+    /// Route tables of another structure, if that is wanted, which the graphs read.
+    pub fibs: Option<OtherFibs>,
+}
+
+/// Route tables that replace the present ones.
+pub struct OtherFibs {
+    /// Empty tables, by VRF.
+    pub empty: Vec<NewFibs>,
+    /// The tables of all units with these as FIBs.
+    pub near: NodeTables,
 }
 
 /// Prepares changes.
@@ -66,17 +79,24 @@ pub struct Workshop {
     maker: Arc<Mutex<GraphMaker>>,
     opener: Opener,
     source: ConfigSource,
+    readers: Arc<Qsbr>,
 }
 
 impl Workshop {
-    /// For a router in this program that this file describes, whose graphs this maker makes and whose ports this
-    /// opens.
+    /// For a router in this program that this file describes, whose graphs this maker makes, whose ports this
+    /// opens, and whose tables have these readers.
     pub fn new(
         maker: GraphMaker,
         opener: Opener,
         (program, source): (Program, ConfigSource),
+        readers: Arc<Qsbr>,
     ) -> Self {
-        Self { program, maker: Arc::new(Mutex::new(maker)), opener, source }
+        Self { program, maker: Arc::new(Mutex::new(maker)), opener, source, readers }
+    }
+
+    /// Makes all graphs from now on for these tables.
+    pub fn use_tables(&self, tables: NodeTables) {
+        self.maker.lock().unwrap_or_else(PoisonError::into_inner).use_tables(tables);
     }
 
     /// Prepares a change for a router that has these ports; with `graphs`, so that it can be made.
@@ -106,6 +126,8 @@ impl Workshop {
         let ports = infos(&base, &config, known, &ready)?;
         let hosts =
             if made { vlan_hosts(&self.opener, &base, &config, &ports)? } else { Hosts::new() };
+        let fibs = if made { self.other_fibs(&base, &config)? } else { None };
+        let near = fibs.as_ref().map(|fibs| &fibs.near);
         let (mut graphs, mut more) = (Vec::new(), Vec::new());
         if made {
             let (stay, new) = cores.split_at(before.len().min(cores.len()));
@@ -115,10 +137,22 @@ impl Workshop {
             let joined = config.script.is_some() && !new.is_empty();
             let others = diff.graph || joined || self.move_to_other_nodes(&before, stay);
             let count = if others { running.len() } else { 0 };
-            graphs = self.graphs(&[&running[..count], new].concat(), &config, &ports)?;
+            graphs = self.graphs(&[&running[..count], new].concat(), &config, &ports, near)?;
             more = graphs.split_off(count);
         }
-        Ok(Prepared { base, config, diff, imports, graphs, more, placement, ports, ready, hosts })
+        Ok(Prepared {
+            base,
+            config,
+            diff,
+            imports,
+            graphs,
+            more,
+            placement,
+            ports,
+            ready,
+            hosts,
+            fibs,
+        })
     }
 
     /// Opens the device of a port again, for a router that has this configuration and these ports;
@@ -148,7 +182,7 @@ impl Workshop {
         let before = std::mem::replace(&mut infos[id.index()], opened.port.info);
         vlans::add_infos(config, &mut infos)?;
         let other = before != opened.port.info;
-        let graphs = self.graphs(if other { &cores } else { &[] }, config, &infos)?;
+        let graphs = self.graphs(if other { &cores } else { &[] }, config, &infos, None)?;
         Ok(Reopened { opened, graphs, infos })
     }
 
@@ -184,15 +218,40 @@ impl Workshop {
         before.iter().zip(cores).any(|(&before, &core)| !maker.tables().same(before, core))
     }
 
-    /// A graph for a forwarder on each of these cores.
+    /// A graph for a forwarder on each of these cores, which reads other tables if some are given.
     fn graphs(
         &self,
         cores: &[usize],
         config: &Config,
         ports: &[InterfaceInfo],
+        other: Option<&NodeTables>,
     ) -> Result<Vec<ForwarderGraph>> {
         let mut maker = self.maker.lock().unwrap_or_else(PoisonError::into_inner);
-        maker.make_all(cores, config, ports)
+        let Some(other) = other else { return maker.make_all(cores, config, ports) };
+        let present = maker.tables().clone();
+        maker.use_tables(other.clone());
+        let graphs = maker.make_all(cores, config, ports);
+        maker.use_tables(present);
+        graphs
+    }
+
+    /// Makes route tables of another structure, if the configuration wants that, for the VRFs that there are and
+    /// those to come.
+    fn other_fibs(&self, base: &Config, config: &Config) -> Result<Option<OtherFibs>> {
+        if base.fib == config.fib {
+            return Ok(None);
+        }
+        let present = {
+            let maker = self.maker.lock().unwrap_or_else(PoisonError::into_inner);
+            maker.tables().clone()
+        };
+        let wanted = config.vrfs.iter().map(|vrf| vrf.id.index() + 1).max().unwrap_or(0);
+        let count = present.common().vrfs.count().max(wanted);
+        let make = |_| owner::new_fibs(config.fib, &present.nodes(), &self.readers);
+        let empty = (0..count).map(make).collect::<Result<Vec<_>, _>>()?;
+        let readers: Vec<_> =
+            empty.iter().map(|(fib4, fib6)| (fib4.readers(), fib6.readers())).collect();
+        Ok(Some(OtherFibs { empty, near: present.with_fibs(&readers) }))
     }
 }
 

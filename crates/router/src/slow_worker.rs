@@ -158,6 +158,7 @@ impl SlowWorker {
                 }
                 Order::Connect { port, sender, host } => self.outbox.connect(port, sender, host),
                 Order::Vlans => self.outbox.follow_vlans(),
+                Order::Tables(tables) => self.outbox.tables = tables,
                 Order::AttachHost { interface, host } => {
                     let link = HostLink { interface: *host, priority: None };
                     self.outbox.attach_host(interface, link);

@@ -281,7 +281,8 @@ impl<'a> Start<'a> {
         };
         let sources = owner::Sources::start(&config)?;
         let groups = owner::Groups::new(config.multicast.clone(), sources.groups(), tables.clone());
-        let workshop = Workshop::new(maker, opener.clone(), (program.clone(), source));
+        let workshop =
+            Workshop::new(maker, opener.clone(), (program.clone(), source), readers.clone());
         let configurations = Configurations::new(config, routes, ports.known(), workshop);
         let filtering = Filtering::new(&tables, sets);
         Ok(Owner::new(

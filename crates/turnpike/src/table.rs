@@ -264,9 +264,10 @@ pub fn summary(summary: &RouteSummary) -> String {
     for (name, Families { ipv4, ipv6 }) in &summary.sources {
         table.add_row([name.clone(), ipv4.to_string(), ipv6.to_string()]);
     }
-    let RouteSummary { fib, fib_bytes, next_hops, .. } = summary;
+    let RouteSummary { fib, fib_structure, fib_bytes, next_hops, .. } = summary;
     table.add_row(["in use".to_owned(), fib.ipv4.to_string(), fib.ipv6.to_string()]);
     let mib = |bytes: usize| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+    table.add_row(["structure", &fib_structure.ipv4, &fib_structure.ipv6]);
     table.add_row(["memory".to_owned(), mib(fib_bytes.ipv4), mib(fib_bytes.ipv6)]);
     right_align(&mut table, 1..3);
     format!(

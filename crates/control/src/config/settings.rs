@@ -214,8 +214,8 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     list.fixed("memory: mbufs", or(*mbufs, "as many as are needed"), MEMORY);
     list.fixed("memory: no_huge", no_huge, MEMORY);
     let Fib { ipv4, ipv6 } = fib;
-    list.fixed("fib: ipv4", ipv4.name(), TABLES);
-    list.fixed("fib: ipv6", ipv6.name(), TABLES);
+    list.graph("fib: ipv4", ipv4.name());
+    list.graph("fib: ipv6", ipv6.name());
     let Log { level } = log;
     list.live(Unit::Log, "log: level", level.unwrap_or("default"));
     let Quarantine { directory, packets, bytes } = quarantine;

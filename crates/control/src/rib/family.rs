@@ -102,6 +102,8 @@ struct Sweep<A: Family> {
 /// The routes of one family.
 pub(super) struct Routes<A: Family> {
     fib: Box<dyn Table<A>>,
+    /// Another table that gets every change of the FIB: see [`Self::add_twin`].
+    twin: Option<Box<dyn Table<A>>>,
     entries: BTreeMap<Prefix<A>, Entry>,
     /// Number of prefixes of each length, so that a search skips lengths that do not occur.
     lengths: Vec<u32>,
@@ -120,6 +122,7 @@ impl<A: Family> Routes<A> {
     pub(super) fn new(fib: Box<dyn Table<A>>) -> Self {
         Self {
             fib,
+            twin: None,
             entries: BTreeMap::new(),
             lengths: vec![0; 129],
             touched: Vec::new(),
@@ -132,6 +135,31 @@ impl<A: Family> Routes<A> {
 
     pub(super) fn fib(&self) -> &dyn Table<A> {
         &*self.fib
+    }
+
+    /// Fills another, empty table with the routes of the FIB, and gives it every change from now on, so that
+    /// readers can move from one to the other.
+    pub(super) fn add_twin(&mut self, mut twin: Box<dyn Table<A>>) -> Result<(), fib::Error> {
+        let installed = self.entries.iter().filter(|(_, entry)| entry.installed != NO_ROUTE);
+        twin.load(&mut installed.map(|(&prefix, entry)| (prefix, entry.installed)))?;
+        self.twin = Some(twin);
+        Ok(())
+    }
+
+    /// Returns true if there is another table with the same routes: it is lost if it has no room for a change.
+    pub(super) fn has_twin(&self) -> bool {
+        self.twin.is_some()
+    }
+
+    /// Exchanges the roles of the FIB and its twin.
+    pub(super) fn swap_twins(&mut self) {
+        if let Some(twin) = &mut self.twin {
+            std::mem::swap(&mut self.fib, twin);
+        }
+    }
+
+    pub(super) fn drop_twin(&mut self) {
+        self.twin = None;
     }
 
     #[cfg(test)]
@@ -275,33 +303,18 @@ impl<A: Family> Routes<A> {
         refused
     }
 
-    /// Makes all changes. Many changes are faster if the FIB may bulk-load the insertions first; a
-    /// lookup in between finds the longest of the old and the new routes, which is the right one
-    /// before or after the changes.
+    /// Makes all changes, in the twin as well.
     fn apply(&mut self, changes: &[Change<A>]) -> Result<(), fib::Error> {
-        if changes.len() < BULK {
-            return self.fib.apply(changes);
-        }
-        self.fib.load(&mut changes.iter().filter_map(|change| match *change {
-            Change::Insert { prefix, next_hop } => Some((prefix, next_hop)),
-            Change::Remove { .. } => None,
-        }))?;
-        let removals = changes.iter().filter(|change| matches!(change, Change::Remove { .. }));
-        let removals: Vec<Change<A>> = removals.copied().collect();
-        self.fib.apply(&removals)
+        apply(&mut *self.fib, changes)?;
+        self.twin.take_if(|twin| apply(&mut **twin, changes).is_err());
+        Ok(())
     }
 
-    /// Makes a change of a failed batch, unless it was made before the failure.
+    /// Makes a change of a failed batch, unless it was made before the failure; in the twin as well.
     fn make(&mut self, change: &Change<A>) -> Result<(), fib::Error> {
-        let prefix = change.prefix();
-        match *change {
-            Change::Remove { .. } => {
-                self.fib.remove(prefix);
-                Ok(())
-            }
-            Change::Insert { next_hop, .. } if self.fib.get(prefix) == Some(next_hop) => Ok(()),
-            Change::Insert { next_hop, .. } => self.fib.insert(prefix, next_hop).map(drop),
-        }
+        make(&mut *self.fib, change)?;
+        self.twin.take_if(|twin| make(&mut **twin, change).is_err());
+        Ok(())
     }
 
     /// Handles a prefix that the FIB reflects; the entry is removed if it is empty and
@@ -335,6 +348,9 @@ impl<A: Family> Routes<A> {
     /// Retries some of the changes that the FIB refused.
     pub(super) fn retry(&mut self, hops: &mut NextHops, most: usize) {
         self.fib.collect();
+        if let Some(twin) = &mut self.twin {
+            twin.collect();
+        }
         if self.pending.is_empty() {
             return;
         }
@@ -468,6 +484,35 @@ impl<A: Family> Routes<A> {
     /// Returns the longest prefix that contains the address and has a live candidate.
     pub(super) fn longest(&self, address: A, hops: &NextHops) -> Option<(Prefix<A>, &Entry)> {
         self.covering(address).find(|(_, entry)| best(entry, hops).is_some())
+    }
+}
+
+/// Makes all changes. Many changes are faster if the table may bulk-load the insertions first; a
+/// lookup in between finds the longest of the old and the new routes, which is the right one
+/// before or after the changes.
+fn apply<A: Family>(table: &mut dyn Table<A>, changes: &[Change<A>]) -> Result<(), fib::Error> {
+    if changes.len() < BULK {
+        return table.apply(changes);
+    }
+    table.load(&mut changes.iter().filter_map(|change| match *change {
+        Change::Insert { prefix, next_hop } => Some((prefix, next_hop)),
+        Change::Remove { .. } => None,
+    }))?;
+    let removals = changes.iter().filter(|change| matches!(change, Change::Remove { .. }));
+    let removals: Vec<Change<A>> = removals.copied().collect();
+    table.apply(&removals)
+}
+
+/// Makes a change, unless it was made before.
+fn make<A: Family>(table: &mut dyn Table<A>, change: &Change<A>) -> Result<(), fib::Error> {
+    let prefix = change.prefix();
+    match *change {
+        Change::Remove { .. } => {
+            table.remove(prefix);
+            Ok(())
+        }
+        Change::Insert { next_hop, .. } if table.get(prefix) == Some(next_hop) => Ok(()),
+        Change::Insert { next_hop, .. } => table.insert(prefix, next_hop).map(drop),
     }
 }
 

@@ -577,6 +577,49 @@ impl Table<Ipv4Addr> for Moody {
 }
 
 #[test]
+fn twins_have_the_same_routes_until_one_has_no_room() {
+    let empty = |algorithm| {
+        let fib6 = fib::new_ipv6(algorithm, Box::new(NoReaders)).unwrap();
+        (fib::new_ipv4(algorithm, Box::new(NoReaders)).unwrap(), fib6)
+    };
+    let mut bench = Bench::without_readers();
+    let blackhole = |prefix: &str| Route { kind: RouteKind::Blackhole, ..unicast(prefix, &[]) };
+    bench.rib.add(blackhole("198.51.100.0/24")).unwrap();
+    let refuses = Arc::new(AtomicBool::new(false));
+    let (inner, fib6) = empty(fib::Algorithm::Reference);
+    let other = (inner.reader(), fib6.reader());
+    let fib4 = Box::new(Moody(inner, refuses.clone()));
+    assert!(!bench.rib.swap_twins(), "there are none");
+    bench.rib.add_twins(VrfId::DEFAULT, fib4, fib6).unwrap();
+    bench.rib.add(blackhole("203.0.113.0/24")).unwrap();
+    bench.rib.add(blackhole("2001:db8::/32")).unwrap();
+    let many = (0..1500u32).map(|i| blackhole(&format!("192.{}.{}.0/24", 8 + i / 256, i % 256)));
+    bench.rib.load(many);
+    bench.rib.remove(VrfId::DEFAULT, net("192.8.0.0/24"), RouteSource::Static);
+    let addresses = ["198.51.100.1", "203.0.113.1", "192.9.1.1", "192.8.0.1", "10.0.1.1"];
+    let of = |reader: &Arc<dyn Lookup<Ipv4Addr>>| {
+        addresses.map(|address| reader.lookup(address.parse().unwrap()))
+    };
+    assert_eq!(of(&bench.reader4), of(&other.0));
+    assert_ne!(of(&other.0)[0], of(&other.0)[3], "one was removed");
+    assert_eq!(other.1.lookup("2001:db8::1".parse().unwrap()), bench.id(ip("2001:db8::1")));
+
+    assert!(bench.rib.swap_twins());
+    assert_eq!(bench.rib.summary().fib4_structure, "moody");
+    // The RIB goes by the FIB that it has now, and its former one still has every route.
+    bench.rib.remove(VrfId::DEFAULT, net("203.0.113.0/24"), RouteSource::Static);
+    assert_eq!(of(&bench.reader4), of(&other.0));
+    refuses.store(true, Ordering::Relaxed);
+    assert!(bench.rib.add(blackhole("192.0.2.0/24")).is_err());
+    assert_eq!(bench.hop("192.0.2.1"), NextHop::NoRoute);
+    // Swapped back, the one without room is lost with its first refusal, and the FIB goes on.
+    assert!(bench.rib.swap_twins());
+    bench.rib.tick();
+    assert_eq!(bench.hop("192.0.2.1"), NextHop::Blackhole);
+    assert!(!bench.rib.swap_twins());
+}
+
+#[test]
 fn a_fib_without_room_refuses_routes_and_loses_none() {
     let refuses = Arc::new(AtomicBool::new(false));
     let set = |value| refuses.store(value, Ordering::Relaxed);

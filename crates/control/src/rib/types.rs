@@ -348,6 +348,10 @@ pub struct Summary {
     pub fib4: usize,
     /// Prefixes in the IPv6 FIB.
     pub fib6: usize,
+    /// Structure of the IPv4 FIB.
+    pub fib4_structure: &'static str,
+    /// Structure of the IPv6 FIB.
+    pub fib6_structure: &'static str,
     /// Bytes read by lookups in the IPv4 FIB.
     pub fib4_bytes: usize,
     /// Bytes read by lookups in the IPv6 FIB.

@@ -29,6 +29,8 @@ impl Vrf {
             ipv6: v6.counts,
             fib4: v4.fib().len(),
             fib6: v6.fib().len(),
+            fib4_structure: v4.fib().name(),
+            fib6_structure: v6.fib().name(),
             fib4_bytes: v4.fib().memory_bytes(),
             fib6_bytes: v6.fib().memory_bytes(),
             pending: v4.pending() + v6.pending(),
@@ -53,6 +55,9 @@ impl Summary {
             ipv6: sum(self.ipv6, other.ipv6),
             fib4: self.fib4 + other.fib4,
             fib6: self.fib6 + other.fib6,
+            // All VRFs have the same.
+            fib4_structure: other.fib4_structure,
+            fib6_structure: other.fib6_structure,
             fib4_bytes: self.fib4_bytes + other.fib4_bytes,
             fib6_bytes: self.fib6_bytes + other.fib6_bytes,
             pending: self.pending + other.pending,
@@ -92,6 +97,44 @@ impl Rib {
             Ok(())
         })?;
         Ok(id)
+    }
+
+    /// Fills other, empty tables with the routes of a VRF, and gives them every change from now on, so that readers
+    /// can move from one to the other: then follows [`Self::swap_twins`], and with the last reader's end
+    /// [`Self::drop_twins`].
+    ///
+    /// # Errors
+    /// They have no room for the routes.
+    pub fn add_twins(
+        &mut self,
+        vrf: VrfId,
+        fib4: Box<dyn Table<Ipv4Addr>>,
+        fib6: Box<dyn Table<Ipv6Addr>>,
+    ) -> Result<(), fib::Error> {
+        let Some(vrf) = self.vrfs.get_mut(vrf.index()) else { return Ok(()) };
+        vrf.v4.add_twin(fib4)?;
+        vrf.v6.add_twin(fib6)
+    }
+
+    /// Makes the other tables of all VRFs the FIBs, and the FIBs the others. Returns false, and does nothing, if
+    /// some have had no room for a change since [`Self::add_twins`].
+    pub fn swap_twins(&mut self) -> bool {
+        let all = self.vrfs.iter().all(|vrf| vrf.v4.has_twin() && vrf.v6.has_twin());
+        if all {
+            for vrf in &mut self.vrfs {
+                vrf.v4.swap_twins();
+                vrf.v6.swap_twins();
+            }
+        }
+        all
+    }
+
+    /// Drops the tables that are not the FIBs.
+    pub fn drop_twins(&mut self) {
+        for vrf in &mut self.vrfs {
+            vrf.v4.drop_twin();
+            vrf.v6.drop_twin();
+        }
     }
 
     /// Removes all routes of a VRF that were set, and returns their number: the VRF has been

@@ -1,6 +1,7 @@
 //! Applies another configuration, without loss of packets that the change does not concern.
 //!
-//! 1. New and changed ports are connected (`ports.rs`); no route leads over them.
+//! 1. New and changed ports are connected (`ports.rs`); no route leads over them. Route tables of another structure
+//!    are filled (`fibs.rs`).
 //! 2. Every forwarder exchanges its old parts for new ones, between two batches.
 //! 3. Additions: ports' links, addresses beside the old ones, neighbours, routes and other paths of
 //!    routes. If both stay, packets take one way or the other.
@@ -40,6 +41,7 @@ use super::super::telnet;
 use super::super::vlans::Hosts;
 use super::super::wiring::{Spread, Wiring};
 use super::Owner;
+use super::initial::NewFibs;
 use super::ports::Moves;
 use super::sources::Sources;
 
@@ -56,7 +58,13 @@ struct Done {
     hosts: Hosts,
     /// True if additions were made, beside the old configuration.
     entered: bool,
+    /// True if routes are in other tables, and the former ones still get every change.
+    other_fibs: bool,
 }
+
+/// The prepared parts: graphs, interfaces for steps, ports' devices, empty route tables.
+type Parts =
+    (Vec<ForwarderGraph>, Vec<InterfaceInfo>, BTreeMap<PortId, Ready>, Option<Vec<NewFibs>>);
 
 /// The forwarders' former parts.
 pub(super) struct Exchanged {
@@ -68,10 +76,22 @@ impl Owner {
     /// Makes a change, or none. Returns the longest that a packet was held up on a forwarder, if any
     /// exchanged something.
     pub(super) async fn carry_out(&mut self, prepared: Prepared) -> Result<Option<Duration>> {
-        let Prepared { base, config, diff, imports, graphs, more, placement, ports, ready, hosts } =
-            prepared;
+        let Prepared {
+            base,
+            config,
+            diff,
+            imports,
+            graphs,
+            more,
+            placement,
+            ports,
+            ready,
+            hosts,
+            fibs,
+        } = prepared;
+        let (fibs, near) = fibs.map(|fibs| (fibs.empty, fibs.near)).unzip();
         let mut done = Done { hosts, ..Done::default() };
-        let with = (graphs, ports, ready);
+        let with = (graphs, ports, ready, fibs);
         let made = match self.change((&base, &config, &diff), with, &mut done).await {
             // The last step that can fail: it is never undone.
             Ok(pause) => match self.spread(&placement, more, &config).await {
@@ -82,6 +102,7 @@ impl Owner {
         };
         match made {
             Ok(pause) => {
+                near.into_iter().for_each(|near| self.leave_former_fibs(near));
                 self.leave_ports(&config, done.moves);
                 self.remove_hosts(done.hosts);
                 self.warn_of_distance();
@@ -102,6 +123,7 @@ impl Owner {
                 if let Some(exchanged) = done.exchanged {
                     self.exchange_back(exchanged).await;
                 }
+                self.use_former_fibs(done.other_fibs);
                 self.take_back(&base, done.moves).await;
                 self.filtering.sets.retain(&base.sets);
                 Err(error.context("nothing was changed"))
@@ -113,13 +135,17 @@ impl Owner {
     async fn change(
         &mut self,
         (base, config, diff): (&Config, &Config, &Diff),
-        (graphs, ports, ready): (Vec<ForwarderGraph>, Vec<InterfaceInfo>, BTreeMap<PortId, Ready>),
+        (graphs, ports, ready, fibs): Parts,
         done: &mut Done,
     ) -> Result<Option<Duration>> {
         let schedulers = self.schedulers(base, config)?;
         done.telnet = self.open_telnet(base, config)?;
         done.entrance = Sources::open_entrance(base, config)?;
         self.make_vrfs(base, config)?;
+        let has_other_fibs = fibs.is_some();
+        if let Some(fibs) = fibs {
+            self.fill_fibs(fibs).await?;
+        }
         self.move_ports(diff, config, ready, &ports, &mut done.moves).await?;
         let moved = !diff.ports.is_empty() && !config.vlans.is_empty();
         let other =
@@ -130,6 +156,10 @@ impl Owner {
         let (pause, exchanged) =
             self.exchange_all(config, graphs, infos, (other, schedulers)).await?;
         done.exchanged = exchanged;
+        if has_other_fibs {
+            self.use_other_fibs()?;
+            done.other_fibs = true;
+        }
         done.entered = true;
         self.enter_ports(diff, &done.moves)?;
         self.enter_vlans(config, &ports, &mut done.hosts).await?;

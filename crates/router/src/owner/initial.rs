@@ -130,7 +130,7 @@ fn on_nodes<A: Address>(
 }
 
 /// Both families' tables.
-type NewFibs = (Box<dyn Table<Ipv4Addr>>, Box<dyn Table<Ipv6Addr>>);
+pub type NewFibs = (Box<dyn Table<Ipv4Addr>>, Box<dyn Table<Ipv6Addr>>);
 
 /// Empty tables of a VRF, with a copy on each of these NUMA nodes.
 ///

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result, anyhow, bail};
 use api::report::{
     self, Families, Neighbour, Offload, Path, Port, Remote, ResolvedPath, Room, Route, RouteAnswer,
-    RouteSummary,
+    RouteSummary, Structures,
 };
 use api::{Answer, Flow, Request, RouteFilter, Show};
 use control::config;
@@ -364,6 +364,10 @@ impl Owner {
                 .map(|source| (source.name().to_owned(), counts(source)))
                 .into(),
             fib: Families { ipv4: summary.fib4, ipv6: summary.fib6 },
+            fib_structure: Structures {
+                ipv4: summary.fib4_structure.to_owned(),
+                ipv6: summary.fib6_structure.to_owned(),
+            },
             fib_bytes: Families { ipv4: summary.fib4_bytes, ipv6: summary.fib6_bytes },
             next_hops: Room { used: summary.next_hops, most: NEXT_HOPS },
             refused: summary.refused,

@@ -12,7 +12,7 @@ use dataplane::interface::MAX_INTERFACES;
 use dataplane::port::PortId;
 use dataplane::tables::Tables;
 use dpdk::DeviceEvents;
-use dpdk::qsbr::Qsbr;
+use dpdk::qsbr::{Qsbr, Token};
 use tokio::sync::mpsc;
 
 use super::super::graphs::FailureLog;
@@ -55,6 +55,8 @@ pub struct Routing {
     pub(super) near: NodeTables,
     /// Tracks the threads that have packets.
     pub(super) readers: Arc<Qsbr>,
+    /// Set while the slow path may read FIBs that were replaced.
+    pub(super) former_fibs: Option<Token>,
 }
 
 impl Routing {
@@ -65,7 +67,16 @@ impl Routing {
         (tables, near): (Arc<Tables>, NodeTables),
         readers: Arc<Qsbr>,
     ) -> Self {
-        Self { rib, sources, imports: Imports::default(), groups, tables, near, readers }
+        Self {
+            rib,
+            sources,
+            imports: Imports::default(),
+            groups,
+            tables,
+            near,
+            readers,
+            former_fibs: None,
+        }
     }
 }
 

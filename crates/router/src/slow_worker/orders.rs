@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use dataplane::class::{ByClass, ClassLimits};
 use dataplane::interface::InterfaceId;
 use dataplane::punts::owner;
+use dataplane::tables::Tables;
 use dpdk::{Cause, Doorbell};
 use slowpath::{Command, InterfaceConfig, NeighbourInfo};
 use tokio::sync::oneshot;
@@ -36,6 +37,8 @@ pub enum Order {
     },
     /// The VLANs have changed.
     Vlans,
+    /// Look up routes in these tables from now on.
+    Tables(Arc<Tables>),
     /// The worker that owns a VLAN gets its host interface.
     AttachHost {
         /// The VLAN.
@@ -198,6 +201,13 @@ impl Orders {
         for (index, worker) in self.0.iter().enumerate() {
             let host = if index == owner { host.take() } else { None };
             let _ = worker.send(Order::Connect { port, sender, host });
+        }
+    }
+
+    /// Makes every worker look up routes in these tables.
+    pub fn tables(&self, tables: &Arc<Tables>) {
+        for worker in &self.0 {
+            let _ = worker.send(Order::Tables(tables.clone()));
         }
     }
 
