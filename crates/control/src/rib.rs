@@ -10,6 +10,7 @@
 //!   own.rs          interfaces, links, addresses, their routes       |
 //!   neighbours.rs   neighbours and their host routes                 |
 //!   groups.rs       named groups, resynchronisation, waiting routes  |
+//!   refusals.rs     what the FIB or the next-hop table refused       |
 //!   audit.rs        comparison of sources, RIB and FIB               |
 //!   show.rs         queries of commands                              |
 //!                                                                    |
@@ -58,6 +59,7 @@ mod neighbours;
 mod next_hops;
 mod own;
 mod places;
+mod refusals;
 mod show;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -81,9 +83,11 @@ use wire::MacAddr;
 
 use entry::{Candidate, Distances, Entry};
 use family::{Family, Refusal, Routes};
-use groups::{Group, Waiting};
+use groups::{Groups, Waiting};
 use neighbours::{Neighbours, Review, mac_of};
 use next_hops::{Covering, NO_GROUP, NO_ROOM, NextHops, Referrer, Refused};
+use own::Locals;
+use refusals::Refusals;
 use vrf::{Vrf, numbered};
 
 pub use audit::Findings;
@@ -107,9 +111,6 @@ struct Pieces {
 
 /// Some tens of microseconds within a change, some milliseconds per tick.
 const PIECES: Pieces = Pieces { at_once: 1024, tick: 65_536 };
-
-/// Most refusals that are stored for [`Rib::drain_refusals`].
-const REFUSALS_KEPT: usize = 1024;
 
 fn refuse(what: Subject, refused: Refused) -> Error {
     match refused {
@@ -173,9 +174,7 @@ pub struct Rib {
     hops: NextHops,
     neighbours: Neighbours,
     review: Review,
-    groups: BTreeMap<GroupKey, Group>,
-    /// Groups that wait for room for their present specification.
-    groups_waiting: BTreeSet<GroupKey>,
+    groups: Groups,
     waiting: Waiting,
     distances: Distances,
     /// Number of the latest resynchronisation of each source.
@@ -183,14 +182,10 @@ pub struct Rib {
     /// Nesting depth of calls to [`Self::change`].
     depth: u32,
     pieces: Pieces,
-    refused: u64,
-    refusals: Vec<(VrfId, Error)>,
+    refusals: Refusals,
     audit: Option<audit::Audit>,
     class_e: bool,
-    /// Own addresses that are on no interface.
-    locals: BTreeSet<(VrfId, IpAddr)>,
-    /// The router's own addresses, as read by the forwarders.
-    own: Option<Arc<OwnAddresses>>,
+    locals: Locals,
 }
 
 impl Rib {
@@ -212,19 +207,16 @@ impl Rib {
             hops: NextHops::new(next_hops, grace),
             neighbours: Neighbours::new(),
             review: Review::default(),
-            groups: BTreeMap::new(),
-            groups_waiting: BTreeSet::new(),
+            groups: Groups::default(),
             waiting: Waiting::default(),
             distances: RouteSource::ALL.map(RouteSource::distance),
             generations: [0; RouteSource::ALL.len()],
             depth: 0,
             pieces: PIECES,
-            refused: 0,
-            refusals: Vec::new(),
+            refusals: Refusals::default(),
             audit: None,
             class_e: false,
-            locals: BTreeSet::new(),
-            own: None,
+            locals: Locals::default(),
         };
         rib.checked(None, |rib| {
             rib.reserve(VrfId::DEFAULT);
@@ -304,8 +296,7 @@ impl Rib {
     /// not affect the others.
     pub fn load(&mut self, routes: impl IntoIterator<Item = Route>) -> LoadReport {
         let mut report = LoadReport::default();
-        let kept = self.refusals.len();
-        let refused = self.refused;
+        let (kept, refused) = (self.refusals.kept(), self.refusals.count());
         self.change(|rib| {
             for route in routes {
                 match rib.put_route(&route) {
@@ -315,12 +306,11 @@ impl Rib {
             }
         });
         if self.depth == 0 {
-            let by_fib = (self.refused - refused) as usize - report.refused;
+            let by_fib = (self.refusals.count() - refused) as usize - report.refused;
             report.accepted -= by_fib;
             report.refused += by_fib;
             let room = LoadReport::ERRORS_KEPT - report.errors.len();
-            let new = self.refusals.drain(kept.min(self.refusals.len())..);
-            report.errors.extend(new.map(|(_, error)| error).take(room));
+            report.errors.extend(self.refusals.take_since(kept).take(room));
         }
         report
     }
@@ -350,7 +340,7 @@ impl Rib {
     /// Returns the routes refused by the FIB since the last call whose refusal no call has returned
     /// as its error; the RIB tries them again.
     pub fn drain_refusals(&mut self) -> Vec<Error> {
-        std::mem::take(&mut self.refusals).into_iter().map(|(_, error)| error).collect()
+        self.refusals.take_since(0).collect()
     }
 
     /// Returns the changes for the slow path since the last call, in order.
@@ -365,7 +355,7 @@ impl Rib {
         let (hop, outcome) = match found {
             Ok(hop) => (hop, Ok(())),
             Err(error) => {
-                self.refused += 1;
+                self.refusals.add(1);
                 match self.wait(route, &error) {
                     Some(hop) => (hop, Err(error)),
                     None => return Err(error),
@@ -426,8 +416,8 @@ impl Rib {
             RouteKind::Unreachable => Ok(UNREACHABLE),
             RouteKind::Host => Ok(LOCAL),
             &RouteKind::NextHopGroup(key) => {
-                let group = self.groups.get(&key).ok_or(Error::NoGroup { prefix, key })?;
-                let hop = group.hop.ok_or(Error::NextHopsFull { what })?;
+                let hop = self.groups.hop(&key).ok_or(Error::NoGroup { prefix, key })?;
+                let hop = hop.ok_or(Error::NextHopsFull { what })?;
                 self.hops.retain(hop, Referrer::Route);
                 Ok(hop)
             }
@@ -509,14 +499,9 @@ impl Rib {
         prefix: Option<(VrfId, IpNet)>,
         change: impl FnOnce(&mut Self) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let kept = self.refusals.len();
+        let kept = self.refusals.kept();
         self.change(change)?;
-        let concerns = |(vrf, error): &(VrfId, Error)| match (error, prefix) {
-            (Error::Fib { prefix, .. }, Some(wanted)) => (*vrf, *prefix) == wanted,
-            _ => true,
-        };
-        let new = self.refusals.iter().skip(kept).position(concerns);
-        new.map_or(Ok(()), |at| Err(self.refusals.remove(kept + at).1))
+        self.refusals.take_first(kept, prefix).map_or(Ok(()), Err)
     }
 
     /// Makes the changes visible to forwarders.
@@ -570,10 +555,8 @@ impl Rib {
     }
 
     fn note<A: Family>(&mut self, vrf: VrfId, refusals: Vec<Refusal<A>>) {
-        self.refused += refusals.len() as u64;
-        let room = REFUSALS_KEPT.saturating_sub(self.refusals.len());
         let error = |(prefix, error)| (vrf, Error::Fib { prefix: A::net(prefix), error });
-        self.refusals.extend(refusals.into_iter().take(room).map(error));
+        self.refusals.extend(refusals.into_iter().map(error));
     }
 
     /// Does a piece of the deferred work.

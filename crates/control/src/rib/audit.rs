@@ -114,7 +114,7 @@ impl Rib {
     /// Compares a group that the source reports.
     pub fn audit_group(&mut self, key: GroupKey, spec: GroupSpec) {
         let refused = self.check_group(Subject::Group(key), &spec).is_err();
-        let known = self.groups.get(&key).map(|group| group.spec == spec);
+        let known = self.groups.spec(&key).map(|known| *known == spec);
         // Lack of room is not a difference.
         let _ = self.change(|rib| rib.put_group(key, spec));
         let Some(audit) = self.audit.as_mut().filter(|_| !refused && known != Some(true)) else {

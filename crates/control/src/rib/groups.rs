@@ -22,13 +22,37 @@
 use super::next_hops::{NO_GROUP, NO_ROOM, Referrer};
 use super::*;
 
-/// A group with its name.
+/// A group.
 #[derive(Debug)]
-pub(super) struct Group {
-    pub(super) spec: GroupSpec,
+struct Group {
+    spec: GroupSpec,
     /// Its number; `None` while it waits for one.
-    pub(super) hop: Option<u16>,
+    hop: Option<u16>,
     generation: u16,
+}
+
+/// The groups by their names.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    all: BTreeMap<GroupKey, Group>,
+    /// Those that wait for room for their present specification.
+    waiting: BTreeSet<GroupKey>,
+}
+
+impl Groups {
+    /// Returns a group's specification.
+    pub(super) fn spec(&self, key: &GroupKey) -> Option<&GroupSpec> {
+        self.all.get(key).map(|group| &group.spec)
+    }
+
+    /// Returns a group's number. The outer `None`: there is no such group; the inner one: it waits for a number.
+    pub(super) fn hop(&self, key: &GroupKey) -> Option<Option<u16>> {
+        self.all.get(key).map(|group| group.hop)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
 }
 
 /// Identity of a route.
@@ -83,7 +107,7 @@ impl Rib {
         self.change(|rib| {
             let done = rib.put_group(key, spec);
             if done.is_err() {
-                rib.refused += 1;
+                rib.refusals.add(1);
             }
             done
         })
@@ -93,14 +117,14 @@ impl Rib {
         let what = Subject::Group(key);
         self.check_group(what, &spec)?;
         let generation = self.generations[key.source.index()];
-        match self.groups.get_mut(&key) {
+        match self.groups.all.get_mut(&key) {
             Some(known) if known.spec == spec && known.hop.is_some() => {
                 known.generation = generation;
                 return Ok(());
             }
             Some(known) => (known.spec, known.generation) = (spec, generation),
             None => {
-                self.groups.insert(key, Group { spec, hop: None, generation });
+                self.groups.all.insert(key, Group { spec, hop: None, generation });
             }
         }
         self.realise_group(key).map_err(|refused| refuse(what, refused))
@@ -116,14 +140,14 @@ impl Rib {
     /// Updates the paths of a group's number, and assigns it to the routes that wait for it.
     fn realise_group(&mut self, key: GroupKey) -> Result<(), Refused> {
         let Self { groups, hops, neighbours, .. } = self;
-        let Some(group) = groups.get_mut(&key) else { return Ok(()) };
+        let Some(group) = groups.all.get_mut(&key) else { return Ok(()) };
         let mac = |interface, via| mac_of(neighbours, interface, via);
-        self.groups_waiting.insert(key);
+        groups.waiting.insert(key);
         match group.hop {
             Some(hop) => hops.change_object(hop, &group.spec, mac)?,
             None => group.hop = Some(hops.add_object(key, &group.spec, mac)?),
         }
-        self.groups_waiting.remove(&key);
+        self.groups.waiting.remove(&key);
         for id in self.waiting.of_group(key) {
             self.try_again(id);
         }
@@ -135,8 +159,8 @@ impl Rib {
     /// [`Self::is_busy`].
     pub fn remove_group(&mut self, key: GroupKey) -> bool {
         self.change(|rib| {
-            let Some(group) = rib.groups.remove(&key) else { return false };
-            rib.groups_waiting.remove(&key);
+            let Some(group) = rib.groups.all.remove(&key) else { return false };
+            rib.groups.waiting.remove(&key);
             if let Some(hop) = group.hop {
                 rib.hops.remove_object(hop);
             }
@@ -150,12 +174,12 @@ impl Rib {
     /// Returns the number of a group, for steps that send packets to it; `None` while it waits for
     /// one.
     pub fn group_hop(&self, key: GroupKey) -> Option<u16> {
-        self.groups.get(&key)?.hop
+        self.groups.hop(&key)?
     }
 
     /// Returns the groups with their names and specifications.
     pub fn groups(&self) -> impl Iterator<Item = (GroupKey, &GroupSpec)> {
-        self.groups.iter().map(|(&key, group)| (key, &group.spec))
+        self.groups.all.iter().map(|(&key, group)| (key, &group.spec))
     }
 
     /// Begins a resynchronisation of all routes and groups of a source, see [`Self::end_resync`].
@@ -174,6 +198,7 @@ impl Rib {
             let mut count = rib.take_everywhere(stale);
             let groups = rib
                 .groups
+                .all
                 .iter()
                 .filter(|(key, group)| key.source == source && group.generation != generation);
             let groups: Vec<GroupKey> = groups.map(|(&key, _)| key).collect();
@@ -228,9 +253,9 @@ impl Rib {
 
     /// Retries some of the waiting routes and groups after room was freed.
     pub(super) fn retry_waiting(&mut self, most: usize) {
-        if self.hops.take_freed() && (self.waiting.len() > 0 || !self.groups_waiting.is_empty()) {
+        if self.hops.take_freed() && (self.waiting.len() > 0 || !self.groups.waiting.is_empty()) {
             self.waiting.next = Some(None);
-            for key in std::mem::take(&mut self.groups_waiting) {
+            for key in std::mem::take(&mut self.groups.waiting) {
                 // A refusal adds it to the waiting groups again.
                 let _ = self.realise_group(key);
             }

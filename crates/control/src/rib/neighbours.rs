@@ -153,7 +153,7 @@ impl Rib {
     fn review_each(&mut self, neighbours: &[(IpAddr, InterfaceId)]) {
         for &(address, interface) in neighbours {
             if self.review_neighbour(interface, address).is_err() {
-                self.refused += 1;
+                self.refusals.add(1);
             }
         }
     }

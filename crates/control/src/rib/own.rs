@@ -18,6 +18,15 @@ use super::*;
 /// Metric of local routes that belong to no interface.
 const NO_PORT: u64 = u64::MAX;
 
+/// The router's own addresses, besides those of interfaces.
+#[derive(Default)]
+pub(super) struct Locals {
+    /// Those that are on no interface.
+    addresses: BTreeSet<(VrfId, IpAddr)>,
+    /// All own addresses, as read by the forwarders.
+    own: Option<Arc<OwnAddresses>>,
+}
+
 impl Rib {
     /// Returns the present interfaces.
     pub fn interfaces(&self) -> &[RibInterface] {
@@ -110,17 +119,17 @@ impl Rib {
 
     /// Publishes the router's own addresses there from now on.
     pub fn share_addresses(&mut self, own: Arc<OwnAddresses>) {
-        self.own = Some(own);
+        self.locals.own = Some(own);
         self.publish_addresses();
     }
 
     fn publish_addresses(&self) {
-        let Some(own) = &self.own else { return };
+        let Some(own) = &self.locals.own else { return };
         let interfaces = self
             .interfaces
             .iter()
             .map(|interface| (interface.id, interface.vrf, interface.addresses.as_slice()));
-        own.publish(interfaces, self.locals.iter().copied());
+        own.publish(interfaces, self.locals.addresses.iter().copied());
     }
 
     /// Adds an address or prefix of a VRF that is the router's own without being on an interface.
@@ -137,7 +146,7 @@ impl Rib {
         })?;
         // Addresses within a larger prefix may be hosts behind the kernel.
         if prefix.prefix_len() == prefix.max_prefix_len()
-            && self.locals.insert((vrf, prefix.addr()))
+            && self.locals.addresses.insert((vrf, prefix.addr()))
         {
             self.publish_addresses();
         }
@@ -147,7 +156,7 @@ impl Rib {
     /// Reverts [`Self::add_local`]; returns false if there was none.
     pub fn remove_local(&mut self, vrf: VrfId, prefix: IpNet) -> bool {
         if prefix.prefix_len() == prefix.max_prefix_len()
-            && self.locals.remove(&(vrf, prefix.addr()))
+            && self.locals.addresses.remove(&(vrf, prefix.addr()))
         {
             self.publish_addresses();
         }

@@ -113,7 +113,7 @@ impl Rib {
         match self.waiting.kind(id) {
             Some(RouteKind::Unicast(paths)) => Target::Unicast(paths.clone()),
             Some(&RouteKind::NextHopGroup(key)) => {
-                let paths = self.groups.get(&key).map(|group| group.spec.paths.clone());
+                let paths = self.groups.spec(&key).map(|spec| spec.paths.clone());
                 Target::Group(key, paths.unwrap_or_default())
             }
             // Only these kinds can wait.
@@ -182,7 +182,7 @@ impl Rib {
             next_hops_waiting,
             group_places,
             groups: self.groups.len(),
-            refused: self.refused,
+            refused: self.refusals.count(),
             waiting: self.waiting.len(),
             ..tables
         }
