@@ -19,6 +19,7 @@ needs=(
     command:nft                 nftables
     command:iptables-save       iptables
     command:bird                bird2
+    command:keepalived          keepalived
     command:valgrind            valgrind
     command:dpdk-testpmd        dpdk-dev
     file:/usr/lib/frr/zebra     frr

@@ -194,6 +194,9 @@ pub struct Interface {
     pub tx_packets: u64,
     /// Their bytes.
     pub tx_bytes: u64,
+    /// Virtual MACs at which it receives frames now, those of redundancy protocols.
+    #[serde(default)]
+    pub virtual_macs: Vec<String>,
     /// Its host interface, which has its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostInterface>,

@@ -17,6 +17,7 @@ use dataplane::interface::InterfaceId;
 use ipnet::IpNet;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
+use wire::MacAddr;
 
 /// A namespace that is removed with the value.
 struct Namespace(String);
@@ -173,6 +174,7 @@ struct State {
     audited: usize,
     audits: usize,
     all_multicast: bool,
+    virtual_macs: Vec<(InterfaceId, MacAddr)>,
     complete: bool,
 }
 
@@ -221,6 +223,7 @@ impl State {
                 self.audits += 1;
             }
             SourceEvent::AllMulticast { on, .. } => self.all_multicast = on,
+            SourceEvent::VirtualMacs(macs) => self.virtual_macs = macs,
             SourceEvent::ResyncBegin(_) => {}
         }
     }
@@ -495,6 +498,33 @@ fn orders_are_carried_out() {
     namespace.ip("link set lan down");
     listener.wait("down", |state| !state.links[&lan].0);
     assert_eq!(listener.source.status().errors, 0);
+}
+
+/// A MACVLAN device on a port makes its MAC a virtual one while it has an address of its own.
+#[test]
+fn virtual_macs_are_followed() {
+    let namespace = Namespace::new("virtual");
+    namespace.two_ports();
+    namespace.ip("link add v link lan address 00:00:5e:00:01:07 type macvlan mode private");
+    namespace.ip("link set v addrgenmode none");
+    namespace.ip("link set v up");
+    namespace.ip("addr add 10.0.1.99/32 dev v");
+    let (lan, mac) = (InterfaceId::new(0).unwrap(), MacAddr([0, 0, 0x5e, 0, 1, 7]));
+    let mut listener = namespace.spawn(1 << 20);
+    listener.wait("the first reading", |state| state.virtual_macs == [(lan, mac)]);
+    namespace.ip("addr del 10.0.1.99/32 dev v");
+    listener.wait("a backup", |state| state.virtual_macs.is_empty());
+    namespace.ip("addr add 10.0.1.99/32 dev v");
+    listener.wait("a master", |state| state.virtual_macs == [(lan, mac)]);
+    let other = InterfaceId::new(5).unwrap();
+    listener.source.order(KernelOrder::Ports(vec![(other, "lan".into())]));
+    listener.wait("a port of another number", |state| state.virtual_macs == [(other, mac)]);
+    namespace.ip("link set v down");
+    listener.wait("down", |state| state.virtual_macs.is_empty());
+    namespace.ip("link set v up");
+    listener.wait("up", |state| state.virtual_macs == [(other, mac)]);
+    namespace.ip("link del v");
+    listener.wait("its end", |state| state.virtual_macs.is_empty());
 }
 
 /// Rules select the tables in use, and an earlier table hides a later one's longer prefixes.

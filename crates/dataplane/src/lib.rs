@@ -50,6 +50,7 @@ pub mod tables;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod transmit;
+pub mod virtual_macs;
 pub mod vlan;
 pub mod wires;
 pub mod words;

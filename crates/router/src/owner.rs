@@ -26,6 +26,7 @@
 //! | `links.rs` | changes of ports' links |
 //! | `filters.rs` | the multicasts that devices pass on |
 //! | `packet_filters.rs`, `hardware_filters.rs` | packet filters, and their rules in devices |
+//! | `virtual_macs.rs` | virtual MACs of redundancy protocols |
 //! | `control_queues.rs` | receive queues for control traffic, and the rules that lead to them |
 //! | `flows.rs` | the flows of packet filters |
 //! | `hotplug.rs` | devices that are taken away and put back |
@@ -74,6 +75,7 @@ mod sources;
 mod state;
 mod topology;
 mod turn;
+mod virtual_macs;
 mod vlans;
 mod vrfs;
 mod watch;
@@ -325,6 +327,7 @@ impl Owner {
         }
         self.look_for_absent().await;
         self.filter_multicasts();
+        self.follow_virtual_macs();
         self.place_more();
         self.steer_control();
         self.routing.rib.tick();

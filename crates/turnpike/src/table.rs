@@ -117,7 +117,7 @@ pub fn interfaces(interfaces: &[Interface]) -> String {
             interface.link.clone(),
             host_state(interface.host.as_ref()),
             interface.mtu.to_string(),
-            interface.mac.clone(),
+            macs(interface),
             interface.vrf.clone().unwrap_or_else(|| DEFAULT_VRF.to_owned()),
             interface.rx_packets.to_string(),
             interface.tx_packets.to_string(),
@@ -125,6 +125,15 @@ pub fn interfaces(interfaces: &[Interface]) -> String {
         ]);
     }
     finish(&table)
+}
+
+/// Formats an interface's own MAC, and its virtual ones.
+fn macs(interface: &Interface) -> String {
+    let all: Vec<&str> = std::iter::once(&interface.mac)
+        .chain(&interface.virtual_macs)
+        .map(String::as_str)
+        .collect();
+    all.join(", ")
 }
 
 /// Formats one line a VRF.

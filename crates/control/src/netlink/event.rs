@@ -115,6 +115,8 @@ pub enum SourceEvent {
         /// True if it receives all multicasts.
         on: bool,
     },
+    /// All virtual MACs: of MACVLAN devices with addresses on ports' host interfaces.
+    VirtualMacs(Vec<(InterfaceId, MacAddr)>),
     /// All addresses of a port's host interface, with the length of their network; host bits set.
     Addresses {
         /// The port.

@@ -86,6 +86,8 @@ const NHA_RES_GROUP_BUCKETS: u16 = 1;
 const NEXTHOP_GRP_TYPE_RES: u16 = 1;
 
 const IFLA_IFNAME: u16 = netlink::IFLA_IFNAME as u16;
+const IFLA_ADDRESS: u16 = netlink::IFLA_ADDRESS as u16;
+const IFLA_LINK: u16 = netlink::IFLA_LINK as u16;
 pub(super) const IFLA_MTU: u16 = netlink::IFLA_MTU as u16;
 /// In `RTM_DELLINK`: the namespace that the interface moved to.
 const IFLA_NEW_NETNSID: u16 = netlink::IFLA_NEW_NETNSID as u16;
@@ -302,6 +304,8 @@ pub struct LinkMessage {
     pub all_multicast: bool,
     /// The routing table of a VRF device.
     pub table: Option<u32>,
+    /// Of a MACVLAN device: the index of the interface that it is on, and its MAC.
+    pub macvlan: Option<(u32, MacAddr)>,
     /// True if it was removed here because it has moved to another network namespace.
     pub moved: bool,
 }
@@ -728,8 +732,10 @@ fn parse_link(raw: &Raw<'_>) -> Result<Message, Malformed> {
         mtu: None,
         all_multicast: u32_at(fixed, 8).is_some_and(|flags| flags & IFF_ALLMULTI != 0),
         table: None,
+        macvlan: None,
         moved: false,
     };
+    let (mut kind, mut parent, mut mac) = (LinkKind::Other, None, None);
     attributes(raw.kind, rest, |attribute| {
         match attribute.kind {
             IFLA_IFNAME => {
@@ -739,33 +745,58 @@ fn parse_link(raw: &Raw<'_>) -> Result<Message, Malformed> {
             IFLA_MTU => link.mtu = Some(attribute.u32()?),
             // The flag covers only requests by commands; `IFLA_ALLMULTI` counts those of daemons too.
             IFLA_NEW_NETNSID => link.moved = true,
-            IFLA_LINKINFO => link.table = vrf_table(raw.kind, attribute.value)?,
+            IFLA_LINKINFO => kind = link_kind(raw.kind, attribute.value)?,
+            IFLA_LINK => parent = Some(attribute.u32()?),
+            IFLA_ADDRESS => mac = attribute.value.try_into().ok().map(MacAddr),
             IFLA_ALLMULTI => link.all_multicast |= attribute.u32()? > 0,
             _ => {}
         }
         Ok(())
     })?;
+    match kind {
+        LinkKind::Vrf { table } => link.table = table,
+        LinkKind::Macvlan => link.macvlan = parent.zip(mac),
+        LinkKind::Other => {}
+    }
     Ok(Message::Link(link))
 }
 
-/// The routing table in `IFLA_LINKINFO`, of a VRF device.
-fn vrf_table(message: u16, info: &[u8]) -> Result<Option<u32>, Malformed> {
-    let (mut is_vrf, mut table) = (false, None);
+/// Kind of an interface.
+enum LinkKind {
+    /// A VRF device, with its routing table.
+    Vrf { table: Option<u32> },
+    /// A MACVLAN device.
+    Macvlan,
+    /// Any other.
+    Other,
+}
+
+/// The kind in `IFLA_LINKINFO`.
+fn link_kind(message: u16, info: &[u8]) -> Result<LinkKind, Malformed> {
+    let mut kind = LinkKind::Other;
     attributes(message, info, |attribute| {
-        match attribute.kind {
-            IFLA_INFO_KIND => is_vrf = attribute.value.strip_suffix(b"\0") == Some(b"vrf"),
+        match (attribute.kind, &mut kind) {
+            (IFLA_INFO_KIND, kind) => {
+                *kind = match attribute.value.strip_suffix(b"\0").unwrap_or(attribute.value) {
+                    b"vrf" => LinkKind::Vrf { table: None },
+                    b"macvlan" => LinkKind::Macvlan,
+                    _ => LinkKind::Other,
+                };
+            }
             // Other devices use the same numbers with other meanings.
-            IFLA_INFO_DATA if is_vrf => attributes(message, attribute.value, |data| {
-                if data.kind == IFLA_VRF_TABLE {
-                    table = Some(data.u32()?);
-                }
-                Ok(())
-            })?,
+            (IFLA_INFO_DATA, LinkKind::Vrf { table }) => {
+                attributes(message, attribute.value, |data| {
+                    if data.kind == IFLA_VRF_TABLE {
+                        *table = Some(data.u32()?);
+                    }
+                    Ok(())
+                })?;
+            }
             _ => {}
         }
         Ok(())
     })?;
-    Ok(table)
+    Ok(kind)
 }
 
 /// `struct ifaddrmsg` and its attributes.

@@ -13,7 +13,7 @@
 //! Everything is read in parts, in the order of [`Part::ALL`]: the objects that routes depend on
 //! come before the routes. Objects that a part did not contain are removed when the part ends.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use dataplane::interface::{InterfaceId, VrfId};
@@ -91,6 +91,8 @@ struct Link {
     all_multicast: bool,
     /// The routing table of a VRF device.
     table: Option<u32>,
+    /// Of a MACVLAN device: the interface that it is on, and its MAC.
+    macvlan: Option<(u32, MacAddr)>,
     seen: bool,
 }
 
@@ -113,6 +115,7 @@ impl Link {
             mtu: Some(self.mtu),
             all_multicast: self.all_multicast,
             table: self.table,
+            macvlan: self.macvlan,
             moved: false,
         }
     }
@@ -166,6 +169,8 @@ pub(super) struct Model {
     rules: Vec<RuleMessage>,
     /// Addresses of interfaces that are not ports, reported when routes are not followed.
     locals: HashSet<IpNet>,
+    /// The virtual MACs that were reported.
+    virtual_macs: BTreeSet<(InterfaceId, MacAddr)>,
     pub(super) routes: Routes,
     pub(super) counts: Counts,
     /// Messages already logged.
@@ -187,6 +192,7 @@ impl Model {
             neighbours: HashMap::new(),
             rules: Vec::new(),
             locals: HashSet::new(),
+            virtual_macs: BTreeSet::new(),
             routes: Routes::new(ReplacePolicy::Kernel),
             counts: Counts::default(),
             said: HashSet::new(),
@@ -231,6 +237,7 @@ impl Model {
         let messages: Vec<_> = others.map(|(index, link)| link.message(*index)).collect();
         messages.into_iter().for_each(|message| self.link(message));
         self.send_locals();
+        self.send_virtual_macs();
     }
 
     /// Handles a notification.
@@ -330,6 +337,7 @@ impl Model {
             mtu: message.mtu.unwrap_or(known.mtu),
             all_multicast: message.all_multicast,
             table: message.table,
+            macvlan: message.macvlan,
             seen: true,
         };
         let is_vrf = known.table.is_some() || link.table.is_some();
@@ -351,9 +359,13 @@ impl Model {
         let carrier_lost = known.running() && !link.running();
         let new_port = link.port.filter(|_| known.port != link.port);
         self.routes.set_interface(index, Some(Interface { port: link.port, up: is_up }));
+        let is_macvlan = known.macvlan.is_some() || link.macvlan.is_some();
         self.links.insert(index, link);
         if is_vrf {
             self.follow_vrfs();
+        }
+        if is_macvlan || new_port.is_some() {
+            self.send_virtual_macs();
         }
         if was_up && !is_up {
             self.routes.interface_down(index);
@@ -411,6 +423,24 @@ impl Model {
         self.routes.carrier_lost(index);
         self.routes.set_interface(index, None);
         self.send_locals();
+        self.send_virtual_macs();
+    }
+
+    /// Reports the MACs of MACVLAN devices on ports, which have addresses of their own: the protocol that made them
+    /// for a virtual router (VRRP) takes these away where it is not master. A backup sends from the port's address.
+    fn send_virtual_macs(&mut self) {
+        let of =
+            |index: u32| self.addresses.get(&index).into_iter().flatten().map(|a| a.address.addr());
+        let virtual_mac = |(index, link): (&u32, &Link)| {
+            let (parent, mac) = link.macvlan.filter(|_| link.up())?;
+            let port = self.links.get(&parent)?.port?;
+            of(*index).any(|own| of(parent).all(|other| other != own)).then_some((port, mac))
+        };
+        let now: BTreeSet<_> = self.links.iter().filter_map(virtual_mac).collect();
+        if now != self.virtual_macs {
+            self.virtual_macs.clone_from(&now);
+            self.routes.push(SourceEvent::VirtualMacs(now.into_iter().collect()));
+        }
     }
 
     /// Reports that a port has no host interface any more.
@@ -449,6 +479,12 @@ impl Model {
         }
         if known.is_none() || gone || refused {
             self.send_addresses(index);
+            let concerns = |(link, of): (&u32, &Link)| {
+                of.macvlan.is_some_and(|(parent, _)| *link == index || parent == index)
+            };
+            if self.links.iter().any(concerns) {
+                self.send_virtual_macs();
+            }
         }
     }
 

@@ -5,7 +5,7 @@
 //!
 //! | output | packets |
 //! |---|---|
-//! | `ip4` | Ethertype 0x0800, for this port or a multicast MAC |
+//! | `ip4` | Ethertype 0x0800, to the MAC of this port, a virtual MAC of the interface (see `virtual_macs`) or a multicast MAC |
 //! | `ip6` | Ethertype 0x86dd, likewise |
 //! | punt `arp` | Ethertype 0x0806, likewise |
 //! | punt `non-ip` | anything else to a group of a link protocol (LLDP, LACP, IS-IS), if the port has a host interface |
@@ -18,6 +18,8 @@
 //!
 //! Sets [`Batch::link_multicast`]. Sources: RFC 894, RFC 1042, RFC 2464, IEEE 802.1Q.
 
+use std::sync::Arc;
+
 use crate::batch::{Batch, ETHERNET};
 use crate::filters::{FrameFilters, Judgement};
 use crate::graph::{Output, Outputs, Step};
@@ -25,6 +27,7 @@ use crate::head::{bytes, ethernet};
 use crate::mask::Mask;
 use crate::reason::{DropReason, PuntReason, is_link_group};
 use crate::tables::Tables;
+use crate::virtual_macs::VirtualMacs;
 
 const IP4: usize = 0;
 const IP6: usize = 1;
@@ -65,12 +68,13 @@ const VLAN_ID: u16 = 0x0fff;
 pub struct Classify {
     /// `None`: no filter has rules with Ethertypes.
     filters: Option<Box<FrameFilters>>,
+    macs: Arc<VirtualMacs>,
 }
 
 impl Classify {
     /// Uses the inward filters of these tables for frames that are neither IPv4 nor IPv6.
     pub fn new(tables: &Tables) -> Self {
-        Self { filters: FrameFilters::of(&tables.filters) }
+        Self { filters: FrameFilters::of(&tables.filters), macs: tables.shared.get() }
     }
 }
 
@@ -136,7 +140,7 @@ impl Step for Classify {
         batch.link_multicast = Mask::EMPTY;
         let unusual = input.without(ip4 | ip6);
         if !unusual.is_empty() {
-            sort_unusual(batch, unusual, self.filters.as_deref(), out);
+            sort_unusual(batch, unusual, self, out);
         }
     }
 }
@@ -152,13 +156,17 @@ fn is_usual(batch: &Batch, slot: usize, mac: &[u8; 6], ethertype: u16, least: us
 }
 
 /// Sorts all other frames: groups, ARP, those too short, not for the router, or of unknown protocols.
-fn sort_unusual(batch: &mut Batch, input: Mask, filters: Option<&FrameFilters>, out: &mut Outputs) {
+fn sort_unusual(batch: &mut Batch, input: Mask, step: &Classify, out: &mut Outputs) {
     remove_priority_tags(batch, input);
     let kinds = Kinds::of(batch, input);
     batch.link_multicast = kinds.multicast;
     out[RUNT] = input & kinds.short;
     let long = input.without(kinds.short);
-    out[NOT_FOR_US] = long.without(kinds.for_port | kinds.multicast);
+    let mut others = long.without(kinds.for_port | kinds.multicast);
+    if step.macs.any() {
+        others = others.without(to_virtual_macs(batch, others, &step.macs));
+    }
+    out[NOT_FOR_US] = others;
     let ours = long.without(out[NOT_FOR_US]);
 
     out[VLAN_UNKNOWN] = ours & (kinds.vlan | batch.vlan_stripped());
@@ -167,7 +175,7 @@ fn sort_unusual(batch: &mut Batch, input: Mask, filters: Option<&FrameFilters>, 
     out[IP4] |= ours & kinds.ip4;
     out[IP6] |= ours & kinds.ip6;
     let mut others = ours.without(kinds.ip4 | kinds.ip6);
-    if let Some(filters) = filters {
+    if let Some(filters) = step.filters.as_deref() {
         others = permitted(batch, others, filters, out);
     }
     out[ARP] = others & kinds.arp;
@@ -176,6 +184,11 @@ fn sort_unusual(batch: &mut Batch, input: Mask, filters: Option<&FrameFilters>, 
         out[NON_IP] = link_protocols(batch, unknown);
     }
     out[UNKNOWN_ETHERTYPE] = unknown.without(out[NON_IP]);
+}
+
+/// The frames to virtual MACs of their interfaces.
+fn to_virtual_macs(batch: &Batch, frames: Mask, macs: &VirtualMacs) -> Mask {
+    frames.filter(|i| macs.contain(batch.interface(i), mac_bits(batch.head(i))))
 }
 
 /// Returns the frames that filters permit or do not cover; the others go to their outputs.
@@ -220,7 +233,10 @@ fn link_protocols(batch: &Batch, frames: Mask) -> Mask {
 
 #[cfg(test)]
 mod tests {
+    use wire::MacAddr;
+
     use super::*;
+    use crate::interface::InterfaceId;
     use crate::testing::{FrameBuilder, PORT_MAC, run_step, run_step_on, tagged};
 
     #[test]
@@ -264,6 +280,31 @@ mod tests {
         assert_eq!(result["vlan-unknown"], [0, 1, 2]);
         assert_eq!(result["not-for-us"], [3]);
         assert_eq!(result["ip4"], [4]);
+    }
+
+    #[test]
+    fn frames_to_virtual_macs_are_for_the_router() {
+        let mac = [0, 0, 0x5e, 0, 1, 7];
+        let frames = [
+            FrameBuilder::ip4().destination_mac(mac).build(),
+            FrameBuilder::ip6().destination_mac(mac).build(),
+            FrameBuilder::ethernet(mac, 0x0806).payload(&[0; 28]).build(),
+            FrameBuilder::ip4().destination_mac([0, 0, 0x5e, 0, 1, 8]).build(),
+            FrameBuilder::ip4().build(),
+        ];
+        let mut step = Classify::default();
+        let (result, _) = run_step(&mut step, &frames);
+        assert_eq!(result["not-for-us"], [0, 1, 2, 3]);
+        step.macs.set(&[(InterfaceId::FIRST, MacAddr(mac))]);
+        let (result, _) = run_step(&mut step, &frames);
+        assert_eq!(result["ip4"], [0, 4]);
+        assert_eq!(result["ip6"], [1]);
+        assert_eq!(result["arp"], [2]);
+        assert_eq!(result["not-for-us"], [3]);
+        let other = InterfaceId::new(1).unwrap();
+        step.macs.set(&[(other, MacAddr(mac))]);
+        let (result, _) = run_step(&mut step, &frames);
+        assert_eq!(result["not-for-us"], [0, 1, 2, 3], "of another interface");
     }
 
     #[test]

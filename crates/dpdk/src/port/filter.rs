@@ -5,12 +5,13 @@
 //! added to it, before the device is made promiscuous: frames for others cost a forwarder as much as frames
 //! that it forwards.
 
+use std::collections::BTreeSet;
 use std::mem::MaybeUninit;
 
 use dpdk_sys as sys;
 
 use super::{Attached, Port, PortConfig};
-use crate::{Device, Error};
+use crate::{Device, Errno, Error};
 
 /// Receive filter as configured in a device.
 #[derive(Clone, Debug, Default)]
@@ -89,6 +90,35 @@ impl Attached {
 }
 
 impl Port {
+    /// Makes the device receive frames to these addresses besides its own. A device without room for one receives
+    /// all frames from then on.
+    ///
+    /// # Errors
+    /// The device neither accepts an address nor receives all frames.
+    pub fn set_addresses(&self, wanted: &BTreeSet<[u8; 6]>) -> Result<(), Errno> {
+        if let Some(kernel) = &self.open.kernel {
+            return kernel.set_addresses(wanted);
+        }
+        let mut state = self.state();
+        for address in &state.addresses - wanted {
+            let mut mac = sys::rte_ether_addr { addr_bytes: address };
+            // SAFETY: the port is open; an address for the call. One that stays does no harm.
+            unsafe { sys::rte_eth_dev_mac_addr_remove(self.id(), &mut mac) };
+            state.addresses.remove(&address);
+        }
+        for address in wanted - &state.addresses {
+            if !self.open.started.device.add_address(address) {
+                // SAFETY: the port is open.
+                let result = unsafe { sys::rte_eth_promiscuous_enable(self.id()) };
+                if result < 0 {
+                    return Err(Errno::from_raw(-result));
+                }
+            }
+            state.addresses.insert(address);
+        }
+        Ok(())
+    }
+
     /// Returns true if the device receives frames for all addresses.
     pub fn is_promiscuous(&self) -> bool {
         // SAFETY: the port is open.

@@ -1,6 +1,7 @@
 //! A kernel interface that a port takes over: changes by which only the port, and not the host's network
 //! stack, processes its packets; all of them are undone when the port closes.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -274,6 +275,16 @@ impl KernelInterface {
         match &self.memberships {
             Some(joined) => joined.lock().unwrap_or_else(PoisonError::into_inner).set(wanted),
             None => Ok(MulticastFilter::Unfiltered),
+        }
+    }
+
+    /// Makes the interface receive frames to these addresses besides its own.
+    pub(super) fn set_addresses(&self, wanted: &BTreeSet<[u8; 6]>) -> Result<(), Errno> {
+        match &self.memberships {
+            Some(joined) => {
+                joined.lock().unwrap_or_else(PoisonError::into_inner).set_addresses(wanted)
+            }
+            None => Ok(()),
         }
     }
 

@@ -46,13 +46,15 @@ pub(super) struct State {
     filter: MulticastFilter,
     /// Groups added as addresses.
     added: BTreeSet<[u8; 6]>,
+    /// Further addresses of the port, see [`Port::set_addresses`].
+    pub(super) addresses: BTreeSet<[u8; 6]>,
 }
 
 impl State {
     /// Creates the state of a device that receives all multicasts.
     pub(super) fn new(has_filter: bool) -> Self {
         let filter = if has_filter { MulticastFilter::All } else { MulticastFilter::Unfiltered };
-        Self { filter, added: BTreeSet::new() }
+        Self { filter, added: BTreeSet::new(), addresses: BTreeSet::new() }
     }
 }
 
@@ -92,7 +94,7 @@ impl Port {
         self.state().filter.clone()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.open.multicast.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -161,6 +163,8 @@ pub(super) struct Memberships {
     index: u32,
     all: bool,
     groups: BTreeSet<[u8; 6]>,
+    /// Further addresses of the interface.
+    addresses: BTreeSet<[u8; 6]>,
 }
 
 impl Memberships {
@@ -174,7 +178,8 @@ impl Memberships {
         }
         // SAFETY: a descriptor that the kernel has just created for us.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-        let mut joined = Self { socket, index, all: false, groups: BTreeSet::new() };
+        let mut joined =
+            Self { socket, index, all: false, groups: BTreeSet::new(), addresses: BTreeSet::new() };
         joined.set_all(true)?;
         Ok(joined)
     }
@@ -194,6 +199,19 @@ impl Memberships {
         }
         self.set_all(false)?;
         Ok(MulticastFilter::Groups(groups.clone()))
+    }
+
+    /// Has the interface receive frames to these addresses besides its own. One that is full becomes promiscuous.
+    pub(super) fn set_addresses(&mut self, wanted: &BTreeSet<[u8; 6]>) -> Result<(), Errno> {
+        for address in wanted - &self.addresses {
+            self.change(libc::PACKET_ADD_MEMBERSHIP, libc::PACKET_MR_UNICAST, Some(address))?;
+            self.addresses.insert(address);
+        }
+        for address in &self.addresses - wanted {
+            self.change(libc::PACKET_DROP_MEMBERSHIP, libc::PACKET_MR_UNICAST, Some(address))?;
+            self.addresses.remove(&address);
+        }
+        Ok(())
     }
 
     fn join(&mut self, groups: &BTreeSet<[u8; 6]>) -> Result<(), Errno> {

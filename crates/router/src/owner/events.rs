@@ -28,6 +28,10 @@ impl Sources {
             | SourceEvent::Addresses { port, .. }
             | SourceEvent::Neighbour { port, .. }
                 if !self.is_host(port) => {}
+            SourceEvent::VirtualMacs(macs) => {
+                self.virtual_macs = macs;
+                self.has_new_virtual_macs = true;
+            }
             SourceEvent::AllMulticast { port, on } => {
                 self.all_multicast.set(port, on);
                 // The slow path outlives the owner's loop.

@@ -29,8 +29,10 @@ impl Owner {
         let mut reports = Vec::new();
         for port in self.all_ports() {
             let name = port.name.clone();
-            reports.push(of_port(port));
-            if let Some(port) = config.ports.iter().find(|configured| configured.name == name) {
+            let configured = config.ports.iter().find(|configured| configured.name == name);
+            let macs = configured.map(|port| self.virtual_macs_of(port.id.into()));
+            reports.push(of_port(port, macs.unwrap_or_default()));
+            if let Some(port) = configured {
                 self.report_vlans_on((port.id.into(), &name), &known, &mut reports);
             }
         }
@@ -82,12 +84,13 @@ impl Owner {
             rx_bytes: traffic.rx_bytes,
             tx_packets: traffic.tx_packets,
             tx_bytes: traffic.tx_bytes,
+            virtual_macs: self.virtual_macs_of(vlan.id),
             host: open.host.as_ref().map(|host| host.report(self.host_state(vlan.id))),
         }
     }
 }
 
-fn of_port(port: Port) -> Interface {
+fn of_port(port: Port, virtual_macs: Vec<String>) -> Interface {
     Interface {
         name: port.name,
         kind: "port".to_owned(),
@@ -102,6 +105,7 @@ fn of_port(port: Port) -> Interface {
         rx_bytes: port.rx_bytes,
         tx_packets: port.tx_packets,
         tx_bytes: port.tx_bytes,
+        virtual_macs,
         host: port.host,
     }
 }

@@ -23,6 +23,7 @@ use control::netlink::{
 use control::rib::{self, Rib, Route, RouteSource};
 use dataplane::interface::{InterfaceId, InterfaceSet};
 use tokio::sync::{mpsc, watch};
+use wire::MacAddr;
 
 use super::Owner;
 use super::limiter::Limiter;
@@ -69,6 +70,10 @@ pub struct Sources {
     hosts: InterfaceSet,
     /// The ports whose host interface takes all multicasts.
     pub(super) all_multicast: InterfaceSet,
+    /// Virtual MACs of interfaces.
+    pub(super) virtual_macs: Vec<(InterfaceId, MacAddr)>,
+    /// Set if forwarders and devices do not know them yet.
+    pub(super) has_new_virtual_macs: bool,
     fpm: Option<FpmSource>,
     /// The kernel's routes are wanted, not only its links, addresses and neighbours.
     kernel_routes: bool,
@@ -213,6 +218,8 @@ impl Sources {
             netns: None,
             hosts: InterfaceSet::EMPTY,
             all_multicast: InterfaceSet::EMPTY,
+            virtual_macs: Vec::new(),
+            has_new_virtual_macs: false,
             backlog: VecDeque::new(),
             kernel_routes,
             first: kernel_routes,
@@ -379,6 +386,9 @@ impl Owner {
                 rib.batch(|rib| {
                     piece.into_iter().for_each(|event| sources.apply(rib, orders, event));
                 });
+            }
+            if self.routing.sources.has_new_virtual_macs {
+                self.follow_virtual_macs();
             }
         }
     }
