@@ -27,9 +27,10 @@ use wire::nd::{
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::context::LinkContext;
 use crate::interfaces::{Interface, Interfaces};
 use crate::random::Random;
-use crate::{Advertise, Event, Output, Packet, Preference, Prefix, SlowPath, Time};
+use crate::{Advertise, Event, Output, Preference, Prefix, Time};
 
 /// RFC 4861, 10: MAX_INITIAL_RTR_ADVERTISEMENTS, MAX_INITIAL_RTR_ADVERT_INTERVAL,
 /// MAX_RA_DELAY_TIME, MIN_DELAY_BETWEEN_RAS.
@@ -52,19 +53,23 @@ struct Schedule {
     reported: Option<Time>,
 }
 
-/// Schedules of the advertising interfaces.
+/// The advertising interfaces and their schedules.
 #[derive(Default)]
-pub(crate) struct Schedules(Vec<Schedule>);
+pub(crate) struct Advertising(Vec<Schedule>);
 
-impl Schedules {
-    /// Starts advertising on an interface, or starts over.
-    pub(crate) fn begin(&mut self, interface: InterfaceId, now: Time) {
-        let last =
-            self.0.iter().find(|plan| plan.interface == interface).and_then(|plan| plan.last);
-        self.cancel(interface);
+impl Advertising {
+    /// Starts advertising on an interface that is configured to, once its link is up, or starts over.
+    pub(crate) fn start(&mut self, interface: &Interface, now: Time) {
+        if !interface.speaks_v6() || interface.settings.advertise.is_none() {
+            return;
+        }
+        let id = interface.id;
+        let last = self.0.iter().find(|plan| plan.interface == id).and_then(|plan| plan.last);
+        self.cancel(id);
         // Not sooner after the last advertisement than the RFC allows.
         let next = last.map_or(now, |last| now.max(last.saturating_add(LEAST_BETWEEN)));
-        self.0.push(Schedule { interface, next, last, initial: INITIAL_COUNT, reported: None });
+        let initial = INITIAL_COUNT;
+        self.0.push(Schedule { interface: id, next, last, initial, reported: None });
     }
 
     pub(crate) fn cancel(&mut self, interface: InterfaceId) {
@@ -75,17 +80,19 @@ impl Schedules {
         self.0.iter().map(|plan| plan.next).min()
     }
 
-    /// Schedules the answer to a router solicitation (6.2.6): soon, but at least 3 seconds after the last
-    /// advertisement, and no later than planned.
-    fn solicited(&mut self, interface: InterfaceId, now: Time, random: &mut Random) {
-        let Some(plan) = self.0.iter_mut().find(|plan| plan.interface == interface) else { return };
-        let delay = random.up_to(SOLICITED_DELAY);
-        let earliest = plan.last.map_or(now, |last| now.max(last.saturating_add(LEAST_BETWEEN)));
-        plan.next = plan.next.min(earliest.saturating_add(delay));
+    /// Sends the advertisements that are due to all nodes, and schedules the next ones.
+    pub(crate) fn run<P>(&mut self, link: &mut LinkContext<'_, impl Output<P>>) {
+        while let Some(id) = self.due(link.now, link.interfaces, link.random) {
+            let usable = |interface: &&Interface| interface.usable_link_local().is_some();
+            let Some(interface) = link.interfaces.get(id).filter(usable) else { continue };
+            if let Some(advertise) = &interface.settings.advertise {
+                link.out.originate(id, &frame(interface, advertise, advertise.lifetime));
+            }
+        }
     }
 
     /// Returns an interface whose advertisement is due, and schedules its next one.
-    pub(crate) fn due(
+    fn due(
         &mut self,
         now: Time,
         interfaces: &Interfaces,
@@ -108,6 +115,54 @@ impl Schedules {
         Some(plan.interface)
     }
 
+    /// Announces on all advertising interfaces that this router ceases to be one (6.2.5).
+    pub(crate) fn cease<P>(&mut self, interfaces: &Interfaces, out: &mut impl Output<P>) {
+        let ids: Vec<InterfaceId> = self.0.iter().map(|plan| plan.interface).collect();
+        ids.into_iter().for_each(|id| self.cease_on(id, interfaces, out));
+    }
+
+    /// Stops advertising on an interface; sends lifetime 0 if the interface has advertised before.
+    pub(crate) fn cease_on<P>(
+        &mut self,
+        id: InterfaceId,
+        interfaces: &Interfaces,
+        out: &mut impl Output<P>,
+    ) {
+        let spoken = self.0.iter().any(|plan| plan.interface == id && plan.last.is_some());
+        self.cancel(id);
+        let Some(interface) = interfaces.get(id).filter(|_| spoken) else { return };
+        if let Some(advertise) = &interface.settings.advertise {
+            out.originate(id, &frame(interface, advertise, Duration::ZERO));
+        }
+    }
+
+    /// Takes a valid router solicitation and schedules its answer (6.2.6): soon, but at least 3 seconds after the
+    /// last advertisement, and no later than planned.
+    pub(crate) fn solicited(&mut self, from: InterfaceId, now: Time, random: &mut Random) {
+        let Some(plan) = self.0.iter_mut().find(|plan| plan.interface == from) else { return };
+        let delay = random.up_to(SOLICITED_DELAY);
+        let earliest = plan.last.map_or(now, |last| now.max(last.saturating_add(LEAST_BETWEEN)));
+        plan.next = plan.next.min(earliest.saturating_add(delay));
+    }
+
+    /// Compares a valid advertisement of another router on an interface's link with the interface's own; `message`
+    /// starts at the ICMPv6 header.
+    pub(crate) fn compare<P>(
+        &mut self,
+        router: Ipv6Addr,
+        message: &[u8],
+        interface: &Interface,
+        now: Time,
+        out: &mut impl Output<P>,
+    ) {
+        let Some(advertise) = &interface.settings.advertise else { return };
+        if let Some(what) = difference(interface, advertise, message)
+            && self.may_report(interface.id, now)
+        {
+            out.event(Event::AdvertisementDiffers { interface: interface.id, router, what });
+        }
+    }
+
     /// Returns true if an inconsistent router may be reported now.
     fn may_report(&mut self, interface: InterfaceId, now: Time) -> bool {
         let Some(plan) = self.0.iter_mut().find(|plan| plan.interface == interface) else {
@@ -119,69 +174,6 @@ impl Schedules {
             plan.reported = Some(now);
         }
         may
-    }
-}
-
-impl<P: Packet> SlowPath<P> {
-    /// Starts advertising on an interface that is configured to, once its link is up.
-    pub(crate) fn start_advertising(&mut self, id: InterfaceId, now: Time) {
-        let interface = self.interfaces.get(id);
-        if interface.is_some_and(|interface| {
-            interface.speaks_v6() && interface.settings.advertise.is_some()
-        }) {
-            self.advertising.begin(id, now);
-        }
-    }
-
-    /// Sends an advertisement to all nodes on an interface.
-    pub(crate) fn advertise(&self, id: InterfaceId, out: &mut impl Output<P>) {
-        let usable = |interface: &&Interface| interface.usable_link_local().is_some();
-        let Some(interface) = self.interfaces.get(id).filter(usable) else { return };
-        if let Some(advertise) = &interface.settings.advertise {
-            out.originate(id, &frame(interface, advertise, advertise.lifetime));
-        }
-    }
-
-    /// Announces on all advertising interfaces that this router ceases to be one (6.2.5).
-    pub(crate) fn cease_advertising(&mut self, out: &mut impl Output<P>) {
-        let interfaces: Vec<InterfaceId> =
-            self.advertising.0.iter().map(|plan| plan.interface).collect();
-        interfaces.into_iter().for_each(|interface| self.cease_advertising_on(interface, out));
-    }
-
-    /// Stops advertising on an interface; sends lifetime 0 if the interface has advertised before.
-    pub(crate) fn cease_advertising_on(&mut self, id: InterfaceId, out: &mut impl Output<P>) {
-        let spoken =
-            self.advertising.0.iter().any(|plan| plan.interface == id && plan.last.is_some());
-        self.advertising.cancel(id);
-        let Some(interface) = self.interfaces.get(id).filter(|_| spoken) else { return };
-        if let Some(advertise) = &interface.settings.advertise {
-            out.originate(id, &frame(interface, advertise, Duration::ZERO));
-        }
-    }
-
-    /// Takes a valid router solicitation.
-    pub(crate) fn router_solicited(&mut self, from: InterfaceId, now: Time) {
-        self.advertising.solicited(from, now, &mut self.random);
-    }
-
-    /// Compares a valid advertisement of another router with our own; `message` starts at the ICMPv6
-    /// header.
-    pub(crate) fn compare_advertisement(
-        &mut self,
-        router: Ipv6Addr,
-        message: &[u8],
-        from: InterfaceId,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) {
-        let Some(interface) = self.interfaces.get(from) else { return };
-        let Some(advertise) = &interface.settings.advertise else { return };
-        if let Some(what) = difference(interface, advertise, message)
-            && self.advertising.may_report(from, now)
-        {
-            out.event(Event::AdvertisementDiffers { interface: from, router, what });
-        }
     }
 }
 

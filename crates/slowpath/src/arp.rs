@@ -22,124 +22,108 @@ use wire::arp::{ArpMessage, REPLY, REQUEST};
 use wire::build::{self, Link};
 use zerocopy::FromBytes;
 
+use crate::announce::Announcements;
+use crate::context::Context;
 use crate::frame;
+use crate::interfaces::Interface;
 use crate::neighbour::Evidence;
-use crate::{Event, Output, Packet, SlowPath, Time};
+use crate::{Event, Output, Packet, resolution};
 
-impl<P: Packet> SlowPath<P> {
-    /// Processes an ARP message.
-    pub(crate) fn arp(
-        &mut self,
-        packet: P,
-        from: InterfaceId,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) {
-        let Some(message) = parse(packet.bytes()) else {
-            return out.drop(packet, DropReason::ArpMalformed);
-        };
-        if self.take_arp(&message, from, now, out) {
-            out.to_host(packet);
-        } else {
-            out.drop(packet, DropReason::ArpRejected);
-        }
+/// Processes an ARP message.
+pub(crate) fn process<P: Packet>(
+    packet: P,
+    from: InterfaceId,
+    announcements: &mut Announcements,
+    context: &mut Context<'_, P, impl Output<P>>,
+) {
+    let Some(message) = parse(packet.bytes()) else {
+        return context.out.drop(packet, DropReason::ArpMalformed);
+    };
+    if take(&message, from, announcements, context) {
+        context.out.to_host(packet);
+    } else {
+        context.out.drop(packet, DropReason::ArpRejected);
     }
+}
 
-    /// Replies and learns; returns false if the message concerns no address of the interface.
-    fn take_arp(
-        &mut self,
-        message: &ArpMessage,
-        from: InterfaceId,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) -> bool {
-        let Some(interface) = self.interfaces.get(from) else { return false };
-        let (sender, target) = (message.sender(), message.target());
-        let for_us = interface.has_v4(target);
-        let request = message.operation == REQUEST;
-        if interface.has_v4(sender) {
-            self.arp_conflict(message, from, now, out);
-            return false;
-        }
-        // A probe: a host without an address checks whether this one is free (RFC 5227, 2.1.1).
-        if sender.is_unspecified() {
-            if request && for_us {
-                self.arp_reply(message, from, out);
-            }
-            return request && for_us;
-        }
-        let key = (from, IpAddr::V4(sender));
-        if !interface.is_on_link(key.1) && self.table.state(key).is_none() {
-            return false;
-        }
-        let evidence = if !request && for_us { Evidence::Answered } else { Evidence::Heard };
-        let lesson = (evidence, request && for_us);
-        let known = self.learn(key, message.sender_mac, lesson, now, out);
+/// Replies and learns; returns false if the message concerns no address of the interface.
+fn take<P: Packet>(
+    message: &ArpMessage,
+    from: InterfaceId,
+    announcements: &mut Announcements,
+    context: &mut Context<'_, P, impl Output<P>>,
+) -> bool {
+    let Some(interface) = context.interfaces.get(from) else { return false };
+    let (sender, target) = (message.sender(), message.target());
+    let for_us = interface.has_v4(target);
+    let request = message.operation == REQUEST;
+    if interface.has_v4(sender) {
+        conflict(message, interface, announcements, context);
+        return false;
+    }
+    // A probe: a host without an address checks whether this one is free (RFC 5227, 2.1.1).
+    if sender.is_unspecified() {
         if request && for_us {
-            self.arp_reply(message, from, out);
+            reply(message, interface, context.out);
         }
-        for_us || known
+        return request && for_us;
     }
+    let key = (from, IpAddr::V4(sender));
+    if !interface.is_on_link(key.1) && context.table.state(key).is_none() {
+        return false;
+    }
+    let evidence = if !request && for_us { Evidence::Answered } else { Evidence::Heard };
+    let lesson = (evidence, request && for_us);
+    let known = resolution::learn(key, message.sender_mac, lesson, context);
+    if request && for_us {
+        reply(message, interface, context.out);
+    }
+    for_us || known
+}
 
-    fn arp_reply(&self, request: &ArpMessage, from: InterfaceId, out: &mut impl Output<P>) {
-        let Some(interface) = self.interfaces.get(from) else { return };
-        let asker = (request.sender_mac, request.sender());
-        let reply = ArpMessage::new(REPLY, (interface.mac, request.target()), asker);
-        let link = Link { destination: request.sender_mac, source: interface.mac };
-        out.originate(from, &build::arp(link, &reply));
-    }
+fn reply<P>(request: &ArpMessage, interface: &Interface, out: &mut impl Output<P>) {
+    let asker = (request.sender_mac, request.sender());
+    let reply = ArpMessage::new(REPLY, (interface.mac, request.target()), asker);
+    let link = Link { destination: request.sender_mac, source: interface.mac };
+    out.originate(interface.id, &build::arp(link, &reply));
+}
 
-    /// Sends a request for `address`, by broadcast or to the MAC that had it last.
-    pub(crate) fn arp_request(
-        &self,
-        interface: InterfaceId,
-        address: Ipv4Addr,
-        probe: Option<MacAddr>,
-        out: &mut impl Output<P>,
-    ) {
-        let Some(interface) = self.interfaces.get(interface) else { return };
-        let Some(source) = interface.source_v4(address) else { return };
-        let target = (MacAddr::default(), address);
-        let request = ArpMessage::new(REQUEST, (interface.mac, source), target);
-        let destination = probe.unwrap_or(MacAddr::BROADCAST);
-        out.originate(
-            interface.id,
-            &build::arp(Link { destination, source: interface.mac }, &request),
-        );
+/// Handles another host's use of our address. Our own frames coming back are no conflict.
+fn conflict<P>(
+    message: &ArpMessage,
+    interface: &Interface,
+    announcements: &mut Announcements,
+    context: &mut Context<'_, P, impl Output<P>>,
+) {
+    let (mac, address) = (message.sender_mac, message.sender());
+    if interface.mac != mac && announcements.may_defend(interface.id, context.now) {
+        let (id, own) = (interface.id, address.into());
+        context.out.event(Event::AddressConflict { interface: id, address: own, mac });
+        announce(interface, address, context.out);
     }
+}
 
-    /// Announces `address` with a gratuitous ARP request (RFC 5227, 3).
-    pub(crate) fn arp_announce(
-        &self,
-        interface: InterfaceId,
-        address: Ipv4Addr,
-        out: &mut impl Output<P>,
-    ) {
-        let Some(interface) = self.interfaces.get(interface) else { return };
-        let target = (MacAddr::default(), address);
-        let message = ArpMessage::new(REQUEST, (interface.mac, address), target);
-        let link = Link { destination: MacAddr::BROADCAST, source: interface.mac };
-        out.originate(interface.id, &build::arp(link, &message));
-    }
+/// Sends a request for `address`, by broadcast or to the MAC that had it last.
+pub(crate) fn request<P>(
+    interface: &Interface,
+    address: Ipv4Addr,
+    probe: Option<MacAddr>,
+    out: &mut impl Output<P>,
+) {
+    let Some(source) = interface.source_v4(address) else { return };
+    let target = (MacAddr::default(), address);
+    let request = ArpMessage::new(REQUEST, (interface.mac, source), target);
+    let destination = probe.unwrap_or(MacAddr::BROADCAST);
+    let link = Link { destination, source: interface.mac };
+    out.originate(interface.id, &build::arp(link, &request));
+}
 
-    /// Handles another host's use of our address. Our own frames coming back are no conflict.
-    fn arp_conflict(
-        &mut self,
-        message: &ArpMessage,
-        from: InterfaceId,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) {
-        let mac = message.sender_mac;
-        let address = message.sender();
-        if self.interfaces.get(from).is_none_or(|interface| interface.mac == mac) {
-            return;
-        }
-        if self.announcements.may_defend(from, now) {
-            out.event(Event::AddressConflict { interface: from, address: address.into(), mac });
-            self.arp_announce(from, address, out);
-        }
-    }
+/// Announces `address` with a gratuitous ARP request (RFC 5227, 3).
+pub(crate) fn announce<P>(interface: &Interface, address: Ipv4Addr, out: &mut impl Output<P>) {
+    let target = (MacAddr::default(), address);
+    let message = ArpMessage::new(REQUEST, (interface.mac, address), target);
+    let link = Link { destination: MacAddr::BROADCAST, source: interface.mac };
+    out.originate(interface.id, &build::arp(link, &message));
 }
 
 /// Reads a valid ARP message: correct layout, known operation, unicast sender.

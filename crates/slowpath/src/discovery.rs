@@ -20,9 +20,10 @@ use wire::checksum::checksum;
 use wire::icmp::{ICMP_LEN, v4};
 use wire::ip::{Ipv4Header, PROTOCOL_ICMP};
 
-use crate::interfaces::Interface;
+use crate::context::LinkContext;
+use crate::interfaces::{Interface, Interfaces};
 use crate::random::Random;
-use crate::{Discovery, Output, Packet, SlowPath, Time};
+use crate::{Discovery, Output, Time};
 
 /// RFC 1256, 3: MAX_INITIAL_ADVERTISEMENTS, MAX_INITIAL_ADVERT_INTERVAL, MAX_RESPONSE_DELAY.
 const INITIAL_COUNT: u8 = 3;
@@ -48,15 +49,19 @@ struct Schedule {
     spoken: bool,
 }
 
-/// Schedules of the interfaces that take part.
+/// The interfaces that take part, and their schedules.
 #[derive(Default)]
-pub(crate) struct Schedules(Vec<Schedule>);
+pub(crate) struct RouterDiscovery(Vec<Schedule>);
 
-impl Schedules {
-    /// Starts advertising on an interface, or starts over.
-    pub(crate) fn begin(&mut self, interface: InterfaceId, now: Time) {
-        self.cancel(interface);
-        self.0.push(Schedule { interface, next: now, initial: INITIAL_COUNT, spoken: false });
+impl RouterDiscovery {
+    /// Starts on an interface that takes part, once its link is up, or starts over.
+    pub(crate) fn start(&mut self, interface: &Interface, now: Time) {
+        if interface.settings.discovery.is_some() {
+            let id = interface.id;
+            self.cancel(id);
+            let initial = INITIAL_COUNT;
+            self.0.push(Schedule { interface: id, next: now, initial, spoken: false });
+        }
     }
 
     pub(crate) fn cancel(&mut self, interface: InterfaceId) {
@@ -67,97 +72,87 @@ impl Schedules {
         self.0.iter().map(|plan| plan.next).min()
     }
 
-    /// Schedules the answer to a solicitation: soon, and no later than planned.
-    fn solicited(&mut self, interface: InterfaceId, now: Time, random: &mut Random) {
-        if let Some(plan) = self.0.iter_mut().find(|plan| plan.interface == interface) {
-            plan.next = plan.next.min(now.saturating_add(random.up_to(RESPONSE_DELAY)));
-        }
-    }
-}
-
-impl<P: Packet> SlowPath<P> {
-    /// Starts on an interface that takes part, once its link is up.
-    pub(crate) fn start_discovery(&mut self, id: InterfaceId, now: Time) {
-        if self.interfaces.get(id).is_some_and(|interface| interface.settings.discovery.is_some()) {
-            self.discovery.begin(id, now);
-        }
-    }
-
     /// Sends the advertisements that are due, and schedules the next ones.
-    pub(crate) fn discover(&mut self, now: Time, out: &mut impl Output<P>) {
-        while let Some(plan) = self.discovery.0.iter_mut().find(|plan| plan.next <= now) {
-            let settings = self
-                .interfaces
-                .get(plan.interface)
-                .and_then(|interface| interface.settings.discovery);
+    pub(crate) fn run<P>(&mut self, link: &mut LinkContext<'_, impl Output<P>>) {
+        while let Some(plan) = self.0.iter_mut().find(|plan| plan.next <= link.now) {
+            let interface = link.interfaces.get(plan.interface);
+            let settings = interface.and_then(|interface| interface.settings.discovery);
             let Discovery { least_interval, interval, lifetime, .. } = settings.unwrap_or_default();
-            let random = self.random.up_to(interval.saturating_sub(least_interval));
+            let random = link.random.up_to(interval.saturating_sub(least_interval));
             let mut wait = least_interval + random;
             plan.initial = plan.initial.saturating_sub(1);
             if plan.initial > 0 {
                 wait = wait.min(INITIAL_INTERVAL);
             }
-            plan.next = now.saturating_add(wait);
+            plan.next = link.now.saturating_add(wait);
             plan.spoken = true;
-            let id = plan.interface;
-            self.advertise_v4(id, lifetime, out);
+            if let Some(interface) = interface {
+                advertise(interface, lifetime, link.out);
+            }
         }
     }
 
     /// Announces on all interfaces that this router ceases to be one (RFC 1256, 4.1).
-    pub(crate) fn cease_discovery(&mut self, out: &mut impl Output<P>) {
-        let interfaces: Vec<InterfaceId> =
-            self.discovery.0.iter().map(|plan| plan.interface).collect();
-        interfaces.into_iter().for_each(|interface| self.cease_discovery_on(interface, out));
+    pub(crate) fn cease<P>(&mut self, interfaces: &Interfaces, out: &mut impl Output<P>) {
+        let ids: Vec<InterfaceId> = self.0.iter().map(|plan| plan.interface).collect();
+        ids.into_iter().for_each(|id| self.cease_on(id, interfaces, out));
     }
 
     /// Stops advertising on an interface; sends lifetime 0 if the interface has advertised before.
-    pub(crate) fn cease_discovery_on(&mut self, id: InterfaceId, out: &mut impl Output<P>) {
-        let spoken = self.discovery.0.iter().any(|plan| plan.interface == id && plan.spoken);
-        self.discovery.cancel(id);
-        if spoken {
-            self.advertise_v4(id, Duration::ZERO, out);
+    pub(crate) fn cease_on<P>(
+        &mut self,
+        id: InterfaceId,
+        interfaces: &Interfaces,
+        out: &mut impl Output<P>,
+    ) {
+        let spoken = self.0.iter().any(|plan| plan.interface == id && plan.spoken);
+        self.cancel(id);
+        if let Some(interface) = interfaces.get(id).filter(|_| spoken) {
+            advertise(interface, Duration::ZERO, out);
         }
     }
 
-    fn advertise_v4(&self, id: InterfaceId, lifetime: Duration, out: &mut impl Output<P>) {
-        let Some(interface) = self.interfaces.get(id) else { return };
-        let Some(discovery) = &interface.settings.discovery else { return };
-        if let Some(frame) = frame(interface, discovery, lifetime) {
-            out.originate(id, &frame);
-        }
-    }
-
-    /// Returns true for a packet to all routers on an interface that answers solicitations.
-    pub(crate) fn is_for_routers(&self, header: &Ipv4Header, from: InterfaceId) -> bool {
-        let to = header.destination();
-        let takes_part = |interface: &Interface| interface.settings.discovery.is_some();
-        (to == ALL_ROUTERS || to.is_broadcast())
-            && self.interfaces.get(from).is_some_and(takes_part)
-    }
-
-    /// Takes a router solicitation; returns false for other messages and invalid ones.
-    pub(crate) fn solicited_v4(
+    /// Takes a router solicitation, and schedules its answer: soon, and no later than planned. Returns false for
+    /// other messages and invalid ones.
+    pub(crate) fn solicited(
         &mut self,
         header: &Ipv4Header,
         bytes: &[u8],
-        from: InterfaceId,
+        interface: &Interface,
         now: Time,
+        random: &mut Random,
     ) -> bool {
         let message = &bytes[header.header_len()..];
-        let on_link = self.interfaces.get(from).is_some_and(|interface| {
-            interface.is_on_link(header.source().into()) && interface.settings.discovery.is_some()
-        });
         let valid = header.protocol == PROTOCOL_ICMP
             && !header.is_fragment()
             && message.len() >= ICMP_LEN
             && message[..2] == [v4::ROUTER_SOLICITATION, 0]
             && checksum(message) == 0
-            && on_link;
-        if valid {
-            self.discovery.solicited(from, now, &mut self.random);
+            && interface.is_on_link(header.source().into())
+            && interface.settings.discovery.is_some();
+        let plan = self.0.iter_mut().find(|plan| plan.interface == interface.id);
+        if let Some(plan) = plan.filter(|_| valid) {
+            plan.next = plan.next.min(now.saturating_add(random.up_to(RESPONSE_DELAY)));
         }
         valid
+    }
+}
+
+/// Returns true for a packet to all routers on an interface that answers solicitations.
+pub(crate) fn is_for_routers(
+    header: &Ipv4Header,
+    from: InterfaceId,
+    interfaces: &Interfaces,
+) -> bool {
+    let to = header.destination();
+    let takes_part = |interface: &Interface| interface.settings.discovery.is_some();
+    (to == ALL_ROUTERS || to.is_broadcast()) && interfaces.get(from).is_some_and(takes_part)
+}
+
+fn advertise<P>(interface: &Interface, lifetime: Duration, out: &mut impl Output<P>) {
+    let Some(discovery) = &interface.settings.discovery else { return };
+    if let Some(frame) = frame(interface, discovery, lifetime) {
+        out.originate(interface.id, &frame);
     }
 }
 

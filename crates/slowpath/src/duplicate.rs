@@ -26,7 +26,10 @@ use wire::nd::NeighbourSolicitation;
 use zerocopy::IntoBytes;
 use zerocopy::network_endian::{U16, U32};
 
-use crate::{Event, Output, Packet, SlowPath, Time};
+use crate::advertise::Advertising;
+use crate::context::LinkContext;
+use crate::interfaces::Interface;
+use crate::{Event, Output, Time, nd};
 
 /// RFC 4861, 10: MAX_RTR_SOLICITATION_DELAY, which RFC 4862, 5.4.2 uses, and RETRANS_TIMER.
 const DELAY_MOST: Duration = Duration::from_secs(1);
@@ -54,6 +57,38 @@ impl Probes {
         self.0.retain(|probe| probe.interface != interface);
     }
 
+    /// Makes all IPv6 addresses of an interface tentative, if it is configured with duplicate address detection.
+    pub(crate) fn start<O>(&mut self, id: InterfaceId, link: &mut LinkContext<'_, O>) {
+        self.cancel(id);
+        let Some(interface) = link.interfaces.get_mut(id) else { return };
+        let left = interface.settings.dad;
+        let detects = !interface.host && left > 0;
+        for &address in interface.set_tentative(detects) {
+            let next = link.now.saturating_add(link.random.up_to(DELAY_MOST));
+            self.0.push(Probe { interface: id, address, next, left });
+        }
+    }
+
+    /// Sends the solicitations that are due; unique addresses are used from now on.
+    pub(crate) fn run<P>(
+        &mut self,
+        advertising: &mut Advertising,
+        link: &mut LinkContext<'_, impl Output<P>>,
+    ) {
+        while let Some((id, address, ask)) = self.due(link.now) {
+            let Some(interface) = link.interfaces.get_mut(id) else { continue };
+            if ask {
+                link.out.originate(id, &question(interface.mac, address));
+                continue;
+            }
+            interface.confirm(address);
+            nd::announce(interface, address, link.out);
+            if address == interface.link_local {
+                advertising.start(interface, link.now);
+            }
+        }
+    }
+
     /// Returns an address that is due, and true if another solicitation is to be sent; false: the
     /// address is unique.
     fn due(&mut self, now: Time) -> Option<(InterfaceId, Ipv6Addr, bool)> {
@@ -68,68 +103,23 @@ impl Probes {
         }
         Some(found)
     }
-}
-
-impl<P: Packet> SlowPath<P> {
-    /// Makes all IPv6 addresses of an interface tentative, if it is configured with duplicate address
-    /// detection.
-    pub(crate) fn start_probing(&mut self, id: InterfaceId, now: Time) {
-        self.probes.cancel(id);
-        let Some(interface) = self.interfaces.get_mut(id) else { return };
-        let left = interface.settings.dad;
-        interface.tentative.clear();
-        if interface.host || left == 0 {
-            return;
-        }
-        interface.tentative = interface.assigned_v6().collect();
-        for &address in &interface.tentative {
-            let next = now.saturating_add(self.random.up_to(DELAY_MOST));
-            self.probes.0.push(Probe { interface: id, address, next, left });
-        }
-    }
-
-    /// Sends the solicitations that are due; unique addresses are used from now on.
-    pub(crate) fn probe_addresses(&mut self, now: Time, out: &mut impl Output<P>) {
-        while let Some((id, address, ask)) = self.probes.due(now) {
-            if ask {
-                if let Some(interface) = self.interfaces.get(id) {
-                    out.originate(id, &question(interface.mac, address));
-                }
-                continue;
-            }
-            let Some(interface) = self.interfaces.get_mut(id) else { continue };
-            interface.tentative.retain(|&other| other != address);
-            let link_local = address == interface.link_local;
-            self.nd_announce(id, address, out);
-            if link_local {
-                self.start_advertising(id, now);
-            }
-        }
-    }
-
-    /// Returns true for an address that is not yet known to be unique on the interface's link.
-    pub(crate) fn is_tentative(&self, interface: InterfaceId, address: Ipv6Addr) -> bool {
-        self.interfaces
-            .get(interface)
-            .is_some_and(|interface| interface.tentative.contains(&address))
-    }
 
     /// Handles another host's use of a tentative address, which therefore stays tentative.
-    pub(crate) fn duplicate(
+    pub(crate) fn duplicate<P>(
         &mut self,
-        from: InterfaceId,
+        interface: &Interface,
         address: Ipv6Addr,
         mac: MacAddr,
         out: &mut impl Output<P>,
     ) {
-        if self.interfaces.get(from).is_none_or(|interface| interface.mac == mac) {
+        if interface.mac == mac {
             return;
         }
-        let asked = self.probes.0.len();
-        self.probes.0.retain(|probe| (probe.interface, probe.address) != (from, address));
+        let asked = self.0.len();
+        self.0.retain(|probe| (probe.interface, probe.address) != (interface.id, address));
         // Reported once.
-        if self.probes.0.len() < asked {
-            out.event(Event::AddressDuplicate { interface: from, address, mac });
+        if self.0.len() < asked {
+            out.event(Event::AddressDuplicate { interface: interface.id, address, mac });
         }
     }
 }

@@ -13,89 +13,81 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use dataplane::interface::InterfaceId;
-use wire::build::{self, Ipv4Fields, Ipv6Fields, Link};
+use wire::build::{self, Ipv4Fields, Ipv6Fields};
 use wire::ethernet::ETHERNET_LEN;
 use wire::icmp::{ICMP_LEN, IcmpHeader, v4, v6};
 use wire::ip::{IPV4_MIN_LEN, Ipv4Header, Ipv6Header, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 use zerocopy::FromBytes;
 
+use crate::context::Context;
 use crate::options::{self, Stamp};
-use crate::{Output, Packet, SlowPath, Time};
+use crate::originate::{self, NO_LINK};
+use crate::{Output, Packet};
 
-/// MACs that are filled in when the frame leaves.
-pub(crate) const NO_LINK: Link =
-    Link { destination: wire::MacAddr([0; 6]), source: wire::MacAddr([0; 6]) };
-
-impl<P: Packet> SlowPath<P> {
-    /// Answers an ICMP echo request; `bytes` is the packet, its ICMP message valid and at least 8
-    /// bytes.
-    pub(crate) fn echo_v4(
-        &mut self,
-        request: &Ipv4Header,
-        bytes: &[u8],
-        from: InterfaceId,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) {
-        let Some((header, message)) = bytes.split_at_checked(request.header_len()) else { return };
-        let Ok((icmp, data)) = IcmpHeader::ref_from_prefix(message) else { return };
-        let source = request.source();
-        if source.is_unspecified() || source.is_multicast() || source.is_broadcast() {
-            return;
-        }
-        let options = options::for_reply(header);
-        let length = IPV4_MIN_LEN + options.len() + message.len();
-        let Some(divisible) = self.identify(length, request.dont_fragment(), now) else { return };
-        let fields = Ipv4Fields {
-            tos: request.tos,
-            identification: divisible.unwrap_or(0),
-            dont_fragment: divisible.is_none(),
-            ttl: self.icmp.ttl,
-            protocol: PROTOCOL_ICMP,
-            source: request.destination(),
-            destination: source,
-        };
-        let reply = (v4::ECHO_REPLY, 0, icmp.rest.get());
-        let mut frame = build::icmpv4_with_options(NO_LINK, fields, &options, reply, data);
-        let stamp = Stamp {
-            address: request.destination(),
-            time: out.time_of_day().as_millis() as u32,
-            own: |address: Ipv4Addr| self.interfaces.is_own(address.into(), from),
-        };
-        options::fill(&mut frame[ETHERNET_LEN..][..IPV4_MIN_LEN + options.len()], &stamp);
-        self.send_own(frame, source.into(), from, now, out);
+/// Answers an ICMP echo request; `bytes` is the packet, its ICMP message valid and at least 8
+/// bytes.
+pub(crate) fn answer_v4<P: Packet>(
+    request: &Ipv4Header,
+    bytes: &[u8],
+    from: InterfaceId,
+    context: &mut Context<'_, P, impl Output<P>>,
+) {
+    let Some((header, message)) = bytes.split_at_checked(request.header_len()) else { return };
+    let Ok((icmp, data)) = IcmpHeader::ref_from_prefix(message) else { return };
+    let source = request.source();
+    if source.is_unspecified() || source.is_multicast() || source.is_broadcast() {
+        return;
     }
+    let options = options::for_reply(header);
+    let length = IPV4_MIN_LEN + options.len() + message.len();
+    let Some(identification) = context.identify(length, request.dont_fragment()) else { return };
+    let fields = Ipv4Fields {
+        tos: request.tos,
+        identification: identification.unwrap_or(0),
+        dont_fragment: identification.is_none(),
+        ttl: context.icmp.ttl,
+        protocol: PROTOCOL_ICMP,
+        source: request.destination(),
+        destination: source,
+    };
+    let reply = (v4::ECHO_REPLY, 0, icmp.rest.get());
+    let mut frame = build::icmpv4_with_options(NO_LINK, fields, &options, reply, data);
+    let stamp = Stamp {
+        address: request.destination(),
+        time: context.out.time_of_day().as_millis() as u32,
+        own: |address: Ipv4Addr| context.interfaces.is_own(address.into(), from),
+    };
+    options::fill(&mut frame[ETHERNET_LEN..][..IPV4_MIN_LEN + options.len()], &stamp);
+    originate::send(frame, source.into(), from, context);
+}
 
-    /// Answers an ICMPv6 echo request; `message` is the ICMPv6 message, valid and at least 8 bytes.
-    pub(crate) fn echo_v6(
-        &mut self,
-        request: &Ipv6Header,
-        message: &[u8],
-        from: InterfaceId,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) {
-        let asker = request.source();
-        if message.len() < ICMP_LEN || asker.is_unspecified() || asker.is_multicast() {
-            return;
-        }
-        let asked = request.destination();
-        let own = self.interfaces.is_own(asked.into(), from);
-        let source = if own { Some(asked) } else { self.interfaces.source_v6(from, asker) };
-        let Some(source) = source else { return };
-        let mut reply = message.to_vec();
-        reply[0] = v6::ECHO_REPLY;
-        reply[1] = 0;
-        let fields = Ipv6Fields {
-            class: (request.version_class_flow.get() >> 20) as u8,
-            hop_limit: self.icmp.ttl,
-            next_header: PROTOCOL_ICMPV6,
-            source,
-            destination: asker,
-        };
-        let frame = build::icmpv6(NO_LINK, fields, reply);
-        self.send_own(frame, IpAddr::V6(asker), from, now, out);
+/// Answers an ICMPv6 echo request; `message` is the ICMPv6 message, valid and at least 8 bytes.
+pub(crate) fn answer_v6<P: Packet>(
+    request: &Ipv6Header,
+    message: &[u8],
+    from: InterfaceId,
+    context: &mut Context<'_, P, impl Output<P>>,
+) {
+    let asker = request.source();
+    if message.len() < ICMP_LEN || asker.is_unspecified() || asker.is_multicast() {
+        return;
     }
+    let asked = request.destination();
+    let own = context.interfaces.is_own(asked.into(), from);
+    let source = if own { Some(asked) } else { context.interfaces.source_v6(from, asker) };
+    let Some(source) = source else { return };
+    let mut reply = message.to_vec();
+    reply[0] = v6::ECHO_REPLY;
+    reply[1] = 0;
+    let fields = Ipv6Fields {
+        class: (request.version_class_flow.get() >> 20) as u8,
+        hop_limit: context.icmp.ttl,
+        next_header: PROTOCOL_ICMPV6,
+        source,
+        destination: asker,
+    };
+    let frame = build::icmpv6(NO_LINK, fields, reply);
+    originate::send(frame, IpAddr::V6(asker), from, context);
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
-//! The engine: takes packets, commands and the time, and dispatches each to the module that handles it.
+//! The engine: takes packets, commands and the time, and passes each to the protocol that handles it.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -8,126 +7,69 @@ use dataplane::flow::FlowHash;
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::next_hop::{self, NextHop};
 use dataplane::reason::{DropReason, Punt, PuntReason};
-use wire::MacAddr;
-use wire::ethernet::{ETHERNET_LEN, ETHERTYPE_ARP};
+use wire::ethernet::ETHERTYPE_ARP;
 
-use crate::advertise;
-use crate::bucket::{Rates, TokenBucket};
-use crate::discovery;
-use crate::duplicate::Probes;
+use crate::bucket::Rates;
+use crate::context::{Context, LinkContext};
 use crate::frame::{self, IpPacket};
+use crate::gateways::Gateways;
 use crate::icmp::Error;
+use crate::identification::Identifications;
 use crate::interfaces::Interfaces;
-use crate::later::Later;
-use crate::mld::Groups;
-use crate::neighbour::{Due, Evidence, Key, Learnt, Removed, Resolution, Table, Waiting};
+use crate::links::Links;
+use crate::neighbour::{Forgotten, Table, Waiting};
 use crate::random::Random;
 use crate::reassembly::Reassembly;
-use crate::{Command, Config, Event, Icmp, NeighbourInfo, Output, Packet, Time};
-use crate::{extension, multicast, options};
+use crate::redirect::Redirects;
+use crate::{Command, Config, Icmp, InterfaceConfig, NeighbourInfo, Output, Packet, Time};
+use crate::{extension, forward, host, icmp, local, multicast, options, reset, resolution};
 
 /// The slow path of a router. The [crate] lists its inputs and outputs.
 pub struct SlowPath<P> {
-    pub(crate) interfaces: Interfaces,
-    pub(crate) table: Table<P>,
-    pub(crate) groups: Groups,
-    pub(crate) announcements: Announcements,
-    pub(crate) rates: Arc<Rates>,
-    pub(crate) random: Random,
-    pub(crate) flow: FlowHash,
-    /// Gateways by the number of their next hop.
-    gateways: HashMap<u16, Key>,
-    /// Number of next hops that each gateway serves.
-    gateway_uses: HashMap<Key, usize>,
-    /// The identification field of the last IPv4 packet that the router made.
-    pub(crate) identification: u16,
-    /// Bounds the packets that need an identification.
-    identifications: TokenBucket,
-    /// The identification of the last IPv6 packet that the router sent in fragments.
-    pub(crate) fragment_identification: u32,
-    pub(crate) icmp: Icmp,
-    pub(crate) reassembly: Reassembly<P>,
-    /// Own frames to be sent later.
-    pub(crate) later: Later,
-    pub(crate) probes: Probes,
-    pub(crate) advertising: advertise::Schedules,
-    pub(crate) discovery: discovery::Schedules,
-    pub(crate) redirects: TokenBucket,
+    shared: Shared<P>,
+    /// Protocols by which the router is known on its links.
+    links: Links,
+    /// Fragments of packets for the router.
+    reassembly: Reassembly<P>,
+    redirects: Redirects,
 }
 
-/// The router's own packets that may be fragmented on their way, per second and in one burst. An identification
-/// is not used again for as long as a packet may live, two minutes (RFC 6864, 4.3): 5000 + 120 * 500 is less
-/// than the number of identifications.
-const IDENTIFICATION_RATE: u32 = 500;
-const IDENTIFICATION_BURST: u32 = 5000;
+/// The state that several protocols need; they get views of it.
+struct Shared<P> {
+    interfaces: Interfaces,
+    table: Table<P>,
+    gateways: Gateways,
+    identifications: Identifications,
+    rates: Arc<Rates>,
+    icmp: Icmp,
+    flow: FlowHash,
+    random: Random,
+}
 
-/// Redirects per second, and in one burst (RFC 4861, 8.2: the rate must be limited).
-const REDIRECT_RATE: u32 = 100;
-const REDIRECT_BURST: u32 = 20;
+impl<P> Shared<P> {
+    fn link<'a, O>(&'a mut self, now: Time, out: &'a mut O) -> LinkContext<'a, O> {
+        LinkContext { interfaces: &mut self.interfaces, random: &mut self.random, now, out }
+    }
 
-/// Largest own IPv4 packet that is never fragmented (RFC 791, 3.1: the size that every host accepts).
-const SMALL: usize = 576;
+    fn context<'a, O>(&'a mut self, now: Time, out: &'a mut O) -> Context<'a, P, O> {
+        Context {
+            interfaces: &self.interfaces,
+            table: &mut self.table,
+            gateways: &self.gateways,
+            identifications: &mut self.identifications,
+            rates: &self.rates,
+            icmp: &self.icmp,
+            flow: &self.flow,
+            random: &mut self.random,
+            now,
+            out,
+        }
+    }
+}
 
 /// Offset of the total length in an IPv4 header: the pointer in errors about truncated packets (RFC 1812,
 /// 5.2.2).
 const TOTAL_LENGTH_AT: u32 = 2;
-
-/// Schedule of the announcements of each interface's addresses.
-#[derive(Default)]
-pub(crate) struct Announcements {
-    /// Interface, next time, announcements left.
-    pending: Vec<(InterfaceId, Time, u8)>,
-    /// Time at which an interface last defended an address.
-    defended: Vec<(InterfaceId, Time)>,
-}
-
-/// Number of announcements of an interface's addresses, and the time between them (RFC 5227, 2.3 and 1.1:
-/// ANNOUNCE_NUM, ANNOUNCE_INTERVAL). RFC 4861, 7.2.6 allows three.
-const ANNOUNCE_COUNT: u8 = 2;
-const ANNOUNCE_INTERVAL: Time = Time::from_secs(2);
-/// Minimum time between two defences of an address (RFC 5227, 1.1: DEFEND_INTERVAL).
-const DEFEND_INTERVAL: Time = Time::from_secs(10);
-
-impl Announcements {
-    fn schedule(&mut self, interface: InterfaceId, now: Time) {
-        self.cancel(interface);
-        self.pending.push((interface, now, ANNOUNCE_COUNT));
-    }
-
-    pub(crate) fn cancel(&mut self, interface: InterfaceId) {
-        self.pending.retain(|&(other, ..)| other != interface);
-    }
-
-    /// Returns true if the interface may report a conflict and defend its address now (RFC 5227, 2.4 (c)).
-    pub(crate) fn may_defend(&mut self, interface: InterfaceId, now: Time) -> bool {
-        let last = self.defended.iter().position(|&(other, _)| other == interface);
-        if let Some(index) = last {
-            if now.saturating_sub(self.defended[index].1) < DEFEND_INTERVAL {
-                return false;
-            }
-            self.defended.swap_remove(index);
-        }
-        self.defended.push((interface, now));
-        true
-    }
-
-    fn next_deadline(&self) -> Option<Time> {
-        self.pending.iter().map(|&(_, time, _)| time).min()
-    }
-
-    /// Returns an interface whose announcement is due.
-    fn due(&mut self, now: Time) -> Option<InterfaceId> {
-        let position = self.pending.iter().position(|&(_, time, _)| time <= now)?;
-        let (interface, time, left) = &mut self.pending[position];
-        let interface = *interface;
-        *time = now.saturating_add(ANNOUNCE_INTERVAL);
-        *left -= 1;
-        if *left == 0 {
-            self.pending.remove(position);
-        }
-        Some(interface)
-    }
-}
 
 impl<P: Packet> SlowPath<P> {
     /// Creates an engine with its interfaces. The first [`Self::tick`] announces their addresses.
@@ -138,46 +80,24 @@ impl<P: Packet> SlowPath<P> {
 
     /// Like [`Self::new`], with rates shared by several engines.
     pub fn sharing(config: Config, rates: Arc<Rates>) -> Self {
-        let mut random = Random::new(config.seed);
-        let mut announcements = Announcements::default();
-        let mut advertising = advertise::Schedules::default();
-        let mut discovery = discovery::Schedules::default();
-        for interface in
-            config.interfaces.iter().filter(|interface| interface.owned && !interface.host)
-        {
-            announcements.schedule(interface.id, Time::ZERO);
-            if interface.settings.advertise.is_some() {
-                advertising.begin(interface.id, Time::ZERO);
-            }
-            if interface.settings.discovery.is_some() {
-                discovery.begin(interface.id, Time::ZERO);
-            }
-        }
-        let mut engine = Self {
-            interfaces: Interfaces::new(&config.interfaces),
+        let Config { interfaces, limits, icmp, flow, seed } = config;
+        let mut random = Random::new(seed);
+        let mut shared = Shared {
+            interfaces: Interfaces::new(&interfaces),
+            table: Table::new(limits, Random::new(random.next())),
+            gateways: Gateways::default(),
+            identifications: Identifications::new(&mut random),
             rates,
-            identifications: TokenBucket::new(IDENTIFICATION_RATE, IDENTIFICATION_BURST),
-            reassembly: Reassembly::new(config.limits.fragments, config.limits.reassembly),
-            later: Later::default(),
-            probes: Probes::default(),
-            advertising,
-            discovery,
-            redirects: TokenBucket::new(REDIRECT_RATE, REDIRECT_BURST),
-            icmp: config.icmp,
-            table: Table::new(config.limits, Random::new(random.next())),
-            groups: Groups::default(),
-            announcements,
-            identification: random.next() as u16,
-            fragment_identification: random.next() as u32,
+            icmp,
+            flow,
             random,
-            flow: config.flow,
-            gateways: HashMap::new(),
-            gateway_uses: HashMap::new(),
         };
-        for interface in config.interfaces.iter().filter(|interface| interface.owned) {
-            engine.start_probing(interface.id, Time::ZERO);
+        let mut links = Links::default();
+        for interface in &interfaces {
+            links.start(interface.id, &mut shared.link(Time::ZERO, &mut ()));
         }
-        engine
+        let reassembly = Reassembly::new(limits.fragments, limits.reassembly);
+        Self { shared, links, reassembly, redirects: Redirects::new() }
     }
 
     /// Processes a punted packet. It is returned through `out` now or, if it has to wait for a
@@ -186,320 +106,80 @@ impl<P: Packet> SlowPath<P> {
         let Some((ethernet, _)) = frame::ethernet(packet.bytes()) else {
             return out.drop(packet, DropReason::Runt);
         };
-        if self.interfaces.get(punt.interface).is_none() {
+        let interfaces = &self.shared.interfaces;
+        let Some(interface) = interfaces.get(punt.interface) else {
             return out.drop(packet, DropReason::PortDown);
-        }
+        };
         #[cfg(feature = "faulty-step")]
         assert!(!packet.bytes().ends_with(crate::POISON), "the faulty engine met its packet");
-        let host = self.interfaces.is_host(punt.interface);
-        if ethernet.ethertype == ETHERTYPE_ARP && punt.reason != PuntReason::FrameToHost {
-            if host {
-                return out.deliver(punt.interface, packet);
+        let arp = ethernet.ethertype == ETHERTYPE_ARP;
+        match punt.reason {
+            PuntReason::FrameToHost => {
+                host::frame_to_host(packet, punt.interface, interfaces, out);
             }
-            return self.arp(packet, punt.interface, now, out);
+            _ if arp && interface.host => out.deliver(punt.interface, packet),
+            _ if arp => {
+                self.links.arp(packet, punt.interface, &mut self.shared.context(now, out));
+            }
+            PuntReason::NonIp => host::non_ip(packet, punt.interface, interfaces, out),
+            _ => self.ip_packet(packet, punt, now, out),
         }
-        if punt.reason == PuntReason::NonIp {
-            return self.non_ip(packet, punt.interface, out);
-        }
-        if punt.reason == PuntReason::FrameToHost {
-            return self.frame_to_host(packet, punt.interface, out);
-        }
+    }
+
+    /// Processes an IP packet: for the kernel, by a group's entry, for the router, or by its next hop.
+    fn ip_packet(&mut self, packet: P, punt: Punt, now: Time, out: &mut impl Output<P>) {
+        let Self { shared, links, reassembly, redirects } = self;
+        let context = &mut shared.context(now, out);
+        let (from, interfaces) = (punt.interface, context.interfaces);
         let ip = match IpPacket::parse(packet.bytes()) {
             Ok(ip) => ip,
             Err(reason @ DropReason::Ip4TotalLength) if punt.reason == PuntReason::Truncated => {
                 let error = Error::BadField { pointer: TOTAL_LENGTH_AT };
-                return self.refuse(packet, punt.interface, error, reason, now, out);
+                return icmp::refuse(packet, from, error, reason, context);
             }
-            Err(reason) => return out.drop(packet, reason),
+            Err(reason) => return context.out.drop(packet, reason),
         };
         // A packet addressed to the router is the router's, regardless of the reason of the punt,
         // unless a step of the configuration refuses it before the lookup.
         let refused = matches!(punt.reason, PuntReason::Prohibited | PuntReason::Reset);
-        let own = !refused && self.interfaces.is_own(ip.destination(), punt.interface);
+        let own = !refused && interfaces.is_own(ip.destination(), from);
         // Packets for another host on the receiving link stay on that link (RFC 4007, 9).
-        let link =
-            !host && self.interfaces.is_neighbours_link_local(ip.destination(), punt.interface);
-        let local = (punt.reason == PuntReason::Local && !link) || own;
-        let replication = multicast::replication(&ip, punt, out);
-        if host
-            && replication.is_none()
-            && (local
-                || leads_to_host(&ip, (punt.reason, self.interfaces.vrf_of(punt.interface)), out))
-        {
-            return self.for_kernel(packet, punt.interface, out);
+        let host = interfaces.is_host(from);
+        let on_link = !host && interfaces.is_neighbours_link_local(ip.destination(), from);
+        let local = (punt.reason == PuntReason::Local && !on_link) || own;
+        let replication = multicast::replication(&ip, punt, context.out);
+        let route = (punt.reason, interfaces.vrf_of(from));
+        if host && replication.is_none() && (local || leads_to_host(&ip, route, context.out)) {
+            return host::for_kernel(packet, from, interfaces, context.out);
         }
         if let Err((error, reason)) = check_options(&ip) {
-            let Some(error) = error else { return out.drop(packet, reason) };
-            return self.refuse(packet, punt.interface, error, reason, now, out);
+            return icmp::refuse_or_drop(packet, from, error, reason, context);
         }
-        if let Some(replication) = replication {
-            return self.replicate(packet, punt.interface, replication, now, out);
-        }
-        if local {
-            return self.local(packet, punt.interface, now, out);
-        }
-        let hop = match punt.reason {
-            _ if link => (next_hop::NO_ROUTE, NextHop::Glean { interface: punt.interface }),
-            PuntReason::Ttl => {
-                let (error, reason) = (Error::TtlExpired, DropReason::TtlExpired);
-                return self.refuse(packet, punt.interface, error, reason, now, out);
-            }
-            // A packet that is complete after all was not punted for this.
-            PuntReason::Truncated => return out.drop(packet, DropReason::Ip4TotalLength),
-            PuntReason::Reset => return self.refuse_by_reset(packet, punt.interface, now, out),
-            PuntReason::NoRoute => (punt.next_hop, NextHop::NoRoute),
-            PuntReason::Prohibited => (punt.next_hop, NextHop::Prohibited),
-            PuntReason::Unreachable => (punt.next_hop, NextHop::Unreachable),
-            PuntReason::Glean
-            | PuntReason::Unresolved
-            | PuntReason::TooBig
-            | PuntReason::Scope
-            | PuntReason::Redirect => match out.punted_to(punt) {
-                Some(hop) => (punt.next_hop, hop),
-                // The packet has waited for long, and routes may have changed.
-                None => self.look_up(&ip, punt.interface, out),
-            },
-            // Punted before the lookup.
-            PuntReason::Ip4Options
-            | PuntReason::HopByHop
-            | PuntReason::Local
-            | PuntReason::Arp
-            | PuntReason::NonIp
-            | PuntReason::FrameToHost => self.look_up(&ip, punt.interface, out),
+        let for_us = if let Some(replication) = replication {
+            multicast::replicate(packet, from, replication, context)
+        } else if local {
+            Some(packet)
+        } else {
+            let hop = match punt.reason {
+                _ if on_link => (next_hop::NO_ROUTE, NextHop::Glean { interface: from }),
+                PuntReason::Ttl => {
+                    let (error, reason) = (Error::TtlExpired, DropReason::TtlExpired);
+                    return icmp::refuse(packet, from, error, reason, context);
+                }
+                // A packet that is complete after all was not punted for this.
+                PuntReason::Truncated => {
+                    return context.out.drop(packet, DropReason::Ip4TotalLength);
+                }
+                PuntReason::Reset => return reset::refuse(packet, from, context),
+                _ => next_hop(&ip, punt, context),
+            };
+            // Packets punted for these reasons have passed the filters.
+            let judged = matches!(punt.reason, PuntReason::TooBig | PuntReason::Redirect);
+            forward::forward(packet, (from, judged), hop, redirects, context)
         };
-        // Packets punted for these reasons have passed the filters.
-        let judged = matches!(punt.reason, PuntReason::TooBig | PuntReason::Redirect);
-        self.forward(packet, (punt.interface, judged), hop, now, out);
-    }
-
-    /// Looks up the next hop of a packet received on this interface in the current routes.
-    fn look_up(
-        &self,
-        ip: &IpPacket<'_>,
-        from: InterfaceId,
-        out: &impl Output<P>,
-    ) -> (u16, NextHop) {
-        let hash = self.flow.of_packet(ip.bytes());
-        let answer = out.route(self.interfaces.vrf_of(from), ip.destination(), hash);
-        (answer.next_hop_id, answer.hop)
-    }
-
-    /// Executes a command of the control plane.
-    pub fn command(&mut self, command: Command, now: Time, out: &mut impl Output<P>) {
-        match command {
-            Command::NextHop { id, interface, address } => {
-                self.set_gateway(id, Some((interface, address)));
-                self.start_gateway((interface, address), now, out);
-            }
-            Command::RemoveNextHop { id } => self.set_gateway(id, None),
-            // The command goes to the interface's owner as well.
-            Command::AddStaticNeighbour { interface, .. }
-            | Command::RemoveNeighbour { interface, .. }
-            | Command::PortLink { interface, .. }
-            | Command::KernelNeighbour { interface, .. }
-                if !self.interfaces.is_owned(interface) => {}
-            Command::AddStaticNeighbour { interface, address, mac } => {
-                let key = (interface, address);
-                let ready = self.table.add_static(key, mac, now);
-                self.learnt(key, mac, Learnt { changed: true, ready }, out);
-            }
-            Command::RemoveNeighbour { interface, address } => {
-                if let Some(removed) = self.table.remove((interface, address)) {
-                    self.removed(removed, out);
-                }
-            }
-            Command::Interface(interface) => self.put_port(&interface, out),
-            Command::RemoveInterface { interface } => self.remove_port(interface, out),
-            Command::PortLink { interface, up: true } => self.start_announcing(interface, now),
-            Command::PortLink { interface, up: false } => self.link_down(interface, out),
-            Command::KernelNeighbour { interface, address, mac } => {
-                if self.interfaces.is_host(interface) {
-                    self.kernel_neighbour((interface, address), mac, now, out);
-                }
-            }
-            Command::Addresses { interface: id, addresses } => {
-                if let Some(interface) = self.interfaces.get_mut(id) {
-                    interface.set_addresses(&addresses);
-                    self.start_announcing(id, now);
-                }
-            }
-            Command::Settings { interface, settings } => {
-                self.change_settings(interface, settings, now, out)
-            }
-            Command::Limits(limits) => {
-                self.table.set_limits(limits);
-                self.reassembly.set_timeout(limits.reassembly);
-            }
-            Command::Icmp(icmp) => self.icmp = icmp,
-            Command::Mtu { interface, mtu } => {
-                if let Some(interface) = self.interfaces.get_mut(interface) {
-                    interface.mtu = mtu;
-                }
-            }
+        if let Some(packet) = for_us {
+            local::process(packet, from, links, reassembly, context);
         }
-    }
-
-    /// Starts announcing, except on interfaces with a host interface, where the kernel announces.
-    fn start_announcing(&mut self, interface: InterfaceId, now: Time) {
-        if self.interfaces.is_owned(interface) && !self.interfaces.is_host(interface) {
-            self.start_probing(interface, now);
-            self.announcements.schedule(interface, now);
-            self.start_advertising(interface, now);
-            self.start_discovery(interface, now);
-        }
-    }
-
-    fn set_gateway(&mut self, id: u16, key: Option<Key>) {
-        let old = match key {
-            Some(key) => {
-                *self.gateway_uses.entry(key).or_default() += 1;
-                self.gateways.insert(id, key)
-            }
-            None => self.gateways.remove(&id),
-        };
-        let Some(old) = old else { return };
-        if let Some(uses) = self.gateway_uses.get_mut(&old) {
-            *uses -= 1;
-            if *uses == 0 {
-                self.gateway_uses.remove(&old);
-            }
-        }
-    }
-
-    fn kernel_neighbour(
-        &mut self,
-        key: Key,
-        mac: Option<MacAddr>,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) {
-        if let Some(mac) = mac {
-            let learnt = self.table.learn_from_kernel(key, mac, now);
-            self.drop_displaced(out);
-            if let Some(learnt) = learnt {
-                self.learnt(key, mac, learnt, out);
-            }
-        } else if let Some(due) = self.table.kernel_lost(key, now) {
-            self.attend(due, now, out);
-        }
-    }
-
-    /// Runs what is due: announcements, repeated requests, probes, timeouts.
-    pub fn tick(&mut self, now: Time, out: &mut impl Output<P>) {
-        while let Some(interface) = self.announcements.due(now) {
-            self.announce(interface, out);
-        }
-        while let Some(interface) = self.groups.due(now) {
-            self.answer_query(interface, out);
-        }
-        self.probe_addresses(now, out);
-        while let Some(interface) = self.advertising.due(now, &self.interfaces, &mut self.random) {
-            self.advertise(interface, out);
-        }
-        self.discover(now, out);
-        while let Some((interface, frame)) = self.later.due(now) {
-            out.originate(interface, &frame);
-        }
-        self.expire_fragments(now, out);
-        while let Some(due) = self.table.due(now) {
-            self.attend(due, now, out);
-        }
-    }
-
-    fn attend(&mut self, due: Due<P>, now: Time, out: &mut impl Output<P>) {
-        match due {
-            Due::Ask(key) => self.ask(key, None, now, out),
-            Due::Probe(key, mac) => self.ask(key, Some(mac), now, out),
-            Due::Lost((interface, address)) => {
-                out.event(Event::NeighbourDown { interface, address })
-            }
-            Due::Unreachable(queue) => {
-                for waiting in queue {
-                    self.give_up(waiting, now, out);
-                }
-            }
-        }
-    }
-
-    /// Returns the time at which [`Self::tick`] has work next; `None`: only after another input.
-    pub fn next_deadline(&self) -> Option<Time> {
-        let table = self.table.next_deadline();
-        let groups = self.groups.next_deadline();
-        let fragments = self.reassembly.next_deadline();
-        let later = self.later.next_deadline();
-        let announcements = self.announcements.next_deadline();
-        let advertising = self.advertising.next_deadline();
-        let probes = self.probes.next_deadline();
-        let discovery = self.discovery.next_deadline();
-        let all = [discovery, probes, table, groups, fragments, later, announcements, advertising];
-        all.into_iter().flatten().min()
-    }
-
-    /// Returns the neighbour table, sorted by interface and address.
-    pub fn neighbours(&self, now: Time) -> Vec<NeighbourInfo> {
-        self.table.list(now)
-    }
-
-    /// Returns the number of received packets that wait for neighbours or for other fragments: neither forwarded nor
-    /// dropped yet.
-    pub fn held(&self) -> usize {
-        self.table.held() + self.reassembly.held()
-    }
-
-    /// Returns the rates that bound the packets it generates, with the counters of suppressed ones.
-    pub fn rates(&self) -> &Arc<Rates> {
-        &self.rates
-    }
-
-    /// Returns the waiting packets as drops; advertising interfaces announce that this router ceases to be one.
-    pub fn shutdown(&mut self, out: &mut impl Output<P>) {
-        self.cease_advertising(out);
-        self.cease_discovery(out);
-        for waiting in self.table.drain() {
-            if let Waiting::Received { packet, .. } = waiting {
-                out.drop(packet, DropReason::Shutdown);
-            }
-        }
-        for packet in self.reassembly.drain() {
-            out.drop(packet, DropReason::Shutdown);
-        }
-    }
-
-    /// Returns the gateway with this next-hop number.
-    pub(crate) fn gateway(&self, id: u16) -> Option<Key> {
-        self.gateways.get(&id).copied()
-    }
-
-    /// Returns the identification of an own IPv4 packet of this length. The inner `None`: it needs none and gets
-    /// DF, because it is small or because its receiver discovers the path MTU itself. The outer `None`: it must
-    /// not be sent, since all identifications are in use.
-    pub(crate) fn identify(
-        &mut self,
-        length: usize,
-        asked_with_df: bool,
-        now: Time,
-    ) -> Option<Option<u16>> {
-        let fits = length <= usize::from(self.interfaces.smallest_mtu());
-        if fits && (length <= SMALL || asked_with_df) {
-            return Some(None);
-        }
-        if !self.identifications.take(now) {
-            return None;
-        }
-        self.identification = self.identification.wrapping_add(1);
-        Some(Some(self.identification))
-    }
-
-    fn start_gateway(&mut self, key: Key, now: Time, out: &mut impl Output<P>) {
-        if !self.interfaces.is_owned(key.0) {
-            return;
-        }
-        if let Some(mac) = self.table.mac(key) {
-            out.event(Event::NeighbourUp { interface: key.0, address: key.1, mac });
-        } else if self.table.start(key, now) {
-            self.ask(key, None, now, out);
-        }
-        self.drop_displaced(out);
     }
 
     /// Takes a packet or frame that another engine handed over, for an interface that this one owns.
@@ -510,172 +190,166 @@ impl<P: Packet> SlowPath<P> {
         now: Time,
         out: &mut impl Output<P>,
     ) {
-        if self.interfaces.is_owned(interface) {
-            self.send_to((interface, address), waiting, now, out);
+        let context = &mut self.shared.context(now, out);
+        if context.interfaces.is_owned(interface) {
+            resolution::send_to((interface, address), waiting, context);
         } else {
-            discard(waiting, DropReason::PortDown, out);
+            resolution::discard(waiting, DropReason::PortDown, context.out);
         }
     }
 
-    /// Sends a packet or frame to a neighbour, or keeps it until the neighbour's MAC is known.
-    pub(crate) fn send_to(
-        &mut self,
-        key: Key,
-        waiting: Waiting<P>,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) {
-        if self.interfaces.get(key.0).is_some_and(|interface| !interface.owned) {
-            return out.hand_over(key.0, key.1, waiting);
-        }
-        match self.table.resolve(key, waiting, now) {
-            Resolution::Ready(mac, waiting) => self.transmit(waiting, key.0, mac, out),
-            Resolution::Waits { ask: true } => self.ask(key, None, now, out),
-            Resolution::Waits { ask: false } => {}
-            Resolution::Refused(waiting, DropReason::NeighbourFailed) => {
-                self.give_up(waiting, now, out);
+    /// Executes a command of the control plane.
+    pub fn command(&mut self, command: Command, now: Time, out: &mut impl Output<P>) {
+        let shared = &mut self.shared;
+        match command {
+            Command::NextHop { id, interface, address } => {
+                shared.gateways.set(id, (interface, address));
+                resolution::start((interface, address), &mut shared.context(now, out));
             }
-            Resolution::Refused(waiting, reason) => discard(waiting, reason, out),
-        }
-        self.drop_displaced(out);
-    }
-
-    /// Announces an interface's addresses to its neighbours, and joins its groups.
-    fn announce(&mut self, id: InterfaceId, out: &mut impl Output<P>) {
-        let Some(interface) = self.interfaces.get(id) else { return };
-        for net in &interface.v4 {
-            self.arp_announce(id, net.addr(), out);
-        }
-        self.join_groups(id, out);
-        for address in interface.v6_addresses() {
-            self.nd_announce(id, address, out);
-        }
-    }
-
-    /// Asks for a neighbour's MAC: by broadcast, or from the MAC that had it last; on an interface with a host
-    /// interface, from the kernel.
-    fn ask(&mut self, key: Key, probe: Option<MacAddr>, now: Time, out: &mut impl Output<P>) {
-        let (interface, address) = key;
-        if self.interfaces.is_host(interface) {
-            // A request refused here is repeated, like one that is not answered.
-            if self.gateway_uses.contains_key(&key) || self.rates.resolve(now) {
-                out.event(Event::Resolve { interface, address });
+            Command::RemoveNextHop { id } => shared.gateways.remove(id),
+            // The command goes to the interface's owner as well.
+            Command::AddStaticNeighbour { interface, .. }
+            | Command::RemoveNeighbour { interface, .. }
+            | Command::PortLink { interface, .. }
+            | Command::KernelNeighbour { interface, .. }
+                if !shared.interfaces.is_owned(interface) => {}
+            Command::AddStaticNeighbour { interface, address, mac } => {
+                resolution::add_static((interface, address), mac, &mut shared.context(now, out));
             }
-            return;
-        }
-        match address {
-            IpAddr::V4(address) => self.arp_request(interface, address, probe, out),
-            IpAddr::V6(address) => self.solicit(interface, address, probe, out),
-        }
-    }
-
-    /// Learns a MAC that was received; returns false if the table has no use for it.
-    pub(crate) fn learn(
-        &mut self,
-        key: Key,
-        mac: MacAddr,
-        (evidence, create): (Evidence, bool),
-        now: Time,
-        out: &mut impl Output<P>,
-    ) -> bool {
-        let learnt = self.table.learn(key, mac, evidence, create, now);
-        self.drop_displaced(out);
-        let known = learnt.is_some();
-        if let Some(learnt) = learnt {
-            self.learnt(key, mac, learnt, out);
-        }
-        known
-    }
-
-    fn learnt(
-        &mut self,
-        (interface, address): Key,
-        mac: MacAddr,
-        learnt: Learnt<P>,
-        out: &mut impl Output<P>,
-    ) {
-        if learnt.changed {
-            out.event(Event::NeighbourUp { interface, address, mac });
-        }
-        for waiting in learnt.ready {
-            self.transmit(waiting, interface, mac, out);
-        }
-    }
-
-    pub(crate) fn removed(&mut self, removed: Removed<P>, out: &mut impl Output<P>) {
-        let (interface, address) = removed.key;
-        if removed.was_up {
-            out.event(Event::NeighbourDown { interface, address });
-        }
-        for waiting in removed.queue {
-            discard(waiting, DropReason::NeighbourFailed, out);
-        }
-    }
-
-    /// The neighbour does not answer: the packet's sender gets an ICMP error (RFC 1812, 4.3.3.1 and 3.3.2; RFC
-    /// 4861, 7.2.2).
-    fn give_up(&mut self, waiting: Waiting<P>, now: Time, out: &mut impl Output<P>) {
-        if let Waiting::Received { packet, from } = waiting {
-            let reason = DropReason::NeighbourFailed;
-            self.refuse(packet, from, Error::HostUnreachable, reason, now, out);
-        }
-    }
-
-    fn drop_displaced(&mut self, out: &mut impl Output<P>) {
-        for (waiting, reason) in self.table.take_displaced() {
-            discard(waiting, reason, out);
-        }
-        for (interface, address) in self.table.take_evicted() {
-            out.event(Event::NeighbourDown { interface, address });
-        }
-    }
-
-    /// Sends a frame that the router made to an IP address, by the FIB of the VRF of `from`; to a link-local
-    /// address, by this interface. Its MACs are filled in on the way. Not sent if the FIB has no route.
-    pub(crate) fn send_own(
-        &mut self,
-        frame: Vec<u8>,
-        destination: IpAddr,
-        from: InterfaceId,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) {
-        let speaks_v6 = |interface| {
-            self.interfaces.get(interface).is_some_and(|interface| interface.speaks_v6())
-        };
-        if let IpAddr::V6(address) = destination
-            && address.is_unicast_link_local()
-        {
-            if speaks_v6(from) {
-                self.send_to((from, destination), Waiting::Own(frame), now, out);
+            Command::RemoveNeighbour { interface, address } => {
+                resolution::remove((interface, address), &mut shared.context(now, out));
             }
-            return;
-        }
-        let hash = self.flow.of_packet(frame.get(ETHERNET_LEN..).unwrap_or_default());
-        let answer = out.route(self.interfaces.vrf_of(from), destination, hash);
-        if let NextHop::Forward { interface, .. }
-        | NextHop::Glean { interface }
-        | NextHop::Unresolved { interface } = answer.hop
-            && ((interface != from && has_link_local_source(&frame))
-                || (destination.is_ipv6() && !speaks_v6(interface)))
-        {
-            return;
-        }
-        match answer.hop {
-            NextHop::Forward { interface, mac } => {
-                self.transmit(Waiting::Own(frame), interface, mac, out)
-            }
-            NextHop::Glean { interface } => {
-                self.send_to((interface, destination), Waiting::Own(frame), now, out);
-            }
-            NextHop::Unresolved { .. } => {
-                if let Some(key) = self.gateway(answer.next_hop_id) {
-                    self.send_to(key, Waiting::Own(frame), now, out);
+            Command::KernelNeighbour { interface, address, mac } => {
+                if shared.interfaces.is_host(interface) {
+                    let context = &mut shared.context(now, out);
+                    resolution::kernel_neighbour((interface, address), mac, context);
                 }
             }
-            _ => {}
+            Command::Interface(interface) => self.put_interface(&interface, now, out),
+            Command::RemoveInterface { interface } => {
+                self.stop(interface, Forgotten::Learned, now, out);
+                resolution::forget(interface, Forgotten::All, &mut self.shared.context(now, out));
+                self.shared.interfaces.remove(interface);
+            }
+            Command::PortLink { interface, up: true } => {
+                self.links.start(interface, &mut shared.link(now, out));
+            }
+            Command::PortLink { interface, up: false } => {
+                self.stop(interface, Forgotten::Learned, now, out);
+            }
+            Command::Addresses { interface: id, addresses } => {
+                if let Some(interface) = shared.interfaces.get_mut(id) {
+                    interface.set_addresses(&addresses);
+                    self.links.start(id, &mut shared.link(now, out));
+                }
+            }
+            Command::Settings { interface, settings } => {
+                self.links.change(interface, settings, &mut shared.link(now, out));
+            }
+            Command::Limits(limits) => {
+                shared.table.set_limits(limits);
+                self.reassembly.set_timeout(limits.reassembly);
+            }
+            Command::Icmp(icmp) => shared.icmp = icmp,
+            Command::Mtu { interface, mtu } => {
+                if let Some(interface) = shared.interfaces.get_mut(interface) {
+                    interface.mtu = mtu;
+                }
+            }
         }
     }
+
+    /// Adds an interface, or replaces the one with its number.
+    fn put_interface(&mut self, new: &InterfaceConfig, now: Time, out: &mut impl Output<P>) {
+        // A kernel that loses its host interface will not withdraw the neighbours that it reported.
+        let lost = self.shared.interfaces.is_host(new.id) && !new.host;
+        let what = if lost { Forgotten::Told } else { Forgotten::Learned };
+        self.stop(new.id, what, now, out);
+        self.shared.interfaces.put(new);
+    }
+
+    /// Stops the protocols of an interface and forgets its neighbours.
+    fn stop(&mut self, id: InterfaceId, what: Forgotten, now: Time, out: &mut impl Output<P>) {
+        self.links.stop(id);
+        resolution::forget(id, what, &mut self.shared.context(now, out));
+    }
+
+    /// Runs what is due: announcements, repeated requests, probes, timeouts.
+    pub fn tick(&mut self, now: Time, out: &mut impl Output<P>) {
+        self.links.run(&mut self.shared.link(now, out));
+        let context = &mut self.shared.context(now, out);
+        self.reassembly.run(context);
+        resolution::run(context);
+    }
+
+    /// Returns the time at which [`Self::tick`] has work next; `None`: only after another input.
+    pub fn next_deadline(&self) -> Option<Time> {
+        let (links, table) = (self.links.next_deadline(), self.shared.table.next_deadline());
+        [links, self.reassembly.next_deadline(), table].into_iter().flatten().min()
+    }
+
+    /// Returns the waiting packets as drops; advertising interfaces announce that this router ceases to be one.
+    pub fn shutdown(&mut self, out: &mut impl Output<P>) {
+        self.links.cease(&self.shared.interfaces, out);
+        for waiting in self.shared.table.drain() {
+            resolution::discard(waiting, DropReason::Shutdown, out);
+        }
+        for packet in self.reassembly.drain() {
+            out.drop(packet, DropReason::Shutdown);
+        }
+    }
+
+    /// Returns the neighbour table, sorted by interface and address.
+    pub fn neighbours(&self, now: Time) -> Vec<NeighbourInfo> {
+        self.shared.table.list(now)
+    }
+
+    /// Returns the number of received packets that wait for neighbours or for other fragments: neither forwarded nor
+    /// dropped yet.
+    pub fn held(&self) -> usize {
+        self.shared.table.held() + self.reassembly.held()
+    }
+
+    /// Returns the rates that bound the packets it generates, with the counters of suppressed ones.
+    pub fn rates(&self) -> &Arc<Rates> {
+        &self.shared.rates
+    }
+}
+
+/// Returns the next hop of a packet that is not for the router: the one of its punt, or by the current routes.
+fn next_hop<P>(
+    ip: &IpPacket<'_>,
+    punt: Punt,
+    context: &Context<'_, P, impl Output<P>>,
+) -> (u16, NextHop) {
+    let known = match punt.reason {
+        PuntReason::NoRoute => Some(NextHop::NoRoute),
+        PuntReason::Prohibited => Some(NextHop::Prohibited),
+        PuntReason::Unreachable => Some(NextHop::Unreachable),
+        // Routes may have changed while the packet waited for long.
+        PuntReason::Glean
+        | PuntReason::Unresolved
+        | PuntReason::TooBig
+        | PuntReason::Scope
+        | PuntReason::Redirect => context.out.punted_to(punt),
+        // Punted before the lookup, or not forwarded.
+        PuntReason::Ip4Options
+        | PuntReason::HopByHop
+        | PuntReason::Local
+        | PuntReason::Arp
+        | PuntReason::NonIp
+        | PuntReason::FrameToHost
+        | PuntReason::Ttl
+        | PuntReason::Truncated
+        | PuntReason::Reset => None,
+    };
+    if let Some(hop) = known {
+        return (punt.next_hop, hop);
+    }
+    let hash = context.flow.of_packet(ip.bytes());
+    let vrf = context.interfaces.vrf_of(punt.interface);
+    let answer = context.out.route(vrf, ip.destination(), hash);
+    (answer.next_hop_id, answer.hop)
 }
 
 /// Checks a packet's options; if they forbid handling it, returns the error for its sender and the drop reason.
@@ -698,24 +372,28 @@ fn leads_to_host<P>(
         && matches!(out.route(vrf, ip.destination(), 0).hop, NextHop::Local | NextHop::Multicast)
 }
 
-/// Returns true for a packet with a link-local source, which is meaningless on another link (RFC 4007, 9).
-fn has_link_local_source(frame: &[u8]) -> bool {
-    match IpPacket::parse(frame) {
-        Ok(IpPacket::V6 { header, .. }) => header.source().is_unicast_link_local(),
-        _ => false,
+#[cfg(test)]
+impl<P: Packet> SlowPath<P> {
+    /// Cancels all announcements.
+    pub(crate) fn silence(&mut self) {
+        self.links.silence();
     }
-}
 
-/// Drops a received packet; a frame of the router's own is discarded uncounted.
-fn discard<P>(waiting: Waiting<P>, reason: DropReason, out: &mut impl Output<P>) {
-    if let Waiting::Received { packet, .. } = waiting {
-        out.drop(packet, reason);
+    /// Starts over with identification 1.
+    pub(crate) fn restart_identifications(&mut self) {
+        self.shared.identifications.restart();
+    }
+
+    /// Returns the gateway with this next-hop number.
+    pub(crate) fn gateway(&self, id: u16) -> Option<crate::neighbour::Key> {
+        self.shared.gateways.get(id)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Icmp;
     use crate::testing::{
         A, B, Bench, GATEWAY, GLEAN_LEFT, GLEAN_RIGHT, LEFT, Net, Out, TO_B, config,
         fix_icmpv6_checksum, fix_v4_checksum, hex, ip, originated, secs, udp, v4, v4_with_options,
@@ -1026,5 +704,17 @@ mod tests {
             crate::testing::check_frame(&frame, crate::testing::L);
         });
         assert!(wrong.is_err());
+    }
+
+    #[test]
+    fn the_router_answers_ping_as_it_was_told_last() {
+        let mut bench = Bench::with_hosts(config());
+        let ping = v4("10.0.1.2", "10.0.1.1", 1, &[8, 0, 0xf7, 0xff, 0, 0, 0, 0]);
+        for (echo, answers) in [(false, 0), (true, 1)] {
+            bench.command(Command::Icmp(Icmp { echo, ..Icmp::default() }));
+            let outs = bench.local(ping.clone());
+            let answer = |frame: &&&[u8]| frame[12..14] == [8, 0] && frame[34] == 0;
+            assert_eq!(originated(&outs).iter().filter(answer).count(), answers, "{outs:?}");
+        }
     }
 }

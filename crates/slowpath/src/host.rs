@@ -21,68 +21,81 @@ use dataplane::interface::InterfaceId;
 use dataplane::reason::{DropReason, is_link_group};
 
 use crate::frame::{self, IpPacket};
+use crate::interfaces::Interfaces;
 use crate::multicast::group_mac;
-use crate::{Output, Packet, SlowPath};
+use crate::{Output, Packet};
 
-impl<P: Packet> SlowPath<P> {
-    /// Takes an IP packet for the router, on an interface with a host interface.
-    pub(crate) fn for_kernel(&self, packet: P, from: InterfaceId, out: &mut impl Output<P>) {
-        match self.not_for_kernel(packet.bytes(), from, out) {
-            None => out.deliver(from, packet),
-            Some(reason) => out.drop(packet, reason),
+/// Takes an IP packet for the router, on an interface with a host interface.
+pub(crate) fn for_kernel<P: Packet>(
+    packet: P,
+    from: InterfaceId,
+    interfaces: &Interfaces,
+    out: &mut impl Output<P>,
+) {
+    match not_for_kernel(packet.bytes(), from, interfaces, out) {
+        None => out.deliver(from, packet),
+        Some(reason) => out.drop(packet, reason),
+    }
+}
+
+/// Takes a frame that is not IP, punted for its link-layer group.
+pub(crate) fn non_ip<P: Packet>(
+    packet: P,
+    from: InterfaceId,
+    interfaces: &Interfaces,
+    out: &mut impl Output<P>,
+) {
+    let group = frame::ethernet(packet.bytes()).map(|(ethernet, _)| ethernet.destination);
+    let host = interfaces.is_host(from);
+    if host && group.is_some_and(|mac| is_link_group(mac.0) || out.has_joined(from, mac)) {
+        out.deliver(from, packet);
+    } else {
+        out.drop(packet, DropReason::UnknownEthertype);
+    }
+}
+
+/// Takes a frame that a filter rule sends to the host interface, regardless of its contents.
+pub(crate) fn frame_to_host<P>(
+    packet: P,
+    from: InterfaceId,
+    interfaces: &Interfaces,
+    out: &mut impl Output<P>,
+) {
+    if interfaces.is_host(from) {
+        out.deliver(from, packet);
+    } else {
+        out.drop(packet, DropReason::UnknownEthertype);
+    }
+}
+
+fn not_for_kernel<P>(
+    frame: &[u8],
+    from: InterfaceId,
+    interfaces: &Interfaces,
+    out: &mut impl Output<P>,
+) -> Option<DropReason> {
+    let ip = match IpPacket::parse(frame) {
+        Ok(ip) => ip,
+        Err(reason) => return Some(reason),
+    };
+    let destination = ip.destination();
+    if destination.is_multicast() {
+        let up = stays_on_link(destination) || out.has_joined(from, group_mac(destination));
+        return (!up).then_some(DropReason::MulticastNotRouted);
+    }
+    if let IpAddr::V4(address) = destination
+        && !interfaces.is_own(destination, from)
+    {
+        let on_link = interfaces.get(from).is_some_and(|interface| interface.is_broadcast(address));
+        if on_link || address.is_broadcast() {
+            return None;
+        }
+        if interfaces.is_directed_broadcast(address, from) {
+            return Some(DropReason::DirectedBroadcast);
         }
     }
-
-    /// Takes a frame that is not IP, punted for its link-layer group.
-    pub(crate) fn non_ip(&self, packet: P, from: InterfaceId, out: &mut impl Output<P>) {
-        let group = frame::ethernet(packet.bytes()).map(|(ethernet, _)| ethernet.destination);
-        let host = self.interfaces.is_host(from);
-        if host && group.is_some_and(|mac| is_link_group(mac.0) || out.has_joined(from, mac)) {
-            out.deliver(from, packet);
-        } else {
-            out.drop(packet, DropReason::UnknownEthertype);
-        }
-    }
-
-    /// Takes a frame that a filter rule sends to the host interface, regardless of its contents.
-    pub(crate) fn frame_to_host(&self, packet: P, from: InterfaceId, out: &mut impl Output<P>) {
-        if self.interfaces.is_host(from) {
-            out.deliver(from, packet);
-        } else {
-            out.drop(packet, DropReason::UnknownEthertype);
-        }
-    }
-
-    fn not_for_kernel(
-        &self,
-        frame: &[u8],
-        from: InterfaceId,
-        out: &mut impl Output<P>,
-    ) -> Option<DropReason> {
-        let ip = match IpPacket::parse(frame) {
-            Ok(ip) => ip,
-            Err(reason) => return Some(reason),
-        };
-        let destination = ip.destination();
-        if destination.is_multicast() {
-            let up = stays_on_link(destination) || out.has_joined(from, group_mac(destination));
-            return (!up).then_some(DropReason::MulticastNotRouted);
-        }
-        if let IpAddr::V4(address) = destination
-            && !self.interfaces.is_own(destination, from)
-        {
-            let on_link =
-                self.interfaces.get(from).is_some_and(|interface| interface.is_broadcast(address));
-            if on_link || address.is_broadcast() {
-                return None;
-            }
-            if self.interfaces.is_directed_broadcast(address, from) {
-                return Some(DropReason::DirectedBroadcast);
-            }
-        }
-        let group_frame = frame::ethernet(frame).is_some_and(|(e, _)| e.destination.is_multicast());
-        group_frame.then_some(DropReason::L2Broadcast)
-    }
+    let group_frame = frame::ethernet(frame).is_some_and(|(e, _)| e.destination.is_multicast());
+    group_frame.then_some(DropReason::L2Broadcast)
 }
 
 /// Returns true for groups that no router forwards: RFC 5771, 4; RFC 4291, 2.7.

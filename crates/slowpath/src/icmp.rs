@@ -30,9 +30,11 @@ use wire::build::{self, Ipv4Fields, Ipv6Fields};
 use wire::icmp::{ICMP_LEN, v4, v6};
 use wire::ip::{IPV4_MIN_LEN, Ipv4Header, Ipv6Header, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 
-use crate::echo::NO_LINK;
+use crate::context::Context;
 use crate::frame::{self, IpPacket};
-use crate::{Output, Packet, SlowPath, Time};
+use crate::interfaces::Interfaces;
+use crate::originate::{self, NO_LINK};
+use crate::{Output, Packet};
 
 /// Precedence "internetwork control" for ICMP errors (RFC 1812, 4.3.2.5).
 const TOS_CONTROL: u8 = 0xc0;
@@ -140,168 +142,183 @@ impl Error {
     }
 }
 
-impl<P: Packet> SlowPath<P> {
-    /// Drops a packet and sends its sender an error, if that is allowed.
-    pub(crate) fn refuse(
-        &mut self,
-        packet: P,
-        from: InterfaceId,
-        error: Error,
-        reason: DropReason,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) {
-        self.icmp_error(packet.bytes(), from, error, now, out);
-        out.drop(packet, reason);
-    }
+/// Drops a packet and sends its sender an error, if that is allowed.
+pub(crate) fn refuse<P: Packet>(
+    packet: P,
+    from: InterfaceId,
+    error: Error,
+    reason: DropReason,
+    context: &mut Context<'_, P, impl Output<P>>,
+) {
+    report(packet.bytes(), from, error, context);
+    context.out.drop(packet, reason);
+}
 
-    /// Sends an error to the sender of a frame, if that is allowed.
-    pub(crate) fn icmp_error(
-        &mut self,
-        frame: &[u8],
-        from: InterfaceId,
-        error: Error,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) {
-        let Some((ethernet, _)) = frame::ethernet(frame) else { return };
-        let Ok(ip) = IpPacket::parse_beginning(frame) else { return };
-        let group_frame = ethernet.destination.is_multicast();
-        let made = match ip {
-            IpPacket::V4 { header, bytes } => {
-                if group_frame || !self.may_report_v4(&ip, header, bytes, from) {
-                    return;
-                }
-                self.error_v4(header, bytes, from, error, now)
+/// Drops a packet; with an error, like [`refuse`].
+pub(crate) fn refuse_or_drop<P: Packet>(
+    packet: P,
+    from: InterfaceId,
+    error: Option<Error>,
+    reason: DropReason,
+    context: &mut Context<'_, P, impl Output<P>>,
+) {
+    match error {
+        Some(error) => refuse(packet, from, error, reason, context),
+        None => context.out.drop(packet, reason),
+    }
+}
+
+/// Sends an error to the sender of a frame, if that is allowed.
+pub(crate) fn report<P: Packet>(
+    frame: &[u8],
+    from: InterfaceId,
+    error: Error,
+    context: &mut Context<'_, P, impl Output<P>>,
+) {
+    let Some((ethernet, _)) = frame::ethernet(frame) else { return };
+    let Ok(ip) = IpPacket::parse_beginning(frame) else { return };
+    let group_frame = ethernet.destination.is_multicast();
+    let made = match ip {
+        IpPacket::V4 { header, bytes } => {
+            if group_frame || !may_report_v4(&ip, header, bytes, from, context) {
+                return;
             }
-            IpPacket::V6 { header, bytes } => {
-                let group = group_frame || header.destination().is_multicast();
-                let about_group = !group || error.also_multicast();
-                if !about_group || !self.may_report_v6(&ip, header, bytes, from) {
-                    return;
-                }
-                self.error_v6(header, bytes, from, error, now)
+            error_v4(header, bytes, from, error, context)
+        }
+        IpPacket::V6 { header, bytes } => {
+            let group = group_frame || header.destination().is_multicast();
+            let about_group = !group || error.also_multicast();
+            if !about_group || !may_report_v6(&ip, header, bytes, from, context.interfaces) {
+                return;
             }
-        };
-        if let Some(made) = made {
-            self.send_own(made, ip.source(), from, now, out);
+            error_v6(header, bytes, from, error, context)
         }
+    };
+    if let Some(made) = made {
+        originate::send(made, ip.source(), from, context);
     }
+}
 
-    pub(crate) fn may_report_v4(
-        &self,
-        ip: &IpPacket<'_>,
-        header: &Ipv4Header,
-        bytes: &[u8],
-        from: InterfaceId,
-    ) -> bool {
-        let (source, destination) = (header.source(), header.destination());
-        let one_host = !source.is_loopback()
-            && !source.is_multicast()
-            && !source.is_broadcast()
-            && source.octets()[0] != 0
-            && (self.icmp.class_e || source.octets()[0] < 240)
-            && !self.interfaces.is_directed_broadcast(source, from)
-            && !self.interfaces.is_any_all_zeros(source, from)
-            && !self.interfaces.beside(from).any(|interface| interface.has_v4(source));
-        let to_one = !destination.is_multicast()
-            && !destination.is_broadcast()
-            && !self.interfaces.is_directed_broadcast(destination, from);
-        one_host && to_one && !is_error_or_later_fragment(ip, bytes, PROTOCOL_ICMP, v4::is_error)
-    }
+/// Returns true if an error may be sent about an IPv4 packet.
+pub(crate) fn may_report_v4<P, O>(
+    ip: &IpPacket<'_>,
+    header: &Ipv4Header,
+    bytes: &[u8],
+    from: InterfaceId,
+    context: &Context<'_, P, O>,
+) -> bool {
+    let interfaces = context.interfaces;
+    let (source, destination) = (header.source(), header.destination());
+    let one_host = !source.is_loopback()
+        && !source.is_multicast()
+        && !source.is_broadcast()
+        && source.octets()[0] != 0
+        && (context.icmp.class_e || source.octets()[0] < 240)
+        && !interfaces.is_directed_broadcast(source, from)
+        && !interfaces.is_any_all_zeros(source, from)
+        && !interfaces.beside(from).any(|interface| interface.has_v4(source));
+    let to_one = !destination.is_multicast()
+        && !destination.is_broadcast()
+        && !interfaces.is_directed_broadcast(destination, from);
+    one_host && to_one && !is_error_or_later_fragment(ip, bytes, PROTOCOL_ICMP, v4::is_error)
+}
 
-    pub(crate) fn may_report_v6(
-        &self,
-        ip: &IpPacket<'_>,
-        header: &Ipv6Header,
-        bytes: &[u8],
-        from: InterfaceId,
-    ) -> bool {
-        let source = header.source();
-        let one_host = !source.is_unspecified()
-            && !source.is_loopback()
-            && !source.is_multicast()
-            && source.to_ipv4_mapped().is_none()
-            && !self.interfaces.beside(from).any(|interface| interface.has_v6(source));
-        let is_error = |kind| v6::is_error(kind) || kind == v6::REDIRECT;
-        one_host && !is_error_or_later_fragment(ip, bytes, PROTOCOL_ICMPV6, is_error)
-    }
+/// Returns true if an error may be sent about an IPv6 packet, as far as its source and contents decide.
+pub(crate) fn may_report_v6(
+    ip: &IpPacket<'_>,
+    header: &Ipv6Header,
+    bytes: &[u8],
+    from: InterfaceId,
+    interfaces: &Interfaces,
+) -> bool {
+    let source = header.source();
+    let one_host = !source.is_unspecified()
+        && !source.is_loopback()
+        && !source.is_multicast()
+        && source.to_ipv4_mapped().is_none()
+        && !interfaces.beside(from).any(|interface| interface.has_v6(source));
+    let is_error = |kind| v6::is_error(kind) || kind == v6::REDIRECT;
+    one_host && !is_error_or_later_fragment(ip, bytes, PROTOCOL_ICMPV6, is_error)
+}
 
-    fn error_v4(
-        &mut self,
-        header: &Ipv4Header,
-        bytes: &[u8],
-        from: InterfaceId,
-        error: Error,
-        now: Time,
-    ) -> Option<Vec<u8>> {
-        let message = error.v4()?;
-        if error.is_unreachable(message, v4::UNREACHABLE)
-            && self.interfaces.keeps_unreachables(from)
-        {
-            return None;
-        }
-        let source = self.error_source_v4(header, from)?;
-        if !self.rates.error(header.source().into(), error.is_too_big(), now) {
-            return None;
-        }
-        let length = IPV4_MIN_LEN + ICMP_LEN + bytes.len();
-        let divisible = self.identify(length.min(build::ICMPV4_ERROR_MAX), false, now)?;
-        let fields = Ipv4Fields {
-            tos: TOS_CONTROL,
-            identification: divisible.unwrap_or(0),
-            dont_fragment: divisible.is_none(),
-            ttl: self.icmp.ttl,
-            protocol: PROTOCOL_ICMP,
-            source,
-            destination: header.source(),
-        };
-        Some(build::icmpv4_error(NO_LINK, fields, message, bytes))
+fn error_v4<P, O>(
+    header: &Ipv4Header,
+    bytes: &[u8],
+    from: InterfaceId,
+    error: Error,
+    context: &mut Context<'_, P, O>,
+) -> Option<Vec<u8>> {
+    let (interfaces, now) = (context.interfaces, context.now);
+    let message = error.v4()?;
+    if error.is_unreachable(message, v4::UNREACHABLE) && interfaces.keeps_unreachables(from) {
+        return None;
     }
+    let source = error_source_v4(header, from, interfaces)?;
+    if !context.rates.error(header.source().into(), error.is_too_big(), now) {
+        return None;
+    }
+    let length = (IPV4_MIN_LEN + ICMP_LEN + bytes.len()).min(build::ICMPV4_ERROR_MAX);
+    let identification = context.identify(length, false)?;
+    let fields = Ipv4Fields {
+        tos: TOS_CONTROL,
+        identification: identification.unwrap_or(0),
+        dont_fragment: identification.is_none(),
+        ttl: context.icmp.ttl,
+        protocol: PROTOCOL_ICMP,
+        source,
+        destination: header.source(),
+    };
+    Some(build::icmpv4_error(NO_LINK, fields, message, bytes))
+}
 
-    fn error_v6(
-        &mut self,
-        header: &Ipv6Header,
-        bytes: &[u8],
-        from: InterfaceId,
-        error: Error,
-        now: Time,
-    ) -> Option<Vec<u8>> {
-        let message = error.v6()?;
-        if error.is_unreachable(message, v6::UNREACHABLE)
-            && self.interfaces.keeps_unreachables(from)
-        {
-            return None;
-        }
-        let source = self.error_source_v6(header, from)?;
-        if !self.rates.error(header.source().into(), error.is_too_big(), now) {
-            return None;
-        }
-        let fields = Ipv6Fields {
-            class: 0,
-            hop_limit: self.icmp.ttl,
-            next_header: PROTOCOL_ICMPV6,
-            source,
-            destination: header.source(),
-        };
-        Some(build::icmpv6_error(NO_LINK, fields, message, bytes))
+fn error_v6<P, O>(
+    header: &Ipv6Header,
+    bytes: &[u8],
+    from: InterfaceId,
+    error: Error,
+    context: &mut Context<'_, P, O>,
+) -> Option<Vec<u8>> {
+    let (interfaces, now) = (context.interfaces, context.now);
+    let message = error.v6()?;
+    if error.is_unreachable(message, v6::UNREACHABLE) && interfaces.keeps_unreachables(from) {
+        return None;
     }
+    let source = error_source_v6(header, from, interfaces)?;
+    if !context.rates.error(header.source().into(), error.is_too_big(), now) {
+        return None;
+    }
+    let fields = Ipv6Fields {
+        class: 0,
+        hop_limit: context.icmp.ttl,
+        next_header: PROTOCOL_ICMPV6,
+        source,
+        destination: header.source(),
+    };
+    Some(build::icmpv6_error(NO_LINK, fields, message, bytes))
+}
 
-    fn error_source_v4(&self, header: &Ipv4Header, from: InterfaceId) -> Option<Ipv4Addr> {
-        let asked = header.destination();
-        if self.interfaces.is_own(IpAddr::V4(asked), from) {
-            return Some(asked);
-        }
-        self.interfaces.source_v4(from, header.source())
+fn error_source_v4(
+    header: &Ipv4Header,
+    from: InterfaceId,
+    interfaces: &Interfaces,
+) -> Option<Ipv4Addr> {
+    let asked = header.destination();
+    if interfaces.is_own(IpAddr::V4(asked), from) {
+        return Some(asked);
     }
+    interfaces.source_v4(from, header.source())
+}
 
-    fn error_source_v6(&self, header: &Ipv6Header, from: InterfaceId) -> Option<Ipv6Addr> {
-        let asked = header.destination();
-        if self.interfaces.is_own(IpAddr::V6(asked), from) {
-            return Some(asked);
-        }
-        self.interfaces.source_v6(from, header.source())
+fn error_source_v6(
+    header: &Ipv6Header,
+    from: InterfaceId,
+    interfaces: &Interfaces,
+) -> Option<Ipv6Addr> {
+    let asked = header.destination();
+    if interfaces.is_own(IpAddr::V6(asked), from) {
+        return Some(asked);
     }
+    interfaces.source_v6(from, header.source())
 }
 
 /// Returns true for a packet about which no error is ever sent. An ICMP message too short to show its type

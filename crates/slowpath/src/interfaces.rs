@@ -33,7 +33,7 @@ pub(crate) struct Interface {
     pub more_link_local: Vec<Ipv6Addr>,
     /// Addresses that may not be used: duplicate address detection is not finished, or has found a duplicate (RFC
     /// 4862, 5.4).
-    pub tentative: Vec<Ipv6Addr>,
+    tentative: Vec<Ipv6Addr>,
     /// True if the kernel is the host on this interface.
     pub host: bool,
     pub settings: InterfaceSettings,
@@ -76,6 +76,22 @@ impl Interface {
         }
         local.retain(|&address| address != self.link_local);
         self.more_link_local = local;
+    }
+
+    /// Makes all IPv6 addresses tentative, or none; returns those that are.
+    pub(crate) fn set_tentative(&mut self, all: bool) -> &[Ipv6Addr] {
+        self.tentative = if all { self.assigned_v6().collect() } else { Vec::new() };
+        &self.tentative
+    }
+
+    /// Allows the use of an address that was tentative.
+    pub(crate) fn confirm(&mut self, address: Ipv6Addr) {
+        self.tentative.retain(|&other| other != address);
+    }
+
+    /// Returns true for an address that is not yet known to be unique on the link.
+    pub(crate) fn is_tentative(&self, address: Ipv6Addr) -> bool {
+        self.tentative.contains(&address)
     }
 
     /// Returns true if the link has at least the minimum MTU of IPv6.
@@ -147,12 +163,12 @@ impl Interface {
 
     /// Iterates over the IPv6 addresses that may be used, the link-local address first.
     pub(crate) fn v6_addresses(&self) -> impl Iterator<Item = Ipv6Addr> {
-        self.assigned_v6().filter(|address| !self.tentative.contains(address))
+        self.assigned_v6().filter(|&address| !self.is_tentative(address))
     }
 
     /// Returns the link-local address used as source, if it may be used.
     pub(crate) fn usable_link_local(&self) -> Option<Ipv6Addr> {
-        Some(self.link_local).filter(|address| !self.tentative.contains(address))
+        Some(self.link_local).filter(|&address| !self.is_tentative(address))
     }
 
     /// Iterates over all IPv6 addresses, also those that may not be used.
@@ -180,7 +196,7 @@ impl Interface {
     /// Iterates over the global addresses that may be used.
     fn usable_v6(&self) -> impl Iterator<Item = Ipv6Net> {
         let speaks = self.speaks_v6();
-        let usable = move |net: &&Ipv6Net| speaks && !self.tentative.contains(&net.addr());
+        let usable = move |net: &&Ipv6Net| speaks && !self.is_tentative(net.addr());
         self.v6.iter().filter(usable).copied()
     }
 }

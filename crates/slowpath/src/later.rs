@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use dataplane::interface::InterfaceId;
 
-use crate::Time;
+use crate::context::LinkContext;
+use crate::{Output, Time};
 
 /// Most frames that wait; further ones are not sent.
 const MOST: usize = 256;
@@ -29,8 +30,15 @@ impl Later {
         self.frames.first_key_value().map(|(&(time, _), _)| time)
     }
 
+    /// Sends the frames that are due.
+    pub(crate) fn run<P>(&mut self, link: &mut LinkContext<'_, impl Output<P>>) {
+        while let Some((interface, frame)) = self.due(link.now) {
+            link.out.originate(interface, &frame);
+        }
+    }
+
     /// Returns a frame that is due; call until `None`.
-    pub(crate) fn due(&mut self, now: Time) -> Option<(InterfaceId, Vec<u8>)> {
+    fn due(&mut self, now: Time) -> Option<(InterfaceId, Vec<u8>)> {
         self.next_deadline().filter(|&time| time <= now)?;
         self.frames.pop_first().map(|(_, frame)| frame)
     }

@@ -57,33 +57,41 @@
 #![forbid(unsafe_code)]
 
 mod advertise;
+mod announce;
 mod arp;
 mod bucket;
-mod change;
+mod context;
 mod discovery;
 mod duplicate;
 mod echo;
 mod engine;
 mod extension;
 mod forward;
+mod fragment;
 mod frame;
+mod gateways;
 mod host;
 mod icmp;
+mod identification;
 mod interfaces;
 mod later;
+mod links;
 mod local;
 mod mld;
 mod multicast;
 mod nd;
 mod neighbour;
 mod options;
+mod originate;
 mod random;
 mod reassembly;
 mod redirect;
 mod reset;
+mod resolution;
 mod source;
 #[cfg(test)]
 mod testing;
+mod transmit;
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;

@@ -28,12 +28,15 @@ use wire::ip::{
     PROTOCOL_TCP, PROTOCOL_UDP,
 };
 
+use crate::context::Context;
 use crate::extension::{self, has_router_alert};
 use crate::frame::{self, IpPacket};
-use crate::icmp::Error;
+use crate::icmp::{self, Error};
+use crate::interfaces::Interfaces;
+use crate::links::Links;
 use crate::nd::Message;
-use crate::reassembly::{Outcome, Piece};
-use crate::{Output, Packet, SlowPath, Time, reset};
+use crate::reassembly::{Outcome, Piece, Reassembly};
+use crate::{Output, Packet, discovery, echo, host, reset};
 
 /// The group of all systems of a link.
 const ALL_SYSTEMS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
@@ -66,276 +69,257 @@ struct Arrival {
     reassembled: bool,
 }
 
-impl<P: Packet> SlowPath<P> {
-    /// Processes a packet whose route leads to the router.
-    pub(crate) fn local(
-        &mut self,
-        packet: P,
-        from: InterfaceId,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) {
-        if self.interfaces.is_host(from) {
-            return self.for_kernel(packet, from, out);
-        }
-        let arrival = Arrival { from, mac: source_mac(packet.bytes()), reassembled: false };
-        match self.receive(packet.bytes(), arrival, now, out) {
-            Verdict::Taken => out.to_host(packet),
-            Verdict::Drop(reason) => out.drop(packet, reason),
-            Verdict::Refuse(error, reason) => {
-                self.refuse(packet, from, error, reason, now, out);
-            }
-            Verdict::Part(piece) => self.collect(piece, packet, from, now, out),
-        }
+/// Processes a packet whose route leads to the router.
+pub(crate) fn process<P: Packet>(
+    packet: P,
+    from: InterfaceId,
+    links: &mut Links,
+    reassembly: &mut Reassembly<P>,
+    context: &mut Context<'_, P, impl Output<P>>,
+) {
+    if context.interfaces.is_host(from) {
+        return host::for_kernel(packet, from, context.interfaces, context.out);
     }
+    let arrival = Arrival { from, mac: source_mac(packet.bytes()), reassembled: false };
+    match receive(packet.bytes(), arrival, links, context) {
+        Verdict::Taken => context.out.to_host(packet),
+        Verdict::Drop(reason) => context.out.drop(packet, reason),
+        Verdict::Refuse(error, reason) => icmp::refuse(packet, from, error, reason, context),
+        Verdict::Part(piece) => collect(piece, packet, from, (links, reassembly), context),
+    }
+}
 
-    /// Takes a fragment; when it completes a packet, processes that packet.
-    fn collect(
-        &mut self,
-        piece: Piece,
-        packet: P,
-        from: InterfaceId,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) {
-        let mut displaced = Vec::new();
-        let outcome = self.reassembly.add(piece, packet, from, now, &mut displaced);
-        drop_all(displaced, DropReason::LocalFragment, out);
-        match outcome {
-            Outcome::Waits => {}
-            Outcome::Refused(packets) => drop_all(packets, DropReason::LocalFragment, out),
-            Outcome::Whole(frame, packets) => {
-                let arrival = Arrival { from, mac: source_mac(&frame), reassembled: true };
-                match self.receive(&frame, arrival, now, out) {
-                    Verdict::Taken => packets.into_iter().for_each(|packet| out.to_host(packet)),
-                    Verdict::Drop(reason) => drop_all(packets, reason, out),
-                    Verdict::Refuse(error, reason) => {
-                        self.icmp_error(&frame, from, error, now, out);
-                        drop_all(packets, reason, out);
-                    }
-                    // A reassembled packet that is a fragment itself.
-                    Verdict::Part(_) => drop_all(packets, DropReason::LocalFragment, out),
+/// Takes a fragment; when it completes a packet, processes that packet.
+fn collect<P: Packet>(
+    piece: Piece,
+    packet: P,
+    from: InterfaceId,
+    (links, reassembly): (&mut Links, &mut Reassembly<P>),
+    context: &mut Context<'_, P, impl Output<P>>,
+) {
+    let mut displaced = Vec::new();
+    let outcome = reassembly.add(piece, packet, from, context.now, &mut displaced);
+    drop_all(displaced, DropReason::LocalFragment, context.out);
+    match outcome {
+        Outcome::Waits => {}
+        Outcome::Refused(packets) => drop_all(packets, DropReason::LocalFragment, context.out),
+        Outcome::Whole(frame, packets) => {
+            let arrival = Arrival { from, mac: source_mac(&frame), reassembled: true };
+            match receive(&frame, arrival, links, context) {
+                Verdict::Taken => {
+                    packets.into_iter().for_each(|packet| context.out.to_host(packet));
                 }
-            }
-        }
-    }
-
-    /// Drops packets whose fragments are not complete in time. Their sender gets an error if the first
-    /// fragment is there (RFC 792, RFC 1122 3.3.2, RFC 8200 4.5).
-    pub(crate) fn expire_fragments(&mut self, now: Time, out: &mut impl Output<P>) {
-        let reason = DropReason::ReassemblyTimeout;
-        while let Some(expired) = self.reassembly.due(now) {
-            if let Some(first) = expired.first {
-                self.refuse(first, expired.from, Error::ReassemblyExpired, reason, now, out);
-            }
-            drop_all(expired.others, reason, out);
-        }
-    }
-
-    fn receive(
-        &mut self,
-        frame: &[u8],
-        arrival: Arrival,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) -> Verdict {
-        let ip = match IpPacket::parse(frame) {
-            Ok(ip) => ip,
-            Err(reason) => return Verdict::Drop(reason),
-        };
-        if let IpPacket::V4 { header, bytes } = ip
-            && self.is_for_routers(header, arrival.from)
-            && self.solicited_v4(header, bytes, arrival.from, now)
-        {
-            return Verdict::Taken;
-        }
-        if let Some(reason) = self.not_for_us(&ip, frame, arrival.from) {
-            return Verdict::Drop(reason);
-        }
-        match ip {
-            IpPacket::V4 { header, bytes } => self.receive_v4(header, bytes, arrival, now, out),
-            IpPacket::V6 { header, bytes } => self.receive_v6(header, bytes, arrival, now, out),
-        }
-    }
-
-    fn receive_v4(
-        &mut self,
-        header: &Ipv4Header,
-        bytes: &[u8],
-        arrival: Arrival,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) -> Verdict {
-        if header.is_fragment() {
-            let piece = Piece::v4(header, bytes.len());
-            let piece = piece.map(|piece| piece.in_vrf(self.interfaces.vrf_of(arrival.from)));
-            return piece.map_or(Verdict::Drop(DropReason::LocalFragment), Verdict::Part);
-        }
-        match header.protocol {
-            PROTOCOL_ICMP => self.icmp_v4(header, bytes, arrival.from, now, out),
-            PROTOCOL_UDP => no_udp_listener(&IpPacket::V4 { header, bytes }, header.header_len()),
-            PROTOCOL_TCP => {
-                let ip = IpPacket::V4 { header, bytes };
-                self.no_tcp_listener(&ip, header.header_len(), arrival.from, now, out)
-            }
-            _ => Verdict::Refuse(UNKNOWN_PROTOCOL, DropReason::NoListener),
-        }
-    }
-
-    fn receive_v6(
-        &mut self,
-        header: &Ipv6Header,
-        bytes: &[u8],
-        arrival: Arrival,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) -> Verdict {
-        let end = match extension::take(header.next_header, bytes) {
-            Ok(end) => end,
-            Err(refusal) => return Verdict::refuse(refusal.error, refusal.reason),
-        };
-        match end.protocol {
-            PROTOCOL_FRAGMENT => match Piece::v6(header, bytes, end) {
-                Ok(piece) => Verdict::Part(piece.in_vrf(self.interfaces.vrf_of(arrival.from))),
-                Err(error) => Verdict::refuse(error, DropReason::LocalFragment),
-            },
-            PROTOCOL_ICMPV6 => {
-                let reassembled = end.fragmented || arrival.reassembled;
-                let arrival = Arrival { reassembled, ..arrival };
-                self.icmp_v6(header, bytes, end.offset, arrival, now, out)
-            }
-            PROTOCOL_UDP => no_udp_listener(&IpPacket::V6 { header, bytes }, end.offset),
-            PROTOCOL_TCP => {
-                let ip = IpPacket::V6 { header, bytes };
-                self.no_tcp_listener(&ip, end.offset, arrival.from, now, out)
-            }
-            // There is no upper layer to listen to (RFC 8200, 4.7).
-            PROTOCOL_NONE => Verdict::Drop(DropReason::NoListener),
-            _ => {
-                let error = Error::ProtocolUnreachable { pointer: end.named_at as u32 };
-                Verdict::Refuse(error, DropReason::NoListener)
-            }
-        }
-    }
-
-    /// Returns the drop reason of a packet that is not for this router.
-    fn not_for_us(&self, ip: &IpPacket<'_>, frame: &[u8], from: InterfaceId) -> Option<DropReason> {
-        let group_frame = frame::ethernet(frame).is_some_and(|(e, _)| e.destination.is_multicast());
-        match ip {
-            IpPacket::V4 { header, .. } => {
-                let destination = header.destination();
-                let interface = self.interfaces.get(from);
-                if destination.is_multicast() {
-                    (destination != ALL_SYSTEMS).then_some(DropReason::MulticastNotRouted)
-                } else if destination.is_broadcast()
-                    || interface.is_some_and(|interface| interface.is_broadcast(destination))
-                {
-                    None
-                } else if self.interfaces.is_own(destination.into(), from) {
-                    // RFC 1122, 3.3.6: a unicast address in a broadcast frame.
-                    group_frame.then_some(DropReason::L2Broadcast)
-                } else if self.interfaces.is_directed_broadcast(destination, from) {
-                    Some(DropReason::DirectedBroadcast)
-                } else {
-                    Some(DropReason::NotLocal)
+                Verdict::Drop(reason) => drop_all(packets, reason, context.out),
+                Verdict::Refuse(error, reason) => {
+                    icmp::report(&frame, from, error, context);
+                    drop_all(packets, reason, context.out);
                 }
-            }
-            IpPacket::V6 { header, .. } => {
-                let destination = header.destination();
-                if destination.is_multicast() {
-                    let interface = self.interfaces.get(from);
-                    let joined =
-                        interface.is_some_and(|interface| interface.has_joined(destination));
-                    (!joined).then_some(DropReason::MulticastNotRouted)
-                } else {
-                    let own = self.interfaces.is_own(destination.into(), from)
-                        || self.interfaces.is_anycast(destination.into(), from);
-                    (!own).then_some(DropReason::NotLocal)
-                }
+                // A reassembled packet that is a fragment itself.
+                Verdict::Part(_) => drop_all(packets, DropReason::LocalFragment, context.out),
             }
         }
     }
+}
 
-    /// Answers a valid TCP segment with a reset, since nothing listens to TCP here.
-    fn no_tcp_listener(
-        &mut self,
-        ip: &IpPacket<'_>,
-        offset: usize,
-        from: InterfaceId,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) -> Verdict {
-        let Some(segment) = reset::Segment::parse(ip, offset) else {
-            return Verdict::Drop(DropReason::TcpMalformed);
-        };
-        self.reset(ip, &segment, from, now, out);
-        Verdict::Drop(DropReason::NoListener)
+fn receive<P: Packet>(
+    frame: &[u8],
+    arrival: Arrival,
+    links: &mut Links,
+    context: &mut Context<'_, P, impl Output<P>>,
+) -> Verdict {
+    let ip = match IpPacket::parse(frame) {
+        Ok(ip) => ip,
+        Err(reason) => return Verdict::Drop(reason),
+    };
+    if let IpPacket::V4 { header, bytes } = ip
+        && discovery::is_for_routers(header, arrival.from, context.interfaces)
+        && links.router_solicited(header, bytes, arrival.from, context)
+    {
+        return Verdict::Taken;
     }
+    if let Some(reason) = not_for_us(&ip, frame, arrival.from, context.interfaces) {
+        return Verdict::Drop(reason);
+    }
+    match ip {
+        IpPacket::V4 { header, bytes } => receive_v4(header, bytes, arrival, links, context),
+        IpPacket::V6 { header, bytes } => receive_v6(header, bytes, arrival, links, context),
+    }
+}
 
-    fn icmp_v4(
-        &mut self,
-        header: &Ipv4Header,
-        bytes: &[u8],
-        from: InterfaceId,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) -> Verdict {
-        let message = &bytes[header.header_len()..];
-        if message.len() < ICMP_LEN || checksum(message) != 0 {
-            return Verdict::Drop(DropReason::IcmpMalformed);
-        }
-        let asked = self.interfaces.is_own(header.destination().into(), from);
-        if message[0] == v4::ECHO_REQUEST && message[1] == 0 && self.icmp.echo && asked {
-            self.echo_v4(header, bytes, from, now, out);
-        }
-        self.solicited_v4(header, bytes, from, now);
-        // Other types have no use here; RFC 1122, 3.2.2: unknown types are discarded silently.
-        Verdict::Taken
+fn receive_v4<P: Packet>(
+    header: &Ipv4Header,
+    bytes: &[u8],
+    arrival: Arrival,
+    links: &mut Links,
+    context: &mut Context<'_, P, impl Output<P>>,
+) -> Verdict {
+    if header.is_fragment() {
+        let piece = Piece::v4(header, bytes.len());
+        let piece = piece.map(|piece| piece.in_vrf(context.interfaces.vrf_of(arrival.from)));
+        return piece.map_or(Verdict::Drop(DropReason::LocalFragment), Verdict::Part);
     }
+    match header.protocol {
+        PROTOCOL_ICMP => icmp_v4(header, bytes, arrival.from, links, context),
+        PROTOCOL_UDP => no_udp_listener(&IpPacket::V4 { header, bytes }, header.header_len()),
+        PROTOCOL_TCP => {
+            let ip = IpPacket::V4 { header, bytes };
+            no_tcp_listener(&ip, header.header_len(), arrival.from, context)
+        }
+        _ => Verdict::Refuse(UNKNOWN_PROTOCOL, DropReason::NoListener),
+    }
+}
 
-    fn icmp_v6(
-        &mut self,
-        header: &Ipv6Header,
-        bytes: &[u8],
-        offset: usize,
-        arrival: Arrival,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) -> Verdict {
-        let (message, from) = (&bytes[offset..], arrival.from);
-        let (source, destination) = (header.source(), header.destination());
-        // Fits: the payload length has 16 bits.
-        let length = message.len() as u32;
-        let mut sum = pseudo_header_v6(source, destination, PROTOCOL_ICMPV6, length);
-        sum.add(message);
-        let malformed = message.len() < ICMP_LEN || sum.finish() != 0;
-        match message.first() {
-            Some(v6::ROUTER_SOLICITATION..=v6::REDIRECT) => {
-                if malformed || arrival.reassembled {
-                    return Verdict::Drop(DropReason::NdMalformed);
-                }
-                let hop_limit = header.hop_limit;
-                let mac = arrival.mac;
-                let nd = Message { source, destination, hop_limit, mac, bytes: message };
-                let refused = self.neighbour_discovery(&nd, from, now, out);
-                return refused.map_or(Verdict::Taken, Verdict::Drop);
-            }
-            _ if malformed => return Verdict::Drop(DropReason::IcmpMalformed),
-            Some(&v6::LISTENER_QUERY) => {
-                let valid = header.hop_limit == 1
-                    && source.is_unicast_link_local()
-                    && has_router_alert(header.next_header, bytes);
-                if !self.listener_query(message, valid, from, now) {
-                    return Verdict::Drop(DropReason::NdMalformed);
-                }
-            }
-            Some(&v6::ECHO_REQUEST) if message[1] == 0 && self.icmp.echo => {
-                self.echo_v6(header, message, from, now, out);
-            }
-            _ => {}
+fn receive_v6<P: Packet>(
+    header: &Ipv6Header,
+    bytes: &[u8],
+    arrival: Arrival,
+    links: &mut Links,
+    context: &mut Context<'_, P, impl Output<P>>,
+) -> Verdict {
+    let end = match extension::take(header.next_header, bytes) {
+        Ok(end) => end,
+        Err(refusal) => return Verdict::refuse(refusal.error, refusal.reason),
+    };
+    match end.protocol {
+        PROTOCOL_FRAGMENT => match Piece::v6(header, bytes, end) {
+            Ok(piece) => Verdict::Part(piece.in_vrf(context.interfaces.vrf_of(arrival.from))),
+            Err(error) => Verdict::refuse(error, DropReason::LocalFragment),
+        },
+        PROTOCOL_ICMPV6 => {
+            let reassembled = end.fragmented || arrival.reassembled;
+            let arrival = Arrival { reassembled, ..arrival };
+            icmp_v6(header, (bytes, end.offset), arrival, links, context)
         }
-        Verdict::Taken
+        PROTOCOL_UDP => no_udp_listener(&IpPacket::V6 { header, bytes }, end.offset),
+        PROTOCOL_TCP => {
+            let ip = IpPacket::V6 { header, bytes };
+            no_tcp_listener(&ip, end.offset, arrival.from, context)
+        }
+        // There is no upper layer to listen to (RFC 8200, 4.7).
+        PROTOCOL_NONE => Verdict::Drop(DropReason::NoListener),
+        _ => {
+            let error = Error::ProtocolUnreachable { pointer: end.named_at as u32 };
+            Verdict::Refuse(error, DropReason::NoListener)
+        }
     }
+}
+
+/// Returns the drop reason of a packet that is not for this router.
+fn not_for_us(
+    ip: &IpPacket<'_>,
+    frame: &[u8],
+    from: InterfaceId,
+    interfaces: &Interfaces,
+) -> Option<DropReason> {
+    let group_frame = frame::ethernet(frame).is_some_and(|(e, _)| e.destination.is_multicast());
+    match ip {
+        IpPacket::V4 { header, .. } => {
+            let destination = header.destination();
+            let interface = interfaces.get(from);
+            if destination.is_multicast() {
+                (destination != ALL_SYSTEMS).then_some(DropReason::MulticastNotRouted)
+            } else if destination.is_broadcast()
+                || interface.is_some_and(|interface| interface.is_broadcast(destination))
+            {
+                None
+            } else if interfaces.is_own(destination.into(), from) {
+                // RFC 1122, 3.3.6: a unicast address in a broadcast frame.
+                group_frame.then_some(DropReason::L2Broadcast)
+            } else if interfaces.is_directed_broadcast(destination, from) {
+                Some(DropReason::DirectedBroadcast)
+            } else {
+                Some(DropReason::NotLocal)
+            }
+        }
+        IpPacket::V6 { header, .. } => {
+            let destination = header.destination();
+            if destination.is_multicast() {
+                let interface = interfaces.get(from);
+                let joined = interface.is_some_and(|interface| interface.has_joined(destination));
+                (!joined).then_some(DropReason::MulticastNotRouted)
+            } else {
+                let own = interfaces.is_own(destination.into(), from)
+                    || interfaces.is_anycast(destination.into(), from);
+                (!own).then_some(DropReason::NotLocal)
+            }
+        }
+    }
+}
+
+/// Answers a valid TCP segment with a reset, since nothing listens to TCP here.
+fn no_tcp_listener<P: Packet>(
+    ip: &IpPacket<'_>,
+    offset: usize,
+    from: InterfaceId,
+    context: &mut Context<'_, P, impl Output<P>>,
+) -> Verdict {
+    let Some(segment) = reset::Segment::parse(ip, offset) else {
+        return Verdict::Drop(DropReason::TcpMalformed);
+    };
+    reset::answer(ip, &segment, from, context);
+    Verdict::Drop(DropReason::NoListener)
+}
+
+fn icmp_v4<P: Packet>(
+    header: &Ipv4Header,
+    bytes: &[u8],
+    from: InterfaceId,
+    links: &mut Links,
+    context: &mut Context<'_, P, impl Output<P>>,
+) -> Verdict {
+    let message = &bytes[header.header_len()..];
+    if message.len() < ICMP_LEN || checksum(message) != 0 {
+        return Verdict::Drop(DropReason::IcmpMalformed);
+    }
+    let asked = context.interfaces.is_own(header.destination().into(), from);
+    if message[0] == v4::ECHO_REQUEST && message[1] == 0 && context.icmp.echo && asked {
+        echo::answer_v4(header, bytes, from, context);
+    }
+    links.router_solicited(header, bytes, from, context);
+    // Other types have no use here; RFC 1122, 3.2.2: unknown types are discarded silently.
+    Verdict::Taken
+}
+
+fn icmp_v6<P: Packet>(
+    header: &Ipv6Header,
+    (bytes, offset): (&[u8], usize),
+    arrival: Arrival,
+    links: &mut Links,
+    context: &mut Context<'_, P, impl Output<P>>,
+) -> Verdict {
+    let (message, from) = (&bytes[offset..], arrival.from);
+    let (source, destination) = (header.source(), header.destination());
+    // Fits: the payload length has 16 bits.
+    let length = message.len() as u32;
+    let mut sum = pseudo_header_v6(source, destination, PROTOCOL_ICMPV6, length);
+    sum.add(message);
+    let malformed = message.len() < ICMP_LEN || sum.finish() != 0;
+    match message.first() {
+        Some(v6::ROUTER_SOLICITATION..=v6::REDIRECT) => {
+            if malformed || arrival.reassembled {
+                return Verdict::Drop(DropReason::NdMalformed);
+            }
+            let hop_limit = header.hop_limit;
+            let mac = arrival.mac;
+            let nd = Message { source, destination, hop_limit, mac, bytes: message };
+            let refused = links.neighbour_discovery(&nd, from, context);
+            return refused.map_or(Verdict::Taken, Verdict::Drop);
+        }
+        _ if malformed => return Verdict::Drop(DropReason::IcmpMalformed),
+        Some(&v6::LISTENER_QUERY) => {
+            let valid = header.hop_limit == 1
+                && source.is_unicast_link_local()
+                && has_router_alert(header.next_header, bytes);
+            if !links.listener_query(message, valid, from, context) {
+                return Verdict::Drop(DropReason::NdMalformed);
+            }
+        }
+        Some(&v6::ECHO_REQUEST) if message[1] == 0 && context.icmp.echo => {
+            echo::answer_v6(header, message, from, context);
+        }
+        _ => {}
+    }
+    Verdict::Taken
 }
 
 /// The router does not implement the protocol of an IPv4 packet; the header's tenth byte names it.

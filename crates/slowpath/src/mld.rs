@@ -17,7 +17,10 @@ use dataplane::interface::InterfaceId;
 use wire::build;
 use wire::nd::{CHANGE_TO_EXCLUDE, MODE_IS_EXCLUDE};
 
-use crate::{Output, Packet, SlowPath, Time};
+use crate::context::LinkContext;
+use crate::interfaces::Interface;
+use crate::random::Random;
+use crate::{Output, Time};
 
 /// Bytes in an MLDv1 query, the shortest (RFC 2710, 3).
 const QUERY_MIN_LEN: usize = 24;
@@ -41,52 +44,54 @@ impl Groups {
         self.pending.iter().map(|&(_, time)| time).min()
     }
 
-    /// Returns an interface whose answer is due.
-    pub(crate) fn due(&mut self, now: Time) -> Option<InterfaceId> {
-        let position = self.pending.iter().position(|&(_, time)| time <= now)?;
-        Some(self.pending.swap_remove(position).0)
-    }
-}
-
-impl<P: Packet> SlowPath<P> {
-    /// Takes a query; returns false if it is not valid. `message` is the ICMPv6 message; `valid_ip`
-    /// is true if hop limit and source are as required (1, link-local).
-    pub(crate) fn listener_query(
+    /// Takes a query; returns false if it is not valid. `message` is the ICMPv6 message; `valid_ip` is true if hop
+    /// limit and source are as required (1, link-local).
+    pub(crate) fn query(
         &mut self,
         message: &[u8],
         valid_ip: bool,
         from: InterfaceId,
         now: Time,
+        random: &mut Random,
     ) -> bool {
         let Some(code) = message.get(4..6) else { return false };
         if message.len() < QUERY_MIN_LEN || !valid_ip {
             return false;
         }
         let delay = max_response_delay(u16::from_be_bytes([code[0], code[1]]));
-        let time = now.saturating_add(self.random.up_to(delay));
-        self.groups.schedule(from, time);
+        let time = now.saturating_add(random.up_to(delay));
+        self.schedule(from, time);
         true
     }
 
-    /// Answers a query with the groups that the interface listens to.
-    pub(crate) fn answer_query(&self, interface: InterfaceId, out: &mut impl Output<P>) {
-        self.report(interface, MODE_IS_EXCLUDE, out);
-    }
-
-    /// Reports that the interface starts to listen to its groups.
-    pub(crate) fn join_groups(&self, interface: InterfaceId, out: &mut impl Output<P>) {
-        self.report(interface, CHANGE_TO_EXCLUDE, out);
-    }
-
-    fn report(&self, interface: InterfaceId, kind: u8, out: &mut impl Output<P>) {
-        let Some(interface) = self.interfaces.get(interface) else { return };
-        // 20 bytes per group, and the report must fit the minimum MTU.
-        for groups in interface.reported_groups().chunks(50) {
-            // RFC 3590, 4: from the unspecified address while there is no other.
-            let source = interface.usable_link_local().unwrap_or(Ipv6Addr::UNSPECIFIED);
-            let frame = build::listener_report(interface.mac, source, kind, groups);
-            out.originate(interface.id, &frame);
+    /// Answers the queries that are due, with the groups that the interface listens to.
+    pub(crate) fn run<P>(&mut self, link: &mut LinkContext<'_, impl Output<P>>) {
+        while let Some(id) = self.due(link.now) {
+            if let Some(interface) = link.interfaces.get(id) {
+                report(interface, MODE_IS_EXCLUDE, link.out);
+            }
         }
+    }
+
+    /// Returns an interface whose answer is due.
+    fn due(&mut self, now: Time) -> Option<InterfaceId> {
+        let position = self.pending.iter().position(|&(_, time)| time <= now)?;
+        Some(self.pending.swap_remove(position).0)
+    }
+}
+
+/// Reports that the interface starts to listen to its groups.
+pub(crate) fn join_groups<P>(interface: &Interface, out: &mut impl Output<P>) {
+    report(interface, CHANGE_TO_EXCLUDE, out);
+}
+
+fn report<P>(interface: &Interface, kind: u8, out: &mut impl Output<P>) {
+    // 20 bytes per group, and the report must fit the minimum MTU.
+    for groups in interface.reported_groups().chunks(50) {
+        // RFC 3590, 4: from the unspecified address while there is no other.
+        let source = interface.usable_link_local().unwrap_or(Ipv6Addr::UNSPECIFIED);
+        let frame = build::listener_report(interface.mac, source, kind, groups);
+        out.originate(interface.id, &frame);
     }
 }
 

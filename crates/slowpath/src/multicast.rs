@@ -26,11 +26,13 @@ use dataplane::reason::{DropReason, Punt, PuntReason};
 use wire::MacAddr;
 use wire::address::{multicast_mac_v4, multicast_mac_v6};
 
+use crate::context::Context;
 use crate::frame::IpPacket;
 use crate::host::stays_on_link;
-use crate::icmp::Error;
+use crate::icmp::{self, Error};
+use crate::interfaces::Interfaces;
 use crate::neighbour::Waiting;
-use crate::{Output, Packet, SlowPath, Time};
+use crate::{Output, Packet, transmit};
 
 /// The outgoing interfaces of a packet to a group, and the smallest MTU of the interfaces left out.
 #[derive(Default)]
@@ -71,80 +73,74 @@ pub(crate) fn group_mac(group: IpAddr) -> MacAddr {
     }
 }
 
-impl<P: Packet> SlowPath<P> {
-    /// Forwards a packet by its group's entry.
-    pub(crate) fn replicate(
-        &mut self,
-        packet: P,
-        from: InterfaceId,
-        replication: Replication,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) {
-        match replication {
-            Replication::Interfaces(interfaces) => {
-                self.send_to_group(packet, from, interfaces, now, out)
-            }
-            Replication::WrongInterface => out.drop(packet, DropReason::MulticastWrongInterface),
-            Replication::Sample => self.local(packet, from, now, out),
+/// Forwards a packet by its group's entry. Returns a packet that is for the router itself.
+#[must_use]
+pub(crate) fn replicate<P: Packet>(
+    packet: P,
+    from: InterfaceId,
+    replication: Replication,
+    context: &mut Context<'_, P, impl Output<P>>,
+) -> Option<P> {
+    match replication {
+        Replication::Interfaces(interfaces) => send(packet, from, interfaces, context),
+        Replication::WrongInterface => {
+            context.out.drop(packet, DropReason::MulticastWrongInterface);
         }
+        Replication::Sample => return Some(packet),
     }
+    None
+}
 
-    fn send_to_group(
-        &mut self,
-        mut packet: P,
-        from: InterfaceId,
-        interfaces: InterfaceSet,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) {
-        let Ok(ip) = IpPacket::parse(packet.bytes()) else {
-            return out.drop(packet, DropReason::Runt);
-        };
-        let mac = group_mac(ip.destination());
-        let Leaves { by, too_small } = self.leaves(&ip, interfaces);
-        if let Some(mtu) = too_small {
-            self.icmp_error(packet.bytes(), from, Error::TooBig { mtu }, now, out);
-        }
-        let mut reason = match too_small {
-            Some(_) => DropReason::TooBig,
-            None => DropReason::MulticastNoReceiver,
-        };
-        let mut copies = Vec::new();
-        for interface in by {
-            // A filter may modify the packets that it passes.
-            let mut frame = packet.bytes().to_vec();
-            match out.judge_copy(&mut frame, from, interface) {
-                Judgement::Pass => copies.push((interface, frame)),
-                Judgement::Police => reason = DropReason::Policed,
-                _ => reason = DropReason::Filtered,
-            }
-        }
-        let Some((last, frame)) = copies.pop() else { return out.drop(packet, reason) };
-        for (interface, frame) in copies {
-            self.transmit_copy(&frame, interface, mac, out);
-        }
-        packet.bytes_mut().copy_from_slice(&frame);
-        self.transmit(Waiting::Received { packet, from }, last, mac, out);
+fn send<P: Packet>(
+    mut packet: P,
+    from: InterfaceId,
+    interfaces: InterfaceSet,
+    context: &mut Context<'_, P, impl Output<P>>,
+) {
+    let Ok(ip) = IpPacket::parse(packet.bytes()) else {
+        return context.out.drop(packet, DropReason::Runt);
+    };
+    let mac = group_mac(ip.destination());
+    let Leaves { by, too_small } = leaves(&ip, interfaces, context.interfaces);
+    if let Some(mtu) = too_small {
+        icmp::report(packet.bytes(), from, Error::TooBig { mtu }, context);
     }
+    let mut reason = match too_small {
+        Some(_) => DropReason::TooBig,
+        None => DropReason::MulticastNoReceiver,
+    };
+    let mut copies = Vec::new();
+    for interface in by {
+        // A filter may modify the packets that it passes.
+        let mut frame = packet.bytes().to_vec();
+        match context.out.judge_copy(&mut frame, from, interface) {
+            Judgement::Pass => copies.push((interface, frame)),
+            Judgement::Police => reason = DropReason::Policed,
+            _ => reason = DropReason::Filtered,
+        }
+    }
+    let Some((last, frame)) = copies.pop() else { return context.out.drop(packet, reason) };
+    for (interface, frame) in copies {
+        transmit::send_copy(&frame, interface, mac, context.interfaces, context.out);
+    }
+    packet.bytes_mut().copy_from_slice(&frame);
+    transmit::send(Waiting::Received { packet, from }, last, mac, context);
+}
 
-    /// Selects the interfaces that can send the packet, whole or in fragments.
-    fn leaves(&self, ip: &IpPacket<'_>, interfaces: InterfaceSet) -> Leaves {
-        let may_fragment = matches!(ip, IpPacket::V4 { header, .. } if !header.dont_fragment());
-        let mut leaves = Leaves::default();
-        for interface in
-            interfaces.interfaces().filter_map(|interface| self.interfaces.get(interface))
-        {
-            let speaks = matches!(ip, IpPacket::V4 { .. }) || interface.speaks_v6();
-            if speaks && (may_fragment || ip.bytes().len() <= usize::from(interface.mtu)) {
-                leaves.by.push(interface.id);
-            } else if speaks {
-                leaves.too_small =
-                    Some(leaves.too_small.map_or(interface.mtu, |mtu| mtu.min(interface.mtu)));
-            }
+/// Selects the interfaces that can send the packet, whole or in fragments.
+fn leaves(ip: &IpPacket<'_>, set: InterfaceSet, interfaces: &Interfaces) -> Leaves {
+    let may_fragment = matches!(ip, IpPacket::V4 { header, .. } if !header.dont_fragment());
+    let mut leaves = Leaves::default();
+    for interface in set.interfaces().filter_map(|id| interfaces.get(id)) {
+        let speaks = matches!(ip, IpPacket::V4 { .. }) || interface.speaks_v6();
+        if speaks && (may_fragment || ip.bytes().len() <= usize::from(interface.mtu)) {
+            leaves.by.push(interface.id);
+        } else if speaks {
+            leaves.too_small =
+                Some(leaves.too_small.map_or(interface.mtu, |mtu| mtu.min(interface.mtu)));
         }
-        leaves
     }
+    leaves
 }
 
 #[cfg(test)]

@@ -27,8 +27,14 @@ use wire::nd::{
 };
 use zerocopy::FromBytes;
 
+use crate::advertise::Advertising;
+use crate::announce::Announcements;
+use crate::context::Context;
+use crate::duplicate::Probes;
+use crate::interfaces::Interface;
+use crate::later::Later;
 use crate::neighbour::{Evidence, Waiting};
-use crate::{Event, NeighbourState, Output, Packet, SlowPath, Time};
+use crate::{Event, NeighbourState, Output, Packet, Time, resolution};
 
 /// A neighbour discovery message with the fields of its IP header.
 pub(crate) struct Message<'a> {
@@ -48,34 +54,30 @@ const MAX_ANYCAST_DELAY: Time = Time::from_secs(1);
 /// A message that fails the validity checks.
 struct Invalid;
 
-impl<P: Packet> SlowPath<P> {
+/// Neighbour discovery on a link, with the protocols whose state its messages change.
+pub(crate) struct NeighbourDiscovery<'a> {
+    pub announcements: &'a mut Announcements,
+    pub probes: &'a mut Probes,
+    pub advertising: &'a mut Advertising,
+    pub later: &'a mut Later,
+}
+
+impl NeighbourDiscovery<'_> {
     /// Processes types 133 to 137; returns the reason to drop the message, if there is one.
-    pub(crate) fn neighbour_discovery(
+    pub(crate) fn process<P: Packet>(
         &mut self,
         message: &Message<'_>,
         from: InterfaceId,
-        now: Time,
-        out: &mut impl Output<P>,
+        context: &mut Context<'_, P, impl Output<P>>,
     ) -> Option<DropReason> {
         if message.hop_limit != ND_HOP_LIMIT || message.bytes.get(1) != Some(&0) {
             return Some(DropReason::NdMalformed);
         }
         let taken = match message.bytes.first() {
-            Some(&v6::ROUTER_SOLICITATION) => self.router_solicitation(message, from, now, out),
-            Some(&v6::ROUTER_ADVERTISEMENT) => {
-                let taken = check_for_hosts(message, 16);
-                if taken.is_ok() {
-                    let (router, bytes) = (message.source, message.bytes);
-                    self.compare_advertisement(router, bytes, from, now, out);
-                }
-                taken
-            }
-            Some(&v6::NEIGHBOUR_SOLICITATION) => {
-                self.neighbour_solicitation(message, from, now, out)
-            }
-            Some(&v6::NEIGHBOUR_ADVERTISEMENT) => {
-                self.neighbour_advertisement(message, from, now, out)
-            }
+            Some(&v6::ROUTER_SOLICITATION) => self.router_solicitation(message, from, context),
+            Some(&v6::ROUTER_ADVERTISEMENT) => self.router_advertisement(message, from, context),
+            Some(&v6::NEIGHBOUR_SOLICITATION) => self.solicitation(message, from, context),
+            Some(&v6::NEIGHBOUR_ADVERTISEMENT) => self.advertisement(message, from, context),
             Some(&v6::REDIRECT) => check_for_hosts(message, 40),
             _ => Err(Invalid),
         };
@@ -88,12 +90,11 @@ impl<P: Packet> SlowPath<P> {
 
     /// Takes a neighbour solicitation (RFC 4861, 7.1.1 and 7.2.3); returns false if the target is not
     /// ours.
-    fn neighbour_solicitation(
+    fn solicitation<P: Packet>(
         &mut self,
         message: &Message<'_>,
         from: InterfaceId,
-        now: Time,
-        out: &mut impl Output<P>,
+        context: &mut Context<'_, P, impl Output<P>>,
     ) -> Result<bool, Invalid> {
         let (fixed, rest) =
             NeighbourSolicitation::ref_from_prefix(message.bytes).map_err(|_| Invalid)?;
@@ -104,102 +105,54 @@ impl<P: Packet> SlowPath<P> {
         if target.is_multicast() || (probe && !probe_ok) {
             return Err(Invalid);
         }
-        if self.is_tentative(from, target) {
+        let Some(interface) = context.interfaces.get(from) else { return Ok(false) };
+        if interface.is_tentative(target) {
             // A host that resolves a tentative address is not answered (5.4.3); one that probes for it
             // has a duplicate.
             if probe {
-                self.duplicate(from, target, message.mac, out);
+                self.probes.duplicate(interface, target, message.mac, context.out);
             }
             return Ok(true);
         }
-        let Some(interface) = self.interfaces.get(from) else { return Ok(false) };
         let anycast = interface.has_anycast(target);
         if !anycast && !interface.has_v6(target) {
             return Ok(false);
         }
         if let Some(mac) = asker {
-            self.learn_asker(message.source, mac, from, now, out);
+            learn_asker(message.source, mac, interface, context);
         }
         if !anycast {
-            self.advertise_to(message.source, asker, target, from, now, out);
+            answer(message.source, asker, target, interface, context);
         } else if let Some(mac) = asker {
-            self.advertise_anycast(message.source, mac, target, from, now);
+            self.answer_anycast((message.source, mac), target, interface, context);
         }
         Ok(true)
-    }
-
-    /// Learns a sender that will be answered, if it is on this link (RFC 5942, 4).
-    fn learn_asker(
-        &mut self,
-        source: Ipv6Addr,
-        mac: MacAddr,
-        from: InterfaceId,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) {
-        let address = IpAddr::V6(source);
-        if self.interfaces.get(from).is_some_and(|interface| interface.is_on_link(address)) {
-            self.learn((from, address), mac, (Evidence::Heard, true), now, out);
-        }
-    }
-
-    /// Sends an advertisement (RFC 4861, 7.2.4): to the solicitation's sender, or to all nodes if that
-    /// has no address yet.
-    fn advertise_to(
-        &mut self,
-        asker: Ipv6Addr,
-        mac: Option<MacAddr>,
-        target: Ipv6Addr,
-        from: InterfaceId,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) {
-        let Some(interface) = self.interfaces.get(from) else { return };
-        if asker.is_unspecified() {
-            let link = Link { destination: multicast_mac_v6(ALL_NODES), source: interface.mac };
-            let flags = FLAG_ROUTER | FLAG_OVERRIDE;
-            let frame = build::neighbour_advertisement(link, target, ALL_NODES, target, flags);
-            return out.originate(from, &frame);
-        }
-        let link = Link { destination: mac.unwrap_or_default(), source: interface.mac };
-        let flags = FLAG_ROUTER | FLAG_SOLICITED | FLAG_OVERRIDE;
-        let frame = build::neighbour_advertisement(link, target, asker, target, flags);
-        if mac.is_some() {
-            out.originate(from, &frame);
-        } else if interface.is_on_link(IpAddr::V6(asker)) {
-            // A unicast solicitation may lack the option: its sender's MAC is in the table or must be
-            // resolved.
-            self.send_to((from, asker.into()), Waiting::Own(frame), now, out);
-        }
     }
 
     /// Schedules an advertisement of an anycast address (RFC 4861, 7.2.4 and 7.2.7): delayed, since
     /// other routers answer too, and without "override", so that the first answer counts. A
     /// solicitation without a MAC or a source address gets none.
-    fn advertise_anycast(
+    fn answer_anycast<P, O>(
         &mut self,
-        asker: Ipv6Addr,
-        mac: MacAddr,
+        (asker, mac): (Ipv6Addr, MacAddr),
         target: Ipv6Addr,
-        from: InterfaceId,
-        now: Time,
+        interface: &Interface,
+        context: &mut Context<'_, P, O>,
     ) {
-        let Some(interface) = self.interfaces.get(from) else { return };
         let link = Link { destination: mac, source: interface.mac };
         let flags = FLAG_ROUTER | FLAG_SOLICITED;
         let source = interface.source_v6(asker);
         let frame = build::neighbour_advertisement(link, source, asker, target, flags);
-        let time = now.saturating_add(self.random.up_to(MAX_ANYCAST_DELAY));
-        self.later.push(time, from, frame);
+        let time = context.now.saturating_add(context.random.up_to(MAX_ANYCAST_DELAY));
+        self.later.push(time, interface.id, frame);
     }
 
     /// Takes a neighbour advertisement (RFC 4861, 7.1.2 and 7.2.5).
-    fn neighbour_advertisement(
+    fn advertisement<P: Packet>(
         &mut self,
         message: &Message<'_>,
         from: InterfaceId,
-        now: Time,
-        out: &mut impl Output<P>,
+        context: &mut Context<'_, P, impl Output<P>>,
     ) -> Result<bool, Invalid> {
         let (fixed, rest) =
             NeighbourAdvertisement::ref_from_prefix(message.bytes).map_err(|_| Invalid)?;
@@ -209,90 +162,130 @@ impl<P: Packet> SlowPath<P> {
         if target.is_multicast() || (message.destination.is_multicast() && solicited) {
             return Err(Invalid);
         }
-        if self.is_tentative(from, target) {
-            self.duplicate(from, target, message.mac, out);
+        let Some(interface) = context.interfaces.get(from) else { return Ok(false) };
+        if interface.is_tentative(target) {
+            self.probes.duplicate(interface, target, message.mac, context.out);
             return Ok(true);
         }
-        let Some(interface) = self.interfaces.get(from) else { return Ok(false) };
         let key = (from, IpAddr::V6(target));
         if interface.has_v6(target) {
             if let Some(mac) = heard.filter(|&mac| mac != interface.mac)
-                && self.announcements.may_defend(from, now)
+                && self.announcements.may_defend(from, context.now)
             {
-                out.event(Event::AddressConflict { interface: from, address: key.1, mac });
+                let conflict = Event::AddressConflict { interface: from, address: key.1, mac };
+                context.out.event(conflict);
             }
             return Ok(true);
         }
-        let known = self.table.mac(key);
+        let known = context.table.mac(key);
         // Without the option the MAC is unchanged. An unresolved neighbour has none.
         let Some(mac) = heard.or(known) else { return Ok(true) };
         let other = known.is_some_and(|known| known != mac);
         if other && flags & FLAG_OVERRIDE == 0 {
-            if self.table.state(key) == Some(NeighbourState::Reachable) {
-                self.table.doubt(key, now);
+            if context.table.state(key) == Some(NeighbourState::Reachable) {
+                context.table.doubt(key, context.now);
             }
             return Ok(true);
         }
         let evidence = if solicited { Evidence::Answered } else { Evidence::Heard };
-        self.learn(key, mac, (evidence, false), now, out);
+        resolution::learn(key, mac, (evidence, false), context);
         Ok(true)
     }
 
     /// Takes a router solicitation (RFC 4861, 6.1.1 and 6.2.6), which teaches the sender's MAC.
-    fn router_solicitation(
+    fn router_solicitation<P: Packet>(
         &mut self,
         message: &Message<'_>,
         from: InterfaceId,
-        now: Time,
-        out: &mut impl Output<P>,
+        context: &mut Context<'_, P, impl Output<P>>,
     ) -> Result<bool, Invalid> {
         let options = message.bytes.get(8..).ok_or(Invalid)?;
         let sender = link_layer_address(options, OPTION_SOURCE_LINK_LAYER)?;
         if message.source.is_unspecified() && sender.is_some() {
             return Err(Invalid);
         }
-        if let Some(mac) = sender {
-            self.learn_asker(message.source, mac, from, now, out);
+        if let (Some(mac), Some(interface)) = (sender, context.interfaces.get(from)) {
+            learn_asker(message.source, mac, interface, context);
         }
-        self.router_solicited(from, now);
+        self.advertising.solicited(from, context.now, context.random);
         Ok(true)
     }
 
-    /// Solicits the MAC of `address`: from its solicited-node group, or from the MAC that had it last.
-    pub(crate) fn solicit(
-        &self,
-        interface: InterfaceId,
-        address: Ipv6Addr,
-        probe: Option<MacAddr>,
-        out: &mut impl Output<P>,
-    ) {
-        let Some(interface) =
-            self.interfaces.get(interface).filter(|interface| interface.speaks_v6())
-        else {
-            return;
-        };
-        let source = interface.source_v6(address);
-        if !interface.has_v6(source) {
-            // No address may be used yet.
-            return;
+    /// Takes another router's advertisement, which is compared with our own.
+    fn router_advertisement<P>(
+        &mut self,
+        message: &Message<'_>,
+        from: InterfaceId,
+        context: &mut Context<'_, P, impl Output<P>>,
+    ) -> Result<bool, Invalid> {
+        let taken = check_for_hosts(message, 16)?;
+        if let Some(interface) = context.interfaces.get(from) {
+            let (router, bytes) = (message.source, message.bytes);
+            self.advertising.compare(router, bytes, interface, context.now, context.out);
         }
-        let frame = build::neighbour_solicitation(interface.mac, source, address, probe);
-        out.originate(interface.id, &frame);
+        Ok(taken)
     }
+}
 
-    /// Announces `address` with an unsolicited advertisement (RFC 4861, 7.2.6).
-    pub(crate) fn nd_announce(
-        &self,
-        interface: InterfaceId,
-        address: Ipv6Addr,
-        out: &mut impl Output<P>,
-    ) {
-        let Some(interface) = self.interfaces.get(interface) else { return };
-        let link = Link { destination: multicast_mac_v6(ALL_NODES), source: interface.mac };
-        let flags = FLAG_ROUTER | FLAG_OVERRIDE;
-        let frame = build::neighbour_advertisement(link, address, ALL_NODES, address, flags);
-        out.originate(interface.id, &frame);
+/// Learns a sender that will be answered, if it is on this link (RFC 5942, 4).
+fn learn_asker<P: Packet>(
+    source: Ipv6Addr,
+    mac: MacAddr,
+    interface: &Interface,
+    context: &mut Context<'_, P, impl Output<P>>,
+) {
+    let address = IpAddr::V6(source);
+    if interface.is_on_link(address) {
+        resolution::learn((interface.id, address), mac, (Evidence::Heard, true), context);
     }
+}
+
+/// Sends an advertisement (RFC 4861, 7.2.4): to the solicitation's sender, or to all nodes if that
+/// has no address yet.
+fn answer<P: Packet>(
+    asker: Ipv6Addr,
+    mac: Option<MacAddr>,
+    target: Ipv6Addr,
+    interface: &Interface,
+    context: &mut Context<'_, P, impl Output<P>>,
+) {
+    if asker.is_unspecified() {
+        return announce(interface, target, context.out);
+    }
+    let link = Link { destination: mac.unwrap_or_default(), source: interface.mac };
+    let flags = FLAG_ROUTER | FLAG_SOLICITED | FLAG_OVERRIDE;
+    let frame = build::neighbour_advertisement(link, target, asker, target, flags);
+    if mac.is_some() {
+        context.out.originate(interface.id, &frame);
+    } else if interface.is_on_link(IpAddr::V6(asker)) {
+        // A unicast solicitation may lack the option: its sender's MAC is in the table or must be
+        // resolved.
+        resolution::send_to((interface.id, asker.into()), Waiting::Own(frame), context);
+    }
+}
+
+/// Solicits the MAC of `address`: from its solicited-node group, or from the MAC that had it last.
+pub(crate) fn solicit<P>(
+    interface: &Interface,
+    address: Ipv6Addr,
+    probe: Option<MacAddr>,
+    out: &mut impl Output<P>,
+) {
+    let source = interface.source_v6(address);
+    if !interface.has_v6(source) {
+        // The link is too small for IPv6, or no address may be used yet.
+        return;
+    }
+    let frame = build::neighbour_solicitation(interface.mac, source, address, probe);
+    out.originate(interface.id, &frame);
+}
+
+/// Announces `address` with an unsolicited advertisement to all nodes (RFC 4861, 7.2.6).
+pub(crate) fn announce<P>(interface: &Interface, address: Ipv6Addr, out: &mut impl Output<P>) {
+    let link = Link { destination: multicast_mac_v6(ALL_NODES), source: interface.mac };
+    let flags = FLAG_ROUTER | FLAG_OVERRIDE;
+    let frame = build::neighbour_advertisement(link, address, ALL_NODES, address, flags);
+    out.originate(interface.id, &frame);
 }
 
 /// Checks router advertisements and redirects, which are of no use to a router (RFC 4861, 6.1.2, 8.1).

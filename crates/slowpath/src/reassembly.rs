@@ -25,15 +25,17 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use dataplane::interface::{InterfaceId, VrfId};
+use dataplane::reason::DropReason;
 use wire::checksum::checksum;
 use wire::ethernet::ETHERNET_LEN;
 use wire::ip::{IPV6_LEN, Ipv4Header, Ipv6FragmentHeader, Ipv6Header, PROTOCOL_HOP_BY_HOP};
 use zerocopy::FromBytes;
 use zerocopy::network_endian::U16;
 
+use crate::context::Context;
 use crate::extension::{self, End};
-use crate::icmp::Error;
-use crate::{Packet, Time};
+use crate::icmp::{self, Error};
+use crate::{Output, Packet, Time};
 
 /// Most fragments of one datagram: the largest datagram in fragments of 576 bytes.
 const PIECES: usize = 128;
@@ -157,13 +159,13 @@ pub(crate) enum Outcome<P> {
 }
 
 /// A datagram that is still incomplete at its deadline.
-pub(crate) struct Expired<P> {
+struct Expired<P> {
     /// The interface that its fragments were received on.
-    pub from: InterfaceId,
+    from: InterfaceId,
     /// Its first fragment, if that is there; an error goes to its sender.
-    pub first: Option<P>,
+    first: Option<P>,
     /// The other fragments.
-    pub others: Vec<P>,
+    others: Vec<P>,
 }
 
 /// All incomplete datagrams.
@@ -251,8 +253,20 @@ impl<P: Packet> Reassembly<P> {
         }
     }
 
+    /// Drops the packets of datagrams that are not complete in time. Their sender gets an error if the first fragment
+    /// is there (RFC 792, RFC 1122 3.3.2, RFC 8200 4.5).
+    pub(crate) fn run(&mut self, context: &mut Context<'_, P, impl Output<P>>) {
+        let reason = DropReason::ReassemblyTimeout;
+        while let Some(Expired { from, first, others }) = self.due(context.now) {
+            if let Some(first) = first {
+                icmp::refuse(first, from, Error::ReassemblyExpired, reason, context);
+            }
+            others.into_iter().for_each(|packet| context.out.drop(packet, reason));
+        }
+    }
+
     /// Returns a datagram whose deadline has passed; call until `None`.
-    pub(crate) fn due(&mut self, now: Time) -> Option<Expired<P>> {
+    fn due(&mut self, now: Time) -> Option<Expired<P>> {
         if self.next_deadline()? > now {
             return None;
         }

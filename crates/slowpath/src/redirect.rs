@@ -15,6 +15,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use dataplane::interface::InterfaceId;
+use wire::MacAddr;
 use wire::build::{self, Ipv4Fields, Ipv6Fields};
 use wire::icmp::{v4, v6};
 use wire::ip::{IPV6_LEN, Ipv4Header, Ipv6Header, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
@@ -24,67 +25,83 @@ use wire::nd::{
 use zerocopy::IntoBytes;
 use zerocopy::network_endian::{U16, U32};
 
-use crate::echo::NO_LINK;
+use crate::bucket::TokenBucket;
+use crate::context::Context;
 use crate::frame::IpPacket;
+use crate::interfaces::Interface;
 use crate::neighbour::Waiting;
-use crate::{Output, Packet, SlowPath, Time};
+use crate::originate::NO_LINK;
+use crate::{Output, Packet, Time, icmp, resolution};
 
 /// Precedence "internetwork control" (RFC 1812, 4.3.2.5).
 const TOS_CONTROL: u8 = 0xc0;
 
-impl<P: Packet> SlowPath<P> {
+/// Redirects per second, and in one burst (RFC 4861, 8.2: the rate must be limited).
+const RATE: u32 = 100;
+const BURST: u32 = 20;
+
+/// The redirects of all interfaces, with their rate.
+pub(crate) struct Redirects {
+    rate: TokenBucket,
+}
+
+impl Redirects {
+    pub(crate) fn new() -> Self {
+        Self { rate: TokenBucket::new(RATE, BURST) }
+    }
+
     /// Redirects the sender of a packet that leaves by its receiving interface to the better first hop.
-    pub(crate) fn redirect(
-        &mut self,
+    pub(crate) fn redirect<P: Packet>(
+        &self,
         frame: &[u8],
         from: InterfaceId,
         next_hop: u16,
-        now: Time,
-        out: &mut impl Output<P>,
+        context: &mut Context<'_, P, impl Output<P>>,
     ) {
-        if !self.interfaces.get(from).is_some_and(|interface| interface.settings.redirects) {
-            return;
-        }
+        let interfaces = context.interfaces;
+        let sends = |interface: &&Interface| interface.settings.redirects;
+        let Some(interface) = interfaces.get(from).filter(sends) else { return };
         let Ok(ip) = IpPacket::parse(frame) else { return };
-        let hop = self.gateway(next_hop).map_or(ip.destination(), |(_, address)| address);
+        let gateway = context.gateways.get(next_hop);
+        let hop = gateway.map_or(ip.destination(), |(_, address)| address);
         let made = match (ip, hop) {
             (IpPacket::V4 { header, bytes }, IpAddr::V4(hop)) => {
-                let allowed = self.may_report_v4(&ip, header, bytes, from);
-                allowed.then(|| self.redirect_v4(header, bytes, from, hop, now)).flatten()
+                let allowed = icmp::may_report_v4(&ip, header, bytes, from, context);
+                allowed.then(|| self.make_v4(header, bytes, interface, hop, context)).flatten()
             }
             (IpPacket::V6 { header, bytes }, IpAddr::V6(hop)) => {
-                self.redirect_v6(header, bytes, from, hop, now)
+                let mac = context.table.mac((from, hop.into()));
+                self.make_v6(header, bytes, interface, (hop, mac), context.now)
             }
             // The sender cannot use a gateway of the other family.
             _ => None,
         };
         if let Some(made) = made {
-            self.send_to((from, ip.source()), Waiting::Own(made), now, out);
+            resolution::send_to((from, ip.source()), Waiting::Own(made), context);
         }
     }
 
-    fn redirect_v4(
-        &mut self,
+    fn make_v4<P, O>(
+        &self,
         header: &Ipv4Header,
         bytes: &[u8],
-        from: InterfaceId,
+        interface: &Interface,
         hop: Ipv4Addr,
-        now: Time,
+        context: &mut Context<'_, P, O>,
     ) -> Option<Vec<u8>> {
-        let interface = self.interfaces.get(from)?;
         let sender = header.source();
         let net = interface.v4.iter().find(|net| net.contains(&sender) && net.contains(&hop))?;
         let source = net.addr();
-        if sender == hop || !interface.is_on_link(sender.into()) || !self.redirects.take(now) {
+        if sender == hop || !interface.is_on_link(sender.into()) || !self.rate.take(context.now) {
             return None;
         }
         let length = (bytes.len() + 28).min(build::ICMPV4_ERROR_MAX);
-        let divisible = self.identify(length, false, now)?;
+        let identification = context.identify(length, false)?;
         let fields = Ipv4Fields {
             tos: TOS_CONTROL,
-            identification: divisible.unwrap_or(0),
-            dont_fragment: divisible.is_none(),
-            ttl: self.icmp.ttl,
+            identification: identification.unwrap_or(0),
+            dont_fragment: identification.is_none(),
+            ttl: context.icmp.ttl,
             protocol: PROTOCOL_ICMP,
             source,
             destination: sender,
@@ -93,15 +110,14 @@ impl<P: Packet> SlowPath<P> {
         Some(build::icmpv4_error(NO_LINK, fields, message, bytes))
     }
 
-    fn redirect_v6(
-        &mut self,
+    fn make_v6(
+        &self,
         header: &Ipv6Header,
         bytes: &[u8],
-        from: InterfaceId,
-        hop: Ipv6Addr,
+        interface: &Interface,
+        (hop, mac): (Ipv6Addr, Option<MacAddr>),
         now: Time,
     ) -> Option<Vec<u8>> {
-        let interface = self.interfaces.get(from)?;
         let (sender, destination) = (header.source(), header.destination());
         let known_so = if hop == destination {
             interface.is_on_link(hop.into())
@@ -112,7 +128,7 @@ impl<P: Packet> SlowPath<P> {
             return None;
         }
         let source = interface.usable_link_local()?;
-        if !self.redirects.take(now) {
+        if !self.rate.take(now) {
             return None;
         }
         let fixed = Redirect {
@@ -124,7 +140,7 @@ impl<P: Packet> SlowPath<P> {
             destination_address: destination.octets(),
         };
         let mut message = fixed.as_bytes().to_vec();
-        if let Some(mac) = self.table.mac((from, hop.into())) {
+        if let Some(mac) = mac {
             let option = LinkLayerOption { kind: OPTION_TARGET_LINK_LAYER, length: 1, mac };
             message.extend_from_slice(option.as_bytes());
         }

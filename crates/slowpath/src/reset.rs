@@ -29,10 +29,11 @@ use wire::l4::{TCP_MIN_LEN, TcpHeader, UDP_LEN, UdpHeader};
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::echo::NO_LINK;
+use crate::context::Context;
 use crate::frame::IpPacket;
-use crate::icmp::Error;
-use crate::{Output, Packet, SlowPath, Time};
+use crate::icmp::{self, Error};
+use crate::originate::{self, NO_LINK};
+use crate::{Output, Packet};
 
 /// Control bits (RFC 9293, 3.1).
 const FIN: u16 = 0x01;
@@ -123,108 +124,100 @@ impl Segment {
     }
 }
 
-impl<P: Packet> SlowPath<P> {
-    /// Answers a segment with a reset, if that is allowed.
-    pub(crate) fn reset(
-        &mut self,
-        ip: &IpPacket<'_>,
-        segment: &Segment,
-        from: InterfaceId,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) {
-        if segment.flags & RST == 0 && self.interfaces.is_own(ip.destination(), from) {
-            self.send_reset(ip, segment, from, now, out);
-        }
+/// Answers a segment to the router with a reset, if that is allowed.
+pub(crate) fn answer<P: Packet>(
+    ip: &IpPacket<'_>,
+    segment: &Segment,
+    from: InterfaceId,
+    context: &mut Context<'_, P, impl Output<P>>,
+) {
+    if segment.flags & RST == 0 && context.interfaces.is_own(ip.destination(), from) {
+        send(ip, segment, from, context);
     }
+}
 
-    /// Drops a packet that a filter refuses: a TCP segment is answered by a reset, anything else by an ICMP
-    /// error.
-    pub(crate) fn refuse_by_reset(
-        &mut self,
-        packet: P,
-        from: InterfaceId,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) {
-        let reason = DropReason::Prohibited;
-        if self.reset_in_transit(packet.bytes(), from, now, out) {
-            out.drop(packet, reason);
-        } else {
-            self.refuse(packet, from, Error::Prohibited, reason, now, out);
-        }
+/// Drops a packet that a filter refuses: a TCP segment is answered by a reset, anything else by an ICMP
+/// error.
+pub(crate) fn refuse<P: Packet>(
+    packet: P,
+    from: InterfaceId,
+    context: &mut Context<'_, P, impl Output<P>>,
+) {
+    let reason = DropReason::Prohibited;
+    if answer_in_transit(packet.bytes(), from, context) {
+        context.out.drop(packet, reason);
+    } else {
+        icmp::refuse(packet, from, Error::Prohibited, reason, context);
     }
+}
 
-    /// Answers a segment in transit, if that is allowed; returns false if the packet is not a segment.
-    fn reset_in_transit(
-        &mut self,
-        frame: &[u8],
-        from: InterfaceId,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) -> bool {
-        let Ok(ip) = IpPacket::parse(frame) else { return true };
-        let Some(upper) = ip.upper().filter(|upper| upper.protocol == PROTOCOL_TCP) else {
-            return false;
-        };
-        let whole = upper.fragment.is_none().then(|| Segment::parse(&ip, upper.offset)).flatten();
-        if let Some(segment) = whole
-            && segment.flags & RST == 0
-            && self.rates.error(ip.source(), false, now)
+/// Answers a segment in transit, if that is allowed; returns false if the packet is not a segment.
+fn answer_in_transit<P: Packet>(
+    frame: &[u8],
+    from: InterfaceId,
+    context: &mut Context<'_, P, impl Output<P>>,
+) -> bool {
+    let Ok(ip) = IpPacket::parse(frame) else { return true };
+    let Some(upper) = ip.upper().filter(|upper| upper.protocol == PROTOCOL_TCP) else {
+        return false;
+    };
+    let whole = upper.fragment.is_none().then(|| Segment::parse(&ip, upper.offset)).flatten();
+    if let Some(segment) = whole
+        && segment.flags & RST == 0
+        && context.rates.error(ip.source(), false, context.now)
+    {
+        send(&ip, &segment, from, context);
+    }
+    true
+}
+
+/// Sends a reset from the packet's destination to its source, unless one of them is not a host.
+fn send<P: Packet>(
+    ip: &IpPacket<'_>,
+    segment: &Segment,
+    from: InterfaceId,
+    context: &mut Context<'_, P, impl Output<P>>,
+) {
+    // From the packet's destination to its source: the pseudo-header has the same sum.
+    let mut header = segment.reset();
+    let mut sum = pseudo_header(ip, PROTOCOL_TCP, TCP_MIN_LEN);
+    sum.add(header.as_bytes());
+    header.checksum = U16::new(sum.finish());
+    let packet = match ip {
+        IpPacket::V4 { header: to, bytes } if icmp::may_report_v4(ip, to, bytes, from, context) => {
+            let Some(identification) = context.identify(IPV4_MIN_LEN + TCP_MIN_LEN, true) else {
+                return;
+            };
+            let fields = Ipv4Fields {
+                // The same service, and no ECN (RFC 3168, 6.1.1).
+                tos: to.tos & 0xfc,
+                identification: identification.unwrap_or(0),
+                dont_fragment: identification.is_none(),
+                ttl: context.icmp.ttl,
+                protocol: PROTOCOL_TCP,
+                source: to.destination(),
+                destination: to.source(),
+            };
+            let to_source = build::ipv4_header(fields, TCP_MIN_LEN);
+            (ETHERTYPE_IPV4, [to_source.as_bytes(), header.as_bytes()].concat())
+        }
+        IpPacket::V6 { header: to, bytes }
+            if icmp::may_report_v6(ip, to, bytes, from, context.interfaces) =>
         {
-            self.send_reset(&ip, &segment, from, now, out);
+            let fields = Ipv6Fields {
+                class: (to.version_class_flow.get() >> 20) as u8 & 0xfc,
+                hop_limit: context.icmp.ttl,
+                next_header: PROTOCOL_TCP,
+                source: to.destination(),
+                destination: to.source(),
+            };
+            let to_source = build::ipv6_header(fields, TCP_MIN_LEN);
+            (ETHERTYPE_IPV6, [to_source.as_bytes(), header.as_bytes()].concat())
         }
-        true
-    }
-
-    /// Sends a reset from the packet's destination to its source, unless one of them is not a host.
-    fn send_reset(
-        &mut self,
-        ip: &IpPacket<'_>,
-        segment: &Segment,
-        from: InterfaceId,
-        now: Time,
-        out: &mut impl Output<P>,
-    ) {
-        // From the packet's destination to its source: the pseudo-header has the same sum.
-        let mut header = segment.reset();
-        let mut sum = pseudo_header(ip, PROTOCOL_TCP, TCP_MIN_LEN);
-        sum.add(header.as_bytes());
-        header.checksum = U16::new(sum.finish());
-        let packet = match ip {
-            IpPacket::V4 { header: to, bytes } if self.may_report_v4(ip, to, bytes, from) => {
-                let Some(divisible) = self.identify(IPV4_MIN_LEN + TCP_MIN_LEN, true, now) else {
-                    return;
-                };
-                let fields = Ipv4Fields {
-                    // The same service, and no ECN (RFC 3168, 6.1.1).
-                    tos: to.tos & 0xfc,
-                    identification: divisible.unwrap_or(0),
-                    dont_fragment: divisible.is_none(),
-                    ttl: self.icmp.ttl,
-                    protocol: PROTOCOL_TCP,
-                    source: to.destination(),
-                    destination: to.source(),
-                };
-                let to_source = build::ipv4_header(fields, TCP_MIN_LEN);
-                (ETHERTYPE_IPV4, [to_source.as_bytes(), header.as_bytes()].concat())
-            }
-            IpPacket::V6 { header: to, bytes } if self.may_report_v6(ip, to, bytes, from) => {
-                let fields = Ipv6Fields {
-                    class: (to.version_class_flow.get() >> 20) as u8 & 0xfc,
-                    hop_limit: self.icmp.ttl,
-                    next_header: PROTOCOL_TCP,
-                    source: to.destination(),
-                    destination: to.source(),
-                };
-                let to_source = build::ipv6_header(fields, TCP_MIN_LEN);
-                (ETHERTYPE_IPV6, [to_source.as_bytes(), header.as_bytes()].concat())
-            }
-            _ => return,
-        };
-        let frame = build::ethernet(NO_LINK, packet.0, &packet.1);
-        self.send_own(frame, ip.source(), from, now, out);
-    }
+        _ => return,
+    };
+    let frame = build::ethernet(NO_LINK, packet.0, &packet.1);
+    originate::send(frame, ip.source(), from, context);
 }
 
 #[cfg(test)]

@@ -255,7 +255,7 @@ impl Bench {
         let mut bench = Self { router, net, now: Time::ZERO, given: 0 };
         let command =
             Command::NextHop { id: GATEWAY, interface: right(), address: ip("10.0.2.254") };
-        bench.router.announcements = Default::default();
+        bench.router.silence();
         bench.command(command);
         let gateway = Command::RemoveNeighbour { interface: right(), address: ip("10.0.2.254") };
         bench.command(gateway);
@@ -275,7 +275,7 @@ impl Bench {
             bench.command(Command::AddStaticNeighbour { interface, address: ip(address), mac });
         }
         bench.take();
-        bench.router.identification = 0;
+        bench.router.restart_identifications();
         bench
     }
 
