@@ -1,9 +1,7 @@
 //! The views of the engine's shared state that its protocols get. Each protocol keeps its own state to itself.
 //!
-//! | view | for | what it adds |
-//! |---|---|---|
-//! | [`LinkContext`] | protocols that send on their own link only: announcements, group reports, advertisements | nothing: they need neither neighbours nor routes |
-//! | [`Context`] | protocols that receive and send packets | the neighbour table, routes, identifications, rates, ICMP |
+//! * [`LinkContext`]: for protocols that send on their own link only. They need neither neighbours nor routes.
+//! * [`Context`]: for protocols that receive packets, or send packets by neighbours and routes.
 
 use dataplane::flow::FlowHash;
 

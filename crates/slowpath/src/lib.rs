@@ -1,30 +1,37 @@
 //! The slow path: packets that the graph cannot finish.
 //!
 //! ```text
-//!            forwarders                        control
-//!   punted packets (P, Punt)              Command     ^ Event
-//!               |                            |        |
-//!               v                            v        |
-//!  +---------------------------------------------------------------+
-//!  | SlowPath                                                      |
-//!  |                                                               |
-//!  |  packet() -> host.rs       the kernel's?     |                 |
-//!  |              arp.rs        who has ...?    -+                 |
-//!  |              local.rs      for ourselves?   |                 |
-//!  |                -> nd.rs    neighbour disc.  +-> neighbour.rs  | <--- tick(now)
-//!  |                -> mld.rs   group queries    |   the table and |      at next_deadline()
-//!  |                -> advertise.rs router adv.  |                 |
-//!  |                -> discovery.rs, for IPv4    |                 |
-//!  |                -> echo.rs  ping             |   the packets   |
-//!  |                -> reset.rs TCP, UDP         |                 |
-//!  |              reassembly.rs fragments for us |                 |
-//!  |              forward.rs    to be resolved  -+   that wait     |
-//!  |                -> redirect.rs better hops   |                 |
-//!  |              multicast.rs  to groups        |                 |
-//!  |              options.rs    IPv4 options                       |
-//!  |              extension.rs  IPv6 headers before the upper layer|
-//!  |              icmp.rs       errors to senders                  |
-//!  +---------------------------------------------------------------+
+//!                forwarders                             control
+//!       punted packets (P, Punt)                    Command    ^ Event
+//!                   |                                  |       |
+//!                   v                                  v       |
+//!  +-----------------------------------------------------------------------+
+//!  | SlowPath (engine.rs): packet()                 command()              | <--- tick(now)
+//!  |                                                                       |      at next_deadline()
+//!  |   frames not IP    --> links.rs, host.rs: to the kernel               |
+//!  |   options          --> options.rs, extension.rs                       |
+//!  |   group's entry    --> multicast.rs --+ Some(packet):                 |
+//!  |   route elsewhere  --> forward.rs ----+ for the router                |
+//!  |                          |            v                               |
+//!  |   for the router   ------|------> local.rs --> reassembly.rs          |
+//!  |                          |            |                               |
+//!  |     redirect.rs <--------+            +--> links.rs: protocols of a   |
+//!  |     better first hops    |            |    link                       |
+//!  |                          |            |      arp.rs, nd.rs            |
+//!  |                          |            |      announce.rs, mld.rs      |
+//!  |                          |            |      duplicate.rs             |
+//!  |                          |            |      advertise.rs             |
+//!  |                          |            |      discovery.rs             |
+//!  |                          |            +--> echo.rs, reset.rs (TCP)    |
+//!  |                          |            +--> icmp.rs: errors            |
+//!  |                          |                  |                         |
+//!  |                          |                  v originate.rs: the FIB   |
+//!  |                          v                  v                         |
+//!  |                        resolution.rs: neighbours <--> neighbour.rs,   |
+//!  |                          |                            the table       |
+//!  |                          v                                            |
+//!  |                        transmit.rs: MACs, TTL, options --> fragment.rs|
+//!  +-----------------------------------------------------------------------+
 //!        |              |               |              |         |
 //!        v              v               v              v         v
 //!   forward(interface, P)  originate(interface,  to_host(P)   drop(P,    route(), next_hop(),
@@ -32,6 +39,13 @@
 //!   transmit queue    errors, probes   here;                   time_of_day(): questions to
 //!                                      deliver(interface, P)        the FIB, the next-hop table
 //!                                      to the kernel           and the kernel
+//! ```
+//!
+//! Each protocol is a file, and the state of one that has any is a struct with private fields: `Announcements`, `Groups`,
+//! `Probes`, `Advertising`, `RouterDiscovery` and `Later` (together `Links`), `Reassembly`, `Redirects`. Protocols call
+//! each other by named functions. What several of them need (interfaces, the neighbour table, gateways, identifications,
+//! rates) is shared, and each protocol gets one of two views of it: that of its link, or that of neighbours and routes as
+//! well (`context.rs`).
 //!
 //! An interface may have a *host interface*, on which the kernel of the machine is the router's host: it
 //! answers ARP, ND and ping, and resolves neighbours on request ([`Event::Resolve`]). Packets still
