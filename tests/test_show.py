@@ -6,9 +6,10 @@ import subprocess
 
 import pytest
 
-from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, Wires
-from lib.packets import ethernet, ipv4, ipv6, pattern
-from lib.router import binary, drop_reasons
+from lib.apply import apply
+from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Wires
+from lib.packets import ethernet, ipv4, ipv6, pattern, udp
+from lib.router import Change, binary, drop_reasons
 
 CONFIG = """
 turnpike.route "198.51.100.0/24" { via = "10.0.2.2" }
@@ -94,13 +95,52 @@ def test_counters_list_every_reason_and_prove_the_sum(wires):
     counters = wires.router.counters()
     assert set(counters["dropped"]) == set(drop_reasons())
     assert counters["dropped"]["unknown-ethertype"] == 3 and counters["dropped"]["blackhole"] == 2
-    short = wires.router.command("show", "counters").stdout
-    assert re.findall(r"^ *([a-z0-9-]+) +\d+  ", short, re.M)[:2] == ["unknown-ethertype", "blackhole"], short
+    short = drop_rows(wires.router.command("show", "counters").stdout)
+    assert short[:2] == [("classify", "unknown-ethertype", 3), ("ip4-lookup", "blackhole", 2)], short
     text = wires.router.command("show", "counters", "--all").stdout
-    for reason in drop_reasons():
-        assert re.search(rf"^\s*{reason}\s", text, re.M), f"{reason} missing in:\n{text}"
+    assert {reason for _, reason, _ in drop_rows(text)} == set(drop_reasons())
     for value in (counters["received"], counters["sent"], counters["dropped_total"]):
         assert str(value) in text
+
+
+def drop_rows(text):
+    """Step, reason and packets of each drop in the table of `show counters`."""
+    rows = re.findall(r"^ *(\S+) +([a-z0-9-]+) +(\d+)  \w", text, re.M)
+    return [(step, reason, int(packets)) for step, reason, packets in rows]
+
+
+def test_drops_for_one_reason_are_told_apart_by_step(lab):
+    filters = "".join(
+        f'turnpike.filter "{name}" {{ {{ proto = "udp", to_port = {port}, action = "drop" }}, default = "accept" }}\n'
+        for name, port in (("in", 1), ("out", 2), ("to-router", 3))
+    )
+    ports = PORTS.replace('"tp-left",', '"tp-left", filter = { inward = "in" },')
+    ports = ports.replace('"tp-right",', '"tp-right", filter = { outward = "out" },')
+    wires = Wires(lab, filters, ports=ports + STATIC_NEIGHBOURS, calm=True)
+    router, change = wires.router, Change(wires.router)
+    for to, port, packets in (("10.0.2.2", 1, 2), ("10.0.2.2", 2, 4), ("10.0.1.1", 3, 3)):
+        datagram = ipv4("10.0.1.2", to, udp("10.0.1.2", to, 9, port, pattern(20)))
+        wires.left.send(*[ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, datagram)] * packets)
+    assert change(received=9) == {"received": 9, "dropped": {"filtered": 9}}
+    counts = {"ip4-filter-in": 2, "ip4-filter-out": 4, "to-router": 3}
+    filtered = lambda text: [(step, n) for step, reason, n in drop_rows(text) if reason == "filtered"]
+    largest_first = [("ip4-filter-out", 4), ("to-router", 3), ("ip4-filter-in", 2)]
+    short = router.command("show", "counters").stdout
+    assert filtered(short) == largest_first, short
+    assert all(packets > 0 for _, _, packets in drop_rows(short)), short
+    everything = router.command("show", "counters", "--all").stdout
+    idle = {("ip6-filter-in", 0), ("ip6-filter-out", 0)}
+    assert filtered(everything)[:3] == largest_first and idle <= set(filtered(everything)[3:]), everything
+    # The next graph has none of these steps, and the counts stay.
+    apply(router, PORTS + STATIC_NEIGHBOURS)
+    assert not {step["name"] for step in router.show("steps")["steps"]} & set(counts)
+    counters = router.counters()
+    of_steps = counters["dropped_by_step"]
+    assert {step: n["filtered"] for step, n in of_steps.items() if n.get("filtered")} == counts
+    sums = {reason: sum(n.get(reason, 0) for n in of_steps.values()) for reason in drop_reasons()}
+    assert sums == counters["dropped"]
+    assert filtered(router.command("show", "counters").stdout) == largest_first
+    router.stop()
 
 
 def test_graph_json_conserves_packets(wires):

@@ -901,6 +901,10 @@ pub struct Counters {
     pub to_host: u64,
     /// Drops by reason.
     pub dropped: BTreeMap<String, u64>,
+    /// The same drops by step, or another part of the router such as `slow-path` or `transmit`, and reason.
+    /// Reasons that a step of the graph declares are present at 0.
+    #[serde(default)]
+    pub dropped_by_step: BTreeMap<String, BTreeMap<String, u64>>,
     /// The sum of `dropped`.
     pub dropped_total: u64,
     /// Packets in progress: in rings, in transmit bursts, waiting for a neighbour.

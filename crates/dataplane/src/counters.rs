@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::frame::Class;
 use crate::port::{MAX_PORTS, PortId};
-use crate::reason::{DropReason, PuntClass};
+use crate::reason::{DropOrigin, DropReason, PuntClass};
 
 /// A number that one thread raises and others read: a load and a store, no locked instruction.
 #[derive(Debug, Default)]
@@ -61,6 +61,34 @@ impl Drops {
     }
 }
 
+/// Drops outside the graph's steps, by origin and reason.
+#[derive(Debug)]
+pub struct DropsByOrigin([Drops; DropOrigin::COUNT]);
+
+impl Default for DropsByOrigin {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Drops::default()))
+    }
+}
+
+impl DropsByOrigin {
+    /// Counts `n` packets that this origin dropped for this reason.
+    #[inline(always)]
+    pub fn add(&self, origin: DropOrigin, reason: DropReason, n: u64) {
+        self.0[origin.index()].add(reason, n);
+    }
+
+    /// Drops of this origin.
+    pub fn of(&self, origin: DropOrigin) -> &Drops {
+        &self.0[origin.index()]
+    }
+
+    /// Packets dropped for this reason, all origins together.
+    pub fn get(&self, reason: DropReason) -> u64 {
+        self.0.iter().map(|drops| drops.get(reason)).sum()
+    }
+}
+
 /// A forwarder's counters of punted packets of one class.
 #[derive(Debug, Default)]
 pub struct ClassCounters {
@@ -105,9 +133,9 @@ pub struct ForwarderCounters {
     rx: [Traffic; MAX_PORTS],
     tx: [Traffic; MAX_PORTS],
     queues: Box<[[ClassQueueCounters; Class::COUNT]]>,
-    /// Drops outside the graph: rings, transmit queues, defects. Drops inside the graph are counted
-    /// by its edges.
-    pub drops: Drops,
+    /// Drops outside the graph's steps: rings, transmit queues, defects. Those of steps are counted
+    /// by the graph's edges.
+    pub drops: DropsByOrigin,
     /// Packets passed to the slow path.
     pub punted: Counter,
     /// Packets for the slow path by class, including refused ones.
@@ -154,7 +182,7 @@ impl Default for ForwarderCounters {
             rx: std::array::from_fn(|_| Traffic::default()),
             tx: std::array::from_fn(|_| Traffic::default()),
             queues: (0..MAX_PORTS).map(|_| Default::default()).collect(),
-            drops: Drops::default(),
+            drops: DropsByOrigin::default(),
             punted: Counter::default(),
             classes: std::array::from_fn(|_| ClassCounters::default()),
             handed_over: Counter::default(),

@@ -27,7 +27,7 @@ use crate::counters::ForwarderCounters;
 use crate::mask::{BATCH_MAX, Mask};
 use crate::polling::Polling;
 use crate::port::{MAX_PORTS, PortId};
-use crate::reason::DropReason;
+use crate::reason::{DropOrigin, DropReason};
 use crate::transmit::{Scheduler, TX_BURST_MAX, send_by};
 use crate::wires::{Exit, TxPath};
 
@@ -230,7 +230,11 @@ impl Distribution {
         self.start_clocks(now);
         let homeless = packets.append_to(mask.0, out_interface, &mut self.bursts);
         if homeless != 0 {
-            counters.drops.add(DropReason::PortDown, packets.free(homeless) as u64);
+            counters.drops.add(
+                DropOrigin::Transmit,
+                DropReason::PortDown,
+                packets.free(homeless) as u64,
+            );
         }
         for (port, burst) in self.ports.iter_mut().zip(&mut self.bursts) {
             if burst.len() >= self.burst {
@@ -365,15 +369,19 @@ impl PortTx {
                 }
                 if burst.len() > TX_BURST_MAX {
                     let dropped = burst.free_tail(TX_BURST_MAX);
-                    counters.drops.add(DropReason::TxFull, dropped as u64);
+                    counters.drops.add(DropOrigin::Transmit, DropReason::TxFull, dropped as u64);
                 }
             }
             TxPath::Handover(ring) => {
                 counters.handed_over.add(ring.send(burst) as u64);
                 let dropped = burst.free_tail(0);
-                counters.drops.add(DropReason::HandoverFull, dropped as u64);
+                counters.drops.add(DropOrigin::Transmit, DropReason::HandoverFull, dropped as u64);
             }
-            TxPath::None => counters.drops.add(DropReason::PortDown, burst.free_tail(0) as u64),
+            TxPath::None => counters.drops.add(
+                DropOrigin::Transmit,
+                DropReason::PortDown,
+                burst.free_tail(0) as u64,
+            ),
         }
     }
 
@@ -407,13 +415,13 @@ impl PortTx {
 
     /// Drops all packets that have not left yet.
     fn drop_all(&mut self, burst: &mut PacketList, why: DropReason, counters: &ForwarderCounters) {
-        counters.drops.add(why, burst.free_tail(0) as u64);
+        counters.drops.add(DropOrigin::Transmit, why, burst.free_tail(0) as u64);
         if let Some(scheduler) = &mut self.scheduler {
             scheduler.drop_all(why, self.id, counters);
         }
         if let Some(priority) = &mut self.priority {
             loop {
-                counters.drops.add(why, priority.waiting.free_tail(0) as u64);
+                counters.drops.add(DropOrigin::Transmit, why, priority.waiting.free_tail(0) as u64);
                 if priority.take(TX_BURST_MAX, counters) == 0 {
                     break;
                 }

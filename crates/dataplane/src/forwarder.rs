@@ -36,7 +36,7 @@ use crate::polling::{self, Idle, Rest, RoundRobin, RxSource, Wait, exchange_info
 use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::punts::Punts;
 use crate::quarantine::{Quarantine, guard};
-use crate::reason::DropReason;
+use crate::reason::{DropOrigin, DropReason};
 use crate::replicate::{Egress, Replicator};
 use crate::shed::{self, Shedder};
 use crate::spread::Input;
@@ -377,7 +377,7 @@ impl Forwarder {
             let count = self.take(source, most, now);
             let others = Mask(self.batch.burst.owned()) & !shedding.keep.of(&self.batch.burst);
             let dropped = self.batch.burst.free(others.0);
-            self.parts.counters.drops.add(DropReason::Shed, dropped as u64);
+            self.parts.counters.drops.add(DropOrigin::Receive, DropReason::Shed, dropped as u64);
             let end = dpdk::tsc();
             self.shedder.spent(end.wrapping_sub(began), end, shedding.percent);
             kept += count - dropped;
@@ -425,7 +425,7 @@ impl Forwarder {
         let unusable = source.input.unusable() - unusable;
         if unusable > 0 {
             counters.rx(source.port).packets.add(unusable);
-            counters.drops.add(DropReason::UnusableBuffer, unusable);
+            counters.drops.add(DropOrigin::Receive, DropReason::UnusableBuffer, unusable);
         }
         if count == 0 {
             return 0;
@@ -477,7 +477,7 @@ impl Forwarder {
             let whole = rest.fold(frame.to_vec(), |whole, part| [&whole, part].concat());
             quarantine.put(Some(interface), &message, &whole);
             let freed = batch.burst.free(Mask::when(true, slot).0);
-            counters.drops.add(DropReason::Quarantined, freed as u64);
+            counters.drops.add(DropOrigin::Graph, DropReason::Quarantined, freed as u64);
         })
     }
 
@@ -516,7 +516,11 @@ impl Forwarder {
         }
         let lost = burst.owned();
         if lost != 0 {
-            self.parts.counters.drops.add(DropReason::StepLost, burst.free(lost) as u64);
+            self.parts.counters.drops.add(
+                DropOrigin::Graph,
+                DropReason::StepLost,
+                burst.free(lost) as u64,
+            );
         }
     }
 
@@ -640,7 +644,7 @@ impl Forwarder {
             while source.input.receive(burst, BATCH_MAX) > 0 {
                 let dropped = burst.free(u64::MAX) as u64;
                 counters.spread_in.add(dropped);
-                counters.drops.add(DropReason::Shutdown, dropped);
+                counters.drops.add(DropOrigin::Spread, DropReason::Shutdown, dropped);
             }
         }
         self.distribution.shut_down(counters);

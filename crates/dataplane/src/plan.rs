@@ -20,7 +20,7 @@ use crate::graph::{Graph, MAX_OUTPUTS, Output, Part, Step, Target};
 use crate::interface::InterfaceInfo;
 use crate::params::Args;
 use crate::port::PortId;
-use crate::reason::DropReason;
+use crate::reason::{DropOrigin, DropReason};
 use crate::steps::ByPort;
 use crate::tables::Tables;
 use crate::words::suggestion;
@@ -233,10 +233,12 @@ impl Plan {
             );
             return Err(PlanError::new(*line, message));
         }
-        if !matches!(Successor::read(name), Successor::Step(_)) || name.contains('.') {
+        let is_other = !matches!(Successor::read(name), Successor::Step(_));
+        if is_other || DropOrigin::NAMES.contains(&name.as_str()) || name.contains('.') {
+            let others = DropOrigin::NAMES.join("\", \"");
             let message = format!(
-                "step \"{name}\": not a name for a step; \"transmit\", \"replicate\", \"drop\" and names \
-                 with a dot mean something else"
+                "step \"{name}\": not a name for a step; \"drop\", \"{others}\" and names with a dot mean \
+                 something else"
             );
             return Err(PlanError::new(*line, message));
         }

@@ -47,7 +47,7 @@ use crate::interface::MAX_INTERFACES;
 use crate::mask::Mask;
 use crate::next_hop::NextHopTable;
 use crate::port::{MAX_PORTS, PortId};
-use crate::reason::{DropReason, Punt, PuntClass, PuntReason};
+use crate::reason::{DropOrigin, DropReason, Punt, PuntClass, PuntReason};
 use crate::router_filter::{RouterFilter, Sorted};
 
 /// The most slow path workers.
@@ -184,7 +184,7 @@ impl Punts {
             [(judged.filtered, DropReason::Filtered), (judged.policed, DropReason::Policed)]
         {
             if !dropped.is_empty() {
-                counters.drops.add(why, batch.burst.free(dropped.0) as u64);
+                counters.drops.add(DropOrigin::ToRouter, why, batch.burst.free(dropped.0) as u64);
             }
         }
         let mask = mask.without(judged.filtered | judged.policed);
@@ -212,7 +212,11 @@ impl Punts {
             sorted[worker % WORKERS_MAX][class.index()] |= Mask::when(true, slot);
         }
         if !afar.is_empty() {
-            counters.drops.add(DropReason::TtlSecurity, batch.burst.free(afar.0) as u64);
+            counters.drops.add(
+                DropOrigin::Policing,
+                DropReason::TtlSecurity,
+                batch.burst.free(afar.0) as u64,
+            );
         }
         for (worker, classes) in sorted.iter().enumerate().take(self.workers.len()) {
             for (&class, &mask) in PuntClass::ALL.iter().zip(classes) {
@@ -242,7 +246,7 @@ impl Punts {
             if !refused.is_empty() {
                 let freed = batch.burst.free(refused.0) as u64;
                 counter.add(freed);
-                counters.drops.add(class.refusal(), freed);
+                counters.drops.add(DropOrigin::Policing, class.refusal(), freed);
             }
         }
         let list = &mut self.list;
@@ -252,7 +256,7 @@ impl Punts {
         counters.punted.add(sent);
         let refused = list.free_tail(0) as u64;
         count.full.add(refused);
-        counters.drops.add(class.refusal(), refused);
+        counters.drops.add(DropOrigin::Policing, class.refusal(), refused);
     }
 }
 

@@ -177,6 +177,20 @@ reasons! {
     }
 }
 
+reasons! {
+    /// The part of the router, outside the graph's steps, that dropped a packet. No step has such a name.
+    DropOrigin {
+        Receive = "receive", "A receive queue: taken from a device, dropped before the graph.";
+        Spread = "spread", "The rings to the forwarders that software spreading chooses.";
+        Graph = "graph", "The graph itself: a step panicked, or lost the packet.";
+        Replicate = "replicate", "Copies of multicast packets, and of steps.";
+        ToRouter = "to-router", "The filter to-router.";
+        Policing = "policing", "The limits in front of the slow path (show policing).";
+        Transmit = "transmit", "Transmit bursts, queues and rings of ports.";
+        SlowPath = "slow-path", "The slow path: its engine, host interfaces and rings.";
+    }
+}
+
 /// Returns true if frames that are not IP, sent to this group, are for the hosts of the link: the
 /// groups that no bridge forwards and those of IS-IS (IEEE 802.1Q, 8.6.3: `01:80:c2:00:00:0x`, used
 /// by LLDP, LACP, 802.1X and spanning tree; ISO 10589, 8.4.8 and ISO 9542: `01:80:c2:00:00:14`,

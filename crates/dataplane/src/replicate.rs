@@ -19,7 +19,7 @@ use crate::mask::Mask;
 use crate::mirror::Copies;
 use crate::outgoing::Outgoing;
 use crate::port::{MAX_PORTS, PortId, PortSet};
-use crate::reason::DropReason;
+use crate::reason::{DropOrigin, DropReason};
 use crate::vlan::Tagger;
 use crate::wires::Replicas;
 
@@ -100,20 +100,20 @@ impl Replicator {
         header.copy_from_slice(&packet.data()[..ETHERNET]);
         let mut exits = receivers.filter_map(|to| Some((to, port_of(to)?))).peekable();
         let Some(first) = exits.next() else {
-            egress.counters.drops.add(DropReason::StepLost, 1);
+            egress.counters.drops.add(DropOrigin::Replicate, DropReason::StepLost, 1);
             return;
         };
         if exits.peek().is_none() {
             match verdict(first.0) {
                 Ok(mark) => mark.apply_to(&mut packet),
-                Err(reason) => return egress.counters.drops.add(reason, 1),
+                Err(reason) => return egress.counters.drops.add(DropOrigin::Replicate, reason, 1),
             }
             packet.data_mut()[SOURCE].copy_from_slice(&self.macs[first.1.index()]);
             return self.send(packet, first, tagger, egress);
         }
         // The bytes are present: steps examine frames with more than an Ethernet header.
         if !packet.adj(ETHERNET) {
-            egress.counters.drops.add(DropReason::StepLost, 1);
+            egress.counters.drops.add(DropOrigin::Replicate, DropReason::StepLost, 1);
             return;
         }
         let class = packet.traffic_class();
@@ -123,7 +123,7 @@ impl Replicator {
             let mark = match verdict(to) {
                 Ok(mark) => mark,
                 Err(reason) => {
-                    egress.counters.drops.add(reason, 1);
+                    egress.counters.drops.add(DropOrigin::Replicate, reason, 1);
                     continue;
                 }
             };
@@ -140,7 +140,7 @@ impl Replicator {
             }
             match replica {
                 Some(replica) => self.send(replica, (to, port), tagger, egress),
-                None => egress.counters.drops.add(DropReason::NoBuffer, 1),
+                None => egress.counters.drops.add(DropOrigin::Replicate, DropReason::NoBuffer, 1),
             }
         }
     }
@@ -157,7 +157,7 @@ impl Replicator {
         if to.port().is_some() || is_tagged() {
             egress.put(packet, port, &mut self.ready);
         } else {
-            egress.counters.drops.add(DropReason::NoBuffer, 1);
+            egress.counters.drops.add(DropOrigin::Replicate, DropReason::NoBuffer, 1);
         }
     }
 }
@@ -177,7 +177,7 @@ impl Egress<'_> {
     fn put(&mut self, packet: Mbuf, port: PortId, packets: &mut Outgoing) {
         // Cannot fail: there is room, and a buffer of the pool holds more than 64 bytes.
         if !packets.add(packet, port) {
-            self.counters.drops.add(DropReason::UnusableBuffer, 1);
+            self.counters.drops.add(DropOrigin::Replicate, DropReason::UnusableBuffer, 1);
         }
         if packets.is_full() {
             self.send(packets);
@@ -188,7 +188,7 @@ impl Egress<'_> {
     pub(crate) fn send_copies(&mut self, copies: &mut Copies) {
         let refused = std::mem::take(&mut copies.refused);
         if refused > 0 {
-            self.counters.drops.add(DropReason::NoBuffer, refused);
+            self.counters.drops.add(DropOrigin::Replicate, DropReason::NoBuffer, refused);
         }
         let sent = self.send(&mut copies.packets) as u64;
         self.counters.replicated.add(refused + sent);

@@ -18,7 +18,7 @@ use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, payload};
 
 use crate::counters::ForwarderCounters;
 use crate::mask::Mask;
-use crate::reason::DropReason;
+use crate::reason::{DropOrigin, DropReason};
 use crate::spread_filter::Chosen;
 
 /// Entries of the table; as many as in devices with 16 queues and more.
@@ -208,7 +208,11 @@ impl Spreader {
         for (list, way) in self.lists.iter_mut().zip(&mut self.ways) {
             if let Some(way) = way.as_mut().filter(|_| !list.is_empty()) {
                 counters.spread_out.add(way.send(list) as u64);
-                counters.drops.add(DropReason::SpreadFull, list.free_tail(0) as u64);
+                counters.drops.add(
+                    DropOrigin::Spread,
+                    DropReason::SpreadFull,
+                    list.free_tail(0) as u64,
+                );
             }
         }
     }

@@ -42,7 +42,7 @@ use crate::counters::{ClassQueueCounters, ForwarderCounters};
 pub use crate::frame;
 use crate::frame::Class;
 use crate::port::PortId;
-use crate::reason::DropReason;
+use crate::reason::{DropOrigin, DropReason};
 
 /// The largest transmit burst that can be configured.
 pub const TX_BURST_MAX: usize = 128;
@@ -249,7 +249,7 @@ impl Bin<'_> {
             Cause::Codel => (&of.codel, DropReason::QueueCodel),
         };
         counter.add(1);
-        self.counters.drops.add(reason, 1);
+        self.counters.drops.add(DropOrigin::Transmit, reason, 1);
         if let Err(packet) = self.freed.push(packet) {
             self.freed.free_tail(0);
             // There is room now.
@@ -422,7 +422,7 @@ impl Scheduler {
 
     /// Drops everything.
     pub(crate) fn drop_all(&mut self, why: DropReason, port: PortId, counters: &ForwarderCounters) {
-        counters.drops.add(why, self.out.free_tail(0) as u64);
+        counters.drops.add(DropOrigin::Transmit, why, self.out.free_tail(0) as u64);
         let Self { control, queue, freed, .. } = self;
         let mut dropped = 0;
         let mut bin = Bin { freed, port, counters };
@@ -430,7 +430,7 @@ impl Scheduler {
             dropped += 1;
             drop(waiting);
         }
-        counters.drops.add(why, dropped);
+        counters.drops.add(DropOrigin::Transmit, why, dropped);
         self.freed.free_tail(0);
         self.report(port, counters);
         self.rest();
@@ -512,8 +512,8 @@ pub(crate) fn send_by(
     counters: &ForwarderCounters,
 ) -> usize {
     let sent = queue.send(list, TX_BURST_MAX);
-    counters.drops.add(DropReason::MultiSegment, sent.refused as u64);
-    counters.drops.add(DropReason::TxTooLong, sent.too_long as u64);
+    counters.drops.add(DropOrigin::Transmit, DropReason::MultiSegment, sent.refused as u64);
+    counters.drops.add(DropOrigin::Transmit, DropReason::TxTooLong, sent.too_long as u64);
     let tx = counters.tx(port);
     tx.packets.add(sent.packets as u64);
     tx.bytes.add(sent.bytes);

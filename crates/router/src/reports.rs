@@ -1,5 +1,7 @@
 //! Adds up what the units counted, into the reports of the API.
 
+mod drops;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -9,12 +11,13 @@ use dataplane::counters::{ClassCounters, ClassQueueCounters, Counter, ForwarderC
 use dataplane::exchange::Exchange;
 use dataplane::graph::{GraphCounters, Shape, StepShape, Target};
 use dataplane::port::{MAX_PORTS, PortId};
-use dataplane::reason::{DropReason, PuntClass};
+use dataplane::reason::{DropOrigin, DropReason, PuntClass};
 use dataplane::transmit::Discipline;
 use dataplane::transmit::frame::Class;
 
 use script::CounterNames;
 
+use self::drops::DropTally;
 use super::graphs::LuaView;
 use super::slow_worker::{ClassRates, EventView, SlowCounters};
 
@@ -67,19 +70,13 @@ pub struct Ledger {
 }
 
 /// The counts of replaced graphs: counters never decrease.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Retired {
-    drops: [u64; DropReason::COUNT],
+    drops: DropTally,
     /// Of steps of the configuration, by the names that they gave.
     steps: BTreeMap<String, u64>,
     /// Of steps themselves, by step and counter.
     own: BTreeMap<(String, &'static str), u64>,
-}
-
-impl Default for Retired {
-    fn default() -> Self {
-        Self { drops: [0; DropReason::COUNT], steps: BTreeMap::new(), own: BTreeMap::new() }
-    }
 }
 
 /// The graphs' views and counts before forwarders got other graphs.
@@ -100,7 +97,7 @@ impl Ledger {
         script_counters: CounterNames,
     ) -> Former {
         let retired = self.retired.clone();
-        self.retired.drops = self.graph_drops();
+        self.retired.drops.merge(&self.drops_in(&self.forwarders));
         let counted: Vec<_> = self.all_step_counters().filter(|(_, count)| *count > 0).collect();
         self.retired.steps.extend(counted);
         for (key, count) in self.own_counters(&self.forwarders) {
@@ -125,13 +122,11 @@ impl Ledger {
     pub fn put_back(&mut self, former: Former) {
         // Counts of the other graphs alone.
         self.retired = Retired::default();
-        let drops = self.graph_drops();
+        let drops = self.drops_in(&self.forwarders);
         let steps: Vec<_> = self.all_step_counters().collect();
         let own = self.own_counters(&self.forwarders);
         self.retired = former.retired;
-        for (sum, own) in self.retired.drops.iter_mut().zip(drops) {
-            *sum += own;
-        }
+        self.retired.drops.merge(&drops);
         for (name, own) in steps {
             *self.retired.steps.entry(name).or_default() += own;
         }
@@ -176,9 +171,7 @@ impl Ledger {
         for (key, count) in own {
             *self.retired.own.entry(key).or_default() += count;
         }
-        for (sum, drops) in self.retired.drops.iter_mut().zip(drops) {
-            *sum += drops;
-        }
+        self.retired.drops.merge(&drops);
         for (name, count) in steps {
             *self.retired.steps.entry(name).or_default() += count;
         }
@@ -208,7 +201,8 @@ impl Ledger {
         let waiting = slow.sum(|slow| slow.held.get());
         let spread = spread_out.saturating_sub(spread_in);
         let in_flight = to_slow_path + between_workers + waiting + to_forwarders + spread + held;
-        let dropped = self.drops();
+        let drops = self.drops();
+        let dropped = drops.by_reason();
         let dropped_total = dropped.values().sum();
         // Packets that the kernel sends by host interfaces are the router's own as well.
         let originated = slow.sum(|slow| slow.originated.get() + slow.from_host.get());
@@ -223,6 +217,7 @@ impl Ledger {
             sent,
             to_host,
             dropped,
+            dropped_by_step: drops.by_step(),
             dropped_total,
             in_flight,
             steps: self.step_counters(),
@@ -230,37 +225,24 @@ impl Ledger {
         }
     }
 
-    fn drops(&self) -> BTreeMap<String, u64> {
-        let mut drops = self.graph_drops();
-        for &reason in DropReason::ALL {
-            let outside = |view: &ForwarderView| view.counters.drops.get(reason);
-            drops[reason.index()] += self.slow.sum(|slow| slow.drops.get(reason));
-            drops[reason.index()] += self.forwarders.iter().map(outside).sum::<u64>();
-        }
-        DropReason::ALL.iter().map(|r| (r.name().to_owned(), drops[r.index()])).collect()
-    }
-
-    /// Drops in graphs, those of former ones included.
-    fn graph_drops(&self) -> [u64; DropReason::COUNT] {
+    /// All drops: in graphs, those of former ones included, and outside of them.
+    fn drops(&self) -> DropTally {
         let mut drops = self.drops_in(&self.forwarders);
-        for (sum, before) in drops.iter_mut().zip(self.retired.drops) {
-            *sum += before;
+        drops.merge(&self.retired.drops);
+        for view in &self.forwarders {
+            for &origin in DropOrigin::ALL {
+                drops.add_origin(origin, view.counters.drops.of(origin));
+            }
+        }
+        for slow in &self.slow.counters {
+            drops.add_origin(DropOrigin::SlowPath, &slow.drops);
         }
         drops
     }
 
     /// Drops in the graphs that these forwarders have.
-    fn drops_in(&self, views: &[ForwarderView]) -> [u64; DropReason::COUNT] {
-        let mut drops = [0; DropReason::COUNT];
-        for step in &self.shape.steps {
-            for (edge, (_, target)) in (step.first_edge..).zip(&step.outputs) {
-                if let Target::Drop(reason) = target {
-                    drops[reason.index()] +=
-                        views.iter().map(|view| view.edges.get(edge)).sum::<u64>();
-                }
-            }
-        }
-        drops
+    fn drops_in(&self, views: &[ForwarderView]) -> DropTally {
+        DropTally::of_steps(&self.shape, views.iter().map(|view| &*view.edges))
     }
 
     /// The Lua states of forwarders that run, by the forwarders' numbers.

@@ -595,29 +595,15 @@ fn police(rule: &FilterRule) -> String {
     format!("{police}\ngreen {green}, yellow {yellow}, red {red}")
 }
 
-/// Formats the reasons of dropped packets, the most frequent first, then the sum that must close.
-/// `all`: including zeros.
+/// Formats dropped packets by step and reason, the largest count first, then the counters of the configuration's
+/// steps, then the sum that must close. `all`: including zeros.
 pub fn counters(counters: &Counters, all: bool) -> String {
-    let dropped = DropReason::ALL.iter().map(|&reason| {
-        let packets = counters.dropped.get(reason.name()).copied().unwrap_or(0);
-        (reason.name(), packets, reason.help())
-    });
-    let mut text = match most_first(dropped, all) {
-        rows if rows.is_empty() => "nothing dropped (--all: every drop reason)".to_owned(),
-        rows => {
-            let mut table = columns(&["dropped because", "packets", "meaning"]);
-            for (name, packets, help) in rows {
-                table.add_row([name, &packets.to_string(), help]);
-            }
-            right_align(&mut table, 1..2);
-            finish(&table)
-        }
-    };
-    let counted = counters.steps.iter().map(|(name, &count)| (name.as_str(), count, ""));
+    let mut text = drops(counters, all);
+    let counted = counters.steps.iter().map(|(name, &count)| (name.as_str(), count));
     let counted = most_first(counted, all);
     if !counted.is_empty() {
         let mut table = columns(&["counted by steps", ""]);
-        for (name, count, _) in counted {
+        for (name, count) in counted {
             table.add_row([name, &count.to_string()]);
         }
         right_align(&mut table, 1..2);
@@ -639,14 +625,34 @@ pub fn counters(counters: &Counters, all: bool) -> String {
     )
 }
 
-/// Returns counters with name, value and meaning, the largest first; those that are 0 only with
-/// `all`.
-fn most_first<'a>(
-    counters: impl Iterator<Item = (&'a str, u64, &'a str)>,
-    all: bool,
-) -> Vec<(&'a str, u64, &'a str)> {
-    let mut rows: Vec<_> = counters.filter(|&(_, count, _)| all || count > 0).collect();
-    rows.sort_by_key(|&(_, count, _)| std::cmp::Reverse(count));
+/// Formats one line for each step and drop reason, the largest first.
+fn drops(counters: &Counters, all: bool) -> String {
+    let by_step = &counters.dropped_by_step;
+    // Reasons that no step declares have a line of their own with `all`.
+    let is_nowhere = |reason: &str| !by_step.values().any(|reasons| reasons.contains_key(reason));
+    let others = counters.dropped.iter().filter(|(reason, _)| is_nowhere(reason));
+    let rows = by_step.iter().flat_map(|(step, reasons)| {
+        reasons.iter().map(move |(reason, &packets)| ((step.as_str(), reason.as_str()), packets))
+    });
+    let rows = rows.chain(others.map(|(reason, &packets)| (("-", reason.as_str()), packets)));
+    let rows = most_first(rows, all);
+    if rows.is_empty() {
+        return "nothing dropped (--all: every drop reason)".to_owned();
+    }
+    let mut table = columns(&["step", "dropped because", "packets", "meaning"]);
+    for ((step, reason), packets) in rows {
+        let known = DropReason::ALL.iter().find(|known| known.name() == reason);
+        let help = known.map_or("", |reason| reason.help());
+        table.add_row([step, reason, &packets.to_string(), help]);
+    }
+    right_align(&mut table, 2..3);
+    finish(&table)
+}
+
+/// Returns counters with name and value, the largest first; those that are 0 only with `all`.
+fn most_first<N>(counters: impl Iterator<Item = (N, u64)>, all: bool) -> Vec<(N, u64)> {
+    let mut rows: Vec<_> = counters.filter(|&(_, count)| all || count > 0).collect();
+    rows.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
     rows
 }
 
@@ -845,20 +851,50 @@ mod tests {
             replicated: 0,
             sent: 5,
             to_host: 1,
-            dropped: [("runt".to_owned(), 2), ("no-route".to_owned(), 9)].into(),
+            dropped: [("runt", 2), ("no-route", 5), ("filtered", 4), ("by-step", 0), ("shed", 0)]
+                .map(|(reason, packets)| (reason.to_owned(), packets))
+                .into(),
+            dropped_by_step: [
+                ("classify", [("runt", 2), ("vlan-unknown", 0)]),
+                ("slow-path", [("no-route", 5), ("filtered", 1)]),
+                ("inward", [("filtered", 3), ("by-step", 0)]),
+            ]
+            .map(|(step, drops)| {
+                let drops = drops.map(|(reason, packets)| (reason.to_owned(), packets));
+                (step.to_owned(), drops.into())
+            })
+            .into(),
             dropped_total: 11,
             in_flight: 0,
             unaccounted,
         };
+        let rows = |text: &str| -> Vec<String> {
+            let lines = text.lines().skip(1).take_while(|line| !line.is_empty());
+            lines
+                .map(|line| line.split_whitespace().take(3).collect::<Vec<_>>().join(" "))
+                .collect()
+        };
+        let dropped = [
+            "slow-path no-route 5",
+            "inward filtered 3",
+            "classify runt 2",
+            "slow-path filtered 1",
+        ];
         let all = counters(&report(0), true);
-        assert!(DropReason::ALL.iter().all(|reason| all.contains(reason.name())), "{all}");
+        let nothing = ["classify vlan-unknown 0", "inward by-step 0", "- shed 0"];
+        assert_eq!(rows(&all), [&dropped[..], &nothing].concat());
         assert!(all.contains("never") && all.ends_with("the sum closes"), "{all}");
         let some = counters(&report(-3), false);
-        assert!(some.find("no-route").unwrap() < some.find("runt").unwrap(), "{some}");
+        assert_eq!(rows(&some), dropped);
+        assert!(some.contains(DropReason::NoRoute.help()), "{some}");
         assert!(some.contains("voip") && !some.contains("never"), "{some}");
-        assert!(!some.contains(DropReason::TtlExpired.name()), "{some}");
         assert!(some.ends_with("-3 unaccounted: packets are moving, ask again"));
-        let nothing = Counters { dropped: [].into(), steps: [].into(), ..report(0) };
+        let nothing = Counters {
+            dropped: [("runt".to_owned(), 0)].into(),
+            dropped_by_step: [].into(),
+            steps: [].into(),
+            ..report(0)
+        };
         assert!(counters(&nothing, false).starts_with("nothing dropped (--all"));
     }
 }

@@ -17,7 +17,7 @@ use crate::multicast::{MulticastRoute, MulticastRoutes};
 use crate::next_hop::NextHopTable;
 use crate::punts::{ClassQueue, ClassRing};
 use crate::quarantine::Suspect;
-use crate::reason::{Punt, PuntClass, PuntReason};
+use crate::reason::{DropOrigin, Punt, PuntClass, PuntReason};
 use crate::router_filter::{ROUTER, RouterFilter};
 use crate::shed::{BEHIND, Backlog, Classes, Shedding};
 use crate::spread::{DEFAULT_KEY, Spreader, TABLE, Toeplitz};
@@ -210,6 +210,8 @@ fn a_packet_in_an_unusable_buffer_is_received_and_dropped_by_name() {
     assert_eq!(lab.wire.send(&mut list, 2).packets, 2);
     lab.forwarder.round();
     assert_eq!(lab.drops(DropReason::UnusableBuffer), 1);
+    let at_receive = lab.counters.drops.of(DropOrigin::Receive);
+    assert_eq!(at_receive.get(DropReason::UnusableBuffer), 1);
     assert_eq!(lab.counters.rx(PortId::FIRST).packets.get(), 2);
     assert_eq!(lab.frames_sent().len(), 1);
 }

@@ -234,8 +234,11 @@ fn mistakes_are_named_with_step_and_line() {
         ]
     );
     assert_eq!(errors(&Plan::new(), &catalogue), ["the graph has no steps; add one"]);
-    let dotted = NewStep { name: "a.b", ..new(&catalogue, "split", Some(1)) };
-    assert!(plan.add(&dotted).unwrap_err().to_string().contains("not a name for a step"));
+    for name in ["a.b", "drop", "transmit", "slow-path", "to-router"] {
+        let step = NewStep { name, ..new(&catalogue, "split", Some(1)) };
+        let message = plan.add(&step).unwrap_err().to_string();
+        assert!(message.contains("not a name for a step"), "{message}");
+    }
 }
 
 #[test]

@@ -153,7 +153,7 @@ static SHOWS: &[&dyn ShowCommand] = &[
     &Declaration {
         name: "counters",
         alias: None,
-        help: "Packet counters, drops by reason",
+        help: "Packet counters; drops by step and reason, largest first",
         show: |options: &CountersOptions, to| {
             ask(to, Show::Counters, |all: Counters| Ok(table::counters(&all, options.all)))
         },
@@ -295,7 +295,7 @@ impl FlowsOptions {
 
 #[derive(Debug, Args)]
 struct CountersOptions {
-    /// Include counters that are 0
+    /// Include counters and drop reasons that are 0
     #[arg(long)]
     all: bool,
 }
