@@ -93,9 +93,13 @@ class Wires:
             time.sleep(ANNOUNCING_SECONDS)
 
     def drain(self):
-        """Discards frames that have arrived on both wires."""
+        """Discards frames that have arrived on both wires, and those of the next 50 ms."""
         self.left.receive(0.05)
-        self.right.receive(0.05)
+        self.right.drain()
+
+    def silent(self, seconds=0.02):
+        """Returns true if no frame arrives on either wire in this time."""
+        return self.left.receive(seconds) == [] and self.right.receive(0) == []
 
 
 class Hosts:
