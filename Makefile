@@ -2,7 +2,7 @@
 #
 #   make demo          two Linux hosts talk through the router (KEEP=1 leaves it running)
 #   make test          unit and property tests, then the scenarios in network namespaces
-#   make test-long     the same with larger tables, and many more cases of each property
+#   make test-long     the same with larger tables, longer repetitions, and many more cases of each property
 #   make test-vm       scenarios in a virtual machine with emulated NICs (e1000e, virtio, igb, …), by QEMU
 #   make test-debian13 the same on Debian 13, in a chroot: unit tests, and scenarios of forwarding, host
 #                      interfaces, FRR and BIRD; before each release
@@ -40,6 +40,7 @@ test-long: export SCRIPTS = 10000
 test-long: export SCENARIO_ROUTES = 100000
 test-long: export RESTART_ROUTES = 1000000
 test-long: export TWINS_PACKETS = 5000
+test-long: export SOAK = 4
 test-long: unit scenarios
 
 # One build is for the unit tests and the scenarios, with the checks of arithmetic on and with a step that
@@ -52,7 +53,7 @@ unit: deps
 
 # Scenarios mostly wait, so more run at a time than there are cores. Those that measure time run alone. 5 says
 # that PYTEST chose none of them.
-WORKERS ?= 3
+WORKERS ?= $(shell expr 2 \* $$(nproc) + 1)
 TARGET = $(abspath $(or $(CARGO_TARGET_DIR),target))
 SCENARIOS = TURNPIKE=$(TARGET)/debug/turnpike $(PYTHON) -m pytest tests
 FLOW_DEVICE = $(TARGET)/flow_device.so

@@ -5,6 +5,7 @@ import pytest
 from lib.apply import apply, plan, refused, write
 from lib.lab import PORTS, Hosts
 from lib.netns import veth, wait_for
+from lib.soak import repeated
 from lib.traffic import Sink, Stream
 
 THIRD_MAC, HOST_C_MAC = "02:00:00:00:03:01", "02:00:00:00:03:02"
@@ -68,7 +69,7 @@ def test_a_port_comes_carries_changes_and_goes_and_the_others_lose_nothing(lab, 
     base = PORTS + settings
     steady = Steady(hosts)
     totals = router.show("counters")
-    for turn in range(4):
+    for turn in range(repeated(2)):
         report, status = plan(router, base + THIRD + ROUTE)
         assert status == 2 and not report["restart"]
         summary = apply(router, base + THIRD + ROUTE)["summary"]
