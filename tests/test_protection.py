@@ -74,7 +74,7 @@ def test_bgp_arp_and_ping_survive_a_flood_of_expiring_packets(lab, workers):
     attacked = Attacked(lab, EXPIRED, f"turnpike.slowpath {{ workers = {workers} }}\n")
     peers = []
     for space, own, other in ((attacked.space, 1, 2), (attacked.left, 2, 1)):
-        neighbours = {f"10.0.1.{other}": (65000 + other, "timers 1 5")}
+        neighbours = {f"10.0.1.{other}": (65000 + other, "timers 2 10")}
         daemons = {"bgpd": bgp(65000 + own, f"10.0.1.{own}", neighbours)}
         peers.append(Frr(space, daemons))
         lab._made.callback(peers[-1].close)
