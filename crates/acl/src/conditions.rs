@@ -24,6 +24,8 @@ pub(crate) enum Number {
     Interface,
     /// A bit for each [`crate::Extension`] that the packet has.
     Extensions,
+    /// That of the frame's VLAN tag.
+    Priority,
 }
 
 /// Bit of [`Number::Kind`]: a fragment.
@@ -38,7 +40,7 @@ const KIND_STATE: u32 = 10;
 pub(crate) type Ranges = Vec<RangeInclusive<u16>>;
 
 impl Number {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Kind,
         Self::FromPort,
         Self::ToPort,
@@ -49,13 +51,19 @@ impl Number {
         Self::Length,
         Self::Interface,
         Self::Extensions,
+        Self::Priority,
     ];
 
     /// The number of its values.
     pub fn values(self) -> usize {
         match self {
             Self::Kind => 1 << 12,
-            Self::Flags | Self::Icmp | Self::Dscp | Self::Ttl | Self::Extensions => 1 << 8,
+            Self::Flags
+            | Self::Icmp
+            | Self::Dscp
+            | Self::Ttl
+            | Self::Extensions
+            | Self::Priority => 1 << 8,
             Self::FromPort | Self::ToPort | Self::Length | Self::Interface => 1 << 16,
         }
     }
@@ -76,6 +84,7 @@ impl Number {
             Self::Length => list(matches.length.as_slice()),
             Self::Interface => numbers(matches.interface.iter().copied()),
             Self::Extensions => extensions(&matches.extension),
+            Self::Priority => numbers(matches.priority.iter().map(|&priority| priority.into())),
         }
     }
 }

@@ -18,6 +18,7 @@ impl Display for Matches {
         list(&mut words, "to_set", &self.to_set, Clone::clone);
         list(&mut words, "from_mac", &self.from_mac, ToString::to_string);
         list(&mut words, "to_mac", &self.to_mac, ToString::to_string);
+        list(&mut words, "priority", &self.priority, ToString::to_string);
         list(&mut words, "proto", &self.protocol, ToString::to_string);
         list(&mut words, "from_port", &self.from_port, range);
         list(&mut words, "to_port", &self.to_port, range);
@@ -80,6 +81,7 @@ mod tests {
             to_set: vec!["c".into()],
             from_mac: vec!["02:00:00:00:00:01".parse().unwrap()],
             to_mac: vec!["02:00:00:00:00:02".parse().unwrap()],
+            priority: vec![5, 6],
             protocol: vec![6],
             from_port: vec![1024..=65535],
             to_port: vec![22..=22, 179..=179],
@@ -97,7 +99,7 @@ mod tests {
         assert_eq!(
             matches.to_string(),
             "IPv4 ethertype 0x88cc from 192.0.2.0/24 to 10.0.0.0/16,10.1.0.0/16,10.2.0.0/16,10.3.0.0/16,… (6) from_set a,b to_set c from_mac \
-             02:00:00:00:00:01 to_mac 02:00:00:00:00:02 proto 6 from_port 1024-65535 to_port 22,179 flags 0x02/0x12 icmp 8 no fragment routing 0,4 extension hop-by-hop dscp 46 ttl 1-5 length 100 interface 3 \
+             02:00:00:00:00:01 to_mac 02:00:00:00:00:02 priority 5,6 proto 6 from_port 1024-65535 to_port 22,179 flags 0x02/0x12 icmp 8 no fragment routing 0,4 extension hop-by-hop dscp 46 ttl 1-5 length 100 interface 3 \
              state established,related"
         );
     }

@@ -31,11 +31,13 @@ struct Rare {
     macs: [[u64; BATCH]; 2],
     /// The IPv6 extension headers.
     headers: [Headers; BATCH],
+    /// The priorities of the frames' VLAN tags.
+    priorities: [u8; BATCH],
 }
 
 impl Default for Rare {
     fn default() -> Self {
-        Self { macs: [[0; BATCH]; 2], headers: [Headers::default(); BATCH] }
+        Self { macs: [[0; BATCH]; 2], headers: [Headers::default(); BATCH], priorities: [0; BATCH] }
     }
 }
 
@@ -69,9 +71,9 @@ impl<A: FilterAddress> Default for Fields<A> {
 
 impl<A: FilterAddress> Fields<A> {
     /// Makes packets added from now on have the fields that this filter needs; by default they have neither
-    /// MACs nor extension headers, since most filters need none.
+    /// MACs, priorities nor extension headers, since most filters need none.
     pub fn want(&mut self, filter: &Filter) {
-        if filter.asks_for_macs() || filter.asks_for_headers() {
+        if filter.asks_for_macs() || filter.asks_for_headers() || filter.asks_for_priorities() {
             self.rare.get_or_insert_default();
         }
     }
@@ -108,6 +110,7 @@ impl<A: FilterAddress> Fields<A> {
         if let Some(rare) = &mut self.rare {
             rare.macs.iter_mut().zip(key.macs).for_each(|(macs, mac)| macs[at] = mac);
             rare.headers[at] = key.headers;
+            rare.priorities[at] = key.priority;
         }
         self.count += 1;
     }
@@ -136,6 +139,13 @@ impl<A: FilterAddress> Fields<A> {
     #[inline(always)]
     pub fn set_state(&mut self, place: usize, state: State) {
         self.kinds[place & (BATCH - 1)] |= kind_of(state);
+    }
+
+    /// Sets the priority of the VLAN tag of the packet at this place, which was pushed without one.
+    pub fn set_priority(&mut self, place: usize, priority: u8) {
+        if let Some(rare) = &mut self.rare {
+            rare.priorities[place & (BATCH - 1)] = priority;
+        }
     }
 
     /// The fields of the packet at this place that identify its flow.
@@ -211,6 +221,10 @@ impl<A: FilterAddress> Fields<A> {
             Number::Interface => copy(&self.rest, out, |rest| (rest >> 48) as u16),
             Number::Extensions => match &self.rare {
                 Some(rare) => copy(&rare.headers, out, |headers| headers.kinds().into()),
+                None => out.fill(0),
+            },
+            Number::Priority => match &self.rare {
+                Some(rare) => copy(&rare.priorities, out, u16::from),
                 None => out.fill(0),
             },
         }

@@ -165,6 +165,8 @@ pub struct Key {
     pub(crate) state: State,
     /// The destination and the source MAC of the frame, see [`mac_number`].
     pub(crate) macs: [u64; 2],
+    /// The priority of its VLAN tag, which is no longer in the frame.
+    pub(crate) priority: u8,
     /// Its IPv6 extension headers.
     pub(crate) headers: Headers,
 }
@@ -293,6 +295,16 @@ impl Key {
     /// The same packet, of which this is known.
     pub fn with_state(self, state: State) -> Self {
         Self { state, ..self }
+    }
+
+    /// The same packet, whose VLAN tag had this priority.
+    pub fn with_priority(self, priority: u8) -> Self {
+        Self { priority, ..self }
+    }
+
+    /// The priority of its VLAN tag; 0 without one.
+    pub fn priority(&self) -> u8 {
+        self.priority
     }
 
     /// The state of its connection.
@@ -602,6 +614,7 @@ mod tests {
             fragment: 0,
             state: State::New,
             macs: key.macs,
+            priority: 0,
             headers: Headers::default(),
         };
         assert_eq!(key, wanted);

@@ -222,6 +222,7 @@ fn narrowed(matches: &Matches, family: Family) -> Result<Option<Matches>, Kept> 
         to_set,
         from_mac,
         to_mac,
+        priority,
         protocol,
         from_port,
         to_port,
@@ -250,6 +251,9 @@ fn narrowed(matches: &Matches, family: Family) -> Result<Option<Matches>, Kept> 
     }
     if !from_mac.is_empty() || !to_mac.is_empty() {
         return Err(Kept::Condition("MACs"));
+    }
+    if !priority.is_empty() {
+        return Err(Kept::Condition("priorities of VLAN tags"));
     }
     if !state.is_empty() {
         return Err(Kept::Condition("connections"));

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! PROTOCOL SOURCE[:PORT] > DESTINATION[:PORT] [in INTERFACE] [flags syn,ack] [icmp TYPE] [ttl N]
-//!          [length N] [dscp NAME] [state NAME] [from_mac MAC] [to_mac MAC] [fragment]
+//!          [length N] [dscp NAME] [state NAME] [from_mac MAC] [to_mac MAC] [priority N] [fragment]
 //!          [routing TYPE] … [extension NAME] …
 //! ```
 //!
@@ -33,7 +33,7 @@ pub fn read(
     interface: impl Fn(&str) -> Result<u16, String>,
 ) -> Result<(Family, Key), String> {
     const USAGE: &str = "write PROTOCOL SOURCE[:PORT] > DESTINATION[:PORT] [in INTERFACE] [flags F] [icmp TYPE] \
-                         [ttl N] [length N] [dscp D] [state S] [from_mac M] [to_mac M] [fragment] \
+                         [ttl N] [length N] [dscp D] [state S] [from_mac M] [to_mac M] [priority N] [fragment] \
                          [routing T] [extension E]";
     let mut words = words.split_whitespace();
     let mut next = |what: &str| words.next().ok_or_else(|| format!("{what} missing; {USAGE}"));
@@ -45,7 +45,7 @@ pub fn read(
     }
     let (destination, to_port) = place(next("destination")?)?;
     let mut frame = Frame::new(protocol, (source, destination), (from_port, to_port))?;
-    let (mut from, mut state, mut macs) = (0, State::New, [0; 2]);
+    let (mut from, mut state, mut macs, mut priority) = (0, State::New, [0; 2], 0);
     while let Ok(key) = next("") {
         if key == "fragment" {
             frame.fragment = true;
@@ -62,6 +62,7 @@ pub fn read(
             "state" => state = text::state(value).map_err(told)?,
             "to_mac" => macs[0] = mac(value)?,
             "from_mac" => macs[1] = mac(value)?,
+            "priority" => priority = text::priority(value).map_err(told)?,
             "dscp" => frame.dscp = text::dscp(value).map_err(told)?,
             "routing" => frame.add_routing(text::routing_type(value).map_err(told)?)?,
             "extension" => frame.add_extension(text::extension(value).map_err(told)?)?,
@@ -73,7 +74,7 @@ pub fn read(
         Family::Ip4 => Key::of_ip4(&bytes, bytes.len(), from),
         Family::Ip6 => Key::of_ip6(&bytes, bytes.len(), from),
     };
-    Ok((family, Key { macs, ..key.with_state(state) }))
+    Ok((family, Key { macs, priority, ..key.with_state(state) }))
 }
 
 fn mac(word: &str) -> Result<u64, String> {
@@ -102,6 +103,9 @@ pub fn write(family: Family, key: &Key, interface: &str) -> String {
     words += &format!(" ttl {} length {}", key.ttl(), key.length());
     if key.dscp() != 0 {
         words += &format!(" dscp {}", key.dscp());
+    }
+    if key.priority() != 0 {
+        words += &format!(" priority {}", key.priority());
     }
     if key.state() != State::New {
         words += &format!(" state {}", text::state_name(key.state()));
@@ -306,6 +310,7 @@ mod tests {
             "tcp 198.51.100.7:4000 > 192.0.2.1:22 in wan flags syn,ack ttl 3 length 900 dscp 46",
             "udp [2001:db8::1]:53 > [2001:db8::2]:0 in wan ttl 64 length 60",
             "icmp6 fe80::1 > fe80::2 in wan icmp 128 ttl 255 length 60",
+            "udp 10.0.0.1:1 > 10.0.0.2:2 in wan priority 5",
             "udp 10.0.0.1 > 10.0.0.2 in wan ttl 64 length 40 fragment",
             "47 10.0.0.1 > 10.0.0.2 in wan ttl 64 length 40",
             "udp [::1]:1 > [::2]:2 in wan ttl 64 length 76 routing 4 routing 0",
@@ -334,6 +339,7 @@ mod tests {
             ("tcp 10.0.0.1 > 10.0.0.2 in lan", "known: wan"),
             ("tcp 10.0.0.1 > 10.0.0.2 on wan", "\"on\" unknown"),
             ("tcp 10.0.0.1 > 10.0.0.2 ttl", "ttl missing"),
+            ("tcp 10.0.0.1 > 10.0.0.2 priority 8", "0 to 7"),
             ("tcp 10.0.0.1 > 10.0.0.2 routing 0", "no extension headers"),
             ("tcp ::1 > ::2 extension routing", "write routing and a type"),
             ("tcp ::1 > ::2 extension esp", "write proto"),

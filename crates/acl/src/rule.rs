@@ -113,6 +113,8 @@ pub struct Matches {
     pub from_mac: Vec<MacAddr>,
     /// MACs that frames come to.
     pub to_mac: Vec<MacAddr>,
+    /// Priority code points of frames' VLAN tags (IEEE 802.1Q, 6.9.3), 0 to 7; a frame without a tag has 0.
+    pub priority: Vec<u8>,
     /// Upper-layer protocols; for IPv6 the one after the extension headers.
     pub protocol: Vec<u8>,
     /// Source ports; needs protocols that have ports.
@@ -296,7 +298,7 @@ pub enum Fault {
     /// An Ethertype, and a condition on IP packets.
     #[error(
         "ethertype: the rule is for frames that are neither IPv4 nor IPv6; of other conditions only from_mac, \
-         to_mac and interface go with it: take them away, or ethertype"
+         to_mac, priority and interface go with it: take them away, or ethertype"
     )]
     EthertypeOfIp,
     /// Lengths that no IP packet has.
@@ -360,6 +362,11 @@ impl Filter {
     pub fn asks_for_macs(&self) -> bool {
         let asks = |of: &Matches| !of.from_mac.is_empty() || !of.to_mac.is_empty();
         self.rules.iter().any(|rule| rule.matches.is_ip() && asks(&rule.matches))
+    }
+
+    /// Returns true if a rule matches priorities of VLAN tags.
+    pub fn asks_for_priorities(&self) -> bool {
+        self.rules.iter().any(|rule| !rule.matches.priority.is_empty())
     }
 
     /// A rule is for frames that are neither IPv4 nor IPv6.
@@ -440,9 +447,9 @@ impl Matches {
     }
 
     fn ethertype_fault(&self) -> Option<Fault> {
-        let Self { ethertype, from_mac, to_mac, interface, .. } = self.clone();
+        let Self { ethertype, from_mac, to_mac, priority, interface, .. } = self.clone();
         let is_frame = !ethertype.is_empty();
-        let frame = Self { ethertype, from_mac, to_mac, interface, ..Self::default() };
+        let frame = Self { ethertype, from_mac, to_mac, priority, interface, ..Self::default() };
         (is_frame && frame != *self).then_some(Fault::EthertypeOfIp)
     }
 
@@ -662,6 +669,7 @@ mod tests {
         let lldp = Matches {
             ethertype: vec![0x88cc],
             from_mac: vec!["02:00:00:00:00:01".parse().unwrap()],
+            priority: vec![7],
             interface: vec![1],
             ..Matches::default()
         };

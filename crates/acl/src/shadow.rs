@@ -295,6 +295,7 @@ struct Shape {
     to_set: Vec<String>,
     from_mac: Vec<MacAddr>,
     to_mac: Vec<MacAddr>,
+    priority: Set,
     state: Vec<State>,
     routing: Vec<u8>,
     extension: Vec<Extension>,
@@ -321,6 +322,7 @@ impl Shape {
             to_set: matches.to_set.clone(),
             from_mac: matches.from_mac.clone(),
             to_mac: matches.to_mac.clone(),
+            priority: Set::new(&matches.priority),
             state: matches.state.clone(),
             routing: matches.routing.clone(),
             extension: matches.extension.clone(),
@@ -345,6 +347,7 @@ impl Shape {
             && list_covers(&self.to_set, &other.to_set)
             && list_covers(&self.from_mac, &other.from_mac)
             && list_covers(&self.to_mac, &other.to_mac)
+            && self.priority.contains(&other.priority)
             && list_covers(&self.state, &other.state)
             && list_covers(&self.routing, &other.routing)
             && self.covers_extensions(other)
@@ -497,6 +500,7 @@ mod tests {
             to_set: vec!["b".into(), "c".into()],
             from_mac: vec![MacAddr([1; 6])],
             to_mac: vec![MacAddr([2; 6])],
+            priority: vec![5],
             state: vec![State::New],
             routing: vec![],
             extension: vec![],
@@ -528,6 +532,8 @@ mod tests {
         assert_eq!(change(|m| drop(m.to_set.pop())), 0);
         assert_eq!(change(|m| m.from_mac = vec![MacAddr([2; 6])]), 0);
         assert_eq!(change(|m| m.to_mac = vec![MacAddr([1; 6])]), 0);
+        assert_eq!(change(|m| m.priority = vec![4, 6]), 0);
+        assert_eq!(change(|m| m.priority = vec![4, 5]), 1);
         assert_eq!(change(|m| m.state = vec![State::Established]), 0);
         assert_eq!(change(|m| m.state = vec![State::Established, State::New]), 1);
         assert_eq!(pair(narrow, Matches::default()).len(), 0);

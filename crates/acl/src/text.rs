@@ -251,6 +251,16 @@ pub fn dscp(text: &str) -> Result<u8, TextError> {
     named("dscp", text, DSCPS, 63)
 }
 
+/// The priority code point of a VLAN tag: `"5"`.
+///
+/// # Errors
+/// No number from 0 to 7.
+pub fn priority(text: &str) -> Result<u8, TextError> {
+    let number = text.trim().parse().ok().filter(|&number| number <= 7);
+    let way_out = || "not a priority: write a number from 0 to 7".to_owned();
+    number.ok_or_else(|| TextError { kind: "priority", value: text.to_owned(), way_out: way_out() })
+}
+
 /// An ICMP type of `family` by name or number: `"echo-request"` is 8 or 128.
 ///
 /// # Errors

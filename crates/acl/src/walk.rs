@@ -40,6 +40,7 @@ fn ip_holds(matches: &Matches, family: Family, key: &Key) -> bool {
         && one_of(&matches.to, |net: &IpNet| net.contains(&key.destination(family)))
         && one_of(&matches.from_mac, |mac| *mac == key.from_mac())
         && one_of(&matches.to_mac, |mac| *mac == key.to_mac())
+        && one_of(&matches.priority, |&priority| priority == key.priority())
         && one_of(&matches.protocol, |&protocol| protocol == key.protocol())
         && matches.fragment.is_none_or(|wanted| wanted == key.is_fragment())
         && one_of(&matches.dscp, |&dscp| dscp == key.dscp())
@@ -156,14 +157,15 @@ mod tests {
         let upper = (ports(), ports(), flags(), few(&[0u8, 8, 128]));
         let ttl = option::weighted(0.2, range(0u8..5));
         let length = option::weighted(0.2, range(select(vec![0u16, 40, 576, 1500, 65535])));
-        let macs = (few(&MACS), few(&MACS));
+        let macs = (few(&MACS), few(&MACS), few(&[0u8, 5, 7]));
         let headers = (few(&ROUTING), few(&Extension::ALL));
         let rest =
             (few(&[0u8, 1, 46, 63]), ttl, length, few(&[1u16, 2, 3]), few(&STATES), macs, headers);
         (ip, upper, rest).prop_map(|(ip, upper, rest)| {
             let (family, from, to, protocol, fragment) = ip;
             let (from_port, to_port, flags, icmp) = upper;
-            let (dscp, ttl, length, interface, state, (from_mac, to_mac), headers) = rest;
+            let (dscp, ttl, length, interface, state, macs, headers) = rest;
+            let (from_mac, to_mac, priority) = macs;
             let (routing, extension) = headers;
             Matches {
                 family,
@@ -174,6 +176,7 @@ mod tests {
                 to_set: Vec::new(),
                 from_mac,
                 to_mac,
+                priority,
                 protocol,
                 from_port,
                 to_port,
@@ -215,6 +218,7 @@ mod tests {
                 to_set: none.to_set,
                 from_mac: if kept(2) && kept(9) { full.from_mac } else { none.from_mac },
                 to_mac: if kept(3) && kept(10) { full.to_mac } else { none.to_mac },
+                priority: if kept(4) && kept(11) { full.priority } else { none.priority },
                 protocol: if kept(2) { full.protocol } else { none.protocol },
                 from_port: if kept(3) { full.from_port } else { none.from_port },
                 to_port: if kept(4) { full.to_port } else { none.to_port },
@@ -238,7 +242,7 @@ mod tests {
         let bytes = (protocol(), any::<u8>(), icmp, select(vec![0u8, 1, 46, 63]), 0u8..5, fragment);
         let words =
             (select(vec![40u16, 576, 1500]), 1u16..4, port(), port(), select(STATES.to_vec()));
-        let macs = (select(MACS.to_vec()), select(MACS.to_vec()));
+        let macs = (select(MACS.to_vec()), select(MACS.to_vec()), select(vec![0u8, 0, 5, 7]));
         (bytes, words, address(family), address(family), macs, headers(family)).prop_map(
             move |(bytes, words, from, to, macs, headers)| {
                 let mut fragment = bytes.5;
@@ -263,6 +267,7 @@ mod tests {
                     fragment,
                     state: words.4,
                     macs: [macs.1, macs.0].map(mac_number),
+                    priority: macs.2,
                     headers,
                 }
             },
@@ -283,7 +288,7 @@ mod tests {
             Family::Ip4 => classify::<Ipv4Addr>(filter, keys)?,
             Family::Ip6 => classify::<Ipv6Addr>(filter, keys)?,
         }
-        if filter.asks_for_macs() || filter.asks_for_headers() {
+        if filter.asks_for_macs() || filter.asks_for_headers() || filter.asks_for_priorities() {
             // DPDK's entries do not support them.
             return Ok(());
         }

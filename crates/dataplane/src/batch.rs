@@ -37,6 +37,10 @@ pub struct Batch {
     elsewhere: Mask,
     /// The numbers of their interfaces, by slot; undefined for other packets.
     in_interface: [InterfaceId; BATCH_MAX],
+    /// Frames with a VLAN tag that a step has removed.
+    pub(crate) untagged: Mask,
+    /// The priorities of these tags, by slot; undefined for other frames.
+    pub(crate) priorities: [u8; BATCH_MAX],
     /// Facts about all interfaces, by number.
     pub(crate) interfaces: Vec<InterfaceInfo>,
     /// Packets whose frame has a multicast or broadcast destination MAC; set by `classify`.
@@ -97,6 +101,8 @@ impl Batch {
             own,
             elsewhere: Mask::EMPTY,
             in_interface: [InterfaceId::FIRST; BATCH_MAX],
+            untagged: Mask::EMPTY,
+            priorities: [0; BATCH_MAX],
             interfaces: Vec::new(),
             link_multicast: Mask::EMPTY,
             options: Mask::EMPTY,
@@ -120,6 +126,7 @@ impl Batch {
         self.in_port = port;
         self.own = own;
         self.elsewhere = Mask::EMPTY;
+        self.untagged = Mask::EMPTY;
         // Entries looked up for another batch may be outdated.
         self.groups = None;
         self.categories.clear();
@@ -132,6 +139,15 @@ impl Batch {
         let slot = slot & (BATCH_MAX - 1);
         self.in_interface[slot] = interface;
         self.elsewhere |= Mask::when(true, slot);
+    }
+
+    /// Returns the priority code point of a frame's outer VLAN tag, removed by a step or by the device; 0 without
+    /// one.
+    pub(crate) fn priority(&self, slot: usize) -> u8 {
+        if self.untagged.has(slot) {
+            return self.priorities[slot & (BATCH_MAX - 1)];
+        }
+        self.burst.stripped_priority(slot)
     }
 
     /// Returns the ingress interface of a packet.

@@ -478,13 +478,22 @@ pub enum Judgement {
 pub(crate) struct Reader<A: Filtered> {
     pub fields: Box<Fields<A>>,
     pub lookups: Lookups<A>,
+    /// A filter matches priorities of VLAN tags.
+    asks_for_priorities: bool,
 }
 
 impl<A: Filtered> Reader<A> {
     /// Creates it for packets that are looked up in these filters.
     pub fn of<'f>(filters: impl Iterator<Item = &'f FilterTable>) -> Self {
-        let mut reader = Self { fields: Box::default(), lookups: Lookups::default() };
-        filters.for_each(|table| reader.fields.want(&table.spec.filter));
+        let mut reader = Self {
+            fields: Box::default(),
+            lookups: Lookups::default(),
+            asks_for_priorities: false,
+        };
+        for FilterTable { spec: FilterSpec { filter, .. }, .. } in filters {
+            reader.fields.want(filter);
+            reader.asks_for_priorities |= filter.asks_for_priorities();
+        }
         reader
     }
 
@@ -497,6 +506,11 @@ impl<A: Filtered> Reader<A> {
             let interface = batch.interface(slot).index() as u16;
             let is_tiny = self.fields.push_frame(batch.frame(slot), batch.len(slot), interface);
             hidden |= Mask::when(is_tiny, slot);
+        }
+        if self.asks_for_priorities {
+            for (place, slot) in packets.slots().enumerate() {
+                self.fields.set_priority(place, batch.priority(slot));
+            }
         }
         hidden
     }
@@ -515,7 +529,8 @@ impl<A: Filtered> Reader<A> {
         let packet = Hitting { fields: &self.fields, place, rule, length, now: batch.now };
         filter.table.judge(&filter.hits, &packet, || {
             let interface = batch.interface(slot).index() as u16;
-            A::key(batch.frame(slot), batch.len(slot), interface)
+            let key = A::key(batch.frame(slot), batch.len(slot), interface);
+            key.with_priority(batch.priority(slot))
         })
     }
 }

@@ -134,7 +134,7 @@ fn decide<A: Filtered>(
     }
     let hidden = reader.read(batch, packets);
     if let Some(flows) = by.flows {
-        let Reader { fields, lookups } = reader;
+        let Reader { fields, lookups, .. } = reader;
         let frame = |slot| move || batch.frame(slot);
         let seen = packets.slots().map(|slot| (batch.info(slot).vrf.index() as u16, frame(slot)));
         lookups.look_up(flows, fields, batch.now, seen);

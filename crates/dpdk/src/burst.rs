@@ -515,6 +515,18 @@ impl Burst {
         stripped.then(|| unsafe { self.mbufs[slot].vlan_tci() })
     }
 
+    /// Returns the priority code point of a tag that the device stripped from a frame, also after
+    /// [`Self::forget_stripped`]; 0 without one.
+    pub fn stripped_priority(&self, slot: usize) -> u8 {
+        let slot = slot % BURST_MAX;
+        if self.owned & bit(slot) == 0 {
+            return 0;
+        }
+        // SAFETY: the slot holds a packet of ours.
+        let (flags, control) = unsafe { (self.mbufs[slot].flags(), self.mbufs[slot].vlan_tci()) };
+        if flags & sys::SHIM_MBUF_RX_VLAN_STRIPPED != 0 { (control >> 13) as u8 } else { 0 }
+    }
+
     /// Regards a frame from which the device stripped a tag as untagged from now on.
     pub fn forget_stripped(&mut self, slot: usize) {
         self.stripped &= !bit(slot % BURST_MAX);
@@ -1065,6 +1077,7 @@ mod tests {
         let mut burst = Burst::new();
         receive::<true>(&mut burst, packets.into());
         assert_eq!(burst.vlan_stripped(), 0b010);
+        assert_eq!([0, 1, 2, 3].map(|slot| burst.stripped_priority(slot)), [2, 2, 0, 0]);
     }
 
     #[test]

@@ -44,6 +44,7 @@ impl Shape {
             && self.icmp.meets(&other.icmp)
             && self.fragment.is_none_or(|one| other.fragment.is_none_or(|two| one == two))
             && self.dscp.meets(&other.dscp)
+            && self.priority.meets(&other.priority)
             && self.ttl.start() <= other.ttl.end()
             && other.ttl.start() <= self.ttl.end()
             && nets_meet(&self.from, &other.from, width)
@@ -130,6 +131,9 @@ mod tests {
         assert!(!meets(&flags(2, 0x12), &flags(0x10, 0x10)));
         let ttl = |ttl| Matches { ttl: Some(ttl), ..Matches::default() };
         assert!(meets(&ttl(1..=5), &ttl(5..=9)) && !meets(&ttl(1..=4), &ttl(5..=9)));
+        let priority = |list| Matches { priority: list, ..Matches::default() };
+        assert!(meets(&priority(vec![1, 5]), &priority(vec![5, 6])));
+        assert!(!meets(&priority(vec![1, 5]), &priority(vec![6])));
         let fragment = |is| Matches { fragment: Some(is), ..Matches::default() };
         assert!(!meets(&fragment(true), &fragment(false)));
         assert!(meets(&fragment(true), &Matches::default()));

@@ -19,6 +19,7 @@ struct Frame {
     ethertype: u16,
     to: MacAddr,
     from: MacAddr,
+    priority: u8,
     interface: u16,
 }
 
@@ -39,6 +40,7 @@ impl FrameFilters {
             ethertype: head.ethertype.get(),
             to: head.destination,
             from: head.source,
+            priority: batch.priority(slot),
             interface: batch.interface(slot).index() as u16,
         };
         let length = batch.len(slot).saturating_sub(ETHERNET);
@@ -72,6 +74,7 @@ impl Frame {
         of.ethertype.contains(&self.ethertype)
             && (of.to_mac.is_empty() || of.to_mac.contains(&self.to))
             && (of.from_mac.is_empty() || of.from_mac.contains(&self.from))
+            && (of.priority.is_empty() || of.priority.contains(&self.priority))
             && (of.interface.is_empty() || of.interface.contains(&self.interface))
     }
 }

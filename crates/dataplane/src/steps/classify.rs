@@ -20,7 +20,7 @@
 
 use std::sync::Arc;
 
-use crate::batch::{Batch, ETHERNET};
+use crate::batch::{BATCH_MAX, Batch, ETHERNET};
 use crate::filters::{FrameFilters, Judgement};
 use crate::graph::{Output, Outputs, Step};
 use crate::head::{bytes, ethernet};
@@ -216,6 +216,8 @@ fn remove_priority_tags(batch: &mut Batch, input: Mask) {
         (ethertype == VLAN) & (tci & VLAN_ID == 0)
     };
     for i in input.filter(is_tagged).slots() {
+        batch.priorities[i & (BATCH_MAX - 1)] = batch.head(i)[14] >> 5;
+        batch.untagged |= Mask::when(true, i);
         // A frame too short for the removal stays unchanged, and is dropped.
         batch.remove_tags(i, 1);
     }
@@ -330,6 +332,7 @@ mod tests {
         assert_eq!(result["runt"], [6]);
         assert_eq!(batch.link_multicast, Mask(1 << 8));
         assert_eq!([batch.frame(0), batch.frame(1), batch.frame(2)], [&ip4[..], &ip6, &arp]);
+        assert_eq!([0, 1, 2].map(|slot| batch.priority(slot)), [0, 7, 5]);
     }
 
     #[test]

@@ -156,7 +156,9 @@ impl Tracking {
     /// interface.
     #[inline(always)]
     fn look_up<A: Filtered>(&self, reader: &mut Reader<A>, batch: &Batch, packets: Mask) -> bool {
-        let (Some(flows), Reader { fields, lookups }) = (&self.flows, reader) else { return false };
+        let (Some(flows), Reader { fields, lookups, .. }) = (&self.flows, reader) else {
+            return false;
+        };
         let frame = |slot| move || batch.frame(slot);
         if self.direction == Direction::In {
             let Some(guard) = packets.slots().next().map(|slot| self.guard(batch, slot)) else {

@@ -13,7 +13,7 @@
 //! VLANs. It counts frames by interface (`show interfaces`). Source: IEEE 802.1Q 9.3 to 9.6,
 //! 802.1ad.
 
-use crate::batch::Batch;
+use crate::batch::{BATCH_MAX, Batch};
 use crate::graph::{Output, Outputs, Step};
 use crate::head::bytes;
 use crate::mask::Mask;
@@ -54,6 +54,7 @@ impl VlanInput {
 #[inline(always)]
 fn untag(batch: &mut Batch, slot: usize, vlans: OnPort<'_>, tally: &mut Tally<'_>) {
     let Some(outer) = tag::<12>(batch, slot) else { return };
+    batch.priorities[slot & (BATCH_MAX - 1)] = batch.head(slot)[14] >> 5;
     let Some((interface, tags)) = vlans.ingress(outer, || tag::<16>(batch, slot)) else { return };
     if batch.remove_tags(slot, tags) {
         batch.set_interface(slot, interface);
@@ -75,6 +76,8 @@ impl Step for VlanInput {
         for i in tagged.slots() {
             untag(batch, i, vlans, &mut tally);
         }
+        // Also those whose tags stay: their packets are dropped, or `classify` removes a priority tag.
+        batch.untagged |= tagged;
         drop(tally);
         for i in stripped.slots() {
             self.untag_stripped(batch, i, vlans);
@@ -147,6 +150,7 @@ mod tests {
         let interfaces: Vec<_> =
             (0..frames.len()).map(|slot| batch.interface(slot).index()).collect();
         assert_eq!(interfaces, [0, 64, 65, 66, 65, 0, 0, 0, 0, 66]);
+        assert_eq!([0, 1, 2].map(|slot| batch.priority(slot)), [0, 5, 0]);
         for slot in [0, 1, 2, 3] {
             assert_eq!(batch.frame(slot), ip4, "slot {slot}");
         }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use acl::Action;
 use anyhow::{Error, Result, anyhow};
 use api::report::{ColourCounts, Filter, FilterRule, FilterVerdict};
-use control::config::{PortFilter, Vrf, action_name};
+use control::config::{Interface, PortFilter, Vrf, action_name};
 use dataplane::filters::{FilterSpec, FilterTable, Mark, RuleHits, Target};
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use dataplane::router_filter::ROUTER;
 use dataplane::words::suggestion;
 
@@ -47,7 +47,7 @@ impl Owner {
                 let place = sample.rule as usize;
                 let Some(rule) = spec.filter.rules.get(place) else { continue };
                 let name = &spec.filter.name;
-                let port = self.port_of(sample.key.interface());
+                let port = self.name_of(sample.key.interface());
                 let packet = acl::packet::write(sample.family, &sample.key, &port);
                 let action = match sample.is_policed {
                     true => "above its rate",
@@ -62,9 +62,9 @@ impl Owner {
         }
     }
 
-    fn port_of(&self, interface: u16) -> String {
-        let port = PortId::new(interface).and_then(|id| self.configurations.current.port(id));
-        port.map_or_else(|| interface.to_string(), |port| port.name.clone())
+    fn name_of(&self, interface: u16) -> String {
+        InterfaceId::new(interface)
+            .map_or_else(|| interface.to_string(), |id| self.interface_name(id))
     }
 
     /// Returns a filter's verdict on a packet described in text.
@@ -81,11 +81,16 @@ impl Owner {
                 .collect();
             anyhow!("filter \"{name}\": unknown{}", suggestion(name, "filters", &known))
         })?;
-        let port = |name: &str| match self.port_named(name) {
-            Ok(port) => Ok(port.index() as u16),
-            Err(error) => Err(error.to_string()),
+        let interface = |name: &str| {
+            let mut all = self.configurations.current.interfaces();
+            let found = all.find(|(_, known, _)| *known == name);
+            found.map(|(id, ..)| id.index() as u16).ok_or_else(|| {
+                let all = self.configurations.current.interfaces();
+                let known: Vec<_> = all.map(|(_, name, _)| name).collect();
+                format!("interface \"{name}\": unknown; interfaces: {}", known.join(", "))
+            })
         };
-        let (family, key) = acl::packet::read(packet, port).map_err(Error::msg)?;
+        let (family, key) = acl::packet::read(packet, interface).map_err(Error::msg)?;
         let filter = &table.spec().filter;
         let rules = self.filter(table).rules;
         let sets = self.filtering.sets.readers();
@@ -138,11 +143,11 @@ impl Owner {
     fn filter(&self, table: &Arc<FilterTable>) -> Filter {
         let spec = table.spec();
         let hits = table.hits();
-        let ports = &self.configurations.current.ports;
-        let with = |of: fn(&control::config::Port) -> &Option<PortFilter>| {
+        let with = |of: fn(&Interface) -> &Option<PortFilter>| {
             let has = |filter: &PortFilter| filter.name == spec.filter.name;
-            let ports = ports.iter().filter(|port| of(port).as_ref().is_some_and(has));
-            ports.map(|port| port.name.clone()).collect()
+            let all = self.configurations.current.interfaces();
+            let with = all.filter(|(_, _, settings)| of(settings).as_ref().is_some_and(has));
+            with.map(|(_, name, _)| name.to_owned()).collect()
         };
         let (now, hz) = (dpdk::tsc(), dpdk::tsc_hz().max(1));
         let rule = |(place, hits): (usize, RuleHits)| {
@@ -168,8 +173,8 @@ impl Owner {
         Filter {
             name: spec.filter.name.clone(),
             hardware: self.in_hardware(table),
-            inward: with(|port| &port.interface.filter_in),
-            outward: with(|port| &port.interface.filter_out),
+            inward: with(|settings| &settings.filter_in),
+            outward: with(|settings| &settings.filter_out),
             rules: hits.iter().copied().enumerate().filter_map(rule).collect(),
             default: action_name(spec.filter.default).to_owned(),
             default_packets: default.packets,

@@ -35,6 +35,7 @@ const RULE: &[&str] = &[
     "to_set",
     "from_mac",
     "to_mac",
+    "priority",
     "proto",
     "from_port",
     "to_port",
@@ -140,6 +141,7 @@ pub(super) fn tell_ports(
             (!spec.targets.is_empty(), "next_hop or vrf"),
             (spec.chooses_forwarders(), "forwarder"),
             (spec.filter.asks_for_macs(), "from_mac or to_mac"),
+            (spec.filter.asks_for_priorities(), "priority"),
             (spec.filter.asks_for_ethertypes(), "ethertype"),
         ];
         for (_, what) in too_late.into_iter().filter(|(has, _)| *has) {
@@ -300,6 +302,7 @@ fn rule(fields: &mut Fields<'_, '_>, line: usize, named: &Named<'_>) -> Rule {
         to_set: set_names(fields, "to_set", named.sets),
         from_mac: macs(fields, "from_mac"),
         to_mac: macs(fields, "to_mac"),
+        priority: each(fields, "priority", text::priority),
         protocol: each(fields, "proto", text::protocol),
         from_port: each(fields, "from_port", text::ports),
         to_port: each(fields, "to_port", text::ports),
