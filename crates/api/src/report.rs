@@ -558,6 +558,9 @@ pub struct Route {
     pub kind: String,
     /// Among a source's routes to one prefix the smallest metric wins.
     pub metric: u64,
+    /// The origin AS, if the route is an import's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin_as: Option<u32>,
     /// True if forwarders use it.
     pub active: bool,
     /// The reason for which it is not used: `shadowed` by a better route to the prefix,
@@ -1181,7 +1184,7 @@ pub struct PrefixSet {
 pub struct SetElement {
     /// The addresses.
     pub prefix: IpNet,
-    /// Its origin: `configuration` or `command`.
+    /// Its origin: `configuration`, `command` or `routes`.
     pub by: String,
     /// Seconds until it expires; `None`: never.
     pub remaining_s: Option<u64>,

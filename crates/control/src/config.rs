@@ -230,6 +230,28 @@ pub struct PrefixSet {
     pub name: String,
     /// The prefixes.
     pub elements: BTreeSet<IpNet>,
+    /// Routes whose prefixes are elements as well.
+    pub routes: Option<SetRoutes>,
+}
+
+/// Routes that make the elements of a set, default routes excluded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetRoutes {
+    /// Their VRF.
+    pub vrf: VrfId,
+    /// Their sources.
+    pub sources: Vec<rib::RouteSource>,
+    /// Their origin ASes, of imports only; empty: any.
+    pub origin_as: Vec<u32>,
+}
+
+impl SetRoutes {
+    /// Returns true if a route of this source and origin AS is among them.
+    pub fn contains(&self, source: rib::RouteSource, origin_as: Option<u32>) -> bool {
+        let is_of = |origin: u32| self.origin_as.contains(&origin);
+        self.sources.contains(&source)
+            && (self.origin_as.is_empty() || origin_as.is_some_and(is_of))
+    }
 }
 
 /// `turnpike.filter`: rules for packets.

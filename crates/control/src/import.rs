@@ -30,7 +30,7 @@ use flate2::read::MultiGzDecoder;
 use ipnet::IpNet;
 
 use crate::config;
-use crate::rib::{self, LoadReport, Path, Rib, Route, RouteKind, RouteSource};
+use crate::rib::{self, LoadReport, Path, Rib, Route, RouteKind, RouteSource, import_metric};
 
 pub use exchange::{Exchange, Progress};
 pub use synthetic::write_synthetic;
@@ -394,8 +394,7 @@ fn list<T>(
 }
 
 /// Reads a table and adds its routes, each over the gateway selected by its origin AS:
-/// `gateways[AS % count]` among those of its family. `metric` ranks several imports: the smallest
-/// wins.
+/// `gateways[AS % count]` among those of its family. Of several imports the one with the smallest `rank` wins.
 ///
 /// # Errors
 /// Those of [`read_table`]; the RIB is unchanged then. If the watch stops the import later, the RIB
@@ -403,7 +402,7 @@ fn list<T>(
 pub fn import(
     rib: &mut Rib,
     import: &config::Import,
-    metric: u64,
+    rank: u32,
     watch: Watch<'_>,
 ) -> Result<ImportReport, ImportError> {
     let (mut report, entries) = ImportReport::begin(import, read_table(&import.file, watch)?);
@@ -423,7 +422,7 @@ pub fn import(
         let loaded = rib.load(
             entries
                 .take_while(|_| goes_on())
-                .map(|&(prefix, origin)| route(prefix, origin, gateways, metric)),
+                .map(|&(prefix, origin)| route(prefix, origin, gateways, rank)),
         );
         report.count(ipv4, loaded);
     }
@@ -432,10 +431,10 @@ pub fn import(
 
 /// Returns the route to a prefix over the gateway selected by its origin AS; `gateways` is not
 /// empty.
-fn route(prefix: IpNet, origin: u32, gateways: &[Path], metric: u64) -> Route {
+fn route(prefix: IpNet, origin: u32, gateways: &[Path], rank: u32) -> Route {
     let gateway = gateways[origin as usize % gateways.len()];
     let path = Path { weight: 1, ..gateway };
-    let vrf = VrfId::DEFAULT;
+    let (vrf, metric) = (VrfId::DEFAULT, import_metric(rank, origin));
     Route { vrf, prefix, source: RouteSource::Import, kind: RouteKind::Unicast(vec![path]), metric }
 }
 

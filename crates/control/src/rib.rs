@@ -92,9 +92,11 @@ use vrf::{Vrf, numbered};
 
 pub use audit::Findings;
 pub use error::{Error, Subject};
+use types::shown_metric;
 pub use types::{
     GroupKey, GroupSpec, Inactive, LivePath, LoadReport, LookupInfo, PATHS_MOST, Path, Resilient,
     RibInterface, Route, RouteInfo, RouteKind, RouteSource, Summary, Target, WEIGHT_MOST,
+    import_metric,
 };
 
 /// Most buckets of a resilient group.
@@ -186,6 +188,8 @@ pub struct Rib {
     audit: Option<audit::Audit>,
     class_e: bool,
     locals: Locals,
+    /// Prefixes whose routes have changed; `None`: nobody follows them.
+    changed: Option<Vec<(VrfId, IpNet)>>,
 }
 
 impl Rib {
@@ -217,6 +221,7 @@ impl Rib {
             audit: None,
             class_e: false,
             locals: Locals::default(),
+            changed: None,
         };
         rib.checked(None, |rib| {
             rib.reserve(VrfId::DEFAULT);
@@ -341,6 +346,24 @@ impl Rib {
     /// as its error; the RIB tries them again.
     pub fn drain_refusals(&mut self) -> Vec<Error> {
         self.refusals.take_since(0).collect()
+    }
+
+    /// Starts or ends the recording of changed prefixes.
+    pub fn follow_changes(&mut self, on: bool) {
+        match on {
+            true => _ = self.changed.get_or_insert_default(),
+            false => self.changed = None,
+        }
+    }
+
+    /// Returns true if a recorded change has not been drained.
+    pub fn has_changes(&self) -> bool {
+        self.changed.as_ref().is_some_and(|changed| !changed.is_empty())
+    }
+
+    /// Returns the prefixes whose routes have been added or removed since the last call, in no order.
+    pub fn drain_changes(&mut self) -> Vec<(VrfId, IpNet)> {
+        self.changed.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Returns the changes for the slow path since the last call, in order.
@@ -548,6 +571,10 @@ impl Rib {
         let (refused6, touched6) = vrf.v6.sync(hops);
         self.note(id, refused4);
         self.note(id, refused6);
+        if let Some(changed) = &mut self.changed {
+            changed.extend(touched4.iter().map(|&prefix| (id, Ipv4Addr::net(prefix))));
+            changed.extend(touched6.iter().map(|&prefix| (id, Ipv6Addr::net(prefix))));
+        }
         if !self.neighbours.is_empty() {
             touched4.into_iter().for_each(|prefix| self.review_neighbours(&Ipv4Addr::net(prefix)));
             touched6.into_iter().for_each(|prefix| self.review_neighbours(&Ipv6Addr::net(prefix)));

@@ -386,6 +386,7 @@ impl Owner {
     fn is_busy(&self) -> bool {
         self.routing.rib.is_busy()
             || self.routing.imports.is_busy()
+            || self.filtering.sets.is_behind(&self.routing.rib)
             || (self.routing.sources.has_work() && self.slow_path.orders.have_room())
     }
 
@@ -395,6 +396,8 @@ impl Owner {
             self.routing.rib.tick();
         }
         self.routing.imports.work(&mut self.routing.rib);
+        let turn = turn::Turn::begin();
+        self.filtering.sets.follow(&mut self.routing.rib, || turn.has_time());
         self.routing.sources.finish_audit(&mut self.routing.rib);
         if self.slow_path.orders.have_room() {
             self.apply_some();

@@ -325,6 +325,7 @@ mod tests {
             source: "kernel".to_owned(),
             kind: "unicast".to_owned(),
             metric: 0,
+            origin_as: None,
             active: true,
             inactive: None,
             paths: Vec::new(),

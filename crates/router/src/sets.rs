@@ -1,20 +1,29 @@
-//! The sets of prefixes that rules of filters name: the configuration's elements, and those of commands.
+//! The sets of prefixes that rules of filters name: the configuration's elements, those of commands, and the prefixes
+//! of routes.
 //!
 //! Filters look packets up in one table of all sets, so adding or removing an element changes nothing else: no
 //! filter is rebuilt, no graph exchanged. An element is in its set while the configuration has it or a command
-//! has added it, for a time or until the router ends.
+//! has added it, for a time or until the router ends, or while a route to it is among those that the set follows.
+//! The RIB records changed prefixes as long as a set follows routes; a set that begins to follow reads all of them
+//! once, piece by piece.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use acl::{SETS_MAX, SetError, SetId, SetReaders, Sets};
 use anyhow::{Context, Result, anyhow, bail};
-use control::config::PrefixSet;
+use control::config::{PrefixSet, SetRoutes};
+use control::rib::Rib;
 use dataplane::grace::Grace;
+use dataplane::interface::VrfId;
 use dataplane::words::suggestion;
 use dpdk::qsbr::Qsbr;
 use ipnet::IpNet;
+
+/// Prefixes compared at a time, in a fraction of a millisecond.
+const PIECE: usize = 64;
 
 /// See the module's documentation. Shared by the owner and the threads that build graphs.
 #[derive(Clone)]
@@ -25,6 +34,10 @@ struct State {
     /// `None` until there is a set: the tables take memory.
     sets: Option<Sets>,
     kept: BTreeMap<String, Kept>,
+    /// The position of the walk through all prefixes with routes; `None`: it has ended.
+    walk: Option<(VrfId, Bound<IpNet>)>,
+    /// Changed prefixes that have not been compared.
+    changed: Vec<(VrfId, IpNet)>,
 }
 
 /// The elements of a set, by origin.
@@ -35,11 +48,16 @@ struct Kept {
     configured: BTreeSet<IpNet>,
     /// Of commands, and until when.
     added: BTreeMap<IpNet, Option<Instant>>,
+    /// The routes whose prefixes are elements, and these prefixes.
+    follows: Option<SetRoutes>,
+    routes: BTreeSet<IpNet>,
+    /// True if a prefix was refused for lack of room, and that is logged.
+    is_full: bool,
 }
 
 impl Kept {
     fn has(&self, net: &IpNet) -> bool {
-        self.configured.contains(net) || self.added.contains_key(net)
+        self.configured.contains(net) || self.added.contains_key(net) || self.routes.contains(net)
     }
 }
 
@@ -51,13 +69,20 @@ pub struct Named {
     pub configured: Vec<IpNet>,
     /// Those of commands that the configuration does not have, and until when.
     pub added: Vec<(IpNet, Option<Instant>)>,
+    /// Those of routes that neither has.
+    pub routes: Vec<IpNet>,
 }
 
 impl NamedSets {
     /// No set yet; these threads look packets up.
     pub fn new(readers: &Arc<Qsbr>) -> Self {
-        let (readers, kept) = (readers.clone(), BTreeMap::new());
-        Self(Arc::new(Mutex::new(State { readers, sets: None, kept })))
+        Self(Arc::new(Mutex::new(State {
+            readers: readers.clone(),
+            sets: None,
+            kept: BTreeMap::new(),
+            walk: None,
+            changed: Vec::new(),
+        })))
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
@@ -141,6 +166,29 @@ impl NamedSets {
         })
     }
 
+    /// Returns true if routes have changed that sets may follow.
+    pub fn is_behind(&self, rib: &Rib) -> bool {
+        rib.has_changes() || self.with(|state| state.walk.is_some() || !state.changed.is_empty())
+    }
+
+    /// Lets sets follow routes, as long as `has_time`; `rib` records changes while there are such sets.
+    pub fn follow(&self, rib: &mut Rib, has_time: impl Fn() -> bool) {
+        self.with(|state| {
+            let is_followed = state.kept.values().any(|kept| kept.follows.is_some());
+            rib.follow_changes(is_followed);
+            state.changed.extend(rib.drain_changes());
+            while !state.changed.is_empty() && has_time() {
+                let some = state.changed.len().saturating_sub(PIECE);
+                for (vrf, net) in state.changed.split_off(some) {
+                    state.compare(rib, vrf, net);
+                }
+            }
+            while state.walk.is_some() && has_time() {
+                state.walk_on(rib);
+            }
+        });
+    }
+
     /// Takes elements away whose time is over.
     pub fn expire(&self, now: Instant) {
         self.with(|state| {
@@ -163,10 +211,13 @@ impl NamedSets {
         self.with(|state| {
             let named = |(name, kept): (&String, &Kept)| {
                 let own = kept.added.iter().filter(|(net, _)| !kept.configured.contains(net));
+                let is_other =
+                    |net: &&IpNet| !kept.configured.contains(net) && !kept.added.contains_key(net);
                 Named {
                     name: name.clone(),
                     configured: kept.configured.iter().copied().collect(),
                     added: own.map(|(net, until)| (*net, *until)).collect(),
+                    routes: kept.routes.iter().filter(is_other).copied().collect(),
                 }
             };
             state.kept.iter().map(named).collect()
@@ -213,19 +264,77 @@ impl State {
         }
         let gone: Vec<IpNet> = kept.configured.difference(&wanted.elements).copied().collect();
         kept.configured.clone_from(&wanted.elements);
-        for net in gone.into_iter().filter(|net| !kept.added.contains_key(net)) {
+        for net in gone.into_iter().filter(|net| !kept.has(net)) {
             sets.remove(set, net).with_context(|| format!("{}: {net}", named()))?;
         }
+        if kept.follows == wanted.routes {
+            return Ok(());
+        }
+        kept.follows.clone_from(&wanted.routes);
+        for net in std::mem::take(&mut kept.routes) {
+            if !kept.has(&net) {
+                sets.remove(set, net).with_context(|| format!("{}: {net}", named()))?;
+            }
+        }
+        self.walk = Some((VrfId::DEFAULT, Bound::Unbounded));
         Ok(())
+    }
+
+    /// Compares the next prefixes of the RIB with the sets that follow routes.
+    fn walk_on(&mut self, rib: &Rib) {
+        let Some((vrf, start)) = self.walk else { return };
+        let nets: Vec<IpNet> = rib.prefixes_from(vrf, start).take(PIECE).collect();
+        nets.iter().for_each(|net| self.compare(rib, vrf, *net));
+        let next = VrfId::new(vrf.index() as u16 + 1);
+        self.walk = match nets.last() {
+            Some(last) => Some((vrf, Bound::Excluded(*last))),
+            None => (next.index() < rib.vrfs().len()).then_some((next, Bound::Unbounded)),
+        };
+    }
+
+    /// Adds a prefix to the sets that follow a route to it, and removes it from the others.
+    fn compare(&mut self, rib: &Rib, vrf: VrfId, net: IpNet) {
+        if net.prefix_len() == 0 {
+            return;
+        }
+        let Self { sets: Some(sets), kept, .. } = self else { return };
+        for (name, kept) in kept {
+            let Some(follows) = kept.follows.as_ref().filter(|follows| follows.vrf == vrf) else {
+                continue;
+            };
+            let is_wanted =
+                rib.has_route(vrf, net, |source, origin| follows.contains(source, origin));
+            if is_wanted == kept.routes.contains(&net) {
+                continue;
+            }
+            let Some(set) = sets.find(name) else { continue };
+            let changed = match is_wanted {
+                true => sets.add(set, net).map(|_| _ = kept.routes.insert(net)),
+                false => {
+                    kept.routes.remove(&net);
+                    if kept.has(&net) { Ok(()) } else { sets.remove(set, net).map(drop) }
+                }
+            };
+            match changed {
+                Ok(()) => kept.is_full = false,
+                Err(error) if !std::mem::replace(&mut kept.is_full, true) => {
+                    tracing::error!("prefix_set \"{name}\": {net}, the prefix of a route: {error}");
+                }
+                Err(_) => {}
+            }
+        }
     }
 
     /// Takes an element of a command away, if there is one.
     fn forget(&mut self, name: &str, net: IpNet) -> Result<()> {
         let (sets, set, kept) = self.set(name)?;
-        if kept.added.contains_key(&net) && !kept.configured.contains(&net) {
-            sets.remove(set, net)?;
+        if let Some(until) = kept.added.remove(&net)
+            && !kept.has(&net)
+            && let Err(error) = sets.remove(set, net)
+        {
+            kept.added.insert(net, until);
+            return Err(error.into());
         }
-        kept.added.remove(&net);
         Ok(())
     }
 
@@ -248,7 +357,7 @@ mod tests {
 
     fn set(name: &str, elements: &[&str]) -> PrefixSet {
         let elements = elements.iter().map(|net| net.parse().unwrap()).collect();
-        PrefixSet { line: 1, name: name.to_owned(), elements }
+        PrefixSet { line: 1, name: name.to_owned(), elements, routes: None }
     }
 
     fn nets(texts: &[&str]) -> Vec<IpNet> {

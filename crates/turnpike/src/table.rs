@@ -397,7 +397,8 @@ fn sizes(sets: &[PrefixSet]) -> String {
     if sets.is_empty() {
         return "no sets; turnpike.prefix_set makes them".to_owned();
     }
-    let mut table = columns(&["set", "ipv4", "ipv6", "of configuration", "of commands"]);
+    let mut table =
+        columns(&["set", "ipv4", "ipv6", "of configuration", "of commands", "of routes"]);
     for PrefixSet { name, elements } in sets {
         let counted = |is: &dyn Fn(&SetElement) -> bool| {
             elements.iter().filter(|element| is(element)).count().to_string()
@@ -408,9 +409,10 @@ fn sizes(sets: &[PrefixSet]) -> String {
             counted(&|element| element.prefix.addr().is_ipv6()),
             counted(&|element| element.by == "configuration"),
             counted(&|element| element.by == "command"),
+            counted(&|element| element.by == "routes"),
         ]);
     }
-    right_align(&mut table, 1..5);
+    right_align(&mut table, 1..6);
     finish(&table)
 }
 
@@ -759,6 +761,7 @@ mod tests {
             source: source.into(),
             kind: "unicast".into(),
             metric: 20,
+            origin_as: None,
             active: source == "static",
             inactive: (source != "static").then(|| "shadowed".to_owned()),
             paths,

@@ -19,7 +19,7 @@ use slowpath::{Advertise, Discovery, Icmp, InterfaceSettings, Preference, Prefix
 use super::{
     Command, Config, Cores, DEFAULT_VRF, Driver, Fib, Filter, Forwarders, Forwarding, Fpm, Import,
     Interface, KernelRoutes, LinkWish, Log, Memory, MulticastRoute, NamedNextHop, Neighbour, Port,
-    PortFilter, PrefixSet, Quarantine, Queues, RoutesFrom, Slowpath, Telnet, Vlan, Vrf,
+    PortFilter, PrefixSet, Quarantine, Queues, RoutesFrom, SetRoutes, Slowpath, Telnet, Vlan, Vrf,
     action_name,
 };
 use crate::rib;
@@ -488,8 +488,19 @@ impl List<'_> {
 
     /// Lists each element separately, so that a plan shows the added and removed ones.
     fn set(&mut self, set: &PrefixSet) {
-        let PrefixSet { line: _, name, elements } = set;
-        self.live(Unit::PrefixSets, format!("prefix_set \"{name}\""), "there");
+        let PrefixSet { line: _, name, elements, routes } = set;
+        let what = format!("prefix_set \"{name}\"");
+        self.live(Unit::PrefixSets, what.clone(), "there");
+        if let Some(SetRoutes { vrf, sources, origin_as }) = routes {
+            let vrf = vrf_name(self.names, *vrf);
+            let sources: Vec<_> = sources.iter().map(|source| source.name()).collect();
+            let mut routes = format!("{} in VRF {vrf}", sources.join(", "));
+            if !origin_as.is_empty() {
+                let all: Vec<_> = origin_as.iter().map(u32::to_string).collect();
+                routes += &format!(" of AS {}", all.join(", "));
+            }
+            self.live(Unit::PrefixSets, format!("{what} routes"), routes);
+        }
         for net in elements {
             self.live(Unit::PrefixSets, format!("prefix_set \"{name}\": {net}"), "in it");
         }

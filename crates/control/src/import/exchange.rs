@@ -14,7 +14,7 @@ use ipnet::IpNet;
 
 use super::{ImportReport, Table, route};
 use crate::config;
-use crate::rib::{Rib, RouteSource};
+use crate::rib::{Rib, RouteSource, import_metric};
 
 /// Prefixes of a piece.
 const PIECE: usize = 512;
@@ -22,12 +22,12 @@ const PIECE: usize = 512;
 /// The routes of one import in a RIB on their way to those of another table, or of none.
 #[derive(Debug)]
 pub struct Exchange {
-    /// The metric of the import, which tells its routes from those of others.
-    metric: u64,
+    /// The rank of the import, which distinguishes its routes from those of others.
+    rank: u32,
     /// `None`: the import is removed, or all of its table is in the RIB.
     new: Option<New>,
-    /// Prefixes whose routes stay.
-    keep: HashSet<IpNet>,
+    /// Prefixes whose routes stay, with their origin AS.
+    keep: HashSet<(IpNet, u32)>,
     /// Prefixes from here on may have routes to be removed.
     from: Bound<IpNet>,
     /// Routes removed so far.
@@ -54,23 +54,24 @@ pub enum Progress {
 }
 
 impl Exchange {
-    /// Creates an exchange for a table, spread over the gateways of an import of this metric.
-    pub fn to_table(import: &config::Import, metric: u64, table: Table) -> Self {
+    /// Creates an exchange for a table, spread over the gateways of an import of this rank.
+    pub fn to_table(import: &config::Import, rank: u32, table: Table) -> Self {
         let (report, entries) = ImportReport::begin(import, table);
-        let has_gateway = |prefix: &IpNet| !import.gateways(prefix.addr().is_ipv4()).is_empty();
-        let keep = entries.iter().map(|&(prefix, _)| prefix).filter(has_gateway).collect();
+        let has_gateway =
+            |(prefix, _): &(IpNet, u32)| !import.gateways(prefix.addr().is_ipv4()).is_empty();
+        let keep = entries.iter().copied().filter(has_gateway).collect();
         let new = New { import: import.clone(), entries: entries.into_iter(), report };
-        Self { new: Some(new), keep, ..Self::to_nothing(metric) }
+        Self { new: Some(new), keep, ..Self::to_nothing(rank) }
     }
 
-    /// Creates the removal of all routes of an import of this metric.
-    pub fn to_nothing(metric: u64) -> Self {
-        Self { metric, new: None, keep: HashSet::new(), from: Bound::Unbounded, removed: 0 }
+    /// Creates the removal of all routes of an import of this rank.
+    pub fn to_nothing(rank: u32) -> Self {
+        Self { rank, new: None, keep: HashSet::new(), from: Bound::Unbounded, removed: 0 }
     }
 
-    /// Returns the metric of the import.
-    pub fn metric(&self) -> u64 {
-        self.metric
+    /// Returns the rank of the import.
+    pub fn rank(&self) -> u32 {
+        self.rank
     }
 
     /// Returns the file of the new table; `None` once it is in the RIB, or if there is none.
@@ -82,7 +83,7 @@ impl Exchange {
     pub fn go_on(&mut self, rib: &mut Rib) -> Progress {
         match &mut self.new {
             Some(new) if new.entries.len() > 0 => {
-                new.load(rib, self.metric);
+                new.load(rib, self.rank);
                 Progress::More
             }
             Some(_) => {
@@ -105,14 +106,16 @@ impl Exchange {
                 seen += 1;
                 last = Some(route.prefix);
             }
-            let of_import = route.source == RouteSource::Import && route.metric == self.metric;
-            if of_import && !self.keep.contains(&route.prefix) {
-                stale.push(route.prefix);
+            let of_import =
+                route.source == RouteSource::Import && route.metric == u64::from(self.rank);
+            let Some(origin) = route.origin_as.filter(|_| of_import) else { continue };
+            if !self.keep.contains(&(route.prefix, origin)) {
+                stale.push((route.prefix, import_metric(self.rank, origin)));
             }
         }
         self.removed += rib.batch(|rib| {
-            let remove = |prefix: &&IpNet| {
-                rib.remove_one(VrfId::DEFAULT, **prefix, RouteSource::Import, self.metric)
+            let remove = |&&(prefix, metric): &&(IpNet, u64)| {
+                rib.remove_one(VrfId::DEFAULT, prefix, RouteSource::Import, metric)
             };
             stale.iter().filter(remove).count()
         });
@@ -128,7 +131,7 @@ impl Exchange {
 
 impl New {
     /// Adds the routes of the next entries.
-    fn load(&mut self, rib: &mut Rib, metric: u64) {
+    fn load(&mut self, rib: &mut Rib, rank: u32) {
         let piece: Vec<_> = self.entries.by_ref().take(PIECE).collect();
         for ipv4 in [true, false] {
             let of_family = piece.iter().filter(|(prefix, _)| prefix.addr().is_ipv4() == ipv4);
@@ -137,8 +140,8 @@ impl New {
                 self.report.leave_out(ipv4, of_family.count());
                 continue;
             }
-            let loaded = rib
-                .load(of_family.map(|&(prefix, origin)| route(prefix, origin, gateways, metric)));
+            let loaded =
+                rib.load(of_family.map(|&(prefix, origin)| route(prefix, origin, gateways, rank)));
             self.report.count(ipv4, loaded);
         }
     }

@@ -394,6 +394,7 @@ impl<A: Family> Routes<A> {
             while let Some(gone) = entry.take(|candidate| hops.is_gone(candidate.hop)) {
                 self.counts[gone.source.index()] -= 1;
                 hops.release(gone.hop, Referrer::of(gone.source));
+                self.touched.push(prefix);
             }
             let best = best(entry, hops).map_or(NO_ROUTE, |candidate| candidate.hop);
             if best != entry.installed || entry.is_empty() {

@@ -59,6 +59,30 @@ impl Rib {
         }
     }
 
+    /// Returns true if a VRF has a matching route to exactly this prefix; `fits` gets source and origin AS.
+    pub fn has_route(
+        &self,
+        vrf: VrfId,
+        prefix: IpNet,
+        fits: impl Fn(RouteSource, Option<u32>) -> bool,
+    ) -> bool {
+        let Some(routes) = self.vrfs.get(vrf.index()) else { return false };
+        let v4 = Ipv4Addr::prefix(&prefix).and_then(|prefix| routes.v4.entry(prefix));
+        let v6 = Ipv6Addr::prefix(&prefix).and_then(|prefix| routes.v6.entry(prefix));
+        let mut candidates = v4.or(v6).into_iter().flat_map(Entry::candidates);
+        candidates.any(|Candidate { source, metric, hop, .. }| {
+            !self.hops.is_gone(hop) && fits(source, shown_metric(source, metric).1)
+        })
+    }
+
+    /// Returns a VRF's prefixes with routes, from this one on, IPv4 first.
+    pub fn prefixes_from(&self, vrf: VrfId, start: Bound<IpNet>) -> impl Iterator<Item = IpNet> {
+        self.vrfs.get(vrf.index()).into_iter().flat_map(move |Vrf { v4, v6 }| {
+            let v4 = v4.from(family::start(start)).map(|(prefix, _)| Ipv4Addr::net(prefix));
+            v4.chain(v6.from(family::start(start)).map(|(prefix, _)| Ipv6Addr::net(prefix)))
+        })
+    }
+
     fn infos<'a, A: Family>(
         &'a self,
         vrf: VrfId,
@@ -74,11 +98,13 @@ impl Rib {
                 None => (entry.installed != candidate.hop).then_some(Inactive::Pending),
             };
             let prefix = A::net(prefix);
+            let (metric, origin_as) = shown_metric(candidate.source, candidate.metric);
             RouteInfo {
                 vrf,
                 prefix,
                 source: candidate.source,
-                metric: if candidate.source.is_settable() { candidate.metric } else { 0 },
+                metric,
+                origin_as,
                 distance: self.distances[candidate.source.index()],
                 target: self.target(vrf, prefix, &candidate),
                 active: inactive.is_none(),

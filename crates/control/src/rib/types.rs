@@ -114,6 +114,20 @@ impl RouteSource {
     }
 }
 
+/// Returns the metric of an import's route: by rank of the import, then by origin AS.
+pub fn import_metric(rank: u32, origin_as: u32) -> u64 {
+    u64::from(rank) << 32 | u64::from(origin_as)
+}
+
+/// Returns the metric of a candidate as shown, and its origin AS if it is an import's.
+pub(super) fn shown_metric(source: RouteSource, metric: u64) -> (u64, Option<u32>) {
+    match source {
+        RouteSource::Import => (metric >> 32, Some(metric as u32)),
+        _ if source.is_settable() => (metric, None),
+        _ => (0, None),
+    }
+}
+
 /// One of a route's paths. It has an interface, a gateway, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Path {
@@ -300,8 +314,10 @@ pub struct RouteInfo {
     pub prefix: IpNet,
     /// Its source.
     pub source: RouteSource,
-    /// Its metric.
+    /// Its metric; of an import its rank.
     pub metric: u64,
+    /// The origin AS, if the route is an import's.
+    pub origin_as: Option<u32>,
     /// Its administrative distance.
     pub distance: u8,
     /// Its destination.

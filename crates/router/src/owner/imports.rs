@@ -19,7 +19,7 @@ impl Imports {
     /// added.
     pub(super) fn begin(&mut self, exchanges: Vec<Exchange>) {
         for exchange in exchanges {
-            self.0.retain(|other| other.metric() != exchange.metric());
+            self.0.retain(|other| other.rank() != exchange.rank());
             if let Some(file) = exchange.file() {
                 tracing::info!("import {}: begins", file.display());
             }

@@ -35,7 +35,7 @@ impl Owner {
 }
 
 fn shown(set: Named, now: Instant) -> PrefixSet {
-    let Named { name, configured, added } = set;
+    let Named { name, configured, added, routes } = set;
     let configured = configured.into_iter().map(|prefix| SetElement {
         prefix,
         by: "configuration".to_owned(),
@@ -46,7 +46,12 @@ fn shown(set: Named, now: Instant) -> PrefixSet {
         by: "command".to_owned(),
         remaining_s: until.map(|until| until.saturating_duration_since(now).as_secs()),
     });
-    let mut elements: Vec<_> = configured.chain(added).collect();
+    let routes = routes.into_iter().map(|prefix| SetElement {
+        prefix,
+        by: "routes".to_owned(),
+        remaining_s: None,
+    });
+    let mut elements: Vec<_> = configured.chain(added).chain(routes).collect();
     elements.sort_by_key(|element| element.prefix);
     PrefixSet { name, elements }
 }

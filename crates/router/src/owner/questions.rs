@@ -295,6 +295,7 @@ impl Owner {
             source: route.source.name().to_owned(),
             kind: kind(&route.target).to_owned(),
             metric: route.metric,
+            origin_as: route.origin_as,
             active: route.active,
             inactive: route.inactive.map(|reason| reason.name().to_owned()),
             paths,

@@ -9,7 +9,7 @@ use dataplane::category::CATEGORIES_MAX;
 use dataplane::filters::{
     Colours, FILTERS_MAX, FilterSpec, Mark, Meter, Police, SourceLengths, Target, Treatment,
 };
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::port::PortId;
 use dataplane::reason::PuntClass;
 use dataplane::router_filter::ROUTER;
@@ -20,8 +20,11 @@ use wire::MacAddr;
 use super::super::error::suggestion;
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
-use super::super::{Cores, Filter, NamedNextHop, Port, PortFilter, PrefixSet, Spread, Vlan, Vrf};
+use super::super::{
+    Cores, Filter, NamedNextHop, Port, PortFilter, PrefixSet, SetRoutes, Spread, Vlan, Vrf,
+};
 use super::{Context, NAME_RULE, is_name, vrfs};
+use crate::rib::RouteSource;
 
 const KNOWN: &[&str] = &["default"];
 
@@ -354,7 +357,9 @@ fn icmp(fields: &mut Fields<'_, '_>, key: &'static str, family: Family, matches:
     }
 }
 
-/// Reads `turnpike.prefix_set "NAME" { "192.0.2.0/24", … }`.
+const SET: &[&str] = &["routes", "origin_as", "vrf"];
+
+/// Reads `turnpike.prefix_set "NAME" { "192.0.2.0/24", …, routes = "fpm" }`.
 pub(super) fn sets<'s>(
     context: &mut Context<'_>,
     statements: impl Iterator<Item = &'s Statement>,
@@ -362,7 +367,8 @@ pub(super) fn sets<'s>(
     let mut sets: Vec<PrefixSet> = Vec::new();
     for statement in statements {
         let (line, name) = (statement.line, statement.name.clone());
-        let mut fields = context.listed(format!("prefix_set \"{name}\""), statement, &[]);
+        let vrfs = context.vrfs.clone();
+        let mut fields = context.listed(format!("prefix_set \"{name}\""), statement, SET);
         if !is_name(&name) {
             fields.error("", format!("not a name; {NAME_RULE}"));
         }
@@ -370,13 +376,54 @@ pub(super) fn sets<'s>(
             fields.error("", format!("given on line {} already; choose another name", first.line));
         }
         let elements = set_elements(&mut fields);
+        let routes = set_routes(&mut fields, &vrfs);
         if sets.len() == SETS_MAX {
             fields.error("", format!("there may be {SETS_MAX} sets; take one away"));
             break;
         }
-        sets.push(PrefixSet { line, name, elements });
+        sets.push(PrefixSet { line, name, elements, routes });
     }
     sets
+}
+
+/// Reads `routes = "fpm"`, `origin_as = 64500`, `vrf = "blue"`.
+fn set_routes(fields: &mut Fields<'_, '_>, vrfs: &[Vrf]) -> Option<SetRoutes> {
+    let mut sources = Vec::new();
+    for word in fields.texts("routes", "a source of routes or a list of sources") {
+        match RouteSource::from_name(word) {
+            Some(source) => sources.push(source),
+            None => {
+                let known = suggestion(word, "sources", &RouteSource::ALL.map(RouteSource::name));
+                fields.error("routes", format!("routes: \"{word}\" unknown{known}"));
+            }
+        }
+    }
+    let mut origin_as = Vec::new();
+    for value in fields.values("origin_as") {
+        match whole_number(value, &(0..=u64::from(u32::MAX))) {
+            Some(number) => origin_as.push(number as u32),
+            None => fields.error(
+                "origin_as",
+                format!("origin_as: expected the number of an AS, got {value}"),
+            ),
+        }
+    }
+    let vrf = vrfs::named(fields, "vrf", vrfs);
+    if !origin_as.is_empty() {
+        if fields.get("routes").is_some() || vrf.is_some() {
+            fields.error(
+                "origin_as",
+                "origin_as: only routes of turnpike.import have one, in the default VRF; take routes and vrf away",
+            );
+        }
+        sources = vec![RouteSource::Import];
+    } else if sources.is_empty() {
+        if vrf.is_some() {
+            fields.error("vrf", "vrf: the set follows no routes; add routes, or take vrf away");
+        }
+        return None;
+    }
+    Some(SetRoutes { vrf: vrf.unwrap_or(VrfId::DEFAULT), sources, origin_as })
 }
 
 fn set_elements(fields: &mut Fields<'_, '_>) -> BTreeSet<IpNet> {

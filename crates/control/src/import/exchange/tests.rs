@@ -125,7 +125,7 @@ fn entries() -> impl Strategy<Value = Vec<(IpNet, u32)>> {
 proptest! {
     #[test]
     fn an_exchange_leaves_what_a_start_makes(
-        first in entries(), second in entries(), new in entries(), metric in 0..2u64, stopped in 0..3usize,
+        first in entries(), second in entries(), new in entries(), metric in 0..2u32, stopped in 0..3usize,
     ) {
         let mut rib = with(&first, &second);
         // An exchange for another table may have been given up midway.
