@@ -31,7 +31,7 @@ pub(crate) enum Number {
 /// Bit of [`Number::Kind`]: a fragment.
 const KIND_FRAGMENT: u16 = 1 << 8;
 /// Bit of [`Number::Kind`]: ports, flags and ICMP type are not known.
-const KIND_NO_UPPER: u16 = 1 << 9;
+pub(crate) const KIND_NO_UPPER: u16 = 1 << 9;
 
 /// The place of [`State`] in [`Number::Kind`].
 const KIND_STATE: u32 = 10;

@@ -3,9 +3,10 @@
 use crate::{
     Filter, Key, State,
     classes::FilterAddress,
-    conditions::{Number, kind, kind_of},
+    conditions::{KIND_NO_UPPER, Number, kind, kind_of},
     key::Headers,
 };
+use wire::ip::PROTOCOL_TCP;
 
 /// Packets in a batch at most.
 pub const BATCH: usize = 64;
@@ -23,6 +24,19 @@ pub struct Fields<A: FilterAddress> {
     /// `None`: no filter needs them.
     rare: Option<Box<Rare>>,
     count: usize,
+    /// A bit for each fragment, by place.
+    fragments: u64,
+}
+
+/// The fields of an upper-layer header that rules match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Upper {
+    /// The protocol.
+    pub protocol: u8,
+    /// Source port above, destination port below.
+    pub ports: u32,
+    /// TCP flags, or the ICMP type.
+    pub detail: u8,
 }
 
 /// Fields that few filters ask for.
@@ -65,6 +79,7 @@ impl<A: FilterAddress> Default for Fields<A> {
             rest: [0; BATCH],
             rare: None,
             count: 0,
+            fragments: 0,
         }
     }
 }
@@ -81,6 +96,7 @@ impl<A: FilterAddress> Fields<A> {
     /// Forgets all packets.
     pub fn clear(&mut self) {
         self.count = 0;
+        self.fragments = 0;
     }
 
     /// Packets.
@@ -131,6 +147,7 @@ impl<A: FilterAddress> Fields<A> {
     #[inline(never)]
     fn push_any(&mut self, frame: &[u8], length: usize, interface: u16) -> bool {
         let key = A::key(frame, length, interface);
+        self.fragments |= u64::from(key.is_fragment()) << (self.count % BATCH);
         self.push(&key);
         key.is_tiny()
     }
@@ -139,6 +156,36 @@ impl<A: FilterAddress> Fields<A> {
     #[inline(always)]
     pub fn set_state(&mut self, place: usize, state: State) {
         self.kinds[place & (BATCH - 1)] |= kind_of(state);
+    }
+
+    /// Returns a bit for each fragment of a packet, by its place.
+    #[inline(always)]
+    pub fn fragments(&self) -> u64 {
+        self.fragments
+    }
+
+    /// Returns the upper-layer header of the packet at this place; `None` if it is not known.
+    pub fn upper(&self, place: usize) -> Option<Upper> {
+        let place = place & (BATCH - 1);
+        let (kind, rest) = (self.kinds[place], self.rest[place]);
+        let detail = rest as u8 | (rest >> 8) as u8;
+        let upper = Upper { protocol: kind as u8, ports: self.ports[place], detail };
+        (kind & KIND_NO_UPPER == 0).then_some(upper)
+    }
+
+    /// Gives the packet at this place, a fragment without one, this upper-layer header.
+    pub fn lend_upper(&mut self, place: usize, upper: Upper) {
+        let Upper { protocol, ports, detail } = upper;
+        let place = place & (BATCH - 1);
+        self.kinds[place] = self.kinds[place] & !(KIND_NO_UPPER | 0xff) | u16::from(protocol);
+        self.ports[place] = ports;
+        let shift = if protocol == PROTOCOL_TCP { 0 } else { 8 };
+        self.rest[place] = self.rest[place] & !0xffff | u64::from(detail) << shift;
+    }
+
+    /// Returns the ingress interface of the packet at this place.
+    pub fn interface(&self, place: usize) -> u16 {
+        (self.rest[place & (BATCH - 1)] >> 48) as u16
     }
 
     /// Sets the priority of the VLAN tag of the packet at this place, which was pushed without one.

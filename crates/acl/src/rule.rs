@@ -364,6 +364,11 @@ impl Filter {
         self.rules.iter().any(|rule| rule.matches.is_ip() && asks(&rule.matches))
     }
 
+    /// Returns true if a rule matches ports, TCP flags or ICMP types.
+    pub fn asks_for_upper_layer(&self) -> bool {
+        self.rules.iter().any(|rule| rule.matches.needs_upper_layer())
+    }
+
     /// Returns true if a rule matches priorities of VLAN tags.
     pub fn asks_for_priorities(&self) -> bool {
         self.rules.iter().any(|rule| !rule.matches.priority.is_empty())

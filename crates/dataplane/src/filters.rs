@@ -4,6 +4,7 @@
 //! changes: a configuration with other rules makes another filter, and its graph uses that one
 //! instead (see [`FilterTables`]). Each step counts in its own block; readers get the sum.
 
+mod fragments;
 mod frames;
 mod gate;
 mod mark;
@@ -18,6 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use acl::{Action, Classifier, Fields, Filter, FilterAddress, Key, SetReaders, TooLarge};
 
+use self::fragments::Fragments;
 pub(crate) use self::frames::FrameFilters;
 pub use self::gate::Gate;
 pub(crate) use self::gate::Leaving;
@@ -142,6 +144,8 @@ struct Blocks {
 pub struct FilterTable {
     spec: FilterSpec,
     asks_for_state: bool,
+    /// Headers of first fragments, if a rule needs them; those of the filter that this one replaces.
+    fragments: Option<Arc<Fragments>>,
     ip4: Classifier<Ipv4Addr>,
     ip6: Classifier<Ipv6Addr>,
     /// The verdict of each rule, then the default's.
@@ -217,7 +221,10 @@ impl FilterTable {
         if let Some(before) = before {
             take_over(&mut past, &spec.filter, before);
         }
+        let known = before.and_then(|before| before.fragments.clone());
+        let follows = spec.filter.asks_for_upper_layer();
         Ok(Self {
+            fragments: follows.then(|| known.unwrap_or_else(|| Arc::new(Fragments::new(hz)))),
             spec: spec.clone(),
             asks_for_state: spec.asks_for_state(),
             ip4,
@@ -233,6 +240,22 @@ impl FilterTable {
     /// The configuration of the filter.
     pub fn spec(&self) -> &FilterSpec {
         &self.spec
+    }
+
+    /// Lets later fragments match as the first one of their packet. `frames`: for each packet of `fields` its frame.
+    /// `now`: in TSC cycles.
+    #[inline(always)]
+    pub(crate) fn follow_fragments<'p, A: Filtered>(
+        &self,
+        fields: &mut Fields<A>,
+        now: u64,
+        frames: impl Iterator<Item = &'p [u8]>,
+    ) {
+        if fields.fragments() != 0
+            && let Some(fragments) = &self.fragments
+        {
+            fragments.follow(fields, now, frames);
+        }
     }
 
     /// A block for a step to count in.

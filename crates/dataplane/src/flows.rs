@@ -26,6 +26,7 @@ use ipnet::IpNet;
 
 pub(crate) use self::batch::{Lookups, Passed};
 pub use self::key::Tracked;
+pub(crate) use self::key::fragment;
 use self::key::unpack;
 use self::table::{Clock, Entered, Table, View};
 

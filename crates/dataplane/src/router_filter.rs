@@ -139,6 +139,8 @@ fn decide<A: Filtered>(
         let seen = packets.slots().map(|slot| (batch.info(slot).vrf.index() as u16, frame(slot)));
         lookups.look_up(flows, fields, batch.now, seen);
     }
+    let frames = packets.slots().map(|slot| batch.frame(slot));
+    by.filter.table.follow_fragments(&mut reader.fields, batch.now, frames);
     let mut found = [0; BATCH_MAX];
     A::classifier(&by.filter.table).classify(&reader.fields, &mut found);
     for (place, (slot, rule)) in packets.slots().zip(found).enumerate() {

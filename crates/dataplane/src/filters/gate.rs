@@ -166,11 +166,12 @@ impl<A: Filtered> Reader<A> {
     }
 
     fn judge_one(
-        &self,
+        &mut self,
         Counted { table, hits }: &Counted,
         packet: &Leaving<'_>,
     ) -> (Judgement, Mark) {
         let &Leaving { frame, length, from, now, .. } = packet;
+        table.follow_fragments(&mut self.fields, now, [frame].into_iter());
         let mut found = [0; BATCH_MAX];
         A::classifier(table).classify(&self.fields, &mut found);
         let of_ip = length.saturating_sub(ETHERNET);

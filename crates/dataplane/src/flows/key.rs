@@ -16,6 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use acl::key::MAX_HEADERS;
 use acl::{Ends, Family, Fields, FilterAddress};
+use fib::Address;
 use wire::chain::{self, Header};
 use wire::ip::{
     IPV4_MIN_LEN, Ipv4Header, Ipv6Header, PROTOCOL_FRAGMENT, PROTOCOL_ICMP, PROTOCOL_ICMPV6,
@@ -59,6 +60,18 @@ pub struct Headers<'a, A: FilterAddress> {
     /// The identification, and the first byte's place, of a fragment.
     fragment: Option<(u32, usize)>,
     payload: &'a [u8],
+}
+
+/// The identity of the packet that a fragment is of: addresses, identification, and IPv4's protocol (RFC 791, RFC
+/// 8200 4.5).
+pub(crate) type Fragmented<A> = (<A as Address>::Bits, <A as Address>::Bits, u32, u8);
+
+/// Returns the identity of the packet that a fragment is of, and true for the first one; `None` for a whole packet.
+pub(crate) fn fragment<A: Tracked>(packet: &[u8]) -> Option<(Fragmented<A>, bool)> {
+    let Headers { source, destination, protocol, fragment, .. } = A::headers(packet)?;
+    let (identification, offset) = fragment?;
+    let protocol = if A::OF == Family::Ip4 { protocol } else { 0 };
+    Some(((source, destination, identification, protocol), offset == 0))
 }
 
 impl Tracked for Ipv4Addr {

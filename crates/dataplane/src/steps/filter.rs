@@ -106,7 +106,7 @@ impl<A: Filtered> Used<A> {
 #[inline(always)]
 pub(super) fn judge_all<A: Filtered>(
     filter: Option<&Counted>,
-    reader: &Reader<A>,
+    reader: &mut Reader<A>,
     batch: &mut Batch,
     (packets, hidden): (Mask, Mask),
     number: u8,
@@ -117,6 +117,8 @@ pub(super) fn judge_all<A: Filtered>(
         decided[FILTERED] = packets;
         return decided;
     };
+    let frames = packets.slots().map(|slot| batch.frame(slot));
+    filter.table.follow_fragments(&mut reader.fields, batch.now, frames);
     let mut found = [0; BATCH_MAX];
     A::classifier(&filter.table).classify(&reader.fields, &mut found);
     for (place, (slot, rule)) in packets.slots().zip(found).enumerate() {
