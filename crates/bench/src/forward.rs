@@ -18,6 +18,9 @@
 //! | `rust-voip` | the same step in Rust | 1 | IPv4 |
 //! | `filter-10`, `filter-1000`, `filter-10000` | as `4r1e`, with a filter of that many generated rules | 1 | IPv4 |
 //! | `filter-state` | as `filter-10`, the first rule accepts packets of known connections, as all are | 1 | IPv4 |
+//! | `filter-first`, `filter-police` | as `filter-10`, the first rule accepts all packets; the same with a rate | 1 | IPv4 |
+//! | `filter-sources` | as `filter-police`, with a rate for each source | 1 | IPv4 from random addresses |
+//! | `filter-set` | as `filter-10`, the first rule accepts packets to a set of 100,000 prefixes | 1 | IPv4 |
 //! | `queue-fifo`, `queue-red`, `queue-codel`, `queue-drr` | as `4r1e`, with a queue in software before the port, which is empty after each burst | 1 | IPv4 |
 //! | `queue-shape` | as `queue-fifo`, with a rate that is never reached | 1 | IPv4 |
 //! | `4r4e` | 4 of /2 | 4 | IPv4 |
@@ -27,7 +30,7 @@
 //! | `full6` | the same of IPv6 | 4 | IPv6, random prefixes of the table, random host bits |
 //! | `mixed` | both | 4 | the two by turns, so a batch is half of each |
 //!
-//! The cases of queues, VRFs and VLANs run only by name (`--case`).
+//! The cases of queues, VRFs, VLANs, rates and sets run only by name (`--case`).
 //!
 //! With `--l3fwd`, DPDK's own example takes turns with the cases of IPv4 ([`l3fwd`]); then one case
 //! is measured after the other, because each has an l3fwd of its own, with its own memory.

@@ -36,18 +36,21 @@ pub enum Mix {
     Vlan,
     /// The same behind a service tag (802.1ad).
     QinQ,
+    /// As [`Mix::V4`], from random addresses; the other sources' addresses are one.
+    Sources,
 }
 
 impl Mix {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::V4, Self::V6, Self::Both, Self::Vlan, Self::QinQ];
+    pub const ALL: [Self; 6] =
+        [Self::V4, Self::V6, Self::Both, Self::Vlan, Self::QinQ, Self::Sources];
 
     /// Returns the tags of its frames.
     pub fn tags(self) -> Option<Tags> {
         let customer = Tag { protocol: TagProtocol::Dot1q, id: 100, priority: 0 };
         let service = Tag { protocol: TagProtocol::Dot1ad, id: 200, priority: 0 };
         match self {
-            Self::V4 | Self::V6 | Self::Both => None,
+            Self::V4 | Self::V6 | Self::Both | Self::Sources => None,
             Self::Vlan => Some(Tags { outer: customer, inner: None }),
             Self::QinQ => Some(Tags { outer: service, inner: Some(customer) }),
         }
@@ -61,6 +64,7 @@ impl Mix {
             Self::Both => "mixed",
             Self::Vlan => "vlan",
             Self::QinQ => "qinq",
+            Self::Sources => "sources",
         }
     }
 }
@@ -90,7 +94,11 @@ pub fn write_pcap(
             } else {
                 let to = routes4.map(|routes| in_table(routes, random).into());
                 let to = to.unwrap_or_else(|| unicast(random));
-                let frame = frame(to, random.word() as u16);
+                let from = match mix {
+                    Mix::Sources => unicast(random),
+                    _ => Ipv4Addr::new(198, 18, 0, 1),
+                };
+                let frame = frame((from, to), random.word() as u16);
                 match mix.tags() {
                     None => record(file, &frame)?,
                     Some(tags) => record(file, &tagged(&frame, tags))?,
@@ -137,14 +145,14 @@ fn unicast(random: &mut Random) -> Ipv4Addr {
 }
 
 /// Returns a frame of 60 bytes: Ethernet, IPv4, UDP, zeros.
-fn frame(destination: Ipv4Addr, source_port: u16) -> [u8; FRAME] {
+fn frame((source, destination): (Ipv4Addr, Ipv4Addr), source_port: u16) -> [u8; FRAME] {
     let mut frame = [0; FRAME];
     ethernet(&mut frame, [0x08, 0x00]);
     frame[14] = 0x45;
     frame[16..18].copy_from_slice(&((FRAME - 14) as u16).to_be_bytes());
     frame[22] = 64;
     frame[23] = 17;
-    frame[26..30].copy_from_slice(&[198, 18, 0, 1]);
+    frame[26..30].copy_from_slice(&source.octets());
     frame[30..34].copy_from_slice(&destination.octets());
     let checksum = wire::checksum::checksum(&frame[14..34]);
     frame[24..26].copy_from_slice(&checksum.to_be_bytes());

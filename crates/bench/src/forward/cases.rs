@@ -10,7 +10,9 @@ use dataplane::class;
 use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::TxConfig;
 use dataplane::features::Features;
-use dataplane::filters::{FilterSpec, FilterTable, FilterTables, Filters, Gate, Treatment};
+use dataplane::filters::{
+    FilterSpec, FilterTable, FilterTables, Filters, Gate, Police, SourceLengths, Treatment,
+};
 use dataplane::flow::FlowHash;
 use dataplane::flows::{FlowSettings, FlowTable};
 use dataplane::forwarder::{Forwarder, ForwarderParts, Settings};
@@ -37,7 +39,7 @@ use wire::MacAddr;
 
 use super::Bench;
 use super::noop::Noop;
-use super::steps::{Flushed, LUA_EMPTY, LUA_VOIP, MarkVoip, More, lua_step};
+use super::steps::{Flushed, LUA_EMPTY, LUA_VOIP, MarkVoip, More, Rate, lua_step};
 use crate::source::{self, Mix};
 use crate::workload::routes::Routes;
 
@@ -63,7 +65,7 @@ pub struct Case {
 }
 
 /// All cases, those with the same source together.
-pub const CASES: [Case; 22] = [
+pub const CASES: [Case; 26] = [
     Case { name: "4r1e", full: false, egress: 1, mix: Mix::V4, more: More::Nothing },
     Case { name: "noop", full: false, egress: 1, mix: Mix::V4, more: More::Noop },
     Case { name: "lua-empty", full: false, egress: 1, mix: Mix::V4, more: More::LuaEmpty },
@@ -74,6 +76,15 @@ pub const CASES: [Case; 22] = [
     Case { name: "filter-1000", full: false, egress: 1, mix: Mix::V4, more: More::Rules(1000) },
     Case { name: "filter-10000", full: false, egress: 1, mix: Mix::V4, more: More::Rules(10_000) },
     Case { name: "filter-state", full: false, egress: 1, mix: Mix::V4, more: More::State },
+    Case { name: "filter-first", full: false, egress: 1, mix: Mix::V4, more: More::First(None) },
+    Case {
+        name: "filter-police",
+        full: false,
+        egress: 1,
+        mix: Mix::V4,
+        more: More::First(Some(Rate::Rule)),
+    },
+    Case { name: "filter-set", full: false, egress: 1, mix: Mix::V4, more: More::Set(100_000) },
     Case { name: "queue-fifo", full: false, egress: 1, mix: Mix::V4, more: More::Queue(FIFO) },
     Case { name: "queue-red", full: false, egress: 1, mix: Mix::V4, more: More::Queue(RED) },
     Case { name: "queue-codel", full: false, egress: 1, mix: Mix::V4, more: More::Queue(CODEL) },
@@ -84,6 +95,13 @@ pub const CASES: [Case; 22] = [
     Case { name: "vrf4", full: true, egress: 4, mix: Mix::V4, more: More::Vrf },
     Case { name: "vlan4", full: true, egress: 4, mix: Mix::Vlan, more: More::Vlans },
     Case { name: "qinq4", full: true, egress: 4, mix: Mix::QinQ, more: More::Vlans },
+    Case {
+        name: "filter-sources",
+        full: false,
+        egress: 1,
+        mix: Mix::Sources,
+        more: More::First(Some(Rate::Source)),
+    },
     Case { name: "full6", full: true, egress: 4, mix: Mix::V6, more: More::Nothing },
     Case { name: "mixed", full: true, egress: 4, mix: Mix::Both, more: More::Nothing },
 ];
@@ -109,8 +127,8 @@ fn queue_of(case: &Case) -> Option<Scheduler> {
     Some(Scheduler::new(QueueConfig { discipline, ..QueueConfig::default() }, shape))
 }
 
-/// Returns the cases with these names, or all but those of queues, VLANs and VRFs: a process has room for 32
-/// devices, and each case has its own.
+/// Returns the cases with these names, or all but those of queues, VLANs, VRFs, rates and sets: a process has room for
+/// 32 devices, and each case has its own.
 ///
 /// # Errors
 /// A name is not one of a case.
@@ -119,8 +137,12 @@ pub fn choose(only: &[String]) -> Result<Vec<&'static Case>> {
         let known: Vec<_> = CASES.iter().map(|case| case.name).collect();
         bail!("--case {wrong}: not found; known: {}", known.join(", "));
     }
-    let is_apart =
-        |case: &Case| matches!(case.more, More::Queue(_) | More::Shape | More::Vlans | More::Vrf);
+    let is_apart = |case: &Case| {
+        matches!(
+            case.more,
+            More::Queue(_) | More::Shape | More::Vlans | More::Vrf | More::First(_) | More::Set(_)
+        )
+    };
     let wanted = |case: &&Case| match only {
         [] => !is_apart(case),
         names => names.iter().any(|name| name == case.name),
@@ -156,7 +178,7 @@ pub const PORT: InterfaceInfo = InterfaceInfo {
 /// Returns the properties of the port that a case receives by.
 fn ingress(case: &Case) -> InterfaceInfo {
     match case.more {
-        More::Rules(_) | More::State => {
+        More::Rules(_) | More::First(_) | More::Set(_) | More::State => {
             InterfaceInfo { features: Features::NONE.with(FILTER_IN, 1), ..PORT }
         }
         More::Vlans => InterfaceInfo { features: Features::NONE.with(VLANS, 1), ..PORT },
@@ -283,7 +305,12 @@ impl Router {
         let mut lua = None;
         match case.more {
             // The filter's steps are among the default ones.
-            More::Nothing | More::Rules(_) | More::Queue(_) | More::Shape => {}
+            More::Nothing
+            | More::Rules(_)
+            | More::First(_)
+            | More::Set(_)
+            | More::Queue(_)
+            | More::Shape => {}
             More::Vlans | More::Vrf => {}
             More::State => know_all(bench, case, &tables)?,
             More::Noop => steps.insert("noop", Noop, "ip4-rewrite")?,
@@ -363,8 +390,11 @@ impl Router {
             let looked_up: u64 = filter.hits().iter().map(|hits| hits.packets).sum();
             ensure!(looked_up > 0, "case {name}: no packet was looked up in its filter");
             let known = filter.hits().first().map_or(0, |first| first.packets);
-            let stateful = self.case.more == More::State;
-            ensure!(!stateful || known == looked_up, "case {name}: {known} of {looked_up} known");
+            let by_first = matches!(self.case.more, More::State | More::First(_));
+            ensure!(
+                !by_first || known == looked_up,
+                "case {name}: {known} of {looked_up} by the first rule"
+            );
         }
         let failures = self.lua.as_ref().map_or(0, |lua| lua.status.failures().0);
         ensure!(failures == 0, "case {name}: its step failed {failures} times");
@@ -417,8 +447,8 @@ pub fn with_default<A: fib::Address>(full: &Routes<A>) -> Result<Routes<A>> {
     Ok(all.chain([(any, FIRST_DYNAMIC)]).collect())
 }
 
-/// Returns a filter that accepts everything, with rules like those of access lists; with state, its
-/// first rule accepts.
+/// Returns a filter that accepts everything, with rules like those of access lists; the first rule
+/// may be a special one.
 fn filters_of(more: More) -> Result<Filters> {
     let count = if let More::Rules(count) = more { count } else { 10 };
     let mut filter = generate::rules(generate::Kind::Acl, Family::Ip4, count, 1);
@@ -430,13 +460,45 @@ fn filters_of(more: More) -> Result<Filters> {
         let settings = FlowSettings::default();
         flows = Some(Arc::new(FlowTable::new(settings, dpdk::tsc_hz(), 1)));
     }
-    let spec =
-        FilterSpec { filter, treatments: vec![Treatment::default(); count], targets: vec![] };
+    let mut treatments = vec![Treatment::default(); count];
+    let mut readers = acl::SetReaders::none();
+    match more {
+        More::First(rate) => {
+            filter.rules[0].matches = Matches::default();
+            treatments[0].police = rate.map(unreached);
+        }
+        More::Set(elements) => {
+            let to_set = vec!["set".to_owned()];
+            filter.rules[0].matches = Matches { to_set, ..Matches::default() };
+            readers = set(elements)?;
+        }
+        _ => {}
+    }
+    let spec = FilterSpec { filter, treatments, targets: vec![] };
     Ok(Filters {
-        tables: vec![Some(Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none())?))],
+        tables: vec![Some(Arc::new(FilterTable::new(&spec, None, &readers)?))],
         flows,
         ..Filters::default()
     })
+}
+
+/// A rate that no packet exceeds.
+fn unreached(rate: Rate) -> Police {
+    let per_source = (rate == Rate::Source).then(SourceLengths::default);
+    Police { rate: 1 << 40, burst: 1 << 40, bytes: false, per_source, colours: None }
+}
+
+/// A set of this many random prefixes, named `set`.
+fn set(elements: usize) -> Result<acl::SetReaders> {
+    let mut sets = acl::Sets::new(|| Box::new(fib::NoReaders))?;
+    let set = sets.add_set("set").context("no set")?;
+    let mut random = fib::synthetic::Random::new(4);
+    for _ in 0..elements {
+        let address = Ipv4Addr::from_bits(random.word() as u32);
+        let length = 16 + (random.word() % 17) as u8;
+        sets.add(set, ipnet::Ipv4Net::new_assert(address, length).trunc().into())?;
+    }
+    Ok(sets.readers())
 }
 
 /// Records the reverse flow of each packet of the source, so that the packets belong to known
@@ -470,7 +532,7 @@ fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
         vec![PORT; if vlans.is_empty() { case.egress } else { MAX_PORTS + case.egress }];
     ports[0] = ingress(case);
     let filters = Arc::<FilterTables>::default();
-    if matches!(case.more, More::Rules(_) | More::State) {
+    if matches!(case.more, More::Rules(_) | More::First(_) | More::Set(_) | More::State) {
         filters.set(filters_of(case.more)?);
     }
     let table = VlanTable::default();
@@ -505,8 +567,8 @@ mod tests {
             error,
             "--case 4r2e: not found; known: 4r1e, noop, lua-empty, lua-voip, \
              lua-flushed, rust-voip, filter-10, filter-1000, filter-10000, filter-state, \
-             queue-fifo, queue-red, queue-codel, queue-drr, queue-shape, 4r4e, full4, vrf4, vlan4, \
-             qinq4, full6, mixed"
+             filter-first, filter-police, filter-set, queue-fifo, queue-red, queue-codel, queue-drr, queue-shape, 4r4e, full4, vrf4, vlan4, \
+             qinq4, filter-sources, full6, mixed"
         );
         assert_eq!(choose(&[]).unwrap().len(), 14);
         let chosen = choose(&["mixed".into(), "4r1e".into()]).unwrap();

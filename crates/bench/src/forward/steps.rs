@@ -10,6 +10,15 @@ use dataplane::transmit::Discipline;
 use dataplane::{Batch, Mask};
 use script::{ForwarderLua, LuaStep, Policy, ScriptSource, StepSettings, Watchdog};
 
+/// A rate that no packet exceeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rate {
+    /// Of all packets of the rule.
+    Rule,
+    /// Of each source.
+    Source,
+}
+
 /// Extension of a case's graph beyond the default steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum More {
@@ -27,6 +36,10 @@ pub enum More {
     RustVoip,
     /// An ingress filter of this many rules, like those of an access list.
     Rules(usize),
+    /// The same with ten rules, the first of which accepts all packets, with a rate or without.
+    First(Option<Rate>),
+    /// The same with ten rules, the first of which accepts packets to a set of this many prefixes.
+    Set(usize),
     /// The same with ten rules, the first of which accepts the packets of known connections, as all
     /// packets are.
     State,
