@@ -237,6 +237,49 @@ def test_some_packets_of_a_rule_are_logged(wires):
     assert 10 <= logged <= 11 + 10 * (time.monotonic() - start)
 
 
+def test_a_command_logs_a_rule_for_a_time(wires):
+    """Ten packets a second of the watched rule, of no other, until the time is over or a command ends it."""
+    def fits(line, *words):
+        wires.router.command("filter", *words)
+        before = wires.router.log().count(line)
+        for port in range(40):
+            wires.left.send(bytes(LINK / IP(src=A4, dst=B4, ttl=9) / UDP(sport=4000 + port, dport=8000)))
+        wires.left.send(bytes(LINK / IP(src=A4, dst=B4) / UDP(sport=9, dport=4445)))
+        return lambda: wires.router.log().count(line) - before
+
+    def left(name):
+        (shown,) = [row for row in wires.router.show("filters") if row["name"] == "edge-in"]
+        return {rule["name"]: rule.get("logged_s") for rule in shown["rules"]}[name]
+
+    wires.drain()
+    line = 'filter "edge-in": rule "web": drop: udp 10.0.1.2:'
+    time.sleep(1.1)
+    start = time.monotonic()
+    logged = fits(line, "log", "edge-in", "web")
+    assert wait_for(lambda: logged() >= 10, 5)
+    assert 590 <= left("web") <= 600 and left("kept") is None
+    assert 'rule "kept"' not in wires.router.log()
+    wires.router.command("filter", "unlog", "edge-in", "web")
+    assert logged() <= 11 + 10 * (time.monotonic() - start) and left("web") is None
+    before = hits(wires.router, "edge-in")
+    logged = fits(line, "unlog", "edge-in", "web")
+    assert wait_for(lambda: fitted(before, hits(wires.router, "edge-in")).get("web") == 40, 5)
+    # By number, and the default; both end by themselves.
+    wires.router.command("filter", "log", "edge-in", "default", "--for", "2s")
+    wires.router.command("filter", "log", "edge-in", "10", "--for", "2s")
+    wires.left.send(bytes(LINK / IP(src=A4, dst=B4) / UDP(sport=9, dport=7777)))
+    assert wait_for(lambda: 'filter "edge-in": default: accept: udp 10.0.1.2:9 > 10.0.2.2:7777' in wires.router.log(), 5)
+    assert logged() == 0 and left("web") <= 2
+    assert wait_for(lambda: left("web") is None, 10)
+    wires.left.send(bytes(LINK / IP(src=A4, dst=B4) / UDP(sport=4000, dport=8000)))
+    assert wait_for(lambda: fitted(before, hits(wires.router, "edge-in")).get("web") == 41, 5)
+    assert logged() == 0
+    for words, said in [(("edge-on", "web"), 'filter "edge-on": unknown'), (("edge-in", "wep"), 'rule "wep" unknown'),
+                        (("edge-in", "99"), "a number from 1 to"), (("edge-in", "mpls"), "ethertype are not logged")]:
+        refused = wires.router.command("filter", "log", *words, check=False)
+        assert refused.returncode == 1 and said in refused.stderr, refused
+
+
 @pytest.mark.provokes("policed")
 def test_a_rate_is_kept(wires):
     """Of 60 packets at once the burst passes, and few more: the bucket gets a token each 100 ms."""

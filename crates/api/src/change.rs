@@ -28,6 +28,28 @@ pub enum SetChange {
     },
 }
 
+/// A change of the logging of a filter's packets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum FilterChange {
+    /// Logs samples of the packets that a rule matches, for a time.
+    Log {
+        /// The filter's name.
+        filter: String,
+        /// The rule's name or number, or `default`.
+        rule: String,
+        /// Seconds.
+        seconds: u64,
+    },
+    /// Ends what [`FilterChange::Log`] began.
+    Unlog {
+        /// The filter's name.
+        filter: String,
+        /// The rule's name or number, or `default`.
+        rule: String,
+    },
+}
+
 /// A change of the routes of source `command`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

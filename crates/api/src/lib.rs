@@ -31,7 +31,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use change::{NeighbourChange, RouteChange, SetChange};
+use change::{FilterChange, NeighbourChange, RouteChange, SetChange};
 use configuration::{ApplyRequest, PlanRequest, RollbackRequest};
 pub use report::Show;
 
@@ -60,6 +60,8 @@ pub enum Request {
     ForgetFlows(FlowSelection),
     /// Adds elements to a set of prefixes, or removes them; the answer is [`report::Change`].
     Set(SetChange),
+    /// Logs packets of a filter's rule for a time, or no longer; the answer is [`report::Change`].
+    Filter(FilterChange),
     /// Runs a command of the configuration, in Lua. The answer is its text or table.
     Do(DoRequest),
 }

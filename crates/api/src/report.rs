@@ -1246,4 +1246,7 @@ pub struct FilterRule {
     pub hardware: Vec<RuleInHardware>,
     /// Seconds since its last packet; `None`: there was none.
     pub last_s: Option<u64>,
+    /// Seconds for which a command has its packets logged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logged_s: Option<u64>,
 }

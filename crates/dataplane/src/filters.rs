@@ -10,6 +10,7 @@ mod gate;
 mod mark;
 mod police;
 mod samples;
+mod verdicts;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -28,6 +29,7 @@ use self::police::Policer;
 pub use self::police::{Colour, Colours, Meter, Police, SourceKey, SourceLengths};
 pub use self::samples::Sample;
 use self::samples::Samples;
+use self::verdicts::{Verdict, Verdicts};
 use crate::batch::{Batch, ETHERNET};
 use crate::category::CATEGORIES_MAX;
 use crate::counters::{Counter, Traffic};
@@ -149,20 +151,12 @@ pub struct FilterTable {
     ip4: Classifier<Ipv4Addr>,
     ip6: Classifier<Ipv6Addr>,
     /// The verdict of each rule, then the default's.
-    verdicts: Box<[Verdict]>,
+    verdicts: Verdicts,
     policers: Box<[Option<Policer>]>,
     /// Rules for frames that are neither IPv4 nor IPv6.
     frame_rules: Box<[u32]>,
     samples: Samples,
     blocks: Mutex<Blocks>,
-}
-
-/// The verdict of a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Verdict {
-    pub action: Action,
-    /// True if the rule does more than its action.
-    pub is_treated: bool,
 }
 
 /// A family of packets that filters look up.
@@ -210,9 +204,9 @@ impl FilterTable {
         let ip6 = Classifier::new(&spec.filter, sets)?;
         let verdicts = spec.filter.rules.iter().zip(&spec.treatments).map(|(rule, treatment)| {
             let is_treated = *treatment != Treatment::default() || !rule.action.is_terminal();
-            Verdict { action: rule.action, is_treated }
+            (rule.action, is_treated)
         });
-        let default = Verdict { action: spec.filter.default, is_treated: false };
+        let default = (spec.filter.default, false);
         let hz = dpdk::tsc_hz();
         let seed = RandomState::new().hash_one(0);
         let policer = |of: &Treatment| of.police.map(|police| Policer::new(police, hz, seed));
@@ -229,7 +223,7 @@ impl FilterTable {
             asks_for_state: spec.asks_for_state(),
             ip4,
             ip6,
-            verdicts: verdicts.chain([default]).collect(),
+            verdicts: Verdicts::new(verdicts.chain([default])),
             policers: policers.collect(),
             frame_rules: frame_rules(&spec.filter),
             samples: Samples::new(hz),
@@ -287,10 +281,17 @@ impl FilterTable {
         self.samples.take()
     }
 
+    /// Begins or ends the logging of a rule's packets by a command, whatever the configuration says; the number of
+    /// rules stands for the default.
+    pub fn watch(&self, rule: u32, on: bool) {
+        self.verdicts.watch(rule, on);
+    }
+
     /// Stores a packet for the log, if its rule is logged and there is room.
     #[inline]
     pub(crate) fn log(&self, rule: u32, now: u64, sample: impl FnOnce() -> Sample) {
-        if self.spec.treatments.get(rule as usize).is_some_and(|treatment| treatment.log) {
+        let treatment = self.spec.treatments.get(rule as usize);
+        if treatment.is_some_and(|treatment| treatment.log) || self.verdict(rule).is_watched {
             self.samples.offer(now, sample);
         }
     }
@@ -298,8 +299,7 @@ impl FilterTable {
     /// Returns the verdict of this rule.
     #[inline]
     pub(crate) fn verdict(&self, rule: u32) -> Verdict {
-        const NONE: Verdict = Verdict { action: Action::Drop, is_treated: false };
-        self.verdicts.get(rule as usize).copied().unwrap_or(NONE)
+        self.verdicts.get(rule)
     }
 
     /// Takes a packet of this length in bytes and source from the rule's rate, at `now` in TSC cycles; green without

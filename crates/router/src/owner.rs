@@ -50,6 +50,7 @@ mod control_queues;
 mod events;
 mod faults;
 mod fibs;
+mod filter_log;
 mod filters;
 mod flow;
 mod flows;

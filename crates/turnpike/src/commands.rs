@@ -10,6 +10,7 @@ pub mod configuration;
 pub mod convert;
 pub mod do_;
 pub mod doctor;
+pub mod filter;
 pub mod flows;
 pub mod generate;
 pub mod hold;
@@ -33,6 +34,7 @@ use api::{DEFAULT_SOCKET, Request, client};
 use change::{NeighbourArgs, RouteArgs};
 use configuration::{ApplyArgs, ConfirmArgs, HistoryArgs, PlanArgs, RollbackArgs};
 use do_::DoArgs;
+use filter::FilterArgs;
 use flows::FlowArgs;
 use sets::SetArgs;
 use show::ShowArgs;
@@ -61,6 +63,8 @@ pub enum RouterCommand {
     Flow(FlowArgs),
     /// Add or remove elements of a running router's sets of prefixes
     Set(SetArgs),
+    /// Log packets of a filter's rule of a running router
+    Filter(FilterArgs),
     /// Run a Lua command that the configuration defines
     Do(DoArgs),
 }
@@ -93,6 +97,7 @@ impl RouterCommand {
             Self::Neighbour(args) => &args.router,
             Self::Flow(args) => &args.router,
             Self::Set(args) => &args.router,
+            Self::Filter(args) => &args.router,
             Self::Do(args) => &args.router,
         }
     }
@@ -110,6 +115,7 @@ impl RouterCommand {
             | Self::Neighbour(_)
             | Self::Flow(_)
             | Self::Set(_)
+            | Self::Filter(_)
             | Self::Do(_) => false,
         }
     }
@@ -130,6 +136,7 @@ impl RouterCommand {
             Self::Neighbour(args) => change::neighbour(args, console),
             Self::Flow(args) => flows::flow(args, console),
             Self::Set(args) => sets::set(args, console),
+            Self::Filter(args) => filter::filter(args, console),
             Self::Do(args) => do_::run(&args.call, console),
         }?;
         Ok(ExitCode::SUCCESS)

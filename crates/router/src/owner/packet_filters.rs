@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use acl::Action;
-use anyhow::{Error, Result, anyhow};
+use anyhow::{Error, Result};
 use api::report::{ColourCounts, Filter, FilterRule, FilterVerdict};
 use control::config::{Interface, PortFilter, Vrf, action_name};
 use dataplane::filters::{FilterSpec, FilterTable, Mark, RuleHits, Target};
-use dataplane::interface::InterfaceId;
 use dataplane::router_filter::ROUTER;
-use dataplane::words::suggestion;
 
 use super::Owner;
 
@@ -39,48 +37,9 @@ impl Owner {
         }
     }
 
-    /// Writes packets of rules with `log` to the log.
-    pub(super) fn log_filtered(&self) {
-        for table in self.filtering.filters.tables.iter().flatten() {
-            let spec = table.spec();
-            while let Some(sample) = table.take_sample() {
-                let place = sample.rule as usize;
-                let Some(rule) = spec.filter.rules.get(place) else { continue };
-                let name = &spec.filter.name;
-                let port = self.name_of(sample.key.interface());
-                let packet = acl::packet::write(sample.family, &sample.key, &port);
-                let action = match sample.is_policed {
-                    true => "above its rate",
-                    false => action_name(rule.action),
-                };
-                let rule = match &rule.name {
-                    Some(rule) => format!("\"{rule}\""),
-                    None => (place + 1).to_string(),
-                };
-                tracing::info!("filter \"{name}\": rule {rule}: {action}: {packet}");
-            }
-        }
-    }
-
-    fn name_of(&self, interface: u16) -> String {
-        InterfaceId::new(interface)
-            .map_or_else(|| interface.to_string(), |id| self.interface_name(id))
-    }
-
     /// Returns a filter's verdict on a packet described in text.
     pub(super) fn verdict(&self, name: &str, packet: &str) -> Result<FilterVerdict> {
-        let mut tables = self.filtering.filters.tables.iter().flatten();
-        let table = tables.find(|table| table.spec().filter.name == name).ok_or_else(|| {
-            let known: Vec<_> = self
-                .filtering
-                .filters
-                .tables
-                .iter()
-                .flatten()
-                .map(|table| table.spec().filter.name.as_str())
-                .collect();
-            anyhow!("filter \"{name}\": unknown{}", suggestion(name, "filters", &known))
-        })?;
+        let table = self.filter_named(name)?;
         let interface = |name: &str| {
             let mut all = self.configurations.current.interfaces();
             let found = all.find(|(_, known, _)| *known == name);
@@ -167,6 +126,7 @@ impl Owner {
                 device_packets: device.packets,
                 device_bytes: device.bytes,
                 hardware: self.rule_in_hardware(table, place),
+                logged_s: self.filtering.logged.remaining(table, place).map(|time| time.as_secs()),
             })
         };
         let default = hits.last().copied().unwrap_or_default();

@@ -62,6 +62,7 @@ impl Owner {
             Request::Neighbour(change) => self.change_neighbour(change),
             Request::ForgetFlows(of) => self.forget_flows(&of),
             Request::Set(change) => self.change_set(&change),
+            Request::Filter(change) => self.change_filter_log(&change),
             Request::Confirm {} => self.configurations.confirm(),
             Request::Plan(_) | Request::Apply(_) | Request::Rollback(_) | Request::Do(_) => {
                 Err(anyhow!("not answered at once: a defect, please report"))

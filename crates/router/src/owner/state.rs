@@ -26,6 +26,7 @@ use super::super::slow_worker::{EventReceiver, Lessons, Orders};
 use super::super::vlans::OpenVlans;
 use super::super::wiring::{Hurry, Wiring};
 use super::commands::Places;
+use super::filter_log::Watches;
 use super::hardware_filters::DeviceHits;
 use super::health::Health;
 use super::hotplug::Absentees;
@@ -189,6 +190,8 @@ pub struct Filtering {
     /// The filters that forwarders have.
     pub(super) filters: Filters,
     pub(super) device_hits: DeviceHits,
+    /// Rules whose packets commands have logged.
+    pub(super) logged: Watches,
     /// The sets that filters name.
     pub(super) sets: NamedSets,
 }
@@ -197,7 +200,8 @@ impl Filtering {
     /// Creates it with the filters that forwarders have in these tables.
     pub fn new(tables: &Tables, sets: NamedSets) -> Self {
         let filters = tables.filters.use_next(&tables.interfaces.get());
-        Self { filters, device_hits: DeviceHits::default(), sets }
+        let (device_hits, logged) = (DeviceHits::default(), Watches::default());
+        Self { filters, device_hits, logged, sets }
     }
 }
 

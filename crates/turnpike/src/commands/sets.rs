@@ -75,7 +75,7 @@ fn element(text: &str) -> Result<IpNet> {
 const TIME_MOST: u64 = 366 * 24 * 3600;
 
 /// Parses a number of seconds, minutes, hours or days.
-fn time(text: &str) -> Result<Duration> {
+pub(super) fn time(text: &str) -> Result<Duration> {
     const UNITS: [(&str, u64); 4] = [("s", 1), ("m", 60), ("h", 3600), ("d", 24 * 3600)];
     let read = UNITS.iter().find_map(|(unit, seconds)| {
         let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
