@@ -78,6 +78,8 @@ fn choose_of<A: Filtered>(
         return;
     }
     reader.read(batch, packets);
+    let frames = packets.slots().map(|slot| batch.frame(slot));
+    table.follow_fragments(&mut reader.fields, batch.now, frames);
     let mut found = [0; BATCH_MAX];
     A::classifier(table).classify(&reader.fields, &mut found);
     for (place, (slot, rule)) in packets.slots().zip(found).enumerate() {
