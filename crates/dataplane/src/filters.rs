@@ -139,6 +139,8 @@ pub struct RuleHits {
 struct Blocks {
     /// Counts of steps that no longer exist, and of the previous filter.
     past: Vec<RuleHits>,
+    /// Those of the previous filter.
+    taken: Vec<RuleHits>,
     steps: Vec<Arc<Hits>>,
 }
 
@@ -211,10 +213,10 @@ impl FilterTable {
         let seed = RandomState::new().hash_one(0);
         let policer = |of: &Treatment| of.police.map(|police| Policer::new(police, hz, seed));
         let policers = spec.treatments.iter().map(policer);
-        let mut past = vec![RuleHits::default(); spec.filter.rules.len() + 1];
-        if let Some(before) = before {
-            take_over(&mut past, &spec.filter, before);
-        }
+        let taken = match before {
+            Some(before) => taken_over(&spec.filter, before),
+            None => vec![RuleHits::default(); spec.filter.rules.len() + 1],
+        };
         let known = before.and_then(|before| before.fragments.clone());
         let follows = spec.filter.asks_for_upper_layer();
         Ok(Self {
@@ -227,7 +229,7 @@ impl FilterTable {
             policers: policers.collect(),
             frame_rules: frame_rules(&spec.filter),
             samples: Samples::new(hz),
-            blocks: Mutex::new(Blocks { past, steps: Vec::new() }),
+            blocks: Mutex::new(Blocks { past: taken.clone(), taken, steps: Vec::new() }),
         })
     }
 
@@ -259,7 +261,7 @@ impl FilterTable {
         let hit = |of| Hit { colours: has_colours(of).map(|_| Box::default()), ..Hit::default() };
         let block: Arc<Hits> = treatments.map(hit).collect();
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        let Blocks { past, steps } = &mut *blocks;
+        let Blocks { past, steps, .. } = &mut *blocks;
         // Counts of steps that no longer exist.
         for gone in steps.extract_if(.., |step| Arc::strong_count(step) == 1) {
             add(past, &gone);
@@ -274,6 +276,22 @@ impl FilterTable {
         let mut sum = blocks.past.clone();
         blocks.steps.iter().for_each(|step| add(&mut sum, step));
         sum
+    }
+
+    /// Takes over what the filter that this one has replaced counted after this one was made.
+    fn follow(&self, before: &Self) {
+        let again = taken_over(&self.spec.filter, before);
+        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let Blocks { past, taken, .. } = &mut *blocks;
+        for ((past, taken), again) in past.iter_mut().zip(&*taken).zip(&again) {
+            past.packets += again.packets.saturating_sub(taken.packets);
+            past.bytes += again.bytes.saturating_sub(taken.bytes);
+            past.last = past.last.max(again.last);
+            let colours = again.colours.iter().zip(taken.colours);
+            let more = colours.map(|(again, taken)| again.saturating_sub(taken));
+            past.colours.iter_mut().zip(more).for_each(|(past, more)| *past += more);
+        }
+        *taken = again;
     }
 
     /// The next packet for the log.
@@ -330,9 +348,9 @@ fn add(sum: &mut [RuleHits], block: &Hits) {
     }
 }
 
-/// Takes over the counts of rules of the previous filter that are in the new one: named rules by name, others
-/// by matches and action.
-fn take_over(past: &mut [RuleHits], filter: &Filter, before: &FilterTable) {
+/// Returns the counts of this filter's rules in the previous filter: named rules by name, others by matches and
+/// action.
+fn taken_over(filter: &Filter, before: &FilterTable) -> Vec<RuleHits> {
     let old = before.hits();
     let identity = |rule: &acl::Rule| match &rule.name {
         Some(name) => (Some(name.clone()), String::new()),
@@ -340,12 +358,8 @@ fn take_over(past: &mut [RuleHits], filter: &Filter, before: &FilterTable) {
     };
     let rules = before.spec.filter.rules.iter().map(identity);
     let known: HashMap<_, _> = rules.zip(&old).rev().collect();
-    for (sum, rule) in past.iter_mut().zip(&filter.rules) {
-        if let Some(hits) = known.get(&identity(rule)) {
-            *sum = **hits;
-        }
-    }
-    past[filter.rules.len()] = old[before.spec.filter.rules.len()];
+    let found = |rule| known.get(&identity(rule)).map_or(RuleHits::default(), |hits| **hits);
+    filter.rules.iter().map(found).chain(old.last().copied()).collect()
 }
 
 /// The filters of a router. Steps read them when they are made: the maker of graphs announces the
@@ -413,7 +427,15 @@ impl FilterTables {
         let guards = Guard::all(&filters, interfaces);
         let guarded = guards.iter().any(|guard| guard.numbers != [0; 2] || guard.tracks());
         let in_use = InUse { filters: filters.clone(), guards: guarded.then(|| guards.into()) };
-        *self.in_use.lock().unwrap_or_else(PoisonError::into_inner) = in_use;
+        let mut before = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *before, in_use);
+        for table in filters.tables.iter().flatten() {
+            let mut known = before.filters.tables.iter().flatten();
+            let replaced = known.find(|old| old.spec.filter.name == table.spec.filter.name);
+            if let Some(old) = replaced.filter(|old| !Arc::ptr_eq(old, table)) {
+                table.follow(old);
+            }
+        }
         self.changes.fetch_add(1, Ordering::Release);
         filters
     }

@@ -74,8 +74,8 @@ impl Owner {
         let place = rule_named(&filter, rule)?;
         let label = label(&filter, place);
         let FilterChange::Log { seconds, .. } = change else {
-            let note =
-                (!self.filtering.logged.end(&filter, place)).then(|| "it was not logged".to_owned());
+            let note = (!self.filtering.logged.end(&filter, place))
+                .then(|| "it was not logged".to_owned());
             return Ok(Change { change: format!("filter \"{name}\": {label} not logged"), note });
         };
         self.filtering.logged.begin(&filter, place, Duration::from_secs(*seconds))?;
