@@ -414,14 +414,15 @@ def test_what_leaves_is_filtered_too(wires):
 
 
 def test_fragments_do_not_get_around_a_rule(wires):
-    """RFC 1858, RFC 3128, RFC 7112: short ones are dropped, later ones match no rule with ports."""
+    """RFC 1858, RFC 3128, RFC 7112: short ones are dropped, later ones follow the first, or match no rule with ports."""
     payload = bytes(UDP(sport=9, dport=8050) / Raw(b"x" * 56))
     tiny = IP(src=A4, dst=B4, flags="MF", proto=6) / Raw(b"\0\x16\0\x50\0\0\0\0")
     dropped(wires, tiny, None)
     # A segment whose second fragment would overwrite the flags of the first.
     dropped(wires, IP(src=A4, dst=B4, frag=1, proto=6) / Raw(b"x" * 40), None)
     dropped(wires, IP(src=A4, dst=B4, flags="MF", proto=17) / Raw(payload), "web")
-    passes(wires, IP(src=A4, dst=B4, frag=8, proto=17) / Raw(b"x" * 40))
+    dropped(wires, IP(src=A4, dst=B4, frag=8, proto=17) / Raw(b"x" * 40), "web")
+    passes(wires, IP(src=A4, dst=B4, frag=8, proto=17, id=99) / Raw(b"x" * 40))
     cut = IPv6(src=A6, dst=B6) / IPv6ExtHdrFragment(nh=60, m=1) / Raw(b"\x11\x05" + b"\0" * 6)
     dropped(wires, cut, None)
 
