@@ -50,7 +50,6 @@
 //! An interface may have a *host interface*, on which the kernel of the machine is the router's host: it
 //! answers ARP, ND and ping, and resolves neighbours on request ([`Event::Resolve`]). Packets still
 //! wait here meanwhile, and errors about packets that cannot be forwarded still come from here.
-//! ```
 //!
 //! No threads, no sockets, no clock: the caller passes in packets, commands and the time, and
 //! implements [`Output`]. So the same inputs give the same outputs, and a failure in the field can

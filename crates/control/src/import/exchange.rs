@@ -4,7 +4,7 @@
 //! millisecond. First come the new table's routes, each of which replaces the old route to its prefix; then the routes
 //! that only the old table had are removed. So a prefix that both tables have is routed all the time.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ops::Bound;
 use std::path::Path;
 use std::vec;
@@ -27,10 +27,10 @@ pub struct Exchange {
     /// `None`: the import is removed, or all of its table is in the RIB.
     new: Option<New>,
     /// Prefixes whose routes stay, with their origin AS.
-    keep: HashSet<(IpNet, u32)>,
+    keep: HashMap<IpNet, u32>,
     /// Prefixes from here on may have routes to be removed.
     from: Bound<IpNet>,
-    /// Routes removed so far.
+    /// Prefixes without a route of the import any more.
     removed: usize,
 }
 
@@ -66,7 +66,7 @@ impl Exchange {
 
     /// Creates the removal of all routes of an import of this rank.
     pub fn to_nothing(rank: u32) -> Self {
-        Self { rank, new: None, keep: HashSet::new(), from: Bound::Unbounded, removed: 0 }
+        Self { rank, new: None, keep: HashMap::new(), from: Bound::Unbounded, removed: 0 }
     }
 
     /// Returns the rank of the import.
@@ -109,15 +109,16 @@ impl Exchange {
             let of_import =
                 route.source == RouteSource::Import && route.metric == u64::from(self.rank);
             let Some(origin) = route.origin_as.filter(|_| of_import) else { continue };
-            if !self.keep.contains(&(route.prefix, origin)) {
-                stale.push((route.prefix, import_metric(self.rank, origin)));
+            let kept = self.keep.get(&route.prefix);
+            if kept != Some(&origin) {
+                stale.push((route.prefix, import_metric(self.rank, origin), kept.is_none()));
             }
         }
         self.removed += rib.batch(|rib| {
-            let remove = |&&(prefix, metric): &&(IpNet, u64)| {
-                rib.remove_one(VrfId::DEFAULT, prefix, RouteSource::Import, metric)
+            let remove = |&(prefix, metric, is_gone): &(IpNet, u64, bool)| {
+                rib.remove_one(VrfId::DEFAULT, prefix, RouteSource::Import, metric) && is_gone
             };
-            stale.iter().filter(remove).count()
+            stale.iter().map(remove).filter(|&gone| gone).count()
         });
         match last.filter(|_| more) {
             Some(last) => {
