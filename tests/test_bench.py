@@ -1,6 +1,7 @@
 """The logic of the benchmarks: errors that can be detected without a measurement."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,7 +40,7 @@ def test_a_case_that_is_not_recorded_is_told():
 
 def test_every_case_of_the_binary_is_counted():
     source = (Path(__file__).resolve().parents[1] / "crates/bench/src/forward/cases.rs").read_text()
-    names = {line.split('"')[1] for line in source.splitlines() if line.strip().startswith("Case { name:")}
+    names = set(re.findall(r'\bCase \{\s*name: "([^"]+)"', source))
     assert names == set(instructions.SOURCES) | instructions.UNCOUNTED
 
 
