@@ -42,12 +42,6 @@ class Router:
     """
 
     READY_SECONDS = 30
-    # Questions of `show` that are asked at the socket: tests ask them again and again, and a process for each takes
-    # most of their time. `test_show.py` checks that the command's answers are the same.
-    PLAIN = (
-        "counters", "filters", "forwarders", "graph", "interfaces", "multicast", "neighbours", "policing", "ports",
-        "queues", "sets", "sources", "steps", "vrfs",
-    )
 
     def __init__(self, namespace, config, files=None, options=(), socket=None, wait=True, manager=None, env=None):
         self.namespace = namespace
@@ -107,23 +101,7 @@ class Router:
 
     def show(self, *what):
         """The answer of `turnpike show WHAT --json`."""
-        if len(what) == 1 and what[0] in self.PLAIN:
-            return self.ask({"show": what[0]})
         return json.loads(self.command("show", *what, "--json").stdout)
-
-    def ask(self, question):
-        """The API's answer to a question, without a process of its own."""
-        try:
-            with socketlib.socket(socketlib.AF_UNIX) as client:
-                client.settimeout(20)
-                client.connect(str(self.socket))
-                client.sendall(json.dumps(question).encode() + b"\n")
-                answer = json.loads(client.makefile("rb").readline() or "{}")
-        except OSError as error:
-            answer = {"error": str(error)}
-        if "ok" not in answer:
-            raise AssertionError(f"{question}: {answer}\nthe router's log:\n{self.log()}")
-        return answer["ok"]
 
     def counters(self):
         """The counters once no packet is in flight, the sum checked."""

@@ -361,8 +361,6 @@ class GuestRouter(Router):
     """A `turnpike run` in the machine."""
 
     READY_SECONDS = 300
-    # Its socket is in the machine.
-    PLAIN = ()
     _numbers = itertools.count()
 
     def __init__(self, machine, config, files=None, options=(), wait=True):
