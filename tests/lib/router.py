@@ -108,7 +108,9 @@ class Router:
         # Two equal readings: nothing arrived while the first was taken.
         def settled():
             first = self.show("counters")
-            if first["in_flight"] == 0 and first == self.show("counters"):
+            # Counters are read one after the other while forwarders count.
+            whole = first["in_flight"] == 0 and first["unaccounted"] == 0
+            if whole and first == self.show("counters"):
                 return first
             return None
 
