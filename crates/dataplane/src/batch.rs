@@ -40,7 +40,7 @@ pub struct Batch {
     /// Frames with a VLAN tag that a step has removed.
     pub(crate) untagged: Mask,
     /// The priorities of these tags, by slot; undefined for other frames.
-    pub(crate) priorities: [u8; BATCH_MAX],
+    priorities: [u8; BATCH_MAX],
     /// Facts about all interfaces, by number.
     pub(crate) interfaces: Vec<InterfaceInfo>,
     /// Packets whose frame has a multicast or broadcast destination MAC; set by `classify`.
@@ -139,6 +139,13 @@ impl Batch {
         let slot = slot & (BATCH_MAX - 1);
         self.in_interface[slot] = interface;
         self.elsewhere |= Mask::when(true, slot);
+    }
+
+    /// Keeps the priority code point of a frame's outer VLAN tag, which is about to be removed; it counts once the
+    /// frame is in [`Self::untagged`].
+    #[inline(always)]
+    pub(crate) fn keep_priority(&mut self, slot: usize) {
+        self.priorities[slot & (BATCH_MAX - 1)] = self.head(slot)[14] >> 5;
     }
 
     /// Returns the priority code point of a frame's outer VLAN tag, removed by a step or by the device; 0 without

@@ -37,6 +37,15 @@ type Any = Framed<[u8; 0], { HEAD - size_of::<EthernetHeader>() }>;
 type Ip4 = Framed<Ipv4Header, { HEAD - size_of::<EthernetHeader>() - size_of::<Ipv4Header>() }>;
 type Ip6 = Framed<Ipv6Header, { HEAD - size_of::<EthernetHeader>() - size_of::<Ipv6Header>() }>;
 
+/// Returns the MAC at the beginning as a number, first byte lowest.
+#[inline(always)]
+pub(crate) fn mac_bits(head: &[u8]) -> u64 {
+    match *head {
+        [a, b, c, d, e, f, ..] => u64::from_le_bytes([a, b, c, d, e, f, 0, 0]),
+        _ => u64::MAX,
+    }
+}
+
 /// The Ethernet header.
 #[inline(always)]
 pub(crate) fn ethernet(head: &[u8; HEAD]) -> &EthernetHeader {

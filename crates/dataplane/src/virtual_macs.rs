@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use wire::MacAddr;
 
+use crate::head::mac_bits;
 use crate::interface::InterfaceId;
 
 /// Most virtual MACs of a router.
@@ -29,14 +30,9 @@ impl Default for VirtualMacs {
     }
 }
 
-/// An address, first byte lowest as in [`bits`], and above it the interface's number.
+/// An address, as [`mac_bits`] returns it, and above it the interface's number.
 fn packed(interface: InterfaceId, address: u64) -> u64 {
     address | ((interface.index() as u64) << 48)
-}
-
-/// Returns an address as a number, first byte lowest.
-fn bits(MacAddr([a, b, c, d, e, f]): MacAddr) -> u64 {
-    u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
 }
 
 impl VirtualMacs {
@@ -44,7 +40,7 @@ impl VirtualMacs {
     /// no room.
     pub fn set(&self, wanted: &[(InterfaceId, MacAddr)]) -> usize {
         let mut missing: Vec<u64> =
-            wanted.iter().map(|&(interface, mac)| packed(interface, bits(mac))).collect();
+            wanted.iter().map(|&(interface, mac)| packed(interface, mac_bits(&mac.0))).collect();
         missing.sort_unstable();
         missing.dedup();
         for entry in &self.entries {
@@ -65,7 +61,7 @@ impl VirtualMacs {
         missing.len()
     }
 
-    /// Returns true if an interface has this address, as a number with the first byte lowest.
+    /// Returns true if an interface has this address, as [`mac_bits`] returns it.
     #[inline]
     pub(crate) fn contain(&self, interface: InterfaceId, address: u64) -> bool {
         let end = self.end.load(Ordering::Acquire).min(VIRTUAL_MACS_MOST);
@@ -106,7 +102,7 @@ mod tests {
                 prop_assert_eq!(macs.any(), !wanted.is_empty());
                 for on in 0..3 {
                     for last in 0..4 {
-                        let there = macs.contain(id(on), bits(mac(last)));
+                        let there = macs.contain(id(on), mac_bits(&mac(last).0));
                         prop_assert_eq!(there, wanted.contains(&(on, last)));
                     }
                 }

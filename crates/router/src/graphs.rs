@@ -18,6 +18,7 @@ use dataplane::plan::Plans;
 use dataplane::router_filter::RouterFilter;
 use dataplane::spread_filter::SpreadFilter;
 use dataplane::steps::named_hop;
+use dataplane::tables::Tables;
 use dataplane::vlan::Tagger;
 use script::{
     ForwarderLua, JitStatus, LuaSteps, Peers, Policy, ScriptCounters, ScriptSource, SharedObjects,
@@ -111,6 +112,18 @@ impl GraphMaker {
         config: &Config,
         ports: &[InterfaceInfo],
     ) -> Result<Vec<ForwarderGraph>> {
+        let tables = self.tables.clone();
+        self.make_all_for(&tables, cores, config, ports)
+    }
+
+    /// The same for these tables, which differ from the present ones in their FIBs only.
+    pub fn make_all_for(
+        &mut self,
+        tables: &NodeTables,
+        cores: &[usize],
+        config: &Config,
+        ports: &[InterfaceInfo],
+    ) -> Result<Vec<ForwarderGraph>> {
         self.tables.common().interfaces.set(ports.to_vec());
         self.tables.common().vlans.set(Arc::new(vlans::table(config, ports)));
         let sets = self.sets.declare(&config.sets)?;
@@ -122,7 +135,7 @@ impl GraphMaker {
             catalogue.add(named_hop(&hop.name, Facts::VALID)).map_err(Error::msg)?;
         }
         let peers = Arc::default();
-        let make = |&core| self.make(core, &catalogue, config, ports, &peers);
+        let make = |&core| self.make(tables.near(core), &catalogue, config, ports, &peers);
         let graphs: Result<_> = cores.iter().map(make).collect();
         peers.seal();
         graphs
@@ -131,7 +144,7 @@ impl GraphMaker {
     /// One forwarder's copy.
     fn make(
         &mut self,
-        core: usize,
+        tables: &Arc<Tables>,
         catalogue: &Catalogue,
         config: &Config,
         ports: &[InterfaceInfo],
@@ -140,7 +153,6 @@ impl GraphMaker {
         let plans = config.graphs.wanted_by(ports)?;
         let names = config.port_names();
         let (steps, view) = self.lua_steps(config, &plans, &names, peers)?;
-        let tables = self.tables.near(core);
         let mut graph = steps.build(&plans, catalogue, tables, &names)?;
         graph.set_router_filter(RouterFilter::of(tables));
         graph.set_copy_filter(CopyFilter::of(tables));

@@ -29,15 +29,27 @@ pub struct NodeTables {
 }
 
 impl NodeTables {
-    /// Of a machine with these processors. `common` has a reader of the first copy; the others' are those of
+    /// Of a machine with these processors; `fibs`: readers of each VRF's, at least of the default one. `make` gets the
+    /// routes of the first copy and makes the tables of all units with them; the other copies are those of
     /// [`nodes_of`], in its order.
-    pub fn new(common: &Arc<Tables>, (ip4, ip6): Readers, cpus: &Arc<Cpus>) -> Self {
-        let on_node = |(node, (fib4, fib6))| {
-            let vrfs = Arc::new(VrfTables::new(Fibs { fib4, fib6 }));
-            (node, Arc::new(Tables { vrfs, ..Tables::clone(common) }))
+    pub fn new(
+        fibs: &[Readers],
+        cpus: &Arc<Cpus>,
+        make: impl FnOnce(Arc<VrfTables>) -> Tables,
+    ) -> Self {
+        let of = |(fib4, fib6): (&Arc<_>, &Arc<_>)| {
+            Arc::new(VrfTables::new(Fibs { fib4: Arc::clone(fib4), fib6: Arc::clone(fib6) }))
         };
-        let nodes = nodes_of(cpus).into_iter().zip(ip4.into_iter().zip(ip6)).map(on_node).collect();
-        Self { common: common.clone(), nodes, cpus: cpus.clone() }
+        let (ip4, ip6) = &fibs[0];
+        let common = Arc::new(make(of((&ip4[0], &ip6[0]))));
+        let on_node =
+            |(node, copy)| (node, Arc::new(Tables { vrfs: of(copy), ..Tables::clone(&common) }));
+        let nodes = nodes_of(cpus).into_iter().zip(ip4.iter().zip(ip6)).map(on_node).collect();
+        let tables = Self { common, nodes, cpus: cpus.clone() };
+        for (number, readers) in (1..).zip(&fibs[1..]) {
+            tables.add_vrf(VrfId::new(number), readers);
+        }
+        tables
     }
 
     /// Another VRF has tables from now on, with a reader of each copy as in [`Self::new`].
@@ -53,17 +65,9 @@ impl NodeTables {
         }
     }
 
-    /// The same with other FIBs, by VRF, each as in [`Self::new`]; there is at least the default VRF's.
+    /// The same with other FIBs, as in [`Self::new`].
     pub fn with_fibs(&self, fibs: &[Readers]) -> Self {
-        let first = fibs[0].clone();
-        let vrfs =
-            Arc::new(VrfTables::new(Fibs { fib4: first.0[0].clone(), fib6: first.1[0].clone() }));
-        let common = Arc::new(Tables { vrfs, ..Tables::clone(&self.common) });
-        let near = Self::new(&common, first, &self.cpus);
-        for (number, readers) in (1..).zip(&fibs[1..]) {
-            near.add_vrf(VrfId::new(number), readers);
-        }
-        near
+        Self::new(fibs, &self.cpus, |vrfs| Tables { vrfs, ..Tables::clone(&self.common) })
     }
 
     /// Returns the NUMA nodes that have copies of the tables: [`nodes_of`].
@@ -127,11 +131,8 @@ mod tests {
             (fib4.readers(), fib6.readers())
         };
         let readers = tables();
-        let common = Arc::new(Tables {
-            vrfs: Arc::new(VrfTables::new(Fibs {
-                fib4: readers.0[0].clone(),
-                fib6: readers.1[0].clone(),
-            })),
+        let all = |vrfs| Tables {
+            vrfs,
             next_hops: Arc::new(NextHopTable::new()),
             filters: Arc::default(),
             multicast: Arc::default(),
@@ -142,8 +143,9 @@ mod tests {
             vlans: Arc::default(),
             flows: FlowHash::new(1),
             own: Arc::new(OwnAddresses::new(false)),
-        });
-        let near = NodeTables::new(&common, readers.clone(), &cpus);
+        };
+        let near = NodeTables::new(std::slice::from_ref(&readers), &cpus, all);
+        let common = near.common().clone();
         for (core, node) in [(0, 0), (1, 1), (2, 0), (3, 1)] {
             let tables = near.near(core);
             assert!(Arc::ptr_eq(&tables.vrf(VrfId::DEFAULT).fib4, &readers.0[node]), "core {core}");
@@ -167,6 +169,6 @@ mod tests {
             ..Cpus::default()
         });
         assert!(nodes_of(&one).is_empty());
-        assert!(NodeTables::new(&common, readers, &one).same(0, 1));
+        assert!(NodeTables::new(&[readers], &one, |_| Tables::clone(&common)).same(0, 1));
     }
 }

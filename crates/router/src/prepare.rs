@@ -227,12 +227,10 @@ impl Workshop {
         other: Option<&NodeTables>,
     ) -> Result<Vec<ForwarderGraph>> {
         let mut maker = self.maker.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(other) = other else { return maker.make_all(cores, config, ports) };
-        let present = maker.tables().clone();
-        maker.use_tables(other.clone());
-        let graphs = maker.make_all(cores, config, ports);
-        maker.use_tables(present);
-        graphs
+        match other {
+            Some(tables) => maker.make_all_for(tables, cores, config, ports),
+            None => maker.make_all(cores, config, ports),
+        }
     }
 
     /// Makes route tables of another structure, if the configuration wants that, for the VRFs that there are and

@@ -262,21 +262,19 @@ impl State {
         for net in wanted.elements.difference(&kept.configured) {
             sets.add(set, *net).with_context(|| format!("{}: {net}", named()))?;
         }
-        let gone: Vec<IpNet> = kept.configured.difference(&wanted.elements).copied().collect();
+        let mut gone: BTreeSet<IpNet> = &kept.configured - &wanted.elements;
         kept.configured.clone_from(&wanted.elements);
+        let follows_others = kept.follows != wanted.routes;
+        if follows_others {
+            kept.follows.clone_from(&wanted.routes);
+            gone.append(&mut kept.routes);
+        }
         for net in gone.into_iter().filter(|net| !kept.has(net)) {
             sets.remove(set, net).with_context(|| format!("{}: {net}", named()))?;
         }
-        if kept.follows == wanted.routes {
-            return Ok(());
+        if follows_others {
+            self.walk = Some((VrfId::DEFAULT, Bound::Unbounded));
         }
-        kept.follows.clone_from(&wanted.routes);
-        for net in std::mem::take(&mut kept.routes) {
-            if !kept.has(&net) {
-                sets.remove(set, net).with_context(|| format!("{}: {net}", named()))?;
-            }
-        }
-        self.walk = Some((VrfId::DEFAULT, Bound::Unbounded));
         Ok(())
     }
 

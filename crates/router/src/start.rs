@@ -29,7 +29,7 @@ use dataplane::next_hop::NextHopTable;
 use dataplane::own::OwnAddresses;
 use dataplane::port::MAX_PORTS;
 use dataplane::quarantine::Quarantine;
-use dataplane::tables::{Fibs, Tables, VrfTables};
+use dataplane::tables::Tables;
 use dataplane::vlan::Tagger;
 use dpdk::qsbr::Qsbr;
 use dpdk::{DeviceEvents, Eal};
@@ -61,26 +61,27 @@ use super::slow_worker::{
 use super::vlans::{self, Hosts, OpenVlan, OpenVlans};
 use super::wiring::{Places, Queues, Wiring, WorkerEnds};
 use super::{CONTROL_FORWARDERS, NO_WIRING, Router, register};
+
 /// The router that is to be started, and what each step needs.
 pub struct Start<'a> {
     /// The configuration.
-    pub config: Config,
+    config: Config,
     /// Where it is from.
-    pub source: ConfigSource,
+    source: ConfigSource,
     /// The program's steps.
-    pub program: &'a Program,
+    program: &'a Program,
     /// Cores of forwarders, and of all other threads.
-    pub placement: CorePlacement,
+    placement: CorePlacement,
     /// The machine's processors.
-    pub cpus: Arc<Cpus>,
+    cpus: Arc<Cpus>,
     /// Opens ports.
-    pub opener: Opener,
+    opener: Opener,
     /// Packet memory.
-    pub buffers: &'a Buffers,
+    buffers: &'a Buffers,
     /// Tracks the threads that have packets.
-    pub readers: Arc<Qsbr>,
+    readers: Arc<Qsbr>,
     /// A number that differs between routers and between starts.
-    pub seed: u64,
+    seed: u64,
 }
 
 /// Open ports, VLANs and host interfaces.
@@ -185,16 +186,11 @@ impl<'a> Start<'a> {
             &self.readers,
             signals,
         )?;
-        let mut readers = readers.into_iter();
-        let first = readers.next().context("no tables")?;
         let own = Arc::new(OwnAddresses::new(config.forwarding.class_e));
         rib.share_addresses(own.clone());
-        let tables = Arc::new(Tables {
+        let near = NodeTables::new(&readers, cpus, |vrfs| Tables {
             named_hops: Arc::default(),
-            vrfs: Arc::new(VrfTables::new(Fibs {
-                fib4: first.0[0].clone(),
-                fib6: first.1[0].clone(),
-            })),
+            vrfs,
             next_hops,
             filters: Arc::default(),
             multicast: Arc::default(),
@@ -205,11 +201,8 @@ impl<'a> Start<'a> {
             flows: FlowHash::new(self.seed),
             own,
         });
+        let tables = near.common().clone();
         routes.publish_next_hops(&rib, &tables.named_hops);
-        let near = NodeTables::new(&tables, first, cpus);
-        for (vrf, readers) in rib.vrfs().skip(1).zip(readers) {
-            near.add_vrf(vrf, &readers);
-        }
         Ok(Loaded { rib, routes, tables, near })
     }
 

@@ -257,6 +257,17 @@ fn error_v4<P, O>(
     if !context.rates.error(header.source().into(), error.is_too_big(), now) {
         return None;
     }
+    message_v4(bytes, (source, header.source()), message, context)
+}
+
+/// Builds a message about an IPv4 packet: type, code, and the 32 bits that follow. `None` if no identification is
+/// left for it.
+pub(crate) fn message_v4<P, O>(
+    bytes: &[u8],
+    (source, destination): (Ipv4Addr, Ipv4Addr),
+    message: (u8, u8, u32),
+    context: &mut Context<'_, P, O>,
+) -> Option<Vec<u8>> {
     let length = (IPV4_MIN_LEN + ICMP_LEN + bytes.len()).min(build::ICMPV4_ERROR_MAX);
     let identification = context.identify(length, false)?;
     let fields = Ipv4Fields {
@@ -266,7 +277,7 @@ fn error_v4<P, O>(
         ttl: context.icmp.ttl,
         protocol: PROTOCOL_ICMP,
         source,
-        destination: header.source(),
+        destination,
     };
     Some(build::icmpv4_error(NO_LINK, fields, message, bytes))
 }

@@ -16,9 +16,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use dataplane::interface::InterfaceId;
 use wire::MacAddr;
-use wire::build::{self, Ipv4Fields, Ipv6Fields};
+use wire::build::{self, Ipv6Fields};
 use wire::icmp::{v4, v6};
-use wire::ip::{IPV6_LEN, Ipv4Header, Ipv6Header, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
+use wire::ip::{IPV6_LEN, Ipv4Header, Ipv6Header, PROTOCOL_ICMPV6};
 use wire::nd::{
     LinkLayerOption, ND_HOP_LIMIT, OPTION_REDIRECTED, OPTION_TARGET_LINK_LAYER, Redirect,
 };
@@ -32,9 +32,6 @@ use crate::interfaces::Interface;
 use crate::neighbour::Waiting;
 use crate::originate::NO_LINK;
 use crate::{Output, Packet, Time, icmp, resolution};
-
-/// Precedence "internetwork control" (RFC 1812, 4.3.2.5).
-const TOS_CONTROL: u8 = 0xc0;
 
 /// Redirects per second, and in one burst (RFC 4861, 8.2: the rate must be limited).
 const RATE: u32 = 100;
@@ -95,19 +92,8 @@ impl Redirects {
         if sender == hop || !interface.is_on_link(sender.into()) || !self.rate.take(context.now) {
             return None;
         }
-        let length = (bytes.len() + 28).min(build::ICMPV4_ERROR_MAX);
-        let identification = context.identify(length, false)?;
-        let fields = Ipv4Fields {
-            tos: TOS_CONTROL,
-            identification: identification.unwrap_or(0),
-            dont_fragment: identification.is_none(),
-            ttl: context.icmp.ttl,
-            protocol: PROTOCOL_ICMP,
-            source,
-            destination: sender,
-        };
         let message = (v4::REDIRECT, v4::REDIRECT_HOST, u32::from(hop));
-        Some(build::icmpv4_error(NO_LINK, fields, message, bytes))
+        icmp::message_v4(bytes, (source, sender), message, context)
     }
 
     fn make_v6(

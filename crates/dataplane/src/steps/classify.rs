@@ -20,14 +20,15 @@
 
 use std::sync::Arc;
 
-use crate::batch::{BATCH_MAX, Batch, ETHERNET};
+use crate::batch::{Batch, ETHERNET};
 use crate::filters::{FrameFilters, Judgement};
 use crate::graph::{Output, Outputs, Step};
-use crate::head::{bytes, ethernet};
+use crate::head::{bytes, ethernet, mac_bits};
 use crate::mask::Mask;
 use crate::reason::{DropReason, PuntReason, is_link_group};
 use crate::tables::Tables;
 use crate::virtual_macs::VirtualMacs;
+use crate::vlan;
 
 const IP4: usize = 0;
 const IP6: usize = 1;
@@ -59,9 +60,8 @@ const LEAST_IP4: usize = ETHERNET + 20;
 const LEAST_IP6: usize = ETHERNET + 40;
 const LEAST_ARP: usize = ETHERNET + 28;
 
-/// The Ethertype of an 802.1Q tag, and the bits of the tag with the VLAN's number.
+/// The Ethertype of an 802.1Q tag.
 const VLAN: u16 = 0x8100;
-const VLAN_ID: u16 = 0x0fff;
 
 /// See the module's documentation.
 #[derive(Default)]
@@ -113,14 +113,6 @@ impl Kinds {
                 | Mask::when(len < ETHERNET, i);
         }
         kinds
-    }
-}
-
-/// Returns the destination address as a number, first byte lowest.
-fn mac_bits(head: &[u8]) -> u64 {
-    match *head {
-        [a, b, c, d, e, f, ..] => u64::from_le_bytes([a, b, c, d, e, f, 0, 0]),
-        _ => u64::MAX,
     }
 }
 
@@ -213,10 +205,10 @@ fn remove_priority_tags(batch: &mut Batch, input: Mask) {
     let is_tagged = |i| {
         let [ethertype, tci] =
             [bytes::<12, 2>(batch.head(i)), bytes::<14, 2>(batch.head(i))].map(u16::from_be_bytes);
-        (ethertype == VLAN) & (tci & VLAN_ID == 0)
+        (ethertype == VLAN) & (tci & vlan::ID == 0)
     };
     for i in input.filter(is_tagged).slots() {
-        batch.priorities[i & (BATCH_MAX - 1)] = batch.head(i)[14] >> 5;
+        batch.keep_priority(i);
         batch.untagged |= Mask::when(true, i);
         // A frame too short for the removal stays unchanged, and is dropped.
         batch.remove_tags(i, 1);

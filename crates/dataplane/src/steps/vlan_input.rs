@@ -13,7 +13,7 @@
 //! VLANs. It counts frames by interface (`show interfaces`). Source: IEEE 802.1Q 9.3 to 9.6,
 //! 802.1ad.
 
-use crate::batch::{BATCH_MAX, Batch};
+use crate::batch::Batch;
 use crate::graph::{Output, Outputs, Step};
 use crate::head::bytes;
 use crate::mask::Mask;
@@ -54,7 +54,7 @@ impl VlanInput {
 #[inline(always)]
 fn untag(batch: &mut Batch, slot: usize, vlans: OnPort<'_>, tally: &mut Tally<'_>) {
     let Some(outer) = tag::<12>(batch, slot) else { return };
-    batch.priorities[slot & (BATCH_MAX - 1)] = batch.head(slot)[14] >> 5;
+    batch.keep_priority(slot);
     let Some((interface, tags)) = vlans.ingress(outer, || tag::<16>(batch, slot)) else { return };
     if batch.remove_tags(slot, tags) {
         batch.set_interface(slot, interface);

@@ -100,22 +100,15 @@ impl Port {
             return kernel.set_addresses(wanted);
         }
         let mut state = self.state();
-        for address in &state.addresses - wanted {
-            let mut mac = sys::rte_ether_addr { addr_bytes: address };
-            // SAFETY: the port is open; an address for the call. One that stays does no harm.
-            unsafe { sys::rte_eth_dev_mac_addr_remove(self.id(), &mut mac) };
-            state.addresses.remove(&address);
+        if self.open.started.list_by_address(wanted, &mut state.addresses).is_ok() {
+            return Ok(());
         }
-        for address in wanted - &state.addresses {
-            if !self.open.started.device.add_address(address) {
-                // SAFETY: the port is open.
-                let result = unsafe { sys::rte_eth_promiscuous_enable(self.id()) };
-                if result < 0 {
-                    return Err(Errno::from_raw(-result));
-                }
-            }
-            state.addresses.insert(address);
+        // SAFETY: the port is open.
+        let result = unsafe { sys::rte_eth_promiscuous_enable(self.id()) };
+        if result < 0 {
+            return Err(Errno::from_raw(-result));
         }
+        state.addresses.clone_from(wanted);
         Ok(())
     }
 

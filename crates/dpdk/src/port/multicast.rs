@@ -126,7 +126,8 @@ impl Started {
         })
     }
 
-    fn list_by_address(
+    /// Makes these the device's further addresses of one kind; `added` holds those that it has.
+    pub(super) fn list_by_address(
         &self,
         groups: &BTreeSet<[u8; 6]>,
         added: &mut BTreeSet<[u8; 6]>,
@@ -203,25 +204,33 @@ impl Memberships {
 
     /// Has the interface receive frames to these addresses besides its own. One that is full becomes promiscuous.
     pub(super) fn set_addresses(&mut self, wanted: &BTreeSet<[u8; 6]>) -> Result<(), Errno> {
-        for address in wanted - &self.addresses {
-            self.change(libc::PACKET_ADD_MEMBERSHIP, libc::PACKET_MR_UNICAST, Some(address))?;
-            self.addresses.insert(address);
-        }
-        for address in &self.addresses - wanted {
-            self.change(libc::PACKET_DROP_MEMBERSHIP, libc::PACKET_MR_UNICAST, Some(address))?;
-            self.addresses.remove(&address);
-        }
-        Ok(())
+        let mut addresses = std::mem::take(&mut self.addresses);
+        let done = self.list(libc::PACKET_MR_UNICAST, &mut addresses, wanted);
+        self.addresses = addresses;
+        done
     }
 
     fn join(&mut self, groups: &BTreeSet<[u8; 6]>) -> Result<(), Errno> {
-        for group in groups - &self.groups {
-            self.change(libc::PACKET_ADD_MEMBERSHIP, libc::PACKET_MR_MULTICAST, Some(group))?;
-            self.groups.insert(group);
+        let mut joined = std::mem::take(&mut self.groups);
+        let done = self.list(libc::PACKET_MR_MULTICAST, &mut joined, groups);
+        self.groups = joined;
+        done
+    }
+
+    /// Adds the wanted memberships of a kind before it drops the others; `have` follows.
+    fn list(
+        &self,
+        kind: i32,
+        have: &mut BTreeSet<[u8; 6]>,
+        wanted: &BTreeSet<[u8; 6]>,
+    ) -> Result<(), Errno> {
+        for address in wanted - &*have {
+            self.change(libc::PACKET_ADD_MEMBERSHIP, kind, Some(address))?;
+            have.insert(address);
         }
-        for group in &self.groups - groups {
-            self.change(libc::PACKET_DROP_MEMBERSHIP, libc::PACKET_MR_MULTICAST, Some(group))?;
-            self.groups.remove(&group);
+        for address in &*have - wanted {
+            self.change(libc::PACKET_DROP_MEMBERSHIP, kind, Some(address))?;
+            have.remove(&address);
         }
         Ok(())
     }

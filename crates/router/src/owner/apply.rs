@@ -340,12 +340,11 @@ impl Owner {
     fn settle(
         &mut self,
         (old, new, diff): (&Config, &Config, &Diff),
-        telnet: Option<telnet::Opened>,
-        entrance: Option<Entrance>,
+        mut telnet: Option<telnet::Opened>,
+        mut entrance: Option<Entrance>,
     ) {
         // Its writer names packets' ports.
         self.slow_path.quarantine.set(new);
-        let (mut telnet, mut entrance) = (telnet, entrance);
         for unit in diff.units() {
             match unit {
                 Unit::Vrfs => self.leave_vrfs(old, new),
