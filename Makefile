@@ -100,9 +100,9 @@ else
 bench: build
 	@mkdir -p bench/results
 	l3fwd=$$(scripts/build-l3fwd.sh) || echo "no l3fwd to compare with"; \
-	  target/release/turnpike bench forward $${l3fwd:+--l3fwd "$$l3fwd"} --json > bench/results/forward.json
-	target/release/turnpike bench forward
-	target/release/turnpike bench fib --table synthetic:500000 --table6 synthetic:100000 \
+	  $(TARGET)/release/turnpike bench forward $${l3fwd:+--l3fwd "$$l3fwd"} --json > bench/results/forward.json
+	$(TARGET)/release/turnpike bench forward
+	$(TARGET)/release/turnpike bench fib --table synthetic:500000 --table6 synthetic:100000 \
 	  --rounds 5 --json > bench/results/fib.json
 	python3 bench/iperf.py --json bench/results/iperf.json
 	python3 bench/host_interface.py --json bench/results/host_interface.json

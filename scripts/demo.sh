@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/two-hosts.sh
 
-TURNPIKE=${TURNPIKE:-$PWD/target/release/turnpike}
+TURNPIKE=${TURNPIKE:-$(realpath -m "${CARGO_TARGET_DIR:-target}")/release/turnpike}
 ROUTES=500000
 SECONDS_EACH=5
 DIR='' ROUTER_PID='' SERVER_PID='' MADE=()
