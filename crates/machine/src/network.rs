@@ -1,6 +1,7 @@
 //! Kernel interfaces: link, MAC, the interfaces above them, and the machine's needs for them:
 //! addresses, default routes, remote sessions.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -41,23 +42,38 @@ pub struct Network {
     pub default_routes: BTreeSet<String>,
     /// Interfaces taken over by routers, with the processes.
     pub routers: BTreeMap<String, String>,
-    /// Local addresses of remote sessions.
-    pub sessions: BTreeSet<IpAddr>,
+    /// Local addresses of remote sessions, read when an interface with addresses is first looked at: for that the
+    /// kernel walks its whole table of connections.
+    sessions: OnceCell<BTreeSet<IpAddr>>,
 }
 
 impl Network {
     /// Returns the network of the machine that the program runs on.
     pub fn here() -> Self {
         let machine = Machine::here();
-        let mut sessions = machine.sessions();
-        sessions.extend(own_session(env::var("SSH_CONNECTION").ok().as_deref()));
         let user = |name: String| dpdk::interface_user(&name).map(|process| (name, process));
         Self {
             addresses: addresses(),
             default_routes: machine.default_routes(),
             routers: machine.interfaces().into_iter().filter_map(user).collect(),
-            sessions,
+            sessions: OnceCell::new(),
         }
+    }
+
+    /// Returns true if a remote session ends at this address.
+    pub fn has_session(&self, address: IpAddr) -> bool {
+        let here = || {
+            let mut sessions = Machine::here().sessions();
+            sessions.extend(own_session(env::var("SSH_CONNECTION").ok().as_deref()));
+            sessions
+        };
+        self.sessions.get_or_init(here).contains(&address)
+    }
+
+    /// The same network with these sessions.
+    #[cfg(test)]
+    pub fn with_sessions(self, sessions: impl IntoIterator<Item = IpAddr>) -> Self {
+        Self { sessions: OnceCell::from(BTreeSet::from_iter(sessions)), ..self }
     }
 }
 

@@ -50,7 +50,7 @@ impl Lab {
             broken: Mutex::default(),
             names: Mutex::new("eth1"),
         });
-        let network: Arc<Mutex<Network>> = Arc::default();
+        let network = Arc::new(Mutex::new(Network::default().with_sessions([])));
         let look = network.clone();
         let binder = Binder {
             machine: tree.machine(),

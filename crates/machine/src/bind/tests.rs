@@ -109,7 +109,7 @@ fn what_the_machine_needs_is_refused_and_named() {
         network.default_routes.insert("br0".into());
         let nets = ["10.0.0.1/24", "10.0.0.5/24"].map(|net| net.parse().unwrap());
         network.addresses.insert("br0".into(), nets.to_vec());
-        network.sessions.insert("10.0.0.5".parse().unwrap());
+        *network = network.clone().with_sessions(["10.0.0.5".parse().unwrap()]);
     }
     assert_eq!(
         error(&lab, wish("vfio-pci")),

@@ -87,7 +87,7 @@ pub fn of_interface(machine: &Machine, network: &Network, name: &str) -> Vec<Use
             users.push(User::DefaultRoute(name.clone()));
         }
         let addresses = network.addresses.get(&name).into_iter().flatten();
-        users.extend(addresses.map(|&net| match network.sessions.contains(&net.addr()) {
+        users.extend(addresses.map(|&net| match network.has_session(net.addr()) {
             true => User::Session(name.clone(), net.addr()),
             false => User::Address(name.clone(), net),
         }));

@@ -42,7 +42,7 @@ pub fn serve(listener: &OwnedFd, seconds: u64, lasting: bool) -> io::Result<()> 
             && let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC)
         {
             // A connection of another user is ignored.
-            let _ = Channel::over(socket, PATIENCE).and_then(|router| holder.welcome(router));
+            let _ = Channel::over(socket, PATIENCE).map(|router| holder.welcome(router));
         }
         holder.let_go_in_time(Instant::now());
     }
@@ -90,16 +90,16 @@ impl Holding {
     }
 
     /// Serves a new router. While there is one, no other is served.
-    fn welcome(&mut self, router: Channel) -> io::Result<()> {
+    fn welcome(&mut self, router: Channel) {
         if self.router.is_some() {
-            return Ok(());
+            return;
         }
-        for (name, descriptor) in &self.held {
-            router.send(&Message::Held(name.clone()), Some(descriptor.as_fd()))?;
-        }
-        router.send(&Message::All(std::process::id()), None)?;
+        let held =
+            self.held.iter().map(|(name, fd)| (Message::Held(name.clone()), Some(fd.as_fd())));
+        let all = (Message::All(std::process::id()), None);
+        // Messages of a router that was killed before it could read these wait to be handled all the same.
+        let _ = held.chain([all]).try_for_each(|(message, fd)| router.send(&message, fd));
         (self.router, self.first) = (Some(router), None);
-        Ok(())
     }
 
     /// Handles a message of the router.
@@ -130,8 +130,12 @@ impl Holding {
     }
 
     /// Handles the end of a router. After one that had not become ready, the clock continues.
+    ///
+    /// The kernel reports that a router was killed with messages unread (`ECONNRESET`) before it hands over the
+    /// router's last messages.
     fn router_gone(&mut self, error: &io::Error) {
-        if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) {
+        use ErrorKind::{ConnectionReset, Interrupted, WouldBlock};
+        if matches!(error.kind(), WouldBlock | Interrupted | ConnectionReset) {
             return;
         }
         self.router = None;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::sys::socket::SockType;
 
-use super::channel::Message;
+use super::channel::{Channel, Message};
 use super::client::Holder;
 use super::process;
 use crate::server::bind_private;
@@ -74,6 +74,51 @@ fn what_a_killed_router_had_the_next_one_gets() {
     // The holder has released it.
     assert_eq!(read.read(&mut text).unwrap(), 0);
     drop(second);
+    lab.ended();
+}
+
+#[test]
+fn messages_of_a_router_that_is_killed_before_the_holder_runs_are_handled() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("router.sock.hold");
+    let listener = bind_private(&path, SockType::SeqPacket).unwrap();
+    let (mut read, write) = pipe();
+    let router = Channel::connect(&path, Duration::from_secs(5)).unwrap();
+    router.send(&Message::Keep("one".to_owned()), Some(write.as_fd())).unwrap();
+    router.send(&Message::Ready, None).unwrap();
+    drop((router, write));
+    let holder = thread::spawn(move || process::serve(&listener, 600, false));
+    let lab = Lab { _directory: directory, path, holder };
+    let (next, held) = lab.router();
+    assert_eq!(held, ["one"]);
+    next.ask(&Message::Stopping).unwrap();
+    assert_eq!(read.read(&mut [0; 8]).unwrap(), 0);
+    drop(next);
+    lab.ended();
+}
+
+#[test]
+fn messages_of_a_router_that_is_killed_with_messages_unread_are_handled() {
+    let lab = Lab::new(600);
+    let (_read, write) = pipe();
+    let (first, _) = lab.router();
+    keep(&first, "lasting", &write);
+    drop(first);
+    for round in 0..200 {
+        // Its answers may be unread in its socket when that is closed.
+        let router = Channel::connect(&lab.path, Duration::from_secs(5)).unwrap();
+        let name = format!("round {round}");
+        router.send(&Message::Keep(name.clone()), Some(write.as_fd())).unwrap();
+        router.send(&Message::Ready, None).unwrap();
+        drop(router);
+        let (next, held) = lab.router();
+        assert!(held.contains(&name), "{name}: {held:?}");
+        next.ask(&Message::Forget(name)).unwrap();
+    }
+    let (last, held) = lab.router();
+    assert_eq!(held, ["lasting"]);
+    last.ask(&Message::Stopping).unwrap();
+    drop(last);
     lab.ended();
 }
 
