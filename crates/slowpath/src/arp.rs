@@ -7,7 +7,7 @@
 //! * Senders outside the interface's networks are rejected, unless they are in the table because we
 //!   asked for them (a gateway outside the networks).
 //! * Only requests for addresses of the receiving interface are answered, not those for other interfaces:
-//!   with two interfaces on one link only the right one replies.
+//!   with two interfaces on one link only the right one replies. Other hosts' addresses: [`crate::proxy`].
 //!
 //! Drops: `arp-malformed`, `arp-rejected`. Events: a conflict, when another host uses an address of the
 //! interface (RFC 5227, 2.4); the interface then announces its address again. Both at most every 10
@@ -27,7 +27,7 @@ use crate::context::Context;
 use crate::frame;
 use crate::interfaces::Interface;
 use crate::neighbour::Evidence;
-use crate::{Event, Output, Packet, resolution};
+use crate::{Event, Output, Packet, proxy, resolution};
 
 /// Processes an ARP message.
 pub(crate) fn process<P: Packet>(
@@ -57,28 +57,31 @@ fn take<P: Packet>(
     let (sender, target) = (message.sender(), message.target());
     let for_us = interface.has_v4(target);
     let request = message.operation == REQUEST;
+    // An announcement asks for nothing.
+    let proxied = || sender != target && proxy::answers_for(target.into(), interface, context.out);
+    let answered = request && (for_us || proxied());
     if interface.has_v4(sender) {
         conflict(message, interface, announcements, context);
         return false;
     }
     // A probe: a host without an address checks whether this one is free (RFC 5227, 2.1.1).
     if sender.is_unspecified() {
-        if request && for_us {
+        if answered {
             reply(message, interface, context.out);
         }
-        return request && for_us;
+        return answered;
     }
     let key = (from, IpAddr::V4(sender));
     if !interface.is_on_link(key.1) && context.table.state(key).is_none() {
         return false;
     }
     let evidence = if !request && for_us { Evidence::Answered } else { Evidence::Heard };
-    let lesson = (evidence, request && for_us);
+    let lesson = (evidence, answered);
     let known = resolution::learn(key, message.sender_mac, lesson, context);
-    if request && for_us {
+    if answered {
         reply(message, interface, context.out);
     }
-    for_us || known
+    for_us || answered || known
 }
 
 fn reply<P>(request: &ArpMessage, interface: &Interface, out: &mut impl Output<P>) {

@@ -158,7 +158,23 @@ impl Interface {
     }
 
     pub(crate) fn has_joined(&self, group: Ipv6Addr) -> bool {
-        group == ALL_NODES || self.reported_groups().contains(&group)
+        group == ALL_NODES || self.reported_groups().contains(&group) || self.proxies(group)
+    }
+
+    /// Returns true for a solicited-node group of an address for which the interface answers. Such groups are many,
+    /// so they are not reported to multicast routers.
+    fn proxies(&self, group: Ipv6Addr) -> bool {
+        self.settings.proxy.iter().any(|net| match net {
+            IpNet::V6(net) => {
+                // A group has the low 24 bits of its addresses (RFC 4291, 2.7.1).
+                let low = u128::from(group) & 0xff_ffff;
+                let address = (u128::from(net.network()) & !0xff_ffff) | low;
+                let host = u128::from(net.hostmask());
+                let within = (address & !host) == u128::from(net.network());
+                self.speaks_v6() && within && group == solicited_node(address.into())
+            }
+            IpNet::V4(_) => false,
+        })
     }
 
     /// Iterates over the IPv6 addresses that may be used, the link-local address first.

@@ -96,6 +96,7 @@ mod nd;
 mod neighbour;
 mod options;
 mod originate;
+mod proxy;
 mod random;
 mod reassembly;
 mod redirect;
@@ -167,6 +168,9 @@ pub struct InterfaceSettings {
     /// Number of solicitations of duplicate address detection, sent before the interface uses one of its IPv6
     /// addresses (RFC 4862, 5.1: DupAddrDetectTransmits); 0: no detection.
     pub dad: u8,
+    /// Prefixes of other hosts for whose addresses the interface answers ARP requests and neighbour solicitations
+    /// (RFC 1027; RFC 4861, 7.2.8), while routes lead to them by other interfaces.
+    pub proxy: Vec<IpNet>,
     /// Router advertisements; `None`: the interface sends none.
     pub advertise: Option<Advertise>,
     /// ICMP router discovery for IPv4 (RFC 1256); `None`: the interface does not take part.
@@ -180,6 +184,7 @@ impl Default for InterfaceSettings {
             unreachables: true,
             redirects: false,
             dad: 0,
+            proxy: Vec::new(),
             advertise: None,
             discovery: None,
         }

@@ -6,6 +6,7 @@
 //!   is learned from its link-layer address option.
 //! * A solicitation for a subnet-router anycast address of the interface is answered with a delay and
 //!   without "override" (7.2.7).
+//! * A solicitation for another host's address is answered where the configuration says so ([`crate::proxy`]).
 //! * An advertisement updates a neighbour that is in the table, by RFC 4861, 7.2.5.
 //! * Router solicitations teach the sender's MAC and are answered where the interface advertises
 //!   ([`crate::advertise`]). Router advertisements and redirects are for hosts (RFC 4861, 6.2.7, 8.2)
@@ -34,7 +35,7 @@ use crate::duplicate::Probes;
 use crate::interfaces::Interface;
 use crate::later::Later;
 use crate::neighbour::{Evidence, Waiting};
-use crate::{Event, NeighbourState, Output, Packet, Time, resolution};
+use crate::{Event, NeighbourState, Output, Packet, Time, proxy, resolution};
 
 /// A neighbour discovery message with the fields of its IP header.
 pub(crate) struct Message<'a> {
@@ -50,6 +51,9 @@ pub(crate) struct Message<'a> {
 /// Maximum delay of the answer to a solicitation of an anycast address (RFC 4861, 10:
 /// MAX_ANYCAST_DELAY_TIME).
 const MAX_ANYCAST_DELAY: Time = Time::from_secs(1);
+
+/// Flags of advertisements of the router's own addresses.
+const OWN_FLAGS: u8 = FLAG_ROUTER | FLAG_OVERRIDE;
 
 /// A message that fails the validity checks.
 struct Invalid;
@@ -115,14 +119,18 @@ impl NeighbourDiscovery<'_> {
             return Ok(true);
         }
         let anycast = interface.has_anycast(target);
-        if !anycast && !interface.has_v6(target) {
+        let own = interface.has_v6(target);
+        if !anycast && !own && !proxy::answers_for(target.into(), interface, context.out) {
             return Ok(false);
         }
         if let Some(mac) = asker {
             learn_asker(message.source, mac, interface, context);
         }
-        if !anycast {
-            answer(message.source, asker, target, interface, context);
+        if own {
+            answer((message.source, asker), (target, target), OWN_FLAGS, interface, context);
+        } else if !anycast {
+            let source = interface.source_v6(message.source);
+            answer((message.source, asker), (source, target), 0, interface, context);
         } else if let Some(mac) = asker {
             self.answer_anycast((message.source, mac), target, interface, context);
         }
@@ -240,21 +248,21 @@ fn learn_asker<P: Packet>(
     }
 }
 
-/// Sends an advertisement (RFC 4861, 7.2.4): to the solicitation's sender, or to all nodes if that
-/// has no address yet.
+/// Sends an advertisement of `target` (RFC 4861, 7.2.4) with these flags: to the solicitation's sender, with
+/// "solicited", or to all nodes if that has no address yet.
 fn answer<P: Packet>(
-    asker: Ipv6Addr,
-    mac: Option<MacAddr>,
-    target: Ipv6Addr,
+    (asker, mac): (Ipv6Addr, Option<MacAddr>),
+    (source, target): (Ipv6Addr, Ipv6Addr),
+    flags: u8,
     interface: &Interface,
     context: &mut Context<'_, P, impl Output<P>>,
 ) {
     if asker.is_unspecified() {
-        return announce(interface, target, context.out);
+        return to_all_nodes(interface, (source, target), flags, context.out);
     }
     let link = Link { destination: mac.unwrap_or_default(), source: interface.mac };
-    let flags = FLAG_ROUTER | FLAG_SOLICITED | FLAG_OVERRIDE;
-    let frame = build::neighbour_advertisement(link, target, asker, target, flags);
+    let flags = flags | FLAG_SOLICITED;
+    let frame = build::neighbour_advertisement(link, source, asker, target, flags);
     if mac.is_some() {
         context.out.originate(interface.id, &frame);
     } else if interface.is_on_link(IpAddr::V6(asker)) {
@@ -282,9 +290,17 @@ pub(crate) fn solicit<P>(
 
 /// Announces `address` with an unsolicited advertisement to all nodes (RFC 4861, 7.2.6).
 pub(crate) fn announce<P>(interface: &Interface, address: Ipv6Addr, out: &mut impl Output<P>) {
+    to_all_nodes(interface, (address, address), OWN_FLAGS, out);
+}
+
+fn to_all_nodes<P>(
+    interface: &Interface,
+    (source, target): (Ipv6Addr, Ipv6Addr),
+    flags: u8,
+    out: &mut impl Output<P>,
+) {
     let link = Link { destination: multicast_mac_v6(ALL_NODES), source: interface.mac };
-    let flags = FLAG_ROUTER | FLAG_OVERRIDE;
-    let frame = build::neighbour_advertisement(link, address, ALL_NODES, address, flags);
+    let frame = build::neighbour_advertisement(link, source, ALL_NODES, target, flags);
     out.originate(interface.id, &frame);
 }
 

@@ -356,8 +356,15 @@ impl OfPort<'_, '_> {
             ttl_security,
         } = interface;
         // Redirects are listed with the features.
-        let InterfaceSettings { vrf: _, unreachables, redirects: _, dad, advertise, discovery } =
-            settings;
+        let InterfaceSettings {
+            vrf: _,
+            unreachables,
+            redirects: _,
+            dad,
+            proxy,
+            advertise,
+            discovery,
+        } = settings;
         let segmentation = host.as_ref().map(|host| host.segmentation);
         let host = host.as_ref().map(|host| match &host.netns {
             Some(netns) => format!("in namespace {netns}"),
@@ -383,6 +390,7 @@ impl OfPort<'_, '_> {
         of.live(Unit::Interfaces, "unreachables", unreachables);
         of.live(Unit::Interfaces, "ttl_security", or(*ttl_security, "none"));
         of.live(Unit::Interfaces, "dad", dad);
+        of.live(Unit::Interfaces, "proxy", some(proxy.iter().map(ToString::to_string), "none"));
         of.live(Unit::Interfaces, "advertise", or(advertise.as_ref().map(advertised), "false"));
         of.live(
             Unit::Interfaces,

@@ -169,7 +169,7 @@ fn a_script_may_compute() {
 }
 
 /// The keys of a port, as errors list them.
-const PORT_KEYS: &str = "known: device, driver, take_over, vrf, address, mac, mtu, link, promiscuous, all_multicast, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, quota, wait, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, control_queue, queue, shape, offloads, host, filter, unreachables, ttl_security, dad, advertise, router_discovery, reverse_path, redirects";
+const PORT_KEYS: &str = "known: device, driver, take_over, vrf, address, mac, mtu, link, promiscuous, all_multicast, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, quota, wait, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, control_queue, queue, shape, offloads, host, filter, unreachables, ttl_security, dad, proxy, advertise, router_discovery, reverse_path, redirects";
 
 #[test]
 fn unknown_keys_of_ports_are_named_with_the_known_ones() {
@@ -261,6 +261,47 @@ fn class_e_is_refused_unless_it_is_accepted() {
                       turnpike.route '255.255.255.255' { blackhole = true }";
     let errors = read(&text(everywhere)).unwrap_err().to_string();
     assert!(errors.contains("255.255.255.255/32 (broadcast)"), "{errors}");
+}
+
+#[test]
+fn prefixes_of_proxies_are_read() {
+    let port = |settings: &str| {
+        read(&format!(
+            "local turnpike = require 'turnpike'\n\
+             turnpike.port 'a' {{ device = 'a', address = '10.0.1.1/24', {settings} }}"
+        ))
+    };
+    let proxy = |settings: &str| -> Vec<String> {
+        let config = port(settings).unwrap_or_else(|errors| panic!("{errors}"));
+        config.ports[0].interface.settings.proxy.iter().map(ToString::to_string).collect()
+    };
+    assert!(proxy("").is_empty());
+    assert_eq!(proxy("proxy = '192.0.2.0/24'"), ["192.0.2.0/24"]);
+    assert_eq!(proxy("proxy = { '0.0.0.0/0', '2001:db8::/64' }"), ["0.0.0.0/0", "2001:db8::/64"]);
+    let many: Vec<_> = (0..65).map(|i| format!("'10.{i}.0.0/16'")).collect();
+    for (settings, part) in [
+        (
+            "proxy = 5",
+            "proxy: expected a prefix such as \"192.0.2.0/24\", or a list of them, got number 5",
+        ),
+        ("proxy = '192.0.2.1'", "proxy: \"192.0.2.1\": prefix length missing"),
+        (
+            "proxy = '192.0.2.1/24'",
+            "proxy: \"192.0.2.1/24\": has host bits; write \"192.0.2.0/24\"",
+        ),
+        ("proxy = 'x'", "proxy: \"x\": not an IP prefix"),
+        ("proxy = '224.0.0.0/4'", "proxy: \"224.0.0.0/4\": a multicast prefix"),
+        ("proxy = 'fe80::/10'", "proxy: \"fe80::/10\": link-local addresses stay on their link"),
+        ("proxy = { '::/0', '::/0' }", "proxy: \"::/0\" given twice; remove one"),
+        (
+            "proxy = '::/0', host = true",
+            "proxy: on a port with a host interface the kernel answers",
+        ),
+        (&format!("proxy = {{ {} }}", many.join(", ")), "proxy: 65 prefixes, 64 is the most"),
+    ] {
+        let errors = port(settings).unwrap_err().to_string();
+        assert!(errors.contains(part), "{settings}: {errors}");
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod link;
 mod multicast;
 mod offloads;
 mod ports;
+mod proxy;
 mod queues;
 mod rest;
 mod routes;

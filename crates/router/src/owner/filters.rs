@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use control::config::Interface;
 use dpdk::{MulticastFilter, Multicasts};
 use ipnet::IpNet;
 use wire::MacAddr;
@@ -44,6 +45,8 @@ pub enum Why {
     Forwarded,
     /// Its host interface takes all.
     Host,
+    /// Solicitations for other hosts' addresses are answered: each has a group of its own.
+    Proxied,
     /// The kernel's list of groups cannot be read.
     Unknown,
 }
@@ -54,6 +57,7 @@ impl fmt::Display for Why {
             Self::Configured => "the configuration asks for them",
             Self::Forwarded => "multicasts from it are forwarded",
             Self::Host => "its host interface takes all",
+            Self::Proxied => "solicitations for other hosts are answered",
             Self::Unknown => "the groups of its host interface cannot be read",
         })
     }
@@ -86,6 +90,10 @@ impl Owner {
         if self.routing.sources.takes_all_multicasts(open.id.into()) {
             return All(Why::Host);
         }
+        let proxied = |id| self.configurations.current.interface(id).is_some_and(proxies_v6);
+        if proxied(open.id.into()) {
+            return All(Why::Proxied);
+        }
         let known = self.routing.rib.interface(open.id.into());
         let addresses = known.map_or(&open.addresses, |port| &port.addresses);
         let mut groups = own_groups(open.info.mac, addresses);
@@ -96,6 +104,9 @@ impl Owner {
             }
             if self.routing.sources.takes_all_multicasts(vlan.id) {
                 return All(Why::Host);
+            }
+            if proxied(vlan.id) {
+                return All(Why::Proxied);
             }
             let known = self.routing.rib.interface(vlan.id);
             let addresses = known.map_or(&vlan.addresses, |known| &known.addresses);
@@ -109,6 +120,11 @@ impl Owner {
         }
         Groups(groups)
     }
+}
+
+/// Returns true if the interface answers neighbour solicitations for other hosts.
+fn proxies_v6(interface: &Interface) -> bool {
+    interface.settings.proxy.iter().any(|net| net.addr().is_ipv6())
 }
 
 /// Sets a device's filter; a device that does not take the list passes on all.

@@ -18,11 +18,11 @@ use super::super::script::Statement;
 use super::super::value::{Fields, Value};
 use super::super::{Device, Driver, HostInterface, Interface, Port, PortFilter, Vrf};
 use super::{
-    Context, NAME_RULE, advertise, discovery, filters, host, is_name, link, offloads, queues,
-    transmit, vrfs,
+    Context, NAME_RULE, advertise, discovery, filters, host, is_name, link, offloads, proxy,
+    queues, transmit, vrfs,
 };
 
-const KNOWN: [&str; 34] = [
+const KNOWN: [&str; 35] = [
     "device",
     "driver",
     "take_over",
@@ -55,6 +55,7 @@ const KNOWN: [&str; 34] = [
     "unreachables",
     "ttl_security",
     "dad",
+    "proxy",
     "advertise",
     "router_discovery",
 ];
@@ -144,7 +145,7 @@ impl<'a> Common<'a> {
 }
 
 /// Keys of the settings of an interface, besides those of features.
-pub(super) const INTERFACE_KEYS: [&str; 10] = [
+pub(super) const INTERFACE_KEYS: [&str; 11] = [
     "vrf",
     "address",
     "mtu",
@@ -153,6 +154,7 @@ pub(super) const INTERFACE_KEYS: [&str; 10] = [
     "unreachables",
     "ttl_security",
     "dad",
+    "proxy",
     "advertise",
     "router_discovery",
 ];
@@ -173,6 +175,7 @@ pub(super) fn interface(
         unreachables: fields.flag_or("unreachables", true),
         redirects: features.iter().any(|&(of, value)| of == REDIRECTS && value != 0),
         dad: fields.number("dad", 0..=10).unwrap_or(0) as u8,
+        proxy: proxy::read(fields, host.is_some()),
         advertise: advertise::read(fields, &addresses, mtu, host.is_some()),
         discovery: discovery::read(fields, &addresses, host.is_some()),
     };
