@@ -11,7 +11,7 @@ from scapy.packet import Raw
 
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Hosts, Wires
 from lib.netns import wait_for
-from lib.packets import forwarded
+from lib.packets import ethernet, forwarded, ipv4, tcp
 from lib.router import Change, binary
 
 A4, B4, A6, B6 = "10.0.1.2", "10.0.2.2", "fd00:1::2", "fd00:2::2"
@@ -283,10 +283,16 @@ def test_a_flood_pushes_out_no_connection(lab, sources):
         guarded.wires.right.send(inward(IP(src=B4, dst=A4) / TCP(sport=dport, dport=sport, flags="A") / DATA))
         assert guarded.wires.left.expect(1)
     choice = random.Random(7)
+    attempts = []
     for number in range(10_000):
         source = f"10.7.{number % sources >> 8}.{number % sources & 255}"
-        frame = outward(IP(src=source, dst=B4) / TCP(sport=choice.randrange(1024, 65536), dport=80, flags="S"))
-        guarded.wires.left.send(frame)
+        segment = tcp(source, B4, choice.randrange(1024, 65536), 80, 0, 0, 2)
+        attempts.append(ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4(source, B4, segment, protocol=6)))
+    received = lambda: guarded.router.show("counters")["received"]
+    before = received()
+    for first in range(0, len(attempts), 500):
+        guarded.wires.left.send(*attempts[first:first + 500])
+        assert wait_for(lambda goal=before + first + 500: received() >= goal, 10)
     told = guarded.router.show("flows")
     assert told["room"] == 1024 and told["pushed_out"] > 8000
     for sport, dport in connections:

@@ -43,6 +43,9 @@ class Router:
 
     READY_SECONDS = 30
 
+    # Packets that have not moved for so long wait for something: no busy machine keeps a thread from running longer.
+    STILL_SECONDS = 1.0
+
     def __init__(self, namespace, config, files=None, options=(), socket=None, wait=True, manager=None, env=None):
         self.namespace = namespace
         self.directory = Path(tempfile.mkdtemp(prefix="turnpike-test-"))
@@ -104,19 +107,22 @@ class Router:
         return json.loads(self.command("show", *what, "--json").stdout)
 
     def counters(self):
-        """The counters once no packet is in flight, the sum checked."""
-        # Two equal readings: nothing arrived while the first was taken.
-        def settled():
-            first = self.show("counters")
-            # Counters are read one after the other while forwarders count.
-            whole = first["in_flight"] == 0 and first["unaccounted"] == 0
-            if whole and first == self.show("counters"):
-                return first
-            return None
+        """The counters once nothing moves, the sum checked. Packets that are still in flight then wait for something:
+        for a neighbour, or for other fragments."""
+        last, since = self.show("counters"), time.monotonic()
 
-        counters = wait_for(settled, 20.0) or self.show("counters")
-        check_sum(counters)
-        return counters
+        def settled():
+            nonlocal last, since
+            now = self.show("counters")
+            # Counters are read one after the other while forwarders count.
+            if now != last or now["unaccounted"] != 0:
+                last, since = now, time.monotonic()
+                return False
+            return now["in_flight"] == 0 or time.monotonic() - since > self.STILL_SECONDS
+
+        wait_for(settled, 20.0)
+        check_sum(last)
+        return last
 
     def neighbour(self, address):
         """The neighbour's entry in `show neighbours`, None if there is none."""
