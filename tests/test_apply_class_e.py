@@ -1,6 +1,8 @@
 """240.0.0.0/4 accepted and refused by a running router: routes of the configuration, of commands and of the kernel,
 addresses, sources, errors."""
 
+import socket
+
 import pytest
 from scapy.layers.inet import ICMP, IP
 from scapy.layers.l2 import Ether
@@ -59,8 +61,9 @@ def test_class_e_is_forwarded_after_an_apply_and_dropped_after_the_rollback(lab)
 def test_a_refused_change_leaves_class_e_as_it_was(lab):
     wires = Wires(lab, calm=True)
     router = wires.router
-    broken = BASE + ACCEPTED + ROUTES + 'turnpike.telnet { listen = "192.0.2.9:2323" }\n'
-    assert "nothing was changed" in refused(router, "apply", write(router, broken))
+    broken = BASE + ACCEPTED + ROUTES + 'turnpike.telnet { listen = "127.0.0.1:2324" }\n'
+    with wires.inside.entered(), socket.create_server(("127.0.0.1", 2324)):
+        assert "nothing was changed" in refused(router, "apply", write(router, broken))
     wires.left.send(packet("10.0.1.2", "240.0.0.1"))
     assert wires.silent(0.1)
     error = refused(router, "route", "add", "251.0.0.0/8", "via", "10.0.2.2")

@@ -245,7 +245,7 @@ fn routes_to_class_e_are_held_while_it_is_not_accepted() {
         bench.rib.accept_class_e(true);
         for address in ["240.1.2.3", "241.0.0.1", "99.0.0.1"] {
             assert!(
-                matches!(bench.hop(address), NextHop::Resolve { .. }),
+                matches!(bench.hop(address), NextHop::Unresolved { .. }),
                 "{address}: {:?}",
                 bench.hop(address)
             );
