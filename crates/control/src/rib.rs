@@ -230,21 +230,19 @@ impl Rib {
         Ok(rib)
     }
 
-    /// Enables forwarding of 240.0.0.0/4, like any other unicast range.
-    pub fn accept_class_e(&mut self) {
+    /// Enables or disables forwarding of 240.0.0.0/4, like any other unicast range. The RIB holds routes there
+    /// that are not used, so it needs nothing from their sources when the range is accepted.
+    pub fn accept_class_e(&mut self, on: bool) {
+        if on == self.class_e {
+            return;
+        }
+        self.class_e = on;
         self.change(|rib| {
-            let interfaces: Vec<_> = rib
-                .interfaces
-                .iter()
-                .map(|interface| (interface.id, interface.addresses.clone()))
-                .collect();
-            interfaces.iter().for_each(|(id, _)| rib.put_addresses(*id, &[]));
-            rib.class_e = true;
             for vrf in rib.vrfs() {
-                rib.take_own(vrf, class_e(), RouteSource::Reserved, 0);
+                rib.reserve_class_e(vrf);
             }
-            interfaces.iter().for_each(|(id, addresses)| rib.put_addresses(*id, addresses));
         });
+        self.publish_class_e();
     }
 
     /// Enables or disables the resolution of gateways by default routes: without, a gateway that is on no
@@ -388,7 +386,19 @@ impl Rib {
         let &Route { vrf, prefix, source, metric, .. } = route;
         let generation = self.generations[source.index()];
         self.put(vrf, prefix, Candidate { source, metric, hop, generation });
-        outcome
+        outcome?;
+        if self.is_withheld(vrf, &prefix) {
+            self.refusals.add(1);
+            return Err(Error::NotAccepted { prefix });
+        }
+        Ok(())
+    }
+
+    /// Returns true if routes of a VRF to this prefix are held, but not used.
+    fn is_withheld(&self, vrf: VrfId, prefix: &IpNet) -> bool {
+        let routes = self.vrfs.get(vrf.index());
+        let prefix = Ipv4Addr::prefix(prefix);
+        routes.zip(prefix).is_some_and(|(routes, prefix)| routes.v4.is_withheld(prefix))
     }
 
     fn check(&self, route: &Route) -> Result<(), Error> {
@@ -402,7 +412,9 @@ impl Rib {
         if prefix.trunc() != prefix {
             return Err(Error::HostBits { prefix });
         }
-        if let Some(range) = refused_range(&prefix, self.class_e) {
+        // An operator gets an error for a route to 240/4; those of the other sources are held.
+        let is_held = !matches!(route.source, RouteSource::Static | RouteSource::Command);
+        if let Some(range) = refused_range(&prefix, self.class_e || is_held) {
             return Err(Error::Reserved { prefix, range });
         }
         match &route.kind {
@@ -658,7 +670,8 @@ fn visit_covering<A: Family>(
     visit: &mut dyn FnMut(u8, u16) -> ControlFlow<()>,
 ) {
     for (prefix, entry) in routes.covering(address) {
-        for candidate in entry.candidates().filter(|c| c.source != RouteSource::Neighbour) {
+        let is_usable = |c: &Candidate| c.source != RouteSource::Neighbour && !entry.withholds(c);
+        for candidate in entry.candidates().filter(is_usable) {
             if visit(prefix.len(), candidate.hop).is_break() {
                 return;
             }

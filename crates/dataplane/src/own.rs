@@ -10,7 +10,8 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
@@ -22,6 +23,9 @@ const ALWAYS: u8 = 0x80;
 
 /// The other bits of a hint, assigned to addresses in turn.
 const BITS: u8 = 7;
+
+/// First bytes of sources in 240/4 that may be hosts. Those with 255 are checked in any case, for the broadcast address.
+const CLASS_E: RangeInclusive<u8> = 240..=254;
 
 /// A fast check by two bytes that a source is not one of the router's addresses.
 #[derive(Debug)]
@@ -44,6 +48,13 @@ impl Hints {
     pub(crate) fn of(&self, first: u8, last: u8) -> u8 {
         let load = |byte: &AtomicU8| byte.load(Ordering::Relaxed);
         load(&self.first[usize::from(first)]) & load(&self.last[usize::from(last)])
+    }
+
+    /// Has sources with this first byte checked, or not, regardless of the router's addresses.
+    fn set_unusual(&self, first: u8, on: bool) {
+        let hint = &self.first[usize::from(first)];
+        let others = hint.load(Ordering::Relaxed) & !ALWAYS;
+        hint.store(if on { others | ALWAYS } else { others }, Ordering::Relaxed);
     }
 
     /// Replaces the hints by those of these addresses, given by their first and last bytes.
@@ -102,7 +113,7 @@ pub struct OwnAddresses {
     pub(crate) ip4: Hints,
     pub(crate) ip6: Hints,
     known: ArcSwap<Known>,
-    class_e: bool,
+    class_e: AtomicBool,
 }
 
 impl OwnAddresses {
@@ -110,7 +121,7 @@ impl OwnAddresses {
     pub fn new(class_e: bool) -> Self {
         let unusual4 = |first: u8| match first {
             0 | 127 | 224..=239 | 255 => true,
-            240..=254 => !class_e,
+            first if CLASS_E.contains(&first) => !class_e,
             _ => false,
         };
         Self {
@@ -119,13 +130,19 @@ impl OwnAddresses {
             // ones with fe and ff.
             ip6: Hints::new(|first| matches!(first, 0 | 0xfe | 0xff)),
             known: ArcSwap::default(),
-            class_e,
+            class_e: AtomicBool::new(class_e),
         }
     }
 
     /// Returns true if sources in 240/4 count as hosts.
     pub fn class_e(&self) -> bool {
-        self.class_e
+        self.class_e.load(Ordering::Relaxed)
+    }
+
+    /// Has sources in 240/4 count as hosts, or as none. To be called by the thread that publishes addresses.
+    pub fn accept_class_e(&self, on: bool) {
+        self.class_e.store(on, Ordering::Relaxed);
+        CLASS_E.for_each(|first| self.ip4.set_unusual(first, !on));
     }
 
     /// Replaces all addresses: those of interfaces with their VRFs and networks, and those of VRFs
@@ -273,6 +290,22 @@ mod tests {
         }
         assert!(!hint(&OwnAddresses::new(true), "250.0.0.1"));
         assert!(hint(&OwnAddresses::new(true), "255.0.0.1"));
+    }
+
+    #[test]
+    fn class_e_is_accepted_and_refused_beside_the_router_s_addresses() {
+        let own = example();
+        own.publish([], [(VrfId::DEFAULT, ip("250.0.0.1"))]);
+        for accepted in [true, false, true] {
+            own.accept_class_e(accepted);
+            assert_eq!(own.class_e(), accepted);
+            for address in ["240.0.0.9", "250.0.0.2", "254.255.255.254"] {
+                assert_eq!(hint(&own, address), !accepted, "{address}");
+            }
+            assert!(hint(&own, "250.0.0.1") && hint(&own, "255.0.0.9") && hint(&own, "239.0.0.1"));
+            own.publish([], [(VrfId::DEFAULT, ip("250.0.0.1"))]);
+            assert_eq!(hint(&own, "250.0.0.2"), !accepted, "addresses do not change it");
+        }
     }
 
     #[test]

@@ -83,6 +83,8 @@ pub enum Unit {
     Sources,
     /// The resolution of gateways.
     Resolution,
+    /// 240.0.0.0/4: routes, addresses and sources there, and errors to hosts there.
+    ClassE,
     /// Limits of the slow path.
     SlowPath,
     /// The router's own ICMP.
@@ -99,7 +101,6 @@ pub enum Unit {
 
 /// Reasons for a restart.
 const MEMORY: &str = "packet memory is reserved when the router starts";
-const TABLES: &str = "route tables and forwarders are made for it when the router starts";
 const WORKERS: &str =
     "rings to slow path workers and their neighbour tables are made when the router starts";
 const RINGS: &str = "rings to slow path workers are made when the router starts";
@@ -195,7 +196,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         some(shed.keep.iter().map(|class| class.name().to_owned()), "none"),
     );
     let Forwarding { class_e, resolve_via_default } = forwarding;
-    list.fixed("forwarding: class_e", class_e, TABLES);
+    list.live(Unit::ClassE, "forwarding: class_e", class_e);
     list.live(Unit::Resolution, "forwarding: resolve_via_default", resolve_via_default);
     let TxConfig { burst, flush } = tx;
     list.live(Unit::Forwarders, "tx: burst", burst);

@@ -46,9 +46,16 @@ pub(super) struct Entry {
     pub(super) installed: u16,
     generation: u16,
     source: Option<RouteSource>,
+    /// True if only the RIB's reserved route to the prefix is used, whatever else there is.
+    pub(super) withheld: bool,
 }
 
 impl Entry {
+    /// Without candidates, withheld or not.
+    pub(super) fn new(withheld: bool) -> Self {
+        Self { withheld, ..Self::default() }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.source.is_none()
     }
@@ -74,6 +81,11 @@ impl Entry {
     /// Returns the first matching candidate.
     pub(super) fn find(&self, fits: impl Fn(&Candidate) -> bool) -> Option<Candidate> {
         self.candidates().find(fits)
+    }
+
+    /// Returns true if a candidate is not used because its prefix is withheld.
+    pub(super) fn withholds(&self, candidate: &Candidate) -> bool {
+        self.withheld && candidate.source != RouteSource::Reserved
     }
 
     /// Returns true if there is exactly one candidate.

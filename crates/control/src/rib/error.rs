@@ -45,6 +45,12 @@ pub enum Error {
         /// The range.
         range: &'static str,
     },
+    /// A prefix that is forwarded only if the configuration accepts it. The RIB holds the route until then.
+    #[error("route {prefix}: lies in {}; it is used when that is accepted", super::NOT_ACCEPTED)]
+    NotAccepted {
+        /// The prefix given.
+        prefix: IpNet,
+    },
     /// A unicast route or a group without a path, or with too many.
     #[error("{what}: {count} paths; it has 1 to {PATHS_MOST}")]
     Paths {
@@ -143,7 +149,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns true if the RIB holds the change and makes it as soon as there is room. An existing
+    /// Returns true if the RIB holds the change and makes it as soon as it can. An existing
     /// route or group of the same identity is replaced nevertheless: a route that its source has
     /// replaced never stays in force because the new one lacks room.
     pub fn is_waiting(&self) -> bool {
@@ -152,6 +158,7 @@ impl Error {
             Self::NextHopsFull { .. }
                 | Self::GroupsFull { .. }
                 | Self::NoGroup { .. }
+                | Self::NotAccepted { .. }
                 | Self::Fib { .. }
         )
     }

@@ -114,6 +114,8 @@ pub(super) struct Routes<A: Family> {
     /// The last pending prefix that was tried again.
     retried: Option<Prefix<A>>,
     sweep: Sweep<A>,
+    /// The range whose routes are withheld: see [`Self::withhold`].
+    withheld: Option<Prefix<A>>,
     /// Number of candidates of each source, by [`RouteSource::index`].
     pub(super) counts: [usize; RouteSource::ALL.len()],
 }
@@ -129,6 +131,7 @@ impl<A: Family> Routes<A> {
             pending: BTreeSet::new(),
             retried: None,
             sweep: Sweep { last: None, running: false, again: false },
+            withheld: None,
             counts: [0; RouteSource::ALL.len()],
         }
     }
@@ -190,6 +193,24 @@ impl<A: Family> Routes<A> {
         self.entries.range(range).map(|(&prefix, entry)| (prefix, entry))
     }
 
+    /// Withholds the routes to prefixes within a range, of which only reserved routes are used then, and uses
+    /// those that were withheld before. [`Self::sync`] updates the FIB.
+    pub(super) fn withhold(&mut self, range: Option<Prefix<A>>) {
+        for concerned in [self.withheld, range].into_iter().flatten() {
+            let last = Prefix::host(A::from(concerned.last_bits()));
+            for (&prefix, entry) in self.entries.range_mut(concerned..=last) {
+                entry.withheld = range.is_some_and(|range| is_within(prefix, range));
+                self.touched.push(prefix);
+            }
+        }
+        self.withheld = range;
+    }
+
+    /// Returns true if routes to this prefix are withheld.
+    pub(super) fn is_withheld(&self, prefix: Prefix<A>) -> bool {
+        self.withheld.is_some_and(|range| is_within(prefix, range))
+    }
+
     /// Inserts a candidate in order; one of the same source and metric is removed and returned.
     /// [`Self::sync`] updates the FIB.
     pub(super) fn put(
@@ -198,10 +219,10 @@ impl<A: Family> Routes<A> {
         new: Candidate,
         distances: &Distances,
     ) -> Option<Candidate> {
-        let lengths = &mut self.lengths;
+        let Self { lengths, withheld, .. } = self;
         let entry = self.entries.entry(prefix).or_insert_with(|| {
             lengths[usize::from(prefix.len())] += 1;
-            Entry::default()
+            Entry::new(withheld.is_some_and(|range| is_within(prefix, range)))
         });
         let old = entry.put(new, distances);
         if old.is_none() {
@@ -488,6 +509,11 @@ impl<A: Family> Routes<A> {
     }
 }
 
+/// Returns true if a prefix is the range, or one of its parts.
+fn is_within<A: Family>(prefix: Prefix<A>, range: Prefix<A>) -> bool {
+    prefix.len() >= range.len() && range.contains(prefix.address())
+}
+
 /// Makes all changes. Many changes are faster if the table may bulk-load the insertions first; a
 /// lookup in between finds the longest of the old and the new routes, which is the right one
 /// before or after the changes.
@@ -521,7 +547,9 @@ fn make<A: Family>(table: &mut dyn Table<A>, change: &Change<A>) -> Result<(), f
 /// interface's network is passed over in favour of a neighbour's host route, which is equivalent
 /// and faster.
 pub(super) fn best(entry: &Entry, hops: &NextHops) -> Option<Candidate> {
-    let best = entry.find(|candidate| hops.is_live(candidate.hop))?;
+    let is_usable =
+        |candidate: &Candidate| hops.is_live(candidate.hop) && !entry.withholds(candidate);
+    let best = entry.find(is_usable)?;
     if entry.has_one() || hops.glean_port(best.hop).is_none() {
         return Some(best);
     }

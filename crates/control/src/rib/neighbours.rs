@@ -224,9 +224,12 @@ fn glean_towards<A: Family>(
     address: A,
     hops: &NextHops,
 ) -> Option<InterfaceId> {
-    let fits = |candidate: &Candidate| {
-        candidate.source != RouteSource::Neighbour && hops.is_live(candidate.hop)
-    };
-    let best = routes.covering(address).find_map(|(_, entry)| entry.find(fits))?;
+    let best = routes.covering(address).find_map(|(_, entry)| {
+        entry.find(|candidate| {
+            candidate.source != RouteSource::Neighbour
+                && hops.is_live(candidate.hop)
+                && !entry.withholds(candidate)
+        })
+    })?;
     hops.glean_port(best.hop)
 }

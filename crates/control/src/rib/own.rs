@@ -120,7 +120,13 @@ impl Rib {
     /// Publishes the router's own addresses there from now on.
     pub fn share_addresses(&mut self, own: Arc<OwnAddresses>) {
         self.locals.own = Some(own);
+        self.publish_class_e();
         self.publish_addresses();
+    }
+
+    /// Tells forwarders whether hosts may have addresses in 240/4.
+    pub(super) fn publish_class_e(&self) {
+        self.locals.own.iter().for_each(|own| own.accept_class_e(self.class_e));
     }
 
     fn publish_addresses(&self) {
@@ -135,11 +141,9 @@ impl Rib {
     /// Adds an address or prefix of a VRF that is the router's own without being on an interface.
     ///
     /// # Errors
-    /// It is in 240.0.0.0/4, which is not accepted, or there is no room for the route.
+    /// It is in 240.0.0.0/4, which is not accepted: the address is used when it is. Or there is no room for the
+    /// route.
     pub fn add_local(&mut self, vrf: VrfId, prefix: IpNet) -> Result<(), Error> {
-        if !self.class_e && super::class_e().contains(&prefix) {
-            return Err(Error::Reserved { prefix, range: NOT_ACCEPTED });
-        }
         self.checked(None, |rib| {
             rib.put_own(vrf, prefix.trunc(), RouteSource::Local, NO_PORT, LOCAL);
             Ok(())
@@ -150,7 +154,10 @@ impl Rib {
         {
             self.publish_addresses();
         }
-        Ok(())
+        match self.is_withheld(vrf, &prefix.trunc()) {
+            true => Err(Error::NotAccepted { prefix }),
+            false => Ok(()),
+        }
     }
 
     /// Reverts [`Self::add_local`]; returns false if there was none.
@@ -169,13 +176,7 @@ impl Rib {
         };
         let before = std::mem::replace(&mut interface.addresses, addresses.to_vec());
         let vrf = interface.vrf;
-        let class_e = self.class_e;
-        let accepted = |net: &IpNet| class_e || !super::class_e().contains(&net.trunc());
-        let routes = |mut nets: Vec<IpNet>| {
-            nets.retain(accepted);
-            own_routes(&nets)
-        };
-        let (before, after) = (routes(before), routes(addresses.to_vec()));
+        let (before, after) = (own_routes(&before), own_routes(addresses));
         let metric = id.index() as u64;
         for &(prefix, source) in after.difference(&before) {
             let hop = match source {

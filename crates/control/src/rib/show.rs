@@ -69,7 +69,10 @@ impl Rib {
         let Some(routes) = self.vrfs.get(vrf.index()) else { return false };
         let v4 = Ipv4Addr::prefix(&prefix).and_then(|prefix| routes.v4.entry(prefix));
         let v6 = Ipv6Addr::prefix(&prefix).and_then(|prefix| routes.v6.entry(prefix));
-        let mut candidates = v4.or(v6).into_iter().flat_map(Entry::candidates);
+        let mut candidates = v4
+            .or(v6)
+            .into_iter()
+            .flat_map(|entry| entry.candidates().filter(|candidate| !entry.withholds(candidate)));
         candidates.any(|Candidate { source, metric, hop, .. }| {
             !self.hops.is_gone(hop) && fits(source, shown_metric(source, metric).1)
         })
@@ -94,6 +97,7 @@ impl Rib {
         known.map(move |candidate| {
             let inactive = match self.hops.reason(candidate.hop) {
                 Some(reason) => Some(reason),
+                None if entry.withholds(&candidate) => Some(Inactive::NotAccepted),
                 None if best != Some(candidate) => Some(Inactive::Shadowed),
                 None => (entry.installed != candidate.hop).then_some(Inactive::Pending),
             };

@@ -194,7 +194,7 @@ fn class_e_is_forwarded_if_it_is_accepted() {
     let addresses = ["10.0.1.1/24", "250.0.0.1/24"].map(net);
     bench.rib.set_addresses(interface(0), &addresses).unwrap();
     assert_eq!(bench.hop("250.0.0.7"), NextHop::Martian);
-    bench.rib.accept_class_e();
+    bench.rib.accept_class_e(true);
     assert_eq!(bench.hop("250.0.0.7"), NextHop::Glean { interface: interface(0) });
     assert_eq!(bench.hop("250.0.0.1"), NextHop::Local);
     assert_eq!(bench.hop("240.0.0.1"), NextHop::NoRoute);
@@ -203,6 +203,69 @@ fn class_e_is_forwarded_if_it_is_accepted() {
     bench.rib.add(route("240.1.0.0/16")).unwrap();
     assert_ne!(bench.hop("240.1.2.3"), NextHop::NoRoute);
     bench.rib.add(route("255.255.255.255/32")).unwrap_err();
+}
+
+#[test]
+fn routes_to_class_e_are_held_while_it_is_not_accepted() {
+    let mut bench = Bench::without_readers();
+    let from = |source, to: &str| Route { source, ..unicast(to, &[(0, "10.0.1.2", 1)]) };
+    let is_held = |bench: &mut Bench, source, to: &str| {
+        let error = bench.rib.add(from(source, to)).unwrap_err();
+        assert!(error.to_string().contains("class_e = true"), "{error}");
+        error.is_waiting()
+    };
+    let held = [(RouteSource::Kernel, "240.1.0.0/16"), (RouteSource::Fpm, "241.0.0.0/8")];
+    assert!(held.iter().all(|(source, to)| is_held(&mut bench, *source, to)));
+    assert!(!is_held(&mut bench, RouteSource::Command, "242.0.0.0/8"), "its operator is told");
+    assert_eq!(bench.rib.routes_to(VrfId::DEFAULT, net("242.0.0.0/8")).count(), 0);
+    bench.rib.add_local(VrfId::DEFAULT, net("243.0.0.1/32")).unwrap_err();
+    bench.rib.neighbour_up(interface(0), ip("250.0.0.7"), mac(7)).unwrap();
+    bench.rib.set_addresses(interface(0), &["10.0.1.1/24", "250.0.0.1/24"].map(net)).unwrap();
+    // A gateway in the range is reached as long as the range is.
+    bench
+        .rib
+        .add(Route {
+            kind: RouteKind::Unicast(vec![Path::recursive(VrfId::DEFAULT, ip("240.1.9.9"))]),
+            ..from(RouteSource::Kernel, "99.0.0.0/8")
+        })
+        .unwrap();
+    let inactive = |bench: &Bench, to: &str| {
+        bench.rib.routes_to(VrfId::DEFAULT, net(to)).next().unwrap().inactive
+    };
+    let all =
+        ["240.1.2.3", "241.0.0.1", "243.0.0.1", "250.0.0.1", "250.0.0.7", "250.0.0.8", "244.0.0.1"];
+    for round in 0..2 {
+        for address in all {
+            assert_eq!(bench.hop(address), NextHop::Martian, "{address} in round {round}");
+        }
+        assert_eq!(bench.hop("99.0.0.1"), NextHop::NoRoute);
+        assert_eq!(bench.hop("255.255.255.255"), NextHop::Local);
+        assert_eq!(inactive(&bench, "240.1.0.0/16"), Some(Inactive::NotAccepted));
+        assert!(!bench.rib.has_route(VrfId::DEFAULT, net("240.1.0.0/16"), |_, _| true));
+        bench.rib.accept_class_e(true);
+        for address in ["240.1.2.3", "241.0.0.1", "99.0.0.1"] {
+            assert!(
+                matches!(bench.hop(address), NextHop::Unresolved { .. }),
+                "{address}: {:?}",
+                bench.hop(address)
+            );
+        }
+        assert_eq!(bench.hop("243.0.0.1"), NextHop::Local);
+        assert_eq!(bench.hop("250.0.0.1"), NextHop::Local);
+        assert!(matches!(bench.hop("250.0.0.7"), NextHop::Forward { .. }));
+        assert_eq!(bench.hop("250.0.0.8"), NextHop::Glean { interface: interface(0) });
+        assert_eq!(bench.hop("244.0.0.1"), NextHop::NoRoute);
+        assert_eq!(inactive(&bench, "240.1.0.0/16"), None);
+        assert!(bench.rib.has_route(VrfId::DEFAULT, net("240.1.0.0/16"), |_, _| true));
+        bench.rib.accept_class_e(false);
+    }
+    // Their sources withdraw them like others.
+    bench.rib.remove(VrfId::DEFAULT, net("240.1.0.0/16"), RouteSource::Kernel);
+    bench.rib.begin_resync(RouteSource::Fpm);
+    assert_eq!(bench.rib.end_resync(RouteSource::Fpm), 1);
+    bench.rib.accept_class_e(true);
+    assert_eq!(bench.hop("240.1.2.3"), NextHop::NoRoute);
+    assert_eq!(bench.hop("241.0.0.1"), NextHop::NoRoute);
 }
 
 #[test]

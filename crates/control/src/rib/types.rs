@@ -273,6 +273,8 @@ pub enum Inactive {
     NoRoom,
     /// It names a group that does not exist.
     NoGroup,
+    /// It is in 240.0.0.0/4, which the configuration does not accept.
+    NotAccepted,
     /// The FIB is not up to date: it had no room, or the change is in progress.
     Pending,
 }
@@ -287,6 +289,7 @@ impl Inactive {
             Self::Loop => "loop",
             Self::NoRoom => "no-room",
             Self::NoGroup => "no-group",
+            Self::NotAccepted => "not-accepted",
             Self::Pending => "pending",
         }
     }
@@ -300,6 +303,7 @@ impl Inactive {
             Self::Loop => "its gateway is reached over the route itself",
             Self::NoRoom => "there is no room for its next hop",
             Self::NoGroup => "its group does not exist",
+            Self::NotAccepted => "the configuration does not accept 240.0.0.0/4",
             Self::Pending => "the table has not followed yet",
         }
     }

@@ -148,8 +148,19 @@ impl Rib {
         for (range, hop, _) in reserved() {
             self.put_own(vrf, range, RouteSource::Reserved, 0, hop);
         }
-        if !self.class_e {
+        self.reserve_class_e(vrf);
+    }
+
+    /// Has routes of a VRF to 240.0.0.0/4 used or withheld.
+    pub(super) fn reserve_class_e(&mut self, vrf: VrfId) {
+        if self.class_e {
+            self.take_own(vrf, class_e(), RouteSource::Reserved, 0);
+        } else {
             self.put_own(vrf, class_e(), RouteSource::Reserved, 0, MARTIAN);
+        }
+        let withheld = Ipv4Addr::prefix(&class_e()).filter(|_| !self.class_e);
+        if let Some(routes) = self.vrfs.get_mut(vrf.index()) {
+            routes.v4.withhold(withheld);
         }
     }
 

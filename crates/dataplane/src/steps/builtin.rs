@@ -47,11 +47,7 @@ fn specs() -> Vec<StepSpec> {
             Box::new(CompleteChecksum)
         }),
         step("ip4-validate", ip4_validate::OUTPUTS, IP4, &[("ok", Facts::VALID)], |make| {
-            if make.tables.own.class_e() {
-                Box::new(Ip4Validate::<true>::new(&make.tables.own))
-            } else {
-                Box::new(Ip4Validate::<false>::new(&make.tables.own))
-            }
+            Box::new(Ip4Validate::new(&make.tables.own))
         }),
         step("ip4-reverse-path", reverse_path::OUTPUTS, VALID4, &[], |make| {
             Box::new(Ip4ReversePath::new(make.tables.clone()))

@@ -11,7 +11,7 @@
 //! | punt `truncated` | total length beyond the frame, the rest of the header correct |
 //! | drop `ip4-checksum` | header checksum wrong, according to the device or the step's own sum |
 //! | punt `local` | 0.0.0.0 to 255.255.255.255, on a port with a host interface |
-//! | drop `ip4-martian-source` | source 0/8 (0.0.0.0 included), 127/8, 224/4, 240/4 (with `CLASS_E` of these only 255.255.255.255) |
+//! | drop `ip4-martian-source` | source 0/8 (0.0.0.0 included), 127/8, 224/4, 240/4 (of these only 255.255.255.255 if the configuration accepts the range) |
 //! | drop `own-source` | source is an address of the router |
 //! | drop `broadcast-source` | source is the broadcast address of a network of the ingress port |
 //!
@@ -22,8 +22,8 @@
 //! RFC 1812 5.3.7. A host that has no address yet may send from 0.0.0.0 (RFC 1122 3.2.1.3 a), as
 //! DHCP clients do (RFC 2131 4.1): such packets are for a server or relay on the machine. 240/4 is
 //! "reserved for future use" (RFC 1112 4), and RFC 1812 4.2.2.11 has a router discard it unless
-//! configured otherwise (`turnpike.forwarding { class_e = true }`); the setting is a parameter of
-//! the step's type, so it costs a packet nothing.
+//! configured otherwise (`turnpike.forwarding { class_e = true }`). Hints decide which sources are
+//! examined, so the setting costs a packet nothing.
 //!
 //! If the device checks header checksums (`offloads.rx_checksum`), its result is used for packets
 //! without options that are not fragments; all others, and those without a result, are added up
@@ -66,20 +66,20 @@ pub(super) const OUTPUTS: &[Output] = &[
     Output::Drop(DropReason::BroadcastSource),
 ];
 
-/// See the module's documentation. `CLASS_E`: hosts may have addresses in 240/4.
+/// See the module's documentation.
 #[derive(Debug)]
-pub struct Ip4Validate<const CLASS_E: bool> {
+pub struct Ip4Validate {
     own: Arc<OwnAddresses>,
 }
 
-impl<const CLASS_E: bool> Ip4Validate<CLASS_E> {
+impl Ip4Validate {
     /// Uses these as the router's own addresses.
     pub fn new(own: &Arc<OwnAddresses>) -> Self {
         Self { own: own.clone() }
     }
 }
 
-impl<const CLASS_E: bool> Step for Ip4Validate<CLASS_E> {
+impl Step for Ip4Validate {
     fn outputs(&self) -> &'static [Output] {
         OUTPUTS
     }
@@ -95,9 +95,9 @@ impl<const CLASS_E: bool> Step for Ip4Validate<CLASS_E> {
         };
         out[OK] = plain;
         batch.options = batch.options.without(input);
-        let bad = batch.checksum_bad();
+        let (bad, class_e) = (batch.checksum_bad(), self.own.class_e());
         for i in input.without(plain).slots() {
-            let verdict = verdict::<CLASS_E>(batch.frame(i), batch.len(i), bad.has(i));
+            let verdict = verdict(batch.frame(i), batch.len(i), bad.has(i), class_e);
             let leaves = match verdict {
                 OK => self.owned(batch, i).unwrap_or(OK),
                 _ => verdict,
@@ -116,7 +116,7 @@ impl<const CLASS_E: bool> Step for Ip4Validate<CLASS_E> {
     }
 }
 
-impl<const CLASS_E: bool> Ip4Validate<CLASS_E> {
+impl Ip4Validate {
     /// Returns the output for a packet whose source no host on the link may use.
     fn owned(&self, batch: &Batch, slot: usize) -> Option<usize> {
         let source = batch.ip4(slot).source();
@@ -182,10 +182,10 @@ fn plain_checksum_ok(head: &[u8; HEAD]) -> bool {
     (sum + u64::from(carry)).is_multiple_of(65535)
 }
 
-/// The hints of `own.rs` cover the first bytes of these.
-const fn martian_source<const CLASS_E: bool>(source: &[u8; 4]) -> bool {
+/// The hints of `own.rs` cover the first bytes of these. `class_e`: hosts may have addresses in 240/4.
+const fn martian_source(source: &[u8; 4], class_e: bool) -> bool {
     let first = source[0];
-    let reserved = if CLASS_E {
+    let reserved = if class_e {
         (first & 0xf0 == 224) | (u32::from_ne_bytes(*source) == u32::MAX)
     } else {
         first >= 224
@@ -205,8 +205,8 @@ fn without_address(batch: &Batch, packets: Mask) -> Mask {
 }
 
 /// Returns the output for a packet of `len` bytes with its Ethernet header, check by check; `frame`
-/// has its headers. `bad`: the device found the header's checksum wrong.
-fn verdict<const CLASS_E: bool>(frame: &[u8], len: usize, bad: bool) -> usize {
+/// has its headers. `bad`: the device found the header's checksum wrong. `class_e`: hosts may have addresses in 240/4.
+fn verdict(frame: &[u8], len: usize, bad: bool, class_e: bool) -> usize {
     let packet = frame.get(ETHERNET..).unwrap_or_default();
     let Ok((ip, _)) = Ipv4Header::ref_from_prefix(packet) else { return TOTAL_LENGTH };
     let (header_length, total) = (ip.header_len(), usize::from(ip.total_length.get()));
@@ -218,7 +218,7 @@ fn verdict<const CLASS_E: bool>(frame: &[u8], len: usize, bad: bool) -> usize {
     };
     let believed = header_length == IPV4_MIN_LEN && !ip.is_fragment();
     let right = !(bad && believed) && wire::checksum::checksum(header) == 0;
-    let martian = martian_source::<CLASS_E>(&ip.source_address);
+    let martian = martian_source(&ip.source_address, class_e);
     if total < header_length {
         TOTAL_LENGTH
     } else if total > len - ETHERNET {
@@ -243,8 +243,8 @@ mod tests {
     };
 
     /// The router has 10.9.9.1/24 on the ingress port, and 192.0.2.200.
-    fn step<const CLASS_E: bool>() -> Ip4Validate<CLASS_E> {
-        let own = OwnAddresses::new(CLASS_E);
+    fn step() -> Ip4Validate {
+        let own = OwnAddresses::new(false);
         let nets = ["10.9.9.1/24".parse().unwrap()];
         own.publish(
             [(InterfaceId::FIRST, VrfId::DEFAULT, &nets[..])],
@@ -271,18 +271,18 @@ mod tests {
             options,
             wrong,
         ];
-        let (result, _) = run_step(&mut step::<false>(), &frames);
+        let (result, _) = run_step(&mut step(), &frames);
         assert_eq!(result["own-source"], [0, 2, 5]);
         assert_eq!(result["broadcast-source"], [1]);
         assert_eq!(result["ok"], [3, 4], "their first and last bytes are alike");
         assert_eq!(result["ip4-checksum"], [6]);
-        let (result, _) = run_step_on(&mut step::<false>(), &frames, |batch| {
+        let (result, _) = run_step_on(&mut step(), &frames, |batch| {
             batch.in_port = PortId::new(1).unwrap();
         });
         assert_eq!(result["ok"], [1, 3, 4], "a host's on another network");
         // The same with the device's checks.
         let say = |batch: &mut Batch| batch.burst.say(u64::MAX, 0, 0);
-        let (result, _) = run_step_on(&mut step::<false>(), &frames, say);
+        let (result, _) = run_step_on(&mut step(), &frames, say);
         assert_eq!(
             (&result["own-source"][..], &result["broadcast-source"][..]),
             (&[0, 2, 5][..], &[1][..])
@@ -323,7 +323,7 @@ mod tests {
             }),
             long_and_wrong,
         ];
-        let (result, batch) = run_step(&mut step::<false>(), &frames);
+        let (result, batch) = run_step(&mut step(), &frames);
         assert_eq!(result["ok"], [0, 11, 12]);
         assert_eq!(result["ip4-version"], [1]);
         assert_eq!(result["ip4-header-length"], [2, 3]);
@@ -348,11 +348,16 @@ mod tests {
                 f[26] = 250;
             }),
         ];
-        let (result, _) = run_step(&mut step::<true>(), &frames);
-        assert_eq!(result["ok"], [1, 2, 6]);
-        assert_eq!(result["ip4-martian-source"], [0, 3, 4, 5]);
-        let (result, _) = run_step(&mut step::<false>(), &frames);
-        assert_eq!(result["ip4-martian-source"], [0, 1, 2, 3, 4, 5, 6]);
+        let mut step = step();
+        for _ in 0..2 {
+            let (result, _) = run_step(&mut step, &frames);
+            assert_eq!(result["ip4-martian-source"], [0, 1, 2, 3, 4, 5, 6]);
+            step.own.accept_class_e(true);
+            let (result, _) = run_step(&mut step, &frames);
+            assert_eq!(result["ok"], [1, 2, 6]);
+            assert_eq!(result["ip4-martian-source"], [0, 3, 4, 5]);
+            step.own.accept_class_e(false);
+        }
     }
 
     #[test]
@@ -370,10 +375,9 @@ mod tests {
                 f.push(0xee);
             }),
         ];
-        let (result, _) = run_step(&mut step::<false>(), &frames);
+        let (result, _) = run_step(&mut step(), &frames);
         assert_eq!(result["ip4-martian-source"], [0, 1, 2, 3], "nobody to hear it");
-        let (result, batch) =
-            run_step_on(&mut step::<false>(), &frames, |batch| batch.own.host = true);
+        let (result, batch) = run_step_on(&mut step(), &frames, |batch| batch.own.host = true);
         assert_eq!(result["local"], [0, 3]);
         assert_eq!(result["ip4-martian-source"], [1, 2]);
         assert_eq!(batch.frame(3).len() + 1, frames[3].len(), "padding is cut off");
@@ -397,7 +401,7 @@ mod tests {
         frames.extend(whole.iter().map(|frame| broken(frame)));
         let run = |good, bad| {
             let say = |batch: &mut Batch| batch.burst.say(good, bad, 0);
-            run_step_on(&mut step::<false>(), &frames, say).0
+            run_step_on(&mut step(), &frames, say).0
         };
         let none: [usize; 0] = [];
         let silent = run(0, 0);
@@ -421,7 +425,7 @@ mod tests {
         let frames = [with(|f| f[14] = 0x65), with(|f| f[14] = 0x44), with(|f| f[17] = 19)];
         for (good, bad) in [(0, 0), (u64::MAX, 0), (0, u64::MAX)] {
             let say = |batch: &mut Batch| batch.burst.say(good, bad, 0);
-            let (result, _) = run_step_on(&mut step::<false>(), &frames, say);
+            let (result, _) = run_step_on(&mut step(), &frames, say);
             assert_eq!(result["ip4-version"], [0]);
             assert_eq!(result["ip4-header-length"], [1]);
             assert_eq!(result["ip4-total-length"], [2]);
@@ -436,7 +440,7 @@ mod tests {
         padded.extend([0xee; 5]);
         let frames = [frame.clone(), options, padded, frame[..3000].to_vec()];
         let mut batch = batch_in_segments(&frames, 128);
-        let result = run_on(&mut step::<false>(), &mut batch);
+        let result = run_on(&mut step(), &mut batch);
         assert_eq!(result["ok"], [0, 1, 2]);
         assert_eq!(batch.options, Mask(1 << 1));
         assert_eq!(result["truncated"], [3]);
@@ -448,7 +452,7 @@ mod tests {
     fn options_are_part_of_the_checksum() {
         let mut frame = FrameBuilder::ip4().options(&[1, 1, 1, 0]).build();
         frame[34] ^= 0xff;
-        let (result, _) = run_step(&mut step::<false>(), &[frame]);
+        let (result, _) = run_step(&mut step(), &[frame]);
         assert_eq!(result["ip4-checksum"], [0]);
     }
 
@@ -457,7 +461,7 @@ mod tests {
         let good = FrameBuilder::ip4().udp(1, 2, b"x").build();
         let mut padded = good.clone();
         padded.resize(60, 0xee);
-        let (result, batch) = run_step(&mut step::<false>(), &[padded]);
+        let (result, batch) = run_step(&mut step(), &[padded]);
         assert_eq!(result["ok"], [0]);
         assert_eq!(batch.frame(0), good);
     }
@@ -479,10 +483,10 @@ mod tests {
             if fix && usize::from(frame[14] & 0xf) * 4 + 14 <= frame.len() {
                 FrameBuilder::fix_ip4_checksum(&mut frame);
             }
-            let (result, _) = run_step(&mut step::<false>(), std::slice::from_ref(&frame));
+            let (result, _) = run_step(&mut step(), std::slice::from_ref(&frame));
             // The router's own addresses have a separate test.
             proptest::prop_assume!(frame[26..29] != [10, 9, 9] && frame[26..30] != [192, 0, 2, 200]);
-            let expected = OUTPUTS[verdict::<false>(&frame, frame.len(), false)].name();
+            let expected = OUTPUTS[verdict(&frame, frame.len(), false, false)].name();
             proptest::prop_assert_eq!(&result[expected], &[0usize]);
         }
     }

@@ -174,6 +174,10 @@ impl Owner {
     /// Adds new and changed objects, beside the old ones.
     fn put_new(&mut self, old: &Config, new: &Config, diff: &Diff) -> Result<()> {
         self.move_to_vrfs(new);
+        // Before the routes and addresses there, of which the last are removed before it is refused.
+        if new.forwarding.class_e {
+            self.routing.rib.accept_class_e(true);
+        }
         for (id, name, before, after) in interfaces(old, new) {
             let both = both(before, after);
             if both != before.addresses {
@@ -247,6 +251,7 @@ impl Owner {
                 failed = failed.or(self.set_addresses(id, &both, &before.addresses).err());
             }
         }
+        self.routing.rib.accept_class_e(old.forwarding.class_e);
         failed = failed.or(self.change_rss(new, old).err());
         failed = failed.or(self.filtering.sets.configure(&old.sets).err());
         if let Some(error) = failed {
@@ -354,6 +359,11 @@ impl Owner {
                 Unit::Sources => self.follow_sources(new, entrance.take()),
                 Unit::Resolution => {
                     self.routing.rib.resolve_via_default(new.forwarding.resolve_via_default);
+                }
+                Unit::ClassE => {
+                    self.routing.rib.accept_class_e(new.forwarding.class_e);
+                    // Errors are sent to hosts there, or not.
+                    self.slow_path.orders.send(&Command::Icmp(new.icmp));
                 }
                 Unit::SlowPath => self.limit_slow_path(new.slowpath),
                 Unit::Icmp => self.slow_path.orders.send(&Command::Icmp(new.icmp)),

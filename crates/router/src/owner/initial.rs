@@ -168,9 +168,7 @@ pub fn build_rib(
     }
     let interfaces = ports.iter().map(rib_port).chain(vlans.values().map(OpenVlan::in_rib));
     interfaces.into_iter().try_for_each(|interface| rib.add_interface(interface))?;
-    if config.forwarding.class_e {
-        rib.accept_class_e();
-    }
+    rib.accept_class_e(config.forwarding.class_e);
     rib.resolve_via_default(config.forwarding.resolve_via_default);
     for neighbour in &config.neighbours {
         rib.add_static_neighbour(neighbour.port, neighbour.address, neighbour.mac)?;
