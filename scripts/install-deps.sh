@@ -20,6 +20,8 @@ needs=(
     command:iptables-save       iptables
     command:bird                bird2
     command:keepalived          keepalived
+    command:dnsmasq             dnsmasq-base
+    command:udhcpc              udhcpc
     command:valgrind            valgrind
     command:dpdk-testpmd        dpdk-dev
     file:/usr/lib/frr/zebra     frr

@@ -173,6 +173,9 @@ impl<P: Packet> SlowPath<P> {
                 PuntReason::Reset => return reset::refuse(packet, from, context),
                 _ => next_hop(&ip, punt, context),
             };
+            if host && host::is_dhcp_offer(&ip, from, hop.1) {
+                return context.out.deliver(from, packet);
+            }
             // Packets punted for these reasons have passed the filters.
             let judged = matches!(punt.reason, PuntReason::TooBig | PuntReason::Redirect);
             forward::forward(packet, (from, judged), hop, redirects, context)

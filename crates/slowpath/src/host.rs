@@ -11,14 +11,20 @@
 //! * unicast packets in broadcast frames (RFC 1122, 3.3.6).
 //!
 //! A packet to any other unicast address is delivered when its route in the FIB leads to the
-//! kernel.
+//! kernel, or when it may be a DHCP server's offer of that address to a client there
+//! ([`is_dhcp_offer`]).
 //!
 //! Drops: `multicast-not-routed`, `directed-broadcast`, `l2-broadcast`, `unknown-ethertype`.
 
 use std::net::IpAddr;
 
 use dataplane::interface::InterfaceId;
+use dataplane::next_hop::NextHop;
 use dataplane::reason::{DropReason, is_link_group};
+
+use wire::ip::PROTOCOL_UDP;
+use wire::l4::UdpHeader;
+use zerocopy::FromBytes;
 
 use crate::frame::{self, IpPacket};
 use crate::interfaces::Interfaces;
@@ -36,6 +42,26 @@ pub(crate) fn for_kernel<P: Packet>(
         None => out.deliver(from, packet),
         Some(reason) => out.drop(packet, reason),
     }
+}
+
+/// Returns true for a reply of a DHCP server to a client, sent to the address that it offers (RFC 2131, 4.1): no route
+/// leads to the address, or one back to the link. Renewals of clients elsewhere have a route.
+pub(crate) fn is_dhcp_offer(ip: &IpPacket<'_>, from: InterfaceId, hop: NextHop) -> bool {
+    const SERVER: u16 = 67;
+    const CLIENT: u16 = 68;
+    let IpPacket::V4 { header, bytes } = ip else { return false };
+    let leads_nowhere = match hop {
+        NextHop::NoRoute => true,
+        NextHop::Glean { interface } => interface == from,
+        _ => false,
+    };
+    leads_nowhere
+        && header.protocol == PROTOCOL_UDP
+        && !header.is_fragment()
+        && bytes
+            .get(header.header_len()..)
+            .and_then(|rest| UdpHeader::ref_from_prefix(rest).ok())
+            .is_some_and(|(udp, _)| udp.source_port == SERVER && udp.destination_port == CLIENT)
 }
 
 /// Takes a frame that is not IP, punted for its link-layer group.
@@ -113,8 +139,8 @@ mod tests {
 
     use super::*;
     use crate::testing::{
-        A, B, Bench, GATEWAY, GLEAN_RIGHT, LEFT, Out, config, drops, icmp_type, ip, originated,
-        right, secs, udp, v4, v4_with_options, v6,
+        A, B, Bench, GATEWAY, GLEAN_LEFT, GLEAN_RIGHT, LEFT, Out, config, drops, icmp_type, ip,
+        originated, right, secs, udp, v4, v4_with_options, v6,
     };
     use crate::{Command, Config, Event, NeighbourState};
     use dataplane::next_hop::NO_ROUTE;
@@ -152,6 +178,39 @@ mod tests {
     fn state(bench: &Bench, address: &str) -> Option<NeighbourState> {
         let all = bench.router.neighbours(bench.now);
         all.iter().find(|info| info.address == ip(address)).map(|info| info.state)
+    }
+
+    #[test]
+    fn an_offer_of_an_address_goes_up_and_replies_to_other_clients_do_not() {
+        let mut bench = bench();
+        let reply = |to: &str, ports: [u8; 4]| {
+            let mut bytes = udp(300);
+            bytes[..4].copy_from_slice(&ports);
+            v4("10.0.1.2", to, 17, &bytes)
+        };
+        let offer = [0, 67, 0, 68];
+        // An address without a route, and one of the link.
+        let nowhere = reply("10.77.0.1", offer);
+        let outs = bench.punt(PuntReason::NoRoute, LEFT, NO_ROUTE, nowhere.clone());
+        assert_eq!(outs, delivered(&nowhere));
+        let on_link = reply("10.0.1.77", offer);
+        let outs = bench.punt(PuntReason::Glean, LEFT, GLEAN_LEFT, on_link.clone());
+        assert_eq!(outs, delivered(&on_link));
+        // To a client behind another interface, to other ports, and a later fragment.
+        let outs = bench.punt(PuntReason::Glean, LEFT, GLEAN_RIGHT, reply("10.0.2.77", offer));
+        assert_eq!(outs, [resolve("10.0.2.77")]);
+        let mut fragment = nowhere.clone();
+        fragment[21] = 1;
+        for other in
+            [reply("10.77.0.1", [0, 67, 0, 67]), reply("10.77.0.1", [0, 68, 0, 68]), fragment]
+        {
+            let outs = bench.punt(PuntReason::NoRoute, LEFT, NO_ROUTE, other);
+            assert_eq!(drops(&outs), [DropReason::NoRoute]);
+        }
+        // Without a host interface nobody asks.
+        let mut without = Bench::new();
+        let outs = without.punt(PuntReason::NoRoute, LEFT, NO_ROUTE, nowhere);
+        assert_eq!(drops(&outs), [DropReason::NoRoute]);
     }
 
     #[test]
