@@ -383,7 +383,15 @@ impl Port {
             let Self { device, driver, mac, mtu, link, promiscuous, offloads, interface, .. } =
                 port;
             let filter = (*mac, *promiscuous);
-            (device.clone(), *driver, filter, *mtu, *link, offloads.clone(), interface.host.clone())
+            (
+                device.clone(),
+                *driver,
+                filter,
+                *mtu,
+                *link,
+                offloads.clone(),
+                interface.host_opened(),
+            )
         };
         opened(self) == opened(other) && self.queues.is_open_as(&other.queues)
     }
@@ -412,6 +420,12 @@ pub struct Interface {
 }
 
 impl Interface {
+    /// Returns what opening its host interface depends on, if it has one. Its namespace is none of that: all move
+    /// together, without their ports.
+    fn host_opened(&self) -> Option<bool> {
+        self.host.as_ref().map(|host| host.segmentation)
+    }
+
     /// Returns the features that it enables.
     pub fn features(&self) -> Features {
         let with = |all: Features, &(feature, value): &(Feature, u8)| all.with(feature, value);
@@ -472,7 +486,7 @@ impl Vlan {
 
     /// Its host interface need not be opened anew to become the other's.
     fn is_open_as(&self, other: &Self) -> bool {
-        let opened = |vlan: &Self| (vlan.parent, vlan.mtu, vlan.interface.host.clone());
+        let opened = |vlan: &Self| (vlan.parent, vlan.mtu, vlan.interface.host_opened());
         opened(self) == opened(other)
     }
 }

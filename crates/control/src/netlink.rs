@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dataplane::interface::{InterfaceId, VrfId};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 pub use event::*;
 pub use links::{LinkNotification, LinkWatch};
@@ -128,6 +128,27 @@ impl KernelSource {
             (false, _) => self.groups = None,
         }
         Ok(())
+    }
+
+    /// Follows another network namespace from now on, with these host interfaces in it. Everything is read there; then
+    /// what is not there is withdrawn. Returns a channel that is closed when the namespace before is not followed any
+    /// more.
+    ///
+    /// # Errors
+    /// The namespace cannot be opened, or its multicast routes cannot be followed.
+    pub fn move_to(
+        &mut self,
+        netns: Option<PathBuf>,
+        seats: Vec<Seat>,
+    ) -> Result<oneshot::Receiver<()>, Error> {
+        let namespace = socket::open_netns(netns.as_deref())?;
+        let (moved, answer) = oneshot::channel();
+        self.order(KernelOrder::Move(Move { namespace, seats, moved }));
+        self.netns = netns;
+        if self.groups.take().is_some() {
+            self.follow_multicast(true)?;
+        }
+        Ok(answer)
     }
 
     /// Sends an order to the kernel's thread. It has no effect if the thread has ended, which its

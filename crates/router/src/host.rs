@@ -324,6 +324,11 @@ impl HostInterface {
         self.down.set_device(device);
     }
 
+    /// Leaves to the device of the port what another interface has left to it.
+    pub fn follow(&mut self, other: &Self) {
+        self.down.set_device(other.down.device());
+    }
+
     /// Returns true if frames of the kernel leave in packets of many buffers.
     pub fn has_large_packets(&self) -> bool {
         self.down.has_large_packets()

@@ -67,6 +67,7 @@ mod links;
 mod load;
 mod meanwhile;
 mod multicast;
+mod namespace;
 mod packet_filters;
 mod ports;
 mod prefix_sets;

@@ -60,6 +60,8 @@ pub struct Prepared {
     pub ready: BTreeMap<PortId, Ready>,
     /// Host interfaces of VLANs that have none yet.
     pub hosts: Hosts,
+    /// Host interfaces in another network namespace, for interfaces that have one already.
+    pub moved: Hosts,
     /// Route tables of another structure, if that is wanted, which the graphs read.
     pub fibs: Option<OtherFibs>,
 }
@@ -126,6 +128,8 @@ impl Workshop {
         let ports = infos(&base, &config, known, &ready)?;
         let hosts =
             if made { vlan_hosts(&self.opener, &base, &config, &ports)? } else { Hosts::new() };
+        let moved =
+            if made { moved_hosts(&self.opener, &base, &config, &ports)? } else { Hosts::new() };
         let fibs = if made { self.other_fibs(&base, &config)? } else { None };
         let near = fibs.as_ref().map(|fibs| &fibs.near);
         let (mut graphs, mut more) = (Vec::new(), Vec::new());
@@ -151,6 +155,7 @@ impl Workshop {
             ports,
             ready,
             hosts,
+            moved,
             fibs,
         })
     }
@@ -380,6 +385,33 @@ fn vlan_hosts(
         if let Some(host) = vlans::host(opener, vlan, infos[vlan.id.index()])? {
             host.set_provisional();
             hosts.insert(vlan.id, host);
+        }
+    }
+    Ok(hosts)
+}
+
+/// Opens the host interfaces that another network namespace is to have beside those that they replace, to be given up
+/// unless the change is made.
+fn moved_hosts(
+    opener: &Opener,
+    base: &Config,
+    config: &Config,
+    infos: &[InterfaceInfo],
+) -> Result<Hosts> {
+    let mut hosts = Hosts::new();
+    for (id, name, after) in config.interfaces() {
+        let before = base.interface(id).and_then(|before| before.host.as_ref());
+        let stays = |(before, after): (&config::HostInterface, &config::HostInterface)| {
+            before.netns == after.netns
+        };
+        if before.zip(after.host.as_ref()).is_none_or(stays) {
+            continue;
+        }
+        let kind = if id.port().is_some() { "port" } else { "vlan" };
+        let info = infos.get(id.index()).copied().unwrap_or(InterfaceInfo::NONE);
+        if let Some(host) = opener.host_of(kind, name, after.host.as_ref(), info)? {
+            host.set_provisional();
+            hosts.insert(id, host);
         }
     }
     Ok(hosts)

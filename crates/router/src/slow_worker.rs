@@ -163,6 +163,10 @@ impl SlowWorker {
                     let link = HostLink { interface: *host, priority: None };
                     self.outbox.attach_host(interface, link);
                 }
+                Order::ReplaceHost { interface, host, answer } => {
+                    // An interface whose asker has ended stays in the kernel, as all do then.
+                    let _ = answer.send(self.outbox.replace_host(interface, *host));
+                }
                 Order::Disconnect { port, answer } => {
                     // The asker may have ended, and the interface is dropped then.
                     let _ = answer.send(self.outbox.disconnect(port));

@@ -128,12 +128,13 @@ impl Diff {
         let unsaid = unsaid(old, new);
         settings.retain(|setting| !unsaid.contains(setting));
         sum_up_elements(&mut settings, new);
-        if let (Some(before), Some(after)) = (host_namespace(old), host_namespace(new))
-            && before != after
-        {
-            let is_host = |setting: &&mut Setting| setting.effect == Effect::ReopenHost;
-            let restart = Effect::Restart(settings::NAMESPACE);
-            settings.iter_mut().filter(is_host).for_each(|host| host.effect = restart);
+        for host in settings.iter_mut().filter(|setting| setting.effect == Effect::ReopenHost) {
+            let is_there = |place: &Option<String>| {
+                place.as_ref().is_some_and(|place| place != settings::NO_HOST)
+            };
+            if is_there(&host.from) && is_there(&host.to) {
+                host.effect = Effect::Live(Unit::Namespace);
+            }
         }
         let another = |what: &str, to: &str, effect: Effect| Setting {
             what: format!("{what}: the script's text"),
@@ -320,13 +321,6 @@ fn unsaid(old: &Config, new: &Config) -> Vec<Setting> {
     let mut unsaid = compare(&missing(old, new), &[]);
     unsaid.extend(compare(&[], &missing(new, old)));
     unsaid
-}
-
-/// Returns the namespace in which the kernel is followed, if it is.
-fn host_namespace(config: &Config) -> Option<Option<&String>> {
-    let host = config.interfaces().find_map(|(.., interface)| interface.host.as_ref());
-    let of_host = host.map(|host| host.netns.as_ref());
-    of_host.or_else(|| config.routes_from.any().then_some(None))
 }
 
 fn routes(old: &[Route], new: &[Route]) -> Changes<Route> {

@@ -31,8 +31,7 @@ pub enum Effect {
     Live(Unit),
     /// Its port is closed and opened again, if the change concerns the opening of the device.
     Reopen,
-    /// Like [`Self::Reopen`], unless the host interfaces move to another network namespace, which requires a
-    /// restart.
+    /// Like [`Self::Reopen`], unless the host interface only moves to another network namespace.
     ReopenHost,
     /// Forwarders get new graphs.
     Graph,
@@ -51,6 +50,8 @@ pub enum Unit {
     Interfaces,
     /// Addresses of interfaces.
     Addresses,
+    /// The network namespace of host interfaces.
+    Namespace,
     /// VLANs on their ports.
     Vlans,
     /// Filter rules in devices.
@@ -104,8 +105,9 @@ const MEMORY: &str = "packet memory is reserved when the router starts";
 const WORKERS: &str =
     "rings to slow path workers and their neighbour tables are made when the router starts";
 const RINGS: &str = "rings to slow path workers are made when the router starts";
-pub(super) const NAMESPACE: &str =
-    "interfaces, routes and neighbours of the other namespace are others";
+
+/// The value of `host` of an interface without one.
+pub(super) const NO_HOST: &str = "false";
 
 /// One setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -378,7 +380,7 @@ impl OfPort<'_, '_> {
             "address",
             some(addresses.iter().map(ToString::to_string), "none"),
         );
-        of.add(Effect::ReopenHost, "host", or(host, "false"));
+        of.add(Effect::ReopenHost, "host", or(host, NO_HOST));
         of.opened("host segmentation", or(segmentation, "true"));
         for (feature, value) in features {
             of.live(Unit::Interfaces, feature.name(), feature.word(*value));

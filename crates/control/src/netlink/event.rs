@@ -1,5 +1,6 @@
 //! Events from route sources to the owner of the RIB, and orders to the sources.
 
+use std::fs::File;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
@@ -280,8 +281,34 @@ pub enum KernelOrder {
     Vrfs(Vec<KernelVrf>),
     /// Follow these subjects from now on. If `routes` changes, everything is read again.
     Follow(Following),
+    /// Follow another network namespace from now on.
+    Move(Move),
     /// Compare now. There is no answer if the thread ends before.
     Audit(oneshot::Sender<AuditReport>),
+}
+
+/// A move to another network namespace. What the source has reported of the one before is withdrawn once the other has
+/// been read, except what is the same there.
+#[derive(Debug)]
+pub struct Move {
+    /// The namespace.
+    pub namespace: File,
+    /// The host interfaces there.
+    pub seats: Vec<Seat>,
+    /// Receives nothing and is closed once the namespace before is not followed any more: its host interfaces can be
+    /// removed.
+    pub moved: oneshot::Sender<()>,
+}
+
+/// A host interface that replaces one of another namespace.
+#[derive(Clone, Debug)]
+pub struct Seat {
+    /// Its port.
+    pub port: InterfaceId,
+    /// The kernel's number for it.
+    pub index: u32,
+    /// The addresses to be set on it.
+    pub addresses: Vec<IpNet>,
 }
 
 /// State of a source.

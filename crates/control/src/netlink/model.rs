@@ -178,6 +178,21 @@ pub(super) struct Model {
     /// True if an interface has become a port, whose neighbours were not reported before.
     pub(super) stale_ports: bool,
     interfaces_changed: bool,
+    /// True until the addresses of another namespace have been read: parts of them are not reported.
+    reading_addresses: bool,
+    /// Neighbours of the namespace before that are still being resolved in this one.
+    pub(super) resolving: HashSet<(InterfaceId, IpAddr)>,
+}
+
+/// What was reported of a namespace that is left.
+#[derive(Debug, Default)]
+pub(super) struct Former {
+    /// Ports with an interface, and if it takes all multicasts.
+    ports: Vec<(InterfaceId, bool)>,
+    /// The neighbours with a MAC.
+    pub(super) neighbours: Vec<(InterfaceId, IpAddr)>,
+    locals: HashSet<IpNet>,
+    has_virtual_macs: bool,
 }
 
 impl Model {
@@ -198,9 +213,71 @@ impl Model {
             said: HashSet::new(),
             stale_ports: false,
             interfaces_changed: true,
+            reading_addresses: false,
+            resolving: HashSet::new(),
         };
         model.follow_vrfs();
         model
+    }
+
+    /// Forgets the kernel's state, since it is that of another namespace from now on; what is configured stays. Routes
+    /// and groups are withdrawn by a first reading, and the rest by [`Self::withdraw`] after it.
+    pub(super) fn leave(&mut self) -> Former {
+        let of_port = |(index, link): (&u32, &Link)| Some((*index, link.port?, link.all_multicast));
+        let ports: Vec<_> = self.links.iter().filter_map(of_port).collect();
+        let port_of: HashMap<u32, InterfaceId> =
+            ports.iter().map(|(index, port, _)| (*index, *port)).collect();
+        let resolved = self.neighbours.iter().filter(|(_, neighbour)| neighbour.mac.is_some());
+        let neighbours =
+            resolved.filter_map(|((index, address), _)| Some((*port_of.get(index)?, *address)));
+        let former = Former {
+            neighbours: neighbours.chain(self.resolving.iter().copied()).collect(),
+            ports: ports.into_iter().map(|(_, port, all)| (port, all)).collect(),
+            locals: std::mem::take(&mut self.locals),
+            has_virtual_macs: !self.virtual_macs.is_empty(),
+        };
+        self.links.clear();
+        self.addresses.clear();
+        self.neighbours.clear();
+        self.rules.clear();
+        self.virtual_macs.clear();
+        self.resolving.clear();
+        self.routes = Routes::new(ReplacePolicy::Kernel);
+        self.tables.clear();
+        self.follow_vrfs();
+        (self.stale_ports, self.interfaces_changed) = (false, true);
+        self.reading_addresses = true;
+        former
+    }
+
+    /// Reports what a namespace that was left had and this one, which has been read, does not have.
+    pub(super) fn withdraw(&mut self, former: Former) {
+        for (port, all_multicast) in former.ports {
+            let Some(index) = self.index_of(port) else {
+                let (admin_up, carrier, gone) = (false, false, Some(Departure::Removed));
+                self.routes.push(SourceEvent::Link { port, admin_up, carrier, mtu: 0, gone });
+                self.routes.push(SourceEvent::Addresses { port, addresses: Vec::new() });
+                continue;
+            };
+            let now = self.links.get(&index).is_some_and(|link| link.all_multicast);
+            if all_multicast && !now {
+                self.routes.push(SourceEvent::AllMulticast { port, on: false });
+            }
+        }
+        for &prefix in former.locals.difference(&self.locals.clone()) {
+            self.send_local(prefix, false);
+        }
+        if former.has_virtual_macs && self.virtual_macs.is_empty() {
+            self.routes.push(SourceEvent::VirtualMacs(Vec::new()));
+        }
+    }
+
+    /// Withdraws the neighbours of the namespace before that this one has not resolved.
+    pub(super) fn give_up_resolving(&mut self) {
+        for (port, address) in std::mem::take(&mut self.resolving) {
+            let state = NeighbourState::Deleted;
+            self.routes.push(SourceEvent::Neighbour { port, address, mac: None, state });
+        }
     }
 
     /// Sets the VRFs besides the default one.
@@ -506,6 +583,9 @@ impl Model {
             self.send_locals();
             return;
         };
+        if self.reading_addresses {
+            return;
+        }
         let all = self.addresses.get(&index).into_iter().flatten().map(|a| a.address);
         // The RIB treats all link-local addresses as local.
         let addresses = all.filter(|a| rib::reserved_range(&a.trunc()).is_none()).collect();
@@ -572,12 +652,17 @@ impl Model {
         let mac = mac.filter(|_| usable);
         let new = Neighbour { mac, state, seen: true };
         let old = self.neighbours.insert((index, address), new);
+        if state == NeighbourState::Incomplete && self.resolving.contains(&(port, address)) {
+            return;
+        }
+        self.resolving.remove(&(port, address));
         if old.is_none_or(|old| (old.mac, old.state) != (mac, state)) {
             self.routes.push(SourceEvent::Neighbour { port, address, mac, state });
         }
     }
 
     fn neighbour_gone(&mut self, port: InterfaceId, index: u32, address: IpAddr) {
+        self.resolving.remove(&(port, address));
         if self.neighbours.remove(&(index, address)).is_some() {
             let state = NeighbourState::Deleted;
             self.routes.push(SourceEvent::Neighbour { port, address, mac: None, state });
@@ -647,7 +732,12 @@ impl Model {
                 let gone: Vec<u32> = gone.map(|(index, _)| *index).collect();
                 gone.into_iter().for_each(|index| self.link_gone(index, Departure::Removed));
             }
-            Part::Addresses => self.end_addresses(),
+            Part::Addresses => {
+                self.end_addresses();
+                if std::mem::take(&mut self.reading_addresses) {
+                    self.port_indexes().into_iter().for_each(|index| self.send_addresses(index));
+                }
+            }
             Part::Neighbours => {
                 let gone = self.neighbours.iter().filter(|(_, neighbour)| !neighbour.seen);
                 let gone: Vec<(u32, IpAddr)> = gone.map(|(key, _)| *key).collect();
@@ -757,6 +847,77 @@ mod tests {
         let sent = receive(&mut model, &device(RTM_DELLINK, 7, "blue", "vrf", 254));
         assert_eq!(tables(&mut model), []);
         assert_eq!(sent.iter().filter(|event| of_blue(event)).count(), 1, "{sent:?}");
+    }
+
+    #[test]
+    fn what_another_namespace_does_not_have_is_withdrawn() {
+        let interface = |index| InterfaceId::new(index).unwrap();
+        let (left, right) = (interface(0), interface(1));
+        let mut model = model(None);
+        model.set_ports(&[(left, "left".to_owned()), (right, "right".to_owned())]);
+        for (index, name) in [(7, "left"), (8, "right")] {
+            receive(&mut model, &device(RTM_NEWLINK, index, name, "tun", 0));
+        }
+        let (one, two, three) = ("10.0.1.2", "10.0.1.3", "10.0.1.4");
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let neighbour = |index, of: &str, state, mac| NeighbourMessage {
+            index,
+            address: address(of),
+            mac,
+            state,
+            proxy: false,
+        };
+        let mac = Some(MacAddr([2; 6]));
+        for of in [one, two, three] {
+            model.neighbour(neighbour(7, of, 0x02, mac), false);
+        }
+        model.address(
+            AddressMessage {
+                index: 8,
+                address: "10.0.2.1/24".parse().unwrap(),
+                length: 24,
+                refused: false,
+            },
+            false,
+        );
+        model.routes.take_events();
+        let former = model.leave();
+        assert_eq!((former.ports.len(), former.neighbours.len()), (2, 3));
+        assert_eq!((model.index_of(left), model.routes.take_events()), (None, Vec::new()));
+        model.resolving.extend(former.neighbours.iter().copied());
+        // There, the numbers of interfaces are others, and one port has no interface.
+        receive(&mut model, &device(RTM_NEWLINK, 8, "left", "tun", 0));
+        assert_eq!(model.index_of(left), Some(8));
+        model.neighbour(neighbour(8, one, 0x01, None), false);
+        model.neighbour(neighbour(8, two, 0x01, None), false);
+        assert_eq!(model.routes.take_events(), [], "they are still being resolved");
+        model.neighbour(neighbour(8, one, 0x02, mac), false);
+        model.neighbour(neighbour(8, two, 0x20, None), false);
+        let states: Vec<_> = model
+            .routes
+            .take_events()
+            .into_iter()
+            .map(|event| match event {
+                SourceEvent::Neighbour { address, mac, state, .. } => (address, mac, state),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let expected = [
+            (address(one), mac, NeighbourState::Reachable),
+            (address(two), None, NeighbourState::Failed),
+        ];
+        assert_eq!(states, expected);
+        model.end_part(Part::Addresses);
+        model.withdraw(former);
+        let events = model.routes.take_events();
+        let none = |port| SourceEvent::Addresses { port, addresses: Vec::new() };
+        let gone = |event: &SourceEvent| matches!(event, SourceEvent::Link { port, gone: Some(_), .. } if *port == right);
+        assert!(events.contains(&none(left)) && events.contains(&none(right)), "{events:?}");
+        assert_eq!((events.len(), events.iter().filter(|event| gone(event)).count()), (3, 1));
+        model.give_up_resolving();
+        let state = NeighbourState::Deleted;
+        let lost = SourceEvent::Neighbour { port: left, address: address(three), mac: None, state };
+        assert_eq!(model.routes.take_events(), [lost]);
     }
 
     #[test]

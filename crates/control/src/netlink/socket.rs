@@ -34,8 +34,23 @@ pub(super) mod group {
 /// # Errors
 /// It cannot be opened or is not a namespace; the error lists the existing ones.
 pub fn enter_netns(path: &Path) -> Result<(), Error> {
-    let entered = File::open(path).and_then(|file| Ok(setns(file, CloneFlags::CLONE_NEWNET)?));
+    let entered = File::open(path).and_then(|file| enter(&file));
     entered.map_err(|error| Error::Namespace { path: path.into(), error, known: known() })
+}
+
+/// Opens the network namespace of this file; `None`: that of the process.
+///
+/// # Errors
+/// It cannot be opened; the error lists the existing ones.
+pub(super) fn open_netns(path: Option<&Path>) -> Result<File, Error> {
+    let path = path.unwrap_or(Path::new("/proc/self/ns/net"));
+    let open = File::open(path);
+    open.map_err(|error| Error::Namespace { path: path.into(), error, known: known() })
+}
+
+/// Moves the calling thread into an open network namespace.
+pub(super) fn enter(namespace: &File) -> io::Result<()> {
+    Ok(setns(namespace, CloneFlags::CLONE_NEWNET)?)
 }
 
 /// Returns the names of the named namespaces.

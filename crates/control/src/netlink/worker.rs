@@ -6,6 +6,12 @@
 //!   request socket <---- orders
 //! ```
 //!
+//! # Another namespace
+//!
+//! A thread can move to another network namespace, where its sockets are opened anew and everything is read. The model
+//! forgets what it knew and says at the end of the reading what is not there any more. A neighbour that packets are
+//! sent to is resolved in the new namespace first, and withdrawn only if that fails: no packet has to wait.
+//!
 //! # Overruns
 //!
 //! When the kernel has dropped messages, everything is read again. Notifications that arrive during
@@ -25,14 +31,16 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
-use super::event::{AuditReport, Following, KernelOrder, SourceEvent, SourceState, SourceStatus};
+use super::event::{
+    AuditReport, Following, KernelOrder, Move, Seat, SourceEvent, SourceState, SourceStatus,
+};
 use super::message::{
     Malformed, Messages, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NLMSG_NOOP, NLMSG_OVERRUN,
     RTM_NEWLINK, error_number,
 };
-use super::model::{Model, Part};
+use super::model::{Former, Model, Part};
 use super::routes::{Difference, Differences, Recall};
-use super::socket::{Received, Socket, group};
+use super::socket::{self, Received, Socket, group};
 use super::{BATCH_MOST, Error, Interfaces, KernelConfig, batches, request};
 use crate::rib::RouteSource;
 
@@ -60,6 +68,9 @@ const WAITING: usize = 1024;
 /// Longest time for which a change of an interface's all-multicast state is not noticed.
 const ASK_LINKS: Duration = Duration::from_secs(1);
 
+/// Time for which a neighbour that the namespace before had is resolved in the new one.
+const RESOLVING: Duration = Duration::from_secs(5);
+
 /// Time to wait for a dump, which the kernel answers immediately.
 const TIMEOUT_S: i64 = 10;
 
@@ -75,6 +86,12 @@ pub(super) struct Worker {
     following: Following,
     /// The subjects to be followed after the present dump.
     wanted: Option<Following>,
+    /// The namespace to move to after the present dump.
+    moving: Option<Move>,
+    /// State of the namespace before, until the new one has been read.
+    former: Option<Former>,
+    /// When neighbours of the namespace before are given up.
+    patience: Option<Instant>,
     /// The owner has not had a first dump of the routes.
     first: bool,
     next_audit: Option<Instant>,
@@ -149,6 +166,9 @@ impl Worker {
             requests: Arc::new(requests),
             following,
             wanted: None,
+            moving: None,
+            former: None,
+            patience: None,
             first: following.routes,
             next_audit: None,
             ends,
@@ -187,6 +207,9 @@ impl Worker {
             if let Some(wanted) = self.wanted.take() {
                 self.follow(wanted)?;
             }
+            if let Some(to) = self.moving.take() {
+                self.move_to(to)?;
+            }
             if self.sync_due || self.audit_due {
                 match self.read_everything().await {
                     Err(End::Failed(error)) => self.try_again(error).await?,
@@ -216,7 +239,7 @@ impl Worker {
                     }
                 }
                 _ = at(self.next_audit) => self.audit_due = true,
-                _ = tick.tick() => self.ask_links(),
+                _ = tick.tick() => self.tick(),
             }
             self.collect();
             if self.published.elapsed() > Duration::from_millis(100) {
@@ -245,6 +268,51 @@ impl Worker {
         self.collect();
         self.publish();
         Ok(())
+    }
+
+    /// Moves to another namespace, between two dumps. The thread stays where it is if it cannot.
+    fn move_to(&mut self, to: Move) -> Result<(), End> {
+        let Move { namespace, seats, moved } = to;
+        if let Err(error) = socket::enter(&namespace) {
+            tracing::error!("kernel: the other network namespace cannot be entered: {error}");
+            return Ok(());
+        }
+        self.collect();
+        self.notifications = Arc::new(notification_socket(&self.following)?);
+        self.dumps = dump_socket()?;
+        self.requests = Arc::new(watch_readable(Socket::open(0)?)?);
+        self.named.clear();
+        drop(moved);
+        let former = self.model.leave();
+        // Before they are read, so that they are the same as before if they can be.
+        for Seat { port, index, addresses } in seats {
+            for address in addresses {
+                let sequence = self.next_sequence();
+                self.named.push_back((
+                    sequence,
+                    format!("{:?}", KernelOrder::AddAddress { port, address }),
+                ));
+                self.requests.get_ref().send(&request::add_address(index, address, sequence))?;
+            }
+            for &(_, address) in former.neighbours.iter().filter(|(of, _)| *of == port) {
+                let sequence = self.next_sequence();
+                self.requests.get_ref().send(&request::resolve(index, address, sequence))?;
+            }
+        }
+        self.model.resolving.extend(former.neighbours.iter().copied());
+        self.former = Some(former);
+        self.patience = Some(Instant::now() + RESOLVING);
+        (self.first, self.sync_due) = (self.following.routes, true);
+        self.publish();
+        Ok(())
+    }
+
+    /// Work that is done from time to time.
+    fn tick(&mut self) {
+        self.ask_links();
+        if self.patience.take_if(|until| *until <= Instant::now()).is_some() {
+            self.model.give_up_resolving();
+        }
     }
 
     /// Reads everything or compares everything, whichever is due.
@@ -422,6 +490,9 @@ impl Worker {
             self.model.routes.push(SourceEvent::ResyncEnd(RouteSource::Kernel));
             self.model.forget_locals();
         }
+        if let Some(former) = self.former.take() {
+            self.model.withdraw(former);
+        }
         self.collect();
         self.publish();
         Ok(())
@@ -589,19 +660,27 @@ impl Worker {
             KernelOrder::Audit(_)
             | KernelOrder::Ports(_)
             | KernelOrder::Vrfs(_)
-            | KernelOrder::Follow(_) => None,
+            | KernelOrder::Follow(_)
+            | KernelOrder::Move(_) => None,
             KernelOrder::Resolve { port, .. }
             | KernelOrder::SetCarrier { port, .. }
             | KernelOrder::SetMtu { port, .. }
             | KernelOrder::AddAddress { port, .. }
             | KernelOrder::RemoveAddress { port, .. } => Some(*port),
         };
-        let index = port.and_then(|port| self.model.index_of(port));
+        // Numbers of interfaces of the namespace that is left mean others in the new one.
+        let index = port.filter(|_| self.moving.is_none());
+        let index = index.and_then(|port| self.model.index_of(port));
         let sequence = self.next_sequence();
         let request = match (&order, index) {
             (KernelOrder::Ports(ports), _) => return self.model.set_ports(ports),
             (&KernelOrder::Follow(wanted), _) => {
                 self.wanted = Some(wanted);
+                return;
+            }
+            (KernelOrder::Move(_), _) => {
+                let KernelOrder::Move(to) = order else { return };
+                self.moving = Some(to);
                 return;
             }
             (KernelOrder::Vrfs(_), _) => {

@@ -69,6 +69,11 @@ impl Down {
         self.device = device;
     }
 
+    /// Returns what is left to the device.
+    pub fn device(&self) -> DeviceWork {
+        self.device
+    }
+
     /// Returns true if packets of many buffers leave.
     pub fn has_large_packets(&self) -> bool {
         self.device.segmentation > 0

@@ -7,8 +7,9 @@
 //!    routes. If both stay, packets take one way or the other.
 //! 4. Removals: routes, neighbours, addresses, and then ports.
 //! 5. Other cores, or another number of forwarders.
-//! 6. Settings that cannot fail: of the slow path's engines, rates, multicast routes.
-//! 7. Imported tables, piece by piece beside the owner's other work (`imports.rs`).
+//! 6. Host interfaces in another namespace, which have been opened before (`namespace.rs`).
+//! 7. Settings that cannot fail: of the slow path's engines, rates, multicast routes.
+//! 8. Imported tables, piece by piece beside the owner's other work (`imports.rs`).
 //!
 //! If a step fails, it and all steps before it are undone: the router is as it was.
 
@@ -87,6 +88,7 @@ impl Owner {
             ports,
             ready,
             hosts,
+            moved,
             fibs,
         } = prepared;
         let (fibs, near) = fibs.map(|fibs| (fibs.empty, fibs.near)).unzip();
@@ -106,6 +108,7 @@ impl Owner {
                 self.leave_ports(&config, done.moves);
                 self.remove_hosts(done.hosts);
                 self.warn_of_distance();
+                self.move_hosts(&config, moved, &mut done.entrance).await;
                 self.settle((&base, &config, &diff), done.telnet, done.entrance);
                 self.routing.imports.begin(imports);
                 self.filtering.filters =
@@ -116,6 +119,7 @@ impl Owner {
                 Ok(pause)
             }
             Err(error) => {
+                moved.values().for_each(|host| self.devices.opener.give_up_host(host));
                 self.take_back_vlans(&base, done.hosts).await;
                 if done.entered {
                     self.undo(&base, &config, &diff);
@@ -381,9 +385,10 @@ impl Owner {
                 | Unit::Neighbours
                 | Unit::NextHops
                 | Unit::PrefixSets => {}
-                // After each change, whatever it changed.
+                // With each change, whatever it changed.
                 Unit::DeviceFilters
                 | Unit::DeviceMulticasts
+                | Unit::Namespace
                 | Unit::ControlQueues
                 | Unit::Imports
                 | Unit::Quarantine => {}

@@ -84,6 +84,11 @@ impl Link {
         [host, self.device_mtu].into_iter().flatten().fold(opened, u16::min)
     }
 
+    /// Returns true if its device has a link.
+    pub(super) fn has_device(self) -> bool {
+        self.device
+    }
+
     pub(super) fn up(self) -> bool {
         self.device && self.host.admin_up
     }

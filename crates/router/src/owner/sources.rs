@@ -18,11 +18,11 @@ use control::config::{Config, Fpm, KernelRoutes, Vrf};
 use control::fpm::{self, Entrance, FpmSource};
 use control::netlink::{
     self, AuditReport, Following, KernelConfig, KernelGroups, KernelOrder, KernelSource, KernelVrf,
-    SourceEvent, SourceState, SourceStatus,
+    Seat, SourceEvent, SourceState, SourceStatus,
 };
 use control::rib::{self, Rib, Route, RouteSource};
 use dataplane::interface::{InterfaceId, InterfaceSet};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use wire::MacAddr;
 
 use super::Owner;
@@ -113,8 +113,10 @@ impl Sources {
     /// # Errors
     /// Zebra cannot be listened for.
     pub(super) fn open_entrance(old: &Config, new: &Config) -> Result<Option<Entrance>> {
-        let settings = new.fpm.as_ref().filter(|_| new.fpm != old.fpm);
-        settings.map(|settings| entrance(new, old.fpm.as_ref(), settings)).transpose()
+        let moves = netns(new) != netns(old);
+        let settings = new.fpm.as_ref().filter(|_| moves || new.fpm != old.fpm);
+        let before = old.fpm.as_ref().filter(|_| !moves);
+        settings.map(|settings| entrance(new, before, settings)).transpose()
     }
 
     /// Follows the sources of another configuration, with the entrance that was opened for it.
@@ -152,6 +154,7 @@ impl Sources {
                 kernel.follow_multicast(new.routes_from.any())?;
             }
             (None, Some(wanted)) => {
+                self.netns.clone_from(&wanted.netns);
                 self.kernel = Some(netlink::spawn(wanted, self.send.clone())?);
             }
             (None, None) => {}
@@ -184,16 +187,46 @@ impl Sources {
         ports: Vec<(InterfaceId, String)>,
     ) -> Result<()> {
         self.hosts = ports.iter().map(|(port, _)| *port).collect();
-        let place = netns(config);
-        if ports.is_empty() || (self.kernel.is_some() && self.netns == place) {
+        if ports.is_empty() || self.kernel.is_some() {
             self.order(KernelOrder::Ports(ports));
         } else if let Some(wanted) = kernel_config(config) {
-            // There was no listener before, or one in a namespace that is not needed any more.
+            let place = netns(config);
             let kernel = netlink::spawn(KernelConfig { ports, ..wanted }, self.send.clone());
             self.kernel = Some(kernel.context("the kernel's addresses and neighbours")?);
             self.netns = place;
         }
         Ok(())
+    }
+
+    /// Returns true if the kernel is followed in another namespace than this configuration has it.
+    pub(super) fn is_elsewhere(&self, config: &Config) -> bool {
+        self.kernel.is_some() && kernel_config(config).is_some() && self.netns != netns(config)
+    }
+
+    /// Follows the kernel, and listens for zebra by this entrance, in the namespace that a configuration names. Routes of
+    /// the one before are withdrawn: a zebra there names interfaces by numbers of its namespace. Returns a channel that
+    /// is closed when the namespace before is not followed any more.
+    ///
+    /// # Errors
+    /// The namespace cannot be followed.
+    pub(super) fn move_to(
+        &mut self,
+        config: &Config,
+        seats: Vec<Seat>,
+        entrance: Option<Entrance>,
+    ) -> Result<Option<oneshot::Receiver<()>>> {
+        let place = netns(config);
+        let moved = self.kernel.as_mut().map(|kernel| kernel.move_to(place.clone(), seats));
+        self.netns = place;
+        if let (Some(settings), Some(entrance)) = (&config.fpm, entrance) {
+            if let Some(fpm) = self.fpm.take() {
+                fpm.end();
+            }
+            if let Err(error) = self.listen_for_zebra(entrance, settings) {
+                tracing::error!("{FPM}: {error}");
+            }
+        }
+        Ok(moved.transpose()?)
     }
 
     /// Returns true if a port has a host interface.

@@ -46,6 +46,15 @@ pub enum Order {
         /// Its host interface.
         host: Box<HostInterface>,
     },
+    /// The worker that owns a port or VLAN uses another host interface for it from now on; the one before is returned.
+    ReplaceHost {
+        /// The port or VLAN.
+        interface: InterfaceId,
+        /// Its new host interface.
+        host: Box<HostInterface>,
+        /// The channel of the reply.
+        answer: oneshot::Sender<HostInterface>,
+    },
     /// Drops packets to a port from now on; its host interface, or a VLAN's, is returned.
     Disconnect {
         /// The port or VLAN.
@@ -223,6 +232,19 @@ impl Orders {
         if let Some(worker) = self.0.get(owner(interface.index(), self.0.len())) {
             let _ = worker.send(Order::AttachHost { interface, host: Box::new(host) });
         }
+    }
+
+    /// Gives the worker that owns a port or VLAN another host interface for it; returns the one before, or this one if
+    /// there was none. A worker that has ended has none.
+    pub async fn replace_host(
+        &self,
+        interface: InterfaceId,
+        host: HostInterface,
+    ) -> Option<HostInterface> {
+        let worker = self.0.get(owner(interface.index(), self.0.len()))?;
+        let (answer, former) = oneshot::channel();
+        worker.send(Order::ReplaceHost { interface, host: Box::new(host), answer }).ok()?;
+        former.await.ok()
     }
 
     /// Makes every worker release a port, or a VLAN's host interface; returns the host interface. A worker that has

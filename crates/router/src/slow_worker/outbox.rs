@@ -26,6 +26,7 @@ use slowpath::{Event, Output, Packet, RouteAnswer, Waiting};
 use wire::MacAddr;
 
 use super::super::buffers::Buffers;
+use super::super::host::HostInterface;
 use super::super::wiring::{HostLink, PRIORITY_SIZE};
 use super::{EventSender, Learner};
 
@@ -258,6 +259,18 @@ impl Outbox {
     /// A VLAN of this worker has this host interface.
     pub fn attach_host(&mut self, interface: InterfaceId, host: HostLink) {
         self.hosts.insert(interface, host);
+    }
+
+    /// A port or VLAN of this worker has this host interface instead of the one that it had, which is returned.
+    pub fn replace_host(
+        &mut self,
+        interface: InterfaceId,
+        mut host: HostInterface,
+    ) -> HostInterface {
+        self.flush_hosts();
+        let Some(link) = self.hosts.get_mut(&interface) else { return host };
+        host.follow(&link.interface);
+        std::mem::replace(&mut link.interface, host)
     }
 
     /// Tags frames for the VLANs that graphs were made for last.

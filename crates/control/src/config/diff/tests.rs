@@ -428,6 +428,30 @@ fn a_port_is_reopened_for_settings_that_say_so_and_for_no_others() {
 }
 
 #[test]
+fn another_namespace_of_host_interfaces_opens_no_port() {
+    let with = |host: &str| {
+        read(&format!(
+            "local turnpike = require 'turnpike'\n\
+             turnpike.port 'a' {{ device = 'eth0', host = {host} }}\n\
+             turnpike.vlan 'a.7' {{ parent = 'a', id = 7, host = {host} }}\n"
+        ))
+    };
+    let effects = |from: &str, to: &str| {
+        let diff = Diff::between(&with(from), &with(to));
+        let opens = !diff.ports.is_empty() || !diff.vlans.is_empty();
+        (diff.settings.iter().map(|setting| setting.effect).collect::<Vec<_>>(), opens)
+    };
+    let moved = vec![Effect::Live(Unit::Namespace); 2];
+    for (from, to) in [("true", "{ netns = 'b' }"), ("{ netns = 'b' }", "{ netns = 'c' }")] {
+        assert_eq!(effects(from, to), (moved.clone(), false), "{from} -> {to}");
+        assert_eq!(effects(to, from), (moved.clone(), false), "{to} -> {from}");
+    }
+    for (from, to) in [("false", "true"), ("{ netns = 'b' }", "false")] {
+        assert_eq!(effects(from, to), (vec![Effect::ReopenHost; 2], true), "{from} -> {to}");
+    }
+}
+
+#[test]
 fn vrfs_keep_their_numbers_and_are_shown_by_their_names() {
     let text =
         |vrfs: &str, rest: &str| format!("local turnpike = require 'turnpike'\n{vrfs}\n{rest}");
