@@ -62,6 +62,8 @@ pub enum Show {
     },
     /// `Vec<`[`Multicast`]`>`, by group and source.
     Multicast,
+    /// `Vec<`[`Mirror`]`>`: the mirror sessions, in the order of the configuration.
+    Mirrors,
     /// [`Forwarders`]: the work, core and load of each.
     Forwarders,
     /// `Vec<`[`Rss`]`>`: the distribution of received packets, by port.
@@ -97,6 +99,30 @@ pub enum Show {
         #[serde(default)]
         all: bool,
     },
+}
+
+/// A mirror session: copies of the packets of interfaces, for an analyser.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Mirror {
+    /// Its name.
+    pub name: String,
+    /// The mirrored interfaces.
+    pub from: Vec<String>,
+    /// The mirrored packets: `inward`, `outward` or `both`.
+    pub direction: String,
+    /// The analyser's port.
+    pub to: String,
+    /// One of so many packets is copied.
+    pub sample: u32,
+    /// The identifier of the VLAN tag in front of each copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
+    /// Copies made.
+    pub packets: u64,
+    /// Their bytes, tags included.
+    pub bytes: u64,
+    /// Copies lost: without a buffer, or because the analyser's port was full or down.
+    pub dropped: u64,
 }
 
 /// A port. Packets and bytes are those that forwarders received and sent, Ethernet frames without

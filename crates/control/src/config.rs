@@ -11,6 +11,7 @@
 //! turnpike.neighbour "10.0.2.9"    { port = "right", mac = "02:00:00:00:00:09" }
 //! turnpike.import { file = "table.dat.gz", via = { "10.0.1.2", "10.0.2.2" } }
 //! turnpike.multicast "239.1.1.1"   { source = "10.0.1.2", from = "left", to = { "right" } }
+//! turnpike.mirror "tap" { from = "left", direction = "inward", to = "span", sample = 100, vlan = 999 }
 //! turnpike.vrf "blue"             { table = 100 }
 //! turnpike.port "shop"  { device = "eth3", address = "10.0.1.1/24", vrf = "blue" }
 //! turnpike.route "198.51.100.0/24" { via = "10.0.2.2", vrf = "blue", next_hop_vrf = "default" }
@@ -72,6 +73,7 @@ use dataplane::features::{Feature, Features};
 use dataplane::filters::{FilterSpec, TRACKED};
 use dataplane::flows::FlowSettings;
 use dataplane::interface::{InterfaceId, VrfId};
+use dataplane::mirror_sessions::{self, MIRROR};
 use dataplane::plan::Plans;
 use dataplane::polling::{BUDGET, Wait};
 use dataplane::port::{LinkWish, OffloadWishes, PortId};
@@ -125,6 +127,8 @@ pub struct Config {
     pub imports: Vec<Import>,
     /// The multicast routes.
     pub multicast: Vec<MulticastRoute>,
+    /// Copies of packets for analysers.
+    pub mirrors: Vec<Mirror>,
     /// Other sources of routes.
     pub routes_from: RoutesFrom,
     /// The listener for FRR's zebra; `None` unless [`Self::routes_from`] names it.
@@ -309,6 +313,15 @@ pub struct MulticastRoute {
     pub to: Vec<(InterfaceId, u8)>,
 }
 
+/// `turnpike.mirror`: copies of the packets of interfaces, for an analyser.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mirror {
+    /// The line of the statement.
+    pub line: usize,
+    /// Its settings.
+    pub session: mirror_sessions::Session,
+}
+
 /// A port of the router.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Port {
@@ -404,6 +417,8 @@ pub struct Interface {
     pub filter_out: Option<PortFilter>,
     /// True for the interface of a port that has VLANs.
     pub has_vlans: bool,
+    /// True for the interface of a port whose received packets are mirrored, or of an analyser's port.
+    pub is_mirrored: bool,
     /// Its host interface, if it has one: as configured, else if there is another source of routes for
     /// the router.
     pub host: Option<HostInterface>,
@@ -423,6 +438,7 @@ impl Interface {
             (None, _) => 0,
         };
         all.with(VLANS, self.has_vlans.into())
+            .with(MIRROR, self.is_mirrored.into())
             .with(FILTER_IN, filter(&self.filter_in, &self.filter_out))
             .with(FILTER_OUT, filter(&self.filter_out, &self.filter_in))
             .with(POLICY_ROUTE, self.filter_in.as_ref().is_some_and(|filter| filter.routes).into())
@@ -438,6 +454,7 @@ impl Interface {
             filter_in: None,
             filter_out: None,
             has_vlans: self.has_vlans,
+            is_mirrored: self.is_mirrored,
             host: None,
             ttl_security: None,
         }

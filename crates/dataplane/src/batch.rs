@@ -24,6 +24,7 @@ use crate::multicast::{MulticastRoutes, MulticastTable, Receivers};
 use crate::next_hop::{NO_ROUTE, NextHop, Packed};
 use crate::port::PortId;
 use crate::steering::Steering;
+use crate::tap::Taps;
 
 /// Up to 64 packets of one port on their path through the graph.
 pub struct Batch {
@@ -373,6 +374,12 @@ impl Batch {
                 copies.add(frame, rest, port);
             }
         }
+    }
+
+    /// Returns the packets, and the maker of copies for mirror sessions; `None` outside a forwarder.
+    #[inline(always)]
+    pub(crate) fn burst_and_taps(&mut self) -> Option<(&mut Burst, &mut Taps)> {
+        Some((&mut self.burst, &mut self.copies.as_mut()?.taps))
     }
 
     /// Cuts the frame to `len` bytes; a longer `len` than the frame's changes nothing.

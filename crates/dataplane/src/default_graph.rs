@@ -14,10 +14,10 @@ use crate::params::Args;
 use crate::plan::{NewStep, Plan, PlanError, Successor};
 use crate::tables::Tables;
 
-const FIRST: &str = "vlan-input";
+const FIRST: &str = "mirror-in";
 
 const PATHS: [(&str, &[&str]); 7] = [
-    ("vlan-input.ok", &["classify"]),
+    ("mirror-in.ok", &["vlan-input", "classify"]),
     (
         "classify.ip4",
         &[

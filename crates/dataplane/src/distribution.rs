@@ -25,9 +25,12 @@ use dpdk::{Burst, Consumer, PacketList};
 
 use crate::counters::ForwarderCounters;
 use crate::mask::{BATCH_MAX, Mask};
+use crate::mirror_sessions::{Losses, MirrorOutput};
+use crate::outgoing::Outgoing;
 use crate::polling::Polling;
-use crate::port::{MAX_PORTS, PortId};
+use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::reason::{DropOrigin, DropReason};
+use crate::tap::Taps;
 use crate::transmit::{Scheduler, TX_BURST_MAX, send_by};
 use crate::wires::{Exit, TxPath};
 
@@ -57,6 +60,8 @@ struct PortTx {
     scheduler: Option<Box<Scheduler>>,
     /// Arrival time of the burst's oldest packet, in TSC cycles; valid while the burst has packets.
     since: u64,
+    /// Counts copies of a mirror session that the port does not take, if it is an analyser's.
+    losses: Option<Losses>,
 }
 
 /// A path past the bursts.
@@ -77,6 +82,10 @@ pub struct Distribution {
     priority: Vec<usize>,
     /// The ports that have a scheduler, by their place in `ports`.
     scheduled: Vec<usize>,
+    /// Mirroring of sent packets, if there are mirror sessions.
+    mirror: Option<Box<MirrorOutput>>,
+    /// Makes the copies; `None` until it has a pool.
+    taps: Option<Taps>,
 }
 
 /// The schedulers of a forwarder's ports, one of them or none.
@@ -94,6 +103,8 @@ impl Distribution {
             hands_over: false,
             burst: 1,
             flush_cycles: 0,
+            mirror: None,
+            taps: None,
         };
         distribution.set_config(config);
         distribution
@@ -131,7 +142,8 @@ impl Distribution {
             && let Some(id) = PortId::new(self.ports.len() as u16)
         {
             let (path, priority, scheduler) = (TxPath::None, None, None);
-            self.ports.push(PortTx { id, path, priority, scheduler, since: 0 });
+            let losses = self.mirror.as_ref().and_then(|mirror| mirror.losses(id));
+            self.ports.push(PortTx { id, path, priority, scheduler, since: 0, losses });
             self.bursts.push(PacketList::new());
         }
         place
@@ -211,6 +223,76 @@ impl Distribution {
         self.in_bursts() > 0 || self.ports.iter().any(stuck)
     }
 
+    /// Sets the maker of copies for outward mirror sessions.
+    pub(crate) fn set_taps(&mut self, taps: Taps) {
+        self.taps = Some(taps);
+    }
+
+    /// Sets the ports whose device accepts packets of several buffers.
+    pub(crate) fn set_by_reference(&mut self, ports: PortSet) {
+        if let Some(taps) = &mut self.taps {
+            taps.by_reference = ports;
+        }
+    }
+
+    /// Gives the graph that ends its mirroring of sent packets back, and takes that of the next.
+    pub(crate) fn exchange_mirror(
+        &mut self,
+        next: &mut Option<Box<MirrorOutput>>,
+        last: &mut Option<Box<MirrorOutput>>,
+    ) {
+        std::mem::swap(&mut self.mirror, last);
+        std::mem::swap(&mut self.mirror, next);
+        for port in &mut self.ports {
+            port.losses = self.mirror.as_ref().and_then(|mirror| mirror.losses(port.id));
+        }
+    }
+
+    /// Returns true if packets of some ports leave by a ring to another forwarder.
+    pub(crate) fn hands_over(&self) -> bool {
+        self.hands_over
+    }
+
+    /// Sends and counts copies of mirror sessions.
+    pub(crate) fn send_taps(&mut self, taps: &mut Taps, now: u64, counters: &ForwarderCounters) {
+        let lost = taps.take_lost();
+        let mut made = 0;
+        for Outgoing { burst, out_interface } in taps.made() {
+            let all = Mask(burst.owned());
+            made += u64::from(all.count());
+            self.accept(burst, all, out_interface, now, counters);
+        }
+        if made + lost > 0 {
+            counters.replicated.add(made + lost);
+            counters.drops.add(DropOrigin::Replicate, DropReason::MirrorLost, lost);
+        }
+    }
+
+    /// Copies packets that are about to leave by ports with outward mirror sessions. Packets that another forwarder
+    /// sends are copied there.
+    #[cold]
+    fn mirror(
+        &mut self,
+        packets: &mut Burst,
+        mask: Mask,
+        out_interface: &[u16; BATCH_MAX],
+        now: u64,
+        counters: &ForwarderCounters,
+    ) {
+        let (Some(mut mirror), Some(mut taps)) = (self.mirror.take(), self.taps.take()) else {
+            return;
+        };
+        for port in mirror.ports.ports() {
+            let place = self.ports.get(port.index());
+            if place.is_some_and(|port| matches!(port.path, TxPath::Queue(_))) {
+                let own = mask.filter(|slot| usize::from(out_interface[slot]) == port.index());
+                mirror.outward.copy(packets, &mut taps, own, port);
+            }
+        }
+        self.send_taps(&mut taps, now, counters);
+        (self.mirror, self.taps) = (Some(mirror), Some(taps));
+    }
+
     /// Moves the packets of `mask` out of `packets` into the bursts of their ports (by `out_interface`), and
     /// sends full bursts. `now` in TSC cycles.
     pub(crate) fn accept(
@@ -226,6 +308,9 @@ impl Distribution {
             for slot in mask.slots() {
                 packets.set_tag(slot, u64::from(out_interface[slot]));
             }
+        }
+        if self.mirror.is_some() {
+            self.mirror(packets, mask, out_interface, now, counters);
         }
         self.start_clocks(now);
         let homeless = packets.append_to(mask.0, out_interface, &mut self.bursts);
@@ -369,20 +454,27 @@ impl PortTx {
                 }
                 if burst.len() > TX_BURST_MAX {
                     let dropped = burst.free_tail(TX_BURST_MAX);
-                    counters.drops.add(DropOrigin::Transmit, DropReason::TxFull, dropped as u64);
+                    self.lose(DropReason::TxFull, dropped, counters);
                 }
             }
             TxPath::Handover(ring) => {
                 counters.handed_over.add(ring.send(burst) as u64);
-                let dropped = burst.free_tail(0);
-                counters.drops.add(DropOrigin::Transmit, DropReason::HandoverFull, dropped as u64);
+                self.lose(DropReason::HandoverFull, burst.free_tail(0), counters);
             }
-            TxPath::None => counters.drops.add(
-                DropOrigin::Transmit,
-                DropReason::PortDown,
-                burst.free_tail(0) as u64,
-            ),
+            TxPath::None => self.lose(DropReason::PortDown, burst.free_tail(0), counters),
         }
+    }
+
+    /// Counts packets that it has dropped; copies of a mirror session under a reason of their own.
+    fn lose(&self, why: DropReason, packets: usize, counters: &ForwarderCounters) {
+        let why = match &self.losses {
+            Some(losses) if why != DropReason::Shutdown => {
+                losses.add(packets as u64);
+                DropReason::MirrorLost
+            }
+            _ => why,
+        };
+        counters.drops.add(DropOrigin::Transmit, why, packets as u64);
     }
 
     /// Sends the packets of its queue that may leave. Returns how many packets left.
@@ -415,7 +507,7 @@ impl PortTx {
 
     /// Drops all packets that have not left yet.
     fn drop_all(&mut self, burst: &mut PacketList, why: DropReason, counters: &ForwarderCounters) {
-        counters.drops.add(DropOrigin::Transmit, why, burst.free_tail(0) as u64);
+        self.lose(why, burst.free_tail(0), counters);
         if let Some(scheduler) = &mut self.scheduler {
             scheduler.drop_all(why, self.id, counters);
         }

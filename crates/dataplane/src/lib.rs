@@ -27,6 +27,7 @@ mod head;
 pub mod interface;
 pub mod mask;
 mod mirror;
+pub mod mirror_sessions;
 pub mod multicast;
 pub mod next_hop;
 mod outgoing;
@@ -47,6 +48,7 @@ pub mod spread_filter;
 pub mod steering;
 pub mod steps;
 pub mod tables;
+mod tap;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod transmit;

@@ -80,12 +80,15 @@ reasons! {
         Policed = "policed", "More than the rate of a filter's rule (show filters).";
         ByStep = "by-step", "A step that the configuration put into the graph said: drop.";
         StepFailed = "step-failed", "A step in Lua met an error over the packet, or did not end in time (show steps).";
+        // mirror-in
+        MirrorDestination = "mirror-destination", "Received on the port of an analyser, which carries copies of a mirror session only (show mirrors).";
         // lookup
         Blackhole = "blackhole", "The route says: drop in silence.";
         // ip4-multicast, ip6-multicast, replication
         MulticastWrongInterface = "multicast-wrong-interface", "To a group whose entry for this source names another interface (reverse path check).";
         MulticastNoReceiver = "multicast-no-receiver", "To a group whose entry has no port for it: no receivers, or the TTL does not exceed their thresholds.";
         NoBuffer = "no-buffer", "There was no free buffer for a replica (raise turnpike.memory { mbufs }).";
+        MirrorLost = "mirror-lost", "A copy of a mirror session: there was no free buffer, or the analyser's port was full or down (show mirrors). The packet itself is not affected.";
         // transmit and rings
         PortDown = "port-down", "The route leads to a port that this router does not have.";
         TxFull = "tx-full", "The port's transmit queue was full.";

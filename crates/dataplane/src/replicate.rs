@@ -58,6 +58,11 @@ impl Replicator {
         replicas.by_reference = by_reference;
     }
 
+    /// Ports whose device accepts packets of several buffers.
+    pub(crate) fn by_reference(&self) -> PortSet {
+        self.by_reference
+    }
+
     /// The pool from which it takes buffers.
     pub(crate) fn pool(&self) -> &Mempool {
         &self.pool
@@ -192,5 +197,6 @@ impl Egress<'_> {
         }
         let sent = self.send(&mut copies.packets) as u64;
         self.counters.replicated.add(refused + sent);
+        self.distribution.send_taps(&mut copies.taps, self.now, self.counters);
     }
 }

@@ -11,6 +11,7 @@ use crate::filters::FilterTables;
 use crate::flow::FlowHash;
 use crate::head::HEAD;
 use crate::interface::{InterfaceInfo, InterfaceInfos, MAX_INTERFACES, Mtus, VRFS_MOST, VrfId};
+use crate::mirror_sessions::MirrorTable;
 use crate::multicast::MulticastTable;
 use crate::next_hop::{NamedHops, NextHopTable, Packed};
 use crate::own::OwnAddresses;
@@ -37,6 +38,8 @@ pub struct Tables {
     pub filters: Arc<FilterTables>,
     /// The VLANs for steps that are being made.
     pub vlans: Arc<VlanTable>,
+    /// The mirror sessions for graphs that are being made, and their counts.
+    pub mirrors: Arc<MirrorTable>,
     /// State that steps share.
     pub shared: Arc<Shared>,
     /// Selects among equal-cost paths.

@@ -14,6 +14,7 @@ use dataplane::filters::{FilterTable, Filters};
 use dataplane::flows::FlowTable;
 use dataplane::graph::Graph;
 use dataplane::interface::InterfaceInfo;
+use dataplane::mirror_sessions::{MirrorOutput, Sessions};
 use dataplane::plan::Plans;
 use dataplane::router_filter::RouterFilter;
 use dataplane::spread_filter::SpreadFilter;
@@ -126,6 +127,7 @@ impl GraphMaker {
     ) -> Result<Vec<ForwarderGraph>> {
         self.tables.common().interfaces.set(ports.to_vec());
         self.tables.common().vlans.set(Arc::new(vlans::table(config, ports)));
+        self.tables.common().mirrors.set(Arc::new(self.mirror_sessions(config)));
         let sets = self.sets.declare(&config.sets)?;
         self.filters = filters(config, &self.filters, &sets)?;
         self.tables.common().filters.set(self.filters.clone());
@@ -139,6 +141,16 @@ impl GraphMaker {
         let graphs: Result<_> = cores.iter().map(make).collect();
         peers.seal();
         graphs
+    }
+
+    /// The mirror sessions of a configuration. Steps in Lua and of other crates may write anywhere in a packet.
+    fn mirror_sessions(&self, config: &Config) -> Sessions {
+        let builtin = Catalogue::default();
+        let is_hop = |kind: &str| config.next_hops.iter().any(|hop| hop.name == kind);
+        let mut kinds = config.graphs.kinds();
+        let writes = kinds.any(|kind| builtin.find(kind).is_none() && !is_hop(kind));
+        let sessions = config.mirrors.iter().map(|mirror| mirror.session.clone()).collect();
+        Sessions::new(sessions, &self.tables.common().vlans.get(), writes)
     }
 
     /// One forwarder's copy.
@@ -159,6 +171,7 @@ impl GraphMaker {
         graph.set_spread_filter(SpreadFilter::of(tables));
         let has_vlans = !config.vlans.is_empty();
         graph.set_tagger(has_vlans.then(|| Box::new(Tagger::of(&tables.vlans))));
+        graph.set_mirror_output(MirrorOutput::of(&tables.mirrors, &tables.vlans));
         Ok((graph, view))
     }
 

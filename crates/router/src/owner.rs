@@ -66,6 +66,7 @@ mod limiter;
 mod links;
 mod load;
 mod meanwhile;
+mod mirrors;
 mod multicast;
 mod packet_filters;
 mod ports;

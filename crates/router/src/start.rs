@@ -190,6 +190,7 @@ impl<'a> Start<'a> {
         rib.share_addresses(own.clone());
         let near = NodeTables::new(&readers, cpus, |vrfs| Tables {
             named_hops: Arc::default(),
+            mirrors: Arc::default(),
             vrfs,
             next_hops,
             filters: Arc::default(),

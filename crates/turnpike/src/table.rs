@@ -5,6 +5,7 @@ mod control_queues;
 mod devices;
 mod forwarders;
 mod hardware;
+mod mirrors;
 mod queues;
 
 use std::collections::{BTreeSet, HashMap};
@@ -27,6 +28,7 @@ pub use configurations::{history, plan};
 pub use control_queues::control_queues;
 pub use devices::devices;
 pub use forwarders::{forwarders, rss};
+pub use mirrors::mirrors;
 pub use queues::queues;
 
 fn columns(header: &[&str]) -> Table {

@@ -543,6 +543,7 @@ fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
     }
     Ok(Arc::new(Tables {
         named_hops: Default::default(),
+        mirrors: Default::default(),
         vrfs: Arc::new(vrfs),
         next_hops: Arc::new(next_hops),
         filters,

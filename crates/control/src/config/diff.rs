@@ -490,6 +490,10 @@ impl Config {
             moved(&mut route.from);
             route.to.iter_mut().for_each(|(port, _)| moved(port));
         }
+        for mirror in &mut self.mirrors {
+            mirror.session.from.iter_mut().for_each(moved);
+            mirror.session.to = number(mirror.session.to);
+        }
         for (ports, _) in &mut self.graphs.by_port {
             ports.iter_mut().for_each(|port| *port = number(*port));
         }

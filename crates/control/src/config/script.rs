@@ -59,6 +59,7 @@ pub(super) enum Keyword {
     Filter,
     Import,
     Multicast,
+    Mirror,
     RoutesFrom,
     Fpm,
     Cores,
@@ -76,7 +77,7 @@ pub(super) enum Keyword {
 }
 
 impl Keyword {
-    const ALL: [Self; 24] = [
+    const ALL: [Self; 25] = [
         Self::Port,
         Self::Vlan,
         Self::Route,
@@ -86,6 +87,7 @@ impl Keyword {
         Self::Filter,
         Self::Import,
         Self::Multicast,
+        Self::Mirror,
         Self::Vrf,
         Self::RoutesFrom,
         Self::Fpm,
@@ -115,6 +117,7 @@ impl Keyword {
             Self::Filter => "filter",
             Self::Import => "import",
             Self::Multicast => "multicast",
+            Self::Mirror => "mirror",
             Self::RoutesFrom => "routes_from",
             Self::Fpm => "fpm",
             Self::Cores => "cores",
@@ -141,6 +144,7 @@ impl Keyword {
             | Self::Vlan
             | Self::NextHop
             | Self::PrefixSet
+            | Self::Mirror
             | Self::Filter => Some("NAME"),
             Self::Route => Some("PREFIX"),
             Self::Neighbour => Some("ADDRESS"),

@@ -10,6 +10,7 @@ use dataplane::distribution::TxConfig;
 use dataplane::filters::{FilterSpec, Mark, Target, Treatment};
 use dataplane::flows::FlowSettings;
 use dataplane::interface::{InterfaceId, VrfId};
+use dataplane::mirror_sessions::Session;
 use dataplane::plan::Plans;
 use dataplane::polling::{QUOTA, Wait};
 use dataplane::reason::PuntClass;
@@ -18,7 +19,7 @@ use slowpath::{Advertise, Discovery, Icmp, InterfaceSettings, Preference, Prefix
 
 use super::{
     Command, Config, Cores, DEFAULT_VRF, Driver, Fib, Filter, Forwarders, Forwarding, Fpm, Import,
-    Interface, KernelRoutes, LinkWish, Log, Memory, MulticastRoute, NamedNextHop, Neighbour, Port,
+    Interface, KernelRoutes, LinkWish, Log, Memory, Mirror, MulticastRoute, NamedNextHop, Neighbour, Port,
     PortFilter, PrefixSet, Quarantine, Queues, RoutesFrom, SetRoutes, Slowpath, Telnet, Vlan, Vrf,
     action_name,
 };
@@ -143,6 +144,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         neighbours,
         imports,
         multicast,
+        mirrors,
         routes_from,
         fpm,
         cores,
@@ -175,6 +177,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     sets.iter().for_each(|set| list.set(set));
     filters.iter().for_each(|filter| list.filter(filter, categories));
     multicast.iter().for_each(|route| list.multicast(route));
+    mirrors.iter().for_each(|mirror| list.mirror(mirror));
     (1..).zip(imports).for_each(|(rank, import)| list.import(rank, import));
     list.sources(routes_from, fpm.as_ref());
     let Cores { control_line: _, control, forward_line: _, forward } = cores;
@@ -352,6 +355,7 @@ impl OfPort<'_, '_> {
             filter_in,
             filter_out,
             has_vlans: _,
+            is_mirrored: _,
             host,
             ttl_security,
         } = interface;
@@ -548,6 +552,19 @@ impl List<'_> {
         });
         let value = format!("{} -> {}", port_name(self.names, *from), some(to, "nowhere"));
         self.live(Unit::Multicast, format!("multicast {group} from {source}"), value);
+    }
+
+    /// Sessions are part of the forwarders' graphs.
+    fn mirror(&mut self, mirror: &Mirror) {
+        let Mirror { line: _, session } = mirror;
+        let Session { name, from, direction, to, sample, vlan } = session;
+        let from = from.iter().map(|from| port_name(self.names, *from).to_owned());
+        let from = some(from, "nothing");
+        let to = port_name(self.names, (*to).into());
+        let sample = if *sample > 1 { format!(", one of {sample}") } else { String::new() };
+        let vlan = vlan.map_or(String::new(), |vlan| format!(", vlan {vlan}"));
+        let value = format!("{from} {} -> {to}{sample}{vlan}", direction.name());
+        self.graph(format!("mirror \"{name}\""), value);
     }
 
     fn import(&mut self, rank: usize, import: &Import) {

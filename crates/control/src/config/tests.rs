@@ -1411,6 +1411,7 @@ fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
     let ports: Vec<_> = config.ports.iter().map(info).collect();
     std::sync::Arc::new(dataplane::tables::Tables {
         named_hops: Default::default(),
+        mirrors: Default::default(),
         vrfs: Arc::new(dataplane::tables::VrfTables::new(dataplane::tables::Fibs {
             fib4: fib::new_ipv4(Algorithm::Reference, Box::new(fib::NoReaders)).unwrap().reader(),
             fib6: fib::new_ipv6(Algorithm::Reference, Box::new(fib::NoReaders)).unwrap().reader(),

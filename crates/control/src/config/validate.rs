@@ -7,6 +7,7 @@ mod filters;
 mod graphs;
 mod host;
 mod link;
+mod mirrors;
 mod multicast;
 mod offloads;
 mod ports;
@@ -146,7 +147,20 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let imports = routes::imports(&mut context, of(Keyword::Import), file);
     let others = routes_from.any();
     routes::check_recursion(&mut context, (&routes, &next_hops), &imports, others, &forwarding);
+    let mirrors = mirrors::read(&mut context, of(Keyword::Mirror));
+    mirrors::tell_ports(&mirrors, &mut ports, &vlans);
     let graphs = graphs::read(&mut context, graphs, (&ports, &vlans), (&filters, &categories));
+    mirrors::check_graphs(&mut context, &mirrors, &graphs, &ports);
+    let neighbours = rest::neighbours(&mut context, &routes, of(Keyword::Neighbour));
+    let multicast = multicast::read(&mut context, of(Keyword::Multicast));
+    let others = mirrors::Others {
+        routes: &routes,
+        next_hops: &next_hops,
+        neighbours: &neighbours,
+        multicast: &multicast,
+        filters: &filters,
+    };
+    mirrors::check(&mut context, &mirrors, (&ports, &vlans), &others);
     let steps: Vec<_> = steps.into_iter().map(|step| step.settle(&graphs)).collect();
     let script = (!steps.is_empty()).then_some(Script { steps, counters });
     let config = Config {
@@ -160,14 +174,15 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         vlans,
         fpm: sources::fpm(&mut context, of(Keyword::Fpm), &routes_from),
         routes_from,
-        neighbours: rest::neighbours(&mut context, &routes, of(Keyword::Neighbour)),
+        neighbours,
         routes,
         next_hops,
         sets,
         filters,
         categories,
         imports,
-        multicast: multicast::read(&mut context, of(Keyword::Multicast)),
+        multicast,
+        mirrors,
         forwarding,
         cores,
         forwarders,

@@ -8,6 +8,7 @@ use crate::catalogue::{Catalogue, Facts, MakeContext, Provides, StepSpec};
 use crate::class::LEAST_TTL;
 use crate::features::Feature;
 use crate::graph::{Output, Step};
+use crate::mirror_sessions::MIRROR;
 use crate::vlan::VLANS;
 
 const IP4: Facts = Facts::IP4;
@@ -19,8 +20,8 @@ const ROUTED6: Facts = VALID6.with(Facts::ROUTED);
 const REWRITTEN: Facts = Facts::REWRITTEN;
 
 /// Features of the built-in steps, and [`LEAST_TTL`]. Each has a slot; the others are free for steps of other crates.
-const FEATURES: [Feature; 7] =
-    [REVERSE_PATH, REDIRECTS, FILTER_IN, FILTER_OUT, POLICY_ROUTE, VLANS, LEAST_TTL];
+const FEATURES: [Feature; 8] =
+    [REVERSE_PATH, REDIRECTS, FILTER_IN, FILTER_OUT, POLICY_ROUTE, VLANS, LEAST_TTL, MIRROR];
 
 const _: () = assert!(Feature::have_own_slots(&FEATURES), "two features have the same slot");
 
@@ -33,6 +34,10 @@ impl Default for Catalogue {
 /// All of them, in the order of the default graph.
 fn specs() -> Vec<StepSpec> {
     let mut specs = vec![
+        step("mirror-in", mirror_in::OUTPUTS, Facts::FRAME, &[], |make| {
+            Box::new(MirrorIn::new(make.tables))
+        })
+        .present_if(MIRROR),
         step("vlan-input", vlan_input::OUTPUTS, Facts::FRAME, &[], |make| {
             Box::new(VlanInput::new(make.tables))
         })

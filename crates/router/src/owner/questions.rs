@@ -88,6 +88,7 @@ impl Owner {
             Show::FilterVerdict { name, packet } => reply(to, self.verdict(&name, &packet)),
             Show::Sets => reply(to, Ok(self.prefix_sets())),
             Show::Flows { of, most } => self.list_flows(&of, most, to),
+            Show::Mirrors => reply(to, Ok(self.mirrors())),
             Show::Multicast => reply(to, Ok(self.multicast())),
             Show::Forwarders => reply(to, Ok(self.forwarder_reports())),
             Show::Rss => reply(to, Ok(self.rss_reports())),

@@ -141,6 +141,7 @@ impl Lab {
         let fib6 = fib::new_ipv6(Algorithm::Reference, Box::new(NoReaders)).unwrap();
         let tables = Tables {
             named_hops: Default::default(),
+            mirrors: Default::default(),
             vrfs: Arc::new(VrfTables::new(Fibs { fib4: fib4.reader(), fib6: fib6.reader() })),
             next_hops: Arc::new(NextHopTable::new()),
             filters: Arc::default(),

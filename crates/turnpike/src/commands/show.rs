@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use anyhow::Result;
 use api::report::{
-    ControlQueue, Counters, Filter, FilterVerdict, Flows, Forwarders, Graph, Interface, Multicast,
+    ControlQueue, Counters, Filter, FilterVerdict, Flows, Forwarders, Graph, Interface, Mirror, Multicast,
     Neighbour, Policing, Port, PortQueue, PrefixSet, RouteAnswer, Rss, SourceReport, Steps, Vrf,
 };
 use api::{Flow, Request, Show};
@@ -119,6 +119,14 @@ static SHOWS: &[&dyn ShowCommand] = &[
         help: "Multicast routes: groups, egress ports, packets",
         show: |_: &NoOptions, to| {
             ask(to, Show::Multicast, |routes: Vec<Multicast>| Ok(table::multicast(&routes)))
+        },
+    },
+    &Declaration {
+        name: "mirrors",
+        alias: None,
+        help: "Mirror sessions (SPAN): sources, destination, copies",
+        show: |_: &NoOptions, to| {
+            ask(to, Show::Mirrors, |mirrors: Vec<Mirror>| Ok(table::mirrors(&mirrors)))
         },
     },
     &Declaration {

@@ -182,6 +182,7 @@ pub(super) fn interface(
         filter_in,
         filter_out,
         has_vlans: false,
+        is_mirrored: false,
         host,
         ttl_security: fields.number("ttl_security", 1..=254).map(|hops| hops as u8),
         addresses,
