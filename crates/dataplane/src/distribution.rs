@@ -200,9 +200,47 @@ impl Distribution {
     #[inline]
     pub(crate) fn priority(&mut self, polling: &Polling, counters: &ForwarderCounters) -> usize {
         let mut taken = 0;
-        for &place in &self.priority {
+        for at in 0..self.priority.len() {
+            let place = self.priority[at];
             let port = &mut self.ports[place];
-            taken += port.send_priority(polling.quota(Some(port.id)), counters);
+            let quota = polling.quota(Some(port.id));
+            taken += match &self.mirror {
+                Some(mirror) if mirror.ports.contains(port.id) => {
+                    self.mirror_priority(place, quota, counters)
+                }
+                _ => port.send_priority(quota, counters),
+            };
+        }
+        taken
+    }
+
+    /// Sends packets of a port's priority ring, and copies of them for its outward mirror session. Returns the number of
+    /// packets taken from the ring.
+    #[cold]
+    fn mirror_priority(
+        &mut self,
+        place: usize,
+        most: usize,
+        counters: &ForwarderCounters,
+    ) -> usize {
+        let port = &mut self.ports[place];
+        port.send_waiting(counters);
+        let (id, burst) = (port.id, self.mirror.as_mut().and_then(|mirror| mirror.host.take()));
+        let (Some(mut burst), Some(priority)) = (burst, &mut port.priority) else { return 0 };
+        let mut taken = 0;
+        if priority.waiting.is_empty() {
+            taken = priority.ring.receive(&mut burst, most.min(BATCH_MAX));
+            counters.taken_in.add(taken as u64);
+            let (all, by) = (Mask(burst.owned()), [id.index() as u16; BATCH_MAX]);
+            self.mirror(&mut burst, all, &by, dpdk::tsc(), counters);
+            let port = &mut self.ports[place];
+            if let Some(priority) = &mut port.priority {
+                burst.move_to(all.0, &mut priority.waiting);
+            }
+            port.send_waiting(counters);
+        }
+        if let Some(mirror) = &mut self.mirror {
+            mirror.host = Some(burst);
         }
         taken
     }
@@ -432,6 +470,21 @@ impl PortTx {
             send_by(queue, &mut priority.waiting, self.id, counters);
         }
         taken
+    }
+
+    /// Sends packets taken from the priority ring, as far as the queue accepts them.
+    fn send_waiting(&mut self, counters: &ForwarderCounters) {
+        let (Some(priority), TxPath::Queue(queue)) = (&mut self.priority, &mut self.path) else {
+            return;
+        };
+        match &mut self.scheduler {
+            Some(scheduler) => {
+                let (now, of) = (dpdk::tsc(), (self.id, counters));
+                scheduler.offer(&mut priority.waiting, now, of);
+                scheduler.serve(queue, now, of);
+            }
+            None => _ = send_by(queue, &mut priority.waiting, self.id, counters),
+        }
     }
 
     /// Sends from the burst while it has at least `least` packets and the queue accepts them. Packets that a

@@ -279,6 +279,7 @@ impl Mirror {
         if on.is_empty() {
             return;
         }
+        taps.look_for_room();
         for slot in packets.slots() {
             let removed = match self.direction {
                 Direction::Inward => burst.removed_tag(slot),
@@ -355,6 +356,8 @@ pub struct MirrorOutput {
     pub(crate) outward: Mirror,
     /// The ports with outward sessions.
     pub(crate) ports: PortSet,
+    /// Room for packets of the host while they are copied.
+    pub(crate) host: Option<Burst>,
 }
 
 impl MirrorOutput {
@@ -363,7 +366,8 @@ impl MirrorOutput {
         let sessions = table.get();
         let ports = sessions.ports(Direction::Outward);
         let outward = || Mirror::of(table, vlans, Direction::Outward);
-        (!sessions.is_empty()).then(|| Box::new(Self { outward: outward(), ports }))
+        let host = Some(Burst::new());
+        (!sessions.is_empty()).then(|| Box::new(Self { outward: outward(), ports, host }))
     }
 
     /// Returns the counter of copies that a port did not take; `None` if it is not an analyser's.

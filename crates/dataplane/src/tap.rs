@@ -5,7 +5,8 @@
 //! whole if it is short, if the port's device takes packets of one buffer only, and if the graph has steps that may
 //! write anywhere.
 //!
-//! The original never depends on its copy: without a buffer, or beyond [`COPIES_MAX`] in a batch, there is no copy. If
+//! The original never depends on its copy: without a buffer, while the pool runs low, or beyond [`COPIES_MAX`] in a
+//! batch, there is no copy. If
 //! the original goes to a ring, whose receiver must own it alone, the copy gets bytes of its own first
 //! ([`Taps::separate`]).
 
@@ -50,7 +51,13 @@ pub(crate) struct Taps {
     made: Vec<Made>,
     /// Copies that could not be made.
     lost: u64,
+    /// True if the pool has buffers for copies besides those for reception.
+    has_room: bool,
 }
+
+/// Copies are made while more than one of so many buffers is free: those that an analyser does not take in time must not
+/// use up the memory into which ports receive.
+const RESERVE: usize = 4;
 
 impl Taps {
     /// Takes buffers from this pool.
@@ -61,7 +68,13 @@ impl Taps {
             shared: Mask::EMPTY,
         };
         let made = (0..BURSTS).map(|_| made()).collect();
-        Self { pool, by_reference: PortSet::EMPTY, made, lost: 0 }
+        Self { pool, by_reference: PortSet::EMPTY, made, lost: 0, has_room: true }
+    }
+
+    /// Finds out whether there are enough free buffers for copies of a batch.
+    pub(crate) fn look_for_room(&mut self) {
+        let size = self.pool.size();
+        self.has_room = size.saturating_sub(self.pool.in_use()) > size / RESERVE;
     }
 
     /// Copies the packet in a slot, with the tag that its device removed. Returns the copy's length; `None`: it could
@@ -85,6 +98,9 @@ impl Taps {
         removed: Option<u16>,
         to: CopyTo,
     ) -> Option<usize> {
+        if !self.has_room {
+            return None;
+        }
         let made = self.made.iter_mut().find(|made| !made.packets.is_full())?;
         let by_reference = self.by_reference.contains(to.port) && !to.is_whole;
         let Copied { mut packet, is_shared } = match by_reference {
@@ -245,6 +261,28 @@ mod tests {
         assert_eq!([batch.frame(0), batch.frame(1)], [&frame[..], &frame]);
         let packet = batch.burst.take(0).unwrap();
         assert!(batch.burst.put(packet).is_ok(), "it is its own again");
+    }
+
+    #[test]
+    fn copies_leave_a_quarter_of_the_buffers_to_reception() {
+        let config = MempoolConfig {
+            name: "taps".into(),
+            count: 40,
+            cache: 0,
+            data_room: 2048,
+            node: None,
+        };
+        let pool = Mempool::new(&dpdk().0, &config).unwrap();
+        let mut taps = Taps::new(pool.clone());
+        let mut batch = batch_of(&[vec![0; 60]]);
+        let mut made = 0;
+        while {
+            taps.look_for_room();
+            taps.copy(&mut batch.burst, 0, None, to(None)).is_some()
+        } {
+            made += 1;
+        }
+        assert_eq!((made, pool.in_use(), taps.take_lost()), (30, 30, 1));
     }
 
     #[test]
