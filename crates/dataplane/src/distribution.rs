@@ -293,16 +293,16 @@ impl Distribution {
 
     /// Sends and counts copies of mirror sessions.
     pub(crate) fn send_taps(&mut self, taps: &mut Taps, now: u64, counters: &ForwarderCounters) {
+        if !taps.take_used() {
+            return;
+        }
         let lost = taps.take_lost();
-        let mut made = 0;
+        counters.replicated.add(lost);
+        counters.drops.add(DropOrigin::Replicate, DropReason::MirrorLost, lost);
         for Outgoing { burst, out_interface } in taps.made() {
             let all = Mask(burst.owned());
-            made += u64::from(all.count());
+            counters.replicated.add(u64::from(all.count()));
             self.accept(burst, all, out_interface, now, counters);
-        }
-        if made + lost > 0 {
-            counters.replicated.add(made + lost);
-            counters.drops.add(DropOrigin::Replicate, DropReason::MirrorLost, lost);
         }
     }
 

@@ -51,6 +51,8 @@ pub(crate) struct Taps {
     made: Vec<Made>,
     /// Copies that could not be made.
     lost: u64,
+    /// True if a copy has been requested since the last ones were sent.
+    is_used: bool,
     /// True if the pool has buffers for copies besides those for reception.
     has_room: bool,
 }
@@ -68,7 +70,7 @@ impl Taps {
             shared: Mask::EMPTY,
         };
         let made = (0..BURSTS).map(|_| made()).collect();
-        Self { pool, by_reference: PortSet::EMPTY, made, lost: 0, has_room: true }
+        Self { pool, by_reference: PortSet::EMPTY, made, lost: 0, is_used: false, has_room: true }
     }
 
     /// Finds out whether there are enough free buffers for copies of a batch.
@@ -86,6 +88,7 @@ impl Taps {
         removed: Option<u16>,
         to: CopyTo,
     ) -> Option<usize> {
+        self.is_used = true;
         let len = self.try_copy(burst, slot, removed, to);
         self.lost += u64::from(len.is_none());
         len
@@ -121,11 +124,17 @@ impl Taps {
     /// Gives copies of these slots' packets bytes of their own, so that the originals have theirs for themselves. Copies
     /// for which there is no buffer are lost.
     pub(crate) fn separate(&mut self, originals: Mask) {
-        for made in &mut self.made {
-            if !made.shared.is_empty() {
+        if self.is_used {
+            for made in &mut self.made {
                 self.lost += made.separate(originals, &self.pool);
             }
         }
+    }
+
+    /// Returns true if copies have been requested since the last call.
+    #[inline(always)]
+    pub(crate) fn take_used(&mut self) -> bool {
+        std::mem::take(&mut self.is_used)
     }
 
     /// Copies that could not be made since the last call.

@@ -965,6 +965,27 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_has_bytes_of_its_own_in_as_many_buffers_as_they_need() {
+        let pool = testing::pool(15);
+        let data: Vec<u8> = (0..5000).map(|n| (n % 251) as u8).collect();
+        let mut burst = Burst::new();
+        burst.put(chain(&pool, &[&data[..100], &data[100..2100], &data[2100..4100]])).unwrap();
+        burst.put(pool.copy_of(&data[..60]).unwrap()).unwrap();
+        for (slot, len, buffers) in [(0, 4100, 3), (1, 60, 1)] {
+            let copy = burst.copy(slot, &pool).unwrap();
+            burst.frame_mut(slot).fill(0xee);
+            let bytes: Vec<u8> = copy.chunks().flatten().copied().collect();
+            assert_eq!((bytes, copy.segments()), (data[..len].to_vec(), buffers));
+        }
+        assert!(burst.copy(2, &pool).is_none());
+        burst.say_removed(1, 0xa000);
+        let tags = [0, 1, 2].map(|slot| burst.removed_tag(slot));
+        assert_eq!(tags, [None, Some(0xa000), None], "a priority tag as well");
+        drop(burst);
+        assert_eq!(pool.leaked(), 0);
+    }
+
+    #[test]
     fn a_slot_without_a_packet_is_harmless() {
         let pool = testing::pool(127);
         let mut burst = burst(&pool, 1);
