@@ -302,7 +302,7 @@ impl Distribution {
         for Outgoing { burst, out_interface } in taps.made() {
             let all = Mask(burst.owned());
             counters.replicated.add(u64::from(all.count()));
-            self.accept(burst, all, out_interface, now, counters);
+            self.append(burst, all, out_interface, now, counters);
         }
     }
 
@@ -331,9 +331,40 @@ impl Distribution {
         (self.mirror, self.taps) = (Some(mirror), Some(taps));
     }
 
+    /// Drops packets of the slow path for the ports of analysers: reports of groups, for example.
+    pub(crate) fn refuse(
+        &self,
+        packets: &mut Burst,
+        out_interface: &[u16; BATCH_MAX],
+        counters: &ForwarderCounters,
+    ) {
+        let Some(mirror) = &self.mirror else { return };
+        for port in mirror.destinations.ports() {
+            let own = |slot: usize| usize::from(out_interface[slot]) == port.index();
+            let dropped = packets.free(Mask(packets.owned()).filter(own).0) as u64;
+            counters.drops.add(DropOrigin::Transmit, DropReason::MirrorDestination, dropped);
+        }
+    }
+
     /// Moves the packets of `mask` out of `packets` into the bursts of their ports (by `out_interface`), and
     /// sends full bursts. `now` in TSC cycles.
     pub(crate) fn accept(
+        &mut self,
+        packets: &mut Burst,
+        mask: Mask,
+        out_interface: &[u16; BATCH_MAX],
+        now: u64,
+        counters: &ForwarderCounters,
+    ) {
+        if self.mirror.is_some() {
+            self.mirror(packets, mask, out_interface, now, counters);
+        }
+        self.append(packets, mask, out_interface, now, counters);
+    }
+
+    /// Like [`Self::accept`], without mirroring.
+    #[inline(always)]
+    fn append(
         &mut self,
         packets: &mut Burst,
         mask: Mask,
@@ -346,9 +377,6 @@ impl Distribution {
             for slot in mask.slots() {
                 packets.set_tag(slot, u64::from(out_interface[slot]));
             }
-        }
-        if self.mirror.is_some() {
-            self.mirror(packets, mask, out_interface, now, counters);
         }
         self.start_clocks(now);
         let homeless = packets.append_to(mask.0, out_interface, &mut self.bursts);

@@ -498,7 +498,8 @@ impl Forwarder {
     fn finish(&mut self, ends: Ends, now: u64) {
         if let Some(copies) = &mut self.batch.copies {
             // Who receives a packet from a ring has it alone.
-            let by_ring = if self.distribution.hands_over() { Mask(u64::MAX) } else { ends.slow_path };
+            let by_ring =
+                if self.distribution.hands_over() { Mask(u64::MAX) } else { ends.slow_path };
             copies.taps.separate(by_ring);
         }
         if !ends.transmit.is_empty() {
@@ -556,6 +557,10 @@ impl Forwarder {
         }
         let counters = &self.parts.counters;
         counters.taken_in.add(count as u64);
+        if self.inlets[inlet].port.is_none() {
+            self.distribution.refuse(arrivals, &out_port, counters);
+        }
+        let mask = Mask(arrivals.owned());
         self.distribution.accept(arrivals, mask, &out_port, now, counters);
         count
     }

@@ -288,9 +288,8 @@ impl Mirror {
             if let Some(session) = on.whole {
                 self.copy_one(burst, taps, (slot, removed), session);
             }
-            if let Some(vlan) = (!on.vlans.is_empty())
-                .then(|| self.vlan_of(burst, slot, removed, port))
-                .flatten()
+            if let Some(vlan) =
+                (!on.vlans.is_empty()).then(|| self.vlan_of(burst, slot, removed, port)).flatten()
                 && let Some(&(_, session)) = on.vlans.iter().find(|(id, _)| *id == vlan)
             {
                 self.copy_one(burst, taps, (slot, removed), session);
@@ -356,6 +355,8 @@ pub struct MirrorOutput {
     pub(crate) outward: Mirror,
     /// The ports with outward sessions.
     pub(crate) ports: PortSet,
+    /// The ports of analysers.
+    pub(crate) destinations: PortSet,
     /// Room for packets of the host while they are copied.
     pub(crate) host: Option<Burst>,
 }
@@ -366,8 +367,9 @@ impl MirrorOutput {
         let sessions = table.get();
         let ports = sessions.ports(Direction::Outward);
         let outward = || Mirror::of(table, vlans, Direction::Outward);
-        let host = Some(Burst::new());
-        (!sessions.is_empty()).then(|| Box::new(Self { outward: outward(), ports, host }))
+        let (destinations, host) = (sessions.destinations, Some(Burst::new()));
+        let output = || Self { outward: outward(), ports, destinations, host };
+        (!sessions.is_empty()).then(|| Box::new(output()))
     }
 
     /// Returns the counter of copies that a port did not take; `None` if it is not an analyser's.
@@ -409,10 +411,8 @@ mod tests {
     fn vlans() -> VlanTable {
         let tag = |protocol, id| Tag { protocol, id, priority: 0 };
         let five = Tags { outer: tag(TagProtocol::Dot1q, 5), inner: None };
-        let seven = Tags {
-            outer: tag(TagProtocol::Dot1ad, 6),
-            inner: Some(tag(TagProtocol::Dot1q, 7)),
-        };
+        let seven =
+            Tags { outer: tag(TagProtocol::Dot1ad, 6), inner: Some(tag(TagProtocol::Dot1q, 7)) };
         let vlan = |interface, tags| Vlan {
             interface: InterfaceId::new(interface).unwrap(),
             port: PortId::FIRST,
@@ -475,7 +475,10 @@ mod tests {
         assert_eq!(copied(&mut outward, &frames, 0), [(1, 4), (2, 5)]);
         assert_eq!([2, 3, 4].map(|n| inward.is_destination(port(n))), [false, true, true]);
         let counts = table.counts();
-        assert_eq!((counts["all"].packets, counts["five"].packets, counts["seven"].packets), (6, 2, 1));
+        assert_eq!(
+            (counts["all"].packets, counts["five"].packets, counts["seven"].packets),
+            (6, 2, 1)
+        );
         assert_eq!(counts["seven"].bytes, frames[2].len() as u64);
         // Counts outlive their threads, and those of a session of the same name go on.
         drop((inward, outward));
@@ -504,11 +507,14 @@ mod tests {
             let mut mirror = Mirror::of(&table, &vlans, direction);
             let packets = batch.packets();
             mirror.copy(&mut batch.burst, &mut taps, packets, PortId::FIRST);
-            let lens: Vec<_> = taps.made().flat_map(|made| made.burst.lens()[..2].to_vec()).collect();
+            let lens: Vec<_> =
+                taps.made().flat_map(|made| made.burst.lens()[..2].to_vec()).collect();
             assert_eq!(lens.len(), expected, "{direction:?}");
-            assert!(lens.iter().zip([0, 1]).all(|(len, slot)| {
-                usize::from(*len) == batch.len(slot) + 4
-            }));
+            assert!(
+                lens.iter()
+                    .zip([0, 1])
+                    .all(|(len, slot)| { usize::from(*len) == batch.len(slot) + 4 })
+            );
         }
     }
 

@@ -81,7 +81,7 @@ reasons! {
         ByStep = "by-step", "A step that the configuration put into the graph said: drop.";
         StepFailed = "step-failed", "A step in Lua met an error over the packet, or did not end in time (show steps).";
         // mirror-in
-        MirrorDestination = "mirror-destination", "Received on the port of an analyser, which carries copies of a mirror session only (show mirrors).";
+        MirrorDestination = "mirror-destination", "Received on the port of an analyser, or to leave by it: the port carries copies of a mirror session only (show mirrors).";
         // lookup
         Blackhole = "blackhole", "The route says: drop in silence.";
         // ip4-multicast, ip6-multicast, replication

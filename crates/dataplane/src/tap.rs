@@ -64,11 +64,8 @@ const RESERVE: usize = 4;
 impl Taps {
     /// Takes buffers from this pool.
     pub(crate) fn new(pool: Mempool) -> Self {
-        let made = || Made {
-            packets: Outgoing::new(),
-            originals: [0; BATCH_MAX],
-            shared: Mask::EMPTY,
-        };
+        let made =
+            || Made { packets: Outgoing::new(), originals: [0; BATCH_MAX], shared: Mask::EMPTY };
         let made = (0..BURSTS).map(|_| made()).collect();
         Self { pool, by_reference: PortSet::EMPTY, made, lost: 0, is_used: false, has_room: true }
     }
@@ -249,13 +246,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_copied_is_counted_and_the_original_stays() {
-        let config = MempoolConfig {
-            name: "taps".into(),
-            count: 3,
-            cache: 0,
-            data_room: 2048,
-            node: None,
-        };
+        let config =
+            MempoolConfig { name: "taps".into(), count: 3, cache: 0, data_room: 2048, node: None };
         let pool = Mempool::new(&dpdk().0, &config).unwrap();
         let (frame, mut taps) = (long(), Taps::new(pool));
         taps.by_reference.set(PortId::new(3).unwrap(), true);
@@ -274,13 +266,8 @@ mod tests {
 
     #[test]
     fn copies_leave_a_quarter_of_the_buffers_to_reception() {
-        let config = MempoolConfig {
-            name: "taps".into(),
-            count: 40,
-            cache: 0,
-            data_room: 2048,
-            node: None,
-        };
+        let config =
+            MempoolConfig { name: "taps".into(), count: 40, cache: 0, data_room: 2048, node: None };
         let pool = Mempool::new(&dpdk().0, &config).unwrap();
         let mut taps = Taps::new(pool.clone());
         let mut batch = batch_of(&[vec![0; 60]]);

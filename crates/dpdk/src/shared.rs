@@ -263,7 +263,8 @@ mod tests {
         let pool = testing::pool(31);
         let whole = frame(2500);
         let (begin, rest) = whole.split_at(100);
-        for parts in [&[&whole[..256]][..], &[&whole[..1]], &[begin, &rest[..2000], &rest[2000..]]] {
+        for parts in [&[&whole[..256]][..], &[&whole[..1]], &[begin, &rest[..2000], &rest[2000..]]]
+        {
             let expected = parts.concat();
             let mut burst = burst_of(chain(&pool, parts));
             let copied = burst.copy_by_reference(0, &pool).unwrap();

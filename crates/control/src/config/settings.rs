@@ -19,9 +19,9 @@ use slowpath::{Advertise, Discovery, Icmp, InterfaceSettings, Preference, Prefix
 
 use super::{
     Command, Config, Cores, DEFAULT_VRF, Driver, Fib, Filter, Forwarders, Forwarding, Fpm, Import,
-    Interface, KernelRoutes, LinkWish, Log, Memory, Mirror, MulticastRoute, NamedNextHop, Neighbour, Port,
-    PortFilter, PrefixSet, Quarantine, Queues, RoutesFrom, SetRoutes, Slowpath, Telnet, Vlan, Vrf,
-    action_name,
+    Interface, KernelRoutes, LinkWish, Log, Memory, Mirror, MulticastRoute, NamedNextHop,
+    Neighbour, Port, PortFilter, PrefixSet, Quarantine, Queues, RoutesFrom, SetRoutes, Slowpath,
+    Telnet, Vlan, Vrf, action_name,
 };
 use crate::rib;
 

@@ -1033,8 +1033,15 @@ fn sent_packets_are_mirrored_wherever_they_come_from() {
     let copies: Vec<_> = copies.iter().map(whole).collect();
     assert_eq!(copies, lab.frames_sent());
     assert_eq!(copies[1], long("10.0.6.9", 9));
+    // Nothing else leaves by the analyser's port.
+    let mut own = mbuf(&to("10.0.6.9"));
+    own.set_tag(4);
+    lab.inject.push(own).unwrap();
+    lab.forwarder.round();
+    assert!(lab.handed_over.pop().is_none());
+    assert_eq!(lab.drops(DropReason::MirrorDestination), 1);
     assert_eq!(lab.counters.replicated.get(), 3);
-    assert_eq!(lab.counters.taken_in.get(), 2);
+    assert_eq!(lab.counters.taken_in.get(), 3);
     assert_eq!(lab.counters.tx(port(3)).packets.get(), 3);
 }
 

@@ -92,7 +92,10 @@ mod tests {
             let copies: Vec<_> = taps.made().collect();
             assert_eq!(copies.len(), usize::from(port == 0));
             for made in copies {
-                assert_eq!([made.burst.frame(0), made.burst.frame(1)], [&frames[0][..], &frames[1]]);
+                assert_eq!(
+                    [made.burst.frame(0), made.burst.frame(1)],
+                    [&frames[0][..], &frames[1]]
+                );
                 assert_eq!(made.out_interface[..2], [4, 4]);
             }
         }

@@ -209,7 +209,8 @@ fn offloads(
         return Err("the port has VLANs, whose packets the device may take for its own".to_owned());
     }
     if port.interface.is_mirrored {
-        return Err("a mirror session copies the port's packets, also those that the filter drops".to_owned());
+        return Err("a mirror session copies the port's packets, also those that the filter drops"
+            .to_owned());
     }
     let graphs = &config.graphs;
     let own = graphs.by_port.iter().find(|(ports, _)| ports.contains(&port.id));

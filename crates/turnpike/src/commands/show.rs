@@ -8,8 +8,9 @@ use std::net::IpAddr;
 
 use anyhow::Result;
 use api::report::{
-    ControlQueue, Counters, Filter, FilterVerdict, Flows, Forwarders, Graph, Interface, Mirror, Multicast,
-    Neighbour, Policing, Port, PortQueue, PrefixSet, RouteAnswer, Rss, SourceReport, Steps, Vrf,
+    ControlQueue, Counters, Filter, FilterVerdict, Flows, Forwarders, Graph, Interface, Mirror,
+    Multicast, Neighbour, Policing, Port, PortQueue, PrefixSet, RouteAnswer, Rss, SourceReport,
+    Steps, Vrf,
 };
 use api::{Flow, Request, Show};
 use clap::error::ErrorKind;

@@ -10,9 +10,8 @@ pub fn mirrors(mirrors: &[Mirror]) -> String {
         return "no packets are mirrored; write turnpike.mirror \"NAME\" { from = \"PORT\", to = \"PORT\" }"
             .to_owned();
     }
-    let header = [
-        "mirror", "from", "direction", "to", "sample", "vlan", "packets", "bytes", "dropped",
-    ];
+    let header =
+        ["mirror", "from", "direction", "to", "sample", "vlan", "packets", "bytes", "dropped"];
     let mut table = columns(&header);
     for mirror in mirrors {
         let Mirror { name, from, direction, to, sample, vlan, packets, bytes, dropped } = mirror;
@@ -51,7 +50,10 @@ mod tests {
         };
         let tagged = Mirror { name: "rspan".into(), vlan: Some(999), ..mirror.clone() };
         let text = mirrors(&[mirror, tagged]);
-        let lines: Vec<_> = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        let lines: Vec<_> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect();
         assert_eq!(lines[0], "MIRROR FROM DIRECTION TO SAMPLE VLAN PACKETS BYTES DROPPED");
         assert_eq!(lines[1], "tap wan,lan.5 both span 1/10 - 12 1200 3");
         assert_eq!(lines[2], "rspan wan,lan.5 both span 1/10 999 12 1200 3");

@@ -214,20 +214,23 @@ fn other_use(
         return Some((use_.to_owned(), way_out));
     }
     if let Some(vlan) = vlans.iter().find(|vlan| vlan.parent == id) {
-        return Some((format!("has vlan \"{}\"", vlan.name), "remove it, or mirror to another port"));
+        return Some((
+            format!("has vlan \"{}\"", vlan.name),
+            "remove it, or mirror to another port",
+        ));
     }
     let route = others.routes.iter().find(|route| paths(&route.kind));
-    let hop = others.next_hops.iter().find(|hop| {
-        hop.paths.iter().any(|path| path.interface == Some(id))
-    });
+    let hop =
+        others.next_hops.iter().find(|hop| hop.paths.iter().any(|path| path.interface == Some(id)));
     let neighbour = others.neighbours.iter().find(|neighbour| neighbour.port == id);
     let multicast = others
         .multicast
         .iter()
         .find(|route| route.from == id || route.to.iter().any(|(to, _)| *to == id));
-    let filter = others.filters.iter().find(|filter| {
-        filter.spec.treatments.iter().any(|of| of.mirror == Some(port.id))
-    });
+    let filter = others
+        .filters
+        .iter()
+        .find(|filter| filter.spec.treatments.iter().any(|of| of.mirror == Some(port.id)));
     let named = [
         route.map(|route| format!("is in route \"{}\"", route.prefix)),
         hop.map(|hop| format!("is in next_hop \"{}\"", hop.name)),
@@ -376,7 +379,10 @@ mod tests {
             ),
             ("turnpike.mirror 'm' { from = 'wan', to = 'span', sample = 0 }", "sample"),
             ("turnpike.mirror 'm' { from = 'wan', to = 'span', vlan = 4095 }", "vlan"),
-            ("turnpike.mirror 'm' { from = 'wan', to = 'span', erspan = {} }", "key \"erspan\" unknown"),
+            (
+                "turnpike.mirror 'm' { from = 'wan', to = 'span', erspan = {} }",
+                "key \"erspan\" unknown",
+            ),
             ("turnpike.mirror 'wan' { from = 'wan', to = 'span' }", "the name is taken by a port"),
             ("turnpike.mirror 'a b' { from = 'wan', to = 'span' }", "not a name"),
             (
@@ -421,7 +427,10 @@ mod tests {
              turnpike.graph:path('classify.ip6', 'drop')\n";
         let inward = "turnpike.mirror 'm' { from = 'wan', to = 'span' }";
         let error = read(&format!("{graph}{inward}")).map(|_| ()).unwrap_err().to_string();
-        assert!(error.contains("mirror \"m\": the graph of port \"wan\" has no step mirror-in"), "{error}");
+        assert!(
+            error.contains("mirror \"m\": the graph of port \"wan\" has no step mirror-in"),
+            "{error}"
+        );
         assert!(read(graph).is_ok());
     }
 }
