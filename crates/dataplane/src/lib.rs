@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod bond;
 pub mod bucket;
 pub mod builder;
 pub mod catalogue;
@@ -49,6 +50,7 @@ pub mod steps;
 pub mod tables;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod traffic;
 pub mod transmit;
 pub mod virtual_macs;
 pub mod vlan;

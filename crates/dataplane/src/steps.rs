@@ -1,6 +1,8 @@
 //! The built-in steps, one file each. A file's header is the step's manual: its input, its outputs, its drop
 //! reasons, the RFC clauses it fulfils.
 
+mod bond_input;
+mod bond_output;
 mod builtin;
 mod by_port;
 mod classify;
@@ -34,6 +36,8 @@ mod vlan_output;
 
 pub use crate::filters::{FILTER_IN, FILTER_OUT};
 pub use crate::next_hop::NamedHops;
+pub use bond_input::BondInput;
+pub use bond_output::BondOutput;
 pub use by_port::ByPort;
 pub use classify::Classify;
 pub use complete_checksum::CompleteChecksum;

@@ -15,7 +15,7 @@ use crate::multicast::MulticastTable;
 use crate::next_hop::{NamedHops, NextHopTable, Packed};
 use crate::own::OwnAddresses;
 use crate::shared::Shared;
-use crate::vlan::VlanTable;
+use crate::vlan::{Tagger, VlanTable};
 
 /// The tables of a router as some of its forwarders read them: those of one NUMA node may have copies of the
 /// FIBs of their own, and share everything else.
@@ -56,6 +56,11 @@ pub struct Fibs {
 }
 
 impl Tables {
+    /// Returns a tagger for the present VLANs and bonds.
+    pub fn tagger(&self) -> Tagger {
+        Tagger::of(&self.vlans, &self.shared, self.flows)
+    }
+
     /// Returns the routes of a VRF; those of the default one for an unused number.
     #[inline(always)]
     pub fn vrf(&self, vrf: VrfId) -> &Fibs {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use acl::SetReaders;
 use anyhow::{Context, Error, Result, anyhow};
 use control::config::Config;
+use dataplane::bond::BondTable;
 use dataplane::catalogue::{Catalogue, Facts};
 use dataplane::copy_filter::CopyFilter;
 use dataplane::filters::{FilterTable, Filters};
@@ -19,7 +20,6 @@ use dataplane::router_filter::RouterFilter;
 use dataplane::spread_filter::SpreadFilter;
 use dataplane::steps::named_hop;
 use dataplane::tables::Tables;
-use dataplane::vlan::Tagger;
 use script::{
     ForwarderLua, JitStatus, LuaSteps, Peers, Policy, ScriptCounters, ScriptSource, SharedObjects,
     StepSettings, StepStatus, Watchdog,
@@ -27,7 +27,7 @@ use script::{
 
 use super::node_tables::NodeTables;
 use super::sets::NamedSets;
-use super::vlans;
+use super::virtuals;
 
 /// Between two reports of a step's failures.
 const REPORT: Duration = Duration::from_secs(1);
@@ -125,7 +125,10 @@ impl GraphMaker {
         ports: &[InterfaceInfo],
     ) -> Result<Vec<ForwarderGraph>> {
         self.tables.common().interfaces.set(ports.to_vec());
-        self.tables.common().vlans.set(Arc::new(vlans::table(config, ports)));
+        let bonds = self.tables.common().shared.get::<BondTable>();
+        bonds.set(virtuals::bonds(config, ports));
+        let vlans = virtuals::vlans(config, ports, &bonds.get());
+        self.tables.common().vlans.set(Arc::new(vlans));
         let sets = self.sets.declare(&config.sets)?;
         self.filters = filters(config, &self.filters, &sets)?;
         self.tables.common().filters.set(self.filters.clone());
@@ -157,8 +160,8 @@ impl GraphMaker {
         graph.set_router_filter(RouterFilter::of(tables));
         graph.set_copy_filter(CopyFilter::of(tables));
         graph.set_spread_filter(SpreadFilter::of(tables));
-        let has_vlans = !config.vlans.is_empty();
-        graph.set_tagger(has_vlans.then(|| Box::new(Tagger::of(&tables.vlans))));
+        let has_virtuals = config.virtuals().next().is_some();
+        graph.set_tagger(has_virtuals.then(|| Box::new(tables.tagger())));
         Ok((graph, view))
     }
 

@@ -25,7 +25,7 @@ use super::ports::{Known, Opened, Opener};
 use super::program::{ConfigSource, Program};
 use super::quarantine;
 use super::virtual_drivers;
-use super::vlans::{self, Hosts};
+use super::virtuals::{self, Hosts};
 
 /// The target of a change.
 #[derive(Clone)]
@@ -58,7 +58,7 @@ pub struct Prepared {
     pub ports: Vec<InterfaceInfo>,
     /// The devices and host interfaces already opened for new and changed ports.
     pub ready: BTreeMap<PortId, Ready>,
-    /// Host interfaces of VLANs that have none yet.
+    /// Host interfaces of bonds and VLANs that have none yet.
     pub hosts: Hosts,
     /// Route tables of another structure, if that is wanted, which the graphs read.
     pub fibs: Option<OtherFibs>,
@@ -124,8 +124,11 @@ impl Workshop {
             false => BTreeMap::new(),
         };
         let ports = infos(&base, &config, known, &ready)?;
-        let hosts =
-            if made { vlan_hosts(&self.opener, &base, &config, &ports)? } else { Hosts::new() };
+        let hosts = if made {
+            hosts_of_virtuals(&self.opener, &base, &config, &ports)?
+        } else {
+            Hosts::new()
+        };
         let fibs = if made { self.other_fibs(&base, &config)? } else { None };
         let near = fibs.as_ref().map(|fibs| &fibs.near);
         let (mut graphs, mut more) = (Vec::new(), Vec::new());
@@ -180,7 +183,7 @@ impl Workshop {
         let opened = self.opener.device(wanted, forwarders, &memory)?;
         let mut infos = infos(config, config, known, &BTreeMap::new())?;
         let before = std::mem::replace(&mut infos[id.index()], opened.port.info);
-        vlans::add_infos(config, &mut infos)?;
+        virtuals::add_infos(config, &mut infos)?;
         let other = before != opened.port.info;
         let graphs = self.graphs(if other { &cores } else { &[] }, config, &infos, None)?;
         Ok(Reopened { opened, graphs, infos })
@@ -358,28 +361,28 @@ fn infos(
             None => info_by(port, holder),
         };
     }
-    // VLANs to be removed exist until forwarders have changed; their errors were reported when they were added.
-    let _ = vlans::add_infos(base, &mut infos);
-    vlans::add_infos(config, &mut infos)?;
+    // Bonds and VLANs to be removed exist until forwarders have changed; their errors were reported when they were added.
+    let _ = virtuals::add_infos(base, &mut infos);
+    virtuals::add_infos(config, &mut infos)?;
     Ok(infos)
 }
 
-/// Opens the host interfaces of VLANs that have none yet, to be given up unless the change is made.
-fn vlan_hosts(
+/// Opens the host interfaces of bonds and VLANs that have none yet, to be given up unless the change is made.
+fn hosts_of_virtuals(
     opener: &Opener,
     base: &Config,
     config: &Config,
     infos: &[InterfaceInfo],
 ) -> Result<Hosts> {
     let mut hosts = Hosts::new();
-    for vlan in &config.vlans {
-        let has_host = base.vlan(vlan.id).is_some_and(|before| before.interface.host.is_some());
-        if has_host {
+    for wanted in config.virtuals() {
+        let before = base.virtual_interface(wanted.id);
+        if before.is_some_and(|before| before.interface.host.is_some()) {
             continue;
         }
-        if let Some(host) = vlans::host(opener, vlan, infos[vlan.id.index()])? {
+        if let Some(host) = virtuals::host(opener, wanted, infos[wanted.id.index()])? {
             host.set_provisional();
-            hosts.insert(vlan.id, host);
+            hosts.insert(wanted.id, host);
         }
     }
     Ok(hosts)

@@ -1,5 +1,6 @@
 //! Reports as text tables: columns without frames, so that `grep` and `awk` work on them.
 
+mod bonds;
 mod configurations;
 mod control_queues;
 mod devices;
@@ -23,6 +24,7 @@ use dataplane::reason::{DropReason, PuntClass};
 use dataplane::words::{count, suggestion};
 use serde_json::Value;
 
+pub use bonds::bonds;
 pub use configurations::{history, plan};
 pub use control_queues::control_queues;
 pub use devices::devices;
@@ -89,7 +91,8 @@ pub fn ports(ports: &[Port]) -> String {
     finish(&table)
 }
 
-/// Formats one line an interface; VLANs are indented below the interface that carries them.
+/// Formats one line an interface; VLANs are indented below the interface that carries them, and ports below the bond
+/// that has their frames.
 pub fn interfaces(interfaces: &[Interface]) -> String {
     let mut table = columns(&[
         "interface",

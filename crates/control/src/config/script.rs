@@ -51,6 +51,7 @@ impl Default for Limits {
 pub(super) enum Keyword {
     Vrf,
     Port,
+    Bond,
     Vlan,
     Route,
     Neighbour,
@@ -76,8 +77,9 @@ pub(super) enum Keyword {
 }
 
 impl Keyword {
-    const ALL: [Self; 24] = [
+    const ALL: [Self; 25] = [
         Self::Port,
+        Self::Bond,
         Self::Vlan,
         Self::Route,
         Self::Neighbour,
@@ -107,6 +109,7 @@ impl Keyword {
         match self {
             Self::Vrf => "vrf",
             Self::Port => "port",
+            Self::Bond => "bond",
             Self::Vlan => "vlan",
             Self::Route => "route",
             Self::Neighbour => "neighbour",
@@ -138,6 +141,7 @@ impl Keyword {
         match self {
             Self::Vrf
             | Self::Port
+            | Self::Bond
             | Self::Vlan
             | Self::NextHop
             | Self::PrefixSet

@@ -4,6 +4,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::*;
+use crate::bond::BONDS;
 use crate::catalogue::{Catalogue, Facts, MakeContext, Provides, StepSpec};
 use crate::class::LEAST_TTL;
 use crate::features::Feature;
@@ -19,8 +20,8 @@ const ROUTED6: Facts = VALID6.with(Facts::ROUTED);
 const REWRITTEN: Facts = Facts::REWRITTEN;
 
 /// Features of the built-in steps, and [`LEAST_TTL`]. Each has a slot; the others are free for steps of other crates.
-const FEATURES: [Feature; 7] =
-    [REVERSE_PATH, REDIRECTS, FILTER_IN, FILTER_OUT, POLICY_ROUTE, VLANS, LEAST_TTL];
+const FEATURES: [Feature; 8] =
+    [REVERSE_PATH, REDIRECTS, FILTER_IN, FILTER_OUT, POLICY_ROUTE, VLANS, LEAST_TTL, BONDS];
 
 const _: () = assert!(Feature::have_own_slots(&FEATURES), "two features have the same slot");
 
@@ -33,6 +34,10 @@ impl Default for Catalogue {
 /// All of them, in the order of the default graph.
 fn specs() -> Vec<StepSpec> {
     let mut specs = vec![
+        step("bond-input", bond_input::OUTPUTS, Facts::FRAME, &[], |make| {
+            Box::new(BondInput::new(make.tables))
+        })
+        .present_if(BONDS),
         step("vlan-input", vlan_input::OUTPUTS, Facts::FRAME, &[], |make| {
             Box::new(VlanInput::new(make.tables))
         })
@@ -143,6 +148,10 @@ fn specs() -> Vec<StepSpec> {
             Box::new(VlanOutput::new(make.tables))
         })
         .present_if(VLANS),
+        step("bond-output", bond_output::OUTPUTS, Facts::SENDABLE, &[], |make| {
+            Box::new(BondOutput::new(make.tables))
+        })
+        .present_if(BONDS),
         filter_step("ip4-filter", VALID4, |make| {
             Box::new(filter_at::Ip4FilterAt::new(make.tables, make.args))
         }),

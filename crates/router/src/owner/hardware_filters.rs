@@ -23,7 +23,8 @@ use super::Owner;
 use super::turn::Turn;
 
 /// Steps in front of a filter that neither change packets nor take any away that a rule could fit.
-const BEFORE: [&str; 11] = [
+const BEFORE: [&str; 12] = [
+    "bond-input",
     "vlan-input",
     "classify",
     "ip4-prefetch",

@@ -18,7 +18,6 @@ use dataplane::punts::ClassRing;
 use dataplane::quarantine::Suspect;
 use dataplane::reason::PuntReason;
 use dataplane::tables::{Fibs, Tables, VrfTables};
-use dataplane::vlan::Tagger;
 use dpdk::{Consumer, Eal, Mempool, MempoolConfig, Producer, Ring, VirtioHeader};
 use fib::{Algorithm, NoReaders};
 use slowpath::{Output, Waiting};
@@ -180,7 +179,7 @@ impl Lab {
                 buffers: pool.clone().into(),
                 counters: Arc::default(),
                 events: event_channel().0,
-                tagger: Tagger::of(&tables.vlans),
+                tagger: tables.tagger(),
                 tables: Arc::new(tables),
                 hosts: BTreeMap::new(),
                 handoff_queue,
