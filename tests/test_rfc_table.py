@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "docs/rfc.md"
 RFCS = [
     791, 792, 826, 894, 1122, 1191, 1812, 2474, 2644, 3021, 3168, 3704, 4443, 4861, 4862, 5095, 5798,
-    6164, 6633, 6864, 6980, 7567, 7608, 8200, 8201, 8504, "802.1Q",
+    6164, 6633, 6864, 6980, 7567, 7608, 8200, 8201, 8504, "802.1Q", "802.1AX",
 ]
 COLUMNS = ["clause", "requirement", "status", "file", "test"]
 LEVEL = re.compile(r"\b(must|shall|should|may)\b", re.IGNORECASE)

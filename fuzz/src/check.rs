@@ -48,6 +48,7 @@ pub fn framed(port: usize, frame: &[u8]) {
             assert!(packet[7] > 0, "hop limit: {packet:02x?}");
             assert!(mtu(port) >= 1280, "IPv6 on a link that is too small for it: {packet:02x?}");
         }
+        [0x88, 9] => assert_eq!(packet.len(), wire::lacp::PDU_LEN, "{frame:02x?}"),
         _ => panic!("ethertype: {frame:02x?}"),
     }
 }

@@ -17,8 +17,10 @@ use crate::{FlowSelection, RouteFilter};
 pub enum Show {
     /// `Vec<`[`Port`]`>`.
     Ports,
-    /// `Vec<`[`Interface`]`>`: each port's is followed by the VLANs on it.
+    /// `Vec<`[`Interface`]`>`: each port's is followed by the VLANs on it, and each bond by its ports and VLANs.
     Interfaces,
+    /// `Vec<`[`Bond`]`>`.
+    Bonds,
     /// `Vec<`[`Route`]`>`, in the order of the prefixes, IPv4 first.
     Routes(RouteFilter),
     /// [`RouteSummary`].
@@ -62,6 +64,8 @@ pub enum Show {
     },
     /// `Vec<`[`Multicast`]`>`, by group and source.
     Multicast,
+    /// `Vec<`[`Mirror`]`>`: the mirror sessions, in the order of the configuration.
+    Mirrors,
     /// [`Forwarders`]: the work, core and load of each.
     Forwarders,
     /// `Vec<`[`Rss`]`>`: the distribution of received packets, by port.
@@ -97,6 +101,30 @@ pub enum Show {
         #[serde(default)]
         all: bool,
     },
+}
+
+/// A mirror session: copies of the packets of interfaces, for an analyser.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Mirror {
+    /// Its name.
+    pub name: String,
+    /// The mirrored interfaces.
+    pub from: Vec<String>,
+    /// The mirrored packets: `inward`, `outward` or `both`.
+    pub direction: String,
+    /// The analyser's port.
+    pub to: String,
+    /// One of so many packets is copied.
+    pub sample: u32,
+    /// The identifier of the VLAN tag in front of each copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
+    /// Copies made.
+    pub packets: u64,
+    /// Their bytes, tags included.
+    pub bytes: u64,
+    /// Copies lost: without a buffer, or because the analyser's port was full or down.
+    pub dropped: u64,
 }
 
 /// A port. Packets and bytes are those that forwarders received and sent, Ethernet frames without
@@ -161,18 +189,18 @@ pub struct Port {
     pub offloads: Vec<Offload>,
 }
 
-/// An interface: a port's own, or a VLAN. Packets and bytes are Ethernet frames without VLAN tags and FCS; those of a
+/// An interface: a port's own, a bond, or a VLAN. Packets and bytes are Ethernet frames without VLAN tags and FCS; those of a
 /// port's own interface are all that the port receives and sends, with the tags (RFC 2863 3.1.1).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interface {
     /// Its name in the configuration.
     pub name: String,
-    /// `port` or `vlan`.
+    /// `port`, `bond` or `vlan`.
     pub kind: String,
-    /// The port or VLAN whose frames carry it; none: it is a port's own.
+    /// The port, bond or VLAN whose frames carry it, or the bond that has the port's frames; none: neither.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
-    /// The tag that its frames have in the parent's; none: it is a port's own.
+    /// The tag that its frames have in the parent's; none: it is no VLAN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<VlanTag>,
     /// Its MAC.
@@ -200,6 +228,78 @@ pub struct Interface {
     /// Its host interface, which has its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostInterface>,
+}
+
+/// A bond: an interface whose frames are spread over several ports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bond {
+    /// Its name.
+    pub name: String,
+    /// `lacp`, `static` or `active-backup`.
+    pub mode: String,
+    /// The fields by which a frame's port is selected: `l2`, `l2+l3` or `l3+l4`.
+    pub hash: String,
+    /// `up` or `down`.
+    pub link: String,
+    /// It is down while fewer ports than this are active.
+    pub minimum_links: u8,
+    /// The partner system with which LACP has agreed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partner: Option<String>,
+    /// Its ports, in the configuration's order.
+    pub ports: Vec<BondPort>,
+}
+
+/// A port of a bond. States and counts of LACP are none and 0 in other modes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BondPort {
+    /// Its name.
+    pub name: String,
+    /// `up` or `down`.
+    pub link: String,
+    /// True if packets that it receives count.
+    pub collecting: bool,
+    /// True if it sends.
+    pub distributing: bool,
+    /// State of LACP's Receive machine: `disabled`, `expired`, `defaulted`, `current`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receive: Option<String>,
+    /// State of LACP's Mux machine: `detached`, `waiting`, `attached`, `collecting`, `distributing`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mux: Option<String>,
+    /// True if LACP has selected it for the bond.
+    pub selected: bool,
+    /// True if its partner is this router.
+    pub looped: bool,
+    /// Its partner, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partner: Option<LacpPartner>,
+    /// Valid LACPDUs received.
+    pub lacpdus_in: u64,
+    /// LACPDUs sent.
+    pub lacpdus_out: u64,
+    /// Malformed frames of the slow protocols received.
+    pub malformed: u64,
+    /// Markers received.
+    pub markers: u64,
+}
+
+/// The other end of a link, as its LACPDUs describe it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LacpPartner {
+    /// Identifier of its system.
+    pub system: String,
+    /// Priority of its system.
+    pub system_priority: u16,
+    /// Its key.
+    pub key: u16,
+    /// Its number.
+    pub port: u16,
+    /// Its priority.
+    pub port_priority: u16,
+    /// Its flags: `activity`, `short-timeout`, `aggregation`, `synchronization`, `collecting`, `distributing`,
+    /// `defaulted`, `expired`.
+    pub state: Vec<String>,
 }
 
 /// An IEEE 802.1Q tag.

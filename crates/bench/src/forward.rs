@@ -26,11 +26,12 @@
 //! | `4r4e` | 4 of /2 | 4 | IPv4 |
 //! | `full4` | a full table and a default route | 4 | IPv4 |
 //! | `vrf4` | as `full4`, in a VRF besides the default one | 4 | IPv4 |
+//! | `bond4` | as `full4`, by a bond of all ports | 4 | IPv4 |
 //! | `vlan4`, `qinq4` | as `full4`, by VLANs on all ports | 4 | IPv4 with one tag, with two |
 //! | `full6` | the same of IPv6 | 4 | IPv6, random prefixes of the table, random host bits |
 //! | `mixed` | both | 4 | the two by turns, so a batch is half of each |
 //!
-//! The cases of queues, VRFs, VLANs, rates and sets run only by name (`--case`).
+//! The cases of queues, VRFs, bonds, VLANs, rates and sets run only by name (`--case`).
 //!
 //! With `--l3fwd`, DPDK's own example takes turns with the cases of IPv4 ([`l3fwd`]); then one case
 //! is measured after the other, because each has an l3fwd of its own, with its own memory.

@@ -11,6 +11,8 @@
 //! turnpike.neighbour "10.0.2.9"    { port = "right", mac = "02:00:00:00:00:09" }
 //! turnpike.import { file = "table.dat.gz", via = { "10.0.1.2", "10.0.2.2" } }
 //! turnpike.multicast "239.1.1.1"   { source = "10.0.1.2", from = "left", to = { "right" } }
+//! turnpike.bond "lag" { ports = { "one", "two" }, mode = "lacp", hash = "l3+l4", address = "10.0.7.1/24" }
+//! turnpike.mirror "tap" { from = "left", direction = "inward", to = "span", sample = 100, vlan = 999 }
 //! turnpike.vrf "blue"             { table = 100 }
 //! turnpike.port "shop"  { device = "eth3", address = "10.0.1.1/24", vrf = "blue" }
 //! turnpike.route "198.51.100.0/24" { via = "10.0.2.2", vrf = "blue", next_hop_vrf = "default" }
@@ -65,6 +67,7 @@ use std::time::{Duration, SystemTime};
 
 use ::script::{CounterNames, StepSettings};
 use acl::Action;
+use dataplane::bond::{BONDS, HashFields};
 use dataplane::catalogue::Catalogue;
 use dataplane::class::{ByClass, ClassLimits, LEAST_TTL, default_limits};
 use dataplane::distribution::TxConfig;
@@ -72,6 +75,7 @@ use dataplane::features::{Feature, Features};
 use dataplane::filters::{FilterSpec, TRACKED};
 use dataplane::flows::FlowSettings;
 use dataplane::interface::{InterfaceId, VrfId};
+use dataplane::mirror_sessions::{self, MIRROR};
 use dataplane::plan::Plans;
 use dataplane::polling::{BUDGET, Wait};
 use dataplane::port::{LinkWish, OffloadWishes, PortId};
@@ -105,6 +109,8 @@ pub struct Config {
     pub text: Arc<str>,
     /// The ports, in the order of their numbers.
     pub ports: Vec<Port>,
+    /// The bonds, in the order of their numbers.
+    pub bonds: Vec<Bond>,
     /// The VLANs, in the order of their numbers.
     pub vlans: Vec<Vlan>,
     /// The VRFs besides the default one, in the order of their numbers.
@@ -125,6 +131,8 @@ pub struct Config {
     pub imports: Vec<Import>,
     /// The multicast routes.
     pub multicast: Vec<MulticastRoute>,
+    /// Copies of packets for analysers.
+    pub mirrors: Vec<Mirror>,
     /// Other sources of routes.
     pub routes_from: RoutesFrom,
     /// The listener for FRR's zebra; `None` unless [`Self::routes_from`] names it.
@@ -309,6 +317,15 @@ pub struct MulticastRoute {
     pub to: Vec<(InterfaceId, u8)>,
 }
 
+/// `turnpike.mirror`: copies of the packets of interfaces, for an analyser.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mirror {
+    /// The line of the statement.
+    pub line: usize,
+    /// Its settings.
+    pub session: mirror_sessions::Session,
+}
+
 /// A port of the router.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Port {
@@ -344,6 +361,8 @@ pub struct Port {
     pub promiscuous: bool,
     /// True if it receives all multicasts, regardless of need.
     pub all_multicast: bool,
+    /// The bond that it belongs to, which has its frames.
+    pub bond: Option<InterfaceId>,
     /// Its own interface: that of its untagged frames.
     pub interface: Interface,
 }
@@ -373,6 +392,7 @@ impl Port {
             link: LinkWish::default(),
             promiscuous: false,
             all_multicast: false,
+            bond: self.bond,
             interface: self.interface.bare(),
         }
     }
@@ -383,21 +403,14 @@ impl Port {
             let Self { device, driver, mac, mtu, link, promiscuous, offloads, interface, .. } =
                 port;
             let filter = (*mac, *promiscuous);
-            (
-                device.clone(),
-                *driver,
-                filter,
-                *mtu,
-                *link,
-                offloads.clone(),
-                interface.host_opened(),
-            )
+            let upper = (port.bond, interface.host_opened());
+            (device.clone(), *driver, filter, *mtu, *link, offloads.clone(), upper)
         };
         opened(self) == opened(other) && self.queues.is_open_as(&other.queues)
     }
 }
 
-/// The settings of an interface: that of a port's untagged frames, or a VLAN's.
+/// The settings of an interface: that of a port's untagged frames, a bond's, or a VLAN's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Interface {
     /// Its VRF and the messages that the slow path sends on it.
@@ -410,8 +423,12 @@ pub struct Interface {
     pub filter_in: Option<PortFilter>,
     /// The filter of transmitted packets.
     pub filter_out: Option<PortFilter>,
-    /// True for the interface of a port that has VLANs.
+    /// True for the interface of a port that has VLANs, or whose bond has.
     pub has_vlans: bool,
+    /// True for the interface of a port whose received packets are mirrored, or of an analyser's port.
+    pub is_mirrored: bool,
+    /// True for a bond, and for the interface of a port that belongs to one.
+    pub is_bonded: bool,
     /// Its host interface, if it has one: as configured, else if there is another source of routes for
     /// the router.
     pub host: Option<HostInterface>,
@@ -437,6 +454,8 @@ impl Interface {
             (None, _) => 0,
         };
         all.with(VLANS, self.has_vlans.into())
+            .with(MIRROR, self.is_mirrored.into())
+            .with(BONDS, self.is_bonded.into())
             .with(FILTER_IN, filter(&self.filter_in, &self.filter_out))
             .with(FILTER_OUT, filter(&self.filter_out, &self.filter_in))
             .with(POLICY_ROUTE, self.filter_in.as_ref().is_some_and(|filter| filter.routes).into())
@@ -452,23 +471,148 @@ impl Interface {
             filter_in: None,
             filter_out: None,
             has_vlans: self.has_vlans,
+            is_mirrored: self.is_mirrored,
+            is_bonded: self.is_bonded,
             host: None,
             ttl_security: None,
         }
     }
 }
 
-/// An interface of frames with a VLAN tag, on a port or on another VLAN.
+/// `turnpike.bond`: an interface whose frames are spread over several ports.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Vlan {
-    /// Its number: from [`MAX_PORTS`] on by its place among the statements, unless it is that of a VLAN of the
-    /// same name in a running router, see [`Config::align`].
+pub struct Bond {
+    /// Its number: from [`MAX_PORTS`] on, see [`Vlan::id`].
     pub id: InterfaceId,
     /// The line of the statement.
     pub line: usize,
     /// 1 to 15 characters; no port has it.
     pub name: String,
-    /// The port's interface, or the VLAN on a port, whose frames have this one's tag.
+    /// Its ports, at least one, in the order of the statement; none belongs to another bond.
+    pub ports: Vec<PortId>,
+    /// The selection of the ports that take part.
+    pub mode: BondMode,
+    /// The fields of frames by which a port is selected.
+    pub hash: HashFields,
+    /// The bond is down while fewer ports than this take part, at least 1.
+    pub minimum_links: u8,
+    /// Settings of LACP; without effect in other modes.
+    pub lacp: LacpSettings,
+    /// Its MAC, in place of that of its first port's device.
+    pub mac: Option<MacAddr>,
+    /// The largest IP packet in bytes, in place of its ports'.
+    pub mtu: Option<u16>,
+    /// Its settings.
+    pub interface: Interface,
+}
+
+/// The selection of the ports of a bond that take part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BondMode {
+    /// Those on which LACP has agreed with the other side (IEEE 802.1AX).
+    #[default]
+    Lacp,
+    /// All with a link.
+    Static,
+    /// The first with a link.
+    ActiveBackup,
+}
+
+impl BondMode {
+    /// All.
+    pub const ALL: [Self; 3] = [Self::Lacp, Self::Static, Self::ActiveBackup];
+
+    /// The name in configurations.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lacp => "lacp",
+            Self::Static => "static",
+            Self::ActiveBackup => "active-backup",
+        }
+    }
+}
+
+/// Settings of LACP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LacpSettings {
+    /// True: the other side is to send a LACPDU each second, and has failed after three (LACP_Timeout).
+    pub fast: bool,
+    /// True: LACPDUs are sent only to an active partner (LACP_Activity).
+    pub passive: bool,
+    /// Priority of this system; the least number counts most.
+    pub priority: u16,
+}
+
+impl Default for LacpSettings {
+    fn default() -> Self {
+        // The standard's recommended default.
+        Self { fast: true, passive: false, priority: 0x8000 }
+    }
+}
+
+impl Bond {
+    /// A bond of this one's name, number and ports, and no other settings.
+    fn bare(&self) -> Self {
+        Self {
+            mode: BondMode::default(),
+            hash: HashFields::default(),
+            minimum_links: 1,
+            lacp: LacpSettings::default(),
+            mac: None,
+            mtu: None,
+            interface: self.interface.bare(),
+            ..self.clone()
+        }
+    }
+
+    /// Its host interface need not be opened anew to become the other's.
+    fn is_open_as(&self, other: &Self) -> bool {
+        let opened =
+            |bond: &Self| (bond.ports.clone(), bond.mac, bond.mtu, bond.interface.host.clone());
+        opened(self) == opened(other)
+    }
+}
+
+/// An interface without a device of its own: a bond or a VLAN.
+#[derive(Clone, Copy, Debug)]
+pub struct Virtual<'a> {
+    /// The statement: `bond` or `vlan`.
+    pub kind: &'static str,
+    /// Its number.
+    pub id: InterfaceId,
+    /// Its name.
+    pub name: &'a str,
+    /// The interface whose port or bond carries its frames; `None`: it is a bond.
+    pub parent: Option<InterfaceId>,
+    /// Its settings.
+    pub interface: &'a Interface,
+}
+
+impl<'a> From<&'a Bond> for Virtual<'a> {
+    fn from(bond: &'a Bond) -> Self {
+        let (id, name, interface) = (bond.id, &*bond.name, &bond.interface);
+        Self { kind: "bond", id, name, parent: None, interface }
+    }
+}
+
+impl<'a> From<&'a Vlan> for Virtual<'a> {
+    fn from(vlan: &'a Vlan) -> Self {
+        let (id, name, interface) = (vlan.id, &*vlan.name, &vlan.interface);
+        Self { kind: "vlan", id, name, parent: Some(vlan.parent), interface }
+    }
+}
+
+/// An interface of frames with a VLAN tag, on a port, a bond or on another VLAN.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Vlan {
+    /// Its number: from [`MAX_PORTS`] on by its place among the statements, those of bonds first, unless it is that of
+    /// a bond or VLAN of the same name in a running router, see [`Config::align`].
+    pub id: InterfaceId,
+    /// The line of the statement.
+    pub line: usize,
+    /// 1 to 15 characters; no port has it.
+    pub name: String,
+    /// The interface whose frames have this one's tag: a port's, a bond, or a VLAN on one of these.
     pub parent: InterfaceId,
     /// The tag.
     pub tag: Tag,
@@ -498,33 +642,54 @@ impl Config {
         self.vlans.get(at)
     }
 
+    /// Returns the bond with this number.
+    pub fn bond(&self, id: InterfaceId) -> Option<&Bond> {
+        self.bonds.iter().find(|bond| bond.id == id)
+    }
+
+    /// Returns the bonds and the VLANs, each after the interface that carries its frames or beside it.
+    pub fn virtuals(&self) -> impl Iterator<Item = Virtual<'_>> {
+        self.bonds.iter().map(Virtual::from).chain(self.vlans.iter().map(Virtual::from))
+    }
+
+    /// Returns the bond or VLAN with this number.
+    pub fn virtual_interface(&self, id: InterfaceId) -> Option<Virtual<'_>> {
+        self.vlan(id).map(Virtual::from).or_else(|| self.bond(id).map(Virtual::from))
+    }
+
     /// Returns number, name and settings of every interface, those of ports first.
     pub fn interfaces(&self) -> impl Iterator<Item = (InterfaceId, &str, &Interface)> {
         let ports = self.ports.iter().map(|port| (port.id.into(), &*port.name, &port.interface));
-        ports.chain(self.vlans.iter().map(|vlan| (vlan.id, &*vlan.name, &vlan.interface)))
+        ports.chain(self.virtuals().map(|of| (of.id, of.name, of.interface)))
     }
 
     /// Returns the settings of the interface with this number.
     pub fn interface(&self, id: InterfaceId) -> Option<&Interface> {
         match id.port() {
             Some(port) => self.port(port).map(|port| &port.interface),
-            None => self.vlan(id).map(|vlan| &vlan.interface),
+            None => self.virtual_interface(id).map(|of| of.interface),
         }
     }
 
-    /// Returns the VLANs with their ports and all their tags.
+    /// Returns the interface that carries a VLAN's frames with all their tags: a port's own, or a bond.
+    pub fn carrier(&self, vlan: &Vlan) -> Option<InterfaceId> {
+        let is_carrier = |id: &InterfaceId| id.port().is_some() || self.bond(*id).is_some();
+        let below = || Some(self.vlan(vlan.parent)?.parent);
+        Some(vlan.parent).filter(is_carrier).or_else(|| below().filter(is_carrier))
+    }
+
+    /// Returns the VLANs with the interfaces that carry them and all their tags.
     pub fn vlans_on_wire(&self) -> Vec<vlan::Vlan> {
         self.vlans.iter().filter_map(|vlan| self.on_wire(vlan)).collect()
     }
 
     fn on_wire(&self, vlan: &Vlan) -> Option<vlan::Vlan> {
-        let (interface, tag) = (vlan.id, vlan.tag);
-        if let Some(port) = vlan.parent.port() {
-            return Some(vlan::Vlan { interface, port, tags: Tags { outer: tag, inner: None } });
-        }
-        let parent = self.vlan(vlan.parent)?;
-        let tags = Tags { outer: parent.tag, inner: Some(tag) };
-        Some(vlan::Vlan { interface, port: parent.parent.port()?, tags })
+        let (interface, lower) = (vlan.id, self.carrier(vlan)?);
+        let tags = match self.vlan(vlan.parent) {
+            Some(parent) => Tags { outer: parent.tag, inner: Some(vlan.tag) },
+            None => Tags { outer: vlan.tag, inner: None },
+        };
+        Some(vlan::Vlan { interface, lower, tags })
     }
 }
 

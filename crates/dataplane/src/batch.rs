@@ -24,6 +24,7 @@ use crate::multicast::{MulticastRoutes, MulticastTable, Receivers};
 use crate::next_hop::{NO_ROUTE, NextHop, Packed};
 use crate::port::PortId;
 use crate::steering::Steering;
+use crate::tap::Taps;
 
 /// Up to 64 packets of one port on their path through the graph.
 pub struct Batch {
@@ -31,9 +32,12 @@ pub struct Batch {
     pub(crate) burst: Burst,
     /// The port on which all packets of the batch were received.
     pub in_port: PortId,
-    /// The port's own interface, which received all packets except those in [`Self::elsewhere`].
+    /// The interface that received all packets except those in [`Self::elsewhere`]: the port's own, unless
+    /// [`Self::upper`] is set.
     pub own: InterfaceInfo,
-    /// Packets received on another interface than the port's own.
+    /// The interface that receives the port's packets in place of the port's own.
+    upper: Option<InterfaceId>,
+    /// Packets received on another interface than that.
     elsewhere: Mask,
     /// The numbers of their interfaces, by slot; undefined for other packets.
     in_interface: [InterfaceId; BATCH_MAX],
@@ -99,6 +103,7 @@ impl Batch {
             burst: Burst::new(),
             in_port,
             own,
+            upper: None,
             elsewhere: Mask::EMPTY,
             in_interface: [InterfaceId::FIRST; BATCH_MAX],
             untagged: Mask::EMPTY,
@@ -125,12 +130,26 @@ impl Batch {
     pub(crate) fn come_by(&mut self, port: PortId, own: InterfaceInfo) {
         self.in_port = port;
         self.own = own;
+        self.upper = None;
         self.elsewhere = Mask::EMPTY;
         self.untagged = Mask::EMPTY;
         // Entries looked up for another batch may be outdated.
         self.groups = None;
         self.categories.clear();
         self.steering.clear();
+    }
+
+    /// Assigns all packets to another interface than the port's own, as seen by later steps.
+    #[inline(always)]
+    pub(crate) fn receive_on(&mut self, interface: InterfaceId) {
+        self.own = self.info_of(interface);
+        self.upper = Some(interface);
+    }
+
+    /// The interface of packets that no step has assigned to another one.
+    #[inline(always)]
+    fn usual(&self) -> InterfaceId {
+        self.upper.unwrap_or(InterfaceId::of_port(self.in_port))
     }
 
     /// Assigns a packet to another interface than its port's own, as seen by later steps.
@@ -163,7 +182,7 @@ impl Batch {
         if self.elsewhere.has(slot) {
             return self.in_interface[slot & (BATCH_MAX - 1)];
         }
-        self.in_port.into()
+        self.usual()
     }
 
     /// Returns the facts about a packet's ingress interface.
@@ -198,7 +217,7 @@ impl Batch {
         if usual.is_empty() {
             return self.group_elsewhere(packets);
         }
-        Some(Group { interface: self.in_port.into(), info: self.own, packets: usual })
+        Some(Group { interface: self.usual(), info: self.own, packets: usual })
     }
 
     fn group_elsewhere(&self, packets: Mask) -> Option<Group> {
@@ -373,6 +392,12 @@ impl Batch {
                 copies.add(frame, rest, port);
             }
         }
+    }
+
+    /// Returns the packets, and the maker of copies for mirror sessions; `None` outside a forwarder.
+    #[inline(always)]
+    pub(crate) fn burst_and_taps(&mut self) -> Option<(&mut Burst, &mut Taps)> {
+        Some((&mut self.burst, &mut self.copies.as_mut()?.taps))
     }
 
     /// Cuts the frame to `len` bytes; a longer `len` than the frame's changes nothing.

@@ -365,7 +365,16 @@ mod tests {
         let names: Vec<_> = catalogue.features().iter().map(|feature| feature.name()).collect();
         assert_eq!(
             names,
-            ["vlans", "reverse_path", "filter_in", "policy_route", "redirects", "filter_out"]
+            [
+                "mirror",
+                "bonds",
+                "vlans",
+                "reverse_path",
+                "filter_in",
+                "policy_route",
+                "redirects",
+                "filter_out"
+            ]
         );
         let spec = |name| {
             let feature = Feature::flag(name, 1);

@@ -7,7 +7,7 @@
 //! | class | packets |
 //! |---|---|
 //! | `neighbour` | ARP; ICMPv6 133 to 137 with hop limit 255 (RFC 4861) |
-//! | `link` | packets that only hosts of the link can send: routing protocols to link-local groups or addresses, or with TTL 255 (RFC 5082); others to link-local groups with TTL 1 or 255; frames to link protocols' groups (IS-IS, LLDP) |
+//! | `link` | packets that only hosts of the link can send: routing protocols to link-local groups or addresses, or with TTL 255 (RFC 5082); others to link-local groups with TTL 1 or 255; frames to link protocols' groups (IS-IS, LLDP, LACP) |
 //! | `routing` | for the router: other packets of OSPF, EIGRP, PIM, VRRP, RSVP; BGP, LDP, MSDP, BFD, RIP, HSRP by port; IGMP, MLD |
 //! | `host` | everything else for the router: ping, ssh, DNS, later fragments |
 //! | `resolve` | to be forwarded: the neighbour's MAC is unknown, or a redirect may be due |
@@ -110,7 +110,7 @@ impl PuntClass {
     pub fn of(reason: PuntReason, to_group: bool, head: &[u8; HEAD]) -> Self {
         match reason {
             PuntReason::Arp => Self::Neighbour,
-            PuntReason::NonIp | PuntReason::FrameToHost => Self::Link,
+            PuntReason::NonIp | PuntReason::SlowProtocol | PuntReason::FrameToHost => Self::Link,
             PuntReason::Local => Self::of_local(head),
             PuntReason::Ip4Options | PuntReason::HopByHop if to_group => match Self::of_local(head)
             {

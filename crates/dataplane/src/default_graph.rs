@@ -14,10 +14,10 @@ use crate::params::Args;
 use crate::plan::{NewStep, Plan, PlanError, Successor};
 use crate::tables::Tables;
 
-const FIRST: &str = "vlan-input";
+const FIRST: &str = "mirror-in";
 
 const PATHS: [(&str, &[&str]); 7] = [
-    ("vlan-input.ok", &["classify"]),
+    ("mirror-in.ok", &["bond-input", "vlan-input", "classify"]),
     (
         "classify.ip4",
         &[
@@ -34,6 +34,7 @@ const PATHS: [(&str, &[&str]); 7] = [
             "ip4-mtu",
             "ip4-rewrite",
             "vlan-output",
+            "bond-output",
             "transmit",
         ],
     ),
@@ -52,6 +53,7 @@ const PATHS: [(&str, &[&str]); 7] = [
             "ip6-mtu",
             "ip6-rewrite",
             "vlan-output",
+            "bond-output",
             "transmit",
         ],
     ),

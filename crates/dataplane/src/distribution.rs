@@ -25,9 +25,12 @@ use dpdk::{Burst, Consumer, PacketList};
 
 use crate::counters::ForwarderCounters;
 use crate::mask::{BATCH_MAX, Mask};
+use crate::mirror_sessions::{Losses, MirrorOutput};
+use crate::outgoing::Outgoing;
 use crate::polling::Polling;
-use crate::port::{MAX_PORTS, PortId};
+use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::reason::{DropOrigin, DropReason};
+use crate::tap::Taps;
 use crate::transmit::{Scheduler, TX_BURST_MAX, send_by};
 use crate::wires::{Exit, TxPath};
 
@@ -57,6 +60,8 @@ struct PortTx {
     scheduler: Option<Box<Scheduler>>,
     /// Arrival time of the burst's oldest packet, in TSC cycles; valid while the burst has packets.
     since: u64,
+    /// Counts copies of a mirror session that the port does not take, if it is an analyser's.
+    losses: Option<Losses>,
 }
 
 /// A path past the bursts.
@@ -77,6 +82,10 @@ pub struct Distribution {
     priority: Vec<usize>,
     /// The ports that have a scheduler, by their place in `ports`.
     scheduled: Vec<usize>,
+    /// Mirroring of sent packets, if there are mirror sessions.
+    mirror: Option<Box<MirrorOutput>>,
+    /// Makes the copies; `None` until it has a pool.
+    taps: Option<Taps>,
 }
 
 /// The schedulers of a forwarder's ports, one of them or none.
@@ -94,6 +103,8 @@ impl Distribution {
             hands_over: false,
             burst: 1,
             flush_cycles: 0,
+            mirror: None,
+            taps: None,
         };
         distribution.set_config(config);
         distribution
@@ -131,7 +142,8 @@ impl Distribution {
             && let Some(id) = PortId::new(self.ports.len() as u16)
         {
             let (path, priority, scheduler) = (TxPath::None, None, None);
-            self.ports.push(PortTx { id, path, priority, scheduler, since: 0 });
+            let losses = self.mirror.as_ref().and_then(|mirror| mirror.losses(id));
+            self.ports.push(PortTx { id, path, priority, scheduler, since: 0, losses });
             self.bursts.push(PacketList::new());
         }
         place
@@ -188,9 +200,47 @@ impl Distribution {
     #[inline]
     pub(crate) fn priority(&mut self, polling: &Polling, counters: &ForwarderCounters) -> usize {
         let mut taken = 0;
-        for &place in &self.priority {
+        for at in 0..self.priority.len() {
+            let place = self.priority[at];
             let port = &mut self.ports[place];
-            taken += port.send_priority(polling.quota(Some(port.id)), counters);
+            let quota = polling.quota(Some(port.id));
+            taken += match &self.mirror {
+                Some(mirror) if mirror.ports.contains(port.id) => {
+                    self.mirror_priority(place, quota, counters)
+                }
+                _ => port.send_priority(quota, counters),
+            };
+        }
+        taken
+    }
+
+    /// Sends packets of a port's priority ring, and copies of them for its outward mirror session. Returns the number of
+    /// packets taken from the ring.
+    #[cold]
+    fn mirror_priority(
+        &mut self,
+        place: usize,
+        most: usize,
+        counters: &ForwarderCounters,
+    ) -> usize {
+        let port = &mut self.ports[place];
+        port.send_waiting(counters);
+        let (id, burst) = (port.id, self.mirror.as_mut().and_then(|mirror| mirror.host.take()));
+        let (Some(mut burst), Some(priority)) = (burst, &mut port.priority) else { return 0 };
+        let mut taken = 0;
+        if priority.waiting.is_empty() {
+            taken = priority.ring.receive(&mut burst, most.min(BATCH_MAX));
+            counters.taken_in.add(taken as u64);
+            let (all, by) = (Mask(burst.owned()), [id.index() as u16; BATCH_MAX]);
+            self.mirror(&mut burst, all, &by, dpdk::tsc(), counters);
+            let port = &mut self.ports[place];
+            if let Some(priority) = &mut port.priority {
+                burst.move_to(all.0, &mut priority.waiting);
+            }
+            port.send_waiting(counters);
+        }
+        if let Some(mirror) = &mut self.mirror {
+            mirror.host = Some(burst);
         }
         taken
     }
@@ -211,9 +261,110 @@ impl Distribution {
         self.in_bursts() > 0 || self.ports.iter().any(stuck)
     }
 
+    /// Sets the maker of copies for outward mirror sessions.
+    pub(crate) fn set_taps(&mut self, taps: Taps) {
+        self.taps = Some(taps);
+    }
+
+    /// Sets the ports whose device accepts packets of several buffers.
+    pub(crate) fn set_by_reference(&mut self, ports: PortSet) {
+        if let Some(taps) = &mut self.taps {
+            taps.by_reference = ports;
+        }
+    }
+
+    /// Gives the graph that ends its mirroring of sent packets back, and takes that of the next.
+    pub(crate) fn exchange_mirror(
+        &mut self,
+        next: &mut Option<Box<MirrorOutput>>,
+        last: &mut Option<Box<MirrorOutput>>,
+    ) {
+        std::mem::swap(&mut self.mirror, last);
+        std::mem::swap(&mut self.mirror, next);
+        for port in &mut self.ports {
+            port.losses = self.mirror.as_ref().and_then(|mirror| mirror.losses(port.id));
+        }
+    }
+
+    /// Returns true if packets of some ports leave by a ring to another forwarder.
+    pub(crate) fn hands_over(&self) -> bool {
+        self.hands_over
+    }
+
+    /// Sends and counts copies of mirror sessions.
+    pub(crate) fn send_taps(&mut self, taps: &mut Taps, now: u64, counters: &ForwarderCounters) {
+        if !taps.take_used() {
+            return;
+        }
+        let lost = taps.take_lost();
+        counters.replicated.add(lost);
+        counters.drops.add(DropOrigin::Replicate, DropReason::MirrorLost, lost);
+        for Outgoing { burst, out_interface } in taps.made() {
+            let all = Mask(burst.owned());
+            counters.replicated.add(u64::from(all.count()));
+            self.append(burst, all, out_interface, now, counters);
+        }
+    }
+
+    /// Copies packets that are about to leave by ports with outward mirror sessions. Packets that another forwarder
+    /// sends are copied there.
+    #[cold]
+    fn mirror(
+        &mut self,
+        packets: &mut Burst,
+        mask: Mask,
+        out_interface: &[u16; BATCH_MAX],
+        now: u64,
+        counters: &ForwarderCounters,
+    ) {
+        let (Some(mut mirror), Some(mut taps)) = (self.mirror.take(), self.taps.take()) else {
+            return;
+        };
+        for port in mirror.ports.ports() {
+            let place = self.ports.get(port.index());
+            if place.is_some_and(|port| matches!(port.path, TxPath::Queue(_))) {
+                let own = mask.filter(|slot| usize::from(out_interface[slot]) == port.index());
+                mirror.outward.copy(packets, &mut taps, own, port);
+            }
+        }
+        self.send_taps(&mut taps, now, counters);
+        (self.mirror, self.taps) = (Some(mirror), Some(taps));
+    }
+
+    /// Drops packets of the slow path for the ports of analysers: reports of groups, for example.
+    pub(crate) fn refuse(
+        &self,
+        packets: &mut Burst,
+        out_interface: &[u16; BATCH_MAX],
+        counters: &ForwarderCounters,
+    ) {
+        let Some(mirror) = &self.mirror else { return };
+        for port in mirror.destinations.ports() {
+            let own = |slot: usize| usize::from(out_interface[slot]) == port.index();
+            let dropped = packets.free(Mask(packets.owned()).filter(own).0) as u64;
+            counters.drops.add(DropOrigin::Transmit, DropReason::MirrorDestination, dropped);
+        }
+    }
+
     /// Moves the packets of `mask` out of `packets` into the bursts of their ports (by `out_interface`), and
     /// sends full bursts. `now` in TSC cycles.
     pub(crate) fn accept(
+        &mut self,
+        packets: &mut Burst,
+        mask: Mask,
+        out_interface: &[u16; BATCH_MAX],
+        now: u64,
+        counters: &ForwarderCounters,
+    ) {
+        if self.mirror.is_some() {
+            self.mirror(packets, mask, out_interface, now, counters);
+        }
+        self.append(packets, mask, out_interface, now, counters);
+    }
+
+    /// Like [`Self::accept`], without mirroring.
+    #[inline(always)]
+    fn append(
         &mut self,
         packets: &mut Burst,
         mask: Mask,
@@ -349,6 +500,21 @@ impl PortTx {
         taken
     }
 
+    /// Sends packets taken from the priority ring, as far as the queue accepts them.
+    fn send_waiting(&mut self, counters: &ForwarderCounters) {
+        let (Some(priority), TxPath::Queue(queue)) = (&mut self.priority, &mut self.path) else {
+            return;
+        };
+        match &mut self.scheduler {
+            Some(scheduler) => {
+                let (now, of) = (dpdk::tsc(), (self.id, counters));
+                scheduler.offer(&mut priority.waiting, now, of);
+                scheduler.serve(queue, now, of);
+            }
+            None => _ = send_by(queue, &mut priority.waiting, self.id, counters),
+        }
+    }
+
     /// Sends from the burst while it has at least `least` packets and the queue accepts them. Packets that a
     /// full queue refuses wait for the next round; those beyond one maximal burst are dropped, newest first.
     fn send(&mut self, burst: &mut PacketList, least: usize, counters: &ForwarderCounters) {
@@ -369,20 +535,27 @@ impl PortTx {
                 }
                 if burst.len() > TX_BURST_MAX {
                     let dropped = burst.free_tail(TX_BURST_MAX);
-                    counters.drops.add(DropOrigin::Transmit, DropReason::TxFull, dropped as u64);
+                    self.lose(DropReason::TxFull, dropped, counters);
                 }
             }
             TxPath::Handover(ring) => {
                 counters.handed_over.add(ring.send(burst) as u64);
-                let dropped = burst.free_tail(0);
-                counters.drops.add(DropOrigin::Transmit, DropReason::HandoverFull, dropped as u64);
+                self.lose(DropReason::HandoverFull, burst.free_tail(0), counters);
             }
-            TxPath::None => counters.drops.add(
-                DropOrigin::Transmit,
-                DropReason::PortDown,
-                burst.free_tail(0) as u64,
-            ),
+            TxPath::None => self.lose(DropReason::PortDown, burst.free_tail(0), counters),
         }
+    }
+
+    /// Counts packets that it has dropped; copies of a mirror session under a reason of their own.
+    fn lose(&self, why: DropReason, packets: usize, counters: &ForwarderCounters) {
+        let why = match &self.losses {
+            Some(losses) if why != DropReason::Shutdown => {
+                losses.add(packets as u64);
+                DropReason::MirrorLost
+            }
+            _ => why,
+        };
+        counters.drops.add(DropOrigin::Transmit, why, packets as u64);
     }
 
     /// Sends the packets of its queue that may leave. Returns how many packets left.
@@ -415,7 +588,7 @@ impl PortTx {
 
     /// Drops all packets that have not left yet.
     fn drop_all(&mut self, burst: &mut PacketList, why: DropReason, counters: &ForwarderCounters) {
-        counters.drops.add(DropOrigin::Transmit, why, burst.free_tail(0) as u64);
+        self.lose(why, burst.free_tail(0), counters);
         if let Some(scheduler) = &mut self.scheduler {
             scheduler.drop_all(why, self.id, counters);
         }

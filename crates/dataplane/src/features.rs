@@ -6,7 +6,7 @@
 //! facts about a port, one byte each, and only the step interprets them.
 
 /// The most features of a router.
-pub const FEATURES_MAX: usize = 8;
+pub const FEATURES_MAX: usize = 16;
 
 /// A setting of ports by which they enable a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -36,6 +36,23 @@ impl FlowHash {
         }
     }
 
+    /// The hash of the addresses of an IP packet; 0 unless it is IPv4 or IPv6.
+    pub(crate) fn of_addresses(&self, packet: &[u8]) -> u32 {
+        let addresses = match packet.first().map(|byte| byte >> 4) {
+            Some(4) => packet.get(12..20),
+            Some(6) => packet.get(8..40),
+            _ => None,
+        };
+        addresses.map_or(0, |addresses| self.of_bytes(addresses))
+    }
+
+    /// The hash of these bytes.
+    pub(crate) fn of_bytes(&self, bytes: &[u8]) -> u32 {
+        let state = self.seed ^ 0x9e37_79b9_7f4a_7c15;
+        let word = |chunk: &[u8]| chunk.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
+        (bytes.chunks(8).fold(state, |state, chunk| fold(state, word(chunk))) >> 32) as u32
+    }
+
     fn of_ip4(&self, packet: &[u8]) -> u32 {
         let Some(header) = packet.first_chunk::<20>() else { return 0 };
         let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;

@@ -41,6 +41,7 @@ use crate::replicate::{Egress, Replicator};
 use crate::shed::{self, Shedder};
 use crate::spread::Input;
 use crate::spread_filter::Chosen;
+use crate::tap::Taps;
 use crate::wires::{Inlet, Rewiring};
 
 /// Rounds timed after an exchange: at full load, 65,536 packets.
@@ -108,11 +109,15 @@ impl Forwarder {
         let mut batch = Batch::new(PortId::FIRST, InterfaceInfo::NONE);
         batch.interfaces = std::mem::take(&mut parts.interfaces);
         batch.interfaces.reserve_exact(MAX_INTERFACES.saturating_sub(batch.interfaces.len()));
-        batch.copies = Some(Copies::new(parts.replicator.pool().clone()));
+        let pool = parts.replicator.pool().clone();
+        let mut distribution = Distribution::new(parts.settings.tx);
+        distribution.set_taps(Taps::new(pool.clone()));
+        distribution.exchange_mirror(&mut parts.graph.mirror_output, &mut None);
+        batch.copies = Some(Copies::new(pool));
         Self {
             rx: Vec::with_capacity(MAX_PORTS),
             inlets: Vec::with_capacity(MAX_PORTS),
-            distribution: Distribution::new(parts.settings.tx),
+            distribution,
             parts,
             batch,
             arrivals: Burst::new(),
@@ -157,6 +162,9 @@ impl Forwarder {
         let taken = exchange.serve(|new| {
             if let Some(graph) = &mut new.graph {
                 std::mem::swap(graph, &mut self.parts.graph);
+                let (next, last) = (&mut self.parts.graph, &mut *graph);
+                let distribution = &mut self.distribution;
+                distribution.exchange_mirror(&mut next.mirror_output, &mut last.mirror_output);
                 // A step that panics over another's state starts without it.
                 let _ = guard(|| self.parts.graph.take_state(graph));
             }
@@ -232,6 +240,11 @@ impl Forwarder {
         for exit in &mut wires.exits {
             self.distribution.exchange(exit, &self.parts.counters);
             self.parts.replicator.exchange(exit.port, &mut exit.replicas);
+        }
+        let by_reference = self.parts.replicator.by_reference();
+        self.distribution.set_by_reference(by_reference);
+        if let Some(copies) = &mut self.batch.copies {
+            copies.taps.by_reference = by_reference;
         }
         self.rx.extend(rx);
         self.inlets.extend(inlets);
@@ -483,6 +496,12 @@ impl Forwarder {
 
     /// Passes every packet of the batch to the end that the graph selected.
     fn finish(&mut self, ends: Ends, now: u64) {
+        if let Some(copies) = &mut self.batch.copies {
+            // Who receives a packet from a ring has it alone.
+            let by_ring =
+                if self.distribution.hands_over() { Mask(u64::MAX) } else { ends.slow_path };
+            copies.taps.separate(by_ring);
+        }
         if !ends.transmit.is_empty() {
             let (burst, ports) = (&mut self.batch.burst, &self.batch.out_interface);
             let counters = &self.parts.counters;
@@ -538,6 +557,10 @@ impl Forwarder {
         }
         let counters = &self.parts.counters;
         counters.taken_in.add(count as u64);
+        if self.inlets[inlet].port.is_none() {
+            self.distribution.refuse(arrivals, &out_port, counters);
+        }
+        let mask = Mask(arrivals.owned());
         self.distribution.accept(arrivals, mask, &out_port, now, counters);
         count
     }

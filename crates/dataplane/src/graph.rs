@@ -31,6 +31,7 @@ use crate::batch::{BATCH_MAX, Batch};
 use crate::copy_filter::CopyFilter;
 use crate::counters::Counter;
 use crate::mask::Mask;
+use crate::mirror_sessions::MirrorOutput;
 use crate::quarantine::guard;
 use crate::reason::{DropReason, PuntReason};
 use crate::router_filter::RouterFilter;
@@ -272,6 +273,9 @@ pub struct Graph {
     pub(crate) tagger: Option<Box<Tagger>>,
     /// Selects forwarders for packets spread by software.
     pub(crate) spread_filter: Option<Box<SpreadFilter>>,
+    /// Mirroring where packets leave; `None`: there are no mirror sessions. The distribution has it while the graph
+    /// runs.
+    pub(crate) mirror_output: Option<Box<MirrorOutput>>,
 }
 
 impl Graph {
@@ -299,6 +303,7 @@ impl Graph {
             copy_filter: None,
             tagger: None,
             spread_filter: None,
+            mirror_output: None,
         }
     }
 
@@ -320,6 +325,11 @@ impl Graph {
     /// Sets the filter that selects forwarders for packets spread by software.
     pub fn set_spread_filter(&mut self, filter: Option<Box<SpreadFilter>>) {
         self.spread_filter = filter;
+    }
+
+    /// Sets the mirroring where packets leave.
+    pub fn set_mirror_output(&mut self, output: Option<Box<MirrorOutput>>) {
+        self.mirror_output = output;
     }
 
     /// The graph's form.

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod bond;
 pub mod bucket;
 pub mod builder;
 pub mod catalogue;
@@ -27,6 +28,7 @@ mod head;
 pub mod interface;
 pub mod mask;
 mod mirror;
+pub mod mirror_sessions;
 pub mod multicast;
 pub mod next_hop;
 mod outgoing;
@@ -47,8 +49,10 @@ pub mod spread_filter;
 pub mod steering;
 pub mod steps;
 pub mod tables;
+mod tap;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod traffic;
 pub mod transmit;
 pub mod virtual_macs;
 pub mod vlan;

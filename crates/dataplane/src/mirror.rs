@@ -9,6 +9,7 @@ use dpdk::{Mbuf, Mempool};
 
 use crate::outgoing::Outgoing;
 use crate::port::PortId;
+use crate::tap::Taps;
 
 /// The copies of one batch.
 pub(crate) struct Copies {
@@ -16,12 +17,15 @@ pub(crate) struct Copies {
     pub(crate) packets: Outgoing,
     /// Copies requested and not made.
     pub(crate) refused: u64,
+    /// Copies for mirror sessions.
+    pub(crate) taps: Taps,
 }
 
 impl Copies {
     /// Takes buffers from this pool.
     pub(crate) fn new(pool: Mempool) -> Self {
-        Self { pool, packets: Outgoing::new(), refused: 0 }
+        let taps = Taps::new(pool.clone());
+        Self { pool, packets: Outgoing::new(), refused: 0, taps }
     }
 
     /// Copies a frame for a port: the bytes of its first buffer, and those of the others.

@@ -57,6 +57,7 @@ reasons! {
         UnusableBuffer = "unusable-buffer", "The device delivered the frame in a buffer that others use, or that is too small to be read safely.";
         MultiSegment = "multi-segment", "The frame lies in several buffers and must be in one, and none is large enough or free.";
         NotForUs = "not-for-us", "The destination MAC is neither the port's nor a multicast.";
+        BondInactive = "bond-inactive", "It came by a port of a bond that receives nothing now: LACP has not agreed on the port with the other side, or another port is the active one (show bonds).";
         UnknownEthertype = "unknown-ethertype", "Neither IPv4, IPv6 nor ARP.";
         VlanUnknown = "vlan-unknown", "A VLAN tag, and the port has no such VLAN.";
         // ip4-validate, RFC 1812 5.2.2
@@ -80,14 +81,18 @@ reasons! {
         Policed = "policed", "More than the rate of a filter's rule (show filters).";
         ByStep = "by-step", "A step that the configuration put into the graph said: drop.";
         StepFailed = "step-failed", "A step in Lua met an error over the packet, or did not end in time (show steps).";
+        // mirror-in
+        MirrorDestination = "mirror-destination", "Received on the port of an analyser, or to leave by it: the port carries copies of a mirror session only (show mirrors).";
         // lookup
         Blackhole = "blackhole", "The route says: drop in silence.";
         // ip4-multicast, ip6-multicast, replication
         MulticastWrongInterface = "multicast-wrong-interface", "To a group whose entry for this source names another interface (reverse path check).";
         MulticastNoReceiver = "multicast-no-receiver", "To a group whose entry has no port for it: no receivers, or the TTL does not exceed their thresholds.";
         NoBuffer = "no-buffer", "There was no free buffer for a replica (raise turnpike.memory { mbufs }).";
+        MirrorLost = "mirror-lost", "A copy of a mirror session: there was no free buffer, or the analyser's port was full or down (show mirrors). The packet itself is not affected.";
         // transmit and rings
         PortDown = "port-down", "The route leads to a port that this router does not have.";
+        BondDown = "bond-down", "No port of the bond sends now: none has a link, or LACP has agreed on none (show bonds).";
         TxFull = "tx-full", "The port's transmit queue was full.";
         QueueFull = "queue-full", "The port's queue in software had no room (show queues).";
         QueueRed = "queue-red", "RED chose it: the port's queue is long on average (show queues).";
@@ -122,6 +127,7 @@ reasons! {
         NeighbourFailed = "neighbour-failed", "The neighbour did not answer ARP or ND.";
         NeighbourQueueFull = "neighbour-queue-full", "Too many packets waited for this neighbour.";
         NeighbourTableFull = "neighbour-table-full", "The neighbour table is full.";
+        LacpMalformed = "lacp-malformed", "A frame of the slow protocols that is neither a valid LACPDU nor a valid marker (show bonds).";
         ArpMalformed = "arp-malformed", "Not a valid Ethernet/IPv4 ARP message.";
         ArpRejected = "arp-rejected", "ARP for an address that is not ours, or from a sender that is not on the port's network.";
         NdMalformed = "nd-malformed", "A neighbour discovery message fails RFC 4861's validity checks, or came in a fragment (RFC 6980).";
@@ -146,6 +152,7 @@ reasons! {
         Arp = "arp", "An ARP message.";
         Local = "local", "For the router itself: its own address, a broadcast, or a multicast that it does not replicate.";
         NonIp = "non-ip", "Not IP, to a link-layer group of a routing or link protocol, on a port with a host interface.";
+        SlowProtocol = "slow-protocol", "LACP or another of the slow protocols (IEEE 802.3, Annex 57A), on a port of a bond.";
         FrameToHost = "frame-to-host", "Neither IPv4 nor IPv6, and a filter's rule gives it to the port's host interface.";
         Ip4Options = "ip4-options", "An IPv4 header with options.";
         HopByHop = "hop-by-hop", "An IPv6 packet with a hop-by-hop options header.";

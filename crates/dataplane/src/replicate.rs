@@ -10,6 +10,7 @@
 use dpdk::{Mbuf, Mempool, Shared};
 
 use crate::batch::{Batch, ETHERNET};
+use crate::bond::Exit;
 use crate::copy_filter::CopyFilter;
 use crate::counters::ForwarderCounters;
 use crate::distribution::Distribution;
@@ -58,6 +59,11 @@ impl Replicator {
         replicas.by_reference = by_reference;
     }
 
+    /// Ports whose device accepts packets of several buffers.
+    pub(crate) fn by_reference(&self) -> PortSet {
+        self.by_reference
+    }
+
     /// The pool from which it takes buffers.
     pub(crate) fn pool(&self) -> &Mempool {
         &self.pool
@@ -95,21 +101,29 @@ impl Replicator {
         egress: &mut Egress<'_>,
     ) {
         let verdict = |to| filter.map_or(Ok(Mark::NONE), |filter| filter.verdict(to));
-        let port_of = |to: InterfaceId| to.port().or_else(|| tagger?.port(to));
+        let hashes = tagger.map(|tagger| tagger.hashes(packet.data())).unwrap_or_default();
+        let exit_of = |to: InterfaceId| match to.port() {
+            Some(port) => Some(Exit { port, mac: None }),
+            None => tagger?.exit(to, hashes),
+        };
         let mut header = [0; ETHERNET];
         header.copy_from_slice(&packet.data()[..ETHERNET]);
-        let mut exits = receivers.filter_map(|to| Some((to, port_of(to)?))).peekable();
+        let mut exits = receivers.filter_map(|to| Some((to, exit_of(to)?))).peekable();
         let Some(first) = exits.next() else {
-            egress.counters.drops.add(DropOrigin::Replicate, DropReason::StepLost, 1);
-            return;
+            // A receiver without an exit is on a bond without active ports.
+            let reason = match tagger.is_some_and(Tagger::has_bonds) {
+                true => DropReason::BondDown,
+                false => DropReason::StepLost,
+            };
+            return egress.counters.drops.add(DropOrigin::Replicate, reason, 1);
         };
         if exits.peek().is_none() {
             match verdict(first.0) {
                 Ok(mark) => mark.apply_to(&mut packet),
                 Err(reason) => return egress.counters.drops.add(DropOrigin::Replicate, reason, 1),
             }
-            packet.data_mut()[SOURCE].copy_from_slice(&self.macs[first.1.index()]);
-            return self.send(packet, first, tagger, egress);
+            packet.data_mut()[SOURCE].copy_from_slice(&self.source(first.1));
+            return self.send(packet, (first.0, first.1.port), tagger, egress);
         }
         // The bytes are present: steps examine frames with more than an Ethernet header.
         if !packet.adj(ETHERNET) {
@@ -118,7 +132,7 @@ impl Replicator {
         }
         let class = packet.traffic_class();
         let shared = Shared::new(packet);
-        for (count, (to, port)) in std::iter::once(first).chain(exits).enumerate() {
+        for (count, (to, exit)) in std::iter::once(first).chain(exits).enumerate() {
             egress.counters.replicated.add(u64::from(count > 0));
             let mark = match verdict(to) {
                 Ok(mark) => mark,
@@ -127,7 +141,8 @@ impl Replicator {
                     continue;
                 }
             };
-            header[SOURCE].copy_from_slice(&self.macs[port.index()]);
+            let port = exit.port;
+            header[SOURCE].copy_from_slice(&self.source(exit));
             // A packet with another DSCP differs from the others after its Ethernet header, too.
             let mut replica = if self.by_reference.contains(port) && mark.dscp.is_none() {
                 shared.refer(&header, &self.pool)
@@ -145,6 +160,11 @@ impl Replicator {
         }
     }
 
+    /// The source address of frames that leave so.
+    fn source(&self, exit: Exit) -> [u8; 6] {
+        exit.mac.map_or(self.macs[exit.port.index()], |mac| mac.0)
+    }
+
     /// Sends a packet by an interface of this port.
     fn send(
         &mut self,
@@ -153,7 +173,7 @@ impl Replicator {
         tagger: Option<&Tagger>,
         egress: &mut Egress<'_>,
     ) {
-        let mut is_tagged = || tagger.is_some_and(|tagger| tagger.tag(to, &mut packet).is_some());
+        let mut is_tagged = || tagger.is_some_and(|tagger| tagger.insert(to, &mut packet));
         if to.port().is_some() || is_tagged() {
             egress.put(packet, port, &mut self.ready);
         } else {
@@ -192,5 +212,6 @@ impl Egress<'_> {
         }
         let sent = self.send(&mut copies.packets) as u64;
         self.counters.replicated.add(refused + sent);
+        self.distribution.send_taps(&mut copies.taps, self.now, self.counters);
     }
 }

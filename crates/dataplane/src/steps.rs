@@ -1,6 +1,8 @@
 //! The built-in steps, one file each. A file's header is the step's manual: its input, its outputs, its drop
 //! reasons, the RFC clauses it fulfils.
 
+mod bond_input;
+mod bond_output;
 mod builtin;
 mod by_port;
 mod classify;
@@ -20,6 +22,7 @@ mod ip6_hop_limit;
 mod ip6_lookup;
 mod ip6_rewrite;
 mod ip6_validate;
+mod mirror_in;
 mod mtu;
 mod multicast;
 mod policy_route;
@@ -34,6 +37,8 @@ mod vlan_output;
 
 pub use crate::filters::{FILTER_IN, FILTER_OUT};
 pub use crate::next_hop::NamedHops;
+pub use bond_input::BondInput;
+pub use bond_output::BondOutput;
 pub use by_port::ByPort;
 pub use classify::Classify;
 pub use complete_checksum::CompleteChecksum;
@@ -52,6 +57,7 @@ pub use ip6_hop_limit::Ip6HopLimit;
 pub use ip6_lookup::Ip6Lookup;
 pub use ip6_rewrite::Ip6Rewrite;
 pub use ip6_validate::Ip6Validate;
+pub use mirror_in::MirrorIn;
 pub use mtu::Mtu;
 pub use multicast::{Ip4Multicast, Ip6Multicast};
 pub use policy_route::POLICY_ROUTE;

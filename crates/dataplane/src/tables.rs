@@ -11,11 +11,12 @@ use crate::filters::FilterTables;
 use crate::flow::FlowHash;
 use crate::head::HEAD;
 use crate::interface::{InterfaceInfo, InterfaceInfos, MAX_INTERFACES, Mtus, VRFS_MOST, VrfId};
+use crate::mirror_sessions::MirrorTable;
 use crate::multicast::MulticastTable;
 use crate::next_hop::{NamedHops, NextHopTable, Packed};
 use crate::own::OwnAddresses;
 use crate::shared::Shared;
-use crate::vlan::VlanTable;
+use crate::vlan::{Tagger, VlanTable};
 
 /// The tables of a router as some of its forwarders read them: those of one NUMA node may have copies of the
 /// FIBs of their own, and share everything else.
@@ -37,6 +38,8 @@ pub struct Tables {
     pub filters: Arc<FilterTables>,
     /// The VLANs for steps that are being made.
     pub vlans: Arc<VlanTable>,
+    /// The mirror sessions for graphs that are being made, and their counts.
+    pub mirrors: Arc<MirrorTable>,
     /// State that steps share.
     pub shared: Arc<Shared>,
     /// Selects among equal-cost paths.
@@ -56,6 +59,11 @@ pub struct Fibs {
 }
 
 impl Tables {
+    /// Returns a tagger for the present VLANs and bonds.
+    pub fn tagger(&self) -> Tagger {
+        Tagger::of(&self.vlans, &self.shared, self.flows)
+    }
+
     /// Returns the routes of a VRF; those of the default one for an unused number.
     #[inline(always)]
     pub fn vrf(&self, vrf: VrfId) -> &Fibs {

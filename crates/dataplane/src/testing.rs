@@ -359,6 +359,7 @@ impl TestTables {
         }
         Arc::new(Tables {
             named_hops: Default::default(),
+            mirrors: Default::default(),
             vrfs: Arc::new(VrfTables::new(Fibs { fib4: fib4.reader(), fib6: fib6.reader() })),
             next_hops: Arc::new(next_hops),
             filters: Arc::default(),

@@ -1,21 +1,24 @@
 //! VLANs: interfaces whose frames carry IEEE 802.1Q tags on the wire.
 //!
-//! A VLAN is an interface on a port with one tag, or with two: an outer one (usually an 802.1ad service tag) and an
-//! inner one. [`Vlans`] maps the tags of a port's frames to interfaces, and interfaces to port and tags. The table is
+//! A VLAN is an interface on a port or a bond with one tag, or with two: an outer one (usually an 802.1ad service tag)
+//! and an inner one. [`Vlans`] maps the tags of a port's frames to interfaces, and interfaces to port and tags. The table is
 //! made when VLANs change and never changes itself: graphs made afterwards use the new one. The steps `vlan-input` and
 //! `vlan-output` count the frames of each interface in blocks of their own; readers get the sum.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use dpdk::Mbuf;
 use wire::ethernet::{ETHERTYPE_QINQ, ETHERTYPE_VLAN};
 
 use crate::batch::Batch;
-use crate::counters::Traffic;
+use crate::bond::{Bonds, Exit, FrameHashes, Spreader};
 use crate::features::Feature;
-use crate::interface::{InterfaceId, MAX_INTERFACES};
+use crate::flow::FlowHash;
+use crate::interface::InterfaceId;
 use crate::port::{MAX_PORTS, PortId, PortSet};
+use crate::shared::Shared;
+use crate::traffic::{Block, InterfaceTraffic, Tally, TrafficTable};
 
 /// The number of VLAN identifiers, those reserved included.
 const IDS: usize = 4096;
@@ -112,8 +115,8 @@ pub struct Tags {
 pub struct Vlan {
     /// Its number, [`MAX_PORTS`] or more.
     pub interface: InterfaceId,
-    /// The port of its frames.
-    pub port: PortId,
+    /// The interface that carries its frames: a port's own, or a bond.
+    pub lower: InterfaceId,
     /// Their tags.
     pub tags: Tags,
 }
@@ -121,8 +124,8 @@ pub struct Vlan {
 /// The egress side of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Egress {
-    /// The port.
-    pub port: PortId,
+    /// The interface that carries its frames: a port's own, or a bond.
+    pub lower: InterfaceId,
     /// True if there are two tags.
     is_double: bool,
     /// The bytes of the tags, as they stand on the wire; of one tag the first four.
@@ -134,7 +137,7 @@ impl Egress {
         let Tags { outer, inner } = vlan.tags;
         let [a, b, c, d] = outer.bytes();
         let [e, f, g, h] = inner.map_or([0; 4], Tag::bytes);
-        Self { port: vlan.port, is_double: inner.is_some(), tags: [a, b, c, d, e, f, g, h] }
+        Self { lower: vlan.lower, is_double: inner.is_some(), tags: [a, b, c, d, e, f, g, h] }
     }
 
     /// Returns the bytes of the outer tag, and those of the inner one.
@@ -197,14 +200,14 @@ pub struct Vlans {
 
 impl Default for Vlans {
     fn default() -> Self {
-        Self::new(&[], PortSet::EMPTY)
+        Self::new(&[], PortSet::EMPTY, &Bonds::default())
     }
 }
 
 impl Vlans {
-    /// Creates a table of these VLANs, no two of which have the same tags on a port. The drivers of
+    /// Creates a table of these VLANs, no two of which have the same tags on a port or bond. The drivers of
     /// ports in `lose_protocol` present service tags as customer tags, as AF_PACKET does.
-    pub fn new(all: &[Vlan], lose_protocol: PortSet) -> Self {
+    pub fn new(all: &[Vlan], lose_protocol: PortSet, bonds: &Bonds) -> Self {
         let numbers = all.iter().map(|vlan| vlan.interface.index() + 1).max().unwrap_or(0);
         let mut vlans = Self {
             all: all.to_vec(),
@@ -212,17 +215,23 @@ impl Vlans {
             inner: Vec::new(),
             egress: vec![None; numbers].into(),
         };
-        all.iter().for_each(|vlan| vlans.enter(vlan));
+        for vlan in all {
+            let own = vlan.lower.port();
+            let of_bond = bonds.get(vlan.lower).into_iter().flat_map(|bond| bond.ports());
+            own.into_iter().chain(of_bond).for_each(|port| vlans.enter(vlan, port));
+            vlans.egress[vlan.interface.index()] = Some(Egress::of(vlan));
+        }
         for port in lose_protocol.ports() {
             vlans.outer[port.index()].iter_mut().for_each(Meanings::ignore_protocol);
         }
         vlans
     }
 
-    fn enter(&mut self, vlan: &Vlan) {
+    /// Frames with these tags on this port belong to the VLAN.
+    fn enter(&mut self, vlan: &Vlan, port: PortId) {
         let Tags { outer, inner } = vlan.tags;
         let number = vlan.interface.index() as u16;
-        let meaning = self.outer[vlan.port.index()].get_or_insert_with(Meanings::new).of(outer);
+        let meaning = self.outer[port.index()].get_or_insert_with(Meanings::new).of(outer);
         match inner {
             None => meaning.interface = number,
             Some(inner) => {
@@ -233,7 +242,6 @@ impl Vlans {
                 self.inner[usize::from(meaning.inner) - 1].of(inner).interface = number;
             }
         }
-        self.egress[vlan.interface.index()] = Some(Egress::of(vlan));
     }
 
     /// All VLANs.
@@ -252,11 +260,6 @@ impl Vlans {
     #[inline(always)]
     pub fn egress(&self, interface: u16) -> Option<Egress> {
         self.egress.get(usize::from(interface)).copied().flatten()
-    }
-
-    /// A block for counting the frames of each interface.
-    fn block(&self) -> Block {
-        self.egress.iter().map(|_| Traffic::default()).collect()
     }
 }
 
@@ -287,120 +290,33 @@ impl OnPort<'_> {
     }
 }
 
-/// Frames of each interface, by its number; one thread counts.
-type Block = Arc<[Traffic]>;
-
-/// Packets and bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sum([u64; 2]);
-
-impl Sum {
-    fn of(traffic: &Traffic) -> Self {
-        Self([traffic.packets.get(), traffic.bytes.get()])
-    }
-
-    fn with(self, other: Self) -> Self {
-        Self([self.0[0].wrapping_add(other.0[0]), self.0[1].wrapping_add(other.0[1])])
-    }
-
-    fn without(self, other: Self) -> Self {
-        Self([self.0[0].wrapping_sub(other.0[0]), self.0[1].wrapping_sub(other.0[1])])
-    }
-}
-
-/// The blocks of one direction.
-struct Blocks {
-    /// Counts of blocks that are no longer used.
-    past: [Sum; MAX_INTERFACES],
-    /// Counts of former interfaces of the same numbers.
-    former: [Sum; MAX_INTERFACES],
-    live: Vec<Block>,
-}
-
-impl Blocks {
-    fn new() -> Box<Self> {
-        let none = [Sum::default(); MAX_INTERFACES];
-        Box::new(Self { past: none, former: none, live: Vec::new() })
-    }
-
-    fn add(&mut self, block: &Block) {
-        for retired in self.live.extract_if(.., |block| Arc::strong_count(block) == 1) {
-            for (past, traffic) in self.past.iter_mut().zip(&*retired) {
-                *past = past.with(Sum::of(traffic));
-            }
-        }
-        self.live.push(block.clone());
-    }
-
-    fn all(&self, interface: InterfaceId) -> Sum {
-        let index = interface.index();
-        let live = self.live.iter().filter_map(|block| block.get(index));
-        live.fold(self.past[index], |sum, traffic| sum.with(Sum::of(traffic)))
-    }
-
-    fn get(&self, interface: InterfaceId) -> [u64; 2] {
-        self.all(interface).without(self.former[interface.index()]).0
-    }
-
-    fn forget(&mut self, interface: InterfaceId) {
-        self.former[interface.index()] = self.all(interface);
-    }
-}
-
-/// Received frames and bytes, then sent ones, of an interface; without tags and FCS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct VlanTraffic {
-    /// Received frames.
-    pub rx_packets: u64,
-    /// Their bytes.
-    pub rx_bytes: u64,
-    /// Sent frames.
-    pub tx_packets: u64,
-    /// Their bytes.
-    pub tx_bytes: u64,
-}
-
 /// The VLANs for steps that are being made, and the counts of all steps.
+#[derive(Default)]
 pub struct VlanTable {
     current: Mutex<Arc<Vlans>>,
-    rx: Mutex<Box<Blocks>>,
-    tx: Mutex<Box<Blocks>>,
-}
-
-impl Default for VlanTable {
-    fn default() -> Self {
-        let blocks = || Mutex::new(Blocks::new());
-        Self { current: Mutex::default(), rx: blocks(), tx: blocks() }
-    }
+    counts: TrafficTable,
 }
 
 impl VlanTable {
     /// The VLANs.
     pub fn get(&self) -> Arc<Vlans> {
-        lock(&self.current).clone()
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Sets the VLANs of steps that are made from now on.
     pub fn set(&self, vlans: Arc<Vlans>) {
-        *lock(&self.current) = vlans;
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = vlans;
     }
 
     /// Returns the counts of an interface.
-    pub fn traffic(&self, interface: InterfaceId) -> VlanTraffic {
-        let [rx_packets, rx_bytes] = lock(&self.rx).get(interface);
-        let [tx_packets, tx_bytes] = lock(&self.tx).get(interface);
-        VlanTraffic { rx_packets, rx_bytes, tx_packets, tx_bytes }
+    pub fn traffic(&self, interface: InterfaceId) -> InterfaceTraffic {
+        self.counts.get(interface)
     }
 
     /// Resets the counters of an interface: its number is going to be another's.
     pub fn forget(&self, interface: InterfaceId) {
-        lock(&self.rx).forget(interface);
-        lock(&self.tx).forget(interface);
+        self.counts.forget(interface);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Finds the interfaces of tagged frames, and counts the frames.
@@ -413,8 +329,7 @@ impl Untagger {
     /// Creates it for the present VLANs.
     pub(crate) fn of(table: &VlanTable) -> Self {
         let vlans = table.get();
-        let block = vlans.block();
-        lock(&table.rx).add(&block);
+        let block = table.counts.rx(vlans.egress.len());
         Self { vlans, block }
     }
 
@@ -425,47 +340,76 @@ impl Untagger {
     }
 }
 
-/// Tags frames sent by VLANs, and counts them. For one thread.
+/// Tags frames sent by VLANs, selects the ports of those sent by bonds, and counts them. For one thread.
 pub struct Tagger {
     vlans: Arc<Vlans>,
     block: Block,
+    bonds: Spreader,
 }
 
 impl Tagger {
-    /// Creates it for the present VLANs.
-    pub fn of(table: &VlanTable) -> Self {
+    /// Creates it for the present VLANs, and for the bonds in `shared`; `flows` hashes frames for these.
+    pub fn of(table: &VlanTable, shared: &Shared, flows: FlowHash) -> Self {
         let vlans = table.get();
-        let block = vlans.block();
-        lock(&table.tx).add(&block);
-        Self { vlans, block }
+        let block = table.counts.tx(vlans.egress.len());
+        Self { vlans, block, bonds: Spreader::of(shared, flows) }
     }
 
-    /// Returns the port of a VLAN; `None` for other interfaces.
-    pub(crate) fn port(&self, interface: InterfaceId) -> Option<PortId> {
-        Some(self.vlans.egress(interface.index() as u16)?.port)
+    /// Returns the interface whose frames carry those of this one: of a VLAN its port's or its bond's, of others
+    /// itself.
+    fn lower(&self, interface: InterfaceId) -> InterfaceId {
+        self.vlans.egress(interface.index() as u16).map_or(interface, |egress| egress.lower)
     }
 
-    /// Returns the port that carries the interface's frames; `None` if there is no such interface.
+    /// Returns the port that carries the interface's frames; `None` if there is no such interface, or if it is on a
+    /// bond, whose frames are spread over several.
     pub fn carrier(&self, interface: InterfaceId) -> Option<PortId> {
-        interface.port().or_else(|| self.port(interface))
+        interface.port().or_else(|| self.lower(interface).port())
     }
 
-    /// Inserts the tags of an interface into a frame; returns the egress port, which is the
-    /// interface itself if it is a port's own. `None`: there is no such interface, or no room in
-    /// the buffer.
+    /// Returns the hashes by which bonds spread a frame without tags.
+    pub(crate) fn hashes(&self, frame: &[u8]) -> FrameHashes {
+        self.bonds.hashes(frame)
+    }
+
+    /// Returns the exit of a frame with these hashes that an interface sends; `None` if there is no such interface, or
+    /// no active port of its bond.
+    pub(crate) fn exit(&self, interface: InterfaceId, hashes: FrameHashes) -> Option<Exit> {
+        let lower = self.lower(interface);
+        match lower.port() {
+            Some(port) => Some(Exit { port, mac: None }),
+            None => self.bonds.exit(lower, hashes),
+        }
+    }
+
+    /// Inserts the tags of an interface into a frame, and counts it; returns false if there is no room in the buffer.
+    pub(crate) fn insert(&self, interface: InterfaceId, frame: &mut Mbuf) -> bool {
+        let mut lower = interface;
+        if let Some(egress) = self.vlans.egress(interface.index() as u16) {
+            let ((outer, inner), bytes) = (egress.split(), frame.len());
+            if !(inner.is_none_or(|inner| frame.insert_tag(inner)) && frame.insert_tag(outer)) {
+                return false;
+            }
+            self.tally().add(interface.index(), bytes);
+            lower = egress.lower;
+        }
+        self.bonds.tally().add(lower.index(), frame.len());
+        true
+    }
+
+    /// Inserts the tags of an interface into a frame; returns the egress port, which is the interface itself if it is a
+    /// port's own. `None`: there is no such interface, no active port of its bond, or no room in the buffer.
     pub fn tag(&self, interface: InterfaceId, frame: &mut Mbuf) -> Option<PortId> {
         if let Some(port) = interface.port() {
             return Some(port);
         }
-        let egress = self.vlans.egress(interface.index() as u16)?;
-        let ((outer, inner), bytes) = (egress.split(), frame.len());
-        let tagged = inner.is_none_or(|inner| frame.insert_tag(inner)) && frame.insert_tag(outer);
-        tagged.then(|| self.tally().add(interface.index(), bytes))?;
-        Some(egress.port)
+        let exit = self.exit(interface, self.hashes(frame.data()))?;
+        self.insert(interface, frame).then_some(exit.port)
     }
 
     /// Inserts the tags of an interface that is not a port's own into a frame of a batch, and counts it in `tally`.
-    /// `None`: as for [`Self::tag`].
+    /// Returns the interface that carries it: a port's own, or a bond. `None`: there is no such VLAN, or no room in
+    /// the buffer.
     #[inline(always)]
     pub(crate) fn tag_in(
         &self,
@@ -473,7 +417,7 @@ impl Tagger {
         slot: usize,
         interface: u16,
         tally: &mut Tally<'_>,
-    ) -> Option<PortId> {
+    ) -> Option<InterfaceId> {
         let egress = self.vlans.egress(interface)?;
         let bytes = batch.len(slot);
         let tagged = match egress.is_double {
@@ -481,7 +425,7 @@ impl Tagger {
             true => batch.insert_tags(slot, egress.tags),
         };
         tagged.then(|| tally.add(interface.into(), bytes))?;
-        Some(egress.port)
+        Some(egress.lower)
     }
 
     /// Counts sent frames.
@@ -494,53 +438,23 @@ impl Tagger {
     pub(crate) fn has(&self, interface: u16) -> bool {
         self.vlans.egress(interface).is_some()
     }
-}
 
-/// Frames of one interface that counters get together, when a frame of another comes and when this is dropped.
-pub(crate) struct Tally<'a> {
-    block: &'a Block,
-    interface: usize,
-    packets: u64,
-    bytes: u64,
-}
-
-impl<'a> Tally<'a> {
-    #[inline(always)]
-    fn new(block: &'a Block) -> Self {
-        Self { block, interface: 0, packets: 0, bytes: 0 }
+    /// Returns true if there are bonds.
+    pub(crate) fn has_bonds(&self) -> bool {
+        !self.bonds.is_empty()
     }
 
-    /// Counts a frame.
-    #[inline(always)]
-    pub(crate) fn add(&mut self, interface: usize, bytes: usize) {
-        if interface != self.interface {
-            self.flush();
-            self.interface = interface;
-        }
-        self.packets += 1;
-        self.bytes += bytes as u64;
-    }
-
-    #[inline(always)]
-    fn flush(&mut self) {
-        if let Some(traffic) = self.block.get(self.interface) {
-            traffic.packets.add(std::mem::take(&mut self.packets));
-            traffic.bytes.add(std::mem::take(&mut self.bytes));
-        }
-    }
-}
-
-impl Drop for Tally<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.flush();
+    /// Returns true if there is a bond of this number.
+    pub(crate) fn has_bond(&self, interface: u16) -> bool {
+        self.bonds.has(interface)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{FrameBuilder, batch_of};
+    use crate::bond::{BondSpec, BondTable, HashFields};
+    use crate::testing::{FrameBuilder, TestTables, batch_of};
 
     const fn tag(protocol: TagProtocol, id: u16) -> Tag {
         Tag { protocol, id, priority: 0 }
@@ -548,7 +462,7 @@ mod tests {
 
     fn vlan(interface: u16, port: u16, outer: Tag, inner: Option<Tag>) -> Vlan {
         let (interface, port) = (InterfaceId::new(interface).unwrap(), PortId::new(port).unwrap());
-        Vlan { interface, port, tags: Tags { outer, inner } }
+        Vlan { interface, lower: port.into(), tags: Tags { outer, inner } }
     }
 
     fn found(vlans: &Vlans, port: u16, tags: &[(TagProtocol, u16)]) -> Option<(usize, usize)> {
@@ -567,7 +481,7 @@ mod tests {
             vlan(66, 0, tag(Dot1ad, 100), Some(tag(Dot1q, 7))),
             vlan(67, 3, tag(Dot1ad, 200), Some(tag(Dot1q, 7))),
         ];
-        let vlans = Vlans::new(&vlans, PortSet::EMPTY);
+        let vlans = Vlans::new(&vlans, PortSet::EMPTY, &Bonds::default());
         assert_eq!(found(&vlans, 0, &[(Dot1q, 100)]), Some((64, 1)));
         assert_eq!(found(&vlans, 0, &[(Dot1q, 100), (Dot1q, 7)]), Some((64, 1)));
         assert_eq!(found(&vlans, 0, &[(Dot1ad, 100), (Dot1q, 7)]), Some((66, 2)));
@@ -591,7 +505,7 @@ mod tests {
             vlan(65, 0, tag(Dot1ad, 100), None),
             vlan(66, 0, tag(Dot1ad, 200), Some(tag(Dot1q, 7))),
         ];
-        let vlans = Vlans::new(&vlans, [PortId::FIRST].into_iter().collect());
+        let vlans = Vlans::new(&vlans, [PortId::FIRST].into_iter().collect(), &Bonds::default());
         assert_eq!(found(&vlans, 0, &[(Dot1q, 200), (Dot1q, 7)]), Some((66, 2)));
         assert_eq!(found(&vlans, 0, &[(Dot1q, 100)]), Some((64, 1)));
     }
@@ -599,10 +513,11 @@ mod tests {
     #[test]
     fn frames_leave_with_the_tags_of_their_interface() {
         let service = Tag { priority: 5, ..tag(Dot1ad, 100) };
-        let table = VlanTable::default();
+        let tables = TestTables::every_kind();
+        let table = &tables.vlans;
         let all = [vlan(64, 2, service, Some(tag(Dot1q, 7))), vlan(65, 2, tag(Dot1q, 9), None)];
-        table.set(Arc::new(Vlans::new(&all, PortSet::EMPTY)));
-        let tagger = Tagger::of(&table);
+        table.set(Arc::new(Vlans::new(&all, PortSet::EMPTY, &Bonds::default())));
+        let tagger = tables.tagger();
         let frame = FrameBuilder::ip4().build();
         let sent = |interface: u16| {
             let mut packet = batch_of(std::slice::from_ref(&frame)).burst.take(0).unwrap();
@@ -616,15 +531,57 @@ mod tests {
         assert_eq!(sent(66).0, None);
         let bytes = frame.len() as u64;
         let traffic = |interface| {
-            let VlanTraffic { tx_packets, tx_bytes, .. } = table.traffic(interface);
+            let InterfaceTraffic { tx_packets, tx_bytes, .. } = table.traffic(interface);
             (tx_packets, tx_bytes)
         };
         let first = InterfaceId::new(64).unwrap();
         assert_eq!(traffic(first), (1, bytes));
         drop(tagger);
-        let _next = Tagger::of(&table);
+        let _next = tables.tagger();
         assert_eq!(traffic(first), (1, bytes), "counts outlive their step");
         table.forget(first);
         assert_eq!((traffic(first), traffic(InterfaceId::new(65).unwrap())), ((0, 0), (1, bytes)));
+    }
+
+    #[test]
+    fn a_vlan_on_a_bond_has_the_bond_s_ports() {
+        let tables = TestTables::every_kind();
+        let port = |number| PortId::new(number).unwrap();
+        let (bond, vlan) = (InterfaceId::new(64).unwrap(), InterfaceId::new(65).unwrap());
+        let mac = wire::MacAddr([2, 0, 0, 0, 0, 9]);
+        let spec = BondSpec {
+            interface: bond,
+            mac,
+            ports: vec![port(1), port(2)],
+            fields: HashFields::L2,
+        };
+        let bonds = tables.shared.get::<BondTable>();
+        bonds.set(vec![spec]);
+        let tags = Tags { outer: tag(Dot1q, 9), inner: None };
+        let all = [Vlan { interface: vlan, lower: bond, tags }];
+        let vlans = Vlans::new(&all, PortSet::EMPTY, &bonds.get());
+        assert_eq!(
+            [0, 1, 2].map(|port| found(&vlans, port, &[(Dot1q, 9)])),
+            [None, Some((65, 1)), Some((65, 1))]
+        );
+        tables.vlans.set(Arc::new(vlans));
+        let tagger = tables.tagger();
+        let frame = FrameBuilder::ip4().build();
+        let sent = |interface| {
+            let mut packet = batch_of(std::slice::from_ref(&frame)).burst.take(0).unwrap();
+            let port = tagger.tag(interface, &mut packet);
+            (port.map(PortId::index), packet.data()[12..14].to_vec())
+        };
+        assert_eq!(sent(vlan).0, None, "no port is active");
+        let active = [port(2)].into_iter().collect();
+        bonds.state(bond).set(active, active);
+        assert_eq!(sent(vlan), (Some(2), vec![0x81, 0]));
+        assert_eq!(sent(bond), (Some(2), vec![8, 0]));
+        assert_eq!((tagger.carrier(vlan), tagger.carrier(bond)), (None, None));
+        let exit = tagger.exit(vlan, tagger.hashes(&frame));
+        assert_eq!(exit, Some(Exit { port: port(2), mac: Some(mac) }));
+        let bytes = frame.len() as u64;
+        assert_eq!(tables.vlans.traffic(vlan).tx_bytes, bytes);
+        assert_eq!(bonds.traffic(bond).tx_bytes, 2 * bytes + 4);
     }
 }

@@ -17,6 +17,8 @@ use std::{fmt, slice};
 use dpdk_sys as sys;
 
 use crate::mbuf::{Mbuf, RawMbuf, free_bulk, traffic_class};
+use crate::mempool::Mempool;
+use crate::shared::{Copied, LENT_OWN, copy_by_reference, copy_of_chunks};
 use crate::time::prefetch;
 
 /// Slots in a burst.
@@ -47,6 +49,8 @@ pub struct Burst {
     good: u64,
     bad: u64,
     stripped: u64,
+    /// Packets whose bytes a copy shares, see [`Burst::copy_by_reference`].
+    lent: u64,
     lens: [u16; BURST_MAX],
     /// Lengths of first segments, computed when [`Burst::addresses`] needs them.
     firsts: [u16; BURST_MAX],
@@ -87,6 +91,7 @@ impl Burst {
             good: 0,
             bad: 0,
             stripped: 0,
+            lent: 0,
             lens: [0; BURST_MAX],
             firsts: [0; BURST_MAX],
             heads: [scratch; BURST_MAX],
@@ -157,6 +162,20 @@ impl Burst {
         }
     }
 
+    /// Like [`Burst::say_tag`], in the packet alone: for [`Burst::removed_tag`].
+    #[doc(hidden)]
+    pub fn say_removed(&mut self, slot: usize, control: u16) {
+        let slot = slot % BURST_MAX;
+        if self.owned & bit(slot) != 0 {
+            // SAFETY: the slot holds a packet of ours.
+            unsafe {
+                let flags = self.mbufs[slot].flags() | sys::SHIM_MBUF_RX_VLAN_STRIPPED;
+                self.mbufs[slot].set_flags(flags);
+                self.mbufs[slot].set_vlan_tci(control);
+            }
+        }
+    }
+
     /// Leaves a slot's packet no room in front of it. For tests of code that needs some.
     #[doc(hidden)]
     pub fn fill_headroom(&mut self, slot: usize) {
@@ -210,19 +229,73 @@ impl Burst {
         self.frame_and_rest(slot).0
     }
 
-    /// Like [`Burst::frame_mut`], with the bytes of each further segment.
+    /// Like [`Burst::frame_mut`], with the bytes of each further segment. Of a packet that a copy shares (see
+    /// [`Burst::copy_by_reference`]), the first part is that which is still its own.
     #[inline]
     pub fn frame_and_rest(&mut self, slot: usize) -> (&mut [u8], impl Iterator<Item = &[u8]>) {
         let slot = slot % BURST_MAX;
         let len = self.first_len(slot);
+        let own = self.own_len(slot, len);
         let several = self.multi & bit(slot) != 0;
         // SAFETY: a slot in `multi` holds a packet of ours.
         let second = if several { unsafe { self.mbufs[slot].next() } } else { RawMbuf::NULL };
-        // SAFETY: as in `frame`; the packet is ours alone, and its other segments lie elsewhere.
+        // SAFETY: as in `frame`; the packet is ours alone up to `own`, and its other segments lie elsewhere.
         unsafe {
-            let frame = slice::from_raw_parts_mut(self.heads[slot].as_ptr().cast(), len);
-            (frame, second.chunks())
+            let first = self.heads[slot].as_ptr().cast::<u8>();
+            let frame = slice::from_raw_parts_mut(first, own);
+            let lent = slice::from_raw_parts(first.add(own), len - own);
+            let lent = (!lent.is_empty()).then_some(lent);
+            (frame, lent.into_iter().chain(second.chunks()))
         }
+    }
+
+    /// Returns the bytes of a first segment of `len` bytes that belong to the slot's packet alone.
+    #[inline(always)]
+    fn own_len(&self, slot: usize, len: usize) -> usize {
+        if self.lent & bit(slot) == 0 { len } else { len.min(LENT_OWN) }
+    }
+
+    /// Makes a copy of a slot's packet as it is now, without copying its data: the copy begins with bytes of its
+    /// own and goes on with a reference to the packet's, which are read only from now on ([`Burst::frame_mut`]
+    /// ends before them). Short packets, and those with a short first segment, are copied whole. `None` for a slot
+    /// without a packet, and when the pool has not enough buffers.
+    ///
+    /// Until the copy has been dropped, no ring may pass the packet to a burst, which would refuse it.
+    pub fn copy_by_reference(&mut self, slot: usize, pool: &Mempool) -> Option<Copied> {
+        let slot = slot % BURST_MAX;
+        if self.owned & bit(slot) == 0 {
+            return None;
+        }
+        // SAFETY: the slot holds a packet of ours, whose bytes behind the first are not written while `lent` has
+        // the slot.
+        let copied = unsafe { copy_by_reference(self.mbufs[slot], pool) }?;
+        if copied.is_shared {
+            self.lent |= bit(slot);
+        }
+        Some(copied)
+    }
+
+    /// Makes a copy of a slot's packet as it is now, with bytes of its own. `None` for a slot without a packet, and when
+    /// the pool has not enough buffers.
+    pub fn copy(&self, slot: usize, pool: &Mempool) -> Option<Mbuf> {
+        let slot = slot % BURST_MAX;
+        if self.owned & bit(slot) == 0 {
+            return None;
+        }
+        // SAFETY: the slot holds a packet of ours, which is borrowed meanwhile.
+        copy_of_chunks(unsafe { self.mbufs[slot].chunks() }, pool)
+    }
+
+    /// Returns the tag that the device removed from a slot's frame: a priority tag as well, unlike
+    /// [`Burst::stripped_tag`]. To be asked before a step has used it.
+    pub fn removed_tag(&self, slot: usize) -> Option<u16> {
+        let slot = slot % BURST_MAX;
+        if self.owned & bit(slot) == 0 {
+            return None;
+        }
+        // SAFETY: the slot holds a packet of ours.
+        let (flags, control) = unsafe { (self.mbufs[slot].flags(), self.mbufs[slot].vlan_tci()) };
+        (flags & sys::SHIM_MBUF_RX_VLAN_STRIPPED != 0).then_some(control)
     }
 
     /// Returns the length of the slot's first segment.
@@ -272,14 +345,15 @@ impl Burst {
     /// has if that is more.
     #[inline]
     pub fn addresses(&mut self) -> (*const *mut u8, *const u16, *const u16) {
-        let firsts = if self.multi == 0 { &self.lens } else { self.first_lens() };
+        let firsts = if self.multi | self.lent == 0 { &self.lens } else { self.first_lens() };
         let firsts = firsts.as_ptr();
         (self.heads.as_ptr().cast(), firsts, self.lens.as_ptr())
     }
 
     #[cold]
     fn first_lens(&mut self) -> &[u16; BURST_MAX] {
-        self.firsts = std::array::from_fn(|slot| self.first_len(slot) as u16);
+        let own = |slot| self.own_len(slot, self.first_len(slot)) as u16;
+        self.firsts = std::array::from_fn(own);
         &self.firsts
     }
 
@@ -424,6 +498,7 @@ impl Burst {
         let count = count.min(BURST_MAX);
         let mut bad = 0;
         self.multi = 0;
+        self.lent = 0;
         (self.good, self.bad, self.stripped) = (0, 0, 0);
         for slot in 0..count {
             // SAFETY: by the caller, a packet of ours.
@@ -610,6 +685,7 @@ impl Burst {
         }
         self.owned &= !mask;
         self.multi &= !mask;
+        self.lent &= !mask;
     }
 }
 
@@ -886,6 +962,27 @@ mod tests {
         assert_eq!((packet.data()[0], packet.data()[99], packet.tag()), (77, 78, u64::MAX));
         assert_eq!(burst.take(3).unwrap().len(), 60);
         assert!(burst.is_empty() && burst.take(3).is_none());
+    }
+
+    #[test]
+    fn a_copy_has_bytes_of_its_own_in_as_many_buffers_as_they_need() {
+        let pool = testing::pool(15);
+        let data: Vec<u8> = (0..5000).map(|n| (n % 251) as u8).collect();
+        let mut burst = Burst::new();
+        burst.put(chain(&pool, &[&data[..100], &data[100..2100], &data[2100..4100]])).unwrap();
+        burst.put(pool.copy_of(&data[..60]).unwrap()).unwrap();
+        for (slot, len, buffers) in [(0, 4100, 3), (1, 60, 1)] {
+            let copy = burst.copy(slot, &pool).unwrap();
+            burst.frame_mut(slot).fill(0xee);
+            let bytes: Vec<u8> = copy.chunks().flatten().copied().collect();
+            assert_eq!((bytes, copy.segments()), (data[..len].to_vec(), buffers));
+        }
+        assert!(burst.copy(2, &pool).is_none());
+        burst.say_removed(1, 0xa000);
+        let tags = [0, 1, 2].map(|slot| burst.removed_tag(slot));
+        assert_eq!(tags, [None, Some(0xa000), None], "a priority tag as well");
+        drop(burst);
+        assert_eq!(pool.leaked(), 0);
     }
 
     #[test]

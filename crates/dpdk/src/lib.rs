@@ -68,7 +68,7 @@ pub use port::{
 };
 pub use queue::{RxQueue, Sent, TxQueue};
 pub use ring::{Consumer, Producer, Ring};
-pub use shared::Shared;
+pub use shared::{Copied, Shared};
 pub use tap::{Tap, VirtioHeader, interface_exists, interface_index};
 pub use time::{prefetch, tsc, tsc_hz, tsc_ordered};
 pub use wait::{Cause, Doorbell, WaitSet, Woken};

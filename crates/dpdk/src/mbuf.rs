@@ -12,6 +12,7 @@ pub(crate) mod traffic_class;
 
 pub(crate) use self::requests::REQUESTS;
 pub use self::requests::{Layers, Transport};
+use crate::shared::LENT_OWN;
 
 /// The fields of DPDK's `rte_mbuf` that the packet path reads and writes without a call. DPDK
 /// nests them in anonymous unions that differ between releases, so they are reached by the
@@ -310,8 +311,8 @@ impl Mbuf {
     /// Takes over a packet.
     ///
     /// # Safety
-    /// `raw` is an mbuf, or the first of a chain, that the caller owns alone (reference count 1,
-    /// data inside the buffer) and gives up.
+    /// `raw` is an mbuf, or the first of a chain, that the caller owns alone (reference count 1, or more
+    /// if copies share it, see `shared.rs`; data inside the buffer) and gives up.
     #[inline]
     pub(crate) unsafe fn from_raw(raw: RawMbuf) -> Self {
         // SAFETY: by the caller, not null.
@@ -337,11 +338,16 @@ impl Mbuf {
         unsafe { slice::from_raw_parts(self.raw().data(), usize::from(self.raw().data_len())) }
     }
 
-    /// Returns the bytes of the first segment, mutable.
+    /// Returns the bytes of the first segment, mutable; those of its beginning only while a copy shares the others, see
+    /// [`crate::Burst::copy_by_reference`].
     #[inline]
     pub fn data_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `data`, and the packet is not shared (reference count 1).
-        unsafe { slice::from_raw_parts_mut(self.raw().data(), usize::from(self.raw().data_len())) }
+        // SAFETY: as in `data`; a copy that shares the packet (reference count above 1) has the first bytes for itself.
+        unsafe {
+            let len = usize::from(self.raw().data_len());
+            let own = if self.raw().refcnt() == 1 { len } else { len.min(LENT_OWN) };
+            slice::from_raw_parts_mut(self.raw().data(), own)
+        }
     }
 
     /// Iterates over the bytes of each segment.
@@ -387,11 +393,11 @@ impl Mbuf {
         let (off, data_len, total) = unsafe { (raw.data_off(), raw.data_len(), raw.pkt_len()) };
         let grown = u16::try_from(len).ok()?;
         // SAFETY: the packet is ours; the data grow into the headroom, inside the buffer.
-        unsafe {
+        let front = unsafe {
             raw.set_data(off.checked_sub(grown)?, data_len.checked_add(grown)?);
             raw.set_pkt_len(total + u32::from(grown));
-        }
-        let front = &mut self.data_mut()[..len];
+            slice::from_raw_parts_mut(raw.data(), len)
+        };
         front.fill(0);
         Some(front)
     }

@@ -11,11 +11,93 @@
 //! pool with the last of them, on any thread. A replica's first segment, which is all that
 //! [`Mbuf::data_mut`] reaches, is the replica's own; [`Mbuf::append`] finds no room behind shared
 //! bytes.
+//!
+//! A mirrored packet goes on as it is, and lends its bytes to the copy, except the first ones, which steps may write:
+//!
+//! ```text
+//!   packet:  [ 128 bytes of its own | the bytes it lends ]
+//!   copy:    [ the same 128 bytes ] --> [ reference ] -^
+//! ```
 
 use dpdk_sys as sys;
 
 use crate::mbuf::{Mbuf, RawMbuf};
 use crate::mempool::Mempool;
+
+/// Bytes at the beginning of a packet that its copy does not share.
+const PRIVATE: u16 = 128;
+
+/// The part of them that the holder of the packet may write wherever its data begin now: a VLAN's tags or an Ethernet
+/// header may have been removed in front. It holds an IPv4 header with all options and TCP's checksum.
+pub(crate) const LENT_OWN: usize = 96;
+
+/// Packets up to this length are copied whole: cheaper than a reference.
+const SHORT: u32 = 256;
+
+/// A copy of a packet.
+#[derive(Debug)]
+pub struct Copied {
+    /// The copy.
+    pub packet: Mbuf,
+    /// True if it refers to the original's bytes.
+    pub is_shared: bool,
+}
+
+/// Copies a packet by reference, or whole if it is short.
+///
+/// # Safety
+/// The caller owns the packet, and does not write its bytes from [`LENT_OWN`] on while a copy that shares them exists.
+pub(crate) unsafe fn copy_by_reference(packet: RawMbuf, pool: &Mempool) -> Option<Copied> {
+    // SAFETY: by the caller.
+    let (len, first, segments) =
+        unsafe { (packet.pkt_len(), packet.data_len(), packet.segments()) };
+    // A reference must not begin with an empty segment, which devices refuse.
+    let has_more = first > PRIVATE || (segments == 1 && first > 0);
+    if len <= SHORT || !has_more {
+        // SAFETY: by the caller; the chunks are copied before the function ends.
+        let copy = copy_of_chunks(unsafe { packet.chunks() }, pool)?;
+        return Some(Copied { packet: copy, is_shared: false });
+    }
+    // SAFETY: by the caller; the bytes are in the first segment.
+    let head = unsafe { std::slice::from_raw_parts(packet.data(), usize::from(PRIVATE)) };
+    let mut copy = pool.copy_of(head)?;
+    // SAFETY: by the caller, the bytes to which the clone refers are not written while it exists; it has no other
+    // owner.
+    let mut clone = unsafe {
+        let clone = sys::rte_pktmbuf_clone(packet.0, pool.as_ptr());
+        if clone.is_null() {
+            return None;
+        }
+        Mbuf::from_raw(RawMbuf(clone))
+    };
+    if !clone.adj(PRIVATE.into()) {
+        return None;
+    }
+    copy.chain(clone).ok()?;
+    Some(Copied { packet: copy, is_shared: true })
+}
+
+/// Returns a packet of its own with these bytes, in as many buffers as they need.
+pub(crate) fn copy_of_chunks<'a>(
+    chunks: impl Iterator<Item = &'a [u8]>,
+    pool: &Mempool,
+) -> Option<Mbuf> {
+    let mut copy = pool.alloc()?;
+    for part in chunks.flat_map(|chunk| chunk.chunks(pool.data_room().into())) {
+        if !copy.extend(part) {
+            copy.chain(pool.copy_of(part)?).ok()?;
+        }
+    }
+    Some(copy)
+}
+
+impl Copied {
+    /// Gives the copy bytes of its own. `None` when the pool has not enough buffers; the copy is gone then. Either way
+    /// the original's bytes are its own again.
+    pub fn separate(self, pool: &Mempool) -> Option<Mbuf> {
+        if self.is_shared { copy_of_chunks(self.packet.chunks(), pool) } else { Some(self.packet) }
+    }
+}
 
 /// The bytes that replicas share, read only.
 #[derive(Debug)]
@@ -63,6 +145,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Burst;
     use crate::mbuf::tests::chain;
     use crate::testing;
 
@@ -125,6 +208,108 @@ mod tests {
         let more = pool.alloc().unwrap();
         assert!(shared.refer(b"2", &pool).is_none(), "no buffer at all");
         drop((shared, held, more));
+        assert_eq!(pool.leaked(), 0);
+    }
+
+    /// A frame whose bytes differ.
+    fn frame(len: usize) -> Vec<u8> {
+        (0..len).map(|n| (n * 7 + n / 256) as u8).collect()
+    }
+
+    fn burst_of(packet: Mbuf) -> Burst {
+        let mut burst = Burst::new();
+        assert_eq!(burst.put(packet).unwrap(), 0);
+        burst
+    }
+
+    #[test]
+    fn a_copy_shows_the_packet_as_it_was_and_shares_its_data() {
+        let pool = testing::pool(31);
+        for (parts, buffers) in [(vec![1500], 2), (vec![257], 2), (vec![600, 2000, 1], 4)] {
+            let whole = frame(parts.iter().sum());
+            let mut rest = &whole[..];
+            let parts: Vec<&[u8]> = parts
+                .iter()
+                .map(|len| {
+                    let part;
+                    (part, rest) = rest.split_at(*len);
+                    part
+                })
+                .collect();
+            let mut burst = burst_of(chain(&pool, &parts));
+            let before = pool.in_use();
+            let Copied { packet: copy, is_shared } = burst.copy_by_reference(0, &pool).unwrap();
+            assert_eq!((pool.in_use() - before, is_shared), (buffers, true));
+            burst.head_mut(0).fill(0xee);
+            let own = burst.frame_mut(0);
+            assert_eq!(own.len(), 96, "what follows is the copy's as well");
+            own.fill(0xee);
+            assert!(burst.remove_tags(0, 2));
+            burst.frame_mut(0).fill(0xdd);
+            let (own, others) = burst.frame_and_rest(0);
+            let seen: Vec<u8> = own.iter().chain(others.flatten()).copied().collect();
+            assert_eq!(seen[104..], whole[112..], "all of the original can be read");
+            let mut original = burst.take(0).unwrap();
+            assert!(original.data_mut().len() <= 96);
+            drop(original);
+            assert_eq!(bytes(&copy), whole);
+            drop(copy);
+            assert_eq!(pool.leaked(), 0);
+        }
+    }
+
+    #[test]
+    fn short_packets_and_short_beginnings_are_copied_whole() {
+        let pool = testing::pool(31);
+        let whole = frame(2500);
+        let (begin, rest) = whole.split_at(100);
+        for parts in [&[&whole[..256]][..], &[&whole[..1]], &[begin, &rest[..2000], &rest[2000..]]]
+        {
+            let expected = parts.concat();
+            let mut burst = burst_of(chain(&pool, parts));
+            let copied = burst.copy_by_reference(0, &pool).unwrap();
+            assert!(!copied.is_shared);
+            assert_eq!(burst.frame_mut(0).len(), parts[0].len(), "all of it is its own");
+            burst.frame_mut(0).fill(0xee);
+            assert_eq!(bytes(&copied.packet), expected);
+        }
+        assert_eq!(pool.leaked(), 0);
+    }
+
+    #[test]
+    fn a_copy_is_separated_from_its_original() {
+        let pool = testing::pool(7);
+        let whole = frame(1500);
+        let mut burst = burst_of(pool.copy_of(&whole).unwrap());
+        let copied = burst.copy_by_reference(0, &pool).unwrap();
+        let copy = copied.separate(&pool).unwrap();
+        assert_eq!((bytes(&copy), copy.segments(), pool.in_use()), (whole.clone(), 1, 2));
+        let original = burst.take(0).unwrap();
+        assert_eq!(burst.put(original).unwrap(), 0, "a burst takes what is not shared");
+        let copied = burst.copy_by_reference(0, &pool).unwrap();
+        let original = burst.take(0).unwrap();
+        let original = burst.put(original).unwrap_err();
+        let held: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
+        assert!(copied.separate(&pool).is_none(), "no buffer");
+        assert_eq!(burst.put(original).unwrap(), 0);
+        assert!(burst.copy_by_reference(0, &pool).is_some(), "its buffers are back");
+        drop((held, copy, burst));
+        assert_eq!(pool.leaked(), 0);
+    }
+
+    #[test]
+    fn without_buffers_there_is_no_copy_and_the_packet_stays() {
+        let pool = testing::pool(4);
+        let mut burst = burst_of(pool.copy_of(&frame(1500)).unwrap());
+        let mut held: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
+        for free in 0..2 {
+            assert!(burst.copy_by_reference(0, &pool).is_none(), "{free}");
+            assert_eq!(burst.frame_mut(0).len(), 1500);
+            held.pop();
+        }
+        assert!(burst.copy_by_reference(0, &pool).is_some());
+        assert!(burst.copy_by_reference(1, &pool).is_none(), "no packet");
+        drop((burst, held));
         assert_eq!(pool.leaked(), 0);
     }
 

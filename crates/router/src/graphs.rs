@@ -8,18 +8,19 @@ use std::time::{Duration, Instant};
 use acl::SetReaders;
 use anyhow::{Context, Error, Result, anyhow};
 use control::config::Config;
+use dataplane::bond::BondTable;
 use dataplane::catalogue::{Catalogue, Facts};
 use dataplane::copy_filter::CopyFilter;
 use dataplane::filters::{FilterTable, Filters};
 use dataplane::flows::FlowTable;
 use dataplane::graph::Graph;
-use dataplane::interface::InterfaceInfo;
+use dataplane::interface::{InterfaceId, InterfaceInfo};
+use dataplane::mirror_sessions::{MirrorOutput, Sessions};
 use dataplane::plan::Plans;
 use dataplane::router_filter::RouterFilter;
 use dataplane::spread_filter::SpreadFilter;
 use dataplane::steps::named_hop;
 use dataplane::tables::Tables;
-use dataplane::vlan::Tagger;
 use script::{
     ForwarderLua, JitStatus, LuaSteps, Peers, Policy, ScriptCounters, ScriptSource, SharedObjects,
     StepSettings, StepStatus, Watchdog,
@@ -27,7 +28,7 @@ use script::{
 
 use super::node_tables::NodeTables;
 use super::sets::NamedSets;
-use super::vlans;
+use super::virtuals;
 
 /// Between two reports of a step's failures.
 const REPORT: Duration = Duration::from_secs(1);
@@ -125,7 +126,11 @@ impl GraphMaker {
         ports: &[InterfaceInfo],
     ) -> Result<Vec<ForwarderGraph>> {
         self.tables.common().interfaces.set(ports.to_vec());
-        self.tables.common().vlans.set(Arc::new(vlans::table(config, ports)));
+        let bonds = self.tables.common().shared.get::<BondTable>();
+        bonds.set(virtuals::bonds(config, ports));
+        let vlans = virtuals::vlans(config, ports, &bonds.get());
+        self.tables.common().vlans.set(Arc::new(vlans));
+        self.tables.common().mirrors.set(Arc::new(self.mirror_sessions(config)));
         let sets = self.sets.declare(&config.sets)?;
         self.filters = filters(config, &self.filters, &sets)?;
         self.tables.common().filters.set(self.filters.clone());
@@ -139,6 +144,25 @@ impl GraphMaker {
         let graphs: Result<_> = cores.iter().map(make).collect();
         peers.seal();
         graphs
+    }
+
+    /// The mirror sessions of a configuration. Steps in Lua and of other crates may write anywhere in a packet.
+    fn mirror_sessions(&self, config: &Config) -> Sessions {
+        let builtin = Catalogue::default();
+        let is_hop = |kind: &str| config.next_hops.iter().any(|hop| hop.name == kind);
+        let mut kinds = config.graphs.kinds();
+        let writes = kinds.any(|kind| builtin.find(kind).is_none() && !is_hop(kind));
+        let sessions = config.mirrors.iter().map(|mirror| {
+            let mut session = mirror.session.clone();
+            // A bond's packets are those of its ports.
+            let ports = |id: InterfaceId| match config.bond(id) {
+                Some(bond) => bond.ports.iter().map(|&port| port.into()).collect(),
+                None => vec![id],
+            };
+            session.from = session.from.into_iter().flat_map(ports).collect();
+            session
+        });
+        Sessions::new(sessions.collect(), &self.tables.common().vlans.get(), writes)
     }
 
     /// One forwarder's copy.
@@ -157,8 +181,9 @@ impl GraphMaker {
         graph.set_router_filter(RouterFilter::of(tables));
         graph.set_copy_filter(CopyFilter::of(tables));
         graph.set_spread_filter(SpreadFilter::of(tables));
-        let has_vlans = !config.vlans.is_empty();
-        graph.set_tagger(has_vlans.then(|| Box::new(Tagger::of(&tables.vlans))));
+        let has_virtuals = config.virtuals().next().is_some();
+        graph.set_tagger(has_virtuals.then(|| Box::new(tables.tagger())));
+        graph.set_mirror_output(MirrorOutput::of(&tables.mirrors, &tables.vlans));
         Ok((graph, view))
     }
 

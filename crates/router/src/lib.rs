@@ -44,7 +44,7 @@ mod start;
 mod telnet;
 #[cfg(test)]
 mod testing;
-mod vlans;
+mod virtuals;
 mod wiring;
 
 use std::collections::BTreeSet;

@@ -137,6 +137,7 @@ mod tests {
             filters: Arc::default(),
             multicast: Arc::default(),
             named_hops: Arc::default(),
+            mirrors: Arc::default(),
             interfaces: Arc::new(InterfaceInfos::new(Vec::new())),
             mtus: Arc::new(Mtus::new(&[])),
             shared: Arc::default(),

@@ -43,6 +43,7 @@
 //! | `state.rs` | what the owner holds, by concern |
 
 mod apply;
+mod bonds;
 mod changes;
 mod commands;
 mod configurations;
@@ -66,6 +67,7 @@ mod limiter;
 mod links;
 mod load;
 mod meanwhile;
+mod mirrors;
 mod multicast;
 mod namespace;
 mod packet_filters;
@@ -78,7 +80,7 @@ mod state;
 mod topology;
 mod turn;
 mod virtual_macs;
-mod vlans;
+mod virtuals;
 mod vrfs;
 mod watch;
 
@@ -168,12 +170,14 @@ impl Owner {
             Self { routing, devices, forwarding, slow_path, filtering, configurations, serving };
         owner.pass_commands();
         let of_ports = owner.devices.ports.iter().map(|port| (port.id.into(), &port.addresses));
-        let of_vlans = owner.devices.vlans.values().map(|vlan| (vlan.id, &vlan.addresses));
-        for (port, addresses) in of_ports.chain(of_vlans) {
+        let of_virtuals = owner.devices.virtuals.values().map(|of| (of.id, &of.addresses));
+        for (port, addresses) in of_ports.chain(of_virtuals) {
             for &address in addresses {
                 owner.routing.sources.order(KernelOrder::AddAddress { port, address });
             }
         }
+        let config = owner.configurations.current.clone();
+        owner.configure_bonds(&config);
         owner
     }
 
@@ -461,6 +465,9 @@ impl Owner {
                     "port \"{name}\": router {router} advertises another {what}; configure all routers of the \
                      link alike (RFC 4861 6.2.7)"
                 );
+            }
+            Event::BondPort { bond, port, collecting, distributing } => {
+                self.agreed(bond, port, (collecting, distributing));
             }
             Event::AddressConflict { interface: port, address, mac } => {
                 let name = self.interface_name(port);

@@ -25,7 +25,7 @@ use super::ports::{Known, Opened, Opener};
 use super::program::{ConfigSource, Program};
 use super::quarantine;
 use super::virtual_drivers;
-use super::vlans::{self, Hosts};
+use super::virtuals::{self, Hosts};
 
 /// The target of a change.
 #[derive(Clone)]
@@ -58,7 +58,7 @@ pub struct Prepared {
     pub ports: Vec<InterfaceInfo>,
     /// The devices and host interfaces already opened for new and changed ports.
     pub ready: BTreeMap<PortId, Ready>,
-    /// Host interfaces of VLANs that have none yet.
+    /// Host interfaces of bonds and VLANs that have none yet.
     pub hosts: Hosts,
     /// Host interfaces in another network namespace, for interfaces that have one already.
     pub moved: Hosts,
@@ -126,8 +126,11 @@ impl Workshop {
             false => BTreeMap::new(),
         };
         let ports = infos(&base, &config, known, &ready)?;
-        let hosts =
-            if made { vlan_hosts(&self.opener, &base, &config, &ports)? } else { Hosts::new() };
+        let hosts = if made {
+            hosts_of_virtuals(&self.opener, &base, &config, &ports)?
+        } else {
+            Hosts::new()
+        };
         let moved =
             if made { moved_hosts(&self.opener, &base, &config, &ports)? } else { Hosts::new() };
         let fibs = if made { self.other_fibs(&base, &config)? } else { None };
@@ -185,7 +188,7 @@ impl Workshop {
         let opened = self.opener.device(wanted, forwarders, &memory)?;
         let mut infos = infos(config, config, known, &BTreeMap::new())?;
         let before = std::mem::replace(&mut infos[id.index()], opened.port.info);
-        vlans::add_infos(config, &mut infos)?;
+        virtuals::add_infos(config, &mut infos)?;
         let other = before != opened.port.info;
         let graphs = self.graphs(if other { &cores } else { &[] }, config, &infos, None)?;
         Ok(Reopened { opened, graphs, infos })
@@ -363,28 +366,28 @@ fn infos(
             None => info_by(port, holder),
         };
     }
-    // VLANs to be removed exist until forwarders have changed; their errors were reported when they were added.
-    let _ = vlans::add_infos(base, &mut infos);
-    vlans::add_infos(config, &mut infos)?;
+    // Bonds and VLANs to be removed exist until forwarders have changed; their errors were reported when they were added.
+    let _ = virtuals::add_infos(base, &mut infos);
+    virtuals::add_infos(config, &mut infos)?;
     Ok(infos)
 }
 
-/// Opens the host interfaces of VLANs that have none yet, to be given up unless the change is made.
-fn vlan_hosts(
+/// Opens the host interfaces of bonds and VLANs that have none yet, to be given up unless the change is made.
+fn hosts_of_virtuals(
     opener: &Opener,
     base: &Config,
     config: &Config,
     infos: &[InterfaceInfo],
 ) -> Result<Hosts> {
     let mut hosts = Hosts::new();
-    for vlan in &config.vlans {
-        let has_host = base.vlan(vlan.id).is_some_and(|before| before.interface.host.is_some());
-        if has_host {
+    for wanted in config.virtuals() {
+        let before = base.virtual_interface(wanted.id);
+        if before.is_some_and(|before| before.interface.host.is_some()) {
             continue;
         }
-        if let Some(host) = vlans::host(opener, vlan, infos[vlan.id.index()])? {
+        if let Some(host) = virtuals::host(opener, wanted, infos[wanted.id.index()])? {
             host.set_provisional();
-            hosts.insert(vlan.id, host);
+            hosts.insert(wanted.id, host);
         }
     }
     Ok(hosts)
@@ -407,7 +410,7 @@ fn moved_hosts(
         if before.zip(after.host.as_ref()).is_none_or(stays) {
             continue;
         }
-        let kind = if id.port().is_some() { "port" } else { "vlan" };
+        let kind = config.virtual_interface(id).map_or("port", |of| of.kind);
         let info = infos.get(id.index()).copied().unwrap_or(InterfaceInfo::NONE);
         if let Some(host) = opener.host_of(kind, name, after.host.as_ref(), info)? {
             host.set_provisional();

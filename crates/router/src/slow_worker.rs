@@ -173,6 +173,10 @@ impl SlowWorker {
                 }
                 Order::Halt { halted, go } => self.halt(halted, &go, now),
                 Order::Weights(limits) => self.turns.set_weights(&limits),
+                Order::Bonds(answer) => {
+                    // The asker may have ended.
+                    let _ = answer.send(self.engine.bonds());
+                }
                 Order::Neighbours(answer) => {
                     // The asker may have ended.
                     let _ = answer.send(self.engine.neighbours(now));

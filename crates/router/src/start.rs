@@ -1,7 +1,7 @@
 //! The start of a router, from a configuration to running threads.
 //!
 //! ```text
-//!   open            ports, VLANs and host interfaces      nothing is sent or received yet
+//!   open            ports, bonds, VLANs, host interfaces  nothing is sent or received yet
 //!   load_routes     RIB, FIBs, the forwarders' tables
 //!   make_forwarders graphs, forwarders and their rings
 //!   slow_workers    the slow path's engines
@@ -30,7 +30,6 @@ use dataplane::own::OwnAddresses;
 use dataplane::port::MAX_PORTS;
 use dataplane::quarantine::Quarantine;
 use dataplane::tables::Tables;
-use dataplane::vlan::Tagger;
 use dpdk::qsbr::Qsbr;
 use dpdk::{DeviceEvents, Eal};
 use machine::cores;
@@ -58,7 +57,7 @@ use super::slow_worker::{
     ClassRates, EventSender, Learner, Orders, Outbox, PuntScheduler, SlowCounters, SlowWorker,
     Teacher, event_channel, handoff_queues, lessons, order_queue,
 };
-use super::vlans::{self, Hosts, OpenVlan, OpenVlans};
+use super::virtuals::{self, Hosts, OpenVirtual, OpenVirtuals};
 use super::wiring::{Places, Queues, Wiring, WorkerEnds};
 use super::{CONTROL_FORWARDERS, NO_WIRING, Router, register};
 
@@ -84,14 +83,14 @@ pub struct Start<'a> {
     seed: u64,
 }
 
-/// Open ports, VLANs and host interfaces.
+/// Open ports, bonds, VLANs and host interfaces.
 struct Open {
     events: DeviceEvents,
     ports: Ports,
     queues: Vec<Queues>,
     infos: Vec<InterfaceInfo>,
-    vlans: OpenVlans,
-    /// Host interfaces of VLANs.
+    virtuals: OpenVirtuals,
+    /// Host interfaces of bonds and VLANs.
     hosts: Hosts,
 }
 
@@ -147,7 +146,7 @@ impl<'a> Start<'a> {
         let common = Common {
             config: &self.config,
             ports: &open.ports,
-            vlans: &open.vlans,
+            virtuals: &open.virtuals,
             buffers: self.buffers,
             tables: &loaded.tables,
             events: events_out,
@@ -169,11 +168,11 @@ impl<'a> Start<'a> {
         let events = DeviceEvents::listen(opener.eal())?;
         let (ports, queues) = opener.open_all(config, self.placement.forward.len())?;
         let mut infos = ports.infos();
-        vlans::add_infos(config, &mut infos)?;
-        let hosts = vlans::open_hosts(opener, config, &infos)?;
+        virtuals::add_infos(config, &mut infos)?;
+        let hosts = virtuals::open_hosts(opener, config, &infos)?;
         opener.forget_other_hosts();
-        let vlans = vlans::open_all(config, &infos, &hosts);
-        Ok(Open { events, ports, queues, infos, vlans, hosts })
+        let virtuals = virtuals::open_all(config, &infos, &hosts);
+        Ok(Open { events, ports, queues, infos, virtuals, hosts })
     }
 
     fn load_routes(&self, open: &Open, signals: &mut Signals) -> Result<Loaded> {
@@ -181,7 +180,7 @@ impl<'a> Start<'a> {
         let next_hops = Arc::new(NextHopTable::new());
         let (mut rib, routes, readers) = owner::build_rib(
             config,
-            (&open.ports, &open.vlans, &nodes_of(cpus)),
+            (&open.ports, &open.virtuals, &nodes_of(cpus)),
             next_hops.clone(),
             &self.readers,
             signals,
@@ -190,6 +189,7 @@ impl<'a> Start<'a> {
         rib.share_addresses(own.clone());
         let near = NodeTables::new(&readers, cpus, |vrfs| Tables {
             named_hops: Arc::default(),
+            mirrors: Arc::default(),
             vrfs,
             next_hops,
             filters: Arc::default(),
@@ -254,14 +254,14 @@ impl<'a> Start<'a> {
         link: SlowPathLink,
     ) -> Result<Owner> {
         let Self { config, source, program, placement, opener, readers, seed, .. } = self;
-        let Open { events, ports, queues, vlans, hosts, .. } = open;
+        let Open { events, ports, queues, virtuals, hosts, .. } = open;
         let Loaded { rib, routes, tables, near } = loaded;
         let Made { factory, maker, sets, views, units, .. } = made;
         let shape = units[0].shape().clone();
         let orders = link.orders.clone();
         let mut wiring = Wiring::new(factory, units, orders.clone(), Places::from(&placement));
         wiring.connect_at_start(queues)?;
-        hosts.into_iter().for_each(|(vlan, host)| orders.attach_host(vlan, host));
+        hosts.into_iter().for_each(|(of, host)| orders.attach_host(of, host));
         let script_counters = config.script.as_ref().map(|script| script.counters.clone());
         let ledger = Ledger {
             forwarders: views,
@@ -280,7 +280,7 @@ impl<'a> Start<'a> {
         let filtering = Filtering::new(&tables, sets);
         Ok(Owner::new(
             Routing::new(rib, (sources, groups), (tables, near), readers),
-            Devices::new((ports, vlans), opener, events),
+            Devices::new((ports, virtuals), opener, events),
             Forwarding::new(wiring, placement, FlowHash::new(seed), ledger),
             link,
             filtering,
@@ -331,7 +331,7 @@ fn spawn_slow_path(
 struct Common<'a> {
     config: &'a Config,
     ports: &'a Ports,
-    vlans: &'a OpenVlans,
+    virtuals: &'a OpenVirtuals,
     buffers: &'a Buffers,
     tables: &'a Arc<Tables>,
     events: EventSender,
@@ -371,7 +371,7 @@ fn slow_workers(
                 events: common.events.clone(),
                 tables: common.tables.clone(),
                 hosts: BTreeMap::new(),
-                tagger: Tagger::of(&common.tables.vlans),
+                tagger: common.tables.tagger(),
                 handoff_queue,
                 gate: Gate::default(),
                 learner: Learner::new(common.teacher.clone()),
@@ -391,18 +391,18 @@ fn slow_path_config(
     limits: slowpath::Limits,
 ) -> slowpath::Config {
     let port = |port: &OpenPort| {
-        let wanted = common.config.port(port.id)?;
+        let wanted = common.config.port(port.id).filter(|wanted| wanted.bond.is_none())?;
         let owned = dataplane::punts::owner(port.id.index(), workers) == worker;
         Some(slowpath::InterfaceConfig { owned, ..settings::slow_path_port(port, wanted) })
     };
-    let vlan = |vlan: &OpenVlan| {
-        let wanted = common.config.vlan(vlan.id)?;
-        let owned = dataplane::punts::owner(vlan.id.index(), workers) == worker;
-        Some(slowpath::InterfaceConfig { owned, ..vlan.in_slow_path(wanted) })
+    let upper = |of: &OpenVirtual| {
+        let wanted = common.config.virtual_interface(of.id)?;
+        let owned = dataplane::punts::owner(of.id.index(), workers) == worker;
+        Some(slowpath::InterfaceConfig { owned, ..of.in_slow_path(wanted) })
     };
-    let vlans = common.vlans.values().filter_map(vlan);
+    let uppers = common.virtuals.values().filter_map(upper);
     slowpath::Config {
-        interfaces: common.ports.iter().filter_map(port).chain(vlans).collect(),
+        interfaces: common.ports.iter().filter_map(port).chain(uppers).collect(),
         limits,
         icmp: common.config.icmp,
         flow: FlowHash::new(common.seed),

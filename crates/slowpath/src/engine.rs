@@ -16,12 +16,15 @@ use crate::gateways::Gateways;
 use crate::icmp::Error;
 use crate::identification::Identifications;
 use crate::interfaces::Interfaces;
+use crate::lacp::Lacp;
 use crate::links::Links;
 use crate::neighbour::{Forgotten, Table, Waiting};
 use crate::random::Random;
 use crate::reassembly::Reassembly;
 use crate::redirect::Redirects;
-use crate::{Command, Config, Icmp, InterfaceConfig, NeighbourInfo, Output, Packet, Time};
+use crate::{
+    Command, Config, Icmp, InterfaceConfig, LacpInfo, NeighbourInfo, Output, Packet, Time,
+};
 use crate::{extension, forward, host, icmp, local, multicast, options, reset, resolution};
 
 /// The slow path of a router. The [crate] lists its inputs and outputs.
@@ -29,6 +32,8 @@ pub struct SlowPath<P> {
     shared: Shared<P>,
     /// Protocols by which the router is known on its links.
     links: Links,
+    /// Agreement on the links of bonds.
+    lacp: Lacp,
     /// Fragments of packets for the router.
     reassembly: Reassembly<P>,
     redirects: Redirects,
@@ -97,7 +102,7 @@ impl<P: Packet> SlowPath<P> {
             links.start(interface.id, &mut shared.link(Time::ZERO, &mut ()));
         }
         let reassembly = Reassembly::new(limits.fragments, limits.reassembly);
-        Self { shared, links, reassembly, redirects: Redirects::new() }
+        Self { shared, links, lacp: Lacp::default(), reassembly, redirects: Redirects::new() }
     }
 
     /// Processes a punted packet. It is returned through `out` now or, if it has to wait for a
@@ -121,6 +126,10 @@ impl<P: Packet> SlowPath<P> {
             _ if arp => {
                 self.links.arp(packet, punt.interface, &mut self.shared.context(now, out));
             }
+            PuntReason::SlowProtocol => {
+                let to = (punt.interface, punt.port.into());
+                self.lacp.packet(packet, to, now, out);
+            }
             PuntReason::NonIp => host::non_ip(packet, punt.interface, interfaces, out),
             _ => self.ip_packet(packet, punt, now, out),
         }
@@ -128,7 +137,7 @@ impl<P: Packet> SlowPath<P> {
 
     /// Processes an IP packet: for the kernel, by a group's entry, for the router, or by its next hop.
     fn ip_packet(&mut self, packet: P, punt: Punt, now: Time, out: &mut impl Output<P>) {
-        let Self { shared, links, reassembly, redirects } = self;
+        let Self { shared, links, lacp: _, reassembly, redirects } = self;
         let context = &mut shared.context(now, out);
         let (from, interfaces) = (punt.interface, context.interfaces);
         let ip = match IpPacket::parse(packet.bytes()) {
@@ -204,6 +213,9 @@ impl<P: Packet> SlowPath<P> {
     /// Executes a command of the control plane.
     pub fn command(&mut self, command: Command, now: Time, out: &mut impl Output<P>) {
         let shared = &mut self.shared;
+        if let Command::PortLink { interface, up } = command {
+            self.lacp.link(interface, up, now, out);
+        }
         match command {
             Command::NextHop { id, interface, address } => {
                 shared.gateways.set(id, (interface, address));
@@ -246,6 +258,16 @@ impl<P: Packet> SlowPath<P> {
                     self.links.start(id, &mut shared.link(now, out));
                 }
             }
+            // An engine without the bond has none of its ports either.
+            Command::Lacp { bond, config } => {
+                let config = config.filter(|_| shared.interfaces.is_owned(bond));
+                self.lacp.configure(bond, config.map(|config| *config), now, out);
+            }
+            Command::Announce { interface } => {
+                if shared.interfaces.is_owned(interface) {
+                    self.links.announce(interface, now);
+                }
+            }
             Command::Settings { interface, settings } => {
                 self.links.change(interface, settings, &mut shared.link(now, out));
             }
@@ -280,6 +302,7 @@ impl<P: Packet> SlowPath<P> {
     /// Runs what is due: announcements, repeated requests, probes, timeouts.
     pub fn tick(&mut self, now: Time, out: &mut impl Output<P>) {
         self.links.run(&mut self.shared.link(now, out));
+        self.lacp.run(now, out);
         let context = &mut self.shared.context(now, out);
         self.reassembly.run(context);
         resolution::run(context);
@@ -288,7 +311,10 @@ impl<P: Packet> SlowPath<P> {
     /// Returns the time at which [`Self::tick`] has work next; `None`: only after another input.
     pub fn next_deadline(&self) -> Option<Time> {
         let (links, table) = (self.links.next_deadline(), self.shared.table.next_deadline());
-        [links, self.reassembly.next_deadline(), table].into_iter().flatten().min()
+        [links, self.lacp.next_deadline(), self.reassembly.next_deadline(), table]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Returns the waiting packets as drops; advertising interfaces announce that this router ceases to be one.
@@ -305,6 +331,11 @@ impl<P: Packet> SlowPath<P> {
     /// Returns the neighbour table, sorted by interface and address.
     pub fn neighbours(&self, now: Time) -> Vec<NeighbourInfo> {
         self.shared.table.list(now)
+    }
+
+    /// Returns the state of LACP on the bonds that this engine owns.
+    pub fn bonds(&self) -> Vec<LacpInfo> {
+        self.lacp.list()
     }
 
     /// Returns the number of received packets that wait for neighbours or for other fragments: neither forwarded nor
@@ -341,6 +372,7 @@ fn next_hop<P>(
         | PuntReason::Local
         | PuntReason::Arp
         | PuntReason::NonIp
+        | PuntReason::SlowProtocol
         | PuntReason::FrameToHost
         | PuntReason::Ttl
         | PuntReason::Truncated

@@ -8,7 +8,7 @@
 //!  +-----------------------------------------------------------------------+
 //!  | SlowPath (engine.rs): packet()                 command()              | <--- tick(now)
 //!  |                                                                       |      at next_deadline()
-//!  |   frames not IP    --> links.rs, host.rs: to the kernel               |
+//!  |   frames not IP    --> links.rs, host.rs: to the kernel; lacp.rs      |
 //!  |   options          --> options.rs, extension.rs                       |
 //!  |   group's entry    --> multicast.rs --+ Some(packet):                 |
 //!  |   route elsewhere  --> forward.rs ----+ for the router                |
@@ -42,7 +42,7 @@
 //! ```
 //!
 //! Each protocol is a file, and the state of one that has any is a struct with private fields: `Announcements`, `Groups`,
-//! `Probes`, `Advertising`, `RouterDiscovery` and `Later` (together `Links`), `Reassembly`, `Redirects`. Protocols call
+//! `Probes`, `Advertising`, `RouterDiscovery` and `Later` (together `Links`), `Lacp`, `Reassembly`, `Redirects`. Protocols call
 //! each other by named functions. What several of them need (interfaces, the neighbour table, gateways, identifications,
 //! rates) is shared, and each protocol gets one of two views of it: that of its link, or that of neighbours and routes as
 //! well (`context.rs`).
@@ -87,6 +87,7 @@ mod host;
 mod icmp;
 mod identification;
 mod interfaces;
+mod lacp;
 mod later;
 mod links;
 mod local;
@@ -298,6 +299,59 @@ impl Prefix {
         let (valid, preferred) = (Duration::from_secs(2_592_000), Duration::from_secs(604_800));
         Self { net, valid, preferred, on_link: true, autonomous: true }
     }
+}
+
+/// LACP on a bond (IEEE 802.1AX-2014, 6.4, whose names are given).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LacpConfig {
+    /// Identifier of this system (Actor_System).
+    pub system: MacAddr,
+    /// Its priority (Actor_System_Priority).
+    pub priority: u16,
+    /// Key of the ports (Actor_Admin_Port_Key), by which the partner knows which of them belong together.
+    pub key: u16,
+    /// True: the partner is to send a LACPDU each second (LACP_Timeout).
+    pub fast: bool,
+    /// True: LACPDUs are sent only to an active partner (LACP_Activity).
+    pub passive: bool,
+    /// The ports' own interfaces and addresses.
+    pub ports: Vec<(InterfaceId, MacAddr)>,
+}
+
+/// LACP on a bond, for `show bonds`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LacpInfo {
+    /// The bond.
+    pub bond: InterfaceId,
+    /// Its ports.
+    pub ports: Vec<LacpPortInfo>,
+}
+
+/// LACP on a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LacpPortInfo {
+    /// The port's own interface.
+    pub port: InterfaceId,
+    /// State of the Receive machine: `disabled`, `expired`, `defaulted`, `current`.
+    pub receive: &'static str,
+    /// State of the Mux machine: `detached`, `waiting`, `attached`, `collecting`, `distributing`.
+    pub mux: &'static str,
+    /// True if the bond is to use it.
+    pub selected: bool,
+    /// True if its partner is this router: a loop.
+    pub looped: bool,
+    /// The port as LACPDUs describe it.
+    pub actor: wire::lacp::Port,
+    /// Its partner, if there is one.
+    pub partner: Option<wire::lacp::Port>,
+    /// Valid LACPDUs received.
+    pub rx: u64,
+    /// LACPDUs sent.
+    pub tx: u64,
+    /// Malformed frames of the slow protocols received.
+    pub malformed: u64,
+    /// Markers received.
+    pub markers: u64,
 }
 
 /// The router's own ICMP.
@@ -543,6 +597,17 @@ pub enum Event {
         /// The first inconsistent field.
         what: &'static str,
     },
+    /// LACP has agreed with the partner on other uses of a bond's port.
+    BondPort {
+        /// The bond.
+        bond: InterfaceId,
+        /// The port's own interface.
+        port: InterfaceId,
+        /// True if received packets count.
+        collecting: bool,
+        /// True if the bond may send by it.
+        distributing: bool,
+    },
     /// The kernel is to resolve a neighbour on an interface with a host interface. The answer is a
     /// [`Command::KernelNeighbour`]. Repeated until there is one, and no more often than an ARP request would be.
     Resolve {
@@ -622,6 +687,19 @@ pub enum Command {
         interface: InterfaceId,
         /// All its addresses.
         addresses: Vec<IpNet>,
+    },
+    /// Starts LACP on a bond with this configuration, changes it, or ends it (`None`). Links of its ports are reported by
+    /// [`Self::PortLink`], before or after; ports of which nothing was reported have one.
+    Lacp {
+        /// The bond.
+        bond: InterfaceId,
+        /// Its configuration.
+        config: Option<Box<LacpConfig>>,
+    },
+    /// Announces the interface's addresses again, also those of a host interface: its frames leave by another port.
+    Announce {
+        /// The interface.
+        interface: InterfaceId,
     },
     /// Replaces the interface's settings.
     Settings {

@@ -51,6 +51,11 @@ impl Links {
         }
     }
 
+    /// Announces an interface's addresses again.
+    pub(crate) fn announce(&mut self, id: InterfaceId, now: Time) {
+        self.announcements.schedule(id, now);
+    }
+
     /// Stops on an interface whose link is down.
     pub(crate) fn stop(&mut self, id: InterfaceId) {
         self.announcements.cancel(id);

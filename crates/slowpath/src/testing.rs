@@ -485,6 +485,7 @@ pub(crate) fn check_frame(frame: &[u8], source: MacAddr) {
             let pieces = [&packet[8..40], &length, &[0, 0, 0, 58], &packet[start..]];
             assert_eq!(remainder(&pieces), 0, "ICMPv6 checksum");
         }
+        [0x88, 0x09] => assert_eq!(packet.len(), wire::lacp::PDU_LEN),
         _ => panic!("ethertype {:02x?}", &frame[12..14]),
     }
 }

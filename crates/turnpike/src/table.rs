@@ -1,10 +1,12 @@
 //! Reports as text tables: columns without frames, so that `grep` and `awk` work on them.
 
+mod bonds;
 mod configurations;
 mod control_queues;
 mod devices;
 mod forwarders;
 mod hardware;
+mod mirrors;
 mod queues;
 
 use std::collections::{BTreeSet, HashMap};
@@ -23,10 +25,12 @@ use dataplane::reason::{DropReason, PuntClass};
 use dataplane::words::{count, suggestion};
 use serde_json::Value;
 
+pub use bonds::bonds;
 pub use configurations::{history, plan};
 pub use control_queues::control_queues;
 pub use devices::devices;
 pub use forwarders::{forwarders, rss};
+pub use mirrors::mirrors;
 pub use queues::queues;
 
 fn columns(header: &[&str]) -> Table {
@@ -89,7 +93,8 @@ pub fn ports(ports: &[Port]) -> String {
     finish(&table)
 }
 
-/// Formats one line an interface; VLANs are indented below the interface that carries them.
+/// Formats one line an interface; VLANs are indented below the interface that carries them, and ports below the bond
+/// that has their frames.
 pub fn interfaces(interfaces: &[Interface]) -> String {
     let mut table = columns(&[
         "interface",

@@ -32,6 +32,7 @@ pub mod ethernet;
 pub mod icmp;
 pub mod ip;
 pub mod l4;
+pub mod lacp;
 mod mac;
 pub mod nd;
 pub mod offload;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use acl::{Action, Family, Matches, State, generate};
 use anyhow::{Context, Result, bail, ensure};
 use dataplane::batch::BATCH_MAX;
+use dataplane::bond::{BONDS, BondSpec, BondTable, Bonds, HashFields};
 use dataplane::class;
 use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::TxConfig;
@@ -23,6 +24,7 @@ use dataplane::port::{MAX_PORTS, PortId, PortSet};
 use dataplane::punts::{Punts, class_rings};
 use dataplane::quarantine::Quarantine;
 use dataplane::replicate::Replicator;
+use dataplane::shared::Shared;
 use dataplane::steps::FILTER_IN;
 use dataplane::tables::{Fibs, Tables, VrfTables};
 use dataplane::transmit::codel::CodelConfig;
@@ -65,7 +67,7 @@ pub struct Case {
 }
 
 /// All cases, those with the same source together.
-pub const CASES: [Case; 26] = [
+pub const CASES: [Case; 27] = [
     Case { name: "4r1e", full: false, egress: 1, mix: Mix::V4, more: More::Nothing },
     Case { name: "noop", full: false, egress: 1, mix: Mix::V4, more: More::Noop },
     Case { name: "lua-empty", full: false, egress: 1, mix: Mix::V4, more: More::LuaEmpty },
@@ -93,6 +95,7 @@ pub const CASES: [Case; 26] = [
     Case { name: "4r4e", full: false, egress: 4, mix: Mix::V4, more: More::Nothing },
     Case { name: "full4", full: true, egress: 4, mix: Mix::V4, more: More::Nothing },
     Case { name: "vrf4", full: true, egress: 4, mix: Mix::V4, more: More::Vrf },
+    Case { name: "bond4", full: true, egress: 4, mix: Mix::V4, more: More::Bond },
     Case { name: "vlan4", full: true, egress: 4, mix: Mix::Vlan, more: More::Vlans },
     Case { name: "qinq4", full: true, egress: 4, mix: Mix::QinQ, more: More::Vlans },
     Case {
@@ -127,7 +130,7 @@ fn queue_of(case: &Case) -> Option<Scheduler> {
     Some(Scheduler::new(QueueConfig { discipline, ..QueueConfig::default() }, shape))
 }
 
-/// Returns the cases with these names, or all but those of queues, VLANs, VRFs, rates and sets: a process has room for
+/// Returns the cases with these names, or all but those of queues, bonds, VLANs, VRFs, rates and sets: a process has room for
 /// 32 devices, and each case has its own.
 ///
 /// # Errors
@@ -140,7 +143,13 @@ pub fn choose(only: &[String]) -> Result<Vec<&'static Case>> {
     let is_apart = |case: &Case| {
         matches!(
             case.more,
-            More::Queue(_) | More::Shape | More::Vlans | More::Vrf | More::First(_) | More::Set(_)
+            More::Queue(_)
+                | More::Shape
+                | More::Bond
+                | More::Vlans
+                | More::Vrf
+                | More::First(_)
+                | More::Set(_)
         )
     };
     let wanted = |case: &&Case| match only {
@@ -182,6 +191,7 @@ fn ingress(case: &Case) -> InterfaceInfo {
             InterfaceInfo { features: Features::NONE.with(FILTER_IN, 1), ..PORT }
         }
         More::Vlans => InterfaceInfo { features: Features::NONE.with(VLANS, 1), ..PORT },
+        More::Bond => InterfaceInfo { features: Features::NONE.with(BONDS, 1), ..PORT },
         More::Vrf => InterfaceInfo { vrf: VRF, ..PORT },
         _ => PORT,
     }
@@ -194,8 +204,20 @@ const VRF: VrfId = VrfId::new(1);
 /// also the one by which packets come.
 fn vlans_of(case: &Case) -> Result<Vec<Vlan>> {
     let Some(tags) = case.mix.tags() else { return Ok(Vec::new()) };
-    let vlan = |index| Ok(Vlan { interface: vlan_id(index)?, port: port_id(index)?, tags });
+    let vlan = |index| Ok(Vlan { interface: vlan_id(index)?, lower: port_id(index)?.into(), tags });
     (0..case.egress).map(vlan).collect()
+}
+
+/// Sets the bond of [`More::Bond`]: all ports, all of them active. Returns its number.
+fn set_bond(case: &Case, shared: &Shared) -> Result<InterfaceId> {
+    let interface = vlan_id(0)?;
+    let ports: Vec<_> = (0..case.egress).map(port_id).collect::<Result<_>>()?;
+    let active = ports.iter().copied().collect();
+    let table = shared.get::<BondTable>();
+    let mac = MacAddr(source::PORT_MAC);
+    table.set(vec![BondSpec { interface, mac, ports, fields: HashFields::default() }]);
+    table.state(interface).set(active, active);
+    Ok(interface)
 }
 
 /// Returns the number of the VLAN on a port.
@@ -311,7 +333,7 @@ impl Router {
             | More::Set(_)
             | More::Queue(_)
             | More::Shape => {}
-            More::Vlans | More::Vrf => {}
+            More::Bond | More::Vlans | More::Vrf => {}
             More::State => know_all(bench, case, &tables)?,
             More::Noop => steps.insert("noop", Noop, "ip4-rewrite")?,
             More::RustVoip => steps.insert("mark-voip", MarkVoip, "ip4-lookup")?,
@@ -521,34 +543,43 @@ fn know_all(bench: &Bench, case: &Case, tables: &Tables) -> Result<()> {
 /// egress ports.
 fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
     let next_hops = NextHopTable::new();
-    let vlans = vlans_of(case)?;
+    let (vlans, shared) = (vlans_of(case)?, Arc::<Shared>::default());
+    let bond = if case.more == More::Bond { Some(set_bond(case, &shared)?) } else { None };
     for index in 0..NEXT_HOPS {
         let port = usize::from(index) % case.egress;
-        let interface = if vlans.is_empty() { port_id(port)?.into() } else { vlan_id(port)? };
+        let interface = match bond {
+            Some(bond) => bond,
+            None if vlans.is_empty() => port_id(port)?.into(),
+            None => vlan_id(port)?,
+        };
         let mac = MacAddr([2, 0, 0, 0, 1, index as u8]);
         next_hops.set(FIRST_DYNAMIC + index, NextHop::Forward { interface, mac });
     }
     let mut ports =
-        vec![PORT; if vlans.is_empty() { case.egress } else { MAX_PORTS + case.egress }];
+        vec![
+            PORT;
+            if vlans.is_empty() && bond.is_none() { case.egress } else { MAX_PORTS + case.egress }
+        ];
     ports[0] = ingress(case);
     let filters = Arc::<FilterTables>::default();
     if matches!(case.more, More::Rules(_) | More::First(_) | More::Set(_) | More::State) {
         filters.set(filters_of(case.more)?);
     }
     let table = VlanTable::default();
-    table.set(Arc::new(Vlans::new(&vlans, PortSet::EMPTY)));
+    table.set(Arc::new(Vlans::new(&vlans, PortSet::EMPTY, &Bonds::default())));
     let vrfs = VrfTables::new(Fibs { fib4: fib4.clone(), fib6: fib6.clone() });
     if case.more == More::Vrf {
         vrfs.add(VRF, Fibs { fib4, fib6 });
     }
     Ok(Arc::new(Tables {
         named_hops: Default::default(),
+        mirrors: Default::default(),
         vrfs: Arc::new(vrfs),
         next_hops: Arc::new(next_hops),
         filters,
         multicast: Arc::default(),
         mtus: Arc::new(Mtus::new(&ports)),
-        shared: Arc::default(),
+        shared,
         vlans: Arc::new(table),
         interfaces: Arc::new(InterfaceInfos::new(ports)),
         flows: FlowHash::new(1),
@@ -567,7 +598,7 @@ mod tests {
             error,
             "--case 4r2e: not found; known: 4r1e, noop, lua-empty, lua-voip, \
              lua-flushed, rust-voip, filter-10, filter-1000, filter-10000, filter-state, \
-             filter-first, filter-police, filter-set, queue-fifo, queue-red, queue-codel, queue-drr, queue-shape, 4r4e, full4, vrf4, vlan4, \
+             filter-first, filter-police, filter-set, queue-fifo, queue-red, queue-codel, queue-drr, queue-shape, 4r4e, full4, vrf4, bond4, vlan4, \
              qinq4, filter-sources, full6, mixed"
         );
         assert_eq!(choose(&[]).unwrap().len(), 14);

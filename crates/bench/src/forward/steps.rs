@@ -47,6 +47,8 @@ pub enum More {
     Queue(Discipline),
     /// A first-in-first-out queue with a rate that is never reached.
     Shape,
+    /// A bond of all ports.
+    Bond,
     /// VLANs with the tags of the source's frames on all ports.
     Vlans,
     /// A VRF of the ports besides the default one.

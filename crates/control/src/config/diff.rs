@@ -13,7 +13,7 @@ use ipnet::IpNet;
 
 use super::settings::{self, Entry, Names};
 pub use super::settings::{Effect, Unit};
-use super::{Config, DEFAULT_VRF, Interface, Port, Route, Vlan, Vrf};
+use super::{Bond, Config, DEFAULT_VRF, Interface, Port, Route, Virtual, Vlan, Vrf};
 use crate::rib::{self, RouteKind};
 
 /// Most elements of a set that are listed one by one when added or removed; of more only the number
@@ -106,6 +106,8 @@ pub struct Diff {
     pub routes: Changes<Route>,
     /// Ports; those with another device or host interface are listed as changed.
     pub ports: Changes<Port>,
+    /// Bonds; those with other ports, another MAC, MTU or host interface are listed as changed.
+    pub bonds: Changes<Bond>,
     /// VLANs; those with another parent, MTU or host interface are listed as changed.
     pub vlans: Changes<Vlan>,
     /// Everything else.
@@ -157,14 +159,15 @@ impl Diff {
             let on = config.interfaces().flat_map(|(.., interface)| &interface.features);
             on.filter(|(_, value)| *value != 0).map(|(feature, _)| feature.name()).collect()
         };
-        let (ports, vlans) = (ports(old, new), vlans(old, new));
+        let (ports, bonds, vlans) = (ports(old, new), bonds(old, new), vlans(old, new));
         // Graphs contain the ports' MACs and names.
         let graph = settings.iter().any(|setting| setting.effect == Effect::Graph)
             || asks(old) != asks(new)
             || !ports.is_empty()
+            || !bonds.is_empty()
             || !vlans.is_empty();
         let routes = routes(&old.routes, &new.routes);
-        Self { routes, ports, vlans, settings, graph, names, vrfs }
+        Self { routes, ports, bonds, vlans, settings, graph, names, vrfs }
     }
 
     /// Returns the names of the ports and VRFs.
@@ -176,6 +179,7 @@ impl Diff {
     pub fn is_empty(&self) -> bool {
         self.routes.is_empty()
             && self.ports.is_empty()
+            && self.bonds.is_empty()
             && self.vlans.is_empty()
             && self.settings.is_empty()
     }
@@ -197,11 +201,12 @@ impl Diff {
         self.settings.iter().filter_map(unit).collect()
     }
 
-    /// Returns true if the setting belongs to a port or a VLAN that is new or removed.
+    /// Returns true if the setting belongs to a port, a bond or a VLAN that is new or removed.
     pub fn is_of_port(&self, setting: &Setting) -> bool {
         let ports = self.ports.added.iter().chain(&self.ports.removed).map(|port| &port.name);
         let vlans = self.vlans.added.iter().chain(&self.vlans.removed).map(|vlan| &vlan.name);
-        ports.chain(vlans).any(|name| setting.port.as_ref() == Some(name))
+        let bonds = self.bonds.added.iter().chain(&self.bonds.removed).map(|bond| &bond.name);
+        ports.chain(bonds).chain(vlans).any(|name| setting.port.as_ref() == Some(name))
     }
 
     /// Returns true if the port is closed and opened again for this setting.
@@ -231,7 +236,7 @@ impl Diff {
     }
 }
 
-/// Returns the names of ports and VLANs by their numbers; an unused number has an empty name.
+/// Returns the names of all interfaces by their numbers; an unused number has an empty name.
 fn names<'a>(configs: impl IntoIterator<Item = &'a Config>) -> Vec<String> {
     let interfaces = configs.into_iter().flat_map(Config::interfaces);
     by_number(Vec::new(), interfaces.map(|(id, name, _)| (id.index(), name)))
@@ -285,6 +290,11 @@ fn ports(old: &Config, new: &Config) -> Changes<Port> {
     changes((&old.ports, before), (&new.ports, after), Port::is_open_as)
 }
 
+fn bonds(old: &Config, new: &Config) -> Changes<Bond> {
+    let (before, after) = (|bond: &Bond| old.bond(bond.id), |bond: &Bond| new.bond(bond.id));
+    changes((&old.bonds, before), (&new.bonds, after), Bond::is_open_as)
+}
+
 fn vlans(old: &Config, new: &Config) -> Changes<Vlan> {
     let (before, after) = (|vlan: &Vlan| old.vlan(vlan.id), |vlan: &Vlan| new.vlan(vlan.id));
     changes((&old.vlans, before), (&new.vlans, after), Vlan::is_open_as)
@@ -310,13 +320,18 @@ fn changes<'a, T: Clone + 'a>(
     changes
 }
 
-/// Returns the default settings of ports and VLANs that only one of the configurations has.
+/// Returns the default settings of ports, bonds and VLANs that only one of the configurations has.
 fn unsaid(old: &Config, new: &Config) -> Vec<Setting> {
     let missing = |of: &Config, from: &Config| -> Vec<Entry> {
         let ports = of.ports.iter().filter(|port| from.port(port.id).is_none());
         let vlans = of.vlans.iter().filter(|vlan| from.vlan(vlan.id).is_none());
         let of_ports = ports.flat_map(|port| settings::of_port(&port.bare()));
-        of_ports.chain(vlans.flat_map(|vlan| settings::of_vlan(&vlan.bare()))).collect()
+        let bonds = of.bonds.iter().filter(|bond| from.bond(bond.id).is_none());
+        let of_bonds = bonds.flat_map(|bond| settings::of_bond(&bond.bare()));
+        of_ports
+            .chain(of_bonds)
+            .chain(vlans.flat_map(|vlan| settings::of_vlan(&vlan.bare())))
+            .collect()
     };
     let mut unsaid = compare(&missing(old, new), &[]);
     unsaid.extend(compare(&[], &missing(new, old)));
@@ -349,7 +364,7 @@ impl Config {
         by_number(Vec::new(), ports)
     }
 
-    /// Returns the names of the ports and VLANs by their numbers; an unused number has an empty name.
+    /// Returns the names of all interfaces by their numbers; an unused number has an empty name.
     pub fn interface_names(&self) -> Vec<String> {
         names([self])
     }
@@ -376,27 +391,34 @@ impl Config {
         let there = like.ports.iter().map(|port| (&*port.name, port.id));
         let all = (0..).map_while(PortId::new);
         let numbers = aligned(wanted, there, all)
-            .map_err(|name| too_many(("port", "ports"), name, MAX_PORTS))?;
+            .map_err(|name| too_many(&format!("port \"{name}\""), "ports", MAX_PORTS))?;
         let mut interfaces: HashMap<InterfaceId, InterfaceId> =
             numbers.iter().map(|(&from, &to)| (from.into(), to.into())).collect();
-        interfaces.extend(self.vlan_numbers(like)?);
+        interfaces.extend(self.virtual_numbers(like)?);
         self.renumber(&numbers, &interfaces);
         self.align_vrfs(like)?;
         self.align_filters(like)
     }
 
-    /// Maps the numbers of VLANs to those that they have in the other configuration.
-    fn vlan_numbers(&self, like: &Self) -> Result<HashMap<InterfaceId, InterfaceId>, String> {
-        let wanted = self.vlans.iter().map(|vlan| (&*vlan.name, vlan.id));
-        let there = like.vlans.iter().map(|vlan| (&*vlan.name, vlan.id));
+    /// Maps the numbers of bonds and VLANs to those that they have in the other configuration. A name that is a bond in
+    /// one and a VLAN in the other has two numbers.
+    fn virtual_numbers(&self, like: &Self) -> Result<HashMap<InterfaceId, InterfaceId>, String> {
+        let key = |of: Virtual<'_>| format!("{} \"{}\"", of.kind, of.name);
+        let keys = |config: &Self| config.virtuals().map(|of| (key(of), of.id)).collect::<Vec<_>>();
+        let (wanted, there) = (keys(self), keys(like));
         let all = (MAX_PORTS as u16..).map_while(InterfaceId::new);
-        aligned(wanted, there, all)
-            .map_err(|name| too_many(("vlan", "VLANs"), name, MAX_INTERFACES - MAX_PORTS))
+        aligned(
+            wanted.iter().map(|(key, id)| (key.as_str(), *id)),
+            there.iter().map(|(key, id)| (key.as_str(), *id)),
+            all,
+        )
+        .map_err(|what| too_many(what, "bonds and VLANs", MAX_INTERFACES - MAX_PORTS))
     }
 
     fn settings_mut(&mut self) -> impl Iterator<Item = &mut Interface> {
         let ports = self.ports.iter_mut().map(|port| &mut port.interface);
-        ports.chain(self.vlans.iter_mut().map(|vlan| &mut vlan.interface))
+        let bonds = self.bonds.iter_mut().map(|bond| &mut bond.interface);
+        ports.chain(bonds).chain(self.vlans.iter_mut().map(|vlan| &mut vlan.interface))
     }
 
     fn align_vrfs(&mut self, like: &Self) -> Result<(), String> {
@@ -404,7 +426,7 @@ impl Config {
         let there = like.vrfs.iter().map(|vrf| (&*vrf.name, vrf.id));
         let all = (1..VRFS_MOST as u16).map(VrfId::new);
         let numbers = aligned(wanted, there, all)
-            .map_err(|name| too_many(("vrf", "VRFs"), name, VRFS_MOST - 1))?;
+            .map_err(|name| too_many(&format!("vrf \"{name}\""), "VRFs", VRFS_MOST - 1))?;
         self.renumber_vrfs(&numbers);
         Ok(())
     }
@@ -435,7 +457,7 @@ impl Config {
         let wanted = self.filters.iter().map(|filter| (filter.name(), filter.number));
         let there = like.filters.iter().map(|filter| (filter.name(), filter.number));
         let numbers = aligned(wanted, there, 1..=FILTERS_MAX as u8)
-            .map_err(|name| too_many(("filter", "filters"), name, FILTERS_MAX))?;
+            .map_err(|name| too_many(&format!("filter \"{name}\""), "filters", FILTERS_MAX))?;
         let moved = |number: &mut u8| *number = numbers.get(number).copied().unwrap_or(*number);
         self.filters.iter_mut().for_each(|filter| moved(&mut filter.number));
         let of_interfaces = self
@@ -484,11 +506,21 @@ impl Config {
             moved(&mut route.from);
             route.to.iter_mut().for_each(|(port, _)| moved(port));
         }
+        for mirror in &mut self.mirrors {
+            mirror.session.from.iter_mut().for_each(moved);
+            mirror.session.to = number(mirror.session.to);
+        }
         for (ports, _) in &mut self.graphs.by_port {
             ports.iter_mut().for_each(|port| *port = number(*port));
         }
         self.ports.iter_mut().for_each(|port| port.id = number(port.id));
         self.ports.sort_by_key(|port| port.id);
+        self.ports.iter_mut().flat_map(|port| &mut port.bond).for_each(moved);
+        for bond in &mut self.bonds {
+            moved(&mut bond.id);
+            bond.ports.iter_mut().for_each(|port| *port = number(*port));
+        }
+        self.bonds.sort_by_key(|bond| bond.id);
         for vlan in &mut self.vlans {
             moved(&mut vlan.id);
             moved(&mut vlan.parent);
@@ -515,9 +547,9 @@ fn aligned<'a, N: Copy + Eq + Hash>(
         .collect()
 }
 
-fn too_many((one, several): (&str, &str), name: &str, most: usize) -> String {
+fn too_many(what: &str, several: &str, most: usize) -> String {
     format!(
-        "{one} \"{name}\": with the {several} that are there now they are more than {most}; take some away first"
+        "{what}: with the {several} that are there now they are more than {most}; take some away first"
     )
 }
 

@@ -51,6 +51,7 @@ impl Default for Limits {
 pub(super) enum Keyword {
     Vrf,
     Port,
+    Bond,
     Vlan,
     Route,
     Neighbour,
@@ -59,6 +60,7 @@ pub(super) enum Keyword {
     Filter,
     Import,
     Multicast,
+    Mirror,
     RoutesFrom,
     Fpm,
     Cores,
@@ -76,8 +78,9 @@ pub(super) enum Keyword {
 }
 
 impl Keyword {
-    const ALL: [Self; 24] = [
+    const ALL: [Self; 26] = [
         Self::Port,
+        Self::Bond,
         Self::Vlan,
         Self::Route,
         Self::Neighbour,
@@ -86,6 +89,7 @@ impl Keyword {
         Self::Filter,
         Self::Import,
         Self::Multicast,
+        Self::Mirror,
         Self::Vrf,
         Self::RoutesFrom,
         Self::Fpm,
@@ -107,6 +111,7 @@ impl Keyword {
         match self {
             Self::Vrf => "vrf",
             Self::Port => "port",
+            Self::Bond => "bond",
             Self::Vlan => "vlan",
             Self::Route => "route",
             Self::Neighbour => "neighbour",
@@ -115,6 +120,7 @@ impl Keyword {
             Self::Filter => "filter",
             Self::Import => "import",
             Self::Multicast => "multicast",
+            Self::Mirror => "mirror",
             Self::RoutesFrom => "routes_from",
             Self::Fpm => "fpm",
             Self::Cores => "cores",
@@ -138,9 +144,11 @@ impl Keyword {
         match self {
             Self::Vrf
             | Self::Port
+            | Self::Bond
             | Self::Vlan
             | Self::NextHop
             | Self::PrefixSet
+            | Self::Mirror
             | Self::Filter => Some("NAME"),
             Self::Route => Some("PREFIX"),
             Self::Neighbour => Some("ADDRESS"),

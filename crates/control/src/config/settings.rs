@@ -10,6 +10,7 @@ use dataplane::distribution::TxConfig;
 use dataplane::filters::{FilterSpec, Mark, Target, Treatment};
 use dataplane::flows::FlowSettings;
 use dataplane::interface::{InterfaceId, VrfId};
+use dataplane::mirror_sessions::Session;
 use dataplane::plan::Plans;
 use dataplane::polling::{QUOTA, Wait};
 use dataplane::reason::PuntClass;
@@ -17,10 +18,10 @@ use dataplane::vlan::Tag;
 use slowpath::{Advertise, Discovery, Icmp, InterfaceSettings, Preference, Prefix};
 
 use super::{
-    Command, Config, Cores, DEFAULT_VRF, Driver, Fib, Filter, Forwarders, Forwarding, Fpm, Import,
-    Interface, KernelRoutes, LinkWish, Log, Memory, MulticastRoute, NamedNextHop, Neighbour, Port,
-    PortFilter, PrefixSet, Quarantine, Queues, RoutesFrom, SetRoutes, Slowpath, Telnet, Vlan, Vrf,
-    action_name,
+    Bond, Command, Config, Cores, DEFAULT_VRF, Driver, Fib, Filter, Forwarders, Forwarding, Fpm,
+    Import, Interface, KernelRoutes, LacpSettings, LinkWish, Log, Memory, Mirror, MulticastRoute,
+    NamedNextHop, Neighbour, Port, PortFilter, PrefixSet, Quarantine, Queues, RoutesFrom,
+    SetRoutes, Slowpath, Telnet, Vlan, Vrf, action_name,
 };
 use crate::rib;
 
@@ -54,6 +55,8 @@ pub enum Unit {
     Namespace,
     /// VLANs on their ports.
     Vlans,
+    /// Bonds: the selection of the ports that take part.
+    Bonds,
     /// Filter rules in devices.
     DeviceFilters,
     /// Receive queues: bursts, and the hash of ports that stay open.
@@ -136,6 +139,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         file: _,
         text: _,
         ports,
+        bonds,
         vlans,
         vrfs,
         routes: _,
@@ -146,6 +150,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         neighbours,
         imports,
         multicast,
+        mirrors,
         routes_from,
         fpm,
         cores,
@@ -170,6 +175,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         list.live(Unit::Vrfs, format!("vrf \"{name}\""), or(table, "no table"));
     }
     ports.iter().for_each(|port| list.port(port));
+    bonds.iter().for_each(|bond| list.bond(bond));
     vlans.iter().for_each(|vlan| list.vlan(vlan));
     neighbours.iter().for_each(|neighbour| list.neighbour(neighbour));
     for NamedNextHop { line: _, name, paths: over } in next_hops {
@@ -178,6 +184,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     sets.iter().for_each(|set| list.set(set));
     filters.iter().for_each(|filter| list.filter(filter, categories));
     multicast.iter().for_each(|route| list.multicast(route));
+    mirrors.iter().for_each(|mirror| list.mirror(mirror));
     (1..).zip(imports).for_each(|(rank, import)| list.import(rank, import));
     list.sources(routes_from, fpm.as_ref());
     let Cores { control_line: _, control, forward_line: _, forward } = cores;
@@ -257,6 +264,13 @@ pub(super) fn of_vlan(vlan: &Vlan) -> Vec<Entry> {
     list.entries
 }
 
+/// Returns the settings of a bond.
+pub(super) fn of_bond(bond: &Bond) -> Vec<Entry> {
+    let mut list = List { names: Names { ports: &[], vrfs: &[] }, entries: Vec::new() };
+    list.bond(bond);
+    list.entries
+}
+
 /// Returns the name of a VRF by its number.
 pub(super) fn vrf_name<'a>(names: Names<'a>, vrf: VrfId) -> &'a str {
     names.vrfs.get(vrf.index()).map_or(DEFAULT_VRF, String::as_str)
@@ -297,7 +311,7 @@ fn seconds(duration: Duration) -> u64 {
 /// The list of a port's settings.
 struct OfPort<'a, 'b> {
     list: &'a mut List<'b>,
-    /// The statement: `port` or `vlan`.
+    /// The statement: `port`, `bond` or `vlan`.
     kind: &'a str,
     port: &'a str,
 }
@@ -346,7 +360,7 @@ impl OfPort<'_, '_> {
         self.opened("control_queue", control);
     }
 
-    /// The settings that ports and VLANs have in common.
+    /// The settings that ports, bonds and VLANs have in common.
     fn interface(&mut self, interface: &Interface, vrf: &str) {
         let Interface {
             settings,
@@ -355,6 +369,8 @@ impl OfPort<'_, '_> {
             filter_in,
             filter_out,
             has_vlans: _,
+            is_mirrored: _,
+            is_bonded: _,
             host,
             ttl_security,
         } = interface;
@@ -424,6 +440,38 @@ impl List<'_> {
         });
     }
 
+    /// A bond's ports and hash are part of the forwarders' graphs.
+    fn bond(&mut self, bond: &Bond) {
+        let Bond {
+            id: _,
+            line: _,
+            name,
+            ports,
+            mode,
+            hash,
+            minimum_links,
+            lacp,
+            mac,
+            mtu,
+            interface,
+        } = bond;
+        let LacpSettings { fast, passive, priority } = lacp;
+        let ports = ports.iter().map(|&port| port_name(self.names, port.into()).to_owned());
+        let ports = some(ports, "none");
+        let vrf = vrf_name(self.names, interface.settings.vrf);
+        let mut of = OfPort { list: self, kind: "bond", port: name };
+        of.add(Effect::Graph, "ports", ports);
+        of.live(Unit::Bonds, "mode", mode.name());
+        of.add(Effect::Graph, "hash", hash);
+        of.live(Unit::Bonds, "minimum_links", minimum_links);
+        of.live(Unit::Bonds, "lacp rate", if *fast { "fast" } else { "slow" });
+        of.live(Unit::Bonds, "lacp passive", passive);
+        of.live(Unit::Bonds, "lacp priority", priority);
+        of.add(Effect::Graph, "mac", or(*mac, "the first port's"));
+        of.live(Unit::Bonds, "mtu", or(*mtu, "its ports'"));
+        of.interface(interface, vrf);
+    }
+
     /// A VLAN's tag is part of the forwarders' graphs.
     fn vlan(&mut self, vlan: &Vlan) {
         let Vlan { id: _, line: _, name, parent, tag, mtu, interface } = vlan;
@@ -469,6 +517,7 @@ impl List<'_> {
             link,
             promiscuous,
             all_multicast,
+            bond: _,
             interface,
         } = port;
         let vrf = vrf_name(self.names, interface.settings.vrf);
@@ -559,6 +608,19 @@ impl List<'_> {
         });
         let value = format!("{} -> {}", port_name(self.names, *from), some(to, "nowhere"));
         self.live(Unit::Multicast, format!("multicast {group} from {source}"), value);
+    }
+
+    /// Sessions are part of the forwarders' graphs.
+    fn mirror(&mut self, mirror: &Mirror) {
+        let Mirror { line: _, session } = mirror;
+        let Session { name, from, direction, to, sample, vlan } = session;
+        let from = from.iter().map(|from| port_name(self.names, *from).to_owned());
+        let from = some(from, "nothing");
+        let to = port_name(self.names, (*to).into());
+        let sample = if *sample > 1 { format!(", one of {sample}") } else { String::new() };
+        let vlan = vlan.map_or(String::new(), |vlan| format!(", vlan {vlan}"));
+        let value = format!("{from} {} -> {to}{sample}{vlan}", direction.name());
+        self.graph(format!("mirror \"{name}\""), value);
     }
 
     fn import(&mut self, rank: usize, import: &Import) {

@@ -1271,7 +1271,7 @@ fn the_other_statements_are_checked_too() {
 
 #[test]
 fn statements_that_are_not_understood_are_explained() {
-    const KNOWN: &str = "known: port, vlan, route, neighbour, next_hop, prefix_set, filter, import, multicast, vrf, routes_from, fpm, cores, forwarders, forwarding, tx, slowpath, flows, icmp, memory, fib, log, quarantine, telnet, buckets, command, counter, counters, graph, hash, ip4, ip4_text, ip6, mac, mac_text, mask, new_graph, now, ports, prefix, set, step, table";
+    const KNOWN: &str = "known: port, bond, vlan, route, neighbour, next_hop, prefix_set, filter, import, multicast, mirror, vrf, routes_from, fpm, cores, forwarders, forwarding, tx, slowpath, flows, icmp, memory, fib, log, quarantine, telnet, buckets, command, counter, counters, graph, hash, ip4, ip4_text, ip6, mac, mac_text, mask, new_graph, now, ports, prefix, set, step, table";
     for (statement, expected) in [
         ("turnpike.prot 'x' { 1 }", format!("turnpike.prot unknown; did you mean \"port\"? {KNOWN}")),
         ("turnpike.interface 'x' { 1 }", format!("turnpike.interface unknown; {KNOWN}")),
@@ -1452,6 +1452,7 @@ fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
     let ports: Vec<_> = config.ports.iter().map(info).collect();
     std::sync::Arc::new(dataplane::tables::Tables {
         named_hops: Default::default(),
+        mirrors: Default::default(),
         vrfs: Arc::new(dataplane::tables::VrfTables::new(dataplane::tables::Fibs {
             fib4: fib::new_ipv4(Algorithm::Reference, Box::new(fib::NoReaders)).unwrap().reader(),
             fib6: fib::new_ipv6(Algorithm::Reference, Box::new(fib::NoReaders)).unwrap().reader(),
@@ -1553,7 +1554,7 @@ fn a_step_of_another_crate_brings_a_setting_of_ports() {
     use dataplane::features::Feature;
     use dataplane::graph::Output;
     let mut catalogue = Catalogue::default();
-    let feature = Feature::new("sampling", 7, &["off", "some", "all"]);
+    let feature = Feature::new("sampling", 9, &["off", "some", "all"]);
     let spec = StepSpec::described("sample", vec![Output::next("next")]).present_if(feature);
     catalogue.add(spec).unwrap();
     let port = |setting: &str| {
@@ -1663,9 +1664,9 @@ fn what_is_wrong_with_a_graph_is_said_with_its_line() {
     assert_eq!(
         graph("g:insert_after('ip4-validat', 'ip4-ttl')"),
         [
-            "5: graph: step \"ip4-validat\" not found in the graph; did you mean \"ip4-validate\"? known: vlan-input, classify, ip4-prefetch, ip4-checksum-offload, \
+            "5: graph: step \"ip4-validat\" not found in the graph; did you mean \"ip4-validate\"? known: mirror-in, bond-input, vlan-input, classify, ip4-prefetch, ip4-checksum-offload, \
           ip4-validate, ip4-reverse-path, ip4-filter-in, ip4-policy-route, ip4-lookup, ip4-ttl, ip4-filter-out, ip4-redirect, ip4-mtu, ip4-rewrite, vlan-output, \
-          ip6-checksum-offload, ip6-validate, ip6-reverse-path, ip6-filter-in, ip6-policy-route, ip6-lookup, ip6-hop-limit, ip6-filter-out, ip6-redirect, \
+          bond-output, ip6-checksum-offload, ip6-validate, ip6-reverse-path, ip6-filter-in, ip6-policy-route, ip6-lookup, ip6-hop-limit, ip6-filter-out, ip6-redirect, \
           ip6-mtu, ip6-rewrite, ip4-multicast, ip6-multicast"
         ]
     );
@@ -1692,7 +1693,7 @@ fn what_is_wrong_with_a_graph_is_said_with_its_line() {
     assert_eq!(
         when,
         [
-            "5: graph: when = \"redirect\" unknown; did you mean \"redirects\"? known: vlans, reverse_path, \
+            "5: graph: when = \"redirect\" unknown; did you mean \"redirects\"? known: mirror, bonds, vlans, reverse_path, \
           filter_in, policy_route, redirects, filter_out"
         ]
     );

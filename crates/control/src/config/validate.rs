@@ -1,12 +1,14 @@
 //! Conversion of statements to a [`Config`]: reads every statement, collects all errors.
 
 mod advertise;
+mod bonds;
 mod cores;
 mod discovery;
 mod filters;
 mod graphs;
 mod host;
 mod link;
+mod mirrors;
 mod multicast;
 mod offloads;
 mod ports;
@@ -23,6 +25,7 @@ mod vrfs;
 pub(super) use filters::ACTIONS;
 pub(super) use routes::by_default_only;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -40,12 +43,14 @@ use super::{Config, Script, Vrf};
 pub(super) struct Context<'a> {
     source: ScriptLines<'a>,
     errors: Collector,
-    /// Names and lines of the statements of ports, then of VLANs, including those with an error.
+    /// Names and lines of the statements of ports, then of bonds, then of VLANs, including those with an error.
     port_names: Vec<(String, usize)>,
+    /// The bonds of ports that belong to one, by the ports' names.
+    bonded: HashMap<String, String>,
     networks: Networks,
     /// The VRFs besides the default one.
     vrfs: Arc<[Vrf]>,
-    /// The VRF of each port and VLAN.
+    /// The VRF of each port, bond and VLAN.
     port_vrfs: Vec<VrfId>,
     /// The number of ports.
     ports: usize,
@@ -62,14 +67,15 @@ impl<'a> Context<'a> {
     fn interface_id(&self, position: usize) -> Option<InterfaceId> {
         let number = match position.checked_sub(self.ports) {
             None => position,
-            Some(vlan) => MAX_PORTS + vlan,
+            Some(upper) => MAX_PORTS + upper,
         };
         InterfaceId::new(u16::try_from(number).ok()?)
     }
 
-    /// Returns the names and numbers of all ports and VLANs.
+    /// Returns the names and numbers of all interfaces: ports that do not belong to a bond, bonds and VLANs.
     fn interfaces(&self) -> Vec<(String, InterfaceId)> {
         let known = self.port_names.iter().enumerate();
+        let known = known.filter(|(_, (name, _))| !self.bonded.contains_key(name));
         known.filter_map(|(at, (name, _))| Some((name.clone(), self.interface_id(at)?))).collect()
     }
 
@@ -112,6 +118,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         source: ScriptLines::new(text),
         errors,
         port_names: Vec::new(),
+        bonded: HashMap::new(),
         networks: Networks::default(),
         vrfs: Arc::default(),
         port_vrfs: Vec::new(),
@@ -129,15 +136,18 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let filter_names: Vec<_> = of(Keyword::Filter).map(|filter| filter.name.as_str()).collect();
     let others = routes_from.any();
     let mut ports = ports::read(&mut context, of(Keyword::Port), others, &features, &filter_names);
-    let vlans = of(Keyword::Vlan);
-    let mut vlans = vlans::read(&mut context, vlans, &mut ports, &features, &filter_names);
-    host::check(&mut context, &ports, &vlans);
+    let of_ports: Vec<_> = of(Keyword::Port).collect();
+    let (bonds, of_ports) = (of(Keyword::Bond), (&mut ports[..], &of_ports[..]));
+    let mut bonds = bonds::read(&mut context, bonds, of_ports, &features, &filter_names);
+    let (vlans, parents) = (of(Keyword::Vlan), (&mut ports[..], &mut bonds[..]));
+    let mut vlans = vlans::read(&mut context, vlans, parents, &features, &filter_names);
+    host::check(&mut context, &ports, &bonds, &vlans);
     context.ports_sound = context.errors.is_empty();
     let next_hops = routes::next_hops(&mut context, of(Keyword::NextHop));
     let sets = filters::sets(&mut context, of(Keyword::PrefixSet));
     let others = (&*next_hops, &*sets);
     let (filters, categories) = filters::read(&mut context, of(Keyword::Filter), others);
-    filters::tell_ports(&mut context, (&mut ports, &mut vlans), &filters);
+    filters::tell_ports(&mut context, (&mut ports, &mut bonds, &mut vlans), &filters);
     let (cores, forwarders) =
         cores::read(&mut context, of(Keyword::Cores), of(Keyword::Forwarders));
     queues::check(&mut context, &ports, &cores);
@@ -147,7 +157,21 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let imports = routes::imports(&mut context, of(Keyword::Import), file);
     let others = routes_from.any();
     routes::check_recursion(&mut context, (&routes, &next_hops), &imports, others, &forwarding);
-    let graphs = graphs::read(&mut context, graphs, (&ports, &vlans), (&filters, &categories));
+    let mirrors = mirrors::read(&mut context, of(Keyword::Mirror));
+    mirrors::tell_ports(&mirrors, &mut ports, (&bonds, &vlans));
+    let graphs =
+        graphs::read(&mut context, graphs, (&ports, &bonds, &vlans), (&filters, &categories));
+    mirrors::check_graphs(&mut context, &mirrors, &graphs, &ports);
+    let neighbours = rest::neighbours(&mut context, &routes, of(Keyword::Neighbour));
+    let multicast = multicast::read(&mut context, of(Keyword::Multicast));
+    let others = mirrors::Others {
+        routes: &routes,
+        next_hops: &next_hops,
+        neighbours: &neighbours,
+        multicast: &multicast,
+        filters: &filters,
+    };
+    mirrors::check(&mut context, &mirrors, (&ports, &bonds, &vlans), &others);
     let steps: Vec<_> = steps.into_iter().map(|step| step.settle(&graphs)).collect();
     let script = (!steps.is_empty()).then_some(Script { steps, counters });
     let config = Config {
@@ -158,17 +182,19 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         script,
         vrfs: context.vrfs.to_vec(),
         ports,
+        bonds,
         vlans,
         fpm: sources::fpm(&mut context, of(Keyword::Fpm), &routes_from),
         routes_from,
-        neighbours: rest::neighbours(&mut context, &routes, of(Keyword::Neighbour)),
+        neighbours,
         routes,
         next_hops,
         sets,
         filters,
         categories,
         imports,
-        multicast: multicast::read(&mut context, of(Keyword::Multicast)),
+        multicast,
+        mirrors,
         forwarding,
         cores,
         forwarders,

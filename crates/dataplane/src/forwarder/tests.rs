@@ -13,6 +13,7 @@ use crate::filters::{FilterSpec, FilterTable, Filters, Police, Treatment};
 use crate::frame::Class;
 use crate::graph::{Output, Outputs, Step};
 use crate::interface::InterfaceId;
+use crate::mirror_sessions::{Direction, MIRROR, MirrorOutput, Session, Sessions};
 use crate::multicast::{MulticastRoute, MulticastRoutes};
 use crate::next_hop::NextHopTable;
 use crate::punts::{ClassQueue, ClassRing};
@@ -934,6 +935,134 @@ fn copies_for_which_there_is_no_room_are_counted() {
     );
     drop(lab);
     assert_eq!(pool.leaked(), 0);
+}
+
+/// Tables with a mirror session of this port and direction, whose copies leave by the other port.
+fn mirrored(from: u16, direction: Direction, to: u16) -> Arc<crate::tables::Tables> {
+    let tables = TestTables::every_kind();
+    let from = vec![InterfaceId::of_port(port(from))];
+    let session =
+        Session { name: "tap".into(), from, direction, to: port(to), sample: 1, vlan: None };
+    tables.mirrors.set(Arc::new(Sessions::new(vec![session], &tables.vlans.get(), false)));
+    let mut interfaces = tables.interfaces.get();
+    for interface in &mut interfaces {
+        interface.features = interface.features.with(MIRROR, 1);
+    }
+    tables.interfaces.set(interfaces);
+    tables
+}
+
+fn mirroring(tables: &Arc<crate::tables::Tables>) -> Graph {
+    let mut graph = crate::default_graph(tables).unwrap();
+    graph.set_mirror_output(MirrorOutput::of(&tables.mirrors, &tables.vlans));
+    graph
+}
+
+/// A frame whose copy shares bytes.
+fn long(address: &str, ttl: u8) -> Vec<u8> {
+    FrameBuilder::ip4().destination4(address).ttl(ttl).udp(1, 2, &[7; 900]).build()
+}
+
+fn whole(packet: &Mbuf) -> Vec<u8> {
+    packet.chunks().flatten().copied().collect()
+}
+
+#[test]
+fn received_packets_are_mirrored_as_they_came_and_the_others_own_theirs_alone() {
+    let tables = mirrored(0, Direction::Inward, 3);
+    let mut lab = Lab::new(mirroring(&tables), TxConfig { burst: 128, ..at_once() });
+    // Forwarded by ports 3 and 4, punted, dropped.
+    let frames = [
+        long("10.0.6.1", 64),
+        long("10.0.9.1", 64),
+        long("10.0.6.1", 1),
+        long("10.0.2.1", 64),
+        to("10.0.6.1"),
+    ];
+    lab.receive(&frames);
+    let sent = lab.frames_sent();
+    // The ring device would not deliver packets that others share.
+    let copies: Vec<_> = sent.iter().filter(|frame| frame[22] != 63).collect();
+    assert_eq!(copies, frames.iter().collect::<Vec<_>>());
+    let ring = &mut lab.punted[0][PuntClass::Errors.index()].ring;
+    let mut burst = Burst::new();
+    assert_eq!((ring.receive(&mut burst, 8), ring.unusable()), (1, 0));
+    assert_eq!(burst.frame(0), frames[2]);
+    let forwarded = sent.len() - copies.len() + usize::from(lab.handed_over.pop().is_some());
+    assert_eq!(forwarded, 3);
+    assert_eq!(lab.counters.replicated.get(), 5);
+    let counts = tables.mirrors.counts()["tap"];
+    assert_eq!((counts.packets, counts.dropped), (5, 0));
+}
+
+#[test]
+fn copies_that_an_analyser_s_port_does_not_take_cost_nothing_else() {
+    let tables = mirrored(0, Direction::Inward, 4);
+    let mut lab = Lab::new(mirroring(&tables), at_once());
+    for _ in 0..3 {
+        assert_eq!(lab.receive(&vec![long("10.0.6.1", 64); 40]), 40);
+        assert_eq!(lab.frames_sent().len(), 40);
+    }
+    // The ring to the port holds fewer.
+    let taken: Vec<_> = std::iter::from_fn(|| lab.handed_over.pop()).collect();
+    assert!(taken.iter().all(|copy| whole(copy) == long("10.0.6.1", 64)));
+    assert_eq!(lab.drops(DropReason::MirrorLost), 120 - taken.len() as u64);
+    assert_eq!(lab.drops(DropReason::HandoverFull), 0);
+    assert_eq!(lab.counters.replicated.get(), 120);
+    let counts = tables.mirrors.counts()["tap"];
+    assert_eq!((counts.packets, counts.dropped), (120, 120 - taken.len() as u64));
+    // Nor does one without a path.
+    lab.forwarder.rewire(&mut exchange_exit(4, TxPath::None));
+    lab.receive(&[to("10.0.6.1")]);
+    assert_eq!((lab.frames_sent().len(), lab.drops(DropReason::PortDown)), (1, 0));
+    assert_eq!(tables.mirrors.counts()["tap"].dropped, counts.dropped + 1);
+}
+
+#[test]
+fn sent_packets_are_mirrored_wherever_they_come_from() {
+    let tables = mirrored(3, Direction::Outward, 4);
+    let mut lab = Lab::new(mirroring(&tables), at_once());
+    lab.receive(&[to("10.0.6.1"), to("10.0.2.1")]);
+    let mut injected = mbuf(&long("10.0.6.9", 9));
+    injected.set_tag(3);
+    lab.inject.push(injected).unwrap();
+    lab.forwarder.round();
+    lab.priority.push(mbuf(&to("10.0.6.7"))).unwrap();
+    lab.forwarder.round();
+    let copies: Vec<_> = std::iter::from_fn(|| lab.handed_over.pop()).collect();
+    let copies: Vec<_> = copies.iter().map(whole).collect();
+    assert_eq!(copies, lab.frames_sent());
+    assert_eq!(copies[1], long("10.0.6.9", 9));
+    // Nothing else leaves by the analyser's port.
+    let mut own = mbuf(&to("10.0.6.9"));
+    own.set_tag(4);
+    lab.inject.push(own).unwrap();
+    lab.forwarder.round();
+    assert!(lab.handed_over.pop().is_none());
+    assert_eq!(lab.drops(DropReason::MirrorDestination), 1);
+    assert_eq!(lab.counters.replicated.get(), 3);
+    assert_eq!(lab.counters.taken_in.get(), 3);
+    assert_eq!(lab.counters.tx(port(3)).packets.get(), 3);
+}
+
+#[test]
+fn a_graph_takes_its_mirror_sessions_with_it() {
+    let tables = mirrored(3, Direction::Outward, 4);
+    let mut lab = Lab::new(mirroring(&tables), at_once());
+    let exchange = lab.forwarder.exchange();
+    let copies = |lab: &mut Lab| {
+        lab.receive(&[to("10.0.6.1")]);
+        std::iter::from_fn(|| lab.handed_over.pop()).count()
+    };
+    assert_eq!(copies(&mut lab), 1);
+    let none = crate::default_graph(&TestTables::every_kind()).unwrap();
+    exchange.put(Replacement { graph: Some(none), ..Replacement::default() });
+    lab.forwarder.take_replacement();
+    assert_eq!(copies(&mut lab), 0);
+    let given_back = exchange.take().unwrap().ok().unwrap();
+    exchange.put(given_back);
+    lab.forwarder.take_replacement();
+    assert_eq!(copies(&mut lab), 1, "undone");
 }
 
 #[test]

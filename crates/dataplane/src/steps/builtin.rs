@@ -4,10 +4,12 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::*;
+use crate::bond::BONDS;
 use crate::catalogue::{Catalogue, Facts, MakeContext, Provides, StepSpec};
 use crate::class::LEAST_TTL;
 use crate::features::Feature;
 use crate::graph::{Output, Step};
+use crate::mirror_sessions::MIRROR;
 use crate::vlan::VLANS;
 
 const IP4: Facts = Facts::IP4;
@@ -19,8 +21,8 @@ const ROUTED6: Facts = VALID6.with(Facts::ROUTED);
 const REWRITTEN: Facts = Facts::REWRITTEN;
 
 /// Features of the built-in steps, and [`LEAST_TTL`]. Each has a slot; the others are free for steps of other crates.
-const FEATURES: [Feature; 7] =
-    [REVERSE_PATH, REDIRECTS, FILTER_IN, FILTER_OUT, POLICY_ROUTE, VLANS, LEAST_TTL];
+const FEATURES: [Feature; 9] =
+    [REVERSE_PATH, REDIRECTS, FILTER_IN, FILTER_OUT, POLICY_ROUTE, VLANS, LEAST_TTL, BONDS, MIRROR];
 
 const _: () = assert!(Feature::have_own_slots(&FEATURES), "two features have the same slot");
 
@@ -33,6 +35,14 @@ impl Default for Catalogue {
 /// All of them, in the order of the default graph.
 fn specs() -> Vec<StepSpec> {
     let mut specs = vec![
+        step("mirror-in", mirror_in::OUTPUTS, Facts::FRAME, &[], |make| {
+            Box::new(MirrorIn::new(make.tables))
+        })
+        .present_if(MIRROR),
+        step("bond-input", bond_input::OUTPUTS, Facts::FRAME, &[], |make| {
+            Box::new(BondInput::new(make.tables))
+        })
+        .present_if(BONDS),
         step("vlan-input", vlan_input::OUTPUTS, Facts::FRAME, &[], |make| {
             Box::new(VlanInput::new(make.tables))
         })
@@ -139,6 +149,10 @@ fn specs() -> Vec<StepSpec> {
             Box::new(VlanOutput::new(make.tables))
         })
         .present_if(VLANS),
+        step("bond-output", bond_output::OUTPUTS, Facts::SENDABLE, &[], |make| {
+            Box::new(BondOutput::new(make.tables))
+        })
+        .present_if(BONDS),
         filter_step("ip4-filter", VALID4, |make| {
             Box::new(filter_at::Ip4FilterAt::new(make.tables, make.args))
         }),

@@ -18,7 +18,8 @@ use crate::graph::{Output, Outputs, Step};
 use crate::head::bytes;
 use crate::mask::Mask;
 use crate::tables::Tables;
-use crate::vlan::{ID, Identity, OnPort, TagProtocol, Tally, Untagger};
+use crate::traffic::Tally;
+use crate::vlan::{ID, Identity, OnPort, TagProtocol, Untagger};
 
 const OK: usize = 0;
 
@@ -105,6 +106,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::bond::Bonds;
     use crate::interface::InterfaceId;
     use crate::port::{PortId, PortSet};
     use crate::testing::{FrameBuilder, TestTables, run_step_on, tagged};
@@ -120,12 +122,12 @@ mod tests {
         let seven = Some(tag(TagProtocol::Dot1q, 7));
         let vlan = |interface, outer, inner| Vlan {
             interface: InterfaceId::new(interface).unwrap(),
-            port: PortId::FIRST,
+            lower: InterfaceId::FIRST,
             tags: Tags { outer, inner },
         };
         let all = [vlan(64, five, None), vlan(65, six, None), vlan(66, six, seven)];
         let tables = TestTables::every_kind();
-        tables.vlans.set(Arc::new(Vlans::new(&all, PortSet::EMPTY)));
+        tables.vlans.set(Arc::new(Vlans::new(&all, PortSet::EMPTY, &Bonds::default())));
         (VlanInput::new(&tables), tables)
     }
 

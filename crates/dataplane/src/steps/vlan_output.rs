@@ -1,7 +1,7 @@
 //! `vlan-output`: adds the tags of frames sent by VLANs.
 //!
 //! Takes packets ready to be sent. A packet whose egress interface is a VLAN gets the VLAN's tags
-//! and its port.
+//! and its port, or its bond, whose port `bond-output` selects.
 //!
 //! | output | packets |
 //! |---|---|
@@ -37,7 +37,7 @@ pub struct VlanOutput(Tagger);
 impl VlanOutput {
     /// Creates it for the VLANs in these tables.
     pub fn new(tables: &Tables) -> Self {
-        Self(Tagger::of(&tables.vlans))
+        Self(tables.tagger())
     }
 }
 
@@ -53,15 +53,16 @@ impl Step for VlanOutput {
         for i in tagged.slots() {
             let interface = batch.out_interface[i & (BATCH_MAX - 1)];
             match self.0.tag_in(batch, i, interface, &mut tally) {
-                Some(port) => batch.out_interface[i & (BATCH_MAX - 1)] = port.index() as u16,
+                Some(lower) => batch.out_interface[i & (BATCH_MAX - 1)] = lower.index() as u16,
                 None => failed |= Mask::when(true, i),
             }
         }
-        out[TRANSMIT] = input.without(failed);
         if !failed.is_empty() {
+            failed = failed.filter(|i| !self.0.has_bond(batch.out_interface[i]));
             out[NO_BUFFER] = failed.filter(|i| self.0.has(batch.out_interface[i]));
             out[PORT_DOWN] = failed.without(out[NO_BUFFER]);
         }
+        out[TRANSMIT] = input.without(failed);
     }
 }
 
@@ -70,8 +71,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::bond::Bonds;
     use crate::interface::InterfaceId;
-    use crate::port::{PortId, PortSet};
+    use crate::port::PortSet;
     use crate::testing::{FrameBuilder, TestTables, run_step_on, tagged};
     use crate::vlan::{Tag, TagProtocol, Tags, Vlan, Vlans};
 
@@ -81,12 +83,12 @@ mod tests {
         let (q, ad) = (tag(TagProtocol::Dot1q, 5), tag(TagProtocol::Dot1ad, 6));
         let vlan = |interface, outer, inner| Vlan {
             interface: InterfaceId::new(interface).unwrap(),
-            port: PortId::new(2).unwrap(),
+            lower: InterfaceId::new(2).unwrap(),
             tags: Tags { outer, inner },
         };
         let tables = TestTables::every_kind();
         let all = [vlan(64, q, None), vlan(70, ad, Some(q))];
-        tables.vlans.set(Arc::new(Vlans::new(&all, PortSet::EMPTY)));
+        tables.vlans.set(Arc::new(Vlans::new(&all, PortSet::EMPTY, &Bonds::default())));
         let ip4 = FrameBuilder::ip4().build();
         let frames = vec![ip4.clone(); 5];
         let (result, batch) = run_step_on(&mut VlanOutput::new(&tables), &frames, |batch| {

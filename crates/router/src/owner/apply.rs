@@ -39,7 +39,7 @@ use super::super::reports::Former;
 use super::super::schedulers;
 use super::super::settings;
 use super::super::telnet;
-use super::super::vlans::Hosts;
+use super::super::virtuals::Hosts;
 use super::super::wiring::{Spread, Wiring};
 use super::Owner;
 use super::initial::NewFibs;
@@ -55,7 +55,7 @@ struct Done {
     telnet: Option<telnet::Opened>,
     /// The socket for zebra, if it is new or has changed.
     entrance: Option<Entrance>,
-    /// Host interfaces of VLANs that are not started yet, or are removed.
+    /// Host interfaces of bonds and VLANs that are not started yet, or are removed.
     hosts: Hosts,
     /// True if additions were made, beside the old configuration.
     entered: bool,
@@ -120,7 +120,7 @@ impl Owner {
             }
             Err(error) => {
                 moved.values().for_each(|host| self.devices.opener.give_up_host(host));
-                self.take_back_vlans(&base, done.hosts).await;
+                self.take_back_virtuals(&base, done.hosts).await;
                 if done.entered {
                     self.undo(&base, &config, &diff);
                 }
@@ -151,10 +151,11 @@ impl Owner {
             self.fill_fibs(fibs).await?;
         }
         self.move_ports(diff, config, ready, &ports, &mut done.moves).await?;
-        let moved = !diff.ports.is_empty() && !config.vlans.is_empty();
+        let moved = !diff.ports.is_empty() && config.virtuals().next().is_some();
         let other =
             base.interfaces().map(what_steps_see).ne(config.interfaces().map(what_steps_see));
-        let infos = (moved || other || !diff.vlans.is_empty()).then(|| ports.clone());
+        let infos = (moved || other || !diff.bonds.is_empty() || !diff.vlans.is_empty())
+            .then(|| ports.clone());
         let other = settings::of_forwarders(config);
         let other = (other != settings::of_forwarders(base)).then_some(other);
         let (pause, exchanged) =
@@ -166,11 +167,11 @@ impl Owner {
         }
         done.entered = true;
         self.enter_ports(diff, &done.moves)?;
-        self.enter_vlans(config, &ports, &mut done.hosts).await?;
+        self.enter_virtuals(config, &ports, &mut done.hosts).await?;
         self.put_new(base, config, diff)?;
         self.change_rss(base, config)?;
         self.remove_old(base, config, diff);
-        self.leave_vlans(config, &mut done.hosts).await?;
+        self.leave_virtuals(config, &mut done.hosts).await?;
         self.detach_removed(diff, &mut done.moves).await?;
         Ok(pause)
     }
@@ -378,6 +379,7 @@ impl Owner {
                 }
                 // They may fail: `change` and `spread` are done with them.
                 Unit::Vlans
+                | Unit::Bonds
                 | Unit::ReceiveQueues
                 | Unit::TransmitQueues
                 | Unit::Forwarders

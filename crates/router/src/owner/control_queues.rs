@@ -13,7 +13,7 @@ use dpdk::ControlQueues;
 
 use super::super::control_rules::{HostFlow, Shown};
 use super::super::ports::OpenPort;
-use super::super::vlans;
+use super::super::virtuals;
 use super::Owner;
 use super::turn::Turn;
 
@@ -119,11 +119,11 @@ impl Owner {
     }
 }
 
-/// Returns the router's addresses in the VRFs of a port and of its VLANs.
+/// Returns the router's addresses in the VRFs of a port, its bond and its VLANs.
 fn own_addresses(config: &Config, port: &config::Port, own: &OwnAddresses) -> Vec<IpAddr> {
-    let of_vlans = config.vlans.iter().filter(|vlan| vlans::port_of(config, vlan) == Some(port.id));
-    let mut vrfs: Vec<_> = of_vlans.map(|vlan| vlan.interface.settings.vrf).collect();
-    vrfs.push(port.interface.settings.vrf);
+    let uppers = virtuals::on_port(config, port);
+    let mut vrfs: Vec<_> = uppers.map(|of| of.interface.settings.vrf).collect();
+    vrfs.extend(port.bond.is_none().then_some(port.interface.settings.vrf));
     vrfs.sort_unstable();
     vrfs.dedup();
     let mut all: Vec<_> = vrfs.into_iter().flat_map(|vrf| own.all(vrf)).collect();

@@ -17,6 +17,7 @@ use wire::MacAddr;
 use wire::address::{
     ALL_NODES, ALL_ROUTERS, link_local, multicast_mac_v4, multicast_mac_v6, solicited_node,
 };
+use wire::lacp::SLOW_GROUP;
 
 use super::super::ports::OpenPort;
 use super::Owner;
@@ -97,22 +98,25 @@ impl Owner {
         let known = self.routing.rib.interface(open.id.into());
         let addresses = known.map_or(&open.addresses, |port| &port.addresses);
         let mut groups = own_groups(open.info.mac, addresses);
-        let vlans = || self.devices.vlans.values().filter(|vlan| vlan.port == open.id);
-        for vlan in vlans() {
-            if self.routing.groups.come_by(vlan.id) {
+        if self.bond_of(open.id).is_some() {
+            groups.insert(SLOW_GROUP);
+        }
+        for upper in self.uppers_of(open.id) {
+            if self.routing.groups.come_by(upper.id) {
                 return All(Why::Forwarded);
             }
-            if self.routing.sources.takes_all_multicasts(vlan.id) {
+            if self.routing.sources.takes_all_multicasts(upper.id) {
                 return All(Why::Host);
             }
-            if proxied(vlan.id) {
+            if proxied(upper.id) {
                 return All(Why::Proxied);
             }
-            let known = self.routing.rib.interface(vlan.id);
-            let addresses = known.map_or(&vlan.addresses, |known| &known.addresses);
-            groups.extend(own_groups(open.info.mac, addresses));
+            let known = self.routing.rib.interface(upper.id);
+            let addresses = known.map_or(&upper.addresses, |known| &known.addresses);
+            groups.extend(own_groups(upper.info.mac, addresses));
         }
-        for host in open.host.iter().chain(vlans().filter_map(|vlan| vlan.host.as_ref())) {
+        let of_uppers = self.uppers_of(open.id).filter_map(|upper| upper.host.as_ref());
+        for host in open.host.iter().chain(of_uppers) {
             match host.groups() {
                 Ok(joined) => groups.extend(joined),
                 Err(_) => return All(Why::Unknown),

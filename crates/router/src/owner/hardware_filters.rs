@@ -23,7 +23,9 @@ use super::Owner;
 use super::turn::Turn;
 
 /// Steps in front of a filter that neither change packets nor take any away that a rule could fit.
-const BEFORE: [&str; 11] = [
+const BEFORE: [&str; 13] = [
+    "mirror-in",
+    "bond-input",
     "vlan-input",
     "classify",
     "ip4-prefetch",
@@ -206,6 +208,10 @@ fn offloads(
 ) -> Result<Vec<Offload>, String> {
     if port.interface.has_vlans {
         return Err("the port has VLANs, whose packets the device may take for its own".to_owned());
+    }
+    if port.interface.is_mirrored {
+        return Err("a mirror session copies the port's packets, also those that the filter drops"
+            .to_owned());
     }
     let graphs = &config.graphs;
     let own = graphs.by_port.iter().find(|(ports, _)| ports.contains(&port.id));

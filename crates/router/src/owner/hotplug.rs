@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 use super::super::host::HostInterface;
 use super::super::ports::{Known, OpenPort};
 use super::super::prepare::Reopened;
-use super::super::vlans::Hosts;
+use super::super::virtuals::Hosts;
 use super::Owner;
 use super::watch::Word;
 
@@ -336,9 +336,9 @@ impl Owner {
             return Ok(());
         };
         self.return_port(wanted, opened, host).await?;
-        if !base.vlans.is_empty() {
+        if base.virtuals().next().is_some() {
             // The device may have another MAC.
-            self.enter_vlans(base, &infos, &mut Hosts::new()).await?;
+            self.enter_virtuals(base, &infos, &mut Hosts::new()).await?;
         }
         if let (Some(last), Some(open)) =
             (last, self.devices.ports.iter_mut().find(|open| open.id == id))

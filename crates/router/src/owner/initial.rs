@@ -17,7 +17,7 @@ use ipnet::IpNet;
 
 use super::super::ports::{OpenPort, Ports};
 use super::super::signals::Signals;
-use super::super::vlans::{OpenVlan, OpenVlans};
+use super::super::virtuals::{OpenVirtual, OpenVirtuals};
 use crate::progress::Progress;
 
 /// Both families' lookup sides, a copy for each NUMA node.
@@ -150,7 +150,7 @@ pub fn new_fibs(
 /// Makes the RIB, with a copy of the FIBs on each of these NUMA nodes.
 pub fn build_rib(
     config: &Config,
-    (ports, vlans, nodes): (&Ports, &OpenVlans, &[usize]),
+    (ports, virtuals, nodes): (&Ports, &OpenVirtuals, &[usize]),
     next_hops: Arc<NextHopTable>,
     qsbr: &Arc<Qsbr>,
     signals: &mut Signals,
@@ -166,7 +166,10 @@ pub fn build_rib(
         readers.push((fib4.readers(), fib6.readers()));
         rib.add_vrf(fib4, fib6)?;
     }
-    let interfaces = ports.iter().map(rib_port).chain(vlans.values().map(OpenVlan::in_rib));
+    let is_bonded =
+        |port: dataplane::port::PortId| config.port(port).is_some_and(|port| port.bond.is_some());
+    let own = ports.iter().filter(|port| !is_bonded(port.id)).map(rib_port);
+    let interfaces = own.chain(virtuals.values().map(OpenVirtual::in_rib));
     interfaces.into_iter().try_for_each(|interface| rib.add_interface(interface))?;
     rib.accept_class_e(config.forwarding.class_e);
     rib.resolve_via_default(config.forwarding.resolve_via_default);

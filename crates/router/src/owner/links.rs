@@ -134,7 +134,7 @@ impl Owner {
     }
 
     /// An interface's device, or its port, has a link or has none.
-    fn lower_link(&mut self, id: InterfaceId, up: bool) {
+    pub(super) fn lower_link(&mut self, id: InterfaceId, up: bool) {
         let old = self.devices.links[id.index()];
         if old.device != up {
             self.set_link(id, Link { device: up, ..old });
@@ -142,10 +142,13 @@ impl Owner {
         }
     }
 
-    /// The links of a port's VLANs follow the port's.
-    pub(super) fn follow_port(&mut self, port: PortId) {
-        let up = self.devices.links[port.index()].up();
-        for vlan in self.vlans_of(port) {
+    /// The links of the VLANs on a port or bond follow that one's, and a bond's those of its ports.
+    pub(super) fn follow_lower(&mut self, id: InterfaceId) {
+        if let Some(bond) = id.port().and_then(|port| self.bond_of(port)) {
+            return self.follow_bond(bond);
+        }
+        let up = self.devices.links[id.index()].up();
+        for vlan in self.vlans_of(id) {
             self.lower_link(vlan, up);
         }
     }
@@ -153,7 +156,8 @@ impl Owner {
     /// Takes a port's link down until its device is looked at again. Its host interface keeps its carrier: routing
     /// daemons need not notice a moment.
     pub(super) fn quiet(&mut self, id: PortId) {
-        for id in self.vlans_of(id).into_iter().chain([id.into()]) {
+        let port = InterfaceId::from(id);
+        for id in self.vlans_of(port).into_iter().chain([port]) {
             let link = &mut self.devices.links[id.index()];
             let was_up = link.up();
             link.device = false;
@@ -161,6 +165,9 @@ impl Owner {
                 self.routing.rib.set_link(id, false);
                 self.slow_path.orders.send(&Command::PortLink { interface: id, up: false });
             }
+        }
+        if let Some(bond) = self.bond_of(id) {
+            self.follow_bond(bond);
         }
     }
 
@@ -214,25 +221,35 @@ impl Owner {
             self.routing.sources.order(KernelOrder::SetMtu { port: id.into(), mtu: now });
         }
         self.put_mtu(id.into());
-        for vlan in self.vlans_of(id) {
-            self.devices.links[vlan.index()].device_mtu = Some(now);
-            self.put_mtu(vlan);
+        for (upper, least) in self.uppers_with_mtu(id, now) {
+            self.devices.links[upper.index()].device_mtu = Some(least);
+            self.put_mtu(upper);
         }
+    }
+
+    /// Returns the bonds and VLANs on a port, with the least MTU of the devices below each; the port's is `now`.
+    fn uppers_with_mtu(&self, port: PortId, now: u16) -> Vec<(InterfaceId, u16)> {
+        let bond = self.bond_of(port).and_then(|id| self.devices.bonds.get(&id));
+        let others = bond.into_iter().flat_map(|bond| &bond.wanted.ports);
+        let least = others
+            .filter_map(|port| self.devices.links[port.index()].device_mtu)
+            .fold(now, u16::min);
+        self.uppers_of(port).map(|upper| (upper.id, least)).collect()
     }
 
     /// Passes an interface's MTU to the RIB and the slow path.
     fn put_mtu(&mut self, id: InterfaceId) {
-        let of_vlan = self.devices.vlans.get(&id).map(|vlan| vlan.info.mtu);
+        let of_upper = self.devices.virtuals.get(&id).map(|upper| upper.info.mtu);
         let of_port = || Some(self.devices.ports.get(id.port()?)?.port.mtu());
-        let opened = of_vlan.or_else(of_port).unwrap_or(u16::MAX);
+        let opened = of_upper.or_else(of_port).unwrap_or(u16::MAX);
         let mtu = self.devices.links[id.index()].mtu(opened);
         self.routing.rib.set_mtu(id, mtu);
         self.slow_path.orders.send(&Command::Mtu { interface: id, mtu });
     }
 
     fn set_link(&mut self, id: InterfaceId, new: Link) {
-        let (kind, name) =
-            (if id.port().is_some() { "port" } else { "vlan" }, self.interface_name(id));
+        let kind = self.devices.virtuals.get(&id).map_or("port", |upper| upper.kind);
+        let name = self.interface_name(id);
         let old = std::mem::replace(&mut self.devices.links[id.index()], new);
         if old.up() == new.up() {
             return;
@@ -242,14 +259,13 @@ impl Owner {
         self.slow_path.orders.send(&Command::PortLink { interface: id, up: new.up() });
         let reason = match (new.device, new.host.state(Some(true)).1) {
             _ if new.up() => "up".to_owned(),
-            (false, _) if kind == "vlan" => "down, its port is".to_owned(),
+            (false, _) if kind == "vlan" => "down, its port or bond is".to_owned(),
+            (false, _) if kind == "bond" => "down, too few of its ports are active".to_owned(),
             (false, _) => "down, its device has no link".to_owned(),
             (true, why) => format!("down, its host interface is: {}", why.unwrap_or("down")),
         };
         tracing::info!("{kind} \"{name}\": {reason}");
-        if let Some(port) = id.port() {
-            self.follow_port(port);
-        }
+        self.follow_lower(id);
     }
 }
 

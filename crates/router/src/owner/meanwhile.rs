@@ -150,7 +150,9 @@ impl Owner {
     /// Returns true if the RIB has all ports that events can refer to.
     fn is_known(&self) -> bool {
         let knows = |id| self.routing.rib.interface(id).is_some();
-        self.devices.ports.iter().all(|open| knows(open.id.into()))
+        // Ports of bonds have no interface of their own.
+        let is_bonded = |id| self.bond_of(id).is_some();
+        self.devices.ports.iter().all(|open| knows(open.id.into()) || is_bonded(open.id))
     }
 
     async fn on_input_meanwhile(&mut self, input: Input) {

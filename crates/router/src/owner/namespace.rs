@@ -14,7 +14,7 @@ use control::netlink::{KernelOrder, Seat};
 use dataplane::interface::InterfaceId;
 
 use super::super::host::HostInterface;
-use super::super::vlans::Hosts;
+use super::super::virtuals::Hosts;
 use super::Owner;
 
 impl Owner {
@@ -61,7 +61,7 @@ impl Owner {
         });
     }
 
-    /// Has a port or VLAN use this host interface; returns the one before.
+    /// Has an interface use this host interface; returns the one before.
     async fn replace_host(
         &mut self,
         id: InterfaceId,
@@ -73,8 +73,8 @@ impl Owner {
         if let Some(absent) = absent {
             return absent.host.replace(host);
         }
-        if let Some(vlan) = self.devices.vlans.get_mut(&id) {
-            vlan.host = Some(view.clone());
+        if let Some(open) = self.devices.virtuals.get_mut(&id) {
+            open.host = Some(view.clone());
         }
         for open in self.devices.ports.iter_mut().filter(|open| Some(open.id) == id.port()) {
             open.host = Some(view.clone());

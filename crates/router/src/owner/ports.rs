@@ -167,7 +167,9 @@ impl Owner {
             None => opened.port.counted = self.forwarding.ledger.traffic(id),
         }
         opened.queues.host.iter().for_each(|host| self.devices.opener.keep_host(host));
-        self.slow_path.orders.port(&settings::slow_path_port(&opened.port, wanted));
+        if wanted.bond.is_none() {
+            self.slow_path.orders.port(&settings::slow_path_port(&opened.port, wanted));
+        }
         self.routing.tables.mtus.open(id.into(), info.mtu);
         let link = &mut self.devices.links[id.index()];
         // A host interface that was set down keeps the port down.
@@ -186,14 +188,9 @@ impl Owner {
 
     /// Puts the ports that have come where routes can lead.
     pub(super) fn enter_ports(&mut self, diff: &Diff, moves: &Moves) -> Result<()> {
-        for port in &diff.ports.added {
-            let Some(open) = self.devices.ports.get(port.id) else { continue };
-            let (entry, id) = (initial::rib_port(open), port.id);
-            self.routing.rib.batch(|rib| {
-                let added = rib.add_interface(entry);
-                rib.set_link(id.into(), false);
-                added
-            })?;
+        let changed = diff.ports.changed.iter().map(|(_, after)| after);
+        for port in diff.ports.added.iter().chain(changed) {
+            self.settle_interface(port)?;
         }
         for (before, after) in &diff.ports.changed {
             let id = after.id;
@@ -217,6 +214,28 @@ impl Owner {
             }
         }
         moves.come().for_each(|port| self.look_at_link(port.id));
+        Ok(())
+    }
+
+    /// Gives a port an interface of its own, or takes it away from one that belongs to a bond.
+    fn settle_interface(&mut self, port: &config::Port) -> Result<()> {
+        let id = InterfaceId::from(port.id);
+        let is_known = self.routing.rib.interface(id).is_some();
+        if port.bond.is_some() && is_known {
+            self.forget_interface(id);
+            self.devices.links[id.index()] = Link::down();
+        } else if port.bond.is_none()
+            && !is_known
+            && let Some(open) = self.devices.ports.get(port.id)
+        {
+            let entry = initial::rib_port(open);
+            self.routing.tables.mtus.open(id, open.info.mtu);
+            self.routing.rib.batch(|rib| {
+                let added = rib.add_interface(entry);
+                rib.set_link(id, false);
+                added
+            })?;
+        }
         Ok(())
     }
 
@@ -404,6 +423,7 @@ impl Owner {
         };
         opened.attach(host);
         self.bring(wanted, opened).await?;
+        self.settle_interface(wanted)?;
         self.look_at_link(wanted.id);
         Ok(())
     }
@@ -414,17 +434,17 @@ impl Owner {
         let hosts = hosts.map(|port| (port.id.into(), port.name.clone()));
         let absent = config.ports.iter().filter(|port| self.devices.absentees.contain(port.id));
         let absent = absent.filter(|port| self.has_host(port.id.into()));
-        let vlans = self.devices.vlans.values().filter(|vlan| vlan.host.is_some());
-        let vlans = vlans.map(|vlan| (vlan.id, vlan.name.clone()));
+        let uppers = self.devices.virtuals.values().filter(|of| of.host.is_some());
+        let uppers = uppers.map(|of| (of.id, of.name.clone()));
         let absent = absent.map(|port| (port.id.into(), port.name.clone()));
-        let all = hosts.chain(absent).chain(vlans).collect();
+        let all = hosts.chain(absent).chain(uppers).collect();
         self.routing.sources.follow_hosts(config, all)
     }
 
     /// Returns true if a port has a host interface; also while it waits for its device.
     pub(super) fn has_host(&self, id: InterfaceId) -> bool {
         let Some(id) = id.port() else {
-            return self.devices.vlans.get(&id).is_some_and(|vlan| vlan.host.is_some());
+            return self.devices.virtuals.get(&id).is_some_and(|of| of.host.is_some());
         };
         let absent = self.devices.absentees.ports.get(&id);
         self.devices.ports.get(id).is_some_and(|open| open.host.is_some())

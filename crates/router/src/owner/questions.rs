@@ -35,7 +35,7 @@ use super::{Owner, WantedMulticasts, flow};
 const PAGE: usize = 1000;
 
 /// Time limit for answers of slow path workers.
-const WORKERS_PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const WORKERS_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Owner {
     pub(super) async fn answer(&mut self, question: Question) {
@@ -76,6 +76,7 @@ impl Owner {
         match show {
             Show::Ports => reply(to, Ok(self.all_ports())),
             Show::Interfaces => reply(to, Ok(self.interface_reports())),
+            Show::Bonds => self.list_bonds(to),
             Show::Routes(_) => reply(to, Err::<(), _>(anyhow!("routes are asked for by pages"))),
             Show::Summary => reply(to, Ok(self.summary())),
             Show::Route { address, flow, vrf } => {
@@ -88,6 +89,7 @@ impl Owner {
             Show::FilterVerdict { name, packet } => reply(to, self.verdict(&name, &packet)),
             Show::Sets => reply(to, Ok(self.prefix_sets())),
             Show::Flows { of, most } => self.list_flows(&of, most, to),
+            Show::Mirrors => reply(to, Ok(self.mirrors())),
             Show::Multicast => reply(to, Ok(self.multicast())),
             Show::Forwarders => reply(to, Ok(self.forwarder_reports())),
             Show::Rss => reply(to, Ok(self.rss_reports())),
@@ -131,8 +133,8 @@ impl Owner {
     pub(super) fn interface_name(&self, id: impl Into<InterfaceId>) -> String {
         let id = id.into();
         let port = id.port();
-        let vlan = self.devices.vlans.get(&id).map(|vlan| &vlan.name);
-        let open = vlan.or_else(|| self.devices.ports.get(port?).map(|port| &port.name));
+        let upper = self.devices.virtuals.get(&id).map(|upper| &upper.name);
+        let open = upper.or_else(|| self.devices.ports.get(port?).map(|port| &port.name));
         // A port that waits for its device has none.
         let configured = || self.configurations.current.port(port?).map(|port| &port.name);
         open.or_else(configured).cloned().unwrap_or_else(|| id.to_string())
@@ -406,9 +408,8 @@ impl Owner {
 
     /// Answers when the slow path's workers have, one of which may be held: the owner does not wait for them.
     fn list_neighbours(&self, to: oneshot::Sender<Answer>) {
-        let ports = &self.configurations.current.ports;
-        let names: BTreeMap<_, _> =
-            ports.iter().map(|port| (InterfaceId::of_port(port.id), port.name.clone())).collect();
+        let interfaces = self.configurations.current.interfaces();
+        let names: BTreeMap<_, _> = interfaces.map(|(id, name, _)| (id, name.to_owned())).collect();
         let orders = self.slow_path.orders.clone();
         tokio::spawn(async move {
             let table = match timeout(WORKERS_PATIENCE, orders.neighbours()).await {

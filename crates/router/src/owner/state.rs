@@ -23,8 +23,9 @@ use super::super::reports::Ledger;
 use super::super::server::Service;
 use super::super::sets::NamedSets;
 use super::super::slow_worker::{EventReceiver, Lessons, Orders};
-use super::super::vlans::OpenVlans;
+use super::super::virtuals::OpenVirtuals;
 use super::super::wiring::{Hurry, Wiring};
+use super::bonds::BondControls;
 use super::commands::Places;
 use super::filter_log::Watches;
 use super::hardware_filters::DeviceHits;
@@ -81,12 +82,14 @@ impl Routing {
     }
 }
 
-/// Ports and VLANs, their devices, links and health.
+/// Ports, bonds and VLANs, their devices, links and health.
 pub struct Devices {
     /// The ports by their numbers.
     pub(super) ports: Ports,
-    /// The VLANs that run.
-    pub(super) vlans: OpenVlans,
+    /// The bonds and VLANs that run.
+    pub(super) virtuals: OpenVirtuals,
+    /// The ports of the bonds among them.
+    pub(super) bonds: BondControls,
     /// By the interfaces' numbers.
     pub(super) links: Box<[Link]>,
     /// Opens ports that come later.
@@ -104,12 +107,17 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Creates those of the open ports and VLANs.
-    pub fn new((ports, vlans): (Ports, OpenVlans), opener: Opener, events: DeviceEvents) -> Self {
+    /// Creates those of the open ports, bonds and VLANs.
+    pub fn new(
+        (ports, virtuals): (Ports, OpenVirtuals),
+        opener: Opener,
+        events: DeviceEvents,
+    ) -> Self {
         let (absentees, helpers) = Absentees::new();
         Self {
             ports,
-            vlans,
+            virtuals,
+            bonds: BondControls::new(),
             links: vec![Link::default(); MAX_INTERFACES].into(),
             opener,
             events,

@@ -53,14 +53,17 @@ impl Owner {
         all.filter(|(on, _)| *on == interface).map(|(_, mac)| mac.to_string()).collect()
     }
 
-    /// The virtual MACs of each port and of the VLANs on it.
+    /// The virtual MACs of each port, of its bond and of the VLANs on it, and the bond's own.
     fn by_port(&self, macs: &[(InterfaceId, MacAddr)]) -> BTreeMap<PortId, BTreeSet<[u8; 6]>> {
         let mut by_port: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
-        for &(interface, mac) in macs {
-            let of_vlan = || self.devices.vlans.get(&interface).map(|vlan| vlan.port);
-            if let Some(port) = interface.port().or_else(of_vlan) {
-                by_port.entry(port).or_default().insert(mac.0);
-            }
+        for open in self.devices.ports.iter() {
+            let uppers: Vec<_> = self.uppers_of(open.id).collect();
+            let on_it =
+                |id: InterfaceId| id == open.id.into() || uppers.iter().any(|upper| upper.id == id);
+            let of_macs = macs.iter().filter(|(id, _)| on_it(*id)).map(|(_, mac)| *mac);
+            let own = uppers.iter().map(|upper| upper.info.mac).filter(|mac| *mac != open.info.mac);
+            let all: BTreeSet<_> = of_macs.chain(own).map(|mac| mac.0).collect();
+            by_port.insert(open.id, all);
         }
         by_port
     }

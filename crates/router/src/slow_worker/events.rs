@@ -9,6 +9,8 @@
 //! ```text
 //!   NeighbourUp, NeighbourDown --> by address, the latest ---+
 //!                                                            +--> owner, some a turn
+//!   BondPort -------------------> by port, the latest -------+
+//!                                                            |
 //!   all others --------> queue, at most OTHERS --------------+
 //! ```
 //!
@@ -49,6 +51,8 @@ struct Queue {
     next: u64,
     /// The neighbours that were reported to the owner as up.
     reported: HashSet<Key>,
+    /// The latest of each port of a bond: collecting, distributing.
+    bond_ports: BTreeMap<(InterfaceId, InterfaceId), (bool, bool)>,
     others: VecDeque<Event>,
     merged: u64,
     lost: u64,
@@ -62,6 +66,9 @@ impl Queue {
             }
             Event::NeighbourDown { interface: port, address } => {
                 self.put_neighbour((port, address), None)
+            }
+            Event::BondPort { bond, port, collecting, distributing } => {
+                self.bond_ports.insert((bond, port), (collecting, distributing));
             }
             _ if self.others.len() == OTHERS => self.lost += 1,
             other => self.others.push_back(other),
@@ -88,8 +95,17 @@ impl Queue {
     }
 
     fn take(&mut self, most: usize) -> Vec<Event> {
+        let bond_ports = std::mem::take(&mut self.bond_ports).into_iter();
+        let mut events: Vec<Event> = bond_ports
+            .map(|((bond, port), (collecting, distributing))| Event::BondPort {
+                bond,
+                port,
+                collecting,
+                distributing,
+            })
+            .collect();
         let others = self.others.len().min(most.div_ceil(2));
-        let mut events: Vec<Event> = self.others.drain(..others).collect();
+        events.extend(self.others.drain(..others));
         while events.len() < most
             && let Some((_, key)) = self.sequence.pop_first()
         {
@@ -114,7 +130,7 @@ impl Queue {
     }
 
     fn is_empty(&self) -> bool {
-        self.neighbours.is_empty() && self.others.is_empty()
+        self.neighbours.is_empty() && self.bond_ports.is_empty() && self.others.is_empty()
     }
 }
 

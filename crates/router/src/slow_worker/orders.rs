@@ -9,7 +9,7 @@ use dataplane::interface::InterfaceId;
 use dataplane::punts::owner;
 use dataplane::tables::Tables;
 use dpdk::{Cause, Doorbell};
-use slowpath::{Command, InterfaceConfig, NeighbourInfo};
+use slowpath::{Command, InterfaceConfig, LacpInfo, NeighbourInfo};
 use tokio::sync::oneshot;
 
 use super::super::host::HostInterface;
@@ -71,6 +71,8 @@ pub enum Order {
     },
     /// The classes have these turns from now on.
     Weights(ByClass<ClassLimits>),
+    /// Send back the state of LACP.
+    Bonds(oneshot::Sender<Vec<LacpInfo>>),
     /// Send back the neighbour table.
     Neighbours(oneshot::Sender<Vec<NeighbourInfo>>),
 }
@@ -284,6 +286,21 @@ impl Orders {
         for worker in &self.0 {
             let _ = worker.send(Order::Weights(*limits));
         }
+    }
+
+    /// The state of LACP on all bonds; `None` if a worker has ended.
+    pub async fn bonds(&self) -> Option<Vec<LacpInfo>> {
+        let mut answers = Vec::new();
+        for worker in &self.0 {
+            let (ask, answer) = oneshot::channel();
+            worker.send(Order::Bonds(ask)).ok()?;
+            answers.push(answer);
+        }
+        let mut all = Vec::new();
+        for answer in answers {
+            all.extend(answer.await.ok()?);
+        }
+        Some(all)
     }
 
     /// The neighbours of all workers; `None` if a worker has ended.

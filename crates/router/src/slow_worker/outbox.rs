@@ -88,7 +88,7 @@ pub struct Outbox {
     pub tables: Arc<Tables>,
     /// The host interfaces of the worker's ports and VLANs.
     pub hosts: BTreeMap<InterfaceId, HostLink>,
-    /// Tags frames that leave by VLANs.
+    /// Tags frames that leave by VLANs, and selects the ports of those that leave by bonds.
     pub tagger: Tagger,
     /// The way to and from the other workers.
     pub handoff_queue: HandoffQueue,
@@ -256,7 +256,7 @@ impl Outbox {
         }
     }
 
-    /// A VLAN of this worker has this host interface.
+    /// A bond or VLAN of this worker has this host interface.
     pub fn attach_host(&mut self, interface: InterfaceId, host: HostLink) {
         self.hosts.insert(interface, host);
     }
@@ -273,9 +273,9 @@ impl Outbox {
         std::mem::replace(&mut link.interface, host)
     }
 
-    /// Tags frames for the VLANs that graphs were made for last.
+    /// Sends by the bonds and VLANs that graphs were made for last.
     pub fn follow_vlans(&mut self) {
-        self.tagger = Tagger::of(&self.tables.vlans);
+        self.tagger = self.tables.tagger();
     }
 
     /// Drops packets to the port from now on; returns its host interface if it is here.

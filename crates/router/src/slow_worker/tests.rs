@@ -18,7 +18,6 @@ use dataplane::punts::ClassRing;
 use dataplane::quarantine::Suspect;
 use dataplane::reason::PuntReason;
 use dataplane::tables::{Fibs, Tables, VrfTables};
-use dataplane::vlan::Tagger;
 use dpdk::{Consumer, Eal, Mempool, MempoolConfig, Producer, Ring, VirtioHeader};
 use fib::{Algorithm, NoReaders};
 use slowpath::{Output, Waiting};
@@ -141,6 +140,7 @@ impl Lab {
         let fib6 = fib::new_ipv6(Algorithm::Reference, Box::new(NoReaders)).unwrap();
         let tables = Tables {
             named_hops: Default::default(),
+            mirrors: Default::default(),
             vrfs: Arc::new(VrfTables::new(Fibs { fib4: fib4.reader(), fib6: fib6.reader() })),
             next_hops: Arc::new(NextHopTable::new()),
             filters: Arc::default(),
@@ -180,7 +180,7 @@ impl Lab {
                 buffers: pool.clone().into(),
                 counters: Arc::default(),
                 events: event_channel().0,
-                tagger: Tagger::of(&tables.vlans),
+                tagger: tables.tagger(),
                 tables: Arc::new(tables),
                 hosts: BTreeMap::new(),
                 handoff_queue,

@@ -8,8 +8,9 @@ use std::net::IpAddr;
 
 use anyhow::Result;
 use api::report::{
-    ControlQueue, Counters, Filter, FilterVerdict, Flows, Forwarders, Graph, Interface, Multicast,
-    Neighbour, Policing, Port, PortQueue, PrefixSet, RouteAnswer, Rss, SourceReport, Steps, Vrf,
+    Bond, ControlQueue, Counters, Filter, FilterVerdict, Flows, Forwarders, Graph, Interface,
+    Mirror, Multicast, Neighbour, Policing, Port, PortQueue, PrefixSet, RouteAnswer, Rss,
+    SourceReport, Steps, Vrf,
 };
 use api::{Flow, Request, Show};
 use clap::error::ErrorKind;
@@ -40,10 +41,16 @@ static SHOWS: &[&dyn ShowCommand] = &[
     &Declaration {
         name: "interfaces",
         alias: None,
-        help: "Interfaces: ports and the VLANs on them, addresses, link, packets",
+        help: "Interfaces: ports, bonds and the VLANs on them, addresses, link, packets",
         show: |_: &NoOptions, to| {
             ask(to, Show::Interfaces, |all: Vec<Interface>| Ok(table::interfaces(&all)))
         },
+    },
+    &Declaration {
+        name: "bonds",
+        alias: None,
+        help: "Bonds: mode, ports, their state, LACP partners and counters",
+        show: |_: &NoOptions, to| ask(to, Show::Bonds, |all: Vec<Bond>| Ok(table::bonds(&all))),
     },
     &Declaration {
         name: "routes",
@@ -119,6 +126,14 @@ static SHOWS: &[&dyn ShowCommand] = &[
         help: "Multicast routes: groups, egress ports, packets",
         show: |_: &NoOptions, to| {
             ask(to, Show::Multicast, |routes: Vec<Multicast>| Ok(table::multicast(&routes)))
+        },
+    },
+    &Declaration {
+        name: "mirrors",
+        alias: None,
+        help: "Mirror sessions (SPAN): sources, destination, copies",
+        show: |_: &NoOptions, to| {
+            ask(to, Show::Mirrors, |mirrors: Vec<Mirror>| Ok(table::mirrors(&mirrors)))
         },
     },
     &Declaration {

@@ -417,7 +417,7 @@ mod tests {
         );
         assert!(
             run("show prots")
-                .contains("did you mean \"ports\"? known: ports, interfaces, routes, ")
+                .contains("did you mean \"ports\"? known: ports, interfaces, bonds, routes, ")
         );
         assert!(run("show route nowhere").contains("invalid value 'nowhere'"));
     }

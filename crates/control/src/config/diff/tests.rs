@@ -534,13 +534,14 @@ fn every_statement() -> Vec<String> {
     fixed.map(str::to_owned).into_iter().chain(made).map(|of| format!("turnpike.{of}\n")).collect()
 }
 
-/// Returns the names of all settings but those of ports, VLANs and graphs.
+/// Returns the names of all settings but those of ports, bonds, VLANs and graphs.
 fn listed(config: &Config) -> BTreeSet<String> {
     let names = (config.interface_names(), config.vrf_names());
     let entries = settings::list(config, Names { ports: &names.0, vrfs: &names.1 });
     let names = entries.into_iter().map(|entry| entry.what);
-    let others =
-        |what: &String| !["port ", "vlan ", "graph: "].iter().any(|of| what.starts_with(of));
+    let others = |what: &String| {
+        !["port ", "bond ", "vlan ", "graph: "].iter().any(|of| what.starts_with(of))
+    };
     names.filter(others).collect()
 }
 
@@ -564,6 +565,47 @@ fn a_change_of_each_setting_is_seen_and_has_an_effect() {
     }
     let missed: Vec<_> = listed(&full).into_iter().filter(|what| !seen.contains(what)).collect();
     assert_eq!(missed, [""; 0], "give each setting above another value than by default");
+}
+
+#[test]
+fn each_setting_of_a_bond_is_compared() {
+    let ports = "turnpike.port 'c' { device = 'eth2' } turnpike.port 'd' { device = 'eth3' }";
+    let bond = |settings: &str| with(&format!("{ports} turnpike.bond 'lag' {{ {settings} }}"));
+    let plain = bond("ports = { 'c', 'd' }");
+    for (settings, expected, opened_anew) in [
+        ("ports = { 'c' }", "ports: c, d => c", true),
+        ("ports = { 'd', 'c' }", "ports: c, d => d, c", true),
+        ("ports = { 'c', 'd' }, mode = 'static'", "mode: lacp => static", false),
+        ("ports = { 'c', 'd' }, hash = 'l2'", "hash: l3+l4 => l2", false),
+        ("ports = { 'c', 'd' }, minimum_links = 2", "minimum_links: 1 => 2", false),
+        ("ports = { 'c', 'd' }, lacp = { rate = 'slow' }", "lacp rate: fast => slow", false),
+        ("ports = { 'c', 'd' }, lacp = { passive = true }", "lacp passive: false => true", false),
+        ("ports = { 'c', 'd' }, lacp = { priority = 7 }", "lacp priority: 32768 => 7", false),
+        (
+            "ports = { 'c', 'd' }, mac = '02:00:00:00:00:09'",
+            "mac: the first port's => 02:00:00:00:00:09",
+            true,
+        ),
+        ("ports = { 'c', 'd' }, mtu = 1400", "mtu: its ports' => 1400", true),
+        ("ports = { 'c', 'd' }, address = '10.0.9.1/24'", "address: none => 10.0.9.1/24", false),
+    ] {
+        let diff = Diff::between(&plain, &bond(settings));
+        let [setting] = &diff.settings[..] else { panic!("{settings}: {:?}", diff.settings) };
+        let (from, to) = (setting.from.as_deref().unwrap(), setting.to.as_deref().unwrap());
+        assert_eq!(
+            format!("{}: {from} => {to}", setting.what),
+            format!("bond \"lag\": {expected}")
+        );
+        assert!(setting.is_live() && !diff.is_empty());
+        assert_eq!(diff.bonds.changed.len(), usize::from(opened_anew), "{settings}");
+    }
+    // A port that joins or leaves is opened anew.
+    let diff = Diff::between(&plain, &bond("ports = { 'c' }"));
+    assert_eq!(diff.ports.changed.iter().map(|(_, port)| &port.name).collect::<Vec<_>>(), ["d"]);
+    let diff = Diff::between(&with(ports), &plain);
+    assert_eq!((diff.bonds.added.len(), diff.ports.changed.len(), diff.graph), (1, 2, true));
+    let diff = Diff::between(&plain, &with(ports));
+    assert_eq!((diff.bonds.removed.len(), diff.ports.changed.len(), diff.graph), (1, 2, true));
 }
 
 #[test]

@@ -21,7 +21,7 @@ use super::super::error::suggestion;
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
 use super::super::{
-    Cores, Filter, NamedNextHop, Port, PortFilter, PrefixSet, SetRoutes, Spread, Vlan, Vrf,
+    Bond, Cores, Filter, NamedNextHop, Port, PortFilter, PrefixSet, SetRoutes, Spread, Vlan, Vrf,
 };
 use super::{Context, NAME_RULE, is_name, vrfs};
 use crate::rib::RouteSource;
@@ -105,11 +105,11 @@ pub(super) fn of_port(
     Some(PortFilter { name, number, hardware: false, asks_for_state: false, routes: false })
 }
 
-/// Enables features that their filters require on ports and VLANs, and refuses inward-only features for outward
+/// Enables features that their filters require on ports, bonds and VLANs, and refuses inward-only features for outward
 /// filters.
 pub(super) fn tell_ports(
     context: &mut Context<'_>,
-    (ports, vlans): (&mut [Port], &mut [Vlan]),
+    (ports, bonds, vlans): (&mut [Port], &mut [Bond], &mut [Vlan]),
     filters: &[Filter],
 ) {
     // A missing filter is already reported.
@@ -122,7 +122,8 @@ pub(super) fn tell_ports(
     };
     let ports = ports.iter_mut().map(|port| ("port", &port.name, port.line, &mut port.interface));
     let vlans = vlans.iter_mut().map(|vlan| ("vlan", &vlan.name, vlan.line, &mut vlan.interface));
-    for (kind, owner, line, interface) in ports.chain(vlans) {
+    let bonds = bonds.iter_mut().map(|bond| ("bond", &bond.name, bond.line, &mut bond.interface));
+    for (kind, owner, line, interface) in ports.chain(bonds).chain(vlans) {
         let inward = tell(interface.filter_in.as_mut());
         let hardware = interface.filter_in.as_ref().is_some_and(|filter| filter.hardware);
         let for_ports_only = [
@@ -130,10 +131,10 @@ pub(super) fn tell_ports(
             (
                 inward.is_some_and(FilterSpec::chooses_forwarders),
                 "a rule with forwarder",
-                "frames are spread before their tags are read",
+                "frames are spread before their interface is known",
             ),
         ];
-        for (_, what, why) in for_ports_only.into_iter().filter(|(has, ..)| *has && kind == "vlan")
+        for (_, what, why) in for_ports_only.into_iter().filter(|(has, ..)| *has && kind != "port")
         {
             let message = format!("{kind} \"{owner}\": filter: {what} works on ports only: {why}");
             context.errors.add(Some(line), message);
@@ -762,7 +763,10 @@ fn mirror(fields: &mut Fields<'_, '_>, known: &[(String, InterfaceId)]) -> Optio
     let name = fields.text("mirror", "a port's name")?;
     let port = interface(fields, "mirror", name, known)?.port();
     if port.is_none() {
-        fields.error("mirror", format!("mirror: \"{name}\" is a VLAN; copies leave by ports"));
+        fields.error(
+            "mirror",
+            format!("mirror: \"{name}\" is a bond or a VLAN; copies leave by ports"),
+        );
     }
     port
 }

@@ -8,14 +8,14 @@ use dataplane::steps::check_filter_step;
 use wire::MacAddr;
 
 use super::super::script::Graphs;
-use super::super::{Filter, Interface, Port, Vlan};
+use super::super::{Bond, Filter, Interface, Port, Vlan};
 use super::Context;
-use super::routes::named_port;
+use super::routes::any_port;
 
 pub(super) fn read(
     context: &mut Context<'_>,
     graphs: Graphs,
-    (ports, vlans): (&[Port], &[Vlan]),
+    (ports, bonds, vlans): (&[Port], &[Bond], &[Vlan]),
     filters: (&[Filter], &[String]),
 ) -> Plans {
     let mut plans = Plans { main: graphs.main, by_port: Vec::new() };
@@ -23,12 +23,12 @@ pub(super) fn read(
     for (names, line, plan) in graphs.by_port {
         let mut ids = Vec::new();
         for name in names {
-            match named_port(context, &name) {
+            match any_port(context, &name) {
                 Ok(position) => match context.interface_id(position).and_then(InterfaceId::port) {
                     Some(port) => ids.push(port),
                     None => {
                         let message = format!(
-                            "graph: on_port: \"{name}\" is a VLAN; a port's graph is that of its VLANs as well"
+                            "graph: on_port: \"{name}\" is a bond or a VLAN; a port's graph is that of its bond and its VLANs as well"
                         );
                         context.errors.add(Some(line), message);
                     }
@@ -47,7 +47,8 @@ pub(super) fn read(
     // Errors found by the script would be reported twice.
     if context.errors.is_empty() {
         let of_vlans = vlans.iter().map(|vlan| &vlan.interface);
-        let interfaces = ports.iter().map(|port| &port.interface).chain(of_vlans);
+        let of_bonds = bonds.iter().map(|bond| &bond.interface);
+        let interfaces = ports.iter().map(|port| &port.interface).chain(of_bonds).chain(of_vlans);
         let infos: Vec<_> = interfaces.map(info).collect();
         for error in plans.check(&graphs.catalogue, &infos).err().into_iter().flatten() {
             context.errors.add(error.line, format!("graph: {}", error.message));

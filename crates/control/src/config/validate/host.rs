@@ -2,7 +2,7 @@
 
 use super::super::network::netns_name;
 use super::super::value::{Fields, Value};
-use super::super::{Device, HostInterface, Port, Vlan};
+use super::super::{Bond, Device, HostInterface, Port, Vlan};
 use super::Context;
 
 const EXPECTED: &str = "true, false or { netns = \"NAME\" }";
@@ -14,8 +14,9 @@ pub(super) fn read(fields: &mut Fields<'_, '_>, by_default: bool) -> Option<Host
     read_or(fields, by_default.then(HostInterface::default), HostInterface::default())
 }
 
-/// Reads a VLAN's host interface, which unless configured otherwise is like its parent's.
-pub(super) fn read_vlan(
+/// Reads the host interface of a VLAN or a bond, which unless configured otherwise is like that of its parent or of its
+/// ports.
+pub(super) fn read_upper(
     fields: &mut Fields<'_, '_>,
     parent: Option<HostInterface>,
 ) -> Option<HostInterface> {
@@ -72,14 +73,16 @@ fn namespace(fields: &mut Fields<'_, '_>, name: &str) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// Checks the host interfaces of all ports and VLANs: they must be in one namespace, because routes and
+/// Checks the host interfaces of all ports, bonds and VLANs: they must be in one namespace, because routes and
 /// neighbours are those of the kernel in that namespace, and their names must be free there.
-pub(super) fn check(context: &mut Context<'_>, ports: &[Port], vlans: &[Vlan]) {
+pub(super) fn check(context: &mut Context<'_>, ports: &[Port], bonds: &[Bond], vlans: &[Vlan]) {
     let of_ports = ports.iter().map(|port| ("port", &port.name, port.line, &port.interface));
     let of_vlans = vlans.iter().map(|vlan| ("vlan", &vlan.name, vlan.line, &vlan.interface));
-    let mut with_host = of_ports.chain(of_vlans).filter_map(|(kind, name, line, interface)| {
-        Some((kind, name, line, interface.host.as_ref()?))
-    });
+    let of_bonds = bonds.iter().map(|bond| ("bond", &bond.name, bond.line, &bond.interface));
+    let mut with_host =
+        of_ports.chain(of_bonds).chain(of_vlans).filter_map(|(kind, name, line, interface)| {
+            Some((kind, name, line, interface.host.as_ref()?))
+        });
     let Some((first_kind, first, first_line, host)) = with_host.next() else { return };
     for (kind, name, line, other) in with_host.filter(|(.., other)| other.netns != host.netns) {
         let message = format!(

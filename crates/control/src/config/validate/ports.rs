@@ -108,6 +108,7 @@ pub(super) fn read<'s>(
             take_over: fields.flag("take_over"),
             promiscuous: fields.flag("promiscuous"),
             all_multicast: fields.flag("all_multicast"),
+            bond: None,
             interface,
         };
         enter(context, index, &port.interface, address_line);
@@ -130,7 +131,7 @@ pub(super) fn read<'s>(
     ports
 }
 
-/// State that the readers of ports and VLANs need.
+/// State that the readers of ports, bonds and VLANs need.
 pub(super) struct Common<'a> {
     class_e: bool,
     vrfs: Arc<[Vrf]>,
@@ -185,6 +186,8 @@ pub(super) fn interface(
         filter_in,
         filter_out,
         has_vlans: false,
+        is_mirrored: false,
+        is_bonded: false,
         host,
         ttl_security: fields.number("ttl_security", 1..=254).map(|hops| hops as u8),
         addresses,
@@ -362,7 +365,7 @@ fn feature(fields: &mut Fields<'_, '_>, feature: Feature) -> u8 {
     })
 }
 
-fn mac(fields: &mut Fields<'_, '_>) -> Option<MacAddr> {
+pub(super) fn mac(fields: &mut Fields<'_, '_>) -> Option<MacAddr> {
     let text = fields.text("mac", "a MAC address")?;
     match text.parse::<MacAddr>() {
         Ok(mac) if mac.is_multicast() || mac == MacAddr::default() => {

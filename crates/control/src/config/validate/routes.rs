@@ -611,6 +611,16 @@ pub(in super::super) fn by_default_only(
 
 /// Returns the position of the port with this name.
 pub(super) fn named_port(context: &Context<'_>, name: &str) -> Result<usize, String> {
+    if let Some(bond) = context.bonded.get(name) {
+        return Err(format!(
+            "names port \"{name}\", which belongs to bond \"{bond}\"; name \"{bond}\""
+        ));
+    }
+    any_port(context, name)
+}
+
+/// Like [`named_port`], for a use of ports that belong to bonds as well.
+pub(super) fn any_port(context: &Context<'_>, name: &str) -> Result<usize, String> {
     context.port_names.iter().position(|(other, _)| other == name).ok_or_else(|| {
         let known: Vec<&str> = context.port_names.iter().map(|(name, _)| name.as_str()).collect();
         format!("names port \"{name}\", unknown{}", suggestion(name, "ports", &known))

@@ -10,7 +10,7 @@ use dataplane::words::suggestion;
 
 use super::super::script::Statement;
 use super::super::value::Fields;
-use super::super::{Port, Vlan};
+use super::super::{Bond, Port, Vlan};
 use super::ports::{Common, INTERFACE_KEYS, check_name, enter, interface};
 use super::{Context, host};
 
@@ -31,7 +31,7 @@ struct Parent {
 pub(super) fn read<'s>(
     context: &mut Context<'_>,
     statements: impl Iterator<Item = &'s Statement>,
-    ports: &mut [Port],
+    (ports, bonds): (&mut [Port], &mut [Bond]),
     features: &[Feature],
     filters: &[&str],
 ) -> Vec<Vlan> {
@@ -44,22 +44,21 @@ pub(super) fn read<'s>(
         check_name(context, what(&statement.name), statement);
         context.port_names.push((statement.name.clone(), statement.line));
     }
-    let hosts = hosts(ports, &statements);
+    let hosts = hosts(ports, bonds, &statements);
     let (mut vlans, mut parents) = (Vec::new(), Vec::new());
     for (place, statement) in statements.iter().enumerate() {
         let common = Common::of(context, filters);
         let mut fields = context.fields(what(&statement.name), statement, &known);
         let parent = parent(&mut fields);
         let inherited = parent.as_ref().and_then(|parent| hosts.get(parent.name.as_str()));
-        let host = host::read_vlan(&mut fields, inherited.cloned().flatten());
+        let host = host::read_upper(&mut fields, inherited.cloned().flatten());
         let tag = tag(&mut fields);
         let (interface, mtu) = interface(&mut fields, &common, &features, host);
         let address_line = fields.line_of("address");
         enter(context, first + place, &interface, address_line);
-        let number = u16::try_from(MAX_PORTS + place).ok().and_then(InterfaceId::new);
         vlans.push(Vlan {
             // Too many are refused below.
-            id: number.unwrap_or(InterfaceId::FIRST),
+            id: context.interface_id(first + place).unwrap_or(InterfaceId::FIRST),
             line: statement.line,
             name: statement.name.clone(),
             parent: InterfaceId::FIRST,
@@ -69,18 +68,22 @@ pub(super) fn read<'s>(
         });
         parents.push(parent);
     }
-    if let Some(vlan) = vlans.get(VLANS_MAX) {
-        let message = format!("{} VLANs, {VLANS_MAX} is the most; remove some", vlans.len());
+    let most = VLANS_MAX - bonds.len();
+    if let Some(vlan) = vlans.get(most) {
+        let message = format!("{} VLANs, {most} is the most; remove some", vlans.len());
         context.errors.add(Some(vlan.line), message);
     }
-    settle_parents(context, &mut vlans, &parents, ports);
-    check_tags(context, &vlans, ports);
-    check_mtus(context, &vlans, ports);
+    settle_parents(context, &mut vlans, &parents, (ports, bonds));
+    check_tags(context, &vlans, (ports, bonds));
+    check_mtus(context, &vlans, (ports, bonds));
     for vlan in &vlans {
-        if let Some(port) = ports.iter_mut().find(|port| InterfaceId::from(port.id) == vlan.parent)
-        {
-            port.interface.has_vlans = true;
+        if let Some(bond) = bonds.iter_mut().find(|bond| bond.id == vlan.parent) {
+            bond.interface.has_vlans = true;
         }
+        let carries = |port: &&mut Port| {
+            InterfaceId::from(port.id) == vlan.parent || port.bond == Some(vlan.parent)
+        };
+        ports.iter_mut().filter(carries).for_each(|port| port.interface.has_vlans = true);
     }
     context.any_host |= vlans.iter().any(|vlan| vlan.interface.host.is_some());
     vlans
@@ -90,13 +93,16 @@ fn what(name: &str) -> String {
     format!("vlan \"{name}\"")
 }
 
-/// Returns the host interfaces that VLANs inherit from these ports, and from VLANs on them, by the parent's name.
+/// Returns the host interfaces that VLANs inherit from these ports and bonds, and from VLANs on them, by the parent's
+/// name.
 fn hosts<'a>(
     ports: &'a [Port],
+    bonds: &'a [Bond],
     statements: &[&'a Statement],
 ) -> HashMap<&'a str, Option<super::super::HostInterface>> {
     let of = |port: &'a Port| (port.name.as_str(), port.interface.host.clone());
-    let mut hosts: HashMap<_, _> = ports.iter().map(of).collect();
+    let of_bond = |bond: &'a Bond| (bond.name.as_str(), bond.interface.host.clone());
+    let mut hosts: HashMap<_, _> = ports.iter().map(of).chain(bonds.iter().map(of_bond)).collect();
     for statement in statements {
         if let Some(super::super::value::Value::Text(parent)) =
             statement.settings.named.get("parent")
@@ -113,7 +119,7 @@ fn parent(fields: &mut Fields<'_, '_>) -> Option<Parent> {
     if fields.get("parent").is_none() {
         fields.error("", "parent missing; write parent = \"PORT\", where its frames come by");
     }
-    let name = fields.text("parent", "the name of a port or of a VLAN")?.to_owned();
+    let name = fields.text("parent", "the name of a port, a bond or a VLAN")?.to_owned();
     Some(Parent { name, line })
 }
 
@@ -137,18 +143,30 @@ fn tag(fields: &mut Fields<'_, '_>) -> Tag {
     Tag { protocol, id, priority }
 }
 
+/// The interfaces that carry the frames of VLANs.
+type Lowers<'a> = (&'a [Port], &'a [Bond]);
+
 /// Finds the parents by their names.
 fn settle_parents(
     context: &mut Context<'_>,
     vlans: &mut [Vlan],
     parents: &[Option<Parent>],
-    ports: &[Port],
+    (ports, bonds): Lowers<'_>,
 ) {
     let of_ports = ports.iter().map(|port| (port.name.clone(), InterfaceId::from(port.id)));
     let of_vlans = vlans.iter().map(|vlan| (vlan.name.clone(), vlan.id));
-    let known: HashMap<String, InterfaceId> = of_vlans.chain(of_ports).collect();
+    let of_bonds = bonds.iter().map(|bond| (bond.name.clone(), bond.id));
+    let known: HashMap<String, InterfaceId> = of_vlans.chain(of_bonds).chain(of_ports).collect();
     for (vlan, parent) in vlans.iter_mut().zip(parents) {
         let Some(Parent { name, line }) = parent else { continue };
+        if let Some(bond) = context.bonded.get(name) {
+            let message = format!(
+                "{}: parent \"{name}\" belongs to bond \"{bond}\"; write parent = \"{bond}\"",
+                what(&vlan.name)
+            );
+            context.errors.add(Some(*line), message);
+            continue;
+        }
         match known.get(name) {
             Some(&parent) => vlan.parent = parent,
             None => {
@@ -159,14 +177,15 @@ fn settle_parents(
             }
         }
     }
+    let is_vlan = |id: InterfaceId| vlans.iter().any(|vlan| vlan.id == id);
     let on_vlan = |id: InterfaceId| {
-        vlans.iter().find(|vlan| vlan.id == id).filter(|vlan| vlan.parent.port().is_none())
+        vlans.iter().find(|vlan| vlan.id == id).filter(|vlan| is_vlan(vlan.parent))
     };
     let deep: Vec<_> =
         vlans.iter().zip(parents).filter(|(vlan, _)| on_vlan(vlan.parent).is_some()).collect();
     for (vlan, parent) in deep {
         let message = format!(
-            "{}: its frames would have more than two tags; its parent must be a port, or a VLAN on a port",
+            "{}: its frames would have more than two tags; its parent must be a port or a bond, or a VLAN on one",
             what(&vlan.name)
         );
         context.errors.add(parent.as_ref().map(|parent| parent.line), message);
@@ -174,7 +193,7 @@ fn settle_parents(
 }
 
 /// Checks that no two VLANs of one parent have the same tag.
-fn check_tags(context: &mut Context<'_>, vlans: &[Vlan], ports: &[Port]) {
+fn check_tags(context: &mut Context<'_>, vlans: &[Vlan], lowers: Lowers<'_>) {
     let mut seen: HashMap<_, &Vlan> = HashMap::new();
     for vlan in vlans.iter().filter(|vlan| u64::from(vlan.tag.id) != NO_ID) {
         let Tag { protocol, id, .. } = vlan.tag;
@@ -182,7 +201,7 @@ fn check_tags(context: &mut Context<'_>, vlans: &[Vlan], ports: &[Port]) {
         let message = format!(
             "{}: id {id} ({protocol}) on \"{}\" is taken by vlan \"{}\" on line {}; give each its own",
             what(&vlan.name),
-            name_of(vlan.parent, vlans, ports),
+            name_of(vlan.parent, vlans, lowers),
             first.name,
             first.line
         );
@@ -192,11 +211,18 @@ fn check_tags(context: &mut Context<'_>, vlans: &[Vlan], ports: &[Port]) {
 
 /// Checks that no VLAN's MTU exceeds its parent's. A parent without one has its device's, which is checked when the
 /// device is open.
-fn check_mtus(context: &mut Context<'_>, vlans: &[Vlan], ports: &[Port]) {
+fn check_mtus(context: &mut Context<'_>, vlans: &[Vlan], lowers: Lowers<'_>) {
+    let (ports, bonds) = lowers;
     let mtu_of = |id: InterfaceId| {
         let port = ports.iter().find(|port| InterfaceId::from(port.id) == id);
         let vlan = vlans.iter().find(|vlan| vlan.id == id);
-        port.and_then(|port| port.mtu).or_else(|| vlan.and_then(|vlan| vlan.mtu))
+        let bond = bonds.iter().find(|bond| bond.id == id);
+        let of_bond = |bond: &Bond| {
+            let first = bond.ports.first().and_then(|port| ports.get(port.index()));
+            bond.mtu.or(first?.mtu)
+        };
+        let of_upper = || bond.and_then(of_bond).or_else(|| vlan.and_then(|vlan| vlan.mtu));
+        port.and_then(|port| port.mtu).or_else(of_upper)
     };
     for vlan in vlans {
         let (Some(mtu), Some(most)) = (vlan.mtu, mtu_of(vlan.parent)) else { continue };
@@ -204,17 +230,18 @@ fn check_mtus(context: &mut Context<'_>, vlans: &[Vlan], ports: &[Port]) {
             let message = format!(
                 "{}: mtu {mtu} is larger than that of \"{}\", {most}; lower it, or raise the other",
                 what(&vlan.name),
-                name_of(vlan.parent, vlans, ports)
+                name_of(vlan.parent, vlans, lowers)
             );
             context.errors.add(Some(vlan.line), message);
         }
     }
 }
 
-fn name_of<'a>(id: InterfaceId, vlans: &'a [Vlan], ports: &'a [Port]) -> &'a str {
+fn name_of<'a>(id: InterfaceId, vlans: &'a [Vlan], (ports, bonds): Lowers<'a>) -> &'a str {
     let port = ports.iter().find(|port| InterfaceId::from(port.id) == id);
-    let vlan = vlans.iter().find(|vlan| vlan.id == id);
-    port.map(|port| &port.name).or_else(|| vlan.map(|vlan| &vlan.name)).map_or("?", String::as_str)
+    let bond = bonds.iter().find(|bond| bond.id == id).map(|bond| &bond.name);
+    let vlan = vlans.iter().find(|vlan| vlan.id == id).map(|vlan| &vlan.name);
+    port.map(|port| &port.name).or(bond).or(vlan).map_or("?", String::as_str)
 }
 
 #[cfg(test)]
@@ -248,11 +275,11 @@ mod tests {
         let wire = config.vlans_on_wire();
         assert_eq!(wire.len(), 3);
         let [inner, service, other] = &wire[..] else { unreachable!() };
-        assert_eq!((inner.interface.index(), inner.port.index()), (64, 0));
+        assert_eq!((inner.interface.index(), inner.lower.index()), (64, 0));
         assert_eq!((inner.tags.outer.id, inner.tags.inner.map(|tag| tag.id)), (6, Some(7)));
         assert_eq!(service.tags.outer.protocol, TagProtocol::Dot1ad);
         assert_eq!((service.tags.outer.priority, service.tags.inner), (5, None));
-        assert_eq!((other.port.index(), other.tags.outer.id), (1, 9));
+        assert_eq!((other.lower.index(), other.tags.outer.id), (1, 9));
         let hosts: Vec<_> = config.vlans.iter().map(|vlan| vlan.interface.host.is_some()).collect();
         assert_eq!(hosts, [false, false, true], "as the parent");
         assert!(config.ports.iter().all(|port| port.interface.has_vlans));
