@@ -72,7 +72,8 @@ fuzz_target!(|events: Vec<Event>| {
     for event in events.into_iter().take(100) {
         let received = match event {
             Event::Pdu { port, actor, partner } => {
-                let pdu = Lacpdu { actor: side(&actor), partner: side(&partner), collector_delay: 0 };
+                let pdu =
+                    Lacpdu { actor: side(&actor), partner: side(&partner), collector_delay: 0 };
                 Some((port, pdu.frame(MacAddr([2, 0, 0, 0, 7, 7]))))
             }
             Event::Bytes { port, bytes } => Some((port, bytes)),

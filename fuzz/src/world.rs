@@ -16,6 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use dataplane::bond::Bonds;
 use dataplane::class::LEAST_TTL;
 use dataplane::features::Features;
 use dataplane::filters::Judgement;
@@ -93,7 +94,7 @@ fn vlans() -> [Vlan; 3] {
     let (customer, service) = (tag(TagProtocol::Dot1q, 5), tag(TagProtocol::Dot1ad, 6));
     let vlan = |number, on, outer, inner| Vlan {
         interface: InterfaceId::new(number).expect("a number"),
-        port: port(on),
+        lower: port(on).into(),
         tags: Tags { outer, inner },
     };
     [
@@ -180,10 +181,10 @@ pub fn tables() -> Arc<Tables> {
     let mut ports: Vec<_> = (0..PORTS).map(info).collect();
     for vlan in vlans() {
         ports.resize(vlan.interface.index(), InterfaceInfo::NONE);
-        ports.push(info(vlan.port.index() as u16));
+        ports.push(info(vlan.lower.index() as u16));
     }
     let table = VlanTable::default();
-    table.set(Arc::new(Vlans::new(&vlans(), PortSet::EMPTY)));
+    table.set(Arc::new(Vlans::new(&vlans(), PortSet::EMPTY, &Bonds::default())));
     Arc::new(Tables {
         named_hops: Arc::default(),
         vrfs: Arc::new(tables::VrfTables::new(tables::Fibs {
@@ -199,6 +200,7 @@ pub fn tables() -> Arc<Tables> {
         flows: FlowHash::new(1),
         own: own(),
         multicast: Arc::new(multicast()),
+        mirrors: Arc::default(),
     })
 }
 

@@ -647,7 +647,7 @@ mod tests {
     enum Input {
         Packet(Vec<u8>, PuntReason, u16, u16),
         Pass(u64),
-        Command(Command),
+        Command(Box<Command>),
     }
 
     fn inputs() -> impl Strategy<Value = Input> {
@@ -683,7 +683,7 @@ mod tests {
             8 => (frames(), reasons, 0u16..3, hops)
                 .prop_map(|(frame, reason, interface, hop)| Input::Packet(frame, reason, interface, hop)),
             1 => (0u64..8000).prop_map(Input::Pass),
-            1 => commands.prop_map(Input::Command),
+            1 => commands.prop_map(|command| Input::Command(Box::new(command))),
         ]
     }
 
@@ -718,7 +718,7 @@ mod tests {
                         bench.punt(reason, InterfaceId::new(interface).unwrap(), hop, frame);
                     }
                     Input::Pass(millis) => drop(bench.pass(Time::from_millis(millis))),
-                    Input::Command(command) => bench.command(command),
+                    Input::Command(command) => bench.command(*command),
                 }
                 bench.assert_nothing_lost();
             }
