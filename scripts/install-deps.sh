@@ -21,7 +21,7 @@ needs=(
     command:bird                bird2
     command:keepalived          keepalived
     command:dnsmasq             dnsmasq-base
-    command:udhcpc              udhcpc
+    file:/bin/busybox           busybox-static
     command:valgrind            valgrind
     command:dpdk-testpmd        dpdk-dev
     file:/usr/lib/frr/zebra     frr

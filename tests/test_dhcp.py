@@ -50,7 +50,7 @@ def test_an_uplink_gets_its_address_and_default_route_from_a_server(lab, tmp_pat
     serve(provider, tmp_path, "--interface=eth0", "--dhcp-range=203.0.113.77,203.0.113.77,120",
           "--dhcp-option=option:router,203.0.113.1")
     client = machine.space.spawn(
-        "udhcpc", "-i", "wan", "-f", "-R", "-t", "10", "-T", "1", "-s", client_script(tmp_path),
+        "busybox", "udhcpc", "-i", "wan", "-f", "-R", "-t", "10", "-T", "1", "-s", client_script(tmp_path),
         *(["-B"] if how == "broadcast" else []),
     )
     assert wait_for(lambda: addresses(machine, "wan") == ["203.0.113.77/24"], 20), addresses(machine, "wan")
@@ -76,7 +76,7 @@ def test_a_second_uplink_gets_its_address_by_a_rule(lab, tmp_path):
     machine.ip("route", "add", "default", "via", "10.0.1.2")
     serve(provider, tmp_path, "--interface=eth0", "--dhcp-range=203.0.113.77,203.0.113.77,120",
           "--dhcp-option=option:router,203.0.113.1")
-    machine.space.spawn("udhcpc", "-i", "wan", "-f", "-R", "-t", "10", "-T", "1", "-s", client_script(tmp_path, 100))
+    machine.space.spawn("busybox", "udhcpc", "-i", "wan", "-f", "-R", "-t", "10", "-T", "1", "-s", client_script(tmp_path, 100))
     assert not wait_for(lambda: addresses(machine, "wan"), 3)
     apply(machine.router, config("to-host"))
     assert wait_for(lambda: addresses(machine, "wan") == ["203.0.113.77/24"], 20), machine.router.log()
@@ -94,7 +94,7 @@ def test_a_relay_on_host_interfaces(lab, tmp_path):
     relay = tmp_path / "relay"
     relay.mkdir()
     serve(machine.space, relay, "--dhcp-relay=10.0.1.1,10.0.2.2")
-    left.spawn("udhcpc", "-i", "eth0", "-f", "-R", "-t", "10", "-T", "1", "-s", client_script(tmp_path))
+    left.spawn("busybox", "udhcpc", "-i", "eth0", "-f", "-R", "-t", "10", "-T", "1", "-s", client_script(tmp_path))
     assert wait_for(lambda: pings(left, "10.0.2.2"), 20)
     assert "10.0.1.50/24" in left.run("ip", "-4", "-o", "address", "show", "dev", "eth0").stdout
     machine.finish()
