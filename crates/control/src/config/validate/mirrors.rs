@@ -415,7 +415,10 @@ mod tests {
                 "turnpike.mirror 'm' { from = 'wan', to = 'span', erspan = {} }",
                 "key \"erspan\" unknown",
             ),
-            ("turnpike.mirror 'wan' { from = 'wan', to = 'span' }", "the name is taken by an interface"),
+            (
+                "turnpike.mirror 'wan' { from = 'wan', to = 'span' }",
+                "the name is taken by an interface",
+            ),
             ("turnpike.mirror 'a b' { from = 'wan', to = 'span' }", "not a name"),
             (
                 "turnpike.mirror 'a' { from = 'wan', to = 'span' }
