@@ -10,8 +10,8 @@
 //! | drop `bond-inactive` | the port does not collect: LACP has not agreed on it, or it is not the active one |
 //!
 //! The step is in the default graph only if there are bonds. It counts the frames of each bond,
-//! those of its VLANs included (`show interfaces`). Source: IEEE 802.1AX-2014 6.2.4 (frame
-//! collection) and 6.2.9 (the addresses of LACP); IEEE 802.3 Annex 57A.
+//! those of its VLANs included (`show interfaces`). Source: IEEE 802.1AX-2014 6.2.3 (frame
+//! collection) and 6.2.10 (the addresses of LACP); IEEE 802.3 Annex 57A.
 
 use std::sync::Arc;
 

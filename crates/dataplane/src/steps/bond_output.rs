@@ -11,7 +11,7 @@
 //!
 //! Packets of the slow path and copies of multicast packets get their port when they are created.
 //! The step is in the default graph only if there are bonds. It counts frames by bond (`show
-//! interfaces`). Source: IEEE 802.1AX-2014 6.2.3 (frame distribution).
+//! interfaces`). Source: IEEE 802.1AX-2014 6.2.4 (frame distribution).
 
 use crate::batch::{BATCH_MAX, Batch};
 use crate::bond::Spreader;
