@@ -253,10 +253,17 @@ fn other_use(
     named.into_iter().flatten().next().map(|use_| (use_, "remove it there"))
 }
 
+/// Returns the port's own interface or the bond that carries an interface's frames. Frames have two tags at most; deeper
+/// VLANs, and circles of them, are reported elsewhere.
+fn carrier(id: InterfaceId, vlans: &[Vlan]) -> InterfaceId {
+    let parent =
+        |id: &InterfaceId| vlans.iter().find(|vlan| vlan.id == *id).map(|vlan| vlan.parent);
+    std::iter::successors(Some(id), parent).take(3).last().unwrap_or(id)
+}
+
 /// Returns the bond that carries a VLAN's frames.
 fn bond_below<'a>(vlan: InterfaceId, bonds: &'a [Bond], vlans: &[Vlan]) -> Option<&'a Bond> {
-    let parent = |id: InterfaceId| vlans.iter().find(|vlan| vlan.id == id).map(|vlan| vlan.parent);
-    let below = std::iter::successors(parent(vlan), |id| parent(*id)).last()?;
+    let below = Some(carrier(vlan, vlans)).filter(|below| *below != vlan)?;
     bonds.iter().find(|bond| bond.id == below)
 }
 
@@ -278,17 +285,11 @@ pub(super) fn tell_ports(
     (bonds, vlans): (&[Bond], &[Vlan]),
 ) {
     let members = |id: InterfaceId| bonds.iter().find(|bond| bond.id == id).map(|bond| &bond.ports);
-    let vlan = |id: InterfaceId| vlans.iter().find(move |vlan| vlan.id == id);
-    let port_of = |id: InterfaceId| {
-        let parent = || vlan(id).map(|vlan| vlan.parent);
-        let grandparent = || vlan(parent()?)?.parent.port();
-        id.port().or_else(|| parent()?.port()).or_else(grandparent)
-    };
     for Mirror { session, .. } in mirrors {
         let is_inward = session.direction.has(Direction::Inward);
         let inward = session.from.iter().filter(|_| is_inward).flat_map(|&id| match members(id) {
             Some(ports) => ports.clone(),
-            None => port_of(id).into_iter().collect(),
+            None => carrier(id, vlans).port().into_iter().collect(),
         });
         for id in inward.chain([session.to]) {
             ports.iter_mut().filter(|port| port.id == id).for_each(|port| {
@@ -439,6 +440,12 @@ mod tests {
                 "turnpike.multicast '239.1.1.1' { from = 'wan', to = 'span' }
                  turnpike.mirror 'm' { from = 'wan', to = 'span' }",
                 "port \"span\" is in multicast \"239.1.1.1\"",
+            ),
+            // VLANs in a circle end the search for their port, too.
+            (
+                "turnpike.vlan 'a' { parent = 'a', id = 5 }
+                 turnpike.mirror 'm' { from = 'a', to = 'span' }",
+                "more than two tags",
             ),
             (
                 "turnpike.filter 'f' { { mirror = 'span' } }
