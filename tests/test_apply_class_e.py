@@ -9,9 +9,9 @@ from scapy.layers.l2 import Ether
 
 from lib.apply import apply, plan, refused, write
 from lib.kernel import Machine, forwarder, host
-from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Hosts, Wires
+from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Hosts, Wires, from_left
 from lib.netns import wait_for
-from lib.packets import ethernet, forwarded, ipv4, pattern, udp
+from lib.packets import forwarded
 from lib.router import Change
 from lib.traffic import Sink, Stream, gets_through, lost
 
@@ -23,15 +23,10 @@ turnpike.route "250.0.0.0/8" { via = "10.0.1.2" }
 """
 
 
-def packet(source, destination, ttl=64):
-    data = udp(source, destination, 1, 2, pattern(40))
-    return ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4(source, destination, data, ttl=ttl))
-
-
 def test_class_e_is_forwarded_after_an_apply_and_dropped_after_the_rollback(lab):
     wires = Wires(lab, calm=True)
     router = wires.router
-    frames = [packet("10.0.1.2", "240.0.0.1"), packet("250.1.2.3", "10.0.2.2"), packet("10.0.1.2", "10.0.2.2")]
+    frames = [from_left("10.0.1.2", "240.0.0.1"), from_left("250.1.2.3", "10.0.2.2"), from_left("10.0.1.2", "10.0.2.2")]
     report, status = plan(router, BASE + ACCEPTED + ROUTES)
     change = next(change for change in report["changes"] if change["what"] == "forwarding: class_e")
     assert status == 2 and change["live"] and (change["from"], change["to"]) == ("false", "true"), report
@@ -50,7 +45,7 @@ def test_class_e_is_forwarded_after_an_apply_and_dropped_after_the_rollback(lab)
         assert wires.right.expect(3) == [forwarded(frame, RIGHT_MAC, HOST_B_MAC) for frame in frames]
         assert change(received=3) == {"received": 3, "sent": 3}
         # The slow path has followed as well: hosts there get errors.
-        wires.left.send(packet("250.1.2.3", "10.0.2.2", ttl=1))
+        wires.left.send(from_left("250.1.2.3", "10.0.2.2", ttl=1))
         (error,) = wires.left.expect(1)
         assert Ether(error)[IP].dst == "250.1.2.3" and Ether(error)[ICMP].type == 11
         router.command("rollback")
@@ -64,7 +59,7 @@ def test_a_refused_change_leaves_class_e_as_it_was(lab):
     broken = BASE + ACCEPTED + ROUTES + 'turnpike.telnet { listen = "127.0.0.1:2324" }\n'
     with wires.inside.entered(), socket.create_server(("127.0.0.1", 2324)):
         assert "nothing was changed" in refused(router, "apply", write(router, broken))
-    wires.left.send(packet("10.0.1.2", "240.0.0.1"))
+    wires.left.send(from_left("10.0.1.2", "240.0.0.1"))
     assert wires.silent(0.1)
     error = refused(router, "route", "add", "251.0.0.0/8", "via", "10.0.2.2")
     assert "class_e = true" in error

@@ -3,7 +3,7 @@
 import pytest
 
 from lib.apply import apply
-from lib.kernel import Machine, host
+from lib.kernel import Machine, host, pings
 from lib.netns import wait_for
 
 
@@ -31,10 +31,6 @@ def client_script(directory, metric=0):
 def addresses(machine, interface):
     lines = machine.run("ip", "-4", "-o", "address", "show", "dev", interface).stdout.splitlines()
     return [line.split()[3] for line in lines]
-
-
-def pings(space, address):
-    return space.run("ping", "-c1", "-W1", address, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("how", ["unicast", "broadcast"])

@@ -7,8 +7,8 @@ import pytest
 from scapy.layers.inet import ICMP, IP, UDP
 from scapy.layers.l2 import Ether
 
-from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Wires
-from lib.packets import checksum, ethernet, forwarded, ipv4, pattern, udp
+from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Wires, from_left
+from lib.packets import checksum, ethernet, forwarded, pattern
 from lib.router import Change
 
 LINK = Ether(src=HOST_A_MAC, dst=LEFT_MAC)
@@ -19,26 +19,21 @@ turnpike.route "250.0.0.0/8" { via = "10.0.1.2" }
 """
 
 
-def packet(source, destination, ttl=64):
-    data = udp(source, destination, 1, 2, pattern(40))
-    return ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4(source, destination, data, ttl=ttl))
-
-
 def test_class_e_is_forwarded_if_it_is_accepted(lab):
     wires = Wires(lab, CLASS_E, calm=True)
-    frames = [packet("10.0.1.2", "240.0.0.1"), packet("250.1.2.3", "10.0.2.2"), packet("250.1.2.3", "255.255.255.254")]
+    frames = [from_left("10.0.1.2", "240.0.0.1"), from_left("250.1.2.3", "10.0.2.2"), from_left("250.1.2.3", "255.255.255.254")]
     wires.drain()
     change = Change(wires.router)
     wires.left.send(*frames)
     assert wires.right.expect(3) == [forwarded(f, RIGHT_MAC, HOST_B_MAC) for f in frames]
     assert change(received=3) == {"received": 3, "sent": 3}
     # Hosts there get errors.
-    wires.left.send(packet("250.1.2.3", "10.0.2.2", ttl=1))
+    wires.left.send(from_left("250.1.2.3", "10.0.2.2", ttl=1))
     (error,) = wires.left.expect(1)
     assert Ether(error)[IP].dst == "250.1.2.3" and Ether(error)[ICMP].type == 11
     # The broadcast address is unchanged.
     change = Change(wires.router)
-    wires.left.send(packet("255.255.255.255", "10.0.2.2"), packet("10.0.1.2", "255.255.255.255"))
+    wires.left.send(from_left("255.255.255.255", "10.0.2.2"), from_left("10.0.1.2", "255.255.255.255"))
     assert change(received=2) == {"received": 2, "dropped": {"ip4-martian-source": 1, "no-listener": 1}}
 
 
@@ -56,7 +51,7 @@ def test_a_truncated_packet_is_answered(module_wires, missing):
     wires = module_wires
     wires.drain()
     change = Change(wires.router)
-    whole = packet("10.0.1.2", "10.0.2.2")
+    whole = from_left("10.0.1.2", "10.0.2.2")
     wires.left.send(whole[:-missing])
     (error,) = wires.left.expect(1)
     message = Ether(error)[ICMP]

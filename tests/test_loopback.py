@@ -3,7 +3,7 @@ centres build their networks."""
 
 from lib import tables
 from lib.frr import Frr
-from lib.kernel import Machine, host
+from lib.kernel import Machine, host, pings
 from lib.netns import wait_for
 
 # A neighbour is found by its router advertisements; its routes have its link-local address as gateway (RFC 8950).
@@ -22,11 +22,6 @@ router bgp {number}
   neighbor {interface} activate
  exit-address-family
 """
-
-
-def pings(space, address, source=None):
-    argv = ["ping", "-c1", "-W1", *(["-I", source] if source else []), address]
-    return space.run(*argv, check=False).returncode == 0
 
 
 def test_addresses_of_the_kernel_s_loopback_are_the_host_s(lab):

@@ -3,6 +3,7 @@ of their own link reach those behind the router."""
 
 import pytest
 
+from lib import kernel
 from lib.apply import apply, write
 from lib.lab import LEFT_MAC, PORTS, Hosts
 from lib.netns import wait_for
@@ -36,7 +37,7 @@ def hosts(lab):
 def pings(host, address):
     """Returns true if the address answers, without an entry for it from before."""
     host.run("ip", "neigh", "flush", "dev", "eth0")
-    return host.run("ping", "-c1", "-W2", address, check=False).returncode == 0
+    return kernel.pings(host, address, timeout=2)
 
 
 def mac_of(host, address):

@@ -172,10 +172,11 @@ def takes_everything(space, interface="eth0"):
         space.run("ip", family, "rule", "add", "iif", interface, "lookup", 7, "priority", 100)
 
 
-def pings(space, address, count=1, timeout=1, size=56):
-    """Returns true if all of some echo requests are answered, each within `timeout` seconds."""
+def pings(space, address, count=1, timeout=1, size=56, source=None):
+    """Returns true if all of some echo requests, from `source` if it is given, are answered, each within `timeout`
+    seconds."""
     # A process for each: for its last answer ping waits no longer than two of the round trips before.
-    ping = ["ping", "-n", "-c", 1, "-W", timeout, "-s", size, address]
+    ping = ["ping", "-n", "-c", 1, "-W", timeout, "-s", size, *(["-I", source] if source else []), address]
     return all(space.run(*ping, check=False).returncode == 0 for _ in range(count))
 
 

@@ -4,7 +4,7 @@ import contextlib
 import time
 
 from .netns import Namespace, veth
-from .packets import is_announcement
+from .packets import ethernet, ipv4, is_announcement, pattern, udp
 from .raw import RawPort
 from .router import Router
 
@@ -36,6 +36,12 @@ turnpike.neighbour "10.0.2.2" {{ port = "right", mac = "{HOST_B_MAC}" }}
 turnpike.neighbour "fd00:1::2" {{ port = "left", mac = "{HOST_A_MAC}" }}
 turnpike.neighbour "fd00:2::2" {{ port = "right", mac = "{HOST_B_MAC}" }}
 """
+
+
+def from_left(source, destination, ttl=64):
+    """A UDP datagram as the host behind the left wire sends it."""
+    data = udp(source, destination, 1, 2, pattern(40))
+    return ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4(source, destination, data, ttl=ttl))
 
 
 class Lab:

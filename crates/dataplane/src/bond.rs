@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use wire::MacAddr;
 use wire::ethernet;
@@ -20,6 +20,7 @@ use wire::ethernet;
 use crate::features::Feature;
 use crate::flow::FlowHash;
 use crate::interface::InterfaceId;
+use crate::lock::lock;
 use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::shared::Shared;
 use crate::traffic::{Block, InterfaceTraffic, Tally, TrafficTable};
@@ -104,25 +105,27 @@ pub struct BondState {
 impl BondState {
     /// Sets the ports whose received packets count, and those that send.
     pub fn set(&self, collecting: PortSet, distributing: PortSet) {
-        self.collecting.store(bits(collecting), Ordering::Relaxed);
-        self.distributing.store(bits(distributing), Ordering::Relaxed);
+        self.collecting.store(collecting.bits(), Ordering::Relaxed);
+        self.distributing.store(distributing.bits(), Ordering::Relaxed);
     }
 
     /// Returns true if packets received by this port count.
     #[inline(always)]
     pub fn collects(&self, port: PortId) -> bool {
-        self.collecting.load(Ordering::Relaxed) >> port.index() & 1 != 0
+        PortSet::from_bits(self.collecting.load(Ordering::Relaxed)).contains(port)
     }
 
     /// Returns true if the bond sends by this port.
     #[inline(always)]
     pub fn distributes(&self, port: PortId) -> bool {
-        self.distributing.load(Ordering::Relaxed) >> port.index() & 1 != 0
+        self.active().contains(port)
     }
-}
 
-fn bits(ports: PortSet) -> u64 {
-    ports.ports().fold(0, |bits, port| bits | 1 << port.index())
+    /// The ports that send.
+    #[inline(always)]
+    fn active(&self) -> PortSet {
+        PortSet::from_bits(self.distributing.load(Ordering::Relaxed))
+    }
 }
 
 /// A bond as configured.
@@ -172,9 +175,9 @@ impl Bond {
     /// Returns the port of frames with this hash; `None` if no port is active.
     #[inline(always)]
     pub(crate) fn select(&self, hash: u32) -> Option<PortId> {
-        let active = self.state.distributing.load(Ordering::Relaxed);
+        let active = self.state.active();
         let first = *self.spec.ports.get(part(hash, self.spec.ports.len()))?;
-        if active >> first.index() & 1 != 0 {
+        if active.contains(first) {
             return Some(first);
         }
         self.substitute(active, hash)
@@ -182,8 +185,8 @@ impl Bond {
 
     /// Returns the port of a flow whose own is not active: each active port gets an equal part of these flows.
     #[cold]
-    fn substitute(&self, active: u64, hash: u32) -> Option<PortId> {
-        let is_active = |port: &&PortId| active >> port.index() & 1 != 0;
+    fn substitute(&self, active: PortSet, hash: u32) -> Option<PortId> {
+        let is_active = |port: &&PortId| active.contains(**port);
         let count = self.spec.ports.iter().filter(is_active).count();
         self.spec.ports.iter().filter(is_active).nth(part(mix(!hash), count)).copied()
     }
@@ -289,10 +292,6 @@ impl BondTable {
     pub(crate) fn rx_block(&self, bonds: &Bonds) -> Block {
         self.counts.rx(bonds.by_interface.len())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The last part of a frame's way.

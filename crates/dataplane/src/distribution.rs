@@ -225,20 +225,19 @@ impl Distribution {
     ) -> usize {
         let port = &mut self.ports[place];
         port.send_waiting(counters);
-        let (id, burst) = (port.id, self.mirror.as_mut().and_then(|mirror| mirror.host.take()));
-        let (Some(mut burst), Some(priority)) = (burst, &mut port.priority) else { return 0 };
-        let mut taken = 0;
-        if priority.waiting.is_empty() {
-            taken = priority.ring.receive(&mut burst, most.min(BATCH_MAX));
-            counters.taken_in.add(taken as u64);
-            let (all, by) = (Mask(burst.owned()), [id.index() as u16; BATCH_MAX]);
-            self.mirror(&mut burst, all, &by, dpdk::tsc(), counters);
-            let port = &mut self.ports[place];
-            if let Some(priority) = &mut port.priority {
-                burst.move_to(all.0, &mut priority.waiting);
-            }
-            port.send_waiting(counters);
+        let id = port.id;
+        let priority = port.priority.as_mut().filter(|priority| priority.waiting.is_empty());
+        let (Some(priority), Some(mirror)) = (priority, &mut self.mirror) else { return 0 };
+        let Some(mut burst) = mirror.host.take() else { return 0 };
+        let taken = priority.ring.receive(&mut burst, most.min(BATCH_MAX));
+        counters.taken_in.add(taken as u64);
+        let (all, by) = (Mask(burst.owned()), [id.index() as u16; BATCH_MAX]);
+        self.mirror(&mut burst, all, &by, dpdk::tsc(), counters);
+        let port = &mut self.ports[place];
+        if let Some(priority) = &mut port.priority {
+            burst.move_to(all.0, &mut priority.waiting);
         }
+        port.send_waiting(counters);
         if let Some(mirror) = &mut self.mirror {
             mirror.host = Some(burst);
         }

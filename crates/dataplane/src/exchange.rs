@@ -11,13 +11,14 @@
 //! later. Putting the old state back in the same way undoes an exchange.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use dpdk::{Cause, Doorbell};
 
 use crate::distribution::{Schedulers, TxConfig};
 use crate::graph::Graph;
 use crate::interface::InterfaceInfo;
+use crate::lock::lock;
 use crate::polling::Polling;
 use crate::wires::Rewiring;
 
@@ -70,7 +71,7 @@ impl Exchange {
 
     /// Puts a replacement into the slot; returns the previous one if it was not taken.
     pub fn put(&self, new: Replacement) -> Option<Replacement> {
-        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = lock(&self.place);
         let before = place.replace(new);
         self.pause.store(0, Ordering::Relaxed);
         self.waiting.store(true, Ordering::Release);
@@ -87,7 +88,7 @@ impl Exchange {
     /// Takes the content of the slot: `Ok` with the forwarder's previous state, or `Err` with a replacement
     /// that was not taken and will not be.
     pub fn take(&self) -> Option<Result<Replacement, Replacement>> {
-        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = lock(&self.place);
         let content = place.take()?;
         let untouched = self.waiting.swap(false, Ordering::AcqRel);
         Some(if untouched { Err(content) } else { Ok(content) })

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use acl::{Action, Classifier, Fields, Filter, FilterAddress, Key, SetReaders, TooLarge};
 
@@ -36,6 +36,7 @@ use crate::counters::{Counter, Traffic};
 use crate::features::{Feature, Features};
 use crate::flows::{FlowTable, Kept, Lookups};
 use crate::interface::{InterfaceInfo, MAX_INTERFACES, VrfId};
+use crate::lock::lock;
 use crate::mask::Mask;
 use crate::port::{PortId, PortSet};
 use crate::reason::PuntClass;
@@ -260,7 +261,7 @@ impl FilterTable {
         let has_colours = |of: Option<&Treatment>| of?.police?.colours;
         let hit = |of| Hit { colours: has_colours(of).map(|_| Box::default()), ..Hit::default() };
         let block: Arc<Hits> = treatments.map(hit).collect();
-        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = lock(&self.blocks);
         let Blocks { past, steps, .. } = &mut *blocks;
         // Counts of steps that no longer exist.
         for gone in steps.extract_if(.., |step| Arc::strong_count(step) == 1) {
@@ -272,7 +273,7 @@ impl FilterTable {
 
     /// The hits of each rule, then the packets that matched no rule.
     pub fn hits(&self) -> Vec<RuleHits> {
-        let blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let blocks = lock(&self.blocks);
         let mut sum = blocks.past.clone();
         blocks.steps.iter().for_each(|step| add(&mut sum, step));
         sum
@@ -281,7 +282,7 @@ impl FilterTable {
     /// Takes over what the filter that this one has replaced counted after this one was made.
     fn follow(&self, before: &Self) {
         let again = taken_over(&self.spec.filter, before);
-        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = lock(&self.blocks);
         let Blocks { past, taken, .. } = &mut *blocks;
         for ((past, taken), again) in past.iter_mut().zip(&*taken).zip(&again) {
             past.packets += again.packets.saturating_sub(taken.packets);
@@ -412,12 +413,12 @@ impl Counted {
 impl FilterTables {
     /// Returns the filters for steps that are made now.
     pub fn get(&self) -> Filters {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.next).clone()
     }
 
     /// Sets the filters for steps that are made from now on.
     pub fn set(&self, filters: Filters) {
-        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = filters;
+        *lock(&self.next) = filters;
     }
 
     /// Confirms that the forwarders use the filters set last, with these interfaces: all other
@@ -427,7 +428,7 @@ impl FilterTables {
         let guards = Guard::all(&filters, interfaces);
         let guarded = guards.iter().any(|guard| guard.numbers != [0; 2] || guard.tracks());
         let in_use = InUse { filters: filters.clone(), guards: guarded.then(|| guards.into()) };
-        let mut before = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = lock(&self.in_use);
         let before = std::mem::replace(&mut *before, in_use);
         for table in filters.tables.iter().flatten() {
             let mut known = before.filters.tables.iter().flatten();
@@ -447,7 +448,7 @@ impl FilterTables {
 
     /// The filters in use, and their guards of interfaces; `None` without any.
     fn in_use(&self) -> Option<(Filters, Arc<Guards>)> {
-        let in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        let in_use = lock(&self.in_use);
         Some((in_use.filters.clone(), in_use.guards.clone()?))
     }
 }

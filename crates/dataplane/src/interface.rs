@@ -6,12 +6,13 @@
 //! own interface is the port's index, which costs the usual packet nothing.
 
 use std::fmt;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use wire::MacAddr;
 
 use crate::features::Features;
+use crate::lock::lock;
 use crate::port::PortId;
 
 /// The most interfaces a router can have.
@@ -186,12 +187,12 @@ impl InterfaceInfos {
 
     /// Returns a copy.
     pub fn get(&self) -> Vec<InterfaceInfo> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.0).clone()
     }
 
     /// Sets the interfaces for steps that are made from now on.
     pub fn set(&self, interfaces: Vec<InterfaceInfo>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = interfaces;
+        *lock(&self.0) = interfaces;
     }
 }
 

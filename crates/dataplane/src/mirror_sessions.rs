@@ -13,13 +13,14 @@
 //! counts in blocks of its own ([`MirrorTable`]); readers get the sum.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use dpdk::Burst;
 
 use crate::counters::Counter;
 use crate::features::Feature;
 use crate::interface::InterfaceId;
+use crate::lock::lock;
 use crate::mask::Mask;
 use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::tap::{CopyTo, Taps};
@@ -248,10 +249,6 @@ impl MirrorTable {
         live.push(block.clone());
         block
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Copies packets of one direction; for one thread.

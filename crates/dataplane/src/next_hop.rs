@@ -18,11 +18,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use wire::MacAddr;
 
 use crate::interface::{InterfaceId, MAX_INTERFACES};
+use crate::lock::lock;
 
 /// Entries in the next-hop table; numbers are 0 to `NEXT_HOPS - 1`.
 pub const NEXT_HOPS: usize = 1 << 15;
@@ -319,7 +320,7 @@ pub struct NamedHops(Mutex<BTreeMap<String, Arc<AtomicU16>>>);
 impl NamedHops {
     /// Sets the number of each name; the others lead nowhere.
     pub fn set<'a>(&self, numbers: impl Iterator<Item = (&'a str, u16)>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         let numbers: BTreeMap<_, _> = numbers.collect();
         for name in numbers.keys() {
             all.entry((*name).to_owned()).or_insert_with(nowhere);
@@ -336,7 +337,7 @@ impl NamedHops {
 
     /// The number of this name, which follows later changes.
     pub(crate) fn number(&self, name: &str) -> Arc<AtomicU16> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         all.entry(name.to_owned()).or_insert_with(nowhere).clone()
     }
 }

@@ -43,7 +43,18 @@ impl PortSet {
     /// No port.
     pub const EMPTY: Self = Self(0);
 
+    /// Returns the set of the ports whose bits are set.
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// A bit for each port, by its index.
+    pub(crate) fn bits(self) -> u64 {
+        self.0
+    }
+
     /// Returns true if the port is in the set.
+    #[inline(always)]
     pub fn contains(self, port: PortId) -> bool {
         self.0 >> port.index() & 1 != 0
     }

@@ -14,7 +14,9 @@
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use crate::lock::lock;
 
 /// One state of each type, made when it is first asked for.
 #[derive(Default)]
@@ -23,7 +25,7 @@ pub struct Shared(Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>);
 impl Shared {
     /// The state of this type. Takes a lock: a step asks when it is made.
     pub fn get<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         let state = all.entry(TypeId::of::<T>()).or_insert_with(|| Arc::<T>::default()).clone();
         // Cannot fail: the key is the type.
         state.downcast().unwrap_or_default()

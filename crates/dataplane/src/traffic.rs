@@ -3,10 +3,11 @@
 //! Each counting unit (a step of a forwarder, a slow path worker) has a block of its own, with a counter for each
 //! interface. Readers get the sum, which stays when a unit ends.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::counters::Traffic;
 use crate::interface::{InterfaceId, MAX_INTERFACES};
+use crate::lock::lock;
 
 /// Frames of each interface, by its number; one thread counts.
 pub(crate) type Block = Arc<[Traffic]>;
@@ -119,10 +120,6 @@ impl TrafficTable {
         lock(&self.rx).forget(interface);
         lock(&self.tx).forget(interface);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Frames of one interface that counters get together, when a frame of another comes and when this is dropped.

@@ -6,7 +6,7 @@
 //! `vlan-output` count the frames of each interface in blocks of their own; readers get the sum.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use dpdk::Mbuf;
 use wire::ethernet::{ETHERTYPE_QINQ, ETHERTYPE_VLAN};
@@ -16,6 +16,7 @@ use crate::bond::{Bonds, Exit, FrameHashes, Spreader};
 use crate::features::Feature;
 use crate::flow::FlowHash;
 use crate::interface::InterfaceId;
+use crate::lock::lock;
 use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::shared::Shared;
 use crate::traffic::{Block, InterfaceTraffic, Tally, TrafficTable};
@@ -300,12 +301,12 @@ pub struct VlanTable {
 impl VlanTable {
     /// The VLANs.
     pub fn get(&self) -> Arc<Vlans> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.current).clone()
     }
 
     /// Sets the VLANs of steps that are made from now on.
     pub fn set(&self, vlans: Arc<Vlans>) {
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = vlans;
+        *lock(&self.current) = vlans;
     }
 
     /// Returns the counts of an interface.

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow};
-use control::config::{self, Config, Diff, Limits};
+use control::config::{self, Config, Diff, Interface, Limits};
 use control::cores::CorePlacement;
 use control::import::{Exchange, read_table};
-use dataplane::interface::InterfaceInfo;
+use dataplane::interface::{InterfaceId, InterfaceInfo};
 use dataplane::port::{MAX_PORTS, PortId};
 use dpdk::Mempool;
 use dpdk::qsbr::Qsbr;
@@ -126,13 +126,13 @@ impl Workshop {
             false => BTreeMap::new(),
         };
         let ports = infos(&base, &config, known, &ready)?;
-        let hosts = if made {
-            hosts_of_virtuals(&self.opener, &base, &config, &ports)?
-        } else {
-            Hosts::new()
-        };
-        let moved =
-            if made { moved_hosts(&self.opener, &base, &config, &ports)? } else { Hosts::new() };
+        let (mut hosts, mut moved) = (Hosts::new(), Hosts::new());
+        if made {
+            let is_new = |id, _: &Interface| has_none_yet(&base, id);
+            hosts = open_hosts(&self.opener, &config, &ports, is_new)?;
+            let moves = |id, after: &Interface| has_moved(&base, id, after);
+            moved = open_hosts(&self.opener, &config, &ports, moves)?;
+        }
         let fibs = if made { self.other_fibs(&base, &config)? } else { None };
         let near = fibs.as_ref().map(|fibs| &fibs.near);
         let (mut graphs, mut more) = (Vec::new(), Vec::new());
@@ -372,50 +372,33 @@ fn infos(
     Ok(infos)
 }
 
-/// Opens the host interfaces of bonds and VLANs that have none yet, to be given up unless the change is made.
-fn hosts_of_virtuals(
+/// Opens host interfaces for the interfaces that ask for them and are chosen, to be given up unless the change is made.
+fn open_hosts(
     opener: &Opener,
-    base: &Config,
     config: &Config,
     infos: &[InterfaceInfo],
+    is_chosen: impl Fn(InterfaceId, &Interface) -> bool,
 ) -> Result<Hosts> {
     let mut hosts = Hosts::new();
-    for wanted in config.virtuals() {
-        let before = base.virtual_interface(wanted.id);
-        if before.is_some_and(|before| before.interface.host.is_some()) {
-            continue;
-        }
-        if let Some(host) = virtuals::host(opener, wanted, infos[wanted.id.index()])? {
-            host.set_provisional();
-            hosts.insert(wanted.id, host);
-        }
-    }
-    Ok(hosts)
-}
-
-/// Opens the host interfaces that another network namespace is to have beside those that they replace, to be given up
-/// unless the change is made.
-fn moved_hosts(
-    opener: &Opener,
-    base: &Config,
-    config: &Config,
-    infos: &[InterfaceInfo],
-) -> Result<Hosts> {
-    let mut hosts = Hosts::new();
-    for (id, name, after) in config.interfaces() {
-        let before = base.interface(id).and_then(|before| before.host.as_ref());
-        let stays = |(before, after): (&config::HostInterface, &config::HostInterface)| {
-            before.netns == after.netns
-        };
-        if before.zip(after.host.as_ref()).is_none_or(stays) {
-            continue;
-        }
+    for (id, name, interface) in config.interfaces().filter(|(id, _, of)| is_chosen(*id, of)) {
         let kind = config.virtual_interface(id).map_or("port", |of| of.kind);
         let info = infos.get(id.index()).copied().unwrap_or(InterfaceInfo::NONE);
-        if let Some(host) = opener.host_of(kind, name, after.host.as_ref(), info)? {
+        if let Some(host) = opener.host_of(kind, name, interface.host.as_ref(), info)? {
             host.set_provisional();
             hosts.insert(id, host);
         }
     }
     Ok(hosts)
+}
+
+/// Returns true for a bond or VLAN that has no host interface yet.
+fn has_none_yet(base: &Config, id: InterfaceId) -> bool {
+    id.port().is_none() && base.interface(id).is_none_or(|before| before.host.is_none())
+}
+
+/// Returns true for an interface whose host interface is to be in another network namespace, beside the one that it
+/// replaces.
+fn has_moved(base: &Config, id: InterfaceId, after: &Interface) -> bool {
+    let before = base.interface(id).and_then(|before| before.host.as_ref());
+    before.zip(after.host.as_ref()).is_some_and(|(before, after)| before.netns != after.netns)
 }

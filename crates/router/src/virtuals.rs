@@ -215,22 +215,16 @@ pub fn vlans(config: &Config, infos: &[InterfaceInfo], bonds: &Bonds) -> Vlans {
     Vlans::new(&config.vlans_on_wire(), ports, bonds)
 }
 
-/// Opens the host interface of a bond or VLAN if the configuration asks for one.
-pub fn host(
-    opener: &Opener,
-    wanted: Virtual<'_>,
-    info: InterfaceInfo,
-) -> Result<Option<HostInterface>> {
-    opener.host_of(wanted.kind, wanted.name, wanted.interface.host.as_ref(), info)
-}
-
 /// Opens the host interfaces of all bonds and VLANs of a configuration, with these properties.
 pub fn open_hosts(opener: &Opener, config: &Config, infos: &[InterfaceInfo]) -> Result<Hosts> {
     let mut hosts = Hosts::new();
     for wanted in config.virtuals() {
-        if let Some(host) = host(opener, wanted, info_of(infos, wanted.id))? {
+        let Virtual { kind, id, name, interface, .. } = wanted;
+        if let Some(host) =
+            opener.host_of(kind, name, interface.host.as_ref(), info_of(infos, id))?
+        {
             opener.keep_host(&host);
-            hosts.insert(wanted.id, host);
+            hosts.insert(id, host);
         }
     }
     Ok(hosts)

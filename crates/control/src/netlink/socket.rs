@@ -34,8 +34,7 @@ pub(super) mod group {
 /// # Errors
 /// It cannot be opened or is not a namespace; the error lists the existing ones.
 pub fn enter_netns(path: &Path) -> Result<(), Error> {
-    let entered = File::open(path).and_then(|file| enter(&file));
-    entered.map_err(|error| Error::Namespace { path: path.into(), error, known: known() })
+    File::open(path).and_then(|file| enter(&file)).map_err(|error| refused(path, error))
 }
 
 /// Opens the network namespace of this file; `None`: that of the process.
@@ -44,8 +43,11 @@ pub fn enter_netns(path: &Path) -> Result<(), Error> {
 /// It cannot be opened; the error lists the existing ones.
 pub(super) fn open_netns(path: Option<&Path>) -> Result<File, Error> {
     let path = path.unwrap_or(Path::new("/proc/self/ns/net"));
-    let open = File::open(path);
-    open.map_err(|error| Error::Namespace { path: path.into(), error, known: known() })
+    File::open(path).map_err(|error| refused(path, error))
+}
+
+fn refused(path: &Path, error: io::Error) -> Error {
+    Error::Namespace { path: path.into(), error, known: known() }
 }
 
 /// Moves the calling thread into an open network namespace.

@@ -7,6 +7,7 @@ use control::config::{self, Virtual, Vlan};
 use control::rib::RibInterface;
 use dataplane::bond::BondTable;
 use dataplane::interface::InterfaceId;
+use dataplane::traffic::InterfaceTraffic;
 use ipnet::IpNet;
 
 use super::super::virtuals::OpenVirtual;
@@ -63,13 +64,7 @@ impl Owner {
         if let Some(open) = self.devices.virtuals.get(&bond.id) {
             let in_rib = known.in_rib.get(&bond.id).copied();
             let traffic = self.routing.tables.shared.get::<BondTable>().traffic(bond.id);
-            reports.push(Interface {
-                rx_packets: traffic.rx_packets,
-                rx_bytes: traffic.rx_bytes,
-                tx_packets: traffic.tx_packets,
-                tx_bytes: traffic.tx_bytes,
-                ..self.of_virtual(bond.into(), open, in_rib)
-            });
+            reports.push(self.of_virtual(bond.into(), open, in_rib, traffic));
         }
         reports.extend(ports);
         self.report_vlans_on((bond.id, &bond.name), known, reports);
@@ -83,6 +78,7 @@ impl Owner {
     ) {
         for vlan in known.vlans.get(&parent).into_iter().flatten() {
             let Some(open) = self.devices.virtuals.get(&vlan.id) else { continue };
+            let in_rib = known.in_rib.get(&vlan.id).copied();
             let traffic = self.routing.tables.vlans.traffic(vlan.id);
             reports.push(Interface {
                 parent: Some(name.to_owned()),
@@ -91,22 +87,19 @@ impl Owner {
                     id: vlan.tag.id,
                     priority: vlan.tag.priority,
                 }),
-                rx_packets: traffic.rx_packets,
-                rx_bytes: traffic.rx_bytes,
-                tx_packets: traffic.tx_packets,
-                tx_bytes: traffic.tx_bytes,
-                ..self.of_virtual((*vlan).into(), open, known.in_rib.get(&vlan.id).copied())
+                ..self.of_virtual((*vlan).into(), open, in_rib, traffic)
             });
             self.report_vlans_on((vlan.id, &vlan.name), known, reports);
         }
     }
 
-    /// Returns the report of a bond or VLAN, without its parent, tag and counts.
+    /// Returns the report of a bond or VLAN, without its parent and tag.
     fn of_virtual(
         &self,
         of: Virtual<'_>,
         open: &OpenVirtual,
         known: Option<&RibInterface>,
+        traffic: InterfaceTraffic,
     ) -> Interface {
         let addresses = known.map_or(&open.addresses, |known| &known.addresses);
         let port = open.lower.and_then(InterfaceId::port);
@@ -125,10 +118,10 @@ impl Owner {
             addresses: addresses.iter().map(IpNet::to_string).collect(),
             link: link.to_owned(),
             mtu: known.map_or(open.info.mtu, |known| known.mtu),
-            rx_packets: 0,
-            rx_bytes: 0,
-            tx_packets: 0,
-            tx_bytes: 0,
+            rx_packets: traffic.rx_packets,
+            rx_bytes: traffic.rx_bytes,
+            tx_packets: traffic.tx_packets,
+            tx_bytes: traffic.tx_bytes,
             virtual_macs: self.virtual_macs_of(of.id),
             host: open.host.as_ref().map(|host| host.report(self.host_state(of.id))),
         }
