@@ -2,12 +2,14 @@
 addresses and neighbours, zebra's listener."""
 
 import socket
+import subprocess
 
+import pytest
 
 from lib.apply import apply, plan, refused, write
 from lib.kernel import pings, reaches
 from lib.lab import Hosts
-from lib.netns import wait_for
+from lib.netns import held_thread, wait_for
 from lib.traffic import Sink, Stream, gets_through, lost
 
 SOURCES = 'turnpike.routes_from { "kernel" }\n'
@@ -87,6 +89,23 @@ def test_host_interfaces_move_and_forwarded_packets_do_not_notice(lab):
     assert lost(stream.stop(), sink) == []
     sink.close()
     router.counters()
+    router.stop()
+
+
+def test_a_rollback_waits_until_the_former_host_interfaces_are_removed(lab):
+    spaces = Spaces(lab)
+    router = spaces.router
+    # They are removed once the kernel's listener has moved.
+    with held_thread(router.thread("netlink")):
+        apply(router, text(spaces.two))
+        assert spaces.links(spaces.one) == {"left", "right"}
+        rollback = router.begin("rollback")
+        with pytest.raises(subprocess.TimeoutExpired):
+            rollback.wait(1)
+    out, error = rollback.communicate(timeout=20)
+    assert rollback.returncode == 0, out + error
+    assert wait_for(lambda: spaces.links(spaces.two) == set())
+    assert spaces.links(spaces.one) == {"left", "right"} and reaches(spaces.left, "10.0.1.1")
     router.stop()
 
 

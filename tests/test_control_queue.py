@@ -9,7 +9,6 @@ import json
 import subprocess
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from scapy.layers.inet import IP, TCP, UDP
@@ -80,16 +79,10 @@ def packets(router):
     return {rule["what"]: rule["packets"] for rule in control(router)["rules"] if rule.get("packets")}
 
 
-def thread(router, number):
-    tasks = Path(f"/proc/{router.process.pid}/task").iterdir()
-    (found,) = [int(task.name) for task in tasks if (task / "comm").read_text().strip() == f"forwarder-{number}"]
-    return found
-
-
 @contextlib.contextmanager
 def held_forwarder(router):
     """Stops the forwarder of packets to be forwarded."""
-    with held_thread(thread(router, 0)):
+    with held_thread(router.thread("forwarder-0")):
         yield
 
 

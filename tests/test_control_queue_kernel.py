@@ -18,7 +18,7 @@ from lib.packets import forwarded, is_announcement, tagged, untagged
 from lib.router import Change
 from test_control_queue import (
     LEFT, LINK, ON, A, B, arp_request, arrive, connecting, control, flows, held_forwarder, is_reply, packets, reasons,
-    tcp_of, thread,
+    tcp_of,
 )
 from test_overload import SLOW, Mixture
 
@@ -122,7 +122,7 @@ def test_what_its_own_ring_has_no_room_for_is_counted(lab):
     wires = start(lab)
     router = wires.router
     before = router.show("ports")[0]
-    with held_thread(thread(router, 1)):
+    with held_thread(router.thread("forwarder-1")):
         wires.left.send(*[OSPF] * 3000)
         assert wait_for(lambda: packets(router).get("OSPF to 224.0.0.0/24") == 3000, 10), packets(router)
     ended = lambda: router.show("ports")[0]  # noqa: E731

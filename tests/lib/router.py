@@ -102,6 +102,12 @@ class Router:
         argv = [binary(), *map(str, argv), "--socket", str(self.socket)]
         return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
+    def thread(self, name):
+        """The number of its thread of this name."""
+        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+        (found,) = [int(task.name) for task in tasks if (task / "comm").read_text().strip() == name]
+        return found
+
     def show(self, *what):
         """The answer of `turnpike show WHAT --json`."""
         return json.loads(self.command("show", *what, "--json").stdout)

@@ -31,6 +31,7 @@ pub mod progress;
 mod pulse;
 pub mod quarantine;
 mod queues;
+mod removals;
 mod reports;
 mod resident;
 pub mod room;

@@ -25,6 +25,7 @@ use super::flow_rules::Placed;
 use super::host::{DeviceWork, HostInterface, HostView};
 use super::owner::WantedMulticasts;
 use super::queues;
+use super::removals::{Removal, Removals};
 use super::wiring::Queues;
 
 /// DPDK's driver of AF_PACKET sockets. It reinserts the tag that the kernel stripped, always as a customer tag.
@@ -178,6 +179,7 @@ pub struct Opener {
     buffers: Buffers,
     bindings: Arc<Bindings>,
     store: SharedStore,
+    removals: Removals,
 }
 
 impl Opener {
@@ -188,7 +190,7 @@ impl Opener {
         bindings: Arc<Bindings>,
         store: SharedStore,
     ) -> Self {
-        Self { eal, buffers, bindings, store }
+        Self { eal, buffers, bindings, store, removals: Removals::default() }
     }
 
     /// The DPDK that ports are opened with.
@@ -258,6 +260,7 @@ impl Opener {
         let Some(host) = host else { return Ok(None) };
         let netns = host.netns_path();
         let (mac, mtu) = (info.mac, info.mtu);
+        self.removals.wait();
         let store = &mut self.store();
         let interface =
             HostInterface::open(name, mac, mtu, netns.as_deref(), host.segmentation, store)
@@ -270,6 +273,11 @@ impl Opener {
     /// Takes the host interface of a port that has none any more out of the kernel.
     pub fn remove_host(&self, interface: HostInterface) {
         interface.remove(&mut self.store());
+    }
+
+    /// Host interfaces are going to be removed; until the result is dropped, none is opened.
+    pub fn begin_removal(&self) -> Removal {
+        self.removals.begin()
     }
 
     /// A port has this host interface from now on.

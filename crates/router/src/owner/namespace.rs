@@ -51,6 +51,7 @@ impl Owner {
             None
         });
         let opener = self.devices.opener.clone();
+        let removal = opener.begin_removal();
         tokio::spawn(async move {
             if let Some(moved) = moved {
                 // It is only ever closed.
@@ -58,6 +59,7 @@ impl Owner {
             }
             let remove = move || former.into_iter().for_each(|host| opener.remove_host(host));
             let _ = tokio::task::spawn_blocking(remove).await;
+            drop(removal);
         });
     }
 
