@@ -28,6 +28,15 @@ impl Interface {
         Ok(Self { name: name.to_owned(), socket })
     }
 
+    /// Creates another handle with the same socket.
+    pub(crate) fn try_clone(&self) -> Result<Self, Errno> {
+        let socket = self
+            .socket
+            .try_clone()
+            .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EBADF)))?;
+        Ok(Self { name: self.name.clone(), socket })
+    }
+
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -72,6 +81,12 @@ impl Interface {
         self.ioctl(libc::SIOCGIFFLAGS, &mut request)?;
         // SAFETY: the request filled in the flags.
         Ok(unsafe { request.ifr_ifru.ifru_flags })
+    }
+
+    /// Returns true if the kernel takes the interface for usable: it is up, and so is its other end.
+    pub(crate) fn is_running(&self) -> bool {
+        let wanted = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
+        self.flags().is_ok_and(|flags| flags & wanted == wanted)
     }
 
     pub(crate) fn set_flags(&self, flags: i16) -> Result<(), Errno> {

@@ -24,6 +24,7 @@
 pub mod acl;
 mod barrier;
 mod burst;
+mod carrier;
 mod device;
 mod drivers;
 mod eal;
@@ -46,6 +47,7 @@ mod wait;
 
 pub use barrier::ProcessBarrier;
 pub use burst::{BURST_MAX, Burst, HEAD, LIST_MAX, PacketList};
+pub use carrier::Carrier;
 pub use device::{Device, Driver, pci_address};
 pub use drivers::virtual_drivers;
 pub use eal::{

@@ -53,6 +53,7 @@ use self::record::Record;
 use self::rings::Rings;
 use self::rss::{Hash, RssConfig, RssTable};
 use self::sockets::Sockets;
+use crate::carrier::Carrier;
 use crate::eal::{Eal, EalRef};
 use crate::interface::Interface;
 use crate::{Device, Driver, Errno, Error, IovaMode, Mempool, RxQueue, TxQueue};
@@ -481,6 +482,11 @@ impl Port {
         // The drivers for kernel interfaces do not track the link.
         let up = self.open.kernel.as_ref().map_or(up, KernelInterface::is_running);
         Link { up, speed_mbps }
+    }
+
+    /// Returns a reader of the carrier of its kernel interface; `None` for other devices.
+    pub fn carrier(&self) -> Option<Carrier> {
+        self.open.kernel.as_ref()?.carrier().ok()
     }
 
     /// Returns the source of notifications about the link.

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod buffers;
+mod carriers;
 mod control_rules;
 mod fd_store;
 mod flow_rules;

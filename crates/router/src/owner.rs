@@ -334,6 +334,7 @@ impl Owner {
         self.look_for_absent().await;
         self.filter_multicasts();
         self.follow_virtual_macs();
+        self.follow_carriers();
         self.place_more();
         self.steer_control();
         self.routing.rib.tick();

@@ -13,6 +13,7 @@ use super::bpf;
 use super::multicast::{Memberships, MulticastFilter, Multicasts};
 use super::record::{Claim, Record};
 use crate::Errno;
+use crate::carrier::Carrier;
 use crate::interface::Interface;
 
 const ETHTOOL_GDRVINFO: u32 = 0x03;
@@ -378,8 +379,11 @@ impl KernelInterface {
 
     /// Returns true if the link is up: both the interface and its other end are.
     pub(super) fn is_running(&self) -> bool {
-        let wanted = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
-        self.interface.flags().is_ok_and(|flags| flags & wanted == wanted)
+        self.interface.is_running()
+    }
+
+    pub(super) fn carrier(&self) -> Result<Carrier, Errno> {
+        Carrier::of_interface(&self.interface)
     }
 
     /// Returns the kernel driver's name; empty when it is not available.

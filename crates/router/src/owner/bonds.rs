@@ -19,13 +19,17 @@ use control::config::{self, BondMode, Config};
 use dataplane::bond::{BondState, BondTable};
 use dataplane::interface::InterfaceId;
 use dataplane::port::{MAX_PORTS, PortId, PortSet};
+use dpdk::LinkWatch;
 use slowpath::{Command, LacpConfig, LacpInfo, LacpPortInfo};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use wire::{MacAddr, lacp};
 
+use super::super::ports::OpenPort;
 use super::Owner;
 use super::questions::{WORKERS_PATIENCE, reply};
+use super::state::Devices;
+use super::watch::Word;
 
 /// A bond that runs.
 pub struct BondControl {
@@ -107,6 +111,7 @@ impl Owner {
             self.configure_lacp(wanted, changed);
             self.follow_bond(wanted.id);
         }
+        self.follow_carriers();
         if !config.bonds.is_empty() {
             // Each port receives frames to the bond's MAC, and LACP.
             self.follow_virtual_macs();
@@ -120,6 +125,23 @@ impl Owner {
             self.slow_path.orders.send(&Command::Lacp { bond: id, config: None });
             self.routing.tables.shared.get::<BondTable>().forget(id);
         }
+    }
+
+    /// Polls the carriers of the kernel interfaces that are in bonds.
+    pub(super) fn follow_carriers(&mut self) {
+        let Devices { ports, bonds, carriers, absentees, .. } = &mut self.devices;
+        let bonded: PortSet = bonds.values().flat_map(|bond| bond.wanted.ports.clone()).collect();
+        let is_polled = |open: &&OpenPort| {
+            bonded.contains(open.id) && matches!(open.port.link_watch(), LinkWatch::Kernel(_))
+        };
+        let polled = ports.iter().filter(is_polled).map(|open| (open.id, open.device.clone()));
+        let polled: Vec<_> = polled.collect();
+        let helpers = absentees.helpers();
+        let report = move |id, up| {
+            // The receiver goes when the router ends.
+            let _ = helpers.send(Word::Carrier(id, up));
+        };
+        carriers.watch(polled, |id| ports.get(id)?.port.carrier(), report);
     }
 
     /// The bond of a port.

@@ -85,6 +85,11 @@ impl Absentees {
         (Self { ports: BTreeMap::new(), stuck: BTreeMap::new(), helpers }, words)
     }
 
+    /// Returns the way for reports of other threads about ports.
+    pub(super) fn helpers(&self) -> mpsc::UnboundedSender<Word> {
+        self.helpers.clone()
+    }
+
     pub(super) fn contain(&self, id: PortId) -> bool {
         self.ports.contains_key(&id)
     }
@@ -104,6 +109,10 @@ impl Owner {
                     self.on_link_notification(notification).await;
                 }
             }
+            Word::Carrier(id, up) if self.devices.ports.get(id).is_some() => {
+                self.device_link(id, up)
+            }
+            Word::Carrier(..) => {}
             Word::Faults(devices) => self.note_faults(&devices),
             Word::Closed(id) => {
                 if let Some(absent) = self.devices.absentees.ports.get_mut(&id) {

@@ -200,7 +200,8 @@ impl Owner {
                 };
                 gone.extend(notifications.iter().filter_map(lost));
             }
-            Word::Faults(_) | Word::Closed(_) | Word::Reopened(..) => {}
+            Word::Carrier(id, false) => gone.push(*id),
+            Word::Carrier(_, true) | Word::Faults(_) | Word::Closed(_) | Word::Reopened(..) => {}
         }
         gone.into_iter().for_each(|id| self.device_link(id, false));
     }

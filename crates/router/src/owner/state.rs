@@ -15,6 +15,7 @@ use dpdk::DeviceEvents;
 use dpdk::qsbr::{Qsbr, Token};
 use tokio::sync::mpsc;
 
+use super::super::carriers::Carriers;
 use super::super::graphs::FailureLog;
 use super::super::node_tables::NodeTables;
 use super::super::ports::{Opener, Ports};
@@ -90,6 +91,8 @@ pub struct Devices {
     pub(super) virtuals: OpenVirtuals,
     /// The ports of the bonds among them.
     pub(super) bonds: BondControls,
+    /// The carriers of the bonds' ports.
+    pub(super) carriers: Carriers,
     /// By the interfaces' numbers.
     pub(super) links: Box<[Link]>,
     /// Opens ports that come later.
@@ -118,6 +121,7 @@ impl Devices {
             ports,
             virtuals,
             bonds: BondControls::new(),
+            carriers: Carriers::default(),
             links: vec![Link::default(); MAX_INTERFACES].into(),
             opener,
             events,

@@ -31,6 +31,8 @@ pub enum Word {
     Links(Vec<LinkNotification>),
     /// From the kernel's log: the PCI addresses of devices that were refused access to memory, one for each refusal.
     Faults(Vec<String>),
+    /// The kernel interface of a port has a carrier or has none.
+    Carrier(PortId, bool),
     /// The device of a port that was lost is closed.
     Closed(PortId),
     /// The device of a port that was lost was opened again for this configuration, or could not be.
