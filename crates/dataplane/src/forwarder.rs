@@ -206,9 +206,12 @@ impl Forwarder {
     /// Changes its connections: before it runs, or between two rounds. Packets for ports whose
     /// exits change, whether held or in rings, are sent first, so that packets keep their order.
     pub fn rewire(&mut self, rewiring: &mut Rewiring) {
-        let Rewiring { stop, drain, detach, take, control, wires } = rewiring;
+        let Rewiring { stop, drain, detach, release, punts, take, control, wires } = rewiring;
         if let Some(is_control) = control {
             std::mem::swap(is_control, &mut self.is_control);
+        }
+        if let Some(punts) = punts {
+            std::mem::swap(punts, &mut self.parts.punts);
         }
         let (mut rx, inlets) = (std::mem::take(&mut wires.rx), std::mem::take(&mut wires.inlets));
         if *take > 0 {
@@ -222,20 +225,25 @@ impl Forwarder {
             ports_of(false),
             ports_of(true),
             inlets.iter().filter_map(|inlet| inlet.port).collect(),
+            inlets.iter().find(|inlet| inlet.port.is_none()).map(|inlet| inlet.generation),
         );
         let stopped = |source: &mut RxSource| !source.input.is_ring() && stop.contains(source.port);
         wires.rx.extend(self.rx.extract_if(.., stopped));
         self.receive_all(*drain);
         let drained = |source: &mut RxSource| source.input.is_ring() && drain.contains(source.port);
         wires.rx.extend(self.rx.extract_if(.., drained));
-        if !drain.is_empty() || !detach.is_empty() || !wires.exits.is_empty() {
+        let is_emptied = !drain.is_empty() || !detach.is_empty() || release.is_some();
+        if is_emptied || !wires.exits.is_empty() {
             self.take_in_all();
         }
         if !stop.is_empty() || !drain.is_empty() {
             // Packets that later take another forwarder must not overtake these.
             self.distribution.flush(&self.parts.counters);
         }
-        let detached = |inlet: &mut Inlet| inlet.port.is_some_and(|port| detach.contains(port));
+        let detached = |inlet: &mut Inlet| match inlet.port {
+            Some(port) => detach.contains(port),
+            None => *release == Some(inlet.generation),
+        };
         wires.inlets.extend(self.inlets.extract_if(.., detached));
         for exit in &mut wires.exits {
             self.distribution.exchange(exit, &self.parts.counters);
@@ -248,7 +256,7 @@ impl Forwarder {
         }
         self.rx.extend(rx);
         self.inlets.extend(inlets);
-        (*stop, *drain, *detach) = back;
+        (*stop, *drain, *detach, *release) = back;
         self.settle();
     }
 

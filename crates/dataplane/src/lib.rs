@@ -26,7 +26,7 @@ pub mod grace;
 pub mod graph;
 mod head;
 pub mod interface;
-mod lock;
+pub mod lock;
 pub mod mask;
 mod mirror;
 pub mod mirror_sessions;

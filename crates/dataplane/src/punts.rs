@@ -32,6 +32,7 @@
 //! The packets of a batch, which arrived on one port, are sorted by masks; a ring costs one read of
 //! its backlog and one call for all packets of a batch.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use dpdk::{Consumer, Eal, Error, PacketList, Producer, Ring};
@@ -294,10 +295,38 @@ fn joined_by(reason: PuntReason, batch: &Batch, slot: usize) -> Option<u32> {
         }
         _ => return None,
     };
+    Some(mix(addresses))
+}
+
+/// Returns a number common to all packets between two hosts.
+fn mix(addresses: [&[u8]; 2]) -> u32 {
     let words = addresses.iter().flat_map(|address| address.chunks_exact(4));
     let words = words.map(|w| u32::from_ne_bytes([w[0], w[1], w[2], w[3]]));
     let mixed = words.fold(0u32, |mixed, word| (mixed.rotate_left(5) ^ word).wrapping_mul(MIX));
-    Some(mixed >> 16)
+    mixed >> 16
+}
+
+/// Returns the worker, of so many, that gets the fragments of a datagram for the router between two addresses, the
+/// destination last; `interface` is the one that they come by.
+pub fn owner_of_datagram(
+    interface: usize,
+    (source, destination): (IpAddr, IpAddr),
+    workers: usize,
+) -> usize {
+    let pair = match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) if destination.octets()[0] < 224 => {
+            mix([&source.octets(), &destination.octets()])
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) if !is_of_link(destination) => {
+            mix([&source.octets(), &destination.octets()])
+        }
+        _ => return owner(interface, workers),
+    };
+    owner(pair as usize, workers)
+}
+
+fn is_of_link(destination: Ipv6Addr) -> bool {
+    destination.is_multicast() || destination.is_unicast_link_local()
 }
 
 /// 2^32 divided by the golden ratio: its products have their best bits on top.
@@ -308,8 +337,7 @@ fn in_fragments(ip: &Ipv4Header) -> bool {
 }
 
 fn may_be_in_fragments(ip: &Ipv6Header) -> bool {
-    let destination = ip.destination();
-    let link = destination.is_multicast() || destination.is_unicast_link_local();
+    let link = is_of_link(ip.destination());
     matches!(ip.next_header, 0 | 43 | 44 | 60) && ip.hop_limit != 255 && !link
 }
 
@@ -455,6 +483,12 @@ mod tests {
         assert_ne!(by_0[0], by_0[3], "another source");
         assert_eq!(joined(0, true, &frames, PuntReason::Local), [None; 4], "the kernel's");
         assert_eq!(joined(0, false, &frames, PuntReason::Glean), [None; 4], "on their way");
+        let destination: [u8; 4] = frames[0][30..34].try_into().unwrap();
+        for workers in 1..=8 {
+            let between = ("192.0.2.1".parse().unwrap(), IpAddr::from(destination));
+            let expected = owner(by_0[0].unwrap() as usize, workers);
+            assert_eq!(owner_of_datagram(3, between, workers), expected);
+        }
         let fragment6 = |next: u8, more| {
             FrameBuilder::ip6().protocol(next).payload(&[17, 0, 0, more, 0, 0, 0, 9]).build()
         };

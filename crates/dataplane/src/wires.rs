@@ -11,6 +11,7 @@ use dpdk::{Consumer, Producer, TxQueue};
 
 use crate::polling::RxSource;
 use crate::port::{PortId, PortSet};
+use crate::punts::Punts;
 
 /// Connections of a forwarder: all of them, or some to be added or removed.
 #[derive(Default)]
@@ -28,6 +29,8 @@ pub struct Inlet {
     /// The port of all its packets, if another forwarder hands them over; packets of the slow path
     /// are for any port.
     pub port: Option<PortId>,
+    /// The generation of slow path workers whose ring it is; 0 for those of forwarders.
+    pub generation: u32,
     /// The ring.
     pub ring: Consumer,
 }
@@ -80,6 +83,10 @@ pub struct Rewiring {
     pub drain: PortSet,
     /// Returns the rings with packets for these ports, empty. They have no writer any more.
     pub detach: PortSet,
+    /// Empties and returns the rings from slow path workers of this generation, which have ended.
+    pub release: Option<u32>,
+    /// The rings to slow path workers, instead of the present ones; afterwards, these.
+    pub punts: Option<Punts>,
     /// Takes so many packets at once from the receive queues of `wires`, one after the other, and
     /// forwards them; then returns these queues and sends the packets of transmit bursts.
     /// Afterwards, the number of packets missing: more than none if the queues are empty.

@@ -79,6 +79,8 @@ pub struct MemoryPlan {
     pools: Vec<NodeMemory>,
     /// Packets that may wait in ports' queues.
     queued: usize,
+    /// Packets that the rings to the slow path hold.
+    punted: usize,
 }
 
 /// Packet memory requirements of one node.
@@ -114,7 +116,7 @@ impl MemoryPlan {
         let pools = used.into_iter().map(plan).collect();
         let mbufs = config.memory.mbufs.map(|mbufs| mbufs as usize / 2);
         let queued = mbufs.unwrap_or(MBUFS_QUEUED + queued(config, forwarders));
-        Self { nodes, pools, queued }
+        Self { nodes, pools, queued, punted: punted(config, forwarders) }
     }
 
     /// Megabytes.
@@ -158,11 +160,13 @@ fn bytes(count: usize, room: u16) -> usize {
 
 /// Packet buffers between the queues: each further pair of a forwarder and a worker has rings of its own.
 fn mbufs_inside(config: &Config, forwarders: usize) -> usize {
+    MBUFS_INSIDE + MBUFS_QUEUED + queued(config, forwarders) + punted(config, forwarders)
+}
+
+/// Packet buffers that the rings to the slow path hold at most, beyond those of one forwarder and one worker.
+fn punted(config: &Config, forwarders: usize) -> usize {
     let rings: usize = config.slowpath.classes.iter().map(|class| class.queue).sum();
-    MBUFS_INSIDE
-        + MBUFS_QUEUED
-        + queued(config, forwarders)
-        + (all(config, forwarders) * config.slowpath.workers - 1) * rings
+    (all(config, forwarders) * config.slowpath.workers - 1) * rings
 }
 
 /// Packet buffers that ports' queues in software hold at most: each forwarder may have a transmit queue.
@@ -203,6 +207,8 @@ pub struct Buffers {
     later: Arc<Mutex<Vec<Later>>>,
     /// Packets that may wait in ports' queues.
     queued: usize,
+    /// Packets that the rings to the slow path held at the start.
+    punted: usize,
 }
 
 /// The pools of a node.
@@ -240,7 +246,7 @@ impl From<Mempool> for Buffers {
     fn from(usual: Mempool) -> Self {
         let pools = vec![NodePools { node: None, usual, jumbo: None }];
         let nodes = Nodes { machine: Machine::here(), usual: None };
-        Self { nodes, pools, later: Arc::default(), queued: MBUFS_QUEUED }
+        Self { nodes, pools, later: Arc::default(), queued: MBUFS_QUEUED, punted: 0 }
     }
 }
 
@@ -250,8 +256,25 @@ impl Buffers {
         let pools = plan.pools.iter().map(|plan| NodePools::new(eal, plan));
         let pools = pools.collect::<Result<Vec<_>>>()?;
         ensure!(!pools.is_empty(), "no port, so no packet memory");
-        let (nodes, queued) = (plan.nodes.clone(), plan.queued);
-        Ok(Self { nodes, pools, later: Arc::default(), queued })
+        let MemoryPlan { nodes, queued, punted, .. } = plan;
+        let (nodes, queued, punted) = (nodes.clone(), *queued, *punted);
+        Ok(Self { nodes, pools, later: Arc::default(), queued, punted })
+    }
+
+    /// Checks that rings to the slow path, of which there may be more than at the start, leave buffers to receive into.
+    ///
+    /// # Errors
+    /// They could hold more packets than there is memory for beside everything else.
+    pub fn check_rings(&self, config: &Config, forwarders: usize) -> Result<()> {
+        let more = punted(config, forwarders).saturating_sub(self.punted);
+        let most = MBUFS_INSIDE / 2 + self.queued - queued(config, forwarders).min(self.queued);
+        ensure!(
+            more <= most,
+            "rings to slow path workers could hold {more} packets more than at the start, and the router has memory \
+             for {most}; lower turnpike.slowpath {{ workers }} or the queues of its classes, restart it with this \
+             file, or raise turnpike.memory {{ mbufs }}"
+        );
+        Ok(())
     }
 
     /// Checks that ports' queues in software leave buffers to receive into.

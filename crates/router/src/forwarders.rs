@@ -39,6 +39,8 @@ pub struct ForwarderFactory {
     pub quarantine: Quarantine,
     /// Slow path workers.
     pub workers: usize,
+    /// Grows whenever all of them are replaced.
+    pub generation: u32,
     /// Limits of the rings to them.
     pub classes: ByClass<ClassLimits>,
     /// The next hops whose numbers packets carry.
@@ -102,6 +104,13 @@ impl ForwarderFactory {
         })
     }
 
+    /// The ways between the forwarder with this number, on this NUMA node, and the slow path.
+    pub fn slow_path_ways(&self, number: usize, node: Option<usize>) -> Result<SlowPathWays> {
+        let Self { eal, classes, next_hops, workers, generation, seed, .. } = self;
+        let workers = (*workers, *generation);
+        SlowPathWays::new(eal, (number, node), workers, classes, next_hops, *seed)
+    }
+
     fn make_here(
         &self,
         (number, core): (usize, usize),
@@ -111,8 +120,7 @@ impl ForwarderFactory {
     ) -> Result<Made> {
         let (settings, egress) = settings;
         let node = self.node_of(core);
-        let Self { eal, classes, next_hops, workers, seed, .. } = self;
-        let ways = SlowPathWays::new(eal, (number, node), *workers, classes, next_hops, *seed)?;
+        let ways = self.slow_path_ways(number, node)?;
         let edges = graph.counters().clone();
         let mut unit = Forwarder::new(ForwarderParts {
             interfaces: self.interfaces.get(),

@@ -52,7 +52,6 @@ mod wiring;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail};
@@ -243,8 +242,6 @@ fn count_buffers(buffers: &Buffers) -> Result<()> {
 /// All units running.
 struct Router {
     owner: Owner,
-    stop_slow_path: Arc<AtomicBool>,
-    slow_path: Vec<JoinHandle<SlowWorker>>,
     quarantine: JoinHandle<()>,
 }
 
@@ -257,16 +254,8 @@ impl Router {
         let wiring = self.owner.wiring().context(NO_WIRING)?;
         let (mut units, complete) = wiring.end(&course);
         let mut failed = !complete;
-        self.stop_slow_path.store(true, Ordering::Relaxed);
-        self.owner.wake_slow_path();
-        let mut workers = Vec::new();
-        for (number, thread) in self.slow_path.into_iter().enumerate() {
-            course.enter(format!("slow path worker {number}"));
-            match thread.join() {
-                Ok(worker) => workers.push(worker),
-                Err(_) => failed = true,
-            }
-        }
+        let (mut workers, complete) = self.owner.end_slow_path(&course);
+        failed |= !complete;
         course.enter("what rings hold");
         // Handoffs that one worker sent to another after the other's end.
         workers.iter_mut().for_each(SlowWorker::shut_down);

@@ -36,6 +36,7 @@
 //! | `commands.rs` | commands in Lua |
 //! | `multicast.rs` | multicast routes |
 //! | `fibs.rs` | route tables of another structure |
+//! | `slow_path.rs` | another number of slow path workers |
 //! | `configurations.rs`, `apply.rs`, `history.rs` | changes to another configuration |
 //! | `ports.rs` | ports that come, go and change |
 //! | `meanwhile.rs` | other work while a change waits for forwarders |
@@ -75,6 +76,7 @@ mod ports;
 mod prefix_sets;
 mod questions;
 mod rebalance;
+mod slow_path;
 mod sources;
 mod state;
 mod topology;
@@ -86,7 +88,6 @@ mod watch;
 
 use std::net::IpAddr;
 use std::ops::ControlFlow;
-use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -100,9 +101,11 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use super::Telnet;
+use super::last_resort::Course;
 use super::ports::{OpenPort, Ports};
 use super::server::{Service, Socket};
 use super::signals::{Signals, Wish};
+use super::slow_worker::SlowWorker;
 use super::wiring::Wiring;
 use meanwhile::{Inputs, Later};
 use state::Serving;
@@ -179,11 +182,6 @@ impl Owner {
         let config = owner.configurations.current.clone();
         owner.configure_bonds(&config);
         owner
-    }
-
-    /// Has an eye on slow path workers, each of which holds one of these as long as it lives.
-    pub fn look_after(&mut self, workers: Vec<Weak<()>>) {
-        self.slow_path.workers = workers;
     }
 
     /// The forwarders and their connections; `None` never, but while the owner serves.
@@ -364,14 +362,13 @@ impl Owner {
 
     /// Returns the name of a thread of the packet path that has ended without being stopped.
     fn dead_thread(&self) -> Option<String> {
-        let dead = |alive: &Weak<()>| alive.strong_count() == 0;
         let forwarder = self
             .forwarding
             .wiring
             .as_ref()
             .and_then(Wiring::dead)
             .map(|number| format!("forwarder {number}"));
-        let worker = || self.slow_path.workers.iter().position(dead);
+        let worker = || self.slow_path.threads.dead();
         forwarder.or_else(|| worker().map(|number| format!("slow path worker {number}")))
     }
 
@@ -480,9 +477,22 @@ impl Owner {
         }
     }
 
-    /// Has slow path workers see at once that they are to end.
-    pub fn wake_slow_path(&self) {
+    /// Starts slow path workers that have not begun.
+    ///
+    /// # Errors
+    /// The system makes no threads.
+    pub fn start_slow_path(&mut self, workers: Vec<SlowWorker>) -> Result<()> {
+        let threads = &mut self.slow_path.threads;
+        let idle = threads.idle(workers.len())?;
+        threads.start(idle, workers);
+        Ok(())
+    }
+
+    /// Ends the slow path's workers and returns them; false if one panicked.
+    pub fn end_slow_path(&mut self, course: &Course) -> (Vec<SlowWorker>, bool) {
+        self.slow_path.threads.stop();
         self.slow_path.orders.wake();
+        self.slow_path.threads.end(course)
     }
 
     /// The ports, when nothing else is wanted any more.

@@ -22,13 +22,17 @@
 //! | `learner.rs` | flows that the host begins |
 //! | `orders.rs` | the owner's orders, and their recipients |
 //! | `events.rs` | events for the owner |
+//! | `threads.rs` | the threads of workers |
+//! | `regroup.rs` | another number of workers |
 
 mod events;
 mod learner;
 mod orders;
 mod outbox;
+mod regroup;
 #[cfg(test)]
 mod tests;
+mod threads;
 mod turns;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,7 +53,9 @@ use super::wiring::{HostLink, WorkerEnds};
 pub use events::{EventReceiver, EventSender, EventView, event_channel};
 pub use learner::{Learner, Lessons, Teacher, lessons};
 pub use orders::{Connections, Order, OrderQueue, Orders, order_queue};
-pub use outbox::{Frame, Outbox, SlowCounters, handoff_queues};
+pub use outbox::{Frame, HandoffQueue, Outbox, SlowCounters, handoff_queues};
+pub use regroup::{Place, by_worker, places, regroup};
+pub use threads::SlowThreads;
 pub use turns::{ClassRates, PuntScheduler};
 
 /// Messages of other workers that are looked at before packets have their turn.
@@ -85,16 +91,21 @@ pub struct SlowWorker {
     pub quiescent: dpdk::qsbr::Reader,
     /// The quarantine for packets over which the engine panics.
     pub quarantine: Quarantine,
+    /// Time 0 of all engines.
+    pub start: Instant,
+    /// Where it goes, if it is to leave its thread.
+    pub leaving: Option<oneshot::Sender<SlowWorker>>,
 }
 
 impl SlowWorker {
-    /// Runs until `stop` is set, then drops what it holds.
+    /// Runs until `stop` is set, then drops what it holds; or until it is to leave, then finishes what forwarders have
+    /// punted and keeps the rest.
     pub fn run(&mut self, stop: &AtomicBool) {
         self.quiescent.online();
-        let start = Instant::now();
+        let start = self.start;
         let mut next_tick = Duration::ZERO;
         let mut sleep = Duration::ZERO;
-        while !stop.load(Ordering::Relaxed) {
+        while !stop.load(Ordering::Relaxed) && self.leaving.is_none() {
             self.quiescent.quiescent();
             let now = start.elapsed();
             let found = self.round(now);
@@ -114,8 +125,13 @@ impl SlowWorker {
                 self.outbox.wait(sleep);
             }
         }
+        if self.leaving.is_some() {
+            self.take_beyond(0, start.elapsed());
+            self.outbox.flush_hosts();
+        } else {
+            self.shut_down();
+        }
         self.quiescent.offline();
-        self.shut_down();
     }
 
     /// Blocks until there is work for the worker, or the engine's timers are to be checked. Returns false
@@ -172,6 +188,7 @@ impl SlowWorker {
                     let _ = answer.send(self.outbox.disconnect(port));
                 }
                 Order::Halt { halted, go } => self.halt(halted, &go, now),
+                Order::Leave(to) => self.leaving = Some(to),
                 Order::Weights(limits) => self.turns.set_weights(&limits),
                 Order::Bonds(answer) => {
                     // The asker may have ended.
@@ -212,11 +229,16 @@ impl SlowWorker {
         for (port, sender) in senders {
             self.outbox.senders[port.index()] = Some(sender);
         }
+        self.take_beyond(forwarders, now);
+        self.outbox.injectors.truncate(forwarders);
+    }
+
+    /// Takes everything from the forwarders beyond so many, which punt nothing here any more.
+    fn take_beyond(&mut self, forwarders: usize, now: Duration) {
         while let Some((class, packet)) = self.turns.pop_beyond(forwarders) {
             self.outbox.counters.taken[class.index()].add(1);
             self.packet(packet, now);
         }
-        self.outbox.injectors.truncate(forwarders);
     }
 
     fn command(&mut self, command: Command, now: Duration) {

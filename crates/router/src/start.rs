@@ -14,8 +14,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use control::config::Config;
@@ -28,10 +28,11 @@ use dataplane::interface::{InterfaceInfo, InterfaceInfos, Mtus};
 use dataplane::next_hop::NextHopTable;
 use dataplane::own::OwnAddresses;
 use dataplane::port::MAX_PORTS;
+use dataplane::punts::WORKERS_MAX;
 use dataplane::quarantine::Quarantine;
 use dataplane::tables::Tables;
+use dpdk::DeviceEvents;
 use dpdk::qsbr::Qsbr;
-use dpdk::{DeviceEvents, Eal};
 use machine::cores;
 use machine::cpu::Cpus;
 use slowpath::SlowPath;
@@ -54,12 +55,12 @@ use super::sets::NamedSets;
 use super::settings;
 use super::signals::Signals;
 use super::slow_worker::{
-    ClassRates, EventSender, Learner, Orders, Outbox, PuntScheduler, SlowCounters, SlowWorker,
-    Teacher, event_channel, handoff_queues, lessons, order_queue,
+    ClassRates, EventSender, Learner, Orders, Outbox, Place, PuntScheduler, SlowCounters,
+    SlowThreads, SlowWorker, Teacher, by_worker, event_channel, lessons, places,
 };
 use super::virtuals::{self, Hosts, OpenVirtual, OpenVirtuals};
 use super::wiring::{Places, Queues, Wiring, WorkerEnds};
-use super::{CONTROL_FORWARDERS, NO_WIRING, Router, register};
+use super::{CONTROL_FORWARDERS, NO_WIRING, Router};
 
 /// The router that is to be started, and what each step needs.
 pub struct Start<'a> {
@@ -125,7 +126,8 @@ impl<'a> Start<'a> {
     ) -> Result<Self> {
         // There may be as many forwarders later as there are cores for them.
         let forwarders = placement.forward.len().max(cores::allowed()?.len()) + CONTROL_FORWARDERS;
-        let readers = Qsbr::new(forwarders + config.slowpath.workers);
+        // Those that replace workers begin before these have ended.
+        let readers = Qsbr::new(forwarders + 2 * WORKERS_MAX);
         let seed = seed();
         Ok(Self { config, source, program, placement, cpus, opener, buffers, readers, seed })
     }
@@ -156,11 +158,11 @@ impl<'a> Start<'a> {
         };
         let ends = std::mem::take(&mut made.ends);
         let (workers, slow, orders) = slow_workers(common, ends, &self.readers)?;
-        let link = SlowPathLink::new(orders, events, lessons, settings);
-        let eal = self.opener.eal().clone();
+        let threads = SlowThreads::new(self.opener.eal().clone());
+        let link = SlowPathLink::new((orders, threads), events, lessons, settings);
         let owner = self.owner((open, loaded, made), slow, link)?;
         signals.check()?;
-        launch(owner, (workers, keeper), &eal)
+        launch(owner, (workers, keeper))
     }
 
     fn open(&self) -> Result<Open> {
@@ -221,6 +223,7 @@ impl<'a> Start<'a> {
             // Each thread that may put packets into it has a copy.
             quarantine: quarantine.clone(),
             workers: config.slowpath.workers,
+            generation: 0,
             classes: config.slowpath.classes,
             next_hops: loaded.tables.next_hops.clone(),
             seed: self.seed,
@@ -293,38 +296,13 @@ impl<'a> Start<'a> {
 fn launch(
     mut owner: Owner,
     (workers, keeper): (Vec<SlowWorker>, JoinHandle<()>),
-    eal: &Arc<Eal>,
 ) -> Result<Router> {
-    let stop_slow_path = Arc::new(AtomicBool::new(false));
-    let (mut slow_path, mut alive) = (Vec::new(), Vec::new());
-    for (index, worker) in workers.into_iter().enumerate() {
-        let (stop, life) = (stop_slow_path.clone(), Arc::new(()));
-        alive.push(Arc::downgrade(&life));
-        slow_path.push(spawn_slow_path(worker, index, eal.clone(), stop, life)?);
-    }
-    owner.look_after(alive);
+    owner.start_slow_path(workers)?;
     owner.wiring().context(NO_WIRING)?.start()?;
     owner.steer_control();
     owner.warn_of_distance();
     owner.warn_of_silence();
-    Ok(Router { owner, stop_slow_path, slow_path, quarantine: keeper })
-}
-
-fn spawn_slow_path(
-    mut worker: SlowWorker,
-    index: usize,
-    eal: Arc<Eal>,
-    stop: Arc<AtomicBool>,
-    life: Arc<()>,
-) -> Result<JoinHandle<SlowWorker>> {
-    let body = move || {
-        let _life = life;
-        let _registration = register(&eal);
-        cores::sharpen_timer();
-        worker.run(&stop);
-        worker
-    };
-    Ok(thread::Builder::new().name(format!("slow-path-{index}")).spawn(body)?)
+    Ok(Router { owner, quarantine: keeper })
 }
 
 /// The parts common to all slow path workers.
@@ -349,17 +327,13 @@ fn slow_workers(
     let class_rates = Arc::new(ClassRates::new(classes));
     let limits = common.config.slowpath.limits;
     let rates = Arc::new(slowpath::Rates::new(&limits, common.seed));
-    let (mut workers, mut counters, mut orders) = (Vec::new(), Vec::new(), Vec::new());
-    // By forwarder, from each of which every worker takes its own.
-    let mut ends: Vec<_> = ends.into_iter().map(Vec::into_iter).collect();
-    for (index, handoff_queue) in handoff_queues(count)?.into_iter().enumerate() {
-        let ends = ends.iter_mut().filter_map(Iterator::next);
-        let (punted, injectors) = ends.map(|ends| (ends.punted, ends.injector)).unzip();
-        let (orders_out, orders_in) = order_queue(handoff_queue.doorbell().clone());
+    let counters: Vec<Arc<SlowCounters>> = (0..count).map(|_| Arc::default()).collect();
+    let (places, orders) = places(&counters, qsbr)?;
+    let (mut workers, start) = (Vec::new(), Instant::now());
+    for ((index, place), ends) in places.into_iter().enumerate().zip(by_worker(ends, count)) {
+        let Place { handoff_queue, orders, quiescent, counters } = place;
+        let (punted, injectors) = ends.into_iter().map(|ends| (ends.punted, ends.injector)).unzip();
         let config = slow_path_config(&common, (index, count), limits);
-        let count = Arc::new(SlowCounters::default());
-        orders.push(orders_out);
-        counters.push(count.clone());
         workers.push(SlowWorker {
             engine: SlowPath::sharing(config, rates.clone()),
             turns: PuntScheduler::new(punted, classes, class_rates.clone()),
@@ -367,7 +341,7 @@ fn slow_workers(
                 injectors,
                 senders: [None; MAX_PORTS],
                 buffers: common.buffers.clone(),
-                counters: count,
+                counters,
                 events: common.events.clone(),
                 tables: common.tables.clone(),
                 hosts: BTreeMap::new(),
@@ -376,9 +350,11 @@ fn slow_workers(
                 gate: Gate::default(),
                 learner: Learner::new(common.teacher.clone()),
             },
-            orders: orders_in,
-            quiescent: qsbr.register()?,
+            orders,
+            quiescent,
             quarantine: common.quarantine.clone(),
+            start,
+            leaving: None,
         });
     }
     Ok((workers, SlowViews { counters, rates, class_rates }, Orders::new(orders)))

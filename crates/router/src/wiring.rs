@@ -17,6 +17,8 @@
 //! For another number of forwarders, or another map of queues to cores, all ports are dealt out anew, see
 //! `spread.rs`.
 //!
+//! For another number of slow path workers, see `workers.rs`.
+//!
 //! Packets that a port receives may be spread by software: a ring from each forwarder with one of its receive queues
 //! to each other, which that one receives from as if it were a receive queue. Before anything else of such a
 //! port is taken away, no forwarder receives from its device any more (one exchange more), so that the rings run dry.
@@ -28,6 +30,7 @@ mod slow_path;
 mod spread;
 #[cfg(test)]
 mod tests;
+mod workers;
 
 use std::collections::BTreeMap;
 
@@ -50,6 +53,7 @@ use layout::{Demand, Layout};
 pub use moves::Move;
 pub use slow_path::{SlowPathWays, WorkerEnds};
 pub use spread::Spread;
+pub use workers::Replaced;
 
 use super::forwarders::{ForwarderFactory, Made, Running};
 use super::host::HostInterface;
@@ -546,7 +550,7 @@ fn lay(parts: Parts, terms: Terms, rings: Rings) -> Result<Laid> {
             exit.path = TxPath::Queue(queue);
         } else if let Some((producer, ring)) = ring {
             exit.path = TxPath::Handover(producer);
-            wires[home].inlets.push(Inlet { port: Some(port), ring });
+            wires[home].inlets.push(Inlet { port: Some(port), generation: 0, ring });
         }
         if forwarder == sender {
             exit.priority = priority.take();

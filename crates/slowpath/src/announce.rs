@@ -35,6 +35,20 @@ impl Announcements {
         self.pending.push((interface, now, ANNOUNCE_COUNT));
     }
 
+    /// Takes those of some interfaces out.
+    pub(crate) fn part(&mut self, is_in: &impl Fn(InterfaceId) -> bool) -> Self {
+        Self {
+            pending: self.pending.extract_if(.., |(of, ..)| is_in(*of)).collect(),
+            defended: self.defended.extract_if(.., |(of, _)| is_in(*of)).collect(),
+        }
+    }
+
+    /// Adds those of other interfaces.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.pending.extend(other.pending);
+        self.defended.extend(other.defended);
+    }
+
     pub(crate) fn cancel(&mut self, interface: InterfaceId) {
         self.pending.retain(|&(other, ..)| other != interface);
     }

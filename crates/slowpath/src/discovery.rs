@@ -68,6 +68,16 @@ impl RouterDiscovery {
         self.0.retain(|plan| plan.interface != interface);
     }
 
+    /// Takes those of some interfaces out.
+    pub(crate) fn part(&mut self, is_in: &impl Fn(InterfaceId) -> bool) -> Self {
+        Self(self.0.extract_if(.., |of| is_in(of.interface)).collect())
+    }
+
+    /// Adds those of other interfaces.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         self.0.iter().map(|plan| plan.next).min()
     }

@@ -29,26 +29,26 @@ use crate::{extension, forward, host, icmp, local, multicast, options, reset, re
 
 /// The slow path of a router. The [crate] lists its inputs and outputs.
 pub struct SlowPath<P> {
-    shared: Shared<P>,
+    pub(crate) shared: Shared<P>,
     /// Protocols by which the router is known on its links.
-    links: Links,
+    pub(crate) links: Links,
     /// Agreement on the links of bonds.
-    lacp: Lacp,
+    pub(crate) lacp: Lacp,
     /// Fragments of packets for the router.
-    reassembly: Reassembly<P>,
-    redirects: Redirects,
+    pub(crate) reassembly: Reassembly<P>,
+    pub(crate) redirects: Redirects,
 }
 
 /// The state that several protocols need; they get views of it.
-struct Shared<P> {
-    interfaces: Interfaces,
-    table: Table<P>,
-    gateways: Gateways,
-    identifications: Identifications,
-    rates: Arc<Rates>,
-    icmp: Icmp,
-    flow: FlowHash,
-    random: Random,
+pub(crate) struct Shared<P> {
+    pub(crate) interfaces: Interfaces,
+    pub(crate) table: Table<P>,
+    pub(crate) gateways: Gateways,
+    pub(crate) identifications: Identifications,
+    pub(crate) rates: Arc<Rates>,
+    pub(crate) icmp: Icmp,
+    pub(crate) flow: FlowHash,
+    pub(crate) random: Random,
 }
 
 impl<P> Shared<P> {

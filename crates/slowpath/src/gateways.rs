@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::neighbour::Key;
 
 /// The gateways. Several next hops may lead to the same one.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Gateways {
     by_next_hop: HashMap<u16, Key>,
     /// Number of next hops that each gateway serves.

@@ -20,6 +20,7 @@ const ALL_SITE_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0, 2);
 
 /// An interface with its addresses, sorted by family. One whose MTU is too small for IPv6 (RFC
 /// 8200, 5) has no IPv6 addresses, regardless of the configuration, and does not support IPv6.
+#[derive(Clone)]
 pub(crate) struct Interface {
     pub id: InterfaceId,
     pub mac: MacAddr,
@@ -223,11 +224,26 @@ fn is_edge(net: &Ipv4Net, address: Ipv4Addr) -> bool {
 }
 
 /// All interfaces.
+#[derive(Clone)]
 pub(crate) struct Interfaces(Vec<Interface>);
 
 impl Interfaces {
     pub(crate) fn new(configs: &[InterfaceConfig]) -> Self {
         Self(configs.iter().map(Interface::new).collect())
+    }
+
+    /// Takes over the interfaces that another engine owns, as that one knows them.
+    pub(crate) fn join(&mut self, other: &Self) {
+        for owned in other.0.iter().filter(|interface| interface.owned) {
+            if let Some(own) = self.get_mut(owned.id) {
+                own.clone_from(owned);
+            }
+        }
+    }
+
+    /// Owns these interfaces from now on, and no others.
+    pub(crate) fn own(&mut self, is_owned: &impl Fn(InterfaceId) -> bool) {
+        self.0.iter_mut().for_each(|interface| interface.owned = is_owned(interface.id));
     }
 
     /// Adds an interface, or replaces the one with its number.

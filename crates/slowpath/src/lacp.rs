@@ -511,6 +511,17 @@ pub(crate) struct Lacp {
 }
 
 impl Lacp {
+    /// Takes the bonds among some interfaces out; both know the links of all ports.
+    pub(crate) fn part(&mut self, is_in: &impl Fn(InterfaceId) -> bool) -> Self {
+        let bonds = self.bonds.extract_if(.., |bond| is_in(bond.id)).collect();
+        Self { bonds, down: self.down.clone() }
+    }
+
+    /// Adds other bonds.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.bonds.extend(other.bonds);
+    }
+
     /// Starts LACP on a bond, changes it, or ends it.
     pub(crate) fn configure<P>(
         &mut self,

@@ -26,6 +26,21 @@ impl Later {
         }
     }
 
+    /// Takes those of some interfaces out.
+    pub(crate) fn part(&mut self, is_in: &impl Fn(InterfaceId) -> bool) -> Self {
+        let (part, rest) =
+            std::mem::take(&mut self.frames).into_iter().partition(|(_, (of, _))| is_in(*of));
+        self.frames = rest;
+        Self { frames: part, serial: self.serial }
+    }
+
+    /// Adds those of other interfaces.
+    pub(crate) fn join(&mut self, other: Self) {
+        for ((time, _), (interface, frame)) in other.frames {
+            self.push(time, interface, frame);
+        }
+    }
+
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         self.frames.first_key_value().map(|(&(time, _), _)| time)
     }

@@ -101,6 +101,7 @@ mod proxy;
 mod random;
 mod reassembly;
 mod redirect;
+mod regroup;
 mod reset;
 mod resolution;
 mod source;
@@ -126,6 +127,7 @@ pub const POISON: &[u8] = b"panic over this";
 
 pub use bucket::{Rates, TokenBucket};
 pub use engine::SlowPath;
+pub use regroup::Owners;
 
 /// Time since a start chosen by the caller; it must not run backwards.
 pub type Time = Duration;

@@ -51,6 +51,29 @@ impl Links {
         }
     }
 
+    /// Takes the state of some interfaces out.
+    pub(crate) fn part(&mut self, is_in: &impl Fn(InterfaceId) -> bool) -> Self {
+        Self {
+            announcements: self.announcements.part(is_in),
+            groups: self.groups.part(is_in),
+            probes: self.probes.part(is_in),
+            advertising: self.advertising.part(is_in),
+            discovery: self.discovery.part(is_in),
+            later: self.later.part(is_in),
+        }
+    }
+
+    /// Adds that of other interfaces.
+    pub(crate) fn join(&mut self, other: Self) {
+        let Self { announcements, groups, probes, advertising, discovery, later } = other;
+        self.announcements.join(announcements);
+        self.groups.join(groups);
+        self.probes.join(probes);
+        self.advertising.join(advertising);
+        self.discovery.join(discovery);
+        self.later.join(later);
+    }
+
     /// Announces an interface's addresses again.
     pub(crate) fn announce(&mut self, id: InterfaceId, now: Time) {
         self.announcements.schedule(id, now);

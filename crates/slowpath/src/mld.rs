@@ -40,6 +40,16 @@ impl Groups {
         }
     }
 
+    /// Takes those of some interfaces out.
+    pub(crate) fn part(&mut self, is_in: &impl Fn(InterfaceId) -> bool) -> Self {
+        Self { pending: self.pending.extract_if(.., |(of, _)| is_in(*of)).collect() }
+    }
+
+    /// Adds those of other interfaces.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.pending.extend(other.pending);
+    }
+
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         self.pending.iter().map(|&(_, time)| time).min()
     }

@@ -175,6 +175,12 @@ pub(crate) struct Removed<P> {
     pub queue: Vec<Waiting<P>>,
 }
 
+/// An entry on its way to another table.
+pub(crate) struct Part<P> {
+    key: Key,
+    entry: Entry<P>,
+}
+
 /// The neighbour table.
 pub(crate) struct Table<P> {
     entries: HashMap<Key, Entry<P>>,
@@ -213,6 +219,41 @@ impl<P> Table<P> {
             held: 0,
             limits,
             random,
+        }
+    }
+
+    /// Creates an empty one with the same limits.
+    pub(crate) fn another(&mut self) -> Self {
+        Self::new(self.limits, Random::new(self.random.next()))
+    }
+
+    /// Takes the entries of some interfaces out, in the order of their age, with what waits for them.
+    pub(crate) fn part(&mut self, is_in: &impl Fn(InterfaceId) -> bool) -> Vec<Part<P>> {
+        let keys: Vec<Key> = self.entries.keys().copied().filter(|key| is_in(key.0)).collect();
+        let take = |key: Key| {
+            let entry = self.entries.remove(&key)?;
+            self.forget_indexes(key, &entry);
+            self.waiting -= entry.queue.len();
+            self.held -= entry.queue.iter().map(is_received).sum::<usize>();
+            Some(Part { key, entry })
+        };
+        let mut parts: Vec<_> = keys.into_iter().filter_map(take).collect();
+        parts.sort_unstable_by_key(|part| (part.entry.since, part.entry.serial, part.key));
+        parts
+    }
+
+    /// Adds entries of other interfaces, which keep their states and timers.
+    pub(crate) fn join(&mut self, parts: Vec<Part<P>>) {
+        for Part { key, mut entry } in parts {
+            self.serial += 1;
+            entry.serial = self.serial;
+            self.waiting += entry.queue.len();
+            self.held += entry.queue.iter().map(is_received).sum::<usize>();
+            if let Some(deadline) = entry.deadline {
+                self.timers.insert((deadline, key));
+            }
+            self.note_rank(key, entry.serial, entry.state.rank(entry.confirmed));
+            self.entries.insert(key, entry);
         }
     }
 

@@ -168,6 +168,12 @@ struct Expired<P> {
     others: Vec<P>,
 }
 
+/// A datagram on its way to another table.
+pub(crate) struct Part<P> {
+    key: Key,
+    datagram: Datagram<P>,
+}
+
 /// All incomplete datagrams.
 pub(crate) struct Reassembly<P> {
     datagrams: HashMap<Key, Datagram<P>>,
@@ -194,6 +200,39 @@ impl<P: Packet> Reassembly<P> {
             datagram.deadline = begun.saturating_add(timeout);
         }
         self.timeout = timeout;
+    }
+
+    /// Creates an empty one with the same limits.
+    pub(crate) fn another(&self) -> Self {
+        Self::new(self.most, self.timeout)
+    }
+
+    /// Takes datagrams out, the oldest first: those between addresses that were first received on an interface for
+    /// which `is_in`.
+    pub(crate) fn part(
+        &mut self,
+        is_in: impl Fn(InterfaceId, (IpAddr, IpAddr)) -> bool,
+    ) -> Vec<Part<P>> {
+        let ages: Vec<Key> = self.ages.values().copied().collect();
+        let of =
+            |key: &Key, datagram: &Datagram<P>| is_in(datagram.from, (key.source, key.destination));
+        let wanted = ages
+            .into_iter()
+            .filter(|key| self.datagrams.get(key).is_some_and(|datagram| of(key, datagram)));
+        let wanted: Vec<Key> = wanted.collect();
+        let take = |key| Some(Part { key, datagram: self.remove(key)? });
+        wanted.into_iter().filter_map(take).collect()
+    }
+
+    /// Adds datagrams, which keep their deadlines.
+    pub(crate) fn join(&mut self, parts: Vec<Part<P>>) {
+        for Part { key, mut datagram } in parts {
+            self.serial += 1;
+            datagram.serial = self.serial;
+            self.held += datagram.pieces.len();
+            self.ages.insert(self.serial, key);
+            self.datagrams.insert(key, datagram);
+        }
     }
 
     /// Returns the number of packets that wait.

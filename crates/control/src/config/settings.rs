@@ -89,6 +89,8 @@ pub enum Unit {
     Resolution,
     /// 240.0.0.0/4: routes, addresses and sources there, and errors to hosts there.
     ClassE,
+    /// Slow path workers, and the rings to them.
+    Workers,
     /// Limits of the slow path.
     SlowPath,
     /// The router's own ICMP.
@@ -105,9 +107,6 @@ pub enum Unit {
 
 /// Reasons for a restart.
 const MEMORY: &str = "packet memory is reserved when the router starts";
-const WORKERS: &str =
-    "rings to slow path workers and their neighbour tables are made when the router starts";
-const RINGS: &str = "rings to slow path workers are made when the router starts";
 
 /// The value of `host` of an interface without one.
 pub(super) const NO_HOST: &str = "false";
@@ -681,7 +680,7 @@ impl List<'_> {
         self.live(Unit::SlowPath, "slowpath: retries", tries);
         self.live(Unit::SlowPath, "slowpath: timeout_s", seconds(*reachable));
         self.live(Unit::SlowPath, "slowpath: reassembly_s", seconds(*reassembly));
-        self.fixed("slowpath: workers", workers, WORKERS);
+        self.live(Unit::Workers, "slowpath: workers", workers);
         self.live(Unit::SlowPath, "slowpath: icmp_rate", icmp_rate);
         self.live(Unit::SlowPath, "slowpath: icmp_burst", icmp_burst);
         self.live(Unit::SlowPath, "slowpath: icmp_prefix_rate", icmp_prefix_rate);
@@ -690,7 +689,7 @@ impl List<'_> {
             let key = |setting: &str| format!("slowpath: classes.{}.{setting}", class.name());
             self.live(Unit::SlowPath, key("rate"), rate);
             self.live(Unit::SlowPath, key("weight"), weight);
-            self.fixed(key("queue"), queue, RINGS);
+            self.live(Unit::Workers, key("queue"), queue);
         }
     }
 

@@ -133,7 +133,7 @@ impl Lab {
         });
         let wires = Wires {
             rx: vec![source(0, queue)],
-            inlets: vec![Inlet { port: None, ring: inlet }],
+            inlets: vec![Inlet { port: None, generation: 0, ring: inlet }],
             exits,
         };
         forwarder.rewire(&mut Rewiring { wires, ..Rewiring::default() });
@@ -1149,6 +1149,46 @@ fn exchange_exit(n: u16, path: TxPath) -> Rewiring {
 }
 
 #[test]
+fn other_slow_path_workers_take_over_and_nothing_is_lost_on_the_way() {
+    let mut lab = Lab::default_graph(at_once());
+    let rings = PuntClass::ALL.iter().map(|_| ClassRing::new(ring(PUNT_RING), PUNT_RING));
+    let (into, mut punted): (Vec<_>, Vec<_>) = rings.unzip();
+    let punts = Punts::new(vec![into.try_into().ok().unwrap()], used_before(), 1);
+    let (mut inject, inlet) = ring(64);
+    let inlets = vec![Inlet { port: None, generation: 1, ring: inlet }];
+    let wires = Wires { inlets, ..Wires::default() };
+    let mut rewiring = Rewiring { punts: Some(punts), wires, ..Rewiring::default() };
+    let packet = || {
+        let mut packet = mbuf(&to("10.0.1.1"));
+        packet.set_tag(4);
+        packet
+    };
+    // To and fro, as a change that is undone, and again.
+    for _ in 0..2 {
+        lab.forwarder.rewire(&mut rewiring);
+        assert_eq!(rewiring.release, Some(1));
+        lab.forwarder.rewire(&mut rewiring);
+        assert_eq!((rewiring.release, rewiring.wires.inlets.len()), (None, 1));
+    }
+    lab.forwarder.rewire(&mut rewiring);
+    lab.receive(&[to("198.51.100.1")]);
+    let found: usize = punted.iter_mut().map(|queue| usize::from(queue.ring.pop().is_some())).sum();
+    assert_eq!((found, lab.counters.punted.get()), (1, 1));
+    // The former workers still send what they have until they end.
+    lab.inject.push(packet()).unwrap();
+    inject.push(packet()).unwrap();
+    lab.forwarder.round();
+    assert_eq!(lab.handed_over.len(), 2);
+    lab.inject.push(packet()).unwrap();
+    let mut rewiring = Rewiring { release: Some(0), ..Rewiring::default() };
+    lab.forwarder.rewire(&mut rewiring);
+    assert_eq!(lab.handed_over.len(), 3);
+    let returned = &rewiring.wires.inlets[..];
+    assert!(returned.len() == 1 && returned[0].generation == 0 && returned[0].ring.is_empty());
+    assert_eq!(lab.forwarder.inlets.len(), 1);
+}
+
+#[test]
 fn a_port_comes_receives_sends_and_goes() {
     let mut lab = Lab::default_graph(at_once());
     // Port 7, the sixth, which has no neighbours: 5 and 6 are not there.
@@ -1184,7 +1224,7 @@ fn what_is_on_the_way_to_a_port_is_sent_before_its_queue_is_given_away() {
     let patient = TxConfig { burst: 64, flush: Duration::from_secs(3600) };
     let mut lab = Lab::default_graph(patient);
     let (mut handed, inlet) = ring(64);
-    lab.forwarder.inlets.push(Inlet { port: Some(port(3)), ring: inlet });
+    lab.forwarder.inlets.push(Inlet { port: Some(port(3)), generation: 0, ring: inlet });
     let flow = |n| FrameBuilder::ip4().destination4("10.0.6.1").udp(n, 2, b"x").build();
     lab.receive(&(0..5).map(flow).collect::<Vec<_>>());
     for n in 5..10 {

@@ -6,7 +6,7 @@
 //! 3. Additions: ports' links, addresses beside the old ones, neighbours, routes and other paths of
 //!    routes. If both stay, packets take one way or the other.
 //! 4. Removals: routes, neighbours, addresses, and then ports.
-//! 5. Other cores, or another number of forwarders.
+//! 5. Other slow path workers (`slow_path.rs`). Other cores, or another number of forwarders.
 //! 6. Host interfaces in another namespace, which have been opened before (`namespace.rs`).
 //! 7. Settings that cannot fail: of the slow path's engines, rates, multicast routes.
 //! 8. Imported tables, piece by piece beside the owner's other work (`imports.rs`).
@@ -95,8 +95,7 @@ impl Owner {
         let mut done = Done { hosts, ..Done::default() };
         let with = (graphs, ports, ready, fibs);
         let made = match self.change((&base, &config, &diff), with, &mut done).await {
-            // The last step that can fail: it is never undone.
-            Ok(pause) => match self.spread(&placement, more, &config).await {
+            Ok(pause) => match self.spread(&placement, more, (&base, &config)).await {
                 Ok(between) => Ok(pause.max(between)),
                 Err(error) => Err(error),
             },
@@ -370,7 +369,7 @@ impl Owner {
                     // Errors are sent to hosts there, or not.
                     self.slow_path.orders.send(&Command::Icmp(new.icmp));
                 }
-                Unit::SlowPath => self.limit_slow_path(new.slowpath),
+                Unit::SlowPath | Unit::Workers => self.limit_slow_path(new.slowpath),
                 Unit::Icmp => self.slow_path.orders.send(&Command::Icmp(new.icmp)),
                 Unit::Log => crate::log::set_level(new.log.level),
                 Unit::Telnet => {
@@ -419,7 +418,6 @@ impl Owner {
     }
 
     fn limit_slow_path(&mut self, wanted: config::Slowpath) {
-        // The number of workers and the sizes of their rings stay until a restart.
         let config::Slowpath { workers: _, limits, classes } = &wanted;
         self.forwarding.ledger.slow.rates.set_errors(limits);
         self.forwarding.ledger.slow.class_rates.set(classes);
@@ -505,7 +503,26 @@ impl Owner {
 
     /// Moves forwarders to their cores, with the configured queues, and all other threads to the control cores;
     /// additional forwarders get these graphs. Returns the time for which none received, if queues moved.
+    /// The last steps that can fail: other slow path workers, then other cores or another number of forwarders, which is
+    /// never undone.
     async fn spread(
+        &mut self,
+        placement: &CorePlacement,
+        more: Vec<ForwarderGraph>,
+        (base, config): (&Config, &Config),
+    ) -> Result<Option<Duration>> {
+        let replaced = self.replace_workers(config).await?;
+        let outcome = self.spread_forwarders(placement, more, config).await;
+        if outcome.is_err()
+            && replaced
+            && let Err(error) = self.replace_workers(base).await
+        {
+            tracing::error!("slow path: the number of workers cannot be put back: {error:#}");
+        }
+        outcome
+    }
+
+    async fn spread_forwarders(
         &mut self,
         placement: &CorePlacement,
         more: Vec<ForwarderGraph>,

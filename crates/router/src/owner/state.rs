@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use control::cores::CorePlacement;
 use control::rib::Rib;
@@ -23,7 +23,7 @@ use super::super::quarantine::KeeperSettings;
 use super::super::reports::Ledger;
 use super::super::server::Service;
 use super::super::sets::NamedSets;
-use super::super::slow_worker::{EventReceiver, Lessons, Orders};
+use super::super::slow_worker::{EventReceiver, Lessons, Orders, SlowThreads};
 use super::super::virtuals::OpenVirtuals;
 use super::super::wiring::{Hurry, Wiring};
 use super::bonds::BondControls;
@@ -179,21 +179,21 @@ pub struct SlowPathLink {
     pub events: EventReceiver,
     /// The flows that the host begins.
     pub(super) lessons: Lessons,
-    /// Each worker lives as long as its entry can be upgraded.
-    pub(super) workers: Vec<Weak<()>>,
+    /// The workers' threads.
+    pub(super) threads: SlowThreads,
     /// The settings of the thread that keeps packets.
     pub(super) quarantine: KeeperSettings,
 }
 
 impl SlowPathLink {
-    /// Creates it; the workers themselves come with [`Owner::look_after`](super::Owner::look_after).
+    /// Creates it, with threads that have no workers yet.
     pub fn new(
-        orders: Orders,
+        (orders, threads): (Orders, SlowThreads),
         events: EventReceiver,
         lessons: Lessons,
         quarantine: KeeperSettings,
     ) -> Self {
-        Self { orders, events, lessons, workers: Vec::new(), quarantine }
+        Self { orders, events, lessons, threads, quarantine }
     }
 }
 

@@ -115,6 +115,11 @@ impl Learner {
         Self { teacher, told: Vec::new(), left: RATE.into(), counted: Instant::now() }
     }
 
+    /// The part that all share.
+    pub fn teacher(&self) -> Teacher {
+        self.teacher.clone()
+    }
+
     /// A port of this worker may learn.
     #[inline]
     pub fn is_on(&self) -> bool {

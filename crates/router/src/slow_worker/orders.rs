@@ -1,11 +1,12 @@
 //! The owner's orders to the slow path.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 
 use dataplane::class::{ByClass, ClassLimits};
 use dataplane::interface::InterfaceId;
+use dataplane::lock::lock;
 use dataplane::punts::owner;
 use dataplane::tables::Tables;
 use dpdk::{Cause, Doorbell};
@@ -14,6 +15,7 @@ use tokio::sync::oneshot;
 
 use super::super::host::HostInterface;
 use super::super::wiring::{HostLink, WorkerEnds};
+use super::SlowWorker;
 
 /// An order to one worker.
 pub enum Order {
@@ -69,6 +71,8 @@ pub enum Order {
         /// The new connections.
         go: Receiver<Connections>,
     },
+    /// Finish what forwarders have punted, which is no more now, and leave the thread.
+    Leave(oneshot::Sender<SlowWorker>),
     /// The classes have these turns from now on.
     Weights(ByClass<ClassLimits>),
     /// Send back the state of LACP.
@@ -158,30 +162,51 @@ pub fn order_queue(doorbell: Arc<Doorbell>) -> (OrderSender, OrderQueue) {
     (sender, OrderQueue { orders, waiting })
 }
 
-/// The way to all workers.
+/// The way to all workers. Clones lead to the same ones, also after these have been replaced.
 #[derive(Clone)]
-pub struct Orders(Vec<OrderSender>);
+pub struct Orders(Arc<Mutex<Arc<[OrderSender]>>>);
 
 impl Orders {
     /// To these workers.
     pub fn new(workers: Vec<OrderSender>) -> Self {
-        Self(workers)
+        Self(Arc::new(Mutex::new(workers.into())))
+    }
+
+    fn workers(&self) -> Arc<[OrderSender]> {
+        lock(&self.0).clone()
+    }
+
+    /// Leads to these workers from now on. Those before execute the orders that they have, finish what forwarders have
+    /// punted, and are returned; one that has ended is not.
+    pub async fn replace(&self, workers: Vec<OrderSender>) -> Vec<SlowWorker> {
+        let former = std::mem::replace(&mut *lock(&self.0), workers.into());
+        let mut leaving = Vec::new();
+        for worker in &*former {
+            let (to, left) = oneshot::channel();
+            let _ = worker.send(Order::Leave(to));
+            leaving.push(left);
+        }
+        let mut left = Vec::new();
+        for worker in leaving {
+            left.extend(worker.await.ok());
+        }
+        left
     }
 
     /// Has every worker make a round at once, if it blocks.
     pub fn wake(&self) {
-        self.0.iter().for_each(|worker| worker.doorbell.ring(Cause::Control));
+        self.workers().iter().for_each(|worker| worker.doorbell.ring(Cause::Control));
     }
 
     /// Returns true if no worker has so many orders that senders should hold back more.
     pub fn have_room(&self) -> bool {
-        self.0.iter().all(|worker| worker.waiting.load(Ordering::Relaxed) < WAITING_MOST)
+        self.workers().iter().all(|worker| worker.waiting.load(Ordering::Relaxed) < WAITING_MOST)
     }
 
     /// Sends a command to every engine: each knows all addresses and gateways, and serves the ports that it owns.
     /// The workers outlive the owner's loop, and have ended only if they panicked.
     pub fn send(&self, command: &Command) {
-        for worker in &self.0 {
+        for worker in &*self.workers() {
             if worker.send(Order::Engine(command.clone())).is_err() {
                 tracing::error!("the slow path has ended; neighbours are not resolved any more");
             }
@@ -190,8 +215,9 @@ impl Orders {
 
     /// Sends every engine a new or changed port, and its owner.
     pub fn port(&self, port: &InterfaceConfig) {
-        for (worker, orders) in self.0.iter().enumerate() {
-            let owned = owner(port.id.index(), self.0.len()) == worker;
+        let workers = self.workers();
+        for (worker, orders) in workers.iter().enumerate() {
+            let owned = owner(port.id.index(), workers.len()) == worker;
             let port = Box::new(InterfaceConfig { owned, ..port.clone() });
             let _ = orders.send(Order::Engine(Command::Interface(port)));
         }
@@ -200,7 +226,7 @@ impl Orders {
     /// Sends the worker that has the port's host interface the multicasts that the kernel takes on it. A worker that
     /// has ended has none any more.
     pub fn all_multicast(&self, port: InterfaceId, on: bool) {
-        for worker in &self.0 {
+        for worker in &*self.workers() {
             let _ = worker.send(Order::AllMulticast { port, on });
         }
     }
@@ -208,8 +234,9 @@ impl Orders {
     /// Sends every worker the forwarder for packets to a port, and gives the port's own worker the
     /// host interface. A worker that has ended needs none any more.
     pub fn connect(&self, port: InterfaceId, sender: usize, mut host: Option<HostLink>) {
-        let owner = owner(port.index(), self.0.len());
-        for (index, worker) in self.0.iter().enumerate() {
+        let workers = self.workers();
+        let owner = owner(port.index(), workers.len());
+        for (index, worker) in workers.iter().enumerate() {
             let host = if index == owner { host.take() } else { None };
             let _ = worker.send(Order::Connect { port, sender, host });
         }
@@ -217,21 +244,22 @@ impl Orders {
 
     /// Makes every worker look up routes in these tables.
     pub fn tables(&self, tables: &Arc<Tables>) {
-        for worker in &self.0 {
+        for worker in &*self.workers() {
             let _ = worker.send(Order::Tables(tables.clone()));
         }
     }
 
     /// Makes every worker use the VLANs for which graphs were made last.
     pub fn vlans(&self) {
-        for worker in &self.0 {
+        for worker in &*self.workers() {
             let _ = worker.send(Order::Vlans);
         }
     }
 
     /// Gives the worker that owns a VLAN its host interface.
     pub fn attach_host(&self, interface: InterfaceId, host: HostInterface) {
-        if let Some(worker) = self.0.get(owner(interface.index(), self.0.len())) {
+        let workers = self.workers();
+        if let Some(worker) = workers.get(owner(interface.index(), workers.len())) {
             let _ = worker.send(Order::AttachHost { interface, host: Box::new(host) });
         }
     }
@@ -243,7 +271,8 @@ impl Orders {
         interface: InterfaceId,
         host: HostInterface,
     ) -> Option<HostInterface> {
-        let worker = self.0.get(owner(interface.index(), self.0.len()))?;
+        let workers = self.workers();
+        let worker = workers.get(owner(interface.index(), workers.len()))?;
         let (answer, former) = oneshot::channel();
         worker.send(Order::ReplaceHost { interface, host: Box::new(host), answer }).ok()?;
         former.await.ok()
@@ -253,7 +282,7 @@ impl Orders {
     /// ended holds none.
     pub async fn disconnect(&self, port: InterfaceId) -> Option<HostLink> {
         let mut answers = Vec::new();
-        for worker in &self.0 {
+        for worker in &*self.workers() {
             let (answer, link) = oneshot::channel();
             let _ = worker.send(Order::Disconnect { port, answer });
             answers.push(link);
@@ -268,7 +297,7 @@ impl Orders {
     /// Halts every worker.
     pub async fn halt(&self) -> Halted {
         let (mut workers, mut all) = (Vec::new(), Vec::new());
-        for worker in &self.0 {
+        for worker in &*self.workers() {
             let ((halted, answer), (sender, go)) = (oneshot::channel(), channel());
             let _ = worker.send(Order::Halt { halted, go });
             all.push(answer);
@@ -283,7 +312,7 @@ impl Orders {
 
     /// Sends every worker the weights of the classes. A worker that has ended needs none any more.
     pub fn weights(&self, limits: &ByClass<ClassLimits>) {
-        for worker in &self.0 {
+        for worker in &*self.workers() {
             let _ = worker.send(Order::Weights(*limits));
         }
     }
@@ -291,7 +320,7 @@ impl Orders {
     /// The state of LACP on all bonds; `None` if a worker has ended.
     pub async fn bonds(&self) -> Option<Vec<LacpInfo>> {
         let mut answers = Vec::new();
-        for worker in &self.0 {
+        for worker in &*self.workers() {
             let (ask, answer) = oneshot::channel();
             worker.send(Order::Bonds(ask)).ok()?;
             answers.push(answer);
@@ -306,7 +335,7 @@ impl Orders {
     /// The neighbours of all workers; `None` if a worker has ended.
     pub async fn neighbours(&self) -> Option<Vec<NeighbourInfo>> {
         let mut answers = Vec::new();
-        for worker in &self.0 {
+        for worker in &*self.workers() {
             let (ask, answer) = oneshot::channel();
             worker.send(Order::Neighbours(ask)).ok()?;
             answers.push(answer);

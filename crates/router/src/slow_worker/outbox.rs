@@ -136,7 +136,7 @@ impl HandoffQueue {
     }
 
     /// Sends to the worker that owns the handoff's port.
-    fn send(&self, handoff: Handoff) -> Result<(), Handoff> {
+    pub(super) fn send(&self, handoff: Handoff) -> Result<(), Handoff> {
         use std::sync::mpsc::TrySendError::{Disconnected, Full};
         let (way, doorbell) = &self.to[owner(handoff.to.0.index(), self.to.len())];
         match way.try_send(handoff) {

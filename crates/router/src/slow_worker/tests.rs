@@ -190,6 +190,8 @@ impl Lab {
             orders: orders_in,
             quiescent: dpdk::qsbr::Qsbr::new(1).register().unwrap(),
             quarantine,
+            start: Instant::now(),
+            leaving: None,
         };
         worker.outbox.connect(
             InterfaceId::FIRST,
@@ -762,7 +764,7 @@ fn a_halted_worker_goes_on_with_other_forwarders() {
     let mut lab = Lab::new();
     let (eal, _) = shared();
     let limits = default_limits();
-    let ways = SlowPathWays::new(eal, (1, None), 1, &limits, &Arc::default(), 1).unwrap();
+    let ways = SlowPathWays::new(eal, (1, None), (1, 0), &limits, &Arc::default(), 1).unwrap();
     let mut inlets = ways.forwarder.inlets;
     let halt = |lab: &mut Lab, connections: Option<Connections>| {
         let ((halted, answer), (sender, go)) = (tokio::sync::oneshot::channel(), mpsc::channel());

@@ -36,12 +36,12 @@ pub struct WorkerEnds {
 }
 
 impl SlowPathWays {
-    /// Between the forwarder with this number, on this NUMA node, and so many workers; `seed` is for the
-    /// choice of what is dropped early.
+    /// Between the forwarder with this number, on this NUMA node, and so many workers of a generation; `seed` is for
+    /// the choice of what is dropped early.
     pub fn new(
         eal: &Eal,
         (forwarder, node): (usize, Option<usize>),
-        workers: usize,
+        (workers, generation): (usize, u32),
         classes: &ByClass<ClassLimits>,
         next_hops: &Arc<NextHopTable>,
         seed: u64,
@@ -54,7 +54,7 @@ impl SlowPathWays {
             let name = format!("inject-{worker}-{forwarder}");
             let (injector, inlet) = ring(eal, &name, RING_SIZE, node)?;
             ways.push(way);
-            inlets.push(Inlet { port: None, ring: inlet });
+            inlets.push(Inlet { port: None, generation, ring: inlet });
             ends.push(WorkerEnds { punted, injector });
         }
         let punts = Punts::new(ways, next_hops.clone(), seed.wrapping_add(forwarder as u64));

@@ -166,6 +166,7 @@ impl Lab {
             qsbr: Qsbr::new(8),
             quarantine: Quarantine::new().0,
             workers: 1,
+            generation: 0,
             classes: default_limits(),
             next_hops: Arc::default(),
             seed: 1,

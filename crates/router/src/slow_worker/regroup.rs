@@ -1,0 +1,148 @@
+//! Another number of workers, with other rings, while the router runs.
+//!
+//! ```text
+//!   former workers, each          engines --- by interface ---+
+//!   has finished what             host interfaces ------------+--> workers, which have not begun
+//!   forwarders have punted        messages to each other -----+
+//! ```
+
+use std::collections::BTreeMap;
+use std::iter;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use anyhow::Result;
+use dataplane::class::{ByClass, ClassLimits};
+use dataplane::filters::Gate;
+use dataplane::interface::InterfaceId;
+use dataplane::punts::{owner, owner_of_datagram};
+use dataplane::reason::DropReason;
+use dpdk::qsbr::{self, Qsbr};
+use slowpath::SlowPath;
+
+use super::super::wiring::WorkerEnds;
+use super::orders::OrderSender;
+use super::{
+    ClassRates, HandoffQueue, Learner, OrderQueue, Outbox, PuntScheduler, SlowCounters, SlowWorker,
+    handoff_queues, order_queue,
+};
+
+/// A worker's place among the threads: its ways from the owner and the other workers.
+pub struct Place {
+    /// The way to and from the other workers.
+    pub handoff_queue: HandoffQueue,
+    /// The owner's orders.
+    pub orders: OrderQueue,
+    /// Reports that no reference into the tables is held.
+    pub quiescent: qsbr::Reader,
+    /// Its counters.
+    pub counters: Arc<SlowCounters>,
+}
+
+/// Places for workers that have these counters, and the ways of orders to them.
+///
+/// # Errors
+/// The kernel makes no descriptor, or there is no room for a reader.
+pub fn places(
+    counters: &[Arc<SlowCounters>],
+    qsbr: &Arc<Qsbr>,
+) -> Result<(Vec<Place>, Vec<OrderSender>)> {
+    let (mut all, mut senders) = (Vec::new(), Vec::new());
+    for (handoff_queue, counters) in handoff_queues(counters.len())?.into_iter().zip(counters) {
+        let (sender, orders) = order_queue(handoff_queue.doorbell().clone());
+        let (quiescent, counters) = (qsbr.register()?, counters.clone());
+        all.push(Place { handoff_queue, orders, quiescent, counters });
+        senders.push(sender);
+    }
+    Ok((all, senders))
+}
+
+/// The ends of so many workers, each with one of every forwarder, from those of all forwarders.
+pub fn by_worker(ends: Vec<Vec<WorkerEnds>>, workers: usize) -> Vec<Vec<WorkerEnds>> {
+    let mut ends: Vec<_> = ends.into_iter().map(Vec::into_iter).collect();
+    iter::repeat_with(|| ends.iter_mut().filter_map(Iterator::next).collect())
+        .take(workers)
+        .collect()
+}
+
+/// The owners of things among so many engines, by the same rule as forwarders have.
+struct Owners(usize);
+
+impl slowpath::Owners for Owners {
+    fn of_interface(&self, interface: InterfaceId) -> usize {
+        owner(interface.index(), self.0)
+    }
+
+    fn of_datagram(&self, from: InterfaceId, addresses: (IpAddr, IpAddr)) -> usize {
+        owner_of_datagram(from.index(), addresses, self.0)
+    }
+}
+
+/// Makes workers at these places of those that have left their threads, of which there is at least one, with these
+/// ends of rings each.
+pub fn regroup(
+    former: Vec<SlowWorker>,
+    places: Vec<Place>,
+    ends: Vec<Vec<WorkerEnds>>,
+    (limits, rates): (&ByClass<ClassLimits>, &Arc<ClassRates>),
+) -> Vec<SlowWorker> {
+    let count = places.len();
+    let (mut engines, mut outboxes) = (Vec::new(), Vec::new());
+    let mut common = None;
+    for worker in former {
+        let SlowWorker { engine, outbox, quarantine, start, .. } = worker;
+        outbox.counters.held.set(0);
+        engines.push(engine);
+        outboxes.push(outbox);
+        common.get_or_insert((quarantine, start));
+    }
+    let Some((quarantine, start)) = common else { return Vec::new() };
+    let engines = SlowPath::regroup(engines, count, &Owners(count));
+    let mut workers = Vec::new();
+    for ((place, engine), ends) in places.into_iter().zip(engines).zip(ends) {
+        let Place { handoff_queue, orders, quiescent, counters } = place;
+        let (punted, injectors) = ends.into_iter().map(|ends| (ends.punted, ends.injector)).unzip();
+        let like = &outboxes[0];
+        counters.held.set(engine.held() as u64);
+        workers.push(SlowWorker {
+            engine,
+            turns: PuntScheduler::new(punted, limits, rates.clone()),
+            outbox: Outbox {
+                injectors,
+                senders: like.senders,
+                buffers: like.buffers.clone(),
+                counters,
+                events: like.events.clone(),
+                tables: like.tables.clone(),
+                hosts: BTreeMap::new(),
+                tagger: like.tables.tagger(),
+                handoff_queue,
+                gate: Gate::default(),
+                learner: Learner::new(like.learner.teacher()),
+            },
+            orders,
+            quiescent,
+            quarantine: quarantine.clone(),
+            start,
+            leaving: None,
+        });
+    }
+    for mut outbox in outboxes {
+        for (interface, link) in std::mem::take(&mut outbox.hosts) {
+            workers[owner(interface.index(), count)].outbox.hosts.insert(interface, link);
+        }
+        pass_on(&outbox, &workers[0].outbox);
+    }
+    workers
+}
+
+/// Passes on what other former workers had sent to one.
+fn pass_on(former: &Outbox, to: &Outbox) {
+    while let Some(handoff) = former.handoff_queue.take() {
+        let packets = handoff.packets();
+        if to.handoff_queue.send(handoff).is_err() {
+            to.counters.handoffs_taken.add(packets);
+            to.counters.drops.add(DropReason::HandoverFull, packets);
+        }
+    }
+}
