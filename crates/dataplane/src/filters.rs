@@ -4,6 +4,7 @@
 //! changes: a configuration with other rules makes another filter, and its graph uses that one
 //! instead (see [`FilterTables`]). Each step counts in its own block; readers get the sum.
 
+mod bills;
 mod fragments;
 mod frames;
 mod gate;
@@ -20,6 +21,7 @@ use std::sync::{Arc, Mutex};
 
 use acl::{Action, Classifier, Fields, Filter, FilterAddress, Key, SetReaders, TooLarge};
 
+pub(crate) use self::bills::Bills;
 use self::fragments::Fragments;
 pub(crate) use self::frames::FrameFilters;
 pub use self::gate::Gate;
@@ -29,7 +31,7 @@ use self::police::Policer;
 pub use self::police::{Colour, Colours, Meter, Police, SourceKey, SourceLengths};
 pub use self::samples::Sample;
 use self::samples::Samples;
-use self::verdicts::{Verdict, Verdicts};
+use self::verdicts::{Treated, Verdict, Verdicts};
 use crate::batch::{Batch, ETHERNET};
 use crate::category::CATEGORIES_MAX;
 use crate::counters::{Counter, Traffic};
@@ -205,11 +207,13 @@ impl FilterTable {
     ) -> Result<Self, TooLarge> {
         let ip4 = Classifier::new(&spec.filter, sets)?;
         let ip6 = Classifier::new(&spec.filter, sets)?;
-        let verdicts = spec.filter.rules.iter().zip(&spec.treatments).map(|(rule, treatment)| {
-            let is_treated = *treatment != Treatment::default() || !rule.action.is_terminal();
-            (rule.action, is_treated)
-        });
-        let default = (spec.filter.default, false);
+        let verdicts = spec
+            .filter
+            .rules
+            .iter()
+            .zip(&spec.treatments)
+            .map(|(rule, treatment)| (rule.action, treated(rule.action, treatment)));
+        let default = (spec.filter.default, Treated::No);
         let hz = dpdk::tsc_hz();
         let seed = RandomState::new().hash_one(0);
         let policer = |of: &Treatment| of.police.map(|police| Policer::new(police, hz, seed));
@@ -321,14 +325,28 @@ impl FilterTable {
         self.verdicts.get(rule)
     }
 
+    /// The meter of a rule.
+    #[inline]
+    fn policer(&self, rule: u32) -> Option<&Policer> {
+        self.policers.get(rule as usize)?.as_ref()
+    }
+
     /// Takes a packet of this length in bytes and source from the rule's rate, at `now` in TSC cycles; green without
     /// one.
     #[inline]
     pub(crate) fn admits(&self, rule: u32, source: SourceKey, length: usize, now: u64) -> Colour {
-        match self.policers.get(rule as usize) {
-            Some(Some(policer)) => policer.admits(source, length, now),
-            _ => Colour::Green,
-        }
+        self.policer(rule).map_or(Colour::Green, |policer| policer.admits(source, length, now))
+    }
+}
+
+fn treated(action: Action, treatment: &Treatment) -> Treated {
+    let only_policed = Treatment { police: treatment.police, ..Treatment::default() };
+    let has_colours = treatment.police.is_some_and(|police| police.colours.is_some());
+    match treatment {
+        _ if !action.is_terminal() => Treated::Yes,
+        _ if *treatment == Treatment::default() => Treated::No,
+        _ if *treatment == only_policed && !has_colours => Treated::OnlyPoliced,
+        _ => Treated::Yes,
     }
 }
 
@@ -578,6 +596,43 @@ impl<A: Filtered> Reader<A> {
             let key = A::key(batch.frame(slot), batch.len(slot), interface);
             key.with_priority(batch.priority(slot))
         })
+    }
+}
+
+impl<A: Filtered> Reader<A> {
+    /// Like [`Self::judge`] for a rule that only charges its rate; `is_paid`: it has been charged for the packet.
+    #[inline(always)]
+    pub fn judge_policed(
+        &self,
+        filter: &Counted,
+        rule: u32,
+        batch: &Batch,
+        (place, slot): (usize, usize),
+        is_paid: bool,
+    ) -> Judgement {
+        let length = batch.len(slot).saturating_sub(ETHERNET);
+        let packet = Hitting { fields: &self.fields, place, rule, length, now: batch.now };
+        filter.table.judge_policed(&filter.hits, &packet, is_paid)
+    }
+}
+
+impl FilterTable {
+    /// Judges a packet by a rule that only charges its rate; `is_paid`: it has been charged for the packet.
+    #[inline(always)]
+    pub(crate) fn judge_policed<A: Filtered>(
+        &self,
+        hits: &Hits,
+        packet: &Hitting<'_, A>,
+        is_paid: bool,
+    ) -> Judgement {
+        count(hits, packet.rule, packet);
+        let source = || A::source(packet.fields.source(packet.place));
+        match is_paid
+            || self.admits(packet.rule, source(), packet.length, packet.now) != Colour::Red
+        {
+            true => judgement(self.verdict(packet.rule).action),
+            false => Judgement::Police,
+        }
     }
 }
 

@@ -174,6 +174,31 @@ impl Policer {
         Self { rate: Rate::new(police, tsc_hz), second, buckets }
     }
 
+    /// Charges so many packets of any source, with so many bytes together, if the rate is one for all sources, has no
+    /// colours and admits all of them; else charges nothing and returns false.
+    #[inline]
+    pub fn admits_all(&self, packets: usize, bytes: usize, now: u64) -> bool {
+        let (Self { rate, second: None, .. }, Buckets::One(bucket)) = (self, &self.buckets) else {
+            return false;
+        };
+        let cost = rate.cost_of(if rate.bytes { bytes } else { packets });
+        bucket::take(&bucket.full_at, cost, rate.depth, now).is_ok()
+    }
+
+    /// Returns true if the rate is one for each source.
+    #[inline]
+    pub fn is_by_source(&self) -> bool {
+        matches!(self.buckets, Buckets::BySource(_))
+    }
+
+    /// Has the processor fetch the bucket of a source, if the rate is one for each.
+    #[inline]
+    pub fn prefetch(&self, source: SourceKey) {
+        if let Buckets::BySource(sources) = &self.buckets {
+            dpdk::prefetch(&raw const *sources.line(sources.tag(source)));
+        }
+    }
+
     /// Charges a packet of this length, in bytes, and source at `now`, and returns its colour: green or red,
     /// or with a second bucket also yellow.
     #[inline]
@@ -233,8 +258,13 @@ impl Rate {
     /// TSC cycles for a packet of this length.
     #[inline]
     fn cost(&self, length: usize) -> u64 {
-        let amount = if self.bytes { length as u128 } else { 1 };
-        ((u128::from(self.cost) * amount) >> SHIFT) as u64
+        self.cost_of(if self.bytes { length } else { 1 })
+    }
+
+    /// TSC cycles for so many packets or bytes.
+    #[inline]
+    fn cost_of(&self, amount: usize) -> u64 {
+        ((u128::from(self.cost) * amount as u128) >> SHIFT) as u64
     }
 
     #[inline]
@@ -305,7 +335,7 @@ impl Sources {
     #[inline]
     fn bucket(&self, source: SourceKey, now: u64) -> (&AtomicU64, &AtomicU64) {
         let tag = self.tag(source);
-        let place = (tag >> 32) as usize % self.lines.len();
+        let place = self.place(tag);
         let line = &self.lines[place];
         let second = |way: usize| self.seconds.get(place * WAYS + way);
         let of = |way: usize| (&line.full_at[way], second(way).unwrap_or(&line.full_at[way]));
@@ -323,6 +353,16 @@ impl Sources {
         second.store(now, Ordering::Relaxed);
         line.tags[way].store(tag, Ordering::Relaxed);
         (first, second)
+    }
+
+    #[inline]
+    fn place(&self, tag: u64) -> usize {
+        (tag >> 32) as usize % self.lines.len()
+    }
+
+    #[inline]
+    fn line(&self, tag: u64) -> &Line {
+        &self.lines[self.place(tag)]
     }
 
     /// A hash that outsiders cannot predict.

@@ -12,6 +12,17 @@ pub(crate) struct Verdict {
     pub is_treated: bool,
     /// True if its packets are logged by a command.
     pub is_watched: bool,
+    /// True if the rule does nothing but charge its rate, before its action.
+    pub is_only_policed: bool,
+}
+
+/// What a rule does beside its action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Treated {
+    No,
+    /// It only charges its rate, without colours.
+    OnlyPoliced,
+    Yes,
 }
 
 /// The verdicts of a filter's rules, then the default's. Forwarders read them, one thread changes them.
@@ -20,11 +31,19 @@ pub(super) struct Verdicts(Box<[AtomicU8]>);
 const ACTION: u8 = 0b0111;
 const TREATED: u8 = 0b1000;
 const WATCHED: u8 = 0b1_0000;
+const ONLY_POLICED: u8 = 0b10_0000;
 
 impl Verdicts {
-    /// Makes those of these actions; true: the rule does more.
-    pub fn new(verdicts: impl Iterator<Item = (Action, bool)>) -> Self {
-        let byte = |(action, is_treated)| action as u8 | if is_treated { TREATED } else { 0 };
+    /// Makes those of these actions.
+    pub fn new(verdicts: impl Iterator<Item = (Action, Treated)>) -> Self {
+        let byte = |(action, treated)| {
+            let more = match treated {
+                Treated::No => 0,
+                Treated::OnlyPoliced => TREATED | ONLY_POLICED,
+                Treated::Yes => TREATED,
+            };
+            action as u8 | more
+        };
         Self(verdicts.map(|verdict| byte(verdict).into()).collect())
     }
 
@@ -41,7 +60,8 @@ impl Verdicts {
             _ => Action::Drop,
         };
         let is_watched = byte & WATCHED != 0;
-        Verdict { action, is_treated: byte & (TREATED | WATCHED) != 0, is_watched }
+        let is_only_policed = byte & (ONLY_POLICED | WATCHED) == ONLY_POLICED;
+        Verdict { action, is_treated: byte & (TREATED | WATCHED) != 0, is_watched, is_only_policed }
     }
 
     /// Begins or ends the logging of a rule's packets.
@@ -63,14 +83,20 @@ mod tests {
     fn verdicts_are_read_as_they_were_made() {
         let actions =
             [Action::Accept, Action::Drop, Action::Reject, Action::ToHost, Action::Continue];
-        let all = actions.into_iter().flat_map(|action| [(action, false), (action, true)]);
+        let treated = [Treated::No, Treated::OnlyPoliced, Treated::Yes];
+        let all = actions.into_iter().flat_map(|action| treated.map(|treated| (action, treated)));
         let verdicts = Verdicts::new(all.clone());
-        for (rule, (action, is_treated)) in (0..).zip(all) {
-            assert_eq!(verdicts.get(rule), Verdict { action, is_treated, is_watched: false });
+        for (rule, (action, treated)) in (0..).zip(all) {
+            let found = verdicts.get(rule);
+            assert_eq!((found.action, found.is_treated), (action, treated != Treated::No));
+            assert_eq!(found.is_only_policed, treated == Treated::OnlyPoliced);
+            assert!(!found.is_watched);
             verdicts.watch(rule, true);
-            assert_eq!(verdicts.get(rule), Verdict { action, is_treated: true, is_watched: true });
+            let found = verdicts.get(rule);
+            assert!(found.action == action && found.is_treated && found.is_watched);
+            assert!(!found.is_only_policed, "the packets that it drops are logged");
             verdicts.watch(rule, false);
-            assert_eq!(verdicts.get(rule), Verdict { action, is_treated, is_watched: false });
+            assert_eq!(verdicts.get(rule).is_treated, treated != Treated::No);
         }
         assert_eq!(verdicts.get(99).action, Action::Drop);
     }

@@ -27,8 +27,8 @@ use acl::Family;
 
 use crate::batch::{BATCH_MAX, Batch, ETHERNET, Group};
 use crate::filters::{
-    Counted, Direction, Effects, FILTER_IN, Filtered, Guard, Guards, Judged, Judgement, Reader,
-    TRACKED,
+    Bills, Counted, Direction, Effects, FILTER_IN, Filtered, Guard, Guards, Judged, Judgement,
+    Reader, TRACKED,
 };
 use crate::flows::{FlowTable, Passed};
 use crate::graph::{Output, Outputs, Step};
@@ -121,9 +121,17 @@ pub(super) fn judge_all<A: Filtered>(
     filter.table.follow_fragments(&mut reader.fields, batch.now, frames);
     let mut found = [0; BATCH_MAX];
     A::classifier(&filter.table).classify(&reader.fields, &mut found);
+    let mut bills = Bills::default();
     for (place, (slot, rule)) in packets.slots().zip(found).enumerate() {
         if hidden.has(slot) {
             decided[FILTERED] |= Mask::when(true, slot);
+            continue;
+        }
+        if filter.table.verdict(rule).is_only_policed {
+            let charge = || reader.charge(filter, rule, batch, (packets, hidden), &found);
+            let is_paid = bills.is_paid(rule, charge);
+            let judgement = reader.judge_policed(filter, rule, batch, (place, slot), is_paid);
+            decided[judgement as usize] |= Mask::when(true, slot);
             continue;
         }
         let Judged { judgement, effects } = reader.judge(filter, rule, batch, (place, slot));
@@ -284,7 +292,9 @@ mod tests {
 
     use super::*;
     use crate::features::Features;
-    use crate::filters::{FILTER_OUT, FilterSpec, FilterTable, Filters, Mark, Police, Treatment};
+    use crate::filters::{
+        FILTER_OUT, FilterSpec, FilterTable, Filters, Mark, Police, SourceLengths, Treatment,
+    };
     use crate::frame::Class;
     use crate::interface::{InterfaceId, InterfaceInfo};
     use crate::steps::Classify;
@@ -350,6 +360,60 @@ mod tests {
         let spec = FilterSpec { treatments: vec![Treatment::default(); 4], ..table.spec().clone() };
         let next = FilterTable::new(&spec, Some(&table), &acl::SetReaders::none()).unwrap();
         assert_eq!(packets(&next), [1, 1, 1, 2, 1], "rules that stay keep what they counted");
+    }
+
+    /// Six rules with rates by UDP port: of packets, of bytes, by source, some of them hardly reached.
+    fn policed() -> Arc<Tables> {
+        let rule = |port: u16| {
+            let to_port = vec![port..=port];
+            rule(Matches { protocol: vec![17], to_port, ..Matches::default() }, Action::Accept)
+        };
+        let rules: Vec<_> = (50..56).map(rule).collect();
+        let filter = Filter { name: "f".into(), rules, default: Action::Drop };
+        let treatment = |number: u64| {
+            let (bytes, burst) = (number % 2 == 1, [10, 600, 40, 1500, 3, 100][number as usize]);
+            let per_source = (number >= 4).then(SourceLengths::default);
+            let police = Police { rate: 1, burst, bytes, per_source, colours: None };
+            Treatment { police: Some(police), ..Treatment::default() }
+        };
+        let spec =
+            FilterSpec { filter, treatments: (0..6).map(treatment).collect(), targets: vec![] };
+        let table = Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap());
+        let tables = TestTables::every_kind();
+        tables.filters.set(Filters { tables: vec![Some(table)], ..Filters::default() });
+        tables
+    }
+
+    #[test]
+    fn a_batch_is_policed_as_its_packets_are_one_by_one() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..200 {
+            let tables = [(); 2].map(|()| policed());
+            let mut steps = tables.each_ref().map(|tables| FilterIn::<Ipv4Addr>::new(tables));
+            for _ in 0..4 {
+                let count = random.usize(1..=BATCH_MAX);
+                let frame = |_| {
+                    let port = 50 + random.u16(..6).min(random.u16(..7));
+                    let source = format!("192.0.2.{}", random.u8(1..4));
+                    let payload = vec![0; random.usize(..60)];
+                    FrameBuilder::ip4().source4(&source).udp(1000, port, &payload).build()
+                };
+                let frames: Vec<_> = (0..count).map(frame).collect();
+                let now = 1 << 40;
+                let prepare = |batch: &mut Batch| {
+                    batch.now = now;
+                    batch.own.features = Features::NONE.with(FILTER_IN, 1);
+                };
+                let (whole, _) = run_step_on(&mut steps[0], &frames, prepare);
+                for (slot, frame) in frames.iter().enumerate() {
+                    let (one, _) = run_step_on(&mut steps[1], std::slice::from_ref(frame), prepare);
+                    for output in ["ok", "policed", "filtered"] {
+                        let is_there = whole[output].contains(&slot);
+                        assert_eq!(is_there, !one[output].is_empty(), "{output} of slot {slot}");
+                    }
+                }
+            }
+        }
     }
 
     #[test]
