@@ -25,7 +25,7 @@ from lib.packets import ethernet, ipv4, pattern, udp
 OFFERED = 800
 # Shares of a router's capacity.
 LOADS = [0.1, 0.25, 0.5, 0.75, 1, 1.5, 2.5, 4, 7, 10]
-MODES = ["interrupt", "adaptive", "poll", "kernel"]
+MODES = ["interrupt", "moderated", "adaptive", "poll", "kernel"]
 
 # A step that takes some ten microseconds a packet, so that a generator on the same machine can offer ten times the
 # capacity of a forwarder.

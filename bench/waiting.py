@@ -18,7 +18,7 @@ import common
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, Hosts, Lab, ports_by
 from lib.netns import veth, wait_for
 
-MODES = ["poll", "adaptive", "interrupt"]
+MODES = ["poll", "adaptive", "interrupt", "moderated"]
 DRIVERS = ["af_xdp", "af_packet"]
 ROWS = [f"{driver}-{mode}" for driver in DRIVERS for mode in MODES] + ["kernel"]
 TICKS = os.sysconf("SC_CLK_TCK")

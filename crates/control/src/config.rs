@@ -77,7 +77,7 @@ use dataplane::flows::FlowSettings;
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::mirror_sessions::{self, MIRROR};
 use dataplane::plan::Plans;
-use dataplane::polling::{BUDGET, Wait};
+use dataplane::polling::{BUDGET, MODERATION, Wait};
 use dataplane::port::{LinkWish, OffloadWishes, PortId};
 use dataplane::shed::Shedding;
 use dataplane::steps::{FILTER_IN, FILTER_OUT, POLICY_ROUTE};
@@ -905,6 +905,8 @@ pub struct Forwarders {
     pub wait: Wait,
     /// Most packets of a round over all sources.
     pub budget: u16,
+    /// Least time between two wake-ups of a forwarder with `wait = "moderated"`.
+    pub moderation: Duration,
     /// True if receive queues move from busy forwarders to idle ones while they run.
     pub rebalance: bool,
     /// True if one more forwarder serves control traffic, on the cores for control.
@@ -920,6 +922,7 @@ impl Default for Forwarders {
         Self {
             wait: Wait::default(),
             budget: BUDGET,
+            moderation: MODERATION,
             rebalance: true,
             control_queue: false,
             learned_flows: LEARNED_FLOWS,

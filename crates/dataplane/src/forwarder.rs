@@ -274,7 +274,7 @@ impl Forwarder {
         let descriptors = self.rx.iter().filter_map(|source| source.input.descriptor());
         // A descriptor that the kernel does not watch does not count.
         let can_block = waiting.watch(descriptors).is_ok() && self.rx.iter().all(has_descriptor);
-        self.idle.set(wait, can_block);
+        self.idle.set((wait, polling.moderation), can_block);
         self.turns = RoundRobin::default();
     }
 

@@ -29,6 +29,7 @@
 //! | `poll` | polls |
 //! | `adaptive` | polls for a window, then blocks |
 //! | `interrupt` | blocks |
+//! | `moderated` | sleeps for a time, then blocks |
 //!
 //! The forwarder for control traffic blocks at once, regardless of the settings of its ports: it
 //! shares its core.
@@ -36,6 +37,10 @@
 //! The window of `adaptive` follows the traffic, as KVM's halt polling does: it doubles, up to
 //! [`WINDOW_MOST`], when a block was shorter than that, so that polling would have found the packet; after
 //! a longer block it is [`WINDOW_LEAST`] again. Under load no system call is made.
+//!
+//! `moderated` does what NICs call interrupt moderation (`ethtool -C rx-usecs`), for devices that cannot: wake-ups are at
+//! least the time of [`Polling::moderation`] apart, and packets that arrive meanwhile are taken together. The first
+//! packet after a pause waits for nothing.
 //!
 //! A forwarder blocks only if every receive queue has a descriptor that wakes it. If one has none
 //! (a virtual device, a NIC without interrupts) it sleeps for 2 to 50 us at a time. It does so as
@@ -67,6 +72,9 @@ pub const WINDOW_LEAST: Duration = Duration::from_micros(20);
 /// The longest window of [`Wait::Adaptive`].
 pub const WINDOW_MOST: Duration = Duration::from_micros(100);
 
+/// The time between two wake-ups of [`Wait::Moderated`] by default.
+pub const MODERATION: Duration = Duration::from_micros(50);
+
 /// Rounds without a packet before the first sleep of a forwarder that cannot block.
 const SPIN_ROUNDS: u32 = 200;
 
@@ -95,11 +103,13 @@ pub enum Wait {
     Adaptive,
     /// Blocks at once.
     Interrupt,
+    /// Sleeps for a set time, then blocks.
+    Moderated,
 }
 
 impl Wait {
     /// All, most eager first.
-    pub const ALL: [Self; 3] = [Self::Poll, Self::Adaptive, Self::Interrupt];
+    pub const ALL: [Self; 4] = [Self::Poll, Self::Adaptive, Self::Interrupt, Self::Moderated];
 
     /// Returns the name in configurations.
     pub fn name(self) -> &'static str {
@@ -107,6 +117,7 @@ impl Wait {
             Self::Poll => "poll",
             Self::Adaptive => "adaptive",
             Self::Interrupt => "interrupt",
+            Self::Moderated => "moderated",
         }
     }
 }
@@ -133,6 +144,8 @@ pub struct Polling {
     pub wait: Wait,
     /// Packets of a round, at least 1.
     pub budget: u16,
+    /// Least time between two wake-ups of [`Wait::Moderated`].
+    pub moderation: Duration,
     /// Overload control: the packets to drop when more arrive than can be forwarded.
     pub shed: Shedding,
     /// By the ports' indexes.
@@ -142,7 +155,8 @@ pub struct Polling {
 impl Default for Polling {
     fn default() -> Self {
         let ports = Box::new([PortPolling::default(); MAX_PORTS]);
-        Self { wait: Wait::default(), budget: BUDGET, shed: Shedding::OFF, ports }
+        let (wait, budget, moderation) = (Wait::default(), BUDGET, MODERATION);
+        Self { wait, budget, moderation, shed: Shedding::OFF, ports }
     }
 }
 
@@ -294,6 +308,8 @@ pub(crate) struct Idle {
     since: u64,
     /// The window of [`Wait::Adaptive`], in TSC cycles.
     window: u64,
+    /// The first sleep of [`Wait::Moderated`].
+    moderation: Duration,
     sleep: Duration,
     /// Wake-ups by a descriptor since the last packet.
     fruitless: u32,
@@ -311,14 +327,15 @@ impl Idle {
             rounds,
             since,
             window,
+            moderation: MODERATION,
             sleep,
             fruitless,
         }
     }
 
-    /// Sets other sources, or another setting.
-    pub(crate) fn set(&mut self, wait: Wait, can_block: bool) {
-        (self.wait, self.can_block) = (wait, can_block);
+    /// Sets other sources, or other settings; `moderation`: see [`Polling`].
+    pub(crate) fn set(&mut self, (wait, moderation): (Wait, Duration), can_block: bool) {
+        (self.wait, self.moderation, self.can_block) = (wait, moderation, can_block);
         self.found();
     }
 
@@ -343,6 +360,7 @@ impl Idle {
             _ if !self.can_block => self.sleep(LONGEST_SLEEP),
             _ if !is_trusted => self.sleep(FRUITLESS_MOST),
             Wait::Adaptive if now.wrapping_sub(self.since) < self.window => Rest::Poll,
+            Wait::Moderated if self.rounds == 1 => Rest::Sleep(self.moderation),
             _ => Rest::Block,
         }
     }
@@ -506,7 +524,7 @@ mod tests {
 
     fn idle(wait: Wait, can_block: bool) -> Idle {
         let mut idle = Idle::new();
-        idle.set(wait, can_block);
+        idle.set((wait, MODERATION), can_block);
         idle
     }
 
@@ -515,6 +533,19 @@ mod tests {
         let mut poll = idle(Wait::Poll, true);
         assert!((0..10_000).all(|round| poll.rest(round << 30) == Rest::Poll));
         assert_eq!(idle(Wait::Interrupt, true).rest(0), Rest::Block);
+    }
+
+    #[test]
+    fn moderated_sleeps_once_after_packets() {
+        let mut idle = idle(Wait::Moderated, true);
+        for _ in 0..3 {
+            assert_eq!(idle.rest(0), Rest::Sleep(MODERATION));
+            assert_eq!(idle.rest(0), Rest::Block);
+            assert_eq!(idle.rest(0), Rest::Block);
+            idle.found();
+        }
+        idle.set((Wait::Moderated, Duration::from_micros(7)), true);
+        assert_eq!(idle.rest(0), Rest::Sleep(Duration::from_micros(7)));
     }
 
     #[test]
@@ -539,7 +570,7 @@ mod tests {
 
     #[test]
     fn a_source_without_a_descriptor_makes_it_sleep_shortly() {
-        for wait in [Wait::Adaptive, Wait::Interrupt] {
+        for wait in [Wait::Adaptive, Wait::Interrupt, Wait::Moderated] {
             let mut idle = idle(wait, false);
             let spins = (1..).take_while(|_| idle.rest(0) == Rest::Poll).count();
             assert_eq!(spins, SPIN_ROUNDS as usize - 1);
@@ -573,6 +604,8 @@ mod tests {
         assert_eq!(wait(&polling, &[]), Wait::Interrupt);
         polling.ports[1].wait = Wait::Interrupt;
         assert_eq!(wait(&polling, &ids[1..2]), Wait::Interrupt);
+        polling.ports[2].wait = Wait::Moderated;
+        assert_eq!(wait(&polling, &ids[1..]), Wait::Interrupt);
         assert_eq!(wait(&polling, &ids[..2]), Wait::Adaptive);
         polling.ports[2].wait = Wait::Poll;
         assert_eq!(wait(&polling, &ids), Wait::Poll);

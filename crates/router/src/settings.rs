@@ -15,13 +15,14 @@ fn polling(config: &Config) -> Polling {
     let config::Forwarders {
         wait,
         budget,
+        moderation,
         shed,
         // The owner moves queues, and makes those for control traffic.
         rebalance: _,
         control_queue: _,
         learned_flows: _,
     } = config.forwarders;
-    let mut polling = Polling { wait, budget, shed, ..Polling::default() };
+    let mut polling = Polling { wait, budget, moderation, shed, ..Polling::default() };
     for port in &config.ports {
         let wait = port.queues.wait.unwrap_or(wait);
         let quota = port.queues.quota.unwrap_or(QUOTA);

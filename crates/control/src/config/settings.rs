@@ -191,8 +191,10 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         |cores: &[usize]| some(cores.iter().map(ToString::to_string), "the router's choice");
     list.live(Unit::Cores, "cores: control", chosen(control));
     list.live(Unit::Cores, "cores: forward", chosen(forward));
-    let Forwarders { wait, budget, rebalance, control_queue, learned_flows, shed } = forwarders;
+    let Forwarders { wait, budget, moderation, rebalance, control_queue, learned_flows, shed } =
+        forwarders;
     list.live(Unit::Forwarders, "forwarders: wait", wait.name());
+    list.live(Unit::Forwarders, "forwarders: moderation_us", moderation.as_micros());
     list.live(Unit::Forwarders, "forwarders: budget", budget);
     list.live(Unit::Rebalancing, "forwarders: rebalance", rebalance);
     list.live(Unit::ControlQueues, "forwarders: control_queue", control_queue);

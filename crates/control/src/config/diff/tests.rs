@@ -520,7 +520,7 @@ fn every_statement() -> Vec<String> {
         "import { file = 'table', via = '10.0.1.2' }",
         "filter 'f' { default = 'drop' }",
         "vlan 'a.7' { parent = 'a', id = 7 }",
-        "forwarders { wait = 'poll', budget = 100, rebalance = false, control_queue = true, \
+        "forwarders { wait = 'poll', moderation_us = 70, budget = 100, rebalance = false, control_queue = true, \
          learned_flows = 9, shed = { percent = 7, keep = { 'data' } } }",
     ];
     let made = [

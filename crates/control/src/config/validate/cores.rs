@@ -1,6 +1,8 @@
 //! Cores of forwarders and of everything else: `turnpike.cores`, and `turnpike.forwarders`, which gives only
 //! those of the forwarders.
 
+use std::time::Duration;
+
 use dataplane::shed::{Classes, PERCENT_MOST, Shedding};
 use dataplane::transmit::frame::Class;
 
@@ -12,8 +14,19 @@ use super::rest::{plain, single, wait};
 use crate::cores::parse_cores;
 
 /// Keys of `turnpike.forwarders`.
-const FORWARDERS: [&str; 7] =
-    ["cores", "wait", "budget", "rebalance", "control_queue", "learned_flows", "shed"];
+const FORWARDERS: [&str; 8] = [
+    "cores",
+    "wait",
+    "moderation_us",
+    "budget",
+    "rebalance",
+    "control_queue",
+    "learned_flows",
+    "shed",
+];
+
+/// Longest time between two wake-ups that can be configured, in microseconds: a change of the graph waits for it.
+const MODERATION_MOST: u64 = 1000;
 
 /// Most learned flows of a device.
 const LEARNED_MOST: u64 = 4096;
@@ -34,6 +47,9 @@ pub(super) fn read<'s>(
     if let Some(statement) = single(context, forwarders) {
         let mut fields = plain(context, statement, &FORWARDERS);
         sharing.wait = wait(&mut fields).unwrap_or(sharing.wait);
+        if let Some(micros) = fields.number("moderation_us", 1..=MODERATION_MOST) {
+            sharing.moderation = Duration::from_micros(micros);
+        }
         let budget = fields.number("budget", 1..=u64::from(u16::MAX));
         sharing.budget = budget.map_or(sharing.budget, |budget| budget as u16);
         sharing.rebalance = fields.flag_or("rebalance", sharing.rebalance);

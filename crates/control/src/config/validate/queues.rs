@@ -401,7 +401,7 @@ mod tests {
             ),
             (
                 "wait = 'interupt'",
-                "r.lua:3: port \"wan\": wait \"interupt\" unknown; known: poll, adaptive, interrupt",
+                "r.lua:3: port \"wan\": wait \"interupt\" unknown; known: poll, adaptive, interrupt, moderated",
             ),
             (
                 "rx_burst = 65",

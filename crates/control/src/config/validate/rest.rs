@@ -145,7 +145,7 @@ pub(super) fn plain<'b, 's>(
 /// Reads the wait mode of forwarders.
 pub(super) fn wait(fields: &mut Fields<'_, '_>) -> Option<Wait> {
     let known = Wait::ALL.map(Wait::name);
-    let text = fields.text("wait", "\"poll\", \"adaptive\" or \"interrupt\"")?;
+    let text = fields.text("wait", "\"poll\", \"adaptive\", \"interrupt\" or \"moderated\"")?;
     let wait = Wait::ALL.into_iter().find(|wait| wait.name() == text);
     if wait.is_none() {
         let message = format!("wait \"{text}\" unknown; known: {}", known.join(", "));
