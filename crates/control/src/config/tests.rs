@@ -2086,10 +2086,10 @@ fn what_is_wrong_about_vrfs_is_named_with_its_way_out() {
             r#"2: vrf "blue": table is about routes of others, of whom turnpike.routes_from names none; add it, or leave table out"#
         ]
     );
-    let many = "local t = require 'turnpike'\nfor i = 1, 64 do\n t.vrf('v' .. i) {} end\nt.port 'p' { device = 'd' }";
+    let many = "local t = require 'turnpike'\nfor i = 1, 4096 do\n t.vrf('v' .. i) {} end\nt.port 'p' { device = 'd' }";
     assert_eq!(
         errors(many),
-        ["3: vrf \"v64\": there may be 63 VRFs besides the default one; take one away"]
+        ["3: vrf \"v4096\": there may be 4095 VRFs besides the default one; take one away"]
     );
 }
 

@@ -57,8 +57,9 @@ impl Owner {
         gone(old, new).try_for_each(|vrf| self.check_unused(vrf))?;
         let most = new.vrfs.iter().map(|vrf| vrf.id.index()).max().unwrap_or(0);
         while self.routing.rib.vrfs().len() <= most {
+            let vrf = VrfId::new(self.routing.rib.vrfs().len() as u16);
             let (fib4, fib6) =
-                new_fibs(new.fib, &self.routing.near.nodes(), &self.routing.readers)?;
+                new_fibs(vrf, new.fib, &self.routing.near.nodes(), &self.routing.readers)?;
             let readers = (fib4.readers(), fib6.readers());
             let id = self.routing.rib.add_vrf(fib4, fib6)?;
             self.routing.near.add_vrf(id, &readers);
