@@ -1,5 +1,6 @@
 //! Events from route sources to the owner of the RIB, and orders to the sources.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -223,6 +224,8 @@ pub struct KernelVrf {
     pub name: String,
     /// Its routing table if configured, regardless of VRF devices.
     pub table: Option<u32>,
+    /// Its ports, whose host interfaces belong into its VRF device.
+    pub ports: BTreeSet<InterfaceId>,
 }
 
 /// What is followed besides links, addresses and neighbours.

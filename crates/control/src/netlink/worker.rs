@@ -401,6 +401,8 @@ impl Worker {
 
     /// Moves the model's events to the queue for the owner.
     fn collect(&mut self) {
+        let misplaced = self.model.misplaced();
+        misplaced.into_iter().for_each(|(name, index, device)| self.place(&name, index, device));
         if let Some(interfaces) = self.model.interfaces() {
             self.ends.interfaces.send_replace(Arc::new(interfaces));
             let waiting = std::mem::take(&mut self.waiting);
@@ -414,6 +416,29 @@ impl Worker {
             && let Ok(permit) = self.ends.events.try_reserve()
         {
             permit.send(self.pending.pop_front().unwrap_or_default());
+        }
+    }
+
+    /// Puts a host interface into a VRF device, or takes it out.
+    fn place(&mut self, name: &str, index: u32, device: Option<u32>) {
+        let sequence = self.next_sequence();
+        let what =
+            if device.is_some() { "put into its VRF device" } else { "out of its VRF device" };
+        self.named.push_back((sequence, format!("{name} {what}")));
+        // The kernel sets the interface down and up meanwhile, by which IPv6 addresses are lost unless they are to be
+        // kept. It makes the change before the request returns.
+        let file = format!("/proc/sys/net/ipv6/conf/{name}/keep_addr_on_down");
+        let kept = std::fs::read_to_string(&file).ok();
+        if kept.is_some() && std::fs::write(&file, "1").is_err() {
+            tracing::warn!("kernel: {file} cannot be written: {name} may lose IPv6 addresses");
+        }
+        if let Err(error) = self.requests.get_ref().send(&request::master(index, device, sequence))
+        {
+            self.refusals += 1;
+            tracing::warn!("kernel: {name} {what}: {error}");
+        }
+        if let Some(before) = &kept {
+            let _ = std::fs::write(&file, before.trim());
         }
     }
 

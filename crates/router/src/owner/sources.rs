@@ -9,7 +9,7 @@
 //! Between two batches the owner answers other requests, so a million routes delay no request
 //! for longer than one batch. The loss of a link does not wait for the routes before it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use control::netlink::{
     Seat, SourceEvent, SourceState, SourceStatus,
 };
 use control::rib::{self, Rib, Route, RouteSource};
-use dataplane::interface::{InterfaceId, InterfaceSet};
+use dataplane::interface::{InterfaceId, InterfaceSet, VrfId};
 use tokio::sync::{mpsc, oneshot, watch};
 use wire::MacAddr;
 
@@ -342,9 +342,16 @@ impl Sources {
     }
 }
 
-/// The VRFs, of which the kernel may have routes.
+/// The VRFs, of which the kernel may have routes and devices.
 pub(super) fn kernel_vrfs(config: &Config) -> Vec<KernelVrf> {
-    let vrf = |vrf: &Vrf| KernelVrf { id: vrf.id, name: vrf.name.clone(), table: vrf.table };
+    let mut ports: BTreeMap<VrfId, BTreeSet<InterfaceId>> = BTreeMap::new();
+    for (id, _, interface) in config.interfaces() {
+        ports.entry(interface.settings.vrf).or_default().insert(id);
+    }
+    let vrf = |vrf: &Vrf| -> KernelVrf {
+        let ports = ports.remove(&vrf.id).unwrap_or_default();
+        KernelVrf { id: vrf.id, name: vrf.name.clone(), table: vrf.table, ports }
+    };
     config.vrfs.iter().map(vrf).collect()
 }
 

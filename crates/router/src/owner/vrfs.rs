@@ -93,11 +93,15 @@ impl Owner {
         });
     }
 
-    /// Clears removed VRFs, and sets the VRFs whose routes the kernel's listener follows.
+    /// Clears removed VRFs.
     pub(super) fn leave_vrfs(&mut self, old: &Config, new: &Config) {
         for vrf in gone(old, new) {
             self.routing.rib.clear_vrf(vrf.id);
         }
+    }
+
+    /// Tells the kernel's thread the VRFs whose routes it follows, and their ports.
+    pub(super) fn order_vrfs(&mut self, old: &Config, new: &Config) {
         if kernel_vrfs(old) != kernel_vrfs(new) {
             self.routing.sources.order(KernelOrder::Vrfs(kernel_vrfs(new)));
         }
