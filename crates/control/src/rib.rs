@@ -182,6 +182,9 @@ pub struct Rib {
     distances: Distances,
     /// Number of the latest resynchronisation of each source.
     generations: [u16; RouteSource::ALL.len()],
+    /// The VRFs whose routes of the kernel are those of a network namespace of their own, with the number of its latest
+    /// resynchronisation.
+    apart: BTreeMap<VrfId, u16>,
     /// Nesting depth of calls to [`Self::change`].
     depth: u32,
     pieces: Pieces,
@@ -217,6 +220,7 @@ impl Rib {
             waiting: Waiting::default(),
             distances: RouteSource::ALL.map(RouteSource::distance),
             generations: [0; RouteSource::ALL.len()],
+            apart: BTreeMap::new(),
             depth: 0,
             pieces: PIECES,
             refusals: Refusals::default(),
@@ -386,7 +390,7 @@ impl Rib {
             }
         };
         let &Route { vrf, prefix, source, metric, .. } = route;
-        let generation = self.generations[source.index()];
+        let generation = self.generation(source, vrf);
         self.put(vrf, prefix, Candidate { source, metric, hop, generation });
         outcome?;
         if self.is_withheld(vrf, &prefix) {
@@ -498,11 +502,6 @@ impl Rib {
             count += let_go(waiting, hops, (vrf, prefix), gone);
         }
         count
-    }
-
-    /// Removes all matching candidates from the RIB and returns their number.
-    fn take_everywhere(&mut self, fits: impl Fn(&Candidate) -> bool) -> usize {
-        self.vrfs().map(|vrf| self.take_in(vrf, &fits)).sum()
     }
 
     /// Removes all matching candidates of a VRF and returns their number.

@@ -146,6 +146,8 @@ pub enum SourceEvent {
         /// Its state.
         state: NeighbourState,
     },
+    /// An event of the network namespace of a VRF: see [`Apart`].
+    Apart(Apart, Box<Self>),
     /// All of the source's routes and groups follow, up to [`Self::ResyncEnd`].
     ResyncBegin(RouteSource),
     /// Routes and groups not sent since [`Self::ResyncBegin`] no longer exist. After the first one
@@ -213,6 +215,26 @@ impl AuditReport {
         self.fib += found.fib;
         self.examples.extend(found.examples);
     }
+}
+
+impl SourceEvent {
+    /// Returns the event itself, wherever it is from.
+    pub fn inner(&self) -> &Self {
+        match self {
+            Self::Apart(_, event) => event.inner(),
+            event => event,
+        }
+    }
+}
+
+/// A VRF with a network namespace of its own: events name the default VRF in place of it, and its thread numbers groups
+/// by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Apart {
+    /// The VRF.
+    pub vrf: VrfId,
+    /// The number of the thread that follows the namespace, so that events of an ended one are recognised.
+    pub thread: u64,
 }
 
 /// A VRF with routes from the kernel.
@@ -288,6 +310,22 @@ pub enum KernelOrder {
     Move(Move),
     /// Compare now. There is no answer if the thread ends before.
     Audit(oneshot::Sender<AuditReport>),
+}
+
+impl KernelOrder {
+    /// Returns the port whose host interface it is about.
+    pub fn port(&self) -> Option<InterfaceId> {
+        match self {
+            Self::Audit(_) | Self::Ports(_) | Self::Vrfs(_) | Self::Follow(_) | Self::Move(_) => {
+                None
+            }
+            Self::Resolve { port, .. }
+            | Self::SetCarrier { port, .. }
+            | Self::SetMtu { port, .. }
+            | Self::AddAddress { port, .. }
+            | Self::RemoveAddress { port, .. } => Some(*port),
+        }
+    }
 }
 
 /// A move to another network namespace. What the source has reported of the one before is withdrawn once the other has

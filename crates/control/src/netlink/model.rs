@@ -904,6 +904,7 @@ mod tests {
             vrfs: vec![vrf],
             following: Following { routes: true, audit: None, receive_buffer: 0 },
             multicast: false,
+            apart: None,
         })
     }
 

@@ -32,7 +32,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 use super::event::{
-    AuditReport, Following, KernelOrder, Move, Seat, SourceEvent, SourceState, SourceStatus,
+    Apart, AuditReport, Following, KernelOrder, Move, Seat, SourceEvent, SourceState, SourceStatus,
 };
 use super::message::{
     Malformed, Messages, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NLMSG_NOOP, NLMSG_OVERRUN,
@@ -83,6 +83,7 @@ pub(super) struct Ends {
 }
 
 pub(super) struct Worker {
+    apart: Option<Apart>,
     following: Following,
     /// The subjects to be followed after the present dump.
     wanted: Option<Following>,
@@ -160,6 +161,7 @@ impl Worker {
         let requests = watch_readable(requests).map_err(named("netlink socket for requests"))?;
         let following = config.following;
         Ok(Self {
+            apart: config.apart,
             model: Model::new(&config),
             notifications: Arc::new(notifications),
             dumps,
@@ -411,7 +413,12 @@ impl Worker {
         if std::mem::take(&mut self.model.stale_ports) {
             self.sync_due = true;
         }
-        self.pending.extend(batches(self.model.routes.take_events()));
+        let mut events = self.model.routes.take_events();
+        if let Some(apart) = self.apart {
+            let of_vrf = |event| SourceEvent::Apart(apart, Box::new(event));
+            events = events.into_iter().map(of_vrf).collect();
+        }
+        self.pending.extend(batches(events));
         while !self.pending.is_empty()
             && let Ok(permit) = self.ends.events.try_reserve()
         {
@@ -681,18 +688,7 @@ impl Worker {
     }
 
     fn handle(&mut self, order: KernelOrder) {
-        let port = match &order {
-            KernelOrder::Audit(_)
-            | KernelOrder::Ports(_)
-            | KernelOrder::Vrfs(_)
-            | KernelOrder::Follow(_)
-            | KernelOrder::Move(_) => None,
-            KernelOrder::Resolve { port, .. }
-            | KernelOrder::SetCarrier { port, .. }
-            | KernelOrder::SetMtu { port, .. }
-            | KernelOrder::AddAddress { port, .. }
-            | KernelOrder::RemoveAddress { port, .. } => Some(*port),
-        };
+        let port = order.port();
         // Numbers of interfaces of the namespace that is left mean others in the new one.
         let index = port.filter(|_| self.moving.is_none());
         let index = index.and_then(|port| self.model.index_of(port));

@@ -171,6 +171,15 @@ impl Rib {
         self.change(|rib| rib.take_own(vrf, prefix.trunc(), RouteSource::Local, NO_PORT))
     }
 
+    /// Removes all addresses and prefixes of a VRF that are on no interface.
+    pub(super) fn remove_locals(&mut self, vrf: VrfId) {
+        self.locals.addresses.retain(|(of, _)| *of != vrf);
+        self.change(|rib| {
+            rib.take_in(vrf, |c| c.source == RouteSource::Local && c.metric == NO_PORT);
+        });
+        self.publish_addresses();
+    }
+
     pub(super) fn put_addresses(&mut self, id: InterfaceId, addresses: &[IpNet]) {
         let Some(interface) = self.interfaces.iter_mut().find(|known| known.id == id) else {
             return;

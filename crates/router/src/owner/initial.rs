@@ -95,7 +95,7 @@ impl StaticRoutes {
     fn new_group(&mut self) -> GroupKey {
         let id = self.next;
         self.next += 1;
-        GroupKey { source: RouteSource::Static, id }
+        GroupKey::new(RouteSource::Static, id)
     }
 }
 
