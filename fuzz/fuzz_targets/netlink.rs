@@ -67,6 +67,7 @@ fuzz_target!(|input: Input| {
         ports: vec![(PortId::FIRST.into(), String::new())],
         following: Following { routes: true, audit: None, receive_buffer: 0 },
         multicast: true,
+        apart: None,
     };
     let mut told = HashMap::new();
     for event in replay(&config, &bytes) {

@@ -680,6 +680,9 @@ pub struct Vrf {
     /// The routing table of the kernel and of FRR that the configuration assigns to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table: Option<u32>,
+    /// The network namespace of its host interfaces, whose routes of the kernel are its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
     /// The ports in it.
     pub ports: Vec<String>,
     /// Its routes, those not in use included.

@@ -45,6 +45,7 @@ fn main() {
         vrfs: Vec::new(),
         following: Following { routes: true, audit: None, receive_buffer: 64 << 20 },
         multicast: false,
+        apart: None,
     };
     let (send, mut events) = mpsc::channel(16);
     let begin = Instant::now();

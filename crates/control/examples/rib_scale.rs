@@ -235,7 +235,7 @@ fn flaps(bench: &mut Bench, sorted: &[IpNet]) {
     flap(bench, "recursive", &probes);
     remove_all(bench, "remove, by resync");
 
-    let key = GroupKey { source: RouteSource::Kernel, id: 1 };
+    let key = GroupKey::new(RouteSource::Kernel, 1);
     let spec = GroupSpec { paths: vec![Path::over(port(0), gateway(0, 1))], ..Default::default() };
     let set = bench.rib.set_group(key, spec);
     assert_eq!(set, Ok(()));

@@ -193,9 +193,16 @@ pub struct Vrf {
     pub name: String,
     /// The routing table of the kernel and of FRR with its routes.
     pub table: Option<u32>,
+    /// The network namespace of its host interfaces, whose kernel's routes are its own, as [`HostInterface::netns`].
+    pub namespace: Option<String>,
 }
 
 impl Vrf {
+    /// Returns the file of its network namespace.
+    pub fn netns_path(&self) -> Option<PathBuf> {
+        self.namespace.as_deref().map(netns_path)
+    }
+
     /// Returns the number of the VRF with this name, the default one included.
     ///
     /// # Errors
@@ -434,6 +441,13 @@ pub struct Interface {
     pub host: Option<HostInterface>,
     /// Most hops from which BGP, LDP, MSDP and BFD packets to the router are accepted on this port (RFC 5082).
     pub ttl_security: Option<u8>,
+}
+
+impl Interface {
+    /// Returns its VRF if its host interface is in the network namespace of that.
+    pub fn space(&self) -> Option<VrfId> {
+        self.host.as_ref().filter(|host| host.of_vrf).map(|_| self.settings.vrf)
+    }
 }
 
 impl Interface {
@@ -694,28 +708,36 @@ impl Config {
 }
 
 /// A kernel interface with a port's name, MAC and MTU, over which the programs of the machine
-/// communicate on the port's network. All host interfaces of a router are in one network namespace.
+/// communicate on the port's network. All host interfaces of a router are in one network namespace, except those of VRFs
+/// that have namespaces of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostInterface {
     /// The network namespace it is in, a name under `/run/netns` or an absolute path; `None`: the
     /// router's own.
     pub netns: Option<String>,
+    /// True if that is the namespace of its VRF.
+    pub of_vrf: bool,
     /// True if it carries frames of up to 64 KiB, which the router segments and coalesces.
     pub segmentation: bool,
 }
 
 impl Default for HostInterface {
     fn default() -> Self {
-        Self { netns: None, segmentation: true }
+        Self { netns: None, of_vrf: false, segmentation: true }
     }
 }
 
 impl HostInterface {
     /// Returns the file of the namespace; `None`: the router's own.
     pub fn netns_path(&self) -> Option<PathBuf> {
-        // An absolute name replaces the directory.
-        self.netns.as_ref().map(|name| Path::new("/run/netns").join(name))
+        self.netns.as_deref().map(netns_path)
     }
+}
+
+/// Returns the file of a network namespace.
+fn netns_path(name: &str) -> PathBuf {
+    // An absolute name replaces the directory.
+    Path::new("/run/netns").join(name)
 }
 
 /// Device of a port, distinguished by the notation.

@@ -66,6 +66,8 @@ pub struct KernelConfig {
     pub following: Following,
     /// True to follow multicast routes as well.
     pub multicast: bool,
+    /// The VRF that the namespace belongs to; `None`: it has the default VRF, and any number of others.
+    pub apart: Option<Apart>,
 }
 
 /// Mapping of a namespace's interfaces to ports, and of its routing tables to VRFs.

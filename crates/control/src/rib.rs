@@ -84,7 +84,7 @@ use wire::MacAddr;
 use entry::{Candidate, Distances, Entry};
 use family::{Family, Refusal, Routes};
 use groups::{Groups, Waiting};
-use neighbours::{Neighbours, Review, mac_of};
+use neighbours::{Gleaning, Neighbours, Review, mac_of};
 use next_hops::{Covering, NO_GROUP, NO_ROOM, NextHops, Referrer, Refused};
 use own::Locals;
 use refusals::Refusals;
@@ -175,12 +175,16 @@ pub struct Rib {
     vrfs: Vec<Vrf>,
     hops: NextHops,
     neighbours: Neighbours,
+    gleaning: Gleaning,
     review: Review,
     groups: Groups,
     waiting: Waiting,
     distances: Distances,
     /// Number of the latest resynchronisation of each source.
     generations: [u16; RouteSource::ALL.len()],
+    /// The VRFs whose routes of the kernel are those of a network namespace of their own, with the number of its latest
+    /// resynchronisation.
+    apart: BTreeMap<VrfId, u16>,
     /// Nesting depth of calls to [`Self::change`].
     depth: u32,
     pieces: Pieces,
@@ -210,11 +214,13 @@ impl Rib {
             vrfs: vec![Vrf { v4: Routes::new(fib4), v6: Routes::new(fib6) }],
             hops: NextHops::new(next_hops, grace),
             neighbours: Neighbours::new(),
+            gleaning: Gleaning::default(),
             review: Review::default(),
             groups: Groups::default(),
             waiting: Waiting::default(),
             distances: RouteSource::ALL.map(RouteSource::distance),
             generations: [0; RouteSource::ALL.len()],
+            apart: BTreeMap::new(),
             depth: 0,
             pieces: PIECES,
             refusals: Refusals::default(),
@@ -384,7 +390,7 @@ impl Rib {
             }
         };
         let &Route { vrf, prefix, source, metric, .. } = route;
-        let generation = self.generations[source.index()];
+        let generation = self.generation(source, vrf);
         self.put(vrf, prefix, Candidate { source, metric, hop, generation });
         outcome?;
         if self.is_withheld(vrf, &prefix) {
@@ -469,6 +475,8 @@ impl Rib {
     /// until the FIB has the new one.
     fn put(&mut self, vrf: VrfId, prefix: IpNet, new: Candidate) {
         let Some(routes) = self.vrfs.get_mut(vrf.index()) else { return };
+        let glean = self.hops.glean_port(new.hop);
+        glean.into_iter().for_each(|interface| self.gleaning.add(interface, vrf));
         let old = match prefix {
             IpNet::V4(_) => put(&mut routes.v4, &prefix, new, &self.distances),
             IpNet::V6(_) => put(&mut routes.v6, &prefix, new, &self.distances),
@@ -494,11 +502,6 @@ impl Rib {
             count += let_go(waiting, hops, (vrf, prefix), gone);
         }
         count
-    }
-
-    /// Removes all matching candidates from the RIB and returns their number.
-    fn take_everywhere(&mut self, fits: impl Fn(&Candidate) -> bool) -> usize {
-        self.vrfs().map(|vrf| self.take_in(vrf, &fits)).sum()
     }
 
     /// Removes all matching candidates of a VRF and returns their number.
@@ -588,8 +591,9 @@ impl Rib {
             changed.extend(touched6.iter().map(|&prefix| (id, Ipv6Addr::net(prefix))));
         }
         if !self.neighbours.is_empty() {
-            touched4.into_iter().for_each(|prefix| self.review_neighbours(&Ipv4Addr::net(prefix)));
-            touched6.into_iter().for_each(|prefix| self.review_neighbours(&Ipv6Addr::net(prefix)));
+            let nets4 = touched4.into_iter().map(Ipv4Addr::net);
+            let nets6 = touched6.into_iter().map(Ipv6Addr::net);
+            nets4.chain(nets6).for_each(|net| self.review_neighbours(id, &net));
         }
     }
 
@@ -598,14 +602,21 @@ impl Rib {
         self.refusals.extend(refusals.into_iter().map(error));
     }
 
-    /// Does a piece of the deferred work.
+    /// Does a piece of the deferred work, of as many VRFs as it is enough for.
     fn put_off(&mut self, most: usize) {
+        let mut left = most;
         for id in self.vrfs() {
             let vrf = &mut self.vrfs[id.index()];
-            let refused4 = vrf.v4.sweep(most, &mut self.hops);
-            let refused6 = vrf.v6.sweep(most, &mut self.hops);
+            if !vrf.is_sweeping() {
+                continue;
+            }
+            let refused4 = vrf.v4.sweep(&mut left, &mut self.hops);
+            let refused6 = vrf.v6.sweep(&mut left, &mut self.hops);
             self.note(id, refused4);
             self.note(id, refused6);
+            if left == 0 {
+                break;
+            }
         }
         self.review_some(most.div_ceil(8));
     }

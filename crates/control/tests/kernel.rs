@@ -83,6 +83,7 @@ impl Namespace {
             ports: vec![port(0, "lan"), port(1, "wan")],
             vrfs: Vec::new(),
             multicast: false,
+            apart: None,
             following: Following { routes: true, audit: None, receive_buffer },
         };
         let source = spawn(config, send).unwrap();
@@ -210,6 +211,7 @@ impl State {
                 self.neighbours.insert(address, (state, mac.is_some()));
             }
             SourceEvent::ResyncEnd(_) => self.complete = true,
+            SourceEvent::Apart(..) => panic!("{event:?} of no VRF's namespace"),
             SourceEvent::AuditRoute { prefix, metric, kind, .. } => {
                 assert_eq!(self.routes.get(&(prefix, metric)), Some(&kind), "{prefix}");
                 self.audited += 1;

@@ -115,8 +115,8 @@ impl FromIterator<InterfaceId> for InterfaceSet {
     }
 }
 
-/// The most VRFs.
-pub const VRFS_MOST: usize = 64;
+/// The most VRFs, the default one included: one for each VLAN of a port.
+pub const VRFS_MOST: usize = 4096;
 
 /// A virtual routing and forwarding instance: tables of its own (RFC 4364 3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

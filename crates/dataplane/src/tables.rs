@@ -75,13 +75,13 @@ impl Tables {
 /// stay: a removed VRF has no routes, and the next one of its number reuses its tables.
 pub struct VrfTables {
     default: Fibs,
-    others: [OnceLock<Fibs>; VRFS_MOST - 1],
+    others: Box<[OnceLock<Fibs>]>,
 }
 
 impl VrfTables {
     /// Creates those of the default VRF only.
     pub fn new(default: Fibs) -> Self {
-        Self { default, others: [const { OnceLock::new() }; VRFS_MOST - 1] }
+        Self { default, others: (1..VRFS_MOST).map(|_| OnceLock::new()).collect() }
     }
 
     /// Sets the tables of another VRF. Has no effect for a number that has tables already, or is

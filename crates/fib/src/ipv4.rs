@@ -102,6 +102,7 @@ use crate::{
 };
 
 mod lookup;
+mod small;
 
 /// Longest prefix that slots distinguish.
 const SLOT_LEN: u8 = 24;

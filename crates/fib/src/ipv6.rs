@@ -102,7 +102,7 @@ use crate::{
     Bits, Change, Error, GracePeriod, Lookup, MAX_NEXT_HOP, NO_ROUTE, NextHopId, Prefix, Table,
     check_changes, check_next_hop,
     rib::{NONE, NodeId, Rib, Slot, SlotRuns},
-    runs::Retired,
+    runs::{NoRoom, Retired},
     words::{Leaves, OldHalf, SLOTS, leaf_index, own_leaves, store_leaves},
 };
 
@@ -110,6 +110,7 @@ mod lookup;
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code, reason = "assembly")]
 mod rank;
+mod small;
 mod splice;
 
 /// A /16 with more runs of /32s than this, which one node could not hold, gets a slab.
@@ -169,8 +170,47 @@ fn drop_covered(ranges: &mut Vec<Pending>) {
     });
 }
 
-/// Error: there is no room for a node or a leaf.
-struct NoRoom;
+/// Builds a B-tree over the runs, writing its nodes by `node`; returns the runs' answer if there is only one.
+fn tree(
+    mut level: AnswerRuns,
+    digit: u8,
+    node: &mut impl FnMut(&[(u32, Answer)]) -> Result<u32, NoRoom>,
+) -> Result<Answer, NoRoom> {
+    while level.len() > 1 {
+        level = level_above(&level, digit, node)?;
+    }
+    Ok(level[0].1)
+}
+
+/// Builds the nodes for some runs of a B-tree; returns the runs of the level above.
+fn level_above(
+    level: &[(u32, Answer)],
+    digit: u8,
+    node: &mut impl FnMut(&[(u32, Answer)]) -> Result<u32, NoRoom>,
+) -> Result<AnswerRuns, NoRoom> {
+    let nodes = level.len().div_ceil(FAN_OUT);
+    let size = level.len().div_ceil(nodes);
+    let node = |group: &[(u32, Answer)]| Ok((group[0].0, node_answer(node(group)?, digit)));
+    level.chunks(size).map(node).collect()
+}
+
+/// Returns the contents of a node of at most [`FAN_OUT`] runs.
+fn node_cells(runs: &[(u32, Answer)]) -> [Answer; NODE_CELLS] {
+    let (_, last) = runs[runs.len() - 1];
+    // Unused keys are the highest digit and unused answers the last run's, which is right for that digit as well.
+    let mut keys = [u16::MAX; FAN_OUT - 1];
+    let mut cells = [last; NODE_CELLS];
+    for (index, &(first, answer)) in runs.iter().enumerate() {
+        cells[KEY_CELLS + index] = answer;
+        if index > 0 {
+            keys[index - 1] = first as u16;
+        }
+    }
+    for (cell, pair) in cells.iter_mut().zip(keys.chunks_exact(2)) {
+        *cell = u32::from(pair[0]) | u32::from(pair[1]) << 16;
+    }
+    cells
+}
 
 /// The writer.
 pub(crate) struct Runmap6 {
@@ -329,40 +369,20 @@ impl Runmap6 {
     }
 
     /// Builds a B-tree over the runs; returns their answer if there is only one.
-    fn tree(&mut self, mut level: AnswerRuns, digit: u8) -> Result<Answer, NoRoom> {
-        while level.len() > 1 {
-            level = self.level_above(&level, digit)?;
-        }
-        Ok(level[0].1)
+    fn tree(&mut self, level: AnswerRuns, digit: u8) -> Result<Answer, NoRoom> {
+        tree(level, digit, &mut |runs| self.node(runs))
     }
 
     /// Builds the nodes for some runs of a B-tree; returns the runs of the level above.
     fn level_above(&mut self, level: &[(u32, Answer)], digit: u8) -> Result<AnswerRuns, NoRoom> {
-        let nodes = level.len().div_ceil(FAN_OUT);
-        let size = level.len().div_ceil(nodes);
-        let node =
-            |group: &[(u32, Answer)]| Ok((group[0].0, node_answer(self.node(group)?, digit)));
-        level.chunks(size).map(node).collect()
+        level_above(level, digit, &mut |runs| self.node(runs))
     }
 
     /// Writes a node of at most [`FAN_OUT`] runs; returns its number.
     fn node(&mut self, runs: &[(u32, Answer)]) -> Result<u32, NoRoom> {
         let number = self.take_node()?;
         self.fresh.push(number);
-        let (_, last) = runs[runs.len() - 1];
-        // Unused keys are the highest digit and unused answers the last run's, which is right for that digit as well.
-        let mut keys = [u16::MAX; FAN_OUT - 1];
-        let mut cells = [last; NODE_CELLS];
-        for (index, &(first, answer)) in runs.iter().enumerate() {
-            cells[KEY_CELLS + index] = answer;
-            if index > 0 {
-                keys[index - 1] = first as u16;
-            }
-        }
-        for (cell, pair) in cells.iter_mut().zip(keys.chunks_exact(2)) {
-            *cell = u32::from(pair[0]) | u32::from(pair[1]) << 16;
-        }
-        store_leaves(&self.shared.nodes.all()[number as usize], &cells);
+        store_leaves(&self.shared.nodes.all()[number as usize], &node_cells(runs));
         Ok(number)
     }
 

@@ -31,6 +31,10 @@
 //!
 //! Each file explains its structure with a picture, its cost in loads and bytes, and its source.
 //!
+//! The first level of the fast ones takes megabytes, so there is a structure for tables of few routes beside them
+//! (`small.rs`), with which the tables of VRFs begin: [`new_small_ipv4`], [`new_small_ipv6`]. It takes 16 KiB and what
+//! its routes need, and is replaced by one of the others when it grows (`growing.rs`).
+//!
 //! # Limits
 //!
 //! | | routes | next hops | beyond |
@@ -78,7 +82,7 @@
 //!   for every structure if grace periods end too early.
 //! - `tests/churn.rs` replays a day of changes a hundred times: same answers, same memory.
 //! - `examples/replay.rs` does the same with real tables and updates.
-//! - `unsafe` is confined to prefetches, `madvise`, calls of functions compiled for processors that were
+//! - `unsafe` is confined to prefetches, mapped memory, calls of functions compiled for processors that were
 //!   found to support them, and pieces of assembly. Miri runs the tests without the assembly, at sizes of
 //!   its own: `MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-disable-stacked-borrows" cargo +nightly miri test
 //!   -p fib` (checking borrows of the large arrays at every lookup would take days).
@@ -101,8 +105,11 @@ mod arena;
 mod buddy;
 mod dir24_8;
 mod grace;
+mod growing;
 mod ipv4;
 mod ipv6;
+#[allow(unsafe_code, reason = "memory that is mapped")]
+mod pages;
 mod poptrie;
 #[allow(unsafe_code, reason = "prefetching has no safe form")]
 mod prefetch;
@@ -110,6 +117,7 @@ mod reference;
 mod replicas;
 mod rib;
 mod runs;
+mod small;
 pub mod synthetic;
 mod words;
 
@@ -125,6 +133,9 @@ pub const NO_ROUTE: NextHopId = 0;
 
 /// The largest number a route's next hop can have.
 pub const MAX_NEXT_HOP: NextHopId = 0x7fff;
+
+/// The most routes of a table that is still small: see [`new_small_ipv4`].
+pub const SMALL_ROUTES: usize = 8192;
 
 /// The readers' side of a table: shared, read-only, lock-free.
 ///
@@ -335,6 +346,38 @@ pub fn new_ipv6(
         }
         Algorithm::Reference => Box::new(reference::Reference::new()),
     })
+}
+
+/// Creates an empty IPv4 table for a VRF: it takes some kilobytes up to `most` routes, usually [`SMALL_ROUTES`], and is
+/// replaced by one of the given structure beyond (`growing.rs`). `grace` is called for each of them.
+///
+/// # Errors
+/// None of today's structures refuses IPv4; callers handle [`Error::Family`] for future ones.
+pub fn new_small_ipv4(
+    algorithm: Algorithm,
+    most: usize,
+    grace: impl Fn() -> Box<dyn GracePeriod> + Send + 'static,
+) -> Result<Box<dyn Table<Ipv4Addr>>, Error> {
+    let (first, name) = (grace(), algorithm.name());
+    let make = move || new_ipv4(algorithm, grace());
+    Ok(Box::new(growing::Growing::new(first, most, name, Box::new(make))))
+}
+
+/// Creates an empty IPv6 table in the same way.
+///
+/// # Errors
+/// [`Error::Family`] if the structure is for IPv4 alone.
+pub fn new_small_ipv6(
+    algorithm: Algorithm,
+    most: usize,
+    grace: impl Fn() -> Box<dyn GracePeriod> + Send + 'static,
+) -> Result<Box<dyn Table<Ipv6Addr>>, Error> {
+    let (first, name) = (grace(), algorithm.name());
+    if algorithm == Algorithm::Dir24_8 {
+        return Err(Error::Family { structure: name, family: "IPv6" });
+    }
+    let make = move || new_ipv6(algorithm, grace());
+    Ok(Box::new(growing::Growing::new(first, most, name, Box::new(make))))
 }
 
 /// Errors of route tables.

@@ -118,6 +118,18 @@ impl<B: Bits> Rib<B> {
         }
     }
 
+    /// Passes the routes at and below a node to `see`, in the order of their prefixes.
+    pub fn visit(&self, at: NodeId, see: &mut impl FnMut(B, u8, NextHopId)) {
+        if at == NONE {
+            return;
+        }
+        let node = self.node(at);
+        if node.next_hop != NO_ROUTE {
+            see(node.bits, node.len, node.next_hop);
+        }
+        node.children.iter().for_each(|&child| self.visit(child, see));
+    }
+
     /// Adds or replaces a route; returns the next hop before, or [`NO_ROUTE`].
     pub fn insert(&mut self, bits: B, len: u8, next_hop: NextHopId) -> NextHopId {
         let at = self.walk(bits, len)[0];
@@ -185,6 +197,10 @@ impl<B: Bits> Rib<B> {
         if let Some(id) = self.free.pop() {
             self.nodes[id as usize] = node;
             return id;
+        }
+        // Not doubled: there may be thousands of these tries, most of them small.
+        if self.nodes.len() == self.nodes.capacity() {
+            self.nodes.reserve_exact(16 + self.nodes.len() / 8);
         }
         self.nodes.push(node);
         (self.nodes.len() - 1) as NodeId
@@ -314,14 +330,7 @@ mod tests {
 
     /// All routes in the order of a walk.
     fn all(rib: &Rib<u32>, at: NodeId, out: &mut Vec<(u32, u8, NextHopId)>) {
-        if at == NONE {
-            return;
-        }
-        let node = *rib.node(at);
-        if node.next_hop != NO_ROUTE {
-            out.push((node.bits, node.len, node.next_hop));
-        }
-        node.children.iter().for_each(|&child| all(rib, child, out));
+        rib.visit(at, &mut |bits, len, next_hop| out.push((bits, len, next_hop)));
     }
 
     fn longest(model: &BTreeMap<(u32, u8), NextHopId>, bits: u32, len: u8) -> NextHopId {

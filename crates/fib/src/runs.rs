@@ -16,6 +16,9 @@ use std::collections::VecDeque;
 
 use crate::GracePeriod;
 
+/// Error: there is no room for a piece.
+pub(crate) struct NoRoom;
+
 /// The longest run.
 pub(crate) const LONGEST: usize = 32;
 

@@ -23,6 +23,7 @@ use bytemuck::Zeroable;
 use crate::{
     NextHopId,
     arena::Arena,
+    pages::Pages,
     runs::{LONGEST, Runs},
 };
 
@@ -55,8 +56,12 @@ pub(crate) fn uniform(next_hop: NextHopId) -> u64 {
 
 /// Returns the first and the number of the leaves that belong to a word. `None` for [`uniform`].
 pub(crate) fn own_leaves(word: u64) -> Option<(u32, usize)> {
+    own_from(IDENTITY, word)
+}
+
+fn own_from(first: u32, word: u64) -> Option<(u32, usize)> {
     let base = (word >> BASE_SHIFT) as u32;
-    (base >= IDENTITY).then(|| (base, (word as u32).count_ones() as usize + 1))
+    (base >= first).then(|| (base, (word as u32).count_ones() as usize + 1))
 }
 
 /// Returns the next hop of a word that [`uniform`] has made.
@@ -127,36 +132,84 @@ fn shape_of<L: Copy + Eq + Default>(answers: &[L; SLOTS]) -> Shape<L> {
     Shape { bitmap, leaves, len }
 }
 
+/// The array that holds the leaves.
+pub(crate) trait Cells {
+    /// The kind of cell.
+    type Cell: Cell;
+    /// Returns all cells.
+    fn all(&self) -> &[Self::Cell];
+    /// Returns the memory of a range that is not in use to the system.
+    fn discard(&self, range: std::ops::Range<usize>);
+}
+
+impl<C: Cell> Cells for Arena<C> {
+    type Cell = C;
+
+    fn all(&self) -> &[C] {
+        self.all()
+    }
+
+    fn discard(&self, range: std::ops::Range<usize>) {
+        self.discard(range);
+    }
+}
+
+impl<C: Cell> Cells for Pages<C> {
+    type Cell = C;
+
+    fn all(&self) -> &[C] {
+        self.all()
+    }
+
+    fn discard(&self, range: std::ops::Range<usize>) {
+        self.discard(range);
+    }
+}
+
 /// The half of the leaves that is no longer in use, to be given back after a grace period.
 pub(crate) struct OldHalf(u32);
 
 /// The writer's allocation of the leaves.
 pub(crate) struct Leaves {
     runs: Runs,
+    /// The first leaf that words may own, and the number of leaves in a half.
+    first: u32,
+    size: u32,
     /// The half that `runs` allocates from, 0 or 1.
     half: u32,
     other_half_free: bool,
 }
 
-fn half(number: u32) -> Runs {
-    let first = IDENTITY + number * HALF;
-    Runs::new(first, first + HALF - LONGEST as u32)
-}
-
 impl Leaves {
+    /// Of an array of [`LEAVES`].
     pub fn new() -> Self {
-        Self { runs: half(0), half: 0, other_half_free: true }
+        Self::with(IDENTITY, HALF)
+    }
+
+    /// Of an array of this many leaves, of which only the first, [`NO_ROUTE`](crate::NO_ROUTE), is the leaf of a next
+    /// hop: any other answer takes a leaf of the word's own.
+    pub fn small(len: usize) -> Self {
+        Self::with(1, (len as u32 - 1) / 2)
+    }
+
+    fn with(first: u32, size: u32) -> Self {
+        Self { runs: half(first, size, 0), first, size, half: 0, other_half_free: true }
+    }
+
+    /// Returns the first and the number of the leaves that a word owns.
+    pub fn own(&self, word: u64) -> Option<(u32, usize)> {
+        own_from(self.first, word)
     }
 
     /// Returns the word for 32 answers, with its leaves stored. `before` is the word to be
     /// replaced; if it has runs of the same shape, its leaves are overwritten in place and it is
     /// returned. `None` if there is no room.
-    pub fn word<C: Cell>(
+    pub fn word<A: Cells>(
         &mut self,
-        cells: &Arena<C>,
+        cells: &A,
         before: u64,
-        answers: &[C::Leaf; SLOTS],
-        uniform: impl FnOnce(C::Leaf) -> Option<u64>,
+        answers: &[<A::Cell as Cell>::Leaf; SLOTS],
+        uniform: impl FnOnce(<A::Cell as Cell>::Leaf) -> Option<u64>,
     ) -> Option<u64> {
         let shape = shape_of(answers);
         if shape.len == 1
@@ -165,7 +218,7 @@ impl Leaves {
             return Some(word);
         }
         let leaves = &shape.leaves[..shape.len];
-        if let Some((base, _)) = own_leaves(before)
+        if let Some((base, _)) = self.own(before)
             && before as u32 == shape.bitmap
         {
             store_leaves(&cells.all()[base as usize..], leaves);
@@ -189,17 +242,17 @@ impl Leaves {
     }
 
     /// Frees a half whose grace period has passed, and returns its memory to the system.
-    pub fn release_half<C: Cell>(&mut self, cells: &Arena<C>, OldHalf(number): OldHalf) {
-        let first = (IDENTITY + number * HALF) as usize;
-        cells.discard(first..first + HALF as usize);
+    pub fn release_half(&mut self, cells: &impl Cells, OldHalf(number): OldHalf) {
+        let first = (self.first + number * self.size) as usize;
+        cells.discard(first..first + self.size as usize);
         self.other_half_free = true;
     }
 
     /// If many leaves are free, copies those in use to the other half, in the order of `words` (all
     /// existing words) and without gaps. The old half must be retired.
-    pub fn compact<'w, C: Cell>(
+    pub fn compact<'w>(
         &mut self,
-        cells: &Arena<C>,
+        cells: &impl Cells,
         words: impl IntoIterator<Item = &'w AtomicU64>,
     ) -> Option<OldHalf> {
         if !self.other_half_free || !self.runs.is_ragged() {
@@ -207,12 +260,12 @@ impl Leaves {
         }
         let old = OldHalf(self.half);
         self.half = 1 - self.half;
-        self.runs = half(self.half);
+        self.runs = half(self.first, self.size, self.half);
         self.other_half_free = false;
         let cells = cells.all();
         for place in words {
             let word = place.load(Ordering::Relaxed);
-            let Some((from, len)) = own_leaves(word) else { continue };
+            let Some((from, len)) = self.own(word) else { continue };
             let to = self.runs.allocate(len).expect("they fitted into a half of this size before");
             for (from, to) in cells[from as usize..].iter().zip(&cells[to as usize..]).take(len) {
                 to.set(from.get());
@@ -231,8 +284,14 @@ impl Leaves {
     /// Returns the number of leaves that take memory.
     pub fn used(&self) -> usize {
         let other_half = if self.other_half_free { 0 } else { self.runs.used() };
-        IDENTITY as usize + self.runs.used() + other_half
+        self.first as usize + self.runs.used() + other_half
     }
+}
+
+/// Returns the allocation of a half, with all its leaves free.
+fn half(first: u32, size: u32, number: u32) -> Runs {
+    let first = first + number * size;
+    Runs::new(first, first + size - LONGEST as u32)
 }
 
 #[cfg(test)]

@@ -3,7 +3,10 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use fib::{Address, Algorithm, Bits, Change, Lookup, NextHopId, NoReaders, Prefix, Table};
+use fib::{
+    Address, Algorithm, Bits, Change, GracePeriod, Lookup, NextHopId, NoReaders, Prefix,
+    SMALL_ROUTES, Table,
+};
 use proptest::prelude::*;
 
 /// Miri takes about a microsecond per instruction: with it there are fewer steps, and no prefix so
@@ -25,16 +28,37 @@ enum Step<A: Address> {
     Collect,
 }
 
+/// A table to be compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Of(Algorithm),
+    /// A table of few routes, which grows beyond this number.
+    Small(usize),
+}
+
+/// All structures, and small tables that grow soon, later and never.
+fn kinds() -> impl Iterator<Item = Kind> {
+    let small = [0, 5, 20, SMALL_ROUTES].map(Kind::Small);
+    Algorithm::ALL.map(Kind::Of).into_iter().chain(small)
+}
+
+fn grace() -> Box<dyn GracePeriod> {
+    Box::new(NoReaders)
+}
+
 /// Tables of one family, for both sides of a comparison.
 trait Family: Address {
-    fn table(algorithm: Algorithm) -> Option<Box<dyn Table<Self>>>;
+    fn table(kind: Kind) -> Option<Box<dyn Table<Self>>>;
     /// Makes an address from random bits, such that prefixes often overlap.
     fn crowded(random: u128) -> Self;
 }
 
 impl Family for std::net::Ipv4Addr {
-    fn table(algorithm: Algorithm) -> Option<Box<dyn Table<Self>>> {
-        fib::new_ipv4(algorithm, Box::new(NoReaders)).ok()
+    fn table(kind: Kind) -> Option<Box<dyn Table<Self>>> {
+        match kind {
+            Kind::Of(algorithm) => fib::new_ipv4(algorithm, grace()).ok(),
+            Kind::Small(most) => fib::new_small_ipv4(Algorithm::Runmap, most, grace).ok(),
+        }
     }
 
     fn crowded(random: u128) -> Self {
@@ -43,8 +67,11 @@ impl Family for std::net::Ipv4Addr {
 }
 
 impl Family for std::net::Ipv6Addr {
-    fn table(algorithm: Algorithm) -> Option<Box<dyn Table<Self>>> {
-        fib::new_ipv6(algorithm, Box::new(NoReaders)).ok()
+    fn table(kind: Kind) -> Option<Box<dyn Table<Self>>> {
+        match kind {
+            Kind::Of(algorithm) => fib::new_ipv6(algorithm, grace()).ok(),
+            Kind::Small(most) => fib::new_small_ipv6(Algorithm::Runmap, most, grace).ok(),
+        }
     }
 
     fn crowded(random: u128) -> Self {
@@ -151,13 +178,13 @@ fn compare<A: Family>(
     }
 }
 
-fn follow<A: Family>(algorithm: Algorithm, steps: &[Step<A>]) {
+fn follow<A: Family>(kind: Kind, steps: &[Step<A>]) {
     // A load fills all its 2^24 entries, which takes miri hours; it has no unsafe code of its own.
-    if cfg!(miri) && algorithm == Algorithm::Dir24_8 {
+    if cfg!(miri) && kind == Kind::Of(Algorithm::Dir24_8) {
         return;
     }
-    let Some(mut table) = A::table(algorithm) else { return };
-    let mut reference = A::table(Algorithm::Reference).unwrap();
+    let Some(mut table) = A::table(kind) else { return };
+    let mut reference = A::table(Kind::Of(Algorithm::Reference)).unwrap();
     let readers = [table.reader(), reference.reader()];
     let mut prefixes = BTreeSet::new();
     for step in steps {
@@ -176,7 +203,7 @@ fn follow<A: Family>(algorithm: Algorithm, steps: &[Step<A>]) {
     // The same routes loaded at once give the same answers.
     let routes: Vec<_> =
         prefixes.iter().filter_map(|&p| reference.get(p).map(|next_hop| (p, next_hop))).collect();
-    let mut loaded = A::table(algorithm).unwrap();
+    let mut loaded = A::table(kind).unwrap();
     loaded.load(&mut routes.iter().copied()).unwrap();
     assert_eq!(loaded.len(), reference.len());
     let readers = [loaded.reader(), reference.reader()];
@@ -196,16 +223,18 @@ proptest! {
 
     #[test]
     fn ipv4_tables_give_the_references_answers(steps in steps::<std::net::Ipv4Addr>()) {
-        Algorithm::ALL.into_iter().for_each(|algorithm| follow(algorithm, &steps));
+        kinds().for_each(|kind| follow(kind, &steps));
     }
 
     #[test]
     fn ipv6_tables_give_the_references_answers(steps in steps::<std::net::Ipv6Addr>()) {
-        Algorithm::ALL.into_iter().for_each(|algorithm| follow(algorithm, &steps));
+        kinds().for_each(|kind| follow(kind, &steps));
     }
 
     #[test]
     fn ipv6_tables_give_the_references_answers_for_neighbours(steps in deep_steps()) {
-        follow(Algorithm::Runmap, &steps);
+        [Kind::Of(Algorithm::Runmap), Kind::Small(SMALL_ROUTES)]
+            .into_iter()
+            .for_each(|kind| follow(kind, &steps));
     }
 }

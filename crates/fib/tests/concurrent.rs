@@ -21,8 +21,8 @@ use std::{
 };
 
 use fib::{
-    Address, Algorithm, Bits, Change, EpochReader, Epochs, Lookup, NextHopId, Prefix, Table,
-    synthetic::Random,
+    Address, Algorithm, Bits, Change, EpochReader, Epochs, GracePeriod, Lookup, NextHopId, Prefix,
+    Table, synthetic::Random,
 };
 
 const TARGETS: usize = 48;
@@ -177,13 +177,35 @@ fn ipv4_readers_see_before_or_after() {
     }
 }
 
+/// Never large, large in the midst of the first upheaval, and large after some rounds.
+const SMALL: [usize; 3] = [usize::MAX, 1000, 2 * TARGETS];
+
+fn clones(epochs: &Epochs) -> impl Fn() -> Box<dyn GracePeriod> + Send + 'static {
+    let epochs = epochs.clone();
+    move || Box::new(epochs.clone())
+}
+
+#[test]
+fn readers_of_small_tables_see_before_or_after() {
+    for most in SMALL {
+        let epochs = Epochs::default();
+        let small = fib::new_small_ipv4(Algorithm::Runmap, most, clones(&epochs)).unwrap();
+        race::<Ipv4Addr>(small, &epochs, 0x0a00_0000, &[16, 17, 18, 19, 20, 22, 23, 24, 25, 28]);
+        let epochs = Epochs::default();
+        let small = fib::new_small_ipv6(Algorithm::Runmap, most, clones(&epochs)).unwrap();
+        race::<Ipv6Addr>(small, &epochs, 0x2a00 << 112, LENGTHS_6);
+    }
+}
+
+/// Lengths around those at which pieces of IPv6 tables end.
+const LENGTHS_6: &[u8] = &[16, 19, 24, 29, 31, 32, 33, 40, 47, 48, 49, 56, 64, 80, 96, 112, 120];
+
 #[test]
 fn ipv6_readers_see_before_or_after() {
-    let lengths = [16, 19, 24, 29, 31, 32, 33, 40, 47, 48, 49, 56, 64, 80, 96, 112, 120];
     for algorithm in Algorithm::ALL {
         let epochs = Epochs::default();
         if let Ok(table) = fib::new_ipv6(algorithm, Box::new(epochs.clone())) {
-            race::<Ipv6Addr>(table, &epochs, 0x2a00 << 112, &lengths);
+            race::<Ipv6Addr>(table, &epochs, 0x2a00 << 112, LENGTHS_6);
         }
     }
 }

@@ -16,8 +16,8 @@ use std::{
 };
 
 use fib::{
-    Address, Algorithm, Bits, EpochReader, Epochs, Error, Lookup, NextHopId, Prefix, Table,
-    synthetic::Random,
+    Address, Algorithm, Bits, EpochReader, Epochs, Error, GracePeriod, Lookup, NextHopId, Prefix,
+    SMALL_ROUTES, Table, synthetic::Random,
 };
 
 const TARGETS: usize = 64;
@@ -162,19 +162,46 @@ fn interrupt<A: Address>(
 fn ipv4(algorithm: Algorithm) {
     let epochs = Epochs::default();
     let table = fib::new_ipv4(algorithm, Box::new(epochs.clone())).unwrap();
-    interrupt::<Ipv4Addr>(table, &epochs, 0x0a00_0000, &[16, 18, 19, 22, 24, 24, 24, 25]);
+    interrupt_ipv4(table, &epochs);
+}
+
+fn interrupt_ipv4(table: Box<dyn Table<Ipv4Addr>>, epochs: &Epochs) {
+    interrupt::<Ipv4Addr>(table, epochs, 0x0a00_0000, &[16, 18, 19, 22, 24, 24, 24, 25]);
 }
 
 fn ipv6(algorithm: Algorithm) {
     let epochs = Epochs::default();
-    let mut table = fib::new_ipv6(algorithm, Box::new(epochs.clone())).unwrap();
+    let table = fib::new_ipv6(algorithm, Box::new(epochs.clone())).unwrap();
+    interrupt_ipv6(table, &epochs);
+}
+
+fn interrupt_ipv6(mut table: Box<dyn Table<Ipv6Addr>>, epochs: &Epochs) {
     // Two of the targets, /48s, get so many neighbours that their /32 uses other pieces.
     for neighbour in 0..120u128 {
         let number = 5 + 8 * (neighbour & 1);
         let bits = 0x2a00 << 112 | number << 112 | (2 * neighbour + 0x100) << 80;
         table.insert(Prefix::covering(Ipv6Addr::from(bits), 48), NOISE).unwrap();
     }
-    interrupt::<Ipv6Addr>(table, &epochs, 0x2a00 << 112, &[16, 24, 29, 32, 40, 48, 56, 64]);
+    interrupt::<Ipv6Addr>(table, epochs, 0x2a00 << 112, &[16, 24, 29, 32, 40, 48, 56, 64]);
+}
+
+fn clones(epochs: &Epochs) -> impl Fn() -> Box<dyn GracePeriod> + Send + 'static {
+    let epochs = epochs.clone();
+    move || Box::new(epochs.clone())
+}
+
+#[test]
+fn readers_of_small_tables_keep_what_they_hold() {
+    let epochs = Epochs::default();
+    let small = fib::new_small_ipv4(Algorithm::Runmap, SMALL_ROUTES, clones(&epochs)).unwrap();
+    interrupt_ipv4(small, &epochs);
+}
+
+#[test]
+fn readers_of_small_tables_for_ipv6_keep_what_they_hold() {
+    let epochs = Epochs::default();
+    let small = fib::new_small_ipv6(Algorithm::Runmap, SMALL_ROUTES, clones(&epochs)).unwrap();
+    interrupt_ipv6(small, &epochs);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow};
 use control::config::{self, Config, Diff, Interface, Limits};
 use control::cores::CorePlacement;
 use control::import::{Exchange, read_table};
-use dataplane::interface::{InterfaceId, InterfaceInfo};
+use dataplane::interface::{InterfaceId, InterfaceInfo, VrfId};
 use dataplane::port::{MAX_PORTS, PortId};
 use dpdk::Mempool;
 use dpdk::qsbr::Qsbr;
@@ -253,8 +253,9 @@ impl Workshop {
         };
         let wanted = config.vrfs.iter().map(|vrf| vrf.id.index() + 1).max().unwrap_or(0);
         let count = present.common().vrfs.count().max(wanted);
-        let make = |_| owner::new_fibs(config.fib, &present.nodes(), &self.readers);
-        let empty = (0..count).map(make).collect::<Result<Vec<_>, _>>()?;
+        let make = |vrf| owner::new_fibs(vrf, config.fib, &present.nodes(), &self.readers);
+        let vrfs = (0..count as u16).map(VrfId::new);
+        let empty = vrfs.map(make).collect::<Result<Vec<_>, _>>()?;
         let readers: Vec<_> =
             empty.iter().map(|(fib4, fib6)| (fib4.readers(), fib6.readers())).collect();
         Ok(Some(OtherFibs { empty, near: present.with_fibs(&readers) }))

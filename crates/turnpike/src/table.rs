@@ -143,11 +143,13 @@ fn macs(interface: &Interface) -> String {
 
 /// Formats one line a VRF.
 pub fn vrfs(vrfs: &[Vrf]) -> String {
-    let mut table = columns(&["vrf", "table", "routes 4", "routes 6", "fib 4", "fib 6", "ports"]);
-    for Vrf { name, table: number, ports, routes, fib } in vrfs {
+    let mut table =
+        columns(&["vrf", "table", "namespace", "routes 4", "routes 6", "fib 4", "fib 6", "ports"]);
+    for Vrf { name, table: number, namespace, ports, routes, fib } in vrfs {
         table.add_row([
             name.clone(),
             number.map_or_else(|| "-".to_owned(), |number| number.to_string()),
+            namespace.clone().unwrap_or_else(|| "-".to_owned()),
             routes.ipv4.to_string(),
             routes.ipv6.to_string(),
             fib.ipv4.to_string(),

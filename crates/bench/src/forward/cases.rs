@@ -449,8 +449,7 @@ pub type Lookups = (Arc<dyn fib::Lookup<Ipv4Addr>>, Arc<dyn fib::Lookup<Ipv6Addr
 
 /// Builds the route tables of a case.
 fn routes(case: &Case, full: &FullTables) -> Result<(Lookups, Writers)> {
-    let mut fib4 = fib::new_ipv4(fib::Algorithm::default(), Box::new(fib::NoReaders))?;
-    let mut fib6 = fib::new_ipv6(fib::Algorithm::default(), Box::new(fib::NoReaders))?;
+    let (mut fib4, mut fib6) = empty(case)?;
     if case.full {
         fib4.load(&mut with_default(&full.v4)?.into_iter())?;
         fib6.load(&mut with_default(&full.v6)?.into_iter())?;
@@ -460,6 +459,19 @@ fn routes(case: &Case, full: &FullTables) -> Result<(Lookups, Writers)> {
         }
     }
     Ok(((fib4.reader(), fib6.reader()), (fib4, fib6)))
+}
+
+/// Makes the tables as the router does for a VRF, or for the default one.
+fn empty(case: &Case) -> Result<Writers> {
+    let grace = || -> Box<dyn fib::GracePeriod> { Box::new(fib::NoReaders) };
+    let structure = fib::Algorithm::default();
+    Ok(match case.more {
+        More::Vrf => (
+            fib::new_small_ipv4(structure, fib::SMALL_ROUTES, grace)?,
+            fib::new_small_ipv6(structure, fib::SMALL_ROUTES, grace)?,
+        ),
+        _ => (fib::new_ipv4(structure, grace())?, fib::new_ipv6(structure, grace())?),
+    })
 }
 
 /// Returns the routes with the available next hops, and a default route.

@@ -134,8 +134,14 @@ impl Diff {
             let is_there = |place: &Option<String>| {
                 place.as_ref().is_some_and(|place| place != settings::NO_HOST)
             };
+            let of_vrf = [&host.from, &host.to]
+                .into_iter()
+                .any(|place| place.as_ref().is_some_and(|place| place.ends_with(settings::OF_VRF)));
             if is_there(&host.from) && is_there(&host.to) {
-                host.effect = Effect::Live(Unit::Namespace);
+                host.effect = match of_vrf {
+                    true => Effect::Restart("host interfaces of VRFs stay in their namespace"),
+                    false => Effect::Live(Unit::Namespace),
+                };
             }
         }
         let another = |what: &str, to: &str, effect: Effect| Setting {

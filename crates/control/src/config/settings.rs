@@ -40,6 +40,9 @@ pub enum Effect {
     Restart(&'static str),
 }
 
+/// End of the place of a host interface that is in the namespace of its VRF.
+pub(super) const OF_VRF: &str = " of its VRF";
+
 /// Unit of a running router that takes up changed settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unit {
@@ -169,8 +172,9 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         script,
     } = config;
     let mut list = List { names, entries: Vec::new() };
-    for Vrf { id: _, line: _, name, table } in vrfs {
+    for Vrf { id: _, line: _, name, table, namespace } in vrfs {
         let table = table.map(|table| format!("table {table}"));
+        let table = namespace.as_ref().map(|name| format!("namespace {name}")).or(table);
         list.live(Unit::Vrfs, format!("vrf \"{name}\""), or(table, "no table"));
     }
     ports.iter().for_each(|port| list.port(port));
@@ -387,6 +391,7 @@ impl OfPort<'_, '_> {
         } = settings;
         let segmentation = host.as_ref().map(|host| host.segmentation);
         let host = host.as_ref().map(|host| match &host.netns {
+            Some(netns) if host.of_vrf => format!("in namespace {netns}{OF_VRF}"),
             Some(netns) => format!("in namespace {netns}"),
             None => "in the router's namespace".to_owned(),
         });

@@ -2044,7 +2044,7 @@ fn what_is_wrong_about_vrfs_is_named_with_its_way_out() {
         ),
         (
             "turnpike.vrf 'x' { tabel = 1 }",
-            r#"8: vrf "x": key "tabel" unknown; did you mean "table"? known: table"#,
+            r#"8: vrf "x": key "tabel" unknown; did you mean "table"? known: table, namespace"#,
         ),
         (
             "turnpike.port 'p' { device = 'd', vrf = 'blu' }",
@@ -2086,10 +2086,63 @@ fn what_is_wrong_about_vrfs_is_named_with_its_way_out() {
             r#"2: vrf "blue": table is about routes of others, of whom turnpike.routes_from names none; add it, or leave table out"#
         ]
     );
-    let many = "local t = require 'turnpike'\nfor i = 1, 64 do\n t.vrf('v' .. i) {} end\nt.port 'p' { device = 'd' }";
+    let many = "local t = require 'turnpike'\nfor i = 1, 4096 do\n t.vrf('v' .. i) {} end\nt.port 'p' { device = 'd' }";
     assert_eq!(
         errors(many),
-        ["3: vrf \"v64\": there may be 63 VRFs besides the default one; take one away"]
+        ["3: vrf \"v4096\": there may be 4095 VRFs besides the default one; take one away"]
+    );
+}
+
+#[test]
+fn host_interfaces_are_in_the_namespace_of_their_vrf() {
+    let text = "local turnpike = require 'turnpike'
+turnpike.vrf 'blue' { namespace = 'b' }
+turnpike.port 'left' { device = 'a', vrf = 'blue' }
+turnpike.port 'right' { device = 'b', host = { netns = 'other' } }
+turnpike.vlan 'left.7' { parent = 'left', id = 7, host = { netns = 'other' } }
+turnpike.vlan 'left.8' { parent = 'left', id = 8, vrf = 'blue' }
+turnpike.routes_from { 'kernel' }
+";
+    let config = read(text).unwrap_or_else(|errors| panic!("{errors}"));
+    let places: Vec<_> = config
+        .interfaces()
+        .map(|(_, name, of)| (name, of.host.as_ref().and_then(|host| host.netns.as_deref())))
+        .collect();
+    let (blue, other) = (Some("b"), Some("other"));
+    let expected = [("left", blue), ("right", other), ("left.7", other), ("left.8", blue)];
+    assert_eq!(places, expected);
+    let spaces: Vec<_> = config.interfaces().map(|(.., of)| of.space()).collect();
+    let vrf = Some(config.vrfs[0].id);
+    assert_eq!(spaces, [vrf, None, None, vrf]);
+    for (from, to, expected) in [
+        (
+            "vrf = 'blue' }",
+            "vrf = 'blue', host = { netns = 'c' } }",
+            "3: port \"left\": host: netns: the host interfaces of VRF \"blue\" are in its namespace \"b\"; leave netns \
+             out",
+        ),
+        (
+            "namespace = 'b'",
+            "namespace = 'other'",
+            "2: vrf \"blue\": namespace \"other\" has the host interface of port \"right\" on line 4, which is in no VRF \
+             with a namespace; use another namespace",
+        ),
+        (
+            "namespace = 'b'",
+            "namespace = 'b', table = 9",
+            "2: vrf \"blue\": table: the VRF's routes are those of its namespace; take table or namespace away",
+        ),
+        (
+            "turnpike.routes_from",
+            "turnpike.vrf 'red' { namespace = 'b' } turnpike.routes_from",
+            "7: vrf \"red\": namespace \"b\" is that of VRF \"blue\" on line 2; use another one",
+        ),
+    ] {
+        assert_eq!(errors(&text.replacen(from, to, 1)), [expected], "{to}");
+    }
+    assert!(
+        errors(&text.replace("'b' }\nturnpike.port", "'x/y' }\nturnpike.port"))[0]
+            .contains("\"x/y\"")
     );
 }
 

@@ -1,5 +1,6 @@
 //! Events from route sources to the owner of the RIB, and orders to the sources.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -145,6 +146,8 @@ pub enum SourceEvent {
         /// Its state.
         state: NeighbourState,
     },
+    /// An event of the network namespace of a VRF: see [`Apart`].
+    Apart(Apart, Box<Self>),
     /// All of the source's routes and groups follow, up to [`Self::ResyncEnd`].
     ResyncBegin(RouteSource),
     /// Routes and groups not sent since [`Self::ResyncBegin`] no longer exist. After the first one
@@ -214,6 +217,26 @@ impl AuditReport {
     }
 }
 
+impl SourceEvent {
+    /// Returns the event itself, wherever it is from.
+    pub fn inner(&self) -> &Self {
+        match self {
+            Self::Apart(_, event) => event.inner(),
+            event => event,
+        }
+    }
+}
+
+/// A VRF with a network namespace of its own: events name the default VRF in place of it, and its thread numbers groups
+/// by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Apart {
+    /// The VRF.
+    pub vrf: VrfId,
+    /// The number of the thread that follows the namespace, so that events of an ended one are recognised.
+    pub thread: u64,
+}
+
 /// A VRF with routes from the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelVrf {
@@ -223,6 +246,8 @@ pub struct KernelVrf {
     pub name: String,
     /// Its routing table if configured, regardless of VRF devices.
     pub table: Option<u32>,
+    /// Its ports, whose host interfaces belong into its VRF device.
+    pub ports: BTreeSet<InterfaceId>,
 }
 
 /// What is followed besides links, addresses and neighbours.
@@ -285,6 +310,22 @@ pub enum KernelOrder {
     Move(Move),
     /// Compare now. There is no answer if the thread ends before.
     Audit(oneshot::Sender<AuditReport>),
+}
+
+impl KernelOrder {
+    /// Returns the port whose host interface it is about.
+    pub fn port(&self) -> Option<InterfaceId> {
+        match self {
+            Self::Audit(_) | Self::Ports(_) | Self::Vrfs(_) | Self::Follow(_) | Self::Move(_) => {
+                None
+            }
+            Self::Resolve { port, .. }
+            | Self::SetCarrier { port, .. }
+            | Self::SetMtu { port, .. }
+            | Self::AddAddress { port, .. }
+            | Self::RemoveAddress { port, .. } => Some(*port),
+        }
+    }
 }
 
 /// A move to another network namespace. What the source has reported of the one before is withdrawn once the other has

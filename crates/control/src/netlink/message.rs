@@ -88,6 +88,7 @@ const NEXTHOP_GRP_TYPE_RES: u16 = 1;
 const IFLA_IFNAME: u16 = netlink::IFLA_IFNAME as u16;
 const IFLA_ADDRESS: u16 = netlink::IFLA_ADDRESS as u16;
 const IFLA_LINK: u16 = netlink::IFLA_LINK as u16;
+pub(super) const IFLA_MASTER: u16 = netlink::IFLA_MASTER as u16;
 pub(super) const IFLA_MTU: u16 = netlink::IFLA_MTU as u16;
 /// In `RTM_DELLINK`: the namespace that the interface moved to.
 const IFLA_NEW_NETNSID: u16 = netlink::IFLA_NEW_NETNSID as u16;
@@ -304,6 +305,8 @@ pub struct LinkMessage {
     pub all_multicast: bool,
     /// The routing table of a VRF device.
     pub table: Option<u32>,
+    /// The index of the bridge, bond or VRF device that it is in.
+    pub master: Option<u32>,
     /// Of a MACVLAN device: the index of the interface that it is on, and its MAC.
     pub macvlan: Option<(u32, MacAddr)>,
     /// True if it was removed here because it has moved to another network namespace.
@@ -732,6 +735,7 @@ fn parse_link(raw: &Raw<'_>) -> Result<Message, Malformed> {
         mtu: None,
         all_multicast: u32_at(fixed, 8).is_some_and(|flags| flags & IFF_ALLMULTI != 0),
         table: None,
+        master: None,
         macvlan: None,
         moved: false,
     };
@@ -747,6 +751,7 @@ fn parse_link(raw: &Raw<'_>) -> Result<Message, Malformed> {
             IFLA_NEW_NETNSID => link.moved = true,
             IFLA_LINKINFO => kind = link_kind(raw.kind, attribute.value)?,
             IFLA_LINK => parent = Some(attribute.u32()?),
+            IFLA_MASTER => link.master = Some(attribute.u32()?).filter(|master| *master != 0),
             IFLA_ADDRESS => mac = attribute.value.try_into().ok().map(MacAddr),
             IFLA_ALLMULTI => link.all_multicast |= attribute.u32()? > 0,
             _ => {}

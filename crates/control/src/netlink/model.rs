@@ -91,6 +91,8 @@ struct Link {
     all_multicast: bool,
     /// The routing table of a VRF device.
     table: Option<u32>,
+    /// The index of the device that it is in.
+    master: Option<u32>,
     /// Of a MACVLAN device: the interface that it is on, and its MAC.
     macvlan: Option<(u32, MacAddr)>,
     seen: bool,
@@ -115,6 +117,7 @@ impl Link {
             mtu: Some(self.mtu),
             all_multicast: self.all_multicast,
             table: self.table,
+            master: self.master,
             macvlan: self.macvlan,
             moved: false,
         }
@@ -153,6 +156,45 @@ pub(super) struct Counts {
     pub(super) ignored: u64,
 }
 
+/// Places of host interfaces in VRF devices: what was ordered, by their indexes. An interface that the operator has put
+/// elsewhere since then stays there, and one in a bridge or bond is not touched.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    ordered: BTreeMap<u32, Option<u32>>,
+    /// True if something has changed since the last look.
+    due: bool,
+}
+
+impl Places {
+    /// Returns true if an interface is to be moved from one device to another; `known`: the devices of configured VRFs.
+    fn change(
+        &mut self,
+        index: u32,
+        master: Option<u32>,
+        wanted: Option<u32>,
+        known: &BTreeSet<u32>,
+    ) -> bool {
+        let ordered = self.ordered.get(&index).copied();
+        if master == wanted {
+            self.ordered.insert(index, wanted);
+            return false;
+        }
+        let is_ours = |master: u32| known.contains(&master) || ordered == Some(Some(master));
+        // Each place is ordered once.
+        let due = ordered != Some(wanted) && master.is_none_or(is_ours);
+        if due {
+            self.ordered.insert(index, wanted);
+        }
+        due
+    }
+
+    /// Forgets an interface or device.
+    fn gone(&mut self, index: u32) {
+        self.ordered.retain(|place, device| *place != index && *device != Some(index));
+        self.due = true;
+    }
+}
+
 /// State of the kernel as far as its messages report it.
 #[derive(Debug)]
 pub(super) struct Model {
@@ -161,6 +203,8 @@ pub(super) struct Model {
     vrfs: Vec<KernelVrf>,
     /// The tables of these VRFs.
     tables: BTreeMap<u32, VrfId>,
+    /// Places of host interfaces in VRF devices.
+    pub(super) places: Places,
     /// True to follow routes.
     pub(super) with_routes: bool,
     links: BTreeMap<u32, Link>,
@@ -200,6 +244,7 @@ impl Model {
         let mut model = Self {
             vrfs: config.vrfs.clone(),
             tables: BTreeMap::new(),
+            places: Places::default(),
             ports: config.ports.iter().map(|(port, name)| (name.clone(), *port)).collect(),
             with_routes: config.following.routes,
             links: BTreeMap::new(),
@@ -242,6 +287,7 @@ impl Model {
         self.rules.clear();
         self.virtual_macs.clear();
         self.resolving.clear();
+        self.places = Places::default();
         self.routes = Routes::new(ReplacePolicy::Kernel);
         self.tables.clear();
         self.follow_vrfs();
@@ -283,6 +329,7 @@ impl Model {
     /// Sets the VRFs besides the default one.
     pub(super) fn set_vrfs(&mut self, vrfs: Vec<KernelVrf>) {
         self.vrfs = vrfs;
+        self.places.due = true;
         self.follow_vrfs();
     }
 
@@ -305,10 +352,45 @@ impl Model {
         }
     }
 
+    /// Returns the host interfaces to be put into another VRF device, or into none, each once: their names, indexes and
+    /// the device.
+    pub(super) fn misplaced(&mut self) -> Vec<(String, u32, Option<u32>)> {
+        if !std::mem::take(&mut self.places.due) {
+            return Vec::new();
+        }
+        let devices: BTreeMap<VrfId, u32> =
+            self.vrfs.iter().filter_map(|vrf| Some((vrf.id, self.device_of(vrf)?))).collect();
+        let vrf_of: HashMap<InterfaceId, VrfId> =
+            self.vrfs.iter().flat_map(|vrf| vrf.ports.iter().map(|port| (*port, vrf.id))).collect();
+        let is_known: BTreeSet<u32> = devices.values().copied().collect();
+        let mut misplaced = Vec::new();
+        for (&index, link) in &self.links {
+            let Some(port) = link.port else { continue };
+            let wanted = vrf_of.get(&port).and_then(|vrf| devices.get(vrf)).copied();
+            if self.places.change(index, link.master, wanted, &is_known) {
+                misplaced.push((link.name.clone(), index, wanted));
+            }
+        }
+        misplaced
+    }
+
+    /// Returns the VRF device of a VRF: that of its name, else one with its table.
+    fn device_of(&self, vrf: &KernelVrf) -> Option<u32> {
+        let tables =
+            || self.tables.iter().filter(|(_, id)| **id == vrf.id).map(|(table, _)| *table);
+        let devices = || self.links.iter().filter(|(_, link)| link.table.is_some());
+        let named = devices().find(|(_, link)| link.name == vrf.name);
+        let found = named.or_else(|| {
+            devices().find(|(_, link)| tables().any(|table| link.table == Some(table)))
+        });
+        found.map(|(index, _)| *index)
+    }
+
     /// Sets the ports, by the names of their interfaces: some interfaces become ports, others are
     /// no longer ports.
     pub(super) fn set_ports(&mut self, ports: &[(InterfaceId, String)]) {
         self.ports = ports.iter().map(|(port, name)| (name.clone(), *port)).collect();
+        self.places.due = true;
         let is_other = |link: &Link| self.ports.get(&link.name).copied() != link.port;
         let others = self.links.iter().filter(|(_, link)| is_other(link));
         let messages: Vec<_> = others.map(|(index, link)| link.message(*index)).collect();
@@ -414,6 +496,7 @@ impl Model {
             mtu: message.mtu.unwrap_or(known.mtu),
             all_multicast: message.all_multicast,
             table: message.table,
+            master: message.master,
             macvlan: message.macvlan,
             seen: true,
         };
@@ -437,6 +520,7 @@ impl Model {
         let new_port = link.port.filter(|_| known.port != link.port);
         self.routes.set_interface(index, Some(Interface { port: link.port, up: is_up }));
         let is_macvlan = known.macvlan.is_some() || link.macvlan.is_some();
+        self.places.due |= is_vrf || new_port.is_some() || known.master != link.master;
         self.links.insert(index, link);
         if is_vrf {
             self.follow_vrfs();
@@ -493,6 +577,7 @@ impl Model {
             return;
         }
         self.interfaces_changed = true;
+        self.places.gone(index);
         self.follow_vrfs();
         self.addresses.remove(&index);
         self.neighbours.retain(|(on, _), _| *on != index);
@@ -811,13 +896,15 @@ mod tests {
     use crate::netlink::message::{RTM_DELLINK, RTM_NEWLINK, RTM_NEWROUTE};
 
     fn model(table: Option<u32>) -> Model {
-        let vrf = KernelVrf { id: VrfId::new(1), name: "blue".to_owned(), table };
+        let ports = [InterfaceId::FIRST].into();
+        let vrf = KernelVrf { id: VrfId::new(1), name: "blue".to_owned(), table, ports };
         Model::new(&KernelConfig {
             netns: None,
             ports: Vec::new(),
             vrfs: vec![vrf],
             following: Following { routes: true, audit: None, receive_buffer: 0 },
             multicast: false,
+            apart: None,
         })
     }
 
@@ -918,6 +1005,56 @@ mod tests {
         let state = NeighbourState::Deleted;
         let lost = SourceEvent::Neighbour { port: left, address: address(three), mac: None, state };
         assert_eq!(model.routes.take_events(), [lost]);
+    }
+
+    #[test]
+    fn host_interfaces_are_put_into_the_device_of_their_vrf_once() {
+        let mut model = model(Some(100));
+        let (first, second) = (InterfaceId::FIRST, InterfaceId::new(1).unwrap());
+        model.set_ports(&[(first, "shop".to_owned()), (second, "wan".to_owned())]);
+        for (index, name) in [(3, "shop"), (4, "wan")] {
+            receive(&mut model, &device(RTM_NEWLINK, index, name, "tun", 0));
+        }
+        assert_eq!(model.misplaced(), [], "there is no device");
+        receive(&mut model, &device(RTM_NEWLINK, 8, "of-table", "vrf", 100));
+        let shop = |device| vec![("shop".to_owned(), 3, device)];
+        assert_eq!(model.misplaced(), shop(Some(8)));
+        assert_eq!(model.misplaced(), [], "only once");
+        let in_device = |model: &mut Model, index: u32, master: Option<u32>| {
+            let link = LinkMessage { master, ..model.links[&index].message(index) };
+            model.link(link);
+            model.misplaced()
+        };
+        assert_eq!(in_device(&mut model, 3, Some(8)), []);
+        // The operator's change is left as it is, until another device is the VRF's.
+        assert_eq!(in_device(&mut model, 3, None), []);
+        receive(&mut model, &device(RTM_NEWLINK, 9, "blue", "vrf", 100));
+        assert_eq!(model.misplaced(), shop(Some(9)));
+        assert_eq!(in_device(&mut model, 3, Some(9)), []);
+        receive(&mut model, &device(RTM_DELLINK, 9, "blue", "vrf", 100));
+        assert_eq!(in_device(&mut model, 3, None), shop(Some(8)));
+        assert_eq!(in_device(&mut model, 3, Some(8)), []);
+        // One in a bridge is not touched, nor is one that the operator puts elsewhere.
+        assert_eq!(in_device(&mut model, 4, Some(77)), []);
+        assert_eq!(in_device(&mut model, 4, Some(8)), []);
+        // The VRF leaves the configuration.
+        model.set_vrfs(Vec::new());
+        assert_eq!(model.misplaced(), shop(None));
+        assert_eq!(in_device(&mut model, 3, None), []);
+        assert_eq!(model.misplaced(), []);
+    }
+
+    #[test]
+    fn a_host_interface_left_in_another_vrf_s_device_is_taken_out() {
+        let mut model = model(None);
+        model.set_ports(&[(InterfaceId::new(1).unwrap(), "wan".to_owned())]);
+        receive(&mut model, &device(RTM_NEWLINK, 8, "blue", "vrf", 100));
+        receive(&mut model, &device(RTM_NEWLINK, 9, "strange", "vrf", 200));
+        for (index, master) in [(4, 8), (5, 9)] {
+            let link = Link { name: "wan".to_owned(), master: Some(master), ..Link::default() };
+            model.link(link.message(index));
+        }
+        assert_eq!(model.misplaced(), [("wan".to_owned(), 4, None)], "of an earlier router");
     }
 
     #[test]

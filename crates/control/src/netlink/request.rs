@@ -6,8 +6,9 @@ use ipnet::IpNet;
 use libc::{IFA_ADDRESS, IFA_BROADCAST, IFA_LOCAL, NDA_DST, NTF_USE};
 
 use super::message::{
-    AF_INET, AF_INET6, AF_UNSPEC, HEADER, IFLA_MTU, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL,
-    NLM_F_REPLACE, NLM_F_REQUEST, RTM_DELADDR, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH,
+    AF_INET, AF_INET6, AF_UNSPEC, HEADER, IFLA_MASTER, IFLA_MTU, NLM_F_CREATE, NLM_F_DUMP,
+    NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, RTM_DELADDR, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK,
+    RTM_NEWNEIGH,
 };
 
 const IFLA_CARRIER: u16 = linux_raw_sys::netlink::IFLA_CARRIER as u16;
@@ -89,6 +90,12 @@ pub(super) fn mtu(index: u32, mtu: u16, sequence: u32) -> Vec<u8> {
     link(RTM_NEWLINK, index, sequence).attribute(IFLA_MTU, &u32::from(mtu).to_ne_bytes()).finish()
 }
 
+/// Puts an interface into a VRF device, or takes it out of the one that it is in.
+pub(super) fn master(index: u32, master: Option<u32>, sequence: u32) -> Vec<u8> {
+    let master = master.unwrap_or(0).to_ne_bytes();
+    link(RTM_NEWLINK, index, sequence).attribute(IFLA_MASTER, &master).finish()
+}
+
 /// Requests an interface's state.
 pub(super) fn ask_link(index: u32, sequence: u32) -> Vec<u8> {
     link(RTM_GETLINK, index, sequence).finish()
@@ -153,5 +160,8 @@ mod tests {
         let bytes = mtu(3, 1300, 9);
         assert_eq!((parse(&bytes).0, &bytes[20..24]), (RTM_NEWLINK, &3_u32.to_ne_bytes()[..]));
         assert_eq!(bytes[32..], [8, 0, 4, 0, 0x14, 5, 0, 0]);
+        for (wanted, number) in [(Some(9), 9), (None, 0)] {
+            assert_eq!(master(3, wanted, 9)[32..], [8, 0, 10, 0, number, 0, 0, 0]);
+        }
     }
 }

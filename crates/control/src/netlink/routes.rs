@@ -453,7 +453,7 @@ impl Routes {
             }
         }
         if object.sent.is_some() {
-            let key = GroupKey { source: self.policy.source(), id };
+            let key = GroupKey::new(self.policy.source(), id);
             self.out.push(SourceEvent::Group { key, change: Change::Withdraw });
         }
     }
@@ -466,7 +466,7 @@ impl Routes {
         for &id in ids {
             let derived = self.nexthops.derive(id, self.policy, &self.interfaces);
             let Some(object) = self.nexthops.all.get_mut(&id) else { continue };
-            let key = GroupKey { source, id };
+            let key = GroupKey::new(source, id);
             let was_sent = object.sent.is_some();
             object.host = derived == Derived::Host;
             match derived {

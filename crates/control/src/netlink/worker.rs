@@ -32,7 +32,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 use super::event::{
-    AuditReport, Following, KernelOrder, Move, Seat, SourceEvent, SourceState, SourceStatus,
+    Apart, AuditReport, Following, KernelOrder, Move, Seat, SourceEvent, SourceState, SourceStatus,
 };
 use super::message::{
     Malformed, Messages, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NLMSG_NOOP, NLMSG_OVERRUN,
@@ -83,6 +83,7 @@ pub(super) struct Ends {
 }
 
 pub(super) struct Worker {
+    apart: Option<Apart>,
     following: Following,
     /// The subjects to be followed after the present dump.
     wanted: Option<Following>,
@@ -160,6 +161,7 @@ impl Worker {
         let requests = watch_readable(requests).map_err(named("netlink socket for requests"))?;
         let following = config.following;
         Ok(Self {
+            apart: config.apart,
             model: Model::new(&config),
             notifications: Arc::new(notifications),
             dumps,
@@ -401,6 +403,8 @@ impl Worker {
 
     /// Moves the model's events to the queue for the owner.
     fn collect(&mut self) {
+        let misplaced = self.model.misplaced();
+        misplaced.into_iter().for_each(|(name, index, device)| self.place(&name, index, device));
         if let Some(interfaces) = self.model.interfaces() {
             self.ends.interfaces.send_replace(Arc::new(interfaces));
             let waiting = std::mem::take(&mut self.waiting);
@@ -409,11 +413,39 @@ impl Worker {
         if std::mem::take(&mut self.model.stale_ports) {
             self.sync_due = true;
         }
-        self.pending.extend(batches(self.model.routes.take_events()));
+        let mut events = self.model.routes.take_events();
+        if let Some(apart) = self.apart {
+            let of_vrf = |event| SourceEvent::Apart(apart, Box::new(event));
+            events = events.into_iter().map(of_vrf).collect();
+        }
+        self.pending.extend(batches(events));
         while !self.pending.is_empty()
             && let Ok(permit) = self.ends.events.try_reserve()
         {
             permit.send(self.pending.pop_front().unwrap_or_default());
+        }
+    }
+
+    /// Puts a host interface into a VRF device, or takes it out.
+    fn place(&mut self, name: &str, index: u32, device: Option<u32>) {
+        let sequence = self.next_sequence();
+        let what =
+            if device.is_some() { "put into its VRF device" } else { "out of its VRF device" };
+        self.named.push_back((sequence, format!("{name} {what}")));
+        // The kernel sets the interface down and up meanwhile, by which IPv6 addresses are lost unless they are to be
+        // kept. It makes the change before the request returns.
+        let file = format!("/proc/sys/net/ipv6/conf/{name}/keep_addr_on_down");
+        let kept = std::fs::read_to_string(&file).ok();
+        if kept.is_some() && std::fs::write(&file, "1").is_err() {
+            tracing::warn!("kernel: {file} cannot be written: {name} may lose IPv6 addresses");
+        }
+        if let Err(error) = self.requests.get_ref().send(&request::master(index, device, sequence))
+        {
+            self.refusals += 1;
+            tracing::warn!("kernel: {name} {what}: {error}");
+        }
+        if let Some(before) = &kept {
+            let _ = std::fs::write(&file, before.trim());
         }
     }
 
@@ -656,18 +688,7 @@ impl Worker {
     }
 
     fn handle(&mut self, order: KernelOrder) {
-        let port = match &order {
-            KernelOrder::Audit(_)
-            | KernelOrder::Ports(_)
-            | KernelOrder::Vrfs(_)
-            | KernelOrder::Follow(_)
-            | KernelOrder::Move(_) => None,
-            KernelOrder::Resolve { port, .. }
-            | KernelOrder::SetCarrier { port, .. }
-            | KernelOrder::SetMtu { port, .. }
-            | KernelOrder::AddAddress { port, .. }
-            | KernelOrder::RemoveAddress { port, .. } => Some(*port),
-        };
+        let port = order.port();
         // Numbers of interfaces of the namespace that is left mean others in the new one.
         let index = port.filter(|_| self.moving.is_none());
         let index = index.and_then(|port| self.model.index_of(port));

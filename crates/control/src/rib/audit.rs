@@ -76,7 +76,7 @@ impl Rib {
         let &Route { vrf, prefix, source, metric, ref kind } = route;
         let same = |c: &Candidate| c.source == source && c.metric == metric;
         let known = self.candidate(vrf, prefix, same);
-        let generation = self.generations[source.index()];
+        let generation = self.generation(source, vrf);
         let expected = self.check(route).and_then(|()| self.next_hop(prefix, kind));
         let found = match (known, expected) {
             (known, Ok(hop)) => {
@@ -158,8 +158,8 @@ impl Rib {
             return;
         }
         let mut faults = Vec::new();
-        let of = (source, generation);
         let Some(Walk::Four(vrf, _) | Walk::Six(vrf, _)) = walk else { return };
+        let of = (source, self.generation(source, vrf));
         let Vrf { v4, v6 } = &self.vrfs[vrf.index()];
         let next = match walk {
             Some(Walk::Four(_, from)) => match v4.audit(from, PIECE, of, &self.hops, &mut faults) {
@@ -175,6 +175,10 @@ impl Rib {
             },
             _ => return,
         };
+        // What is reported of a namespace of its own is not part of the audit.
+        if self.is_apart(source, vrf) {
+            faults.retain(|fault| !matches!(fault, Fault::Stale(..)));
+        }
         self.change(|rib| faults.into_iter().for_each(|fault| rib.mend(source, vrf, fault)));
         if let Some(audit) = &mut self.audit {
             audit.walk = Some(next);
@@ -229,17 +233,14 @@ mod tests {
     /// Three routes of which one hides the first address of another, and one over a group.
     fn told() -> Vec<Route> {
         let mut told = vec![via("20.0.0.0/8", 2), via("20.0.0.0/24", 3), via("2001:db8::/32", 4)];
-        let key = GroupKey { source: RouteSource::Kernel, id: 9 };
+        let key = GroupKey::new(RouteSource::Kernel, 9);
         told.push(Route { kind: RouteKind::NextHopGroup(key), ..via("20.9.0.0/16", 2) });
         told
     }
 
     fn group(last: u8) -> (GroupKey, GroupSpec) {
         let paths = vec![Path::over(interface(1), IpAddr::from([10, 0, 2, last]))];
-        (
-            GroupKey { source: RouteSource::Kernel, id: 9 },
-            GroupSpec { paths, ..GroupSpec::default() },
-        )
+        (GroupKey::new(RouteSource::Kernel, 9), GroupSpec { paths, ..GroupSpec::default() })
     }
 
     fn rib() -> Rib {
@@ -270,7 +271,7 @@ mod tests {
         let mut rib = rib();
         assert_eq!(audit(&mut rib, &told(), 2), Findings::default());
         // A route that waits for its group or was refused is no difference either.
-        let key = GroupKey { source: RouteSource::Kernel, id: 77 };
+        let key = GroupKey::new(RouteSource::Kernel, 77);
         let waits = Route { kind: RouteKind::NextHopGroup(key), ..via("30.0.0.0/8", 2) };
         let refused = via("127.0.0.0/9", 2);
         assert!(rib.add(waits.clone()).is_err() && rib.add(refused.clone()).is_err());

@@ -21,7 +21,9 @@ impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Route(prefix) => write!(f, "route {prefix}"),
-            Self::Group(GroupKey { source, id }) => write!(f, "group {id} of {}", source.name()),
+            Self::Group(GroupKey { source, id, .. }) => {
+                write!(f, "group {id} of {}", source.name())
+            }
         }
     }
 }

@@ -397,20 +397,20 @@ impl<A: Family> Routes<A> {
     }
 
     /// Processes the next prefixes of the sweep: removes candidates whose group was removed, and
-    /// updates the FIB where a next hop has died or come alive.
-    pub(super) fn sweep(&mut self, most: usize, hops: &mut NextHops) -> Vec<Refusal<A>> {
+    /// updates the FIB where a next hop has died or come alive. Each prefix takes one from `left`, and a
+    /// changed one eight, since a change takes some ten times as long as a look.
+    pub(super) fn sweep(&mut self, left: &mut usize, hops: &mut NextHops) -> Vec<Refusal<A>> {
         if !self.sweep.running {
             return Vec::new();
         }
         let from = self.sweep.last.map_or(Bound::Unbounded, Bound::Excluded);
-        let (mut changed, mut looked_at, mut ended) = (Vec::new(), 0, true);
+        let (mut changed, mut ended) = (Vec::new(), true);
         for (&prefix, entry) in self.entries.range_mut((from, Bound::Unbounded)) {
-            // A change takes some ten times as long as a look.
-            if looked_at >= most || changed.len() >= most.div_ceil(8) {
+            if *left == 0 {
                 ended = false;
                 break;
             }
-            looked_at += 1;
+            *left -= 1;
             self.sweep.last = Some(prefix);
             while let Some(gone) = entry.take(|candidate| hops.is_gone(candidate.hop)) {
                 self.counts[gone.source.index()] -= 1;
@@ -420,6 +420,7 @@ impl<A: Family> Routes<A> {
             let best = best(entry, hops).map_or(NO_ROUTE, |candidate| candidate.hop);
             if best != entry.installed || entry.is_empty() {
                 changed.push(prefix);
+                *left = left.saturating_sub(7);
             }
         }
         if ended {

@@ -116,7 +116,7 @@ impl Rib {
     pub(super) fn put_group(&mut self, key: GroupKey, spec: GroupSpec) -> Result<(), Error> {
         let what = Subject::Group(key);
         self.check_group(what, &spec)?;
-        let generation = self.generations[key.source.index()];
+        let generation = self.generation(key.source, key.space);
         match self.groups.all.get_mut(&key) {
             Some(known) if known.spec == spec && known.hop.is_some() => {
                 known.generation = generation;
@@ -182,8 +182,9 @@ impl Rib {
         self.groups.all.iter().map(|(&key, group)| (key, &group.spec))
     }
 
-    /// Begins a resynchronisation of all routes and groups of a source, see [`Self::end_resync`].
-    /// If called again before its end, it starts over: earlier reports do not count any more.
+    /// Begins a resynchronisation of all routes and groups of a source, see [`Self::end_resync`]; of those of the kernel
+    /// without the VRFs that are apart. If called again before its end, it starts over: earlier reports do not count
+    /// any more.
     pub fn begin_resync(&mut self, source: RouteSource) {
         let generation = &mut self.generations[source.index()];
         *generation = generation.wrapping_add(1);
@@ -192,15 +193,59 @@ impl Rib {
     /// Withdraws the routes and groups of the source that were not added again since
     /// [`Self::begin_resync`], and returns their number.
     pub fn end_resync(&mut self, source: RouteSource) -> usize {
-        let generation = self.generations[source.index()];
+        let mut vrfs: Vec<_> = self.vrfs().collect();
+        vrfs.retain(|vrf| !self.is_apart(source, *vrf));
+        self.withdraw_stale(source, &vrfs)
+    }
+
+    /// The same for the kernel's routes of one VRF, which are those of a network namespace of its own from now on.
+    pub fn begin_resync_apart(&mut self, vrf: VrfId) {
+        let generation = self.apart.entry(vrf).or_insert(0);
+        *generation = generation.wrapping_add(1);
+    }
+
+    /// Ends a resynchronisation that [`Self::begin_resync_apart`] has begun.
+    pub fn end_resync_apart(&mut self, vrf: VrfId) -> usize {
+        self.withdraw_stale(RouteSource::Kernel, &[vrf])
+    }
+
+    /// Withdraws everything that a VRF has from its network namespace, which is not followed any more.
+    pub fn leave_apart(&mut self, vrf: VrfId) {
+        if self.apart.contains_key(&vrf) {
+            self.begin_resync_apart(vrf);
+            self.end_resync_apart(vrf);
+            self.remove_locals(vrf);
+            self.apart.remove(&vrf);
+        }
+    }
+
+    /// Returns true if a source's routes of a VRF are resynchronised by themselves.
+    pub(super) fn is_apart(&self, source: RouteSource, vrf: VrfId) -> bool {
+        source == RouteSource::Kernel && self.apart.contains_key(&vrf)
+    }
+
+    /// Returns the number of the latest resynchronisation of a source's routes of a VRF.
+    pub(super) fn generation(&self, source: RouteSource, vrf: VrfId) -> u16 {
+        match self.apart.get(&vrf) {
+            Some(generation) if source == RouteSource::Kernel => *generation,
+            _ => self.generations[source.index()],
+        }
+    }
+
+    fn withdraw_stale(&mut self, source: RouteSource, vrfs: &[VrfId]) -> usize {
         self.change(|rib| {
-            let stale = |c: &Candidate| c.source == source && c.generation != generation;
-            let mut count = rib.take_everywhere(stale);
-            let groups = rib
-                .groups
-                .all
-                .iter()
-                .filter(|(key, group)| key.source == source && group.generation != generation);
+            let mut count = 0;
+            for &vrf in vrfs {
+                let generation = rib.generation(source, vrf);
+                let stale = |c: &Candidate| c.source == source && c.generation != generation;
+                count += rib.take_in(vrf, stale);
+            }
+            let is_stale = |key: &GroupKey, group: &Group| {
+                key.source == source
+                    && vrfs.contains(&key.space)
+                    && group.generation != rib.generation(source, key.space)
+            };
+            let groups = rib.groups.all.iter().filter(|(key, group)| is_stale(key, group));
             let groups: Vec<GroupKey> = groups.map(|(&key, _)| key).collect();
             count += groups.len();
             for key in groups {

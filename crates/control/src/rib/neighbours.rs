@@ -10,17 +10,18 @@
 //! comes up, all are reviewed, a piece at a time: until then a neighbour is reached as before, or
 //! by the slow path.
 
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use super::next_hops::Referrer;
 use super::*;
 
 /// A resolved neighbour.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Neighbour {
     mac: MacAddr,
-    /// The VRFs in which it has a host route, one bit each.
-    host_routes: u64,
+    /// The VRFs in which it has a host route: nearly always one.
+    host_routes: Vec<VrfId>,
 }
 
 /// The neighbours by address, so that those within a prefix are one range.
@@ -34,8 +35,35 @@ pub(super) struct Review {
     last: Option<(IpAddr, InterfaceId)>,
 }
 
-/// Most neighbours that are reviewed within a route change.
+/// The VRFs with a route to the hosts on an interface, now or earlier: only in these may its neighbours need host
+/// routes. There may be a thousand others.
+#[derive(Debug, Default)]
+pub(super) struct Gleaning(BTreeSet<(InterfaceId, VrfId)>);
+
+impl Gleaning {
+    pub(super) fn add(&mut self, interface: InterfaceId, vrf: VrfId) {
+        self.0.insert((interface, vrf));
+    }
+
+    fn has(&self, interface: InterfaceId, vrf: VrfId) -> bool {
+        self.0.contains(&(interface, vrf))
+    }
+
+    fn of(&self, interface: InterfaceId) -> impl Iterator<Item = VrfId> {
+        let first = (interface, VrfId::DEFAULT);
+        self.0.range(first..).take_while(move |pair| pair.0 == interface).map(|pair| pair.1)
+    }
+
+    /// Forgets an interface that is gone.
+    pub(super) fn forget(&mut self, interface: InterfaceId) {
+        self.0.retain(|pair| pair.0 != interface);
+    }
+}
+
+/// Most neighbours that are reviewed within a route change, and most that are looked at: those of other VRFs may have
+/// the same addresses.
 const AT_ONCE: usize = 64;
+const LOOKED_AT: usize = 2048;
 
 impl Review {
     pub(super) fn is_running(&self) -> bool {
@@ -71,7 +99,7 @@ impl Rib {
     ) -> Result<(), Error> {
         let route = (self.vrf_of(interface), IpNet::from(address));
         self.checked(Some(route), |rib| {
-            let new = Neighbour { mac, host_routes: 0 };
+            let new = Neighbour { mac, host_routes: Vec::new() };
             rib.neighbours.entry((address, interface)).or_insert(new).mac = mac;
             rib.hops.resolve(interface, address, Some(mac));
             rib.review_neighbour(interface, address)
@@ -83,10 +111,10 @@ impl Rib {
     pub fn neighbour_down(&mut self, interface: InterfaceId, address: IpAddr) {
         let Some(known) = self.neighbours.remove(&(address, interface)) else { return };
         // The host route is removed first: packets are gleaned then, not punted as unresolved.
-        if known.host_routes != 0 {
+        if !known.host_routes.is_empty() {
             self.change(|rib| {
-                let vrfs = rib.vrfs().filter(|vrf| known.host_routes & bit(*vrf) != 0);
-                vrfs.for_each(|vrf| rib.remove_host_route(vrf, interface, address));
+                let vrfs = known.host_routes.iter();
+                vrfs.for_each(|vrf| rib.remove_host_route(*vrf, interface, address));
             });
         }
         self.hops.resolve(interface, address, None);
@@ -117,21 +145,28 @@ impl Rib {
         self.neighbours.iter().map(|(&(address, interface), known)| (interface, address, known.mac))
     }
 
-    /// Adds or removes the host routes of the neighbours within a prefix whose route has changed.
-    /// If there are many, the review is deferred.
-    pub(super) fn review_neighbours(&mut self, prefix: &IpNet) {
+    /// Adds or removes a VRF's host routes of the neighbours within a prefix whose route there has changed. If there
+    /// are many, the review is deferred.
+    pub(super) fn review_neighbours(&mut self, vrf: VrfId, prefix: &IpNet) {
         let first = (prefix.network(), InterfaceId::FIRST);
-        let affected: Vec<_> = self
-            .neighbours
-            .range(first..)
-            .take_while(|((address, _), _)| prefix.contains(address))
-            .take(AT_ONCE + 1)
-            .map(|(&key, _)| key)
-            .collect();
+        let within = self.neighbours.range(first..);
+        let within = within.take_while(|((address, _), _)| prefix.contains(address));
+        let (mut affected, mut looked_at) = (Vec::new(), 0);
+        for (&(address, interface), known) in within {
+            if looked_at == LOOKED_AT || affected.len() > AT_ONCE {
+                return self.review.start();
+            }
+            looked_at += 1;
+            if self.gleaning.has(interface, vrf) || known.host_routes.contains(&vrf) {
+                affected.push((address, interface));
+            }
+        }
         if affected.len() > AT_ONCE {
-            self.review.start();
-        } else {
-            self.review_each(&affected);
+            return self.review.start();
+        }
+        for (address, interface) in affected {
+            let done = self.review_host_route(vrf, interface, address);
+            self.refusals.add(u64::from(done.is_err()));
         }
     }
 
@@ -160,7 +195,12 @@ impl Rib {
 
     /// Adds the required host routes of a neighbour and removes the others.
     fn review_neighbour(&mut self, interface: InterfaceId, address: IpAddr) -> Result<(), Error> {
-        self.vrfs().try_for_each(|vrf| self.review_host_route(vrf, interface, address))
+        let mut vrfs: Vec<_> = self.gleaning.of(interface).collect();
+        let known = self.neighbours.get(&(address, interface));
+        vrfs.extend(known.into_iter().flat_map(|known| &known.host_routes));
+        vrfs.sort_unstable();
+        vrfs.dedup();
+        vrfs.into_iter().try_for_each(|vrf| self.review_host_route(vrf, interface, address))
     }
 
     fn review_host_route(
@@ -169,15 +209,19 @@ impl Rib {
         interface: InterfaceId,
         address: IpAddr,
     ) -> Result<(), Error> {
-        let Some(&known) = self.neighbours.get(&(address, interface)) else { return Ok(()) };
+        let Some(known) = self.neighbours.get(&(address, interface)) else { return Ok(()) };
+        let (mac, has) = (known.mac, known.host_routes.contains(&vrf));
         let due = self.covering_glean(vrf, address) == Some(interface);
-        match (known.host_routes & bit(vrf) != 0, due) {
-            (false, true) => self.add_host_route(vrf, interface, address, known.mac)?,
+        match (has, due) {
+            (false, true) => self.add_host_route(vrf, interface, address, mac)?,
             (true, false) => self.remove_host_route(vrf, interface, address),
             _ => return Ok(()),
         }
         if let Some(known) = self.neighbours.get_mut(&(address, interface)) {
-            known.host_routes ^= bit(vrf);
+            match due {
+                true => known.host_routes.push(vrf),
+                false => known.host_routes.retain(|other| *other != vrf),
+            }
         }
         Ok(())
     }
@@ -211,12 +255,6 @@ impl Rib {
             IpAddr::V6(v6) => glean_towards(&routes.v6, v6, &self.hops),
         }
     }
-}
-
-/// Returns the bit of a VRF in [`Neighbour::host_routes`].
-fn bit(vrf: VrfId) -> u64 {
-    const { assert!(VRFS_MOST <= u64::BITS as usize) };
-    1 << vrf.index()
 }
 
 fn glean_towards<A: Family>(

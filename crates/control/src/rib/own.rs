@@ -68,6 +68,7 @@ impl Rib {
             };
             rib.put_addresses(id, &[]);
             rib.interfaces.remove(at);
+            rib.gleaning.forget(id);
             rib.hops.set_link(id, None);
             if let Some(glean) = rib.hops.glean_of(id) {
                 rib.hops.release(glean, Referrer::Other);
@@ -168,6 +169,15 @@ impl Rib {
             self.publish_addresses();
         }
         self.change(|rib| rib.take_own(vrf, prefix.trunc(), RouteSource::Local, NO_PORT))
+    }
+
+    /// Removes all addresses and prefixes of a VRF that are on no interface.
+    pub(super) fn remove_locals(&mut self, vrf: VrfId) {
+        self.locals.addresses.retain(|(of, _)| *of != vrf);
+        self.change(|rib| {
+            rib.take_in(vrf, |c| c.source == RouteSource::Local && c.metric == NO_PORT);
+        });
+        self.publish_addresses();
     }
 
     pub(super) fn put_addresses(&mut self, id: InterfaceId, addresses: &[IpNet]) {

@@ -177,8 +177,17 @@ impl Path {
 pub struct GroupKey {
     /// The source that assigned the number.
     pub source: RouteSource,
+    /// The VRF whose network namespace assigned it; the default one otherwise.
+    pub space: VrfId,
     /// The number.
     pub id: u32,
+}
+
+impl GroupKey {
+    /// Returns the name of a group of no VRF's namespace.
+    pub const fn new(source: RouteSource, id: u32) -> Self {
+        Self { source, space: VrfId::DEFAULT, id }
+    }
 }
 
 /// Specification of a group.

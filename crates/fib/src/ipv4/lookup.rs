@@ -99,7 +99,7 @@ fn deep_word(leaf: u16, address: u32) -> usize {
 
 /// Splits into pieces of the same length, at most 64.
 #[inline(always)]
-fn batches<'a>(
+pub(super) fn batches<'a>(
     addresses: &'a [u32],
     out: &'a mut [NextHopId],
 ) -> impl Iterator<Item = (&'a [u32], &'a mut [NextHopId])> {
@@ -119,7 +119,7 @@ impl Shared {
         self.outline.place(node);
     }
 
-    fn lookup(&self, address: u32) -> NextHopId {
+    fn one(&self, address: u32) -> NextHopId {
         let (words, leaves) = (self.words.all(), self.leaves.all());
         let word = words[block(address)].load(Ordering::Acquire);
         let leaf = leaves[leaf_index(word, address >> 8)].load(Ordering::Acquire);
@@ -128,27 +128,6 @@ impl Shared {
         }
         let word = words[deep_word(leaf, address)].load(Ordering::Acquire);
         leaves[leaf_index(word, address)].load(Ordering::Relaxed)
-    }
-
-    /// Looks up any number of addresses, optionally by the outline first.
-    #[inline(always)]
-    fn lookup_batch<const BY_OUTLINE: bool>(&self, addresses: &[u32], out: &mut [NextHopId]) {
-        for (addresses, out) in batches(addresses, out) {
-            if self.shallow::<BY_OUTLINE>(addresses, out) & DEEP != 0 {
-                self.deepen(addresses, out, deep_places(out));
-            }
-        }
-    }
-
-    /// Prefetches the words of these addresses, where the outline lacks the answer.
-    #[inline(always)]
-    fn prefetch(&self, addresses: &[u32]) {
-        let words: &[AtomicU64; WORDS] = self.words.array();
-        let outline: &[AtomicU16; OUTLINE] = self.outline.array();
-        for &address in addresses {
-            let entry = outline[outline_index(address)].load(Ordering::Relaxed);
-            prefetch(words, word_to_read(entry, address));
-        }
     }
 
     /// Looks up the leaves of at most 64 addresses; returns their OR. With the outline, no word is read
@@ -200,9 +179,47 @@ impl Shared {
     }
 }
 
+/// A table that looks up IPv4 addresses in batches.
+pub(super) trait Source: Send + Sync + 'static {
+    /// Looks up one address.
+    fn lookup(&self, address: u32) -> NextHopId;
+
+    /// Looks up any number of addresses, optionally by the outline first.
+    fn lookup_batch<const BY_OUTLINE: bool>(&self, addresses: &[u32], out: &mut [NextHopId]);
+
+    /// Prefetches what looking up these addresses by the outline reads.
+    fn prefetch(&self, addresses: &[u32]);
+}
+
+impl Source for Shared {
+    fn lookup(&self, address: u32) -> NextHopId {
+        self.one(address)
+    }
+
+    #[inline(always)]
+    fn lookup_batch<const BY_OUTLINE: bool>(&self, addresses: &[u32], out: &mut [NextHopId]) {
+        for (addresses, out) in batches(addresses, out) {
+            if self.shallow::<BY_OUTLINE>(addresses, out) & DEEP != 0 {
+                self.deepen(addresses, out, deep_places(out));
+            }
+        }
+    }
+
+    /// The words, where the outline lacks the answer.
+    #[inline(always)]
+    fn prefetch(&self, addresses: &[u32]) {
+        let words: &[AtomicU64; WORDS] = self.words.array();
+        let outline: &[AtomicU16; OUTLINE] = self.outline.array();
+        for &address in addresses {
+            let entry = outline[outline_index(address)].load(Ordering::Relaxed);
+            prefetch(words, word_to_read(entry, address));
+        }
+    }
+}
+
 /// Returns the places, one bit each, of leaves that name deep tables.
 #[inline(always)]
-fn deep_places(leaves: &[u16]) -> u64 {
+pub(super) fn deep_places(leaves: &[u16]) -> u64 {
     let bits = leaves.iter().enumerate().map(|(at, &leaf)| u64::from(leaf >> 15) << (at % BATCH));
     bits.fold(0, |all, bit| all | bit)
 }
@@ -210,7 +227,7 @@ fn deep_places(leaves: &[u16]) -> u64 {
 /// An implementation of the batch lookup.
 pub(super) trait Kernel: Send + Sync + 'static {
     fn lookup_batch<const BY_OUTLINE: bool>(
-        shared: &Shared,
+        source: &impl Source,
         addresses: &[u32],
         out: &mut [NextHopId],
     );
@@ -221,11 +238,11 @@ struct Plain;
 
 impl Kernel for Plain {
     fn lookup_batch<const BY_OUTLINE: bool>(
-        shared: &Shared,
+        source: &impl Source,
         addresses: &[u32],
         out: &mut [NextHopId],
     ) {
-        shared.lookup_batch::<BY_OUTLINE>(addresses, out);
+        source.lookup_batch::<BY_OUTLINE>(addresses, out);
     }
 }
 
@@ -247,36 +264,40 @@ mod x86 {
 
     impl Kernel for Fast {
         fn lookup_batch<const BY_OUTLINE: bool>(
-            shared: &Shared,
+            source: &impl Source,
             addresses: &[u32],
             out: &mut [NextHopId],
         ) {
             // SAFETY: this kernel is only used after `Fast::works` has confirmed that the processor has
             // the instructions that the function is compiled for.
-            unsafe { fast::<BY_OUTLINE>(shared, addresses, out) }
+            unsafe { fast::<_, BY_OUTLINE>(source, addresses, out) }
         }
     }
 
     #[target_feature(enable = "popcnt,bmi1,bmi2")]
-    fn fast<const BY_OUTLINE: bool>(shared: &Shared, addresses: &[u32], out: &mut [NextHopId]) {
-        shared.lookup_batch::<BY_OUTLINE>(addresses, out);
+    fn fast<S: Source, const BY_OUTLINE: bool>(
+        source: &S,
+        addresses: &[u32],
+        out: &mut [NextHopId],
+    ) {
+        source.lookup_batch::<BY_OUTLINE>(addresses, out);
     }
 }
 
-/// A reader with the kernel `K`.
-struct Reader<K>(Arc<Shared>, PhantomData<fn() -> K>);
+/// A reader of a table of kind `S` with the kernel `K`.
+struct Reader<K, S>(Arc<S>, PhantomData<fn() -> K>);
 
-impl<K: Kernel> Lookup<Ipv4Addr> for Reader<K> {
+impl<K: Kernel, S: Source> Lookup<Ipv4Addr> for Reader<K, S> {
     fn lookup(&self, address: Ipv4Addr) -> NextHopId {
         self.0.lookup(address.bits())
     }
 
     fn lookup_batch(&self, addresses: &[u32], out: &mut [NextHopId]) {
-        K::lookup_batch::<false>(&self.0, addresses, out);
+        K::lookup_batch::<false>(&*self.0, addresses, out);
     }
 
     fn lookup_prefetched(&self, addresses: &[u32], out: &mut [NextHopId]) {
-        K::lookup_batch::<true>(&self.0, addresses, out);
+        K::lookup_batch::<true>(&*self.0, addresses, out);
     }
 
     fn prefetch_batch(&self, addresses: &[u32]) {
@@ -284,29 +305,29 @@ impl<K: Kernel> Lookup<Ipv4Addr> for Reader<K> {
     }
 }
 
-fn with<K: Kernel>(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv4Addr>> {
-    Arc::new(Reader::<K>(Arc::clone(shared), PhantomData))
+fn with<K: Kernel>(source: &Arc<impl Source>) -> Arc<dyn Lookup<Ipv4Addr>> {
+    Arc::new(Reader::<K, _>(Arc::clone(source), PhantomData))
 }
 
 /// Returns the fastest reader for this processor.
-pub(super) fn reader(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv4Addr>> {
+pub(super) fn reader(source: &Arc<impl Source>) -> Arc<dyn Lookup<Ipv4Addr>> {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         if x86::Fast::works() {
-            return with::<x86::Fast>(shared);
+            return with::<x86::Fast>(source);
         }
     }
-    with::<Plain>(shared)
+    with::<Plain>(source)
 }
 
 /// Returns a reader with each kernel that this processor can run.
 #[cfg(test)]
-pub(super) fn all_readers(shared: &Arc<Shared>) -> Vec<Arc<dyn Lookup<Ipv4Addr>>> {
-    let mut readers = vec![with::<Plain>(shared)];
+pub(super) fn all_readers(source: &Arc<impl Source>) -> Vec<Arc<dyn Lookup<Ipv4Addr>>> {
+    let mut readers = vec![with::<Plain>(source)];
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         if x86::Fast::works() {
-            readers.push(with::<x86::Fast>(shared));
+            readers.push(with::<x86::Fast>(source));
         }
     }
     readers

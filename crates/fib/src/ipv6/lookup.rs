@@ -95,7 +95,7 @@ fn digit_of(answer: Answer, address: &u128) -> &u16 {
 }
 
 /// Addresses looked up together.
-const BATCH: usize = 64;
+pub(super) const BATCH: usize = 64;
 
 /// The part of the table that readers see.
 pub(super) struct Shared {
@@ -135,34 +135,12 @@ impl Shared {
             let leaf = &self.leaves.all()[leaf_index(word, (address >> 80) as u32)];
             answer = leaf.load(Ordering::Acquire);
         }
-        while answer & IS_NODE != 0 {
-            answer = self.step::<Plain>(answer, &address);
-        }
-        answer as NextHopId
-    }
-
-    /// Returns the answer of a node for an address.
-    #[inline(always)]
-    fn step<K: Kernel>(&self, answer: Answer, address: &u128) -> Answer {
-        let nodes: &[Node; NODES] = self.nodes.array();
-        let node = &nodes[node_number(answer)];
-        let rank = K::rank(node, digit_of(answer, address));
-        node[(KEY_CELLS + rank) % NODE_CELLS].load(Ordering::Acquire)
-    }
-
-    /// Looks up any number of addresses.
-    #[inline(always)]
-    fn lookup_batch<K: Kernel>(&self, addresses: &[u128], out: &mut [NextHopId]) {
-        let count = addresses.len().min(out.len());
-        let batches = addresses[..count].chunks(BATCH).zip(out[..count].chunks_mut(BATCH));
-        for (addresses, out) in batches {
-            self.lookup_chunk::<K>(addresses, out);
-        }
+        walk::<NODES>(self.nodes.array(), answer, address)
     }
 
     /// Looks up at most 64 addresses.
     #[inline(always)]
-    fn lookup_chunk<K: Kernel>(&self, addresses: &[u128], out: &mut [NextHopId]) {
+    fn chunk<K: Kernel>(&self, addresses: &[u128], out: &mut [NextHopId]) {
         let directory: &[AtomicU64; DIGITS] = self.directory.array();
         let words: &[AtomicU64; WORDS] = self.words.array();
         let leaves: &[AtomicU32; LEAVES] = self.leaves.array();
@@ -197,8 +175,9 @@ impl Shared {
             let dense = &dense[..dense_count.min(BATCH)];
             count = self.resolve_slabs(addresses, out, &mut places, dense, &mut list, count);
         }
+        let nodes: &[Node; NODES] = self.nodes.array();
         while count > 0 {
-            count = self.step_all::<K>(addresses, out, &mut places, &mut list, count);
+            count = step_all::<K, NODES>(nodes, addresses, out, &mut places, &mut list, count);
         }
     }
 
@@ -232,38 +211,88 @@ impl Shared {
         fence(Ordering::Acquire);
         count
     }
+}
 
-    /// Advances every lookup on the list by one node; returns the number that stay on it.
+/// A table that looks up by nodes in the end.
+pub(super) trait Source: Send + Sync + 'static {
+    /// Looks up one address.
+    fn lookup(&self, address: u128) -> NextHopId;
+
+    /// Looks up at most 64 addresses.
+    fn lookup_chunk<K: Kernel>(&self, addresses: &[u128], out: &mut [NextHopId]);
+}
+
+impl Source for Shared {
+    fn lookup(&self, address: u128) -> NextHopId {
+        self.lookup(address)
+    }
+
     #[inline(always)]
-    fn step_all<K: Kernel>(
-        &self,
-        addresses: &[u128],
-        out: &mut [NextHopId],
-        answers: &mut [Answer; BATCH],
-        list: &mut [u8; BATCH],
-        count: usize,
-    ) -> usize {
-        let mut left = 0;
-        for index in 0..count.min(BATCH) {
-            let at = usize::from(list[index]) % BATCH;
-            let (Some(address), Some(out)) = (addresses.get(at), out.get_mut(at)) else { break };
-            let answer = self.step::<K>(answers[at], address);
-            answers[at] = answer;
-            *out = answer as NextHopId;
-            prefetch(self.nodes.all(), node_number(answer));
-            list[left % BATCH] = at as u8;
-            left += (answer >> 31) as usize;
-        }
-        left
+    fn lookup_chunk<K: Kernel>(&self, addresses: &[u128], out: &mut [NextHopId]) {
+        self.chunk::<K>(addresses, out);
     }
 }
 
+/// Looks up any number of addresses.
+#[inline(always)]
+fn lookup_all<K: Kernel>(source: &impl Source, addresses: &[u128], out: &mut [NextHopId]) {
+    let count = addresses.len().min(out.len());
+    let batches = addresses[..count].chunks(BATCH).zip(out[..count].chunks_mut(BATCH));
+    for (addresses, out) in batches {
+        source.lookup_chunk::<K>(addresses, out);
+    }
+}
+
+/// Follows an answer to its next hop.
+pub(super) fn walk<const N: usize>(
+    nodes: &[Node; N],
+    mut answer: Answer,
+    address: u128,
+) -> NextHopId {
+    while answer & IS_NODE != 0 {
+        answer = step::<Plain, N>(nodes, answer, &address);
+    }
+    answer as NextHopId
+}
+
+/// Returns the answer of a node for an address.
+#[inline(always)]
+fn step<K: Kernel, const N: usize>(nodes: &[Node; N], answer: Answer, address: &u128) -> Answer {
+    let node = &nodes[node_number(answer) % N];
+    let rank = K::rank(node, digit_of(answer, address));
+    node[(KEY_CELLS + rank) % NODE_CELLS].load(Ordering::Acquire)
+}
+
+/// Advances every lookup on the list by one node; returns the number that stay on it.
+#[inline(always)]
+pub(super) fn step_all<K: Kernel, const N: usize>(
+    nodes: &[Node; N],
+    addresses: &[u128],
+    out: &mut [NextHopId],
+    answers: &mut [Answer; BATCH],
+    list: &mut [u8; BATCH],
+    count: usize,
+) -> usize {
+    let mut left = 0;
+    for index in 0..count.min(BATCH) {
+        let at = usize::from(list[index]) % BATCH;
+        let (Some(address), Some(out)) = (addresses.get(at), out.get_mut(at)) else { break };
+        let answer = step::<K, N>(nodes, answers[at], address);
+        answers[at] = answer;
+        *out = answer as NextHopId;
+        prefetch(nodes, node_number(answer));
+        list[left % BATCH] = at as u8;
+        left += (answer >> 31) as usize;
+    }
+    left
+}
+
 /// An implementation of the batch lookup.
-trait Kernel: Send + Sync + 'static {
+pub(super) trait Kernel: Send + Sync + 'static {
     /// Counts the keys of a node that are not greater than the digit.
     fn rank(node: &Node, digit: &u16) -> usize;
 
-    fn lookup_batch(shared: &Shared, addresses: &[u128], out: &mut [NextHopId]);
+    fn lookup_batch(source: &impl Source, addresses: &[u128], out: &mut [NextHopId]);
 }
 
 /// For any processor.
@@ -277,8 +306,8 @@ impl Kernel for Plain {
         ranks.map(|(low, high)| usize::from(low) + usize::from(high)).sum()
     }
 
-    fn lookup_batch(shared: &Shared, addresses: &[u128], out: &mut [NextHopId]) {
-        shared.lookup_batch::<Self>(addresses, out);
+    fn lookup_batch(source: &impl Source, addresses: &[u128], out: &mut [NextHopId]) {
+        lookup_all::<Self>(source, addresses, out);
     }
 }
 
@@ -308,47 +337,47 @@ mod x86 {
             unsafe { rank::rank(node, digit) }
         }
 
-        fn lookup_batch(shared: &Shared, addresses: &[u128], out: &mut [NextHopId]) {
+        fn lookup_batch(source: &impl Source, addresses: &[u128], out: &mut [NextHopId]) {
             // SAFETY: this kernel is only used after `Fast::works` has confirmed that the processor
             // has the instructions that the function is compiled for.
-            unsafe { fast(shared, addresses, out) }
+            unsafe { fast(source, addresses, out) }
         }
     }
 
     #[target_feature(enable = "popcnt,bmi1,bmi2,avx2")]
-    fn fast(shared: &Shared, addresses: &[u128], out: &mut [NextHopId]) {
-        shared.lookup_batch::<Fast>(addresses, out);
+    fn fast(source: &impl Source, addresses: &[u128], out: &mut [NextHopId]) {
+        lookup_all::<Fast>(source, addresses, out);
     }
 }
 
-/// A reader with the kernel `K`.
-struct Reader<K>(Arc<Shared>, PhantomData<fn() -> K>);
+/// A reader of a table of kind `S` with the kernel `K`.
+struct Reader<K, S>(Arc<S>, PhantomData<fn() -> K>);
 
-impl<K: Kernel> Lookup<Ipv6Addr> for Reader<K> {
+impl<K: Kernel, S: Source> Lookup<Ipv6Addr> for Reader<K, S> {
     fn lookup(&self, address: Ipv6Addr) -> NextHopId {
         self.0.lookup(address.bits())
     }
 
     fn lookup_batch(&self, addresses: &[u128], out: &mut [NextHopId]) {
-        K::lookup_batch(&self.0, addresses, out);
+        K::lookup_batch(&*self.0, addresses, out);
     }
 }
 
-fn with<K: Kernel>(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv6Addr>> {
-    Arc::new(Reader::<K>(Arc::clone(shared), PhantomData))
+fn with<K: Kernel>(source: &Arc<impl Source>) -> Arc<dyn Lookup<Ipv6Addr>> {
+    Arc::new(Reader::<K, _>(Arc::clone(source), PhantomData))
 }
 
 /// Returns the fastest reader for this processor.
-pub(super) fn reader(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv6Addr>> {
+pub(super) fn reader(source: &Arc<impl Source>) -> Arc<dyn Lookup<Ipv6Addr>> {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if x86::Fast::works() {
-        return with::<x86::Fast>(shared);
+        return with::<x86::Fast>(source);
     }
-    with::<Plain>(shared)
+    with::<Plain>(source)
 }
 
 /// Returns a reader with each kernel that this processor can run.
 #[cfg(test)]
-pub(super) fn all_readers(shared: &Arc<Shared>) -> Vec<Arc<dyn Lookup<Ipv6Addr>>> {
-    vec![with::<Plain>(shared), reader(shared)]
+pub(super) fn all_readers(source: &Arc<impl Source>) -> Vec<Arc<dyn Lookup<Ipv6Addr>>> {
+    vec![with::<Plain>(source), reader(source)]
 }

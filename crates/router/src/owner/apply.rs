@@ -354,6 +354,8 @@ impl Owner {
     ) {
         // Its writer names packets' ports.
         self.slow_path.quarantine.set(new);
+        // A port may have moved.
+        self.order_vrfs(old, new);
         for unit in diff.units() {
             match unit {
                 Unit::Vrfs => self.leave_vrfs(old, new),

@@ -3,7 +3,7 @@
 use std::time::{Instant, SystemTime};
 
 use control::netlink::{AuditReport, Change, KernelOrder, NeighbourState, SourceEvent};
-use control::rib::{GroupKey, GroupSpec, Rib, Route, RouteKind, RouteSource};
+use control::rib::{GroupKey, GroupSpec, Path, Rib, Route, RouteKind, RouteSource};
 use dataplane::interface::VrfId;
 use ipnet::IpNet;
 use slowpath::Command;
@@ -28,10 +28,11 @@ impl Sources {
             | SourceEvent::Addresses { port, .. }
             | SourceEvent::Neighbour { port, .. }
                 if !self.is_host(port) => {}
-            SourceEvent::VirtualMacs(macs) => {
-                self.virtual_macs = macs;
-                self.has_new_virtual_macs = true;
+            SourceEvent::VirtualMacs(macs) => self.set_virtual_macs(None, macs),
+            SourceEvent::Apart(apart, event) if self.is_followed(apart) => {
+                self.apply_apart(rib, orders, apart.vrf, *event);
             }
+            SourceEvent::Apart(..) => {}
             SourceEvent::AllMulticast { port, on } => {
                 self.all_multicast.set(port, on);
                 // The slow path outlives the owner's loop.
@@ -70,6 +71,58 @@ impl Sources {
                 self.audits.under_way = Some((Instant::now(), report));
             }
         }
+    }
+
+    /// Applies an event of the network namespace of a VRF, where it is of the default VRF.
+    fn apply_apart(&mut self, rib: &mut Rib, orders: &Orders, vrf: VrfId, event: SourceEvent) {
+        let event = match event {
+            SourceEvent::Route { source, prefix, metric, change, .. } => {
+                let change = match change {
+                    Change::Set(kind) => Change::Set(kind_in(vrf, kind)),
+                    Change::Withdraw => Change::Withdraw,
+                };
+                SourceEvent::Route { source, vrf, prefix, metric, change }
+            }
+            SourceEvent::Group { key, change } => {
+                let change = match change {
+                    Change::Set(mut spec) => {
+                        resolve_in(vrf, &mut spec.paths);
+                        Change::Set(spec)
+                    }
+                    Change::Withdraw => Change::Withdraw,
+                };
+                SourceEvent::Group { key: GroupKey { space: vrf, ..key }, change }
+            }
+            SourceEvent::LocalAddress { prefix, present, .. } => {
+                SourceEvent::LocalAddress { vrf, prefix, present }
+            }
+            SourceEvent::VirtualMacs(macs) => return self.set_virtual_macs(Some(vrf), macs),
+            SourceEvent::ResyncBegin(_) => {
+                self.load(rib);
+                return rib.begin_resync_apart(vrf);
+            }
+            SourceEvent::ResyncEnd(source) => {
+                self.load(rib);
+                let gone = rib.end_resync_apart(vrf);
+                let summary = rib.vrf_summary(vrf);
+                let routes = summary.ipv4[source.index()] + summary.ipv6[source.index()];
+                tracing::info!(
+                    "kernel: the namespace of a VRF is synchronised, {routes} routes; {gone} were withdrawn meanwhile"
+                );
+                return self.space_is_read(vrf);
+            }
+            // Only the namespace of all other VRFs is audited.
+            SourceEvent::AuditBegin(_)
+            | SourceEvent::AuditRoute { .. }
+            | SourceEvent::AuditGroup { .. }
+            | SourceEvent::Audit(_)
+            | SourceEvent::Apart(..) => return,
+            SourceEvent::Link { .. }
+            | SourceEvent::AllMulticast { .. }
+            | SourceEvent::Addresses { .. }
+            | SourceEvent::Neighbour { .. } => event,
+        };
+        self.apply(rib, orders, event);
     }
 
     fn route(
@@ -150,6 +203,23 @@ impl Sources {
         if source == RouteSource::Kernel {
             self.first = false;
         }
+    }
+}
+
+/// Has gateways without an interface resolved by the routes of a VRF.
+fn resolve_in(vrf: VrfId, paths: &mut [Path]) {
+    paths.iter_mut().filter(|path| path.interface.is_none()).for_each(|path| path.vrf = vrf);
+}
+
+/// Returns a kind of route with its gateways and its group those of a VRF's namespace.
+fn kind_in(vrf: VrfId, kind: RouteKind) -> RouteKind {
+    match kind {
+        RouteKind::Unicast(mut paths) => {
+            resolve_in(vrf, &mut paths);
+            RouteKind::Unicast(paths)
+        }
+        RouteKind::NextHopGroup(key) => RouteKind::NextHopGroup(GroupKey { space: vrf, ..key }),
+        kind => kind,
     }
 }
 

@@ -12,7 +12,7 @@ use dataplane::interface::VrfId;
 use dataplane::next_hop::{NO_ROUTE, NextHopTable};
 use dataplane::steps::NamedHops;
 use dpdk::qsbr::Qsbr;
-use fib::{Address, Replicas, Table};
+use fib::{Address, GracePeriod, Replicas, SMALL_ROUTES, Table};
 use ipnet::IpNet;
 
 use super::super::ports::{OpenPort, Ports};
@@ -95,7 +95,7 @@ impl StaticRoutes {
     fn new_group(&mut self) -> GroupKey {
         let id = self.next;
         self.next += 1;
-        GroupKey { source: RouteSource::Static, id }
+        GroupKey::new(RouteSource::Static, id)
     }
 }
 
@@ -132,19 +132,28 @@ fn on_nodes<A: Address>(
 /// Both families' tables.
 pub type NewFibs = (Box<dyn Table<Ipv4Addr>>, Box<dyn Table<Ipv6Addr>>);
 
-/// Empty tables of a VRF, with a copy on each of these NUMA nodes.
+/// Empty tables of a VRF, with a copy on each of these NUMA nodes. Those of the default VRF are large from the
+/// beginning; there may be a thousand others, which grow with their routes.
 ///
 /// # Errors
 /// There is no memory for them.
 pub fn new_fibs(
+    vrf: VrfId,
     wanted: config::Fib,
     nodes: &[usize],
     qsbr: &Arc<Qsbr>,
 ) -> Result<NewFibs, fib::Error> {
-    let grace = || Box::new(Grace(qsbr.clone()));
-    let fib4 = on_nodes(nodes, || fib::new_ipv4(wanted.ipv4, grace()))?;
-    let fib6 = on_nodes(nodes, || fib::new_ipv6(wanted.ipv6, grace()))?;
-    Ok((fib4, fib6))
+    let grace = || {
+        let qsbr = qsbr.clone();
+        move || -> Box<dyn GracePeriod> { Box::new(Grace(qsbr.clone())) }
+    };
+    let (four, six) = (wanted.ipv4, wanted.ipv6);
+    if vrf == VrfId::DEFAULT {
+        let fib4 = on_nodes(nodes, || fib::new_ipv4(four, grace()()))?;
+        return Ok((fib4, on_nodes(nodes, || fib::new_ipv6(six, grace()()))?));
+    }
+    let fib4 = on_nodes(nodes, || fib::new_small_ipv4(four, SMALL_ROUTES, grace()))?;
+    Ok((fib4, on_nodes(nodes, || fib::new_small_ipv6(six, SMALL_ROUTES, grace()))?))
 }
 
 /// Makes the RIB, with a copy of the FIBs on each of these NUMA nodes.
@@ -155,14 +164,14 @@ pub fn build_rib(
     qsbr: &Arc<Qsbr>,
     signals: &mut Signals,
 ) -> Result<(Rib, StaticRoutes, Vec<Readers>)> {
-    let (fib4, fib6) = new_fibs(config.fib, nodes, qsbr)?;
+    let (fib4, fib6) = new_fibs(VrfId::DEFAULT, config.fib, nodes, qsbr)?;
     let mut readers = vec![(fib4.readers(), fib6.readers())];
     if nodes.len() > 1 {
         tracing::info!("route tables: a copy on each of {} NUMA nodes", nodes.len());
     }
     let mut rib = Rib::new(Vec::new(), fib4, fib6, next_hops, Box::new(Grace(qsbr.clone())))?;
-    while rib.vrfs().len() <= config.vrfs.len() {
-        let (fib4, fib6) = new_fibs(config.fib, nodes, qsbr)?;
+    for vrf in &config.vrfs {
+        let (fib4, fib6) = new_fibs(vrf.id, config.fib, nodes, qsbr)?;
         readers.push((fib4.readers(), fib6.readers()));
         rib.add_vrf(fib4, fib6)?;
     }

@@ -438,7 +438,9 @@ impl Owner {
         let uppers = uppers.map(|of| (of.id, of.name.clone()));
         let absent = absent.map(|port| (port.id.into(), port.name.clone()));
         let all = hosts.chain(absent).chain(uppers).collect();
-        self.routing.sources.follow_hosts(config, all)
+        let followed = self.routing.sources.follow_hosts(config, all);
+        self.leave_spaces();
+        followed
     }
 
     /// Returns true if a port has a host interface; also while it waits for its device.

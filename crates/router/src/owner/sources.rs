@@ -9,19 +9,19 @@
 //! Between two batches the owner answers other requests, so a million routes delay no request
 //! for longer than one batch. The loss of a link does not wait for the routes before it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use control::config::{Config, Fpm, KernelRoutes, Vrf};
+use control::config::{Config, Fpm, Interface, KernelRoutes, Vrf};
 use control::fpm::{self, Entrance, FpmSource};
 use control::netlink::{
-    self, AuditReport, Following, KernelConfig, KernelGroups, KernelOrder, KernelSource, KernelVrf,
-    Seat, SourceEvent, SourceState, SourceStatus,
+    self, Apart, AuditReport, Following, KernelConfig, KernelGroups, KernelOrder, KernelSource,
+    KernelVrf, Seat, SourceEvent, SourceState, SourceStatus,
 };
 use control::rib::{self, Rib, Route, RouteSource};
-use dataplane::interface::{InterfaceId, InterfaceSet};
+use dataplane::interface::{InterfaceId, InterfaceSet, VrfId};
 use tokio::sync::{mpsc, oneshot, watch};
 use wire::MacAddr;
 
@@ -56,6 +56,17 @@ pub(super) struct Audits {
     pub(super) under_way: Option<(Instant, AuditReport)>,
 }
 
+/// The network namespace of a VRF.
+struct Space {
+    apart: Apart,
+    netns: Option<PathBuf>,
+    following: Following,
+    kernel: KernelSource,
+    /// Its first synchronisation is awaited.
+    first: bool,
+    virtual_macs: Vec<(InterfaceId, MacAddr)>,
+}
+
 /// The sources outside the router.
 pub struct Sources {
     /// For sources that begin later.
@@ -66,6 +77,16 @@ pub struct Sources {
     kernel: Option<KernelSource>,
     /// The namespace that the kernel is listened to in.
     netns: Option<PathBuf>,
+    /// The namespaces of VRFs, each of which a thread of its own listens to.
+    spaces: BTreeMap<VrfId, Space>,
+    /// The host interfaces in them.
+    space_of: BTreeMap<InterfaceId, VrfId>,
+    /// Number of threads that have listened to them.
+    threads: u64,
+    /// VRFs whose namespace is not listened to any more, and whose routes the RIB still has.
+    left: Vec<VrfId>,
+    /// Virtual MACs in the other namespace.
+    common_virtual_macs: Vec<(InterfaceId, MacAddr)>,
     /// The ports with a host interface.
     hosts: InterfaceSet,
     /// The ports whose host interface takes all multicasts.
@@ -101,6 +122,7 @@ impl Sources {
             hosts: hosts.map(|(id, ..)| id).collect(),
             ..Self::of((send, batches), kernel, None, config.routes_from.kernel.is_some())
         };
+        sources.follow_spaces(config)?;
         if let Some(settings) = &config.fpm {
             let entrance = entrance(config, None, settings)?;
             sources.listen_for_zebra(entrance, settings).context(FPM)?;
@@ -187,6 +209,20 @@ impl Sources {
         ports: Vec<(InterfaceId, String)>,
     ) -> Result<()> {
         self.hosts = ports.iter().map(|(port, _)| *port).collect();
+        self.follow_spaces(config)?;
+        let space = |id: InterfaceId| config.interface(id).and_then(Interface::space);
+        let mut common = Vec::new();
+        let mut apart: BTreeMap<VrfId, Vec<_>> = BTreeMap::new();
+        for (id, name) in ports {
+            match space(id) {
+                Some(vrf) => apart.entry(vrf).or_default().push((id, name)),
+                None => common.push((id, name)),
+            }
+        }
+        for (vrf, space) in &self.spaces {
+            space.kernel.order(KernelOrder::Ports(apart.remove(vrf).unwrap_or_default()));
+        }
+        let ports = common;
         if ports.is_empty() || self.kernel.is_some() {
             self.order(KernelOrder::Ports(ports));
         } else if let Some(wanted) = kernel_config(config) {
@@ -196,6 +232,89 @@ impl Sources {
             self.netns = place;
         }
         Ok(())
+    }
+
+    /// Listens to the namespaces of a configuration's VRFs, each in a thread, and to no others.
+    ///
+    /// # Errors
+    /// One of them cannot be listened to.
+    pub(super) fn follow_spaces(&mut self, config: &Config) -> Result<()> {
+        let following = Following { audit: None, ..following(config) };
+        let hosts = config.interfaces().filter_map(|(id, _, of)| Some((id, of.space()?)));
+        self.space_of = hosts.collect();
+        let is_wanted = |vrf: &&Vrf| {
+            vrf.namespace.is_some()
+                && (following.routes || self.space_of.values().any(|of| *of == vrf.id))
+        };
+        let wanted: Vec<_> = config.vrfs.iter().filter(is_wanted).collect();
+        let stays = |vrf: &VrfId, space: &Space| {
+            wanted.iter().any(|wanted| wanted.id == *vrf && wanted.netns_path() == space.netns)
+        };
+        let left = self.spaces.iter().filter(|(vrf, space)| !stays(vrf, space));
+        self.left.extend(left.map(|(vrf, _)| *vrf));
+        self.spaces.retain(|vrf, space| stays(vrf, space));
+        for vrf in wanted {
+            if let Some(space) = self.spaces.get_mut(&vrf.id) {
+                if space.following != following {
+                    space.following = following;
+                    space.kernel.order(KernelOrder::Follow(following));
+                }
+                continue;
+            }
+            let space = self.space(config, vrf, following);
+            let space = space.with_context(|| format!("vrf \"{}\"", vrf.name))?;
+            self.spaces.insert(vrf.id, space);
+        }
+        Ok(())
+    }
+
+    /// Begins to listen to a VRF's namespace.
+    fn space(&mut self, config: &Config, vrf: &Vrf, following: Following) -> Result<Space> {
+        self.threads += 1;
+        let apart = Apart { vrf: vrf.id, thread: self.threads };
+        let hosts = config.interfaces().filter(|(.., of)| of.space() == Some(vrf.id));
+        let wanted = KernelConfig {
+            netns: vrf.netns_path(),
+            ports: hosts.map(|(id, name, _)| (id, name.to_owned())).collect(),
+            vrfs: Vec::new(),
+            following,
+            multicast: false,
+            apart: Some(apart),
+        };
+        let (netns, first) = (wanted.netns.clone(), following.routes);
+        let kernel = netlink::spawn(wanted, self.send.clone())?;
+        Ok(Space { apart, netns, following, kernel, first, virtual_macs: Vec::new() })
+    }
+
+    /// Returns the VRFs whose namespace is not listened to any more, for the RIB to forget what they had from it.
+    pub(super) fn take_left(&mut self) -> Vec<VrfId> {
+        std::mem::take(&mut self.left)
+    }
+
+    /// Returns true if an event is of a thread that listens to a VRF's namespace now.
+    pub(super) fn is_followed(&self, apart: Apart) -> bool {
+        self.spaces.get(&apart.vrf).is_some_and(|space| space.apart == apart)
+    }
+
+    /// The routes of a VRF's namespace are complete.
+    pub(super) fn space_is_read(&mut self, vrf: VrfId) {
+        self.spaces.get_mut(&vrf).into_iter().for_each(|space| space.first = false);
+    }
+
+    /// Sets the virtual MACs in a VRF's namespace, or in that of all other VRFs.
+    pub(super) fn set_virtual_macs(
+        &mut self,
+        vrf: Option<VrfId>,
+        macs: Vec<(InterfaceId, MacAddr)>,
+    ) {
+        let place = match vrf {
+            None => Some(&mut self.common_virtual_macs),
+            Some(vrf) => self.spaces.get_mut(&vrf).map(|space| &mut space.virtual_macs),
+        };
+        place.into_iter().for_each(|place| place.clone_from(&macs));
+        let of_spaces = self.spaces.values().flat_map(|space| &space.virtual_macs);
+        self.virtual_macs = self.common_virtual_macs.iter().chain(of_spaces).copied().collect();
+        self.has_new_virtual_macs = true;
     }
 
     /// Returns true if the kernel is followed in another namespace than this configuration has it.
@@ -249,6 +368,11 @@ impl Sources {
             send,
             batches,
             netns: None,
+            spaces: BTreeMap::new(),
+            space_of: BTreeMap::new(),
+            threads: 0,
+            left: Vec::new(),
+            common_virtual_macs: Vec::new(),
             hosts: InterfaceSet::EMPTY,
             all_multicast: InterfaceSet::EMPTY,
             virtual_macs: Vec::new(),
@@ -295,14 +419,17 @@ impl Sources {
 
     /// Asks the kernel of the host interfaces for something, if there is one.
     pub(super) fn order(&self, order: KernelOrder) {
-        if let Some(kernel) = &self.kernel {
+        let space = order.port().and_then(|port| self.space_of.get(&port));
+        let space = space.and_then(|vrf| self.spaces.get(vrf)).map(|space| &space.kernel);
+        if let Some(kernel) = space.or(self.kernel.as_ref()) {
             kernel.order(order);
         }
     }
 
     /// Orders to the kernel for which there was no room.
     pub(super) fn lost_orders(&self) -> u64 {
-        self.kernel.as_ref().map_or(0, KernelSource::lost)
+        let of_spaces: u64 = self.spaces.values().map(|space| space.kernel.lost()).sum();
+        of_spaces + self.kernel.as_ref().map_or(0, KernelSource::lost)
     }
 
     /// The next batch, when there is one and room for it.
@@ -342,20 +469,30 @@ impl Sources {
     }
 }
 
-/// The VRFs, of which the kernel may have routes.
+/// The VRFs, of which the kernel may have routes and devices.
 pub(super) fn kernel_vrfs(config: &Config) -> Vec<KernelVrf> {
-    let vrf = |vrf: &Vrf| KernelVrf { id: vrf.id, name: vrf.name.clone(), table: vrf.table };
-    config.vrfs.iter().map(vrf).collect()
+    let mut ports: BTreeMap<VrfId, BTreeSet<InterfaceId>> = BTreeMap::new();
+    for (id, _, interface) in config.interfaces() {
+        ports.entry(interface.settings.vrf).or_default().insert(id);
+    }
+    let vrf = |vrf: &Vrf| -> KernelVrf {
+        let ports = ports.remove(&vrf.id).unwrap_or_default();
+        KernelVrf { id: vrf.id, name: vrf.name.clone(), table: vrf.table, ports }
+    };
+    config.vrfs.iter().filter(|vrf| vrf.namespace.is_none()).map(vrf).collect()
 }
 
-/// The file of the namespace that the host interfaces are in; `None`: the router's own.
+/// The file of the namespace that the host interfaces are in, except those of VRFs with namespaces; `None`: the router's
+/// own.
 fn netns(config: &Config) -> Option<std::path::PathBuf> {
-    config.interfaces().find_map(|(.., interface)| interface.host.as_ref())?.netns_path()
+    let mut hosts = config.interfaces().filter_map(|(.., interface)| interface.host.as_ref());
+    hosts.find(|host| !host.of_vrf)?.netns_path()
 }
 
 /// Returns the configuration of the kernel's listener; `None` if it is not needed.
 fn kernel_config(config: &Config) -> Option<KernelConfig> {
-    let hosts = config.interfaces().filter(|(.., interface)| interface.host.is_some());
+    let is_common = |of: &Interface| of.host.as_ref().is_some_and(|host| !host.of_vrf);
+    let hosts = config.interfaces().filter(|(.., interface)| is_common(interface));
     let ports: Vec<_> = hosts.map(|(id, name, _)| (id, name.to_owned())).collect();
     if ports.is_empty() && !config.routes_from.any() {
         return None;
@@ -367,6 +504,7 @@ fn kernel_config(config: &Config) -> Option<KernelConfig> {
         following: following(config),
         // Zebra's module does not report multicast routes: with FPM, too, they are read from the kernel.
         multicast: config.routes_from.any(),
+        apart: None,
     })
 }
 
@@ -390,7 +528,7 @@ impl Owner {
         let mut next = Some(first);
         while let Some(batch) = next {
             for event in &batch {
-                if let &SourceEvent::Link { port, admin_up, carrier, mtu, gone } = event
+                if let &SourceEvent::Link { port, admin_up, carrier, mtu, gone } = event.inner()
                     && self.routing.sources.is_host(port)
                 {
                     self.host_link(port, HostLink { admin_up, carrier, gone }, mtu);
@@ -450,7 +588,9 @@ impl Sources {
     fn first_is_missing(&self) -> bool {
         let failed =
             self.status(RouteSource::Kernel).is_some_and(|s| s.state == SourceState::Failed);
-        self.first && !failed
+        let waits =
+            |space: &Space| space.first && space.kernel.status().state != SourceState::Failed;
+        self.first && !failed || self.spaces.values().any(waits)
     }
 
     fn report_suppressed(&mut self) {

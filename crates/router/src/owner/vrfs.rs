@@ -31,18 +31,19 @@ impl Owner {
 
     /// All VRFs, the default one first.
     pub(super) fn vrf_reports(&self) -> Vec<report::Vrf> {
-        let vrfs = self.configurations.current.vrfs.iter().map(|vrf| (vrf.id, vrf.table));
+        let vrfs = self.configurations.current.vrfs.iter().map(|vrf| (vrf.id, Some(vrf)));
         let all = [(VrfId::DEFAULT, None)].into_iter().chain(vrfs);
-        all.map(|(id, table)| self.vrf_report(id, table)).collect()
+        all.map(|(id, vrf)| self.vrf_report(id, vrf)).collect()
     }
 
-    fn vrf_report(&self, id: VrfId, table: Option<u32>) -> report::Vrf {
+    fn vrf_report(&self, id: VrfId, vrf: Option<&Vrf>) -> report::Vrf {
         let ports = self.routing.rib.interfaces().iter().filter(|port| port.vrf == id);
         let summary = self.routing.rib.vrf_summary(id);
         let (ipv4, ipv6) = (summary.ipv4.iter().sum(), summary.ipv6.iter().sum());
         report::Vrf {
             name: self.name_of_vrf(id),
-            table,
+            table: vrf.and_then(|vrf| vrf.table),
+            namespace: vrf.and_then(|vrf| vrf.namespace.clone()),
             ports: ports.map(|port| port.name.clone()).collect(),
             routes: Families { ipv4, ipv6 },
             fib: Families { ipv4: summary.fib4, ipv6: summary.fib6 },
@@ -57,8 +58,9 @@ impl Owner {
         gone(old, new).try_for_each(|vrf| self.check_unused(vrf))?;
         let most = new.vrfs.iter().map(|vrf| vrf.id.index()).max().unwrap_or(0);
         while self.routing.rib.vrfs().len() <= most {
+            let vrf = VrfId::new(self.routing.rib.vrfs().len() as u16);
             let (fib4, fib6) =
-                new_fibs(new.fib, &self.routing.near.nodes(), &self.routing.readers)?;
+                new_fibs(vrf, new.fib, &self.routing.near.nodes(), &self.routing.readers)?;
             let readers = (fib4.readers(), fib6.readers());
             let id = self.routing.rib.add_vrf(fib4, fib6)?;
             self.routing.near.add_vrf(id, &readers);
@@ -92,14 +94,30 @@ impl Owner {
         });
     }
 
-    /// Clears removed VRFs, and sets the VRFs whose routes the kernel's listener follows.
+    /// Clears removed VRFs.
     pub(super) fn leave_vrfs(&mut self, old: &Config, new: &Config) {
         for vrf in gone(old, new) {
             self.routing.rib.clear_vrf(vrf.id);
         }
+    }
+
+    /// Tells the kernel's thread the VRFs whose routes it follows, and their ports; listens to the namespaces of others.
+    pub(super) fn order_vrfs(&mut self, old: &Config, new: &Config) {
+        if let Err(error) = self.routing.sources.follow_spaces(new) {
+            tracing::error!("{error:#}");
+        }
+        self.leave_spaces();
         if kernel_vrfs(old) != kernel_vrfs(new) {
             self.routing.sources.order(KernelOrder::Vrfs(kernel_vrfs(new)));
         }
+    }
+}
+
+impl Owner {
+    /// Forgets the routes of namespaces that are not listened to any more.
+    pub(super) fn leave_spaces(&mut self) {
+        let left = self.routing.sources.take_left();
+        left.into_iter().for_each(|vrf| self.routing.rib.leave_apart(vrf));
     }
 }
 

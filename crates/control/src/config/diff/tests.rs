@@ -482,13 +482,13 @@ fn vrfs_keep_their_numbers_and_are_shown_by_their_names() {
     let moved = diff.settings.iter().find(|setting| setting.what == "port \"a\": vrf").unwrap();
     assert_eq!((moved.from.as_deref(), moved.to.as_deref()), (Some("blue"), Some("green")));
     assert!(diff.ports.is_empty() && !diff.graph, "no device is closed");
-    let many: String = (0..40).map(|i| format!("turnpike.vrf 'v{i}' {{}}\n")).collect();
-    let others: String = (0..40).map(|i| format!("turnpike.vrf 'w{i}' {{}}\n")).collect();
+    let many: String = (0..2100).map(|i| format!("turnpike.vrf 'v{i}' {{}}\n")).collect();
+    let others: String = (0..2100).map(|i| format!("turnpike.vrf 'w{i}' {{}}\n")).collect();
     let (many, mut others) = (read(&text(&many, &port("v1"))), read(&text(&others, &port("w1"))));
     let refused = others.align(&many).unwrap_err();
     assert_eq!(
         refused,
-        "vrf \"w23\": with the VRFs that are there now they are more than 63; take some away first"
+        "vrf \"w1995\": with the VRFs that are there now they are more than 4095; take some away first"
     );
 }
 

@@ -1,8 +1,10 @@
 //! `host = …` of a port: its kernel interface, and the namespace of that.
 
+use dataplane::interface::VrfId;
+
 use super::super::network::netns_name;
 use super::super::value::{Fields, Value};
-use super::super::{Bond, Device, HostInterface, Port, Vlan};
+use super::super::{Bond, Device, HostInterface, Port, Vlan, Vrf};
 use super::Context;
 
 const EXPECTED: &str = "true, false or { netns = \"NAME\" }";
@@ -56,7 +58,7 @@ fn read_or(
                     true
                 }
             };
-            Some(HostInterface { netns, segmentation })
+            Some(HostInterface { netns, of_vrf: false, segmentation })
         }
         Some(other) => {
             fields.error("host", format!("host: expected {EXPECTED}, got {other}"));
@@ -73,15 +75,42 @@ fn namespace(fields: &mut Fields<'_, '_>, name: &str) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// Checks the host interfaces of all ports, bonds and VLANs: they must be in one namespace, because routes and
-/// neighbours are those of the kernel in that namespace, and their names must be free there.
+/// Puts a host interface into the namespace of its VRF, if that has one.
+pub(super) fn place_in_vrf(
+    fields: &mut Fields<'_, '_>,
+    host: HostInterface,
+    vrf: VrfId,
+    vrfs: &[Vrf],
+) -> HostInterface {
+    let vrf = vrfs.iter().find(|other| other.id == vrf);
+    let Some((vrf, netns)) = vrf.and_then(|vrf| Some((vrf, vrf.namespace.clone()?))) else {
+        // That of a VLAN is like its parent's, unless it is in another VRF.
+        let netns = host.netns.filter(|_| !host.of_vrf);
+        return HostInterface { netns, of_vrf: false, ..host };
+    };
+    let says =
+        |value: &Value| matches!(value, Value::Table(table) if table.named.contains_key("netns"));
+    if fields.get("host").is_some_and(says) && host.netns.as_ref() != Some(&netns) {
+        let message = format!(
+            "host: netns: the host interfaces of VRF \"{}\" are in its namespace \"{netns}\"; leave netns out",
+            vrf.name
+        );
+        fields.error("host", message);
+    }
+    HostInterface { netns: Some(netns), of_vrf: true, ..host }
+}
+
+/// Checks the host interfaces of all ports, bonds and VLANs: those that are in no namespace of a VRF must be in one
+/// namespace, because routes and neighbours are those of the kernel in that namespace, and their names must be free
+/// there.
 pub(super) fn check(context: &mut Context<'_>, ports: &[Port], bonds: &[Bond], vlans: &[Vlan]) {
     let of_ports = ports.iter().map(|port| ("port", &port.name, port.line, &port.interface));
     let of_vlans = vlans.iter().map(|vlan| ("vlan", &vlan.name, vlan.line, &vlan.interface));
     let of_bonds = bonds.iter().map(|bond| ("bond", &bond.name, bond.line, &bond.interface));
     let mut with_host =
         of_ports.chain(of_bonds).chain(of_vlans).filter_map(|(kind, name, line, interface)| {
-            Some((kind, name, line, interface.host.as_ref()?))
+            let host = interface.host.as_ref().filter(|host| !host.of_vrf)?;
+            Some((kind, name, line, host))
         });
     let Some((first_kind, first, first_line, host)) = with_host.next() else { return };
     for (kind, name, line, other) in with_host.filter(|(.., other)| other.netns != host.netns) {
@@ -92,6 +121,16 @@ pub(super) fn check(context: &mut Context<'_>, ports: &[Port], bonds: &[Bond], v
             place(host),
         );
         context.errors.add(Some(line), message);
+    }
+    let vrfs = context.vrfs.clone();
+    for vrf in vrfs.iter().filter(|vrf| vrf.namespace.is_some() && vrf.namespace == host.netns) {
+        let message = format!(
+            "vrf \"{}\": namespace \"{}\" has the host interface of {first_kind} \"{first}\" on line {first_line}, \
+             which is in no VRF with a namespace; use another namespace",
+            vrf.name,
+            vrf.namespace.as_deref().unwrap_or_default()
+        );
+        context.errors.add(Some(vrf.line), message);
     }
     let same_name =
         |port: &&Port| matches!(&port.device, Device::Kernel(name) if *name == port.name);

@@ -171,8 +171,10 @@ pub(super) fn interface(
     let mtu = mtu(fields, &addresses);
     let (filter_in, filter_out) = filters_of(fields, common.filters);
     let features: Vec<_> = features.iter().map(|&of| (of, feature(fields, of))).collect();
+    let vrf = vrfs::named(fields, "vrf", &common.vrfs).unwrap_or(VrfId::DEFAULT);
+    let host = host.map(|host| host::place_in_vrf(fields, host, vrf, &common.vrfs));
     let settings = InterfaceSettings {
-        vrf: vrfs::named(fields, "vrf", &common.vrfs).unwrap_or(VrfId::DEFAULT),
+        vrf,
         unreachables: fields.flag_or("unreachables", true),
         redirects: features.iter().any(|&(of, value)| of == REDIRECTS && value != 0),
         dad: fields.number("dad", 0..=10).unwrap_or(0) as u8,

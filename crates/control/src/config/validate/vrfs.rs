@@ -2,6 +2,7 @@
 
 use dataplane::interface::{VRFS_MOST, VrfId};
 
+use super::super::network::netns_name;
 use super::super::script::Statement;
 use super::super::value::Fields;
 use super::super::{DEFAULT_VRF, Vrf};
@@ -31,12 +32,19 @@ pub(super) fn read<'s>(
             context.errors.add(Some(statement.line), message);
             break;
         }
-        let mut fields =
-            context.fields(format!("vrf \"{}\"", statement.name), statement, &["table"]);
+        let what = format!("vrf \"{}\"", statement.name);
+        let mut fields = context.fields(what, statement, &["table", "namespace"]);
         check_name(&mut fields, &statement.name, &vrfs);
         let table = table(&mut fields, &vrfs, routes_from_others);
+        let namespace = namespace(&mut fields, &vrfs);
+        if table.is_some() && namespace.is_some() {
+            fields.error(
+                "table",
+                "table: the VRF's routes are those of its namespace; take table or namespace away",
+            );
+        }
         let (id, line, name) = (VrfId::new(number), statement.line, statement.name.clone());
-        vrfs.push(Vrf { id, line, name, table });
+        vrfs.push(Vrf { id, line, name, table, namespace });
     }
     vrfs
 }
@@ -75,6 +83,22 @@ fn table(fields: &mut Fields<'_, '_>, others: &[Vrf], routes_from_others: bool) 
         );
     }
     u32::try_from(table).ok()
+}
+
+fn namespace(fields: &mut Fields<'_, '_>, others: &[Vrf]) -> Option<String> {
+    let name = fields.text("namespace", "a network namespace's name")?.to_owned();
+    if let Err(reason) = netns_name(&name) {
+        fields.error("namespace", format!("namespace \"{name}\": {reason}"));
+        return None;
+    }
+    if let Some(other) = others.iter().find(|other| other.namespace.as_ref() == Some(&name)) {
+        let message = format!(
+            "namespace \"{name}\" is that of VRF \"{}\" on line {}",
+            other.name, other.line
+        );
+        fields.error("namespace", format!("{message}; use another one"));
+    }
+    Some(name)
 }
 
 /// Returns the VRF named by a setting; `None` if the setting is absent or wrong.

@@ -40,7 +40,7 @@ impl Nexthops {
         if self.all.get(&id).is_some_and(|object| object.host) {
             return RouteKind::Host;
         }
-        RouteKind::NextHopGroup(GroupKey { source, id })
+        RouteKind::NextHopGroup(GroupKey::new(source, id))
     }
 
     /// Creates or replaces an object.

@@ -35,7 +35,7 @@ impl Routes {
             Place::Groups => {
                 let source = self.policy.source();
                 let sent =
-                    |(&id, spec)| SourceEvent::AuditGroup { key: GroupKey { source, id }, spec };
+                    |(&id, spec)| SourceEvent::AuditGroup { key: GroupKey::new(source, id), spec };
                 let all = self.nexthops.all.iter();
                 self.out.extend(all.filter_map(|(id, o)| Some((id, o.sent.clone()?))).map(sent));
                 Some(Place::Four(0, None))

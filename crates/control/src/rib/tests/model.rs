@@ -112,7 +112,7 @@ fn any_source() -> impl Strategy<Value = RouteSource> {
 fn any_key() -> impl Strategy<Value = GroupKey> {
     (any::<bool>(), 0..2u32).prop_map(|(kernel, id)| {
         let source = if kernel { RouteSource::Kernel } else { RouteSource::Static };
-        GroupKey { source, id }
+        GroupKey::new(source, id)
     })
 }
 

@@ -38,7 +38,7 @@ fn why(bench: &Bench, prefix: &str) -> Vec<Option<Inactive>> {
     bench.rib.routes_to(VrfId::DEFAULT, net(prefix)).map(|info| info.inactive).collect()
 }
 
-const KEY: GroupKey = GroupKey { source: RouteSource::Kernel, id: 7 };
+const KEY: GroupKey = GroupKey::new(RouteSource::Kernel, 7);
 
 #[test]
 fn a_lost_link_leaves_the_other_paths_at_once_and_the_number_as_it_is() {

@@ -194,3 +194,58 @@ fn a_resynchronisation_and_an_audit_are_of_all_vrfs() {
     assert_eq!(world.hop(BLUE, "192.0.2.1"), NextHop::Blackhole);
     assert_eq!(world.hop(RED, "192.0.2.1"), NextHop::NoRoute);
 }
+
+#[test]
+fn the_network_namespace_of_a_vrf_is_resynchronised_by_itself() {
+    let mut world = World::new();
+    let key = |space| GroupKey { space, ..GroupKey::new(RouteSource::Kernel, 7) };
+    let route = |vrf, prefix: &str, kind| Route {
+        vrf,
+        prefix: net(prefix),
+        source: RouteSource::Kernel,
+        kind,
+        metric: 0,
+    };
+    let (one, two) = ("192.0.2.0/24", "198.51.100.0/24");
+    let rib = &mut world.bench.rib;
+    rib.begin_resync_apart(BLUE);
+    // Both kernels have a nexthop object 7.
+    for (space, index) in [(BLUE, 0), (VrfId::DEFAULT, 1)] {
+        let paths = vec![Path::over(interface(index), ip("10.0.1.7"))];
+        rib.set_group(key(space), GroupSpec { paths, ..GroupSpec::default() }).unwrap();
+    }
+    rib.load([
+        route(BLUE, one, RouteKind::NextHopGroup(key(BLUE))),
+        route(BLUE, two, RouteKind::Blackhole),
+        route(RED, one, RouteKind::NextHopGroup(key(VrfId::DEFAULT))),
+    ]);
+    rib.add_local(BLUE, net("203.0.113.1/32")).unwrap();
+    assert_eq!(rib.end_resync_apart(BLUE), 0);
+    // That of the others does not concern it, whenever it happens.
+    rib.begin_resync(RouteSource::Kernel);
+    rib.begin_resync_apart(BLUE);
+    rib.add(route(BLUE, two, RouteKind::Blackhole)).unwrap();
+    assert_eq!(rib.end_resync(RouteSource::Kernel), 2, "red's route and its group");
+    let is_there = |world: &World, vrf, prefix: &str| {
+        let mut routes =
+            world.bench.rib.routes_filtered(vrf, Some(RouteSource::Kernel), None, false);
+        routes.any(|route| route.prefix == net(prefix))
+    };
+    assert!(is_there(&world, BLUE, one) && !is_there(&world, RED, one));
+    assert_eq!(world.bench.rib.end_resync_apart(BLUE), 2, "the route over the group, and that");
+    assert!(!is_there(&world, BLUE, one) && is_there(&world, BLUE, two));
+    assert_eq!(world.hop(BLUE, "203.0.113.1"), NextHop::Local);
+    // An audit of the others leaves it as it is.
+    let rib = &mut world.bench.rib;
+    rib.begin_resync_apart(BLUE);
+    rib.begin_audit(RouteSource::Kernel);
+    rib.end_audit();
+    while rib.is_busy() {
+        rib.tick();
+    }
+    assert_eq!(rib.take_findings().unwrap().stale, 0);
+    rib.leave_apart(BLUE);
+    assert!(!is_there(&world, BLUE, two));
+    assert_eq!(world.hop(BLUE, "203.0.113.1"), NextHop::NoRoute);
+    assert_eq!(world.hop(BLUE, "10.0.1.1"), NextHop::Local, "an interface's address stays");
+}

@@ -118,7 +118,7 @@ fn a_first_synchronisation_is_complete_at_its_end() {
 #[test]
 fn what_is_not_told_again_is_gone() {
     let mut bench = Bench::new();
-    let key = GroupKey { source: RouteSource::Kernel, id: 7 };
+    let key = GroupKey::new(RouteSource::Kernel, 7);
     let spec = GroupSpec {
         paths: vec![Path::over(InterfaceId::FIRST, ip("10.0.1.2"))],
         ..GroupSpec::default()
