@@ -26,9 +26,15 @@ impl Display for Matches {
             words.push(format!("flags {:#04x}/{:#04x}", flags.value, flags.mask));
         }
         list(&mut words, "icmp", &self.icmp, ToString::to_string);
-        if let Some(fragment) = self.fragment {
-            words.push(if fragment { "fragment" } else { "no fragment" }.to_owned());
-        }
+        let fragment = match (self.fragment, self.later) {
+            (Some(false), _) => Some("no fragment"),
+            (_, Some(true)) => Some("later fragment"),
+            (Some(true), Some(false)) => Some("first fragment"),
+            (Some(true), None) => Some("fragment"),
+            (None, Some(false)) => Some("no later fragment"),
+            (None, None) => None,
+        };
+        words.extend(fragment.map(str::to_owned));
         list(&mut words, "routing", &self.routing, ToString::to_string);
         list(&mut words, "extension", &self.extension, |&of| text::extension_name(of).to_owned());
         list(&mut words, "dscp", &self.dscp, ToString::to_string);

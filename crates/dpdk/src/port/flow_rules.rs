@@ -119,12 +119,20 @@ impl OpenPort {
 }
 
 impl Port {
-    /// Makes the device drop packets that match a pattern, and count them if it can.
+    /// Makes the device drop matching packets, and count them if it can.
     ///
     /// # Errors
     /// The device's error, if it refuses the rule.
-    pub fn add_drop_rule(&self, pattern: &Pattern) -> Result<FlowRule, FlowRefusal> {
-        self.add_rule(&Items::of(pattern)?, Fate::Drop)
+    pub fn add_drop_rule(&self, traffic: &Traffic) -> Result<FlowRule, FlowRefusal> {
+        self.add_rule(&Items::of_traffic(traffic)?, Fate::Drop)
+    }
+
+    /// Makes the device bring matching packets to a receive queue, and count them if it can.
+    ///
+    /// # Errors
+    /// The device's error, if it refuses the rule.
+    pub fn add_queue_rule(&self, traffic: &Traffic, queue: u16) -> Result<FlowRule, FlowRefusal> {
+        self.add_rule(&Items::of_traffic(traffic)?, Fate::Queue(queue))
     }
 
     /// Makes the device bring matching packets to its receive queue for control traffic, and count them if it can.
