@@ -16,6 +16,7 @@ from lib.apply import apply, plan, refused, write
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, Wires
 from lib.netns import wait_for
 from lib.packets import forwarded
+from lib.router import Change
 from test_control_queue import ports
 from test_hardware_filters import A4, A6, B4, B6, LIBRARY, Device, where
 
@@ -45,6 +46,8 @@ def start(lab, directory, settings=STEERED, config=FILTER + CORES, **options):
     wires = Wires(lab, config, ports=ports(settings), calm=True, env=env)
     wires.device = device
     assert [one["rx"] for one in wires.router.show("forwarders")["forwarders"]] == [["left:0", "right:0"], ["left:1"]]
+    # The device has been given all its rules.
+    assert wait_for(lambda: "select a forwarder are in hardware" in wires.router.log(), 10)
     return wires
 
 
@@ -54,7 +57,9 @@ def came(wires, frames, passing=None):
     shown = lambda: wires.router.show("forwarders")["forwarders"]  # noqa: E731
     before = shown()
     wires.left.send(*frames)
-    assert wires.right.expect(passing) == [forwarded(frame, RIGHT_MAC, HOST_B_MAC) for frame in frames[:passing]]
+    # Flows may overtake each other on the device's two queues.
+    assert sorted(wires.right.expect(passing)) == sorted(
+        forwarded(frame, RIGHT_MAC, HOST_B_MAC) for frame in frames[:passing])
     after = shown()
     more = lambda what: [new[what] - old[what] for old, new in zip(before, after)]  # noqa: E731
     return more("packets"), more("spread_out")[0]
@@ -70,7 +75,6 @@ def to(port, count=10, length=40):
 def test_the_device_brings_packets_to_the_forwarder_that_a_rule_selects(lab, tmp_path):
     wires = start(lab, tmp_path)
     router = wires.router
-    assert wait_for(lambda: "select a forwarder are in hardware" in router.log())
     assert where(router, "tunnel") == (2, 2, "") and where(router, "zero") == (2, 2, "")
     assert came(wires, to(4789)) == ([0, 10], 0), "no ring"
     assert came(wires, to(7)) == ([10, 0], 0)
@@ -91,7 +95,7 @@ def test_the_device_brings_packets_to_the_forwarder_that_a_rule_selects(lab, tmp
     wires.left.send(*to(9))
     assert wait_for(lambda: wires.device.drops() == drops + 10)
     (shown,) = [row for row in router.show("filters") if row["name"] == "edge-in"]
-    counts = {rule["name"]: (rule["packets"], rule["device_packets"]) for rule in shown["rules"]}
+    counts = {rule["name"]: (rule["packets"], rule["device_packets"]) for rule in shown["rules"] if rule["packets"]}
     # Software counts what the device brings.
     assert counts == {"first": (10, 0), "tunnel": (11, 10), "zero": (10, 10), "behind": (10, 0), "gone": (10, 10),
                       "length": (10, 0)}, counts
@@ -166,7 +170,7 @@ def test_rules_follow_the_queues_of_forwarders(lab, tmp_path):
 def test_software_hands_over_what_the_device_does_not_take(lab, tmp_path):
     wires = start(lab, tmp_path, refuse="all")
     router = wires.router
-    assert where(router, "tunnel") == (0, 2, "the device says: no rule (ENOTSUP)")
+    assert where(router, "tunnel") == (0, 2, "the device says: no rule (EOPNOTSUPP: Operation not supported on transport endpoint)")
     assert came(wires, to(4789)) == ([0, 10], 10)
     assert came(wires, to(7)) == ([10, 0], 0)
     numbers = [frame[:-4] + number.to_bytes(4, "big") for number, frame in enumerate(to(4789, 1) * 100)]

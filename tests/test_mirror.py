@@ -390,7 +390,7 @@ turnpike.route "2001:db8:9::/48" { via = "fd00:3::2" }
         return [Ether(frame) for frame in self.wire.expect(count, **options)]
 
 
-def erspan_to(address="198.51.100.9", source="10.0.3.1", name="far", start='from = "left", direction = "inward", ', more=""):
+def erspan_to(address="198.51.100.9", source="10.0.3.1", name="remote", start='from = "left", direction = "inward", ', more=""):
     return f'turnpike.mirror "{name}" {{ {start}erspan = {{ to = "{address}", source = "{source}", id = 77{more} }} }}\n'
 
 
@@ -428,11 +428,11 @@ def test_an_analyser_behind_routers_gets_frames_in_erspan(lab, driver, network):
     assert wires.right.expect(11)[:10] == [on_right(frame) for frame in frames[:10]]
     changes = change(received=len(frames))
     assert "mirror-lost" not in changes["dropped"]
-    shown = session(wires.router, "far")
+    shown = session(wires.router, "remote")
     assert (shown["to"], shown["erspan"]["source"], shown["erspan"]["id"]) == (address, source, 77)
     assert shown["packets"] == len(frames) and shown["dropped"] == 0
     text = wires.router.command("show", "mirrors").stdout
-    assert re.search(rf"^\s*far\s+left\s+inward\s+{address} \(erspan 77\)\s+1/1\s", text, re.M), text
+    assert re.search(rf"^\s*remote\s+left\s+inward\s+{address} \(erspan 77\)\s+1/1\s", text, re.M), text
     wires.router.stop()
 
 
@@ -491,10 +491,10 @@ turnpike.neighbour "10.0.9.2" { port = "far.9", mac = "%s" }
     assert seen[54:] == frame
     # The same address in another VRF is not reached.
     apply(wires.router, ports + erspan_to("10.0.9.2", "10.0.9.1"))
-    assert session(wires.router, "far")["erspan"]["reachable"] is False
+    assert session(wires.router, "remote")["erspan"]["reachable"] is False
     assert "(erspan 77, unreachable)" in wires.router.command("show", "mirrors").stdout
     wires.left.send(frame)
-    assert wait_for(lambda: session(wires.router, "far")["dropped"] == 1)
+    assert wait_for(lambda: session(wires.router, "remote")["dropped"] == 1)
     assert wire.receive(0.1) == []
     assert wires.router.counters()["dropped"]["mirror-lost"] == 1
     wires.router.stop()
@@ -515,11 +515,11 @@ def test_copies_follow_the_routes_to_the_analyser(lab):
     # No route at all: traffic goes on.
     wires.router.command("route", "del", "198.51.100.9/32")
     apply(wires.router, wires.ports.replace('turnpike.route "198.51.100.0/24" { via = "10.0.3.2" }', "") + erspan_to())
-    assert session(wires.router, "far")["erspan"]["reachable"] is False
+    assert session(wires.router, "remote")["erspan"]["reachable"] is False
     wires.drain()
     wires.left.send(frame)
     assert wires.right.expect(1) == [on_right(frame)]
-    assert wait_for(lambda: session(wires.router, "far")["dropped"] == 1)
+    assert wait_for(lambda: session(wires.router, "remote")["dropped"] == 1)
     wires.router.counters()
     wires.router.stop()
 
@@ -527,9 +527,9 @@ def test_copies_follow_the_routes_to_the_analyser(lab):
 def test_rules_of_filters_mirror_to_sessions(lab):
     rules = """
 turnpike.filter "some" {
-  { proto = "udp", to_port = 2000, mirror = "far", action = "continue" },
+  { proto = "udp", to_port = 2000, mirror = "remote", action = "continue" },
   { proto = "udp", to_port = 2000, length = "0-500" , mirror = "rare" },
-  { proto = "udp", to_port = 9, mirror = "far", action = "drop" },
+  { proto = "udp", to_port = 9, mirror = "remote", action = "drop" },
 }
 """
     mirrors = erspan_to(start="") + erspan_to(name="rare", start="sample = 2, ", more=", length = 100")
@@ -548,8 +548,8 @@ turnpike.filter "some" {
     assert sorted(frames) == sorted([*short, short[0][:100], long, dropped])
     assert wires.right.expect(4) == [on_right(frame) for frame in (*short, long, other)]
     assert change(received=5)["replicated"] == 5
-    assert session(wires.router, "far")["packets"] == 4 and session(wires.router, "rare")["packets"] == 1
-    assert re.search(r"^\s*far\s+rules\s", wires.router.command("show", "mirrors").stdout, re.M)
+    assert session(wires.router, "remote")["packets"] == 4 and session(wires.router, "rare")["packets"] == 1
+    assert re.search(r"^\s*remote\s+rules\s", wires.router.command("show", "mirrors").stdout, re.M)
     said = refused(wires.router, "apply", write(wires.router, with_filter + rules + erspan_to(start="")))
     assert 'mirror: "rare" unknown' in said, said
     wires.router.stop()

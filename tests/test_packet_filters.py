@@ -573,7 +573,8 @@ def test_show_filters_as_a_table(wires):
     ('{ forwarder = 0, action = "drop" }', "the rule lets nothing pass"),
     ('{ forwarder = 0 }, { state = "new" }', "behind the choice of a forwarder"),
     ('{ interface = "lefft" }', 'port "lefft" unknown'),
-    ('{ mirror = "rigth" }', 'mirror: port "rigth" unknown'),
+    ('{ mirror = "rigth" }', 'mirror: "rigth" unknown; did you mean "right"?'),
+    ('{ fragment = "last" }', 'fragment: expected true, false, "first" or "later", got string "last"'),
     ('"x"', "expected a table"),
     ('{ icmp = "echo-request", icmp6 = "echo-request" }', "make two rules"),
 ])
