@@ -40,7 +40,7 @@ fn lists_become_combinations() {
         dscp: vec![0, 46],
         ..Matches::default()
     };
-    let Offload { patterns, kept } = alone(matches);
+    let Offload { patterns, kept, .. } = alone(matches);
     // A prefix within another one adds no pattern; a range of two is one mask.
     assert_eq!((patterns.len(), kept), (2 * 2 * 2 * 2, vec![]));
     assert!(patterns.iter().all(|pattern| pattern.whole && pattern.class.mask == 0xfc));
@@ -67,7 +67,7 @@ fn ranges_become_masks() {
 
 #[test]
 fn ipv6_without_a_protocol_is_left_for_tcp_and_udp() {
-    let Offload { patterns, kept } =
+    let Offload { patterns, kept, .. } =
         alone(Matches { from: net("2001:db8::/32"), ..Matches::default() });
     let protocols: Vec<_> = patterns.iter().map(|pattern| pattern.protocol).collect();
     assert_eq!((protocols, kept), (vec![Some(6), Some(17)], vec![]));
