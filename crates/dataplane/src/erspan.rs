@@ -306,7 +306,7 @@ mod tests {
             assert_eq!(header.destination(), Ipv4Addr::new(198, 51, 100, 9));
             assert!(header.dont_fragment());
             let gre = [0x10, 0, 0x88, 0xbe, 0, 0, 0, sequence];
-            let last = [0x10, 0x64, 0b101_11_0_10, 0xa5, 0, 0, 0, 1];
+            let last = [0x10, 0x64, 5 << 5 | 3 << 3 | 2, 0xa5, 0, 0, 0, 1];
             assert_eq!(rest, [&gre[..], &last, &frame].concat());
         }
     }
@@ -324,7 +324,7 @@ mod tests {
         assert_eq!((header.hop_limit, header.next_header), (9, 47));
         assert_eq!(header.source(), "2001:db8::1".parse::<Ipv6Addr>().unwrap());
         assert_eq!(header.destination(), "2001:db8:9::9".parse::<Ipv6Addr>().unwrap());
-        assert_eq!(rest[8..16], [0x10, 0, 0b000_00_0_10, 0xa5, 0, 0, 0, 1]);
+        assert_eq!(rest[8..16], [0x10, 0, 2, 0xa5, 0, 0, 0, 1]);
         assert_eq!(rest[16..], frame);
     }
 

@@ -152,10 +152,8 @@ impl Taps {
 
     /// The copies, to be taken.
     pub(crate) fn made(&mut self) -> impl Iterator<Item = &mut Made> {
-        self.made.iter_mut().filter(|made| !made.packets.burst.is_empty()).map(|made| {
-            made.shared = Mask::EMPTY;
-            made
-        })
+        self.made.iter_mut().for_each(|made| made.shared = Mask::EMPTY);
+        self.made.iter_mut().filter(|made| !made.packets.burst.is_empty())
     }
 }
 

@@ -89,7 +89,7 @@ mod tests {
         let erspan = Erspan { id: 0x2a5, tag: Some(0xa064), is_truncated: true, index: 0x1_2345 };
         assert_eq!(
             erspan.header().as_bytes(),
-            [0x10, 0x64, 0b101_11_1_10, 0xa5, 0x00, 0x01, 0x23, 0x45]
+            [0x10, 0x64, 5 << 5 | 3 << 3 | 1 << 2 | 2, 0xa5, 0x00, 0x01, 0x23, 0x45]
         );
         let plain = Erspan { id: 1, ..Erspan::default() };
         assert_eq!(plain.header().as_bytes(), [0x10, 0, 0, 1, 0, 0, 0, 0]);
