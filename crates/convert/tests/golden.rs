@@ -108,7 +108,8 @@ fn a_change_of_the_dscp_becomes_a_mark_and_packets_go_on() {
             "{ family = \"ip4\", proto = \"udp\", to_port = 53, mark = { dscp = 8 }, action = \"continue\" },",
             "{ family = \"ip4\", proto = \"udp\", action = \"accept\" },",
             "{ family = \"ip4\", action = \"drop\" },",
-            "default = \"accept\",",
+            "{ family = \"ip6\", action = \"accept\" },",
+            "default = \"drop\",",
         ]
     );
     let left: Vec<_> = mangle.left.iter().map(|left| (&*left.place, left.matters)).collect();
