@@ -153,6 +153,45 @@ def test_atomic_fragments_are_whole_packets(wires):
     assert sent(wires, six(udp(80)[:4], 0, False, 51)) == ["default!"]
 
 
+# Rules for later fragments in front of rules with ports and behind them.
+CHOSEN = """
+turnpike.filter "in" {
+  { name = "no-pieces", proto = "tcp", to_port = 22, fragment = true, action = "drop" },
+  { name = "ssh", proto = "tcp", to_port = 22 },
+  { name = "opening", proto = "udp", to_port = 82, fragment = "first" },
+  { name = "alone", proto = "udp", to = { "10.0.2.9", "fd00:2::9" }, fragment = "later", action = "drop" },
+  { name = "web", proto = "udp", to_port = 80 },
+  { name = "rest", proto = "udp", fragment = "later" },
+  default = "drop",
+}
+"""
+
+
+@pytest.mark.parametrize("of", [four, six], ids=["IPv4", "IPv6"])
+def test_rules_choose_what_becomes_of_later_fragments(wires, of):
+    text = CONFIG.replace(FILTERS, CHOSEN) + """
+turnpike.neighbour "10.0.2.9" { port = "right", mac = "%s" }
+turnpike.neighbour "fd00:2::9" { port = "right", mac = "%s" }
+""" % (HOST_B_MAC, HOST_B_MAC)
+    apply(wires.router, text)
+    early = of(REST, 64, False, 70)
+    # Without its first fragment, and with it.
+    assert sent(wires, early, of(udp(80), 0, True, 70), early) == ["rest", "web", "web"]
+    protocol = {"proto" if of is four else "next": 6}
+    assert sent(wires, of(tcp(22, "A"), 0, True, 71, **protocol), of(REST, 64, False, 71, **protocol)) == ["no-pieces!"] * 2
+    assert sent(wires, of(udp(82), 0, True, 72), of(REST, 64, False, 72)) == ["opening", "rest"]
+    # In front of a rule with ports it takes also those that would follow.
+    first, later = of(udp(80), 0, True, 73), of(REST, 64, False, 73)
+    first.getlayer(0).dst = later.getlayer(0).dst = "10.0.2.9" if of is four else "fd00:2::9"
+    assert sent(wires, first, later) == ["web", "alone!"]
+    # Whole packets are neither.
+    whole = (IP(src=A4, dst=B4) if of is four else IPv6(src=A6, dst=B6)) / UDP(dport=82) / Raw(REST)
+    assert sent(wires, whole) == ["default!"]
+    text = wires.router.command("show", "filters", "in").stdout
+    assert "proto 17 to_port 82 first fragment" in text and "proto 17 later fragment" in text, text
+    apply(wires.router, CONFIG)
+
+
 def test_fragments_are_followed_over_a_change_of_rules(wires):
     assert sent(wires, four(udp(80), 0, True, 60)) == ["web"]
     apply(wires.router, CONFIG.replace('{ name = "marked"', '{ proto = "udp", to_port = 5 },\n  { name = "marked"'))

@@ -1,17 +1,21 @@
-"""Mirror sessions (SPAN): the analyser's wire has the frames that a port received or sent, byte for byte, and what is
-mirrored is not affected."""
+"""Mirror sessions (SPAN, ERSPAN): the analyser has the frames that a port received or sent, or that match a rule, byte
+for byte, and what is mirrored is not affected."""
 
 import re
 import time
 
 import pytest
+from scapy.contrib.erspan import ERSPAN_II
+from scapy.layers.inet import IP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import GRE, Ether
 
 from lib.apply import apply, plan, refused, write
 from lib.lab import (
     ANNOUNCING_SECONDS, DRIVERS, HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Wires, ports_by,
 )
 from lib.netns import held_thread, veth, wait_for
-from lib.packets import ethernet, forwarded, icmp, ipv4, ipv6, pattern, tagged, udp
+from lib.packets import checksum, ethernet, forwarded, icmp, ipv4, ipv6, mac_bytes, pattern, tagged, udp
 from lib.router import Change
 
 SPAN_MAC, ANALYSER_MAC = "02:00:00:00:03:01", "02:00:00:00:03:02"
@@ -347,16 +351,224 @@ turnpike.graph:insert_after("ip4-validate", blot)
     wires.router.stop()
 
 
+ANALYSER_PORT = f"""
+turnpike.port "far" {{ device = "tp-far", address = {{ "10.0.3.1/24", "fd00:3::1/64" }} }}
+"""
+
+
+class Far(Wires):
+    """A router between two raw wires, with a third port that leads to a Linux host: the analyser, behind a router."""
+
+    def __init__(self, lab, config, mtu=1500, driver=None, **options):
+        super().__init__(lab, start=False)
+        self.analyser = lab.namespace("analyser")
+        veth(self.inside, "tp-far", self.analyser, "eth0", SPAN_MAC, ANALYSER_MAC, mtu)
+        for command in (
+            "ip address add 10.0.3.2/24 dev eth0", "ip address add fd00:3::2/64 dev eth0 nodad",
+            "ip address add 198.51.100.9/32 dev lo", "ip address add 2001:db8:9::9/128 dev lo",
+        ):
+            self.analyser.run(*command.split())
+        self.wire = lab.raw(self.analyser, "eth0", lambda frame: frame[12:14] not in (b"\x08\0", b"\x86\xdd") or
+                            frame[23 if frame[12:14] == b"\x08\0" else 20] != 47)
+        chosen = f', driver = "{driver}"' if driver else ""
+        self.ports = (ports_by(driver) if driver else PORTS) + STATIC_NEIGHBOURS
+        self.ports += ANALYSER_PORT.replace(" }\n", f"{chosen} }}\n") + """
+turnpike.route "198.51.100.0/24" { via = "10.0.3.2" }
+turnpike.route "2001:db8:9::/48" { via = "fd00:3::2" }
+"""
+        self.router = lab.router(self.inside, self.ports + config, **options)
+        time.sleep(ANNOUNCING_SECONDS)
+        assert wait_for(lambda: all(of["erspan"]["reachable"] for of in self.router.show("mirrors")))
+        self.drain()
+
+    def drain(self):
+        super().drain()
+        self.wire.drain()
+
+    def copies(self, count, **options):
+        """The next copies, as scapy decodes them."""
+        return [Ether(frame) for frame in self.wire.expect(count, **options)]
+
+
+def erspan_to(address="198.51.100.9", source="10.0.3.1", name="remote", start='from = "left", direction = "inward", ', more=""):
+    return f'turnpike.mirror "{name}" {{ {start}erspan = {{ to = "{address}", source = "{source}", id = 77{more} }} }}\n'
+
+
+def decoded(packet, network=IP):
+    """The fields of an ERSPAN packet, and the frame in it."""
+    gre, erspan = packet[GRE], packet[ERSPAN_II]
+    assert (gre.proto, gre.seqnum_present, gre.chksum_present, gre.key_present) == (0x88BE, 1, 0, 0)
+    assert (erspan.ver, erspan.session_id) == (1, 77)
+    frame = bytes(erspan.payload)
+    outer = packet[network]
+    assert outer.src in ("10.0.3.1", "fd00:3::1")
+    if network is IP:
+        assert checksum(bytes(outer)[:20]) == 0 and outer.flags == "DF" and outer.len == len(bytes(outer))
+    return {"frame": frame, "sequence": gre.sequence_number, "vlan": erspan.vlan, "cos": erspan.cos, "en": erspan.en,
+            "cut": bool(erspan.t), "index": erspan.index, "ttl": outer.ttl if network is IP else outer.hlim,
+            "class": outer.tos if network is IP else outer.tc}
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("network", [IP, IPv6])
+def test_an_analyser_behind_routers_gets_frames_in_erspan(lab, driver, network):
+    address, source = {IP: ("198.51.100.9", "10.0.3.1"), IPv6: ("2001:db8:9::9", "fd00:3::1")}[network]
+    wires = Far(lab, VLANS.replace("10.0.200", "10.0.201") + erspan_to(address, source, more=', dscp = "cs1", ttl = 9'),
+                driver=driver)
+    change = Change(wires.router)
+    # Lengths around those from which on bytes are shared.
+    frames = [frame_4(length) for length in (0, 18, 85, 86, 87, 213, 214, 215, 600, 1300)]
+    frames += [tagged(frame_4(600, source="10.0.100.2"), 100, priority=5), frame_4(300, ttl=1)]
+    wires.left.send(*frames)
+    copies = [decoded(packet, network) for packet in wires.copies(len(frames))]
+    assert [copy["frame"] for copy in copies] == frames
+    assert [copy["sequence"] for copy in copies] == list(range(len(frames)))
+    assert {(copy["ttl"], copy["class"], copy["index"], copy["cut"]) for copy in copies} == {(9, 8 << 2, 0, False)}
+    assert [(copy["vlan"], copy["cos"], copy["en"]) for copy in copies] == [(0, 0, 0)] * 10 + [(100, 5, 3), (0, 0, 0)]
+    assert wires.right.expect(11)[:10] == [on_right(frame) for frame in frames[:10]]
+    changes = change(received=len(frames))
+    assert "mirror-lost" not in changes["dropped"]
+    shown = session(wires.router, "remote")
+    assert (shown["to"], shown["erspan"]["source"], shown["erspan"]["id"]) == (address, source, 77)
+    assert shown["packets"] == len(frames) and shown["dropped"] == 0
+    text = wires.router.command("show", "mirrors").stdout
+    assert re.search(rf"^\s*remote\s+left\s+inward\s+{address} \(erspan 77\)\s+1/1\s", text, re.M), text
+    wires.router.stop()
+
+
+def test_frames_too_long_for_the_way_are_cut_and_the_traffic_is_not(lab):
+    wires = Far(lab, erspan_to())
+    # MTU 1500, less the headers of IPv4, GRE and ERSPAN.
+    room = 1500 - 36
+    frames = [frame_4(length) for length in (room - 42, room - 41, 1472)]
+    wires.left.send(*frames)
+    copies = [decoded(packet) for packet in wires.copies(3)]
+    assert [(copy["frame"], copy["cut"]) for copy in copies] == [
+        (frame[:room], len(frame) > room) for frame in frames]
+    assert wires.right.expect(3) == [on_right(frame) for frame in frames]
+    apply(wires.router, wires.ports + erspan_to(more=", length = 128"))
+    wires.drain()
+    wires.left.send(*frames)
+    copies = [decoded(packet) for packet in wires.copies(3)]
+    assert [(copy["frame"], copy["cut"]) for copy in copies] == [(frame[:128], True) for frame in frames]
+    assert [copy["sequence"] for copy in copies] == [3, 4, 5], "the sequence goes on"
+    assert wires.right.expect(3) == [on_right(frame) for frame in frames]
+    wires.router.counters()
+    wires.router.stop()
+
+
+def test_copies_that_leave_by_a_mirrored_port_are_not_mirrored(lab):
+    # Packets to the analyser's network and copies leave by one port.
+    both = erspan_to(start='from = { "far", "left" }, ')
+    wires = Far(lab, both + 'turnpike.forwarders { cores = "0,1" }\n')
+    frames = [frame_4(900, destination="198.51.100.7", number=n) for n in range(50)]
+    change = Change(wires.router)
+    wires.left.send(*frames)
+    inner = [decoded(packet) for packet in wires.copies(100)]
+    assert [copy["frame"] for copy in inner if copy["index"] == 0] == frames
+    sent = [copy["frame"] for copy in inner if copy["index"] == 2 << 1 | 1]
+    assert sent == [forwarded(frame, SPAN_MAC, ANALYSER_MAC) for frame in frames]
+    assert wires.wire.receive(0.1) == []
+    assert change(received=50)["replicated"] == 100
+    wires.router.stop()
+
+
+def test_an_analyser_in_a_vrf_on_a_vlan(lab):
+    tagged_port = """
+turnpike.vrf "mgmt" {}
+turnpike.port "far" { device = "tp-far" }
+turnpike.vlan "far.9" { parent = "far", id = 9, address = "10.0.9.1/24", vrf = "mgmt" }
+turnpike.neighbour "10.0.9.2" { port = "far.9", mac = "%s" }
+""" % ANALYSER_MAC
+    wires = Far(lab, "")
+    ports = PORTS + STATIC_NEIGHBOURS + tagged_port
+    apply(wires.router, ports + erspan_to("10.0.9.2", "10.0.9.1", more=', vrf = "mgmt"'))
+    wire = lab.raw(wires.analyser, "eth0", lambda frame: b"\x88\xbe" not in frame[:60])
+    frame = frame_4(700)
+    wires.left.send(frame)
+    (seen,) = wire.expect(1)
+    assert seen[:18] == mac_bytes(ANALYSER_MAC) + mac_bytes(SPAN_MAC) + bytes.fromhex("8100 0009 0800")
+    assert seen[54:] == frame
+    # The same address in another VRF is not reached.
+    apply(wires.router, ports + erspan_to("10.0.9.2", "10.0.9.1"))
+    assert session(wires.router, "remote")["erspan"]["reachable"] is False
+    assert "(erspan 77, unreachable)" in wires.router.command("show", "mirrors").stdout
+    wires.left.send(frame)
+    assert wait_for(lambda: session(wires.router, "remote")["dropped"] == 1)
+    assert wire.receive(0.1) == []
+    assert wires.router.counters()["dropped"]["mirror-lost"] == 1
+    wires.router.stop()
+
+
+def test_copies_follow_the_routes_to_the_analyser(lab):
+    wires = Far(lab, erspan_to())
+    frame = frame_4(500)
+    wires.left.send(frame)
+    assert [decoded(packet)["frame"] for packet in wires.copies(1)] == [frame]
+    # By another port: the raw wire on the right.
+    wires.router.command("route", "add", "198.51.100.9/32", "via", "10.0.2.2")
+    wires.drain()
+    wires.left.send(frame)
+    seen = wires.right.expect(2)
+    (copy,) = [Ether(seen) for seen in seen if seen[23] == 47]
+    assert (copy.dst, copy.src) == (HOST_B_MAC, RIGHT_MAC) and bytes(copy[ERSPAN_II].payload) == frame
+    # No route at all: traffic goes on.
+    wires.router.command("route", "del", "198.51.100.9/32")
+    apply(wires.router, wires.ports.replace('turnpike.route "198.51.100.0/24" { via = "10.0.3.2" }', "") + erspan_to())
+    assert session(wires.router, "remote")["erspan"]["reachable"] is False
+    wires.drain()
+    wires.left.send(frame)
+    assert wires.right.expect(1) == [on_right(frame)]
+    assert wait_for(lambda: session(wires.router, "remote")["dropped"] == 1)
+    wires.router.counters()
+    wires.router.stop()
+
+
+def test_rules_of_filters_mirror_to_sessions(lab):
+    rules = """
+turnpike.filter "some" {
+  { proto = "udp", to_port = 2000, mirror = "remote", action = "continue" },
+  { proto = "udp", to_port = 2000, length = "0-500" , mirror = "rare" },
+  { proto = "udp", to_port = 9, mirror = "remote", action = "drop" },
+}
+"""
+    mirrors = erspan_to(start="") + erspan_to(name="rare", start="sample = 2, ", more=", length = 100")
+    wires = Far(lab, "")
+    with_filter = wires.ports.replace('"fd00:1::1/64" }', '"fd00:1::1/64" }, filter = "some"')
+    apply(wires.router, with_filter + rules + mirrors)
+    wires.drain()
+    data = udp("10.0.1.2", "10.0.2.2", 1000, 9, pattern(900))
+    dropped = ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("10.0.1.2", "10.0.2.2", data))
+    data = udp("10.0.1.2", "10.0.2.2", 1000, 53, pattern(900))
+    other = ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("10.0.1.2", "10.0.2.2", data))
+    short, long = [frame_4(200, number=n) for n in range(2)], frame_4(1000)
+    change = Change(wires.router)
+    wires.left.send(*short, long, dropped, other)
+    frames = [decoded(packet)["frame"] for packet in wires.copies(5)]
+    assert sorted(frames) == sorted([*short, short[0][:100], long, dropped])
+    assert wires.right.expect(4) == [on_right(frame) for frame in (*short, long, other)]
+    assert change(received=5)["replicated"] == 5
+    assert session(wires.router, "remote")["packets"] == 4 and session(wires.router, "rare")["packets"] == 1
+    assert re.search(r"^\s*remote\s+rules\s", wires.router.command("show", "mirrors").stdout, re.M)
+    said = refused(wires.router, "apply", write(wires.router, with_filter + rules + erspan_to(start="")))
+    assert 'mirror: "rare" unknown' in said, said
+    wires.router.stop()
+
+
 @pytest.mark.parametrize("text, message", [
     ('from = "wan", to = "span"', 'from: "wan" unknown'),
     ('from = "left", to = "spam"', 'to: "spam" unknown'),
     ('from = "left"', "to missing"),
+    ('to = "span"', "from missing"),
     ('from = "left", to = "right"', 'port "right" has addresses'),
     ('from = { "left", "span" }, to = "span"', 'port "span" is mirrored itself'),
     ('from = "left", to = "span", direction = "sideways"', 'direction "sideways" unknown'),
     ('from = "left", to = "span", sample = 0', "sample"),
     ('from = "left", to = "span", vlan = 0', "vlan"),
-    ('from = "left", to = "span", erspan = { to = "192.0.2.1" }', 'key "erspan" unknown'),
+    ('from = "left", to = "span", erspan = { to = "192.0.2.1" }', "to and erspan: copies have one destination"),
+    ('from = "left", erspan = { to = "239.1.1.1", source = "10.0.1.1", id = 1 }', "239.1.1.1 is no address of a host"),
+    ('from = "left", erspan = { to = "192.0.2.1", source = "10.0.1.1" }', "id missing"),
+    ('from = "left", vlan = 5, erspan = { to = "192.0.2.1", source = "10.0.1.1", id = 1 }', "vlan: copies by the routes"),
 ])
 def test_bad_sessions_are_refused(wires, text, message):
     config = f'turnpike.port "span" {{ device = "tp-span" }}\nturnpike.mirror "tap" {{ {text} }}\n'

@@ -561,7 +561,7 @@ def test_show_filters_as_a_table(wires):
     ('{ ethertype = 0x0800 }', "rules for IP packets have family"),
     ('{ ethertype = "lldp", proto = "udp" }', "neither IPv4 nor IPv6"),
     ('{ ethertype = "lldp", action = "reject" }', "has accept, drop or to-host"),
-    ('{ ethertype = "lldp", log = true }', "only decides and polices"),
+    ('{ ethertype = "lldp", log = true }', "only decides, polices and chooses a forwarder"),
     ('{ routing = "source" }', 'routing "source": unknown; known: source-route'),
     ('{ routing = 0, from = "10.0.0.0/8" }', "no packet is both"),
     ('{ extension = "esp" }', "write proto"),
@@ -573,7 +573,8 @@ def test_show_filters_as_a_table(wires):
     ('{ forwarder = 0, action = "drop" }', "the rule lets nothing pass"),
     ('{ forwarder = 0 }, { state = "new" }', "behind the choice of a forwarder"),
     ('{ interface = "lefft" }', 'port "lefft" unknown'),
-    ('{ mirror = "rigth" }', 'mirror: port "rigth" unknown'),
+    ('{ mirror = "rigth" }', 'mirror: "rigth" unknown; did you mean "right"?'),
+    ('{ fragment = "last" }', 'fragment: expected true, false, "first" or "later", got string "last"'),
     ('"x"', "expected a table"),
     ('{ icmp = "echo-request", icmp6 = "echo-request" }', "make two rules"),
 ])

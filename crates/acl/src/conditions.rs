@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use crate::{
     Bits, Extension, Matches, State,
-    key::{FRAGMENT, Key, NO_UPPER},
+    key::{FRAGMENT, Key, LATER_KIND, NO_UPPER},
 };
 
 /// A number of a packet that rules match.
@@ -22,7 +22,7 @@ pub(crate) enum Number {
     Ttl,
     Length,
     Interface,
-    /// A bit for each [`crate::Extension`] that the packet has.
+    /// A bit for each [`crate::Extension`] that the packet has, and [`LATER_KIND`].
     Extensions,
     /// That of the frame's VLAN tag.
     Priority,
@@ -83,7 +83,7 @@ impl Number {
             }
             Self::Length => list(matches.length.as_slice()),
             Self::Interface => numbers(matches.interface.iter().copied()),
-            Self::Extensions => extensions(&matches.extension),
+            Self::Extensions => extensions(&matches.extension, matches.later),
             Self::Priority => numbers(matches.priority.iter().map(|&priority| priority.into())),
         }
     }
@@ -131,11 +131,16 @@ fn kinds(matches: &Matches) -> Option<Ranges> {
     Some(merge(bits.flat_map(of).collect()))
 }
 
-/// The sets that have one of these.
-fn extensions(wanted: &[Extension]) -> Option<Ranges> {
+/// The sets that have one of these, of packets that are later fragments or not.
+fn extensions(wanted: &[Extension], later: Option<bool>) -> Option<Ranges> {
     let wanted = wanted.iter().fold(0, |bits, of| bits | of.bit());
-    let fits = (0..=255u8).filter(|bits| bits & wanted != 0);
-    (wanted != 0).then(|| merge(fits.map(|bits| bits.into()..=bits.into()).collect()))
+    let fits = |bits: &u8| {
+        (wanted == 0 || bits & wanted != 0)
+            && later.is_none_or(|later| later == (bits & LATER_KIND != 0))
+    };
+    let asks = wanted != 0 || later.is_some();
+    let fitting = (0..=255u8).filter(fits);
+    asks.then(|| merge(fitting.map(|bits| bits.into()..=bits.into()).collect()))
 }
 
 fn flags(bits: Bits) -> Ranges {

@@ -26,9 +26,15 @@ impl Display for Matches {
             words.push(format!("flags {:#04x}/{:#04x}", flags.value, flags.mask));
         }
         list(&mut words, "icmp", &self.icmp, ToString::to_string);
-        if let Some(fragment) = self.fragment {
-            words.push(if fragment { "fragment" } else { "no fragment" }.to_owned());
-        }
+        let fragment = match (self.fragment, self.later) {
+            (Some(false), _) => Some("no fragment"),
+            (_, Some(true)) => Some("later fragment"),
+            (Some(true), Some(false)) => Some("first fragment"),
+            (Some(true), None) => Some("fragment"),
+            (None, Some(false)) => Some("no later fragment"),
+            (None, None) => None,
+        };
+        words.extend(fragment.map(str::to_owned));
         list(&mut words, "routing", &self.routing, ToString::to_string);
         list(&mut words, "extension", &self.extension, |&of| text::extension_name(of).to_owned());
         list(&mut words, "dscp", &self.dscp, ToString::to_string);
@@ -88,6 +94,7 @@ mod tests {
             flags: Some(Bits { value: 2, mask: 0x12 }),
             icmp: vec![8],
             fragment: Some(false),
+            later: None,
             dscp: vec![46],
             ttl: Some(1..=5),
             length: Some(100..=100),
@@ -102,5 +109,14 @@ mod tests {
              02:00:00:00:00:01 to_mac 02:00:00:00:00:02 priority 5,6 proto 6 from_port 1024-65535 to_port 22,179 flags 0x02/0x12 icmp 8 no fragment routing 0,4 extension hop-by-hop dscp 46 ttl 1-5 length 100 interface 3 \
              state established,related"
         );
+    }
+
+    #[test]
+    fn fragments_are_told_apart() {
+        let said = |fragment, later| Matches { fragment, later, ..Matches::default() }.to_string();
+        assert_eq!(said(Some(true), None), "fragment");
+        assert_eq!(said(Some(true), Some(false)), "first fragment");
+        assert_eq!(said(Some(true), Some(true)), "later fragment");
+        assert_eq!(said(None, Some(false)), "no later fragment");
     }
 }

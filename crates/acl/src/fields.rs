@@ -43,7 +43,7 @@ pub struct Upper {
 struct Rare {
     /// The MACs that frames go to, and come from.
     macs: [[u64; BATCH]; 2],
-    /// The IPv6 extension headers.
+    /// The IPv6 extension headers, and whether the packet is a later fragment.
     headers: [Headers; BATCH],
     /// The priorities of the frames' VLAN tags.
     priorities: [u8; BATCH],
@@ -125,7 +125,7 @@ impl<A: FilterAddress> Fields<A> {
         self.rest[at] = u64::from(bytes) | words;
         if let Some(rare) = &mut self.rare {
             rare.macs.iter_mut().zip(key.macs).for_each(|(macs, mac)| macs[at] = mac);
-            rare.headers[at] = key.headers;
+            rare.headers[at] = key.headers_and_later();
             rare.priorities[at] = key.priority;
         }
         self.count += 1;

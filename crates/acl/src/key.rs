@@ -87,6 +87,9 @@ pub(crate) struct Headers {
     types: [u8; MAX_HEADERS + 1],
 }
 
+/// Bit of [`Headers::kinds`] of a later fragment of either family, which no [`Extension`] has.
+pub(crate) const LATER_KIND: u8 = 1 << 7;
+
 impl Headers {
     /// A bit for each [`Extension`] that the packet has.
     #[inline(always)]
@@ -290,6 +293,13 @@ impl Key {
     /// Returns the destination MAC of the frame.
     pub fn to_mac(&self) -> MacAddr {
         mac_of(self.macs[0])
+    }
+
+    /// Its extension headers, and [`LATER_KIND`].
+    #[inline(always)]
+    pub(crate) fn headers_and_later(&self) -> Headers {
+        let later = if self.is_later_fragment() { LATER_KIND } else { 0 };
+        Headers { kinds: self.headers.kinds | later, ..self.headers }
     }
 
     /// The same packet, of which this is known.

@@ -1,4 +1,4 @@
-//! Rules that a device can hold, to drop packets before software sees them.
+//! Rules that a device can hold, to drop packets before software sees them, or to bring them to a receive queue.
 //!
 //! A device gets dropping rules as patterns. All rules stay in software as well, so a packet that the device
 //! misses meets them there; but the device must never drop a packet that the filter would not. Therefore
@@ -9,6 +9,11 @@
 //!   fragments among them, no pattern fits: each names the next header of the fixed header;
 //! * packets exempt from the filter match no pattern: neighbour discovery (RFC 4861: ICMPv6 types 133 to 137
 //!   with hop limit 255), and those in [`Port::unfiltered`].
+//!
+//! A rule that selects a forwarder is left to the device as well, which brings its packets to a queue of that forwarder.
+//! Nothing is decided by that, as the packets meet all rules in software; packets that the device brings elsewhere are
+//! handed over there. So such a rule may fit packets exempt from the filter, but not those of an earlier rule that does
+//! anything but drop: these would go to the wrong forwarder first.
 //!
 //! So patterns are narrower than rules: an IPv6 rule without a protocol is left to the device for TCP and UDP.
 //! Lists become patterns for each of their combinations, ranges become masks.
@@ -65,16 +70,29 @@ pub struct Port {
 /// The parts of a rule that a device can do and cannot do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
-    /// Patterns of the packets that it drops.
+    /// Patterns of the packets that it drops or brings to the forwarder.
     pub patterns: Vec<Pattern>,
+    /// Ethertypes of frames other than IP packets that it drops or brings to the forwarder.
+    pub frames: Vec<u16>,
+    /// The forwarder for the packets; `None`: they are dropped.
+    pub forwarder: Option<u16>,
     /// The parts that it cannot do, by family, and why.
     pub kept: Vec<(Family, Kept)>,
+}
+
+/// The effects of a rule beyond its action.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Treated {
+    /// An effect on packets that only software has: `log`, `police`, …
+    pub by_software: Option<&'static str>,
+    /// The forwarder that it selects for packets that it lets pass.
+    pub forwarder: Option<u16>,
 }
 
 /// The reason for which a rule stays in software.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// The rule's action is not drop.
+    /// The rule's action is not drop, and it selects no forwarder.
     Action,
     /// The rule does more than drop: `log`, `police`, …
     Treated(&'static str),
@@ -103,7 +121,7 @@ pub enum Kept {
 impl fmt::Display for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Action => write!(f, "a device only drops"),
+            Self::Action => write!(f, "a device only drops, or brings packets to a forwarder"),
             Self::Treated(what) => write!(f, "{what} is software's"),
             Self::Condition(what) => write!(f, "devices do not look at {what}"),
             Self::Ports(number) => {
@@ -124,30 +142,26 @@ impl fmt::Display for Kept {
     }
 }
 
-/// Returns the parts of each rule of a port's filter that its device can do; `treated` names a rule's effects
+/// Returns the parts of each rule of a port's filter that its device can do; `treated` returns a rule's effects
 /// beyond its action.
-pub fn offload(
-    filter: &Filter,
-    treated: impl Fn(usize) -> Option<&'static str>,
-    port: &Port,
-) -> Vec<Offload> {
+pub fn offload(filter: &Filter, treated: impl Fn(usize) -> Treated, port: &Port) -> Vec<Offload> {
     let mut offloads = vec![Offload::default(); filter.rules.len()];
-    for (rule, offload) in filter.rules.iter().zip(&mut offloads) {
-        if !rule.matches.is_ip() {
-            offload.kept = Family::ALL.map(|family| (family, Kept::Condition("Ethertypes"))).into();
-        }
-    }
+    frames(filter, &treated, port, &mut offloads);
     let mut room = PATTERNS_OF_FILTER;
     for family in Family::ALL {
         let mut search = Search::new(family, port);
         let rules = filter.rules.iter().enumerate().zip(&mut offloads);
         for ((at, rule), offload) in rules.filter(|((_, rule), _)| rule.matches.allows(family)) {
             let interface = &rule.matches.interface;
-            let kept = match (rule.action, treated(at)) {
+            let Treated { by_software, forwarder } = treated(at);
+            let passes = matches!(rule.action, Action::Accept | Action::Continue);
+            offload.forwarder = forwarder.filter(|_| passes);
+            let kept = match (rule.action, by_software) {
                 _ if !interface.is_empty() && !interface.contains(&port.interface) => {
                     offload.kept.push((family, Kept::OtherPorts));
                     continue;
                 }
+                _ if offload.forwarder.is_some() => None,
                 (Action::Drop, None) => None,
                 (Action::Drop, Some(what)) => Some(Kept::Treated(what)),
                 _ => Some(Kept::Action),
@@ -157,10 +171,15 @@ pub fn offload(
                 offload.kept.push((family, kept));
                 continue;
             }
-            let found = search.patterns(filter, &rule.matches, family).and_then(|patterns| {
+            let drops = offload.forwarder.is_none();
+            let found = search.patterns(filter, (&rule.matches, drops), family);
+            let found = found.and_then(|patterns| {
                 room = room.checked_sub(patterns.len()).ok_or(Kept::Full)?;
                 Ok(patterns)
             });
+            if !drops {
+                search.earlier.push(at, &rule.matches);
+            }
             match found {
                 Ok(patterns) => offload.patterns.extend(patterns),
                 Err(kept) => offload.kept.push((family, kept)),
@@ -168,6 +187,47 @@ pub fn offload(
         }
     }
     offloads
+}
+
+/// Offloads rules for frames other than IP packets.
+fn frames(
+    filter: &Filter,
+    treated: &impl Fn(usize) -> Treated,
+    port: &Port,
+    offloads: &mut [Offload],
+) {
+    // Rules that do anything but drop.
+    let mut earlier: Vec<usize> = Vec::new();
+    let rules = filter.rules.iter().enumerate().zip(offloads);
+    for ((at, rule), offload) in rules.filter(|((_, rule), _)| !rule.matches.is_ip()) {
+        let Treated { by_software, forwarder } = treated(at);
+        offload.forwarder = forwarder.filter(|_| rule.action == Action::Accept);
+        let of = &rule.matches;
+        let shares = |other: &&usize| {
+            let other = &filter.rules[**other].matches.ethertype;
+            of.ethertype.iter().any(|ethertype| other.contains(ethertype))
+        };
+        let is_for_others = !of.interface.is_empty() && !of.interface.contains(&port.interface);
+        let kept = match (rule.action, by_software) {
+            _ if is_for_others => Some(Kept::OtherPorts),
+            (Action::Drop, Some(what)) => Some(Kept::Treated(what)),
+            (action, _) if action != Action::Drop && offload.forwarder.is_none() => {
+                Some(Kept::Action)
+            }
+            _ if !of.from_mac.is_empty() || !of.to_mac.is_empty() => Some(Kept::Condition("MACs")),
+            _ if !of.priority.is_empty() => Some(Kept::Condition("priorities of VLAN tags")),
+            _ if of.ethertype.len() > PATTERNS => Some(Kept::Many(of.ethertype.len())),
+            _ => earlier.iter().find(shares).map(|rule| Kept::Earlier(filter.label(*rule))),
+        };
+        let only_drops = rule.action == Action::Drop && by_software.is_none();
+        if !only_drops && !is_for_others {
+            earlier.push(at);
+        }
+        match kept {
+            None => offload.frames.clone_from(&of.ethertype),
+            Some(kept) => offload.kept = Family::ALL.map(|family| (family, kept.clone())).into(),
+        }
+    }
 }
 
 struct Search<'p> {
@@ -187,11 +247,11 @@ impl<'p> Search<'p> {
         Self { earlier: Earlier::new(family), budget: BUDGET, unfiltered, port }
     }
 
-    /// The patterns of a rule that drops.
+    /// The patterns of a rule that drops, or selects a forwarder.
     fn patterns(
         &mut self,
         filter: &Filter,
-        matches: &Matches,
+        (matches, drops): (&Matches, bool),
         family: Family,
     ) -> Result<Vec<Pattern>, Kept> {
         let Some(matches) = narrowed(matches, family)? else { return Ok(Vec::new()) };
@@ -200,6 +260,9 @@ impl<'p> Search<'p> {
             None => return Err(Kept::Far),
             Some(Some(rule)) => return Err(Kept::Earlier(filter.label(rule))),
             Some(None) => {}
+        }
+        if !drops {
+            return Ok(patterns);
         }
         let mut enough = usize::MAX;
         match self.unfiltered.first(&matches, &mut enough) {
@@ -229,6 +292,7 @@ fn narrowed(matches: &Matches, family: Family) -> Result<Option<Matches>, Kept> 
         flags: _,
         icmp,
         fragment,
+        later,
         dscp: _,
         ttl,
         length,
@@ -240,7 +304,7 @@ fn narrowed(matches: &Matches, family: Family) -> Result<Option<Matches>, Kept> 
     if !routing.is_empty() || !extension.is_empty() {
         return Err(Kept::Condition("extension headers"));
     }
-    if *fragment == Some(true) {
+    if *fragment == Some(true) || later.is_some() {
         return Err(Kept::Condition("fragments"));
     }
     if length.is_some() {

@@ -21,7 +21,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use crate::{
     Bits, Family, Filter, Key, Matches,
     conditions::merge,
-    key::{FRAGMENT, NO_UPPER},
+    key::{FRAGMENT, LATER, NO_UPPER},
 };
 
 /// Bytes in a packet's key.
@@ -276,6 +276,11 @@ fn fragment(matches: &Matches) -> Option<Choice> {
         Some(true) => (FRAGMENT, FRAGMENT | upper),
         Some(false) => (0, FRAGMENT | upper),
         None => (0, upper),
+    };
+    let (value, mask) = match matches.later {
+        Some(true) => (value | LATER, mask | LATER),
+        Some(false) => (value, mask | LATER),
+        None => (value, mask),
     };
     let states = match &matches.state[..] {
         [] => vec![(value, mask)],

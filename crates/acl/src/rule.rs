@@ -128,6 +128,8 @@ pub struct Matches {
     /// True: the first or a later fragment of a fragmented packet. False: a whole packet, IPv6
     /// atomic fragments (RFC 6946) included.
     pub fragment: Option<bool>,
+    /// True: a later fragment, also one that has the header of the first one. False: none.
+    pub later: Option<bool>,
     /// DSCP values (RFC 2474), 0 to 63.
     pub dscp: Vec<u8>,
     /// Time to live or hop limit.
@@ -355,7 +357,8 @@ impl Filter {
 
     /// Returns true if a rule matches extension headers.
     pub fn asks_for_headers(&self) -> bool {
-        self.rules.iter().any(|rule| rule.matches.asks_for_headers())
+        let asks = |of: &Matches| of.asks_for_headers() || of.later.is_some();
+        self.rules.iter().any(|rule| asks(&rule.matches))
     }
 
     /// Returns true if a rule for IP packets matches MACs.

@@ -287,6 +287,7 @@ struct Shape {
     flags: Bits,
     icmp: Set,
     fragment: Option<bool>,
+    later: Option<bool>,
     dscp: Set,
     ttl: RangeInclusive<u8>,
     length: RangeInclusive<u16>,
@@ -314,6 +315,7 @@ impl Shape {
             flags: matches.flags.unwrap_or(Bits { value: 0, mask: 0 }),
             icmp: Set::new(&matches.icmp),
             fragment: matches.fragment,
+            later: matches.later,
             dscp: Set::new(&matches.dscp),
             ttl: matches.ttl.clone().unwrap_or(0..=u8::MAX),
             length: matches.length.clone().unwrap_or(0..=u16::MAX),
@@ -339,6 +341,7 @@ impl Shape {
             && other.flags.value & self.flags.mask == self.flags.value
             && self.icmp.contains(&other.icmp)
             && self.fragment.is_none_or(|wanted| other.fragment == Some(wanted))
+            && self.later.is_none_or(|wanted| other.later == Some(wanted))
             && self.dscp.contains(&other.dscp)
             && within(&self.ttl, &other.ttl)
             && within(&self.length, &other.length)
@@ -492,6 +495,7 @@ mod tests {
             flags: Some(Bits { value: 2, mask: 0x12 }),
             icmp: vec![],
             fragment: Some(false),
+            later: Some(false),
             dscp: vec![46],
             ttl: Some(5..=6),
             length: Some(50..=60),
@@ -523,6 +527,7 @@ mod tests {
         assert_eq!(change(|m| m.flags = Some(Bits { value: 0, mask: 0x02 })), 0);
         assert_eq!(change(|m| m.flags = Some(Bits { value: 2, mask: 0x02 })), 1);
         assert_eq!(change(|m| m.fragment = Some(true)), 0);
+        assert_eq!(change(|m| m.later = Some(true)), 0);
         assert_eq!(change(|m| m.dscp = vec![45]), 0);
         assert_eq!(change(|m| m.ttl = Some(6..=9)), 0);
         assert_eq!(change(|m| m.length = Some(51..=60)), 0);

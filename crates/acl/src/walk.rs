@@ -43,6 +43,7 @@ fn ip_holds(matches: &Matches, family: Family, key: &Key) -> bool {
         && one_of(&matches.priority, |&priority| priority == key.priority())
         && one_of(&matches.protocol, |&protocol| protocol == key.protocol())
         && matches.fragment.is_none_or(|wanted| wanted == key.is_fragment())
+        && matches.later.is_none_or(|wanted| wanted == key.is_later_fragment())
         && one_of(&matches.dscp, |&dscp| dscp == key.dscp())
         && matches.ttl.as_ref().is_none_or(|ttl| ttl.contains(&key.ttl()))
         && matches.length.as_ref().is_none_or(|length| length.contains(&key.length()))
@@ -158,7 +159,8 @@ mod tests {
         let ttl = option::weighted(0.2, range(0u8..5));
         let length = option::weighted(0.2, range(select(vec![0u16, 40, 576, 1500, 65535])));
         let macs = (few(&MACS), few(&MACS), few(&[0u8, 5, 7]));
-        let headers = (few(&ROUTING), few(&Extension::ALL));
+        let later = option::weighted(0.2, any::<bool>());
+        let headers = (few(&ROUTING), few(&Extension::ALL), later);
         let rest =
             (few(&[0u8, 1, 46, 63]), ttl, length, few(&[1u16, 2, 3]), few(&STATES), macs, headers);
         (ip, upper, rest).prop_map(|(ip, upper, rest)| {
@@ -166,7 +168,7 @@ mod tests {
             let (from_port, to_port, flags, icmp) = upper;
             let (dscp, ttl, length, interface, state, macs, headers) = rest;
             let (from_mac, to_mac, priority) = macs;
-            let (routing, extension) = headers;
+            let (routing, extension, later) = headers;
             Matches {
                 family,
                 ethertype: Vec::new(),
@@ -183,6 +185,7 @@ mod tests {
                 flags,
                 icmp,
                 fragment,
+                later,
                 dscp,
                 ttl,
                 length,
@@ -225,6 +228,7 @@ mod tests {
                 flags: if kept(5) { full.flags } else { none.flags },
                 icmp: if kept(6) { full.icmp } else { none.icmp },
                 fragment: if kept(7) { full.fragment } else { none.fragment },
+                later: if kept(7) { full.later } else { none.later },
                 dscp: if kept(8) && kept(9) { full.dscp } else { none.dscp },
                 ttl: if kept(10) { full.ttl } else { none.ttl },
                 length: if kept(11) { full.length } else { none.length },

@@ -112,8 +112,11 @@ pub struct Mirror {
     pub from: Vec<String>,
     /// The mirrored packets: `inward`, `outward` or `both`.
     pub direction: String,
-    /// The analyser's port.
+    /// The analyser's port, or its address.
     pub to: String,
+    /// The analyser behind routers, at the address `to`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub erspan: Option<Erspan>,
     /// One of so many packets is copied.
     pub sample: u32,
     /// The identifier of the VLAN tag in front of each copy.
@@ -121,10 +124,23 @@ pub struct Mirror {
     pub vlan: Option<u16>,
     /// Copies made.
     pub packets: u64,
-    /// Their bytes, tags included.
+    /// Their bytes, tags and the headers of ERSPAN included.
     pub bytes: u64,
-    /// Copies lost: without a buffer, or because the analyser's port was full or down.
+    /// Copies lost: without a buffer, or because the analyser's port was full or down, or the analyser not to be reached.
     pub dropped: u64,
+}
+
+/// Copies for an analyser behind routers: ERSPAN type II.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Erspan {
+    /// The source address of the copies.
+    pub source: String,
+    /// The session's number in their headers.
+    pub id: u16,
+    /// The VRF whose routes lead to the analyser.
+    pub vrf: String,
+    /// True if there is a route to the analyser, and the MAC of the next hop is known.
+    pub reachable: bool,
 }
 
 /// A port. Packets and bytes are those that forwarders received and sent, Ethernet frames without
@@ -1265,10 +1281,13 @@ pub struct RuleInHardware {
     pub held: usize,
     /// Rules required in the device for it.
     pub wanted: usize,
-    /// True if the device counts the packets that it drops.
+    /// True if the device counts the packets of its rules.
     pub counted: bool,
     /// True if the rule drops packets.
     pub drops: bool,
+    /// True if the rule brings packets to a forwarder.
+    #[serde(default)]
+    pub steers: bool,
     /// The reasons for which its packets reach software.
     pub why: Vec<String>,
 }

@@ -1,13 +1,14 @@
-//! `turnpike bench filter`: cost of finding a packet's rule, in our classifier and in DPDK's
-//! `rte_acl`.
+//! `turnpike bench filter`: cost of finding a packet's rule, in our classifier, in DPDK's `rte_acl` and by tuple-space
+//! search ([`tuples`]).
 //!
 //! The rules are generated in the manner of ClassBench ([`acl::generate`]): access lists, firewalls
 //! and IP chains of several sizes. Half of the packets are random, half are made for a random rule.
-//! Both structures are first compared with the slow walk of the rules, then look up the same
+//! All structures are first compared with the slow walk of the rules, then look up the same
 //! packets by turns, 64 at a time, in one process on one core; the median and the minimum over the
 //! rounds are reported. Only the lookup is timed, not the extraction of a packet's fields.
 
 mod sets;
+mod tuples;
 
 use std::hint::black_box;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -21,6 +22,7 @@ use dpdk::Eal;
 use dpdk::acl::{Acl, AclField, AclMatch};
 use serde::Serialize;
 
+use self::tuples::{Search, Tuples};
 use super::meter::{self, Meter, Place};
 use super::progress;
 use crate::workload::pattern::Zipf;
@@ -59,6 +61,8 @@ struct Outcome {
     turnpike: Figures,
     /// `None` if the rules do not fit into it.
     rte_acl: Option<Figures>,
+    /// `None` if the rules become too many entries.
+    tuples: Option<Figures>,
 }
 
 /// Figures of one structure.
@@ -99,6 +103,9 @@ pub fn run(args: &FilterArgs) -> Result<()> {
     }
 }
 
+/// The structures to compare with: `rte_acl`, and tuples.
+type Peers<'a> = (Option<&'a Peer>, Option<&'a dyn Search>);
+
 /// `rte_acl`, and its build time.
 type Peer = (Acl<{ rte::KEY }>, f64);
 
@@ -114,6 +121,9 @@ fn measure<A: FilterAddress>(
     let classifier = Classifier::<A>::new(&filter, &acl::SetReaders::none())?;
     let build_ms = start.elapsed().as_secs_f64() * 1e3;
     let peer = peer(eal, &filter, A::OF);
+    let start = Instant::now();
+    let tuples = Tuples::new(&filter, A::OF);
+    let tuples_ms = start.elapsed().as_secs_f64() * 1e3;
     let packets = generate::packets(&filter, A::OF, PACKETS, 2);
     let keys: Vec<Key> = packets.iter().map(|packet| packet.key(A::OF)).collect();
     let zipf = Zipf::new(keys.len());
@@ -122,8 +132,10 @@ fn measure<A: FilterAddress>(
     let mut outcomes = Vec::new();
     for (traffic, keys) in [("random", keys), ("zipf", frequent)] {
         let batches = Batches::<A>::new(&keys);
-        compare(&filter, &keys, &classifier, &batches, peer.as_ref())?;
-        let (own, others) = rounds_of(rounds, &classifier, &batches, peer.as_ref());
+        let search = tuples.as_ref().map(|tuples| tuples.pack(&batches.bytes));
+        let peers = (peer.as_ref(), search.as_deref());
+        compare(&filter, &keys, &classifier, &batches, peers)?;
+        let [own, others, by_tuples] = rounds_of(rounds, &classifier, &batches, peers);
         outcomes.push(Outcome {
             family: if A::OF == Family::Ip4 { "IPv4" } else { "IPv6" },
             kind: kind.name(),
@@ -132,6 +144,10 @@ fn measure<A: FilterAddress>(
             turnpike: figures(own, build_ms)?,
             rte_acl: match &peer {
                 Some((_, build_ms)) => Some(figures(others, *build_ms)?),
+                None => None,
+            },
+            tuples: match &tuples {
+                Some(_) => Some(figures(by_tuples, tuples_ms)?),
                 None => None,
             },
         });
@@ -186,12 +202,15 @@ fn compare<A: FilterAddress>(
     keys: &[Key],
     classifier: &Classifier<A>,
     batches: &Batches<A>,
-    peer: Option<&Peer>,
+    (peer, search): Peers<'_>,
 ) -> Result<()> {
-    let (mut own, mut others) = ([0; BATCH], [0; BATCH]);
+    let (mut own, mut others, mut by_tuples) = ([0; BATCH], [0; BATCH], [0; BATCH]);
     let groups = keys.chunks(BATCH).zip(&batches.own).zip(batches.bytes.chunks(BATCH));
-    for ((keys, fields), bytes) in groups.take(COMPARED / BATCH) {
+    for (batch, ((keys, fields), bytes)) in groups.take(COMPARED / BATCH).enumerate() {
         classifier.classify(fields, &mut own);
+        if let Some(search) = search {
+            search.classify(batch, &mut by_tuples);
+        }
         if let Some((peer, _)) = peer {
             peer.classify(bytes.iter(), &mut others);
         }
@@ -205,21 +224,27 @@ fn compare<A: FilterAddress>(
                 "{}: rte_acl's rule {other:?} in place of {walked:?}",
                 filter.name
             );
+            let other = by_tuples[place].checked_sub(1);
+            ensure!(
+                search.is_none() || other == walked,
+                "{}: the tuples' rule {other:?} in place of {walked:?}",
+                filter.name
+            );
         }
     }
     Ok(())
 }
 
-/// Returns the cycles per packet of each round: ours, and `rte_acl`'s.
+/// Returns the cycles per packet of each round: ours, `rte_acl`'s, and those of tuple-space search.
 fn rounds_of<A: FilterAddress>(
     rounds: usize,
     classifier: &Classifier<A>,
     batches: &Batches<A>,
-    peer: Option<&Peer>,
-) -> (Vec<f64>, Vec<f64>) {
+    (peer, search): Peers<'_>,
+) -> [Vec<f64>; 3] {
     let mut meter = Meter::new();
     let mut found = [0; BATCH];
-    let (mut own, mut others) = (Vec::new(), Vec::new());
+    let (mut own, mut others, mut by_tuples) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
         let turn = || {
             for fields in &batches.own {
@@ -229,6 +254,16 @@ fn rounds_of<A: FilterAddress>(
             batches.bytes.len() as u64
         };
         own.push(meter.measure(turn).cycles);
+        if let Some(search) = search {
+            let turn = || {
+                for batch in 0..batches.own.len() {
+                    search.classify(batch, &mut found);
+                    black_box(&found);
+                }
+                batches.bytes.len() as u64
+            };
+            by_tuples.push(meter.measure(turn).cycles);
+        }
         let Some((peer, _)) = peer else { continue };
         let turn = || {
             for keys in batches.bytes.chunks(BATCH) {
@@ -239,7 +274,7 @@ fn rounds_of<A: FilterAddress>(
         };
         others.push(meter.measure(turn).cycles);
     }
-    (own, others)
+    [own, others, by_tuples]
 }
 
 fn figures(mut rounds: Vec<f64>, build_ms: f64) -> Result<Figures> {
@@ -251,21 +286,22 @@ fn figures(mut rounds: Vec<f64>, build_ms: f64) -> Result<Figures> {
 fn table(outcomes: &[Outcome]) -> String {
     let mut lines = vec![
         "cycles per packet, median/minimum; build in ms".to_owned(),
-        "| rules | kind | family | traffic | turnpike | build | rte_acl | build | ratio |"
+        "| rules | kind | family | traffic | turnpike | build | rte_acl | build | ratio | tuples | build | ratio |"
             .to_owned(),
-        "|---|---|---|---|---|---|---|---|---|".to_owned(),
+        "|---|---|---|---|---|---|---|---|---|---|---|---|".to_owned(),
     ];
-    for Outcome { family, kind, rules, traffic, turnpike, rte_acl } in outcomes {
+    for Outcome { family, kind, rules, traffic, turnpike, rte_acl, tuples } in outcomes {
         let cell = |figures: &Figures| {
             let Figures { cycles, min, build_ms } = figures;
             format!("{cycles:.0}/{min:.0} | {build_ms:.1}")
         };
-        let other = rte_acl.as_ref().map_or("- | -".to_owned(), cell);
-        let ratio = rte_acl
-            .map_or("-".to_owned(), |other| format!("{:.2}", turnpike.cycles / other.cycles));
-        let own = cell(turnpike);
+        let peer = |of: &Option<Figures>| match of {
+            None => "- | - | -".to_owned(),
+            Some(of) => format!("{} | {:.2}", cell(of), turnpike.cycles / of.cycles),
+        };
+        let (own, acl, tuples) = (cell(turnpike), peer(rte_acl), peer(tuples));
         lines.push(format!(
-            "| {rules} | {kind} | {family} | {traffic} | {own} | {other} | {ratio} |"
+            "| {rules} | {kind} | {family} | {traffic} | {own} | {acl} | {tuples} |"
         ));
     }
     lines.join("\n")

@@ -28,7 +28,7 @@ pub enum Bench {
     Forward(forward::ForwardArgs),
     /// Cycles per route lookup of our structures and DPDK's; memory, build and update times
     Fib(fib::FibArgs),
-    /// Cycles to find a packet's rule in a filter, by our classifier and by DPDK's rte_acl
+    /// Cycles to find a packet's rule in a filter, by our classifier, DPDK's rte_acl and tuple-space search
     Filter(filter::FilterArgs),
     /// Throughput, latency, loss and bursts of the whole router, by RFC 2544 and RFC 5180
     Rfc2544(rfc2544::Rfc2544Args),

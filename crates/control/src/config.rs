@@ -75,7 +75,7 @@ use dataplane::features::{Feature, Features};
 use dataplane::filters::{FilterSpec, TRACKED};
 use dataplane::flows::FlowSettings;
 use dataplane::interface::{InterfaceId, VrfId};
-use dataplane::mirror_sessions::{self, MIRROR};
+use dataplane::mirror_sessions::{self, Destination, MIRROR};
 use dataplane::plan::Plans;
 use dataplane::polling::{BUDGET, MODERATION, Wait};
 use dataplane::port::{LinkWish, OffloadWishes, PortId};
@@ -307,6 +307,8 @@ pub struct PortFilter {
     pub asks_for_state: bool,
     /// True if its rules override packets' routes.
     pub routes: bool,
+    /// True if its rules select forwarders.
+    pub forwarders: bool,
 }
 
 /// `turnpike.multicast`: packets to a group, from one source or any.
@@ -379,6 +381,13 @@ impl Port {
     pub fn queue_in_software(&self) -> Option<(QueueConfig, Option<Shape>)> {
         let Self { queue, shape, .. } = self;
         (queue.is_some() || shape.is_some()).then(|| (queue.unwrap_or_default(), *shape))
+    }
+
+    /// Returns true if rules of its filter select forwarders for packets that its device spreads over its queues.
+    pub fn steers_by_device(&self) -> bool {
+        let inward = self.interface.filter_in.as_ref();
+        self.queues.spread == Spread::Hardware
+            && inward.is_some_and(|filter| filter.hardware && filter.forwarders)
     }
 
     /// Returns a port with this one's name and number and default settings.
@@ -659,6 +668,16 @@ impl Config {
     /// Returns the bond with this number.
     pub fn bond(&self, id: InterfaceId) -> Option<&Bond> {
         self.bonds.iter().find(|bond| bond.id == id)
+    }
+
+    /// Returns the next hops of steps and rules, and those of analysers behind routers.
+    pub fn all_next_hops(&self) -> Vec<NamedNextHop> {
+        let analysers = self.mirrors.iter().filter_map(|Mirror { line, session }| {
+            let Destination::Erspan(to) = &session.to else { return None };
+            let paths = vec![rib::Path::recursive(to.vrf, to.destination)];
+            Some(NamedNextHop { line: *line, name: session.hop_name(), paths })
+        });
+        self.next_hops.iter().cloned().chain(analysers).collect()
     }
 
     /// Returns the bonds and the VLANs, each after the interface that carries its frames or beside it.

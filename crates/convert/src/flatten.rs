@@ -56,10 +56,12 @@ pub struct Decision<'r> {
     /// The rule; `None`: the policy of a base chain.
     pub rule: Option<&'r Rule>,
     pub packets: Match,
-    /// The verdict; it ends a packet's way.
+    /// The verdict; it ends a packet's way, unless the packet is only marked.
     pub verdict: Verdict,
     pub police: Option<&'r Limit>,
     pub log: bool,
+    /// The DSCP for its packets, which then go on.
+    pub mark: Option<u8>,
 }
 
 /// Error: the list would be too long.
@@ -73,7 +75,7 @@ pub struct TooLong;
 pub fn flatten(rules: &Ruleset, hook: Hook, egress: Names) -> Result<Vec<Item<'_>>, TooLong> {
     let mut bases: Vec<&Base> = rules.bases.iter().filter(|base| base.hook == hook).collect();
     bases.sort_by_key(|base| base.priority);
-    let mut walker = Walker { rules, bases, items: Vec::new(), fates: None, steps: 0 };
+    let mut walker = Walker { rules, hook, bases, items: Vec::new(), fates: None, steps: 0 };
     walker.enter(0, Match::leaving(egress))?;
     Ok(walker.items)
 }
@@ -99,6 +101,7 @@ enum Flow {
 
 struct Walker<'r> {
     rules: &'r Ruleset,
+    hook: Hook,
     bases: Vec<&'r Base>,
     items: Vec<Item<'r>>,
     /// If only the fate of packets is needed: the verdicts, `None` for an uncertain one.
@@ -231,7 +234,11 @@ impl<'r> Walker<'r> {
             self.leave(rule, rule.blocked.clone(), rule.matters, end.then_some(verdict));
             return Ok(Flow::Through);
         }
+        if let Some(dscp) = rule.mark {
+            self.marks(rule, &packets, verdict, dscp)?;
+        }
         match (verdict, &rule.limit) {
+            (Verdict::Continue, _) if rule.mark.is_some() => Ok(Flow::Through),
             (Verdict::Continue, _) if rule.log => self.only_logs(frame, place, rule, packets),
             (Verdict::Continue, _) => {
                 self.nothing(rule, "it only counts, as every rule does here");
@@ -259,6 +266,36 @@ impl<'r> Walker<'r> {
                 }
             }
         }
+    }
+
+    /// Marks packets, which go on. A filter's rules match the DSCP with which packets come, and mark packets that pass.
+    fn marks(&mut self, rule: &'r Rule, packets: &Match, verdict: &Verdict, dscp: u8) -> Walk {
+        if self.fates.is_some() || verdict.passes() == Some(false) {
+            return Ok(());
+        }
+        let mut arms = self.rules.chains.values().flatten().flat_map(|rule| &rule.arms);
+        let reason = if rule.limit.is_some() {
+            "it marks packets within a rate"
+        } else if self.hook == Hook::Input {
+            "packets for the router are not marked"
+        } else if arms.any(|(packets, _)| packets.condition(Field::Dscp).is_some()) {
+            "it changes the DSCP, which rules match: here they match that with which packets come"
+        } else {
+            // One that ends a packet's way logs it there.
+            let (log, mark) = (rule.log && *verdict == Verdict::Continue, Some(dscp));
+            let (packets, verdict, rule) = (packets.clone(), Verdict::Continue, Some(rule));
+            self.items.push(Item::Rule(Decision {
+                rule,
+                packets,
+                verdict,
+                police: None,
+                log,
+                mark,
+            }));
+            return if self.items.len() > ITEMS_MAX { Err(TooLong) } else { Ok(()) };
+        };
+        self.leave(rule, vec![reason.to_owned()], true, None);
+        Ok(())
     }
 
     /// Passes packets through another chain, and then to `back`.
@@ -402,7 +439,11 @@ impl<'r> Walker<'r> {
     ) -> Walk {
         match &mut self.fates {
             Some(fates) => fates.push(Some(verdict)),
-            None => self.items.push(Item::Rule(Decision { rule, packets, verdict, police, log })),
+            None => {
+                let mark = None;
+                let decision = Decision { rule, packets, verdict, police, log, mark };
+                self.items.push(Item::Rule(decision));
+            }
         }
         if self.items.len() > ITEMS_MAX { Err(TooLong) } else { Ok(()) }
     }

@@ -159,15 +159,16 @@ impl Reader {
             return Err(format!("\":{line}\" is no chain"));
         };
         let drops = policy == "DROP";
-        let hook = match chain {
-            _ if self.table != "filter" => None,
-            "FORWARD" => Some(Hook::Forward),
-            "INPUT" => Some(Hook::Input),
+        let hook = match (self.table.as_str(), chain) {
+            ("filter" | "mangle", "FORWARD") => Some(Hook::Forward),
+            ("filter", "INPUT") => Some(Hook::Input),
             _ => None,
         };
         let name = self.name(chain);
         if let Some(hook) = hook {
-            let (family, priority) = (Some(self.family), 0);
+            // NF_IP_PRI_MANGLE comes before NF_IP_PRI_FILTER.
+            let priority = if self.table == "mangle" { -150 } else { 0 };
+            let family = Some(self.family);
             self.rules.bases.push(Base {
                 chain: name.clone(),
                 hook,
@@ -179,7 +180,7 @@ impl Reader {
             let reason = self.no_chain(chain).unwrap_or_default();
             self.rules.outside.push(Outside { origin, reason, matters: true });
         }
-        if self.table == "filter" {
+        if self.no_chain(chain).is_none() {
             self.rules.chains.entry(name).or_default();
         }
         Ok(())
@@ -191,7 +192,10 @@ impl Reader {
             ("filter", "OUTPUT") => "what the router itself sends passes no filter",
             ("filter", _) => return None,
             ("nat", _) => "there is no NAT",
-            ("mangle", _) => "filters change no packets but by their own rules' mark",
+            ("mangle", "PREROUTING" | "INPUT" | "OUTPUT" | "POSTROUTING") => {
+                "filters change no packets but by the mark of rules for forwarded ones"
+            }
+            ("mangle", _) => return None,
             (table, _) => return Some(format!("the table {table} has no counterpart")),
         };
         Some(reason.to_owned())
@@ -218,6 +222,7 @@ struct Reading<'t> {
     verdict: Option<Verdict>,
     rate: Option<Rate>,
     is_reject: bool,
+    is_dscp: bool,
 }
 
 #[derive(Default)]
@@ -264,7 +269,16 @@ impl<'t> Reading<'t> {
     fn new(family: u8, tables: &'t BTreeMap<String, usize>) -> Self {
         let packets = vec![Match::family(family)];
         let rule = Rule::default();
-        Self { family, tables, packets, rule, verdict: None, rate: None, is_reject: false }
+        Self {
+            family,
+            tables,
+            packets,
+            rule,
+            verdict: None,
+            rate: None,
+            is_reject: false,
+            is_dscp: false,
+        }
     }
 
     fn rule(mut self, origin: Origin, options: &[Opt]) -> Rule {
@@ -337,6 +351,11 @@ impl<'t> Reading<'t> {
                 self.verdict = Some(Verdict::Reject(Some(first.to_owned())));
                 Ok(())
             }
+            "--set-dscp" | "--set-dscp-class" if self.is_dscp => {
+                let dscp = values::dscp(&first.to_lowercase())?;
+                self.rule.mark = dscp.numbers().next().map(|dscp| dscp as u8);
+                Ok(())
+            }
             "--log-prefix" | "--nflog-prefix" => {
                 let prefix = first.trim().trim_end_matches(':').to_owned();
                 self.rule.name =
@@ -394,10 +413,7 @@ impl<'t> Reading<'t> {
                 self.field(option, Field::Ttl, Ranges::new([(bound + 1, 255)]))
             }
             "--rt-type" => self.field(option, Field::Routing, values::numbers(first, ':', 255)?),
-            "-f" => Err(
-                "-f is for later fragments only; a filter's fragment is for the first ones, too"
-                    .into(),
-            ),
+            "-f" => self.field(option, Field::Fragment, Ranges::one(2)),
             name => Err(format!("{name} has no counterpart")),
         }
     }
@@ -454,6 +470,10 @@ impl<'t> Reading<'t> {
                 self.is_reject = true;
                 Verdict::Reject(None)
             }
+            "DSCP" => {
+                (self.is_dscp, self.rule.matters) = (true, true);
+                Verdict::Continue
+            }
             "LOG" | "NFLOG" => {
                 self.rule.log = true;
                 Verdict::Continue
@@ -505,7 +525,7 @@ impl<'t> Reading<'t> {
 }
 
 /// Targets that are not chains.
-const TARGETS: [&str; 24] = [
+const TARGETS: [&str; 23] = [
     "AUDIT",
     "CHECKSUM",
     "CLASSIFY",
@@ -513,7 +533,6 @@ const TARGETS: [&str; 24] = [
     "CONNSECMARK",
     "CT",
     "DNAT",
-    "DSCP",
     "ECN",
     "HL",
     "IDLETIMER",

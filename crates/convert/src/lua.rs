@@ -13,6 +13,9 @@ use crate::rules::{Limit, Verdict};
 /// Protocols whose headers begin with ports.
 const WITH_PORTS: [u128; 5] = [6, 17, 33, 132, 136];
 
+/// Most rules of a filter whose packets go on.
+const MARKS_MAX: usize = 64;
+
 /// Most rules into which one decision is split.
 const PARTS_MAX: usize = 256;
 
@@ -41,6 +44,8 @@ struct Printer {
     names: BTreeSet<String>,
     /// The rule named last, whose text is not repeated.
     last: Option<String>,
+    /// Rules of this filter whose packets go on.
+    marks: usize,
 }
 
 /// Returns the number of rules that each rule with a rate becomes.
@@ -59,6 +64,7 @@ impl Printer {
     fn filter(&mut self, filter: &Filter<'_>) {
         self.names.clear();
         self.last = None;
+        self.marks = 0;
         let (items, default) = with_default(&filter.items);
         self.lua += &format!("turnpike.filter {} {{\n", quoted(&filter.name));
         for item in items {
@@ -115,6 +121,13 @@ impl Printer {
             Ok(police) => police,
             Err(reason) => return self.leave(&place, &text, &reason, true),
         };
+        if decision.mark.is_some() {
+            self.marks += parts.len();
+            if self.marks > MARKS_MAX {
+                let reason = format!("a filter may have {MARKS_MAX} rules whose packets go on");
+                return self.leave(&place, &text, &reason, true);
+            }
+        }
         let rules = self.rates.get(&place).copied().filter(|_| police.is_some());
         if let Some(rules) = rules.filter(|rules| *rules > 1) {
             let reason = format!(
@@ -147,6 +160,7 @@ impl Printer {
                 fields.insert(0, format!("name = {}", quoted(name)));
             }
             fields.extend(police.iter().cloned());
+            fields.extend(decision.mark.map(|dscp| format!("mark = {{ dscp = {dscp} }}")));
             fields.push(format!("action = \"{}\"", action(&decision.verdict)));
             if decision.log {
                 fields.push("log = true".into());
@@ -165,7 +179,7 @@ fn with_default<'i, 'r>(items: &'i [Item<'r>]) -> (&'i [Item<'r>], &'static str)
             (rest, action(verdict))
         }
         // A rule for all packets ends the list: without it the default would have the same effect.
-        [.., Item::Rule(Decision { packets, verdict, police: None, .. })]
+        [.., Item::Rule(Decision { packets, verdict, police: None, mark: None, .. })]
             if is_for_all(packets) =>
         {
             (items, action(verdict))
@@ -178,6 +192,7 @@ fn action(verdict: &Verdict) -> &'static str {
     match verdict {
         Verdict::Accept => "accept",
         Verdict::Reject(_) => "reject",
+        Verdict::Continue => "continue",
         _ => "drop",
     }
 }
@@ -222,6 +237,7 @@ fn parts(packets: &Match) -> Result<Vec<Vec<String>>, String> {
     for one in by_family(packets) {
         let mut of = vec![common(&one)?];
         of = times(&of, &flags(&one));
+        of = times(&of, &fragments(&one));
         of = times(&of, &each_range(&one, Field::Ttl, "ttl"));
         of = times(&of, &each_range(&one, Field::Length, "length"));
         parts.extend(of);
@@ -301,9 +317,6 @@ fn common(packets: &Match) -> Result<Vec<String>, String> {
             fields.push(list(key, ports.ranges().iter().map(range)));
         }
     }
-    if let Some(set) = packets.condition(Field::Fragment) {
-        fields.push(format!("fragment = {}", set.has(1)));
-    }
     if let Some(set) = packets.condition(Field::Routing) {
         fields.push(routing(set)?);
     }
@@ -318,6 +331,19 @@ fn common(packets: &Match) -> Result<Vec<String>, String> {
         fields.push(list("state", set.numbers().map(|state| quoted(names[state as usize % 3]))));
     }
     Ok(fields)
+}
+
+/// Returns `fragment = …` for each group of values of the field that has a word.
+fn fragments(packets: &Match) -> Vec<String> {
+    let Some(set) = packets.condition(Field::Fragment) else { return Vec::new() };
+    let words = match (set.has(1), set.has(2)) {
+        (true, true) => vec!["true"],
+        (true, false) => vec!["\"first\""],
+        (false, true) => vec!["\"later\""],
+        (false, false) => vec![],
+    };
+    let whole = set.has(0).then_some("false");
+    whole.into_iter().chain(words).map(|word| format!("fragment = {word}")).collect()
 }
 
 /// Types of routing headers that a filter may name.

@@ -19,6 +19,7 @@ pub enum Field {
     Flags,
     Icmp4,
     Icmp6,
+    /// 0 whole, 1 the first fragment, 2 a later one.
     Fragment,
     /// The type of a routing header.
     Routing,
@@ -39,9 +40,8 @@ impl Field {
             Self::FromPort | Self::ToPort | Self::Length => u16::MAX.into(),
             Self::Protocol | Self::Flags | Self::Icmp4 | Self::Icmp6 => u8::MAX.into(),
             Self::Ttl | Self::Routing => u8::MAX.into(),
-            Self::Fragment => 1,
             Self::Dscp => 63,
-            Self::State => 2,
+            Self::State | Self::Fragment => 2,
         }
     }
 

@@ -63,6 +63,8 @@ pub struct Rule {
     pub name: Option<String>,
     pub log: bool,
     pub limit: Option<Limit>,
+    /// The DSCP that it gives its packets.
+    pub mark: Option<u8>,
     /// Reasons for which the rule cannot be converted; the arms then cover the known conditions.
     pub blocked: Vec<String>,
     /// Parts of the rule that are left out; the arms cover the others.

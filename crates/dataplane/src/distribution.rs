@@ -30,7 +30,7 @@ use crate::outgoing::Outgoing;
 use crate::polling::Polling;
 use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::reason::{DropOrigin, DropReason};
-use crate::tap::Taps;
+use crate::tap::{Made, Taps};
 use crate::transmit::{Scheduler, TX_BURST_MAX, send_by};
 use crate::wires::{Exit, TxPath};
 
@@ -48,6 +48,9 @@ impl Default for TxConfig {
         Self { burst: 32, flush: Duration::from_micros(50) }
     }
 }
+
+/// The bit of a packet's tag that marks a copy of a mirror session on its way to another forwarder.
+const COPY: u64 = 1 << 63;
 
 /// Longest wait for a transmit queue that is being passed to another forwarder.
 const PATIENCE: Duration = Duration::from_millis(1);
@@ -298,11 +301,34 @@ impl Distribution {
         let lost = taps.take_lost();
         counters.replicated.add(lost);
         counters.drops.add(DropOrigin::Replicate, DropReason::MirrorLost, lost);
-        for Outgoing { burst, out_interface } in taps.made() {
-            let all = Mask(burst.owned());
+        for made in taps.made() {
+            let all = Mask(made.packets.burst.owned());
             counters.replicated.add(u64::from(all.count()));
-            self.append(burst, all, out_interface, now, counters);
+            self.refuse_copies(made, all, counters);
+            let Outgoing { burst, out_interface } = &mut made.packets;
+            let rest = Mask(burst.owned());
+            if self.hands_over {
+                rest.slots().for_each(|slot| {
+                    burst.set_tag(slot, COPY | u64::from(out_interface[slot]));
+                });
+            }
+            self.append(burst, rest, out_interface, now, counters);
         }
+    }
+
+    /// Drops copies for ports that have other traffic and are full: it comes first.
+    fn refuse_copies(&self, made: &mut Made, all: Mask, counters: &ForwarderCounters) {
+        let Some(mirror) = &self.mirror else { return };
+        let Made { packets: Outgoing { burst, out_interface }, sessions, .. } = made;
+        let is_late = |slot: usize| {
+            let place = usize::from(out_interface[slot]);
+            let is_shared = self.ports.get(place).is_some_and(|port| port.losses.is_none());
+            is_shared && self.bursts.get(place).is_some_and(|waiting| waiting.len() >= self.burst)
+        };
+        let late = all.filter(is_late);
+        late.slots().for_each(|slot| mirror.outward.lose(sessions[slot].into()));
+        let dropped = burst.free(late.0) as u64;
+        counters.drops.add(DropOrigin::Replicate, DropReason::MirrorLost, dropped);
     }
 
     /// Copies packets that are about to leave by ports with outward mirror sessions. Packets that another forwarder
@@ -326,8 +352,9 @@ impl Distribution {
                 mirror.outward.copy(packets, &mut taps, own, port);
             }
         }
+        self.mirror = Some(mirror);
         self.send_taps(&mut taps, now, counters);
-        (self.mirror, self.taps) = (Some(mirror), Some(taps));
+        self.taps = Some(taps);
     }
 
     /// Drops packets of the slow path for the ports of analysers: reports of groups, for example.
@@ -358,10 +385,34 @@ impl Distribution {
         if self.mirror.is_some() {
             self.mirror(packets, mask, out_interface, now, counters);
         }
+        if self.hands_over {
+            // The forwarder that receives a packet by a ring learns the port from its tag.
+            for slot in mask.slots() {
+                packets.set_tag(slot, u64::from(out_interface[slot]));
+            }
+        }
         self.append(packets, mask, out_interface, now, counters);
     }
 
-    /// Like [`Self::accept`], without mirroring.
+    /// Takes packets from a ring, whose tags name their ports, like [`Self::accept`]; copies of mirror sessions, which
+    /// another forwarder has made, are not copied again.
+    pub(crate) fn accept_arrivals(
+        &mut self,
+        packets: &mut Burst,
+        out_interface: &[u16; BATCH_MAX],
+        now: u64,
+        counters: &ForwarderCounters,
+    ) {
+        let all = Mask(packets.owned());
+        let copies = match &self.mirror {
+            Some(_) => all.filter(|slot| packets.tag(slot) & COPY != 0),
+            None => Mask::EMPTY,
+        };
+        self.append(packets, copies, out_interface, now, counters);
+        self.accept(packets, all.without(copies), out_interface, now, counters);
+    }
+
+    /// Appends packets with tags to the bursts of their ports, and sends full bursts.
     #[inline(always)]
     fn append(
         &mut self,
@@ -371,12 +422,6 @@ impl Distribution {
         now: u64,
         counters: &ForwarderCounters,
     ) {
-        if self.hands_over {
-            // The forwarder that receives a packet by a ring learns the port from its tag.
-            for slot in mask.slots() {
-                packets.set_tag(slot, u64::from(out_interface[slot]));
-            }
-        }
         self.start_clocks(now);
         let homeless = packets.append_to(mask.0, out_interface, &mut self.bursts);
         if homeless != 0 {

@@ -40,7 +40,8 @@ use crate::flows::{FlowTable, Kept, Lookups};
 use crate::interface::{InterfaceInfo, MAX_INTERFACES, VrfId};
 use crate::lock::lock;
 use crate::mask::Mask;
-use crate::port::{PortId, PortSet};
+use crate::mirror_sessions::{MirrorTo, SESSIONS_MAX};
+use crate::port::PortSet;
 use crate::reason::PuntClass;
 
 /// The number of an interface's filter for packets that come by it.
@@ -100,8 +101,8 @@ pub struct Treatment {
     pub mark: Mark,
     /// True if some of its packets are logged.
     pub log: bool,
-    /// The port that sends a copy of each of its packets.
-    pub mirror: Option<PortId>,
+    /// The destination of a copy of each of its packets.
+    pub mirror: Option<MirrorTo>,
     /// The class of its packets, in the filter for packets to the router; `None`: their usual one.
     pub class: Option<PuntClass>,
     /// The number of the category of its packets.
@@ -650,6 +651,8 @@ pub(crate) struct Effects {
     pub mark: Mark,
     /// The ports that send copies of it, in its state before the mark.
     pub mirrors: PortSet,
+    /// The mirror sessions for which it is copied, one bit each.
+    pub sessions: u64,
     /// Its class among packets for the router.
     pub class: Option<PuntClass>,
     /// Its categories, one bit each.
@@ -664,7 +667,13 @@ impl Effects {
         let Treatment { police, mark, log: _, mirror, class, category, target, forwarder: _ } =
             treatment;
         self.mark = police.map_or(Mark::NONE, |police| police.mark(colour)).or(*mark).or(self.mark);
-        self.mirrors.extend(*mirror);
+        match mirror {
+            Some(MirrorTo::Port(port)) => self.mirrors.set(*port, true),
+            Some(MirrorTo::Session(number)) => {
+                self.sessions |= 1 << (usize::from(*number) % SESSIONS_MAX)
+            }
+            None => {}
+        }
         self.class = class.or(self.class);
         self.categories |=
             category.map_or(0, |category| 1 << (usize::from(category) % CATEGORIES_MAX));

@@ -568,8 +568,7 @@ impl Forwarder {
         if self.inlets[inlet].port.is_none() {
             self.distribution.refuse(arrivals, &out_port, counters);
         }
-        let mask = Mask(arrivals.owned());
-        self.distribution.accept(arrivals, mask, &out_port, now, counters);
+        self.distribution.accept_arrivals(arrivals, &out_port, now, counters);
         count
     }
 

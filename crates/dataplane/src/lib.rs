@@ -15,6 +15,7 @@ pub mod copy_filter;
 pub mod counters;
 mod default_graph;
 pub mod distribution;
+pub mod erspan;
 pub mod exchange;
 pub mod features;
 pub mod filters;

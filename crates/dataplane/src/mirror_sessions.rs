@@ -1,27 +1,33 @@
-//! Mirror sessions: copies of the packets of interfaces go to an analyser's port (SPAN, RSPAN).
+//! Mirror sessions: copies of packets go to an analyser, by a port of its own (SPAN, RSPAN) or by the routes (ERSPAN).
 //!
 //! ```text
-//!   port "wan" --> mirror-in --> graph -----------------> distribution --> port "lan"
-//!                      |                                       |
-//!                   copies of frames as received       copies of frames as sent
-//!                      +---------------------------------------+--> port "span"
+//!   port "wan" --> mirror-in --> graph, filters --------> distribution --> port "lan"
+//!                      |             |                         |
+//!                   copies of     of packets that           copies of
+//!                   received      match a rule              sent frames
+//!                      +-------------+-------------------------+--> port "span"
+//!                                                              +--> erspan.rs: by the route to the analyser
 //! ```
 //!
 //! Inward copies are made by the step `mirror-in`, before any other; outward ones by the distribution
-//! ([`MirrorOutput`]), where packets of the graph, of the slow path and of the host meet. [`Sessions`] is made when the
-//! configuration changes and never changes itself: graphs made afterwards use the new one. Each thread that copies
-//! counts in blocks of its own ([`MirrorTable`]); readers get the sum.
+//! ([`MirrorOutput`]), where packets of the graph, of the slow path and of the host meet; those of rules by the steps of
+//! filters. Copies are not copied again. [`Sessions`] is made when the configuration changes and never changes itself:
+//! graphs made afterwards use the new one. Each thread that copies counts in blocks of its own ([`MirrorTable`]); readers
+//! get the sum.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use dpdk::Burst;
+use dpdk::{Burst, Mbuf};
 
+use crate::batch::Batch;
 use crate::counters::Counter;
+use crate::erspan::{Erspan, Exits, Origin, Tunnel};
 use crate::features::Feature;
 use crate::interface::InterfaceId;
 use crate::lock::lock;
 use crate::mask::Mask;
+use crate::next_hop::{NamedHops, NextHopTable};
 use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::tap::{CopyTo, Taps};
 use crate::vlan::{ID, Identity, Tag, TagProtocol, VlanTable, Vlans};
@@ -62,22 +68,66 @@ impl Direction {
     }
 }
 
+/// The destination of a session's copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// The analyser's port, of this session only.
+    Port(PortId),
+    /// An analyser behind routers.
+    Erspan(Erspan),
+}
+
+impl Destination {
+    /// Returns the analyser's port.
+    pub fn port(self) -> Option<PortId> {
+        match self {
+            Self::Port(port) => Some(port),
+            Self::Erspan(_) => None,
+        }
+    }
+}
+
+/// The destination of copies of a rule's packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MirrorTo {
+    /// This port, which may have other traffic.
+    Port(PortId),
+    /// The session with this number, up to [`SESSIONS_MAX`].
+    Session(u8),
+}
+
 /// A mirror session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
     /// Its name.
     pub name: String,
     /// The mirrored interfaces: ports, with the frames of their VLANs, and VLANs. None is in two sessions of a
-    /// direction.
+    /// direction; a session for rules of filters may have none.
     pub from: Vec<InterfaceId>,
     /// The mirrored direction.
     pub direction: Direction,
-    /// The analyser's port, of this session only.
-    pub to: PortId,
+    /// The destination of the copies.
+    pub to: Destination,
     /// One of so many packets is copied, from 1 on.
     pub sample: u32,
     /// The VLAN identifier of an 802.1Q tag in front of each copy.
     pub vlan: Option<u16>,
+}
+
+impl Session {
+    /// Returns the name of the next hop by which copies to an analyser behind routers leave; no other next hop can have
+    /// it.
+    pub fn hop_name(&self) -> String {
+        format!("mirror {}", self.name)
+    }
+}
+
+/// The way of a session's copies.
+enum Way {
+    /// By the analyser's port, with the bytes of a tag in front of all others.
+    Port(PortId, Option<[u8; 4]>),
+    /// By the route; `None`: see [`Sessions::with_tunnels`].
+    Tunnel(Option<Tunnel>),
 }
 
 /// The sessions of a port in one direction.
@@ -98,11 +148,13 @@ impl OnPort {
 /// The sessions of a router.
 #[derive(Default)]
 pub struct Sessions {
-    all: Vec<(Session, CopyTo)>,
+    all: Vec<(Session, Way)>,
     inward: PerPort,
     outward: PerPort,
     /// The ports of analysers.
     destinations: PortSet,
+    /// True if the graph has steps that may write anywhere in a packet.
+    is_whole: bool,
 }
 
 /// By port.
@@ -118,11 +170,14 @@ impl Sessions {
     /// Creates them for these VLANs. `is_whole`: the graph has steps that may write anywhere in a packet, so copies must
     /// not share its bytes.
     pub fn new(all: Vec<Session>, vlans: &Vlans, is_whole: bool) -> Self {
-        let mut sessions = Self::default();
+        let mut sessions = Self { is_whole, ..Self::default() };
         for (number, session) in all.into_iter().enumerate() {
             let tag = |id| Tag { protocol: TagProtocol::Dot1q, id, priority: 0 }.bytes();
-            let to = CopyTo { port: session.to, tag: session.vlan.map(tag), is_whole };
-            sessions.destinations.set(session.to, true);
+            let way = match session.to {
+                Destination::Port(port) => Way::Port(port, session.vlan.map(tag)),
+                Destination::Erspan(_) => Way::Tunnel(None),
+            };
+            sessions.destinations.extend(session.to.port());
             for &from in &session.from {
                 for direction in [Direction::Inward, Direction::Outward] {
                     if session.direction.has(direction) {
@@ -130,9 +185,41 @@ impl Sessions {
                     }
                 }
             }
-            sessions.all.push((session, to));
+            sessions.all.push((session, way));
         }
         sessions
+    }
+
+    /// Connects sessions with analysers behind routers to their next hops, without which their copies are lost. Those of
+    /// the same name in `before` continue its sequence numbers.
+    #[must_use]
+    pub fn with_tunnels(mut self, hops: &NamedHops, before: &Self) -> Self {
+        for (session, way) in &mut self.all {
+            if let Destination::Erspan(to) = &session.to {
+                let known = before.tunnel(&session.name).map(Tunnel::sequence);
+                let hop = hops.number(&session.hop_name());
+                *way = Way::Tunnel(Some(Tunnel::new(to, hop, known.unwrap_or_default())));
+            }
+        }
+        self
+    }
+
+    fn tunnel(&self, name: &str) -> Option<&Tunnel> {
+        let found = self.all.iter().find(|(session, _)| session.name == name);
+        found.and_then(|(_, way)| match way {
+            Way::Tunnel(tunnel) => tunnel.as_ref(),
+            Way::Port(..) => None,
+        })
+    }
+
+    /// Returns true if the session of this name has an analyser behind routers that can be reached now.
+    pub fn is_reachable(&self, name: &str, hops: &NextHopTable) -> bool {
+        self.tunnel(name).is_some_and(|tunnel| tunnel.is_reachable(hops))
+    }
+
+    /// Returns true if there are sessions with an analyser behind routers.
+    pub(crate) fn has_tunnels(&self) -> bool {
+        self.all.iter().any(|(_, way)| matches!(way, Way::Tunnel(_)))
     }
 
     fn enter(&mut self, direction: Direction, from: InterfaceId, number: usize, vlans: &Vlans) {
@@ -175,7 +262,8 @@ pub struct MirrorCounts {
     pub packets: u64,
     /// Their bytes, tags included.
     pub bytes: u64,
-    /// Copies lost: without a buffer, or because the analyser's port was full or not there.
+    /// Copies lost: without a buffer, or because the analyser's port was full or not there, or the analyser not to be
+    /// reached.
     pub dropped: u64,
 }
 
@@ -251,26 +339,45 @@ impl MirrorTable {
     }
 }
 
-/// Copies packets of one direction; for one thread.
+/// Copies packets; for one thread.
 pub(crate) struct Mirror {
     block: Arc<Block>,
     vlans: Arc<Vlans>,
     direction: Direction,
     /// The number of packets of each session before the next copy.
     skip: Box<[u32]>,
+    /// For sessions with an analyser behind routers.
+    exits: Option<Exits>,
 }
 
+/// A packet to be copied: its slot, the tag that its device removed, its origin.
+type Copied = (usize, Option<u16>, Origin);
+
 impl Mirror {
-    /// Creates it for the present sessions and VLANs.
-    pub(crate) fn of(table: &MirrorTable, vlans: &VlanTable, direction: Direction) -> Self {
+    /// Creates it for the present sessions and VLANs, and packets of this direction. `exits` is called if a session has
+    /// an analyser behind routers.
+    pub(crate) fn of(
+        table: &MirrorTable,
+        vlans: &VlanTable,
+        direction: Direction,
+        exits: impl FnOnce() -> Exits,
+    ) -> Self {
         let block = table.block();
         let skip = block.sessions.all.iter().map(|_| 0).collect();
-        Self { block, vlans: vlans.get(), direction, skip }
+        let exits = block.sessions.has_tunnels().then(exits);
+        Self { block, vlans: vlans.get(), direction, skip, exits }
     }
 
     /// Returns true for the port of an analyser.
     pub(crate) fn is_destination(&self, port: PortId) -> bool {
         self.block.sessions.destinations.contains(port)
+    }
+
+    /// Counts a copy of a session that was lost after it had been made.
+    pub(crate) fn lose(&self, session: usize) {
+        if let Some(counters) = self.block.counters.get(session) {
+            counters.dropped.add(1);
+        }
     }
 
     /// Copies those of a port's packets that belong to a session.
@@ -281,19 +388,30 @@ impl Mirror {
             return;
         }
         taps.look_for_room();
+        let is_sent = self.direction == Direction::Outward;
         for slot in packets.slots() {
-            let removed = match self.direction {
-                Direction::Inward => burst.removed_tag(slot),
-                _ => None,
-            };
+            let removed = if is_sent { None } else { burst.removed_tag(slot) };
+            let copied = (slot, removed, Origin { port, is_sent });
             if let Some(session) = on.whole {
-                self.copy_one(burst, taps, (slot, removed), session);
+                self.copy_one(burst, taps, copied, session);
             }
             if let Some(vlan) =
                 (!on.vlans.is_empty()).then(|| self.vlan_of(burst, slot, removed, port)).flatten()
                 && let Some(&(_, session)) = on.vlans.iter().find(|(id, _)| *id == vlan)
             {
-                self.copy_one(burst, taps, (slot, removed), session);
+                self.copy_one(burst, taps, copied, session);
+            }
+        }
+    }
+
+    /// Copies a packet as it is now for the sessions of rules that match it, one bit each.
+    #[cold]
+    pub(crate) fn copy_by_rules(&mut self, batch: &mut Batch, slot: usize, sessions: u64) {
+        let origin = Origin { port: batch.in_port, is_sent: self.direction == Direction::Outward };
+        if let Some((burst, taps)) = batch.burst_and_taps() {
+            taps.look_for_room();
+            for session in Mask(sessions).slots() {
+                self.copy_one(burst, taps, (slot, None, origin), session);
             }
         }
     }
@@ -302,11 +420,12 @@ impl Mirror {
         &mut self,
         burst: &mut Burst,
         taps: &mut Taps,
-        (slot, removed): (usize, Option<u16>),
+        (slot, removed, origin): Copied,
         number: usize,
     ) {
-        let (Some((session, to)), Some(skip)) =
-            (self.block.sessions.all.get(number), self.skip.get_mut(number))
+        let Self { block, skip, exits, .. } = self;
+        let (Some((session, way)), Some(skip)) =
+            (block.sessions.all.get(number), skip.get_mut(number))
         else {
             return;
         };
@@ -315,8 +434,30 @@ impl Mirror {
             return;
         }
         *skip = session.sample - 1;
-        let counters = &self.block.counters[number];
-        match taps.copy(burst, slot, removed, *to) {
+        let is_whole = block.sessions.is_whole;
+        let by = |port| CopyTo { port, session: number as u8, is_whole };
+        let made = match (way, exits) {
+            (&Way::Port(port, tag), _) => {
+                let wrap = |copy: &mut Mbuf| tag.is_none_or(|tag| copy.insert_tag(tag));
+                taps.copy(burst, (slot, removed), by(port), wrap)
+            }
+            (Way::Tunnel(Some(tunnel)), Some(exits)) => match exits.find(tunnel) {
+                Some(exit) => {
+                    let wrap = |copy: &mut Mbuf| exits.wrap(tunnel, &exit, copy, origin);
+                    taps.copy(burst, (slot, removed), by(exit.port), wrap)
+                }
+                None => {
+                    taps.lose();
+                    None
+                }
+            },
+            (Way::Tunnel(_), _) => {
+                taps.lose();
+                None
+            }
+        };
+        let counters = &block.counters[number];
+        match made {
             Some(bytes) => {
                 counters.packets.add(1);
                 counters.bytes.add(bytes as u64);
@@ -364,10 +505,14 @@ pub struct MirrorOutput {
 
 impl MirrorOutput {
     /// Creates it for the present sessions; `None` if there are none.
-    pub fn of(table: &MirrorTable, vlans: &VlanTable) -> Option<Box<Self>> {
+    pub(crate) fn of(
+        table: &MirrorTable,
+        vlans: &VlanTable,
+        exits: impl FnOnce() -> Exits,
+    ) -> Option<Box<Self>> {
         let sessions = table.get();
         let ports = sessions.ports(Direction::Outward);
-        let outward = || Mirror::of(table, vlans, Direction::Outward);
+        let outward = || Mirror::of(table, vlans, Direction::Outward, exits);
         let (destinations, host) = (sessions.destinations, Some(Burst::new()));
         let output = || Self { outward: outward(), ports, destinations, host };
         (!sessions.is_empty()).then(|| Box::new(output()))
@@ -376,7 +521,8 @@ impl MirrorOutput {
     /// Returns the counter of copies that a port did not take; `None` if it is not an analyser's.
     pub(crate) fn losses(&self, port: PortId) -> Option<Losses> {
         let block = &self.outward.block;
-        let session = block.sessions.all.iter().position(|(session, _)| session.to == port)?;
+        let session =
+            block.sessions.all.iter().position(|(session, _)| session.to.port() == Some(port))?;
         Some(Losses { block: block.clone(), session })
     }
 }
@@ -396,6 +542,7 @@ impl Losses {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tap::Made;
     use crate::testing::{FrameBuilder, batch_of, dpdk, tagged};
     use crate::vlan::{Tags, Vlan};
 
@@ -405,7 +552,14 @@ mod tests {
 
     fn session(name: &str, from: &[u16], direction: Direction, to: u16) -> Session {
         let from = from.iter().map(|n| InterfaceId::new(*n).unwrap()).collect();
-        Session { name: name.into(), from, direction, to: port(to), sample: 1, vlan: None }
+        Session {
+            name: name.into(),
+            from,
+            direction,
+            to: Destination::Port(port(to)),
+            sample: 1,
+            vlan: None,
+        }
     }
 
     /// On port 0: 64 is VLAN 5, 65 VLAN 7 in service VLAN 6.
@@ -434,6 +588,14 @@ mod tests {
         table
     }
 
+    fn no_exits() -> Exits {
+        unreachable!("no session has an analyser behind routers")
+    }
+
+    fn mirror_of(table: &MirrorTable, vlans: &VlanTable, direction: Direction) -> Mirror {
+        Mirror::of(table, vlans, direction, no_exits)
+    }
+
     /// The slots whose packets are copied, by their first byte, with the ports to which they go.
     fn copied(mirror: &mut Mirror, frames: &[Vec<u8>], on: u16) -> Vec<(u8, u16)> {
         let mut batch = batch_of(frames);
@@ -444,7 +606,7 @@ mod tests {
         let packets = batch.packets();
         mirror.copy(&mut batch.burst, &mut taps, packets, port(on));
         let mut all = Vec::new();
-        for outgoing in taps.made() {
+        for Made { packets: outgoing, .. } in taps.made() {
             for slot in Mask(outgoing.burst.owned()).slots() {
                 all.push((outgoing.burst.head(slot)[0], outgoing.out_interface[slot]));
             }
@@ -471,12 +633,12 @@ mod tests {
             ]
         };
         let table = table(sessions(), &vlans);
-        let mut inward = Mirror::of(&table, &vlans, Direction::Inward);
+        let mut inward = mirror_of(&table, &vlans, Direction::Inward);
         let all = [(0, 3), (1, 3), (1, 4), (2, 3), (3, 3), (4, 3)];
         assert_eq!(copied(&mut inward, &frames, 0), all);
         assert_eq!(copied(&mut inward, &frames[..1], 1), [(0, 3)]);
         assert!(copied(&mut inward, &frames, 2).is_empty());
-        let mut outward = Mirror::of(&table, &vlans, Direction::Outward);
+        let mut outward = mirror_of(&table, &vlans, Direction::Outward);
         assert_eq!(copied(&mut outward, &frames, 0), [(1, 4), (2, 5)]);
         assert_eq!([2, 3, 4].map(|n| inward.is_destination(port(n))), [false, true, true]);
         let counts = table.counts();
@@ -487,15 +649,15 @@ mod tests {
         assert_eq!(counts["seven"].bytes, frames[2].len() as u64);
         // Counts outlive their threads, and those of a session of the same name go on.
         drop((inward, outward));
-        let mut next = Mirror::of(&table, &vlans, Direction::Inward);
+        let mut next = mirror_of(&table, &vlans, Direction::Inward);
         assert_eq!(copied(&mut next, &frames[..1], 1), [(0, 3)]);
         assert_eq!(table.counts()["all"].packets, 7);
-        let output = MirrorOutput::of(&table, &vlans).unwrap();
+        let output = MirrorOutput::of(&table, &vlans, no_exits).unwrap();
         assert_eq!(output.ports, [port(0)].into_iter().collect());
         assert!(output.losses(port(0)).is_none());
         output.losses(port(4)).unwrap().add(3);
         assert_eq!(table.counts()["five"].dropped, 3);
-        assert!(MirrorOutput::of(&MirrorTable::default(), &vlans).is_none());
+        assert!(MirrorOutput::of(&MirrorTable::default(), &vlans, no_exits).is_none());
     }
 
     #[test]
@@ -509,11 +671,11 @@ mod tests {
         }
         for (direction, expected) in [(Direction::Inward, 2), (Direction::Outward, 0)] {
             let mut taps = Taps::new(dpdk().1.clone());
-            let mut mirror = Mirror::of(&table, &vlans, direction);
+            let mut mirror = mirror_of(&table, &vlans, direction);
             let packets = batch.packets();
             mirror.copy(&mut batch.burst, &mut taps, packets, PortId::FIRST);
             let lens: Vec<_> =
-                taps.made().flat_map(|made| made.burst.lens()[..2].to_vec()).collect();
+                taps.made().flat_map(|made| made.packets.burst.lens()[..2].to_vec()).collect();
             assert_eq!(lens.len(), expected, "{direction:?}");
             assert!(
                 lens.iter()
@@ -528,12 +690,91 @@ mod tests {
         let vlans = VlanTable::default();
         let sampled = Session { sample: 10, ..session("s", &[0], Direction::Inward, 3) };
         let table = table(vec![sampled], &vlans);
-        let mut mirror = Mirror::of(&table, &vlans, Direction::Inward);
+        let mut mirror = mirror_of(&table, &vlans, Direction::Inward);
         let frames = vec![FrameBuilder::ip4().build(); 15];
         let copies = (0..4).map(|_| copied(&mut mirror, &frames, 0));
         let slots: Vec<Vec<u8>> =
             copies.map(|copies| copies.iter().map(|(slot, _)| *slot).collect()).collect();
         assert_eq!(slots, [vec![0, 10], vec![5], vec![0, 10], vec![5]]);
         assert_eq!(table.counts()["s"].packets, 6);
+    }
+
+    fn far(name: &str, from: &[u16]) -> Session {
+        let to = Erspan {
+            source: "192.0.2.1".parse().unwrap(),
+            destination: "198.51.100.9".parse().unwrap(),
+            vrf: crate::interface::VrfId::DEFAULT,
+            id: 1,
+            dscp: 0,
+            ttl: 64,
+            length: None,
+        };
+        Session { to: Destination::Erspan(to), ..session(name, from, Direction::Both, 0) }
+    }
+
+    /// The copies of a session with an analyser behind routers: port, sequence number, index and frame.
+    fn far_copies(mirror: &mut Mirror, frame: &[u8], on: u16) -> Vec<(u16, u8, u8, Vec<u8>)> {
+        let mut batch = batch_of(&[frame.to_vec()]);
+        let mut taps = Taps::new(dpdk().1.clone());
+        mirror.copy(&mut batch.burst, &mut taps, Mask(1), port(on));
+        let mut all = Vec::new();
+        for Made { packets, sessions, .. } in taps.made() {
+            for slot in Mask(packets.burst.owned()).slots() {
+                let bytes = packets.burst.frame(slot);
+                assert_eq!(sessions[slot], 1);
+                let is = (packets.out_interface[slot], bytes[41], bytes[49]);
+                all.push((is.0, is.1, is.2, bytes[50..].to_vec()));
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn copies_to_an_analyser_behind_routers_leave_by_its_next_hop() {
+        let tables = crate::testing::TestTables::every_kind();
+        let all = || vec![session("near", &[1], Direction::Inward, 4), far("far", &[0])];
+        let vlans = tables.vlans.get();
+        let connect = |before: &Sessions| {
+            let sessions = Sessions::new(all(), &vlans, false);
+            sessions.with_tunnels(&tables.named_hops, before)
+        };
+        tables.mirrors.set(Arc::new(connect(&Sessions::default())));
+        let frame = FrameBuilder::ip4().build();
+        let mut inward = tables.mirror(Direction::Inward);
+        assert_eq!(far_copies(&mut inward, &frame, 0), [], "without a route");
+        assert_eq!(tables.mirrors.counts()["far"].dropped, 1);
+        let hop = all()[1].hop_name();
+        let sessions = tables.mirrors.get();
+        assert!(!sessions.is_reachable("far", &tables.next_hops));
+        tables.named_hops.set([(&*hop, 16)].into_iter());
+        assert!(sessions.is_reachable("far", &tables.next_hops));
+        assert!(!sessions.is_reachable("near", &tables.next_hops));
+        assert_eq!(far_copies(&mut inward, &frame, 0), [(3, 0, 0, frame.clone())]);
+        let mut outward = tables.mirror(Direction::Outward);
+        assert_eq!(far_copies(&mut outward, &frame, 0), [(3, 1, 1, frame.clone())]);
+        // The next configuration goes on with the sequence.
+        tables.mirrors.set(Arc::new(connect(&sessions)));
+        let mut next = tables.mirror(Direction::Inward);
+        assert_eq!(far_copies(&mut next, &frame, 0), [(3, 2, 0, frame.clone())]);
+        assert_eq!(tables.mirrors.counts()["far"].packets, 3);
+        // No port is an analyser's because of it.
+        let output = tables.mirror_output().unwrap();
+        assert_eq!(output.destinations, [port(4)].into_iter().collect());
+    }
+
+    #[test]
+    fn rules_copy_for_several_sessions_as_often_as_their_samples_say() {
+        let tables = crate::testing::TestTables::every_kind();
+        let sampled = Session { sample: 2, ..session("b", &[], Direction::Both, 4) };
+        let all = vec![session("a", &[], Direction::Both, 3), sampled];
+        tables.mirrors.set(Arc::new(Sessions::new(all, &tables.vlans.get(), false)));
+        let mut mirror = tables.mirror(Direction::Inward);
+        let mut batch = batch_of(&vec![FrameBuilder::ip4().build(); 3]);
+        batch.copies = Some(crate::mirror::Copies::new(dpdk().1.clone()));
+        for (slot, sessions) in [(0, 0b11), (1, 0b10), (2, 0b111)] {
+            mirror.copy_by_rules(&mut batch, slot, sessions);
+        }
+        let counts = tables.mirrors.counts();
+        assert_eq!((counts["a"].packets, counts["b"].packets), (2, 2));
     }
 }

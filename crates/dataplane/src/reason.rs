@@ -89,7 +89,7 @@ reasons! {
         MulticastWrongInterface = "multicast-wrong-interface", "To a group whose entry for this source names another interface (reverse path check).";
         MulticastNoReceiver = "multicast-no-receiver", "To a group whose entry has no port for it: no receivers, or the TTL does not exceed their thresholds.";
         NoBuffer = "no-buffer", "There was no free buffer for a replica (raise turnpike.memory { mbufs }).";
-        MirrorLost = "mirror-lost", "A copy of a mirror session: there was no free buffer, or the analyser's port was full or down (show mirrors). The packet itself is not affected.";
+        MirrorLost = "mirror-lost", "A copy of a mirror session: there was no free buffer, the analyser's port was full or down, or the analyser could not be reached (show mirrors). The packet itself is not affected.";
         // transmit and rings
         PortDown = "port-down", "The route leads to a port that this router does not have.";
         BondDown = "bond-down", "No port of the bond sends now: none has a link, or LACP has agreed on none (show bonds).";

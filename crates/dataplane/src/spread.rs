@@ -7,6 +7,9 @@
 //!                                      +--> ring --> forwarder 2
 //! ```
 //!
+//! A device with several queues may leave it to software to hand over packets for which a rule of a filter selects
+//! another forwarder than the device has ([`Spreader::by_rules`]); all others stay.
+//!
 //! A flow has one hash, so one forwarder and one ring: its packets keep their order. Rules of filters take
 //! precedence over the hash ([`crate::spread_filter`]). Frames that are not IP stay with the forwarder that
 //! received them. A full ring drops as `spread-full`.
@@ -166,9 +169,8 @@ impl Input {
 
 /// Spreads the packets of a receive queue.
 pub struct Spreader {
-    hash: Toeplitz,
-    /// The forwarder of each hash.
-    table: Box<[u16; TABLE]>,
+    /// The hash, and the forwarder of each; `None`: rules alone choose.
+    hash: Option<(Toeplitz, Box<[u16; TABLE]>)>,
     /// The rings to the forwarders, by number; none for the own one.
     ways: Vec<Option<Producer>>,
     lists: Vec<PacketList>,
@@ -178,8 +180,14 @@ impl Spreader {
     /// Creates it with this hash and table; `ways` has a ring to every forwarder of the table but
     /// the own one.
     pub fn new(hash: Toeplitz, table: [u16; TABLE], ways: Vec<Option<Producer>>) -> Self {
+        Self { hash: Some((hash, Box::new(table))), ..Self::by_rules(ways) }
+    }
+
+    /// Creates one that hands over packets for which rules select another forwarder; `ways` has a ring to each but the
+    /// own one.
+    pub fn by_rules(ways: Vec<Option<Producer>>) -> Self {
         let lists = ways.iter().map(|_| PacketList::new()).collect();
-        Self { hash, table: Box::new(table), ways, lists }
+        Self { hash: None, ways, lists }
     }
 
     /// Hands packets to the other forwarders; the forwarder's own stay in the burst. `chosen`: the
@@ -192,10 +200,13 @@ impl Spreader {
     ) {
         let Chosen { packets: chosen, forwarders: mut to } = chosen;
         let mut theirs = Mask::EMPTY;
-        for slot in Mask(burst.owned()).slots() {
-            if !chosen.has(slot) {
-                let Some(hash) = self.hash.of_frame(burst.frame(slot)) else { continue };
-                to[slot] = self.table[hash as usize % TABLE];
+        let candidates = if self.hash.is_some() { Mask(burst.owned()) } else { chosen };
+        for slot in candidates.slots() {
+            if !chosen.has(slot)
+                && let Some((hash, table)) = &self.hash
+            {
+                let Some(hash) = hash.of_frame(burst.frame(slot)) else { continue };
+                to[slot] = table[hash as usize % TABLE];
             }
             let has_way = self.ways.get(usize::from(to[slot])).is_some_and(Option::is_some);
             theirs |= Mask::when(has_way, slot);

@@ -63,6 +63,17 @@ impl SpreadFilter {
         };
         choose_of(&mut self.ip4, table, batch, of(ETHERTYPE_IPV4), &mut chosen);
         choose_of(&mut self.ip6, table, batch, of(ETHERTYPE_IPV6), &mut chosen);
+        if table.chooses_for_frames() {
+            let is_ip = |slot: usize| {
+                matches!(batch.ethernet(slot).ethertype.get(), ETHERTYPE_IPV4 | ETHERTYPE_IPV6)
+            };
+            for slot in batch.packets().filter(|slot| !is_ip(slot)).slots() {
+                if let Some(forwarder) = table.forwarder_of_frame(batch, slot) {
+                    chosen.packets |= Mask::when(true, slot);
+                    chosen.forwarders[slot] = forwarder;
+                }
+            }
+        }
         chosen
     }
 }
@@ -118,7 +129,7 @@ mod tests {
     use crate::filters::{FilterSpec, Filters, Treatment};
     use crate::testing::{FrameBuilder, TestTables, batch_of};
 
-    /// UDP to port 53 is for forwarder 1, to 54 for 2 regardless of a later rule, to 55 for none.
+    /// ARP is for forwarder 3; UDP to port 53 is for forwarder 1, to 54 for 2 regardless of a later rule, to 55 for none.
     fn tables() -> Arc<Tables> {
         let to = |ports: std::ops::RangeInclusive<u16>, action| Rule {
             name: None,
@@ -126,13 +137,17 @@ mod tests {
             matches: Matches { protocol: vec![17], to_port: vec![ports], ..Matches::default() },
             action,
         };
+        let mut arp = to(53..=53, Action::Accept);
+        arp.matches = Matches { ethertype: vec![0x0806], ..Matches::default() };
         let rules = vec![
             to(53..=54, Action::Continue),
             to(54..=54, Action::Accept),
             to(55..=55, Action::Drop),
             to(53..=99, Action::Accept),
+            arp,
         ];
-        let mut treatments = vec![Treatment::default(); 4];
+        let mut treatments = vec![Treatment::default(); 5];
+        treatments[4].forwarder = Some(3);
         treatments[0].forwarder = Some(1);
         treatments[1].forwarder = Some(2);
         let filter = Filter { name: "f".into(), rules, default: Action::Accept };
@@ -160,7 +175,7 @@ mod tests {
         let mut batch = batch_of(&frames);
         batch.own.features = Features::NONE.with(FILTER_IN, 2);
         let chosen = filter.choose(&batch);
-        assert_eq!(chosen.packets, Mask(0b11_0011));
+        assert_eq!((chosen.packets, chosen.forwarders[6]), (Mask(0b111_0011), 3));
         assert_eq!([0, 1, 4, 5].map(|slot| chosen.forwarders[slot]), [1, 2, 1, 2]);
         for number in [0, 1, 9] {
             batch.own.features = Features::NONE.with(FILTER_IN, number);

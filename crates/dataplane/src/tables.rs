@@ -7,11 +7,12 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, OnceLock};
 
+use crate::erspan::Exits;
 use crate::filters::FilterTables;
 use crate::flow::FlowHash;
 use crate::head::HEAD;
 use crate::interface::{InterfaceInfo, InterfaceInfos, MAX_INTERFACES, Mtus, VRFS_MOST, VrfId};
-use crate::mirror_sessions::MirrorTable;
+use crate::mirror_sessions::{Direction, Mirror, MirrorOutput, MirrorTable};
 use crate::multicast::MulticastTable;
 use crate::next_hop::{NamedHops, NextHopTable, Packed};
 use crate::own::OwnAddresses;
@@ -62,6 +63,27 @@ impl Tables {
     /// Returns a tagger for the present VLANs and bonds.
     pub fn tagger(&self) -> Tagger {
         Tagger::of(&self.vlans, &self.shared, self.flows)
+    }
+
+    /// Returns a maker of copies of packets of this direction for the present mirror sessions.
+    pub(crate) fn mirror(&self, direction: Direction) -> Mirror {
+        Mirror::of(&self.mirrors, &self.vlans, direction, || self.exits())
+    }
+
+    /// Returns the mirroring of packets where they leave, for the present mirror sessions; `None` without any.
+    pub fn mirror_output(&self) -> Option<Box<MirrorOutput>> {
+        MirrorOutput::of(&self.mirrors, &self.vlans, || self.exits())
+    }
+
+    /// Returns the present exits of copies to analysers behind routers.
+    pub(crate) fn exits(&self) -> Exits {
+        Exits {
+            next_hops: self.next_hops.clone(),
+            mtus: self.mtus.clone(),
+            flows: self.flows,
+            interfaces: self.interfaces.get(),
+            tagger: self.tagger(),
+        }
     }
 
     /// Returns the routes of a VRF; those of the default one for an unused number.

@@ -27,17 +27,18 @@ pub(crate) const COPIES_MAX: usize = BURSTS * BATCH_MAX;
 /// The destination of copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CopyTo {
-    /// The port of the analyser.
+    /// The port by which they leave.
     pub(crate) port: PortId,
-    /// The bytes of a tag that copies get in front of all others.
-    pub(crate) tag: Option<[u8; 4]>,
+    /// The number of the session.
+    pub(crate) session: u8,
     /// True if originals may be written anywhere.
     pub(crate) is_whole: bool,
 }
 
-/// Some copies, and the slots of their originals.
-struct Made {
-    packets: Outgoing,
+/// Some copies, the slots of their originals and the numbers of their sessions.
+pub(crate) struct Made {
+    pub(crate) packets: Outgoing,
+    pub(crate) sessions: [u8; BATCH_MAX],
     originals: [u8; BATCH_MAX],
     /// Copies that share their original's bytes.
     shared: Mask,
@@ -64,8 +65,12 @@ const RESERVE: usize = 4;
 impl Taps {
     /// Takes buffers from this pool.
     pub(crate) fn new(pool: Mempool) -> Self {
-        let made =
-            || Made { packets: Outgoing::new(), originals: [0; BATCH_MAX], shared: Mask::EMPTY };
+        let made = || Made {
+            packets: Outgoing::new(),
+            sessions: [0; BATCH_MAX],
+            originals: [0; BATCH_MAX],
+            shared: Mask::EMPTY,
+        };
         let made = (0..BURSTS).map(|_| made()).collect();
         Self { pool, by_reference: PortSet::EMPTY, made, lost: 0, is_used: false, has_room: true }
     }
@@ -76,27 +81,35 @@ impl Taps {
         self.has_room = size.saturating_sub(self.pool.in_use()) > size / RESERVE;
     }
 
-    /// Copies the packet in a slot, with the tag that its device removed. Returns the copy's length; `None`: it could
-    /// not be made.
+    /// Copies the packet in a slot, with the tag that its device removed; `wrap` puts the session's headers in front, and
+    /// returns false without room for them. Returns the copy's length; `None`: it could not be made.
     pub(crate) fn copy(
         &mut self,
         burst: &mut Burst,
-        slot: usize,
-        removed: Option<u16>,
+        (slot, removed): (usize, Option<u16>),
         to: CopyTo,
+        wrap: impl FnOnce(&mut Mbuf) -> bool,
     ) -> Option<usize> {
-        self.is_used = true;
-        let len = self.try_copy(burst, slot, removed, to);
-        self.lost += u64::from(len.is_none());
+        let len = self.try_copy(burst, (slot, removed), to, wrap);
+        match len {
+            Some(_) => self.is_used = true,
+            None => self.lose(),
+        }
         len
+    }
+
+    /// Counts a copy that was not made.
+    pub(crate) fn lose(&mut self) {
+        self.is_used = true;
+        self.lost += 1;
     }
 
     fn try_copy(
         &mut self,
         burst: &mut Burst,
-        slot: usize,
-        removed: Option<u16>,
+        (slot, removed): (usize, Option<u16>),
         to: CopyTo,
+        wrap: impl FnOnce(&mut Mbuf) -> bool,
     ) -> Option<usize> {
         if !self.has_room {
             return None;
@@ -111,11 +124,9 @@ impl Taps {
             let ([a, b], [c, d]) = (ETHERTYPE_VLAN.to_be_bytes(), control.to_be_bytes());
             packet.insert_tag([a, b, c, d]).then_some(())?;
         }
-        if let Some(tag) = to.tag {
-            packet.insert_tag(tag).then_some(())?;
-        }
+        wrap(&mut packet).then_some(())?;
         let len = packet.len();
-        made.put(packet, to.port.index() as u16, slot, is_shared).then_some(len)
+        made.put(packet, to.port.index() as u16, (slot, to.session), is_shared).then_some(len)
     }
 
     /// Gives copies of these slots' packets bytes of their own, so that the originals have theirs for themselves. Copies
@@ -140,19 +151,24 @@ impl Taps {
     }
 
     /// The copies, to be taken.
-    pub(crate) fn made(&mut self) -> impl Iterator<Item = &mut Outgoing> {
-        self.made.iter_mut().filter(|made| !made.packets.burst.is_empty()).map(|made| {
-            made.shared = Mask::EMPTY;
-            &mut made.packets
-        })
+    pub(crate) fn made(&mut self) -> impl Iterator<Item = &mut Made> {
+        self.made.iter_mut().for_each(|made| made.shared = Mask::EMPTY);
+        self.made.iter_mut().filter(|made| !made.packets.burst.is_empty())
     }
 }
 
 impl Made {
     /// Adds a copy; false if that failed and the copy is freed.
-    fn put(&mut self, packet: Mbuf, port: u16, original: usize, is_shared: bool) -> bool {
+    fn put(
+        &mut self,
+        packet: Mbuf,
+        port: u16,
+        (original, session): (usize, u8),
+        is_shared: bool,
+    ) -> bool {
         let Ok(slot) = self.packets.burst.put(packet) else { return false };
         self.packets.out_interface[slot] = port;
+        self.sessions[slot] = session;
         self.originals[slot] = original as u8;
         self.shared = self.shared.without(Mask::when(true, slot)) | Mask::when(is_shared, slot);
         true
@@ -165,9 +181,10 @@ impl Made {
         for slot in wanted.slots() {
             let Some(packet) = self.packets.burst.take(slot) else { continue };
             self.shared = self.shared.without(Mask::when(true, slot));
-            let (port, original) = (self.packets.out_interface[slot], self.originals[slot].into());
+            let (port, session) = (self.packets.out_interface[slot], self.sessions[slot]);
+            let of = (self.originals[slot].into(), session);
             let own = Copied { packet, is_shared: true }.separate(pool);
-            lost += u64::from(!own.is_some_and(|own| self.put(own, port, original, false)));
+            lost += u64::from(!own.is_some_and(|own| self.put(own, port, of, false)));
         }
         lost
     }
@@ -179,8 +196,12 @@ mod tests {
     use crate::testing::{FrameBuilder, batch_of, dpdk, tagged};
     use dpdk::MempoolConfig;
 
-    fn to(tag: Option<[u8; 4]>) -> CopyTo {
-        CopyTo { port: PortId::new(3).unwrap(), tag, is_whole: false }
+    fn to() -> CopyTo {
+        CopyTo { port: PortId::new(3).unwrap(), session: 0, is_whole: false }
+    }
+
+    fn copy(taps: &mut Taps, batch: &mut crate::Batch, slot: usize, to: CopyTo) -> Option<usize> {
+        taps.copy(&mut batch.burst, (slot, None), to, |_| true)
     }
 
     fn long() -> Vec<u8> {
@@ -190,7 +211,7 @@ mod tests {
     /// Frames of the copies, and their numbers of buffers.
     fn copies(taps: &mut Taps) -> Vec<(Vec<u8>, usize)> {
         let mut all = Vec::new();
-        for outgoing in taps.made() {
+        for Made { packets: outgoing, .. } in taps.made() {
             for slot in Mask(outgoing.burst.owned()).slots() {
                 let packet = outgoing.burst.take(slot).unwrap();
                 all.push((packet.chunks().flatten().copied().collect(), packet.segments()));
@@ -210,13 +231,14 @@ mod tests {
         let (frame, mut taps) = (long(), taps());
         let mut batch = batch_of(std::slice::from_ref(&frame));
         let tag = [0x81, 0, 3, 0xe7];
-        assert_eq!(taps.copy(&mut batch.burst, 0, None, to(None)), Some(frame.len()));
-        let with_tags = taps.copy(&mut batch.burst, 0, Some(0xa005), to(Some(tag)));
+        assert_eq!(copy(&mut taps, &mut batch, 0, to()), Some(frame.len()));
+        let wrap = |packet: &mut Mbuf| packet.insert_tag(tag);
+        let with_tags = taps.copy(&mut batch.burst, (0, Some(0xa005)), to(), wrap);
         assert_eq!(with_tags, Some(frame.len() + 8));
-        let one = CopyTo { port: PortId::FIRST, ..to(None) };
-        assert!(taps.copy(&mut batch.burst, 0, None, one).is_some());
-        let whole = CopyTo { is_whole: true, ..to(None) };
-        assert!(taps.copy(&mut batch.burst, 0, None, whole).is_some());
+        let one = CopyTo { port: PortId::FIRST, ..to() };
+        assert!(copy(&mut taps, &mut batch, 0, one).is_some());
+        let whole = CopyTo { is_whole: true, ..to() };
+        assert!(copy(&mut taps, &mut batch, 0, whole).is_some());
         batch.head_mut(0).fill(0);
         let both = tagged(&tagged(&frame, 0x8100, 0xa005), 0x8100, 999);
         assert_eq!(
@@ -230,7 +252,7 @@ mod tests {
         let (frame, mut taps) = (long(), taps());
         let mut batch = batch_of(&vec![frame.clone(); 3]);
         for slot in 0..3 {
-            taps.copy(&mut batch.burst, slot, None, to(None)).unwrap();
+            copy(&mut taps, &mut batch, slot, to()).unwrap();
         }
         taps.separate(Mask(0b101));
         let owned = |batch: &mut crate::Batch, slot| {
@@ -252,11 +274,11 @@ mod tests {
         let (frame, mut taps) = (long(), Taps::new(pool));
         taps.by_reference.set(PortId::new(3).unwrap(), true);
         let mut batch = batch_of(&vec![frame.clone(); 2]);
-        assert!(taps.copy(&mut batch.burst, 0, None, to(None)).is_some());
-        assert!(taps.copy(&mut batch.burst, 1, None, to(None)).is_none());
+        assert!(copy(&mut taps, &mut batch, 0, to()).is_some());
+        assert!(copy(&mut taps, &mut batch, 1, to()).is_none());
         assert_eq!(taps.take_lost(), 1);
-        let whole = CopyTo { is_whole: true, ..to(None) };
-        assert!(taps.copy(&mut batch.burst, 1, None, whole).is_some(), "the last buffer");
+        let whole = CopyTo { is_whole: true, ..to() };
+        assert!(copy(&mut taps, &mut batch, 1, whole).is_some(), "the last buffer");
         taps.separate(Mask(0b11));
         assert_eq!((taps.take_lost(), copies(&mut taps).len()), (1, 1));
         assert_eq!([batch.frame(0), batch.frame(1)], [&frame[..], &frame]);
@@ -274,7 +296,7 @@ mod tests {
         let mut made = 0;
         while {
             taps.look_for_room();
-            taps.copy(&mut batch.burst, 0, None, to(None)).is_some()
+            copy(&mut taps, &mut batch, 0, to()).is_some()
         } {
             made += 1;
         }
@@ -286,10 +308,10 @@ mod tests {
         let mut taps = taps();
         let mut batch = batch_of(&[vec![0; 60]]);
         for _ in 0..COPIES_MAX {
-            assert!(taps.copy(&mut batch.burst, 0, None, to(None)).is_some());
+            assert!(copy(&mut taps, &mut batch, 0, to()).is_some());
         }
-        assert!(taps.copy(&mut batch.burst, 0, None, to(None)).is_none());
+        assert!(copy(&mut taps, &mut batch, 0, to()).is_none());
         assert_eq!((copies(&mut taps).len(), taps.take_lost()), (COPIES_MAX, 1));
-        assert!(taps.copy(&mut batch.burst, 0, None, to(None)).is_some(), "the next batch");
+        assert!(copy(&mut taps, &mut batch, 0, to()).is_some(), "the next batch");
     }
 }

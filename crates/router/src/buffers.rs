@@ -133,15 +133,14 @@ impl MemoryPlan {
 /// are configured, and the rings behind them.
 fn mbufs_of(port: &config::Port, forwarders: usize) -> usize {
     let config::Queues { rx_descriptors, tx_descriptors, spread, .. } = port.queues;
+    let has_rings = spread == config::Spread::Software || port.steers_by_device();
     let more = usize::from(port.queues.control);
     let number = |wish: Option<u16>| wish.map_or(forwarders, usize::from) + more;
     let (rx, tx) = (number(port.queues.rx_wish()), number(port.queues.tx_wish()));
     let size = |wish: Option<u16>| usize::from(wish.unwrap_or(dpdk::DESCRIPTORS_MOST));
     let queues = rx * size(rx_descriptors) + tx * size(tx_descriptors);
-    let rings = match spread {
-        config::Spread::Software => (rx - more) * forwarders.saturating_sub(1) * RING_SIZE,
-        config::Spread::Hardware => 0,
-    };
+    let pairs = if has_rings { (rx - more) * forwarders.saturating_sub(1) } else { 0 };
+    let rings = pairs * RING_SIZE;
     let least = match port.device {
         Device::Kernel(_) => rx.max(tx) * MBUFS_PER_QUEUE,
         _ => 0,

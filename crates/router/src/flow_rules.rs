@@ -1,4 +1,4 @@
-//! Rules of a port's filter that its device holds.
+//! Rules of a port's filter that its device holds: those that drop, and those that select a forwarder.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -7,25 +7,40 @@ use acl::Family;
 use acl::offload::{Kept, Offload};
 use dataplane::filters::FilterTable;
 use dpdk::{FlowCount, FlowRule};
-use wire::pattern::Pattern;
+use wire::pattern::Traffic;
 
 /// A device that holds rules.
 pub trait Holder {
     /// A rule in it.
     type Rule;
 
-    /// Has the device drop packets that match a pattern.
-    fn add(&self, pattern: &Pattern) -> Result<Self::Rule, Refused>;
+    /// Has the device drop packets, or bring them to a queue.
+    fn add(&self, order: &Order) -> Result<Self::Rule, Refused>;
 
     /// Removes a rule; on failure, returns it with the reason.
     fn remove(&self, rule: Self::Rule) -> Result<(), (Self::Rule, String)>;
 
-    /// Counts the packets that a rule has dropped; `None` if the device does not count them.
+    /// Counts the packets that matched a rule; `None` if the device does not count them.
     fn count(&self, rule: &Self::Rule) -> Option<FlowCount>;
 
-    /// Returns true if the device counts the packets that a rule drops.
+    /// Returns true if the device counts the packets that match a rule.
     fn counts(&self, rule: &Self::Rule) -> bool;
 }
+
+/// The fate of packets that match a rule of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fate {
+    /// They are dropped.
+    Drop,
+    /// They arrive on this receive queue.
+    Queue(u16),
+}
+
+/// A rule for a device.
+pub type Order = (Traffic, Fate);
+
+/// The receive queue by which a forwarder gets a port's packets, by forwarder.
+pub type Queues = Vec<Option<u16>>;
 
 /// The reason for which a device does not take a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,8 +54,12 @@ pub struct Refused {
 impl Holder for dpdk::Port {
     type Rule = FlowRule;
 
-    fn add(&self, pattern: &Pattern) -> Result<FlowRule, Refused> {
-        self.add_drop_rule(pattern).map_err(|refusal| Refused {
+    fn add(&self, (traffic, fate): &Order) -> Result<FlowRule, Refused> {
+        let added = match fate {
+            Fate::Drop => self.add_drop_rule(traffic),
+            Fate::Queue(queue) => self.add_queue_rule(traffic, *queue),
+        };
+        added.map_err(|refusal| Refused {
             why: refusal.to_string(),
             is_for_good: refusal.is_for_good(),
         })
@@ -63,6 +82,8 @@ impl Holder for dpdk::Port {
 pub struct Placed<R> {
     /// The filter; `None` if the device is to hold no rules.
     filter: Option<Arc<FilterTable>>,
+    /// The queues to which rules bring packets.
+    queues: Queues,
     /// By the filter's rules.
     places: Vec<Place<R>>,
     /// Rules of earlier filters, still to be removed from the device.
@@ -80,22 +101,30 @@ pub struct Placed<R> {
 /// A rule of the filter.
 struct Place<R> {
     held: Vec<Held<R>>,
-    waiting: VecDeque<Pattern>,
-    refused: Vec<(Pattern, String)>,
+    waiting: VecDeque<Order>,
+    refused: Vec<(Order, String)>,
     kept: Vec<(Family, Kept)>,
+    /// The forwarder to which it brings packets; `None`: it drops them.
+    forwarder: Option<u16>,
+    /// True if that forwarder has no receive queue of the port.
+    is_unserved: bool,
 }
 
 /// A rule of the device.
 struct Held<R> {
-    pattern: Pattern,
+    order: Order,
     rule: R,
     /// The counters at the last reading.
     seen: FlowCount,
     is_counted: bool,
 }
 
-/// A filter, with the offload of each of its rules, or the reason for which the device is to hold none.
-pub type Wanted = (Arc<FilterTable>, Result<Vec<Offload>, String>);
+/// A filter, with the offload of each of its rules, or the reason for which the device is to hold none; and the queues
+/// of the forwarders that rules select.
+pub type Wanted = (Arc<FilterTable>, Result<Vec<Offload>, String>, Queues);
+
+/// Packets that matched a rule, and true if they were dropped.
+pub type Count = (FlowCount, bool);
 
 /// State of a rule of a filter in the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,12 +133,14 @@ pub struct Whereabouts {
     pub held: usize,
     /// Device rules needed for it.
     pub wanted: usize,
-    /// True if the device counts the packets dropped by its rules.
+    /// True if the device counts the packets that match its rules.
     pub is_counted: bool,
     /// The reasons for which the device does not hold all of it.
     pub why: Vec<String>,
-    /// It is a rule that a device could hold, but for these reasons.
+    /// It is a rule that drops and that a device could hold, but for these reasons.
     pub drops: bool,
+    /// It is a rule that selects a forwarder and that a device could hold, but for these reasons.
+    pub steers: bool,
 }
 
 /// A device's rules, for the log.
@@ -119,7 +150,7 @@ pub enum PlacementReport {
     Refused(String),
     /// Numbers of rules held, wholly or in part.
     Held {
-        /// Rules of the filter that drop.
+        /// Rules of the filter that drop or select a forwarder.
         rules: usize,
         /// Those of which the device holds something.
         held: usize,
@@ -132,6 +163,7 @@ impl<R> Default for Placed<R> {
     fn default() -> Self {
         Self {
             filter: None,
+            queues: Vec::new(),
             places: Vec::new(),
             leaving: Vec::new(),
             refused: None,
@@ -146,6 +178,11 @@ impl<R> Placed<R> {
     /// Returns the filter whose rules the device is to hold.
     pub fn filter(&self) -> Option<&Arc<FilterTable>> {
         self.filter.as_ref()
+    }
+
+    /// Returns the queues to which rules bring packets.
+    pub fn queues(&self) -> &Queues {
+        &self.queues
     }
 
     /// Returns the reason for which the device holds nothing of the filter.
@@ -174,11 +211,14 @@ impl<R> Placed<R> {
         let known = before.into_iter().flat_map(|place| place.held).chain(self.leaving.drain(..));
         let mut known: Vec<Option<Held<R>>> = known.map(Some).collect();
         let places = known.iter().flatten().enumerate();
-        let places: HashMap<Pattern, usize> =
-            places.map(|(place, held)| (held.pattern, place)).collect();
-        let mut take = |pattern: &Pattern| known[*places.get(pattern)?].take();
+        let places: HashMap<Order, usize> =
+            places.map(|(place, held)| (held.order, place)).collect();
+        let mut take = |order: &Order| known[*places.get(order)?].take();
         (self.filter, self.refused, self.unreported) = (None, None, filter.is_some());
-        if let Some((table, offloads)) = filter {
+        self.queues.clear();
+        if let Some((table, offloads, queues)) = filter {
+            self.queues = queues;
+            let queues = &self.queues;
             let mut seen = HashSet::new();
             let offloads = offloads.unwrap_or_else(|why| {
                 self.refused = Some(why);
@@ -186,13 +226,24 @@ impl<R> Placed<R> {
             });
             self.places = offloads
                 .into_iter()
-                .map(|Offload { patterns, kept }| {
-                    let mut place = Place { kept, ..Place::default() };
-                    // A pattern that an earlier rule drops needs no second rule.
-                    for pattern in patterns.into_iter().filter(|pattern| seen.insert(*pattern)) {
-                        match take(&pattern) {
+                .map(|Offload { patterns, frames, forwarder, kept }| {
+                    let mut place = Place { kept, forwarder, ..Place::default() };
+                    let queue = |of: u16| queues.get(usize::from(of)).copied().flatten();
+                    let fate = match forwarder {
+                        None => Some(Fate::Drop),
+                        Some(forwarder) => queue(forwarder).map(Fate::Queue),
+                    };
+                    let Some(fate) = fate else {
+                        place.is_unserved = true;
+                        return place;
+                    };
+                    // A pattern of an earlier rule needs no second rule.
+                    let frames = frames.into_iter().map(Traffic::EtherType);
+                    let all = patterns.into_iter().map(Traffic::Ip).chain(frames);
+                    for traffic in all.filter(|traffic| seen.insert(*traffic)) {
+                        match take(&(traffic, fate)) {
                             Some(held) => place.held.push(held),
-                            None => place.waiting.push_back(pattern),
+                            None => place.waiting.push_back((traffic, fate)),
                         }
                     }
                     place
@@ -221,7 +272,7 @@ impl<R> Placed<R> {
         }
         if self.leaving.len() < before {
             for place in &mut self.places {
-                place.waiting.extend(place.refused.drain(..).map(|(pattern, _)| pattern));
+                place.waiting.extend(place.refused.drain(..).map(|(order, _)| order));
             }
             self.give(device, &has_time);
         }
@@ -246,7 +297,7 @@ impl<R> Placed<R> {
             return Some(PlacementReport::Refused(why.clone()));
         }
         let rules = (0..self.places.len()).filter_map(|rule| self.whereabouts(rule));
-        let rules: Vec<_> = rules.filter(|rule| rule.drops).collect();
+        let rules: Vec<_> = rules.filter(|rule| rule.drops || rule.steers).collect();
         Some(PlacementReport::Held {
             rules: rules.len(),
             held: rules.iter().filter(|rule| rule.held > 0).count(),
@@ -267,17 +318,19 @@ impl<R> Placed<R> {
             wanted,
             is_counted: place.held.iter().all(|held| held.is_counted),
             why: place.why(),
-            drops: !place.kept.iter().any(|(_, kept)| *kept == Kept::Action),
+            drops: place.forwarder.is_none()
+                && !place.kept.iter().any(|(_, kept)| *kept == Kept::Action),
+            steers: place.forwarder.is_some(),
         })
     }
 
-    /// Passes on, for each rule, the packets and bytes of IP packets that the device has dropped since the last
-    /// reading, as long as there is time.
+    /// Passes on, for each rule, the packets and bytes of IP packets that the device has dropped or brought to a queue
+    /// since the last reading, as long as there is time.
     pub fn read(
         &mut self,
         device: &impl Holder<Rule = R>,
         has_time: impl Fn() -> bool,
-        mut report: impl FnMut(&FilterTable, usize, FlowCount),
+        mut report: impl FnMut(&FilterTable, usize, Count),
     ) {
         let Some(filter) = &self.filter else { return };
         let count = self.places.len();
@@ -295,7 +348,7 @@ impl<R> Placed<R> {
             };
             let sum = counts.fold(FlowCount { packets: 0, bytes: Some(0) }, add);
             if sum.packets > 0 {
-                report(filter, rule, sum);
+                report(filter, rule, (sum, self.places[rule].forwarder.is_none()));
             }
         }
     }
@@ -304,7 +357,8 @@ impl<R> Placed<R> {
 impl<R> Default for Place<R> {
     fn default() -> Self {
         let (held, waiting, refused) = (Vec::new(), VecDeque::new(), Vec::new());
-        Self { held, waiting, refused, kept: Vec::new() }
+        let (kept, forwarder, is_unserved) = (Vec::new(), None, false);
+        Self { held, waiting, refused, kept, forwarder, is_unserved }
     }
 }
 
@@ -315,14 +369,14 @@ impl<R> Place<R> {
         device: &impl Holder<Rule = R>,
         has_time: &impl Fn() -> bool,
     ) -> Result<(), String> {
-        while let Some(&pattern) = self.waiting.front().filter(|_| has_time()) {
+        while let Some(&order) = self.waiting.front().filter(|_| has_time()) {
             self.waiting.pop_front();
-            match device.add(&pattern) {
+            match device.add(&order) {
                 Ok(rule) => {
                     let (seen, is_counted) = (FlowCount::default(), device.counts(&rule));
-                    self.held.push(Held { pattern, rule, seen, is_counted });
+                    self.held.push(Held { order, rule, seen, is_counted });
                 }
-                Err(Refused { why, is_for_good: false }) => self.refused.push((pattern, why)),
+                Err(Refused { why, is_for_good: false }) => self.refused.push((order, why)),
                 Err(Refused { why, .. }) => return Err(why),
             }
         }
@@ -335,6 +389,9 @@ impl<R> Place<R> {
         for (family, kept) in &self.kept[..if both { 1 } else { self.kept.len() }] {
             let alone = both || (self.kept.len() == 1 && self.wanted() == 0);
             why.push(if alone { kept.to_string() } else { format!("{family}: {kept}") });
+        }
+        if let Some(forwarder) = self.forwarder.filter(|_| self.is_unserved) {
+            why.push(format!("forwarder {forwarder} has no receive queue of the port"));
         }
         for (place, (_, said)) in self.refused.iter().enumerate() {
             if self.refused[..place].iter().all(|(_, before)| before != said) {

@@ -15,7 +15,7 @@ use dataplane::filters::{FilterTable, Filters};
 use dataplane::flows::FlowTable;
 use dataplane::graph::Graph;
 use dataplane::interface::{InterfaceId, InterfaceInfo};
-use dataplane::mirror_sessions::{MirrorOutput, Sessions};
+use dataplane::mirror_sessions::Sessions;
 use dataplane::plan::Plans;
 use dataplane::router_filter::RouterFilter;
 use dataplane::spread_filter::SpreadFilter;
@@ -162,7 +162,9 @@ impl GraphMaker {
             session.from = session.from.into_iter().flat_map(ports).collect();
             session
         });
-        Sessions::new(sessions.collect(), &self.tables.common().vlans.get(), writes)
+        let tables = self.tables.common();
+        Sessions::new(sessions.collect(), &tables.vlans.get(), writes)
+            .with_tunnels(&tables.named_hops, &tables.mirrors.get())
     }
 
     /// One forwarder's copy.
@@ -183,7 +185,7 @@ impl GraphMaker {
         graph.set_spread_filter(SpreadFilter::of(tables));
         let has_virtuals = config.virtuals().next().is_some();
         graph.set_tagger(has_virtuals.then(|| Box::new(tables.tagger())));
-        graph.set_mirror_output(MirrorOutput::of(&tables.mirrors, &tables.vlans));
+        graph.set_mirror_output(tables.mirror_output());
         Ok((graph, view))
     }
 

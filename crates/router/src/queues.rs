@@ -19,6 +19,15 @@ pub struct PortPlan {
     pub burst: Option<usize>,
     /// The hash by which software spreads received packets, if it does.
     pub spread: Option<SoftwareSpread>,
+    /// Rules of its filter select forwarders for packets that the device spreads.
+    pub by_rules: bool,
+}
+
+impl PortPlan {
+    /// Returns true if forwarders hand over received packets to others by rings.
+    pub fn has_rings(&self) -> bool {
+        self.spread.is_some() || self.by_rules
+    }
 }
 
 /// A hash in software and what it chooses.
@@ -44,6 +53,7 @@ pub fn plan(port: &config::Port) -> PortPlan {
         map: CoreMap { rx: rx_cores.clone(), tx: tx_cores.clone() },
         burst: rx_burst.map(usize::from),
         spread: (*spread == Spread::Software).then(|| software(port)),
+        by_rules: port.steers_by_device(),
     }
 }
 

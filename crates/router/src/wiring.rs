@@ -156,7 +156,7 @@ struct Wired {
 impl Wired {
     /// Packets are in rings between its receive queues and forwarders.
     fn is_spread(&self) -> bool {
-        self.plan.spread.is_some() && self.layout.forwarders() > 1
+        self.plan.has_rings() && self.layout.forwarders() > 1
     }
 
     /// Forwarders that send for others.
@@ -497,7 +497,7 @@ impl Wiring {
         };
         let handovers = layout.tx.iter().enumerate().map(handover).collect::<Result<_>>()?;
         let mut spreads = Vec::new();
-        if plan.spread.is_some() && layout.forwarders() > 1 {
+        if plan.has_rings() && layout.forwarders() > 1 {
             // To all that forward, for rules of filters may choose those that no hash leads to.
             let receivers = layout.rx.iter().filter(|receiver| Some(**receiver) != layout.control);
             for (queue, &receiver) in receivers.enumerate() {
@@ -528,8 +528,7 @@ fn lay(parts: Parts, terms: Terms, rings: Rings) -> Result<Laid> {
         source.burst = plan.burst.unwrap_or(burst);
         let is_control = Some(forwarder) == layout.control;
         let to = if is_control { None } else { spreads.next() };
-        if let (Some(spread), Some(to)) = (&plan.spread, to) {
-            let table = spread.table(layout.forwarders())?;
+        if let (true, Some(to)) = (plan.has_rings(), to) {
             let (mut ways, mut others) = (Vec::new(), wires.iter_mut());
             for ring in to {
                 let other = others.next();
@@ -539,7 +538,12 @@ fn lay(parts: Parts, terms: Terms, rings: Rings) -> Result<Laid> {
                     other.rx.push(RxSource::of_ring(port, info, end));
                 }
             }
-            source.spread = Some(Spreader::new(spread.hash(), table, ways));
+            source.spread = Some(match &plan.spread {
+                Some(spread) => {
+                    Spreader::new(spread.hash(), spread.table(layout.forwarders())?, ways)
+                }
+                None => Spreader::by_rules(ways),
+            });
         }
         wires[forwarder].rx.push(source);
     }

@@ -2,7 +2,7 @@
 //!
 //! No I/O, no allocation outside [`build`], no forwarding policy. Six layers:
 //!
-//! * **Layouts** ([`ethernet`], [`arp`], [`ip`], [`l4`], [`icmp`], [`nd`]): one struct per header,
+//! * **Layouts** ([`ethernet`], [`arp`], [`ip`], [`l4`], [`icmp`], [`nd`], [`gre`]): one struct per header,
 //!   byte for byte as the RFC draws it, big-endian integer types, alignment 1. They are read in
 //!   place with `zerocopy`: `Ipv4Header::ref_from_prefix(bytes)` borrows, it does not copy.
 //! * **Chains** ([`chain`]): the walk over IPv6 extension headers.
@@ -29,6 +29,7 @@ pub mod build;
 pub mod chain;
 pub mod checksum;
 pub mod ethernet;
+pub mod gre;
 pub mod icmp;
 pub mod ip;
 pub mod l4;

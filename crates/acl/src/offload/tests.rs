@@ -14,7 +14,12 @@ fn filter(rules: Vec<Rule>) -> Filter {
 }
 
 fn alone(matches: Matches) -> Offload {
-    offload(&filter(vec![drop(matches)]), |_| None, &Port::default()).remove(0)
+    offload(&filter(vec![drop(matches)]), |_| Treated::default(), &Port::default()).remove(0)
+}
+
+/// The effects of a rule with `log`, or of one without.
+fn logged(is_logged: bool) -> Treated {
+    Treated { by_software: is_logged.then_some("log"), forwarder: None }
 }
 
 fn udp(to_port: Vec<RangeInclusive<u16>>) -> Matches {
@@ -35,7 +40,7 @@ fn lists_become_combinations() {
         dscp: vec![0, 46],
         ..Matches::default()
     };
-    let Offload { patterns, kept } = alone(matches);
+    let Offload { patterns, kept, .. } = alone(matches);
     // A prefix within another one adds no pattern; a range of two is one mask.
     assert_eq!((patterns.len(), kept), (2 * 2 * 2 * 2, vec![]));
     assert!(patterns.iter().all(|pattern| pattern.whole && pattern.class.mask == 0xfc));
@@ -62,7 +67,7 @@ fn ranges_become_masks() {
 
 #[test]
 fn ipv6_without_a_protocol_is_left_for_tcp_and_udp() {
-    let Offload { patterns, kept } =
+    let Offload { patterns, kept, .. } =
         alone(Matches { from: net("2001:db8::/32"), ..Matches::default() });
     let protocols: Vec<_> = patterns.iter().map(|pattern| pattern.protocol).collect();
     assert_eq!((protocols, kept), (vec![Some(6), Some(17)], vec![]));
@@ -118,7 +123,7 @@ fn a_rule_behind_one_that_may_fit_first_stays() {
         drop(Matches { from: net("10.0.0.0/8"), fragment: Some(true), ..Matches::default() }),
         drop(Matches { from: net("10.0.0.0/8"), protocol: vec![6], ..Matches::default() }),
     ];
-    let offloads = offload(&filter(rules), |at| (at == 5).then_some("log"), &Port::default());
+    let offloads = offload(&filter(rules), |at| logged(at == 5), &Port::default());
     let first = |at: usize| Kept::Earlier(format!("rule {at} \"dns\""));
     assert_eq!(offloads[1].kept, [(IP4, first(1))], "IPv6 goes");
     assert!(!offloads[1].patterns.is_empty());
@@ -134,7 +139,7 @@ fn rules_of_other_ports_do_not_count() {
     let here = Matches { interface: vec![1, 3], ..udp(vec![9..=9]) };
     let rules = vec![accept, drop(here), drop(Matches { interface: vec![2], ..udp(vec![9..=9]) })];
     let port = Port { interface: 3, ..Port::default() };
-    let offloads = offload(&filter(rules), |_| None, &port);
+    let offloads = offload(&filter(rules), |_| Treated::default(), &port);
     assert_eq!((offloads[1].patterns.len(), &offloads[1].kept), (2, &vec![]));
     assert_eq!(offloads[2].kept, [(IP4, Kept::OtherPorts), (IP6, Kept::OtherPorts)]);
 }
@@ -145,7 +150,7 @@ fn packets_that_are_not_filtered_fit_no_pattern() {
         Matches { from: net("0.0.0.0/32"), to: net("255.255.255.255/32"), ..udp(vec![67..=67]) };
     let port = Port { interface: 0, unfiltered: vec![(asks, "DHCP")] };
     let rules = vec![drop(udp(vec![])), drop(udp(vec![53..=53]))];
-    let offloads = offload(&filter(rules), |_| None, &port);
+    let offloads = offload(&filter(rules), |_| Treated::default(), &port);
     assert_eq!(offloads[0].kept, [(IP4, Kept::Unfiltered("DHCP"))]);
     assert_eq!(offloads[1].kept, []);
 }
@@ -155,7 +160,7 @@ fn a_large_filter_is_compared_within_bounds() {
     let rule = |(at, action)| Rule { action, ..drop(udp(vec![at..=at])) };
     let accepts = (0..2000).map(|at| (at, Action::Accept));
     let rules = accepts.chain((2000..4000).map(|at| (at, Action::Drop))).map(rule).collect();
-    let offloads = offload(&filter(rules), |_| None, &Port::default());
+    let offloads = offload(&filter(rules), |_| Treated::default(), &Port::default());
     let far = offloads.iter().filter(|of| of.kept.contains(&(IP4, Kept::Far))).count();
     assert_eq!(far, 2000 - BUDGET / 2000);
 }
@@ -209,7 +214,7 @@ fn devices_drop_what_the_filter_drops() {
                 richer(&mut filter, seed);
             }
             let port = Port { interface: 1, ..Port::default() };
-            let offloads = offload(&filter, |at| at.is_multiple_of(13).then_some("log"), &port);
+            let offloads = offload(&filter, |at| logged(at.is_multiple_of(13)), &port);
             kept += offloads.iter().filter(|offload| !offload.kept.is_empty()).count();
             for (at, mut packet) in packets(&filter, family, 4000, seed).into_iter().enumerate() {
                 packet.interface = 1;
@@ -230,4 +235,102 @@ fn devices_drop_what_the_filter_drops() {
         }
     }
     assert!(fitting > 2000 && kept > 1000, "{fitting} {kept}");
+}
+
+#[test]
+fn rules_that_select_a_forwarder_are_for_the_device_too() {
+    let accept = |port, action| Rule { action, ..drop(udp(vec![port..=port])) };
+    let rules = vec![
+        accept(1, Action::Accept),
+        accept(2, Action::Accept),
+        accept(3, Action::Continue),
+        drop(udp(vec![2..=2])),
+        accept(1, Action::Accept),
+        drop(udp(vec![4..=4])),
+        Rule { action: Action::Reject, ..drop(udp(vec![5..=5])) },
+    ];
+    // The second and third one select forwarders whatever else they do; so does one that lets nothing pass, without
+    // effect.
+    let treated = |at| match at {
+        1 | 2 | 4 => Treated { by_software: Some("log"), forwarder: Some(at as u16 * 10) },
+        6 => Treated { by_software: None, forwarder: Some(9) },
+        _ => Treated::default(),
+    };
+    let dhcp = (udp(vec![2..=2]), "DHCP");
+    let port = Port { interface: 0, unfiltered: vec![dhcp] };
+    let offloads = offload(&filter(rules), treated, &port);
+    let said: Vec<_> = offloads
+        .iter()
+        .map(|of| (of.forwarder, of.patterns.len(), of.kept.first().map(|(_, kept)| kept.clone())))
+        .collect();
+    let earlier = |rule: &str| Some(Kept::Earlier(rule.to_owned()));
+    assert_eq!(
+        said,
+        [
+            (None, 0, Some(Kept::Action)),
+            // Exempt from the filter, but not from the choice.
+            (Some(10), 2, None),
+            (Some(20), 2, None),
+            // The device would drop what the rule before it lets pass.
+            (None, 0, earlier("rule 2")),
+            // Packets of the first rule would go to the wrong forwarder.
+            (Some(40), 0, earlier("rule 1")),
+            (None, 2, None),
+            (None, 0, Some(Kept::Action)),
+        ]
+    );
+}
+
+#[test]
+fn rules_for_other_frames_are_offloaded_by_their_ethertypes() {
+    let of = |ethertype: &[u16], action| {
+        let matches = Matches { ethertype: ethertype.to_vec(), ..Matches::default() };
+        Rule { action, ..drop(matches) }
+    };
+    let mut from_mac = of(&[7], Action::Drop);
+    from_mac.matches.from_mac = vec![wire::MacAddr([2; 6])];
+    let mut priority = of(&[7], Action::Drop);
+    priority.matches.priority = vec![5];
+    let mut elsewhere = of(&[1], Action::Accept);
+    elsewhere.matches.interface = vec![5];
+    let rules = vec![
+        elsewhere,
+        of(&[1, 2], Action::Drop),
+        of(&[3], Action::Accept),
+        of(&[3, 4], Action::Drop),
+        of(&[5], Action::Accept),
+        of(&[6], Action::Drop),
+        of(&[6], Action::Drop),
+        from_mac,
+        priority,
+        of(&[5], Action::Drop),
+    ];
+    let treated = |at| match at {
+        4 => Treated { by_software: Some("police"), forwarder: Some(9) },
+        at => logged(at == 5),
+    };
+    let port = Port { interface: 3, ..Port::default() };
+    let offloads = offload(&filter(rules), treated, &port);
+    let said: Vec<_> = offloads
+        .iter()
+        .map(|of| (of.forwarder, &of.frames[..], of.kept.first().map(|(_, kept)| kept.clone())))
+        .collect();
+    let earlier = |rule: &str| Some(Kept::Earlier(rule.to_owned()));
+    let none: &[u16] = &[];
+    assert_eq!(
+        said,
+        [
+            (None, none, Some(Kept::OtherPorts)),
+            (None, &[1, 2], None),
+            (None, none, Some(Kept::Action)),
+            (None, none, earlier("rule 3")),
+            (Some(9), &[5], None),
+            (None, none, Some(Kept::Treated("log"))),
+            (None, none, earlier("rule 6")),
+            (None, none, Some(Kept::Condition("MACs"))),
+            (None, none, Some(Kept::Condition("priorities of VLAN tags"))),
+            (None, none, earlier("rule 5")),
+        ]
+    );
+    assert!(offloads.iter().all(|of| of.patterns.is_empty() && of.kept.len() != 1));
 }

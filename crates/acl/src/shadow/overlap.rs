@@ -43,6 +43,7 @@ impl Shape {
             && (self.flags.value ^ other.flags.value) & self.flags.mask & other.flags.mask == 0
             && self.icmp.meets(&other.icmp)
             && self.fragment.is_none_or(|one| other.fragment.is_none_or(|two| one == two))
+            && self.later.is_none_or(|one| other.later.is_none_or(|two| one == two))
             && self.dscp.meets(&other.dscp)
             && self.priority.meets(&other.priority)
             && self.ttl.start() <= other.ttl.end()

@@ -8,6 +8,7 @@ use std::hash::Hash;
 
 use dataplane::filters::{FILTERS_MAX, Target};
 use dataplane::interface::{InterfaceId, MAX_INTERFACES, VRFS_MOST, VrfId};
+use dataplane::mirror_sessions::{Destination, MirrorTo};
 use dataplane::port::{MAX_PORTS, PortId};
 use ipnet::IpNet;
 
@@ -452,6 +453,11 @@ impl Config {
                 moved(vrf);
             }
         }
+        for mirror in &mut self.mirrors {
+            if let Destination::Erspan(to) = &mut mirror.session.to {
+                moved(&mut to.vrf);
+            }
+        }
         self.settings_mut().for_each(|interface| moved(&mut interface.settings.vrf));
         self.vrfs.iter_mut().for_each(|vrf| moved(&mut vrf.id));
         self.vrfs.sort_by_key(|vrf| vrf.id);
@@ -504,8 +510,10 @@ impl Config {
             }
         }
         let treatments = self.filters.iter_mut().flat_map(|filter| &mut filter.spec.treatments);
-        for port in treatments.filter_map(|treatment| treatment.mirror.as_mut()) {
-            *port = number(*port);
+        for to in treatments.filter_map(|treatment| treatment.mirror.as_mut()) {
+            if let MirrorTo::Port(port) = to {
+                *port = number(*port);
+            }
         }
         self.neighbours.iter_mut().for_each(|neighbour| moved(&mut neighbour.port));
         for route in &mut self.multicast {
@@ -514,7 +522,9 @@ impl Config {
         }
         for mirror in &mut self.mirrors {
             mirror.session.from.iter_mut().for_each(moved);
-            mirror.session.to = number(mirror.session.to);
+            if let Destination::Port(port) = &mut mirror.session.to {
+                *port = number(*port);
+            }
         }
         for (ports, _) in &mut self.graphs.by_port {
             ports.iter_mut().for_each(|port| *port = number(*port));

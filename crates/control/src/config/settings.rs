@@ -7,10 +7,11 @@ use std::time::{Duration, UNIX_EPOCH};
 use ::script::{Policy, StepSettings};
 use dataplane::class::ClassLimits;
 use dataplane::distribution::TxConfig;
+use dataplane::erspan::Erspan;
 use dataplane::filters::{FilterSpec, Mark, Target, Treatment};
 use dataplane::flows::FlowSettings;
 use dataplane::interface::{InterfaceId, VrfId};
-use dataplane::mirror_sessions::Session;
+use dataplane::mirror_sessions::{Destination, MirrorTo, Session};
 use dataplane::plan::Plans;
 use dataplane::polling::{QUOTA, Wait};
 use dataplane::reason::PuntClass;
@@ -185,7 +186,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         list.live(Unit::NextHops, format!("next_hop \"{name}\""), paths(over, names));
     }
     sets.iter().for_each(|set| list.set(set));
-    filters.iter().for_each(|filter| list.filter(filter, categories));
+    filters.iter().for_each(|filter| list.filter(filter, (categories, mirrors)));
     multicast.iter().for_each(|route| list.multicast(route));
     mirrors.iter().for_each(|mirror| list.mirror(mirror));
     (1..).zip(imports).for_each(|(rank, import)| list.import(rank, import));
@@ -573,7 +574,7 @@ impl List<'_> {
     }
 
     /// Lists each rule separately, so that a plan shows the changed ones.
-    fn filter(&mut self, filter: &Filter, categories: &[String]) {
+    fn filter(&mut self, filter: &Filter, (categories, mirrors): (&[String], &[Mirror])) {
         let FilterSpec { filter: acl::Filter { name, rules, default }, treatments, targets } =
             &filter.spec;
         for (place, (rule, treatment)) in rules.iter().zip(treatments).enumerate() {
@@ -584,9 +585,16 @@ impl List<'_> {
             let log = if *log { ", logged" } else { "" };
             let police = police.map_or(String::new(), |police| format!(", police {police}"));
             let mark = if *mark == Mark::NONE { String::new() } else { format!(", {mark}") };
-            let mirror = mirror.map_or(String::new(), |port| {
-                format!(", mirrored to {}", port_name(self.names, port.into()))
-            });
+            let mirror = match mirror {
+                Some(MirrorTo::Port(port)) => {
+                    format!(", mirrored to {}", port_name(self.names, (*port).into()))
+                }
+                Some(MirrorTo::Session(number)) => {
+                    let session = mirrors.get(usize::from(*number));
+                    format!(", mirrored by {}", session.map_or("?", |of| of.session.name.as_str()))
+                }
+                None => String::new(),
+            };
             let class = class.map_or(String::new(), |class| format!(" as {}", class.name()));
             let category = category.and_then(|number| categories.get(usize::from(number)));
             let category = category.map_or(String::new(), |name| format!(", category {name}"));
@@ -621,12 +629,28 @@ impl List<'_> {
         let Mirror { line: _, session } = mirror;
         let Session { name, from, direction, to, sample, vlan } = session;
         let from = from.iter().map(|from| port_name(self.names, *from).to_owned());
-        let from = some(from, "nothing");
-        let to = port_name(self.names, (*to).into());
+        let from = some(from, "rules");
+        let to = match to {
+            Destination::Port(port) => port_name(self.names, (*port).into()).to_owned(),
+            Destination::Erspan(to) => self.erspan(to),
+        };
         let sample = if *sample > 1 { format!(", one of {sample}") } else { String::new() };
         let vlan = vlan.map_or(String::new(), |vlan| format!(", vlan {vlan}"));
         let value = format!("{from} {} -> {to}{sample}{vlan}", direction.name());
         self.graph(format!("mirror \"{name}\""), value);
+    }
+
+    fn erspan(&self, to: &Erspan) -> String {
+        let Erspan { source, destination, vrf, id, dscp, ttl, length } = to;
+        let mut said = format!("{destination} from {source}, erspan {id}");
+        if *vrf != VrfId::DEFAULT {
+            said += &format!(", vrf {}", vrf_name(self.names, *vrf));
+        }
+        if *dscp != 0 {
+            said += &format!(", dscp {dscp}");
+        }
+        said += &format!(", ttl {ttl}");
+        said + &length.map_or(String::new(), |length| format!(", length {length}"))
     }
 
     fn import(&mut self, rank: usize, import: &Import) {

@@ -145,7 +145,8 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     context.ports_sound = context.errors.is_empty();
     let next_hops = routes::next_hops(&mut context, of(Keyword::NextHop));
     let sets = filters::sets(&mut context, of(Keyword::PrefixSet));
-    let others = (&*next_hops, &*sets);
+    let mirrors = mirrors::read(&mut context, of(Keyword::Mirror));
+    let others = (&*next_hops, &*sets, &*mirrors);
     let (filters, categories) = filters::read(&mut context, of(Keyword::Filter), others);
     filters::tell_ports(&mut context, (&mut ports, &mut bonds, &mut vlans), &filters);
     let (cores, forwarders) =
@@ -157,7 +158,6 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let imports = routes::imports(&mut context, of(Keyword::Import), file);
     let others = routes_from.any();
     routes::check_recursion(&mut context, (&routes, &next_hops), &imports, others, &forwarding);
-    let mirrors = mirrors::read(&mut context, of(Keyword::Mirror));
     mirrors::tell_ports(&mirrors, &mut ports, (&bonds, &vlans));
     let graphs =
         graphs::read(&mut context, graphs, (&ports, &bonds, &vlans), (&filters, &categories));

@@ -172,9 +172,19 @@ fn statement(of: &Value) -> Statement {
         }
         "limit" => rate(args).map(Statement::Limit),
         "set" => update(args),
+        "mangle" => mark(args),
         _ => None,
     };
     found.unwrap_or_else(|| other(of, name == "match" || name == "xt" || name == "ct count"))
+}
+
+/// Reads a change of the DSCP.
+fn mark(of: &Value) -> Option<Statement> {
+    let payload = of.get("key")?.get("payload")?;
+    let key = format!("{} {}", string(payload, "protocol"), string(payload, "field"));
+    let is_dscp = matches!(key.as_str(), "ip dscp" | "ip6 dscp");
+    is_dscp.then_some(())?;
+    Some(Statement::Mark { key, value: word(of.get("value")?)? })
 }
 
 fn other(of: &Value, is_condition: bool) -> Statement {

@@ -137,6 +137,9 @@ impl Table<'_> {
                 if reading.rule.limit.is_some() {
                     reading.block("a condition behind its rate".into());
                 }
+                if reading.rule.mark.is_some() {
+                    reading.block("a condition behind its mark".into());
+                }
                 match self.condition(keys, mask.as_deref(), *op, values) {
                     Ok((packets, omitted)) => {
                         reading.narrow(&packets);
@@ -153,6 +156,14 @@ impl Table<'_> {
                 let prefix = prefix.as_deref().map(|prefix| prefix.trim().trim_end_matches(':'));
                 let prefix = prefix.filter(|prefix| !prefix.is_empty()).map(str::to_owned);
                 reading.rule.name = reading.rule.name.take().or(prefix);
+            }
+            Statement::Mark { key, value } => {
+                reading.narrow(&[Match::family(if key == "ip dscp" { 4 } else { 6 })]);
+                reading.rule.matters = true;
+                match values::dscp(value).map(|set| set.numbers().next()) {
+                    Ok(dscp) => reading.rule.mark = dscp.map(|dscp| dscp as u8),
+                    Err(reason) => reading.block(reason),
+                }
             }
             Statement::Limit(limit) => reading.limit(limit.clone()),
             Statement::Update { keys, limit } => match (&keys[..], limit) {
@@ -454,15 +465,23 @@ fn ct_state(op: Op, values: &Values, elements: &[Tuple]) -> Result<Condition, St
     Ok((packets.into_iter().collect(), omitted))
 }
 
-/// Reads `ip frag-off & 0x3fff != 0`: fragments, first or later.
+/// Reads `ip frag-off & 0x3fff != 0`, fragments, and `& 0x1fff`, later ones.
 fn fragment(mask: &[String], op: Op, elements: &[Tuple]) -> Result<Condition, String> {
     let number = |words: &[String]| words.first().and_then(|word| values::number(word));
     let (mask, value) = (number(mask), elements.first().and_then(|element| number(element)));
-    let is_fragment = match (mask, value, op) {
-        (Some(0x3fff), Some(0), Op::Ne) => 1,
-        (Some(0x3fff), Some(0), Op::Eq | Op::Implicit) => 0,
-        _ => return Err("of \"ip frag-off\" only & 0x3fff, any fragment, has a counterpart".into()),
+    let kinds = match (mask, value, op) {
+        (Some(0x3fff), Some(0), Op::Ne) => (1, 2),
+        (Some(0x3fff), Some(0), Op::Eq | Op::Implicit) => (0, 0),
+        (Some(0x1fff), Some(0), Op::Ne) => (2, 2),
+        (Some(0x1fff), Some(0), Op::Eq | Op::Implicit) => (0, 1),
+        _ => {
+            return Err(
+                "of \"ip frag-off\" only & 0x3fff, any fragment, and & 0x1fff, later ones, \
+                        have a counterpart"
+                    .into(),
+            );
+        }
     };
-    let packets = Match::field(Field::Fragment, Ranges::one(is_fragment)).and(&Match::family(4));
+    let packets = Match::field(Field::Fragment, Ranges::new([kinds])).and(&Match::family(4));
     Ok((packets.into_iter().collect(), Vec::new()))
 }

@@ -51,6 +51,11 @@ pub enum Statement {
     },
     Verdict(Verdict),
     Counter,
+    /// `ip dscp set cs1`.
+    Mark {
+        key: String,
+        value: String,
+    },
     Log {
         prefix: Option<String>,
     },

@@ -295,9 +295,17 @@ fn peek(input: &Tokens<'_>, text: &str) -> bool {
     input.first().is_some_and(|token| token.text == text)
 }
 
+/// Parses `ip dscp set cs1`.
+fn mark(input: &mut Tokens<'_>) -> Result<Statement> {
+    let key = alt((is("ip").value("ip dscp"), is("ip6").value("ip6 dscp")));
+    let (key, _, _, value) = (key, is("dscp"), is("set"), word).parse_next(input)?;
+    Ok(Statement::Mark { key: key.to_owned(), value })
+}
+
 fn statement(input: &mut Tokens<'_>) -> Result<Statement> {
     alt((
         verdict.map(Statement::Verdict),
+        mark,
         counter,
         log,
         rate.map(Statement::Limit),

@@ -1,12 +1,12 @@
 -- Filters from iptables.txt.
--- Left out: 11, of which 11 LET PASS, DROP OR CHANGE PACKETS: look for "!!".
+-- Left out: 10, of which 10 LET PASS, DROP OR CHANGE PACKETS: look for "!!".
 -- every port: turnpike.port "…" { …, filter = { outward = "forward" } }
 -- Packets to groups are filtered inward only: those that are forwarded pass these filters by.
--- !! NOT CONVERTED: line 8: -A FORWARD -p tcp -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu
---    filters change no packets but by their own rules' mark
 -- !! NOT CONVERTED: line 49: -A POSTROUTING -o eth0 -j MASQUERADE
 --    there is no NAT
 turnpike.filter "forward" {
+  -- !! NOT CONVERTED: line 8: -A FORWARD -p tcp -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu
+  --    target TCPMSS has no counterpart; --clamp-mss-to-pmtu has no counterpart; its packets meet later rules instead
   -- line 17: -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
   { family = "ip4", state = { "established", "related" }, action = "accept" },
   -- line 18: -A FORWARD -p tcp -m state --state NEW -m tcp --dport 22 -m comment --comment "ssh in" -j ACCEPT
@@ -42,8 +42,8 @@ turnpike.filter "forward" {
   --    match mark has no counterpart; --mark has no counterpart; its packets meet later rules instead
   -- !! NOT CONVERTED: line 33: -A FORWARD -m mac --mac-source 00:11:22:33:44:55 -j ACCEPT
   --    match mac has no counterpart; --mac-source has no counterpart; its packets meet later rules instead
-  -- !! NOT CONVERTED: line 34: -A FORWARD -f -j DROP
-  --    -f is for later fragments only; a filter's fragment is for the first ones, too; its packets meet later rules instead
+  -- line 34: -A FORWARD -f -j DROP
+  { family = "ip4", fragment = "later", action = "drop" },
   -- line 39: -A LOGDROP -m limit --limit 5/min -j LOG --log-prefix "dropped: " --log-level 7
   { name = "dropped", family = "ip4", proto = "gre", action = "drop", log = true },
   -- !! NOT CONVERTED: line 36: -A FORWARD -s 10.0.0.0/255.0.255.0 -j RETURN

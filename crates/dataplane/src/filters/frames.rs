@@ -35,20 +35,34 @@ impl FrameFilters {
     pub fn judge(&self, batch: &Batch, slot: usize) -> Option<Judgement> {
         let number = batch.info(slot).features.get(FILTER_IN);
         let filter = self.0.get(usize::from(number).wrapping_sub(1))?.as_ref()?;
-        let head = batch.ethernet(slot);
-        let frame = Frame {
-            ethertype: head.ethertype.get(),
-            to: head.destination,
-            from: head.source,
-            priority: batch.priority(slot),
-            interface: batch.interface(slot).index() as u16,
-        };
+        let frame = Frame::of(batch, slot);
         let length = batch.len(slot).saturating_sub(ETHERNET);
         filter.table.judge_frame(&filter.hits, &frame, length, batch.now)
     }
 }
 
 impl FilterTable {
+    /// Returns the forwarder that a rule selects for this slot's frame, which is no IP packet.
+    pub(crate) fn forwarder_of_frame(&self, batch: &Batch, slot: usize) -> Option<u16> {
+        let rule = self.frame_rule(&Frame::of(batch, slot))?;
+        self.spec.treatments.get(rule as usize)?.forwarder
+    }
+
+    /// Returns true if rules select forwarders for frames that are no IP packets.
+    pub(crate) fn chooses_for_frames(&self) -> bool {
+        let treatments = &self.spec.treatments;
+        let chooses =
+            |rule: &u32| treatments.get(*rule as usize).is_some_and(|of| of.forwarder.is_some());
+        self.frame_rules.iter().any(chooses)
+    }
+
+    /// Returns the first rule that matches a frame.
+    fn frame_rule(&self, frame: &Frame) -> Option<u32> {
+        let rules = &self.spec.filter.rules;
+        let fits = |rule: &&u32| rules.get(**rule as usize).is_some_and(|rule| frame.fits(rule));
+        self.frame_rules.iter().find(fits).copied()
+    }
+
     /// Counts a frame for the first rule that matches it, charges it to the rule's rate, and returns its judgement.
     fn judge_frame(
         &self,
@@ -57,9 +71,7 @@ impl FilterTable {
         length: usize,
         now: u64,
     ) -> Option<Judgement> {
-        let rules = &self.spec.filter.rules;
-        let fits = |rule: &&u32| rules.get(**rule as usize).is_some_and(|rule| frame.fits(rule));
-        let rule = *self.frame_rules.iter().find(fits)?;
+        let rule = self.frame_rule(frame)?;
         count_frame(hits, rule, length, now);
         match self.admits(rule, SourceKey::Ip4(0), length, now) {
             Colour::Red => Some(Judgement::Police),
@@ -69,6 +81,17 @@ impl FilterTable {
 }
 
 impl Frame {
+    fn of(batch: &Batch, slot: usize) -> Self {
+        let head = batch.ethernet(slot);
+        Self {
+            ethertype: head.ethertype.get(),
+            to: head.destination,
+            from: head.source,
+            priority: batch.priority(slot),
+            interface: batch.interface(slot).index() as u16,
+        }
+    }
+
     fn fits(&self, rule: &acl::Rule) -> bool {
         let of = &rule.matches;
         of.ethertype.contains(&self.ethertype)

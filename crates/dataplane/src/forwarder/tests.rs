@@ -8,12 +8,13 @@ use super::*;
 use crate::builder::GraphBuilder;
 use crate::class::ByClass;
 use crate::distribution::TxConfig;
+use crate::erspan::Erspan;
 use crate::exchange::Replacement;
 use crate::filters::{FilterSpec, FilterTable, Filters, Police, Treatment};
 use crate::frame::Class;
 use crate::graph::{Output, Outputs, Step};
 use crate::interface::InterfaceId;
-use crate::mirror_sessions::{Direction, MIRROR, MirrorOutput, Session, Sessions};
+use crate::mirror_sessions::{Destination, Direction, MIRROR, Session, Sessions};
 use crate::multicast::{MulticastRoute, MulticastRoutes};
 use crate::next_hop::NextHopTable;
 use crate::punts::{ClassQueue, ClassRing};
@@ -941,8 +942,8 @@ fn copies_for_which_there_is_no_room_are_counted() {
 fn mirrored(from: u16, direction: Direction, to: u16) -> Arc<crate::tables::Tables> {
     let tables = TestTables::every_kind();
     let from = vec![InterfaceId::of_port(port(from))];
-    let session =
-        Session { name: "tap".into(), from, direction, to: port(to), sample: 1, vlan: None };
+    let to = Destination::Port(port(to));
+    let session = Session { name: "tap".into(), from, direction, to, sample: 1, vlan: None };
     tables.mirrors.set(Arc::new(Sessions::new(vec![session], &tables.vlans.get(), false)));
     let mut interfaces = tables.interfaces.get();
     for interface in &mut interfaces {
@@ -954,7 +955,7 @@ fn mirrored(from: u16, direction: Direction, to: u16) -> Arc<crate::tables::Tabl
 
 fn mirroring(tables: &Arc<crate::tables::Tables>) -> Graph {
     let mut graph = crate::default_graph(tables).unwrap();
-    graph.set_mirror_output(MirrorOutput::of(&tables.mirrors, &tables.vlans));
+    graph.set_mirror_output(tables.mirror_output());
     graph
 }
 
@@ -1043,6 +1044,75 @@ fn sent_packets_are_mirrored_wherever_they_come_from() {
     assert_eq!(lab.counters.replicated.get(), 3);
     assert_eq!(lab.counters.taken_in.get(), 3);
     assert_eq!(lab.counters.tx(port(3)).packets.get(), 3);
+}
+
+/// Tables with a mirror session of a port, whose copies leave by the routes, over this next hop.
+fn mirrored_far(from: u16, direction: Direction, hop: u16) -> Arc<crate::tables::Tables> {
+    let tables = mirrored(from, direction, 4);
+    let mut session = Session {
+        name: "far".into(),
+        from: vec![InterfaceId::of_port(port(from))],
+        direction,
+        to: Destination::Port(port(4)),
+        sample: 1,
+        vlan: None,
+    };
+    session.to = Destination::Erspan(Erspan {
+        source: "192.0.2.1".parse().unwrap(),
+        destination: "198.51.100.9".parse().unwrap(),
+        vrf: crate::interface::VrfId::DEFAULT,
+        id: 1,
+        dscp: 0,
+        ttl: 64,
+        length: None,
+    });
+    tables.named_hops.set([(&*session.hop_name(), hop)].into_iter());
+    let sessions = Sessions::new(vec![session], &tables.vlans.get(), false);
+    let sessions = sessions.with_tunnels(&tables.named_hops, &Sessions::default());
+    tables.mirrors.set(Arc::new(sessions));
+    tables
+}
+
+#[test]
+fn copies_that_leave_by_a_mirrored_port_are_not_copied_again() {
+    // Next hop 20 is on port 4, whose packets another forwarder sends.
+    let tables = mirrored_far(0, Direction::Inward, 20);
+    let mut lab = Lab::new(mirroring(&tables), at_once());
+    lab.receive(&[to("10.0.6.1")]);
+    let copy = lab.handed_over.pop().unwrap();
+    assert_eq!(whole(&copy)[50..], to("10.0.6.1"));
+    assert_eq!(lab.frames_sent().len(), 1);
+    // That forwarder mirrors the port: only what is not a copy already.
+    let tables = mirrored_far(3, Direction::Outward, 20);
+    let mut other = Lab::new(mirroring(&tables), at_once());
+    let mut packet = mbuf(&whole(&copy));
+    packet.set_tag(copy.tag() & !0xffff | 3);
+    other.inject.push(packet).unwrap();
+    other.forwarder.round();
+    assert_eq!((other.frames_sent().len(), other.handed_over.pop().is_some()), (1, false));
+    let mut packet = mbuf(&to("10.0.6.1"));
+    packet.set_tag(3);
+    other.inject.push(packet).unwrap();
+    other.forwarder.round();
+    assert_eq!((other.frames_sent().len(), other.handed_over.pop().is_some()), (1, true));
+}
+
+#[test]
+fn copies_yield_to_the_traffic_of_a_port_that_is_full() {
+    let tables = mirrored_far(0, Direction::Inward, 16);
+    let mut lab = Lab::new(mirroring(&tables), at_once());
+    let frames = vec![to("10.0.6.1"); 20];
+    let (mut rounds, mut before) = (0, 0);
+    while lab.drops(DropReason::TxFull) == 0 {
+        before = lab.drops(DropReason::MirrorLost);
+        lab.receive(&frames);
+        rounds += 1;
+    }
+    assert!(before > 0, "copies were lost before a packet was");
+    let counts = tables.mirrors.counts()["far"];
+    assert_eq!(counts.packets, rounds * 20);
+    assert_eq!(counts.dropped, lab.drops(DropReason::MirrorLost));
+    assert_eq!(lab.counters.replicated.get(), rounds * 20);
 }
 
 #[test]

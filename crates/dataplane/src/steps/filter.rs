@@ -19,6 +19,9 @@
 //! or chains of extension headers that cannot be followed (RFC 1858, RFC 3128, RFC 7112; see
 //! [`acl::key`]); the short ones are dropped regardless of the rules.
 //!
+//! A rule may copy its packets, as they are here, by a port or for a mirror session. Copies count as replicated; those
+//! without a buffer are dropped as `no-buffer` or `mirror-lost`.
+//!
 //! The steps are in the graph only if an interface has a filter.
 
 use std::sync::Arc;
@@ -35,6 +38,7 @@ use crate::graph::{Output, Outputs, Step};
 use crate::head::is_neighbour_discovery;
 use crate::interface::MAX_INTERFACES;
 use crate::mask::Mask;
+use crate::mirror_sessions::{self, Mirror};
 use crate::reason::{DropReason, PuntReason};
 use crate::tables::Tables;
 
@@ -62,6 +66,8 @@ struct Used<A: Filtered> {
     filters: Vec<Option<Counted>>,
     reader: Reader<A>,
     tracking: Tracking,
+    /// Copies packets for rules; `None`: there are no mirror sessions.
+    mirror: Option<Mirror>,
 }
 
 /// The filters of interfaces, and the flow table.
@@ -79,12 +85,13 @@ impl<A: Filtered> Used<A> {
             filters: Counted::all(&filters),
             reader: Reader::of(filters.tables.iter().flatten().map(|table| &**table)),
             tracking: Tracking { direction, guards, flows: filters.flows },
+            mirror: mirror_of(tables, direction),
         }
     }
 
     /// Assigns the packets, all of which have this filter, to their outputs.
     fn decide(&mut self, batch: &mut Batch, number: u8, packets: Mask, out: &mut Outputs) {
-        let Self { filters, reader, tracking } = self;
+        let Self { filters, reader, tracking, mirror } = self;
         let hidden = reader.read(batch, packets);
         let tracked = tracking.look_up(reader, batch, packets);
         if number == TRACKED {
@@ -93,7 +100,8 @@ impl<A: Filtered> Used<A> {
             return;
         }
         let filter = filters.get(usize::from(number).wrapping_sub(1)).and_then(Option::as_ref);
-        let decided = judge_all(filter, reader, batch, (packets, hidden), number);
+        let by = (&mut *reader, mirror.as_mut());
+        let decided = judge_all(filter, by, batch, (packets, hidden), number);
         if tracked {
             tracking.note(reader, batch, packets, decided[OK] | decided[TO_HOST]);
         }
@@ -101,12 +109,22 @@ impl<A: Filtered> Used<A> {
     }
 }
 
+/// Returns a maker of copies for rules that name mirror sessions, of packets of this direction; `None`: there are no
+/// sessions.
+pub(super) fn mirror_of(tables: &Tables, direction: Direction) -> Option<Mirror> {
+    let direction = match direction {
+        Direction::In => mirror_sessions::Direction::Inward,
+        Direction::Out => mirror_sessions::Direction::Outward,
+    };
+    (!tables.mirrors.get().is_empty()).then(|| tables.mirror(direction))
+}
+
 /// Sorts the packets that `reader` has read by this filter's judgement, in the order of [`OUTPUTS`]. Applies
-/// the other effects of rules. Packets that are `hidden` are dropped.
+/// the other effects of rules; `mirror` copies packets for sessions. Packets that are `hidden` are dropped.
 #[inline(always)]
 pub(super) fn judge_all<A: Filtered>(
     filter: Option<&Counted>,
-    reader: &mut Reader<A>,
+    (reader, mut mirror): (&mut Reader<A>, Option<&mut Mirror>),
     batch: &mut Batch,
     (packets, hidden): (Mask, Mask),
     number: u8,
@@ -136,6 +154,11 @@ pub(super) fn judge_all<A: Filtered>(
         }
         let Judged { judgement, effects } = reader.judge(filter, rule, batch, (place, slot));
         if let Some(effects) = effects {
+            if effects.sessions != 0
+                && let Some(mirror) = &mut mirror
+            {
+                mirror.copy_by_rules(batch, slot, effects.sessions);
+            }
             let passes = judgement == Judgement::Pass;
             apply(&effects, batch, (slot, number), passes);
         }
@@ -270,7 +293,7 @@ impl<A: Filtered> Step for FilterOut<A> {
 
 /// Applies the effects, beyond the decision, of rules of the filter with this number to the packet of this slot.
 fn apply(effects: &Effects, batch: &mut Batch, (slot, number): (usize, u8), passes: bool) {
-    let &Effects { mark, mirrors, class: _, categories, target } = effects;
+    let &Effects { mark, mirrors, sessions: _, class: _, categories, target } = effects;
     for port in mirrors.ports() {
         batch.mirror(Mask::when(true, slot), port);
     }

@@ -23,12 +23,13 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use acl::Family;
 
-use super::filter::{OK, OUTPUTS, judge_all};
+use super::filter::{OK, OUTPUTS, judge_all, mirror_of};
 use crate::batch::Batch;
-use crate::filters::{Counted, Filtered, Reader};
+use crate::filters::{Counted, Direction, Filtered, Reader};
 use crate::graph::{MAX_OUTPUTS, Output, Outputs, Step};
 use crate::head::is_neighbour_discovery;
 use crate::mask::Mask;
+use crate::mirror_sessions::Mirror;
 use crate::params::{Arg, Args, Kind, Param};
 use crate::tables::Tables;
 
@@ -104,6 +105,7 @@ pub fn check_filter_step(
 pub(super) struct FilterAt<A: Filtered> {
     filter: Option<Counted>,
     reader: Reader<A>,
+    mirror: Option<Mirror>,
     outputs: Vec<Output>,
     /// The numbers of the categories with an output, in the outputs' order.
     categories: Vec<usize>,
@@ -123,6 +125,7 @@ impl<A: Filtered> FilterAt<A> {
         let named = args.texts("categories").iter().take(outputs.len() - OUTPUTS.len());
         Self {
             reader: Reader::of(filter.iter().map(|table| &**table)),
+            mirror: mirror_of(tables, Direction::In),
             // An unknown category has no packets.
             categories: named.map(|name| number(name).unwrap_or(usize::MAX)).collect(),
             filter: filter.map(Counted::new),
@@ -137,14 +140,15 @@ impl<A: Filtered> Step for FilterAt<A> {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-        let Self { filter, reader, categories, .. } = self;
+        let Self { filter, reader, mirror, categories, .. } = self;
         let discovery = match A::OF {
             Family::Ip4 => Mask::EMPTY,
             Family::Ip6 => input.filter(|slot| is_neighbour_discovery(batch.head(slot))),
         };
         let packets = input.without(discovery);
         let hidden = reader.read(batch, packets);
-        let decided = judge_all(filter.as_ref(), reader, batch, (packets, hidden), 0);
+        let by = (reader, mirror.as_mut());
+        let decided = judge_all(filter.as_ref(), by, batch, (packets, hidden), 0);
         let mut rest = decided[OK];
         for (out, category) in out[OUTPUTS.len()..].iter_mut().zip(categories) {
             let own = rest & batch.categories.packets(*category);

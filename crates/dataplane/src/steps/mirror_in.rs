@@ -10,8 +10,9 @@
 //! | drop `mirror-destination` | received on the port of an analyser |
 //!
 //! A copy has the first 128 bytes for itself, since steps rewrite headers, and shares the others with the frame; see
-//! `tap.rs` for copies that share nothing. It leaves by the analyser's port and counts as replicated. A copy without a
-//! buffer, or for which that port has no room, is dropped as `mirror-lost`; the frame is not affected. The step is in
+//! `tap.rs` for copies that share nothing. It leaves by the analyser's port, or by the route to the analyser
+//! (`erspan.rs`), and counts as replicated. A copy without a buffer or a way, or for which its port has no room, is
+//! dropped as `mirror-lost`; the frame is not affected. The step is in
 //! the default graph only if a session mirrors received packets, or there is an analyser's port. It counts copies by
 //! session (`show mirrors`).
 
@@ -34,7 +35,7 @@ pub struct MirrorIn(Mirror);
 impl MirrorIn {
     /// Creates it for the sessions in these tables.
     pub fn new(tables: &Tables) -> Self {
-        Self(Mirror::of(&tables.mirrors, &tables.vlans, Direction::Inward))
+        Self(tables.mirror(Direction::Inward))
     }
 }
 
@@ -63,8 +64,9 @@ mod tests {
     use super::*;
     use crate::interface::InterfaceId;
     use crate::mirror::Copies;
-    use crate::mirror_sessions::{Session, Sessions};
+    use crate::mirror_sessions::{Destination, Session, Sessions};
     use crate::port::PortId;
+    use crate::tap::Made;
     use crate::testing::{FrameBuilder, TestTables, dpdk, run_step_on};
 
     #[test]
@@ -74,7 +76,7 @@ mod tests {
             name: "tap".into(),
             from: vec![InterfaceId::FIRST],
             direction: Direction::Both,
-            to: PortId::new(4).unwrap(),
+            to: Destination::Port(PortId::new(4).unwrap()),
             sample: 1,
             vlan: None,
         };
@@ -91,7 +93,7 @@ mod tests {
             let (_, taps) = batch.burst_and_taps().unwrap();
             let copies: Vec<_> = taps.made().collect();
             assert_eq!(copies.len(), usize::from(port == 0));
-            for made in copies {
+            for Made { packets: made, .. } in copies {
                 assert_eq!(
                     [made.burst.frame(0), made.burst.frame(1)],
                     [&frames[0][..], &frames[1]]

@@ -119,12 +119,20 @@ impl OpenPort {
 }
 
 impl Port {
-    /// Makes the device drop packets that match a pattern, and count them if it can.
+    /// Makes the device drop matching packets, and count them if it can.
     ///
     /// # Errors
     /// The device's error, if it refuses the rule.
-    pub fn add_drop_rule(&self, pattern: &Pattern) -> Result<FlowRule, FlowRefusal> {
-        self.add_rule(&Items::of(pattern)?, Fate::Drop)
+    pub fn add_drop_rule(&self, traffic: &Traffic) -> Result<FlowRule, FlowRefusal> {
+        self.add_rule(&Items::of_traffic(traffic)?, Fate::Drop)
+    }
+
+    /// Makes the device bring matching packets to a receive queue, and count them if it can.
+    ///
+    /// # Errors
+    /// The device's error, if it refuses the rule.
+    pub fn add_queue_rule(&self, traffic: &Traffic, queue: u16) -> Result<FlowRule, FlowRefusal> {
+        self.add_rule(&Items::of_traffic(traffic)?, Fate::Queue(queue))
     }
 
     /// Makes the device bring matching packets to its receive queue for control traffic, and count them if it can.
@@ -526,12 +534,12 @@ mod tests {
     fn a_driver_without_rules_says_so() {
         let config = PortConfig::new("p", Device::parse("net_null77").unwrap());
         let (port, _rx, _tx) = Port::open(eal(), &config, &pool(4096)).unwrap();
-        let refusal = port.add_drop_rule(&pattern(6, ports(22))).unwrap_err();
+        let refusal = port.add_drop_rule(&Traffic::Ip(pattern(6, ports(22)))).unwrap_err();
         assert!(refusal.is_for_good(), "{refusal:?}");
         assert_eq!(refusal.to_string(), "its driver has no rte_flow");
         let refusal = port.add_control_rule(&Traffic::EtherType(0x0806)).unwrap_err();
         assert!(refusal.to_string().contains("no receive queue for control"), "{refusal}");
-        let refusal = port.add_drop_rule(&pattern(136, ports(22))).unwrap_err();
+        let refusal = port.add_drop_rule(&Traffic::Ip(pattern(136, ports(22)))).unwrap_err();
         assert!(refusal.to_string().starts_with("rte_flow has no ports"), "{refusal}");
         let (rule, refusal) =
             port.remove_rule(FlowRule { number: 3, is_counted: true }).unwrap_err();

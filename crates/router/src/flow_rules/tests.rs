@@ -1,5 +1,6 @@
 use std::cell::{Cell, RefCell};
 
+use acl::offload::Treated;
 use acl::{Action, Filter, Matches, Rule};
 use dataplane::filters::{FilterSpec, Treatment};
 
@@ -8,7 +9,7 @@ use super::*;
 /// A device with room for some rules, which records the requests made to it.
 struct Device {
     room: usize,
-    rules: RefCell<HashMap<u32, Pattern>>,
+    rules: RefCell<HashMap<u32, Order>>,
     next: Cell<u32>,
     said: RefCell<Vec<String>>,
     count: Cell<u64>,
@@ -29,7 +30,7 @@ impl Device {
 impl Holder for Device {
     type Rule = u32;
 
-    fn add(&self, pattern: &Pattern) -> Result<u32, Refused> {
+    fn add(&self, order: &Order) -> Result<u32, Refused> {
         if self.room == 0 {
             return Err(Refused { why: "no rules here".to_owned(), is_for_good: true });
         }
@@ -38,7 +39,7 @@ impl Holder for Device {
             return Err(Refused { why: "full".to_owned(), is_for_good: false });
         }
         let number = self.next.replace(self.next.get() + 1);
-        rules.insert(number, *pattern);
+        rules.insert(number, *order);
         self.said.borrow_mut().push(format!("+{number}"));
         Ok(number)
     }
@@ -81,14 +82,15 @@ fn filter(ports: &[u16]) -> Wanted {
         default: Action::Accept,
     };
     let treatments = vec![Treatment::default(); ports.len()];
-    let offloads = acl::offload::offload(&filter, |_| None, &acl::offload::Port::default());
+    let offloads =
+        acl::offload::offload(&filter, |_| Treated::default(), &acl::offload::Port::default());
     let table = FilterTable::new(
         &FilterSpec { filter, treatments, targets: vec![] },
         None,
         &acl::SetReaders::none(),
     )
     .unwrap();
-    (Arc::new(table), Ok(offloads))
+    (Arc::new(table), Ok(offloads), Vec::new())
 }
 
 fn always() -> bool {
@@ -185,7 +187,8 @@ fn counts_are_told_once_and_as_bytes_of_ip_packets() {
     let mut placed = placed(&device, &[1, 0, 2]);
     let mut told = Vec::new();
     let mut read = |placed: &mut Placed<u32>| {
-        placed.read(&device, always, |_, rule, count| {
+        placed.read(&device, always, |_, rule, (count, is_dropped)| {
+            assert!(is_dropped);
             told.push((rule, count.packets, count.bytes));
         });
         std::mem::take(&mut told)
@@ -211,4 +214,50 @@ fn a_rule_that_is_not_counted_says_so() {
     let placed = placed(&device, &ports);
     let counted = |rule| placed.whereabouts(rule).unwrap().is_counted;
     assert!(counted(8) && !counted(9));
+}
+
+/// A filter whose rules bring UDP over IPv4 to a port to these forwarders, which have these queues.
+fn steering(forwarders: &[u16], queues: &[Option<u16>]) -> Wanted {
+    let ports: Vec<u16> = (0..forwarders.len() as u16).map(|place| 100 + place).collect();
+    let (table, _, _) = filter(&ports);
+    let mut spec = table.spec().clone();
+    spec.filter.rules.iter_mut().for_each(|rule| rule.action = Action::Accept);
+    let treated = |rule: usize| Treated { by_software: None, forwarder: Some(forwarders[rule]) };
+    let offloads = acl::offload::offload(&spec.filter, treated, &acl::offload::Port::default());
+    (table, Ok(offloads), queues.to_vec())
+}
+
+#[test]
+fn rules_for_forwarders_lead_to_their_queues_and_follow_them() {
+    let device = Device::new(10);
+    let fates = || {
+        let mut fates: Vec<_> =
+            device.rules.borrow().iter().map(|(rule, (_, fate))| (*rule, *fate)).collect();
+        fates.sort_by_key(|(rule, _)| *rule);
+        fates
+    };
+    let mut placed = Placed::default();
+    placed.follow(Some(steering(&[0, 1, 2], &[Some(1), Some(0), None])));
+    placed.go_on(&device, always);
+    assert_eq!(fates(), [(0, Fate::Queue(1)), (1, Fate::Queue(0))]);
+    let places: Vec<_> = (0..3).map(|rule| placed.whereabouts(rule).unwrap()).collect();
+    assert!(places.iter().all(|place| place.steers && !place.drops));
+    assert_eq!(places.iter().map(|place| place.held).collect::<Vec<_>>(), [1, 1, 0]);
+    assert_eq!(places[2].why, ["forwarder 2 has no receive queue of the port"]);
+    let report = PlacementReport::Held { rules: 3, held: 2, device: 2 };
+    assert_eq!(placed.take_report(), Some(report));
+    device.count.set(5);
+    let mut counted = Vec::new();
+    placed.read(&device, always, |_, rule, (count, is_dropped)| {
+        counted.push((rule, count.packets, is_dropped));
+    });
+    assert_eq!(counted, [(0, 5, false), (1, 5, false)]);
+    // A queue has moved: its rule is replaced, the other one stays.
+    placed.follow(Some(steering(&[0, 1, 2], &[Some(1), None, Some(0)])));
+    assert_eq!(*placed.queues(), [Some(1), None, Some(0)]);
+    placed.go_on(&device, always);
+    assert_eq!(fates(), [(0, Fate::Queue(1)), (2, Fate::Queue(0))]);
+    placed.follow(None);
+    placed.go_on(&device, always);
+    assert_eq!((fates(), placed.queues().len()), (vec![], 0));
 }

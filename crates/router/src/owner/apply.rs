@@ -202,8 +202,7 @@ impl Owner {
     fn put_next_hops(&mut self, config: &Config) -> Result<()> {
         let (rib, known) = (&mut self.routing.rib, &mut self.configurations.routes);
         let put = rib.batch(|rib| {
-            let mut hops = config.next_hops.iter();
-            hops.try_for_each(|hop| {
+            config.all_next_hops().iter().try_for_each(|hop| {
                 known.put_next_hop(rib, hop).with_context(|| format!("line {}", hop.line))
             })
         });
@@ -214,7 +213,7 @@ impl Owner {
     /// Forgets the next hops with names that a configuration does not have.
     fn keep_next_hops(&mut self, config: &Config) {
         let (rib, known) = (&mut self.routing.rib, &mut self.configurations.routes);
-        known.keep_next_hops(rib, &config.next_hops);
+        known.keep_next_hops(rib, &config.all_next_hops());
         known.publish_next_hops(rib, &self.routing.tables.named_hops);
     }
 

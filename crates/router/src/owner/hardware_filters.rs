@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use acl::offload::{Offload, offload};
+use acl::offload::{Offload, Treated, offload};
 use acl::{Family, Matches, Rule};
 use api::report::{FilterInHardware, RuleInHardware};
 use control::config::{self, Config};
@@ -17,8 +17,9 @@ use dataplane::filters::{FilterTable, RuleHits, Treatment};
 use dataplane::plan::Plan;
 use dataplane::port::PortId;
 
-use super::super::flow_rules::PlacementReport;
+use super::super::flow_rules::{PlacementReport, Queues};
 use super::super::ports::OpenPort;
+use super::super::wiring::Wiring;
 use super::Owner;
 use super::turn::Turn;
 
@@ -42,9 +43,17 @@ const BEFORE: [&str; 13] = [
 /// Time limit of a change for adding rules to devices; the rest follows after it.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Packets dropped by devices, by rule, over all ports and devices.
+/// Packets that devices have dropped or brought to a queue, by rule, over all ports and devices.
 #[derive(Default)]
-pub(super) struct DeviceHits(HashMap<Key, RuleHits>);
+pub(super) struct DeviceHits(HashMap<Key, OfRule>);
+
+/// The packets of a rule.
+#[derive(Clone, Copy, Default)]
+pub(super) struct OfRule {
+    pub(super) dropped: RuleHits,
+    /// Software counts these as well.
+    pub(super) brought: RuleHits,
+}
 
 /// A filter, and a rule of it: its name, or its conditions.
 type Key = (String, String);
@@ -59,16 +68,17 @@ fn key(filter: &FilterTable, rule: &Rule) -> Key {
 
 impl DeviceHits {
     /// Of a rule of a filter.
-    pub(super) fn of(&self, filter: &FilterTable, rule: &Rule) -> RuleHits {
+    pub(super) fn of(&self, filter: &FilterTable, rule: &Rule) -> OfRule {
         self.0.get(&key(filter, rule)).copied().unwrap_or_default()
     }
 
     /// Adds what a port's device has counted since it was read last.
     fn read(&mut self, open: &mut OpenPort, has_time: impl Fn() -> bool) {
         let now = dpdk::tsc();
-        open.rules.read(&open.port, has_time, |filter, rule, count| {
+        open.rules.read(&open.port, has_time, |filter, rule, (count, is_dropped)| {
             let Some(rule) = filter.spec().filter.rules.get(rule) else { return };
-            let hits = self.0.entry(key(filter, rule)).or_default();
+            let of = self.0.entry(key(filter, rule)).or_default();
+            let hits = if is_dropped { &mut of.dropped } else { &mut of.brought };
             hits.packets += count.packets;
             hits.bytes += count.bytes.unwrap_or(0);
             hits.last = now;
@@ -100,9 +110,10 @@ impl Owner {
             }
             // The counts so far belong to the former rules.
             self.filtering.device_hits.read(open, || true);
+            let queues = queues(self.forwarding.wiring.as_ref(), open.id);
             open.rules.follow(wanted.map(|(filter, port)| {
                 let offloads = offloads(config, &filter, port);
-                (filter, offloads)
+                (filter, offloads, queues)
             }));
             go_on(open, || begin.elapsed() < PATIENCE);
         }
@@ -116,17 +127,20 @@ impl Owner {
         }
     }
 
-    /// Has devices that have been opened hold their rules, and those that did not release some do so. To be
+    /// Has devices that have been opened hold their rules, those whose queues have moved other ones, and those that did
+    /// not release some do so. To be
     /// called from time to time.
     pub(super) fn place_more(&mut self) {
         let config = self.configurations.current.clone();
         let turn = Turn::begin();
         for open in self.devices.ports.iter_mut() {
+            let queues = queues(self.forwarding.wiring.as_ref(), open.id);
             if let Some((filter, port)) = wanted(&config, &self.filtering.filters.tables, open.id)
-                && open.rules.filter().is_none()
+                && (open.rules.filter().is_none() || *open.rules.queues() != queues)
             {
+                self.filtering.device_hits.read(open, || true);
                 let offloads = offloads(&config, &filter, port);
-                open.rules.follow(Some((filter, offloads)));
+                open.rules.follow(Some((filter, offloads, queues)));
             }
             if open.rules.is_busy() || open.rules.has_news() {
                 go_on(open, || turn.has_time());
@@ -181,6 +195,7 @@ impl Owner {
                 wanted: place.wanted,
                 counted: place.is_counted,
                 drops: place.drops,
+                steers: place.steers,
                 why: place.why,
             })
         };
@@ -198,6 +213,11 @@ fn wanted<'c>(
     let inward = port.interface.filter_in.as_ref().filter(|filter| filter.hardware)?;
     let filter = filters.get(usize::from(inward.number).checked_sub(1)?)?.clone()?;
     Some((filter, port))
+}
+
+/// Returns the receive queue of a port by which each forwarder gets its packets.
+fn queues(wiring: Option<&Wiring>, port: PortId) -> Queues {
+    wiring.map(|wiring| wiring.queues_of(port)).unwrap_or_default()
 }
 
 /// Returns the offload of each rule of a port's filter, or the reason for which there is none.
@@ -221,21 +241,14 @@ fn offloads(
         );
     }
     let spec = filter.spec();
-    let treated = |rule: usize| {
+    let treated = |&treatment: &Treatment| {
         // Every treatment is listed, to decide whether a device may drop its packets.
-        let &Treatment {
-            police,
-            mirror,
-            log,
-            mark: _,
-            class: _,
-            category: _,
-            target: _,
-            forwarder: _,
-        } = spec.treatments.get(rule)?;
+        let Treatment { police, mirror, log, mark: _, class: _, category: _, target: _, forwarder } =
+            treatment;
         let police = police.map(|_| "police").or(mirror.map(|_| "mirror"));
-        police.or(log.then_some("log"))
+        Treated { by_software: police.or(log.then_some("log")), forwarder }
     };
+    let treated = |rule: usize| spec.treatments.get(rule).map_or_else(Treated::default, treated);
     let mut on = acl::offload::Port { interface: port.id.index() as u16, unfiltered: Vec::new() };
     if port.interface.host.is_some() {
         on.unfiltered.push((dhcp(), "DHCP of hosts without an address"));
@@ -288,8 +301,8 @@ fn go_on(open: &mut OpenPort, has_time: impl Fn() -> bool) {
             tracing::warn!("port \"{name}\": filter \"{filter}\" runs in software: {why}");
         }
         PlacementReport::Held { rules, held, device } => tracing::info!(
-            "port \"{name}\": filter \"{filter}\": {held} of {rules} rules that drop are in hardware, as {device} \
-             rules of {}",
+            "port \"{name}\": filter \"{filter}\": {held} of {rules} rules that drop or select a forwarder are in \
+             hardware, as {device} rules of {}",
             open.device
         ),
     }

@@ -191,9 +191,9 @@ pub fn build_rib(
             .put(&mut rib, route)
             .with_context(|| format!("{}:{}", config.file.display(), route.line))?;
     }
-    for hop in &config.next_hops {
+    for hop in config.all_next_hops() {
         routes
-            .put_next_hop(&mut rib, hop)
+            .put_next_hop(&mut rib, &hop)
             .with_context(|| format!("{}:{}", config.file.display(), hop.line))?;
     }
     for (rank, import) in (0..).zip(&config.imports) {

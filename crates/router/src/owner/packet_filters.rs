@@ -10,6 +10,7 @@ use dataplane::filters::{FilterSpec, FilterTable, Mark, RuleHits, Target};
 use dataplane::router_filter::ROUTER;
 
 use super::Owner;
+use super::hardware_filters::OfRule;
 
 impl Owner {
     /// The filters in the order of their numbers.
@@ -111,8 +112,8 @@ impl Owner {
         let (now, hz) = (dpdk::tsc(), dpdk::tsc_hz().max(1));
         let rule = |(place, hits): (usize, RuleHits)| {
             let rule = spec.filter.rules.get(place)?;
-            let device = self.filtering.device_hits.of(table, rule);
-            let (packets, last) = (hits.packets + device.packets, hits.last.max(device.last));
+            let OfRule { dropped, brought } = self.filtering.device_hits.of(table, rule);
+            let (packets, last) = (hits.packets + dropped.packets, hits.last.max(dropped.last));
             Some(FilterRule {
                 number: place + 1,
                 name: rule.name.clone(),
@@ -121,10 +122,10 @@ impl Owner {
                 police: spec.treatments[place].police.map(|police| police.to_string()),
                 colours: colours(spec, place, &hits),
                 packets,
-                bytes: hits.bytes + device.bytes,
+                bytes: hits.bytes + dropped.bytes,
                 last_s: (packets > 0).then(|| now.saturating_sub(last) / hz),
-                device_packets: device.packets,
-                device_bytes: device.bytes,
+                device_packets: dropped.packets + brought.packets,
+                device_bytes: dropped.bytes + brought.bytes,
                 hardware: self.rule_in_hardware(table, place),
                 logged_s: self.filtering.logged.remaining(table, place).map(|time| time.as_secs()),
             })

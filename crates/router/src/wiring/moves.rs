@@ -57,8 +57,15 @@ impl Wiring {
     /// The queues of a port may go to other forwarders: the configuration does not say which core serves them, and
     /// no software spreads what they receive.
     pub fn is_movable(&self, port: PortId) -> bool {
-        let free = |wired: &Wired| wired.plan.map.rx.is_empty() && wired.plan.spread.is_none();
+        let free = |wired: &Wired| wired.plan.map.rx.is_empty() && !wired.plan.has_rings();
         self.ports.get(&port).is_some_and(free)
+    }
+
+    /// Returns the first receive queue of a port that each forwarder has.
+    pub fn queues_of(&self, port: PortId) -> Vec<Option<u16>> {
+        let Some(Wired { layout, .. }) = self.ports.get(&port) else { return Vec::new() };
+        let first = |of: usize| layout.rx.iter().position(|&forwarder| forwarder == of);
+        (0..layout.forwarders()).map(|of| first(of).map(|queue| queue as u16)).collect()
     }
 
     /// A forwarder is on the NUMA node of a port's device, as far as nodes are known.

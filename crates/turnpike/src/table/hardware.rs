@@ -2,7 +2,7 @@
 
 use api::report::{Filter, FilterRule, RuleInHardware};
 
-/// Returns the location of a rule, and the number of packets that devices have dropped by it.
+/// Returns the location of a rule, and the number of packets that devices have dropped or brought to a queue by it.
 pub(super) fn of_rule(rule: &FilterRule) -> [String; 2] {
     let place = |of: &RuleInHardware| match (of.held, of.why.is_empty()) {
         (0, _) => "software",
@@ -29,13 +29,14 @@ pub(super) fn of_rule(rule: &FilterRule) -> [String; 2] {
     [places, packets]
 }
 
-/// Lists the reasons why devices do not have all dropping rules, a line each.
+/// Lists the reasons why devices do not have all rules that drop or select a forwarder, a line each.
 pub(super) fn reasons(filter: &Filter) -> String {
     let ports = filter.hardware.iter();
     let ports =
         ports.filter_map(|of| Some(format!("in software on {}: {}", of.port, of.why.as_ref()?)));
     let rules = filter.rules.iter().flat_map(|rule| {
-        let of = rule.hardware.iter().filter(|of| of.drops && !of.why.is_empty());
+        let asked = |of: &&RuleInHardware| (of.drops || of.steers) && !of.why.is_empty();
+        let of = rule.hardware.iter().filter(asked);
         of.map(move |of| {
             let part = if of.held > 0 { "in part " } else { "" };
             let name = rule.name.as_ref().map_or_else(String::new, |name| format!(" \"{name}\""));

@@ -10,7 +10,7 @@ use dataplane::filters::{
     Colours, FILTERS_MAX, FilterSpec, Mark, Meter, Police, SourceLengths, Target, Treatment,
 };
 use dataplane::interface::{InterfaceId, VrfId};
-use dataplane::port::PortId;
+use dataplane::mirror_sessions::MirrorTo;
 use dataplane::reason::PuntClass;
 use dataplane::router_filter::ROUTER;
 use dataplane::transmit::frame::Class as QueueClass;
@@ -21,7 +21,8 @@ use super::super::error::suggestion;
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
 use super::super::{
-    Bond, Cores, Filter, NamedNextHop, Port, PortFilter, PrefixSet, SetRoutes, Spread, Vlan, Vrf,
+    Bond, Cores, Filter, Mirror, NamedNextHop, Port, PortFilter, PrefixSet, SetRoutes, Spread,
+    Vlan, Vrf,
 };
 use super::{Context, NAME_RULE, is_name, vrfs};
 use crate::rib::RouteSource;
@@ -102,7 +103,14 @@ pub(super) fn of_port(
     let number = u8::try_from(place + 1).unwrap_or(u8::MAX);
     // The features that the filter requires are known after it has been read.
     let name = name.to_owned();
-    Some(PortFilter { name, number, hardware: false, asks_for_state: false, routes: false })
+    Some(PortFilter {
+        name,
+        number,
+        hardware: false,
+        asks_for_state: false,
+        routes: false,
+        forwarders: false,
+    })
 }
 
 /// Enables features that their filters require on ports, bonds and VLANs, and refuses inward-only features for outward
@@ -118,6 +126,7 @@ pub(super) fn tell_ports(
         let Filter { spec, .. } = filters.iter().find(|found| found.name() == filter.name)?;
         filter.asks_for_state = spec.asks_for_state();
         filter.routes = !spec.targets.is_empty();
+        filter.forwarders = spec.chooses_forwarders();
         Some(spec)
     };
     let ports = ports.iter_mut().map(|port| ("port", &port.name, port.line, &mut port.interface));
@@ -161,7 +170,7 @@ pub(super) fn tell_ports(
 pub(super) fn read<'s>(
     context: &mut Context<'_>,
     statements: impl Iterator<Item = &'s Statement>,
-    (next_hops, sets): (&[NamedNextHop], &[PrefixSet]),
+    (next_hops, sets, mirrors): (&[NamedNextHop], &[PrefixSet], &[Mirror]),
 ) -> (Vec<Filter>, Vec<String>) {
     let mut categories = Vec::new();
     let mut filters: Vec<Filter> = Vec::new();
@@ -180,6 +189,7 @@ pub(super) fn read<'s>(
         let mut named = Named {
             interfaces: context.interfaces(),
             next_hops,
+            mirrors,
             sets,
             categories: &mut categories,
         };
@@ -204,6 +214,7 @@ struct Named<'a> {
     interfaces: Vec<(String, InterfaceId)>,
     next_hops: &'a [NamedNextHop],
     sets: &'a [PrefixSet],
+    mirrors: &'a [Mirror],
     /// Those named by earlier rules.
     categories: &'a mut Vec<String>,
 }
@@ -256,7 +267,7 @@ fn filter(
         treatments.push(Treatment {
             police: policed(&mut of),
             mark: mark(&mut of, "mark").unwrap_or_default(),
-            mirror: mirror(&mut of, &named.interfaces),
+            mirror: mirror(&mut of, named),
             log: of.flag("log"),
             class: class(&mut of, is_router),
             category: category(&mut of, named.categories),
@@ -284,6 +295,22 @@ fn filter(
     }
     let name = statement.name.clone();
     FilterSpec { filter: acl::Filter { name, rules, default }, treatments, targets }
+}
+
+/// Reads `fragment = true`, `false`, `"first"` or `"later"`: as [`Matches::fragment`] and [`Matches::later`].
+fn fragment(fields: &mut Fields<'_, '_>) -> (Option<bool>, Option<bool>) {
+    match fields.get("fragment") {
+        None => (None, None),
+        Some(Value::Bool(is_fragment)) => (Some(*is_fragment), None),
+        Some(Value::Text(text)) if text == "first" => (Some(true), Some(false)),
+        Some(Value::Text(text)) if text == "later" => (Some(true), Some(true)),
+        Some(other) => {
+            let message =
+                format!("fragment: expected true, false, \"first\" or \"later\", got {other}");
+            fields.error("fragment", message);
+            (None, None)
+        }
+    }
 }
 
 fn rule(fields: &mut Fields<'_, '_>, line: usize, named: &Named<'_>) -> Rule {
@@ -324,9 +351,7 @@ fn rule(fields: &mut Fields<'_, '_>, line: usize, named: &Named<'_>) -> Rule {
     });
     icmp(fields, "icmp", Family::Ip4, &mut matches);
     icmp(fields, "icmp6", Family::Ip6, &mut matches);
-    if fields.get("fragment").is_some() {
-        matches.fragment = Some(fields.flag("fragment"));
-    }
+    (matches.fragment, matches.later) = fragment(fields);
     let action = action(fields, "action").unwrap_or(Action::Accept);
     Rule { name, line: u32::try_from(line).unwrap_or(0), matches, action }
 }
@@ -505,7 +530,7 @@ fn prefix(word: &str) -> Result<IpNet, String> {
 }
 
 /// Reads a value or a list of them, each text or number.
-fn each<T>(
+pub(super) fn each<T>(
     fields: &mut Fields<'_, '_>,
     key: &'static str,
     read: impl Fn(&str) -> Result<T, text::TextError>,
@@ -602,8 +627,8 @@ fn refuse_for_router(fields: &mut Fields<'_, '_>) {
 /// Refuses settings without use for frames other than IP packets.
 fn refuse_for_frames(of: &mut Fields<'_, '_>, rule: &Rule, treatment: Option<&Treatment>) {
     of.refuse(
-        &["mark", "mirror", "log", "class", "category", "next_hop", "vrf", "forwarder"],
-        |key| format!("{key}: a rule with ethertype only decides and polices; take it away"),
+        &["mark", "mirror", "log", "class", "category", "next_hop", "vrf"],
+        |key| format!("{key}: a rule with ethertype only decides, polices and chooses a forwarder; take it away"),
     );
     if matches!(rule.action, Action::Reject | Action::Continue) {
         of.error("action", "action: a rule with ethertype has accept, drop or to-host");
@@ -654,9 +679,12 @@ pub(super) fn check_forwarders(
         }
         let has_it =
             |port: &&Port| port.interface.filter_in.as_ref().is_some_and(|of| of.name == *name);
-        for port in ports.iter().filter(has_it).filter(|of| of.queues.spread != Spread::Software) {
+        let lacks =
+            |port: &&Port| port.queues.spread != Spread::Software && !port.steers_by_device();
+        for port in ports.iter().filter(has_it).filter(lacks) {
             let message = format!(
-                "port \"{}\": filter inward = \"{name}\": its rules with forwarder need spread = \"software\"",
+                "port \"{}\": filter inward = \"{name}\": its rules with forwarder need spread = \"software\", or \
+                 hardware = true beside inward if the device has several queues",
                 port.name
             );
             context.errors.add(Some(port.line), message);
@@ -758,17 +786,28 @@ fn next_hop(
     Some(Target::NextHop(name.to_owned()))
 }
 
-/// Reads `mirror = "PORT"`.
-fn mirror(fields: &mut Fields<'_, '_>, known: &[(String, InterfaceId)]) -> Option<PortId> {
-    let name = fields.text("mirror", "a port's name")?;
-    let port = interface(fields, "mirror", name, known)?.port();
-    if port.is_none() {
+/// Reads `mirror = "PORT"` or `mirror = "SESSION"`; the names of both differ.
+fn mirror(fields: &mut Fields<'_, '_>, named: &Named<'_>) -> Option<MirrorTo> {
+    let name = fields.text("mirror", "a port's or a mirror's name")?;
+    let session = named.mirrors.iter().position(|mirror| mirror.session.name == name);
+    if let Some(number) = session.and_then(|place| u8::try_from(place).ok()) {
+        return Some(MirrorTo::Session(number));
+    }
+    let Some((_, interface)) = named.interfaces.iter().find(|(known, _)| known == name) else {
+        let mirrors = named.mirrors.iter().map(|mirror| mirror.session.name.as_str());
+        let ports = named.interfaces.iter().filter(|(_, id)| id.port().is_some());
+        let known: Vec<&str> = mirrors.chain(ports.map(|(name, _)| name.as_str())).collect();
+        let known = suggestion(name, "mirrors and ports", &known);
+        fields.error("mirror", format!("mirror: \"{name}\" unknown{known}"));
+        return None;
+    };
+    if interface.port().is_none() {
         fields.error(
             "mirror",
             format!("mirror: \"{name}\" is a bond or a VLAN; copies leave by ports"),
         );
     }
-    port
+    interface.port().map(MirrorTo::Port)
 }
 
 /// Reads `mark = { dscp = "cs1", class = "voice" }`, or one of both.

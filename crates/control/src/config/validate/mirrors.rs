@@ -1,20 +1,34 @@
 //! `turnpike.mirror "NAME" { … }`: copies of the packets of interfaces for an analyser.
 
-use dataplane::interface::InterfaceId;
-use dataplane::mirror_sessions::{Direction, SESSIONS_MAX, Session};
+use std::net::IpAddr;
+
+use acl::text;
+use dataplane::erspan::Erspan;
+use dataplane::interface::{InterfaceId, VrfId};
+use dataplane::mirror_sessions::{Destination, Direction, MirrorTo, SESSIONS_MAX, Session};
 use dataplane::plan::Plans;
 use dataplane::port::PortId;
 use dataplane::words::suggestion;
+use wire::gre::ERSPAN_ID_MAX;
 
 use super::super::script::Statement;
-use super::super::value::Fields;
+use super::super::value::{Fields, Value};
 use super::super::{
-    Bond, Filter, Mirror, MulticastRoute, NamedNextHop, Neighbour, Port, Route, Vlan,
+    Bond, Filter, Mirror, MulticastRoute, NamedNextHop, Neighbour, Port, Route, Vlan, Vrf,
 };
-use super::{Context, NAME_RULE, is_name};
+use super::filters::each;
+use super::{Context, NAME_RULE, is_name, vrfs};
 use crate::rib::RouteKind;
 
-const KNOWN: &[&str] = &["from", "direction", "to", "sample", "vlan"];
+const KNOWN: &[&str] = &["from", "direction", "to", "erspan", "sample", "vlan"];
+
+const ERSPAN: &[&str] = &["to", "source", "id", "vrf", "dscp", "ttl", "length"];
+
+/// The TTL of copies by the routes, as of the router's own packets (RFC 1700).
+const TTL: u8 = 64;
+
+/// The fewest bytes of a frame that a copy may have: an Ethernet header with two tags and an IPv6 header.
+const LENGTH_LEAST: u64 = 62;
 
 /// The most packets of which one is copied.
 const SAMPLE_MOST: u64 = 1_000_000;
@@ -27,15 +41,16 @@ pub(super) fn read<'s>(
 ) -> Vec<Mirror> {
     let mut mirrors: Vec<Mirror> = Vec::new();
     let known = context.interfaces();
+    let all_vrfs = context.vrfs.clone();
     for statement in statements {
         let what = what(&statement.name);
         let mut fields = context.fields(what, statement, KNOWN);
         check_name(&mut fields, &statement.name, &mirrors, &known);
         let from = sources(&mut fields, &known);
         let direction = direction(&mut fields);
-        let to = destination(&mut fields, &known);
         let sample = fields.number("sample", 1..=SAMPLE_MOST).unwrap_or(1) as u32;
         let vlan = fields.number("vlan", 1..=4094).map(|id| id as u16);
+        let to = destination(&mut fields, &known, &all_vrfs);
         let (Some(to), line) = (to, statement.line) else { continue };
         let name = statement.name.clone();
         let session = Session { name, from, direction, to, sample, vlan };
@@ -88,9 +103,8 @@ fn interface(
 
 fn sources(fields: &mut Fields<'_, '_>, known: &[(String, InterfaceId)]) -> Vec<InterfaceId> {
     let names = fields.texts("from", "an interface's name or a list of names");
-    let is_empty = matches!(fields.get("from"), None | Some(super::super::value::Value::Table(_)));
-    if names.is_empty() && is_empty {
-        fields.error("from", "from missing; write from = \"PORT\", whose packets are copied");
+    if names.is_empty() && matches!(fields.get("from"), Some(Value::Table(_))) {
+        fields.error("from", "from: the list is empty; name a port, whose packets are copied");
     }
     let mut found = Vec::with_capacity(names.len());
     for name in names {
@@ -117,10 +131,35 @@ fn direction(fields: &mut Fields<'_, '_>) -> Direction {
     })
 }
 
-fn destination(fields: &mut Fields<'_, '_>, known: &[(String, InterfaceId)]) -> Option<PortId> {
-    if fields.get("to").is_none() {
-        fields.error("", "to missing; write to = \"PORT\", a port of its own for the analyser");
+fn destination(
+    fields: &mut Fields<'_, '_>,
+    known: &[(String, InterfaceId)],
+    all_vrfs: &[Vrf],
+) -> Option<Destination> {
+    match (fields.get("to").is_some(), fields.get("erspan").is_some()) {
+        (true, false) => port(fields, known).map(Destination::Port),
+        (false, true) => {
+            fields.refuse(&["vlan"], |_| {
+                "vlan: copies by the routes have the tags of the routes' interfaces; remove it"
+                    .to_owned()
+            });
+            erspan(fields, all_vrfs).map(Destination::Erspan)
+        }
+        (true, true) => {
+            fields.error("erspan", "to and erspan: copies have one destination; remove one");
+            None
+        }
+        (false, false) => {
+            fields.error(
+                "",
+                "to missing; write to = \"PORT\", a port of its own for the analyser, or erspan = { to = \"ADDRESS\", … }",
+            );
+            None
+        }
     }
+}
+
+fn port(fields: &mut Fields<'_, '_>, known: &[(String, InterfaceId)]) -> Option<PortId> {
     let name = fields.text("to", "a port's name")?;
     let port = interface(fields, "to", name, known)?.port();
     if port.is_none() {
@@ -130,6 +169,54 @@ fn destination(fields: &mut Fields<'_, '_>, known: &[(String, InterfaceId)]) -> 
         fields.error("to", message);
     }
     port
+}
+
+/// Reads `erspan = { to = "198.51.100.9", source = "192.0.2.1", id = 7 }`.
+fn erspan(fields: &mut Fields<'_, '_>, all_vrfs: &[Vrf]) -> Option<Erspan> {
+    let mut of = fields.table("erspan", ERSPAN)?;
+    let destination = address(&mut of, "to", "the analyser's address");
+    let source = address(&mut of, "source", "one of the router's addresses");
+    let id = of.number("id", 0..=ERSPAN_ID_MAX.into());
+    if of.get("id").is_none() {
+        let message = format!("id missing; write id = N, 0 to {ERSPAN_ID_MAX}, as at the analyser");
+        of.error("id", message);
+    }
+    let vrf = vrfs::named(&mut of, "vrf", all_vrfs).unwrap_or(VrfId::DEFAULT);
+    let dscps = each(&mut of, "dscp", text::dscp);
+    if dscps.len() > 1 {
+        of.error("dscp", "dscp: a packet has one; give one");
+    }
+    let dscp = dscps.first().copied().unwrap_or(0);
+    let ttl = of.number("ttl", 1..=255).map_or(TTL, |ttl| ttl as u8);
+    let length = of.number("length", LENGTH_LEAST..=u64::from(u16::MAX)).map(|len| len as u16);
+    let (destination, source, id) = (destination?, source?, id? as u16);
+    if destination.is_ipv4() != source.is_ipv4() {
+        let message = format!("source: {source} and {destination} are of different families");
+        of.error("source", message);
+        return None;
+    }
+    Some(Erspan { source, destination, vrf, id, dscp, ttl, length })
+}
+
+/// Reads the address of a host that routes can lead to.
+fn address(of: &mut Fields<'_, '_>, key: &'static str, meaning: &str) -> Option<IpAddr> {
+    if of.get(key).is_none() {
+        of.error(key, format!("{key} missing; write {key} = \"ADDRESS\", {meaning}"));
+    }
+    let text = of.text(key, "an address")?;
+    let Ok(address) = text.parse::<IpAddr>() else {
+        of.error(key, format!("{key}: \"{text}\" is no IP address"));
+        return None;
+    };
+    let is_odd = match address {
+        IpAddr::V4(address) => address.is_broadcast() || address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    if is_odd || address.is_unspecified() || address.is_loopback() || address.is_multicast() {
+        of.error(key, format!("{key}: {address} is no address of a host behind routers"));
+        return None;
+    }
+    Some(address)
 }
 
 /// Other parts of a configuration, by which packets may leave.
@@ -155,8 +242,8 @@ pub(super) fn check(
             context.errors.add(Some(*line), format!("{}: {message}", what(&session.name)));
         };
         for other in &mirrors[..place] {
-            if other.session.to == session.to {
-                let to = name_of(session.to.into());
+            if let Some(port) = session.to.port().filter(|_| other.session.to == session.to) {
+                let to = name_of(port.into());
                 error(format!(
                     "to: port \"{to}\" is that of mirror \"{}\" on line {}; give each its own",
                     other.session.name, other.line
@@ -170,6 +257,19 @@ pub(super) fn check(
                 ));
             }
         }
+        let is_named = |filter: &Filter| {
+            filter
+                .spec
+                .treatments
+                .iter()
+                .any(|of| of.mirror == Some(MirrorTo::Session(place as u8)))
+        };
+        if session.from.is_empty() && !others.filters.iter().any(is_named) {
+            error(
+                "from missing; write from = \"PORT\", whose packets are copied, or name the mirror in a rule of a filter"
+                    .to_owned(),
+            );
+        }
         for &from in &session.from {
             if let Some(bond) = bond_below(from, bonds, vlans) {
                 error(format!(
@@ -179,7 +279,8 @@ pub(super) fn check(
                 ));
             }
         }
-        let Some(port) = ports.iter().find(|port| port.id == session.to) else { continue };
+        let analyser = ports.iter().find(|port| session.to.port() == Some(port.id));
+        let Some(port) = analyser else { continue };
         if let Some((use_, way_out)) = other_use(port, mirrors, vlans, others) {
             error(format!(
                 "to: port \"{}\" {use_}; the analyser's port carries copies only: {way_out}",
@@ -239,10 +340,9 @@ fn other_use(
         .multicast
         .iter()
         .find(|route| route.from == id || route.to.iter().any(|(to, _)| *to == id));
-    let filter = others
-        .filters
-        .iter()
-        .find(|filter| filter.spec.treatments.iter().any(|of| of.mirror == Some(port.id)));
+    let filter = others.filters.iter().find(|filter| {
+        filter.spec.treatments.iter().any(|of| of.mirror == Some(MirrorTo::Port(port.id)))
+    });
     let named = [
         route.map(|route| format!("is in route \"{}\"", route.prefix)),
         hop.map(|hop| format!("is in next_hop \"{}\"", hop.name)),
@@ -291,7 +391,7 @@ pub(super) fn tell_ports(
             Some(ports) => ports.clone(),
             None => carrier(id, vlans).port().into_iter().collect(),
         });
-        for id in inward.chain([session.to]) {
+        for id in inward.chain(session.to.port()) {
             ports.iter_mut().filter(|port| port.id == id).for_each(|port| {
                 port.interface.is_mirrored = true;
             });
@@ -326,9 +426,12 @@ pub(super) fn check_graphs(
 #[cfg(test)]
 mod tests {
     use dataplane::catalogue::Catalogue;
-    use dataplane::mirror_sessions::{Direction, MIRROR};
+    use dataplane::interface::VrfId;
+    use dataplane::mirror_sessions::{Destination, Direction, MIRROR, MirrorTo};
 
-    use super::super::super::{Config, ConfigErrors, Diff, Effect, Limits, parse};
+    use super::super::super::{Config, ConfigErrors, Diff, Effect, Limits, Mirror, parse};
+
+    use crate::rib::Path;
 
     const PORTS: &str = "local turnpike = require 'turnpike'
         turnpike.port 'wan' { device = 'eth0', address = '10.0.1.1/24' }
@@ -342,6 +445,10 @@ mod tests {
         parse("t.lua".as_ref(), &format!("{PORTS}{more}"), Limits::default(), &Catalogue::default())
     }
 
+    fn port_of(mirror: &Mirror) -> usize {
+        mirror.session.to.port().unwrap().index()
+    }
+
     #[test]
     fn sessions_are_read_and_their_ports_ask_for_the_step() {
         let config = read(
@@ -351,7 +458,7 @@ mod tests {
         )
         .unwrap();
         let [tap, vlan] = &config.mirrors[..] else { panic!("{:?}", config.mirrors) };
-        assert_eq!((tap.session.direction, tap.session.to.index()), (Direction::Both, 2));
+        assert_eq!((tap.session.direction, port_of(tap)), (Direction::Both, 2));
         assert_eq!((tap.session.sample, tap.session.vlan), (1, None));
         let from: Vec<_> = vlan.session.from.iter().map(|from| from.index()).collect();
         assert_eq!((from, vlan.session.sample, vlan.session.vlan), (vec![65, 64], 100, Some(999)));
@@ -375,7 +482,7 @@ mod tests {
         );
         let mut after =
             parse("t.lua".as_ref(), &text, Limits::default(), &Catalogue::default()).unwrap();
-        assert_eq!(after.mirrors[0].session.to.index(), 3);
+        assert_eq!(port_of(&after.mirrors[0]), 3);
         after.align(&before).unwrap();
         assert_eq!(after.mirrors[0].session.to, before.mirrors[0].session.to);
         assert_eq!(after.mirrors[0].session.from, before.mirrors[0].session.from);
@@ -394,7 +501,7 @@ mod tests {
     fn wrong_sessions_are_refused_by_name() {
         for (text, expected) in [
             ("turnpike.mirror 'm' { to = 'span' }", "mirror \"m\": from missing; write from"),
-            ("turnpike.mirror 'm' { from = {}, to = 'span' }", "from missing"),
+            ("turnpike.mirror 'm' { from = {}, to = 'span' }", "from: the list is empty"),
             ("turnpike.mirror 'm' { from = 'wan' }", "mirror \"m\": to missing; write to"),
             ("turnpike.mirror 'm' { from = 'wna', to = 'span' }", "from: \"wna\" unknown"),
             ("turnpike.mirror 'm' { from = 'wan', to = 'spam' }", "to: \"spam\" unknown"),
@@ -414,7 +521,7 @@ mod tests {
             ("turnpike.mirror 'm' { from = 'wan', to = 'span', vlan = 4095 }", "vlan"),
             (
                 "turnpike.mirror 'm' { from = 'wan', to = 'span', erspan = {} }",
-                "key \"erspan\" unknown",
+                "to and erspan: copies have one destination",
             ),
             (
                 "turnpike.mirror 'wan' { from = 'wan', to = 'span' }",
@@ -459,6 +566,119 @@ mod tests {
         let two = "turnpike.mirror 'a' { from = 'wan', direction = 'outward', to = 'span' }
                    turnpike.mirror 'b' { from = 'wan', direction = 'inward', to = 'span2' }";
         assert!(read(two).is_ok(), "different directions");
+    }
+
+    /// A session with these settings of `erspan`.
+    fn erspan(settings: &str) -> String {
+        format!("turnpike.mirror 'm' {{ from = 'wan', erspan = {{ {settings} }} }}")
+    }
+
+    #[test]
+    fn an_analyser_behind_routers_is_a_next_hop() {
+        let plain = read(&erspan("to = '198.51.100.9', source = '10.0.1.1', id = 7")).unwrap();
+        let Destination::Erspan(to) = plain.mirrors[0].session.to else { panic!() };
+        assert_eq!((to.id, to.dscp, to.ttl, to.length), (7, 0, 64, None));
+        let [hop] = &plain.all_next_hops()[..] else { panic!("{:?}", plain.all_next_hops()) };
+        assert_eq!(hop.name, "mirror m");
+        assert_eq!(hop.paths, [Path::recursive(VrfId::DEFAULT, "198.51.100.9".parse().unwrap())]);
+        assert!(plain.next_hops.is_empty());
+        let all =
+            "to = '2001:db8::9', source = '2001:db8::1', id = 1023, vrf = 'mgmt', dscp = 'cs1',
+            ttl = 255, length = 128";
+        let full = read(&format!("turnpike.vrf 'mgmt' {{}}\n{}", erspan(all))).unwrap();
+        let Destination::Erspan(to) = full.mirrors[0].session.to else { panic!() };
+        assert_eq!((to.vrf, to.dscp, to.ttl, to.length), (VrfId::new(1), 8, 255, Some(128)));
+        let diff = Diff::between(&plain, &full);
+        let changed: Vec<_> =
+            diff.settings.iter().filter(|setting| setting.what.starts_with("mirror")).collect();
+        assert_eq!(
+            changed[0].from.as_deref(),
+            Some("wan both -> 198.51.100.9 from 10.0.1.1, erspan 7, ttl 64")
+        );
+        assert_eq!(
+            changed[0].to.as_deref(),
+            Some(
+                "wan both -> 2001:db8::9 from 2001:db8::1, erspan 1023, vrf mgmt, dscp 8, ttl 255, length 128"
+            )
+        );
+        // No analyser's port: the step is there for the source only.
+        let asks: Vec<_> =
+            plain.ports.iter().map(|port| port.interface.features().has(MIRROR)).collect();
+        assert_eq!(asks, [true, false, false, false]);
+    }
+
+    #[test]
+    fn a_wrong_analyser_behind_routers_is_refused() {
+        let good = "to = '198.51.100.9', source = '10.0.1.1', id = 7";
+        for (settings, expected) in [
+            (
+                "source = '10.0.1.1', id = 7",
+                "mirror \"m\": erspan: to missing; write to = \"ADDRESS\"",
+            ),
+            ("to = '198.51.100.9', id = 7", "erspan: source missing"),
+            (
+                "to = '198.51.100.9', source = '10.0.1.1'",
+                "erspan: id missing; write id = N, 0 to 1023",
+            ),
+            (
+                "to = '198.51.100.9', source = '10.0.1.1', id = 1024",
+                "id: expected a whole number from 0 to 1023",
+            ),
+            ("to = 'analyser', source = '10.0.1.1', id = 7", "to: \"analyser\" is no IP address"),
+            (
+                "to = '239.1.1.1', source = '10.0.1.1', id = 7",
+                "to: 239.1.1.1 is no address of a host",
+            ),
+            ("to = 'fe80::1', source = 'fd00::1', id = 7", "to: fe80::1 is no address of a host"),
+            ("to = '0.0.0.0', source = '10.0.1.1', id = 7", "to: 0.0.0.0 is no address of a host"),
+            (
+                "to = '198.51.100.9', source = '127.0.0.1', id = 7",
+                "source: 127.0.0.1 is no address",
+            ),
+            ("to = '198.51.100.9', source = 'fd00::1', id = 7", "are of different families"),
+            (&format!("{good}, vrf = 'x'"), "vrf \"x\" unknown"),
+            (&format!("{good}, dscp = {{ 1, 2 }}"), "dscp: a packet has one"),
+            (&format!("{good}, ttl = 0"), "ttl: expected a whole number from 1 to 255"),
+            (&format!("{good}, length = 20"), "length: expected a whole number from 62"),
+            (&format!("{good}, port = 'wan'"), "key \"port\" unknown"),
+        ] {
+            let error = read(&erspan(settings)).map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains(expected), "{settings}: {error}");
+        }
+        let tagged = erspan(good).replace("erspan =", "vlan = 5, erspan =");
+        let error = read(&tagged).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("vlan: copies by the routes have the tags"), "{error}");
+        let neither = read("turnpike.mirror 'm' { from = 'wan', erspan = 7 }").map(|_| ());
+        assert!(neither.unwrap_err().to_string().contains("erspan: expected a table"));
+    }
+
+    #[test]
+    fn rules_name_sessions_which_then_need_no_interfaces() {
+        let session = "turnpike.mirror 'm' { to = 'span' }\nturnpike.mirror 'n' { from = 'wan', to = 'span2' }\n";
+        let rules = "turnpike.filter 'f' { { mirror = 'n' }, { mirror = 'm', action = 'continue' }, { mirror = 'lan' } }";
+        let config = read(&format!("{rules}\n{session}")).unwrap();
+        let mirrors: Vec<_> =
+            config.filters[0].spec.treatments.iter().map(|treatment| treatment.mirror).collect();
+        let lan = MirrorTo::Port(config.ports[1].id);
+        assert_eq!(mirrors, [MirrorTo::Session(1), MirrorTo::Session(0), lan].map(Some));
+        let diff = Diff::between(&read("").unwrap(), &config);
+        let said: Vec<_> = diff.settings.iter().filter_map(|of| of.to.as_deref()).collect();
+        assert!(said.iter().any(|text| text.ends_with("mirrored by m")), "{said:?}");
+        for (text, expected) in [
+            (
+                "turnpike.filter 'f' { { mirror = 'x' } }\nturnpike.mirror 'm' { from = 'wan', to = 'span' }",
+                "mirror: \"x\" unknown",
+            ),
+            ("turnpike.filter 'f' { { mirror = 'lan.5' } }", "copies leave by ports"),
+            ("turnpike.mirror 'm' { to = 'span' }", "or name the mirror in a rule of a filter"),
+            (
+                "turnpike.filter 'f' { { mirror = 'span' } }\nturnpike.mirror 'm' { from = 'wan', to = 'span' }",
+                "is in filter \"f\"",
+            ),
+        ] {
+            let error = read(text).map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
     }
 
     #[test]
