@@ -109,8 +109,20 @@ class Router:
         return found
 
     def show(self, *what):
-        """The answer of `turnpike show WHAT --json`."""
+        """The answer of `turnpike show WHAT --json`. A question without options is put to the socket: starting a
+        process takes twenty times as long."""
+        if len(what) == 1 and (report := self._ask({"show": what[0]})) is not None:
+            return report
         return json.loads(self.command("show", *what, "--json").stdout)
+
+    def _ask(self, request):
+        """The router's report; None if it has none."""
+        with socketlib.socket(socketlib.AF_UNIX) as stream, contextlib.suppress(OSError, ValueError):
+            stream.settimeout(20)
+            stream.connect(str(self.socket))
+            stream.sendall(json.dumps(request).encode() + b"\n")
+            with stream.makefile("rb") as answer:
+                return json.loads(answer.readline()).get("ok")
 
     def counters(self):
         """The counters once nothing moves, the sum checked. Packets that are still in flight then wait for something:
