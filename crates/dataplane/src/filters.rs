@@ -590,50 +590,39 @@ impl<A: Filtered> Reader<A> {
         batch: &Batch,
         (place, slot): (usize, usize),
     ) -> Judged {
-        let length = batch.len(slot).saturating_sub(ETHERNET);
-        let packet = Hitting { fields: &self.fields, place, rule, length, now: batch.now };
+        let packet = self.hitting(rule, batch, (place, slot));
         filter.table.judge(&filter.hits, &packet, || {
             let interface = batch.interface(slot).index() as u16;
             let key = A::key(batch.frame(slot), batch.len(slot), interface);
             key.with_priority(batch.priority(slot))
         })
     }
-}
 
-impl<A: Filtered> Reader<A> {
     /// Like [`Self::judge`] for a rule that only charges its rate; `is_paid`: it has been charged for the packet.
     #[inline(always)]
     pub fn judge_policed(
         &self,
-        filter: &Counted,
+        Counted { table, hits }: &Counted,
         rule: u32,
         batch: &Batch,
-        (place, slot): (usize, usize),
+        at: (usize, usize),
         is_paid: bool,
     ) -> Judgement {
-        let length = batch.len(slot).saturating_sub(ETHERNET);
-        let packet = Hitting { fields: &self.fields, place, rule, length, now: batch.now };
-        filter.table.judge_policed(&filter.hits, &packet, is_paid)
-    }
-}
-
-impl FilterTable {
-    /// Judges a packet by a rule that only charges its rate; `is_paid`: it has been charged for the packet.
-    #[inline(always)]
-    pub(crate) fn judge_policed<A: Filtered>(
-        &self,
-        hits: &Hits,
-        packet: &Hitting<'_, A>,
-        is_paid: bool,
-    ) -> Judgement {
-        count(hits, packet.rule, packet);
-        let source = || A::source(packet.fields.source(packet.place));
-        match is_paid
-            || self.admits(packet.rule, source(), packet.length, packet.now) != Colour::Red
-        {
-            true => judgement(self.verdict(packet.rule).action),
-            false => Judgement::Police,
+        let packet = self.hitting(rule, batch, at);
+        count(hits, rule, &packet);
+        let source = || A::source(self.fields.source(packet.place));
+        if is_paid || table.admits(rule, source(), packet.length, packet.now) != Colour::Red {
+            judgement(table.verdict(rule).action)
+        } else {
+            Judgement::Police
         }
+    }
+
+    /// Returns the packet in a slot, the one at this place among those read, as one that matches a rule.
+    #[inline(always)]
+    fn hitting(&self, rule: u32, batch: &Batch, (place, slot): (usize, usize)) -> Hitting<'_, A> {
+        let length = batch.len(slot).saturating_sub(ETHERNET);
+        Hitting { fields: &self.fields, place, rule, length, now: batch.now }
     }
 }
 

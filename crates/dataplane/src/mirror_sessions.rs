@@ -441,19 +441,19 @@ impl Mirror {
                 let wrap = |copy: &mut Mbuf| tag.is_none_or(|tag| copy.insert_tag(tag));
                 taps.copy(burst, (slot, removed), by(port), wrap)
             }
-            (Way::Tunnel(Some(tunnel)), Some(exits)) => match exits.find(tunnel) {
-                Some(exit) => {
-                    let wrap = |copy: &mut Mbuf| exits.wrap(tunnel, &exit, copy, origin);
-                    taps.copy(burst, (slot, removed), by(exit.port), wrap)
+            (Way::Tunnel(tunnel), exits) => {
+                let way = tunnel.as_ref().zip(exits.as_ref());
+                let exit = way.and_then(|(tunnel, exits)| exits.find(tunnel));
+                match way.zip(exit) {
+                    Some(((tunnel, exits), exit)) => {
+                        let wrap = |copy: &mut Mbuf| exits.wrap(tunnel, &exit, copy, origin);
+                        taps.copy(burst, (slot, removed), by(exit.port), wrap)
+                    }
+                    None => {
+                        taps.lose();
+                        None
+                    }
                 }
-                None => {
-                    taps.lose();
-                    None
-                }
-            },
-            (Way::Tunnel(_), _) => {
-                taps.lose();
-                None
             }
         };
         let counters = &block.counters[number];

@@ -109,7 +109,12 @@ mod growing;
 mod ipv4;
 mod ipv6;
 #[allow(unsafe_code, reason = "memory that is mapped")]
+#[cfg(all(target_os = "linux", not(miri)))]
 mod pages;
+#[cfg(not(all(target_os = "linux", not(miri))))]
+use arena::Arena as Pages;
+#[cfg(all(target_os = "linux", not(miri)))]
+use pages::Pages;
 mod poptrie;
 #[allow(unsafe_code, reason = "prefetching has no safe form")]
 mod prefetch;

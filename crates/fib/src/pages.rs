@@ -3,16 +3,13 @@
 //! Small tables keep their pieces here (`small.rs`). As in `arena.rs`, an array is reserved once, at its largest size,
 //! and lives as long as the last reader, so a stale index refers to other contents of the same array. But an arena is
 //! advised to take 2 MiB with its first element, for the TLB's sake; a thousand small tables would take gigabytes. Here
-//! an element costs a page of 4 KiB, which the kernel hands out when it is first written.
+//! an element costs a page of 4 KiB, which the kernel hands out when it is first written. Where there are no such calls an
+//! arena serves as well.
 
-use std::marker::PhantomData;
+use std::{alloc::Layout, marker::PhantomData, ptr::NonNull};
 
 use bytemuck::Zeroable;
-
-#[cfg(all(target_os = "linux", not(miri)))]
-use mapped::Storage;
-#[cfg(not(all(target_os = "linux", not(miri))))]
-use plain::Storage;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 /// `len` zeroed elements.
 pub(crate) struct Pages<T> {
@@ -21,108 +18,60 @@ pub(crate) struct Pages<T> {
     elements: PhantomData<T>,
 }
 
-#[cfg(all(target_os = "linux", not(miri)))]
-mod mapped {
-    use std::{alloc::Layout, ptr::NonNull};
+const PAGE: usize = 4096;
 
-    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+/// A private anonymous mapping.
+struct Storage {
+    first: NonNull<u8>,
+    bytes: usize,
+}
 
-    const PAGE: usize = 4096;
+// SAFETY: a mapping belongs to no thread; `Pages` gives out shared references to atomics only.
+unsafe impl Send for Storage {}
+// SAFETY: as above.
+unsafe impl Sync for Storage {}
 
-    /// A private anonymous mapping.
-    pub(super) struct Storage {
-        pub first: NonNull<u8>,
-        bytes: usize,
+impl Storage {
+    /// Reserves at least this many bytes; all are zero.
+    fn new(bytes: usize) -> Self {
+        let bytes = bytes.max(1).next_multiple_of(PAGE);
+        // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
+        let mapped = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        };
+        let Some(first) = mapped.ok().and_then(|address| NonNull::new(address.cast::<u8>())) else {
+            let layout = Layout::from_size_align(bytes, PAGE);
+            std::alloc::handle_alloc_error(layout.unwrap_or(Layout::new::<u8>()))
+        };
+        // SAFETY: the range is the mapping; the advice changes neither contents nor protection, only the size of
+        // the pages behind it. A kernel without huge pages refuses, and has none to give.
+        let _ = unsafe { madvise(first.as_ptr().cast(), bytes, Advice::LinuxNoHugepage) };
+        Self { first, bytes }
     }
 
-    // SAFETY: a mapping belongs to no thread; `Pages` gives out shared references to atomics only.
-    unsafe impl Send for Storage {}
-    // SAFETY: as above.
-    unsafe impl Sync for Storage {}
-
-    impl Storage {
-        /// Reserves at least this many bytes; all are zero.
-        pub fn new(bytes: usize) -> Self {
-            let bytes = bytes.max(1).next_multiple_of(PAGE);
-            // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
-            let mapped = unsafe {
-                mmap_anonymous(
-                    std::ptr::null_mut(),
-                    bytes,
-                    ProtFlags::READ | ProtFlags::WRITE,
-                    MapFlags::PRIVATE | MapFlags::NORESERVE,
-                )
-            };
-            let Some(first) = mapped.ok().and_then(|address| NonNull::new(address.cast::<u8>()))
-            else {
-                let layout = Layout::from_size_align(bytes, PAGE);
-                std::alloc::handle_alloc_error(layout.unwrap_or(Layout::new::<u8>()))
-            };
-            // SAFETY: the range is the mapping; the advice changes neither contents nor protection, only the size of
-            // the pages behind it. A kernel without huge pages refuses, and has none to give.
-            let _ = unsafe { madvise(first.as_ptr().cast(), bytes, Advice::LinuxNoHugepage) };
-            Self { first, bytes }
+    /// Returns the memory of the whole pages within a range of bytes to the system.
+    fn discard(&self, range: std::ops::Range<usize>) {
+        let first = range.start.next_multiple_of(PAGE);
+        let end = range.end.min(self.bytes) / PAGE * PAGE;
+        if first >= end {
+            return;
         }
-
-        /// Returns the memory of the whole pages within a range of bytes to the system.
-        pub fn discard(&self, range: std::ops::Range<usize>) {
-            let first = range.start.next_multiple_of(PAGE);
-            let end = range.end.min(self.bytes) / PAGE * PAGE;
-            if first >= end {
-                return;
-            }
-            let address = self.first.as_ptr().wrapping_add(first);
-            // SAFETY: the range lies inside the mapping, whole pages of private memory; they read as zeros afterwards,
-            // a valid value of the elements (`Zeroable`), which are atomics that other threads may change at any time.
-            let _ = unsafe { madvise(address.cast(), end - first, Advice::LinuxDontNeed) };
-        }
-    }
-
-    impl Drop for Storage {
-        fn drop(&mut self) {
-            // SAFETY: the mapping was made by `new` with this size, and every reference to it has borrowed `self`.
-            let _ = unsafe { munmap(self.first.as_ptr().cast(), self.bytes) };
-        }
+        let address = self.first.as_ptr().wrapping_add(first);
+        // SAFETY: the range lies inside the mapping, whole pages of private memory; they read as zeros afterwards,
+        // a valid value of the elements (`Zeroable`), which are atomics that other threads may change at any time.
+        let _ = unsafe { madvise(address.cast(), end - first, Advice::LinuxDontNeed) };
     }
 }
 
-#[cfg(not(all(target_os = "linux", not(miri))))]
-mod plain {
-    use std::{
-        alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
-        ptr::NonNull,
-    };
-
-    /// Zeroed memory of the allocator.
-    pub(super) struct Storage {
-        pub first: NonNull<u8>,
-        layout: Layout,
-    }
-
-    // SAFETY: memory belongs to no thread; `Pages` gives out shared references to atomics only.
-    unsafe impl Send for Storage {}
-    // SAFETY: as above.
-    unsafe impl Sync for Storage {}
-
-    impl Storage {
-        pub fn new(bytes: usize) -> Self {
-            let layout = Layout::from_size_align(bytes.max(1), 4096).unwrap_or(Layout::new::<u8>());
-            // SAFETY: the layout has a size.
-            let Some(first) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
-                handle_alloc_error(layout)
-            };
-            Self { first, layout }
-        }
-
-        /// Does nothing where the system cannot take memory back.
-        pub fn discard(&self, _range: std::ops::Range<usize>) {}
-    }
-
-    impl Drop for Storage {
-        fn drop(&mut self) {
-            // SAFETY: allocated by `new` with this layout, and every reference to it has borrowed `self`.
-            unsafe { dealloc(self.first.as_ptr(), self.layout) };
-        }
+impl Drop for Storage {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `new` with this size, and every reference to it has borrowed `self`.
+        let _ = unsafe { munmap(self.first.as_ptr().cast(), self.bytes) };
     }
 }
 
@@ -174,9 +123,6 @@ mod tests {
         // Half a page at each end stays.
         pages.discard(256..3 * 512 + 1);
         let kept: Vec<_> = pages.all().iter().map(|x| x.load(Ordering::Relaxed) == 7).collect();
-        if cfg!(miri) {
-            return;
-        }
         assert!(kept[..512].iter().all(|kept| *kept));
         assert!(kept[512..3 * 512].iter().all(|kept| !*kept));
         assert!(kept[3 * 512]);

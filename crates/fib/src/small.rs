@@ -38,8 +38,7 @@ use std::{
 };
 
 use crate::{
-    Address, Bits, GracePeriod, Lookup, NO_ROUTE, NextHopId, Prefix,
-    pages::Pages,
+    Address, Bits, GracePeriod, Lookup, NO_ROUTE, NextHopId, Pages, Prefix,
     rib::{NodeId, ROOT, Rib, Slot, SlotRuns},
     runs::{NoRoom, Retired},
     words::{Cell, Leaves, OldHalf, SLOTS, leaf_index},

@@ -23,7 +23,6 @@ use bytemuck::Zeroable;
 use crate::{
     NextHopId,
     arena::Arena,
-    pages::Pages,
     runs::{LONGEST, Runs},
 };
 
@@ -154,7 +153,8 @@ impl<C: Cell> Cells for Arena<C> {
     }
 }
 
-impl<C: Cell> Cells for Pages<C> {
+#[cfg(all(target_os = "linux", not(miri)))]
+impl<C: Cell> Cells for crate::Pages<C> {
     type Cell = C;
 
     fn all(&self) -> &[C] {

@@ -10,10 +10,11 @@
 //! until it has left. A frame needed in one piece is copied into a buffer that is large enough.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, bail, ensure};
 use control::config::{self, Config, Device};
+use dataplane::lock::lock;
 use dataplane::port::Offload;
 use dpdk::qsbr::Qsbr;
 use dpdk::{Eal, Mbuf, Mempool, MempoolConfig, Unused};
@@ -346,7 +347,7 @@ impl Buffers {
     }
 
     fn locked(&self) -> std::sync::MutexGuard<'_, Vec<Later>> {
-        self.later.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.later)
     }
 
     /// The pool for a port.

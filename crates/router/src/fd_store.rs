@@ -6,11 +6,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use dataplane::lock::lock;
 use sd_notify::{NotifyState, notify, notify_with_fds};
 
 use crate::hold::{self, Holder, Message};
@@ -89,7 +90,7 @@ impl SharedStore {
 
     /// For one use.
     pub fn lock(&self) -> MutexGuard<'_, FdStore> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

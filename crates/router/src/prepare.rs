@@ -4,13 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, anyhow};
 use control::config::{self, Config, Diff, Interface, Limits};
 use control::cores::CorePlacement;
 use control::import::{Exchange, read_table};
 use dataplane::interface::{InterfaceId, InterfaceInfo, VrfId};
+use dataplane::lock::lock;
 use dataplane::port::{MAX_PORTS, PortId};
 use dpdk::Mempool;
 use dpdk::qsbr::Qsbr;
@@ -98,7 +99,7 @@ impl Workshop {
 
     /// Makes all graphs from now on for these tables.
     pub fn use_tables(&self, tables: NodeTables) {
-        self.maker.lock().unwrap_or_else(PoisonError::into_inner).use_tables(tables);
+        lock(&self.maker).use_tables(tables);
     }
 
     /// Prepares a change for a router that has these ports; with `graphs`, so that it can be made.
@@ -222,7 +223,7 @@ impl Workshop {
 
     /// Are there forwarders to read other copies of the tables on these cores than on those before?
     fn move_to_other_nodes(&self, before: &[usize], cores: &[usize]) -> bool {
-        let maker = self.maker.lock().unwrap_or_else(PoisonError::into_inner);
+        let maker = lock(&self.maker);
         before.iter().zip(cores).any(|(&before, &core)| !maker.tables().same(before, core))
     }
 
@@ -234,7 +235,7 @@ impl Workshop {
         ports: &[InterfaceInfo],
         other: Option<&NodeTables>,
     ) -> Result<Vec<ForwarderGraph>> {
-        let mut maker = self.maker.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut maker = lock(&self.maker);
         match other {
             Some(tables) => maker.make_all_for(tables, cores, config, ports),
             None => maker.make_all(cores, config, ports),
@@ -248,7 +249,7 @@ impl Workshop {
             return Ok(None);
         }
         let present = {
-            let maker = self.maker.lock().unwrap_or_else(PoisonError::into_inner);
+            let maker = lock(&self.maker);
             maker.tables().clone()
         };
         let wanted = config.vrfs.iter().map(|vrf| vrf.id.index() + 1).max().unwrap_or(0);

@@ -15,13 +15,14 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use control::config::{self, Config};
 use dataplane::interface::InterfaceId;
+use dataplane::lock::lock;
 use dataplane::quarantine::{Quarantine, Suspect};
 use nix::fcntl::OFlag;
 use nix::unistd::Uid;
@@ -67,7 +68,7 @@ impl KeeperSettings {
     }
 
     fn current(&self) -> MutexGuard<'_, Current> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     fn limits(&self) -> config::Quarantine {

@@ -4,8 +4,10 @@
 //! the change that replaced it has been answered. A change that opens one of the same name and place, such as the
 //! rollback, waits for it.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
+
+use dataplane::lock::lock;
 
 /// Longest time that a change waits; what is still there then is in its way, and named by its error.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,13 +30,12 @@ impl Removals {
     /// Waits for the end of all removals, for 20 seconds at most.
     pub fn wait(&self) {
         let (count, ended) = &*self.0;
-        let count = count.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = ended.wait_timeout_while(count, PATIENCE, |count| *count > 0);
+        let _ = ended.wait_timeout_while(lock(count), PATIENCE, |count| *count > 0);
     }
 
     fn change(&self, by: impl Fn(&mut usize)) {
         let (count, ended) = &*self.0;
-        by(&mut count.lock().unwrap_or_else(PoisonError::into_inner));
+        by(&mut lock(count));
         ended.notify_all();
     }
 }

@@ -1,9 +1,10 @@
 //! Ports' queues in software: those that the configuration asks for, made for each forwarder.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use control::config::{Config, Port};
 use dataplane::distribution::Schedulers;
+use dataplane::lock::lock;
 use dataplane::port::PortId;
 use dataplane::transmit::shape::{Bucket, Shape};
 use dataplane::transmit::{QueueConfig, Scheduler};
@@ -52,7 +53,7 @@ impl Buckets {
     }
 
     fn bucket(&self, port: PortId, shape: Shape) -> Arc<Bucket> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.0);
         known.retain(|(_, _, bucket)| bucket.strong_count() > 0);
         let is_it = |(id, of, _): &&(PortId, Shape, Weak<Bucket>)| (*id, *of) == (port, shape);
         if let Some(bucket) = known.iter().find(is_it).and_then(|(_, _, bucket)| bucket.upgrade()) {

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use acl::{SETS_MAX, SetError, SetId, SetReaders, Sets};
@@ -18,6 +18,7 @@ use control::config::{PrefixSet, SetRoutes};
 use control::rib::Rib;
 use dataplane::grace::Grace;
 use dataplane::interface::VrfId;
+use dataplane::lock::lock;
 use dataplane::words::suggestion;
 use dpdk::qsbr::Qsbr;
 use ipnet::IpNet;
@@ -86,7 +87,7 @@ impl NamedSets {
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
-        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut lock(&self.0))
     }
 
     /// Sets that are new get their numbers and their elements; no packet is looked up in them yet. Returns

@@ -23,7 +23,7 @@
 //! | `orders.rs` | the owner's orders, and their recipients |
 //! | `events.rs` | events for the owner |
 //! | `threads.rs` | the threads of workers |
-//! | `regroup.rs` | another number of workers |
+//! | `regroup.rs` | the making of workers, and another number of them |
 
 mod events;
 mod learner;
@@ -54,7 +54,7 @@ pub use events::{EventReceiver, EventSender, EventView, event_channel};
 pub use learner::{Learner, Lessons, Teacher, lessons};
 pub use orders::{Connections, Order, OrderQueue, Orders, order_queue};
 pub use outbox::{Frame, HandoffQueue, Outbox, SlowCounters, handoff_queues};
-pub use regroup::{Place, by_worker, places, regroup};
+pub use regroup::{Common, by_worker, places, regroup};
 pub use threads::SlowThreads;
 pub use turns::{ClassRates, PuntScheduler};
 

@@ -12,23 +12,21 @@
 //! Each step returns what it made; an error drops that, which undoes it. From the last step on there are threads that
 //! only an orderly end stops.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use control::config::Config;
+use control::config::{Config, Slowpath};
 use control::cores::CorePlacement;
 use control::rib::Rib;
-use dataplane::filters::Gate;
 use dataplane::flow::FlowHash;
 use dataplane::forwarder::Forwarder;
-use dataplane::interface::{InterfaceInfo, InterfaceInfos, Mtus};
+use dataplane::interface::{InterfaceId, InterfaceInfo, InterfaceInfos, Mtus};
 use dataplane::next_hop::NextHopTable;
 use dataplane::own::OwnAddresses;
 use dataplane::port::MAX_PORTS;
-use dataplane::punts::WORKERS_MAX;
+use dataplane::punts::{WORKERS_MAX, owner as owner_of};
 use dataplane::quarantine::Quarantine;
 use dataplane::tables::Tables;
 use dpdk::DeviceEvents;
@@ -55,8 +53,8 @@ use super::sets::NamedSets;
 use super::settings;
 use super::signals::Signals;
 use super::slow_worker::{
-    ClassRates, EventSender, Learner, Orders, Outbox, Place, PuntScheduler, SlowCounters,
-    SlowThreads, SlowWorker, Teacher, by_worker, event_channel, lessons, places,
+    ClassRates, Common, Orders, SlowCounters, SlowThreads, SlowWorker, by_worker, event_channel,
+    lessons, places,
 };
 use super::virtuals::{self, Hosts, OpenVirtual, OpenVirtuals};
 use super::wiring::{Places, Queues, Wiring, WorkerEnds};
@@ -145,19 +143,20 @@ impl<'a> Start<'a> {
         signals.enter("the making of forwarders")?;
         graphs::say_policies(&self.config);
         let mut made = self.make_forwarders(&open.infos, &loaded, &quarantine, signals)?;
+        let classes = self.config.slowpath.classes;
         let common = Common {
-            config: &self.config,
-            ports: &open.ports,
-            virtuals: &open.virtuals,
-            buffers: self.buffers,
-            tables: &loaded.tables,
+            senders: [None; MAX_PORTS],
+            buffers: self.buffers.clone(),
             events: events_out,
+            tables: loaded.tables.clone(),
             teacher,
             quarantine,
-            seed: self.seed,
+            start: Instant::now(),
+            limits: classes,
+            rates: Arc::new(ClassRates::new(&classes)),
         };
         let ends = std::mem::take(&mut made.ends);
-        let (workers, slow, orders) = slow_workers(common, ends, &self.readers)?;
+        let (workers, slow, orders) = self.slow_workers(common, &open, ends)?;
         let threads = SlowThreads::new(self.opener.eal().clone());
         let link = SlowPathLink::new((orders, threads), events, lessons, settings);
         let owner = self.owner((open, loaded, made), slow, link)?;
@@ -249,6 +248,51 @@ impl<'a> Start<'a> {
         Ok(Made { factory, maker, sets, views, units, ends })
     }
 
+    /// The slow path's workers, with these ends of the rings by forwarder.
+    fn slow_workers(
+        &self,
+        common: Common,
+        open: &Open,
+        ends: Vec<Vec<WorkerEnds>>,
+    ) -> Result<(Vec<SlowWorker>, SlowViews, Orders)> {
+        let Slowpath { workers: count, limits, .. } = self.config.slowpath;
+        let rates = Arc::new(slowpath::Rates::new(&limits, self.seed));
+        let counters: Vec<Arc<SlowCounters>> = (0..count).map(|_| Arc::default()).collect();
+        let (places, orders) = places(&counters, &self.readers)?;
+        let make = |(number, (place, ends))| {
+            let config = self.slow_path_config(open, (number, count));
+            common.worker(place, SlowPath::sharing(config, rates.clone()), ends)
+        };
+        let workers =
+            places.into_iter().zip(by_worker(ends, count)).enumerate().map(make).collect();
+        let class_rates = common.rates.clone();
+        Ok((workers, SlowViews { counters, rates, class_rates }, Orders::new(orders)))
+    }
+
+    /// For the engine of the worker with this number, of so many.
+    fn slow_path_config(&self, open: &Open, (worker, workers): (usize, usize)) -> slowpath::Config {
+        let config = &self.config;
+        let owned = |id: InterfaceId| owner_of(id.index(), workers) == worker;
+        let port = |port: &OpenPort| {
+            let wanted = config.port(port.id).filter(|wanted| wanted.bond.is_none())?;
+            let owned = owned(port.id.into());
+            Some(slowpath::InterfaceConfig { owned, ..settings::slow_path_port(port, wanted) })
+        };
+        let upper = |of: &OpenVirtual| {
+            let wanted = config.virtual_interface(of.id)?;
+            let owned = owned(of.id);
+            Some(slowpath::InterfaceConfig { owned, ..of.in_slow_path(wanted) })
+        };
+        let uppers = open.virtuals.values().filter_map(upper);
+        slowpath::Config {
+            interfaces: open.ports.iter().filter_map(port).chain(uppers).collect(),
+            limits: config.slowpath.limits,
+            icmp: config.icmp,
+            flow: FlowHash::new(self.seed),
+            seed: self.seed.wrapping_add(worker as u64),
+        }
+    }
+
     /// The owner of all that, with the forwarders connected to their ports.
     fn owner(
         self,
@@ -303,87 +347,6 @@ fn launch(
     owner.warn_of_distance();
     owner.warn_of_silence();
     Ok(Router { owner, quarantine: keeper })
-}
-
-/// The parts common to all slow path workers.
-struct Common<'a> {
-    config: &'a Config,
-    ports: &'a Ports,
-    virtuals: &'a OpenVirtuals,
-    buffers: &'a Buffers,
-    tables: &'a Arc<Tables>,
-    events: EventSender,
-    teacher: Teacher,
-    quarantine: Quarantine,
-    seed: u64,
-}
-
-fn slow_workers(
-    common: Common<'_>,
-    ends: Vec<Vec<WorkerEnds>>,
-    qsbr: &Arc<Qsbr>,
-) -> Result<(Vec<SlowWorker>, SlowViews, Orders)> {
-    let (count, classes) = (common.config.slowpath.workers, &common.config.slowpath.classes);
-    let class_rates = Arc::new(ClassRates::new(classes));
-    let limits = common.config.slowpath.limits;
-    let rates = Arc::new(slowpath::Rates::new(&limits, common.seed));
-    let counters: Vec<Arc<SlowCounters>> = (0..count).map(|_| Arc::default()).collect();
-    let (places, orders) = places(&counters, qsbr)?;
-    let (mut workers, start) = (Vec::new(), Instant::now());
-    for ((index, place), ends) in places.into_iter().enumerate().zip(by_worker(ends, count)) {
-        let Place { handoff_queue, orders, quiescent, counters } = place;
-        let (punted, injectors) = ends.into_iter().map(|ends| (ends.punted, ends.injector)).unzip();
-        let config = slow_path_config(&common, (index, count), limits);
-        workers.push(SlowWorker {
-            engine: SlowPath::sharing(config, rates.clone()),
-            turns: PuntScheduler::new(punted, classes, class_rates.clone()),
-            outbox: Outbox {
-                injectors,
-                senders: [None; MAX_PORTS],
-                buffers: common.buffers.clone(),
-                counters,
-                events: common.events.clone(),
-                tables: common.tables.clone(),
-                hosts: BTreeMap::new(),
-                tagger: common.tables.tagger(),
-                handoff_queue,
-                gate: Gate::default(),
-                learner: Learner::new(common.teacher.clone()),
-            },
-            orders,
-            quiescent,
-            quarantine: common.quarantine.clone(),
-            start,
-            leaving: None,
-        });
-    }
-    Ok((workers, SlowViews { counters, rates, class_rates }, Orders::new(orders)))
-}
-
-/// For the engine of the worker with this index, of so many.
-fn slow_path_config(
-    common: &Common<'_>,
-    (worker, workers): (usize, usize),
-    limits: slowpath::Limits,
-) -> slowpath::Config {
-    let port = |port: &OpenPort| {
-        let wanted = common.config.port(port.id).filter(|wanted| wanted.bond.is_none())?;
-        let owned = dataplane::punts::owner(port.id.index(), workers) == worker;
-        Some(slowpath::InterfaceConfig { owned, ..settings::slow_path_port(port, wanted) })
-    };
-    let upper = |of: &OpenVirtual| {
-        let wanted = common.config.virtual_interface(of.id)?;
-        let owned = dataplane::punts::owner(of.id.index(), workers) == worker;
-        Some(slowpath::InterfaceConfig { owned, ..of.in_slow_path(wanted) })
-    };
-    let uppers = common.virtuals.values().filter_map(upper);
-    slowpath::Config {
-        interfaces: common.ports.iter().filter_map(port).chain(uppers).collect(),
-        limits,
-        icmp: common.config.icmp,
-        flow: FlowHash::new(common.seed),
-        seed: common.seed.wrapping_add(worker as u64),
-    }
 }
 
 /// A number that differs between routers and between starts.

@@ -14,12 +14,17 @@ use ipnet::IpNet;
 
 use super::settings::{self, Entry, Names};
 pub use super::settings::{Effect, Unit};
-use super::{Bond, Config, DEFAULT_VRF, Interface, Port, Route, Virtual, Vlan, Vrf};
+use super::{Bond, Config, DEFAULT_VRF, HostInterface, Interface, Port, Route, Virtual, Vlan, Vrf};
 use crate::rib::{self, RouteKind};
 
 /// Most elements of a set that are listed one by one when added or removed; of more only the number
 /// is given.
 const ELEMENTS_NAMED: usize = 20;
+
+/// Returns the host interfaces of a configuration, by the names of their ports, bonds and VLANs.
+fn host_interfaces(config: &Config) -> HashMap<&str, &HostInterface> {
+    config.interfaces().filter_map(|(_, name, of)| Some((name, of.host.as_ref()?))).collect()
+}
 
 /// Replaces the settings of each set with many added or removed elements by one that gives their
 /// number.
@@ -131,15 +136,11 @@ impl Diff {
         let unsaid = unsaid(old, new);
         settings.retain(|setting| !unsaid.contains(setting));
         sum_up_elements(&mut settings, new);
+        let (before, after) = (host_interfaces(old), host_interfaces(new));
         for host in settings.iter_mut().filter(|setting| setting.effect == Effect::ReopenHost) {
-            let is_there = |place: &Option<String>| {
-                place.as_ref().is_some_and(|place| place != settings::NO_HOST)
-            };
-            let of_vrf = [&host.from, &host.to]
-                .into_iter()
-                .any(|place| place.as_ref().is_some_and(|place| place.ends_with(settings::OF_VRF)));
-            if is_there(&host.from) && is_there(&host.to) {
-                host.effect = match of_vrf {
+            let port = host.port.as_deref().unwrap_or_default();
+            if let (Some(before), Some(after)) = (before.get(port), after.get(port)) {
+                host.effect = match before.of_vrf || after.of_vrf {
                     true => Effect::Restart("host interfaces of VRFs stay in their namespace"),
                     false => Effect::Live(Unit::Namespace),
                 };

@@ -41,9 +41,6 @@ pub enum Effect {
     Restart(&'static str),
 }
 
-/// End of the place of a host interface that is in the namespace of its VRF.
-pub(super) const OF_VRF: &str = " of its VRF";
-
 /// Unit of a running router that takes up changed settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unit {
@@ -111,9 +108,6 @@ pub enum Unit {
 
 /// Reasons for a restart.
 const MEMORY: &str = "packet memory is reserved when the router starts";
-
-/// The value of `host` of an interface without one.
-pub(super) const NO_HOST: &str = "false";
 
 /// One setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -392,7 +386,7 @@ impl OfPort<'_, '_> {
         } = settings;
         let segmentation = host.as_ref().map(|host| host.segmentation);
         let host = host.as_ref().map(|host| match &host.netns {
-            Some(netns) if host.of_vrf => format!("in namespace {netns}{OF_VRF}"),
+            Some(netns) if host.of_vrf => format!("in namespace {netns} of its VRF"),
             Some(netns) => format!("in namespace {netns}"),
             None => "in the router's namespace".to_owned(),
         });
@@ -403,7 +397,7 @@ impl OfPort<'_, '_> {
             "address",
             some(addresses.iter().map(ToString::to_string), "none"),
         );
-        of.add(Effect::ReopenHost, "host", or(host, NO_HOST));
+        of.add(Effect::ReopenHost, "host", or(host, "false"));
         of.opened("host segmentation", or(segmentation, "true"));
         for (feature, value) in features {
             of.live(Unit::Interfaces, feature.name(), feature.word(*value));

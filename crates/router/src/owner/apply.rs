@@ -502,8 +502,6 @@ impl Owner {
         self.forwarding.wiring.as_ref().map_or(0, |wiring| wiring.exchanges.len())
     }
 
-    /// Moves forwarders to their cores, with the configured queues, and all other threads to the control cores;
-    /// additional forwarders get these graphs. Returns the time for which none received, if queues moved.
     /// The last steps that can fail: other slow path workers, then other cores or another number of forwarders, which is
     /// never undone.
     async fn spread(
@@ -523,6 +521,8 @@ impl Owner {
         outcome
     }
 
+    /// Moves forwarders to their cores, with the configured queues, and all other threads to the control cores;
+    /// additional forwarders get these graphs. Returns the time for which none received, if queues moved.
     async fn spread_forwarders(
         &mut self,
         placement: &CorePlacement,

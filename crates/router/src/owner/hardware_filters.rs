@@ -128,8 +128,7 @@ impl Owner {
     }
 
     /// Has devices that have been opened hold their rules, those whose queues have moved other ones, and those that did
-    /// not release some do so. To be
-    /// called from time to time.
+    /// not release some do so. To be called from time to time.
     pub(super) fn place_more(&mut self) {
         let config = self.configurations.current.clone();
         let turn = Turn::begin();

@@ -19,9 +19,10 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use dataplane::interface::InterfaceId;
+use dataplane::lock::lock;
 use slowpath::Event;
 use tokio::sync::Notify;
 use wire::MacAddr;
@@ -143,7 +144,7 @@ struct Shared {
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         // A thread that panicked meanwhile left it as it was before or after an event.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queue)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Another number of workers, with other rings, while the router runs.
+//! How workers are made: at the start, and others, with other rings, while the router runs.
 //!
 //! ```text
 //!   former workers, each          engines --- by interface ---+
@@ -10,21 +10,26 @@ use std::collections::BTreeMap;
 use std::iter;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::Result;
 use dataplane::class::{ByClass, ClassLimits};
 use dataplane::filters::Gate;
 use dataplane::interface::InterfaceId;
+use dataplane::port::MAX_PORTS;
 use dataplane::punts::{owner, owner_of_datagram};
+use dataplane::quarantine::Quarantine;
 use dataplane::reason::DropReason;
+use dataplane::tables::Tables;
 use dpdk::qsbr::{self, Qsbr};
 use slowpath::SlowPath;
 
+use super::super::buffers::Buffers;
 use super::super::wiring::WorkerEnds;
 use super::orders::OrderSender;
 use super::{
-    ClassRates, HandoffQueue, Learner, OrderQueue, Outbox, PuntScheduler, SlowCounters, SlowWorker,
-    handoff_queues, order_queue,
+    ClassRates, EventSender, Frame, HandoffQueue, Learner, OrderQueue, Outbox, PuntScheduler,
+    SlowCounters, SlowWorker, Teacher, handoff_queues, order_queue,
 };
 
 /// A worker's place among the threads: its ways from the owner and the other workers.
@@ -78,6 +83,63 @@ impl slowpath::Owners for Owners {
     }
 }
 
+/// The parts that all workers of a router have in common.
+pub struct Common {
+    /// For each port that is connected, the forwarder that sends for the slow path.
+    pub senders: [Option<usize>; MAX_PORTS],
+    /// Buffers for packets made here.
+    pub buffers: Buffers,
+    /// The way of events to the owner.
+    pub events: EventSender,
+    /// The tables in which routes are looked up.
+    pub tables: Arc<Tables>,
+    /// The way of flows that the host begins.
+    pub teacher: Teacher,
+    /// The quarantine for packets over which an engine panics.
+    pub quarantine: Quarantine,
+    /// Time 0 of all engines.
+    pub start: Instant,
+    /// The classes' turns.
+    pub limits: ByClass<ClassLimits>,
+    /// The classes' rates.
+    pub rates: Arc<ClassRates>,
+}
+
+impl Common {
+    /// Makes a worker without host interfaces at this place, with this engine and its ends of rings.
+    pub fn worker(
+        &self,
+        place: Place,
+        engine: SlowPath<Frame>,
+        ends: Vec<WorkerEnds>,
+    ) -> SlowWorker {
+        let Place { handoff_queue, orders, quiescent, counters } = place;
+        let (punted, injectors) = ends.into_iter().map(|ends| (ends.punted, ends.injector)).unzip();
+        SlowWorker {
+            engine,
+            turns: PuntScheduler::new(punted, &self.limits, self.rates.clone()),
+            outbox: Outbox {
+                injectors,
+                senders: self.senders,
+                buffers: self.buffers.clone(),
+                counters,
+                events: self.events.clone(),
+                tables: self.tables.clone(),
+                hosts: BTreeMap::new(),
+                tagger: self.tables.tagger(),
+                handoff_queue,
+                gate: Gate::default(),
+                learner: Learner::new(self.teacher.clone()),
+            },
+            orders,
+            quiescent,
+            quarantine: self.quarantine.clone(),
+            start: self.start,
+            leaving: None,
+        }
+    }
+}
+
 /// Makes workers at these places of those that have left their threads, of which there is at least one, with these
 /// ends of rings each.
 pub fn regroup(
@@ -86,46 +148,27 @@ pub fn regroup(
     ends: Vec<Vec<WorkerEnds>>,
     (limits, rates): (&ByClass<ClassLimits>, &Arc<ClassRates>),
 ) -> Vec<SlowWorker> {
+    let Some(first) = former.first() else { return Vec::new() };
+    let common = Common {
+        senders: first.outbox.senders,
+        buffers: first.outbox.buffers.clone(),
+        events: first.outbox.events.clone(),
+        tables: first.outbox.tables.clone(),
+        teacher: first.outbox.learner.teacher(),
+        quarantine: first.quarantine.clone(),
+        start: first.start,
+        limits: *limits,
+        rates: rates.clone(),
+    };
     let count = places.len();
-    let (mut engines, mut outboxes) = (Vec::new(), Vec::new());
-    let mut common = None;
-    for worker in former {
-        let SlowWorker { engine, outbox, quarantine, start, .. } = worker;
-        outbox.counters.held.set(0);
-        engines.push(engine);
-        outboxes.push(outbox);
-        common.get_or_insert((quarantine, start));
-    }
-    let Some((quarantine, start)) = common else { return Vec::new() };
+    let (engines, outboxes): (Vec<_>, Vec<_>) =
+        former.into_iter().map(|worker| (worker.engine, worker.outbox)).unzip();
+    outboxes.iter().for_each(|outbox| outbox.counters.held.set(0));
     let engines = SlowPath::regroup(engines, count, &Owners(count));
     let mut workers = Vec::new();
     for ((place, engine), ends) in places.into_iter().zip(engines).zip(ends) {
-        let Place { handoff_queue, orders, quiescent, counters } = place;
-        let (punted, injectors) = ends.into_iter().map(|ends| (ends.punted, ends.injector)).unzip();
-        let like = &outboxes[0];
-        counters.held.set(engine.held() as u64);
-        workers.push(SlowWorker {
-            engine,
-            turns: PuntScheduler::new(punted, limits, rates.clone()),
-            outbox: Outbox {
-                injectors,
-                senders: like.senders,
-                buffers: like.buffers.clone(),
-                counters,
-                events: like.events.clone(),
-                tables: like.tables.clone(),
-                hosts: BTreeMap::new(),
-                tagger: like.tables.tagger(),
-                handoff_queue,
-                gate: Gate::default(),
-                learner: Learner::new(like.learner.teacher()),
-            },
-            orders,
-            quiescent,
-            quarantine: quarantine.clone(),
-            start,
-            leaving: None,
-        });
+        place.counters.held.set(engine.held() as u64);
+        workers.push(common.worker(place, engine, ends));
     }
     for mut outbox in outboxes {
         for (interface, link) in std::mem::take(&mut outbox.hosts) {
