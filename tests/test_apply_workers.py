@@ -1,5 +1,7 @@
 """The number of slow path workers, and the lengths of the rings to them, changed while the router runs."""
 
+import contextlib
+import os
 import re
 import socket
 import struct
@@ -26,8 +28,19 @@ def slow_path(workers, more=""):
 
 def threads(router):
     """The names of the workers' threads."""
-    names = [(task / "comm").read_text().strip() for task in Path(f"/proc/{router.process.pid}/task").iterdir()]
+    names = []
+    for task in Path(f"/proc/{router.process.pid}/task").iterdir():
+        # It may end meanwhile.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            names.append((task / "comm").read_text().strip())
     return sorted(name for name in names if name.startswith("slow-path-"))
+
+
+def new_threads(router, known):
+    """For each thread that is not known: whether it is a worker's."""
+    for task in set(os.listdir(f"/proc/{router.process.pid}/task")) - known:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            yield Path(f"/proc/{router.process.pid}/task/{task}/comm").read_text().startswith("slow-path-")
 
 
 def has_workers(router, count):
@@ -184,6 +197,43 @@ def test_a_forwarder_that_takes_nothing_leaves_the_workers_as_they_are(lab):
     assert has_workers(router, 1) and reaches(hosts.left, "10.0.1.1")
     assert sum(one["offered"] for one in router.show("policing")["classes"]) > before
     apply(router, PORTS + slow_path(2))
+    assert has_workers(router, 2) and reaches(hosts.left, "10.0.2.1")
+    router.counters()
+    router.stop()
+
+
+def test_a_forwarder_that_stops_during_the_exchange_leaves_the_workers_as_they_are(lab):
+    """The other forwarder has punted into the new rings by then, and the former workers answer what is in them."""
+    two = MEMORY + 'turnpike.forwarders { cores = "0-1" }\n'
+    hosts = Hosts(lab, two)
+    router = hosts.router
+    # Some of these flows are the other forwarder's.
+    addresses = ["10.0.1.1", "10.0.2.1", "fd00:1::1", "fd00:2::1"]
+    assert all(reaches(host, address) for host in (hosts.left, hosts.right) for address in addresses)
+    held = router.thread("forwarder-1")
+    # The moment is between the first thread of a new worker and the exchange, and may be missed.
+    for _ in range(20):
+        known = set(os.listdir(f"/proc/{router.process.pid}/task"))
+        change = router.begin("apply", write(router, PORTS + two + slow_path(4)))
+        while change.poll() is None and not any(new_threads(router, known)):
+            pass
+        with held_thread(held):
+            pings = [
+                host.spawn("ping", "-n", "-q", "-c", "20", "-i", "0.01", "-W", "10", address, stdout=subprocess.PIPE, text=True)
+                for host in (hosts.left, hosts.right)
+                for address in addresses
+            ]
+            error = change.communicate(timeout=60)[1]
+        said = [ping.communicate(timeout=60)[0] for ping in pings]
+        if change.returncode:
+            break
+        apply(router, PORTS + two + slow_path(1))
+        assert has_workers(router, 1)
+    assert "forwarder 1" in error and "panicked" not in error, error
+    print(error, router.log()[-3000:])
+    assert all("20 packets transmitted, 20 received" in one for one in said), said
+    assert has_workers(router, 1)
+    apply(router, PORTS + two + slow_path(2))
     assert has_workers(router, 2) and reaches(hosts.left, "10.0.2.1")
     router.counters()
     router.stop()

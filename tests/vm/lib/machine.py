@@ -67,10 +67,13 @@ class Machine:
     def __init__(self):
         self._routers = []
         *preferred, last = qemu.accelerators()
-        for accelerator in preferred:
-            # A nested KVM that runs a boot sector may still fail at an instruction of the kernel's.
+        # A nested KVM that runs a boot sector may still fail at an instruction of the kernel's.
+        attempts = [(accelerator, _FAST_BOOT_SECONDS) for accelerator in preferred]
+        # The kernel gives up where the first ticks of its timer are late, as they can be on a busy machine.
+        attempts.append((last, _BOOT_SECONDS))
+        for accelerator, seconds in attempts:
             try:
-                self._boot(accelerator, _FAST_BOOT_SECONDS)
+                self._boot(accelerator, seconds)
                 return
             except NotBootedError as error:
                 print(f"{accelerator}: {error}")
