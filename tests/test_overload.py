@@ -13,7 +13,7 @@ import time
 import pytest
 
 from lib.apply import apply
-from lib.lab import DRIVERS, HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, Wires
+from lib.lab import DRIVERS, HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Wires
 from lib.netns import held_thread, wait_for
 from lib.packets import ethernet, icmp, ipv4, pattern, pcap_file, udp
 
@@ -173,15 +173,29 @@ turnpike.graph:insert_after("ip4-validate", turnpike.step "slow" {
 """
 
 
-class Mixture(threading.Thread):
-    """Sends as fast as it can until it is stopped; every eighth packet is marked as network control (CS6)."""
+# In each eight packets, one that is to be kept.
+USUAL = ipv4("10.0.1.2", "10.0.2.2", udp("10.0.1.2", "10.0.2.2", 1, 2, pattern(20)))
+CONTROL = ipv4("10.0.1.2", "10.0.2.2", udp("10.0.1.2", "10.0.2.2", 1, 2, pattern(20)), tos=0xC0)
+OTHER = ipv4("10.0.1.2", "10.0.2.2", udp("10.0.1.2", "10.0.2.2", 7, 9, pattern(20)))
+ANSWERED = ipv4("10.0.2.2", "10.0.1.2", udp("10.0.2.2", "10.0.1.2", 9, 7, pattern(20)))
 
-    def __init__(self, wire):
+CATEGORY = """
+turnpike.filter "in" { { proto = "udp", to_port = 9, category = "nine" } }
+turnpike.forwarders { shed = { categories = { "nine" } } }
+"""
+STATE = """
+turnpike.filter "in" { { state = "established", action = "accept" } }
+turnpike.forwarders { shed = { keep = { "established" } } }
+"""
+
+
+class Mixture(threading.Thread):
+    """Sends as fast as it can until it is stopped; every eighth packet is the one to be kept."""
+
+    def __init__(self, wire, kept):
         super().__init__()
         self.wire, self.stopping, self.sent = wire, threading.Event(), 0
-        payload = udp("10.0.1.2", "10.0.2.2", 1, 2, pattern(20))
-        packets = [ipv4("10.0.1.2", "10.0.2.2", payload, tos=tos) for tos in [0xC0] + [0] * 7]
-        self.frames = [ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, packet) for packet in packets]
+        self.frames = [ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, packet) for packet in [kept] + [USUAL] * 7]
 
     def run(self):
         while not self.stopping.is_set():
@@ -196,10 +210,18 @@ class Mixture(threading.Thread):
 
 
 @pytest.mark.provokes("shed")
-def test_control_packets_survive_what_is_too_much(lab):
-    wires = Wires(lab, SLOW)
+@pytest.mark.parametrize(
+    "kept, config",
+    [(CONTROL, ""), (OTHER, CATEGORY), (OTHER, STATE)],
+    ids=["class", "category", "established"],
+)
+def test_packets_to_be_kept_survive_what_is_too_much(lab, kept, config):
+    filtered = PORTS.replace('device = "tp-left",', 'device = "tp-left", filter = { inward = "in" },', 1)
+    wires = Wires(lab, SLOW + config, ports=(filtered if config else PORTS) + STATIC_NEIGHBOURS)
     router = wires.router
-    mixture = Mixture(wires.left)
+    wires.right.send(ethernet(RIGHT_MAC, HOST_B_MAC, 0x0800, ANSWERED))
+    assert wait_for(lambda: any(ANSWERED[12:20] in frame for frame in wires.left.receive(0.05)))
+    mixture = Mixture(wires.left, kept)
     mixture.start()
     shed = lambda: router.show("counters")["dropped"].get("shed", 0)
     try:
@@ -211,9 +233,9 @@ def test_control_packets_survive_what_is_too_much(lab):
         arrived = wires.right.receive(0.05)
     finally:
         mixture.stop()
-    control = sum(frame[15] == 0xC0 for frame in arrived)
+    count = sum((frame[15], frame[34:38]) == (kept[1], kept[20:24]) for frame in arrived)
     # One in eight; without shedding the same share would arrive.
-    assert control > len(arrived) / 4 and len(arrived) < (last - first) / 2, (control, len(arrived), last - first)
+    assert count > len(arrived) / 4 and len(arrived) < (last - first) / 2, (count, len(arrived), last - first)
     router.stop()
 
 

@@ -158,6 +158,14 @@ impl<A: FilterAddress> Fields<A> {
         self.kinds[place & (BATCH - 1)] |= kind_of(state);
     }
 
+    /// Returns true if the packet at this place belongs to a connection that answers, or is an error about one; see
+    /// [`Self::set_state`].
+    #[inline]
+    pub fn is_of_connection(&self, place: usize) -> bool {
+        let states = kind_of(State::Established) | kind_of(State::Related);
+        self.kinds[place & (BATCH - 1)] & states != 0
+    }
+
     /// Returns a bit for each fragment of a packet, by its place.
     #[inline(always)]
     pub fn fragments(&self) -> u64 {

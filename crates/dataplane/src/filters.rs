@@ -598,6 +598,22 @@ impl<A: Filtered> Reader<A> {
         })
     }
 
+    /// Returns the rules that the packet at this place meets: from its first on, each that lets it continue, and the
+    /// last one; the number of rules stands for the default.
+    pub fn met<'r>(
+        &'r self,
+        table: &'r FilterTable,
+        place: usize,
+        first: u32,
+    ) -> impl Iterator<Item = u32> + 'r {
+        std::iter::successors(Some(first), move |&rule| {
+            let continues = table.verdict(rule).action == Action::Continue;
+            let is_rule = (rule as usize) < table.spec.treatments.len();
+            let next = || A::classifier(table).next(&self.fields, place, rule);
+            (continues && is_rule).then(next)
+        })
+    }
+
     /// Like [`Self::judge`] for a rule that only charges its rate; `is_paid`: it has been charged for the packet.
     #[inline(always)]
     pub fn judge_policed(

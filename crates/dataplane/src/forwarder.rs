@@ -38,7 +38,7 @@ use crate::punts::Punts;
 use crate::quarantine::{Quarantine, guard};
 use crate::reason::{DropOrigin, DropReason};
 use crate::replicate::{Egress, Replicator};
-use crate::shed::{self, Shedder};
+use crate::shed::{self, Connections, Shedder};
 use crate::spread::Input;
 use crate::spread_filter::Chosen;
 use crate::tap::Taps;
@@ -389,14 +389,18 @@ impl Forwarder {
         if shedding.percent == 0 || self.rx[source].input.is_ring() {
             return;
         }
-        let mut kept = 0;
+        let (mut kept, mut connections) = (0, 0);
         while !shed::is_full(kept, quota) {
             let began = dpdk::tsc();
             if !self.shedder.may(began) {
                 return;
             }
             let count = self.take(source, most, now);
-            let others = Mask(self.batch.burst.owned()) & !shedding.keep.of(&self.batch.burst);
+            let by_class = shedding.keep.of(&self.batch.burst);
+            let more = self.more_to_keep(by_class, shedding.connections);
+            let keep = shed::choose(by_class, more, connections, (count, quota));
+            connections += keep.without(by_class).count() as usize;
+            let others = Mask(self.batch.burst.owned()).without(keep);
             let dropped = self.batch.burst.free(others.0);
             self.parts.counters.drops.add(DropOrigin::Receive, DropReason::Shed, dropped as u64);
             let end = dpdk::tsc();
@@ -412,6 +416,17 @@ impl Forwarder {
             if count < most {
                 return;
             }
+        }
+    }
+
+    /// The packets of the batch to be kept beside those of classes.
+    fn more_to_keep(&mut self, by_class: Mask, wanted: Connections) -> Mask {
+        match &mut self.parts.graph.shed_filter {
+            Some(filter) if wanted != Connections::NONE => {
+                let others = Mask(self.batch.burst.owned()).without(by_class);
+                filter.keep(&self.batch, others, wanted)
+            }
+            _ => Mask::EMPTY,
         }
     }
 

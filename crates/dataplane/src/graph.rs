@@ -35,6 +35,7 @@ use crate::mirror_sessions::MirrorOutput;
 use crate::quarantine::guard;
 use crate::reason::{DropReason, PuntReason};
 use crate::router_filter::RouterFilter;
+use crate::shed_filter::ShedFilter;
 use crate::spread_filter::SpreadFilter;
 use crate::vlan::Tagger;
 
@@ -273,6 +274,8 @@ pub struct Graph {
     pub(crate) tagger: Option<Box<Tagger>>,
     /// Selects forwarders for packets spread by software.
     pub(crate) spread_filter: Option<Box<SpreadFilter>>,
+    /// Selects packets to be kept under overload.
+    pub(crate) shed_filter: Option<Box<ShedFilter>>,
     /// Mirroring where packets leave; `None`: there are no mirror sessions. The distribution has it while the graph
     /// runs.
     pub(crate) mirror_output: Option<Box<MirrorOutput>>,
@@ -303,6 +306,7 @@ impl Graph {
             copy_filter: None,
             tagger: None,
             spread_filter: None,
+            shed_filter: None,
             mirror_output: None,
         }
     }
@@ -325,6 +329,11 @@ impl Graph {
     /// Sets the filter that selects forwarders for packets spread by software.
     pub fn set_spread_filter(&mut self, filter: Option<Box<SpreadFilter>>) {
         self.spread_filter = filter;
+    }
+
+    /// Sets the filter that selects packets to be kept under overload.
+    pub fn set_shed_filter(&mut self, filter: Option<Box<ShedFilter>>) {
+        self.shed_filter = filter;
     }
 
     /// Sets the mirroring where packets leave.

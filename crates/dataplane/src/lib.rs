@@ -46,6 +46,7 @@ pub mod replicate;
 pub mod router_filter;
 pub mod shared;
 pub mod shed;
+pub mod shed_filter;
 pub mod spread;
 pub mod spread_filter;
 pub mod steering;

@@ -11,6 +11,7 @@
 //! |---|---|---|
 //! | time | [`Shedding::percent`] of the forwarder's, of the last [`MEMORY`] | examining costs less than forwarding, but not nothing: with a bound the rate never collapses |
 //! | packets kept | half of the quota in a turn; and where most of a burst is to be kept, none for a while | a sender that marks everything as network control gains nothing |
+//! | of them kept for their connection or category | half of those; none of a burst that has more | classes come first |
 //! | begin | [`BEHIND`] packets in full turns | a burst that the receive queue can hold is forwarded whole |
 //! | end | an empty queue for [`IDLE`] in [`WINDOW`] | shedding empties the queue, so a partial turn does not indicate the end of the excess; idle time does |
 //!
@@ -45,6 +46,9 @@ pub const PERCENT_MOST: u8 = 50;
 /// Fraction of its quota by which a port can exceed it with packets to be kept.
 const KEPT_PART: usize = 2;
 
+/// Fraction of its quota by which a port can exceed it with packets kept for their connection or category.
+const CONNECTIONS_PART: usize = 4;
+
 /// Settings of overload control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shedding {
@@ -52,16 +56,33 @@ pub struct Shedding {
     pub percent: u8,
     /// Classes that are not shed.
     pub keep: Classes,
+    /// Other packets that are not shed.
+    pub connections: Connections,
+}
+
+/// Packets kept for what a filter or the flow table knows of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Connections {
+    /// Packets of connections that answer.
+    pub established: bool,
+    /// The categories of filters, one bit each.
+    pub categories: u16,
+}
+
+impl Connections {
+    /// No packets.
+    pub const NONE: Self = Self { established: false, categories: 0 };
 }
 
 impl Shedding {
     /// Disabled.
-    pub const OFF: Self = Self { percent: 0, keep: Classes::NONE };
+    pub const OFF: Self = Self { percent: 0, keep: Classes::NONE, connections: Connections::NONE };
 }
 
 impl Default for Shedding {
     fn default() -> Self {
-        Self { percent: 3, keep: Classes::NONE.with(Class::Control) }
+        let keep = Classes::NONE.with(Class::Control);
+        Self { percent: 3, keep, connections: Connections::NONE }
     }
 }
 
@@ -180,6 +201,20 @@ impl Backlog {
 /// this turn.
 pub(crate) fn is_full(kept: usize, quota: usize) -> bool {
     kept * KEPT_PART >= quota
+}
+
+/// Returns the packets of a burst to be kept: those of classes, and of others as many as there is room for. `kept`:
+/// others kept in this turn before; `count`: all of the burst.
+pub(crate) fn choose(
+    by_class: Mask,
+    others: Mask,
+    kept: usize,
+    (count, quota): (usize, usize),
+) -> Mask {
+    let more = others.without(by_class);
+    let is_most = (by_class | more).count() as usize > count / 2;
+    let room = kept * CONNECTIONS_PART < quota;
+    if room && !is_most { by_class | more } else { by_class }
 }
 
 #[cfg(test)]
@@ -331,6 +366,15 @@ mod tests {
             [2000, 3000].map(|end| Model::new().run(end * MILLISECOND, flood));
         assert!(until_2_s.shed > 0);
         assert_eq!(until_3_s.shed, until_2_s.shed);
+    }
+
+    #[test]
+    fn classes_come_before_connections() {
+        let (control, others) = (Mask(0b11), Mask(0b1110));
+        assert_eq!(choose(control, others, 0, (64, 64)), Mask(0b1111));
+        assert_eq!(choose(control, others, 15, (64, 64)), Mask(0b1111));
+        assert_eq!(choose(control, others, 16, (64, 64)), control, "a quarter is theirs");
+        assert_eq!(choose(control, others, 0, (7, 64)), control, "they are most of the burst");
     }
 
     #[test]

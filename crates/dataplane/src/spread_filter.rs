@@ -11,8 +11,6 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use acl::Action;
-
 use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 
 use crate::batch::{BATCH_MAX, Batch};
@@ -101,28 +99,21 @@ fn choose_of<A: Filtered>(
     }
 }
 
-/// Returns the forwarder of the last rule with one that the packet at this index matches, from its
+/// Returns the forwarder of the last rule with one that the packet at this index meets, from its
 /// first rule on.
 fn forwarder_of<A: Filtered>(
     reader: &Reader<A>,
     table: &FilterTable,
     place: usize,
-    mut rule: u32,
+    first: u32,
 ) -> Option<u16> {
-    let mut forwarder = None;
-    while let Some(treatment) = table.spec().treatments.get(rule as usize) {
-        forwarder = treatment.forwarder.or(forwarder);
-        if table.verdict(rule).action != Action::Continue {
-            break;
-        }
-        rule = A::classifier(table).next(&reader.fields, place, rule);
-    }
-    forwarder
+    let treatment = |rule| table.spec().treatments.get(rule as usize);
+    reader.met(table, place, first).filter_map(|rule| treatment(rule)?.forwarder).last()
 }
 
 #[cfg(test)]
 mod tests {
-    use acl::{Filter, Matches, Rule};
+    use acl::{Action, Filter, Matches, Rule};
 
     use super::*;
     use crate::features::Features;

@@ -18,6 +18,7 @@ use dataplane::interface::{InterfaceId, InterfaceInfo};
 use dataplane::mirror_sessions::Sessions;
 use dataplane::plan::Plans;
 use dataplane::router_filter::RouterFilter;
+use dataplane::shed_filter::ShedFilter;
 use dataplane::spread_filter::SpreadFilter;
 use dataplane::steps::named_hop;
 use dataplane::tables::Tables;
@@ -183,6 +184,7 @@ impl GraphMaker {
         graph.set_router_filter(RouterFilter::of(tables));
         graph.set_copy_filter(CopyFilter::of(tables));
         graph.set_spread_filter(SpreadFilter::of(tables));
+        graph.set_shed_filter(ShedFilter::of(tables));
         let has_virtuals = config.virtuals().next().is_some();
         graph.set_tagger(has_virtuals.then(|| Box::new(tables.tagger())));
         graph.set_mirror_output(tables.mirror_output());

@@ -15,6 +15,8 @@ use dataplane::mirror_sessions::{Destination, MirrorTo, Session};
 use dataplane::plan::Plans;
 use dataplane::polling::{QUOTA, Wait};
 use dataplane::reason::PuntClass;
+use dataplane::shed::Shedding;
+use dataplane::transmit::frame::Class;
 use dataplane::vlan::Tag;
 use slowpath::{Advertise, Discovery, Icmp, InterfaceSettings, Preference, Prefix};
 
@@ -199,10 +201,13 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     list.live(Unit::ControlQueues, "forwarders: control_queue", control_queue);
     list.live(Unit::ControlQueues, "forwarders: learned_flows", learned_flows);
     list.live(Unit::Forwarders, "forwarders: shed: percent", shed.percent);
+    list.live(Unit::Forwarders, "forwarders: shed: keep", some(kept(shed), "none"));
+    let names =
+        (0..).zip(categories).filter(|(number, _)| shed.connections.categories >> number & 1 != 0);
     list.live(
         Unit::Forwarders,
-        "forwarders: shed: keep",
-        some(shed.keep.iter().map(|class| class.name().to_owned()), "none"),
+        "forwarders: shed: categories",
+        some(names.map(|(_, name)| name.clone()), "none"),
     );
     let Forwarding { class_e, resolve_via_default } = forwarding;
     list.live(Unit::ClassE, "forwarding: class_e", class_e);
@@ -298,6 +303,11 @@ pub(super) fn paths(paths: &[rib::Path], names: Names<'_>) -> String {
 fn some(items: impl Iterator<Item = String>, none: &str) -> String {
     let items: Vec<String> = items.collect();
     if items.is_empty() { none.to_owned() } else { items.join(", ") }
+}
+
+fn kept(shed: &Shedding) -> impl Iterator<Item = String> {
+    let established = shed.connections.established.then_some("established");
+    shed.keep.iter().map(Class::name).chain(established).map(str::to_owned)
 }
 
 fn or(value: Option<impl Display>, none: &str) -> String {

@@ -149,8 +149,12 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let others = (&*next_hops, &*sets, &*mirrors);
     let (filters, categories) = filters::read(&mut context, of(Keyword::Filter), others);
     filters::tell_ports(&mut context, (&mut ports, &mut bonds, &mut vlans), &filters);
-    let (cores, forwarders) =
-        cores::read(&mut context, of(Keyword::Cores), of(Keyword::Forwarders));
+    let (cores, forwarders) = cores::read(
+        &mut context,
+        of(Keyword::Cores),
+        of(Keyword::Forwarders),
+        (&filters, &categories),
+    );
     queues::check(&mut context, &ports, &cores);
     queues::settle_control(&mut ports, &forwarders);
     filters::check_forwarders(&mut context, &ports, &filters, &cores);

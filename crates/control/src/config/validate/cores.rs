@@ -8,7 +8,7 @@ use dataplane::transmit::frame::Class;
 
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
-use super::super::{Cores, Forwarders};
+use super::super::{Cores, Filter, Forwarders};
 use super::Context;
 use super::rest::{plain, single, wait};
 use crate::cores::parse_cores;
@@ -36,6 +36,7 @@ pub(super) fn read<'s>(
     context: &mut Context<'_>,
     cores: impl Iterator<Item = &'s Statement>,
     forwarders: impl Iterator<Item = &'s Statement>,
+    filters: (&[Filter], &[String]),
 ) -> (Cores, Forwarders) {
     let (mut read, mut sharing) = (Cores::default(), Forwarders::default());
     if let Some(statement) = single(context, cores) {
@@ -56,7 +57,7 @@ pub(super) fn read<'s>(
         sharing.control_queue = fields.flag_or("control_queue", sharing.control_queue);
         let learned = fields.number("learned_flows", 0..=LEARNED_MOST);
         sharing.learned_flows = learned.map_or(sharing.learned_flows, |learned| learned as u16);
-        sharing.shed = shedding(&mut fields).unwrap_or(sharing.shed);
+        sharing.shed = shedding(&mut fields, filters).unwrap_or(sharing.shed);
         let (line, forward) = list(&mut fields, "cores");
         match read.forward_line.filter(|_| line.is_some()) {
             Some(given) => fields.error(
@@ -73,31 +74,60 @@ pub(super) fn read<'s>(
     (read, sharing)
 }
 
-/// Reads `shed = { percent = 3, keep = { "control", "voice" } }`, or `false`.
-fn shedding(fields: &mut Fields<'_, '_>) -> Option<Shedding> {
+/// Reads `shed = { percent = 3, keep = { "control", "established" }, categories = { "games" } }`, or `false`.
+fn shedding(
+    fields: &mut Fields<'_, '_>,
+    (filters, categories): (&[Filter], &[String]),
+) -> Option<Shedding> {
     match fields.get("shed")? {
         Value::Bool(false) => return Some(Shedding::OFF),
         Value::Bool(true) => return None,
         _ => {}
     }
-    let mut of = fields.table("shed", &["percent", "keep"])?;
+    let mut of = fields.table("shed", &["percent", "keep", "categories"])?;
     let mut shedding = Shedding::default();
     if let Some(percent) = of.number("percent", 1..=u64::from(PERCENT_MOST)) {
         shedding.percent = percent as u8;
     }
     if of.get("keep").is_some() {
-        let names = of.texts("keep", "classes as \"control\"");
-        let classes = names.into_iter().filter_map(|name| class(&mut of, name));
+        let (connections, classes): (Vec<_>, Vec<_>) = of
+            .texts("keep", "classes as \"control\"")
+            .into_iter()
+            .partition(|&name| name == ESTABLISHED);
+        let classes = classes.into_iter().filter_map(|name| class(&mut of, name));
         shedding.keep = classes.fold(Classes::NONE, Classes::with);
+        shedding.connections.established = !connections.is_empty();
     }
+    if shedding.connections.established && !filters.iter().any(|of| of.spec.asks_for_state()) {
+        let message = "keep \"established\": no filter matches states, so that no connections are known; add a \
+                       rule with state to a filter, or leave it out";
+        of.error("keep", message);
+    }
+    let names = of.texts("categories", "categories of filters as \"games\"");
+    let numbers = names.into_iter().filter_map(|name| category(&mut of, name, categories));
+    shedding.connections.categories = numbers.fold(0, |all, number| all | 1 << number);
     Some(shedding)
+}
+
+/// In place of a class: packets of connections that answer.
+const ESTABLISHED: &str = "established";
+
+fn category(of: &mut Fields<'_, '_>, name: &str, known: &[String]) -> Option<usize> {
+    let number = known.iter().position(|known| known == name);
+    if number.is_none() {
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        let message =
+            format!("category \"{name}\" not found in the rules of filters; known: {known}");
+        of.error("categories", message);
+    }
+    number
 }
 
 fn class(of: &mut Fields<'_, '_>, name: &str) -> Option<Class> {
     let class = Class::ALL.into_iter().find(|class| class.name() == name);
     if class.is_none() {
         let known = Class::ALL.map(Class::name).join(", ");
-        of.error("keep", format!("class \"{name}\" unknown; known: {known}"));
+        of.error("keep", format!("class \"{name}\" unknown; known: {known}, {ESTABLISHED}"));
     }
     class
 }
@@ -138,6 +168,8 @@ mod tests {
 
     use dataplane::catalogue::Catalogue;
 
+    use dataplane::shed::Connections;
+
     use super::*;
 
     use super::super::super::{Config, ConfigErrors, Limits, parse};
@@ -170,7 +202,8 @@ mod tests {
     fn overload_control_has_a_bound_and_classes() {
         let shed = |shed: &str| {
             let shed = read(&format!("turnpike.forwarders {{ shed = {shed} }}")).unwrap();
-            let Shedding { percent, keep } = shed.forwarders.shed;
+            let Shedding { percent, keep, connections } = shed.forwarders.shed;
+            assert_eq!(connections, Connections::NONE);
             (percent, keep.iter().collect::<Vec<_>>())
         };
         assert_eq!(read("").unwrap().forwarders.shed, Shedding::default());
@@ -182,6 +215,16 @@ mod tests {
             (3, vec![Class::Control, Class::Voice])
         );
         assert_eq!(shed("{ keep = {} }"), (3, vec![]));
+    }
+
+    #[test]
+    fn connections_and_categories_are_kept() {
+        let filter = "turnpike.filter 'f' { { state = 'new', category = 'a' }, { proto = 'udp', category = 'b' } }";
+        let shed = "shed = { keep = { 'established', 'voice' }, categories = { 'b' } }";
+        let read = read(&format!("{filter}\nturnpike.forwarders {{ {shed} }}")).unwrap();
+        let Shedding { keep, connections, .. } = read.forwarders.shed;
+        assert!(keep.iter().eq([Class::Voice]));
+        assert_eq!(connections, Connections { established: true, categories: 0b10 });
     }
 
     #[test]
@@ -197,7 +240,16 @@ mod tests {
             ),
             (
                 "turnpike.forwarders { shed = { keep = 'gold' } }",
-                "r.lua:3: forwarders: shed: class \"gold\" unknown; known: control, voice, video, data, default, background",
+                "r.lua:3: forwarders: shed: class \"gold\" unknown; known: control, voice, video, data, default, background, established",
+            ),
+            (
+                "turnpike.forwarders { shed = { keep = 'established' } }",
+                "r.lua:3: forwarders: shed: keep \"established\": no filter matches states, so that no connections are \
+                 known; add a rule with state to a filter, or leave it out",
+            ),
+            (
+                "turnpike.forwarders { shed = { categories = 'games' } }",
+                "r.lua:3: forwarders: shed: category \"games\" not found in the rules of filters; known: none",
             ),
             (
                 "turnpike.forwarders { shed = { keep = { 7 } } }",
