@@ -520,8 +520,9 @@ fn every_statement() -> Vec<String> {
         "import { file = 'table', via = '10.0.1.2' }",
         "filter 'f' { default = 'drop' }",
         "vlan 'a.7' { parent = 'a', id = 7 }",
-        "forwarders { wait = 'poll', moderation_us = 70, budget = 100, rebalance = false, control_queue = true, \
-         learned_flows = 9, shed = { percent = 7, keep = { 'data' } } }",
+        "filter 'g' { { proto = 'udp', category = 'x' } } turnpike.forwarders { wait = 'poll', moderation_us = 70, \
+         budget = 100, rebalance = false, control_queue = true, learned_flows = 9, \
+         shed = { percent = 7, keep = { 'data' }, categories = { 'x' } } }",
     ];
     let made = [
         format!("flows {{ most = 4096, {timeouts} }}"),
