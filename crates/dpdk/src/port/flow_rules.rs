@@ -31,6 +31,11 @@ use crate::error::dpdk_errno;
 /// RFC 9260.
 const PROTOCOL_SCTP: u8 = 132;
 
+/// Drivers whose devices refuse to match fragment bits of the IPv4 header, and find headers behind it in packets that
+/// are no fragments only: the kernel's flower classifier reads none of a fragment, and the devices of the others have
+/// a packet type for fragments.
+const ONLY_WHOLE: [&str; 4] = ["net_tap", "net_i40e", "net_ice", "net_iavf"];
+
 /// A rule in the device of its port.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FlowRule {
@@ -124,7 +129,7 @@ impl Port {
     /// # Errors
     /// The device's error, if it refuses the rule.
     pub fn add_drop_rule(&self, traffic: &Traffic) -> Result<FlowRule, FlowRefusal> {
-        self.add_rule(&Items::of_traffic(traffic)?, Fate::Drop)
+        self.add_rule(traffic, Fate::Drop)
     }
 
     /// Makes the device bring matching packets to a receive queue, and count them if it can.
@@ -132,7 +137,7 @@ impl Port {
     /// # Errors
     /// The device's error, if it refuses the rule.
     pub fn add_queue_rule(&self, traffic: &Traffic, queue: u16) -> Result<FlowRule, FlowRefusal> {
-        self.add_rule(&Items::of_traffic(traffic)?, Fate::Queue(queue))
+        self.add_rule(traffic, Fate::Queue(queue))
     }
 
     /// Makes the device bring matching packets to its receive queue for control traffic, and count them if it can.
@@ -149,10 +154,23 @@ impl Port {
             let number = program.add(traffic).map_err(refused)?;
             return Ok(FlowRule { number, is_counted: true });
         }
-        self.add_rule(&Items::of_traffic(traffic)?, Fate::Queue(self.rx_queues() - 1))
+        self.add_rule(traffic, Fate::Queue(self.rx_queues() - 1))
     }
 
-    fn add_rule(&self, items: &Items, fate: Fate) -> Result<FlowRule, FlowRefusal> {
+    fn add_rule(&self, traffic: &Traffic, fate: Fate) -> Result<FlowRule, FlowRefusal> {
+        let refused = match self.add_items(&Items::of_traffic(traffic)?, fate) {
+            Err(refusal) if !refusal.is_for_good() => refusal,
+            outcome => return outcome,
+        };
+        match traffic {
+            Traffic::Ip(pattern) if is_same_without_bits(pattern, self.driver()) => {
+                self.add_items(&Items::of(&Pattern { whole: false, ..*pattern })?, fate)
+            }
+            _ => Err(refused),
+        }
+    }
+
+    fn add_items(&self, items: &Items, fate: Fate) -> Result<FlowRule, FlowRefusal> {
         let mut held = self.open.flow_rules().lock();
         let counted = create(self.id(), items, fate, true);
         let (handle, is_counted) = match counted {
@@ -225,6 +243,11 @@ impl Port {
         let bytes = (count.bytes_set() != 0).then_some(count.bytes);
         Ok(FlowCount { packets: count.hits, bytes })
     }
+}
+
+/// Returns true if devices of this driver match the same packets without the bits that tell fragments.
+fn is_same_without_bits(pattern: &Pattern, driver: &str) -> bool {
+    pattern.whole && !matches!(pattern.upper, Upper::Any) && ONLY_WHOLE.contains(&driver)
 }
 
 fn unknown() -> FlowRefusal {
@@ -528,6 +551,15 @@ mod tests {
         assert_eq!((&spec.0[..12], &spec.0[12..16]), (&[0; 12][..], &[0x88, 0x09, 0, 0][..]));
         assert_eq!((&mask.0[..12], &mask.0[12..16]), (&[0; 12][..], &[0xff, 0xff, 0, 0][..]));
         assert_eq!(items.list().len(), 2);
+    }
+
+    #[test]
+    fn bits_of_fragments_are_left_out_for_drivers_that_find_ports_in_whole_packets_only() {
+        let same = |upper, driver| is_same_without_bits(&pattern(6, upper), driver);
+        assert!(same(ports(22), "net_i40e") && same(Upper::Icmp(8), "net_tap"));
+        assert!(!same(ports(22), "net_ixgbe") && !same(Upper::Any, "net_i40e"));
+        let any = Pattern { whole: false, ..pattern(6, ports(22)) };
+        assert!(!is_same_without_bits(&any, "net_i40e"));
     }
 
     #[test]
