@@ -15,6 +15,7 @@
 mod buffers;
 mod carriers;
 mod control_rules;
+mod events;
 mod fd_store;
 mod flow_rules;
 mod forwarders;
@@ -176,6 +177,9 @@ fn run_on(
 
 /// Forwarders for control traffic that there may be, now or later.
 const CONTROL_FORWARDERS: usize = 1;
+
+/// Forwarders that only receive and send, with an event device.
+const RECEIVERS: usize = 1;
 
 /// Megabytes that DPDK has beside packet buffers, for rings and drivers.
 const BESIDE_BUFFERS: usize = 128;
