@@ -21,7 +21,7 @@ use std::ffi::{CStr, CString, c_void};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use dpdk_sys as sys;
 use nix::errno::Errno;
@@ -48,6 +48,9 @@ const SAYS_MORE: u16 = 1 << 15;
 
 /// The part of a tag that names the source, and later the egress port.
 const SOURCE: u64 = 0xffff;
+
+/// Memory that a virtual device may take, in bytes. DPDK ends the process when it has not enough.
+const ROOM: usize = 64 << 20;
 
 /// The longest that a device may refuse events that it has scheduled itself.
 const PATIENCE_S: u64 = 1;
@@ -159,26 +162,62 @@ impl Count {
     }
 }
 
+/// A virtual device that nobody uses.
+///
+/// DPDK 22.11 must not lose an event device while it has others (`rte_event_dev_get_dev_id` reads those that are gone), and
+/// `event_sw` leaves its service behind. So a closed one waits for its next use. `event_dsw` frees ports twice that it does
+/// not get again, so it gets no fewer than before, and nothing that may fail: it does not know `ordered`.
+struct Idle {
+    id: u8,
+    kind: Kind,
+}
+
+/// The uses of a virtual device so far.
+#[derive(Clone)]
+struct Kind {
+    /// Its name and arguments in the configuration.
+    device: String,
+    is_ordered: bool,
+    workers: usize,
+}
+
+static IDLE: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
+
+impl Idle {
+    /// Takes one that can be used for this.
+    fn take(wanted: &Kind) -> Option<Self> {
+        let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |Self { kind, .. }: &Self| {
+            kind.device == wanted.device
+                && kind.workers <= wanted.workers
+                && (kind.is_ordered || !wanted.is_ordered)
+        };
+        let fitting = idle.iter().enumerate().filter(|(_, one)| fits(one));
+        let (place, _) = fitting.max_by_key(|(_, one)| one.kind.workers)?;
+        Some(idle.swap_remove(place))
+    }
+}
+
 /// A device's place in DPDK; dropping it closes the device.
 struct Attached {
     id: u8,
-    /// The virtual device's name, if it has been made for this.
-    made: Option<CString>,
+    /// Its use, if it is a virtual device that has been made for it.
+    made: Option<Kind>,
     is_started: bool,
     _eal: EalRef,
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        // SAFETY: no port is left, so nobody uses the device; the callback that frees packets is a function.
+        // SAFETY: no port is left, so nobody uses the device.
         unsafe {
             if self.is_started {
                 sys::rte_event_dev_stop(self.id);
             }
-            let Some(name) = &self.made else { return };
+            let Some(kind) = self.made.take() else { return };
             sys::rte_event_dev_close(self.id);
-            let _one_at_a_time = HOTPLUG.lock().unwrap_or_else(PoisonError::into_inner);
-            sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), name.as_ptr());
+            let idle = Idle { id: self.id, kind };
+            IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(idle);
         }
     }
 }
@@ -232,8 +271,8 @@ impl EventDevice {
     /// # Errors
     /// There is no such device, it lacks a feature, or DPDK refuses a step.
     pub fn open(eal: &Eal, config: &EventConfig<'_>) -> Result<EventPorts, Error> {
-        let (name, args) = config.device.split_once(',').unwrap_or((config.device, ""));
-        let mut attached = attach(eal, name, args)?;
+        let mut attached = attach(eal, config)?;
+        let name = config.device.split(',').next().unwrap_or_default();
         let setup = Setup { id: attached.id, name, order: config.order };
         let info = setup.info()?;
         let classes = setup.check(&info, config.workers)?;
@@ -314,35 +353,37 @@ impl EventDevice {
 }
 
 /// Finds a device of DPDK, or makes a virtual one.
-fn attach(eal: &Eal, name: &str, args: &str) -> Result<Attached, Error> {
+fn attach(eal: &Eal, config: &EventConfig<'_>) -> Result<Attached, Error> {
+    let (name, args) = config.device.split_once(',').unwrap_or((config.device, ""));
     let refuse = |problem: String| Error::Event { device: name.to_owned(), problem };
     let of = |text: &str| {
         CString::new(text).map_err(|_| refuse("its name or an argument holds a NUL byte".into()))
     };
     let (mut c_name, c_args) = (of(name)?, of(args)?);
     let attached = |id, made| Attached { id, made, is_started: false, _eal: eal.share() };
-    let is_virtual = name.starts_with("event_");
-    if let Some(id) = find(&c_name).filter(|_| !is_virtual) {
+    let _one_at_a_time = HOTPLUG.lock().unwrap_or_else(PoisonError::into_inner);
+    if !name.starts_with("event_")
+        && let Some(id) = find(&c_name)
+    {
         return Ok(attached(id, None));
     }
-    let known = event_drivers();
-    let driver = name.trim_end_matches(|last: char| last.is_ascii_digit());
-    let is_named = is_virtual && driver.len() < name.len();
-    if !is_named || !known.is_empty() && !known.contains(driver) {
-        let known: Vec<String> = known.iter().map(|driver| format!("{driver}0")).collect();
-        let known =
-            if known.is_empty() { "event_sw0, event_dsw0".into() } else { known.join(", ") };
-        return Err(refuse(format!(
-            "not found; name a device that DPDK has found on the machine, or a virtual one: {known}"
-        )));
+    is_driver(name).map_err(refuse)?;
+    let &EventConfig { device, order, workers } = config;
+    let is_ordered = order == EventOrder::Ordered;
+    let kind = Kind { device: device.to_owned(), is_ordered, workers };
+    if let Some(Idle { id, kind: before }) = Idle::take(&kind) {
+        return Ok(attached(id, Some(Kind { workers, ..before })));
     }
-    let _one_at_a_time = HOTPLUG.lock().unwrap_or_else(PoisonError::into_inner);
     // There may be several of a name, the next of which replaces the present one: DPDK looks at the driver's name only.
     for serial in 1.. {
         if find(&c_name).is_none() {
             break;
         }
         c_name = of(&format!("{name}.{serial}"))?;
+    }
+    if largest_free() < ROOM {
+        let (what, errno) = (format!("event device {name}"), Errno::ENOMEM);
+        return Err(Error::Memory { what, errno, memory: eal.memory().to_string() });
     }
     // SAFETY: the EAL is up; three C strings for the call.
     let result =
@@ -351,14 +392,36 @@ fn attach(eal: &Eal, name: &str, args: &str) -> Result<Attached, Error> {
         let errno = Errno::from_raw(-result);
         return Err(refuse(format!("DPDK does not take it: {errno}")));
     }
-    match find(&c_name) {
-        Some(id) => Ok(attached(id, Some(c_name))),
-        None => {
-            // SAFETY: the EAL is up; two C strings for the call.
-            unsafe { sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), c_name.as_ptr()) };
-            Err(refuse("it is no event device".into()))
+    let id = find(&c_name).ok_or_else(|| refuse("it is no event device".into()))?;
+    Ok(attached(id, Some(kind)))
+}
+
+/// Returns the bytes of the largest free piece of DPDK's memory, of all NUMA nodes.
+fn largest_free() -> usize {
+    let free = |node| {
+        let mut stats = MaybeUninit::<sys::rte_malloc_socket_stats>::zeroed();
+        // SAFETY: numbers are written, or nothing for a node that does not exist; zeros are numbers too.
+        unsafe {
+            sys::rte_malloc_get_socket_stats(node, stats.as_mut_ptr());
+            stats.assume_init().greatest_free_size
         }
+    };
+    (0..sys::RTE_MAX_NUMA_NODES as i32).map(free).max().unwrap_or(0)
+}
+
+/// Checks that a name is that of a driver and a number.
+fn is_driver(name: &str) -> Result<(), String> {
+    let known = event_drivers();
+    let driver = name.trim_end_matches(|last: char| last.is_ascii_digit());
+    let is_named = name.starts_with("event_") && driver.len() < name.len();
+    if is_named && (known.is_empty() || known.contains(driver)) {
+        return Ok(());
     }
+    let known: Vec<String> = known.iter().map(|driver| format!("{driver}0")).collect();
+    let known = if known.is_empty() { "event_sw0, event_dsw0".into() } else { known.join(", ") };
+    Err(format!(
+        "not found; name a device that DPDK has found on the machine, or a virtual one: {known}"
+    ))
 }
 
 /// Returns DPDK's number of the event device of this name.
@@ -840,7 +903,6 @@ impl Drop for EventPort {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
     use std::sync::atomic::AtomicU32;
     use std::thread;
 
@@ -849,6 +911,13 @@ mod tests {
 
     /// Flows in a test.
     const STREAMS: u32 = 7;
+
+    /// Devices are large, and the next test uses those of the last.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+    fn alone() -> impl Drop {
+        ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     /// Opens a device for so many workers.
     fn open(device: &str, order: EventOrder, workers: usize) -> EventPorts {
@@ -927,7 +996,7 @@ mod tests {
     /// Sends numbered packets of several flows, from two sources, through a device and three workers. Returns those that come
     /// back in their order, and the number that ended with a worker.
     fn run(device: &str, order: EventOrder, packets: u32) -> (Vec<u32>, u32) {
-        let pool = testing::pool(8191);
+        let pool = testing::pool(2047);
         let EventPorts { device, mut receiver, workers } = open(device, order, 3);
         let (end, ended, finished) = (AtomicBool::new(false), AtomicU32::new(0), Mutex::default());
         let mut back = Vec::new();
@@ -980,6 +1049,7 @@ mod tests {
 
     #[test]
     fn every_packet_returns_or_ends_and_flows_stay_in_order() {
+        let _alone = alone();
         const PACKETS: u32 = 20_000;
         for (device, order) in [
             ("event_sw0", EventOrder::Ordered),
@@ -1002,11 +1072,12 @@ mod tests {
 
     #[test]
     fn what_is_inside_when_it_closes_returns_to_its_pool() {
+        let _alone = alone();
         let pool = testing::pool(255);
         for (device, order) in
-            [("event_sw1", EventOrder::Ordered), ("event_dsw1", EventOrder::Atomic)]
+            [("event_sw0", EventOrder::Ordered), ("event_dsw0", EventOrder::Atomic)]
         {
-            let EventPorts { device, mut receiver, mut workers } = open(device, order, 2);
+            let EventPorts { device, mut receiver, mut workers } = open(device, order, 3);
             let mut burst = Burst::new();
             (0..40).for_each(|of| _ = burst.put(packet(&pool, of).unwrap()).unwrap());
             let left = receiver.enter(&mut burst, u64::MAX, false, |_, _| (1, 0), |_, _| 0);
@@ -1029,9 +1100,10 @@ mod tests {
 
     #[test]
     fn a_full_device_leaves_the_rest_in_the_burst() {
-        let pool = testing::pool(8191);
+        let _alone = alone();
+        let pool = testing::pool(4095);
         let EventPorts { device, mut receiver, workers } =
-            open("event_sw2", EventOrder::Ordered, 1);
+            open("event_sw0", EventOrder::Ordered, 3);
         let (mut burst, mut entered) = (Burst::new(), 0);
         let full = loop {
             (0..64).for_each(|of| _ = burst.put(packet(&pool, of).unwrap()).unwrap());
@@ -1050,8 +1122,9 @@ mod tests {
 
     #[test]
     fn what_a_device_cannot_do_is_refused_with_the_way_out() {
-        let dsw = refusal("event_dsw3", EventOrder::Ordered, 2);
-        let expected = "event device event_dsw3: its driver does not schedule \"ordered\"; use order = \"atomic\", or \
+        let _alone = alone();
+        let dsw = refusal("event_dsw0", EventOrder::Ordered, 3);
+        let expected = "event device event_dsw0: its driver does not schedule \"ordered\"; use order = \"atomic\", or \
                         event_sw0";
         assert_eq!(dsw, expected);
         let opdl = refusal("event_opdl0", EventOrder::Atomic, 2);
@@ -1062,17 +1135,21 @@ mod tests {
                 format!("event device {name}: not found; name a device that DPDK has found");
             assert!(unknown.starts_with(&start) && unknown.contains("event_sw0"), "{unknown}");
         }
-        let many = refusal("event_sw3", EventOrder::Atomic, 64);
+        let many = refusal("event_sw0", EventOrder::Atomic, 64);
         assert!(many.contains("ports for 63 forwarders, not for 64; name fewer cores"), "{many}");
-        let nul = refusal("event_sw3\0", EventOrder::Atomic, 1);
+        let nul = refusal("event_sw0\0", EventOrder::Atomic, 1);
         assert!(nul.contains("NUL"), "{nul}");
         // Refusals leave nothing behind.
-        drop(open("event_dsw3", EventOrder::Atomic, 2));
+        drop(open("event_dsw0", EventOrder::Atomic, 3));
         // The next one is there before the present one is closed.
-        let first = open("event_sw3", EventOrder::Atomic, 2);
-        let next = open("event_sw3", EventOrder::Parallel, 3);
+        let first = open("event_sw0", EventOrder::Atomic, 3);
+        let next = open("event_sw0", EventOrder::Parallel, 3);
         drop(first);
-        drop((next, open("event_sw3", EventOrder::Ordered, 1)));
+        drop((next, open("event_sw0", EventOrder::Ordered, 3)));
+        // One that has been closed is used again.
+        let [first, again] = [(); 2]
+            .map(|()| open("event_dsw0", EventOrder::Parallel, 3).receiver.device.attached.id);
+        assert_eq!(first, again);
     }
 
     #[test]
