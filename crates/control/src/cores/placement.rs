@@ -176,6 +176,25 @@ mod tests {
         assert!(error.contains("may use (0, 1), and none is left for forwarders"), "{error}");
     }
 
+    #[test]
+    fn a_receiver_has_a_core_before_those_that_forward() {
+        let eight = supply(&(0..8).collect::<Vec<_>>(), &[]);
+        let around = |forward: &[usize], receive| {
+            CorePlacement::new(&[], forward, &eight).unwrap().around_events(receive)
+        };
+        let placement = around(&[1, 2, 3], None).unwrap();
+        assert_eq!((&placement.forward[..], placement.served()), (&[1, 2, 3][..], 1));
+        let sharing = around(&[1, 2], Some(2)).unwrap();
+        assert_eq!((&sharing.forward[..], sharing.control.contains(&2)), (&[2, 1, 2][..], false));
+        let on_control = around(&[1], Some(0)).unwrap();
+        assert_eq!((&on_control.forward[..], on_control.shared()), (&[0, 1][..], vec![0]));
+        let error = around(&[4], None).unwrap_err();
+        assert!(
+            error.contains("have core 4 only") && error.ends_with("receive_core = 4 to share it"),
+            "{error}"
+        );
+    }
+
     fn any_supply() -> impl Strategy<Value = Supply> {
         let allowed = prop::collection::btree_set(0_usize..24, 1..12);
         allowed.prop_flat_map(|allowed| {

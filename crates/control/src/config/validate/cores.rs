@@ -261,8 +261,60 @@ mod tests {
     }
 
     #[test]
+    fn an_event_device_has_defaults() {
+        let events = |settings: &str| {
+            read(&format!("turnpike.forwarders {{ {settings} }}")).unwrap().forwarders.events
+        };
+        assert_eq!(events("mode = 'run-to-completion'"), None);
+        let found = events("mode = 'events'").unwrap();
+        let (device, order) = ("event_sw0".to_owned(), EventOrder::Ordered);
+        let all = Events { line: 3, device, order, receive_core: None, scheduler_core: None };
+        assert_eq!(found, all);
+        let found = events(
+            "mode = 'events', device = 'event_dsw0', order = 'atomic', receive_core = 2, scheduler_core = 1",
+        );
+        let (device, order) = ("event_dsw0".to_owned(), EventOrder::Atomic);
+        let all = Events { line: 3, device, order, receive_core: Some(2), scheduler_core: Some(1) };
+        assert_eq!(found, Some(all));
+    }
+
+    #[test]
+    fn nothing_else_chooses_forwarders_beside_an_event_device() {
+        let refusal = |queues: &str| {
+            let text = format!(
+                "turnpike.port 'b' {{ device = 'eth1', {queues} }}\n\
+                 turnpike.forwarders {{ mode = 'events', cores = '1,2' }}"
+            );
+            read(&text).map(drop).unwrap_err().to_string()
+        };
+        for (queues, other) in [
+            ("spread = 'software'", "spread = \"software\""),
+            ("rx_cores = 1", "rx_cores"),
+            ("tx_cores = 1", "tx_cores"),
+        ] {
+            let expected = format!(
+                "r.lua:3: port \"b\": {other} chooses forwarders, which the event device does with mode = \"events\" \
+                 (line 4); leave one of them out"
+            );
+            assert_eq!(refusal(queues), expected);
+        }
+    }
+
+    #[test]
     fn wrong_settings_are_explained() {
         for (text, expected) in [
+            (
+                "turnpike.forwarders { mode = 'event' }",
+                "r.lua:3: forwarders: mode \"event\" unknown; known: run-to-completion, events",
+            ),
+            (
+                "turnpike.forwarders { mode = 'events', order = 'none' }",
+                "r.lua:3: forwarders: order \"none\" unknown; known: ordered, atomic, parallel",
+            ),
+            (
+                "turnpike.forwarders { receive_core = 1 }",
+                "r.lua:3: forwarders: receive_core belongs to mode = \"events\"; add that, or leave receive_core out",
+            ),
             (
                 "turnpike.forwarders { shed = 3 }",
                 "r.lua:3: forwarders: shed: expected a table, got number 3",
