@@ -1,13 +1,17 @@
 """Forwarders around an event device: one receives and sends, the others get packets from the device, in software here."""
 
 import json
+import socket
+import struct
 
 import pytest
 
 from lib.apply import apply, plan, refused, write
 from lib.kernel import pings, reaches
-from lib.lab import PORTS, Hosts
+from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, Hosts, Wires
 from lib.netns import stop_process, veth, wait_for
+from lib.packets import ethernet, forwarded, ipv4, pattern, tagged, udp
+from lib.router import Change
 from lib.traffic import Sink, Stream, lost
 
 # What the software devices can do.
@@ -137,7 +141,12 @@ def test_nothing_is_lost_over_changes_of_everything(lab):
     flow = Flow(hosts, 2000)
     step = """
 local counted = turnpike.counter "seen"
-local pass = turnpike.step "pass" { process = function(batch, mask) for i in batch:each(mask) do counted:add(1) end end }
+local pass = turnpike.step "pass" {
+  process = function(batch, mask)
+    for i in batch:each(mask) do counted:add(1) end
+    return mask
+  end,
+}
 turnpike.graph:insert_before("ip4-lookup", pass)
 """
     for text in [
@@ -154,6 +163,60 @@ turnpike.graph:insert_before("ip4-lookup", pass)
     numbers = flow.stop()
     assert len(numbers) > 1000
     router.counters()
+    router.stop()
+
+
+EACH_ITS_OWN = f"""
+local turnpike = require "turnpike"
+turnpike.filter "no-53" {{ {{ proto = "udp", to_port = 53, action = "drop" }}, default = "accept" }}
+turnpike.filter "no-54" {{ {{ proto = "udp", to_port = 54, action = "drop" }}, default = "accept" }}
+turnpike.port "left"  {{ device = "tp-left",  address = "10.0.1.1/24", filter = {{ inward = "no-53" }} }}
+turnpike.port "right" {{ device = "tp-right", address = "10.0.2.1/24", filter = {{ inward = "no-54" }} }}
+turnpike.vlan "left.7" {{ parent = "left", id = 7, address = "10.0.7.1/24" }}
+turnpike.neighbour "10.0.1.2" {{ port = "left", mac = "{HOST_A_MAC}" }}
+turnpike.neighbour "10.0.7.2" {{ port = "left.7", mac = "{HOST_A_MAC}" }}
+turnpike.neighbour "10.0.2.2" {{ port = "right", mac = "{HOST_B_MAC}" }}
+"""
+
+
+def test_each_port_keeps_its_settings_where_a_worker_has_packets_of_all(lab):
+    wires = Wires(lab, events(), ports=EACH_ITS_OWN, calm=True)
+    router = wires.router
+
+    def frame(source, to, port, number, macs):
+        data = udp(source, to, 1, port, struct.pack("!I", number) + pattern(40))
+        return ethernet(*macs, 0x0800, ipv4(source, to, data, ident=number))
+
+    left, right = (LEFT_MAC, HOST_A_MAC), (RIGHT_MAC, HOST_B_MAC)
+    change = Change(router)
+    for number in range(100):
+        port = 53 + number % 3
+        wires.left.send(
+            frame("10.0.1.2", "10.0.2.2", port, number, left),
+            tagged(frame("10.0.7.2", "10.0.2.2", port, number, left), 7),
+        )
+        wires.right.send(
+            frame("10.0.2.2", "10.0.1.2", port, number, right), frame("10.0.2.2", "10.0.7.2", port, number, right)
+        )
+    numbers = range(100)
+    expected = [
+        forwarded(frame(source, "10.0.2.2", 53 + n % 3, n, left), RIGHT_MAC, HOST_B_MAC)
+        for source in ("10.0.1.2", "10.0.7.2") for n in numbers if source != "10.0.1.2" or n % 3 != 0
+    ]
+    assert sorted(wires.right.expect(len(expected))) == sorted(expected)
+    plain, inside = [
+        [
+            forwarded(frame("10.0.2.2", to, 53 + n % 3, n, right), LEFT_MAC, HOST_A_MAC)
+            for n in numbers if n % 3 != 1
+        ]
+        for to in ("10.0.1.2", "10.0.7.2")
+    ]
+    got = wires.left.expect(len(plain) + len(inside), lambda frame: socket.inet_aton("10.0.2.2") in frame)
+    # Each flow in its order.
+    assert [one for one in got if one in plain] == plain
+    assert [one for one in got if one not in plain] == [tagged(one, 7) for one in inside]
+    assert change(received=400)["dropped"]["filtered"] == 34 + 2 * 33
+    assert all(one["packets"] > 0 for one in router.show("forwarders")["forwarders"][1:])
     router.stop()
 
 

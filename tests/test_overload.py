@@ -117,6 +117,7 @@ local slow = turnpike.step "slow" {{
   process = function(batch, mask)
     local sum = 0
     for i in batch:each(mask) do for k = 1, 2000 do sum = sum + batch:len(i) * k % 7 end end
+    return mask
   end,
 }}
 turnpike.graph:insert_before("ip4-lookup", slow)
