@@ -235,6 +235,8 @@ struct Shared {
     entered: Count,
     /// By port, the receiver's first: events that it has released.
     released: Vec<Count>,
+    /// By port: events that it has completed, those that it has forwarded included.
+    completed: Vec<Count>,
     /// No packet enters any more.
     is_closed: AtomicBool,
 }
@@ -289,6 +291,7 @@ impl EventDevice {
             service,
             entered: Count::default(),
             released: (0..=config.workers).map(|_| Count::default()).collect(),
+            completed: (0..=config.workers).map(|_| Count::default()).collect(),
             is_closed: AtomicBool::new(false),
         });
         let port = |port| EventPort::new(shared.clone(), port);
@@ -334,6 +337,12 @@ impl EventDevice {
         // Those released first: a packet enters before it is released.
         let released = self.0.released.iter().fold(0_u64, |sum, of| sum.wrapping_add(of.get()));
         self.0.entered.get().saturating_sub(released)
+    }
+
+    /// Returns a number that grows whenever packets enter, and whenever a port has done with some.
+    pub fn activity(&self) -> u64 {
+        let Shared { entered, completed, .. } = &*self.0;
+        completed.iter().fold(entered.get(), |sum, of| sum.wrapping_add(of.get()))
     }
 
     /// Returns the number of packets that have left the device by its transmit queue.
@@ -382,7 +391,10 @@ fn attach(eal: &Eal, config: &EventConfig<'_>) -> Result<Attached, Error> {
         c_name = of(&format!("{name}.{serial}"))?;
     }
     if largest_free() < ROOM {
-        let (what, errno) = (format!("event device {name}"), Errno::ENOMEM);
+        let what = format!(
+            "event device {name}, for which a start with it in the configuration reserves memory"
+        );
+        let errno = Errno::ENOMEM;
         return Err(Error::Memory { what, errno, memory: eal.memory().to_string() });
     }
     // SAFETY: the EAL is up; three C strings for the call.
@@ -856,7 +868,9 @@ impl EventPort {
         let forwarded = self.forwarded.count_ones() as usize - lost;
         self.forwarded = 0;
         if count > 0 {
-            self.device.released[usize::from(self.port)].add(count - forwarded);
+            let port = usize::from(self.port);
+            self.device.released[port].add(count - forwarded);
+            self.device.completed[port].add(count);
         }
         lost
     }

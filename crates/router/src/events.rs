@@ -22,6 +22,9 @@ const LONGEST_SLEEP: Duration = Duration::from_micros(50);
 /// Rounds without packets before the first sleep.
 const SPIN_ROUNDS: u32 = 100;
 
+/// Rounds in which nobody takes or brings packets before the scheduler leaves its core to others for a moment.
+const STILL_ROUNDS: u32 = 32;
+
 /// The event device in use.
 pub struct EventMode {
     /// Its configuration.
@@ -101,21 +104,25 @@ impl Scheduler {
     }
 }
 
-/// Schedules until it is to end; sleeps for some microseconds at a time while there are no packets.
+/// Schedules until it is to end. Without packets it sleeps for some microseconds at a time. While workers are slow it lets
+/// those run that share its core; a scheduler that did so after each round would wait for a busy one each time.
 fn schedule(device: &EventDevice, end: &AtomicBool) {
-    let (mut rounds, mut sleep) = (0, FIRST_SLEEP);
+    let (mut seen, mut rounds, mut sleep) = (0, 0, FIRST_SLEEP);
     while !end.load(Ordering::Relaxed) {
         device.schedule();
-        if device.in_flight() > 0 {
+        let (now, is_empty) = (device.activity(), device.in_flight() == 0);
+        if std::mem::replace(&mut seen, now) != now {
             (rounds, sleep) = (0, FIRST_SLEEP);
-            // Where it shares its core, workers have to run for anything to be scheduled.
-            thread::yield_now();
-        } else if rounds < SPIN_ROUNDS {
-            rounds += 1;
-            std::hint::spin_loop();
-        } else {
+            continue;
+        }
+        rounds += 1;
+        if is_empty && rounds > SPIN_ROUNDS {
             thread::sleep(sleep);
             sleep = (sleep * 2).min(LONGEST_SLEEP);
+        } else if !is_empty && rounds % STILL_ROUNDS == 0 {
+            thread::yield_now();
+        } else {
+            std::hint::spin_loop();
         }
     }
 }
