@@ -202,9 +202,9 @@ class Flood:
     cores permit, without a generator. Transmitted packets are dropped by the port.
 
     Port n has the address 10.n.0.1/24 (n from 1) and a neighbour 10.n.0.2. `destinations[n]` is what is sent
-    into port n; `config` is added to the configuration."""
+    into port n; `config` is added to the configuration, `forwarders` to the settings of forwarders."""
 
-    def __init__(self, lab, destinations, config="", size=64, cores_used=None, queues=1, tx_burst=32):
+    def __init__(self, lab, destinations, config="", size=64, cores_used=None, queues=1, tx_burst=32, forwarders=""):
         from lib.packets import pcap_file
 
         space = lab.namespace("router", quiet=True)
@@ -220,7 +220,7 @@ class Flood:
             )
             lines.append(f'turnpike.neighbour "10.{port}.0.2" {{ port = "p{port}", mac = "02:00:00:00:{port:02x}:02" }}')
         used = cores_used or cores()[-1:]
-        lines.append(f'turnpike.forwarders {{ cores = "{",".join(map(str, used))}", shed = false }}')
+        lines.append(f'turnpike.forwarders {{ cores = "{",".join(map(str, used))}", shed = false, {forwarders} }}')
         lines.append(f"turnpike.tx {{ burst = {tx_burst} }}")
         # The frames, and room for packets in progress.
         mbufs = frames + 4096 * len(destinations) * queues + 16_384

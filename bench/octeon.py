@@ -4,6 +4,7 @@
 lossfree   the highest rate without loss, and with 0.5 % of it, by frame size, over memif links
 cores      forwarding rate by cores and frame size: flooded, so an upper bound of the loss-free one
 line-rate  the smallest frame at which one core fills a link of 1, 10, 25, 40 and 100 Gbit/s
+modes      forwarding rate with event devices in software, by order, beside run to completion, on all cores
 idle       the share of its time that a forwarder's core is idle, by offered rate, over veth pairs
 """
 
@@ -62,6 +63,22 @@ def line_rate(given):
     return common.Part(drawn, runs, said, PUBLISHED)
 
 
+def modes(given):
+    have = common.cores()
+    shared = f"receive_core = {have[0]}, scheduler_core = {have[-1]}"
+    of = {"run to completion": dict(queues=len(have))}
+    for device, orders in (("event_sw0", ("ordered", "atomic", "parallel")), ("event_dsw0", ("atomic", "parallel"))):
+        for order in orders:
+            settings = f'mode = "events", device = "{device}", order = "{order}", {shared}'
+            of[f"{device}, {order}"] = dict(forwarders=settings)
+    measure = lambda mode: moonroute.two_ports(given, cores_used=have, **of[mode])  # noqa: E731
+    middle, runs = common.sweep(given.runs, of, measure)
+    points = {mode: [(64, rate)] for mode, rate in middle.items()}
+    drawn = common.figure("Forwarding rate by mode", "frame, bytes", "million packets/s", points)
+    said = f"Of 64 bytes on {len(have)} cores: " + ", ".join(f"{mode} {rate:.2f}" for mode, rate in middle.items()) + " Mpps."
+    return common.Part(drawn, runs, said, PUBLISHED)
+
+
 def idle(given):
     def measure(kpps):
         lab = Lab()
@@ -84,7 +101,7 @@ def idle(given):
     return common.Part(drawn, runs, said, PUBLISHED)
 
 
-PARTS = {"lossfree": lossfree, "cores": cores, "line-rate": line_rate, "idle": idle}
+PARTS = {"lossfree": lossfree, "cores": cores, "line-rate": line_rate, "modes": modes, "idle": idle}
 
 if __name__ == "__main__":
     common.run(lambda: common.experiment(__doc__, PARTS))

@@ -105,6 +105,30 @@ def test_spread_full(lab):
     stop(router)
 
 
+@pytest.mark.provokes("event-device-full")
+@pytest.mark.parametrize("device, order", [("event_sw0", "ordered"), ("event_dsw0", "atomic")])
+def test_event_device_full(lab, device, order):
+    # The receiver only hashes, and the worker's step takes its time.
+    datagram = udp("10.0.1.2", "10.0.2.2", 1, 2, pattern(1000))
+    config = f"""
+turnpike.forwarders {{ mode = "events", device = "{device}", order = "{order}", cores = "0,1", shed = false }}
+local slow = turnpike.step "slow" {{
+  budget_us = 1000000,
+  process = function(batch, mask)
+    local sum = 0
+    for i in batch:each(mask) do for k = 1, 2000 do sum = sum + batch:len(i) * k % 7 end end
+    return mask
+  end,
+}}
+turnpike.graph:insert_before("ip4-lookup", slow)
+"""
+    router = flood(lab, [frame(ipv4("10.0.1.2", "10.0.2.2", datagram))] * 64, config).router
+    assert wait_for(lambda: "event-device-full" in reasons(router), 10)
+    assert reasons(router) <= {"event-device-full", "tx-full"}
+    assert router.show("forwarders")["events"]["full"] > 0
+    stop(router)
+
+
 @pytest.mark.provokes("tx-full")
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_tx_full(lab, driver):

@@ -13,6 +13,7 @@
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
+#include <rte_eventdev.h>
 #include <rte_fib.h>
 #include <rte_fib6.h>
 #include <rte_flow.h>
@@ -29,6 +30,7 @@
 #include <rte_mempool.h>
 #include <rte_rcu_qsbr.h>
 #include <rte_ring.h>
+#include <rte_service.h>
 #include <rte_thread.h>
 #include <rte_version.h>
 
@@ -87,3 +89,10 @@ static const uint32_t SHIM_LINK_SPEED_FIXED = RTE_ETH_LINK_SPEED_FIXED;
 static const uint64_t SHIM_MBUF_INDIRECT = RTE_MBUF_F_INDIRECT;
 static const uint64_t SHIM_MBUF_LAST_FREE = RTE_MBUF_F_LAST_FREE;
 static const unsigned int SHIM_LCORE_ID_ANY = LCORE_ID_ANY;
+static const uint64_t SHIM_MBUF_RX_RSS_HASH = RTE_MBUF_F_RX_RSS_HASH;
+static const uint32_t SHIM_EVENT_BURST_MODE = RTE_EVENT_DEV_CAP_BURST_MODE;
+static const uint32_t SHIM_EVENT_QUEUE_QOS = RTE_EVENT_DEV_CAP_QUEUE_QOS;
+static const uint32_t SHIM_EVENT_MULTIPLE_QUEUE_PORT = RTE_EVENT_DEV_CAP_MULTIPLE_QUEUE_PORT;
+static const uint32_t SHIM_EVENT_IMPLICIT_RELEASE_DISABLE = RTE_EVENT_DEV_CAP_IMPLICIT_RELEASE_DISABLE;
+static const uint32_t SHIM_EVENT_PORT_DISABLE_IMPL_REL = RTE_EVENT_PORT_CFG_DISABLE_IMPL_REL;
+static const uint32_t SHIM_EVENT_QUEUE_SINGLE_LINK = RTE_EVENT_QUEUE_CFG_SINGLE_LINK;

@@ -356,8 +356,34 @@ pub struct Forwarders {
     /// Entries of RSS tables moved to a queue of a less busy forwarder.
     #[serde(default)]
     pub moved_entries: u64,
+    /// The event device that gives packets to forwarders; none: each forwards what it receives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events: Option<EventsReport>,
     /// Advice for the operator, in sentences.
     pub advice: Vec<String>,
+}
+
+/// An event device between the first forwarder, which receives and sends, and the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventsReport {
+    /// Its name.
+    pub device: String,
+    /// Its driver.
+    pub driver: String,
+    /// `ordered`, `atomic` or `parallel`.
+    pub order: String,
+    /// Queues by class of traffic; 1: the device has no priorities.
+    pub queues: usize,
+    /// True if a thread of the router schedules for the device.
+    pub scheduler: bool,
+    /// Packets in the device and with workers.
+    pub in_flight: u64,
+    /// Packets that have left it.
+    pub returned: u64,
+    /// Packets that have left it behind later ones of their flow (RFC 4737).
+    pub reordered: u64,
+    /// Packets dropped because it took no more.
+    pub full: u64,
 }
 
 /// Interference with a forwarder, as counted by the kernel. Counts and times of the thread are

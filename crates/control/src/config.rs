@@ -71,6 +71,7 @@ use dataplane::bond::{BONDS, HashFields};
 use dataplane::catalogue::Catalogue;
 use dataplane::class::{ByClass, ClassLimits, LEAST_TTL, default_limits};
 use dataplane::distribution::TxConfig;
+use dataplane::events::EventOrder;
 use dataplane::features::{Feature, Features};
 use dataplane::filters::{FilterSpec, TRACKED};
 use dataplane::flows::FlowSettings;
@@ -940,7 +941,7 @@ impl Default for Fpm {
 const LEARNED_FLOWS: u16 = 256;
 
 /// Use of the processor by forwarders.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forwarders {
     /// Wait mode of forwarders, unless configured by port.
     pub wait: Wait,
@@ -956,6 +957,24 @@ pub struct Forwarders {
     pub learned_flows: u16,
     /// Packets dropped under overload.
     pub shed: Shedding,
+    /// The event device that schedules packets to forwarders; `None`: each forwards what it receives.
+    pub events: Option<Events>,
+}
+
+/// Forwarders around an event device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Events {
+    /// The line of `mode`.
+    pub line: usize,
+    /// The name of the event device, with arguments if it is a virtual one.
+    pub device: String,
+    /// The scheduling of packets.
+    pub order: EventOrder,
+    /// The core of the forwarder that receives and sends; `None`: the first of the forwarders' cores, which then has no
+    /// other.
+    pub receive_core: Option<usize>,
+    /// The core of the scheduler, if the device needs one; `None`: the cores for control.
+    pub scheduler_core: Option<usize>,
 }
 
 impl Default for Forwarders {
@@ -968,6 +987,7 @@ impl Default for Forwarders {
             control_queue: false,
             learned_flows: LEARNED_FLOWS,
             shed: Shedding::default(),
+            events: None,
         }
     }
 }

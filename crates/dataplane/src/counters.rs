@@ -150,6 +150,8 @@ pub struct ForwarderCounters {
     pub spread_out: Counter,
     /// Packets that other forwarders received and passed to this one.
     pub spread_in: Counter,
+    /// Packets that an event device returned behind later ones of their flow, see `events.rs`.
+    pub reordered: Counter,
     /// Batches run through the graph.
     pub batches: Counter,
     /// Times the forwarder slept for some microseconds because it had no work.
@@ -190,6 +192,7 @@ impl Default for ForwarderCounters {
             replicated: Counter::default(),
             spread_out: Counter::default(),
             spread_in: Counter::default(),
+            reordered: Counter::default(),
             batches: Counter::default(),
             sleeps: Counter::default(),
             blocks: Counter::default(),

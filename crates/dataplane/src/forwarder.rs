@@ -11,6 +11,8 @@
 //!            +-----------------------------------------------------------------+
 //! ```
 //!
+//! With an event device (`events.rs`), one forwarder has all queues, and the others get their packets from the device.
+//!
 //! A forwarder owns its queues, its copy of the graph, its bursts and its counters; it shares only
 //! tables that it reads (`tables.rs`), and reports a quiescent state once a round. It takes no
 //! lock, makes no system call of its own and allocates nothing while packets flow. Without work it
@@ -26,6 +28,7 @@ use dpdk::{Burst, Consumer, Doorbell, WaitSet};
 use crate::batch::{BATCH_MAX, Batch};
 use crate::counters::ForwarderCounters;
 use crate::distribution::{Distribution, Schedulers};
+use crate::events::EventUnit;
 use crate::exchange::Exchange;
 pub use crate::exchange::Settings;
 use crate::graph::{Ends, Graph, Shape};
@@ -39,13 +42,16 @@ use crate::quarantine::{Quarantine, guard};
 use crate::reason::{DropOrigin, DropReason};
 use crate::replicate::{Egress, Replicator};
 use crate::shed::{self, Connections, Shedder};
-use crate::spread::Input;
+use crate::spread::{Input, Spread};
 use crate::spread_filter::Chosen;
 use crate::tap::Taps;
 use crate::wires::{Inlet, Rewiring};
 
 /// Rounds timed after an exchange: at full load, 65,536 packets.
 const WATCHED: usize = 1024;
+
+/// The longest that a forwarder that ends waits for its event device to return a packet.
+const DRAIN: Duration = Duration::from_secs(1);
 
 /// Everything a forwarder owns.
 pub struct ForwarderParts {
@@ -76,6 +82,8 @@ pub struct Forwarder {
     rx: Vec<RxSource>,
     /// Rings with packets that only need sending.
     inlets: Vec<Inlet>,
+    /// The event device that it takes part in, which has its turn after the inlets.
+    events: Option<Box<EventUnit>>,
     /// The paths by which packets leave.
     distribution: Distribution,
     batch: Batch,
@@ -117,6 +125,7 @@ impl Forwarder {
         Self {
             rx: Vec::with_capacity(MAX_PORTS),
             inlets: Vec::with_capacity(MAX_PORTS),
+            events: None,
             distribution,
             parts,
             batch,
@@ -150,6 +159,7 @@ impl Forwarder {
                 self.rest(stop);
             }
         }
+        self.finish_events();
         self.parts.quiescent.offline();
         self.shut_down();
     }
@@ -206,9 +216,18 @@ impl Forwarder {
     /// Changes its connections: before it runs, or between two rounds. Packets for ports whose
     /// exits change, whether held or in rings, are sent first, so that packets keep their order.
     pub fn rewire(&mut self, rewiring: &mut Rewiring) {
-        let Rewiring { stop, drain, detach, release, punts, take, control, wires } = rewiring;
+        let Rewiring { stop, drain, detach, release, punts, take, control, events, wires } =
+            rewiring;
         if let Some(is_control) = control {
             std::mem::swap(is_control, &mut self.is_control);
+        }
+        if let Some(events) = events {
+            std::mem::swap(events, &mut self.events);
+        }
+        for (port, info) in wires.infos.drain(..) {
+            let known = &mut self.batch.interfaces;
+            known.resize(known.len().max(port.index() + 1), InterfaceInfo::NONE);
+            known[port.index()] = info;
         }
         if let Some(punts) = punts {
             std::mem::swap(punts, &mut self.parts.punts);
@@ -273,7 +292,9 @@ impl Forwarder {
             |source: &RxSource| source.input.is_ring() || source.input.descriptor().is_some();
         let descriptors = self.rx.iter().filter_map(|source| source.input.descriptor());
         // A descriptor that the kernel does not watch does not count.
-        let can_block = waiting.watch(descriptors).is_ok() && self.rx.iter().all(has_descriptor);
+        let can_block = waiting.watch(descriptors).is_ok()
+            && self.rx.iter().all(has_descriptor)
+            && self.events.is_none();
         self.idle.set((wait, polling.moderation), can_block);
         self.turns = RoundRobin::default();
     }
@@ -325,7 +346,8 @@ impl Forwarder {
         self.count_cycles(now);
         let Settings { polling, .. } = &self.parts.settings;
         let mut found = self.distribution.priority(polling, &self.parts.counters);
-        let (sources, budget) = (self.rx.len() + self.inlets.len(), polling.budget.max(1).into());
+        let sources = self.rx.len() + self.inlets.len() + usize::from(self.events.is_some());
+        let budget = polling.budget.max(1).into();
         let mut turns = self.turns;
         let serve = |unit: &mut Self, source, most| unit.serve(source, most, now);
         found += turns.round(self, (sources, budget), Self::quota, serve);
@@ -338,7 +360,7 @@ impl Forwarder {
         found
     }
 
-    /// The quota of a source's turn in packets; inlets are numbered after the receive queues.
+    /// The quota of a source's turn in packets; inlets are numbered after the receive queues, the event device after them.
     #[inline(always)]
     fn quota(&self, source: usize) -> usize {
         let port = match self.rx.get(source) {
@@ -466,11 +488,7 @@ impl Forwarder {
         if count == 0 {
             return 0;
         }
-        batch.come_by(source.port, source.info);
-        batch.link_multicast = Mask::EMPTY;
-        batch.link_scope = Mask::EMPTY;
-        batch.now = now;
-        batch.marks.marked = Mask::EMPTY;
+        begin(batch, (source.port, source.info), now);
         if source.input.is_ring() {
             counters.spread_in.add(count as u64);
         } else {
@@ -484,23 +502,122 @@ impl Forwarder {
     /// Forwards the batch received from a port.
     #[inline(always)]
     fn forward(&mut self, source: usize, now: u64) {
-        let batch = &mut self.batch;
-        let counters = &self.parts.counters;
-        if let Some(spread) = &mut self.rx[source].spread {
-            let filter = &mut self.parts.graph.spread_filter;
-            let chosen = filter.as_mut().map_or(Chosen::NONE, |filter| filter.choose(batch));
-            spread.spread(&mut batch.burst, chosen, counters);
-            if batch.burst.is_empty() {
+        if self.rx[source].spread.is_some() {
+            self.spread(source);
+            if self.batch.burst.is_empty() {
                 return;
             }
         }
-        counters.batches.add(1);
-        let graph = &mut self.parts.graph;
-        let ends = match guard(|| graph.run(batch)) {
+        let ends = self.run_graph();
+        self.finish(ends, now);
+    }
+
+    /// Gives packets of the batch received from a port to other forwarders.
+    fn spread(&mut self, source: usize) {
+        let RxSource { port, input, spread, .. } = &mut self.rx[source];
+        let (batch, counters) = (&mut self.batch, &self.parts.counters);
+        match spread {
+            Some(Spread::Rings(spread)) => {
+                let filter = &mut self.parts.graph.spread_filter;
+                let chosen = filter.as_mut().map_or(Chosen::NONE, |filter| filter.choose(batch));
+                spread.spread(&mut batch.burst, chosen, counters);
+            }
+            Some(Spread::Events) => {
+                if let Some(events) = &mut self.events {
+                    events.enter(&mut batch.burst, (*port, input.says_more()), counters);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Runs the graph on the batch.
+    #[inline(always)]
+    fn run_graph(&mut self) -> Ends {
+        self.parts.counters.batches.add(1);
+        let (batch, graph) = (&mut self.batch, &mut self.parts.graph);
+        match guard(|| graph.run(batch)) {
             Ok(ends) => ends,
             Err(_) => self.recover(),
-        };
-        self.finish(ends, now);
+        }
+    }
+
+    /// Runs the event device's turn: takes at most so many packets from it. Returns their number.
+    #[inline(never)]
+    fn serve_events(&mut self, most: usize, now: u64) -> usize {
+        let Some(mut events) = self.events.take() else { return 0 };
+        let count = events.port.dequeue(most);
+        if count > 0 {
+            match events.receiver.is_some() {
+                true => self.take_back(&mut events, count, now),
+                false => self.work(&mut events, now),
+            }
+            let lost = events.port.complete() as u64;
+            let drops = &self.parts.counters.drops;
+            drops.add(DropOrigin::Transmit, DropReason::EventDeviceFull, lost);
+        }
+        self.events = Some(events);
+        count
+    }
+
+    /// Forwards the packets that the event device has given to this worker, a batch for each port that received some.
+    fn work(&mut self, events: &mut EventUnit, now: u64) {
+        while let Some(loaded) = events.port.load(&mut self.batch.burst) {
+            let counters = &self.parts.counters;
+            counters.spread_in.add((self.batch.burst.len() + loaded.unusable) as u64);
+            let unusable = loaded.unusable as u64;
+            counters.drops.add(DropOrigin::Spread, DropReason::UnusableBuffer, unusable);
+            let port = PortId::new(loaded.source).unwrap_or(PortId::FIRST);
+            let info = self.batch.interfaces.get(port.index()).copied();
+            begin(&mut self.batch, (port, info.unwrap_or(InterfaceInfo::NONE)), now);
+            let ends = self.run_graph();
+            if let Some(copies) = &mut self.batch.copies {
+                // Another thread gets the packets.
+                copies.taps.separate(Mask(u64::MAX));
+            }
+            let Batch { burst, out_interface, .. } = &mut self.batch;
+            events.port.forward(burst, ends.transmit.0, out_interface);
+            self.parts.counters.handed_over.add(ends.transmit.count().into());
+            self.finish(Ends { transmit: Mask::EMPTY, ..ends }, now);
+        }
+    }
+
+    /// Sends the packets that workers have finished.
+    fn take_back(&mut self, events: &mut EventUnit, count: usize, now: u64) {
+        let (arrivals, counters) = (&mut self.arrivals, &self.parts.counters);
+        counters.taken_in.add(count as u64);
+        let unusable = events.port.take(arrivals) as u64;
+        counters.drops.add(DropOrigin::Transmit, DropReason::UnusableBuffer, unusable);
+        if let Some(numbering) = &mut events.receiver {
+            counters.reordered.add(numbering.count_reordered(arrivals) as u64);
+        }
+        let mut out_port = [0; BATCH_MAX];
+        for slot in Mask(arrivals.owned()).slots() {
+            out_port[slot] = arrivals.tag(slot) as u16;
+        }
+        self.distribution.accept_arrivals(arrivals, &out_port, now, counters);
+    }
+
+    /// Has the event device return all packets, before the forwarder ends. Nothing enters any more: the receiver does not
+    /// receive.
+    fn finish_events(&mut self) {
+        let Some(events) = &self.events else { return };
+        let device = events.device();
+        if events.receiver.is_some() {
+            device.set_closed(true);
+        }
+        let patience = (dpdk::tsc_hz() as f64 * DRAIN.as_secs_f64()) as u64;
+        let mut since = dpdk::tsc();
+        while !device.is_finished() && dpdk::tsc() - since < patience {
+            self.parts.quiescent.quiescent();
+            let now = dpdk::tsc();
+            if self.serve_events(BATCH_MAX, now) > 0 {
+                since = now;
+            } else {
+                self.distribution.flush(&self.parts.counters);
+                std::thread::yield_now();
+            }
+        }
     }
 
     /// Handles the panic of a step: quarantines the packets that cause it, and forwards all others.
@@ -568,8 +685,11 @@ impl Forwarder {
 
     /// Takes at most so many packets to be sent from a ring.
     fn take_in(&mut self, inlet: usize, most: usize, now: u64) -> usize {
+        let Some(Inlet { port, ring, .. }) = self.inlets.get_mut(inlet) else {
+            return self.serve_events(most, now);
+        };
         let arrivals = &mut self.arrivals;
-        let count = self.inlets[inlet].ring.receive(arrivals, most);
+        let count = ring.receive(arrivals, most);
         if count == 0 {
             return 0;
         }
@@ -580,7 +700,7 @@ impl Forwarder {
         }
         let counters = &self.parts.counters;
         counters.taken_in.add(count as u64);
-        if self.inlets[inlet].port.is_none() {
+        if port.is_none() {
             self.distribution.refuse(arrivals, &out_port, counters);
         }
         self.distribution.accept_arrivals(arrivals, &out_port, now, counters);
@@ -695,6 +815,16 @@ impl Forwarder {
         self.distribution.shut_down(counters);
         self.parts.counters.held.set(0);
     }
+}
+
+/// Begins the batch whose packets this port has received.
+#[inline(always)]
+fn begin(batch: &mut Batch, (port, info): (PortId, InterfaceInfo), now: u64) {
+    batch.come_by(port, info);
+    batch.link_multicast = Mask::EMPTY;
+    batch.link_scope = Mask::EMPTY;
+    batch.now = now;
+    batch.marks.marked = Mask::EMPTY;
 }
 
 /// Converts TSC cycles to a time of at least a microsecond.

@@ -16,6 +16,7 @@ pub mod counters;
 mod default_graph;
 pub mod distribution;
 pub mod erspan;
+pub mod events;
 pub mod exchange;
 pub mod features;
 pub mod filters;

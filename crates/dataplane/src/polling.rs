@@ -55,7 +55,7 @@ use crate::interface::InterfaceInfo;
 use crate::mask::BATCH_MAX;
 use crate::port::{MAX_PORTS, PortId};
 use crate::shed::{Backlog, Shedding};
-use crate::spread::{Input, Spreader};
+use crate::spread::{Input, Spread};
 
 /// Packets of a turn by default.
 pub const QUOTA: u16 = BATCH_MAX as u16;
@@ -184,7 +184,7 @@ pub struct RxSource {
     /// Packets taken from it at once, 1 to [`BATCH_MAX`]; a quota is taken in several bursts.
     pub burst: usize,
     /// Gives received packets to other forwarders.
-    pub spread: Option<Spreader>,
+    pub spread: Option<Spread>,
     /// The lag of its forwarder.
     pub(crate) backlog: Backlog,
 }

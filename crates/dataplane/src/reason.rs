@@ -109,6 +109,7 @@ reasons! {
         TtlSecurity = "ttl-security", "Of a routing protocol, from farther away than the port accepts (ttl_security, RFC 5082).";
         InjectFull = "inject-full", "The ring from the slow path to a forwarder was full.";
         Shed = "shed", "More came than the forwarder can forward, and the packet is of no class to be kept (turnpike.forwarders { shed }).";
+        EventDeviceFull = "event-device-full", "The event device took no more packets: its workers forward less than is received (show forwarders).";
         SpreadFull = "spread-full", "The ring to the forwarder that the hash in software chose was full.";
         HandoverFull = "handover-full", "The ring to the forwarder that owns the transmit queue was full.";
         Quarantined = "quarantined", "The router's code panicked over the packet: a defect. A copy is in the quarantine file, see the log.";

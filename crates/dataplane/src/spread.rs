@@ -155,6 +155,11 @@ impl Input {
         }
     }
 
+    /// Like [`RxQueue::says_more`].
+    pub fn says_more(&self) -> bool {
+        matches!(self, Self::Queue(queue) if queue.says_more())
+    }
+
     /// Like [`RxQueue::may_miss`].
     pub fn may_miss(&self) -> bool {
         matches!(self, Self::Queue(queue) if queue.may_miss())
@@ -165,6 +170,14 @@ impl Input {
     pub fn is_ring(&self) -> bool {
         matches!(self, Self::Ring(_))
     }
+}
+
+/// The way of a receive queue's packets to other forwarders.
+pub enum Spread {
+    /// By rings.
+    Rings(Spreader),
+    /// By the event device of the forwarder.
+    Events,
 }
 
 /// Spreads the packets of a receive queue.

@@ -9,6 +9,8 @@
 
 use dpdk::{Consumer, Producer, TxQueue};
 
+use crate::events::EventUnit;
+use crate::interface::InterfaceInfo;
 use crate::polling::RxSource;
 use crate::port::{PortId, PortSet};
 use crate::punts::Punts;
@@ -22,6 +24,8 @@ pub struct Wires {
     pub inlets: Vec<Inlet>,
     /// The exits of packets.
     pub exits: Vec<Exit>,
+    /// Ports whose packets come by an event device, with the facts about them for steps.
+    pub infos: Vec<(PortId, InterfaceInfo)>,
 }
 
 /// A ring of packets to be sent; a packet's tag is its egress port's index.
@@ -93,6 +97,8 @@ pub struct Rewiring {
     pub take: usize,
     /// Makes the forwarder the one for control traffic, or not; `None`: no change. Afterwards, the previous value.
     pub control: Option<bool>,
+    /// The event device that it takes part in, or none; `None`: no change. Afterwards, the previous one.
+    pub events: Option<Option<Box<EventUnit>>>,
     /// New connections: receive queues and rings in addition to the existing ones, exits in place
     /// of existing ones. Afterwards, the returned connections.
     pub wires: Wires,

@@ -385,6 +385,34 @@ impl Burst {
         }
     }
 
+    /// Returns the hash that the device has computed over the packet's addresses, if it has. To be asked before the packet
+    /// has a tag, which takes its place.
+    #[inline]
+    pub fn device_hash(&self, slot: usize) -> Option<u32> {
+        let slot = slot % BURST_MAX;
+        if self.owned & bit(slot) == 0 {
+            return None;
+        }
+        // SAFETY: the slot holds a packet of ours.
+        let (flags, hash) = unsafe { (self.mbufs[slot].flags(), self.mbufs[slot].tag()) };
+        (flags & sys::SHIM_MBUF_RX_RSS_HASH != 0).then_some(hash as u32)
+    }
+
+    /// Returns the packet of a slot that holds one.
+    #[inline]
+    pub(crate) fn raw(&self, slot: usize) -> RawMbuf {
+        self.mbufs[slot % BURST_MAX]
+    }
+
+    /// Clears slots whose packets have another owner now.
+    ///
+    /// # Safety
+    /// The slots hold packets, and another owner has them.
+    #[inline]
+    pub(crate) unsafe fn give_up(&mut self, mask: u64) {
+        self.forget(mask);
+    }
+
     /// Takes the packet out of a slot.
     pub fn take(&mut self, slot: usize) -> Option<Mbuf> {
         let slot = slot % BURST_MAX;

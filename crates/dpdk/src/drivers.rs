@@ -19,15 +19,24 @@ const MOST: u64 = 64 << 20;
 /// Returns the names with which virtual devices can begin; none if DPDK's libraries are not found, or have no such
 /// text.
 pub fn virtual_drivers() -> BTreeSet<String> {
-    let place =
-        CStr::from_bytes_until_nul(sys::RTE_EAL_PMD_PATH).ok().and_then(|path| path.to_str().ok());
-    place.map_or_else(BTreeSet::new, |path| virtual_drivers_in(Path::new(path)))
+    virtual_drivers_of("librte_net_")
 }
 
-fn virtual_drivers_in(directory: &Path) -> BTreeSet<String> {
+/// Like [`virtual_drivers`], of event devices.
+pub(crate) fn event_drivers() -> BTreeSet<String> {
+    virtual_drivers_of("librte_event_")
+}
+
+fn virtual_drivers_of(libraries: &str) -> BTreeSet<String> {
+    let place =
+        CStr::from_bytes_until_nul(sys::RTE_EAL_PMD_PATH).ok().and_then(|path| path.to_str().ok());
+    place.map_or_else(BTreeSet::new, |path| virtual_drivers_in(Path::new(path), libraries))
+}
+
+fn virtual_drivers_in(directory: &Path, libraries: &str) -> BTreeSet<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let libraries =
-        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("librte_net_"));
+        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(libraries));
     let small = libraries.filter(|entry| entry.metadata().is_ok_and(|found| found.len() <= MOST));
     let texts = small.filter_map(|entry| fs::read(entry.path()).ok());
     texts.flat_map(|bytes| names(&bytes)).collect()
@@ -56,7 +65,7 @@ mod tests {
         let nic = b"PMD_INFO_STRING= {\"name\": \"net_ixgbe\", \"pci_ids\": [[32902, 4278]]}\0";
         assert!(names(nic).is_empty(), "it is a driver of PCI devices");
         assert!(names(b"PMD_INFO_STRING= {\"name\": \"net_c").is_empty());
-        assert!(virtual_drivers_in(Path::new("/nonexistent")).is_empty());
+        assert!(virtual_drivers_in(Path::new("/nonexistent"), "librte_net_").is_empty());
     }
 
     /// Checks the drivers that the scenarios use, where DPDK has its drivers in libraries.

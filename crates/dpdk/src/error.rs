@@ -123,6 +123,14 @@ pub enum Error {
         /// The conflict, and the way out.
         problem: String,
     },
+    /// An event device cannot be used as configured.
+    #[error("event device {device}: {problem}")]
+    Event {
+        /// Its name.
+        device: String,
+        /// The fault, and the way out.
+        problem: String,
+    },
     /// Device events cannot be received.
     #[error("events of devices: {step}: {errno}")]
     Events {

@@ -29,6 +29,7 @@ mod device;
 mod drivers;
 mod eal;
 mod error;
+mod event;
 mod inherited;
 mod interface;
 pub mod log;
@@ -55,6 +56,8 @@ pub use eal::{
     version_built,
 };
 pub use error::Error;
+pub use event::{CLASSES_MOST as EVENT_CLASSES_MOST, EVENTS_MOST, FLOWS as EVENT_FLOWS};
+pub use event::{EventConfig, EventDevice, EventOrder, EventPort, EventPorts, Loaded};
 pub use inherited::{close_on_exec, inherited};
 pub use mbuf::{Layers, Mbuf, Transport};
 pub use mempool::{Mempool, MempoolConfig, Unused};

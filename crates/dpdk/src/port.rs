@@ -948,7 +948,7 @@ fn queue_pairs(config: &PortConfig, most: u16) -> Result<u16, String> {
 }
 
 /// Devices are added and removed one at a time: DPDK's lists of them do not support more.
-static HOTPLUG: Mutex<()> = Mutex::new(());
+pub(crate) static HOTPLUG: Mutex<()> = Mutex::new(());
 
 /// A device that DPDK has probed. Dropping it closes and removes it.
 struct Attached {

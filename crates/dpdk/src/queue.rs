@@ -90,6 +90,11 @@ impl RxQueue {
         burst.len()
     }
 
+    /// Returns true if the device reports results about packets, which bursts have.
+    pub fn says_more(&self) -> bool {
+        self.says_more
+    }
+
     /// Returns the number of packets freed because no burst could hold them.
     pub fn unusable(&self) -> u64 {
         self.unusable

@@ -29,6 +29,12 @@ pub fn place(config: &Config) -> Result<CorePlacement> {
     let cores = &config.cores;
     let placement = CorePlacement::new(&cores.control, &cores.forward, supply)
         .map_err(|reason| anyhow!("cores: {reason}"))?;
+    let placement = match &config.forwarders.events {
+        Some(events) => placement
+            .around_events(events.receive_core)
+            .map_err(|reason| anyhow!("forwarders: {reason}"))?,
+        None => placement,
+    };
     Ok(CorePlacement { control_forwarder: config.forwarders.control_queue, ..placement })
 }
 
@@ -53,12 +59,15 @@ pub fn confine(cores: &[usize], but: &[Pid]) -> Result<()> {
 
 /// Logs the placement, and that forwarders have to share cores if they have.
 pub fn log_placement(placement: &CorePlacement) {
-    let CorePlacement { control, forward, control_forwarder } = placement;
-    tracing::info!(
-        "cores: forwarders on {}, control on {}",
-        list_text(forward),
-        list_text(control)
-    );
+    let CorePlacement { control, forward, receiver, control_forwarder } = placement;
+    let control = list_text(control);
+    match forward.split_first().filter(|_| *receiver) {
+        Some((first, rest)) => tracing::info!(
+            "cores: the receiver on {first}, forwarders on {}, control on {control}",
+            list_text(rest)
+        ),
+        None => tracing::info!("cores: forwarders on {}, control on {control}", list_text(forward)),
+    }
     if *control_forwarder {
         tracing::info!(
             "forwarder {} is for control traffic, on the cores for control",

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, bail, ensure};
 use control::config::{self, Config, Device};
+use dataplane::events::EVENTS_MOST;
 use dataplane::lock::lock;
 use dataplane::port::Offload;
 use dpdk::qsbr::Qsbr;
@@ -160,7 +161,8 @@ fn bytes(count: usize, room: u16) -> usize {
 
 /// Packet buffers between the queues: each further pair of a forwarder and a worker has rings of its own.
 fn mbufs_inside(config: &Config, forwarders: usize) -> usize {
-    MBUFS_INSIDE + MBUFS_QUEUED + queued(config, forwarders) + punted(config, forwarders)
+    let events = if config.forwarders.events.is_some() { EVENTS_MOST } else { 0 };
+    MBUFS_INSIDE + MBUFS_QUEUED + events + queued(config, forwarders) + punted(config, forwarders)
 }
 
 /// Packet buffers that the rings to the slow path hold at most, beyond those of one forwarder and one worker.

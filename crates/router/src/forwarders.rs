@@ -68,8 +68,16 @@ pub struct Made {
 impl ForwarderFactory {
     /// Forwarders' places on these cores.
     pub fn seats(&self, places: &Places) -> Vec<Seat> {
-        let seat = |core, is_control| Seat { core, node: self.node_of(core), is_control };
+        let seat = |core, is_control| Seat {
+            core,
+            node: self.node_of(core),
+            is_control,
+            is_receiver: false,
+        };
+        let receiver =
+            |(place, seat)| Seat { is_receiver: place == 0 && places.events.is_some(), ..seat };
         let forward = places.forward.iter().map(|&core| seat(core, false));
+        let forward = forward.enumerate().map(receiver);
         forward.chain(places.control.first().map(|&core| seat(core, true))).collect()
     }
 

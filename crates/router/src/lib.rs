@@ -15,6 +15,7 @@
 mod buffers;
 mod carriers;
 mod control_rules;
+mod events;
 mod fd_store;
 mod flow_rules;
 mod forwarders;
@@ -154,7 +155,7 @@ fn run_on(
     let cpus = Arc::new(machine.cpus());
     let plan =
         buffers::MemoryPlan::of(&config, cores.len(), buffers::Nodes::new(machine, &cpus, cores));
-    let memory = memory_for(&plan, cores.len());
+    let memory = memory_for(&config, &plan, cores.len());
     room::check_now(&Machine::here(), memory.0, no_huge, config.memory.mbufs)?;
     let course = signals.course().clone();
     signals.enter("the start of DPDK")?;
@@ -177,15 +178,21 @@ fn run_on(
 /// Forwarders for control traffic that there may be, now or later.
 const CONTROL_FORWARDERS: usize = 1;
 
+/// Forwarders that only receive and send, with an event device.
+const RECEIVERS: usize = 1;
+
 /// Megabytes that DPDK has beside packet buffers, for rings and drivers.
 const BESIDE_BUFFERS: usize = 128;
+
+/// Megabytes for an event device in software, and for another that replaces it.
+const EVENT_DEVICES: usize = 128;
 
 /// Megabytes of DPDK's memory for a router with forwarders on these cores: at its start, and, without
 /// hugepages, beyond that for ports that come later.
 pub fn packet_memory(config: &Config, cores: &[usize]) -> (usize, usize) {
     let machine = Machine::here();
     let nodes = buffers::Nodes::new(machine.clone(), &machine.cpus(), cores);
-    memory_for(&buffers::MemoryPlan::of(config, cores.len(), nodes), cores.len())
+    memory_for(config, &buffers::MemoryPlan::of(config, cores.len(), nodes), cores.len())
 }
 
 /// Returns DPDK's drivers of virtual devices, if a port of the configuration uses one.
@@ -194,8 +201,9 @@ pub fn virtual_drivers(config: &Config) -> BTreeSet<String> {
     if wanted { dpdk::virtual_drivers() } else { BTreeSet::new() }
 }
 
-fn memory_for(plan: &buffers::MemoryPlan, forwarders: usize) -> (usize, usize) {
-    (plan.megabytes() + BESIDE_BUFFERS, buffers::megabytes_later(forwarders))
+fn memory_for(config: &Config, plan: &buffers::MemoryPlan, forwarders: usize) -> (usize, usize) {
+    let events = if config.forwarders.events.is_some() { EVENT_DEVICES } else { 0 };
+    (plan.megabytes() + BESIDE_BUFFERS + events, buffers::megabytes_later(forwarders))
 }
 
 fn start_dpdk(

@@ -123,7 +123,7 @@ impl Workshop {
         let (before, placement) = (cores::place(&base)?.seats(), cores::place(&config)?);
         let cores = &placement.seats()[..];
         let ready = match made {
-            true => open(&self.opener, &base, &diff, known, placement.forward.len())?,
+            true => open(&self.opener, &base, &diff, known, placement.served())?,
             false => BTreeMap::new(),
         };
         let ports = infos(&base, &config, known, &ready)?;
@@ -178,7 +178,7 @@ impl Workshop {
     ) -> Result<Reopened> {
         let wanted = config.port(id).context("no such port")?;
         let placement = cores::place(config)?;
-        let (cores, forwarders) = (placement.seats(), placement.forward.len());
+        let (cores, forwarders) = (placement.seats(), placement.served());
         // A device that the router has bound itself is bound again when it is opened.
         if let (config::Device::Pci(address), None, Some(driver)) =
             (&wanted.device, wanted.driver, driver)

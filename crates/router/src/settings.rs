@@ -21,6 +21,7 @@ fn polling(config: &Config) -> Polling {
         rebalance: _,
         control_queue: _,
         learned_flows: _,
+        events: _,
     } = config.forwarders;
     let mut polling = Polling { wait, budget, moderation, shed, ..Polling::default() };
     for port in &config.ports {

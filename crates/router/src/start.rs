@@ -58,7 +58,7 @@ use super::slow_worker::{
 };
 use super::virtuals::{self, Hosts, OpenVirtual, OpenVirtuals};
 use super::wiring::{Places, Queues, Wiring, WorkerEnds};
-use super::{CONTROL_FORWARDERS, NO_WIRING, Router};
+use super::{CONTROL_FORWARDERS, NO_WIRING, RECEIVERS, Router};
 
 /// The router that is to be started, and what each step needs.
 pub struct Start<'a> {
@@ -123,7 +123,8 @@ impl<'a> Start<'a> {
         buffers: &'a Buffers,
     ) -> Result<Self> {
         // There may be as many forwarders later as there are cores for them.
-        let forwarders = placement.forward.len().max(cores::allowed()?.len()) + CONTROL_FORWARDERS;
+        let most = placement.forward.len().max(cores::allowed()?.len() + RECEIVERS);
+        let forwarders = most + CONTROL_FORWARDERS;
         // Those that replace workers begin before these have ended.
         let readers = Qsbr::new(forwarders + 2 * WORKERS_MAX);
         let seed = seed();
@@ -139,7 +140,7 @@ impl<'a> Start<'a> {
         let (teacher, lessons) = lessons();
         let settings = KeeperSettings::of(&self.config);
         let (quarantine, keeper) = quarantine::start(settings.clone())?;
-        self.buffers.check_queues(&self.config, self.placement.forward.len())?;
+        self.buffers.check_queues(&self.config, self.placement.served())?;
         signals.enter("the making of forwarders")?;
         graphs::say_policies(&self.config);
         let mut made = self.make_forwarders(&open.infos, &loaded, &quarantine, signals)?;
@@ -167,7 +168,7 @@ impl<'a> Start<'a> {
     fn open(&self) -> Result<Open> {
         let Self { config, opener, .. } = self;
         let events = DeviceEvents::listen(opener.eal())?;
-        let (ports, queues) = opener.open_all(config, self.placement.forward.len())?;
+        let (ports, queues) = opener.open_all(config, self.placement.served())?;
         let mut infos = ports.infos();
         virtuals::add_infos(config, &mut infos)?;
         let hosts = virtuals::open_hosts(opener, config, &infos)?;
@@ -306,7 +307,8 @@ impl<'a> Start<'a> {
         let Made { factory, maker, sets, views, units, .. } = made;
         let shape = units[0].shape().clone();
         let orders = link.orders.clone();
-        let mut wiring = Wiring::new(factory, units, orders.clone(), Places::from(&placement));
+        let places = Places::new(&placement, config.forwarders.events.as_ref());
+        let mut wiring = Wiring::new(factory, units, orders.clone(), places)?;
         wiring.connect_at_start(queues)?;
         hosts.into_iter().for_each(|(of, host)| orders.attach_host(of, host));
         let script_counters = config.script.as_ref().map(|script| script.counters.clone());

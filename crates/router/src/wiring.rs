@@ -33,16 +33,19 @@ mod tests;
 mod workers;
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use control::config::Events;
 use control::cores::CorePlacement;
+use dataplane::events::EventUnit;
 use dataplane::exchange::Replacement;
 use dataplane::forwarder::Forwarder;
 use dataplane::interface::InterfaceInfo;
 use dataplane::polling::RxSource;
 use dataplane::port::PortId;
 use dataplane::port::PortSet;
-use dataplane::spread::{Input, Spreader};
+use dataplane::spread::{Input, Spread as Onward, Spreader};
 use dataplane::wires::{Exit, Inlet, Replicas, Rewiring, TxPath, Wires};
 use dpdk::{Consumer, Eal, Producer, Ring, RxQueue, TxQueue};
 use nix::unistd::Pid;
@@ -55,9 +58,11 @@ pub use slow_path::{SlowPathWays, WorkerEnds};
 pub use spread::Spread;
 pub use workers::Replaced;
 
+use super::events::{EventMode, Opened};
 use super::forwarders::{ForwarderFactory, Made, Running};
 use super::host::HostInterface;
 use super::last_resort::Course;
+use super::pulse::PATIENCE;
 use super::queues::PortPlan;
 use super::slow_worker::Orders;
 
@@ -74,6 +79,8 @@ pub struct Places {
     pub forward: Vec<usize>,
     /// The forwarder for control traffic, the last, is on any of them; empty: there is none.
     pub control: Vec<usize>,
+    /// The event device, whose receiver is the first.
+    pub events: Option<Events>,
 }
 
 impl Places {
@@ -88,10 +95,19 @@ impl Places {
     }
 }
 
-impl From<&CorePlacement> for Places {
-    fn from(placement: &CorePlacement) -> Self {
+impl Places {
+    /// Of a configuration, with these cores.
+    pub fn new(placement: &CorePlacement, events: Option<&Events>) -> Self {
         let control = if placement.control_forwarder { &placement.control[..] } else { &[] };
-        Self { forward: placement.forward.clone(), control: control.to_vec() }
+        let forward = placement.forward.clone();
+        // The same on another line is no change.
+        let events = events.map(|events| Events { line: 0, ..events.clone() });
+        Self { forward, control: control.to_vec(), events }
+    }
+
+    /// Forwarders that an event device gives packets to.
+    fn workers(&self) -> usize {
+        self.forward.len().saturating_sub(1)
     }
 }
 
@@ -206,6 +222,8 @@ pub struct Wiring {
     /// The forwarders' places.
     seats: Vec<Seat>,
     places: Places,
+    /// The event device, if there is one.
+    events: Option<EventMode>,
     /// Queues have been moved for the load, so that their numbers need not be even.
     is_by_load: bool,
 }
@@ -217,16 +235,33 @@ impl Wiring {
         mut units: Vec<Forwarder>,
         workers: Orders,
         places: Places,
-    ) -> Self {
+    ) -> Result<Self> {
         let exchanges = Exchanges::new(units.iter().map(Forwarder::exchange).collect());
         let (running, ports) = (Vec::new(), BTreeMap::new());
         let seats = factory.seats(&places);
+        let (events, mut shares) = open_events(&factory, &places)?;
         for (unit, seat) in units.iter_mut().zip(&seats) {
-            let control = Some(seat.is_control);
-            unit.rewire(&mut Rewiring { control, ..Rewiring::default() });
+            let (control, events) = (Some(seat.is_control), Some(shares.next()));
+            unit.rewire(&mut Rewiring { control, events, ..Rewiring::default() });
         }
         let is_by_load = false;
-        Self { exchanges, units, running, factory, workers, ports, seats, places, is_by_load }
+        Ok(Self {
+            exchanges,
+            units,
+            running,
+            factory,
+            workers,
+            ports,
+            seats,
+            places,
+            events,
+            is_by_load,
+        })
+    }
+
+    /// The event device, if there is one.
+    pub fn events(&self) -> Option<&EventMode> {
+        self.events.as_ref()
     }
 
     /// Connects ports with forwarders that do not run yet.
@@ -328,6 +363,8 @@ impl Wiring {
             running.end()
         };
         let units: Vec<_> = self.running.drain(..).enumerate().filter_map(end).collect();
+        // Its scheduler has to be there until forwarders have ended.
+        self.events = None;
         let complete = units.len() == all;
         (units, complete)
     }
@@ -383,6 +420,19 @@ impl Wiring {
         port: PortId,
         wired: &Wired,
     ) -> Result<(Vec<Wires>, Option<HostInterface>)> {
+        let mut paused = self.pause([port]).await?;
+        let let_go = self.let_go_idle(port, wired, &mut paused).await;
+        self.take_back(vec![paused]).await;
+        let_go
+    }
+
+    /// As [`Self::let_go`], while no packet is in an event device; `paused` has the receive queues of all ports then.
+    async fn let_go_idle(
+        &self,
+        port: PortId,
+        wired: &Wired,
+        paused: &mut [Rewiring],
+    ) -> Result<(Vec<Wires>, Option<HostInterface>)> {
         let ports: PortSet = [port].into_iter().collect();
         let spread = if wired.is_spread() { ports } else { PortSet::EMPTY };
         let stopped = self.stop(ports, spread, &[(port, wired.senders())]).await?;
@@ -390,7 +440,10 @@ impl Wiring {
         match self.rewire(self.free(ports)).await {
             Ok(freed) => {
                 let wires = stopped.into_iter().flatten().chain(freed).map(|back| back.wires);
-                Ok((wires.collect(), link.map(|link| link.interface)))
+                let of_port = |source: &mut RxSource| source.port == port;
+                let rx = paused.iter_mut().flat_map(|back| back.wires.rx.extract_if(.., of_port));
+                let own = Wires { rx: rx.collect(), ..Wires::default() };
+                Ok((wires.chain([own]).collect(), link.map(|link| link.interface)))
             }
             Err(error) => {
                 self.workers.connect(port.into(), wired.layout.sender, link);
@@ -398,6 +451,25 @@ impl Wiring {
                 Err(error)
             }
         }
+    }
+
+    /// With an event device, stops the receiver and waits until all packets have left the device. Returns the steps that
+    /// undo it. `more`: ports besides those that are connected.
+    async fn pause(&self, more: impl IntoIterator<Item = PortId>) -> Result<Vec<Rewiring>> {
+        let Some(events) = &self.events else { return Ok(Vec::new()) };
+        let ports = self.ports.keys().copied().chain(more).collect();
+        let halt = |_| Rewiring { stop: ports, ..Rewiring::default() };
+        let paused = self.rewire((0..self.exchanges.len()).map(halt)).await?;
+        let begin = Instant::now();
+        while events.device.in_flight() > 0 {
+            if begin.elapsed() > PATIENCE {
+                let left = events.device.in_flight();
+                self.take_back(vec![paused]).await;
+                bail!("event device {}: {left} packets do not leave it", events.device.name());
+            }
+            tokio::time::sleep(Duration::from_micros(100)).await;
+        }
+        Ok(paused)
     }
 
     /// Stops all forwarders from receiving from these ports and from handing packets over to their `senders`; of those
@@ -523,10 +595,16 @@ fn lay(parts: Parts, terms: Terms, rings: Rings) -> Result<Laid> {
     let replicas = Replicas { mac: info.mac.0, by_reference };
     let mut wires: Vec<Wires> = layout.tx.iter().map(|_| Wires::default()).collect();
     let mut spreads = rings.spreads.into_iter();
+    if layout.by_events {
+        wires.iter_mut().for_each(|wires| wires.infos.push((port, info)));
+    }
     for (queue, &forwarder) in rx.into_iter().zip(&layout.rx) {
         let mut source = RxSource::of_queue(port, info, queue);
         source.burst = plan.burst.unwrap_or(burst);
         let is_control = Some(forwarder) == layout.control;
+        if layout.by_events && !is_control {
+            source.spread = Some(Onward::Events);
+        }
         let to = if is_control { None } else { spreads.next() };
         if let (true, Some(to)) = (plan.has_rings(), to) {
             let (mut ways, mut others) = (Vec::new(), wires.iter_mut());
@@ -538,12 +616,12 @@ fn lay(parts: Parts, terms: Terms, rings: Rings) -> Result<Laid> {
                     other.rx.push(RxSource::of_ring(port, info, end));
                 }
             }
-            source.spread = Some(match &plan.spread {
+            source.spread = Some(Onward::Rings(match &plan.spread {
                 Some(spread) => {
                     Spreader::new(spread.hash(), spread.table(layout.forwarders())?, ways)
                 }
                 None => Spreader::by_rules(ways),
-            });
+            }));
         }
         wires[forwarder].rx.push(source);
     }
@@ -587,6 +665,19 @@ fn parts_of(port: PortId, wires: Vec<Wires>, spare: Vec<TxQueue>) -> Result<Part
     rx.sort_by_key(RxQueue::index);
     tx.sort_by_key(TxQueue::index);
     Ok(Parts { port, info, rx, tx, priority })
+}
+
+/// The event device of these places, if they have one, and the forwarders' shares of it.
+fn open_events(
+    factory: &ForwarderFactory,
+    places: &Places,
+) -> Result<(Option<EventMode>, impl Iterator<Item = Box<EventUnit>> + use<>)> {
+    let opened = match &places.events {
+        Some(events) => Some(EventMode::open(&factory.eal, events, places.workers())?),
+        None => None,
+    };
+    let (mode, shares) = opened.map(|Opened { mode, units }| (mode, units)).unzip();
+    Ok((mode, shares.unwrap_or_default().into_iter()))
 }
 
 fn plug(wires: Wires) -> Rewiring {

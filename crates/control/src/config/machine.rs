@@ -232,8 +232,24 @@ fn check_cores(config: &Config, machine: &Machine, errors: &mut Collector) {
             errors.add(*line, message);
         }
     }
-    if let Err(reason) = CorePlacement::new(control, forward, &machine.supply) {
-        errors.add(*control_line, format!("cores: {reason}"));
+    let placement = match CorePlacement::new(control, forward, &machine.supply) {
+        Ok(placement) => placement,
+        Err(reason) => return errors.add(*control_line, format!("cores: {reason}")),
+    };
+    let Some(events) = &config.forwarders.events else { return };
+    for (key, core) in
+        [("receive_core", events.receive_core), ("scheduler_core", events.scheduler_core)]
+    {
+        if let Some(core) = core.filter(|core| !machine.supply.allowed.contains(core)) {
+            let allowed = list_or_none(machine.supply.allowed.iter());
+            let message = format!(
+                "forwarders: {key}: core {core} does not exist or is not allowed to this process; allowed: {allowed}"
+            );
+            errors.add(Some(events.line), message);
+        }
+    }
+    if let Err(reason) = placement.around_events(events.receive_core) {
+        errors.add(Some(events.line), format!("forwarders: {reason}"));
     }
 }
 

@@ -21,10 +21,10 @@ use dataplane::vlan::Tag;
 use slowpath::{Advertise, Discovery, Icmp, InterfaceSettings, Preference, Prefix};
 
 use super::{
-    Bond, Command, Config, Cores, DEFAULT_VRF, Driver, Fib, Filter, Forwarders, Forwarding, Fpm,
-    Import, Interface, KernelRoutes, LacpSettings, LinkWish, Log, Memory, Mirror, MulticastRoute,
-    NamedNextHop, Neighbour, Port, PortFilter, PrefixSet, Quarantine, Queues, RoutesFrom,
-    SetRoutes, Slowpath, Telnet, Vlan, Vrf, action_name,
+    Bond, Command, Config, Cores, DEFAULT_VRF, Driver, Events, Fib, Filter, Forwarders, Forwarding,
+    Fpm, Import, Interface, KernelRoutes, LacpSettings, LinkWish, Log, Memory, Mirror,
+    MulticastRoute, NamedNextHop, Neighbour, Port, PortFilter, PrefixSet, Quarantine, Queues,
+    RoutesFrom, SetRoutes, Slowpath, Telnet, Vlan, Vrf, action_name,
 };
 use crate::rib;
 
@@ -192,8 +192,16 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         |cores: &[usize]| some(cores.iter().map(ToString::to_string), "the router's choice");
     list.live(Unit::Cores, "cores: control", chosen(control));
     list.live(Unit::Cores, "cores: forward", chosen(forward));
-    let Forwarders { wait, budget, moderation, rebalance, control_queue, learned_flows, shed } =
-        forwarders;
+    let Forwarders {
+        wait,
+        budget,
+        moderation,
+        rebalance,
+        control_queue,
+        learned_flows,
+        shed,
+        events,
+    } = forwarders;
     list.live(Unit::Forwarders, "forwarders: wait", wait.name());
     list.live(Unit::Forwarders, "forwarders: moderation_us", moderation.as_micros());
     list.live(Unit::Forwarders, "forwarders: budget", budget);
@@ -209,6 +217,14 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         "forwarders: shed: categories",
         some(names.map(|(_, name)| name.clone()), "none"),
     );
+    list.live(
+        Unit::Cores,
+        "forwarders: mode",
+        if events.is_some() { "events" } else { "run-to-completion" },
+    );
+    if let Some(events) = events {
+        list.events(events);
+    }
     let Forwarding { class_e, resolve_via_default } = forwarding;
     list.live(Unit::ClassE, "forwarding: class_e", class_e);
     list.live(Unit::Resolution, "forwarding: resolve_via_default", resolve_via_default);
@@ -668,6 +684,14 @@ impl List<'_> {
             since.map(|since| format!("{}.{:09}", since.as_secs(), since.subsec_nanos()));
         self.live(Unit::Imports, format!("import {rank}: modified"), or(modified, "no such file"));
         self.live(Unit::Imports, format!("import {rank}: via"), via.trim_matches([';', ' ']));
+    }
+
+    fn events(&mut self, events: &Events) {
+        let Events { line: _, device, order, receive_core, scheduler_core } = events;
+        self.live(Unit::Cores, "forwarders: device", device);
+        self.live(Unit::Cores, "forwarders: order", order.name());
+        self.live(Unit::Cores, "forwarders: receive_core", or(*receive_core, "the first"));
+        self.live(Unit::Cores, "forwarders: scheduler_core", or(*scheduler_core, "control"));
     }
 
     fn sources(&mut self, routes_from: &RoutesFrom, fpm: Option<&Fpm>) {

@@ -1201,7 +1201,7 @@ fn the_other_statements_are_checked_too() {
         ),
         (
             "turnpike.forwarders { core = '1' }",
-            r#"forwarders: key "core" unknown; did you mean "cores"? known: cores, wait, moderation_us, budget, rebalance, control_queue, learned_flows, shed"#,
+            r#"forwarders: key "core" unknown; did you mean "cores"? known: cores, wait, moderation_us, budget, rebalance, control_queue, learned_flows, shed, mode, device, order, receive_core, scheduler_core"#,
         ),
         (
             "turnpike.tx { burst = 65 }",

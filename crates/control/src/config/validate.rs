@@ -156,6 +156,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         (&filters, &categories),
     );
     queues::check(&mut context, &ports, &cores);
+    cores::check_events(&mut context, &ports, &forwarders);
     queues::settle_control(&mut ports, &forwarders);
     filters::check_forwarders(&mut context, &ports, &filters, &cores);
     let routes = routes::read(&mut context, of(Keyword::Route));

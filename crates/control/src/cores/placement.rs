@@ -26,8 +26,10 @@ pub struct Supply {
 pub struct CorePlacement {
     /// Cores of everything but forwarders, ascending.
     pub control: Vec<usize>,
-    /// Cores of forwarders, one on each, ascending.
+    /// Cores of forwarders, one on each, ascending; with an event device that of the receiver first.
     pub forward: Vec<usize>,
+    /// The first forwarder receives and sends for the others, which an event device gives packets to.
+    pub receiver: bool,
     /// One more forwarder, for control traffic, runs on the cores for control.
     pub control_forwarder: bool,
 }
@@ -47,7 +49,32 @@ impl CorePlacement {
             [] => others(&forward, supply),
             given => given.to_vec(),
         };
-        Ok(Self { control, forward, control_forwarder: false })
+        Ok(Self { control, forward, receiver: false, control_forwarder: false })
+    }
+
+    /// The same with a forwarder that only receives and sends, on this core, or in place of the first one.
+    ///
+    /// # Errors
+    /// No core is left for those that forward.
+    pub fn around_events(mut self, receive: Option<usize>) -> Result<Self, String> {
+        self.receiver = true;
+        match (receive, &self.forward[..]) {
+            (Some(core), _) => self.forward.insert(0, core),
+            (None, [_, _, ..]) => {}
+            (None, cores) => {
+                let core = cores.first().copied().unwrap_or_default();
+                return Err(format!(
+                    "mode \"events\" needs a core to receive and at least one to forward, and forwarders have core \
+                     {core} only; name more in cores, or receive_core = {core} to share it"
+                ));
+            }
+        }
+        Ok(self)
+    }
+
+    /// Returns the number of forwarders that have queues of ports, apart from that for control traffic.
+    pub fn served(&self) -> usize {
+        if self.receiver { 1 } else { self.forward.len() }
     }
 
     /// A core of each forwarder, in the order of their numbers; the control forwarder is the last.
@@ -58,7 +85,9 @@ impl CorePlacement {
 
     /// Returns the cores that forwarders and control share, ascending.
     pub fn shared(&self) -> Vec<usize> {
-        self.forward.iter().copied().filter(|core| self.control.contains(core)).collect()
+        let shared: BTreeSet<usize> =
+            self.forward.iter().copied().filter(|core| self.control.contains(core)).collect();
+        shared.into_iter().collect()
     }
 }
 
@@ -145,6 +174,25 @@ mod tests {
         assert_eq!((apart.seats(), with.seats()), (vec![1], vec![1, 0]));
         let error = CorePlacement::new(&[0, 1], &[], &supply(&[0, 1], &[])).unwrap_err();
         assert!(error.contains("may use (0, 1), and none is left for forwarders"), "{error}");
+    }
+
+    #[test]
+    fn a_receiver_has_a_core_before_those_that_forward() {
+        let eight = supply(&(0..8).collect::<Vec<_>>(), &[]);
+        let around = |forward: &[usize], receive| {
+            CorePlacement::new(&[], forward, &eight).unwrap().around_events(receive)
+        };
+        let placement = around(&[1, 2, 3], None).unwrap();
+        assert_eq!((&placement.forward[..], placement.served()), (&[1, 2, 3][..], 1));
+        let sharing = around(&[1, 2], Some(2)).unwrap();
+        assert_eq!((&sharing.forward[..], sharing.control.contains(&2)), (&[2, 1, 2][..], false));
+        let on_control = around(&[1], Some(0)).unwrap();
+        assert_eq!((&on_control.forward[..], on_control.shared()), (&[0, 1][..], vec![0]));
+        let error = around(&[4], None).unwrap_err();
+        assert!(
+            error.contains("have core 4 only") && error.ends_with("receive_core = 4 to share it"),
+            "{error}"
+        );
     }
 
     fn any_supply() -> impl Strategy<Value = Supply> {

@@ -22,7 +22,7 @@ use crate::quarantine::Suspect;
 use crate::reason::{DropOrigin, Punt, PuntClass, PuntReason};
 use crate::router_filter::{ROUTER, RouterFilter};
 use crate::shed::{BEHIND, Backlog, Classes, Shedding};
-use crate::spread::{DEFAULT_KEY, Spreader, TABLE, Toeplitz};
+use crate::spread::{DEFAULT_KEY, Spread, Spreader, TABLE, Toeplitz};
 use crate::steps::{FAULTY_ID, Faulty, Ip4Lookup, Ip4Rewrite};
 use crate::testing::{FrameBuilder, TestTables, dpdk as shared, port_mac};
 use crate::transmit::shape::{Bucket, Shape};
@@ -560,7 +560,7 @@ fn a_full_ring_of_spread_packets_drops_by_name_and_keeps_what_is_not_ip() {
     let (producer, mut others) = ring(64);
     let hash = Toeplitz::new(&DEFAULT_KEY, true);
     let all_to_1 = Spreader::new(hash, [1; TABLE], vec![None, Some(producer)]);
-    lab.forwarder.sources_mut()[0].spread = Some(all_to_1);
+    lab.forwarder.sources_mut()[0].spread = Some(Spread::Rings(all_to_1));
     let arp = FrameBuilder::ethernet([0xff; 6], 0x0806).payload(&[0; 46]).build();
     for frames in [vec![to("10.0.6.1"); 60], vec![to("10.0.6.1"); 40], vec![arp; 2]] {
         lab.receive(&frames);

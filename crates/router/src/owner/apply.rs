@@ -40,7 +40,7 @@ use super::super::schedulers;
 use super::super::settings;
 use super::super::telnet;
 use super::super::virtuals::Hosts;
-use super::super::wiring::{Spread, Wiring};
+use super::super::wiring::{Places, Spread, Wiring};
 use super::Owner;
 use super::initial::NewFibs;
 use super::ports::Moves;
@@ -529,7 +529,8 @@ impl Owner {
         more: Vec<ForwarderGraph>,
         config: &Config,
     ) -> Result<Option<Duration>> {
-        let (first, seats, places) = (self.forwarders(), placement.seats(), placement.into());
+        let (first, seats) = (self.forwarders(), placement.seats());
+        let places = Places::new(placement, config.forwarders.events.as_ref());
         let factory = self.forwarding.wiring.as_ref().context("no wiring")?.factory();
         let make = |(number, graph): (usize, ForwarderGraph)| {
             let (core, counters) = (seats[number], self.forwarding.ledger.counters_of(number));

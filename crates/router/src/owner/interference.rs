@@ -113,8 +113,10 @@ fn task(machine: &Machine, thread: Pid) -> Option<Task> {
 impl Owner {
     /// Keeps all threads but forwarders on the cores for control, those that were there before a change included.
     pub(super) fn confine(&mut self, placement: &CorePlacement) {
-        let forwarders: Vec<Pid> =
-            self.threads().into_iter().filter_map(|(thread, _)| thread).collect();
+        let scheduler =
+            self.forwarding.wiring.as_ref().and_then(|wiring| wiring.events()?.pinned());
+        let forwarders = self.threads().into_iter().filter_map(|(thread, _)| thread);
+        let forwarders: Vec<Pid> = forwarders.chain(scheduler).collect();
         if let Err(error) = cores::confine(&placement.control, &forwarders) {
             tracing::error!("control stays on the cores that it had: {error:#}");
         }

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use api::report::{Forwarder, Forwarders, PortQueue, Rss, Waiting};
+use api::report::{EventsReport, Forwarder, Forwarders, PortQueue, Rss, Waiting};
 use control::config::{self, key_text};
 use dataplane::counters::ForwarderCounters;
 use dataplane::polling::Wait;
 use dataplane::port::{MAX_PORTS, PortId};
+use dataplane::reason::DropReason;
 use machine::cores;
 use machine::list_text;
 
+use super::super::events::EventMode;
 use super::super::ports::OpenPort;
 use super::super::reports::ForwarderView;
 use super::super::settings;
@@ -142,7 +144,9 @@ impl Owner {
             self.forwarding.ledger.forwarders.iter().enumerate().filter(|(_, view)| view.running);
         let forwarders: Vec<_> = running.filter_map(report).collect();
         let (own, _) = forwarders.split_at(wiring.forwarders().min(forwarders.len()));
-        let mut advice: Vec<_> = uneven(own).into_iter().collect();
+        // With an event device the first forwarder has other work than the rest.
+        let uneven = uneven(own).filter(|_| wiring.events().is_none());
+        let mut advice: Vec<_> = uneven.into_iter().collect();
         advice.extend(self.devices.ports.iter().filter_map(|port| self.distance(port)));
         advice.extend(self.devices.ports.iter().filter_map(|port| self.silence(port)));
         advice.extend(cores::sharing(&self.forwarding.cores));
@@ -152,7 +156,27 @@ impl Owner {
             control: self.forwarding.cores.control.clone(),
             moved: self.forwarding.balance.moves,
             moved_entries: self.forwarding.balance.entries,
+            events: wiring.events().map(|mode| self.events_report(mode)),
             advice,
+        }
+    }
+
+    /// Returns the report of the event device.
+    fn events_report(&self, mode: &EventMode) -> EventsReport {
+        let views = &self.forwarding.ledger.forwarders;
+        let sum =
+            |of: fn(&ForwarderCounters) -> u64| views.iter().map(|view| of(&view.counters)).sum();
+        let device = &mode.device;
+        EventsReport {
+            device: device.name().to_owned(),
+            driver: device.driver().to_owned(),
+            order: device.order().name().to_owned(),
+            queues: device.classes(),
+            scheduler: mode.has_scheduler(),
+            in_flight: device.in_flight(),
+            returned: device.returned(),
+            reordered: sum(|counters| counters.reordered.get()),
+            full: sum(|counters| counters.drops.get(DropReason::EventDeviceFull)),
         }
     }
 

@@ -17,6 +17,8 @@
 //! the forwarders that have least to do, and one without hands its packets over to the port's home, which
 //! also sends what the slow path has.
 //!
+//! With an event device the first forwarder, the receiver, has all queues.
+//!
 //! A forwarder for control traffic, if there is one, has the last receive and transmit queue of each port that was
 //! opened with queues for it, and no others; by that transmit queue it sends the slow path's packets, which so pass
 //! no loaded forwarder.
@@ -40,6 +42,8 @@ pub struct Layout {
     pub rx: Vec<usize>,
     /// The transmit queue of each forwarder, if there is one for it.
     pub tx: Vec<Option<usize>>,
+    /// Received packets enter an event device.
+    pub by_events: bool,
 }
 
 impl Layout {
@@ -58,6 +62,8 @@ pub struct Seat {
     pub node: Option<usize>,
     /// It is for control traffic.
     pub is_control: bool,
+    /// It has the queues of all ports, and the others get their packets by an event device.
+    pub is_receiver: bool,
 }
 
 /// Forwarders of packets to be forwarded: all but that for control traffic, which is the last.
@@ -117,6 +123,9 @@ pub fn deal_beside(
     demands: &BTreeMap<PortId, Demand>,
     seats: &[Seat],
 ) -> BTreeMap<PortId, Layout> {
+    if seats.first().is_some_and(|seat| seat.is_receiver) {
+        return demands.iter().map(|(&port, demand)| (port, by_receiver(demand, seats))).collect();
+    }
     let control = control(seats);
     let seats = &seats[..forwarders(seats)];
     let mut table = Table { seats, cards: Vec::new(), loads: vec![Load::default(); seats.len()] };
@@ -158,9 +167,26 @@ pub fn deal_beside(
         let own = demand.control_tx.then_some(queues).filter(|_| control.is_some());
         tx.extend(control.map(|_| own));
         let sender = control.filter(|_| own.is_some()).unwrap_or(home);
-        layouts.insert(port, Layout { home, sender, control, rx, tx });
+        layouts.insert(port, Layout { home, sender, control, rx, tx, by_events: false });
     }
     layouts
+}
+
+/// All queues to the first forwarder, but for those for control traffic.
+fn by_receiver(demand: &Demand, seats: &[Seat]) -> Layout {
+    let control = control(seats);
+    let (mut rx, mut tx) = (vec![0; demand.rx], vec![None; seats.len()]);
+    tx[0] = Some(0);
+    let mut sender = 0;
+    if let Some(control) = control {
+        if let Some(last) = rx.last_mut().filter(|_| demand.control_rx) {
+            *last = control;
+        }
+        if demand.control_tx {
+            (tx[control], sender) = (Some(demand.tx - 1), control);
+        }
+    }
+    Layout { home: 0, sender, control, rx, tx, by_events: true }
 }
 
 /// One of so many forwarders has at least two receive queues more than another.
@@ -317,13 +343,18 @@ mod tests {
 
     /// Forwarders on cores 10, 11, … of these nodes.
     fn seats(nodes: &[usize]) -> Vec<Seat> {
-        let seat = |(index, &node)| Seat { core: 10 + index, node: Some(node), is_control: false };
+        let seat = |(index, &node)| Seat {
+            core: 10 + index,
+            node: Some(node),
+            is_control: false,
+            is_receiver: false,
+        };
         nodes.iter().enumerate().map(seat).collect()
     }
 
     /// The same, and one for control traffic behind them.
     fn seats_with_control(nodes: &[usize]) -> Vec<Seat> {
-        let control = Seat { core: 0, node: Some(0), is_control: true };
+        let control = Seat { core: 0, node: Some(0), is_control: true, is_receiver: false };
         seats(nodes).into_iter().chain([control]).collect()
     }
 
@@ -422,6 +453,22 @@ mod tests {
         );
         let together: Vec<_> = settled.values().chain(layouts.values()).collect();
         assert!(!is_uneven(together.into_iter(), 3));
+    }
+
+    #[test]
+    fn a_receiver_has_all_queues_but_those_for_control_traffic() {
+        let mut seats = seats_with_control(&[0, 0, 0]);
+        seats[0].is_receiver = true;
+        let demands = all(vec![with_control(demand(2, 1, None)), demand(1, 3, None)]);
+        let layouts = deal(&demands, &seats);
+        assert_eq!(rx(&layouts), [vec![0, 0, 3], vec![0]]);
+        let (with, without) = (&layouts[&id(0)], &layouts[&id(1)]);
+        assert_eq!(with.tx, [Some(0), None, None, Some(1)]);
+        assert_eq!(without.tx, [Some(0), None, None, None]);
+        assert_eq!([with.sender, without.sender, with.home, without.home], [3, 0, 0, 0]);
+        let settled = [(id(0), with.clone())].into();
+        let later = deal_beside(&settled, &[(id(1), demand(1, 3, None))].into(), &seats);
+        assert_eq!(later, [(id(1), without.clone())].into());
     }
 
     #[test]

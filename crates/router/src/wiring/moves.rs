@@ -55,9 +55,11 @@ impl Wiring {
     }
 
     /// The queues of a port may go to other forwarders: the configuration does not say which core serves them, and
-    /// no software spreads what they receive.
+    /// neither software nor an event device spreads what they receive.
     pub fn is_movable(&self, port: PortId) -> bool {
-        let free = |wired: &Wired| wired.plan.map.rx.is_empty() && !wired.plan.has_rings();
+        let free = |wired: &Wired| {
+            wired.plan.map.rx.is_empty() && !wired.plan.has_rings() && !wired.layout.by_events
+        };
         self.ports.get(&port).is_some_and(free)
     }
 

@@ -11,6 +11,9 @@
 //!   6. workers continue, with the new rings; threads that are left over end
 //! ```
 //!
+//! With an event device, packets leave it before 3. Where another is wanted, or another number of forwarders, it is opened
+//! at 1 beside the present one.
+//!
 //! Between 3 and 5 packets wait in the devices' receive queues. So no flow is overtaken: each packet received before
 //! 3 has been given to a transmit queue before any packet received after 5 is processed. (Of ports that are
 //! spread by software, 3 is two exchanges: see `wiring.rs`.)
@@ -47,7 +50,7 @@ impl Wiring {
     ) -> Result<Spread> {
         let seats = self.factory.seats(places);
         let terms = self.terms(plans, &seats);
-        let is_other = self.is_other(&terms, &seats);
+        let is_other = self.is_other(&terms, (&seats, places));
         let before = self.pin(places)?;
         let outcome = match is_other {
             true => self.resize((&seats, places), terms, more).await,
@@ -78,7 +81,7 @@ impl Wiring {
     }
 
     /// Queues have to move: other forwarders or plans ask for it, or the load is uneven and need not be.
-    fn is_other(&self, terms: &[(PortId, Terms)], seats: &[Seat]) -> bool {
+    fn is_other(&self, terms: &[(PortId, Terms)], (seats, places): (&[Seat], &Places)) -> bool {
         let planned = |port: &PortId, terms: &Terms| {
             self.ports.get(port).is_some_and(|wired| wired.plan != terms.plan)
         };
@@ -93,6 +96,7 @@ impl Wiring {
                 layout::forwarders(seats),
             );
         seats.len() != self.seats.len()
+            || places.events != self.places.events
             || layout::control(seats) != layout::control(&self.seats)
             || terms.iter().any(|(port, terms)| planned(port, terms))
             || (uneven || seats != self.seats)
@@ -130,6 +134,11 @@ impl Wiring {
         more: Vec<Made>,
     ) -> Result<Spread> {
         let planned = self.with_rings(terms, seats)?;
+        let stays =
+            places.events == self.places.events && places.workers() == self.places.workers();
+        // Beside the present one, which packets leave before.
+        let opened = if stays { None } else { Some(open_events(&self.factory, places)?) };
+        let (events, shares) = opened.unzip();
         let (mut joining, mut joined, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         let first = self.running.len();
         for (number, made) in (first..).zip(more) {
@@ -146,7 +155,11 @@ impl Wiring {
         let parts = self.gather().await?;
         self.exchanges.set(self.running.iter().chain(&joining).map(|running| &running.exchange));
         self.running.extend(joining);
-        self.deal_out(seats, planned, parts).await;
+        self.deal_out(seats, planned, parts, shares).await;
+        if let Some(events) = events {
+            // The former one has no packet and no forwarder any more.
+            self.events = events;
+        }
         self.is_by_load = false;
         let pause = begin.elapsed();
         let senders =
@@ -172,10 +185,18 @@ impl Wiring {
         let ports = self.ports.keys().copied().collect();
         let spread = self.ports.iter().filter(|(_, wired)| wired.is_spread());
         let spread = spread.map(|(&port, _)| port).collect();
-        let stopped = self.stop(ports, spread, &senders).await?;
+        let paused = self.pause([]).await?;
+        let stopped = match self.stop(ports, spread, &senders).await {
+            Ok(stopped) => stopped,
+            Err(error) => {
+                self.take_back(vec![paused]).await;
+                return Err(error);
+            }
+        };
         let freed = self.exchanges.exchange_idle(self.free(ports).map(replacement).collect()).await;
         let mut by_port = BTreeMap::<PortId, Wires>::new();
-        for Rewiring { wires, .. } in stopped.into_iter().flatten().chain(rewirings(freed)) {
+        let all = paused.into_iter().chain(stopped.into_iter().flatten());
+        for Rewiring { wires, .. } in all.chain(rewirings(freed)) {
             for source in wires.rx {
                 by_port.entry(source.port).or_default().rx.push(source);
             }
@@ -192,6 +213,7 @@ impl Wiring {
         seats: &[Seat],
         planned: Vec<Planned>,
         mut parts: BTreeMap<PortId, Wires>,
+        mut shares: Option<impl Iterator<Item = Box<EventUnit>>>,
     ) {
         let mut all: Vec<Wires> = self.running.iter().map(|_| Wires::default()).collect();
         for (port, terms, rings) in planned {
@@ -205,6 +227,7 @@ impl Wiring {
                         all.rx.extend(wires.rx);
                         all.inlets.extend(wires.inlets);
                         all.exits.extend(wires.exits);
+                        all.infos.extend(wires.infos);
                     }
                     *wired = laid.wired;
                 }
@@ -213,6 +236,7 @@ impl Wiring {
         }
         let rewirings = all.into_iter().enumerate().map(|(number, wires)| Rewiring {
             control: seats.get(number).map(|seat| seat.is_control),
+            events: shares.as_mut().map(Iterator::next),
             ..plug(wires)
         });
         self.exchanges.exchange_idle(rewirings.map(replacement).collect()).await;

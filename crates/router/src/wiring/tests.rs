@@ -128,7 +128,7 @@ fn port(n: u16, rx: usize, tx: usize) -> (Queues, Wire) {
 /// One forwarder on each of these cores, and one for control traffic.
 fn places(cores: &[usize], control: bool) -> Places {
     let control = if control { vec![core()] } else { Vec::new() };
-    Places { forward: cores.to_vec(), control }
+    Places { forward: cores.to_vec(), control, events: None }
 }
 
 /// So many queues, and one more each way for control traffic.
@@ -181,7 +181,8 @@ impl Lab {
             units.push(made.unit);
             ends.push(made.ends);
         }
-        let mut wiring = Wiring::new(factory, units, Orders::new(Vec::new()), places.clone());
+        let mut wiring =
+            Wiring::new(factory, units, Orders::new(Vec::new()), places.clone()).unwrap();
         wiring.connect_at_start(ports).unwrap();
         wiring.start().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

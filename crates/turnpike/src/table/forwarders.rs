@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use api::report::{Forwarder, Forwarders, Rss};
+use api::report::{EventsReport, Forwarder, Forwarders, Rss};
 use dataplane::words::count;
 use machine::list_text;
 
@@ -51,8 +51,30 @@ pub fn forwarders(report: &Forwarders) -> String {
         0 => String::new(),
         entries => format!("\n\nRSS table entries that went to a less busy forwarder: {entries}"),
     };
-    let rest = control + &moved + &entries + &advice;
+    let events = report.events.as_ref().map_or_else(String::new, events);
+    let rest = control + &events + &moved + &entries + &advice;
     finish(&table) + "\n\n" + &waiting + "\n\n" + &interference + &rest
+}
+
+/// Formats the event device as one sentence.
+fn events(of: &EventsReport) -> String {
+    let EventsReport {
+        device,
+        driver,
+        order,
+        queues,
+        in_flight,
+        returned,
+        reordered,
+        full,
+        scheduler,
+    } = of;
+    let by = if *scheduler { "a thread of the router schedules" } else { "the device schedules" };
+    format!(
+        "\n\nevents: {device} ({driver}, {}, {by}), {order}: forwarder 0 receives and sends, the others forward\n\
+         in flight {in_flight}, returned {returned}, reordered {reordered}, dropped because it was full {full}",
+        count(*queues, "queue")
+    )
 }
 
 /// Formats one line a forwarder.
@@ -198,6 +220,16 @@ mod tests {
             control: vec![0, 2],
             moved: 2,
             moved_entries: 64,
+            events: Some(EventsReport {
+                device: "event_sw0".into(),
+                driver: "event_sw".into(),
+                order: "ordered".into(),
+                queues: 6,
+                scheduler: true,
+                in_flight: 5,
+                returned: 1000,
+                ..EventsReport::default()
+            }),
             advice,
         };
         let text = forwarders(&report);
@@ -210,7 +242,9 @@ mod tests {
         let expected =
             ["0", "0", "31", "0", "0", "0.00", "s", "1.25", "s", "0.00", "s", "0.00", "s"];
         assert_eq!(line, expected);
-        let end = "\n\ncontrol: core 0,2\n\n2 receive queues went to less busy forwarders\n\nRSS table entries that went to \
+        let end = "\n\ncontrol: core 0,2\n\nevents: event_sw0 (event_sw, 6 queues, a thread of the router schedules), ordered: forwarder 0 \
+             receives and sends, the others forward\nin flight 5, returned 1000, reordered 0, dropped because it was full \
+             0\n\n2 receive queues went to less busy forwarders\n\nRSS table entries that went to \
              a less busy forwarder: 64\n\nMend it.";
         assert!(text.ends_with(end), "{text}");
     }

@@ -175,6 +175,11 @@ fn every_kind_of_setting_is_compared() {
             "forwarders: shed: keep: control, voice => video",
         ),
         (
+            "turnpike.forwarders { mode = 'events' }".to_owned(),
+            "turnpike.forwarders { mode = 'events', order = 'atomic' }".to_owned(),
+            "forwarders: order: ordered => atomic",
+        ),
+        (
             "turnpike.forwarders { learned_flows = 0 }".to_owned(),
             String::new(),
             "forwarders: learned_flows: 0 => 256",
@@ -522,7 +527,8 @@ fn every_statement() -> Vec<String> {
         "vlan 'a.7' { parent = 'a', id = 7 }",
         "filter 'g' { { proto = 'udp', category = 'x' } } turnpike.forwarders { wait = 'poll', moderation_us = 70, \
          budget = 100, rebalance = false, control_queue = true, learned_flows = 9, \
-         shed = { percent = 7, keep = { 'data' }, categories = { 'x' } } }",
+         shed = { percent = 7, keep = { 'data' }, categories = { 'x' } }, mode = 'events', \
+         device = 'event_dsw0', order = 'atomic', receive_core = 1, scheduler_core = 0 }",
     ];
     let made = [
         format!("flows {{ most = 4096, {timeouts} }}"),

@@ -3,18 +3,19 @@
 
 use std::time::Duration;
 
+use dataplane::events::EventOrder;
 use dataplane::shed::{Classes, PERCENT_MOST, Shedding};
 use dataplane::transmit::frame::Class;
 
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
-use super::super::{Cores, Filter, Forwarders};
+use super::super::{Cores, Events, Filter, Forwarders, Port, Spread};
 use super::Context;
 use super::rest::{plain, single, wait};
 use crate::cores::parse_cores;
 
 /// Keys of `turnpike.forwarders`.
-const FORWARDERS: [&str; 8] = [
+const FORWARDERS: [&str; 13] = [
     "cores",
     "wait",
     "moderation_us",
@@ -23,7 +24,21 @@ const FORWARDERS: [&str; 8] = [
     "control_queue",
     "learned_flows",
     "shed",
+    "mode",
+    "device",
+    "order",
+    "receive_core",
+    "scheduler_core",
 ];
+
+/// The event device by default: it needs no hardware and schedules in every order.
+const EVENT_DEVICE: &str = "event_sw0";
+
+/// Those that only the mode `events` has.
+const EVENTS: [&str; 4] = ["device", "order", "receive_core", "scheduler_core"];
+
+/// The highest number of a core that can be configured.
+const CORE_MOST: u64 = 4095;
 
 /// Longest time between two wake-ups that can be configured, in microseconds: a change of the graph waits for it.
 const MODERATION_MOST: u64 = 1000;
@@ -58,6 +73,7 @@ pub(super) fn read<'s>(
         let learned = fields.number("learned_flows", 0..=LEARNED_MOST);
         sharing.learned_flows = learned.map_or(sharing.learned_flows, |learned| learned as u16);
         sharing.shed = shedding(&mut fields, filters).unwrap_or(sharing.shed);
+        sharing.events = events(&mut fields);
         let (line, forward) = list(&mut fields, "cores");
         match read.forward_line.filter(|_| line.is_some()) {
             Some(given) => fields.error(
@@ -72,6 +88,66 @@ pub(super) fn read<'s>(
         }
     }
     (read, sharing)
+}
+
+/// Reads `mode` and the settings of an event device.
+fn events(fields: &mut Fields<'_, '_>) -> Option<Events> {
+    const MODES: &str = "\"run-to-completion\" or \"events\"";
+    let mode = fields.text("mode", MODES).unwrap_or("run-to-completion");
+    match mode {
+        "events" => {}
+        "run-to-completion" => {
+            fields.refuse(&EVENTS, |key| {
+                format!("{key} belongs to mode = \"events\"; add that, or leave {key} out")
+            });
+            return None;
+        }
+        other => {
+            fields.error(
+                "mode",
+                format!("mode \"{other}\" unknown; known: run-to-completion, events"),
+            );
+            return None;
+        }
+    }
+    let device = fields.text("device", "an event device such as \"event_sw0\"");
+    let order = fields.text("order", "\"ordered\", \"atomic\" or \"parallel\"");
+    let order = order.map(|name| (name, EventOrder::named(name)));
+    if let Some((name, None)) = order {
+        let known = EventOrder::ALL.map(EventOrder::name).join(", ");
+        fields.error("order", format!("order \"{name}\" unknown; known: {known}"));
+    }
+    let mut core = |key| fields.number(key, 0..=CORE_MOST).map(|core| core as usize);
+    let (receive_core, scheduler_core) = (core("receive_core"), core("scheduler_core"));
+    Some(Events {
+        line: fields.line_of("mode"),
+        device: device.unwrap_or(EVENT_DEVICE).to_owned(),
+        order: order.and_then(|(_, order)| order).unwrap_or_default(),
+        receive_core,
+        scheduler_core,
+    })
+}
+
+/// Checks that nothing else decides which forwarder has a packet, if an event device does.
+pub(super) fn check_events(context: &mut Context<'_>, ports: &[Port], forwarders: &Forwarders) {
+    let Some(events) = &forwarders.events else { return };
+    for port in ports {
+        let queues = &port.queues;
+        let inward = port.interface.filter_in.as_ref();
+        let other = match () {
+            () if queues.spread == Spread::Software => "spread = \"software\"",
+            () if !queues.rx_cores.is_empty() => "rx_cores",
+            () if !queues.tx_cores.is_empty() => "tx_cores",
+            () if inward.is_some_and(|filter| filter.forwarders) => "a filter with forwarder",
+            () => continue,
+        };
+        let message = format!(
+            "port \"{}\": {other} chooses forwarders, which the event device does with mode = \"events\" (line {}); \
+             leave one of them out",
+            port.name, events.line
+        );
+        context.errors.add(Some(port.line), message);
+    }
 }
 
 /// Reads `shed = { percent = 3, keep = { "control", "established" }, categories = { "games" } }`, or `false`.
@@ -228,8 +304,60 @@ mod tests {
     }
 
     #[test]
+    fn an_event_device_has_defaults() {
+        let events = |settings: &str| {
+            read(&format!("turnpike.forwarders {{ {settings} }}")).unwrap().forwarders.events
+        };
+        assert_eq!(events("mode = 'run-to-completion'"), None);
+        let found = events("mode = 'events'").unwrap();
+        let (device, order) = ("event_sw0".to_owned(), EventOrder::Ordered);
+        let all = Events { line: 3, device, order, receive_core: None, scheduler_core: None };
+        assert_eq!(found, all);
+        let found = events(
+            "mode = 'events', device = 'event_dsw0', order = 'atomic', receive_core = 2, scheduler_core = 1",
+        );
+        let (device, order) = ("event_dsw0".to_owned(), EventOrder::Atomic);
+        let all = Events { line: 3, device, order, receive_core: Some(2), scheduler_core: Some(1) };
+        assert_eq!(found, Some(all));
+    }
+
+    #[test]
+    fn nothing_else_chooses_forwarders_beside_an_event_device() {
+        let refusal = |queues: &str| {
+            let text = format!(
+                "turnpike.port 'b' {{ device = 'eth1', {queues} }}\n\
+                 turnpike.forwarders {{ mode = 'events', cores = '1,2' }}"
+            );
+            read(&text).map(drop).unwrap_err().to_string()
+        };
+        for (queues, other) in [
+            ("spread = 'software'", "spread = \"software\""),
+            ("rx_cores = 1", "rx_cores"),
+            ("tx_cores = 1", "tx_cores"),
+        ] {
+            let expected = format!(
+                "r.lua:3: port \"b\": {other} chooses forwarders, which the event device does with mode = \"events\" \
+                 (line 4); leave one of them out"
+            );
+            assert_eq!(refusal(queues), expected);
+        }
+    }
+
+    #[test]
     fn wrong_settings_are_explained() {
         for (text, expected) in [
+            (
+                "turnpike.forwarders { mode = 'event' }",
+                "r.lua:3: forwarders: mode \"event\" unknown; known: run-to-completion, events",
+            ),
+            (
+                "turnpike.forwarders { mode = 'events', order = 'none' }",
+                "r.lua:3: forwarders: order \"none\" unknown; known: ordered, atomic, parallel",
+            ),
+            (
+                "turnpike.forwarders { receive_core = 1 }",
+                "r.lua:3: forwarders: receive_core belongs to mode = \"events\"; add that, or leave receive_core out",
+            ),
             (
                 "turnpike.forwarders { shed = 3 }",
                 "r.lua:3: forwarders: shed: expected a table, got number 3",
