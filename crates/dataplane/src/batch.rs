@@ -377,6 +377,18 @@ impl Batch {
         self.burst.insert_tags(slot, tags)
     }
 
+    /// Removes bytes at a frame's beginning; returns true on success, see [`Burst::strip`].
+    #[inline(always)]
+    pub fn strip(&mut self, slot: usize, count: u16) -> bool {
+        self.burst.strip(slot, count)
+    }
+
+    /// Puts bytes of undefined content in front of a frame; returns true on success, see [`Burst::unstrip`].
+    #[inline(always)]
+    pub fn unstrip(&mut self, slot: usize, count: u16) -> bool {
+        self.burst.unstrip(slot, count)
+    }
+
     /// Returns the addresses of the slots' bytes and lengths, see [`Burst::addresses`].
     #[inline]
     pub fn addresses(&mut self) -> (*const *mut u8, *const u16, *const u16) {

@@ -559,7 +559,7 @@ impl Plan {
         errors
     }
 
-    /// Builds the graph that a forwarder runs. `script` makes the steps that the catalogue only
+    /// Builds the graph that a forwarder runs, for ports of these names. `script` makes the steps that the catalogue only
     /// describes, by kind.
     ///
     /// # Errors
@@ -568,22 +568,38 @@ impl Plan {
         &self,
         catalogue: &Catalogue,
         tables: &Arc<Tables>,
+        ports: &[String],
         script: &mut dyn FnMut(&str) -> Option<Box<dyn Step>>,
     ) -> Result<Graph, PlanError> {
         let plan = self.wanted_by(&tables.interfaces.get())?;
-        let steps = plan.make(catalogue, tables, script)?;
+        let steps = plan.make(catalogue, (tables, ports), script)?;
         plan.assemble(steps)
+    }
+
+    /// The names of ports among the arguments of its steps: step, parameter, port and line.
+    pub fn ports_named<'a>(
+        &'a self,
+        catalogue: &'a Catalogue,
+    ) -> impl Iterator<Item = (&'a str, &'static str, &'a str, Option<usize>)> {
+        self.nodes.iter().flat_map(|node| {
+            let spec = catalogue.find(&node.kind);
+            let params = spec.map_or(&[][..], StepSpec::params).iter();
+            let ports = params.flat_map(|param| {
+                node.args.ports(param).iter().map(|port| (param.name(), port.as_str()))
+            });
+            ports.map(|(param, port)| (node.name.as_str(), param, port, node.line))
+        })
     }
 
     /// The steps, in the order in which they were added.
     pub(crate) fn make(
         &self,
         catalogue: &Catalogue,
-        tables: &Arc<Tables>,
+        (tables, ports): (&Arc<Tables>, &[String]),
         script: &mut dyn FnMut(&str) -> Option<Box<dyn Step>>,
     ) -> Result<Vec<Box<dyn Step>>, PlanError> {
         let make = |node: &Node| {
-            let context = MakeContext { name: &node.name, args: &node.args, tables };
+            let context = MakeContext { name: &node.name, args: &node.args, tables, ports };
             let spec = catalogue.find(&node.kind);
             let step = spec.and_then(|spec| spec.make(&context)).or_else(|| script(&node.kind));
             step.ok_or_else(|| {
@@ -722,7 +738,7 @@ impl Plans {
         script: &mut dyn FnMut(&str) -> Option<Box<dyn Step>>,
     ) -> Result<Graph, PlanError> {
         if self.by_port.is_empty() {
-            return self.main.build(catalogue, tables, script);
+            return self.main.build(catalogue, tables, port_names, script);
         }
         let name = |port: &PortId| port_names.get(port.index()).map_or("?", String::as_str);
         let prefix = |ports: &[PortId]| ports.iter().map(name).collect::<Vec<_>>().join("+");
@@ -744,7 +760,7 @@ impl Plans {
             whole.nodes.append(&mut plan.nodes);
             whole.nodes[0].edges[edge].to = first;
         }
-        whole.build(&catalogue, tables, script)
+        whole.build(&catalogue, tables, port_names, script)
     }
 }
 

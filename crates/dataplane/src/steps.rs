@@ -32,6 +32,7 @@ mod reset;
 mod resolve;
 mod reverse_path;
 mod steer;
+mod toolbox;
 mod vlan_input;
 mod vlan_output;
 

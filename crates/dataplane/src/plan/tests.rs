@@ -84,7 +84,7 @@ fn errors(plan: &Plan, catalogue: &Catalogue) -> Vec<String> {
 
 fn build(plan: &Plan, catalogue: &Catalogue) -> Graph {
     plan.check(catalogue, &TestTables::every_kind().interfaces.get()).unwrap();
-    plan.build(catalogue, &TestTables::every_kind(), &mut |_| None).unwrap()
+    plan.build(catalogue, &TestTables::every_kind(), &[], &mut |_| None).unwrap()
 }
 
 fn targets(graph: &Graph, step: &str) -> Vec<String> {
@@ -134,7 +134,7 @@ fn a_step_is_put_behind_another_or_on_one_output() {
 
     let aside = NewStep { name: "aside", ..new(&catalogue, "noted", Some(11)) };
     plan.insert_after("split.odd", &aside).unwrap();
-    let graph = plan.build(&catalogue, &TestTables::every_kind(), &mut |kind| {
+    let graph = plan.build(&catalogue, &TestTables::every_kind(), &[], &mut |kind| {
         assert_eq!(kind, "noted");
         Some(Box::new(Split(outputs(&["next"]))))
     });
@@ -254,7 +254,7 @@ fn a_step_that_no_port_asks_for_is_left_out() {
     let mut ports = tables.interfaces.get();
     ports[2].features = ports[2].features.with(REDIRECTS, 1);
     tables.interfaces.set(ports);
-    let graph = plan.build(&catalogue, &tables, &mut |_| None).unwrap();
+    let graph = plan.build(&catalogue, &tables, &[], &mut |_| None).unwrap();
     assert_eq!(targets(&graph, "ip4-ttl")[0], "ip4-redirect");
 }
 
@@ -348,7 +348,7 @@ fn a_step_with_other_outputs_than_its_kind_s_is_refused() {
     catalogue.add(StepSpec::new("liar", &outputs(&["next"]), make)).unwrap();
     let mut plan = plan(&catalogue);
     plan.insert_after("ip4-validate", &new(&catalogue, "liar", Some(6))).unwrap();
-    let error = plan.build(&catalogue, &TestTables::every_kind(), &mut |_| None).err().unwrap();
+    let error = plan.build(&catalogue, &TestTables::every_kind(), &[], &mut |_| None).err().unwrap();
     assert_eq!(
         error.to_string(),
         "line 6: step \"liar\": its outputs are not those that \"liar\" declares"
