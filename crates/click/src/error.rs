@@ -12,6 +12,8 @@ pub struct Place {
     pub line: u32,
     /// Column in characters, from 1.
     pub column: u32,
+    /// Beginning of the line's text.
+    pub source: Arc<str>,
 }
 
 /// One error: `FILE:LINE:COLUMN: message`, and the line of the source.
@@ -21,8 +23,6 @@ pub struct Error {
     pub place: Place,
     /// Cause and way out, without the place.
     pub message: String,
-    /// Line of the source, where it is known.
-    pub source: Option<String>,
 }
 
 /// One or more errors.
@@ -44,15 +44,18 @@ impl fmt::Debug for Place {
 impl Error {
     /// An error at a place.
     pub fn new(place: &Place, message: impl Into<String>) -> Error {
-        Error { place: place.clone(), message: message.into(), source: None }
+        Error { place: place.clone(), message: message.into() }
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.place, self.message)?;
-        let Some(source) = &self.source else { return Ok(()) };
         let before = (self.place.column as usize).saturating_sub(1);
+        let source = &self.place.source;
+        if source.trim().is_empty() || before > source.chars().count() {
+            return Ok(());
+        }
         let margin = source.chars().take(before).map(|c| if c == '\t' { '\t' } else { ' ' });
         write!(f, "\n    {source}\n    {}^", margin.collect::<String>())
     }
