@@ -42,7 +42,7 @@ pub struct Connection {
 }
 
 /// `require(package "name")`
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Requirement {
     /// `package`, or `compact_config`.
     pub kind: String,

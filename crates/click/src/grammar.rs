@@ -43,6 +43,8 @@ pub const LONGEST: usize = 1 << 20;
 const DEEPEST: usize = 48;
 /// Highest number of a port.
 const HIGHEST_PORT: usize = 4095;
+/// Parameters of a compound element.
+const MOST_PARAMETERS: usize = 256;
 /// Errors that are reported at once.
 const MOST_ERRORS: usize = 20;
 
@@ -225,7 +227,8 @@ fn unexpected(input: &mut Input<'_>, expected: &str) -> Fault {
 }
 
 fn note(input: &mut Input<'_>, fault: Fault) {
-    if input.state.faults.len() < MOST_ERRORS {
+    let known = input.state.faults.iter().any(|known| known.at == fault.at);
+    if input.state.faults.len() < MOST_ERRORS && !known {
         input.state.faults.push(fault);
     }
 }
@@ -628,6 +631,9 @@ fn parameters(input: &mut Input<'_>) -> Result<Vec<Parameter>> {
             return Err(unexpected(input, "a parameter `$NAME` or `KEYWORD $NAME`"));
         };
         let keyword = keyword.unwrap_or_default().to_owned();
+        if all.len() == MOST_PARAMETERS {
+            return Err(Fault { at, message: format!("more than {MOST_PARAMETERS} parameters") });
+        }
         all.push(Parameter { at, keyword, name: name.to_owned() });
         if accept(input, "|")? {
             return Ok(all);
@@ -677,7 +683,7 @@ mod tests {
         assert_eq!(errors("elementclass A { $a $b | }"), "f.click:1:21: found `$b`; expected `,` or `|` behind the parameter");
         assert_eq!(errors("a $b"), "f.click:1:3: found `$b`; expected `->`, `::` or `;`");
         assert_eq!(errors("# x\na -> b"), "f.click:1:1: unknown directive; expected `# LINE \"FILE\"`, or `//` for a comment");
-        assert_eq!(errors("elementclass A { x"), "f.click:1:19: found the end; expected `}`\nf.click:1:19: found the end; expected `}`");
+        assert_eq!(errors("elementclass A { x"), "f.click:1:19: found the end; expected `}`");
     }
 
     #[test]

@@ -21,11 +21,27 @@
 
 #![forbid(unsafe_code)]
 
+mod arguments;
+pub mod classes;
 mod error;
 mod flat;
+mod flatten;
+mod grammar;
+mod processing;
+mod router;
+mod source;
+mod syntax;
+pub mod text;
+mod variables;
+
+use std::fmt;
 
 pub use error::{Error, Errors, Place};
 pub use flat::{Connection, Element, Flat, Requirement};
+pub use flatten::flatten;
+pub use grammar::parse;
+pub use processing::resolve;
+pub use syntax::Ast;
 
 /// Direction of the packets at a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +50,12 @@ pub enum Flow {
     Push,
     /// The downstream element takes packets when it wants them.
     Pull,
+}
+
+impl fmt::Display for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Flow::Push { "push" } else { "pull" })
+    }
 }
 
 /// Ports of an element, in their order.

@@ -85,7 +85,16 @@ pub fn quote(text: &[u8]) -> String {
     format!("\"{}\"", text.iter().map(|&byte| quoted_byte(byte)).collect::<String>())
 }
 
-/// If words between `first` and the end are separated by a space outside of quotes.
+/// Splits `KEYWORD value`; the value may be empty.
+pub fn keyword(argument: &str) -> Option<(&str, &str)> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "_.:?!".contains(c);
+    let end = argument.find(|c| !allowed(c)).unwrap_or(argument.len());
+    let (word, rest) = argument.split_at(end);
+    let separated = rest.is_empty() || is_space(rest.as_bytes()[0]);
+    (!word.is_empty() && separated).then(|| (word, rest.trim_start_matches(|c| c == '\x0b' || c.is_ascii_whitespace())))
+}
+
+/// If a text is one word: not empty, and without spaces outside of quotes.
 pub fn is_one_word(text: &str) -> bool {
     !text.is_empty() && skip_word(text.as_bytes(), 0) == text.len()
 }
