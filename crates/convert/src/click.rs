@@ -64,3 +64,6 @@ pub fn convert(name: &str, text: &str) -> Result<Converted, Errors> {
     }
     Ok(statements.finish())
 }
+
+#[cfg(test)]
+mod tests;
