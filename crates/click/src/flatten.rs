@@ -70,7 +70,8 @@ struct Expansion<'a> {
 impl<'a> Expansion<'a> {
     fn new(source: &'a Source, program: &'a Program, budget: &'a Budget) -> Expansion<'a> {
         let router = &program.router;
-        let mut out = Router { requirements: router.requirements.clone(), ..Router::default() };
+        let mut out = Router::default();
+        out.requirements.clone_from(&router.requirements);
         for node in &router.nodes {
             out.names.insert(node.name.clone(), out.nodes.len());
             out.nodes.push(Node { wires: Vec::new(), ..node.clone() });

@@ -539,7 +539,6 @@ fn nested<T>(
 // --- ports ----------------------------------------------------------------------------------------
 
 fn port_list(input: &mut Input<'_>) -> Result<Option<PortList>> {
-    let at = peek(input)?.0;
     if !accept(input, "[")? {
         return Ok(None);
     }
@@ -549,11 +548,11 @@ fn port_list(input: &mut Input<'_>) -> Result<Option<PortList>> {
             if ports.is_empty() {
                 ports.push(0);
             }
-            return Ok(Some(PortList { at, ports, open: true }));
+            return Ok(Some(PortList { ports, open: true }));
         }
         port_range(input, &mut ports)?;
         if accept(input, "]")? {
-            return Ok(Some(PortList { at, ports, open: false }));
+            return Ok(Some(PortList { ports, open: false }));
         }
         expect(input, ",").map_err(|fault| Fault { at: fault.at, message: fault.message + " or `]`" })?;
     }
@@ -621,7 +620,7 @@ fn parameters(input: &mut Input<'_>) -> Result<Vec<Parameter>> {
     loop {
         let start = input.checkpoint();
         let at = peek(input)?.0;
-        let parameter = opt((opt(preceded(space, word)), preceded(space, variable)));
+        let mut parameter = opt((opt(preceded(space, word)), preceded(space, variable)));
         let Some((keyword, name)) = parameter.parse_next(input)? else {
             input.reset(&start);
             if all.is_empty() {

@@ -24,7 +24,7 @@ mod lua;
 mod net;
 mod router;
 
-use ::click::{Error, Errors, Place};
+use ::click::{Error, Errors};
 
 use lua::Statements;
 use net::Net;
@@ -49,13 +49,12 @@ pub struct Converted {
 /// Everything that is no Click, or that Turnpike does not support.
 pub fn convert(name: &str, text: &str) -> Result<Converted, Errors> {
     let flat = click::flatten(&click::parse(name, text)?, &[])?;
+    let net = Net::new(&flat);
     if flat.elements.len() > ELEMENTS_MOST {
-        let place = Place { file: name.into(), line: 1, column: 1 };
         let message = format!("{} elements; at most {ELEMENTS_MOST}", flat.elements.len());
-        return Err(Error::new(&place, message).into());
+        return Err(Error::new(&net.first_place(), message).into());
     }
     click::resolve(&flat)?;
-    let net = Net::new(&flat);
     let mut statements = Statements::new(name);
     if router::is_one(&net) {
         router::convert(&net, &mut statements)?;

@@ -143,8 +143,7 @@ impl<'a> Graph<'a> {
     fn devices(&self) -> Result<Devices, Errors> {
         let devices = devices(self.net)?;
         let from = devices.values().filter(|device| !device.from.is_empty()).count();
-        let place = ::click::Place { file: "".into(), line: 1, column: 1 };
-        let first = self.net.flat.elements.first().map_or(place, |element| element.place.clone());
+        let first = self.net.first_place();
         if from == 0 {
             let message = "no packets come from a device; add FromDevice(NAME) -> …";
             return Err(Error::new(&first, message).into());

@@ -1,6 +1,6 @@
 //! A flat configuration as a graph.
 
-use ::click::{Element, Error, Flat};
+use ::click::{Element, Error, Flat, Place};
 
 /// An input of an element: its number and the port.
 pub(super) type Input = (usize, usize);
@@ -57,6 +57,12 @@ impl<'a> Net<'a> {
 
     pub(super) fn element(&self, number: usize) -> &'a Element {
         &self.flat.elements[number]
+    }
+
+    /// The place of the first element, or of the file's beginning: for errors about all.
+    pub(super) fn first_place(&self) -> Place {
+        let begin = || Place { file: "".into(), line: 1, column: 1, source: "".into() };
+        self.flat.elements.first().map_or_else(begin, |element| element.place.clone())
     }
 
     /// The elements of one of these classes.

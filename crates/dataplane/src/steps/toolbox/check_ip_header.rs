@@ -10,7 +10,7 @@
 //!
 //! `bad_sources` are addresses that no sender may have; `checksum = false` leaves the checksum to others.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 use wire::checksum::checksum;
@@ -57,7 +57,8 @@ impl CheckIpHeader {
         if total < header.len() || total > len - self.at {
             return None;
         }
-        let source = Ipv4Addr::new(header[12], header[13], header[14], header[15]).into();
+        let source = Ipv4Addr::new(header[12], header[13], header[14], header[15]);
+        let source = IpAddr::V4(source);
         let is_bad = self.bad_sources.iter().any(|net| net.contains(&source));
         let is_intact = !self.checksum || checksum(header) == 0;
         (is_intact && !is_bad).then_some(total)

@@ -48,7 +48,7 @@ struct CheckL4Header {
 }
 
 impl CheckL4Header {
-    fn is_valid<'a>(&self, frame: &[u8], rest: impl Iterator<Item = &'a [u8]>) -> bool {
+    fn is_valid<'a>(&self, frame: &'a [u8], rest: impl Iterator<Item = &'a [u8]>) -> bool {
         let Some(ip) = ip4_header(frame, self.at) else { return false };
         let total = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
         let fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff;
