@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use ::click::{Error, Errors};
 
 use super::elements::{Piece, State, Step, WITHOUT_PACKETS, device, translate};
-use super::lua::{Statements, Value, quoted, table};
+use super::lua::{Statements, Value, quoted, settings};
 use super::net::{Input, Net};
 
 /// Names that mean something else in a graph than a step.
@@ -416,8 +416,7 @@ fn written(name: &str, step: &Step) -> String {
         text += &format!(", as = {}", quoted(name));
     }
     if !step.args.is_empty() {
-        let args = table(&step.args);
-        text += &format!(", {}", args.trim_start_matches("{ ").trim_end_matches(" }"));
+        text += &format!(", {}", settings(&step.args));
     }
     text + " }"
 }

@@ -75,7 +75,7 @@ impl Statements {
         of: usize,
     ) {
         let name = quoted(name);
-        self.add(format!("turnpike.{keyword} {name} {}", table(settings)), of);
+        self.add(format!("turnpike.{keyword} {name} {{ {} }}", self::settings(settings)), of);
     }
 
     /// Adds a note about a part without effect.
@@ -91,11 +91,10 @@ impl Statements {
     }
 }
 
-/// Settings as a table of Lua.
-pub(super) fn table(settings: &[(&str, Value)]) -> String {
-    let settings: Vec<String> =
-        settings.iter().map(|(key, value)| format!("{key} = {value}")).collect();
-    if settings.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", settings.join(", ")) }
+/// Settings as the content of a table of Lua.
+pub(super) fn settings(settings: &[(&str, Value)]) -> String {
+    let settings = settings.iter().map(|(key, value)| format!("{key} = {value}"));
+    settings.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -106,7 +105,7 @@ mod tests {
     fn values_are_written_as_lua_reads_them() {
         let list = Value::List(vec!["a".to_owned(), "b\n".to_owned()]);
         let settings = [("x", Value::Number(-1)), ("y", list), ("z", Value::text("\"\\"))];
-        assert_eq!(table(&settings), r#"{ x = -1, y = { "a", "b\010" }, z = "\"\\" }"#);
-        assert_eq!(table(&[]), "{}");
+        let written = super::settings(&settings);
+        assert_eq!(written, r#"x = -1, y = { "a", "b\010" }, z = "\"\\""#);
     }
 }

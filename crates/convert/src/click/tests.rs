@@ -139,7 +139,7 @@ fn errors_name_the_element_and_its_place() {
         ("FromDevice(eth0) -> d :: DecIPTTL -> Discard;", "no IP header mark here"),
         ("FromDevice(eth0) -> a :: Null -> b :: Null -> a;", "a loop of packets is not supported yet: "),
         ("Idle -> Discard;", "no packets come from a device"),
-        ("FromDevice(eth0) -> w :: WebGen(1.0.0.1/8, 2.0.0.2, 1) -> Discard;", "is not supported yet"),
+        ("FromDevice(eth0) -> w :: IPGWOptions(1.0.0.1) -> Discard;", "class IPGWOptions is not supported yet"),
         ("FromDevice(eth0) -> Queue -> RED(5, 50, 0.02) -> ToDevice(eth0);", "RED"),
         ("FromDevice(eth0) -> StripX(14) -> Discard;", "Strip"),
     ] {
