@@ -28,7 +28,7 @@ use crate::counters::ForwarderCounters;
 use crate::distribution::{Distribution, Schedulers};
 use crate::exchange::Exchange;
 pub use crate::exchange::Settings;
-use crate::graph::{Ends, Graph, Shape};
+use crate::graph::{Ends, Graph, Origin, Shape};
 use crate::interface::{InterfaceInfo, MAX_INTERFACES};
 use crate::mask::Mask;
 use crate::mirror::Copies;
@@ -167,6 +167,9 @@ impl Forwarder {
                 distribution.exchange_mirror(&mut next.mirror_output, &mut last.mirror_output);
                 // A step that panics over another's state starts without it.
                 let _ = guard(|| self.parts.graph.take_state(graph));
+                let lost = guard(|| graph.release()).unwrap_or(0);
+                let drops = &self.parts.counters.drops;
+                drops.add(DropOrigin::Graph, DropReason::Shutdown, lost as u64);
             }
             if let Some(infos) = &mut new.ports {
                 exchange_infos(&mut self.rx, &mut self.batch.interfaces, infos);
@@ -325,7 +328,8 @@ impl Forwarder {
         self.count_cycles(now);
         let Settings { polling, .. } = &self.parts.settings;
         let mut found = self.distribution.priority(polling, &self.parts.counters);
-        let (sources, budget) = (self.rx.len() + self.inlets.len(), polling.budget.max(1).into());
+        let sources = self.rx.len() + self.inlets.len() + self.parts.graph.sources();
+        let budget = polling.budget.max(1).into();
         let mut turns = self.turns;
         let serve = |unit: &mut Self, source, most| unit.serve(source, most, now);
         found += turns.round(self, (sources, budget), Self::quota, serve);
@@ -333,12 +337,24 @@ impl Forwarder {
         self.distribution.flush_due(now, &self.parts.counters);
         found += self.distribution.serve(now, &self.parts.counters);
         self.parts.counters.rounds.add(1);
-        self.parts.counters.held.set(self.distribution.held() as u64);
+        self.parts.counters.held.set(self.held());
         self.was_busy = found > 0;
         found
     }
 
-    /// The quota of a source's turn in packets; inlets are numbered after the receive queues.
+    /// The packets in transmit bursts, in ports' queues and in steps.
+    #[inline(always)]
+    fn held(&self) -> u64 {
+        (self.distribution.held() + self.parts.graph.held()) as u64
+    }
+
+    /// Returns true if packets wait for a transmit queue, or in a step for a time.
+    fn needs_poll(&self) -> bool {
+        self.distribution.needs_poll() || self.parts.graph.is_waiting()
+    }
+
+    /// The quota of a source's turn in packets; inlets are numbered after the receive queues, steps that emit packets
+    /// after the inlets.
     #[inline(always)]
     fn quota(&self, source: usize) -> usize {
         let port = match self.rx.get(source) {
@@ -357,8 +373,12 @@ impl Forwarder {
             let (wanted, count) = match self.rx.get(source).map(|source| source.burst) {
                 Some(burst) => (left.min(burst), self.receive(source, left.min(burst), now)),
                 None => {
-                    let wanted = left.min(BATCH_MAX);
-                    (wanted, self.take_in(source - self.rx.len(), wanted, now))
+                    let (wanted, other) = (left.min(BATCH_MAX), source - self.rx.len());
+                    match other.checked_sub(self.inlets.len()) {
+                        None => (wanted, self.take_in(other, wanted, now)),
+                        // Once a turn: a step may send packets back to itself.
+                        Some(step) => return self.emit(step, wanted, now),
+                    }
                 }
             };
             taken += count;
@@ -551,6 +571,25 @@ impl Forwarder {
         }
     }
 
+    /// Forwards at most so many packets that a step emits.
+    fn emit(&mut self, step: usize, most: usize, now: u64) -> usize {
+        self.batch.begin(now);
+        let (batch, graph) = (&mut self.batch, &mut self.parts.graph);
+        let (origin, count, ends) = match guard(|| graph.emit(step, batch, most)) {
+            Ok(emitted) => emitted,
+            Err(_) => (Origin::Held, 1, self.recover()),
+        };
+        if origin == Origin::Made {
+            self.parts.counters.replicated.add(count as u64);
+        }
+        if count > 0 {
+            self.parts.counters.batches.add(1);
+            self.finish(ends, now);
+        }
+        self.batch.end();
+        count
+    }
+
     /// Takes at most so many packets to be sent from a ring.
     fn take_in(&mut self, inlet: usize, most: usize, now: u64) -> usize {
         let arrivals = &mut self.arrivals;
@@ -579,7 +618,7 @@ impl Forwarder {
             Rest::Poll => std::hint::spin_loop(),
             Rest::Sleep(sleep) => self.sleep(sleep),
             // A full transmit queue sends no notification when it has room again.
-            Rest::Block if self.distribution.needs_poll() => {
+            Rest::Block if self.needs_poll() => {
                 let sleep = self.idle.short_sleep();
                 self.sleep(sleep);
             }
@@ -588,7 +627,7 @@ impl Forwarder {
     }
 
     fn sleep(&self, sleep: Duration) {
-        self.parts.counters.held.set(self.distribution.held() as u64);
+        self.parts.counters.held.set(self.held());
         self.parts.counters.sleeps.add(1);
         std::thread::sleep(sleep);
     }
@@ -603,7 +642,7 @@ impl Forwarder {
         let is_idle = self.round() == 0
             && !self.exchange.is_waiting()
             && !stop.load(Ordering::Relaxed)
-            && !self.distribution.needs_poll();
+            && !self.needs_poll();
         if is_idle {
             self.wait();
         } else {
@@ -615,8 +654,9 @@ impl Forwarder {
 
     /// Waits to be woken, without holding resources that another unit waits for.
     fn wait(&mut self) {
+        let held = self.held();
         let ForwarderParts { counters, quiescent, waiting, .. } = &mut self.parts;
-        counters.held.set(self.distribution.held() as u64);
+        counters.held.set(held);
         counters.blocks.add(1);
         counters.blocking.set(1);
         quiescent.offline();
@@ -678,6 +718,8 @@ impl Forwarder {
             }
         }
         self.distribution.shut_down(counters);
+        let lost = self.parts.graph.release() as u64;
+        counters.drops.add(DropOrigin::Graph, DropReason::Shutdown, lost);
         self.parts.counters.held.set(0);
     }
 }

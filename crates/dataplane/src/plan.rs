@@ -81,6 +81,8 @@ impl PlanError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Edge {
     output: String,
+    /// Its packets are emitted later, so it may lead back.
+    deferred: bool,
     to: Option<Successor>,
     line: Option<usize>,
 }
@@ -144,7 +146,10 @@ impl<'a> NewStep<'a> {
 /// Creates a node whose outputs have no targets yet.
 fn node(name: String, kind: &str, outputs: &[Output]) -> Node {
     let edge = |output: &Output| match output {
-        Output::Next(name) => Some(Edge { output: name.to_string(), to: None, line: None }),
+        Output::Next(name) | Output::Deferred(name) => {
+            let deferred = matches!(output, Output::Deferred(_));
+            Some(Edge { output: name.to_string(), deferred, to: None, line: None })
+        }
         Output::Punt(_) | Output::Drop(_) | Output::DropAs(_) => None,
     };
     Node {
@@ -470,16 +475,24 @@ impl Plan {
         }
         let places: HashMap<&str, usize> =
             self.nodes.iter().enumerate().map(|(at, node)| (node.name.as_str(), at)).collect();
+        let step = |edge: &Edge| match &edge.to {
+            Some(Successor::Step(name)) => places.get(name.as_str()).copied(),
+            _ => None,
+        };
         let next = |node: &'_ Node| -> Vec<usize> {
-            let step = |edge: &Edge| match &edge.to {
-                Some(Successor::Step(name)) => places.get(name.as_str()).copied(),
-                _ => None,
-            };
-            node.edges.iter().filter_map(step).collect()
+            node.edges.iter().filter(|edge| !edge.deferred).filter_map(step).collect()
         };
         let mut incoming = vec![0; self.nodes.len()];
         self.nodes.iter().flat_map(&next).for_each(|to| incoming[to] += 1);
-        if let Some(lonely) = (1..self.nodes.len()).find(|&at| incoming[at] == 0) {
+        // Steps reached by deferred outputs only, and those that make packets.
+        let deferred = self.nodes.iter().flat_map(|node| &node.edges).filter(|edge| edge.deferred);
+        let deferred: Vec<usize> = deferred.filter_map(step).collect();
+        let is_fed = |at: usize| {
+            incoming[at] > 0
+                || deferred.contains(&at)
+                || self.nodes[at].edges.iter().any(|edge| edge.deferred)
+        };
+        if let Some(lonely) = (1..self.nodes.len()).find(|&at| !is_fed(at)) {
             let Node { name, line, .. } = &self.nodes[lonely];
             let message =
                 format!("step \"{name}\": no path leads to it; lead one there or remove it");
@@ -533,12 +546,19 @@ impl Plan {
         // By step: the facts about its packets, and the newest line on the path to it.
         let mut known: HashMap<&str, (Facts, Option<usize>)> = HashMap::new();
         let mut errors = Vec::new();
+        // Nothing is known of packets that are emitted later.
+        for edge in self.nodes.iter().flat_map(|node| &node.edges).filter(|edge| edge.deferred) {
+            if let Some(successor) = &edge.to {
+                known.insert(successor.name(), (Facts::FRAME, edge.line));
+            }
+        }
         for &at in order {
             let node = &self.nodes[at];
             let Some(spec) = catalogue.find(&node.kind) else { continue };
             let (before, line) = known.get(node.name.as_str()).copied().unwrap_or_default();
             for edge in &node.edges {
                 let Some(successor) = &edge.to else { continue };
+                let before = if edge.deferred { Facts::FRAME } else { before };
                 let (behind, line) = (spec.behind(&edge.output, before), edge.line.max(line));
                 let required = self.required_by(successor, catalogue);
                 if !behind.satisfy(required) {
@@ -640,7 +660,7 @@ fn targets(
         Output::Punt(reason) => Some(Target::SlowPath(*reason)),
         Output::Drop(reason) => Some(Target::Drop(*reason)),
         Output::DropAs(_) => Some(Target::Drop(DropReason::ByStep)),
-        Output::Next(name) => {
+        Output::Next(name) | Output::Deferred(name) => {
             match node.edges.iter().find(|edge| edge.output == *name)?.to.as_ref()? {
                 Successor::Step(name) => {
                     places.get(name.as_str()).map(|&place| Target::Step(place))
@@ -771,6 +791,17 @@ impl fmt::Display for Plan {
         let Some(first) = self.nodes.first() else { return f.write_str("a graph without steps") };
         writeln!(f, "local graph = turnpike.new_graph {}", written(first))?;
         let mut print = Print { plan: self, steps: BTreeSet::from([0]), edges: BTreeSet::new() };
+        let leads_to = |edge: &Edge, name: &str| {
+            matches!(&edge.to, Some(Successor::Step(to)) if to == name)
+        };
+        for (at, node) in self.nodes.iter().enumerate().skip(1) {
+            let mut edges = self.nodes.iter().flat_map(|node| &node.edges);
+            // A step that makes packets.
+            if !edges.any(|edge| leads_to(edge, &node.name)) {
+                writeln!(f, "graph:add {}", written_as_table(node))?;
+                print.steps.insert(at);
+            }
+        }
         while let Some((from, edge)) = print.start() {
             print.path(f, from, edge)?;
         }
@@ -833,6 +864,12 @@ impl Print<'_> {
             at = (next, 0);
         }
     }
+}
+
+/// A step as an argument of `graph:add`.
+fn written_as_table(node: &Node) -> String {
+    let text = written(node);
+    if text.starts_with('{') { text } else { format!("{{ {text} }}") }
 }
 
 /// A step as an element of a path.

@@ -19,15 +19,18 @@ mod hash_switch;
 mod host_ether_filter;
 mod ip_lookup;
 mod on_wire;
+mod packets;
 mod paint;
 mod paint_switch;
 mod port_switch;
+mod queue;
 mod random_switch;
 mod round_robin_switch;
 mod set_ip_checksum;
 mod set_ip_dscp;
 mod strip;
 mod switch;
+mod tee;
 mod to_port;
 mod unstrip;
 
@@ -53,6 +56,9 @@ pub(super) fn specs() -> Vec<StepSpec> {
         random_switch::spec(),
         round_robin_switch::spec(),
         counter::spec(),
+        tee::spec(),
+        queue::spec(),
+        packets::spec(),
         check_length::spec(),
         classifier::spec(),
         ether_encap::spec(),
