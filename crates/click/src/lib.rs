@@ -21,12 +21,15 @@
 
 #![forbid(unsafe_code)]
 
+pub mod args;
 mod arguments;
 pub mod classes;
 mod error;
 mod flat;
 mod flatten;
 mod grammar;
+pub mod kinds;
+pub mod names;
 mod processing;
 mod router;
 mod source;
