@@ -60,32 +60,52 @@ impl<'a> Args<'a> {
     }
 
     /// A mandatory argument, by position or keyword.
-    pub fn required<T>(&mut self, keyword: &str, kind: impl Fn(&str, &Scope) -> Result<T, String>) -> Result<T, Errors> {
+    pub fn required<T>(
+        &mut self,
+        keyword: &str,
+        kind: impl Fn(&str, &Scope) -> Result<T, String>,
+    ) -> Result<T, Errors> {
         let text = self.find(keyword, true, true);
         let text = text.ok_or_else(|| self.missing(keyword))?;
         self.value(keyword, &text, &kind)
     }
 
     /// An argument that may be left out, by position or keyword.
-    pub fn optional<T>(&mut self, keyword: &str, kind: impl Fn(&str, &Scope) -> Result<T, String>) -> Result<Option<T>, Errors> {
+    pub fn optional<T>(
+        &mut self,
+        keyword: &str,
+        kind: impl Fn(&str, &Scope) -> Result<T, String>,
+    ) -> Result<Option<T>, Errors> {
         let text = self.find(keyword, true, false);
         text.map(|text| self.value(keyword, &text, &kind)).transpose()
     }
 
     /// An argument that may be left out, by keyword only.
-    pub fn keyword<T>(&mut self, keyword: &str, kind: impl Fn(&str, &Scope) -> Result<T, String>) -> Result<Option<T>, Errors> {
+    pub fn keyword<T>(
+        &mut self,
+        keyword: &str,
+        kind: impl Fn(&str, &Scope) -> Result<T, String>,
+    ) -> Result<Option<T>, Errors> {
         let text = self.find(keyword, false, false);
         text.map(|text| self.value(keyword, &text, &kind)).transpose()
     }
 
     /// A mandatory argument, by keyword only.
-    pub fn required_keyword<T>(&mut self, keyword: &str, kind: impl Fn(&str, &Scope) -> Result<T, String>) -> Result<T, Errors> {
+    pub fn required_keyword<T>(
+        &mut self,
+        keyword: &str,
+        kind: impl Fn(&str, &Scope) -> Result<T, String>,
+    ) -> Result<T, Errors> {
         let text = self.find(keyword, false, true).ok_or_else(|| self.missing(keyword))?;
         self.value(keyword, &text, &kind)
     }
 
     /// Values of all arguments with a keyword.
-    pub fn all<T>(&mut self, keyword: &str, kind: impl Fn(&str, &Scope) -> Result<T, String>) -> Result<Vec<T>, Errors> {
+    pub fn all<T>(
+        &mut self,
+        keyword: &str,
+        kind: impl Fn(&str, &Scope) -> Result<T, String>,
+    ) -> Result<Vec<T>, Errors> {
         self.keywords.push(keyword.to_owned());
         let mut values = Vec::new();
         for index in 0..self.slots.len() {
@@ -141,13 +161,20 @@ impl<'a> Args<'a> {
         self.error(&format!("argument {keyword} is missing"))
     }
 
-    fn value<T>(&self, keyword: &str, text: &str, kind: &impl Fn(&str, &Scope) -> Result<T, String>) -> Result<T, Errors> {
+    fn value<T>(
+        &self,
+        keyword: &str,
+        text: &str,
+        kind: &impl Fn(&str, &Scope) -> Result<T, String>,
+    ) -> Result<T, Errors> {
         let wrong = |problem| self.error(&format!("{keyword}: \"{text}\": {problem}")).into();
         kind(text, &self.scope).map_err(wrong)
     }
 
     fn has_keyword(&self, index: usize, keyword: &str) -> bool {
-        self.slots[index] == Slot::Free(keyword.len()) && self.element.arguments[index].starts_with(keyword) && !keyword.is_empty()
+        self.slots[index] == Slot::Free(keyword.len())
+            && self.element.arguments[index].starts_with(keyword)
+            && !keyword.is_empty()
     }
 
     fn text(&self, index: usize, keyword: usize) -> String {
@@ -191,7 +218,10 @@ mod tests {
     use crate::kinds::{self, Prefix4};
     use crate::{flatten, parse};
 
-    fn with<T>(text: &str, read: impl FnOnce(&mut Args<'_>) -> Result<T, Errors>) -> Result<T, String> {
+    fn with<T>(
+        text: &str,
+        read: impl FnOnce(&mut Args<'_>) -> Result<T, Errors>,
+    ) -> Result<T, String> {
         let flat = flatten(&parse("f", text).unwrap(), &[]).unwrap();
         let names = Names::of(&flat).unwrap();
         let mut args = Args::new(&names, flat.elements.last().unwrap());
@@ -213,7 +243,9 @@ mod tests {
                 Ok((a, b, c))
             })
         };
-        let values = |a: &str, b: Option<&str>, c: Option<&str>| Ok((a.into(), b.map(Into::into), c.map(Into::into)));
+        let values = |a: &str, b: Option<&str>, c: Option<&str>| {
+            Ok((a.into(), b.map(Into::into), c.map(Into::into)))
+        };
         assert_eq!(read("1"), values("1", None, None));
         assert_eq!(read("1, 2, C 3"), values("1", Some("2"), Some("3")));
         assert_eq!(read("B 2, A 1"), values("1", Some("2"), None));
@@ -221,16 +253,23 @@ mod tests {
         assert_eq!(read("x y"), values("x y", None, None));
         assert_eq!(read("1, C 3, 2").unwrap_err(), "element \"e\" (E): one argument too many: 2");
         assert_eq!(read("").unwrap_err(), "element \"e\" (E): argument A is missing");
-        assert_eq!(read("1, D 2").unwrap_err(), "element \"e\" (E): unknown argument D; known: A, B, C");
+        assert_eq!(
+            read("1, D 2").unwrap_err(),
+            "element \"e\" (E): unknown argument D; known: A, B, C"
+        );
         assert_eq!(read("1, 2, 3").unwrap_err(), "element \"e\" (E): one argument too many: 3");
     }
 
     #[test]
     fn repeated_keywords_and_the_rest() {
-        let read = with("e :: E(K 1, a, K 2, b)", |args| Ok((args.all("K", kinds::raw)?, args.rest())));
+        let read =
+            with("e :: E(K 1, a, K 2, b)", |args| Ok((args.all("K", kinds::raw)?, args.rest())));
         assert_eq!(read, Ok((vec!["1".into(), "2".into()], vec!["a".into(), "b".into()])));
         let near = with("e :: E(LIMITT 1)", |args| args.keyword("LIMIT", kinds::raw));
-        assert_eq!(near.unwrap_err(), "element \"e\" (E): unknown argument LIMITT; the nearest known one is LIMIT");
+        assert_eq!(
+            near.unwrap_err(),
+            "element \"e\" (E): unknown argument LIMITT; the nearest known one is LIMIT"
+        );
     }
 
     #[test]
@@ -239,11 +278,17 @@ mod tests {
         assert_eq!((read("12"), read("-10"), read("0x1F")), (Ok(12), Ok(-10), Ok(31)));
         assert_eq!((read("017"), read("1_000"), read("0")), (Ok(15), Ok(1000), Ok(0)));
         for wrong in ["1001", "-11", "0x", "1__0", "09", "1.5", "x"] {
-            assert!(read(wrong).unwrap_err().contains("expected an integer from -10 to 1000"), "{wrong}");
+            assert!(
+                read(wrong).unwrap_err().contains("expected an integer from -10 to 1000"),
+                "{wrong}"
+            );
         }
         assert_eq!(value("0.5", kinds::real), Ok(0.5));
         assert!(value("inf", kinds::real).is_err());
-        assert_eq!((value("yes", kinds::boolean), value("0", kinds::boolean)), (Ok(true), Ok(false)));
+        assert_eq!(
+            (value("yes", kinds::boolean), value("0", kinds::boolean)),
+            (Ok(true), Ok(false))
+        );
         assert!(value("maybe", kinds::boolean).is_err());
     }
 
@@ -253,7 +298,9 @@ mod tests {
         assert_eq!(value("1.5", kinds::duration), Ok(Duration::from_millis(1500)));
         assert_eq!(value("2 min", kinds::duration), Ok(Duration::from_secs(120)));
         assert_eq!(value("3e6 usec", kinds::duration), Ok(Duration::from_secs(3)));
-        assert!(value("-1s", kinds::duration).is_err() && value("1e300h", kinds::duration).is_err());
+        assert!(
+            value("-1s", kinds::duration).is_err() && value("1e300h", kinds::duration).is_err()
+        );
         assert_eq!(value("100Mbps", kinds::bandwidth), Ok(12_500_000));
         assert_eq!(value("384kbaud", kinds::bandwidth), Ok(48_000));
         assert_eq!(value("1.5 MBps", kinds::bandwidth), Ok(1_500_000));
@@ -264,16 +311,22 @@ mod tests {
     #[test]
     fn addresses_and_names() {
         let info = "AddressInfo(h 10.1.2.3/16 0:1:2:3:4:a, g 1.2.3.4);";
-        let read = |text: &str| with(&format!("{info} e :: E({text})"), |args| args.required("X", kinds::ip4));
+        let read = |text: &str| {
+            with(&format!("{info} e :: E({text})"), |args| args.required("X", kinds::ip4))
+        };
         assert_eq!(read("18.26.4.9"), Ok(Ipv4Addr::new(18, 26, 4, 9)));
         assert_eq!(read("h"), Ok(Ipv4Addr::new(10, 1, 2, 3)));
         assert_eq!(read("h:bcast"), Ok(Ipv4Addr::new(10, 1, 255, 255)));
         assert_eq!(read("g:ip"), Ok(Ipv4Addr::new(1, 2, 3, 4)));
         assert!(read("1.2.3").is_err() && read("1.2.3.256").is_err() && read("nobody").is_err());
         let prefix = |text: &str| {
-            with(&format!("{info} e :: E({text})"), |args| args.required("X", kinds::prefix4_or_address))
+            with(&format!("{info} e :: E({text})"), |args| {
+                args.required("X", kinds::prefix4_or_address)
+            })
         };
-        let known = |address: [u8; 4], mask: [u8; 4]| Ok(Prefix4 { address: address.into(), mask: mask.into() });
+        let known = |address: [u8; 4], mask: [u8; 4]| {
+            Ok(Prefix4 { address: address.into(), mask: mask.into() })
+        };
         assert_eq!(prefix("10/8"), known([10, 0, 0, 0], [255, 0, 0, 0]));
         assert_eq!(prefix("1.2.3.0/255.255.255.0"), known([1, 2, 3, 0], [255, 255, 255, 0]));
         assert_eq!(prefix("0/0"), known([0; 4], [0; 4]));
@@ -287,9 +340,15 @@ mod tests {
 
     #[test]
     fn names_are_known_within_their_compound() {
-        let text = "elementclass C { AddressInfo(h 1.1.1.1); e :: E(h) } AddressInfo(h 2.2.2.2); c :: C;";
-        assert_eq!(with(text, |args| args.required("X", kinds::ip4)), Ok(Ipv4Addr::new(1, 1, 1, 1)));
-        let element = with("elementclass C { q :: Queue; e :: E(q) } c :: C; q :: Queue", |args| args.required("X", kinds::element));
+        let text =
+            "elementclass C { AddressInfo(h 1.1.1.1); e :: E(h) } AddressInfo(h 2.2.2.2); c :: C;";
+        assert_eq!(
+            with(text, |args| args.required("X", kinds::ip4)),
+            Ok(Ipv4Addr::new(1, 1, 1, 1))
+        );
+        let element = with("elementclass C { q :: Queue; e :: E(q) } c :: C; q :: Queue", |args| {
+            args.required("X", kinds::element)
+        });
         assert_eq!(element, Ok(1));
         let near = with("qu :: Queue; e :: E(qu1)", |args| args.required("X", kinds::element));
         assert!(near.unwrap_err().contains("the nearest name is \"qu\""));

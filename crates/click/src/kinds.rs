@@ -80,7 +80,8 @@ fn unsigned(text: &str) -> Option<u64> {
         [b'0', _, ..] => (8, &text[1..]),
         _ => (10, text),
     };
-    let single = !digits.starts_with(['_', '+']) && !digits.ends_with('_') && !digits.contains("__");
+    let single =
+        !digits.starts_with(['_', '+']) && !digits.ends_with('_') && !digits.contains("__");
     single.then(|| u64::from_str_radix(&digits.replace('_', ""), radix).ok())?
 }
 
@@ -139,7 +140,9 @@ fn mask_of(length: u32) -> Ipv4Addr {
 /// A prefix, or an address as one of 32 bits.
 pub fn prefix4_or_address(text: &str, scope: &Scope) -> Result<Prefix4, String> {
     let host = |address| Prefix4 { address, mask: Ipv4Addr::BROADCAST };
-    written_prefix4(text, scope).or_else(|| ip4(text, scope).ok().map(host)).map_or_else(|| prefix4(text, scope), Ok)
+    written_prefix4(text, scope)
+        .or_else(|| ip4(text, scope).ok().map(host))
+        .map_or_else(|| prefix4(text, scope), Ok)
 }
 
 /// An IPv6 address, or the name of one.
@@ -170,7 +173,8 @@ fn written_ether(text: &str) -> Option<[u8; 6]> {
     let mut bytes = [0u8; 6];
     let mut count = 0;
     for part in text.split(separator) {
-        let digits = matches!(part.len(), 1 | 2) && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let digits =
+            matches!(part.len(), 1 | 2) && part.bytes().all(|byte| byte.is_ascii_hexdigit());
         *bytes.get_mut(count)? = digits.then(|| u8::from_str_radix(part, 16).ok())??;
         count += 1;
     }
@@ -180,9 +184,21 @@ fn written_ether(text: &str) -> Option<[u8; 6]> {
 /// `10ms`, `1.5 sec`, `2m`; without a unit, seconds.
 pub fn duration(text: &str, _: &Scope) -> Result<Duration, String> {
     const UNITS: &[(&str, f64)] = &[
-        ("nsec", 1e-9), ("ns", 1e-9), ("usec", 1e-6), ("us", 1e-6), ("msec", 1e-3), ("ms", 1e-3),
-        ("sec", 1.0), ("s", 1.0), ("min", 60.0), ("m", 60.0), ("hr", 3600.0), ("h", 3600.0),
-        ("day", 86400.0), ("d", 86400.0), ("", 1.0),
+        ("nsec", 1e-9),
+        ("ns", 1e-9),
+        ("usec", 1e-6),
+        ("us", 1e-6),
+        ("msec", 1e-3),
+        ("ms", 1e-3),
+        ("sec", 1.0),
+        ("s", 1.0),
+        ("min", 60.0),
+        ("m", 60.0),
+        ("hr", 3600.0),
+        ("h", 3600.0),
+        ("day", 86400.0),
+        ("d", 86400.0),
+        ("", 1.0),
     ];
     let seconds = scaled(text, UNITS);
     let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
@@ -191,7 +207,8 @@ pub fn duration(text: &str, _: &Scope) -> Result<Duration, String> {
 
 /// Bytes per second: `100Mbps`, `1.5 GBps`, `384kbaud`; without a unit, bytes per second.
 pub fn bandwidth(text: &str, _: &Scope) -> Result<u64, String> {
-    let units = [("baud", 0.125), ("bps", 0.125), ("b/s", 0.125), ("Bps", 1.0), ("B/s", 1.0), ("", 1.0)];
+    let units =
+        [("baud", 0.125), ("bps", 0.125), ("b/s", 0.125), ("Bps", 1.0), ("B/s", 1.0), ("", 1.0)];
     let prefixes = [("k", 1e3), ("K", 1e3), ("M", 1e6), ("G", 1e9), ("", 1.0)];
     let unit = units.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)));
     let rate = unit.and_then(|(rest, bytes)| {
@@ -199,7 +216,8 @@ pub fn bandwidth(text: &str, _: &Scope) -> Result<u64, String> {
         scaled(rest, prefixes).map(|rate| rate * bytes)
     });
     let rate = rate.filter(|rate| (0.0..1e15).contains(rate));
-    rate.map(|rate| rate.round() as u64).ok_or_else(|| "expected a bandwidth, such as 100Mbps or 1.5MBps".into())
+    rate.map(|rate| rate.round() as u64)
+        .ok_or_else(|| "expected a bandwidth, such as 100Mbps or 1.5MBps".into())
 }
 
 /// A number with the first of the suffixes that fits.

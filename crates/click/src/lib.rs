@@ -24,12 +24,16 @@
 pub mod args;
 mod arguments;
 pub mod classes;
+pub mod classifier;
+mod decision;
 mod error;
 mod flat;
 mod flatten;
 mod grammar;
+pub mod ip;
 pub mod kinds;
 pub mod names;
+mod primitive;
 mod processing;
 mod router;
 mod source;

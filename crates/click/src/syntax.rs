@@ -71,7 +71,6 @@ pub(crate) enum Subject {
 
 #[derive(Clone, Debug)]
 pub(crate) struct PortList {
-    pub at: usize,
     pub ports: Vec<usize>,
     /// `[]` and `[0,]`: as many as the other side has.
     pub open: bool,
