@@ -35,7 +35,7 @@ use winnow::combinator::{alt, preceded, repeat, terminated};
 use winnow::error::ContextError;
 use winnow::token::{any, take_while};
 
-use crate::decision::{Base, Expr, Layers, Program};
+use crate::decision::{Expr, Layers, Program};
 use crate::names::Scope;
 use crate::primitive::{self, Primitive, Sides};
 use crate::text;

@@ -14,7 +14,7 @@
 //! ```
 //! let ast = click::parse("example.click", "InfiniteSource -> q :: Queue(10) -> Discard;")?;
 //! let flat = click::flatten(&ast, &[])?;
-//! assert_eq!(flat.elements[0].name, "q");
+//! assert_eq!(flat.elements[1].name, "q");
 //! click::resolve(&flat)?;
 //! # Ok::<(), click::Errors>(())
 //! ```

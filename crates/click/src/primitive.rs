@@ -376,7 +376,8 @@ fn shown(kind: Kind) -> &'static str {
 impl Primitive {
     /// Fills in what has been left out.
     fn complete(&mut self, last: &Primitive) -> Result<()> {
-        let Some(kind) = self.kind.or(self.kind_of_value(last)?) else {
+        let implied = if self.kind.is_none() { self.kind_of_value(last)? } else { None };
+        let Some(kind) = self.kind.or(implied) else {
             return Err("partial test; expected a value".into());
         };
         self.kind = Some(match (kind, self.header) {
