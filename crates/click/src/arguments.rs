@@ -42,7 +42,8 @@ mod tests {
     use super::*;
 
     fn assigned(arguments: &str, keywords: &[&str]) -> Option<Vec<String>> {
-        let parameters: Vec<_> = keywords.iter().map(|k| (k.to_string(), "x".to_string())).collect();
+        let parameters: Vec<_> =
+            keywords.iter().map(|k| (k.to_string(), "x".to_string())).collect();
         assign(&text::split_arguments(arguments), &parameters)
     }
 
@@ -60,7 +61,10 @@ mod tests {
         assert_eq!(assigned("K 1, K 2, K 3", &["", "K"]), values(&["K 1", "3"]));
         assert_eq!(assigned("1, L 2", &["", "K"]), None);
         assert_eq!(assigned("1", &["", "K"]), None);
-        assert_eq!(assigned("1, L 2, K 3, 4", &["", "K", "__REST__"]), values(&["1", "3", "L 2, 4"]));
+        assert_eq!(
+            assigned("1, L 2, K 3, 4", &["", "K", "__REST__"]),
+            values(&["1", "3", "L 2, 4"])
+        );
         assert_eq!(assigned("", &["__REST__"]), values(&[""]));
     }
 }

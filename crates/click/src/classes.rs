@@ -98,7 +98,8 @@ impl Class {
 
 impl Count {
     fn of(code: &str) -> Count {
-        let (least, most) = code.split_once('-').map_or((code, code), |(least, most)| (least, most));
+        let (least, most) =
+            code.split_once('-').map_or((code, code), |(least, most)| (least, most));
         let least = least.parse().unwrap_or(0);
         Count { least, most: most.parse().unwrap_or(usize::MAX) }
     }
@@ -134,7 +135,11 @@ fn component(code: &str, port: usize) -> &str {
     let mut rest = code;
     let mut last = code;
     for _ in 0..=port {
-        let length = if rest.starts_with('[') { rest.find(']').map_or(rest.len(), |end| end + 1) } else { 1 };
+        let length = if rest.starts_with('[') {
+            rest.find(']').map_or(rest.len(), |end| end + 1)
+        } else {
+            1
+        };
         let Some((part, after)) = rest.split_at_checked(length) else { break };
         (last, rest) = (part, after);
     }
@@ -144,7 +149,8 @@ fn component(code: &str, port: usize) -> &str {
 fn has(component: &str, port: usize, sign: Sign) -> bool {
     let signs = component.trim_matches(['[', ']']);
     let (negated, signs) = signs.strip_prefix('^').map_or((false, signs), |signs| (true, signs));
-    let mut signs = signs.bytes().map(|byte| if byte == b'#' { Sign::Port(port) } else { Sign::Letter(byte) });
+    let mut signs =
+        signs.bytes().map(|byte| if byte == b'#' { Sign::Port(port) } else { Sign::Letter(byte) });
     signs.any(|known| known == sign) != negated
 }
 
@@ -388,8 +394,14 @@ mod tests {
     #[test]
     fn codes_are_read() {
         let queue = find("Queue").unwrap();
-        assert_eq!((queue.inputs(), queue.outputs(1)), (Count { least: 1, most: 1 }, Count { least: 1, most: 2 }));
-        assert_eq!((queue.input(0), queue.output(0), queue.output(1)), (Some(Flow::Push), Some(Flow::Pull), Some(Flow::Push)));
+        assert_eq!(
+            (queue.inputs(), queue.outputs(1)),
+            (Count { least: 1, most: 1 }, Count { least: 1, most: 2 })
+        );
+        assert_eq!(
+            (queue.input(0), queue.output(0), queue.output(1)),
+            (Some(Flow::Push), Some(Flow::Pull), Some(Flow::Push))
+        );
         let suppressor = find("Suppressor").unwrap();
         assert_eq!(suppressor.outputs(3), Count { least: 3, most: 3 });
         assert!(suppressor.flows(1, 1) && !suppressor.flows(1, 2));

@@ -11,7 +11,9 @@ use std::rc::Rc;
 use crate::arguments::assign;
 use crate::error::{Error, Errors};
 use crate::flat::{Connection, Element, Flat};
-use crate::router::{ClassId, Classes, Compound, Kind, Node, Program, Router, TUNNEL, Wire, program};
+use crate::router::{
+    ClassId, Classes, Compound, Kind, Node, Program, Router, TUNNEL, Wire, program,
+};
 use crate::source::Source;
 use crate::syntax::Ast;
 use crate::text;
@@ -98,8 +100,13 @@ impl<'a> Expansion<'a> {
     fn check_bounds(&mut self, nodes: &[Node]) {
         let at = nodes.first().map_or(0, |node| node.at);
         if self.is_full() {
-            let most = format!("{MOST_ELEMENTS} elements, {MOST_CONNECTIONS} connections or {MOST_BYTES} bytes");
-            self.error(at, format!("configuration expands to more than {most}; use fewer compound elements"));
+            let most = format!(
+                "{MOST_ELEMENTS} elements, {MOST_CONNECTIONS} connections or {MOST_BYTES} bytes"
+            );
+            self.error(
+                at,
+                format!("configuration expands to more than {most}; use fewer compound elements"),
+            );
         }
         if self.too_deep {
             self.error(at, format!("compound elements nested more than {DEEPEST} deep"));
@@ -107,18 +114,34 @@ impl<'a> Expansion<'a> {
     }
 
     /// Expands an element, and returns its number in the result; `place` is that of an element of the outermost scope.
-    fn node(&mut self, node: &Node, place: Option<usize>, prefix: &str, scope: &Rc<Scope>, depth: usize) -> Option<usize> {
+    fn node(
+        &mut self,
+        node: &Node,
+        place: Option<usize>,
+        prefix: &str,
+        scope: &Rc<Scope>,
+        depth: usize,
+    ) -> Option<usize> {
         if self.is_full() {
             return None;
         }
         self.budget.spend(prefix.len() + node.name.len());
         match &self.classes.kinds[node.class] {
-            Kind::Tunnel | Kind::Primitive(_) => self.primitive(node, node.class, place, prefix, scope),
+            Kind::Tunnel | Kind::Primitive(_) => {
+                self.primitive(node, node.class, place, prefix, scope)
+            }
             _ => self.resolved(node, place, prefix, scope, depth),
         }
     }
 
-    fn primitive(&mut self, node: &Node, class: ClassId, place: Option<usize>, prefix: &str, scope: &Scope) -> Option<usize> {
+    fn primitive(
+        &mut self,
+        node: &Node,
+        class: ClassId,
+        place: Option<usize>,
+        prefix: &str,
+        scope: &Scope,
+    ) -> Option<usize> {
         let config = scope.expand(&node.config, self.budget);
         if let Some(place) = place {
             self.out.nodes[place].class = class;
@@ -141,7 +164,14 @@ impl<'a> Expansion<'a> {
     }
 
     /// Expands an element whose class depends on its arguments and ports.
-    fn resolved(&mut self, node: &Node, place: Option<usize>, prefix: &str, scope: &Rc<Scope>, depth: usize) -> Option<usize> {
+    fn resolved(
+        &mut self,
+        node: &Node,
+        place: Option<usize>,
+        prefix: &str,
+        scope: &Rc<Scope>,
+        depth: usize,
+    ) -> Option<usize> {
         let arguments = text::split_arguments(&scope.expand(&node.config, self.budget));
         let ports = self.ports_of(node, place);
         let (class, values) = self.resolve(node, node.class, ports, &arguments)?;
@@ -160,7 +190,13 @@ impl<'a> Expansion<'a> {
     }
 
     /// The alternative of a class that fits the ports and arguments, or the one whose errors will be the clearest.
-    fn resolve(&mut self, node: &Node, class: ClassId, ports: (usize, usize), arguments: &[String]) -> Option<(ClassId, Vec<String>)> {
+    fn resolve(
+        &mut self,
+        node: &Node,
+        class: ClassId,
+        ports: (usize, usize),
+        arguments: &[String],
+    ) -> Option<(ClassId, Vec<String>)> {
         let candidates = self.candidates(class);
         self.budget.spend(candidates.len() * 16);
         let mut closest = None;
@@ -204,7 +240,14 @@ impl<'a> Expansion<'a> {
         }
     }
 
-    fn no_match(&mut self, node: &Node, class: ClassId, ports: (usize, usize), arguments: usize, candidates: &[ClassId]) {
+    fn no_match(
+        &mut self,
+        node: &Node,
+        class: ClassId,
+        ports: (usize, usize),
+        arguments: usize,
+        candidates: &[ClassId],
+    ) {
         let name = shown(self.classes.name(class));
         let used = format!("{}, {}", counted(arguments, "argument"), ported(ports));
         let known: Vec<String> = candidates.iter().filter_map(|&id| self.signature(id)).collect();
@@ -262,7 +305,11 @@ impl<'a> Expansion<'a> {
         self.join_groups(router, &numbers);
         for wire in &router.wires {
             if let (Some(from), Some(to)) = (numbers[wire.from.0], numbers[wire.to.0]) {
-                self.out.connect(Wire { from: (from, wire.from.1), to: (to, wire.to.1), at: wire.at });
+                self.out.connect(Wire {
+                    from: (from, wire.from.1),
+                    to: (to, wire.to.1),
+                    at: wire.at,
+                });
             }
         }
         self.out.requirements.extend(router.requirements.iter().cloned());
@@ -280,7 +327,12 @@ impl<'a> Expansion<'a> {
     }
 }
 
-fn inner_scope(compound: &Compound, values: &[String], around: &Rc<Scope>, budget: &Budget) -> Scope {
+fn inner_scope(
+    compound: &Compound,
+    values: &[String],
+    around: &Rc<Scope>,
+    budget: &Budget,
+) -> Scope {
     let mut scope = Scope::declared_at(compound.router.depth, around);
     for ((_, name), value) in compound.parameters.iter().zip(values) {
         scope.define(name, value.clone());
@@ -355,13 +407,17 @@ fn unused_ports(source: &Source, router: &Router) -> Vec<Error> {
         if let Some(other) = to.tunnel_output {
             if !outputs.contains(&(other, wire.to.1)) {
                 let place = (0, wire.to);
-                errors.entry(place).or_insert_with(|| unused(router, wire.to.0, other, wire.to.1, false));
+                errors
+                    .entry(place)
+                    .or_insert_with(|| unused(router, wire.to.0, other, wire.to.1, false));
             }
         }
         if let Some(other) = from.tunnel_input {
             if !inputs.contains(&(other, wire.from.1)) {
                 let place = (1, wire.from);
-                errors.entry(place).or_insert_with(|| unused(router, other, wire.from.0, wire.from.1, true));
+                errors
+                    .entry(place)
+                    .or_insert_with(|| unused(router, other, wire.from.0, wire.from.1, true));
             }
         }
     }
@@ -369,14 +425,28 @@ fn unused_ports(source: &Source, router: &Router) -> Vec<Error> {
 }
 
 /// Position and error of a tunnel without connections behind it, or before it if `backwards`.
-fn unused(router: &Router, input: usize, output: usize, port: usize, backwards: bool) -> (usize, String) {
+fn unused(
+    router: &Router,
+    input: usize,
+    output: usize,
+    port: usize,
+    backwards: bool,
+) -> (usize, String) {
     let (inside, outside) = (&router.nodes[input], &router.nodes[output]);
     let message = if outside.name == format!("{}/input", inside.name) {
         let name = &inside.name;
-        if backwards { format!("\"{name}\" input {port} unused") } else { format!("\"{name}\" has no input {port}") }
+        if backwards {
+            format!("\"{name}\" input {port} unused")
+        } else {
+            format!("\"{name}\" has no input {port}")
+        }
     } else {
         let name = &outside.name;
-        if backwards { format!("\"{name}\" has no output {port}") } else { format!("\"{name}\" output {port} unused") }
+        if backwards {
+            format!("\"{name}\" has no output {port}")
+        } else {
+            format!("\"{name}\" output {port} unused")
+        }
     };
     (outside.at, message)
 }
@@ -395,7 +465,8 @@ fn straight(source: &Source, router: &Router) -> Result<BTreeMap<(Port, Port), u
         while let Some(next) = open.pop() {
             steps += 1;
             if steps > 8 * MOST_CONNECTIONS {
-                let message = format!("more than {MOST_CONNECTIONS} connections through compound elements");
+                let message =
+                    format!("more than {MOST_CONNECTIONS} connections through compound elements");
                 return Err(source.error(wire.at, message).into());
             }
             let end = &router.nodes[next.to.0];

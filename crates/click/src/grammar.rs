@@ -245,7 +245,8 @@ fn statements(input: &mut Input<'_>, close: Token<'static>) -> Vec<Statement> {
             Ok(Step::Closed) => return all,
             Err(fault) => {
                 note(input, fault);
-                if skip_statement(input).is_err() {
+                // A closing bracket of another kind ends these statements too: their own is missing.
+                if !matches!(skip_statement(input), Ok(After::Statement)) && !closes(input, close) {
                     return all;
                 }
             }
@@ -262,8 +263,7 @@ enum Step {
 fn statement(input: &mut Input<'_>, close: Token<'static>) -> Result<Step> {
     let (at, found) = peek(input)?;
     let statement = match found {
-        found if found == close => return Ok(Step::Closed),
-        Token::Sign("||") if close == Token::Sign("}") => return Ok(Step::Closed),
+        _ if closes(input, close) => return Ok(Step::Closed),
         Token::End => {
             let missing = format!("found the end; expected {close}");
             note(input, Fault { at, message: missing });
@@ -285,23 +285,41 @@ fn statement(input: &mut Input<'_>, close: Token<'static>) -> Result<Step> {
     Ok(Step::Statement(Box::new(statement)))
 }
 
+/// If the next token ends statements with this closing token.
+fn closes(input: &mut Input<'_>, close: Token<'static>) -> bool {
+    let found = peek(input).map(|(_, found)| found);
+    found.is_ok_and(|found| {
+        found == close || found == Token::Sign("||") && close == Token::Sign("}")
+    })
+}
+
+/// Where a wrong statement has been left.
+enum After {
+    Statement,
+    /// Before a closing bracket or the end.
+    Bracket,
+}
+
 /// Skips to the end of a wrong statement: behind its `;`, or before a closing bracket.
-fn skip_statement(input: &mut Input<'_>) -> Result<()> {
+fn skip_statement(input: &mut Input<'_>) -> Result<After> {
     let mut open = 0usize;
     let mut first = true;
     loop {
         let closes = peek(input)?.1;
         match closes {
-            Token::End => return Ok(()),
-            Token::Sign("}" | ")" | "||") if open == 0 && input.state.depth > 0 => return Ok(()),
+            Token::End => return Ok(After::Bracket),
+            Token::Sign("}" | ")" | "||") if open == 0 && input.state.depth > 0 => {
+                return Ok(After::Bracket);
+            }
             Token::Word("elementclass" | "require" | "define") if open == 0 && !first => {
-                return Ok(());
+                return Ok(After::Statement);
             }
             _ => {}
         }
-        first = false;
+        let alone = std::mem::take(&mut first) && matches!(closes, Token::Sign("}" | ")" | "||"));
         match next(input)? {
-            Token::Sign(";") if open == 0 => return Ok(()),
+            _ if alone => return Ok(After::Statement),
+            Token::Sign(";") if open == 0 => return Ok(After::Statement),
             Token::Sign("(") => drop(config_text(input)?),
             Token::Sign("{") => open += 1,
             Token::Sign("}") => open = open.saturating_sub(1),
@@ -362,7 +380,8 @@ fn config_text(input: &mut Input<'_>) -> Result<String> {
             b'(' => depth += 1,
             b')' if depth == 1 => {
                 out.push_str(&input.state.text[copied..at]);
-                let _ = take(chars(input, input.current_token_start(), at + 1)).parse_next(input)?;
+                let _ =
+                    take(chars(input, input.current_token_start(), at + 1)).parse_next(input)?;
                 return Ok(out);
             }
             b')' => depth -= 1,
@@ -431,7 +450,9 @@ fn first_members(input: &mut Input<'_>) -> Result<Vec<Member>> {
 fn share_class(members: &mut [Member]) {
     let Some((last, before)) = members.split_last_mut() else { return };
     let bare = |member: &Member| {
-        matches!(member.subject, Subject::Name(_)) && member.class.is_none() && member.config.is_none()
+        matches!(member.subject, Subject::Name(_))
+            && member.class.is_none()
+            && member.config.is_none()
     };
     if last.class.is_some() && before.iter().all(bare) {
         for member in before {
@@ -519,10 +540,7 @@ fn group(input: &mut Input<'_>) -> Result<Subject> {
 }
 
 /// Reads what stands between an opening and a closing bracket.
-fn nested<T>(
-    input: &mut Input<'_>,
-    inside: impl FnOnce(&mut Input<'_>) -> Result<T>,
-) -> Result<T> {
+fn nested<T>(input: &mut Input<'_>, inside: impl FnOnce(&mut Input<'_>) -> Result<T>) -> Result<T> {
     let at = peek(input)?.0;
     next(input)?;
     if input.state.depth == DEEPEST {
@@ -554,7 +572,8 @@ fn port_list(input: &mut Input<'_>) -> Result<Option<PortList>> {
         if accept(input, "]")? {
             return Ok(Some(PortList { ports, open: false }));
         }
-        expect(input, ",").map_err(|fault| Fault { at: fault.at, message: fault.message + " or `]`" })?;
+        expect(input, ",")
+            .map_err(|fault| Fault { at: fault.at, message: fault.message + " or `]`" })?;
     }
 }
 
@@ -679,9 +698,15 @@ mod tests {
         assert_eq!(errors("a(1, 2"), "f.click:1:2: found the end; expected `)` for this `(`");
         assert_eq!(errors("a[x] -> b"), "f.click:1:3: found `x`; expected the number of a port");
         assert_eq!(errors("a[1 -> b"), "f.click:1:5: found `->`; expected `,` or `]`");
-        assert_eq!(errors("elementclass A { $a $b | }"), "f.click:1:21: found `$b`; expected `,` or `|` behind the parameter");
+        assert_eq!(
+            errors("elementclass A { $a $b | }"),
+            "f.click:1:21: found `$b`; expected `,` or `|` behind the parameter"
+        );
         assert_eq!(errors("a $b"), "f.click:1:3: found `$b`; expected `->`, `::` or `;`");
-        assert_eq!(errors("# x\na -> b"), "f.click:1:1: unknown directive; expected `# LINE \"FILE\"`, or `//` for a comment");
+        assert_eq!(
+            errors("# x\na -> b"),
+            "f.click:1:1: unknown directive; expected `# LINE \"FILE\"`, or `//` for a comment"
+        );
         assert_eq!(errors("elementclass A { x"), "f.click:1:19: found the end; expected `}`");
     }
 
@@ -690,13 +715,20 @@ mod tests {
         let text = "a -> ;\nb :: {x -> [z] y; u :: ; v } -> w;\n)\nc ( ] -> d;";
         let found = errors(text);
         let lines: Vec<&str> = found.lines().map(|line| line.split(": ").next().unwrap()).collect();
-        assert_eq!(lines, ["f.click:1:6", "f.click:2:13", "f.click:2:24", "f.click:3:1", "f.click:4:3"]);
+        assert_eq!(
+            lines,
+            ["f.click:1:6", "f.click:2:13", "f.click:2:24", "f.click:3:1", "f.click:4:3"]
+        );
     }
 
     #[test]
     fn nesting_and_size_are_bounded() {
         let deep = "{".repeat(100_000);
-        assert!(errors(&deep).contains("compound elements nested more than 48 deep"), "{}", errors(&deep));
+        assert!(
+            errors(&deep).contains("compound elements nested more than 48 deep"),
+            "{}",
+            errors(&deep)
+        );
         let deep = "a -> (".repeat(100_000);
         assert!(errors(&deep).contains("compound elements nested more than 48 deep"));
         assert!(errors(&" ".repeat(LONGEST + 1)).contains("at most 1048576"));

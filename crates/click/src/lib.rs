@@ -14,19 +14,26 @@
 //! ```
 //! let ast = click::parse("example.click", "InfiniteSource -> q :: Queue(10) -> Discard;")?;
 //! let flat = click::flatten(&ast, &[])?;
-//! assert_eq!(flat.elements[0].name, "q");
+//! assert_eq!(flat.elements[1].name, "q");
 //! click::resolve(&flat)?;
 //! # Ok::<(), click::Errors>(())
 //! ```
 
 #![forbid(unsafe_code)]
 
+pub mod args;
 mod arguments;
 pub mod classes;
+pub mod classifier;
+mod decision;
 mod error;
 mod flat;
 mod flatten;
 mod grammar;
+pub mod ip;
+pub mod kinds;
+pub mod names;
+mod primitive;
 mod processing;
 mod router;
 mod source;

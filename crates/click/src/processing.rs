@@ -121,7 +121,10 @@ impl<'f> Resolver<'f> {
         if used > allowed.most {
             let first = (allowed.most..used).find_map(|number| self.wires.get(&port(number)));
             let place = first.map_or(&self.flat.elements[element].place, |wires| &wires[0].place);
-            let message = format!("{} does not exist; {class} has {allowed} {side}", self.name(port(used - 1)));
+            let message = format!(
+                "{} does not exist; {class} has {allowed} {side}",
+                self.name(port(used - 1))
+            );
             self.errors.push(Error::new(place, message));
             return used;
         }
@@ -129,8 +132,15 @@ impl<'f> Resolver<'f> {
         let open = (0..count).find(|&number| !self.wires.contains_key(&port(number)));
         if let Some(number) = open {
             let place = &self.flat.elements[element].place;
-            let way_out = if is_output { "connect it, to a Discard for instance" } else { "connect it, to an Idle for instance" };
-            let message = format!("{} is not connected ({class} has {allowed} {side}); {way_out}", self.name(port(number)));
+            let way_out = if is_output {
+                "connect it, to a Discard for instance"
+            } else {
+                "connect it, to an Idle for instance"
+            };
+            let message = format!(
+                "{} is not connected ({class} has {allowed} {side}); {way_out}",
+                self.name(port(number))
+            );
             self.errors.push(Error::new(place, message));
         }
         count
@@ -144,7 +154,8 @@ impl<'f> Resolver<'f> {
         let mut open = VecDeque::new();
         for &port in &ports {
             let class = self.classes[port.element];
-            let direction = if port.is_output { class.output(port.number) } else { class.input(port.number) };
+            let direction =
+                if port.is_output { class.output(port.number) } else { class.input(port.number) };
             if let Some(direction) = direction {
                 self.directions.insert(port, direction);
                 open.push_back(port);
@@ -183,7 +194,8 @@ impl<'f> Resolver<'f> {
 
     fn is_agnostic(&self, port: Port) -> bool {
         let class = self.classes[port.element];
-        let direction = if port.is_output { class.output(port.number) } else { class.input(port.number) };
+        let direction =
+            if port.is_output { class.output(port.number) } else { class.input(port.number) };
         direction.is_none()
     }
 
@@ -215,7 +227,10 @@ impl<'f> Resolver<'f> {
             if port.is_output || self.errors.len() >= MOST_ERRORS {
                 continue;
             }
-            let mixed = self.flows(port).into_iter().find(|other| self.directions[other] != self.directions[&port]);
+            let mixed = self
+                .flows(port)
+                .into_iter()
+                .find(|other| self.directions[other] != self.directions[&port]);
             if let Some(other) = mixed {
                 self.errors.push(self.mixed(port, other));
             }
@@ -229,7 +244,10 @@ impl<'f> Resolver<'f> {
         let places = [from, to].map(|port| &self.flat.elements[port.element].place);
         let message = format!(
             "{above} {} (declared at {}) connected to {below} {} (declared at {}); put {between} between them",
-            self.name(from), places[0], self.name(to), places[1],
+            self.name(from),
+            places[0],
+            self.name(to),
+            places[1],
         );
         Error::new(&connection.place, message)
     }
@@ -247,7 +265,11 @@ impl<'f> Resolver<'f> {
         let element = &self.flat.elements[input.element];
         let message = format!(
             "agnostic \"{}\" in mixed context: {above} input {}{}, {below} output {}{}; put {between} before or behind it",
-            element.name, input.number, end(input), output.number, end(output),
+            element.name,
+            input.number,
+            end(input),
+            output.number,
+            end(output),
         );
         Error::new(&element.place, message)
     }
@@ -260,8 +282,16 @@ impl<'f> Resolver<'f> {
             let wires = self.wires.get(&port).map_or(&[][..], Vec::as_slice);
             let (Some(first), Some(second)) = (wires.first(), wires.get(1)) else { continue };
             if direction == single && self.errors.len() < MOST_ERRORS {
-                let way_out = if port.is_output { "put a Tee behind it" } else { "put a scheduler, such as RoundRobinSched, before it" };
-                let message = format!("{direction} {} is connected twice, first at {}; {way_out}", self.name(port), first.place);
+                let way_out = if port.is_output {
+                    "put a Tee behind it"
+                } else {
+                    "put a scheduler, such as RoundRobinSched, before it"
+                };
+                let message = format!(
+                    "{direction} {} is connected twice, first at {}; {way_out}",
+                    self.name(port),
+                    first.place
+                );
                 self.errors.push(Error::new(&second.place, message));
             }
         }
@@ -305,53 +335,85 @@ mod tests {
 
     #[test]
     fn agnostic_ports_take_the_direction_of_their_neighbours() {
-        assert_eq!(codes("FromDevice(a) -> Strip(1) -> Counter -> Queue -> Paint(1) -> ToDevice(b);"),
-            "/h h/h h/h h/l l/l l/");
+        assert_eq!(
+            codes("FromDevice(a) -> Strip(1) -> Counter -> Queue -> Paint(1) -> ToDevice(b);"),
+            "/h h/h h/h h/l l/l l/"
+        );
         assert_eq!(codes("InfiniteSource -> Null -> Discard;"), "/h h/h h/");
-        assert_eq!(codes("RatedSource -> c :: CheckIPHeader -> ToDevice(a); c[1] -> Discard;"), "/l l/lh l/ h/");
-        assert_eq!(codes("s :: Suppressor; RatedSource -> s -> Discard; RatedSource -> [1] s [1] -> ToDevice(a)"),
-            "hl/hl /h h/ /l l/");
+        assert_eq!(
+            codes("RatedSource -> c :: CheckIPHeader -> ToDevice(a); c[1] -> Discard;"),
+            "/l l/lh l/ h/"
+        );
+        assert_eq!(
+            codes(
+                "s :: Suppressor; RatedSource -> s -> Discard; RatedSource -> [1] s [1] -> ToDevice(a)"
+            ),
+            "hl/hl /h h/ /l l/"
+        );
     }
 
     #[test]
     fn a_push_output_does_not_fit_a_pull_input() {
-        assert_eq!(errors("f :: FromDevice(a) -> \n t :: ToDevice(b);"), [
-            "f:1:20: push \"f\" output 0 (declared at f:1:1) connected to pull \"t\" input 0 (declared at f:2:2); put a Queue between them"
-        ]);
-        assert_eq!(errors("f :: FromDevice(a) -> c :: Counter -> t :: ToDevice(b);"), [
-            "f:1:23: agnostic \"c\" in mixed context: push input 0 (\"f\" output 0 at f:1:1), pull output 0 (\"t\" input 0 at f:1:39); put a Queue before or behind it"
-        ]);
+        assert_eq!(
+            errors("f :: FromDevice(a) -> \n t :: ToDevice(b);"),
+            [
+                "f:1:20: push \"f\" output 0 (declared at f:1:1) connected to pull \"t\" input 0 (declared at f:2:2); put a Queue between them"
+            ]
+        );
+        assert_eq!(
+            errors("f :: FromDevice(a) -> c :: Counter -> t :: ToDevice(b);"),
+            [
+                "f:1:23: agnostic \"c\" in mixed context: push input 0 (\"f\" output 0 at f:1:1), pull output 0 (\"t\" input 0 at f:1:39); put a Queue before or behind it"
+            ]
+        );
         let unqueue = errors("Idle -> q :: Queue -> Switch(0) -> Discard;");
         assert!(unqueue[0].contains("put an Unqueue between them"), "{unqueue:?}");
     }
 
     #[test]
     fn push_outputs_and_pull_inputs_have_one_connection() {
-        assert_eq!(errors("f :: FromDevice(a); f -> Discard;\nf -> d :: Discard"), [
-            "f:2:3: push \"f\" output 0 is connected twice, first at f:1:23; put a Tee behind it"
-        ]);
-        assert_eq!(errors("t :: ToDevice(a); a, b :: Queue; Idle => a, b -> t; Idle -> b"), [
-            "f:1:47: pull \"t\" input 0 is connected twice, first at f:1:47; put a scheduler, such as RoundRobinSched, before it"
-        ]);
+        assert_eq!(
+            errors("f :: FromDevice(a); f -> Discard;\nf -> d :: Discard"),
+            ["f:2:3: push \"f\" output 0 is connected twice, first at f:1:23; put a Tee behind it"]
+        );
+        assert_eq!(
+            errors("t :: ToDevice(a); a, b :: Queue; Idle => a, b -> t; Idle -> b"),
+            [
+                "f:1:47: pull \"t\" input 0 is connected twice, first at f:1:47; put a scheduler, such as RoundRobinSched, before it"
+            ]
+        );
         assert!(resolved("q :: Queue; q -> Discard; q -> Discard; Idle -> q; Idle -> q").is_ok());
     }
 
     #[test]
     fn ports_are_counted() {
-        assert_eq!(errors("d :: Discard;"), [
-            "f:1:1: \"d\" input 0 is not connected (Discard has 1 inputs); connect it, to an Idle for instance"
-        ]);
-        assert_eq!(errors("Idle -> t :: Tee; t [1] -> Discard;")[0],
-            "f:1:9: \"t\" output 0 is not connected (Tee has 1 or more outputs); connect it, to a Discard for instance");
-        assert_eq!(errors("Idle -> s :: Strip(1) -> Discard; s [1] -> Discard")[0],
-            "f:1:41: \"s\" output 1 does not exist; Strip has 1 outputs");
-        assert!(errors("s :: Suppressor; Idle -> s; Idle -> [1] s; s -> Discard")[0].contains("output 1 is not connected"));
+        assert_eq!(
+            errors("d :: Discard;"),
+            [
+                "f:1:1: \"d\" input 0 is not connected (Discard has 1 inputs); connect it, to an Idle for instance"
+            ]
+        );
+        assert_eq!(
+            errors("Idle -> t :: Tee; t [1] -> Discard;")[0],
+            "f:1:9: \"t\" output 0 is not connected (Tee has 1 or more outputs); connect it, to a Discard for instance"
+        );
+        assert_eq!(
+            errors("Idle -> s :: Strip(1) -> Discard; s [1] -> Discard")[0],
+            "f:1:41: \"s\" output 1 does not exist; Strip has 1 outputs"
+        );
+        assert!(
+            errors("s :: Suppressor; Idle -> s; Idle -> [1] s; s -> Discard")[0]
+                .contains("output 1 is not connected")
+        );
     }
 
     #[test]
     fn an_unknown_class_is_an_error_with_the_nearest_known_one() {
-        assert_eq!(errors("Idle -> c :: CheckIpHeader -> Discard;"), [
-            "f:1:9: element \"c\": unknown class CheckIpHeader; the nearest known one is CheckIPHeader"
-        ]);
+        assert_eq!(
+            errors("Idle -> c :: CheckIpHeader -> Discard;"),
+            [
+                "f:1:9: element \"c\": unknown class CheckIpHeader; the nearest known one is CheckIPHeader"
+            ]
+        );
     }
 }

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::flat::Requirement;
 use crate::source::Source;
-use crate::syntax::{Ast, Chain, Class, Config, Link, Member, PortList, Statement, Subject, Variant};
+use crate::syntax::{
+    Ast, Chain, Class, Config, Link, Member, PortList, Statement, Subject, Variant,
+};
 use crate::text;
 
 /// Errors that are reported at once.
@@ -343,7 +345,9 @@ impl Builder<'_> {
     fn class(&mut self, name: &str, class: &Class) -> ClassId {
         match class {
             Class::Name { at, name } => self.force_class(*at, name),
-            Class::Compound { at, variants, extends } => self.compound(name, *at, variants, *extends),
+            Class::Compound { at, variants, extends } => {
+                self.compound(name, *at, variants, *extends)
+            }
         }
     }
 
@@ -352,10 +356,14 @@ impl Builder<'_> {
             self.unnamed += 1;
         }
         if extends && name.is_empty() {
-            self.error(at, "`...` in a compound element without a name; only a declared one can be extended");
+            self.error(
+                at,
+                "`...` in a compound element without a name; only a declared one can be extended",
+            );
         }
         let extended = extends.then(|| self.force_class(at, name));
-        let ids: Vec<ClassId> = variants.iter().map(|variant| self.variant(name, variant)).collect();
+        let ids: Vec<ClassId> =
+            variants.iter().map(|variant| self.variant(name, variant)).collect();
         let next = ids[1..].iter().copied().map(Some).chain([extended]);
         for (&id, next) in ids.iter().zip(next) {
             if let Kind::Compound(compound) = &mut self.classes.kinds[id] {
@@ -417,7 +425,10 @@ impl Builder<'_> {
         let (used, wrong) = if is_output { (to, from) } else { (from, to) };
         if !wrong.is_empty() {
             let way = if is_output { "sends no packets" } else { "takes no packets" };
-            self.error(at, format!("\"{of}\": pseudoelement \"{name}\" {way} inside of the compound"));
+            self.error(
+                at,
+                format!("\"{of}\": pseudoelement \"{name}\" {way} inside of the compound"),
+            );
         }
         let count = used.iter().max().map_or(0, |last| last + 1);
         let used: HashSet<usize> = used.into_iter().collect();
@@ -435,16 +446,32 @@ impl Builder<'_> {
             let ends = self.ends(link);
             match (before, link.arrow) {
                 (Some(outputs), Some(arrow)) => self.connect(&outputs, &ends, arrow.at, arrow.wide),
-                _ => self.check_useless(&ends, link, |end| &end.inputs, "input ports before the first element"),
+                _ => self.check_useless(
+                    &ends,
+                    link,
+                    |end| &end.inputs,
+                    "input ports before the first element",
+                ),
             }
             before = Some(ends);
         }
         if let (Some(ends), Some(link)) = (before, chain.links.last()) {
-            self.check_useless(&ends, link, |end| &end.outputs, "output ports behind the last element");
+            self.check_useless(
+                &ends,
+                link,
+                |end| &end.outputs,
+                "output ports behind the last element",
+            );
         }
     }
 
-    fn check_useless(&mut self, ends: &[End], link: &Link, side: impl Fn(&End) -> &Side, which: &str) {
+    fn check_useless(
+        &mut self,
+        ends: &[End],
+        link: &Link,
+        side: impl Fn(&End) -> &Side,
+        which: &str,
+    ) {
         let useless = ends.iter().zip(&link.members).find(|(end, _)| side(end).is_written());
         if let Some((_, member)) = useless {
             self.error(member.at, format!("{which} of a chain are not connected; remove them"));
@@ -461,7 +488,8 @@ impl Builder<'_> {
     }
 
     fn draft<'m>(&mut self, member: &'m Member, last: Option<&Draft<'m>>) -> Draft<'m> {
-        let (mut inputs, mut outputs) = (Side::of(member.inputs.as_ref()), Side::of(member.outputs.as_ref()));
+        let (mut inputs, mut outputs) =
+            (Side::of(member.inputs.as_ref()), Side::of(member.outputs.as_ref()));
         let (name, class) = match &member.subject {
             Subject::Name(name) => (name.clone(), self.known_class(name)),
             Subject::Compound(class) => (String::new(), Some(self.class("", class))),
@@ -481,7 +509,9 @@ impl Builder<'_> {
             Some(last) => last.declared,
             None => member.class.as_ref().map(|class| self.class("", class)),
         };
-        if let Some(config) = member.config.as_ref().filter(|_| self.scope().names.contains_key(&name)) {
+        if let Some(config) =
+            member.config.as_ref().filter(|_| self.scope().names.contains_key(&name))
+        {
             self.error(config.at, format!("element \"{name}\" exists already; its configuration belongs to its declaration"));
         }
         Draft { member, name, class, declared, inputs, outputs }
@@ -495,7 +525,10 @@ impl Builder<'_> {
             if declared.is_some() {
                 let first = self.scope().nodes[element].at;
                 let first = self.source.place(first);
-                self.error(member.at, format!("element \"{name}\" is declared twice; first at {first}"));
+                self.error(
+                    member.at,
+                    format!("element \"{name}\" is declared twice; first at {first}"),
+                );
             }
             return End { element, inputs, outputs };
         }
@@ -546,19 +579,25 @@ impl Builder<'_> {
     }
 
     fn connect(&mut self, outputs: &[End], inputs: &[End], at: usize, wide: bool) {
-        let from: Vec<(usize, &Side)> = outputs.iter().map(|end| (end.element, &end.outputs)).collect();
+        let from: Vec<(usize, &Side)> =
+            outputs.iter().map(|end| (end.element, &end.outputs)).collect();
         let to: Vec<(usize, &Side)> = inputs.iter().map(|end| (end.element, &end.inputs)).collect();
-        let least = [&from, &to].map(|side| side.iter().map(|(_, ports)| ports.least()).sum::<usize>());
+        let least =
+            [&from, &to].map(|side| side.iter().map(|(_, ports)| ports.least()).sum::<usize>());
         let open = [&from, &to].map(|side| side.iter().filter(|(_, ports)| ports.open).count());
         if open[0] + open[1] > 1 {
-            self.error(at, "more than one list of ports without an end at this arrow; write the ports");
+            self.error(
+                at,
+                "more than one list of ports without an end at this arrow; write the ports",
+            );
         }
         let open = self.open_sides(open, least, [&from, &to], wide);
         let many = [0, 1].map(|side| least[side] > 1 || open[side]);
         if many[0] && many[1] {
             self.check_counts(least, open, at, wide);
         }
-        let extra = [0, 1].map(|side| if open[side] { least[1 - side].saturating_sub(least[side]) } else { 0 });
+        let extra = [0, 1]
+            .map(|side| if open[side] { least[1 - side].saturating_sub(least[side]) } else { 0 });
         let (from, to) = (listed(&from, extra[0]), listed(&to, extra[1]));
         let pairs = match many {
             [true, true] => from.into_iter().zip(to).collect(),
@@ -571,7 +610,13 @@ impl Builder<'_> {
     }
 
     /// Sides (outputs, inputs) whose ports are as many as those of the other: `=>` counts unwritten ports too.
-    fn open_sides(&self, open: [usize; 2], least: [usize; 2], sides: [&Vec<(usize, &Side)>; 2], wide: bool) -> [bool; 2] {
+    fn open_sides(
+        &self,
+        open: [usize; 2],
+        least: [usize; 2],
+        sides: [&Vec<(usize, &Side)>; 2],
+        wide: bool,
+    ) -> [bool; 2] {
         let mut is_open = open.map(|count| count > 0);
         if open[0] + open[1] > 1 {
             is_open[usize::from(least[1] >= least[0])] = false;
@@ -586,7 +631,10 @@ impl Builder<'_> {
     fn check_counts(&mut self, least: [usize; 2], open: [bool; 2], at: usize, wide: bool) {
         let [outputs, inputs] = least;
         if !wide {
-            self.error(at, format!("{outputs} outputs connected to {inputs} inputs by `->`; write `=>`"));
+            self.error(
+                at,
+                format!("{outputs} outputs connected to {inputs} inputs by `->`; write `=>`"),
+            );
         }
         let fits = match open {
             [false, false] => outputs == inputs,
@@ -596,7 +644,14 @@ impl Builder<'_> {
         };
         if !fits {
             let or_more = |side: usize| if open[side] { " or more" } else { "" };
-            self.error(at, format!("{outputs}{} outputs connected to {inputs}{} inputs", or_more(0), or_more(1)));
+            self.error(
+                at,
+                format!(
+                    "{outputs}{} outputs connected to {inputs}{} inputs",
+                    or_more(0),
+                    or_more(1)
+                ),
+            );
         }
     }
 
@@ -613,7 +668,8 @@ impl Builder<'_> {
                 [] => continue,
                 ["compact_config"] => ("compact_config", ""),
                 ["library", file] => {
-                    let message = format!("library \"{file}\" is not read; put its text into this file");
+                    let message =
+                        format!("library \"{file}\" is not read; put its text into this file");
                     self.error(config.at, message);
                     continue;
                 }

@@ -91,7 +91,8 @@ pub fn keyword(argument: &str) -> Option<(&str, &str)> {
     let end = argument.find(|c| !allowed(c)).unwrap_or(argument.len());
     let (word, rest) = argument.split_at(end);
     let separated = rest.is_empty() || is_space(rest.as_bytes()[0]);
-    (!word.is_empty() && separated).then(|| (word, rest.trim_start_matches(|c: char| c == '\x0b' || c.is_ascii_whitespace())))
+    (!word.is_empty() && separated)
+        .then(|| (word, rest.trim_start_matches(|c: char| c == '\x0b' || c.is_ascii_whitespace())))
 }
 
 /// If a text is one word: not empty, and without spaces outside of quotes.
@@ -309,7 +310,10 @@ mod tests {
         assert_eq!(split_arguments("a, b, c"), ["a", "b", "c"]);
         assert_eq!(split_arguments("  a /*?,*/ b,  c, "), ["a b", "c"]);
         assert_eq!(split_arguments("\"x, y\" // ?, ?"), ["\"x, y\""]);
-        assert_eq!(split_arguments(r#"'a,"', \<2C , 2c>,"\",""#), ["'a,\"'", r"\<2C , 2c>", r#""\",""#]);
+        assert_eq!(
+            split_arguments(r#"'a,"', \<2C , 2c>,"\",""#),
+            ["'a,\"'", r"\<2C , 2c>", r#""\",""#]
+        );
         assert_eq!(split_arguments(", a"), ["", "a"]);
     }
 

@@ -206,7 +206,10 @@ mod tests {
     #[test]
     fn variables_are_replaced_outside_of_single_quotes_and_comments() {
         assert_eq!(expanded("$a, ${a}x $b"), "1 2  3, 1 2  3x <1 2  3>");
-        assert_eq!(expanded("'$a' /* $a */ \"\\$a $q\" // $a"), "'$a' /* $a */ \"\\$a \\\"x\\\"\" // $a");
+        assert_eq!(
+            expanded("'$a' /* $a */ \"\\$a $q\" // $a"),
+            "'$a' /* $a */ \"\\$a \\\"x\\\"\" // $a"
+        );
         assert_eq!(expanded("$none ${none} ${none-$a} $ ${a"), "$none ${none} 1 2  3 $ ${a");
         assert_eq!(expanded("${a[1]}${a[7]} ${ a }"), "2 1 2  3");
     }
