@@ -80,7 +80,7 @@ pub struct Batch {
 }
 
 /// A packet out of its batch, with what later steps know of it.
-pub(crate) struct Held {
+pub struct Held {
     pub(crate) packet: Mbuf,
     /// How often it has been held: at least once.
     pub(crate) passes: u8,
@@ -91,7 +91,7 @@ pub(crate) struct Held {
 
 impl Held {
     /// A packet that nothing is known of.
-    pub(crate) fn new(packet: Mbuf) -> Self {
+    pub fn new(packet: Mbuf) -> Self {
         let interface = InterfaceId::FIRST;
         Self { packet, passes: 1, interface, mark: None, link_multicast: false }
     }
@@ -168,12 +168,12 @@ impl Batch {
     }
 
     /// Takes a packet out of the batch, to be put into a later one; `None` for a slot without one.
-    pub(crate) fn take(&mut self, slot: usize) -> Option<Held> {
+    pub fn take(&mut self, slot: usize) -> Option<Held> {
         self.facts(slot, None)
     }
 
     /// Copies a packet, to be put into a later batch; `None` without a buffer, and for a slot without one.
-    pub(crate) fn copy(&mut self, slot: usize) -> Option<Held> {
+    pub fn copy(&mut self, slot: usize) -> Option<Held> {
         let copy = self.burst.copy(slot, self.copies.as_ref()?.pool())?;
         self.facts(slot, Some(copy))
     }
@@ -192,7 +192,7 @@ impl Batch {
     }
 
     /// Puts a packet into a free slot; returns the slot, or the packet if there is none.
-    pub(crate) fn put(&mut self, held: Held) -> Result<usize, Held> {
+    pub fn put(&mut self, held: Held) -> Result<usize, Held> {
         let Held { packet, passes, interface, mark, link_multicast } = held;
         let slot = self
             .burst

@@ -81,8 +81,49 @@ pub(super) fn translate(net: &Net<'_>, element: usize, state: State) -> Translat
     let offset = || ("offset", Value::Number(state.offset));
     let outputs = net.outputs(element).max(1);
     match net.class(element) {
-        "Null" | "PushNull" | "PullNull" | "Unqueue" | "AlignmentFix" | "Align" => {
-            Ok((Piece::Nothing, state))
+        "Null" | "PushNull" | "PullNull" | "Unqueue" | "Align" => Ok((Piece::Nothing, state)),
+        "Tee" | "PullTee" if outputs == 1 => Ok((Piece::Nothing, state)),
+        "Tee" | "PullTee" => {
+            let count = Arguments::of(net, element, &[]);
+            count.check(1)?;
+            one(Step::numbered("tee", Vec::new(), outputs))
+        }
+        "RandomSample" => {
+            let arguments = Arguments::of(net, element, &["P", "SAMPLE", "DROP", "ACTIVE"]);
+            arguments.check(1)?;
+            let share = |text: &str| {
+                let (number, whole) = text.strip_suffix('%').map_or((text, 1.0), |text| (text, 100.0));
+                let share = number.parse::<f64>().ok().map(|number| number / whole);
+                share
+                    .filter(|share| (0.0..=1.0).contains(share))
+                    .ok_or_else(|| format!("probability \"{text}\": expected a number from 0 to 1"))
+            };
+            let picked = match (arguments.text(0, "P").or(arguments.text(9, "SAMPLE")), arguments.text(9, "DROP")) {
+                (Some(text), _) => share(text)?,
+                (None, Some(text)) => 1.0 - share(text)?,
+                _ => return Err("argument P missing".to_owned()),
+            };
+            let picked = if arguments.flag(9, "ACTIVE")? == Some(false) { 1.0 } else { picked };
+            let args = vec![("per_million", Value::Number((picked * 1e6).round() as i64))];
+            one(Step::new("random-sample", args, &["ok", "others"]))
+        }
+        "RatedSplitter" | "BandwidthRatedSplitter" => {
+            let args = vec![("rate", Value::Text(rate(net, element)?))];
+            one(Step::new("rated-splitter", args, &["ok", "others"]))
+        }
+        "Print" | "IPPrint" => print(net, element, state),
+        "Shaper" | "BandwidthShaper" => shaper(net, element, state),
+        "InfiniteSource" | "RatedSource" => source(net, element),
+        "IPClassifier" => {
+            let patterns = ("patterns", Value::List(net.element(element).arguments.clone()));
+            let count = net.element(element).arguments.len();
+            let outputs = (0..count).map(|output| output.to_string()).collect();
+            one(Step { outputs, ..Step::new("ip-classifier", vec![patterns, network(state)?], &[]) })
+        }
+        "IPFilter" => {
+            let rules = ("rules", Value::List(net.element(element).arguments.clone()));
+            let outputs = (0..outputs).map(|output| output.to_string()).collect();
+            one(Step { outputs, ..Step::new("ip-filter", vec![rules, network(state)?], &[]) })
         }
         _ if net.is_queue(element) => queue(net, element, state),
         "Discard" | "Idle" => Ok((Piece::Drop, state)),
@@ -216,9 +257,112 @@ fn queue(net: &Net<'_>, element: usize, state: State) -> Translated {
     if net.leads_to_device(element) {
         return Ok((Piece::Nothing, state));
     }
-    Err("a queue is supported only directly in front of a device so far; its packets go into the \
-         transmit queue of the port"
-        .to_owned())
+    let arguments = Arguments::of(net, element, &["CAPACITY"]);
+    arguments.check(1)?;
+    let capacity = arguments.number(0, "CAPACITY")?.unwrap_or(1000);
+    let mut args = vec![("capacity", Value::Number(capacity))];
+    if let Some(shaper) = net.shaper_behind(element) {
+        args.push(("rate", Value::Text(rate(net, shaper)?)));
+    }
+    Ok((Piece::Steps(vec![Step::new("queue", args, &["next"])]), state))
+}
+
+/// Packets in the log: their first bytes, whatever else is asked for.
+fn print(net: &Net<'_>, element: usize, state: State) -> Translated {
+    let keywords = [
+        "LABEL", "MAXLENGTH", "LENGTH", "NBYTES", "CONTENTS", "TIMESTAMP", "PRINTANNO", "CPU", "HEADROOM",
+        "ACTIVE", "ID", "TTL", "TOS", "SWAP", "OUTFILE", "PAYLOAD", "BCONTENTS", "AGGREGATE", "PAINT",
+    ];
+    let arguments = Arguments::of(net, element, &keywords);
+    arguments.check(2)?;
+    if arguments.flag(usize::MAX, "ACTIVE")? == Some(false) {
+        return Ok((Piece::Nothing, state));
+    }
+    let name = &net.element(element).name;
+    let label = arguments.text(0, "LABEL").map_or_else(|| name.clone(), unquoted);
+    let length = arguments.number(1, "MAXLENGTH").ok().flatten().unwrap_or(24);
+    let length = if length < 0 { 64 } else { length.min(64) };
+    let at = if net.class(element) == "IPPrint" { state.network } else { None };
+    let args = vec![
+        ("label", Value::Text(label)),
+        ("length", Value::Number(length)),
+        ("offset", Value::Number(at.unwrap_or(state.offset))),
+    ];
+    Ok((Piece::Steps(vec![Step::new("print", args, &["next"])]), state))
+}
+
+/// The rate of the queue in front of it, see [`queue`].
+fn shaper(net: &Net<'_>, element: usize, state: State) -> Translated {
+    if net.outputs(element) > 1 {
+        return Err("its second output is not supported yet".to_owned());
+    }
+    if !net.is_behind_queue(element) {
+        return Err("a shaper is supported behind a queue only, with one path between them".to_owned());
+    }
+    Ok((Piece::Nothing, state))
+}
+
+/// The rate of a shaper, as steps read it.
+fn rate(net: &Net<'_>, element: usize) -> Result<String, String> {
+    let arguments = Arguments::of(net, element, &["RATE"]);
+    arguments.check(1)?;
+    let text = arguments.text(0, "RATE").ok_or("argument RATE missing")?;
+    let wrong = || format!("RATE \"{text}\": expected a rate such as 1000 or, of bandwidth, 10Mbps");
+    if matches!(net.class(element), "Shaper" | "RatedSplitter") {
+        return text.parse::<u64>().map(|rate| format!("{rate}pps")).map_err(|_| wrong());
+    }
+    // Bytes per second without a unit; with `bps`, bits.
+    let bits = match text.strip_suffix("Bps").or(text.strip_suffix("bps")) {
+        None => text.parse::<u64>().ok().and_then(|bytes| bytes.checked_mul(8)),
+        Some(number) => {
+            let units = [("k", 1_000), ("K", 1_000), ("M", 1_000_000), ("G", 1_000_000_000), ("", 1)];
+            let unit = units.iter().find_map(|(unit, by)| Some((number.strip_suffix(unit)?, *by)));
+            let scale = if text.ends_with("Bps") { 8.0 } else { 1.0 };
+            unit.and_then(|(number, by)| {
+                Some((number.trim().parse::<f64>().ok()? * f64::from(by) * scale) as u64)
+            })
+        }
+    };
+    bits.filter(|&bits| bits > 0).map(|bits| format!("{bits}bit")).ok_or_else(wrong)
+}
+
+/// An element that makes packets.
+fn source(net: &Net<'_>, element: usize) -> Translated {
+    let is_rated = net.class(element) == "RatedSource";
+    let keywords =
+        ["DATA", "LENGTH", "RATE", "BANDWIDTH", "LIMIT", "BURST", "ACTIVE", "STOP", "DATASIZE"];
+    let arguments = Arguments::of(net, element, &keywords);
+    arguments.check(if is_rated { 4 } else { 5 })?;
+    for keyword in ["BANDWIDTH", "DATASIZE"] {
+        if arguments.text(usize::MAX, keyword).is_some() {
+            return Err(format!("{keyword} is not supported yet"));
+        }
+    }
+    let mut data = match arguments.text(0, "DATA") {
+        Some(text) => ::click::text::unquote(text),
+        None => b"Random bullshit in a packet, at least 64 bytes long. Well, now it is.".to_vec(),
+    };
+    if let Some(length) = arguments.number(usize::MAX, "LENGTH")? {
+        data.resize(usize::try_from(length).unwrap_or(0).min(1518), 0);
+    }
+    if data.is_empty() || data.len() > 1518 {
+        return Err(format!("DATA has {} bytes; expected 1 to 1518", data.len()));
+    }
+    let (limit, active) = if is_rated { (2, 3) } else { (1, 3) };
+    let mut limit = arguments.number(limit, "LIMIT")?.unwrap_or(-1).max(-1);
+    if arguments.flag(active, "ACTIVE")? == Some(false) {
+        limit = 0;
+    }
+    let frame: String = data.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut args = vec![("frame", Value::Text(frame)), ("limit", Value::Number(limit))];
+    if is_rated {
+        let rate = arguments.number(1, "RATE")?.unwrap_or(10);
+        if rate < 1 {
+            return Err(format!("RATE {rate}: expected packets per second"));
+        }
+        args.push(("rate", Value::Text(format!("{rate}pps"))));
+    }
+    Ok((Piece::Steps(vec![Step::new("packets", args, &["next"])]), State::default()))
 }
 
 /// The device of an element: the kernel's name of an interface, or a PCI address.

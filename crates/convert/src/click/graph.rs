@@ -4,7 +4,7 @@
 //!   on-wire -> port-switch -> the steps of the elements behind each FromDevice -> to-port -> transmit
 //! ```
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use ::click::{Error, Errors};
 
@@ -35,7 +35,7 @@ const PORTS_MOST: usize = 15;
 pub(super) fn convert(net: &Net<'_>, statements: &mut Statements) -> Result<(), Errors> {
     let mut graph = Graph::new(net);
     let devices = graph.devices()?;
-    let order = graph.order()?;
+    let order = graph.order();
     graph.states(&order)?;
     ports(net, &devices, statements);
     let first = graph.steps(&order, &devices)?;
@@ -132,19 +132,23 @@ struct Graph<'a> {
     placed: HashMap<String, Placed>,
     /// The name of the first step of each element, or the end that it leads to.
     entries: HashMap<usize, String>,
+    /// Outputs that lead back.
+    back: HashSet<(usize, usize)>,
+    /// Queues in place of such outputs: the step, the element it leads to, and the state of its packets.
+    loops: Vec<(String, usize, State)>,
 }
 
 impl<'a> Graph<'a> {
     fn new(net: &'a Net<'a>) -> Self {
         let (states, placed, entries) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { net, states, placed, entries }
+        Self { net, states, placed, entries, back: HashSet::new(), loops: Vec::new() }
     }
 
     fn devices(&self) -> Result<Devices, Errors> {
         let devices = devices(self.net)?;
         let from = devices.values().filter(|device| !device.from.is_empty()).count();
         let first = self.net.first_place();
-        if from == 0 {
+        if from == 0 && self.net.makers().is_empty() || devices.is_empty() {
             let message = "no packets come from a device; add FromDevice(NAME) -> …";
             return Err(Error::new(&first, message).into());
         }
@@ -155,12 +159,12 @@ impl<'a> Graph<'a> {
         Ok(devices)
     }
 
-    /// The elements that packets from devices reach, each behind all that lead to it.
-    fn order(&self) -> Result<Vec<usize>, Errors> {
+    /// The elements that packets reach, each behind all that lead to it, without the outputs that lead back.
+    fn order(&mut self) -> Vec<usize> {
         let count = self.net.flat.elements.len();
         // 1: on the path to the present element; 2: done.
         let (mut marks, mut order) = (vec![0u8; count], Vec::new());
-        for start in self.net.from_devices() {
+        for start in self.net.from_devices().into_iter().chain(self.net.makers()) {
             let mut path = vec![(start, 0)];
             marks[start] = 1;
             while let Some((element, output)) = path.last_mut() {
@@ -178,28 +182,29 @@ impl<'a> Graph<'a> {
                         marks[to] = 1;
                         path.push((to, 0));
                     }
-                    1 => return Err(self.circle(&path, to)),
+                    1 => _ = self.back.insert((at, next)),
                     _ => {}
                 }
             }
         }
         order.reverse();
-        Ok(order)
+        order
     }
 
-    fn circle(&self, path: &[(usize, usize)], to: usize) -> Errors {
-        let begin = path.iter().position(|(element, _)| *element == to).unwrap_or(0);
-        let names: Vec<&str> = path[begin..]
-            .iter()
-            .chain(path.get(begin))
-            .map(|(element, _)| self.net.element(*element).name.as_str())
-            .collect();
-        let message = format!("a loop of packets is not supported yet: {}", names.join(" -> "));
-        self.net.error(to, &message).into()
-    }
-
-    /// Computes the states of packets along all paths.
+    /// Computes the states of packets along all paths, until those that lead back change nothing more: they only take
+    /// away marks of IP headers.
     fn states(&mut self, order: &[usize]) -> Result<(), Errors> {
+        for _ in 0..=self.back.len() {
+            let before = self.states.clone();
+            self.pass(order)?;
+            if self.states == before {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, order: &[usize]) -> Result<(), Errors> {
         let mut errors = Vec::new();
         for &element in order {
             let state = self.states.entry(element).or_default();
@@ -242,10 +247,16 @@ impl<'a> Graph<'a> {
             }
         }
         Errors::check(errors)?;
+        for (queue, to, state) in std::mem::take(&mut self.loops) {
+            let target = self.target((to, 0), state, to);
+            if let Some(placed) = self.placed.get_mut(&queue) {
+                placed.targets = vec![("next".to_owned(), target)];
+            }
+        }
         self.entry(devices)
     }
 
-    /// The two steps in front of all others.
+    /// The steps in front of all others.
     fn entry(&mut self, devices: &Devices) -> Result<String, Errors> {
         let mut names = Vec::new();
         let mut targets = vec![("others".to_owned(), "drop".to_owned())];
@@ -342,10 +353,16 @@ impl<'a> Graph<'a> {
 
     /// The target of an output whose packets have this state.
     fn follow(&mut self, element: usize, output: usize, state: State) -> String {
-        match self.net.target(element, output) {
-            Some(to) => self.target(to, state, element),
-            None => "drop".to_owned(),
+        let Some(to) = self.net.target(element, output) else { return "drop".to_owned() };
+        if !self.back.contains(&(element, output)) {
+            return self.target(to, state, element);
         }
+        // Packets make another pass through the graph: see `queue`.
+        let name = format!("{}:{output}:again", self.name(element));
+        let outputs = vec!["next".to_owned()];
+        let step = Step { kind: "queue", args: Vec::new(), outputs, dropped: Vec::new() };
+        self.loops.push((name.clone(), to.0, state));
+        self.put(name, element, step, vec!["drop".to_owned()])
     }
 
     /// The step at an input, behind one that moves the data to where the element expects them.
@@ -381,6 +398,15 @@ impl<'a> Graph<'a> {
         statements.add(format!("local graph = turnpike.new_graph {}", quoted(first)), placed.line);
         let mut known = vec![first.to_owned()];
         let mut open: Vec<(String, usize)> = edges(first, placed).rev().collect();
+        for maker in self.net.makers() {
+            let name = self.name(maker);
+            if let Some(made) = self.placed.get(&name) {
+                statements.add(format!("graph:add {}", written(&name, &made.step)), made.line);
+                let further: Vec<_> = edges(&name, made).rev().collect();
+                open.splice(0..0, further).for_each(drop);
+                known.push(name);
+            }
+        }
         while let Some((from, edge)) = open.pop() {
             let Some(placed) = self.placed.get(&from) else { continue };
             let (output, to) = &placed.targets[edge];

@@ -125,9 +125,39 @@ impl<'a> Net<'a> {
         self.element(number).place.line as usize
     }
 
+    /// The elements that make packets themselves.
+    pub(super) fn makers(&self) -> Vec<usize> {
+        self.of_class(&["InfiniteSource", "RatedSource"])
+    }
+
+    /// The shaper behind a queue, with one path between them.
+    pub(super) fn shaper_behind(&self, queue: usize) -> Option<usize> {
+        let mut at = queue;
+        for _ in 0..self.flat.elements.len() {
+            let (next, _) = self.target(at, 0)?;
+            match self.class(next) {
+                "Shaper" | "BandwidthShaper" => return Some(next),
+                _ if self.is_queue(next) || self.outputs(next) != 1 => return None,
+                _ if self.sources(next).len() != 1 => return None,
+                _ => at = next,
+            }
+        }
+        None
+    }
+
+    /// Returns true if an element is the shaper of a queue.
+    pub(super) fn is_behind_queue(&self, shaper: usize) -> bool {
+        let all = 0..self.flat.elements.len();
+        all.filter(|&element| self.is_queue(element))
+            .any(|queue| self.shaper_behind(queue) == Some(shaper))
+    }
+
     /// Packets that arrive at an element of the classes of queues go on at once, since the port behind it has a queue of
     /// its own: there are only elements with one way between it and the device.
     pub(super) fn leads_to_device(&self, queue: usize) -> bool {
+        if self.shaper_behind(queue).is_some() {
+            return false;
+        }
         let mut at = queue;
         for _ in 0..self.flat.elements.len() {
             let Some((next, _)) = self.target(at, 0) else { return false };

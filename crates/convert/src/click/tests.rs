@@ -106,6 +106,10 @@ fn classes_become_steps() {
         ("CheckLength(1500)", r#"{ "check-length", as = "x", length = 1500, offset = 0 }"#),
         ("HostEtherFilter(2:0:0:0:0:1, true)",
             r#"{ "host-ether-filter", as = "x", address = "02:00:00:00:00:01", drop_own = true, offset = 0 }"#),
+        ("RandomSample(0.25)", r#"{ "random-sample", as = "x", per_million = 250000 }"#),
+        ("RatedSplitter(1000)", r#"{ "rated-splitter", as = "x", rate = "1000pps" }"#),
+        ("BandwidthRatedSplitter(1000)", r#"{ "rated-splitter", as = "x", rate = "8000bit" }"#),
+        ("BandwidthRatedSplitter(2MBps)", r#"{ "rated-splitter", as = "x", rate = "16000000bit" }"#),
         ("Classifier(12/0806 20/0001, -)",
             r#"{ "classifier", as = "x", patterns = { "12/0806 20/0001", "-" }, offset = 0 }"#),
         ("CheckIPHeader(BADSRC 10.0.0.1, OFFSET 14, CHECKSUM false)",
@@ -123,6 +127,8 @@ fn classes_become_steps() {
         ("MarkIPHeader(14) -> y :: CheckUDPHeader", r#"{ "check-l4-header", as = "y", protocol = "udp", offset = 14 }"#),
         ("MarkIPHeader(14) -> GetIPAddress(30) -> y :: StaticIPLookup(10.0.0.0/8 0)",
             r#"{ "ip-lookup", as = "y", routes = { "10.0.0.0/8 0" }, offset = 14, outputs = 1 }"#),
+        ("Print(\"a b\", 8)", r#"{ "print", as = "x", label = "a b", length = 8, offset = 0 }"#),
+        ("Null -> y :: Print(ACTIVE false) -> z :: EtherMirror", r#"{ "ether-mirror", as = "z", offset = 0 }"#),
         ("DropBroadcasts", r#"{ "drop-broadcasts", as = "x" }"#),
     ] {
         let text = format!("FromDevice(eth0) -> x :: {element} -> Discard;");
@@ -137,15 +143,57 @@ fn errors_name_the_element_and_its_place() {
         ("FromDevice(eth0) -> p :: Paint(300) -> Discard;", "element \"p\" (Paint): COLOR 300: expected a number from 0"),
         ("FromDevice(eth0) -> p :: Paint(1, 2, 3) -> Discard;", "argument \"3\": unknown, or one too many"),
         ("FromDevice(eth0) -> d :: DecIPTTL -> Discard;", "no IP header mark here"),
-        ("FromDevice(eth0) -> a :: Null -> b :: Null -> a;", "a loop of packets is not supported yet: "),
         ("Idle -> Discard;", "no packets come from a device"),
         ("FromDevice(eth0) -> w :: IPGWOptions(1.0.0.1) -> Discard;", "class IPGWOptions is not supported yet"),
         ("FromDevice(eth0) -> Queue -> RED(5, 50, 0.02) -> ToDevice(eth0);", "RED"),
+        ("FromDevice(eth0) -> Queue -> s :: Shaper(x) -> ToDevice(eth0);", "RATE \"x\": expected a rate"),
+        ("FromDevice(eth0) -> r :: RatedSource -> Discard;", "r"),
         ("FromDevice(eth0) -> StripX(14) -> Discard;", "Strip"),
     ] {
         let errors = errors(text);
         assert!(errors.starts_with("t.click:1:") && errors.contains(expected), "{text}: {errors}");
     }
+}
+
+#[test]
+fn packets_that_wait_are_in_queues() {
+    let text = "FromDevice(eth0) -> q :: Queue(20) -> BandwidthShaper(1Mbps) -> Unqueue -> Queue -> t :: ToDevice(eth1);";
+    assert_eq!(steps(text)[..2], [
+        r#""port-switch.eth0", { "queue", as = "q", capacity = 20, rate = "1000000bit" }"#,
+        r#""q.next", { "to-port", as = "t", port = "eth1" }"#,
+    ]);
+    let text = "FromDevice(eth0) -> q :: Queue -> Shaper(500) -> t :: ToDevice(eth1);";
+    assert_eq!(steps(text)[0], r#""port-switch.eth0", { "queue", as = "q", capacity = 1000, rate = "500pps" }"#);
+    let text = "FromDevice(eth0) -> q :: Queue -> Unqueue -> x :: Paint(1) -> Discard;";
+    assert!(steps(text)[0].contains("\"paint\""), "a queue in front of Discard and Unqueue holds nothing: {:?}", steps(text));
+}
+
+#[test]
+fn copies_loops_and_sources_are_deferred() {
+    let text = "FromDevice(eth0) -> x :: Tee(2); x[0] -> Discard; x[1] -> Queue -> t :: ToDevice(eth1);";
+    assert_eq!(steps(text)[..3], [
+        r#""port-switch.eth0", { "tee", as = "x", outputs = 2 }"#,
+        r#""x.0", "drop""#,
+        r#""x.1", { "to-port", as = "t", port = "eth1" }"#,
+    ]);
+    let text = "FromDevice(eth0) -> a :: Paint(1) -> b :: RoundRobinSwitch; b[0] -> Discard; b[1] -> a;";
+    let found = steps(text);
+    assert!(found.contains(&r#""b.1", { "queue", as = "b:1:again" }"#.to_owned()), "{found:?}");
+    assert!(found.contains(&r#""b:1:again.next", "a""#.to_owned()), "{found:?}");
+    let text = r#"r :: RatedSource("ab", 100, 5) -> Queue -> t :: ToDevice(eth1); FromDevice(eth1) -> Discard;"#;
+    let found = steps(text);
+    assert_eq!(found[0], r#"graph:add { "packets", as = "r", frame = "6162", limit = 5, rate = "100pps" }"#);
+    assert!(found.contains(&r#""r.next", { "to-port", as = "t", port = "eth1" }"#.to_owned()), "{found:?}");
+}
+
+#[test]
+fn patterns_over_ip_headers_are_kept() {
+    let text = "FromDevice(eth0) -> MarkIPHeader(14) -> f :: IPFilter(deny src 10.0.0.0/8, allow all) -> Discard;";
+    assert_eq!(steps(text)[0],
+        r#""port-switch.eth0", { "ip-filter", as = "f", rules = { "deny src 10.0.0.0/8", "allow all" }, offset = 14 }"#);
+    let text = "FromDevice(eth0) -> MarkIPHeader(14) -> f :: IPClassifier(tcp, -); f[0] -> Discard; f[1] -> Discard;";
+    assert_eq!(steps(text)[0],
+        r#""port-switch.eth0", { "ip-classifier", as = "f", patterns = { "tcp", "-" }, offset = 14 }"#);
 }
 
 #[test]

@@ -17,14 +17,19 @@ mod ether_mirror;
 mod ether_rewrite;
 mod hash_switch;
 mod host_ether_filter;
+mod ip_classifier;
+mod ip_filter;
 mod ip_lookup;
 mod on_wire;
 mod packets;
 mod paint;
 mod paint_switch;
 mod port_switch;
+mod print;
 mod queue;
+mod random_sample;
 mod random_switch;
+mod rated_splitter;
 mod round_robin_switch;
 mod set_ip_checksum;
 mod set_ip_dscp;
@@ -35,6 +40,8 @@ mod to_port;
 mod unstrip;
 
 use wire::MacAddr;
+
+pub use print::{Printed, Sight};
 
 use crate::catalogue::StepSpec;
 use crate::graph::{MAX_OUTPUTS, Output};
@@ -56,6 +63,9 @@ pub(super) fn specs() -> Vec<StepSpec> {
         random_switch::spec(),
         round_robin_switch::spec(),
         counter::spec(),
+        print::spec(),
+        random_sample::spec(),
+        rated_splitter::spec(),
         tee::spec(),
         queue::spec(),
         packets::spec(),
@@ -72,6 +82,8 @@ pub(super) fn specs() -> Vec<StepSpec> {
         set_ip_dscp::spec(),
         set_ip_checksum::spec(),
         ip_lookup::spec(),
+        ip_classifier::spec(),
+        ip_filter::spec(),
     ]
 }
 
