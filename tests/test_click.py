@@ -6,7 +6,7 @@ import subprocess
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, Hosts, Wires
 from lib.netns import wait_for
 from lib.packets import ethernet, ipv4, pattern, tagged, udp
-from lib.router import ROOT, binary
+from lib.router import ROOT, Change, binary
 
 BRIDGE = """
 // Frames from each wire to the other.
@@ -97,6 +97,61 @@ def test_real_hosts_use_an_ip_router_of_click(lab):
     steps = [step["name"] for step in hosts.router.show("graph")["steps"]]
     assert steps[0] == "classify" and "ip4-rewrite" in steps
     hosts.router.stop()
+
+
+def test_copies_loops_and_queues_keep_every_packet(lab):
+    text = """
+    FromDevice(tp-left) -> in :: Counter -> tee :: Tee(2);
+    tee[0] -> Queue -> ToDevice(tp-right);
+    // Copies pass three times.
+    tee[1] -> Paint(0) -> again :: Null -> turn :: RoundRobinSwitch;
+    turn[0] -> loop :: Counter -> again;
+    turn[1] -> held :: Queue(100) -> BandwidthShaper(1MBps) -> Unqueue -> EtherMirror -> Queue -> ToDevice(tp-left);
+    """
+    wires = Wires(lab, **click(text), calm=True)
+    change = Change(wires.router)
+    frames = [frame(sport=1000 + n) for n in range(20)]
+    wires.left.send(*frames)
+    assert wires.right.expect(20) == frames
+    mirrored = [ethernet(HOST_A_MAC, LEFT_MAC, 0x0800, one[14:]) for one in frames]
+    assert sorted(wires.left.expect(20)) == sorted(mirrored)
+    # The sum stays exact: a copy is a replicated packet, in the loop as well.
+    assert change(sent=40) == {"received": 20, "replicated": 20, "sent": 40}
+    wires.router.stop()
+
+
+def test_an_endless_loop_ends_and_holds_no_forwarder(lab):
+    text = """
+    FromDevice(tp-left) -> c :: Classifier(12/88b5, -);
+    c[0] -> around :: Counter -> back :: Null -> around;
+    c[1] -> Queue -> ToDevice(tp-right);
+    """
+    wires = Wires(lab, **click(text), calm=True)
+    change = Change(wires.router)
+    for _ in range(10):
+        wires.left.send(ethernet(RIGHT_MAC, HOST_A_MAC, 0x88B5, pattern(60)))
+    wires.left.send(frame())
+    assert wires.right.expect(1) == [frame()]
+    assert change(received=11, sent=1, dropped=10) == {"received": 11, "sent": 1, "dropped": {"by-step": 10}}
+    wires.router.stop()
+
+
+def test_a_source_makes_packets_at_its_rate(lab):
+    data = ethernet(HOST_B_MAC, RIGHT_MAC, 0x88B5, pattern(46))
+    text = """
+    RatedSource(\\<%s>, 50, 20) -> Queue -> ToDevice(tp-right);
+    FromDevice(tp-left) -> IPFilterIn :: MarkIPHeader(14) -> f :: IPFilter(deny udp dst port 2000, 1 ttl 7, allow all);
+    f[0] -> Queue -> ToDevice(tp-right);
+    f[1] -> Print(seven) -> Discard;
+    """ % data.hex()
+    wires = Wires(lab, **click(text))
+    assert wires.right.expect(20) == [data] * 20
+    other = ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("10.0.1.2", "10.0.2.2", udp("10.0.1.2", "10.0.2.2", 1, 7, b"x"), ttl=7))
+    third = ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("10.0.1.2", "10.0.2.2", udp("10.0.1.2", "10.0.2.2", 1, 7, b"x")))
+    wires.left.send(frame(), other, third)
+    assert wires.right.expect(1) == [third]
+    wait_for(lambda: "seven: " in wires.router.log())
+    wires.router.stop()
 
 
 def test_a_router_changes_to_a_click_configuration(lab, tmp_path):

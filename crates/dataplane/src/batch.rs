@@ -188,16 +188,25 @@ impl Batch {
             Some(packet) => packet,
             None => self.burst.take(slot)?,
         };
-        Some(Held { packet, passes, interface, mark, link_multicast: self.link_multicast.has(slot) })
+        Some(Held {
+            packet,
+            passes,
+            interface,
+            mark,
+            link_multicast: self.link_multicast.has(slot),
+        })
     }
 
     /// Puts a packet into a free slot; returns the slot, or the packet if there is none.
     pub fn put(&mut self, held: Held) -> Result<usize, Held> {
         let Held { packet, passes, interface, mark, link_multicast } = held;
-        let slot = self
-            .burst
-            .put(packet)
-            .map_err(|packet| Held { packet, passes, interface, mark, link_multicast })?;
+        let slot = self.burst.put(packet).map_err(|packet| Held {
+            packet,
+            passes,
+            interface,
+            mark,
+            link_multicast,
+        })?;
         self.set_interface(slot, interface);
         self.emitted |= Mask::when(true, slot);
         self.passes[slot] = passes;

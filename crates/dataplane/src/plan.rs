@@ -791,9 +791,8 @@ impl fmt::Display for Plan {
         let Some(first) = self.nodes.first() else { return f.write_str("a graph without steps") };
         writeln!(f, "local graph = turnpike.new_graph {}", written(first))?;
         let mut print = Print { plan: self, steps: BTreeSet::from([0]), edges: BTreeSet::new() };
-        let leads_to = |edge: &Edge, name: &str| {
-            matches!(&edge.to, Some(Successor::Step(to)) if to == name)
-        };
+        let leads_to =
+            |edge: &Edge, name: &str| matches!(&edge.to, Some(Successor::Step(to)) if to == name);
         for (at, node) in self.nodes.iter().enumerate().skip(1) {
             let mut edges = self.nodes.iter().flat_map(|node| &node.edges);
             // A step that makes packets.

@@ -125,7 +125,8 @@ fn info<'a>(net: &'a Net<'_>, name: &str) -> Vec<&'a str> {
 pub(super) fn mac(net: &Net<'_>, text: &str) -> Result<String, String> {
     let read = |text: &str| {
         let parts: Vec<&str> = text.split([':', '-']).collect();
-        let bytes: Option<Vec<u8>> = parts.iter().map(|part| u8::from_str_radix(part, 16).ok()).collect();
+        let bytes: Option<Vec<u8>> =
+            parts.iter().map(|part| u8::from_str_radix(part, 16).ok()).collect();
         bytes.filter(|bytes| bytes.len() == 6)
     };
     let found = read(text).or_else(|| info(net, text).into_iter().find_map(read));
@@ -201,7 +202,9 @@ mod tests {
         ] {
             assert_eq!(read_net(text).unwrap().to_string(), expected, "{text}");
         }
-        for text in ["1.2.3", "1.2.3.4.5/8", "1.2.3.4/33", "1.2.3.4/255.0.255.0", "x/8", "256.0.0.0/8"] {
+        for text in
+            ["1.2.3", "1.2.3.4.5/8", "1.2.3.4/33", "1.2.3.4/255.0.255.0", "x/8", "256.0.0.0/8"]
+        {
             assert_eq!(read_net(text), None, "{text}");
         }
         assert_eq!((number("0x0800", "X"), number("-1", "X")), (Ok(2048), Ok(-1)));

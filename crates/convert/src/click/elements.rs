@@ -92,13 +92,17 @@ pub(super) fn translate(net: &Net<'_>, element: usize, state: State) -> Translat
             let arguments = Arguments::of(net, element, &["P", "SAMPLE", "DROP", "ACTIVE"]);
             arguments.check(1)?;
             let share = |text: &str| {
-                let (number, whole) = text.strip_suffix('%').map_or((text, 1.0), |text| (text, 100.0));
+                let (number, whole) =
+                    text.strip_suffix('%').map_or((text, 1.0), |text| (text, 100.0));
                 let share = number.parse::<f64>().ok().map(|number| number / whole);
                 share
                     .filter(|share| (0.0..=1.0).contains(share))
                     .ok_or_else(|| format!("probability \"{text}\": expected a number from 0 to 1"))
             };
-            let picked = match (arguments.text(0, "P").or(arguments.text(9, "SAMPLE")), arguments.text(9, "DROP")) {
+            let picked = match (
+                arguments.text(0, "P").or(arguments.text(9, "SAMPLE")),
+                arguments.text(9, "DROP"),
+            ) {
                 (Some(text), _) => share(text)?,
                 (None, Some(text)) => 1.0 - share(text)?,
                 _ => return Err("argument P missing".to_owned()),
@@ -118,7 +122,10 @@ pub(super) fn translate(net: &Net<'_>, element: usize, state: State) -> Translat
             let patterns = ("patterns", Value::List(net.element(element).arguments.clone()));
             let count = net.element(element).arguments.len();
             let outputs = (0..count).map(|output| output.to_string()).collect();
-            one(Step { outputs, ..Step::new("ip-classifier", vec![patterns, network(state)?], &[]) })
+            one(Step {
+                outputs,
+                ..Step::new("ip-classifier", vec![patterns, network(state)?], &[])
+            })
         }
         "IPFilter" => {
             let rules = ("rules", Value::List(net.element(element).arguments.clone()));
@@ -163,7 +170,9 @@ pub(super) fn translate(net: &Net<'_>, element: usize, state: State) -> Translat
             let args = vec![("offset", Value::Number(at)), ("length", Value::Number(length))];
             one(Step::numbered("hash-switch", args, outputs))
         }
-        "RandomSwitch" => plain(net, element, Step::numbered("random-switch", Vec::new(), outputs), state),
+        "RandomSwitch" => {
+            plain(net, element, Step::numbered("random-switch", Vec::new(), outputs), state)
+        }
         "RoundRobinSwitch" => {
             plain(net, element, Step::numbered("round-robin-switch", Vec::new(), outputs), state)
         }
@@ -204,7 +213,8 @@ pub(super) fn translate(net: &Net<'_>, element: usize, state: State) -> Translat
         "CheckLength" => {
             let arguments = Arguments::of(net, element, &["LENGTH"]);
             arguments.check(1)?;
-            let args = vec![("length", Value::Number(arguments.needed_number(0, "LENGTH")?)), offset()];
+            let args =
+                vec![("length", Value::Number(arguments.needed_number(0, "LENGTH")?)), offset()];
             one(Step::new("check-length", args, &["ok", "long"]))
         }
         "DropBroadcasts" => one(Step::new("drop-broadcasts", Vec::new(), &["ok"])),
@@ -223,9 +233,7 @@ pub(super) fn translate(net: &Net<'_>, element: usize, state: State) -> Translat
             let dscp = Value::Number(dscp.needed_number(0, "DSCP")?);
             one(Step::new("set-ip-dscp", vec![("dscp", dscp), network(state)?], &["next"]))
         }
-        "SetIPChecksum" => {
-            one(Step::new("set-ip-checksum", vec![network(state)?], &["next"]))
-        }
+        "SetIPChecksum" => one(Step::new("set-ip-checksum", vec![network(state)?], &["next"])),
         "GetIPAddress" => get_ip_address(net, element, state),
         class if LOOKUPS.contains(&class) => lookup(net, element, state),
         class => Err(format!(
@@ -270,8 +278,25 @@ fn queue(net: &Net<'_>, element: usize, state: State) -> Translated {
 /// Packets in the log: their first bytes, whatever else is asked for.
 fn print(net: &Net<'_>, element: usize, state: State) -> Translated {
     let keywords = [
-        "LABEL", "MAXLENGTH", "LENGTH", "NBYTES", "CONTENTS", "TIMESTAMP", "PRINTANNO", "CPU", "HEADROOM",
-        "ACTIVE", "ID", "TTL", "TOS", "SWAP", "OUTFILE", "PAYLOAD", "BCONTENTS", "AGGREGATE", "PAINT",
+        "LABEL",
+        "MAXLENGTH",
+        "LENGTH",
+        "NBYTES",
+        "CONTENTS",
+        "TIMESTAMP",
+        "PRINTANNO",
+        "CPU",
+        "HEADROOM",
+        "ACTIVE",
+        "ID",
+        "TTL",
+        "TOS",
+        "SWAP",
+        "OUTFILE",
+        "PAYLOAD",
+        "BCONTENTS",
+        "AGGREGATE",
+        "PAINT",
     ];
     let arguments = Arguments::of(net, element, &keywords);
     arguments.check(2)?;
@@ -297,7 +322,9 @@ fn shaper(net: &Net<'_>, element: usize, state: State) -> Translated {
         return Err("its second output is not supported yet".to_owned());
     }
     if !net.is_behind_queue(element) {
-        return Err("a shaper is supported behind a queue only, with one path between them".to_owned());
+        return Err(
+            "a shaper is supported behind a queue only, with one path between them".to_owned()
+        );
     }
     Ok((Piece::Nothing, state))
 }
@@ -307,7 +334,8 @@ fn rate(net: &Net<'_>, element: usize) -> Result<String, String> {
     let arguments = Arguments::of(net, element, &["RATE"]);
     arguments.check(1)?;
     let text = arguments.text(0, "RATE").ok_or("argument RATE missing")?;
-    let wrong = || format!("RATE \"{text}\": expected a rate such as 1000 or, of bandwidth, 10Mbps");
+    let wrong =
+        || format!("RATE \"{text}\": expected a rate such as 1000 or, of bandwidth, 10Mbps");
     if matches!(net.class(element), "Shaper" | "RatedSplitter") {
         return text.parse::<u64>().map(|rate| format!("{rate}pps")).map_err(|_| wrong());
     }
@@ -315,7 +343,8 @@ fn rate(net: &Net<'_>, element: usize) -> Result<String, String> {
     let bits = match text.strip_suffix("Bps").or(text.strip_suffix("bps")) {
         None => text.parse::<u64>().ok().and_then(|bytes| bytes.checked_mul(8)),
         Some(number) => {
-            let units = [("k", 1_000), ("K", 1_000), ("M", 1_000_000), ("G", 1_000_000_000), ("", 1)];
+            let units =
+                [("k", 1_000), ("K", 1_000), ("M", 1_000_000), ("G", 1_000_000_000), ("", 1)];
             let unit = units.iter().find_map(|(unit, by)| Some((number.strip_suffix(unit)?, *by)));
             let scale = if text.ends_with("Bps") { 8.0 } else { 1.0 };
             unit.and_then(|(number, by)| {
@@ -405,7 +434,8 @@ fn no_annotation(arguments: &Arguments<'_>, index: usize) -> Result<(), String> 
 }
 
 fn no_header() -> String {
-    "packets have no IP header mark here; put CheckIPHeader or MarkIPHeader in front of it".to_owned()
+    "packets have no IP header mark here; put CheckIPHeader or MarkIPHeader in front of it"
+        .to_owned()
 }
 
 /// The argument `offset` of a step that takes IP packets.

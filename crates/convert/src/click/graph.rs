@@ -328,11 +328,8 @@ impl<'a> Graph<'a> {
                 let mut targets: Vec<String> = targets.collect();
                 let mut entry = String::new();
                 for (number, step) in steps.into_iter().enumerate().rev() {
-                    let own = if number == last {
-                        name.clone()
-                    } else {
-                        format!("{name}:{number}")
-                    };
+                    let own =
+                        if number == last { name.clone() } else { format!("{name}:{number}") };
                     entry = self.put(own, element, step, targets);
                     targets = vec![entry.clone()];
                 }

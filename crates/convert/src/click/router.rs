@@ -214,7 +214,9 @@ impl Router<'_> {
                 }
             }
         }
-        ip.ok_or_else(|| self.net.error(classifier, "no pattern 12/0800 leads IP packets to the table"))
+        ip.ok_or_else(|| {
+            self.net.error(classifier, "no pattern 12/0800 leads IP packets to the table")
+        })
     }
 
     /// Follows ARP: to responders and queriers, and to the host.
@@ -258,16 +260,18 @@ impl Router<'_> {
         for argument in self.net.element(element).arguments.clone() {
             let mut words = split_words(&argument);
             let last = words.last().copied().unwrap_or_default();
-            let mac = arguments::mac(self.net, last)
-                .map_err(|why| self.net.error(element, &format!("argument \"{argument}\": {why}")))?;
+            let mac = arguments::mac(self.net, last).map_err(|why| {
+                self.net.error(element, &format!("argument \"{argument}\": {why}"))
+            })?;
             if words.len() > 1 {
                 words.pop();
             }
             let port = self.ports.entry(device.to_owned()).or_default();
             port.mac.get_or_insert(mac);
             for word in words {
-                let net = arguments::net(self.net, word)
-                    .map_err(|why| self.net.error(element, &format!("argument \"{argument}\": {why}")))?;
+                let net = arguments::net(self.net, word).map_err(|why| {
+                    self.net.error(element, &format!("argument \"{argument}\": {why}"))
+                })?;
                 if net.prefix_len() == 32 && port.address.is_none_or(|own| own == net.addr()) {
                     port.address = Some(net.addr());
                 } else {
@@ -287,7 +291,11 @@ impl Router<'_> {
             if self.net.is_to_device(next) || class == "Discard" {
                 return Ok(());
             }
-            if !self.net.is_queue(next) && !SHOWN.contains(&class) && class != "Null" && class != "Unqueue" {
+            if !self.net.is_queue(next)
+                && !SHOWN.contains(&class)
+                && class != "Null"
+                && class != "Unqueue"
+            {
                 return Err(self.foreign(next));
             }
             at = next;
@@ -381,9 +389,10 @@ impl Router<'_> {
 
     fn querier(&mut self, element: usize, path: &mut Path) -> Result<(), Error> {
         // One argument is a name with both addresses.
-        let second = usize::from(self.net.element(element).arguments.get(1).is_some_and(|argument| {
-            !first_word(argument).0.chars().all(|c| c.is_ascii_uppercase() || c == '_')
-        }));
+        let second =
+            usize::from(self.net.element(element).arguments.get(1).is_some_and(|argument| {
+                !first_word(argument).0.chars().all(|c| c.is_ascii_uppercase() || c == '_')
+            }));
         path.address = Some(self.address(element, 0, "IP")?);
         let arguments = Arguments::of(self.net, element, &["IP", "ETH"]);
         let mac = arguments.mac(second, "ETH").map_err(|why| self.net.error(element, &why))?;
@@ -424,7 +433,8 @@ impl Router<'_> {
     }
 
     fn number(&self, element: usize, index: usize, keyword: &str) -> Result<i64, Error> {
-        let arguments = Arguments::of(self.net, element, &["MTU", "HONOR_DF", "VERBOSE", "HEADROOM"]);
+        let arguments =
+            Arguments::of(self.net, element, &["MTU", "HONOR_DF", "VERBOSE", "HEADROOM"]);
         let number = arguments.needed_number(index, keyword);
         number.map_err(|why| self.net.error(element, &why))
     }
@@ -458,8 +468,8 @@ impl Router<'_> {
                 }
                 continue;
             }
-            let has_packets = self.net.targets(number).next().is_some()
-                || !self.net.sources(number).is_empty();
+            let has_packets =
+                self.net.targets(number).next().is_some() || !self.net.sources(number).is_empty();
             if has_packets && !matches!(class, "Idle" | "Discard") && !self.is_unfed(number) {
                 errors.push(self.foreign(number));
             }
@@ -561,7 +571,8 @@ impl Router<'_> {
             let (keyword, list) = first_word(argument);
             (keyword == "INTERFACES").then_some(list)
         });
-        let nets = lists.flat_map(split_words).filter_map(|word| arguments::net(self.net, word).ok());
+        let nets =
+            lists.flat_map(split_words).filter_map(|word| arguments::net(self.net, word).ok());
         nets.filter(|net| net.contains(&address)).map(|net| net.prefix_len()).max()
     }
 

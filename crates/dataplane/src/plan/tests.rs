@@ -348,7 +348,8 @@ fn a_step_with_other_outputs_than_its_kind_s_is_refused() {
     catalogue.add(StepSpec::new("liar", &outputs(&["next"]), make)).unwrap();
     let mut plan = plan(&catalogue);
     plan.insert_after("ip4-validate", &new(&catalogue, "liar", Some(6))).unwrap();
-    let error = plan.build(&catalogue, &TestTables::every_kind(), &[], &mut |_| None).err().unwrap();
+    let error =
+        plan.build(&catalogue, &TestTables::every_kind(), &[], &mut |_| None).err().unwrap();
     assert_eq!(
         error.to_string(),
         "line 6: step \"liar\": its outputs are not those that \"liar\" declares"

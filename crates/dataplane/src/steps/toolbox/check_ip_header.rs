@@ -108,7 +108,8 @@ mod tests {
         let mut padded = frame();
         padded.resize(100, 0);
         let bad = [with(14, 0x65), with(14, 0x44), with(17, 19), with(17, 200), with(24, 0x11)];
-        let frames: Vec<_> = [frame(), padded].into_iter().chain(bad).chain([frame()[..30].to_vec()]).collect();
+        let frames: Vec<_> =
+            [frame(), padded].into_iter().chain(bad).chain([frame()[..30].to_vec()]).collect();
         let (result, batch) = run_step(&mut *make("check-ip-header", &[]), &frames);
         assert_eq!((&result["ok"], &result["bad"]), (&vec![0, 1], &vec![2, 3, 4, 5, 6, 7]));
         assert_eq!(batch.frame(1), frame());
@@ -117,7 +118,8 @@ mod tests {
     #[test]
     fn sources_and_checksums_are_settings() {
         let frames = [frame(), with(24, 0x11)];
-        let run = |args: &[_]| run_step(&mut *make("check-ip-header", args), &frames).0["ok"].clone();
+        let run =
+            |args: &[_]| run_step(&mut *make("check-ip-header", args), &frames).0["ok"].clone();
         assert_eq!(run(&[("checksum", Given::Flag(false))]), [0, 1]);
         assert_eq!(run(&[("bad_sources", list(&["192.0.2.0/30"]))]), Vec::<usize>::new());
         assert_eq!(run(&[("bad_sources", list(&["192.0.2.4/30"]))]), [0]);

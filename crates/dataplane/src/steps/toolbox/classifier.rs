@@ -96,12 +96,10 @@ mod tests {
         ];
         let patterns = list(&["12/0806 20/0001", "12/0806 20/0002", "12/0800", "-"]);
         let (result, _) = run_step(&mut *make("classifier", &[("patterns", patterns)]), &frames);
-        assert_eq!(["0", "1", "2", "3"].map(|output| result[output].clone()), [
-            vec![0],
-            vec![1],
-            vec![2],
-            vec![3, 4]
-        ]);
+        assert_eq!(
+            ["0", "1", "2", "3"].map(|output| result[output].clone()),
+            [vec![0], vec![1], vec![2], vec![3, 4]]
+        );
         let args = [("patterns", list(&["0/0800", "0/0806"])), ("offset", number(12))];
         let (result, _) = run_step(&mut *make("classifier", &args), &frames);
         assert_eq!(

@@ -79,9 +79,11 @@ mod tests {
             ("destination", text("02:00:00:00:00:02")),
             ("offset", number(20)),
         ];
-        let (result, batch) = run_step(&mut *make("ether-encap", &args), &[vec![9; 24], vec![9; 19]]);
+        let (result, batch) =
+            run_step(&mut *make("ether-encap", &args), &[vec![9; 24], vec![9; 19]]);
         assert_eq!((&result["next"], &result["runt"]), (&vec![0], &vec![1]));
-        let expected = [9, 9, 9, 9, 9, 9, 2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd, 9, 9, 9, 9];
+        let expected =
+            [9, 9, 9, 9, 9, 9, 2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd, 9, 9, 9, 9];
         assert_eq!(batch.frame(0), expected);
     }
 }

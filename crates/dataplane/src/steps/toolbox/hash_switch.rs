@@ -25,7 +25,9 @@ pub(super) fn spec() -> StepSpec {
         Box::new(HashSwitch { outputs: numbered(context.args), offset, length })
     };
     let spec = StepSpec::new("hash-switch", &[], make).outputs_by(numbered);
-    spec.param(offset(26, "the place of the bytes")).param(length.or(Arg::Integer(8))).param(outputs())
+    spec.param(offset(26, "the place of the bytes"))
+        .param(length.or(Arg::Integer(8)))
+        .param(outputs())
 }
 
 struct HashSwitch {

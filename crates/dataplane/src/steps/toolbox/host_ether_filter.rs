@@ -73,7 +73,8 @@ mod tests {
             FrameBuilder::ethernet([1; 6], 0x0800).source_mac(own).build(),
         ];
         for (drop_own, ok) in [(false, vec![0, 1, 4]), (true, vec![0, 1])] {
-            let args = [("address", text("02:00:00:00:00:07")), ("drop_own", Given::Flag(drop_own))];
+            let args =
+                [("address", text("02:00:00:00:00:07")), ("drop_own", Given::Flag(drop_own))];
             let (result, _) = run_step(&mut *make("host-ether-filter", &args), &frames);
             assert_eq!(result["ok"], ok, "{drop_own}");
         }

@@ -126,12 +126,10 @@ mod tests {
         ];
         let texts = list(&["udp dst port 53", "src net 10.0.0.0/8", "icmp type echo"]);
         let (result, _) = run_step(&mut *make("ip-classifier", &[("patterns", texts)]), &frames);
-        assert_eq!(["0", "1", "2", "unmatched"].map(|output| result[output].clone()), [
-            vec![0],
-            vec![1],
-            vec![2],
-            vec![3]
-        ]);
+        assert_eq!(
+            ["0", "1", "2", "unmatched"].map(|output| result[output].clone()),
+            [vec![0], vec![1], vec![2], vec![3]]
+        );
     }
 
     #[test]

@@ -59,11 +59,15 @@ mod tests {
 
     #[test]
     fn the_first_rule_that_matches_decides() {
-        let frame = |source, port| FrameBuilder::ip4().source4(source).udp(1000, port, b"x").build();
+        let frame =
+            |source, port| FrameBuilder::ip4().source4(source).udp(1000, port, b"x").build();
         let frames = [frame("10.0.0.1", 1), frame("192.0.2.1", 1), frame("192.0.2.1", 7)];
         let texts = list(&["deny src net 10.0.0.0/8", "1 dst port 7", "allow udp"]);
         let (result, _) = run_step(&mut *make("ip-filter", &[("rules", texts)]), &frames);
-        assert_eq!(["denied", "0", "1"].map(|output| result[output].clone()), [vec![0], vec![1], vec![2]]);
+        assert_eq!(
+            ["denied", "0", "1"].map(|output| result[output].clone()),
+            [vec![0], vec![1], vec![2]]
+        );
         let texts = list(&["drop all"]);
         let (result, _) = run_step(&mut *make("ip-filter", &[("rules", texts)]), &frames);
         assert_eq!(result["denied"], [0, 1, 2]);

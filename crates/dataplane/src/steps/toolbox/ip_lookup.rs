@@ -125,7 +125,10 @@ mod tests {
             ["10.2.0.1", "10.1.0.1", "10.1.2.3", "11.0.0.1", "10.9.0.1"].map(to).into();
         frames.push(vec![0; 60]);
         let (result, _) = run_step(&mut *step, &frames);
-        assert_eq!(["0", "1", "2"].map(|output| result[output].clone()), [vec![0], vec![1], vec![2]]);
+        assert_eq!(
+            ["0", "1", "2"].map(|output| result[output].clone()),
+            [vec![0], vec![1], vec![2]]
+        );
         assert_eq!(result["unrouted"], [3, 4, 5]);
     }
 

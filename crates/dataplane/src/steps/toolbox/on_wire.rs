@@ -108,12 +108,13 @@ mod tests {
     #[test]
     fn a_removed_tag_comes_back_if_there_is_room() {
         let (right, _) = right_and_partial();
-        let (result, batch) = run_step_on(&mut *make("on-wire", &[]), &[right.clone(), right.clone()], |b| {
-            b.burst.say_tag(0, 0x6007);
-            b.burst.say_tag(1, 0x6007);
-            b.burst.fill_headroom(1);
-            b.burst.say_tag(1, 0x6007);
-        });
+        let (result, batch) =
+            run_step_on(&mut *make("on-wire", &[]), &[right.clone(), right.clone()], |b| {
+                b.burst.say_tag(0, 0x6007);
+                b.burst.say_tag(1, 0x6007);
+                b.burst.fill_headroom(1);
+                b.burst.say_tag(1, 0x6007);
+            });
         assert_eq!((&result["ok"], &result["no-buffer"]), (&vec![0], &vec![1]));
         assert_eq!(batch.frame(0), tagged(&right, 0x8100, 0x6007));
     }

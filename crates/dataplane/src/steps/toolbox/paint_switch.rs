@@ -60,11 +60,9 @@ mod tests {
             batch.marks.marked = Mask(0b111);
             batch.marks.values[..4].copy_from_slice(&[2, 1, 3, 1]);
         });
-        assert_eq!([&result["0"], &result["1"], &result["2"], &result["unpainted"]], [
-            &[3][..],
-            &[1],
-            &[0],
-            &[2]
-        ]);
+        assert_eq!(
+            [&result["0"], &result["1"], &result["2"], &result["unpainted"]],
+            [&[3][..], &[1], &[0], &[2]]
+        );
     }
 }

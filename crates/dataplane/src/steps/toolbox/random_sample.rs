@@ -55,8 +55,7 @@ mod tests {
         let frames = vec![FrameBuilder::ip4().build(); 64];
         for (per_million, least, most) in [(0, 0, 0), (1_000_000, 640, 640), (500_000, 240, 400)] {
             let mut step = make("random-sample", &[("per_million", number(per_million))]);
-            let picked: usize =
-                (0..10).map(|_| run_step(&mut *step, &frames).0["ok"].len()).sum();
+            let picked: usize = (0..10).map(|_| run_step(&mut *step, &frames).0["ok"].len()).sum();
             // Half of 640 is six standard deviations away from these limits.
             assert!((least..=most).contains(&picked), "{per_million}: {picked}");
         }

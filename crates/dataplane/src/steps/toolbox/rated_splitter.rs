@@ -93,14 +93,16 @@ mod tests {
         let hz = dpdk::tsc_hz();
         let frames = vec![vec![0; 100]; 40];
         // 16 packets at once; then 100 a second. 800 bits a packet, and 192,000 bits at once.
-        for (rate, at_once, later) in [("100pps", 16, 10), ("2400kbit", 40, 40), ("24kbit", 40, 3)] {
+        for (rate, at_once, later) in [("100pps", 16, 10), ("2400kbit", 40, 40), ("24kbit", 40, 3)]
+        {
             let mut step = make("rated-splitter", &[("rate", text(rate))]);
             let (result, _) = run_step_on(&mut *step, &frames, |batch| batch.now = hz);
             assert_eq!(result["ok"].len(), at_once, "{rate}");
             for _ in 0..6 {
                 run_step_on(&mut *step, &frames, |batch| batch.now = hz);
             }
-            let (result, _) = run_step_on(&mut *step, &frames, |batch| batch.now = hz + hz / 10 + hz / 1000);
+            let (result, _) =
+                run_step_on(&mut *step, &frames, |batch| batch.now = hz + hz / 10 + hz / 1000);
             assert_eq!(result["ok"].len(), later, "{rate}");
         }
     }

@@ -17,8 +17,9 @@ use crate::mask::Mask;
 const OUTPUTS: &[Output] = &[Output::next("next")];
 
 pub(super) fn spec() -> StepSpec {
-    let make =
-        |context: &MakeContext<'_>| -> Box<dyn Step> { Box::new(SetIpChecksum(place(context.args))) };
+    let make = |context: &MakeContext<'_>| -> Box<dyn Step> {
+        Box::new(SetIpChecksum(place(context.args)))
+    };
     StepSpec::new("set-ip-checksum", OUTPUTS, make).param(offset(IP, "the IPv4 header's place"))
 }
 

@@ -107,7 +107,10 @@ mod tests {
         batch.copies = Some(Copies::new(dpdk().1.clone()));
         let mut out = [Mask::EMPTY; MAX_OUTPUTS];
         step.process(&mut batch, Mask(3), &mut out);
-        assert_eq!((out[0], out[1], step.held(), step.is_waiting()), (Mask(3), Mask::EMPTY, 0, true));
+        assert_eq!(
+            (out[0], out[1], step.held(), step.is_waiting()),
+            (Mask(3), Mask::EMPTY, 0, true)
+        );
         let mut later = batch_of(&[]);
         later.begin(0);
         let mut out = [Mask::EMPTY; MAX_OUTPUTS];

@@ -50,7 +50,10 @@ mod tests {
     fn frames_begin_earlier_if_there_is_room() {
         let frame = [vec![1, 2, 3, 4, 5]];
         let (result, batch) = run_step(&mut *make("unstrip", &[("bytes", number(4))]), &frame);
-        assert_eq!((&result["ok"], batch.len(0), &batch.frame(0)[4..]), (&vec![0], 9, &frame[0][..]));
+        assert_eq!(
+            (&result["ok"], batch.len(0), &batch.frame(0)[4..]),
+            (&vec![0], 9, &frame[0][..])
+        );
         let (result, batch) = run_step(&mut *make("unstrip", &[("bytes", number(1000))]), &frame);
         assert_eq!((&result["full"], batch.frame(0)), (&vec![0], &frame[0][..]));
     }
