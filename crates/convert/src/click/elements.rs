@@ -56,6 +56,8 @@ pub(super) enum Piece {
     Drop,
     /// Its packets leave by this device.
     Send(String),
+    /// All go on by output 0, copies of those of a colour by output 1.
+    Copies(Step, Step),
 }
 
 /// Classes that hold facts or act on others; packets do not pass them.
@@ -88,29 +90,7 @@ pub(super) fn translate(net: &Net<'_>, element: usize, state: State) -> Translat
             count.check(1)?;
             one(Step::numbered("tee", Vec::new(), outputs))
         }
-        "RandomSample" => {
-            let arguments = Arguments::of(net, element, &["P", "SAMPLE", "DROP", "ACTIVE"]);
-            arguments.check(1)?;
-            let share = |text: &str| {
-                let (number, whole) =
-                    text.strip_suffix('%').map_or((text, 1.0), |text| (text, 100.0));
-                let share = number.parse::<f64>().ok().map(|number| number / whole);
-                share
-                    .filter(|share| (0.0..=1.0).contains(share))
-                    .ok_or_else(|| format!("probability \"{text}\": expected a number from 0 to 1"))
-            };
-            let picked = match (
-                arguments.text(0, "P").or(arguments.text(9, "SAMPLE")),
-                arguments.text(9, "DROP"),
-            ) {
-                (Some(text), _) => share(text)?,
-                (None, Some(text)) => 1.0 - share(text)?,
-                _ => return Err("argument P missing".to_owned()),
-            };
-            let picked = if arguments.flag(9, "ACTIVE")? == Some(false) { 1.0 } else { picked };
-            let args = vec![("per_million", Value::Number((picked * 1e6).round() as i64))];
-            one(Step::new("random-sample", args, &["ok", "others"]))
-        }
+        "RandomSample" => random_sample(net, element, state),
         "RatedSplitter" | "BandwidthRatedSplitter" => {
             let args = vec![("rate", Value::Text(rate(net, element)?))];
             one(Step::new("rated-splitter", args, &["ok", "others"]))
@@ -150,6 +130,13 @@ pub(super) fn translate(net: &Net<'_>, element: usize, state: State) -> Translat
         "CheckPaint" => {
             let arguments = Arguments::of(net, element, &["COLOR", "ANNO"]);
             one(Step::new("check-paint", vec![("colour", colour(&arguments)?)], &["ok", "others"]))
+        }
+        "PaintTee" => {
+            let arguments = Arguments::of(net, element, &["COLOR", "ANNO"]);
+            let tee = Step::numbered("tee", Vec::new(), 2);
+            let check =
+                Step::new("check-paint", vec![("colour", colour(&arguments)?)], &["ok", "others"]);
+            Ok((Piece::Copies(tee, check), state))
         }
         "PaintSwitch" => {
             let arguments = Arguments::of(net, element, &["ANNO"]);
@@ -273,6 +260,31 @@ fn queue(net: &Net<'_>, element: usize, state: State) -> Translated {
         args.push(("rate", Value::Text(rate(net, shaper)?)));
     }
     Ok((Piece::Steps(vec![Step::new("queue", args, &["next"])]), state))
+}
+
+/// Packets picked with a probability.
+fn random_sample(net: &Net<'_>, element: usize, state: State) -> Translated {
+    let arguments = Arguments::of(net, element, &["P", "SAMPLE", "DROP", "ACTIVE"]);
+    arguments.check(1)?;
+    let picked = arguments.text(0, "P").or(arguments.text(usize::MAX, "SAMPLE"));
+    let picked = match (picked, arguments.text(usize::MAX, "DROP")) {
+        (Some(text), _) => probability(text)?,
+        (None, Some(text)) => 1.0 - probability(text)?,
+        _ => return Err("argument P missing".to_owned()),
+    };
+    let is_off = arguments.flag(usize::MAX, "ACTIVE")? == Some(false);
+    let picked = if is_off { 1.0 } else { picked };
+    let args = vec![("per_million", Value::Number((picked * 1e6).round() as i64))];
+    Ok((Piece::Steps(vec![Step::new("random-sample", args, &["ok", "others"])]), state))
+}
+
+/// Reads `0.25` or `25%`.
+fn probability(text: &str) -> Result<f64, String> {
+    let (number, whole) = text.strip_suffix('%').map_or((text, 1.0), |text| (text, 100.0));
+    let share = number.parse::<f64>().ok().map(|number| number / whole);
+    share
+        .filter(|share| (0.0..=1.0).contains(share))
+        .ok_or_else(|| format!("probability \"{text}\": expected a number from 0 to 1"))
 }
 
 /// Packets in the log: their first bytes, whatever else is asked for.

@@ -317,6 +317,17 @@ impl<'a> Graph<'a> {
                     self.put(format!("{name}:strip"), element, strip, vec![end])
                 }
             }
+            Piece::Copies(tee, check) => {
+                let (all, some) =
+                    (self.follow(element, 0, behind), self.follow(element, 1, behind));
+                let check = self.put(
+                    format!("{name}:check"),
+                    element,
+                    check,
+                    vec![some, "drop".to_owned()],
+                );
+                self.put(name, element, tee, vec![all, check])
+            }
             Piece::Steps(steps) => {
                 let last = steps.len() - 1;
                 let ways = steps[last].outputs.len();

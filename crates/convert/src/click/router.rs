@@ -231,7 +231,9 @@ impl Router<'_> {
                 "Tee" if is_new => open.extend((0..self.net.outputs(next)).map(|k| (next, k))),
                 "Tee" | "Discard" | "Idle" => {}
                 class if SHOWN.contains(&class) || self.net.is_queue(next) || class == "Null" => {
-                    open.push((next, 0));
+                    if is_new {
+                        open.push((next, 0));
+                    }
                 }
                 _ if self.net.is_to_device(next) => {}
                 class if LOCAL.contains(&class) => {}
@@ -245,7 +247,9 @@ impl Router<'_> {
     fn rest(&mut self, from: usize, output: usize) -> Result<(), Error> {
         let mut at = (from, output);
         while let Some((next, _)) = self.net.target(at.0, at.1) {
-            self.reached.insert(next);
+            if !self.reached.insert(next) {
+                break;
+            }
             match self.net.class(next) {
                 "Discard" | "Idle" | "ToHost" | "ToHostSniffers" => return Ok(()),
                 class if SHOWN.contains(&class) || class == "Null" => at = (next, 0),
@@ -286,9 +290,8 @@ impl Router<'_> {
     fn answers(&mut self, from: usize) -> Result<(), Error> {
         let mut at = from;
         while let Some((next, _)) = self.net.target(at, 0) {
-            self.reached.insert(next);
-            let class = self.net.class(next);
-            if self.net.is_to_device(next) || class == "Discard" {
+            let (is_new, class) = (self.reached.insert(next), self.net.class(next));
+            if self.net.is_to_device(next) || class == "Discard" || !is_new {
                 return Ok(());
             }
             if !self.net.is_queue(next)
@@ -306,9 +309,12 @@ impl Router<'_> {
     /// Follows packets from an output of the table.
     fn output(&mut self, output: usize) -> Result<Way, Error> {
         let (mut at, mut from) = (self.table, output);
-        let mut path = Path::default();
+        let (mut path, mut seen) = (Path::default(), HashSet::new());
         while let Some((next, _)) = self.net.target(at, from) {
             self.reached.insert(next);
+            if !seen.insert(next) {
+                return Err(self.net.error(next, "packets pass it again and again"));
+            }
             let class = self.net.class(next);
             match class {
                 "PaintTee" => path.redirects |= self.net.target(next, 1).is_some(),
@@ -547,10 +553,14 @@ impl Router<'_> {
         let connected = routes.iter().filter(|route| {
             route.gateway.is_none()
                 && route.prefix.contains(&address)
-                && matches!(&ways[route.output], Way::Device(device, _) if device == name)
+                && matches!(&ways[route.output], Way::Device(device, None) if device == name)
         });
         let length = connected.map(|route| route.prefix.prefix_len()).max();
-        let length = length.or_else(|| self.said_length(address)).unwrap_or(32);
+        // Behind a fixed MAC there is no network whose hosts the router could ask for.
+        let is_fixed =
+            ways.iter().any(|way| matches!(way, Way::Device(device, Some(_)) if device == name));
+        let said = || if is_fixed { None } else { self.said_length(address) };
+        let length = length.or_else(said).unwrap_or(32);
         let is_first = self.ports.keys().next().is_some_and(|first| first == name);
         let others = routes.iter().filter(|route| {
             is_first && route.prefix.prefix_len() == 32 && matches!(ways[route.output], Way::Local)

@@ -242,6 +242,74 @@ fn packets_that_wait_are_in_queues() {
 }
 
 #[test]
+fn copies_of_a_colour_take_the_second_output() {
+    let text = "FromDevice(eth0) -> x :: PaintTee(3); x[0] -> Discard; x[1] -> Queue -> t :: ToDevice(eth1);";
+    assert_eq!(
+        steps(text)[..5],
+        [
+            r#""port-switch.eth0", { "tee", as = "x", outputs = 2 }"#,
+            r#""x.0", "drop""#,
+            r#""x.1", { "check-paint", as = "x:check", colour = 3 }"#,
+            r#""x:check.ok", { "to-port", as = "t", port = "eth1" }"#,
+            r#""t.transmit", "transmit""#,
+        ]
+    );
+}
+
+proptest::proptest! {
+    /// Whatever elements are connected in whatever way, there are errors or Lua, of which each line has its own.
+    #[test]
+    fn no_configuration_is_too_odd(
+        elements in proptest::collection::vec(proptest::sample::select(ANY), 1..8),
+        wires in proptest::collection::vec((0usize..8, 0usize..3, 0usize..8), 0..16),
+    ) {
+        let mut text = String::new();
+        for (number, element) in elements.iter().enumerate() {
+            text += &format!("e{number} :: {element};\n");
+        }
+        let count = elements.len();
+        for (from, output, to) in wires {
+            text += &format!("e{} [{output}] -> e{};\n", from % count, to % count);
+        }
+        if let Ok(Converted { lua, lines, .. }) = convert("t.click", &text) {
+            proptest::prop_assert_eq!(lua.lines().count(), lines.len());
+            proptest::prop_assert!(lines.iter().flatten().all(|&line| line <= text.lines().count()));
+        }
+    }
+}
+
+const ANY: &[&str] = &[
+    "FromDevice(eth0)",
+    "FromDevice(eth1)",
+    "ToDevice(eth0)",
+    "ToDevice(eth1)",
+    "Queue(5)",
+    "Discard",
+    "Tee",
+    "Null",
+    "Paint(1)",
+    "PaintTee(1)",
+    "Strip(14)",
+    "Unstrip(14)",
+    "CheckIPHeader",
+    "DecIPTTL",
+    "Classifier(12/0800, -)",
+    "RoundRobinSwitch",
+    "StaticIPLookup(0/0 0, 10.0.0.0/8 10.0.0.1 1)",
+    "ARPQuerier(10.0.0.1, 2:0:0:0:0:1)",
+    "ICMPError(10.0.0.1, timeexceeded)",
+    "InfiniteSource",
+    "Shaper(10)",
+    "Unqueue",
+    "Print(x)",
+    "ToHost",
+    "Idle",
+    "EtherEncap(0x0800, 2:0:0:0:0:1, 2:0:0:0:0:2)",
+    "ARPResponder(10.0.0.1 2:0:0:0:0:1)",
+    "IPFragmenter(1500)",
+];
+
+#[test]
 fn copies_loops_and_sources_are_deferred() {
     let text =
         "FromDevice(eth0) -> x :: Tee(2); x[0] -> Discard; x[1] -> Queue -> t :: ToDevice(eth1);";
@@ -368,6 +436,7 @@ fn a_router_s_pings_and_macs_are_its_own() {
         )
         .replace("arpt[1] -> [1]arpq1;", "arpt[1] -> Discard;");
     let lua = lua(&fixed);
+    assert!(lua[1].contains(r#"address = { "1.0.0.1/32" }"#), "{lua:?}");
     assert!(
         lua.contains(
             &r#"turnpike.neighbour "fe80::ff:fe00:9" { port = "eth1", mac = "02:00:00:00:00:09" }"#
