@@ -462,6 +462,41 @@ mod tests {
         Given::Text(text.to_owned())
     }
 
+    static EVEN: Grammar = Grammar {
+        expected: "an even number",
+        check: |text| match text.parse::<u8>() {
+            Ok(number) if number % 2 == 0 => Ok(()),
+            _ => Err("it is odd".to_owned()),
+        },
+    };
+
+    #[test]
+    fn texts_of_a_language_and_ports_are_told_from_others() {
+        let params = [
+            Param::new("even", Kind::Parsed(&EVEN), "x").or(Arg::Text("0".into())),
+            Param::new("evens", Kind::ParsedList(&EVEN), "x").or(Arg::Texts(Vec::new())),
+            Param::new("port", Kind::Port, "x").or(Arg::Text("a".into())),
+            Param::new("ports", Kind::Ports, "x").or(Arg::Texts(Vec::new())),
+        ];
+        let list = |items: &[&str]| Given::List(items.iter().map(|item| text(item)).collect());
+        let read = |given: &[(&str, Given)]| {
+            let given = given.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+            Args::read(&params, &given.collect())
+        };
+        let args =
+            read(&[("even", text("2")), ("evens", list(&["4", "6"])), ("ports", list(&["b"]))]);
+        let args = args.unwrap();
+        assert_eq!((args.text("even"), args.texts("evens").len()), ("2", 2));
+        let ports: Vec<_> = params.iter().flat_map(|param| args.ports(param)).collect();
+        assert_eq!(ports, ["a", "b"]);
+        let wrong = read(&[("even", text("3")), ("evens", list(&["2", "5"]))]).unwrap_err();
+        assert_eq!(wrong[0].1, "even: expected an even number, got string \"3\": it is odd");
+        assert_eq!(
+            wrong[1].1,
+            "evens: expected a list, each an even number, got a list of 2: it is odd"
+        );
+    }
+
     fn read(given: &[(&str, Given)]) -> Result<Args, Vec<(String, String)>> {
         let rate = ("rate", text("1pps"));
         let all = std::iter::once(&rate).chain(given);

@@ -64,13 +64,13 @@ mod tests {
     #[test]
     fn own_frames_and_groups_pass() {
         let own = [2, 0, 0, 0, 0, 7];
-        let to = |to| FrameBuilder::ethernet(to, 0x0800).build();
+        let to = |to| FrameBuilder::ethernet(to, 0x88b5).build();
         let frames = [
             to(own),
             to([0xff; 6]),
             to([2, 0, 0, 0, 0, 8]),
             vec![2; 11],
-            FrameBuilder::ethernet([1; 6], 0x0800).source_mac(own).build(),
+            FrameBuilder::ethernet([1; 6], 0x88b5).source_mac(own).build(),
         ];
         for (drop_own, ok) in [(false, vec![0, 1, 4]), (true, vec![0, 1])] {
             let args =
