@@ -320,7 +320,11 @@ fn skip_statement(input: &mut Input<'_>) -> Result<After> {
         match next(input)? {
             _ if alone => return Ok(After::Statement),
             Token::Sign(";") if open == 0 => return Ok(After::Statement),
-            Token::Sign("(") => drop(config_text(input)?),
+            Token::Sign("(") => {
+                if let Err(fault) = config_text(input) {
+                    note(input, fault);
+                }
+            }
             Token::Sign("{") => open += 1,
             Token::Sign("}") => open = open.saturating_sub(1),
             _ => {}
