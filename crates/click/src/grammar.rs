@@ -410,6 +410,14 @@ fn config_text(input: &mut Input<'_>) -> Result<String> {
     Err(Fault { at: opened, message: "found the end; expected `)` for this `(`".into() })
 }
 
+/// If a text in parentheses is read as the same text: its brackets match and its quotes are closed.
+pub(crate) fn is_config(text: &str) -> bool {
+    let closed = format!("{text})");
+    let state = State { text: &closed, faults: Vec::new(), directives: Vec::new(), depth: 0 };
+    let mut input = Stateful { input: LocatingSlice::new(closed.as_str()), state };
+    config_text(&mut input).is_ok_and(|read| read == text) && input.input.is_empty()
+}
+
 // --- connections ----------------------------------------------------------------------------------
 
 fn chain(input: &mut Input<'_>) -> Result<Chain> {
