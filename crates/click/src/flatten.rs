@@ -417,21 +417,21 @@ fn unused_ports(source: &Source, router: &Router) -> Vec<Error> {
     let mut errors = BTreeMap::new();
     for wire in &router.wires {
         let (from, to) = (&router.nodes[wire.from.0], &router.nodes[wire.to.0]);
-        if let Some(other) = to.tunnel_output {
-            if !outputs.contains(&(other, wire.to.1)) {
-                let place = (0, wire.to);
-                errors
-                    .entry(place)
-                    .or_insert_with(|| unused(router, wire.to.0, other, wire.to.1, false));
-            }
+        if let Some(other) = to.tunnel_output
+            && !outputs.contains(&(other, wire.to.1))
+        {
+            let place = (0, wire.to);
+            errors
+                .entry(place)
+                .or_insert_with(|| unused(router, wire.to.0, other, wire.to.1, false));
         }
-        if let Some(other) = from.tunnel_input {
-            if !inputs.contains(&(other, wire.from.1)) {
-                let place = (1, wire.from);
-                errors
-                    .entry(place)
-                    .or_insert_with(|| unused(router, other, wire.from.0, wire.from.1, true));
-            }
+        if let Some(other) = from.tunnel_input
+            && !inputs.contains(&(other, wire.from.1))
+        {
+            let place = (1, wire.from);
+            errors
+                .entry(place)
+                .or_insert_with(|| unused(router, other, wire.from.0, wire.from.1, true));
         }
     }
     errors.into_values().take(MOST_ERRORS).map(|(at, message)| source.error(at, message)).collect()

@@ -502,7 +502,7 @@ fn member(input: &mut Input<'_>, first: bool, alone: bool) -> Result<Option<Memb
         }
         Token::Sign("{") => Subject::Compound(Arc::new(compound(input)?)),
         Token::Sign("(") => group(input)?,
-        found => return Ok(implicit(input, (at, found), first, alone, inputs)?),
+        found => return implicit(input, (at, found), first, alone, inputs),
     };
     let class = if accept(input, "::")? {
         Some(Arc::new(class(input, "the class of the element")?))

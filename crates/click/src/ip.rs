@@ -612,8 +612,8 @@ mod tests {
             pattern in "((src|dst|host|port|tcp|and|or|not|!|\\(|\\)|\\?|:|&|\\[|\\]|=|<|>=|10\\.0\\.0\\.1|10/8|mask|80|ip|ether|opt|syn|ttl|é) ?){0,12}"
         ) {
             with_scope(|scope| {
-                let _ = IpClassifier::classifier(&[pattern.clone()], scope);
-                let _ = IpClassifier::filter(&[pattern.clone()], scope);
+                let _ = IpClassifier::classifier(std::slice::from_ref(&pattern), scope);
+                let _ = IpClassifier::filter(std::slice::from_ref(&pattern), scope);
             });
         }
     }

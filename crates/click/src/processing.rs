@@ -4,6 +4,7 @@
 //! one or the other; agnostic ones are what the port at the other end of their connection is, and the ports of the
 //! same element that packets flow to are the same. What is still open then is push.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
 use crate::classes::{self, Class};
@@ -172,8 +173,8 @@ impl<'f> Resolver<'f> {
         while let Some(port) = open.pop_front() {
             let direction = self.directions[&port];
             for next in self.other_ends(port).into_iter().chain(self.flows(port)) {
-                if !self.directions.contains_key(&next) {
-                    self.directions.insert(next, direction);
+                if let Entry::Vacant(place) = self.directions.entry(next) {
+                    place.insert(direction);
                     open.push_back(next);
                 }
             }
