@@ -16,6 +16,13 @@ fuzz_target!(|text: &str| {
     }
     let Ok(flat) = click::parse("fuzz", text).and_then(|ast| click::flatten(&ast, &[])) else { return };
     let _ = click::resolve(&flat);
+    let printed = flat.to_string();
+    // An element of one scope may have the name of a class of another.
+    let ambiguous = flat.elements.iter().any(|element| flat.find(&element.class).is_some());
+    if printed.len() <= click::LONGEST && !ambiguous {
+        let again = click::parse("fuzz", &printed).and_then(|ast| click::flatten(&ast, &[]));
+        assert_eq!(again.expect("a printed configuration").to_string(), printed);
+    }
     let Ok(names) = Names::of(&flat) else { return };
     for element in &flat.elements {
         let scope = names.scope(element);

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use crate::arguments::assign;
 use crate::error::{Error, Errors};
 use crate::flat::{Connection, Element, Flat};
+use crate::grammar::is_config;
 use crate::router::{
     ClassId, Classes, Compound, Kind, Node, Program, Router, TUNNEL, Wire, program,
 };
@@ -364,6 +365,7 @@ type Port = (usize, usize);
 /// Follows connections through tunnels, and leaves tunnels out.
 fn joined(source: &Source, classes: &Classes, router: Router) -> Result<Flat, Errors> {
     Errors::check(unused_ports(source, &router))?;
+    Errors::check(broken_configs(source, &router))?;
     let wires = straight(source, &router)?;
     let mut numbers = vec![usize::MAX; router.nodes.len()];
     let mut elements = Vec::new();
@@ -397,6 +399,17 @@ fn element(source: &Source, classes: &Classes, node: &Node) -> Element {
     }
 }
 
+/// Configuration strings in which a variable's value has left a bracket or quote open.
+fn broken_configs(source: &Source, router: &Router) -> Vec<Error> {
+    let broken = router.nodes.iter().filter(|node| !is_config(&node.config));
+    let error = |node: &Node| {
+        let shown: String = node.config.chars().take(80).collect();
+        let message = format!("\"{}\": brackets or quotes do not match in ({shown})", node.name);
+        source.error(node.at, message)
+    };
+    broken.take(MOST_ERRORS).map(error).collect()
+}
+
 /// Ports of compound elements that are connected on one side only.
 fn unused_ports(source: &Source, router: &Router) -> Vec<Error> {
     let inputs: HashSet<Port> = router.wires.iter().map(|wire| wire.to).collect();
@@ -404,21 +417,21 @@ fn unused_ports(source: &Source, router: &Router) -> Vec<Error> {
     let mut errors = BTreeMap::new();
     for wire in &router.wires {
         let (from, to) = (&router.nodes[wire.from.0], &router.nodes[wire.to.0]);
-        if let Some(other) = to.tunnel_output {
-            if !outputs.contains(&(other, wire.to.1)) {
-                let place = (0, wire.to);
-                errors
-                    .entry(place)
-                    .or_insert_with(|| unused(router, wire.to.0, other, wire.to.1, false));
-            }
+        if let Some(other) = to.tunnel_output
+            && !outputs.contains(&(other, wire.to.1))
+        {
+            let place = (0, wire.to);
+            errors
+                .entry(place)
+                .or_insert_with(|| unused(router, wire.to.0, other, wire.to.1, false));
         }
-        if let Some(other) = from.tunnel_input {
-            if !inputs.contains(&(other, wire.from.1)) {
-                let place = (1, wire.from);
-                errors
-                    .entry(place)
-                    .or_insert_with(|| unused(router, other, wire.from.0, wire.from.1, true));
-            }
+        if let Some(other) = from.tunnel_input
+            && !inputs.contains(&(other, wire.from.1))
+        {
+            let place = (1, wire.from);
+            errors
+                .entry(place)
+                .or_insert_with(|| unused(router, other, wire.from.0, wire.from.1, true));
         }
     }
     errors.into_values().take(MOST_ERRORS).map(|(at, message)| source.error(at, message)).collect()
@@ -479,4 +492,136 @@ fn straight(source: &Source, router: &Router) -> Result<BTreeMap<(Port, Port), u
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{parse, resolve};
+
+    fn flat(text: &str) -> Result<Flat, Errors> {
+        flatten(&parse("f", text)?, &[])
+    }
+
+    fn error(text: &str) -> String {
+        flat(text).expect_err("an error").all()[0].message.clone()
+    }
+
+    #[test]
+    fn parameters_replace_definitions() {
+        let ast = parse("f", "define($a 1, $b <$a>); Message($a $b $c)").unwrap();
+        let given = [("a".to_owned(), "2".to_owned()), ("c".to_owned(), "3".to_owned())];
+        assert_eq!(flatten(&ast, &given).unwrap().elements[0].arguments, ["2 <2> 3"]);
+    }
+
+    #[test]
+    fn elements_know_their_places() {
+        let flat = flat("elementclass C {\n  x :: Idle } \n c :: C;\nIdle -> Discard").unwrap();
+        let found: Vec<String> =
+            flat.elements.iter().map(|e| format!("{} {}", e.name, e.place)).collect();
+        assert_eq!(found, ["Idle@2 f:4:1", "Discard@3 f:4:9", "c/x f:2:3"]);
+        assert_eq!(flat.connections[0].place.to_string(), "f:4:6");
+        assert_eq!(flat.find("c/x"), Some(2));
+    }
+
+    #[test]
+    fn expansions_are_bounded() {
+        let level = |n: u32| format!("elementclass A{n} {{ A{0}; A{0}; A{0} }}\n", n + 1);
+        let classes: String = (0..40).rev().map(level).collect();
+        let text = format!("elementclass A40 {{ Idle }}\n{classes}A0;");
+        assert!(error(&text).contains("expands to more than 65536 elements"), "{}", error(&text));
+        let chain = |n: u32| format!("elementclass A{n} {{ A{} }}\n", n + 1);
+        let classes: String = (0..1000).rev().map(chain).collect();
+        let text = format!("elementclass A1000 {{ Idle }}\n{classes}A0;");
+        assert!(error(&text).contains("nested more than 64 deep"));
+    }
+
+    #[test]
+    fn values_of_variables_leave_no_bracket_open() {
+        assert_eq!(
+            error("define($a (1, $b 2)); Message($a)"),
+            "\"Message@1\": brackets or quotes do not match in ((1)"
+        );
+        assert!(flat("define($a (1, $b 2)); Message($a, $b)").is_ok());
+        assert!(flat("define($a '1, $b 2'); Message($b)").is_ok());
+    }
+
+    #[test]
+    fn variables_are_bounded() {
+        let defines: String =
+            (1..60).map(|n| format!("define($v{n} $v{0}$v{0});", n - 1)).collect();
+        assert!(
+            error(&format!("define($v0 xxxxxxxx);{defines} Message($v59)"))
+                .contains("expands to more than")
+        );
+    }
+
+    #[test]
+    fn connections_are_bounded() {
+        let fan = "{ [0] -> [0]; [0] -> [1]; [1] -> [0]; [1] -> [1] }";
+        let fans = format!("[0,1] => [0,1] {fan} ").repeat(100);
+        let text = format!("a, b :: Idle; a {fans} [0,1] => [0,1] b");
+        assert_eq!(flat(&text).unwrap().connections.len(), 4);
+        let many =
+            format!("elementclass C {{ Idle => [0-4000] {} }} {}", "x :: Idle", "C; ".repeat(100));
+        assert!(error(&many).contains("262144 connections"));
+        let long = format!("Idle -> {} Discard", "{ -> } -> ".repeat(15_000));
+        assert_eq!(flat(&long).unwrap().connections.len(), 1);
+    }
+
+    /// Pieces of configurations, which are often right.
+    fn configuration() -> impl Strategy<Value = String> {
+        let piece = prop::sample::select(vec![
+            "a",
+            "b",
+            "C",
+            "Idle",
+            "Queue",
+            "::",
+            "->",
+            "=>",
+            "{",
+            "}",
+            "(",
+            ")",
+            "[1]",
+            "[0,1]",
+            "[]",
+            ",",
+            ";",
+            "||",
+            "|",
+            "...",
+            "$x",
+            "K $y",
+            "elementclass C {",
+            "input ->",
+            "-> output",
+            "($x, 1)",
+            "(\"$x\")",
+            "define($x 1)",
+            "require(p)",
+            "a :: Idle;",
+            "C -> C;",
+            "\n# 3\n",
+        ]);
+        prop::collection::vec(piece, 0..30).prop_map(|pieces| pieces.join(" "))
+    }
+
+    proptest! {
+        #[test]
+        fn no_configuration_is_too_odd(text in configuration()) {
+            if let Ok(first) = flat(&text) {
+                let _ = resolve(&first);
+                let printed = first.to_string();
+                // An element of one scope may have the name of a class of another.
+                let ambiguous = first.elements.iter().any(|e| first.find(&e.class).is_some());
+                prop_assume!(!ambiguous);
+                let again = flat(&printed).map_err(|errors| TestCaseError::fail(format!("{printed}\n{errors}")))?;
+                prop_assert_eq!(again.to_string(), printed);
+            }
+        }
+    }
 }

@@ -320,7 +320,11 @@ fn skip_statement(input: &mut Input<'_>) -> Result<After> {
         match next(input)? {
             _ if alone => return Ok(After::Statement),
             Token::Sign(";") if open == 0 => return Ok(After::Statement),
-            Token::Sign("(") => drop(config_text(input)?),
+            Token::Sign("(") => {
+                if let Err(fault) = config_text(input) {
+                    note(input, fault);
+                }
+            }
             Token::Sign("{") => open += 1,
             Token::Sign("}") => open = open.saturating_sub(1),
             _ => {}
@@ -404,6 +408,14 @@ fn config_text(input: &mut Input<'_>) -> Result<String> {
     let _: &str = rest.parse_next(input)?;
     let opened = start.saturating_sub(1);
     Err(Fault { at: opened, message: "found the end; expected `)` for this `(`".into() })
+}
+
+/// If a text in parentheses is read as the same text: its brackets match and its quotes are closed.
+pub(crate) fn is_config(text: &str) -> bool {
+    let closed = format!("{text})");
+    let state = State { text: &closed, faults: Vec::new(), directives: Vec::new(), depth: 0 };
+    let mut input = Stateful { input: LocatingSlice::new(closed.as_str()), state };
+    config_text(&mut input).is_ok_and(|read| read == text) && input.input.is_empty()
 }
 
 // --- connections ----------------------------------------------------------------------------------
@@ -490,7 +502,7 @@ fn member(input: &mut Input<'_>, first: bool, alone: bool) -> Result<Option<Memb
         }
         Token::Sign("{") => Subject::Compound(Arc::new(compound(input)?)),
         Token::Sign("(") => group(input)?,
-        found => return Ok(implicit(input, (at, found), first, alone, inputs)?),
+        found => return implicit(input, (at, found), first, alone, inputs),
     };
     let class = if accept(input, "::")? {
         Some(Arc::new(class(input, "the class of the element")?))

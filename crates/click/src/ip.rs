@@ -423,6 +423,10 @@ mod tests {
         ] {
             assert!(!holds(neither, &tcp) && !holds(neither, &udp), "{neither}");
         }
+        // Click's way with both ends and an order.
+        assert!(holds("src and dst port < 81", &tcp) && !holds("port < 81", &tcp));
+        assert!(!holds("src and dst port >= 81", &tcp) && holds("port >= 81", &tcp));
+        assert!(holds("proto 6 and www", &tcp) && !holds("(proto 6 or www) and not tcp", &udp));
         let icmp = packet(1, |packet| packet[20] = 8);
         assert!(
             holds("icmp type echo", &icmp)
@@ -536,6 +540,7 @@ mod tests {
             ("host 1.2.3", "`host`: value missing"),
             ("src port 80000", "from 0 to 65535"),
             ("icmp port 80", "protocol"),
+            ("proto 300", "from 0 to 255"),
             ("quux", "\"quux\""),
             ("80", "what 80 is"),
             ("echo", "ambiguous"),
@@ -607,8 +612,8 @@ mod tests {
             pattern in "((src|dst|host|port|tcp|and|or|not|!|\\(|\\)|\\?|:|&|\\[|\\]|=|<|>=|10\\.0\\.0\\.1|10/8|mask|80|ip|ether|opt|syn|ttl|é) ?){0,12}"
         ) {
             with_scope(|scope| {
-                let _ = IpClassifier::classifier(&[pattern.clone()], scope);
-                let _ = IpClassifier::filter(&[pattern.clone()], scope);
+                let _ = IpClassifier::classifier(std::slice::from_ref(&pattern), scope);
+                let _ = IpClassifier::filter(std::slice::from_ref(&pattern), scope);
             });
         }
     }

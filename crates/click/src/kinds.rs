@@ -69,7 +69,7 @@ fn whole(text: &str) -> Option<i128> {
         Some(digits) => (true, digits),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
     };
-    let number = i128::try_from(unsigned(digits)?).ok()?;
+    let number = i128::from(unsigned(digits)?);
     Some(if negative { -number } else { number })
 }
 

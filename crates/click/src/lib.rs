@@ -46,7 +46,7 @@ use std::fmt;
 pub use error::{Error, Errors, Place};
 pub use flat::{Connection, Element, Flat, Requirement};
 pub use flatten::flatten;
-pub use grammar::parse;
+pub use grammar::{LONGEST, parse};
 pub use processing::resolve;
 pub use syntax::Ast;
 

@@ -191,6 +191,7 @@ pub(crate) fn read(
     }
     test.complete(last)?;
     let expr = test.expr()?;
+    test.keep_protocol();
     Ok((test, expr))
 }
 
@@ -405,6 +406,24 @@ impl Primitive {
         Ok(())
     }
 
+    /// `proto 6` is the protocol of the tests behind it, as `tcp` is.
+    fn keep_protocol(&mut self) {
+        let only = matches!(self.op, None | Some((Op::Equal, false))) && self.mask.is_none();
+        if self.kind != Some(Kind::Protocol) {
+            return;
+        }
+        self.protocol = match self.value {
+            Some(Value::Number(number) | Value::Named(_, number)) if only => {
+                match u8::try_from(number) {
+                    Ok(number) => Some(Protocol::Number(number)),
+                    Err(_) => Some(if number == 256 { Protocol::TcpOrUdp } else { Protocol::Any }),
+                }
+            }
+            None if only => self.protocol,
+            _ => None,
+        };
+    }
+
     /// The kind of test that the value, or its absence, tells.
     fn kind_of_value(&self, last: &Primitive) -> Result<Option<Kind>> {
         Ok(match self.value {
@@ -547,9 +566,12 @@ impl Primitive {
             (Some(_), Some(_)) => return Err("protocol given twice".into()),
             _ => return Err(self.missing()),
         };
-        if number >= 256 && self.op.is_none() && self.mask.is_none() {
+        if let (256.., Some(Value::Named(..))) = (number, self.value) {
             let protocol = if number == 256 { Protocol::TcpOrUdp } else { Protocol::Any };
-            return Ok(is_protocol(protocol).unwrap_or(Expr::Const(true)));
+            return match (self.op, self.mask) {
+                (None, None) => Ok(is_protocol(protocol).unwrap_or(Expr::Const(true))),
+                _ => Err("`tcpudp` and `transp` take no operator and no mask".into()),
+            };
         }
         self.compared(number, Base::Network, 72, 8)
     }
@@ -558,7 +580,9 @@ impl Primitive {
         let (Some(Value::Number(port)) | Some(Value::Named(Kind::Port, port))) = self.value else {
             return Err(self.missing());
         };
-        let (_, negated) = self.operator();
+        // As in Click, `<` is `not >`, so `src and dst port < 5` is one of both below, and `port < 5` both.
+        let (op, negated) = self.operator();
+        let negated = negated != (op == Op::Less);
         let src = self.compared(port, Base::Transport, 0, 16)?;
         let dst = self.compared(port, Base::Transport, 16, 16)?;
         Ok(self.of_sides(src, dst, negated))

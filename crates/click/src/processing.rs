@@ -4,6 +4,7 @@
 //! one or the other; agnostic ones are what the port at the other end of their connection is, and the ports of the
 //! same element that packets flow to are the same. What is still open then is push.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
 use crate::classes::{self, Class};
@@ -115,7 +116,8 @@ impl<'f> Resolver<'f> {
     fn check_count(&mut self, element: usize, is_output: bool, allowed: classes::Count) -> usize {
         let (inputs, outputs) = self.counts[element];
         let used = if is_output { outputs } else { inputs };
-        let side = if is_output { "outputs" } else { "inputs" };
+        let plural = if allowed.most == 1 { "" } else { "s" };
+        let side = format!("{}{plural}", if is_output { "output" } else { "input" });
         let class = self.classes[element].name;
         let port = |number| Port { element, is_output, number };
         if used > allowed.most {
@@ -171,8 +173,8 @@ impl<'f> Resolver<'f> {
         while let Some(port) = open.pop_front() {
             let direction = self.directions[&port];
             for next in self.other_ends(port).into_iter().chain(self.flows(port)) {
-                if !self.directions.contains_key(&next) {
-                    self.directions.insert(next, direction);
+                if let Entry::Vacant(place) = self.directions.entry(next) {
+                    place.insert(direction);
                     open.push_back(next);
                 }
             }
@@ -390,7 +392,7 @@ mod tests {
         assert_eq!(
             errors("d :: Discard;"),
             [
-                "f:1:1: \"d\" input 0 is not connected (Discard has 1 inputs); connect it, to an Idle for instance"
+                "f:1:1: \"d\" input 0 is not connected (Discard has 1 input); connect it, to an Idle for instance"
             ]
         );
         assert_eq!(
@@ -399,7 +401,7 @@ mod tests {
         );
         assert_eq!(
             errors("Idle -> s :: Strip(1) -> Discard; s [1] -> Discard")[0],
-            "f:1:41: \"s\" output 1 does not exist; Strip has 1 outputs"
+            "f:1:41: \"s\" output 1 does not exist; Strip has 1 output"
         );
         assert!(
             errors("s :: Suppressor; Idle -> s; Idle -> [1] s; s -> Discard")[0]

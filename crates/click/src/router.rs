@@ -361,9 +361,9 @@ impl Builder<'_> {
                 "`...` in a compound element without a name; only a declared one can be extended",
             );
         }
-        let extended = extends.then(|| self.force_class(at, name));
         let ids: Vec<ClassId> =
             variants.iter().map(|variant| self.variant(name, variant)).collect();
+        let extended = extends.then(|| self.extended_class(at, name, ids[ids.len() - 1]));
         let next = ids[1..].iter().copied().map(Some).chain([extended]);
         for (&id, next) in ids.iter().zip(next) {
             if let Kind::Compound(compound) = &mut self.classes.kinds[id] {
@@ -371,6 +371,17 @@ impl Builder<'_> {
             }
         }
         ids[0]
+    }
+
+    /// The class that `...` stands for. As in Click the name is looked up in the alternative before it first.
+    fn extended_class(&mut self, at: usize, name: &str, before: ClassId) -> ClassId {
+        let Kind::Compound(before) = &self.classes.kinds[before] else {
+            return self.force_class(at, name);
+        };
+        match before.router.classes.get(name) {
+            Some(&own) => own,
+            None => self.force_class(at, name),
+        }
     }
 
     fn variant(&mut self, name: &str, variant: &Variant) -> ClassId {
