@@ -44,6 +44,7 @@
 //! all of their errors; [`check_machine`] compares a valid configuration with the resources of the
 //! machine. A script may compute: loops, functions and tables are Lua's.
 
+pub mod click;
 mod diff;
 mod error;
 mod machine;

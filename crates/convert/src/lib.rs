@@ -1,4 +1,4 @@
-//! Rules of nftables and iptables as filters of Turnpike.
+//! Rules of nftables and iptables as filters of Turnpike, and Click configurations as its configurations (`click.rs`).
 //!
 //! ```text
 //! nft      `nft list ruleset`, `nft -j list ruleset`  -+
@@ -11,6 +11,7 @@
 //! out. The treatment of each kind of rule is documented beside the code that reads it.
 #![forbid(unsafe_code)]
 
+pub mod click;
 mod flatten;
 mod iptables;
 mod lua;

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use dpdk::Burst;
+use dpdk::{Burst, Mbuf};
 use wire::ethernet::EthernetHeader;
 use wire::ip::{Ipv4Header, Ipv6Header};
 
@@ -74,6 +74,27 @@ pub struct Batch {
     pub steering: Steering,
     /// Copies for other ports; none outside a forwarder.
     pub(crate) copies: Option<Copies>,
+    /// Packets that a step has emitted, and how often each has been held.
+    emitted: Mask,
+    passes: [u8; BATCH_MAX],
+}
+
+/// A packet out of its batch, with what later steps know of it.
+pub struct Held {
+    pub(crate) packet: Mbuf,
+    /// How often it has been held: at least once.
+    pub(crate) passes: u8,
+    interface: InterfaceId,
+    mark: Option<u32>,
+    link_multicast: bool,
+}
+
+impl Held {
+    /// A packet that nothing is known of.
+    pub fn new(packet: Mbuf) -> Self {
+        let interface = InterfaceId::FIRST;
+        Self { packet, passes: 1, interface, mark: None, link_multicast: false }
+    }
 }
 
 /// Packets of a batch received on the same interface.
@@ -122,7 +143,80 @@ impl Batch {
             categories: Categories::NONE,
             steering: Steering::NONE,
             copies: None,
+            emitted: Mask::EMPTY,
+            passes: [0; BATCH_MAX],
         }
+    }
+
+    /// Begins a batch of packets that come by a port, or that a step emits, at `now` in TSC cycles.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, (port, own): (PortId, InterfaceInfo), now: u64) {
+        self.come_by(port, own);
+        self.link_multicast = Mask::EMPTY;
+        self.link_scope = Mask::EMPTY;
+        self.marks.marked = Mask::EMPTY;
+        self.now = now;
+    }
+
+    /// Ends a batch of packets that a step emits.
+    pub(crate) fn end(&mut self) {
+        self.emitted = Mask::EMPTY;
+    }
+
+    /// How often the packet in a slot has been held.
+    pub(crate) fn passes(&self, slot: usize) -> u8 {
+        if self.emitted.has(slot) { self.passes[slot & (BATCH_MAX - 1)] } else { 0 }
+    }
+
+    /// Takes a packet out of the batch, to be put into a later one; `None` for a slot without one.
+    pub fn take(&mut self, slot: usize) -> Option<Held> {
+        self.facts(slot, None)
+    }
+
+    /// Copies a packet, to be put into a later batch; `None` without a buffer, and for a slot without one.
+    pub fn copy(&mut self, slot: usize) -> Option<Held> {
+        let copy = self.burst.copy(slot, self.copies.as_ref()?.pool())?;
+        self.facts(slot, Some(copy))
+    }
+
+    /// What is known of a packet, with another one or with itself.
+    fn facts(&mut self, slot: usize, packet: Option<Mbuf>) -> Option<Held> {
+        let slot = slot & (BATCH_MAX - 1);
+        let (interface, mark) = (self.interface(slot), self.marks.values[slot]);
+        let mark = self.marks.marked.has(slot).then_some(mark);
+        let passes = self.passes(slot).saturating_add(1);
+        let packet = match packet {
+            Some(packet) => packet,
+            None => self.burst.take(slot)?,
+        };
+        Some(Held {
+            packet,
+            passes,
+            interface,
+            mark,
+            link_multicast: self.link_multicast.has(slot),
+        })
+    }
+
+    /// Puts a packet into a free slot; returns the slot, or the packet if there is none.
+    pub fn put(&mut self, held: Held) -> Result<usize, Held> {
+        let Held { packet, passes, interface, mark, link_multicast } = held;
+        let slot = self.burst.put(packet).map_err(|packet| Held {
+            packet,
+            passes,
+            interface,
+            mark,
+            link_multicast,
+        })?;
+        self.set_interface(slot, interface);
+        self.emitted |= Mask::when(true, slot);
+        self.passes[slot] = passes;
+        self.link_multicast |= Mask::when(link_multicast, slot);
+        if let Some(mark) = mark {
+            self.marks.marked |= Mask::when(true, slot);
+            self.marks.values[slot] = mark;
+        }
+        Ok(slot)
     }
 
     /// Begins a batch of packets of another port, none of which is elsewhere.
@@ -375,6 +469,18 @@ impl Batch {
     #[inline(always)]
     pub(crate) fn insert_tags<const N: usize>(&mut self, slot: usize, tags: [u8; N]) -> bool {
         self.burst.insert_tags(slot, tags)
+    }
+
+    /// Removes bytes at a frame's beginning; returns true on success, see [`Burst::strip`].
+    #[inline(always)]
+    pub fn strip(&mut self, slot: usize, count: u16) -> bool {
+        self.burst.strip(slot, count)
+    }
+
+    /// Puts bytes of undefined content in front of a frame; returns true on success, see [`Burst::unstrip`].
+    #[inline(always)]
+    pub fn unstrip(&mut self, slot: usize, count: u16) -> bool {
+        self.burst.unstrip(slot, count)
     }
 
     /// Returns the addresses of the slots' bytes and lengths, see [`Burst::addresses`].

@@ -45,7 +45,7 @@ impl GraphBuilder {
     /// A step cannot be made or left out.
     pub fn of(plan: &Plan, catalogue: &Catalogue, tables: &Arc<Tables>) -> Result<Self, PlanError> {
         let plan = plan.wanted_by(&tables.interfaces.get())?;
-        let steps = plan.make(catalogue, tables, &mut |_| None)?;
+        let steps = plan.make(catalogue, (tables, &[]), &mut |_| None)?;
         let names: Vec<_> = plan.names().map(str::to_owned).collect();
         Ok(Self { plan, steps: names.into_iter().zip(steps).collect() })
     }

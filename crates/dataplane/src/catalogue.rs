@@ -20,6 +20,7 @@ use std::sync::Arc;
 use crate::features::Feature;
 use crate::graph::{Output, Step};
 use crate::params::{Args, Param};
+use crate::port::PortId;
 use crate::tables::Tables;
 
 /// Facts about the packets on an edge.
@@ -103,6 +104,16 @@ pub struct MakeContext<'a> {
     pub args: &'a Args,
     /// The tables that the forwarder reads.
     pub tables: &'a Arc<Tables>,
+    /// The names of the router's ports, by their numbers.
+    pub ports: &'a [String],
+}
+
+impl MakeContext<'_> {
+    /// Returns the port of this name, if the router has it.
+    pub fn port(&self, name: &str) -> Option<PortId> {
+        let index = self.ports.iter().position(|port| port == name && !name.is_empty())?;
+        PortId::new(index as u16)
+    }
 }
 
 /// Makes a step for one forwarder.
@@ -147,6 +158,7 @@ pub struct StepSpec {
     provides: Provides,
     params: Vec<Param>,
     present_if: Option<Feature>,
+    moves_data: bool,
     make: Option<Make>,
 }
 
@@ -169,6 +181,7 @@ impl StepSpec {
             provides: &[],
             params: Vec::new(),
             present_if: None,
+            moves_data: false,
             make: None,
         }
     }
@@ -205,6 +218,18 @@ impl StepSpec {
     pub fn present_if(mut self, feature: Feature) -> Self {
         self.present_if = Some(feature);
         self
+    }
+
+    /// Declares that the step moves the beginning of frames by any number of bytes. Copies for mirror sessions then share
+    /// no bytes with their originals.
+    pub fn moves_data(mut self) -> Self {
+        self.moves_data = true;
+        self
+    }
+
+    /// Returns true if the step moves the beginning of frames.
+    pub fn is_moving_data(&self) -> bool {
+        self.moves_data
     }
 
     /// Keys of a step in a graph that are not arguments.
@@ -329,11 +354,11 @@ mod tests {
         let tables = &TestTables::every_kind();
         let catalogue = Catalogue::default();
         for spec in &catalogue.specs {
-            // The only parameter of built-in steps without a default.
-            let needed = spec.params().iter().filter(|param| param.name() == "filter");
+            // Parameters of built-in steps without a default are names.
+            let needed = spec.params().iter().filter(|param| param.is_required());
             let given = needed.map(|param| (param.name().to_owned(), Given::Text("f".into())));
             let args = &Args::read(spec.params(), &given.collect()).unwrap();
-            let context = MakeContext { name: spec.name(), args, tables };
+            let context = MakeContext { name: spec.name(), args, tables, ports: &["f".to_owned()] };
             let outputs = spec.outputs(args);
             assert_eq!(outputs, spec.make(&context).unwrap().outputs(), "{}", spec.name());
             for (output, _) in spec.provides {

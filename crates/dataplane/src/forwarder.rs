@@ -31,7 +31,7 @@ use crate::distribution::{Distribution, Schedulers};
 use crate::events::EventUnit;
 use crate::exchange::Exchange;
 pub use crate::exchange::Settings;
-use crate::graph::{Ends, Graph, Shape};
+use crate::graph::{Ends, Graph, Origin, Shape};
 use crate::interface::{InterfaceInfo, MAX_INTERFACES};
 use crate::mask::Mask;
 use crate::mirror::Copies;
@@ -177,6 +177,9 @@ impl Forwarder {
                 distribution.exchange_mirror(&mut next.mirror_output, &mut last.mirror_output);
                 // A step that panics over another's state starts without it.
                 let _ = guard(|| self.parts.graph.take_state(graph));
+                let lost = guard(|| graph.release()).unwrap_or(0);
+                let drops = &self.parts.counters.drops;
+                drops.add(DropOrigin::Graph, DropReason::Shutdown, lost as u64);
             }
             if let Some(infos) = &mut new.ports {
                 exchange_infos(&mut self.rx, &mut self.batch.interfaces, infos);
@@ -346,7 +349,7 @@ impl Forwarder {
         self.count_cycles(now);
         let Settings { polling, .. } = &self.parts.settings;
         let mut found = self.distribution.priority(polling, &self.parts.counters);
-        let sources = self.rx.len() + self.inlets.len() + usize::from(self.events.is_some());
+        let sources = self.rx.len() + self.rings_and_events() + self.parts.graph.sources();
         let budget = polling.budget.max(1).into();
         let mut turns = self.turns;
         let serve = |unit: &mut Self, source, most| unit.serve(source, most, now);
@@ -355,12 +358,30 @@ impl Forwarder {
         self.distribution.flush_due(now, &self.parts.counters);
         found += self.distribution.serve(now, &self.parts.counters);
         self.parts.counters.rounds.add(1);
-        self.parts.counters.held.set(self.distribution.held() as u64);
+        self.parts.counters.held.set(self.held());
         self.was_busy = found > 0;
         found
     }
 
-    /// The quota of a source's turn in packets; inlets are numbered after the receive queues, the event device after them.
+    /// The number of rings that it reads, the event device being one.
+    #[inline(always)]
+    fn rings_and_events(&self) -> usize {
+        self.inlets.len() + usize::from(self.events.is_some())
+    }
+
+    /// The packets in transmit bursts, in ports' queues and in steps.
+    #[inline(always)]
+    fn held(&self) -> u64 {
+        (self.distribution.held() + self.parts.graph.held()) as u64
+    }
+
+    /// Returns true if packets wait for a transmit queue, or in a step for a time.
+    fn needs_poll(&self) -> bool {
+        self.distribution.needs_poll() || self.parts.graph.is_waiting()
+    }
+
+    /// The quota of a source's turn in packets; inlets are numbered after the receive queues, the event device after
+    /// them, and steps that emit packets after that.
     #[inline(always)]
     fn quota(&self, source: usize) -> usize {
         let port = match self.rx.get(source) {
@@ -379,8 +400,12 @@ impl Forwarder {
             let (wanted, count) = match self.rx.get(source).map(|source| source.burst) {
                 Some(burst) => (left.min(burst), self.receive(source, left.min(burst), now)),
                 None => {
-                    let wanted = left.min(BATCH_MAX);
-                    (wanted, self.take_in(source - self.rx.len(), wanted, now))
+                    let (wanted, other) = (left.min(BATCH_MAX), source - self.rx.len());
+                    match other.checked_sub(self.rings_and_events()) {
+                        None => (wanted, self.take_in(other, wanted, now)),
+                        // Once a turn: a step may send packets back to itself.
+                        Some(step) => return self.emit(step, wanted, now),
+                    }
                 }
             };
             taken += count;
@@ -488,7 +513,7 @@ impl Forwarder {
         if count == 0 {
             return 0;
         }
-        begin(batch, (source.port, source.info), now);
+        batch.begin((source.port, source.info), now);
         if source.input.is_ring() {
             counters.spread_in.add(count as u64);
         } else {
@@ -569,7 +594,7 @@ impl Forwarder {
             counters.drops.add(DropOrigin::Spread, DropReason::UnusableBuffer, unusable);
             let port = PortId::new(loaded.source).unwrap_or(PortId::FIRST);
             let info = self.batch.interfaces.get(port.index()).copied();
-            begin(&mut self.batch, (port, info.unwrap_or(InterfaceInfo::NONE)), now);
+            self.batch.begin((port, info.unwrap_or(InterfaceInfo::NONE)), now);
             let ends = self.run_graph();
             if let Some(copies) = &mut self.batch.copies {
                 // Another thread gets the packets.
@@ -683,6 +708,25 @@ impl Forwarder {
         }
     }
 
+    /// Forwards at most so many packets that a step emits.
+    fn emit(&mut self, step: usize, most: usize, now: u64) -> usize {
+        self.batch.begin((PortId::FIRST, InterfaceInfo::NONE), now);
+        let (batch, graph) = (&mut self.batch, &mut self.parts.graph);
+        let (origin, count, ends) = match guard(|| graph.emit(step, batch, most)) {
+            Ok(emitted) => emitted,
+            Err(_) => (Origin::Held, 1, self.recover()),
+        };
+        if origin == Origin::Made {
+            self.parts.counters.replicated.add(count as u64);
+        }
+        if count > 0 {
+            self.parts.counters.batches.add(1);
+            self.finish(ends, now);
+        }
+        self.batch.end();
+        count
+    }
+
     /// Takes at most so many packets to be sent from a ring.
     fn take_in(&mut self, inlet: usize, most: usize, now: u64) -> usize {
         let Some(Inlet { port, ring, .. }) = self.inlets.get_mut(inlet) else {
@@ -714,7 +758,7 @@ impl Forwarder {
             Rest::Poll => std::hint::spin_loop(),
             Rest::Sleep(sleep) => self.sleep(sleep),
             // A full transmit queue sends no notification when it has room again.
-            Rest::Block if self.distribution.needs_poll() => {
+            Rest::Block if self.needs_poll() => {
                 let sleep = self.idle.short_sleep();
                 self.sleep(sleep);
             }
@@ -723,7 +767,7 @@ impl Forwarder {
     }
 
     fn sleep(&self, sleep: Duration) {
-        self.parts.counters.held.set(self.distribution.held() as u64);
+        self.parts.counters.held.set(self.held());
         self.parts.counters.sleeps.add(1);
         std::thread::sleep(sleep);
     }
@@ -738,7 +782,7 @@ impl Forwarder {
         let is_idle = self.round() == 0
             && !self.exchange.is_waiting()
             && !stop.load(Ordering::Relaxed)
-            && !self.distribution.needs_poll();
+            && !self.needs_poll();
         if is_idle {
             self.wait();
         } else {
@@ -750,8 +794,9 @@ impl Forwarder {
 
     /// Waits to be woken, without holding resources that another unit waits for.
     fn wait(&mut self) {
+        let held = self.held();
         let ForwarderParts { counters, quiescent, waiting, .. } = &mut self.parts;
-        counters.held.set(self.distribution.held() as u64);
+        counters.held.set(held);
         counters.blocks.add(1);
         counters.blocking.set(1);
         quiescent.offline();
@@ -813,18 +858,10 @@ impl Forwarder {
             }
         }
         self.distribution.shut_down(counters);
+        let lost = self.parts.graph.release() as u64;
+        counters.drops.add(DropOrigin::Graph, DropReason::Shutdown, lost);
         self.parts.counters.held.set(0);
     }
-}
-
-/// Begins the batch whose packets this port has received.
-#[inline(always)]
-fn begin(batch: &mut Batch, (port, info): (PortId, InterfaceInfo), now: u64) {
-    batch.come_by(port, info);
-    batch.link_multicast = Mask::EMPTY;
-    batch.link_scope = Mask::EMPTY;
-    batch.now = now;
-    batch.marks.marked = Mask::EMPTY;
 }
 
 /// Converts TSC cycles to a time of at least a microsecond.

@@ -18,6 +18,10 @@
 //! addition. A step whose mask is empty costs one branch. Packets never change their slot, so
 //! merging paths keeps their order.
 //!
+//! A step may keep packets, or make some, and give them to the graph later: by its *deferred* outputs
+//! ([`Output::Deferred`]), for which its forwarder calls [`Step::emit`] in each round, like a receive queue. Such an output
+//! may lead anywhere, also back: the graph is acyclic without them.
+//!
 //! Idea: drop-out batching of MoonRoute, from one line of steps to any graph.
 //!
 //! [`Plan`]: crate::plan::Plan
@@ -51,6 +55,28 @@ pub trait Step: Send {
     /// Handles the packets of `input` (never empty) and assigns each to an output in `out`. Every packet of
     /// `input` must be in exactly one output; a packet in none is dropped with [`DropReason::StepLost`].
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs);
+
+    /// Puts at most `most` packets of its own into an empty batch, each into a deferred output in `out`. Called in each
+    /// round of the forwarder for a step with such outputs.
+    fn emit(&mut self, batch: &mut Batch, most: usize, out: &mut Outputs) -> Origin {
+        let _ = (batch, most, out);
+        Origin::Held
+    }
+
+    /// The number of packets that it holds, without those that have not been in the graph yet.
+    fn held(&self) -> usize {
+        0
+    }
+
+    /// Returns true if it can emit packets now, or soon without another packet for it.
+    fn is_waiting(&self) -> bool {
+        false
+    }
+
+    /// Frees the packets that it holds; returns the number of [`Self::held`].
+    fn release(&mut self) -> usize {
+        0
+    }
 
     /// The step's own counters, the same as long as it lives. Called when the graph is built.
     fn counters(&self) -> Option<&StepCounters> {
@@ -100,11 +126,22 @@ impl StepCounters {
 /// The masks of a step's outputs, all empty when [`Step::process`] is called.
 pub type Outputs = [Mask; MAX_OUTPUTS];
 
+/// The origin of packets that a step emits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// They were in the graph before.
+    Held,
+    /// The step has made them, of others or of its own.
+    Made,
+}
+
 /// A step's declaration of one output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Leads to the target that the graph connects to this name: a step, transmit or replicate.
     Next(Cow<'static, str>),
+    /// Likewise, for packets that the step emits later; [`Step::process`] gives it none.
+    Deferred(Cow<'static, str>),
     /// Leads to the slow path.
     Punt(PuntReason),
     /// Leads to the end that frees and counts.
@@ -123,7 +160,7 @@ impl Output {
     /// Returns the name in connections and pictures.
     pub fn name(&self) -> &str {
         match self {
-            Output::Next(name) | Output::DropAs(name) => name,
+            Output::Next(name) | Output::Deferred(name) | Output::DropAs(name) => name,
             Output::Punt(reason) => reason.name(),
             Output::Drop(reason) => reason.name(),
         }
@@ -264,6 +301,8 @@ pub struct Graph {
     punt_reasons: [PuntReason; BATCH_MAX],
     /// The running step and its packets: the place of a panic.
     at: (usize, Mask),
+    /// The places of the steps with deferred outputs.
+    sources: Box<[usize]>,
     shape: Arc<Shape>,
     counters: Arc<GraphCounters>,
     /// The filter of packets that it punts to the slow path.
@@ -295,10 +334,15 @@ impl Graph {
             first_edge += targets.len();
         }
         let shape = Arc::new(Shape { steps: shape, edges: first_edge });
+        let is_deferred = |output: &Output| matches!(output, Output::Deferred(_));
+        let is_source = |placed: &Placed| placed.step.outputs().iter().any(is_deferred);
+        let sources = (0..count).filter(|&place| steps.get(place).is_some_and(is_source));
+        let sources = sources.collect();
         Self {
             masks: vec![Mask::EMPTY; steps.len() + ENDS].into(),
             punt_reasons: [PuntReason::Arp; BATCH_MAX],
             at: (0, Mask::EMPTY),
+            sources,
             counters: Arc::new(GraphCounters::new(shape.edges, &steps)),
             steps,
             shape,
@@ -364,6 +408,53 @@ impl Graph {
                 placed.step.take_state(state);
             }
         }
+    }
+
+    /// The number of steps with deferred outputs.
+    #[inline(always)]
+    pub(crate) fn sources(&self) -> usize {
+        self.sources.len()
+    }
+
+    /// Fills an empty batch with at most so many packets of a step with deferred outputs, by its number among those, and
+    /// sends them through the graph from there. Returns their origin, their number, and the ends that they reached.
+    pub(crate) fn emit(
+        &mut self,
+        source: usize,
+        batch: &mut Batch,
+        most: usize,
+    ) -> (Origin, usize, Ends) {
+        let place = self.sources[source];
+        self.at = (place, Mask::EMPTY);
+        let mut out = [Mask::EMPTY; MAX_OUTPUTS];
+        let origin = self.steps[place].step.emit(batch, most, &mut out);
+        for (index, &mask) in out.iter().enumerate() {
+            if !mask.is_empty() {
+                self.take_edge(place, index, mask);
+            }
+        }
+        let count = batch.packets().count() as usize;
+        if count == 0 {
+            return (origin, 0, Ends::default());
+        }
+        // A deferred output may lead to an earlier place.
+        (origin, count, self.run_from(0, batch))
+    }
+
+    /// The packets that steps hold.
+    pub(crate) fn held(&self) -> usize {
+        self.sources.iter().map(|&place| self.steps[place].step.held()).sum()
+    }
+
+    /// Returns true if a step has packets to emit.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.sources.iter().any(|&place| self.steps[place].step.is_waiting())
+    }
+
+    /// Frees the packets that steps hold, and returns their number.
+    pub(crate) fn release(&mut self) -> usize {
+        let Self { sources, steps, .. } = self;
+        sources.iter().map(|&place| steps[place].step.release()).sum()
     }
 
     /// Runs all packets of the batch through the steps and returns the ends that they reached.

@@ -28,6 +28,11 @@ impl Copies {
         Self { pool, packets: Outgoing::new(), refused: 0, taps }
     }
 
+    /// The pool of buffers for copies.
+    pub(crate) fn pool(&self) -> &Mempool {
+        &self.pool
+    }
+
     /// Copies a frame for a port: the bytes of its first buffer, and those of the others.
     pub(crate) fn add<'a>(
         &mut self,

@@ -90,6 +90,24 @@ fn in_largest<'a>(number: u64, units: &[(&'a str, u64)]) -> (u64, &'a str) {
     (number / scale, unit)
 }
 
+/// A language of texts.
+#[derive(Debug)]
+pub struct Grammar {
+    /// The expected text, for error messages.
+    pub expected: &'static str,
+    /// Returns the reason for which a text is none of the language.
+    pub check: fn(&str) -> Result<(), String>,
+}
+
+/// Grammars are told apart by the texts that they expect.
+impl PartialEq for Grammar {
+    fn eq(&self, other: &Self) -> bool {
+        self.expected == other.expected
+    }
+}
+
+impl Eq for Grammar {}
+
 /// The type of a parameter, and its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -109,9 +127,27 @@ pub enum Kind {
     Prefixes,
     /// One of these words.
     Word(&'static [&'static str]),
+    /// The name of a port of the router.
+    Port,
+    /// Names of ports of the router.
+    Ports,
+    /// A text of this language.
+    Parsed(&'static Grammar),
+    /// Texts of this language.
+    ParsedList(&'static Grammar),
 }
 
 impl Kind {
+    /// Returns the reason why a text does not fit, if there is more to say than the expected kind.
+    fn refusal(&self, given: &Given) -> Option<String> {
+        match self {
+            Self::Parsed(grammar) | Self::ParsedList(grammar) => {
+                texts(given)?.iter().find_map(|text| (grammar.check)(text).err())
+            }
+            _ => None,
+        }
+    }
+
     /// The typed value; `None` if the given one does not fit.
     fn read(&self, given: &Given) -> Option<Arg> {
         match (self, given) {
@@ -120,13 +156,20 @@ impl Kind {
                 (whole as f64 == *number && range.contains(&whole)).then_some(Arg::Integer(whole))
             }
             (Self::Flag, Given::Flag(flag)) => Some(Arg::Flag(*flag)),
-            (Self::Text, Given::Text(text)) => Some(Arg::Text(text.clone())),
+            (Self::Text | Self::Port, Given::Text(text)) => Some(Arg::Text(text.clone())),
+            (Self::Parsed(grammar), Given::Text(text)) => {
+                (grammar.check)(text).ok().map(|()| Arg::Text(text.clone()))
+            }
+            (Self::ParsedList(grammar), given) => {
+                let texts = texts(given)?;
+                texts.iter().all(|text| (grammar.check)(text).is_ok()).then_some(Arg::Texts(texts))
+            }
             (Self::Duration(range), Given::Text(text)) => {
                 let time = scaled(text, &TIMES).map(Duration::from_micros);
                 time.filter(|time| range.contains(time)).map(Arg::Duration)
             }
             (Self::Rate, Given::Text(text)) => Rate::read(text).map(Arg::Rate),
-            (Self::Texts, given) => texts(given).map(Arg::Texts),
+            (Self::Texts | Self::Ports, given) => texts(given).map(Arg::Texts),
             (Self::Prefixes, given) => {
                 let read = |text: String| text.parse::<IpNet>().ok().map(|net| net.trunc());
                 let nets: Option<_> = texts(given)?.into_iter().map(read).collect();
@@ -167,6 +210,10 @@ impl fmt::Display for Kind {
             }
             Self::Rate => f.write_str("a rate such as \"10mbit\" or \"500kpps\""),
             Self::Texts => f.write_str("a list of texts"),
+            Self::Port => f.write_str("a port's name"),
+            Self::Ports => f.write_str("a list of ports' names"),
+            Self::Parsed(grammar) => f.write_str(grammar.expected),
+            Self::ParsedList(grammar) => write!(f, "a list, each {}", grammar.expected),
             Self::Prefixes => f.write_str("a list of prefixes such as \"10.0.0.0/8\""),
             Self::Word(known) => {
                 let known: Vec<_> = known.iter().map(|word| format!("\"{word}\"")).collect();
@@ -260,6 +307,11 @@ impl Param {
     pub fn name(&self) -> &'static str {
         self.name
     }
+
+    /// Returns true if a graph must give a value.
+    pub fn is_required(&self) -> bool {
+        self.default.is_none()
+    }
 }
 
 /// The arguments of a step, by name: those that a graph gives, and the defaults of the others.
@@ -305,7 +357,9 @@ impl Args {
                         args.given.push(name);
                     }
                     None => {
-                        let message = format!("{name}: expected {kind}, got {value}");
+                        let why = kind.refusal(value).map(|why| format!(": {why}"));
+                        let why = why.unwrap_or_default();
+                        let message = format!("{name}: expected {kind}, got {value}{why}");
                         wrong.push((name.to_owned(), message));
                     }
                 },
@@ -326,6 +380,27 @@ impl Args {
     #[track_caller]
     pub fn get(&self, name: &str) -> &Arg {
         self.all.get(name).unwrap_or_else(|| panic!("parameter \"{name}\" is not declared"))
+    }
+
+    /// Returns the names of ports in an argument of this parameter.
+    pub(crate) fn ports(&self, param: &Param) -> &[String] {
+        match (&param.kind, self.all.get(param.name)) {
+            (Kind::Port, Some(Arg::Text(name))) => std::slice::from_ref(name),
+            (Kind::Ports, Some(Arg::Texts(names))) => names,
+            _ => &[],
+        }
+    }
+
+    /// The value of a switch.
+    ///
+    /// # Panics
+    /// The step does not declare such a parameter.
+    #[track_caller]
+    pub fn flag(&self, name: &str) -> bool {
+        match self.get(name) {
+            Arg::Flag(flag) => *flag,
+            other => panic!("parameter \"{name}\" is {other}"),
+        }
     }
 
     /// The value of a text.
@@ -385,6 +460,41 @@ mod tests {
 
     fn text(text: &str) -> Given {
         Given::Text(text.to_owned())
+    }
+
+    static EVEN: Grammar = Grammar {
+        expected: "an even number",
+        check: |text| match text.parse::<u8>() {
+            Ok(number) if number % 2 == 0 => Ok(()),
+            _ => Err("it is odd".to_owned()),
+        },
+    };
+
+    #[test]
+    fn texts_of_a_language_and_ports_are_told_from_others() {
+        let params = [
+            Param::new("even", Kind::Parsed(&EVEN), "x").or(Arg::Text("0".into())),
+            Param::new("evens", Kind::ParsedList(&EVEN), "x").or(Arg::Texts(Vec::new())),
+            Param::new("port", Kind::Port, "x").or(Arg::Text("a".into())),
+            Param::new("ports", Kind::Ports, "x").or(Arg::Texts(Vec::new())),
+        ];
+        let list = |items: &[&str]| Given::List(items.iter().map(|item| text(item)).collect());
+        let read = |given: &[(&str, Given)]| {
+            let given = given.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+            Args::read(&params, &given.collect())
+        };
+        let args =
+            read(&[("even", text("2")), ("evens", list(&["4", "6"])), ("ports", list(&["b"]))]);
+        let args = args.unwrap();
+        assert_eq!((args.text("even"), args.texts("evens").len()), ("2", 2));
+        let ports: Vec<_> = params.iter().flat_map(|param| args.ports(param)).collect();
+        assert_eq!(ports, ["a", "b"]);
+        let wrong = read(&[("even", text("3")), ("evens", list(&["2", "5"]))]).unwrap_err();
+        assert_eq!(wrong[0].1, "even: expected an even number, got string \"3\": it is odd");
+        assert_eq!(
+            wrong[1].1,
+            "evens: expected a list, each an even number, got a list of 2: it is odd"
+        );
     }
 
     fn read(given: &[(&str, Given)]) -> Result<Args, Vec<(String, String)>> {

@@ -81,6 +81,8 @@ impl PlanError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Edge {
     output: String,
+    /// Its packets are emitted later, so it may lead back.
+    deferred: bool,
     to: Option<Successor>,
     line: Option<usize>,
 }
@@ -144,7 +146,10 @@ impl<'a> NewStep<'a> {
 /// Creates a node whose outputs have no targets yet.
 fn node(name: String, kind: &str, outputs: &[Output]) -> Node {
     let edge = |output: &Output| match output {
-        Output::Next(name) => Some(Edge { output: name.to_string(), to: None, line: None }),
+        Output::Next(name) | Output::Deferred(name) => {
+            let deferred = matches!(output, Output::Deferred(_));
+            Some(Edge { output: name.to_string(), deferred, to: None, line: None })
+        }
         Output::Punt(_) | Output::Drop(_) | Output::DropAs(_) => None,
     };
     Node {
@@ -470,16 +475,24 @@ impl Plan {
         }
         let places: HashMap<&str, usize> =
             self.nodes.iter().enumerate().map(|(at, node)| (node.name.as_str(), at)).collect();
+        let step = |edge: &Edge| match &edge.to {
+            Some(Successor::Step(name)) => places.get(name.as_str()).copied(),
+            _ => None,
+        };
         let next = |node: &'_ Node| -> Vec<usize> {
-            let step = |edge: &Edge| match &edge.to {
-                Some(Successor::Step(name)) => places.get(name.as_str()).copied(),
-                _ => None,
-            };
-            node.edges.iter().filter_map(step).collect()
+            node.edges.iter().filter(|edge| !edge.deferred).filter_map(step).collect()
         };
         let mut incoming = vec![0; self.nodes.len()];
         self.nodes.iter().flat_map(&next).for_each(|to| incoming[to] += 1);
-        if let Some(lonely) = (1..self.nodes.len()).find(|&at| incoming[at] == 0) {
+        // Steps reached by deferred outputs only, and those that make packets.
+        let deferred = self.nodes.iter().flat_map(|node| &node.edges).filter(|edge| edge.deferred);
+        let deferred: Vec<usize> = deferred.filter_map(step).collect();
+        let is_fed = |at: usize| {
+            incoming[at] > 0
+                || deferred.contains(&at)
+                || self.nodes[at].edges.iter().any(|edge| edge.deferred)
+        };
+        if let Some(lonely) = (1..self.nodes.len()).find(|&at| !is_fed(at)) {
             let Node { name, line, .. } = &self.nodes[lonely];
             let message =
                 format!("step \"{name}\": no path leads to it; lead one there or remove it");
@@ -533,12 +546,19 @@ impl Plan {
         // By step: the facts about its packets, and the newest line on the path to it.
         let mut known: HashMap<&str, (Facts, Option<usize>)> = HashMap::new();
         let mut errors = Vec::new();
+        // Nothing is known of packets that are emitted later.
+        for edge in self.nodes.iter().flat_map(|node| &node.edges).filter(|edge| edge.deferred) {
+            if let Some(successor) = &edge.to {
+                known.insert(successor.name(), (Facts::FRAME, edge.line));
+            }
+        }
         for &at in order {
             let node = &self.nodes[at];
             let Some(spec) = catalogue.find(&node.kind) else { continue };
             let (before, line) = known.get(node.name.as_str()).copied().unwrap_or_default();
             for edge in &node.edges {
                 let Some(successor) = &edge.to else { continue };
+                let before = if edge.deferred { Facts::FRAME } else { before };
                 let (behind, line) = (spec.behind(&edge.output, before), edge.line.max(line));
                 let required = self.required_by(successor, catalogue);
                 if !behind.satisfy(required) {
@@ -559,7 +579,7 @@ impl Plan {
         errors
     }
 
-    /// Builds the graph that a forwarder runs. `script` makes the steps that the catalogue only
+    /// Builds the graph that a forwarder runs, for ports of these names. `script` makes the steps that the catalogue only
     /// describes, by kind.
     ///
     /// # Errors
@@ -568,22 +588,38 @@ impl Plan {
         &self,
         catalogue: &Catalogue,
         tables: &Arc<Tables>,
+        ports: &[String],
         script: &mut dyn FnMut(&str) -> Option<Box<dyn Step>>,
     ) -> Result<Graph, PlanError> {
         let plan = self.wanted_by(&tables.interfaces.get())?;
-        let steps = plan.make(catalogue, tables, script)?;
+        let steps = plan.make(catalogue, (tables, ports), script)?;
         plan.assemble(steps)
+    }
+
+    /// The names of ports among the arguments of its steps: step, parameter, port and line.
+    pub fn ports_named<'a>(
+        &'a self,
+        catalogue: &'a Catalogue,
+    ) -> impl Iterator<Item = (&'a str, &'static str, &'a str, Option<usize>)> {
+        self.nodes.iter().flat_map(|node| {
+            let spec = catalogue.find(&node.kind);
+            let params = spec.map_or(&[][..], StepSpec::params).iter();
+            let ports = params.flat_map(|param| {
+                node.args.ports(param).iter().map(|port| (param.name(), port.as_str()))
+            });
+            ports.map(|(param, port)| (node.name.as_str(), param, port, node.line))
+        })
     }
 
     /// The steps, in the order in which they were added.
     pub(crate) fn make(
         &self,
         catalogue: &Catalogue,
-        tables: &Arc<Tables>,
+        (tables, ports): (&Arc<Tables>, &[String]),
         script: &mut dyn FnMut(&str) -> Option<Box<dyn Step>>,
     ) -> Result<Vec<Box<dyn Step>>, PlanError> {
         let make = |node: &Node| {
-            let context = MakeContext { name: &node.name, args: &node.args, tables };
+            let context = MakeContext { name: &node.name, args: &node.args, tables, ports };
             let spec = catalogue.find(&node.kind);
             let step = spec.and_then(|spec| spec.make(&context)).or_else(|| script(&node.kind));
             step.ok_or_else(|| {
@@ -624,7 +660,7 @@ fn targets(
         Output::Punt(reason) => Some(Target::SlowPath(*reason)),
         Output::Drop(reason) => Some(Target::Drop(*reason)),
         Output::DropAs(_) => Some(Target::Drop(DropReason::ByStep)),
-        Output::Next(name) => {
+        Output::Next(name) | Output::Deferred(name) => {
             match node.edges.iter().find(|edge| edge.output == *name)?.to.as_ref()? {
                 Successor::Step(name) => {
                     places.get(name.as_str()).map(|&place| Target::Step(place))
@@ -722,7 +758,7 @@ impl Plans {
         script: &mut dyn FnMut(&str) -> Option<Box<dyn Step>>,
     ) -> Result<Graph, PlanError> {
         if self.by_port.is_empty() {
-            return self.main.build(catalogue, tables, script);
+            return self.main.build(catalogue, tables, port_names, script);
         }
         let name = |port: &PortId| port_names.get(port.index()).map_or("?", String::as_str);
         let prefix = |ports: &[PortId]| ports.iter().map(name).collect::<Vec<_>>().join("+");
@@ -744,7 +780,7 @@ impl Plans {
             whole.nodes.append(&mut plan.nodes);
             whole.nodes[0].edges[edge].to = first;
         }
-        whole.build(&catalogue, tables, script)
+        whole.build(&catalogue, tables, port_names, script)
     }
 }
 
@@ -755,6 +791,16 @@ impl fmt::Display for Plan {
         let Some(first) = self.nodes.first() else { return f.write_str("a graph without steps") };
         writeln!(f, "local graph = turnpike.new_graph {}", written(first))?;
         let mut print = Print { plan: self, steps: BTreeSet::from([0]), edges: BTreeSet::new() };
+        let leads_to =
+            |edge: &Edge, name: &str| matches!(&edge.to, Some(Successor::Step(to)) if to == name);
+        for (at, node) in self.nodes.iter().enumerate().skip(1) {
+            let mut edges = self.nodes.iter().flat_map(|node| &node.edges);
+            // A step that makes packets.
+            if !edges.any(|edge| leads_to(edge, &node.name)) {
+                writeln!(f, "graph:add {}", written_as_table(node))?;
+                print.steps.insert(at);
+            }
+        }
         while let Some((from, edge)) = print.start() {
             print.path(f, from, edge)?;
         }
@@ -817,6 +863,12 @@ impl Print<'_> {
             at = (next, 0);
         }
     }
+}
+
+/// A step as an argument of `graph:add`.
+fn written_as_table(node: &Node) -> String {
+    let text = written(node);
+    if text.starts_with('{') { text } else { format!("{{ {text} }}") }
 }
 
 /// A step as an element of a path.

@@ -32,6 +32,7 @@ mod reset;
 mod resolve;
 mod reverse_path;
 mod steer;
+mod toolbox;
 mod vlan_input;
 mod vlan_output;
 
@@ -66,5 +67,6 @@ pub use redirect::{REDIRECTS, Redirect, RedirectGates};
 pub use reset::Reset;
 pub use reverse_path::{Ip4ReversePath, Ip6ReversePath, REVERSE_PATH, ReversePath};
 pub use steer::named_hop;
+pub use toolbox::{Printed, Sight};
 pub use vlan_input::VlanInput;
 pub use vlan_output::VlanOutput;

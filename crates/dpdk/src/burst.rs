@@ -609,6 +609,54 @@ impl Burst {
         true
     }
 
+    /// Removes so many bytes at a packet's beginning. Returns false, and does nothing, for a slot without a packet, a
+    /// packet with no more bytes in its first segment, one that a copy shares, and if less than [`HEAD`] bytes of buffer
+    /// would be left.
+    pub fn strip(&mut self, slot: usize, count: u16) -> bool {
+        let slot = slot % BURST_MAX;
+        let first = self.first_len(slot) as u16;
+        if first <= count || self.lent & bit(slot) != 0 {
+            return false;
+        }
+        let (mbuf, whole) = (self.mbufs[slot], self.lens[slot] - count);
+        // SAFETY: the slot has a length, hence a packet of ours, which begins at `heads`. By its length and the test of
+        // the buffer's, the new beginning lies in its first segment, with `HEAD` bytes behind it.
+        unsafe {
+            let off = mbuf.data_off();
+            if u32::from(off) + u32::from(count) + HEAD as u32 > u32::from(mbuf.buf_len()) {
+                return false;
+            }
+            mbuf.set_front(off + count, first - count, whole.into());
+            self.heads[slot] = self.heads[slot].cast::<u8>().add(count.into()).cast();
+        }
+        self.lens[slot] = whole;
+        true
+    }
+
+    /// Puts so many bytes, of undefined content, in front of a packet. Returns false, and does nothing, for a slot
+    /// without a packet, for one that a copy shares, and without room in front of it.
+    pub fn unstrip(&mut self, slot: usize, count: u16) -> bool {
+        let slot = slot % BURST_MAX;
+        let (first, whole) = (self.first_len(slot) as u16, self.lens[slot]);
+        let (Some(first), Some(longer)) = (first.checked_add(count), whole.checked_add(count))
+        else {
+            return false;
+        };
+        if whole == 0 || self.lent & bit(slot) != 0 {
+            return false;
+        }
+        let mbuf = self.mbufs[slot];
+        // SAFETY: the slot has a length, hence a packet of ours, which begins at `heads`, `data_off` bytes behind the
+        // beginning of its buffer.
+        unsafe {
+            let Some(off) = mbuf.data_off().checked_sub(count) else { return false };
+            mbuf.set_front(off, first, longer.into());
+            self.heads[slot] = self.heads[slot].cast::<u8>().sub(count.into()).cast();
+        }
+        self.lens[slot] = longer;
+        true
+    }
+
     /// Returns the control information of the tag that the device stripped from a frame of
     /// [`Burst::vlan_stripped`]; `None` for other slots.
     pub fn stripped_tag(&self, slot: usize) -> Option<u16> {
@@ -1145,6 +1193,23 @@ mod tests {
         burst.take(1).unwrap();
         assert_eq!(burst.put(kept).unwrap(), 1);
         assert_eq!(said(&burst), (0b10000, 0b00100, 0b10000), "nobody has said it of this one");
+    }
+
+    #[test]
+    fn a_packet_loses_its_front_and_gets_it_back() {
+        let (_, pool) = dpdk();
+        let frame: Vec<u8> = (0..100).collect();
+        let mut burst = Burst::new();
+        burst.put(pool.copy_of(&frame).unwrap()).unwrap();
+        assert!(burst.strip(0, 14));
+        assert_eq!((burst.frame(0), burst.lens()[0], burst.head(0)[0]), (&frame[14..], 86, 14));
+        assert!(!burst.strip(0, 86) && !burst.strip(1, 1));
+        assert!(burst.unstrip(0, 14));
+        assert_eq!((burst.frame(0), burst.lens()[0]), (&frame[..], 100));
+        assert!(!burst.unstrip(0, u16::MAX) && !burst.unstrip(0, 4000) && !burst.unstrip(1, 1));
+        burst.fill_headroom(0);
+        assert!(!burst.unstrip(0, 1));
+        assert_eq!(burst.take(0).unwrap().data(), frame);
     }
 
     #[test]

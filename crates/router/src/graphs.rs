@@ -147,12 +147,16 @@ impl GraphMaker {
         graphs
     }
 
-    /// The mirror sessions of a configuration. Steps in Lua and of other crates may write anywhere in a packet.
+    /// The mirror sessions of a configuration. Steps in Lua, those of other crates and those that move data may write
+    /// anywhere in a packet.
     fn mirror_sessions(&self, config: &Config) -> Sessions {
         let builtin = Catalogue::default();
         let is_hop = |kind: &str| config.next_hops.iter().any(|hop| hop.name == kind);
         let mut kinds = config.graphs.kinds();
-        let writes = kinds.any(|kind| builtin.find(kind).is_none() && !is_hop(kind));
+        let writes = kinds.any(|kind| match builtin.find(kind) {
+            Some(spec) => spec.is_moving_data(),
+            None => !is_hop(kind),
+        });
         let sessions = config.mirrors.iter().map(|mirror| {
             let mut session = mirror.session.clone();
             // A bond's packets are those of its ports.

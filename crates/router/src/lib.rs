@@ -70,7 +70,7 @@ use fd_store::SharedStore;
 use last_resort::{NIC_PATIENCE, PATIENCE};
 use owner::Owner;
 use ports::Opener;
-pub use program::{ConfigSource, OpenTelnet, Program, TelnetSessions};
+pub use program::{ConfigSource, Language, OpenTelnet, Program, TelnetSessions};
 use server::Socket;
 use signals::{Ended, Signals};
 use slow_worker::SlowWorker;

@@ -339,6 +339,7 @@ impl Owner {
         self.routing.sources.finish_audit(&mut self.routing.rib);
         self.forwarding.failures.look(self.forwarding.ledger.lua());
         self.log_filtered();
+        self.log_printed();
         self.filtering.sets.expire(Instant::now());
     }
 

@@ -41,13 +41,25 @@ impl Program {
     }
 }
 
+/// The language of a file that describes a router.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Language {
+    /// Lua, with Turnpike's statements.
+    #[default]
+    Turnpike,
+    /// Lua that returns a table of MoonRoute's.
+    MoonRoute,
+    /// Click's.
+    Click,
+}
+
 /// The file that describes a router.
 #[derive(Clone, Debug)]
 pub struct ConfigSource {
     /// Its path.
     pub file: PathBuf,
-    /// The file is one of MoonRoute's.
-    pub moonroute: bool,
+    /// Its language.
+    pub language: Language,
 }
 
 impl ConfigSource {
@@ -57,13 +69,17 @@ impl ConfigSource {
     /// All faults of the file.
     pub fn load(&self, program: &Program) -> Result<(Config, Vec<String>)> {
         let (file, catalogue) = (&self.file, &program.catalogue);
-        let loaded = if self.moonroute {
-            let interfaces = config::interfaces_by_mac()
-                .with_context(|| format!("{}: the interfaces' MACs", file.display()))?;
-            config::moonroute::load(file, &interfaces, catalogue)
-                .map(|loaded| (loaded.config, loaded.warnings))
-        } else {
-            config::load(file, catalogue).map(|config| (config, Vec::new()))
+        let loaded = match self.language {
+            Language::MoonRoute => {
+                let interfaces = config::interfaces_by_mac()
+                    .with_context(|| format!("{}: the interfaces' MACs", file.display()))?;
+                config::moonroute::load(file, &interfaces, catalogue)
+                    .map(|loaded| (loaded.config, loaded.warnings))
+            }
+            Language::Click => {
+                config::click::load(file, catalogue).map(|loaded| (loaded.config, loaded.notes))
+            }
+            Language::Turnpike => config::load(file, catalogue).map(|config| (config, Vec::new())),
         };
         let loaded = loaded.map_err(|errors| anyhow!("{errors}"))?;
         program.check_names(&loaded.0)?;

@@ -61,8 +61,8 @@ enum Command {
     Router(RouterCommand),
     /// Open a shell on a running router
     Shell(shell::ShellArgs),
-    /// Convert rules of nftables or iptables to filters; reports each rule that it leaves out and then exits with 1, or
-    /// with 2 if the file cannot be read
+    /// Convert rules of nftables or iptables to filters, or a configuration of Click; reports each rule that it leaves
+    /// out and then exits with 1, or with 2 if the file cannot be read
     #[command(subcommand)]
     Convert(commands::convert::Convert),
     /// Generate a route table with realistic prefix lengths, one PREFIX<TAB>AS a line

@@ -84,7 +84,7 @@ fn errors(plan: &Plan, catalogue: &Catalogue) -> Vec<String> {
 
 fn build(plan: &Plan, catalogue: &Catalogue) -> Graph {
     plan.check(catalogue, &TestTables::every_kind().interfaces.get()).unwrap();
-    plan.build(catalogue, &TestTables::every_kind(), &mut |_| None).unwrap()
+    plan.build(catalogue, &TestTables::every_kind(), &[], &mut |_| None).unwrap()
 }
 
 fn targets(graph: &Graph, step: &str) -> Vec<String> {
@@ -134,7 +134,7 @@ fn a_step_is_put_behind_another_or_on_one_output() {
 
     let aside = NewStep { name: "aside", ..new(&catalogue, "noted", Some(11)) };
     plan.insert_after("split.odd", &aside).unwrap();
-    let graph = plan.build(&catalogue, &TestTables::every_kind(), &mut |kind| {
+    let graph = plan.build(&catalogue, &TestTables::every_kind(), &[], &mut |kind| {
         assert_eq!(kind, "noted");
         Some(Box::new(Split(outputs(&["next"]))))
     });
@@ -254,7 +254,7 @@ fn a_step_that_no_port_asks_for_is_left_out() {
     let mut ports = tables.interfaces.get();
     ports[2].features = ports[2].features.with(REDIRECTS, 1);
     tables.interfaces.set(ports);
-    let graph = plan.build(&catalogue, &tables, &mut |_| None).unwrap();
+    let graph = plan.build(&catalogue, &tables, &[], &mut |_| None).unwrap();
     assert_eq!(targets(&graph, "ip4-ttl")[0], "ip4-redirect");
 }
 
@@ -348,7 +348,8 @@ fn a_step_with_other_outputs_than_its_kind_s_is_refused() {
     catalogue.add(StepSpec::new("liar", &outputs(&["next"]), make)).unwrap();
     let mut plan = plan(&catalogue);
     plan.insert_after("ip4-validate", &new(&catalogue, "liar", Some(6))).unwrap();
-    let error = plan.build(&catalogue, &TestTables::every_kind(), &mut |_| None).err().unwrap();
+    let error =
+        plan.build(&catalogue, &TestTables::every_kind(), &[], &mut |_| None).err().unwrap();
     assert_eq!(
         error.to_string(),
         "line 6: step \"liar\": its outputs are not those that \"liar\" declares"
@@ -361,4 +362,64 @@ fn the_default_plan_is_sound_and_built() {
     let plan = default_plan(&catalogue).unwrap();
     plan.check(&catalogue, &tables.interfaces.get()).unwrap();
     assert_eq!(build(&plan, &catalogue).shape(), default_graph(&tables).unwrap().shape());
+}
+
+/// A plan of these paths, of steps under the names of their kinds.
+fn plan_of(first: &str, paths: &[(&str, &str)]) -> Plan {
+    let catalogue = Catalogue::default();
+    let mut plan = Plan::new();
+    let add = |plan: &mut Plan, name: &str| {
+        let spec = catalogue.find(name).unwrap();
+        let args = Args::read(spec.params(), &Default::default()).unwrap();
+        plan.add(&NewStep::of(spec, args, None)).unwrap();
+    };
+    add(&mut plan, first);
+    for (from, to) in paths {
+        let name = from.split('.').next().unwrap();
+        if !plan.has(name) {
+            add(&mut plan, name);
+        }
+        let to = Successor::read(to);
+        if matches!(&to, Successor::Step(name) if !plan.has(name)) {
+            add(&mut plan, to.name());
+        }
+        plan.lead(from, &to, None).unwrap();
+    }
+    plan
+}
+
+#[test]
+fn only_deferred_outputs_may_lead_back() {
+    let catalogue = Catalogue::default();
+    let back = [("counter.next", "paint"), ("paint.next", "queue"), ("queue.next", "paint")];
+    assert_eq!(plan_of("counter", &back).check(&catalogue, &[]), Ok(()));
+    let back = [("counter.next", "paint"), ("paint.next", "counter")];
+    let errors = plan_of("counter", &back).check(&catalogue, &[]).unwrap_err();
+    assert!(errors[0].to_string().contains("form a circle"), "{errors:?}");
+    // Nothing is known of packets that were held.
+    let lost = [
+        ("classify.ip4", "queue"),
+        ("classify.ip6", "drop"),
+        ("queue.next", "ip4-ttl"),
+        ("ip4-ttl.ok", "drop"),
+    ];
+    let errors = plan_of("classify", &lost).check(&catalogue, &[]).unwrap_err();
+    assert!(errors[0].to_string().contains("\"ip4-ttl\" requires IPv4 packets"), "{errors:?}");
+}
+
+#[test]
+fn a_step_that_makes_packets_needs_no_predecessor_and_is_printed() {
+    let catalogue = Catalogue::default();
+    let plan = plan_of(
+        "counter",
+        &[("counter.next", "drop"), ("packets.next", "paint"), ("paint.next", "drop")],
+    );
+    assert_eq!(plan.check(&catalogue, &[]), Ok(()));
+    let text = plan.to_string();
+    assert!(text.contains("graph:add { \"packets\" }\n"), "{text}");
+    assert!(text.contains("graph:path(\"packets.next\",\n    \"paint\""), "{text}");
+    let lonely = plan_of("counter", &[("counter.next", "drop"), ("paint.next", "drop")]);
+    assert!(
+        lonely.check(&catalogue, &[]).unwrap_err()[0].to_string().contains("no path leads to it")
+    );
 }

@@ -168,6 +168,7 @@ fn specs() -> Vec<StepSpec> {
         step("prohibit", prohibit::OUTPUTS, Facts::VALID, &[], |_| Box::new(Prohibit)),
         step("reset", reset::OUTPUTS, Facts::VALID, &[], |_| Box::new(Reset)),
     ];
+    specs.extend(toolbox::specs());
     #[cfg(feature = "faulty-step")]
     specs.push(step("faulty", faulty::OUTPUTS, IP4, &[], |_| Box::new(Faulty)));
     specs.shrink_to_fit();

@@ -91,7 +91,7 @@ mod tests {
     fn step(tables: &Arc<Tables>) -> Box<dyn Step> {
         let mut catalogue = Catalogue::default();
         catalogue.add(named_hop("b", Facts::VALID)).unwrap();
-        let context = MakeContext { name: "b", args: &Default::default(), tables };
+        let context = MakeContext { name: "b", args: &Default::default(), tables, ports: &[] };
         catalogue.find("b").unwrap().make(&context).unwrap()
     }
 

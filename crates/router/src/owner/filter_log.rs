@@ -9,6 +9,7 @@ use api::report::Change;
 use control::config::action_name;
 use dataplane::filters::{FilterTable, Sample};
 use dataplane::interface::InterfaceId;
+use dataplane::steps::Printed;
 use dataplane::words::suggestion;
 
 use super::Owner;
@@ -91,6 +92,14 @@ impl Owner {
             let known: Vec<_> = all().map(|table| table.spec().filter.name.as_str()).collect();
             format!("filter \"{name}\": unknown{}", suggestion(name, "filters", &known))
         })
+    }
+
+    /// Writes packets of steps that print them to the log.
+    pub(super) fn log_printed(&self) {
+        let printed = self.routing.tables.shared.get::<Printed>();
+        while let Some(sight) = printed.take() {
+            tracing::info!("{sight}");
+        }
     }
 
     /// Writes sampled packets to the log.

@@ -11,22 +11,52 @@ use dataplane::words::count;
 use machine::bind::Binder;
 use machine::{Machine, cores};
 use router::progress::Progress;
-use router::{ConfigSource, Program, quarantine, room};
+use router::{ConfigSource, Language, Program, quarantine, room};
 
-/// The configuration, and its format.
+/// The configuration, and its language.
 #[derive(Clone, Debug, Args)]
 pub struct SourceArgs {
     /// The configuration
     pub(super) file: PathBuf,
+    #[command(flatten)]
+    pub(super) language: LanguageArgs,
+}
+
+/// The language of a configuration; Turnpike's unless given.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct LanguageArgs {
     /// The file is one of MoonRoute's
     #[arg(long)]
     pub(super) moonroute: bool,
+    /// The file is one of Click's
+    #[arg(long, conflicts_with = "moonroute")]
+    pub(super) click: bool,
+}
+
+impl LanguageArgs {
+    /// Returns the language.
+    pub(super) fn language(self) -> Language {
+        match (self.moonroute, self.click) {
+            (true, _) => Language::MoonRoute,
+            (_, true) => Language::Click,
+            _ => Language::Turnpike,
+        }
+    }
+
+    /// Returns the option as it is written in front of a file, with a space.
+    pub(super) fn option(self) -> &'static str {
+        match self.language() {
+            Language::MoonRoute => "--moonroute ",
+            Language::Click => "--click ",
+            Language::Turnpike => "",
+        }
+    }
 }
 
 impl SourceArgs {
     /// Returns the file as the router knows it.
     pub fn source(&self) -> ConfigSource {
-        ConfigSource { file: self.file.clone(), moonroute: self.moonroute }
+        ConfigSource { file: self.file.clone(), language: self.language.language() }
     }
 }
 

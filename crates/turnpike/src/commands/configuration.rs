@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use api::configuration::{ApplyRequest, PlanRequest, RollbackRequest};
 use api::report::{Applied, Change, ChangePlan, Configuration, HistoryEntry};
 use api::{Request, Show, client};
@@ -24,6 +24,9 @@ const CHANGES: u8 = 2;
 pub struct PlanArgs {
     /// The configuration
     file: PathBuf,
+    /// The file is one of Click's
+    #[arg(long)]
+    click: bool,
     /// Show every route, regardless of their number
     #[arg(long)]
     all: bool,
@@ -36,6 +39,9 @@ pub struct PlanArgs {
 pub struct ApplyArgs {
     /// The configuration
     file: PathBuf,
+    /// The file is one of Click's
+    #[arg(long)]
+    click: bool,
     #[command(flatten)]
     condition: Condition,
     #[command(flatten)]
@@ -82,7 +88,7 @@ pub struct HistoryArgs {
 
 /// Prints the changes that a configuration would make.
 pub fn plan(args: &PlanArgs, console: &mut Console<'_>) -> Result<ExitCode> {
-    let (file, text) = read(&args.file)?;
+    let (file, text) = read(&args.file, args.click)?;
     let request = Request::Plan(PlanRequest { file, text, all: args.all });
     let report = client::ask(console.socket, &request)?;
     let plan: ChangePlan = serde_json::from_value(report.clone())?;
@@ -92,7 +98,7 @@ pub fn plan(args: &PlanArgs, console: &mut Console<'_>) -> Result<ExitCode> {
 
 /// Changes to a configuration and prints the result.
 pub fn apply(args: &ApplyArgs, console: &mut Console<'_>) -> Result<()> {
-    let (file, text) = read(&args.file)?;
+    let (file, text) = read(&args.file, args.click)?;
     let request = Request::Apply(ApplyRequest { file, text, confirm_s: args.condition.confirm });
     console.report(&request, |report| Ok(applied(serde_json::from_value(report)?)))
 }
@@ -135,12 +141,16 @@ fn applied(applied: Applied) -> String {
     format!("configuration {number}: {summary}{condition}")
 }
 
-/// Returns a file's absolute path and its text.
-fn read(file: &Path) -> Result<(PathBuf, String)> {
-    let text = fs::read_to_string(file)
+/// Returns a file's absolute path and its text, which is converted if it is Click's.
+fn read(file: &Path, click: bool) -> Result<(PathBuf, String)> {
+    let mut text = fs::read_to_string(file)
         .with_context(|| format!("{}: cannot be read as text in UTF-8", file.display()))?;
     let file = std::path::absolute(file)
         .with_context(|| format!("{}: no absolute path", file.display()))?;
+    if click {
+        let converted = convert::click::convert(&file.display().to_string(), &text);
+        text = converted.map_err(|errors| anyhow!("{errors}"))?.lua;
+    }
     Ok((file, text))
 }
 

@@ -1,4 +1,4 @@
-//! `turnpike convert`: rules of other packet filters as filters of a configuration.
+//! `turnpike convert`: rules of other packet filters, and configurations of Click, in Lua.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap::Subcommand;
 use convert::Format;
 
-/// The rules to convert.
+/// The text to convert.
 #[derive(Debug, Subcommand)]
 pub enum Convert {
     /// The output of `nft list ruleset` or `nft -j list ruleset`
@@ -19,6 +19,11 @@ pub enum Convert {
     },
     /// The output of `iptables-save` or `ip6tables-save`, or both, one after the other
     IptablesSave {
+        /// The file, `-` for standard input
+        file: PathBuf,
+    },
+    /// A configuration of Click
+    Click {
         /// The file, `-` for standard input
         file: PathBuf,
     },
@@ -35,9 +40,9 @@ pub fn convert(what: &Convert) -> Result<ExitCode> {
     let (format, file) = match what {
         Convert::Nftables { file } => (Format::Nftables, file),
         Convert::IptablesSave { file } => (Format::Iptables, file),
+        Convert::Click { file } => return click(file),
     };
-    let name =
-        if file == Path::new("-") { "standard input".into() } else { file.display().to_string() };
+    let name = name_of(file);
     let read = input(file).and_then(|input| Ok(convert::convert(format, &name, &input)?));
     let converted = match read.with_context(|| name.clone()) {
         Ok(converted) => converted,
@@ -49,11 +54,39 @@ pub fn convert(what: &Convert) -> Result<ExitCode> {
     for left in &converted.left {
         eprintln!("{name}: {left}");
     }
-    match io::Write::write_all(&mut io::stdout(), converted.lua.as_bytes()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(error.into()),
-        _ => {}
-    }
+    print(&converted.lua)?;
     Ok(if converted.left.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Prints a configuration of Click as Lua, and notes about parts without effect on standard error.
+fn click(file: &Path) -> Result<ExitCode> {
+    let name = name_of(file);
+    let converted = match input(file).with_context(|| name.clone()) {
+        Ok(input) => convert::click::convert(&name, &input).map_err(|errors| errors.to_string()),
+        Err(error) => Err(format!("{error:#}")),
+    };
+    match converted {
+        Ok(converted) => {
+            converted.notes.iter().for_each(|note| eprintln!("{note}"));
+            print(&converted.lua)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(errors) => {
+            eprintln!("{errors}");
+            Ok(ExitCode::from(UNREADABLE))
+        }
+    }
+}
+
+fn name_of(file: &Path) -> String {
+    if file == Path::new("-") { "standard input".into() } else { file.display().to_string() }
+}
+
+fn print(text: &str) -> Result<()> {
+    match io::Write::write_all(&mut io::stdout(), text.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 fn input(file: &Path) -> Result<String> {

@@ -11,6 +11,7 @@ use machine::bind::Binder;
 use machine::{Machine, cores};
 use router::{ConfigSource, Program};
 
+use super::check::LanguageArgs;
 use crate::doctor::{DpdkVersions, Patient, Wanted, examine, text};
 
 /// The configuration to examine the machine for, and the form of the report.
@@ -18,9 +19,8 @@ use crate::doctor::{DpdkVersions, Patient, Wanted, examine, text};
 pub struct DoctorArgs {
     /// The configuration that is to run; a router with two ports unless given
     file: Option<PathBuf>,
-    /// The file is one of MoonRoute's
-    #[arg(long, requires = "file")]
-    moonroute: bool,
+    #[command(flatten)]
+    language: LanguageArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -53,7 +53,7 @@ pub fn doctor(args: &DoctorArgs, program: &Program) -> Result<(String, ExitCode)
 /// Returns the router's needs; a faulty file is reported like other problems.
 fn wanted(args: &DoctorArgs, program: &Program) -> Result<Wanted> {
     let Some(file) = &args.file else { return without_file(program) };
-    let source = ConfigSource { file: file.clone(), moonroute: args.moonroute };
+    let source = ConfigSource { file: file.clone(), language: args.language.language() };
     let wanted = source.load(program).and_then(|(mut config, _)| {
         let resolved = Binder::here().resolve(&mut config);
         let problems = config::check_machine(&config, router::virtual_drivers(&config))

@@ -99,14 +99,15 @@ fn is_of_machine(error: &(dyn std::error::Error + 'static), devices: &Devices) -
 
 /// Adds a line to the error that points to `turnpike doctor`.
 fn point_to_doctor(error: Error, source: &SourceArgs) -> Error {
-    let moonroute = if source.moonroute { "--moonroute " } else { "" };
-    anyhow!("{error:#}\nrun: turnpike doctor {moonroute}{}", source.file.display())
+    let option = source.language.option();
+    anyhow!("{error:#}\nrun: turnpike doctor {option}{}", source.file.display())
 }
 
 #[cfg(test)]
 mod tests {
     use dpdk::Error::{EalInit, Port, PortConfig};
 
+    use super::super::check::LanguageArgs;
     use super::*;
 
     fn port(port: &str, errno: Errno) -> dpdk::Error {
@@ -135,11 +136,16 @@ mod tests {
 
     #[test]
     fn the_error_stays_and_a_line_follows() {
-        let source = |moonroute| SourceArgs { file: "r.conf".into(), moonroute };
-        let error = |moonroute| {
-            point_to_doctor(anyhow!("core").context("port"), &source(moonroute)).to_string()
+        let source = |moonroute, click| {
+            let language = LanguageArgs { moonroute, click };
+            SourceArgs { file: "r.conf".into(), language }
         };
-        assert_eq!(error(false), "port: core\nrun: turnpike doctor r.conf");
-        assert_eq!(error(true), "port: core\nrun: turnpike doctor --moonroute r.conf");
+        let error = |moonroute, click| {
+            let error = anyhow!("core").context("port");
+            point_to_doctor(error, &source(moonroute, click)).to_string()
+        };
+        assert_eq!(error(false, false), "port: core\nrun: turnpike doctor r.conf");
+        assert_eq!(error(true, false), "port: core\nrun: turnpike doctor --moonroute r.conf");
+        assert_eq!(error(false, true), "port: core\nrun: turnpike doctor --click r.conf");
     }
 }

@@ -340,6 +340,13 @@ impl UserData for Graph {
             graph.path(lua, &elements);
             Ok(())
         });
+        methods.add_method("add", |lua, graph, element: LuaValue| {
+            graph.change(lua, |plan, finder, line| {
+                let new = finder.new_step(&element, line)?;
+                plan.add(&new.step(line))
+            });
+            Ok(())
+        });
         methods.add_method("insert_after", |lua, graph, arguments: Variadic<LuaValue>| {
             graph.insert(lua, &arguments, false);
             Ok(())

@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 
+use dataplane::catalogue::Catalogue;
 use dataplane::interface::{InterfaceId, InterfaceInfo};
 use dataplane::plan::Plans;
 use dataplane::steps::check_filter_step;
 use wire::MacAddr;
 
+use super::super::error::suggestion;
 use super::super::script::Graphs;
 use super::super::{Bond, Filter, Interface, Port, Vlan};
 use super::Context;
@@ -44,6 +46,7 @@ pub(super) fn read(
         plans.by_port.push((ids, plan));
     }
     check_filter_steps(context, &plans, filters);
+    check_ports(context, &plans, &graphs.catalogue, ports);
     // Errors found by the script would be reported twice.
     if context.errors.is_empty() {
         let of_vlans = vlans.iter().map(|vlan| &vlan.interface);
@@ -79,6 +82,20 @@ fn check_filter_steps(
             if let Err(why) = check_filter_step(args, &known) {
                 context.errors.add(line, format!("graph: step \"{name}\": {why}"));
             }
+        }
+    }
+}
+
+/// Refuses arguments that name no port.
+fn check_ports(context: &mut Context<'_>, plans: &Plans, catalogue: &Catalogue, ports: &[Port]) {
+    let known: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
+    let all = std::iter::once(&plans.main).chain(plans.by_port.iter().map(|(_, plan)| plan));
+    for (step, param, port, line) in all.flat_map(|plan| plan.ports_named(catalogue)) {
+        if !known.contains(&port) {
+            let known = suggestion(port, "ports", &known);
+            let message =
+                format!("graph: step \"{step}\": {param}: port \"{port}\" unknown{known}");
+            context.errors.add(line, message);
         }
     }
 }

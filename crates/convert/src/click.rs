@@ -1,0 +1,68 @@
+//! Click configurations as configurations of Turnpike.
+//!
+//! ```text
+//!  text --click::parse, flatten, resolve--> elements and connections   (crate click)
+//!    net       the same as a graph: the target of each output
+//!    elements  an element of a class -> steps of the graph
+//!    graph     all elements behind FromDevice -> turnpike.new_graph, graph:path(…)
+//!    router    the pattern of an IP router -> addresses, routes, neighbours: the default graph forwards
+//!    lua       statements, with the line of the Click file behind each
+//! ```
+//!
+//! A Click packet's data begin anywhere: `Strip` and `EtherEncap` move the beginning. Here a frame stays where it is, and
+//! the *place* of the data in it is computed along the paths when the configuration is converted ([`elements::State`]).
+//! Steps get it as their argument `offset`. Only a packet that leaves by a port with its data elsewhere is moved.
+//!
+//! A configuration with the elements of an IP router around one routing table becomes no graph at all. Its table, its
+//! `ARPQuerier`s and its `ARPResponder`s say what the addresses and the routes are; the rest of it is what the default
+//! graph and the slow path do (see `router.rs`).
+
+mod arguments;
+mod elements;
+mod graph;
+mod lua;
+mod net;
+mod router;
+
+use ::click::{Error, Errors};
+
+use lua::Statements;
+use net::Net;
+
+/// Most elements of a configuration.
+const ELEMENTS_MOST: usize = 4096;
+
+/// A converted configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Converted {
+    /// The configuration in Lua.
+    pub lua: String,
+    /// The line of the Click file behind each line of it.
+    pub lines: Vec<Option<usize>>,
+    /// Parts of the file without effect, and what applies instead.
+    pub notes: Vec<String>,
+}
+
+/// Converts a configuration; `name` is the name of its file.
+///
+/// # Errors
+/// Everything that is no Click, or that Turnpike does not support.
+pub fn convert(name: &str, text: &str) -> Result<Converted, Errors> {
+    let flat = click::flatten(&click::parse(name, text)?, &[])?;
+    let net = Net::new(&flat);
+    if flat.elements.len() > ELEMENTS_MOST {
+        let message = format!("{} elements; at most {ELEMENTS_MOST}", flat.elements.len());
+        return Err(Error::new(&net.first_place(), message).into());
+    }
+    click::resolve(&flat)?;
+    let mut statements = Statements::new(name);
+    if router::is_one(&net) {
+        router::convert(&net, &mut statements)?;
+    } else {
+        graph::convert(&net, &mut statements)?;
+    }
+    Ok(statements.finish())
+}
+
+#[cfg(test)]
+mod tests;

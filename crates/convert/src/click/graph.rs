@@ -1,0 +1,456 @@
+//! A Click configuration as a graph of steps.
+//!
+//! ```text
+//!   on-wire -> port-switch -> the steps of the elements behind each FromDevice -> to-port -> transmit
+//! ```
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use ::click::{Error, Errors};
+
+use super::elements::{Piece, State, Step, WITHOUT_PACKETS, device, translate};
+use super::lua::{Statements, Value, quoted, settings};
+use super::net::{Input, Net};
+
+/// Names that mean something else in a graph than a step.
+const RESERVED: [&str; 12] = [
+    "transmit",
+    "replicate",
+    "drop",
+    "receive",
+    "spread",
+    "graph",
+    "to-router",
+    "policing",
+    "slow-path",
+    "on-wire",
+    "port-switch",
+    "default",
+];
+
+/// Most ports with a `FromDevice`: outputs of `port-switch` but one.
+const PORTS_MOST: usize = 15;
+
+/// Converts a configuration without a router's elements.
+pub(super) fn convert(net: &Net<'_>, statements: &mut Statements) -> Result<(), Errors> {
+    let mut graph = Graph::new(net);
+    let devices = graph.devices()?;
+    let order = graph.order();
+    graph.states(&order)?;
+    ports(net, &devices, statements);
+    let first = graph.steps(&order, &devices)?;
+    for element in graph.unreached() {
+        let element = net.element(element);
+        let (place, name) = (&element.place, &element.name);
+        statements.note(format!("{place}: no packets reach element \"{name}\""));
+    }
+    graph.print(&first, statements);
+    Ok(())
+}
+
+/// A device: its port's name, whether frames to others are received, and its line.
+pub(super) struct Device {
+    pub(super) port: String,
+    pub(super) promiscuous: bool,
+    pub(super) line: usize,
+    /// The elements whose packets come from it.
+    pub(super) from: Vec<usize>,
+}
+
+/// The devices of a configuration, by name.
+pub(super) type Devices = BTreeMap<String, Device>;
+
+/// Reads the devices.
+pub(super) fn devices(net: &Net<'_>) -> Result<Devices, Errors> {
+    let (mut devices, mut errors) = (Devices::new(), Vec::new());
+    let (from, to) = (net.from_devices(), net.to_devices());
+    for &element in from.iter().chain(&to) {
+        match device(net, element) {
+            Ok(name) => {
+                let port = port_name(&name, &devices);
+                let device = devices.entry(name).or_insert_with(|| Device {
+                    port,
+                    promiscuous: false,
+                    line: net.line(element),
+                    from: Vec::new(),
+                });
+                if from.contains(&element) {
+                    device.from.push(element);
+                    device.promiscuous |= is_promiscuous(net, element);
+                }
+            }
+            Err(message) => errors.push(net.error(element, &message)),
+        }
+    }
+    Errors::check(errors)?;
+    Ok(devices)
+}
+
+fn is_promiscuous(net: &Net<'_>, element: usize) -> bool {
+    let words = net.element(element).arguments.iter().map(|argument| {
+        let (keyword, value) = ::click::text::first_word(argument);
+        (keyword.to_owned(), value.to_owned())
+    });
+    words.into_iter().any(|(keyword, value)| {
+        keyword == "PROMISC" && matches!(value.as_str(), "1" | "true" | "yes")
+    })
+}
+
+/// A name for a device's port: the device's own, or a shorter one.
+fn port_name(device: &str, others: &Devices) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if device.len() <= 15 && device.chars().all(plain) && !device.is_empty() {
+        return device.to_owned();
+    }
+    format!("port{}", others.len())
+}
+
+/// Adds a statement for each device.
+fn ports(net: &Net<'_>, devices: &Devices, statements: &mut Statements) {
+    let _ = net;
+    for (name, device) in devices {
+        let mut settings = vec![("device", Value::text(name))];
+        if device.promiscuous {
+            settings.push(("promiscuous", Value::Flag(true)));
+        }
+        statements.statement(("port", &device.port), &settings, device.line);
+    }
+}
+
+/// A step of the graph: its name, and the target of each of its outputs.
+struct Placed {
+    step: Step,
+    line: usize,
+    targets: Vec<(String, String)>,
+}
+
+struct Graph<'a> {
+    net: &'a Net<'a>,
+    /// The packets at each element that some reach.
+    states: HashMap<usize, State>,
+    /// The steps by name.
+    placed: HashMap<String, Placed>,
+    /// The name of the first step of each element, or the end that it leads to.
+    entries: HashMap<usize, String>,
+    /// Outputs that lead back.
+    back: HashSet<(usize, usize)>,
+    /// Queues in place of such outputs: the step, the element it leads to, and the state of its packets.
+    loops: Vec<(String, usize, State)>,
+}
+
+impl<'a> Graph<'a> {
+    fn new(net: &'a Net<'a>) -> Self {
+        let (states, placed, entries) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Self { net, states, placed, entries, back: HashSet::new(), loops: Vec::new() }
+    }
+
+    fn devices(&self) -> Result<Devices, Errors> {
+        let devices = devices(self.net)?;
+        let from = devices.values().filter(|device| !device.from.is_empty()).count();
+        let first = self.net.first_place();
+        if from == 0 && self.net.makers().is_empty() || devices.is_empty() {
+            let message = "no packets come from a device; add FromDevice(NAME) -> …";
+            return Err(Error::new(&first, message).into());
+        }
+        if from > PORTS_MOST {
+            let message = format!("packets come from {from} devices; at most {PORTS_MOST}");
+            return Err(Error::new(&first, message).into());
+        }
+        Ok(devices)
+    }
+
+    /// The elements that packets reach, each behind all that lead to it, without the outputs that lead back.
+    fn order(&mut self) -> Vec<usize> {
+        let count = self.net.flat.elements.len();
+        // 1: on the path to the present element; 2: done.
+        let (mut marks, mut order) = (vec![0u8; count], Vec::new());
+        for start in self.net.from_devices().into_iter().chain(self.net.makers()) {
+            let mut path = vec![(start, 0)];
+            marks[start] = 1;
+            while let Some((element, output)) = path.last_mut() {
+                let (at, next) = (*element, *output);
+                *output += 1;
+                if next >= self.net.outputs(at) {
+                    marks[at] = 2;
+                    order.push(at);
+                    path.pop();
+                    continue;
+                }
+                let Some((to, _)) = self.net.target(at, next) else { continue };
+                match marks[to] {
+                    0 => {
+                        marks[to] = 1;
+                        path.push((to, 0));
+                    }
+                    1 => _ = self.back.insert((at, next)),
+                    _ => {}
+                }
+            }
+        }
+        order.reverse();
+        order
+    }
+
+    /// Computes the states of packets along all paths, until those that lead back change nothing more: they only take
+    /// away marks of IP headers.
+    fn states(&mut self, order: &[usize]) -> Result<(), Errors> {
+        for _ in 0..=self.back.len() {
+            let before = self.states.clone();
+            self.pass(order)?;
+            if self.states == before {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, order: &[usize]) -> Result<(), Errors> {
+        let mut errors = Vec::new();
+        for &element in order {
+            let state = self.states.entry(element).or_default();
+            let behind = if self.net.from_devices().contains(&element) {
+                State::default()
+            } else {
+                match translate(self.net, element, *state) {
+                    Ok((_, behind)) => behind,
+                    Err(message) => {
+                        errors.push(self.net.error(element, &message));
+                        continue;
+                    }
+                }
+            };
+            let targets: Vec<_> = self.net.targets(element).map(|(_, to)| to).collect();
+            for (to, _) in targets {
+                let known = self.states.entry(to).or_insert(behind);
+                // The first path decides where data begin; headers of others move with them.
+                let network = behind.network.map(|at| at - behind.offset + known.offset);
+                known.network = known.network.filter(|&at| Some(at) == network);
+            }
+        }
+        Errors::check(errors)
+    }
+
+    /// Places the steps of all elements; returns the name of the first step.
+    fn steps(&mut self, order: &[usize], devices: &Devices) -> Result<String, Errors> {
+        let mut errors = Vec::new();
+        for &element in order.iter().rev() {
+            if self.net.from_devices().contains(&element) {
+                continue;
+            }
+            let state = self.states.get(&element).copied().unwrap_or_default();
+            let placed = match translate(self.net, element, state) {
+                Ok((piece, behind)) => self.place(element, piece, behind, devices),
+                Err(message) => Err(message),
+            };
+            if let Err(message) = placed {
+                errors.push(self.net.error(element, &message));
+            }
+        }
+        Errors::check(errors)?;
+        for (queue, to, state) in std::mem::take(&mut self.loops) {
+            let target = self.target((to, 0), state, to);
+            if let Some(placed) = self.placed.get_mut(&queue) {
+                placed.targets = vec![("next".to_owned(), target)];
+            }
+        }
+        self.entry(devices)
+    }
+
+    /// The steps in front of all others.
+    fn entry(&mut self, devices: &Devices) -> Result<String, Errors> {
+        let mut names = Vec::new();
+        let mut targets = vec![("others".to_owned(), "drop".to_owned())];
+        for device in devices.values().filter(|device| !device.from.is_empty()) {
+            names.push(device.port.clone());
+            let Some(&from) = device.from.first() else { continue };
+            if let [_, second, ..] = device.from[..] {
+                // Several elements of one device are its queues: Turnpike spreads by itself.
+                let same = device.from.iter().all(|&other| {
+                    self.net.target(other, 0).map(|(to, _)| self.net.class(to))
+                        == self.net.target(from, 0).map(|(to, _)| self.net.class(to))
+                });
+                if !same {
+                    let message = "a second element for the device, with another path; join them";
+                    return Err(self.net.error(second, message).into());
+                }
+            }
+            let target = match self.net.target(from, 0) {
+                Some(to) => self.target(to, State::default(), from),
+                None => "drop".to_owned(),
+            };
+            targets.push((device.port.clone(), target));
+        }
+        let line = devices.values().map(|device| device.line).min().unwrap_or(1);
+        let outputs = targets.iter().map(|(output, _)| output.clone()).collect();
+        let args = vec![("ports", Value::List(names))];
+        let switch = Step { kind: "port-switch", args, outputs, dropped: Vec::new() };
+        self.placed.insert("port-switch".to_owned(), Placed { step: switch, line, targets });
+        let outputs = vec!["ok".to_owned()];
+        let step = Step { kind: "on-wire", args: Vec::new(), outputs, dropped: Vec::new() };
+        let targets = vec![("ok".to_owned(), "port-switch".to_owned())];
+        self.placed.insert("on-wire".to_owned(), Placed { step, line, targets });
+        Ok("on-wire".to_owned())
+    }
+
+    /// Places what an element becomes, behind which packets have this state.
+    fn place(
+        &mut self,
+        element: usize,
+        piece: Piece,
+        behind: State,
+        devices: &Devices,
+    ) -> Result<(), String> {
+        let name = self.name(element);
+        let entry = match piece {
+            Piece::Drop => "drop".to_owned(),
+            Piece::Nothing => self.follow(element, 0, behind),
+            Piece::Send(device) => {
+                let port = &devices[&device].port;
+                let outputs = vec!["transmit".to_owned()];
+                let args = vec![("port", Value::text(port))];
+                let step = Step { kind: "to-port", args, outputs, dropped: Vec::new() };
+                let end = self.put(name.clone(), element, step, vec!["transmit".to_owned()]);
+                if behind.offset == 0 {
+                    end
+                } else {
+                    let strip = Step::shift(behind.offset);
+                    self.put(format!("{name}:strip"), element, strip, vec![end])
+                }
+            }
+            Piece::Copies(tee, check) => {
+                let (all, some) =
+                    (self.follow(element, 0, behind), self.follow(element, 1, behind));
+                let check = self.put(
+                    format!("{name}:check"),
+                    element,
+                    check,
+                    vec![some, "drop".to_owned()],
+                );
+                self.put(name, element, tee, vec![all, check])
+            }
+            Piece::Steps(steps) => {
+                let last = steps.len() - 1;
+                let ways = steps[last].outputs.len();
+                if self.net.outputs(element) > ways {
+                    let (has, used) = (ways, self.net.outputs(element));
+                    return Err(format!("{used} outputs in use; it has {has}"));
+                }
+                let targets = (0..ways).map(|output| self.follow(element, output, behind));
+                let mut targets: Vec<String> = targets.collect();
+                let mut entry = String::new();
+                for (number, step) in steps.into_iter().enumerate().rev() {
+                    let own =
+                        if number == last { name.clone() } else { format!("{name}:{number}") };
+                    entry = self.put(own, element, step, targets);
+                    targets = vec![entry.clone()];
+                }
+                entry
+            }
+        };
+        self.entries.insert(element, entry);
+        Ok(())
+    }
+
+    fn put(&mut self, name: String, element: usize, step: Step, to: Vec<String>) -> String {
+        let dropped = step.dropped.iter().map(|output| ((*output).to_owned(), "drop".to_owned()));
+        let targets = step.outputs.iter().cloned().zip(to).chain(dropped).collect();
+        let line = self.net.line(element);
+        self.placed.insert(name.clone(), Placed { step, line, targets });
+        name
+    }
+
+    /// The target of an output whose packets have this state.
+    fn follow(&mut self, element: usize, output: usize, state: State) -> String {
+        let Some(to) = self.net.target(element, output) else { return "drop".to_owned() };
+        if !self.back.contains(&(element, output)) {
+            return self.target(to, state, element);
+        }
+        // Packets make another pass through the graph: see `queue`.
+        let name = format!("{}:{output}:again", self.name(element));
+        let outputs = vec!["next".to_owned()];
+        let step = Step { kind: "queue", args: Vec::new(), outputs, dropped: Vec::new() };
+        self.loops.push((name.clone(), to.0, state));
+        self.put(name, element, step, vec!["drop".to_owned()])
+    }
+
+    /// The step at an input, behind one that moves the data to where the element expects them.
+    fn target(&mut self, (to, _): Input, state: State, from: usize) -> String {
+        let entry = self.entries.get(&to).cloned().unwrap_or_else(|| "drop".to_owned());
+        let expected = self.states.get(&to).copied().unwrap_or_default();
+        let shift = state.offset - expected.offset;
+        if shift == 0 || entry == "drop" {
+            return entry;
+        }
+        let name = format!("{}:{}", self.name(from), self.name(to));
+        self.put(name, to, Step::shift(shift), vec![entry])
+    }
+
+    /// The name of an element's step.
+    fn name(&self, element: usize) -> String {
+        let name = &self.net.element(element).name;
+        let mangled = name.replace('.', "_");
+        if RESERVED.contains(&mangled.as_str()) { format!("{mangled}_") } else { mangled }
+    }
+
+    /// Elements for packets that none reach.
+    fn unreached(&self) -> Vec<usize> {
+        let all = 0..self.net.flat.elements.len();
+        all.filter(|element| !self.states.contains_key(element))
+            .filter(|&element| !WITHOUT_PACKETS.contains(&self.net.class(element)))
+            .collect()
+    }
+
+    /// Writes the steps that are reached from the first one, each behind one that leads to it.
+    fn print(&self, first: &str, statements: &mut Statements) {
+        let Some(placed) = self.placed.get(first) else { return };
+        statements.add(format!("local graph = turnpike.new_graph {}", quoted(first)), placed.line);
+        let mut known = vec![first.to_owned()];
+        let mut open: Vec<(String, usize)> = edges(first, placed).rev().collect();
+        for maker in self.net.makers() {
+            let name = self.name(maker);
+            if let Some(made) = self.placed.get(&name) {
+                statements.add(format!("graph:add {}", written(&name, &made.step)), made.line);
+                let further: Vec<_> = edges(&name, made).rev().collect();
+                open.splice(0..0, further).for_each(drop);
+                known.push(name);
+            }
+        }
+        while let Some((from, edge)) = open.pop() {
+            let Some(placed) = self.placed.get(&from) else { continue };
+            let (output, to) = &placed.targets[edge];
+            let is_end = matches!(to.as_str(), "drop" | "transmit");
+            let written = match self.placed.get(to) {
+                Some(next) if !is_end && !known.contains(to) => {
+                    known.push(to.clone());
+                    open.extend(edges(to, next).rev());
+                    written(to, &next.step)
+                }
+                _ => quoted(to),
+            };
+            let line = self.placed.get(to).map_or(placed.line, |next| next.line);
+            let place = quoted(&format!("{from}.{output}"));
+            statements.add(format!("graph:path({place}, {written})"), line);
+        }
+        statements.add("turnpike.graph = graph".to_owned(), placed.line);
+    }
+}
+
+fn edges<'a>(
+    name: &'a str,
+    placed: &'a Placed,
+) -> impl DoubleEndedIterator<Item = (String, usize)> + 'a {
+    (0..placed.targets.len()).map(move |edge| (name.to_owned(), edge))
+}
+
+/// A step as an element of a path.
+fn written(name: &str, step: &Step) -> String {
+    let kind = quoted(step.kind);
+    let mut text = format!("{{ {kind}");
+    if name != step.kind {
+        text += &format!(", as = {}", quoted(name));
+    }
+    if !step.args.is_empty() {
+        text += &format!(", {}", settings(&step.args));
+    }
+    text + " }"
+}

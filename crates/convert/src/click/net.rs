@@ -1,0 +1,178 @@
+//! A flat configuration as a graph.
+
+use ::click::{Element, Error, Flat, Place};
+
+/// An input of an element: its number and the port.
+pub(super) type Input = (usize, usize);
+
+/// The elements of a configuration, and the targets of their outputs.
+pub(super) struct Net<'a> {
+    pub(super) flat: &'a Flat,
+    /// By element and output.
+    targets: Vec<Vec<Option<Input>>>,
+    /// By element: the outputs that lead to it.
+    sources: Vec<Vec<Input>>,
+}
+
+/// Classes whose packets come from a device.
+const FROM_DEVICE: [&str; 6] = [
+    "FromDevice",
+    "PollDevice",
+    "FromDPDKDevice",
+    "FromNetmapDevice",
+    "FromOcteon",
+    "MQFromDevice",
+];
+
+/// Classes whose packets leave by a device.
+const TO_DEVICE: [&str; 6] =
+    ["ToDevice", "ToDPDKDevice", "ToNetmapDevice", "ToOcteon", "MQToDevice", "MQPollDevice"];
+
+/// Classes that store packets.
+const QUEUES: [&str; 7] = [
+    "Queue",
+    "SimpleQueue",
+    "ThreadSafeQueue",
+    "NotifierQueue",
+    "MSQueue",
+    "MixedQueue",
+    "FrontDropQueue",
+];
+
+impl<'a> Net<'a> {
+    pub(super) fn new(flat: &'a Flat) -> Self {
+        let mut targets = vec![Vec::new(); flat.elements.len()];
+        let mut sources = vec![Vec::new(); flat.elements.len()];
+        for connection in &flat.connections {
+            let ((from, output), to) = (connection.from, connection.to);
+            let of: &mut Vec<Option<Input>> = &mut targets[from];
+            if of.len() <= output {
+                of.resize(output + 1, None);
+            }
+            of[output].get_or_insert(to);
+            sources[to.0].push(connection.from);
+        }
+        Self { flat, targets, sources }
+    }
+
+    pub(super) fn element(&self, number: usize) -> &'a Element {
+        &self.flat.elements[number]
+    }
+
+    /// The place of the first element, or of the file's beginning: for errors about all.
+    pub(super) fn first_place(&self) -> Place {
+        let begin = || Place { file: "".into(), line: 1, column: 1, source: "".into() };
+        self.flat.elements.first().map_or_else(begin, |element| element.place.clone())
+    }
+
+    /// The elements of one of these classes.
+    pub(super) fn of_class(&self, classes: &[&str]) -> Vec<usize> {
+        let all = 0..self.flat.elements.len();
+        all.filter(|&number| classes.contains(&self.class(number))).collect()
+    }
+
+    pub(super) fn class(&self, number: usize) -> &'a str {
+        &self.element(number).class
+    }
+
+    /// The elements whose packets come from devices.
+    pub(super) fn from_devices(&self) -> Vec<usize> {
+        self.of_class(&FROM_DEVICE)
+    }
+
+    pub(super) fn is_to_device(&self, number: usize) -> bool {
+        TO_DEVICE.contains(&self.class(number))
+    }
+
+    pub(super) fn to_devices(&self) -> Vec<usize> {
+        self.of_class(&TO_DEVICE)
+    }
+
+    pub(super) fn is_queue(&self, number: usize) -> bool {
+        QUEUES.contains(&self.class(number))
+    }
+
+    /// The target of an output.
+    pub(super) fn target(&self, number: usize, output: usize) -> Option<Input> {
+        self.targets[number].get(output).copied().flatten()
+    }
+
+    /// The targets of all outputs.
+    pub(super) fn targets(&self, number: usize) -> impl Iterator<Item = (usize, Input)> + '_ {
+        let outputs = self.targets[number].iter().enumerate();
+        outputs.filter_map(|(output, to)| to.map(|to| (output, to)))
+    }
+
+    /// The number of outputs that are in use, from the first to the last.
+    pub(super) fn outputs(&self, number: usize) -> usize {
+        self.targets[number].len()
+    }
+
+    /// The outputs that lead to an element.
+    pub(super) fn sources(&self, number: usize) -> &[Input] {
+        &self.sources[number]
+    }
+
+    /// An error about an element: `MESSAGE` follows its name and class.
+    pub(super) fn error(&self, number: usize, message: &str) -> Error {
+        let element = self.element(number);
+        let message = format!("element \"{}\" ({}): {message}", element.name, element.class);
+        Error::new(&element.place, message)
+    }
+
+    /// The line of an element's declaration.
+    pub(super) fn line(&self, number: usize) -> usize {
+        self.element(number).place.line as usize
+    }
+
+    /// The elements that make packets themselves.
+    pub(super) fn makers(&self) -> Vec<usize> {
+        self.of_class(&["InfiniteSource", "RatedSource"])
+    }
+
+    /// The shaper behind a queue, with one path between them.
+    pub(super) fn shaper_behind(&self, queue: usize) -> Option<usize> {
+        let mut at = queue;
+        for _ in 0..self.flat.elements.len() {
+            let (next, _) = self.target(at, 0)?;
+            match self.class(next) {
+                "Shaper" | "BandwidthShaper" => return Some(next),
+                _ if self.is_queue(next) || self.outputs(next) != 1 => return None,
+                _ if self.sources(next).len() != 1 => return None,
+                _ => at = next,
+            }
+        }
+        None
+    }
+
+    /// Returns true if an element is the shaper of a queue.
+    pub(super) fn is_behind_queue(&self, shaper: usize) -> bool {
+        let all = 0..self.flat.elements.len();
+        all.filter(|&element| self.is_queue(element))
+            .any(|queue| self.shaper_behind(queue) == Some(shaper))
+    }
+
+    /// Packets that arrive at an element of the classes of queues go on at once, since the port behind it has a queue of
+    /// its own: there are only elements with one way between it and the device.
+    pub(super) fn leads_to_device(&self, queue: usize) -> bool {
+        if self.shaper_behind(queue).is_some() {
+            return false;
+        }
+        let mut at = queue;
+        for _ in 0..self.flat.elements.len() {
+            let Some((next, _)) = self.target(at, 0) else { return false };
+            if self.is_to_device(next) {
+                return true;
+            }
+            let is_plain = self.outputs(next) <= 1 && self.sources(next).len() == 1;
+            if !is_plain && !matches!(self.class(next), "Discard" | "Unqueue") {
+                return false;
+            }
+            if matches!(self.class(next), "Discard" | "Unqueue" | "ToHost" | "ToHostSniffers") {
+                return true;
+            }
+            at = next;
+        }
+        false
+    }
+}

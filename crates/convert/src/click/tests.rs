@@ -1,0 +1,489 @@
+//! Small configurations, and the Lua that they become.
+
+use super::*;
+
+/// The Lua behind the first two lines, and the notes.
+fn converted(text: &str) -> (Vec<String>, Vec<String>) {
+    let Converted { lua, lines, notes } =
+        convert("t.click", text).unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(lua.lines().count(), lines.len());
+    (lua.lines().skip(2).map(str::to_owned).collect(), notes)
+}
+
+fn lua(text: &str) -> Vec<String> {
+    converted(text).0
+}
+
+fn errors(text: &str) -> String {
+    convert("t.click", text).unwrap_err().to_string()
+}
+
+#[test]
+fn frames_go_from_port_to_port() {
+    let text = "FromDevice(eth0) -> Queue -> ToDevice(eth1); FromDevice(eth1, PROMISC true) -> Queue -> ToDevice(eth0);";
+    assert_eq!(
+        lua(text),
+        [
+            r#"turnpike.port "eth0" { device = "eth0" }"#,
+            r#"turnpike.port "eth1" { device = "eth1", promiscuous = true }"#,
+            r#"local graph = turnpike.new_graph "on-wire""#,
+            r#"graph:path("on-wire.ok", { "port-switch", ports = { "eth0", "eth1" } })"#,
+            r#"graph:path("port-switch.others", "drop")"#,
+            r#"graph:path("port-switch.eth0", { "to-port", as = "ToDevice@3", port = "eth1" })"#,
+            r#"graph:path("ToDevice@3.transmit", "transmit")"#,
+            r#"graph:path("port-switch.eth1", { "to-port", as = "ToDevice@6", port = "eth0" })"#,
+            r#"graph:path("ToDevice@6.transmit", "transmit")"#,
+            "turnpike.graph = graph",
+        ]
+    );
+}
+
+/// The steps of a graph without those around: `NAME = KIND { … }` and `FROM.OUTPUT -> TO`.
+fn steps(text: &str) -> Vec<String> {
+    let around = |line: &String| {
+        ["turnpike.", "local ", "graph:path(\"on-wire", "graph:path(\"port-switch.others"]
+            .iter()
+            .any(|begin| line.starts_with(begin))
+    };
+    let mut lines = lua(text);
+    lines.retain(|line| !around(line));
+    lines
+        .iter()
+        .map(|line| line.trim_start_matches("graph:path(").trim_end_matches(')').to_owned())
+        .collect()
+}
+
+#[test]
+fn the_place_of_data_is_known_when_it_is_converted() {
+    let text = "FromDevice(eth0) -> Strip(14) -> c :: CheckIPHeader -> d :: DecIPTTL
+        -> e :: EtherEncap(0x0800, 2:0:0:0:0:1, 02-00-00-00-00-02) -> Queue -> t :: ToDevice(eth1);";
+    assert_eq!(
+        steps(text),
+        [
+            r#""port-switch.eth0", { "check-ip-header", as = "c", offset = 14 }"#,
+            r#""c.ok", { "dec-ip-ttl", as = "d", offset = 14 }"#,
+            r#""d.ok", { "ether-encap", as = "e", ethertype = 2048, source = "02:00:00:00:00:01", destination = "02:00:00:00:00:02", offset = 14 }"#,
+            r#""e.next", { "to-port", as = "t", port = "eth1" }"#,
+            r#""t.transmit", "transmit""#,
+            r#""d.expired", "drop""#,
+            r#""c.bad", "drop""#,
+        ]
+    );
+}
+
+#[test]
+fn frames_are_moved_only_where_they_must_be() {
+    let text = "FromDevice(eth0) -> Strip(20) -> Unstrip(2) -> Queue -> t :: ToDevice(eth1);";
+    assert_eq!(
+        steps(text),
+        [
+            r#""port-switch.eth0", { "strip", as = "t:strip", bytes = 18 }"#,
+            r#""t:strip.ok", { "to-port", as = "t", port = "eth1" }"#,
+            r#""t.transmit", "transmit""#,
+            r#""t:strip.short", "drop""#,
+        ]
+    );
+    let text = "FromDevice(eth0) -> Unstrip(4) -> e :: EtherEncap(0x0806, 2:0:0:0:0:1, 2:0:0:0:0:2)
+        -> Queue -> t :: ToDevice(eth1);";
+    let found = steps(text);
+    assert!(
+        found.iter().any(|line| line.contains(r#"{ "unstrip", as = "e:0", bytes = 14 }"#)),
+        "{found:?}"
+    );
+    assert!(
+        found.iter().any(|line| line.contains("destination = \"02:00:00:00:00:02\", offset = 14"))
+    );
+    // Paths with data at different places.
+    let text = "FromDevice(eth0) -> c :: Classifier(12/0800, -); c[0] -> Strip(14) -> k :: Counter;
+        c[1] -> k -> Queue -> t :: ToDevice(eth1);";
+    let found = steps(text);
+    assert!(
+        found.iter().any(|line| line.contains("\"unstrip\"") || line.contains("\"strip\"")),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn names_that_mean_something_else_are_changed() {
+    let text = "FromDevice(eth0) -> drop :: Counter -> transmit :: Paint(7) -> Discard;";
+    assert_eq!(
+        steps(text),
+        [
+            r#""port-switch.eth0", { "counter", as = "drop_" }"#,
+            r#""drop_.next", { "paint", as = "transmit_", colour = 7 }"#,
+            r#""transmit_.next", "drop""#,
+        ]
+    );
+}
+
+#[test]
+fn classes_become_steps() {
+    for (element, step) in [
+        ("Switch(1)", r#"{ "switch", as = "x", to = 1, outputs = 2 }"#),
+        ("Switch(-5)", r#"{ "switch", as = "x", to = -1, outputs = 2 }"#),
+        (
+            "HashSwitch(26, 8)",
+            r#"{ "hash-switch", as = "x", offset = 26, length = 8, outputs = 2 }"#,
+        ),
+        ("RandomSwitch", r#"{ "random-switch", as = "x", outputs = 2 }"#),
+        ("RoundRobinSwitch", r#"{ "round-robin-switch", as = "x", outputs = 2 }"#),
+        ("PaintSwitch", r#"{ "paint-switch", as = "x", outputs = 2 }"#),
+        ("CheckPaint(3)", r#"{ "check-paint", as = "x", colour = 3 }"#),
+        ("CheckLength(1500)", r#"{ "check-length", as = "x", length = 1500, offset = 0 }"#),
+        (
+            "HostEtherFilter(2:0:0:0:0:1, true)",
+            r#"{ "host-ether-filter", as = "x", address = "02:00:00:00:00:01", drop_own = true, offset = 0 }"#,
+        ),
+        ("RandomSample(0.25)", r#"{ "random-sample", as = "x", per_million = 250000 }"#),
+        ("RatedSplitter(1000)", r#"{ "rated-splitter", as = "x", rate = "1000pps" }"#),
+        ("BandwidthRatedSplitter(1000)", r#"{ "rated-splitter", as = "x", rate = "8000bit" }"#),
+        (
+            "BandwidthRatedSplitter(2MBps)",
+            r#"{ "rated-splitter", as = "x", rate = "16000000bit" }"#,
+        ),
+        (
+            "Classifier(12/0806 20/0001, -)",
+            r#"{ "classifier", as = "x", patterns = { "12/0806 20/0001", "-" }, offset = 0 }"#,
+        ),
+        (
+            "CheckIPHeader(BADSRC 10.0.0.1, OFFSET 14, CHECKSUM false)",
+            r#"{ "check-ip-header", as = "x", offset = 14, bad_sources = { "10.0.0.1/32" }, checksum = false }"#,
+        ),
+    ] {
+        let text = format!("FromDevice(eth0) -> x :: {element}; x[0] -> Discard; x[1] -> Discard;");
+        assert_eq!(steps(&text)[0], format!(r#""port-switch.eth0", {step}"#));
+    }
+    for (element, step) in [
+        ("EtherMirror", r#"{ "ether-mirror", as = "x", offset = 0 }"#),
+        (
+            "EtherRewrite(2:0:0:0:0:1, 2:0:0:0:0:2)",
+            r#"{ "ether-rewrite", as = "x", source = "02:00:00:00:00:01", destination = "02:00:00:00:00:02", offset = 0 }"#,
+        ),
+        (
+            "MarkIPHeader(14) -> y :: SetIPDSCP(46)",
+            r#"{ "set-ip-dscp", as = "y", dscp = 46, offset = 14 }"#,
+        ),
+        (
+            "MarkIPHeader(14) -> y :: SetIPChecksum",
+            r#"{ "set-ip-checksum", as = "y", offset = 14 }"#,
+        ),
+        (
+            "MarkIPHeader(14) -> y :: CheckUDPHeader",
+            r#"{ "check-l4-header", as = "y", protocol = "udp", offset = 14 }"#,
+        ),
+        (
+            "MarkIPHeader(14) -> GetIPAddress(30) -> y :: StaticIPLookup(10.0.0.0/8 0)",
+            r#"{ "ip-lookup", as = "y", routes = { "10.0.0.0/8 0" }, offset = 14, outputs = 1 }"#,
+        ),
+        ("Print(\"a b\", 8)", r#"{ "print", as = "x", label = "a b", length = 8, offset = 0 }"#),
+        (
+            "Null -> y :: Print(ACTIVE false) -> z :: EtherMirror",
+            r#"{ "ether-mirror", as = "z", offset = 0 }"#,
+        ),
+        ("DropBroadcasts", r#"{ "drop-broadcasts", as = "x" }"#),
+    ] {
+        let text = format!("FromDevice(eth0) -> x :: {element} -> Discard;");
+        assert_eq!(steps(&text)[0], format!(r#""port-switch.eth0", {step}"#));
+    }
+}
+
+#[test]
+fn errors_name_the_element_and_its_place() {
+    for (text, expected) in [
+        ("FromDevice(0) -> Discard;", "device \"0\": devices have names here"),
+        (
+            "FromDevice(eth0) -> p :: Paint(300) -> Discard;",
+            "element \"p\" (Paint): COLOR 300: expected a number from 0",
+        ),
+        (
+            "FromDevice(eth0) -> p :: Paint(1, 2, 3) -> Discard;",
+            "argument \"3\": unknown, or one too many",
+        ),
+        ("FromDevice(eth0) -> d :: DecIPTTL -> Discard;", "no IP header mark here"),
+        ("Idle -> Discard;", "no packets come from a device"),
+        (
+            "FromDevice(eth0) -> w :: IPGWOptions(1.0.0.1) -> Discard;",
+            "class IPGWOptions is not supported yet",
+        ),
+        ("FromDevice(eth0) -> Queue -> RED(5, 50, 0.02) -> ToDevice(eth0);", "RED"),
+        (
+            "FromDevice(eth0) -> Queue -> s :: Shaper(x) -> ToDevice(eth0);",
+            "RATE \"x\": expected a rate",
+        ),
+        ("FromDevice(eth0) -> r :: RatedSource -> Discard;", "r"),
+        ("FromDevice(eth0) -> StripX(14) -> Discard;", "Strip"),
+    ] {
+        let errors = errors(text);
+        assert!(errors.starts_with("t.click:1:") && errors.contains(expected), "{text}: {errors}");
+    }
+}
+
+#[test]
+fn packets_that_wait_are_in_queues() {
+    let text = "FromDevice(eth0) -> q :: Queue(20) -> BandwidthShaper(1Mbps) -> Unqueue -> Queue -> t :: ToDevice(eth1);";
+    assert_eq!(
+        steps(text)[..2],
+        [
+            r#""port-switch.eth0", { "queue", as = "q", capacity = 20, rate = "1000000bit" }"#,
+            r#""q.next", { "to-port", as = "t", port = "eth1" }"#,
+        ]
+    );
+    let text = "FromDevice(eth0) -> q :: Queue -> Shaper(500) -> t :: ToDevice(eth1);";
+    assert_eq!(
+        steps(text)[0],
+        r#""port-switch.eth0", { "queue", as = "q", capacity = 1000, rate = "500pps" }"#
+    );
+    let text = "FromDevice(eth0) -> q :: Queue -> Unqueue -> x :: Paint(1) -> Discard;";
+    assert!(
+        steps(text)[0].contains("\"paint\""),
+        "a queue in front of Discard and Unqueue holds nothing: {:?}",
+        steps(text)
+    );
+}
+
+#[test]
+fn copies_of_a_colour_take_the_second_output() {
+    let text = "FromDevice(eth0) -> x :: PaintTee(3); x[0] -> Discard; x[1] -> Queue -> t :: ToDevice(eth1);";
+    assert_eq!(
+        steps(text)[..5],
+        [
+            r#""port-switch.eth0", { "tee", as = "x", outputs = 2 }"#,
+            r#""x.0", "drop""#,
+            r#""x.1", { "check-paint", as = "x:check", colour = 3 }"#,
+            r#""x:check.ok", { "to-port", as = "t", port = "eth1" }"#,
+            r#""t.transmit", "transmit""#,
+        ]
+    );
+}
+
+proptest::proptest! {
+    /// Whatever elements are connected in whatever way, there are errors or Lua, of which each line has its own.
+    #[test]
+    fn no_configuration_is_too_odd(
+        elements in proptest::collection::vec(proptest::sample::select(ANY), 1..8),
+        wires in proptest::collection::vec((0usize..8, 0usize..3, 0usize..8), 0..16),
+    ) {
+        let mut text = String::new();
+        for (number, element) in elements.iter().enumerate() {
+            text += &format!("e{number} :: {element};\n");
+        }
+        let count = elements.len();
+        for (from, output, to) in wires {
+            text += &format!("e{} [{output}] -> e{};\n", from % count, to % count);
+        }
+        if let Ok(Converted { lua, lines, .. }) = convert("t.click", &text) {
+            proptest::prop_assert_eq!(lua.lines().count(), lines.len());
+            proptest::prop_assert!(lines.iter().flatten().all(|&line| line <= text.lines().count()));
+        }
+    }
+}
+
+const ANY: &[&str] = &[
+    "FromDevice(eth0)",
+    "FromDevice(eth1)",
+    "ToDevice(eth0)",
+    "ToDevice(eth1)",
+    "Queue(5)",
+    "Discard",
+    "Tee",
+    "Null",
+    "Paint(1)",
+    "PaintTee(1)",
+    "Strip(14)",
+    "Unstrip(14)",
+    "CheckIPHeader",
+    "DecIPTTL",
+    "Classifier(12/0800, -)",
+    "RoundRobinSwitch",
+    "StaticIPLookup(0/0 0, 10.0.0.0/8 10.0.0.1 1)",
+    "ARPQuerier(10.0.0.1, 2:0:0:0:0:1)",
+    "ICMPError(10.0.0.1, timeexceeded)",
+    "InfiniteSource",
+    "Shaper(10)",
+    "Unqueue",
+    "Print(x)",
+    "ToHost",
+    "Idle",
+    "EtherEncap(0x0800, 2:0:0:0:0:1, 2:0:0:0:0:2)",
+    "ARPResponder(10.0.0.1 2:0:0:0:0:1)",
+    "IPFragmenter(1500)",
+];
+
+#[test]
+fn copies_loops_and_sources_are_deferred() {
+    let text =
+        "FromDevice(eth0) -> x :: Tee(2); x[0] -> Discard; x[1] -> Queue -> t :: ToDevice(eth1);";
+    assert_eq!(
+        steps(text)[..3],
+        [
+            r#""port-switch.eth0", { "tee", as = "x", outputs = 2 }"#,
+            r#""x.0", "drop""#,
+            r#""x.1", { "to-port", as = "t", port = "eth1" }"#,
+        ]
+    );
+    let text =
+        "FromDevice(eth0) -> a :: Paint(1) -> b :: RoundRobinSwitch; b[0] -> Discard; b[1] -> a;";
+    let found = steps(text);
+    assert!(found.contains(&r#""b.1", { "queue", as = "b:1:again" }"#.to_owned()), "{found:?}");
+    assert!(found.contains(&r#""b:1:again.next", "a""#.to_owned()), "{found:?}");
+    let text = r#"r :: RatedSource("ab", 100, 5) -> Queue -> t :: ToDevice(eth1); FromDevice(eth1) -> Discard;"#;
+    let found = steps(text);
+    assert_eq!(
+        found[0],
+        r#"graph:add { "packets", as = "r", frame = "6162", limit = 5, rate = "100pps" }"#
+    );
+    assert!(
+        found.contains(&r#""r.next", { "to-port", as = "t", port = "eth1" }"#.to_owned()),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn patterns_over_ip_headers_are_kept() {
+    let text = "FromDevice(eth0) -> MarkIPHeader(14) -> f :: IPFilter(deny src 10.0.0.0/8, allow all) -> Discard;";
+    assert_eq!(
+        steps(text)[0],
+        r#""port-switch.eth0", { "ip-filter", as = "f", rules = { "deny src 10.0.0.0/8", "allow all" }, offset = 14 }"#
+    );
+    let text = "FromDevice(eth0) -> MarkIPHeader(14) -> f :: IPClassifier(tcp, -); f[0] -> Discard; f[1] -> Discard;";
+    assert_eq!(
+        steps(text)[0],
+        r#""port-switch.eth0", { "ip-classifier", as = "f", patterns = { "tcp", "-" }, offset = 14 }"#
+    );
+}
+
+#[test]
+fn elements_without_packets_are_noted() {
+    let (_, notes) = converted("FromDevice(eth0) -> Discard; Idle -> c :: Counter -> Discard;");
+    assert!(
+        notes.iter().any(|note| note.starts_with("t.click:1:") && note.contains("\"c\"")),
+        "{notes:?}"
+    );
+}
+
+/// The router of Click's make-ip-conf.pl, with two interfaces.
+const ROUTER: &str = r#"
+ip :: Strip(14)
+    -> CheckIPHeader(INTERFACES 18.26.4.92/255.255.255.0 1.0.0.1/255.0.0.0)
+    -> rt :: StaticIPLookup(
+	18.26.4.92/32 0, 18.26.4.255/32 0, 18.26.4.0/32 0, 1.0.0.1/32 0, 1.255.255.255/32 0, 1.0.0.0/32 0,
+	18.26.4.0/255.255.255.0 1, 1.0.0.0/255.0.0.0 2, 255.255.255.255/32 0.0.0.0 0, 0.0.0.0/32 0,
+	0.0.0.0/0.0.0.0 18.26.4.1 1);
+arpt :: Tee(3);
+c0 :: Classifier(12/0806 20/0001, 12/0806 20/0002, 12/0800, -);
+PollDevice(eth0) -> c0;
+out0 :: Queue(200) -> todevice0 :: ToDevice(eth0);
+c0[0] -> ar0 :: ARPResponder(18.26.4.92 00:00:C0:3B:71:EF) -> out0;
+arpq0 :: ARPQuerier(18.26.4.92, 00:00:C0:3B:71:EF) -> out0;
+c0[1] -> arpt;
+arpt[0] -> [1]arpq0;
+c0[2] -> Paint(1) -> ip;
+c0[3] -> Print("eth0 non-IP") -> Discard;
+c1 :: Classifier(12/0806 20/0001, 12/0806 20/0002, 12/0800, -);
+FromDevice(eth1) -> c1;
+out1 :: Queue(200) -> todevice1 :: ToDevice(eth1);
+c1[0] -> ar1 :: ARPResponder(1.0.0.1 00:00:C0:CA:68:EF, 9.0.0.0/8 00:00:C0:CA:68:EF) -> out1;
+arpq1 :: ARPQuerier(1.0.0.1, 00:00:C0:CA:68:EF) -> out1;
+c1[1] -> arpt;
+arpt[1] -> [1]arpq1;
+c1[2] -> Paint(2) -> ip;
+c1[3] -> Print("eth1 non-IP") -> Discard;
+toh :: ToHost;
+arpt[2] -> toh;
+rt[0] -> EtherEncap(0x0800, 1:1:1:1:1:1, 2:2:2:2:2:2) -> toh;
+rt[1] -> DropBroadcasts -> cp0 :: PaintTee(1) -> gio0 :: IPGWOptions(18.26.4.92) -> FixIPSrc(18.26.4.92)
+    -> dt0 :: DecIPTTL -> fr0 :: IPFragmenter(1500) -> [0]arpq0;
+dt0[1] -> ICMPError(18.26.4.92, timeexceeded) -> rt;
+fr0[1] -> ICMPError(18.26.4.92, unreachable, needfrag) -> rt;
+gio0[1] -> ICMPError(18.26.4.92, parameterproblem) -> rt;
+cp0[1] -> ICMPError(18.26.4.92, redirect, host) -> rt;
+rt[2] -> DropBroadcasts -> cp1 :: PaintTee(2) -> gio1 :: IPGWOptions(1.0.0.1) -> FixIPSrc(1.0.0.1)
+    -> dt1 :: DecIPTTL -> fr1 :: IPFragmenter(1400) -> [0]arpq1;
+dt1[1] -> ICMPError(1.0.0.1, timeexceeded) -> rt;
+fr1[1] -> ICMPError(1.0.0.1, unreachable, needfrag) -> rt;
+gio1[1] -> ICMPError(1.0.0.1, parameterproblem) -> rt;
+cp1[1] -> ICMPError(1.0.0.1, redirect, host) -> rt;
+"#;
+
+#[test]
+fn an_ip_router_becomes_addresses_and_routes() {
+    let (lua, notes) = converted(ROUTER);
+    assert_eq!(
+        lua,
+        [
+            r#"turnpike.port "eth0" { device = "eth0", mac = "00:00:c0:3b:71:ef", address = { "18.26.4.92/24" }, redirects = true }"#,
+            r#"turnpike.port "eth1" { device = "eth1", mac = "00:00:c0:ca:68:ef", address = { "1.0.0.1/8" }, mtu = 1400, redirects = true, proxy = { "9.0.0.0/8" } }"#,
+            r#"turnpike.route "0.0.0.0/0" { via = "18.26.4.1", port = "eth0" }"#,
+        ]
+    );
+    assert!(notes.iter().any(|note| note.contains("answered by Turnpike itself")), "{notes:?}");
+}
+
+#[test]
+fn a_router_s_pings_and_macs_are_its_own() {
+    let pings = ROUTER.replace(
+        "rt[0] -> EtherEncap(0x0800, 1:1:1:1:1:1, 2:2:2:2:2:2) -> toh;",
+        "rt[0] -> IPReassembler -> ping_ipc :: IPClassifier(icmp type echo, -);
+         ping_ipc[0] -> ICMPPingResponder -> [0]rt;
+         ping_ipc[1] -> EtherEncap(0x0800, 1:1:1:1:1:1, 2:2:2:2:2:2) -> toh;",
+    );
+    assert_ne!(pings, ROUTER);
+    assert_eq!(lua(&pings), lua(ROUTER));
+    let fixed = ROUTER
+        .replace(
+            "arpq1 :: ARPQuerier(1.0.0.1, 00:00:C0:CA:68:EF) -> out1;",
+            "arpq1 :: EtherEncap(0x0800, 00:00:C0:CA:68:EF, 2:0:0:0:0:9) -> out1;",
+        )
+        .replace("arpt[1] -> [1]arpq1;", "arpt[1] -> Discard;");
+    let lua = lua(&fixed);
+    assert!(lua[1].contains(r#"address = { "1.0.0.1/32" }"#), "{lua:?}");
+    assert!(
+        lua.contains(
+            &r#"turnpike.neighbour "fe80::ff:fe00:9" { port = "eth1", mac = "02:00:00:00:00:09" }"#
+                .to_owned()
+        ),
+        "{lua:?}"
+    );
+    assert!(
+        lua.contains(
+            &r#"turnpike.route "1.0.0.0/8" { via = "fe80::ff:fe00:9", port = "eth1" }"#.to_owned()
+        ),
+        "{lua:?}"
+    );
+}
+
+#[test]
+fn what_is_no_part_of_a_router_is_refused_there() {
+    for (from, to, expected) in [
+        (
+            "-> Paint(1) -> ip",
+            "-> Paint(1) -> x :: Switch -> ip",
+            "element \"x\" (Switch): it is no part of an IP router",
+        ),
+        (
+            "rt[1] -> DropBroadcasts",
+            "rt[1] -> x :: CheckTCPHeader -> DropBroadcasts",
+            "element \"x\" (CheckTCPHeader)",
+        ),
+        (
+            "toh :: ToHost;",
+            "toh :: ToHost; FromDevice(eth2) -> x :: SetIPDSCP(3) -> Discard;",
+            "element \"x\" (SetIPDSCP)",
+        ),
+        (
+            "12/0806 20/0001, 12/0806 20/0002, 12/0800, -);\nPoll",
+            "12/0806 20/0001, 12/0806 20/0002, 12/0899, -);\nPoll",
+            "pattern \"12/0899\"",
+        ),
+        (
+            "0.0.0.0/0.0.0.0 18.26.4.1 1",
+            "0.0.0.0/0.0.0.0 18.26.4.1 x",
+            "expected ADDRESS/MASK [GATEWAY] OUTPUT",
+        ),
+    ] {
+        let text = ROUTER.replace(from, to);
+        assert_ne!(text, ROUTER, "{from}");
+        let errors = errors(&text);
+        assert!(errors.contains(expected), "{to}: {errors}");
+    }
+}

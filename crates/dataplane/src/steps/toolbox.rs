@@ -1,0 +1,177 @@
+//! Steps for graphs that are composed freely: small ones that each do one thing to any frame.
+//!
+//! The default graph has none of them. Their names and their ways are those of Click's elements, whose configurations
+//! are converted to graphs of them. Where a step looks at a header, `offset` is the header's place in the frame, so that a
+//! graph need not move a frame's beginning to look behind its Ethernet header.
+
+mod check_ip_header;
+mod check_l4_header;
+mod check_length;
+mod check_paint;
+mod classifier;
+mod counter;
+mod dec_ip_ttl;
+mod drop_broadcasts;
+mod ether_encap;
+mod ether_mirror;
+mod ether_rewrite;
+mod hash_switch;
+mod host_ether_filter;
+mod ip_classifier;
+mod ip_filter;
+mod ip_lookup;
+mod on_wire;
+mod packets;
+mod paint;
+mod paint_switch;
+mod port_switch;
+mod print;
+mod queue;
+mod random_sample;
+mod random_switch;
+mod rated_splitter;
+mod round_robin_switch;
+mod set_ip_checksum;
+mod set_ip_dscp;
+mod strip;
+mod switch;
+mod tee;
+mod to_port;
+mod unstrip;
+
+use wire::MacAddr;
+
+pub use print::{Printed, Sight};
+
+use crate::catalogue::StepSpec;
+use crate::graph::{MAX_OUTPUTS, Output};
+use crate::params::{Arg, Args, Grammar, Kind, Param};
+
+/// All of them.
+pub(super) fn specs() -> Vec<StepSpec> {
+    vec![
+        on_wire::spec(),
+        port_switch::spec(),
+        to_port::spec(),
+        strip::spec(),
+        unstrip::spec(),
+        paint::spec(),
+        check_paint::spec(),
+        paint_switch::spec(),
+        switch::spec(),
+        hash_switch::spec(),
+        random_switch::spec(),
+        round_robin_switch::spec(),
+        counter::spec(),
+        print::spec(),
+        random_sample::spec(),
+        rated_splitter::spec(),
+        tee::spec(),
+        queue::spec(),
+        packets::spec(),
+        check_length::spec(),
+        classifier::spec(),
+        ether_encap::spec(),
+        ether_mirror::spec(),
+        ether_rewrite::spec(),
+        host_ether_filter::spec(),
+        drop_broadcasts::spec(),
+        check_ip_header::spec(),
+        check_l4_header::spec(),
+        dec_ip_ttl::spec(),
+        set_ip_dscp::spec(),
+        set_ip_checksum::spec(),
+        ip_lookup::spec(),
+        ip_classifier::spec(),
+        ip_filter::spec(),
+    ]
+}
+
+/// The largest place of a header in a frame.
+const OFFSET_MOST: i64 = 1024;
+
+/// The place of an IP header behind an Ethernet header.
+const IP: i64 = 14;
+
+/// A MAC address.
+static MAC: Grammar = Grammar { expected: "a MAC such as \"02:00:00:00:00:01\"", check: check_mac };
+
+fn check_mac(text: &str) -> Result<(), String> {
+    text.parse::<MacAddr>().map(drop).map_err(|error| error.to_string())
+}
+
+/// The parameter `offset`.
+fn offset(default: i64, what: &'static str) -> Param {
+    Param::new("offset", Kind::Integer(0..=OFFSET_MOST), what).or(Arg::Integer(default))
+}
+
+/// The parameter `outputs`, a number of them.
+fn outputs() -> Param {
+    let most = MAX_OUTPUTS as i64;
+    Param::new("outputs", Kind::Integer(1..=most), "the number of outputs, 0, 1, …")
+        .or(Arg::Integer(2))
+}
+
+/// The outputs of a step with [`outputs`].
+fn numbered(args: &Args) -> Vec<Output> {
+    (0..args.integer("outputs")).map(|number| Output::Next(number.to_string().into())).collect()
+}
+
+/// An argument that is a place in a frame.
+fn place(args: &Args) -> usize {
+    args.integer("offset") as usize
+}
+
+/// An argument that is a MAC, checked by [`MAC`].
+fn mac(args: &Args, name: &str) -> [u8; 6] {
+    args.text(name).parse().unwrap_or(MacAddr::default()).0
+}
+
+/// The IPv4 header at a place of a frame, options included; `None` if there is none, or not as a whole.
+#[inline(always)]
+fn ip4_header(frame: &[u8], at: usize) -> Option<&[u8]> {
+    let header = frame.get(at..)?;
+    let first = *header.first()?;
+    let len = usize::from(first & 0xf) * 4;
+    if first >> 4 != 4 || len < 20 { None } else { header.get(..len) }
+}
+
+/// Like [`ip4_header`], for writing.
+#[inline(always)]
+fn ip4_header_mut(frame: &mut [u8], at: usize) -> Option<&mut [u8]> {
+    let len = ip4_header(frame, at)?.len();
+    frame.get_mut(at..at + len)
+}
+
+/// Makes a step of the catalogue with these arguments, for ports of these names.
+#[cfg(test)]
+fn make(kind: &str, args: &[(&str, crate::params::Given)]) -> Box<dyn crate::graph::Step> {
+    use crate::catalogue::{Catalogue, MakeContext};
+    let catalogue = Catalogue::default();
+    let spec = catalogue.find(kind).unwrap();
+    let given = args.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+    let args = &Args::read(spec.params(), &given).unwrap();
+    let ports = &["left".to_owned(), "right".to_owned()];
+    let tables = &crate::testing::TestTables::every_kind();
+    let step = spec.make(&MakeContext { name: "s", args, tables, ports }).unwrap();
+    assert_eq!(step.outputs(), spec.outputs(args));
+    step
+}
+
+/// An argument for [`make`].
+#[cfg(test)]
+fn text(text: &str) -> crate::params::Given {
+    crate::params::Given::Text(text.to_owned())
+}
+
+/// Likewise.
+#[cfg(test)]
+fn number(number: i32) -> crate::params::Given {
+    crate::params::Given::Number(number.into())
+}
+
+/// Likewise.
+#[cfg(test)]
+fn list(texts: &[&str]) -> crate::params::Given {
+    crate::params::Given::List(texts.iter().map(|one| text(one)).collect())
+}

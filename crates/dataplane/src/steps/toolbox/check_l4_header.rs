@@ -1,0 +1,166 @@
+//! `check-l4-header`: validates TCP, UDP and ICMP headers and checksums.
+//!
+//! Takes frames with a valid IPv4 header at `offset`. Fragments after the first have no such header and fail; of other
+//! fragments only the header's lengths are checked.
+//!
+//! | output | packets |
+//! |---|---|
+//! | `ok` | of `protocol`, its lengths and its checksum are right |
+//! | `bad` | all others |
+
+use std::net::Ipv4Addr;
+
+use wire::checksum::{Checksum, pseudo_header_v4};
+
+use super::{IP, ip4_header, offset, place};
+use crate::batch::Batch;
+use crate::catalogue::{MakeContext, StepSpec};
+use crate::graph::{Output, Outputs, Step};
+use crate::mask::Mask;
+use crate::params::{Arg, Kind, Param};
+
+const OUTPUTS: &[Output] = &[Output::next("ok"), Output::next("bad")];
+
+/// The protocols, their numbers, and the lengths of their least headers.
+const PROTOCOLS: [(&str, u8, usize); 3] = [("tcp", 6, 20), ("udp", 17, 8), ("icmp", 1, 8)];
+
+pub(super) fn spec() -> StepSpec {
+    let protocol = Param::new("protocol", Kind::Word(&["tcp", "udp", "icmp"]), "the protocol");
+    StepSpec::new("check-l4-header", OUTPUTS, make)
+        .param(protocol.or(Arg::Word("tcp")))
+        .param(offset(IP, "the IPv4 header's place"))
+}
+
+fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
+    let wanted = match context.args.get("protocol") {
+        Arg::Word(word) => *word,
+        _ => "tcp",
+    };
+    let known = PROTOCOLS.iter().find(|(name, ..)| *name == wanted).copied();
+    let (_, protocol, least) = known.unwrap_or(PROTOCOLS[0]);
+    Box::new(CheckL4Header { at: place(context.args), protocol, least })
+}
+
+struct CheckL4Header {
+    at: usize,
+    protocol: u8,
+    least: usize,
+}
+
+impl CheckL4Header {
+    fn is_valid<'a>(&self, frame: &'a [u8], rest: impl Iterator<Item = &'a [u8]>) -> bool {
+        let Some(ip) = ip4_header(frame, self.at) else { return false };
+        let total = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
+        let fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff;
+        let begin = self.at + ip.len();
+        let Some(len) = total.checked_sub(ip.len()) else { return false };
+        if ip[9] != self.protocol || fragment & 0x1fff != 0 || len < self.least {
+            return false;
+        }
+        let Some(header) = frame.get(begin..begin + self.least) else { return false };
+        let said = match self.protocol {
+            6 => usize::from(header[12] >> 4) * 4,
+            17 => usize::from(u16::from_be_bytes([header[4], header[5]])),
+            _ => self.least,
+        };
+        if said < self.least || said > len {
+            return false;
+        }
+        // UDP without a checksum (RFC 768); a fragment's covers all fragments.
+        if fragment != 0 || self.protocol == 17 && header[6..8] == [0, 0] {
+            return true;
+        }
+        let covered = if self.protocol == 17 { said } else { len };
+        let address = |at: usize| Ipv4Addr::new(ip[at], ip[at + 1], ip[at + 2], ip[at + 3]);
+        let mut sum = match self.protocol {
+            1 => Checksum::new(),
+            protocol => pseudo_header_v4(address(12), address(16), protocol, covered as u16),
+        };
+        let mut left = covered;
+        for part in std::iter::once(&frame[begin..]).chain(rest) {
+            let part = &part[..part.len().min(left)];
+            left -= part.len();
+            sum.add(part);
+        }
+        left == 0 && sum.finish() == 0
+    }
+}
+
+impl Step for CheckL4Header {
+    fn outputs(&self) -> &[Output] {
+        OUTPUTS
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        for slot in input.slots() {
+            let (frame, rest) = batch.frame_and_rest(slot);
+            let way = usize::from(!self.is_valid(frame, rest));
+            out[way] |= Mask::when(true, slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{make, text};
+    use crate::testing::{FrameBuilder, batch_in_segments, run_on, run_step};
+
+    fn udp() -> Vec<u8> {
+        FrameBuilder::ip4().udp(1, 2, b"payload").build()
+    }
+
+    fn with(at: usize, byte: u8) -> Vec<u8> {
+        let mut frame = udp();
+        frame[at] = byte;
+        frame
+    }
+
+    #[test]
+    fn lengths_and_checksums_are_verified() {
+        let mut without = udp();
+        without[40..42].fill(0);
+        let bad = [with(39, 99), with(39, 7), with(48, 0), with(23, 6), with(17, 27), with(21, 1)];
+        let frames: Vec<_> = [udp(), without, with(20, 0x20)].into_iter().chain(bad).collect();
+        let mut step = make("check-l4-header", &[("protocol", text("udp"))]);
+        let (result, _) = run_step(&mut *step, &frames);
+        assert_eq!((&result["ok"], &result["bad"]), (&vec![0, 1, 2], &vec![3, 4, 5, 6, 7, 8]));
+    }
+
+    #[test]
+    fn tcp_and_icmp_have_their_own_headers() {
+        let mut tcp = [0; 20];
+        tcp[12] = 0x50;
+        let mut tcp = FrameBuilder::ip4().protocol(6).payload(&tcp).build();
+        let sum = super::pseudo_header_v4(
+            std::net::Ipv4Addr::new(tcp[26], tcp[27], tcp[28], tcp[29]),
+            std::net::Ipv4Addr::new(tcp[30], tcp[31], tcp[32], tcp[33]),
+            6,
+            20,
+        );
+        let mut sum = sum;
+        sum.add(&tcp[34..]);
+        let sum = sum.finish().to_be_bytes();
+        tcp[50..52].copy_from_slice(&sum);
+        let icmp = FrameBuilder::ip4().protocol(1).payload(&[8, 0, 0xf7, 0xff, 0, 0, 0, 0]).build();
+        for (protocol, ok) in [("tcp", 0), ("icmp", 1)] {
+            let mut step = make("check-l4-header", &[("protocol", text(protocol))]);
+            let (result, _) = run_step(&mut *step, &[tcp.clone(), icmp.clone()]);
+            assert_eq!(result["ok"], [ok], "{protocol}");
+        }
+        let mut short = tcp.clone();
+        short[46] = 0x60;
+        let mut step = make("check-l4-header", &[("protocol", text("tcp"))]);
+        assert_eq!(run_step(&mut *step, &[short]).0["bad"], [0], "its options do not fit");
+    }
+
+    #[test]
+    fn packets_in_several_buffers_are_summed_whole() {
+        let data: Vec<u8> = (0..3001).map(|n| n as u8).collect();
+        let frame = FrameBuilder::ip4().udp(4000, 53, &data).build();
+        let mut step = make("check-l4-header", &[("protocol", text("udp"))]);
+        for segment in [128, 129, 1000] {
+            let mut batch = batch_in_segments(std::slice::from_ref(&frame), segment);
+            assert_eq!(run_on(&mut *step, &mut batch)["ok"], [0], "{segment}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! `ip-lookup`: sorts packets by the longest prefix of a table of its own that matches their destination.
+//!
+//! Takes frames with an IPv4 header at `offset`. A route is a prefix and an output, as in `"10.0.0.0/8 1"`. The router's
+//! own routes are not looked up: for those there is `ip4-lookup`.
+//!
+//! | output | packets |
+//! |---|---|
+//! | `0`, `1`, … | of the routes to this output |
+//! | drop `unrouted` | without a route, or without an IPv4 header |
+//!
+//! ```lua
+//! graph:path("check.ok", { "ip-lookup", routes = { "10.0.1.0/24 0", "0.0.0.0/0 1" }, outputs = 2 })
+//! ```
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use fib::{Algorithm, Lookup, NoReaders, Prefix, SMALL_ROUTES, Table};
+use ipnet::Ipv4Net;
+
+use super::{IP, ip4_header, numbered, offset, place};
+use crate::batch::{BATCH_MAX, Batch};
+use crate::catalogue::{MakeContext, StepSpec};
+use crate::graph::{MAX_OUTPUTS, Output, Outputs, Step};
+use crate::mask::Mask;
+use crate::params::{Arg, Args, Grammar, Kind, Param};
+
+/// A route.
+static ROUTE: Grammar =
+    Grammar { expected: "a route such as \"10.0.0.0/8 1\"", check: |text| read(text).map(drop) };
+
+fn read(text: &str) -> Result<(Ipv4Net, u16), String> {
+    let form = || format!("\"{text}\": expected PREFIX OUTPUT");
+    let (prefix, output) = text.split_once(' ').ok_or_else(form)?;
+    let output = output.trim().parse().map_err(|_| form())?;
+    if usize::from(output) >= MAX_OUTPUTS - 1 {
+        return Err(format!("\"{text}\": the largest output is {}", MAX_OUTPUTS - 2));
+    }
+    Ok((prefix.parse::<Ipv4Net>().map_err(|_| form())?.trunc(), output))
+}
+
+pub(super) fn spec() -> StepSpec {
+    let most = MAX_OUTPUTS as i64 - 1;
+    let routes = Param::new("routes", Kind::ParsedList(&ROUTE), "the routes");
+    let count = Param::new("outputs", Kind::Integer(1..=most), "the number of outputs, 0, 1, …");
+    StepSpec::new("ip-lookup", &[], make)
+        .outputs_by(all)
+        .param(routes.or(Arg::Texts(Vec::new())))
+        .param(count.or(Arg::Integer(2)))
+        .param(offset(IP, "the IPv4 header's place"))
+}
+
+fn all(args: &Args) -> Vec<Output> {
+    numbered(args).into_iter().chain([Output::DropAs("unrouted".into())]).collect()
+}
+
+fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
+    let outputs = all(context.args);
+    let table = table(context.args.texts("routes"), outputs.len() - 1);
+    let (reader, at) = (table.reader(), place(context.args));
+    Box::new(IpLookup { outputs, reader, at, _table: table })
+}
+
+/// The table of these routes; an output that the step has not leads to the last one.
+fn table(routes: &[String], last: usize) -> Box<dyn Table<Ipv4Addr>> {
+    let grace = || Box::new(NoReaders) as _;
+    let mut table = match fib::new_small_ipv4(Algorithm::default(), SMALL_ROUTES, grace) {
+        Ok(table) => table,
+        // No structure refuses IPv4.
+        Err(error) => unreachable!("{error}"),
+    };
+    for (net, output) in routes.iter().filter_map(|route| read(route).ok()) {
+        let prefix = Prefix::new(net.network(), net.prefix_len());
+        let output = output.min(last as u16);
+        let _ = prefix.map(|prefix| table.insert(prefix, output + 1));
+    }
+    table
+}
+
+struct IpLookup {
+    outputs: Vec<Output>,
+    reader: Arc<dyn Lookup<Ipv4Addr>>,
+    at: usize,
+    /// Keeps what the reader reads.
+    _table: Box<dyn Table<Ipv4Addr>>,
+}
+
+impl Step for IpLookup {
+    fn outputs(&self) -> &[Output] {
+        &self.outputs
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        let last = self.outputs.len() - 1;
+        let (mut addresses, mut found) = ([0; BATCH_MAX], [0; BATCH_MAX]);
+        let with_header = input.filter(|slot| {
+            let header = ip4_header(batch.frame(slot), self.at);
+            if let Some(header) = header {
+                addresses[slot] =
+                    u32::from_be_bytes([header[16], header[17], header[18], header[19]]);
+            }
+            header.is_some()
+        });
+        self.reader.lookup_batch(&addresses, &mut found);
+        for slot in with_header.slots() {
+            let way = usize::from(found[slot]).checked_sub(1).unwrap_or(last);
+            out[way.min(last)] |= Mask::when(true, slot);
+        }
+        out[last] |= input.without(with_header);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{list, make, number};
+    use super::*;
+    use crate::testing::{FrameBuilder, run_step};
+
+    #[test]
+    fn the_longest_prefix_counts() {
+        let routes = list(&["10.0.0.0/8 0", "10.1.0.0/16 1", "10.1.2.3/32 2", "10.9.0.0/16 7"]);
+        let mut step = make("ip-lookup", &[("routes", routes), ("outputs", number(3))]);
+        let to = |address| FrameBuilder::ip4().destination4(address).build();
+        let mut frames: Vec<_> =
+            ["10.2.0.1", "10.1.0.1", "10.1.2.3", "11.0.0.1", "10.9.0.1"].map(to).into();
+        frames.push(vec![0; 60]);
+        let (result, _) = run_step(&mut *step, &frames);
+        assert_eq!(
+            ["0", "1", "2"].map(|output| result[output].clone()),
+            [vec![0], vec![1], vec![2]]
+        );
+        assert_eq!(result["unrouted"], [3, 4, 5]);
+    }
+
+    #[test]
+    fn routes_that_are_none_are_refused() {
+        for text in ["10.0.0.0/8", "10.0.0.0 1", "10.0.0.0/8 x", "10.0.0.0/33 1", "10.0.0.0/8 15"] {
+            assert!(read(text).is_err(), "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn it_agrees_with_a_walk_over_the_routes(
+            routes in proptest::collection::vec((0u32..64, 24u8..=32, 0u16..3), 0..20),
+            addresses in proptest::collection::vec(0u32..64, 1..20),
+        ) {
+            let address = |low: u32| Ipv4Addr::from(0x0a00_0000 | low * 5);
+            let net = |low, len| Ipv4Net::new(address(low), len).unwrap().trunc();
+            let texts: Vec<_> =
+                routes.iter().map(|&(low, len, out)| format!("{} {out}", net(low, len))).collect();
+            let texts: Vec<_> = texts.iter().map(String::as_str).collect();
+            let mut step = make("ip-lookup", &[("routes", list(&texts)), ("outputs", number(3))]);
+            let frames: Vec<_> = addresses.iter().map(|&low| {
+                FrameBuilder::ip4().destination4(&address(low).to_string()).build()
+            }).collect();
+            let (result, _) = run_step(&mut *step, &frames);
+            for (slot, &low) in addresses.iter().enumerate() {
+                // Of equal prefixes the last one counts.
+                let best = routes.iter().enumerate().filter(|(_, (of, len, _))| {
+                    net(*of, *len).contains(&address(low))
+                }).max_by_key(|(n, (_, len, _))| (*len, *n));
+                let output = best.map_or("unrouted".to_owned(), |(_, (.., out))| out.to_string());
+                proptest::prop_assert!(result[&output].contains(&slot), "{} {:?}", output, result);
+            }
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! `queue`: holds packets, and gives them to the rest of the graph later.
+//!
+//! Takes any frame. Each forwarder has a queue of its own, which it serves once a round. The output may lead back to an
+//! earlier step: packets then make another pass, in a later batch, up to 64 passes. Facts about packets (their route,
+//! their protocol) are not kept; their mark and their ingress interface are.
+//!
+//! | output | packets |
+//! |---|---|
+//! | `next` | first come, first served, at most at `rate` |
+//! | drop `queue-full` | there are `capacity` packets already |
+//! | drop `looped` | held 64 times |
+//!
+//! A rate is that of one forwarder.
+//!
+//! ```lua
+//! graph:path("port-switch.left", { "queue", capacity = 200, rate = "10mbit" }, { "to-port", port = "right" })
+//! ```
+
+use std::any::Any;
+use std::collections::VecDeque;
+
+use crate::batch::{Batch, Held};
+use crate::catalogue::{MakeContext, StepSpec};
+use crate::graph::{Origin, Output, Outputs, Step};
+use crate::mask::Mask;
+use crate::params::{Arg, Kind, Param, Rate};
+use crate::reason::DropReason;
+
+const OUTPUTS: &[Output] = &[
+    Output::Deferred(std::borrow::Cow::Borrowed("next")),
+    Output::Drop(DropReason::QueueFull),
+    Output::DropAs(std::borrow::Cow::Borrowed("looped")),
+];
+
+/// Passes of a packet through queues.
+const PASSES_MOST: u8 = 64;
+
+/// Packets that may leave at once after a pause, if there is a rate.
+const BURST: u64 = 16;
+
+pub(super) fn spec() -> StepSpec {
+    let capacity = Param::new("capacity", Kind::Integer(1..=65_536), "the most packets");
+    let rate = Param::new("rate", Kind::Rate, "the rate at which they leave");
+    StepSpec::new("queue", OUTPUTS, make)
+        .param(capacity.or(Arg::Integer(1000)))
+        .param(rate.or(Arg::Flag(false)))
+}
+
+fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
+    let capacity = context.args.integer("capacity") as usize;
+    let hz = dpdk::tsc_hz();
+    let pace = match context.args.get("rate") {
+        Arg::Rate(Rate::Packets(rate)) => Some(Pace::new(hz, *rate, 0)),
+        Arg::Rate(Rate::Bits(rate)) => Some(Pace::new(hz, 0, *rate)),
+        _ => None,
+    };
+    Box::new(Queue { held: VecDeque::with_capacity(capacity), capacity, pace })
+}
+
+/// Times of departure, in TSC cycles.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    hz: u64,
+    /// 0: bits count.
+    packets: u64,
+    bits: u64,
+    /// The next departure, if packets leave evenly.
+    next: u64,
+}
+
+impl Pace {
+    fn new(hz: u64, packets: u64, bits: u64) -> Self {
+        Self { hz, packets, bits, next: 0 }
+    }
+
+    /// Cycles from a packet's departure to the next one's.
+    #[inline(always)]
+    fn cost(&self, len: usize) -> u64 {
+        let (amount, rate) = match self.packets {
+            0 => (8 * len as u64, self.bits),
+            packets => (1, packets),
+        };
+        (u128::from(amount) * u128::from(self.hz) / u128::from(rate.max(1))) as u64
+    }
+
+    /// Returns true if a packet may leave now, and counts its time.
+    #[inline(always)]
+    fn admits(&mut self, len: usize, now: u64) -> bool {
+        let cost = self.cost(len);
+        let earliest = now.saturating_sub(BURST.saturating_mul(cost));
+        let next = self.next.max(earliest);
+        if next > now {
+            return false;
+        }
+        self.next = next.saturating_add(cost);
+        true
+    }
+}
+
+struct Queue {
+    held: VecDeque<Held>,
+    capacity: usize,
+    pace: Option<Pace>,
+}
+
+impl Step for Queue {
+    fn outputs(&self) -> &[Output] {
+        OUTPUTS
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        for slot in input.slots() {
+            if self.held.len() >= self.capacity {
+                out[1] |= Mask::when(true, slot);
+            } else if batch.passes(slot) >= PASSES_MOST {
+                out[2] |= Mask::when(true, slot);
+            } else {
+                self.held.extend(batch.take(slot));
+            }
+        }
+    }
+
+    fn emit(&mut self, batch: &mut Batch, most: usize, out: &mut Outputs) -> Origin {
+        for _ in 0..most {
+            let Some(first) = self.held.front() else { break };
+            let len = first.packet.len();
+            if self.pace.as_mut().is_some_and(|pace| !pace.admits(len, batch.now)) {
+                break;
+            }
+            let Some(first) = self.held.pop_front() else { break };
+            if let Ok(slot) = batch.put(first) {
+                out[0] |= Mask::when(true, slot);
+            }
+        }
+        Origin::Held
+    }
+
+    fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    fn is_waiting(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    fn release(&mut self) -> usize {
+        let count = self.held.len();
+        self.held.clear();
+        count
+    }
+
+    fn state(&mut self) -> Option<&mut dyn Any> {
+        Some(&mut self.held)
+    }
+
+    fn take_state(&mut self, old: &mut dyn Any) {
+        if let Some(held) = old.downcast_mut::<VecDeque<Held>>() {
+            std::mem::swap(&mut self.held, held);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{make, number, text};
+    use super::*;
+    use crate::graph::MAX_OUTPUTS;
+    use crate::testing::batch_of;
+
+    fn frames(count: u8) -> Vec<Vec<u8>> {
+        (0..count).map(|n| vec![n; 60]).collect()
+    }
+
+    /// Gives the step a batch; returns the masks of its outputs.
+    fn put(step: &mut dyn Step, count: u8) -> Outputs {
+        let mut out = [Mask::EMPTY; MAX_OUTPUTS];
+        let mut batch = batch_of(&frames(count));
+        let input = batch.packets();
+        step.process(&mut batch, input, &mut out);
+        out
+    }
+
+    /// The first bytes of the packets that a step emits.
+    fn emit(step: &mut dyn Step, most: usize, now: u64) -> Vec<u8> {
+        let mut out = [Mask::EMPTY; MAX_OUTPUTS];
+        let mut batch = batch_of(&[]);
+        batch.begin(now);
+        assert_eq!(step.emit(&mut batch, most, &mut out), Origin::Held);
+        assert_eq!(out[0], batch.packets());
+        out[0].slots().map(|slot| batch.frame(slot)[0]).collect()
+    }
+
+    #[test]
+    fn packets_leave_in_their_order_up_to_the_capacity() {
+        let mut step = make("queue", &[("capacity", number(5))]);
+        assert_eq!(put(&mut *step, 4)[1], Mask::EMPTY);
+        assert_eq!(put(&mut *step, 3)[1], Mask(0b110));
+        assert_eq!((step.held(), step.is_waiting()), (5, true));
+        assert_eq!(emit(&mut *step, 2, 0), [0, 1]);
+        let mut other = make("queue", &[]);
+        other.take_state(step.state().unwrap());
+        assert_eq!((emit(&mut *other, 64, 0), step.held()), (vec![2, 3, 0], 0));
+        assert!(!other.is_waiting());
+        put(&mut *other, 3);
+        assert_eq!((other.release(), other.held()), (3, 0));
+    }
+
+    #[test]
+    fn a_rate_spaces_departures() {
+        let hz = dpdk::tsc_hz();
+        let mut step = make("queue", &[("rate", text("100pps"))]);
+        put(&mut *step, 64);
+        assert_eq!(emit(&mut *step, 64, hz).len(), 17, "what may leave at once, and one");
+        assert_eq!(emit(&mut *step, 64, hz + hz / 101).len(), 0);
+        assert_eq!(emit(&mut *step, 64, hz + hz / 99).len(), 1);
+        assert_eq!(emit(&mut *step, 64, hz + hz / 10).len(), 9);
+        // 480 bits a packet.
+        let mut step = make("queue", &[("rate", text("48kbit"))]);
+        put(&mut *step, 64);
+        assert_eq!(emit(&mut *step, 64, hz).len(), 17);
+        assert_eq!(emit(&mut *step, 64, hz + hz / 10 + hz / 1000).len(), 10);
+    }
+
+    #[test]
+    fn marks_stay_and_loops_end() {
+        let mut step = make("queue", &[]);
+        let mut batch = batch_of(&frames(2));
+        batch.marks.marked = Mask(2);
+        batch.marks.values[1] = 7;
+        batch.link_multicast = Mask(1);
+        let mut passes = 0;
+        loop {
+            let mut out = [Mask::EMPTY; MAX_OUTPUTS];
+            let input = batch.packets();
+            step.process(&mut batch, input, &mut out);
+            if !out[2].is_empty() {
+                assert_eq!((out[2], passes), (Mask(3), 64));
+                break;
+            }
+            batch.end();
+            batch.begin(0);
+            let mut out = [Mask::EMPTY; MAX_OUTPUTS];
+            step.emit(&mut batch, 64, &mut out);
+            assert_eq!((batch.marks.marked, batch.marks.values[1]), (Mask(2), 7));
+            assert_eq!(batch.link_multicast, Mask(1));
+            passes += 1;
+        }
+    }
+}
