@@ -14,7 +14,9 @@ fuzz_target!(|text: &str| {
     if let Ok(classifier) = Classifier::parse(&patterns) {
         classifier.output(text.as_bytes());
     }
-    let Ok(flat) = click::parse("fuzz", text).and_then(|ast| click::flatten(&ast, &[])) else { return };
+    let Ok(flat) = click::parse("fuzz", text).and_then(|ast| click::flatten(&ast, &[])) else {
+        return;
+    };
     let _ = click::resolve(&flat);
     let printed = flat.to_string();
     // An element of one scope may have the name of a class of another.

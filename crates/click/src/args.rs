@@ -350,6 +350,9 @@ mod tests {
             args.required("X", kinds::element)
         });
         assert_eq!(element, Ok(1));
+        let outer = "elementclass C { e :: E(h) } AddressInfo(h 2.2.2.2); c :: C;";
+        let address = with(outer, |args| args.required("X", kinds::ip4));
+        assert_eq!(address, Ok(Ipv4Addr::new(2, 2, 2, 2)));
         let near = with("qu :: Queue; e :: E(qu1)", |args| args.required("X", kinds::element));
         assert!(near.unwrap_err().contains("the nearest name is \"qu\""));
     }

@@ -539,6 +539,13 @@ mod tests {
     }
 
     #[test]
+    fn no_name_has_a_part_of_digits_only() {
+        assert!(error("12 :: Idle").contains("\"12\" has a part of digits only"));
+        assert!(error("Idle -> 12/0800").contains("\"12/0800@2\" has a part of digits only"));
+        assert!(flat("a1/2b :: Idle").is_ok());
+    }
+
+    #[test]
     fn values_of_variables_leave_no_bracket_open() {
         assert_eq!(
             error("define($a (1, $b 2)); Message($a)"),

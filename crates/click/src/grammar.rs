@@ -43,6 +43,8 @@ pub const LONGEST: usize = 1 << 20;
 const DEEPEST: usize = 48;
 /// Highest number of a port.
 const HIGHEST_PORT: usize = 4095;
+/// Ports in all lists.
+const MOST_PORTS: usize = 1 << 19;
 /// Parameters of a compound element.
 const MOST_PARAMETERS: usize = 256;
 /// Errors that are reported at once.
@@ -65,6 +67,8 @@ struct State<'i> {
     directives: Vec<Directive>,
     /// Open braces and parentheses.
     depth: usize,
+    /// Ports in all lists so far.
+    ports: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +85,7 @@ pub fn parse(name: &str, text: &str) -> std::result::Result<Ast, Errors> {
         let message = format!("configuration of {} bytes; at most {LONGEST} are read", text.len());
         return Err(Source::new(name, "", Vec::new()).error(0, message).into());
     }
-    let state = State { text, faults: Vec::new(), directives: Vec::new(), depth: 0 };
+    let state = State { text, faults: Vec::new(), directives: Vec::new(), depth: 0, ports: 0 };
     let mut input = Stateful { input: LocatingSlice::new(text), state };
     let statements = statements(&mut input, Token::End);
     let State { faults, directives, .. } = input.state;
@@ -413,7 +417,8 @@ fn config_text(input: &mut Input<'_>) -> Result<String> {
 /// If a text in parentheses is read as the same text: its brackets match and its quotes are closed.
 pub(crate) fn is_config(text: &str) -> bool {
     let closed = format!("{text})");
-    let state = State { text: &closed, faults: Vec::new(), directives: Vec::new(), depth: 0 };
+    let state =
+        State { text: &closed, faults: Vec::new(), directives: Vec::new(), depth: 0, ports: 0 };
     let mut input = Stateful { input: LocatingSlice::new(closed.as_str()), state };
     config_text(&mut input).is_ok_and(|read| read == text) && input.input.is_empty()
 }
@@ -592,11 +597,16 @@ fn port_list(input: &mut Input<'_>) -> Result<Option<PortList>> {
 fn port_range(input: &mut Input<'_>, ports: &mut Vec<usize>) -> Result<()> {
     let first = port(input)?;
     let last = if accept(input, "-")? { port(input)? } else { first };
-    ports.extend(first..=last);
-    if ports.len() > HIGHEST_PORT + 1 {
-        let at = input.current_token_start();
+    let count = (last + 1).saturating_sub(first);
+    let at = input.current_token_start();
+    if ports.len() + count > HIGHEST_PORT + 1 {
         return Err(Fault { at, message: format!("more than {} ports", HIGHEST_PORT + 1) });
     }
+    if input.state.ports + count > MOST_PORTS {
+        return Err(Fault { at, message: format!("more than {MOST_PORTS} ports in all lists") });
+    }
+    input.state.ports += count;
+    ports.extend(first..=last);
     Ok(())
 }
 
@@ -745,6 +755,8 @@ mod tests {
         assert!(errors(&deep).contains("compound elements nested more than 48 deep"));
         assert!(errors(&" ".repeat(LONGEST + 1)).contains("at most 1048576"));
         assert!(errors("a [0-4000, 0-4000] -> b").contains("more than 4096 ports"));
+        let lists = errors(&"a [0-4000] => [0-4000] b;".repeat(1000));
+        assert!(lists.contains("more than 524288 ports in all lists"), "{lists}");
         assert!(errors("a [4096] -> b").contains("the highest is 4095"));
     }
 

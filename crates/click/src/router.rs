@@ -562,6 +562,7 @@ impl Builder<'_> {
 
     fn check_name(&mut self, name: &str, at: usize) {
         let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+        let name = name.trim_start_matches(';');
         if name.split('/').any(digits) {
             self.error(at, format!("element name \"{name}\" has a part of digits only"));
         }

@@ -12,8 +12,13 @@ pub(crate) struct Source {
     text: Arc<str>,
     /// Positions at which lines begin.
     lines: Vec<usize>,
+    /// Characters before each multiple of `BLOCK` bytes: lines may be as long as the text.
+    characters: Vec<usize>,
     directives: Vec<Directive>,
 }
+
+/// Bytes between two counts of characters.
+const BLOCK: usize = 1024;
 
 /// `# LINE "FILE"`: name and number of the lines after it.
 #[derive(Clone, Debug)]
@@ -40,7 +45,8 @@ impl Source {
             }
             directive.file = Some(file.clone());
         }
-        Source { name: name.into(), text: text.into(), lines: line_starts(text), directives }
+        let (lines, characters) = (line_starts(text), block_counts(text));
+        Source { name: name.into(), text: text.into(), lines, characters, directives }
     }
 
     pub fn error(&self, at: usize, message: impl Into<String>) -> Error {
@@ -51,9 +57,14 @@ impl Source {
         let number = self.line_number(at);
         let start = self.lines[number];
         let end = self.lines.get(number + 1).copied().unwrap_or(self.text.len());
-        let column = self.text[start..at].chars().count() + 1;
+        let column = self.characters_before(at) - self.characters_before(start) + 1;
         let (file, line) = self.named(at, number);
         Place { file, line, column: column as u32, source: kept(&self.text[start..end]).into() }
+    }
+
+    fn characters_before(&self, at: usize) -> usize {
+        let block = at / BLOCK;
+        self.characters[block] + characters(&self.text.as_bytes()[block * BLOCK..at])
     }
 
     /// Name of the file and number of the line at a position, as directives have it.
@@ -71,6 +82,20 @@ impl Source {
     fn line_number(&self, at: usize) -> usize {
         self.lines.partition_point(|&start| start <= at) - 1
     }
+}
+
+/// Number of characters that begin in these bytes.
+fn characters(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|&&byte| byte & 0xc0 != 0x80).count()
+}
+
+fn block_counts(text: &str) -> Vec<usize> {
+    let blocks = text.as_bytes().chunks(BLOCK).map(characters);
+    let sums = blocks.scan(0, |sum, count| {
+        *sum += count;
+        Some(*sum)
+    });
+    std::iter::once(0).chain(sums).collect()
 }
 
 fn line_starts(text: &str) -> Vec<usize> {
@@ -105,6 +130,14 @@ mod tests {
         assert_eq!(place("c\n"), "main:3:1");
         assert_eq!(place("e\n"), "x.click:100:3");
         assert_eq!(source.place(text.len()).to_string(), "x.click:101:1");
-        assert_eq!(&*source.place(4).source, "b");
+        assert_eq!(&*source.place(3).source, "b");
+    }
+
+    #[test]
+    fn columns_count_characters() {
+        let text = format!("x\n{}é|", "é-".repeat(2000));
+        let source = Source::new("main", &text, Vec::new());
+        assert_eq!(source.place(text.len() - 1).to_string(), "main:2:4002");
+        assert_eq!(source.place(text.len()).to_string(), "main:2:4003");
     }
 }

@@ -8,3 +8,7 @@ s :: Idle -> Foo(A) -> f :: Foo(A, TWO B);
 elementclass Foo { $a, $b | input -> Print(4, "$a") -> output || ... }
 f -> Foo(A, B) -> Foo(A, B, C) -> Discard;
 s [1] -> g :: Foo(1, 2) -> Discard; s [2] -> [1] g;
+// `...` is looked up in the alternative before it first.
+elementclass Bar { input -> Paint(9) -> output }
+elementclass Bar { $a | elementclass Bar { input -> Paint(8) -> output } input -> Bar -> output || ... }
+Idle -> Bar -> Discard; Idle -> Bar(1) -> Discard;
