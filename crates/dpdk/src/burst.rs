@@ -1197,7 +1197,7 @@ mod tests {
 
     #[test]
     fn a_packet_loses_its_front_and_gets_it_back() {
-        let (_, pool) = dpdk();
+        let pool = testing::pool(15);
         let frame: Vec<u8> = (0..100).collect();
         let mut burst = Burst::new();
         burst.put(pool.copy_of(&frame).unwrap()).unwrap();

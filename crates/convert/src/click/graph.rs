@@ -63,7 +63,7 @@ pub(super) type Devices = BTreeMap<String, Device>;
 /// Reads the devices.
 pub(super) fn devices(net: &Net<'_>) -> Result<Devices, Errors> {
     let (mut devices, mut errors) = (Devices::new(), Vec::new());
-    let (from, to) = (net.from_devices(), net.to_devices());
+    let (from, to) = (net.receivers(), net.senders());
     for &element in from.iter().chain(&to) {
         match device(net, element) {
             Ok(name) => {
@@ -164,7 +164,7 @@ impl<'a> Graph<'a> {
         let count = self.net.flat.elements.len();
         // 1: on the path to the present element; 2: done.
         let (mut marks, mut order) = (vec![0u8; count], Vec::new());
-        for start in self.net.from_devices().into_iter().chain(self.net.makers()) {
+        for start in self.net.receivers().into_iter().chain(self.net.makers()) {
             let mut path = vec![(start, 0)];
             marks[start] = 1;
             while let Some((element, output)) = path.last_mut() {
@@ -208,7 +208,7 @@ impl<'a> Graph<'a> {
         let mut errors = Vec::new();
         for &element in order {
             let state = self.states.entry(element).or_default();
-            let behind = if self.net.from_devices().contains(&element) {
+            let behind = if self.net.receivers().contains(&element) {
                 State::default()
             } else {
                 match translate(self.net, element, *state) {
@@ -234,7 +234,7 @@ impl<'a> Graph<'a> {
     fn steps(&mut self, order: &[usize], devices: &Devices) -> Result<String, Errors> {
         let mut errors = Vec::new();
         for &element in order.iter().rev() {
-            if self.net.from_devices().contains(&element) {
+            if self.net.receivers().contains(&element) {
                 continue;
             }
             let state = self.states.get(&element).copied().unwrap_or_default();

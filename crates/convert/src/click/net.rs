@@ -76,7 +76,7 @@ impl<'a> Net<'a> {
     }
 
     /// The elements whose packets come from devices.
-    pub(super) fn from_devices(&self) -> Vec<usize> {
+    pub(super) fn receivers(&self) -> Vec<usize> {
         self.of_class(&FROM_DEVICE)
     }
 
@@ -84,7 +84,7 @@ impl<'a> Net<'a> {
         TO_DEVICE.contains(&self.class(number))
     }
 
-    pub(super) fn to_devices(&self) -> Vec<usize> {
+    pub(super) fn senders(&self) -> Vec<usize> {
         self.of_class(&TO_DEVICE)
     }
 

@@ -48,7 +48,7 @@ impl Step for HashSwitch {
             let end = frame.len().min(self.offset + self.length);
             let hash = hash(frame.get(self.offset..end).unwrap_or(&[]));
             // The upper half as a fraction of the number of outputs: no division.
-            out[((hash >> 32) * count >> 32) as usize] |= Mask::when(true, slot);
+            out[(((hash >> 32) * count) >> 32) as usize] |= Mask::when(true, slot);
         }
     }
 }
@@ -58,7 +58,7 @@ impl Step for HashSwitch {
 fn hash(bytes: &[u8]) -> u64 {
     let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, fnv);
-    (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 #[cfg(test)]

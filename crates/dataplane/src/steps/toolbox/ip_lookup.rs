@@ -145,7 +145,7 @@ mod tests {
             routes in proptest::collection::vec((0u32..64, 24u8..=32, 0u16..3), 0..20),
             addresses in proptest::collection::vec(0u32..64, 1..20),
         ) {
-            let address = |low: u32| Ipv4Addr::from(0x0a00_0000 | low * 5);
+            let address = |low: u32| Ipv4Addr::from(0x0a00_0000 | (low * 5));
             let net = |low, len| Ipv4Net::new(address(low), len).unwrap().trunc();
             let texts: Vec<_> =
                 routes.iter().map(|&(low, len, out)| format!("{} {out}", net(low, len))).collect();
