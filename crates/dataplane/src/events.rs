@@ -53,13 +53,13 @@ pub struct EventUnit {
 
 impl EventUnit {
     /// For the forwarder that receives and sends.
-    pub fn receiver(port: EventPort) -> Box<Self> {
-        Box::new(Self { port, receiver: Some(Box::default()) })
+    pub fn receiver(port: EventPort) -> Self {
+        Self { port, receiver: Some(Box::default()) }
     }
 
     /// For a forwarder that runs the graph.
-    pub fn worker(port: EventPort) -> Box<Self> {
-        Box::new(Self { port, receiver: None })
+    pub fn worker(port: EventPort) -> Self {
+        Self { port, receiver: None }
     }
 
     /// Returns the device.

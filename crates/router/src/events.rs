@@ -39,7 +39,7 @@ pub struct Opened {
     /// The device.
     pub mode: EventMode,
     /// By forwarder.
-    pub units: Vec<Box<EventUnit>>,
+    pub units: Vec<EventUnit>,
 }
 
 impl EventMode {

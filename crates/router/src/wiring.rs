@@ -677,7 +677,7 @@ fn open_events(
         None => None,
     };
     let (mode, shares) = opened.map(|Opened { mode, units }| (mode, units)).unzip();
-    Ok((mode, shares.unwrap_or_default().into_iter()))
+    Ok((mode, shares.unwrap_or_default().into_iter().map(Box::new)))
 }
 
 fn plug(wires: Wires) -> Rewiring {

@@ -136,6 +136,7 @@ impl Lab {
             rx: vec![source(0, queue)],
             inlets: vec![Inlet { port: None, generation: 0, ring: inlet }],
             exits,
+            ..Wires::default()
         };
         forwarder.rewire(&mut Rewiring { wires, ..Rewiring::default() });
         let punted = [out_0, out_1];
