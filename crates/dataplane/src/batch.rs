@@ -148,7 +148,7 @@ impl Batch {
         }
     }
 
-    /// Begins a batch of packets that come by a port, or that a step emits, at `now` in TSC cycles.
+    /// Begins a batch of packets that come by a port, at `now` in TSC cycles.
     #[inline(always)]
     pub(crate) fn begin(&mut self, (port, own): (PortId, InterfaceInfo), now: u64) {
         self.come_by(port, own);
@@ -156,6 +156,11 @@ impl Batch {
         self.link_scope = Mask::EMPTY;
         self.marks.marked = Mask::EMPTY;
         self.now = now;
+    }
+
+    /// Begins a batch of packets that a step emits, at `now` in TSC cycles.
+    pub(crate) fn begin_emitted(&mut self, now: u64) {
+        self.begin((PortId::FIRST, InterfaceInfo::NONE), now);
     }
 
     /// Ends a batch of packets that a step emits.

@@ -710,7 +710,7 @@ impl Forwarder {
 
     /// Forwards at most so many packets that a step emits.
     fn emit(&mut self, step: usize, most: usize, now: u64) -> usize {
-        self.batch.begin((PortId::FIRST, InterfaceInfo::NONE), now);
+        self.batch.begin_emitted(now);
         let (batch, graph) = (&mut self.batch, &mut self.parts.graph);
         let (origin, count, ends) = match guard(|| graph.emit(step, batch, most)) {
             Ok(emitted) => emitted,

@@ -980,7 +980,8 @@ mod tests {
                 assert!(loaded.source < 2 && loaded.unusable == 0);
                 let numbers = (0..burst.len()).map(|slot| number(&burst, slot));
                 finished.lock().unwrap().extend(numbers);
-                let ends = slots(burst.owned()).filter(|&slot| number(&burst, slot) % 5 == 0);
+                let ends =
+                    slots(burst.owned()).filter(|&slot| number(&burst, slot).is_multiple_of(5));
                 let ends = ends.fold(0, |ends, slot| ends | 1 << slot);
                 port.forward(&mut burst, !ends, &[port.port.into(); BURST_MAX]);
                 ended.fetch_add(burst.free(u64::MAX) as u32, Ordering::Relaxed);

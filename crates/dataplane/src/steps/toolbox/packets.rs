@@ -142,7 +142,7 @@ mod tests {
     fn emit(step: &mut dyn Step, now: u64) -> Vec<Vec<u8>> {
         let mut batch = batch_of(&[]);
         batch.copies = Some(Copies::new(dpdk().1.clone()));
-        batch.begin(now);
+        batch.begin_emitted(now);
         let mut out = [Mask::EMPTY; MAX_OUTPUTS];
         assert_eq!(step.emit(&mut batch, 64, &mut out), Origin::Made);
         out[0].slots().map(|slot| batch.frame(slot).to_vec()).collect()

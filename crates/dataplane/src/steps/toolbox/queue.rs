@@ -184,7 +184,7 @@ mod tests {
     fn emit(step: &mut dyn Step, most: usize, now: u64) -> Vec<u8> {
         let mut out = [Mask::EMPTY; MAX_OUTPUTS];
         let mut batch = batch_of(&[]);
-        batch.begin(now);
+        batch.begin_emitted(now);
         assert_eq!(step.emit(&mut batch, most, &mut out), Origin::Held);
         assert_eq!(out[0], batch.packets());
         out[0].slots().map(|slot| batch.frame(slot)[0]).collect()
@@ -238,7 +238,7 @@ mod tests {
                 break;
             }
             batch.end();
-            batch.begin(0);
+            batch.begin_emitted(0);
             let mut out = [Mask::EMPTY; MAX_OUTPUTS];
             step.emit(&mut batch, 64, &mut out);
             assert_eq!((batch.marks.marked, batch.marks.values[1]), (Mask(2), 7));

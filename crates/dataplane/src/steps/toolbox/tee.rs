@@ -112,7 +112,7 @@ mod tests {
             (Mask(3), Mask::EMPTY, 0, true)
         );
         let mut later = batch_of(&[]);
-        later.begin(0);
+        later.begin_emitted(0);
         let mut out = [Mask::EMPTY; MAX_OUTPUTS];
         assert_eq!(step.emit(&mut later, 64, &mut out), Origin::Made);
         assert_eq!((out[1], out[2]), (Mask(0b0101), Mask(0b1010)));
