@@ -84,6 +84,8 @@ pub struct Held {
     pub(crate) packet: Mbuf,
     /// How often it has been held: at least once.
     pub(crate) passes: u8,
+    /// The port that received it.
+    port: Option<PortId>,
     interface: InterfaceId,
     mark: Option<u32>,
     link_multicast: bool,
@@ -93,7 +95,7 @@ impl Held {
     /// A packet that nothing is known of.
     pub fn new(packet: Mbuf) -> Self {
         let interface = InterfaceId::FIRST;
-        Self { packet, passes: 1, interface, mark: None, link_multicast: false }
+        Self { packet, passes: 1, port: None, interface, mark: None, link_multicast: false }
     }
 }
 
@@ -192,27 +194,38 @@ impl Batch {
         let passes = self.passes(slot).saturating_add(1);
         let packet = match packet {
             Some(packet) => packet,
-            None => self.burst.take(slot)?,
+            None => {
+                if let Some(copies) = &mut self.copies {
+                    // Who takes the packet has it alone.
+                    copies.taps.separate(Mask::when(true, slot));
+                }
+                self.burst.take(slot)?
+            }
         };
         Some(Held {
             packet,
             passes,
+            port: Some(self.in_port),
             interface,
             mark,
             link_multicast: self.link_multicast.has(slot),
         })
     }
 
-    /// Puts a packet into a free slot; returns the slot, or the packet if there is none.
+    /// Puts a packet into a free slot; returns the slot, or the packet if there is none, or if the batch has packets of
+    /// another port.
     pub fn put(&mut self, held: Held) -> Result<usize, Held> {
-        let Held { packet, passes, interface, mark, link_multicast } = held;
-        let slot = self.burst.put(packet).map_err(|packet| Held {
-            packet,
-            passes,
-            interface,
-            mark,
-            link_multicast,
-        })?;
+        if let Some(port) = held.port {
+            if self.burst.is_empty() {
+                let own = self.interfaces.get(port.index()).copied();
+                self.come_by(port, own.unwrap_or(InterfaceInfo::NONE));
+            } else if port != self.in_port {
+                return Err(held);
+            }
+        }
+        let Held { packet, passes, port, interface, mark, link_multicast } = held;
+        let back = |packet| Held { packet, passes, port, interface, mark, link_multicast };
+        let slot = self.burst.put(packet).map_err(back)?;
         self.set_interface(slot, interface);
         self.emitted |= Mask::when(true, slot);
         self.passes[slot] = passes;

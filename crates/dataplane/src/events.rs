@@ -14,7 +14,8 @@
 //!
 //! A batch has packets of one port, so a worker divides its events by the port that received them. Packets that are to be
 //! sent return by the device's transmit queue, in the order that the device keeps; all others leave from the
-//! worker. A device that takes no more makes the receiver drop, as `event-device-full`.
+//! worker. A device that takes no more makes the receiver drop, as `event-device-full`; one that is nearly full takes network
+//! control only.
 //!
 //! The receiver numbers the packets of each flow, and compares the numbers when packets return. Those that are *reordered*
 //! (RFC 4737, type-P-reordered: a number below the highest that has returned) are counted. Flows whose hash is equal count
@@ -76,17 +77,28 @@ impl EventUnit {
         counters: &ForwarderCounters,
     ) {
         let Self { port: events, receiver: Some(numbering) } = self else { return };
-        let found = numbering.flows(burst);
+        let mut found = numbering.flows(burst);
+        if events.device().is_nearly_full() {
+            let is_control = |slot| found.classes[slot] == Class::Control as u8;
+            let late = found.packets.filter(|slot| !is_control(slot));
+            found.packets = found.packets.without(late);
+            refuse(burst, late, counters);
+        }
         let describe = |_: &Burst, slot: usize| (found.flows[slot], found.classes[slot]);
         let source = port.index() as u64;
         let tag = |flow, class| source | numbering.next(flow, class);
         let full = events.enter(burst, found.packets.0, says_more, describe, tag);
         let entered = found.packets.count() - Mask(full).count();
         counters.spread_out.add(entered.into());
-        if full != 0 {
-            let dropped = burst.free(full) as u64;
-            counters.drops.add(DropOrigin::Receive, DropReason::EventDeviceFull, dropped);
-        }
+        refuse(burst, Mask(full), counters);
+    }
+}
+
+/// Drops packets for which the device has no room.
+fn refuse(burst: &mut Burst, packets: Mask, counters: &ForwarderCounters) {
+    if !packets.is_empty() {
+        let dropped = burst.free(packets.0) as u64;
+        counters.drops.add(DropOrigin::Receive, DropReason::EventDeviceFull, dropped);
     }
 }
 

@@ -256,7 +256,19 @@ impl FilterTable {
         if fields.fragments() != 0
             && let Some(fragments) = &self.fragments
         {
-            fragments.follow(fields, now, frames);
+            fragments.follow(fields, (now, true), frames);
+        }
+    }
+
+    /// As [`Self::follow_fragments`], for packets that may be judged again: their headers are not recorded.
+    pub(crate) fn lend_to_fragments<'p, A: Filtered>(
+        &self,
+        fields: &mut Fields<A>,
+        now: u64,
+        frames: impl Iterator<Item = &'p [u8]>,
+    ) {
+        if let Some(fragments) = &self.fragments {
+            fragments.follow(fields, (now, false), frames);
         }
     }
 

@@ -388,7 +388,10 @@ impl Forwarder {
             Some(source) => Some(source.port),
             None => self.inlets.get(source - self.rx.len()).and_then(|inlet| inlet.port),
         };
-        self.parts.settings.polling.quota(port)
+        let quota = self.parts.settings.polling.quota(port);
+        // What all queues have brought into an event device returns by one source.
+        let returns = self.events.is_some() && source == self.rx.len() + self.inlets.len();
+        if returns { quota * self.rx.len().max(1) } else { quota }
     }
 
     /// Runs a source's turn: takes at most so many packets from it, and forwards them.
@@ -578,6 +581,8 @@ impl Forwarder {
                 false => self.work(&mut events, now),
             }
             let lost = events.port.complete() as u64;
+            // They were handed over.
+            self.parts.counters.taken_in.add(lost);
             let drops = &self.parts.counters.drops;
             drops.add(DropOrigin::Transmit, DropReason::EventDeviceFull, lost);
         }
@@ -601,9 +606,10 @@ impl Forwarder {
                 copies.taps.separate(Mask(u64::MAX));
             }
             let Batch { burst, out_interface, .. } = &mut self.batch;
-            events.port.forward(burst, ends.transmit.0, out_interface);
-            self.parts.counters.handed_over.add(ends.transmit.count().into());
-            self.finish(Ends { transmit: Mask::EMPTY, ..ends }, now);
+            let forwarded = Mask(events.port.forward(burst, ends.transmit.0, out_interface));
+            self.parts.counters.handed_over.add(forwarded.count().into());
+            let transmit = ends.transmit.without(forwarded);
+            self.finish(Ends { transmit, ..ends }, now);
         }
     }
 

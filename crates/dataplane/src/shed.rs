@@ -212,9 +212,11 @@ pub(crate) fn choose(
     (count, quota): (usize, usize),
 ) -> Mask {
     let more = others.without(by_class);
-    let is_most = (by_class | more).count() as usize > count / 2;
-    let room = kept * CONNECTIONS_PART < quota;
-    if room && !is_most { by_class | more } else { by_class }
+    if (by_class | more).count() as usize > count / 2 {
+        return by_class;
+    }
+    let room = (quota / CONNECTIONS_PART).saturating_sub(kept);
+    more.slots().take(room).fold(by_class, |kept, slot| kept | Mask::when(true, slot))
 }
 
 #[cfg(test)]
@@ -372,7 +374,8 @@ mod tests {
     fn classes_come_before_connections() {
         let (control, others) = (Mask(0b11), Mask(0b1110));
         assert_eq!(choose(control, others, 0, (64, 64)), Mask(0b1111));
-        assert_eq!(choose(control, others, 15, (64, 64)), Mask(0b1111));
+        assert_eq!(choose(control, others, 13, (64, 64)), Mask(0b1111));
+        assert_eq!(choose(control, others, 15, (64, 64)), Mask(0b111));
         assert_eq!(choose(control, others, 16, (64, 64)), control, "a quarter is theirs");
         assert_eq!(choose(control, others, 0, (7, 64)), control, "they are most of the burst");
     }

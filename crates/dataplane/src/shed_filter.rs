@@ -107,7 +107,7 @@ fn of_categories<A: Filtered>(
     categories: u16,
 ) -> Mask {
     let frames = packets.slots().map(|slot| batch.frame(slot));
-    table.follow_fragments(&mut reader.fields, batch.now, frames);
+    table.lend_to_fragments(&mut reader.fields, batch.now, frames);
     let mut found = [0; BATCH_MAX];
     A::classifier(table).classify(&reader.fields, &mut found);
     let is_in = |place, rule| categories_of(reader, table, place, rule) & categories != 0;

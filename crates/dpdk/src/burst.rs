@@ -615,7 +615,11 @@ impl Burst {
     pub fn strip(&mut self, slot: usize, count: u16) -> bool {
         let slot = slot % BURST_MAX;
         let first = self.first_len(slot) as u16;
-        if first <= count || self.lent & bit(slot) != 0 {
+        let is_one = self.multi & bit(slot) == 0;
+        if first <= count
+            || self.lent & bit(slot) != 0
+            || !is_one && usize::from(first - count) < HEAD
+        {
             return false;
         }
         let (mbuf, whole) = (self.mbufs[slot], self.lens[slot] - count);

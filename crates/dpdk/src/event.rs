@@ -40,6 +40,13 @@ pub const FLOWS: u32 = 8192;
 /// Most packets in a device at once.
 pub const EVENTS_MOST: usize = 4096;
 
+/// Packets in a device above which those of the lower classes do not enter any more: the rest is for network control.
+const NEARLY_FULL: u64 = EVENTS_MOST as u64 * 5 / 8;
+
+/// Most workers of a device in software: its driver reserves up to 128 packets' places for each port that waits, and
+/// with more ports could have none left for packets that enter.
+const IN_SOFTWARE_MOST: usize = 20;
+
 /// Most queues for packets that enter, the first of which is served first.
 pub const CLASSES_MOST: usize = 6;
 
@@ -339,6 +346,11 @@ impl EventDevice {
         self.0.entered.get().saturating_sub(released)
     }
 
+    /// Returns true if there is little room left for packets that enter.
+    pub fn is_nearly_full(&self) -> bool {
+        self.in_flight() > NEARLY_FULL
+    }
+
     /// Returns a number that grows whenever packets enter, and whenever a port has done with some.
     pub fn activity(&self) -> u64 {
         let Shared { entered, completed, .. } = &*self.0;
@@ -443,6 +455,12 @@ fn find(name: &CStr) -> Option<u8> {
     u8::try_from(id).ok()
 }
 
+fn no_order(order: EventOrder) -> String {
+    let other = if order == EventOrder::Ordered { EventOrder::Atomic } else { EventOrder::Ordered };
+    let (order, other) = (order.name(), other.name());
+    format!("its driver does not schedule \"{order}\"; use order = \"{other}\", or event_sw0")
+}
+
 fn driver_of(info: &sys::rte_event_dev_info) -> String {
     if info.driver_name.is_null() {
         return "unknown".into();
@@ -501,7 +519,14 @@ impl Setup<'_> {
         if !can(sys::SHIM_EVENT_BURST_MODE) {
             return Err(self.refuse("it takes no bursts of events; use event_sw0 or event_dsw0"));
         }
+        let driver = driver_of(info);
+        if driver.contains("dsw") && self.order == EventOrder::Ordered {
+            // Refused here: its driver refuses when queues are set up, and frees what a device of former workers has
+            // twice when such a half of a device is closed.
+            return Err(self.refuse(no_order(self.order)));
+        }
         let most = usize::from(info.max_event_ports).saturating_sub(1);
+        let most = if driver.contains("sw") { most.min(IN_SOFTWARE_MOST) } else { most };
         if workers > most {
             let problem =
                 format!("it has ports for {most} forwarders, not for {workers}; name fewer cores");
@@ -574,11 +599,7 @@ impl Setup<'_> {
         // SAFETY: the device is configured with this queue, and stopped.
         let result = unsafe { sys::rte_event_queue_setup(self.id, queue, &config) };
         if result == -libc::ENOTSUP && !is_transmit {
-            let order = self.order.name();
-            let other = if self.order == EventOrder::Ordered { "atomic" } else { "ordered" };
-            return Err(self.refuse(format!(
-                "its driver does not schedule \"{order}\"; use order = \"{other}\", or event_sw0"
-            )));
+            return Err(self.refuse(no_order(self.order)));
         }
         self.done(&format!("event queue {queue}"), result)
     }
@@ -669,6 +690,8 @@ pub struct EventPort {
     tags: [u64; BURST_MAX],
     /// Events whose packet is with this port, a bit each.
     here: u64,
+    /// Slots of the burst that was filled last.
+    loaded: u64,
     /// Events that are to be forwarded.
     forwarded: u64,
     /// The event of each slot of the burst filled last.
@@ -708,6 +731,7 @@ impl EventPort {
             count: 0,
             tags: [0; BURST_MAX],
             here: 0,
+            loaded: 0,
             forwarded: 0,
             places: [0; BURST_MAX],
             not_sync: PhantomData,
@@ -822,12 +846,14 @@ impl EventPort {
             self.places[count] = place as u8;
             count += 1;
         }
+        self.loaded = if count == 0 { 0 } else { u64::MAX >> (BURST_MAX - count) };
         Some(count)
     }
 
     /// Takes the packets of `mask` out of the burst that [`Self::load`] has filled, to be sent by these egress ports.
-    pub fn forward(&mut self, burst: &mut Burst, mask: u64, egress: &[u16; BURST_MAX]) {
-        let mask = mask & burst.owned();
+    /// Returns those taken: a step may have put in others, which are of no event.
+    pub fn forward(&mut self, burst: &mut Burst, mask: u64, egress: &[u16; BURST_MAX]) -> u64 {
+        let mask = mask & burst.owned() & self.loaded;
         let to = (self.device.classes as u8, sys::RTE_SCHED_TYPE_ATOMIC as u8);
         for slot in slots(mask) {
             let place = usize::from(self.places[slot]) % BURST_MAX;
@@ -838,6 +864,7 @@ impl EventPort {
         }
         // SAFETY: the events have these packets.
         unsafe { burst.give_up(mask) };
+        mask
     }
 
     /// Moves the packets of all dequeued events to an empty burst, in order; returns how many were freed because no burst

@@ -422,7 +422,7 @@ impl Wiring {
     ) -> Result<(Vec<Wires>, Option<HostInterface>)> {
         let mut paused = self.pause([port]).await?;
         let let_go = self.let_go_idle(port, wired, &mut paused).await;
-        self.take_back(vec![paused]).await;
+        self.resume(paused).await;
         let_go
     }
 
@@ -460,16 +460,26 @@ impl Wiring {
         let ports = self.ports.keys().copied().chain(more).collect();
         let halt = |_| Rewiring { stop: ports, ..Rewiring::default() };
         let paused = self.rewire((0..self.exchanges.len()).map(halt)).await?;
-        let begin = Instant::now();
+        let (mut moved, mut activity) = (Instant::now(), events.device.activity());
         while events.device.in_flight() > 0 {
-            if begin.elapsed() > PATIENCE {
+            let now = events.device.activity();
+            if now != activity {
+                (moved, activity) = (Instant::now(), now);
+            }
+            if moved.elapsed() > PATIENCE {
                 let left = events.device.in_flight();
-                self.take_back(vec![paused]).await;
+                self.resume(paused).await;
                 bail!("event device {}: {left} packets do not leave it", events.device.name());
             }
             tokio::time::sleep(Duration::from_micros(100)).await;
         }
         Ok(paused)
+    }
+
+    /// Gives the receiver its queues back, whatever the others do: one of them may be what the device waits for.
+    async fn resume(&self, paused: Vec<Rewiring>) {
+        let own = |back: Rewiring| (!back.wires.rx.is_empty()).then(|| replacement(back));
+        self.exchanges.give(paused.into_iter().map(own)).await;
     }
 
     /// Stops all forwarders from receiving from these ports and from handing packets over to their `senders`; of those

@@ -90,12 +90,14 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// Reads a whole number, in hexadecimal after `0x`.
+/// Reads a whole number, in hexadecimal after `0x`, in octal after `0`.
 pub(super) fn number(text: &str, what: &str) -> Result<i64, String> {
     let (negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
-    let read = match digits.strip_prefix("0x").or(digits.strip_prefix("0X")) {
-        Some(hex) => i64::from_str_radix(hex, 16),
-        None => digits.parse(),
+    let read = match (digits.strip_prefix("0x").or(digits.strip_prefix("0X")), digits) {
+        (Some(hex), _) => i64::from_str_radix(hex, 16),
+        (None, "0") => Ok(0),
+        (None, _) if digits.starts_with('0') => i64::from_str_radix(digits, 8),
+        (None, _) => digits.parse(),
     };
     let number = read.map_err(|_| format!("{what} \"{text}\": expected a whole number"))?;
     Ok(if negative { -number } else { number })
@@ -106,19 +108,28 @@ pub(super) fn unquoted(text: &str) -> String {
     String::from_utf8_lossy(&unquote(text)).into_owned()
 }
 
-/// Values that `AddressInfo` elements give a name, without what was asked for by `name:kind`.
+/// Values that `AddressInfo` elements give a name, without what was asked for by `name:kind`; none if elements of
+/// several compounds give it different ones.
 fn info<'a>(net: &'a Net<'_>, name: &str) -> Vec<&'a str> {
     let name = name.split_once(':').map_or(name, |(name, _)| name);
-    let mut values = Vec::new();
+    let mut found: Vec<Vec<&str>> = Vec::new();
     for number in net.of_class(&["AddressInfo"]) {
+        let mut values = Vec::new();
         for argument in &net.element(number).arguments {
             let mut words = split_words(argument).into_iter();
             if words.next() == Some(name) {
                 values.extend(words);
             }
         }
+        if !values.is_empty() {
+            found.push(values);
+        }
     }
-    values
+    match &found[..] {
+        [] => Vec::new(),
+        [first, others @ ..] if others.iter().all(|other| other == first) => first.clone(),
+        _ => Vec::new(),
+    }
 }
 
 /// Reads an Ethernet address, or a name that has one.
@@ -208,6 +219,7 @@ mod tests {
             assert_eq!(read_net(text), None, "{text}");
         }
         assert_eq!((number("0x0800", "X"), number("-1", "X")), (Ok(2048), Ok(-1)));
-        assert!(number("1x", "X").is_err());
+        assert_eq!((number("017", "X"), number("0", "X")), (Ok(15), Ok(0)));
+        assert!(number("1x", "X").is_err() && number("08", "X").is_err());
     }
 }

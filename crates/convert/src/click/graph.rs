@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use ::click::{Error, Errors};
 
+use super::arguments::Arguments;
 use super::elements::{Piece, State, Step, WITHOUT_PACKETS, device, translate};
 use super::lua::{Statements, Value, quoted, settings};
 use super::net::{Input, Net};
@@ -76,7 +77,10 @@ pub(super) fn devices(net: &Net<'_>) -> Result<Devices, Errors> {
                 });
                 if from.contains(&element) {
                     device.from.push(element);
-                    device.promiscuous |= is_promiscuous(net, element);
+                    match is_promiscuous(net, element) {
+                        Ok(promiscuous) => device.promiscuous |= promiscuous,
+                        Err(message) => errors.push(net.error(element, &message)),
+                    }
                 }
             }
             Err(message) => errors.push(net.error(element, &message)),
@@ -86,14 +90,47 @@ pub(super) fn devices(net: &Net<'_>) -> Result<Devices, Errors> {
     Ok(devices)
 }
 
-fn is_promiscuous(net: &Net<'_>, element: usize) -> bool {
-    let words = net.element(element).arguments.iter().map(|argument| {
-        let (keyword, value) = ::click::text::first_word(argument);
-        (keyword.to_owned(), value.to_owned())
-    });
-    words.into_iter().any(|(keyword, value)| {
-        keyword == "PROMISC" && matches!(value.as_str(), "1" | "true" | "yes")
-    })
+/// Keywords of elements that receive from devices whose subject is Turnpike's own business, and `PROMISC`.
+const RECEIVING: [&str; 19] = [
+    "DEVNAME",
+    "PORT",
+    "PROMISC",
+    "BURST",
+    "METHOD",
+    "HEADROOM",
+    "TIMESTAMP",
+    "ACTIVE",
+    "VERBOSE",
+    "NUMA",
+    "QUEUE",
+    "N_QUEUES",
+    "MINQUEUES",
+    "MAXQUEUES",
+    "NDESC",
+    "MAXTHREADS",
+    "THREADOFFSET",
+    "SCALE",
+    "KEEPALIVE",
+];
+
+/// Returns true if a receiving element takes frames to other stations as well; refuses what is not done.
+fn is_promiscuous(net: &Net<'_>, element: usize) -> Result<bool, String> {
+    let arguments = Arguments::of(net, element, &RECEIVING);
+    let further = arguments.all().iter().skip(1);
+    let is_keyword = |argument: &&String| {
+        let (word, value) = ::click::text::first_word(argument);
+        !value.is_empty() && word.chars().all(|c| c.is_ascii_uppercase() || c == '_')
+    };
+    if let Some(unknown) = further.clone().find(is_keyword) {
+        return Err(format!("argument \"{unknown}\": not supported yet; leave it out"));
+    }
+    let by_dpdk = net.class(element) == "FromDPDKDevice";
+    if by_dpdk {
+        // Further positional arguments are queues.
+        return Ok(arguments.flag(usize::MAX, "PROMISC")?.unwrap_or(true));
+    }
+    arguments.check(2)?;
+    Ok(arguments.flag(1, "PROMISC")?.unwrap_or(false))
 }
 
 /// A name for a device's port: the device's own, or a shorter one.
@@ -265,10 +302,8 @@ impl<'a> Graph<'a> {
             let Some(&from) = device.from.first() else { continue };
             if let [_, second, ..] = device.from[..] {
                 // Several elements of one device are its queues: Turnpike spreads by itself.
-                let same = device.from.iter().all(|&other| {
-                    self.net.target(other, 0).map(|(to, _)| self.net.class(to))
-                        == self.net.target(from, 0).map(|(to, _)| self.net.class(to))
-                });
+                let first = self.net.target(from, 0);
+                let same = device.from.iter().all(|&other| self.net.target(other, 0) == first);
                 if !same {
                     let message = "a second element for the device, with another path; join them";
                     return Err(self.net.error(second, message).into());
@@ -351,7 +386,11 @@ impl<'a> Graph<'a> {
         Ok(())
     }
 
+    /// Places a step, under another name if there is one of this name; returns its name.
     fn put(&mut self, name: String, element: usize, step: Step, to: Vec<String>) -> String {
+        let further = (2..).map(|number| format!("{name}:{number}"));
+        let mut names = std::iter::once(name.clone()).chain(further);
+        let name = names.find(|name| !self.placed.contains_key(name)).unwrap_or(name);
         let dropped = step.dropped.iter().map(|output| ((*output).to_owned(), "drop".to_owned()));
         let targets = step.outputs.iter().cloned().zip(to).chain(dropped).collect();
         let line = self.net.line(element);
@@ -369,8 +408,9 @@ impl<'a> Graph<'a> {
         let name = format!("{}:{output}:again", self.name(element));
         let outputs = vec!["next".to_owned()];
         let step = Step { kind: "queue", args: Vec::new(), outputs, dropped: Vec::new() };
+        let name = self.put(name, element, step, vec!["drop".to_owned()]);
         self.loops.push((name.clone(), to.0, state));
-        self.put(name, element, step, vec!["drop".to_owned()])
+        name
     }
 
     /// The step at an input, behind one that moves the data to where the element expects them.

@@ -69,14 +69,13 @@ const INPUT: [&str; 13] = [
 ];
 
 /// Likewise behind the table.
-const OUTPUT: [&str; 14] = [
+const OUTPUT: [&str; 13] = [
     "DropBroadcasts",
     "FixIPSrc",
     "DecIPTTL",
     "IPGWOptions",
     "PaintTee",
     "Paint",
-    "CheckPaint",
     "Null",
     "Counter",
     "Print",
@@ -134,6 +133,17 @@ pub(super) fn convert(net: &Net<'_>, statements: &mut Statements) -> Result<(), 
     for route in routes.iter().filter(|route| route.output >= ways.len()) {
         let message = format!("route {}: output {} leads nowhere", route.prefix, route.output);
         keep(Err(net.error(table, &message)));
+    }
+    // What is local is known when all ports are.
+    for route in routes.iter().filter(|route| route.output < ways.len()) {
+        if matches!(ways[route.output], Way::Local) && !router.may_be_local(route.prefix) {
+            let message = format!(
+                "route {}: a network of which all addresses are the router's own is not supported yet; name the \
+                 addresses, or lead it to Discard",
+                route.prefix
+            );
+            errors.push(net.error(table, &message));
+        }
     }
     Errors::check(errors)?;
     router.others(statements)?;
@@ -335,7 +345,9 @@ impl Router<'_> {
                     self.local(next)?;
                     return Ok(Way::Local);
                 }
-                _ if SHOWN.contains(&class) => path.is_printed = true,
+                _ if SHOWN.contains(&class) => {
+                    path.is_printed |= matches!(class, "Print" | "IPPrint");
+                }
                 _ if OUTPUT.contains(&class) || self.net.is_queue(next) => {}
                 _ => return Err(self.foreign(next)),
             }
@@ -378,7 +390,7 @@ impl Router<'_> {
             let targets: Vec<usize> = self.net.targets(at).map(|(_, (to, _))| to).collect();
             for next in targets {
                 let class = self.net.class(next);
-                if next == self.table || !self.reached.insert(next) {
+                if next == self.table {
                     continue;
                 }
                 let is_part = LOCAL.contains(&class)
@@ -387,7 +399,9 @@ impl Router<'_> {
                 if !is_part {
                     return Err(self.foreign(next));
                 }
-                open.push(next);
+                if self.reached.insert(next) {
+                    open.push(next);
+                }
             }
         }
         Ok(())
@@ -561,7 +575,8 @@ impl Router<'_> {
             ways.iter().any(|way| matches!(way, Way::Device(device, Some(_)) if device == name));
         let said = || if is_fixed { None } else { self.said_length(address) };
         let length = length.or_else(said).unwrap_or(32);
-        let is_first = self.ports.keys().next().is_some_and(|first| first == name);
+        let mut with_address = self.ports.iter().filter(|(_, port)| port.address.is_some());
+        let is_first = with_address.next().is_some_and(|(first, _)| first == name);
         let others = routes.iter().filter(|route| {
             is_first && route.prefix.prefix_len() == 32 && matches!(ways[route.output], Way::Local)
         });
@@ -571,6 +586,15 @@ impl Router<'_> {
         });
         let others: Vec<_> = others.map(|other| format!("{other}/32")).collect();
         [vec![format!("{address}/{length}")], others].concat()
+    }
+
+    /// Returns true for addresses of the router itself, and for networks whose packets none but the router takes.
+    fn may_be_local(&self, prefix: Ipv4Net) -> bool {
+        let first = prefix.network();
+        prefix.prefix_len() == 32
+            || first.is_multicast()
+            || first.is_loopback()
+            || self.ports.values().any(|port| port.address.is_some_and(|own| prefix.contains(&own)))
     }
 
     /// The length of a network with this address among the `INTERFACES` of `CheckIPHeader`.

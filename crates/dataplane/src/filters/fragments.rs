@@ -45,13 +45,13 @@ impl Fragments {
         Self { pairs, key: RandomState::new(), tsc_hz: tsc_hz.max(1) }
     }
 
-    /// Records the headers of first fragments, and lends them to later ones. `frames`: for each packet of `fields`
-    /// its frame. `now`: in TSC cycles.
+    /// Records the headers of first fragments, if it `records`, and lends them to later ones. `frames`: for each packet
+    /// of `fields` its frame. `now`: in TSC cycles.
     #[cold]
     pub fn follow<'p, A: Filtered>(
         &self,
         fields: &mut Fields<A>,
-        now: u64,
+        (now, records): (u64, bool),
         frames: impl Iterator<Item = &'p [u8]>,
     ) {
         let fragments = fields.fragments();
@@ -60,7 +60,7 @@ impl Fragments {
             let Some((identity, is_first)) = fragment::<A>(packet) else { continue };
             let hash = self.key.hash_one((identity, fields.interface(place)));
             match fields.upper(place) {
-                Some(upper) if is_first => self.enter(hash, upper, now),
+                Some(upper) if is_first && records => self.enter(hash, upper, now),
                 None if !is_first => {
                     if let Some(upper) = self.find(hash, now) {
                         fields.lend_upper(place, upper);

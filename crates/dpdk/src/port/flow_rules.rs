@@ -247,7 +247,13 @@ impl Port {
 
 /// Returns true if devices of this driver match the same packets without the bits that tell fragments.
 fn is_same_without_bits(pattern: &Pattern, driver: &str) -> bool {
-    pattern.whole && !matches!(pattern.upper, Upper::Any) && ONLY_WHOLE.contains(&driver)
+    // Where a header is not read, its fields are 0 to the kernel's classifier.
+    let is_told = match pattern.upper {
+        Upper::Any => false,
+        Upper::Ports { from, to, .. } => from.value != 0 || to.value != 0,
+        Upper::Icmp(kind) => kind != 0,
+    };
+    pattern.whole && is_told && ONLY_WHOLE.contains(&driver)
 }
 
 fn unknown() -> FlowRefusal {
@@ -558,6 +564,7 @@ mod tests {
         let same = |upper, driver| is_same_without_bits(&pattern(6, upper), driver);
         assert!(same(ports(22), "net_i40e") && same(Upper::Icmp(8), "net_tap"));
         assert!(!same(ports(22), "net_ixgbe") && !same(Upper::Any, "net_i40e"));
+        assert!(!same(ports(0), "net_tap") && !same(Upper::Icmp(0), "net_tap"));
         let any = Pattern { whole: false, ..pattern(6, ports(22)) };
         assert!(!is_same_without_bits(&any, "net_i40e"));
     }

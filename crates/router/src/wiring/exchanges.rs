@@ -80,6 +80,24 @@ impl Exchanges {
         Err(pulse::stuck(late))
     }
 
+    /// Gives some forwarders, by their places, a part back. One that is late takes it in its time.
+    pub async fn give(&self, parts: impl IntoIterator<Item = Option<Replacement>>) {
+        let mut to = Vec::new();
+        for (exchange, part) in self.0.iter().zip(parts) {
+            if let Some(part) = part {
+                exchange.put(part);
+                to.push(exchange);
+            }
+        }
+        let begin = Instant::now();
+        while to.iter().any(|exchange| exchange.is_waiting()) && begin.elapsed() < PATIENCE {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        to.iter()
+            .filter(|exchange| !exchange.is_waiting())
+            .for_each(|exchange| drop(exchange.take()));
+    }
+
     /// As [`Self::exchange`] for forwarders that receive nothing: no step can keep them from it.
     pub async fn exchange_idle(&self, new: Vec<Replacement>) -> Vec<Replacement> {
         for (exchange, new) in self.0.iter().zip(new) {

@@ -189,7 +189,7 @@ impl Wiring {
         let stopped = match self.stop(ports, spread, &senders).await {
             Ok(stopped) => stopped,
             Err(error) => {
-                self.take_back(vec![paused]).await;
+                self.resume(paused).await;
                 return Err(error);
             }
         };

@@ -68,7 +68,9 @@ struct All(Mutex<HashMap<String, Arc<Made>>>);
 
 fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
     let all = context.tables.shared.get::<All>();
-    let made = lock(&all.0).entry(context.name.to_owned()).or_default().clone();
+    // A step of the same name with other packets begins anew.
+    let identity = format!("{} {}", context.name, context.args.text("frame"));
+    let made = lock(&all.0).entry(identity).or_default().clone();
     let cost = match context.args.get("rate") {
         Arg::Rate(Rate::Packets(rate)) => dpdk::tsc_hz() / rate.max(&1),
         Arg::Rate(Rate::Bits(rate)) => {

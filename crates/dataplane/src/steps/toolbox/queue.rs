@@ -33,7 +33,7 @@ const OUTPUTS: &[Output] = &[
 ];
 
 /// Passes of a packet through queues.
-const PASSES_MOST: u8 = 64;
+pub(super) const PASSES_MOST: u8 = 64;
 
 /// Packets that may leave at once after a pause, if there is a rate.
 const BURST: u64 = 16;
@@ -128,8 +128,14 @@ impl Step for Queue {
                 break;
             }
             let Some(first) = self.held.pop_front() else { break };
-            if let Ok(slot) = batch.put(first) {
-                out[0] |= Mask::when(true, slot);
+            match batch.put(first) {
+                Ok(slot) => out[0] |= Mask::when(true, slot),
+                // Of another port than those before: the next batch's.
+                Err(first) if !out[0].is_empty() => {
+                    self.held.push_front(first);
+                    break;
+                }
+                Err(lost) => drop(lost),
             }
         }
         Origin::Held
@@ -155,7 +161,12 @@ impl Step for Queue {
 
     fn take_state(&mut self, old: &mut dyn Any) {
         if let Some(held) = old.downcast_mut::<VecDeque<Held>>() {
-            std::mem::swap(&mut self.held, held);
+            // Without growing: the other may have had less room.
+            if self.held.is_empty() && held.len() <= self.capacity {
+                self.held.append(held);
+            } else {
+                std::mem::swap(&mut self.held, held);
+            }
         }
     }
 }

@@ -8,7 +8,8 @@
 //! | `0` | all |
 //! | `1`, `2`, … | copies |
 //!
-//! Copies for which there is no buffer, or that the graph takes up too slowly, are left out and counted as `lost`.
+//! Copies for which there is no buffer, or that the graph takes up too slowly, are left out and counted as `lost`, as are
+//! those of copies that have come back here 64 times.
 //!
 //! ```lua
 //! graph:path("counter.next", { "tee", outputs = 2 }, { "to-port", port = "right" }, "transmit")
@@ -18,6 +19,7 @@
 use std::collections::VecDeque;
 
 use super::outputs;
+use super::queue::PASSES_MOST;
 use crate::batch::{Batch, Held};
 use crate::catalogue::{MakeContext, StepSpec};
 use crate::graph::{Origin, Output, Outputs, Step, StepCounters};
@@ -60,7 +62,8 @@ impl Step for Tee {
         out[0] = input;
         for slot in input.slots() {
             for output in 1..self.outputs.len() {
-                let copy = if self.copies.len() < self.room { batch.copy(slot) } else { None };
+                let may = self.copies.len() < self.room && batch.passes(slot) < PASSES_MOST;
+                let copy = if may { batch.copy(slot) } else { None };
                 self.counters.at(0).add(copy.is_none().into());
                 self.copies.extend(copy.map(|copy| (output, copy)));
             }
@@ -68,10 +71,16 @@ impl Step for Tee {
     }
 
     fn emit(&mut self, batch: &mut Batch, most: usize, out: &mut Outputs) -> Origin {
-        for _ in 0..most {
+        for count in 0..most {
             let Some((output, copy)) = self.copies.pop_front() else { break };
-            if let Ok(slot) = batch.put(copy) {
-                out[output] |= Mask::when(true, slot);
+            match batch.put(copy) {
+                Ok(slot) => out[output] |= Mask::when(true, slot),
+                // Of another port than those before: the next batch's.
+                Err(copy) if count > 0 => {
+                    self.copies.push_front((output, copy));
+                    break;
+                }
+                Err(lost) => drop(lost),
             }
         }
         Origin::Made

@@ -5,20 +5,22 @@
 //!
 //! | output | packets |
 //! |---|---|
-//! | `transmit` | all |
+//! | `transmit` | all others |
+//! | drop `runt` | shorter than an Ethernet header, which devices do not send |
 //!
 //! ```lua
 //! graph:path("port-switch.left", { "to-port", port = "right" }, "transmit")
 //! ```
 
-use crate::batch::{BATCH_MAX, Batch};
+use crate::batch::{BATCH_MAX, Batch, ETHERNET};
 use crate::catalogue::{Facts, MakeContext, StepSpec};
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::params::{Kind, Param};
 use crate::port::PortId;
+use crate::reason::DropReason;
 
-const OUTPUTS: &[Output] = &[Output::next("transmit")];
+const OUTPUTS: &[Output] = &[Output::next("transmit"), Output::Drop(DropReason::Runt)];
 
 pub(super) fn spec() -> StepSpec {
     let make = |context: &MakeContext<'_>| -> Box<dyn Step> {
@@ -39,7 +41,8 @@ impl Step for ToPort {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-        out[0] = input;
+        let short = input.filter(|slot| batch.len(slot) < ETHERNET);
+        (out[0], out[1]) = (input.without(short), short);
         if input == Mask(u64::MAX) {
             batch.out_interface = [self.0; BATCH_MAX];
             return;
@@ -62,5 +65,12 @@ mod tests {
             assert_eq!(result["transmit"].len(), count);
             assert!(batch.out_interface[..count].iter().all(|&port| port == number), "{name}");
         }
+    }
+
+    #[test]
+    fn what_is_no_frame_is_not_sent() {
+        let mut step = make("to-port", &[("port", text("left"))]);
+        let (result, _) = run_step(&mut *step, &[vec![7; 13], vec![7; 14]]);
+        assert_eq!((&result["runt"], &result["transmit"]), (&vec![0], &vec![1]));
     }
 }
