@@ -216,7 +216,7 @@ turnpike.forwarders { shed = { keep = { "established" } } }
 class Mixture(threading.Thread):
     """Sends as fast as it can until it is stopped; every eighth packet is the one to be kept."""
 
-    def __init__(self, wire, kept):
+    def __init__(self, wire, kept=CONTROL):
         super().__init__()
         self.wire, self.stopping, self.sent = wire, threading.Event(), 0
         self.frames = [ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, packet) for packet in [kept] + [USUAL] * 7]
