@@ -1178,7 +1178,7 @@ mod tests {
             assert!(unknown.starts_with(&start) && unknown.contains("event_sw0"), "{unknown}");
         }
         let many = refusal("event_sw0", EventOrder::Atomic, 64);
-        assert!(many.contains("ports for 63 forwarders, not for 64; name fewer cores"), "{many}");
+        assert!(many.contains("ports for 20 forwarders, not for 64; name fewer cores"), "{many}");
         let nul = refusal("event_sw0\0", EventOrder::Atomic, 1);
         assert!(nul.contains("NUL"), "{nul}");
         // Refusals leave nothing behind.

@@ -9,7 +9,7 @@ use crate::{Eal, EalConfig, HugeMode, Mempool, MempoolConfig};
 pub fn eal() -> &'static Eal {
     static EAL: OnceLock<Eal> = OnceLock::new();
     EAL.get_or_init(|| {
-        let config = EalConfig { memory_mb: 384, huge: HugeMode::Never, ..EalConfig::default() };
+        let config = EalConfig { memory_mb: 768, huge: HugeMode::Never, ..EalConfig::default() };
         Eal::init(&config).unwrap()
     })
 }
