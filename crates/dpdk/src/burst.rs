@@ -71,7 +71,7 @@ fn bit(slot: usize) -> u64 {
 
 /// Iterates over the slots in a mask, from the lowest.
 #[inline(always)]
-fn slots(mut mask: u64) -> impl Iterator<Item = usize> {
+pub(crate) fn slots(mut mask: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let slot = mask.trailing_zeros() as usize;
         (mask != 0).then(|| {

@@ -27,7 +27,7 @@ use dpdk_sys as sys;
 use nix::errno::Errno;
 
 use crate::Error;
-use crate::burst::{BURST_MAX, Burst};
+use crate::burst::{BURST_MAX, Burst, slots};
 use crate::drivers::event_drivers;
 use crate::eal::{Eal, EalRef};
 use crate::mbuf::{RawMbuf, free_bulk};
@@ -709,17 +709,6 @@ pub struct Loaded {
     pub source: u16,
     /// Packets that were freed because no burst can hold them.
     pub unusable: usize,
-}
-
-/// Returns the slots of a mask, from the lowest.
-fn slots(mut mask: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let slot = mask.trailing_zeros() as usize;
-        (mask != 0).then(|| {
-            mask &= mask - 1;
-            slot
-        })
-    })
 }
 
 impl EventPort {
