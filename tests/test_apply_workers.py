@@ -26,21 +26,19 @@ def slow_path(workers, more=""):
     return f"turnpike.slowpath {{ workers = {workers}, {more} }}\n"
 
 
-def threads(router):
-    """The names of the workers' threads."""
+def tasks(router):
+    """The numbers of the router's threads, as text."""
+    return set(os.listdir(f"/proc/{router.process.pid}/task"))
+
+
+def threads(router, known=frozenset()):
+    """The names of the workers' threads that are not known."""
     names = []
-    for task in Path(f"/proc/{router.process.pid}/task").iterdir():
+    for task in tasks(router) - known:
         # It may end meanwhile.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            names.append((task / "comm").read_text().strip())
+            names.append(Path(f"/proc/{router.process.pid}/task/{task}/comm").read_text().strip())
     return sorted(name for name in names if name.startswith("slow-path-"))
-
-
-def new_threads(router, known):
-    """For each thread that is not known: whether it is a worker's."""
-    for task in set(os.listdir(f"/proc/{router.process.pid}/task")) - known:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            yield Path(f"/proc/{router.process.pid}/task/{task}/comm").read_text().startswith("slow-path-")
 
 
 def has_workers(router, count):
@@ -213,9 +211,9 @@ def test_a_forwarder_that_stops_during_the_exchange_leaves_the_workers_as_they_a
     held = router.thread("forwarder-1")
     # The moment is between the first thread of a new worker and the exchange, and may be missed.
     for _ in range(20):
-        known = set(os.listdir(f"/proc/{router.process.pid}/task"))
+        known = tasks(router)
         change = router.begin("apply", write(router, PORTS + two + slow_path(4)))
-        while change.poll() is None and not any(new_threads(router, known)):
+        while change.poll() is None and not threads(router, known):
             pass
         with held_thread(held):
             pings = [

@@ -27,7 +27,7 @@ mod router;
 use ::click::{Error, Errors};
 
 use lua::Statements;
-use net::Net;
+use net::{Net, first_place};
 
 /// Most elements of a configuration.
 const ELEMENTS_MOST: usize = 4096;
@@ -49,12 +49,12 @@ pub struct Converted {
 /// Everything that is no Click, or that Turnpike does not support.
 pub fn convert(name: &str, text: &str) -> Result<Converted, Errors> {
     let flat = click::flatten(&click::parse(name, text)?, &[])?;
-    let net = Net::new(&flat);
     if flat.elements.len() > ELEMENTS_MOST {
         let message = format!("{} elements; at most {ELEMENTS_MOST}", flat.elements.len());
-        return Err(Error::new(&net.first_place(), message).into());
+        return Err(Error::new(&first_place(&flat), message).into());
     }
     click::resolve(&flat)?;
+    let net = Net::new(&flat)?;
     let mut statements = Statements::new(name);
     if router::is_one(&net) {
         router::convert(&net, &mut statements)?;

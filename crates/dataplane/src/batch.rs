@@ -212,16 +212,20 @@ impl Batch {
         })
     }
 
-    /// Puts a packet into a free slot; returns the slot, or the packet if there is none, or if the batch has packets of
-    /// another port.
+    /// Returns true unless the batch has packets of another port than this one's.
+    pub fn admits(&self, held: &Held) -> bool {
+        self.burst.is_empty() || held.port.is_none_or(|port| port == self.in_port)
+    }
+
+    /// Puts a packet into a free slot; returns the slot, or the packet if there is none, or if the batch does not admit
+    /// it.
     pub fn put(&mut self, held: Held) -> Result<usize, Held> {
-        if let Some(port) = held.port {
-            if self.burst.is_empty() {
-                let own = self.interfaces.get(port.index()).copied();
-                self.come_by(port, own.unwrap_or(InterfaceInfo::NONE));
-            } else if port != self.in_port {
-                return Err(held);
-            }
+        if !self.admits(&held) {
+            return Err(held);
+        }
+        if let Some(port) = held.port.filter(|_| self.burst.is_empty()) {
+            let own = self.interfaces.get(port.index()).copied();
+            self.come_by(port, own.unwrap_or(InterfaceInfo::NONE));
         }
         let Held { packet, passes, port, interface, mark, link_multicast } = held;
         let back = |packet| Held { packet, passes, port, interface, mark, link_multicast };

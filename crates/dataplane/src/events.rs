@@ -78,7 +78,7 @@ impl EventUnit {
     ) {
         let Self { port: events, receiver: Some(numbering) } = self else { return };
         let mut found = numbering.flows(burst);
-        if events.device().is_nearly_full() {
+        if events.is_nearly_full() {
             let is_control = |slot| found.classes[slot] == Class::Control as u8;
             let late = found.packets.filter(|slot| !is_control(slot));
             found.packets = found.packets.without(late);

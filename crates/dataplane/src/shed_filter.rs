@@ -76,9 +76,7 @@ impl Known {
     ) -> Mask {
         let Some(first) = packets.slots().next() else { return Mask::EMPTY };
         let guard = self.guards[batch.interface(first).index() & (MAX_INTERFACES - 1)];
-        let packets = packets.without(reader.read(batch, packets));
-        // Without the hidden ones, whose fields nothing may rely on.
-        reader.read(batch, packets);
+        let hidden = reader.read(batch, packets);
         let mut kept = Mask::EMPTY;
         if let Some(flows) = self.flows.as_ref().filter(|_| guard.tracks()) {
             let of = packets.slots().map(|slot| (guard.vrf, move || batch.frame(slot)));
@@ -91,10 +89,11 @@ impl Known {
         }
         let number = usize::from(guard.numbers[Direction::In as usize]);
         let filter = self.filters.get(number.wrapping_sub(1)).and_then(Option::as_ref);
-        match filter.filter(|_| wanted.categories != 0) {
-            Some(table) => kept | of_categories(reader, table, batch, packets, wanted.categories),
-            None => kept,
+        if let Some(table) = filter.filter(|_| wanted.categories != 0) {
+            kept |= of_categories(reader, table, batch, packets, wanted.categories);
         }
+        // Nothing may rely on fields of the others.
+        kept.without(hidden)
     }
 }
 
@@ -136,28 +135,26 @@ fn categories_of<A: Filtered>(
 
 #[cfg(test)]
 mod tests {
-    use acl::{Filter, Matches, Rule, State};
+    use acl::{Filter, State};
 
     use super::*;
     use crate::features::Features;
     use crate::filters::{FILTER_IN, FilterSpec, Filters, Treatment};
     use crate::flows::{FlowSettings, Passed};
-    use crate::testing::{FrameBuilder, TestTables, batch_of};
+    use crate::testing::{FrameBuilder, TestTables, batch_of, udp_to};
 
     /// UDP to 53 is in category 0 and goes on, to 54 in category 1; that to 52 and 53 from port 9 is dropped.
     fn tables() -> Arc<Tables> {
-        let to = |ports: std::ops::RangeInclusive<u16>, action| Rule {
-            name: None,
-            line: 0,
-            matches: Matches { protocol: vec![17], to_port: vec![ports], ..Matches::default() },
-            action,
-        };
-        let mut from = to(52..=53, Action::Drop);
+        let mut from = udp_to(52..=53, Action::Drop);
         from.matches.from_port = vec![9..=9];
-        let mut established = to(1..=1, Action::Accept);
+        let mut established = udp_to(1..=1, Action::Accept);
         established.matches.state = vec![State::Established];
-        let rules =
-            vec![to(53..=53, Action::Continue), to(54..=54, Action::Accept), from, established];
+        let rules = vec![
+            udp_to(53..=53, Action::Continue),
+            udp_to(54..=54, Action::Accept),
+            from,
+            established,
+        ];
         let mut treatments = vec![Treatment::default(); 4];
         (treatments[0].category, treatments[1].category) = (Some(0), Some(1));
         let filter = Filter { name: "f".into(), rules, default: Action::Accept };

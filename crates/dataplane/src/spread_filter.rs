@@ -113,28 +113,22 @@ fn forwarder_of<A: Filtered>(
 
 #[cfg(test)]
 mod tests {
-    use acl::{Action, Filter, Matches, Rule};
+    use acl::{Action, Filter, Matches};
 
     use super::*;
     use crate::features::Features;
     use crate::filters::{FilterSpec, Filters, Treatment};
-    use crate::testing::{FrameBuilder, TestTables, batch_of};
+    use crate::testing::{FrameBuilder, TestTables, batch_of, udp_to};
 
     /// ARP is for forwarder 3; UDP to port 53 is for forwarder 1, to 54 for 2 regardless of a later rule, to 55 for none.
     fn tables() -> Arc<Tables> {
-        let to = |ports: std::ops::RangeInclusive<u16>, action| Rule {
-            name: None,
-            line: 0,
-            matches: Matches { protocol: vec![17], to_port: vec![ports], ..Matches::default() },
-            action,
-        };
-        let mut arp = to(53..=53, Action::Accept);
+        let mut arp = udp_to(53..=53, Action::Accept);
         arp.matches = Matches { ethertype: vec![0x0806], ..Matches::default() };
         let rules = vec![
-            to(53..=54, Action::Continue),
-            to(54..=54, Action::Accept),
-            to(55..=55, Action::Drop),
-            to(53..=99, Action::Accept),
+            udp_to(53..=54, Action::Continue),
+            udp_to(54..=54, Action::Accept),
+            udp_to(55..=55, Action::Drop),
+            udp_to(53..=99, Action::Accept),
             arp,
         ];
         let mut treatments = vec![Treatment::default(); 5];

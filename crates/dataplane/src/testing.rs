@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::ops::Index;
+use std::ops::{Index, RangeInclusive};
 use std::sync::{Arc, OnceLock};
 
 use dpdk::{Eal, EalConfig, Mempool, MempoolConfig};
@@ -307,6 +307,13 @@ pub fn ones_sum(bytes: &[u8]) -> u16 {
         sum = (sum & 0xffff) + (sum >> 16);
     }
     sum as u16
+}
+
+/// A rule for UDP to these ports.
+pub fn udp_to(ports: RangeInclusive<u16>, action: acl::Action) -> acl::Rule {
+    let matches =
+        acl::Matches { protocol: vec![17], to_port: vec![ports], ..acl::Matches::default() };
+    acl::Rule { name: None, line: 0, matches, action }
 }
 
 /// Tables for tests of steps.

@@ -248,6 +248,14 @@ struct Shared {
     is_closed: AtomicBool,
 }
 
+impl Shared {
+    fn in_flight(&self) -> u64 {
+        // Those released first: a packet enters before it is released.
+        let released = self.released.iter().fold(0_u64, |sum, of| sum.wrapping_add(of.get()));
+        self.entered.get().saturating_sub(released)
+    }
+}
+
 /// A configured and started event device. Clones are of one.
 #[derive(Clone)]
 pub struct EventDevice(Arc<Shared>);
@@ -341,14 +349,7 @@ impl EventDevice {
 
     /// Returns the number of packets in the device, with workers, or on their way from it to a transmit queue.
     pub fn in_flight(&self) -> u64 {
-        // Those released first: a packet enters before it is released.
-        let released = self.0.released.iter().fold(0_u64, |sum, of| sum.wrapping_add(of.get()));
-        self.0.entered.get().saturating_sub(released)
-    }
-
-    /// Returns true if there is little room left for packets that enter.
-    pub fn is_nearly_full(&self) -> bool {
-        self.in_flight() > NEARLY_FULL
+        self.0.in_flight()
     }
 
     /// Returns a number that grows whenever packets enter, and whenever a port has done with some.
@@ -725,6 +726,11 @@ impl EventPort {
             places: [0; BURST_MAX],
             not_sync: PhantomData,
         }
+    }
+
+    /// Returns true if the device has little room left for packets that enter.
+    pub fn is_nearly_full(&self) -> bool {
+        self.device.in_flight() > NEARLY_FULL
     }
 
     /// Returns its device.

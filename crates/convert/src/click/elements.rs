@@ -348,23 +348,13 @@ fn rate(net: &Net<'_>, element: usize) -> Result<String, String> {
     let text = arguments.text(0, "RATE").ok_or("argument RATE missing")?;
     let wrong =
         || format!("RATE \"{text}\": expected a rate such as 1000 or, of bandwidth, 10Mbps");
+    let scope = net.scope(element);
     if matches!(net.class(element), "Shaper" | "RatedSplitter") {
-        return text.parse::<u64>().map(|rate| format!("{rate}pps")).map_err(|_| wrong());
+        let rate = ::click::kinds::integer(0..=u64::MAX)(text, &scope);
+        return rate.map(|rate| format!("{rate}pps")).map_err(|_| wrong());
     }
-    // Bytes per second without a unit; with `bps`, bits.
-    let bits = match text.strip_suffix("Bps").or(text.strip_suffix("bps")) {
-        None => text.parse::<u64>().ok().and_then(|bytes| bytes.checked_mul(8)),
-        Some(number) => {
-            let units =
-                [("k", 1_000), ("K", 1_000), ("M", 1_000_000), ("G", 1_000_000_000), ("", 1)];
-            let unit = units.iter().find_map(|(unit, by)| Some((number.strip_suffix(unit)?, *by)));
-            let scale = if text.ends_with("Bps") { 8.0 } else { 1.0 };
-            unit.and_then(|(number, by)| {
-                Some((number.trim().parse::<f64>().ok()? * f64::from(by) * scale) as u64)
-            })
-        }
-    };
-    bits.filter(|&bits| bits > 0).map(|bits| format!("{bits}bit")).ok_or_else(wrong)
+    let bytes = ::click::kinds::bandwidth(text, &scope).map_err(|_| wrong())?;
+    if bytes > 0 { Ok(format!("{}bit", 8 * bytes)) } else { Err(wrong()) }
 }
 
 /// An element that makes packets.
@@ -477,7 +467,7 @@ fn ether_encap(net: &Net<'_>, element: usize, state: State) -> Translated {
     arguments.check(3)?;
     let ethertype = arguments.text(0, "ETHERTYPE").ok_or("argument ETHERTYPE missing")?;
     // Click reads this number in hexadecimal or decimal.
-    let ethertype = Value::Number(number(ethertype, "ETHERTYPE")?);
+    let ethertype = Value::Number(number(ethertype, "ETHERTYPE", &net.scope(element))?);
     let (source, destination) = (arguments.mac(1, "SRC")?, arguments.mac(2, "DST")?);
     let (piece, behind) = unstrip(state, 14);
     let mut steps = match piece {
@@ -527,25 +517,26 @@ const CHECK_KEYWORDS: [&str; 7] =
 fn check_ip_header(net: &Net<'_>, element: usize, state: State) -> Translated {
     let arguments = Arguments::of(net, element, &CHECK_KEYWORDS);
     arguments.check(2)?;
+    let scope = net.scope(element);
     // The first argument was a list of bad sources once.
     let (at, list) = match arguments.all() {
         [] => (0, None),
-        [one] if one.chars().all(|c| c.is_ascii_digit()) => (number(one, "OFFSET")?, None),
+        [one] if one.chars().all(|c| c.is_ascii_digit()) => (number(one, "OFFSET", &scope)?, None),
         [list] => (0, Some(list.as_str())),
-        [list, at, ..] => (number(at, "OFFSET")?, Some(list.as_str())),
+        [list, at, ..] => (number(at, "OFFSET", &scope)?, Some(list.as_str())),
     };
     let at = state.offset + arguments.number(usize::MAX, "OFFSET")?.unwrap_or(at);
     let mut bad = Vec::new();
     if let Some(interfaces) = arguments.text(usize::MAX, "INTERFACES") {
         bad = vec!["0.0.0.0/32".to_owned(), "255.255.255.255/32".to_owned()];
         for word in ::click::text::split_words(interfaces) {
-            let interface = super::arguments::net(net, word)?;
+            let interface = super::arguments::net(word, &scope)?;
             bad.push(format!("{}/32", interface.broadcast()));
         }
     }
     for list in [list, arguments.text(usize::MAX, "BADSRC")].into_iter().flatten() {
         for word in ::click::text::split_words(list) {
-            bad.push(format!("{}/32", super::arguments::address(net, word)?));
+            bad.push(format!("{}/32", super::arguments::address(word, &scope)?));
         }
     }
     let is_two = net.class(element) == "CheckIPHeader2";
@@ -590,6 +581,7 @@ pub(super) struct Route {
 /// The routes of a lookup. Of equal prefixes the last one counts.
 pub(super) fn routes(net: &Net<'_>, element: usize) -> Result<Vec<Route>, String> {
     let mut routes: Vec<Route> = Vec::new();
+    let scope = net.scope(element);
     for argument in &net.element(element).arguments {
         let words = ::click::text::split_words(argument);
         let form = || format!("route \"{argument}\": expected ADDRESS/MASK [GATEWAY] OUTPUT");
@@ -598,13 +590,13 @@ pub(super) fn routes(net: &Net<'_>, element: usize) -> Result<Vec<Route>, String
             [prefix, gateway, output] => (prefix, Some(gateway), output),
             _ => return Err(form()),
         };
-        let prefix = super::arguments::net(net, prefix)
+        let prefix = super::arguments::net(prefix, &scope)
             .map_err(|why| format!("route \"{argument}\": {why}"))?
             .trunc();
         let gateway = match gateway {
             None | Some("-") => None,
             Some(gateway) => Some(
-                super::arguments::address(net, gateway)
+                super::arguments::address(gateway, &scope)
                     .map_err(|why| format!("route \"{argument}\": {why}"))?,
             ),
         };

@@ -11,7 +11,7 @@ use ::click::{Error, Errors};
 use super::arguments::Arguments;
 use super::elements::{Piece, State, Step, WITHOUT_PACKETS, device, translate};
 use super::lua::{Statements, Value, quoted, settings};
-use super::net::{Input, Net};
+use super::net::{Input, Net, first_place};
 
 /// Names that mean something else in a graph than a step.
 const RESERVED: [&str; 12] = [
@@ -38,7 +38,7 @@ pub(super) fn convert(net: &Net<'_>, statements: &mut Statements) -> Result<(), 
     let devices = graph.devices()?;
     let order = graph.order();
     graph.states(&order)?;
-    ports(net, &devices, statements);
+    ports(&devices, statements);
     let first = graph.steps(&order, &devices)?;
     for element in graph.unreached() {
         let element = net.element(element);
@@ -143,8 +143,7 @@ fn port_name(device: &str, others: &Devices) -> String {
 }
 
 /// Adds a statement for each device.
-fn ports(net: &Net<'_>, devices: &Devices, statements: &mut Statements) {
-    let _ = net;
+fn ports(devices: &Devices, statements: &mut Statements) {
     for (name, device) in devices {
         let mut settings = vec![("device", Value::text(name))];
         if device.promiscuous {
@@ -184,7 +183,7 @@ impl<'a> Graph<'a> {
     fn devices(&self) -> Result<Devices, Errors> {
         let devices = devices(self.net)?;
         let from = devices.values().filter(|device| !device.from.is_empty()).count();
-        let first = self.net.first_place();
+        let first = first_place(self.net.flat);
         if from == 0 && self.net.makers().is_empty() || devices.is_empty() {
             let message = "no packets come from a device; add FromDevice(NAME) -> …";
             return Err(Error::new(&first, message).into());

@@ -1,6 +1,7 @@
 //! A flat configuration as a graph.
 
-use ::click::{Element, Error, Flat, Place};
+use ::click::names::{Names, Scope};
+use ::click::{Element, Error, Errors, Flat, Place};
 
 /// An input of an element: its number and the port.
 pub(super) type Input = (usize, usize);
@@ -12,6 +13,8 @@ pub(super) struct Net<'a> {
     targets: Vec<Vec<Option<Input>>>,
     /// By element: the outputs that lead to it.
     sources: Vec<Vec<Input>>,
+    /// Names of addresses.
+    names: Names,
 }
 
 /// Classes whose packets come from a device.
@@ -39,8 +42,14 @@ const QUEUES: [&str; 7] = [
     "FrontDropQueue",
 ];
 
+/// The place of the first element, or of the file's beginning: for errors about all.
+pub(super) fn first_place(flat: &Flat) -> Place {
+    let begin = || Place { file: "".into(), line: 1, column: 1, source: "".into() };
+    flat.elements.first().map_or_else(begin, |element| element.place.clone())
+}
+
 impl<'a> Net<'a> {
-    pub(super) fn new(flat: &'a Flat) -> Self {
+    pub(super) fn new(flat: &'a Flat) -> Result<Self, Errors> {
         let mut targets = vec![Vec::new(); flat.elements.len()];
         let mut sources = vec![Vec::new(); flat.elements.len()];
         for connection in &flat.connections {
@@ -52,17 +61,16 @@ impl<'a> Net<'a> {
             of[output].get_or_insert(to);
             sources[to.0].push(connection.from);
         }
-        Self { flat, targets, sources }
+        Ok(Self { flat, targets, sources, names: Names::of(flat)? })
+    }
+
+    /// The names that an element may use.
+    pub(super) fn scope(&self, number: usize) -> Scope<'_> {
+        self.names.scope(self.element(number))
     }
 
     pub(super) fn element(&self, number: usize) -> &'a Element {
         &self.flat.elements[number]
-    }
-
-    /// The place of the first element, or of the file's beginning: for errors about all.
-    pub(super) fn first_place(&self) -> Place {
-        let begin = || Place { file: "".into(), line: 1, column: 1, source: "".into() };
-        self.flat.elements.first().map_or_else(begin, |element| element.place.clone())
     }
 
     /// The elements of one of these classes.

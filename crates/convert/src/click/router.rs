@@ -274,7 +274,7 @@ impl Router<'_> {
         for argument in self.net.element(element).arguments.clone() {
             let mut words = split_words(&argument);
             let last = words.last().copied().unwrap_or_default();
-            let mac = arguments::mac(self.net, last).map_err(|why| {
+            let mac = arguments::mac(last, &self.net.scope(element)).map_err(|why| {
                 self.net.error(element, &format!("argument \"{argument}\": {why}"))
             })?;
             if words.len() > 1 {
@@ -283,7 +283,7 @@ impl Router<'_> {
             let port = self.ports.entry(device.to_owned()).or_default();
             port.mac.get_or_insert(mac);
             for word in words {
-                let net = arguments::net(self.net, word).map_err(|why| {
+                let net = arguments::net(word, &self.net.scope(element)).map_err(|why| {
                     self.net.error(element, &format!("argument \"{argument}\": {why}"))
                 })?;
                 if net.prefix_len() == 32 && port.address.is_none_or(|own| own == net.addr()) {
@@ -600,13 +600,13 @@ impl Router<'_> {
     /// The length of a network with this address among the `INTERFACES` of `CheckIPHeader`.
     fn said_length(&self, address: Ipv4Addr) -> Option<u8> {
         let checks = self.net.of_class(&["CheckIPHeader", "CheckIPHeader2", "IPInputCombo"]);
-        let lists = checks.iter().flat_map(|&check| &self.net.element(check).arguments);
-        let lists = lists.filter_map(|argument| {
-            let (keyword, list) = first_word(argument);
-            (keyword == "INTERFACES").then_some(list)
+        let nets = checks.iter().flat_map(|&check| {
+            let lists =
+                self.net.element(check).arguments.iter().map(|argument| first_word(argument));
+            let words = lists.filter(|(keyword, _)| *keyword == "INTERFACES");
+            let words = words.flat_map(|(_, list)| split_words(list));
+            words.filter_map(move |word| arguments::net(word, &self.net.scope(check)).ok())
         });
-        let nets =
-            lists.flat_map(split_words).filter_map(|word| arguments::net(self.net, word).ok());
         nets.filter(|net| net.contains(&address)).map(|net| net.prefix_len()).max()
     }
 

@@ -45,7 +45,7 @@ pub use print::{Printed, Sight};
 
 use crate::catalogue::StepSpec;
 use crate::graph::{MAX_OUTPUTS, Output};
-use crate::params::{Arg, Args, Grammar, Kind, Param};
+use crate::params::{Arg, Args, Grammar, Kind, Param, Rate};
 
 /// All of them.
 pub(super) fn specs() -> Vec<StepSpec> {
@@ -115,6 +115,38 @@ fn outputs() -> Param {
 /// The outputs of a step with [`outputs`].
 fn numbered(args: &Args) -> Vec<Output> {
     (0..args.integer("outputs")).map(|number| Output::Next(number.to_string().into())).collect()
+}
+
+/// The parameter `rate`.
+fn rate(what: &'static str) -> Param {
+    Param::new("rate", Kind::Rate, what)
+}
+
+/// A rate by the clock.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    rate: Rate,
+    hz: u64,
+}
+
+impl Pace {
+    /// The argument of [`rate`]; `None` without one.
+    fn read(args: &Args) -> Option<Self> {
+        match args.get("rate") {
+            Arg::Rate(rate) => Some(Self { rate: *rate, hz: dpdk::tsc_hz() }),
+            _ => None,
+        }
+    }
+
+    /// The time that a frame of so many bytes takes, in TSC cycles.
+    #[inline(always)]
+    fn cost(self, bytes: usize) -> u64 {
+        let (amount, rate) = match self.rate {
+            Rate::Packets(rate) => (1, rate),
+            Rate::Bits(rate) => (8 * bytes as u64, rate),
+        };
+        (u128::from(amount) * u128::from(self.hz) / u128::from(rate.max(1))) as u64
+    }
 }
 
 /// An argument that is a place in a frame.

@@ -89,10 +89,7 @@ impl Exchanges {
                 to.push(exchange);
             }
         }
-        let begin = Instant::now();
-        while to.iter().any(|exchange| exchange.is_waiting()) && begin.elapsed() < PATIENCE {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        self.wait(PATIENCE).await;
         to.iter()
             .filter(|exchange| !exchange.is_waiting())
             .for_each(|exchange| drop(exchange.take()));

@@ -14,7 +14,7 @@
 //! ```
 
 use click::ip::IpClassifier;
-use click::names::Names;
+use click::names::{Names, Scope};
 use click::{Element, Flat, Place};
 
 use super::{IP, offset, place};
@@ -54,20 +54,18 @@ pub(super) fn all(count: usize, dropped: &'static str) -> Vec<Output> {
 }
 
 fn patterns(texts: &[String]) -> Result<IpClassifier, String> {
-    read(texts, |texts, element| {
-        let names = Names::of(&Flat::default()).map_err(|errors| errors.to_string())?;
-        IpClassifier::classifier(texts, &names.scope(element))
-    })
+    read(texts, IpClassifier::classifier)
 }
 
 /// Reads arguments that mention no names of a configuration.
 pub(super) fn read(
     texts: &[String],
-    read: impl Fn(&[String], &Element) -> Result<IpClassifier, String>,
+    read: impl Fn(&[String], &Scope<'_>) -> Result<IpClassifier, String>,
 ) -> Result<IpClassifier, String> {
+    let names = Names::of(&Flat::default()).map_err(|errors| errors.to_string())?;
     let place = Place { file: "".into(), line: 1, column: 1, source: "".into() };
     let (name, class, config) = (String::new(), String::new(), String::new());
-    read(texts, &Element { name, class, arguments: Vec::new(), config, place })
+    read(texts, &names.scope(&Element { name, class, arguments: Vec::new(), config, place }))
 }
 
 /// A step that sorts packets by patterns.

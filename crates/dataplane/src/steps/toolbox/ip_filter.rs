@@ -14,9 +14,7 @@
 //! graph:path("check.ok", { "ip-filter", rules = { "drop src net 10.0.0.0/8", "allow all" } })
 //! ```
 
-use click::Flat;
 use click::ip::IpClassifier;
-use click::names::Names;
 
 use super::ip_classifier::{Sorter, all, read};
 use super::{IP, offset};
@@ -46,10 +44,7 @@ fn outputs(args: &Args) -> Vec<Output> {
 }
 
 fn rules(texts: &[String]) -> Result<IpClassifier, String> {
-    read(texts, |texts, element| {
-        let names = Names::of(&Flat::default()).map_err(|errors| errors.to_string())?;
-        IpClassifier::filter(texts, &names.scope(element))
-    })
+    read(texts, IpClassifier::filter)
 }
 
 #[cfg(test)]

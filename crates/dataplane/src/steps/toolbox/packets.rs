@@ -16,13 +16,14 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use super::{Pace, rate};
 use crate::batch::{Batch, Held};
 use crate::bucket;
 use crate::catalogue::{MakeContext, StepSpec};
 use crate::graph::{Origin, Output, Outputs, Step};
 use crate::lock::lock;
 use crate::mask::Mask;
-use crate::params::{Arg, Grammar, Kind, Param, Rate};
+use crate::params::{Arg, Grammar, Kind, Param};
 
 const OUTPUTS: &[Output] = &[Output::Deferred(std::borrow::Cow::Borrowed("next"))];
 
@@ -46,11 +47,10 @@ fn bytes(text: &str) -> Option<Vec<u8>> {
 
 pub(super) fn spec() -> StepSpec {
     let frame = Param::new("frame", Kind::Parsed(&BYTES), "the frame's bytes");
-    let rate = Param::new("rate", Kind::Rate, "packets per second");
     let limit = Param::new("limit", Kind::Integer(-1..=i64::MAX), "their number; -1: no limit");
     StepSpec::new("packets", OUTPUTS, make)
         .param(frame.or(Arg::Text("00".repeat(60))))
-        .param(rate.or(Arg::Flag(false)))
+        .param(rate("packets per second").or(Arg::Flag(false)))
         .param(limit.or(Arg::Integer(-1)))
 }
 
@@ -71,15 +71,8 @@ fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
     // A step of the same name with other packets begins anew.
     let identity = format!("{} {}", context.name, context.args.text("frame"));
     let made = lock(&all.0).entry(identity).or_default().clone();
-    let cost = match context.args.get("rate") {
-        Arg::Rate(Rate::Packets(rate)) => dpdk::tsc_hz() / rate.max(&1),
-        Arg::Rate(Rate::Bits(rate)) => {
-            let bits = 4 * context.args.text("frame").len() as u64;
-            (u128::from(bits) * u128::from(dpdk::tsc_hz()) / u128::from(*rate.max(&1))) as u64
-        }
-        _ => 0,
-    };
     let frame = bytes(context.args.text("frame")).unwrap_or_default();
+    let cost = Pace::read(context.args).map_or(0, |pace| pace.cost(frame.len()));
     let limit = u64::try_from(context.args.integer("limit")).unwrap_or(u64::MAX);
     Box::new(Packets { frame, cost, limit, made })
 }

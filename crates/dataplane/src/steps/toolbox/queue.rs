@@ -19,11 +19,12 @@
 use std::any::Any;
 use std::collections::VecDeque;
 
+use super::{Pace, rate};
 use crate::batch::{Batch, Held};
 use crate::catalogue::{MakeContext, StepSpec};
 use crate::graph::{Origin, Output, Outputs, Step};
 use crate::mask::Mask;
-use crate::params::{Arg, Kind, Param, Rate};
+use crate::params::{Arg, Kind, Param};
 use crate::reason::DropReason;
 
 const OUTPUTS: &[Output] = &[
@@ -40,53 +41,30 @@ const BURST: u64 = 16;
 
 pub(super) fn spec() -> StepSpec {
     let capacity = Param::new("capacity", Kind::Integer(1..=65_536), "the most packets");
-    let rate = Param::new("rate", Kind::Rate, "the rate at which they leave");
     StepSpec::new("queue", OUTPUTS, make)
         .param(capacity.or(Arg::Integer(1000)))
-        .param(rate.or(Arg::Flag(false)))
+        .param(rate("the rate at which they leave").or(Arg::Flag(false)))
 }
 
 fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
     let capacity = context.args.integer("capacity") as usize;
-    let hz = dpdk::tsc_hz();
-    let pace = match context.args.get("rate") {
-        Arg::Rate(Rate::Packets(rate)) => Some(Pace::new(hz, *rate, 0)),
-        Arg::Rate(Rate::Bits(rate)) => Some(Pace::new(hz, 0, *rate)),
-        _ => None,
-    };
-    Box::new(Queue { held: VecDeque::with_capacity(capacity), capacity, pace })
+    let departures = Pace::read(context.args).map(|pace| Departures { pace, next: 0 });
+    Box::new(Queue { held: VecDeque::with_capacity(capacity), capacity, departures })
 }
 
 /// Times of departure, in TSC cycles.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
-    hz: u64,
-    /// 0: bits count.
-    packets: u64,
-    bits: u64,
-    /// The next departure, if packets leave evenly.
+struct Departures {
+    pace: Pace,
+    /// The next one, if packets leave evenly.
     next: u64,
 }
 
-impl Pace {
-    fn new(hz: u64, packets: u64, bits: u64) -> Self {
-        Self { hz, packets, bits, next: 0 }
-    }
-
-    /// Cycles from a packet's departure to the next one's.
-    #[inline(always)]
-    fn cost(&self, len: usize) -> u64 {
-        let (amount, rate) = match self.packets {
-            0 => (8 * len as u64, self.bits),
-            packets => (1, packets),
-        };
-        (u128::from(amount) * u128::from(self.hz) / u128::from(rate.max(1))) as u64
-    }
-
+impl Departures {
     /// Returns true if a packet may leave now, and counts its time.
     #[inline(always)]
-    fn admits(&mut self, len: usize, now: u64) -> bool {
-        let cost = self.cost(len);
+    fn admit(&mut self, len: usize, now: u64) -> bool {
+        let cost = self.pace.cost(len);
         let earliest = now.saturating_sub(BURST.saturating_mul(cost));
         let next = self.next.max(earliest);
         if next > now {
@@ -100,7 +78,7 @@ impl Pace {
 struct Queue {
     held: VecDeque<Held>,
     capacity: usize,
-    pace: Option<Pace>,
+    departures: Option<Departures>,
 }
 
 impl Step for Queue {
@@ -122,20 +100,15 @@ impl Step for Queue {
 
     fn emit(&mut self, batch: &mut Batch, most: usize, out: &mut Outputs) -> Origin {
         for _ in 0..most {
-            let Some(first) = self.held.front() else { break };
+            let Some(first) = self.held.front().filter(|first| batch.admits(first)) else { break };
             let len = first.packet.len();
-            if self.pace.as_mut().is_some_and(|pace| !pace.admits(len, batch.now)) {
+            if self.departures.as_mut().is_some_and(|departures| !departures.admit(len, batch.now))
+            {
                 break;
             }
             let Some(first) = self.held.pop_front() else { break };
-            match batch.put(first) {
-                Ok(slot) => out[0] |= Mask::when(true, slot),
-                // Of another port than those before: the next batch's.
-                Err(first) if !out[0].is_empty() => {
-                    self.held.push_front(first);
-                    break;
-                }
-                Err(lost) => drop(lost),
+            if let Ok(slot) = batch.put(first) {
+                out[0] |= Mask::when(true, slot);
             }
         }
         Origin::Held

@@ -12,24 +12,24 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
+use super::{Pace, rate};
 use crate::batch::Batch;
 use crate::bucket;
 use crate::catalogue::{MakeContext, StepSpec};
 use crate::graph::{Output, Outputs, Step};
 use crate::lock::lock;
 use crate::mask::Mask;
-use crate::params::{Arg, Kind, Param, Rate};
+use crate::params::{Arg, Rate};
 
 const OUTPUTS: &[Output] = &[Output::next("ok"), Output::next("others")];
 
-/// Least packets, of this many bits, that pass at once.
+/// Least packets, of this many bytes, that pass at once.
 const BURST: u64 = 16;
-const FULL: u64 = 12_000;
+const FULL: usize = 1500;
 
 pub(super) fn spec() -> StepSpec {
-    let rate = Param::new("rate", Kind::Rate, "the rate that passes");
     let spec = StepSpec::new("rated-splitter", OUTPUTS, make);
-    spec.param(rate.or(Arg::Rate(Rate::Packets(1000))))
+    spec.param(rate("the rate that passes").or(Arg::Rate(Rate::Packets(1000))))
 }
 
 /// The buckets of steps, by name: each is an atomic number of its own.
@@ -39,34 +39,17 @@ struct Buckets(Mutex<HashMap<String, Arc<AtomicU64>>>);
 fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
     let buckets = context.tables.shared.get::<Buckets>();
     let full_at = lock(&buckets.0).entry(context.name.to_owned()).or_default().clone();
-    let (rate, bits) = match context.args.get("rate") {
-        Arg::Rate(Rate::Bits(rate)) => (*rate, true),
-        Arg::Rate(Rate::Packets(rate)) => (*rate, false),
-        _ => (1, false),
-    };
-    let hz = dpdk::tsc_hz();
-    let mut splitter = RatedSplitter { rate: rate.max(1), bits, hz, depth: 0, full_at };
-    let least = splitter.cycles(if bits { BURST * FULL } else { BURST });
-    splitter.depth = least.max(hz / 100);
-    Box::new(splitter)
+    let pace =
+        Pace::read(context.args).unwrap_or(Pace { rate: Rate::Packets(1), hz: dpdk::tsc_hz() });
+    let depth = BURST.saturating_mul(pace.cost(FULL)).max(pace.hz / 100);
+    Box::new(RatedSplitter { pace, depth, full_at })
 }
 
 struct RatedSplitter {
-    rate: u64,
-    /// Bits count, not packets.
-    bits: bool,
-    hz: u64,
+    pace: Pace,
     /// The size of the bucket in TSC cycles.
     depth: u64,
     full_at: Arc<AtomicU64>,
-}
-
-impl RatedSplitter {
-    /// The time in which so much passes, in TSC cycles.
-    #[inline(always)]
-    fn cycles(&self, amount: u64) -> u64 {
-        (u128::from(amount) * u128::from(self.hz) / u128::from(self.rate)) as u64
-    }
 }
 
 impl Step for RatedSplitter {
@@ -76,7 +59,7 @@ impl Step for RatedSplitter {
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         for slot in input.slots() {
-            let cost = self.cycles(if self.bits { 8 * batch.len(slot) as u64 } else { 1 });
+            let cost = self.pace.cost(batch.len(slot));
             let passes = bucket::take(&self.full_at, cost, self.depth, batch.now).is_ok();
             out[usize::from(!passes)] |= Mask::when(true, slot);
         }

@@ -71,16 +71,13 @@ impl Step for Tee {
     }
 
     fn emit(&mut self, batch: &mut Batch, most: usize, out: &mut Outputs) -> Origin {
-        for count in 0..most {
+        for _ in 0..most {
+            if !self.copies.front().is_some_and(|(_, copy)| batch.admits(copy)) {
+                break;
+            }
             let Some((output, copy)) = self.copies.pop_front() else { break };
-            match batch.put(copy) {
-                Ok(slot) => out[output] |= Mask::when(true, slot),
-                // Of another port than those before: the next batch's.
-                Err(copy) if count > 0 => {
-                    self.copies.push_front((output, copy));
-                    break;
-                }
-                Err(lost) => drop(lost),
+            if let Ok(slot) = batch.put(copy) {
+                out[output] |= Mask::when(true, slot);
             }
         }
         Origin::Made
