@@ -412,6 +412,8 @@ class GuestRouter(Router):
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        # The one that holds a killed router's host interfaces, which later tests need.
+        self._machine.run("pkill", "-KILL", "-f", f"hold .*--holder-socket {self.directory}/", check=False)
 
 
 class _Agent:
