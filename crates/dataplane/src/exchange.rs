@@ -20,6 +20,7 @@ use crate::graph::Graph;
 use crate::interface::InterfaceInfo;
 use crate::lock::lock;
 use crate::polling::Polling;
+use crate::watch::Watching;
 use crate::wires::Rewiring;
 
 /// Settings of a forwarder that can be changed while it runs.
@@ -44,6 +45,8 @@ pub struct Replacement {
     pub settings: Option<Settings>,
     /// Queues of ports in software, or their absence.
     pub schedulers: Schedulers,
+    /// Its observer.
+    pub watching: Option<Watching>,
 }
 
 /// The slot between the owner and one forwarder.

@@ -45,6 +45,7 @@ use crate::shed::{self, Connections, Shedder};
 use crate::spread::{Input, Spread};
 use crate::spread_filter::Chosen;
 use crate::tap::Taps;
+use crate::watch::{Made, Refusal, Watching};
 use crate::wires::{Inlet, Rewiring};
 
 /// Rounds timed after an exchange: at full load, 65,536 packets.
@@ -175,6 +176,7 @@ impl Forwarder {
                 let (next, last) = (&mut self.parts.graph, &mut *graph);
                 let distribution = &mut self.distribution;
                 distribution.exchange_mirror(&mut next.mirror_output, &mut last.mirror_output);
+                std::mem::swap(&mut next.watch, &mut last.watch);
                 // A step that panics over another's state starts without it.
                 let _ = guard(|| self.parts.graph.take_state(graph));
                 let lost = guard(|| graph.release()).unwrap_or(0);
@@ -192,6 +194,10 @@ impl Forwarder {
                 self.rewire(rewiring);
             }
             self.exchange_schedulers(&mut new.schedulers);
+            if let Some(Watching { watch, made }) = &mut new.watching {
+                std::mem::swap(watch, &mut self.parts.graph.watch);
+                made.iter_mut().for_each(|made| made.outcome = self.try_out(made));
+            }
         });
         if !taken {
             return;
@@ -208,6 +214,31 @@ impl Forwarder {
             begin = end;
         }
         exchange.set_pause(longest);
+    }
+
+    /// Runs a packet made by hand through the graph, and frees it.
+    #[cold]
+    fn try_out(&mut self, made: &Made) -> Result<(), Refusal> {
+        if self.parts.graph.sources() > 0 {
+            return Err(Refusal::KeptBySteps);
+        }
+        let packet = self.parts.replicator.pool().copy_of(&made.frame).ok_or(Refusal::NoBuffer)?;
+        let info = self.batch.interfaces.get(made.port.index()).copied();
+        self.batch.begin((made.port, info.unwrap_or(InterfaceInfo::NONE)), dpdk::tsc());
+        // The batch is empty between two batches.
+        self.batch.burst.put(packet).map_err(|_| Refusal::NoBuffer)?;
+        // Without it no step copies the packet.
+        let copies = self.batch.copies.take();
+        let (batch, graph) = (&mut self.batch, &mut self.parts.graph);
+        let ends = guard(|| graph.run(batch));
+        self.batch.copies = copies;
+        let counters = &self.parts.counters;
+        counters.replicated.add(1);
+        let dropped = ends.as_ref().map_or(0, |ends| self.batch.burst.free(ends.drop.0));
+        let left = self.batch.burst.free(self.batch.burst.owned());
+        debug_assert_eq!(dropped + left, 1);
+        counters.drops.add(DropOrigin::Graph, DropReason::TriedOut, left as u64);
+        ends.map_or(Err(Refusal::Panic), |_| Ok(()))
     }
 
     /// Changes the queues of ports: before it runs, or between two rounds. Afterwards `schedulers`

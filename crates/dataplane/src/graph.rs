@@ -42,6 +42,7 @@ use crate::router_filter::RouterFilter;
 use crate::shed_filter::ShedFilter;
 use crate::spread_filter::SpreadFilter;
 use crate::vlan::Tagger;
+use crate::watch::{LOST, Watch};
 
 /// The most outputs that a step can have.
 pub const MAX_OUTPUTS: usize = 16;
@@ -318,6 +319,8 @@ pub struct Graph {
     /// Mirroring where packets leave; `None`: there are no mirror sessions. The distribution has it while the graph
     /// runs.
     pub(crate) mirror_output: Option<Box<MirrorOutput>>,
+    /// Observes packets; `None`, as nearly always: nobody does.
+    pub(crate) watch: Option<Box<dyn Watch>>,
 }
 
 impl Graph {
@@ -352,6 +355,7 @@ impl Graph {
             spread_filter: None,
             shed_filter: None,
             mirror_output: None,
+            watch: None,
         }
     }
 
@@ -492,6 +496,9 @@ impl Graph {
 
     #[inline(always)]
     fn run_from(&mut self, first: usize, batch: &mut Batch) -> Ends {
+        if self.watch.is_some() {
+            self.run_watched(first, batch);
+        }
         for place in first..self.steps.len() {
             let input = std::mem::take(&mut self.masks[place]);
             if !input.is_empty() {
@@ -513,6 +520,38 @@ impl Graph {
     fn run_step(&mut self, place: usize, input: Mask, batch: &mut Batch) {
         let mut out = [Mask::EMPTY; MAX_OUTPUTS];
         self.steps[place].step.process(batch, input, &mut out);
+        self.take_edges(place, input, &out);
+    }
+
+    /// Runs all steps from this place on, and shows each one's outputs to the watch.
+    #[cold]
+    fn run_watched(&mut self, first: usize, batch: &mut Batch) {
+        if first == 0
+            && let Some(watch) = &mut self.watch
+        {
+            watch.begin(&self.shape, batch);
+        }
+        for place in first..self.steps.len() {
+            let input = std::mem::take(&mut self.masks[place]);
+            if input.is_empty() {
+                continue;
+            }
+            self.at = (place, input);
+            let mut out = [Mask::EMPTY; MAX_OUTPUTS];
+            self.steps[place].step.process(batch, input, &mut out);
+            if let Some(watch) = &mut self.watch {
+                let outputs = self.steps[place].edges.len();
+                let output = |slot| out.iter().take(outputs).position(|mask| mask.has(slot));
+                let taken = |slot| output(slot).unwrap_or(LOST);
+                watch.passed(&self.shape, place, (input, &taken), batch);
+            }
+            self.take_edges(place, input, &out);
+        }
+    }
+
+    /// Leads packets from the outputs of the step at this position to their targets.
+    #[inline(always)]
+    fn take_edges(&mut self, place: usize, input: Mask, out: &Outputs) {
         if out[0] == input {
             // The other outputs get no packets.
             return self.take_edge(place, 0, input);

@@ -56,10 +56,12 @@ pub mod tables;
 mod tap;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod trace;
 pub mod traffic;
 pub mod transmit;
 pub mod virtual_macs;
 pub mod vlan;
+pub mod watch;
 pub mod wires;
 pub mod words;
 

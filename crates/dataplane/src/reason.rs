@@ -117,6 +117,7 @@ reasons! {
         HostFull = "host-full", "The kernel did not take the packet from the port's host interface now.";
         HostDown = "host-down", "The port's host interface is down, or was removed.";
         HostMalformed = "host-malformed", "The kernel sent a frame by the port's host interface whose virtio header does not fit it: a defect of the kernel.";
+        TriedOut = "tried-out", "Made by hand by turnpike trace, and not sent.";
         Shutdown = "shutdown", "The router was stopped while it held the packet.";
         // slow path
         TtlExpired = "ttl-expired", "TTL or hop limit ran out; the sender was told, within the rate limit.";

@@ -56,6 +56,11 @@ impl FilterTable {
         self.frame_rules.iter().any(chooses)
     }
 
+    /// Returns true if a rule matches this slot's frame, which is no IP packet.
+    pub(crate) fn has_rule_for_frame(&self, batch: &Batch, slot: usize) -> bool {
+        self.frame_rule(&Frame::of(batch, slot)).is_some()
+    }
+
     /// Returns the first rule that matches a frame.
     fn frame_rule(&self, frame: &Frame) -> Option<u32> {
         let rules = &self.spec.filter.rules;

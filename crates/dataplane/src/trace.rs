@@ -1,0 +1,265 @@
+//! Trace: the way of some packets through the graph, step by step.
+//!
+//! A [`Trace`] is the [`Watch`] of one forwarder. It selects packets by a rule of filters, when they enter the graph, and
+//! again when their interface or their Ethertype has become another (VLANs, bonds). For each selected packet it
+//! puts a [`Sighting`] into a queue after each step, from which the owner makes the report. The queue has room for all
+//! steps of as many packets as are to be traced, so that a sighting is lost only where packets run through a graph
+//! several times.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crossbeam_queue::ArrayQueue;
+use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+
+use crate::batch::{BATCH_MAX, Batch};
+use crate::category::CATEGORIES_MAX;
+use crate::filters::{FilterTable, Filtered, Reader};
+use crate::graph::Shape;
+use crate::interface::InterfaceId;
+use crate::mask::Mask;
+use crate::next_hop::{NO_ROUTE, NextHop};
+use crate::watch::Watch;
+
+/// Bytes of a frame in a sighting: all headers that steps read and write.
+pub const SIGHTED: usize = 128;
+
+/// In place of an interface: none yet.
+pub const NO_INTERFACE: u16 = u16::MAX;
+
+/// The place of a sighting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// Where the packet was selected.
+    Entry,
+    /// Behind a step.
+    Step {
+        /// Its place in the graph.
+        place: usize,
+        /// The output that it gave the packet to: its index, or [`LOST`](crate::watch::LOST).
+        output: usize,
+    },
+}
+
+/// A packet as it was at one place.
+#[derive(Clone)]
+pub struct Sighting {
+    /// The packet's number in the trace, from 0.
+    pub packet: u32,
+    /// The number of its forwarder.
+    pub forwarder: usize,
+    /// The graph.
+    pub shape: Arc<Shape>,
+    /// The place.
+    pub at: At,
+    /// The interface that received it, as known there.
+    pub interface: InterfaceId,
+    /// Its next hop, as known there.
+    pub hop: NextHop,
+    /// The number of its egress interface, as known there; [`NO_INTERFACE`]: none.
+    pub out_interface: u16,
+    /// Its mark.
+    pub mark: Option<u32>,
+    /// Its categories, a bit each.
+    pub categories: u16,
+    /// Bytes of the frame.
+    pub length: usize,
+    head: [u8; SIGHTED],
+    head_len: usize,
+}
+
+impl Sighting {
+    /// The frame's first bytes, at most [`SIGHTED`].
+    pub fn head(&self) -> &[u8] {
+        &self.head[..self.head_len]
+    }
+}
+
+/// The sightings of a trace, of all forwarders.
+pub struct Sightings {
+    queue: ArrayQueue<Sighting>,
+    /// The number of the next packet.
+    next: AtomicU32,
+    /// Number of packets to be traced.
+    most: u32,
+    lost: AtomicU64,
+}
+
+impl Sightings {
+    /// For so many packets, in graphs of so many steps.
+    pub fn new(packets: u32, steps: usize) -> Self {
+        let room = (packets as usize).saturating_mul(steps + 1).max(1);
+        let queue = ArrayQueue::new(room);
+        Self { queue, next: AtomicU32::new(0), most: packets, lost: AtomicU64::new(0) }
+    }
+
+    /// The next sighting; those of a packet come in their order.
+    pub fn take(&self) -> Option<Sighting> {
+        self.queue.pop()
+    }
+
+    /// Sightings that found no room.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// The number of packets selected so far.
+    pub fn selected(&self) -> u32 {
+        self.next.load(Ordering::Relaxed).min(self.most)
+    }
+
+    /// A number for another packet, if there may be one.
+    fn number(&self) -> Option<u32> {
+        if self.next.load(Ordering::Relaxed) >= self.most {
+            return None;
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        (number < self.most).then_some(number)
+    }
+
+    fn put(&self, sighting: Sighting) {
+        if self.queue.push(sighting).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Packets selected by the first rule of a filter; without one, all.
+struct Sieve {
+    table: Option<Arc<FilterTable>>,
+    ip4: Reader<Ipv4Addr>,
+    ip6: Reader<Ipv6Addr>,
+}
+
+impl Sieve {
+    fn new(table: Option<Arc<FilterTable>>) -> Self {
+        let (ip4, ip6) = (Reader::of(table.as_deref().into_iter()), Reader::of(table.as_deref().into_iter()));
+        Self { table, ip4, ip6 }
+    }
+
+    fn select(&mut self, batch: &Batch, packets: Mask) -> Mask {
+        let Self { table, ip4, ip6 } = self;
+        let Some(table) = table else { return packets };
+        let of = |ethertype: u16| {
+            packets.filter(|slot| batch.ethernet(slot).ethertype.get() == ethertype)
+        };
+        let (of_ip4, of_ip6) = (of(ETHERTYPE_IPV4), of(ETHERTYPE_IPV6));
+        let others = packets.without(of_ip4 | of_ip6);
+        let others = others.filter(|slot| table.has_rule_for_frame(batch, slot));
+        fitting(table, ip4, batch, of_ip4) | fitting(table, ip6, batch, of_ip6) | others
+    }
+}
+
+/// Those of these packets, all of one family, that a filter's first rule matches.
+fn fitting<A: Filtered>(
+    table: &FilterTable,
+    reader: &mut Reader<A>,
+    batch: &Batch,
+    packets: Mask,
+) -> Mask {
+    if packets.is_empty() {
+        return Mask::EMPTY;
+    }
+    let hidden = reader.read(batch, packets);
+    let frames = packets.slots().map(|slot| batch.frame(slot));
+    table.lend_to_fragments(&mut reader.fields, batch.now, frames);
+    let mut found = [0; BATCH_MAX];
+    A::classifier(table).classify(&reader.fields, &mut found);
+    let fits = packets.slots().zip(found).filter(|(_, rule)| *rule == 0);
+    fits.fold(Mask::EMPTY, |all, (slot, _)| all | Mask::when(true, slot)).without(hidden)
+}
+
+/// The watch of one forwarder.
+pub struct Trace {
+    forwarder: usize,
+    sieve: Sieve,
+    sightings: Arc<Sightings>,
+    /// Packets of the batch that are traced, and their numbers by slot.
+    traced: Mask,
+    numbers: [u32; BATCH_MAX],
+    /// Packets of the batch that the sieve has seen, and as what: interface and Ethertype by slot.
+    seen: Mask,
+    as_what: [(InterfaceId, u16); BATCH_MAX],
+}
+
+impl Trace {
+    /// Of packets that the first rule of this filter matches, or of all.
+    pub fn new(
+        forwarder: usize,
+        filter: Option<Arc<FilterTable>>,
+        sightings: Arc<Sightings>,
+    ) -> Self {
+        Self {
+            forwarder,
+            sieve: Sieve::new(filter),
+            sightings,
+            traced: Mask::EMPTY,
+            numbers: [0; BATCH_MAX],
+            seen: Mask::EMPTY,
+            as_what: [(InterfaceId::FIRST, 0); BATCH_MAX],
+        }
+    }
+
+    /// Selects packets among those that the sieve has not seen as what they are now.
+    fn look(&mut self, shape: &Arc<Shape>, packets: Mask, batch: &Batch) {
+        let what = |slot| (batch.interface(slot), batch.ethernet(slot).ethertype.get());
+        let is_new = |slot| !self.seen.has(slot) || self.as_what[slot] != what(slot);
+        let fresh = packets.without(self.traced).filter(is_new);
+        for slot in fresh.slots() {
+            self.as_what[slot] = what(slot);
+        }
+        self.seen |= fresh;
+        for slot in self.sieve.select(batch, fresh).slots() {
+            let Some(number) = self.sightings.number() else { return };
+            self.traced |= Mask::when(true, slot);
+            self.numbers[slot] = number;
+            self.sight(shape, At::Entry, slot, batch);
+        }
+    }
+
+    fn sight(&self, shape: &Arc<Shape>, at: At, slot: usize, batch: &Batch) {
+        let frame = batch.frame(slot);
+        let head_len = frame.len().min(SIGHTED);
+        let mut head = [0; SIGHTED];
+        head[..head_len].copy_from_slice(&frame[..head_len]);
+        let is_in = |number: &usize| batch.categories.packets(*number).has(slot);
+        self.sightings.put(Sighting {
+            packet: self.numbers[slot],
+            forwarder: self.forwarder,
+            shape: shape.clone(),
+            at,
+            interface: batch.interface(slot),
+            hop: batch.hop[slot].into(),
+            out_interface: batch.out_interface[slot],
+            mark: batch.marks.marked.has(slot).then(|| batch.marks.values[slot]),
+            categories: (0..CATEGORIES_MAX).filter(is_in).fold(0, |all, number| all | 1 << number),
+            length: batch.len(slot),
+            head,
+            head_len,
+        });
+    }
+}
+
+impl Watch for Trace {
+    fn begin(&mut self, shape: &Arc<Shape>, batch: &mut Batch) {
+        (self.traced, self.seen) = (Mask::EMPTY, Mask::EMPTY);
+        batch.next_hop = [NO_ROUTE; BATCH_MAX];
+        batch.hop = [NextHop::NoRoute.into(); BATCH_MAX];
+        batch.out_interface = [NO_INTERFACE; BATCH_MAX];
+        self.look(shape, batch.packets(), batch);
+    }
+
+    fn passed(
+        &mut self,
+        shape: &Arc<Shape>,
+        place: usize,
+        (packets, output): (Mask, &dyn Fn(usize) -> usize),
+        batch: &Batch,
+    ) {
+        self.look(shape, packets, batch);
+        for slot in (packets & self.traced).slots() {
+            self.sight(shape, At::Step { place, output: output(slot) }, slot, batch);
+        }
+    }
+}
