@@ -13,9 +13,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use wire::checksum::{Checksum, checksum, pseudo_header_v4, pseudo_header_v6};
+use wire::ethernet::{ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use wire::ip::{
     PROTOCOL_AUTHENTICATION, PROTOCOL_DESTINATION_OPTIONS, PROTOCOL_FRAGMENT, PROTOCOL_HOP_BY_HOP,
-    PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_ROUTING,
+    PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_ROUTING, PROTOCOL_TCP, PROTOCOL_UDP,
 };
 
 use crate::{
@@ -32,49 +34,97 @@ pub fn read(
     words: &str,
     interface: impl Fn(&str) -> Result<u16, String>,
 ) -> Result<(Family, Key), String> {
-    const USAGE: &str = "write PROTOCOL SOURCE[:PORT] > DESTINATION[:PORT] [in INTERFACE] [flags F] [icmp TYPE] \
-                         [ttl N] [length N] [dscp D] [state S] [from_mac M] [to_mac M] [priority N] [fragment] \
-                         [routing T] [extension E]";
-    let mut words = words.split_whitespace();
-    let mut next = |what: &str| words.next().ok_or_else(|| format!("{what} missing; {USAGE}"));
-    let protocol = text::protocol(next("protocol")?).map_err(|error| error.to_string())?;
-    let (source, from_port) = place(next("source")?)?;
-    let arrow = next(">")?;
-    if arrow != ">" {
-        return Err(format!("\"{arrow}\" stands where > is expected; {USAGE}"));
-    }
-    let (destination, to_port) = place(next("destination")?)?;
-    let mut frame = Frame::new(protocol, (source, destination), (from_port, to_port))?;
-    let (mut from, mut state, mut macs, mut priority) = (0, State::New, [0; 2], 0);
-    while let Ok(key) = next("") {
-        if key == "fragment" {
-            frame.fragment = true;
-            continue;
-        }
-        let value = next(key)?;
-        let told = |error: text::TextError| error.to_string();
-        match key {
-            "in" => from = interface(value)?,
-            "flags" => frame.flags = text::flags(value).map_err(told)?.value,
-            "icmp" => frame.icmp = text::icmp_type(frame.family(), value).map_err(told)?,
-            "ttl" => frame.ttl = *text::ttl(value).map_err(told)?.start(),
-            "length" => frame.length = Some(*text::length(value).map_err(told)?.start()),
-            "state" => state = text::state(value).map_err(told)?,
-            "to_mac" => macs[0] = mac(value)?,
-            "from_mac" => macs[1] = mac(value)?,
-            "priority" => priority = text::priority(value).map_err(told)?,
-            "dscp" => frame.dscp = text::dscp(value).map_err(told)?,
-            "routing" => frame.add_routing(text::routing_type(value).map_err(told)?)?,
-            "extension" => frame.add_extension(text::extension(value).map_err(told)?)?,
-            _ => return Err(format!("\"{key}\" unknown; {USAGE}")),
-        }
-    }
+    let Words { frame, from, state, macs, priority } = Words::read(words, interface)?;
     let (family, bytes) = (frame.family(), frame.bytes());
     let key = match family {
-        Family::Ip4 => Key::of_ip4(&bytes, bytes.len(), from),
-        Family::Ip6 => Key::of_ip6(&bytes, bytes.len(), from),
+        Family::Ip4 => Key::of_ip4(&bytes, bytes.len(), from.unwrap_or(0)),
+        Family::Ip6 => Key::of_ip6(&bytes, bytes.len(), from.unwrap_or(0)),
     };
     Ok((family, Key { macs, priority, ..key.with_state(state) }))
+}
+
+/// A frame made from words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MadeFrame {
+    /// An Ethernet frame without tags, with correct checksums. A MAC that is not given is 0.
+    pub bytes: Vec<u8>,
+    /// The number of the interface that receives it; `None`: not given.
+    pub interface: Option<u16>,
+}
+
+/// Makes a whole frame of a packet's words, as [`read`] reads them.
+///
+/// # Errors
+/// As those of [`read`].
+pub fn make(
+    words: &str,
+    interface: impl Fn(&str) -> Result<u16, String>,
+) -> Result<MadeFrame, String> {
+    let Words { frame, from, macs: [to, source], .. } = Words::read(words, interface)?;
+    let mut bytes = frame.bytes();
+    bytes[..6].copy_from_slice(&to.to_be_bytes()[2..]);
+    bytes[6..12].copy_from_slice(&source.to_be_bytes()[2..]);
+    let ethertype = match frame.family() {
+        Family::Ip4 => ETHERTYPE_IPV4,
+        Family::Ip6 => ETHERTYPE_IPV6,
+    };
+    bytes[12..ETHERNET_LEN].copy_from_slice(&ethertype.to_be_bytes());
+    frame.put_checksums(&mut bytes[ETHERNET_LEN..]);
+    Ok(MadeFrame { bytes, interface: from })
+}
+
+/// A packet's words.
+struct Words {
+    frame: Frame,
+    /// The number of the ingress interface.
+    from: Option<u16>,
+    state: State,
+    /// Destination, source.
+    macs: [u64; 2],
+    priority: u8,
+}
+
+impl Words {
+    fn read(words: &str, interface: impl Fn(&str) -> Result<u16, String>) -> Result<Self, String> {
+        const USAGE: &str = "write PROTOCOL SOURCE[:PORT] > DESTINATION[:PORT] [in INTERFACE] [flags F] [icmp TYPE] \
+                         [ttl N] [length N] [dscp D] [state S] [from_mac M] [to_mac M] [priority N] [fragment] \
+                         [routing T] [extension E]";
+        let mut words = words.split_whitespace();
+        let mut next = |what: &str| words.next().ok_or_else(|| format!("{what} missing; {USAGE}"));
+        let protocol = text::protocol(next("protocol")?).map_err(|error| error.to_string())?;
+        let (source, from_port) = place(next("source")?)?;
+        let arrow = next(">")?;
+        if arrow != ">" {
+            return Err(format!("\"{arrow}\" stands where > is expected; {USAGE}"));
+        }
+        let (destination, to_port) = place(next("destination")?)?;
+        let mut frame = Frame::new(protocol, (source, destination), (from_port, to_port))?;
+        let (mut from, mut state, mut macs, mut priority) = (None, State::New, [0; 2], 0);
+        while let Ok(key) = next("") {
+            if key == "fragment" {
+                frame.fragment = true;
+                continue;
+            }
+            let value = next(key)?;
+            let told = |error: text::TextError| error.to_string();
+            match key {
+                "in" => from = Some(interface(value)?),
+                "flags" => frame.flags = text::flags(value).map_err(told)?.value,
+                "icmp" => frame.icmp = text::icmp_type(frame.family(), value).map_err(told)?,
+                "ttl" => frame.ttl = *text::ttl(value).map_err(told)?.start(),
+                "length" => frame.length = Some(*text::length(value).map_err(told)?.start()),
+                "state" => state = text::state(value).map_err(told)?,
+                "to_mac" => macs[0] = mac(value)?,
+                "from_mac" => macs[1] = mac(value)?,
+                "priority" => priority = text::priority(value).map_err(told)?,
+                "dscp" => frame.dscp = text::dscp(value).map_err(told)?,
+                "routing" => frame.add_routing(text::routing_type(value).map_err(told)?)?,
+                "extension" => frame.add_extension(text::extension(value).map_err(told)?)?,
+                _ => return Err(format!("\"{key}\" unknown; {USAGE}")),
+            }
+        }
+        Ok(Self { frame, from, state, macs, priority })
+    }
 }
 
 fn mac(word: &str) -> Result<u64, String> {
@@ -272,7 +322,49 @@ impl Frame {
             Family::Ip4 => packet[2..4].copy_from_slice(&(length as u16).to_be_bytes()),
             Family::Ip6 => packet[4..6].copy_from_slice(&((length - 40) as u16).to_be_bytes()),
         }
-        [vec![0; 14], packet].concat()
+        [vec![0; ETHERNET_LEN], packet].concat()
+    }
+
+    /// Writes the lengths and checksums of the packet's headers.
+    fn put_checksums(&self, packet: &mut [u8]) {
+        let upper = match self.addresses.0 {
+            IpAddr::V4(_) => 20,
+            IpAddr::V6(_) => 40 + self.chain().1.len(),
+        };
+        if self.family() == Family::Ip4 {
+            let sum = checksum(&packet[..20]);
+            packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        }
+        let length = packet.len() - upper;
+        if self.protocol == PROTOCOL_UDP {
+            packet[upper + 4..upper + 6].copy_from_slice(&(length as u16).to_be_bytes());
+        }
+        let at = match self.protocol {
+            PROTOCOL_TCP => 16,
+            PROTOCOL_UDP => 6,
+            PROTOCOL_ICMP | PROTOCOL_ICMPV6 => 2,
+            _ => return,
+        };
+        if self.fragment {
+            return;
+        }
+        let mut sum = match self.addresses {
+            _ if self.protocol == PROTOCOL_ICMP => Checksum::new(),
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                pseudo_header_v4(from, to, self.protocol, length as u16)
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) => {
+                pseudo_header_v6(from, to, self.protocol, length as u32)
+            }
+            // Both are of one family.
+            _ => return,
+        };
+        sum.add(&packet[upper..]);
+        let sum = match sum.finish() {
+            0 if self.protocol == PROTOCOL_UDP => 0xffff,
+            sum => sum,
+        };
+        packet[upper + at..upper + at + 2].copy_from_slice(&sum.to_be_bytes());
     }
 }
 
@@ -301,6 +393,43 @@ mod tests {
         assert_eq!((key.protocol(), key.icmp_type(), key.ttl()), (58, 128, 64));
         for words in ["udp 10.0.0.1 > 10.0.0.2 fragment", "udp ::1 > ::2 fragment"] {
             assert!(packet(words).1.is_later_fragment(), "{words}");
+        }
+    }
+
+    #[test]
+    fn words_become_whole_frames() {
+        for (words, ethertype) in [
+            ("udp 10.0.0.1:1 > 10.0.0.2:2 in wan length 99", [0x08, 0x00]),
+            ("tcp 10.0.0.1:1 > 10.0.0.2:2 flags syn", [0x08, 0x00]),
+            ("icmp 10.0.0.1 > 10.0.0.2 icmp echo-request", [0x08, 0x00]),
+            ("udp [::1]:1 > [::2]:2 extension hop-by-hop", [0x86, 0xdd]),
+            ("icmp6 fe80::1 > fe80::2 icmp 128", [0x86, 0xdd]),
+        ] {
+            let known = |name: &str| if name == "wan" { Ok(7) } else { Err(String::new()) };
+            let words = format!("{words} to_mac 02:00:00:00:00:01 from_mac 02:00:00:00:00:02");
+            let MadeFrame { bytes, interface } = make(&words, known).unwrap();
+            assert_eq!(bytes[..12], [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
+            assert_eq!(
+                (&bytes[12..14], interface.is_some()),
+                (&ethertype[..], words.contains("wan"))
+            );
+            // As a receiver does it: over the header, and over the rest with the pseudo-header.
+            let packet = &bytes[ETHERNET_LEN..];
+            let v4 = packet[0] >> 4 == 4;
+            assert!(!v4 || checksum(&packet[..20]) == 0, "{words}");
+            let (upper, protocol) = match (v4, packet[6]) {
+                (true, _) => (20, packet[9]),
+                (false, PROTOCOL_HOP_BY_HOP) => (48, packet[40]),
+                (false, protocol) => (40, protocol),
+            };
+            let mut sum = Checksum::new();
+            if protocol != PROTOCOL_ICMP {
+                sum.add(if v4 { &packet[12..20] } else { &packet[8..40] });
+                sum.add_u16((packet.len() - upper) as u16);
+                sum.add_u16(protocol.into());
+            }
+            sum.add(&packet[upper..]);
+            assert_eq!(sum.finish(), 0, "{words}");
         }
     }
 

@@ -62,6 +62,8 @@ pub enum Request {
     Set(SetChange),
     /// Logs packets of a filter's rule for a time, or no longer; the answer is [`report::Change`].
     Filter(FilterChange),
+    /// Traces packets; the answer, once they are through or the time is over, is [`report::Trace`].
+    Trace(TraceRequest),
     /// Runs a command of the configuration, in Lua. The answer is its text or table.
     Do(DoRequest),
 }
@@ -108,6 +110,22 @@ pub struct FlowSelection {
     /// The protocol.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<u8>,
+}
+
+/// The packets to be traced.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TraceRequest {
+    /// A filter's rule that selects them, as `proto=udp`, `to_port=53`; empty: all.
+    #[serde(default)]
+    pub rule: Vec<String>,
+    /// In place of received ones: a packet made by hand, see [`acl::packet`], which is not sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packet: Option<String>,
+    /// Their number.
+    pub packets: u32,
+    /// The longest time to wait for them.
+    pub seconds: u64,
 }
 
 /// A command of the configuration to be run.

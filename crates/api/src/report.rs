@@ -1352,6 +1352,43 @@ pub struct FilterVerdict {
     pub why: String,
 }
 
+/// The way of packets through the graph.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trace {
+    /// In the order in which they entered it.
+    pub packets: Vec<TracedPacket>,
+    /// Steps of packets that are missing in the report.
+    pub lost: u64,
+}
+
+/// The way of one packet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TracedPacket {
+    /// The number of its forwarder.
+    pub forwarder: usize,
+    /// The interface that received it.
+    pub interface: String,
+    /// The packet, in the notation of [`acl::packet`]; of others than IP packets Ethertype and MACs.
+    pub packet: String,
+    /// Bytes of the frame.
+    pub length: usize,
+    /// The steps.
+    pub steps: Vec<TracedStep>,
+    /// Its end: `sent on "wan"`, `dropped: ttl-expired`, …
+    pub end: String,
+}
+
+/// A step of a packet's way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TracedStep {
+    /// The step's name.
+    pub step: String,
+    /// The output that it gave the packet to.
+    pub output: String,
+    /// Decisions, and changes of the packet.
+    pub notes: Vec<String>,
+}
+
 /// Packets of a rule by the colours of RFC 2697 and RFC 2698.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColourCounts {

@@ -706,6 +706,16 @@ impl Config {
         }
     }
 
+    /// Reads the selection of packets by a filter's rule from words as `proto=udp`, `to_port=53,5353`,
+    /// `from=10.0.0.0/8`; the filter has this rule alone.
+    ///
+    /// # Errors
+    /// The unreadable word, and the expected ones.
+    pub fn rule_of_words(&self, words: &[String]) -> Result<FilterSpec, String> {
+        let names = self.interfaces().map(|(id, name, _)| (name.to_owned(), id)).collect();
+        validate::rule_of_words(words, names, &self.sets)
+    }
+
     /// Returns the interface that carries a VLAN's frames with all their tags: a port's own, or a bond.
     pub fn carrier(&self, vlan: &Vlan) -> Option<InterfaceId> {
         let is_carrier = |id: &InterfaceId| id.port().is_some() || self.bond(*id).is_some();

@@ -134,7 +134,8 @@ struct Sieve {
 
 impl Sieve {
     fn new(table: Option<Arc<FilterTable>>) -> Self {
-        let (ip4, ip6) = (Reader::of(table.as_deref().into_iter()), Reader::of(table.as_deref().into_iter()));
+        let (ip4, ip6) =
+            (Reader::of(table.as_deref().into_iter()), Reader::of(table.as_deref().into_iter()));
         Self { table, ip4, ip6 }
     }
 

@@ -80,6 +80,7 @@ mod slow_path;
 mod sources;
 mod state;
 mod topology;
+mod trace;
 mod turn;
 mod virtual_macs;
 mod virtuals;
@@ -298,6 +299,7 @@ impl Owner {
         self.drop_former_fibs();
         self.give_rules();
         self.learn_flows();
+        self.look_at_trace().await;
         if count.is_multiple_of(SAMPLE_TICKS) {
             self.routing.groups.sample();
         }

@@ -284,6 +284,11 @@ impl Ledger {
         counters.chain(drops)
     }
 
+    /// The number of steps.
+    pub fn places(&self) -> usize {
+        self.shape.steps.len()
+    }
+
     /// The counters that steps have themselves, as these forwarders have them, by step and counter.
     fn own_counters(&self, views: &[ForwarderView]) -> BTreeMap<(String, &'static str), u64> {
         let mut sums = BTreeMap::new();

@@ -16,6 +16,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail};
 use api::report::Route;
@@ -24,7 +25,7 @@ use control::config;
 use ipnet::IpNet;
 use nix::sys::socket::SockType;
 use nix::sys::stat::{Mode, fchmod};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Interest};
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::{Builder, Handle};
@@ -106,7 +107,7 @@ impl Socket {
                 }
                 Err(error) => {
                     tracing::warn!("socket {}: {error}", self.path.display());
-                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                    tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
         }
@@ -222,7 +223,11 @@ async fn converse(stream: UnixStream, questions: mpsc::Sender<Question>) {
             }
             Ok(request) => {
                 let change = audit::change(&request);
-                let answer = ask(request, &questions).await;
+                let may_end = matches!(request, Request::Trace(_));
+                let answer = tokio::select! {
+                    answer = ask(request, &questions) => answer,
+                    () = hung_up(&write), if may_end => return,
+                };
                 if let Some(change) = change {
                     client.record(&change, &answer);
                 }
@@ -231,6 +236,16 @@ async fn converse(stream: UnixStream, questions: mpsc::Sender<Question>) {
             Err(reason) => write_answer(&mut write, &Answer::Error(reason)).await,
         };
         if written.is_err() || too_long {
+            return;
+        }
+    }
+}
+
+/// Returns once the client has closed the connection, within a second. One that only sends nothing more still waits.
+async fn hung_up(write: &OwnedWriteHalf) {
+    loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if !matches!(write.ready(Interest::WRITABLE).await, Ok(ready) if !ready.is_write_closed()) {
             return;
         }
     }

@@ -19,6 +19,7 @@ pub mod routes;
 pub mod run;
 pub mod sets;
 pub mod show;
+pub mod trace;
 pub mod words;
 
 use std::fmt;
@@ -38,6 +39,7 @@ use filter::FilterArgs;
 use flows::FlowArgs;
 use sets::SetArgs;
 use show::ShowArgs;
+use trace::TraceArgs;
 
 /// A command to a running router. All variants are available in the Unix shell, in `turnpike shell`
 /// and over telnet, with help and completion.
@@ -65,6 +67,8 @@ pub enum RouterCommand {
     Set(SetArgs),
     /// Log packets of a filter's rule of a running router
     Filter(FilterArgs),
+    /// Show the way of packets through a running router, step by step
+    Trace(TraceArgs),
     /// Run a Lua command that the configuration defines
     Do(DoArgs),
 }
@@ -98,6 +102,7 @@ impl RouterCommand {
             Self::Flow(args) => &args.router,
             Self::Set(args) => &args.router,
             Self::Filter(args) => &args.router,
+            Self::Trace(args) => &args.router,
             Self::Do(args) => &args.router,
         }
     }
@@ -116,6 +121,7 @@ impl RouterCommand {
             | Self::Flow(_)
             | Self::Set(_)
             | Self::Filter(_)
+            | Self::Trace(_)
             | Self::Do(_) => false,
         }
     }
@@ -137,6 +143,7 @@ impl RouterCommand {
             Self::Flow(args) => flows::flow(args, console),
             Self::Set(args) => sets::set(args, console),
             Self::Filter(args) => filter::filter(args, console),
+            Self::Trace(args) => trace::trace(args, console),
             Self::Do(args) => do_::run(&args.call, console),
         }?;
         Ok(ExitCode::SUCCESS)

@@ -103,6 +103,8 @@ impl<'a> Context<'a> {
     }
 }
 
+pub(super) use filters::of_words as rule_of_words;
+
 /// The rule of [`is_name`], for messages.
 const NAME_RULE: &str = "begin with a letter or digit and use letters, digits, '-', '_' and '.'";
 

@@ -498,7 +498,7 @@ impl Owner {
     }
 
     /// Returns the number of forwarders.
-    fn forwarders(&self) -> usize {
+    pub(super) fn forwarders(&self) -> usize {
         self.forwarding.wiring.as_ref().map_or(0, |wiring| wiring.exchanges.len())
     }
 

@@ -209,7 +209,8 @@ impl Owner {
 
 /// Returns true if the answer needs the wiring.
 fn needs_wiring(question: &Question) -> bool {
-    let Question::Request(Request::Show(show), _) = question else { return false };
+    let Question::Request(request, _) = question else { return false };
+    let Request::Show(show) = request else { return matches!(request, Request::Trace(_)) };
     matches!(show, Show::Forwarders | Show::Rss | Show::ControlQueues | Show::Topology)
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use acl::Action;
+use acl::{Action, Family, Key};
 use anyhow::{Error, Result};
 use api::report::{ColourCounts, Filter, FilterRule, FilterVerdict};
 use control::config::{Interface, PortFilter, Vrf, action_name};
@@ -41,20 +41,33 @@ impl Owner {
     /// Returns a filter's verdict on a packet described in text.
     pub(super) fn verdict(&self, name: &str, packet: &str) -> Result<FilterVerdict> {
         let table = self.filter_named(name)?;
-        let interface = |name: &str| {
-            let mut all = self.configurations.current.interfaces();
-            let found = all.find(|(_, known, _)| *known == name);
-            found.map(|(id, ..)| id.index() as u16).ok_or_else(|| {
-                let all = self.configurations.current.interfaces();
-                let known: Vec<_> = all.map(|(_, name, _)| name).collect();
-                format!("interface \"{name}\": unknown; interfaces: {}", known.join(", "))
-            })
-        };
-        let (family, key) = acl::packet::read(packet, interface).map_err(Error::msg)?;
+        let number = |name: &str| self.interface_number(name);
+        let (family, key) = acl::packet::read(packet, number).map_err(Error::msg)?;
+        Ok(self.verdict_on(table, family, &key))
+    }
+
+    /// The number of the interface of this name.
+    pub(super) fn interface_number(&self, name: &str) -> Result<u16, String> {
+        let mut all = self.configurations.current.interfaces();
+        let found = all.find(|(_, known, _)| *known == name);
+        found.map(|(id, ..)| id.index() as u16).ok_or_else(|| {
+            let all = self.configurations.current.interfaces();
+            let known: Vec<_> = all.map(|(_, name, _)| name).collect();
+            format!("interface \"{name}\": unknown; interfaces: {}", known.join(", "))
+        })
+    }
+
+    /// Returns a filter's verdict on a packet with these fields.
+    pub(super) fn verdict_on(
+        &self,
+        table: &Arc<FilterTable>,
+        family: Family,
+        key: &Key,
+    ) -> FilterVerdict {
         let filter = &table.spec().filter;
         let rules = self.filter(table).rules;
         let sets = self.filtering.sets.readers();
-        let fits = |first: usize| acl::walk_from(filter, &sets, (family, &key), first);
+        let fits = |first: usize| acl::walk_from(filter, &sets, (family, key), first);
         let met = std::iter::successors(fits(0), |place| {
             let goes_on = !filter.rules[*place].action.is_terminal();
             goes_on.then(|| fits(place + 1)).flatten()
@@ -69,7 +82,7 @@ impl Owner {
                 (action_name(filter.default).to_owned(), why.to_owned())
             }
         };
-        Ok(FilterVerdict { rule, before, action, why })
+        FilterVerdict { rule, before, action, why }
     }
 
     /// Describes the treatment of a rule's packets.

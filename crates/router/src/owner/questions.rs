@@ -41,6 +41,10 @@ impl Owner {
     pub(super) async fn answer(&mut self, question: Question) {
         match question {
             Question::Request(Request::Do(call), to) => self.run_command(call, to),
+            Question::Request(Request::Trace(request), to) => {
+                // Boxed, as questions are also answered while it waits.
+                Box::pin(self.begin_trace(request, to)).await;
+            }
             Question::Request(request, to) => {
                 // Configurations are prepared first, by another thread.
                 if let Some((request, to)) = self.begin(request, to) {
@@ -64,9 +68,11 @@ impl Owner {
             Request::Set(change) => self.change_set(&change),
             Request::Filter(change) => self.change_filter_log(&change),
             Request::Confirm {} => self.configurations.confirm(),
-            Request::Plan(_) | Request::Apply(_) | Request::Rollback(_) | Request::Do(_) => {
-                Err(anyhow!("not answered at once: a defect, please report"))
-            }
+            Request::Plan(_)
+            | Request::Apply(_)
+            | Request::Rollback(_)
+            | Request::Do(_)
+            | Request::Trace(_) => Err(anyhow!("not answered at once: a defect, please report")),
         };
         reply(to, changed);
     }
@@ -273,7 +279,7 @@ impl Owner {
         Ok(page)
     }
 
-    fn route(&self, route: &RouteInfo) -> Route {
+    pub(super) fn route(&self, route: &RouteInfo) -> Route {
         let path = |port: Option<InterfaceId>, via, weight| Path {
             port: port.map(|port| self.interface_name(port)),
             via,

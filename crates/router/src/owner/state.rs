@@ -40,6 +40,7 @@ use super::meanwhile::{Inputs, Later};
 use super::multicast::Groups;
 use super::rebalance::Balance;
 use super::sources::Sources;
+use super::trace::Tracing;
 use super::watch::Word;
 
 /// Routes, where they come from, and the tables into which they go.
@@ -150,6 +151,7 @@ pub struct Forwarding {
     pub(super) flows: FlowHash,
     /// Failures of steps in Lua.
     pub(super) failures: FailureLog,
+    pub(super) tracing: Tracing,
     /// Counters of all units.
     pub(super) ledger: Ledger,
 }
@@ -166,6 +168,7 @@ impl Forwarding {
             balance: Balance::default(),
             flows,
             failures: FailureLog::default(),
+            tracing: Tracing::default(),
             ledger,
         }
     }

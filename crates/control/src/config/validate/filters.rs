@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
+use std::path::Path;
 
 use acl::{Action, Classifier, Family, Matches, Rule, SETS_MAX, text};
 use dataplane::category::CATEGORIES_MAX;
@@ -17,9 +18,10 @@ use dataplane::transmit::frame::Class as QueueClass;
 use ipnet::IpNet;
 use wire::MacAddr;
 
-use super::super::error::suggestion;
+use super::super::error::{Collector, ConfigErrors, suggestion};
 use super::super::script::Statement;
-use super::super::value::{Fields, Value, whole_number};
+use super::super::source::ScriptLines;
+use super::super::value::{Fields, Table, Value, whole_number};
 use super::super::{
     Bond, Cores, Filter, Mirror, NamedNextHop, Port, PortFilter, PrefixSet, SetRoutes, Spread,
     Vlan, Vrf,
@@ -206,6 +208,81 @@ pub(super) fn read<'s>(
     }
     bound_tables(context, &filters);
     (filters, categories)
+}
+
+/// Keys of a rule that select packets by themselves, without their connection.
+const SELECTING: &[&str] = &[
+    "family",
+    "ethertype",
+    "from",
+    "to",
+    "from_set",
+    "to_set",
+    "from_mac",
+    "to_mac",
+    "priority",
+    "proto",
+    "from_port",
+    "to_port",
+    "flags",
+    "icmp",
+    "icmp6",
+    "fragment",
+    "routing",
+    "extension",
+    "dscp",
+    "ttl",
+    "length",
+    "interface",
+];
+
+/// Reads a rule from words as `proto=udp`, `to_port=53,5353`, `from=10.0.0.0/8`, and makes a filter of it.
+pub(in super::super) fn of_words(
+    words: &[String],
+    interfaces: Vec<(String, InterfaceId)>,
+    sets: &[PrefixSet],
+) -> Result<FilterSpec, String> {
+    let mut table = Table::default();
+    for word in words {
+        let Some((key, value)) = word.split_once('=') else {
+            let known = SELECTING.join(", ");
+            return Err(format!("\"{word}\": expected KEY=VALUE, as proto=udp; keys: {known}"));
+        };
+        if !SELECTING.contains(&key) {
+            let known = suggestion(key, "known", SELECTING);
+            return Err(format!("key \"{key}\" unknown{known}"));
+        }
+        if table.named.insert(key.to_owned(), of_word(key, value)).is_some() {
+            return Err(format!("\"{key}\": given twice; write {key}=ONE,OTHER"));
+        }
+    }
+    let (source, mut errors) = (ScriptLines::new(""), Collector::new(Path::new("")));
+    let mut fields = Fields::new("rule".to_owned(), 1, &table, RULE, &source, &mut errors);
+    let named =
+        Named { interfaces, next_hops: &[], sets, mirrors: &[], categories: &mut Vec::new() };
+    let rules = vec![rule(&mut fields, 1, &named)];
+    let filter = acl::Filter { name: "trace".to_owned(), rules, default: Action::Drop };
+    filter.check().iter().for_each(|error| errors.add(None, error.to_string()));
+    let told = |errors: ConfigErrors| {
+        let all: Vec<_> = errors.0.into_iter().map(|error| error.message).collect();
+        all.join("; ")
+    };
+    errors.finish().map_err(told)?;
+    Ok(FilterSpec { filter, treatments: vec![Treatment::default()], targets: Vec::new() })
+}
+
+/// The value of a word; with commas a list, except of flags.
+fn of_word(key: &str, value: &str) -> Value {
+    let text = |text: &str| Value::Text(text.to_owned());
+    match value {
+        "true" => Value::Bool(true),
+        "false" => Value::Bool(false),
+        _ if key != "flags" && value.contains(',') => {
+            let list = value.split(',').map(text).collect();
+            Value::Table(Table { list, ..Table::default() })
+        }
+        _ => text(value),
+    }
 }
 
 /// Names known to rules.
