@@ -264,3 +264,125 @@ impl Watch for Trace {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use acl::{Action, Filter, SetReaders};
+
+    use super::*;
+    use crate::builder::GraphBuilder;
+    use crate::filters::{FilterSpec, Treatment};
+    use crate::graph::{Graph, Output, Outputs, Step};
+    use crate::reason::DropReason;
+    use crate::testing::{FrameBuilder, batch_of, udp_to};
+    use crate::watch::LOST;
+
+    /// Of its packets, drops those in odd slots and loses that in slot 4.
+    struct Odd;
+
+    impl Step for Odd {
+        fn outputs(&self) -> &[Output] {
+            const { &[Output::next("even"), Output::Drop(DropReason::Blackhole)] }
+        }
+
+        fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+            out[0] = input.filter(|slot| slot.is_multiple_of(2) && slot != 4);
+            out[1] = input.filter(|slot| !slot.is_multiple_of(2));
+            batch.out_interface = [2; BATCH_MAX];
+        }
+    }
+
+    struct Mark;
+
+    impl Step for Mark {
+        fn outputs(&self) -> &[Output] {
+            const { &[Output::next("next")] }
+        }
+
+        fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+            out[0] = input;
+            (batch.marks.marked, batch.marks.values) = (input, [7; BATCH_MAX]);
+        }
+    }
+
+    fn watched(filter: Option<Arc<FilterTable>>, packets: u32) -> (Graph, Arc<Sightings>) {
+        let mut builder = GraphBuilder::new();
+        builder.add("odd", Odd).unwrap();
+        builder.add("mark", Mark).unwrap();
+        builder.connect("odd", "even", "mark").unwrap();
+        builder.transmit("mark", "next").unwrap();
+        let mut graph = builder.build().unwrap();
+        let sightings = Arc::new(Sightings::new(packets, 2));
+        graph.watch = Some(Box::new(Trace::new(1, filter, sightings.clone())));
+        (graph, sightings)
+    }
+
+    fn ways(sightings: &Sightings) -> Vec<(u32, At)> {
+        std::iter::from_fn(|| sightings.take()).map(|seen| (seen.packet, seen.at)).collect()
+    }
+
+    fn step(place: usize, output: usize) -> At {
+        At::Step { place, output }
+    }
+
+    fn udp(port: u16) -> Vec<u8> {
+        FrameBuilder::ip4().udp(9, port, b"data").build()
+    }
+
+    #[test]
+    fn each_step_s_output_is_seen_as_well_as_a_packet_that_it_loses() {
+        let (mut graph, sightings) = watched(None, 9);
+        let mut batch = batch_of(&vec![udp(1); 5]);
+        let ends = graph.run(&mut batch);
+        assert_eq!((ends.transmit.0, ends.drop.0), (0b101, 0b1010));
+        let ways = ways(&sightings);
+        let of = |packet: u32| -> Vec<_> {
+            ways.iter().filter(|(of, _)| *of == packet).map(|(_, at)| *at).collect()
+        };
+        assert_eq!(of(0), [At::Entry, step(0, 0), step(1, 0)]);
+        assert_eq!(of(1), [At::Entry, step(0, 1)]);
+        assert_eq!(of(4), [At::Entry, step(0, LOST)]);
+        assert_eq!(sightings.lost(), 0);
+    }
+
+    #[test]
+    fn a_sighting_has_the_packet_as_it_is_there() {
+        let (mut graph, sightings) = watched(None, 1);
+        graph.run(&mut batch_of(&[udp(1)]));
+        let seen: Vec<_> = std::iter::from_fn(|| sightings.take()).collect();
+        assert_eq!(seen.iter().map(|seen| seen.mark).collect::<Vec<_>>(), [None, None, Some(7)]);
+        let out: Vec<_> = seen.iter().map(|seen| seen.out_interface).collect();
+        assert_eq!(out, [NO_INTERFACE, 2, 2]);
+        assert!(seen.iter().all(|seen| seen.head() == udp(1) && seen.length == udp(1).len()));
+    }
+
+    #[test]
+    fn only_so_many_packets_of_all_batches_are_traced() {
+        let (mut graph, sightings) = watched(None, 3);
+        for _ in 0..3 {
+            graph.run(&mut batch_of(&vec![udp(1); 2]));
+        }
+        let packets: Vec<_> = ways(&sightings).into_iter().map(|(packet, _)| packet).collect();
+        assert_eq!(packets, [0, 1, 0, 0, 1, 2, 2, 2]);
+        assert_eq!(sightings.selected(), 3);
+    }
+
+    #[test]
+    fn a_filter_s_first_rule_selects() {
+        let filter = Filter {
+            name: "trace".into(),
+            rules: vec![udp_to(53..=53, Action::Accept)],
+            default: Action::Drop,
+        };
+        let spec = FilterSpec { filter, treatments: vec![Treatment::default()], targets: vec![] };
+        let table = FilterTable::new(&spec, None, &SetReaders::default()).unwrap();
+        let (mut graph, sightings) = watched(Some(Arc::new(table)), 9);
+        let other = FrameBuilder::ip4().build();
+        graph.run(&mut batch_of(&[udp(54), udp(53), other, vec![0; 60], udp(53)]));
+        let entered: Vec<_> = std::iter::from_fn(|| sightings.take())
+            .filter(|seen| seen.at == At::Entry)
+            .map(|seen| seen.head().to_vec())
+            .collect();
+        assert_eq!(entered, [udp(53), udp(53)]);
+    }
+}
