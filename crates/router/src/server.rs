@@ -7,7 +7,7 @@
 //!
 //! Changes are logged with the client's user and process (`server/audit.rs`).
 
-mod audit;
+pub mod audit;
 
 use std::fs;
 use std::io;
@@ -20,7 +20,7 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context, Error, Result, bail};
 use api::report::Route;
 use api::{Answer, Request, RouteFilter, Show};
-use control::config;
+use control::config::{self, ControlSocket};
 use ipnet::IpNet;
 use nix::sys::socket::SockType;
 use nix::sys::stat::{Mode, fchmod};
@@ -30,7 +30,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{mpsc, oneshot};
 
-use super::Telnet;
+use super::Doors;
+use super::control_socket::{self, ControlSockets};
 use super::telnet::{Acceptor, Opened};
 
 /// Longest request line, in bytes: a configuration with a million routes.
@@ -91,6 +92,14 @@ impl Socket {
         Ok(Self { listener: listener.into(), path: path.to_owned() })
     }
 
+    /// A copy of its listener.
+    ///
+    /// # Errors
+    /// There are too many descriptors.
+    pub fn listener(&self) -> io::Result<StdListener> {
+        self.listener.try_clone()
+    }
+
     /// Returns its file.
     pub fn path(&self) -> &Path {
         &self.path
@@ -119,6 +128,8 @@ pub struct Service {
     thread: Option<JoinHandle<()>>,
     runtime: Handle,
     telnet: Acceptor,
+    control: ControlSockets,
+    questions: mpsc::Sender<Question>,
 }
 
 impl Service {
@@ -128,25 +139,34 @@ impl Service {
     /// A thread or a runtime cannot be created.
     pub fn start(
         socket: Socket,
-        (telnet, opened): Telnet,
+        Doors { acceptor, telnet, control: (sockets, opened) }: Doors,
         questions: mpsc::Sender<Question>,
     ) -> Result<Self> {
         let (stop, stopped) = oneshot::channel();
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
+        let asking = questions.clone();
         let body = move || {
             runtime.block_on(async {
                 tokio::select! {
                     _ = stopped => {}
-                    _ = socket.serve(questions) => {}
+                    _ = socket.serve(asking) => {}
                 }
             });
             // A telnet client's command may wait for the owner, which waits for this thread.
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name("api".to_owned()).spawn(body)?;
-        let mut service = Self { stop: Some(stop), thread: Some(thread), runtime: handle, telnet };
-        service.serve_telnet(opened);
+        let mut service = Self {
+            stop: Some(stop),
+            thread: Some(thread),
+            runtime: handle,
+            telnet: acceptor,
+            control: ControlSockets::default(),
+            questions,
+        };
+        service.serve_telnet(telnet);
+        service.serve_control(&sockets, Some(opened));
         Ok(service)
     }
 
@@ -156,6 +176,25 @@ impl Service {
     /// Those of [`Acceptor::open`].
     pub fn open_telnet(&self, settings: &config::Telnet, socket: &Path) -> Result<Opened> {
         self.telnet.open(settings, socket)
+    }
+
+    /// Opens what these control sockets need beside those that are served.
+    ///
+    /// # Errors
+    /// Those of [`ControlSockets::open`].
+    pub fn open_control(&self, wanted: &[ControlSocket]) -> Result<control_socket::Opened> {
+        self.control.open(wanted)
+    }
+
+    /// Serves these control sockets from now on, if they are opened.
+    pub fn serve_control(
+        &mut self,
+        wanted: &[ControlSocket],
+        opened: Option<control_socket::Opened>,
+    ) {
+        if let Some(opened) = opened {
+            self.control.serve(wanted, opened, (&self.runtime, &self.questions));
+        }
     }
 
     /// Serves new telnet clients by this service from now on, or none.

@@ -6,6 +6,7 @@
 pub mod bind;
 pub mod change;
 pub mod check;
+pub mod click;
 pub mod configuration;
 pub mod convert;
 pub mod do_;
@@ -32,6 +33,7 @@ use serde_json::Value;
 
 use api::{DEFAULT_SOCKET, Request, client};
 use change::{NeighbourArgs, RouteArgs};
+use click::ClickArgs;
 use configuration::{ApplyArgs, ConfirmArgs, HistoryArgs, PlanArgs, RollbackArgs};
 use do_::DoArgs;
 use filter::FilterArgs;
@@ -65,6 +67,8 @@ pub enum RouterCommand {
     Set(SetArgs),
     /// Log packets of a filter's rule of a running router
     Filter(FilterArgs),
+    /// Read or write a handler of an element of a Click configuration
+    Click(ClickArgs),
     /// Run a Lua command that the configuration defines
     Do(DoArgs),
 }
@@ -98,6 +102,7 @@ impl RouterCommand {
             Self::Flow(args) => &args.router,
             Self::Set(args) => &args.router,
             Self::Filter(args) => &args.router,
+            Self::Click(args) => &args.router,
             Self::Do(args) => &args.router,
         }
     }
@@ -116,6 +121,7 @@ impl RouterCommand {
             | Self::Flow(_)
             | Self::Set(_)
             | Self::Filter(_)
+            | Self::Click(_)
             | Self::Do(_) => false,
         }
     }
@@ -137,6 +143,7 @@ impl RouterCommand {
             Self::Flow(args) => flows::flow(args, console),
             Self::Set(args) => sets::set(args, console),
             Self::Filter(args) => filter::filter(args, console),
+            Self::Click(args) => click::click(args, console),
             Self::Do(args) => do_::run(&args.call, console),
         }?;
         Ok(ExitCode::SUCCESS)

@@ -42,7 +42,8 @@ pub(super) fn by_devices(net: &Net<'_>, devices: &Devices) -> Becomes {
     let of_devices = net.receivers().into_iter().chain(net.senders());
     let of_devices = of_devices.map(|element| (element, port_of(element)));
     let queriers = net.of_class(&["ARPQuerier", "ARPQuerier2"]);
-    let queriers = queriers.into_iter().map(|element| (element, sender(net, element).and_then(port_of)));
+    let queriers =
+        queriers.into_iter().map(|element| (element, sender(net, element).and_then(port_of)));
     let with_port = |(element, port)| (element, Become { port, ..Become::default() });
     of_devices.chain(queriers).map(with_port).collect()
 }
@@ -77,9 +78,13 @@ pub(super) fn elements(
         let Become { step, counts, port, ways } = becomes.get(&number).unwrap_or(&nothing);
         let lists = [("inputs", inputs), ("outputs", outputs), ("to", targets(net, number))];
         let lists = lists.into_iter().chain([("counts", counts.clone()), ("ways", ways.clone())]);
-        settings.extend(lists.filter(|(_, list)| !list.is_empty()).map(|(key, list)| (key, Value::List(list))));
+        settings.extend(
+            lists.filter(|(_, list)| !list.is_empty()).map(|(key, list)| (key, Value::List(list))),
+        );
         let texts = [("step", step), ("port", port)];
-        settings.extend(texts.into_iter().filter_map(|(key, text)| Some((key, Value::text(text.as_ref()?)))));
+        settings.extend(
+            texts.into_iter().filter_map(|(key, text)| Some((key, Value::text(text.as_ref()?)))),
+        );
         statements.statement(("element", &element.name), &settings, net.line(number));
     }
 }
@@ -101,7 +106,8 @@ fn directions(
     class: Option<&Class>,
 ) -> (Vec<String>, Vec<String>) {
     let Some(ports) = processing.elements.get(number) else { return Default::default() };
-    let written = |flow: &Flow, own: Option<Flow>| format!("{flow}{}", if own.is_none() { "~" } else { "" });
+    let written =
+        |flow: &Flow, own: Option<Flow>| format!("{flow}{}", if own.is_none() { "~" } else { "" });
     let of = |flows: &[Flow], own: fn(&Class, usize) -> Option<Flow>| -> Vec<String> {
         let flows = flows.iter().enumerate();
         flows.map(|(port, flow)| written(flow, class.and_then(|class| own(class, port)))).collect()

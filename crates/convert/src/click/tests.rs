@@ -531,10 +531,15 @@ fn each_element_says_what_it_has_become() {
 fn the_elements_of_a_router_have_ports() {
     let found = handlers(ROUTER);
     let has = |begin: &str, end: &str| {
-        found.iter().any(|line| line.starts_with(&format!("element {begin}")) && line.ends_with(end))
+        found
+            .iter()
+            .any(|line| line.starts_with(&format!("element {begin}")) && line.ends_with(end))
     };
     assert!(has("\"rt\"", r#"ways = { "local", "eth0", "eth1" } }"#), "{found:?}");
-    assert!(has("\"arpq0\"", r#"port = "eth0" }"#) && has("\"arpq1\"", r#"port = "eth1" }"#), "{found:?}");
+    assert!(
+        has("\"arpq0\"", r#"port = "eth0" }"#) && has("\"arpq1\"", r#"port = "eth1" }"#),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -549,7 +554,10 @@ fn control_sockets_are_local_unless_told_otherwise() {
     };
     for (arguments, settings) in [
         ("TCP, 7777", r#"listen = "127.0.0.1:7777""#),
-        ("\"tcp\", 7777, LOCALHOST true, READONLY true", r#"listen = "127.0.0.1:7777", read_only = true"#),
+        (
+            "\"tcp\", 7777, LOCALHOST true, READONLY true",
+            r#"listen = "127.0.0.1:7777", read_only = true"#,
+        ),
         ("TCP, 7777, LOCALHOST false", r#"listen = "0.0.0.0:7777", public = true"#),
         ("unix, \"/run/c s\", VERBOSE true", r#"unix = "/run/c s", verbose = true"#),
     ] {

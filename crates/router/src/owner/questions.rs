@@ -41,6 +41,7 @@ impl Owner {
     pub(super) async fn answer(&mut self, question: Question) {
         match question {
             Question::Request(Request::Do(call), to) => self.run_command(call, to),
+            Question::Request(Request::Handler(call), to) => self.call_handler(call, to),
             Question::Request(request, to) => {
                 // Configurations are prepared first, by another thread.
                 if let Some((request, to)) = self.begin(request, to) {
@@ -64,9 +65,11 @@ impl Owner {
             Request::Set(change) => self.change_set(&change),
             Request::Filter(change) => self.change_filter_log(&change),
             Request::Confirm {} => self.configurations.confirm(),
-            Request::Plan(_) | Request::Apply(_) | Request::Rollback(_) | Request::Do(_) => {
-                Err(anyhow!("not answered at once: a defect, please report"))
-            }
+            Request::Plan(_)
+            | Request::Apply(_)
+            | Request::Rollback(_)
+            | Request::Do(_)
+            | Request::Handler(_) => Err(anyhow!("not answered at once: a defect, please report")),
         };
         reply(to, changed);
     }
@@ -99,6 +102,7 @@ impl Owner {
             Show::Policing => reply(to, Ok(self.policing())),
             Show::Graph => reply(to, Ok(self.forwarding.ledger.graph())),
             Show::Commands => reply(to, Ok(self.commands())),
+            Show::Click => reply(to, Ok(self.click_elements())),
             Show::Steps => reply(to, Ok(self.forwarding.ledger.steps())),
             Show::Topology => self.draw_topology(to),
             Show::History => reply(to, Ok(self.configurations.report())),

@@ -14,7 +14,9 @@ impl Graph<'_> {
             let step = self.step_of(element).filter(is_printed).cloned();
             let counts = self.counts(element, devices);
             let is_there = |place: &String| {
-                place.rsplit_once('.').is_some_and(|(step, _)| printed.iter().any(|one| one == step))
+                place
+                    .rsplit_once('.')
+                    .is_some_and(|(step, _)| printed.iter().any(|one| one == step))
             };
             let counts: Vec<String> = counts.into_iter().filter(is_there).collect();
             let before = becomes.remove(&element).unwrap_or_default();

@@ -18,10 +18,12 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::{Pace, rate};
 use crate::batch::{Batch, Held};
 use crate::catalogue::{MakeContext, StepSpec};
+use crate::gauge::{Gauge, Gauges};
 use crate::graph::{Origin, Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::params::{Arg, Kind, Param};
@@ -49,7 +51,8 @@ pub(super) fn spec() -> StepSpec {
 fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
     let capacity = context.args.integer("capacity") as usize;
     let departures = Pace::read(context.args).map(|pace| Departures { pace, next: 0 });
-    Box::new(Queue { held: VecDeque::with_capacity(capacity), capacity, departures })
+    let length = context.tables.shared.get::<Gauges>().make(context.name);
+    Box::new(Queue { held: VecDeque::with_capacity(capacity), capacity, departures, length })
 }
 
 /// Times of departure, in TSC cycles.
@@ -79,6 +82,8 @@ struct Queue {
     held: VecDeque<Held>,
     capacity: usize,
     departures: Option<Departures>,
+    /// The number of packets, for others to see.
+    length: Arc<Gauge>,
 }
 
 impl Step for Queue {
@@ -96,6 +101,7 @@ impl Step for Queue {
                 self.held.extend(batch.take(slot));
             }
         }
+        self.length.set(self.held.len());
     }
 
     fn emit(&mut self, batch: &mut Batch, most: usize, out: &mut Outputs) -> Origin {
@@ -111,6 +117,7 @@ impl Step for Queue {
                 out[0] |= Mask::when(true, slot);
             }
         }
+        self.length.set(self.held.len());
         Origin::Held
     }
 
@@ -125,6 +132,7 @@ impl Step for Queue {
     fn release(&mut self) -> usize {
         let count = self.held.len();
         self.held.clear();
+        self.length.set(0);
         count
     }
 
@@ -141,6 +149,7 @@ impl Step for Queue {
                 std::mem::swap(&mut self.held, held);
             }
         }
+        self.length.set(self.held.len());
     }
 }
 
