@@ -218,7 +218,7 @@ def test_tables_of_an_ip_router_are_read_and_changed(lab):
     assert client.read(f"{table}.lookup", "203.0.113.1") == "2 10.0.2.2"
     hosts.left.run("ping", "-c", "2", "-W", "2", "203.0.113.1")
     assert client.ask(f"WRITE {table}.add 203.0.113.0/24 10.0.1.2 1")[0] == 520
-    assert client.ask(f"WRITE {table}.add 192.0.2.0/24 10.9.9.9 1")[0] == 520
+    assert client.ask(f"WRITE {table}.add 192.0.2.0/24 10.0.1.1 1")[0] == 520
     # All lines or none.
     client.send(f"WRITEUNTIL {table}.ctrl END\r\nremove 203.0.113.0/24\r\nremove 192.0.2.0/24\r\nEND")
     status, messages = client.status()
@@ -304,8 +304,10 @@ def test_sockets_come_move_and_go(lab):
     router.stop()
 
 
-def test_a_file_at_the_path_of_a_socket_is_nobodys_to_replace(lab, tmp_path):
+def test_a_file_at_the_path_of_a_socket_is_nobodys_to_replace(lab):
     wires = Wires(lab, **click(SORTER))
+    # Paths of sockets are short.
+    tmp_path = wires.router.directory
     precious = tmp_path / "precious"
     precious.write_text("kept")
     link = tmp_path / "link"
@@ -331,9 +333,9 @@ def test_a_file_at_the_path_of_a_socket_is_nobodys_to_replace(lab, tmp_path):
 
 def test_other_users_of_the_machine_are_refused(lab):
     wires = Wires(lab, **click(SORTER))
-    program = "import socket; s = socket.create_connection(('127.0.0.1', 7777)); print(s.makefile().read())"
+    program = "exec 3<>/dev/tcp/127.0.0.1/7777; cat <&3"
     done = subprocess.run(
-        wires.inside.command("setpriv", "--reuid", "65534", "--clear-groups", "python3", "-c", program),
+        wires.inside.command("setpriv", "--reuid", "65534", "--clear-groups", "bash", "-c", program),
         capture_output=True, text=True, timeout=20,
     )
     assert "530 user nobody (uid 65534) is not allowed here" in done.stdout, done
@@ -350,7 +352,7 @@ def test_hostile_clients_delay_neither_others_nor_packets(lab):
     slow.send(b"WRITEDATA s.switch 60000\r\n")
     endless = ControlSocket(wires.inside)
     endless.send(b"x" * 100_000)
-    assert endless.ask("")[0] == 500 and endless.line() == ""
+    assert endless.status() == (500, ["Line too long"]) and endless.is_over()
     deaf = ControlSocket(wires.inside, receive_buffer=4096)
     deaf.socket.setblocking(False)
     try:
@@ -359,10 +361,10 @@ def test_hostile_clients_delay_neither_others_nor_packets(lab):
     except BlockingIOError:
         pass
     large = ControlSocket(wires.inside)
-    assert large.ask("WRITEDATA s.switch 4000000000")[0] == 521 and large.line() == ""
+    assert large.ask("WRITEDATA s.switch 4000000000")[0] == 521 and large.is_over()
     web = ControlSocket(wires.inside)
     web.send(b"POST / HTTP/1.1\r\nHost: 127.0.0.1:7777\r\n\r\nWRITE stop\r\n")
-    assert web.line() == ""
+    assert web.is_over()
     junk = ControlSocket(wires.inside)
     junk.send(os.urandom(50_000))
     client = ControlSocket(wires.inside)

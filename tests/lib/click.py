@@ -59,6 +59,13 @@ class ControlSocket:
         """Writes a handler."""
         assert self.ask(f"WRITE {handler} {value}".rstrip()) == (200, [f"Write handler '{handler}' OK"])
 
+    def is_over(self):
+        """Returns true if the router closes the connection without another word, also while it has not read all."""
+        try:
+            return self.file.read() == b""
+        except ConnectionResetError:
+            return True
+
     def close(self):
         """Closes it."""
         self.file.close()

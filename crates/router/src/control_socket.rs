@@ -123,7 +123,9 @@ fn bind(settings: &ControlSocket) -> Result<Listener> {
     let ControlSocket { name, listen, .. } = settings;
     let what = || format!("control_socket \"{name}\"");
     let listener = match listen {
-        Listen::Unix(path) => Listener::Unix(Arc::new(Socket::bind(path).with_context(what)?)),
+        Listen::Unix(path) => {
+            Listener::Unix(Arc::new(Socket::bind_instead(path, "unix").with_context(what)?))
+        }
         Listen::Tcp(address) => {
             let listener = StdTcp::bind(address).with_context(|| {
                 format!("{}: {address}: cannot listen; choose another address", what())

@@ -65,13 +65,18 @@ impl Socket {
     /// Binds the socket. A file left behind by an ended router is replaced; a socket that answers
     /// belongs to a running router, and is an error.
     pub fn bind(path: &Path) -> Result<Self> {
+        Self::bind_instead(path, "--socket")
+    }
+
+    /// Like [`Self::bind`], for a path that is set by this option or setting.
+    pub fn bind_instead(path: &Path, setting: &str) -> Result<Self> {
         let shown = path.display();
         match StdStream::connect(path) {
             Ok(_) => bail!(
-                "socket {shown}: a router is running there already; stop it or choose another --socket"
+                "socket {shown}: a router is running there already; stop it or choose another {setting}"
             ),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(_) => remove_stale(path)?,
+            Err(_) => remove_stale(path, setting)?,
         }
         // Bound under another name, then renamed, so that a socket under the final name accepts
         // connections.
@@ -79,9 +84,9 @@ impl Socket {
         let listener = bind_private(&draft, SockType::Stream).map_err(|error| {
             let way_out = match error.kind() {
                 io::ErrorKind::PermissionDenied => {
-                    "run as root (sudo), or choose a --socket in a directory of your own"
+                    format!("run as root (sudo), or choose a {setting} in a directory of your own")
                 }
-                _ => "choose a --socket in a directory that exists",
+                _ => format!("choose a {setting} in a directory that exists"),
             };
             Error::from(error).context(format!("socket {shown}: cannot be made; {way_out}"))
         })?;
@@ -229,11 +234,11 @@ pub(crate) fn bind_private(path: &Path, kind: SockType) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-pub(crate) fn remove_stale(path: &Path) -> Result<()> {
+pub(crate) fn remove_stale(path: &Path, setting: &str) -> Result<()> {
     let shown = path.display();
     let kind = fs::symlink_metadata(path).with_context(|| format!("socket {shown}"))?.file_type();
     if !kind.is_socket() {
-        bail!("socket {shown}: a file that is not a socket; remove it or choose another --socket");
+        bail!("socket {shown}: a file that is not a socket; remove it or choose another {setting}");
     }
     fs::remove_file(path).with_context(|| format!("socket {shown}: cannot remove the stale one"))
 }

@@ -30,7 +30,7 @@ enum Call {
         /// ELEMENT.HANDLER, or one of the whole configuration: stop
         handler: String,
         /// The value
-        #[arg(allow_hyphen_values = true)]
+        #[arg(allow_negative_numbers = true)]
         value: Vec<String>,
     },
 }

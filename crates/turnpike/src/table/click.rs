@@ -88,7 +88,10 @@ mod tests {
         };
         let all = lines(click(&elements, None).unwrap());
         assert_eq!(all[0], "ELEMENT CLASS BECOMES PACKETS CONFIGURATION");
-        assert_eq!(all[1..3], ["c Counter step c 7", "in FromDevice port eth0 - eth0, PROMISC true"]);
+        assert_eq!(
+            all[1..3],
+            ["c Counter step c 7", "in FromDevice port eth0 - eth0, PROMISC true"]
+        );
         assert!(all[3].starts_with("rt Counter routes 7 xxx") && all[3].ends_with("x…"), "{all:?}");
         let one = lines(click(&elements, Some("c")).unwrap());
         assert_eq!(one[3..], ["handlers:", "c.count (r)", "c.reset (w)"]);

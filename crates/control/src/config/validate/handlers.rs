@@ -19,8 +19,9 @@ const MOST: usize = 4096;
 /// Most control sockets.
 const SOCKETS_MOST: usize = 16;
 
-/// Longest path of a Unix socket, in bytes: `sun_path` of unix(7), without the final 0.
-const PATH_MOST: usize = 107;
+/// Longest path of a Unix socket, in bytes: 107 by `sun_path` of unix(7), of which the name under which it is made has
+/// some more.
+const PATH_MOST: usize = 92;
 
 /// Port of the examples.
 const USUAL: u16 = 7777;
@@ -236,7 +237,7 @@ fn socket_path(fields: &mut Fields<'_, '_>, path: &str) -> Option<PathBuf> {
         relative if !relative.is_absolute() => {
             "not an absolute path, and the router is in another directory"
         }
-        _ if path.len() > PATH_MOST - 32 => "too long; at most 75 bytes",
+        _ if path.len() > PATH_MOST => "too long; at most 92 bytes",
         _ if path.contains('\0') => "has a zero byte",
         _ => return Some(PathBuf::from(path)),
     };
