@@ -9,6 +9,8 @@
 //! <- {"ok":[{"prefix":"10.1.0.0/16",…},…]}
 //! -> {"route":{"add":{"prefix":"198.51.100.0/24","paths":[{"via":"10.0.2.2","weight":2}]}}}
 //! <- {"ok":{"change":"added"}}
+//! -> {"handler":{"read":{"handler":"c.count"}}}
+//! <- {"ok":{"code":200,"messages":["Read handler 'c.count' OK"],"data":"12"}}
 //! -> {"apply":{"file":"/etc/turnpike/router.lua","text":"…","confirm_s":60}}
 //! <- {"ok":{"number":2,…}}
 //! ```
@@ -66,6 +68,47 @@ pub enum Request {
     Trace(TraceRequest),
     /// Runs a command of the configuration, in Lua. The answer is its text or table.
     Do(DoRequest),
+    /// Calls a handler of an element of a Click configuration; the answer is [`report::HandlerAnswer`].
+    Handler(HandlerCall),
+}
+
+/// A call of a handler, as those of Click: `ELEMENT.HANDLER`, or `HANDLER` of the whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum HandlerCall {
+    /// Reads it.
+    Read {
+        /// Its name.
+        handler: String,
+        /// Its argument, for those that have one.
+        #[serde(default)]
+        argument: String,
+    },
+    /// Writes it.
+    Write {
+        /// Its name.
+        handler: String,
+        /// The value.
+        #[serde(default)]
+        value: String,
+    },
+    /// Asks if it can be read.
+    CheckRead {
+        /// Its name.
+        handler: String,
+    },
+    /// Asks if it can be written.
+    CheckWrite {
+        /// Its name.
+        handler: String,
+    },
+}
+
+impl HandlerCall {
+    /// Returns true if it may change something.
+    pub fn is_write(&self) -> bool {
+        matches!(self, Self::Write { .. })
+    }
 }
 
 impl Request {

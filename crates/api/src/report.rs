@@ -84,6 +84,8 @@ pub enum Show {
     Commands,
     /// [`Steps`]: the steps, and the status of those in Lua.
     Steps,
+    /// `Vec<`[`ClickElement`]`>`: the elements of a Click configuration.
+    Click,
     /// [`topology::Topology`]: the machine, and the place of ports and forwarders on it.
     Topology,
     /// `Vec<`[`HistoryEntry`]`>`: the applied configurations.
@@ -1092,6 +1094,38 @@ pub struct Edge {
     pub to: String,
     /// Packets that took it.
     pub packets: u64,
+}
+
+/// An element of a Click configuration.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClickElement {
+    /// Its name.
+    pub name: String,
+    /// Its class.
+    pub class: String,
+    /// Its configuration string.
+    pub config: String,
+    /// The step that does its work.
+    pub step: Option<String>,
+    /// The port of its device.
+    pub port: Option<String>,
+    /// True for a routing table that is the router's own.
+    pub is_route_table: bool,
+    /// Packets that came to it; `None` if that is not counted.
+    pub count: Option<u64>,
+    /// Its handlers, each with `r`, `w` or both.
+    pub handlers: Vec<(String, String)>,
+}
+
+/// The result of a handler's call.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandlerAnswer {
+    /// The status of Click's protocol: 200, or from 500 on for a failure.
+    pub code: u16,
+    /// What Click's protocol says with it.
+    pub messages: Vec<String>,
+    /// The value, if it was read.
+    pub data: Option<String>,
 }
 
 /// The steps of the graph, and the status of those in Lua.

@@ -34,6 +34,8 @@
 //! turnpike.log { level = "info" }
 //! turnpike.quarantine { directory = "/var/lib/turnpike/quarantine", packets = 1000, mib = 16 }
 //! turnpike.telnet { listen = "127.0.0.1:2323", public = false, sessions = 8, idle_s = 600, users = { "ops" } }
+//! turnpike.element "c" { class = "Counter", step = "c" }   -- see docs/click.md
+//! turnpike.control_socket "cs" { listen = "127.0.0.1:7777", read_only = true, clients = 16, idle_s = 600 }
 //! turnpike.command "total" { help = "All packets", run = function(args) … return text end }
 //! local mark = turnpike.step "mark" { process = function(batch, mask) … return mask end }
 //! turnpike.graph:insert_after("ip4-validate", mark)         -- see docs/steps.md
@@ -163,6 +165,10 @@ pub struct Config {
     pub quarantine: Quarantine,
     /// The listener for telnet clients; `None`: telnet is off.
     pub telnet: Option<Telnet>,
+    /// Elements of a Click configuration, whose handlers can be called.
+    pub elements: Vec<Element>,
+    /// Sockets by which they are called.
+    pub control_sockets: Vec<ControlSocket>,
     /// Commands in Lua.
     pub commands: Vec<Command>,
     /// The paths of packets through steps.
@@ -1122,6 +1128,90 @@ impl Default for Telnet {
         // A port number that requires no privilege.
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 2323));
         Self { listen, sessions: 8, idle: Duration::from_secs(600), users: Vec::new() }
+    }
+}
+
+/// `turnpike.element`: an element of a Click configuration, for its handlers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Element {
+    /// The line of the statement.
+    pub line: usize,
+    /// Its name, unique.
+    pub name: String,
+    /// Its class.
+    pub class: String,
+    /// Its configuration string.
+    pub config: String,
+    /// `push` or `pull` of each input, with a tilde where it is agnostic.
+    pub inputs: Vec<String>,
+    /// The same of each output.
+    pub outputs: Vec<String>,
+    /// Connections from its outputs.
+    pub to: Vec<Wire>,
+    /// The step that does its work.
+    pub step: Option<String>,
+    /// Outputs of steps, `STEP.OUTPUT`, whose packets are the element's.
+    pub counts: Vec<String>,
+    /// The port of its device.
+    pub port: Option<String>,
+    /// Of a routing table that the RIB is: the port of each output, `local` or `drop`.
+    pub ways: Vec<String>,
+}
+
+/// A connection from an element's output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wire {
+    /// The output.
+    pub output: usize,
+    /// The input of the other element.
+    pub input: usize,
+    /// The other element's name.
+    pub to: String,
+}
+
+/// `turnpike.control_socket`: a socket by which handlers are called, as Click's `ControlSocket`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControlSocket {
+    /// The line of the statement.
+    pub line: usize,
+    /// Its name, unique.
+    pub name: String,
+    /// Its address, unique.
+    pub listen: Listen,
+    /// True if no handler can be written.
+    pub read_only: bool,
+    /// True if connections are logged.
+    pub verbose: bool,
+    /// Most clients at a time.
+    pub clients: usize,
+    /// Time after which a client that sends no command, or does not read its answer, is disconnected.
+    pub idle: Duration,
+    /// Users of this machine that may connect by TCP, besides root and the router's: names or numbers.
+    pub users: Vec<String>,
+}
+
+impl ControlSocket {
+    /// Returns true if the other is the same but for its line.
+    pub fn is_same(&self, other: &Self) -> bool {
+        *self == Self { line: self.line, ..other.clone() }
+    }
+}
+
+/// The address of a control socket.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Listen {
+    /// By TCP.
+    Tcp(SocketAddr),
+    /// A Unix socket at this path.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 //!    elements  an element of a class -> steps of the graph
 //!    graph     all elements behind FromDevice -> turnpike.new_graph, graph:path(…)
 //!    router    the pattern of an IP router -> addresses, routes, neighbours: the default graph forwards
+//!    handlers  each element with what it has become, and the sockets by which its handlers are called
 //!    lua       statements, with the line of the Click file behind each
 //! ```
 //!
@@ -20,6 +21,7 @@
 mod arguments;
 mod elements;
 mod graph;
+mod handlers;
 mod lua;
 mod net;
 mod router;
@@ -53,14 +55,16 @@ pub fn convert(name: &str, text: &str) -> Result<Converted, Errors> {
         let message = format!("{} elements; at most {ELEMENTS_MOST}", flat.elements.len());
         return Err(Error::new(&first_place(&flat), message).into());
     }
-    click::resolve(&flat)?;
+    let processing = click::resolve(&flat)?;
     let net = Net::new(&flat)?;
     let mut statements = Statements::new(name);
-    if router::is_one(&net) {
-        router::convert(&net, &mut statements)?;
+    let becomes = if router::is_one(&net) {
+        router::convert(&net, &mut statements)?
     } else {
-        graph::convert(&net, &mut statements)?;
-    }
+        graph::convert(&net, &mut statements)?
+    };
+    handlers::sockets(&net, &mut statements)?;
+    handlers::elements(&net, &processing, &becomes, &mut statements);
     Ok(statements.finish())
 }
 

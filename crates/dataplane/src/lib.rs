@@ -24,6 +24,7 @@ pub mod flow;
 pub mod flows;
 pub mod forwarder;
 pub mod frame;
+pub mod gauge;
 pub mod grace;
 pub mod graph;
 mod head;

@@ -244,6 +244,26 @@ pub enum Arg {
     Word(&'static str),
 }
 
+impl Arg {
+    /// The value as a graph gives it.
+    pub fn given(&self) -> Given {
+        let texts =
+            |texts: &mut dyn Iterator<Item = String>| Given::List(texts.map(Given::Text).collect());
+        match self {
+            Self::Integer(number) => Given::Number(*number as f64),
+            Self::Flag(flag) => Given::Flag(*flag),
+            Self::Text(text) => Given::Text(text.clone()),
+            Self::Word(word) => Given::Text((*word).to_owned()),
+            Self::Texts(list) => texts(&mut list.iter().cloned()),
+            Self::Prefixes(list) => texts(&mut list.iter().map(ToString::to_string)),
+            // Written with their units, in quotes.
+            Self::Duration(_) | Self::Rate(_) => {
+                Given::Text(self.to_string().trim_matches('"').to_owned())
+            }
+        }
+    }
+}
+
 /// As a configuration in Lua writes it.
 impl fmt::Display for Arg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -371,6 +391,11 @@ impl Args {
     /// The arguments that the graph gives itself, in the order of the declaration.
     pub fn given(&self) -> impl Iterator<Item = (&'static str, &Arg)> {
         self.given.iter().filter_map(|&name| Some((name, self.all.get(name)?)))
+    }
+
+    /// An argument, if the step declares it.
+    pub fn find(&self, name: &str) -> Option<&Arg> {
+        self.all.get(name)
     }
 
     /// An argument.

@@ -18,7 +18,7 @@ use crate::catalogue::{Catalogue, Facts, MakeContext, StepSpec};
 use crate::features::Feature;
 use crate::graph::{Graph, MAX_OUTPUTS, Output, Part, Step, Target};
 use crate::interface::InterfaceInfo;
-use crate::params::Args;
+use crate::params::{Args, Given};
 use crate::port::PortId;
 use crate::reason::{DropOrigin, DropReason};
 use crate::steps::ByPort;
@@ -196,6 +196,41 @@ impl Plan {
     pub fn steps_of(&self, kind: &str) -> impl Iterator<Item = (&str, &Args, Option<usize>)> {
         let of_kind = self.nodes.iter().filter(move |node| node.kind == kind);
         of_kind.map(|node| (node.name.as_str(), &node.args, node.line))
+    }
+
+    /// The kind and the arguments of a step.
+    pub fn step(&self, name: &str) -> Option<(&str, &Args)> {
+        let node = self.nodes.iter().find(|node| node.name == name)?;
+        Some((&node.kind, &node.args))
+    }
+
+    /// Gives a step another argument beside those that it has; its outputs stay as they are.
+    ///
+    /// # Errors
+    /// There is no such step or parameter, or the value does not fit.
+    pub fn set_argument(
+        &mut self,
+        catalogue: &Catalogue,
+        name: &str,
+        (key, value): (&str, Given),
+    ) -> Changed {
+        let at = self.find(name, None)?;
+        let node = &mut self.nodes[at];
+        let error = |why: String| PlanError::new(None, format!("step \"{name}\": {why}"));
+        let spec = catalogue.find(&node.kind);
+        let spec =
+            spec.ok_or_else(|| error(format!("kind \"{}\" has no parameters", node.kind)))?;
+        let given = node.args.given().map(|(name, arg)| (name.to_owned(), arg.given()));
+        let given = given.chain([(key.to_owned(), value)]).collect();
+        let read = Args::read(spec.params(), &given);
+        let args = read.map_err(|wrong| {
+            error(wrong.into_iter().map(|(_, why)| why).collect::<Vec<_>>().join("; "))
+        })?;
+        if spec.outputs(&args) != spec.outputs(&node.args) {
+            return Err(error(format!("{key}: it changes the outputs")));
+        }
+        node.args = args;
+        Ok(())
     }
 
     /// Returns true if a step of this kind has an output that drops packets.

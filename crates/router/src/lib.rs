@@ -15,11 +15,13 @@
 mod buffers;
 mod carriers;
 mod control_rules;
+mod control_socket;
 mod events;
 mod fd_store;
 mod flow_rules;
 mod forwarders;
 mod graphs;
+mod handlers;
 pub mod hold;
 mod host;
 mod last_resort;
@@ -56,7 +58,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail};
-use control::config::{Config, Device};
+use control::config::{Config, ControlSocket, Device};
 use dataplane::forwarder::Forwarder;
 use dpdk::{Eal, EalConfig, Port};
 use machine::bind::Binder;
@@ -66,6 +68,7 @@ use nix::sys::signal::Signal;
 
 use crate::progress::Progress;
 use buffers::Buffers;
+use control_socket::ControlSockets;
 use fd_store::SharedStore;
 use last_resort::{NIC_PATIENCE, PATIENCE};
 use owner::Owner;
@@ -85,8 +88,13 @@ pub struct RunSettings {
     pub hold: u64,
 }
 
-/// The telnet service of the start, and what serves it.
-type Telnet = (telnet::Acceptor, Option<telnet::Opened>);
+/// What clients of the start come by, beside the API's socket.
+struct Doors {
+    /// Serves telnet.
+    acceptor: telnet::Acceptor,
+    telnet: Option<telnet::Opened>,
+    control: (Vec<ControlSocket>, control_socket::Opened),
+}
 
 /// Runs a router, which `source` described, until a signal ends it. An error means that it did not start, or did not
 /// end cleanly.
@@ -106,6 +114,9 @@ pub fn run(
     resident::stay();
     let acceptor = telnet::Acceptor::new(program.telnet);
     let opened = config.telnet.as_ref().map(|telnet| acceptor.open(telnet, socket)).transpose()?;
+    let control = ControlSockets::default().open(&config.control_sockets)?;
+    let control = (config.control_sockets.clone(), control);
+    let doors = Doors { acceptor, telnet: opened, control };
     let path = socket;
     let (course, socket) = (signals.course().clone(), Socket::bind(path)?);
     course.owns_socket(path);
@@ -114,14 +125,8 @@ pub fn run(
     course.enter_for("binding NICs", NIC_PATIENCE);
     let bindings = Bindings::at_start(Binder::here(), &config)?;
     course.owns_bindings(&bindings);
-    let outcome = run_on(
-        (config, source),
-        program,
-        (socket, (acceptor, opened)),
-        signals,
-        no_huge,
-        (&bindings, &store),
-    );
+    let outcome =
+        run_on((config, source), program, (socket, doors), signals, no_huge, (&bindings, &store));
     course.enter_for("giving NICs back", NIC_PATIENCE);
     bindings.give_back_all();
     course.enter("the process");
@@ -144,7 +149,7 @@ pub fn run(
 fn run_on(
     (config, source): (Config, &ConfigSource),
     program: &Program,
-    (socket, telnet): (Socket, Telnet),
+    (socket, doors): (Socket, Doors),
     mut signals: Signals,
     no_huge: bool,
     (bindings, store): (&Arc<Bindings>, &SharedStore),
@@ -169,7 +174,7 @@ fn run_on(
     let opener = Opener::new(eal.clone(), buffers.clone(), bindings.clone(), store.clone());
     let described = (config, source.clone());
     let router = Start::new(described, program, place, opener, &buffers)?.run(&mut signals)?;
-    let outcome = router.serve(socket, telnet, signals);
+    let outcome = router.serve(socket, doors, signals);
     course.enter("DPDK");
     count_buffers(&buffers)?;
     outcome
@@ -255,10 +260,10 @@ struct Router {
 
 impl Router {
     /// Answers questions until a signal arrives, which it returns, then stops everything in order.
-    fn serve(mut self, socket: Socket, telnet: Telnet, signals: Signals) -> Result<Option<Signal>> {
+    fn serve(mut self, socket: Socket, doors: Doors, signals: Signals) -> Result<Option<Signal>> {
         let course = signals.course().clone();
         course.enter("the owner's thread");
-        let served = self.owner.serve(socket, telnet, signals);
+        let served = self.owner.serve(socket, doors, signals);
         let wiring = self.owner.wiring().context(NO_WIRING)?;
         let (mut units, complete) = wiring.end(&course);
         let mut failed = !complete;

@@ -56,6 +56,7 @@ mod filter_log;
 mod filters;
 mod flow;
 mod flows;
+mod handlers;
 mod hardware_filters;
 mod health;
 mod history;
@@ -101,13 +102,14 @@ use slowpath::Event;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use super::Telnet;
+use super::Doors;
 use super::last_resort::Course;
 use super::ports::{OpenPort, Ports};
 use super::server::{Service, Socket};
 use super::signals::{Signals, Wish};
 use super::slow_worker::SlowWorker;
 use super::wiring::Wiring;
+use handlers::Counts;
 use meanwhile::{Inputs, Later};
 use state::Serving;
 use turn::Turn;
@@ -115,6 +117,7 @@ use watch::Watch;
 
 pub use configurations::Configurations;
 pub use filters::WantedMulticasts;
+pub use handlers::Edit;
 pub use initial::{NewFibs, Readers, StaticRoutes, build_rib, new_fibs};
 pub use multicast::Groups;
 pub use sources::Sources;
@@ -156,6 +159,7 @@ pub struct Owner {
     filtering: Filtering,
     configurations: Configurations,
     serving: Serving,
+    counts: Counts,
 }
 
 impl Owner {
@@ -169,9 +173,17 @@ impl Owner {
         configurations: Configurations,
     ) -> Self {
         filtering.sets.retain(&configurations.current.sets);
-        let serving = Serving::default();
-        let mut owner =
-            Self { routing, devices, forwarding, slow_path, filtering, configurations, serving };
+        let (serving, counts) = (Serving::default(), Counts::new());
+        let mut owner = Self {
+            routing,
+            devices,
+            forwarding,
+            slow_path,
+            filtering,
+            configurations,
+            serving,
+            counts,
+        };
         owner.pass_commands();
         let of_ports = owner.devices.ports.iter().map(|port| (port.id.into(), &port.addresses));
         let of_virtuals = owner.devices.virtuals.values().map(|of| (of.id, &of.addresses));
@@ -194,24 +206,24 @@ impl Owner {
     pub fn serve(
         &mut self,
         socket: Socket,
-        telnet: Telnet,
+        doors: Doors,
         signals: Signals,
     ) -> Result<Option<Signal>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(self.attend(socket, telnet, signals))
+        runtime.block_on(self.attend(socket, doors, signals))
     }
 
     async fn attend(
         &mut self,
         socket: Socket,
-        telnet: Telnet,
+        doors: Doors,
         signals: Signals,
     ) -> Result<Option<Signal>> {
         let course = signals.course().clone();
         let signals = signals.wait();
         let (ask, questions) = mpsc::channel(16);
         socket.path().clone_into(&mut self.serving.socket);
-        self.serving.service = Some(Service::start(socket, telnet, ask)?);
+        self.serving.service = Some(Service::start(socket, doors, ask)?);
         let watch = self.watch()?;
         self.serving.inputs = Some(Inputs { signals, watch, questions });
         self.follow_interfaces().await;
@@ -309,6 +321,7 @@ impl Owner {
             self.rebalance().await;
         }
         if count.is_multiple_of(HEALTH_TICKS) {
+            self.sample_counts();
             self.examine();
             self.read_rules();
             self.age_flows();

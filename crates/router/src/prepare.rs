@@ -21,7 +21,7 @@ use machine::cores;
 use super::graphs::{ForwarderGraph, GraphMaker};
 use super::host::HostInterface;
 use super::node_tables::NodeTables;
-use super::owner::{self, NewFibs};
+use super::owner::{self, Edit, NewFibs};
 use super::ports::{Known, Opened, Opener};
 use super::program::{ConfigSource, Program};
 use super::quarantine;
@@ -37,6 +37,8 @@ pub enum Wanted {
     File,
     /// A configuration that has been checked.
     Config(Arc<Config>),
+    /// The router's configuration with this change.
+    Edit(Arc<Edit>),
 }
 
 /// A change that only needs to be made.
@@ -110,11 +112,16 @@ impl Workshop {
         wanted: Wanted,
         graphs: bool,
     ) -> Result<Prepared> {
-        let is_checked = matches!(wanted, Wanted::Config(_));
+        let is_checked = matches!(wanted, Wanted::Config(_) | Wanted::Edit(_));
         let config = match wanted {
             Wanted::Text(file, text) => Arc::new(self.read(&base, &file, &text)?),
             Wanted::File => Arc::new(self.read_again(&base)?),
             Wanted::Config(config) => config,
+            Wanted::Edit(edit) => {
+                let mut config = Config::clone(&base);
+                edit.make(&mut config, &self.program.catalogue)?;
+                Arc::new(config)
+            }
         };
         Binder::here().check(&config, Some(&base))?;
         let imports = changed_imports(&base, &config, is_checked)?;

@@ -77,6 +77,8 @@ pub struct Retired {
     steps: BTreeMap<String, u64>,
     /// Of steps themselves, by step and counter.
     own: BTreeMap<(String, &'static str), u64>,
+    /// On edges, by step and output.
+    edges: BTreeMap<(String, String), u64>,
 }
 
 /// The graphs' views and counts before forwarders got other graphs.
@@ -103,6 +105,9 @@ impl Ledger {
         for (key, count) in self.own_counters(&self.forwarders) {
             *self.retired.own.entry(key).or_default() += count;
         }
+        for (key, count) in self.edges_of(&self.forwarders) {
+            *self.retired.edges.entry(key).or_default() += count;
+        }
         let mut new = views.into_iter();
         let views = self.forwarders.iter_mut().map(|view| {
             // Those that have ended have no graph any more.
@@ -125,6 +130,7 @@ impl Ledger {
         let drops = self.drops_in(&self.forwarders);
         let steps: Vec<_> = self.all_step_counters().collect();
         let own = self.own_counters(&self.forwarders);
+        let edges = self.edges_of(&self.forwarders);
         self.retired = former.retired;
         self.retired.drops.merge(&drops);
         for (name, own) in steps {
@@ -132,6 +138,9 @@ impl Ledger {
         }
         for (key, own) in own {
             *self.retired.own.entry(key).or_default() += own;
+        }
+        for (key, count) in edges {
+            *self.retired.edges.entry(key).or_default() += count;
         }
         for (view, (edges, lua)) in self.forwarders.iter_mut().zip(former.views) {
             (view.edges, view.lua) = (edges, lua);
@@ -168,8 +177,12 @@ impl Ledger {
         let drops = self.drops_in(ended);
         let steps: Vec<_> = self.steps_of(ended).filter(|(_, count)| *count > 0).collect();
         let own = self.own_counters(ended);
+        let edges = self.edges_of(ended);
         for (key, count) in own {
             *self.retired.own.entry(key).or_default() += count;
+        }
+        for (key, count) in edges {
+            *self.retired.edges.entry(key).or_default() += count;
         }
         self.retired.drops.merge(&drops);
         for (name, count) in steps {
@@ -298,6 +311,41 @@ impl Ledger {
             }
         }
         sums
+    }
+
+    /// The packets on each edge, as these forwarders have it, by step and output.
+    fn edges_of(&self, views: &[ForwarderView]) -> BTreeMap<(String, String), u64> {
+        let edges = self.shape.steps.iter().flat_map(|step| {
+            let outputs = (step.first_edge..).zip(&step.outputs);
+            outputs.map(|(edge, (output, _))| {
+                let count = views.iter().map(|view| view.edges.get(edge)).sum();
+                ((step.name.clone(), output.clone()), count)
+            })
+        });
+        edges.filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// The packets that took an output of a step so far, in former graphs as well.
+    pub fn on_edge(&self, step: &str, output: &str) -> u64 {
+        let former = self.retired.edges.get(&(step.to_owned(), output.to_owned()));
+        let present = self.shape.steps.iter().find(|shape| shape.name == step).and_then(|shape| {
+            let at = shape.outputs.iter().position(|(name, _)| name == output)?;
+            Some(self.edge(shape.first_edge + at))
+        });
+        former.copied().unwrap_or_default() + present.unwrap_or_default()
+    }
+
+    /// A counter of a step itself so far, in former graphs as well.
+    pub fn own_counter(&self, step: &str, counter: &str) -> u64 {
+        let of = |name: &str, other: &str| name == step && other == counter;
+        let former = self.retired.own.iter().find(|((name, other), _)| of(name, other));
+        let place = self.shape.steps.iter().position(|shape| shape.name == step);
+        let present = place.into_iter().flat_map(|place| {
+            let views = self.forwarders.iter();
+            let all = views.flat_map(move |view| view.edges.of_step(place));
+            all.filter(|(name, _)| *name == counter).map(|(_, count)| count)
+        });
+        former.map_or(0, |(_, count)| *count) + present.sum::<u64>()
     }
 
     /// Returns the report of each step.

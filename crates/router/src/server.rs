@@ -7,7 +7,7 @@
 //!
 //! Changes are logged with the client's user and process (`server/audit.rs`).
 
-mod audit;
+pub mod audit;
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ use std::time::Duration;
 use anyhow::{Context, Error, Result, bail};
 use api::report::Route;
 use api::{Answer, Request, RouteFilter, Show};
-use control::config;
+use control::config::{self, ControlSocket};
 use ipnet::IpNet;
 use nix::sys::socket::SockType;
 use nix::sys::stat::{Mode, fchmod};
@@ -31,7 +31,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{mpsc, oneshot};
 
-use super::Telnet;
+use super::Doors;
+use super::control_socket::{self, ControlSockets};
 use super::telnet::{Acceptor, Opened};
 
 /// Longest request line, in bytes: a configuration with a million routes.
@@ -65,13 +66,18 @@ impl Socket {
     /// Binds the socket. A file left behind by an ended router is replaced; a socket that answers
     /// belongs to a running router, and is an error.
     pub fn bind(path: &Path) -> Result<Self> {
+        Self::bind_instead(path, "--socket")
+    }
+
+    /// Like [`Self::bind`], for a path that is set by this option or setting.
+    pub fn bind_instead(path: &Path, setting: &str) -> Result<Self> {
         let shown = path.display();
         match StdStream::connect(path) {
             Ok(_) => bail!(
-                "socket {shown}: a router is running there already; stop it or choose another --socket"
+                "socket {shown}: a router is running there already; stop it or choose another {setting}"
             ),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(_) => remove_stale(path)?,
+            Err(_) => remove_stale(path, setting)?,
         }
         // Bound under another name, then renamed, so that a socket under the final name accepts
         // connections.
@@ -79,9 +85,9 @@ impl Socket {
         let listener = bind_private(&draft, SockType::Stream).map_err(|error| {
             let way_out = match error.kind() {
                 io::ErrorKind::PermissionDenied => {
-                    "run as root (sudo), or choose a --socket in a directory of your own"
+                    format!("run as root (sudo), or choose a {setting} in a directory of your own")
                 }
-                _ => "choose a --socket in a directory that exists",
+                _ => format!("choose a {setting} in a directory that exists"),
             };
             Error::from(error).context(format!("socket {shown}: cannot be made; {way_out}"))
         })?;
@@ -90,6 +96,14 @@ impl Socket {
             return Err(error).with_context(|| format!("socket {shown}: cannot be made"));
         }
         Ok(Self { listener: listener.into(), path: path.to_owned() })
+    }
+
+    /// A copy of its listener.
+    ///
+    /// # Errors
+    /// There are too many descriptors.
+    pub fn listener(&self) -> io::Result<StdListener> {
+        self.listener.try_clone()
     }
 
     /// Returns its file.
@@ -120,6 +134,8 @@ pub struct Service {
     thread: Option<JoinHandle<()>>,
     runtime: Handle,
     telnet: Acceptor,
+    control: ControlSockets,
+    questions: mpsc::Sender<Question>,
 }
 
 impl Service {
@@ -129,25 +145,34 @@ impl Service {
     /// A thread or a runtime cannot be created.
     pub fn start(
         socket: Socket,
-        (telnet, opened): Telnet,
+        Doors { acceptor, telnet, control: (sockets, opened) }: Doors,
         questions: mpsc::Sender<Question>,
     ) -> Result<Self> {
         let (stop, stopped) = oneshot::channel();
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
+        let asking = questions.clone();
         let body = move || {
             runtime.block_on(async {
                 tokio::select! {
                     _ = stopped => {}
-                    _ = socket.serve(questions) => {}
+                    _ = socket.serve(asking) => {}
                 }
             });
             // A telnet client's command may wait for the owner, which waits for this thread.
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name("api".to_owned()).spawn(body)?;
-        let mut service = Self { stop: Some(stop), thread: Some(thread), runtime: handle, telnet };
-        service.serve_telnet(opened);
+        let mut service = Self {
+            stop: Some(stop),
+            thread: Some(thread),
+            runtime: handle,
+            telnet: acceptor,
+            control: ControlSockets::default(),
+            questions,
+        };
+        service.serve_telnet(telnet);
+        service.serve_control(&sockets, Some(opened));
         Ok(service)
     }
 
@@ -157,6 +182,25 @@ impl Service {
     /// Those of [`Acceptor::open`].
     pub fn open_telnet(&self, settings: &config::Telnet, socket: &Path) -> Result<Opened> {
         self.telnet.open(settings, socket)
+    }
+
+    /// Opens what these control sockets need beside those that are served.
+    ///
+    /// # Errors
+    /// Those of [`ControlSockets::open`].
+    pub fn open_control(&self, wanted: &[ControlSocket]) -> Result<control_socket::Opened> {
+        self.control.open(wanted)
+    }
+
+    /// Serves these control sockets from now on, if they are opened.
+    pub fn serve_control(
+        &mut self,
+        wanted: &[ControlSocket],
+        opened: Option<control_socket::Opened>,
+    ) {
+        if let Some(opened) = opened {
+            self.control.serve(wanted, opened, (&self.runtime, &self.questions));
+        }
     }
 
     /// Serves new telnet clients by this service from now on, or none.
@@ -191,11 +235,11 @@ pub(crate) fn bind_private(path: &Path, kind: SockType) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-pub(crate) fn remove_stale(path: &Path) -> Result<()> {
+pub(crate) fn remove_stale(path: &Path, setting: &str) -> Result<()> {
     let shown = path.display();
     let kind = fs::symlink_metadata(path).with_context(|| format!("socket {shown}"))?.file_type();
     if !kind.is_socket() {
-        bail!("socket {shown}: a file that is not a socket; remove it or choose another --socket");
+        bail!("socket {shown}: a file that is not a socket; remove it or choose another {setting}");
     }
     fs::remove_file(path).with_context(|| format!("socket {shown}: cannot remove the stale one"))
 }

@@ -6,6 +6,7 @@
 pub mod bind;
 pub mod change;
 pub mod check;
+pub mod click;
 pub mod configuration;
 pub mod convert;
 pub mod do_;
@@ -33,6 +34,7 @@ use serde_json::Value;
 
 use api::{DEFAULT_SOCKET, Request, client};
 use change::{NeighbourArgs, RouteArgs};
+use click::ClickArgs;
 use configuration::{ApplyArgs, ConfirmArgs, HistoryArgs, PlanArgs, RollbackArgs};
 use do_::DoArgs;
 use filter::FilterArgs;
@@ -69,6 +71,8 @@ pub enum RouterCommand {
     Filter(FilterArgs),
     /// Show the way of packets through a running router, step by step
     Trace(TraceArgs),
+    /// Read or write a handler of an element of a Click configuration
+    Click(ClickArgs),
     /// Run a Lua command that the configuration defines
     Do(DoArgs),
 }
@@ -103,6 +107,7 @@ impl RouterCommand {
             Self::Set(args) => &args.router,
             Self::Filter(args) => &args.router,
             Self::Trace(args) => &args.router,
+            Self::Click(args) => &args.router,
             Self::Do(args) => &args.router,
         }
     }
@@ -122,6 +127,7 @@ impl RouterCommand {
             | Self::Set(_)
             | Self::Filter(_)
             | Self::Trace(_)
+            | Self::Click(_)
             | Self::Do(_) => false,
         }
     }
@@ -144,6 +150,7 @@ impl RouterCommand {
             Self::Set(args) => sets::set(args, console),
             Self::Filter(args) => filter::filter(args, console),
             Self::Trace(args) => trace::trace(args, console),
+            Self::Click(args) => click::click(args, console),
             Self::Do(args) => do_::run(&args.call, console),
         }?;
         Ok(ExitCode::SUCCESS)

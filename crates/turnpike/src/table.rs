@@ -1,6 +1,7 @@
 //! Reports as text tables: columns without frames, so that `grep` and `awk` work on them.
 
 mod bonds;
+mod click;
 mod configurations;
 mod control_queues;
 mod devices;
@@ -26,6 +27,7 @@ use dataplane::words::{count, suggestion};
 use serde_json::Value;
 
 pub use bonds::bonds;
+pub use click::click;
 pub use configurations::{history, plan};
 pub use control_queues::control_queues;
 pub use devices::devices;

@@ -201,11 +201,12 @@ fn check_namespaces(config: &Config, machine: &Machine, errors: &mut Collector) 
     }
 }
 
-/// Checks the users that may connect to telnet and FPM.
+/// Checks the users that may connect to telnet, FPM and control sockets.
 fn check_users(config: &Config, errors: &mut Collector) {
     let telnet = config.telnet.iter().map(|telnet| ("telnet", &telnet.users));
     let fpm = config.fpm.iter().map(|fpm| ("fpm", &fpm.users));
-    for (what, users) in telnet.chain(fpm) {
+    let sockets = config.control_sockets.iter().map(|socket| ("control_socket", &socket.users));
+    for (what, users) in telnet.chain(fpm).chain(sockets) {
         for reason in users.iter().filter_map(|user| uid_of(user).err()) {
             errors.add(None, format!("{what}: users: {reason}"));
         }

@@ -75,10 +75,12 @@ pub(super) enum Keyword {
     Log,
     Quarantine,
     Telnet,
+    Element,
+    ControlSocket,
 }
 
 impl Keyword {
-    const ALL: [Self; 26] = [
+    const ALL: [Self; 28] = [
         Self::Port,
         Self::Bond,
         Self::Vlan,
@@ -105,6 +107,8 @@ impl Keyword {
         Self::Log,
         Self::Quarantine,
         Self::Telnet,
+        Self::Element,
+        Self::ControlSocket,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -135,6 +139,8 @@ impl Keyword {
             Self::Log => "log",
             Self::Quarantine => "quarantine",
             Self::Telnet => "telnet",
+            Self::Element => "element",
+            Self::ControlSocket => "control_socket",
         }
     }
 
@@ -149,6 +155,8 @@ impl Keyword {
             | Self::NextHop
             | Self::PrefixSet
             | Self::Mirror
+            | Self::Element
+            | Self::ControlSocket
             | Self::Filter => Some("NAME"),
             Self::Route => Some("PREFIX"),
             Self::Neighbour => Some("ADDRESS"),

@@ -21,10 +21,10 @@ use dataplane::vlan::Tag;
 use slowpath::{Advertise, Discovery, Icmp, InterfaceSettings, Preference, Prefix};
 
 use super::{
-    Bond, Command, Config, Cores, DEFAULT_VRF, Driver, Events, Fib, Filter, Forwarders, Forwarding,
-    Fpm, Import, Interface, KernelRoutes, LacpSettings, LinkWish, Log, Memory, Mirror,
-    MulticastRoute, NamedNextHop, Neighbour, Port, PortFilter, PrefixSet, Quarantine, Queues,
-    RoutesFrom, SetRoutes, Slowpath, Telnet, Vlan, Vrf, action_name,
+    Bond, Command, Config, ControlSocket, Cores, DEFAULT_VRF, Driver, Element, Events, Fib, Filter,
+    Forwarders, Forwarding, Fpm, Import, Interface, KernelRoutes, LacpSettings, LinkWish, Log,
+    Memory, Mirror, MulticastRoute, NamedNextHop, Neighbour, Port, PortFilter, PrefixSet,
+    Quarantine, Queues, RoutesFrom, SetRoutes, Slowpath, Telnet, Vlan, Vrf, Wire, action_name,
 };
 use crate::rib;
 
@@ -106,6 +106,10 @@ pub enum Unit {
     Telnet,
     /// Commands in Lua.
     Commands,
+    /// Elements of Click, for their handlers.
+    Elements,
+    /// Sockets by which handlers are called.
+    ControlSockets,
 }
 
 /// Reasons for a restart.
@@ -164,6 +168,8 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         log,
         quarantine,
         telnet,
+        elements,
+        control_sockets,
         commands,
         graphs,
         script,
@@ -266,6 +272,8 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
             some(users.iter().cloned(), "none besides the router's and root"),
         );
     }
+    elements.iter().for_each(|element| list.element(element));
+    control_sockets.iter().for_each(|socket| list.control_socket(socket));
     list.graphs(graphs);
     script.iter().flat_map(|script| &script.steps).for_each(|step| list.step(step));
     list.entries
@@ -750,6 +758,40 @@ impl List<'_> {
             self.live(Unit::SlowPath, key("weight"), weight);
             self.live(Unit::Workers, key("queue"), queue);
         }
+    }
+
+    fn element(&mut self, element: &Element) {
+        let Element { line: _, name, class, config, inputs, outputs, to, step, counts, port, ways } =
+            element;
+        let what = |setting: &str| format!("element \"{name}\": {setting}");
+        self.live(Unit::Elements, format!("element \"{name}\""), format!("{class}({config})"));
+        let wire = |wire: &Wire| format!("[{}] -> [{}] {}", wire.output, wire.input, wire.to);
+        let lists = [
+            ("inputs", inputs.clone()),
+            ("outputs", outputs.clone()),
+            ("to", to.iter().map(wire).collect()),
+            ("counts", counts.clone()),
+            ("ways", ways.clone()),
+        ];
+        for (setting, list) in lists {
+            self.live(Unit::Elements, what(setting), some(list.into_iter(), "none"));
+        }
+        self.live(Unit::Elements, what("step"), or(step.as_ref(), "none"));
+        self.live(Unit::Elements, what("port"), or(port.as_ref(), "none"));
+    }
+
+    fn control_socket(&mut self, socket: &ControlSocket) {
+        let ControlSocket { line: _, name, listen, read_only, verbose, clients, idle, users } =
+            socket;
+        let mut live = |setting: &str, value: String| {
+            self.live(Unit::ControlSockets, format!("control_socket \"{name}\": {setting}"), value);
+        };
+        live("listen", listen.to_string());
+        live("read_only", read_only.to_string());
+        live("verbose", verbose.to_string());
+        live("clients", clients.to_string());
+        live("idle_s", idle.as_secs().to_string());
+        live("users", some(users.iter().cloned(), "none besides the router's and root"));
     }
 
     fn graphs(&mut self, plans: &Plans) {

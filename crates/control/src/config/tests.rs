@@ -1271,7 +1271,7 @@ fn the_other_statements_are_checked_too() {
 
 #[test]
 fn statements_that_are_not_understood_are_explained() {
-    const KNOWN: &str = "known: port, bond, vlan, route, neighbour, next_hop, prefix_set, filter, import, multicast, mirror, vrf, routes_from, fpm, cores, forwarders, forwarding, tx, slowpath, flows, icmp, memory, fib, log, quarantine, telnet, buckets, command, counter, counters, graph, hash, ip4, ip4_text, ip6, mac, mac_text, mask, new_graph, now, ports, prefix, set, step, table";
+    const KNOWN: &str = "known: port, bond, vlan, route, neighbour, next_hop, prefix_set, filter, import, multicast, mirror, vrf, routes_from, fpm, cores, forwarders, forwarding, tx, slowpath, flows, icmp, memory, fib, log, quarantine, telnet, element, control_socket, buckets, command, counter, counters, graph, hash, ip4, ip4_text, ip6, mac, mac_text, mask, new_graph, now, ports, prefix, set, step, table";
     for (statement, expected) in [
         ("turnpike.prot 'x' { 1 }", format!("turnpike.prot unknown; did you mean \"port\"? {KNOWN}")),
         ("turnpike.interface 'x' { 1 }", format!("turnpike.interface unknown; {KNOWN}")),
@@ -1899,6 +1899,93 @@ fn telnet_is_off_and_stays_on_this_machine() {
         let errors = errors_below_ports(&format!("turnpike.telnet {{ {settings} }}"));
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert!(errors[0].ends_with(expected), "{errors:?}");
+    }
+}
+
+#[test]
+fn control_sockets_stay_on_this_machine() {
+    let sockets = |text: &str| read(&format!("{PORTS}{text}")).unwrap().control_sockets;
+    assert_eq!(sockets(""), []);
+    let text = "turnpike.control_socket 'tcp' { listen = '127.0.0.1:7777', users = { 'ops' }, idle_s = 60 }
+        turnpike.control_socket 'unix' { unix = '/run/cs', read_only = true, verbose = true, clients = 3 }";
+    let tcp = ControlSocket {
+        line: 4,
+        name: "tcp".to_owned(),
+        listen: Listen::Tcp("127.0.0.1:7777".parse().unwrap()),
+        read_only: false,
+        verbose: false,
+        clients: 16,
+        idle: Duration::from_secs(60),
+        users: vec!["ops".to_owned()],
+    };
+    let unix = ControlSocket {
+        line: 5,
+        name: "unix".to_owned(),
+        listen: Listen::Unix("/run/cs".into()),
+        read_only: true,
+        verbose: true,
+        clients: 3,
+        idle: Duration::from_secs(600),
+        users: Vec::new(),
+    };
+    assert_eq!(sockets(text), [tcp, unix]);
+    for (settings, expected) in [
+        ("", "write either listen = \"127.0.0.1:7777\" or unix = \"/run/click.sock\""),
+        ("listen = '127.0.0.1:1', unix = '/run/x'", "or unix = \"/run/click.sock\""),
+        ("listen = '0.0.0.0:1'", "public = true if that is meant, or listen = \"127.0.0.1:1\""),
+        (
+            "unix = 'cs'",
+            "unix \"cs\": not an absolute path, and the router is in another directory",
+        ),
+        (
+            "unix = '/run/x', users = { 'ops' }",
+            "only users who may open the file can connect; leave it out",
+        ),
+        (
+            "listen = '127.0.0.1:1', clients = 0",
+            "expected a whole number from 1 to 1000, got number 0",
+        ),
+    ] {
+        let errors = errors_below_ports(&format!("turnpike.control_socket 'cs' {{ {settings} }}"));
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(
+            errors[0].starts_with("4: control_socket \"cs\": ") && errors[0].ends_with(expected),
+            "{errors:?}"
+        );
+    }
+    let long = "x".repeat(100);
+    for text in [
+        format!("turnpike.control_socket 'a' {{ unix = '/{long}' }}"),
+        "turnpike.control_socket 'a b' { unix = '/x' }".to_owned(),
+        "turnpike.control_socket 'a' { unix = '/x' } turnpike.control_socket 'a' { unix = '/y' }"
+            .to_owned(),
+        "turnpike.control_socket 'a' { unix = '/x' } turnpike.control_socket 'b' { unix = '/x' }"
+            .to_owned(),
+    ] {
+        assert_eq!(errors_below_ports(&text).len(), 1, "{text}");
+    }
+}
+
+#[test]
+fn elements_name_what_there_is() {
+    let element = |settings: &str| format!("turnpike.element 'e' {{ class = 'C', {settings} }}");
+    let config = read(&format!(
+        "{PORTS}{}",
+        element("step = 'classify', to = { '0 1 e' }, outputs = { 'push' }")
+    ));
+    let [element_e] = &config.unwrap().elements[..] else { panic!() };
+    assert_eq!(element_e.to, [Wire { output: 0, input: 1, to: "e".to_owned() }]);
+    for (settings, expected) in [
+        ("step = 'x'", "step \"x\" is not in the graph; leave it out"),
+        ("counts = { 'x.0' }", "counts: \"x.0\" is no output of a step of the graph"),
+        ("port = 'x'", "port \"x\" unknown; known: left, right"),
+        ("ways = { 'local', 'x' }", "port \"x\" unknown; known: left, right"),
+        ("inputs = { 'up' }", "inputs: \"up\" unknown; known: push, pull, push~, pull~"),
+        ("to = { '0 0 e' }", "to: \"0 0 e\": expected OUTPUT INPUT NAME"),
+        ("outputs = { 'push' }, to = { '0 0 f' }", "to: no element \"f\""),
+    ] {
+        let errors = errors_below_ports(&element(settings));
+        assert_eq!(errors, [format!("4: element \"e\": {expected}")], "{settings}");
     }
 }
 

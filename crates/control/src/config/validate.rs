@@ -6,6 +6,7 @@ mod cores;
 mod discovery;
 mod filters;
 mod graphs;
+mod handlers;
 mod host;
 mod link;
 mod mirrors;
@@ -181,6 +182,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     mirrors::check(&mut context, &mirrors, (&ports, &bonds, &vlans), &others);
     let steps: Vec<_> = steps.into_iter().map(|step| step.settle(&graphs)).collect();
     let script = (!steps.is_empty()).then_some(Script { steps, counters });
+    let elements = handlers::elements(&mut context, of(Keyword::Element), &graphs);
     let config = Config {
         file: file.to_owned(),
         text: text.into(),
@@ -214,6 +216,8 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         log: rest::log(&mut context, of(Keyword::Log)),
         quarantine: rest::quarantine(&mut context, of(Keyword::Quarantine)),
         telnet: telnet::read(&mut context, of(Keyword::Telnet)),
+        elements,
+        control_sockets: handlers::sockets(&mut context, of(Keyword::ControlSocket)),
     };
     context.errors.finish().map(|()| config)
 }

@@ -61,7 +61,8 @@ pub(super) enum Piece {
 }
 
 /// Classes that hold facts or act on others; packets do not pass them.
-pub(super) const WITHOUT_PACKETS: [&str; 11] = [
+pub(super) const WITHOUT_PACKETS: [&str; 12] = [
+    "ControlSocket",
     "AddressInfo",
     "AlignmentInfo",
     "ScheduleInfo",
@@ -380,12 +381,12 @@ fn source(net: &Net<'_>, element: usize) -> Translated {
         return Err(format!("DATA has {} bytes; expected 1 to 1518", data.len()));
     }
     let (limit, active) = if is_rated { (2, 3) } else { (1, 3) };
-    let mut limit = arguments.number(limit, "LIMIT")?.unwrap_or(-1).max(-1);
-    if arguments.flag(active, "ACTIVE")? == Some(false) {
-        limit = 0;
-    }
+    let limit = arguments.number(limit, "LIMIT")?.unwrap_or(-1).max(-1);
     let frame: String = data.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut args = vec![("frame", Value::Text(frame)), ("limit", Value::Number(limit))];
+    if arguments.flag(active, "ACTIVE")? == Some(false) {
+        args.push(("active", Value::Flag(false)));
+    }
     if is_rated {
         let rate = arguments.number(1, "RATE")?.unwrap_or(10);
         if rate < 1 {

@@ -4,12 +4,15 @@
 //!   on-wire -> port-switch -> the steps of the elements behind each FromDevice -> to-port -> transmit
 //! ```
 
+mod becomes;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use ::click::{Error, Errors};
 
 use super::arguments::Arguments;
 use super::elements::{Piece, State, Step, WITHOUT_PACKETS, device, translate};
+use super::handlers::Becomes;
 use super::lua::{Statements, Value, quoted, settings};
 use super::net::{Input, Net, first_place};
 
@@ -32,8 +35,8 @@ const RESERVED: [&str; 12] = [
 /// Most ports with a `FromDevice`: outputs of `port-switch` but one.
 const PORTS_MOST: usize = 15;
 
-/// Converts a configuration without a router's elements.
-pub(super) fn convert(net: &Net<'_>, statements: &mut Statements) -> Result<(), Errors> {
+/// Converts a configuration without a router's elements; returns what each element becomes.
+pub(super) fn convert(net: &Net<'_>, statements: &mut Statements) -> Result<Becomes, Errors> {
     let mut graph = Graph::new(net);
     let devices = graph.devices()?;
     let order = graph.order();
@@ -45,8 +48,8 @@ pub(super) fn convert(net: &Net<'_>, statements: &mut Statements) -> Result<(), 
         let (place, name) = (&element.place, &element.name);
         statements.note(format!("{place}: no packets reach element \"{name}\""));
     }
-    graph.print(&first, statements);
-    Ok(())
+    let printed = graph.print(&first, statements);
+    Ok(graph.becomes(&devices, &printed))
 }
 
 /// A device: its port's name, whether frames to others are received, and its line.
@@ -168,6 +171,8 @@ struct Graph<'a> {
     placed: HashMap<String, Placed>,
     /// The name of the first step of each element, or the end that it leads to.
     entries: HashMap<usize, String>,
+    /// The step of each element that has one: the last, if it has several.
+    own: HashMap<usize, String>,
     /// Outputs that lead back.
     back: HashSet<(usize, usize)>,
     /// Queues in place of such outputs: the step, the element it leads to, and the state of its packets.
@@ -177,7 +182,8 @@ struct Graph<'a> {
 impl<'a> Graph<'a> {
     fn new(net: &'a Net<'a>) -> Self {
         let (states, placed, entries) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { net, states, placed, entries, back: HashSet::new(), loops: Vec::new() }
+        let (own, back) = (HashMap::new(), HashSet::new());
+        Self { net, states, placed, entries, own, back, loops: Vec::new() }
     }
 
     fn devices(&self) -> Result<Devices, Errors> {
@@ -344,6 +350,7 @@ impl<'a> Graph<'a> {
                 let args = vec![("port", Value::text(port))];
                 let step = Step { kind: "to-port", args, outputs, dropped: Vec::new() };
                 let end = self.put(name.clone(), element, step, vec!["transmit".to_owned()]);
+                self.own.insert(element, end.clone());
                 if behind.offset == 0 {
                     end
                 } else {
@@ -360,7 +367,9 @@ impl<'a> Graph<'a> {
                     check,
                     vec![some, "drop".to_owned()],
                 );
-                self.put(name, element, tee, vec![all, check])
+                let tee = self.put(name, element, tee, vec![all, check]);
+                self.own.insert(element, tee.clone());
+                tee
             }
             Piece::Steps(steps) => {
                 let last = steps.len() - 1;
@@ -376,6 +385,7 @@ impl<'a> Graph<'a> {
                     let own =
                         if number == last { name.clone() } else { format!("{name}:{number}") };
                     entry = self.put(own, element, step, targets);
+                    self.own.entry(element).or_insert_with(|| entry.clone());
                     targets = vec![entry.clone()];
                 }
                 entry
@@ -439,9 +449,9 @@ impl<'a> Graph<'a> {
             .collect()
     }
 
-    /// Writes the steps that are reached from the first one, each behind one that leads to it.
-    fn print(&self, first: &str, statements: &mut Statements) {
-        let Some(placed) = self.placed.get(first) else { return };
+    /// Writes the steps that are reached from the first one, each behind one that leads to it; returns their names.
+    fn print(&self, first: &str, statements: &mut Statements) -> Vec<String> {
+        let Some(placed) = self.placed.get(first) else { return Vec::new() };
         statements.add(format!("local graph = turnpike.new_graph {}", quoted(first)), placed.line);
         let mut known = vec![first.to_owned()];
         let mut open: Vec<(String, usize)> = edges(first, placed).rev().collect();
@@ -471,6 +481,7 @@ impl<'a> Graph<'a> {
             statements.add(format!("graph:path({place}, {written})"), line);
         }
         statements.add("turnpike.graph = graph".to_owned(), placed.line);
+        known
     }
 }
 

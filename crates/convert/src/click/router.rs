@@ -36,6 +36,7 @@ use ipnet::Ipv4Net;
 use super::arguments::{self, Arguments};
 use super::elements::{LOOKUPS, Route, device, routes};
 use super::graph::{Devices, devices};
+use super::handlers::{Become, Becomes, by_devices};
 use super::lua::{Statements, Value};
 use super::net::Net;
 
@@ -105,10 +106,10 @@ pub(super) fn is_one(net: &Net<'_>) -> bool {
     !net.of_class(&LOOKUPS).is_empty() && !net.of_class(&OF_ROUTERS).is_empty()
 }
 
-/// Converts such a configuration.
-pub(super) fn convert(net: &Net<'_>, statements: &mut Statements) -> Result<(), Errors> {
+/// Converts such a configuration; returns what each element becomes.
+pub(super) fn convert(net: &Net<'_>, statements: &mut Statements) -> Result<Becomes, Errors> {
     let tables = net.of_class(&LOOKUPS);
-    let Some(&table) = tables.first() else { return Ok(()) };
+    let Some(&table) = tables.first() else { return Ok(Becomes::new()) };
     if let Some(&second) = tables.get(1) {
         return Err(net.error(second, "a second routing table is not supported yet").into());
     }
@@ -148,7 +149,7 @@ pub(super) fn convert(net: &Net<'_>, statements: &mut Statements) -> Result<(), 
     Errors::check(errors)?;
     router.others(statements)?;
     router.print(&devices, &routes, &ways, statements);
-    Ok(())
+    Ok(router.becomes(&devices, &ways))
 }
 
 /// The destination of an output of the table.
@@ -502,6 +503,19 @@ impl Router<'_> {
             ));
         }
         Errors::check(errors)
+    }
+
+    /// Devices and `ARPQuerier`s become ports; the table becomes the RIB, whose routes lead to these ports.
+    fn becomes(&self, devices: &Devices, ways: &[Way]) -> Becomes {
+        let mut becomes = by_devices(self.net, devices);
+        let way = |way: &Way| match way {
+            Way::Device(name, _) => devices[name].port.clone(),
+            Way::Local => "local".to_owned(),
+            Way::Drop => "drop".to_owned(),
+        };
+        let ways = ways.iter().map(way).collect();
+        becomes.insert(self.table, Become { ways, ..Become::default() });
+        becomes
     }
 
     /// Returns true if no packets reach an element.

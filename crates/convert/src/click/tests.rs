@@ -2,12 +2,13 @@
 
 use super::*;
 
-/// The Lua behind the first two lines, and the notes.
+/// The Lua behind the first two lines, without the statements of elements, and the notes.
 fn converted(text: &str) -> (Vec<String>, Vec<String>) {
     let Converted { lua, lines, notes } =
         convert("t.click", text).unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(lua.lines().count(), lines.len());
-    (lua.lines().skip(2).map(str::to_owned).collect(), notes)
+    let lua = lua.lines().skip(2).filter(|line| !line.starts_with("turnpike.element "));
+    (lua.map(str::to_owned).collect(), notes)
 }
 
 fn lua(text: &str) -> Vec<String> {
@@ -485,5 +486,95 @@ fn what_is_no_part_of_a_router_is_refused_there() {
         assert_ne!(text, ROUTER, "{from}");
         let errors = errors(&text);
         assert!(errors.contains(expected), "{to}: {errors}");
+    }
+}
+
+/// The statements of elements and control sockets.
+fn handlers(text: &str) -> Vec<String> {
+    let lua = convert("t.click", text).unwrap_or_else(|errors| panic!("{errors}")).lua;
+    let begins = ["turnpike.element ", "turnpike.control_socket "];
+    let of = |line: &&str| begins.iter().any(|begin| line.starts_with(begin));
+    lua.lines().filter(of).map(|line| line.trim_start_matches("turnpike.").to_owned()).collect()
+}
+
+#[test]
+fn each_element_says_what_it_has_become() {
+    let text = "FromDevice(eth0) -> n :: Null -> drop :: Counter -> s :: Switch(1);
+        s[0] -> d :: Discard; s[1] -> n2 :: Null -> d; s[2] -> q :: Queue -> t :: ToDevice(eth1);";
+    assert_eq!(
+        handlers(text),
+        [
+            r#"element "FromDevice@1" { class = "FromDevice", config = "eth0", outputs = { "push" }, to = { "0 0 n" }, counts = { "port-switch.eth0" }, port = "eth0" }"#,
+            r#"element "n" { class = "Null", inputs = { "push~" }, outputs = { "push~" }, to = { "0 0 drop" }, counts = { "port-switch.eth0" } }"#,
+            r#"element "drop" { class = "Counter", inputs = { "push~" }, outputs = { "push~" }, to = { "0 0 s" }, counts = { "port-switch.eth0" }, step = "drop_" }"#,
+            r#"element "s" { class = "Switch", config = "1", inputs = { "push" }, outputs = { "push", "push", "push" }, to = { "0 0 d", "1 0 n2", "2 0 q" }, counts = { "drop_.next" }, step = "s" }"#,
+            r#"element "d" { class = "Discard", inputs = { "push~" }, counts = { "s.0", "s.1" } }"#,
+            r#"element "n2" { class = "Null", inputs = { "push~" }, outputs = { "push~" }, to = { "0 0 d" }, counts = { "s.1" } }"#,
+            r#"element "q" { class = "Queue", inputs = { "push" }, outputs = { "pull" }, to = { "0 0 t" }, counts = { "s.2" } }"#,
+            r#"element "t" { class = "ToDevice", config = "eth1", inputs = { "pull" }, counts = { "s.2" }, step = "t", port = "eth1" }"#,
+        ]
+    );
+    let text = "FromDevice(eth0) -> p :: PaintTee(3); p[0] -> t :: Tee -> a :: Null -> t2 :: RoundRobinSwitch;
+        t2[0] -> a; t2[1] -> q :: Queue -> x :: Shaper(7) -> Unqueue -> d :: Discard; p[1] -> e :: Discard;";
+    let found = handlers(text);
+    let counts = |name: &str| {
+        let line = found.iter().find(|line| line.starts_with(&format!("element \"{name}\" ")));
+        line.and_then(|line| line.split_once("counts = { ")).unwrap().1.to_owned()
+    };
+    assert!(counts("e").starts_with(r#""p:check.ok" }"#), "{found:?}");
+    assert!(counts("a").starts_with(r#""p.0", "t2:0:again.next" }"#), "{found:?}");
+    assert!(counts("x").contains(r#"step = "q""#), "{found:?}");
+    assert!(counts("d").starts_with(r#""q.next" }"#), "{found:?}");
+}
+
+#[test]
+fn the_elements_of_a_router_have_ports() {
+    let found = handlers(ROUTER);
+    let has = |begin: &str, end: &str| {
+        found
+            .iter()
+            .any(|line| line.starts_with(&format!("element {begin}")) && line.ends_with(end))
+    };
+    assert!(has("\"rt\"", r#"ways = { "local", "eth0", "eth1" } }"#), "{found:?}");
+    assert!(
+        has("\"arpq0\"", r#"port = "eth0" }"#) && has("\"arpq1\"", r#"port = "eth1" }"#),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn control_sockets_are_local_unless_told_otherwise() {
+    let socket = |arguments: &str| {
+        let text = format!("FromDevice(eth0) -> Discard; cs :: ControlSocket({arguments});");
+        let notes = convert("t.click", &text).map(|converted| converted.notes);
+        notes.map(|notes| {
+            assert_eq!(notes, [""; 0]);
+            handlers(&text)[0].clone()
+        })
+    };
+    for (arguments, settings) in [
+        ("TCP, 7777", r#"listen = "127.0.0.1:7777""#),
+        (
+            "\"tcp\", 7777, LOCALHOST true, READONLY true",
+            r#"listen = "127.0.0.1:7777", read_only = true"#,
+        ),
+        ("TCP, 7777, LOCALHOST false", r#"listen = "0.0.0.0:7777", public = true"#),
+        ("unix, \"/run/c s\", VERBOSE true", r#"unix = "/run/c s", verbose = true"#),
+    ] {
+        let expected = format!("control_socket \"cs\" {{ {settings} }}");
+        assert_eq!(socket(arguments).unwrap(), expected);
+    }
+    for (arguments, error) in [
+        ("", "argument TYPE missing"),
+        ("TCP", "argument PORT missing"),
+        ("TCP, 0", "PORT \"0\": expected a number"),
+        ("TCP, 7777+", "PORT \"7777+\": expected a number"),
+        ("SOCKET, 3", "TYPE SOCKET: expected TCP or UNIX"),
+        ("TCP, 7777, PROXY x", "PROXY is not supported; leave it out"),
+        ("TCP, 7777, READONLY maybe", "READONLY \"maybe\""),
+        ("TCP, 7777, 8", "argument \"8\": unknown"),
+    ] {
+        let found = socket(arguments).unwrap_err().to_string();
+        assert!(found.contains(error), "{arguments}: {found}");
     }
 }

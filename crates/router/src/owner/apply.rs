@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use control::config::{self, Config, Diff, Interface, Neighbour, Port, Route, Unit};
+use control::config::{self, Config, ControlSocket, Diff, Interface, Neighbour, Port, Route, Unit};
 use control::cores::CorePlacement;
 use control::fpm::Entrance;
 use control::netlink::KernelOrder;
@@ -31,6 +31,7 @@ use ipnet::IpNet;
 use machine::place::Place;
 use slowpath::Command;
 
+use super::super::control_socket;
 use super::super::graphs::{FailureLog, ForwarderGraph};
 use super::super::ports::request;
 use super::super::prepare::{Prepared, Ready};
@@ -53,6 +54,8 @@ struct Done {
     exchanged: Option<Exchanged>,
     /// The telnet service, if it is new or has changed.
     telnet: Option<telnet::Opened>,
+    /// Control sockets, if some are new or have changed.
+    control: Option<control_socket::Opened>,
     /// The socket for zebra, if it is new or has changed.
     entrance: Option<Entrance>,
     /// Host interfaces of bonds and VLANs that are not started yet, or are removed.
@@ -108,7 +111,8 @@ impl Owner {
                 self.remove_hosts(done.hosts);
                 self.warn_of_distance();
                 self.move_hosts(&config, moved, &mut done.entrance).await;
-                self.settle((&base, &config, &diff), done.telnet, done.entrance);
+                let change = (&*base, &*config, &diff);
+                self.settle(change, done.telnet, done.control, done.entrance);
                 self.routing.imports.begin(imports);
                 self.filtering.filters =
                     self.routing.tables.filters.use_next(&self.routing.tables.interfaces.get());
@@ -143,6 +147,7 @@ impl Owner {
     ) -> Result<Option<Duration>> {
         let schedulers = self.schedulers(base, config)?;
         done.telnet = self.open_telnet(base, config)?;
+        done.control = self.open_control_sockets(base, config)?;
         done.entrance = Sources::open_entrance(base, config)?;
         self.make_vrfs(base, config)?;
         let has_other_fibs = fibs.is_some();
@@ -336,6 +341,21 @@ impl Owner {
         Ok(Some(service.open_telnet(settings, &self.serving.socket)?))
     }
 
+    /// Opens the control sockets of the new configuration, if those are others.
+    fn open_control_sockets(
+        &self,
+        old: &Config,
+        new: &Config,
+    ) -> Result<Option<control_socket::Opened>> {
+        let Some(service) = &self.serving.service else { return Ok(None) };
+        let same = |(one, other): (&ControlSocket, &ControlSocket)| one.is_same(other);
+        let (before, after) = (&old.control_sockets, &new.control_sockets);
+        if before.len() == after.len() && before.iter().zip(after).all(same) {
+            return Ok(None);
+        }
+        service.open_control(after).map(Some)
+    }
+
     /// Follows the sources of routes that the configuration names.
     fn follow_sources(&mut self, new: &Config, entrance: Option<Entrance>) {
         if let Err(error) = self.routing.sources.follow(new, entrance) {
@@ -349,6 +369,7 @@ impl Owner {
         &mut self,
         (old, new, diff): (&Config, &Config, &Diff),
         mut telnet: Option<telnet::Opened>,
+        mut control: Option<control_socket::Opened>,
         mut entrance: Option<Entrance>,
     ) {
         // Its writer names packets' ports.
@@ -394,6 +415,12 @@ impl Owner {
                 | Unit::ControlQueues
                 | Unit::Imports
                 | Unit::Quarantine => {}
+                Unit::Elements => self.counts.keep(old, new),
+                Unit::ControlSockets => {
+                    let (service, sockets) =
+                        (self.serving.service.iter_mut(), &new.control_sockets);
+                    service.for_each(|service| service.serve_control(sockets, control.take()));
+                }
                 // Those that need them look into the present configuration.
                 Unit::Opening | Unit::Rebalancing | Unit::Commands => {}
             }

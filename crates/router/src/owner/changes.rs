@@ -86,7 +86,7 @@ impl Owner {
     }
 
     /// Returns the path of a request. Its gateway is on a network of the VRF of its port, or of this one.
-    fn path(&self, vrf: VrfId, spec: &PathSpec) -> Result<Path> {
+    pub(super) fn path(&self, vrf: VrfId, spec: &PathSpec) -> Result<Path> {
         let named = spec.port.as_deref().map(|name| self.port_named(name)).transpose()?;
         let Some(via) = spec.via else {
             let port = named.context("a path without gateway and port; write via or dev")?;

@@ -9,7 +9,8 @@
 //! A change is prepared beside the owner's work, against the configuration of that moment. If another
 //! change was made meanwhile it is prepared again.
 
-use std::collections::BTreeMap;
+use std::cell::Cell;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,10 +25,11 @@ use dataplane::port::PortId;
 use dataplane::words::count;
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::graphs;
 use super::super::ports::Known;
 use super::super::prepare::{Prepared, Wanted, Workshop};
 use super::super::pulse::Pulse;
+use super::super::{graphs, handlers};
+use super::handlers::Edit;
 use super::history::{History, Origin};
 use super::initial::StaticRoutes;
 use super::{Owner, questions};
@@ -35,12 +37,23 @@ use super::{Owner, questions};
 /// Routes of each kind in a plan, unless all are requested.
 const ROUTES_SHOWN: usize = 10;
 
+/// Changes by handlers that wait.
+const EDITS_MOST: usize = 1024;
+
 /// Purpose of a prepared change.
 enum Purpose {
     /// To be shown, all routes or the first some.
     Show { all: bool },
     /// To be made.
     Make { origin: Origin, confirm: Option<Duration> },
+    /// To be made for the handler of this name, beside the history.
+    Handler(String),
+}
+
+impl Purpose {
+    fn is_made(&self) -> bool {
+        !matches!(self, Self::Show { .. })
+    }
 }
 
 /// The client that waits for the answer; `None` if the router itself rolls back.
@@ -80,6 +93,11 @@ pub struct Configurations {
     workshop: Workshop,
     history: History,
     pending: Option<Pending>,
+    /// Changes in preparation that are to be made.
+    making: Cell<usize>,
+    /// Changes by handlers, each made when no other is in preparation: one that takes long to prepare would be prepared
+    /// again and again.
+    edits: VecDeque<(Edit, String, oneshot::Sender<Answer>)>,
     done: mpsc::UnboundedSender<Job>,
     jobs: mpsc::UnboundedReceiver<Job>,
 }
@@ -99,7 +117,8 @@ impl Configurations {
         let file = std::path::absolute(&config.file).unwrap_or_else(|_| config.file.clone());
         let history = History::new(file, config.text.clone(), summary);
         let current = Arc::new(config);
-        Self { current, routes, known, workshop, history, pending: None, done, jobs }
+        let (pending, making, edits) = (None, Cell::new(0), VecDeque::new());
+        Self { current, routes, known, workshop, history, pending, making, edits, done, jobs }
     }
 
     /// Returns the place where changes are prepared.
@@ -118,8 +137,9 @@ impl Configurations {
         let (workshop, base, done) =
             (self.workshop.clone(), self.current.clone(), self.done.clone());
         let known = self.known.clone();
+        self.making.set(self.making.get() + usize::from(purpose.is_made()));
         tokio::task::spawn_blocking(move || {
-            let graphs = matches!(purpose, Purpose::Make { .. });
+            let graphs = purpose.is_made();
             let alive = || if graphs { pulse.wait() } else { Ok(()) };
             let prepare = || workshop.prepare(base, &known, wanted.clone(), graphs);
             // A defect there is an answer, too: nothing of the router has been touched.
@@ -255,8 +275,35 @@ impl Owner {
         None
     }
 
+    /// Makes the change of a handler when its turn comes.
+    pub(super) fn make_edit(&mut self, edit: Edit, handler: String, to: oneshot::Sender<Answer>) {
+        if self.configurations.edits.len() >= EDITS_MOST {
+            let why = Err("too many changes wait; try again".to_owned());
+            return reply(Some(to), questions::json(&handlers::written(&handler, why)));
+        }
+        self.configurations.edits.push_back((edit, handler, to));
+        self.next_edit();
+    }
+
+    /// Prepares the next change of a handler, if no other change is in preparation.
+    fn next_edit(&mut self) {
+        if self.configurations.making.get() > 0 {
+            return;
+        }
+        let Some((edit, handler, to)) = self.configurations.edits.pop_front() else { return };
+        let (wanted, purpose) = (Wanted::Edit(Arc::new(edit)), Purpose::Handler(handler));
+        self.configurations.prepare(self.pulse(), wanted, purpose, Some(to));
+    }
+
     /// Shows or makes a change that has been prepared.
     pub(super) async fn finish(&mut self, job: Job) {
+        let making = &self.configurations.making;
+        making.set(making.get() - usize::from(job.purpose.is_made()));
+        self.finish_job(job).await;
+        self.next_edit();
+    }
+
+    async fn finish_job(&mut self, job: Job) {
         let Job { purpose, asker, wanted, outcome } = job;
         let returns = matches!(purpose, Purpose::Make { origin: Origin::NotConfirmed(_), .. });
         if returns && self.configurations.pending.is_none() {
@@ -268,13 +315,18 @@ impl Owner {
             Err(error) => {
                 say_failure(&purpose, &error);
                 self.give_back_devices(&self.configurations.current);
-                return reply(asker, Err(error));
+                return reply(asker, refused(&purpose, error));
             }
         };
         if !Arc::ptr_eq(&prepared.base, &self.configurations.current) {
             return self.configurations.prepare(self.pulse(), wanted, purpose, asker);
         }
         let answer = match &purpose {
+            Purpose::Handler(handler) => {
+                let made = self.make_for_handler(prepared).await;
+                let done = made.map_err(|error| format!("{error:#}"));
+                questions::json(&handlers::written(handler, done))
+            }
             Purpose::Show { all } => questions::json(&plan(&prepared, *all)),
             Purpose::Make { origin, confirm } => {
                 let made = self.make(prepared, *origin, *confirm).await;
@@ -288,6 +340,19 @@ impl Owner {
             self.configurations.pending = None;
         }
         reply(asker, answer);
+    }
+
+    /// Makes a change that the history does not have.
+    async fn make_for_handler(&mut self, prepared: Prepared) -> Result<()> {
+        refuse_fixed(&prepared.diff)?;
+        if prepared.diff.is_empty() {
+            return Ok(());
+        }
+        let config = prepared.config.clone();
+        self.carry_out(prepared).await?;
+        self.configurations.known = self.known();
+        self.configurations.current = config;
+        Ok(())
     }
 
     async fn make(
@@ -377,10 +442,21 @@ fn reply(asker: Asker, answer: Result<serde_json::Value>) {
     }
 }
 
+/// The answer to one whose change cannot be prepared.
+fn refused(purpose: &Purpose, error: anyhow::Error) -> Result<serde_json::Value> {
+    match purpose {
+        Purpose::Handler(handler) => {
+            questions::json(&handlers::written(handler, Err(format!("{error:#}"))))
+        }
+        _ => Err(error),
+    }
+}
+
 /// Logs a failed change, unless it was only to be shown.
 fn say_failure(purpose: &Purpose, error: &anyhow::Error) {
     match purpose {
-        Purpose::Show { .. } => {}
+        // The caller is told.
+        Purpose::Show { .. } | Purpose::Handler(_) => {}
         Purpose::Make { origin: origin @ Origin::NotConfirmed(_), .. } => {
             tracing::error!("{origin}, but the one before cannot be restored: {error:#}");
         }

@@ -45,6 +45,7 @@ impl Owner {
                 // Boxed, as questions are also answered while it waits.
                 Box::pin(self.begin_trace(request, to)).await;
             }
+            Question::Request(Request::Handler(call), to) => self.call_handler(call, to),
             Question::Request(request, to) => {
                 // Configurations are prepared first, by another thread.
                 if let Some((request, to)) = self.begin(request, to) {
@@ -72,6 +73,7 @@ impl Owner {
             | Request::Apply(_)
             | Request::Rollback(_)
             | Request::Do(_)
+            | Request::Handler(_)
             | Request::Trace(_) => Err(anyhow!("not answered at once: a defect, please report")),
         };
         reply(to, changed);
@@ -105,6 +107,7 @@ impl Owner {
             Show::Policing => reply(to, Ok(self.policing())),
             Show::Graph => reply(to, Ok(self.forwarding.ledger.graph())),
             Show::Commands => reply(to, Ok(self.commands())),
+            Show::Click => reply(to, Ok(self.click_elements())),
             Show::Steps => reply(to, Ok(self.forwarding.ledger.steps())),
             Show::Topology => self.draw_topology(to),
             Show::History => reply(to, Ok(self.configurations.report())),

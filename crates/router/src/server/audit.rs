@@ -24,9 +24,12 @@ pub struct Client(String);
 impl Client {
     /// Returns the process that opened the connection.
     pub fn of(stream: &UnixStream) -> Self {
-        let Ok(peer) = stream.peer_cred() else { return Self("somebody".to_owned()) };
-        let process = peer.pid().map_or_else(String::new, |pid| format!(", pid {pid}"));
-        Self(format!("uid {}{process}", peer.uid()))
+        Self(process(stream))
+    }
+
+    /// A client of a control socket.
+    pub fn of_socket(socket: &str, peer: &str) -> Self {
+        Self(format!("control_socket \"{socket}\", {peer}"))
     }
 
     /// Logs the result of a change.
@@ -41,11 +44,19 @@ impl Client {
     }
 }
 
+/// The user and the process at the other end of a connection.
+pub fn process(stream: &UnixStream) -> String {
+    let Ok(peer) = stream.peer_cred() else { return "somebody".to_owned() };
+    let process = peer.pid().map_or_else(String::new, |pid| format!(", pid {pid}"));
+    format!("uid {}{process}", peer.uid())
+}
+
 /// Returns a request for a change as one line; `None` for a query. The text of a configuration is
 /// left out; it is found in its file and the router's history.
 pub fn change(request: &Request) -> Option<String> {
     let request = match request {
         Request::Show(_) | Request::Plan(_) => return None,
+        Request::Handler(call) if !call.is_write() => return None,
         Request::Apply(ApplyRequest { file, confirm_s, text: _ }) => {
             let (file, confirm_s) = (file.clone(), *confirm_s);
             Request::Apply(ApplyRequest { file, confirm_s, text: String::new() })
@@ -87,6 +98,8 @@ mod tests {
             r#"{"show":"counters"}"#,
             r#"{"show":"routes"}"#,
             r#"{"plan":{"file":"/etc/router.lua","text":"","all":true}}"#,
+            r#"{"handler":{"read":{"handler":"c.count"}}}"#,
+            r#"{"handler":{"check-write":{"handler":"c.count"}}}"#,
         ] {
             assert_eq!(audited(question), None, "{question}");
         }
@@ -94,6 +107,7 @@ mod tests {
             r#"{"route":{"del":{"prefix":"192.0.2.0/24"}}}"#,
             r#"{"neighbour":{"del":{"address":"10.0.2.9","port":"right"}}}"#,
             r#"{"confirm":{}}"#,
+            r#"{"handler":{"write":{"handler":"s.switch","value":"1"}}}"#,
             r#"{"rollback":{"to":3}}"#,
             r#"{"do":{"args":["a"],"name":"count"}}"#,
         ] {

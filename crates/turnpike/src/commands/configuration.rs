@@ -141,7 +141,8 @@ fn applied(applied: Applied) -> String {
     format!("configuration {number}: {summary}{condition}")
 }
 
-/// Returns a file's absolute path and its text, which is converted if it is Click's.
+/// Returns a file's absolute path and its text, which is converted if it is Click's; prints notes about parts of it
+/// without effect.
 fn read(file: &Path, click: bool) -> Result<(PathBuf, String)> {
     let mut text = fs::read_to_string(file)
         .with_context(|| format!("{}: cannot be read as text in UTF-8", file.display()))?;
@@ -149,7 +150,10 @@ fn read(file: &Path, click: bool) -> Result<(PathBuf, String)> {
         .with_context(|| format!("{}: no absolute path", file.display()))?;
     if click {
         let converted = convert::click::convert(&file.display().to_string(), &text);
-        text = converted.map_err(|errors| anyhow!("{errors}"))?.lua;
+        let converted = converted.map_err(|errors| anyhow!("{errors}"))?;
+        // Beside the answer, which may be JSON.
+        converted.notes.iter().for_each(|note| eprintln!("warning: {note}"));
+        text = converted.lua;
     }
     Ok((file, text))
 }

@@ -8,9 +8,9 @@ use std::net::IpAddr;
 
 use anyhow::Result;
 use api::report::{
-    Bond, ControlQueue, Counters, Filter, FilterVerdict, Flows, Forwarders, Graph, Interface,
-    Mirror, Multicast, Neighbour, Policing, Port, PortQueue, PrefixSet, RouteAnswer, Rss,
-    SourceReport, Steps, Vrf,
+    Bond, ClickElement, ControlQueue, Counters, Filter, FilterVerdict, Flows, Forwarders, Graph,
+    Interface, Mirror, Multicast, Neighbour, Policing, Port, PortQueue, PrefixSet, RouteAnswer,
+    Rss, SourceReport, Steps, Vrf,
 };
 use api::{Flow, Request, Show};
 use clap::error::ErrorKind;
@@ -188,6 +188,16 @@ static SHOWS: &[&dyn ShowCommand] = &[
         show: |_: &NoOptions, to| ask(to, Show::Steps, |steps: Steps| Ok(table::steps(&steps))),
     },
     &Declaration {
+        name: "click",
+        alias: None,
+        help: "Elements of a Click configuration: class, step or port, packets",
+        show: |options: &ClickOptions, to| {
+            ask(to, Show::Click, |elements: Vec<ClickElement>| {
+                table::click(&elements, options.name.as_deref())
+            })
+        },
+    },
+    &Declaration {
         name: "topology",
         alias: None,
         help: "Topology: NUMA nodes, cores and caches with their ports, queues and forwarders",
@@ -290,6 +300,12 @@ impl FiltersOptions {
 #[derive(Debug, Args)]
 struct SetsOptions {
     /// The elements of one set
+    name: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct ClickOptions {
+    /// One element and its handlers
     name: Option<String>,
 }
 

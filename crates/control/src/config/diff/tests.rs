@@ -514,6 +514,10 @@ fn every_statement() -> Vec<String> {
         "log { level = 'debug' }",
         "quarantine { directory = '/q', packets = 9, mib = 9 }",
         "telnet { listen = '127.0.0.1:99', sessions = 9, idle_s = 9, users = { 'root' } }",
+        "element 'e' { class = 'Switch', config = '1', inputs = { 'push' }, outputs = { 'push' }, \
+         to = { '0 0 e' }, step = 'classify', counts = { 'classify.ip4' }, port = 'a', ways = { 'local', 'a' } }",
+        "control_socket 'cs' { listen = '0.0.0.0:97', public = true, read_only = true, verbose = true, clients = 9, \
+         idle_s = 9, users = { 'root' } }",
         "routes_from { 'kernel', 'fpm', audit_s = 9, receive_buffer_mib = 9 }",
         "fpm { listen = '127.0.0.1:98', keep_s = 9, users = { 'root' } }",
         "command 'c' { help = 'c', run = function() return '' end }",

@@ -48,10 +48,12 @@ fn bytes(text: &str) -> Option<Vec<u8>> {
 pub(super) fn spec() -> StepSpec {
     let frame = Param::new("frame", Kind::Parsed(&BYTES), "the frame's bytes");
     let limit = Param::new("limit", Kind::Integer(-1..=i64::MAX), "their number; -1: no limit");
+    let active = Param::new("active", Kind::Flag, "false: it makes none");
     StepSpec::new("packets", OUTPUTS, make)
         .param(frame.or(Arg::Text("00".repeat(60))))
         .param(rate("packets per second").or(Arg::Flag(false)))
         .param(limit.or(Arg::Integer(-1)))
+        .param(active.or(Arg::Flag(true)))
 }
 
 /// The packets that all forwarders' steps of a name have made.
@@ -74,6 +76,7 @@ fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
     let frame = bytes(context.args.text("frame")).unwrap_or_default();
     let cost = Pace::read(context.args).map_or(0, |pace| pace.cost(frame.len()));
     let limit = u64::try_from(context.args.integer("limit")).unwrap_or(u64::MAX);
+    let limit = if context.args.flag("active") { limit } else { 0 };
     Box::new(Packets { frame, cost, limit, made })
 }
 
@@ -149,6 +152,13 @@ mod tests {
         assert_eq!(emit(&mut *step, 0), vec![vec![1, 2, 255]; 64]);
         assert_eq!((emit(&mut *step, 0).len(), step.is_waiting()), (6, false));
         assert_eq!(emit(&mut *step, 0).len(), 0);
+    }
+
+    #[test]
+    fn one_that_is_not_active_makes_none() {
+        let inactive = [("active", crate::params::Given::Flag(false)), ("limit", number(70))];
+        let mut step = make("packets", &inactive);
+        assert_eq!((emit(&mut *step, 0).len(), step.is_waiting()), (0, false));
     }
 
     #[test]

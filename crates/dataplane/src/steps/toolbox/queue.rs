@@ -18,10 +18,12 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::{Pace, rate};
 use crate::batch::{Batch, Held};
 use crate::catalogue::{MakeContext, StepSpec};
+use crate::gauge::{Gauge, Gauges};
 use crate::graph::{Origin, Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::params::{Arg, Kind, Param};
@@ -48,37 +50,41 @@ pub(super) fn spec() -> StepSpec {
 
 fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
     let capacity = context.args.integer("capacity") as usize;
-    let departures = Pace::read(context.args).map(|pace| Departures { pace, next: 0 });
-    Box::new(Queue { held: VecDeque::with_capacity(capacity), capacity, departures })
+    let waiting = Waiting { held: VecDeque::with_capacity(capacity), next: 0 };
+    let pace = Pace::read(context.args);
+    let length = context.tables.shared.get::<Gauges>().make(context.name);
+    Box::new(Queue { waiting, capacity, pace, length })
 }
 
-/// Times of departure, in TSC cycles.
-#[derive(Clone, Copy, Debug)]
-struct Departures {
-    pace: Pace,
-    /// The next one, if packets leave evenly.
+/// What the step hands over to the one that replaces it.
+struct Waiting {
+    held: VecDeque<Held>,
+    /// The next time of departure, in TSC cycles, if packets leave evenly.
     next: u64,
 }
 
-impl Departures {
+impl Waiting {
     /// Returns true if a packet may leave now, and counts its time.
     #[inline(always)]
-    fn admit(&mut self, len: usize, now: u64) -> bool {
-        let cost = self.pace.cost(len);
+    fn admit(&mut self, pace: Pace, len: usize, now: u64) -> bool {
+        let cost = pace.cost(len);
         let earliest = now.saturating_sub(BURST.saturating_mul(cost));
-        let next = self.next.max(earliest);
-        if next > now {
+        // Never further than a packet's time, unless the rate was lower before.
+        self.next = self.next.clamp(earliest, now.saturating_add(cost));
+        if self.next > now {
             return false;
         }
-        self.next = next.saturating_add(cost);
+        self.next = self.next.saturating_add(cost);
         true
     }
 }
 
 struct Queue {
-    held: VecDeque<Held>,
+    waiting: Waiting,
     capacity: usize,
-    departures: Option<Departures>,
+    pace: Option<Pace>,
+    /// The number of packets, for others to see.
+    length: Arc<Gauge>,
 }
 
 impl Step for Queue {
@@ -88,59 +94,67 @@ impl Step for Queue {
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         for slot in input.slots() {
-            if self.held.len() >= self.capacity {
+            if self.waiting.held.len() >= self.capacity {
                 out[1] |= Mask::when(true, slot);
             } else if batch.passes(slot) >= PASSES_MOST {
                 out[2] |= Mask::when(true, slot);
             } else {
-                self.held.extend(batch.take(slot));
+                self.waiting.held.extend(batch.take(slot));
             }
         }
+        self.length.set(self.waiting.held.len());
     }
 
     fn emit(&mut self, batch: &mut Batch, most: usize, out: &mut Outputs) -> Origin {
         for _ in 0..most {
-            let Some(first) = self.held.front().filter(|first| batch.admits(first)) else { break };
+            let Some(first) = self.waiting.held.front().filter(|first| batch.admits(first)) else {
+                break;
+            };
             let len = first.packet.len();
-            if self.departures.as_mut().is_some_and(|departures| !departures.admit(len, batch.now))
-            {
+            let is_late = |pace| !self.waiting.admit(pace, len, batch.now);
+            if self.pace.is_some_and(is_late) {
                 break;
             }
-            let Some(first) = self.held.pop_front() else { break };
+            let Some(first) = self.waiting.held.pop_front() else { break };
             if let Ok(slot) = batch.put(first) {
                 out[0] |= Mask::when(true, slot);
             }
         }
+        self.length.set(self.waiting.held.len());
         Origin::Held
     }
 
     fn held(&self) -> usize {
-        self.held.len()
+        self.waiting.held.len()
     }
 
     fn is_waiting(&self) -> bool {
-        !self.held.is_empty()
+        !self.waiting.held.is_empty()
     }
 
     fn release(&mut self) -> usize {
-        let count = self.held.len();
-        self.held.clear();
+        let count = self.waiting.held.len();
+        self.waiting.held.clear();
+        self.length.set(0);
         count
     }
 
     fn state(&mut self) -> Option<&mut dyn Any> {
-        Some(&mut self.held)
+        Some(&mut self.waiting)
     }
 
     fn take_state(&mut self, old: &mut dyn Any) {
-        if let Some(held) = old.downcast_mut::<VecDeque<Held>>() {
+        if let Some(old) = old.downcast_mut::<Waiting>() {
+            self.waiting.next = old.next;
+            let held = &mut old.held;
             // Without growing: the other may have had less room.
-            if self.held.is_empty() && held.len() <= self.capacity {
-                self.held.append(held);
+            if self.waiting.held.is_empty() && held.len() <= self.capacity {
+                self.waiting.held.append(held);
             } else {
-                std::mem::swap(&mut self.held, held);
+                std::mem::swap(&mut self.waiting.held, held);
             }
         }
+        self.length.set(self.waiting.held.len());
     }
 }
 
@@ -203,6 +217,20 @@ mod tests {
         put(&mut *step, 64);
         assert_eq!(emit(&mut *step, 64, hz).len(), 17);
         assert_eq!(emit(&mut *step, 64, hz + hz / 10 + hz / 1000).len(), 10);
+    }
+
+    #[test]
+    fn the_time_of_departure_is_handed_over() {
+        let hz = dpdk::tsc_hz();
+        let mut step = make("queue", &[("rate", text("1pps"))]);
+        put(&mut *step, 64);
+        assert_eq!(emit(&mut *step, 64, 100 * hz).len(), 17);
+        let mut next = make("queue", &[("rate", text("2pps"))]);
+        next.take_state(step.state().unwrap());
+        // Half a second of the new rate, not a second of the one before, nor at once.
+        assert_eq!(emit(&mut *next, 64, 100 * hz).len(), 0);
+        assert_eq!(emit(&mut *next, 64, 100 * hz + hz * 4 / 10).len(), 0);
+        assert_eq!(emit(&mut *next, 64, 100 * hz + hz * 6 / 10).len(), 1);
     }
 
     #[test]

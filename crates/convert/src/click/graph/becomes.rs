@@ -1,0 +1,84 @@
+//! The steps that elements have become, and the outputs by which packets come to each.
+
+use std::collections::HashSet;
+
+use super::{Devices, Graph};
+use crate::click::handlers::{Become, Becomes, by_devices};
+
+impl Graph<'_> {
+    /// What each element becomes in a graph with these steps.
+    pub(super) fn becomes(&self, devices: &Devices, printed: &[String]) -> Becomes {
+        let mut becomes = by_devices(self.net, devices);
+        for element in 0..self.net.flat.elements.len() {
+            let is_printed = |step: &&String| printed.contains(step);
+            let step = self.step_of(element).filter(is_printed).cloned();
+            let counts = self.counts(element, devices);
+            let is_there = |place: &String| {
+                place
+                    .rsplit_once('.')
+                    .is_some_and(|(step, _)| printed.iter().any(|one| one == step))
+            };
+            let counts: Vec<String> = counts.into_iter().filter(is_there).collect();
+            let before = becomes.remove(&element).unwrap_or_default();
+            becomes.insert(element, Become { step, counts, ..before });
+        }
+        becomes
+    }
+
+    /// The step of an element; a shaper's is the queue whose rate it is.
+    fn step_of(&self, element: usize) -> Option<&String> {
+        let queue = || {
+            let all = 0..self.net.flat.elements.len();
+            let mut queues = all.filter(|&queue| self.net.is_queue(queue));
+            queues.find(|&queue| self.net.shaper_behind(queue) == Some(element))
+        };
+        let is_shaper = matches!(self.net.class(element), "Shaper" | "BandwidthShaper");
+        self.own.get(&if is_shaper { queue()? } else { element })
+    }
+
+    /// The outputs by which packets come to an element, or from one that receives or makes them.
+    fn counts(&self, element: usize, devices: &Devices) -> Vec<String> {
+        if self.net.receivers().contains(&element) {
+            return self.received(element, devices).into_iter().collect();
+        }
+        if self.net.makers().contains(&element) {
+            return self.own.get(&element).map(|step| format!("{step}.next")).into_iter().collect();
+        }
+        let (mut open, mut seen) = (self.net.sources(element).to_vec(), HashSet::new());
+        let mut places = Vec::new();
+        while let Some((from, output)) = open.pop() {
+            if !seen.insert((from, output)) {
+                continue;
+            }
+            if self.net.receivers().contains(&from) {
+                places.extend(self.received(from, devices));
+            } else if let Some(place) = self.place_of(from, output) {
+                places.push(place);
+            } else if !self.own.contains_key(&from) {
+                open.extend(self.net.sources(from));
+            }
+        }
+        places.sort();
+        places.dedup();
+        places
+    }
+
+    /// The output of the first step that leads a device's packets on.
+    fn received(&self, element: usize, devices: &Devices) -> Option<String> {
+        let device = devices.values().find(|device| device.from.contains(&element))?;
+        Some(format!("port-switch.{}", device.port))
+    }
+
+    /// The output of a step that is an element's output.
+    fn place_of(&self, element: usize, output: usize) -> Option<String> {
+        let own = self.own.get(&element)?;
+        let (name, to) = self.placed.get(own)?.targets.get(output)?;
+        if self.back.contains(&(element, output)) {
+            return Some(format!("{to}.next"));
+        }
+        if self.net.class(element) == "PaintTee" && output == 1 {
+            return Some(format!("{to}.ok"));
+        }
+        Some(format!("{own}.{name}"))
+    }
+}

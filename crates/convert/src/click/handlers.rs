@@ -1,0 +1,174 @@
+//! Elements and control sockets as statements, by which the running router knows the elements' handlers.
+//!
+//! ```lua
+//! turnpike.element "c" { class = "Counter", inputs = { "push" }, outputs = { "push" }, to = { "0 0 d" }, step = "c" }
+//! turnpike.control_socket "cs" { listen = "127.0.0.1:7777" }
+//! ```
+//!
+//! Each element has a statement, also one that has become nothing: it has a name, a class and a configuration still.
+
+use std::collections::HashMap;
+
+use ::click::classes::{self, Class};
+use ::click::{Errors, Flow, Processing};
+
+use super::arguments::{Arguments, unquoted};
+use super::graph::Devices;
+use super::lua::{Statements, Value};
+use super::net::Net;
+
+/// What an element becomes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Become {
+    /// Its step.
+    pub(super) step: Option<String>,
+    /// Outputs of steps, `STEP.OUTPUT`, whose packets are the element's.
+    pub(super) counts: Vec<String>,
+    /// The port of its device.
+    pub(super) port: Option<String>,
+    /// Of a routing table: the port of each output, `local` or `drop`.
+    pub(super) ways: Vec<String>,
+}
+
+/// By the elements' numbers.
+pub(super) type Becomes = HashMap<usize, Become>;
+
+/// The elements of devices with their ports, and each `ARPQuerier` with the port behind it.
+pub(super) fn by_devices(net: &Net<'_>, devices: &Devices) -> Becomes {
+    let port_of = |element: usize| {
+        let name = super::elements::device(net, element).ok()?;
+        devices.get(&name).map(|device| device.port.clone())
+    };
+    let of_devices = net.receivers().into_iter().chain(net.senders());
+    let of_devices = of_devices.map(|element| (element, port_of(element)));
+    let queriers = net.of_class(&["ARPQuerier", "ARPQuerier2"]);
+    let queriers =
+        queriers.into_iter().map(|element| (element, sender(net, element).and_then(port_of)));
+    let with_port = |(element, port)| (element, Become { port, ..Become::default() });
+    of_devices.chain(queriers).map(with_port).collect()
+}
+
+/// The element of a device to which an element's first output leads.
+fn sender(net: &Net<'_>, element: usize) -> Option<usize> {
+    let mut at = element;
+    for _ in 0..net.flat.elements.len() {
+        (at, _) = net.target(at, 0)?;
+        if net.is_to_device(at) {
+            return Some(at);
+        }
+    }
+    None
+}
+
+/// Adds a statement for each element.
+pub(super) fn elements(
+    net: &Net<'_>,
+    processing: &Processing,
+    becomes: &Becomes,
+    statements: &mut Statements,
+) {
+    let nothing = Become::default();
+    for number in 0..net.flat.elements.len() {
+        let element = net.element(number);
+        let mut settings = vec![("class", Value::text(&element.class))];
+        if !element.config.is_empty() {
+            settings.push(("config", Value::text(&element.config)));
+        }
+        let (inputs, outputs) = directions(processing, number, classes::find(&element.class));
+        let Become { step, counts, port, ways } = becomes.get(&number).unwrap_or(&nothing);
+        let lists = [("inputs", inputs), ("outputs", outputs), ("to", targets(net, number))];
+        let lists = lists.into_iter().chain([("counts", counts.clone()), ("ways", ways.clone())]);
+        settings.extend(
+            lists.filter(|(_, list)| !list.is_empty()).map(|(key, list)| (key, Value::List(list))),
+        );
+        let texts = [("step", step), ("port", port)];
+        settings.extend(
+            texts.into_iter().filter_map(|(key, text)| Some((key, Value::text(text.as_ref()?)))),
+        );
+        statements.statement(("element", &element.name), &settings, net.line(number));
+    }
+}
+
+/// `OUTPUT INPUT NAME` of each connection from an element.
+fn targets(net: &Net<'_>, number: usize) -> Vec<String> {
+    let connections = net.flat.outputs(number);
+    let written = connections.map(|connection| {
+        let (output, (to, input)) = (connection.from.1, connection.to);
+        format!("{output} {input} {}", net.element(to).name)
+    });
+    written.collect()
+}
+
+/// `push` or `pull` of each port, with a tilde where the port is agnostic.
+fn directions(
+    processing: &Processing,
+    number: usize,
+    class: Option<&Class>,
+) -> (Vec<String>, Vec<String>) {
+    let Some(ports) = processing.elements.get(number) else { return Default::default() };
+    let written =
+        |flow: &Flow, own: Option<Flow>| format!("{flow}{}", if own.is_none() { "~" } else { "" });
+    let of = |flows: &[Flow], own: fn(&Class, usize) -> Option<Flow>| -> Vec<String> {
+        let flows = flows.iter().enumerate();
+        flows.map(|(port, flow)| written(flow, class.and_then(|class| own(class, port)))).collect()
+    };
+    (of(&ports.inputs, Class::input), of(&ports.outputs, Class::output))
+}
+
+/// Keywords of `ControlSocket`.
+const KEYWORDS: [&str; 8] =
+    ["TYPE", "READONLY", "PROXY", "VERBOSE", "LOCALHOST", "RETRIES", "RETRY_WARNINGS", "PORT"];
+
+/// Adds a statement for each control socket.
+pub(super) fn sockets(net: &Net<'_>, statements: &mut Statements) -> Result<(), Errors> {
+    let mut errors = Vec::new();
+    for element in net.of_class(&["ControlSocket"]) {
+        match socket(net, element) {
+            Ok(settings) => {
+                let name = &net.element(element).name;
+                statements.statement(("control_socket", name), &settings, net.line(element));
+            }
+            Err(message) => errors.push(net.error(element, &message)),
+        }
+    }
+    Errors::check(errors)
+}
+
+fn socket(net: &Net<'_>, element: usize) -> Result<Vec<(&'static str, Value)>, String> {
+    let arguments = Arguments::of(net, element, &[&KEYWORDS[..], &["FILENAME"]].concat());
+    arguments.check(2)?;
+    for keyword in ["PROXY", "RETRIES", "RETRY_WARNINGS"] {
+        if arguments.text(usize::MAX, keyword).is_some() {
+            return Err(format!("{keyword} is not supported; leave it out"));
+        }
+    }
+    let kind = arguments.text(0, "TYPE").ok_or("argument TYPE missing: TCP or UNIX")?;
+    let local = arguments.flag(usize::MAX, "LOCALHOST")?;
+    let mut settings = match unquoted(kind).to_ascii_uppercase().as_str() {
+        "TCP" => tcp(arguments.text(1, "PORT"), local.unwrap_or(true))?,
+        "UNIX" => {
+            let path = arguments.text(1, "FILENAME").ok_or("argument FILENAME missing")?;
+            vec![("unix", Value::Text(unquoted(path)))]
+        }
+        _ => return Err(format!("TYPE {kind}: expected TCP or UNIX")),
+    };
+    for (keyword, key) in [("READONLY", "read_only"), ("VERBOSE", "verbose")] {
+        if arguments.flag(usize::MAX, keyword)? == Some(true) {
+            settings.push((key, Value::Flag(true)));
+        }
+    }
+    Ok(settings)
+}
+
+/// This machine's clients only, unless `LOCALHOST false` is written.
+fn tcp(port: Option<&str>, local: bool) -> Result<Vec<(&'static str, Value)>, String> {
+    let text = unquoted(port.ok_or("argument PORT missing")?);
+    let port = text.parse::<u16>().ok().filter(|&port| port > 0);
+    let port = port.ok_or_else(|| format!("PORT \"{text}\": expected a number from 1 to 65535"))?;
+    let address = if local { "127.0.0.1" } else { "0.0.0.0" };
+    let mut settings = vec![("listen", Value::Text(format!("{address}:{port}")))];
+    if !local {
+        settings.push(("public", Value::Flag(true)));
+    }
+    Ok(settings)
+}
