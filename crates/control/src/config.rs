@@ -34,6 +34,7 @@
 //! turnpike.log { level = "info" }
 //! turnpike.quarantine { directory = "/var/lib/turnpike/quarantine", packets = 1000, mib = 16 }
 //! turnpike.telnet { listen = "127.0.0.1:2323", public = false, sessions = 8, idle_s = 600, users = { "ops" } }
+//! turnpike.metrics { socket = "/run/turnpike-metrics.sock", group = "prometheus", listen = "127.0.0.1:9477" }
 //! turnpike.command "total" { help = "All packets", run = function(args) … return text end }
 //! local mark = turnpike.step "mark" { process = function(batch, mask) … return mask end }
 //! turnpike.graph:insert_after("ip4-validate", mark)         -- see docs/steps.md
@@ -163,6 +164,8 @@ pub struct Config {
     pub quarantine: Quarantine,
     /// The listener for telnet clients; `None`: telnet is off.
     pub telnet: Option<Telnet>,
+    /// The listeners for metrics; `None`: nobody may ask for them.
+    pub metrics: Option<Metrics>,
     /// Commands in Lua.
     pub commands: Vec<Command>,
     /// The paths of packets through steps.
@@ -1113,6 +1116,17 @@ impl Default for Telnet {
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 2323));
         Self { listen, sessions: 8, idle: Duration::from_secs(600), users: Vec::new() }
     }
+}
+
+/// The listeners for metrics over HTTP, at least one of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metrics {
+    /// The path of a Unix socket.
+    pub socket: Option<PathBuf>,
+    /// The group, by name or number, whose members may connect to that, besides the router's user and root.
+    pub group: Option<String>,
+    /// Address and port.
+    pub listen: Option<SocketAddr>,
 }
 
 impl Config {

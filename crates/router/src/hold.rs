@@ -53,7 +53,7 @@ pub fn listen(path: &Path) -> Result<OwnedFd> {
         bail!("holder {shown}: another one holds there already; end it or choose another --socket");
     }
     if fs::symlink_metadata(path).is_ok() {
-        remove_stale(path)?;
+        remove_stale(path, "--socket")?;
     }
     bind_private(path, SockType::SeqPacket)
         .with_context(|| format!("holder {shown}: the socket cannot be made"))

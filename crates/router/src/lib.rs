@@ -24,6 +24,7 @@ pub mod hold;
 mod host;
 mod last_resort;
 pub mod log;
+mod metrics;
 mod node_tables;
 mod owner;
 mod ports;
@@ -88,6 +89,14 @@ pub struct RunSettings {
 /// The telnet service of the start, and what serves it.
 type Telnet = (telnet::Acceptor, Option<telnet::Opened>);
 
+/// The listeners of the start.
+struct Listeners {
+    /// The API's.
+    socket: Socket,
+    telnet: Telnet,
+    metrics: Option<metrics::Opened>,
+}
+
 /// Runs a router, which `source` described, until a signal ends it. An error means that it did not start, or did not
 /// end cleanly.
 pub fn run(
@@ -106,6 +115,11 @@ pub fn run(
     resident::stay();
     let acceptor = telnet::Acceptor::new(program.telnet);
     let opened = config.telnet.as_ref().map(|telnet| acceptor.open(telnet, socket)).transpose()?;
+    let metrics = config
+        .metrics
+        .as_ref()
+        .map(|settings| metrics::Opened::open(settings, None))
+        .transpose()?;
     let path = socket;
     let (course, socket) = (signals.course().clone(), Socket::bind(path)?);
     course.owns_socket(path);
@@ -117,7 +131,7 @@ pub fn run(
     let outcome = run_on(
         (config, source),
         program,
-        (socket, (acceptor, opened)),
+        Listeners { socket, telnet: (acceptor, opened), metrics },
         signals,
         no_huge,
         (&bindings, &store),
@@ -144,7 +158,7 @@ pub fn run(
 fn run_on(
     (config, source): (Config, &ConfigSource),
     program: &Program,
-    (socket, telnet): (Socket, Telnet),
+    listeners: Listeners,
     mut signals: Signals,
     no_huge: bool,
     (bindings, store): (&Arc<Bindings>, &SharedStore),
@@ -169,7 +183,7 @@ fn run_on(
     let opener = Opener::new(eal.clone(), buffers.clone(), bindings.clone(), store.clone());
     let described = (config, source.clone());
     let router = Start::new(described, program, place, opener, &buffers)?.run(&mut signals)?;
-    let outcome = router.serve(socket, telnet, signals);
+    let outcome = router.serve(listeners, signals);
     course.enter("DPDK");
     count_buffers(&buffers)?;
     outcome
@@ -255,10 +269,10 @@ struct Router {
 
 impl Router {
     /// Answers questions until a signal arrives, which it returns, then stops everything in order.
-    fn serve(mut self, socket: Socket, telnet: Telnet, signals: Signals) -> Result<Option<Signal>> {
+    fn serve(mut self, listeners: Listeners, signals: Signals) -> Result<Option<Signal>> {
         let course = signals.course().clone();
         course.enter("the owner's thread");
-        let served = self.owner.serve(socket, telnet, signals);
+        let served = self.owner.serve(listeners, signals);
         let wiring = self.owner.wiring().context(NO_WIRING)?;
         let (mut units, complete) = wiring.end(&course);
         let mut failed = !complete;

@@ -41,6 +41,7 @@
 //! | `ports.rs` | ports that come, go and change |
 //! | `meanwhile.rs` | other work while a change waits for forwarders |
 //! | `load.rs` | load of forwarders, and their queues |
+//! | `metrics.rs` | the state for scrapes of metrics |
 //! | `state.rs` | what the owner holds, by concern |
 
 mod apply;
@@ -68,6 +69,7 @@ mod limiter;
 mod links;
 mod load;
 mod meanwhile;
+mod metrics;
 mod mirrors;
 mod multicast;
 mod namespace;
@@ -100,10 +102,10 @@ use slowpath::Event;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use super::Telnet;
+use super::Listeners;
 use super::last_resort::Course;
 use super::ports::{OpenPort, Ports};
-use super::server::{Service, Socket};
+use super::server::Service;
 use super::signals::{Signals, Wish};
 use super::slow_worker::SlowWorker;
 use super::wiring::Wiring;
@@ -189,21 +191,15 @@ impl Owner {
         self.forwarding.wiring.as_mut()
     }
 
-    /// Serves the API and telnet until a signal ends the router.
-    pub fn serve(
-        &mut self,
-        socket: Socket,
-        telnet: Telnet,
-        signals: Signals,
-    ) -> Result<Option<Signal>> {
+    /// Serves the API, telnet and metrics until a signal ends the router.
+    pub fn serve(&mut self, listeners: Listeners, signals: Signals) -> Result<Option<Signal>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(self.attend(socket, telnet, signals))
+        runtime.block_on(self.attend(listeners, signals))
     }
 
     async fn attend(
         &mut self,
-        socket: Socket,
-        telnet: Telnet,
+        Listeners { socket, telnet, metrics }: Listeners,
         signals: Signals,
     ) -> Result<Option<Signal>> {
         let course = signals.course().clone();
@@ -214,6 +210,8 @@ impl Owner {
         let watch = self.watch()?;
         self.serving.inputs = Some(Inputs { signals, watch, questions });
         self.follow_interfaces().await;
+        self.serve_metrics(metrics);
+        self.publish_metrics();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut count, mut quiet) = (0u32, 0u32);
@@ -251,6 +249,7 @@ impl Owner {
                     self.finish(job).await;
                     self.follow_interfaces().await;
                     self.filter_multicasts();
+                    self.publish_metrics();
                 }
                 () = self.routing.groups.changed() => self.routing.groups.publish(),
                 () = std::future::ready(()), if busy => self.work(),
@@ -282,8 +281,9 @@ impl Owner {
         // Clients that wait for an answer get an error.
         self.serving.inputs = None;
         self.serving.later = Later::default();
-        course.enter("the API's thread");
+        course.enter("the threads of the API and of metrics");
         self.serving.service = None;
+        self.serving.metrics = None;
         // The runtime waits for tasks that prepare changes.
         course.enter("what is prepared beside the owner");
         Ok(ended_by)
@@ -305,6 +305,7 @@ impl Owner {
             self.forwarding.loads.look(&self.forwarding.ledger.forwarders);
             self.look_at_threads();
             self.rebalance().await;
+            self.publish_metrics();
         }
         if count.is_multiple_of(HEALTH_TICKS) {
             self.examine();

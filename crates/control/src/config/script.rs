@@ -75,10 +75,11 @@ pub(super) enum Keyword {
     Log,
     Quarantine,
     Telnet,
+    Metrics,
 }
 
 impl Keyword {
-    const ALL: [Self; 26] = [
+    const ALL: [Self; 27] = [
         Self::Port,
         Self::Bond,
         Self::Vlan,
@@ -105,6 +106,7 @@ impl Keyword {
         Self::Log,
         Self::Quarantine,
         Self::Telnet,
+        Self::Metrics,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -135,6 +137,7 @@ impl Keyword {
             Self::Log => "log",
             Self::Quarantine => "quarantine",
             Self::Telnet => "telnet",
+            Self::Metrics => "metrics",
         }
     }
 

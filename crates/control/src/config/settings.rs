@@ -22,7 +22,7 @@ use slowpath::{Advertise, Discovery, Icmp, InterfaceSettings, Preference, Prefix
 
 use super::{
     Bond, Command, Config, Cores, DEFAULT_VRF, Driver, Events, Fib, Filter, Forwarders, Forwarding,
-    Fpm, Import, Interface, KernelRoutes, LacpSettings, LinkWish, Log, Memory, Mirror,
+    Fpm, Import, Interface, KernelRoutes, LacpSettings, LinkWish, Log, Memory, Metrics, Mirror,
     MulticastRoute, NamedNextHop, Neighbour, Port, PortFilter, PrefixSet, Quarantine, Queues,
     RoutesFrom, SetRoutes, Slowpath, Telnet, Vlan, Vrf, action_name,
 };
@@ -104,6 +104,8 @@ pub enum Unit {
     Quarantine,
     /// The telnet service.
     Telnet,
+    /// The listeners for metrics.
+    Metrics,
     /// Commands in Lua.
     Commands,
 }
@@ -164,6 +166,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         log,
         quarantine,
         telnet,
+        metrics,
         commands,
         graphs,
         script,
@@ -265,6 +268,12 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
             "telnet: users",
             some(users.iter().cloned(), "none besides the router's and root"),
         );
+    }
+    if let Some(Metrics { socket, group, listen }) = metrics {
+        let socket = socket.as_ref().map(|path| path.display());
+        list.live(Unit::Metrics, "metrics: socket", or(socket, "none"));
+        list.live(Unit::Metrics, "metrics: group", or(group.as_ref(), "none"));
+        list.live(Unit::Metrics, "metrics: listen", or(*listen, "none"));
     }
     list.graphs(graphs);
     script.iter().flat_map(|script| &script.steps).for_each(|step| list.step(step));

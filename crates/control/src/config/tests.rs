@@ -1271,7 +1271,7 @@ fn the_other_statements_are_checked_too() {
 
 #[test]
 fn statements_that_are_not_understood_are_explained() {
-    const KNOWN: &str = "known: port, bond, vlan, route, neighbour, next_hop, prefix_set, filter, import, multicast, mirror, vrf, routes_from, fpm, cores, forwarders, forwarding, tx, slowpath, flows, icmp, memory, fib, log, quarantine, telnet, buckets, command, counter, counters, graph, hash, ip4, ip4_text, ip6, mac, mac_text, mask, new_graph, now, ports, prefix, set, step, table";
+    const KNOWN: &str = "known: port, bond, vlan, route, neighbour, next_hop, prefix_set, filter, import, multicast, mirror, vrf, routes_from, fpm, cores, forwarders, forwarding, tx, slowpath, flows, icmp, memory, fib, log, quarantine, telnet, metrics, buckets, command, counter, counters, graph, hash, ip4, ip4_text, ip6, mac, mac_text, mask, new_graph, now, ports, prefix, set, step, table";
     for (statement, expected) in [
         ("turnpike.prot 'x' { 1 }", format!("turnpike.prot unknown; did you mean \"port\"? {KNOWN}")),
         ("turnpike.interface 'x' { 1 }", format!("turnpike.interface unknown; {KNOWN}")),
@@ -1897,6 +1897,51 @@ fn telnet_is_off_and_stays_on_this_machine() {
         ("sessions = 0", "telnet: sessions: expected a whole number from 1 to 1000, got number 0"),
     ] {
         let errors = errors_below_ports(&format!("turnpike.telnet {{ {settings} }}"));
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].ends_with(expected), "{errors:?}");
+    }
+}
+
+#[test]
+fn metrics_are_off_and_stay_on_this_machine() {
+    let config = |text: &str| read(&format!("{PORTS}{text}")).unwrap().metrics;
+    assert_eq!(config(""), None);
+    let usual =
+        Metrics { socket: Some("/run/turnpike-metrics.sock".into()), group: None, listen: None };
+    assert_eq!(config("turnpike.metrics {}"), Some(usual.clone()));
+    let group = Some("prometheus".to_owned());
+    let with_group = Metrics { group: group.clone(), ..usual };
+    assert_eq!(config("turnpike.metrics { group = 'prometheus' }"), Some(with_group));
+    let tcp = Metrics { socket: None, group: None, listen: "127.0.0.1:9477".parse().ok() };
+    assert_eq!(config("turnpike.metrics { listen = '127.0.0.1:9477' }"), Some(tcp));
+    let both = Metrics { socket: Some("/m".into()), group, listen: "[::]:97".parse().ok() };
+    let text = "{ socket = '/m', group = 'prometheus', listen = '[::]:97', public = true }";
+    assert_eq!(config(&format!("turnpike.metrics {text}")), Some(both));
+    let long = format!("/{}", "x".repeat(90));
+    let too_long =
+        format!("metrics: socket \"{long}\": longer than 90 bytes; choose a shorter path");
+    for (settings, expected) in [
+        (
+            "listen = '0.0.0.0:9477'",
+            "metrics: listen \"0.0.0.0:9477\": others than this machine can reach it, and metrics have no \
+             passwords; write public = true if that is meant, or listen = \"127.0.0.1:9477\"",
+        ),
+        (
+            "listen = 'here'",
+            "metrics: listen \"here\": not an address with a port; write \"127.0.0.1:9477\" or \"[::1]:9477\"",
+        ),
+        (
+            "socket = 'metrics.sock'",
+            "metrics: socket \"metrics.sock\": no absolute path of a file; write one such as \
+             \"/run/turnpike-metrics.sock\"",
+        ),
+        (&format!("socket = '{long}'"), &too_long),
+        (
+            "listen = '127.0.0.1:9477', group = 'prometheus'",
+            "metrics: group: nothing has it without a socket; add socket, or leave it out",
+        ),
+    ] {
+        let errors = errors_below_ports(&format!("turnpike.metrics {{ {settings} }}"));
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert!(errors[0].ends_with(expected), "{errors:?}");
     }

@@ -8,6 +8,7 @@ mod filters;
 mod graphs;
 mod host;
 mod link;
+mod metrics;
 mod mirrors;
 mod multicast;
 mod offloads;
@@ -212,6 +213,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         log: rest::log(&mut context, of(Keyword::Log)),
         quarantine: rest::quarantine(&mut context, of(Keyword::Quarantine)),
         telnet: telnet::read(&mut context, of(Keyword::Telnet)),
+        metrics: metrics::read(&mut context, of(Keyword::Metrics)),
     };
     context.errors.finish().map(|()| config)
 }

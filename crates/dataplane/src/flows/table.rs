@@ -472,6 +472,18 @@ impl<A: Tracked> Table<A> {
         })
     }
 
+    /// Returns the number of flows. Of more than `looked_at` the part that has expired is estimated.
+    pub fn count(&self, clock: Clock<'_>, looked_at: usize) -> usize {
+        let taken = || (0..self.slots.len()).filter(|slot| self.tag_of(*slot) > BUSY);
+        let is_live = |slot: &usize| {
+            let view = self.read(*slot);
+            !clock.is_over(view.state, unpack(view.key[1]).1)
+        };
+        let all = taken().count();
+        let live = taken().take(looked_at).filter(is_live).count();
+        if all <= looked_at { live } else { all * live / looked_at }
+    }
+
     /// Removes the flows for which this is true; returns their number.
     pub fn forget(&self, clock: Clock<'_>, is_one: impl Fn(&View) -> bool) -> usize {
         let is_gone = |slot: &usize| {

@@ -41,7 +41,7 @@ impl Holder {
         let channel = match Channel::connect(path, PATIENCE) {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound) => return Ok(None),
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused) => {
-                remove_stale(path)?;
+                remove_stale(path, "--socket")?;
                 return Ok(None);
             }
             result => result.with_context(what)?,
@@ -68,7 +68,7 @@ impl Holder {
     pub fn start(path: &Path, seconds: u64) -> Result<Self> {
         let what = || format!("holder {}: cannot be started", path.display());
         if fs::symlink_metadata(path).is_ok() {
-            remove_stale(path)?;
+            remove_stale(path, "--socket")?;
         }
         let listener = bind_private(path, SockType::SeqPacket).with_context(what)?;
         let child = spawn(path, listener, seconds).with_context(what)?;

@@ -32,6 +32,7 @@ use machine::place::Place;
 use slowpath::Command;
 
 use super::super::graphs::{FailureLog, ForwarderGraph};
+use super::super::metrics;
 use super::super::ports::request;
 use super::super::prepare::{Prepared, Ready};
 use super::super::queues;
@@ -53,6 +54,8 @@ struct Done {
     exchanged: Option<Exchanged>,
     /// The telnet service, if it is new or has changed.
     telnet: Option<telnet::Opened>,
+    /// The listeners for metrics, if they are new or have changed.
+    metrics: Option<metrics::Opened>,
     /// The socket for zebra, if it is new or has changed.
     entrance: Option<Entrance>,
     /// Host interfaces of bonds and VLANs that are not started yet, or are removed.
@@ -108,7 +111,8 @@ impl Owner {
                 self.remove_hosts(done.hosts);
                 self.warn_of_distance();
                 self.move_hosts(&config, moved, &mut done.entrance).await;
-                self.settle((&base, &config, &diff), done.telnet, done.entrance);
+                let opened = (done.telnet, done.metrics, done.entrance);
+                self.settle((&base, &config, &diff), opened);
                 self.routing.imports.begin(imports);
                 self.filtering.filters =
                     self.routing.tables.filters.use_next(&self.routing.tables.interfaces.get());
@@ -143,6 +147,7 @@ impl Owner {
     ) -> Result<Option<Duration>> {
         let schedulers = self.schedulers(base, config)?;
         done.telnet = self.open_telnet(base, config)?;
+        done.metrics = self.open_metrics(base, config)?;
         done.entrance = Sources::open_entrance(base, config)?;
         self.make_vrfs(base, config)?;
         let has_other_fibs = fibs.is_some();
@@ -348,8 +353,11 @@ impl Owner {
     fn settle(
         &mut self,
         (old, new, diff): (&Config, &Config, &Diff),
-        mut telnet: Option<telnet::Opened>,
-        mut entrance: Option<Entrance>,
+        (mut telnet, mut metrics, mut entrance): (
+            Option<telnet::Opened>,
+            Option<metrics::Opened>,
+            Option<Entrance>,
+        ),
     ) {
         // Its writer names packets' ports.
         self.slow_path.quarantine.set(new);
@@ -377,6 +385,7 @@ impl Owner {
                     let service = self.serving.service.iter_mut();
                     service.for_each(|service| service.serve_telnet(telnet.take()));
                 }
+                Unit::Metrics => self.serve_metrics(metrics.take()),
                 // They may fail: `change` and `spread` are done with them.
                 Unit::Vlans
                 | Unit::Bonds

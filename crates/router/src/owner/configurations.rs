@@ -136,6 +136,16 @@ impl Configurations {
     ///
     /// # Errors
     /// One does; the message names the remedies.
+    /// The number of the current one.
+    pub(super) fn number(&self) -> u64 {
+        self.history.current()
+    }
+
+    /// True if the current one waits for its confirmation.
+    pub(super) fn is_unconfirmed(&self) -> bool {
+        self.pending.is_some()
+    }
+
     fn nothing_pending(&self, what: &str) -> Result<()> {
         let Some(pending) = &self.pending else { return Ok(()) };
         bail!(

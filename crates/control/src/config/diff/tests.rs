@@ -199,6 +199,11 @@ fn every_kind_of_setting_is_compared() {
             "turnpike.telnet { idle_s = 5 }".to_owned(),
             "telnet: idle_s: 600 => 5",
         ),
+        (
+            "turnpike.metrics {}".to_owned(),
+            "turnpike.metrics { socket = '/m' }".to_owned(),
+            "metrics: socket: /run/turnpike-metrics.sock => /m",
+        ),
     ] {
         let lines = settings(&old, &new);
         assert_eq!(lines.len(), 1, "{lines:?}");
@@ -514,6 +519,7 @@ fn every_statement() -> Vec<String> {
         "log { level = 'debug' }",
         "quarantine { directory = '/q', packets = 9, mib = 9 }",
         "telnet { listen = '127.0.0.1:99', sessions = 9, idle_s = 9, users = { 'root' } }",
+        "metrics { socket = '/m', group = 'root', listen = '127.0.0.1:97' }",
         "routes_from { 'kernel', 'fpm', audit_s = 9, receive_buffer_mib = 9 }",
         "fpm { listen = '127.0.0.1:98', keep_s = 9, users = { 'root' } }",
         "command 'c' { help = 'c', run = function() return '' end }",
