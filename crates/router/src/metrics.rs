@@ -17,7 +17,6 @@ mod view;
 
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Error, Result};
@@ -36,45 +35,55 @@ const SOCKET: &str = "turnpike.metrics { socket }";
 /// Listeners that are not yet served.
 #[derive(Clone, Default)]
 pub struct Opened {
-    /// The socket, with the settings of its file.
-    unix: Option<((PathBuf, Option<String>), Arc<Socket>)>,
+    unix: Option<Unix>,
     tcp: Option<(SocketAddr, Arc<TcpListener>)>,
+}
+
+/// A Unix socket.
+#[derive(Clone)]
+struct Unix {
+    socket: Arc<Socket>,
+    /// The group that its file is to have.
+    group: Option<u32>,
 }
 
 impl Opened {
     /// Opens listeners with these settings, beside those of the service that there is.
     ///
     /// # Errors
-    /// A path or an address cannot be listened on.
+    /// A path or an address cannot be listened on, or there is no such group.
     pub fn open(settings: &config::Metrics, now: Option<&Service>) -> Result<Self> {
-        let mut opened = Self::default();
-        if let Some(path) = &settings.socket {
-            let wanted = (path.clone(), settings.group.clone());
-            let same = now.and_then(|now| now.opened.unix.clone());
-            let socket = match same.filter(|(open, _)| *open == wanted) {
-                Some((_, socket)) => socket,
-                None => Arc::new(bind_unix(&wanted)?),
+        let now = now.map(|now| &now.opened);
+        let group = settings.group.as_deref().map(gid_of).transpose().map_err(Error::msg)?;
+        let unix = settings.socket.as_ref().map(|path| {
+            let same = now.and_then(|now| now.unix.as_ref());
+            let same = same.filter(|unix| unix.socket.path() == path);
+            let socket = match same {
+                Some(unix) => unix.socket.clone(),
+                None => Arc::new(Socket::bind_for(path, SOCKET, group).context("metrics")?),
             };
-            opened.unix = Some((wanted, socket));
-        }
-        if let Some(wanted) = settings.listen {
-            let same = now.and_then(|now| now.opened.tcp.clone());
-            let listener = match same.filter(|(open, _)| *open == wanted) {
-                Some((_, listener)) => listener,
+            anyhow::Ok(Unix { socket, group })
+        });
+        let tcp = settings.listen.map(|wanted| {
+            let same = now.and_then(|now| now.tcp.as_ref()).filter(|(open, _)| *open == wanted);
+            let listener = match same {
+                Some((_, listener)) => listener.clone(),
                 None => Arc::new(bind_tcp(wanted)?),
             };
-            opened.tcp = Some((wanted, listener));
-        }
-        Ok(opened)
+            anyhow::Ok((wanted, listener))
+        });
+        Ok(Self { unix: unix.transpose()?, tcp: tcp.transpose()? })
     }
 
     /// Serves the board to clients of the listeners.
     ///
     /// # Errors
-    /// There are too many threads or descriptors.
+    /// There are too many threads or descriptors, or the socket's file is not the router's any more.
     pub fn serve(self, board: Arc<Board>) -> Result<Service> {
         let mut listeners = Vec::new();
-        if let Some((_, socket)) = &self.unix {
+        if let Some(Unix { socket, group }) = &self.unix {
+            // One that was open before may have had another group.
+            socket.share(*group).with_context(|| format!("socket {}", socket.path().display()))?;
             listeners.push(Listener::Unix(socket.listener()?));
         }
         if let Some((_, listener)) = &self.tcp {
@@ -83,12 +92,6 @@ impl Opened {
         let server = Server::start(listeners, web::metrics::pages(board.clone()))?;
         Ok(Service { board, opened: self, _server: server })
     }
-}
-
-/// Another group needs another file, which replaces the one that is there.
-fn bind_unix((path, group): &(PathBuf, Option<String>)) -> Result<Socket> {
-    let group = group.as_deref().map(gid_of).transpose().map_err(Error::msg)?;
-    Socket::bind_for(path, SOCKET, group).context("metrics")
 }
 
 fn bind_tcp(listen: SocketAddr) -> Result<TcpListener> {

@@ -105,6 +105,14 @@ impl Socket {
         self.listener.try_clone()
     }
 
+    /// Lets members of a group connect, or nobody but its owner.
+    ///
+    /// # Errors
+    /// The system refuses it.
+    pub fn share(&self, group: Option<u32>) -> io::Result<()> {
+        share(&self.path, group)
+    }
+
     /// Returns its file.
     pub fn path(&self) -> &Path {
         &self.path
@@ -195,22 +203,25 @@ impl Drop for Socket {
 /// Creates a listening socket for a path that is not final, and for members of a group if there is one.
 fn bind_draft(draft: &Path, group: Option<u32>) -> io::Result<OwnedFd> {
     let socket = bind_private(draft, SockType::Stream)?;
-    if let Some(group) = group {
-        open_to(draft, group).inspect_err(|_| _ = fs::remove_file(draft))?;
+    if group.is_some() {
+        share(draft, group).inspect_err(|_| _ = fs::remove_file(draft))?;
     }
     Ok(socket)
 }
 
-/// Lets members of a group connect to a socket. The file is opened once: whatever somebody puts in its place meanwhile
-/// is not touched.
-fn open_to(path: &Path, group: u32) -> io::Result<()> {
+/// Lets members of a group connect to a socket, or nobody but its owner. The file is opened once: whatever somebody puts
+/// in its place meanwhile is not touched.
+fn share(path: &Path, group: Option<u32>) -> io::Result<()> {
     let flags = (OFlag::O_PATH | OFlag::O_NOFOLLOW).bits();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     if !file.metadata()?.file_type().is_socket() {
         return Err(io::Error::other("another file has taken its place"));
     }
     let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    chown(&opened, None, Some(group))?;
+    if group.is_none() {
+        return fs::set_permissions(&opened, Permissions::from_mode(0o600));
+    }
+    chown(&opened, None, group)?;
     fs::set_permissions(&opened, Permissions::from_mode(0o660))
 }
 
@@ -413,6 +424,8 @@ mod tests {
         let socket = bound.unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
         assert_eq!(std::os::unix::fs::MetadataExt::gid(&fs::metadata(&path).unwrap()), own);
+        socket.share(None).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let error = Socket::bind_for(&path, "turnpike.x", None).err().unwrap().to_string();
         assert!(error.ends_with("stop it or choose another turnpike.x"), "{error}");
         drop(socket);
@@ -427,7 +440,7 @@ mod tests {
         fs::write(&secret, "").unwrap();
         fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
         std::os::unix::fs::symlink(&secret, &link).unwrap();
-        assert!(open_to(&link, 0).is_err() && open_to(&secret, 0).is_err());
+        assert!(share(&link, Some(0)).is_err() && share(&secret, Some(0)).is_err());
         assert_eq!(fs::metadata(&secret).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
