@@ -249,7 +249,6 @@ impl Owner {
                     self.finish(job).await;
                     self.follow_interfaces().await;
                     self.filter_multicasts();
-                    self.publish_metrics();
                 }
                 () = self.routing.groups.changed() => self.routing.groups.publish(),
                 () = std::future::ready(()), if busy => self.work(),

@@ -199,7 +199,7 @@ impl View {
             let labels: Labels<'_, 1> = [("counter", name)];
             (labels, count)
         });
-        families.counters("turnpike_script_counter", "Counters of steps in Lua", counters)
+        families.counters("turnpike_script_events", "Counters of steps in Lua", counters)
     }
 
     fn steps(&self, families: &mut Families<'_>) -> fmt::Result {

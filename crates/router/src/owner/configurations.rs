@@ -297,6 +297,7 @@ impl Owner {
         if returns {
             self.configurations.pending = None;
         }
+        self.publish_metrics();
         reply(asker, answer);
     }
 
