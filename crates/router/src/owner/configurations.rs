@@ -132,10 +132,6 @@ impl Configurations {
         });
     }
 
-    /// Checks that no configuration waits to be confirmed.
-    ///
-    /// # Errors
-    /// One does; the message names the remedies.
     /// The number of the current one.
     pub(super) fn number(&self) -> u64 {
         self.history.current()
@@ -146,6 +142,10 @@ impl Configurations {
         self.pending.is_some()
     }
 
+    /// Checks that no configuration waits to be confirmed.
+    ///
+    /// # Errors
+    /// One does; the message names the remedies.
     fn nothing_pending(&self, what: &str) -> Result<()> {
         let Some(pending) = &self.pending else { return Ok(()) };
         bail!(
