@@ -21,6 +21,7 @@ needs=(
     command:bird                bird2
     command:keepalived          keepalived
     command:dnsmasq             dnsmasq-base
+    command:promtool            prometheus
     file:/bin/busybox           busybox-static
     command:valgrind            valgrind
     command:dpdk-testpmd        dpdk-dev

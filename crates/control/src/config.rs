@@ -36,6 +36,7 @@
 //! turnpike.telnet { listen = "127.0.0.1:2323", public = false, sessions = 8, idle_s = 600, users = { "ops" } }
 //! turnpike.element "c" { class = "Counter", step = "c" }   -- see docs/click.md
 //! turnpike.control_socket "cs" { listen = "127.0.0.1:7777", read_only = true, clients = 16, idle_s = 600 }
+//! turnpike.metrics { socket = "/run/turnpike-metrics.sock", group = "prometheus", listen = "127.0.0.1:9477" }
 //! turnpike.command "total" { help = "All packets", run = function(args) … return text end }
 //! local mark = turnpike.step "mark" { process = function(batch, mask) … return mask end }
 //! turnpike.graph:insert_after("ip4-validate", mark)         -- see docs/steps.md
@@ -169,6 +170,8 @@ pub struct Config {
     pub elements: Vec<Element>,
     /// Sockets by which they are called.
     pub control_sockets: Vec<ControlSocket>,
+    /// The listeners for metrics; `None`: nobody may ask for them.
+    pub metrics: Option<Metrics>,
     /// Commands in Lua.
     pub commands: Vec<Command>,
     /// The paths of packets through steps.
@@ -1213,6 +1216,17 @@ impl fmt::Display for Listen {
             Self::Unix(path) => write!(f, "{}", path.display()),
         }
     }
+}
+
+/// The listeners for metrics over HTTP, at least one of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metrics {
+    /// The path of a Unix socket.
+    pub socket: Option<PathBuf>,
+    /// The group, by name or number, whose members may connect to that, besides the router's user and root.
+    pub group: Option<String>,
+    /// Address and port.
+    pub listen: Option<SocketAddr>,
 }
 
 impl Config {

@@ -22,7 +22,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::time::{Duration, Instant};
 
-use nix::unistd::{Uid, User};
+use nix::unistd::{Group, Uid, User};
 
 use crate::netlink::message::{AF_INET, AF_INET6, HEADER, NLM_F_REQUEST, NLMSG_ERROR};
 use crate::netlink::{self, Received, Socket};
@@ -207,6 +207,20 @@ pub fn uid_of(user: &str) -> Result<u32, String> {
     let found = User::from_name(user).map_err(|error| format!("user \"{user}\": {error}"))?;
     found.map(|user| user.uid.as_raw()).ok_or_else(|| {
         format!("user \"{user}\" unknown; `getent passwd` lists those there are; a number such as \"1000\" will do")
+    })
+}
+
+/// Returns the number of a group: as given, or looked up by name.
+///
+/// # Errors
+/// There is no such group, or the list of groups cannot be read.
+pub fn gid_of(group: &str) -> Result<u32, String> {
+    if let Ok(gid) = group.parse() {
+        return Ok(gid);
+    }
+    let found = Group::from_name(group).map_err(|error| format!("group \"{group}\": {error}"))?;
+    found.map(|group| group.gid.as_raw()).ok_or_else(|| {
+        format!("group \"{group}\" unknown; `getent group` lists those there are; a number such as \"1000\" will do")
     })
 }
 

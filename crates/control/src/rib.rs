@@ -175,6 +175,8 @@ pub struct Rib {
     vrfs: Vec<Vrf>,
     hops: NextHops,
     neighbours: Neighbours,
+    /// Their number by interface; none is 0.
+    neighbour_counts: BTreeMap<InterfaceId, usize>,
     gleaning: Gleaning,
     review: Review,
     groups: Groups,
@@ -214,6 +216,7 @@ impl Rib {
             vrfs: vec![Vrf { v4: Routes::new(fib4), v6: Routes::new(fib6) }],
             hops: NextHops::new(next_hops, grace),
             neighbours: Neighbours::new(),
+            neighbour_counts: BTreeMap::new(),
             gleaning: Gleaning::default(),
             review: Review::default(),
             groups: Groups::default(),

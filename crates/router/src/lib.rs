@@ -26,6 +26,7 @@ pub mod hold;
 mod host;
 mod last_resort;
 pub mod log;
+mod metrics;
 mod node_tables;
 mod owner;
 mod ports;
@@ -88,12 +89,15 @@ pub struct RunSettings {
     pub hold: u64,
 }
 
-/// What clients of the start come by, beside the API's socket.
-struct Doors {
+/// The listeners of the start.
+struct Listeners {
+    /// The API's.
+    socket: Socket,
     /// Serves telnet.
     acceptor: telnet::Acceptor,
     telnet: Option<telnet::Opened>,
     control: (Vec<ControlSocket>, control_socket::Opened),
+    metrics: Option<metrics::Opened>,
 }
 
 /// Runs a router, which `source` described, until a signal ends it. An error means that it did not start, or did not
@@ -116,7 +120,11 @@ pub fn run(
     let opened = config.telnet.as_ref().map(|telnet| acceptor.open(telnet, socket)).transpose()?;
     let control = ControlSockets::default().open(&config.control_sockets)?;
     let control = (config.control_sockets.clone(), control);
-    let doors = Doors { acceptor, telnet: opened, control };
+    let metrics = config
+        .metrics
+        .as_ref()
+        .map(|settings| metrics::Opened::open(settings, None))
+        .transpose()?;
     let path = socket;
     let (course, socket) = (signals.course().clone(), Socket::bind(path)?);
     course.owns_socket(path);
@@ -125,8 +133,14 @@ pub fn run(
     course.enter_for("binding NICs", NIC_PATIENCE);
     let bindings = Bindings::at_start(Binder::here(), &config)?;
     course.owns_bindings(&bindings);
-    let outcome =
-        run_on((config, source), program, (socket, doors), signals, no_huge, (&bindings, &store));
+    let outcome = run_on(
+        (config, source),
+        program,
+        Listeners { socket, acceptor, telnet: opened, control, metrics },
+        signals,
+        no_huge,
+        (&bindings, &store),
+    );
     course.enter_for("giving NICs back", NIC_PATIENCE);
     bindings.give_back_all();
     course.enter("the process");
@@ -149,7 +163,7 @@ pub fn run(
 fn run_on(
     (config, source): (Config, &ConfigSource),
     program: &Program,
-    (socket, doors): (Socket, Doors),
+    listeners: Listeners,
     mut signals: Signals,
     no_huge: bool,
     (bindings, store): (&Arc<Bindings>, &SharedStore),
@@ -174,7 +188,7 @@ fn run_on(
     let opener = Opener::new(eal.clone(), buffers.clone(), bindings.clone(), store.clone());
     let described = (config, source.clone());
     let router = Start::new(described, program, place, opener, &buffers)?.run(&mut signals)?;
-    let outcome = router.serve(socket, doors, signals);
+    let outcome = router.serve(listeners, signals);
     course.enter("DPDK");
     count_buffers(&buffers)?;
     outcome
@@ -260,10 +274,10 @@ struct Router {
 
 impl Router {
     /// Answers questions until a signal arrives, which it returns, then stops everything in order.
-    fn serve(mut self, socket: Socket, doors: Doors, signals: Signals) -> Result<Option<Signal>> {
+    fn serve(mut self, listeners: Listeners, signals: Signals) -> Result<Option<Signal>> {
         let course = signals.course().clone();
         course.enter("the owner's thread");
-        let served = self.owner.serve(socket, doors, signals);
+        let served = self.owner.serve(listeners, signals);
         let wiring = self.owner.wiring().context(NO_WIRING)?;
         let (mut units, complete) = wiring.end(&course);
         let mut failed = !complete;

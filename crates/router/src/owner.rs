@@ -41,6 +41,7 @@
 //! | `ports.rs` | ports that come, go and change |
 //! | `meanwhile.rs` | other work while a change waits for forwarders |
 //! | `load.rs` | load of forwarders, and their queues |
+//! | `metrics.rs` | the state for scrapes of metrics |
 //! | `state.rs` | what the owner holds, by concern |
 
 mod apply;
@@ -69,6 +70,7 @@ mod limiter;
 mod links;
 mod load;
 mod meanwhile;
+mod metrics;
 mod mirrors;
 mod multicast;
 mod namespace;
@@ -102,10 +104,10 @@ use slowpath::Event;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use super::Doors;
+use super::Listeners;
 use super::last_resort::Course;
 use super::ports::{OpenPort, Ports};
-use super::server::{Service, Socket};
+use super::server::Service;
 use super::signals::{Signals, Wish};
 use super::slow_worker::SlowWorker;
 use super::wiring::Wiring;
@@ -202,31 +204,28 @@ impl Owner {
         self.forwarding.wiring.as_mut()
     }
 
-    /// Serves the API and telnet until a signal ends the router.
-    pub fn serve(
-        &mut self,
-        socket: Socket,
-        doors: Doors,
-        signals: Signals,
-    ) -> Result<Option<Signal>> {
+    /// Serves the API, telnet and metrics until a signal ends the router.
+    pub fn serve(&mut self, listeners: Listeners, signals: Signals) -> Result<Option<Signal>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(self.attend(socket, doors, signals))
+        runtime.block_on(self.attend(listeners, signals))
     }
 
     async fn attend(
         &mut self,
-        socket: Socket,
-        doors: Doors,
+        mut listeners: Listeners,
         signals: Signals,
     ) -> Result<Option<Signal>> {
         let course = signals.course().clone();
         let signals = signals.wait();
         let (ask, questions) = mpsc::channel(16);
-        socket.path().clone_into(&mut self.serving.socket);
-        self.serving.service = Some(Service::start(socket, doors, ask)?);
+        listeners.socket.path().clone_into(&mut self.serving.socket);
+        let metrics = listeners.metrics.take();
+        self.serving.service = Some(Service::start(listeners, ask)?);
         let watch = self.watch()?;
         self.serving.inputs = Some(Inputs { signals, watch, questions });
         self.follow_interfaces().await;
+        self.serve_metrics(metrics);
+        self.publish_metrics();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut count, mut quiet) = (0u32, 0u32);
@@ -295,8 +294,9 @@ impl Owner {
         // Clients that wait for an answer get an error.
         self.serving.inputs = None;
         self.serving.later = Later::default();
-        course.enter("the API's thread");
+        course.enter("the threads of the API and of metrics");
         self.serving.service = None;
+        self.serving.metrics = None;
         // The runtime waits for tasks that prepare changes.
         course.enter("what is prepared beside the owner");
         Ok(ended_by)
@@ -319,6 +319,7 @@ impl Owner {
             self.forwarding.loads.look(&self.forwarding.ledger.forwarders);
             self.look_at_threads();
             self.rebalance().await;
+            self.publish_metrics();
         }
         if count.is_multiple_of(HEALTH_TICKS) {
             self.sample_counts();

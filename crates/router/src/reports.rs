@@ -22,6 +22,7 @@ use super::graphs::LuaView;
 use super::slow_worker::{ClassRates, EventView, SlowCounters};
 
 /// The counters of one forwarder.
+#[derive(Clone)]
 pub struct ForwarderView {
     /// Outside the graph.
     pub counters: Arc<ForwarderCounters>,
@@ -36,6 +37,7 @@ pub struct ForwarderView {
 }
 
 /// The counters of the slow path's workers.
+#[derive(Clone)]
 pub struct SlowViews {
     /// One for each worker.
     pub counters: Vec<Arc<SlowCounters>>,
@@ -51,7 +53,8 @@ impl SlowViews {
     }
 }
 
-/// The counters of all units.
+/// The counters of all units. A copy reads the same counters, as long as its units exist and have the same graphs.
+#[derive(Clone)]
 pub struct Ledger {
     /// One for each forwarder, also for those that have ended: their counts stay.
     pub forwarders: Vec<ForwarderView>,
@@ -77,9 +80,12 @@ pub struct Retired {
     steps: BTreeMap<String, u64>,
     /// Of steps themselves, by step and counter.
     own: BTreeMap<(String, &'static str), u64>,
-    /// On edges, by step and output.
-    edges: BTreeMap<(String, String), u64>,
+    /// Of edges, by step and output.
+    edges: Outputs,
 }
+
+/// Packets by step and output.
+pub type Outputs = BTreeMap<(String, String), u64>;
 
 /// The graphs' views and counts before forwarders got other graphs.
 pub struct Former {
@@ -105,9 +111,8 @@ impl Ledger {
         for (key, count) in self.own_counters(&self.forwarders) {
             *self.retired.own.entry(key).or_default() += count;
         }
-        for (key, count) in self.edges_of(&self.forwarders) {
-            *self.retired.edges.entry(key).or_default() += count;
-        }
+        let edges = self.outputs_of(&self.forwarders);
+        add_up(&mut self.retired.edges, edges);
         let mut new = views.into_iter();
         let views = self.forwarders.iter_mut().map(|view| {
             // Those that have ended have no graph any more.
@@ -130,17 +135,15 @@ impl Ledger {
         let drops = self.drops_in(&self.forwarders);
         let steps: Vec<_> = self.all_step_counters().collect();
         let own = self.own_counters(&self.forwarders);
-        let edges = self.edges_of(&self.forwarders);
+        let edges = self.outputs_of(&self.forwarders);
         self.retired = former.retired;
+        add_up(&mut self.retired.edges, edges);
         self.retired.drops.merge(&drops);
         for (name, own) in steps {
             *self.retired.steps.entry(name).or_default() += own;
         }
         for (key, own) in own {
             *self.retired.own.entry(key).or_default() += own;
-        }
-        for (key, count) in edges {
-            *self.retired.edges.entry(key).or_default() += count;
         }
         for (view, (edges, lua)) in self.forwarders.iter_mut().zip(former.views) {
             (view.edges, view.lua) = (edges, lua);
@@ -177,12 +180,10 @@ impl Ledger {
         let drops = self.drops_in(ended);
         let steps: Vec<_> = self.steps_of(ended).filter(|(_, count)| *count > 0).collect();
         let own = self.own_counters(ended);
-        let edges = self.edges_of(ended);
+        let edges = self.outputs_of(ended);
+        add_up(&mut self.retired.edges, edges);
         for (key, count) in own {
             *self.retired.own.entry(key).or_default() += count;
-        }
-        for (key, count) in edges {
-            *self.retired.edges.entry(key).or_default() += count;
         }
         self.retired.drops.merge(&drops);
         for (name, count) in steps {
@@ -313,18 +314,6 @@ impl Ledger {
         sums
     }
 
-    /// The packets on each edge, as these forwarders have it, by step and output.
-    fn edges_of(&self, views: &[ForwarderView]) -> BTreeMap<(String, String), u64> {
-        let edges = self.shape.steps.iter().flat_map(|step| {
-            let outputs = (step.first_edge..).zip(&step.outputs);
-            outputs.map(|(edge, (output, _))| {
-                let count = views.iter().map(|view| view.edges.get(edge)).sum();
-                ((step.name.clone(), output.clone()), count)
-            })
-        });
-        edges.filter(|(_, count)| *count > 0).collect()
-    }
-
     /// The packets that took an output of a step so far, in former graphs as well.
     pub fn on_edge(&self, step: &str, output: &str) -> u64 {
         let former = self.retired.edges.get(&(step.to_owned(), output.to_owned()));
@@ -346,6 +335,27 @@ impl Ledger {
             all.filter(|(name, _)| *name == counter).map(|(_, count)| count)
         });
         former.map_or(0, |(_, count)| *count) + present.sum::<u64>()
+    }
+
+    /// Packets by the present graph's steps and outputs, those of former graphs included.
+    pub fn outputs(&self) -> Outputs {
+        let mut all = self.outputs_of(&self.forwarders);
+        for (key, packets) in &mut all {
+            *packets += self.retired.edges.get(key).copied().unwrap_or_default();
+        }
+        all
+    }
+
+    fn outputs_of(&self, views: &[ForwarderView]) -> Outputs {
+        let of_step = |step: &'_ StepShape| {
+            let edges = (step.first_edge..).zip(&step.outputs);
+            let counted = edges.map(|(edge, (output, _))| {
+                let packets = views.iter().map(|view| view.edges.get(edge)).sum();
+                ((step.name.clone(), output.clone()), packets)
+            });
+            counted.collect::<Vec<_>>()
+        };
+        self.shape.steps.iter().flat_map(of_step).collect()
     }
 
     /// Returns the report of each step.
@@ -525,6 +535,13 @@ impl Ledger {
             }
         }
         sums
+    }
+}
+
+/// Adds counts that are not 0.
+fn add_up(sums: &mut Outputs, counts: Outputs) {
+    for (key, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+        *sums.entry(key).or_default() += count;
     }
 }
 

@@ -9,10 +9,10 @@
 
 pub mod audit;
 
-use std::fs;
+use std::fs::{self, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
@@ -23,6 +23,7 @@ use api::report::Route;
 use api::{Answer, Request, RouteFilter, Show};
 use control::config::{self, ControlSocket};
 use ipnet::IpNet;
+use nix::fcntl::OFlag;
 use nix::sys::socket::SockType;
 use nix::sys::stat::{Mode, fchmod};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Interest};
@@ -31,7 +32,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{mpsc, oneshot};
 
-use super::Doors;
+use super::Listeners;
 use super::control_socket::{self, ControlSockets};
 use super::telnet::{Acceptor, Opened};
 
@@ -66,28 +67,28 @@ impl Socket {
     /// Binds the socket. A file left behind by an ended router is replaced; a socket that answers
     /// belongs to a running router, and is an error.
     pub fn bind(path: &Path) -> Result<Self> {
-        Self::bind_instead(path, "--socket")
+        Self::bind_for(path, "--socket", None)
     }
 
-    /// Like [`Self::bind`], for a path that is set by this option or setting.
-    pub fn bind_instead(path: &Path, setting: &str) -> Result<Self> {
+    /// As [`Self::bind`], for members of a group as well. `option`: the setting that has the path.
+    pub fn bind_for(path: &Path, option: &str, group: Option<u32>) -> Result<Self> {
         let shown = path.display();
         match StdStream::connect(path) {
             Ok(_) => bail!(
-                "socket {shown}: a router is running there already; stop it or choose another {setting}"
+                "socket {shown}: a router is running there already; stop it or choose another {option}"
             ),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(_) => remove_stale(path, setting)?,
+            Err(_) => remove_stale(path, option)?,
         }
         // Bound under another name, then renamed, so that a socket under the final name accepts
         // connections.
         let draft = path.with_extension(format!("{}.new", std::process::id()));
-        let listener = bind_private(&draft, SockType::Stream).map_err(|error| {
+        let listener = bind_draft(&draft, group).map_err(|error| {
             let way_out = match error.kind() {
-                io::ErrorKind::PermissionDenied => {
-                    format!("run as root (sudo), or choose a {setting} in a directory of your own")
-                }
-                _ => format!("choose a {setting} in a directory that exists"),
+                io::ErrorKind::PermissionDenied => format!(
+                    "run as root (sudo), or choose a path for {option} in a directory of your own"
+                ),
+                _ => format!("choose a path for {option} in a directory that exists"),
             };
             Error::from(error).context(format!("socket {shown}: cannot be made; {way_out}"))
         })?;
@@ -98,12 +99,20 @@ impl Socket {
         Ok(Self { listener: listener.into(), path: path.to_owned() })
     }
 
-    /// A copy of its listener.
+    /// The listener.
     ///
     /// # Errors
-    /// There are too many descriptors.
+    /// The process has too many descriptors.
     pub fn listener(&self) -> io::Result<StdListener> {
         self.listener.try_clone()
+    }
+
+    /// Lets members of a group connect, or nobody but its owner.
+    ///
+    /// # Errors
+    /// The system refuses it.
+    pub fn share(&self, group: Option<u32>) -> io::Result<()> {
+        share(&self.path, group)
     }
 
     /// Returns its file.
@@ -144,8 +153,7 @@ impl Service {
     /// # Errors
     /// A thread or a runtime cannot be created.
     pub fn start(
-        socket: Socket,
-        Doors { acceptor, telnet, control: (sockets, opened) }: Doors,
+        Listeners { socket, acceptor, telnet, control: (sockets, opened), metrics: _ }: Listeners,
         questions: mpsc::Sender<Question>,
     ) -> Result<Self> {
         let (stop, stopped) = oneshot::channel();
@@ -223,6 +231,31 @@ impl Drop for Socket {
     }
 }
 
+/// Creates a listening socket for a path that is not final, and for members of a group if there is one.
+fn bind_draft(draft: &Path, group: Option<u32>) -> io::Result<OwnedFd> {
+    let socket = bind_private(draft, SockType::Stream)?;
+    if group.is_some() {
+        share(draft, group).inspect_err(|_| _ = fs::remove_file(draft))?;
+    }
+    Ok(socket)
+}
+
+/// Lets members of a group connect to a socket, or nobody but its owner. The file is opened once: whatever somebody puts
+/// in its place meanwhile is not touched.
+fn share(path: &Path, group: Option<u32>) -> io::Result<()> {
+    let flags = (OFlag::O_PATH | OFlag::O_NOFOLLOW).bits();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.file_type().is_socket() {
+        return Err(io::Error::other("another file has taken its place"));
+    }
+    let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    if group.is_none() {
+        return fs::set_permissions(&opened, Permissions::from_mode(0o600));
+    }
+    chown(&opened, None, group)?;
+    fs::set_permissions(&opened, Permissions::from_mode(0o660))
+}
+
 /// Creates a listening socket whose file only its owner can ever open: the kernel gives the file
 /// the mode that the socket has when it is bound, regardless of the process's umask.
 pub(crate) fn bind_private(path: &Path, kind: SockType) -> io::Result<OwnedFd> {
@@ -235,11 +268,11 @@ pub(crate) fn bind_private(path: &Path, kind: SockType) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-pub(crate) fn remove_stale(path: &Path, setting: &str) -> Result<()> {
+pub(crate) fn remove_stale(path: &Path, option: &str) -> Result<()> {
     let shown = path.display();
     let kind = fs::symlink_metadata(path).with_context(|| format!("socket {shown}"))?.file_type();
     if !kind.is_socket() {
-        bail!("socket {shown}: a file that is not a socket; remove it or choose another {setting}");
+        bail!("socket {shown}: a file that is not a socket; remove it or choose another {option}");
     }
     fs::remove_file(path).with_context(|| format!("socket {shown}: cannot remove the stale one"))
 }
@@ -422,6 +455,38 @@ mod tests {
         let client = StdStream::connect(&path).unwrap();
         let (_, from) = (client, listener.accept().unwrap());
         drop(from);
+    }
+
+    /// A service has a restrictive umask.
+    #[test]
+    fn a_groups_socket_is_open_to_the_group_whatever_the_umask() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("metrics.sock");
+        let before = nix::sys::stat::umask(Mode::S_IRWXG | Mode::S_IRWXO);
+        let own = nix::unistd::getegid().as_raw();
+        let bound = Socket::bind_for(&path, "socket", Some(own));
+        nix::sys::stat::umask(before);
+        let socket = bound.unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
+        assert_eq!(std::os::unix::fs::MetadataExt::gid(&fs::metadata(&path).unwrap()), own);
+        socket.share(None).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let error = Socket::bind_for(&path, "turnpike.x", None).err().unwrap().to_string();
+        assert!(error.ends_with("stop it or choose another turnpike.x"), "{error}");
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    /// A link that somebody puts in the socket's place leads nowhere.
+    #[test]
+    fn another_file_in_the_sockets_place_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let (secret, link) = (directory.path().join("secret"), directory.path().join("link"));
+        fs::write(&secret, "").unwrap();
+        fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::symlink(&secret, &link).unwrap();
+        assert!(share(&link, Some(0)).is_err() && share(&secret, Some(0)).is_err());
+        assert_eq!(fs::metadata(&secret).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use wire::MacAddr;
 use super::error::{Collector, ConfigErrors, suggestion};
 use super::{Config, Cores, Device, Port};
 use crate::cores::{CorePlacement, Supply, parse_cores, supply};
-use crate::gate::uid_of;
+use crate::gate::{gid_of, uid_of};
 
 /// Resources of a machine that configurations refer to.
 #[derive(Clone, Debug, Default)]
@@ -201,7 +201,7 @@ fn check_namespaces(config: &Config, machine: &Machine, errors: &mut Collector) 
     }
 }
 
-/// Checks the users that may connect to telnet, FPM and control sockets.
+/// Checks the users that may connect to telnet, FPM and control sockets, and the group that may read metrics.
 fn check_users(config: &Config, errors: &mut Collector) {
     let telnet = config.telnet.iter().map(|telnet| ("telnet", &telnet.users));
     let fpm = config.fpm.iter().map(|fpm| ("fpm", &fpm.users));
@@ -210,6 +210,10 @@ fn check_users(config: &Config, errors: &mut Collector) {
         for reason in users.iter().filter_map(|user| uid_of(user).err()) {
             errors.add(None, format!("{what}: users: {reason}"));
         }
+    }
+    let group = config.metrics.iter().filter_map(|metrics| metrics.group.as_ref());
+    for reason in group.filter_map(|group| gid_of(group).err()) {
+        errors.add(None, format!("metrics: {reason}"));
     }
 }
 

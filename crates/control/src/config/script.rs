@@ -75,12 +75,13 @@ pub(super) enum Keyword {
     Log,
     Quarantine,
     Telnet,
+    Metrics,
     Element,
     ControlSocket,
 }
 
 impl Keyword {
-    const ALL: [Self; 28] = [
+    const ALL: [Self; 29] = [
         Self::Port,
         Self::Bond,
         Self::Vlan,
@@ -107,6 +108,7 @@ impl Keyword {
         Self::Log,
         Self::Quarantine,
         Self::Telnet,
+        Self::Metrics,
         Self::Element,
         Self::ControlSocket,
     ];
@@ -141,6 +143,7 @@ impl Keyword {
             Self::Telnet => "telnet",
             Self::Element => "element",
             Self::ControlSocket => "control_socket",
+            Self::Metrics => "metrics",
         }
     }
 

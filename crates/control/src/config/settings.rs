@@ -23,7 +23,7 @@ use slowpath::{Advertise, Discovery, Icmp, InterfaceSettings, Preference, Prefix
 use super::{
     Bond, Command, Config, ControlSocket, Cores, DEFAULT_VRF, Driver, Element, Events, Fib, Filter,
     Forwarders, Forwarding, Fpm, Import, Interface, KernelRoutes, LacpSettings, LinkWish, Log,
-    Memory, Mirror, MulticastRoute, NamedNextHop, Neighbour, Port, PortFilter, PrefixSet,
+    Memory, Metrics, Mirror, MulticastRoute, NamedNextHop, Neighbour, Port, PortFilter, PrefixSet,
     Quarantine, Queues, RoutesFrom, SetRoutes, Slowpath, Telnet, Vlan, Vrf, Wire, action_name,
 };
 use crate::rib;
@@ -104,6 +104,8 @@ pub enum Unit {
     Quarantine,
     /// The telnet service.
     Telnet,
+    /// The listeners for metrics.
+    Metrics,
     /// Commands in Lua.
     Commands,
     /// Elements of Click, for their handlers.
@@ -170,6 +172,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         telnet,
         elements,
         control_sockets,
+        metrics,
         commands,
         graphs,
         script,
@@ -274,6 +277,12 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     }
     elements.iter().for_each(|element| list.element(element));
     control_sockets.iter().for_each(|socket| list.control_socket(socket));
+    if let Some(Metrics { socket, group, listen }) = metrics {
+        let socket = socket.as_ref().map(|path| path.display());
+        list.live(Unit::Metrics, "metrics: socket", or(socket, "none"));
+        list.live(Unit::Metrics, "metrics: group", or(group.as_ref(), "none"));
+        list.live(Unit::Metrics, "metrics: listen", or(*listen, "none"));
+    }
     list.graphs(graphs);
     script.iter().flat_map(|script| &script.steps).for_each(|step| list.step(step));
     list.entries

@@ -9,6 +9,7 @@ mod graphs;
 mod handlers;
 mod host;
 mod link;
+mod metrics;
 mod mirrors;
 mod multicast;
 mod offloads;
@@ -218,6 +219,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         telnet: telnet::read(&mut context, of(Keyword::Telnet)),
         elements,
         control_sockets: handlers::sockets(&mut context, of(Keyword::ControlSocket)),
+        metrics: metrics::read(&mut context, of(Keyword::Metrics)),
     };
     context.errors.finish().map(|()| config)
 }

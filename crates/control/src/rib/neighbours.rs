@@ -11,6 +11,7 @@
 //! by the slow path.
 
 use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
 use std::ops::Bound;
 
 use super::next_hops::Referrer;
@@ -100,6 +101,9 @@ impl Rib {
         let route = (self.vrf_of(interface), IpNet::from(address));
         self.checked(Some(route), |rib| {
             let new = Neighbour { mac, host_routes: Vec::new() };
+            if rib.neighbours.get(&(address, interface)).is_none() {
+                *rib.neighbour_counts.entry(interface).or_default() += 1;
+            }
             rib.neighbours.entry((address, interface)).or_insert(new).mac = mac;
             rib.hops.resolve(interface, address, Some(mac));
             rib.review_neighbour(interface, address)
@@ -110,6 +114,12 @@ impl Rib {
     /// it.
     pub fn neighbour_down(&mut self, interface: InterfaceId, address: IpAddr) {
         let Some(known) = self.neighbours.remove(&(address, interface)) else { return };
+        if let Entry::Occupied(mut count) = self.neighbour_counts.entry(interface) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
         // The host route is removed first: packets are gleaned then, not punted as unresolved.
         if !known.host_routes.is_empty() {
             self.change(|rib| {
@@ -138,6 +148,11 @@ impl Rib {
     pub fn remove_neighbour(&mut self, interface: InterfaceId, address: IpAddr) {
         self.hops.command(Command::RemoveNeighbour { interface, address });
         self.neighbour_down(interface, address);
+    }
+
+    /// Returns the number of resolved neighbours of each interface that has some.
+    pub fn neighbour_counts(&self) -> &BTreeMap<InterfaceId, usize> {
+        &self.neighbour_counts
     }
 
     /// Returns the resolved neighbours in the order of their addresses.

@@ -472,6 +472,18 @@ impl<A: Tracked> Table<A> {
         })
     }
 
+    /// Returns the number of flows. Of more than `looked_at` the part that has expired is estimated.
+    pub fn count(&self, clock: Clock<'_>, looked_at: usize) -> usize {
+        let taken = || (0..self.slots.len()).filter(|slot| self.tag_of(*slot) > BUSY);
+        let is_live = |slot: &usize| {
+            let view = self.read(*slot);
+            !clock.is_over(view.state, unpack(view.key[1]).1)
+        };
+        let all = taken().count();
+        let live = taken().take(looked_at).filter(is_live).count();
+        if all <= looked_at { live } else { all * live / looked_at }
+    }
+
     /// Removes the flows for which this is true; returns their number.
     pub fn forget(&self, clock: Clock<'_>, is_one: impl Fn(&View) -> bool) -> usize {
         let is_gone = |slot: &usize| {
@@ -680,6 +692,17 @@ mod tests {
         assert!(assured.iter().all(|key| found(&table, key, 0).is_some()));
         // They expire then.
         assert_eq!(pass(&table, &key(99, 9, 17), packet(0, Mark::Plain), 301), Entered::New);
+    }
+
+    #[test]
+    fn flows_are_counted_or_estimated() {
+        let table = table(256);
+        (0..20).for_each(|n| _ = pass(&table, &key(n, 9, 17), packet(0, Mark::Plain), 0));
+        (20..40).for_each(|n| _ = pass(&table, &key(n, 9, 17), packet(0, Mark::Plain), 100));
+        assert_eq!((table.count(at(0), 1000), table.count(at(100), 1000)), (40, 20));
+        assert_eq!((table.count(at(0), 10), table.count(at(1000), 10)), (40, 0));
+        let estimate = table.count(at(100), 30);
+        assert!((13..=27).contains(&estimate), "{estimate}");
     }
 
     #[test]

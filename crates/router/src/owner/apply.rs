@@ -33,6 +33,7 @@ use slowpath::Command;
 
 use super::super::control_socket;
 use super::super::graphs::{FailureLog, ForwarderGraph};
+use super::super::metrics;
 use super::super::ports::request;
 use super::super::prepare::{Prepared, Ready};
 use super::super::queues;
@@ -56,6 +57,8 @@ struct Done {
     telnet: Option<telnet::Opened>,
     /// Control sockets, if some are new or have changed.
     control: Option<control_socket::Opened>,
+    /// The listeners for metrics, if they are new or have changed.
+    metrics: Option<metrics::Opened>,
     /// The socket for zebra, if it is new or has changed.
     entrance: Option<Entrance>,
     /// Host interfaces of bonds and VLANs that are not started yet, or are removed.
@@ -64,6 +67,14 @@ struct Done {
     entered: bool,
     /// True if routes are in other tables, and the former ones still get every change.
     other_fibs: bool,
+}
+
+/// Listeners that have been opened.
+struct Listeners {
+    telnet: Option<telnet::Opened>,
+    control: Option<control_socket::Opened>,
+    metrics: Option<metrics::Opened>,
+    entrance: Option<Entrance>,
 }
 
 /// The prepared parts: graphs, interfaces for steps, ports' devices, empty route tables.
@@ -111,8 +122,9 @@ impl Owner {
                 self.remove_hosts(done.hosts);
                 self.warn_of_distance();
                 self.move_hosts(&config, moved, &mut done.entrance).await;
-                let change = (&*base, &*config, &diff);
-                self.settle(change, done.telnet, done.control, done.entrance);
+                let Done { telnet, control, metrics, entrance, .. } = done;
+                let opened = Listeners { telnet, control, metrics, entrance };
+                self.settle((&base, &config, &diff), opened);
                 self.routing.imports.begin(imports);
                 self.filtering.filters =
                     self.routing.tables.filters.use_next(&self.routing.tables.interfaces.get());
@@ -148,6 +160,7 @@ impl Owner {
         let schedulers = self.schedulers(base, config)?;
         done.telnet = self.open_telnet(base, config)?;
         done.control = self.open_control_sockets(base, config)?;
+        done.metrics = self.open_metrics(base, config)?;
         done.entrance = Sources::open_entrance(base, config)?;
         self.make_vrfs(base, config)?;
         let has_other_fibs = fibs.is_some();
@@ -368,9 +381,7 @@ impl Owner {
     fn settle(
         &mut self,
         (old, new, diff): (&Config, &Config, &Diff),
-        mut telnet: Option<telnet::Opened>,
-        mut control: Option<control_socket::Opened>,
-        mut entrance: Option<Entrance>,
+        Listeners { mut telnet, mut control, mut metrics, mut entrance }: Listeners,
     ) {
         // Its writer names packets' ports.
         self.slow_path.quarantine.set(new);
@@ -398,6 +409,7 @@ impl Owner {
                     let service = self.serving.service.iter_mut();
                     service.for_each(|service| service.serve_telnet(telnet.take()));
                 }
+                Unit::Metrics => self.serve_metrics(metrics.take()),
                 // They may fail: `change` and `spread` are done with them.
                 Unit::Vlans
                 | Unit::Bonds

@@ -152,6 +152,16 @@ impl Configurations {
         });
     }
 
+    /// The number of the current one.
+    pub(super) fn number(&self) -> u64 {
+        self.history.current()
+    }
+
+    /// True if the current one waits for its confirmation.
+    pub(super) fn is_unconfirmed(&self) -> bool {
+        self.pending.is_some()
+    }
+
     /// Checks that no configuration waits to be confirmed.
     ///
     /// # Errors
@@ -339,6 +349,7 @@ impl Owner {
         if returns {
             self.configurations.pending = None;
         }
+        self.publish_metrics();
         reply(asker, answer);
     }
 

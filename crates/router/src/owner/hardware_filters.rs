@@ -67,6 +67,11 @@ fn key(filter: &FilterTable, rule: &Rule) -> Key {
 }
 
 impl DeviceHits {
+    /// True if no device has counted anything.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Of a rule of a filter.
     pub(super) fn of(&self, filter: &FilterTable, rule: &Rule) -> OfRule {
         self.0.get(&key(filter, rule)).copied().unwrap_or_default()

@@ -148,6 +148,12 @@ impl Health {
         all.filter(|(_, ongoing)| ongoing.is_some()).map(|(one, _)| one.name().to_owned()).collect()
     }
 
+    /// A port's counters of trouble with their counts at the last look; none before the first.
+    pub fn counts(&self, port: PortId) -> Vec<(&'static str, u64)> {
+        let Some(patient) = self.0.get(&port) else { return Vec::new() };
+        Trouble::ALL.iter().zip(patient.seen).map(|(one, count)| (one.name(), count)).collect()
+    }
+
     /// Forgets a port, so that a later one of this number begins anew.
     pub fn forget(&mut self, port: PortId) {
         self.0.remove(&port);

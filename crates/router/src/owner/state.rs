@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 
 use super::super::carriers::Carriers;
 use super::super::graphs::FailureLog;
+use super::super::metrics;
 use super::super::node_tables::NodeTables;
 use super::super::ports::{Opener, Ports};
 use super::super::quarantine::KeeperSettings;
@@ -227,6 +228,8 @@ pub(super) struct Serving {
     pub(super) socket: PathBuf,
     /// The thread of the API and telnet, while the router serves.
     pub(super) service: Option<Service>,
+    /// The listeners for metrics, and their thread.
+    pub(super) metrics: Option<metrics::Service>,
     /// Commands in Lua that run.
     pub(super) places: Places,
     /// True if everything that a start waits for is done.

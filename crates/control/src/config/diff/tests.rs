@@ -199,6 +199,11 @@ fn every_kind_of_setting_is_compared() {
             "turnpike.telnet { idle_s = 5 }".to_owned(),
             "telnet: idle_s: 600 => 5",
         ),
+        (
+            "turnpike.metrics {}".to_owned(),
+            "turnpike.metrics { socket = '/m' }".to_owned(),
+            "metrics: socket: /run/turnpike-metrics.sock => /m",
+        ),
     ] {
         let lines = settings(&old, &new);
         assert_eq!(lines.len(), 1, "{lines:?}");
@@ -518,6 +523,7 @@ fn every_statement() -> Vec<String> {
          to = { '0 0 e' }, step = 'classify', counts = { 'classify.ip4' }, port = 'a', ways = { 'local', 'a' } }",
         "control_socket 'cs' { listen = '0.0.0.0:97', public = true, read_only = true, verbose = true, clients = 9, \
          idle_s = 9, users = { 'root' } }",
+        "metrics { socket = '/m', group = 'root', listen = '127.0.0.1:97' }",
         "routes_from { 'kernel', 'fpm', audit_s = 9, receive_buffer_mib = 9 }",
         "fpm { listen = '127.0.0.1:98', keep_s = 9, users = { 'root' } }",
         "command 'c' { help = 'c', run = function() return '' end }",

@@ -66,7 +66,8 @@ impl Owner {
 
     fn traced(&self, seen: &[Sighting]) -> Option<TracedPacket> {
         let (first, last) = (seen.first()?, seen.last()?);
-        let steps = seen.windows(2).filter_map(|pair| self.step(&pair[0], &pair[1])).collect();
+        let steps =
+            seen.windows(2).filter_map(|pair| self.traced_step(&pair[0], &pair[1])).collect();
         Some(TracedPacket {
             forwarder: first.forwarder,
             interface: self.interface_name(first.interface),
@@ -89,7 +90,7 @@ impl Owner {
         }
     }
 
-    fn step(&self, before: &Sighting, after: &Sighting) -> Option<TracedStep> {
+    fn traced_step(&self, before: &Sighting, after: &Sighting) -> Option<TracedStep> {
         let At::Step { place, output } = after.at else { return None };
         let shape = after.shape.steps.get(place)?;
         let output = shape.outputs.get(output).map_or("none", |(name, _)| name);

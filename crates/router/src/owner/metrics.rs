@@ -1,0 +1,122 @@
+//! Publishes the router's state for metrics, see `metrics.rs`.
+
+use std::time::Instant;
+
+use control::config::{self, Config};
+use dataplane::interface::{InterfaceId, VrfId};
+use dataplane::port::PortId;
+
+use super::super::metrics::{InterfaceView, Opened, Traffic, View, VrfView};
+use super::Owner;
+use super::hardware_filters::OfRule;
+
+impl Owner {
+    /// Serves metrics by these listeners from now on, or by none.
+    pub(super) fn serve_metrics(&mut self, opened: Option<Opened>) {
+        let before = self.serving.metrics.take();
+        let board = before.as_ref().map(|before| before.board.clone()).unwrap_or_default();
+        match opened.map(|opened| opened.serve(board)).transpose() {
+            Ok(service) => self.serving.metrics = service,
+            Err(error) => tracing::error!("turnpike.metrics: {error:#}"),
+        }
+    }
+
+    /// Opens the listeners of the new configuration, if they are others.
+    pub(super) fn open_metrics(
+        &self,
+        old: &Config,
+        new: &Config,
+    ) -> anyhow::Result<Option<Opened>> {
+        let settings = new.metrics.as_ref().filter(|_| old.metrics != new.metrics);
+        settings.map(|settings| Opened::open(settings, self.serving.metrics.as_ref())).transpose()
+    }
+
+    /// Publishes the state, if somebody may ask. To be called from time to time, and after changes.
+    pub(super) fn publish_metrics(&self) {
+        if let Some(service) = &self.serving.metrics {
+            self.view().into_iter().for_each(|view| service.board.publish(view));
+        }
+    }
+
+    /// None while forwarders are being changed.
+    fn view(&self) -> Option<View> {
+        let wiring = self.forwarding.wiring.as_ref()?;
+        let rib = &self.routing.rib;
+        let names = self.configurations.current.vrf_names();
+        let vrf = |(number, name): (usize, &String)| {
+            let summary = rib.vrf_summary(VrfId::new(number as u16));
+            VrfView { name: name.clone(), summary }
+        };
+        let neighbours = rib.neighbour_counts().iter();
+        Some(View {
+            at: Instant::now(),
+            ledger: self.forwarding.ledger.clone(),
+            buffers: wiring.factory().buffers.clone(),
+            tables: self.routing.tables.clone(),
+            interfaces: self.interface_views(&names),
+            filters: self.filtering.filters.clone(),
+            dropped_by_devices: self.dropped_by_devices(),
+            cores: wiring.seats().iter().map(|seat| seat.core).collect(),
+            vrfs: names.iter().enumerate().map(vrf).collect(),
+            rib: rib.summary(),
+            neighbours: neighbours
+                .map(|(id, count)| (self.interface_name(*id), *count as u64))
+                .collect(),
+            configuration: self.configurations.number(),
+            is_unconfirmed: self.configurations.is_unconfirmed(),
+        })
+    }
+
+    fn interface_views(&self, vrfs: &[String]) -> Vec<InterfaceView> {
+        let config = &self.configurations.current;
+        let view = |id: InterfaceId, name: &str, kind, of: &config::Interface, traffic| {
+            let vrf = vrfs.get(of.settings.vrf.index()).cloned().unwrap_or_default();
+            let is_up = self.devices.links[id.index()].up();
+            let (troubles, queue) = (Vec::new(), None);
+            InterfaceView { name: name.to_owned(), kind, vrf, is_up, traffic, troubles, queue }
+        };
+        let ports = config.ports.iter().map(|port| {
+            let traffic = Traffic::Port(port.id, self.counted_before(port.id));
+            let queue = port.queue_in_software().map(|(queue, _)| (port.id, queue.discipline));
+            InterfaceView {
+                troubles: self.devices.health.counts(port.id),
+                queue,
+                ..view(port.id.into(), &port.name, "port", &port.interface, traffic)
+            }
+        });
+        let is_open = |of: &config::Virtual<'_>| self.devices.virtuals.contains_key(&of.id);
+        let virtuals = config.virtuals().filter(is_open).map(|of| {
+            let traffic = match of.parent {
+                None => Traffic::Bond(of.id),
+                Some(_) => Traffic::Vlan(of.id),
+            };
+            view(of.id, of.name, of.kind, of.interface, traffic)
+        });
+        ports.chain(virtuals).collect()
+    }
+
+    /// The counts of earlier ports of this number.
+    fn counted_before(&self, port: PortId) -> [u64; 4] {
+        let open = self.devices.ports.get(port).map(|open| open.counted);
+        let absent = || self.devices.absentees.ports.get(&port)?.last.as_ref().map(|of| of.counted);
+        open.or_else(absent).unwrap_or_default()
+    }
+
+    fn dropped_by_devices(&self) -> Vec<Vec<[u64; 2]>> {
+        let hits = &self.filtering.device_hits;
+        if hits.is_empty() {
+            return Vec::new();
+        }
+        let tables = self.filtering.filters.tables.iter();
+        let of_filter = tables.map(|table| {
+            let Some(table) = table else { return Vec::new() };
+            let rules = table.spec().filter.rules.iter();
+            let dropped = rules.map(|rule| {
+                let OfRule { dropped, .. } = hits.of(table, rule);
+                [dropped.packets, dropped.bytes]
+            });
+            dropped.collect()
+        });
+        of_filter.collect()
+    }
+}

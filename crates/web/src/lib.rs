@@ -1,0 +1,23 @@
+//! The HTTP server of a router, for clients that may be slow, many or hostile.
+//!
+//! ```text
+//!   scraper -- Unix socket or TCP --> one thread (tokio) -- path --> handler --> shared counters
+//! ```
+//!
+//! The server has a thread of its own, so that no client delays the owner, the API or telnet; handlers read shared data
+//! and never wait for another thread. This crate knows neither routers nor counters: the router gives it listening
+//! sockets and something to write ([`metrics::Metrics`]). Further pages are further routes of [`Pages`].
+//!
+//! | file | concern |
+//! |---|---|
+//! | `server.rs` | the thread, and the limits of connections |
+//! | `metrics.rs` | `/metrics`: families of samples as text |
+#![forbid(unsafe_code)]
+
+pub mod metrics;
+mod server;
+
+pub use server::{CONNECTIONS, Listener, Server};
+
+/// Handlers by path.
+pub type Pages = axum::Router;
