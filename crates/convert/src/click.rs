@@ -4,6 +4,7 @@
 //!  text --click::parse, flatten, resolve--> elements and connections   (crate click)
 //!    net       the same as a graph: the target of each output
 //!    elements  an element of a class -> steps of the graph
+//!    pull      queues and the schedulers behind them -> one step each
 //!    graph     all elements behind FromDevice -> turnpike.new_graph, graph:path(…)
 //!    router    the pattern of an IP router -> addresses, routes, neighbours: the default graph forwards
 //!    lua       statements, with the line of the Click file behind each
@@ -22,6 +23,7 @@ mod elements;
 mod graph;
 mod lua;
 mod net;
+mod pull;
 mod router;
 
 use ::click::{Error, Errors};

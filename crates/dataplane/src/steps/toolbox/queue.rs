@@ -48,30 +48,50 @@ pub(super) fn spec() -> StepSpec {
 
 fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
     let capacity = context.args.integer("capacity") as usize;
-    let departures = Pace::read(context.args).map(|pace| Departures { pace, next: 0 });
+    let departures = Pace::read(context.args).map(Departures::new);
     Box::new(Queue { held: VecDeque::with_capacity(capacity), capacity, departures })
 }
 
 /// Times of departure, in TSC cycles.
 #[derive(Clone, Copy, Debug)]
-struct Departures {
+pub(super) struct Departures {
     pace: Pace,
     /// The next one, if packets leave evenly.
     next: u64,
 }
 
 impl Departures {
+    /// At this pace, from now on.
+    pub(super) fn new(pace: Pace) -> Self {
+        Self { pace, next: 0 }
+    }
+
+    /// Returns true if a packet may leave now.
+    #[inline(always)]
+    pub(super) fn is_due(&self, now: u64) -> bool {
+        self.next <= now
+    }
+
     /// Returns true if a packet may leave now, and counts its time.
     #[inline(always)]
-    fn admit(&mut self, len: usize, now: u64) -> bool {
-        let cost = self.pace.cost(len);
-        let earliest = now.saturating_sub(BURST.saturating_mul(cost));
-        let next = self.next.max(earliest);
-        if next > now {
+    pub(super) fn admit(&mut self, len: usize, now: u64) -> bool {
+        if !self.is_due(now) {
             return false;
         }
-        self.next = next.saturating_add(cost);
+        let cost = self.pace.cost(len);
+        let earliest = now.saturating_sub(BURST.saturating_mul(cost));
+        self.next = self.next.max(earliest).saturating_add(cost);
         true
+    }
+}
+
+/// Gives a queue of this capacity the packets of the queue that it replaces.
+pub(super) fn exchange(new: &mut VecDeque<Held>, old: &mut VecDeque<Held>, capacity: usize) {
+    // Without growing: the other may have had less room.
+    if new.is_empty() && old.len() <= capacity {
+        new.append(old);
+    } else {
+        std::mem::swap(new, old);
     }
 }
 
@@ -134,12 +154,7 @@ impl Step for Queue {
 
     fn take_state(&mut self, old: &mut dyn Any) {
         if let Some(held) = old.downcast_mut::<VecDeque<Held>>() {
-            // Without growing: the other may have had less room.
-            if self.held.is_empty() && held.len() <= self.capacity {
-                self.held.append(held);
-            } else {
-                std::mem::swap(&mut self.held, held);
-            }
+            exchange(&mut self.held, held, self.capacity);
         }
     }
 }
