@@ -222,8 +222,8 @@ def shares(frames):
 def test_classes_share_a_narrow_output_as_their_scheduler_says(lab, scheduler, lengths, expected):
     first, second = (made(kind, length).hex() for kind, length in zip((1, 2), lengths))
     text = f"""
-    RatedSource(\\<{first}>, 10000) -> Queue(50) -> [0] s :: {scheduler};
-    RatedSource(\\<{second}>, 10000) -> Queue(50) -> Null -> [1] s;
+    RatedSource(\\<{first}>, 10000, 10000) -> Queue(50) -> [0] s :: {scheduler};
+    RatedSource(\\<{second}>, 10000, 10000) -> Queue(50) -> Null -> [1] s;
     s -> out :: Counter -> Shaper(1000) -> Unqueue -> Queue -> ToDevice(tp-right);
     """
     wires = Wires(lab, **click(text))
@@ -263,7 +263,7 @@ def test_pings_pass_a_flood_by_their_priority(lab):
 def test_queues_of_a_scheduler_keep_their_packets_through_a_change(lab, tmp_path):
     text = """
     FromDevice(tp-left) -> c :: Classifier(36/0001, -);
-    c[0] -> a :: Queue(100) -> [0] s :: PrioSched -> Shaper(1) -> Unqueue -> Queue -> ToDevice(tp-right);
+    c[0] -> a :: Queue(100) -> [0] s :: PrioSched -> BandwidthShaper(1) -> Unqueue -> Queue -> ToDevice(tp-right);
     c[1] -> b :: Queue(100) -> [1] s;
     """
     wires = Wires(lab, **click(text), calm=True)
@@ -273,13 +273,13 @@ def test_queues_of_a_scheduler_keep_their_packets_through_a_change(lab, tmp_path
     early = wires.right.expect(17)
     wait_for(lambda: change(received=60))
     file = tmp_path / "other.click"
-    file.write_text(text.replace("PrioSched", "RoundRobinSched").replace("Shaper(1)", "Shaper(1000)"))
+    file.write_text(text.replace("PrioSched", "RoundRobinSched").replace("Shaper(1)", "Shaper(1MBps)"))
     wires.router.command("apply", "--click", file)
     rest = wires.right.expect(43)
     assert shares(early + rest) == [30, 30]
     # They take turns as long as both are there.
-    first, second = shares(rest[-2 * min(shares(rest)):])
-    assert first > 0 and second > 0
+    least = min(shares(rest))
+    assert shares(rest[:2 * least]) == [least, least]
     assert change(received=60) == {"received": 60, "sent": 60}
     wires.router.stop()
 
@@ -287,7 +287,7 @@ def test_queues_of_a_scheduler_keep_their_packets_through_a_change(lab, tmp_path
 def test_early_drops_and_meters_limit_a_source(lab):
     data = made(1, 100).hex()
     text = f"""
-    RatedSource(\\<{data}>, 5000) -> m :: Meter(500, 50000);
+    RatedSource(\\<{data}>, 5000, 10000) -> m :: Meter(500, 50000);
     m[0] -> Discard;
     m[1] -> RED(5, 20, 0.5, STABILITY 2, GENTLE false) -> Queue(1000) -> Shaper(100) -> Unqueue -> Queue -> ToDevice(tp-right);
     m[2] -> Discard;
