@@ -4,10 +4,11 @@ import json
 import subprocess
 
 import pytest
+from scapy.utils import RawPcapReader
 
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, Hosts, Wires
 from lib.netns import wait_for
-from lib.packets import ethernet, ipv4, ipv6, pattern, tagged, udp
+from lib.packets import ethernet, ipv4, ipv6, pattern, pcap_file, tagged, udp
 from lib.router import ROOT, Change, binary
 
 BRIDGE = """
@@ -346,3 +347,30 @@ def test_a_udp_source_makes_datagrams(lab):
     packet = ipv4("10.0.1.2", "10.0.2.2", datagram, ttl=250, ident=0)
     assert wires.right.expect(10) == [ethernet(HOST_B_MAC, RIGHT_MAC, 0x0800, packet)] * 10
     wires.router.stop()
+
+
+def test_packets_come_from_a_file_and_go_to_one(lab, tmp_path):
+    frames = [made(1, 60 + number) for number in range(50)]
+    (tmp_path / "in.pcap").write_bytes(pcap_file(frames))
+    out = tmp_path / "out.pcap"
+    text = f"""
+    FromDump({tmp_path}/in.pcap) -> Queue -> ToDevice(tp-right);
+    FromDevice(tp-left) -> keep :: ToDump({out}, SNAPLEN 40) -> EtherMirror -> Queue -> ToDevice(tp-left);
+    """
+    wires = Wires(lab, **click(text))
+    assert wires.right.expect(50) == frames
+    wires.left.send(*frames[:5])
+    assert len(wires.left.expect(5)) == 5
+    # A copy of the file's own while it is written, and the whole when the router has ended.
+    wait_for(lambda: out.exists() and len(read_pcap(out)) == 5)
+    wires.left.send(frames[5])
+    assert len(wires.left.expect(1)) == 1
+    wires.router.stop()
+    assert read_pcap(out) == [(one[:40], len(one)) for one in frames[:6]]
+    assert out.stat().st_mode & 0o777 == 0o600
+
+
+def read_pcap(path):
+    """The bytes and the whole lengths of a file's packets."""
+    with RawPcapReader(str(path)) as reader:
+        return [(data, info.wirelen) for data, info in reader]

@@ -142,6 +142,8 @@ pub(super) fn translate(net: &Net<'_>, trees: &Trees, element: usize, state: Sta
         "RED" => Err("it has no queue: there must be one path between it and one Queue".to_owned()),
         "Print" | "IPPrint" | "IP6Print" => print(net, element, state),
         class if sources::CLASSES.contains(&class) => sources::source(net, element),
+        "FromDump" => sources::from_dump(args),
+        "ToDump" => sources::to_dump(args, state),
         "IPClassifier" => {
             let patterns = ("patterns", Value::List(args.rest()));
             let count = net.element(element).arguments.len();
@@ -156,7 +158,7 @@ pub(super) fn translate(net: &Net<'_>, trees: &Trees, element: usize, state: Sta
             one(Step { outputs, ..Step::new("ip-filter", args, &[]) })
         }
         _ if net.is_queue(element) => waiting::queue(net, element, state),
-        "Discard" | "Idle" => Ok((Piece::Drop, state)),
+        "Discard" | "Idle" | "ToHostSniffers" => Ok((Piece::Drop, state)),
         _ if net.is_to_device(element) => Ok((Piece::Send(device(net, element)?), state)),
         "Counter" | "AverageCounter" | "CounterMP" | "AverageCounterMP" => {
             plain(args, Step::new("counter", Vec::new(), &["next"]), state)

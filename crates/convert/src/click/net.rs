@@ -33,8 +33,8 @@ const TO_DEVICE: [&str; 6] =
     ["ToDevice", "ToDPDKDevice", "ToNetmapDevice", "ToOcteon", "MQToDevice", "MQPollDevice"];
 
 /// Classes that make packets.
-const SOURCES: [&str; 5] =
-    ["InfiniteSource", "RatedSource", "TimedSource", "UDPSource", "FastUDPSource"];
+const SOURCES: [&str; 6] =
+    ["InfiniteSource", "RatedSource", "TimedSource", "UDPSource", "FastUDPSource", "FromDump"];
 
 /// Classes that limit the rate of packets behind a queue.
 pub(super) const SHAPERS: [&str; 4] =

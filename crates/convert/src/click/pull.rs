@@ -269,6 +269,9 @@ impl<'a> Builder<'a> {
     }
 }
 
+/// Most tickets; Click takes more as so many, too.
+const TICKETS_MOST: u64 = 1 << 15;
+
 /// A scheduler of this class over these inputs.
 fn discipline(mut args: Args<'_>, class: &str, inputs: &[String]) -> Result<String, String> {
     let all = inputs.join(", ");
@@ -281,7 +284,8 @@ fn discipline(mut args: Args<'_>, class: &str, inputs: &[String]) -> Result<Stri
         "StrideSched" => {
             let mut shares = Vec::new();
             for input in inputs {
-                let tickets = args.required("TICKETS", kinds::integer(0..=1 << 15))?;
+                let tickets = args.required("TICKETS", kinds::integer(0..=u64::MAX))?;
+                let tickets = tickets.min(TICKETS_MOST);
                 shares.push(format!("{tickets} {input}"));
             }
             format!("stride({})", shares.join(", "))

@@ -408,6 +408,30 @@ fn a_udp_source_makes_whole_frames() {
 }
 
 #[test]
+fn dumps_are_files() {
+    let text =
+        "FromDump(/tmp/a.pcap, TIMING true, STOP true) -> d :: ToDump(\"b c.pcap\", SNAPLEN 96)
+        -> Strip(14) -> e :: ToDump(c, 0, IP); FromDevice(eth0) -> Discard;";
+    assert_eq!(
+        steps(text)[..4],
+        [
+            r#"graph:add { "from-dump", as = "FromDump@1", file = "/tmp/a.pcap", timing = true }"#,
+            r#""FromDump@1.next", { "to-dump", as = "d", file = "b c.pcap", length = 96, link = "ethernet", offset = 0 }"#,
+            r#""d.next", { "to-dump", as = "e", file = "c", length = 2048, link = "ip", offset = 14 }"#,
+            r#""e.next", "drop""#,
+        ]
+    );
+    for (from, to, expected) in [
+        ("TIMING true", "FORCE_IP true", "FORCE_IP true is not supported yet"),
+        ("TIMING true", "SAMPLE 0.5", "unknown argument SAMPLE"),
+        ("0, IP", "0, ATM", "ENCAP ATM is not supported; ETHER and IP are"),
+    ] {
+        let errors = errors(&text.replace(from, to));
+        assert!(errors.contains(expected), "{errors}");
+    }
+}
+
+#[test]
 fn ip6_elements_become_steps() {
     let text =
         "FromDevice(eth0) -> Strip(14) -> c :: CheckIP6Header(2001:db8::1) -> GetIP6Address(24)

@@ -17,6 +17,7 @@ mod drop_broadcasts;
 mod ether_encap;
 mod ether_mirror;
 mod ether_rewrite;
+mod from_dump;
 mod hash_switch;
 mod host_ether_filter;
 mod ip_classifier;
@@ -41,6 +42,7 @@ mod set_ip_dscp;
 mod strip;
 mod switch;
 mod tee;
+mod to_dump;
 mod to_port;
 mod to_queue;
 mod unstrip;
@@ -78,6 +80,8 @@ pub(super) fn specs() -> Vec<StepSpec> {
         schedule::spec(),
         meter::spec(),
         packets::spec(),
+        from_dump::spec(),
+        to_dump::spec(),
         check_length::spec(),
         classifier::spec(),
         ether_encap::spec(),

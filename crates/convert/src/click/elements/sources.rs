@@ -10,7 +10,7 @@ use wire::checksum::pseudo_header_v4;
 use wire::ethernet::ETHERTYPE_IPV4;
 use zerocopy::IntoBytes;
 
-use super::super::arguments::unquoted;
+use super::super::arguments::{label, unquoted};
 use super::super::net::Net;
 use super::{Piece, State, Step, Translated, Value, number};
 
@@ -52,6 +52,47 @@ pub(super) fn source(net: &Net<'_>, element: usize) -> Translated {
     }
     Ok((Piece::Steps(vec![Step::new("packets", args, &["next"])]), State::default()))
 }
+
+/// The packets of a file.
+pub(super) fn from_dump(mut args: Args<'_>) -> Translated {
+    let file = args.required("FILENAME", label)?;
+    let timing = args.keyword("TIMING", kinds::boolean)?.unwrap_or(false);
+    args.ignore(&["STOP", "MMAP"]);
+    for keyword in ["FORCE_IP", "ACTIVE"] {
+        let usual = keyword == "ACTIVE";
+        if args.keyword(keyword, kinds::boolean)?.is_some_and(|value| value != usual) {
+            return Err(format!("{keyword} {} is not supported yet", !usual));
+        }
+    }
+    args.finish()?;
+    let args = vec![("file", Value::Text(file)), ("timing", Value::Flag(timing))];
+    Ok((Piece::Steps(vec![Step::new("from-dump", args, &["next"])]), State::default()))
+}
+
+/// A file for packets.
+pub(super) fn to_dump(mut args: Args<'_>, state: State) -> Translated {
+    let file = args.required("FILENAME", label)?;
+    let length = args.optional("SNAPLEN", kinds::integer(0..=65_535))?.unwrap_or(2000);
+    let encap = args.optional("ENCAP", kinds::word)?;
+    args.ignore(&["EXTRA_LENGTH", "UNBUFFERED", "NANO"]);
+    args.finish()?;
+    let link = match encap.as_deref() {
+        None | Some("ETHER") => "ethernet",
+        Some("IP") => "ip",
+        Some(other) => return Err(format!("ENCAP {other} is not supported; ETHER and IP are")),
+    };
+    let length = if length == 0 { SNAPLEN_MOST } else { length.min(SNAPLEN_MOST) };
+    let args = vec![
+        ("file", Value::Text(file)),
+        ("length", Value::Number(length)),
+        ("link", Value::text(link)),
+        ("offset", Value::Number(state.offset)),
+    ];
+    Ok((Piece::Steps(vec![Step::new("to-dump", args, &["next"])]), state))
+}
+
+/// Most bytes of a packet in a dump.
+const SNAPLEN_MOST: i64 = 2048;
 
 /// DATA of sources that have it.
 fn data(args: &mut Args<'_>) -> Result<Vec<u8>, String> {
