@@ -3,9 +3,12 @@
 import json
 import subprocess
 
+import pytest
+from scapy.utils import RawPcapReader
+
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, Hosts, Wires
 from lib.netns import wait_for
-from lib.packets import ethernet, ipv4, pattern, tagged, udp
+from lib.packets import ethernet, ipv4, ipv6, pattern, pcap_file, tagged, udp
 from lib.router import ROOT, Change, binary
 
 BRIDGE = """
@@ -193,3 +196,181 @@ def test_files_are_checked_and_converted(tmp_path):
     assert done.returncode == 0, done
     done = run("convert", "click", text="a -> ;")
     assert done.returncode == 2 and f"{file}:1:" in done.stderr, done
+
+
+def made(kind, length):
+    """A frame of a class, by its UDP port, as sources in the tests below make it."""
+    datagram = udp("10.0.1.2", "10.0.2.2", 1000, kind, pattern(length - 42))
+    return ethernet(HOST_B_MAC, RIGHT_MAC, 0x0800, ipv4("10.0.1.2", "10.0.2.2", datagram))
+
+
+def shares(frames):
+    """The numbers of frames of each class of `made`."""
+    kinds = [int.from_bytes(frame[36:38]) for frame in frames]
+    return [kinds.count(kind) for kind in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    "scheduler, lengths, expected",
+    [
+        ("PrioSched", (200, 200), (300, 0)),
+        ("RoundRobinSched", (200, 900), (150, 150)),
+        ("DRRSched(500)", (100, 900), (270, 30)),
+        ("StrideSched(5, 1)", (200, 200), (250, 50)),
+        ("PullSwitch(1)", (200, 200), (0, 300)),
+    ],
+)
+def test_classes_share_a_narrow_output_as_their_scheduler_says(lab, scheduler, lengths, expected):
+    first, second = (made(kind, length).hex() for kind, length in zip((1, 2), lengths))
+    text = f"""
+    RatedSource(\\<{first}>, 10000, 10000) -> Queue(50) -> [0] s :: {scheduler};
+    RatedSource(\\<{second}>, 10000, 10000) -> Queue(50) -> Null -> [1] s;
+    s -> out :: Counter -> Shaper(1000) -> Unqueue -> Queue -> ToDevice(tp-right);
+    """
+    wires = Wires(lab, **click(text))
+    # At first, one queue may have packets before the other.
+    wires.right.expect(200)
+    found = shares(wires.right.expect(300))
+    assert all(abs(one - other) <= 12 for one, other in zip(found, expected)), found
+    assert wires.router.counters()["dropped"]["queue-full"] > 0
+    wires.router.stop()
+
+
+def test_pings_pass_a_flood_by_their_priority(lab):
+    text = """
+    FromDevice(tp-left, PROMISC true) -> c :: Classifier(12/0800 23/11, -);
+    c[0] -> low :: Queue(100) -> [1] s :: PrioSched -> BandwidthShaper(1Mbps) -> ToDevice(tp-right);
+    c[1] -> high :: Queue(100) -> [0] s;
+    FromDevice(tp-right, PROMISC true) -> Queue -> ToDevice(tp-left);
+    """
+    hosts = Hosts(lab, **click(text))
+    for number, host in ((1, hosts.left), (2, hosts.right)):
+        host.run("ip", "address", "add", f"10.9.0.{number}/24", "dev", "eth0")
+    hosts.left.run("ping", "-c", "1", "-W", "5", "10.9.0.2")
+    server = hosts.right.spawn("iperf3", "-s", "-1", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(lambda: "5201" in hosts.right.run("ss", "-tln").stdout)
+    flood = hosts.left.spawn("iperf3", "-c", "10.9.0.2", "-u", "-b", "20M", "-t", "4", "-l", "1000",
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(lambda: hosts.router.counters()["dropped"].get("queue-full", 0) > 100)
+    # Behind the flood's queue one in twenty would get through.
+    hosts.left.run("ping", "-c", "10", "-i", "0.1", "-W", "5", "10.9.0.2")
+    pings = hosts.left.run("ping", "-c", "10", "-i", "0.1", "-W", "5", "10.9.0.2").stdout
+    assert " 0% packet loss" in pings, pings
+    flood.wait(30)
+    server.wait(30)
+    hosts.router.stop()
+
+
+def test_queues_of_a_scheduler_keep_their_packets_through_a_change(lab, tmp_path):
+    text = """
+    FromDevice(tp-left) -> c :: Classifier(36/0001, -);
+    c[0] -> a :: Queue(100) -> [0] s :: PrioSched -> BandwidthShaper(1) -> Unqueue -> Queue -> ToDevice(tp-right);
+    c[1] -> b :: Queue(100) -> [1] s;
+    """
+    wires = Wires(lab, **click(text), calm=True)
+    change = Change(wires.router)
+    wires.left.send(*[made(2, 100)] * 30, *[made(1, 100)] * 30)
+    # Sixteen and one leave at once.
+    early = wires.right.expect(17)
+    wait_for(lambda: change(received=60))
+    file = tmp_path / "other.click"
+    file.write_text(text.replace("PrioSched", "RoundRobinSched").replace("Shaper(1)", "Shaper(1MBps)"))
+    wires.router.command("apply", "--click", file)
+    rest = wires.right.expect(43)
+    assert shares(early + rest) == [30, 30]
+    # They take turns as long as both are there.
+    least = min(shares(rest))
+    assert shares(rest[:2 * least]) == [least, least]
+    assert change(received=60) == {"received": 60, "sent": 60}
+    wires.router.stop()
+
+
+def test_early_drops_and_meters_limit_a_source(lab):
+    data = made(1, 100).hex()
+    text = f"""
+    RatedSource(\\<{data}>, 5000, 10000) -> m :: Meter(500, 50000);
+    m[0] -> Discard;
+    m[1] -> RED(5, 20, 0.5, STABILITY 2, GENTLE false) -> Queue(1000) -> Shaper(100) -> Unqueue -> Queue -> ToDevice(tp-right);
+    m[2] -> Discard;
+    """
+    wires = Wires(lab, **click(text))
+    assert shares(wires.right.expect(50)) == [50, 0]
+    dropped = wires.router.counters()["dropped"]
+    assert dropped["queue-red"] > 100 and dropped.get("queue-full", 0) == 0, dropped
+    wires.router.stop()
+
+
+def test_ip6_packets_are_checked_and_routed(lab):
+    text = """
+    FromDevice(tp-left) -> Strip(14) -> check :: CheckIP6Header(2001:db8::bad) -> GetIP6Address(24)
+        -> table :: LookupIP6Route(2001:db8:1::/48 0, 2001:db8::/32 1);
+    table[0] -> hops :: DecIP6HLIM -> EtherEncap(0x86dd, %s, %s) -> Queue -> ToDevice(tp-right);
+    table[1] -> IP6Print(elsewhere) -> Discard;
+    """ % (RIGHT_MAC, HOST_B_MAC)
+    wires = Wires(lab, **click(text))
+
+    def packet(destination, source="2001:db8::1", hops=64):
+        return ipv6(source, destination, udp(source, destination, 1, 2, b"data"), hop_limit=hops)
+
+    def sent(ip):
+        return ethernet(LEFT_MAC, HOST_A_MAC, 0x86DD, ip)
+
+    wires.left.send(sent(packet("2001:db8:1::9", "2001:db8::bad")), sent(packet("2001:db8:1::9", hops=1)),
+                    sent(packet("2001:db8:2::9")), sent(packet("2001:db8:1::9")))
+    assert wires.right.expect(1) == [ethernet(HOST_B_MAC, RIGHT_MAC, 0x86DD, packet("2001:db8:1::9", hops=63))]
+    wait_for(lambda: "elsewhere: " in wires.router.log())
+    wires.router.stop()
+
+
+def test_packets_of_colour_255_leave_by_all_outputs(lab):
+    text = """
+    FromDevice(tp-left) -> c :: Classifier(36/0001, -);
+    c[0] -> Paint(255) -> s :: PaintSwitch;
+    c[1] -> Paint(1) -> s;
+    s[0] -> EtherMirror -> Queue -> ToDevice(tp-left);
+    s[1] -> Queue -> ToDevice(tp-right);
+    """
+    wires = Wires(lab, **click(text))
+    wires.left.send(made(1, 100), made(2, 100))
+    assert sorted(wires.right.expect(2)) == sorted([made(1, 100), made(2, 100)])
+    assert wires.left.expect(1) == [ethernet(RIGHT_MAC, HOST_B_MAC, 0x0800, made(1, 100)[14:])]
+    wires.router.stop()
+
+
+def test_a_udp_source_makes_datagrams(lab):
+    text = f"""
+    FastUDPSource(200, 10, 100, {RIGHT_MAC}, 10.0.1.2, 1000, {HOST_B_MAC}, 10.0.2.2, 2000)
+        -> Unqueue -> Queue -> ToDevice(tp-right);
+    """
+    wires = Wires(lab, **click(text))
+    datagram = udp("10.0.1.2", "10.0.2.2", 1000, 2000, bytes(58))
+    packet = ipv4("10.0.1.2", "10.0.2.2", datagram, ttl=250, ident=0)
+    assert wires.right.expect(10) == [ethernet(HOST_B_MAC, RIGHT_MAC, 0x0800, packet)] * 10
+    wires.router.stop()
+
+
+def test_packets_come_from_a_file_and_go_to_one(lab, tmp_path):
+    frames = [made(1, 60 + number) for number in range(50)]
+    (tmp_path / "in.pcap").write_bytes(pcap_file(frames))
+    out = tmp_path / "out.pcap"
+    text = f"""
+    FromDump({tmp_path}/in.pcap) -> Queue -> ToDevice(tp-right);
+    FromDevice(tp-left) -> keep :: ToDump({out}, SNAPLEN 40) -> EtherMirror -> Queue -> ToDevice(tp-left);
+    """
+    wires = Wires(lab, **click(text))
+    assert wires.right.expect(50) == frames
+    wires.left.send(*frames[:5])
+    assert len(wires.left.expect(5)) == 5
+    # A copy of the file's own while it is written, and the whole when the router has ended.
+    wait_for(lambda: out.exists() and len(read_pcap(out)) == 5)
+    wires.left.send(frames[5])
+    assert len(wires.left.expect(1)) == 1
+    wires.router.stop()
+    assert read_pcap(out) == [(one[:40], len(one)) for one in frames[:6]]
+    assert out.stat().st_mode & 0o777 == 0o600
+
+
+def read_pcap(path):
+    """The bytes and the whole lengths of a file's packets."""
+    with RawPcapReader(str(path)) as reader:
+        return [(data, info.wirelen) for data, info in reader]

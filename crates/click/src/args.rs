@@ -2,7 +2,8 @@
 //!
 //! An argument is `VALUE` or `KEYWORD VALUE`. An element reads its arguments by their keywords, in a fixed order;
 //! those that may be positional take the next one without a keyword. Each keyword may stand anywhere behind the
-//! positional arguments; of several with the same keyword the last counts. What nobody has read is an error.
+//! positional arguments; of several with the same keyword the last counts. What nobody has read is an error. Errors do not
+//! name the element.
 //!
 //! ```
 //! # use click::args::Args;
@@ -14,11 +15,10 @@
 //! let limit = args.optional("LIMIT", kinds::integer(-1i64..=i64::MAX))?.unwrap_or(-1);
 //! args.finish()?;
 //! assert_eq!((data, limit), (Some(b"data".to_vec()), 5));
-//! # Ok::<(), click::Errors>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 use crate::classes::nearest_of;
-use crate::error::{Error, Errors};
 use crate::flat::Element;
 use crate::names::{Names, Scope};
 
@@ -39,6 +39,10 @@ enum Slot {
     Free(usize),
     ReadByPosition,
     ReadByKeyword,
+}
+
+fn missing(keyword: &str) -> String {
+    format!("argument {keyword} is missing")
 }
 
 /// Length of the keyword in front of an argument.
@@ -64,9 +68,9 @@ impl<'a> Args<'a> {
         &mut self,
         keyword: &str,
         kind: impl Fn(&str, &Scope) -> Result<T, String>,
-    ) -> Result<T, Errors> {
+    ) -> Result<T, String> {
         let text = self.find(keyword, true, true);
-        let text = text.ok_or_else(|| self.missing(keyword))?;
+        let text = text.ok_or_else(|| missing(keyword))?;
         self.value(keyword, &text, &kind)
     }
 
@@ -75,7 +79,7 @@ impl<'a> Args<'a> {
         &mut self,
         keyword: &str,
         kind: impl Fn(&str, &Scope) -> Result<T, String>,
-    ) -> Result<Option<T>, Errors> {
+    ) -> Result<Option<T>, String> {
         let text = self.find(keyword, true, false);
         text.map(|text| self.value(keyword, &text, &kind)).transpose()
     }
@@ -85,7 +89,7 @@ impl<'a> Args<'a> {
         &mut self,
         keyword: &str,
         kind: impl Fn(&str, &Scope) -> Result<T, String>,
-    ) -> Result<Option<T>, Errors> {
+    ) -> Result<Option<T>, String> {
         let text = self.find(keyword, false, false);
         text.map(|text| self.value(keyword, &text, &kind)).transpose()
     }
@@ -95,9 +99,21 @@ impl<'a> Args<'a> {
         &mut self,
         keyword: &str,
         kind: impl Fn(&str, &Scope) -> Result<T, String>,
-    ) -> Result<T, Errors> {
-        let text = self.find(keyword, false, true).ok_or_else(|| self.missing(keyword))?;
+    ) -> Result<T, String> {
+        let text = self.find(keyword, false, true).ok_or_else(|| missing(keyword))?;
         self.value(keyword, &text, &kind)
+    }
+
+    /// Reads the arguments of these keywords without a use for them.
+    pub fn ignore(&mut self, keywords: &[&str]) {
+        for keyword in keywords {
+            self.find(keyword, false, false);
+        }
+    }
+
+    /// Names that the element may use.
+    pub fn scope(&self) -> Scope<'a> {
+        self.scope
     }
 
     /// Values of all arguments with a keyword.
@@ -105,7 +121,7 @@ impl<'a> Args<'a> {
         &mut self,
         keyword: &str,
         kind: impl Fn(&str, &Scope) -> Result<T, String>,
-    ) -> Result<Vec<T>, Errors> {
+    ) -> Result<Vec<T>, String> {
         self.keywords.push(keyword.to_owned());
         let mut values = Vec::new();
         for index in 0..self.slots.len() {
@@ -130,35 +146,25 @@ impl<'a> Args<'a> {
     }
 
     /// Checks that all arguments have been read.
-    pub fn finish(self) -> Result<(), Errors> {
-        let mut errors = Vec::new();
+    pub fn finish(self) -> Result<(), String> {
         for (slot, text) in self.slots.iter().zip(&self.element.arguments) {
             match *slot {
-                Slot::Free(0) => errors.push(self.error(&format!("one argument too many: {text}"))),
-                Slot::Free(length) => errors.push(self.unknown(&text[..length])),
+                Slot::Free(0) => return Err(format!("one argument too many: {text}")),
+                Slot::Free(length) => return Err(self.unknown(&text[..length])),
                 _ => {}
             }
         }
-        Errors::check(errors)
+        Ok(())
     }
 
-    fn unknown(&self, keyword: &str) -> Error {
+    fn unknown(&self, keyword: &str) -> String {
         let known = self.keywords.iter().map(String::as_str);
         let way_out = match nearest_of(keyword, known) {
             Some(nearest) => format!("the nearest known one is {nearest}"),
             None if self.keywords.is_empty() => "it has none".to_owned(),
             None => format!("known: {}", self.keywords.join(", ")),
         };
-        self.error(&format!("unknown argument {keyword}; {way_out}"))
-    }
-
-    fn error(&self, message: &str) -> Error {
-        let Element { name, class, place, .. } = self.element;
-        Error::new(place, format!("element \"{name}\" ({class}): {message}"))
-    }
-
-    fn missing(&self, keyword: &str) -> Error {
-        self.error(&format!("argument {keyword} is missing"))
+        format!("unknown argument {keyword}; {way_out}")
     }
 
     fn value<T>(
@@ -166,8 +172,8 @@ impl<'a> Args<'a> {
         keyword: &str,
         text: &str,
         kind: &impl Fn(&str, &Scope) -> Result<T, String>,
-    ) -> Result<T, Errors> {
-        let wrong = |problem| self.error(&format!("{keyword}: \"{text}\": {problem}")).into();
+    ) -> Result<T, String> {
+        let wrong = |problem| format!("{keyword} \"{text}\": {problem}");
         kind(text, &self.scope).map_err(wrong)
     }
 
@@ -220,13 +226,12 @@ mod tests {
 
     fn with<T>(
         text: &str,
-        read: impl FnOnce(&mut Args<'_>) -> Result<T, Errors>,
+        read: impl FnOnce(&mut Args<'_>) -> Result<T, String>,
     ) -> Result<T, String> {
         let flat = flatten(&parse("f", text).unwrap(), &[]).unwrap();
         let names = Names::of(&flat).unwrap();
         let mut args = Args::new(&names, flat.elements.last().unwrap());
-        let read = read(&mut args).and_then(|read| args.finish().map(|()| read));
-        read.map_err(|errors| errors.all()[0].message.clone())
+        read(&mut args).and_then(|read| args.finish().map(|()| read))
     }
 
     fn value<T>(text: &str, kind: impl Fn(&str, &Scope) -> Result<T, String>) -> Result<T, String> {
@@ -251,13 +256,10 @@ mod tests {
         assert_eq!(read("B 2, A 1"), values("1", Some("2"), None));
         assert_eq!(read("A 1, A 4"), values("4", None, None));
         assert_eq!(read("x y"), values("x y", None, None));
-        assert_eq!(read("1, C 3, 2").unwrap_err(), "element \"e\" (E): one argument too many: 2");
-        assert_eq!(read("").unwrap_err(), "element \"e\" (E): argument A is missing");
-        assert_eq!(
-            read("1, D 2").unwrap_err(),
-            "element \"e\" (E): unknown argument D; known: A, B, C"
-        );
-        assert_eq!(read("1, 2, 3").unwrap_err(), "element \"e\" (E): one argument too many: 3");
+        assert_eq!(read("1, C 3, 2").unwrap_err(), "one argument too many: 2");
+        assert_eq!(read("").unwrap_err(), "argument A is missing");
+        assert_eq!(read("1, D 2").unwrap_err(), "unknown argument D; known: A, B, C");
+        assert_eq!(read("1, 2, 3").unwrap_err(), "one argument too many: 3");
     }
 
     #[test]
@@ -266,10 +268,7 @@ mod tests {
             with("e :: E(K 1, a, K 2, b)", |args| Ok((args.all("K", kinds::raw)?, args.rest())));
         assert_eq!(read, Ok((vec!["1".into(), "2".into()], vec!["a".into(), "b".into()])));
         let near = with("e :: E(LIMITT 1)", |args| args.keyword("LIMIT", kinds::raw));
-        assert_eq!(
-            near.unwrap_err(),
-            "element \"e\" (E): unknown argument LIMITT; the nearest known one is LIMIT"
-        );
+        assert_eq!(near.unwrap_err(), "unknown argument LIMITT; the nearest known one is LIMIT");
     }
 
     #[test]

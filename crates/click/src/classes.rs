@@ -365,6 +365,7 @@ pub static CLASSES: &[Class] = &[
     class("ToDevice", "1/0-2", "l/h", "x/x"),
     class("ToDump", "1/0-1", "a/a", "x/x"),
     class("ToHost", "1/0", "h/h", "x/x"),
+    class("ToHostSniffers", "1/0", "h/h", "x/x"),
     class("ToIPSummaryDump", "1/0-1", "a/h", "x/x"),
     class("ToNetmapDevice", "1/0-2", "a/h", "x/x"),
     class("ToSocket", "0-1/0-1", "l/l", "x/y"),

@@ -4,6 +4,7 @@
 //!  text --click::parse, flatten, resolve--> elements and connections   (crate click)
 //!    net       the same as a graph: the target of each output
 //!    elements  an element of a class -> steps of the graph
+//!    pull      queues and the schedulers behind them -> one step each
 //!    graph     all elements behind FromDevice -> turnpike.new_graph, graph:path(…)
 //!    router    the pattern of an IP router -> addresses, routes, neighbours: the default graph forwards
 //!    handlers  each element with what it has become, and the sockets by which its handlers are called
@@ -24,6 +25,7 @@ mod graph;
 mod handlers;
 mod lua;
 mod net;
+mod pull;
 mod router;
 
 use ::click::{Error, Errors};

@@ -22,7 +22,7 @@ use crate::mask::Mask;
 use crate::mirror::Copies;
 use crate::multicast::{MulticastRoutes, MulticastTable, Receivers};
 use crate::next_hop::{NO_ROUTE, NextHop, Packed};
-use crate::port::PortId;
+use crate::port::{PortId, PortSet};
 use crate::steering::Steering;
 use crate::tap::Taps;
 
@@ -77,6 +77,10 @@ pub struct Batch {
     /// Packets that a step has emitted, and how often each has been held.
     emitted: Mask,
     passes: [u8; BATCH_MAX],
+    /// The queue that `to-queue` has selected for each packet; 0 again once `schedule` has it.
+    pub(crate) queue: [u8; BATCH_MAX],
+    /// The ports that have enough packets to send; of batches that a step emits.
+    pub(crate) full: PortSet,
 }
 
 /// A packet out of its batch, with what later steps know of it.
@@ -147,6 +151,8 @@ impl Batch {
             copies: None,
             emitted: Mask::EMPTY,
             passes: [0; BATCH_MAX],
+            queue: [0; BATCH_MAX],
+            full: PortSet::EMPTY,
         }
     }
 

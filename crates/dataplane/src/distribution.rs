@@ -475,6 +475,14 @@ impl Distribution {
         self.in_bursts() + self.scheduled.iter().map(queued).sum::<usize>()
     }
 
+    /// The ports whose device refuses packets: a whole burst waits for it.
+    pub(crate) fn full(&self) -> PortSet {
+        let ports = self.ports.iter().zip(&self.bursts);
+        let queued = |port: &PortTx| port.scheduler.as_ref().map_or(0, |queue| queue.len());
+        let full = ports.filter(|(port, burst)| burst.len() + queued(port) >= self.burst);
+        full.map(|(port, _)| port.id).collect()
+    }
+
     /// Packets that wait in bursts.
     fn in_bursts(&self) -> usize {
         let waiting = |&place: &usize| self.ports[place].waiting();

@@ -748,6 +748,7 @@ impl Forwarder {
     /// Forwards at most so many packets that a step emits.
     fn emit(&mut self, step: usize, most: usize, now: u64) -> usize {
         self.batch.begin_emitted(now);
+        self.batch.full = self.distribution.full();
         let (batch, graph) = (&mut self.batch, &mut self.parts.graph);
         let (origin, count, ends) = match guard(|| graph.emit(step, batch, most)) {
             Ok(emitted) => emitted,

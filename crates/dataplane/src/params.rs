@@ -52,7 +52,8 @@ pub enum Rate {
 const RATE: [(&str, u64); 4] = [("g", 1_000_000_000), ("m", 1_000_000), ("k", 1000), ("", 1)];
 
 impl Rate {
-    fn read(text: &str) -> Option<Self> {
+    /// Reads `10mbit` or `500pps`.
+    pub(crate) fn read(text: &str) -> Option<Self> {
         let (number, made): (_, fn(u64) -> Self) = match text.strip_suffix("bit") {
             Some(number) => (number, Self::Bits),
             None => (text.strip_suffix("pps")?, Self::Packets),

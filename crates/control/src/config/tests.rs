@@ -188,6 +188,1090 @@ fn unknown_keys_of_ports_are_named_with_the_known_ones() {
 #[test]
 fn offloads_that_are_none_are_named_with_the_known_ones() {
     const KNOWN: &str =
+        "known: rx_checksum, tx_checksum, segmentation, vlan, scatter, multi_segment, fast_free";
+    for (offloads, expected) in [
+        ("{ lro = true }", format!("key \"lro\" unknown; {KNOWN}")),
+        ("{ 'vlan' }", format!("string \"vlan\" has no key; {KNOWN}")),
+        ("{ scatter = 1 }", "scatter: expected true or false, got number 1".to_owned()),
+        (
+            "{ fast_free = true }",
+            "fast_free cannot be had: a transmit queue sends packets of several pools, and packets that \
+             others share; leave it out"
+                .to_owned(),
+        ),
+    ] {
+        let errors = port_errors(&format!("{{ device = 'a', offloads = {offloads} }}"));
+        assert_eq!(errors, [format!("2: port \"left\": offloads: {expected}")]);
+    }
+    let errors = port_errors("{ device = 'a', offloads = true }");
+    assert_eq!(errors, ["2: port \"left\": offloads: expected a table, got boolean true"]);
+    let fine = read(
+        "local turnpike = require 'turnpike'\nturnpike.port 'a' { device = 'a', offloads = { fast_free = false } }",
+    );
+    assert_eq!(fine.unwrap().ports[0].offloads, [(Offload::FastFree, false)].into());
+}
+
+#[test]
+fn a_link_that_cannot_be_is_refused() {
+    for (wish, expected) in [
+        (
+            "'1G'",
+            "link: expected { speed = \"1G\", autoneg = false, pause = \"none\", fec = \"rs\" }, got",
+        ),
+        ("{ speed = '3G' }", "link: speed string \"3G\": unknown; known: 10M, 100M, 1G, 2.5G, "),
+        ("{ speed = 1001 }", "link: speed number 1001: unknown; known: 10M, "),
+        (
+            "{ autoneg = false }",
+            "link: autoneg = false: a link that does not negotiate needs its speed",
+        ),
+        (
+            "{ speed = 1000, duplex = 'half' }",
+            "link: duplex \"half\": only links of 10M and 100M have it",
+        ),
+        ("{ pause = 'both' }", "link: pause \"both\" unknown; known: none, rx, tx, full"),
+        ("{ fec = true }", "link: fec: expected \"none\" or \"auto\" or \"base-r\" or \"rs\", got"),
+    ] {
+        let all = port_errors(&format!("{{ device = 'a', link = {wish} }}"));
+        assert!(all.len() == 1 && all[0].contains(expected), "{wish}: {all:?}");
+    }
+    for good in ["{ speed = 1000 }", "{ speed = '10000', autoneg = false }", "{ fec = 'auto' }"] {
+        let text = format!("turnpike.port 'a' {{ device = 'a', link = {good} }}");
+        let config = read(&format!("local turnpike = require 'turnpike'\n{text}"));
+        assert_ne!(config.unwrap().ports[0].link, LinkWish::default(), "{good}");
+    }
+}
+
+#[test]
+fn class_e_is_refused_unless_it_is_accepted() {
+    let text = |forwarding: &str| {
+        format!(
+            "local turnpike = require 'turnpike'\n{forwarding}\n\
+             turnpike.port 'a' {{ device = 'a', address = '240.0.1.1/24' }}\n\
+             turnpike.route '250.0.0.0/8' {{ via = '240.0.1.2' }}\n\
+             turnpike.neighbour '240.0.1.2' {{ mac = '02:00:00:00:00:09' }}"
+        )
+    };
+    let accepted = read(&text("turnpike.forwarding { class_e = true }"));
+    assert!(accepted.unwrap_or_else(|errors| panic!("{errors}")).forwarding.class_e);
+    for forwarding in ["", "turnpike.forwarding { class_e = false }", "turnpike.forwarding {}"] {
+        let errors = read(&text(forwarding)).unwrap_err().to_string();
+        assert_eq!(errors.matches("class_e = true").count(), errors.lines().count(), "{errors}");
+    }
+    let everywhere = "turnpike.forwarding { class_e = true }\n\
+                      turnpike.route '255.255.255.255' { blackhole = true }";
+    let errors = read(&text(everywhere)).unwrap_err().to_string();
+    assert!(errors.contains("255.255.255.255/32 (broadcast)"), "{errors}");
+}
+
+#[test]
+fn prefixes_of_proxies_are_read() {
+    let port = |settings: &str| {
+        read(&format!(
+            "local turnpike = require 'turnpike'\n\
+             turnpike.port 'a' {{ device = 'a', address = '10.0.1.1/24', {settings} }}"
+        ))
+    };
+    let proxy = |settings: &str| -> Vec<String> {
+        let config = port(settings).unwrap_or_else(|errors| panic!("{errors}"));
+        config.ports[0].interface.settings.proxy.iter().map(ToString::to_string).collect()
+    };
+    assert!(proxy("").is_empty());
+    assert_eq!(proxy("proxy = '192.0.2.0/24'"), ["192.0.2.0/24"]);
+    assert_eq!(proxy("proxy = { '0.0.0.0/0', '2001:db8::/64' }"), ["0.0.0.0/0", "2001:db8::/64"]);
+    let many: Vec<_> = (0..65).map(|i| format!("'10.{i}.0.0/16'")).collect();
+    for (settings, part) in [
+        (
+            "proxy = 5",
+            "proxy: expected a prefix such as \"192.0.2.0/24\", or a list of them, got number 5",
+        ),
+        ("proxy = '192.0.2.1'", "proxy: \"192.0.2.1\": prefix length missing"),
+        (
+            "proxy = '192.0.2.1/24'",
+            "proxy: \"192.0.2.1/24\": has host bits; write \"192.0.2.0/24\"",
+        ),
+        ("proxy = 'x'", "proxy: \"x\": not an IP prefix"),
+        ("proxy = '224.0.0.0/4'", "proxy: \"224.0.0.0/4\": a multicast prefix"),
+        ("proxy = 'fe80::/10'", "proxy: \"fe80::/10\": link-local addresses stay on their link"),
+        ("proxy = { '::/0', '::/0' }", "proxy: \"::/0\" given twice; remove one"),
+        (
+            "proxy = '::/0', host = true",
+            "proxy: on a port with a host interface the kernel answers",
+        ),
+        (&format!("proxy = {{ {} }}", many.join(", ")), "proxy: 65 prefixes, 64 is the most"),
+    ] {
+        let errors = port(settings).unwrap_err().to_string();
+        assert!(errors.contains(part), "{settings}: {errors}");
+    }
+}
+
+#[test]
+fn router_discovery_is_read() {
+    let port = |settings: &str| {
+        let text = format!(
+            "local turnpike = require 'turnpike'\n\
+             turnpike.port 'a' {{ device = 'a', address = '10.0.1.1/24', {settings} }}"
+        );
+        read(&text)
+    };
+    let discovery = |settings: &str| {
+        port(settings).unwrap_or_else(|errors| panic!("{errors}")).ports[0]
+            .interface
+            .settings
+            .discovery
+    };
+    assert_eq!(discovery(""), None);
+    assert_eq!(discovery("router_discovery = false"), None);
+    assert_eq!(discovery("router_discovery = true"), Some(Discovery::default()));
+    let short = discovery("router_discovery = { interval_s = 4 }").unwrap();
+    assert_eq!((short.interval, short.least_interval), (secs(4), secs(3)));
+    assert_eq!(short.lifetime, secs(12));
+    let all = discovery(
+        "router_discovery = { interval_s = 60, least_interval_s = 9, lifetime_s = 90, \
+         preference = 'never', broadcast = true }",
+    );
+    let expected = Discovery {
+        interval: secs(60),
+        least_interval: secs(9),
+        lifetime: secs(90),
+        preference: i32::MIN,
+        broadcast: true,
+    };
+    assert_eq!(all, Some(expected));
+    for (settings, part) in [
+        ("router_discovery = 5", "expected true, false or {"),
+        ("router_discovery = { interval_s = 3 }", "a whole number from 4 to 1800"),
+        ("router_discovery = { least_interval_s = 601 }", "a whole number from 3 to 600"),
+        ("router_discovery = { lifetime_s = 599 }", "a whole number from 600 to 9000"),
+        ("router_discovery = { preference = -1 }", "from 0 to 2147483647 or \"never\""),
+        ("router_discovery = true, host = true", "with a host interface"),
+    ] {
+        let errors = port(settings).unwrap_err().to_string();
+        assert!(errors.contains(part), "{settings}: {errors}");
+    }
+}
+
+#[test]
+fn advertisements_are_read() {
+    let advertise = |settings: &str| {
+        let text =
+            format!("turnpike.port 'a' {{ device = 'a', address = 'fd00:1::1/64', {settings} }}");
+        let config = read(&format!("local turnpike = require 'turnpike'\n{text}"));
+        config.unwrap_or_else(|errors| panic!("{errors}")).ports[0]
+            .interface
+            .settings
+            .advertise
+            .clone()
+    };
+    assert_eq!(advertise(""), None);
+    assert_eq!(advertise("advertise = false"), None);
+    assert_eq!(advertise("advertise = true"), Some(Advertise::default()));
+    let net = |text: &str| text.parse::<Ipv6Net>().unwrap();
+    let short = advertise("advertise = { interval_s = 4, valid_s = 100 }").unwrap();
+    assert_eq!((short.interval, short.least_interval), (secs(4), secs(3)));
+    assert_eq!(short.lifetime, secs(12));
+    let own = Prefix { valid: secs(100), preferred: secs(100), ..Prefix::new(net("fd00:1::/64")) };
+    assert_eq!(short.prefixes, Some(vec![own]));
+    let all = advertise(
+        r#"advertise = { interval_s = 60, least_interval_s = 9, lifetime_s = 0, managed = true,
+            other = true, preference = "low", hop_limit = 9, reachable_ms = 10, retransmit_ms = 20,
+            mtu = 1400, dns = { "fd00::53" }, prefixes = { "2001:db8::/64",
+            { "fd00:7::/48", valid_s = 4294967295, preferred_s = 7, on_link = false, autonomous = false } } }"#,
+    );
+    let prefixes = vec![
+        Prefix::new(net("2001:db8::/64")),
+        Prefix {
+            valid: secs(4_294_967_295),
+            preferred: secs(7),
+            on_link: false,
+            autonomous: false,
+            ..Prefix::new(net("fd00:7::/48"))
+        },
+    ];
+    let want = Advertise {
+        interval: secs(60),
+        least_interval: secs(9),
+        lifetime: Duration::ZERO,
+        managed: true,
+        other: true,
+        preference: Preference::Low,
+        hop_limit: 9,
+        reachable: Duration::from_millis(10),
+        retransmit: Duration::from_millis(20),
+        mtu: Some(1400),
+        prefixes: Some(prefixes),
+        dns: vec!["fd00::53".parse().unwrap()],
+    };
+    assert_eq!(all, Some(want));
+}
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn advertisements_are_checked() {
+    for (settings, expected) in [
+        (
+            "advertise = 5",
+            "advertise: expected true, false or { interval_s = 600, lifetime_s = 1800, … }, got number 5",
+        ),
+        (
+            "advertise = { mtu = 1200 }",
+            "advertise: mtu: expected a whole number from 1280 to 9216, got number 1200",
+        ),
+        (
+            "advertise = { interval_s = 3 }",
+            "advertise: interval_s: expected a whole number from 4 to 1800, got number 3",
+        ),
+        (
+            "advertise = { lifetime_s = 599 }",
+            "advertise: lifetime_s: 599 is less than the interval of 600 seconds: hosts would lose the router; write 0 (no default router) or more than that",
+        ),
+        (
+            "advertise = { valid_s = 5, preferred_s = 6 }",
+            "advertise: preferred_s: 6 is more than valid_s, 5; write that or less",
+        ),
+        (
+            "advertise = { prefixes = { { 'fd00::/64', valid = 5 } } }",
+            "advertise: prefix \"fd00::/64\": key \"valid\" unknown; did you mean \"valid_s\"? known: valid_s, preferred_s, on_link, autonomous",
+        ),
+        (
+            "advertise = { prefixes = 'fd00::1/64' }",
+            "advertise: prefix \"fd00::1/64\" has host bits; write \"fd00::/64\"",
+        ),
+        (
+            "advertise = { prefixes = 'fe80::/64' }",
+            "advertise: prefix \"fe80::/64\" is none that is advertised",
+        ),
+        (
+            "advertise = { prefixes = { 7 } }",
+            "advertise: prefixes: expected a prefix such as \"fd00:1::/64\" or { \"fd00:1::/64\", valid_s = 86400 }, got number 7",
+        ),
+        (
+            "advertise = { preference = 'best' }",
+            "advertise: preference \"best\" unknown; known: high, medium, low",
+        ),
+        ("advertise = { dns = '10.0.0.1' }", "advertise: dns \"10.0.0.1\": not an IPv6 address"),
+        (
+            "advertise = { dns = '::1' }",
+            "advertise: dns \"::1\": the loopback address, not a server's",
+        ),
+        (
+            "host = true, advertise = true",
+            "advertise: on a port with a host interface the kernel's programs advertise (radvd, FRR); write host = false, or leave it out",
+        ),
+        (
+            "advertise = { dns = { 'fd00::1', 'fd00::2', 'fd00::3', 'fd00::4', 'fd00::5', 'fd00::6', 'fd00::7', 'fd00::8', 'fd00::9' } }",
+            "advertise: dns: 9 given, 8 is the most; remove some",
+        ),
+        ("mtu = 1000, advertise = true", "advertise: a port with an MTU below 1280 speaks no IPv6"),
+    ] {
+        let errors = port_errors(&format!("{{ device = 'a', {settings} }}"));
+        assert_eq!(errors, [format!("2: port \"left\": {expected}")], "{settings}");
+    }
+}
+
+#[test]
+fn ports_are_checked_setting_by_setting() {
+    for (settings, expected) in [
+        ("{ device = 5 }", r#"2: port "left": device: expected a device's name, got number 5"#),
+        (
+            "{ device = '' }",
+            r#"2: port "left": device "": empty; write "eth0" (a kernel interface), "0000:03:00.0" (a PCI address) or "net_tap0,iface=tap0" (a DPDK device)"#,
+        ),
+        (
+            "{ device = 'an-interface-that-is-long' }",
+            r#"2: port "left": device "an-interface-that-is-long": 25 characters, an interface has at most 15; write "eth0" (a kernel interface), "0000:03:00.0" (a PCI address) or "net_tap0,iface=tap0" (a DPDK device)"#,
+        ),
+        (
+            "{ device = 'a/b' }",
+            r#"2: port "left": device "a/b": not a device's name; write "eth0" (a kernel interface), "0000:03:00.0" (a PCI address) or "net_tap0,iface=tap0" (a DPDK device)"#,
+        ),
+        (
+            "{ device = 'a', driver = 'af_xpd' }",
+            r#"2: port "left": driver "af_xpd" unknown; known: af_xdp, af_packet, vfio-pci, uio_pci_generic; leave it out for the best that works"#,
+        ),
+        (
+            "{ device = '03:00.0', driver = 'af_xdp' }",
+            r#"2: port "left": driver "af_xdp" is for kernel interfaces, and 0000:03:00.0 is a PCI address; write "vfio-pci" or "uio_pci_generic", or leave it out"#,
+        ),
+        (
+            "{ device = 'net_tap0', driver = 'vfio-pci' }",
+            r#"2: port "left": driver "vfio-pci" is for PCI NICs, and net_tap0 is a virtual device; leave it out"#,
+        ),
+        (
+            "{ device = 'a', reverse_path = 'feasible' }",
+            r#"2: port "left": reverse_path "feasible" unknown; known: loose, strict; leave it out for "any""#,
+        ),
+        (
+            "{ device = 'a', mac = '02:00' }",
+            r#"2: port "left": mac "02:00": not a MAC address; write it as 02:00:00:00:00:01"#,
+        ),
+        (
+            "{ device = 'a', mac = '01:00:00:00:00:01' }",
+            r#"2: port "left": mac "01:00:00:00:00:01" is not a unicast address; the first byte is even, as in 02:00:00:00:00:01"#,
+        ),
+        (
+            "{ device = 'a', mtu = 'big' }",
+            r#"2: port "left": mtu: expected a whole number from 68 to 9216, got string "big""#,
+        ),
+        (
+            "{ device = 'a', mtu = 1500.5 }",
+            r#"2: port "left": mtu: expected a whole number from 68 to 9216, got number 1500.5"#,
+        ),
+        (
+            "{ device = 'a', mtu = 1000, address = 'fd00::1/64' }",
+            r#"2: port "left": mtu 1000: a port with IPv6 addresses needs 1280 or more (RFC 8200 5)"#,
+        ),
+        (
+            "{ device = 'a', address = true }",
+            r#"2: port "left": address: expected an address such as "10.0.1.1/24", or a list of them, got boolean true"#,
+        ),
+    ] {
+        assert_eq!(port_errors(settings), [expected], "{settings}");
+    }
+    assert_eq!(
+        port_errors("{}"),
+        [
+            r#"2: port "left": device missing; write device = "eth0" (a kernel interface), "0000:03:00.0" (a PCI address) or "net_tap0,iface=tap0" (a DPDK device)"#
+        ]
+    );
+}
+
+#[test]
+fn addresses_of_ports_are_hosts_addresses() {
+    for (address, expected) in [
+        ("10.0.1.300/24", r#"not an IP prefix; write it as "10.0.1.1/24" or "fd00:1::1/64""#),
+        ("10.0.1.1/33", r#"not an IP prefix; write it as "10.0.1.1/24" or "fd00:1::1/64""#),
+        ("10.0.1.1", r#"prefix length missing; write "10.0.1.1/24", for example"#),
+        ("fd00::1", r#"prefix length missing; write "fd00::1/64", for example"#),
+        (
+            "10.0.1.0/24",
+            "the network's own address, not a host's; use a host's address, 10.0.1.1/24 for example",
+        ),
+        (
+            "10.0.1.255/24",
+            "the network's broadcast address, not a host's; use a host's address, 10.0.1.1/24 for example",
+        ),
+        (
+            "fd00::/64",
+            "the network's subnet-router anycast address (RFC 4291 2.6.1), not a host's; use a host's address, fd00::1/64 for example",
+        ),
+        ("127.0.0.1/8", "a loopback address, not a port's; use a unicast address"),
+        ("224.0.0.1/24", "a multicast address, not a port's; use a unicast address"),
+        ("::ffff:10.0.0.1/120", "an IPv4-mapped address, not a port's; use a unicast address"),
+        (
+            "fe80::1/64",
+            "the router makes its link-local addresses from the port's MAC; leave it out",
+        ),
+    ] {
+        let settings = format!("{{ device = 'a', address = '{address}' }}");
+        let expected = format!("2: port \"left\": address \"{address}\": {expected}");
+        assert_eq!(port_errors(&settings), [expected]);
+    }
+    for address in ["10.0.1.0/31", "10.0.1.1/31", "10.0.1.0/32", "fd00::/127", "fd00::/128"] {
+        let text = format!("require 'turnpike'.port 'p' {{ device = 'a', address = '{address}' }}");
+        assert!(read(&text).is_ok(), "{address}");
+    }
+    // Networks of one port may overlap, those of different ports may not.
+    let text =
+        "require 'turnpike'.port 'p' { device = 'a', address = { '10.0.0.1/24', '10.0.0.2/16' } }";
+    assert!(read(text).is_ok(), "{:?}", read(text));
+    assert_eq!(
+        port_errors("{ device = 'a', address = { '10.0.0.1/24', '10.0.0.1/16' } }"),
+        [r#"2: port "left": address "10.0.0.1/16" given twice; remove one"#]
+    );
+}
+
+#[test]
+fn ports_do_not_contradict_each_other() {
+    for (statement, expected) in [
+        (
+            r#"turnpike.port "left" { device = "a" }"#,
+            r#"4: port "left": the name is taken by the port on line 2; give each port its own"#,
+        ),
+        (
+            r#"turnpike.port "third" { device = "tp-left" }"#,
+            r#"4: port "third": device "tp-left" is taken by port "left" on line 2; a device makes one port"#,
+        ),
+        (
+            r#"turnpike.port "third" { device = "a", address = "10.0.1.129/25" }"#,
+            r#"4: port "third": address "10.0.1.129/25" overlaps "10.0.1.1/24" of port "left" on line 2; give each port a network of its own"#,
+        ),
+        (
+            r#"turnpike.port "third" { device = "a", address = "10.0.2.1/24" }"#,
+            r#"4: port "third": address "10.0.2.1/24" overlaps "10.0.2.1/24" of port "right" on line 3; give each port a network of its own"#,
+        ),
+        (
+            r#"turnpike.port "a-name-that-is-long" { device = "a" }"#,
+            r#"4: port "a-name-that-is-long": the name has 19 characters, 15 is the most (the kernel's interface of the port has the same name); shorten it"#,
+        ),
+        (
+            r#"turnpike.port "a b" { device = "a" }"#,
+            r#"4: port "a b": not a name; begin with a letter or digit and use letters, digits, '-', '_' and '.'"#,
+        ),
+        (
+            r#"turnpike.port "" { device = "a" }"#,
+            r#"4: port "": not a name; begin with a letter or digit and use letters, digits, '-', '_' and '.'"#,
+        ),
+    ] {
+        assert_eq!(errors_below_ports(statement), [expected], "{statement}");
+    }
+    let many = "local t = require 'turnpike'\nfor i = 1, 65 do\n t.port('p' .. i) { device = 'd' .. i } end";
+    assert_eq!(errors(many), ["3: 65 ports, 64 is the most; remove some"]);
+    assert_eq!(
+        errors(""),
+        [
+            r#"no port: a router needs at least one; write turnpike.port "left" { device = "eth0", address = "10.0.1.1/24" }"#
+        ]
+    );
+}
+
+/// Returns the namespaces of the ports' host interfaces, "" for the router's own.
+fn hosts(config: &Config) -> Vec<Option<&str>> {
+    config
+        .ports
+        .iter()
+        .map(|p| p.interface.host.as_ref().map(|host| host.netns.as_deref().unwrap_or("")))
+        .collect()
+}
+
+#[test]
+fn ports_have_a_host_interface_when_somebody_needs_it() {
+    let config = |statement: &str| read(&format!("{PORTS}{statement}")).unwrap();
+    assert_eq!(hosts(&config("")), [None, None]);
+    assert_eq!(config("").fpm, None);
+    let kernel = config("turnpike.routes_from { 'kernel' }");
+    assert_eq!(hosts(&kernel), [Some(""), Some("")]);
+    assert_eq!(kernel.routes_from.kernel, Some(KernelRoutes::default()));
+    assert!(!kernel.routes_from.fpm && kernel.fpm.is_none());
+    let third = "turnpike.port 'third' { device = 'x', host = false }\n\
+                 turnpike.port 'fourth' { device = 'y', host = true }";
+    assert_eq!(hosts(&config(third)), [None, None, None, Some("")]);
+    let both = config(&format!("{third} turnpike.routes_from {{ 'fpm', 'kernel' }}"));
+    assert_eq!(hosts(&both), [Some(""), Some(""), None, Some("")]);
+    assert_eq!(both.fpm, Some(Fpm::default()));
+    let named = config("turnpike.port 'x' { device = 'x', host = { netns = 'router' } }");
+    let host = named.ports[2].interface.host.as_ref().unwrap();
+    assert_eq!(host.netns_path(), Some("/run/netns/router".into()));
+    let path = config("turnpike.port 'x' { device = 'y', host = { netns = '/proc/1/ns/net' } }");
+    assert_eq!(
+        path.ports[2].interface.host.as_ref().unwrap().netns_path(),
+        Some("/proc/1/ns/net".into())
+    );
+    assert!(path.ports[2].interface.host.as_ref().unwrap().segmentation);
+    let single = config(
+        "turnpike.port 'x' { device = 'y', host = { segmentation = false } }\n\
+         turnpike.port 'z' { device = 'w', host = true }",
+    );
+    let segmentation = |port: &Port| port.interface.host.as_ref().map(|host| host.segmentation);
+    let segmentation: Vec<_> = single.ports.iter().map(segmentation).collect();
+    assert_eq!(segmentation, [None, None, Some(false), Some(true)]);
+}
+
+#[test]
+fn the_other_sources_settings_are_read() {
+    let config = read(&format!(
+        "{PORTS}turnpike.routes_from {{ 'kernel', 'fpm', audit_s = 0, receive_buffer_mib = 2 }}
+         turnpike.fpm {{ listen = '[::1]:2621', keep_s = 7, users = 'zebra' }}"
+    ))
+    .unwrap();
+    let kernel = KernelRoutes { audit: None, receive_buffer: 2 << 20 };
+    assert_eq!(config.routes_from, RoutesFrom { kernel: Some(kernel), fpm: true });
+    let (listen, keep) = ("[::1]:2621".parse().unwrap(), Duration::from_secs(7));
+    let fpm = Fpm { listen, keep, users: vec!["zebra".to_owned()] };
+    assert_eq!(config.fpm, Some(fpm));
+}
+
+#[test]
+fn hosts_and_sources_are_checked() {
+    for (statement, expected) in [
+        (
+            "turnpike.port 'x' { device = 'y', host = 'router' }",
+            r#"port "x": host: expected true, false or { netns = "NAME" }, got string "router""#,
+        ),
+        (
+            "turnpike.port 'x' { device = 'y', host = { name = 'router' } }",
+            r#"port "x": host: key "name" unknown; known: netns, segmentation"#,
+        ),
+        (
+            "turnpike.port 'x' { device = 'y', host = { segmentation = 'no' } }",
+            r#"port "x": host: segmentation: expected true or false, got string "no""#,
+        ),
+        (
+            "turnpike.port 'x' { device = 'y', host = { netns = 5 } }",
+            r#"port "x": host: netns: expected a name, got number 5"#,
+        ),
+        (
+            "turnpike.port 'x' { device = 'y', host = { netns = 'a/b' } }",
+            r#"port "x": host: netns "a/b": neither a name nor an absolute path; write it as `ip netns list` shows it"#,
+        ),
+        (
+            "turnpike.port 'x' { device = 'x', host = true }",
+            r#"port "x": its host interface would have the name of its device, x; name the port otherwise, or put it elsewhere by host = { netns = "NAME" }, or write host = false"#,
+        ),
+        (
+            "turnpike.port 'x' { device = 'y', host = { netns = 'a' } } turnpike.port 'z' { device = 'z1', host = true }",
+            r#"port "z": host interface in the router's own namespace, but that of port "x" on line 4 in namespace "a"; all are in one network namespace, write the same host = { netns = "NAME" } in every port"#,
+        ),
+        (
+            "turnpike.routes_from {}",
+            r#"routes_from: names no source; write turnpike.routes_from { "kernel" }, { "fpm" } or both"#,
+        ),
+        (
+            "turnpike.routes_from { 'kernal' }",
+            r#"routes_from: source "kernal" unknown; did you mean "kernel"? known: kernel, fpm"#,
+        ),
+        (
+            "turnpike.routes_from { 'kernel', 5 }",
+            r#"routes_from: expected a source, got number 5; write turnpike.routes_from { "kernel" }, { "fpm" } or both"#,
+        ),
+        (
+            "turnpike.routes_from { 'fpm', 'fpm' }",
+            r#"routes_from: "fpm" given 2 times; once is enough"#,
+        ),
+        (
+            "turnpike.routes_from { 'fpm', audit_s = 5 }",
+            r#"routes_from: audit_s is about "kernel", which is not in the list"#,
+        ),
+        (
+            "turnpike.routes_from { 'kernel', receive_buffer_mib = 0 }",
+            "routes_from: receive_buffer_mib: expected a whole number from 1 to 1024, got number 0",
+        ),
+        (
+            "turnpike.fpm { listen = '127.0.0.1:2620' }",
+            r#"fpm: nobody listens, for turnpike.routes_from does not name "fpm"; add it there"#,
+        ),
+        (
+            "turnpike.routes_from { 'fpm' } turnpike.fpm { listen = 'localhost' }",
+            r#"fpm: listen "localhost": not an address with a port; write "127.0.0.1:2620" or "[::1]:2620""#,
+        ),
+        (
+            "turnpike.routes_from { 'fpm' } turnpike.fpm { listen = '[::]:0' }",
+            r#"fpm: listen "[::]:0": port 0 is none; 2620 is usual"#,
+        ),
+        (
+            "turnpike.routes_from { 'kernel' } turnpike.routes_from { 'fpm' }",
+            "routes_from: given on line 4 already; put everything in one",
+        ),
+    ] {
+        assert_eq!(errors_below_ports(statement), [format!("4: {expected}")], "{statement}");
+    }
+}
+
+#[test]
+fn routes_lead_somewhere() {
+    for (name, settings, expected) in [
+        (
+            "198.51.100.7/24",
+            r#"{ via = "10.0.2.2" }"#,
+            "host bits are set; the prefix is 198.51.100.0/24",
+        ),
+        (
+            "abc",
+            r#"{ via = "10.0.2.2" }"#,
+            r#"not an IP prefix; write it as "198.51.100.0/24" or "2001:db8::/32""#,
+        ),
+        (
+            "224.0.0.0/8",
+            r#"{ via = "10.0.2.2" }"#,
+            "lies in 224.0.0.0/4 (multicast), which is never forwarded; remove the route",
+        ),
+        (
+            "0.0.0.0/0",
+            "{}",
+            "no next hop; write via = \"ADDRESS\", or one of blackhole, prohibit, unreachable = true",
+        ),
+        ("0.0.0.0/0", "{ via = {} }", "via is an empty list; name at least one next hop"),
+        (
+            "0.0.0.0/0",
+            "{ via = 5 }",
+            r#"via: expected an address such as "10.0.2.2", or a list of { "10.0.2.2", weight = 2 }, got number 5"#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = 'x' }",
+            r#"via "x": not an IP address; write it as "10.0.2.2" or "fd00:2::2""#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = '10.0.2.2', blackhole = true }",
+            "via and blackhole exclude each other; keep one",
+        ),
+        (
+            "0.0.0.0/0",
+            "{ prohibit = true, unreachable = true }",
+            "prohibit and unreachable exclude each other; keep one",
+        ),
+        (
+            "0.0.0.0/0",
+            "{ blackhole = 1, unreachable = true }",
+            "blackhole: expected true or false, got number 1",
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = { '10.0.2.2', '10.0.2.2' } }",
+            r#"via "10.0.2.2" given twice; for a larger share write { "10.0.2.2", weight = 2 }"#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = { '10.0.2.2', weight = 2 } }",
+            r#"via: weight belongs to one path; write via = { { "ADDRESS", weight = … }, … }"#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = { { '10.0.2.2', weight = 0 } } }",
+            r#"via "10.0.2.2": weight: expected a whole number from 1 to 256, got number 0"#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = { { '10.0.2.2', wieght = 2 } } }",
+            r#"via "10.0.2.2": key "wieght" unknown; did you mean "weight"? known: weight, port"#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ port = 'rigth' }",
+            r#"port names port "rigth", unknown; did you mean "right"? ports: left, right"#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ port = 'right', blackhole = true }",
+            "port and blackhole exclude each other; keep one",
+        ),
+        (
+            "0.0.0.0/0",
+            "{ blackhole = true, resilient = true }",
+            "resilient is about paths, of which this route has none",
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = '10.0.2.2', resilient = { buckets = 0 } }",
+            "resilient: buckets: expected a whole number from 1 to 4096",
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = '10.0.2.2', resilient = 5 }",
+            "resilient: expected true or { buckets = 1024 }, got number 5",
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = '10.0.9.2' }",
+            r#"via "10.0.9.2" is unreachable: no port is on its network; add an address in 10.0.9.0/24, say, to a port, or use a next hop in 10.0.1.0/24 (port "left"), 10.0.2.0/24 (port "right")"#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = '10.0.2.1' }",
+            r#"via "10.0.2.1" is the router's own address (port "right", line 3); use the neighbour's"#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = '10.0.2.255' }",
+            r#"via "10.0.2.255" is the network's broadcast address of 10.0.2.0/24, not a host's"#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = '224.0.0.9' }",
+            r#"via "224.0.0.9" is a multicast address, not a next hop's; use the neighbour's unicast address"#,
+        ),
+        (
+            "::/0",
+            "{ via = 'fe80::2' }",
+            r#"via "fe80::2" is link-local, every port has that network; say which with port = "NAME""#,
+        ),
+        (
+            "::/0",
+            "{ via = 'fe80::2', port = 'rigth' }",
+            r#"via "fe80::2" names port "rigth", unknown; did you mean "right"? ports: left, right"#,
+        ),
+        (
+            "::/0",
+            "{ via = 'fd00:1::2', port = 'right' }",
+            r#"via "fd00:1::2" is not on port "right" but on port "left" (fd00:1::/64); correct the port or leave it out"#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = '10.0.2.2', metric = -1 }",
+            "metric: expected a whole number from 0 to 4294967295, got number -1",
+        ),
+    ] {
+        let statement = format!("turnpike.route \"{name}\" {settings}");
+        let expected = format!("4: route \"{name}\": {expected}");
+        assert_eq!(errors_below_ports(&statement), [expected], "{statement}");
+    }
+}
+
+/// Returns the paths of the routes after two correct ports.
+fn paths(statements: &str) -> Vec<Vec<rib::Path>> {
+    let config = read(&format!("{PORTS}{statements}")).unwrap_or_else(|errors| panic!("{errors}"));
+    let paths = |route: Route| match route.kind {
+        RouteKind::Unicast(paths) => paths,
+        other => panic!("{other:?}"),
+    };
+    config.routes.into_iter().map(paths).collect()
+}
+
+#[test]
+fn gateways_are_where_ports_and_routes_say() {
+    let (left, right) = (InterfaceId::new(0).unwrap(), InterfaceId::new(1).unwrap());
+    let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+    let routes = paths(
+        "turnpike.route '10.9.0.0/16' { via = '10.0.2.2' }
+         turnpike.route '198.51.100.0/24' { via = '10.9.0.1' }
+         turnpike.route '203.0.113.0/24' { via = { '10.9.0.1', { '172.16.0.1', port = 'left', weight = 2 } } }
+         turnpike.route '192.0.2.0/24' { via = 'fd00:2::2' }
+         turnpike.route '192.0.2.0/25' { via = 'fe80::2', port = 'left' }
+         turnpike.route '10.7.0.0/16' { port = 'left' }",
+    );
+    let expected = [
+        vec![rib::Path::over(right, ip("10.0.2.2"))],
+        vec![rib::Path::recursive(VrfId::DEFAULT, ip("10.9.0.1"))],
+        vec![
+            rib::Path::recursive(VrfId::DEFAULT, ip("10.9.0.1")),
+            rib::Path { on_link: true, weight: 2, ..rib::Path::over(left, ip("172.16.0.1")) },
+        ],
+        vec![rib::Path::over(right, ip("fd00:2::2"))],
+        vec![rib::Path::over(left, ip("fe80::2"))],
+        vec![rib::Path::on_interface(left)],
+    ];
+    assert_eq!(routes, expected);
+}
+
+#[test]
+fn routes_may_be_resilient() {
+    let buckets = |settings: &str| {
+        let text = format!("{PORTS}turnpike.route '::/0' {{ via = 'fd00:2::2'{settings} }}");
+        read(&text).unwrap().routes[0].resilient.map(|resilient| resilient.buckets)
+    };
+    assert_eq!(buckets(""), None);
+    assert_eq!(buckets(", resilient = false"), None);
+    assert_eq!(buckets(", resilient = true"), Some(1024));
+    assert_eq!(buckets(", resilient = { buckets = 64 }"), Some(64));
+}
+
+#[test]
+fn gateways_that_lead_in_a_circle_are_reported() {
+    let circle = "turnpike.route '10.8.0.0/16' { via = '10.9.0.1' }\n\
+                  turnpike.route '10.9.0.0/16' { via = '10.8.0.1' }";
+    let errors = errors_below_ports(circle);
+    assert_eq!(
+        errors,
+        [
+            r#"4: route "10.8.0.0/16": via "10.9.0.1" leads in a circle: 10.8.0.0/16 -> 10.9.0.0/16 -> 10.8.0.0/16; add a route to 10.8.0.1 by a gateway on a port's network"#,
+            r#"5: route "10.9.0.0/16": via "10.8.0.1" leads in a circle: 10.9.0.0/16 -> 10.8.0.0/16 -> 10.9.0.0/16; add a route to 10.9.0.1 by a gateway on a port's network"#,
+        ]
+    );
+    // The kernel or zebra may have a route that breaks the circle.
+    for source in ["kernel", "fpm"] {
+        let text = format!("{PORTS}{circle}\nturnpike.routes_from {{ '{source}' }}");
+        assert!(read(&text).is_ok(), "{:?}", read(&text));
+    }
+    // A table may contain the route to a route's gateway, but not to its own.
+    let table = "turnpike.import { file = 'x', via = '10.9.0.1' }";
+    assert!(errors_below_ports(table)[0].contains("import: via \"10.9.0.1\" is unreachable"));
+    let text = format!("{PORTS}turnpike.route '10.9.0.0/16' {{ via = '10.0.2.2' }}\n{table}");
+    assert!(read(&text).is_ok(), "{:?}", read(&text));
+    let text = format!(
+        "{PORTS}turnpike.import {{ file = 'x', via = '10.0.2.2' }} turnpike.route '10.9.0.0/16' {{ via = '10.8.0.1' }}"
+    );
+    assert!(read(&text).is_ok(), "{:?}", read(&text));
+}
+
+#[test]
+fn routes_are_counted_and_not_repeated() {
+    let many = "local list = {}\nfor i = 1, 129 do list[i] = '10.0.2.' .. i + 1 end\n\
+                turnpike.route '0.0.0.0/0' { via = list }";
+    assert_eq!(
+        errors_below_ports(many),
+        [r#"6: route "0.0.0.0/0": via has 129 paths, 128 is the most; remove some"#]
+    );
+    let twice = "turnpike.route '0.0.0.0/0' { via = '10.0.2.2' }\n";
+    assert_eq!(
+        errors_below_ports(&twice.repeat(2)),
+        [
+            r#"5: route "0.0.0.0/0": given on line 4 already; put the paths in one list, or give the routes different metrics"#
+        ]
+    );
+}
+
+#[test]
+fn errors_of_ports_do_not_make_errors_of_routes() {
+    let text = r#"local turnpike = require "turnpike"
+turnpike.port "left" { device = "a", adress = "10.0.1.1/24" }
+turnpike.route "0.0.0.0/0" { via = "10.0.1.2" }
+turnpike.neighbour "10.0.1.3" { port = "left", mac = "02:00:00:00:00:09" }"#;
+    assert_eq!(errors(text).len(), 1, "{:?}", errors(text));
+}
+
+#[test]
+fn neighbours_are_on_a_port() {
+    let mac = "mac = '02:00:00:00:00:09'";
+    for (name, settings, expected) in [
+        (
+            "x",
+            format!("{{ port = 'left', {mac} }}"),
+            r#"not an IP address; write it as "10.0.2.9" or "fd00:2::9""#,
+        ),
+        (
+            "10.0.2.9",
+            "{ port = 'right' }".to_owned(),
+            r#"mac missing; write mac = "02:00:00:00:00:09""#,
+        ),
+        (
+            "10.0.2.9",
+            "{ port = 'right', mac = 5 }".to_owned(),
+            "mac: expected a MAC address, got number 5",
+        ),
+        (
+            "10.0.2.9",
+            "{ port = 'right', mac = 'ff:ff:ff:ff:ff:ff' }".to_owned(),
+            r#"mac "ff:ff:ff:ff:ff:ff" is not a host's; use a unicast address"#,
+        ),
+        (
+            "10.0.2.9",
+            format!("{{ port = 'righ', {mac} }}"),
+            r#"names port "righ", unknown; did you mean "right"? ports: left, right"#,
+        ),
+        (
+            "10.0.2.9",
+            format!("{{ port = 'left', {mac} }}"),
+            r#"the address is not on port "left" but on port "right" (10.0.2.0/24); correct the port or leave it out"#,
+        ),
+        (
+            "10.0.2.1",
+            format!("{{ {mac} }}"),
+            r#"the address is the router's own address (port "right", line 3); use the neighbour's"#,
+        ),
+        ("fe80::9", format!("{{ {mac} }}"), r#"port missing; write port = "NAME""#),
+        (
+            "10.9.9.9",
+            format!("{{ port = 'right', {mac} }}"),
+            r#"the address is unreachable: no port is on its network; add an address in 10.9.9.0/24, say, to a port, or use a next hop in 10.0.1.0/24 (port "left"), 10.0.2.0/24 (port "right")"#,
+        ),
+    ] {
+        let statement = format!("turnpike.neighbour \"{name}\" {settings}");
+        let expected = format!("4: neighbour \"{name}\": {expected}");
+        assert_eq!(errors_below_ports(&statement), [expected], "{statement}");
+    }
+    // A route to it leads to hosts on a port's link; of two, the longer is used.
+    let linked = format!(
+        "{PORTS}turnpike.route '10.9.0.0/16' {{ port = 'left' }}\n\
+         turnpike.route '10.9.9.0/24' {{ port = 'right' }}\n\
+         turnpike.neighbour '10.9.9.9' {{ {mac} }}\n\
+         turnpike.neighbour '10.9.9.8' {{ port = 'left', {mac} }}"
+    );
+    let config = read(&linked).unwrap();
+    let ports: Vec<_> = config.neighbours.iter().map(|neighbour| neighbour.port.index()).collect();
+    assert_eq!(ports, [1, 0]);
+    let via = "turnpike.route '10.9.9.0/24' { via = '10.0.2.9' }\n";
+    let behind = format!("{via}turnpike.neighbour '10.9.9.9' {{ port = 'right', {mac} }}");
+    assert!(errors_below_ports(&behind)[0].contains("is unreachable"));
+    let dynamic = format!(
+        "{PORTS}turnpike.routes_from {{ 'kernel' }}\n\
+         turnpike.neighbour '10.9.9.9' {{ port = 'right', {mac} }}"
+    );
+    assert!(read(&dynamic).is_ok(), "the kernel may have its network");
+    let twice = format!("turnpike.neighbour '10.0.2.9' {{ {mac} }}\n").repeat(2);
+    assert_eq!(
+        errors_below_ports(&twice),
+        [r#"5: neighbour "10.0.2.9": given on line 4 already; remove one"#]
+    );
+}
+
+#[test]
+fn multicast_routes_name_ports() {
+    let config = read(&format!(
+        "{PORTS}turnpike.multicast '239.1.1.1' {{ from = 'left', to = {{ 'right' }} }}\n\
+         turnpike.multicast '239.1.1.1' {{ source = '10.0.1.9', from = 'left', to = {{ {{ 'right', ttl = 16 }} }} }}\n\
+         turnpike.multicast 'ff0e::1' {{ from = 'right', to = 'left' }}"
+    ))
+    .unwrap();
+    let port = |n| InterfaceId::new(n).unwrap();
+    let routes: Vec<_> = config
+        .multicast
+        .iter()
+        .map(|route| (route.group.to_string(), route.source, route.from, route.to.clone()))
+        .collect();
+    let group = "239.1.1.1".to_owned();
+    assert_eq!(
+        routes,
+        [
+            (group.clone(), None, port(0), vec![(port(1), 1)]),
+            (group, Some("10.0.1.9".parse().unwrap()), port(0), vec![(port(1), 16)]),
+            ("ff0e::1".to_owned(), None, port(1), vec![(port(0), 1)]),
+        ]
+    );
+}
+
+#[test]
+fn multicast_routes_that_lead_nowhere_are_refused() {
+    const GOOD: &str = "{ from = 'left', to = 'right' }";
+    for (name, settings, expected) in [
+        ("10.0.1.1", GOOD, "not a group; groups are in 224.0.0.0/4 and ff00::/8"),
+        ("224.0.0.5", GOOD, "this group stays on its link; it is never forwarded"),
+        ("ff02::5", GOOD, "this group stays on its link; it is never forwarded"),
+        ("all", GOOD, "not an IP address; write it as \"239.1.1.1\" or \"ff0e::101\""),
+        (
+            "239.1.1.1",
+            "{ to = 'right' }",
+            "from missing; write from = \"PORT\", where the packets come in",
+        ),
+        (
+            "239.1.1.1",
+            "{ from = 'left' }",
+            "to missing; write to = { \"PORT\", … }, where the packets leave",
+        ),
+        (
+            "239.1.1.1",
+            "{ from = 'left', to = 'left' }",
+            "to: port \"left\" is where the packets come in; remove it",
+        ),
+        (
+            "239.1.1.1",
+            "{ from = 'left', to = { 'right', 'right' } }",
+            "to: port \"right\" is given twice; remove one",
+        ),
+        (
+            "239.1.1.1",
+            "{ from = 'left', to = { { 'right', tll = 2 } } }",
+            "to \"right\": key \"tll\" unknown; did you mean \"ttl\"? known: ttl",
+        ),
+        (
+            "239.1.1.1",
+            "{ from = 'left', to = { { 'right', ttl = 256 } } }",
+            "to \"right\": ttl: expected a whole number from 1 to 255, got number 256",
+        ),
+        (
+            "239.1.1.1",
+            "{ from = 'left', to = 5 }",
+            "to: expected a port's name, or a list of names and { \"NAME\", ttl = 16 }, got number 5",
+        ),
+        (
+            "239.1.1.1",
+            "{ source = 'fd00::1', from = 'left', to = 'right' }",
+            "source \"fd00::1\" is not of the group's family",
+        ),
+        (
+            "239.1.1.1",
+            "{ source = '239.1.1.2', from = 'left', to = 'right' }",
+            "source \"239.1.1.2\" is a multicast address, which sends nothing",
+        ),
+    ] {
+        let statement = format!("turnpike.multicast '{name}' {settings}");
+        let expected = format!("4: multicast \"{name}\": {expected}");
+        assert_eq!(errors_below_ports(&statement), [expected], "{statement}");
+    }
+    let unknown =
+        errors_below_ports("turnpike.multicast '239.1.1.1' { from = 'left', to = 'rihgt' }");
+    assert!(
+        unknown[0].contains("to names port \"rihgt\"") && unknown[0].contains("right"),
+        "{unknown:?}"
+    );
+    let twice =
+        format!("turnpike.multicast '239.1.1.1' {GOOD}\nturnpike.multicast '239.1.1.1' {GOOD}");
+    assert_eq!(
+        errors_below_ports(&twice),
+        [
+            "5: multicast \"239.1.1.1\": given for this source on line 4 already; put the ports in one list"
+        ]
+    );
+}
+
+#[test]
+fn the_other_statements_are_checked_too() {
+    for (statement, expected) in [
+        (
+            "turnpike.import { via = '10.0.2.2' }",
+            r#"import: file missing; write file = "table.dat.gz""#,
+        ),
+        (
+            "turnpike.import { file = 'x' }",
+            r#"import: via missing; write via = { "ADDRESS", … } to spread the table over"#,
+        ),
+        (
+            "turnpike.import { file = 'x', via = '10.0.2.1' }",
+            r#"import "x": via "10.0.2.1" is the router's own address (port "right", line 3); use the neighbour's"#,
+        ),
+        (
+            "turnpike.forwarders { cores = '1,3-' }",
+            r#"forwarders: cores "1,3-": "3-" is not a core or a range; write "1,3-5""#,
+        ),
+        (
+            "turnpike.forwarders { cores = {} }",
+            r#"forwarders: cores: expected cores such as "1,3-5", got a table"#,
+        ),
+        (
+            "turnpike.forwarders { core = '1' }",
+            r#"forwarders: key "core" unknown; did you mean "cores"? known: cores, wait, moderation_us, budget, rebalance, control_queue, learned_flows, shed, mode, device, order, receive_core, scheduler_core"#,
+        ),
+        (
+            "turnpike.tx { burst = 65 }",
+            "tx: burst: expected a whole number from 1 to 64, got number 65",
+        ),
+        (
+            "turnpike.slowpath { queue = 0 }",
+            "slowpath: queue: expected a whole number from 1 to 1024, got number 0",
+        ),
+        (
+            "turnpike.quarantine { directory = \"here\" }",
+            "quarantine: directory \"here\": not absolute; begin it with /",
+        ),
+        (
+            "turnpike.slowpath { workers = 9 }",
+            "slowpath: workers: expected a whole number from 1 to 8, got number 9",
+        ),
+        (
+            "turnpike.slowpath { classes = { erors = {} } }",
+            "slowpath: classes: key \"erors\" unknown; did you mean \"errors\"? known: neighbour, link, routing, host, resolve, fragment, options, errors",
+        ),
+        (
+            "turnpike.slowpath { classes = { errors = { rate = 0 } } }",
+            "slowpath: classes: errors: rate: expected a whole number from 1 to 100000000, got number 0",
+        ),
+        (
+            "turnpike.slowpath { classes = { errors = 5 } }",
+            "slowpath: classes: errors: expected a table, got number 5",
+        ),
+        (
+            "turnpike.slowpath { classes = { 5 } }",
+            "slowpath: classes: number 5 has no key; known: neighbour, link, routing, host, resolve, fragment, options, errors",
+        ),
+        (
+            "turnpike.memory { no_huge = 'yes' }",
+            r#"memory: no_huge: expected true or false, got string "yes""#,
+        ),
+        (
+            "turnpike.fib { ipv4 = 'runmpa' }",
+            r#"fib: ipv4: route table "runmpa" unknown; did you mean "runmap"? known: "#,
+        ),
+        (
+            "turnpike.fib { ipv4 = 'dir-24-8', ipv6 = 'dir-24-8' }",
+            "fib: ipv6: the dir-24-8 table does not hold IPv6; choose another for it",
+        ),
+        (
+            "turnpike.log { level = 'warning' }",
+            r#"log: level "warning" unknown; did you mean "warn"? known: error, warn, info, debug, trace"#,
+        ),
+    ] {
+        let errors = errors_below_ports(statement);
+        let expected = format!("4: {expected}");
+        assert_eq!(errors.len(), 1, "{statement}: {errors:?}");
+        // The list of route tables may grow.
+        let whole = !expected.ends_with("known: ");
+        assert!(
+            if whole { errors[0] == expected } else { errors[0].starts_with(&expected) },
+            "{}",
+            errors[0]
+        );
+    }
+    assert_eq!(
+        errors_below_ports("turnpike.tx { burst = 1 }\nturnpike.tx { burst = 2 }"),
+        ["5: tx: given on line 4 already; put everything in one"]
+    );
+}
+
+#[test]
+fn statements_that_are_not_understood_are_explained() {
+    const KNOWN: &str = "known: port, bond, vlan, route, neighbour, next_hop, prefix_set, filter, import, multicast, mirror, vrf, routes_from, fpm, cores, forwarders, forwarding, tx, slowpath, flows, icmp, memory, fib, log, quarantine, telnet, metrics, element, control_socket, buckets, command, counter, counters, graph, hash, ip4, ip4_text, ip6, mac, mac_text, mask, new_graph, now, ports, prefix, set, step, table";
     for (statement, expected) in [
         ("turnpike.prot 'x' { 1 }", format!("turnpike.prot unknown; did you mean \"port\"? {KNOWN}")),
         ("turnpike.interface 'x' { 1 }", format!("turnpike.interface unknown; {KNOWN}")),

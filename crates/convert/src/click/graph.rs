@@ -10,11 +10,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use ::click::{Error, Errors};
 
-use super::arguments::Arguments;
+use ::click::kinds;
+
+use super::arguments::bytes;
 use super::elements::{Piece, State, Step, WITHOUT_PACKETS, device, translate};
 use super::handlers::Becomes;
 use super::lua::{Statements, Value, quoted, settings};
 use super::net::{Input, Net, first_place};
+use super::pull::{Place, Trees};
 
 /// Names that mean something else in a graph than a step.
 const RESERVED: [&str; 12] = [
@@ -37,7 +40,7 @@ const PORTS_MOST: usize = 15;
 
 /// Converts a configuration without a router's elements; returns what each element becomes.
 pub(super) fn convert(net: &Net<'_>, statements: &mut Statements) -> Result<Becomes, Errors> {
-    let mut graph = Graph::new(net);
+    let mut graph = Graph::new(net)?;
     let devices = graph.devices()?;
     let order = graph.order();
     graph.states(&order)?;
@@ -93,11 +96,8 @@ pub(super) fn devices(net: &Net<'_>) -> Result<Devices, Errors> {
     Ok(devices)
 }
 
-/// Keywords of elements that receive from devices whose subject is Turnpike's own business, and `PROMISC`.
-const RECEIVING: [&str; 19] = [
-    "DEVNAME",
-    "PORT",
-    "PROMISC",
+/// Keywords of elements that receive from devices whose subject is Turnpike's own business.
+const RECEIVING: [&str; 16] = [
     "BURST",
     "METHOD",
     "HEADROOM",
@@ -118,22 +118,26 @@ const RECEIVING: [&str; 19] = [
 
 /// Returns true if a receiving element takes frames to other stations as well; refuses what is not done.
 fn is_promiscuous(net: &Net<'_>, element: usize) -> Result<bool, String> {
-    let arguments = Arguments::of(net, element, &RECEIVING);
-    let further = arguments.all().iter().skip(1);
-    let is_keyword = |argument: &&String| {
-        let (word, value) = ::click::text::first_word(argument);
-        !value.is_empty() && word.chars().all(|c| c.is_ascii_uppercase() || c == '_')
-    };
-    if let Some(unknown) = further.clone().find(is_keyword) {
-        return Err(format!("argument \"{unknown}\": not supported yet; leave it out"));
-    }
+    let mut args = net.args(element);
     let by_dpdk = net.class(element) == "FromDPDKDevice";
-    if by_dpdk {
-        // Further positional arguments are queues.
-        return Ok(arguments.flag(usize::MAX, "PROMISC")?.unwrap_or(true));
+    args.required(if by_dpdk { "PORT" } else { "DEVNAME" }, kinds::raw)?;
+    let promiscuous = if by_dpdk {
+        args.keyword("PROMISC", kinds::boolean)?.unwrap_or(true)
+    } else {
+        args.optional("PROMISC", kinds::boolean)?.unwrap_or(false)
+    };
+    args.ignore(&RECEIVING);
+    // Frames are the router's alone, as with `SNIFFER false`.
+    if args.keyword("SNIFFER", kinds::boolean)? == Some(true) {
+        return Err("SNIFFER true is not supported: the kernel does not see the frames".to_owned());
     }
-    arguments.check(2)?;
-    Ok(arguments.flag(1, "PROMISC")?.unwrap_or(false))
+    if by_dpdk {
+        // Queues.
+        args.optional("QUEUE", bytes)?;
+        args.optional("N_QUEUES", bytes)?;
+    }
+    args.finish()?;
+    Ok(promiscuous)
 }
 
 /// A name for a device's port: the device's own, or a shorter one.
@@ -165,6 +169,7 @@ struct Placed {
 
 struct Graph<'a> {
     net: &'a Net<'a>,
+    trees: Trees,
     /// The packets at each element that some reach.
     states: HashMap<usize, State>,
     /// The steps by name.
@@ -180,10 +185,11 @@ struct Graph<'a> {
 }
 
 impl<'a> Graph<'a> {
-    fn new(net: &'a Net<'a>) -> Self {
+    fn new(net: &'a Net<'a>) -> Result<Self, Errors> {
         let (states, placed, entries) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let trees = Trees::new(net)?;
         let (own, back) = (HashMap::new(), HashSet::new());
-        Self { net, states, placed, entries, own, back, loops: Vec::new() }
+        Ok(Self { net, trees, states, placed, entries, own, back, loops: Vec::new() })
     }
 
     fn devices(&self) -> Result<Devices, Errors> {
@@ -253,7 +259,7 @@ impl<'a> Graph<'a> {
             let behind = if self.net.receivers().contains(&element) {
                 State::default()
             } else {
-                match translate(self.net, element, *state) {
+                match translate(self.net, &self.trees, element, *state) {
                     Ok((_, behind)) => behind,
                     Err(message) => {
                         errors.push(self.net.error(element, &message));
@@ -280,7 +286,7 @@ impl<'a> Graph<'a> {
                 continue;
             }
             let state = self.states.get(&element).copied().unwrap_or_default();
-            let placed = match translate(self.net, element, state) {
+            let placed = match translate(self.net, &self.trees, element, state) {
                 Ok((piece, behind)) => self.place(element, piece, behind, devices),
                 Err(message) => Err(message),
             };
@@ -295,7 +301,30 @@ impl<'a> Graph<'a> {
                 placed.targets = vec![("next".to_owned(), target)];
             }
         }
+        self.schedules(devices);
         self.entry(devices)
+    }
+
+    /// Places the steps of trees of queues, each with the paths behind its queues.
+    fn schedules(&mut self, devices: &Devices) {
+        for (root, order, queues, device) in self.trees.all() {
+            let mut targets = Vec::new();
+            for (number, &queue) in queues.iter().enumerate() {
+                let state = self.states.get(&queue).copied().unwrap_or_default();
+                // Not `follow`: what they hold leaves later in any case.
+                let to = self.net.target(queue, 0);
+                let to = to.map_or("drop".to_owned(), |to| self.target(to, state, queue));
+                targets.push((number.to_string(), to));
+            }
+            let mut args = vec![("order", Value::Text(order))];
+            if let Some(device) = device.and_then(|device| devices.get(&device)) {
+                args.push(("port", Value::text(&device.port)));
+            }
+            let outputs = (0..queues.len()).map(|number| number.to_string()).collect();
+            let step = Step { kind: "schedule", args, outputs, dropped: Vec::new() };
+            let line = self.net.line(root);
+            self.placed.insert(self.name(root), Placed { step, line, targets });
+        }
     }
 
     /// The steps in front of all others.
@@ -357,6 +386,26 @@ impl<'a> Graph<'a> {
                     let strip = Step::shift(behind.offset);
                     self.put(format!("{name}:strip"), element, strip, vec![end])
                 }
+            }
+            Piece::Wait(Place { root, .. }) if root == element => name,
+            Piece::Wait(Place { root, number }) => {
+                let args = vec![("number", Value::Number(number as i64))];
+                let step = Step {
+                    kind: "to-queue",
+                    args,
+                    outputs: vec!["next".to_owned()],
+                    dropped: vec![],
+                };
+                let schedule = self.name(root);
+                self.put(name, element, step, vec![schedule])
+            }
+            Piece::ToAll(first, tee) => {
+                let mut targets: Vec<String> = (0..tee.outputs.len())
+                    .map(|output| self.follow(element, output, behind))
+                    .collect();
+                let tee = self.put(format!("{name}:all"), element, tee, targets.clone());
+                targets.push(tee);
+                self.put(name, element, first, targets)
             }
             Piece::Copies(tee, check) => {
                 let (all, some) =

@@ -10,9 +10,9 @@
 use std::collections::HashMap;
 
 use ::click::classes::{self, Class};
-use ::click::{Errors, Flow, Processing};
+use ::click::{Errors, Flow, Processing, kinds};
 
-use super::arguments::{Arguments, unquoted};
+use super::arguments::label;
 use super::graph::Devices;
 use super::lua::{Statements, Value};
 use super::net::Net;
@@ -115,10 +115,6 @@ fn directions(
     (of(&ports.inputs, Class::input), of(&ports.outputs, Class::output))
 }
 
-/// Keywords of `ControlSocket`.
-const KEYWORDS: [&str; 8] =
-    ["TYPE", "READONLY", "PROXY", "VERBOSE", "LOCALHOST", "RETRIES", "RETRY_WARNINGS", "PORT"];
-
 /// Adds a statement for each control socket.
 pub(super) fn sockets(net: &Net<'_>, statements: &mut Statements) -> Result<(), Errors> {
     let mut errors = Vec::new();
@@ -135,40 +131,35 @@ pub(super) fn sockets(net: &Net<'_>, statements: &mut Statements) -> Result<(), 
 }
 
 fn socket(net: &Net<'_>, element: usize) -> Result<Vec<(&'static str, Value)>, String> {
-    let arguments = Arguments::of(net, element, &[&KEYWORDS[..], &["FILENAME"]].concat());
-    arguments.check(2)?;
-    for keyword in ["PROXY", "RETRIES", "RETRY_WARNINGS"] {
-        if arguments.text(usize::MAX, keyword).is_some() {
-            return Err(format!("{keyword} is not supported; leave it out"));
+    let mut args = net.args(element);
+    let kind = args.required("TYPE", label)?;
+    let mut settings = match kind.to_ascii_uppercase().as_str() {
+        "TCP" => {
+            let port = args.required("PORT", kinds::integer(1..=u16::MAX))?;
+            let is_local = args.keyword("LOCALHOST", kinds::boolean)?.unwrap_or(true);
+            tcp(port, is_local)
         }
-    }
-    let kind = arguments.text(0, "TYPE").ok_or("argument TYPE missing: TCP or UNIX")?;
-    let local = arguments.flag(usize::MAX, "LOCALHOST")?;
-    let mut settings = match unquoted(kind).to_ascii_uppercase().as_str() {
-        "TCP" => tcp(arguments.text(1, "PORT"), local.unwrap_or(true))?,
         "UNIX" => {
-            let path = arguments.text(1, "FILENAME").ok_or("argument FILENAME missing")?;
-            vec![("unix", Value::Text(unquoted(path)))]
+            args.ignore(&["LOCALHOST"]);
+            vec![("unix", Value::Text(args.required("FILENAME", label)?))]
         }
         _ => return Err(format!("TYPE {kind}: expected TCP or UNIX")),
     };
     for (keyword, key) in [("READONLY", "read_only"), ("VERBOSE", "verbose")] {
-        if arguments.flag(usize::MAX, keyword)? == Some(true) {
+        if args.keyword(keyword, kinds::boolean)? == Some(true) {
             settings.push((key, Value::Flag(true)));
         }
     }
+    args.finish()?;
     Ok(settings)
 }
 
 /// This machine's clients only, unless `LOCALHOST false` is written.
-fn tcp(port: Option<&str>, local: bool) -> Result<Vec<(&'static str, Value)>, String> {
-    let text = unquoted(port.ok_or("argument PORT missing")?);
-    let port = text.parse::<u16>().ok().filter(|&port| port > 0);
-    let port = port.ok_or_else(|| format!("PORT \"{text}\": expected a number from 1 to 65535"))?;
-    let address = if local { "127.0.0.1" } else { "0.0.0.0" };
+fn tcp(port: u16, is_local: bool) -> Vec<(&'static str, Value)> {
+    let address = if is_local { "127.0.0.1" } else { "0.0.0.0" };
     let mut settings = vec![("listen", Value::Text(format!("{address}:{port}")))];
-    if !local {
+    if !is_local {
         settings.push(("public", Value::Flag(true)));
     }
-    Ok(settings)
+    settings
 }

@@ -1,5 +1,6 @@
 //! A flat configuration as a graph.
 
+use ::click::args::Args;
 use ::click::names::{Names, Scope};
 use ::click::{Element, Error, Errors, Flat, Place};
 
@@ -30,6 +31,14 @@ const FROM_DEVICE: [&str; 6] = [
 /// Classes whose packets leave by a device.
 const TO_DEVICE: [&str; 6] =
     ["ToDevice", "ToDPDKDevice", "ToNetmapDevice", "ToOcteon", "MQToDevice", "MQPollDevice"];
+
+/// Classes that make packets.
+const SOURCES: [&str; 6] =
+    ["InfiniteSource", "RatedSource", "TimedSource", "UDPSource", "FastUDPSource", "FromDump"];
+
+/// Classes that limit the rate of packets behind a queue.
+pub(super) const SHAPERS: [&str; 4] =
+    ["Shaper", "BandwidthShaper", "RatedUnqueue", "BandwidthRatedUnqueue"];
 
 /// Classes that store packets.
 const QUEUES: [&str; 7] = [
@@ -67,6 +76,11 @@ impl<'a> Net<'a> {
     /// The names that an element may use.
     pub(super) fn scope(&self, number: usize) -> Scope<'_> {
         self.names.scope(self.element(number))
+    }
+
+    /// The arguments of an element.
+    pub(super) fn args(&self, number: usize) -> Args<'_> {
+        Args::new(&self.names, self.element(number))
     }
 
     pub(super) fn element(&self, number: usize) -> &'a Element {
@@ -135,7 +149,7 @@ impl<'a> Net<'a> {
 
     /// The elements that make packets themselves.
     pub(super) fn makers(&self) -> Vec<usize> {
-        self.of_class(&["InfiniteSource", "RatedSource"])
+        self.of_class(&SOURCES)
     }
 
     /// The shaper behind a queue, with one path between them.
@@ -144,7 +158,7 @@ impl<'a> Net<'a> {
         for _ in 0..self.flat.elements.len() {
             let (next, _) = self.target(at, 0)?;
             match self.class(next) {
-                "Shaper" | "BandwidthShaper" => return Some(next),
+                class if SHAPERS.contains(&class) => return Some(next),
                 _ if self.is_queue(next) || self.outputs(next) != 1 => return None,
                 _ if self.sources(next).len() != 1 => return None,
                 _ => at = next,

@@ -33,7 +33,10 @@ use ::click::text::{first_word, split_words};
 use ::click::{Error, Errors};
 use ipnet::Ipv4Net;
 
-use super::arguments::{self, Arguments};
+use ::click::kinds;
+use ::click::names::Scope;
+
+use super::arguments;
 use super::elements::{LOOKUPS, Route, device, routes};
 use super::graph::{Devices, devices};
 use super::handlers::{Become, Becomes, by_devices};
@@ -329,10 +332,10 @@ impl Router<'_> {
             let class = self.net.class(next);
             match class {
                 "PaintTee" => path.redirects |= self.net.target(next, 1).is_some(),
-                "IPFragmenter" | "CheckLength" => path.mtu = Some(self.number(next, 0, "MTU")?),
+                "IPFragmenter" | "CheckLength" => path.mtu = Some(self.mtu(next)?),
                 "IPOutputCombo" => {
-                    path.mtu = Some(self.number(next, 2, "MTU")?);
-                    path.address = Some(self.address(next, 1, "IPADDR")?);
+                    let (address, mtu) = self.combo(next)?;
+                    (path.address, path.mtu) = (Some(address), Some(mtu));
                     path.redirects |= self.net.target(next, 1).is_some();
                 }
                 "ARPQuerier" | "ARPQuerier2" => self.querier(next, &mut path)?,
@@ -409,22 +412,22 @@ impl Router<'_> {
     }
 
     fn querier(&mut self, element: usize, path: &mut Path) -> Result<(), Error> {
-        // One argument is a name with both addresses.
-        let second =
-            usize::from(self.net.element(element).arguments.get(1).is_some_and(|argument| {
-                !first_word(argument).0.chars().all(|c| c.is_ascii_uppercase() || c == '_')
-            }));
-        path.address = Some(self.address(element, 0, "IP")?);
-        let arguments = Arguments::of(self.net, element, &["IP", "ETH"]);
-        let mac = arguments.mac(second, "ETH").map_err(|why| self.net.error(element, &why))?;
-        path.mac = Some(mac);
+        let mut args = self.net.args(element);
+        let read = args.required("IP", addresses).and_then(|(address, own)| {
+            let mac = args.optional("ETH", arguments::mac)?.or(own);
+            Ok((address, mac.ok_or("argument ETH is missing")?))
+        });
+        let (address, mac) = read.map_err(|why| self.net.error(element, &why))?;
+        (path.address, path.mac) = (Some(address), Some(mac));
         Ok(())
     }
 
     /// The addresses of an Ethernet header in front of IP packets.
     fn encap(&self, element: usize) -> Result<(String, String), Error> {
-        let arguments = Arguments::of(self.net, element, &["ETHERTYPE", "SRC", "DST"]);
-        let macs = arguments.mac(1, "SRC").and_then(|from| Ok((from, arguments.mac(2, "DST")?)));
+        let mut args = self.net.args(element);
+        let macs = args.required("ETHERTYPE", kinds::raw).and_then(|_| {
+            Ok((args.required("SRC", arguments::mac)?, args.required("DST", arguments::mac)?))
+        });
         macs.map_err(|why| self.net.error(element, &why))
     }
 
@@ -453,17 +456,19 @@ impl Router<'_> {
         device(self.net, element).map_err(|why| self.net.error(element, &why))
     }
 
-    fn number(&self, element: usize, index: usize, keyword: &str) -> Result<i64, Error> {
-        let arguments =
-            Arguments::of(self.net, element, &["MTU", "HONOR_DF", "VERBOSE", "HEADROOM"]);
-        let number = arguments.needed_number(index, keyword);
-        number.map_err(|why| self.net.error(element, &why))
+    /// The MTU of an element that has it as its first argument.
+    fn mtu(&self, element: usize) -> Result<i64, Error> {
+        let mtu = self.net.args(element).required("MTU", arguments::number);
+        mtu.map_err(|why| self.net.error(element, &why))
     }
 
-    fn address(&self, element: usize, index: usize, keyword: &str) -> Result<Ipv4Addr, Error> {
-        let arguments = Arguments::of(self.net, element, &[]);
-        let address = arguments.address(index, keyword);
-        address.map_err(|why| self.net.error(element, &why))
+    /// Address and MTU of an `IPOutputCombo`.
+    fn combo(&self, element: usize) -> Result<(Ipv4Addr, i64), Error> {
+        let mut args = self.net.args(element);
+        let read = args.required("COLOR", kinds::raw).and_then(|_| {
+            Ok((args.required("IPADDR", kinds::ip4)?, args.required("MTU", arguments::number)?))
+        });
+        read.map_err(|why| self.net.error(element, &why))
     }
 
     fn foreign(&self, element: usize) -> Error {
@@ -687,6 +692,11 @@ struct Path {
     /// Source and destination.
     encap: Option<(String, String)>,
     is_printed: bool,
+}
+
+/// The addresses of a name that has both; of an IP address that one only.
+fn addresses(text: &str, scope: &Scope<'_>) -> Result<(Ipv4Addr, Option<String>), String> {
+    Ok((kinds::ip4(text, scope)?, arguments::mac(text, scope).ok()))
 }
 
 /// The address that stands for a gateway of which only the MAC is known: its link-local one.

@@ -194,12 +194,9 @@ fn errors_name_the_element_and_its_place() {
         ("FromDevice(0) -> Discard;", "device \"0\": devices have names here"),
         (
             "FromDevice(eth0) -> p :: Paint(300) -> Discard;",
-            "element \"p\" (Paint): COLOR 300: expected a number from 0",
+            "element \"p\" (Paint): COLOR \"300\": expected an integer from 0 to 255",
         ),
-        (
-            "FromDevice(eth0) -> p :: Paint(1, 2, 3) -> Discard;",
-            "argument \"3\": unknown, or one too many",
-        ),
+        ("FromDevice(eth0) -> p :: Paint(1, PAINT, 3) -> Discard;", "one argument too many: 3"),
         ("FromDevice(eth0) -> d :: DecIPTTL -> Discard;", "no IP header mark here"),
         ("Idle -> Discard;", "no packets come from a device"),
         (
@@ -213,6 +210,15 @@ fn errors_name_the_element_and_its_place() {
         ),
         ("FromDevice(eth0) -> r :: RatedSource -> Discard;", "r"),
         ("FromDevice(eth0) -> StripX(14) -> Discard;", "Strip"),
+        (
+            "FromDevice(eth0) -> p :: Paint(COLOUR 3) -> Discard;",
+            "element \"p\" (Paint): COLOR \"COLOUR 3\": expected an integer",
+        ),
+        ("FromDevice(eth0, SNIFFER true) -> Discard;", "SNIFFER true is not supported"),
+        (
+            "FromDevice(eth0, BRST 3) -> Discard;",
+            "unknown argument BRST; the nearest known one is BURST",
+        ),
     ] {
         let errors = errors(text);
         assert!(errors.starts_with("t.click:1:") && errors.contains(expected), "{text}: {errors}");
@@ -240,6 +246,209 @@ fn packets_that_wait_are_in_queues() {
         "a queue in front of Discard and Unqueue holds nothing: {:?}",
         steps(text)
     );
+}
+
+/// Two classes and the schedulers behind them.
+fn two_classes(behind: &str) -> String {
+    format!(
+        "t :: ToDevice(eth1); FromDevice(eth0) -> c :: Classifier(12/0800, -); a :: Queue(20); b :: Queue;
+         c[0] -> a; c[1] -> b; {behind};"
+    )
+}
+
+#[test]
+fn schedulers_and_their_queues_are_one_step() {
+    let text = two_classes(
+        "a -> x :: Counter -> [0] s :: PrioSched; b -> [1] s; s -> Shaper(500) -> Unqueue -> Queue -> t",
+    );
+    assert_eq!(
+        steps(&text),
+        [
+            r#""port-switch.eth0", { "classifier", as = "c", patterns = { "12/0800", "-" }, offset = 0 }"#,
+            r#""c.0", { "to-queue", as = "a", number = 0 }"#,
+            r#""a.next", { "schedule", as = "s", order = "rate(500pps, prio(a[20], b[1000]))" }"#,
+            r#""s.0", { "counter", as = "x" }"#,
+            r#""x.next", { "to-port", as = "t", port = "eth1" }"#,
+            r#""t.transmit", "transmit""#,
+            r#""s.1", "t""#,
+            r#""c.1", { "to-queue", as = "b", number = 1 }"#,
+            r#""b.next", "s""#,
+        ]
+    );
+    for (behind, order) in [
+        (
+            "a -> s :: RoundRobinSched -> t; b -> [1] s",
+            r#"round-robin(a[20], b[1000])", port = "eth1""#,
+        ),
+        ("a -> s :: DRRSched(900) -> t; b -> [1] s", r#"drr(900, a[20], b[1000])", port = "eth1""#),
+        (
+            "a -> [1] s :: StrideSched(5, 6) -> t; b -> [0] s",
+            r#"stride(5 b[1000], 6 a[20])", port = "eth1""#,
+        ),
+        (
+            "a -> s :: PullSwitch(1) -> t; b -> [1] s",
+            r#"switch(1, a[20], b[1000])", port = "eth1""#,
+        ),
+        (
+            "a -> s :: SimplePrioSched -> BandwidthRatedUnqueue(1Mbps) -> Queue -> t; b -> [1] s",
+            r#"rate(1000000bit, prio(a[20], b[1000]))""#,
+        ),
+        (
+            "a -> Shaper(3) -> s :: PrioSched -> [0] r :: RoundRobinSched -> t; b -> [1] s; InfiniteSource -> d :: Queue(5) -> [1] r",
+            r#"round-robin(prio(rate(3pps, a[20]), b[1000]), d[5])", port = "eth1""#,
+        ),
+        (
+            "a -> RED(5, 50, 0.02) -> s :: PrioSched -> t; b -> [1] s",
+            r#"prio(a[20 red 5 50 0.02 stability 4 gentle], b[1000])", port = "eth1""#,
+        ),
+    ] {
+        let found = steps(&two_classes(behind));
+        let expected = format!("order = \"{order} }}\"");
+        let expected = expected.trim_end_matches('"');
+        assert!(found.iter().any(|line| line.contains(expected)), "{expected}: {found:?}");
+    }
+}
+
+#[test]
+fn early_drops_are_those_of_their_queue() {
+    let text = "FromDevice(eth0) -> RED(5, 50, 2%, GENTLE false, STABILITY 0) -> q :: Queue(100) -> t :: ToDevice(eth1);";
+    assert_eq!(
+        steps(text)[..2],
+        [
+            r#""port-switch.eth0", { "schedule", as = "q", order = "q[100 red 5 50 0.02 stability 0]", port = "eth1" }"#,
+            r#""q.0", { "to-port", as = "t", port = "eth1" }"#,
+        ]
+    );
+    let text = "FromDevice(eth0) -> RED(5, 50, 1) -> Paint(1) -> q :: Queue -> Shaper(7) -> Unqueue -> Discard;";
+    assert!(
+        steps(text)[1].contains("order = \"rate(7pps, q[1000 red 5 50 1 stability 4 gentle])\" }"),
+        "{:?}",
+        steps(text)
+    );
+}
+
+#[test]
+fn what_cannot_be_pulled_is_refused() {
+    for (behind, expected) in [
+        (
+            "Idle -> s :: PrioSched -> t; a -> [1] s; b -> Discard",
+            "element \"s\" (PrioSched): it can pull from queues only",
+        ),
+        ("a -> s :: StrideSched(1) -> t; b -> [1] s", "argument TICKETS is missing"),
+        (
+            "a -> s :: PrioSched -> r :: RED(1, 2, 0.5) -> [0] z :: PrioSched -> t; b -> [1] s",
+            "element \"s\" (PrioSched): RED behind a scheduler",
+        ),
+        (
+            "a -> r :: RED(9, 2, 0.5) -> s :: PrioSched -> t; b -> [1] s",
+            "element \"r\" (RED): MIN_THRESH 9 is above MAX_THRESH 2",
+        ),
+        (
+            "a -> s :: PullSwitch(2) -> t; b -> [1] s",
+            "element \"s\" (PullSwitch): INPUT \"2\": expected an integer",
+        ),
+    ] {
+        let errors = errors(&two_classes(behind));
+        assert!(errors.contains(expected), "{behind}: {errors}");
+    }
+    let text: String =
+        (0..14).map(|n| format!("FromDevice(eth{n}) -> Queue -> [{n}] s;")).collect();
+    let errors = errors(&format!("s :: PrioSched; {text} s -> Unqueue -> Discard;"));
+    assert!(errors.contains("at most 13 queues for one scheduler"), "{errors}");
+    let errors = self::errors("FromDevice(eth0) -> r :: RED(5, 50, 0.02) -> Discard;");
+    assert!(errors.contains("element \"r\" (RED): it has no queue"), "{errors}");
+}
+
+#[test]
+fn meters_have_an_output_more_than_rates() {
+    let text = "FromDevice(eth0) -> m :: Meter(100, 200); m[0] -> Discard; m[1] -> Discard; m[2] -> Queue -> t :: ToDevice(eth1);";
+    assert_eq!(
+        steps(text)[..2],
+        [
+            r#""port-switch.eth0", { "meter", as = "m", rates = "100pps 200pps" }"#,
+            r#""m.0", "drop""#,
+        ]
+    );
+    let text = "FromDevice(eth0) -> m :: BandwidthMeter(20kBps); m[0] -> Discard; m[1] -> Discard;";
+    assert_eq!(steps(text)[0], r#""port-switch.eth0", { "meter", as = "m", rates = "160000bit" }"#);
+    let errors = errors(&text.replace("20kBps", "fast"));
+    assert!(errors.contains("RATE \"fast\": expected a rate such as 10Mbps"), "{errors}");
+}
+
+#[test]
+fn colour_255_is_copied_where_it_occurs() {
+    let text = "FromDevice(eth0) -> Paint(255) -> x :: PaintSwitch; x[0] -> Discard; x[1] -> Queue -> t :: ToDevice(eth1);";
+    assert_eq!(
+        steps(text)[1..],
+        [
+            r#""Paint@2.next", { "paint-switch", as = "x", outputs = 2, all = true }"#,
+            r#""x.0", "drop""#,
+            r#""x.1", { "to-port", as = "t", port = "eth1" }"#,
+            r#""t.transmit", "transmit""#,
+            r#""x.all", { "tee", as = "x:all", outputs = 2 }"#,
+            r#""x:all.0", "drop""#,
+            r#""x:all.1", "t""#,
+        ]
+    );
+    let text = text.replace("255", "254");
+    assert!(steps(&text)[1].ends_with(r#"{ "paint-switch", as = "x", outputs = 2 }"#));
+}
+
+#[test]
+fn a_udp_source_makes_whole_frames() {
+    let text = "FastUDPSource(100, 5, 60, 2:0:0:0:0:1, 10.0.0.1, 1000, 2:0:0:0:0:2, 10.0.0.2, 2000)
+        -> Unqueue -> Queue -> ToDevice(eth0);";
+    let found = &steps(text)[0];
+    // An Ethernet, an IPv4 header with TTL 250, a UDP header; computed by scapy.
+    let frame =
+        "02000000000202000000000108004500002e00000000fa11acbc0a0000010a00000203e807d0001adfff";
+    assert!(found.contains(&format!("frame = \"{frame}{}\"", "00".repeat(18))), "{found}");
+    assert!(found.ends_with("limit = 5, rate = \"100pps\" }"), "{found}");
+    let errors = errors(&text.replace("100, 5, 60", "100, 5, 1515"));
+    assert!(errors.contains("LENGTH \"1515\": expected an integer from 0 to 1514"), "{errors}");
+}
+
+#[test]
+fn dumps_are_files() {
+    let text =
+        "FromDump(/tmp/a.pcap, TIMING true, STOP true) -> d :: ToDump(\"b c.pcap\", SNAPLEN 96)
+        -> Strip(14) -> e :: ToDump(c, 0, IP); FromDevice(eth0) -> Discard;";
+    assert_eq!(
+        steps(text)[..4],
+        [
+            r#"graph:add { "from-dump", as = "FromDump@1", file = "/tmp/a.pcap", timing = true }"#,
+            r#""FromDump@1.next", { "to-dump", as = "d", file = "b c.pcap", length = 96, link = "ethernet", offset = 0 }"#,
+            r#""d.next", { "to-dump", as = "e", file = "c", length = 2048, link = "ip", offset = 14 }"#,
+            r#""e.next", "drop""#,
+        ]
+    );
+    for (from, to, expected) in [
+        ("TIMING true", "FORCE_IP true", "FORCE_IP true is not supported yet"),
+        ("TIMING true", "SAMPLE 0.5", "unknown argument SAMPLE"),
+        ("0, IP", "0, ATM", "ENCAP ATM is not supported; ETHER and IP are"),
+    ] {
+        let errors = errors(&text.replace(from, to));
+        assert!(errors.contains(expected), "{errors}");
+    }
+}
+
+#[test]
+fn ip6_elements_become_steps() {
+    let text =
+        "FromDevice(eth0) -> Strip(14) -> c :: CheckIP6Header(2001:db8::1) -> GetIP6Address(24)
+        -> l :: LookupIP6Route(2001:db8:1::/48 0, ::/0 ::0 1);
+        l[0] -> d :: DecIP6HLIM -> Discard; l[1] -> Discard;";
+    assert_eq!(
+        steps(text)[..4],
+        [
+            r#""port-switch.eth0", { "check-ip6-header", as = "c", offset = 14, bad_sources = { "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128", "2001:db8::1/128" } }"#,
+            r#""c.ok", { "lookup-ip6", as = "l", routes = { "2001:db8:1::/48 0", "::/0 1" }, offset = 14, outputs = 2 }"#,
+            r#""l.0", { "dec-ip6-hlim", as = "d", offset = 14 }"#,
+            r#""d.ok", "drop""#,
+        ]
+    );
+    let errors = errors(&text.replace("::/0 ::0 1", "::/0 fe80::1 1"));
+    assert!(errors.contains("the gateway of route"), "{errors}");
 }
 
 #[test]
@@ -308,6 +517,12 @@ const ANY: &[&str] = &[
     "EtherEncap(0x0800, 2:0:0:0:0:1, 2:0:0:0:0:2)",
     "ARPResponder(10.0.0.1 2:0:0:0:0:1)",
     "IPFragmenter(1500)",
+    "PrioSched",
+    "StrideSched(1, 2)",
+    "RED(5, 50, 0.02)",
+    "Meter(100)",
+    "PaintSwitch",
+    "Paint(255)",
 ];
 
 #[test]
@@ -565,14 +780,14 @@ fn control_sockets_are_local_unless_told_otherwise() {
         assert_eq!(socket(arguments).unwrap(), expected);
     }
     for (arguments, error) in [
-        ("", "argument TYPE missing"),
-        ("TCP", "argument PORT missing"),
-        ("TCP, 0", "PORT \"0\": expected a number"),
-        ("TCP, 7777+", "PORT \"7777+\": expected a number"),
+        ("", "argument TYPE is missing"),
+        ("TCP", "argument PORT is missing"),
+        ("TCP, 0", "PORT \"0\": expected an integer from 1 to 65535"),
+        ("TCP, 7777+", "PORT \"7777+\": expected an integer"),
         ("SOCKET, 3", "TYPE SOCKET: expected TCP or UNIX"),
-        ("TCP, 7777, PROXY x", "PROXY is not supported; leave it out"),
+        ("TCP, 7777, PROXY x", "keyword PROXY"),
         ("TCP, 7777, READONLY maybe", "READONLY \"maybe\""),
-        ("TCP, 7777, 8", "argument \"8\": unknown"),
+        ("TCP, 7777, 8", "one argument too many: 8"),
     ] {
         let found = socket(arguments).unwrap_err().to_string();
         assert!(found.contains(error), "{arguments}: {found}");

@@ -4,22 +4,27 @@
 //! are converted to graphs of them. Where a step looks at a header, `offset` is the header's place in the frame, so that a
 //! graph need not move a frame's beginning to look behind its Ethernet header.
 
+mod check_ip6_header;
 mod check_ip_header;
 mod check_l4_header;
 mod check_length;
 mod check_paint;
 mod classifier;
 mod counter;
+mod dec_ip6_hlim;
 mod dec_ip_ttl;
 mod drop_broadcasts;
 mod ether_encap;
 mod ether_mirror;
 mod ether_rewrite;
+mod from_dump;
 mod hash_switch;
 mod host_ether_filter;
 mod ip_classifier;
 mod ip_filter;
 mod ip_lookup;
+mod lookup_ip6;
+mod meter;
 mod on_wire;
 mod packets;
 mod paint;
@@ -31,12 +36,15 @@ mod random_sample;
 mod random_switch;
 mod rated_splitter;
 mod round_robin_switch;
+mod schedule;
 mod set_ip_checksum;
 mod set_ip_dscp;
 mod strip;
 mod switch;
 mod tee;
+mod to_dump;
 mod to_port;
+mod to_queue;
 mod unstrip;
 
 use wire::MacAddr;
@@ -68,7 +76,12 @@ pub(super) fn specs() -> Vec<StepSpec> {
         rated_splitter::spec(),
         tee::spec(),
         queue::spec(),
+        to_queue::spec(),
+        schedule::spec(),
+        meter::spec(),
         packets::spec(),
+        from_dump::spec(),
+        to_dump::spec(),
         check_length::spec(),
         classifier::spec(),
         ether_encap::spec(),
@@ -78,10 +91,13 @@ pub(super) fn specs() -> Vec<StepSpec> {
         drop_broadcasts::spec(),
         check_ip_header::spec(),
         check_l4_header::spec(),
+        check_ip6_header::spec(),
         dec_ip_ttl::spec(),
+        dec_ip6_hlim::spec(),
         set_ip_dscp::spec(),
         set_ip_checksum::spec(),
         ip_lookup::spec(),
+        lookup_ip6::spec(),
         ip_classifier::spec(),
         ip_filter::spec(),
     ]
@@ -173,6 +189,21 @@ fn ip4_header(frame: &[u8], at: usize) -> Option<&[u8]> {
 fn ip4_header_mut(frame: &mut [u8], at: usize) -> Option<&mut [u8]> {
     let len = ip4_header(frame, at)?.len();
     frame.get_mut(at..at + len)
+}
+
+/// The IPv6 header at a place of a frame; `None` if there is none, or not as a whole.
+#[inline(always)]
+fn ip6_header(frame: &[u8], at: usize) -> Option<&[u8; 40]> {
+    let header = frame.get(at..)?.first_chunk()?;
+    if header[0] >> 4 == 6 { Some(header) } else { None }
+}
+
+/// The address at a place of an IPv6 header: 8 for the source, 24 for the destination.
+#[inline(always)]
+fn ip6_address(header: &[u8; 40], at: usize) -> [u8; 16] {
+    let mut address = [0; 16];
+    address.copy_from_slice(&header[at..at + 16]);
+    address
 }
 
 /// Makes a step of the catalogue with these arguments, for ports of these names.

@@ -37,7 +37,7 @@ pub struct Red<P> {
 
 /// The decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+pub(crate) enum Verdict {
     Pass,
     /// Selected at random: marked or dropped.
     Chosen,
@@ -45,12 +45,25 @@ enum Verdict {
     Forced,
 }
 
+/// Thresholds of the decisions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Thresholds {
+    /// Average length below which all pass.
+    pub least: f64,
+    /// Average length up to which the probability rises to `probability`.
+    pub most: f64,
+    /// From 0 to 1.
+    pub probability: f64,
+    /// Average length from which none passes; if it is above `most`, the probability rises from there to 1.
+    pub all: f64,
+    /// The weight of the present length in the average.
+    pub weight: f64,
+}
+
 /// The state of the decisions, apart from the packets.
 #[derive(Debug)]
-struct Choice {
-    least: f64,
-    most: f64,
-    probability: f64,
+pub(crate) struct Choice {
+    thresholds: Thresholds,
     average: f64,
     /// Packets since the last selection; `None` while the average is below `least`.
     count: Option<u32>,
@@ -65,16 +78,14 @@ impl<P: Packet> Red<P> {
     /// Creates a queue of at most so many packets, for a link that sends a small packet in
     /// `packet_time` TSC cycles.
     pub fn new(length: usize, config: RedConfig, packet_time: u64, seed: u64) -> Self {
-        let choice = Choice {
+        let thresholds = Thresholds {
             least: config.least.into(),
             most: config.most.into(),
             probability: f64::from(config.percent) / 100.0,
-            average: 0.0,
-            count: None,
-            idle_since: None,
-            packet_time: packet_time.max(1),
-            random: fastrand::Rng::with_seed(seed),
+            all: config.most.into(),
+            weight: WEIGHT,
         };
+        let choice = Choice::new(thresholds, packet_time, seed);
         Self { lane: Lane::new(length), choice, ecn: config.ecn }
     }
 
@@ -94,7 +105,7 @@ impl<P: Packet> Red<P> {
     pub fn take(&mut self, now: u64) -> Option<Waiting<P>> {
         let waiting = self.lane.pop()?;
         if self.lane.is_empty() {
-            self.choice.idle_since = Some(now);
+            self.choice.emptied(now);
         }
         Some(waiting)
     }
@@ -106,27 +117,54 @@ impl<P: Packet> Red<P> {
 }
 
 impl Choice {
+    /// With an average of 0. While the queue is empty, the average falls as with a packet every `packet_time` TSC cycles.
+    pub(crate) fn new(thresholds: Thresholds, packet_time: u64, seed: u64) -> Self {
+        Self {
+            thresholds,
+            average: 0.0,
+            count: None,
+            idle_since: None,
+            packet_time: packet_time.max(1),
+            random: fastrand::Rng::with_seed(seed),
+        }
+    }
+
+    /// Begins an idle time.
+    pub(crate) fn emptied(&mut self, now: u64) {
+        self.idle_since = Some(now);
+    }
+
+    /// Continues with the average of another.
+    pub(crate) fn continue_from(&mut self, other: &Self) {
+        self.average = other.average;
+        self.idle_since = other.idle_since;
+    }
+
     /// Decides on a packet that arrives at a queue of this length.
-    fn judge(&mut self, length: usize, now: u64) -> Verdict {
+    pub(crate) fn judge(&mut self, length: usize, now: u64) -> Verdict {
+        let Thresholds { least, most, probability, all, weight } = self.thresholds;
         match self.idle_since.take() {
             Some(since) if length == 0 => {
                 let missed = now.saturating_sub(since) / self.packet_time;
                 let missed = i32::try_from(missed).unwrap_or(i32::MAX);
-                self.average *= (1.0 - WEIGHT).powi(missed);
+                self.average *= (1.0 - weight).powi(missed);
             }
-            _ => self.average += WEIGHT * (length as f64 - self.average),
+            _ => self.average += weight * (length as f64 - self.average),
         }
-        if self.average < self.least {
+        if self.average < least {
             self.count = None;
             return Verdict::Pass;
         }
-        if self.average >= self.most {
+        if self.average >= all {
             self.count = Some(0);
             return Verdict::Forced;
         }
         let count = self.count.map_or(0, |count| count.saturating_add(1));
-        let share = (self.average - self.least) / (self.most - self.least);
-        let base = self.probability * share;
+        let base = if self.average < most {
+            probability * (self.average - least) / (most - least)
+        } else {
+            probability + (1.0 - probability) * (self.average - most) / (all - most)
+        };
         let rest = 1.0 - f64::from(count) * base;
         let chosen = rest <= 0.0 || self.random.f64() < base / rest;
         self.count = Some(if chosen { 0 } else { count });

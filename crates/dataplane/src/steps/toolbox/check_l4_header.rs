@@ -5,7 +5,7 @@
 //!
 //! | output | packets |
 //! |---|---|
-//! | `ok` | of `protocol`, its lengths and its checksum are right |
+//! | `ok` | of `protocol`; its lengths, also those of its ICMP type, and its checksum are right |
 //! | `bad` | all others |
 
 use std::net::Ipv4Addr;
@@ -63,7 +63,8 @@ impl CheckL4Header {
             17 => usize::from(u16::from_be_bytes([header[4], header[5]])),
             _ => self.least,
         };
-        if said < self.least || said > len {
+        if said < self.least || said > len || self.protocol == 1 && !is_icmp_length(header[0], len)
+        {
             return false;
         }
         // UDP without a checksum (RFC 768); a fragment's covers all fragments.
@@ -83,6 +84,17 @@ impl CheckL4Header {
             sum.add(part);
         }
         left == 0 && sum.finish() == 0
+    }
+}
+
+/// Returns true if an ICMP message of this type may have so many bytes (RFC 792): errors have the header and the first
+/// eight bytes of a packet behind their own header, timestamps and information messages one length.
+fn is_icmp_length(kind: u8, len: usize) -> bool {
+    match kind {
+        3 | 4 | 5 | 11 | 12 => len >= 8 + 28,
+        13 | 14 => len == 20,
+        15 | 16 => len == 8,
+        _ => true,
     }
 }
 
@@ -151,6 +163,29 @@ mod tests {
         short[46] = 0x60;
         let mut step = make("check-l4-header", &[("protocol", text("tcp"))]);
         assert_eq!(run_step(&mut *step, &[short]).0["bad"], [0], "its options do not fit");
+    }
+
+    #[test]
+    fn icmp_messages_have_the_lengths_of_their_types() {
+        for (kind, len, ok) in [
+            (11, 8, false),
+            (3, 35, false),
+            (3, 36, true),
+            (13, 20, true),
+            (14, 24, false),
+            (15, 8, true),
+            (16, 12, false),
+            (8, 12, true),
+        ] {
+            let mut message = vec![0; len];
+            message[0] = kind;
+            let sum = wire::checksum::checksum(&message);
+            message[2..4].copy_from_slice(&sum.to_be_bytes());
+            let frame = FrameBuilder::ip4().protocol(1).payload(&message).build();
+            let mut step = make("check-l4-header", &[("protocol", text("icmp"))]);
+            let (result, _) = run_step(&mut *step, &[frame]);
+            assert_eq!(result["ok"].len(), usize::from(ok), "{kind} {len}");
+        }
     }
 
     #[test]

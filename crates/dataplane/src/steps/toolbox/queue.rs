@@ -50,28 +50,40 @@ pub(super) fn spec() -> StepSpec {
 
 fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
     let capacity = context.args.integer("capacity") as usize;
-    let waiting = Waiting { held: VecDeque::with_capacity(capacity), next: 0 };
-    let pace = Pace::read(context.args);
+    let departures = Pace::read(context.args).map(Departures::new);
+    let waiting = Waiting { held: VecDeque::with_capacity(capacity), departures };
     let length = context.tables.shared.get::<Gauges>().make(context.name);
-    Box::new(Queue { waiting, capacity, pace, length })
+    Box::new(Queue { waiting, capacity, length })
 }
 
-/// What the step hands over to the one that replaces it.
-struct Waiting {
-    held: VecDeque<Held>,
-    /// The next time of departure, in TSC cycles, if packets leave evenly.
+/// Times of departure, in TSC cycles.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Departures {
+    pace: Pace,
+    /// The next one, if packets leave evenly.
     next: u64,
 }
 
-impl Waiting {
+impl Departures {
+    /// At this pace, from now on.
+    pub(super) fn new(pace: Pace) -> Self {
+        Self { pace, next: 0 }
+    }
+
+    /// Returns true if a packet may leave now.
+    #[inline(always)]
+    pub(super) fn is_due(&self, now: u64) -> bool {
+        self.next <= now
+    }
+
     /// Returns true if a packet may leave now, and counts its time.
     #[inline(always)]
-    fn admit(&mut self, pace: Pace, len: usize, now: u64) -> bool {
-        let cost = pace.cost(len);
+    pub(super) fn admit(&mut self, len: usize, now: u64) -> bool {
+        let cost = self.pace.cost(len);
         let earliest = now.saturating_sub(BURST.saturating_mul(cost));
         // Never further than a packet's time, unless the rate was lower before.
         self.next = self.next.clamp(earliest, now.saturating_add(cost));
-        if self.next > now {
+        if !self.is_due(now) {
             return false;
         }
         self.next = self.next.saturating_add(cost);
@@ -79,10 +91,25 @@ impl Waiting {
     }
 }
 
+/// What the step hands over to the one that replaces it.
+struct Waiting {
+    held: VecDeque<Held>,
+    departures: Option<Departures>,
+}
+
+/// Gives a queue of this capacity the packets of the queue that it replaces.
+pub(super) fn exchange(new: &mut VecDeque<Held>, old: &mut VecDeque<Held>, capacity: usize) {
+    // Without growing: the other may have had less room.
+    if new.is_empty() && old.len() <= capacity {
+        new.append(old);
+    } else {
+        std::mem::swap(new, old);
+    }
+}
+
 struct Queue {
     waiting: Waiting,
     capacity: usize,
-    pace: Option<Pace>,
     /// The number of packets, for others to see.
     length: Arc<Gauge>,
 }
@@ -111,8 +138,8 @@ impl Step for Queue {
                 break;
             };
             let len = first.packet.len();
-            let is_late = |pace| !self.waiting.admit(pace, len, batch.now);
-            if self.pace.is_some_and(is_late) {
+            let departures = &mut self.waiting.departures;
+            if departures.as_mut().is_some_and(|departures| !departures.admit(len, batch.now)) {
                 break;
             }
             let Some(first) = self.waiting.held.pop_front() else { break };
@@ -145,14 +172,10 @@ impl Step for Queue {
 
     fn take_state(&mut self, old: &mut dyn Any) {
         if let Some(old) = old.downcast_mut::<Waiting>() {
-            self.waiting.next = old.next;
-            let held = &mut old.held;
-            // Without growing: the other may have had less room.
-            if self.waiting.held.is_empty() && held.len() <= self.capacity {
-                self.waiting.held.append(held);
-            } else {
-                std::mem::swap(&mut self.waiting.held, held);
+            if let (Some(new), Some(old)) = (&mut self.waiting.departures, old.departures) {
+                new.next = old.next;
             }
+            exchange(&mut self.waiting.held, &mut old.held, self.capacity);
         }
         self.length.set(self.waiting.held.len());
     }

@@ -1,0 +1,92 @@
+//! Elements that hold packets, or measure and limit their rate. Trees of schedulers: see `pull.rs`.
+
+use ::click::kinds;
+
+use super::super::net::{Net, SHAPERS};
+use super::{Piece, State, Step, Translated, Value};
+
+/// Most packets of a queue.
+const CAPACITY_MOST: i64 = 65_536;
+
+pub(super) fn queue(net: &Net<'_>, element: usize, state: State) -> Translated {
+    if net.leads_to_device(element) {
+        return Ok((Piece::Nothing, state));
+    }
+    let mut args = vec![("capacity", Value::Number(capacity(net, element)?))];
+    if let Some(shaper) = net.shaper_behind(element) {
+        args.push(("rate", Value::Text(rate(net, shaper)?)));
+    }
+    Ok((Piece::Steps(vec![Step::new("queue", args, &["next"])]), state))
+}
+
+/// The capacity of a queue.
+pub(in super::super) fn capacity(net: &Net<'_>, queue: usize) -> Result<i64, String> {
+    let mut args = net.args(queue);
+    let capacity = args.optional("CAPACITY", kinds::integer(1..=CAPACITY_MOST))?;
+    args.finish()?;
+    Ok(capacity.unwrap_or(1000))
+}
+
+/// The rate of the queue in front of it, see [`queue`].
+pub(super) fn shaper(net: &Net<'_>, element: usize, state: State) -> Translated {
+    if net.outputs(element) > 1 {
+        return Err("its second output is not supported yet".to_owned());
+    }
+    if !net.is_behind_queue(element) {
+        return Err(
+            "a shaper is supported behind a queue only, with one path between them".to_owned()
+        );
+    }
+    Ok((Piece::Nothing, state))
+}
+
+/// The rate of a shaper, as steps read it.
+pub(in super::super) fn rate(net: &Net<'_>, element: usize) -> Result<String, String> {
+    let mut args = net.args(element);
+    let rate = if matches!(net.class(element), "Shaper" | "RatedSplitter" | "RatedUnqueue") {
+        args.required("RATE", packets)?
+    } else {
+        args.required("RATE", bandwidth)?
+    };
+    args.finish()?;
+    Ok(rate)
+}
+
+type Scope<'a> = ::click::names::Scope<'a>;
+
+/// Packets a second.
+fn packets(text: &str, scope: &Scope<'_>) -> Result<String, String> {
+    let rate = kinds::integer(1..=u64::MAX)(text, scope);
+    rate.map(|rate| format!("{rate}pps"))
+        .map_err(|_| "expected a rate in packets per second, such as 1000".to_owned())
+}
+
+/// Bits a second.
+fn bandwidth(text: &str, scope: &Scope<'_>) -> Result<String, String> {
+    let bytes = kinds::bandwidth(text, scope).ok().filter(|bytes| *bytes > 0);
+    bytes
+        .map(|bytes| format!("{}bit", 8 * bytes))
+        .ok_or_else(|| "expected a rate such as 10Mbps or 1.5MBps".to_owned())
+}
+
+/// An element that sorts packets by their rate.
+pub(super) fn meter(net: &Net<'_>, element: usize, state: State) -> Translated {
+    let kind = if net.class(element) == "Meter" { packets } else { bandwidth };
+    let scope = net.scope(element);
+    let mut rates = Vec::new();
+    for text in &net.element(element).arguments {
+        rates.push(kind(text, &scope).map_err(|why| format!("RATE \"{text}\": {why}"))?);
+    }
+    let count = rates.len();
+    if count == 0 || count > 15 {
+        return Err(format!("{count} rates; expected 1 to 15"));
+    }
+    let outputs = (0..=count).map(|output| output.to_string()).collect();
+    let args = vec![("rates", Value::Text(rates.join(" ")))];
+    Ok((Piece::Steps(vec![Step { outputs, ..Step::new("meter", args, &[]) }]), state))
+}
+
+/// Returns true if an element of this class limits the rate of those behind which it is.
+pub(in super::super) fn is_shaper(class: &str) -> bool {
+    SHAPERS.contains(&class)
+}

@@ -1,0 +1,229 @@
+//! `schedule`: holds packets in several queues, and gives them to the rest of the graph in an order.
+//!
+//! Takes any frame, for the queue that `to-queue` has selected, else for the first one. Each forwarder has queues of its
+//! own, which it serves once a round, as far as a rate and `port` permit. Facts about packets are not kept, except their
+//! mark and their ingress interface.
+//!
+//! | output | packets |
+//! |---|---|
+//! | `0`, `1`, … | of the queue of this place in `order` |
+//! | drop `queue-full` | there are as many packets in their queue as it has room for |
+//! | drop `queue-red` | dropped early, by the average length of their queue |
+//! | drop `looped` | held 64 times |
+//!
+//! `order` is a tree: a queue is `NAME[CAPACITY]`; other nodes have queues or further nodes in parentheses.
+//!
+//! | node | serves |
+//! |---|---|
+//! | `prio(a, b, …)` | the first that has packets |
+//! | `round-robin(a, b, …)` | one after the other, a packet each |
+//! | `drr(QUANTUM, a, b, …)` | one after the other, as many bytes each (deficit round robin, Shreedhar and Varghese 1995) |
+//! | `stride(TICKETS a, TICKETS b, …)` | as many packets as they have tickets (stride scheduling, Waldspurger 1995) |
+//! | `switch(NUMBER, a, b, …)` | one of them only; -1: none |
+//! | `rate(RATE, a)` | at most at a rate, that of one forwarder |
+//!
+//! `NAME[CAPACITY red MIN MAX P]` drops early (Floyd and Jacobson 1993): the probability rises from 0 at an average length
+//! of MIN to P, a number up to 1, at MAX. `stability N` after it is the weight of the present length, 2^-N (default 4);
+//! `gentle` lets the probability rise further to 1 at twice MAX, where it otherwise is 1 from MAX on.
+//!
+//! With `port` packets wait while that port has a burst to send that its device does not take: the order decides which of
+//! them leave next. Queues keep their packets, by their names, when a configuration changes.
+//!
+//! ```lua
+//! graph:path("classify.0", { "to-queue", as = "voice", number = 0 },
+//!     { "schedule", order = "rate(10mbit, prio(voice[100], data[1000 red 50 500 0.02]))" })
+//! graph:path("classify.1", { "to-queue", as = "data", number = 1 }, "schedule")
+//! graph:path("schedule.0", { "to-port", port = "right" }, "transmit")
+//! graph:path("schedule.1", "to-port")
+//! ```
+
+mod order;
+mod tree;
+
+use std::any::Any;
+use std::collections::VecDeque;
+
+use self::order::{Early, QueueConfig};
+use self::tree::Node;
+use super::queue::{PASSES_MOST, exchange};
+use crate::batch::{BATCH_MAX, Batch, Held};
+use crate::catalogue::{MakeContext, StepSpec};
+use crate::graph::{MAX_OUTPUTS, Origin, Output, Outputs, Step};
+use crate::mask::Mask;
+use crate::params::{Arg, Args, Grammar, Kind, Param};
+use crate::port::PortId;
+use crate::reason::DropReason;
+use crate::transmit::red::{Choice, Thresholds, Verdict};
+
+/// Most queues: each has an output.
+pub(super) const QUEUES_MOST: usize = MAX_OUTPUTS - DROPS;
+
+/// Outputs of packets that are dropped.
+const DROPS: usize = 3;
+
+static ORDER: Grammar = Grammar {
+    expected: "an order such as \"prio(voice[100], data[1000])\"",
+    check: |text| order::read(text, 1).map(drop),
+};
+
+pub(super) fn spec() -> StepSpec {
+    let order =
+        Param::new("order", Kind::Parsed(&ORDER), "the queues, and the order of their service");
+    let port = Param::new("port", Kind::Text, "the port whose device the packets wait for");
+    StepSpec::new("schedule", &[], make)
+        .outputs_by(outputs)
+        .param(order.or(Arg::Text("queue[1000]".to_owned())))
+        .param(port.or(Arg::Text(String::new())))
+}
+
+fn read(args: &Args) -> (Node, Vec<QueueConfig>) {
+    // Checked by the grammar.
+    order::read(args.text("order"), dpdk::tsc_hz()).unwrap_or((Node::Queue(0), Vec::new()))
+}
+
+fn outputs(args: &Args) -> Vec<Output> {
+    let count = read(args).1.len();
+    let queues = (0..count).map(|number| Output::Deferred(number.to_string().into()));
+    let drops = [
+        Output::Drop(DropReason::QueueFull),
+        Output::Drop(DropReason::QueueRed),
+        Output::DropAs("looped".into()),
+    ];
+    queues.chain(drops).collect()
+}
+
+fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
+    let (order, configs) = read(context.args);
+    let queues = configs.into_iter().map(Queue::new).collect();
+    let port = context.port(context.args.text("port"));
+    Box::new(Schedule { outputs: outputs(context.args), order, queues, port })
+}
+
+struct Queue {
+    name: String,
+    held: VecDeque<Held>,
+    capacity: usize,
+    early: Option<Choice>,
+}
+
+impl Queue {
+    fn new(config: QueueConfig) -> Self {
+        let QueueConfig { name, capacity, early } = config;
+        let early = early.map(choice);
+        Self { name, held: VecDeque::with_capacity(capacity), capacity, early }
+    }
+
+    /// Returns true if the packet that arrives now is dropped early.
+    fn drops_early(&mut self, now: u64) -> bool {
+        let len = self.held.len();
+        self.early.as_mut().is_some_and(|early| early.judge(len, now) != Verdict::Pass)
+    }
+
+    fn pop(&mut self, now: u64) -> Option<Held> {
+        let first = self.held.pop_front()?;
+        if let (Some(early), true) = (&mut self.early, self.held.is_empty()) {
+            early.emptied(now);
+        }
+        Some(first)
+    }
+}
+
+/// The averages of queues that are empty fall as with 50 packets a second.
+const IDLE_HZ: u64 = 50;
+
+fn choice(early: Early) -> Choice {
+    let Early { least, most, probability, stability, gentle } = early;
+    let thresholds = Thresholds {
+        least: least.into(),
+        most: most.into(),
+        probability,
+        all: f64::from(most) * if gentle { 2.0 } else { 1.0 },
+        weight: 0.5f64.powi(stability.into()),
+    };
+    Choice::new(thresholds, dpdk::tsc_hz() / IDLE_HZ, dpdk::tsc())
+}
+
+struct Schedule {
+    outputs: Vec<Output>,
+    order: Node,
+    queues: Vec<Queue>,
+    port: Option<PortId>,
+}
+
+impl Step for Schedule {
+    fn outputs(&self) -> &[Output] {
+        &self.outputs
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        let (count, now) = (self.queues.len(), batch.now);
+        for slot in input.slots() {
+            let number = std::mem::take(&mut batch.queue[slot & (BATCH_MAX - 1)]);
+            let number = usize::from(number).min(count - 1);
+            let Some(queue) = self.queues.get_mut(number) else { continue };
+            if queue.drops_early(now) {
+                out[count + 1] |= Mask::when(true, slot);
+            } else if queue.held.len() >= queue.capacity {
+                out[count] |= Mask::when(true, slot);
+            } else if batch.passes(slot) >= PASSES_MOST {
+                out[count + 2] |= Mask::when(true, slot);
+            } else {
+                queue.held.extend(batch.take(slot));
+            }
+        }
+    }
+
+    fn emit(&mut self, batch: &mut Batch, most: usize, out: &mut Outputs) -> Origin {
+        let Self { order, queues, port, .. } = self;
+        if port.is_some_and(|port| batch.full.contains(port)) {
+            return Origin::Held;
+        }
+        for _ in 0..most {
+            let front = |queue: usize| Some(queues.get(queue)?.held.front()?.packet.len());
+            let Some(next) = order.next(&front, batch.now) else { break };
+            // Packets of another port are for a batch of their own.
+            if !queues[next].held.front().is_some_and(|first| batch.admits(first)) {
+                break;
+            }
+            let taken = order.take(&front, batch.now);
+            debug_assert_eq!(taken, Some(next));
+            let Some(first) = queues[next].pop(batch.now) else { break };
+            if let Ok(slot) = batch.put(first) {
+                out[next] |= Mask::when(true, slot);
+            }
+        }
+        Origin::Held
+    }
+
+    fn held(&self) -> usize {
+        self.queues.iter().map(|queue| queue.held.len()).sum()
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.queues.iter().any(|queue| !queue.held.is_empty())
+    }
+
+    fn release(&mut self) -> usize {
+        let count = self.held();
+        self.queues.iter_mut().for_each(|queue| queue.held.clear());
+        count
+    }
+
+    fn state(&mut self) -> Option<&mut dyn Any> {
+        Some(&mut self.queues)
+    }
+
+    fn take_state(&mut self, old: &mut dyn Any) {
+        let Some(old) = old.downcast_mut::<Vec<Queue>>() else { return };
+        for new in &mut self.queues {
+            let Some(old) = old.iter_mut().find(|old| old.name == new.name) else { continue };
+            exchange(&mut new.held, &mut old.held, new.capacity);
+            if let (Some(new), Some(old)) = (&mut new.early, &old.early) {
+                new.continue_from(old);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
