@@ -94,8 +94,8 @@ reasons! {
         PortDown = "port-down", "The route leads to a port that this router does not have.";
         BondDown = "bond-down", "No port of the bond sends now: none has a link, or LACP has agreed on none (show bonds).";
         TxFull = "tx-full", "The port's transmit queue was full.";
-        QueueFull = "queue-full", "The port's queue in software had no room (show queues).";
-        QueueRed = "queue-red", "RED chose it: the port's queue is long on average (show queues).";
+        QueueFull = "queue-full", "The port's queue in software (show queues), or a queue of the graph (show graph), had no room.";
+        QueueRed = "queue-red", "RED chose it: the port's queue (show queues), or a queue of the graph (show graph), is long on average.";
         QueueCodel = "queue-codel", "CoDel chose it: packets have waited too long for the port (show queues).";
         TxTooLong = "tx-too-long", "The frame is longer than the port's interface sends: its MTU has been lowered in the kernel (show ports), or a copy of a longer frame was to leave by it.";
         RefusedNeighbour = "refused-neighbour", "More ARP and neighbour discovery came than the slow path takes (show policing).";

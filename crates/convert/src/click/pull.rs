@@ -72,10 +72,11 @@ impl Trees {
         }
         let all = 0..net.flat.elements.len();
         for queue in all.filter(|&element| net.is_queue(element)) {
-            if trees.places.contains_key(&queue) || red_in_front(net, queue).is_none() {
+            let red = red_behind(net, queue);
+            if trees.places.contains_key(&queue) || red.or(red_in_front(net, queue)).is_none() {
                 continue;
             }
-            match Builder::new(net).single(queue) {
+            match Builder::new(net).single(queue, red) {
                 Ok((order, builder)) => trees.add(queue, order, builder),
                 Err(error) => errors.push(error),
             }
@@ -124,8 +125,31 @@ fn red_in_front(net: &Net<'_>, queue: usize) -> Option<usize> {
     None
 }
 
+/// The `RED` through which all packets of a queue without a scheduler are pulled.
+fn red_behind(net: &Net<'_>, queue: usize) -> Option<usize> {
+    let mut at = queue;
+    for _ in 0..net.flat.elements.len() {
+        let (next, _) = net.target(at, 0)?;
+        let class = net.class(next);
+        if class == "RED" {
+            return Some(next);
+        }
+        let ends = class.ends_with("Unqueue") || net.is_queue(next);
+        if ends || net.sources(next).len() != 1 || net.outputs(next) != 1 {
+            return None;
+        }
+        at = next;
+    }
+    None
+}
+
+/// Most schedulers that pull from each other.
+const DEPTH_MOST: usize = 8;
+
 struct Builder<'a> {
     net: &'a Net<'a>,
+    /// The schedulers around the present one.
+    depth: usize,
     queues: Vec<usize>,
     parts: Vec<usize>,
     device: Option<String>,
@@ -133,7 +157,7 @@ struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     fn new(net: &'a Net<'a>) -> Self {
-        Self { net, queues: Vec::new(), parts: Vec::new(), device: None }
+        Self { net, depth: 0, queues: Vec::new(), parts: Vec::new(), device: None }
     }
 
     fn error<T>(&self, element: usize, message: &str) -> Result<T, Error> {
@@ -148,9 +172,9 @@ impl<'a> Builder<'a> {
     }
 
     /// The tree of a queue without a scheduler.
-    fn single(mut self, queue: usize) -> Result<(String, Self), Error> {
+    fn single(mut self, queue: usize, red: Option<usize>) -> Result<(String, Self), Error> {
         let shapers = self.behind(queue)?.unwrap_or_default();
-        let order = self.queue(queue, None)?;
+        let order = self.queue(queue, red)?;
         Ok((self.shaped(order, shapers)?, self))
     }
 
@@ -197,6 +221,13 @@ impl<'a> Builder<'a> {
     /// A scheduler with all that it pulls from.
     fn scheduler(&mut self, element: usize) -> Result<String, Error> {
         self.parts.push(element);
+        self.depth += 1;
+        if self.depth > DEPTH_MOST {
+            return self.error(
+                element,
+                &format!("more than {DEPTH_MOST} schedulers pull from each other"),
+            );
+        }
         let mut inputs = Vec::new();
         let sources = self.net.sources(element);
         for input in 0..sources.len() {
@@ -207,6 +238,7 @@ impl<'a> Builder<'a> {
             };
             inputs.push(self.input(from, element)?);
         }
+        self.depth -= 1;
         let read = discipline(self.net.args(element), self.net.class(element), &inputs);
         read.map_err(|why| self.net.error(element, &why))
     }

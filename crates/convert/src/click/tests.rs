@@ -203,7 +203,7 @@ fn errors_name_the_element_and_its_place() {
             "FromDevice(eth0) -> w :: IPGWOptions(1.0.0.1) -> Discard;",
             "class IPGWOptions is not supported yet",
         ),
-        ("FromDevice(eth0) -> Queue -> RED(5, 50, 0.02) -> ToDevice(eth0);", "RED"),
+        ("FromDevice(eth0) -> RED(5, 50, 0.02) -> Discard;", "it has no queue"),
         (
             "FromDevice(eth0) -> Queue -> s :: Shaper(x) -> ToDevice(eth0);",
             "RATE \"x\": expected a rate",
@@ -319,6 +319,8 @@ fn early_drops_are_those_of_their_queue() {
             r#""q.0", { "to-port", as = "t", port = "eth1" }"#,
         ]
     );
+    let behind = "FromDevice(eth0) -> q :: Queue(100) -> RED(5, 50, 2%, GENTLE false, STABILITY 0) -> t :: ToDevice(eth1);";
+    assert_eq!(steps(text), steps(behind));
     let text = "FromDevice(eth0) -> RED(5, 50, 1) -> Paint(1) -> q :: Queue -> Shaper(7) -> Unqueue -> Discard;";
     assert!(
         steps(text)[1].contains("order = \"rate(7pps, q[1000 red 5 50 1 stability 4 gentle])\" }"),
@@ -355,6 +357,9 @@ fn what_cannot_be_pulled_is_refused() {
         (0..14).map(|n| format!("FromDevice(eth{n}) -> Queue -> [{n}] s;")).collect();
     let errors = errors(&format!("s :: PrioSched; {text} s -> Unqueue -> Discard;"));
     assert!(errors.contains("at most 13 queues for one scheduler"), "{errors}");
+    let chain = "[0] PrioSched -> ".repeat(9);
+    let errors = self::errors(&format!("FromDevice(eth0) -> Queue -> {chain} Unqueue -> Discard;"));
+    assert!(errors.contains("more than 8 schedulers pull from each other"), "{errors}");
     let errors = self::errors("FromDevice(eth0) -> r :: RED(5, 50, 0.02) -> Discard;");
     assert!(errors.contains("element \"r\" (RED): it has no queue"), "{errors}");
 }
@@ -417,9 +422,9 @@ fn dumps_are_files() {
         steps(text)[..4],
         [
             r#"graph:add { "from-dump", as = "FromDump@1", file = "/tmp/a.pcap", timing = true }"#,
+            r#""port-switch.eth0", "drop""#,
             r#""FromDump@1.next", { "to-dump", as = "d", file = "b c.pcap", length = 96, link = "ethernet", offset = 0 }"#,
             r#""d.next", { "to-dump", as = "e", file = "c", length = 2048, link = "ip", offset = 14 }"#,
-            r#""e.next", "drop""#,
         ]
     );
     for (from, to, expected) in [
@@ -785,7 +790,7 @@ fn control_sockets_are_local_unless_told_otherwise() {
         ("TCP, 0", "PORT \"0\": expected an integer from 1 to 65535"),
         ("TCP, 7777+", "PORT \"7777+\": expected an integer"),
         ("SOCKET, 3", "TYPE SOCKET: expected TCP or UNIX"),
-        ("TCP, 7777, PROXY x", "keyword PROXY"),
+        ("TCP, 7777, PROXY x", "unknown argument PROXY"),
         ("TCP, 7777, READONLY maybe", "READONLY \"maybe\""),
         ("TCP, 7777, 8", "one argument too many: 8"),
     ] {

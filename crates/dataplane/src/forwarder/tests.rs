@@ -683,9 +683,13 @@ fn a_full_transmit_queue_keeps_a_burst_and_drops_the_rest() {
     let held = lab.counters.held.get();
     assert_eq!(held, TX_BURST_MAX as u64);
     assert_eq!(lab.drops(DropReason::TxFull), packets - sent - held);
+    // Steps that emit packets see that.
+    let full = |lab: &Lab| lab.forwarder.distribution.full().ports().collect::<Vec<_>>();
+    assert_eq!(full(&lab), [port]);
     // The order survives: kept packets leave first once there is room.
     while !lab.frames_sent().is_empty() {}
     lab.forwarder.round();
+    assert_eq!(full(&lab), []);
     assert_eq!(lab.frames_sent().len(), 64);
 }
 
