@@ -14,7 +14,7 @@ from lib.click import ControlSocket
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, Hosts, Wires
 from lib.netns import wait_for
 from lib.packets import ethernet, ipv4, pattern, udp
-from lib.router import ROOT, Change
+from lib.router import ROOT, Change, binary
 
 SOCKET = "cs :: ControlSocket(TCP, 7777);\n"
 
@@ -23,7 +23,7 @@ FromDevice(tp-left) -> in :: Counter -> n :: Null -> s :: Switch(0);
 s[0] -> Queue -> right :: Counter -> ToDevice(tp-right);
 s[1] -> EtherMirror -> Queue -> left :: AverageCounter -> ToDevice(tp-left);
 s[2] -> d :: Discard;
-FromDevice(tp-right) -> other :: Counter -> held :: Queue(3) -> sh :: Shaper(1) -> Unqueue -> d2 :: Discard;
+FromDevice(tp-right) -> other :: Counter -> held :: Queue(3) -> sh :: BandwidthShaper(1) -> Unqueue -> d2 :: Discard;
 """
 
 
@@ -154,6 +154,8 @@ def test_a_switch_moves_packets_under_traffic_and_none_is_lost(lab):
     counts = int(client.read("right.count")), int(client.read("left.count"))
     assert sum(counts) == total and client.read("in.count") == str(total)
     assert len(wires.right.expect(counts[0])) == counts[0] and len(wires.left.expect(counts[1])) == counts[1]
+    # So do counts of elements without a step, which former graphs have counted.
+    assert {element["name"]: element["count"] for element in wires.router.show("click")}["n"] == total
     # The history has the configurations of files only, and an apply sets what its file says.
     assert len(wires.router.show("history")) == 1
     client.write("s.switch", "1")
@@ -188,19 +190,24 @@ def test_queues_and_sources_have_their_handlers(lab):
     client.write("src.limit", "20")
     assert wait_for(lambda: client.read("sample.drops") == "5")
     assert client.ask("WRITE src.rate many")[0] == 520
-    # Packets beyond the capacity are dropped; one leaves in a second.
-    assert (client.read("held.capacity"), client.read("held.length"), client.read("sh.rate")) == ("3", "0", "1")
+    # Packets beyond the capacity are dropped; behind those that may leave at once, one leaves in more than a minute.
+    assert (client.read("held.capacity"), client.read("held.length"), client.read("sh.rate")) == ("3", "0", "1Bps")
+    sent = 0
+    while client.read("held.length") != "3":
+        wires.right.send(frame())
+        sent += 1
     wires.right.send(*[frame(number) for number in range(40)])
-    assert wait_for(lambda: client.read("held.highwater_length") == "3")
+    assert wait_for(lambda: client.read("other.count") == str(sent + 40))
+    assert (client.read("held.length"), client.read("held.highwater_length")) == ("3", "3")
     drops = int(client.read("held.drops"))
-    assert 0 < drops <= 37
+    assert drops + int(client.read("d2.count")) + 3 == sent + 40 and drops >= 40
     client.write("held.capacity", "30")
     client.write("held.reset_counts")
     assert client.read("held.drops") == "0" and client.read("held.capacity") == "30"
-    assert client.read("held.length") in "123"
+    assert client.read("held.length") == "3"
     client.write("sh.rate", "1000000")
     assert wait_for(lambda: client.read("held.length") == "0")
-    assert int(client.read("d2.count")) + drops == 40
+    assert wait_for(lambda: int(client.read("d2.count")) + drops == sent + 40)
     wires.router.stop()
 
 
@@ -331,6 +338,30 @@ def test_a_file_at_the_path_of_a_socket_is_nobodys_to_replace(lab):
     assert not stale.exists()
 
 
+def test_a_converted_file_has_its_socket_and_more_settings(lab):
+    wires = Wires(lab, **click(SORTER))
+    first = ControlSocket(wires.inside)
+    file = wires.router.directory / "sorter.click"
+    file.write_text(SORTER)
+    lua = wires.router.directory / "sorter.lua"
+    done = subprocess.run([binary(), "convert", "click", file], capture_output=True, text=True, check=True)
+    socket_of = 'turnpike.control_socket "cs" { listen = "127.0.0.1:7777"'
+    assert socket_of in done.stdout
+    lua.write_text(done.stdout)
+    assert wires.router.command("plan", lua).returncode == 0
+    assert first.read("s.switch") == "0"
+    # Without a command in time, a client is disconnected, also in the middle of one.
+    lua.write_text(done.stdout.replace(socket_of, socket_of + ", idle_s = 1, clients = 2"))
+    wires.router.command("apply", lua)
+    assert first.is_over()
+    silent, slow = ControlSocket(wires.inside), ControlSocket(wires.inside)
+    slow.send(b"WRITEDATA s.switch 2\r\n1")
+    assert ControlSocket(wires.inside).status() == (530, ["2 clients are connected; try later"])
+    assert silent.is_over() and slow.is_over()
+    assert ControlSocket(wires.inside).read("s.switch") == "0"
+    wires.router.stop()
+
+
 def test_other_users_of_the_machine_are_refused(lab):
     wires = Wires(lab, **click(SORTER))
     program = "exec 3<>/dev/tcp/127.0.0.1/7777; cat <&3"
@@ -417,7 +448,7 @@ def test_writes_and_an_apply_do_not_undo_each_other(lab):
         writer.join(30)
         assert not writer.is_alive()
     values = [clients[0].read(handler) for handler in handlers]
-    assert values == ["2", "2", "2", "2"] and clients[0].read("c2.class") == "Counter"
+    assert values == ["2", "2", "2Bps", "2"] and clients[0].read("c2.class") == "Counter"
     assert len(wires.router.show("history")) == 4
     wires.router.stop()
 

@@ -375,7 +375,7 @@ mod tests {
             default: Action::Drop,
         };
         let spec = FilterSpec { filter, treatments: vec![Treatment::default()], targets: vec![] };
-        let table = FilterTable::new(&spec, None, &SetReaders::default()).unwrap();
+        let table = FilterTable::new(&spec, None, &SetReaders::none()).unwrap();
         let (mut graph, sightings) = watched(Some(Arc::new(table)), 9);
         let other = FrameBuilder::ip4().build();
         graph.run(&mut batch_of(&[udp(54), udp(53), other, vec![0; 60], udp(53)]));

@@ -2,7 +2,7 @@
 
 mod drops;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use api::report::{self, Counters, Edge, Graph, Policing, Step};
@@ -314,27 +314,10 @@ impl Ledger {
         sums
     }
 
-    /// The packets that took an output of a step so far, in former graphs as well.
-    pub fn on_edge(&self, step: &str, output: &str) -> u64 {
-        let former = self.retired.edges.get(&(step.to_owned(), output.to_owned()));
-        let present = self.shape.steps.iter().find(|shape| shape.name == step).and_then(|shape| {
-            let at = shape.outputs.iter().position(|(name, _)| name == output)?;
-            Some(self.edge(shape.first_edge + at))
-        });
-        former.copied().unwrap_or_default() + present.unwrap_or_default()
-    }
-
-    /// A counter of a step itself so far, in former graphs as well.
-    pub fn own_counter(&self, step: &str, counter: &str) -> u64 {
-        let of = |name: &str, other: &str| name == step && other == counter;
-        let former = self.retired.own.iter().find(|((name, other), _)| of(name, other));
-        let place = self.shape.steps.iter().position(|shape| shape.name == step);
-        let present = place.into_iter().flat_map(|place| {
-            let views = self.forwarders.iter();
-            let all = views.flat_map(move |view| view.edges.of_step(place));
-            all.filter(|(name, _)| *name == counter).map(|(_, count)| count)
-        });
-        former.map_or(0, |(_, count)| *count) + present.sum::<u64>()
+    /// The counts of steps by name.
+    pub fn by_step(&self) -> StepCounts<'_> {
+        let steps = self.shape.steps.iter().enumerate();
+        StepCounts { ledger: self, places: steps.map(|(at, step)| (&*step.name, at)).collect() }
     }
 
     /// Packets by the present graph's steps and outputs, those of former graphs included.
@@ -542,6 +525,46 @@ impl Ledger {
 fn add_up(sums: &mut Outputs, counts: Outputs) {
     for (key, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
         *sums.entry(key).or_default() += count;
+    }
+}
+
+/// Counts of steps so far, in former graphs as well.
+pub struct StepCounts<'a> {
+    ledger: &'a Ledger,
+    /// The steps' places in the order of the present graph.
+    places: HashMap<&'a str, usize>,
+}
+
+impl StepCounts<'_> {
+    fn shape(&self, step: &str) -> Option<&StepShape> {
+        self.ledger.shape.steps.get(*self.places.get(step)?)
+    }
+
+    /// Returns true for a step of this kind.
+    pub fn is_of(&self, step: &str, kind: &str) -> bool {
+        self.shape(step).is_some_and(|shape| shape.kind == kind)
+    }
+
+    /// The packets that took an output of a step.
+    pub fn on_edge(&self, step: &str, output: &str) -> u64 {
+        let retired = &self.ledger.retired.edges;
+        let former = retired.get(&(step.to_owned(), output.to_owned()));
+        let present = self.shape(step).and_then(|shape| {
+            let at = shape.outputs.iter().position(|(name, _)| name == output)?;
+            Some(self.ledger.edge(shape.first_edge + at))
+        });
+        former.copied().unwrap_or_default() + present.unwrap_or_default()
+    }
+
+    /// A counter of a step itself.
+    pub fn own(&self, step: &str, counter: &'static str) -> u64 {
+        let former = self.ledger.retired.own.get(&(step.to_owned(), counter));
+        let present = self.places.get(step).into_iter().flat_map(|&place| {
+            let views = self.ledger.forwarders.iter();
+            views.flat_map(move |view| view.edges.of_step(place))
+        });
+        let present = present.filter(|(name, _)| *name == counter).map(|(_, count)| count);
+        former.copied().unwrap_or_default() + present.sum::<u64>()
     }
 }
 

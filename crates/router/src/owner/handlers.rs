@@ -27,6 +27,7 @@ use tokio::time::timeout;
 
 use super::super::handlers::routes::{self, Entry, Verb};
 use super::super::handlers::{self, Handler, Unit, What, said, status};
+use super::super::reports::StepCounts;
 use super::Owner;
 use super::questions::{WORKERS_PATIENCE, reply};
 
@@ -330,31 +331,17 @@ impl Owner {
 
     /// All packets that came to an element.
     fn packets(&self, element: &Element) -> Result<u64, String> {
-        self.count(element).ok_or_else(|| Self::nothing(element))
-    }
-
-    fn count(&self, element: &Element) -> Option<u64> {
-        let ledger = &self.forwarding.ledger;
-        // Counts by its own name, wherever its packets come from.
-        if let Ok((plan, step)) = self.step(element)
-            && plan.step(step).is_some_and(|(kind, _)| kind == "counter")
-        {
-            return Some(ledger.own_counter(step, "packets"));
-        }
-        let edges = element.counts.iter().filter_map(|place| place.rsplit_once('.'));
-        let sum = edges.map(|(step, output)| ledger.on_edge(step, output)).sum();
-        // An element that no packets reach has none either, which is not worth a number.
-        (element.step.is_some() || !element.counts.is_empty()).then_some(sum)
+        count(element, &self.forwarding.ledger.by_step()).ok_or_else(|| Self::nothing(element))
     }
 
     fn bytes(&self, element: &Element) -> Result<u64, String> {
         let (_, step) = self.step(element)?;
-        Ok(self.forwarding.ledger.own_counter(step, "bytes"))
+        Ok(self.forwarding.ledger.by_step().own(step, "bytes"))
     }
 
     fn on_output(&self, element: &Element, output: &str) -> Result<u64, String> {
         match self.step(element) {
-            Ok((_, step)) => Ok(self.forwarding.ledger.on_edge(step, output)),
+            Ok((_, step)) => Ok(self.forwarding.ledger.by_step().on_edge(step, output)),
             // A queue in front of a device is the port's and drops nothing itself.
             Err(_) if output == "queue-full" => Ok(0),
             Err(why) => Err(why),
@@ -395,17 +382,19 @@ impl Owner {
     /// Remembers the counters whose rate can be asked for.
     pub(super) fn sample_counts(&mut self) {
         let config = self.configurations.current.clone();
+        if config.elements.is_empty() {
+            return;
+        }
         let is_rated = |element: &&Element| {
             let mut all = handlers::of_class(&element.class);
             element.step.is_some() && all.any(|handler| handler.what.is_rate())
         };
-        let counts: HashMap<_, _> = config
-            .elements
-            .iter()
-            .filter(is_rated)
+        let by_step = self.forwarding.ledger.by_step();
+        let rated = config.elements.iter().filter(is_rated);
+        let counts: HashMap<_, _> = rated
             .filter_map(|element| {
-                let counts = (self.packets(element).ok()?, self.bytes(element).ok()?);
-                Some((element.name.clone(), counts))
+                let bytes = by_step.own(element.step.as_deref()?, "bytes");
+                Some((element.name.clone(), (count(element, &by_step)?, bytes)))
             })
             .collect();
         if counts.is_empty() {
@@ -630,6 +619,7 @@ impl Owner {
 
     /// The elements with what they have become.
     pub(super) fn click_elements(&self) -> Vec<ClickElement> {
+        let by_step = self.forwarding.ledger.by_step();
         let report = |element: &Element| {
             let base = self.counts.base(element).packets;
             let handler = |handler: &Handler| (handler.name.to_owned(), handler.access());
@@ -640,12 +630,24 @@ impl Owner {
                 step: element.step.clone(),
                 port: element.port.clone(),
                 is_route_table: !element.ways.is_empty(),
-                count: self.count(element).map(|count| count.saturating_sub(base)),
+                count: count(element, &by_step).map(|count| count.saturating_sub(base)),
                 handlers: handlers::of_class(&element.class).map(handler).collect(),
             }
         };
         self.configurations.current.elements.iter().map(report).collect()
     }
+}
+
+/// All packets that came to an element.
+fn count(element: &Element, by_step: &StepCounts<'_>) -> Option<u64> {
+    let step = element.step.as_deref();
+    // A counter counts by its own name, wherever its packets come from.
+    if let Some(step) = step.filter(|step| by_step.is_of(step, "counter")) {
+        return Some(by_step.own(step, "packets"));
+    }
+    let places = element.counts.iter().filter_map(|place| place.rsplit_once('.'));
+    let sum = places.map(|(step, output)| by_step.on_edge(step, output)).sum();
+    (step.is_some() || !element.counts.is_empty()).then_some(sum)
 }
 
 fn port_of(element: &Element) -> Result<String, String> {
