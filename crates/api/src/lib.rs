@@ -21,6 +21,7 @@
 //! Changes are logged with the client's user and process.
 #![forbid(unsafe_code)]
 
+pub mod capture;
 pub mod change;
 pub mod client;
 pub mod configuration;
@@ -31,6 +32,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use capture::CaptureRequest;
 use change::{FilterChange, NeighbourChange, RouteChange, SetChange};
 use configuration::{ApplyRequest, PlanRequest, RollbackRequest};
 pub use report::Show;
@@ -62,6 +64,8 @@ pub enum Request {
     Set(SetChange),
     /// Logs packets of a filter's rule for a time, or no longer; the answer is [`report::Change`].
     Filter(FilterChange),
+    /// Copies packets; the answer is followed by [`capture::Line`]s, until the client closes its direction.
+    Capture(CaptureRequest),
     /// Runs a command of the configuration, in Lua. The answer is its text or table.
     Do(DoRequest),
 }

@@ -39,6 +39,8 @@ const ROUTES_SHOWN: usize = 10;
 enum Purpose {
     /// To be shown, all routes or the first some.
     Show { all: bool },
+    /// The same configuration, with the captures that run.
+    Capture,
     /// To be made.
     Make { origin: Origin, confirm: Option<Duration> },
 }
@@ -119,9 +121,10 @@ impl Configurations {
             (self.workshop.clone(), self.current.clone(), self.done.clone());
         let known = self.known.clone();
         tokio::task::spawn_blocking(move || {
-            let graphs = matches!(purpose, Purpose::Make { .. });
+            let graphs = !matches!(purpose, Purpose::Show { .. });
+            let captures = matches!(purpose, Purpose::Capture);
             let alive = || if graphs { pulse.wait() } else { Ok(()) };
-            let prepare = || workshop.prepare(base, &known, wanted.clone(), graphs);
+            let prepare = || workshop.prepare(base, &known, wanted.clone(), (graphs, captures));
             // A defect there is an answer, too: nothing of the router has been touched.
             let prepared = catch_unwind(AssertUnwindSafe(prepare)).unwrap_or_else(|_| {
                 bail!("a panic over it: a defect, please report what the log says")
@@ -265,9 +268,35 @@ impl Owner {
         None
     }
 
+    /// Prepares graphs with the captures that run.
+    pub(super) fn prepare_captures(&self) {
+        let wanted = Wanted::Config(self.configurations.current.clone());
+        self.configurations.prepare(self.pulse(), wanted, Purpose::Capture, None);
+    }
+
+    /// Gives forwarders graphs with the captures that run.
+    async fn finish_captures(&mut self, outcome: Result<Prepared>) {
+        let made = match outcome {
+            // Another configuration came in between.
+            Ok(prepared) if !Arc::ptr_eq(&prepared.base, &self.configurations.current) => {
+                return self.prepare_captures();
+            }
+            Ok(prepared) => {
+                let changes = prepared.captures;
+                self.carry_out(prepared).await.map(|_| changes)
+            }
+            Err(error) => Err(error),
+        };
+        self.captures_made(made, true);
+        self.publish_metrics();
+    }
+
     /// Shows or makes a change that has been prepared.
     pub(super) async fn finish(&mut self, job: Job) {
         let Job { purpose, asker, wanted, outcome } = job;
+        if let Purpose::Capture = purpose {
+            return self.finish_captures(outcome).await;
+        }
         let returns = matches!(purpose, Purpose::Make { origin: Origin::NotConfirmed(_), .. });
         if returns && self.configurations.pending.is_none() {
             // A client has rolled back meanwhile.
@@ -286,8 +315,14 @@ impl Owner {
         }
         let answer = match &purpose {
             Purpose::Show { all } => questions::json(&plan(&prepared, *all)),
+            // Finished above.
+            Purpose::Capture => return,
             Purpose::Make { origin, confirm } => {
+                let captures = (!prepared.graphs.is_empty()).then_some(prepared.captures);
                 let made = self.make(prepared, *origin, *confirm).await;
+                if let (Ok(_), Some(captures)) = (&made, captures) {
+                    self.captures_made(Ok(captures), false);
+                }
                 made.and_then(|applied| questions::json(&applied))
             }
         };
@@ -391,7 +426,7 @@ fn reply(asker: Asker, answer: Result<serde_json::Value>) {
 /// Logs a failed change, unless it was only to be shown.
 fn say_failure(purpose: &Purpose, error: &anyhow::Error) {
     match purpose {
-        Purpose::Show { .. } => {}
+        Purpose::Show { .. } | Purpose::Capture => {}
         Purpose::Make { origin: origin @ Origin::NotConfirmed(_), .. } => {
             tracing::error!("{origin}, but the one before cannot be restored: {error:#}");
         }

@@ -47,6 +47,8 @@ impl Owner {
                     self.respond(request, to);
                 }
             }
+            Question::Capture(request, to) => self.begin_capture(&request, to),
+            Question::EndCapture(capture) => self.end_capture(&capture),
             Question::Page(filter, after, to) => {
                 let page = self.page(&filter, after).map_err(|error| format!("{error:#}"));
                 // The client may have disconnected.
@@ -64,9 +66,11 @@ impl Owner {
             Request::Set(change) => self.change_set(&change),
             Request::Filter(change) => self.change_filter_log(&change),
             Request::Confirm {} => self.configurations.confirm(),
-            Request::Plan(_) | Request::Apply(_) | Request::Rollback(_) | Request::Do(_) => {
-                Err(anyhow!("not answered at once: a defect, please report"))
-            }
+            Request::Plan(_)
+            | Request::Apply(_)
+            | Request::Rollback(_)
+            | Request::Do(_)
+            | Request::Capture(_) => Err(anyhow!("not answered at once: a defect, please report")),
         };
         reply(to, changed);
     }
