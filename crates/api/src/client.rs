@@ -9,6 +9,7 @@ use anyhow::{Context, Error, Result, bail};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
+use super::capture::CaptureRequest;
 use super::report::Route;
 use super::{Answer, Request, RouteFilter, Show};
 
@@ -52,6 +53,12 @@ pub fn ask_routes(
         (None, Ok(Some(message))) => bail!("{message}"),
         (None, Err(error)) => Err(error).context("the answer is incomplete; is the router ending?"),
     }
+}
+
+/// Begins a capture; returns the reader of its [`Line`](super::capture::Line)s, of whose connection the other direction
+/// is to be closed to end it.
+pub fn capture(socket: &Path, request: CaptureRequest) -> Result<BufReader<UnixStream>> {
+    send(socket, &Request::Capture(request))
 }
 
 /// Connects and sends a request; returns the reader of the answer.

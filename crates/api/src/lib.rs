@@ -23,6 +23,7 @@
 //! Changes are logged with the client's user and process.
 #![forbid(unsafe_code)]
 
+pub mod capture;
 pub mod change;
 pub mod client;
 pub mod configuration;
@@ -33,6 +34,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use capture::CaptureRequest;
 use change::{FilterChange, NeighbourChange, RouteChange, SetChange};
 use configuration::{ApplyRequest, PlanRequest, RollbackRequest};
 pub use report::Show;
@@ -66,6 +68,8 @@ pub enum Request {
     Filter(FilterChange),
     /// Traces packets; the answer, once they are through or the time is over, is [`report::Trace`].
     Trace(TraceRequest),
+    /// Copies packets; the answer is followed by [`capture::Line`]s, until the client closes its direction.
+    Capture(CaptureRequest),
     /// Runs a command of the configuration, in Lua. The answer is its text or table.
     Do(DoRequest),
     /// Calls a handler of an element of a Click configuration; the answer is [`report::HandlerAnswer`].

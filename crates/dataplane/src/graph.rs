@@ -389,6 +389,19 @@ impl Graph {
         self.mirror_output = output;
     }
 
+    /// Replaces each step by one that does the same for other steps and for readers; it gets the step, its shape and its
+    /// place.
+    pub(crate) fn tap(&mut self, wrap: impl Fn(Box<dyn Step>, &StepShape, usize) -> Box<dyn Step>) {
+        self.steps = std::mem::take(&mut self.steps)
+            .into_iter()
+            .enumerate()
+            .map(|(place, placed)| match self.shape.steps.get(place) {
+                Some(shape) => Placed { step: wrap(placed.step, shape, place), ..placed },
+                None => placed,
+            })
+            .collect();
+    }
+
     /// The graph's form.
     pub fn shape(&self) -> &Arc<Shape> {
         &self.shape

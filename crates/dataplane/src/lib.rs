@@ -8,6 +8,7 @@ pub mod batch;
 pub mod bond;
 pub mod bucket;
 pub mod builder;
+pub mod capture;
 pub mod catalogue;
 pub mod category;
 pub mod class;

@@ -41,11 +41,13 @@
 //! | `ports.rs` | ports that come, go and change |
 //! | `meanwhile.rs` | other work while a change waits for forwarders |
 //! | `load.rs` | load of forwarders, and their queues |
+//! | `captures.rs` | captures of packets |
 //! | `metrics.rs` | the state for scrapes of metrics |
 //! | `state.rs` | what the owner holds, by concern |
 
 mod apply;
 mod bonds;
+mod captures;
 mod changes;
 mod commands;
 mod configurations;
@@ -117,6 +119,7 @@ use state::Serving;
 use turn::Turn;
 use watch::Watch;
 
+pub use captures::CaptureAsker;
 pub use configurations::Configurations;
 pub use filters::WantedMulticasts;
 pub use handlers::Edit;

@@ -8,6 +8,7 @@
 //! Changes are logged with the client's user and process (`server/audit.rs`).
 
 pub mod audit;
+mod capture;
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io;
@@ -15,13 +16,16 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail};
+use api::capture::CaptureRequest;
 use api::report::Route;
 use api::{Answer, Request, RouteFilter, Show};
 use control::config::{self, ControlSocket};
+use dataplane::capture::Capture;
 use ipnet::IpNet;
 use nix::fcntl::OFlag;
 use nix::sys::socket::SockType;
@@ -34,7 +38,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::Listeners;
 use super::control_socket::{self, ControlSockets};
+use super::owner::CaptureAsker;
 use super::telnet::{Acceptor, Opened};
+pub use capture::Begun;
 
 /// Longest request line, in bytes: a configuration with a million routes.
 const LINE_MAX: u64 = 256 << 20;
@@ -46,6 +52,10 @@ pub enum Question {
     Request(Request, oneshot::Sender<Answer>),
     /// The routes selected by the filter after this prefix, as many as fit on a page.
     Page(RouteFilter, Option<IpNet>, oneshot::Sender<Result<Page, String>>),
+    /// A capture is to begin.
+    Capture(CaptureRequest, CaptureAsker),
+    /// It has ended.
+    EndCapture(Arc<Capture>),
 }
 
 /// A page of routes.
@@ -298,6 +308,15 @@ async fn converse(stream: UnixStream, questions: mpsc::Sender<Question>) {
             Ok(Request::Show(Show::Routes(filter))) => {
                 write_routes(&mut write, filter, &questions).await
             }
+            Ok(Request::Capture(request)) => {
+                let change = audit::change(&Request::Capture(request.clone()));
+                let begun = |answer: &Answer| {
+                    change.iter().for_each(|change| client.record(change, answer));
+                };
+                // The connection is the capture's. Its end is the client's affair.
+                let _ = capture::serve((&mut read, &mut write), request, &questions, begun).await;
+                return;
+            }
             Ok(request) => {
                 let change = audit::change(&request);
                 let may_end = matches!(request, Request::Trace(_));
@@ -395,6 +414,10 @@ mod tests {
                 Question::Request(_, answer) => {
                     let _ = answer.send(Answer::Ok("fine".into()));
                 }
+                Question::Capture(_, answer) => {
+                    let _ = answer.send(Err("no captures here".to_owned()));
+                }
+                Question::EndCapture(_) => {}
                 Question::Page(filter, _, answer) if filter.source.is_some() => {
                     let _ = answer.send(Err("no such source".to_owned()));
                 }

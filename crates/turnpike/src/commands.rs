@@ -4,6 +4,7 @@
 //! so that it behaves the same in a Unix shell, in `turnpike shell` and over telnet.
 
 pub mod bind;
+pub mod capture;
 pub mod change;
 pub mod check;
 pub mod click;

@@ -59,6 +59,8 @@ enum Command {
     Unbind(UnbindArgs),
     #[command(flatten)]
     Router(RouterCommand),
+    /// Copy packets of a running router into a pcapng file or a pipe, with the reason for which they were dropped
+    Capture(commands::capture::CaptureArgs),
     /// Open a shell on a running router
     Shell(shell::ShellArgs),
     /// Convert rules of nftables or iptables to filters, or a configuration of Click; reports each rule that it leaves
@@ -178,6 +180,7 @@ fn execute(command: Command, program: &Program) -> Result<ExitCode> {
         Command::Bind(args) => print(&commands::bind::bind(&args)?),
         Command::Unbind(args) => print(&commands::bind::unbind(&args)?),
         Command::Router(command) => return ask(&command),
+        Command::Capture(args) => commands::capture::run(&args),
         Command::Shell(args) => shell::shell(&args),
         Command::Convert(convert) => return commands::convert::convert(&convert),
         Command::GenerateTable { ipv4, file, ipv6 } => {

@@ -104,6 +104,7 @@ impl Owner {
             hosts,
             moved,
             fibs,
+            captures: _,
         } = prepared;
         let (fibs, near) = fibs.map(|fibs| (fibs.empty, fibs.near)).unzip();
         let mut done = Done { hosts, ..Done::default() };

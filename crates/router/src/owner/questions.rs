@@ -52,6 +52,8 @@ impl Owner {
                     self.respond(request, to);
                 }
             }
+            Question::Capture(request, to) => self.begin_capture(&request, to),
+            Question::EndCapture(capture) => self.end_capture(&capture),
             Question::Page(filter, after, to) => {
                 let page = self.page(&filter, after).map_err(|error| format!("{error:#}"));
                 // The client may have disconnected.
@@ -74,6 +76,7 @@ impl Owner {
             | Request::Rollback(_)
             | Request::Do(_)
             | Request::Handler(_)
+            | Request::Capture(_)
             | Request::Trace(_) => Err(anyhow!("not answered at once: a defect, please report")),
         };
         reply(to, changed);

@@ -28,6 +28,7 @@ use super::super::slow_worker::{EventReceiver, Lessons, Orders, SlowThreads};
 use super::super::virtuals::OpenVirtuals;
 use super::super::wiring::{Hurry, Wiring};
 use super::bonds::BondControls;
+use super::captures::CaptureWork;
 use super::commands::Places;
 use super::filter_log::Watches;
 use super::hardware_filters::DeviceHits;
@@ -230,6 +231,8 @@ pub(super) struct Serving {
     pub(super) service: Option<Service>,
     /// The listeners for metrics, and their thread.
     pub(super) metrics: Option<metrics::Service>,
+    /// Captures on their way into graphs.
+    pub(super) captures: CaptureWork,
     /// Commands in Lua that run.
     pub(super) places: Places,
     /// True if everything that a start waits for is done.

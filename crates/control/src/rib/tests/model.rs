@@ -403,6 +403,13 @@ fn moved_path(path: Path, vrf: VrfId) -> Path {
     if path.interface.is_none() { Path { vrf, ..path } } else { path }
 }
 
+/// Neighbours by interface, added up.
+fn counted(rib: &Rib) -> BTreeMap<InterfaceId, usize> {
+    let mut counts = BTreeMap::new();
+    rib.neighbours().for_each(|(interface, ..)| *counts.entry(interface).or_default() += 1);
+    counts
+}
+
 /// Makes a change in the RIB and in the model.
 fn change(rib: &mut Rib, model: &mut Naive, vrf: VrfId, step: Step) {
     match step {
@@ -443,10 +450,12 @@ fn change(rib: &mut Rib, model: &mut Naive, vrf: VrfId, step: Step) {
         Step::Up(index, host, last) => {
             model.neighbours.insert((interface(index), ip(HOSTS[host])), mac(last));
             rib.neighbour_up(interface(index), ip(HOSTS[host]), mac(last)).unwrap();
+            assert_eq!(*rib.neighbour_counts(), counted(rib));
         }
         Step::Down(index, host) => {
             model.neighbours.remove(&(interface(index), ip(HOSTS[host])));
             rib.neighbour_down(interface(index), ip(HOSTS[host]));
+            assert_eq!(*rib.neighbour_counts(), counted(rib));
         }
         Step::Link(index, up) => {
             model.down[usize::from(index)] = !up;

@@ -45,7 +45,8 @@ pub(super) fn source(net: &Net<'_>, element: usize) -> Translated {
         return Err(format!("packets of {} bytes; expected 1 to {MOST}", made.frame.len()));
     }
     let frame: String = made.frame.iter().map(|byte| format!("{byte:02x}")).collect();
-    let mut args = vec![("frame", Value::Text(frame)), ("limit", Value::Number(made.limit.max(-1)))];
+    let mut args =
+        vec![("frame", Value::Text(frame)), ("limit", Value::Number(made.limit.max(-1)))];
     if !made.active {
         args.push(("active", Value::Flag(false)));
     }

@@ -1,0 +1,80 @@
+//! Captures of packets.
+//!
+//! ```text
+//! -> {"capture":{"interface":"wan","dropped":"no-route","snap":128}}
+//! <- {"ok":{"capture":"begun"}}
+//! <- {"packet":{"time_ns":…,"interface":"wan","event":"dropped",…,"frame":"0200…"}}
+//!    …                                       the client closes its direction
+//! <- {"ok":{"packets":12,"lost":0}}
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+/// Default number of bytes kept of each packet.
+pub const SNAP: usize = 262;
+
+/// Most bytes kept of each packet.
+pub const SNAP_MAX: usize = 16_384;
+
+/// A selection of packets: of `at`, `dropped` and `punted` at most one. Without any: packets as received, and as the
+/// graph sends them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CaptureRequest {
+    /// Only packets of this interface: received by it, or sent by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// Those that enter the step of this name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+    /// Those that steps drop, for this reason or, empty, for any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropped: Option<String>,
+    /// Those that steps give to the slow path.
+    #[serde(default)]
+    pub punted: bool,
+    /// Bytes kept of each packet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snap: Option<usize>,
+}
+
+/// A line of a capture.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Line {
+    /// A packet.
+    Packet(Packet),
+    /// The beginning, or the end with [`Totals`].
+    Ok(serde_json::Value),
+    /// The reason for which there is no capture.
+    Error(String),
+}
+
+/// A captured packet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Packet {
+    /// Its time, in nanoseconds since 1970.
+    pub time_ns: u64,
+    /// The interface that received it, or sends it.
+    pub interface: String,
+    /// `received`, `sent`, `entered`, `dropped` or `punted`.
+    pub event: String,
+    /// The reason for which it was dropped or punted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The step.
+    pub step: String,
+    /// The length of the frame.
+    pub length: usize,
+    /// Its first bytes, in hexadecimal digits.
+    pub frame: String,
+}
+
+/// The totals of a capture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Packets passed to the client.
+    pub packets: u64,
+    /// Packets lost because the client did not take others in time.
+    pub lost: u64,
+}

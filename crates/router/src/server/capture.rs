@@ -1,0 +1,147 @@
+//! A capture's connection: its packets, until the client closes its direction or is gone.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use api::Answer;
+use api::capture::{CaptureRequest, Line, Packet, Totals};
+use dataplane::capture::{Capture, Event, Record};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{GONE, Question, write_answer};
+
+/// Interval in which packets are passed on.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Bytes that are written at once, about.
+const CHUNK: usize = 256 << 10;
+
+/// A capture that has begun.
+pub struct Begun {
+    /// Its packets.
+    pub capture: Arc<Capture>,
+    /// The names of interfaces by number.
+    pub names: BTreeMap<usize, String>,
+}
+
+/// Asks for a capture and passes its packets on; returns the answer for the audit log.
+pub async fn serve(
+    (read, write): (&mut (impl AsyncRead + Unpin), &mut OwnedWriteHalf),
+    request: CaptureRequest,
+    questions: &mpsc::Sender<Question>,
+    begun: impl FnOnce(&Answer),
+) -> io::Result<()> {
+    let (to, wait) = oneshot::channel();
+    let gone = || GONE.to_owned();
+    let asked = questions.send(Question::Capture(request, to)).await;
+    let made = match asked {
+        Ok(()) => wait.await.unwrap_or_else(|_| Err(gone())),
+        Err(_) => Err(gone()),
+    };
+    let answer = match &made {
+        Ok(_) => Answer::Ok(serde_json::json!({ "capture": "begun" })),
+        Err(reason) => Answer::Error(reason.clone()),
+    };
+    begun(&answer);
+    let written = write_answer(write, &answer).await;
+    let Ok(capture) = made else { return written };
+    let passed = match written {
+        Ok(()) => pass_on((read, write), &capture).await,
+        Err(error) => Err(error),
+    };
+    // The owner may have ended.
+    let _ = questions.send(Question::EndCapture(capture.capture.clone())).await;
+    let totals = Totals { packets: passed?, lost: capture.capture.lost() };
+    write_answer(write, &Answer::Ok(serde_json::to_value(totals)?)).await
+}
+
+/// Passes packets on until the client closes its direction, and then those that are there. Returns their number.
+async fn pass_on(
+    (read, write): (&mut (impl AsyncRead + Unpin), &mut OwnedWriteHalf),
+    begun: &Begun,
+) -> io::Result<u64> {
+    let clock = Clock::now();
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut packets, mut ended, mut ignored) = (0, false, [0; 64]);
+    while !ended {
+        tokio::select! {
+            got = read.read(&mut ignored) => ended = !matches!(got, Ok(1..)),
+            _ = ticks.tick() => {}
+        }
+        loop {
+            let (text, count) = lines(begun, &clock)?;
+            packets += count;
+            if count == 0 {
+                break;
+            }
+            write.write_all(&text).await?;
+            if text.len() < CHUNK || ended {
+                break;
+            }
+        }
+    }
+    Ok(packets)
+}
+
+/// Some packets as lines, and their number.
+fn lines(begun: &Begun, clock: &Clock) -> io::Result<(Vec<u8>, u64)> {
+    let (mut text, mut count) = (Vec::new(), 0);
+    while text.len() < CHUNK
+        && let Some(record) = begun.capture.take()
+    {
+        serde_json::to_writer(&mut text, &Line::Packet(packet(&record, &begun.names, clock)))?;
+        text.push(b'\n');
+        begun.capture.give_back(record);
+        count += 1;
+    }
+    Ok((text, count))
+}
+
+fn packet(record: &Record, names: &BTreeMap<usize, String>, clock: &Clock) -> Packet {
+    use std::fmt::Write;
+    let number = usize::from(record.interface);
+    let (event, reason) = match record.event {
+        Event::Received => ("received", None),
+        Event::Sent => ("sent", None),
+        Event::Entered => ("entered", None),
+        Event::Dropped(reason) => ("dropped", Some(reason.name())),
+        Event::Punted(reason) => ("punted", Some(reason.name())),
+    };
+    let mut frame = String::with_capacity(2 * record.frame.len());
+    // Writing to a text does not fail.
+    record.frame.iter().for_each(|byte| _ = write!(frame, "{byte:02x}"));
+    Packet {
+        time_ns: clock.nanoseconds(record.at),
+        interface: names.get(&number).cloned().unwrap_or_else(|| format!("interface {number}")),
+        event: event.to_owned(),
+        reason: reason.map(str::to_owned),
+        step: record.step.to_string(),
+        length: record.length,
+        frame,
+    }
+}
+
+/// The time of day at a count of TSC cycles.
+struct Clock {
+    tsc: u64,
+    since: Duration,
+}
+
+impl Clock {
+    fn now() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { tsc: dpdk::tsc(), since }
+    }
+
+    fn nanoseconds(&self, at: u64) -> u64 {
+        let cycles = i128::from(at) - i128::from(self.tsc);
+        let beside = cycles * 1_000_000_000 / i128::from(dpdk::tsc_hz().max(1));
+        (self.since.as_nanos() as i128 + beside) as u64
+    }
+}

@@ -1,0 +1,322 @@
+//! `turnpike capture`: packets of a running router as pcapng, into a file or a pipe.
+//!
+//! The router passes the packets on over its socket; this process writes the file, with the rights of its user.
+
+use std::borrow::Cow;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use api::capture::{CaptureRequest, Line, Packet, Totals};
+use api::client;
+use clap::Args;
+use pcap_file::DataLink;
+use pcap_file::pcapng::PcapNgWriter;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use rustix::fs::OFlags;
+
+use super::RouterArgs;
+
+/// Directions of the option `epb_flags` of pcapng.
+const INBOUND: u32 = 1;
+const OUTBOUND: u32 = 2;
+
+/// Bytes of a packet's block beside the frame and the comment, about.
+const BLOCK: u64 = 64;
+
+/// The packets, and the place for them.
+#[derive(Debug, Args)]
+pub struct CaptureArgs {
+    /// at STEP: packets that enter the step; dropped [REASON]: those that steps drop; punted: those that steps give to
+    /// the slow path; without: packets as received, and as the graph sends them
+    #[arg(value_name = "WHICH", num_args = 0..=2)]
+    which: Vec<String>,
+    /// Only packets received by this interface, or sent by it
+    #[arg(short, long)]
+    interface: Option<String>,
+    /// End after so many packets
+    #[arg(short, long, value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Keep so many bytes of each packet [default: 262]
+    #[arg(short, long)]
+    snap: Option<usize>,
+    /// The file, or - for a pipe: turnpike capture -w - | tcpdump -r -
+    #[arg(short, long, value_name = "FILE")]
+    write: PathBuf,
+    /// Begin another file, FILE.2, FILE.3, … after so many MiB
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
+    rotate: Option<u64>,
+    /// Keep the last so many files only
+    #[arg(long, value_name = "N", requires = "rotate", value_parser = clap::value_parser!(u64).range(1..))]
+    files: Option<u64>,
+    #[command(flatten)]
+    router: RouterArgs,
+}
+
+/// Captures until Ctrl-C, the count, or the end of the pipe's reader.
+pub fn run(args: &CaptureArgs) -> Result<()> {
+    let request = request(args)?;
+    if args.rotate.is_some() && args.write == Path::new("-") {
+        bail!("--rotate: a pipe is one file; write -w FILE");
+    }
+    let mut lines = client::capture(&args.router.socket, request)?;
+    if let Line::Error(reason) = read(&mut lines)?.context("the router closed the connection")? {
+        bail!("{reason}");
+    }
+    let mut files = Files::open(args)?;
+    let end = lines.get_ref().try_clone()?;
+    // A failure means that the router has closed the connection.
+    ctrlc::set_handler(move || _ = end.shutdown(Shutdown::Write))?;
+    let written = follow(&mut lines, &mut files, args.count);
+    let totals = match written {
+        Err(error) if super::is_broken_pipe(&error) => return Ok(()),
+        other => other?,
+    };
+    eprintln!("{} packets captured, {} lost", files.packets, totals.lost);
+    Ok(())
+}
+
+fn request(args: &CaptureArgs) -> Result<CaptureRequest> {
+    let words: Vec<_> = args.which.iter().map(String::as_str).collect();
+    let mut request = CaptureRequest {
+        interface: args.interface.clone(),
+        snap: args.snap,
+        ..CaptureRequest::default()
+    };
+    match words[..] {
+        [] => {}
+        ["at", step] => request.at = Some(step.to_owned()),
+        ["dropped"] => request.dropped = Some(String::new()),
+        ["dropped", reason] => request.dropped = Some(reason.to_owned()),
+        ["punted"] => request.punted = true,
+        _ => bail!("{}: expected at STEP, dropped, dropped REASON or punted", args.which.join(" ")),
+    }
+    Ok(request)
+}
+
+/// Writes packets until the router has said the totals.
+fn follow(
+    lines: &mut BufReader<UnixStream>,
+    files: &mut Files,
+    most: Option<u64>,
+) -> Result<Totals> {
+    let is_full = |files: &Files| most.is_some_and(|most| files.packets >= most);
+    loop {
+        match read(lines)? {
+            None => bail!("the router closed the connection; is it shutting down?"),
+            Some(Line::Packet(_)) if is_full(files) => {}
+            Some(Line::Packet(packet)) => {
+                files.write(&packet)?;
+                if is_full(files) {
+                    lines.get_ref().shutdown(Shutdown::Write)?;
+                }
+            }
+            Some(Line::Ok(totals)) => {
+                files.flush()?;
+                return Ok(serde_json::from_value(totals)?);
+            }
+            Some(Line::Error(reason)) => bail!("{reason}"),
+        }
+        // A reader of the pipe sees what there is.
+        if lines.buffer().is_empty() {
+            files.flush()?;
+        }
+    }
+}
+
+/// The next line; `None` at the end.
+fn read(lines: &mut impl BufRead) -> Result<Option<Line>> {
+    let mut line = String::new();
+    if lines.read_line(&mut line).context("the router closed the connection")? == 0 {
+        return Ok(None);
+    }
+    serde_json::from_str(&line).context("the answer is not one of this version").map(Some)
+}
+
+/// The file that is written, and those before.
+struct Files {
+    path: PathBuf,
+    rotate: Option<u64>,
+    keep: Option<u64>,
+    /// The number of the file that is written.
+    number: u64,
+    /// Its bytes, about.
+    bytes: u64,
+    packets: u64,
+    pcap: PcapNgWriter<BufWriter<Box<dyn Write>>>,
+    interfaces: Vec<String>,
+}
+
+impl Files {
+    fn open(args: &CaptureArgs) -> Result<Self> {
+        Ok(Self {
+            pcap: writer(&args.write)?,
+            path: args.write.clone(),
+            rotate: args.rotate.map(|mib| mib << 20),
+            keep: args.files,
+            number: 1,
+            bytes: 0,
+            packets: 0,
+            interfaces: Vec::new(),
+        })
+    }
+
+    fn write(&mut self, packet: &Packet) -> Result<()> {
+        let frame = bytes(&packet.frame).context("the answer is not one of this version")?;
+        if self.rotate.is_some_and(|most| self.bytes >= most) {
+            self.next()?;
+        }
+        let interface_id = self.interface(&packet.interface)?;
+        let comment = comment(packet);
+        let direction = if packet.event == "sent" { OUTBOUND } else { INBOUND };
+        self.bytes += BLOCK + (frame.len() + comment.len()) as u64;
+        self.pcap.write_pcapng_block(EnhancedPacketBlock {
+            interface_id,
+            timestamp: Duration::from_nanos(packet.time_ns),
+            original_len: packet.length as u32,
+            data: Cow::Owned(frame),
+            options: vec![
+                EnhancedPacketOption::Comment(Cow::Owned(comment)),
+                EnhancedPacketOption::Flags(direction),
+            ],
+        })?;
+        self.packets += 1;
+        Ok(())
+    }
+
+    /// The number of the interface with this name in the file.
+    fn interface(&mut self, name: &str) -> Result<u32> {
+        if let Some(number) = self.interfaces.iter().position(|known| known == name) {
+            return Ok(number as u32);
+        }
+        self.pcap.write_pcapng_block(InterfaceDescriptionBlock {
+            linktype: DataLink::ETHERNET,
+            snaplen: 0,
+            options: vec![
+                InterfaceDescriptionOption::IfName(Cow::Borrowed(name)),
+                InterfaceDescriptionOption::IfTsResol(9),
+            ],
+        })?;
+        self.interfaces.push(name.to_owned());
+        Ok(self.interfaces.len() as u32 - 1)
+    }
+
+    fn next(&mut self) -> Result<()> {
+        self.flush()?;
+        self.number += 1;
+        self.pcap = writer(&numbered(&self.path, self.number))?;
+        (self.bytes, self.interfaces) = (0, Vec::new());
+        if let Some(gone) =
+            self.keep.and_then(|keep| self.number.checked_sub(keep)).filter(|n| *n > 0)
+        {
+            let gone = numbered(&self.path, gone);
+            std::fs::remove_file(&gone).with_context(|| gone.display().to_string())?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        Ok(self.pcap.get_mut().flush()?)
+    }
+}
+
+fn numbered(path: &Path, number: u64) -> PathBuf {
+    match number {
+        1 => path.to_owned(),
+        _ => PathBuf::from(format!("{}.{number}", path.display())),
+    }
+}
+
+/// Opens a file; a link that somebody may have put in its place is not followed.
+fn writer(path: &Path) -> Result<PcapNgWriter<BufWriter<Box<dyn Write>>>> {
+    let to: Box<dyn Write> = match path == Path::new("-") {
+        true => Box::new(io::stdout()),
+        false => Box::new(open(path).with_context(|| {
+            format!("file {}: cannot be written; a link is not followed", path.display())
+        })?),
+    };
+    Ok(PcapNgWriter::new(BufWriter::new(to))?)
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW.bits() as i32;
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .custom_flags(flags)
+        .open(path)
+}
+
+/// `dropped by ip4-lookup: no-route`
+fn comment(packet: &Packet) -> String {
+    let Packet { event, step, reason, .. } = packet;
+    let place = match event.as_str() {
+        "entered" => format!("enters {step}"),
+        "sent" => format!("sent behind {step}"),
+        "received" => "received".to_owned(),
+        other => format!("{other} by {step}"),
+    };
+    match reason {
+        Some(reason) => format!("{place}: {reason}"),
+        None => place,
+    }
+}
+
+/// Bytes from hexadecimal digits.
+fn bytes(digits: &str) -> Option<Vec<u8>> {
+    let pairs = digits.as_bytes().chunks(2);
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    pairs.map(byte).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(event: &str, reason: Option<&str>) -> Packet {
+        Packet {
+            time_ns: 7,
+            interface: "left".to_owned(),
+            event: event.to_owned(),
+            reason: reason.map(str::to_owned),
+            step: "ip4-lookup".to_owned(),
+            length: 60,
+            frame: "00ff10".to_owned(),
+        }
+    }
+
+    #[test]
+    fn comments_say_what_happened() {
+        assert_eq!(comment(&packet("received", None)), "received");
+        assert_eq!(comment(&packet("sent", None)), "sent behind ip4-lookup");
+        assert_eq!(comment(&packet("entered", None)), "enters ip4-lookup");
+        let dropped = comment(&packet("dropped", Some("no-route")));
+        assert_eq!(dropped, "dropped by ip4-lookup: no-route");
+    }
+
+    #[test]
+    fn frames_are_hexadecimal_digits() {
+        assert_eq!(bytes("00ff10"), Some(vec![0, 255, 16]));
+        assert_eq!((bytes("0g"), bytes("")), (None, Some(Vec::new())));
+    }
+
+    #[test]
+    fn a_link_is_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (target, link) = (directory.path().join("target"), directory.path().join("link"));
+        std::fs::write(&target, "kept").unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        assert!(writer(&link).is_err());
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "kept");
+    }
+}

@@ -1,0 +1,233 @@
+"""Captures: `turnpike capture` has the packets that hosts sent and received, and says what became of the others."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+
+import pytest
+from scapy.utils import PcapNgReader
+
+from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Wires, from_left
+from lib.netns import wait_for
+from lib.packets import ethernet, forwarded, ipv4, pattern, tcp, udp, unpadded
+from lib.router import binary
+
+RIGHT = "10.0.2.2"
+
+
+class Capturing:
+    """A `turnpike capture` that has begun."""
+
+    def __init__(self, router, *words, file="capture.pcapng", output=None):
+        self.router, self.file = router, router.directory / file
+        argv = [binary(), "capture", *map(str, words), "-w", "-" if output else self.file, "--socket", router.socket]
+        before = router.log().count('{"capture":')
+        self.process = subprocess.Popen(argv, stdout=output or subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        begun = lambda: router.log().count('{"capture":') > before or self.process.poll() is not None
+        assert wait_for(begun, 20), "no capture begins"
+
+    def end(self, signum=signal.SIGINT):
+        """Ends it; returns what it says."""
+        if self.process.poll() is None and signum:
+            self.process.send_signal(signum)
+        _, said = self.process.communicate(timeout=30)
+        assert self.process.returncode == 0, said
+        return said
+
+    def packets(self):
+        """The packets of the file: interface, direction, comment, frame."""
+        with PcapNgReader(str(self.file)) as file:
+            return [(packet.sniffed_on, packet.direction, comment_of(packet), bytes(packet)) for packet in file]
+
+
+def comment_of(packet):
+    comments = getattr(packet, "comments", None) or [packet.comment]
+    return comments[0].decode() if isinstance(comments[0], bytes) else comments[0]
+
+
+def other(number, destination=RIGHT, **header):
+    """A frame of the host at the left that differs from those of other numbers."""
+    data = udp("10.0.1.2", destination, 1000, 2000 + number, pattern(60))
+    return ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("10.0.1.2", destination, data, **header))
+
+
+def data_of(frames):
+    """Those of `other`, without padding."""
+    return [unpadded(frame) for frame in frames if frame[12:14] == b"\x08\x00" and frame[23] == 17]
+
+
+@pytest.fixture(scope="module")
+def wires(module_lab):
+    return Wires(module_lab, ports=PORTS + STATIC_NEIGHBOURS, calm=True)
+
+
+def test_received_and_sent_packets_are_those_of_the_hosts(wires):
+    sent = [other(number) for number in range(20)]
+    capture = Capturing(wires.router)
+    for frame in sent:
+        wires.left.send(frame)
+    arrived = wires.right.expect(20)
+    said = capture.end()
+    packets = capture.packets()
+    received = [frame for interface, direction, said, frame in packets if (interface, said) == ("left", "received")]
+    assert data_of(received) == sent
+    leaving = [(said, frame) for interface, direction, said, frame in packets if interface == "right" and "sent" in said]
+    assert data_of(frame for _, frame in leaving) == [unpadded(frame) for frame in arrived]
+    assert all(said == "sent behind ip4-rewrite" for said, _ in leaving)
+    assert f"{len(packets)} packets captured, 0 lost" in said
+    # The graph has nothing of it any more, and counts on.
+    counters = wires.router.counters()
+    assert counters["unaccounted"] == 0
+
+
+def test_an_interface_a_length_and_a_number(wires):
+    capture = Capturing(wires.router, "-i", "right", "-c", 3, "-s", 40)
+    sent = [other(number) for number in range(9)]
+    for frame in sent:
+        wires.left.send(frame)
+    wires.right.expect(9)
+    said = capture.end(None)
+    packets = capture.packets()
+    assert [frame for *_, frame in packets] == [forwarded(frame, RIGHT_MAC, HOST_B_MAC)[:40] for frame in sent[:3]]
+    assert "3 packets captured" in said
+
+
+def test_dropped_packets_with_their_reason(wires):
+    one = Capturing(wires.router, "dropped", "ip4-checksum", file="one.pcapng")
+    every = Capturing(wires.router, "dropped", file="every.pcapng")
+    steps = Capturing(wires.router, "at", "ip4-ttl", file="steps.pcapng")
+    strange = [other(number, "127.0.0.1") for number in range(3)]
+    broken = other(7)[:24] + b"\x00\x00" + other(7)[26:]
+    fine = other(8)
+    for frame in (*strange, broken, fine):
+        wires.left.send(frame)
+    wires.right.expect(1)
+    dropped = lambda: wires.router.show("counters")["dropped_by_step"]
+    wait_for(lambda: dropped()["ip4-validate"]["ip4-checksum"] >= 1, 10)
+    for capture in (one, every, steps):
+        assert "0 lost" in capture.end()
+    assert [(said, frame) for *_, said, frame in steps.packets()] == [("enters ip4-ttl", fine)]
+    found = [(said, frame) for *_, said, frame in every.packets()]
+    assert [frame for said, frame in found if "martian" in said] == strange, found
+    assert [said for said, _ in found if "ip4-checksum" in said] == ["dropped by ip4-validate: ip4-checksum"]
+    assert [(said, frame) for *_, said, frame in one.packets()] == [("dropped by ip4-validate: ip4-checksum", broken)]
+
+
+def test_punted_packets(wires):
+    capture = Capturing(wires.router, "punted", "-i", "left")
+    expiring = [other(number, ttl=1) for number in range(4)]
+    for frame in (*expiring, other(9)):
+        wires.left.send(frame)
+    wires.right.expect(1)
+    wires.left.expect(4, lambda frame: frame[23] == 1)
+    capture.end()
+    assert [(said, frame) for *_, said, frame in capture.packets()] == [("punted by ip4-ttl: ttl", frame) for frame in expiring]
+
+
+def test_a_pipe_into_tcpdump(wires):
+    tcpdump = subprocess.Popen(["tcpdump", "-n", "-r", "-", "udp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    capture = Capturing(wires.router, "-i", "left", "-c", 5, output=tcpdump.stdin)
+    tcpdump.stdin.close()
+    tcpdump.stdin = None
+    for number in range(5):
+        wires.left.send(other(number))
+    wires.right.expect(5)
+    capture.end(None)
+    out, err = tcpdump.communicate(timeout=20)
+    assert out.count("10.0.1.2.1000 > 10.0.2.2.") == 5, out + err
+
+
+
+def test_a_killed_client_ends_its_capture(wires):
+    # More than may run at a time, one after the other.
+    for number in range(12):
+        capture = Capturing(wires.router, file=f"killed-{number}.pcapng")
+        capture.process.kill()
+        capture.process.communicate()
+    last = Capturing(wires.router, "-c", 1, file="last.pcapng")
+    wires.left.send(other(1))
+    wires.right.expect(1)
+    last.end(None)
+
+
+def test_captures_are_bounded(wires):
+    captures = [Capturing(wires.router, file=f"many-{number}.pcapng") for number in range(8)]
+    more = subprocess.run([binary(), "capture", "-w", "-", "--socket", wires.router.socket], capture_output=True)
+    assert more.returncode == 1 and b"8 captures run already; end one of them" in more.stderr
+    wires.left.send(other(1))
+    wires.right.expect(1)
+    for capture in captures:
+        capture.end()
+        assert data_of(frame for *_, frame in capture.packets())[0] == other(1)
+
+
+def test_a_client_that_does_not_read_holds_up_nobody(wires):
+    with socket.socket(socket.AF_UNIX) as stuck:
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stuck.connect(str(wires.router.socket))
+        stuck.sendall(b'{"capture":{"snap":16384}}\n')
+        stuck.settimeout(20)
+        assert b"begun" in stuck.recv(100)
+        sent = [other(number) for number in range(2000)]
+        for begin in range(0, 2000, 100):
+            for frame in sent[begin:begin + 100]:
+                wires.left.send(frame)
+            assert len(wires.right.expect(100)) == 100, "forwarding goes on"
+        assert len(wires.router.show("ports")) == 2
+        # It says what it has missed.
+        stuck.shutdown(socket.SHUT_WR)
+        with stuck.makefile("rb") as lines:
+            answers = [json.loads(line) for line in lines]
+    totals = answers[-1]["ok"]
+    packets = [answer for answer in answers if "packet" in answer]
+    assert totals["packets"] == len(packets) and totals["lost"] > 0
+    assert totals["packets"] + totals["lost"] >= 4000
+
+
+def test_rotation(wires):
+    capture = Capturing(wires.router, "-i", "left", "-s", 1600, "--rotate", 1, "--files", 2, file="turn.pcapng")
+    big = ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("10.0.1.2", RIGHT, udp("10.0.1.2", RIGHT, 1, 2, pattern(1400))))
+    for _ in range(30):
+        for _ in range(100):
+            wires.left.send(big)
+        assert len(wires.right.expect(100)) == 100
+    capture.end()
+    kept = sorted(file.name for file in wires.router.directory.glob("turn.pcapng*"))
+    assert kept[-1].startswith("turn.pcapng.") and len(kept) == 2, kept
+    for name in kept:
+        with PcapNgReader(str(wires.router.directory / name)) as file:
+            assert bytes(next(iter(file))) == big
+
+
+@pytest.mark.parametrize("words, error", [
+    (["at", "ip4-tll"], 'step "ip4-tll": unknown; did you mean "ip4-ttl"?'),
+    (["dropped", "no-rout"], 'reason "no-rout": unknown; did you mean "no-route"?'),
+    (["dropped", "ttl-expired"], 'reason "ttl-expired": no step of the graph drops for it; see punted'),
+    (["-i", "lift"], 'interface "lift": unknown; did you mean "left"?'),
+    (["-s", "0"], "snap 0: expected a number of bytes from 1 to 16384"),
+    (["sideways"], "sideways: expected at STEP, dropped, dropped REASON or punted"),
+])
+def test_what_cannot_be_captured_is_said(wires, words, error):
+    done = subprocess.run([binary(), "capture", *words, "-w", "-", "--socket", wires.router.socket],
+                          capture_output=True, text=True)
+    assert done.returncode == 1 and error in done.stderr, done.stderr
+    assert done.stdout == ""
+
+
+def test_a_capture_goes_on_over_an_apply(wires):
+    capture = Capturing(wires.router, "-i", "left", file="apply.pcapng")
+    wires.left.send(other(1))
+    wires.right.expect(1)
+    step = "local s = turnpike.step 'mine' { process = function(batch, mask) return mask end }\n"
+    step += "turnpike.graph:insert_after('ip4-validate', s)\n"
+    changed = wires.router.directory / "changed.lua"
+    changed.write_text(PORTS + STATIC_NEIGHBOURS + step)
+    wires.router.command("apply", changed)
+    wires.left.send(other(2))
+    wires.right.expect(1)
+    capture.end()
+    received = [frame for *_, said, frame in capture.packets() if said == "received"]
+    assert data_of(received) == [other(1), other(2)]
