@@ -77,7 +77,6 @@ def test_received_and_sent_packets_are_those_of_the_hosts(wires):
     assert data_of(frame for _, frame in leaving) == [unpadded(frame) for frame in arrived]
     assert all(said == "sent behind ip4-rewrite" for said, _ in leaving)
     assert f"{len(packets)} packets captured, 0 lost" in said
-    # The graph has nothing of it any more, and counts on.
     counters = wires.router.counters()
     assert counters["unaccounted"] == 0
 
@@ -126,6 +125,24 @@ def test_punted_packets(wires):
     assert [(said, frame) for *_, said, frame in capture.packets()] == [("punted by ip4-ttl: ttl", frame) for frame in expiring]
 
 
+def test_a_rule_selects_among_them(wires):
+    captures = [
+        Capturing(wires.router, "proto=udp", "to_port=2001,2003", file="rule.pcapng"),
+        Capturing(wires.router, "dropped", "proto=tcp", file="none.pcapng"),
+        Capturing(wires.router, "at", "ip4-ttl", "ttl=9", file="step.pcapng"),
+    ]
+    for number in range(4):
+        wires.left.send(other(number, ttl=9 if number == 2 else 64), other(number, "127.0.0.1"))
+    wires.right.expect(4)
+    for capture in captures:
+        assert "0 lost" in capture.end()
+    rule, none, step = (capture.packets() for capture in captures)
+    assert [frame for *_, said, frame in rule if said == "received"] == [
+        other(1), other(1, "127.0.0.1"), other(3), other(3, "127.0.0.1")]
+    assert [said for *_, said, _ in rule if said.startswith("sent")] == ["sent behind ip4-rewrite"] * 2
+    assert none == [] and [frame for *_, frame in step] == [other(2, ttl=9)]
+
+
 def test_a_pipe_into_tcpdump(wires):
     tcpdump = subprocess.Popen(["tcpdump", "-n", "-r", "-", "udp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True)
@@ -138,7 +155,6 @@ def test_a_pipe_into_tcpdump(wires):
     capture.end(None)
     out, err = tcpdump.communicate(timeout=20)
     assert out.count("10.0.1.2.1000 > 10.0.2.2.") == 5, out + err
-
 
 
 def test_a_killed_client_ends_its_capture(wires):
@@ -208,6 +224,7 @@ def test_rotation(wires):
     (["dropped", "ttl-expired"], 'reason "ttl-expired": no step of the graph drops for it; see punted'),
     (["-i", "lift"], 'interface "lift": unknown; did you mean "left"?'),
     (["-s", "0"], "snap 0: expected a number of bytes from 1 to 16384"),
+    (["port=53"], 'key "port" unknown'),
     (["sideways"], "sideways: expected at STEP, dropped, dropped REASON or punted"),
 ])
 def test_what_cannot_be_captured_is_said(wires, words, error):

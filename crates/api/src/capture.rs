@@ -36,6 +36,9 @@ pub struct CaptureRequest {
     /// Bytes kept of each packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snap: Option<usize>,
+    /// A filter's rule that selects among them, as `proto=udp`, `to_port=53`; empty: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rule: Vec<String>,
 }
 
 /// A line of a capture.

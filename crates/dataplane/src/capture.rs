@@ -1,29 +1,28 @@
 //! Captures: copies of packets for an operator, made while one is running.
 //!
 //! ```text
-//!   step, wrapped in Tapped --> free record --> filled --> queue --> API thread --> client
-//!                                    ^                                  |
-//!                                    +------------- empty --------------+
+//!   CaptureWatch --> free record --> filled --> queue --> API thread --> client
+//!                        ^                                  |
+//!                        +------------- empty --------------+
 //! ```
 //!
-//! A graph that is made while a capture runs has the steps concerned wrapped ([`tap`]): the wrapper runs the step
-//! and looks at the packets before it and on its outputs. A graph made while none runs has nothing of this.
+//! A [`CaptureWatch`] is the [`Watch`] of one forwarder: it looks at the packets in front of steps and behind them.
 //!
 //! Records are made when the capture begins, so forwarders neither allocate nor wait: a packet that finds no free record
 //! is counted as lost. That also bounds the time that a capture takes from forwarding.
 
-use std::any::Any;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use crossbeam_queue::ArrayQueue;
 
 use crate::batch::Batch;
-use crate::graph::{Graph, Origin, Output, Outputs, Step, StepCounters, Target};
+use crate::filters::FilterTable;
+use crate::graph::{Shape, Target};
 use crate::interface::InterfaceId;
-use crate::lock::lock;
 use crate::mask::Mask;
 use crate::reason::{DropReason, PuntReason};
+use crate::watch::{Place, Selection, Watch};
 
 /// Bytes of a capture's records together, about.
 const ROOM: usize = 4 << 20;
@@ -33,7 +32,7 @@ const RECORDS: (usize, usize) = (64, 8192);
 
 /// The packets of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum What {
     /// As received, and as the graph sends them.
     Wire,
     /// Those that enter the step of this name.
@@ -68,17 +67,25 @@ pub struct Record {
     pub interface: u16,
     /// The event.
     pub event: Event,
-    /// The step's name.
-    pub step: Arc<str>,
+    /// The graph, and the step's place in it.
+    step: Option<(Arc<Shape>, usize)>,
     /// The length of the frame.
     pub length: usize,
     /// Its first bytes.
     pub frame: Vec<u8>,
 }
 
+impl Record {
+    /// The step's name.
+    pub fn step(&self) -> &str {
+        let shape = self.step.as_ref().and_then(|(shape, place)| shape.steps.get(*place));
+        shape.map_or("", |step| &step.name)
+    }
+}
+
 /// A capture that runs.
 pub struct Capture {
-    place: Place,
+    what: What,
     interface: Option<InterfaceId>,
     snap: usize,
     free: ArrayQueue<Box<Record>>,
@@ -88,23 +95,22 @@ pub struct Capture {
 
 impl Capture {
     /// Creates it with all its records. `interface`: only packets of this one; `snap`: bytes kept of each.
-    pub fn new(place: Place, interface: Option<InterfaceId>, snap: usize) -> Self {
+    pub fn new(what: What, interface: Option<InterfaceId>, snap: usize) -> Self {
         let count = (ROOM / (snap + size_of::<Record>())).clamp(RECORDS.0, RECORDS.1);
         let free = ArrayQueue::new(count);
-        let step: Arc<str> = "".into();
         for _ in 0..count {
             let record = Record {
                 at: 0,
                 interface: 0,
                 event: Event::Received,
-                step: step.clone(),
+                step: None,
                 length: 0,
                 frame: Vec::with_capacity(snap),
             };
             // There is room for as many.
             let _ = free.push(Box::new(record));
         }
-        Self { place, interface, snap, free, full: ArrayQueue::new(count), lost: AtomicU64::new(0) }
+        Self { what, interface, snap, free, full: ArrayQueue::new(count), lost: AtomicU64::new(0) }
     }
 
     /// The oldest record, to be given back.
@@ -124,7 +130,7 @@ impl Capture {
         self.lost.load(Ordering::Relaxed)
     }
 
-    fn put(&self, batch: &mut Batch, slot: usize, event: Event, step: &Arc<str>) {
+    fn put(&self, batch: &mut Batch, slot: usize, event: Event, (shape, place): Place<'_>) {
         let interface = match event {
             Event::Sent => batch.out_interface[slot],
             _ => batch.interface(slot).index() as u16,
@@ -145,168 +151,81 @@ impl Capture {
         keep(first);
         rest.for_each(keep);
         (record.at, record.interface, record.event, record.length) = (at, interface, event, length);
-        record.step = step.clone();
+        record.step = Some((shape.clone(), place));
         // There is room for all.
         let _ = self.full.push(record);
     }
 
-    /// True if it concerns a step of this name, at this place of the graph, with these targets.
-    fn wants(&self, name: &str, place: usize, targets: &[Target]) -> bool {
-        let wants = |target: &Target| self.event_of(*target).is_some();
-        match &self.place {
-            Place::Step(step) => step == name,
-            Place::Wire => place == 0 || targets.iter().any(wants),
-            Place::Dropped(_) | Place::Punted => targets.iter().any(wants),
+    /// The event of packets that enter a step, if it is captured.
+    fn event_in_front(&self, (shape, place): Place<'_>) -> Option<Event> {
+        match &self.what {
+            What::Step(wanted) => {
+                let is_wanted = shape.steps.get(place).is_some_and(|step| step.name == *wanted);
+                is_wanted.then_some(Event::Entered)
+            }
+            What::Wire => (place == 0).then_some(Event::Received),
+            What::Dropped(_) | What::Punted => None,
         }
     }
 
     /// The event of packets that take an edge to this target, if it is captured.
-    fn event_of(&self, target: Target) -> Option<Event> {
-        match (&self.place, target) {
-            (Place::Wire, Target::Transmit) => Some(Event::Sent),
-            (Place::Dropped(wanted), Target::Drop(reason)) => {
+    fn event_behind(&self, target: Target) -> Option<Event> {
+        match (&self.what, target) {
+            (What::Wire, Target::Transmit) => Some(Event::Sent),
+            (What::Dropped(wanted), Target::Drop(reason)) => {
                 wanted.is_none_or(|wanted| wanted == reason).then_some(Event::Dropped(reason))
             }
-            (Place::Punted, Target::SlowPath(reason)) => Some(Event::Punted(reason)),
+            (What::Punted, Target::SlowPath(reason)) => Some(Event::Punted(reason)),
             _ => None,
         }
     }
 }
 
-/// The captures that run, for graphs that are made.
-#[derive(Default)]
-pub struct Captures(Mutex<Running>);
-
-#[derive(Default)]
-struct Running {
-    all: Vec<Arc<Capture>>,
-    /// Number of changes.
-    changes: u64,
+/// The watch of one forwarder for a capture.
+pub struct CaptureWatch {
+    capture: Arc<Capture>,
+    selection: Selection,
 }
 
-impl Captures {
-    /// Adds one. Graphs made from now on have it.
-    pub fn add(&self, capture: Arc<Capture>) {
-        let mut running = lock(&self.0);
-        running.all.push(capture);
-        running.changes += 1;
+impl CaptureWatch {
+    /// Of packets that the first rule of this filter matches, or of all.
+    pub fn new(capture: Arc<Capture>, filter: Option<Arc<FilterTable>>) -> Self {
+        Self { capture, selection: Selection::new(filter) }
     }
 
-    /// Removes one.
-    pub fn remove(&self, capture: &Arc<Capture>) {
-        let mut running = lock(&self.0);
-        running.all.retain(|other| !Arc::ptr_eq(other, capture));
-        running.changes += 1;
-    }
-
-    /// The number of changes so far.
-    pub fn changes(&self) -> u64 {
-        lock(&self.0).changes
-    }
-
-    /// All of them.
-    pub fn all(&self) -> Vec<Arc<Capture>> {
-        lock(&self.0).all.clone()
-    }
-}
-
-/// Wraps the steps of a graph of which these captures want packets.
-pub fn tap(graph: &mut Graph, captures: &[Arc<Capture>]) {
-    graph.tap(|step, shape, place| {
-        let targets: Vec<_> = shape.outputs.iter().map(|(_, target)| *target).collect();
-        Tapped::wrap(step, (&shape.name, place), &targets, captures)
-    });
-}
-
-/// A step of which packets are captured.
-struct Tapped {
-    inner: Box<dyn Step>,
-    name: Arc<str>,
-    /// Those of packets that enter it, with their event.
-    before: Vec<(Arc<Capture>, Event)>,
-    /// Those of packets on an output.
-    behind: Vec<(Arc<Capture>, usize, Event)>,
-}
-
-impl Tapped {
-    /// Wraps a step, unless no capture concerns it.
-    fn wrap(
-        inner: Box<dyn Step>,
-        (name, place): (&str, usize),
-        targets: &[Target],
-        captures: &[Arc<Capture>],
-    ) -> Box<dyn Step> {
-        let wanting = || captures.iter().filter(|capture| capture.wants(name, place, targets));
-        if wanting().next().is_none() {
-            return inner;
-        }
-        let enters = |capture: &&Arc<Capture>| match capture.place {
-            Place::Step(_) => Some(((*capture).clone(), Event::Entered)),
-            Place::Wire if place == 0 => Some(((*capture).clone(), Event::Received)),
-            _ => None,
-        };
-        let before = wanting().filter_map(|capture| enters(&capture)).collect();
-        let leaves = |capture: &Arc<Capture>| {
-            let outputs = targets.iter().enumerate();
-            let capture = capture.clone();
-            let edges = outputs.filter_map(move |(output, target)| {
-                Some((capture.clone(), output, capture.event_of(*target)?))
-            });
-            edges.collect::<Vec<_>>()
-        };
-        let behind = wanting().flat_map(leaves).collect();
-        Box::new(Self { inner, name: name.into(), before, behind })
-    }
-
-    fn look_behind(&self, batch: &mut Batch, out: &Outputs) {
-        for (capture, output, event) in &self.behind {
-            let taken = out.get(*output).copied().unwrap_or(Mask::EMPTY);
-            taken.slots().for_each(|slot| capture.put(batch, slot, *event, &self.name));
+    fn put_all(&mut self, step: Place<'_>, event: Event, packets: Mask, batch: &mut Batch) {
+        self.selection.look(packets, batch);
+        for slot in self.selection.of(packets).slots() {
+            self.capture.put(batch, slot, event, step);
         }
     }
 }
 
-impl Step for Tapped {
-    fn outputs(&self) -> &[Output] {
-        self.inner.outputs()
+impl Watch for CaptureWatch {
+    fn begin(&mut self, _: &Arc<Shape>, _: &mut Batch) {
+        self.selection.begin();
     }
 
-    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-        for (capture, event) in &self.before {
-            input.slots().for_each(|slot| capture.put(batch, slot, *event, &self.name));
+    fn entering(&mut self, step: Place<'_>, packets: Mask, batch: &mut Batch) {
+        if let Some(event) = self.capture.event_in_front(step) {
+            self.put_all(step, event, packets, batch);
         }
-        self.inner.process(batch, input, out);
-        self.look_behind(batch, out);
     }
 
-    fn emit(&mut self, batch: &mut Batch, most: usize, out: &mut Outputs) -> Origin {
-        let origin = self.inner.emit(batch, most, out);
-        self.look_behind(batch, out);
-        origin
-    }
-
-    fn held(&self) -> usize {
-        self.inner.held()
-    }
-
-    fn is_waiting(&self) -> bool {
-        self.inner.is_waiting()
-    }
-
-    fn release(&mut self) -> usize {
-        self.inner.release()
-    }
-
-    fn counters(&self) -> Option<&StepCounters> {
-        self.inner.counters()
-    }
-
-    fn state(&mut self) -> Option<&mut dyn Any> {
-        self.inner.state()
-    }
-
-    fn take_state(&mut self, old: &mut dyn Any) {
-        self.inner.take_state(old);
+    fn passed(
+        &mut self,
+        step: Place<'_>,
+        (packets, output): (Mask, &dyn Fn(usize) -> usize),
+        batch: &mut Batch,
+    ) {
+        let (shape, place) = step;
+        let Some(of_step) = shape.steps.get(place) else { return };
+        for (number, (_, target)) in of_step.outputs.iter().enumerate() {
+            if let Some(event) = self.capture.event_behind(*target) {
+                let taken = packets.filter(|slot| output(slot) == number);
+                self.put_all(step, event, taken, batch);
+            }
+        }
     }
 }
 
@@ -314,6 +233,7 @@ impl Step for Tapped {
 mod tests {
     use super::*;
     use crate::builder::GraphBuilder;
+    use crate::graph::{Graph, Output, Outputs, Step, StepCounters};
     use crate::testing::{FrameBuilder, batch_of};
 
     const OUTPUTS: &[Output] =
@@ -347,7 +267,10 @@ mod tests {
         builder.connect("sort", "next", "last").unwrap();
         builder.transmit("last", "next").unwrap();
         let mut graph = builder.build().unwrap();
-        tap(&mut graph, captures);
+        let watch = |capture: &Arc<Capture>| -> Box<dyn Watch> {
+            Box::new(CaptureWatch::new(capture.clone(), None))
+        };
+        graph.watches = captures.iter().map(watch).collect();
         let frame = |n: u8| FrameBuilder::ip4().udp(1, n.into(), b"x").build();
         graph.run(&mut batch_of(&[frame(0), frame(1), frame(2), frame(3)]));
         graph
@@ -357,25 +280,25 @@ mod tests {
         let record = || {
             let record = capture.take()?;
             let port = record.frame.get(37).copied().unwrap_or(255);
-            let found = (record.event, record.step.to_string(), port);
+            let found = (record.event, record.step().to_owned(), port);
             capture.give_back(record);
             Some(found)
         };
         std::iter::from_fn(record).collect()
     }
 
-    fn capture(place: Place) -> Arc<Capture> {
-        Arc::new(Capture::new(place, None, 60))
+    fn capture(what: What) -> Arc<Capture> {
+        Arc::new(Capture::new(what, None, 60))
     }
 
     #[test]
     fn each_place_has_its_packets() {
         let places = [
-            Place::Wire,
-            Place::Step("last".to_owned()),
-            Place::Dropped(None),
-            Place::Dropped(Some(DropReason::Runt)),
-            Place::Punted,
+            What::Wire,
+            What::Step("last".to_owned()),
+            What::Dropped(None),
+            What::Dropped(Some(DropReason::Runt)),
+            What::Punted,
         ];
         let captures = places.map(capture);
         let graph = run(&captures);
@@ -396,7 +319,7 @@ mod tests {
 
     #[test]
     fn records_are_bounded_and_used_again() {
-        let all = Arc::new(Capture::new(Place::Punted, None, ROOM));
+        let all = Arc::new(Capture::new(What::Punted, None, ROOM));
         for _ in 0..RECORDS.0 + 5 {
             run(std::slice::from_ref(&all));
         }
@@ -407,8 +330,8 @@ mod tests {
 
     #[test]
     fn a_packet_is_cut_and_of_one_interface() {
-        let cut = Arc::new(Capture::new(Place::Punted, None, 20));
-        let other = Arc::new(Capture::new(Place::Punted, InterfaceId::new(7), 20));
+        let cut = Arc::new(Capture::new(What::Punted, None, 20));
+        let other = Arc::new(Capture::new(What::Punted, InterfaceId::new(7), 20));
         run(&[cut.clone(), other.clone()]);
         let record = cut.take().unwrap();
         assert_eq!((record.frame.len(), record.length > 20), (20, true));

@@ -45,7 +45,7 @@ pub struct Replacement {
     pub settings: Option<Settings>,
     /// Queues of ports in software, or their absence.
     pub schedulers: Schedulers,
-    /// Its observer.
+    /// Its observers.
     pub watching: Option<Watching>,
 }
 

@@ -11,6 +11,7 @@ mod gate;
 mod mark;
 mod police;
 mod samples;
+mod sieve;
 mod verdicts;
 
 use std::collections::HashMap;
@@ -31,6 +32,7 @@ use self::police::Policer;
 pub use self::police::{Colour, Colours, Meter, Police, SourceKey, SourceLengths};
 pub use self::samples::Sample;
 use self::samples::Samples;
+pub use self::sieve::Sieve;
 use self::verdicts::{Treated, Verdict, Verdicts};
 use crate::batch::{Batch, ETHERNET};
 use crate::category::CATEGORIES_MAX;

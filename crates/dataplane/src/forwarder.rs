@@ -176,7 +176,7 @@ impl Forwarder {
                 let (next, last) = (&mut self.parts.graph, &mut *graph);
                 let distribution = &mut self.distribution;
                 distribution.exchange_mirror(&mut next.mirror_output, &mut last.mirror_output);
-                std::mem::swap(&mut next.watch, &mut last.watch);
+                std::mem::swap(&mut next.watches, &mut last.watches);
                 // A step that panics over another's state starts without it.
                 let _ = guard(|| self.parts.graph.take_state(graph));
                 let lost = guard(|| graph.release()).unwrap_or(0);
@@ -194,8 +194,8 @@ impl Forwarder {
                 self.rewire(rewiring);
             }
             self.exchange_schedulers(&mut new.schedulers);
-            if let Some(Watching { watch, made }) = &mut new.watching {
-                std::mem::swap(watch, &mut self.parts.graph.watch);
+            if let Some(Watching { watches, made }) = &mut new.watching {
+                std::mem::swap(watches, &mut self.parts.graph.watches);
                 made.iter_mut().for_each(|made| made.outcome = self.try_out(made));
             }
         });

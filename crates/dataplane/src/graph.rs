@@ -319,8 +319,8 @@ pub struct Graph {
     /// Mirroring where packets leave; `None`: there are no mirror sessions. The distribution has it while the graph
     /// runs.
     pub(crate) mirror_output: Option<Box<MirrorOutput>>,
-    /// Observes packets; `None`, as nearly always: nobody does.
-    pub(crate) watch: Option<Box<dyn Watch>>,
+    /// Observers of packets; nearly always none.
+    pub(crate) watches: Vec<Box<dyn Watch>>,
 }
 
 impl Graph {
@@ -355,7 +355,7 @@ impl Graph {
             spread_filter: None,
             shed_filter: None,
             mirror_output: None,
-            watch: None,
+            watches: Vec::new(),
         }
     }
 
@@ -387,19 +387,6 @@ impl Graph {
     /// Sets the mirroring where packets leave.
     pub fn set_mirror_output(&mut self, output: Option<Box<MirrorOutput>>) {
         self.mirror_output = output;
-    }
-
-    /// Replaces each step by one that does the same for other steps and for readers; it gets the step, its shape and its
-    /// place.
-    pub(crate) fn tap(&mut self, wrap: impl Fn(Box<dyn Step>, &StepShape, usize) -> Box<dyn Step>) {
-        self.steps = std::mem::take(&mut self.steps)
-            .into_iter()
-            .enumerate()
-            .map(|(place, placed)| match self.shape.steps.get(place) {
-                Some(shape) => Placed { step: wrap(placed.step, shape, place), ..placed },
-                None => placed,
-            })
-            .collect();
     }
 
     /// The graph's form.
@@ -509,7 +496,7 @@ impl Graph {
 
     #[inline(always)]
     fn run_from(&mut self, first: usize, batch: &mut Batch) -> Ends {
-        if self.watch.is_some() {
+        if !self.watches.is_empty() {
             self.run_watched(first, batch);
         }
         for place in first..self.steps.len() {
@@ -536,13 +523,11 @@ impl Graph {
         self.take_edges(place, input, &out);
     }
 
-    /// Runs all steps from this place on, and shows each one's outputs to the watch.
+    /// Runs all steps from this place on, and shows the watches the packets in front of and behind each.
     #[cold]
     fn run_watched(&mut self, first: usize, batch: &mut Batch) {
-        if first == 0
-            && let Some(watch) = &mut self.watch
-        {
-            watch.begin(&self.shape, batch);
+        if first == 0 {
+            self.watches.iter_mut().for_each(|watch| watch.begin(&self.shape, batch));
         }
         for place in first..self.steps.len() {
             let input = std::mem::take(&mut self.masks[place]);
@@ -550,13 +535,16 @@ impl Graph {
                 continue;
             }
             self.at = (place, input);
+            for watch in &mut self.watches {
+                watch.entering((&self.shape, place), input, batch);
+            }
             let mut out = [Mask::EMPTY; MAX_OUTPUTS];
             self.steps[place].step.process(batch, input, &mut out);
-            if let Some(watch) = &mut self.watch {
-                let outputs = self.steps[place].edges.len();
-                let output = |slot| out.iter().take(outputs).position(|mask| mask.has(slot));
-                let taken = |slot| output(slot).unwrap_or(LOST);
-                watch.passed(&self.shape, place, (input, &taken), batch);
+            let outputs = self.steps[place].edges.len();
+            let output = |slot| out.iter().take(outputs).position(|mask| mask.has(slot));
+            let taken = |slot| output(slot).unwrap_or(LOST);
+            for watch in &mut self.watches {
+                watch.passed((&self.shape, place), (input, &taken), batch);
             }
             self.take_edges(place, input, &out);
         }

@@ -1,26 +1,22 @@
 //! Trace: the way of some packets through the graph, step by step.
 //!
-//! A [`Trace`] is the [`Watch`] of one forwarder. It selects packets by a rule of filters, when they enter the graph, and
-//! again when their interface or their Ethertype has become another (VLANs, bonds). For each selected packet it
-//! puts a [`Sighting`] into a queue after each step, from which the owner makes the report. The queue has room for all
-//! steps of as many packets as are to be traced, so that a sighting is lost only where packets run through a graph
-//! several times.
+//! A [`Trace`] is the [`Watch`] of one forwarder. For each selected packet it puts a [`Sighting`] into a queue after each
+//! step, from which the owner makes the report. The queue has room for all steps of as many packets as are to be traced,
+//! so that a sighting is lost only where packets run through a graph several times.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crossbeam_queue::ArrayQueue;
-use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 
 use crate::batch::{BATCH_MAX, Batch};
 use crate::category::CATEGORIES_MAX;
-use crate::filters::{FilterTable, Filtered, Reader};
+use crate::filters::FilterTable;
 use crate::graph::Shape;
 use crate::interface::InterfaceId;
 use crate::mask::Mask;
 use crate::next_hop::{NO_ROUTE, NextHop};
-use crate::watch::Watch;
+use crate::watch::{Place, Selection, Watch};
 
 /// Bytes of a frame in a sighting: all headers that steps read and write.
 pub const SIGHTED: usize = 128;
@@ -125,63 +121,14 @@ impl Sightings {
     }
 }
 
-/// Packets selected by the first rule of a filter; without one, all.
-struct Sieve {
-    table: Option<Arc<FilterTable>>,
-    ip4: Reader<Ipv4Addr>,
-    ip6: Reader<Ipv6Addr>,
-}
-
-impl Sieve {
-    fn new(table: Option<Arc<FilterTable>>) -> Self {
-        let (ip4, ip6) =
-            (Reader::of(table.as_deref().into_iter()), Reader::of(table.as_deref().into_iter()));
-        Self { table, ip4, ip6 }
-    }
-
-    fn select(&mut self, batch: &Batch, packets: Mask) -> Mask {
-        let Self { table, ip4, ip6 } = self;
-        let Some(table) = table else { return packets };
-        let of = |ethertype: u16| {
-            packets.filter(|slot| batch.ethernet(slot).ethertype.get() == ethertype)
-        };
-        let (of_ip4, of_ip6) = (of(ETHERTYPE_IPV4), of(ETHERTYPE_IPV6));
-        let others = packets.without(of_ip4 | of_ip6);
-        let others = others.filter(|slot| table.has_rule_for_frame(batch, slot));
-        fitting(table, ip4, batch, of_ip4) | fitting(table, ip6, batch, of_ip6) | others
-    }
-}
-
-/// Those of these packets, all of one family, that a filter's first rule matches.
-fn fitting<A: Filtered>(
-    table: &FilterTable,
-    reader: &mut Reader<A>,
-    batch: &Batch,
-    packets: Mask,
-) -> Mask {
-    if packets.is_empty() {
-        return Mask::EMPTY;
-    }
-    let hidden = reader.read(batch, packets);
-    let frames = packets.slots().map(|slot| batch.frame(slot));
-    table.lend_to_fragments(&mut reader.fields, batch.now, frames);
-    let mut found = [0; BATCH_MAX];
-    A::classifier(table).classify(&reader.fields, &mut found);
-    let fits = packets.slots().zip(found).filter(|(_, rule)| *rule == 0);
-    fits.fold(Mask::EMPTY, |all, (slot, _)| all | Mask::when(true, slot)).without(hidden)
-}
-
 /// The watch of one forwarder.
 pub struct Trace {
     forwarder: usize,
-    sieve: Sieve,
+    selection: Selection,
     sightings: Arc<Sightings>,
     /// Packets of the batch that are traced, and their numbers by slot.
     traced: Mask,
     numbers: [u32; BATCH_MAX],
-    /// Packets of the batch that the sieve has seen, and as what: interface and Ethertype by slot.
-    seen: Mask,
-    as_what: [(InterfaceId, u16); BATCH_MAX],
 }
 
 impl Trace {
@@ -191,27 +138,12 @@ impl Trace {
         filter: Option<Arc<FilterTable>>,
         sightings: Arc<Sightings>,
     ) -> Self {
-        Self {
-            forwarder,
-            sieve: Sieve::new(filter),
-            sightings,
-            traced: Mask::EMPTY,
-            numbers: [0; BATCH_MAX],
-            seen: Mask::EMPTY,
-            as_what: [(InterfaceId::FIRST, 0); BATCH_MAX],
-        }
+        let selection = Selection::new(filter);
+        Self { forwarder, selection, sightings, traced: Mask::EMPTY, numbers: [0; BATCH_MAX] }
     }
 
-    /// Selects packets among those that the sieve has not seen as what they are now.
     fn look(&mut self, shape: &Arc<Shape>, packets: Mask, batch: &Batch) {
-        let what = |slot| (batch.interface(slot), batch.ethernet(slot).ethertype.get());
-        let is_new = |slot| !self.seen.has(slot) || self.as_what[slot] != what(slot);
-        let fresh = packets.without(self.traced).filter(is_new);
-        for slot in fresh.slots() {
-            self.as_what[slot] = what(slot);
-        }
-        self.seen |= fresh;
-        for slot in self.sieve.select(batch, fresh).slots() {
+        for slot in self.selection.look(packets, batch).slots() {
             let Some(number) = self.sightings.number() else { return };
             self.traced |= Mask::when(true, slot);
             self.numbers[slot] = number;
@@ -244,19 +176,21 @@ impl Trace {
 
 impl Watch for Trace {
     fn begin(&mut self, shape: &Arc<Shape>, batch: &mut Batch) {
-        (self.traced, self.seen) = (Mask::EMPTY, Mask::EMPTY);
+        self.traced = Mask::EMPTY;
+        self.selection.begin();
         batch.next_hop = [NO_ROUTE; BATCH_MAX];
         batch.hop = [NextHop::NoRoute.into(); BATCH_MAX];
         batch.out_interface = [NO_INTERFACE; BATCH_MAX];
         self.look(shape, batch.packets(), batch);
     }
 
+    fn entering(&mut self, _: Place<'_>, _: Mask, _: &mut Batch) {}
+
     fn passed(
         &mut self,
-        shape: &Arc<Shape>,
-        place: usize,
+        (shape, place): Place<'_>,
         (packets, output): (Mask, &dyn Fn(usize) -> usize),
-        batch: &Batch,
+        batch: &mut Batch,
     ) {
         self.look(shape, packets, batch);
         for slot in (packets & self.traced).slots() {
@@ -313,7 +247,7 @@ mod tests {
         builder.transmit("mark", "next").unwrap();
         let mut graph = builder.build().unwrap();
         let sightings = Arc::new(Sightings::new(packets, 2));
-        graph.watch = Some(Box::new(Trace::new(1, filter, sightings.clone())));
+        graph.watches.push(Box::new(Trace::new(1, filter, sightings.clone())));
         (graph, sightings)
     }
 

@@ -9,7 +9,6 @@ use acl::SetReaders;
 use anyhow::{Context, Error, Result, anyhow};
 use control::config::Config;
 use dataplane::bond::BondTable;
-use dataplane::capture::{self, Captures};
 use dataplane::catalogue::{Catalogue, Facts};
 use dataplane::copy_filter::CopyFilter;
 use dataplane::filters::{FilterTable, Filters};
@@ -193,10 +192,6 @@ impl GraphMaker {
         let has_virtuals = config.virtuals().next().is_some();
         graph.set_tagger(has_virtuals.then(|| Box::new(tables.tagger())));
         graph.set_mirror_output(tables.mirror_output());
-        let captures = self.tables.common().shared.get::<Captures>().all();
-        if !captures.is_empty() {
-            capture::tap(&mut graph, &captures);
-        }
         Ok((graph, view))
     }
 

@@ -41,7 +41,7 @@
 //! | `ports.rs` | ports that come, go and change |
 //! | `meanwhile.rs` | other work while a change waits for forwarders |
 //! | `load.rs` | load of forwarders, and their queues |
-//! | `captures.rs` | captures of packets |
+//! | `trace.rs`, `captures.rs`, `watches.rs` | traces and captures of packets |
 //! | `metrics.rs` | the state for scrapes of metrics |
 //! | `state.rs` | what the owner holds, by concern |
 
@@ -91,6 +91,7 @@ mod virtual_macs;
 mod virtuals;
 mod vrfs;
 mod watch;
+mod watches;
 
 use std::net::IpAddr;
 use std::ops::ControlFlow;

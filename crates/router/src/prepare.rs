@@ -10,7 +10,6 @@ use anyhow::{Context, Result, anyhow};
 use control::config::{self, Config, Diff, Interface, Limits};
 use control::cores::CorePlacement;
 use control::import::{Exchange, read_table};
-use dataplane::capture::Captures;
 use dataplane::interface::{InterfaceId, InterfaceInfo, VrfId};
 use dataplane::lock::lock;
 use dataplane::port::{MAX_PORTS, PortId};
@@ -68,8 +67,6 @@ pub struct Prepared {
     pub moved: Hosts,
     /// Route tables of another structure, if that is wanted, which the graphs read.
     pub fibs: Option<OtherFibs>,
-    /// Changes of the captures that the graphs have, at least.
-    pub captures: u64,
 }
 
 /// Route tables that replace the present ones.
@@ -107,14 +104,13 @@ impl Workshop {
         lock(&self.maker).use_tables(tables);
     }
 
-    /// Prepares a change for a router that has these ports; with `graphs`, so that it can be made, with other graphs in
-    /// any case if they are for `captures`.
+    /// Prepares a change for a router that has these ports; with `graphs`, so that it can be made.
     pub fn prepare(
         &self,
         base: Arc<Config>,
         known: &BTreeMap<PortId, Known>,
         wanted: Wanted,
-        (graphs, captures): (bool, bool),
+        graphs: bool,
     ) -> Result<Prepared> {
         let is_checked = matches!(wanted, Wanted::Config(_) | Wanted::Edit(_));
         let config = match wanted {
@@ -148,15 +144,13 @@ impl Workshop {
         let fibs = if made { self.other_fibs(&base, &config)? } else { None };
         let near = fibs.as_ref().map(|fibs| &fibs.near);
         let (mut graphs, mut more) = (Vec::new(), Vec::new());
-        let of_captures = self.changes_of_captures();
         if made {
             let (stay, new) = cores.split_at(before.len().min(cores.len()));
             // Those that are to end get one as well: they run until all have changed.
             let running = [stay, &before[stay.len()..]].concat();
             // Counters of steps in Lua are added up over the forwarders whose graphs are made together.
             let joined = config.script.is_some() && !new.is_empty();
-            let others =
-                captures || diff.graph || joined || self.move_to_other_nodes(&before, stay);
+            let others = diff.graph || joined || self.move_to_other_nodes(&before, stay);
             let count = if others { running.len() } else { 0 };
             graphs = self.graphs(&[&running[..count], new].concat(), &config, &ports, near)?;
             more = graphs.split_off(count);
@@ -174,13 +168,7 @@ impl Workshop {
             hosts,
             moved,
             fibs,
-            captures: of_captures,
         })
-    }
-
-    fn changes_of_captures(&self) -> u64 {
-        let maker = lock(&self.maker);
-        maker.tables().common().shared.get::<Captures>().changes()
     }
 
     /// Opens the device of a port again, for a router that has this configuration and these ports;

@@ -104,7 +104,6 @@ impl Owner {
             hosts,
             moved,
             fibs,
-            captures: _,
         } = prepared;
         let (fibs, near) = fibs.map(|fibs| (fibs.empty, fibs.near)).unzip();
         let mut done = Done { hosts, ..Done::default() };
@@ -132,6 +131,7 @@ impl Owner {
                 self.filtering.sets.retain(&config.sets);
                 self.place_rules(&config);
                 self.steer_control_for(&config);
+                self.watch_again().await;
                 Ok(pause)
             }
             Err(error) => {

@@ -44,8 +44,6 @@ const EDITS_MOST: usize = 1024;
 enum Purpose {
     /// To be shown, all routes or the first some.
     Show { all: bool },
-    /// The same configuration, with the captures that run.
-    Capture,
     /// To be made.
     Make { origin: Origin, confirm: Option<Duration> },
     /// To be made for the handler of this name, beside the history.
@@ -142,9 +140,8 @@ impl Configurations {
         self.making.set(self.making.get() + usize::from(purpose.is_made()));
         tokio::task::spawn_blocking(move || {
             let graphs = purpose.is_made();
-            let captures = matches!(purpose, Purpose::Capture);
             let alive = || if graphs { pulse.wait() } else { Ok(()) };
-            let prepare = || workshop.prepare(base, &known, wanted.clone(), (graphs, captures));
+            let prepare = || workshop.prepare(base, &known, wanted.clone(), graphs);
             // A defect there is an answer, too: nothing of the router has been touched.
             let prepared = catch_unwind(AssertUnwindSafe(prepare)).unwrap_or_else(|_| {
                 bail!("a panic over it: a defect, please report what the log says")
@@ -308,29 +305,6 @@ impl Owner {
         self.configurations.prepare(self.pulse(), wanted, purpose, Some(to));
     }
 
-    /// Prepares graphs with the captures that run.
-    pub(super) fn prepare_captures(&self) {
-        let wanted = Wanted::Config(self.configurations.current.clone());
-        self.configurations.prepare(self.pulse(), wanted, Purpose::Capture, None);
-    }
-
-    /// Gives forwarders graphs with the captures that run.
-    async fn finish_captures(&mut self, outcome: Result<Prepared>) {
-        let made = match outcome {
-            // Another configuration came in between.
-            Ok(prepared) if !Arc::ptr_eq(&prepared.base, &self.configurations.current) => {
-                return self.prepare_captures();
-            }
-            Ok(prepared) => {
-                let changes = prepared.captures;
-                self.carry_out(prepared).await.map(|_| changes)
-            }
-            Err(error) => Err(error),
-        };
-        self.captures_made(made, true);
-        self.publish_metrics();
-    }
-
     /// Shows or makes a change that has been prepared.
     pub(super) async fn finish(&mut self, job: Job) {
         let making = &self.configurations.making;
@@ -341,9 +315,6 @@ impl Owner {
 
     async fn finish_job(&mut self, job: Job) {
         let Job { purpose, asker, wanted, outcome } = job;
-        if let Purpose::Capture = purpose {
-            return self.finish_captures(outcome).await;
-        }
         let returns = matches!(purpose, Purpose::Make { origin: Origin::NotConfirmed(_), .. });
         if returns && self.configurations.pending.is_none() {
             // A client has rolled back meanwhile.
@@ -362,23 +333,13 @@ impl Owner {
         }
         let answer = match &purpose {
             Purpose::Handler(handler) => {
-                let captures = (!prepared.graphs.is_empty()).then(|| prepared.captures.clone());
                 let made = self.make_for_handler(prepared).await;
-                if let (Ok(_), Some(captures)) = (&made, captures) {
-                    self.captures_made(Ok(captures), false);
-                }
                 let done = made.map_err(|error| format!("{error:#}"));
                 questions::json(&handlers::written(handler, done))
             }
             Purpose::Show { all } => questions::json(&plan(&prepared, *all)),
-            // Finished above.
-            Purpose::Capture => return,
             Purpose::Make { origin, confirm } => {
-                let captures = (!prepared.graphs.is_empty()).then_some(prepared.captures);
                 let made = self.make(prepared, *origin, *confirm).await;
-                if let (Ok(_), Some(captures)) = (&made, captures) {
-                    self.captures_made(Ok(captures), false);
-                }
                 made.and_then(|applied| questions::json(&applied))
             }
         };
@@ -506,7 +467,7 @@ fn refused(purpose: &Purpose, error: anyhow::Error) -> Result<serde_json::Value>
 fn say_failure(purpose: &Purpose, error: &anyhow::Error) {
     match purpose {
         // The caller is told.
-        Purpose::Show { .. } | Purpose::Handler(_) | Purpose::Capture => {}
+        Purpose::Show { .. } | Purpose::Handler(_) => {}
         Purpose::Make { origin: origin @ Origin::NotConfirmed(_), .. } => {
             tracing::error!("{origin}, but the one before cannot be restored: {error:#}");
         }

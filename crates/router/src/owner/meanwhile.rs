@@ -209,7 +209,11 @@ impl Owner {
 
 /// Returns true if the answer needs the wiring.
 fn needs_wiring(question: &Question) -> bool {
-    let Question::Request(request, _) = question else { return false };
+    let request = match question {
+        Question::Request(request, _) => request,
+        Question::Capture(..) | Question::EndCapture(_) => return true,
+        Question::Page(..) => return false,
+    };
     let Request::Show(show) = request else { return matches!(request, Request::Trace(_)) };
     matches!(show, Show::Forwarders | Show::Rss | Show::ControlQueues | Show::Topology)
 }

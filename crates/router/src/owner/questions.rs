@@ -52,8 +52,12 @@ impl Owner {
                     self.respond(request, to);
                 }
             }
-            Question::Capture(request, to) => self.begin_capture(&request, to),
-            Question::EndCapture(capture) => self.end_capture(&capture),
+            Question::Capture(request, to) => {
+                Box::pin(self.begin_capture(&request, to)).await;
+            }
+            Question::EndCapture(capture) => {
+                Box::pin(self.end_capture(&capture)).await;
+            }
             Question::Page(filter, after, to) => {
                 let page = self.page(&filter, after).map_err(|error| format!("{error:#}"));
                 // The client may have disconnected.

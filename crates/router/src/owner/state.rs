@@ -28,7 +28,6 @@ use super::super::slow_worker::{EventReceiver, Lessons, Orders, SlowThreads};
 use super::super::virtuals::OpenVirtuals;
 use super::super::wiring::{Hurry, Wiring};
 use super::bonds::BondControls;
-use super::captures::CaptureWork;
 use super::commands::Places;
 use super::filter_log::Watches;
 use super::hardware_filters::DeviceHits;
@@ -42,8 +41,8 @@ use super::meanwhile::{Inputs, Later};
 use super::multicast::Groups;
 use super::rebalance::Balance;
 use super::sources::Sources;
-use super::trace::Tracing;
 use super::watch::Word;
+use super::watches::Observers;
 
 /// Routes, where they come from, and the tables into which they go.
 pub struct Routing {
@@ -153,7 +152,8 @@ pub struct Forwarding {
     pub(super) flows: FlowHash,
     /// Failures of steps in Lua.
     pub(super) failures: FailureLog,
-    pub(super) tracing: Tracing,
+    /// The trace and the captures under way.
+    pub(super) observers: Observers,
     /// Counters of all units.
     pub(super) ledger: Ledger,
 }
@@ -170,7 +170,7 @@ impl Forwarding {
             balance: Balance::default(),
             flows,
             failures: FailureLog::default(),
-            tracing: Tracing::default(),
+            observers: Observers::default(),
             ledger,
         }
     }
@@ -231,8 +231,6 @@ pub(super) struct Serving {
     pub(super) service: Option<Service>,
     /// The listeners for metrics, and their thread.
     pub(super) metrics: Option<metrics::Service>,
-    /// Captures on their way into graphs.
-    pub(super) captures: CaptureWork,
     /// Commands in Lua that run.
     pub(super) places: Places,
     /// True if everything that a start waits for is done.

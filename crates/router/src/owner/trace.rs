@@ -13,21 +13,19 @@ mod report;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Error, Result, bail, ensure};
+use anyhow::{Context, Error, Result, anyhow, ensure};
 use api::{Answer, TraceRequest};
-use dataplane::exchange::Replacement;
-use dataplane::filters::FilterTable;
 use dataplane::graph::Target;
 use dataplane::interface::InterfaceId;
 use dataplane::port::PortId;
 use dataplane::trace::{At, Sighting, Sightings, Trace};
-use dataplane::watch::{LOST, Made, Refusal, Watch, Watching};
+use dataplane::watch::{LOST, Made, Refusal, Watch};
 use tokio::sync::oneshot;
 use wire::ethernet::ETHERNET_LEN;
 
-use super::super::wiring::Wiring;
 use super::Owner;
 use super::questions::reply;
+use super::watches::Selecting;
 
 /// Most packets of a trace.
 const PACKETS_MOST: u32 = 1000;
@@ -38,12 +36,12 @@ const SECONDS_MOST: u64 = 3600;
 /// Source MAC of packets made by hand, unless they say another: locally administered.
 const SOURCE: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
 
-/// The trace under way, if there is one.
-#[derive(Default)]
-pub struct Tracing(Option<Running>);
-
-struct Running {
+/// The trace under way.
+pub struct Tracing {
     sightings: Arc<Sightings>,
+    filter: Selecting,
+    /// True if the one packet is made by hand: forwarders but the first would take its place.
+    is_made: bool,
     wanted: u32,
     until: Instant,
     asker: oneshot::Sender<Answer>,
@@ -52,7 +50,14 @@ struct Running {
     ended: u32,
 }
 
-impl Running {
+impl Tracing {
+    /// The watch of a forwarder.
+    pub(super) fn watch(&self, forwarder: usize) -> Option<Box<dyn Watch>> {
+        (forwarder == 0 || !self.is_made).then(|| -> Box<dyn Watch> {
+            Box::new(Trace::new(forwarder, self.filter.clone(), self.sightings.clone()))
+        })
+    }
+
     /// Takes the sightings that have come.
     fn collect(&mut self) {
         while let Some(sighting) = self.sightings.take() {
@@ -88,60 +93,48 @@ impl Owner {
         request: TraceRequest,
         asker: oneshot::Sender<Answer>,
     ) {
-        match self.try_begin_trace(&request).await {
-            Ok(sightings) => {
-                let until = Instant::now() + Duration::from_secs(request.seconds);
-                let wanted = if request.packet.is_some() { 1 } else { request.packets };
-                let seen = Vec::new();
-                let running = Running { sightings, wanted, until, asker, seen, ended: 0 };
-                self.forwarding.tracing.0 = Some(running);
-                self.look_at_trace().await;
+        let (filter, made) = match self.check_trace(&request) {
+            Ok(wanted) => wanted,
+            Err(error) => return reply(asker, Err::<(), _>(error)),
+        };
+        let is_made = made.is_some();
+        let wanted = if is_made { 1 } else { request.packets };
+        let sightings = Arc::new(Sightings::new(wanted, self.forwarding.ledger.places()));
+        let until = Instant::now() + Duration::from_secs(request.seconds);
+        let (seen, ended) = (Vec::new(), 0);
+        let trace = Tracing { sightings, filter, is_made, wanted, until, asker, seen, ended };
+        self.forwarding.observers.trace = Some(trace);
+        let made = self.exchange_watches(made).await;
+        let refused = match made {
+            Ok(Some(Made { outcome: Err(refusal), .. })) => {
+                self.watch_without_trace().await.map(|trace| (trace, anyhow!(refused(refusal))))
             }
-            Err(error) => reply(asker, Err::<(), _>(error)),
+            Ok(_) => None,
+            Err(error) => self.forwarding.observers.trace.take().map(|trace| (trace, error)),
+        };
+        match refused {
+            Some((trace, error)) => reply(trace.asker, Err::<(), _>(error)),
+            None => self.look_at_trace().await,
         }
     }
 
-    async fn try_begin_trace(&mut self, request: &TraceRequest) -> Result<Arc<Sightings>> {
-        ensure!(self.forwarding.tracing.0.is_none(), "another trace is under way; try again later");
+    fn check_trace(&self, request: &TraceRequest) -> Result<(Selecting, Option<Made>)> {
         let TraceRequest { rule, packet, packets, seconds } = request;
+        let is_free = self.forwarding.observers.trace.is_none();
+        ensure!(is_free, "another trace is under way; try again later");
         ensure!((1..=PACKETS_MOST).contains(packets), "{packets} packets: 1 to {PACKETS_MOST}");
         ensure!((1..=SECONDS_MOST).contains(seconds), "{seconds} seconds: 1 to {SECONDS_MOST}");
-        ensure!(
-            packet.is_none() || rule.is_empty(),
-            "a packet made by hand is not selected by a rule"
-        );
-        let filter = self.trace_filter(rule)?;
-        let sightings = Arc::new(Sightings::new(*packets, self.forwarding.ledger.places()));
+        let is_one = packet.is_none() || rule.is_empty();
+        ensure!(is_one, "a packet made by hand is not selected by a rule");
         let made = packet.as_deref().map(|words| self.make_packet(words)).transpose()?;
-        let trace = |number| -> Option<Box<dyn Watch>> {
-            Some(Box::new(Trace::new(number, filter.clone(), sightings.clone())))
-        };
-        let mut watching: Vec<_> = match made {
-            // Other forwarders would take the place of the packet.
-            Some(made) => vec![Watching { watch: trace(0), made: Some(made) }],
-            None => {
-                let all = (0..self.forwarders()).map(trace);
-                all.map(|watch| Watching { watch, made: None }).collect()
-            }
-        };
-        watching.resize_with(self.forwarders(), Watching::default);
-        let old = self.exchange_watches(watching).await?;
-        let made = old.into_iter().find_map(|old| old.watching?.made);
-        if let Some(Made { outcome: Err(refusal), .. }) = made {
-            self.end_watches().await;
-            bail!("{}", refused(refusal));
-        }
-        Ok(sightings)
+        Ok((self.selecting(rule)?, made))
     }
 
-    /// The filter whose first rule selects packets; `None`: all are.
-    fn trace_filter(&self, rule: &[String]) -> Result<Option<Arc<FilterTable>>> {
-        if rule.is_empty() {
-            return Ok(None);
-        }
-        let spec = self.configurations.current.rule_of_words(rule).map_err(Error::msg)?;
-        let table = FilterTable::new(&spec, None, &self.filtering.sets.readers());
-        Ok(Some(Arc::new(table.map_err(Error::msg)?)))
+    /// Takes the trace back from all forwarders.
+    async fn watch_without_trace(&mut self) -> Option<Tracing> {
+        let trace = self.forwarding.observers.trace.take();
+        self.watch_on().await;
+        trace
     }
 
     /// Makes a packet of words. It is received by the port that it names, or that carries the VLAN or bond that it names.
@@ -184,31 +177,15 @@ impl Owner {
 
     /// Looks at the trace under way, and answers it if it is over.
     pub(super) async fn look_at_trace(&mut self) {
-        let Some(running) = &mut self.forwarding.tracing.0 else { return };
-        running.collect();
-        if !running.is_over() {
+        let Some(trace) = &mut self.forwarding.observers.trace else { return };
+        trace.collect();
+        if !trace.is_over() {
             return;
         }
-        self.end_watches().await;
-        let Some(mut running) = self.forwarding.tracing.0.take() else { return };
-        running.collect();
-        let report = self.trace_report(running.seen, running.sightings.lost());
-        reply(running.asker, Ok(report));
-    }
-
-    /// Takes the watches back from all forwarders.
-    async fn end_watches(&mut self) {
-        let none = (0..self.forwarders()).map(|_| Watching::default()).collect();
-        if let Err(error) = self.exchange_watches(none).await {
-            tracing::warn!("the trace goes on without a reader: {error:#}");
-        }
-    }
-
-    async fn exchange_watches(&mut self, watching: Vec<Watching>) -> Result<Vec<Replacement>> {
-        let with = |watching| Replacement { watching: Some(watching), ..Replacement::default() };
-        let replacements = watching.into_iter().map(with).collect();
-        let exchange = async |wiring: &mut Wiring| wiring.exchanges.exchange(replacements).await;
-        self.with_wiring(exchange).await
+        let Some(mut trace) = self.watch_without_trace().await else { return };
+        trace.collect();
+        let report = self.trace_report(trace.seen, trace.sightings.lost());
+        reply(trace.asker, Ok(report));
     }
 }
 

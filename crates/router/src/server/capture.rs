@@ -121,7 +121,7 @@ fn packet(record: &Record, names: &BTreeMap<usize, String>, clock: &Clock) -> Pa
         interface: names.get(&number).cloned().unwrap_or_else(|| format!("interface {number}")),
         event: event.to_owned(),
         reason: reason.map(str::to_owned),
-        step: record.step.to_string(),
+        step: record.step().to_owned(),
         length: record.length,
         frame,
     }

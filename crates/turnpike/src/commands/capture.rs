@@ -36,8 +36,9 @@ const BLOCK: u64 = 64;
 #[derive(Debug, Args)]
 pub struct CaptureArgs {
     /// at STEP: packets that enter the step; dropped [REASON]: those that steps drop; punted: those that steps give to
-    /// the slow path; without: packets as received, and as the graph sends them
-    #[arg(value_name = "WHICH", num_args = 0..=2)]
+    /// the slow path; without: packets as received, and as the graph sends them. And a rule of filters that selects
+    /// among them, as proto=udp to_port=53 from=10.0.0.0/8
+    #[arg(value_name = "WHICH")]
     which: Vec<String>,
     /// Only packets received by this interface, or sent by it
     #[arg(short, long)]
@@ -85,10 +86,12 @@ pub fn run(args: &CaptureArgs) -> Result<()> {
 }
 
 fn request(args: &CaptureArgs) -> Result<CaptureRequest> {
-    let words: Vec<_> = args.which.iter().map(String::as_str).collect();
+    let words = args.which.iter().flat_map(|words| words.split_whitespace());
+    let (rule, words): (Vec<_>, Vec<_>) = words.partition(|word| word.contains('='));
     let mut request = CaptureRequest {
         interface: args.interface.clone(),
         snap: args.snap,
+        rule: rule.into_iter().map(str::to_owned).collect(),
         ..CaptureRequest::default()
     };
     match words[..] {
@@ -97,7 +100,7 @@ fn request(args: &CaptureArgs) -> Result<CaptureRequest> {
         ["dropped"] => request.dropped = Some(String::new()),
         ["dropped", reason] => request.dropped = Some(reason.to_owned()),
         ["punted"] => request.punted = true,
-        _ => bail!("{}: expected at STEP, dropped, dropped REASON or punted", args.which.join(" ")),
+        _ => bail!("{}: expected at STEP, dropped, dropped REASON or punted", words.join(" ")),
     }
     Ok(request)
 }

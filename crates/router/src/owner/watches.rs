@@ -1,0 +1,84 @@
+//! Observers of packets: the trace and the captures under way, as watches of forwarders.
+//!
+//! All watches of a forwarder are exchanged together, when one begins or ends, and after a change, which may have started
+//! forwarders.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use dataplane::capture::{Capture, CaptureWatch};
+use dataplane::exchange::Replacement;
+use dataplane::filters::FilterTable;
+use dataplane::watch::{Made, Watch, Watching};
+
+use super::super::wiring::Wiring;
+use super::Owner;
+use super::trace::Tracing;
+
+/// A filter whose first rule selects packets; `None`: all are.
+pub(super) type Selecting = Option<Arc<FilterTable>>;
+
+/// The observers.
+#[derive(Default)]
+pub struct Observers {
+    pub(super) trace: Option<Tracing>,
+    pub(super) captures: Vec<(Arc<Capture>, Selecting)>,
+}
+
+impl Observers {
+    /// The watches of a forwarder.
+    fn watches(&self, forwarder: usize) -> Vec<Box<dyn Watch>> {
+        let trace = self.trace.as_ref().and_then(|trace| trace.watch(forwarder));
+        let capture = |(capture, filter): &(Arc<Capture>, Selecting)| -> Box<dyn Watch> {
+            Box::new(CaptureWatch::new(capture.clone(), filter.clone()))
+        };
+        trace.into_iter().chain(self.captures.iter().map(capture)).collect()
+    }
+
+    fn is_none(&self) -> bool {
+        self.trace.is_none() && self.captures.is_empty()
+    }
+}
+
+impl Owner {
+    /// Makes a filter of a rule's words, see [`Config::rule_of_words`](control::config::Config::rule_of_words).
+    pub(super) fn selecting(&self, rule: &[String]) -> Result<Selecting> {
+        if rule.is_empty() {
+            return Ok(None);
+        }
+        let spec = self.configurations.current.rule_of_words(rule).map_err(anyhow::Error::msg)?;
+        let table = FilterTable::new(&spec, None, &self.filtering.sets.readers());
+        Ok(Some(Arc::new(table.map_err(anyhow::Error::msg)?)))
+    }
+
+    /// Gives forwarders the watches of the observers, and the first one a packet made by hand, which comes back.
+    ///
+    /// # Errors
+    /// A forwarder does not take them; all have the former ones.
+    pub(super) async fn exchange_watches(&mut self, made: Option<Made>) -> Result<Option<Made>> {
+        let mut made = made;
+        let observers = &self.forwarding.observers;
+        let replacement = |forwarder| {
+            let watching = Watching { watches: observers.watches(forwarder), made: made.take() };
+            Replacement { watching: Some(watching), ..Replacement::default() }
+        };
+        let replacements = (0..self.forwarders()).map(replacement).collect();
+        let exchange = async |wiring: &mut Wiring| wiring.exchanges.exchange(replacements).await;
+        let old = self.with_wiring(exchange).await?;
+        Ok(old.into_iter().find_map(|old| old.watching?.made))
+    }
+
+    /// Gives forwarders their watches after an observer has ended, or after a change of forwarders.
+    pub(super) async fn watch_on(&mut self) {
+        if let Err(error) = self.exchange_watches(None).await {
+            tracing::warn!("traces and captures: forwarders keep the former ones: {error:#}");
+        }
+    }
+
+    /// As [`Self::watch_on`], if there are observers.
+    pub(super) async fn watch_again(&mut self) {
+        if !self.forwarding.observers.is_none() {
+            self.watch_on().await;
+        }
+    }
+}
