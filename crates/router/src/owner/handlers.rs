@@ -6,16 +6,16 @@
 //!
 //! Counts are those of the ledger, which never decrease. To reset one means to subtract from then on what it was.
 
-use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Ipv4Addr};
-use std::time::{Duration, Instant};
+mod counts;
+mod tables;
+mod text;
+
+use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use api::change::{NeighbourAdd, NeighbourChange, NeighbourDel, PathSpec};
 use api::report::{ClickElement, HandlerAnswer};
 use api::{Answer, HandlerCall};
 use control::config::{Config, Element, Route};
-use control::rib::{RouteInfo, RouteKind, RouteSource, Target};
 use dataplane::catalogue::Catalogue;
 use dataplane::gauge::Gauges;
 use dataplane::interface::VrfId;
@@ -23,19 +23,13 @@ use dataplane::params::{Arg, Given};
 use dataplane::plan::Plan;
 use ipnet::{IpNet, Ipv4Net};
 use tokio::sync::oneshot;
-use tokio::time::timeout;
 
-use super::super::handlers::routes::{self, Entry, Verb};
-use super::super::handlers::{self, Handler, Unit, What, said, status};
-use super::super::reports::StepCounts;
+use super::super::handlers::{self, Handler, What, said, status};
 use super::Owner;
-use super::questions::{WORKERS_PATIENCE, reply};
-
-/// Most routes that a table's handler writes.
-const ROUTES_MOST: usize = 100_000;
-
-/// Samples of counters that are kept, one a second.
-const SAMPLES: usize = 2;
+use super::questions::reply;
+pub use counts::Counts;
+use counts::count;
+use text::{configuration, lines, listed, ports};
 
 /// Time in which the answer to `stop` leaves before the router ends.
 const FAREWELL: Duration = Duration::from_millis(50);
@@ -90,64 +84,6 @@ impl Edit {
 fn is_to(route: &Route, prefixes: &[Ipv4Net]) -> bool {
     let prefix = |prefix: &Ipv4Net| IpNet::V4(*prefix) == route.prefix;
     route.vrf == VrfId::DEFAULT && route.metric == 0 && prefixes.iter().any(prefix)
-}
-
-/// Counts at a time.
-#[derive(Clone, Copy, Debug)]
-struct Base {
-    packets: u64,
-    bytes: u64,
-    /// By the output that is a handler of its own.
-    output: u64,
-    at: Instant,
-}
-
-/// Packets and bytes of counters, by element.
-struct Sample {
-    at: Instant,
-    counts: HashMap<String, (u64, u64)>,
-}
-
-/// Resets and samples of counts.
-pub struct Counts {
-    since: Instant,
-    bases: HashMap<String, Base>,
-    samples: VecDeque<Sample>,
-}
-
-impl Counts {
-    /// Counts from now on.
-    pub fn new() -> Self {
-        Self { since: Instant::now(), bases: HashMap::new(), samples: VecDeque::new() }
-    }
-
-    fn base(&self, element: &Element) -> Base {
-        let none = Base { packets: 0, bytes: 0, output: 0, at: self.since };
-        self.bases.get(&element.name).copied().unwrap_or(none)
-    }
-
-    /// The oldest sample of an element, or the last reset.
-    fn before(&self, element: &Element) -> (u64, u64, Instant) {
-        let base = self.base(element);
-        let sample = self.samples.iter().find_map(|sample| {
-            let (packets, bytes) = sample.counts.get(&element.name)?;
-            (sample.at > base.at).then_some((*packets, *bytes, sample.at))
-        });
-        sample.unwrap_or((base.packets, base.bytes, base.at))
-    }
-
-    /// Forgets elements that a configuration does not have, or counts otherwise.
-    pub fn keep(&mut self, old: &Config, new: &Config) {
-        let of = |config: &Config, name: &String| {
-            let element = config.elements.iter().find(|element| element.name == *name);
-            element.map(|element| (element.step.clone(), element.counts.clone()))
-        };
-        let stays = |name: &String| of(new, name).is_some() && of(old, name) == of(new, name);
-        self.bases.retain(|name, _| stays(name));
-        for sample in &mut self.samples {
-            sample.counts.retain(|name, _| stays(name));
-        }
-    }
 }
 
 /// A value that is there at once, or the reason why there is none.
@@ -329,83 +265,6 @@ impl Owner {
         Ok(Edit::Argument { step: step.to_owned(), key, value })
     }
 
-    /// All packets that came to an element.
-    fn packets(&self, element: &Element) -> Result<u64, String> {
-        count(element, &self.forwarding.ledger.by_step()).ok_or_else(|| Self::nothing(element))
-    }
-
-    fn bytes(&self, element: &Element) -> Result<u64, String> {
-        let (_, step) = self.step(element)?;
-        Ok(self.forwarding.ledger.by_step().own(step, "bytes"))
-    }
-
-    fn on_output(&self, element: &Element, output: &str) -> Result<u64, String> {
-        match self.step(element) {
-            Ok((_, step)) => Ok(self.forwarding.ledger.by_step().on_edge(step, output)),
-            // A queue in front of a device is the port's and drops nothing itself.
-            Err(_) if output == "queue-full" => Ok(0),
-            Err(why) => Err(why),
-        }
-    }
-
-    /// What a counter counts a second since then.
-    fn rate(
-        &self,
-        element: &Element,
-        unit: Unit,
-        (packets, bytes, since): (u64, u64, Instant),
-    ) -> Value {
-        let count = match unit {
-            Unit::Packets => self.packets(element)?.saturating_sub(packets),
-            Unit::Bytes => self.bytes(element)?.saturating_sub(bytes),
-            Unit::Bits => 8 * self.bytes(element)?.saturating_sub(bytes),
-        };
-        let seconds = since.elapsed().as_secs_f64().max(1e-3);
-        Ok(handlers::number(count as f64 / seconds))
-    }
-
-    fn reset(&mut self, element: &Element) {
-        let outputs = handlers::of_class(&element.class).filter_map(|handler| match handler.what {
-            What::Output(output) => Some(output),
-            _ => None,
-        });
-        let output = outputs.filter_map(|output| self.on_output(element, output).ok()).sum();
-        let packets = self.packets(element).unwrap_or_default();
-        let bytes = self.bytes(element).unwrap_or_default();
-        let base = Base { packets, bytes, output, at: Instant::now() };
-        self.counts.bases.insert(element.name.clone(), base);
-        if let Some(step) = &element.step {
-            self.gauges().reset(step);
-        }
-    }
-
-    /// Remembers the counters whose rate can be asked for.
-    pub(super) fn sample_counts(&mut self) {
-        let config = self.configurations.current.clone();
-        if config.elements.is_empty() {
-            return;
-        }
-        let is_rated = |element: &&Element| {
-            let mut all = handlers::of_class(&element.class);
-            element.step.is_some() && all.any(|handler| handler.what.is_rate())
-        };
-        let by_step = self.forwarding.ledger.by_step();
-        let rated = config.elements.iter().filter(is_rated);
-        let counts: HashMap<_, _> = rated
-            .filter_map(|element| {
-                let bytes = by_step.own(element.step.as_deref()?, "bytes");
-                Some((element.name.clone(), (count(element, &by_step)?, bytes)))
-            })
-            .collect();
-        if counts.is_empty() {
-            return self.counts.samples.clear();
-        }
-        self.counts.samples.push_back(Sample { at: Instant::now(), counts });
-        if self.counts.samples.len() > SAMPLES {
-            self.counts.samples.pop_front();
-        }
-    }
-
     fn gauges(&self) -> std::sync::Arc<Gauges> {
         self.routing.tables.shared.get()
     }
@@ -436,187 +295,6 @@ impl Owner {
         }
     }
 
-    /// The routes of a table: of its step, or of the RIB.
-    fn table(&self, element: &Element) -> Result<Vec<Entry>, String> {
-        if element.ways.is_empty() {
-            let Arg::Texts(routes) = self.argument(element, "routes")? else {
-                return Ok(Vec::new());
-            };
-            return routes.iter().map(|route| routes::entry(route, Verb::Add)).collect();
-        }
-        let all = self.routing.rib.routes_filtered(VrfId::DEFAULT, None, None, false);
-        let is_meant = |route: &RouteInfo| {
-            let is_own = matches!(route.source, RouteSource::Reserved | RouteSource::Neighbour);
-            route.active && !is_own
-        };
-        let entry = |route: RouteInfo| self.entry(element, &route);
-        Ok(all.filter(is_meant).filter_map(entry).take(ROUTES_MOST).collect())
-    }
-
-    /// A route of the RIB as one of the table.
-    fn entry(&self, element: &Element, route: &RouteInfo) -> Option<Entry> {
-        let IpNet::V4(prefix) = route.prefix else { return None };
-        let way = |name: &str| element.ways.iter().position(|way| way == name);
-        let by = |interface| way(&self.interface_name(interface));
-        let (gateway, output) = match &route.target {
-            Target::Unicast(paths) | Target::Group(_, paths) => {
-                let path = paths.first()?;
-                (path.via, path.interface.and_then(by))
-            }
-            Target::Connected(interface) => (None, by(*interface)),
-            Target::Local | Target::Host => (None, way("local")),
-            _ => (None, way("drop")),
-        };
-        let gateway =
-            gateway.and_then(|via| if let IpAddr::V4(v4) = via { Some(v4) } else { None });
-        Some(Entry { prefix, gateway, output })
-    }
-
-    fn look_up(&self, element: &Element, argument: &str) -> Value {
-        let address: Ipv4Addr = argument.trim().parse().map_err(|_| "expected IP address")?;
-        let found = if element.ways.is_empty() {
-            let table = self.table(element)?;
-            let matches = table.into_iter().filter(|entry| entry.prefix.contains(&address));
-            matches.max_by_key(|entry| entry.prefix.prefix_len())
-        } else {
-            let found = self.routing.rib.lookup(VrfId::DEFAULT, address.into());
-            found.and_then(|found| {
-                let entry = self.entry(element, &found.route)?;
-                // A neighbour's own route leads to it, not over it.
-                let gateway = entry.gateway.filter(|gateway| *gateway != address);
-                Some(Entry { gateway, ..entry })
-            })
-        };
-        let Some(Entry { gateway, output, .. }) = found else { return Ok("-1".to_owned()) };
-        let output = output.map_or_else(|| "-1".to_owned(), |output| output.to_string());
-        Ok(gateway.map_or_else(|| output.clone(), |gateway| format!("{output} {gateway}")))
-    }
-
-    fn change_table(
-        &self,
-        element: &Element,
-        verb: Option<Verb>,
-        text: &str,
-    ) -> Result<Option<Edit>, String> {
-        let is_rib = !element.ways.is_empty();
-        let before = if is_rib { self.static_entries(element) } else { self.table(element)? };
-        let outputs = element.outputs.len();
-        let after = routes::change(&before, outputs, verb, text)?;
-        if before == after {
-            return Ok(None);
-        }
-        if is_rib {
-            return self.replace_routes(element, &before, &after).map(Some);
-        }
-        if let Some(entry) = after.iter().find(|entry| entry.gateway.is_some()) {
-            return Err(format!("route '{entry}': a gateway has no effect without an ARPQuerier"));
-        }
-        let text = |entry: &Entry| {
-            Given::Text(format!("{} {}", entry.prefix, entry.output.unwrap_or_default()))
-        };
-        self.set(element, "routes", Given::List(after.iter().map(text).collect())).map(Some)
-    }
-
-    /// The static routes of the configuration that the table's handlers can change.
-    fn static_entries(&self, element: &Element) -> Vec<Entry> {
-        let way = |name: &str| element.ways.iter().position(|way| way == name);
-        let entry = |route: &Route| {
-            let IpNet::V4(prefix) = route.prefix else { return None };
-            if !is_to(route, &[prefix]) {
-                return None;
-            }
-            let (gateway, output) = match &route.kind {
-                RouteKind::Unicast(paths) => {
-                    let path = paths.first()?;
-                    let output = path.interface.and_then(|id| way(&self.interface_name(id)));
-                    let gateway = path.via.and_then(|via| match via {
-                        IpAddr::V4(v4) => Some(v4),
-                        IpAddr::V6(_) => None,
-                    });
-                    (gateway, output)
-                }
-                _ => (None, way("drop")),
-            };
-            Some(Entry { prefix, gateway, output })
-        };
-        self.configurations.current.routes.iter().filter_map(entry).collect()
-    }
-
-    fn replace_routes(
-        &self,
-        element: &Element,
-        before: &[Entry],
-        after: &[Entry],
-    ) -> Result<Edit, String> {
-        let gone = before.iter().filter(|entry| !after.contains(entry));
-        let come = after.iter().filter(|entry| !before.contains(entry));
-        let added: Result<Vec<Route>, String> =
-            come.map(|entry| self.route_of(element, entry)).collect();
-        Ok(Edit::Routes { removed: gone.map(|entry| entry.prefix).collect(), added: added? })
-    }
-
-    fn route_of(&self, element: &Element, entry: &Entry) -> Result<Route, String> {
-        let way = entry.output.and_then(|output| element.ways.get(output)).map(String::as_str);
-        let kind = match way {
-            None => return Err("bad OUTPUT".to_owned()),
-            Some("local") => {
-                return Err(format!(
-                    "route '{entry}': its output leads to the router itself, whose addresses are its ports'"
-                ));
-            }
-            Some("drop") => RouteKind::Blackhole,
-            Some(port) => {
-                let via = entry.gateway.map(IpAddr::V4);
-                let spec = PathSpec { via, port: Some(port.to_owned()), weight: 1 };
-                let path = self.path(VrfId::DEFAULT, &spec);
-                RouteKind::Unicast(vec![path.map_err(|why| format!("route '{entry}': {why:#}"))?])
-            }
-        };
-        let (vrf, prefix) = (VrfId::DEFAULT, IpNet::V4(entry.prefix));
-        Ok(Route { line: element.line, vrf, prefix, kind, metric: 0, resilient: None })
-    }
-
-    /// Answers when the slow path's workers have.
-    fn read_arp_table(&self, port: Option<String>, name: String, to: oneshot::Sender<Answer>) {
-        let orders = self.slow_path.orders.clone();
-        let interface = port.and_then(|port| self.port_named(&port).ok());
-        tokio::spawn(async move {
-            let table = match timeout(WORKERS_PATIENCE, orders.neighbours()).await {
-                Ok(Some(table)) => Ok(table),
-                _ => Err("a slow path worker does not answer; see the log".to_owned()),
-            };
-            let is_meant = |info: &slowpath::NeighbourInfo| {
-                info.address.is_ipv4()
-                    && interface.is_some_and(|port| info.interface == port.into())
-            };
-            let line = |info: slowpath::NeighbourInfo| {
-                let mac = info.mac.map_or_else(
-                    || "00-00-00-00-00-00".to_owned(),
-                    |mac| mac.to_string().replace(':', "-").to_uppercase(),
-                );
-                let known = u8::from(info.mac.is_some());
-                format!("{} {known} {mac} {:.3}", info.address, info.age.as_secs_f64())
-            };
-            let table = table.map(|table| lines(table.into_iter().filter(is_meant).map(line)));
-            reply(to, Ok(handlers::read(&name, table)));
-        });
-    }
-
-    fn insert_neighbour(&mut self, element: &Element, value: &str) -> Result<(), String> {
-        let words: Vec<&str> = value.split_whitespace().collect();
-        let [address, mac] = words[..] else { return Err("expected IP ETH".to_owned()) };
-        let address = address.parse().map_err(|_| "IP: expected IP address")?;
-        let (lladdr, port) = (mac.replace('-', ":"), port_of(element)?);
-        let add = NeighbourAdd { address, lladdr, port };
-        self.change_neighbour(NeighbourChange::Add(add)).map(drop).map_err(|why| format!("{why:#}"))
-    }
-
-    fn forget_neighbour(&mut self, element: &Element, value: &str) -> Result<(), String> {
-        let address = value.trim().parse().map_err(|_| "IP: expected IP address")?;
-        let del = NeighbourDel { address, port: port_of(element)? };
-        self.change_neighbour(NeighbourChange::Del(del)).map(drop).map_err(|why| format!("{why:#}"))
-    }
-
     /// The elements with what they have become.
     pub(super) fn click_elements(&self) -> Vec<ClickElement> {
         let by_step = self.forwarding.ledger.by_step();
@@ -638,71 +316,6 @@ impl Owner {
     }
 }
 
-/// All packets that came to an element.
-fn count(element: &Element, by_step: &StepCounts<'_>) -> Option<u64> {
-    let step = element.step.as_deref();
-    // A counter counts by its own name, wherever its packets come from.
-    if let Some(step) = step.filter(|step| by_step.is_of(step, "counter")) {
-        return Some(by_step.own(step, "packets"));
-    }
-    let places = element.counts.iter().filter_map(|place| place.rsplit_once('.'));
-    let sum = places.map(|(step, output)| by_step.on_edge(step, output)).sum();
-    (step.is_some() || !element.counts.is_empty()).then_some(sum)
-}
-
-fn port_of(element: &Element) -> Result<String, String> {
-    element.port.clone().ok_or_else(|| format!("element \"{}\" has no port", element.name))
-}
-
-/// A line each.
-fn lines(items: impl Iterator<Item: std::fmt::Display>) -> String {
-    items.map(|item| format!("{item}\n")).collect()
-}
-
-/// Names and access, as Click lists them.
-fn listed<'a>(all: impl Iterator<Item = &'a Handler>) -> String {
-    lines(all.map(|handler| format!("{}\t{}", handler.name, handler.access())))
-}
-
-/// The configuration in Click's language, without compound elements.
-fn configuration(elements: &[Element]) -> String {
-    let mut text = String::new();
-    for Element { name, class, config, .. } in elements {
-        text += &match config.is_empty() {
-            true => format!("{name} :: {class};\n"),
-            false => format!("{name} :: {class}({config});\n"),
-        };
-    }
-    let wires = elements.iter().flat_map(|from| from.to.iter().map(move |wire| (from, wire)));
-    for (from, wire) in wires {
-        text += &format!("{} [{}] -> [{}] {};\n", from.name, wire.output, wire.input, wire.to);
-    }
-    text
-}
-
-/// The ports of an element, as Click lists them.
-fn ports(element: &Element, all: &[Element]) -> String {
-    let list = |directions: &[String], what: &str, ends: &dyn Fn(usize) -> Vec<String>| {
-        let count = directions.len();
-        let plural = if count == 1 { "" } else { "s" };
-        let line = |(port, direction): (usize, &String)| {
-            format!("{direction}\t-\t{}\n", ends(port).join(", "))
-        };
-        let all: String = directions.iter().enumerate().map(line).collect();
-        format!("{count} {what}{plural}\n{all}")
-    };
-    let inputs = |port: usize| {
-        let wires = all.iter().flat_map(|from| from.to.iter().map(move |wire| (from, wire)));
-        let here = wires.filter(|(_, wire)| wire.to == element.name && wire.input == port);
-        here.map(|(from, wire)| format!("{} [{}]", from.name, wire.output)).collect()
-    };
-    let outputs = |port: usize| {
-        let here = element.to.iter().filter(|wire| wire.output == port);
-        here.map(|wire| format!("{} [{}]", wire.to, wire.input)).collect()
-    };
-    list(&element.inputs, "input", &inputs) + &list(&element.outputs, "output", &outputs)
-}
-
 /// Ends the router as SIGTERM does, when the answer has left.
 fn stop() {
     tracing::info!("handler stop: the router ends");
@@ -712,4 +325,70 @@ fn stop() {
         // A signal to the own process cannot be refused.
         let _ = kill(nix::unistd::getpid(), Signal::SIGTERM);
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use control::config::{Diff, Limits, parse};
+
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        let text = format!(
+            "local turnpike = require 'turnpike'\n\
+             turnpike.port 'a' {{ device = 'eth0', address = '10.0.1.1/24' }}\n{text}"
+        );
+        let parsed = parse(Path::new("t.lua"), &text, Limits::default(), &Catalogue::default());
+        parsed.unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    fn changes(before: &Config, after: &Config) -> Vec<String> {
+        Diff::between(before, after).settings.into_iter().map(|setting| setting.what).collect()
+    }
+
+    #[test]
+    fn an_edit_changes_one_argument() {
+        let step = "{ 'paint', as = 'p', colour = 3 }";
+        let before = config(&format!("turnpike.graph:insert_after('ip4-validate', {step})"));
+        let edit = |step: &str, key: &'static str, value: Given| {
+            let mut after = before.clone();
+            let edit = Edit::Argument { step: step.to_owned(), key, value };
+            edit.make(&mut after, &Catalogue::default()).map(|()| after)
+        };
+        let after = edit("p", "colour", Given::Number(7.0)).unwrap();
+        assert_eq!(after.graphs.main.step("p").unwrap().1.integer("colour"), 7);
+        assert_eq!(changes(&before, &after), ["graph: step \"p\""]);
+        for (step, key, value) in [
+            ("q", "colour", Given::Number(7.0)),
+            ("p", "color", Given::Number(7.0)),
+            ("p", "colour", Given::Number(-1.0)),
+            ("p", "colour", Given::Flag(true)),
+        ] {
+            assert!(edit(step, key, value).is_err(), "{step} {key}");
+        }
+        // One that would change the outputs.
+        let step = "{ 'switch', as = 's', outputs = 1 }";
+        let mut switch = config(&format!("turnpike.graph:insert_after('ip4-validate', {step})"));
+        let outputs =
+            Edit::Argument { step: "s".to_owned(), key: "outputs", value: Given::Number(2.0) };
+        assert!(outputs.make(&mut switch, &Catalogue::default()).is_err());
+    }
+
+    #[test]
+    fn an_edit_changes_the_routes_of_its_prefixes() {
+        let route = |prefix: &str| format!("turnpike.route '{prefix}' {{ via = '10.0.1.2' }}\n");
+        let metric = "turnpike.route '192.0.2.0/24' { via = '10.0.1.3', metric = 7 }\n";
+        let two = ["192.0.2.0/24", "198.51.100.0/24"].map(route).concat();
+        let mut before = config(&format!("{two}{metric}"));
+        let added = config(&route("203.0.113.0/24")).routes;
+        let edit = Edit::Routes { removed: vec!["192.0.2.0/24".parse().unwrap()], added };
+        edit.make(&mut before, &Catalogue::default()).unwrap();
+        let routes = before.routes.iter().map(|route| (route.prefix.to_string(), route.metric));
+        let routes: Vec<_> = routes.collect();
+        // That with a metric is another one.
+        let expected = [("198.51.100.0/24", 0), ("192.0.2.0/24", 7), ("203.0.113.0/24", 0)];
+        assert_eq!(routes, expected.map(|(prefix, metric)| (prefix.to_owned(), metric)));
+    }
 }
