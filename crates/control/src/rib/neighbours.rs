@@ -101,10 +101,11 @@ impl Rib {
         let route = (self.vrf_of(interface), IpNet::from(address));
         self.checked(Some(route), |rib| {
             let new = Neighbour { mac, host_routes: Vec::new() };
-            if rib.neighbours.get(&(address, interface)).is_none() {
+            let known = rib.neighbours.entry((address, interface));
+            if let Entry::Vacant(_) = known {
                 *rib.neighbour_counts.entry(interface).or_default() += 1;
             }
-            rib.neighbours.entry((address, interface)).or_insert(new).mac = mac;
+            known.or_insert(new).mac = mac;
             rib.hops.resolve(interface, address, Some(mac));
             rib.review_neighbour(interface, address)
         })

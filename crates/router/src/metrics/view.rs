@@ -282,7 +282,7 @@ impl View {
 
     fn queues(&self, families: &mut Families<'_>) -> fmt::Result {
         let classes = |of: &InterfaceView| {
-            let (port, discipline) = of.queue.clone()?;
+            let (port, discipline) = of.queue?;
             Some((of.name.clone(), self.ledger.queue_classes(port, discipline)))
         };
         let queues: Vec<_> = self.interfaces.iter().filter_map(classes).collect();
