@@ -42,12 +42,14 @@ mod tree;
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use self::order::{Early, QueueConfig};
 use self::tree::Node;
 use super::queue::{PASSES_MOST, exchange};
 use crate::batch::{BATCH_MAX, Batch, Held};
 use crate::catalogue::{MakeContext, StepSpec};
+use crate::gauge::{Gauge, Gauges};
 use crate::graph::{MAX_OUTPUTS, Origin, Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::params::{Arg, Args, Grammar, Kind, Param};
@@ -94,7 +96,12 @@ fn outputs(args: &Args) -> Vec<Output> {
 
 fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
     let (order, configs) = read(context.args);
-    let queues = configs.into_iter().map(Queue::new).collect();
+    let gauges = context.tables.shared.get::<Gauges>();
+    let queue = |config: QueueConfig| {
+        let length = gauges.make(&config.name);
+        Queue::new(config, length)
+    };
+    let queues = configs.into_iter().map(queue).collect();
     let port = context.port(context.args.text("port"));
     Box::new(Schedule { outputs: outputs(context.args), order, queues, port })
 }
@@ -104,13 +111,15 @@ struct Queue {
     held: VecDeque<Held>,
     capacity: usize,
     early: Option<Choice>,
+    /// The number of packets, for others to see.
+    length: Arc<Gauge>,
 }
 
 impl Queue {
-    fn new(config: QueueConfig) -> Self {
+    fn new(config: QueueConfig, length: Arc<Gauge>) -> Self {
         let QueueConfig { name, capacity, early } = config;
         let early = early.map(choice);
-        Self { name, held: VecDeque::with_capacity(capacity), capacity, early }
+        Self { name, held: VecDeque::with_capacity(capacity), capacity, early, length }
     }
 
     /// Returns true if the packet that arrives now is dropped early.
@@ -150,6 +159,13 @@ struct Schedule {
     port: Option<PortId>,
 }
 
+impl Schedule {
+    /// Publishes the lengths of the queues.
+    fn publish(&self) {
+        self.queues.iter().for_each(|queue| queue.length.set(queue.held.len()));
+    }
+}
+
 impl Step for Schedule {
     fn outputs(&self) -> &[Output] {
         &self.outputs
@@ -171,6 +187,7 @@ impl Step for Schedule {
                 queue.held.extend(batch.take(slot));
             }
         }
+        self.publish();
     }
 
     fn emit(&mut self, batch: &mut Batch, most: usize, out: &mut Outputs) -> Origin {
@@ -192,6 +209,7 @@ impl Step for Schedule {
                 out[next] |= Mask::when(true, slot);
             }
         }
+        self.publish();
         Origin::Held
     }
 
@@ -206,6 +224,7 @@ impl Step for Schedule {
     fn release(&mut self) -> usize {
         let count = self.held();
         self.queues.iter_mut().for_each(|queue| queue.held.clear());
+        self.publish();
         count
     }
 
@@ -222,6 +241,7 @@ impl Step for Schedule {
                 new.continue_from(old);
             }
         }
+        self.publish();
     }
 }
 

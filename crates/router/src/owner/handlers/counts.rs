@@ -84,6 +84,12 @@ impl Owner {
 
     pub(super) fn on_output(&self, element: &Element, output: &str) -> Result<u64, String> {
         match self.step(element) {
+            Ok((_, step)) if self.forwarding.ledger.by_step().is_of(step, "to-queue") => {
+                Err(format!(
+                    "element \"{}\": its scheduler drops for all its queues; see turnpike show counters",
+                    element.name
+                ))
+            }
             Ok((_, step)) => Ok(self.forwarding.ledger.by_step().on_edge(step, output)),
             // A queue in front of a device is the port's and drops nothing itself.
             Err(_) if output == "queue-full" => Ok(0),
