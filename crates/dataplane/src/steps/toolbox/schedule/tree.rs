@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn the_first_comes_first_and_turns_are_equal() {
         let all = |queue: usize| (queue < 3).then_some(60);
-        let mut served = |text: &str, count: usize| -> Vec<usize> {
+        let served = |text: &str, count: usize| -> Vec<usize> {
             let mut node = read(text, 1000).unwrap().0;
             (0..count).map_while(|_| node.take(&all, 1 << 20)).collect()
         };
