@@ -357,7 +357,10 @@ mod tests {
 
     #[test]
     fn packets_without_a_file_are_lost() {
-        let mut step = make("to-dump", &[("file", given(&path("gone").join("x")))]);
+        let directory = path("gone");
+        fs::create_dir(&directory).unwrap();
+        let mut step = make("to-dump", &[("file", given(&directory.join("x")))]);
+        fs::remove_dir(&directory).unwrap();
         let mut rounds = 0;
         while lost(&*step) == 0 {
             run(&mut *step, 64);
