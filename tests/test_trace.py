@@ -77,6 +77,7 @@ def finished(process):
     return report["packets"]
 
 
+@pytest.mark.provokes("tried-out")
 def test_a_packet_made_by_hand_shows_each_decision_and_is_not_sent(wires):
     change = Change(wires.router)
     packet = made(wires, "udp 10.0.1.2:4000 > 10.0.2.2:53 in left")

@@ -18,10 +18,10 @@ use crossbeam_queue::ArrayQueue;
 
 use crate::batch::Batch;
 use crate::filters::FilterTable;
-use crate::graph::{Shape, Target};
 use crate::interface::InterfaceId;
 use crate::mask::Mask;
 use crate::reason::{DropReason, PuntReason};
+use crate::shape::{Shape, Target};
 use crate::watch::{Place, Selection, Watch};
 
 /// Bytes of a capture's records together, about.

@@ -39,6 +39,7 @@ use crate::mirror_sessions::MirrorOutput;
 use crate::quarantine::guard;
 use crate::reason::{DropReason, PuntReason};
 use crate::router_filter::RouterFilter;
+pub use crate::shape::{Shape, StepShape, Target};
 use crate::shed_filter::ShedFilter;
 use crate::spread_filter::SpreadFilter;
 use crate::vlan::Tagger;
@@ -168,21 +169,6 @@ impl Output {
     }
 }
 
-/// The target of an edge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// To the step at this position of the topological order.
-    Step(usize),
-    /// Out by the packet's egress port.
-    Transmit,
-    /// Out by each of the packet's [`Batch::receivers`].
-    Replicate,
-    /// To the slow path.
-    SlowPath(PuntReason),
-    /// Freed and counted.
-    Drop(DropReason),
-}
-
 /// A step at its position of the topological order.
 pub(crate) struct Part {
     pub(crate) name: String,
@@ -220,28 +206,6 @@ struct Placed {
     step: Box<dyn Step>,
     edges: Vec<Edge>,
     first_edge: usize,
-}
-
-/// A step as shown in pictures and commands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StepShape {
-    /// The step's name in the graph.
-    pub name: String,
-    /// Its kind, by the name in the catalogue or in the configuration.
-    pub kind: String,
-    /// Its outputs and their targets.
-    pub outputs: Vec<(String, Target)>,
-    /// Index of its first output in [`GraphCounters`].
-    pub first_edge: usize,
-}
-
-/// The form of a graph, in the order in which it runs; the same for all forwarders.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// The steps in topological order.
-    pub steps: Vec<StepShape>,
-    /// The number of edges of all steps together.
-    pub edges: usize,
 }
 
 /// Packets per edge, and the counters of steps; written by one forwarder, readable by any thread.

@@ -47,6 +47,7 @@ pub mod quarantine;
 pub mod reason;
 pub mod replicate;
 pub mod router_filter;
+pub mod shape;
 pub mod shared;
 pub mod shed;
 pub mod shed_filter;

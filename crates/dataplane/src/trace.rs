@@ -12,10 +12,10 @@ use crossbeam_queue::ArrayQueue;
 use crate::batch::{BATCH_MAX, Batch};
 use crate::category::CATEGORIES_MAX;
 use crate::filters::FilterTable;
-use crate::graph::Shape;
 use crate::interface::InterfaceId;
 use crate::mask::Mask;
 use crate::next_hop::{NO_ROUTE, NextHop};
+use crate::shape::Shape;
 use crate::watch::{Place, Selection, Watch};
 
 /// Bytes of a frame in a sighting: all headers that steps read and write.

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use crate::batch::{BATCH_MAX, Batch};
 use crate::filters::{FilterTable, Sieve};
-use crate::graph::Shape;
 use crate::interface::InterfaceId;
 use crate::mask::Mask;
 use crate::port::PortId;
+use crate::shape::Shape;
 
 /// In place of an output's number: the step gave the packet to none.
 pub const LOST: usize = usize::MAX;

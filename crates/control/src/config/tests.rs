@@ -2294,3 +2294,32 @@ fn a_gateway_is_sought_by_the_routes_of_its_vrf() {
     let leaks = route("blue", ", next_hop_vrf = 'blue'");
     assert!(read(&format!("{alone}{leaks}")).is_ok(), "{:?}", read(&format!("{alone}{leaks}")));
 }
+
+#[test]
+fn a_rule_of_words_is_that_of_a_filter() {
+    let config = read(PORTS).unwrap();
+    let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let spec = config.rule_of_words(&words(
+        "proto=udp,tcp to_port=53,1024-2000 from=10.0.0.0/8 interface=right fragment=false",
+    ));
+    let filter = "turnpike.filter 'trace' { { proto = { 'udp', 'tcp' }, to_port = { 53, '1024-2000' }, \
+                  from = '10.0.0.0/8', interface = 'right', fragment = false }, default = 'drop' }";
+    let file = read(&format!("{PORTS}{filter}")).unwrap();
+    assert_eq!(spec.unwrap().filter.rules[0].matches, file.filters[0].spec.filter.rules[0].matches);
+    let flags = config.rule_of_words(&words("proto=tcp flags=syn,!ack")).unwrap();
+    assert!(flags.filter.rules[0].matches.flags.is_some());
+    for (text, error) in [
+        ("name=x", "key \"name\" unknown"),
+        ("action=drop", "key \"action\" unknown"),
+        ("police=1kpps", "key \"police\" unknown"),
+        ("state=new", "key \"state\" unknown"),
+        ("proto", "\"proto\": expected KEY=VALUE"),
+        ("from_set=none", "prefix_set \"none\" unknown"),
+        ("from=10.0.0.1 to=::1", "trace"),
+    ] {
+        let found = config.rule_of_words(&words(text)).unwrap_err();
+        assert!(found.contains(error), "{text}: {found}");
+    }
+    let rule = config.rule_of_words(&words("family=ip4 interface=left")).unwrap();
+    assert_eq!(rule.filter.rules[0].matches.interface, [0]);
+}

@@ -210,31 +210,8 @@ pub(super) fn read<'s>(
     (filters, categories)
 }
 
-/// Keys of a rule that select packets by themselves, without their connection.
-const SELECTING: &[&str] = &[
-    "family",
-    "ethertype",
-    "from",
-    "to",
-    "from_set",
-    "to_set",
-    "from_mac",
-    "to_mac",
-    "priority",
-    "proto",
-    "from_port",
-    "to_port",
-    "flags",
-    "icmp",
-    "icmp6",
-    "fragment",
-    "routing",
-    "extension",
-    "dscp",
-    "ttl",
-    "length",
-    "interface",
-];
+/// Keys of a rule that select packets by themselves, without their connection: from `family` to `interface`.
+const SELECTING: &[&str] = RULE.split_at(23).0.split_at(1).1;
 
 /// Reads a rule from words as `proto=udp`, `to_port=53,5353`, `from=10.0.0.0/8`, and makes a filter of it.
 pub(in super::super) fn of_words(

@@ -15,7 +15,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use fib::{Algorithm, Lookup, NoReaders, Prefix, SMALL_ROUTES, Table};
+use fib::{Address, Algorithm, Lookup, NoReaders, Prefix, SMALL_ROUTES, Table};
 use ipnet::Ipv4Net;
 
 use super::{IP, ip4_header, numbered, offset, place};
@@ -26,80 +26,115 @@ use crate::mask::Mask;
 use crate::params::{Arg, Args, Grammar, Kind, Param};
 
 /// A route.
-static ROUTE: Grammar =
-    Grammar { expected: "a route such as \"10.0.0.0/8 1\"", check: |text| read(text).map(drop) };
+static ROUTE: Grammar = Grammar {
+    expected: "a route such as \"10.0.0.0/8 1\"",
+    check: |text| read::<Ipv4Addr>(text).map(drop),
+};
 
-fn read(text: &str) -> Result<(Ipv4Net, u16), String> {
+/// A family of destinations.
+pub(super) trait Destination: Address {
+    /// Makes an empty table that begins small.
+    fn table() -> Result<Box<dyn Table<Self>>, fib::Error>;
+
+    /// Reads a prefix; host bits do not count.
+    fn prefix(text: &str) -> Option<Prefix<Self>>;
+
+    /// The destination of the packet whose header is at this place of a frame.
+    fn of(frame: &[u8], at: usize) -> Option<Self::Bits>;
+}
+
+impl Destination for Ipv4Addr {
+    fn table() -> Result<Box<dyn Table<Self>>, fib::Error> {
+        fib::new_small_ipv4(Algorithm::default(), SMALL_ROUTES, || Box::new(NoReaders))
+    }
+
+    fn prefix(text: &str) -> Option<Prefix<Self>> {
+        let net = text.parse::<Ipv4Net>().ok()?.trunc();
+        Prefix::new(net.network(), net.prefix_len()).ok()
+    }
+
+    #[inline(always)]
+    fn of(frame: &[u8], at: usize) -> Option<u32> {
+        let header = ip4_header(frame, at)?;
+        Some(u32::from_be_bytes([header[16], header[17], header[18], header[19]]))
+    }
+}
+
+/// Reads a route: a prefix and an output.
+pub(super) fn read<A: Destination>(text: &str) -> Result<(Prefix<A>, u16), String> {
     let form = || format!("\"{text}\": expected PREFIX OUTPUT");
     let (prefix, output) = text.split_once(' ').ok_or_else(form)?;
     let output = output.trim().parse().map_err(|_| form())?;
     if usize::from(output) >= MAX_OUTPUTS - 1 {
         return Err(format!("\"{text}\": the largest output is {}", MAX_OUTPUTS - 2));
     }
-    Ok((prefix.parse::<Ipv4Net>().map_err(|_| form())?.trunc(), output))
+    Ok((A::prefix(prefix).ok_or_else(form)?, output))
 }
 
 pub(super) fn spec() -> StepSpec {
+    of_family::<Ipv4Addr>("ip-lookup", &ROUTE, "the IPv4 header's place")
+}
+
+/// The step of this name for a family whose routes have this grammar.
+pub(super) fn of_family<A: Destination>(
+    name: &str,
+    route: &'static Grammar,
+    header: &'static str,
+) -> StepSpec {
     let most = MAX_OUTPUTS as i64 - 1;
-    let routes = Param::new("routes", Kind::ParsedList(&ROUTE), "the routes");
+    let routes = Param::new("routes", Kind::ParsedList(route), "the routes");
     let count = Param::new("outputs", Kind::Integer(1..=most), "the number of outputs, 0, 1, …");
-    StepSpec::new("ip-lookup", &[], make)
+    StepSpec::new(name, &[], make::<A>)
         .outputs_by(all)
         .param(routes.or(Arg::Texts(Vec::new())))
         .param(count.or(Arg::Integer(2)))
-        .param(offset(IP, "the IPv4 header's place"))
+        .param(offset(IP, header))
 }
 
 fn all(args: &Args) -> Vec<Output> {
     numbered(args).into_iter().chain([Output::DropAs("unrouted".into())]).collect()
 }
 
-fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
+fn make<A: Destination>(context: &MakeContext<'_>) -> Box<dyn Step> {
     let outputs = all(context.args);
-    let table = table(context.args.texts("routes"), outputs.len() - 1);
+    let table = table::<A>(context.args.texts("routes"), outputs.len() - 1);
     let (reader, at) = (table.reader(), place(context.args));
-    Box::new(IpLookup { outputs, reader, at, _table: table })
+    Box::new(OwnLookup { outputs, reader, at, _table: table })
 }
 
 /// The table of these routes; an output that the step has not leads to the last one.
-fn table(routes: &[String], last: usize) -> Box<dyn Table<Ipv4Addr>> {
-    let grace = || Box::new(NoReaders) as _;
-    let mut table = match fib::new_small_ipv4(Algorithm::default(), SMALL_ROUTES, grace) {
+fn table<A: Destination>(routes: &[String], last: usize) -> Box<dyn Table<A>> {
+    let mut table = match A::table() {
         Ok(table) => table,
-        // No structure refuses IPv4.
+        // The default structure has both families.
         Err(error) => unreachable!("{error}"),
     };
-    for (net, output) in routes.iter().filter_map(|route| read(route).ok()) {
-        let prefix = Prefix::new(net.network(), net.prefix_len());
-        let output = output.min(last as u16);
-        let _ = prefix.map(|prefix| table.insert(prefix, output + 1));
+    for (prefix, output) in routes.iter().filter_map(|route| read(route).ok()) {
+        let _ = table.insert(prefix, output.min(last as u16) + 1);
     }
     table
 }
 
-struct IpLookup {
+struct OwnLookup<A: Destination> {
     outputs: Vec<Output>,
-    reader: Arc<dyn Lookup<Ipv4Addr>>,
+    reader: Arc<dyn Lookup<A>>,
     at: usize,
     /// Keeps what the reader reads.
-    _table: Box<dyn Table<Ipv4Addr>>,
+    _table: Box<dyn Table<A>>,
 }
 
-impl Step for IpLookup {
+impl<A: Destination> Step for OwnLookup<A> {
     fn outputs(&self) -> &[Output] {
         &self.outputs
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         let last = self.outputs.len() - 1;
-        let (mut addresses, mut found) = ([0; BATCH_MAX], [0; BATCH_MAX]);
+        let (mut addresses, mut found) = ([A::Bits::default(); BATCH_MAX], [0; BATCH_MAX]);
         let with_header = input.filter(|slot| {
-            let header = ip4_header(batch.frame(slot), self.at);
-            if let Some(header) = header {
-                addresses[slot] =
-                    u32::from_be_bytes([header[16], header[17], header[18], header[19]]);
-            }
-            header.is_some()
+            let address = A::of(batch.frame(slot), self.at);
+            addresses[slot] = address.unwrap_or_default();
+            address.is_some()
         });
         self.reader.lookup_batch(&addresses, &mut found);
         for slot in with_header.slots() {
@@ -135,7 +170,7 @@ mod tests {
     #[test]
     fn routes_that_are_none_are_refused() {
         for text in ["10.0.0.0/8", "10.0.0.0 1", "10.0.0.0/8 x", "10.0.0.0/33 1", "10.0.0.0/8 15"] {
-            assert!(read(text).is_err(), "{text}");
+            assert!(read::<Ipv4Addr>(text).is_err(), "{text}");
         }
     }
 
