@@ -1,7 +1,6 @@
 """Captures: `turnpike capture` has the packets that hosts sent and received, and says what became of the others."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -9,9 +8,9 @@ import subprocess
 import pytest
 from scapy.utils import PcapNgReader
 
-from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Wires, from_left
+from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Wires
 from lib.netns import wait_for
-from lib.packets import ethernet, forwarded, ipv4, pattern, tcp, udp, unpadded
+from lib.packets import ethernet, forwarded, ipv4, pattern, udp, unpadded
 from lib.router import binary
 
 RIGHT = "10.0.2.2"

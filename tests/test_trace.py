@@ -211,7 +211,7 @@ def test_the_text_has_a_line_for_each_step(wires):
     (["to=10.0.0.1/8"], 'write "10.0.0.0/8"'),
     (["interface=lft"], 'port "lft" unknown; did you mean "left"?'),
     (["state=new"], 'key "state" unknown'),
-    (["from=10.0.0.1", "to=fd00::1"], "trace"),
+    (["from=10.0.0.1", "to=fd00::1"], "no packet is both"),
     (["--count", "0"], "0 packets: 1 to 1000"),
     (["--count", "1001"], "1001 packets: 1 to 1000"),
     (["--for", "2h"], "7200 seconds: 1 to 3600"),

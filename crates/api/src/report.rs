@@ -1408,7 +1408,7 @@ pub struct TracedPacket {
     pub length: usize,
     /// The steps.
     pub steps: Vec<TracedStep>,
-    /// Its end: `sent on "wan"`, `dropped: ttl-expired`, …
+    /// Its end: `sent on wan`, `dropped: filtered`, `to the slow path: ttl`, …
     pub end: String,
 }
 

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use dpdk::{Burst, Mbuf};
-use wire::ethernet::EthernetHeader;
+use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader};
 use wire::ip::{Ipv4Header, Ipv6Header};
 
 use crate::category::Categories;
@@ -387,6 +387,16 @@ impl Batch {
     #[inline(always)]
     pub fn head(&self, slot: usize) -> &[u8; HEAD] {
         self.burst.head(slot)
+    }
+
+    /// Returns those of these packets whose frame is untagged IPv4, IPv6, and neither.
+    #[inline(always)]
+    pub(crate) fn by_family(&self, packets: Mask) -> [Mask; 3] {
+        let [ip4, ip6] = packets.sort(|slot| {
+            let ethertype = self.ethernet(slot).ethertype.get();
+            [ethertype == ETHERTYPE_IPV4, ethertype == ETHERTYPE_IPV6]
+        });
+        [ip4, ip6, packets.without(ip4 | ip6)]
     }
 
     /// Returns the Ethernet header. As for [`Batch::head`], bytes past the packet's end are not

@@ -118,9 +118,16 @@ impl Capture {
         self.full.pop()
     }
 
+    /// The number of records to be taken.
+    pub fn waiting(&self) -> usize {
+        self.full.len()
+    }
+
     /// Takes a record back.
     pub fn give_back(&self, mut record: Box<Record>) {
         record.frame.clear();
+        // Not by a forwarder, if it is the last user of a former graph's form.
+        record.step = None;
         // There is room for all.
         let _ = self.free.push(record);
     }
@@ -212,18 +219,12 @@ impl Watch for CaptureWatch {
         }
     }
 
-    fn passed(
-        &mut self,
-        step: Place<'_>,
-        (packets, output): (Mask, &dyn Fn(usize) -> usize),
-        batch: &mut Batch,
-    ) {
+    fn passed(&mut self, step: Place<'_>, (packets, out): (Mask, &[Mask]), batch: &mut Batch) {
         let (shape, place) = step;
         let Some(of_step) = shape.steps.get(place) else { return };
-        for (number, (_, target)) in of_step.outputs.iter().enumerate() {
+        for ((_, target), &taken) in of_step.outputs.iter().zip(out) {
             if let Some(event) = self.capture.event_behind(*target) {
-                let taken = packets.filter(|slot| output(slot) == number);
-                self.put_all(step, event, taken, batch);
+                self.put_all(step, event, packets & taken, batch);
             }
         }
     }

@@ -43,7 +43,7 @@ pub use crate::shape::{Shape, StepShape, Target};
 use crate::shed_filter::ShedFilter;
 use crate::spread_filter::SpreadFilter;
 use crate::vlan::Tagger;
-use crate::watch::{LOST, Watch};
+use crate::watch::Watch;
 
 /// The most outputs that a step can have.
 pub const MAX_OUTPUTS: usize = 16;
@@ -504,11 +504,9 @@ impl Graph {
             }
             let mut out = [Mask::EMPTY; MAX_OUTPUTS];
             self.steps[place].step.process(batch, input, &mut out);
-            let outputs = self.steps[place].edges.len();
-            let output = |slot| out.iter().take(outputs).position(|mask| mask.has(slot));
-            let taken = |slot| output(slot).unwrap_or(LOST);
+            let declared = self.steps[place].edges.len().min(MAX_OUTPUTS);
             for watch in &mut self.watches {
-                watch.passed((&self.shape, place), (input, &taken), batch);
+                watch.passed((&self.shape, place), (input, &out[..declared]), batch);
             }
             self.take_edges(place, input, &out);
         }

@@ -110,6 +110,13 @@ impl Mask {
     }
 }
 
+impl FromIterator<usize> for Mask {
+    #[inline(always)]
+    fn from_iter<I: IntoIterator<Item = usize>>(slots: I) -> Self {
+        slots.into_iter().fold(Self::EMPTY, |all, slot| all | Self::when(true, slot))
+    }
+}
+
 impl fmt::Debug for Mask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.slots()).finish()

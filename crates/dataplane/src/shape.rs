@@ -9,7 +9,7 @@ pub enum Target {
     Step(usize),
     /// Out by the packet's egress port.
     Transmit,
-    /// Out by each of the packet's [`Batch::receivers`].
+    /// Out by each of the packet's [`Batch::receivers`](crate::Batch::receivers).
     Replicate,
     /// To the slow path.
     SlowPath(PuntReason),

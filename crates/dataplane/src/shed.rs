@@ -216,7 +216,7 @@ pub(crate) fn choose(
         return by_class;
     }
     let room = (quota / CONNECTIONS_PART).saturating_sub(kept);
-    more.slots().take(room).fold(by_class, |kept, slot| kept | Mask::when(true, slot))
+    by_class | more.slots().take(room).collect()
 }
 
 #[cfg(test)]

@@ -15,7 +15,6 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use acl::Action;
-use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 
 use crate::batch::{BATCH_MAX, Batch};
 use crate::filters::{Direction, FilterTable, Filtered, Guard, Guards, Reader};
@@ -58,11 +57,8 @@ impl ShedFilter {
     /// Returns those of these packets that are to be kept.
     pub(crate) fn keep(&mut self, batch: &Batch, packets: Mask, wanted: Connections) -> Mask {
         let Self { known, ip4, ip6 } = self;
-        let of = |ethertype: u16| {
-            packets.filter(|slot| batch.ethernet(slot).ethertype.get() == ethertype)
-        };
-        known.keep(ip4, batch, of(ETHERTYPE_IPV4), wanted)
-            | known.keep(ip6, batch, of(ETHERTYPE_IPV6), wanted)
+        let [of_ip4, of_ip6, _] = batch.by_family(packets);
+        known.keep(ip4, batch, of_ip4, wanted) | known.keep(ip6, batch, of_ip6, wanted)
     }
 }
 
@@ -84,7 +80,7 @@ impl Known {
             if wanted.established {
                 let known = |&(place, _): &(usize, usize)| reader.fields.is_of_connection(place);
                 let places = packets.slots().enumerate().filter(known);
-                kept = places.fold(kept, |kept, (_, slot)| kept | Mask::when(true, slot));
+                kept = places.map(|(_, slot)| slot).collect();
             }
         }
         let number = usize::from(guard.numbers[Direction::In as usize]);

@@ -11,8 +11,6 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
-
 use crate::batch::{BATCH_MAX, Batch};
 use crate::filters::{FILTER_IN, FilterTable, Filtered, Reader};
 use crate::mask::Mask;
@@ -56,16 +54,11 @@ impl SpreadFilter {
         let mut chosen = Chosen::NONE;
         let number = usize::from(batch.own.features.get(FILTER_IN));
         let Some(Some(table)) = self.filters.get(number.wrapping_sub(1)) else { return chosen };
-        let of = |ethertype: u16| {
-            batch.packets().filter(|slot| batch.ethernet(slot).ethertype.get() == ethertype)
-        };
-        choose_of(&mut self.ip4, table, batch, of(ETHERTYPE_IPV4), &mut chosen);
-        choose_of(&mut self.ip6, table, batch, of(ETHERTYPE_IPV6), &mut chosen);
+        let [of_ip4, of_ip6, others] = batch.by_family(batch.packets());
+        choose_of(&mut self.ip4, table, batch, of_ip4, &mut chosen);
+        choose_of(&mut self.ip6, table, batch, of_ip6, &mut chosen);
         if table.chooses_for_frames() {
-            let is_ip = |slot: usize| {
-                matches!(batch.ethernet(slot).ethertype.get(), ETHERTYPE_IPV4 | ETHERTYPE_IPV6)
-            };
-            for slot in batch.packets().filter(|slot| !is_ip(slot)).slots() {
+            for slot in others.slots() {
                 if let Some(forwarder) = table.forwarder_of_frame(batch, slot) {
                     chosen.packets |= Mask::when(true, slot);
                     chosen.forwarders[slot] = forwarder;

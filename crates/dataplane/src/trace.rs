@@ -16,7 +16,7 @@ use crate::interface::InterfaceId;
 use crate::mask::Mask;
 use crate::next_hop::{NO_ROUTE, NextHop};
 use crate::shape::Shape;
-use crate::watch::{Place, Selection, Watch};
+use crate::watch::{Place, Selection, Watch, Way};
 
 /// Bytes of a frame in a sighting: all headers that steps read and write.
 pub const SIGHTED: usize = 128;
@@ -33,8 +33,8 @@ pub enum At {
     Step {
         /// Its place in the graph.
         place: usize,
-        /// The output that it gave the packet to: its index, or [`LOST`](crate::watch::LOST).
-        output: usize,
+        /// The way that it gave the packet.
+        way: Way,
     },
 }
 
@@ -189,12 +189,18 @@ impl Watch for Trace {
     fn passed(
         &mut self,
         (shape, place): Place<'_>,
-        (packets, output): (Mask, &dyn Fn(usize) -> usize),
+        (packets, out): (Mask, &[Mask]),
         batch: &mut Batch,
     ) {
-        self.look(shape, packets, batch);
+        let present = batch.packets();
+        self.look(shape, packets & present, batch);
         for slot in (packets & self.traced).slots() {
-            self.sight(shape, At::Step { place, output: output(slot) }, slot, batch);
+            let way = match out.iter().position(|taken| taken.has(slot)) {
+                Some(output) => Way::Output(output),
+                None if present.has(slot) => Way::Lost,
+                None => Way::Kept,
+            };
+            self.sight(shape, At::Step { place, way }, slot, batch);
         }
     }
 }
@@ -209,7 +215,6 @@ mod tests {
     use crate::graph::{Graph, Output, Outputs, Step};
     use crate::reason::DropReason;
     use crate::testing::{FrameBuilder, batch_of, udp_to};
-    use crate::watch::LOST;
 
     /// Of its packets, drops those in odd slots and loses that in slot 4.
     struct Odd;
@@ -256,7 +261,7 @@ mod tests {
     }
 
     fn step(place: usize, output: usize) -> At {
-        At::Step { place, output }
+        At::Step { place, way: Way::Output(output) }
     }
 
     fn udp(port: u16) -> Vec<u8> {
@@ -275,7 +280,7 @@ mod tests {
         };
         assert_eq!(of(0), [At::Entry, step(0, 0), step(1, 0)]);
         assert_eq!(of(1), [At::Entry, step(0, 1)]);
-        assert_eq!(of(4), [At::Entry, step(0, LOST)]);
+        assert_eq!(of(4), [At::Entry, At::Step { place: 0, way: Way::Lost }]);
         assert_eq!(sightings.lost(), 0);
     }
 

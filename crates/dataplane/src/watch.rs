@@ -13,8 +13,16 @@ use crate::mask::Mask;
 use crate::port::PortId;
 use crate::shape::Shape;
 
-/// In place of an output's number: the step gave the packet to none.
-pub const LOST: usize = usize::MAX;
+/// The way that a step has given a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// To the output of this number.
+    Output(usize),
+    /// The step keeps it, and emits it later.
+    Kept,
+    /// To no output: a defect of the step.
+    Lost,
+}
 
 /// A step: the graph's form, and the step's place in it.
 pub type Place<'a> = (&'a Arc<Shape>, usize);
@@ -28,13 +36,8 @@ pub trait Watch: Send {
     /// Packets enter a step.
     fn entering(&mut self, step: Place<'_>, packets: Mask, batch: &mut Batch);
 
-    /// A step has given each of its packets to an output: its index by slot, or [`LOST`].
-    fn passed(
-        &mut self,
-        step: Place<'_>,
-        packets: (Mask, &dyn Fn(usize) -> usize),
-        batch: &mut Batch,
-    );
+    /// A step has given packets to its outputs; some may be gone from the batch.
+    fn passed(&mut self, step: Place<'_>, packets: (Mask, &[Mask]), batch: &mut Batch);
 }
 
 /// Other watches for a forwarder; after the exchange, those before.

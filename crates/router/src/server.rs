@@ -93,7 +93,7 @@ impl Socket {
         // Bound under another name, then renamed, so that a socket under the final name accepts
         // connections.
         let draft = path.with_extension(format!("{}.new", std::process::id()));
-        let listener = bind_draft(&draft, group).map_err(|error| {
+        let listener = bind_private(&draft, SockType::Stream).map_err(|error| {
             let way_out = match error.kind() {
                 io::ErrorKind::PermissionDenied => format!(
                     "run as root (sudo), or choose a path for {option} in a directory of your own"
@@ -102,6 +102,10 @@ impl Socket {
             };
             Error::from(error).context(format!("socket {shown}: cannot be made; {way_out}"))
         })?;
+        if let Some(number) = group {
+            let shared = share(&draft, group).inspect_err(|_| _ = fs::remove_file(&draft));
+            shared.with_context(|| format!("socket {shown}: cannot be given to group {number}"))?;
+        }
         if let Err(error) = fs::rename(&draft, path) {
             let _ = fs::remove_file(&draft);
             return Err(error).with_context(|| format!("socket {shown}: cannot be made"));
@@ -239,15 +243,6 @@ impl Drop for Socket {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
-}
-
-/// Creates a listening socket for a path that is not final, and for members of a group if there is one.
-fn bind_draft(draft: &Path, group: Option<u32>) -> io::Result<OwnedFd> {
-    let socket = bind_private(draft, SockType::Stream)?;
-    if group.is_some() {
-        share(draft, group).inspect_err(|_| _ = fs::remove_file(draft))?;
-    }
-    Ok(socket)
 }
 
 /// Lets members of a group connect to a socket, or nobody but its owner. The file is opened once: whatever somebody puts

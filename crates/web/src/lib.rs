@@ -17,7 +17,7 @@
 pub mod metrics;
 mod server;
 
-pub use server::{CONNECTIONS, Listener, Server};
+pub use server::{Listener, Server};
 
 /// Handlers by path.
 pub type Pages = axum::Router;

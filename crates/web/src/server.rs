@@ -37,7 +37,7 @@ use tokio::time::{sleep, timeout};
 use crate::Pages;
 
 /// Most connections of a listener.
-pub const CONNECTIONS: usize = 64;
+const CONNECTIONS: usize = 64;
 
 /// Time limit for the head of a request, and for the next request of a connection.
 const HEAD_PATIENCE: Duration = Duration::from_secs(10);

@@ -2315,7 +2315,7 @@ fn a_rule_of_words_is_that_of_a_filter() {
         ("state=new", "key \"state\" unknown"),
         ("proto", "\"proto\": expected KEY=VALUE"),
         ("from_set=none", "prefix_set \"none\" unknown"),
-        ("from=10.0.0.1 to=::1", "trace"),
+        ("from=10.0.0.1 to=::1", "no packet is both"),
     ] {
         let found = config.rule_of_words(&words(text)).unwrap_err();
         assert!(found.contains(error), "{text}: {found}");

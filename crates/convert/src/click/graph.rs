@@ -19,22 +19,6 @@ use super::lua::{Statements, Value, quoted, settings};
 use super::net::{Input, Net, first_place};
 use super::pull::{Place, Trees};
 
-/// Names that mean something else in a graph than a step.
-const RESERVED: [&str; 12] = [
-    "transmit",
-    "replicate",
-    "drop",
-    "receive",
-    "spread",
-    "graph",
-    "to-router",
-    "policing",
-    "slow-path",
-    "on-wire",
-    "port-switch",
-    "default",
-];
-
 /// Most ports with a `FromDevice`: outputs of `port-switch` but one.
 const PORTS_MOST: usize = 15;
 
@@ -323,7 +307,7 @@ impl<'a> Graph<'a> {
             let outputs = (0..queues.len()).map(|number| number.to_string()).collect();
             let step = Step { kind: "schedule", args, outputs, dropped: Vec::new() };
             let line = self.net.line(root);
-            self.placed.insert(self.name(root), Placed { step, line, targets });
+            self.placed.insert(self.net.step_name(root), Placed { step, line, targets });
         }
     }
 
@@ -369,7 +353,8 @@ impl<'a> Graph<'a> {
         behind: State,
         devices: &Devices,
     ) -> Result<(), String> {
-        let name = self.name(element);
+        let name = self.net.step_name(element);
+        let mut own = None;
         let entry = match piece {
             Piece::Drop => "drop".to_owned(),
             Piece::Nothing => self.follow(element, 0, behind),
@@ -379,7 +364,7 @@ impl<'a> Graph<'a> {
                 let args = vec![("port", Value::text(port))];
                 let step = Step { kind: "to-port", args, outputs, dropped: Vec::new() };
                 let end = self.put(name.clone(), element, step, vec!["transmit".to_owned()]);
-                self.own.insert(element, end.clone());
+                own = Some(end.clone());
                 if behind.offset == 0 {
                     end
                 } else {
@@ -387,7 +372,10 @@ impl<'a> Graph<'a> {
                     self.put(format!("{name}:strip"), element, strip, vec![end])
                 }
             }
-            Piece::Wait(Place { root, .. }) if root == element => name,
+            Piece::Wait(Place { root, .. }) if root == element => {
+                own = Some(name.clone());
+                name
+            }
             Piece::Wait(Place { root, number }) => {
                 let args = vec![("number", Value::Number(number as i64))];
                 let step = Step {
@@ -396,8 +384,8 @@ impl<'a> Graph<'a> {
                     outputs: vec!["next".to_owned()],
                     dropped: vec![],
                 };
-                let schedule = self.name(root);
-                self.put(name, element, step, vec![schedule])
+                let schedule = self.net.step_name(root);
+                own.insert(self.put(name, element, step, vec![schedule])).clone()
             }
             Piece::ToAll(first, tee) => {
                 let mut targets: Vec<String> = (0..tee.outputs.len())
@@ -405,7 +393,7 @@ impl<'a> Graph<'a> {
                     .collect();
                 let tee = self.put(format!("{name}:all"), element, tee, targets.clone());
                 targets.push(tee);
-                self.put(name, element, first, targets)
+                own.insert(self.put(name, element, first, targets)).clone()
             }
             Piece::Copies(tee, check) => {
                 let (all, some) =
@@ -416,9 +404,7 @@ impl<'a> Graph<'a> {
                     check,
                     vec![some, "drop".to_owned()],
                 );
-                let tee = self.put(name, element, tee, vec![all, check]);
-                self.own.insert(element, tee.clone());
-                tee
+                own.insert(self.put(name, element, tee, vec![all, check])).clone()
             }
             Piece::Steps(steps) => {
                 let last = steps.len() - 1;
@@ -431,16 +417,17 @@ impl<'a> Graph<'a> {
                 let mut targets: Vec<String> = targets.collect();
                 let mut entry = String::new();
                 for (number, step) in steps.into_iter().enumerate().rev() {
-                    let own =
+                    let its =
                         if number == last { name.clone() } else { format!("{name}:{number}") };
-                    entry = self.put(own, element, step, targets);
-                    self.own.entry(element).or_insert_with(|| entry.clone());
+                    entry = self.put(its, element, step, targets);
+                    own.get_or_insert_with(|| entry.clone());
                     targets = vec![entry.clone()];
                 }
                 entry
             }
         };
         self.entries.insert(element, entry);
+        self.own.extend(own.map(|step| (element, step)));
         Ok(())
     }
 
@@ -463,7 +450,7 @@ impl<'a> Graph<'a> {
             return self.target(to, state, element);
         }
         // Packets make another pass through the graph: see `queue`.
-        let name = format!("{}:{output}:again", self.name(element));
+        let name = format!("{}:{output}:again", self.net.step_name(element));
         let outputs = vec!["next".to_owned()];
         let step = Step { kind: "queue", args: Vec::new(), outputs, dropped: Vec::new() };
         let name = self.put(name, element, step, vec!["drop".to_owned()]);
@@ -479,15 +466,8 @@ impl<'a> Graph<'a> {
         if shift == 0 || entry == "drop" {
             return entry;
         }
-        let name = format!("{}:{}", self.name(from), self.name(to));
+        let name = format!("{}:{}", self.net.step_name(from), self.net.step_name(to));
         self.put(name, to, Step::shift(shift), vec![entry])
-    }
-
-    /// The name of an element's step.
-    fn name(&self, element: usize) -> String {
-        let name = &self.net.element(element).name;
-        let mangled = name.replace('.', "_");
-        if RESERVED.contains(&mangled.as_str()) { format!("{mangled}_") } else { mangled }
     }
 
     /// Elements for packets that none reach.
@@ -505,7 +485,7 @@ impl<'a> Graph<'a> {
         let mut known = vec![first.to_owned()];
         let mut open: Vec<(String, usize)> = edges(first, placed).rev().collect();
         for maker in self.net.makers() {
-            let name = self.name(maker);
+            let name = self.net.step_name(maker);
             if let Some(made) = self.placed.get(&name) {
                 statements.add(format!("graph:add {}", written(&name, &made.step)), made.line);
                 let further: Vec<_> = edges(&name, made).rev().collect();

@@ -51,6 +51,22 @@ const QUEUES: [&str; 7] = [
     "FrontDropQueue",
 ];
 
+/// Names that mean something else in a graph than a step.
+const RESERVED: [&str; 12] = [
+    "transmit",
+    "replicate",
+    "drop",
+    "receive",
+    "spread",
+    "graph",
+    "to-router",
+    "policing",
+    "slow-path",
+    "on-wire",
+    "port-switch",
+    "default",
+];
+
 /// The place of the first element, or of the file's beginning: for errors about all.
 pub(super) fn first_place(flat: &Flat) -> Place {
     let begin = || Place { file: "".into(), line: 1, column: 1, source: "".into() };
@@ -79,6 +95,12 @@ impl<'a> Net<'a> {
     }
 
     /// The arguments of an element.
+    /// The name of an element's step.
+    pub(super) fn step_name(&self, number: usize) -> String {
+        let mangled = self.element(number).name.replace('.', "_");
+        if RESERVED.contains(&mangled.as_str()) { format!("{mangled}_") } else { mangled }
+    }
+
     pub(super) fn args(&self, number: usize) -> Args<'_> {
         Args::new(&self.names, self.element(number))
     }

@@ -286,7 +286,7 @@ impl<'a> Builder<'a> {
         }
         self.queues.push(queue);
         let capacity = capacity(self.net, queue).map_err(|why| self.net.error(queue, &why))?;
-        let name = &self.net.element(queue).name;
+        let name = self.net.step_name(queue);
         let early = match red_behind.or_else(|| red_in_front(self.net, queue)) {
             Some(red) if self.net.outputs(red) > 1 => {
                 return self.error(red, "its second output is not supported yet");

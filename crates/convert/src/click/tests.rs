@@ -734,6 +734,25 @@ fn each_element_says_what_it_has_become() {
             r#"element "t" { class = "ToDevice", config = "eth1", inputs = { "pull" }, counts = { "s.2" }, step = "t", port = "eth1" }"#,
         ]
     );
+    let text = "FromDevice(eth0) -> c :: Classifier(12/0800, -);
+        c[0] -> default :: Queue(9) -> n :: Null -> [0] s :: PrioSched -> ToDevice(eth0); c[1] -> b :: Queue -> [1] s;";
+    let found = handlers(text);
+    let line = |name: &str| {
+        let begin = format!("element \"{name}\" ");
+        found.iter().find(|line| line.starts_with(&begin)).unwrap_or_else(|| panic!("{found:?}"))
+    };
+    // The gauge of a queue has its step's name, and what is behind it does not count what it drops.
+    assert!(line("default").contains(r#"counts = { "c.0" }, step = "default_""#), "{found:?}");
+    assert!(line("n").contains(r#"counts = { "s.0" }"#), "{found:?}");
+    assert!(line("b").contains(r#"counts = { "c.1" }, step = "b""#), "{found:?}");
+    assert!(lua(text).iter().any(|line| line.contains("prio(default_[9], b[1000])")));
+    let text = "FromDevice(eth0) -> p :: Paint(255) -> x :: PaintSwitch -> a :: Discard; x[1] -> b :: Counter -> Discard;";
+    let found = handlers(text);
+    let line =
+        |name: &str| found.iter().find(|line| line.starts_with(&format!("element \"{name}\" ")));
+    assert!(line("a").unwrap().contains(r#"counts = { "x.0", "x:all.0" }"#), "{found:?}");
+    assert!(line("b").unwrap().contains(r#"counts = { "x.1", "x:all.1" }"#), "{found:?}");
+    assert!(line("x").unwrap().contains(r#"step = "x""#), "{found:?}");
     let text = "FromDevice(eth0) -> p :: PaintTee(3); p[0] -> t :: Tee -> a :: Null -> t2 :: RoundRobinSwitch;
         t2[0] -> a; t2[1] -> q :: Queue -> x :: Shaper(7) -> Unqueue -> d :: Discard; p[1] -> e :: Discard;";
     let found = handlers(text);

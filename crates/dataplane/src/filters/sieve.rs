@@ -3,8 +3,6 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
-
 use super::{FilterTable, Filtered, Reader};
 use crate::batch::{BATCH_MAX, Batch};
 use crate::mask::Mask;
@@ -27,11 +25,7 @@ impl Sieve {
     /// Those of these packets.
     pub fn select(&mut self, batch: &Batch, packets: Mask) -> Mask {
         let Self { table, ip4, ip6 } = self;
-        let of = |ethertype: u16| {
-            packets.filter(|slot| batch.ethernet(slot).ethertype.get() == ethertype)
-        };
-        let (of_ip4, of_ip6) = (of(ETHERTYPE_IPV4), of(ETHERTYPE_IPV6));
-        let others = packets.without(of_ip4 | of_ip6);
+        let [of_ip4, of_ip6, others] = batch.by_family(packets);
         let others = others.filter(|slot| table.has_rule_for_frame(batch, slot));
         fitting(table, ip4, batch, of_ip4) | fitting(table, ip6, batch, of_ip6) | others
     }
@@ -53,5 +47,5 @@ fn fitting<A: Filtered>(
     let mut found = [0; BATCH_MAX];
     A::classifier(table).classify(&reader.fields, &mut found);
     let fits = packets.slots().zip(found).filter(|(_, rule)| *rule == 0);
-    fits.fold(Mask::EMPTY, |all, (slot, _)| all | Mask::when(true, slot)).without(hidden)
+    fits.map(|(slot, _)| slot).collect::<Mask>().without(hidden)
 }

@@ -180,7 +180,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             if line.trim_ascii_end() == term.as_bytes() {
                 return Ok(Ok(String::from_utf8_lossy(&data).into_owned()));
             }
-            if data.len() + line.len() >= DATA_MOST {
+            if line.len() > LINE_MOST || data.len() + line.len() >= DATA_MOST {
                 return Ok(Err(too_much()));
             }
             data.extend(line);
@@ -420,6 +420,7 @@ mod tests {
             format!("WRITEUNTIL x END\n{}", "a\n".repeat(DATA_MOST)),
             "WRITEDATA x 5\nabc".to_owned(),
             "WRITEUNTIL x END\nabc\n".to_owned(),
+            format!("WRITEUNTIL x END\n{}END\nEND\n", "y".repeat(LINE_MOST + 100)),
         ] {
             let all = commands(text.as_bytes(), 4096);
             assert!(matches!(&all[..], [Command::TooLong(_)]), "{all:?}");

@@ -20,7 +20,7 @@ pub enum Verb {
 }
 
 /// A route of a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
     /// The destination.
     pub prefix: Ipv4Net,

@@ -53,14 +53,7 @@ use super::sources::Sources;
 struct Done {
     moves: Moves,
     exchanged: Option<Exchanged>,
-    /// The telnet service, if it is new or has changed.
-    telnet: Option<telnet::Opened>,
-    /// Control sockets, if some are new or have changed.
-    control: Option<control_socket::Opened>,
-    /// The listeners for metrics, if they are new or have changed.
-    metrics: Option<metrics::Opened>,
-    /// The socket for zebra, if it is new or has changed.
-    entrance: Option<Entrance>,
+    opened: Opened,
     /// Host interfaces of bonds and VLANs that are not started yet, or are removed.
     hosts: Hosts,
     /// True if additions were made, beside the old configuration.
@@ -69,11 +62,16 @@ struct Done {
     other_fibs: bool,
 }
 
-/// Listeners that have been opened.
-struct Listeners {
+/// Listeners that are new or have changed.
+#[derive(Default)]
+struct Opened {
+    /// The telnet service.
     telnet: Option<telnet::Opened>,
+    /// Control sockets.
     control: Option<control_socket::Opened>,
+    /// The listeners for metrics.
     metrics: Option<metrics::Opened>,
+    /// The socket for zebra.
     entrance: Option<Entrance>,
 }
 
@@ -121,10 +119,8 @@ impl Owner {
                 self.leave_ports(&config, done.moves);
                 self.remove_hosts(done.hosts);
                 self.warn_of_distance();
-                self.move_hosts(&config, moved, &mut done.entrance).await;
-                let Done { telnet, control, metrics, entrance, .. } = done;
-                let opened = Listeners { telnet, control, metrics, entrance };
-                self.settle((&base, &config, &diff), opened);
+                self.move_hosts(&config, moved, &mut done.opened.entrance).await;
+                self.settle((&base, &config, &diff), done.opened);
                 self.routing.imports.begin(imports);
                 self.filtering.filters =
                     self.routing.tables.filters.use_next(&self.routing.tables.interfaces.get());
@@ -159,10 +155,10 @@ impl Owner {
         done: &mut Done,
     ) -> Result<Option<Duration>> {
         let schedulers = self.schedulers(base, config)?;
-        done.telnet = self.open_telnet(base, config)?;
-        done.control = self.open_control_sockets(base, config)?;
-        done.metrics = self.open_metrics(base, config)?;
-        done.entrance = Sources::open_entrance(base, config)?;
+        done.opened.telnet = self.open_telnet(base, config)?;
+        done.opened.control = self.open_control_sockets(base, config)?;
+        done.opened.metrics = self.open_metrics(base, config)?;
+        done.opened.entrance = Sources::open_entrance(base, config)?;
         self.make_vrfs(base, config)?;
         let has_other_fibs = fibs.is_some();
         if let Some(fibs) = fibs {
@@ -382,7 +378,7 @@ impl Owner {
     fn settle(
         &mut self,
         (old, new, diff): (&Config, &Config, &Diff),
-        Listeners { mut telnet, mut control, mut metrics, mut entrance }: Listeners,
+        Opened { mut telnet, mut control, mut metrics, mut entrance }: Opened,
     ) {
         // Its writer names packets' ports.
         self.slow_path.quarantine.set(new);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use api::capture::{CaptureRequest, SNAP, SNAP_MAX};
 use dataplane::capture::{Capture, What};
 use dataplane::graph::Target;
@@ -69,18 +69,8 @@ impl Owner {
             (None, None, true) => What::Punted,
             _ => bail!("at, dropped and punted: choose one of them"),
         };
-        let interface = interface.as_ref().map(|wanted| {
-            let all = || self.configurations.current.interfaces();
-            let found = all().find(|(_, name, _)| name == wanted).map(|(id, ..)| id);
-            found.with_context(|| {
-                let known: Vec<_> = all().map(|(_, name, _)| name).collect();
-                format!(
-                    "interface \"{wanted}\": unknown{}",
-                    suggestion(wanted, "interfaces", &known)
-                )
-            })
-        });
-        Ok(Arc::new(Capture::new(what, interface.transpose()?, snap)))
+        let interface = interface.as_ref().map(|wanted| self.interface_named(wanted)).transpose();
+        Ok(Arc::new(Capture::new(what, interface.map_err(Error::msg)?, snap)))
     }
 
     fn step_named(&self, wanted: &str) -> Result<String> {

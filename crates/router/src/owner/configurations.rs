@@ -349,7 +349,9 @@ impl Owner {
         if returns {
             self.configurations.pending = None;
         }
-        self.publish_metrics();
+        if purpose.is_made() {
+            self.publish_metrics();
+        }
         reply(asker, answer);
     }
 

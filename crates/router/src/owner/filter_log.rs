@@ -130,7 +130,7 @@ impl Owner {
 }
 
 /// The rule at this index for messages: `rule "ssh"`, `rule 3`, `default`.
-fn label(filter: &FilterTable, place: usize) -> String {
+pub(super) fn label(filter: &FilterTable, place: usize) -> String {
     match filter.spec().filter.rules.get(place).map(|rule| &rule.name) {
         Some(Some(name)) => format!("rule \"{name}\""),
         Some(None) => format!("rule {}", place + 1),

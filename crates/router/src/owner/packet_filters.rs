@@ -41,37 +41,11 @@ impl Owner {
     /// Returns a filter's verdict on a packet described in text.
     pub(super) fn verdict(&self, name: &str, packet: &str) -> Result<FilterVerdict> {
         let table = self.filter_named(name)?;
-        let number = |name: &str| self.interface_number(name);
+        let number = |name: &str| self.interface_named(name).map(|id| id.index() as u16);
         let (family, key) = acl::packet::read(packet, number).map_err(Error::msg)?;
-        Ok(self.verdict_on(table, family, &key))
-    }
-
-    /// The number of the interface of this name.
-    pub(super) fn interface_number(&self, name: &str) -> Result<u16, String> {
-        let mut all = self.configurations.current.interfaces();
-        let found = all.find(|(_, known, _)| *known == name);
-        found.map(|(id, ..)| id.index() as u16).ok_or_else(|| {
-            let all = self.configurations.current.interfaces();
-            let known: Vec<_> = all.map(|(_, name, _)| name).collect();
-            format!("interface \"{name}\": unknown; interfaces: {}", known.join(", "))
-        })
-    }
-
-    /// Returns a filter's verdict on a packet with these fields.
-    pub(super) fn verdict_on(
-        &self,
-        table: &Arc<FilterTable>,
-        family: Family,
-        key: &Key,
-    ) -> FilterVerdict {
         let filter = &table.spec().filter;
         let rules = self.filter(table).rules;
-        let sets = self.filtering.sets.readers();
-        let fits = |first: usize| acl::walk_from(filter, &sets, (family, key), first);
-        let met = std::iter::successors(fits(0), |place| {
-            let goes_on = !filter.rules[*place].action.is_terminal();
-            goes_on.then(|| fits(place + 1)).flatten()
-        });
+        let met = self.rules_met(filter, family, &key).into_iter();
         let mut before: Vec<_> = met.filter_map(|place| rules.get(place).cloned()).collect();
         let decides = |rule: &FilterRule| filter.rules[rule.number - 1].action.is_terminal();
         let rule = before.pop_if(|rule| decides(rule));
@@ -82,11 +56,23 @@ impl Owner {
                 (action_name(filter.default).to_owned(), why.to_owned())
             }
         };
-        FilterVerdict { rule, before, action, why }
+        Ok(FilterVerdict { rule, before, action, why })
+    }
+
+    /// The places of the rules that a packet with these fields meets, from its first on to one that decides, or to the
+    /// last one that lets it continue.
+    pub(super) fn rules_met(&self, filter: &acl::Filter, family: Family, key: &Key) -> Vec<usize> {
+        let sets = self.filtering.sets.readers();
+        let fits = |first: usize| acl::walk_from(filter, &sets, (family, key), first);
+        let met = std::iter::successors(fits(0), |place| {
+            let goes_on = !filter.rules[*place].action.is_terminal();
+            goes_on.then(|| fits(place + 1)).flatten()
+        });
+        met.collect()
     }
 
     /// Describes the treatment of a rule's packets.
-    fn action_of(&self, spec: &FilterSpec, place: usize) -> String {
+    pub(super) fn action_of(&self, spec: &FilterSpec, place: usize) -> String {
         let config = &self.configurations.current;
         let mut said = action_name(spec.filter.rules[place].action).to_owned();
         let treatment = &spec.treatments[place];

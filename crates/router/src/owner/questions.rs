@@ -17,6 +17,7 @@ use control::rib::{LivePath, LookupInfo, RouteInfo, RouteSource, Target};
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::next_hop::NEXT_HOPS;
 use dataplane::port::PortId;
+use dataplane::words::suggestion;
 use dpdk::{MulticastFilter, OffloadState};
 use ipnet::IpNet;
 use machine::Machine;
@@ -163,6 +164,16 @@ impl Owner {
         port.map(|port| port.id).with_context(|| {
             let known: Vec<_> = configured.iter().map(|port| port.name.as_str()).collect();
             format!("port \"{name}\": unknown; ports: {}", known.join(", "))
+        })
+    }
+
+    /// The interface of this name; or which there are.
+    pub(super) fn interface_named(&self, name: &str) -> Result<InterfaceId, String> {
+        let all = || self.configurations.current.interfaces();
+        let found = all().find(|(_, known, _)| *known == name).map(|(id, ..)| id);
+        found.ok_or_else(|| {
+            let known: Vec<_> = all().map(|(_, name, _)| name).collect();
+            format!("interface \"{name}\": unknown{}", suggestion(name, "interfaces", &known))
         })
     }
 

@@ -19,7 +19,7 @@ use dataplane::graph::Target;
 use dataplane::interface::InterfaceId;
 use dataplane::port::PortId;
 use dataplane::trace::{At, Sighting, Sightings, Trace};
-use dataplane::watch::{LOST, Made, Refusal, Watch};
+use dataplane::watch::{Made, Refusal, Watch, Way};
 use tokio::sync::oneshot;
 use wire::ethernet::ETHERNET_LEN;
 
@@ -76,10 +76,10 @@ fn is_end(sighting: &Sighting) -> bool {
     !matches!(target(sighting), Some(Target::Step(_))) && sighting.at != At::Entry
 }
 
-/// The target of the output that a step gave the packet to; `None` at the entry, and for a lost packet.
+/// The target of the output that a step gave the packet to; `None` at the entry, and for a packet that has none.
 fn target(sighting: &Sighting) -> Option<Target> {
     match sighting.at {
-        At::Step { place, output } if output != LOST => {
+        At::Step { place, way: Way::Output(output) } => {
             Some(sighting.shape.steps.get(place)?.outputs.get(output)?.1)
         }
         _ => None,
@@ -139,7 +139,7 @@ impl Owner {
 
     /// Makes a packet of words. It is received by the port that it names, or that carries the VLAN or bond that it names.
     fn make_packet(&self, words: &str) -> Result<Made> {
-        let number = |name: &str| self.interface_number(name);
+        let number = |name: &str| self.interface_named(name).map(|id| id.index() as u16);
         let made = acl::packet::make(words, number).map_err(Error::msg)?;
         let interface = made.interface.and_then(InterfaceId::new);
         let interface = interface.context("the packet's interface is missing: add in INTERFACE")?;
@@ -196,7 +196,9 @@ fn refused(refusal: Refusal) -> &'static str {
         Refusal::KeptBySteps => {
             "the graph has steps that keep packets and send them later; trace received packets, by a rule"
         }
-        Refusal::NoBuffer => "no packet buffer is free; try again later",
-        Refusal::Panic => "a step panicked over the packet: a defect, see the log",
+        Refusal::NoBuffer => "no packet buffer is free for it; shorten it, or try again later",
+        Refusal::Panic => {
+            "a step panicked over the packet, which is in quarantine: a defect, please report it"
+        }
     }
 }

@@ -69,22 +69,26 @@ async fn pass_on(
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut packets, mut ended, mut ignored) = (0, false, [0; 64]);
+    let mut is_full = false;
     while !ended {
         tokio::select! {
+            biased;
             got = read.read(&mut ignored) => ended = !matches!(got, Ok(1..)),
+            () = std::future::ready(()), if is_full => {}
             _ = ticks.tick() => {}
         }
-        loop {
-            let (text, count) = lines(begun, &clock)?;
-            packets += count;
-            if count == 0 {
-                break;
-            }
-            write.write_all(&text).await?;
-            if text.len() < CHUNK || ended {
-                break;
-            }
-        }
+        let (text, count) = lines(begun, &clock)?;
+        write.write_all(&text).await?;
+        packets += count;
+        is_full = text.len() >= CHUNK;
+    }
+    // Those that are there at the end: forwarders go on until they lose the capture.
+    let mut waiting = begun.capture.waiting() as u64;
+    while waiting > 0 {
+        let (text, count) = lines(begun, &clock)?;
+        write.write_all(&text).await?;
+        packets += count;
+        waiting = waiting.saturating_sub(count.max(1));
     }
     Ok(packets)
 }

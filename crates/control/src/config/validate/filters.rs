@@ -210,8 +210,12 @@ pub(super) fn read<'s>(
     (filters, categories)
 }
 
-/// Keys of a rule that select packets by themselves, without their connection: from `family` to `interface`.
-const SELECTING: &[&str] = RULE.split_at(23).0.split_at(1).1;
+/// Keys of a rule that select packets by themselves, without their connection: those between `name` and `state`.
+const SELECTING: &[&str] = {
+    let (before, behind) = RULE.split_at(23);
+    assert!(matches!(behind[0].as_bytes(), b"state"), "a key has been added to RULE");
+    before.split_at(1).1
+};
 
 /// Reads a rule from words as `proto=udp`, `to_port=53,5353`, `from=10.0.0.0/8`, and makes a filter of it.
 pub(in super::super) fn of_words(
@@ -239,7 +243,7 @@ pub(in super::super) fn of_words(
         Named { interfaces, next_hops: &[], sets, mirrors: &[], categories: &mut Vec::new() };
     let rules = vec![rule(&mut fields, 1, &named)];
     let filter = acl::Filter { name: "trace".to_owned(), rules, default: Action::Drop };
-    filter.check().iter().for_each(|error| errors.add(None, error.to_string()));
+    filter.check().iter().for_each(|error| errors.add(None, format!("rule: {}", error.fault)));
     let told = |errors: ConfigErrors| {
         let all: Vec<_> = errors.0.into_iter().map(|error| error.message).collect();
         all.join("; ")

@@ -11,7 +11,7 @@ use super::super::script::Statement;
 use super::super::value::Fields;
 use super::super::{ControlSocket, Element, Listen, Wire};
 use super::Context;
-use super::rest::{listen, users};
+use super::rest::{is_within, listen, users};
 
 /// Most statements of each kind.
 const MOST: usize = 4096;
@@ -221,23 +221,17 @@ fn address(fields: &mut Fields<'_, '_>, text: &str, public: bool) -> Option<Sock
             return None;
         }
     };
-    if !address.ip().is_loopback() && !public {
-        let message = format!(
-            "listen \"{text}\": others than this machine can reach it, and the protocol has no passwords; write \
-             public = true if that is meant, or listen = \"127.0.0.1:{}\"",
-            address.port()
-        );
-        fields.error("listen", message);
-    }
+    is_within(fields, address, public, ("the protocol has", address.port()));
     Some(address)
 }
 
 fn socket_path(fields: &mut Fields<'_, '_>, path: &str) -> Option<PathBuf> {
+    let too_long = format!("too long; at most {PATH_MOST} bytes");
     let problem = match Path::new(path) {
         relative if !relative.is_absolute() => {
             "not an absolute path, and the router is in another directory"
         }
-        _ if path.len() > PATH_MOST => "too long; at most 92 bytes",
+        _ if path.len() > PATH_MOST => &too_long,
         _ if path.contains('\0') => "has a zero byte",
         _ => return Some(PathBuf::from(path)),
     };

@@ -6,7 +6,7 @@ use super::super::Metrics;
 use super::super::script::Statement;
 use super::super::value::Fields;
 use super::Context;
-use super::rest::{listen, plain, single};
+use super::rest::{is_within, listen, plain, single};
 
 /// The socket of a statement that names neither a socket nor an address.
 const SOCKET: &str = "/run/turnpike-metrics.sock";
@@ -28,14 +28,10 @@ pub(super) fn read<'s>(
     let expected = "an address and a port such as \"127.0.0.1:9477\"";
     if let Some(text) = fields.text("listen", expected) {
         match listen(text, USUAL) {
-            Ok(address) if !address.ip().is_loopback() && !public => {
-                let message = format!(
-                    "listen \"{text}\": others than this machine can reach it, and metrics have no passwords; \
-                     write public = true if that is meant, or listen = \"127.0.0.1:{USUAL}\""
-                );
-                fields.error("listen", message);
+            Ok(address) => {
+                let is_within = is_within(&mut fields, address, public, ("metrics have", USUAL));
+                metrics.listen = is_within.then_some(address);
             }
-            Ok(address) => metrics.listen = Some(address),
             Err(reason) => fields.error("listen", format!("listen \"{text}\": {reason}")),
         }
     } else if metrics.socket.is_none() {

@@ -121,6 +121,25 @@ pub(super) fn listen(text: &str, usual: u16) -> Result<SocketAddr, String> {
     Ok(address)
 }
 
+/// Reports an address that others than this machine can reach, unless that is meant; returns false for one. `what`: the
+/// protocol and its verb, as "telnet has"; `usual`: its port.
+pub(super) fn is_within(
+    fields: &mut Fields<'_, '_>,
+    address: SocketAddr,
+    is_public: bool,
+    (what, usual): (&str, u16),
+) -> bool {
+    let is_within = address.ip().is_loopback() || is_public;
+    if !is_within {
+        let message = format!(
+            "listen \"{address}\": others than this machine can reach it, and {what} no passwords; write public = true \
+             if that is meant, or listen = \"127.0.0.1:{usual}\""
+        );
+        fields.error("listen", message);
+    }
+    is_within
+}
+
 /// Reads the users that may connect; their existence is checked against the machine elsewhere.
 pub(super) fn users(fields: &mut Fields<'_, '_>) -> Vec<String> {
     let users = fields.texts("users", "users such as { \"operator\", \"1000\" }");

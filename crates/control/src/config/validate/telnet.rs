@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::Telnet;
 use super::super::script::Statement;
 use super::Context;
-use super::rest::{listen, plain, single, users};
+use super::rest::{is_within, listen, plain, single, users};
 
 pub(super) fn read<'s>(
     context: &mut Context<'_>,
@@ -23,14 +23,7 @@ pub(super) fn read<'s>(
             Err(reason) => fields.error("listen", format!("listen \"{text}\": {reason}")),
         }
     }
-    if !telnet.listen.ip().is_loopback() && !public {
-        let message = format!(
-            "listen \"{}\": others than this machine can reach it, and telnet has no passwords; write \
-             public = true if that is meant, or listen = \"127.0.0.1:{usual}\"",
-            telnet.listen
-        );
-        fields.error("listen", message);
-    }
+    is_within(&mut fields, telnet.listen, public, ("telnet has", usual));
     if let Some(sessions) = fields.number("sessions", 1..=1000) {
         telnet.sessions = sessions as usize;
     }

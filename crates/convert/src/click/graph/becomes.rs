@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use super::{Devices, Graph};
 use crate::click::handlers::{Become, Becomes, by_devices};
+use crate::click::pull::Place;
 
 impl Graph<'_> {
     /// What each element becomes in a graph with these steps.
@@ -54,6 +55,7 @@ impl Graph<'_> {
                 places.extend(self.received(from, devices));
             } else if let Some(place) = self.place_of(from, output) {
                 places.push(place);
+                places.extend(self.copies_of(from, output));
             } else if !self.own.contains_key(&from) {
                 open.extend(self.net.sources(from));
             }
@@ -71,6 +73,9 @@ impl Graph<'_> {
 
     /// The output of a step that is an element's output.
     fn place_of(&self, element: usize, output: usize) -> Option<String> {
+        if let Some(Place { root, number }) = self.trees.place(element) {
+            return Some(format!("{}.{number}", self.net.step_name(root)));
+        }
         let own = self.own.get(&element)?;
         let (name, to) = self.placed.get(own)?.targets.get(output)?;
         if self.back.contains(&(element, output)) {
@@ -80,5 +85,12 @@ impl Graph<'_> {
             return Some(format!("{to}.ok"));
         }
         Some(format!("{own}.{name}"))
+    }
+
+    /// The output of the step that copies packets to all of an element's outputs, if there is one.
+    fn copies_of(&self, element: usize, output: usize) -> Option<String> {
+        let targets = &self.placed.get(self.own.get(&element)?)?.targets;
+        let (_, tee) = targets.iter().find(|(name, _)| name == "all")?;
+        Some(format!("{tee}.{output}"))
     }
 }

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use pcap_file::DataLink;
@@ -95,7 +95,7 @@ struct Dump {
 
 /// By step and file: a step that stays goes on where it was.
 #[derive(Default)]
-struct All(Mutex<HashMap<String, Arc<Dump>>>);
+struct All(Mutex<HashMap<String, Weak<Dump>>>);
 
 fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
     let all = context.tables.shared.get::<All>();
@@ -106,7 +106,10 @@ fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
         Arc::new(Dump { frames, ..Dump::default() })
     };
     let identity = format!("{} {path}", context.name);
-    let dump = lock(&all.0).entry(identity).or_insert_with(new).clone();
+    let mut dumps = lock(&all.0);
+    dumps.retain(|_, dump| dump.strong_count() > 0);
+    let dump = dumps.get(&identity).and_then(Weak::upgrade).unwrap_or_else(new);
+    dumps.insert(identity, Arc::downgrade(&dump));
     let hz = context.args.flag("timing").then(dpdk::tsc_hz);
     Box::new(FromDump { dump, hz })
 }

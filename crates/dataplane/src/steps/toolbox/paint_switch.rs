@@ -19,7 +19,7 @@ use crate::mask::Mask;
 use crate::params::{Arg, Args, Kind, Param};
 
 pub(super) fn spec() -> StepSpec {
-    let most = crate::graph::MAX_OUTPUTS as i64 - 2;
+    let most = crate::graph::MAX_OUTPUTS as i64 - 1;
     let count = Param::new("outputs", Kind::Integer(1..=most), "the number of outputs, 0, 1, …");
     debug_assert_eq!(count.name(), outputs().name());
     let make = |context: &MakeContext<'_>| -> Box<dyn Step> {

@@ -5,7 +5,7 @@
 //! begins at `offset`: an Ethernet or an IP header. The file replaces one of its name with the first packet, belongs to
 //! the router's user alone, and has at most `megabytes`. Packets that the thread does not keep up with, or for which there
 //! is no file or no room, are counted as `lost` (`turnpike show steps`). A change of the graph in which a step for the
-//! file stays continues it.
+//! file stays, with the same `link` and `megabytes`, continues it.
 //!
 //! | output | packets |
 //! |---|---|
@@ -45,8 +45,9 @@ const BYTES: usize = 2048;
 /// Packets that can wait for the thread.
 const WAITING: usize = 512;
 
-/// The longest time for which they wait.
+/// The longest time for which they wait, and that while packets come.
 const PATIENCE: Duration = Duration::from_millis(20);
+const BUSY: Duration = Duration::from_micros(200);
 
 static FILE: Grammar = Grammar { expected: "the path of a file", check: check_path };
 
@@ -76,22 +77,23 @@ pub(super) fn spec() -> StepSpec {
         .param(offset(0, "the place of the first byte"))
 }
 
-/// The files that are being written, by path.
+/// The files that are being written. One with other settings is another file, which takes the name over.
 #[derive(Default)]
-struct All(Mutex<HashMap<String, Weak<Dump>>>);
+struct All(Mutex<HashMap<Settings, Weak<Dump>>>);
 
 fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
     let all = context.tables.shared.get::<All>();
     let (args, path) = (context.args, context.args.text("file"));
     let settings = Settings {
         path: path.into(),
-        link: if *args.get("link") == Arg::Word("ip") { DataLink::RAW } else { DataLink::ETHERNET },
+        is_ip: *args.get("link") == Arg::Word("ip"),
         bytes: (args.integer("megabytes") as u64) << 20,
     };
     let mut files = lock(&all.0);
-    let known = files.get(path).and_then(Weak::upgrade);
-    let dump = known.unwrap_or_else(|| Arc::new(Dump::start(settings)));
-    files.insert(path.to_owned(), Arc::downgrade(&dump));
+    files.retain(|_, dump| dump.strong_count() > 0);
+    let known = files.get(&settings).and_then(Weak::upgrade);
+    let dump = known.unwrap_or_else(|| Arc::new(Dump::start(settings.clone())));
+    files.insert(settings, Arc::downgrade(&dump));
     Box::new(ToDump {
         at: place(args),
         length: args.integer("length") as usize,
@@ -149,9 +151,11 @@ impl Drop for Dump {
     }
 }
 
+#[derive(Clone, PartialEq, Eq, Hash)]
 struct Settings {
     path: PathBuf,
-    link: DataLink,
+    /// The packets have no Ethernet header.
+    is_ip: bool,
     bytes: u64,
 }
 
@@ -162,13 +166,14 @@ impl Settings {
         loop {
             // Before the records: those that came until then are there.
             let ended = waiting.ended.load(Ordering::Acquire);
+            let has_some = !waiting.records.is_empty();
             if self.drain(waiting, &mut output).is_err() {
                 waiting.closed.store(true, Ordering::Relaxed);
             }
             if ended {
                 return;
             }
-            thread::park_timeout(PATIENCE);
+            thread::park_timeout(if has_some { BUSY } else { PATIENCE });
         }
     }
 
@@ -217,7 +222,8 @@ impl Writer {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         fs::rename(&new, &settings.path)?;
         let mut file = BufWriter::new(file);
-        let (datalink, endianness) = (settings.link, Endianness::Little);
+        let datalink = if settings.is_ip { DataLink::RAW } else { DataLink::ETHERNET };
+        let endianness = Endianness::Little;
         let header = PcapHeader { datalink, endianness, ..PcapHeader::default() };
         header.write_to(&mut file).map_err(io::Error::other)?;
         Ok(Self { file, room: settings.bytes })
@@ -346,7 +352,7 @@ mod tests {
     #[test]
     fn a_file_has_a_largest_size() {
         let path = path("full");
-        let settings = Settings { path: path.clone(), link: DataLink::ETHERNET, bytes: 100 };
+        let settings = Settings { path: path.clone(), is_ip: false, bytes: 100 };
         let mut writer = Writer::create(&settings).unwrap();
         let record = Record { time: 0, whole: 60, len: 60, bytes: [0; BYTES] };
         assert!(writer.add(&record, SystemTime::now()).is_ok());

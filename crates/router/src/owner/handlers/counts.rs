@@ -59,11 +59,12 @@ impl Counts {
 
     /// Forgets elements that a configuration does not have, or counts otherwise.
     pub fn keep(&mut self, old: &Config, new: &Config) {
-        let of = |config: &Config, name: &String| {
-            let element = config.elements.iter().find(|element| element.name == *name);
-            element.map(|element| (element.step.clone(), element.counts.clone()))
+        let of = |config: &'_ Config| -> HashMap<String, (Option<String>, Vec<String>)> {
+            let elements = config.elements.iter().cloned();
+            elements.map(|element| (element.name, (element.step, element.counts))).collect()
         };
-        let stays = |name: &String| of(new, name).is_some() && of(old, name) == of(new, name);
+        let (old, new) = (of(old), of(new));
+        let stays = |name: &String| new.contains_key(name) && new.get(name) == old.get(name);
         self.bases.retain(|name, _| stays(name));
         for sample in &mut self.samples {
             sample.counts.retain(|name, _| stays(name));

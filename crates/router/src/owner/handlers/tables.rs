@@ -1,5 +1,6 @@
 //! Handlers of routing tables and `ARPQuerier`s: the RIB, or the routes of a step; the neighbours of a port.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use api::Answer;
@@ -135,8 +136,10 @@ impl Owner {
         before: &[Entry],
         after: &[Entry],
     ) -> Result<Edit, String> {
-        let gone = before.iter().filter(|entry| !after.contains(entry));
-        let come = after.iter().filter(|entry| !before.contains(entry));
+        let (old, new): (HashSet<_>, HashSet<_>) =
+            (before.iter().collect(), after.iter().collect());
+        let gone = before.iter().filter(|entry| !new.contains(entry));
+        let come = after.iter().filter(|entry| !old.contains(entry));
         let added: Result<Vec<Route>, String> =
             come.map(|entry| self.route_of(element, entry)).collect();
         Ok(Edit::Routes { removed: gone.map(|entry| entry.prefix).collect(), added: added? })

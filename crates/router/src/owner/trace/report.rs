@@ -4,17 +4,20 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use acl::{Family, Key};
-use api::report::{FilterVerdict, Trace, TracedPacket, TracedStep};
+use api::report::{Trace, TracedPacket, TracedStep};
+use control::config::action_name;
 use dataplane::features::Feature;
 use dataplane::filters::{FILTER_IN, FILTER_OUT};
 use dataplane::graph::Target;
 use dataplane::interface::InterfaceId;
 use dataplane::next_hop::NextHop;
 use dataplane::trace::{At, NO_INTERFACE, Sighting};
+use dataplane::watch::Way;
 use wire::MacAddr;
 use wire::ethernet::{ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 
 use super::super::Owner;
+use super::super::filter_log::label;
 use super::target;
 
 /// Fields of a frame that steps change.
@@ -91,9 +94,13 @@ impl Owner {
     }
 
     fn traced_step(&self, before: &Sighting, after: &Sighting) -> Option<TracedStep> {
-        let At::Step { place, output } = after.at else { return None };
+        let At::Step { place, way } = after.at else { return None };
         let shape = after.shape.steps.get(place)?;
-        let output = shape.outputs.get(output).map_or("none", |(name, _)| name);
+        let output = match way {
+            Way::Output(output) => shape.outputs.get(output).map_or("none", |(name, _)| name),
+            Way::Kept => "kept",
+            Way::Lost => "none",
+        };
         let mut notes = self.decisions(&shape.kind, before, after);
         notes.extend(self.changes(before, after));
         Some(TracedStep { step: shape.name.clone(), output: output.to_owned(), notes })
@@ -108,8 +115,13 @@ impl Owner {
             Some(Target::SlowPath(reason)) => format!("to the slow path: {}", reason.name()),
             Some(Target::Drop(reason)) => format!("dropped: {}", reason.name()),
             Some(Target::Step(_)) => "on its way".to_owned(),
-            None if last.at == At::Entry => "on its way".to_owned(),
-            None => "lost: the step gave it to none of its outputs".to_owned(),
+            None => match last.at {
+                At::Step { way: Way::Kept, .. } => {
+                    "kept by the step, which sends it later".to_owned()
+                }
+                At::Step { .. } => "lost: the step gave it to none of its outputs".to_owned(),
+                At::Entry => "on its way".to_owned(),
+            },
         }
     }
 
@@ -152,14 +164,14 @@ impl Owner {
             return Some(format!("filter \"{name}\""));
         }
         let (family, key) = Headers::of(packet).ip?;
-        let FilterVerdict { rule, action, .. } = self.verdict_on(table, family, &key);
-        let rule = rule.map_or_else(
-            || "default".to_owned(),
-            |rule| match rule.name {
-                Some(name) => format!("rule \"{name}\""),
-                None => format!("rule {}", rule.number),
-            },
-        );
+        let filter = &table.spec().filter;
+        let decides = |place: &usize| filter.rules[*place].action.is_terminal();
+        let place = self.rules_met(filter, family, &key).pop().filter(decides);
+        let rule = label(table, place.unwrap_or(filter.rules.len()));
+        let action = match place {
+            Some(place) => self.action_of(table.spec(), place),
+            None => action_name(filter.default).to_owned(),
+        };
         Some(format!("filter \"{name}\": {rule}: {action}"))
     }
 

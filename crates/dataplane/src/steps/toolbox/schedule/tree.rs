@@ -26,12 +26,18 @@ pub(super) enum Node {
 /// The lengths of the packets that children would give.
 type Lengths = [Option<u64>; QUEUES_MOST];
 
-fn lengths(nodes: &[Node], front: &impl Fn(usize) -> Option<usize>, now: u64) -> Lengths {
-    let mut lengths = [None; QUEUES_MOST];
-    for (length, node) in lengths.iter_mut().zip(nodes) {
-        *length = node.next(front, now).and_then(front).map(|length| length as u64);
+/// The lengths of children's packets, and the queues that these are in.
+fn lengths(
+    nodes: &[Node],
+    front: &impl Fn(usize) -> Option<usize>,
+    now: u64,
+) -> (Lengths, [Option<usize>; QUEUES_MOST]) {
+    let (mut lengths, mut queues) = ([None; QUEUES_MOST], [None; QUEUES_MOST]);
+    for ((length, queue), node) in lengths.iter_mut().zip(&mut queues).zip(nodes) {
+        *queue = node.next(front, now);
+        *length = queue.and_then(front).map(|length| length as u64);
     }
-    lengths
+    (lengths, queues)
 }
 
 impl Node {
@@ -45,12 +51,12 @@ impl Node {
                 from.iter().chain(before).find_map(|node| node.next(front, now))
             }
             Self::Drr(nodes, drr) => {
-                let (child, _) = drr.choose(&lengths(nodes, front, now))?;
-                nodes.get(child)?.next(front, now)
+                let (lengths, queues) = lengths(nodes, front, now);
+                queues[drr.choose(&lengths)?.0]
             }
             Self::Stride(nodes, stride) => {
-                let child = stride.choose(&lengths(nodes, front, now))?;
-                nodes.get(child)?.next(front, now)
+                let (lengths, queues) = lengths(nodes, front, now);
+                queues[stride.choose(&lengths)?]
             }
             Self::Switch(nodes, to) => nodes.get((*to)?)?.next(front, now),
             Self::Rate(departures, node) => {
@@ -82,11 +88,11 @@ impl Node {
                 nodes[child].take(front, now)
             }
             Self::Drr(nodes, drr) => {
-                let child = drr.serve(&lengths(nodes, front, now))?;
+                let child = drr.serve(&lengths(nodes, front, now).0)?;
                 nodes.get_mut(child)?.take(front, now)
             }
             Self::Stride(nodes, stride) => {
-                let child = stride.serve(&lengths(nodes, front, now))?;
+                let child = stride.serve(&lengths(nodes, front, now).0)?;
                 nodes.get_mut(child)?.take(front, now)
             }
             Self::Switch(nodes, to) => nodes.get_mut((*to)?)?.take(front, now),
