@@ -54,14 +54,22 @@ class Router:
         for name, content in (files or {}).items():
             (self.directory / name).write_bytes(content)
         self.socket = Path(socket) if socket else self.directory / "router.sock"
-        self._log = open(self.directory / "log", "wb")
         argv = [binary(), "run", self.config, "--socket", self.socket, *options]
-        argv, managed = manager.wrap(argv) if manager else (argv, {})
+        argv, self._managed = manager.wrap(argv) if manager else (argv, {})
         if env:
             # For the router alone, and not for the command that starts it in its namespace.
             argv = ["env", *(f"{name}={value}" for name, value in env.items()), *argv]
-        self.process = namespace.spawn(
-            *argv, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, **managed
+        self._argv, self._log = argv, None
+        self.start(wait)
+
+    def start(self, wait=True):
+        """Starts it; also again after its end, with its file and its directory as they are now, and a new log."""
+        if self._log:
+            self._log.close()
+        self._log = open(self.directory / "log", "wb")
+        self.process = self.namespace.spawn(
+            *self._argv, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+            **self._managed,
         )
         if wait:
             self.wait_ready()

@@ -42,3 +42,15 @@ pub struct RollbackRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm_s: Option<u64>,
 }
+
+/// A request to write the router's configuration to the file that it was started with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SaveRequest {
+    /// Its number; refused if the router has another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<u64>,
+    /// True to replace a file that was edited since the router read it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
+}

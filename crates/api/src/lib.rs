@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 
 use capture::CaptureRequest;
 use change::{FilterChange, NeighbourChange, RouteChange, SetChange};
-use configuration::{ApplyRequest, PlanRequest, RollbackRequest};
+use configuration::{ApplyRequest, PlanRequest, RollbackRequest, SaveRequest};
 pub use report::Show;
 
 /// Default path of the socket.
@@ -60,6 +60,8 @@ pub enum Request {
     Confirm {},
     /// A change back to a configuration of the history; the answer is [`report::Applied`].
     Rollback(RollbackRequest),
+    /// Writes the router's configuration to the file of its start; the answer is [`report::Saved`].
+    Save(SaveRequest),
     /// Removes flows; the answer is [`report::Change`].
     ForgetFlows(FlowSelection),
     /// Adds elements to a set of prefixes, or removes them; the answer is [`report::Change`].
@@ -327,5 +329,7 @@ mod tests {
         assert_eq!(read(r#"{"confirm":{}}"#), Request::Confirm {});
         let expected = RollbackRequest { to: Some(3), confirm_s: None };
         assert_eq!(read(r#"{"rollback":{"to":3}}"#), Request::Rollback(expected));
+        let expected = SaveRequest { number: Some(3), force: false };
+        assert_eq!(read(r#"{"save":{"number":3}}"#), Request::Save(expected));
     }
 }

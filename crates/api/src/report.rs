@@ -957,6 +957,17 @@ pub struct Applied {
     pub pause_us: Option<f64>,
 }
 
+/// A configuration that was written to the file of the start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    /// Its number.
+    pub number: u64,
+    /// The file.
+    pub file: String,
+    /// False if the file had this text already.
+    pub written: bool,
+}
+
 /// A configuration that was applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryEntry {

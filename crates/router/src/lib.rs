@@ -12,6 +12,7 @@
 //! undone by dropping it.
 #![forbid(unsafe_code)]
 
+pub mod archive;
 mod buffers;
 mod carriers;
 mod control_rules;
@@ -31,6 +32,7 @@ mod node_tables;
 mod owner;
 mod ports;
 mod prepare;
+mod private;
 mod program;
 pub mod progress;
 mod pulse;
@@ -68,6 +70,7 @@ use machine::{Machine, cores};
 use nix::sys::signal::Signal;
 
 use crate::progress::Progress;
+use archive::{Archive, Claim};
 use buffers::Buffers;
 use control_socket::ControlSockets;
 use fd_store::SharedStore;
@@ -78,15 +81,19 @@ pub use program::{ConfigSource, Language, OpenTelnet, Program, TelnetSessions};
 use server::Socket;
 use signals::{Ended, Signals};
 use slow_worker::SlowWorker;
-use start::Start;
+use start::{Described, Start};
 
 /// Settings of the command line, beside the configuration.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct RunSettings {
     /// No hugepages.
     pub no_huge: bool,
     /// Seconds for which host interfaces are held after the router is killed.
     pub hold: u64,
+    /// The directory of configurations that survive a restart.
+    pub state: Option<Claim>,
+    /// The configuration is the last good one; the reason for which the file was refused.
+    pub refused: Option<String>,
 }
 
 /// The listeners of the start.
@@ -107,7 +114,7 @@ pub fn run(
     source: &ConfigSource,
     program: &Program,
     socket: &Path,
-    RunSettings { no_huge, hold }: RunSettings,
+    RunSettings { no_huge, hold, state, refused }: RunSettings,
 ) -> Result<()> {
     // Before there are other threads, which go where this one is.
     let placement = cores::place(&config)?;
@@ -116,6 +123,7 @@ pub fn run(
     // Before there is any other thread.
     let signals = Signals::block()?;
     resident::stay();
+    let archive = state.map(Archive::start).transpose()?;
     let acceptor = telnet::Acceptor::new(program.telnet);
     let opened = config.telnet.as_ref().map(|telnet| acceptor.open(telnet, socket)).transpose()?;
     let control = ControlSockets::default().open(&config.control_sockets)?;
@@ -134,7 +142,7 @@ pub fn run(
     let bindings = Bindings::at_start(Binder::here(), &config)?;
     course.owns_bindings(&bindings);
     let outcome = run_on(
-        (config, source),
+        Described { config, source: source.clone(), refused, archive },
         program,
         Listeners { socket, acceptor, telnet: opened, control, metrics },
         signals,
@@ -161,24 +169,25 @@ pub fn run(
 
 /// [`run`], with the ports' devices bound, to the signal that ended it. DPDK has closed them all when this returns.
 fn run_on(
-    (config, source): (Config, &ConfigSource),
+    described: Described,
     program: &Program,
     listeners: Listeners,
     mut signals: Signals,
     no_huge: bool,
     (bindings, store): (&Arc<Bindings>, &SharedStore),
 ) -> Result<Option<Signal>> {
-    let placement = cores::place(&config)?;
+    let config = &described.config;
+    let placement = cores::place(config)?;
     let cores = &placement.forward;
     let machine = Machine::here();
     let cpus = Arc::new(machine.cpus());
     let plan =
-        buffers::MemoryPlan::of(&config, cores.len(), buffers::Nodes::new(machine, &cpus, cores));
-    let memory = memory_for(&config, &plan, cores.len());
+        buffers::MemoryPlan::of(config, cores.len(), buffers::Nodes::new(machine, &cpus, cores));
+    let memory = memory_for(config, &plan, cores.len());
     room::check_now(&Machine::here(), memory.0, no_huge, config.memory.mbufs)?;
     let course = signals.course().clone();
     signals.enter("the start of DPDK")?;
-    let eal = start_dpdk(&config, memory, no_huge)?;
+    let eal = start_dpdk(config, memory, no_huge)?;
     signals.enter("packet memory")?;
     let progress = Progress::working(format!("packet memory: {} MB", memory.0));
     let buffers = Buffers::new(&eal, &plan)?;
@@ -186,7 +195,6 @@ fn run_on(
     signals.enter("the opening of the ports")?;
     let place = (placement, cpus);
     let opener = Opener::new(eal.clone(), buffers.clone(), bindings.clone(), store.clone());
-    let described = (config, source.clone());
     let router = Start::new(described, program, place, opener, &buffers)?.run(&mut signals)?;
     let outcome = router.serve(listeners, signals);
     course.enter("DPDK");

@@ -429,8 +429,9 @@ impl Owner {
         }
     }
 
-    fn say_ready(&self) {
+    fn say_ready(&mut self) {
         self.devices.opener.ready();
+        self.configurations.is_ready();
         let summary = self.routing.rib.summary();
         tracing::info!(
             "ready: {}, {} IPv4 and {}",

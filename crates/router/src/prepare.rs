@@ -3,11 +3,12 @@
 //! Devices that no running port has are opened. Nothing of the running router is touched.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use anyhow::{Context, Result, anyhow};
-use control::config::{self, Config, Diff, Interface, Limits};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use control::config::{self, Config, Diff, Interface};
 use control::cores::CorePlacement;
 use control::import::{Exchange, read_table};
 use dataplane::interface::{InterfaceId, InterfaceInfo, VrfId};
@@ -18,12 +19,13 @@ use dpdk::qsbr::Qsbr;
 use machine::bind::Binder;
 use machine::cores;
 
+use super::archive;
 use super::graphs::{ForwarderGraph, GraphMaker};
 use super::host::HostInterface;
 use super::node_tables::NodeTables;
 use super::owner::{self, Edit, NewFibs};
 use super::ports::{Known, Opened, Opener};
-use super::program::{ConfigSource, Program};
+use super::program::{ConfigSource, Language, Program};
 use super::quarantine;
 use super::virtual_drivers;
 use super::virtuals::{self, Hosts};
@@ -203,10 +205,7 @@ impl Workshop {
     }
 
     fn read(&self, base: &Config, file: &std::path::Path, text: &str) -> Result<Config> {
-        let config = config::parse(file, text, Limits::default(), &self.program.catalogue);
-        let config = config.map_err(|errors| anyhow!("{errors}"))?;
-        self.program.check_names(&config)?;
-        self.check(base, config)
+        self.check(base, self.program.parse(file, text)?)
     }
 
     /// The file of the start, in whichever language it is.
@@ -215,6 +214,55 @@ impl Workshop {
         let file = config.file.display();
         warnings.iter().for_each(|warning| tracing::warn!("{file}: {warning}"));
         self.check(base, config)
+    }
+
+    /// Writes the router's configuration to the file of the start, so that a start makes this router again. Returns the
+    /// file, and false if it has this text already. `is_known` is asked about the file's present text, unless `None`.
+    pub fn save(
+        &self,
+        current: &Config,
+        is_known: Option<impl Fn(&str) -> bool>,
+    ) -> Result<(PathBuf, bool)> {
+        let file = &self.source.file;
+        ensure!(
+            self.source.language == Language::Turnpike,
+            "{}: not in Turnpike's language, and the router's configuration is; start it with `turnpike convert`'s \
+             output",
+            file.display()
+        );
+        // Links stay, and so the file is replaced that they lead to.
+        let path = match fs::symlink_metadata(file) {
+            Ok(_) => fs::canonicalize(file),
+            Err(_) => std::path::absolute(file),
+        };
+        let path = path.with_context(|| file.display().to_string())?;
+        let shown = path.display();
+        let before = fs::read_to_string(&path).ok();
+        let text = &current.text;
+        if let (Some(before), Some(is_known)) = (&before, is_known)
+            && !is_known(before)
+        {
+            bail!(
+                "{shown}: edited since the router read it; see turnpike plan {shown}, or save --force to replace it"
+            );
+        }
+        let read = self.read(current, &path, text).with_context(|| {
+            format!("{shown}: the configuration is refused there, from {}", current.file.display())
+        })?;
+        let diff = Diff::between(current, &read);
+        let imports = (current.imports.len() == read.imports.len())
+            && current.imports.iter().zip(&read.imports).all(|(a, b)| a.is_same(b));
+        ensure!(
+            diff.is_empty() && imports,
+            "{shown}: a start with the applied text would not make this router, as handlers have changed it since, or \
+             its files are others there ({}); apply it from there",
+            first_difference(&diff)
+        );
+        if before.as_deref() == Some(&**text) {
+            return Ok((path, false));
+        }
+        archive::replace(&path, text.as_bytes())?;
+        Ok((path, true))
     }
 
     /// Compares a configuration with the machine and with what the router has.
@@ -292,6 +340,12 @@ fn changed_imports(base: &Config, config: &Config, is_checked: bool) -> Result<V
     let removed = (0..).zip(&base.imports).skip(config.imports.len());
     exchanges.extend(removed.map(|(metric, _)| Exchange::to_nothing(metric)));
     Ok(exchanges)
+}
+
+/// Names a difference.
+fn first_difference(diff: &Diff) -> String {
+    let setting = diff.settings.first().map(|setting| setting.what.clone());
+    setting.unwrap_or_else(|| "routes or imports".to_owned())
 }
 
 /// A port whose device is back.

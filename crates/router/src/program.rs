@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 
 use anyhow::{Context, Result, anyhow, bail};
-use control::config::{self, Command, Config};
+use control::config::{self, Command, Config, Limits};
 use dataplane::catalogue::Catalogue;
 
 /// A telnet service; accepts clients when polled, in the thread of the API.
@@ -26,6 +26,17 @@ pub struct Program {
 }
 
 impl Program {
+    /// Reads a configuration's text in Turnpike's language; the file is its name, and other files are found beside it.
+    ///
+    /// # Errors
+    /// All faults of the text.
+    pub fn parse(&self, file: &Path, text: &str) -> Result<Config> {
+        let config = config::parse(file, text, Limits::default(), &self.catalogue);
+        let config = config.map_err(|errors| anyhow!("{errors}"))?;
+        self.check_names(&config)?;
+        Ok(config)
+    }
+
     /// Checks that the names of the configuration's commands are free.
     ///
     /// # Errors

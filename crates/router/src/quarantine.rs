@@ -9,10 +9,10 @@
 //! another user made, or that others may write to, is refused.
 
 use std::borrow::Cow;
-use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -24,14 +24,14 @@ use control::config::{self, Config};
 use dataplane::interface::InterfaceId;
 use dataplane::lock::lock;
 use dataplane::quarantine::{Quarantine, Suspect};
-use nix::fcntl::OFlag;
-use nix::unistd::Uid;
 use pcap_file::DataLink;
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
+
+use super::private::Private;
 
 /// The least time between two lines of the log.
 const LOG_EVERY: Duration = Duration::from_secs(1);
@@ -197,7 +197,7 @@ impl Writer {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let name = format!("quarantine-{}-{}.pcapng", since.as_secs(), std::process::id());
         let path = directory.join(&name);
-        let place = open_directory(directory)?;
+        let place = private(directory).open()?;
         // By the directory that was looked at, whatever has that name by now.
         let here = PathBuf::from(format!("/proc/self/fd/{}", place.as_raw_fd()));
         let bytes = size_of_all(&here).with_context(|| directory.display().to_string())?;
@@ -240,62 +240,17 @@ impl Writer {
     }
 }
 
-/// Opens the directory, and makes it if it is not there.
-fn open_directory(directory: &Path) -> Result<File> {
-    let shown = directory.display();
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
-    made.with_context(|| format!("quarantine directory {shown}"))?;
-    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
-    let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(directory);
-    let opened = opened.with_context(|| format!("quarantine directory {shown}: no directory"))?;
-    suits(&opened.metadata()?, directory)?;
-    Ok(opened)
-}
-
-/// Checks that the directory can be used, or made, as far as can be seen. Without permission to look there, nothing
-/// is reported.
+/// Checks that the directory can be used, or made, as far as can be seen.
 ///
 /// # Errors
 /// It cannot.
 pub fn examine(directory: &Path) -> Result<()> {
-    for place in directory.ancestors() {
-        match fs::symlink_metadata(place) {
-            Ok(found) if place == directory => return suits(&found, directory),
-            // An ancestor may be a link.
-            Ok(_) => {
-                let found = fs::metadata(place).with_context(|| place.display().to_string())?;
-                let (shown, place) = (directory.display(), place.display());
-                anyhow::ensure!(
-                    found.is_dir(),
-                    "quarantine directory {shown}: cannot be made, {place} is no directory; {ELSEWHERE}"
-                );
-                return Ok(());
-            }
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
-            Err(_) => {}
-        }
-    }
-    Ok(())
+    private(directory).examine()
 }
 
-const ELSEWHERE: &str = "choose another turnpike.quarantine { directory }";
-
-/// Is this a directory that only the router's user can write to?
-fn suits(found: &Metadata, directory: &Path) -> Result<()> {
-    let (shown, owner) = (directory.display(), found.uid());
-    anyhow::ensure!(
-        found.is_dir(),
-        "quarantine directory {shown}: no directory; remove it, or {ELSEWHERE}"
-    );
-    anyhow::ensure!(
-        owner == 0 || owner == Uid::effective().as_raw(),
-        "quarantine directory {shown}: belongs to uid {owner}; remove it, or {ELSEWHERE}"
-    );
-    anyhow::ensure!(
-        found.mode() & 0o022 == 0,
-        "quarantine directory {shown}: other users may write to it; chmod 700 it, or {ELSEWHERE}"
-    );
-    Ok(())
+fn private(path: &Path) -> Private<'_> {
+    let elsewhere = "choose another turnpike.quarantine { directory }";
+    Private { what: "quarantine directory", path, elsewhere }
 }
 
 /// Bytes of the quarantine files of all runs.
@@ -313,8 +268,10 @@ fn size_of_all(directory: &Path) -> io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::fs::DirBuilder;
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 
+    use nix::unistd::Uid;
     use pcap_file::pcapng::{Block, PcapNgReader};
 
     use super::*;

@@ -35,6 +35,7 @@ use machine::cores;
 use machine::cpu::Cpus;
 use slowpath::SlowPath;
 
+use super::archive::{Archive, State};
 use super::buffers::Buffers;
 use super::forwarders::ForwarderFactory;
 use super::graphs::{self, GraphMaker};
@@ -60,12 +61,28 @@ use super::virtuals::{self, Hosts, OpenVirtual, OpenVirtuals};
 use super::wiring::{Places, Queues, Wiring, WorkerEnds};
 use super::{CONTROL_FORWARDERS, NO_WIRING, RECEIVERS, Router};
 
+/// The configuration of the start.
+pub struct Described {
+    /// The configuration.
+    pub config: Config,
+    /// The file of the start.
+    pub source: ConfigSource,
+    /// The reason for which that file was refused, if the configuration is the last good one.
+    pub refused: Option<String>,
+    /// Configurations of earlier runs, and where they are kept.
+    pub archive: Option<(Archive, State)>,
+}
+
 /// The router that is to be started, and what each step needs.
 pub struct Start<'a> {
     /// The configuration.
     config: Config,
     /// Where it is from.
     source: ConfigSource,
+    /// As in [`Described`].
+    refused: Option<String>,
+    /// As in [`Described`].
+    archive: Option<(Archive, State)>,
     /// The program's steps.
     program: &'a Program,
     /// Cores of forwarders, and of all other threads.
@@ -116,7 +133,7 @@ struct Made {
 impl<'a> Start<'a> {
     /// Of a router with this configuration on these cores.
     pub fn new(
-        (config, source): (Config, ConfigSource),
+        described: Described,
         program: &'a Program,
         (placement, cpus): (CorePlacement, Arc<Cpus>),
         opener: Opener,
@@ -128,7 +145,20 @@ impl<'a> Start<'a> {
         // Those that replace workers begin before these have ended.
         let readers = Qsbr::new(forwarders + 2 * WORKERS_MAX);
         let seed = seed();
-        Ok(Self { config, source, program, placement, cpus, opener, buffers, readers, seed })
+        let Described { config, source, refused, archive } = described;
+        Ok(Self {
+            config,
+            source,
+            refused,
+            archive,
+            program,
+            placement,
+            cpus,
+            opener,
+            buffers,
+            readers,
+            seed,
+        })
     }
 
     /// All steps, one after the other.
@@ -301,7 +331,18 @@ impl<'a> Start<'a> {
         slow: SlowViews,
         link: SlowPathLink,
     ) -> Result<Owner> {
-        let Self { config, source, program, placement, opener, readers, seed, .. } = self;
+        let Self {
+            config,
+            source,
+            refused,
+            archive,
+            program,
+            placement,
+            opener,
+            readers,
+            seed,
+            ..
+        } = self;
         let Open { events, ports, queues, virtuals, hosts, .. } = open;
         let Loaded { rib, routes, tables, near } = loaded;
         let Made { factory, maker, sets, views, units, .. } = made;
@@ -325,7 +366,8 @@ impl<'a> Start<'a> {
         let groups = owner::Groups::new(config.multicast.clone(), sources.groups(), tables.clone());
         let workshop =
             Workshop::new(maker, opener.clone(), (program.clone(), source), readers.clone());
-        let configurations = Configurations::new(config, routes, ports.known(), workshop);
+        let configurations =
+            Configurations::new((config, refused), archive, routes, ports.known(), workshop);
         let filtering = Filtering::new(&tables, sets);
         Ok(Owner::new(
             Routing::new(rib, (sources, groups), (tables, near), readers),

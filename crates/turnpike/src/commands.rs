@@ -36,7 +36,7 @@ use serde_json::Value;
 use api::{DEFAULT_SOCKET, Request, client};
 use change::{NeighbourArgs, RouteArgs};
 use click::ClickArgs;
-use configuration::{ApplyArgs, ConfirmArgs, HistoryArgs, PlanArgs, RollbackArgs};
+use configuration::{ApplyArgs, ConfirmArgs, HistoryArgs, PlanArgs, RollbackArgs, SaveArgs};
 use do_::DoArgs;
 use filter::FilterArgs;
 use flows::FlowArgs;
@@ -56,6 +56,8 @@ pub enum RouterCommand {
     Confirm(ConfirmArgs),
     /// Return a running router to an earlier configuration
     Rollback(RollbackArgs),
+    /// Write the configuration of a running router to the file that it was started with
+    Save(SaveArgs),
     /// List the earlier configurations of a running router
     History(HistoryArgs),
     /// Show the state of a running router
@@ -100,6 +102,7 @@ impl RouterCommand {
             Self::Apply(args) => &args.router,
             Self::Confirm(args) => &args.router,
             Self::Rollback(args) => &args.router,
+            Self::Save(args) => &args.router,
             Self::History(args) => &args.router,
             Self::Show(args) => &args.router,
             Self::Route(args) => &args.router,
@@ -120,6 +123,7 @@ impl RouterCommand {
             Self::Plan(_) | Self::Apply(_) => true,
             Self::Confirm(_)
             | Self::Rollback(_)
+            | Self::Save(_)
             | Self::History(_)
             | Self::Show(_)
             | Self::Route(_)
@@ -141,8 +145,9 @@ impl RouterCommand {
         match self {
             Self::Plan(args) => return configuration::plan(args, console),
             Self::Apply(args) => configuration::apply(args, console),
-            Self::Confirm(_) => configuration::confirm(console),
+            Self::Confirm(args) => configuration::confirm(args, console),
             Self::Rollback(args) => configuration::rollback(args, console),
+            Self::Save(args) => configuration::save(args, console),
             Self::History(args) => configuration::history(args, console),
             Self::Show(args) => show::show(args, console),
             Self::Route(args) => change::route(args, console),

@@ -87,6 +87,8 @@ pub struct View {
     pub configuration: u64,
     /// True if it waits for confirmation.
     pub is_unconfirmed: bool,
+    /// True if it is the last good one in place of the file's.
+    pub is_refused: bool,
 }
 
 /// Labels of a sample.
@@ -397,6 +399,9 @@ impl View {
         let help = "1 while a configuration waits for turnpike confirm";
         let unconfirmed = u64::from(self.is_unconfirmed);
         families.gauge("turnpike_configuration_unconfirmed", help, unconfirmed)?;
+        let help = "1 while the router has the last good configuration, as its file was refused";
+        let refused = u64::from(self.is_refused);
+        families.gauge("turnpike_configuration_refused", help, refused)?;
         let help = "Time since the control plane published its state, about a second";
         families.gauge("turnpike_owner_silent_seconds", help, self.at.elapsed().as_secs_f64())
     }

@@ -16,8 +16,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use api::configuration::{ApplyRequest, PlanRequest, RollbackRequest};
+use anyhow::{Context, Result, bail, ensure};
+use api::configuration::{ApplyRequest, PlanRequest, RollbackRequest, SaveRequest};
 use api::report::{self, Applied, Change, ChangePlan, HistoryEntry, PlannedChange, RouteChanges};
 use api::{Answer, Request, Show};
 use control::config::{Changes, Config, Diff, Effect, Route, Setting};
@@ -25,6 +25,7 @@ use dataplane::port::PortId;
 use dataplane::words::count;
 use tokio::sync::{mpsc, oneshot};
 
+use super::super::archive::{Archive, Entry, State};
 use super::super::ports::Known;
 use super::super::prepare::{Prepared, Wanted, Workshop};
 use super::super::pulse::Pulse;
@@ -86,6 +87,8 @@ impl Pending {
 /// The configuration of a running router, and the state of changes to it.
 pub struct Configurations {
     pub(super) current: Arc<Config>,
+    /// The reason for which it is not the one of the file of the start.
+    refused: Option<String>,
     /// Its routes in the RIB.
     pub(super) routes: StaticRoutes,
     /// The ports' data.
@@ -103,9 +106,11 @@ pub struct Configurations {
 }
 
 impl Configurations {
-    /// Of a router that starts with a configuration, whose routes are in the RIB.
+    /// Of a router that starts with a configuration, whose routes are in the RIB: that of the file, or the last good one
+    /// with the reason for which the file was refused.
     pub fn new(
-        config: Config,
+        (config, refused): (Config, Option<String>),
+        archive: Option<(Archive, State)>,
         routes: StaticRoutes,
         known: BTreeMap<PortId, Known>,
         workshop: Workshop,
@@ -115,10 +120,34 @@ impl Configurations {
         let summary = format!("{ports}, {}", count(config.routes.len(), "route"));
         // Messages use the whole path, as clients do.
         let file = std::path::absolute(&config.file).unwrap_or_else(|_| config.file.clone());
-        let history = History::new(file, config.text.clone(), summary);
+        let origin = if refused.is_some() { Origin::LastGood } else { Origin::Start };
+        let history = History::new(archive, (file, config.text.clone()), origin, summary);
         let current = Arc::new(config);
         let (pending, making, edits) = (None, Cell::new(0), VecDeque::new());
-        Self { current, routes, known, workshop, history, pending, making, edits, done, jobs }
+        Self {
+            current,
+            refused,
+            routes,
+            known,
+            workshop,
+            history,
+            pending,
+            making,
+            edits,
+            done,
+            jobs,
+        }
+    }
+
+    /// The router is ready with the configuration of its start.
+    pub(super) fn is_ready(&mut self) {
+        self.history.is_good();
+    }
+
+    /// The reason for which the file of the start was refused, while the router has the last good configuration in its
+    /// place.
+    pub(super) fn refused(&self) -> Option<&str> {
+        self.refused.as_deref()
     }
 
     /// Returns the place where changes are prepared.
@@ -222,11 +251,12 @@ impl Configurations {
             "confirm: nothing waits to be confirmed; see turnpike history for what was applied",
         )?;
         tracing::info!("configuration {}: confirmed", pending.number);
+        self.history.is_good();
         Ok(Change { change: format!("configuration {} confirmed", pending.number), note: None })
     }
 
     pub(super) fn report(&self) -> Vec<HistoryEntry> {
-        let entry = |entry: &super::history::Entry| {
+        let entry = |entry: &Entry| {
             let pending = self.pending.as_ref().filter(|pending| pending.number == entry.number);
             let current = entry.number == self.history.current();
             let state = match (pending, current) {
@@ -283,6 +313,39 @@ impl Owner {
             Err(error) => reply(Some(asker), Err(error)),
         }
         None
+    }
+
+    /// Writes the configuration to the file of the start, beside the owner's work.
+    pub(super) fn save(
+        &self,
+        SaveRequest { number, force }: SaveRequest,
+        to: oneshot::Sender<Answer>,
+    ) {
+        let configurations = &self.configurations;
+        let current = configurations.history.current();
+        let checked = configurations.nothing_pending("save").and_then(|()| {
+            let wanted = number.unwrap_or(current);
+            ensure!(
+                wanted == current,
+                "save: the router has configuration {current}, not {wanted}"
+            );
+            Ok(())
+        });
+        if let Err(error) = checked {
+            return reply(Some(to), Err(error));
+        }
+        let known = (!force).then(|| configurations.history.texts());
+        let (workshop, config) = (configurations.workshop(), configurations.current.clone());
+        tokio::task::spawn_blocking(move || {
+            let is_known = known.map(|known| {
+                move |text: &str| known.iter().any(|known: &Arc<str>| &**known == text)
+            });
+            let saved = workshop.save(&config, is_known).and_then(|(file, written)| {
+                let file = file.display().to_string();
+                questions::json(&report::Saved { number: current, file, written })
+            });
+            reply(Some(to), saved.context("save"));
+        });
     }
 
     /// Makes the change of a handler when its turn comes.
@@ -398,6 +461,7 @@ impl Owner {
         let configurations = &mut self.configurations;
         configurations.known = known;
         configurations.current = config;
+        configurations.refused = None;
         let number = configurations.history.add(file.clone(), text, origin, summary.clone());
         let confirm_s = confirm.map(|time| time.as_secs());
         configurations.pending = confirm.map(|time| Pending {
@@ -406,6 +470,9 @@ impl Owner {
             back: base,
             expired: false,
         });
+        if confirm.is_none() {
+            configurations.history.is_good();
+        }
         self.warn_of_silence();
         let condition =
             confirm_s.map_or_else(String::new, |s| format!("; to be confirmed within {s} s"));

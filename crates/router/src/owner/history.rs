@@ -1,4 +1,5 @@
-//! The configurations that a router has had since its start, as far as they are kept.
+//! The configurations that a router has had, as far as they are kept: since its start, or, with a state directory,
+//! since before.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -7,6 +8,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::{Context, Result};
+
+use super::super::archive::{Archive, Entry, State};
 
 /// Configurations that are kept.
 const KEPT: usize = 50;
@@ -19,6 +22,8 @@ const TEXT_KEPT: usize = 256 << 20;
 pub enum Origin {
     /// The router began with it.
     Start,
+    /// The router began with the last good one, as the file of the start was refused.
+    LastGood,
     /// A client applied it.
     Apply,
     /// SIGHUP, or a closed terminal: the file of the start.
@@ -33,6 +38,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Start => f.write_str("start"),
+            Self::LastGood => f.write_str("start with the last good one"),
             Self::Apply => f.write_str("apply"),
             Self::Reload => f.write_str("SIGHUP"),
             Self::Rollback(to) => write!(f, "rollback to {to}"),
@@ -41,41 +47,60 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A configuration that was applied.
-#[derive(Clone, Debug)]
-pub struct Entry {
-    /// Its number, from 1.
-    pub number: u64,
-    /// The time at which it was applied.
-    pub time: SystemTime,
-    /// The file it is from.
-    pub file: PathBuf,
-    /// Its text.
-    pub text: Arc<str>,
-    /// The reason for which it was applied.
-    pub origin: Origin,
-    /// Summary of its changes.
-    pub summary: String,
-}
-
 /// The configurations, the last of which is the current one.
 pub struct History {
     entries: VecDeque<Entry>,
     current: u64,
+    archive: Option<Archive>,
+    /// The last good one.
+    good: Option<u64>,
 }
 
 impl History {
-    /// Begins with the configuration of the start.
-    pub fn new(file: PathBuf, text: Arc<str>, summary: String) -> Self {
-        let mut history = Self { entries: VecDeque::new(), current: 0 };
-        history.add(file, text, Origin::Start, summary);
+    /// Begins with the configuration of the start, after those of earlier runs. The same text as the last of the
+    /// earlier run goes on under its number.
+    pub fn new(
+        archive: Option<(Archive, State)>,
+        (file, text): (PathBuf, Arc<str>),
+        origin: Origin,
+        summary: String,
+    ) -> Self {
+        let (archive, State { entries, good }) = archive
+            .map_or_else(|| (None, State::default()), |(archive, state)| (Some(archive), state));
+        let mut entries = VecDeque::from(entries);
+        let current = entries.back().map_or(0, |last| last.number);
+        let goes_on = |last: &&mut Entry| last.text == text && origin == Origin::Start;
+        let same = entries.back_mut().filter(goes_on).map(|last| last.file.clone_from(&file));
+        let mut history = Self { entries, current, archive, good };
+        if same.is_none() {
+            history.add(file, text, origin, summary);
+        }
         history
+    }
+
+    /// The current one works, and is kept: a later start falls back to it.
+    pub fn is_good(&mut self) {
+        self.good = Some(self.current);
+        self.store();
+    }
+
+    /// Writes the history to the state directory, if there is one.
+    fn store(&self) {
+        if let Some(archive) = &self.archive {
+            let entries = self.entries.iter().cloned().collect();
+            archive.keep(State { entries, good: self.good });
+        }
+    }
+
+    /// All texts that are kept.
+    pub fn texts(&self) -> Vec<Arc<str>> {
+        self.entries.iter().map(|entry| entry.text.clone()).collect()
     }
 
     /// Another one is the current one from now on; its number.
     pub fn add(&mut self, file: PathBuf, text: Arc<str>, origin: Origin, summary: String) -> u64 {
         self.current += 1;
-        let (number, time) = (self.current, SystemTime::now());
+        let (number, time, origin) = (self.current, SystemTime::now(), origin.to_string());
         self.entries.push_back(Entry { number, time, file, text, origin, summary });
         let bytes = |entries: &VecDeque<Entry>| -> usize {
             entries.iter().map(|entry| entry.text.len()).sum()
@@ -85,6 +110,7 @@ impl History {
         {
             self.entries.pop_front();
         }
+        self.store();
         number
     }
 
@@ -119,7 +145,12 @@ impl History {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::archive::Claim;
     use super::*;
+
+    fn begun(text: &str) -> History {
+        History::new(None, ("r.lua".into(), text.into()), Origin::Start, String::new())
+    }
 
     fn add(history: &mut History, text: &str) -> u64 {
         history.add("r.lua".into(), text.into(), Origin::Apply, String::new())
@@ -127,7 +158,7 @@ mod tests {
 
     #[test]
     fn numbers_go_on_and_the_oldest_go() {
-        let mut history = History::new("r.lua".into(), "0".into(), String::new());
+        let mut history = begun("0");
         assert!(history.previous().unwrap_err().to_string().contains("none before it"));
         for n in 2..=KEPT as u64 + 5 {
             assert_eq!(add(&mut history, &n.to_string()), n);
@@ -146,9 +177,40 @@ mod tests {
     #[test]
     fn large_texts_go_sooner_but_the_last_two_stay() {
         let large = "x".repeat(TEXT_KEPT / 2 + 1);
-        let mut history = History::new("r.lua".into(), large.as_str().into(), String::new());
+        let mut history = begun(&large);
         add(&mut history, &large);
         add(&mut history, &large);
         assert_eq!(history.entries().map(|entry| entry.number).collect::<Vec<_>>(), [2, 3]);
+    }
+
+    #[test]
+    fn a_restart_goes_on_where_the_router_was() {
+        let place = tempfile::tempdir().unwrap();
+        let begin = |text: &str, origin| {
+            let archive = Archive::start(Claim::new(place.path()).unwrap()).unwrap();
+            let file = ("r.lua".into(), text.into());
+            History::new(Some(archive), file, origin, String::new())
+        };
+        let numbers = |history: &History| -> Vec<u64> {
+            history.entries().map(|entry| entry.number).collect()
+        };
+        let mut history = begin("1", Origin::Start);
+        history.is_good();
+        add(&mut history, "2");
+        assert_eq!((numbers(&history), history.good), (vec![1, 2], Some(1)));
+        drop(history);
+        // As it was.
+        let history = begin("2", Origin::Start);
+        assert_eq!((numbers(&history), history.current(), history.good), (vec![1, 2], 2, Some(1)));
+        drop(history);
+        // Another one; the router does not get ready, and goes back.
+        let history = begin("3", Origin::Start);
+        assert_eq!((numbers(&history), history.good), (vec![1, 2, 3], Some(1)));
+        drop(history);
+        let mut history = begin("1", Origin::LastGood);
+        history.is_good();
+        assert_eq!((numbers(&history), history.good), (vec![1, 2, 3, 4], Some(4)));
+        assert_eq!(history.entries().last().unwrap().origin, "start with the last good one");
+        assert_eq!(&*history.previous().unwrap().text, "3");
     }
 }

@@ -70,6 +70,7 @@ impl Owner {
     fn respond(&mut self, request: Request, to: oneshot::Sender<Answer>) {
         let changed = match request {
             Request::Show(show) => return self.show(show, to),
+            Request::Save(request) => return self.save(request, to),
             Request::Route(change) => self.change_route(change),
             Request::Neighbour(change) => self.change_neighbour(change),
             Request::ForgetFlows(of) => self.forget_flows(&of),

@@ -1,4 +1,4 @@
-//! `turnpike plan`, `apply`, `confirm`, `rollback`, `history`: other configurations for a running router.
+//! `turnpike plan`, `apply`, `confirm`, `rollback`, `save`, `history`: other configurations for a running router.
 //!
 //! The file is read here and its text sent to the router, so that the router needs no permission to
 //! read it. Paths in it are looked up by the router.
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
-use api::configuration::{ApplyRequest, PlanRequest, RollbackRequest};
-use api::report::{Applied, Change, ChangePlan, Configuration, HistoryEntry};
+use api::configuration::{ApplyRequest, PlanRequest, RollbackRequest, SaveRequest};
+use api::report::{Applied, Change, ChangePlan, Configuration, HistoryEntry, Saved};
 use api::{Request, Show, client};
 use clap::Args;
 
@@ -45,6 +45,8 @@ pub struct ApplyArgs {
     #[command(flatten)]
     condition: Condition,
     #[command(flatten)]
+    saving: Saving,
+    #[command(flatten)]
     pub router: RouterArgs,
 }
 
@@ -56,9 +58,30 @@ struct Condition {
     confirm: Option<u64>,
 }
 
+/// The file of the start with the change.
+#[derive(Debug, Args)]
+struct Saving {
+    /// Write the configuration to the file that the router was started with, as `turnpike save` does
+    #[arg(long, conflicts_with = "confirm")]
+    save: bool,
+}
+
+/// Options of `turnpike save`.
+#[derive(Debug, Args)]
+pub struct SaveArgs {
+    /// Replace a file that was edited since the router read it
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    pub router: RouterArgs,
+}
+
 /// Options of `turnpike confirm`.
 #[derive(Debug, Args)]
 pub struct ConfirmArgs {
+    /// Write the configuration to the file that the router was started with, as `turnpike save` does
+    #[arg(long)]
+    save: bool,
     #[command(flatten)]
     pub router: RouterArgs,
 }
@@ -70,6 +93,8 @@ pub struct RollbackArgs {
     number: Option<u64>,
     #[command(flatten)]
     condition: Condition,
+    #[command(flatten)]
+    saving: Saving,
     #[command(flatten)]
     pub router: RouterArgs,
 }
@@ -100,20 +125,46 @@ pub fn plan(args: &PlanArgs, console: &mut Console<'_>) -> Result<ExitCode> {
 pub fn apply(args: &ApplyArgs, console: &mut Console<'_>) -> Result<()> {
     let (file, text) = read(&args.file, args.click)?;
     let request = Request::Apply(ApplyRequest { file, text, confirm_s: args.condition.confirm });
-    console.report(&request, |report| Ok(applied(serde_json::from_value(report)?)))
+    change(&request, args.saving.save, console)
 }
 
 /// Confirms the change.
-pub fn confirm(console: &mut Console<'_>) -> Result<()> {
+pub fn confirm(args: &ConfirmArgs, console: &mut Console<'_>) -> Result<()> {
     let change = |report| Ok(serde_json::from_value::<Change>(report)?.change);
-    console.report(&Request::Confirm {}, change)
+    console.report(&Request::Confirm {}, change)?;
+    if args.save { save_this(SaveRequest { number: None, force: false }, console) } else { Ok(()) }
 }
 
 /// Changes back and prints the result.
 pub fn rollback(args: &RollbackArgs, console: &mut Console<'_>) -> Result<()> {
     let request = RollbackRequest { to: args.number, confirm_s: args.condition.confirm };
-    let text = |report| Ok(applied(serde_json::from_value(report)?));
-    console.report(&Request::Rollback(request), text)
+    change(&Request::Rollback(request), args.saving.save, console)
+}
+
+/// Writes the configuration to the file of the start.
+pub fn save(args: &SaveArgs, console: &mut Console<'_>) -> Result<()> {
+    save_this(SaveRequest { number: None, force: args.force }, console)
+}
+
+/// Makes a change, prints the result, and then saves the configuration if it is to be.
+fn change(request: &Request, save: bool, console: &mut Console<'_>) -> Result<()> {
+    let report = client::ask(console.socket, request)?;
+    let made: Applied = serde_json::from_value(report.clone())?;
+    let number = made.number;
+    console.print_report(report, |_| Ok(applied(made)))?;
+    if !save {
+        return Ok(());
+    }
+    save_this(SaveRequest { number: Some(number), force: false }, console)
+        .with_context(|| format!("configuration {number} is in use, but not saved"))
+}
+
+fn save_this(request: SaveRequest, console: &mut Console<'_>) -> Result<()> {
+    console.report(&Request::Save(request), |report| {
+        let Saved { number, file, written } = serde_json::from_value(report)?;
+        let how = if written { "saved" } else { "saved already" };
+        Ok(format!("configuration {number} {how} in {file}"))
+    })
 }
 
 /// Shows the applied configurations, one of them, or the differences to one.

@@ -1,17 +1,24 @@
 //! `turnpike run`: starts the router and keeps it running.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::Command;
+use std::{env, fs};
 
-use anyhow::{Error, Result, anyhow};
+use anyhow::{Context, Error, Result, anyhow};
 use api::DEFAULT_SOCKET;
 use clap::Args;
 use control::config::{self, Config, ConfigErrors, Device};
 use machine::bind::Binder;
 use nix::errno::Errno;
+use nix::sys::signal::SigSet;
+use router::archive::{self, Claim, LastGood};
 use router::hold;
 use router::log;
 use router::{Program, RunSettings};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::check::SourceArgs;
 
@@ -30,12 +37,79 @@ pub struct RunArgs {
     /// takes them over with their carrier; 0: not held
     #[arg(long, default_value_t = hold::SECONDS, value_name = "SECONDS")]
     hold: u64,
+    /// Keep configurations in this directory: the history survives a restart, and a start that fails is repeated with
+    /// the last configuration that worked
+    #[arg(long, value_name = "DIRECTORY")]
+    state: Option<PathBuf>,
+    /// Start with the last good configuration of the directory; the reason for which the file is refused
+    #[arg(long, hide = true, requires = "state")]
+    refused: Option<String>,
+}
+
+/// Longest reason that is passed to the repeated start, in characters.
+const REASON_MOST: usize = 4000;
+
+/// Runs until a signal; an error is the reason why the router did not start or did not end cleanly. With a state
+/// directory, a start that fails is repeated in this process with the last good configuration.
+pub fn run(args: &RunArgs, program: &Program) -> Result<()> {
+    let Some(directory) = &args.state else { return start(args, None, program) };
+    let cores = sched_getaffinity(None)?;
+    let claim = Claim::new(directory)?;
+    let before = claim.last_good();
+    let Err(error) = start(args, Some(claim), program) else { return Ok(()) };
+    if let Some(refused) = &args.refused {
+        return Err(error.context(format!(
+            "the last good configuration is refused, too (the file: {refused})"
+        )));
+    }
+    // If this start got as far, or has the same text, there is nothing else to start with.
+    let after = archive::last_good(directory);
+    let is_same = |good: &LastGood| {
+        fs::read(&args.source.file).is_ok_and(|text| text == good.text.as_bytes())
+    };
+    match after {
+        Some(good) if before.as_ref() == Some(&good) && !is_same(&good) => {
+            Err(repeat(&format!("{error:#}"), &cores))
+        }
+        _ => Err(error),
+    }
+}
+
+/// Replaces this process by a start with the last good configuration; returns only if it cannot.
+fn repeat(reason: &str, cores: &CpuSet) -> Error {
+    let reason: String = reason.chars().take(REASON_MOST).collect();
+    let exec = || -> Result<Infallible> {
+        // What the start did to this thread, the next one inherits.
+        sched_setaffinity(None, cores)?;
+        SigSet::empty().thread_set_mask()?;
+        let mut words = env::args_os();
+        let mut command = Command::new(env::current_exe()?);
+        command.arg0(words.next().unwrap_or_default());
+        Err(command.args(words).arg("--refused").arg(&reason).exec().into())
+    };
+    match exec() {
+        Ok(never) => match never {},
+        Err(error) => anyhow!("{reason}\nno start with the last good configuration: {error:#}"),
+    }
+}
+
+/// Returns the configuration of the file, or the last good one if the file is refused, and warnings.
+fn load(args: &RunArgs, state: Option<&Claim>, program: &Program) -> Result<(Config, Vec<String>)> {
+    let Some(refused) = &args.refused else { return args.source.source().load(program) };
+    let good = state.and_then(Claim::last_good);
+    let good = good.context("there is no last good configuration")?;
+    let (number, file) = (good.number, &args.source.file);
+    let warning = format!(
+        "the last good configuration, number {number}, is used in place of {}, which is refused: {refused}",
+        file.display()
+    );
+    Ok((program.parse(&good.file, &good.text)?, vec![warning]))
 }
 
 /// Runs until a signal; an error is the reason why the router did not start or did not end cleanly.
-pub fn run(args: &RunArgs, program: &Program) -> Result<()> {
+fn start(args: &RunArgs, state: Option<Claim>, program: &Program) -> Result<()> {
     let source = args.source.source();
-    let (mut config, warnings) = source.load(program)?;
+    let (mut config, warnings) = load(args, state.as_ref(), program)?;
     let binder = Binder::here();
     binder.resolve(&mut config)?;
     log::start(config.log.level);
@@ -55,7 +129,7 @@ pub fn run(args: &RunArgs, program: &Program) -> Result<()> {
         .for_each(|warning| tracing::warn!("{file}: {warning}"));
     config.doubts().iter().for_each(|doubt| tracing::warn!("{doubt}"));
     let no_huge = args.no_huge || config.memory.no_huge;
-    let settings = RunSettings { no_huge, hold: args.hold };
+    let settings = RunSettings { no_huge, hold: args.hold, state, refused: args.refused.clone() };
     router::run(config, &source, program, &args.socket, settings).map_err(|error| {
         let of_machine = error.chain().any(|cause| is_of_machine(cause, &devices));
         if of_machine { point_to_doctor(error, &args.source) } else { error }
