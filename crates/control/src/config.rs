@@ -47,6 +47,7 @@
 //! all of their errors; [`check_machine`] compares a valid configuration with the resources of the
 //! machine. A script may compute: loops, functions and tables are Lua's.
 
+mod annotations;
 pub mod click;
 mod diff;
 mod error;
@@ -97,6 +98,7 @@ use wire::MacAddr;
 
 use crate::rib::{self, Resilient, RouteKind};
 
+pub use annotations::ANNOTATIONS;
 pub use diff::{Changes, Diff, Effect, Setting, Unit};
 pub use error::{ConfigError, ConfigErrors};
 pub use machine::{Machine, check_change, check_machine, check_machine_with, interfaces_by_mac};

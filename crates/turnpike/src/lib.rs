@@ -67,6 +67,9 @@ enum Command {
     /// out and then exits with 1, or with 2 if the file cannot be read
     #[command(subcommand)]
     Convert(commands::convert::Convert),
+    /// Print the configuration language as annotations for lua-language-server, by which editors complete and explain
+    /// it, or write them beside configurations
+    Annotations(commands::annotations::AnnotationsArgs),
     /// Generate a route table with realistic prefix lengths, one PREFIX<TAB>AS a line
     GenerateTable {
         /// Number of IPv4 prefixes
@@ -183,6 +186,7 @@ fn execute(command: Command, program: &Program) -> Result<ExitCode> {
         Command::Capture(args) => commands::capture::run(&args),
         Command::Shell(args) => shell::shell(&args),
         Command::Convert(convert) => return commands::convert::convert(&convert),
+        Command::Annotations(args) => print(&commands::annotations::annotations(&args)?),
         Command::GenerateTable { ipv4, file, ipv6 } => {
             print(&commands::generate::generate(ipv4, ipv6, &file)?)
         }
