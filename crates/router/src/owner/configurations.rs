@@ -54,6 +54,11 @@ impl Purpose {
     fn is_made(&self) -> bool {
         !matches!(self, Self::Show { .. })
     }
+
+    /// Returns true if the history will have it.
+    fn is_change(&self) -> bool {
+        matches!(self, Self::Make { .. })
+    }
 }
 
 /// The client that waits for the answer; `None` if the router itself rolls back.
@@ -95,6 +100,8 @@ pub struct Configurations {
     pending: Option<Pending>,
     /// Changes in preparation that are to be made.
     making: Cell<usize>,
+    /// Those of them that the history will have.
+    changing: Cell<usize>,
     /// Changes by handlers, each made when no other is in preparation: one that takes long to prepare would be prepared
     /// again and again.
     edits: VecDeque<(Edit, String, oneshot::Sender<Answer>)>,
@@ -117,8 +124,21 @@ impl Configurations {
         let file = std::path::absolute(&config.file).unwrap_or_else(|_| config.file.clone());
         let history = History::new(file, config.text.clone(), summary);
         let current = Arc::new(config);
-        let (pending, making, edits) = (None, Cell::new(0), VecDeque::new());
-        Self { current, routes, known, workshop, history, pending, making, edits, done, jobs }
+        let (pending, edits) = (None, VecDeque::new());
+        let (making, changing) = (Cell::new(0), Cell::new(0));
+        Self {
+            current,
+            routes,
+            known,
+            workshop,
+            history,
+            pending,
+            making,
+            changing,
+            edits,
+            done,
+            jobs,
+        }
     }
 
     /// Returns the place where changes are prepared.
@@ -138,6 +158,7 @@ impl Configurations {
             (self.workshop.clone(), self.current.clone(), self.done.clone());
         let known = self.known.clone();
         self.making.set(self.making.get() + usize::from(purpose.is_made()));
+        self.changing.set(self.changing.get() + usize::from(purpose.is_change()));
         tokio::task::spawn_blocking(move || {
             let graphs = purpose.is_made();
             let alive = || if graphs { pulse.wait() } else { Ok(()) };
@@ -150,6 +171,11 @@ impl Configurations {
             // The owner may have ended.
             let _ = done.send(Job { purpose, asker, wanted, outcome });
         });
+    }
+
+    /// True if a change is being prepared or made.
+    pub(super) fn are_changing(&self) -> bool {
+        self.changing.get() > 0
     }
 
     /// The number of the current one.
@@ -309,7 +335,10 @@ impl Owner {
     pub(super) async fn finish(&mut self, job: Job) {
         let making = &self.configurations.making;
         making.set(making.get() - usize::from(job.purpose.is_made()));
+        let is_change = usize::from(job.purpose.is_change());
         self.finish_job(job).await;
+        let changing = &self.configurations.changing;
+        changing.set(changing.get() - is_change);
         self.next_edit();
     }
 
