@@ -31,9 +31,9 @@ make_base() {
     [ -n "$uri" ] || fail "apt's lists name no Debian archive; run apt-get update on a Debian machine"
     mapfile -t settings < <(apt-config dump | grep -E '^Acquire::(Check-|[a-z]+::[Pp]roxy)')
     echo "== making a minimal Debian $1; log: $work/$1.log"
-    mmdebstrap --mode=root --variant=minbase "${settings[@]/#/--aptopt=}" "$1" "$work/$1.tar.part" "$uri" \
+    mmdebstrap --mode=root --variant=minbase "${settings[@]/#/--aptopt=}" "$1" "$work/$1.part.tar" "$uri" \
         >"$work/$1.log" 2>&1 || fail "mmdebstrap failed: $(tail -n 3 "$work/$1.log")"
-    mv "$work/$1.tar.part" "$work/$1.tar"
+    mv "$work/$1.part.tar" "$work/$1.tar"
 }
 
 # next_version DEB: the package as its next version, whose configuration differs.

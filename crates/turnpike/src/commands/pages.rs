@@ -60,7 +60,8 @@ fn write_all(command: &Command, above: &[&str], directory: &Path) -> Result<()> 
 fn page(command: &Command, above: &[&str]) -> Result<Vec<u8>> {
     let mut page = Vec::new();
     let version = format!("Turnpike {}", env!("CARGO_PKG_VERSION"));
-    Man::new(command.clone()).source(version).manual("Turnpike").render(&mut page)?;
+    // A date that is empty would be left out, and the next argument taken for it.
+    Man::new(command.clone()).source(version).manual("Turnpike").date(" ").render(&mut page)?;
     writeln!(page, ".SH FILES")?;
     for (file, text) in FILES {
         writeln!(page, ".TP\n.I {file}\n{text}")?;
