@@ -15,6 +15,12 @@
 #   make miri          the route tables under miri, with a nightly compiler (takes long)
 #   make fuzz          a minute of each fuzz target (FUZZ_SECONDS=600: longer), with a nightly compiler
 #   make asan          unit tests and frame scenarios with AddressSanitizer, with a nightly compiler
+#   make deb           a Debian package in target/deb/ (BINARY=PATH: of that binary, without compiling)
+#   make deb-test      lintian, and installation, upgrade and purge of it in a chroot (BOOT=1: and as a service in a
+#                      virtual machine with systemd)
+#   make image         a container image of the package, target/turnpike-image.tar
+#   make reproducible  builds the package twice, in two directories, and compares (takes long)
+#   make licences      checks the licences of all crates by deny.toml
 #   make lint          formatting and lints, warnings are errors
 #   make build         target/release/turnpike
 
@@ -24,6 +30,7 @@ PYTHON := .venv/bin/python
 PYTEST ?=
 
 .DEFAULT_GOAL := build
+.PHONY: deb deb-test image reproducible licences
 .PHONY: build demo test test-long test-vm unit scenarios bench bench-check bench-record lint fuzz miri clean help test-debian13 test-dpdk
 
 build: deps
@@ -132,6 +139,26 @@ fuzz: deps
 
 asan: deps $(PYTHON)
 	scripts/asan.sh
+
+# The release of Debian that the package is built on, unless named: RELEASE=trixie in a chroot of it
+# (scripts/in-debian.sh trixie make deb).
+BINARY ?=
+deb: deps
+	TURNPIKE_BINARY=$(BINARY) scripts/build-deb.sh
+
+RELEASE ?= $(shell . /etc/os-release && echo $$VERSION_CODENAME)
+deb-test:
+	scripts/test-deb.sh $(if $(BOOT),--boot) $(RELEASE)
+
+image:
+	scripts/build-image.sh $(RELEASE)
+
+reproducible: deps
+	scripts/reproducible.sh
+
+licences:
+	python3 scripts/licences.py
+	! command -v cargo-deny >/dev/null || cargo deny check
 
 # The scenarios' Python packages, made again when their list changes.
 $(PYTHON): tests/requirements.txt

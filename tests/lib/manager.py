@@ -1,5 +1,5 @@
-"""As much of systemd as a service with `FileDescriptorStoreMax=` sees (sd_notify(3),
-sd_listen_fds(3)): it keeps the descriptors it is sent and gives them to the next process."""
+"""As much of systemd as a service with `Type=notify` and `FileDescriptorStoreMax=` sees (sd_notify(3),
+sd_listen_fds(3)): it keeps the descriptors it is sent and gives them to the next process, and reads its messages."""
 
 import array
 import os
@@ -8,9 +8,12 @@ import tempfile
 
 
 class Manager:
-    """Stores descriptors by name, in `kept`."""
+    """Stores descriptors by name, in `kept`, and all other messages, as dictionaries, in `messages`. With `watchdog`,
+    in seconds, the service is asked for signs of life."""
 
-    def __init__(self):
+    def __init__(self, watchdog=None):
+        self._watchdog = watchdog
+        self.messages = []
         self._directory = tempfile.TemporaryDirectory(prefix="turnpike-manager-")
         self._path = os.path.join(self._directory.name, "notify")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -38,6 +41,8 @@ class Manager:
                     os.close(number)
                 else:
                     self.kept[words["FDNAME"]] = number
+            else:
+                self.messages.append(words)
 
     def wrap(self, argv):
         """The arguments and options by which a process is started with the stored descriptors."""
@@ -50,7 +55,14 @@ class Manager:
             **os.environ, "NOTIFY_SOCKET": self._path,
             "LISTEN_FDS": str(len(numbers)), "LISTEN_FDNAMES": ":".join(self.kept),
         }
+        if self._watchdog:
+            environment["WATCHDOG_USEC"] = str(int(self._watchdog * 1e6))
         return ["bash", "-c", script, "-", *argv], {"env": environment, "pass_fds": numbers}
+
+    def told(self, word):
+        """The number of messages with this word so far."""
+        self.receive()
+        return sum(word in message for message in self.messages)
 
     def close(self):
         """Closes all descriptors."""

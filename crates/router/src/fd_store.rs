@@ -15,6 +15,7 @@ use dataplane::lock::lock;
 use sd_notify::{NotifyState, notify, notify_with_fds};
 
 use crate::hold::{self, Holder, Message};
+use crate::manager;
 
 /// Pauses before a holder that was killed is started again: the first, doubled each time, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
@@ -94,10 +95,10 @@ impl SharedStore {
     }
 }
 
-/// Returns true if a service manager has started this process and reads its notifications. A socket in the abstract
-/// namespace (`@…`) counts as none, since `sd_notify` cannot reach it: a holder keeps the descriptors then.
+/// Returns true if a service manager can keep descriptors. A socket in the abstract namespace (`@…`) counts as none,
+/// since `sd_notify` cannot reach it: a holder keeps the descriptors then.
 fn has_manager() -> bool {
-    std::env::var_os("NOTIFY_SOCKET").is_some_and(|path| !path.as_bytes().starts_with(b"@"))
+    manager::socket().is_some_and(|path| !path.as_bytes().starts_with(b"@"))
 }
 
 /// Dismisses a holder whose descriptors have been taken over.

@@ -27,6 +27,7 @@ pub mod hold;
 mod host;
 mod last_resort;
 pub mod log;
+mod manager;
 mod metrics;
 mod node_tables;
 mod owner;

@@ -109,6 +109,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::Listeners;
 use super::last_resort::Course;
+use super::manager::State;
 use super::ports::{OpenPort, Ports};
 use super::server::Service;
 use super::signals::{Signals, Wish};
@@ -288,6 +289,7 @@ impl Owner {
             quiet = if ticked { quiet.saturating_add(1) } else { 0 };
             self.routing.sources.say_what_waits(&mut self.routing.rib);
             self.pass_commands();
+            self.tell_manager();
             // The API's tasks run, and signals and sockets are looked at.
             tokio::task::yield_now().await;
         };
@@ -295,6 +297,7 @@ impl Owner {
             Some(signal) => tracing::info!("{signal}: stopping"),
             None => tracing::info!("stopping"),
         }
+        self.serving.manager.stopping();
         // Clients that wait for an answer get an error.
         self.serving.inputs = None;
         self.serving.later = Later::default();
@@ -432,13 +435,22 @@ impl Owner {
     fn say_ready(&mut self) {
         self.devices.opener.ready();
         self.configurations.is_ready();
-        let summary = self.routing.rib.summary();
-        tracing::info!(
-            "ready: {}, {} IPv4 and {}",
-            count(self.devices.ports.iter().count(), "port"),
-            summary.fib4,
-            count(summary.fib6, "IPv6 route")
-        );
+        tracing::info!("ready: {}", summary(&self.devices, &self.routing));
+    }
+
+    /// Tells the service manager what has changed, and that this loop turns.
+    fn tell_manager(&mut self) {
+        let Self { serving, configurations, devices, routing, .. } = self;
+        let state = match serving.ready {
+            false => State::Starting,
+            true if configurations.are_changing() => State::Reloading,
+            true => State::Ready,
+        };
+        let number = configurations.number();
+        serving.manager.tick(state, || match state {
+            State::Starting => "starting".to_owned(),
+            _ => format!("{}; configuration {number}", summary(devices, routing)),
+        });
     }
 
     /// Passes the RIB's commands to the slow path.
@@ -539,6 +551,13 @@ impl Owner {
             tracing::error!("{balance} packets unaccounted for: a defect, please report");
         }
     }
+}
+
+/// Ports and routes, in one line.
+fn summary(devices: &Devices, routing: &Routing) -> String {
+    let summary = routing.rib.summary();
+    let ports = count(devices.ports.iter().count(), "port");
+    format!("{ports}, {} IPv4 and {}", summary.fib4, count(summary.fib6, "IPv6 route"))
 }
 
 /// Brings what events say of neighbours into the RIB; returns those that it had no room for.

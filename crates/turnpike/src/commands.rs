@@ -18,6 +18,7 @@ pub mod flows;
 pub mod generate;
 pub mod hold;
 pub mod moonroute;
+pub mod pages;
 pub mod routes;
 pub mod run;
 pub mod sets;

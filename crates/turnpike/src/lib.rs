@@ -23,6 +23,7 @@ use router::Program;
 use crate::commands::bind::{BindArgs, DevicesArgs, UnbindArgs};
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::hold::HoldArgs;
+use crate::commands::pages::PagesArgs;
 use crate::commands::run::RunArgs;
 use crate::commands::{Console, JsonError, RouterCommand};
 
@@ -85,6 +86,9 @@ enum Command {
     /// Run a benchmark
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Write manual pages and completions for shells, for a package
+    #[command(hide = true)]
+    Pages(PagesArgs),
 }
 
 /// The data plane, for steps of other crates.
@@ -192,6 +196,7 @@ fn execute(command: Command, program: &Program) -> Result<ExitCode> {
         }
         Command::Generate(args) => bench::generate(&args),
         Command::Bench(bench) => bench::run(&bench),
+        Command::Pages(args) => commands::pages::pages(&args, &Cli::command()),
     }?;
     Ok(ExitCode::SUCCESS)
 }

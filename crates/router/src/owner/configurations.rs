@@ -55,6 +55,11 @@ impl Purpose {
     fn is_made(&self) -> bool {
         !matches!(self, Self::Show { .. })
     }
+
+    /// Returns true if the history will have it.
+    fn is_change(&self) -> bool {
+        matches!(self, Self::Make { .. })
+    }
 }
 
 /// The client that waits for the answer; `None` if the router itself rolls back.
@@ -98,6 +103,8 @@ pub struct Configurations {
     pending: Option<Pending>,
     /// Changes in preparation that are to be made.
     making: Cell<usize>,
+    /// Those of them that the history will have.
+    changing: Cell<usize>,
     /// Changes by handlers, each made when no other is in preparation: one that takes long to prepare would be prepared
     /// again and again.
     edits: VecDeque<(Edit, String, oneshot::Sender<Answer>)>,
@@ -123,7 +130,8 @@ impl Configurations {
         let origin = if refused.is_some() { Origin::LastGood } else { Origin::Start };
         let history = History::new(archive, (file, config.text.clone()), origin, summary);
         let current = Arc::new(config);
-        let (pending, making, edits) = (None, Cell::new(0), VecDeque::new());
+        let (pending, edits) = (None, VecDeque::new());
+        let (making, changing) = (Cell::new(0), Cell::new(0));
         Self {
             current,
             refused,
@@ -133,6 +141,7 @@ impl Configurations {
             history,
             pending,
             making,
+            changing,
             edits,
             done,
             jobs,
@@ -167,6 +176,7 @@ impl Configurations {
             (self.workshop.clone(), self.current.clone(), self.done.clone());
         let known = self.known.clone();
         self.making.set(self.making.get() + usize::from(purpose.is_made()));
+        self.changing.set(self.changing.get() + usize::from(purpose.is_change()));
         tokio::task::spawn_blocking(move || {
             let graphs = purpose.is_made();
             let alive = || if graphs { pulse.wait() } else { Ok(()) };
@@ -179,6 +189,11 @@ impl Configurations {
             // The owner may have ended.
             let _ = done.send(Job { purpose, asker, wanted, outcome });
         });
+    }
+
+    /// True if a change is being prepared or made.
+    pub(super) fn are_changing(&self) -> bool {
+        self.changing.get() > 0
     }
 
     /// The number of the current one.
@@ -372,7 +387,10 @@ impl Owner {
     pub(super) async fn finish(&mut self, job: Job) {
         let making = &self.configurations.making;
         making.set(making.get() - usize::from(job.purpose.is_made()));
+        let is_change = usize::from(job.purpose.is_change());
         self.finish_job(job).await;
+        let changing = &self.configurations.changing;
+        changing.set(changing.get() - is_change);
         self.next_edit();
     }
 

@@ -143,6 +143,7 @@ impl Owner {
                 }
             }
             self.pass_commands();
+            self.tell_manager();
             tokio::task::yield_now().await;
         }
     }

@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 
 use super::super::carriers::Carriers;
 use super::super::graphs::FailureLog;
+use super::super::manager::Manager;
 use super::super::metrics;
 use super::super::node_tables::NodeTables;
 use super::super::ports::{Opener, Ports};
@@ -235,6 +236,7 @@ pub(super) struct Serving {
     pub(super) places: Places,
     /// True if everything that a start waits for is done.
     pub(super) ready: bool,
+    pub(super) manager: Manager,
     /// Inputs of the loop, while the router serves.
     pub(super) inputs: Option<Inputs>,
     pub(super) later: Later,

@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# What scripts/test-deb.sh does in the chroot.
+set -euo pipefail
+
+CONFIG=/etc/turnpike/turnpike.lua
+SOCKET=/run/turnpike.sock
+
+fail() {
+    echo "the package: $*" >&2
+    exit 1
+}
+
+# wait_for SECONDS COMMAND...
+wait_for() {
+    local tries=$(($1 * 10))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        [ $((tries -= 1)) -gt 0 ] || return 1
+        sleep 0.1
+    done
+}
+
+# start CONFIGURATION: a router, until `stop`.
+start() {
+    turnpike run "$1" >/tmp/log 2>&1 &
+    router=$!
+    wait_for 60 grep -q " ready: " /tmp/log || fail "$1: the router is not ready: $(cat /tmp/log)"
+}
+
+stop() {
+    kill "$router"
+    wait "$router" || fail "the router ended with $?: $(cat /tmp/log)"
+}
+
+apt_get() {
+    apt-get -y -qq -o Dpkg::Options::=--force-confold -o Dpkg::Use-Pty=0 -o Binary::apt-get::APT::Keep-Downloaded-Packages=true \
+        "$@" >/tmp/apt.log 2>&1 || fail "apt-get $*: $(tail -n 20 /tmp/apt.log)"
+}
+
+# Everything with the package's name, but what apt and dpkg keep of all packages.
+remains() {
+    find / -xdev -name '*turnpike*' ! -path '/proc/*' ! -path '/packages/*' ! -path '/var/lib/dpkg/*' | sort
+}
+
+apt_get update
+[ -z "$(remains)" ] || fail "there is something before: $(remains)"
+apt_get install --no-install-recommends /packages/turnpike.deb
+
+echo "files"
+getent group turnpike >/dev/null || fail "there is no group turnpike"
+modes=$(stat -c '%a %U:%G %n' /usr/bin/turnpike $CONFIG /etc/turnpike)
+[ "$modes" = "755 root:root /usr/bin/turnpike
+644 root:root $CONFIG
+755 root:root /etc/turnpike" ] || fail "modes: $modes"
+unit=$(dpkg -L turnpike | grep 'system/turnpike.service$')
+[ -e "$unit" ] || fail "there is no unit"
+[ ! -e /etc/systemd/system/multi-user.target.wants/turnpike.service ] || fail "the unit is enabled by itself"
+! dpkg -L turnpike | xargs stat -c '%A %n' | grep -E '^-.{7}w|^-..s|^-.{5}s' || fail "a file has such a mode"
+
+echo "the configuration as it is installed"
+turnpike check $CONFIG
+start $CONFIG
+turnpike show ports | grep -q '^ none ' || fail "show ports: $(turnpike show ports)"
+stop
+
+echo "a router between two networks"
+apt_get install --no-install-recommends iproute2 iputils-ping
+for side in left:1 right:2; do
+    name=${side%:*} net=${side#*:}
+    ip netns add "$name"
+    ip link add "tp-$name" type veth peer name eth0 netns "$name"
+    ip link set "tp-$name" up
+    ip -n "$name" link set eth0 up
+    ip -n "$name" addr add "10.0.$net.2/24" dev eth0
+    ip -n "$name" route add default via "10.0.$net.1"
+done
+cat >/tmp/two.lua <<'LUA'
+local turnpike = require "turnpike"
+turnpike.port "left"  { device = "tp-left",  address = "10.0.1.1/24" }
+turnpike.port "right" { device = "tp-right", address = "10.0.2.1/24" }
+turnpike.routes_from { "kernel" }
+LUA
+start /tmp/two.lua
+ip netns exec left ping -q -c 3 -i 0.2 -W 5 10.0.2.2 || fail "no answer through the router: $(cat /tmp/log)"
+stop
+ip netns del left
+ip netns del right
+
+echo "an upgrade"
+sed -i 's/port "none"/port "mine"/' $CONFIG
+cp $CONFIG /tmp/mine.lua
+mkdir -p /var/lib/turnpike/quarantine
+apt_get install /packages/next.deb
+cmp $CONFIG /tmp/mine.lua || fail "the operator's configuration is gone"
+[ -e $CONFIG.dpkg-dist ] || fail "the next version's configuration is not beside it"
+turnpike check $CONFIG
+
+echo "removal"
+apt_get remove turnpike
+[ -e $CONFIG ] || fail "the configuration went with the package"
+[ ! -e /usr/bin/turnpike ] || fail "the program is still there"
+apt_get purge turnpike
+[ -z "$(remains)" ] || fail "left behind: $(remains)"
+[ ! -e $SOCKET ] || fail "left behind: $SOCKET"
