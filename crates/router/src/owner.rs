@@ -447,9 +447,11 @@ impl Owner {
             true => State::Ready,
         };
         let number = configurations.number();
+        let refused =
+            configurations.refused().map_or("", |_| ", the last good one: the file is refused");
         serving.manager.tick(state, || match state {
             State::Starting => "starting".to_owned(),
-            _ => format!("{}; configuration {number}", summary(devices, routing)),
+            _ => format!("{}; configuration {number}{refused}", summary(devices, routing)),
         });
     }
 
