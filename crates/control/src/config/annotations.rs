@@ -192,9 +192,17 @@ mod tests {
         name.trim_start_matches("turnpike.").to_owned()
     }
 
-    /// Returns a field's name; `None` for `[1]` and `[integer]`.
+    /// Returns a field's name; `None` for `[1]` and `[integer]`. A visibility may come first, as the language server
+    /// reads it: the field `public` must have one.
     fn field(said: &str) -> Option<&str> {
-        said.split([' ', '?']).next().filter(|name| !name.starts_with('['))
+        let (first, rest) = said.split_at(said.find([' ', '?'])?);
+        let name = match first {
+            "public" | "private" | "protected" | "package" => {
+                rest.trim_start().split([' ', '?']).next()?
+            }
+            name => name,
+        };
+        Some(name).filter(|name| !name.starts_with('['))
     }
 
     /// Returns the fields of a class and its parents.
