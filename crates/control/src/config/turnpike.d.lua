@@ -15,6 +15,11 @@
 
 ---@alias turnpike.AdvertisedPreference "high"|"medium"|"low"
 
+---@alias turnpike.BondHash
+---| "l2"     # MACs
+---| "l2+l3"  # MACs and IP addresses
+---| "l3+l4"  # IP addresses, protocol and ports
+
 ---@alias turnpike.BondMode
 ---| "lacp"           # ports on which LACP has agreed with the other side
 ---| "static"         # all ports with a link
@@ -90,11 +95,6 @@
 ---@alias turnpike.ForwardersMode
 ---| "run-to-completion"  # each forwarder forwards what it receives
 ---| "events"             # an event device schedules packets to forwarders
-
----@alias turnpike.BondHash
----| "l2"     # MACs
----| "l2+l3"  # MACs and IP addresses
----| "l3+l4"  # IP addresses, protocol and ports
 
 ---@alias turnpike.Icmp4
 ---| "echo-reply"
