@@ -15,6 +15,11 @@
 
 ---@alias turnpike.AdvertisedPreference "high"|"medium"|"low"
 
+---@alias turnpike.BondHash
+---| "l2"     # MACs
+---| "l2+l3"  # MACs and IP addresses
+---| "l3+l4"  # IP addresses, protocol and ports
+
 ---@alias turnpike.BondMode
 ---| "lacp"           # ports on which LACP has agreed with the other side
 ---| "static"         # all ports with a link
@@ -90,11 +95,6 @@
 ---@alias turnpike.ForwardersMode
 ---| "run-to-completion"  # each forwarder forwards what it receives
 ---| "events"             # an event device schedules packets to forwarders
-
----@alias turnpike.BondHash
----| "l2"     # MACs
----| "l2+l3"  # MACs and IP addresses
----| "l3+l4"  # IP addresses, protocol and ports
 
 ---@alias turnpike.Icmp4
 ---| "echo-reply"
@@ -957,7 +957,7 @@
 ---Address and port. Default: "127.0.0.1:2323".
 ---@field listen? string
 ---An address that others than this machine reach is meant. Default: false.
----@field public? boolean
+---@field public public? boolean
 ---Clients at a time, 1 to 1000. Default: 8.
 ---@field sessions? integer
 ---Seconds after which an idle client is disconnected, 1 to 86400. Default: 600.
@@ -974,7 +974,7 @@
 ---Address and port for TCP, such as "127.0.0.1:9477". Default: none.
 ---@field listen? string
 ---An address that others than this machine reach is meant. Default: false.
----@field public? boolean
+---@field public public? boolean
 
 ---An element of a Click configuration, for its handlers.
 ---@class (exact) turnpike.ElementSettings
@@ -1004,7 +1004,7 @@
 ---Absolute path of a Unix socket, at most 92 bytes.
 ---@field unix? string
 ---An address that others than this machine reach is meant; with `listen`. Default: false.
----@field public? boolean
+---@field public public? boolean
 ---No handler can be written. Default: false.
 ---@field read_only? boolean
 ---Connections are logged. Default: false.
