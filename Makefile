@@ -148,7 +148,8 @@ deb: deps
 
 RELEASE ?= $(shell . /etc/os-release && echo $$VERSION_CODENAME)
 deb-test:
-	scripts/test-deb.sh $(if $(BOOT),--boot) $(RELEASE)
+	scripts/test-deb.sh $(RELEASE)
+	$(if $(BOOT),scripts/test-deb.sh --boot $(RELEASE))
 
 image:
 	scripts/build-image.sh $(RELEASE)
