@@ -27,11 +27,13 @@ pub mod capture;
 pub mod change;
 pub mod client;
 pub mod configuration;
+pub mod http;
 pub mod report;
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use capture::CaptureRequest;
@@ -43,7 +45,7 @@ pub use report::Show;
 pub const DEFAULT_SOCKET: &str = "/run/turnpike.sock";
 
 /// A client's request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
     /// A query of the router's state.
@@ -77,7 +79,7 @@ pub enum Request {
 }
 
 /// A call of a handler, as those of Click: `ELEMENT.HANDLER`, or `HANDLER` of the whole.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum HandlerCall {
     /// Reads it.
@@ -145,11 +147,12 @@ enum Routes {
 }
 
 /// A selection of flows: all conditions must hold, those on an end for either end.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FlowSelection {
     /// A prefix that contains an end's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub prefix: Option<IpNet>,
     /// An end's port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -160,7 +163,7 @@ pub struct FlowSelection {
 }
 
 /// The packets to be traced.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceRequest {
     /// A filter's rule that selects them, as `proto=udp`, `to_port=53`; empty: all.
@@ -176,7 +179,7 @@ pub struct TraceRequest {
 }
 
 /// A command of the configuration to be run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DoRequest {
     /// Its name.
@@ -187,7 +190,7 @@ pub struct DoRequest {
 }
 
 /// A selection of routes; an empty filter selects those that forwarders use.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RouteFilter {
     /// Only routes of this source, including those not used because another source's are preferred.
@@ -195,6 +198,7 @@ pub struct RouteFilter {
     pub source: Option<String>,
     /// Only routes to this prefix, including unused ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub prefix: Option<IpNet>,
     /// With `prefix`: also routes to prefixes within it.
     #[serde(default)]
@@ -208,8 +212,9 @@ pub struct RouteFilter {
 }
 
 /// A flow, all of whose packets take the same path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "FlowOfPackets")]
 pub struct Flow {
     /// The source address, of the destination's family.
     pub from: IpAddr,
@@ -224,7 +229,7 @@ pub struct Flow {
 }
 
 /// The answer to a request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
     /// The requested report.
