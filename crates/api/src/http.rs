@@ -110,8 +110,6 @@ pub enum Form {
     Whole,
     /// Routes: a page, or one line each.
     Pages,
-    /// Traced packets: one document, or one line each.
-    Trace,
     /// A file of packets without an end.
     Capture,
 }

@@ -19,7 +19,8 @@
 //! one line of any length; routes may change between two pieces. All other answers are of one
 //! moment.
 //!
-//! The socket's mode is 0600, since a process that can open it may read and change everything.
+//! The socket's mode is 0600, or 0660 for a group's members, who have roles ([`http::Role`]). [`http`] has the same requests
+//! as methods and paths.
 //! Changes are logged with the client's user and process.
 #![forbid(unsafe_code)]
 
@@ -28,6 +29,7 @@ pub mod change;
 pub mod client;
 pub mod configuration;
 pub mod http;
+pub mod pcapng;
 pub mod report;
 
 use std::net::IpAddr;

@@ -3,6 +3,7 @@
 //! A command for a running router is a variant of [`RouterCommand`]. It works with a [`Console`],
 //! so that it behaves the same in a Unix shell, in `turnpike shell` and over telnet.
 
+pub mod api;
 pub mod bind;
 pub mod capture;
 pub mod change;
@@ -33,7 +34,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use api::{DEFAULT_SOCKET, Request, client};
+use ::api::{DEFAULT_SOCKET, Request, client};
 use change::{NeighbourArgs, RouteArgs};
 use click::ClickArgs;
 use configuration::{ApplyArgs, ConfirmArgs, HistoryArgs, PlanArgs, RollbackArgs};

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::parameters::{self, DEFINITIONS, Parameter, generator};
 use super::{Form, JSON, LINES, LUA, OPERATIONS, Operation, PCAP, PROBLEM, Problem};
 use crate::Request;
-use crate::report::{Route, TracedPacket};
+use crate::report::Route;
 
 /// Parameters of pages beside those of the request.
 const PAGES: [(&str, &str, &str); 2] = [
@@ -165,10 +165,6 @@ fn content(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
         Form::Pages => json!({
             JSON: { "schema": whole(generator) },
             LINES: { "schema": generator.subschema_for::<Route>().to_value() },
-        }),
-        Form::Trace => json!({
-            JSON: { "schema": whole(generator) },
-            LINES: { "schema": generator.subschema_for::<TracedPacket>().to_value() },
         }),
         Form::Capture => json!({ PCAP: { "schema": { "type": "string", "format": "binary" } } }),
     }

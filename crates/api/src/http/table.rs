@@ -124,7 +124,7 @@ pub static OPERATIONS: &[Operation] = &[
     act(Delete, "/v1/filters/{filter}/rules/{rule}/log", &["filter", "unlog"], Operate, of::<Change>, "Ends the logging")
         .example(r#"{"filter":"guard","rule":"1"}"#),
     act(Post, "/v1/trace", &["trace"], Operate, of::<Trace>, "The way of packets through the graph, step by step")
-        .form(Form::Trace).defaults(r#"{"packets":1,"seconds":10}"#)
+        .defaults(r#"{"packets":1,"seconds":10}"#)
         .example(r#"{"packet":"udp 10.0.1.2 > 10.0.2.2 in left"}"#),
     act(Post, "/v1/capture", &["capture"], Operate, of::<Vec<u8>>, "Copies of packets as pcapng, until the client leaves")
         .form(Form::Capture).example(r#"{"dropped":"no-route"}"#),
