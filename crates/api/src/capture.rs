@@ -8,6 +8,7 @@
 //! <- {"ok":{"packets":12,"lost":0}}
 //! ```
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Default number of bytes kept of each packet.
@@ -18,7 +19,7 @@ pub const SNAP_MAX: usize = 16_384;
 
 /// A selection of packets: of `at`, `dropped` and `punted` at most one. Without any: packets as received, and as the
 /// graph sends them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CaptureRequest {
     /// Only packets of this interface: received by it, or sent by it.
@@ -42,7 +43,7 @@ pub struct CaptureRequest {
 }
 
 /// A line of a capture.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Line {
     /// A packet.
@@ -54,7 +55,7 @@ pub enum Line {
 }
 
 /// A captured packet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Packet {
     /// Its time, in nanoseconds since 1970.
     pub time_ns: u64,
@@ -74,7 +75,7 @@ pub struct Packet {
 }
 
 /// The totals of a capture.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Totals {
     /// Packets passed to the client.
     pub packets: u64,

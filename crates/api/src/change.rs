@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A change of a set of prefixes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum SetChange {
     /// Adds elements.
@@ -14,6 +15,7 @@ pub enum SetChange {
         /// The set's name.
         set: String,
         /// No host bits are set.
+        #[schemars(with = "Vec<String>")]
         elements: Vec<IpNet>,
         /// Seconds after which they expire; without it they stay until the router ends.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -24,12 +26,13 @@ pub enum SetChange {
         /// The set's name.
         set: String,
         /// No host bits are set.
+        #[schemars(with = "Vec<String>")]
         elements: Vec<IpNet>,
     },
 }
 
 /// A change of the logging of a filter's packets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum FilterChange {
     /// Logs samples of the packets that a rule matches, for a time.
@@ -51,7 +54,7 @@ pub enum FilterChange {
 }
 
 /// A change of the routes of source `command`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum RouteChange {
     /// Adds a route; one of the same VRF, prefix and metric is replaced.
@@ -61,10 +64,11 @@ pub enum RouteChange {
 }
 
 /// A route to be added.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RouteAdd {
     /// The destinations; no host bits are set.
+    #[schemars(with = "String")]
     pub prefix: IpNet,
     /// Treatment of packets to them.
     #[serde(rename = "type", default)]
@@ -93,7 +97,7 @@ impl RouteAdd {
 }
 
 /// Treatment of a route's packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum RouteType {
     /// They are forwarded over the paths.
@@ -108,7 +112,7 @@ pub enum RouteType {
 }
 
 /// One path of a route to be added: a gateway, a port, or both.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PathSpec {
     /// The gateway. Without `port` it is on a connected network, or reached by another route.
@@ -139,10 +143,11 @@ fn one() -> u16 {
 }
 
 /// A route to be removed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RouteDel {
     /// The destinations.
+    #[schemars(with = "String")]
     pub prefix: IpNet,
     /// Only the route with this metric; without it all of the commands' routes to the prefix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -153,7 +158,7 @@ pub struct RouteDel {
 }
 
 /// A change of the static neighbours.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum NeighbourChange {
     /// Sets a neighbour's MAC; an earlier one is replaced.
@@ -163,7 +168,7 @@ pub enum NeighbourChange {
 }
 
 /// A neighbour to be added.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NeighbourAdd {
     /// Its address.
@@ -175,7 +180,7 @@ pub struct NeighbourAdd {
 }
 
 /// A neighbour to be removed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NeighbourDel {
     /// Its address.

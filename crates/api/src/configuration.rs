@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A request for the changes that a configuration would make.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlanRequest {
     /// The file of the text, an absolute path: used in messages and as the base of the files that
@@ -19,7 +20,7 @@ pub struct PlanRequest {
 }
 
 /// A request for a change to a configuration.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApplyRequest {
     /// As in [`PlanRequest`].
@@ -32,7 +33,7 @@ pub struct ApplyRequest {
 }
 
 /// A request for a change back to a configuration of the history.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RollbackRequest {
     /// Its number; without it the one before the current one.
@@ -44,7 +45,7 @@ pub struct RollbackRequest {
 }
 
 /// A request to write the router's configuration to the file that it was started with.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SaveRequest {
     /// Its number; refused if the router has another one.

@@ -19,7 +19,8 @@
 //! one line of any length; routes may change between two pieces. All other answers are of one
 //! moment.
 //!
-//! The socket's mode is 0600, since a process that can open it may read and change everything.
+//! The socket's mode is 0600, or 0660 for a group's members, who have roles ([`http::Role`]). [`http`] has the same requests
+//! as methods and paths.
 //! Changes are logged with the client's user and process.
 #![forbid(unsafe_code)]
 
@@ -27,11 +28,14 @@ pub mod capture;
 pub mod change;
 pub mod client;
 pub mod configuration;
+pub mod http;
+pub mod pcapng;
 pub mod report;
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use capture::CaptureRequest;
@@ -43,7 +47,7 @@ pub use report::Show;
 pub const DEFAULT_SOCKET: &str = "/run/turnpike.sock";
 
 /// A client's request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
     /// A query of the router's state.
@@ -79,7 +83,7 @@ pub enum Request {
 }
 
 /// A call of a handler, as those of Click: `ELEMENT.HANDLER`, or `HANDLER` of the whole.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum HandlerCall {
     /// Reads it.
@@ -147,11 +151,12 @@ enum Routes {
 }
 
 /// A selection of flows: all conditions must hold, those on an end for either end.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FlowSelection {
     /// A prefix that contains an end's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub prefix: Option<IpNet>,
     /// An end's port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -162,7 +167,7 @@ pub struct FlowSelection {
 }
 
 /// The packets to be traced.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceRequest {
     /// A filter's rule that selects them, as `proto=udp`, `to_port=53`; empty: all.
@@ -178,7 +183,7 @@ pub struct TraceRequest {
 }
 
 /// A command of the configuration to be run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DoRequest {
     /// Its name.
@@ -189,7 +194,7 @@ pub struct DoRequest {
 }
 
 /// A selection of routes; an empty filter selects those that forwarders use.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RouteFilter {
     /// Only routes of this source, including those not used because another source's are preferred.
@@ -197,6 +202,7 @@ pub struct RouteFilter {
     pub source: Option<String>,
     /// Only routes to this prefix, including unused ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub prefix: Option<IpNet>,
     /// With `prefix`: also routes to prefixes within it.
     #[serde(default)]
@@ -210,8 +216,9 @@ pub struct RouteFilter {
 }
 
 /// A flow, all of whose packets take the same path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "FlowOfPackets")]
 pub struct Flow {
     /// The source address, of the destination's family.
     pub from: IpAddr,
@@ -226,7 +233,7 @@ pub struct Flow {
 }
 
 /// The answer to a request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
     /// The requested report.

@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{FlowSelection, RouteFilter};
 
 /// A query of the router's state.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Show {
     /// `Vec<`[`Port`]`>`.
@@ -106,7 +107,7 @@ pub enum Show {
 }
 
 /// A mirror session: copies of the packets of interfaces, for an analyser.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Mirror {
     /// Its name.
     pub name: String,
@@ -133,7 +134,7 @@ pub struct Mirror {
 }
 
 /// Copies for an analyser behind routers: ERSPAN type II.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Erspan {
     /// The source address of the copies.
     pub source: String,
@@ -147,7 +148,7 @@ pub struct Erspan {
 
 /// A port. Packets and bytes are those that forwarders received and sent, Ethernet frames without
 /// FCS; `rx_missed`, `rx_errors` and `tx_errors` are the device's own counts.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Port {
     /// Its name in the configuration.
     pub name: String,
@@ -209,7 +210,7 @@ pub struct Port {
 
 /// An interface: a port's own, a bond, or a VLAN. Packets and bytes are Ethernet frames without VLAN tags and FCS; those of a
 /// port's own interface are all that the port receives and sends, with the tags (RFC 2863 3.1.1).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Interface {
     /// Its name in the configuration.
     pub name: String,
@@ -249,7 +250,7 @@ pub struct Interface {
 }
 
 /// A bond: an interface whose frames are spread over several ports.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Bond {
     /// Its name.
     pub name: String,
@@ -269,7 +270,7 @@ pub struct Bond {
 }
 
 /// A port of a bond. States and counts of LACP are none and 0 in other modes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BondPort {
     /// Its name.
     pub name: String,
@@ -303,7 +304,7 @@ pub struct BondPort {
 }
 
 /// The other end of a link, as its LACPDUs describe it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LacpPartner {
     /// Identifier of its system.
     pub system: String,
@@ -321,7 +322,7 @@ pub struct LacpPartner {
 }
 
 /// An IEEE 802.1Q tag.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VlanTag {
     /// `802.1q` or `802.1ad`.
     pub protocol: String,
@@ -332,7 +333,7 @@ pub struct VlanTag {
 }
 
 /// Work on packets that a device can do.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Offload {
     /// Its name in a configuration.
     pub offload: String,
@@ -345,7 +346,7 @@ pub struct Offload {
 }
 
 /// The running forwarders.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Forwarders {
     /// By number.
     pub forwarders: Vec<Forwarder>,
@@ -366,7 +367,7 @@ pub struct Forwarders {
 }
 
 /// An event device between the first forwarder, which receives and sends, and the others.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EventsReport {
     /// Its name.
     pub device: String,
@@ -390,7 +391,7 @@ pub struct EventsReport {
 
 /// Interference with a forwarder, as counted by the kernel. Counts and times of the thread are
 /// since its start, those of the core since the forwarder moved to it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Interference {
     /// Cores on which the kernel lets the thread run: the forwarder's, unless that was refused or
     /// removed from the process's cores.
@@ -414,7 +415,7 @@ pub struct Interference {
 }
 
 /// A forwarder. Packets, bursts and cycles are since the start.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Forwarder {
     /// Its number.
     pub number: usize,
@@ -452,7 +453,7 @@ pub struct Forwarder {
 }
 
 /// The waiting of a forwarder. Counts are since the start.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Waiting {
     /// The least patient setting of the ports that it receives from: `poll`, `adaptive` or `interrupt`.
     pub wait: String,
@@ -475,7 +476,7 @@ pub struct Waiting {
 }
 
 /// The spreading of a port's packets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Rss {
     /// The port.
     pub port: String,
@@ -501,7 +502,7 @@ pub struct Rss {
 }
 
 /// Queues of a port for control traffic.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ControlQueue {
     /// The port.
     pub port: String,
@@ -542,7 +543,7 @@ pub struct ControlQueue {
 }
 
 /// A rule that leads to a queue for control traffic.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ControlRule {
     /// The traffic: `BGP to 10.0.1.1`.
     pub what: String,
@@ -555,7 +556,7 @@ pub struct ControlRule {
 }
 
 /// A flow of the host whose replies arrive on a queue for control traffic.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LearnedFlow {
     /// The flow in the host's direction: `tcp 10.0.1.1:40000 > 192.0.2.9:443`.
     pub flow: String,
@@ -564,7 +565,7 @@ pub struct LearnedFlow {
 }
 
 /// The queue of a port in software.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PortQueue {
     /// The port.
     pub port: String,
@@ -578,7 +579,7 @@ pub struct PortQueue {
 }
 
 /// Packets of a class in a port's queue.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QueueClass {
     /// `control` (CS6, CS7, ARP, neighbour discovery), a class by DSCP, or `others` if all others
     /// share one queue.
@@ -609,7 +610,7 @@ pub struct QueueClass {
 
 /// A link. Properties that the device does not report are left out; those of a kernel interface are
 /// the kernel's (`ethtool`).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LinkDetails {
     /// Speed in Mb/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -639,7 +640,7 @@ pub struct LinkDetails {
 }
 
 /// A port's host interface. Packets and bytes are since the start.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HostInterface {
     /// `up`, `down`, `no carrier` or `gone`.
     #[serde(default)]
@@ -664,7 +665,7 @@ pub struct HostInterface {
 }
 
 /// One path of a route.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Path {
     /// The outgoing port; none for a gateway that is reached by another route.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -688,7 +689,7 @@ fn is_one(weight: &u16) -> bool {
 }
 
 /// A route.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Route {
     /// Its VRF; none for the default one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -717,7 +718,7 @@ pub struct Route {
 }
 
 /// A VRF.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Vrf {
     /// Its name.
     pub name: String,
@@ -736,7 +737,7 @@ pub struct Vrf {
 }
 
 /// Names of the structures of route tables, as in `turnpike.fib`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Structures {
     /// For IPv4.
     pub ipv4: String,
@@ -745,7 +746,7 @@ pub struct Structures {
 }
 
 /// Numbers of routes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RouteSummary {
     /// Routes by source, those not in use included.
     pub sources: BTreeMap<String, Families>,
@@ -766,7 +767,7 @@ pub struct RouteSummary {
 }
 
 /// A number for each family of addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Families {
     /// Of IPv4.
     pub ipv4: usize,
@@ -775,7 +776,7 @@ pub struct Families {
 }
 
 /// Places in a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Room {
     /// Those in use.
     pub used: usize,
@@ -784,7 +785,7 @@ pub struct Room {
 }
 
 /// A path and its present state.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ResolvedPath {
     /// The outgoing port.
     pub port: String,
@@ -803,7 +804,7 @@ pub struct ResolvedPath {
 }
 
 /// Treatment of packets to an address.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RouteAnswer {
     /// The queried address.
     pub address: IpAddr,
@@ -822,7 +823,7 @@ pub struct RouteAnswer {
 }
 
 /// A source of routes: the configuration, the kernel, zebra, …
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SourceReport {
     /// Its name in `show routes --source`.
     pub name: String,
@@ -840,7 +841,7 @@ pub struct SourceReport {
 }
 
 /// Status of a source outside the router. Counts are since the start.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Remote {
     /// Messages read.
     pub messages: u64,
@@ -871,7 +872,7 @@ pub struct Remote {
 }
 
 /// A comparison of a source's routes with the router's.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Audit {
     /// Seconds since it ended.
     pub age_s: u64,
@@ -890,7 +891,7 @@ pub struct Audit {
 }
 
 /// Result of a change.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Change {
     /// `added`, `replaced` or `removed`.
     pub change: String,
@@ -900,7 +901,7 @@ pub struct Change {
 }
 
 /// Changes that a configuration would make, or has made.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ChangePlan {
     /// Its file.
     pub file: String,
@@ -913,7 +914,7 @@ pub struct ChangePlan {
 }
 
 /// Numbers of added, removed and changed routes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RouteChanges {
     /// Routes added.
     pub added: usize,
@@ -924,7 +925,7 @@ pub struct RouteChanges {
 }
 
 /// A change of one setting or route.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PlannedChange {
     /// The setting or route.
     pub what: String,
@@ -943,7 +944,7 @@ pub struct PlannedChange {
 }
 
 /// Result of a change to another configuration.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Applied {
     /// Its number in the history.
     pub number: u64,
@@ -958,7 +959,7 @@ pub struct Applied {
 }
 
 /// A configuration that was written to the file of the start.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Saved {
     /// Its number.
     pub number: u64,
@@ -969,7 +970,7 @@ pub struct Saved {
 }
 
 /// A configuration that was applied.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryEntry {
     /// Its number.
     pub number: u64,
@@ -988,7 +989,7 @@ pub struct HistoryEntry {
 }
 
 /// A configuration of the history.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Configuration {
     /// Its number.
     pub number: u64,
@@ -999,7 +1000,7 @@ pub struct Configuration {
 }
 
 /// A neighbour: a host on a port's network.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Neighbour {
     /// Its address.
     pub address: IpAddr,
@@ -1017,7 +1018,7 @@ pub struct Neighbour {
 }
 
 /// A multicast route.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Multicast {
     /// The group.
     pub group: IpAddr,
@@ -1038,7 +1039,7 @@ pub struct Multicast {
 }
 
 /// A port with receivers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MulticastPort {
     /// Its name.
     pub port: String,
@@ -1048,7 +1049,7 @@ pub struct MulticastPort {
 
 /// Account of all packets:
 /// `received + originated + replicated = sent + to_host + dropped_total + in_flight + unaccounted`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Counters {
     /// Packets received by forwarders.
     pub received: u64,
@@ -1079,14 +1080,14 @@ pub struct Counters {
 }
 
 /// The graph and the packets that took its edges, all forwarders together.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Graph {
     /// The steps in the order in which they run.
     pub steps: Vec<Step>,
 }
 
 /// A step of the graph.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Step {
     /// Its name.
     pub name: String,
@@ -1097,7 +1098,7 @@ pub struct Step {
 }
 
 /// An output of a step.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Edge {
     /// Its name.
     pub name: String,
@@ -1108,7 +1109,7 @@ pub struct Edge {
 }
 
 /// An element of a Click configuration.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ClickElement {
     /// Its name.
     pub name: String,
@@ -1129,7 +1130,7 @@ pub struct ClickElement {
 }
 
 /// The result of a handler's call.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HandlerAnswer {
     /// The status of Click's protocol: 200, or from 500 on for a failure.
     pub code: u16,
@@ -1140,7 +1141,7 @@ pub struct HandlerAnswer {
 }
 
 /// The steps of the graph, and the status of those in Lua.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Steps {
     /// The steps in the order in which they run.
     pub steps: Vec<StepState>,
@@ -1149,7 +1150,7 @@ pub struct Steps {
 }
 
 /// A step.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StepState {
     /// Its name in the graph.
     pub name: String,
@@ -1165,7 +1166,7 @@ pub struct StepState {
 }
 
 /// Status of the steps of one kind, on all forwarders together.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct LuaStep {
     /// Calls that ended with an error or did not end in time.
     pub failures: u64,
@@ -1178,7 +1179,7 @@ pub struct LuaStep {
 }
 
 /// Status of LuaJIT on one forwarder.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Compiler {
     /// The forwarder's number.
     pub forwarder: usize,
@@ -1193,7 +1194,7 @@ pub struct Compiler {
 }
 
 /// A command of the configuration.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Command {
     /// Its name.
     pub name: String,
@@ -1202,7 +1203,7 @@ pub struct Command {
 }
 
 /// Limits that protect the slow path, and packets refused by them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Policing {
     /// Threads of the slow path.
     pub workers: usize,
@@ -1215,7 +1216,7 @@ pub struct Policing {
 }
 
 /// Events of the slow path on their way to the control plane.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Events {
     /// Events in the queue.
     pub waiting: u64,
@@ -1226,7 +1227,7 @@ pub struct Events {
 }
 
 /// A class of punted packets: offered = passed + refused + waiting.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Class {
     /// Its name; its refused packets are dropped as `refused-NAME`.
     pub name: String,
@@ -1249,7 +1250,7 @@ pub struct Class {
 }
 
 /// Limits of the ICMP errors that the router sends, and counts of suppressed ones.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct IcmpErrors {
     /// Errors per second over all ports.
     pub rate: u32,
@@ -1266,7 +1267,7 @@ pub struct IcmpErrors {
 }
 
 /// A packet filter.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Filter {
     /// Its name.
     pub name: String,
@@ -1291,7 +1292,7 @@ pub struct Filter {
 }
 
 /// The flows of filters.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Flows {
     /// Capacity for flows of each family; 0: no filter uses them.
     pub room: usize,
@@ -1308,7 +1309,7 @@ pub struct Flows {
 }
 
 /// A flow.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Flow {
     /// The VRF.
     pub vrf: String,
@@ -1335,7 +1336,7 @@ pub struct Flow {
 }
 
 /// A port whose device is to hold rules of a filter.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FilterInHardware {
     /// Its name.
     pub port: String,
@@ -1344,7 +1345,7 @@ pub struct FilterInHardware {
 }
 
 /// A rule of a filter in the device of a port.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RuleInHardware {
     /// The port.
     pub port: String,
@@ -1364,7 +1365,7 @@ pub struct RuleInHardware {
 }
 
 /// A set of prefixes to which filters refer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PrefixSet {
     /// Its name.
     pub name: String,
@@ -1373,9 +1374,10 @@ pub struct PrefixSet {
 }
 
 /// An element of a [`PrefixSet`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SetElement {
     /// The addresses.
+    #[schemars(with = "String")]
     pub prefix: IpNet,
     /// Its origin: `configuration`, `command` or `routes`.
     pub by: String,
@@ -1384,7 +1386,7 @@ pub struct SetElement {
 }
 
 /// Verdict of a filter on a packet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FilterVerdict {
     /// The deciding rule; `None`: the default decides.
     pub rule: Option<FilterRule>,
@@ -1398,7 +1400,7 @@ pub struct FilterVerdict {
 }
 
 /// The way of packets through the graph.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Trace {
     /// In the order in which they entered it.
     pub packets: Vec<TracedPacket>,
@@ -1407,7 +1409,7 @@ pub struct Trace {
 }
 
 /// The way of one packet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TracedPacket {
     /// The number of its forwarder.
     pub forwarder: usize,
@@ -1424,7 +1426,7 @@ pub struct TracedPacket {
 }
 
 /// A step of a packet's way.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TracedStep {
     /// The step's name.
     pub step: String,
@@ -1435,7 +1437,7 @@ pub struct TracedStep {
 }
 
 /// Packets of a rule by the colours of RFC 2697 and RFC 2698.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ColourCounts {
     /// Packets within the rate and its burst.
     pub green: u64,
@@ -1446,7 +1448,7 @@ pub struct ColourCounts {
 }
 
 /// A rule of a filter.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FilterRule {
     /// Its position, from 1 on.
     pub number: usize,

@@ -37,6 +37,8 @@
 //! turnpike.element "c" { class = "Counter", step = "c" }   -- see docs/click.md
 //! turnpike.control_socket "cs" { listen = "127.0.0.1:7777", read_only = true, clients = 16, idle_s = 600 }
 //! turnpike.metrics { socket = "/run/turnpike-metrics.sock", group = "prometheus", listen = "127.0.0.1:9477" }
+//! turnpike.api     { socket = "/run/turnpike-api.sock", group = "netops", listen = "127.0.0.1:8479" }
+//! turnpike.access  { read = { "group:netops" }, configure = { "alice" } }
 //! turnpike.command "total" { help = "All packets", run = function(args) … return text end }
 //! local mark = turnpike.step "mark" { process = function(batch, mask) … return mask end }
 //! turnpike.graph:insert_after("ip4-validate", mark)         -- see docs/steps.md
@@ -174,6 +176,10 @@ pub struct Config {
     pub control_sockets: Vec<ControlSocket>,
     /// The listeners for metrics; `None`: nobody may ask for them.
     pub metrics: Option<Metrics>,
+    /// The listeners for the API over HTTP; `None`: there is none.
+    pub api: Option<Api>,
+    /// The roles of users; `None`: root and the router's user have all rights, and others none.
+    pub access: Option<Access>,
     /// Commands in Lua.
     pub commands: Vec<Command>,
     /// The paths of packets through steps.
@@ -1229,6 +1235,50 @@ pub struct Metrics {
     pub group: Option<String>,
     /// Address and port.
     pub listen: Option<SocketAddr>,
+}
+
+/// The listeners for the API over HTTP, at least one of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Api {
+    /// The path of a Unix socket.
+    pub socket: Option<PathBuf>,
+    /// The group, by name or number, whose members may connect to that, besides the router's user and root.
+    pub group: Option<String>,
+    /// Address and port, on this machine.
+    pub listen: Option<SocketAddr>,
+    /// The file with the tokens of clients of `listen`; without it they are users of this machine.
+    pub token_file: Option<PathBuf>,
+}
+
+/// The roles of users, of which the router's user and root have all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// The group, by name or number, whose members may connect to the router's socket.
+    pub group: Option<String>,
+    /// Those who may query the state.
+    pub read: Vec<Holder>,
+    /// Those who may look into packets and run commands as well.
+    pub operate: Vec<Holder>,
+    /// Those who may change everything.
+    pub configure: Vec<Holder>,
+}
+
+/// A holder of a role, by name or number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// A user.
+    User(String),
+    /// The members of a group.
+    Group(String),
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User(name) => write!(f, "user {name}"),
+            Self::Group(name) => write!(f, "group {name}"),
+        }
+    }
 }
 
 impl Config {

@@ -153,6 +153,17 @@ impl Gate {
         }
     }
 
+    /// Returns the user at the other end of a connection accepted at `local`.
+    ///
+    /// # Errors
+    /// It is on another machine, or closed before its user was known.
+    pub fn user(&mut self, local: SocketAddr, peer: SocketAddr) -> Result<u32, Refusal> {
+        match self.find(peer, local).map_err(Refusal::Unknown)? {
+            Some(end) if end.held => Ok(end.uid),
+            _ => Err(Refusal::Closed),
+        }
+    }
+
     /// Returns true if a connection accepted at `local` is still open at both ends, as far as TCP
     /// can tell.
     pub fn is_open(&mut self, local: SocketAddr, peer: SocketAddr) -> bool {
@@ -225,7 +236,7 @@ pub fn gid_of(group: &str) -> Result<u32, String> {
 }
 
 /// Returns `nobody (uid 65534)`, or the number alone.
-fn user_name(uid: u32) -> String {
+pub fn user_name(uid: u32) -> String {
     match User::from_uid(Uid::from_raw(uid)) {
         Ok(Some(user)) => format!("{} (uid {uid})", user.name),
         _ => format!("uid {uid}"),

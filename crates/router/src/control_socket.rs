@@ -124,7 +124,7 @@ fn bind(settings: &ControlSocket) -> Result<Listener> {
     let what = || format!("control_socket \"{name}\"");
     let listener = match listen {
         Listen::Unix(path) => {
-            Listener::Unix(Arc::new(Socket::bind_for(path, "unix", None).with_context(what)?))
+            Listener::Unix(Arc::new(Socket::bind(path, "unix", None).with_context(what)?))
         }
         Listen::Tcp(address) => {
             let listener = StdTcp::bind(address).with_context(|| {

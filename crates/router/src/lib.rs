@@ -25,6 +25,7 @@ mod graphs;
 mod handlers;
 pub mod hold;
 mod host;
+mod http;
 mod last_resort;
 pub mod log;
 mod manager;
@@ -54,6 +55,7 @@ mod telnet;
 #[cfg(test)]
 mod testing;
 mod virtuals;
+mod web_listeners;
 mod wiring;
 
 use std::collections::BTreeSet;
@@ -61,8 +63,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use control::config::{Config, ControlSocket, Device};
+use control::gate::gid_of;
 use dataplane::forwarder::Forwarder;
 use dpdk::{Eal, EalConfig, Port};
 use machine::bind::Binder;
@@ -80,6 +83,7 @@ use owner::Owner;
 use ports::Opener;
 pub use program::{ConfigSource, Language, OpenTelnet, Program, TelnetSessions};
 use server::Socket;
+use server::access::{Access, Roles};
 use signals::{Ended, Signals};
 use slow_worker::SlowWorker;
 use start::{Described, Start};
@@ -106,6 +110,9 @@ struct Listeners {
     telnet: Option<telnet::Opened>,
     control: (Vec<ControlSocket>, control_socket::Opened),
     metrics: Option<metrics::Opened>,
+    api: Option<http::Opened>,
+    /// The roles of users.
+    roles: Arc<Roles>,
 }
 
 /// Runs a router, which `source` described, until a signal ends it. An error means that it did not start, or did not
@@ -134,8 +141,13 @@ pub fn run(
         .as_ref()
         .map(|settings| metrics::Opened::open(settings, None))
         .transpose()?;
+    let api = config.api.as_ref().map(|settings| http::Opened::open(settings, None)).transpose()?;
+    let roles = Arc::new(Roles::default());
+    roles.set(Access::resolve(config.access.as_ref())?);
+    let group = config.access.as_ref().and_then(|access| access.group.as_deref());
+    let group = group.map(gid_of).transpose().map_err(Error::msg)?;
     let path = socket;
-    let (course, socket) = (signals.course().clone(), Socket::bind(path)?);
+    let (course, socket) = (signals.course().clone(), Socket::bind(path, "--socket", group)?);
     course.owns_socket(path);
     // There is no other router with this socket, and so none with this holder.
     let store = SharedStore::at_start(path, hold);
@@ -145,7 +157,7 @@ pub fn run(
     let outcome = run_on(
         Described { config, source: source.clone(), refused, archive },
         program,
-        Listeners { socket, acceptor, telnet: opened, control, metrics },
+        Listeners { socket, acceptor, telnet: opened, control, metrics, api, roles },
         signals,
         no_huge,
         (&bindings, &store),

@@ -42,9 +42,11 @@
 //! | `meanwhile.rs` | other work while a change waits for forwarders |
 //! | `load.rs` | load of forwarders, and their queues |
 //! | `trace.rs`, `captures.rs`, `watches.rs` | traces and captures of packets |
+//! | `api.rs` | the API over HTTP, roles of users |
 //! | `metrics.rs` | the state for scrapes of metrics |
 //! | `state.rs` | what the owner holds, by concern |
 
+mod api;
 mod apply;
 mod bonds;
 mod captures;
@@ -224,12 +226,14 @@ impl Owner {
         let signals = signals.wait();
         let (ask, questions) = mpsc::channel(16);
         listeners.socket.path().clone_into(&mut self.serving.socket);
-        let metrics = listeners.metrics.take();
+        let (metrics, api) = (listeners.metrics.take(), listeners.api.take());
+        self.serving.roles = listeners.roles.clone();
         self.serving.service = Some(Service::start(listeners, ask)?);
         let watch = self.watch()?;
         self.serving.inputs = Some(Inputs { signals, watch, questions });
         self.follow_interfaces().await;
         self.serve_metrics(metrics);
+        self.serve_api(api);
         self.publish_metrics();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -304,6 +308,7 @@ impl Owner {
         course.enter("the threads of the API and of metrics");
         self.serving.service = None;
         self.serving.metrics = None;
+        self.serving.api = None;
         // The runtime waits for tasks that prepare changes.
         course.enter("what is prepared beside the owner");
         Ok(ended_by)

@@ -5,10 +5,12 @@
 //! Routes are requested page by page, the next when the client has received the last: so a million
 //! routes neither block the owner nor are in memory together.
 //!
-//! Changes are logged with the client's user and process (`server/audit.rs`).
+//! Each request needs a role of the client (`server/access.rs`). Changes are logged with the client's user and process
+//! (`server/audit.rs`).
 
+pub mod access;
 pub mod audit;
-mod capture;
+pub mod capture;
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io;
@@ -22,6 +24,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail};
 use api::capture::CaptureRequest;
+use api::http::{Operation, Role};
 use api::report::Route;
 use api::{Answer, Request, RouteFilter, Show};
 use control::config::{self, ControlSocket};
@@ -34,16 +37,27 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Interes
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::timeout;
 
 use super::Listeners;
 use super::control_socket::{self, ControlSockets};
 use super::owner::CaptureAsker;
 use super::telnet::{Acceptor, Opened};
+use access::{Peer, Roles};
 pub use capture::Begun;
 
 /// Longest request line, in bytes: a configuration with a million routes.
 const LINE_MAX: u64 = 256 << 20;
+
+/// Longest request line of a client that may not configure.
+const SHORT_LINE_MAX: u64 = 64 << 10;
+
+/// Most connections of clients that may not configure.
+const PLACES: usize = 64;
+
+/// Time limit of those for the next request.
+const IDLE: Duration = Duration::from_secs(60);
 
 /// A request on its way to the owner, with the channel for its answer, whose receiver may be
 /// closed.
@@ -74,14 +88,9 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Binds the socket. A file left behind by an ended router is replaced; a socket that answers
-    /// belongs to a running router, and is an error.
-    pub fn bind(path: &Path) -> Result<Self> {
-        Self::bind_for(path, "--socket", None)
-    }
-
-    /// As [`Self::bind`], for members of a group as well. `option`: the setting that has the path.
-    pub fn bind_for(path: &Path, option: &str, group: Option<u32>) -> Result<Self> {
+    /// Binds the socket, for members of a group as well. A file left behind by an ended router is replaced; a socket that
+    /// answers belongs to a running router, and is an error. `option`: the setting that has the path.
+    pub fn bind(path: &Path, option: &str, group: Option<u32>) -> Result<Self> {
         let shown = path.display();
         match StdStream::connect(path) {
             Ok(_) => bail!(
@@ -135,12 +144,21 @@ impl Socket {
     }
 
     /// Accepts connections for ever, sending their requests to `questions`.
-    pub async fn serve(self, questions: mpsc::Sender<Question>) -> Result<()> {
+    async fn serve(&self, questions: mpsc::Sender<Question>, roles: Arc<Roles>) -> Result<()> {
         let listener = UnixListener::from_std(self.listener.try_clone()?)?;
+        let places = Arc::new(Semaphore::new(PLACES));
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    tokio::spawn(converse(stream, questions.clone()));
+                    let (questions, roles, places) =
+                        (questions.clone(), roles.clone(), places.clone());
+                    tokio::spawn(async move {
+                        match enter(&stream, &roles, &places) {
+                            Ok(place) => converse(stream, questions, roles, place).await,
+                            // A new connection's buffer has room for this.
+                            Err(reason) => _ = stream.try_write(reason.as_bytes()),
+                        }
+                    });
                 }
                 Err(error) => {
                     tracing::warn!("socket {}: {error}", self.path.display());
@@ -155,6 +173,7 @@ impl Socket {
 pub struct Service {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    socket: Arc<Socket>,
     runtime: Handle,
     telnet: Acceptor,
     control: ControlSockets,
@@ -167,18 +186,19 @@ impl Service {
     /// # Errors
     /// A thread or a runtime cannot be created.
     pub fn start(
-        Listeners { socket, acceptor, telnet, control: (sockets, opened), metrics: _ }: Listeners,
+        Listeners { socket, roles, acceptor, telnet, control, metrics: _, api: _ }: Listeners,
         questions: mpsc::Sender<Question>,
     ) -> Result<Self> {
         let (stop, stopped) = oneshot::channel();
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
-        let asking = questions.clone();
+        let (asking, socket) = (questions.clone(), Arc::new(socket));
+        let serving = socket.clone();
         let body = move || {
             runtime.block_on(async {
                 tokio::select! {
                     _ = stopped => {}
-                    _ = socket.serve(asking) => {}
+                    _ = serving.serve(asking, roles) => {}
                 }
             });
             // A telnet client's command may wait for the owner, which waits for this thread.
@@ -188,14 +208,29 @@ impl Service {
         let mut service = Self {
             stop: Some(stop),
             thread: Some(thread),
+            socket,
             runtime: handle,
             telnet: acceptor,
             control: ControlSockets::default(),
             questions,
         };
         service.serve_telnet(telnet);
+        let (sockets, opened) = control;
         service.serve_control(&sockets, Some(opened));
         Ok(service)
+    }
+
+    /// Lets members of a group connect to the socket, or nobody but its owner.
+    ///
+    /// # Errors
+    /// The system refuses it.
+    pub fn share(&self, group: Option<u32>) -> io::Result<()> {
+        self.socket.share(group)
+    }
+
+    /// Returns the way to the owner.
+    pub fn questions(&self) -> &mpsc::Sender<Question> {
+        &self.questions
     }
 
     /// Opens a telnet service with these settings beside the one that is served.
@@ -283,21 +318,34 @@ pub(crate) fn remove_stale(path: &Path, option: &str) -> Result<()> {
 }
 
 /// Answers one client's requests until it disconnects.
-async fn converse(stream: UnixStream, questions: mpsc::Sender<Question>) {
+async fn converse(
+    stream: UnixStream,
+    questions: mpsc::Sender<Question>,
+    roles: Arc<Roles>,
+    place: Place,
+) {
     let client = audit::Client::of(&stream);
+    let peer = Peer::of(&stream);
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
     loop {
         let mut line = Vec::new();
-        match (&mut read).take(LINE_MAX).read_until(b'\n', &mut line).await {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {}
+        let (longest, idle) = match place {
+            Some(_) => (SHORT_LINE_MAX, IDLE),
+            None => (LINE_MAX, Duration::MAX),
+        };
+        let mut bounded = (&mut read).take(longest);
+        match timeout(idle, bounded.read_until(b'\n', &mut line)).await {
+            Ok(Ok(0) | Err(_)) | Err(_) => return,
+            Ok(Ok(_)) => {}
         }
-        let too_long = line.len() as u64 == LINE_MAX && line.last() != Some(&b'\n');
+        let too_long = line.len() as u64 == longest && line.last() != Some(&b'\n');
         let request = if too_long {
-            Err(format!("the request is longer than {LINE_MAX} bytes"))
+            Err(format!("the request is longer than {longest} bytes"))
         } else {
-            Request::read(&line).map_err(|error| format!("the request cannot be read: {error}"))
+            Request::read(&line)
+                .map_err(|error| format!("the request cannot be read: {error}"))
+                .and_then(|request| admit(request, (&client, &peer), &roles))
         };
         let written = match request {
             Ok(Request::Show(Show::Routes(filter))) => {
@@ -332,6 +380,40 @@ async fn converse(stream: UnixStream, questions: mpsc::Sender<Question>) {
     }
 }
 
+/// The place of a client that may not configure; others need none.
+type Place = Option<OwnedSemaphorePermit>;
+
+/// Gives a client a place; or an answer for it, if there is none.
+fn enter(stream: &UnixStream, roles: &Roles, places: &Arc<Semaphore>) -> Result<Place, String> {
+    let role = Peer::of(stream).ok().and_then(|peer| roles.role_of(&peer));
+    if role == Some(Role::Configure) {
+        return Ok(None);
+    }
+    let place = places.clone().try_acquire_owned();
+    let reason = "{\"error\":\"too many clients are connected; try again later\"}\n";
+    place.map(Some).map_err(|_| reason.to_owned())
+}
+
+/// Returns the request, if the client has the role that it needs.
+fn admit(
+    request: Request,
+    (client, peer): (&audit::Client, &io::Result<Peer>),
+    roles: &Roles,
+) -> Result<Request, String> {
+    let operation = Operation::of(&request);
+    let admitted = match peer {
+        Ok(peer) => roles.admit(operation, roles.role_of(peer), || peer.name()),
+        Err(error) => Err(format!("the kernel does not tell the user of this connection: {error}")),
+    };
+    match admitted {
+        Ok(()) => Ok(request),
+        Err(reason) => {
+            roles.log(client, operation, Some(&request), &reason);
+            Err(reason)
+        }
+    }
+}
+
 /// Returns once the client has closed the connection, within a second. One that only sends nothing more still waits.
 async fn hung_up(write: &OwnedWriteHalf) {
     loop {
@@ -342,9 +424,11 @@ async fn hung_up(write: &OwnedWriteHalf) {
     }
 }
 
-const GONE: &str = "the router is shutting down";
+/// The answer to requests at the end.
+pub const GONE: &str = "the router is shutting down";
 
-async fn ask(request: Request, questions: &mpsc::Sender<Question>) -> Answer {
+/// Sends a request to the owner and returns its answer.
+pub async fn ask(request: Request, questions: &mpsc::Sender<Question>) -> Answer {
     let (answer, wait) = oneshot::channel();
     let gone = || Answer::Error(GONE.to_owned());
     if questions.send(Question::Request(request, answer)).await.is_err() {
@@ -353,7 +437,11 @@ async fn ask(request: Request, questions: &mpsc::Sender<Question>) -> Answer {
     wait.await.unwrap_or_else(|_| gone())
 }
 
-async fn ask_page(
+/// Asks for the routes behind a prefix, as many as fit on a page.
+///
+/// # Errors
+/// Those of the filter; or the router ends.
+pub async fn ask_page(
     filter: &RouteFilter,
     after: Option<IpNet>,
     questions: &mpsc::Sender<Question>,
@@ -449,7 +537,7 @@ mod tests {
             let (client, server) = UnixStream::pair().unwrap();
             let (ask, questions) = mpsc::channel(1);
             tokio::spawn(answer_pages(questions, count));
-            tokio::spawn(converse(server, ask));
+            tokio::spawn(converse(server, ask, Arc::default(), None));
             let (mut read, mut write) = client.into_split();
             write.write_all(lines.as_bytes()).await.unwrap();
             write.shutdown().await.unwrap();
@@ -482,14 +570,14 @@ mod tests {
         let path = directory.path().join("metrics.sock");
         let before = nix::sys::stat::umask(Mode::S_IRWXG | Mode::S_IRWXO);
         let own = nix::unistd::getegid().as_raw();
-        let bound = Socket::bind_for(&path, "socket", Some(own));
+        let bound = Socket::bind(&path, "socket", Some(own));
         nix::sys::stat::umask(before);
         let socket = bound.unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
         assert_eq!(std::os::unix::fs::MetadataExt::gid(&fs::metadata(&path).unwrap()), own);
         socket.share(None).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let error = Socket::bind_for(&path, "turnpike.x", None).err().unwrap().to_string();
+        let error = Socket::bind(&path, "turnpike.x", None).err().unwrap().to_string();
         assert!(error.ends_with("stop it or choose another turnpike.x"), "{error}");
         drop(socket);
         assert!(!path.exists());

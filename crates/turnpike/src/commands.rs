@@ -4,6 +4,7 @@
 //! so that it behaves the same in a Unix shell, in `turnpike shell` and over telnet.
 
 pub mod annotations;
+pub mod api;
 pub mod bind;
 pub mod capture;
 pub mod change;
@@ -35,7 +36,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use api::{DEFAULT_SOCKET, Request, client};
+use ::api::{DEFAULT_SOCKET, Request, client};
 use change::{NeighbourArgs, RouteArgs};
 use click::ClickArgs;
 use configuration::{ApplyArgs, ConfirmArgs, HistoryArgs, PlanArgs, RollbackArgs, SaveArgs};

@@ -62,6 +62,8 @@ enum Command {
     Router(RouterCommand),
     /// Copy packets of a running router into a pcapng file or a pipe, with the reason for which they were dropped
     Capture(commands::capture::CaptureArgs),
+    /// Make a request to the API of a running router over HTTP, or print it for curl
+    Api(commands::api::ApiArgs),
     /// Open a shell on a running router
     Shell(shell::ShellArgs),
     /// Convert rules of nftables or iptables to filters, or a configuration of Click; reports each rule that it leaves
@@ -188,6 +190,10 @@ fn execute(command: Command, program: &Program) -> Result<ExitCode> {
         Command::Unbind(args) => print(&commands::bind::unbind(&args)?),
         Command::Router(command) => return ask(&command),
         Command::Capture(args) => commands::capture::run(&args),
+        Command::Api(args) => match commands::api::run(&args) {
+            Err(error) if commands::is_broken_pipe(&error) => Ok(()),
+            other => other,
+        },
         Command::Shell(args) => shell::shell(&args),
         Command::Convert(convert) => return commands::convert::convert(&convert),
         Command::Annotations(args) => print(&commands::annotations::annotations(&args)?),

@@ -11,13 +11,20 @@
 //! | file | concern |
 //! |---|---|
 //! | `server.rs` | the thread, and the limits of connections |
+//! | `patient.rs` | streams whose reader must take something from time to time |
+//! | `stream.rs` | bodies that are made while they are sent |
 //! | `metrics.rs` | `/metrics`: families of samples as text |
 #![forbid(unsafe_code)]
 
 pub mod metrics;
+mod patient;
 mod server;
+mod stream;
 
-pub use server::{Listener, Server};
+pub use axum;
+pub use bytes::Bytes;
+pub use server::{End, Limits, Listener, Server, Visit};
+pub use stream::stream;
 
 /// Handlers by path.
 pub type Pages = axum::Router;

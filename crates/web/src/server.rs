@@ -2,18 +2,21 @@
 //!
 //! | limit | beyond |
 //! |---|---|
-//! | [`CONNECTIONS`] of each listener | the newest replaces the oldest, first one that has not sent a whole request |
+//! | [`CONNECTIONS`] of each listener | the newest replaces the oldest, first one that is not known yet ([`Visit`]) |
 //! | [`HEAD_PATIENCE`] for the head of a request, or for the next one | closed |
 //! | [`HEAD_MAX`] bytes of a head | 431, closed |
-//! | [`BODY_MAX`] bytes of a body that a handler reads | 413 |
-//! | [`LIFE`] of a connection | closed after the response, or by force after [`LAST_WORDS`] |
+//! | [`BODY_MAX`] bytes of a body that a handler reads by an extractor | 413 |
+//! | [`Limits::life`] of a connection | closed after the response, or by force after [`LAST_WORDS`] |
+//! | [`STALL`] in which a client takes nothing | closed |
 //!
 //! The newest connection always gets in: clients that only hold connections, in whatever number, keep no scraper out,
 //! and each listener has places of its own.
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::net::TcpListener as StdTcpListener;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,18 +26,20 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::DefaultBodyLimit;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::Service as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime::Builder;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::Pages;
+use crate::patient::Patient;
 
 /// Most connections of a listener.
 const CONNECTIONS: usize = 64;
@@ -48,8 +53,8 @@ const HEAD_MAX: usize = 16 << 10;
 /// Most bytes of a request's body.
 const BODY_MAX: usize = 64 << 10;
 
-/// Time after which a connection is closed, between two responses.
-const LIFE: Duration = Duration::from_secs(60);
+/// Time in which a client must take something of a response.
+const STALL: Duration = Duration::from_secs(30);
 
 /// Time limit for a response that is being sent then.
 const LAST_WORDS: Duration = Duration::from_secs(10);
@@ -66,46 +71,100 @@ pub enum Listener {
     Tcp(StdTcpListener),
 }
 
+/// Limits that depend on the purpose of a server.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Time after which a connection is closed, between two responses.
+    pub life: Option<Duration>,
+    /// Clients are known by their first request, whoever they are; else by [`Visit::know`].
+    pub open: bool,
+}
+
+impl Limits {
+    /// For answers of a moment, for anybody.
+    pub const SHORT: Self = Self { life: Some(Duration::from_secs(60)), open: true };
+    /// For answers that may take long, for clients who prove who they are. One that closes its direction is gone.
+    pub const LONG: Self = Self { life: None, open: false };
+}
+
+/// The other end of a connection.
+#[derive(Clone, Debug)]
+pub enum End {
+    /// Of a Unix socket: a descriptor of the connection.
+    Unix(Arc<OwnedFd>),
+    /// By TCP.
+    Tcp {
+        /// The address of this end.
+        local: SocketAddr,
+        /// The address of the other end.
+        peer: SocketAddr,
+    },
+}
+
+/// The connection of a request. A retired server lives until all copies are gone, so a task that outlives the response
+/// holds one.
+#[derive(Clone, Debug)]
+pub struct Visit {
+    /// The other end.
+    pub end: End,
+    is_known: Arc<AtomicBool>,
+    _retired: watch::Receiver<bool>,
+}
+
+impl Visit {
+    /// Lets the connection stay before those of unknown clients.
+    pub fn know(&self) {
+        self.is_known.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A running server; dropping it ends its thread and closes its connections.
 #[derive(Debug)]
 pub struct Server {
-    stop: Option<oneshot::Sender<()>>,
+    /// True is sent to retire it.
+    stop: Option<oneshot::Sender<bool>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Server {
-    /// Serves these pages to clients of these listeners.
+    /// Serves these pages to clients of these listeners. Requests have a [`Visit`] among their extensions.
     ///
     /// # Errors
     /// A thread or a runtime cannot be created.
-    pub fn start(listeners: Vec<Listener>, pages: Pages) -> io::Result<Self> {
+    pub fn start(listeners: Vec<Listener>, pages: Pages, limits: Limits) -> io::Result<Self> {
         let pages = pages.layer(DefaultBodyLimit::max(BODY_MAX));
         let runtime = Builder::new_current_thread().enable_all().build()?;
+        let (retire, retired) = watch::channel(false);
+        let house = House { pages, limits, retired };
+        let mut doors = Vec::new();
         {
             let _inside = runtime.enter();
             for listener in listeners {
-                match listener {
+                let house = house.clone();
+                doors.push(match listener {
                     Listener::Unix(listener) => {
                         let listener = UnixListener::from_std(listener)?;
-                        runtime.spawn(serve(
-                            async move || Ok(listener.accept().await?.0),
-                            pages.clone(),
-                        ));
+                        runtime.spawn(serve(async move || by_unix(&listener).await, house))
                     }
                     Listener::Tcp(listener) => {
                         let listener = TcpListener::from_std(listener)?;
-                        runtime.spawn(serve(
-                            async move || Ok(listener.accept().await?.0),
-                            pages.clone(),
-                        ));
+                        runtime.spawn(serve(async move || by_tcp(&listener).await, house))
                     }
-                }
+                });
             }
         }
+        drop(house);
         let (stop, stopped) = oneshot::channel();
         let body = move || {
-            // An error means that the server was dropped, which ends it as well.
-            let _ = runtime.block_on(stopped);
+            runtime.block_on(async {
+                // An error means that the server was dropped.
+                if stopped.await == Ok(true) {
+                    doors.iter().for_each(|door| door.abort());
+                    // There may be no connections.
+                    let _ = retire.send(true);
+                    let _ = timeout(2 * LAST_WORDS, retire.closed()).await;
+                }
+            });
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name("web".to_owned()).spawn(body)?;
@@ -113,10 +172,19 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Accepts no more connections, and closes those that there are behind their responses, without waiting for that.
+    pub fn retire(mut self) {
+        // The thread may have ended already.
+        let _ = self.stop.take().map(|stop| stop.send(true));
+        self.thread = None;
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         // The thread may have ended already.
-        let _ = self.stop.take().map(|stop| stop.send(()));
+        let _ = self.stop.take().map(|stop| stop.send(false));
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -125,8 +193,15 @@ impl Drop for Server {
 #[derive(Debug)]
 struct Place {
     task: AbortHandle,
-    /// It has sent a whole request.
-    has_asked: Arc<AtomicBool>,
+    is_known: Arc<AtomicBool>,
+}
+
+/// What all connections have in common.
+#[derive(Clone)]
+struct House {
+    pages: Pages,
+    limits: Limits,
+    retired: watch::Receiver<bool>,
 }
 
 /// The connections of a listener, the oldest first.
@@ -138,8 +213,8 @@ impl Places {
     fn make_room(&mut self) {
         self.0.retain(|place| !place.task.is_finished());
         while self.0.len() >= CONNECTIONS {
-            let silent = self.0.iter().position(|place| !place.has_asked.load(Ordering::Relaxed));
-            if let Some(place) = self.0.remove(silent.unwrap_or(0)) {
+            let unknown = self.0.iter().position(|place| !place.is_known.load(Ordering::Relaxed));
+            if let Some(place) = self.0.remove(unknown.unwrap_or(0)) {
                 place.task.abort();
             }
         }
@@ -147,7 +222,7 @@ impl Places {
 }
 
 /// Serves all connections that `accept` returns.
-async fn serve<S>(accept: impl AsyncFn() -> io::Result<S>, pages: Pages)
+async fn serve<S>(accept: impl AsyncFn() -> io::Result<(S, End)>, house: House)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -155,12 +230,14 @@ where
     let mut is_failing = false;
     loop {
         match accept().await {
-            Ok(stream) => {
+            Ok((stream, end)) => {
                 is_failing = false;
                 places.make_room();
-                let has_asked = Arc::new(AtomicBool::new(false));
-                let task = tokio::spawn(converse(stream, pages.clone(), has_asked.clone()));
-                places.0.push_back(Place { task: task.abort_handle(), has_asked });
+                let is_known = Arc::new(AtomicBool::new(false));
+                let retired = house.retired.clone();
+                let visit = Visit { end, is_known: is_known.clone(), _retired: retired };
+                let task = tokio::spawn(converse(stream, visit, house.clone()));
+                places.0.push_back(Place { task: task.abort_handle(), is_known });
             }
             Err(error) => {
                 if !std::mem::replace(&mut is_failing, true) {
@@ -173,47 +250,87 @@ where
 }
 
 /// Answers the requests of a connection.
-async fn converse<S>(stream: S, pages: Pages, has_asked: Arc<AtomicBool>)
+async fn converse<S>(stream: S, visit: Visit, House { pages, limits, mut retired }: House)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let pages = TowerToHyperService::new(pages);
-    let service = hyper::service::service_fn(|request: hyper::Request<hyper::body::Incoming>| {
-        has_asked.store(true, Ordering::Relaxed);
+    let service = hyper::service::service_fn(|mut request: hyper::Request<Incoming>| {
+        if limits.open {
+            visit.know();
+        }
+        request.extensions_mut().insert(visit.clone());
         pages.call(request.map(Body::new))
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(HEAD_PATIENCE)
         .max_buf_size(HEAD_MAX)
-        // A client that has said everything may close its direction.
-        .half_close(true);
-    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+        // A client that has said everything may close its direction, unless that ends a long answer.
+        .half_close(limits.life.is_some());
+    let mut connection =
+        pin!(http.serve_connection(TokioIo::new(Patient::new(stream, STALL)), service));
     tokio::select! {
         _ = connection.as_mut() => return,
-        () = sleep(LIFE) => {}
+        () = life(limits) => {}
+        // An error means that the server ends.
+        _ = retired.changed() => {}
     }
     connection.as_mut().graceful_shutdown();
     // Its end is a client's affair.
     let _ = timeout(LAST_WORDS, connection).await;
 }
 
+/// Returns when a connection has existed for long enough.
+async fn life(limits: Limits) {
+    match limits.life {
+        Some(life) => sleep(life).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn by_unix(listener: &UnixListener) -> io::Result<(UnixStream, End)> {
+    let (stream, _) = listener.accept().await?;
+    let copy = stream.as_fd().try_clone_to_owned()?;
+    Ok((stream, End::Unix(Arc::new(copy))))
+}
+
+async fn by_tcp(listener: &TcpListener) -> io::Result<(TcpStream, End)> {
+    let (stream, peer) = listener.accept().await?;
+    let local = stream.local_addr()?;
+    Ok((stream, End::Tcp { local, peer }))
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::net::{Shutdown, SocketAddr, TcpStream};
+    use std::net::{Shutdown, TcpStream};
 
+    use axum::Extension;
     use axum::routing::{get, post};
 
     use super::*;
 
     fn server() -> (Server, SocketAddr) {
+        server_with(Limits::SHORT)
+    }
+
+    fn server_with(limits: Limits) -> (Server, SocketAddr) {
         let listener = StdTcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
         let length = async |body: bytes::Bytes| body.len().to_string();
-        let pages = Pages::new().route("/", get(async || "here")).route("/length", post(length));
-        (Server::start(vec![Listener::Tcp(listener)], pages).unwrap(), address)
+        let slow = async || {
+            sleep(Duration::from_secs(1)).await;
+            "late"
+        };
+        let known = async |Extension(visit): Extension<Visit>| visit.know();
+        let pages = Pages::new()
+            .route("/", get(async || "here"))
+            .route("/length", post(length))
+            .route("/slow", get(slow))
+            .route("/known", get(known));
+        (Server::start(vec![Listener::Tcp(listener)], pages, limits).unwrap(), address)
     }
 
     fn connect(address: SocketAddr) -> TcpStream {
@@ -274,6 +391,44 @@ mod tests {
         let mut rest = Vec::new();
         let end = first.read_to_end(&mut rest).unwrap_err();
         assert_eq!(end.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_retired_server_finishes_its_answers() {
+        let (server, address) = server_with(Limits::LONG);
+        let mut idle = connect(address);
+        let mut stream = connect(address);
+        stream.write_all(b"GET /known HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        stream.read_exact(&mut [0; 12]).unwrap();
+        stream.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        server.retire();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.ends_with("late"), "{answer}");
+        assert_eq!(idle.read(&mut [0]).unwrap_or(0), 0);
+    }
+
+    #[test]
+    fn clients_that_nobody_knows_leave_first() {
+        let (_server, address) = server_with(Limits::LONG);
+        let ask = |stream: &mut TcpStream, path: &str| {
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            let mut answer = [0; 12];
+            stream.read_exact(&mut answer).map(|()| assert_eq!(&answer, b"HTTP/1.1 200"))
+        };
+        let (mut known, mut asked) = (connect(address), connect(address));
+        ask(&mut known, "/known").unwrap();
+        ask(&mut asked, "/").unwrap();
+        let others: Vec<_> = (0..CONNECTIONS).map(|_| connect(address)).collect();
+        ask(&mut connect(address), "/").unwrap();
+        let is_open = |stream: &mut TcpStream| {
+            stream.set_nonblocking(true).unwrap();
+            stream
+                .read_to_end(&mut Vec::new())
+                .is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock)
+        };
+        assert!(is_open(&mut known) && !is_open(&mut asked));
+        drop(others);
     }
 
     #[test]

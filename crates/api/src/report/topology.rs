@@ -1,9 +1,10 @@
 //! Format of `show topology`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The machine, and the router on it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Topology {
     /// NUMA nodes.
     pub nodes: Vec<Node>,
@@ -14,7 +15,7 @@ pub struct Topology {
 }
 
 /// A NUMA node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Node {
     /// Its number.
     pub node: usize,
@@ -31,7 +32,7 @@ pub struct Node {
 }
 
 /// Hugepages of one size.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Hugepages {
     /// Kilobytes of each.
     pub size_kb: usize,
@@ -42,7 +43,7 @@ pub struct Hugepages {
 }
 
 /// A physical core.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Core {
     /// The numbers of its threads; configurations call each of these a core.
     pub threads: Vec<usize>,
@@ -53,7 +54,7 @@ pub struct Core {
 }
 
 /// A cache.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Cache {
     /// 1 is the nearest.
     pub level: u8,
@@ -64,7 +65,7 @@ pub struct Cache {
 }
 
 /// A forwarder.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Forwarder {
     /// Its number.
     pub forwarder: usize,
@@ -77,7 +78,7 @@ pub struct Forwarder {
 }
 
 /// A receive queue.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Queue {
     /// The port's name.
     pub port: String,
@@ -86,7 +87,7 @@ pub struct Queue {
 }
 
 /// A port.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TopologyPort {
     /// Its name.
     pub name: String,

@@ -8,7 +8,7 @@ use std::path::Path;
 use wire::MacAddr;
 
 use super::error::{Collector, ConfigErrors, suggestion};
-use super::{Config, Cores, Device, Port};
+use super::{Config, Cores, Device, Holder, Port};
 use crate::cores::{CorePlacement, Supply, parse_cores, supply};
 use crate::gate::{gid_of, uid_of};
 
@@ -201,7 +201,7 @@ fn check_namespaces(config: &Config, machine: &Machine, errors: &mut Collector) 
     }
 }
 
-/// Checks the users that may connect to telnet, FPM and control sockets, and the group that may read metrics.
+/// Checks the users that may connect to telnet, FPM and control sockets, and groups and holders of roles.
 fn check_users(config: &Config, errors: &mut Collector) {
     let telnet = config.telnet.iter().map(|telnet| ("telnet", &telnet.users));
     let fpm = config.fpm.iter().map(|fpm| ("fpm", &fpm.users));
@@ -211,9 +211,25 @@ fn check_users(config: &Config, errors: &mut Collector) {
             errors.add(None, format!("{what}: users: {reason}"));
         }
     }
-    let group = config.metrics.iter().filter_map(|metrics| metrics.group.as_ref());
-    for reason in group.filter_map(|group| gid_of(group).err()) {
-        errors.add(None, format!("metrics: {reason}"));
+    let metrics = config.metrics.iter().map(|metrics| ("metrics", &metrics.group));
+    let api = config.api.iter().map(|api| ("api", &api.group));
+    let access = config.access.iter().map(|access| ("access", &access.group));
+    for (what, group) in metrics.chain(api).chain(access) {
+        if let Some(reason) = group.as_ref().and_then(|group| gid_of(group).err()) {
+            errors.add(None, format!("{what}: {reason}"));
+        }
+    }
+    let roles = config.access.iter().flat_map(|access| {
+        [("read", &access.read), ("operate", &access.operate), ("configure", &access.configure)]
+    });
+    for (role, holder) in roles.flat_map(|(role, all)| all.iter().map(move |one| (role, one))) {
+        let found = match holder {
+            Holder::User(name) => uid_of(name),
+            Holder::Group(name) => gid_of(name),
+        };
+        if let Err(reason) = found {
+            errors.add(None, format!("access: {role}: {reason}"));
+        }
     }
 }
 

@@ -76,12 +76,14 @@ pub(super) enum Keyword {
     Quarantine,
     Telnet,
     Metrics,
+    Api,
+    Access,
     Element,
     ControlSocket,
 }
 
 impl Keyword {
-    const ALL: [Self; 29] = [
+    const ALL: [Self; 31] = [
         Self::Port,
         Self::Bond,
         Self::Vlan,
@@ -109,6 +111,8 @@ impl Keyword {
         Self::Quarantine,
         Self::Telnet,
         Self::Metrics,
+        Self::Api,
+        Self::Access,
         Self::Element,
         Self::ControlSocket,
     ];
@@ -144,6 +148,8 @@ impl Keyword {
             Self::Element => "element",
             Self::ControlSocket => "control_socket",
             Self::Metrics => "metrics",
+            Self::Api => "api",
+            Self::Access => "access",
         }
     }
 

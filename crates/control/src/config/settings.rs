@@ -2,6 +2,7 @@
 //! of them. Routes, of which there may be many, are compared separately.
 
 use std::fmt::Display;
+use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
 use ::script::{Policy, StepSettings};
@@ -21,10 +22,11 @@ use dataplane::vlan::Tag;
 use slowpath::{Advertise, Discovery, Icmp, InterfaceSettings, Preference, Prefix};
 
 use super::{
-    Bond, Command, Config, ControlSocket, Cores, DEFAULT_VRF, Driver, Element, Events, Fib, Filter,
-    Forwarders, Forwarding, Fpm, Import, Interface, KernelRoutes, LacpSettings, LinkWish, Log,
-    Memory, Metrics, Mirror, MulticastRoute, NamedNextHop, Neighbour, Port, PortFilter, PrefixSet,
-    Quarantine, Queues, RoutesFrom, SetRoutes, Slowpath, Telnet, Vlan, Vrf, Wire, action_name,
+    Access, Api, Bond, Command, Config, ControlSocket, Cores, DEFAULT_VRF, Driver, Element, Events,
+    Fib, Filter, Forwarders, Forwarding, Fpm, Import, Interface, KernelRoutes, LacpSettings,
+    LinkWish, Log, Memory, Metrics, Mirror, MulticastRoute, NamedNextHop, Neighbour, Port,
+    PortFilter, PrefixSet, Quarantine, Queues, RoutesFrom, SetRoutes, Slowpath, Telnet, Vlan, Vrf,
+    Wire, action_name,
 };
 use crate::rib;
 
@@ -106,6 +108,10 @@ pub enum Unit {
     Telnet,
     /// The listeners for metrics.
     Metrics,
+    /// The listeners for the API over HTTP.
+    Api,
+    /// The roles of users.
+    Access,
     /// Commands in Lua.
     Commands,
     /// Elements of Click, for their handlers.
@@ -173,6 +179,8 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         elements,
         control_sockets,
         metrics,
+        api,
+        access,
         commands,
         graphs,
         script,
@@ -282,6 +290,20 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         list.live(Unit::Metrics, "metrics: socket", or(socket, "none"));
         list.live(Unit::Metrics, "metrics: group", or(group.as_ref(), "none"));
         list.live(Unit::Metrics, "metrics: listen", or(*listen, "none"));
+    }
+    if let Some(Api { socket, group, listen, token_file }) = api {
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        list.live(Unit::Api, "api: socket", or(path(socket), "none"));
+        list.live(Unit::Api, "api: group", or(group.as_ref(), "none"));
+        list.live(Unit::Api, "api: listen", or(*listen, "none"));
+        list.live(Unit::Api, "api: token_file", or(path(token_file), "none"));
+    }
+    if let Some(Access { group, read, operate, configure }) = access {
+        list.live(Unit::Access, "access: group", or(group.as_ref(), "none"));
+        for (role, holders) in [("read", read), ("operate", operate), ("configure", configure)] {
+            let holders = some(holders.iter().map(ToString::to_string), "nobody else");
+            list.live(Unit::Access, format!("access: {role}"), holders);
+        }
     }
     list.graphs(graphs);
     script.iter().flat_map(|script| &script.steps).for_each(|step| list.step(step));

@@ -1271,7 +1271,7 @@ fn the_other_statements_are_checked_too() {
 
 #[test]
 fn statements_that_are_not_understood_are_explained() {
-    const KNOWN: &str = "known: port, bond, vlan, route, neighbour, next_hop, prefix_set, filter, import, multicast, mirror, vrf, routes_from, fpm, cores, forwarders, forwarding, tx, slowpath, flows, icmp, memory, fib, log, quarantine, telnet, metrics, element, control_socket, buckets, command, counter, counters, graph, hash, ip4, ip4_text, ip6, mac, mac_text, mask, new_graph, now, ports, prefix, set, step, table";
+    const KNOWN: &str = "known: port, bond, vlan, route, neighbour, next_hop, prefix_set, filter, import, multicast, mirror, vrf, routes_from, fpm, cores, forwarders, forwarding, tx, slowpath, flows, icmp, memory, fib, log, quarantine, telnet, metrics, api, access, element, control_socket, buckets, command, counter, counters, graph, hash, ip4, ip4_text, ip6, mac, mac_text, mask, new_graph, now, ports, prefix, set, step, table";
     for (statement, expected) in [
         ("turnpike.prot 'x' { 1 }", format!("turnpike.prot unknown; did you mean \"port\"? {KNOWN}")),
         ("turnpike.interface 'x' { 1 }", format!("turnpike.interface unknown; {KNOWN}")),
@@ -2029,6 +2029,52 @@ fn metrics_are_off_and_stay_on_this_machine() {
         ),
     ] {
         let errors = errors_below_ports(&format!("turnpike.metrics {{ {settings} }}"));
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].ends_with(expected), "{errors:?}");
+    }
+}
+
+#[test]
+fn the_api_is_off_and_stays_on_this_machine() {
+    let config = |text: &str| read(&format!("{PORTS}{text}")).unwrap();
+    assert_eq!((config("").api, config("").access), (None, None));
+    let (group, token_file) = (Some("netops".to_owned()), Some("/t".into()));
+    let socket = Some("/run/turnpike-api.sock".into());
+    let usual = Api { socket, group: None, listen: None, token_file: None };
+    assert_eq!(config("turnpike.api {}").api, Some(usual));
+    let listen = "[::1]:97".parse().ok();
+    let full = Api { socket: Some("/a".into()), group: group.clone(), listen, token_file };
+    let text = "{ socket = '/a', group = 'netops', listen = '[::1]:97', token_file = '/t' }";
+    assert_eq!(config(&format!("turnpike.api {text}")).api, Some(full));
+    let holders = vec![Holder::User("alice".to_owned()), Holder::Group("1000".to_owned())];
+    let roles = Access { group, read: holders, ..Access::default() };
+    let text = "turnpike.access { group = 'netops', read = { 'alice', 'group:1000' } }";
+    assert_eq!(config(text).access, Some(roles));
+    for (statement, expected) in [
+        (
+            "api { listen = '0.0.0.0:8479' }",
+            "api: listen \"0.0.0.0:8479\": others than this machine can reach it, and the API is not encrypted; listen \
+             on \"127.0.0.1:8479\", and reach it by ssh -L or a proxy with TLS",
+        ),
+        (
+            "api { token_file = '/t' }",
+            "api: token_file: clients of the socket need no token; add listen, or leave it out",
+        ),
+        (
+            "api { listen = '127.0.0.1:1', token_file = 't' }",
+            "api: token_file \"t\": no absolute path of a file",
+        ),
+        (
+            "api { listen = '127.0.0.1:1', group = 'x' }",
+            "api: group: nothing has it without a socket; add socket, or leave it out",
+        ),
+        ("access { wrong = { 'x' } }", "known: configure, group, operate, read"),
+        (
+            "access { read = { 'group:' } }",
+            "access: read: a name is empty; write users and groups such as { \"alice\", \"1000\", \"group:netops\" }",
+        ),
+    ] {
+        let errors = errors_below_ports(&format!("turnpike.{statement}"));
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert!(errors[0].ends_with(expected), "{errors:?}");
     }

@@ -1,5 +1,6 @@
 //! Conversion of statements to a [`Config`]: reads every statement, collects all errors.
 
+mod access;
 mod advertise;
 mod bonds;
 mod cores;
@@ -220,6 +221,8 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         elements,
         control_sockets: handlers::sockets(&mut context, of(Keyword::ControlSocket)),
         metrics: metrics::read(&mut context, of(Keyword::Metrics)),
+        api: access::api(&mut context, of(Keyword::Api)),
+        access: access::roles(&mut context, of(Keyword::Access)),
     };
     context.errors.finish().map(|()| config)
 }

@@ -33,6 +33,7 @@ use slowpath::Command;
 
 use super::super::control_socket;
 use super::super::graphs::{FailureLog, ForwarderGraph};
+use super::super::http;
 use super::super::metrics;
 use super::super::ports::request;
 use super::super::prepare::{Prepared, Ready};
@@ -44,6 +45,7 @@ use super::super::telnet;
 use super::super::virtuals::Hosts;
 use super::super::wiring::{Places, Spread, Wiring};
 use super::Owner;
+use super::api::NewRoles;
 use super::initial::NewFibs;
 use super::ports::Moves;
 use super::sources::Sources;
@@ -71,6 +73,10 @@ struct Opened {
     control: Option<control_socket::Opened>,
     /// The listeners for metrics.
     metrics: Option<metrics::Opened>,
+    /// Those for the API over HTTP.
+    api: Option<http::Opened>,
+    /// The roles of users.
+    roles: Option<NewRoles>,
     /// The socket for zebra.
     entrance: Option<Entrance>,
 }
@@ -158,6 +164,8 @@ impl Owner {
         done.opened.telnet = self.open_telnet(base, config)?;
         done.opened.control = self.open_control_sockets(base, config)?;
         done.opened.metrics = self.open_metrics(base, config)?;
+        done.opened.api = self.open_api(base, config)?;
+        done.opened.roles = self.resolve_roles(base, config)?;
         done.opened.entrance = Sources::open_entrance(base, config)?;
         self.make_vrfs(base, config)?;
         let has_other_fibs = fibs.is_some();
@@ -378,7 +386,7 @@ impl Owner {
     fn settle(
         &mut self,
         (old, new, diff): (&Config, &Config, &Diff),
-        Opened { mut telnet, mut control, mut metrics, mut entrance }: Opened,
+        Opened { mut telnet, mut control, mut metrics, mut api, mut roles, mut entrance }: Opened,
     ) {
         // Its writer names packets' ports.
         self.slow_path.quarantine.set(new);
@@ -407,6 +415,8 @@ impl Owner {
                     service.for_each(|service| service.serve_telnet(telnet.take()));
                 }
                 Unit::Metrics => self.serve_metrics(metrics.take()),
+                Unit::Api => self.serve_api(api.take()),
+                Unit::Access => self.use_roles(roles.take()),
                 // They may fail: `change` and `spread` are done with them.
                 Unit::Vlans
                 | Unit::Bonds

@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 
 use super::super::carriers::Carriers;
 use super::super::graphs::FailureLog;
+use super::super::http;
 use super::super::manager::Manager;
 use super::super::metrics;
 use super::super::node_tables::NodeTables;
@@ -24,6 +25,7 @@ use super::super::ports::{Opener, Ports};
 use super::super::quarantine::KeeperSettings;
 use super::super::reports::Ledger;
 use super::super::server::Service;
+use super::super::server::access::Roles;
 use super::super::sets::NamedSets;
 use super::super::slow_worker::{EventReceiver, Lessons, Orders, SlowThreads};
 use super::super::virtuals::OpenVirtuals;
@@ -232,6 +234,10 @@ pub(super) struct Serving {
     pub(super) service: Option<Service>,
     /// The listeners for metrics, and their thread.
     pub(super) metrics: Option<metrics::Service>,
+    /// The API over HTTP.
+    pub(super) api: Option<http::Service>,
+    /// The roles of users.
+    pub(super) roles: Arc<Roles>,
     /// Commands in Lua that run.
     pub(super) places: Places,
     /// True if everything that a start waits for is done.

@@ -32,14 +32,22 @@ impl Client {
         Self(format!("control_socket \"{socket}\", {peer}"))
     }
 
+    /// A client of the API over HTTP.
+    pub fn of_http(who: &str) -> Self {
+        Self(format!("HTTP, {who}"))
+    }
+
+    /// Logs a request that was refused.
+    pub fn refused(&self, request: &str, reason: &str) {
+        tracing::warn!("audit: {}: {request}: refused: {}", self.0, one_line(reason));
+    }
+
     /// Logs the result of a change.
     pub fn record(&self, change: &str, answer: &Answer) {
         let who = &self.0;
         match answer {
             Answer::Ok(_) => tracing::info!("audit: {who}: {change}: done"),
-            Answer::Error(reason) => {
-                tracing::warn!("audit: {who}: {change}: refused: {}", one_line(reason));
-            }
+            Answer::Error(reason) => self.refused(change, reason),
         }
     }
 }

@@ -16,10 +16,10 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::{GONE, Question, write_answer};
 
 /// Interval in which packets are passed on.
-const TICK: Duration = Duration::from_millis(10);
+pub const TICK: Duration = Duration::from_millis(10);
 
 /// Bytes that are written at once, about.
-const CHUNK: usize = 256 << 10;
+pub const CHUNK: usize = 256 << 10;
 
 /// A capture that has begun.
 pub struct Begun {
@@ -29,6 +29,20 @@ pub struct Begun {
     pub names: BTreeMap<usize, String>,
 }
 
+/// Asks for a capture, which [`Question::EndCapture`] ends.
+///
+/// # Errors
+/// The router refuses it, or ends.
+pub async fn begin(
+    request: CaptureRequest,
+    questions: &mpsc::Sender<Question>,
+) -> Result<Begun, String> {
+    let (to, wait) = oneshot::channel();
+    let gone = || GONE.to_owned();
+    questions.send(Question::Capture(request, to)).await.map_err(|_| gone())?;
+    wait.await.unwrap_or_else(|_| Err(gone()))
+}
+
 /// Asks for a capture and passes its packets on; returns the answer for the audit log.
 pub async fn serve(
     (read, write): (&mut (impl AsyncRead + Unpin), &mut OwnedWriteHalf),
@@ -36,13 +50,7 @@ pub async fn serve(
     questions: &mpsc::Sender<Question>,
     begun: impl FnOnce(&Answer),
 ) -> io::Result<()> {
-    let (to, wait) = oneshot::channel();
-    let gone = || GONE.to_owned();
-    let asked = questions.send(Question::Capture(request, to)).await;
-    let made = match asked {
-        Ok(()) => wait.await.unwrap_or_else(|_| Err(gone())),
-        Err(_) => Err(gone()),
-    };
+    let made = begin(request, questions).await;
     let answer = match &made {
         Ok(_) => Answer::Ok(serde_json::json!({ "capture": "begun" })),
         Err(reason) => Answer::Error(reason.clone()),
@@ -107,7 +115,8 @@ fn lines(begun: &Begun, clock: &Clock) -> io::Result<(Vec<u8>, u64)> {
     Ok((text, count))
 }
 
-fn packet(record: &Record, names: &BTreeMap<usize, String>, clock: &Clock) -> Packet {
+/// Describes a packet.
+pub fn packet(record: &Record, names: &BTreeMap<usize, String>, clock: &Clock) -> Packet {
     use std::fmt::Write;
     let number = usize::from(record.interface);
     let (event, reason) = match record.event {
@@ -132,13 +141,14 @@ fn packet(record: &Record, names: &BTreeMap<usize, String>, clock: &Clock) -> Pa
 }
 
 /// The time of day at a count of TSC cycles.
-struct Clock {
+pub struct Clock {
     tsc: u64,
     since: Duration,
 }
 
 impl Clock {
-    fn now() -> Self {
+    /// Returns a clock that was set now.
+    pub fn now() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { tsc: dpdk::tsc(), since }
     }

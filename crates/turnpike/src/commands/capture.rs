@@ -2,35 +2,24 @@
 //!
 //! The router passes the packets on over its socket; this process writes the file, with the rights of its user.
 
-use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use api::capture::{CaptureRequest, Line, Packet, Totals};
 use api::client;
+use api::pcapng::Writer;
 use clap::Args;
-use pcap_file::DataLink;
-use pcap_file::pcapng::PcapNgWriter;
-use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
-use pcap_file::pcapng::blocks::interface_description::{
-    InterfaceDescriptionBlock, InterfaceDescriptionOption,
-};
 use rustix::fs::OFlags;
 
 use super::RouterArgs;
 
-/// Directions of the option `epb_flags` of pcapng.
-const INBOUND: u32 = 1;
-const OUTBOUND: u32 = 2;
-
-/// Bytes of a packet's block beside the frame and the comment, about.
-const BLOCK: u64 = 64;
+/// Bytes of a packet's block beside the frame, about.
+const BLOCK: u64 = 96;
 
 /// The packets, and the place for them.
 #[derive(Debug, Args)]
@@ -154,8 +143,7 @@ struct Files {
     /// Its bytes, about.
     bytes: u64,
     packets: u64,
-    pcap: PcapNgWriter<BufWriter<Box<dyn Write>>>,
-    interfaces: Vec<String>,
+    pcap: Writer<BufWriter<Box<dyn Write>>>,
 }
 
 impl Files {
@@ -168,55 +156,24 @@ impl Files {
             number: 1,
             bytes: 0,
             packets: 0,
-            interfaces: Vec::new(),
         })
     }
 
     fn write(&mut self, packet: &Packet) -> Result<()> {
-        let frame = bytes(&packet.frame).context("the answer is not one of this version")?;
         if self.rotate.is_some_and(|most| self.bytes >= most) {
             self.next()?;
         }
-        let interface_id = self.interface(&packet.interface)?;
-        let comment = comment(packet);
-        let direction = if packet.event == "sent" { OUTBOUND } else { INBOUND };
-        self.bytes += BLOCK + (frame.len() + comment.len()) as u64;
-        self.pcap.write_pcapng_block(EnhancedPacketBlock {
-            interface_id,
-            timestamp: Duration::from_nanos(packet.time_ns),
-            original_len: packet.length as u32,
-            data: Cow::Owned(frame),
-            options: vec![
-                EnhancedPacketOption::Comment(Cow::Owned(comment)),
-                EnhancedPacketOption::Flags(direction),
-            ],
-        })?;
+        self.bytes += BLOCK + packet.frame.len() as u64 / 2;
+        self.pcap.write(packet)?;
         self.packets += 1;
         Ok(())
-    }
-
-    /// The number of the interface with this name in the file.
-    fn interface(&mut self, name: &str) -> Result<u32> {
-        if let Some(number) = self.interfaces.iter().position(|known| known == name) {
-            return Ok(number as u32);
-        }
-        self.pcap.write_pcapng_block(InterfaceDescriptionBlock {
-            linktype: DataLink::ETHERNET,
-            snaplen: 0,
-            options: vec![
-                InterfaceDescriptionOption::IfName(Cow::Borrowed(name)),
-                InterfaceDescriptionOption::IfTsResol(9),
-            ],
-        })?;
-        self.interfaces.push(name.to_owned());
-        Ok(self.interfaces.len() as u32 - 1)
     }
 
     fn next(&mut self) -> Result<()> {
         self.flush()?;
         self.number += 1;
         self.pcap = writer(&numbered(&self.path, self.number))?;
-        (self.bytes, self.interfaces) = (0, Vec::new());
+        self.bytes = 0;
         if let Some(gone) =
             self.keep.and_then(|keep| self.number.checked_sub(keep)).filter(|n| *n > 0)
         {
@@ -239,14 +196,14 @@ fn numbered(path: &Path, number: u64) -> PathBuf {
 }
 
 /// Opens a file; a link that somebody may have put in its place is not followed.
-fn writer(path: &Path) -> Result<PcapNgWriter<BufWriter<Box<dyn Write>>>> {
+fn writer(path: &Path) -> Result<Writer<BufWriter<Box<dyn Write>>>> {
     let to: Box<dyn Write> = match path == Path::new("-") {
         true => Box::new(io::stdout()),
         false => Box::new(open(path).with_context(|| {
             format!("file {}: cannot be written; a link is not followed", path.display())
         })?),
     };
-    Ok(PcapNgWriter::new(BufWriter::new(to))?)
+    Ok(Writer::new(BufWriter::new(to))?)
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -260,58 +217,9 @@ fn open(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// `dropped by ip4-lookup: no-route`
-fn comment(packet: &Packet) -> String {
-    let Packet { event, step, reason, .. } = packet;
-    let place = match event.as_str() {
-        "entered" => format!("enters {step}"),
-        "sent" => format!("sent behind {step}"),
-        "received" => "received".to_owned(),
-        other => format!("{other} by {step}"),
-    };
-    match reason {
-        Some(reason) => format!("{place}: {reason}"),
-        None => place,
-    }
-}
-
-/// Bytes from hexadecimal digits.
-fn bytes(digits: &str) -> Option<Vec<u8>> {
-    let pairs = digits.as_bytes().chunks(2);
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    pairs.map(byte).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn packet(event: &str, reason: Option<&str>) -> Packet {
-        Packet {
-            time_ns: 7,
-            interface: "left".to_owned(),
-            event: event.to_owned(),
-            reason: reason.map(str::to_owned),
-            step: "ip4-lookup".to_owned(),
-            length: 60,
-            frame: "00ff10".to_owned(),
-        }
-    }
-
-    #[test]
-    fn comments_say_what_happened() {
-        assert_eq!(comment(&packet("received", None)), "received");
-        assert_eq!(comment(&packet("sent", None)), "sent behind ip4-lookup");
-        assert_eq!(comment(&packet("entered", None)), "enters ip4-lookup");
-        let dropped = comment(&packet("dropped", Some("no-route")));
-        assert_eq!(dropped, "dropped by ip4-lookup: no-route");
-    }
-
-    #[test]
-    fn frames_are_hexadecimal_digits() {
-        assert_eq!(bytes("00ff10"), Some(vec![0, 255, 16]));
-        assert_eq!((bytes("0g"), bytes("")), (None, Some(Vec::new())));
-    }
 
     #[test]
     fn a_link_is_not_followed() {

@@ -204,6 +204,16 @@ fn every_kind_of_setting_is_compared() {
             "turnpike.metrics { socket = '/m' }".to_owned(),
             "metrics: socket: /run/turnpike-metrics.sock => /m",
         ),
+        (
+            "turnpike.api {}".to_owned(),
+            "turnpike.api { token_file = '/t', listen = '127.0.0.1:1', socket = '/run/turnpike-api.sock' }".to_owned(),
+            "api: listen: none => 127.0.0.1:1",
+        ),
+        (
+            "turnpike.access { read = { 'a' } }".to_owned(),
+            "turnpike.access { read = { 'a', 'group:b' } }".to_owned(),
+            "access: read: user a => user a, group b",
+        ),
     ] {
         let lines = settings(&old, &new);
         assert_eq!(lines.len(), 1, "{lines:?}");
@@ -524,6 +534,8 @@ fn every_statement() -> Vec<String> {
         "control_socket 'cs' { listen = '0.0.0.0:97', public = true, read_only = true, verbose = true, clients = 9, \
          idle_s = 9, users = { 'root' } }",
         "metrics { socket = '/m', group = 'root', listen = '127.0.0.1:97' }",
+        "api { socket = '/a', group = 'root', listen = '127.0.0.1:96', token_file = '/t' }",
+        "access { group = 'root', read = { 'root' }, operate = { 'group:root' }, configure = { '0' } }",
         "routes_from { 'kernel', 'fpm', audit_s = 9, receive_buffer_mib = 9 }",
         "fpm { listen = '127.0.0.1:98', keep_s = 9, users = { 'root' } }",
         "command 'c' { help = 'c', run = function() return '' end }",

@@ -23,7 +23,7 @@ pub(super) fn read<'s>(
 ) -> Option<Metrics> {
     let statement = single(context, statements)?;
     let mut fields = plain(context, statement, &["socket", "group", "listen", "public"]);
-    let mut metrics = Metrics { socket: socket(&mut fields), group: None, listen: None };
+    let mut metrics = Metrics { socket: socket(&mut fields, SOCKET), group: None, listen: None };
     let public = fields.flag("public");
     let expected = "an address and a port such as \"127.0.0.1:9477\"";
     if let Some(text) = fields.text("listen", expected) {
@@ -47,12 +47,12 @@ pub(super) fn read<'s>(
     Some(metrics)
 }
 
-fn socket(fields: &mut Fields<'_, '_>) -> Option<PathBuf> {
+/// Reads the path of a socket; `usual`: an example.
+pub(super) fn socket(fields: &mut Fields<'_, '_>, usual: &str) -> Option<PathBuf> {
     let text = fields.text("socket", "an absolute path")?;
     if !text.starts_with('/') || text.ends_with('/') {
-        let message = format!(
-            "socket \"{text}\": no absolute path of a file; write one such as \"{SOCKET}\""
-        );
+        let message =
+            format!("socket \"{text}\": no absolute path of a file; write one such as \"{usual}\"");
         fields.error("socket", message);
     } else if text.len() > PATH_MAX {
         let message =

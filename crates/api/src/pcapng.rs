@@ -1,0 +1,142 @@
+//! Captured packets as pcapng, with interfaces, directions and comments.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use pcap_file::pcapng::PcapNgWriter;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::{DataLink, PcapError};
+
+use crate::capture::Packet;
+
+/// Directions of the option `epb_flags`.
+const INBOUND: u32 = 1;
+const OUTBOUND: u32 = 2;
+
+/// Writes a file, or a part of a stream.
+pub struct Writer<W: Write> {
+    file: PcapNgWriter<W>,
+    /// The interfaces that the file has so far, by number.
+    interfaces: Vec<String>,
+}
+
+impl<W: Write> Writer<W> {
+    /// Begins a file.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn new(to: W) -> io::Result<Self> {
+        let file = PcapNgWriter::new(to).map_err(failure)?;
+        Ok(Self { file, interfaces: Vec::new() })
+    }
+
+    /// Writes a packet.
+    ///
+    /// # Errors
+    /// It cannot be written, or its frame is not in hexadecimal digits.
+    pub fn write(&mut self, packet: &Packet) -> io::Result<()> {
+        let frame = bytes(&packet.frame).ok_or(io::ErrorKind::InvalidData)?;
+        let interface_id = self.interface(&packet.interface)?;
+        let direction = if packet.event == "sent" { OUTBOUND } else { INBOUND };
+        let block = EnhancedPacketBlock {
+            interface_id,
+            timestamp: Duration::from_nanos(packet.time_ns),
+            original_len: packet.length as u32,
+            data: Cow::Owned(frame),
+            options: vec![
+                EnhancedPacketOption::Comment(Cow::Owned(comment(packet))),
+                EnhancedPacketOption::Flags(direction),
+            ],
+        };
+        self.file.write_pcapng_block(block).map_err(failure).map(drop)
+    }
+
+    /// The place that the file is written to.
+    pub fn get_mut(&mut self) -> &mut W {
+        self.file.get_mut()
+    }
+
+    /// The number of the interface with this name in the file.
+    fn interface(&mut self, name: &str) -> io::Result<u32> {
+        if let Some(number) = self.interfaces.iter().position(|known| known == name) {
+            return Ok(number as u32);
+        }
+        let block = InterfaceDescriptionBlock {
+            linktype: DataLink::ETHERNET,
+            snaplen: 0,
+            options: vec![
+                InterfaceDescriptionOption::IfName(Cow::Borrowed(name)),
+                InterfaceDescriptionOption::IfTsResol(9),
+            ],
+        };
+        self.file.write_pcapng_block(block).map_err(failure)?;
+        self.interfaces.push(name.to_owned());
+        Ok(self.interfaces.len() as u32 - 1)
+    }
+}
+
+/// The cause, so that a closed pipe is seen to be one.
+fn failure(error: PcapError) -> io::Error {
+    match error {
+        PcapError::IoError(error) => error,
+        other => io::Error::other(other),
+    }
+}
+
+/// `dropped by ip4-lookup: no-route`
+fn comment(packet: &Packet) -> String {
+    let Packet { event, step, reason, .. } = packet;
+    let place = match event.as_str() {
+        "entered" => format!("enters {step}"),
+        "sent" => format!("sent behind {step}"),
+        "received" => "received".to_owned(),
+        other => format!("{other} by {step}"),
+    };
+    match reason {
+        Some(reason) => format!("{place}: {reason}"),
+        None => place,
+    }
+}
+
+/// Bytes from hexadecimal digits.
+fn bytes(digits: &str) -> Option<Vec<u8>> {
+    let pairs = digits.as_bytes().chunks(2);
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    pairs.map(byte).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(event: &str, reason: Option<&str>) -> Packet {
+        Packet {
+            time_ns: 7,
+            interface: "left".to_owned(),
+            event: event.to_owned(),
+            reason: reason.map(str::to_owned),
+            step: "ip4-lookup".to_owned(),
+            length: 60,
+            frame: "00ff10".to_owned(),
+        }
+    }
+
+    #[test]
+    fn comments_say_what_happened() {
+        assert_eq!(comment(&packet("received", None)), "received");
+        assert_eq!(comment(&packet("sent", None)), "sent behind ip4-lookup");
+        assert_eq!(comment(&packet("entered", None)), "enters ip4-lookup");
+        let dropped = comment(&packet("dropped", Some("no-route")));
+        assert_eq!(dropped, "dropped by ip4-lookup: no-route");
+    }
+
+    #[test]
+    fn frames_are_hexadecimal_digits() {
+        assert_eq!(bytes("00ff10"), Some(vec![0, 255, 16]));
+        assert_eq!((bytes("0g"), bytes("")), (None, Some(Vec::new())));
+    }
+}

@@ -1,0 +1,236 @@
+//! The API over HTTP: each request becomes a question to the owner, as on the control socket.
+//!
+//! ```text
+//!   client -- Unix socket, TCP --> thread "web": guard -> identify -> Operation -> role -> body -> Request
+//!          <-- JSON, lines, pcapng ------------------------------ answer <-- owner <-- API's channel --+
+//! ```
+//!
+//! The table of operations is `api::http`. Routes are asked for page by page, so that the owner answers others in between;
+//! a capture's packets come from a queue that forwarders fill. A client that leaves ends its trace, capture or list.
+//!
+//! | file | concern |
+//! |---|---|
+//! | `http/guard.rs` | requests that a browser sends for a foreign page, or that are ambiguous |
+//! | `http/identity.rs` | the client's role: user of a socket or of this machine, or token |
+//! | `http/body.rs` | bodies and parameters |
+//! | `http/response.rs` | answers, errors (RFC 9457) |
+//! | `http/streams.rs` | routes and captures |
+
+mod body;
+mod guard;
+mod identity;
+mod response;
+mod streams;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use api::http::{DOCUMENT, Form, JSON, Missing, Operation, Role};
+use api::{Answer, Request};
+use control::config;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
+use web::axum::body::Body;
+use web::axum::extract::State;
+use web::axum::http::request::Parts;
+use web::axum::http::{self, Method, StatusCode, header};
+use web::axum::response::{IntoResponse, Response};
+use web::axum::{Extension, Router};
+use web::{Bytes, Limits, Server, Visit};
+
+use super::server::access::Roles;
+use super::server::{GONE, Question, ask, audit};
+use super::web_listeners::{Wanted, WebListeners};
+use identity::{Door, Who};
+use response::{Problem, whole};
+
+/// Requests that are with the owner, or whose answers are being made.
+const RUNNING: usize = 8;
+
+/// Lists and captures at the same time.
+const STREAMS: usize = 8;
+
+/// Large bodies at the same time.
+const LARGE_BODIES: usize = 2;
+
+/// Time limit for the answer to a query.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Listeners that are not yet served.
+pub struct Opened {
+    listeners: WebListeners,
+    door: Door,
+}
+
+impl Opened {
+    /// Opens listeners with these settings, beside those of the service that there is.
+    ///
+    /// # Errors
+    /// A path or an address cannot be listened on, there is no such group, or the file of tokens is not right.
+    pub fn open(settings: &config::Api, now: Option<&Service>) -> Result<Self> {
+        let config::Api { socket, group, listen, token_file } = settings;
+        let door = Door::open(*listen, token_file.clone())?;
+        let (socket, group) = (socket.as_ref(), group.as_deref());
+        let wanted = Wanted { statement: "api", socket, group, listen: *listen };
+        let listeners = WebListeners::open(&wanted, now.map(|now| &now.listeners))?;
+        Ok(Self { listeners, door })
+    }
+
+    /// Serves clients of the listeners, whose requests go to the owner.
+    ///
+    /// # Errors
+    /// There are too many threads or descriptors, or the socket's file is not the router's any more.
+    pub fn serve(self, questions: mpsc::Sender<Question>, roles: Arc<Roles>) -> Result<Service> {
+        let document = api::http::openapi::document(env!("CARGO_PKG_VERSION"));
+        let api = Api {
+            questions,
+            roles,
+            door: self.door,
+            document: serde_json::to_vec(&document)?.into(),
+            running: Semaphore::new(RUNNING),
+            streams: Arc::new(Semaphore::new(STREAMS)),
+            large: Semaphore::new(LARGE_BODIES),
+        };
+        let pages = Router::new().fallback(respond).with_state(Arc::new(api));
+        let server = Server::start(self.listeners.listeners()?, pages, Limits::LONG)?;
+        Ok(Service { listeners: self.listeners, server })
+    }
+}
+
+/// The service that runs; dropping it ends it, and removes the socket's file unless another service has it.
+pub struct Service {
+    listeners: WebListeners,
+    server: Server,
+}
+
+impl Service {
+    /// Ends the service behind the answers that are being made: one of them may be that of the change that ends it.
+    pub fn retire(self) {
+        self.server.retire();
+    }
+}
+
+/// What all requests need.
+struct Api {
+    questions: mpsc::Sender<Question>,
+    roles: Arc<Roles>,
+    door: Door,
+    document: Bytes,
+    running: Semaphore,
+    streams: Arc<Semaphore>,
+    large: Semaphore,
+}
+
+async fn respond(
+    State(api): State<Arc<Api>>,
+    Extension(visit): Extension<Visit>,
+    request: http::Request<Body>,
+) -> Response {
+    let (parts, body) = request.into_parts();
+    api.respond(&visit, &parts, body).await.unwrap_or_else(IntoResponse::into_response)
+}
+
+/// A request whose client may make it.
+struct Admitted<'a> {
+    operation: &'static Operation,
+    /// The values of the path's parameters.
+    values: Vec<(&'static str, String)>,
+    who: &'a Who,
+}
+
+impl Api {
+    async fn respond(&self, visit: &Visit, parts: &Parts, body: Body) -> Result<Response, Problem> {
+        guard::check(parts, &visit.end, self.door.listen)?;
+        let who = self.door.identify(&visit.end, &parts.headers, &self.roles)?;
+        if who.role.is_some() {
+            visit.know();
+        }
+        if parts.uri.path() == DOCUMENT {
+            return self.describe(parts, &who);
+        }
+        let admitted = self.admit(parts, &who)?;
+        let (request, page) = self.read(&admitted, parts, body).await?;
+        match (admitted.operation.form, request) {
+            (Form::Pages, Request::Show(api::Show::Routes(filter))) => {
+                self.routes(filter, page, parts, visit).await
+            }
+            (Form::Capture, Request::Capture(request)) => {
+                self.capture(request, &admitted, visit).await
+            }
+            (_, request) => self.answer(request, &admitted).await,
+        }
+    }
+
+    /// The OpenAPI document.
+    fn describe(&self, parts: &Parts, who: &Who) -> Result<Response, Problem> {
+        if parts.method != Method::GET {
+            return Err(Problem::method(&["GET"]));
+        }
+        if who.role < Some(Role::Read) {
+            let text = format!("{} has no role; turnpike.access gives them", who.name);
+            return Err(Problem::new(StatusCode::FORBIDDEN, text));
+        }
+        Ok(whole(JSON, self.document.clone()))
+    }
+
+    fn admit<'a>(&self, parts: &Parts, who: &'a Who) -> Result<Admitted<'a>, Problem> {
+        let found = Operation::find(parts.method.as_str(), parts.uri.path());
+        let (operation, values) = found.map_err(|missing| match missing {
+            Missing::Path => {
+                let text = format!("{}: no such resource; {DOCUMENT} lists them", parts.uri.path());
+                Problem::new(StatusCode::NOT_FOUND, text)
+            }
+            Missing::Method(known) => Problem::method(&known),
+        })?;
+        self.roles.admit(operation, who.role, || who.name.clone()).map_err(|reason| {
+            self.roles.log(&who.client(), operation, None, &reason);
+            Problem::new(StatusCode::FORBIDDEN, reason)
+        })?;
+        Ok(Admitted { operation, values, who })
+    }
+
+    /// Asks the owner, and records a change.
+    async fn answer(&self, request: Request, admitted: &Admitted<'_>) -> Result<Response, Problem> {
+        // The semaphore is never closed.
+        let _place = self.running.acquire().await;
+        let change = audit::change(&request);
+        let answer = match admitted.operation.role {
+            Role::Read => timeout(PATIENCE, ask(request, &self.questions)).await,
+            // It is made, or not, and takes as long as it takes.
+            _ => Ok(ask(request, &self.questions).await),
+        };
+        let answer = answer.map_err(|_| {
+            let text = format!("the router does not answer for {} s", PATIENCE.as_secs());
+            Problem::new(StatusCode::GATEWAY_TIMEOUT, text)
+        })?;
+        if let Some(change) = change {
+            admitted.who.client().record(&change, &answer);
+        }
+        match answer {
+            Answer::Ok(report) => {
+                let text = serde_json::to_vec(&report);
+                Ok(whole(JSON, text.map_err(Problem::defect)?.into()))
+            }
+            Answer::Error(reason) => Err(Problem::refused(reason)),
+        }
+    }
+}
+
+impl Problem {
+    /// A request that the router refuses.
+    fn refused(reason: String) -> Self {
+        let status = match reason == GONE {
+            true => StatusCode::SERVICE_UNAVAILABLE,
+            false => StatusCode::UNPROCESSABLE_ENTITY,
+        };
+        Self::new(status, reason)
+    }
+
+    /// A method that the resource does not have.
+    fn method(known: &[&'static str]) -> Self {
+        let known = known.join(", ");
+        let text = format!("this resource has no such method; it has: {known}");
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, text).with(header::ALLOW, &known)
+    }
+}

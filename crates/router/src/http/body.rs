@@ -1,0 +1,167 @@
+//! Bodies and parameters of requests.
+//!
+//! Fields of the request come from the path, the query and, for POST and PUT, a JSON object; a configuration may be the
+//! body itself. A body is read when its client has the role, in a time and up to a size.
+
+use std::time::Duration;
+
+use api::Request;
+use api::http::{Form, JSON, LUA, parameters};
+use ipnet::IpNet;
+use serde_json::{Map, Value};
+use tokio::time::timeout;
+use web::axum::body::{Body, HttpBody, to_bytes};
+use web::axum::http::request::Parts;
+use web::axum::http::{HeaderMap, StatusCode, header};
+
+use super::response::Problem;
+use super::{Admitted, Api};
+
+/// Most bytes of a body.
+const MOST: usize = 1 << 20;
+
+/// Most bytes of a configuration.
+const TEXT_MOST: usize = 64 << 20;
+
+/// Time limit for a body.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Routes of a page without a limit, and at most.
+const ROUTES: usize = 1000;
+const ROUTES_MOST: usize = 10_000;
+
+/// A page of routes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Window {
+    /// Most routes, but for those of the last prefix.
+    pub(super) limit: usize,
+    /// The prefix before them.
+    pub(super) after: Option<IpNet>,
+}
+
+fn bad(text: impl Into<String>) -> Problem {
+    Problem::new(StatusCode::BAD_REQUEST, text)
+}
+
+impl Api {
+    /// Reads a request, and the page that it is about.
+    pub(super) async fn read(
+        &self,
+        admitted: &Admitted<'_>,
+        parts: &Parts,
+        body: Body,
+    ) -> Result<(Request, Window), Problem> {
+        let operation = admitted.operation;
+        let mut pairs = parameters::pairs(parts.uri.query().unwrap_or_default()).map_err(bad)?;
+        let mut window = Window { limit: ROUTES, after: None };
+        if operation.form == Form::Pages {
+            window = take_window(&mut pairs)?;
+        }
+        let values =
+            admitted.values.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+        pairs.extend(values);
+        let mut fields = parameters::from_query(operation, pairs).map_err(bad)?;
+        if operation.method.has_body() {
+            let given = self.fields(admitted, &parts.headers, body).await?;
+            if let Some(twice) = given.keys().find(|name| fields.contains_key(*name)) {
+                return Err(bad(format!(
+                    "parameter \"{twice}\": given in the body and in the URL"
+                )));
+            }
+            fields.extend(given);
+        } else if !body.is_end_stream() {
+            return Err(bad("this request has no body").closing());
+        }
+        let request = operation.request(fields).map_err(bad)?;
+        Ok((request, window))
+    }
+
+    /// The fields in a body.
+    async fn fields(
+        &self,
+        admitted: &Admitted<'_>,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<Map<String, Value>, Problem> {
+        let has_text = parameters::of(admitted.operation).iter().any(|known| known.name == "text");
+        let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let kind = kind.and_then(|kind| kind.split(';').next()).map(str::trim);
+        let is_lua = match kind {
+            Some(kind) if kind.eq_ignore_ascii_case(JSON) => false,
+            Some(kind) if has_text && kind.eq_ignore_ascii_case(LUA) => true,
+            _ => {
+                let lua = if has_text { format!(" or {LUA}") } else { String::new() };
+                let text = format!("Content-Type: expected {JSON}{lua}");
+                return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text).closing());
+            }
+        };
+        let most = if has_text { TEXT_MOST } else { MOST };
+        // The semaphore is never closed.
+        let _place = match has_text {
+            true => self.large.acquire().await.ok(),
+            false => None,
+        };
+        let bytes = timeout(PATIENCE, to_bytes(body, most)).await.map_err(|_| {
+            let text = format!("the body takes longer than {} s", PATIENCE.as_secs());
+            Problem::new(StatusCode::REQUEST_TIMEOUT, text).closing()
+        })?;
+        let bytes = bytes.map_err(|_| {
+            let text = format!("the body is longer than {most} bytes, or incomplete");
+            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, text).closing()
+        })?;
+        if is_lua {
+            let text = String::from_utf8(bytes.to_vec());
+            let text = text.map_err(|_| bad("the configuration is not UTF-8"))?;
+            return Ok(Map::from_iter([("text".to_owned(), Value::String(text))]));
+        }
+        if bytes.is_empty() {
+            return Ok(Map::new());
+        }
+        serde_json::from_slice(&bytes)
+            .map_err(|error| bad(format!("the body is no JSON object: {error}")))
+    }
+}
+
+/// Takes the parameters of a page out of a query.
+fn take_window(pairs: &mut Vec<(String, String)>) -> Result<Window, Problem> {
+    let mut window = Window { limit: ROUTES, after: None };
+    let (page, others): (Vec<_>, _) =
+        pairs.drain(..).partition(|(name, _)| ["limit", "after"].contains(&name.as_str()));
+    *pairs = others;
+    let mut seen: Vec<&str> = Vec::new();
+    for (name, text) in &page {
+        if seen.contains(&name.as_str()) {
+            return Err(bad(format!("parameter \"{name}\": given twice")));
+        }
+        seen.push(name);
+        if name == "limit" {
+            let limit = text.parse().ok().filter(|limit| (1..=ROUTES_MOST).contains(limit));
+            let error =
+                || bad(format!("parameter \"limit\": \"{text}\" is not 1 to {ROUTES_MOST}"));
+            window.limit = limit.ok_or_else(error)?;
+        } else {
+            let error = || bad(format!("parameter \"after\": \"{text}\" is no prefix"));
+            window.after = Some(text.parse().map_err(|_| error())?);
+        }
+    }
+    Ok(window)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_have_limits() {
+        let window = |query: &str| {
+            let mut pairs = parameters::pairs(query).unwrap();
+            take_window(&mut pairs).map(|window| (window.limit, window.after, pairs.len()))
+        };
+        assert_eq!(window("vrf=blue").unwrap(), (ROUTES, None, 1));
+        let after = "10.0.0.0/8".parse().ok();
+        assert_eq!(window("limit=5&after=10.0.0.0/8").unwrap(), (5, after, 0));
+        for wrong in ["limit=0", "limit=10001", "limit=x", "after=x", "limit=1&limit=2"] {
+            assert!(window(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The client of a request, and its role.
+//!
+//! | connection | client |
+//! |---|---|
+//! | Unix socket | the user and the groups of the process that connected |
+//! | TCP without `token_file` | the user of the process that is connected, as the kernel reports it; no groups |
+//! | TCP with `token_file` | the holder of the token in `Authorization: Bearer …` |
+//!
+//! The file of tokens has a role and a token on each line. It is read at each request, so a token is withdrawn by its line.
+
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result, bail, ensure};
+use api::http::Role;
+use control::gate::Gate;
+use nix::fcntl::OFlag;
+use nix::unistd::Uid;
+use subtle::ConstantTimeEq;
+use web::End;
+use web::axum::http::{HeaderMap, StatusCode, header};
+
+use super::super::server::access::{Peer, Roles};
+use super::super::server::audit;
+use super::response::Problem;
+
+/// Fewest characters of a token.
+const TOKEN_LEAST: usize = 32;
+
+/// Most bytes of the file of tokens.
+const FILE_MOST: u64 = 64 << 10;
+
+/// Way in: the address, and who is let in by it.
+pub(super) struct Door {
+    /// The address of the service.
+    pub(super) listen: Option<SocketAddr>,
+    token_file: Option<PathBuf>,
+    gate: Option<Mutex<Gate>>,
+}
+
+/// A client.
+pub(super) struct Who {
+    /// None: it may do nothing.
+    pub(super) role: Option<Role>,
+    /// Its name in messages.
+    pub(super) name: String,
+    /// Its name in the audit log.
+    number: String,
+}
+
+impl Who {
+    fn of(peer: &Peer, roles: &Roles, end: &str) -> Self {
+        let number = format!("{}{end}", peer.number());
+        Self { role: roles.role_of(peer), name: peer.name(), number }
+    }
+
+    /// Returns it for the audit log.
+    pub(super) fn client(&self) -> audit::Client {
+        audit::Client::of_http(&self.number)
+    }
+}
+
+impl Door {
+    /// Prepares to identify clients.
+    ///
+    /// # Errors
+    /// The file of tokens is not right, or the kernel does not report the users of sockets.
+    pub(super) fn open(listen: Option<SocketAddr>, token_file: Option<PathBuf>) -> Result<Self> {
+        if let Some(file) = &token_file {
+            read_tokens(file)?;
+        }
+        let needs_gate = listen.is_some() && token_file.is_none();
+        let gate = needs_gate.then(|| Gate::open("api", &[], None).map(Mutex::new));
+        Ok(Self { listen, token_file, gate: gate.transpose()? })
+    }
+
+    pub(super) fn identify(
+        &self,
+        end: &End,
+        headers: &HeaderMap,
+        roles: &Roles,
+    ) -> Result<Who, Problem> {
+        match (end, &self.token_file) {
+            (End::Unix(socket), _) => {
+                let peer = Peer::of(&**socket).map_err(|error| unknown(&error))?;
+                Ok(Who::of(&peer, roles, ""))
+            }
+            (End::Tcp { peer, .. }, Some(file)) => by_token(file, headers, *peer),
+            (End::Tcp { local, peer }, None) => {
+                let gate = self.gate.as_ref().ok_or_else(|| unknown(&"a defect, please report"))?;
+                let mut gate = gate.lock().unwrap_or_else(PoisonError::into_inner);
+                let uid = gate.user(*local, *peer).map_err(|refusal| unknown(&refusal))?;
+                Ok(Who::of(&Peer::user(uid), roles, &format!(", {peer}")))
+            }
+        }
+    }
+}
+
+fn unknown(reason: &dyn std::fmt::Display) -> Problem {
+    let text = format!("the kernel does not tell the user of this connection: {reason}");
+    Problem::new(StatusCode::FORBIDDEN, text)
+}
+
+fn by_token(file: &Path, headers: &HeaderMap, peer: SocketAddr) -> Result<Who, Problem> {
+    let refused = |text: &str| {
+        Problem::new(StatusCode::UNAUTHORIZED, text).with(header::WWW_AUTHENTICATE, "Bearer")
+    };
+    let given = headers.get(header::AUTHORIZATION).and_then(|given| given.to_str().ok());
+    let given = given.and_then(|given| given.split_once(' '));
+    let token = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let token = token.ok_or_else(|| refused("a token is missing: Authorization: Bearer TOKEN"))?.1;
+    let tokens = read_tokens(file).map_err(|error| {
+        tracing::error!("api: {error:#}");
+        refused("the router cannot read its tokens; see its log")
+    })?;
+    // Each is compared, and takes its time whatever the token is.
+    let is_it = |own: &String| bool::from(own.as_bytes().ct_eq(token.as_bytes()));
+    let roles = tokens.iter().filter(|(_, own)| is_it(own)).map(|(role, _)| *role);
+    let role = roles.fold(None, |highest, role| highest.max(Some(role)));
+    let role = role.ok_or_else(|| refused("this token is not one of the router's"))?;
+    let name = format!("the token of role {role}");
+    Ok(Who { role: Some(role), number: format!("{name}, {peer}"), name })
+}
+
+/// Reads lines such as `read 3f786850e387550fdab836ed7e6dc881`.
+fn read_tokens(file: &Path) -> Result<Vec<(Role, String)>> {
+    let text = read_private(file).with_context(|| format!("token_file {}", file.display()))?;
+    let lines = (1..).zip(text.lines().map(str::trim));
+    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    let tokens: Vec<_> = lines
+        .map(|(number, line)| {
+            token(line).with_context(|| format!("token_file {}: line {number}", file.display()))
+        })
+        .collect::<Result<_>>()?;
+    ensure!(!tokens.is_empty(), "token_file {}: no token in it", file.display());
+    Ok(tokens)
+}
+
+/// The messages do not contain what is in the file.
+fn token(line: &str) -> Result<(Role, String)> {
+    let (role, token) = line.split_once(' ').context("expected ROLE TOKEN")?;
+    let token = token.trim_start();
+    let role = Role::ALL.into_iter().find(|known| known.name() == role);
+    let role = role.context("its role is unknown; known: read, operate, configure")?;
+    ensure!(
+        token.len() >= TOKEN_LEAST && token.bytes().all(|byte| byte.is_ascii_graphic()),
+        "its token is not {TOKEN_LEAST} or more letters, digits and signs: openssl rand -hex 32"
+    );
+    Ok((role, token.to_owned()))
+}
+
+/// Reads a file that only root or the router's user can have read or written.
+fn read_private(path: &Path) -> Result<String> {
+    // A pipe does not block.
+    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    let about = file.metadata()?;
+    ensure!(about.is_file(), "not a file");
+    let mode = about.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        bail!("mode {mode:o}: others can read it; chmod 600");
+    }
+    let owner = about.uid();
+    let is_own = [0, Uid::effective().as_raw()].contains(&owner);
+    ensure!(is_own, "it is user {owner}'s; chown root");
+    let mut text = String::new();
+    file.take(FILE_MOST).read_to_string(&mut text)?;
+    ensure!((text.len() as u64) < FILE_MOST, "larger than {FILE_MOST} bytes");
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const READ: &str = "0123456789abcdef0123456789abcdef";
+    const CONFIGURE: &str = "fedcba9876543210fedcba9876543210";
+
+    fn file(text: &str, mode: u32) -> (tempfile::TempDir, PathBuf) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens");
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        (directory, path)
+    }
+
+    #[test]
+    fn tokens_give_their_roles() {
+        let text = format!("# Monitoring\nread {READ}\n\nconfigure {CONFIGURE}\n");
+        let (_directory, path) = file(&text, 0o600);
+        let role = |header: &str| {
+            let headers = HeaderMap::from_iter([(header::AUTHORIZATION, header.parse().unwrap())]);
+            by_token(&path, &headers, "127.0.0.1:1".parse().unwrap()).map(|who| who.role)
+        };
+        assert_eq!(role(&format!("Bearer {READ}")).ok(), Some(Some(Role::Read)));
+        assert_eq!(role(&format!("bearer {CONFIGURE}")).ok(), Some(Some(Role::Configure)));
+        for wrong in
+            [READ, "Bearer ", "Bearer x", &format!("Bearer {READ}0"), &format!("Basic {READ}")]
+        {
+            assert!(role(wrong).is_err(), "{wrong}");
+        }
+        // Withdrawn.
+        fs::write(&path, format!("read {READ}\n")).unwrap();
+        assert!(role(&format!("Bearer {CONFIGURE}")).is_err());
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_is_refused() {
+        let error = |text: &str, mode| {
+            let (_directory, path) = file(text, mode);
+            format!("{:#}", read_tokens(&path).unwrap_err())
+        };
+        assert!(error(&format!("read {READ}"), 0o640).ends_with("chmod 600"));
+        assert!(error("", 0o600).ends_with("no token in it"));
+        let short = error("read secret", 0o600);
+        assert!(short.contains("line 1") && !short.contains("secret"), "{short}");
+        assert!(error(&format!("write {READ}"), 0o600).contains("known: read, operate, configure"));
+        assert!(error(READ, 0o600).contains("expected ROLE TOKEN"));
+        assert!(read_tokens(Path::new("/dev/null")).is_err());
+    }
+}
