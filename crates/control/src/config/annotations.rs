@@ -23,11 +23,13 @@ mod tests {
 
     /// Each table of settings, by its class, in a statement that has the unknown key `zzz` in it.
     const TABLES: &[(&str, &str)] = &[
+        ("AccessSettings", "turnpike.access { zzz = 1 }"),
         ("AdvertiseSettings", r#"turnpike.port "p" { device = "b", advertise = { zzz = 1 } }"#),
         (
             "AdvertisedPrefix",
             r#"turnpike.port "p" { device = "b", advertise = { prefixes = { { "fd00::/64", zzz = 1 } } } }"#,
         ),
+        ("ApiSettings", "turnpike.api { zzz = 1 }"),
         ("BondSettings", r#"turnpike.bond "b" { ports = "left", zzz = 1 }"#),
         ("BucketsSettings", r#"turnpike.buckets "b" { rate = 1, zzz = 1 }"#),
         ("ClassLimits", "turnpike.slowpath { classes = { host = { zzz = 1 } } }"),

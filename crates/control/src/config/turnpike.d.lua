@@ -976,6 +976,28 @@
 ---An address that others than this machine reach is meant. Default: false.
 ---@field public public? boolean
 
+---The API over HTTP.
+---@class (exact) turnpike.ApiSettings
+---Absolute path of a Unix socket. Default: "/run/turnpike-api.sock", unless `listen` is given.
+---@field socket? string
+---Group whose members may connect to the socket, by name or number as text. Default: none.
+---@field group? string
+---Address of this machine and port for TCP, such as "127.0.0.1:8479". Default: none.
+---@field listen? string
+---Absolute path of a file with a role and a token on each line, for clients by TCP. Default: the user's role.
+---@field token_file? string
+
+---Roles of users and groups, on the control socket and the API's; root has all.
+---@class (exact) turnpike.AccessSettings
+---Group whose members may connect to the control socket, by name or number as text. Default: none.
+---@field group? string
+---Who may query the state: users, by name or number as text, and groups such as "group:netops".
+---@field read? string|string[]
+---Who may also trace, capture, run commands and remove flows.
+---@field operate? string|string[]
+---Who may also change routes, neighbours, sets and the configuration.
+---@field configure? string|string[]
+
 ---An element of a Click configuration, for its handlers.
 ---@class (exact) turnpike.ElementSettings
 ---Its class, such as "Counter".
@@ -1609,6 +1631,14 @@ function turnpike.telnet(settings) end
 ---Serves metrics: turnpike.metrics { listen = "127.0.0.1:9477" }
 ---@param settings turnpike.MetricsSettings
 function turnpike.metrics(settings) end
+
+---Serves the API over HTTP: turnpike.api { listen = "127.0.0.1:8479" }
+---@param settings turnpike.ApiSettings
+function turnpike.api(settings) end
+
+---Gives users roles: turnpike.access { group = "netops", read = "group:netops", configure = "alice" }
+---@param settings turnpike.AccessSettings
+function turnpike.access(settings) end
 
 ---Declares an element of a Click configuration: turnpike.element "c" { class = "Counter", step = "c" }
 ---@param name string
