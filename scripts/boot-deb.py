@@ -40,7 +40,7 @@ $B cat >/root/etc/systemd/system/script.service <<UNIT
 After=network.target systemd-sysusers.service
 [Service]
 Type=oneshot
-StandardOutput=file:/dev/ttyS0
+StandardOutput=file:/dev/ttyS1
 StandardError=inherit
 ExecStart=-/bin/bash -c 'bash $LAB_SCRIPT; echo "%s\\$?"'
 ExecStopPost=systemctl --no-block --force poweroff
@@ -52,7 +52,7 @@ exec $B switch_root /root /lib/systemd/systemd
 
 
 def boot(root, script, accelerator, directory):
-    """The machine's console, from start to end."""
+    """The script's output; the machine's console, if it has none."""
     kernel = Kernel.of_debian()
     (directory / "init").write_text(INIT)
     kernel.initramfs(directory / "initramfs", directory / "init")
@@ -61,6 +61,8 @@ def boot(root, script, accelerator, directory):
         *qemu.ACCELERATORS[accelerator],
         "-machine", "q35", "-smp", "2", "-m", "4G", "-nodefaults", "-display", "none", "-no-reboot",
         "-chardev", f"file,id=console,path={directory / 'console'}", "-serial", "chardev:console",
+        # The console's own has a login, which takes it from others.
+        "-chardev", f"file,id=script,path={directory / 'script'}", "-serial", "chardev:script",
         "-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
         "-device", "virtio-9p-pci,fsdev=root,mount_tag=host",
         "-kernel", str(kernel.image), "-initrd", str(directory / "initramfs"),
@@ -69,14 +71,21 @@ def boot(root, script, accelerator, directory):
     with open(directory / "qemu", "wb") as output:
         process = qemu.start(arguments, [], output)
     deadline = time.monotonic() + SECONDS
-    console = directory / "console"
-    while process.poll() is None and time.monotonic() < deadline:
-        if END in read(console):
-            break
+    script, shown = directory / "script", 0
+    while process.poll() is None and time.monotonic() < deadline and END not in read(script):
         time.sleep(0.5)
+        shown = show(script, shown)
     process.kill()
     process.wait()
-    return read(console) or read(directory / "qemu")
+    show(script, shown)
+    return read(script) or read(directory / "console") or read(directory / "qemu")
+
+
+def show(file, start):
+    """Prints the text from there on; returns its length."""
+    text = read(file)
+    print(text[start:].replace("\r", ""), end="", flush=True)
+    return len(text)
 
 
 def read(file):
@@ -90,9 +99,8 @@ def main():
     accelerator = qemu.accelerators()[-1]
     with tempfile.TemporaryDirectory(prefix="turnpike-boot-") as directory:
         text = boot(root, script, accelerator, Path(directory))
-    print(text.replace("\r", ""))
     status = text.rpartition(END)[2].split()
-    sys.exit(int(status[0]) if END in text and status else "the machine did not run the script to its end")
+    sys.exit(int(status[0]) if END in text and status else f"no end of the script:\n{text}")
 
 
 if __name__ == "__main__":

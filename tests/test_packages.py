@@ -9,14 +9,16 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 import time
 import tomllib
+from pathlib import Path
 
 import pytest
 
 from lib.kernel import Machine, forwarder, host, pings, reaches
 from lib.manager import Manager
-from lib.netns import wait_for
+from lib.netns import stop_process, wait_for
 from lib.router import ROOT, binary
 
 UNIT = ROOT / "debian/turnpike.service"
@@ -117,6 +119,7 @@ def managed(lab, **options):
 @with_turnpike
 def test_ready_is_told_when_packets_are_forwarded_and_stopping_at_the_end(lab):
     machine, manager, left = managed(lab)
+    assert machine.router.is_ready(), machine.router.log()
     # The neighbours are all that it does not know yet.
     assert pings(left, "10.0.2.2", timeout=5)
     assert {port["link"] for port in machine.router.show("ports")} == {"up"}
@@ -129,6 +132,48 @@ def test_ready_is_told_when_packets_are_forwarded_and_stopping_at_the_end(lab):
 
 @with_turnpike
 def test_signs_of_life_stop_with_the_owner(lab):
+    """The reader of its log has stopped reading: the owner waits for it, and all other threads go on."""
+    machine = Machine(lab, "router")
+    left = host(machine, "left", "left", "10.0.1.2", "10.0.1.1")
+    host(machine, "right", "right", "10.0.2.2", "10.0.2.1")
+    # One that has ended: for its files.
+    router = machine.start().router
+    assert reaches(left, "10.0.2.2")
+    machine.finish()
+    manager = Manager(watchdog=1)
+    lab._made.callback(manager.close)
+    argv, options = manager.wrap([binary(), "run", router.config, "--socket", router.directory / "held.sock"])
+    read, write = os.pipe()
+    held = machine.wires.spawn(*argv, stdout=write, stderr=write, **options)
+    os.close(write)
+    try:
+        while not manager.told("WATCHDOG") > 1:
+            os.read(read, 65536)
+            assert reaches(left, "10.0.2.2")
+        owner = Path(f"/proc/{held.pid}/task/{held.pid}/wchan")
+
+        def is_held():
+            held.send_signal(signal.SIGUSR1)
+            return "pipe_write" in owner.read_text()
+
+        assert wait_for(is_held, 60, 0.001), owner.read_text()
+        count = manager.told("WATCHDOG")
+        time.sleep(1.5)
+        assert manager.told("WATCHDOG") == count, "its owner is held, and it gives signs of life"
+        assert pings(left, "10.0.2.2", timeout=5)
+        reader = threading.Thread(target=lambda: all(iter(lambda: os.read(read, 65536), b"")))
+        reader.start()
+        assert wait_for(lambda: manager.told("WATCHDOG") > count, 10)
+        held.terminate()
+        assert held.wait(60) == 0
+        reader.join()
+    finally:
+        stop_process(held)
+        os.close(read)
+
+
+@with_turnpike
+def test_a_stopped_router_gives_no_signs_of_life(lab):
     machine, manager, _ = managed(lab, watchdog=1)
     for count in (1, 2, 3):
         assert wait_for(lambda: manager.told("WATCHDOG") > count, 10)
