@@ -1,5 +1,5 @@
 //! The Turnpike software router: `turnpike run`, `check`, `devices`, `bind`, `plan`, `apply`, `show`, `route`, `neighbour`,
-//! `shell`, `convert`, `generate-table`, `bench`.
+//! `top`, `shell`, `convert`, `generate-table`, `bench`.
 #![forbid(unsafe_code)]
 
 mod commands;
@@ -61,6 +61,8 @@ enum Command {
     Router(RouterCommand),
     /// Copy packets of a running router into a pcapng file or a pipe, with the reason for which they were dropped
     Capture(commands::capture::CaptureArgs),
+    /// Show the load, rates, drops, flows and routes of a running router, live
+    Top(commands::top::TopArgs),
     /// Open a shell on a running router
     Shell(shell::ShellArgs),
     /// Convert rules of nftables or iptables to filters, or a configuration of Click; reports each rule that it leaves
@@ -181,6 +183,7 @@ fn execute(command: Command, program: &Program) -> Result<ExitCode> {
         Command::Unbind(args) => print(&commands::bind::unbind(&args)?),
         Command::Router(command) => return ask(&command),
         Command::Capture(args) => commands::capture::run(&args),
+        Command::Top(args) => return commands::top::run(args),
         Command::Shell(args) => shell::shell(&args),
         Command::Convert(convert) => return commands::convert::convert(&convert),
         Command::GenerateTable { ipv4, file, ipv6 } => {

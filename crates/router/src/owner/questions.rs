@@ -111,6 +111,7 @@ impl Owner {
             Show::Rss => reply(to, Ok(self.rss_reports())),
             Show::ControlQueues => reply(to, Ok(self.control_queue_reports())),
             Show::Queues => reply(to, Ok(self.queue_reports())),
+            Show::Status => reply(to, Ok(self.status())),
             Show::Counters => reply(to, Ok(self.forwarding.ledger.counters())),
             Show::Policing => reply(to, Ok(self.policing())),
             Show::Graph => reply(to, Ok(self.forwarding.ledger.graph())),
@@ -126,6 +127,17 @@ impl Owner {
             Show::Difference { .. } => {
                 reply(to, Err::<(), _>(anyhow!("not answered at once: a defect, please report")));
             }
+        }
+    }
+
+    fn status(&self) -> report::Status {
+        report::Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            dpdk: dpdk::version(),
+            uptime_s: self.since.elapsed().as_secs(),
+            configuration: self.configurations.number(),
+            unconfirmed: self.configurations.is_unconfirmed(),
+            tsc_hz: dpdk::tsc_hz(),
         }
     }
 
