@@ -11,6 +11,7 @@ use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
+use ratatui::layout::{Position, Rect};
 
 use super::app::App;
 use super::draw::{Look, draw};
@@ -51,7 +52,9 @@ impl Screen {
         enable_raw_mode()?;
         execute!(io::stdout(), EnterAlternateScreen)?;
         self.0.hide_cursor()?;
-        Ok(self.0.clear()?)
+        // Clears it. `Terminal::clear` would ask where the cursor is, which not every terminal answers.
+        let size = self.0.size()?;
+        Ok(self.0.resize(Rect::from((Position::ORIGIN, size)))?)
     }
 
     /// Lets others have it.
