@@ -82,6 +82,16 @@ impl App {
         &self.view.tables[self.panel.index()]
     }
 
+    /// A sentence about the panel.
+    pub fn note(&self) -> Option<&str> {
+        let table = self.table();
+        match (table.is_pending, self.is_frozen) {
+            (true, true) => Some("not shown before the view was frozen; space continues"),
+            (true, false) => Some("asking the router"),
+            (false, _) => table.note.as_deref(),
+        }
+    }
+
     /// The order of the panel's rows.
     pub fn order(&self) -> Option<Order> {
         self.orders[self.panel.index()].unwrap_or_else(|| self.panel.usual_order())
@@ -215,7 +225,7 @@ mod tests {
             Row { values, mood: Mood::Usual }
         };
         app.view.tables[0] =
-            Table { columns: &COLUMNS, rows: (0..30).map(row).collect(), note: None };
+            Table { columns: &COLUMNS, rows: (0..30).map(row).collect(), ..Table::default() };
         app.page = 10;
         app
     }

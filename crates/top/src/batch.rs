@@ -80,7 +80,7 @@ mod tests {
             mood: Mood::Usual,
         };
         let rows = vec![row("ttl\n"), row(&"x".repeat(100))];
-        view.tables[Panel::Drops.index()] = Table { columns: &COLUMNS, rows, note: None };
+        view.tables[Panel::Drops.index()] = Table { columns: &COLUMNS, rows, ..Table::default() };
         view.tables[Panel::Flows.index()].note = Some("none".into());
         let text = text(&view, &[Panel::Drops, Panel::Flows], Charset { utf8: false });
         let long = "x".repeat(100);

@@ -203,13 +203,13 @@ fn tabs(app: &App, page: &mut Page<'_>, y: u16) {
 /// Draws the table from this line on, and a note below its rows.
 fn rows(app: &mut App, page: &mut Page<'_>, top: u16, bottom: u16) {
     let room = usize::from(bottom.saturating_sub(top + 1));
-    let note = app.table().note.clone();
+    let note = app.note().map(str::to_owned);
     app.page = room.saturating_sub(usize::from(note.is_some()));
     let rows = app.rows();
     let first = app.first.min(rows.len().saturating_sub(app.page));
     let (table, set) = (app.table(), page.look.set);
     let widths = table.widths(&rows, app.shift, usize::from(page.area.width));
-    page.line(top, &"", BAR);
+    page.line(top, "", BAR);
     page.write(0, top, &table.title_line(&widths, app.order(), set), BAR);
     let mut y = top + 1;
     for row in rows.iter().skip(first).take(app.page) {

@@ -122,6 +122,8 @@ pub struct Table {
     pub rows: Vec<Row>,
     /// A sentence about it.
     pub note: Option<String>,
+    /// True if the router was not asked for it.
+    pub is_pending: bool,
 }
 
 /// An order of rows.
@@ -230,7 +232,7 @@ mod tests {
     fn table() -> Table {
         let rows =
             vec![row("b", Some(2e6), "Sun"), row("a", None, "rain"), row("c", Some(5.0), "")];
-        Table { columns: &COLUMNS, rows, note: None }
+        Table { columns: &COLUMNS, rows, ..Table::default() }
     }
 
     fn names(rows: &[&Row]) -> String {
@@ -257,7 +259,7 @@ mod tests {
         let age = |seconds| Row { values: vec![Value::Age(seconds)], mood: Mood::Usual };
         let (columns, rows) = (&COLUMNS[1..2], vec![age(None), age(Some(9.0)), age(Some(1.0))]);
         let columns: &'static [Column] = columns;
-        let table = Table { columns, rows, note: None };
+        let table = Table { columns, rows, ..Table::default() };
         let sorted = table.selected("", Some(Order { column: 0, descending: true }));
         let shown: Vec<_> = sorted.iter().map(|row| row.values[0].shown()).collect();
         assert_eq!(shown, ["1s", "9s", "-"]);

@@ -228,11 +228,11 @@ impl Series {
 }
 
 fn table(columns: &'static [Column], rows: Vec<Row>) -> Table {
-    Table { columns, rows, note: None }
+    Table { columns, rows, ..Table::default() }
 }
 
-fn note(columns: &'static [Column], note: impl Into<String>) -> Table {
-    Table { columns, rows: Vec::new(), note: Some(note.into()) }
+fn pending(columns: &'static [Column]) -> Table {
+    Table { columns, is_pending: true, ..Table::default() }
 }
 
 fn title(now: &Sample) -> String {
@@ -322,7 +322,7 @@ impl<'s> Pair<'s> {
 
     fn interface_table(self) -> Table {
         let Some(parts) = self.parts(|sample| sample.interfaces.as_ref()) else {
-            return note(&INTERFACES, "asking the router for its interfaces");
+            return pending(&INTERFACES);
         };
         let before: HashMap<_, _> =
             parts.before.into_iter().flatten().map(|of| (of.name.as_str(), of)).collect();
@@ -391,16 +391,16 @@ impl<'s> Pair<'s> {
         };
         rows.sort_by(|one, other| rate(other).total_cmp(&rate(one)));
         let nothing = rows.is_empty().then(|| "no packet was dropped".to_owned());
-        Table { columns: &DROPS, rows, note: nothing }
+        Table { columns: &DROPS, rows, note: nothing, is_pending: false }
     }
 
     fn flow_table(self) -> Table {
         let Some(parts) = self.parts(|sample| sample.flows.as_ref()) else {
-            return note(&FLOWS, "asking the router for its flows");
+            return pending(&FLOWS);
         };
         if parts.now.room == 0 {
             let why = "no filter has a rule with `state`, so the router tracks no flows";
-            return note(&FLOWS, why);
+            return Table { columns: &FLOWS, note: Some(why.to_owned()), ..Table::default() };
         }
         let before: HashMap<_, _> = parts
             .before
@@ -416,12 +416,12 @@ impl<'s> Pair<'s> {
             flow_row(flow, former.and_then(|of| rates(of, flow_counts(flow), parts.seconds)))
         };
         let rows = parts.now.flows.iter().map(row).collect();
-        Table { columns: &FLOWS, rows, note: flow_note(parts.now) }
+        Table { columns: &FLOWS, rows, note: flow_note(parts.now), is_pending: false }
     }
 
     fn route_table(self) -> Table {
         let Some(parts) = self.parts(|sample| sample.vrfs.as_ref()) else {
-            return note(&ROUTES, "asking the router for its routes");
+            return pending(&ROUTES);
         };
         let before: HashMap<_, _> =
             parts.before.into_iter().flatten().map(|vrf| (vrf.name.as_str(), vrf)).collect();

@@ -31,7 +31,7 @@ fn app() -> App {
         ..View::default()
     };
     let rows = vec![row("lan", 2e6, Mood::Usual), row("wan", 5.0, Mood::Bad)];
-    app.view.tables[0] = Table { columns: &COLUMNS, rows, note: None };
+    app.view.tables[0] = Table { columns: &COLUMNS, rows, ..Table::default() };
     app
 }
 
@@ -108,6 +108,12 @@ fn a_router_that_is_gone_and_a_frozen_view_are_marked() {
     press(&mut app, KeyCode::Char(' '));
     app.view.title = "t".into();
     assert!(screen(&mut app, PLAIN, (80, 24))[0].ends_with("frozen"));
+    // A panel that was not shown has nothing to show now.
+    app.view.tables[0].is_pending = true;
+    app.view.tables[0].rows.clear();
+    let lines = screen(&mut app, PLAIN, (80, 24));
+    assert!(lines[6].ends_with("space continues"), "{lines:?}");
+    press(&mut app, KeyCode::Char(' '));
 }
 
 #[test]
