@@ -76,6 +76,15 @@ pub enum Show {
     Queues,
     /// [`Status`]: the router's version, age and configuration.
     Status,
+    /// [`Overview`]: what a live view shows, of one moment.
+    Overview {
+        /// With interfaces that are not ports.
+        #[serde(default)]
+        interfaces: bool,
+        /// With VRFs and the numbers of their routes.
+        #[serde(default)]
+        vrfs: bool,
+    },
     /// [`Counters`].
     Counters,
     /// [`Policing`]: classes of punted packets and their limits.
@@ -122,6 +131,27 @@ pub struct Status {
     pub unconfirmed: bool,
     /// Cycles of the time-stamp counter in a second: the unit of forwarders' cycles.
     pub tsc_hz: u64,
+}
+
+/// Several reports of one moment, so that their counts can be compared with those of another.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Overview {
+    /// Microseconds since the router's start.
+    pub at_us: u64,
+    /// The router.
+    pub status: Status,
+    /// Its packets.
+    pub counters: Counters,
+    /// Its forwarders.
+    pub forwarders: Forwarders,
+    /// Its ports.
+    pub ports: Vec<Port>,
+    /// Its interfaces, if asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interfaces: Option<Vec<Interface>>,
+    /// Its VRFs, if asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vrfs: Option<Vec<Vrf>>,
 }
 
 /// A mirror session: copies of the packets of interfaces, for an analyser.

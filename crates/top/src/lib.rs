@@ -10,9 +10,9 @@
 //! `app.rs` has the state that keys change; `draw.rs` writes both into a buffer. `batch.rs` prints the same tables as
 //! text.
 //!
-//! The router answers nothing that `turnpike show` does not ask as well. Questions are asked one after the other, and
-//! not again before twenty times the time has passed that the answers took, so that the owner of a busy router is
-//! hardly asked. Interfaces, routes by VRF and flows are asked for only while they are shown.
+//! One question has all counters of one moment, with the router's own time; only flows are another, as there may be
+//! millions. Interfaces, routes by VRF and flows are asked for only while they are shown. The next question waits for five
+//! times as long as the answer took, so that the owner of a busy router is asked less often.
 #![forbid(unsafe_code)]
 
 mod app;

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use api::client::Connection;
-use api::report::{Counters, Flows, Forwarders, Interface, Port, Status, Vrf};
+use api::report::{Counters, Flows, Forwarders, Interface, Overview, Port, Status, Vrf};
 use api::{FlowSelection, Request, Show};
 use serde::de::DeserializeOwned;
 
@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Flows that are asked for: those with the most bytes.
 pub const MOST_FLOWS: usize = 200;
 
-/// An answer and its time since the first question.
+/// An answer and its time, which is comparable with that of others of its kind.
 #[derive(Clone, Debug, Default)]
 pub struct Timed<T> {
     /// The time.
@@ -35,7 +35,7 @@ pub struct Wanted {
     pub vrfs: bool,
 }
 
-/// Answers, all of nearly the same moment.
+/// Answers, all of one moment; flows of another.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// The router.
@@ -52,6 +52,22 @@ pub struct Sample {
     pub flows: Option<Timed<Flows>>,
     /// Its VRFs.
     pub vrfs: Option<Timed<Vec<Vrf>>>,
+}
+
+impl Sample {
+    fn new(overview: Overview, flows: Option<Timed<Flows>>) -> Self {
+        let Overview { at_us, status, counters, forwarders, ports, interfaces, vrfs } = overview;
+        let at = Duration::from_micros(at_us);
+        Self {
+            status,
+            counters: Timed { at, of: counters },
+            forwarders: Timed { at, of: forwarders },
+            ports: Timed { at, of: ports },
+            interfaces: interfaces.map(|of| Timed { at, of }),
+            flows,
+            vrfs: vrfs.map(|of| Timed { at, of }),
+        }
+    }
 }
 
 /// The connection to a router; a lost one is made anew.
@@ -80,26 +96,22 @@ impl Source {
         Ok((sample?, is_new))
     }
 
-    fn ask_all(&mut self, wanted: Wanted) -> Result<Sample> {
-        let flows = Show::Flows { of: FlowSelection::default(), most: MOST_FLOWS };
-        Ok(Sample {
-            status: self.ask::<Status>(Show::Status)?.of,
-            counters: self.ask(Show::Counters)?,
-            forwarders: self.ask(Show::Forwarders)?,
-            ports: self.ask(Show::Ports)?,
-            interfaces: wanted.interfaces.then(|| self.ask(Show::Interfaces)).transpose()?,
-            flows: wanted.flows.then(|| self.ask(flows)).transpose()?,
-            vrfs: wanted.vrfs.then(|| self.ask(Show::Vrfs)).transpose()?,
-        })
+    fn ask_all(&mut self, Wanted { interfaces, flows, vrfs }: Wanted) -> Result<Sample> {
+        let overview = self.ask(Show::Overview { interfaces, vrfs })?;
+        let of = FlowSelection::default();
+        let flows = flows.then(|| {
+            let of = self.ask(Show::Flows { of, most: MOST_FLOWS })?;
+            Ok::<_, Error>(Timed { at: self.began.elapsed(), of })
+        });
+        Ok(Sample::new(overview, flows.transpose()?))
     }
 
-    fn ask<T: DeserializeOwned>(&mut self, show: Show) -> Result<Timed<T>> {
+    fn ask<T: DeserializeOwned>(&mut self, show: Show) -> Result<T> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => none.insert(Connection::open(&self.socket, PATIENCE)?),
         };
         let report = connection.ask(&Request::Show(show))?;
-        let of = serde_json::from_value(report).context("the answer is not one of this version")?;
-        Ok(Timed { at: self.began.elapsed(), of })
+        serde_json::from_value(report).context("the answer is not one of this version")
     }
 }

@@ -12,7 +12,7 @@ use top::{Options, Panel};
 /// The router, and the way to show it.
 #[derive(Debug, Args)]
 pub struct TopArgs {
-    /// Seconds between two samples, from 0.1 on
+    /// Seconds between two samples, from 0.2 on
     #[arg(short, long, value_parser = seconds, default_value = "1")]
     delay: Duration,
     /// Print text, for scripts and files
@@ -37,10 +37,10 @@ pub fn run(args: TopArgs) -> Result<ExitCode> {
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
-    if (0.1..=3600.0).contains(&seconds) {
+    if (0.2..=3600.0).contains(&seconds) {
         return Ok(Duration::from_secs_f64(seconds));
     }
-    Err("expected 0.1 to 3600".to_owned())
+    Err("expected 0.2 to 3600".to_owned())
 }
 
 #[cfg(test)]
@@ -49,8 +49,8 @@ mod tests {
 
     #[test]
     fn a_delay_is_neither_nothing_nor_for_ever() {
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for wrong in ["0", "0.09", "-1", "3601", "inf", "NaN", "1s", ""] {
+        assert_eq!(seconds("0.2"), Ok(Duration::from_millis(200)));
+        for wrong in ["0", "0.19", "-1", "3601", "inf", "NaN", "1s", ""] {
             assert!(seconds(wrong).is_err(), "{wrong}");
         }
     }
