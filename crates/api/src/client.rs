@@ -4,8 +4,9 @@ use std::fmt;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
@@ -15,8 +16,41 @@ use super::{Answer, Request, RouteFilter, Show};
 
 /// Sends one request to the router at this socket and returns its report.
 pub fn ask(socket: &Path, request: &Request) -> Result<Value> {
+    receive(&mut send(socket, request)?)
+}
+
+/// A connection for several requests, one after the other.
+pub struct Connection(BufReader<UnixStream>);
+
+impl Connection {
+    /// Connects to the router at this socket, which has so much time for each answer.
+    ///
+    /// # Errors
+    /// No router can be reached there.
+    pub fn open(socket: &Path, patience: Duration) -> Result<Self> {
+        let stream = connect(socket)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
+        Ok(Self(BufReader::with_capacity(1 << 16, stream)))
+    }
+
+    /// Sends a request and returns its report. After an error the connection is of no use any more.
+    ///
+    /// # Errors
+    /// The router refuses it, does not answer in time, or has closed the connection.
+    pub fn ask(&mut self, request: &Request) -> Result<Value> {
+        write(self.0.get_mut(), request)?;
+        receive(&mut self.0)
+    }
+}
+
+/// Reads the answer to a request.
+fn receive(answers: &mut impl BufRead) -> Result<Value> {
     let mut answer = String::new();
-    send(socket, request)?.read_line(&mut answer).context("the router closed the connection")?;
+    answers.read_line(&mut answer).map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => anyhow!("the router does not answer"),
+        _ => Error::from(error).context("the router closed the connection"),
+    })?;
     if answer.is_empty() {
         bail!("the router closed the connection without an answer; is it shutting down?");
     }
@@ -63,7 +97,19 @@ pub fn capture(socket: &Path, request: CaptureRequest) -> Result<BufReader<UnixS
 
 /// Connects and sends a request; returns the reader of the answer.
 fn send(socket: &Path, request: &Request) -> Result<BufReader<UnixStream>> {
-    let mut stream = UnixStream::connect(socket).map_err(|error| {
+    let mut stream = connect(socket)?;
+    write(&mut stream, request)?;
+    Ok(BufReader::with_capacity(1 << 16, stream))
+}
+
+fn write(stream: &mut UnixStream, request: &Request) -> Result<()> {
+    let mut line = serde_json::to_string(request)?;
+    line.push('\n');
+    stream.write_all(line.as_bytes()).context("the router closed the connection")
+}
+
+fn connect(socket: &Path) -> Result<UnixStream> {
+    UnixStream::connect(socket).map_err(|error| {
         let shown = socket.display();
         let what = match error.kind() {
             ErrorKind::PermissionDenied => format!(
@@ -74,11 +120,7 @@ fn send(socket: &Path, request: &Request) -> Result<BufReader<UnixStream>> {
             ),
         };
         Error::from(error).context(what)
-    })?;
-    let mut line = serde_json::to_string(request)?;
-    line.push('\n');
-    stream.write_all(line.as_bytes()).context("the router closed the connection")?;
-    Ok(BufReader::with_capacity(1 << 16, stream))
+    })
 }
 
 /// Parser of `{"ok":[ROUTE,…]}` or `{"error":"…"}`, which returns the error's message.

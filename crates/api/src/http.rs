@@ -280,6 +280,8 @@ fn show_word(show: &Show) -> &'static str {
         Show::Rss => "rss",
         Show::ControlQueues => "control-queues",
         Show::Queues => "queues",
+        Show::Status => "status",
+        Show::Overview { .. } => "overview",
         Show::Counters => "counters",
         Show::Policing => "policing",
         Show::Graph => "graph",

@@ -75,6 +75,17 @@ pub enum Show {
     ControlQueues,
     /// `Vec<`[`PortQueue`]`>`: the queues in software, by port.
     Queues,
+    /// [`Status`]: the router's version, age and configuration.
+    Status,
+    /// [`Overview`]: what a live view shows, of one moment.
+    Overview {
+        /// With interfaces that are not ports.
+        #[serde(default)]
+        interfaces: bool,
+        /// With VRFs and the numbers of their routes.
+        #[serde(default)]
+        vrfs: bool,
+    },
     /// [`Counters`].
     Counters,
     /// [`Policing`]: classes of punted packets and their limits.
@@ -104,6 +115,44 @@ pub enum Show {
         #[serde(default)]
         all: bool,
     },
+}
+
+/// The router as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Status {
+    /// Its version.
+    pub version: String,
+    /// That of DPDK.
+    pub dpdk: String,
+    /// Seconds since its start.
+    pub uptime_s: u64,
+    /// The number of its configuration, as in `turnpike history`.
+    pub configuration: u64,
+    /// True if the configuration waits for `turnpike confirm`.
+    pub unconfirmed: bool,
+    /// Cycles of the time-stamp counter in a second: the unit of forwarders' cycles.
+    pub tsc_hz: u64,
+}
+
+/// Several reports of one moment, so that their counts can be compared with those of another.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Overview {
+    /// Microseconds since the router's start.
+    pub at_us: u64,
+    /// The router.
+    pub status: Status,
+    /// Its packets.
+    pub counters: Counters,
+    /// Its forwarders.
+    pub forwarders: Forwarders,
+    /// Its ports.
+    pub ports: Vec<Port>,
+    /// Its interfaces, if asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interfaces: Option<Vec<Interface>>,
+    /// Its VRFs, if asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vrfs: Option<Vec<Vrf>>,
 }
 
 /// A mirror session: copies of the packets of interfaces, for an analyser.
@@ -732,8 +781,23 @@ pub struct Vrf {
     pub ports: Vec<String>,
     /// Its routes, those not in use included.
     pub routes: Families,
+    /// Its routes by source, those not in use included.
+    #[serde(default)]
+    pub sources: BTreeMap<String, Families>,
     /// Prefixes in the tables of forwarders.
     pub fib: Families,
+    /// Changes of these tables since the VRF was made: prefixes added, removed, or with another next hop.
+    #[serde(default)]
+    pub changes: Changes,
+}
+
+/// A count for each family of addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Changes {
+    /// Of IPv4.
+    pub ipv4: u64,
+    /// Of IPv6.
+    pub ipv6: u64,
 }
 
 /// Names of the structures of route tables, as in `turnpike.fib`.
@@ -767,7 +831,7 @@ pub struct RouteSummary {
 }
 
 /// A number for each family of addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Families {
     /// Of IPv4.
     pub ipv4: usize,

@@ -169,6 +169,7 @@ pub struct Owner {
     configurations: Configurations,
     serving: Serving,
     counts: Counts,
+    since: Instant,
 }
 
 impl Owner {
@@ -192,6 +193,7 @@ impl Owner {
             configurations,
             serving,
             counts,
+            since: Instant::now(),
         };
         owner.pass_commands();
         let of_ports = owner.devices.ports.iter().map(|port| (port.id.into(), &port.addresses));

@@ -24,6 +24,7 @@ pub mod routes;
 pub mod run;
 pub mod sets;
 pub mod show;
+pub mod top;
 pub mod trace;
 pub mod words;
 

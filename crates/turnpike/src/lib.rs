@@ -1,5 +1,5 @@
 //! The Turnpike software router: `turnpike run`, `check`, `devices`, `bind`, `plan`, `apply`, `show`, `route`, `neighbour`,
-//! `shell`, `convert`, `generate-table`, `bench`.
+//! `top`, `shell`, `convert`, `generate-table`, `bench`.
 #![forbid(unsafe_code)]
 
 mod commands;
@@ -64,6 +64,8 @@ enum Command {
     Capture(commands::capture::CaptureArgs),
     /// Make a request to the API of a running router over HTTP, or print it for curl
     Api(commands::api::ApiArgs),
+    /// Show the load, rates, drops, flows and routes of a running router, live
+    Top(commands::top::TopArgs),
     /// Open a shell on a running router
     Shell(shell::ShellArgs),
     /// Convert rules of nftables or iptables to filters, or a configuration of Click; reports each rule that it leaves
@@ -194,6 +196,7 @@ fn execute(command: Command, program: &Program) -> Result<ExitCode> {
             Err(error) if commands::is_broken_pipe(&error) => Ok(()),
             other => other,
         },
+        Command::Top(args) => return commands::top::run(args),
         Command::Shell(args) => shell::shell(&args),
         Command::Convert(convert) => return commands::convert::convert(&convert),
         Command::Annotations(args) => print(&commands::annotations::annotations(&args)?),

@@ -17,7 +17,7 @@ use api::report::{
     Class, ColourCounts, Compiler, Counters, Families, Filter, FilterRule, FilterVerdict, Flows,
     HostInterface, Interface, Multicast, MulticastPort, Neighbour, Offload, Path, Policing, Port,
     PrefixSet, Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, SetElement, SourceReport,
-    Steps, Vrf,
+    Status, Steps, Vrf,
 };
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
@@ -147,7 +147,7 @@ fn macs(interface: &Interface) -> String {
 pub fn vrfs(vrfs: &[Vrf]) -> String {
     let mut table =
         columns(&["vrf", "table", "namespace", "routes 4", "routes 6", "fib 4", "fib 6", "ports"]);
-    for Vrf { name, table: number, namespace, ports, routes, fib } in vrfs {
+    for Vrf { name, table: number, namespace, ports, routes, fib, .. } in vrfs {
         table.add_row([
             name.clone(),
             number.map_or_else(|| "-".to_owned(), |number| number.to_string()),
@@ -160,6 +160,18 @@ pub fn vrfs(vrfs: &[Vrf]) -> String {
         ]);
     }
     finish(&table)
+}
+
+/// Formats the router's version, age and configuration.
+pub fn status(status: &Status) -> String {
+    let Status { version, dpdk, uptime_s, configuration, unconfirmed, tsc_hz: _ } = status;
+    let unconfirmed = if *unconfirmed { ", waits for turnpike confirm" } else { "" };
+    let (minutes, hours) = (uptime_s / 60 % 60, uptime_s / 3600 % 24);
+    let uptime = format!("{} d {hours:02}:{minutes:02}:{:02}", uptime_s / 86_400, uptime_s % 60);
+    format!(
+        "version        {version}, {dpdk}\nuptime         {uptime}\n\
+         configuration  {configuration}{unconfirmed}"
+    )
 }
 
 /// Returns the state of the host interface, with the reason.

@@ -8,8 +8,8 @@ use crate::report::topology::Topology;
 use crate::report::{
     Applied, Bond, Change, ChangePlan, ClickElement, Command, Configuration, ControlQueue,
     Counters, Filter, FilterVerdict, Flows, Forwarders, Graph, HandlerAnswer, HistoryEntry,
-    Interface, Mirror, Multicast, Neighbour, Policing, Port, PortQueue, PrefixSet, RouteAnswer,
-    RouteSummary, Rss, Saved, SourceReport, Steps, Trace, Vrf,
+    Interface, Mirror, Multicast, Neighbour, Overview, Policing, Port, PortQueue, PrefixSet,
+    RouteAnswer, RouteSummary, Rss, Saved, SourceReport, Status, Steps, Trace, Vrf,
 };
 
 fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
@@ -84,6 +84,9 @@ pub static OPERATIONS: &[Operation] = &[
     show("/v1/rss", &["show", "rss"], of::<Vec<Rss>>, "Distribution of received packets"),
     show("/v1/control-queues", &["show", "control-queues"], of::<Vec<ControlQueue>>, "Queues for control traffic"),
     show("/v1/queues", &["show", "queues"], of::<Vec<PortQueue>>, "Transmit queues in software"),
+    show("/v1/status", &["show", "status"], of::<Status>, "Version, age and configuration"),
+    show("/v1/overview", &["show", "overview"], of::<Overview>, "Counts of one moment, for live views")
+        .example(r#"{"interfaces":true,"vrfs":true}"#),
     show("/v1/counters", &["show", "counters"], of::<Counters>, "Account of all packets, drops by reason and step"),
     show("/v1/policing", &["show", "policing"], of::<Policing>, "Limits that protect the slow path"),
     show("/v1/graph", &["show", "graph"], of::<Graph>, "The graph and the packets on its edges"),

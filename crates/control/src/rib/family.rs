@@ -116,6 +116,8 @@ pub(super) struct Routes<A: Family> {
     sweep: Sweep<A>,
     /// The range whose routes are withheld: see [`Self::withhold`].
     withheld: Option<Prefix<A>>,
+    /// Changes of the FIB: prefixes added, removed, or with another next hop.
+    pub(super) changes: u64,
     /// Number of candidates of each source, by [`RouteSource::index`].
     pub(super) counts: [usize; RouteSource::ALL.len()],
 }
@@ -132,6 +134,7 @@ impl<A: Family> Routes<A> {
             retried: None,
             sweep: Sweep { last: None, running: false, again: false },
             withheld: None,
+            changes: 0,
             counts: [0; RouteSource::ALL.len()],
         }
     }
@@ -310,6 +313,7 @@ impl<A: Family> Routes<A> {
             return Vec::new();
         }
         let whole = self.apply(&changes);
+        self.changes += changes.len() as u64;
         let mut refused = Vec::new();
         for (change, before) in changes.iter().zip(before) {
             let prefix = change.prefix();

@@ -385,6 +385,10 @@ pub struct Summary {
     pub fib4_bytes: usize,
     /// Bytes read by lookups in the IPv6 FIB.
     pub fib6_bytes: usize,
+    /// Changes of the IPv4 FIB since the start.
+    pub changes4: u64,
+    /// Changes of the IPv6 FIB since the start.
+    pub changes6: u64,
     /// Resolved neighbours.
     pub neighbours: usize,
     /// Next-hop numbers in use.

@@ -33,6 +33,8 @@ impl Vrf {
             fib6_structure: v6.fib().name(),
             fib4_bytes: v4.fib().memory_bytes(),
             fib6_bytes: v6.fib().memory_bytes(),
+            changes4: v4.changes,
+            changes6: v6.changes,
             pending: v4.pending() + v6.pending(),
             ..Summary::default()
         }
@@ -60,6 +62,8 @@ impl Summary {
             fib6_structure: other.fib6_structure,
             fib4_bytes: self.fib4_bytes + other.fib4_bytes,
             fib6_bytes: self.fib6_bytes + other.fib6_bytes,
+            changes4: self.changes4 + other.changes4,
+            changes6: self.changes6 + other.changes6,
             pending: self.pending + other.pending,
             ..self
         }

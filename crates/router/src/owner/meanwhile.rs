@@ -216,7 +216,10 @@ fn needs_wiring(question: &Question) -> bool {
         Question::Page(..) => return false,
     };
     let Request::Show(show) = request else { return matches!(request, Request::Trace(_)) };
-    matches!(show, Show::Forwarders | Show::Rss | Show::ControlQueues | Show::Topology)
+    matches!(
+        show,
+        Show::Forwarders | Show::Rss | Show::ControlQueues | Show::Topology | Show::Overview { .. }
+    )
 }
 
 /// Returns true if the request changes the configuration, or confirms or rolls back a change.

@@ -112,6 +112,8 @@ impl Owner {
             Show::Rss => reply(to, Ok(self.rss_reports())),
             Show::ControlQueues => reply(to, Ok(self.control_queue_reports())),
             Show::Queues => reply(to, Ok(self.queue_reports())),
+            Show::Status => reply(to, Ok(self.status())),
+            Show::Overview { interfaces, vrfs } => reply(to, Ok(self.overview(interfaces, vrfs))),
             Show::Counters => reply(to, Ok(self.forwarding.ledger.counters())),
             Show::Policing => reply(to, Ok(self.policing())),
             Show::Graph => reply(to, Ok(self.forwarding.ledger.graph())),
@@ -127,6 +129,29 @@ impl Owner {
             Show::Difference { .. } => {
                 reply(to, Err::<(), _>(anyhow!("not answered at once: a defect, please report")));
             }
+        }
+    }
+
+    fn status(&self) -> report::Status {
+        report::Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            dpdk: dpdk::version(),
+            uptime_s: self.since.elapsed().as_secs(),
+            configuration: self.configurations.number(),
+            unconfirmed: self.configurations.is_unconfirmed(),
+            tsc_hz: dpdk::tsc_hz(),
+        }
+    }
+
+    fn overview(&self, interfaces: bool, vrfs: bool) -> report::Overview {
+        report::Overview {
+            at_us: self.since.elapsed().as_micros() as u64,
+            status: self.status(),
+            counters: self.forwarding.ledger.counters(),
+            forwarders: self.forwarder_reports(),
+            ports: self.all_ports(),
+            interfaces: interfaces.then(|| self.interface_reports()),
+            vrfs: vrfs.then(|| self.vrf_reports()),
         }
     }
 

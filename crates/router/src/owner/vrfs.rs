@@ -1,7 +1,7 @@
 //! VRFs that come and go while the router runs.
 
 use anyhow::{Result, anyhow, bail};
-use api::report::{self, Families};
+use api::report::{self, Changes, Families};
 use control::config::{Config, DEFAULT_VRF, Vrf};
 use control::netlink::KernelOrder;
 use control::rib::{RouteInfo, RouteSource, Target};
@@ -40,13 +40,19 @@ impl Owner {
         let ports = self.routing.rib.interfaces().iter().filter(|port| port.vrf == id);
         let summary = self.routing.rib.vrf_summary(id);
         let (ipv4, ipv6) = (summary.ipv4.iter().sum(), summary.ipv6.iter().sum());
+        let of_source = |source: RouteSource| {
+            let (ipv4, ipv6) = (summary.ipv4[source.index()], summary.ipv6[source.index()]);
+            (ipv4 + ipv6 > 0).then(|| (source.name().to_owned(), Families { ipv4, ipv6 }))
+        };
         report::Vrf {
             name: self.name_of_vrf(id),
             table: vrf.and_then(|vrf| vrf.table),
             namespace: vrf.and_then(|vrf| vrf.namespace.clone()),
             ports: ports.map(|port| port.name.clone()).collect(),
             routes: Families { ipv4, ipv6 },
+            sources: RouteSource::ALL.into_iter().filter_map(of_source).collect(),
             fib: Families { ipv4: summary.fib4, ipv6: summary.fib6 },
+            changes: Changes { ipv4: summary.changes4, ipv6: summary.changes6 },
         }
     }
 

@@ -10,7 +10,7 @@ use anyhow::Result;
 use api::report::{
     Bond, ClickElement, ControlQueue, Counters, Filter, FilterVerdict, Flows, Forwarders, Graph,
     Interface, Mirror, Multicast, Neighbour, Policing, Port, PortQueue, PrefixSet, RouteAnswer,
-    Rss, SourceReport, Steps, Vrf,
+    Rss, SourceReport, Status, Steps, Vrf,
 };
 use api::{Flow, Request, Show};
 use clap::error::ErrorKind;
@@ -163,6 +163,14 @@ static SHOWS: &[&dyn ShowCommand] = &[
         help: "Flows tracked by filters with `state`, largest first",
         show: |options: &FlowsOptions, to| {
             ask(to, options.question(), |flows: Flows| Ok(table::flows(&flows)))
+        },
+    },
+    &Declaration {
+        name: "status",
+        alias: None,
+        help: "Version, uptime and configuration of the router",
+        show: |_: &NoOptions, to| {
+            ask(to, Show::Status, |status: Status| Ok(table::status(&status)))
         },
     },
     &Declaration {

@@ -169,7 +169,14 @@ impl Engine {
                 "\"{word}\": not in the shell, which speaks with one router; see turnpike shell --socket"
             );
         }
-        let matches = self.commands().parse(command)?;
+        let commands = self.commands();
+        let is_known = |name| commands.commands().iter().any(|next| next.text == name);
+        if command[0] == "top" && !is_known("top") {
+            bail!(
+                "top: not in the shell, as it takes the terminal; run turnpike top in a Unix shell"
+            );
+        }
+        let matches = commands.parse(command)?;
         let name = matches.subcommand_name().unwrap_or_default();
         let command = if ShellCommand::has_subcommand(name) {
             Typed::Shell(ShellCommand::from_arg_matches(&matches)?)
@@ -432,6 +439,7 @@ mod tests {
         assert!(run("show ports | sort").contains("\"sort\": unknown; known: grep, json, count"));
         assert!(run("show ports --socket /x").contains("speaks with one router"));
         assert!(run("show 'ports").contains("quote ' is not closed"));
+        assert!(run("top -d 1").contains("run turnpike top in a Unix shell"));
         // The help can be piped as well.
         assert_eq!(
             run("help | grep neigh"),
