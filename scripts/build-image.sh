@@ -45,6 +45,8 @@ buildah add --quiet "$container" "$work/root.tar" / >/dev/null
 buildah config --entrypoint '["/usr/bin/turnpike"]' --cmd 'run /etc/turnpike/turnpike.lua' --stop-signal SIGTERM \
     --volume /etc/turnpike --label org.opencontainers.image.title=turnpike \
     --label "org.opencontainers.image.version=$version" --label org.opencontainers.image.licenses=Apache-2.0 "$container"
+# In a chroot, which needs no runtime of containers.
+buildah run --isolation chroot "$container" -- turnpike check /etc/turnpike/turnpike.lua
 rm -f "$archive"
 buildah commit --quiet --rm "$container" "oci-archive:$archive:turnpike:$version" >/dev/null
 rm -rf "$work"

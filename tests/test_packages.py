@@ -104,13 +104,14 @@ def test_it_forwards_with_the_units_capabilities(lab, tmp_path, monkeypatch, fil
 
 # Messages to the service manager
 
-def managed(lab, **options):
-    """A router between two hosts, and its manager."""
+def managed(lab, routes=0, **options):
+    """A router between two hosts, with so many routes in the kernel, and its manager."""
     machine = Machine(lab, "router")
     left = host(machine, "left", "left", "10.0.1.2", "10.0.1.1")
     host(machine, "right", "right", "10.0.2.2", "10.0.2.1")
     manager = Manager(**options)
     lab._made.callback(manager.close)
+    machine.batch([f"route add blackhole 20.{n >> 8}.{n & 255}.0/24" for n in range(routes)])
     machine.start(manager=manager, wait=False)
     assert wait_for(lambda: manager.told("READY"), 30)
     return machine, manager, left
@@ -118,13 +119,15 @@ def managed(lab, **options):
 
 @with_turnpike
 def test_ready_is_told_when_packets_are_forwarded_and_stopping_at_the_end(lab):
-    machine, manager, left = managed(lab)
+    machine, manager, left = managed(lab, routes=5000)
+    # With all routes of the kernel.
     assert machine.router.is_ready(), machine.router.log()
     # The neighbours are all that it does not know yet.
     assert pings(left, "10.0.2.2", timeout=5)
     assert {port["link"] for port in machine.router.show("ports")} == {"up"}
     (ready,) = manager.messages
-    assert re.fullmatch(r"2 ports, \d+ IPv4 and \d+ IPv6 routes; configuration 1", ready["STATUS"]), ready
+    status = re.fullmatch(r"2 ports, (\d+) IPv4 and \d+ IPv6 routes; configuration 1", ready["STATUS"])
+    assert status and int(status[1]) > 5000, ready
     machine.finish()
     manager.receive()
     assert manager.messages[-1] == {"STOPPING": "1", "STATUS": "stopping"}
