@@ -556,7 +556,8 @@ def examples():
 
 def test_the_examples_of_the_documentation(wires, tmp_path):
     assert len(examples()) >= 10
-    (tmp_path / "router.lua").write_text(text_of(wires.router, CONFIG, FILTERED))
+    route = 'turnpike.route "203.0.113.0/24" { via = "10.0.2.2" }\n'
+    (tmp_path / "router.lua").write_text(text_of(wires.router, CONFIG + route, FILTERED))
     for line in examples():
         line = line.replace("/run/turnpike-api.sock", str(wires.api.path))
         if line.startswith("turnpike"):

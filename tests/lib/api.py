@@ -42,7 +42,7 @@ def described(method, path):
 
 def check(schema, value):
     """Raises an error if the value is not what the schema says."""
-    Draft202012Validator({**schema, "components": document()["components"]}).validate(value)
+    Draft202012Validator({"allOf": [schema], "components": document()["components"]}).validate(value)
 
 
 class Connection(http.client.HTTPConnection):
