@@ -1,5 +1,6 @@
 """A client of the API over HTTP, which checks each answer against the OpenAPI document."""
 
+import contextlib
 import http.client
 import json
 import socket
@@ -41,7 +42,7 @@ def described(method, path):
 
 def check(schema, value):
     """Raises an error if the value is not what the schema says."""
-    Draft202012Validator({**schema, "components": document()["components"]}).validate(value)
+    Draft202012Validator({"allOf": [schema], "components": document()["components"]}).validate(value)
 
 
 class Connection(http.client.HTTPConnection):
@@ -70,7 +71,9 @@ class Api:
         if body is not None and kind is None:
             body, kind = json.dumps(body), JSON
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection.request(method, path, body, {**headers, **({"Content-Type": kind} if kind else {})})
+        # A router that refuses a request may close before it is sent.
+        with contextlib.suppress(BrokenPipeError):
+            connection.request(method, path, body, {**headers, **({"Content-Type": kind} if kind else {})})
         response = connection.getresponse()
         text, kind = response.read(), response.headers["Content-Type"]
         connection.close()
@@ -107,12 +110,11 @@ class Api:
         """The bytes that come back for these, until the router closes the connection or says no more."""
         connection = self.connect()
         connection.connect()
-        connection.sock.sendall(data)
         text = b""
-        try:
+        with contextlib.suppress(BrokenPipeError):
+            connection.sock.sendall(data)
+        with contextlib.suppress(OSError):
             while piece := connection.sock.recv(1 << 16):
                 text += piece
-        except OSError:
-            pass
         connection.close()
         return text

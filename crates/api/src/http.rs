@@ -137,6 +137,12 @@ pub struct Operation {
     pub example: &'static str,
 }
 
+/// The values of a path's parameters.
+pub type Values = Vec<(&'static str, String)>;
+
+/// An operation, and the values of its path's parameters.
+pub type Found = (&'static Operation, Values);
+
 /// A path or method that there is not.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Missing {
@@ -151,10 +157,7 @@ impl Operation {
     ///
     /// # Errors
     /// There is none.
-    pub fn find(
-        method: &str,
-        path: &str,
-    ) -> Result<(&'static Self, Vec<(&'static str, String)>), Missing> {
+    pub fn find(method: &str, path: &str) -> Result<Found, Missing> {
         let fitting: Vec<_> = OPERATIONS
             .iter()
             .filter_map(|operation| Some((operation, captured(operation.path, path)?)))
@@ -212,7 +215,7 @@ impl Operation {
 }
 
 /// The values of a path's parameters; `None` if it is another path.
-fn captured(pattern: &'static str, path: &str) -> Option<Vec<(&'static str, String)>> {
+fn captured(pattern: &'static str, path: &str) -> Option<Values> {
     let (mut wanted, mut given) = (pattern.split('/'), path.split('/'));
     let mut values = Vec::new();
     loop {

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use api::http::{DOCUMENT, Form, JSON, Missing, Operation, Role};
+use api::http::{DOCUMENT, Form, JSON, Missing, Operation, Role, Values};
 use api::{Answer, Request};
 use control::config;
 use tokio::sync::{Semaphore, mpsc};
@@ -135,7 +135,7 @@ async fn respond(
 struct Admitted<'a> {
     operation: &'static Operation,
     /// The values of the path's parameters.
-    values: Vec<(&'static str, String)>,
+    values: Values,
     who: &'a Who,
 }
 

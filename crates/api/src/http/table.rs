@@ -132,7 +132,7 @@ pub static OPERATIONS: &[Operation] = &[
         .defaults(r#"{"packets":1,"seconds":10}"#)
         .example(r#"{"packet":"udp 10.0.1.2 > 10.0.2.2 in left"}"#),
     act(Post, "/v1/capture", &["capture"], Operate, of::<Vec<u8>>, "Copies of packets as pcapng, until the client leaves")
-        .form(Form::Capture).example(r#"{"dropped":"no-route"}"#),
+        .form(Form::Capture).example(r#"{"dropped":"ip4-checksum"}"#),
     show("/v1/commands", &["show", "commands"], of::<Vec<Command>>, "Commands of the configuration in Lua"),
     act(Post, "/v1/commands/{name}", &["do"], Operate, of::<Value>, "Runs a command of the configuration")
         .example(r#"{"name":"top","args":["5"]}"#),

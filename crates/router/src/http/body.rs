@@ -84,17 +84,6 @@ impl Api {
         body: Body,
     ) -> Result<Map<String, Value>, Problem> {
         let has_text = parameters::of(admitted.operation).iter().any(|known| known.name == "text");
-        let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        let kind = kind.and_then(|kind| kind.split(';').next()).map(str::trim);
-        let is_lua = match kind {
-            Some(kind) if kind.eq_ignore_ascii_case(JSON) => false,
-            Some(kind) if has_text && kind.eq_ignore_ascii_case(LUA) => true,
-            _ => {
-                let lua = if has_text { format!(" or {LUA}") } else { String::new() };
-                let text = format!("Content-Type: expected {JSON}{lua}");
-                return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text).closing());
-            }
-        };
         let most = if has_text { TEXT_MOST } else { MOST };
         // The semaphore is never closed.
         let _place = match has_text {
@@ -109,6 +98,17 @@ impl Api {
             let text = format!("the body is longer than {most} bytes, or incomplete");
             Problem::new(StatusCode::PAYLOAD_TOO_LARGE, text).closing()
         })?;
+        let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let kind = kind.and_then(|kind| kind.split(';').next()).map(str::trim);
+        let is_lua = match kind {
+            Some(kind) if kind.eq_ignore_ascii_case(JSON) => false,
+            Some(kind) if has_text && kind.eq_ignore_ascii_case(LUA) => true,
+            _ => {
+                let lua = if has_text { format!(" or {LUA}") } else { String::new() };
+                let text = format!("Content-Type: expected {JSON}{lua}");
+                return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
+            }
+        };
         if is_lua {
             let text = String::from_utf8(bytes.to_vec());
             let text = text.map_err(|_| bad("the configuration is not UTF-8"))?;

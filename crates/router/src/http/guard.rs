@@ -4,7 +4,8 @@
 //! |---|---|---|
 //! | by TCP for another host than this machine | 421 | a page whose name leads here for a moment (DNS rebinding) |
 //! | with `Origin`, or with `Sec-Fetch-Site` of another site | 403 | a page of another site (CSRF) |
-//! | with two lengths, or several hosts | 400 | smuggling behind a proxy |
+//! | in chunks | 411 | smuggling behind a proxy that prefers the length |
+//! | with several hosts | 400 | the same |
 //!
 //! There are no cookies, and no page may read an answer: the server sends no header of CORS.
 
@@ -23,11 +24,10 @@ const OWN_SITES: [&str; 2] = ["none", "same-origin"];
 /// Checks a request received by a service that listens on an address.
 pub(super) fn check(parts: &Parts, end: &End, listen: Option<SocketAddr>) -> Result<(), Problem> {
     let headers = &parts.headers;
-    if headers.contains_key(header::TRANSFER_ENCODING)
-        && headers.contains_key(header::CONTENT_LENGTH)
-    {
-        let text = "both Transfer-Encoding and Content-Length: the end of the request is not clear";
-        return Err(Problem::new(StatusCode::BAD_REQUEST, text).closing());
+    // A length beside it is not seen here: hyper removes it.
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        let text = "Transfer-Encoding: bodies have a Content-Length here";
+        return Err(Problem::new(StatusCode::LENGTH_REQUIRED, text).closing());
     }
     if headers.contains_key(header::ORIGIN) {
         return Err(foreign("the request has an Origin"));
