@@ -253,3 +253,27 @@ def test_every_show_answers_as_a_table_and_as_json(wires):
         table = wires.router.command("show", name, *words).stdout
         answer = json.loads(wires.router.command("show", name, *words, "--json").stdout)
         assert isinstance(answer, (list, dict)) and table.strip() and not table.startswith(("{", "[")), (name, table)
+
+
+def test_an_overview_counts_routes_by_source_and_changes_of_the_fib(lab):
+    router = Wires(lab, CONFIG + 'turnpike.vrf "blue" {}\n').router
+    ask = lambda: router._ask({"show": {"overview": {"interfaces": True, "vrfs": True}}})
+    before = ask()
+    assert before["status"]["configuration"] == 1 and not before["status"]["unconfirmed"], before["status"]
+    assert {of["name"] for of in before["interfaces"]} == {"left", "right"} == {of["name"] for of in before["ports"]}
+    default, blue = before["vrfs"]
+    assert default["sources"]["static"] == {"ipv4": 4, "ipv6": 1} and "static" not in blue["sources"]
+    for family in ("ipv4", "ipv6"):
+        assert sum(of[family] for of in default["sources"].values()) == default["routes"][family], default
+    router.command("route", "add", "203.0.113.0/24", "via", "10.0.2.2")
+    # The best route to the prefix stays.
+    router.command("route", "add", "203.0.113.0/24", "via", "10.0.1.2", "metric", "9")
+    router.command("route", "del", "203.0.113.0/24")
+    after = ask()
+    changes = lambda overview, number: overview["vrfs"][number]["changes"]
+    assert changes(after, 0)["ipv4"] == changes(before, 0)["ipv4"] + 2, (before, after)
+    assert changes(after, 0)["ipv6"] == changes(before, 0)["ipv6"] and changes(after, 1) == changes(before, 1)
+    assert after["at_us"] > before["at_us"]
+    assert "interfaces" not in router._ask({"show": {"overview": {}}})
+    assert re.search(r"^version +0\.\d+\.\d+, .+\nuptime +0 d 00:\d\d:\d\d\nconfiguration +1$",
+                     router.command("show", "status").stdout.strip())

@@ -214,6 +214,7 @@ impl App {
 mod tests {
     use super::*;
     use crate::table::{Column, Mood, Value};
+    use crate::view::tests::sample;
 
     const COLUMNS: [Column; 3] =
         [Column::text("NAME", 6), Column::number("RATE", 5), Column::number("MORE", 5)];
@@ -319,6 +320,28 @@ mod tests {
         assert_eq!(app.filter.len(), FILTER_MAX);
         press(&mut app, [KeyCode::Esc]);
         assert!(!app.is_typing && app.filter.is_empty());
+    }
+
+    #[test]
+    fn a_frozen_view_stays_until_it_is_continued() {
+        let mut app = App::default();
+        app.push(sample(0, 1), true);
+        type_in(&mut app, " ");
+        let frozen = app.view.clone();
+        app.push(sample(1000, 2), false);
+        assert_eq!(app.view, frozen);
+        type_in(&mut app, " ");
+        assert_ne!(app.view, frozen);
+    }
+
+    #[test]
+    fn a_router_that_is_gone_is_there_again_with_its_next_sample() {
+        let mut app = App::default();
+        app.push(sample(0, 1), true);
+        app.lose("why".into());
+        assert_eq!((app.gone.as_deref(), app.view.title.is_empty()), (Some("why"), false));
+        app.push(sample(0, 0), true);
+        assert_eq!(app.gone, None);
     }
 
     #[test]

@@ -98,9 +98,9 @@ pub fn percent(share: f64) -> String {
 pub fn age(seconds: f64) -> String {
     let seconds = seconds as u64;
     match seconds {
-        ..60 => format!("{seconds}s"),
-        ..3600 => format!("{}m", seconds / 60),
-        ..86_400 => format!("{}h", seconds / 3600),
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86_400 => format!("{}h", seconds / 3600),
         _ => format!("{}d", seconds / 86_400),
     }
 }

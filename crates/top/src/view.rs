@@ -585,28 +585,33 @@ fn flow_note(flows: &Flows) -> Option<String> {
     }
 }
 
-/// Routes of each source, and those that forwarders have, of either family.
 fn route_rows(vrf: &Vrf, changes: Option<[f64; 2]>) -> Vec<Row> {
-    let changes = rates_of(changes);
-    let row = |family: &str, source: &str, routes: usize, changes: Option<Option<f64>>| {
-        let change = changes.map_or_else(|| Value::text(""), Value::Rate);
+    let [ipv4, ipv6] = rates_of(changes);
+    let mut rows = family_rows(vrf, "ipv4", |of| of.ipv4, ipv4);
+    rows.extend(family_rows(vrf, "ipv6", |of| of.ipv6, ipv6));
+    rows
+}
+
+/// The routes that forwarders have, and those of each source.
+fn family_rows(
+    vrf: &Vrf,
+    family: &str,
+    count: fn(&Families) -> usize,
+    changes: Option<f64>,
+) -> Vec<Row> {
+    let row = |source: &str, of: &Families, change: Value, mood: Mood| {
         let texts = [&*vrf.name, family, source].map(Value::text);
-        let values = texts.into_iter().chain([Value::Count(routes as u64), change]).collect();
-        Row { values, mood: if source == IN_USE { Mood::Usual } else { Mood::Quiet } }
+        let numbers = [Value::Count(count(of) as u64), change];
+        Row { values: texts.into_iter().chain(numbers).collect(), mood }
     };
-    let families: [(&str, fn(&Families) -> usize); 2] =
-        [("ipv4", |of| of.ipv4), ("ipv6", |of| of.ipv6)];
-    let rows = families.into_iter().zip(changes).flat_map(|((family, count), changes)| {
-        let in_use = row(family, IN_USE, count(&vrf.fib), Some(changes));
-        let sources = vrf.sources.iter().filter(move |(_, of)| count(of) > 0);
-        let of_source = move |(name, of): (&String, &Families)| row(family, name, count(of), None);
-        std::iter::once(in_use).chain(sources.map(of_source))
-    });
-    rows.collect()
+    let in_use = row(IN_USE, &vrf.fib, Value::Rate(changes), Mood::Usual);
+    let sources = vrf.sources.iter().filter(|(_, of)| count(of) > 0);
+    let of_source = |(name, of): (&String, &Families)| row(name, of, Value::text(""), Mood::Quiet);
+    std::iter::once(in_use).chain(sources.map(of_source)).collect()
 }
 
 /// In place of a source: the routes in the tables of forwarders.
 const IN_USE: &str = "in use";
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -150,6 +150,10 @@ fn ascii_terminals_get_ascii_and_names_move_no_cursor() {
     assert!(lines.iter().all(|line| line.is_ascii()), "{lines:?}");
     assert!(lines.iter().any(|line| line.contains("?[2J?gr??e")), "{lines:?}");
     assert!(lines.iter().all(|line| !line.contains(char::is_control)), "{lines:?}");
+    for key in ['/', 'g', 'ö'] {
+        press(&mut app, KeyCode::Char(key));
+    }
+    assert_eq!(screen(&mut app, ascii, (80, 24))[23], "Filter: g?_");
 }
 
 fn colours(look: Look) -> Vec<Color> {

@@ -4,7 +4,7 @@ use serde_json::{Value as Json, json};
 use super::*;
 
 /// A sample taken so many milliseconds after the first.
-fn sample(ms: u64, uptime_s: u64) -> Sample {
+pub fn sample(ms: u64, uptime_s: u64) -> Sample {
     let at = Duration::from_millis(ms);
     let counters = json!({
         "received": 0, "originated": 0, "replicated": 0, "sent": 0, "to_host": 0, "dropped": {}, "dropped_total": 0,

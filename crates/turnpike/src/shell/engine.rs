@@ -172,9 +172,7 @@ impl Engine {
         let commands = self.commands();
         let is_known = |name| commands.commands().iter().any(|next| next.text == name);
         if command[0] == "top" && !is_known("top") {
-            bail!(
-                "top: not in the shell, as it takes the terminal; run turnpike top in a Unix shell"
-            );
+            bail!("not in the shell, as it takes the terminal; run turnpike top in a Unix shell");
         }
         let matches = commands.parse(command)?;
         let name = matches.subcommand_name().unwrap_or_default();
