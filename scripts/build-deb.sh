@@ -22,8 +22,11 @@ binary=${TURNPIKE_BINARY:+$(realpath "$TURNPIKE_BINARY")}
 [ -z "$binary" ] || [ -x "$binary" ] || fail "TURNPIKE_BINARY=$TURNPIKE_BINARY is no program"
 
 scripts/install-deb-deps.sh
-rm -rf "$out"
-mkdir -p "$out/turnpike"
+# Only what this script makes: the directory may have other things.
+mkdir -p "$out"
+rm -rf "$out/turnpike" "$out/build.log"
+rm -f -- "$out"/turnpike_* "$out"/turnpike-dbgsym_*
+mkdir "$out/turnpike"
 if git rev-parse --git-dir >/dev/null 2>&1; then
     git ls-files -z --cached --others --exclude-standard --deduplicate |
         tar --create --null --no-recursion --files-from=- --ignore-failed-read --warning=no-failed-read

@@ -55,11 +55,7 @@ class Router:
             (self.directory / name).write_bytes(content)
         self.socket = Path(socket) if socket else self.directory / "router.sock"
         argv = [binary(), "run", self.config, "--socket", self.socket, *options]
-        argv, self._managed = manager.wrap(argv) if manager else (argv, {})
-        if env:
-            # For the router alone, and not for the command that starts it in its namespace.
-            argv = ["env", *(f"{name}={value}" for name, value in env.items()), *argv]
-        self._argv, self._log = argv, None
+        self._argv, self._manager, self._env, self._log = argv, manager, env, None
         self.start(wait)
 
     def start(self, wait=True):
@@ -67,9 +63,12 @@ class Router:
         if self._log:
             self._log.close()
         self._log = open(self.directory / "log", "wb")
+        argv, managed = self._manager.wrap(self._argv) if self._manager else (self._argv, {})
+        if self._env:
+            # For the router alone, and not for the command that starts it in its namespace.
+            argv = ["env", *(f"{name}={value}" for name, value in self._env.items()), *argv]
         self.process = self.namespace.spawn(
-            *self._argv, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
-            **self._managed,
+            *argv, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, **managed
         )
         if wait:
             self.wait_ready()

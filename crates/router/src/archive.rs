@@ -3,6 +3,7 @@
 //! ```text
 //!   DIRECTORY/index.json            numbers, times, files, reasons; which is the last good one
 //!   DIRECTORY/configuration-12.lua  the text of number 12
+//!   DIRECTORY/refused.json          a start with the file has failed, and why
 //!   DIRECTORY/lock                  one router has the directory
 //! ```
 //!
@@ -10,14 +11,18 @@
 //! confirmation. A thread writes: texts first, then the index, each under another name that is then exchanged, so that
 //! a crash or a full disk leaves the state before. Texts that the index does not name are removed.
 //!
+//! A start that fails after DPDK has begun cannot be repeated in the same process. It leaves a note, by which the next
+//! start takes the last good configuration, unless the file has changed meanwhile.
+//!
 //! A configuration is code that runs as the router's user, so the directory must be that user's alone.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -25,6 +30,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, anyhow};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::private::Private;
 
@@ -84,33 +90,112 @@ struct Line {
     summary: String,
 }
 
+/// Longest reason that a note has, in characters.
+const REASON_MOST: usize = 4000;
+
+/// A start with a file has failed.
+#[derive(Debug, Serialize, Deserialize)]
+struct Refusal {
+    reason: String,
+    file: Stamp,
+}
+
+/// A file in a state of its own, which another text changes.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Stamp {
+    path: PathBuf,
+    /// Length, number, and nanoseconds of its time; none of a file that is not there.
+    state: Option<(u64, u64, i128)>,
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Self {
+        let state = |found: Metadata| {
+            let nanoseconds = i128::from(found.mtime()) * 1_000_000_000;
+            (found.len(), found.ino(), nanoseconds + i128::from(found.mtime_nsec()))
+        };
+        Self { path: path.to_owned(), state: fs::metadata(path).ok().map(state) }
+    }
+}
+
 /// The directory, which no other router can have.
 #[derive(Debug)]
 pub struct Claim {
     directory: PathBuf,
     lock: Flock<File>,
     state: State,
+    attempt: Attempt,
 }
 
 impl Claim {
-    /// Takes the directory, which is made if it is not there, and reads it. What cannot be read is left out, with a
-    /// warning in the log.
+    /// Takes the directory, which is made if it is not there, for a start with a file, and reads it. What cannot be read
+    /// is left out, with a warning in the log.
     ///
     /// # Errors
     /// The directory is not suitable, or another router has it.
-    pub fn new(directory: &Path) -> Result<Self> {
+    pub fn new(directory: &Path, file: &Path) -> Result<Self> {
         private(directory).open()?;
         let lock = lock(directory)?;
         let state = read(directory).unwrap_or_else(|error| {
             tracing::warn!("{error:#}; the history begins anew");
             State::default()
         });
-        Ok(Self { directory: directory.to_owned(), lock, state })
+        // Of a run whose index was not written: their numbers are given again.
+        remove_others(directory, &state)?;
+        let attempt = Attempt {
+            note: directory.join("refused.json"),
+            file: Arc::new(Stamp::of(file)),
+            good: state.last_good().map(|good| good.text),
+            is_ready: Arc::default(),
+        };
+        Ok(Self { directory: directory.to_owned(), lock, state, attempt })
     }
 
     /// Returns the last good configuration, if there is one.
     pub fn last_good(&self) -> Option<LastGood> {
         self.state.last_good()
+    }
+
+    /// Returns the reason for which the last start with the file, as it still is, has failed. It counts for one start.
+    pub fn take_refusal(&self) -> Option<String> {
+        let text = fs::read(&self.attempt.note).ok()?;
+        if let Err(error) = fs::remove_file(&self.attempt.note) {
+            tracing::warn!("{}: {error}", self.attempt.note.display());
+        }
+        let refusal: Refusal = serde_json::from_slice(&text).ok()?;
+        (refusal.file == *self.attempt.file).then_some(refusal.reason)
+    }
+
+    /// Returns the record of this start.
+    pub fn attempt(&self) -> Attempt {
+        self.attempt.clone()
+    }
+}
+
+/// The record of a start. Clones are of one.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    note: PathBuf,
+    file: Arc<Stamp>,
+    good: Option<Arc<str>>,
+    is_ready: Arc<AtomicBool>,
+}
+
+impl Attempt {
+    /// The start with this text has failed: the next one takes the last good configuration, if that is another and this
+    /// one never got ready. Returns true if so.
+    pub fn has_failed(&self, text: &str, reason: &str) -> bool {
+        let other = self.good.as_ref().is_some_and(|good| **good != *text);
+        if !other || self.is_ready.load(Ordering::Relaxed) {
+            return false;
+        }
+        let reason = reason.chars().take(REASON_MOST).collect();
+        let note = serde_json::json!({ "reason": Value::String(reason), "file": &*self.file });
+        let written = replace(&self.note, note.to_string().as_bytes());
+        if let Err(error) = &written {
+            tracing::warn!("{error:#}; the next start will not take the last good configuration");
+        }
+        written.is_ok()
     }
 }
 
@@ -126,6 +211,7 @@ impl State {
 pub struct Archive {
     states: Option<Sender<State>>,
     writer: Option<JoinHandle<()>>,
+    is_ready: Arc<AtomicBool>,
 }
 
 impl Archive {
@@ -134,14 +220,21 @@ impl Archive {
     /// # Errors
     /// The thread cannot be created.
     pub fn start(claim: Claim) -> Result<(Self, State)> {
-        let Claim { directory, lock, state } = claim;
+        let Claim { directory, lock, state, attempt } = claim;
         let (states, from) = channel();
+        let written = state.entries.iter().map(|entry| entry.number).collect();
         let body = move || {
-            write_all(&directory, &from);
+            write_all(&directory, written, &from);
             drop(lock);
         };
         let writer = thread::Builder::new().name("archive".to_owned()).spawn(body)?;
-        Ok((Self { states: Some(states), writer: Some(writer) }, state))
+        let is_ready = attempt.is_ready;
+        Ok((Self { states: Some(states), writer: Some(writer), is_ready }, state))
+    }
+
+    /// The router is ready: a later failure is not one of its start.
+    pub fn is_ready(&self) {
+        self.is_ready.store(true, Ordering::Relaxed);
     }
 
     /// Writes this state soon; failures are logged.
@@ -156,11 +249,6 @@ impl Drop for Archive {
         drop(self.states.take());
         let _ = self.writer.take().map(JoinHandle::join);
     }
-}
-
-/// Returns the last good configuration of a directory, as it is now; `None` if it cannot be read.
-pub fn last_good(directory: &Path) -> Option<LastGood> {
-    read(directory).ok()?.last_good()
 }
 
 fn private(path: &Path) -> Private<'_> {
@@ -214,12 +302,12 @@ fn read(directory: &Path) -> Result<State> {
 }
 
 /// Writes each state, and of several that wait only the last.
-fn write_all(directory: &Path, states: &Receiver<State>) {
+fn write_all(directory: &Path, mut written: BTreeSet<u64>, states: &Receiver<State>) {
     while let Ok(mut state) = states.recv() {
         while let Ok(later) = states.try_recv() {
             state = later;
         }
-        if let Err(error) = write(directory, &state) {
+        if let Err(error) = write(directory, &mut written, &state) {
             tracing::warn!(
                 "{error:#}; the configurations since then do not survive a restart of the router"
             );
@@ -227,12 +315,12 @@ fn write_all(directory: &Path, states: &Receiver<State>) {
     }
 }
 
-fn write(directory: &Path, state: &State) -> Result<()> {
+fn write(directory: &Path, written: &mut BTreeSet<u64>, state: &State) -> Result<()> {
     for entry in &state.entries {
-        let path = directory.join(text_file(entry.number));
-        // The text of a number never changes.
-        if !path.exists() {
-            replace(&path, entry.text.as_bytes())?;
+        if !written.contains(&entry.number) {
+            replace(&directory.join(text_file(entry.number)), entry.text.as_bytes())?;
+            // The text of a number never changes.
+            written.insert(entry.number);
         }
     }
     let line = |entry: &Entry| Line {
@@ -270,8 +358,9 @@ pub fn replace(path: &Path, content: &[u8]) -> Result<()> {
         let mut file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(directory)?;
         file.write_all(content)?;
         if let Ok(before) = fs::metadata(path) {
-            fchown(file.as_file(), Some(before.uid()), Some(before.gid()))?;
+            // In this order: the mode of another user's file is not everybody's to set.
             file.as_file().set_permissions(before.permissions())?;
+            fchown(file.as_file(), Some(before.uid()), Some(before.gid()))?;
         }
         file.as_file().sync_all()?;
         file.persist(path)?;
@@ -288,13 +377,23 @@ mod tests {
     use super::*;
 
     fn entry(number: u64, text: &str) -> Entry {
-        let (time, file) = (SystemTime::now(), PathBuf::from("/etc/turnpike/turnpike.lua"));
+        let (time, file) = (SystemTime::now(), PathBuf::from(FILE));
         let (origin, summary) = ("apply".to_owned(), "1 route added".to_owned());
         Entry { number, time, file, text: text.into(), origin, summary }
     }
 
+    const FILE: &str = "/etc/turnpike/turnpike.lua";
+
+    fn claim(directory: &Path) -> Claim {
+        Claim::new(directory, FILE.as_ref()).unwrap()
+    }
+
+    fn last_good(directory: &Path) -> Option<LastGood> {
+        claim(directory).last_good()
+    }
+
     fn open(directory: &Path) -> (Archive, State) {
-        Archive::start(Claim::new(directory).unwrap()).unwrap()
+        Archive::start(claim(directory)).unwrap()
     }
 
     fn names(directory: &Path) -> Vec<String> {
@@ -310,7 +409,6 @@ mod tests {
     fn a_state_is_read_as_it_was_written() {
         let place = tempfile::tempdir().unwrap();
         let directory = place.path().join("state");
-        assert_eq!(last_good(&directory), None);
         let (archive, state) = open(&directory);
         assert!(state.entries.is_empty() && state.good.is_none());
         archive.keep(State { entries: vec![entry(1, "one")], good: None });
@@ -334,11 +432,11 @@ mod tests {
     fn a_directory_is_one_routers_and_nobody_elses() {
         let place = tempfile::tempdir().unwrap();
         let first = open(place.path());
-        let error = Claim::new(place.path()).unwrap_err().to_string();
+        let error = Claim::new(place.path(), FILE.as_ref()).unwrap_err().to_string();
         assert!(error.contains("another router has it"), "{error}");
         drop(first);
         fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        let error = Claim::new(place.path()).unwrap_err().to_string();
+        let error = Claim::new(place.path(), FILE.as_ref()).unwrap_err().to_string();
         assert!(error.contains("other users may write to it"), "{error}");
     }
 
@@ -356,7 +454,14 @@ mod tests {
         for damage in ["", "{", "[]", "{\"last_good\":-1,\"configurations\":[]}", "\0\u{ff}"] {
             fs::write(place.path().join("index.json"), damage).unwrap();
             assert_eq!(last_good(place.path()), None, "{damage}");
-            assert!(open(place.path()).1.entries.is_empty(), "{damage}");
+            let (archive, state) = open(place.path());
+            assert!(state.entries.is_empty(), "{damage}");
+            // Another text under the number of one that was lost.
+            let mut second = entry(2, damage);
+            second.text = format!("after {damage}").into();
+            archive.keep(State { entries: vec![second.clone()], good: Some(2) });
+            drop(archive);
+            assert_eq!(last_good(place.path()).unwrap().text, second.text);
         }
     }
 
@@ -372,5 +477,33 @@ mod tests {
         let error = replace(&place.path().join("none/r.lua"), b"x").unwrap_err();
         assert!(format!("{error:#}").contains("none/r.lua: No such file"), "{error:#}");
         assert_eq!(names(place.path()), ["r.lua"]);
+    }
+
+    #[test]
+    fn a_start_that_failed_counts_once_and_for_the_same_file() {
+        let place = tempfile::tempdir().unwrap();
+        let (state, file) = (place.path().join("state"), place.path().join("r.lua"));
+        let start = || Claim::new(&state, &file).unwrap();
+        fs::write(&file, "new").unwrap();
+        // Without a good one there is nothing to go back to.
+        assert!(!start().attempt().has_failed("new", "no device"));
+        let (archive, _) = Archive::start(start()).unwrap();
+        archive.keep(State { entries: vec![entry(1, "good")], good: Some(1) });
+        drop(archive);
+        assert_eq!(start().take_refusal(), None);
+        assert!(!start().attempt().has_failed("good", "no device"));
+        assert!(start().attempt().has_failed("new", "no device"));
+        assert_eq!(start().take_refusal().unwrap(), "no device");
+        assert_eq!(start().take_refusal(), None);
+        // The file was mended.
+        assert!(start().attempt().has_failed("new", "no device"));
+        fs::write(&file, "other").unwrap();
+        assert_eq!(start().take_refusal(), None);
+        // The router was ready.
+        let claim = start();
+        let attempt = claim.attempt();
+        let (archive, _) = Archive::start(claim).unwrap();
+        archive.is_ready();
+        assert!(!attempt.has_failed("new", "a leak"));
     }
 }

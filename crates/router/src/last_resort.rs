@@ -53,6 +53,8 @@ struct Inner {
     /// The API's socket.
     socket: Option<PathBuf>,
     bindings: Weak<Bindings>,
+    /// The router has been asked to end.
+    is_ending: bool,
 }
 
 impl Default for Course {
@@ -63,6 +65,7 @@ impl Default for Course {
             patience: PATIENCE,
             socket: None,
             bindings: Weak::new(),
+            is_ending: false,
         })))
     }
 }
@@ -82,6 +85,11 @@ impl Course {
     /// The router has made this socket, whose file is removed with it.
     pub fn owns_socket(&self, path: &Path) {
         self.inner().socket = Some(path.to_owned());
+    }
+
+    /// Returns true if the router has been asked to end.
+    pub fn is_ending(&self) -> bool {
+        self.inner().is_ending
     }
 
     /// The router has NICs bound.
@@ -109,6 +117,7 @@ impl Deadline {
 
     /// Starts the deadline for the router's end.
     pub fn ask(&mut self, now: Instant) {
+        self.course.inner().is_ending = true;
         match &mut self.asked {
             Some((first, again)) => *again |= now.saturating_duration_since(*first) >= SAME_WISH,
             None => self.asked = Some((now, false)),

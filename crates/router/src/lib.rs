@@ -74,7 +74,7 @@ use machine::{Machine, cores};
 use nix::sys::signal::Signal;
 
 use crate::progress::Progress;
-use archive::{Archive, Claim};
+use archive::{Archive, Attempt, Claim};
 use buffers::Buffers;
 use control_socket::ControlSockets;
 use fd_store::SharedStore;
@@ -131,9 +131,33 @@ pub fn run(
     // Before there is any other thread.
     let signals = Signals::block()?;
     resident::stay();
+    // The last good one has nothing behind it.
+    let attempt = state.as_ref().filter(|_| refused.is_none()).map(Claim::attempt);
     let archive = state.map(Archive::start).transpose()?;
+    let (text, course) = (config.text.clone(), signals.course().clone());
+    let described = Described { config, source: source.clone(), refused, archive };
+    run_with(described, program, socket, signals, (no_huge, hold)).inspect_err(|error| {
+        let repeats = |attempt: &Attempt| attempt.has_failed(&text, &format!("{error:#}"));
+        // A start that is ended fails for that.
+        if !course.is_ending() && attempt.as_ref().is_some_and(repeats) {
+            tracing::warn!(
+                "the next start takes the last good configuration, unless the file changes"
+            );
+        }
+    })
+}
+
+/// [`run`], with signals blocked.
+fn run_with(
+    described: Described,
+    program: &Program,
+    path: &Path,
+    signals: Signals,
+    (no_huge, hold): (bool, u64),
+) -> Result<()> {
+    let config = &described.config;
     let acceptor = telnet::Acceptor::new(program.telnet);
-    let opened = config.telnet.as_ref().map(|telnet| acceptor.open(telnet, socket)).transpose()?;
+    let opened = config.telnet.as_ref().map(|telnet| acceptor.open(telnet, path)).transpose()?;
     let control = ControlSockets::default().open(&config.control_sockets)?;
     let control = (config.control_sockets.clone(), control);
     let metrics = config
@@ -146,16 +170,15 @@ pub fn run(
     roles.set(Access::resolve(config.access.as_ref())?);
     let group = config.access.as_ref().and_then(|access| access.group.as_deref());
     let group = group.map(gid_of).transpose().map_err(Error::msg)?;
-    let path = socket;
     let (course, socket) = (signals.course().clone(), Socket::bind(path, "--socket", group)?);
     course.owns_socket(path);
     // There is no other router with this socket, and so none with this holder.
     let store = SharedStore::at_start(path, hold);
     course.enter_for("binding NICs", NIC_PATIENCE);
-    let bindings = Bindings::at_start(Binder::here(), &config)?;
+    let bindings = Bindings::at_start(Binder::here(), config)?;
     course.owns_bindings(&bindings);
     let outcome = run_on(
-        Described { config, source: source.clone(), refused, archive },
+        described,
         program,
         Listeners { socket, acceptor, telnet: opened, control, metrics, api, roles },
         signals,

@@ -454,8 +454,10 @@ impl Owner {
             true => State::Ready,
         };
         let number = configurations.number();
-        let refused =
-            configurations.refused().map_or("", |_| ", the last good one: the file is refused");
+        let refused = match configurations.is_refused() {
+            true => ", the last good one: the file is refused",
+            false => "",
+        };
         serving.manager.tick(state, || match state {
             State::Starting => "starting".to_owned(),
             _ => format!("{}; configuration {number}{refused}", summary(devices, routing)),

@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -204,7 +205,7 @@ impl Workshop {
         Ok(Reopened { opened, graphs, infos })
     }
 
-    fn read(&self, base: &Config, file: &std::path::Path, text: &str) -> Result<Config> {
+    fn read(&self, base: &Config, file: &Path, text: &str) -> Result<Config> {
         self.check(base, self.program.parse(file, text)?)
     }
 
@@ -216,12 +217,18 @@ impl Workshop {
         self.check(base, config)
     }
 
+    /// Returns true if a path leads to the file of the start.
+    pub fn is_start_file(&self, path: &Path) -> bool {
+        let real = |path: &Path| fs::canonicalize(path).ok();
+        real(path).is_some_and(|path| real(&self.source.file) == Some(path))
+    }
+
     /// Writes the router's configuration to the file of the start, so that a start makes this router again. Returns the
     /// file, and false if it has this text already. `is_known` is asked about the file's present text, unless `None`.
     pub fn save(
         &self,
         current: &Config,
-        is_known: Option<impl Fn(&str) -> bool>,
+        is_known: Option<impl Fn(&[u8]) -> bool>,
     ) -> Result<(PathBuf, bool)> {
         let file = &self.source.file;
         ensure!(
@@ -237,7 +244,11 @@ impl Workshop {
         };
         let path = path.with_context(|| file.display().to_string())?;
         let shown = path.display();
-        let before = fs::read_to_string(&path).ok();
+        let before = match fs::read(&path) {
+            Ok(before) => Some(before),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(anyhow!(error).context(path.display().to_string())),
+        };
         let text = &current.text;
         if let (Some(before), Some(is_known)) = (&before, is_known)
             && !is_known(before)
@@ -258,7 +269,7 @@ impl Workshop {
              its files are others there ({}); apply it from there",
             first_difference(&diff)
         );
-        if before.as_deref() == Some(&**text) {
+        if before.as_deref() == Some(text.as_bytes()) {
             return Ok((path, false));
         }
         archive::replace(&path, text.as_bytes())?;

@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -21,6 +21,7 @@ use api::configuration::{ApplyRequest, PlanRequest, RollbackRequest, SaveRequest
 use api::report::{self, Applied, Change, ChangePlan, HistoryEntry, PlannedChange, RouteChanges};
 use api::{Answer, Request, Show};
 use control::config::{Changes, Config, Diff, Effect, Route, Setting};
+use dataplane::lock::lock;
 use dataplane::port::PortId;
 use dataplane::words::count;
 use tokio::sync::{mpsc, oneshot};
@@ -89,11 +90,35 @@ impl Pending {
     }
 }
 
+/// What the router knows of the file that it was started with. Clones are of one: it is also written beside the owner's
+/// work.
+#[derive(Clone)]
+struct StartFile(Arc<Mutex<Seen>>);
+
+struct Seen {
+    /// Its text, as it was last read or written; `None` if it was refused.
+    text: Option<Arc<str>>,
+    /// The reason for which the router has the last good configuration in its place.
+    refused: Option<String>,
+}
+
+impl StartFile {
+    /// The file has this text, which the router takes.
+    fn has(&self, text: Arc<str>) {
+        *lock(&self.0) = Seen { text: Some(text), refused: None };
+    }
+
+    /// A client has applied another configuration.
+    fn is_replaced(&self) {
+        lock(&self.0).refused = None;
+    }
+}
+
 /// The configuration of a running router, and the state of changes to it.
 pub struct Configurations {
     pub(super) current: Arc<Config>,
-    /// The reason for which it is not the one of the file of the start.
-    refused: Option<String>,
+    /// The file of the start.
+    start: StartFile,
     /// Its routes in the RIB.
     pub(super) routes: StaticRoutes,
     /// The ports' data.
@@ -129,12 +154,14 @@ impl Configurations {
         let file = std::path::absolute(&config.file).unwrap_or_else(|_| config.file.clone());
         let origin = if refused.is_some() { Origin::LastGood } else { Origin::Start };
         let history = History::new(archive, (file, config.text.clone()), origin, summary);
+        let text = refused.is_none().then(|| config.text.clone());
+        let start = StartFile(Arc::new(Mutex::new(Seen { text, refused })));
         let current = Arc::new(config);
         let (pending, edits) = (None, VecDeque::new());
         let (making, changing) = (Cell::new(0), Cell::new(0));
         Self {
             current,
-            refused,
+            start,
             routes,
             known,
             workshop,
@@ -150,13 +177,25 @@ impl Configurations {
 
     /// The router is ready with the configuration of its start.
     pub(super) fn is_ready(&mut self) {
-        self.history.is_good();
+        self.history.is_ready();
+        // One that was applied meanwhile may wait for its confirmation.
+        if self.pending.is_none() {
+            self.history.is_good();
+        }
     }
 
-    /// The reason for which the file of the start was refused, while the router has the last good configuration in its
-    /// place.
-    pub(super) fn refused(&self) -> Option<&str> {
-        self.refused.as_deref()
+    /// Returns true if the router has the last good configuration, as the file of the start was refused.
+    pub(super) fn is_refused(&self) -> bool {
+        lock(&self.start.0).refused.is_some()
+    }
+
+    /// The router takes a configuration for this reason, though it may be the one that it has.
+    fn takes(&self, config: &Config, origin: Origin) {
+        let of_start = origin == Origin::Reload || self.workshop.is_start_file(&config.file);
+        match origin {
+            Origin::Reload | Origin::Apply if of_start => self.start.has(config.text.clone()),
+            _ => self.start.is_replaced(),
+        }
     }
 
     /// Returns the place where changes are prepared.
@@ -349,13 +388,15 @@ impl Owner {
         if let Err(error) = checked {
             return reply(Some(to), Err(error));
         }
-        let known = (!force).then(|| configurations.history.texts());
+        let start = configurations.start.clone();
+        let known = lock(&start.0).text.clone();
         let (workshop, config) = (configurations.workshop(), configurations.current.clone());
         tokio::task::spawn_blocking(move || {
-            let is_known = known.map(|known| {
-                move |text: &str| known.iter().any(|known: &Arc<str>| &**known == text)
+            let is_known = (!force).then_some(|text: &[u8]| {
+                known.as_ref().is_some_and(|known| known.as_bytes() == text)
             });
             let saved = workshop.save(&config, is_known).and_then(|(file, written)| {
+                start.has(config.text.clone());
                 let file = file.display().to_string();
                 questions::json(&report::Saved { number: current, file, written })
             });
@@ -464,6 +505,7 @@ impl Owner {
         let summary = summary(&prepared.diff);
         if prepared.diff.is_empty() && base.text == config.text {
             let number = self.configurations.history.current();
+            self.configurations.takes(&config, origin);
             if origin == Origin::Reload {
                 tracing::info!("{origin}: no change");
             }
@@ -478,8 +520,8 @@ impl Owner {
         let known = self.known();
         let configurations = &mut self.configurations;
         configurations.known = known;
+        configurations.takes(&config, origin);
         configurations.current = config;
-        configurations.refused = None;
         let number = configurations.history.add(file.clone(), text, origin, summary.clone());
         let confirm_s = confirm.map(|time| time.as_secs());
         configurations.pending = confirm.map(|time| Pending {

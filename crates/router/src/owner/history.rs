@@ -14,7 +14,7 @@ use super::super::archive::{Archive, Entry, State};
 /// Configurations that are kept.
 const KEPT: usize = 50;
 
-/// Bytes of their texts that are kept, but always the last two.
+/// Bytes of their texts that are kept, but always the last three, or the last two and the last good one.
 const TEXT_KEPT: usize = 256 << 20;
 
 /// The reason for which a configuration became the current one.
@@ -69,13 +69,23 @@ impl History {
             .map_or_else(|| (None, State::default()), |(archive, state)| (Some(archive), state));
         let mut entries = VecDeque::from(entries);
         let current = entries.back().map_or(0, |last| last.number);
-        let goes_on = |last: &&mut Entry| last.text == text && origin == Origin::Start;
-        let same = entries.back_mut().filter(goes_on).map(|last| last.file.clone_from(&file));
+        let goes_on = |last: &&mut Entry| last.text == text;
+        let same = entries.back_mut().filter(goes_on).map(|last| {
+            last.file.clone_from(&file);
+            if origin == Origin::LastGood {
+                last.origin = origin.to_string();
+            }
+        });
         let mut history = Self { entries, current, archive, good };
         if same.is_none() {
             history.add(file, text, origin, summary);
         }
         history
+    }
+
+    /// The router is ready.
+    pub fn is_ready(&self) {
+        self.archive.iter().for_each(Archive::is_ready);
     }
 
     /// The current one works, and is kept: a later start falls back to it.
@@ -92,11 +102,6 @@ impl History {
         }
     }
 
-    /// All texts that are kept.
-    pub fn texts(&self) -> Vec<Arc<str>> {
-        self.entries.iter().map(|entry| entry.text.clone()).collect()
-    }
-
     /// Another one is the current one from now on; its number.
     pub fn add(&mut self, file: PathBuf, text: Arc<str>, origin: Origin, summary: String) -> u64 {
         self.current += 1;
@@ -106,9 +111,11 @@ impl History {
             entries.iter().map(|entry| entry.text.len()).sum()
         };
         while self.entries.len() > KEPT
-            || (self.entries.len() > 2 && bytes(&self.entries) > TEXT_KEPT)
+            || (self.entries.len() > 3 && bytes(&self.entries) > TEXT_KEPT)
         {
-            self.entries.pop_front();
+            // All but the last good one.
+            let oldest = usize::from(self.entries.front().map(|entry| entry.number) == self.good);
+            self.entries.remove(oldest);
         }
         self.store();
         number
@@ -178,16 +185,25 @@ mod tests {
     fn large_texts_go_sooner_but_the_last_two_stay() {
         let large = "x".repeat(TEXT_KEPT / 2 + 1);
         let mut history = begun(&large);
-        add(&mut history, &large);
-        add(&mut history, &large);
-        assert_eq!(history.entries().map(|entry| entry.number).collect::<Vec<_>>(), [2, 3]);
+        for _ in 0..3 {
+            add(&mut history, &large);
+        }
+        let numbers =
+            |history: &History| -> Vec<_> { history.entries().map(|entry| entry.number).collect() };
+        assert_eq!(numbers(&history), [2, 3, 4]);
+        history.good = Some(2);
+        for _ in 0..3 {
+            add(&mut history, &large);
+        }
+        assert_eq!(numbers(&history), [2, 6, 7]);
     }
 
     #[test]
     fn a_restart_goes_on_where_the_router_was() {
         let place = tempfile::tempdir().unwrap();
         let begin = |text: &str, origin| {
-            let archive = Archive::start(Claim::new(place.path()).unwrap()).unwrap();
+            let archive =
+                Archive::start(Claim::new(place.path(), "r.lua".as_ref()).unwrap()).unwrap();
             let file = ("r.lua".into(), text.into());
             History::new(Some(archive), file, origin, String::new())
         };

@@ -64,7 +64,7 @@ impl Owner {
                 .collect(),
             configuration: self.configurations.number(),
             is_unconfirmed: self.configurations.is_unconfirmed(),
-            is_refused: self.configurations.refused().is_some(),
+            is_refused: self.configurations.is_refused(),
         })
     }
 

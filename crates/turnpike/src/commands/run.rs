@@ -1,11 +1,8 @@
 //! `turnpike run`: starts the router and keeps it running.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::Command;
-use std::{env, fs};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result, anyhow};
 use api::DEFAULT_SOCKET;
@@ -13,12 +10,10 @@ use clap::Args;
 use control::config::{self, Config, ConfigErrors, Device};
 use machine::bind::Binder;
 use nix::errno::Errno;
-use nix::sys::signal::SigSet;
-use router::archive::{self, Claim, LastGood};
+use router::archive::{Claim, LastGood};
 use router::hold;
 use router::log;
 use router::{Program, RunSettings};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::check::SourceArgs;
 
@@ -37,84 +32,74 @@ pub struct RunArgs {
     /// takes them over with their carrier; 0: not held
     #[arg(long, default_value_t = hold::SECONDS, value_name = "SECONDS")]
     hold: u64,
-    /// Keep configurations in this directory: the history survives a restart, and a start that fails is repeated with
-    /// the last configuration that worked
+    /// Keep configurations in this directory: the history survives a restart, and the last configuration that worked
+    /// takes the place of a file that is refused
     #[arg(long, value_name = "DIRECTORY")]
     state: Option<PathBuf>,
-    /// Start with the last good configuration of the directory; the reason for which the file is refused
-    #[arg(long, hide = true, requires = "state")]
+}
+
+/// A configuration that this machine can run, as far as can be seen before DPDK begins.
+struct Chosen {
+    config: Config,
+    warnings: Vec<String>,
+    /// The reason for which it is not the file's.
     refused: Option<String>,
 }
 
-/// Longest reason that is passed to the repeated start, in characters.
-const REASON_MOST: usize = 4000;
-
-/// Runs until a signal; an error is the reason why the router did not start or did not end cleanly. With a state
-/// directory, a start that fails is repeated in this process with the last good configuration.
-pub fn run(args: &RunArgs, program: &Program) -> Result<()> {
-    let Some(directory) = &args.state else { return start(args, None, program) };
-    let cores = sched_getaffinity(None)?;
-    let claim = Claim::new(directory)?;
-    let before = claim.last_good();
-    let Err(error) = start(args, Some(claim), program) else { return Ok(()) };
-    if let Some(refused) = &args.refused {
-        return Err(error.context(format!(
-            "the last good configuration is refused, too (the file: {refused})"
-        )));
-    }
-    // If this start got as far, or has the same text, there is nothing else to start with.
-    let after = archive::last_good(directory);
-    let is_same = |good: &LastGood| {
-        fs::read(&args.source.file).is_ok_and(|text| text == good.text.as_bytes())
-    };
-    match after {
-        Some(good) if before.as_ref() == Some(&good) && !is_same(&good) => {
-            Err(repeat(&format!("{error:#}"), &cores))
-        }
-        _ => Err(error),
-    }
-}
-
-/// Replaces this process by a start with the last good configuration; returns only if it cannot.
-fn repeat(reason: &str, cores: &CpuSet) -> Error {
-    let reason: String = reason.chars().take(REASON_MOST).collect();
-    let exec = || -> Result<Infallible> {
-        // What the start did to this thread, the next one inherits.
-        sched_setaffinity(None, cores)?;
-        SigSet::empty().thread_set_mask()?;
-        let mut words = env::args_os();
-        let mut command = Command::new(env::current_exe()?);
-        command.arg0(words.next().unwrap_or_default());
-        Err(command.args(words).arg("--refused").arg(&reason).exec().into())
-    };
-    match exec() {
-        Ok(never) => match never {},
-        Err(error) => anyhow!("{reason}\nno start with the last good configuration: {error:#}"),
-    }
-}
-
-/// Returns the configuration of the file, or the last good one if the file is refused, and warnings.
-fn load(args: &RunArgs, state: Option<&Claim>, program: &Program) -> Result<(Config, Vec<String>)> {
-    let Some(refused) = &args.refused else { return args.source.source().load(program) };
-    let good = state.and_then(Claim::last_good);
-    let good = good.context("there is no last good configuration")?;
-    let (number, file) = (good.number, &args.source.file);
-    let warning = format!(
-        "the last good configuration, number {number}, is used in place of {}, which is refused: {refused}",
-        file.display()
-    );
-    Ok((program.parse(&good.file, &good.text)?, vec![warning]))
-}
-
 /// Runs until a signal; an error is the reason why the router did not start or did not end cleanly.
-fn start(args: &RunArgs, state: Option<Claim>, program: &Program) -> Result<()> {
-    let source = args.source.source();
-    let (mut config, warnings) = load(args, state.as_ref(), program)?;
+pub fn run(args: &RunArgs, program: &Program) -> Result<()> {
+    log::start(None);
+    let file = &args.source.file;
+    let state = args.state.as_ref().map(|directory| Claim::new(directory, file)).transpose()?;
+    let Chosen { config, warnings, refused } = choose(args, state.as_ref(), program)?;
+    let shown = config.file.display();
+    warnings.iter().for_each(|warning| tracing::warn!("{shown}: {warning}"));
+    config.doubts().iter().for_each(|doubt| tracing::warn!("{doubt}"));
+    let no_huge = args.no_huge || config.memory.no_huge;
+    let settings = RunSettings { no_huge, hold: args.hold, state, refused };
+    let devices = devices(&config);
+    router::run(config, &args.source.source(), program, &args.socket, settings).map_err(|error| {
+        let of_machine = error.chain().any(|cause| is_of_machine(cause, &devices));
+        if of_machine { point_to_doctor(error, &args.source) } else { error }
+    })
+}
+
+/// Returns the file's configuration; or the last good one, if the file is refused or a start with it has failed.
+fn choose(args: &RunArgs, state: Option<&Claim>, program: &Program) -> Result<Chosen> {
+    let good = state.and_then(Claim::last_good);
+    let failed = state.and_then(Claim::take_refusal).filter(|_| good.is_some());
+    let file = match failed {
+        Some(reason) => Err(anyhow!(reason)),
+        None => checked(args, args.source.source().load(program)),
+    };
+    let error = match (file, &good) {
+        (Err(error), Some(good)) if !is_text_of(good, &args.source.file) => error,
+        (file, _) => return file,
+    };
+    let LastGood { number, file, text } = good.context("no last good configuration")?;
+    let (refused, shown) = (format!("{error:#}"), args.source.file.display());
+    tracing::error!(
+        "{refused}\nthe last good configuration, number {number}, is used in place of {shown}"
+    );
+    let parsed = program.parse(&file, &text).map(|config| (config, Vec::new()));
+    let chosen = checked(args, parsed).with_context(|| {
+        format!("{refused}\nthe last good configuration, number {number}, is refused, too")
+    })?;
+    Ok(Chosen { refused: Some(refused), ..chosen })
+}
+
+/// Returns true if this is the file's text, with which another try ends alike.
+fn is_text_of(good: &LastGood, file: &Path) -> bool {
+    fs::read(file).is_ok_and(|text| text == good.text.as_bytes())
+}
+
+/// Compares a configuration with this machine.
+fn checked(args: &RunArgs, loaded: Result<(Config, Vec<String>)>) -> Result<Chosen> {
+    let (mut config, mut warnings) = loaded?;
+    log::set_level(config.log.level);
     let binder = Binder::here();
     binder.resolve(&mut config)?;
-    log::start(config.log.level);
     binder.give_back_left(&config);
-    let devices = devices(&config);
     let vdevs = router::virtual_drivers(&config);
     config::check_machine(&config, vdevs).map_err(|errors| match names_core(&errors, &config) {
         true => point_to_doctor(anyhow!("{errors}"), &args.source),
@@ -122,18 +107,8 @@ fn start(args: &RunArgs, state: Option<Claim>, program: &Program) -> Result<()> 
     })?;
     binder.check(&config, None).map_err(|error| point_to_doctor(error, &args.source))?;
     router::quarantine::examine(&config.quarantine.directory)?;
-    let file = config.file.display();
-    warnings
-        .into_iter()
-        .chain(binder.taken_over(&config))
-        .for_each(|warning| tracing::warn!("{file}: {warning}"));
-    config.doubts().iter().for_each(|doubt| tracing::warn!("{doubt}"));
-    let no_huge = args.no_huge || config.memory.no_huge;
-    let settings = RunSettings { no_huge, hold: args.hold, state, refused: args.refused.clone() };
-    router::run(config, &source, program, &args.socket, settings).map_err(|error| {
-        let of_machine = error.chain().any(|cause| is_of_machine(cause, &devices));
-        if of_machine { point_to_doctor(error, &args.source) } else { error }
-    })
+    warnings.extend(binder.taken_over(&config));
+    Ok(Chosen { config, warnings, refused: None })
 }
 
 /// The ports' devices by the ports' names.
