@@ -335,6 +335,10 @@ impl Frame {
             let sum = checksum(&packet[..20]);
             packet[10..12].copy_from_slice(&sum.to_be_bytes());
         }
+        // Later fragments have no header of the upper layer.
+        if self.fragment {
+            return;
+        }
         let length = packet.len() - upper;
         if self.protocol == PROTOCOL_UDP {
             packet[upper + 4..upper + 6].copy_from_slice(&(length as u16).to_be_bytes());
@@ -345,9 +349,6 @@ impl Frame {
             PROTOCOL_ICMP | PROTOCOL_ICMPV6 => 2,
             _ => return,
         };
-        if self.fragment {
-            return;
-        }
         let mut sum = match self.addresses {
             _ if self.protocol == PROTOCOL_ICMP => Checksum::new(),
             (IpAddr::V4(from), IpAddr::V4(to)) => {
@@ -430,6 +431,17 @@ mod tests {
             }
             sum.add(&packet[upper..]);
             assert_eq!(sum.finish(), 0, "{words}");
+        }
+    }
+
+    #[test]
+    fn later_fragments_have_data_and_no_header() {
+        for (words, head) in [
+            ("udp 10.0.0.1 > 10.0.0.2 fragment length 60", 20),
+            ("udp ::1 > ::2 fragment length 80", 48),
+        ] {
+            let MadeFrame { bytes, .. } = make(words, |_| Err(String::new())).unwrap();
+            assert!(bytes[ETHERNET_LEN + head..].iter().all(|&byte| byte == 0), "{words}");
         }
     }
 
