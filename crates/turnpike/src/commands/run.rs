@@ -10,7 +10,7 @@ use std::{env, fs};
 use anyhow::{Context, Error, Result, anyhow};
 use api::DEFAULT_SOCKET;
 use clap::Args;
-use control::config::{self, Config, ConfigErrors, Device};
+use control::config::{self, Config, ConfigErrors, Device, Strictness};
 use machine::bind::Binder;
 use nix::errno::Errno;
 use nix::sys::signal::SigSet;
@@ -116,7 +116,8 @@ fn start(args: &RunArgs, state: Option<Claim>, program: &Program) -> Result<()> 
     binder.give_back_left(&config);
     let devices = devices(&config);
     let vdevs = router::virtual_drivers(&config);
-    config::check_machine(&config, vdevs).map_err(|errors| match names_core(&errors, &config) {
+    let checked = config::check_machine(&config, vdevs, Strictness::Known);
+    checked.map_err(|errors| match names_core(&errors, &config) {
         true => point_to_doctor(anyhow!("{errors}"), &args.source),
         false => anyhow!("{errors}"),
     })?;
