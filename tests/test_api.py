@@ -1,12 +1,16 @@
 """The API over HTTP: what commands say is what clients get, and nobody gets or does what is not theirs."""
 
+import fcntl
 import io
 import json
 import os
 import re
 import shlex
 import socket
+import struct
 import subprocess
+import sys
+import termios
 import threading
 
 import pytest
@@ -237,6 +241,7 @@ def test_a_hundred_thousand_routes_in_pages(lab):
         assert wires.router.show("vrfs")
     assert found == prefixes and pages == 11
     assert len(api.get("/v1/routes?source=import")["routes"]) == 1000
+    assert len(api.ask("GET", "/v1/routes?source=import&limit=1500", Accept=LINES)[2]) == 1500
     status, _, lines = api.ask("GET", "/v1/routes?source=import", Accept=LINES)
     assert status == 200 and [route["prefix"] for route in lines] == prefixes
     # Clients that do not read hold the router up as little as those that leave.
@@ -244,7 +249,8 @@ def test_a_hundred_thousand_routes_in_pages(lab):
     for connection in silent:
         connection.request("GET", "/v1/routes", headers={"Accept": LINES})
         assert connection.getresponse().status == 200
-    assert "8 lists and captures are under way" in api.refused("GET", "/v1/routes", Accept=LINES, status=503)
+    full = "8 places of role configure for lists and captures are taken"
+    assert full in api.refused("GET", "/v1/routes", Accept=LINES, status=503)
     assert len(api.get("/v1/routes?limit=5")["routes"]) == 5
     for connection in silent:
         connection.close()
@@ -322,6 +328,7 @@ def test_slow_and_many_clients_keep_nobody_out(wires):
                                 "Content-Length: 1000\r\n\r\n".encode())
     assert api.get("/v1/vrfs")
     assert wires.router.show("vrfs")
+    assert api.ask("POST", "/v1/plan", text_of(wires.router, CONFIG, FILTERED), LUA)[0] == 200
     head = b"GET /v1/ports HTTP/1.1\r\nHost: x\r\nX: " + b"x" * (1 << 20)
     assert not api.raw(head).startswith(b"HTTP/1.1 200")
     answers = []
@@ -368,7 +375,7 @@ def test_captures_end_with_their_clients(wires):
     # Each is ended when its client is gone, packets or not.
     captures = [begin(dropped="ip4-checksum") for _ in range(8)]
     full = wires.api.refused("POST", "/v1/capture", {}, status=503)
-    assert "8 lists and captures are under way" in full
+    assert "8 places of role configure for lists and captures are taken" in full
     for capture in captures:
         capture.close()
     assert wait_for(lambda: wires.api.ask("GET", "/v1/routes", Accept=LINES)[0] == 200, 20)
@@ -379,13 +386,75 @@ def test_captures_end_with_their_clients(wires):
     assert 'step "x"' in wires.api.refused("POST", "/v1/capture", {"at": "x"})
 
 
-def test_a_trace_ends_with_its_client(wires):
-    connection = Connection(wires.api.path)
-    connection.request("POST", "/v1/trace", '{"seconds": 3600}', {"Content-Type": JSON})
+@pytest.mark.parametrize("behind", [b"", b"G"])
+def test_traces_and_captures_end_with_their_clients_whatever_they_send(wires, behind):
+    def begin(path, body):
+        connection = Connection(wires.api.path)
+        connection.request("POST", path, body, {"Content-Type": JSON})
+        return connection
+
+    trace = begin("/v1/trace", '{"seconds": 3600}')
     busy = lambda: wires.api.ask("POST", "/v1/trace", {"packet": "udp 10.0.1.2 > 10.0.2.2 in left"})[0]
     assert wait_for(lambda: busy() == 422, 20)
-    connection.close()
+    ended = lambda: wires.router.log().count("refused: ended by its client")
+    before = ended()
+    # No packet comes: nothing is written to those who have left.
+    captures = [begin("/v1/capture", '{"dropped":"ip4-checksum"}') for _ in range(8)]
+    for connection in captures:
+        assert connection.getresponse().status == 200
+    for connection in [trace, *captures]:
+        connection.sock.sendall(behind)
+        connection.sock.shutdown(socket.SHUT_RDWR)
+        connection.close()
     assert wait_for(lambda: busy() == 200, 20)
+    assert ended() == before + 1
+    assert wait_for(lambda: wires.api.ask("GET", "/v1/routes", Accept=LINES)[0] == 200, 20)
+
+
+def test_a_change_is_recorded_without_its_client(lab):
+    wires = with_api(lab)
+    number = lambda: wires.router.show("history")[-1]["number"]
+    before = number()
+    # It takes a while to read.
+    busy = "local n = 0 for i = 1, 5e6 do n = n + #tostring(i) end\n"
+    text = text_of(wires.router, busy + 'turnpike.route "198.51.100.0/24" { via = "10.0.2.2" }\n').encode()
+    connection = Connection(wires.api.path)
+    connection.request("POST", "/v1/apply?file=/left.lua", text, {"Content-Type": LUA})
+    # The server has taken the request when it answers another that came behind it.
+    unread = lambda: int.from_bytes(fcntl.ioctl(connection.sock, termios.TIOCOUTQ, bytes(4)), "little")
+    assert wait_for(lambda: unread() == 0, 20)
+    assert wires.api.get("/v1/vrfs")
+    assert number() == before, "it was too quick to tell"
+    connection.close()
+    assert wait_for(lambda: number() == before + 1, 30)
+    change = re.escape('{"apply":{"file":"/left.lua"}}: done')
+    assert wait_for(lambda: re.search(rf"audit: HTTP, uid 0, pid \d+: {change}", wires.router.log()), 20)
+    wires.router.stop()
+
+
+def test_a_capture_says_how_many_packets_it_has_lost(wires):
+    connection = Connection(wires.api.path)
+    connection.request("POST", "/v1/capture", '{"interface":"left","at":"ip4-ttl","snap":16384}', {"Content-Type": JSON})
+    response = connection.getresponse()
+    assert response.status == 200
+    data = udp("10.0.1.2", "10.0.2.2", 1000, 2000, bytes(1400))
+    frame = ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("10.0.1.2", "10.0.2.2", data))
+    entered = lambda: next(of["rx_packets"] for of in wires.router.show("ports") if of["name"] == "left")
+    # The client reads nothing: the pieces that wait for it, its socket and the records are full.
+    begun, sent = entered(), 0
+    while entered() - begun < 6000:
+        for _ in range(500):
+            wires.left.send(frame)
+        sent += 500
+        assert sent < 100_000
+    text, statistics = b"", struct.pack("=I", 5)
+    # The block of statistics, with the option isb_ifdrop.
+    found = lambda: re.search(re.escape(statistics) + b".{4}" + bytes(4) + b".{8}" + struct.pack("=HH", 5, 8) + b"(.{8})", text, re.S)
+    while not found():
+        text += response.read1(1 << 16)
+    assert 0 < int.from_bytes(found()[1], sys.byteorder) <= entered() - begun
+    response.close()
+    connection.close()
 
 
 def by_user(user, *argv, groups=()):
@@ -456,6 +525,19 @@ def test_roles_by_user_and_group(lab):
     assert "needs role read" in json.loads(held.stdout.readline())["error"]
     held.kill()
     held.wait()
+    # A user without a role is answered and leaves; a user has eight places, and others have theirs.
+    script = ("import socket, sys\nall = [socket.socket(socket.AF_UNIX) for _ in range(9)]\n"
+              "for s in all: s.connect(sys.argv[1])\ns = all[0]\nprint(all[8].recv(1000), flush=True)\n"
+              "input()\ns.sendall(b'{\"show\":\"vrfs\"}\\n' * 2)\nprint(s.makefile().read().count('needs role read'), flush=True)\n")
+    held = subprocess.Popen(
+        ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", f"--groups={MEMBERS}", "/usr/bin/python3", "-c", script,
+         str(router.socket)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert "too many clients are connected" in held.stdout.readline()
+    assert turnpike(router, OPERATOR, "show", "vrfs").returncode == 0
+    held.stdin.write("\n")
+    held.stdin.flush()
+    assert held.stdout.readline() == "1\n"
+    assert held.wait(30) == 0
     # Back, and away: the socket is its owner's alone.
     router.command("rollback")
     assert turnpike(router, READER, "show", "vrfs", groups=(MEMBERS, READERS)).returncode == 0
@@ -463,6 +545,25 @@ def test_roles_by_user_and_group(lab):
     assert router.socket.stat().st_mode & 0o777 == 0o600
     unknown = refused(router, "apply", _write(router, 'turnpike.access { read = { "group:nobody-here" } }\n'))
     assert 'access: read: group "nobody-here" unknown' in unknown
+    router.stop()
+
+
+def test_a_holder_of_a_role_that_is_gone_keeps_no_router_from_starting(lab):
+    access = f'turnpike.access {{ read = {{ "group:gone-since" }}, operate = {{ "gone-too", "{OPERATOR}" }} }}\n'
+    wires = Wires(lab, start=False)
+    router = wires.router = lab.router(wires.inside, PORTS + STATIC_NEIGHBOURS + access)
+    for name in ("group \"gone-since\"", "user \"gone-too\""):
+        assert f"access: no role for it: {name} unknown" in router.log()
+    check = lambda config: subprocess.run(
+        [binary(), "check", _write(router, config)], capture_output=True, text=True, timeout=60).stderr
+    # A new text is to be right, and so is a check.
+    changed = access.replace(OPERATOR, READER)
+    assert 'access: operate: user "gone-too" unknown' in refused(router, "apply", _write(router, changed))
+    assert 'access: read: group "gone-since" unknown' in check(changed)
+    # The way back is open.
+    apply(router, PORTS + STATIC_NEIGHBOURS)
+    router.command("rollback")
+    assert router.show("history")[-1]["origin"] == "rollback to 1"
     router.stop()
 
 
@@ -530,6 +631,7 @@ def test_tokens(lab):
     for wrong in (bearer(read[:-1]), bearer(read + "r"), bearer(""), f"Basic {read}", read):
         status, headers, answer = api.ask("GET", "/v1/vrfs", Authorization=wrong)
         assert (status, headers["WWW-Authenticate"]) == (401, "Bearer"), answer
+    assert re.search(r"audit: HTTP, 127\.0\.0\.1:\d+: identification: refused: this token is not one", router.log())
     # Not even root's user does without one, and a path says nothing.
     assert api.ask("GET", "/v1/vrfs")[0] == api.ask("GET", "/v1/none")[0] == 401
     status, _, answer = api.ask("POST", "/v1/rollback", {}, Authorization=bearer(read))

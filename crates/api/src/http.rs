@@ -186,6 +186,11 @@ impl Operation {
         self.words.join(" ")
     }
 
+    /// Returns true if a configuration may be the body.
+    pub fn has_text(&self) -> bool {
+        parameters::of(self).iter().any(|known| known.name == "text")
+    }
+
     /// Makes the request of the parameters' values.
     ///
     /// # Errors

@@ -9,6 +9,9 @@ use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPa
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
+use pcap_file::pcapng::blocks::interface_statistics::{
+    InterfaceStatisticsBlock, InterfaceStatisticsOption,
+};
 use pcap_file::{DataLink, PcapError};
 
 use crate::capture::Packet;
@@ -22,6 +25,8 @@ pub struct Writer<W: Write> {
     file: PcapNgWriter<W>,
     /// The interfaces that the file has so far, by number.
     interfaces: Vec<String>,
+    /// Lost packets, as last written.
+    lost: u64,
 }
 
 impl<W: Write> Writer<W> {
@@ -31,7 +36,7 @@ impl<W: Write> Writer<W> {
     /// It cannot be written.
     pub fn new(to: W) -> io::Result<Self> {
         let file = PcapNgWriter::new(to).map_err(failure)?;
-        Ok(Self { file, interfaces: Vec::new() })
+        Ok(Self { file, interfaces: Vec::new(), lost: 0 })
     }
 
     /// Writes a packet.
@@ -53,6 +58,25 @@ impl<W: Write> Writer<W> {
             ],
         };
         self.file.write_pcapng_block(block).map_err(failure).map(drop)
+    }
+
+    /// Writes the number of packets that the capture has lost by this time, on all interfaces together, if it is another
+    /// than before. It is part of the first interface's statistics, so it waits for a packet.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn lost(&mut self, count: u64, time_ns: u64) -> io::Result<()> {
+        if count == self.lost || self.interfaces.is_empty() {
+            return Ok(());
+        }
+        let block = InterfaceStatisticsBlock {
+            interface_id: 0,
+            timestamp: halves(time_ns),
+            options: vec![InterfaceStatisticsOption::IsbIfDrop(count)],
+        };
+        self.file.write_pcapng_block(block).map_err(failure)?;
+        self.lost = count;
+        Ok(())
     }
 
     /// The place that the file is written to.
@@ -77,6 +101,11 @@ impl<W: Write> Writer<W> {
         self.interfaces.push(name.to_owned());
         Ok(self.interfaces.len() as u32 - 1)
     }
+}
+
+/// The upper half of a time comes first in a file, and the library writes statistics in the machine's order.
+fn halves(time: u64) -> u64 {
+    if cfg!(target_endian = "little") { time.rotate_left(32) } else { time }
 }
 
 /// The cause, so that a closed pipe is seen to be one.
@@ -111,6 +140,8 @@ fn bytes(digits: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use pcap_file::pcapng::{Block, PcapNgReader};
+
     use super::*;
 
     fn packet(event: &str, reason: Option<&str>) -> Packet {
@@ -132,6 +163,31 @@ mod tests {
         assert_eq!(comment(&packet("entered", None)), "enters ip4-lookup");
         let dropped = comment(&packet("dropped", Some("no-route")));
         assert_eq!(dropped, "dropped by ip4-lookup: no-route");
+    }
+
+    #[test]
+    fn lost_packets_are_statistics() {
+        let mut file = Writer::new(Vec::new()).unwrap();
+        // No interface has statistics yet.
+        file.lost(3, 1).unwrap();
+        file.write(&packet("received", None)).unwrap();
+        let time = 0x0123_4567_89ab_cdef;
+        for count in [3, 3, 5] {
+            file.lost(count, time).unwrap();
+        }
+        let mut reader = PcapNgReader::new(&file.get_mut()[..]).unwrap();
+        let mut found = Vec::new();
+        while let Some(block) = reader.next_block() {
+            if let Block::InterfaceStatistics(block) = block.unwrap() {
+                assert_eq!((block.interface_id, halves(block.timestamp)), (0, time));
+                found.extend(block.options.into_iter().map(InterfaceStatisticsOption::into_owned));
+            }
+        }
+        let expected = [3, 5].map(InterfaceStatisticsOption::IsbIfDrop);
+        assert_eq!(found, expected);
+        // draft-ietf-opsawg-pcapng, 4.6: Timestamp (Upper), Timestamp (Lower).
+        let upper = 0x0123_4567u32.to_ne_bytes();
+        assert!(file.get_mut().windows(8).any(|bytes| bytes[..4] == [0; 4] && bytes[4..] == upper));
     }
 
     #[test]

@@ -103,7 +103,9 @@ use crate::rib::{self, Resilient, RouteKind};
 pub use annotations::ANNOTATIONS;
 pub use diff::{Changes, Diff, Effect, Setting, Unit};
 pub use error::{ConfigError, ConfigErrors};
-pub use machine::{Machine, check_change, check_machine, check_machine_with, interfaces_by_mac};
+pub use machine::{
+    Machine, Strictness, check_change, check_machine, check_machine_with, interfaces_by_mac,
+};
 pub use network::{NoGateway, Place, not_a_host, place_of_gateway};
 pub use queues::{Queues, Rss, RssFields, Spread, key_text};
 pub use script::commands::{Call, run_command};

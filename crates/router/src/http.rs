@@ -6,19 +6,22 @@
 //! ```
 //!
 //! The table of operations is `api::http`. Routes are asked for page by page, so that the owner answers others in between;
-//! a capture's packets come from a queue that forwarders fill. A client that leaves ends its trace, capture or list.
+//! a capture's packets come from a queue that forwarders fill. A client that leaves ends its trace, capture or list. Any
+//! other request goes on without it, in a task of its own: a change is recorded, and the request keeps its place.
 //!
 //! | file | concern |
 //! |---|---|
 //! | `http/guard.rs` | requests that a browser sends for a foreign page, or that are ambiguous |
 //! | `http/identity.rs` | the client's role: user of a socket or of this machine, or token |
 //! | `http/body.rs` | bodies and parameters |
+//! | `http/places.rs` | requests at the same time |
 //! | `http/response.rs` | answers, errors (RFC 9457) |
 //! | `http/streams.rs` | routes and captures |
 
 mod body;
 mod guard;
 mod identity;
+mod places;
 mod response;
 mod streams;
 
@@ -29,7 +32,7 @@ use anyhow::Result;
 use api::http::{DOCUMENT, Form, JSON, Missing, Operation, Role, Values};
 use api::{Answer, Request};
 use control::config;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 use web::axum::body::Body;
 use web::axum::extract::State;
@@ -43,13 +46,14 @@ use super::server::access::Roles;
 use super::server::{GONE, Question, ask, audit};
 use super::web_listeners::{Wanted, WebListeners};
 use identity::{Door, Who};
+use places::{Place, Places};
 use response::{Problem, whole};
 
-/// Requests that are with the owner, or whose answers are being made.
-const RUNNING: usize = 8;
+/// Requests that are with the owner, or whose answers are being made: of role `read`, up to `operate`, and all.
+const RUNNING: [usize; 3] = [4, 6, 8];
 
-/// Lists and captures at the same time.
-const STREAMS: usize = 8;
+/// Lists and captures at the same time, likewise.
+const STREAMS: [usize; 3] = [4, 6, 8];
 
 /// Large bodies at the same time.
 const LARGE_BODIES: usize = 2;
@@ -88,8 +92,8 @@ impl Opened {
             roles,
             door: self.door,
             document: serde_json::to_vec(&document)?.into(),
-            running: Semaphore::new(RUNNING),
-            streams: Arc::new(Semaphore::new(STREAMS)),
+            running: Places::new(RUNNING),
+            streams: Places::new(STREAMS),
             large: Semaphore::new(LARGE_BODIES),
         };
         let pages = Router::new().fallback(respond).with_state(Arc::new(api));
@@ -117,8 +121,8 @@ struct Api {
     roles: Arc<Roles>,
     door: Door,
     document: Bytes,
-    running: Semaphore,
-    streams: Arc<Semaphore>,
+    running: Places,
+    streams: Places,
     large: Semaphore,
 }
 
@@ -137,14 +141,70 @@ struct Admitted<'a> {
     /// The values of the path's parameters.
     values: Values,
     who: &'a Who,
+    role: Role,
+}
+
+/// A request on its way to the owner and back, whether its client waits for the answer or not.
+struct Errand {
+    questions: mpsc::Sender<Question>,
+    record: Record,
+    visit: Visit,
+    _place: Place,
+}
+
+impl Errand {
+    async fn run(mut self, request: Request, mut to: oneshot::Sender<Answer>) {
+        let may_end = matches!(request, Request::Trace(_));
+        let answer = tokio::select! {
+            answer = ask(request, &self.questions) => answer,
+            () = left(&mut to, &self.visit), if may_end => Answer::Error(LEFT.to_owned()),
+        };
+        self.record.answered(&answer);
+        // The client may have left.
+        let _ = to.send(answer);
+    }
+}
+
+/// Returns once the client has left.
+async fn left<T>(to: &mut oneshot::Sender<T>, visit: &Visit) {
+    tokio::select! {
+        () = to.closed() => {}
+        () = visit.gone() => {}
+    }
+}
+
+/// The outcome of a trace without its client.
+const LEFT: &str = "ended by its client";
+
+/// A line of the audit log that is due, for a change.
+struct Record {
+    client: audit::Client,
+    change: Option<String>,
+}
+
+impl Record {
+    fn of(request: &Request, admitted: &Admitted<'_>) -> Self {
+        Self { client: admitted.who.client(), change: audit::change(request) }
+    }
+
+    fn answered(&mut self, answer: &Answer) {
+        self.change.take().iter().for_each(|change| self.client.record(change, answer));
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        // The service ends at once with the router.
+        self.answered(&Answer::Error("not known: the service has ended".to_owned()));
+    }
 }
 
 impl Api {
     async fn respond(&self, visit: &Visit, parts: &Parts, body: Body) -> Result<Response, Problem> {
         guard::check(parts, &visit.end, self.door.listen)?;
         let who = self.door.identify(&visit.end, &parts.headers, &self.roles)?;
-        if who.role.is_some() {
-            visit.know();
+        if let Some(role) = who.role {
+            visit.know(role as u8 + 1);
         }
         if parts.uri.path() == DOCUMENT {
             return self.describe(parts, &who);
@@ -153,12 +213,12 @@ impl Api {
         let (request, page) = self.read(&admitted, parts, body).await?;
         match (admitted.operation.form, request) {
             (Form::Pages, Request::Show(api::Show::Routes(filter))) => {
-                self.routes(filter, page, parts, visit).await
+                self.routes((filter, page), &admitted, parts, visit).await
             }
             (Form::Capture, Request::Capture(request)) => {
                 self.capture(request, &admitted, visit).await
             }
-            (_, request) => self.answer(request, &admitted).await,
+            (_, request) => self.answer(request, &admitted, visit).await,
         }
     }
 
@@ -183,31 +243,35 @@ impl Api {
             }
             Missing::Method(known) => Problem::method(&known),
         })?;
-        self.roles.admit(operation, who.role, || who.name.clone()).map_err(|reason| {
-            self.roles.log(&who.client(), operation, None, &reason);
-            Problem::new(StatusCode::FORBIDDEN, reason)
-        })?;
-        Ok(Admitted { operation, values, who })
+        let role =
+            self.roles.admit(operation, who.role, || who.name.clone()).map_err(|reason| {
+                self.roles.log(&who.client(), operation, None, &reason);
+                Problem::new(StatusCode::FORBIDDEN, reason)
+            })?;
+        Ok(Admitted { operation, values, who, role })
     }
 
     /// Asks the owner, and records a change.
-    async fn answer(&self, request: Request, admitted: &Admitted<'_>) -> Result<Response, Problem> {
-        // The semaphore is never closed.
-        let _place = self.running.acquire().await;
-        let change = audit::change(&request);
-        let answer = match admitted.operation.role {
-            Role::Read => timeout(PATIENCE, ask(request, &self.questions)).await,
-            // It is made, or not, and takes as long as it takes.
-            _ => Ok(ask(request, &self.questions).await),
+    async fn answer(
+        &self,
+        request: Request,
+        admitted: &Admitted<'_>,
+        visit: &Visit,
+    ) -> Result<Response, Problem> {
+        let errand = Errand {
+            questions: self.questions.clone(),
+            record: Record::of(&request, admitted),
+            visit: visit.clone(),
+            _place: self.running.wait(admitted.role).await,
         };
-        let answer = answer.map_err(|_| {
-            let text = format!("the router does not answer for {} s", PATIENCE.as_secs());
-            Problem::new(StatusCode::GATEWAY_TIMEOUT, text)
-        })?;
-        if let Some(change) = change {
-            admitted.who.client().record(&change, &answer);
-        }
-        match answer {
+        let (to, answer) = oneshot::channel();
+        tokio::spawn(errand.run(request, to));
+        let answer = match admitted.operation.role {
+            Role::Read => in_time(answer).await?,
+            // It is made, or not, and takes as long as it takes.
+            _ => answer.await,
+        };
+        match answer.unwrap_or_else(|_| Answer::Error(GONE.to_owned())) {
             Answer::Ok(report) => {
                 let text = serde_json::to_vec(&report);
                 Ok(whole(JSON, text.map_err(Problem::defect)?.into()))
@@ -215,6 +279,14 @@ impl Api {
             Answer::Error(reason) => Err(Problem::refused(reason)),
         }
     }
+}
+
+/// Waits for the answer to a query.
+async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, Problem> {
+    timeout(PATIENCE, answer).await.map_err(|_| {
+        let text = format!("the router does not answer for {} s", PATIENCE.as_secs());
+        Problem::new(StatusCode::GATEWAY_TIMEOUT, text)
+    })
 }
 
 impl Problem {

@@ -167,7 +167,7 @@ fn run_with(
         .transpose()?;
     let api = config.api.as_ref().map(|settings| http::Opened::open(settings, None)).transpose()?;
     let roles = Arc::new(Roles::default());
-    roles.set(Access::resolve(config.access.as_ref())?);
+    roles.set(Access::resolve(config.access.as_ref()));
     let group = config.access.as_ref().and_then(|access| access.group.as_deref());
     let group = group.map(gid_of).transpose().map_err(Error::msg)?;
     let (course, socket) = (signals.course().clone(), Socket::bind(path, "--socket", group)?);

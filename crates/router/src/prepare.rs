@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use control::config::{self, Config, Diff, Interface};
+use control::config::{self, Config, Diff, Interface, Strictness};
 use control::cores::CorePlacement;
 use control::import::{Exchange, read_table};
 use dataplane::interface::{InterfaceId, InterfaceInfo, VrfId};
@@ -36,6 +36,8 @@ use super::virtuals::{self, Hosts};
 pub enum Wanted {
     /// A text that may be wrong.
     Text(PathBuf, Arc<str>),
+    /// A text that the router had before.
+    Past(PathBuf, Arc<str>),
     /// The file that the router was started with, as it is now.
     File,
     /// A configuration that has been checked.
@@ -118,6 +120,10 @@ impl Workshop {
         let is_checked = matches!(wanted, Wanted::Config(_) | Wanted::Edit(_));
         let config = match wanted {
             Wanted::Text(file, text) => Arc::new(self.read(&base, &file, &text)?),
+            Wanted::Past(file, text) => {
+                let config = self.program.parse(&file, &text)?;
+                Arc::new(self.check(&base, config, Strictness::Known)?)
+            }
             Wanted::File => Arc::new(self.read_again(&base)?),
             Wanted::Config(config) => config,
             Wanted::Edit(edit) => {
@@ -206,7 +212,7 @@ impl Workshop {
     }
 
     fn read(&self, base: &Config, file: &Path, text: &str) -> Result<Config> {
-        self.check(base, self.program.parse(file, text)?)
+        self.check(base, self.program.parse(file, text)?, Strictness::New)
     }
 
     /// The file of the start, in whichever language it is.
@@ -214,7 +220,7 @@ impl Workshop {
         let (config, warnings) = self.source.load(&self.program)?;
         let file = config.file.display();
         warnings.iter().for_each(|warning| tracing::warn!("{file}: {warning}"));
-        self.check(base, config)
+        self.check(base, config, Strictness::New)
     }
 
     /// Returns true if a path leads to the file of the start.
@@ -277,9 +283,9 @@ impl Workshop {
     }
 
     /// Compares a configuration with the machine and with what the router has.
-    fn check(&self, base: &Config, mut config: Config) -> Result<Config> {
+    fn check(&self, base: &Config, mut config: Config, strictness: Strictness) -> Result<Config> {
         Binder::here().resolve(&mut config)?;
-        config::check_change(&config, base, virtual_drivers(&config))
+        config::check_change(&config, base, virtual_drivers(&config), strictness)
             .map_err(|errors| anyhow!("{errors}"))?;
         quarantine::examine(&config.quarantine.directory)?;
         config.doubts().iter().for_each(|doubt| tracing::warn!("{doubt}"));

@@ -12,13 +12,14 @@ pub mod access;
 pub mod audit;
 pub mod capture;
 
+use std::collections::HashMap;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -29,16 +30,18 @@ use api::report::Route;
 use api::{Answer, Request, RouteFilter, Show};
 use control::config::{self, ControlSocket};
 use dataplane::capture::Capture;
+use dataplane::lock::lock;
 use ipnet::IpNet;
 use nix::fcntl::OFlag;
 use nix::sys::socket::SockType;
 use nix::sys::stat::{Mode, fchmod};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Interest};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, Interest};
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
+use web::Patient;
 
 use super::Listeners;
 use super::control_socket::{self, ControlSockets};
@@ -53,10 +56,11 @@ const LINE_MAX: u64 = 256 << 20;
 /// Longest request line of a client that may not configure.
 const SHORT_LINE_MAX: u64 = 64 << 10;
 
-/// Most connections of clients that may not configure.
+/// Most connections of clients that may not configure, and of one user of those.
 const PLACES: usize = 64;
+const PLACES_OF_USER: usize = 8;
 
-/// Time limit of those for the next request.
+/// Time limit of those for the next request, and for taking something of an answer.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// A request on its way to the owner, with the channel for its answer, whose receiver may be
@@ -146,7 +150,7 @@ impl Socket {
     /// Accepts connections for ever, sending their requests to `questions`.
     async fn serve(&self, questions: mpsc::Sender<Question>, roles: Arc<Roles>) -> Result<()> {
         let listener = UnixListener::from_std(self.listener.try_clone()?)?;
-        let places = Arc::new(Semaphore::new(PLACES));
+        let places = Arc::new(Places::default());
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
@@ -322,18 +326,20 @@ async fn converse(
     stream: UnixStream,
     questions: mpsc::Sender<Question>,
     roles: Arc<Roles>,
-    place: Place,
+    place: Option<Place>,
 ) {
     let client = audit::Client::of(&stream);
     let peer = Peer::of(&stream);
-    let (read, mut write) = stream.into_split();
+    let (read, write) = stream.into_split();
     let mut read = BufReader::new(read);
+    let (longest, idle) = match place {
+        Some(_) => (SHORT_LINE_MAX, IDLE),
+        None => (LINE_MAX, Duration::MAX),
+    };
+    let mut write = Patient::new(write, idle);
+    let may_ask = || peer.as_ref().is_ok_and(|peer| roles.role_of(peer).is_some());
     loop {
         let mut line = Vec::new();
-        let (longest, idle) = match place {
-            Some(_) => (SHORT_LINE_MAX, IDLE),
-            None => (LINE_MAX, Duration::MAX),
-        };
         let mut bounded = (&mut read).take(longest);
         match timeout(idle, bounded.read_until(b'\n', &mut line)).await {
             Ok(Ok(0) | Err(_)) | Err(_) => return,
@@ -365,7 +371,7 @@ async fn converse(
                 let may_end = matches!(request, Request::Trace(_));
                 let answer = tokio::select! {
                     answer = ask(request, &questions) => answer,
-                    () = hung_up(&write), if may_end => return,
+                    () = hung_up(write.get_ref()), if may_end => return,
                 };
                 if let Some(change) = change {
                     client.record(&change, &answer);
@@ -374,24 +380,60 @@ async fn converse(
             }
             Err(reason) => write_answer(&mut write, &Answer::Error(reason)).await,
         };
-        if written.is_err() || too_long {
+        // A client without a role has had its answer.
+        if written.is_err() || too_long || !may_ask() {
             return;
         }
     }
 }
 
-/// The place of a client that may not configure; others need none.
-type Place = Option<OwnedSemaphorePermit>;
+/// Connections of clients that may not configure, by user; others need no place.
+#[derive(Default)]
+struct Places(Mutex<HashMap<u32, usize>>);
 
-/// Gives a client a place; or an answer for it, if there is none.
-fn enter(stream: &UnixStream, roles: &Roles, places: &Arc<Semaphore>) -> Result<Place, String> {
+/// The place of a connection; dropping it gives it back.
+struct Place {
+    places: Arc<Places>,
+    user: u32,
+}
+
+impl Places {
+    /// Gives a user a place, if there is one.
+    fn take(self: &Arc<Self>, user: u32) -> Option<Place> {
+        let mut taken = lock(&self.0);
+        let own = taken.get(&user).copied().unwrap_or(0);
+        if own >= PLACES_OF_USER || taken.values().sum::<usize>() >= PLACES {
+            return None;
+        }
+        taken.insert(user, own + 1);
+        Some(Place { places: self.clone(), user })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = lock(&self.places.0);
+        let left = taken.get(&self.user).map_or(0, |own| own.saturating_sub(1));
+        match left {
+            0 => taken.remove(&self.user),
+            left => taken.insert(self.user, left),
+        };
+    }
+}
+
+/// Gives a client a place, if it needs one; or an answer for it, if there is none.
+fn enter(
+    stream: &UnixStream,
+    roles: &Roles,
+    places: &Arc<Places>,
+) -> Result<Option<Place>, String> {
     let role = Peer::of(stream).ok().and_then(|peer| roles.role_of(&peer));
     if role == Some(Role::Configure) {
         return Ok(None);
     }
-    let place = places.clone().try_acquire_owned();
+    let place = stream.peer_cred().ok().and_then(|user| places.take(user.uid()));
     let reason = "{\"error\":\"too many clients are connected; try again later\"}\n";
-    place.map(Some).map_err(|_| reason.to_owned())
+    place.map(Some).ok_or_else(|| reason.to_owned())
 }
 
 /// Returns the request, if the client has the role that it needs.
@@ -406,7 +448,7 @@ fn admit(
         Err(error) => Err(format!("the kernel does not tell the user of this connection: {error}")),
     };
     match admitted {
-        Ok(()) => Ok(request),
+        Ok(_) => Ok(request),
         Err(reason) => {
             roles.log(client, operation, Some(&request), &reason);
             Err(reason)
@@ -453,7 +495,7 @@ pub async fn ask_page(
     wait.await.map_err(|_| gone())?
 }
 
-async fn write_answer(write: &mut OwnedWriteHalf, answer: &Answer) -> io::Result<()> {
+async fn write_answer(write: &mut (impl AsyncWrite + Unpin), answer: &Answer) -> io::Result<()> {
     let mut text = serde_json::to_vec(answer)?;
     text.push(b'\n');
     write.write_all(&text).await
@@ -461,7 +503,7 @@ async fn write_answer(write: &mut OwnedWriteHalf, answer: &Answer) -> io::Result
 
 /// Writes `{"ok":[ROUTE,…]}` page by page. If the router ends meanwhile, the line stays unfinished.
 async fn write_routes(
-    write: &mut OwnedWriteHalf,
+    write: &mut (impl AsyncWrite + Unpin),
     filter: RouteFilter,
     questions: &mpsc::Sender<Question>,
 ) -> io::Result<()> {
@@ -605,6 +647,20 @@ mod tests {
             assert_eq!(routes[expected - 1]["prefix"], format!("10.0.{}.0/24", expected - 1));
             assert_eq!(answers[1]["ok"], "fine", "the connection goes on");
         }
+    }
+
+    #[test]
+    fn users_have_few_places_each() {
+        let places = Arc::new(Places::default());
+        let of = |user: u32| -> Vec<_> { std::iter::from_fn(|| places.take(user)).collect() };
+        let first = of(1);
+        assert_eq!((first.len(), of(1).len()), (PLACES_OF_USER, 0));
+        let others: Vec<_> = (2..100).map(of).collect();
+        assert_eq!(others.iter().map(Vec::len).sum::<usize>(), PLACES - PLACES_OF_USER);
+        drop(first);
+        assert_eq!(of(100).len(), PLACES_OF_USER);
+        drop(others);
+        assert!(lock(&places.0).is_empty());
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod stream;
 
 pub use axum;
 pub use bytes::Bytes;
+pub use patient::Patient;
 pub use server::{End, Limits, Listener, Server, Visit};
 pub use stream::stream;
 

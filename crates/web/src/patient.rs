@@ -9,7 +9,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
 /// A stream on which a write fails if nothing is taken in time.
-pub(crate) struct Patient<S> {
+#[derive(Debug)]
+pub struct Patient<S> {
     inner: S,
     patience: Duration,
     /// Ends the patience while a write waits.
@@ -18,9 +19,14 @@ pub(crate) struct Patient<S> {
 }
 
 impl<S> Patient<S> {
-    /// Bounds the writes of a stream.
-    pub(crate) fn new(inner: S, patience: Duration) -> Self {
+    /// Bounds the writes of a stream; by [`Duration::MAX`] not at all.
+    pub fn new(inner: S, patience: Duration) -> Self {
         Self { inner, patience, end: Box::pin(sleep(patience)), is_waiting: false }
+    }
+
+    /// The stream.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
     }
 
     /// The result of an attempt to write.
@@ -34,7 +40,8 @@ impl<S> Patient<S> {
             return result;
         }
         if !std::mem::replace(&mut self.is_waiting, true) {
-            self.end.as_mut().reset(Instant::now() + self.patience);
+            let end = Instant::now().checked_add(self.patience);
+            end.into_iter().for_each(|end| self.end.as_mut().reset(end));
         }
         self.end.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }

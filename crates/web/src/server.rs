@@ -2,7 +2,7 @@
 //!
 //! | limit | beyond |
 //! |---|---|
-//! | [`CONNECTIONS`] of each listener | the newest replaces the oldest, first one that is not known yet ([`Visit`]) |
+//! | [`CONNECTIONS`] of each listener | the newest replaces the oldest, of those with the lowest rank ([`Visit::know`]) |
 //! | [`HEAD_PATIENCE`] for the head of a request, or for the next one | closed |
 //! | [`HEAD_MAX`] bytes of a head | 431, closed |
 //! | [`BODY_MAX`] bytes of a body that a handler reads by an extractor | 413 |
@@ -13,6 +13,7 @@
 //! and each listener has places of its own.
 
 use std::collections::VecDeque;
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::net::TcpListener as StdTcpListener;
@@ -20,7 +21,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ use hyper::server::conn::http1;
 use hyper::service::Service as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, Interest};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime::Builder;
 use tokio::sync::{oneshot, watch};
@@ -76,7 +77,7 @@ pub enum Listener {
 pub struct Limits {
     /// Time after which a connection is closed, between two responses.
     pub life: Option<Duration>,
-    /// Clients are known by their first request, whoever they are; else by [`Visit::know`].
+    /// Clients are known by their first request, all with the same rank; else by [`Visit::know`].
     pub open: bool,
 }
 
@@ -107,15 +108,37 @@ pub enum End {
 pub struct Visit {
     /// The other end.
     pub end: End,
-    is_known: Arc<AtomicBool>,
+    socket: Arc<OwnedFd>,
+    rank: Arc<AtomicU8>,
     _retired: watch::Receiver<bool>,
 }
 
 impl Visit {
-    /// Lets the connection stay before those of unknown clients.
-    pub fn know(&self) {
-        self.is_known.store(true, Ordering::Relaxed);
+    /// Lets the connection stay before those of lower ranks. Clients that are not known have rank 0.
+    pub fn know(&self, rank: u8) {
+        self.rank.store(rank, Ordering::Relaxed);
     }
+
+    /// Returns once the client has closed the connection, or its direction. The server itself does not notice that of a
+    /// client that has sent something behind its request.
+    pub async fn gone(&self) {
+        // Only asked for events, whichever family it is of.
+        let socket = self.socket.try_clone().map(Into::into).and_then(UnixStream::from_std);
+        // Without a free descriptor nobody notices.
+        let Ok(socket) = socket else { return pending().await };
+        loop {
+            match socket.ready(Interest::READABLE).await {
+                Ok(ready) if ready.is_read_closed() => return,
+                // Until the next event.
+                Ok(_) => _ = socket.try_io(Interest::READABLE, nothing_read),
+                Err(_) => return pending().await,
+            }
+        }
+    }
+}
+
+fn nothing_read() -> io::Result<()> {
+    Err(io::ErrorKind::WouldBlock.into())
 }
 
 /// A running server; dropping it ends its thread and closes its connections.
@@ -193,7 +216,7 @@ impl Drop for Server {
 #[derive(Debug)]
 struct Place {
     task: AbortHandle,
-    is_known: Arc<AtomicBool>,
+    rank: Arc<AtomicU8>,
 }
 
 /// What all connections have in common.
@@ -213,8 +236,10 @@ impl Places {
     fn make_room(&mut self) {
         self.0.retain(|place| !place.task.is_finished());
         while self.0.len() >= CONNECTIONS {
-            let unknown = self.0.iter().position(|place| !place.is_known.load(Ordering::Relaxed));
-            if let Some(place) = self.0.remove(unknown.unwrap_or(0)) {
+            let rank = |at: &usize| self.0[*at].rank.load(Ordering::Relaxed);
+            // The oldest of several.
+            let lowest = (0..self.0.len()).min_by_key(rank).unwrap_or(0);
+            if let Some(place) = self.0.remove(lowest) {
                 place.task.abort();
             }
         }
@@ -222,7 +247,7 @@ impl Places {
 }
 
 /// Serves all connections that `accept` returns.
-async fn serve<S>(accept: impl AsyncFn() -> io::Result<(S, End)>, house: House)
+async fn serve<S>(accept: impl AsyncFn() -> io::Result<Arrival<S>>, house: House)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -230,14 +255,14 @@ where
     let mut is_failing = false;
     loop {
         match accept().await {
-            Ok((stream, end)) => {
+            Ok((stream, socket, end)) => {
                 is_failing = false;
                 places.make_room();
-                let is_known = Arc::new(AtomicBool::new(false));
+                let rank = Arc::new(AtomicU8::new(0));
                 let retired = house.retired.clone();
-                let visit = Visit { end, is_known: is_known.clone(), _retired: retired };
+                let visit = Visit { end, socket, rank: rank.clone(), _retired: retired };
                 let task = tokio::spawn(converse(stream, visit, house.clone()));
-                places.0.push_back(Place { task: task.abort_handle(), is_known });
+                places.0.push_back(Place { task: task.abort_handle(), rank });
             }
             Err(error) => {
                 if !std::mem::replace(&mut is_failing, true) {
@@ -257,7 +282,7 @@ where
     let pages = TowerToHyperService::new(pages);
     let service = hyper::service::service_fn(|mut request: hyper::Request<Incoming>| {
         if limits.open {
-            visit.know();
+            visit.know(1);
         }
         request.extensions_mut().insert(visit.clone());
         pages.call(request.map(Body::new))
@@ -285,20 +310,24 @@ where
 async fn life(limits: Limits) {
     match limits.life {
         Some(life) => sleep(life).await,
-        None => std::future::pending().await,
+        None => pending().await,
     }
 }
 
-async fn by_unix(listener: &UnixListener) -> io::Result<(UnixStream, End)> {
+/// A new connection, a second descriptor of it, and its other end.
+type Arrival<S> = (S, Arc<OwnedFd>, End);
+
+async fn by_unix(listener: &UnixListener) -> io::Result<Arrival<UnixStream>> {
     let (stream, _) = listener.accept().await?;
-    let copy = stream.as_fd().try_clone_to_owned()?;
-    Ok((stream, End::Unix(Arc::new(copy))))
+    let copy = Arc::new(stream.as_fd().try_clone_to_owned()?);
+    Ok((stream, copy.clone(), End::Unix(copy)))
 }
 
-async fn by_tcp(listener: &TcpListener) -> io::Result<(TcpStream, End)> {
+async fn by_tcp(listener: &TcpListener) -> io::Result<Arrival<TcpStream>> {
     let (stream, peer) = listener.accept().await?;
     let local = stream.local_addr()?;
-    Ok((stream, End::Tcp { local, peer }))
+    let copy = Arc::new(stream.as_fd().try_clone_to_owned()?);
+    Ok((stream, copy, End::Tcp { local, peer }))
 }
 
 #[cfg(test)]
@@ -324,12 +353,14 @@ mod tests {
             sleep(Duration::from_secs(1)).await;
             "late"
         };
-        let known = async |Extension(visit): Extension<Visit>| visit.know();
+        let known = async |Extension(visit): Extension<Visit>| visit.know(1);
+        let higher = async |Extension(visit): Extension<Visit>| visit.know(2);
         let pages = Pages::new()
             .route("/", get(async || "here"))
             .route("/length", post(length))
             .route("/slow", get(slow))
-            .route("/known", get(known));
+            .route("/known", get(known))
+            .route("/higher", get(higher));
         (Server::start(vec![Listener::Tcp(listener)], pages, limits).unwrap(), address)
     }
 
@@ -409,14 +440,16 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_nobody_knows_leave_first() {
+    fn the_oldest_of_the_lowest_rank_leaves_first() {
         let (_server, address) = server_with(Limits::LONG);
         let ask = |stream: &mut TcpStream, path: &str| {
             write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
             let mut answer = [0; 12];
             stream.read_exact(&mut answer).map(|()| assert_eq!(&answer, b"HTTP/1.1 200"))
         };
-        let (mut known, mut asked) = (connect(address), connect(address));
+        let (mut higher, mut known, mut asked) =
+            (connect(address), connect(address), connect(address));
+        ask(&mut higher, "/higher").unwrap();
         ask(&mut known, "/known").unwrap();
         ask(&mut asked, "/").unwrap();
         let others: Vec<_> = (0..CONNECTIONS).map(|_| connect(address)).collect();
@@ -429,6 +462,40 @@ mod tests {
         };
         assert!(is_open(&mut known) && !is_open(&mut asked));
         drop(others);
+        let others: Vec<_> = (0..CONNECTIONS)
+            .map(|_| {
+                let mut other = connect(address);
+                ask(&mut other, "/known").unwrap();
+                other
+            })
+            .collect();
+        assert!(is_open(&mut higher) && !is_open(&mut known));
+        drop(others);
+    }
+
+    /// A client that has sent something behind its request, and one that has not, as the server sees it.
+    #[test]
+    fn a_client_that_leaves_is_gone_whatever_it_has_sent() {
+        for sent in [&b""[..], b"x"] {
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            let (here, mut there) = std::os::unix::net::UnixStream::pair().unwrap();
+            here.set_nonblocking(true).unwrap();
+            let socket = Arc::new(OwnedFd::from(here));
+            let (_retire, retired) = watch::channel(false);
+            let (end, rank) = (End::Unix(socket.clone()), Arc::default());
+            let visit = Visit { end, socket, rank, _retired: retired };
+            there.write_all(sent).unwrap();
+            runtime.block_on(async {
+                let mut gone = pin!(visit.gone());
+                tokio::select! {
+                    biased;
+                    () = &mut gone => panic!("it is there"),
+                    () = sleep(Duration::from_millis(20)) => {}
+                }
+                drop(there);
+                timeout(Duration::from_secs(30), gone).await.unwrap();
+            });
+        }
     }
 
     #[test]

@@ -91,12 +91,25 @@ fn network_functions() -> BTreeSet<String> {
         .collect()
 }
 
+/// The strictness of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strictness {
+    /// For a new configuration: all of it must exist.
+    New,
+    /// For one that may have been accepted before: holders of roles may be gone since, and hold nothing then.
+    Known,
+}
+
 /// Checks a configuration against this machine, whose DPDK has these drivers of virtual devices.
 ///
 /// # Errors
-/// Every missing core, device or file.
-pub fn check_machine(config: &Config, vdevs: BTreeSet<String>) -> Result<(), ConfigErrors> {
-    check_here(config, &[], vdevs)
+/// Every missing core, device, file or user.
+pub fn check_machine(
+    config: &Config,
+    vdevs: BTreeSet<String>,
+    strictness: Strictness,
+) -> Result<(), ConfigErrors> {
+    check_here(config, &[], vdevs, strictness)
 }
 
 /// Like [`check_machine`], for a router that has the ports of another configuration: their devices
@@ -108,11 +121,17 @@ pub fn check_change(
     config: &Config,
     base: &Config,
     vdevs: BTreeSet<String>,
+    strictness: Strictness,
 ) -> Result<(), ConfigErrors> {
-    check_here(config, &base.ports, vdevs)
+    check_here(config, &base.ports, vdevs, strictness)
 }
 
-fn check_here(config: &Config, open: &[Port], vdevs: BTreeSet<String>) -> Result<(), ConfigErrors> {
+fn check_here(
+    config: &Config,
+    open: &[Port],
+    vdevs: BTreeSet<String>,
+    strictness: Strictness,
+) -> Result<(), ConfigErrors> {
     let mut errors = Collector::new(&config.file);
     match Machine::here() {
         Ok(mut machine) => {
@@ -124,7 +143,7 @@ fn check_here(config: &Config, open: &[Port], vdevs: BTreeSet<String>) -> Result
                     Device::Vdev(_) => false,
                 };
             }
-            return check_machine_with(config, &machine);
+            return check_machine_with(config, &machine, strictness);
         }
         Err(error) => errors.add(None, format!("the machine cannot be examined: {error}")),
     }
@@ -135,7 +154,11 @@ fn check_here(config: &Config, open: &[Port], vdevs: BTreeSet<String>) -> Result
 ///
 /// # Errors
 /// Those of [`check_machine`].
-pub fn check_machine_with(config: &Config, machine: &Machine) -> Result<(), ConfigErrors> {
+pub fn check_machine_with(
+    config: &Config,
+    machine: &Machine,
+    strictness: Strictness,
+) -> Result<(), ConfigErrors> {
     let mut errors = Collector::new(&config.file);
     check_cores(config, machine, &mut errors);
     for port in &config.ports {
@@ -155,6 +178,9 @@ pub fn check_machine_with(config: &Config, machine: &Machine) -> Result<(), Conf
     }
     check_namespaces(config, machine, &mut errors);
     check_users(config, &mut errors);
+    if strictness == Strictness::New {
+        check_holders(config, &mut errors);
+    }
     for import in &config.imports {
         if let Err(error) = readable(&import.file) {
             let file = import.file.display();
@@ -201,7 +227,7 @@ fn check_namespaces(config: &Config, machine: &Machine, errors: &mut Collector) 
     }
 }
 
-/// Checks the users that may connect to telnet, FPM and control sockets, and groups and holders of roles.
+/// Checks the users that may connect to telnet, FPM and control sockets, and groups.
 fn check_users(config: &Config, errors: &mut Collector) {
     let telnet = config.telnet.iter().map(|telnet| ("telnet", &telnet.users));
     let fpm = config.fpm.iter().map(|fpm| ("fpm", &fpm.users));
@@ -219,6 +245,10 @@ fn check_users(config: &Config, errors: &mut Collector) {
             errors.add(None, format!("{what}: {reason}"));
         }
     }
+}
+
+/// Checks the holders of roles.
+fn check_holders(config: &Config, errors: &mut Collector) {
     let roles = config.access.iter().flat_map(|access| {
         [("read", &access.read), ("operate", &access.operate), ("configure", &access.configure)]
     });
@@ -317,10 +347,15 @@ mod tests {
     }
 
     fn errors(text: &str) -> String {
+        errors_of(text, Strictness::New)
+    }
+
+    fn errors_of(text: &str, strictness: Strictness) -> String {
         let text = format!("local turnpike = require 'turnpike'\n{text}");
         let catalogue = Catalogue::default();
         let config = parse(Path::new("r.lua"), &text, Limits::default(), &catalogue).unwrap();
-        check_machine_with(&config, &machine()).map_or_else(|e| e.to_string(), |()| String::new())
+        let checked = check_machine_with(&config, &machine(), strictness);
+        checked.map_or_else(|e| e.to_string(), |()| String::new())
     }
 
     #[test]
@@ -389,6 +424,17 @@ mod tests {
         ] {
             assert_eq!(errors(text), expected, "{text}");
         }
+    }
+
+    /// An account that is deleted keeps no router from starting.
+    #[test]
+    fn holders_of_roles_may_be_gone_later() {
+        let text = "turnpike.port 'a' { device = 'eth0' }\n\
+                    turnpike.access { read = { 'group:no-group-here' }, operate = { 'no-one-here' } }";
+        let found = errors(text);
+        assert!(found.contains("access: read: group \"no-group-here\" unknown"), "{found}");
+        assert!(found.contains("access: operate: user \"no-one-here\" unknown"), "{found}");
+        assert_eq!(errors_of(text, Strictness::Known), "");
     }
 
     #[test]

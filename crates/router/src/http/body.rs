@@ -9,13 +9,13 @@ use api::Request;
 use api::http::{Form, JSON, LUA, parameters};
 use ipnet::IpNet;
 use serde_json::{Map, Value};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use web::axum::body::{Body, HttpBody, to_bytes};
 use web::axum::http::request::Parts;
 use web::axum::http::{HeaderMap, StatusCode, header};
 
 use super::response::Problem;
-use super::{Admitted, Api};
+use super::{Admitted, Api, LARGE_BODIES};
 
 /// Most bytes of a body.
 const MOST: usize = 1 << 20;
@@ -26,15 +26,17 @@ const TEXT_MOST: usize = 64 << 20;
 /// Time limit for a body.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Routes of a page without a limit, and at most.
-const ROUTES: usize = 1000;
+/// Routes of a page without a limit.
+pub(super) const ROUTES: usize = 1000;
+
+/// Highest limit.
 const ROUTES_MOST: usize = 10_000;
 
 /// A page of routes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Window {
-    /// Most routes, but for those of the last prefix.
-    pub(super) limit: usize,
+    /// Most routes, but for those of the last prefix; `None`: those of a page, or in lines all.
+    pub(super) limit: Option<usize>,
     /// The prefix before them.
     pub(super) after: Option<IpNet>,
 }
@@ -53,7 +55,7 @@ impl Api {
     ) -> Result<(Request, Window), Problem> {
         let operation = admitted.operation;
         let mut pairs = parameters::pairs(parts.uri.query().unwrap_or_default()).map_err(bad)?;
-        let mut window = Window { limit: ROUTES, after: None };
+        let mut window = Window::default();
         if operation.form == Form::Pages {
             window = take_window(&mut pairs)?;
         }
@@ -83,14 +85,19 @@ impl Api {
         headers: &HeaderMap,
         body: Body,
     ) -> Result<Map<String, Value>, Problem> {
-        let has_text = parameters::of(admitted.operation).iter().any(|known| known.name == "text");
+        let has_text = admitted.operation.has_text();
         let most = if has_text { TEXT_MOST } else { MOST };
-        // The semaphore is never closed.
-        let _place = match has_text {
-            true => self.large.acquire().await.ok(),
-            false => None,
+        let deadline = Instant::now() + PATIENCE;
+        let is_large = has_text && body.size_hint().upper().is_none_or(|most| most > MOST as u64);
+        let place = is_large.then(|| timeout_at(deadline, self.large.acquire()));
+        let _place = match place {
+            Some(place) => Some(place.await.map_err(|_| {
+                let text = format!("{LARGE_BODIES} large bodies are under way; try again later");
+                Problem::new(StatusCode::SERVICE_UNAVAILABLE, text).closing()
+            })?),
+            None => None,
         };
-        let bytes = timeout(PATIENCE, to_bytes(body, most)).await.map_err(|_| {
+        let bytes = timeout_at(deadline, to_bytes(body, most)).await.map_err(|_| {
             let text = format!("the body takes longer than {} s", PATIENCE.as_secs());
             Problem::new(StatusCode::REQUEST_TIMEOUT, text).closing()
         })?;
@@ -124,7 +131,7 @@ impl Api {
 
 /// Takes the parameters of a page out of a query.
 fn take_window(pairs: &mut Vec<(String, String)>) -> Result<Window, Problem> {
-    let mut window = Window { limit: ROUTES, after: None };
+    let mut window = Window::default();
     let (page, others): (Vec<_>, _) =
         pairs.drain(..).partition(|(name, _)| ["limit", "after"].contains(&name.as_str()));
     *pairs = others;
@@ -138,7 +145,7 @@ fn take_window(pairs: &mut Vec<(String, String)>) -> Result<Window, Problem> {
             let limit = text.parse().ok().filter(|limit| (1..=ROUTES_MOST).contains(limit));
             let error =
                 || bad(format!("parameter \"limit\": \"{text}\" is not 1 to {ROUTES_MOST}"));
-            window.limit = limit.ok_or_else(error)?;
+            window.limit = Some(limit.ok_or_else(error)?);
         } else {
             let error = || bad(format!("parameter \"after\": \"{text}\" is no prefix"));
             window.after = Some(text.parse().map_err(|_| error())?);
@@ -157,9 +164,9 @@ mod tests {
             let mut pairs = parameters::pairs(query).unwrap();
             take_window(&mut pairs).map(|window| (window.limit, window.after, pairs.len()))
         };
-        assert_eq!(window("vrf=blue").unwrap(), (ROUTES, None, 1));
+        assert_eq!(window("vrf=blue").unwrap(), (None, None, 1));
         let after = "10.0.0.0/8".parse().ok();
-        assert_eq!(window("limit=5&after=10.0.0.0/8").unwrap(), (5, after, 0));
+        assert_eq!(window("limit=5&after=10.0.0.0/8").unwrap(), (Some(5), after, 0));
         for wrong in ["limit=0", "limit=10001", "limit=x", "after=x", "limit=1&limit=2"] {
             assert!(window(wrong).is_err(), "{wrong}");
         }

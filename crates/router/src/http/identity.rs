@@ -89,11 +89,15 @@ impl Door {
                 let peer = Peer::of(&**socket).map_err(|error| unknown(&error))?;
                 Ok(Who::of(&peer, roles, ""))
             }
-            (End::Tcp { peer, .. }, Some(file)) => by_token(file, headers, *peer),
+            (End::Tcp { peer, .. }, Some(file)) => by_token(file, headers, *peer, roles),
             (End::Tcp { local, peer }, None) => {
                 let gate = self.gate.as_ref().ok_or_else(|| unknown(&"a defect, please report"))?;
                 let mut gate = gate.lock().unwrap_or_else(PoisonError::into_inner);
-                let uid = gate.user(*local, *peer).map_err(|refusal| unknown(&refusal))?;
+                let uid = gate.user(*local, *peer).map_err(|refusal| {
+                    let client = audit::Client::of_http(&peer.to_string());
+                    roles.log_unknown(&client, &refusal.to_string());
+                    unknown(&refusal)
+                })?;
                 Ok(Who::of(&Peer::user(uid), roles, &format!(", {peer}")))
             }
         }
@@ -105,17 +109,29 @@ fn unknown(reason: &dyn std::fmt::Display) -> Problem {
     Problem::new(StatusCode::FORBIDDEN, text)
 }
 
-fn by_token(file: &Path, headers: &HeaderMap, peer: SocketAddr) -> Result<Who, Problem> {
-    let refused = |text: &str| {
+fn by_token(
+    file: &Path,
+    headers: &HeaderMap,
+    peer: SocketAddr,
+    roles: &Roles,
+) -> Result<Who, Problem> {
+    let log = |reason: &str| {
+        roles.log_unknown(&audit::Client::of_http(&peer.to_string()), reason);
+    };
+    let refusal = |text: &str| {
         Problem::new(StatusCode::UNAUTHORIZED, text).with(header::WWW_AUTHENTICATE, "Bearer")
+    };
+    let refused = |text: &str| {
+        log(text);
+        refusal(text)
     };
     let given = headers.get(header::AUTHORIZATION).and_then(|given| given.to_str().ok());
     let given = given.and_then(|given| given.split_once(' '));
     let token = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     let token = token.ok_or_else(|| refused("a token is missing: Authorization: Bearer TOKEN"))?.1;
     let tokens = read_tokens(file).map_err(|error| {
-        tracing::error!("api: {error:#}");
-        refused("the router cannot read its tokens; see its log")
+        log(&format!("{error:#}"));
+        refusal("the router cannot read its tokens; see its log")
     })?;
     // Each is compared, and takes its time whatever the token is.
     let is_it = |own: &String| bool::from(own.as_bytes().ct_eq(token.as_bytes()));
@@ -196,7 +212,8 @@ mod tests {
         let (_directory, path) = file(&text, 0o600);
         let role = |header: &str| {
             let headers = HeaderMap::from_iter([(header::AUTHORIZATION, header.parse().unwrap())]);
-            by_token(&path, &headers, "127.0.0.1:1".parse().unwrap()).map(|who| who.role)
+            let (peer, roles) = ("127.0.0.1:1".parse().unwrap(), Roles::default());
+            by_token(&path, &headers, peer, &roles).map(|who| who.role)
         };
         assert_eq!(role(&format!("Bearer {READ}")).ok(), Some(Some(Role::Read)));
         assert_eq!(role(&format!("bearer {CONFIGURE}")).ok(), Some(Some(Role::Configure)));

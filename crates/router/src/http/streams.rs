@@ -4,7 +4,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
 
 use api::capture::CaptureRequest;
 use api::http::{JSON, LINES, PCAP, RoutePage};
@@ -13,7 +12,7 @@ use api::report::Route;
 use api::{Answer, Request, RouteFilter};
 use ipnet::IpNet;
 use serde_json::json;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 use web::axum::http::request::Parts;
 use web::axum::http::{StatusCode, header};
@@ -21,10 +20,11 @@ use web::axum::response::Response;
 use web::{Bytes, Visit, stream};
 
 use super::super::server::capture::{CHUNK, Clock, TICK, begin, packet};
-use super::super::server::{Begun, Question, ask_page, audit};
-use super::body::Window;
+use super::super::server::{Begun, GONE, Question, ask_page};
+use super::body::{ROUTES, Window};
+use super::places::Place;
 use super::response::{Problem, of, whole};
-use super::{Admitted, Api, STREAMS};
+use super::{Admitted, Api, Record, in_time};
 
 /// Pieces that wait for the client.
 const WAITING: usize = 2;
@@ -36,25 +36,25 @@ impl Api {
     /// A page of routes, or all of them, one a line.
     pub(super) async fn routes(
         &self,
-        filter: RouteFilter,
-        window: Window,
+        (filter, window): (RouteFilter, Window),
+        admitted: &Admitted<'_>,
         parts: &Parts,
         visit: &Visit,
     ) -> Result<Response, Problem> {
         let accepted = parts.headers.get_all(header::ACCEPT).iter();
         let mut accepted = accepted.filter_map(|accept| accept.to_str().ok());
         if accepted.any(|accept| accept.contains(LINES)) {
-            return self.all_routes(filter, window, visit).await;
+            return self.all_routes((filter, window), admitted, visit).await;
         }
-        let _place = self.running.acquire().await;
-        let page = self.page(&filter, window).await.map_err(Problem::refused)?;
+        let _place = self.running.wait(admitted.role).await;
+        let page = in_time(self.page(&filter, window)).await?.map_err(Problem::refused)?;
         let text = serde_json::to_vec(&page).map_err(Problem::defect)?;
         Ok(whole(JSON, text.into()))
     }
 
     /// Adds pages of the owner up until there are as many routes as are wanted.
     async fn page(&self, filter: &RouteFilter, window: Window) -> Result<RoutePage, String> {
-        let Window { limit, mut after } = window;
+        let (limit, mut after) = (window.limit.unwrap_or(ROUTES), window.after);
         let mut routes: VecDeque<Route> = VecDeque::new();
         loop {
             let page = ask_page(filter, after, &self.questions).await?;
@@ -68,24 +68,26 @@ impl Api {
 
     async fn all_routes(
         &self,
-        filter: RouteFilter,
-        Window { limit: _, after }: Window,
+        (filter, Window { limit, after }): (RouteFilter, Window),
+        admitted: &Admitted<'_>,
         visit: &Visit,
     ) -> Result<Response, Problem> {
-        let place = self.place()?;
+        let place = self.place(admitted)?;
         // The first page is asked for here, so that a wrong filter is an error.
         let first = ask_page(&filter, after, &self.questions).await.map_err(Problem::refused)?;
         let (pieces, body) = mpsc::channel(WAITING);
         let (questions, visit) = (self.questions.clone(), visit.clone());
         tokio::spawn(async move {
-            let mut page = first;
+            let (mut page, mut left) = (first, limit.unwrap_or(usize::MAX));
             loop {
+                page.routes.truncate(left);
+                left -= page.routes.len();
                 let piece = lines(&page.routes);
                 // An error means that the client is gone.
                 if pieces.send(piece).await.is_err() {
                     break;
                 }
-                let Some(after) = page.next else { break };
+                let Some(after) = page.next.filter(|_| left > 0) else { break };
                 page = match ask_page(&filter, Some(after), &questions).await {
                     Ok(page) => page,
                     Err(reason) => {
@@ -106,32 +108,69 @@ impl Api {
         admitted: &Admitted<'_>,
         visit: &Visit,
     ) -> Result<Response, Problem> {
-        let place = self.place()?;
-        let change = audit::change(&Request::Capture(request.clone()));
-        let begun = begin(request, &self.questions).await;
-        let answer = match &begun {
-            Ok(_) => Answer::Ok(json!({ "capture": "begun" })),
-            Err(reason) => Answer::Error(reason.clone()),
-        };
-        change.iter().for_each(|change| admitted.who.client().record(change, &answer));
-        let begun = begun.map_err(Problem::refused)?;
+        let place = self.place(admitted)?;
+        let (told, begun) = oneshot::channel();
         let (pieces, body) = mpsc::channel(WAITING);
-        let (questions, visit) = (self.questions.clone(), visit.clone());
+        let errand = Errand {
+            questions: self.questions.clone(),
+            record: Record::of(&Request::Capture(request.clone()), admitted),
+            pieces,
+        };
+        let visit = visit.clone();
         tokio::spawn(async move {
-            // Its end is the client's affair.
-            let _ = pass_on(&begun, &pieces).await;
-            // The owner may have ended.
-            let _ = questions.send(Question::EndCapture(begun.capture.clone())).await;
+            errand.run(request, told, visit.gone()).await;
             drop((place, visit));
         });
+        let begun = begun.await.unwrap_or_else(|_| Err(GONE.to_owned()));
+        begun.map_err(Problem::refused)?;
         Ok(of(PCAP, stream(body)))
     }
 
-    fn place(&self) -> Result<OwnedSemaphorePermit, Problem> {
-        Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
-            let text = format!("{STREAMS} lists and captures are under way; try again later");
+    fn place(&self, admitted: &Admitted<'_>) -> Result<Place, Problem> {
+        self.streams.take(admitted.role).ok_or_else(|| {
+            let (most, role) = (self.streams.most(admitted.role), admitted.role);
+            let text = format!(
+                "the {most} places of role {role} for lists and captures are taken; try again later"
+            );
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, text)
         })
+    }
+}
+
+/// A capture from its beginning to its end, which comes whenever the client leaves.
+struct Errand {
+    questions: mpsc::Sender<Question>,
+    record: Record,
+    pieces: Pieces,
+}
+
+impl Errand {
+    async fn run(
+        mut self,
+        request: CaptureRequest,
+        told: oneshot::Sender<Result<(), String>>,
+        gone: impl Future<Output = ()>,
+    ) {
+        let made = begin(request, &self.questions).await;
+        let answer = match &made {
+            Ok(_) => Answer::Ok(json!({ "capture": "begun" })),
+            Err(reason) => Answer::Error(reason.clone()),
+        };
+        self.record.answered(&answer);
+        let (outcome, begun) = match made {
+            Ok(begun) => (Ok(()), Some(begun)),
+            Err(reason) => (Err(reason), None),
+        };
+        // The client may have left.
+        let _ = told.send(outcome);
+        let Some(begun) = begun else { return };
+        tokio::select! {
+            // Its end is the client's affair.
+            _ = pass_on(&begun, &self.pieces) => {}
+            () = gone => {}
+        }
+        // The owner may have ended.
+        let _ = self.questions.send(Question::EndCapture(begun.capture)).await;
     }
 }
 
@@ -168,11 +207,14 @@ async fn pass_on(begun: &Begun, pieces: &Pieces) -> io::Result<()> {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let piece = std::mem::take(file.get_mut());
+        let is_full = piece.len() >= CHUNK;
         if !piece.is_empty() && pieces.send(Ok(piece.into())).await.is_err() {
             return Ok(());
         }
         tokio::select! {
+            biased;
             () = pieces.closed() => return Ok(()),
+            () = std::future::ready(()), if is_full => {}
             _ = ticks.tick() => {}
         }
         while file.get_mut().len() < CHUNK
@@ -182,11 +224,18 @@ async fn pass_on(begun: &Begun, pieces: &Pieces) -> io::Result<()> {
             begun.capture.give_back(record);
             written?;
         }
+        file.lost(begun.capture.lost(), clock.now_ns())?;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use dataplane::capture::{Capture, What};
+
+    use super::super::super::server::audit;
     use super::*;
 
     fn route(prefix: &str) -> Route {
@@ -208,6 +257,26 @@ mod tests {
         let routes = prefixes.iter().map(|prefix| route(prefix)).collect();
         let page = cut(routes, limit, next.map(|next| next.parse().unwrap()));
         (page.routes.len(), page.next)
+    }
+
+    /// The owner's answer and the client's departure cross.
+    #[test]
+    fn a_capture_without_its_client_is_ended() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (questions, mut asked) = mpsc::channel(1);
+            let (told, begun) = oneshot::channel();
+            let (pieces, body) = mpsc::channel(WAITING);
+            let record = Record { client: audit::Client::of_http("x"), change: None };
+            let errand = Errand { questions, record, pieces };
+            let request = CaptureRequest::default();
+            tokio::spawn(errand.run(request, told, std::future::pending()));
+            let Some(Question::Capture(_, to)) = asked.recv().await else { panic!("a capture") };
+            drop((begun, body));
+            let capture = Arc::new(Capture::new(What::Wire, None, 64));
+            assert!(to.send(Ok(Begun { capture, names: BTreeMap::new() })).is_ok());
+            assert!(matches!(asked.recv().await, Some(Question::EndCapture(_))));
+        });
     }
 
     #[test]

@@ -38,7 +38,7 @@ impl Owner {
         if old.access == new.access {
             return Ok(None);
         }
-        let access = Access::resolve(new.access.as_ref())?;
+        let access = Access::resolve(new.access.as_ref());
         let group = new.access.as_ref().and_then(|config::Access { group, .. }| group.as_deref());
         let group = group.map(gid_of).transpose().map_err(Error::msg)?;
         Ok(Some(NewRoles { access, group }))

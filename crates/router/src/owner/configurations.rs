@@ -261,7 +261,7 @@ impl Configurations {
 
     fn past(&self, number: u64) -> Result<Wanted> {
         let entry = self.history.get(number)?;
-        Ok(Wanted::Text(entry.file.clone(), entry.text.clone()))
+        Ok(Wanted::Past(entry.file.clone(), entry.text.clone()))
     }
 
     /// Returns the change that a request is for, if it is about configurations; requests that need no preparation come

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Bound;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -22,7 +23,7 @@ use dpdk::{MulticastFilter, OffloadState};
 use ipnet::IpNet;
 use machine::Machine;
 use serde::Serialize;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 use wire::MacAddr;
 
@@ -38,6 +39,18 @@ const PAGE: usize = 1000;
 /// Time limit for answers of slow path workers.
 pub(super) const WORKERS_PATIENCE: Duration = Duration::from_secs(5);
 
+/// Most queries at a time that occupy a thread for long.
+const LONG_QUERIES: usize = 2;
+
+/// Bounds how many there are.
+pub(super) struct LongQueries(Arc<Semaphore>);
+
+impl Default for LongQueries {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(LONG_QUERIES)))
+    }
+}
+
 impl Owner {
     pub(super) async fn answer(&mut self, question: Question) {
         match question {
@@ -48,6 +61,7 @@ impl Owner {
             }
             Question::Request(Request::Handler(call), to) => self.call_handler(call, to),
             Question::Request(request, to) => {
+                let Some(to) = self.bounded(&request, to) else { return };
                 // Configurations are prepared first, by another thread.
                 if let Some((request, to)) = self.begin(request, to) {
                     self.respond(request, to);
@@ -65,6 +79,31 @@ impl Owner {
                 let _ = to.send(page);
             }
         }
+    }
+
+    /// Bounds how many queries occupy a thread for long, whoever asks. Gives the way for the answer back, unless there
+    /// is no place: then it is answered.
+    fn bounded(
+        &self,
+        request: &Request,
+        to: oneshot::Sender<Answer>,
+    ) -> Option<oneshot::Sender<Answer>> {
+        if !matches!(request, Request::Show(Show::Flows { .. } | Show::Difference { .. })) {
+            return Some(to);
+        }
+        let Ok(place) = self.serving.long_queries.0.clone().try_acquire_owned() else {
+            reply(to, Err::<(), _>(anyhow!("busy with {LONG_QUERIES} such requests; try again")));
+            return None;
+        };
+        let (answered, answer) = oneshot::channel();
+        tokio::spawn(async move {
+            if let Ok(answer) = answer.await {
+                // The client may have disconnected.
+                let _ = to.send(answer);
+            }
+            drop(place);
+        });
+        Some(answered)
     }
 
     fn respond(&mut self, request: Request, to: oneshot::Sender<Answer>) {

@@ -42,6 +42,7 @@ use super::links::Link;
 use super::load::Loads;
 use super::meanwhile::{Inputs, Later};
 use super::multicast::Groups;
+use super::questions::LongQueries;
 use super::rebalance::Balance;
 use super::sources::Sources;
 use super::watch::Word;
@@ -240,6 +241,7 @@ pub(super) struct Serving {
     pub(super) roles: Arc<Roles>,
     /// Commands in Lua that run.
     pub(super) places: Places,
+    pub(super) long_queries: LongQueries,
     /// True if everything that a start waits for is done.
     pub(super) ready: bool,
     pub(super) manager: Manager,

@@ -15,7 +15,6 @@ use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Error, Result};
 use api::Request;
 use api::http::{Operation, Role};
 use arc_swap::ArcSwap;
@@ -44,26 +43,21 @@ enum Id {
 }
 
 impl Access {
-    /// Looks the names of a configuration up.
-    ///
-    /// # Errors
-    /// There is no such user or group.
-    pub fn resolve(settings: Option<&config::Access>) -> Result<Self> {
+    /// Looks the names of a configuration up. A new one is checked before; a holder that is gone since holds nothing.
+    pub fn resolve(settings: Option<&config::Access>) -> Self {
         let Some(config::Access { group: _, read, operate, configure }) = settings else {
-            return Ok(Self::default());
+            return Self::default();
         };
         let id = |holder: &Holder| {
             let id = match holder {
                 Holder::User(name) => uid_of(name).map(Id::User),
                 Holder::Group(name) => gid_of(name).map(Id::Group),
             };
-            id.map(|id| (id, holder.to_string())).map_err(Error::msg)
+            let id = id.inspect_err(|reason| tracing::warn!("access: no role for it: {reason}"));
+            Some((id.ok()?, holder.to_string()))
         };
-        let mut roles = <[Vec<_>; 3]>::default();
-        for (role, holders) in roles.iter_mut().zip([read, operate, configure]) {
-            *role = holders.iter().map(id).collect::<Result<_>>()?;
-        }
-        Ok(Self { roles })
+        let roles = [read, operate, configure];
+        Self { roles: roles.map(|holders| holders.iter().filter_map(id).collect()) }
     }
 
     /// Returns the role of a user of this machine; `None` if it has none.
@@ -94,8 +88,29 @@ impl Access {
 #[derive(Debug, Default)]
 pub struct Roles {
     access: ArcSwap<Access>,
-    /// The last line of the log about a refusal, and the refusals since.
-    logged: Mutex<(Option<Instant>, u64)>,
+    refusals: LogLimit,
+    /// Of clients that are not known.
+    unknown: LogLimit,
+}
+
+/// Bounds the rate of log lines that clients cause: the time of the last one, and the number left out since.
+#[derive(Debug, Default)]
+struct LogLimit(Mutex<(Option<Instant>, u64)>);
+
+impl LogLimit {
+    /// Returns a remark for the line, if it may be written.
+    fn admit(&self) -> Option<String> {
+        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.0.is_some_and(|last| last.elapsed() < LOG_EVERY) {
+            logged.1 += 1;
+            return None;
+        }
+        let left_out = std::mem::replace(&mut *logged, (Some(Instant::now()), 0)).1;
+        Some(match left_out {
+            0 => String::new(),
+            count => format!(" ({count} more since the last such line)"),
+        })
+    }
 }
 
 impl Roles {
@@ -109,7 +124,7 @@ impl Roles {
         self.access.load().role_of(peer)
     }
 
-    /// Checks that a client with this role may make a request; `who` names the client.
+    /// Checks that a client with this role may make a request, and returns the role; `who` names the client.
     ///
     /// # Errors
     /// The text for the client.
@@ -118,10 +133,10 @@ impl Roles {
         operation: &Operation,
         role: Option<Role>,
         who: impl Fn() -> String,
-    ) -> Result<(), String> {
+    ) -> Result<Role, String> {
         let needed = operation.role;
-        if role >= Some(needed) {
-            return Ok(());
+        if let Some(role) = role.filter(|role| *role >= needed) {
+            return Ok(role);
         }
         let (who, name, holders) = (who(), operation.name(), self.access.load().holders(needed));
         Err(format!("{who} may not {name}: needs role {needed} ({holders})"))
@@ -135,18 +150,15 @@ impl Roles {
         request: Option<&Request>,
         reason: &str,
     ) {
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        if logged.0.is_some_and(|last| last.elapsed() < LOG_EVERY) {
-            logged.1 += 1;
-            return;
-        }
-        let others = match logged.1 {
-            0 => String::new(),
-            count => format!(" ({count} more since the last such line)"),
-        };
-        *logged = (Some(Instant::now()), 0);
+        let Some(others) = self.refusals.admit() else { return };
         let asked = request.and_then(audit::change).unwrap_or_else(|| operation.name());
         client.refused(&asked, &format!("{reason}{others}"));
+    }
+
+    /// Logs that a client is not known, likewise.
+    pub fn log_unknown(&self, client: &audit::Client, reason: &str) {
+        let Some(others) = self.unknown.admit() else { return };
+        client.refused("identification", &format!("{reason}{others}"));
     }
 }
 
@@ -199,7 +211,7 @@ mod tests {
             operate: vec![Holder::User("70001".to_owned()), Holder::Group("70002".to_owned())],
             configure: vec![Holder::User("70003".to_owned())],
         };
-        Access::resolve(Some(&settings)).unwrap()
+        Access::resolve(Some(&settings))
     }
 
     fn peer(uid: u32, groups: &[u32]) -> Peer {

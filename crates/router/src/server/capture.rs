@@ -8,8 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use api::Answer;
 use api::capture::{CaptureRequest, Line, Packet, Totals};
 use dataplane::capture::{Capture, Event, Record};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::net::unix::OwnedWriteHalf;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -45,7 +44,7 @@ pub async fn begin(
 
 /// Asks for a capture and passes its packets on; returns the answer for the audit log.
 pub async fn serve(
-    (read, write): (&mut (impl AsyncRead + Unpin), &mut OwnedWriteHalf),
+    (read, write): (&mut (impl AsyncRead + Unpin), &mut (impl AsyncWrite + Unpin)),
     request: CaptureRequest,
     questions: &mpsc::Sender<Question>,
     begun: impl FnOnce(&Answer),
@@ -70,7 +69,7 @@ pub async fn serve(
 
 /// Passes packets on until the client closes its direction, and then those that are there. Returns their number.
 async fn pass_on(
-    (read, write): (&mut (impl AsyncRead + Unpin), &mut OwnedWriteHalf),
+    (read, write): (&mut (impl AsyncRead + Unpin), &mut (impl AsyncWrite + Unpin)),
     begun: &Begun,
 ) -> io::Result<u64> {
     let clock = Clock::now();
@@ -151,6 +150,11 @@ impl Clock {
     pub fn now() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { tsc: dpdk::tsc(), since }
+    }
+
+    /// Returns the time now, in nanoseconds since 1970.
+    pub fn now_ns(&self) -> u64 {
+        self.nanoseconds(dpdk::tsc())
     }
 
     fn nanoseconds(&self, at: u64) -> u64 {

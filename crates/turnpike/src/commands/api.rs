@@ -57,7 +57,7 @@ pub fn run(args: &ApiArgs) -> Result<()> {
     let (Some(method), Some(target)) = (&args.method, &args.path) else {
         bail!("METHOD and PATH are missing");
     };
-    let body = args.data.as_deref().map(|data| body(target, data)).transpose()?;
+    let body = args.data.as_deref().map(|data| body(method, target, data)).transpose()?;
     let has_body = check(method, target)?;
     if !has_body && body.is_some() {
         bail!("--data: {method} {target} has no body");
@@ -87,14 +87,21 @@ fn check(method: &str, target: &str) -> Result<bool> {
     }
 }
 
-/// The body and its media type.
-fn body(target: &str, data: &str) -> Result<(&'static str, Vec<u8>)> {
-    let Some(file) = data.strip_prefix('@') else { return Ok((JSON, data.as_bytes().to_vec())) };
+/// The body, and its media type.
+fn body(method: &str, target: &str, data: &str) -> Result<(&'static str, Vec<u8>)> {
+    let kind = kind_of(method, target, data);
+    let Some(file) = data.strip_prefix('@') else { return Ok((kind, data.as_bytes().to_vec())) };
     let bytes = std::fs::read(file).with_context(|| format!("--data: file {file}"))?;
-    let is_lua = Path::new(file).extension().is_some_and(|ending| ending == "lua");
-    let has_text =
-        ["/v1/plan", "/v1/apply"].contains(&target.split('?').next().unwrap_or_default());
-    Ok((if is_lua && has_text { LUA } else { JSON }, bytes))
+    Ok((kind, bytes))
+}
+
+/// The media type of a body.
+fn kind_of(method: &str, target: &str, data: &str) -> &'static str {
+    let file = data.strip_prefix('@').map(Path::new);
+    let is_lua = file.and_then(Path::extension).is_some_and(|ending| ending == "lua");
+    let path = target.split('?').next().unwrap_or_default();
+    let has_text = Operation::find(method, path).is_ok_and(|(operation, _)| operation.has_text());
+    if is_lua && has_text { LUA } else { JSON }
 }
 
 /// The equal line of curl.
@@ -108,8 +115,7 @@ fn curl(args: &ApiArgs, method: &str, target: &str, has_body: bool) -> String {
     }
     if has_body {
         let data = args.data.as_deref().unwrap_or("{}");
-        let is_lua = data.starts_with('@') && data.ends_with(".lua");
-        let kind = if is_lua { LUA } else { JSON };
+        let kind = kind_of(method, target, data);
         line += &format!(
             " -H {} --data-binary {}",
             quoted(&format!("Content-Type: {kind}")),
@@ -241,6 +247,17 @@ impl Body for Whole {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_configuration_is_one_where_it_may_be() {
+        let kind = |target, data| kind_of("POST", target, data);
+        assert_eq!(kind("/v1/apply?confirm_s=60", "@router.lua"), LUA);
+        for (target, data) in
+            [("/v1/apply", "router.lua"), ("/v1/apply", "@r.json"), ("/v1/routes", "@r.lua")]
+        {
+            assert_eq!(kind(target, data), JSON, "{target} {data}");
+        }
+    }
 
     #[test]
     fn words_are_quoted_for_a_shell() {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use control::config;
+use control::config::{self, Strictness};
 use control::import;
 use dataplane::words::count;
 use machine::bind::Binder;
@@ -68,7 +68,8 @@ pub fn check(source: &SourceArgs, offline: bool, program: &Program) -> Result<(S
         let binder = Binder::here();
         binder.resolve(&mut config)?;
         let vdevs = router::virtual_drivers(&config);
-        config::check_machine(&config, vdevs).map_err(|errors| anyhow!("{errors}"))?;
+        let checked = config::check_machine(&config, vdevs, Strictness::New);
+        checked.map_err(|errors| anyhow!("{errors}"))?;
         binder.check(&config, None)?;
         quarantine::examine(&config.quarantine.directory)?;
         warnings.extend(binder.taken_over(&config));

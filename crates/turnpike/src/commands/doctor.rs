@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
 use clap::Args;
-use control::config::{self, Config, Limits};
+use control::config::{self, Config, Limits, Strictness};
 use control::netlink::netdev;
 use machine::bind::Binder;
 use machine::{Machine, cores};
@@ -56,7 +56,8 @@ fn wanted(args: &DoctorArgs, program: &Program) -> Result<Wanted> {
     let source = ConfigSource { file: file.clone(), language: args.language.language() };
     let wanted = source.load(program).and_then(|(mut config, _)| {
         let resolved = Binder::here().resolve(&mut config);
-        let problems = config::check_machine(&config, router::virtual_drivers(&config))
+        let vdevs = router::virtual_drivers(&config);
+        let problems = config::check_machine(&config, vdevs, Strictness::New)
             .err()
             .map_or_else(Vec::new, |errors| errors.0);
         let problems = problems.iter().map(ToString::to_string);

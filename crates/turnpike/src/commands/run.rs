@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Error, Result, anyhow};
 use api::DEFAULT_SOCKET;
 use clap::Args;
-use control::config::{self, Config, ConfigErrors, Device};
+use control::config::{self, Config, ConfigErrors, Device, Strictness};
 use machine::bind::Binder;
 use nix::errno::Errno;
 use router::archive::{Claim, LastGood};
@@ -101,7 +101,8 @@ fn checked(args: &RunArgs, loaded: Result<(Config, Vec<String>)>) -> Result<Chos
     binder.resolve(&mut config)?;
     binder.give_back_left(&config);
     let vdevs = router::virtual_drivers(&config);
-    config::check_machine(&config, vdevs).map_err(|errors| match names_core(&errors, &config) {
+    let checked = config::check_machine(&config, vdevs, Strictness::Known);
+    checked.map_err(|errors| match names_core(&errors, &config) {
         true => point_to_doctor(anyhow!("{errors}"), &args.source),
         false => anyhow!("{errors}"),
     })?;
