@@ -2068,7 +2068,7 @@ fn the_api_is_off_and_stays_on_this_machine() {
             "api { listen = '127.0.0.1:1', group = 'x' }",
             "api: group: nothing has it without a socket; add socket, or leave it out",
         ),
-        ("access { wrong = { 'x' } }", "known: configure, group, operate, read"),
+        ("access { wrong = { 'x' } }", "known: group, read, operate, configure"),
         (
             "access { read = { 'group:' } }",
             "access: read: a name is empty; write users and groups such as { \"alice\", \"1000\", \"group:netops\" }",

@@ -205,9 +205,9 @@ fn every_kind_of_setting_is_compared() {
             "metrics: socket: /run/turnpike-metrics.sock => /m",
         ),
         (
-            "turnpike.api {}".to_owned(),
+            "turnpike.api { listen = '127.0.0.1:1', socket = '/run/turnpike-api.sock' }".to_owned(),
             "turnpike.api { token_file = '/t', listen = '127.0.0.1:1', socket = '/run/turnpike-api.sock' }".to_owned(),
-            "api: listen: none => 127.0.0.1:1",
+            "api: token_file: none => /t",
         ),
         (
             "turnpike.access { read = { 'a' } }".to_owned(),
