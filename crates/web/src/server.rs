@@ -334,6 +334,7 @@ async fn by_tcp(listener: &TcpListener) -> io::Result<Arrival<TcpStream>> {
 mod tests {
     use std::io::{Read, Write};
     use std::net::{Shutdown, TcpStream};
+    use std::sync::atomic::AtomicBool;
 
     use axum::Extension;
     use axum::routing::{get, post};
@@ -344,12 +345,16 @@ mod tests {
         server_with(Limits::SHORT)
     }
 
+    /// The slow page has been asked for.
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+
     fn server_with(limits: Limits) -> (Server, SocketAddr) {
         let listener = StdTcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
         let length = async |body: bytes::Bytes| body.len().to_string();
         let slow = async || {
+            BEGUN.store(true, Ordering::Relaxed);
             sleep(Duration::from_secs(1)).await;
             "late"
         };
@@ -432,6 +437,9 @@ mod tests {
         stream.write_all(b"GET /known HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         stream.read_exact(&mut [0; 12]).unwrap();
         stream.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        while !BEGUN.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(1));
+        }
         server.retire();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
