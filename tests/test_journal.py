@@ -20,7 +20,9 @@ def entries(journal):
     """The entries that have come, as dictionaries."""
     while True:
         try:
-            yield dict(fields(journal.recv(65536)))
+            # The first is empty: by it the router finds out that there is a journal.
+            if entry := dict(fields(journal.recv(65536))):
+                yield entry
         except BlockingIOError:
             return
 
