@@ -15,23 +15,8 @@ read_only() {
     mount -o remount,bind,ro "$2"
 }
 
-# A mount, as pivot_root demands.
-mount --bind "$root" "$root"
-cd "$root"
-mount -t proc proc proc
-mount -t sysfs sysfs sys
+. scripts/mount-chroot.sh "$root"
 mount -t tmpfs tmpfs tmp
-mount -t tmpfs tmpfs run
-mount -t tmpfs -o mode=755 tmpfs dev
-mkdir dev/net dev/pts dev/shm
-for device in null zero full random urandom tty net/tun; do
-    touch "dev/$device"
-    mount --bind "/dev/$device" "dev/$device"
-done
-mount -t devpts -o newinstance,ptmxmode=666 devpts dev/pts
-mount -t tmpfs tmpfs dev/shm
-ln -s pts/ptmx dev/ptmx
-ln -s /proc/self/fd dev/fd
 
 read_only "$rust" opt/rust
 read_only "$crates" opt/cargo/registry

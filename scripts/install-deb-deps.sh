@@ -30,11 +30,4 @@ for i in "${!commands[@]}"; do
     command -v "${commands[i]}" >/dev/null || missing+=("${packages[i]}")
 done
 [ ${#missing[@]} -eq 0 ] && exit 0
-if ! command -v apt-get >/dev/null || [ "$(id -u)" -ne 0 ]; then
-    echo "missing: ${missing[*]}; run as root on Debian: apt-get install ${missing[*]}" >&2
-    exit 1
-fi
-echo "== installing ${missing[*]}"
-export DEBIAN_FRONTEND=noninteractive
-apt-get update -qq
-apt-get install -y -qq --no-install-recommends "${missing[@]}"
+exec "$(dirname "$0")/install-packages.sh" "${missing[@]}"

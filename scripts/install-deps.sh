@@ -24,6 +24,10 @@ needs=(
     command:promtool            prometheus
     file:/bin/busybox           busybox-static
     command:valgrind            valgrind
+    command:man                 man-db
+    command:zsh                 zsh
+    command:fish                fish
+    command:systemd-analyze     systemd
     command:dpdk-testpmd        dpdk-dev
     file:/usr/lib/frr/zebra     frr
     python:ensurepip            python3-venv
@@ -51,15 +55,4 @@ for ((i = 0; i < ${#needs[@]}; i += 2)); do
 done
 [ ${#missing[@]} -eq 0 ] && exit 0
 
-if ! command -v apt-get >/dev/null; then
-    echo "missing, and there is no apt-get to install it with: ${missing[*]}" >&2
-    exit 1
-fi
-if [ "$(id -u)" -ne 0 ]; then
-    echo "missing: ${missing[*]}; run as root: apt-get install ${missing[*]}" >&2
-    exit 1
-fi
-echo "== installing ${missing[*]}"
-export DEBIAN_FRONTEND=noninteractive
-apt-get update -qq
-apt-get install -y -qq --no-install-recommends "${missing[@]}"
+exec "$(dirname "$0")/install-packages.sh" "${missing[@]}"

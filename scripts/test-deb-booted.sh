@@ -3,23 +3,13 @@
 # service, in the sandbox of its unit.
 set -euo pipefail
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
-CONFIG=/etc/turnpike/turnpike.lua
+. "$(dirname "$0")/test-deb-common.sh"
 
 fail() {
     echo "the service: $*" >&2
     systemctl status --no-pager --lines=0 turnpike || true
     journalctl --no-pager --output=cat -n 60 -u turnpike || true
     exit 1
-}
-
-# wait_for SECONDS COMMAND...
-wait_for() {
-    local tries=$(($1 * 5))
-    shift
-    until "$@" >/dev/null 2>&1; do
-        [ $((tries -= 1)) -gt 0 ] || return 1
-        sleep 0.2
-    done
 }
 
 property() { systemctl show --value --property "$1" turnpike; }

@@ -2,22 +2,12 @@
 # What scripts/test-deb.sh does in the chroot.
 set -euo pipefail
 
-CONFIG=/etc/turnpike/turnpike.lua
+. "$(dirname "$0")/test-deb-common.sh"
 SOCKET=/run/turnpike.sock
 
 fail() {
     echo "the package: $*" >&2
     exit 1
-}
-
-# wait_for SECONDS COMMAND...
-wait_for() {
-    local tries=$(($1 * 10))
-    shift
-    until "$@" >/dev/null 2>&1; do
-        [ $((tries -= 1)) -gt 0 ] || return 1
-        sleep 0.1
-    done
 }
 
 # start CONFIGURATION: a router, until `stop`.
