@@ -71,7 +71,35 @@ pub struct Packet {
     /// The length of the frame.
     pub length: usize,
     /// Its first bytes, in hexadecimal digits.
-    pub frame: String,
+    #[serde(with = "hex")]
+    #[schemars(with = "String")]
+    pub frame: Vec<u8>,
+}
+
+/// Bytes as hexadecimal digits.
+mod hex {
+    use std::fmt::Write;
+
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        let mut digits = String::with_capacity(2 * bytes.len());
+        // Writing to a text does not fail.
+        bytes.iter().for_each(|byte| _ = write!(digits, "{byte:02x}"));
+        to.serialize_str(&digits)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        let digits = String::deserialize(from)?;
+        bytes(&digits).ok_or_else(|| D::Error::custom("a frame that is not in hexadecimal digits"))
+    }
+
+    pub fn bytes(digits: &str) -> Option<Vec<u8>> {
+        let pairs = digits.as_bytes().chunks(2);
+        let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+        pairs.map(byte).collect()
+    }
 }
 
 /// The totals of a capture.
@@ -81,4 +109,19 @@ pub struct Totals {
     pub packets: u64,
     /// Packets lost because the client did not take others in time.
     pub lost: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_hexadecimal_digits() {
+        assert_eq!(hex::bytes("00ff10"), Some(vec![0, 255, 16]));
+        assert_eq!((hex::bytes("0g"), hex::bytes("")), (None, Some(Vec::new())));
+        let text = r#"{"time_ns":1,"interface":"a","event":"sent","step":"b","length":3,"frame":"00ff10"}"#;
+        let packet: Packet = serde_json::from_str(text).unwrap();
+        assert_eq!(packet.frame, [0, 255, 16]);
+        assert_eq!(serde_json::to_string(&packet).unwrap(), text);
+    }
 }

@@ -49,6 +49,29 @@ const ANSWER_INODE: usize = 68;
 /// Time between two log lines about refused peers.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
+/// Bounds the rate of log lines that clients cause: one a second.
+#[derive(Debug, Default)]
+pub struct LogLimit {
+    logged: Option<Instant>,
+    /// Lines left out since.
+    unlogged: u64,
+}
+
+impl LogLimit {
+    /// Returns a remark for the end of the line, if it may be written now.
+    pub fn admit(&mut self) -> Option<String> {
+        if self.logged.is_some_and(|logged| logged.elapsed() < LOG_EVERY) {
+            self.unlogged += 1;
+            return None;
+        }
+        self.logged = Some(Instant::now());
+        Some(match std::mem::take(&mut self.unlogged) {
+            0 => String::new(),
+            count => format!(" ({count} more since the last such line)"),
+        })
+    }
+}
+
 /// User of FRR's daemons in the packages of all distributions.
 pub const FRR: &str = "frr";
 
@@ -60,8 +83,7 @@ pub struct Gate {
     allowed: BTreeSet<u32>,
     diag: Socket,
     sequence: u32,
-    logged: Option<Instant>,
-    unlogged: u64,
+    refusals: LogLimit,
 }
 
 /// Reason why a peer is not admitted.
@@ -131,7 +153,7 @@ impl Gate {
             let reason = format!("the kernel does not tell the users of sockets: {cause}");
             error(io::Error::new(cause.kind(), reason))
         })?;
-        Ok(Self { what, allowed, diag, sequence: 0, logged: None, unlogged: 0 })
+        Ok(Self { what, allowed, diag, sequence: 0, refusals: LogLimit::default() })
     }
 
     /// Checks whether the peer of a connection accepted at `local` is admitted.
@@ -173,15 +195,7 @@ impl Gate {
 
     /// Logs that a peer was refused, at a limited rate.
     pub fn log(&mut self, peer: SocketAddr, refusal: &dyn fmt::Display) {
-        if self.logged.is_some_and(|logged| logged.elapsed() < LOG_EVERY) {
-            self.unlogged += 1;
-            return;
-        }
-        self.logged = Some(Instant::now());
-        let unlogged = match std::mem::take(&mut self.unlogged) {
-            0 => String::new(),
-            count => format!(" ({count} more since the last such line)"),
-        };
+        let Some(unlogged) = self.refusals.admit() else { return };
         tracing::warn!("{}: connection from {peer} refused: {refusal}{unlogged}", self.what);
     }
 

@@ -30,7 +30,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, anyhow};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::private::Private;
 
@@ -101,7 +100,7 @@ struct Refusal {
 }
 
 /// A file in a state of its own, which another text changes.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Stamp {
     path: PathBuf,
     /// Length, number, and nanoseconds of its time; none of a file that is not there.
@@ -144,7 +143,7 @@ impl Claim {
         remove_others(directory, &state)?;
         let attempt = Attempt {
             note: directory.join("refused.json"),
-            file: Arc::new(Stamp::of(file)),
+            file: Stamp::of(file),
             good: state.last_good().map(|good| good.text),
             is_ready: Arc::default(),
         };
@@ -163,7 +162,7 @@ impl Claim {
             tracing::warn!("{}: {error}", self.attempt.note.display());
         }
         let refusal: Refusal = serde_json::from_slice(&text).ok()?;
-        (refusal.file == *self.attempt.file).then_some(refusal.reason)
+        (refusal.file == self.attempt.file).then_some(refusal.reason)
     }
 
     /// Returns the record of this start.
@@ -176,7 +175,7 @@ impl Claim {
 #[derive(Clone, Debug)]
 pub struct Attempt {
     note: PathBuf,
-    file: Arc<Stamp>,
+    file: Stamp,
     good: Option<Arc<str>>,
     is_ready: Arc<AtomicBool>,
 }
@@ -184,14 +183,15 @@ pub struct Attempt {
 impl Attempt {
     /// The start with this text has failed: the next one takes the last good configuration, if that is another and this
     /// one never got ready. Returns true if so.
-    pub fn has_failed(&self, text: &str, reason: &str) -> bool {
+    pub fn failed(&self, text: &str, reason: &str) -> bool {
         let other = self.good.as_ref().is_some_and(|good| **good != *text);
         if !other || self.is_ready.load(Ordering::Relaxed) {
             return false;
         }
         let reason = reason.chars().take(REASON_MOST).collect();
-        let note = serde_json::json!({ "reason": Value::String(reason), "file": &*self.file });
-        let written = replace(&self.note, note.to_string().as_bytes());
+        let refusal = Refusal { reason, file: self.file.clone() };
+        let note = serde_json::to_vec(&refusal).map_err(anyhow::Error::from);
+        let written = note.and_then(|note| replace(&self.note, &note));
         if let Err(error) = &written {
             tracing::warn!("{error:#}; the next start will not take the last good configuration");
         }
@@ -233,7 +233,7 @@ impl Archive {
     }
 
     /// The router is ready: a later failure is not one of its start.
-    pub fn is_ready(&self) {
+    pub fn ready(&self) {
         self.is_ready.store(true, Ordering::Relaxed);
     }
 
@@ -486,24 +486,24 @@ mod tests {
         let start = || Claim::new(&state, &file).unwrap();
         fs::write(&file, "new").unwrap();
         // Without a good one there is nothing to go back to.
-        assert!(!start().attempt().has_failed("new", "no device"));
+        assert!(!start().attempt().failed("new", "no device"));
         let (archive, _) = Archive::start(start()).unwrap();
         archive.keep(State { entries: vec![entry(1, "good")], good: Some(1) });
         drop(archive);
         assert_eq!(start().take_refusal(), None);
-        assert!(!start().attempt().has_failed("good", "no device"));
-        assert!(start().attempt().has_failed("new", "no device"));
+        assert!(!start().attempt().failed("good", "no device"));
+        assert!(start().attempt().failed("new", "no device"));
         assert_eq!(start().take_refusal().unwrap(), "no device");
         assert_eq!(start().take_refusal(), None);
         // The file was mended.
-        assert!(start().attempt().has_failed("new", "no device"));
+        assert!(start().attempt().failed("new", "no device"));
         fs::write(&file, "other").unwrap();
         assert_eq!(start().take_refusal(), None);
         // The router was ready.
         let claim = start();
         let attempt = claim.attempt();
         let (archive, _) = Archive::start(claim).unwrap();
-        archive.is_ready();
-        assert!(!attempt.has_failed("new", "a leak"));
+        archive.ready();
+        assert!(!attempt.failed("new", "a leak"));
     }
 }

@@ -63,9 +63,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Context, Result, bail};
 use control::config::{Config, ControlSocket, Device};
-use control::gate::gid_of;
 use dataplane::forwarder::Forwarder;
 use dpdk::{Eal, EalConfig, Port};
 use machine::bind::Binder;
@@ -137,7 +136,7 @@ pub fn run(
     let (text, course) = (config.text.clone(), signals.course().clone());
     let described = Described { config, source: source.clone(), refused, archive };
     run_with(described, program, socket, signals, (no_huge, hold)).inspect_err(|error| {
-        let repeats = |attempt: &Attempt| attempt.has_failed(&text, &format!("{error:#}"));
+        let repeats = |attempt: &Attempt| attempt.failed(&text, &format!("{error:#}"));
         // A start that is ended fails for that.
         if !course.is_ending() && attempt.as_ref().is_some_and(repeats) {
             tracing::warn!(
@@ -168,8 +167,7 @@ fn run_with(
     let api = config.api.as_ref().map(|settings| http::Opened::open(settings, None)).transpose()?;
     let roles = Arc::new(Roles::default());
     roles.set(Access::resolve(config.access.as_ref()));
-    let group = config.access.as_ref().and_then(|access| access.group.as_deref());
-    let group = group.map(gid_of).transpose().map_err(Error::msg)?;
+    let group = Access::group(config.access.as_ref())?;
     let (course, socket) = (signals.course().clone(), Socket::bind(path, "--socket", group)?);
     course.owns_socket(path);
     // There is no other router with this socket, and so none with this holder.

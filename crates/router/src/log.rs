@@ -23,11 +23,11 @@ type SetLevel = Box<dyn Fn(&str) + Send + Sync>;
 /// Setter of the running log; absent without a log, and if the environment sets the level.
 static SET_LEVEL: OnceLock<SetLevel> = OnceLock::new();
 
-/// Starts the log: with the environment's RUST_LOG, else this level, else `info`.
-pub fn start(level: Option<&str>) {
+/// Starts the log: with the environment's RUST_LOG, else `info` until [`set_level`].
+pub fn start() {
     let environment = EnvFilter::try_from_default_env().ok();
     let is_free = environment.is_none();
-    let filter = environment.unwrap_or_else(|| EnvFilter::new(level.unwrap_or(DEFAULT)));
+    let filter = environment.unwrap_or_else(|| EnvFilter::new(DEFAULT));
     let (filter, handle) = reload::Layer::new(filter);
     if is_free {
         let _ = SET_LEVEL.set(Box::new(move |level| {

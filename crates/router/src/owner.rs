@@ -441,7 +441,7 @@ impl Owner {
 
     fn say_ready(&mut self) {
         self.devices.opener.ready();
-        self.configurations.is_ready();
+        self.configurations.ready();
         tracing::info!("ready: {}", summary(&self.devices, &self.routing));
     }
 

@@ -530,6 +530,7 @@ async fn write_routes(
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::route;
     use super::*;
 
     /// Simulates a router with the networks 10.0.0.0/24, 10.0.1.0/24, …, three on a page.
@@ -555,20 +556,6 @@ mod tests {
                     let _ = answer.send(Ok(Page { routes, next }));
                 }
             }
-        }
-    }
-
-    fn route(prefix: &str) -> Route {
-        Route {
-            vrf: None,
-            prefix: prefix.to_owned(),
-            source: "kernel".to_owned(),
-            kind: "unicast".to_owned(),
-            metric: 0,
-            origin_as: None,
-            active: true,
-            inactive: None,
-            paths: Vec::new(),
         }
     }
 

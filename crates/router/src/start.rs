@@ -76,13 +76,7 @@ pub struct Described {
 /// The router that is to be started, and what each step needs.
 pub struct Start<'a> {
     /// The configuration.
-    config: Config,
-    /// Where it is from.
-    source: ConfigSource,
-    /// As in [`Described`].
-    refused: Option<String>,
-    /// As in [`Described`].
-    archive: Option<(Archive, State)>,
+    described: Described,
     /// The program's steps.
     program: &'a Program,
     /// Cores of forwarders, and of all other threads.
@@ -145,20 +139,7 @@ impl<'a> Start<'a> {
         // Those that replace workers begin before these have ended.
         let readers = Qsbr::new(forwarders + 2 * WORKERS_MAX);
         let seed = seed();
-        let Described { config, source, refused, archive } = described;
-        Ok(Self {
-            config,
-            source,
-            refused,
-            archive,
-            program,
-            placement,
-            cpus,
-            opener,
-            buffers,
-            readers,
-            seed,
-        })
+        Ok(Self { described, program, placement, cpus, opener, buffers, readers, seed })
     }
 
     /// All steps, one after the other.
@@ -168,13 +149,13 @@ impl<'a> Start<'a> {
         let loaded = self.load_routes(&open, signals)?;
         let (events_out, events) = event_channel();
         let (teacher, lessons) = lessons();
-        let settings = KeeperSettings::of(&self.config);
+        let settings = KeeperSettings::of(&self.described.config);
         let (quarantine, keeper) = quarantine::start(settings.clone())?;
-        self.buffers.check_queues(&self.config, self.placement.served())?;
+        self.buffers.check_queues(&self.described.config, self.placement.served())?;
         signals.enter("the making of forwarders")?;
-        graphs::say_policies(&self.config);
+        graphs::say_policies(&self.described.config);
         let mut made = self.make_forwarders(&open.infos, &loaded, &quarantine, signals)?;
-        let classes = self.config.slowpath.classes;
+        let classes = self.described.config.slowpath.classes;
         let common = Common {
             senders: [None; MAX_PORTS],
             buffers: self.buffers.clone(),
@@ -196,7 +177,7 @@ impl<'a> Start<'a> {
     }
 
     fn open(&self) -> Result<Open> {
-        let Self { config, opener, .. } = self;
+        let Self { described: Described { config, .. }, opener, .. } = self;
         let events = DeviceEvents::listen(opener.eal())?;
         let (ports, queues) = opener.open_all(config, self.placement.served())?;
         let mut infos = ports.infos();
@@ -208,7 +189,7 @@ impl<'a> Start<'a> {
     }
 
     fn load_routes(&self, open: &Open, signals: &mut Signals) -> Result<Loaded> {
-        let Self { config, cpus, .. } = self;
+        let Self { described: Described { config, .. }, cpus, .. } = self;
         let next_hops = Arc::new(NextHopTable::new());
         let (mut rib, routes, readers) = owner::build_rib(
             config,
@@ -245,7 +226,7 @@ impl<'a> Start<'a> {
         quarantine: &Quarantine,
         signals: &mut Signals,
     ) -> Result<Made> {
-        let config = &self.config;
+        let config = &self.described.config;
         let factory = ForwarderFactory {
             eal: self.opener.eal().clone(),
             buffers: self.buffers.clone(),
@@ -286,7 +267,7 @@ impl<'a> Start<'a> {
         open: &Open,
         ends: Vec<Vec<WorkerEnds>>,
     ) -> Result<(Vec<SlowWorker>, SlowViews, Orders)> {
-        let Slowpath { workers: count, limits, .. } = self.config.slowpath;
+        let Slowpath { workers: count, limits, .. } = self.described.config.slowpath;
         let rates = Arc::new(slowpath::Rates::new(&limits, self.seed));
         let counters: Vec<Arc<SlowCounters>> = (0..count).map(|_| Arc::default()).collect();
         let (places, orders) = places(&counters, &self.readers)?;
@@ -302,7 +283,7 @@ impl<'a> Start<'a> {
 
     /// For the engine of the worker with this number, of so many.
     fn slow_path_config(&self, open: &Open, (worker, workers): (usize, usize)) -> slowpath::Config {
-        let config = &self.config;
+        let config = &self.described.config;
         let owned = |id: InterfaceId| owner_of(id.index(), workers) == worker;
         let port = |port: &OpenPort| {
             let wanted = config.port(port.id).filter(|wanted| wanted.bond.is_none())?;
@@ -331,18 +312,8 @@ impl<'a> Start<'a> {
         slow: SlowViews,
         link: SlowPathLink,
     ) -> Result<Owner> {
-        let Self {
-            config,
-            source,
-            refused,
-            archive,
-            program,
-            placement,
-            opener,
-            readers,
-            seed,
-            ..
-        } = self;
+        let Self { described, program, placement, opener, readers, seed, .. } = self;
+        let Described { config, source, refused, archive } = described;
         let Open { events, ports, queues, virtuals, hosts, .. } = open;
         let Loaded { rib, routes, tables, near } = loaded;
         let Made { factory, maker, sets, views, units, .. } = made;

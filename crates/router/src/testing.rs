@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use api::report::Route;
 use dpdk::{Eal, EalConfig, HugeMode, LogLevel};
 
 /// Returns DPDK's environment, in ordinary memory. A process can start it only once, so all tests
@@ -18,4 +19,19 @@ pub fn eal() -> Arc<Eal> {
         Arc::new(Eal::init(&config).expect("DPDK starts without hugepages"))
     };
     EAL.get_or_init(start).clone()
+}
+
+/// Returns a route of the kernel, as reported.
+pub fn route(prefix: &str) -> Route {
+    Route {
+        vrf: None,
+        prefix: prefix.to_owned(),
+        source: "kernel".to_owned(),
+        kind: "unicast".to_owned(),
+        metric: 0,
+        origin_as: None,
+        active: true,
+        inactive: None,
+        paths: Vec::new(),
+    }
 }

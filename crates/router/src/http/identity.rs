@@ -13,11 +13,12 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail, ensure};
 use api::http::Role;
 use control::gate::Gate;
+use dataplane::lock::lock;
 use nix::fcntl::OFlag;
 use nix::unistd::Uid;
 use subtle::ConstantTimeEq;
@@ -92,8 +93,7 @@ impl Door {
             (End::Tcp { peer, .. }, Some(file)) => by_token(file, headers, *peer, roles),
             (End::Tcp { local, peer }, None) => {
                 let gate = self.gate.as_ref().ok_or_else(|| unknown(&"a defect, please report"))?;
-                let mut gate = gate.lock().unwrap_or_else(PoisonError::into_inner);
-                let uid = gate.user(*local, *peer).map_err(|refusal| {
+                let uid = lock(gate).user(*local, *peer).map_err(|refusal| {
                     let client = audit::Client::of_http(&peer.to_string());
                     roles.log_unknown(&client, &refusal.to_string());
                     unknown(&refusal)

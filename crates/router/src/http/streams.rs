@@ -9,9 +9,8 @@ use api::capture::CaptureRequest;
 use api::http::{JSON, LINES, PCAP, RoutePage};
 use api::pcapng::Writer;
 use api::report::Route;
-use api::{Answer, Request, RouteFilter};
+use api::{Request, RouteFilter};
 use ipnet::IpNet;
-use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 use web::axum::http::request::Parts;
@@ -19,7 +18,7 @@ use web::axum::http::{StatusCode, header};
 use web::axum::response::Response;
 use web::{Bytes, Visit, stream};
 
-use super::super::server::capture::{CHUNK, Clock, TICK, begin, packet};
+use super::super::server::capture::{CHUNK, Clock, TICK, answer, begin, packet};
 use super::super::server::{Begun, GONE, Question, ask_page};
 use super::body::{ROUTES, Window};
 use super::places::Place;
@@ -152,11 +151,7 @@ impl Errand {
         gone: impl Future<Output = ()>,
     ) {
         let made = begin(request, &self.questions).await;
-        let answer = match &made {
-            Ok(_) => Answer::Ok(json!({ "capture": "begun" })),
-            Err(reason) => Answer::Error(reason.clone()),
-        };
-        self.record.answered(&answer);
+        self.record.answered(&answer(&made));
         let (outcome, begun) = match made {
             Ok(begun) => (Ok(()), Some(begun)),
             Err(reason) => (Err(reason), None),
@@ -236,21 +231,8 @@ mod tests {
     use dataplane::capture::{Capture, What};
 
     use super::super::super::server::audit;
+    use super::super::super::testing::route;
     use super::*;
-
-    fn route(prefix: &str) -> Route {
-        Route {
-            vrf: None,
-            prefix: prefix.to_owned(),
-            source: "kernel".to_owned(),
-            kind: "unicast".to_owned(),
-            metric: 0,
-            origin_as: None,
-            active: true,
-            inactive: None,
-            paths: Vec::new(),
-        }
-    }
 
     /// The prefixes of a page, and the next one.
     fn page(prefixes: &[&str], limit: usize, next: Option<&str>) -> (usize, Option<String>) {

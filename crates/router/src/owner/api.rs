@@ -1,8 +1,7 @@
 //! The API over HTTP, and the roles of its clients and of the control socket's.
 
-use anyhow::{Error, Result};
-use control::config::{self, Config};
-use control::gate::gid_of;
+use anyhow::Result;
+use control::config::Config;
 
 use super::super::http::Opened;
 use super::super::server::access::Access;
@@ -39,9 +38,7 @@ impl Owner {
             return Ok(None);
         }
         let access = Access::resolve(new.access.as_ref());
-        let group = new.access.as_ref().and_then(|config::Access { group, .. }| group.as_deref());
-        let group = group.map(gid_of).transpose().map_err(Error::msg)?;
-        Ok(Some(NewRoles { access, group }))
+        Ok(Some(NewRoles { access, group: Access::group(new.access.as_ref())? }))
     }
 
     /// Uses these roles from now on.

@@ -109,7 +109,7 @@ impl StartFile {
     }
 
     /// A client has applied another configuration.
-    fn is_replaced(&self) {
+    fn replaced(&self) {
         lock(&self.0).refused = None;
     }
 }
@@ -176,11 +176,11 @@ impl Configurations {
     }
 
     /// The router is ready with the configuration of its start.
-    pub(super) fn is_ready(&mut self) {
-        self.history.is_ready();
+    pub(super) fn ready(&mut self) {
+        self.history.ready();
         // One that was applied meanwhile may wait for its confirmation.
         if self.pending.is_none() {
-            self.history.is_good();
+            self.history.keep_as_good();
         }
     }
 
@@ -194,7 +194,7 @@ impl Configurations {
         let of_start = origin == Origin::Reload || self.workshop.is_start_file(&config.file);
         match origin {
             Origin::Reload | Origin::Apply if of_start => self.start.has(config.text.clone()),
-            _ => self.start.is_replaced(),
+            _ => self.start.replaced(),
         }
     }
 
@@ -305,7 +305,7 @@ impl Configurations {
             "confirm: nothing waits to be confirmed; see turnpike history for what was applied",
         )?;
         tracing::info!("configuration {}: confirmed", pending.number);
-        self.history.is_good();
+        self.history.keep_as_good();
         Ok(Change { change: format!("configuration {} confirmed", pending.number), note: None })
     }
 
@@ -531,7 +531,7 @@ impl Owner {
             expired: false,
         });
         if confirm.is_none() {
-            configurations.history.is_good();
+            configurations.history.keep_as_good();
         }
         self.warn_of_silence();
         let condition =

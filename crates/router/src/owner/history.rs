@@ -84,12 +84,12 @@ impl History {
     }
 
     /// The router is ready.
-    pub fn is_ready(&self) {
-        self.archive.iter().for_each(Archive::is_ready);
+    pub fn ready(&self) {
+        self.archive.iter().for_each(Archive::ready);
     }
 
     /// The current one works, and is kept: a later start falls back to it.
-    pub fn is_good(&mut self) {
+    pub fn keep_as_good(&mut self) {
         self.good = Some(self.current);
         self.store();
     }
@@ -211,7 +211,7 @@ mod tests {
             history.entries().map(|entry| entry.number).collect()
         };
         let mut history = begin("1", Origin::Start);
-        history.is_good();
+        history.keep_as_good();
         add(&mut history, "2");
         assert_eq!((numbers(&history), history.good), (vec![1, 2], Some(1)));
         drop(history);
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!((numbers(&history), history.good), (vec![1, 2, 3], Some(1)));
         drop(history);
         let mut history = begin("1", Origin::LastGood);
-        history.is_good();
+        history.keep_as_good();
         assert_eq!((numbers(&history), history.good), (vec![1, 2, 3, 4], Some(4)));
         assert_eq!(history.entries().last().unwrap().origin, "start with the last good one");
         assert_eq!(&*history.previous().unwrap().text, "3");

@@ -12,22 +12,20 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Mutex;
 
+use anyhow::{Error, Result};
 use api::Request;
 use api::http::{Operation, Role};
 use arc_swap::ArcSwap;
 use control::config::{self, Holder};
-use control::gate::{gid_of, uid_of, user_name};
+use control::gate::{LogLimit, gid_of, uid_of, user_name};
+use dataplane::lock::lock;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::unistd::Uid;
 
 use super::audit;
-
-/// Time between two lines of the log about refusals.
-const LOG_EVERY: Duration = Duration::from_secs(1);
 
 /// Holders of roles.
 #[derive(Debug, Default)]
@@ -60,6 +58,15 @@ impl Access {
         Self { roles: roles.map(|holders| holders.iter().filter_map(id).collect()) }
     }
 
+    /// Returns the number of the control socket's group, if the configuration has one.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub fn group(settings: Option<&config::Access>) -> Result<Option<u32>> {
+        let group = settings.and_then(|settings| settings.group.as_deref());
+        group.map(gid_of).transpose().map_err(Error::msg)
+    }
+
     /// Returns the role of a user of this machine; `None` if it has none.
     pub fn role_of(&self, peer: &Peer) -> Option<Role> {
         if [0, Uid::effective().as_raw()].contains(&peer.uid) {
@@ -88,29 +95,9 @@ impl Access {
 #[derive(Debug, Default)]
 pub struct Roles {
     access: ArcSwap<Access>,
-    refusals: LogLimit,
+    refusals: Mutex<LogLimit>,
     /// Of clients that are not known.
-    unknown: LogLimit,
-}
-
-/// Bounds the rate of log lines that clients cause: the time of the last one, and the number left out since.
-#[derive(Debug, Default)]
-struct LogLimit(Mutex<(Option<Instant>, u64)>);
-
-impl LogLimit {
-    /// Returns a remark for the line, if it may be written.
-    fn admit(&self) -> Option<String> {
-        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if logged.0.is_some_and(|last| last.elapsed() < LOG_EVERY) {
-            logged.1 += 1;
-            return None;
-        }
-        let left_out = std::mem::replace(&mut *logged, (Some(Instant::now()), 0)).1;
-        Some(match left_out {
-            0 => String::new(),
-            count => format!(" ({count} more since the last such line)"),
-        })
-    }
+    unknown: Mutex<LogLimit>,
 }
 
 impl Roles {
@@ -150,14 +137,14 @@ impl Roles {
         request: Option<&Request>,
         reason: &str,
     ) {
-        let Some(others) = self.refusals.admit() else { return };
+        let Some(others) = lock(&self.refusals).admit() else { return };
         let asked = request.and_then(audit::change).unwrap_or_else(|| operation.name());
         client.refused(&asked, &format!("{reason}{others}"));
     }
 
     /// Logs that a client is not known, likewise.
     pub fn log_unknown(&self, client: &audit::Client, reason: &str) {
-        let Some(others) = self.unknown.admit() else { return };
+        let Some(others) = lock(&self.unknown).admit() else { return };
         client.refused("identification", &format!("{reason}{others}"));
     }
 }

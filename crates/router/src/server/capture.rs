@@ -42,6 +42,14 @@ pub async fn begin(
     wait.await.unwrap_or_else(|_| Err(gone()))
 }
 
+/// The answer to a client that asked for a capture.
+pub fn answer(made: &Result<Begun, String>) -> Answer {
+    match made {
+        Ok(_) => Answer::Ok(serde_json::json!({ "capture": "begun" })),
+        Err(reason) => Answer::Error(reason.clone()),
+    }
+}
+
 /// Asks for a capture and passes its packets on; returns the answer for the audit log.
 pub async fn serve(
     (read, write): (&mut (impl AsyncRead + Unpin), &mut (impl AsyncWrite + Unpin)),
@@ -50,10 +58,7 @@ pub async fn serve(
     begun: impl FnOnce(&Answer),
 ) -> io::Result<()> {
     let made = begin(request, questions).await;
-    let answer = match &made {
-        Ok(_) => Answer::Ok(serde_json::json!({ "capture": "begun" })),
-        Err(reason) => Answer::Error(reason.clone()),
-    };
+    let answer = answer(&made);
     begun(&answer);
     let written = write_answer(write, &answer).await;
     let Ok(capture) = made else { return written };
@@ -116,7 +121,6 @@ fn lines(begun: &Begun, clock: &Clock) -> io::Result<(Vec<u8>, u64)> {
 
 /// Describes a packet.
 pub fn packet(record: &Record, names: &BTreeMap<usize, String>, clock: &Clock) -> Packet {
-    use std::fmt::Write;
     let number = usize::from(record.interface);
     let (event, reason) = match record.event {
         Event::Received => ("received", None),
@@ -125,9 +129,6 @@ pub fn packet(record: &Record, names: &BTreeMap<usize, String>, clock: &Clock) -
         Event::Dropped(reason) => ("dropped", Some(reason.name())),
         Event::Punted(reason) => ("punted", Some(reason.name())),
     };
-    let mut frame = String::with_capacity(2 * record.frame.len());
-    // Writing to a text does not fail.
-    record.frame.iter().for_each(|byte| _ = write!(frame, "{byte:02x}"));
     Packet {
         time_ns: clock.nanoseconds(record.at),
         interface: names.get(&number).cloned().unwrap_or_else(|| format!("interface {number}")),
@@ -135,7 +136,7 @@ pub fn packet(record: &Record, names: &BTreeMap<usize, String>, clock: &Clock) -
         reason: reason.map(str::to_owned),
         step: record.step().to_owned(),
         length: record.length,
-        frame,
+        frame: record.frame.to_vec(),
     }
 }
 

@@ -163,7 +163,7 @@ impl Files {
         if self.rotate.is_some_and(|most| self.bytes >= most) {
             self.next()?;
         }
-        self.bytes += BLOCK + packet.frame.len() as u64 / 2;
+        self.bytes += BLOCK + packet.frame.len() as u64;
         self.pcap.write(packet)?;
         self.packets += 1;
         Ok(())

@@ -48,7 +48,7 @@ struct Chosen {
 
 /// Runs until a signal; an error is the reason why the router did not start or did not end cleanly.
 pub fn run(args: &RunArgs, program: &Program) -> Result<()> {
-    log::start(None);
+    log::start();
     let file = &args.source.file;
     let state = args.state.as_ref().map(|directory| Claim::new(directory, file)).transpose()?;
     let Chosen { config, warnings, refused } = choose(args, state.as_ref(), program)?;
