@@ -40,6 +40,8 @@ cd "$out/turnpike"
 umask 022
 log=$out/build.log
 echo "== building the package in $out; log: $log"
+# Variables of the make that called this are not those of the package's rules.
+unset MAKEFLAGS MFLAGS MAKEOVERRIDES
 CARGO_TARGET_DIR=$target TURNPIKE_BINARY=$binary dpkg-buildpackage --build=binary --no-sign --no-check-builddeps \
     >"$log" 2>&1 || fail "$(tail -n 20 "$log")"
 cd "$out"
