@@ -7,6 +7,7 @@
 #   make test-debian13 the same on Debian 13, in a chroot: unit tests, and scenarios of forwarding, host
 #                      interfaces, FRR and BIRD; before each release
 #   make test-dpdk     unit tests with each newer DPDK: 24.11 of Debian 13, 25.11 of Debian 14 (DPDK=25.11: one)
+#   make soak          everything at once for three hours, and nothing lost or leaked (HOURS=12: longer)
 #   make bench         what forwarding and route lookups cost; writes bench/results/
 #   make bench EXP=attack    one experiment of bench/ by itself: apply, attack, bgp, reroute, restart, waiting; filters, moonroute,
 #                      kamuee, pc_router, octeon, control_separation (these write docs/benchmarks.md, plots too)
@@ -30,7 +31,7 @@ PYTHON := .venv/bin/python
 PYTEST ?=
 
 .DEFAULT_GOAL := build
-.PHONY: deb deb-test image reproducible licences
+.PHONY: soak deb deb-test image reproducible licences
 .PHONY: build demo test test-long test-vm unit scenarios bench bench-check bench-record lint fuzz miri clean help test-debian13 test-dpdk
 
 build: deps
@@ -82,6 +83,12 @@ test-vm: deps $(PYTHON)
 	@scripts/install-vm-deps.sh
 	$(CARGO) build --locked --workspace $(FAULTY)
 	$(SCENARIOS)/vm $(PYTEST)
+
+# Everything at once, for hours; the report is tests/results/soak.json.
+HOURS ?= 3
+soak: deps $(PYTHON)
+	$(CARGO) build --locked --workspace $(FAULTY)
+	TURNPIKE=$(TARGET)/debug/turnpike $(PYTHON) tests/soak.py --hours $(HOURS) --out tests/results/soak.json
 
 # Another release of Debian in target/debian/, see scripts/in-debian.sh.
 IN_DEBIAN = scripts/in-debian.sh

@@ -36,6 +36,12 @@ pub const NIC_PATIENCE: Duration = Duration::from_secs(60);
 /// pass it on.
 const SAME_WISH: Duration = Duration::from_secs(1);
 
+/// The longest time between two looks at a deadline.
+pub const LOOK: Duration = Duration::from_secs(1);
+
+/// A thread on a busy machine is late by less than this.
+const STANDSTILL: Duration = Duration::from_secs(1);
+
 /// Time limit for undoing changes and logging the reason.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -107,12 +113,14 @@ pub struct Deadline {
     course: Course,
     /// The time of the first signal, and true if another one has arrived.
     asked: Option<(Instant, bool)>,
+    /// The time in which the machine stood still.
+    excused: Duration,
 }
 
 impl Deadline {
     /// Of a router that takes this course.
     pub fn new(course: Course) -> Self {
-        Self { course, asked: None }
+        Self { course, asked: None, excused: Duration::ZERO }
     }
 
     /// Starts the deadline for the router's end.
@@ -124,6 +132,14 @@ impl Deadline {
         }
     }
 
+    /// The thread that watches this deadline woke so much later than it wanted to. Where it is seconds, the machine
+    /// itself stood still, as a virtual machine does, and no part of the end is late for that reason.
+    pub fn excuse(&mut self, late: Duration) {
+        if late >= STANDSTILL {
+            self.excused += late;
+        }
+    }
+
     /// Returns the time that is left; `None` if no end was requested.
     pub fn left(&self, now: Instant) -> Option<Duration> {
         let (first, again) = self.asked?;
@@ -131,7 +147,7 @@ impl Deadline {
             let inner = self.course.inner();
             (inner.since, inner.patience)
         };
-        let left = (first.max(since) + patience).saturating_duration_since(now);
+        let left = (first.max(since) + patience + self.excused).saturating_duration_since(now);
         Some(if again { Duration::ZERO } else { left })
     }
 
@@ -239,6 +255,19 @@ mod tests {
         assert_eq!(deadline.left(begun + 9 * SECOND), Some(NIC_PATIENCE - 9 * SECOND));
         course.enter("DPDK");
         assert!(deadline.left(Instant::now() + 11 * SECOND) == Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_machine_that_stood_still_delays_the_deadline_and_a_late_thread_does_not() {
+        let course = Course::default();
+        let mut deadline = Deadline::new(course.clone());
+        let now = course.inner().since;
+        deadline.ask(now);
+        deadline.excuse(STANDSTILL / 2);
+        assert_eq!(deadline.left(now + PATIENCE), Some(Duration::ZERO));
+        deadline.excuse(30 * SECOND);
+        assert_eq!(deadline.left(now + PATIENCE), Some(30 * SECOND));
+        assert_eq!(deadline.left(now + PATIENCE + 30 * SECOND), Some(Duration::ZERO));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::last_resort::{Course, Deadline};
+use super::last_resort::{Course, Deadline, LOOK};
 
 /// Signals that are left as they are.
 const LEFT: [Signal; 15] = [
@@ -182,7 +182,10 @@ fn open() -> nix::Result<SignalFd> {
 /// itself be blocked.
 fn attend(source: &SignalFd, out: &UnboundedSender<u32>, mut deadline: Deadline) {
     loop {
-        wait(source, deadline.left(Instant::now()));
+        let begin = Instant::now();
+        let most = deadline.left(begin).map(|left| left.min(LOOK));
+        wait(source, most);
+        deadline.excuse(most.map_or(Duration::ZERO, |most| begin.elapsed().saturating_sub(most)));
         while let Ok(Some(number)) = read(source) {
             // Without an owner, the deadline is what is left.
             let _ = out.send(number);
