@@ -52,13 +52,13 @@ pub fn parse_cores(text: &str) -> Result<Vec<usize>, String> {
 /// the cpuset includes: no thread runs on them unless it requests them.
 ///
 /// # Errors
-/// A file of the kernel cannot be read.
+/// A file of the kernel cannot be read, or a thread cannot be made.
 pub fn supply() -> io::Result<&'static Supply> {
     static SUPPLY: OnceLock<Supply> = OnceLock::new();
     if let Some(known) = SUPPLY.get() {
         return Ok(known);
     }
-    let isolated = usable(isolated_cores());
+    let isolated = usable(isolated_cores())?;
     let mut allowed = affinity_of_process()?;
     allowed.extend(&isolated);
     Ok(SUPPLY.get_or_init(|| Supply { allowed, isolated }))
@@ -83,15 +83,16 @@ fn isolated_cores() -> BTreeSet<usize> {
 
 /// Returns those of some cores that a thread of this process may request: the kernel refuses one
 /// outside the process's cpuset.
-fn usable(wished: BTreeSet<usize>) -> BTreeSet<usize> {
+fn usable(wished: BTreeSet<usize>) -> io::Result<BTreeSet<usize>> {
     let ask = |&core: &usize| {
         let mut cores = CpuSet::new();
         let this_thread = Pid::from_raw(0);
         cores.set(core).is_ok() && sched_setaffinity(this_thread, &cores).is_ok()
     };
     // A separate thread, so that the affinity of no other thread changes.
-    let asking = std::thread::spawn(move || wished.into_iter().filter(ask).collect());
-    asking.join().unwrap_or_default()
+    let asking = std::thread::Builder::new();
+    let asking = asking.spawn(move || wished.into_iter().filter(ask).collect())?;
+    Ok(asking.join().unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -125,7 +126,8 @@ mod tests {
         let supply = supply().unwrap();
         let first = *supply.allowed.first().expect("a core to run on");
         assert!(supply.isolated.is_subset(&supply.allowed));
-        assert_eq!(usable(BTreeSet::from([first, 1000, usize::MAX])), BTreeSet::from([first]));
+        let usable = usable(BTreeSet::from([first, 1000, usize::MAX])).unwrap();
+        assert_eq!(usable, BTreeSet::from([first]));
         assert_eq!(nix::sched::sched_getaffinity(Pid::from_raw(0)).unwrap(), before, "ours stays");
         assert_eq!(
             affinity_of_process().unwrap(),

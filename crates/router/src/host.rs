@@ -158,6 +158,8 @@ pub struct HostInterface {
     coalesces: bool,
     /// True if it was removed by another process.
     lost: bool,
+    /// Errors of the last attempts to read, without one that succeeded.
+    failures: u32,
     /// True if the kernel takes all multicasts, not only those joined.
     all_multicasts: bool,
     /// True if this router has just made it, and may still give it up.
@@ -224,6 +226,7 @@ impl HostInterface {
             up: Up::default(),
             coalesces: false,
             lost: false,
+            failures: 0,
             all_multicasts: false,
             new: false,
         }
@@ -359,11 +362,15 @@ impl HostInterface {
         }
         let Self { down, device, name, .. } = self;
         match down.fill(room, |header, frame| device.read(header, frame)) {
-            Ok(result) => Some(result),
+            Ok(result) => {
+                self.failures = 0;
+                Some(result)
+            }
             Err(error) => {
                 let nothing =
                     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
-                if !nothing {
+                self.failures = if nothing { 0 } else { self.failures + 1 };
+                if self.failures > 0 && is_final(&error, self.failures) {
                     tracing::error!(
                         "host interface {name}: {error}; it was removed: restart the router"
                     );
@@ -428,6 +435,14 @@ fn refusal(error: &io::Error) -> DropReason {
     }
 }
 
+/// Returns true if an interface that could not be read will never be again: the kernel says that it was removed, or
+/// fails without end.
+fn is_final(error: &io::Error, failures: u32) -> bool {
+    const MOST: u32 = 1000;
+    let removed = [nix::libc::EBADFD, nix::libc::EBADF];
+    error.raw_os_error().is_some_and(|errno| removed.contains(&errno)) || failures >= MOST
+}
+
 /// Does something in a network namespace, on a thread of its own: a namespace belongs to a thread.
 pub fn in_netns<T: Send>(
     netns: Option<&Path>,
@@ -438,9 +453,12 @@ pub fn in_netns<T: Send>(
         enter_netns(path)?;
         work()
     };
-    std::thread::scope(|scope| match scope.spawn(enter).join() {
-        Ok(result) => result,
-        Err(panic) => std::panic::resume_unwind(panic),
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().spawn_scoped(scope, enter);
+        match thread.context("a thread for a network namespace")?.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
     })
 }
 
@@ -456,6 +474,14 @@ mod tests {
         assert_eq!(reason(nix::libc::ENOBUFS), DropReason::HostFull);
         assert_eq!(reason(nix::libc::EIO), DropReason::HostDown);
         assert_eq!(reason(nix::libc::EBADFD), DropReason::HostDown);
+    }
+
+    #[test]
+    fn an_interface_is_lost_when_it_was_removed_and_not_by_an_error_that_passes() {
+        let after = |errno, failures| is_final(&io::Error::from_raw_os_error(errno), failures);
+        assert!(after(nix::libc::EBADFD, 1));
+        assert!(!after(nix::libc::EIO, 1) && !after(nix::libc::ENOMEM, 999));
+        assert!(after(nix::libc::EIO, 1000));
     }
 
     #[test]

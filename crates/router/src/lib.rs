@@ -44,6 +44,7 @@ mod removals;
 mod reports;
 mod resident;
 pub mod room;
+mod runtime;
 mod schedulers;
 mod server;
 mod sets;

@@ -113,6 +113,7 @@ use super::Listeners;
 use super::last_resort::Course;
 use super::manager::State;
 use super::ports::{OpenPort, Ports};
+use super::runtime;
 use super::server::Service;
 use super::signals::{Signals, Wish};
 use super::slow_worker::SlowWorker;
@@ -215,7 +216,7 @@ impl Owner {
 
     /// Serves the API, telnet and metrics until a signal ends the router.
     pub fn serve(&mut self, listeners: Listeners, signals: Signals) -> Result<Option<Signal>> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = runtime::build("owner-aside")?;
         runtime.block_on(self.attend(listeners, signals))
     }
 

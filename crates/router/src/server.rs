@@ -38,7 +38,7 @@ use nix::sys::stat::{Mode, fchmod};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, Interest};
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use web::Patient;
@@ -46,6 +46,7 @@ use web::Patient;
 use super::Listeners;
 use super::control_socket::{self, ControlSockets};
 use super::owner::CaptureAsker;
+use super::runtime;
 use super::telnet::{Acceptor, Opened};
 use access::{Peer, Roles};
 pub use capture::Begun;
@@ -194,7 +195,7 @@ impl Service {
         questions: mpsc::Sender<Question>,
     ) -> Result<Self> {
         let (stop, stopped) = oneshot::channel();
-        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let runtime = runtime::build("api-aside")?;
         let handle = runtime.handle().clone();
         let (asking, socket) = (questions.clone(), Arc::new(socket));
         let serving = socket.clone();

@@ -164,7 +164,7 @@ impl Files {
             self.next()?;
         }
         self.bytes += BLOCK + packet.frame.len() as u64;
-        self.pcap.write(packet)?;
+        self.pcap.write(packet).with_context(|| self.name())?;
         self.packets += 1;
         Ok(())
     }
@@ -184,7 +184,12 @@ impl Files {
     }
 
     fn flush(&mut self) -> Result<()> {
-        Ok(self.pcap.get_mut().flush()?)
+        self.pcap.get_mut().flush().with_context(|| self.name())
+    }
+
+    /// The name of the file that is written, for errors.
+    fn name(&self) -> String {
+        numbered(&self.path, self.number).display().to_string()
     }
 }
 
@@ -203,7 +208,7 @@ fn writer(path: &Path) -> Result<Writer<BufWriter<Box<dyn Write>>>> {
             format!("file {}: cannot be written; a link is not followed", path.display())
         })?),
     };
-    Ok(Writer::new(BufWriter::new(to))?)
+    Writer::new(BufWriter::new(to)).with_context(|| path.display().to_string())
 }
 
 fn open(path: &Path) -> io::Result<File> {

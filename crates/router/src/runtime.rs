@@ -1,0 +1,48 @@
+//! Runtimes for the router's threads, which keep a thread for blocking work.
+//!
+//! tokio makes such threads when there is work for them, ends them when there was none for a while, and panics where
+//! the machine has no thread for the first of them. A runtime made here has its first from the start, and keeps it:
+//! without another, work waits for this one.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+
+/// A thread without work is kept for so long.
+const ALWAYS: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// Makes a runtime for the calling thread; threads for its blocking work have this name.
+///
+/// # Errors
+/// The machine has no thread or no descriptor for it.
+pub fn build(name: &str) -> io::Result<Runtime> {
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .thread_name(name)
+        .thread_keep_alive(ALWAYS)
+        .build()?;
+    // Without a thread, this one is an error and tokio's a panic.
+    std::thread::Builder::new().spawn(|| ())?;
+    runtime.spawn_blocking(|| ());
+    Ok(runtime)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn its_thread_is_there_before_and_after_the_work() {
+        let named = || {
+            let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+            let names = tasks.map(|task| fs::read_to_string(task.path().join("comm")));
+            names.filter(|name| name.as_ref().is_ok_and(|name| name == "of-a-test\n")).count()
+        };
+        let runtime = build("of-a-test").unwrap();
+        let work = || runtime.block_on(runtime.spawn_blocking(named)).unwrap();
+        assert_eq!([work(), work(), named()], [1, 1, 1]);
+    }
+}
