@@ -18,6 +18,7 @@ from lib import tables
 from lib.apply import apply, refused, write
 from lib.kernel import Machine, host, pings, reaches
 from lib.netns import held_thread, wait_for
+from lib.router import binary
 from lib.soak import repeated
 from lib.traffic import Sink, Stream, lost
 
@@ -205,4 +206,24 @@ def test_system_calls_fail(lab, call, error):
             pings(net.left, "10.0.2.2")
         net.machine.ip("route", "del", "198.18.1.0/24")
         assert net.router.process.poll() is None, net.router.log()
+    net.is_well()
+
+
+def test_no_memory_is_left(lab):
+    """The router ends, as the kernel would end it, and its next start has the same host interfaces."""
+    net = Net(lab)
+    router, before = net.router, net.machine.index("left")
+    file = router.directory / "table.dat"
+    subprocess.run([binary(), "generate-table", "500000", file], check=True, capture_output=True)
+    large = net.machine.config() + f'turnpike.import {{ file = "{file}", via = "10.0.2.2" }}\n'
+    pages = int(Path(f"/proc/{router.process.pid}/statm").read_text().split()[0])
+    # Some megabytes more than it has.
+    limit = pages * resource.getpagesize() + (5 << 20)
+    resource.prlimit(router.process.pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+    said = refused(router, "apply", write(router, large))
+    assert "closed the connection without an answer" in said, said
+    assert router.process.wait(20) == -signal.SIGABRT
+    assert "memory allocation of" in router.log()
+    router.start()
+    assert net.machine.index("left") == before
     net.is_well()
