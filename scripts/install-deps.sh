@@ -24,6 +24,7 @@ needs=(
     command:promtool            prometheus
     file:/bin/busybox           busybox-static
     command:valgrind            valgrind
+    command:strace              strace
     command:man                 man-db
     command:zsh                 zsh
     command:fish                fish
