@@ -37,8 +37,11 @@ fn virtual_drivers_in(directory: &Path, libraries: &str) -> BTreeSet<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let libraries =
         entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(libraries));
-    let small = libraries.filter(|entry| entry.metadata().is_ok_and(|found| found.len() <= MOST));
-    let texts = small.filter_map(|entry| fs::read(entry.path()).ok());
+    // A library has links of several names.
+    let files: BTreeSet<_> =
+        libraries.filter_map(|entry| fs::canonicalize(entry.path()).ok()).collect();
+    let small = files.iter().filter(|file| file.metadata().is_ok_and(|found| found.len() <= MOST));
+    let texts = small.filter_map(|file| fs::read(file).ok());
     texts.flat_map(|bytes| names(&bytes)).collect()
 }
 

@@ -33,6 +33,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use control::cores::parse_cores;
 
@@ -43,6 +44,8 @@ const MOST: u64 = 16 << 20;
 #[derive(Clone, Debug)]
 pub struct Machine {
     root: PathBuf,
+    /// Of [`pci`], read when first asked for.
+    pci_modules: OnceLock<Vec<pci::Alias>>,
 }
 
 impl Machine {
@@ -53,7 +56,7 @@ impl Machine {
 
     /// Returns a machine whose `/sys` and `/proc` are below this directory.
     pub fn at(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        Self { root: root.into(), pci_modules: OnceLock::new() }
     }
 
     /// Returns the path of a file of the machine.

@@ -102,6 +102,13 @@ pub struct Holder {
     pub name: String,
 }
 
+/// A pattern of PCI devices, and the kernel module that drives them.
+#[derive(Clone, Debug)]
+pub(crate) struct Alias {
+    pattern: String,
+    module: String,
+}
+
 impl Machine {
     /// Returns the network functions on the PCI bus, by their addresses.
     pub fn nics(&self) -> Vec<PciNic> {
@@ -223,15 +230,20 @@ impl Machine {
         let Some(alias) = self.read(&format!("{DEVICES}/{address}/modalias")) else {
             return Vec::new();
         };
-        let Some(release) = self.release() else { return Vec::new() };
-        let list = self.read(&format!("/lib/modules/{release}/modules.alias")).unwrap_or_default();
-        let module = |line: &str| {
-            let mut words = line.strip_prefix("alias ")?.split_whitespace();
-            let (pattern, module) = (words.next()?, words.next()?);
-            (pattern.starts_with("pci:") && fits(pattern, &alias))
-                .then(|| self.driver_of_module(module))
-        };
-        list.lines().filter_map(module).collect()
+        let modules = self.pci_modules.get_or_init(|| self.read_pci_modules().unwrap_or_default());
+        let fitting = modules.iter().filter(|one| fits(&one.pattern, &alias));
+        fitting.map(|one| self.driver_of_module(&one.module)).collect()
+    }
+
+    /// Reads the kernel's list of modules by the PCI devices that they drive.
+    fn read_pci_modules(&self) -> Option<Vec<Alias>> {
+        let list = self.read(&format!("/lib/modules/{}/modules.alias", self.release()?))?;
+        let pci = list.lines().filter_map(|line| line.strip_prefix("alias ")?.split_once(' '));
+        let pci = pci.filter(|(pattern, _)| pattern.starts_with("pci:"));
+        Some(
+            pci.map(|(pattern, module)| Alias { pattern: pattern.into(), module: module.into() })
+                .collect(),
+        )
     }
 
     /// Returns the PCI driver of a module: `virtio-pci` of `virtio_pci`.
