@@ -3,6 +3,7 @@
 import pytest
 
 from lib.netns import wait_for
+from lib.soak import repeated
 
 from .lib.hosts import Outside, ping, ports
 from .lib.nic import KINDS
@@ -38,7 +39,7 @@ def test_a_packet_wakes_a_forwarder_that_blocks(machine, kind):
         ping(left, right, 4)
         silent = waiting(router)["without_interrupts"]
         assert silent == (["port1", "port2"] if kind in WITHOUT else []), waiting(router)
-        for source, target in [(left, right), (right, left)] * 10:
+        for source, target in [(left, right), (right, left)] * repeated(3):
             assert wait_for(lambda: woken(router, source, target, silent), 60)
         router.stop()
     finally:
