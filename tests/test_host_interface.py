@@ -531,10 +531,10 @@ def test_a_flood_of_exceptions_neither_delays_nor_drops_the_routers_own_traffic(
     flooded = Flooded(lab, frames)
     assert wait_for(lambda: refused in flooded.reasons(), 20)
     said = flooded.left.run(
-        "ping", "-n", "-c", 200, "-i", "0.01", "-W", 5, "10.0.1.1", timeout=60
+        "ping", "-n", "-c", 60, "-i", "0.01", "-W", 5, "10.0.1.1", timeout=60
     ).stdout
     times = [float(time) for time in re.findall(r"time=([\d.]+) ms", said)]
-    assert "200 received, 0% packet loss" in said, said[-300:]
+    assert "60 received, 0% packet loss" in said, said[-300:]
     # In one ring with the flood most would have been dropped: it is always full.
     assert statistics.median(times) < 100, times
     flooded.left.run("ip", "neighbour", "flush", "dev", "eth0")
