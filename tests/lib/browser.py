@@ -1,11 +1,9 @@
 """A browser without a screen, and the tunnel by which it comes to a router."""
 
 import contextlib
-import json
 import socket
 import subprocess
 import tempfile
-import time
 
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
@@ -53,15 +51,15 @@ while True:
 
 
 class Tunnel:
-    """A port of this machine that leads to a Unix socket, or to a port within a namespace, as a user."""
+    """A port of this machine that leads to a Unix socket, or to a port within a namespace, as a user and a group."""
 
-    def __init__(self, target, namespace=None, user=None):
+    def __init__(self, target, namespace=None, user=None, group=None):
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         fd = self._listener.fileno()
         argv = ["/usr/bin/python3", "-c", RELAY, str(fd), str(target)]
         if user is not None:
-            argv = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *argv]
+            argv = ["setpriv", f"--reuid={user}", f"--regid={group or user}", "--clear-groups", *argv]
         if namespace is not None:
             argv = namespace.command(*argv)
         self._process = subprocess.Popen(argv, pass_fds=[fd])

@@ -26,7 +26,7 @@ export const history = {
       { title: "Number", kind: "name", text: (row) => String(row.number) },
       { title: "Time", text: (row) => time(row.time_s) },
       { title: "Origin", text: (row) => row.origin },
-      { title: "File", text: (row) => row.file },
+      { title: "File", kind: "wide", text: (row) => row.file },
       { title: "Changes", kind: "wide", text: (row) => row.summary },
       { title: "State", make: () => badge(""), update: (element, row) => showState(element, row) },
       {

@@ -1,6 +1,6 @@
 // Routes in pages, with a search by prefix or address.
 
-import { get } from "../client.js";
+import { Refused, get } from "../client.js";
 import { badge, field, html, section, setText } from "../elements.js";
 import { Table } from "../table.js";
 import { count, way } from "../text.js";
@@ -70,10 +70,11 @@ export const routes = {
       try {
         await find();
       } catch (error) {
+        if (!(error instanceof Refused)) throw error;
         lookup.replaceChildren();
         table.empty = "No routes: see the message above.";
         table.update([]);
-        throw error;
+        throw new Refused(error.status, at.q ? `${at.q}: ${error.message}` : error.message);
       }
     }
 

@@ -33,7 +33,7 @@ export const trace = {
     /** @param {Trace} answer */
     function show(answer) {
       const lost = answer.lost ? `; ${count(answer.lost)} steps are missing` : "";
-      setText(state, answer.packets.length ? `${count(answer.packets.length)} packets${lost}` : "No such packet came in this time.");
+      setText(state, answer.packets.length ? `${count(answer.packets.length)} ${answer.packets.length === 1 ? "packet" : "packets"}${lost}` : "No such packet came in this time.");
       ways.replaceChildren(...answer.packets.map(way));
     }
 
