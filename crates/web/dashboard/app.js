@@ -123,8 +123,11 @@ function seen() {
 async function repeat(seconds, ask, signal, failed) {
   while (!signal.aborted) {
     await seen();
+    const began = performance.now();
     await attempt(ask, signal, failed);
-    await pause((isLost ? 2 : seconds) * SECOND, signal);
+    // A router with much to say is not asked without pause.
+    const took = performance.now() - began;
+    await pause(Math.max((isLost ? 2 : seconds) * SECOND, 3 * took), signal);
   }
 }
 
@@ -155,6 +158,7 @@ async function counts() {
   const withInterfaces = shown ? PAGES[shown.name]?.interfaces ?? false : false;
   const next = /** @type {Overview} */ (await get("v1/overview", signal, { interfaces: withInterfaces }));
   if (signal.aborted) return;
+  found();
   if (last && next.at_us < last.at_us) say(`The router has been started again, ${duration(next.status.uptime_s)} ago.`);
   if (last && next.status.version !== last.status.version) location.reload();
   last = next;
@@ -249,14 +253,15 @@ function logIn(reason) {
     event.preventDefault();
     button.disabled = true;
     setToken(input.value.trim());
-    const problemOf = await enter();
-    button.disabled = false;
-    if (problemOf !== null) {
+    try {
+      await enter();
+    } catch (error) {
       setToken(null);
       input.value = "";
-      setText(problem, problemOf);
+      setText(problem, error instanceof Error ? error.message : String(error));
       input.focus();
     }
+    button.disabled = false;
   };
   const form = html(
     "form", { class: "card login", submit }, html("h1", {}, "Log in"), problem,
@@ -269,14 +274,10 @@ function logIn(reason) {
   input.focus();
 }
 
-/** Begins a session; returns the reason if there is none. */
+/** Begins a session, if the router knows the client. */
 async function enter() {
   const signal = visit.signal;
-  try {
-    session = /** @type {Session} */ (await get("v1/session", signal));
-  } catch (error) {
-    return error instanceof Error ? error.message : String(error);
-  }
+  session = /** @type {Session} */ (await get("v1/session", signal));
   setText(who, `${session.client} · ${session.role}`);
   leave.hidden = token() === null;
   document.body.replaceChildren(skip, header, html("div", { class: "frame" }, nav, main), notices);
@@ -285,7 +286,6 @@ async function enter() {
   void repeat(1, counts, signal, (error) => {
     if (error) say(error.message);
   });
-  return null;
 }
 
 /**
@@ -307,9 +307,7 @@ async function start() {
   document.body.replaceChildren(notices);
   for (;;) {
     try {
-      await get("v1/session", signal);
-      await enter();
-      return;
+      return await enter();
     } catch (error) {
       if (error instanceof Refused && error.status === 401) return logIn(token() === null ? "" : error.message);
       if (error instanceof Refused) return refuse(error.message);

@@ -18,6 +18,7 @@ const SWEEPS = 12;
  * @param {{ from: string, to: string }[]} edges each once
  */
 export function layout(names, edges) {
+  if (!names.length) return { nodes: [], ways: [], width: 0, height: 0 };
   const order = new Map(names.map((name, at) => [name, at]));
   const place = (/** @type {string} */ name) => order.get(name) ?? -1;
   const isForward = (/** @type {{ from: string, to: string }} */ edge) => place(edge.from) < place(edge.to);

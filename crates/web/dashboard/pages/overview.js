@@ -66,7 +66,10 @@ export const overview = {
       { title: "In", kind: "number", text: (row) => bits(rates.of(`rx bytes ${row.name}`)) },
       { title: "Out, packets/s", kind: "number", text: (row) => rate(rates.of(`tx ${row.name}`)) },
       { title: "Out", kind: "number", text: (row) => bits(rates.of(`tx bytes ${row.name}`)) },
+      { title: "Lost by the device", kind: "number", text: (row) => (losses.has(row.name) ? count(losses.get(row.name) ?? 0) : "–") },
     ]), "The configuration has no port. Add a turnpike.port, and apply it.");
+    /** @type {Map<string, number>} */
+    let losses = new Map();
     const more = html("p", { class: "more" });
     const drops = new Table("Drops by step and reason", /** @type {import("../table.js").Column<{ step: string, reason: string, packets: number }>[]} */ ([
       { title: "Reason", kind: "name", text: (row) => row.reason },
@@ -119,6 +122,7 @@ export const overview = {
     /** @param {Overview} now */
     function showPorts(now) {
       const all = now.interfaces ?? now.ports;
+      losses = new Map(now.ports.map((port) => [port.name, lost(port)]));
       ports.update(all.slice(0, SHOWN).map((one) => [one.name, one]));
       if (all.length <= SHOWN) more.replaceChildren();
       else more.replaceChildren(html("a", { href: "#/interfaces" }, `All ${all.length} interfaces`));
