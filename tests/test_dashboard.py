@@ -618,6 +618,15 @@ for (const element of document.querySelectorAll("body *")) {
 return low;
 """
 
+# What sticks out of its card.
+OUTSIDE = """
+return [...document.querySelectorAll(".card")].flatMap((card) => {
+  const right = card.getBoundingClientRect().right;
+  const inner = [...card.querySelectorAll("*")].filter((one) => one.checkVisibility() && !one.closest(".scroll, pre, .unseen"));
+  return inner.filter((one) => one.getBoundingClientRect().right > right).map((one) => one.outerHTML);
+});
+"""
+
 # Fields and buttons without a name.
 NAMELESS = """
 return [...document.querySelectorAll("input, select, button, a, [role=meter], [role=img]")].filter((one) => (
@@ -635,8 +644,9 @@ def test_pages_fit_and_can_be_read(site, here, colours):
         here.wait(lambda: "Reading…" not in here.text(), page)
         assert here.run(CONTRAST) == [], page
         assert here.run(NAMELESS) == [], page
-        for width in (360, 1920):
+        for width in (360, 1100, 1920):
             here.size(width, 900)
+            assert here.run(OUTSIDE) == [], (page, width)
             assert here.run("return document.documentElement.scrollWidth") <= width, (page, width)
     ground = here.run("return getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", ground)[:3])) < 200) == (colours == "dark")

@@ -33,11 +33,7 @@ pub(super) struct Service {
 /// Checks a request to the API.
 pub(super) fn check(parts: &Parts, service: Service) -> Result<(), Problem> {
     let headers = &parts.headers;
-    // A length beside it is not seen here: hyper removes it.
-    if headers.contains_key(header::TRANSFER_ENCODING) {
-        let text = "Transfer-Encoding: bodies have a Content-Length here";
-        return Err(Problem::new(StatusCode::LENGTH_REQUIRED, text).closing());
-    }
+    length(headers)?;
     let host = host(headers, service.listen)?;
     if headers.contains_key(header::ORIGIN) && !(service.dashboard && is_own(headers, host)) {
         return Err(foreign("the request has an Origin"));
@@ -47,12 +43,22 @@ pub(super) fn check(parts: &Parts, service: Service) -> Result<(), Problem> {
 
 /// Checks a request for a file of the dashboard, to which a page of another site may lead.
 pub(super) fn check_page(parts: &Parts, service: Service) -> Result<(), Problem> {
+    length(&parts.headers)?;
     host(&parts.headers, service.listen)?;
     let mode = parts.headers.get("sec-fetch-mode");
     match mode.is_some_and(|mode| mode == "navigate") {
         true => Ok(()),
         false => site(&parts.headers),
     }
+}
+
+fn length(headers: &HeaderMap) -> Result<(), Problem> {
+    // A length beside it is not seen here: hyper removes it.
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        let text = "Transfer-Encoding: bodies have a Content-Length here";
+        return Err(Problem::new(StatusCode::LENGTH_REQUIRED, text).closing());
+    }
+    Ok(())
 }
 
 /// Returns true if all origins are that of a page from this host.
@@ -177,5 +183,6 @@ mod tests {
         assert!(passes(&[host, other, ("sec-fetch-mode", "navigate")]));
         assert!(!passes(&[host, other, ("sec-fetch-mode", "no-cors")]) && !passes(&[host, other]));
         assert!(!passes(&[("host", "attacker.example"), ("sec-fetch-mode", "navigate")]));
+        assert!(passes(&[host]) && !passes(&[host, ("transfer-encoding", "chunked")]));
     }
 }
