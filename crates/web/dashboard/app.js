@@ -20,6 +20,7 @@ const PAGES = { overview, graph, interfaces, routes, neighbours, filters, forwar
 const ROLES = ["read", "operate", "configure"];
 const SECOND = 1000;
 const SAID_MS = 8000;
+const LONGEST_MS = 5000;
 
 /** @type {Session | null} */
 let session = null;
@@ -125,9 +126,9 @@ async function repeat(seconds, ask, signal, failed) {
     await seen();
     const began = performance.now();
     await attempt(ask, signal, failed);
-    // A router with much to say is not asked without pause.
+    // A router that has much to say, or much to do, is not asked without pause.
     const took = performance.now() - began;
-    await pause(Math.max((isLost ? 2 : seconds) * SECOND, 3 * took), signal);
+    await pause(Math.max((isLost ? 2 : seconds) * SECOND, Math.min(3 * took, LONGEST_MS)), signal);
   }
 }
 
