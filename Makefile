@@ -22,7 +22,7 @@
 #   make image         a container image of the package, target/turnpike-image.tar
 #   make reproducible  builds the package twice, in two directories, and compares (takes long)
 #   make licences      checks the licences of all crates by deny.toml
-#   make lint          formatting and lints, warnings are errors
+#   make lint          formatting and lints, warnings are errors; types of the dashboard's scripts
 #   make build         target/release/turnpike
 
 CARGO  ?= cargo
@@ -138,6 +138,8 @@ lint: deps
 	cd fuzz && $(CARGO) fmt --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	cd fuzz && $(CARGO) clippy --locked --all-targets --target-dir ../target -- -D warnings
+	@command -v tsc >/dev/null || scripts/install-packages.sh node-typescript
+	tsc -p crates/web/dashboard/jsconfig.json
 
 # Seconds for each target; the targets are in fuzz/.
 FUZZ_SECONDS ?= 60

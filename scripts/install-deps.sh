@@ -22,6 +22,7 @@ needs=(
     command:keepalived          keepalived
     command:dnsmasq             dnsmasq-base
     command:promtool            prometheus
+    command:chromedriver        chromium-driver
     file:/bin/busybox           busybox-static
     command:valgrind            valgrind
     command:strace              strace

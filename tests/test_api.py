@@ -12,6 +12,7 @@ import subprocess
 import sys
 import termios
 import threading
+import time
 
 import pytest
 from lib.api import JSON, LINES, LUA, Api, Connection, document, operations
@@ -88,7 +89,8 @@ def test_each_resource_is_what_the_command_says(wires):
     wires.router.counters()
     asked = set()
     for method, path, operation in operations():
-        if method != "GET" or "{" in path or any(of["required"] for of in operation["parameters"]):
+        # The client's own name and role are no command's.
+        if method != "GET" or "{" in path or path == "/v1/session" or any(of["required"] for of in operation["parameters"]):
             continue
         answer = wires.api.get(path)
         shown = operation["operationId"].removeprefix("show_").replace("_", "-")
@@ -320,18 +322,18 @@ def test_slow_and_many_clients_keep_nobody_out(wires):
     slow = [Connection(api.path) for _ in range(200)]
     for connection in slow:
         connection.connect()
-        connection.sock.sendall(b"GET /v1/ports HTTP/1.1\r\nHost: x\r\nX: ")
+        connection.sock.sendall(b"GET /v1/ports HTTP/1.1\r\nHost: localhost\r\nX: ")
     assert api.get("/v1/vrfs")
     # Bodies that do not come hold no place that others need.
     bodies = [Connection(api.path) for _ in range(20)]
     for connection in bodies:
         connection.connect()
-        connection.sock.sendall(f"POST /v1/plan HTTP/1.1\r\nHost: x\r\nContent-Type: {LUA}\r\n"
+        connection.sock.sendall(f"POST /v1/plan HTTP/1.1\r\nHost: localhost\r\nContent-Type: {LUA}\r\n"
                                 "Content-Length: 1000\r\n\r\n".encode())
     assert api.get("/v1/vrfs")
     assert wires.router.show("vrfs")
     assert api.ask("POST", "/v1/plan", text_of(wires.router, CONFIG, FILTERED), LUA)[0] == 200
-    head = b"GET /v1/ports HTTP/1.1\r\nHost: x\r\nX: " + b"x" * (1 << 20)
+    head = b"GET /v1/ports HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * (1 << 20)
     assert not api.raw(head).startswith(b"HTTP/1.1 200")
     answers = []
 
@@ -631,10 +633,15 @@ def test_tokens(lab):
     apply(router, text)
     api = Api(None, Tcp(wires.inside))
     bearer = lambda token: f"Bearer {token}"
+    session = {"client": "the token of role read", "role": "read"}
+    assert api.get("/v1/session", Authorization=bearer(read)) == session
     assert api.ask("GET", "/v1/vrfs", Authorization=bearer(read))[0] == 200
+    began = time.monotonic()
     for wrong in (bearer(read[:-1]), bearer(read + "r"), bearer(""), f"Basic {read}", read):
         status, headers, answer = api.ask("GET", "/v1/vrfs", Authorization=wrong)
         assert (status, headers["WWW-Authenticate"]) == (401, "Bearer"), answer
+    # Nobody guesses fast: each answer is held back.
+    assert time.monotonic() - began >= 5 * 0.5
     assert re.search(r"audit: HTTP, 127\.0\.0\.1:\d+: identification: refused: this token is not one", router.log())
     # Not even root's user does without one, and a path says nothing.
     assert api.ask("GET", "/v1/vrfs")[0] == api.ask("GET", "/v1/none")[0] == 401

@@ -42,6 +42,9 @@ pub const PROBLEM: &str = "application/problem+json";
 /// Path of the OpenAPI document.
 pub const DOCUMENT: &str = "/v1/openapi.json";
 
+/// Path of the client's own [`Session`].
+pub const SESSION: &str = "/v1/session";
+
 /// Rights of a client; each includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
@@ -310,6 +313,15 @@ pub struct RoutePage {
     pub routes: Vec<crate::report::Route>,
     /// The value of `after` for the next page; none: this is the last one.
     pub next: Option<String>,
+}
+
+/// A client, as the router knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Session {
+    /// Its user, or its token.
+    pub client: String,
+    /// `read`, `operate` or `configure`.
+    pub role: String,
 }
 
 /// An error (RFC 9457).

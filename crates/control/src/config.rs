@@ -1250,6 +1250,8 @@ pub struct Api {
     pub listen: Option<SocketAddr>,
     /// The file with the tokens of clients of `listen`; without it they are users of this machine.
     pub token_file: Option<PathBuf>,
+    /// True to serve the dashboard to browsers.
+    pub dashboard: bool,
 }
 
 /// The roles of users, of which the router's user and root have all.

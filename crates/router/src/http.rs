@@ -15,10 +15,12 @@
 //! | `http/identity.rs` | the client's role: user of a socket or of this machine, or token |
 //! | `http/body.rs` | bodies and parameters |
 //! | `http/places.rs` | requests at the same time |
+//! | `http/dashboard.rs` | files of the dashboard, a client of the API in a browser |
 //! | `http/response.rs` | answers, errors (RFC 9457) |
 //! | `http/streams.rs` | routes and captures |
 
 mod body;
+mod dashboard;
 mod guard;
 mod identity;
 mod places;
@@ -29,11 +31,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use api::http::{DOCUMENT, Form, JSON, Missing, Operation, Role, Values};
+use api::http::{DOCUMENT, Form, JSON, Missing, Operation, Role, SESSION, Session, Values};
 use api::{Answer, Request};
 use control::config;
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use web::axum::body::Body;
 use web::axum::extract::State;
 use web::axum::http::request::Parts;
@@ -58,6 +60,9 @@ const STREAMS: [usize; 3] = [4, 6, 8];
 /// Large bodies at the same time.
 const LARGE_BODIES: usize = 2;
 
+/// Time for which the answer to a wrong token is held back, on a connection that has a place meanwhile.
+const GUESS: Duration = Duration::from_millis(500);
+
 /// Time limit for the answer to a query.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -65,6 +70,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Opened {
     listeners: WebListeners,
     door: Door,
+    dashboard: bool,
 }
 
 impl Opened {
@@ -73,12 +79,12 @@ impl Opened {
     /// # Errors
     /// A path or an address cannot be listened on, there is no such group, or the file of tokens is not right.
     pub fn open(settings: &config::Api, now: Option<&Service>) -> Result<Self> {
-        let config::Api { socket, group, listen, token_file } = settings;
+        let config::Api { socket, group, listen, token_file, dashboard } = settings;
         let door = Door::open(*listen, token_file.clone())?;
         let (socket, group) = (socket.as_ref(), group.as_deref());
         let wanted = Wanted { statement: "api", socket, group, listen: *listen };
         let listeners = WebListeners::open(&wanted, now.map(|now| &now.listeners))?;
-        Ok(Self { listeners, door })
+        Ok(Self { listeners, door, dashboard: *dashboard })
     }
 
     /// Serves clients of the listeners, whose requests go to the owner.
@@ -90,6 +96,7 @@ impl Opened {
         let api = Api {
             questions,
             roles,
+            service: guard::Service { listen: self.door.listen, dashboard: self.dashboard },
             door: self.door,
             document: serde_json::to_vec(&document)?.into(),
             running: Places::new(RUNNING),
@@ -119,6 +126,7 @@ impl Service {
 struct Api {
     questions: mpsc::Sender<Question>,
     roles: Arc<Roles>,
+    service: guard::Service,
     door: Door,
     document: Bytes,
     running: Places,
@@ -201,13 +209,19 @@ impl Drop for Record {
 
 impl Api {
     async fn respond(&self, visit: &Visit, parts: &Parts, body: Body) -> Result<Response, Problem> {
-        guard::check(parts, &visit.end, self.door.listen)?;
-        let who = self.door.identify(&visit.end, &parts.headers, &self.roles)?;
+        if let Some(file) = dashboard::file(parts).filter(|_| self.service.dashboard) {
+            guard::check_page(parts, self.service)?;
+            return Ok(file.answer(&parts.headers));
+        }
+        guard::check(parts, self.service)?;
+        let who = self.identify(visit, parts).await?;
         if let Some(role) = who.role {
             visit.know(role as u8 + 1);
         }
-        if parts.uri.path() == DOCUMENT {
-            return self.describe(parts, &who);
+        match parts.uri.path() {
+            DOCUMENT => return self.describe(parts, &who, || Ok(self.document.clone())),
+            SESSION => return self.describe(parts, &who, || session(&who)),
+            _ => {}
         }
         let admitted = self.admit(parts, &who)?;
         let (request, page) = self.read(&admitted, parts, body).await?;
@@ -222,8 +236,21 @@ impl Api {
         }
     }
 
-    /// The OpenAPI document.
-    fn describe(&self, parts: &Parts, who: &Who) -> Result<Response, Problem> {
+    async fn identify(&self, visit: &Visit, parts: &Parts) -> Result<Who, Problem> {
+        let who = self.door.identify(&visit.end, &parts.headers, &self.roles);
+        if who.is_err() && parts.headers.contains_key(header::AUTHORIZATION) {
+            sleep(GUESS).await;
+        }
+        who
+    }
+
+    /// What the service itself answers: the OpenAPI document, the client's role.
+    fn describe(
+        &self,
+        parts: &Parts,
+        who: &Who,
+        text: impl Fn() -> Result<Bytes, Problem>,
+    ) -> Result<Response, Problem> {
         if parts.method != Method::GET {
             return Err(Problem::method(&["GET"]));
         }
@@ -231,7 +258,7 @@ impl Api {
             let text = format!("{} has no role; turnpike.access gives them", who.name);
             return Err(Problem::new(StatusCode::FORBIDDEN, text));
         }
-        Ok(whole(JSON, self.document.clone()))
+        Ok(whole(JSON, text()?))
     }
 
     fn admit<'a>(&self, parts: &Parts, who: &'a Who) -> Result<Admitted<'a>, Problem> {
@@ -279,6 +306,13 @@ impl Api {
             Answer::Error(reason) => Err(Problem::refused(reason)),
         }
     }
+}
+
+/// The client's own name and role.
+fn session(who: &Who) -> Result<Bytes, Problem> {
+    let role = who.role.map(|role| role.name().to_owned()).unwrap_or_default();
+    let session = Session { client: who.name.clone(), role };
+    serde_json::to_vec(&session).map(Bytes::from).map_err(Problem::defect)
 }
 
 /// Waits for the answer to a query.

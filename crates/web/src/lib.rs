@@ -14,8 +14,10 @@
 //! | `patient.rs` | streams whose reader must take something from time to time |
 //! | `stream.rs` | bodies that are made while they are sent |
 //! | `metrics.rs` | `/metrics`: families of samples as text |
+//! | `dashboard.rs` | files of the dashboard, for browsers |
 #![forbid(unsafe_code)]
 
+pub mod dashboard;
 pub mod metrics;
 mod patient;
 mod server;

@@ -6,7 +6,9 @@ use schemars::SchemaGenerator;
 use serde_json::{Map, Value, json};
 
 use super::parameters::{self, DEFINITIONS, Parameter, generator};
-use super::{Form, JSON, LINES, LUA, OPERATIONS, Operation, PCAP, PROBLEM, Problem};
+use super::{
+    Form, JSON, LINES, LUA, OPERATIONS, Operation, PCAP, PROBLEM, Problem, Role, SESSION, Session,
+};
 use crate::Request;
 use crate::report::Route;
 
@@ -28,6 +30,7 @@ pub fn document(version: &str) -> Value {
         let entry = paths.entry(operation.path).or_insert_with(|| json!({}));
         entry[operation.method.name().to_lowercase()] = described(operation, &mut generator);
     }
+    paths.insert(SESSION.to_owned(), session(&mut generator));
     let problem = generator.subschema_for::<Problem>().to_value();
     // Schemas of parameters refer to types of requests.
     generator.subschema_for::<Request>();
@@ -113,6 +116,21 @@ fn described(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
         described["requestBody"] = body(operation, &in_body, has_text);
     }
     described
+}
+
+/// The client's own role, which is the HTTP server's affair and no request to the owner.
+fn session(generator: &mut SchemaGenerator) -> Value {
+    let schema = generator.subschema_for::<Session>().to_value();
+    json!({ "get": {
+        "operationId": "session",
+        "summary": "The client, and its role",
+        "x-role": Role::Read.name(),
+        "parameters": [],
+        "responses": {
+            "200": { "description": "Done", "content": { JSON: { "schema": schema } } },
+            "default": { "$ref": "#/components/responses/Problem" },
+        },
+    } })
 }
 
 fn in_place(operation: &Operation, parameter: &Parameter, place: &str) -> Value {

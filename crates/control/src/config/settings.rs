@@ -291,12 +291,13 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         list.live(Unit::Metrics, "metrics: group", or(group.as_ref(), "none"));
         list.live(Unit::Metrics, "metrics: listen", or(*listen, "none"));
     }
-    if let Some(Api { socket, group, listen, token_file }) = api {
+    if let Some(Api { socket, group, listen, token_file, dashboard }) = api {
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
         list.live(Unit::Api, "api: socket", or(path(socket), "none"));
         list.live(Unit::Api, "api: group", or(group.as_ref(), "none"));
         list.live(Unit::Api, "api: listen", or(*listen, "none"));
         list.live(Unit::Api, "api: token_file", or(path(token_file), "none"));
+        list.live(Unit::Api, "api: dashboard", dashboard);
     }
     if let Some(Access { group, read, operate, configure }) = access {
         list.live(Unit::Access, "access: group", or(group.as_ref(), "none"));

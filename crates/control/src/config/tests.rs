@@ -2039,11 +2039,12 @@ fn the_api_is_off_and_stays_on_this_machine() {
     assert_eq!((config("").api, config("").access), (None, None));
     let (group, token_file) = (Some("netops".to_owned()), Some("/t".into()));
     let socket = Some("/run/turnpike-api.sock".into());
-    let usual = Api { socket, group: None, listen: None, token_file: None };
+    let usual = Api { socket, group: None, listen: None, token_file: None, dashboard: false };
     assert_eq!(config("turnpike.api {}").api, Some(usual));
     let listen = "[::1]:97".parse().ok();
-    let full = Api { socket: Some("/a".into()), group: group.clone(), listen, token_file };
-    let text = "{ socket = '/a', group = 'netops', listen = '[::1]:97', token_file = '/t' }";
+    let (socket, dashboard) = (Some("/a".into()), true);
+    let full = Api { socket, group: group.clone(), listen, token_file, dashboard };
+    let text = "{ socket = '/a', group = 'netops', listen = '[::1]:97', token_file = '/t', dashboard = true }";
     assert_eq!(config(&format!("turnpike.api {text}")).api, Some(full));
     let holders = vec![Holder::User("alice".to_owned()), Holder::Group("1000".to_owned())];
     let roles = Access { group, read: holders, ..Access::default() };

@@ -986,6 +986,8 @@
 ---@field listen? string
 ---Absolute path of a file with a role and a token on each line, for clients by TCP. Default: the user's role.
 ---@field token_file? string
+---The dashboard, for browsers. Default: false.
+---@field dashboard? boolean
 
 ---Roles of users and groups, on the control socket and the API's; root has all.
 ---@class (exact) turnpike.AccessSettings

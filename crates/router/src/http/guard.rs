@@ -2,16 +2,16 @@
 //!
 //! | request | status | attack |
 //! |---|---|---|
-//! | by TCP for another host than this machine | 421 | a page whose name leads here for a moment (DNS rebinding) |
-//! | with `Origin`, or with `Sec-Fetch-Site` of another site | 403 | a page of another site (CSRF) |
+//! | for another host than this machine | 421 | a page whose name leads here for a moment (DNS rebinding) |
+//! | with `Origin`, unless it is the dashboard's, or with `Sec-Fetch-Site` of another site | 403 | a page of another site (CSRF) |
 //! | in chunks | 411 | smuggling behind a proxy that prefers the length |
 //! | with several hosts | 400 | the same |
 //!
-//! There are no cookies, and no page may read an answer: the server sends no header of CORS.
+//! There are no cookies, and no other page may read an answer: the server sends no header of CORS. A browser comes to a Unix
+//! socket by a tunnel (`ssh -L`), so hosts are checked there too.
 
 use std::net::{IpAddr, SocketAddr};
 
-use web::End;
 use web::axum::http::request::Parts;
 use web::axum::http::uri::Authority;
 use web::axum::http::{HeaderMap, StatusCode, header};
@@ -21,22 +21,59 @@ use super::response::Problem;
 /// Values of `Sec-Fetch-Site` that no other site's page causes.
 const OWN_SITES: [&str; 2] = ["none", "same-origin"];
 
-/// Checks a request received by a service that listens on an address.
-pub(super) fn check(parts: &Parts, end: &End, listen: Option<SocketAddr>) -> Result<(), Problem> {
+/// A service, as far as requests are checked by it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Service {
+    /// Its address.
+    pub(super) listen: Option<SocketAddr>,
+    /// It has pages of its own, which use it.
+    pub(super) dashboard: bool,
+}
+
+/// Checks a request to the API.
+pub(super) fn check(parts: &Parts, service: Service) -> Result<(), Problem> {
     let headers = &parts.headers;
+    length(headers)?;
+    let host = host(headers, service.listen)?;
+    if headers.contains_key(header::ORIGIN) && !(service.dashboard && is_own(headers, host)) {
+        return Err(foreign("the request has an Origin"));
+    }
+    site(headers)
+}
+
+/// Checks a request for a file of the dashboard, to which a page of another site may lead.
+pub(super) fn check_page(parts: &Parts, service: Service) -> Result<(), Problem> {
+    length(&parts.headers)?;
+    host(&parts.headers, service.listen)?;
+    let mode = parts.headers.get("sec-fetch-mode");
+    match mode.is_some_and(|mode| mode == "navigate") {
+        true => Ok(()),
+        false => site(&parts.headers),
+    }
+}
+
+fn length(headers: &HeaderMap) -> Result<(), Problem> {
     // A length beside it is not seen here: hyper removes it.
     if headers.contains_key(header::TRANSFER_ENCODING) {
         let text = "Transfer-Encoding: bodies have a Content-Length here";
         return Err(Problem::new(StatusCode::LENGTH_REQUIRED, text).closing());
     }
-    if headers.contains_key(header::ORIGIN) {
-        return Err(foreign("the request has an Origin"));
-    }
+    Ok(())
+}
+
+/// Returns true if all origins are that of a page from this host.
+fn is_own(headers: &HeaderMap, host: &str) -> bool {
+    let own = format!("http://{host}");
+    let mut origins = headers.get_all(header::ORIGIN).iter();
+    origins.all(|origin| origin.as_bytes().eq_ignore_ascii_case(own.as_bytes()))
+}
+
+fn site(headers: &HeaderMap) -> Result<(), Problem> {
     let site = headers.get("sec-fetch-site");
     if site.is_some_and(|site| !OWN_SITES.iter().any(|own| site == own)) {
         return Err(foreign("Sec-Fetch-Site is another site"));
     }
-    host(headers, matches!(end, End::Tcp { .. }), listen)
+    Ok(())
 }
 
 fn foreign(why: &str) -> Problem {
@@ -44,19 +81,16 @@ fn foreign(why: &str) -> Problem {
     Problem::new(StatusCode::FORBIDDEN, text)
 }
 
-fn host(headers: &HeaderMap, by_tcp: bool, listen: Option<SocketAddr>) -> Result<(), Problem> {
+/// Returns the host that a request is for, which is this machine.
+fn host(headers: &HeaderMap, listen: Option<SocketAddr>) -> Result<&str, Problem> {
     let hosts: Vec<_> = headers.get_all(header::HOST).iter().collect();
     if hosts.len() > 1 {
         let text = format!("{} Host headers: one is enough", hosts.len());
         return Err(Problem::new(StatusCode::BAD_REQUEST, text).closing());
     }
-    // A browser does not speak to Unix sockets.
-    if !by_tcp {
-        return Ok(());
-    }
     let host = hosts.first().and_then(|host| host.to_str().ok()).unwrap_or_default();
     if is_here(host, listen) {
-        return Ok(());
+        return Ok(host);
     }
     let known = listen.map_or_else(|| "localhost".to_owned(), |listen| listen.to_string());
     let text = format!("Host \"{host}\": not this service's; write {known}");
@@ -104,5 +138,51 @@ mod tests {
         ] {
             assert!(!is_here(host, listen), "{host}");
         }
+    }
+
+    fn parts(headers: &[(&'static str, &'static str)]) -> Parts {
+        let mut request = web::axum::http::Request::new(());
+        for (name, value) in headers {
+            request.headers_mut().append(*name, value.parse().unwrap());
+        }
+        request.into_parts().0
+    }
+
+    #[test]
+    fn only_the_dashboards_own_pages_have_an_origin() {
+        let host = ("host", "localhost:8080");
+        let passes = |dashboard, headers: &[(&'static str, &'static str)]| {
+            check(&parts(headers), Service { listen: None, dashboard }).is_ok()
+        };
+        let own = ("origin", "http://localhost:8080");
+        assert!(passes(true, &[host]) && passes(false, &[host]) && passes(true, &[host, own]));
+        assert!(!passes(false, &[host, own]), "there is no dashboard");
+        for origin in [
+            "null",
+            "",
+            "http://localhost",
+            "http://localhost:80800",
+            "https://localhost:8080",
+            "http://127.0.0.1:8080",
+            "http://attacker.example:8080",
+        ] {
+            assert!(!passes(true, &[host, ("origin", origin)]), "{origin}");
+        }
+        assert!(!passes(true, &[host, own, ("origin", "http://attacker.example")]));
+        // A name that leads here is the same origin for a browser.
+        let [host, own] = [("host", "attacker.example"), ("origin", "http://attacker.example")];
+        assert!(!passes(true, &[host, own]) && !passes(true, &[host]) && !passes(true, &[]));
+    }
+
+    #[test]
+    fn pages_of_other_sites_may_lead_to_the_dashboard() {
+        let passes = |headers: &[(&'static str, &'static str)]| {
+            check_page(&parts(headers), Service { listen: None, dashboard: true }).is_ok()
+        };
+        let (host, other) = (("host", "localhost"), ("sec-fetch-site", "cross-site"));
+        assert!(passes(&[host, other, ("sec-fetch-mode", "navigate")]));
+        assert!(!passes(&[host, other, ("sec-fetch-mode", "no-cors")]) && !passes(&[host, other]));
+        assert!(!passes(&[("host", "attacker.example"), ("sec-fetch-mode", "navigate")]));
+        assert!(passes(&[host]) && !passes(&[host, ("transfer-encoding", "chunked")]));
     }
 }

@@ -128,7 +128,8 @@ fn by_token(
     let given = headers.get(header::AUTHORIZATION).and_then(|given| given.to_str().ok());
     let given = given.and_then(|given| given.split_once(' '));
     let token = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    let token = token.ok_or_else(|| refused("a token is missing: Authorization: Bearer TOKEN"))?.1;
+    // A browser asks so before its user has typed one: nobody has guessed.
+    let token = token.ok_or_else(|| refusal("a token is missing: Authorization: Bearer TOKEN"))?.1;
     let tokens = read_tokens(file).map_err(|error| {
         log(&format!("{error:#}"));
         refusal("the router cannot read its tokens; see its log")

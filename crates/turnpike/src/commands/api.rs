@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
-use api::http::{DOCUMENT, JSON, LUA, Missing, Operation, Problem, openapi};
+use api::http::{DOCUMENT, JSON, LUA, Missing, Operation, Problem, SESSION, openapi};
 use clap::Args;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::{ACCEPT, CONTENT_TYPE, HOST};
@@ -73,7 +73,7 @@ pub fn run(args: &ApiArgs) -> Result<()> {
 /// Checks a request against this version's table; returns true if it has a body.
 fn check(method: &str, target: &str) -> Result<bool> {
     let path = target.split('?').next().unwrap_or_default();
-    if path == DOCUMENT {
+    if [DOCUMENT, SESSION].contains(&path) {
         return Ok(false);
     }
     match Operation::find(method, path) {

@@ -210,6 +210,11 @@ fn every_kind_of_setting_is_compared() {
             "api: token_file: none => /t",
         ),
         (
+            "turnpike.api {}".to_owned(),
+            "turnpike.api { dashboard = true }".to_owned(),
+            "api: dashboard: false => true",
+        ),
+        (
             "turnpike.access { read = { 'a' } }".to_owned(),
             "turnpike.access { read = { 'a', 'group:b' } }".to_owned(),
             "access: read: user a => user a, group b",
@@ -534,7 +539,7 @@ fn every_statement() -> Vec<String> {
         "control_socket 'cs' { listen = '0.0.0.0:97', public = true, read_only = true, verbose = true, clients = 9, \
          idle_s = 9, users = { 'root' } }",
         "metrics { socket = '/m', group = 'root', listen = '127.0.0.1:97' }",
-        "api { socket = '/a', group = 'root', listen = '127.0.0.1:96', token_file = '/t' }",
+        "api { socket = '/a', group = 'root', listen = '127.0.0.1:96', token_file = '/t', dashboard = true }",
         "access { group = 'root', read = { 'root' }, operate = { 'group:root' }, configure = { '0' } }",
         "routes_from { 'kernel', 'fpm', audit_s = 9, receive_buffer_mib = 9 }",
         "fpm { listen = '127.0.0.1:98', keep_s = 9, users = { 'root' } }",

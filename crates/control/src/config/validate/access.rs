@@ -23,9 +23,10 @@ pub(super) fn api<'s>(
     statements: impl Iterator<Item = &'s Statement>,
 ) -> Option<Api> {
     let statement = single(context, statements)?;
-    let mut fields = plain(context, statement, &["socket", "group", "listen", "token_file"]);
-    let mut api =
-        Api { socket: socket(&mut fields, SOCKET), group: None, listen: None, token_file: None };
+    let mut fields =
+        plain(context, statement, &["socket", "group", "listen", "token_file", "dashboard"]);
+    let (socket, dashboard) = (socket(&mut fields, SOCKET), fields.flag("dashboard"));
+    let mut api = Api { socket, group: None, listen: None, token_file: None, dashboard };
     if let Some(text) = fields.text("listen", "an address and a port such as \"127.0.0.1:8479\"") {
         match listen(text, USUAL) {
             Ok(address) if address.ip().is_loopback() => api.listen = Some(address),
