@@ -46,6 +46,14 @@ pub trait FilterAddress: Address {
     #[doc(hidden)]
     fn table(algorithm: Algorithm) -> Result<Box<dyn Table<Self>>, Error>;
 
+    /// Returns addresses of 32 bits.
+    #[doc(hidden)]
+    fn lanes(addresses: &[Self::Bits; BATCH]) -> Option<&[u32; BATCH]>;
+
+    /// As [`Self::lanes`], for writing.
+    #[doc(hidden)]
+    fn lanes_mut(addresses: &mut [Self::Bits; BATCH]) -> Option<&mut [u32; BATCH]>;
+
     /// Counts for each address the entries of `starts`, which are in order, that it reaches.
     #[doc(hidden)]
     fn ranks(starts: &[Self::Bits], addresses: &[Self::Bits], ranks: &mut [u16]);
@@ -81,6 +89,16 @@ impl FilterAddress for Ipv4Addr {
 
     fn table(algorithm: Algorithm) -> Result<Box<dyn Table<Self>>, Error> {
         fib::new_ipv4(algorithm, Box::new(NoReaders))
+    }
+
+    #[inline(always)]
+    fn lanes(addresses: &[u32; BATCH]) -> Option<&[u32; BATCH]> {
+        Some(addresses)
+    }
+
+    #[inline(always)]
+    fn lanes_mut(addresses: &mut [u32; BATCH]) -> Option<&mut [u32; BATCH]> {
+        Some(addresses)
     }
 
     #[inline]
@@ -127,6 +145,16 @@ impl FilterAddress for Ipv6Addr {
         fib::new_ipv6(algorithm, Box::new(NoReaders))
     }
 
+    #[inline(always)]
+    fn lanes(_: &[u128; BATCH]) -> Option<&[u32; BATCH]> {
+        None
+    }
+
+    #[inline(always)]
+    fn lanes_mut(_: &mut [u128; BATCH]) -> Option<&mut [u32; BATCH]> {
+        None
+    }
+
     #[inline]
     fn ranks(starts: &[u128], addresses: &[u128], ranks: &mut [u16]) {
         let mut counts = [0u64; BATCH];
@@ -162,6 +190,14 @@ impl<A: FilterAddress> AddressClasses<A> {
         Ok(Self::Table(table.reader()))
     }
 
+    /// Has the processor fetch the memory that the lookup of these addresses reads first.
+    #[inline]
+    pub fn prefetch(&self, addresses: &[A::Bits]) {
+        if let Self::Table(table) = self {
+            table.prefetch_batch(addresses);
+        }
+    }
+
     /// Finds the class of each address.
     #[inline]
     pub fn find(&self, addresses: &[A::Bits], found: &mut [u16]) {
@@ -175,7 +211,7 @@ impl<A: FilterAddress> AddressClasses<A> {
     #[inline]
     pub fn rank(&self, addresses: &[A::Bits], found: &mut [u16]) {
         match self {
-            Self::Table(table) => table.lookup_batch(addresses, found),
+            Self::Table(table) => table.lookup_prefetched(addresses, found),
             Self::Few { starts, .. } => A::ranks(starts, addresses, found),
         }
     }

@@ -20,8 +20,12 @@
 //!
 //! A list of prefixes, ports or numbers costs a packet nothing, however long: it adds classes, not rules.
 //!
+//! IPv4 rules with few conditions in all need no classes: each condition is compared with all packets of the batch at
+//! once (`sweep.rs`).
+//!
 //! | cost | |
 //! |---|---|
+//! | IPv4, up to 56 tests of up to 64 rules | a comparison a test, for 32 packets at a time |
 //! | a field of up to 48 ranges | comparisons, no loads |
 //! | addresses with more | a lookup in a route table each |
 //! | bytes, beyond 256 rules | rows of numbers: classes x rules / 8; rows of addresses: some words a class |
@@ -30,10 +34,12 @@ mod few;
 mod field;
 mod layout;
 mod many;
+mod sweep;
 
 use few::Few;
 use layout::Layout;
 use many::Many;
+use sweep::Sweep;
 
 use crate::{
     Family, Filter, SetReaders,
@@ -79,6 +85,7 @@ pub struct Classifier<A: FilterAddress> {
 }
 
 enum Form<A: FilterAddress> {
+    Sweep(Sweep<A>),
     Few(Box<Few<A, 1>>),
     More(Box<Few<A, { MORE / WORD }>>),
     Many(Box<Many<A>>),
@@ -92,7 +99,10 @@ impl<A: FilterAddress> Classifier<A> {
     pub fn new(filter: &Filter, sets: &SetReaders) -> Result<Self, TooLarge> {
         let layout = Layout::<A>::new(filter, sets)?;
         let form = match layout.rules.len() {
-            0..=WORD => Form::Few(Box::new(Few::new(layout, filter)?)),
+            0..=WORD => match Sweep::new(layout, filter) {
+                Ok(sweep) => Form::Sweep(sweep),
+                Err(layout) => Form::Few(Box::new(Few::new(layout, filter)?)),
+            },
             rules if rules <= MORE => Form::More(Box::new(Few::new(layout, filter)?)),
             _ => Form::Many(Box::new(Many::new(layout, filter)?)),
         };
@@ -111,6 +121,7 @@ impl<A: FilterAddress> Classifier<A> {
     #[inline]
     pub fn classify(&self, fields: &Fields<A>, found: &mut [u32; BATCH]) {
         match &self.form {
+            Form::Sweep(sweep) => sweep.classify(fields, found),
             Form::Few(few) => few.classify(fields, found),
             Form::More(few) => few.classify(fields, found),
             Form::Many(many) => many.classify(fields, found),
@@ -122,6 +133,7 @@ impl<A: FilterAddress> Classifier<A> {
     /// number of rules if none does. Works on a single packet: for rules that let packets continue.
     pub fn next(&self, fields: &Fields<A>, place: usize, after: u32) -> u32 {
         let found = match &self.form {
+            Form::Sweep(sweep) => sweep.next(fields, place, after),
             Form::Few(few) => few.next(fields, place, after),
             Form::More(few) => few.next(fields, place, after),
             Form::Many(many) => many.next(fields, place, after),

@@ -131,6 +131,24 @@ fn kinds(matches: &Matches) -> Option<Ranges> {
     Some(merge(bits.flat_map(of).collect()))
 }
 
+/// [`Number::Kind`] that a rule allows, as alternatives of bits that are compared, and their values; `None`: all.
+pub(crate) fn kinds_by_bits(matches: &Matches) -> Option<Vec<(u16, u16)>> {
+    kinds(matches)?;
+    let fragment = matches
+        .fragment
+        .map_or((0, 0), |wanted| (KIND_FRAGMENT, if wanted { KIND_FRAGMENT } else { 0 }));
+    let upper = (if matches.needs_upper_layer() { KIND_NO_UPPER } else { 0 }, 0);
+    let all = |values: Vec<(u16, u16)>| if values.is_empty() { vec![(0, 0)] } else { values };
+    let protocols = all(matches.protocol.iter().map(|&number| (0xff, number.into())).collect());
+    let states =
+        all(matches.state.iter().map(|&state| (3 << KIND_STATE, kind_of(state))).collect());
+    let join = |parts: [(u16, u16); 4]| {
+        parts.iter().fold((0, 0), |(mask, value), part| (mask | part.0, value | part.1))
+    };
+    let of = |protocol| states.iter().map(move |&state| join([fragment, upper, protocol, state]));
+    Some(protocols.into_iter().flat_map(of).collect())
+}
+
 /// The sets that have one of these, of packets that are later fragments or not.
 fn extensions(wanted: &[Extension], later: Option<bool>) -> Option<Ranges> {
     let wanted = wanted.iter().fold(0, |bits, of| bits | of.bit());

@@ -66,9 +66,9 @@ use wire::ip::{Ipv6FragmentHeader, PROTOCOL_FRAGMENT, PROTOCOL_ROUTING};
 pub const MAX_HEADERS: usize = 8;
 
 /// Bytes of the TCP header's fixed part.
-const TCP_LEN: usize = size_of::<TcpHeader>();
+pub(crate) const TCP_LEN: usize = size_of::<TcpHeader>();
 /// Bytes of the UDP header; UDP-Lite's is as long.
-const UDP_LEN: usize = size_of::<UdpHeader>();
+pub(crate) const UDP_LEN: usize = size_of::<UdpHeader>();
 /// Bytes of SCTP's common header (RFC 9260, 3.1) and DCCP's shortest generic one (RFC 4340, 5.1).
 const SCTP_LEN: usize = 12;
 /// Bytes of an ICMP header: type, code, checksum.

@@ -60,7 +60,7 @@ mod walk;
 
 pub use classes::FilterAddress;
 pub use classifier::{Classifier, TooLarge};
-pub use fields::{BATCH, Ends, Fields, Upper};
+pub use fields::{BATCH, Ends, Fields, HEAD, Head, Upper};
 pub use key::Key;
 pub use rule::{
     Action, Bits, Error, Extension, Family, Fault, Filter, Implied, Matches, Rule, State,

@@ -4,7 +4,6 @@
 //! changes: a configuration with other rules makes another filter, and its graph uses that one
 //! instead (see [`FilterTables`]). Each step counts in its own block; readers get the sum.
 
-mod bills;
 mod fragments;
 mod frames;
 mod gate;
@@ -12,6 +11,7 @@ mod mark;
 mod police;
 mod samples;
 mod sieve;
+mod together;
 mod verdicts;
 
 use std::collections::HashMap;
@@ -20,9 +20,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use acl::{Action, Classifier, Fields, Filter, FilterAddress, Key, SetReaders, TooLarge};
+use acl::{Action, Classifier, Fields, Filter, FilterAddress, Head, Key, SetReaders, TooLarge};
 
-pub(crate) use self::bills::Bills;
 use self::fragments::Fragments;
 pub(crate) use self::frames::FrameFilters;
 pub use self::gate::Gate;
@@ -33,8 +32,9 @@ pub use self::police::{Colour, Colours, Meter, Police, SourceKey, SourceLengths}
 pub use self::samples::Sample;
 use self::samples::Samples;
 pub use self::sieve::Sieve;
+pub(crate) use self::together::{Together, ways};
 use self::verdicts::{Treated, Verdict, Verdicts};
-use crate::batch::{Batch, ETHERNET};
+use crate::batch::{BATCH_MAX, Batch, ETHERNET};
 use crate::category::CATEGORIES_MAX;
 use crate::counters::{Counter, Traffic};
 use crate::features::{Feature, Features};
@@ -580,16 +580,38 @@ impl<A: Filtered> Reader<A> {
     #[inline(always)]
     pub fn read(&mut self, batch: &Batch, packets: Mask) -> Mask {
         self.fields.clear();
-        let mut hidden = Mask::EMPTY;
-        for slot in packets.slots() {
-            let interface = batch.interface(slot).index() as u16;
-            let is_tiny = self.fields.push_frame(batch.frame(slot), batch.len(slot), interface);
-            hidden |= Mask::when(is_tiny, slot);
-        }
+        let head = |slot| Head {
+            bytes: batch.head(slot),
+            length: batch.lens()[slot & (BATCH_MAX - 1)],
+            interface: batch.interface(slot).index() as u16,
+        };
+        let odd = match packets.as_first() {
+            Some(count) => self.fields.push_heads(count, (0..count).map(head)),
+            None => {
+                let count = packets.count() as usize;
+                self.fields.push_heads(count, packets.slots().map(head))
+            }
+        };
+        let hidden = match odd {
+            0 => Mask::EMPTY,
+            _ => self.read_odd(batch, packets, Mask(odd)),
+        };
         if self.asks_for_priorities {
             for (place, slot) in packets.slots().enumerate() {
                 self.fields.set_priority(place, batch.priority(slot));
             }
+        }
+        hidden
+    }
+
+    /// Reads the packets at the places of `odd`; returns those whose fields are hidden.
+    #[inline(never)]
+    fn read_odd(&mut self, batch: &Batch, packets: Mask, odd: Mask) -> Mask {
+        let mut hidden = Mask::EMPTY;
+        for (place, slot) in packets.slots().enumerate().filter(|(place, _)| odd.has(*place)) {
+            let frame = (batch.frame(slot), batch.len(slot));
+            let interface = batch.interface(slot).index() as u16;
+            hidden |= Mask::when(self.fields.put_frame(place, frame, interface), slot);
         }
         hidden
     }
@@ -605,6 +627,9 @@ impl<A: Filtered> Reader<A> {
         (place, slot): (usize, usize),
     ) -> Judged {
         let packet = self.hitting(rule, batch, (place, slot));
+        if filter.table.verdict(rule).is_only_policed {
+            return Judged { judgement: self.judge_policed(filter, &packet), effects: None };
+        }
         filter.table.judge(&filter.hits, &packet, || {
             let interface = batch.interface(slot).index() as u16;
             let key = A::key(batch.frame(slot), batch.len(slot), interface);
@@ -628,23 +653,17 @@ impl<A: Filtered> Reader<A> {
         })
     }
 
-    /// Like [`Self::judge`] for a rule that only charges its rate; `is_paid`: it has been charged for the packet.
-    #[inline(always)]
-    pub fn judge_policed(
+    /// [`Self::judge`] for a rule that only charges its rate.
+    fn judge_policed(
         &self,
         Counted { table, hits }: &Counted,
-        rule: u32,
-        batch: &Batch,
-        at: (usize, usize),
-        is_paid: bool,
+        packet: &Hitting<'_, A>,
     ) -> Judgement {
-        let packet = self.hitting(rule, batch, at);
-        count(hits, rule, &packet);
-        let source = || A::source(self.fields.source(packet.place));
-        if is_paid || table.admits(rule, source(), packet.length, packet.now) != Colour::Red {
-            judgement(table.verdict(rule).action)
-        } else {
-            Judgement::Police
+        count(hits, packet.rule, packet);
+        let source = A::source(self.fields.source(packet.place));
+        match table.admits(packet.rule, source, packet.length, packet.now) {
+            Colour::Red => Judgement::Police,
+            _ => judgement(table.verdict(packet.rule).action),
         }
     }
 
@@ -765,15 +784,15 @@ impl FilterTable {
 
 #[inline(always)]
 fn count<A: Filtered>(hits: &Hits, rule: u32, packet: &Hitting<'_, A>) {
-    count_frame(hits, rule, packet.length, packet.now);
+    count_all(hits, rule, (1, packet.length), packet.now);
 }
 
-/// Counts a packet of this length in bytes for a rule, at `now` in TSC cycles.
+/// Counts so many packets of so many bytes together for a rule, at `now` in TSC cycles.
 #[inline(always)]
-fn count_frame(hits: &Hits, rule: u32, length: usize, now: u64) {
+fn count_all(hits: &Hits, rule: u32, (packets, bytes): (u32, usize), now: u64) {
     if let Some(hit) = hits.get(rule as usize) {
-        hit.traffic.packets.add(1);
-        hit.traffic.bytes.add(length as u64);
+        hit.traffic.packets.add(packets.into());
+        hit.traffic.bytes.add(bytes as u64);
         hit.last.set(now);
     }
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use crate::batch::{BATCH_MAX, Batch, ETHERNET};
 pub use crate::filters::ROUTER;
-use crate::filters::{Counted, Filtered, Judged, Judgement, Reader};
+use crate::filters::{Counted, Filtered, Judged, Judgement, Reader, Together, ways};
 use crate::flows::{FlowTable, Passed};
 use crate::head::{ip4, ip6, is_neighbour_discovery};
 use crate::mask::Mask;
@@ -143,22 +143,22 @@ fn decide<A: Filtered>(
     by.filter.table.follow_fragments(&mut reader.fields, batch.now, frames);
     let mut found = [0; BATCH_MAX];
     A::classifier(&by.filter.table).classify(&reader.fields, &mut found);
-    for (place, (slot, rule)) in packets.slots().zip(found).enumerate() {
-        let bit = Mask::when(true, slot);
-        if hidden.has(slot) {
-            sorted.filtered |= bit;
-            continue;
+    let Together { mut decided, places } =
+        reader.judge_together(by.filter, batch, (packets, hidden), &found);
+    for (place, slot) in ways(packets, places) {
+        let Judged { judgement, effects } =
+            reader.judge(by.filter, found[place], batch, (place, slot));
+        decided[judgement as usize] |= Mask::when(true, slot);
+        if matches!(judgement, Judgement::Pass | Judgement::ToHost) {
+            sorted.classes[slot] = effects.and_then(|effects| effects.class);
         }
-        let Judged { judgement, effects } = reader.judge(by.filter, rule, batch, (place, slot));
-        match judgement {
-            Judgement::Pass | Judgement::ToHost => {
-                sorted.classes[slot] = effects.and_then(|effects| effects.class);
-                note(reader, by.flows, place, batch, slot);
-            }
-            Judgement::Reject => sorted.rejected |= bit,
-            Judgement::Drop => sorted.filtered |= bit,
-            Judgement::Police => sorted.policed |= bit,
-        }
+    }
+    sorted.rejected |= decided[Judgement::Reject as usize];
+    sorted.filtered |= decided[Judgement::Drop as usize];
+    sorted.policed |= decided[Judgement::Police as usize];
+    let passing = decided[Judgement::Pass as usize] | decided[Judgement::ToHost as usize];
+    for (place, slot) in packets.slots().enumerate().filter(|(_, slot)| passing.has(*slot)) {
+        note(reader, by.flows, place, batch, slot);
     }
 }
 

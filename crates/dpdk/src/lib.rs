@@ -30,6 +30,7 @@ mod drivers;
 mod eal;
 mod error;
 mod event;
+mod huge;
 mod inherited;
 mod interface;
 pub mod log;
@@ -59,6 +60,7 @@ pub use eal::{
 pub use error::Error;
 pub use event::{CLASSES_MOST as EVENT_CLASSES_MOST, EVENTS_MOST, FLOWS as EVENT_FLOWS};
 pub use event::{EventConfig, EventDevice, EventOrder, EventPort, EventPorts, Loaded};
+pub use huge::on_huge_pages;
 pub use inherited::{close_on_exec, inherited};
 pub use mbuf::{Layers, Mbuf, Transport};
 pub use mempool::{Mempool, MempoolConfig, Unused};

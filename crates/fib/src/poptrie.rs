@@ -57,6 +57,7 @@ use crate::{
     arena::Arena,
     buddy::Buddy,
     check_changes, check_next_hop,
+    prefetch::prefetch,
     rib::{NodeId, Rib, Slot, SlotRuns},
     runs::Retired,
 };
@@ -182,6 +183,73 @@ impl View<'_> {
     }
 }
 
+/// Addresses looked up together.
+const BATCH: usize = 64;
+
+impl View<'_> {
+    /// Prefetches the direct entries of addresses.
+    #[inline(always)]
+    fn prefetch<B: Bits>(self, addresses: &[B]) {
+        for address in addresses {
+            prefetch(self.direct, address.slice(0, DIRECT) as usize % ENTRIES);
+        }
+    }
+
+    /// Looks up at most [`BATCH`] addresses level by level: the loads of a level overlap, those of the next one are
+    /// prefetched, and no jump depends on any of them.
+    #[inline(always)]
+    fn lookup_together<B: Bits>(self, addresses: &[B], out: &mut [NextHopId]) {
+        let mut numbers = [0; BATCH];
+        let mut open = 0;
+        for (at, ((address, out), number)) in
+            addresses.iter().zip(&mut *out).zip(&mut numbers).enumerate()
+        {
+            let entry =
+                self.direct[address.slice(0, DIRECT) as usize % ENTRIES].load(Ordering::Acquire);
+            (*out, *number) = (entry as NextHopId, entry);
+            let has_node = entry & IS_LEAF == 0;
+            open |= u64::from(has_node) << at;
+            prefetch(self.nodes, if has_node { entry as usize % NODES } else { 0 });
+        }
+        let (below_nodes, mut from) = (open, DIRECT);
+        while open != 0 {
+            for at in places(open) {
+                let (number, has_child) =
+                    self.step(numbers[at], addresses[at].skip(from).slice(0, STEP));
+                numbers[at] = number;
+                open ^= u64::from(!has_child) << at;
+                prefetch(self.nodes, if has_child { number as usize % NODES } else { 0 });
+                prefetch(self.leaves, if has_child { 0 } else { number as usize % LEAVES });
+            }
+            from += STEP;
+        }
+        for at in places(below_nodes) {
+            out[at] = self.leaves[numbers[at] as usize % LEAVES].load(Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the number of a node's child at a slot and true, or that of its leaf and false.
+    #[inline(always)]
+    fn step(self, number: u32, slot: u32) -> (u32, bool) {
+        let words = &self.nodes[number as usize % NODES];
+        let [vector, leafvec, bases] = words.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let leaf = (bases as u32).wrapping_add((leafvec & up_to(slot)).count_ones());
+        let child = ((bases >> 32) as u32).wrapping_add((vector & below(slot)).count_ones());
+        let has_child = vector >> slot & 1 != 0;
+        (if has_child { child } else { leaf.wrapping_sub(1) }, has_child)
+    }
+}
+
+/// Returns the places of the bits that are set.
+#[inline(always)]
+fn places(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let place = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+        bits &= bits - 1;
+        Some(place)
+    })
+}
+
 /// A reader; `FAST` if the processor has `popcnt` and BMI2, checked once at construction.
 struct Reader<const FAST: bool>(Arc<Shared>);
 
@@ -203,13 +271,18 @@ impl<A: Address, const FAST: bool> Lookup<A> for Reader<FAST> {
         }
         lookup_all(&self.0, addresses, out);
     }
+
+    fn prefetch_batch(&self, addresses: &[A::Bits]) {
+        self.0.view().prefetch(addresses);
+    }
 }
 
 #[inline(always)]
 fn lookup_all<B: Bits>(shared: &Shared, addresses: &[B], out: &mut [NextHopId]) {
     let view = shared.view();
-    for (&address, out) in addresses.iter().zip(out) {
-        *out = view.lookup(address);
+    for (addresses, out) in addresses.chunks(BATCH).zip(out.chunks_mut(BATCH)) {
+        let count = addresses.len().min(out.len());
+        view.lookup_together(&addresses[..count], &mut out[..count]);
     }
 }
 

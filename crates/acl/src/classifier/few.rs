@@ -103,16 +103,23 @@ impl<A: FilterAddress, const W: usize> Few<A, W> {
         let found = &mut ranks[..fields.padded()];
         let addresses =
             [(&self.source, fields.sources()), (&self.destination, fields.destinations())];
+        // Tables are fetched while numbers are compared.
+        for (field, addresses) in addresses {
+            if let Some((of, _)) = field {
+                of.prefetch(addresses);
+            }
+        }
+        self.numbers.iter().for_each(|(field, ..)| field.prefetch(fields));
+        for (field, of, rows) in &self.numbers {
+            field.all(fields, found);
+            rows.find(of, found);
+            rows.restrict(&mut bits, found);
+        }
         for (field, addresses) in addresses {
             if let Some((of, rows)) = field {
                 of.rank(addresses, found);
                 rows.restrict(&mut bits, found);
             }
-        }
-        for (field, of, rows) in &self.numbers {
-            field.all(fields, found);
-            rows.find(of, found);
-            rows.restrict(&mut bits, found);
         }
         for (rule, bits) in rules.iter_mut().zip(&bits[..fields.len()]) {
             *rule = self.first_rule(bits);

@@ -62,6 +62,16 @@ impl<A: FilterAddress> Field<A> {
         }
     }
 
+    /// Has the processor fetch the memory that [`Self::all`] reads first.
+    #[inline(always)]
+    pub fn prefetch(&self, fields: &Fields<A>) {
+        match self {
+            Self::Sets(of) if of.end == End::Source => of.prefetch(fields.sources()),
+            Self::Sets(of) => of.prefetch(fields.destinations()),
+            Self::Number(_) | Self::Macs(_) | Self::Routing(_) => {}
+        }
+    }
+
     /// Finds the numbers of all packets; results at unused positions are meaningless.
     #[inline(always)]
     pub fn all(&self, fields: &Fields<A>, out: &mut [u16]) {

@@ -50,6 +50,16 @@ pub(super) struct NumberLayout<A: FilterAddress> {
     pub bits: Bitmaps,
 }
 
+impl<A: FilterAddress> NumberLayout<A> {
+    /// Returns true if the rule of a bit allows a value.
+    pub fn allows(&self, bit: u32, value: u16) -> bool {
+        let at = self.ranges.partition_point(|(start, _)| *start <= value);
+        self.ranges
+            .get(at.wrapping_sub(1))
+            .is_some_and(|(_, class)| is_set(self.bits.row(*class), bit))
+    }
+}
+
 /// Selects the addresses of a rule for a field.
 type Pick = fn(&Matches) -> &[IpNet];
 

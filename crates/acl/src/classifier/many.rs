@@ -21,8 +21,8 @@ pub(super) struct Many<A: FilterAddress> {
 /// Number of fields of the lookup: two addresses, their sets, two MACs, routing headers, and numbers.
 const FIELDS: usize = 7 + Number::ALL.len();
 
-/// Classes of a batch, by field: source, destination, numbers.
-type Classes = [[u16; BATCH]; FIELDS];
+/// Number of fields of most filters; clearing room for all takes as long as a lookup of some packets.
+const MOST_FIELDS: usize = 8;
 
 impl<A: FilterAddress> Many<A> {
     pub fn new(layout: layout::Layout<A>, filter: &Filter) -> Result<Self, TooLarge> {
@@ -53,7 +53,15 @@ impl<A: FilterAddress> Many<A> {
 
     #[inline]
     pub fn classify(&self, fields: &Fields<A>, found: &mut [u32; BATCH]) {
-        let mut classes = [[0; BATCH]; FIELDS];
+        match self.numbers.len() + 2 {
+            ..=MOST_FIELDS => self.classify_by::<MOST_FIELDS>(fields, found),
+            _ => self.classify_by::<FIELDS>(fields, found),
+        }
+    }
+
+    /// `F`: most fields.
+    fn classify_by<const F: usize>(&self, fields: &Fields<A>, found: &mut [u32; BATCH]) {
+        let mut classes = [[0; BATCH]; F];
         self.find_classes(fields, &mut classes);
         let found = &mut found[..fields.len()];
         match self.summary {
@@ -64,19 +72,24 @@ impl<A: FilterAddress> Many<A> {
         }
     }
 
-    fn find_classes(&self, fields: &Fields<A>, classes: &mut Classes) {
+    /// Finds the classes of each field: source, destination, numbers.
+    fn find_classes(&self, fields: &Fields<A>, classes: &mut [[u16; BATCH]]) {
         let count = fields.padded();
-        let [sources, destinations, numbers @ ..] = classes;
-        self.source.0.find(fields.sources(), &mut sources[..count]);
-        self.destination.0.find(fields.destinations(), &mut destinations[..count]);
+        let [sources, destinations, numbers @ ..] = classes else { return };
+        // Tables are fetched while numbers are compared.
+        self.source.0.prefetch(fields.sources());
+        self.destination.0.prefetch(fields.destinations());
+        self.numbers.iter().for_each(|(field, ..)| field.prefetch(fields));
         for ((field, of, _), classes) in self.numbers.iter().zip(numbers) {
             field.all(fields, &mut classes[..count]);
             of.find(&mut classes[..count]);
         }
+        self.source.0.find(fields.sources(), &mut sources[..count]);
+        self.destination.0.find(fields.destinations(), &mut destinations[..count]);
     }
 
     /// Finds the first rule of each packet. `S`: words of a summary; 0: not known at compile time.
-    fn find_rules<const S: usize>(&self, classes: &Classes, found: &mut [u32]) {
+    fn find_rules<const S: usize>(&self, classes: &[[u16; BATCH]], found: &mut [u32]) {
         let summary = if S == 0 { self.summary } else { S };
         for (at, found) in found.iter_mut().enumerate().take(BATCH) {
             *found = self.first_rule(summary, &self.rows(summary, classes, at));
@@ -84,7 +97,12 @@ impl<A: FilterAddress> Many<A> {
     }
 
     #[inline(always)]
-    fn rows<'a>(&'a self, summary: usize, classes: &'a Classes, at: usize) -> PacketRows<'a> {
+    fn rows<'a>(
+        &'a self,
+        summary: usize,
+        classes: &'a [[u16; BATCH]],
+        at: usize,
+    ) -> PacketRows<'a> {
         PacketRows {
             source: self.source.1.row(summary, classes[0][at]),
             destination: self.destination.1.row(summary, classes[1][at]),

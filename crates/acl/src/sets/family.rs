@@ -54,13 +54,19 @@ impl<A: FilterAddress> Members<A> {
         Self { tables: [nothing.clone(), nothing], current: Arc::default(), masks: Arc::default() }
     }
 
+    /// Has the processor fetch the memory that the lookup of these addresses reads first.
+    #[inline]
+    pub(crate) fn prefetch(&self, addresses: &[A::Bits]) {
+        self.tables[self.current.load(Ordering::Acquire) % TABLES].prefetch_batch(addresses);
+    }
+
     /// Finds the sets of each address, for at most [`BATCH`] addresses.
     #[inline]
     pub(crate) fn find(&self, addresses: &[A::Bits], masks: &mut [u64]) {
         let mut classes = [0; BATCH];
         let classes = &mut classes[..addresses.len().min(BATCH)];
         let table = &self.tables[self.current.load(Ordering::Acquire) % TABLES];
-        table.lookup_batch(&addresses[..classes.len()], classes);
+        table.lookup_prefetched(&addresses[..classes.len()], classes);
         for (mask, class) in masks.iter_mut().zip(classes) {
             let known = self.masks.get(usize::from(*class));
             *mask = known.map_or(0, |mask| mask.load(Ordering::Acquire));

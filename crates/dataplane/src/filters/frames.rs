@@ -6,9 +6,7 @@
 use wire::MacAddr;
 
 use super::police::{Colour, SourceKey};
-use super::{
-    Counted, FILTER_IN, FilterTable, FilterTables, Hits, Judgement, count_frame, judgement,
-};
+use super::{Counted, FILTER_IN, FilterTable, FilterTables, Hits, Judgement, count_all, judgement};
 use crate::batch::{Batch, ETHERNET};
 
 /// Inward filters, for frames other than IP packets.
@@ -77,7 +75,7 @@ impl FilterTable {
         now: u64,
     ) -> Option<Judgement> {
         let rule = self.frame_rule(frame)?;
-        count_frame(hits, rule, length, now);
+        count_all(hits, rule, (1, length), now);
         match self.admits(rule, SourceKey::Ip4(0), length, now) {
             Colour::Red => Some(Judgement::Police),
             _ => Some(judgement(self.verdict(rule).action)),

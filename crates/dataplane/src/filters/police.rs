@@ -325,9 +325,10 @@ struct Line {
 
 impl Sources {
     fn new(lengths: SourceLengths, seed: u64, has_seconds: bool) -> Self {
-        let lines = (0..SOURCES / WAYS).map(|_| Line::default()).collect();
+        let lines = dpdk::on_huge_pages(SOURCES / WAYS, |_| Line::default());
         let seconds = if has_seconds { SOURCES } else { 0 };
-        Self { lengths, seed, lines, seconds: (0..seconds).map(|_| AtomicU64::new(0)).collect() }
+        let seconds = dpdk::on_huge_pages(seconds, |_| AtomicU64::new(0));
+        Self { lengths, seed, lines, seconds }
     }
 
     /// The buckets of a source; without colours there is no second one, and it is the first. Two forwarders that see

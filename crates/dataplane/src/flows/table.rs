@@ -243,9 +243,9 @@ impl<A: Tracked> Table<A> {
         let long = A::Words::default().as_ref().len() > 2;
         Self {
             seed,
-            buckets: (0..buckets).map(|_| Bucket::default()).collect(),
-            slots: (0..slots).map(|_| Slot::default()).collect(),
-            rest: (0..if long { slots } else { 0 }).map(|_| Default::default()).collect(),
+            buckets: dpdk::on_huge_pages(buckets, |_| Bucket::default()),
+            slots: dpdk::on_huge_pages(slots, |_| Slot::default()),
+            rest: dpdk::on_huge_pages(if long { slots } else { 0 }, |_| Default::default()),
             family: PhantomData,
         }
     }

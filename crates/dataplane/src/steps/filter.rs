@@ -30,8 +30,8 @@ use acl::Family;
 
 use crate::batch::{BATCH_MAX, Batch, ETHERNET, Group};
 use crate::filters::{
-    Bills, Counted, Direction, Effects, FILTER_IN, Filtered, Guard, Guards, Judged, Judgement,
-    Reader, TRACKED,
+    Counted, Direction, Effects, FILTER_IN, Filtered, Guard, Guards, Judged, Judgement, Reader,
+    TRACKED, Together, ways,
 };
 use crate::flows::{FlowTable, Passed};
 use crate::graph::{Output, Outputs, Step};
@@ -129,9 +129,9 @@ pub(super) fn judge_all<A: Filtered>(
     (packets, hidden): (Mask, Mask),
     number: u8,
 ) -> [Mask; OUTPUTS.len()] {
-    let mut decided = [Mask::EMPTY; OUTPUTS.len()];
     let Some(filter) = filter else {
         // No such filter: a defect, which must let nothing pass.
+        let mut decided = [Mask::EMPTY; OUTPUTS.len()];
         decided[FILTERED] = packets;
         return decided;
     };
@@ -139,20 +139,11 @@ pub(super) fn judge_all<A: Filtered>(
     filter.table.follow_fragments(&mut reader.fields, batch.now, frames);
     let mut found = [0; BATCH_MAX];
     A::classifier(&filter.table).classify(&reader.fields, &mut found);
-    let mut bills = Bills::default();
-    for (place, (slot, rule)) in packets.slots().zip(found).enumerate() {
-        if hidden.has(slot) {
-            decided[FILTERED] |= Mask::when(true, slot);
-            continue;
-        }
-        if filter.table.verdict(rule).is_only_policed {
-            let charge = || reader.charge(filter, rule, batch, (packets, hidden), &found);
-            let is_paid = bills.is_paid(rule, charge);
-            let judgement = reader.judge_policed(filter, rule, batch, (place, slot), is_paid);
-            decided[judgement as usize] |= Mask::when(true, slot);
-            continue;
-        }
-        let Judged { judgement, effects } = reader.judge(filter, rule, batch, (place, slot));
+    let Together { mut decided, places } =
+        reader.judge_together(filter, batch, (packets, hidden), &found);
+    for (place, slot) in ways(packets, places) {
+        let Judged { judgement, effects } =
+            reader.judge(filter, found[place], batch, (place, slot));
         if let Some(effects) = effects {
             if effects.sessions != 0
                 && let Some(mirror) = &mut mirror
@@ -213,9 +204,26 @@ impl Tracking {
 
     /// Updates the flows of packets that pass, or enters them.
     fn note<A: Filtered>(&self, reader: &Reader<A>, batch: &Batch, packets: Mask, passing: Mask) {
+        if self.direction == Direction::Out {
+            return self.note_by(reader, batch, (packets, passing), |slot| self.guard(batch, slot));
+        }
+        if let Some(guard) = packets.slots().next().map(|slot| self.guard(batch, slot)) {
+            self.note_by(reader, batch, (packets, passing), |_| guard);
+        }
+    }
+
+    /// `guard`: that of the packet in a slot.
+    #[inline(always)]
+    fn note_by<A: Filtered>(
+        &self,
+        reader: &Reader<A>,
+        batch: &Batch,
+        (packets, passing): (Mask, Mask),
+        guard: impl Fn(usize) -> Guard,
+    ) {
         let Some(flows) = &self.flows else { return };
         for (place, slot) in packets.slots().enumerate() {
-            let guard = self.guard(batch, slot);
+            let guard = guard(slot);
             if passing.has(slot) & guard.tracks() {
                 let length = batch.len(slot).saturating_sub(ETHERNET);
                 let enters = guard.enters[self.direction as usize];

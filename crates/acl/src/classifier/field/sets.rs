@@ -52,6 +52,12 @@ pub(in super::super) struct SetField<A: FilterAddress> {
 }
 
 impl<A: FilterAddress> SetField<A> {
+    /// Has the processor fetch the memory that the lookup of these addresses reads first.
+    #[inline]
+    pub(super) fn prefetch(&self, addresses: &[A::Bits]) {
+        self.members.prefetch(addresses);
+    }
+
     /// Finds the numbers of these addresses.
     #[inline]
     pub(super) fn find(&self, addresses: &[A::Bits], out: &mut [u16]) {
