@@ -451,6 +451,7 @@ impl OfPort<'_, '_> {
         } = settings;
         let segmentation = host.as_ref().map(|host| host.segmentation);
         let host = host.as_ref().map(|host| match &host.netns {
+            _ if host.in_kernel => "the kernel's VLAN device".to_owned(),
             Some(netns) if host.of_vrf => format!("in namespace {netns} of its VRF"),
             Some(netns) => format!("in namespace {netns}"),
             None => "in the router's namespace".to_owned(),

@@ -378,6 +378,8 @@
 ---@field protocol? turnpike.TagProtocol
 ---Priority code point of sent frames, 0 to 7. Default: 0.
 ---@field priority? integer
+---As of a port, or "kernel": the VLAN device of its name and tag that the operator makes on the parent's host interface.
+---@field host? boolean|"kernel"|turnpike.HostSettings
 
 ---@class (exact) turnpike.HostSettings
 ---Network namespace of the interface, made by `ip netns add`. Default: the router's own.
