@@ -541,6 +541,8 @@ pub struct Bond {
     pub hash: HashFields,
     /// The bond is down while fewer ports than this take part, at least 1.
     pub minimum_links: u8,
+    /// Most ports that LACP uses at the same time; others stand by. `None`: all.
+    pub maximum_links: Option<u8>,
     /// Settings of LACP; without effect in other modes.
     pub lacp: LacpSettings,
     /// Its MAC, in place of that of its first port's device.
@@ -602,6 +604,7 @@ impl Bond {
             mode: BondMode::default(),
             hash: HashFields::default(),
             minimum_links: 1,
+            maximum_links: None,
             lacp: LacpSettings::default(),
             mac: None,
             mtu: None,

@@ -316,6 +316,8 @@ pub struct LacpConfig {
     pub fast: bool,
     /// True: LACPDUs are sent only to an active partner (LACP_Activity).
     pub passive: bool,
+    /// Most ports that are used at the same time; others stand by.
+    pub maximum: usize,
     /// The ports' own interfaces and addresses.
     pub ports: Vec<(InterfaceId, MacAddr)>,
 }
@@ -340,6 +342,10 @@ pub struct LacpPortInfo {
     pub mux: &'static str,
     /// True if the bond is to use it.
     pub selected: bool,
+    /// True if it would be used if another port were lost.
+    pub standby: bool,
+    /// True if its own side churns, and if its partner's does.
+    pub churns: [bool; 2],
     /// True if its partner is this router: a loop.
     pub looped: bool,
     /// The port as LACPDUs describe it.

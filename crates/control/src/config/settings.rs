@@ -517,6 +517,7 @@ impl List<'_> {
             mode,
             hash,
             minimum_links,
+            maximum_links,
             lacp,
             mac,
             mtu,
@@ -531,6 +532,7 @@ impl List<'_> {
         of.live(Unit::Bonds, "mode", mode.name());
         of.add(Effect::Graph, "hash", hash);
         of.live(Unit::Bonds, "minimum_links", minimum_links);
+        of.live(Unit::Bonds, "maximum_links", or(*maximum_links, "all"));
         of.live(Unit::Bonds, "lacp rate", if *fast { "fast" } else { "slow" });
         of.live(Unit::Bonds, "lacp passive", passive);
         of.live(Unit::Bonds, "lacp priority", priority);

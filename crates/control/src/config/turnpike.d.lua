@@ -363,6 +363,8 @@
 ---@field hash? turnpike.BondHash
 ---With fewer active ports the bond is down; 1 to the number of its ports. Default: 1.
 ---@field minimum_links? integer
+---Most ports that LACP uses at the same time, 1 to 64; others stand by. Default: all.
+---@field maximum_links? integer
 ---Settings of LACP, with mode = "lacp".
 ---@field lacp? turnpike.LacpSettings
 ---The MAC, "02:00:00:00:00:01". Default: that of the first port's device.
