@@ -53,6 +53,7 @@ fn config(fast: bool, passive: bool, single: bool) -> Command {
         key: 1,
         fast,
         passive,
+        maximum: 64,
         ports: ports.map(port).collect(),
     };
     Command::Lacp { bond: world::port(0).into(), config: Some(Box::new(config)) }

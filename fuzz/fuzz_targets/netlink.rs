@@ -62,6 +62,7 @@ fuzz_target!(|input: Input| {
     input.messages.iter().for_each(|message| message.write(&mut bytes));
     bytes.extend_from_slice(&input.rest);
     let config = KernelConfig {
+        vlans: Vec::new(),
         vrfs: Vec::new(),
         netns: None,
         ports: vec![(PortId::FIRST.into(), String::new())],

@@ -2,6 +2,7 @@
 
 import pytest
 
+from lib.netns import wait_for
 from lib.packets import ethernet, forwarded, ipv4, pattern, tagged, udp, unpadded, untagged
 from lib.raw import RawPort
 
@@ -115,6 +116,94 @@ def test_hosts_with_vlan_devices_speak_through_the_router(machine, driver):
         finally:
             router.close()
     finally:
+        for host in hosts:
+            host.close()
+
+
+HOST_VLANS = """
+local turnpike = require "turnpike"
+turnpike.port "lan" { device = "veth1", driver = "af_packet", host = true, address = "10.0.1.1/24" }
+turnpike.port "wan" { device = "veth2", driver = "af_packet", host = true, address = "10.0.2.1/24" }
+turnpike.filter "tracked" {
+  { state = "established", action = "accept" },
+  { proto = "icmp", action = "accept" },
+  default = "drop",
+}
+turnpike.vlan "lan.10"   { parent = "lan", id = 10, host = "kernel" }
+turnpike.vlan "lan.s"    { parent = "lan", id = 300, protocol = "802.1ad", host = "kernel" }
+turnpike.vlan "lan.s.7"  { parent = "lan.s", id = 7, mtu = 1492, host = "kernel" }
+turnpike.routes_from { "kernel" }
+turnpike.forwarders { cores = "1" }
+"""
+
+
+def test_vlan_devices_that_the_kernel_has_on_a_host_interface_are_the_router_s(machine):
+    machine.modprobe("8021q")
+    hosts = [Inside(machine, side, "af_packet") for side in (1, 2)]
+    lan, wan = hosts
+    router = machine.router(HOST_VLANS)
+
+    def state(name):
+        (found,) = [i for i in router.show("interfaces") if i["name"] == name]
+        return found["link"], found["host"]["state"], found["addresses"]
+
+    def add(name, parent, words, address=None):
+        machine.run("ip", "link", "add", "link", parent, "name", name, "type", "vlan", *words)
+        machine.run("ip", "link", "set", name, "up")
+        if address:
+            machine.run("ip", "address", "add", address, "dev", name)
+
+    try:
+        for name in ("lan.10", "lan.s", "lan.s.7"):
+            assert state(name) == ("down", "gone", []), name
+        for name, parent, words, network in LINUX_VLANS:
+            lan.run("ip", "link", "add", name, "link", parent, *map(str, words))
+            lan.run("ip", "link", "set", name, "up")
+            if network:
+                lan.run("ip", "address", "add", f"10.0.{network}.2/24", "dev", name)
+        lan.run("ip", "route", "add", "192.0.2.0/24", "via", "10.0.10.1")
+        lan.run("ip", "address", "add", "203.0.113.1/32", "dev", "lo")
+        wan.run("ip", "address", "add", "192.0.2.1/32", "dev", "lo")
+        machine.run("ip", "route", "add", "192.0.2.0/24", "via", "10.0.2.2")
+        add("lan.10", "lan", ["id", "10"], "10.0.10.1/24")
+        assert wait_for(lambda: state("lan.10") == ("up", "up", ["10.0.10.1/24"]), 30), router.log()
+        # The kernel's neighbours and its own packets; forwarded ones in both directions, over its route.
+        assert wait_for(lambda: machine.run("ping", "-c", "1", "-W", "5", "10.0.10.2", check=False).returncode == 0, 30)
+        lan.run("ping", "-c", "2", "-W", "10", "-I", "10.0.10.2", "192.0.2.1")
+        machine.run("ip", "route", "add", "203.0.113.0/24", "via", "10.0.10.2", "dev", "lan.10")
+        assert wait_for(lambda: wan.run("ping", "-c", "1", "-W", "5", "203.0.113.1", check=False).returncode == 0, 30)
+        (shown,) = [i for i in router.show("interfaces") if i["name"] == "lan.10"]
+        assert shown["rx_packets"] > 2 and shown["tx_packets"] > 1 and shown["host"]["index"] > 0, shown
+        # Two tags, each of a device of the kernel.
+        add("lan.s", "lan", ["proto", "802.1ad", "id", "300"])
+        add("lan.s.7", "lan.s", ["id", "7"], "10.0.13.1/24")
+        assert wait_for(lambda: state("lan.s.7") == ("up", "up", ["10.0.13.1/24"]), 30), router.log()
+        assert wait_for(lambda: machine.run("ping", "-c", "1", "-W", "5", "10.0.13.2", check=False).returncode == 0, 30)
+        # TCP of the kernel, whose large frames carry a tag both ways. Answers need the state of its connections.
+        with_filter = HOST_VLANS.replace('id = 10, host', 'id = 10, filter = "tracked", host')
+        machine.write("/run/next.lua", with_filter)
+        router.command("apply", "/run/next.lua")
+        lan.run("sh", "-c", f"timeout 60 python3 -c '{SERVER}' 10.0.10.2 >/dev/null 2>&1 &")
+        done = machine.run("timeout", "60", "python3", "-c", CLIENT, "10.0.10.2")
+        assert done.stdout.strip() == str(BYTES), done
+        # Another tag under the name is not the VLAN's; without its device there is neither address nor route.
+        machine.run("ip", "link", "del", "lan.10")
+        assert wait_for(lambda: state("lan.10") == ("down", "gone", []), 30), router.log()
+        assert "203.0.113.0/24" not in {route["prefix"] for route in router.show("routes", "--source", "kernel")}
+        add("lan.10", "lan", ["id", "11"], "10.0.10.1/24")
+        assert wait_for(lambda: "VLAN device lan.10 on host interface lan gets no frames" in router.log(), 30), router.log()
+        assert state("lan.10")[:2] == ("down", "gone")
+        machine.run("ip", "link", "del", "lan.10")
+        add("lan.10", "lan", ["id", "10"], "10.0.10.1/24")
+        assert wait_for(lambda: state("lan.10") == ("up", "up", ["10.0.10.1/24"]), 30), router.log()
+        router.command("rollback")
+        lan.run("ping", "-c", "1", "-W", "10", "-I", "10.0.10.2", "192.0.2.1")
+        router.counters()
+        router.stop()
+    finally:
+        router.close()
+        for name in ("lan", "wan"):
+            machine.run("ip", "link", "del", name, check=False)
         for host in hosts:
             host.close()
 

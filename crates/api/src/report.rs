@@ -311,6 +311,9 @@ pub struct Bond {
     pub link: String,
     /// It is down while fewer ports than this are active.
     pub minimum_links: u8,
+    /// Most ports that LACP uses at the same time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maximum_links: Option<u8>,
     /// The partner system with which LACP has agreed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partner: Option<String>,
@@ -337,6 +340,15 @@ pub struct BondPort {
     pub mux: Option<String>,
     /// True if LACP has selected it for the bond.
     pub selected: bool,
+    /// True if it is beyond `maximum_links`, and takes the place of a port that is lost.
+    #[serde(default)]
+    pub standby: bool,
+    /// True if the router's side has not been in sync for a minute (IEEE 802.1AX, 6.4.17).
+    #[serde(default)]
+    pub actor_churn: bool,
+    /// True if the partner's side has not been in sync for a minute.
+    #[serde(default)]
+    pub partner_churn: bool,
     /// True if its partner is this router.
     pub looped: bool,
     /// Its partner, if it has one.

@@ -42,6 +42,7 @@ fn main() {
     let config = KernelConfig {
         netns: Some(netns),
         ports: ports.collect(),
+        vlans: Vec::new(),
         vrfs: Vec::new(),
         following: Following { routes: true, audit: None, receive_buffer: 64 << 20 },
         multicast: false,

@@ -88,7 +88,7 @@ use dataplane::plan::Plans;
 use dataplane::polling::{BUDGET, MODERATION, Wait};
 use dataplane::port::{LinkWish, OffloadWishes, PortId};
 use dataplane::shed::Shedding;
-use dataplane::steps::{FILTER_IN, FILTER_OUT, POLICY_ROUTE};
+use dataplane::steps::{DHCP_RELAY, FILTER_IN, FILTER_OUT, POLICY_ROUTE};
 use dataplane::transmit::QueueConfig;
 use dataplane::transmit::shape::Shape;
 use dataplane::vlan::{self, Tag, Tags, VLANS};
@@ -98,6 +98,7 @@ use ipnet::IpNet;
 use slowpath::{Icmp, InterfaceSettings};
 use wire::MacAddr;
 
+use crate::netlink::HostVlan;
 use crate::rib::{self, Resilient, RouteKind};
 
 pub use annotations::ANNOTATIONS;
@@ -483,8 +484,8 @@ impl Interface {
 impl Interface {
     /// Returns what opening its host interface depends on, if it has one. Its namespace is none of that: all move
     /// together, without their ports.
-    fn host_opened(&self) -> Option<bool> {
-        self.host.as_ref().map(|host| host.segmentation)
+    fn host_opened(&self) -> Option<(bool, bool)> {
+        self.host.as_ref().map(|host| (host.segmentation, host.in_kernel))
     }
 
     /// Returns the features that it enables.
@@ -503,6 +504,7 @@ impl Interface {
             .with(FILTER_IN, filter(&self.filter_in, &self.filter_out))
             .with(FILTER_OUT, filter(&self.filter_out, &self.filter_in))
             .with(POLICY_ROUTE, self.filter_in.as_ref().is_some_and(|filter| filter.routes).into())
+            .with(DHCP_RELAY, self.settings.relay.iter().any(IpAddr::is_ipv4).into())
             .with(LEAST_TTL, self.ttl_security.map_or(0, |hops| u8::MAX - (hops - 1)))
     }
 
@@ -540,6 +542,8 @@ pub struct Bond {
     pub hash: HashFields,
     /// The bond is down while fewer ports than this take part, at least 1.
     pub minimum_links: u8,
+    /// Most ports that LACP uses at the same time; others stand by. `None`: all.
+    pub maximum_links: Option<u8>,
     /// Settings of LACP; without effect in other modes.
     pub lacp: LacpSettings,
     /// Its MAC, in place of that of its first port's device.
@@ -601,6 +605,7 @@ impl Bond {
             mode: BondMode::default(),
             hash: HashFields::default(),
             minimum_links: 1,
+            maximum_links: None,
             lacp: LacpSettings::default(),
             mac: None,
             mtu: None,
@@ -747,6 +752,35 @@ impl Config {
         self.vlans.iter().filter_map(|vlan| self.on_wire(vlan)).collect()
     }
 
+    /// Returns the kernel's device that is the host interface of a VLAN; `None` if the VLAN has one of its own, or none.
+    pub fn kernel_device(&self, id: InterfaceId) -> Option<KernelDevice> {
+        let in_kernel = |id| {
+            let vlan = self.vlan(id)?;
+            vlan.interface.host.as_ref()?.in_kernel.then_some(vlan)
+        };
+        let vlan = in_kernel(id)?;
+        let (mut below, mut tags) = (vlan.parent, vec![vlan.tag]);
+        if let Some(parent) = in_kernel(below) {
+            below = parent.parent;
+            tags.insert(0, parent.tag);
+        }
+        let (_, name, _) = self.interfaces().find(|(of, ..)| *of == below)?;
+        Some(KernelDevice { below: name.to_owned(), tags })
+    }
+
+    /// Returns the VLANs for the kernel's listener.
+    pub fn host_vlans(&self) -> Vec<HostVlan> {
+        let of = |vlan: &Vlan| HostVlan {
+            interface: vlan.id,
+            name: vlan.name.clone(),
+            parent: vlan.parent,
+            protocol: vlan.tag.protocol.ethertype(),
+            id: vlan.tag.id,
+            in_kernel: vlan.interface.host.as_ref().is_some_and(|host| host.in_kernel),
+        };
+        self.vlans.iter().map(of).collect()
+    }
+
     fn on_wire(&self, vlan: &Vlan) -> Option<vlan::Vlan> {
         let (interface, lower) = (vlan.id, self.carrier(vlan)?);
         let tags = match self.vlan(vlan.parent) {
@@ -769,11 +803,14 @@ pub struct HostInterface {
     pub of_vrf: bool,
     /// True if it carries frames of up to 64 KiB, which the router segments and coalesces.
     pub segmentation: bool,
+    /// True for a VLAN whose host interface is the operator's: the kernel's VLAN device of its name and tag on the host
+    /// interface of its parent.
+    pub in_kernel: bool,
 }
 
 impl Default for HostInterface {
     fn default() -> Self {
-        Self { netns: None, of_vrf: false, segmentation: true }
+        Self { netns: None, of_vrf: false, segmentation: true, in_kernel: false }
     }
 }
 
@@ -782,6 +819,15 @@ impl HostInterface {
     pub fn netns_path(&self) -> Option<PathBuf> {
         self.netns.as_deref().map(netns_path)
     }
+}
+
+/// A VLAN device of the kernel on a host interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelDevice {
+    /// The name of the port, bond or VLAN with that host interface.
+    pub below: String,
+    /// The tags of its frames there, outer first.
+    pub tags: Vec<Tag>,
 }
 
 /// Returns the file of a network namespace.

@@ -60,6 +60,8 @@ pub struct KernelConfig {
     pub netns: Option<PathBuf>,
     /// The ports with a host interface, and the interface's name.
     pub ports: Vec<(InterfaceId, String)>,
+    /// The VLANs.
+    pub vlans: Vec<HostVlan>,
     /// The VRFs besides the default one.
     pub vrfs: Vec<KernelVrf>,
     /// Subjects to follow besides links, addresses and neighbours.

@@ -81,6 +81,7 @@ impl Namespace {
         let config = KernelConfig {
             netns: Some(format!("/run/netns/{}", self.0).into()),
             ports: vec![port(0, "lan"), port(1, "wan")],
+            vlans: Vec::new(),
             vrfs: Vec::new(),
             multicast: false,
             apart: None,

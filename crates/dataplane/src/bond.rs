@@ -341,6 +341,11 @@ impl Spreader {
         self.bonds.of_interface(interface)?.port_of(&self.flows, frame)
     }
 
+    /// Returns the first port of a bond.
+    pub(crate) fn first_port(&self, interface: InterfaceId) -> Option<PortId> {
+        self.bonds.get(interface)?.ports().next()
+    }
+
     /// Returns true if there are no bonds.
     pub(crate) fn is_empty(&self) -> bool {
         self.bonds.is_empty()

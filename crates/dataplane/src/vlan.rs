@@ -368,6 +368,25 @@ impl Tagger {
         interface.port().or_else(|| self.lower(interface).port())
     }
 
+    /// Returns the VLAN of a tagged frame that an interface sends, and the number of tags that are the VLAN's; `None` for
+    /// a frame without tags, or of no VLAN on the interface.
+    pub fn vlan_of(&self, from: InterfaceId, frame: &[u8]) -> Option<(InterfaceId, usize)> {
+        let tag = |at: usize| -> Option<Identity> {
+            let [a, b, c, d] = *frame.get(at..)?.first_chunk()?;
+            Some((TagProtocol::of(u16::from_be_bytes([a, b]))?, u16::from_be_bytes([c, d]) & ID))
+        };
+        let first = tag(12)?;
+        let egress = self.vlans.egress(from.index() as u16);
+        let lower = self.lower(from);
+        let port = lower.port().or_else(|| self.bonds.first_port(lower))?;
+        let on_port = self.vlans.on(port)?;
+        let Some(egress) = egress else { return on_port.ingress(first, || tag(16)) };
+        let ([a, b, c, d], inner) = egress.split();
+        let outer = (TagProtocol::of(u16::from_be_bytes([a, b]))?, u16::from_be_bytes([c, d]) & ID);
+        let found = on_port.ingress(outer, || Some(first)).filter(|(_, tags)| *tags == 2);
+        inner.is_none().then_some((found?.0, 1))
+    }
+
     /// Returns the hashes by which bonds spread a frame without tags.
     pub(crate) fn hashes(&self, frame: &[u8]) -> FrameHashes {
         self.bonds.hashes(frame)
@@ -509,6 +528,34 @@ mod tests {
         let vlans = Vlans::new(&vlans, [PortId::FIRST].into_iter().collect(), &Bonds::default());
         assert_eq!(found(&vlans, 0, &[(Dot1q, 200), (Dot1q, 7)]), Some((66, 2)));
         assert_eq!(found(&vlans, 0, &[(Dot1q, 100)]), Some((64, 1)));
+    }
+
+    #[test]
+    fn tagged_frames_of_an_interface_are_a_vlan_s_there() {
+        let tables = TestTables::every_kind();
+        let all = [
+            vlan(64, 2, tag(Dot1q, 9), None),
+            vlan(65, 2, tag(Dot1ad, 100), None),
+            vlan(66, 2, tag(Dot1ad, 100), Some(tag(Dot1q, 7))),
+        ];
+        tables.vlans.set(Arc::new(Vlans::new(&all, PortSet::EMPTY, &Bonds::default())));
+        let tagger = tables.tagger();
+        let frame = FrameBuilder::ip4().build();
+        let of = |from: u16, tags: &[u8]| {
+            let frame = [&frame[..12], tags, &frame[12..]].concat();
+            let found = tagger.vlan_of(InterfaceId::new(from).unwrap(), &frame);
+            found.map(|(vlan, tags)| (vlan.index(), tags))
+        };
+        assert_eq!(of(2, &[0x81, 0, 0xe0, 9]), Some((64, 1)), "of any priority");
+        assert_eq!(of(2, &[0x88, 0xa8, 0, 100, 0x81, 0, 0, 7]), Some((66, 2)));
+        assert_eq!(of(2, &[0x88, 0xa8, 0, 100]), Some((65, 1)));
+        assert_eq!(of(65, &[0x81, 0, 0, 7]), Some((66, 1)), "the outer one follows");
+        for (from, tags) in
+            [(2, &[][..]), (2, &[0x81, 0, 0, 8]), (3, &[0x81, 0, 0, 9]), (66, &[0x81, 0, 0, 7])]
+        {
+            assert_eq!(of(from, tags), None, "{from} {tags:?}");
+        }
+        assert_eq!(tagger.vlan_of(InterfaceId::new(2).unwrap(), &frame[..13]), None);
     }
 
     #[test]

@@ -16,12 +16,15 @@
 //! It may be made in a network namespace of its own, so that routers can share a machine and the host's own network
 //! stays apart.
 //!
+//! The host interface of a VLAN may be the kernel's own VLAN device on another host interface instead (`host/tagged.rs`).
+//!
 //! One system call carries up to 64 KiB of a TCP connection: large packets of the kernel are segmented here
 //! (`host/down.rs`) or by the port's device, and segments for it are coalesced (`host/up.rs`). The frames on the port's
 //! wire are the same without this (`host = { segmentation = false }`).
 
 mod down;
 mod groups;
+mod tagged;
 mod up;
 
 use std::collections::BTreeSet;
@@ -33,6 +36,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use api::report;
+use control::config::KernelDevice;
 use control::netlink::enter_netns;
 use dataplane::counters::{Counter, Traffic};
 use dataplane::reason::DropReason;
@@ -43,6 +47,8 @@ use super::fd_store::FdStore;
 pub use down::DeviceWork;
 use down::Down;
 use groups::{Groups, GroupsFile};
+use tagged::TaggedDevice;
+pub use tagged::Taps;
 use up::{Batch, Up};
 
 /// Counters of a host interface.
@@ -65,6 +71,8 @@ pub struct HostView {
     pub netns: Option<PathBuf>,
     /// Its counters.
     pub counters: Arc<HostCounters>,
+    /// The kernel's VLAN device that it is; `None`: it is a TAP.
+    pub kernel_device: Option<KernelDevice>,
     /// The groups of all interfaces of its namespace.
     file: Arc<GroupsFile>,
     name: String,
@@ -106,8 +114,8 @@ pub trait FrameDevice: Send + Sync {
     fn has_headers(&self) -> bool;
     /// Sets whether the kernel may leave checksums and segmentation to the reader.
     fn set_segmentation(&self, on: bool) -> io::Result<()>;
-    /// Returns the descriptor that becomes readable when the kernel has sent a frame.
-    fn fd(&self) -> BorrowedFd<'_>;
+    /// Returns the descriptor that becomes readable when the kernel has sent a frame; `None`: frames are read elsewhere.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
     /// Gives it another MAC and MTU, by its name, on a thread in its namespace.
     fn change(&self, name: &str, mac: MacAddr, mtu: u16) -> Result<()>;
     /// Sets whether it stays when no process uses it.
@@ -131,8 +139,8 @@ impl FrameDevice for Tap {
         self.set_segmentation(on)
     }
 
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.as_fd()
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
     }
 
     fn change(&self, name: &str, mac: MacAddr, mtu: u16) -> Result<()> {
@@ -146,7 +154,8 @@ impl FrameDevice for Tap {
 
 /// A host interface, up.
 pub struct HostInterface {
-    device: Box<dyn FrameDevice>,
+    device: Arc<dyn FrameDevice>,
+    kernel_device: Option<KernelDevice>,
     name: String,
     index: u32,
     groups: Groups,
@@ -187,9 +196,29 @@ impl HostInterface {
             Ok((tap, groups, new))
         })?;
         let index = tap.index();
-        let mut interface = Self::over(Box::new(tap), name, groups);
+        let mut interface = Self::over(Arc::new(tap), name, groups);
         (interface.index, interface.netns) = (index, netns.map(Path::to_owned));
         interface.new = new;
+        interface.set_segmentation(segmentation)?;
+        Ok(interface)
+    }
+
+    /// Makes the host interface of a VLAN from the kernel's VLAN device on another host interface, one of `taps`. The device
+    /// is the operator's, and need not exist.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered.
+    pub fn on(
+        device: KernelDevice,
+        taps: &Taps,
+        name: &str,
+        netns: Option<&Path>,
+        segmentation: bool,
+    ) -> Result<Self> {
+        let groups = in_netns(netns, || Groups::open(name))?;
+        let tagged = TaggedDevice::new(taps.get(&device.below), &device.tags);
+        let mut interface = Self::over(Arc::new(tagged), name, groups);
+        (interface.kernel_device, interface.netns) = (Some(device), netns.map(Path::to_owned));
         interface.set_segmentation(segmentation)?;
         Ok(interface)
     }
@@ -213,10 +242,11 @@ impl HostInterface {
         Ok(())
     }
 
-    fn over(device: Box<dyn FrameDevice>, name: &str, groups: Groups) -> Self {
+    fn over(device: Arc<dyn FrameDevice>, name: &str, groups: Groups) -> Self {
         let (counters, name) = (Arc::default(), name.to_owned());
         Self {
             device,
+            kernel_device: None,
             name,
             index: 0,
             groups,
@@ -252,10 +282,15 @@ impl HostInterface {
 
     /// Keeps the interface when this is dropped, and its carrier as well if there is a keeper: called once a port has
     /// it.
-    pub fn keep(&self, store: &mut FdStore) {
-        self.set_lasting(true);
+    pub fn keep(&self, store: &mut FdStore, taps: &Taps) {
         let (device, name) = (&self.device, &self.name);
-        let kept = in_netns(self.netns.as_deref(), move || store.keep(name, device.fd()));
+        if device.fd().is_none() {
+            return;
+        }
+        self.set_lasting(true);
+        taps.set(name, device);
+        let keep = move || device.fd().map_or(Ok(()), |fd| store.keep(name, fd));
+        let kept = in_netns(self.netns.as_deref(), keep);
         if let Err(error) = kept {
             tracing::warn!("host interface {name}: not kept over a restart: {error:#}");
         }
@@ -274,6 +309,9 @@ impl HostInterface {
     }
 
     fn forget(&self, store: &mut FdStore) {
+        if self.device.fd().is_none() {
+            return;
+        }
         let name = &self.name;
         let forgotten = in_netns(self.netns.as_deref(), move || store.forget(name));
         if let Err(error) = forgotten {
@@ -290,7 +328,7 @@ impl HostInterface {
     /// An interface over something else than the kernel, without groups.
     #[cfg(test)]
     pub fn for_test(device: Box<dyn FrameDevice>) -> Self {
-        Self::over(device, "test", Groups::open("test").expect("every machine has groups"))
+        Self::over(device.into(), "test", Groups::open("test").expect("every machine has groups"))
     }
 
     /// Returns its view for reports.
@@ -298,6 +336,7 @@ impl HostInterface {
         HostView {
             index: self.index,
             netns: self.netns.clone(),
+            kernel_device: self.kernel_device.clone(),
             counters: self.counters.clone(),
             file: self.groups.file(),
             name: self.name.clone(),
@@ -391,9 +430,9 @@ impl HostInterface {
         self.all_multicasts || self.groups.contain(group, Instant::now())
     }
 
-    /// Returns the descriptor to poll for frames; `None` once the interface is lost.
+    /// Returns the descriptor to poll for frames; `None` if they are read elsewhere, and once the interface is lost.
     pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        (!self.lost).then(|| self.device.fd())
+        self.device.fd().filter(|_| !self.lost)
     }
 }
 

@@ -414,6 +414,7 @@ impl Owner {
         {
             tracing::warn!("{error}; a device that is pulled out may end the router");
         }
+        self.await_kernel_devices();
         self.look_at_all();
         Ok(watch)
     }

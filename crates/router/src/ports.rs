@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard};
 
 use anyhow::{Context, Result};
-use control::config::{self, Config};
+use control::config::{self, Config, KernelDevice};
 use dataplane::interface::InterfaceInfo;
 use dataplane::port::PortId;
 use dataplane::words::count;
@@ -22,7 +22,7 @@ use super::buffers::Buffers;
 use super::control_rules::Steered;
 use super::fd_store::{FdStore, SharedStore};
 use super::flow_rules::Placed;
-use super::host::{DeviceWork, HostInterface, HostView};
+use super::host::{DeviceWork, HostInterface, HostView, Taps};
 use super::owner::WantedMulticasts;
 use super::queues;
 use super::removals::{Removal, Removals};
@@ -179,6 +179,7 @@ pub struct Opener {
     buffers: Buffers,
     bindings: Arc<Bindings>,
     store: SharedStore,
+    taps: Taps,
     removals: Removals,
 }
 
@@ -190,7 +191,8 @@ impl Opener {
         bindings: Arc<Bindings>,
         store: SharedStore,
     ) -> Self {
-        Self { eal, buffers, bindings, store, removals: Removals::default() }
+        let (taps, removals) = Default::default();
+        Self { eal, buffers, bindings, store, taps, removals }
     }
 
     /// The DPDK that ports are opened with.
@@ -246,20 +248,27 @@ impl Opener {
         wanted: &config::Port,
         info: InterfaceInfo,
     ) -> Result<Option<HostInterface>> {
-        self.host_of("port", &wanted.name, wanted.interface.host.as_ref(), info)
+        self.host_of("port", &wanted.name, wanted.interface.host.as_ref(), None, info)
     }
 
-    /// Opens the host interface of a port or VLAN, as `kind` says, if it is to have one.
+    /// Opens the host interface of a port or VLAN, as `kind` says, if it is to have one; it is the kernel's device if
+    /// there is one for it.
     pub fn host_of(
         &self,
         kind: &str,
         name: &str,
         host: Option<&config::HostInterface>,
+        device: Option<KernelDevice>,
         info: InterfaceInfo,
     ) -> Result<Option<HostInterface>> {
         let Some(host) = host else { return Ok(None) };
         let netns = host.netns_path();
         let (mac, mtu) = (info.mac, info.mtu);
+        if let Some(device) = device {
+            let on =
+                HostInterface::on(device, &self.taps, name, netns.as_deref(), host.segmentation);
+            return on.with_context(|| format!("{kind} \"{name}\"")).map(Some);
+        }
         self.removals.wait();
         let store = &mut self.store();
         let interface =
@@ -282,7 +291,7 @@ impl Opener {
 
     /// A port has this host interface from now on.
     pub fn keep_host(&self, interface: &HostInterface) {
-        interface.keep(&mut self.store());
+        interface.keep(&mut self.store(), &self.taps);
     }
 
     /// No port has this host interface after all.

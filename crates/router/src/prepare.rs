@@ -145,7 +145,7 @@ impl Workshop {
         let ports = infos(&base, &config, known, &ready)?;
         let (mut hosts, mut moved) = (Hosts::new(), Hosts::new());
         if made {
-            let is_new = |id, _: &Interface| has_none_yet(&base, id);
+            let is_new = |id, _: &Interface| has_none_yet(&base, &config, id);
             hosts = open_hosts(&self.opener, &config, &ports, is_new)?;
             let moves = |id, after: &Interface| has_moved(&base, id, after);
             moved = open_hosts(&self.opener, &config, &ports, moves)?;
@@ -463,7 +463,8 @@ fn open_hosts(
     for (id, name, interface) in config.interfaces().filter(|(id, _, of)| is_chosen(*id, of)) {
         let kind = config.virtual_interface(id).map_or("port", |of| of.kind);
         let info = infos.get(id.index()).copied().unwrap_or(InterfaceInfo::NONE);
-        if let Some(host) = opener.host_of(kind, name, interface.host.as_ref(), info)? {
+        let device = config.kernel_device(id);
+        if let Some(host) = opener.host_of(kind, name, interface.host.as_ref(), device, info)? {
             host.set_provisional();
             hosts.insert(id, host);
         }
@@ -471,14 +472,18 @@ fn open_hosts(
     Ok(hosts)
 }
 
-/// Returns true for a bond or VLAN that has no host interface yet.
-fn has_none_yet(base: &Config, id: InterfaceId) -> bool {
-    id.port().is_none() && base.interface(id).is_none_or(|before| before.host.is_none())
+/// Returns true for a bond or VLAN that has no host interface yet, or another kind: a TAP, the kernel's VLAN device.
+fn has_none_yet(base: &Config, config: &Config, id: InterfaceId) -> bool {
+    id.port().is_none()
+        && (base.interface(id).is_none_or(|before| before.host.is_none())
+            || base.kernel_device(id) != config.kernel_device(id))
 }
 
 /// Returns true for an interface whose host interface is to be in another network namespace, beside the one that it
 /// replaces.
 fn has_moved(base: &Config, id: InterfaceId, after: &Interface) -> bool {
     let before = base.interface(id).and_then(|before| before.host.as_ref());
-    before.zip(after.host.as_ref()).is_some_and(|(before, after)| before.netns != after.netns)
+    before.zip(after.host.as_ref()).is_some_and(|(before, after)| {
+        before.netns != after.netns && before.in_kernel == after.in_kernel
+    })
 }

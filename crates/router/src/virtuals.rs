@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
-use control::config::{self, Bond, Config, Virtual};
+use control::config::{self, Bond, Config, KernelDevice, Virtual};
 use control::rib::RibInterface;
 use dataplane::bond::BondSpec;
 use dataplane::bond::Bonds;
@@ -55,6 +55,11 @@ impl OpenVirtual {
             addresses: wanted.interface.addresses.clone(),
             host: host.map(HostInterface::view),
         })
+    }
+
+    /// Returns the kernel's VLAN device that is its host interface, if it has no other.
+    pub fn kernel_device(&self) -> Option<&KernelDevice> {
+        self.host.as_ref()?.kernel_device.as_ref()
     }
 
     /// Returns the RIB's view of it.
@@ -220,9 +225,13 @@ pub fn open_hosts(opener: &Opener, config: &Config, infos: &[InterfaceInfo]) -> 
     let mut hosts = Hosts::new();
     for wanted in config.virtuals() {
         let Virtual { kind, id, name, interface, .. } = wanted;
-        if let Some(host) =
-            opener.host_of(kind, name, interface.host.as_ref(), info_of(infos, id))?
-        {
+        if let Some(host) = opener.host_of(
+            kind,
+            name,
+            interface.host.as_ref(),
+            config.kernel_device(id),
+            info_of(infos, id),
+        )? {
             opener.keep_host(&host);
             hosts.insert(id, host);
         }

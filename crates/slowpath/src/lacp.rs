@@ -17,8 +17,11 @@
 //! without LACP, which has not been set up yet, works by one link. A port whose partner is the router itself (a loop)
 //! is not selected.
 //!
-//! Markers are answered (6.5.4.2), ten a second and port at most (IEEE 802.3, Annex 57B). LACPDUs of version 2 are
-//! read as far as version 1 goes. Churn detection and standby ports are not implemented: there is no limit of ports.
+//! With a limit of links, the ports of the group beyond it stand by (6.4.14): those that come last by the port priorities
+//! and numbers of the system with the lower identifier. One takes the place of a port that is lost.
+//!
+//! A port that is not in sync for a minute, on either side, and does not stand by, churns (6.4.17). Markers are answered
+//! (6.5.4.2), ten a second and port at most (IEEE 802.3, Annex 57B). LACPDUs of version 2 are read as far as version 1 goes.
 
 use std::time::Duration;
 
@@ -35,6 +38,9 @@ const SLOW_PERIODIC: Duration = Duration::from_secs(30);
 const SHORT_TIMEOUT: Duration = Duration::from_secs(3);
 const LONG_TIMEOUT: Duration = Duration::from_secs(90);
 const AGGREGATE_WAIT: Duration = Duration::from_secs(2);
+
+/// Time without synchronization after which a port churns (6.4.17: Churn_Detection_Time).
+const CHURN_DETECTION: Duration = Duration::from_secs(60);
 
 /// LACPDUs that a port sends in [`FAST_PERIODIC`] at most (6.4.16).
 const TX_MOST: u8 = 3;
@@ -91,6 +97,35 @@ impl Mux {
     }
 }
 
+/// A Churn Detection machine (6.4.17), of a port's own side or of its partner's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Churn {
+    /// No link.
+    Disabled,
+    /// CHURN_MONITOR: not in sync, until this time.
+    Monitor(Time),
+    /// NO_CHURN: in sync.
+    Settled,
+    /// CHURN.
+    Found,
+}
+
+impl Churn {
+    fn run(&mut self, has_link: bool, in_sync: bool, now: Time) {
+        *self = match *self {
+            _ if !has_link => Self::Disabled,
+            _ if in_sync => Self::Settled,
+            Self::Disabled | Self::Settled => Self::Monitor(now + CHURN_DETECTION),
+            Self::Monitor(end) if end <= now => Self::Found,
+            Self::Monitor(_) | Self::Found => *self,
+        };
+    }
+
+    fn deadline(self) -> Option<Time> {
+        if let Self::Monitor(end) = self { Some(end) } else { None }
+    }
+}
+
 /// The other end of a link, as far as aggregation goes (6.3.6): ports with the same can be aggregated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Group {
@@ -142,6 +177,10 @@ struct LacpPort {
     wait_while: Option<Time>,
     /// The group with which it is selected.
     selected: Option<Group>,
+    /// It is of the group that is used, and beyond the limit of links.
+    standby: bool,
+    /// Of its own side and of its partner's.
+    churn: [Churn; 2],
     periodic: Option<Time>,
     /// There is something to tell (NTT).
     must_tell: bool,
@@ -179,6 +218,8 @@ impl LacpPort {
             mux: Mux::Detached,
             wait_while: None,
             selected: None,
+            standby: false,
+            churn: [Churn::Disabled; 2],
             periodic: None,
             must_tell: false,
             window: Window::default(),
@@ -367,6 +408,26 @@ impl LacpPort {
         }
     }
 
+    /// Runs both machines of churn detection. A port that stands by is meant to be out of sync.
+    fn detect_churn(&mut self, now: Time) {
+        let (has_link, standby) = (self.has_link, self.standby);
+        let partner = self.partner_has(state::SYNCHRONIZATION);
+        let in_sync = [self.mux >= Mux::Attached, partner];
+        for (churn, in_sync) in self.churn.iter_mut().zip(in_sync) {
+            churn.run(has_link, in_sync || standby, now);
+        }
+    }
+
+    /// Returns its place among the ports of a group, of which the first are used: that by the system with the lower
+    /// identifier.
+    fn rank(&self, config: &LacpConfig) -> (u16, u16) {
+        let Port { system_priority, system, port_priority, port, .. } = self.partner;
+        match (config.priority, config.system) <= (system_priority.get(), system) {
+            true => (PORT_PRIORITY, self.number()),
+            false => (port_priority.get(), port.get()),
+        }
+    }
+
     fn tell<P>(&mut self, config: &LacpConfig, now: Time, out: &mut impl Output<P>) {
         let silent = config.passive && !self.partner_has(state::ACTIVITY);
         if !self.has_link || silent {
@@ -390,7 +451,9 @@ impl LacpPort {
 
     fn next_deadline(&self) -> Option<Time> {
         let told = self.must_tell.then(|| self.window.begin + FAST_PERIODIC);
-        [self.current_while, self.wait_while, self.periodic, told].into_iter().flatten().min()
+        let [own, partner] = self.churn.map(Churn::deadline);
+        let times = [self.current_while, self.wait_while, self.periodic, told, own, partner];
+        times.into_iter().flatten().min()
     }
 
     fn info(&self, config: &LacpConfig) -> LacpPortInfo {
@@ -399,6 +462,8 @@ impl LacpPort {
             receive: self.receive.name(),
             mux: self.mux.name(),
             selected: self.selected.is_some(),
+            standby: self.standby,
+            churns: self.churn.map(|churn| churn == Churn::Found),
             looped: self.receive == Receive::Current && self.partner.system == config.system,
             actor: self.actor(config),
             partner: (!self.defaulted).then_some(self.partner),
@@ -453,9 +518,10 @@ impl Bond {
             self.ports.iter().find(stays).and_then(LacpPort::alone).or_else(first)
         };
         let chosen = present.or(largest).or_else(alone);
+        self.stand_by(&groups, chosen);
         for (port, group) in self.ports.iter_mut().zip(groups) {
             let own = group.or_else(|| port.alone()).filter(|_| port.has_link);
-            let wanted = own.filter(|own| Some(*own) == chosen);
+            let wanted = own.filter(|own| Some(*own) == chosen && !port.standby);
             if port.selected != wanted && (wanted.is_none() || port.mux == Mux::Detached) {
                 port.selected = wanted;
             } else if port.selected != wanted {
@@ -464,6 +530,19 @@ impl Bond {
             }
         }
         self.group = chosen;
+    }
+
+    /// Has the ports of the chosen group stand by that are beyond the limit of links.
+    fn stand_by(&mut self, groups: &[Option<Group>], chosen: Option<Group>) {
+        let config = &self.config;
+        let is_in = |(port, group): &(&mut LacpPort, &Option<Group>)| {
+            port.has_link && group.is_some() && **group == chosen
+        };
+        self.ports.iter_mut().for_each(|port| port.standby = false);
+        let mut of_group: Vec<_> =
+            self.ports.iter_mut().zip(groups).filter(is_in).map(|(port, _)| port).collect();
+        of_group.sort_by_key(|port| port.rank(config));
+        of_group.into_iter().skip(config.maximum).for_each(|port| port.standby = true);
     }
 
     /// Brings all machines to rest, reports and sends.
@@ -487,6 +566,7 @@ impl Bond {
                 let (bond, port) = (self.id, port.interface);
                 out.event(Event::BondPort { bond, port, collecting, distributing });
             }
+            port.detect_churn(now);
             port.schedule(&self.config, now);
             port.tell(&self.config, now, out);
         }
@@ -634,7 +714,15 @@ mod tests {
 
     fn config(system: MacAddr) -> LacpConfig {
         let ports = vec![(LEFT, L), (right(), R)];
-        LacpConfig { system, priority: 0x8000, key: 7, fast: true, passive: false, ports }
+        LacpConfig {
+            system,
+            priority: 0x8000,
+            key: 7,
+            fast: true,
+            passive: false,
+            maximum: 64,
+            ports,
+        }
     }
 
     /// A system with a bond of two ports.
@@ -859,6 +947,114 @@ mod tests {
         one.take();
         assert_eq!(one.uses(), "d-");
         assert!(one.info().ports.iter().all(|port| port.receive == "current"));
+    }
+
+    fn limited(system: MacAddr, maximum: usize) -> LacpConfig {
+        LacpConfig { maximum, ..config(system) }
+    }
+
+    #[test]
+    fn ports_beyond_the_limit_stand_by_and_take_the_place_of_lost_ones() {
+        // Each side may have the limit; the one with the lower identifier numbers the ports.
+        for (one, two) in [(1, 64), (64, 1), (1, 1)] {
+            let mut pair = Pair::new(limited(ONE, one), limited(TWO, two));
+            assert_eq!(pair.pass(secs(5)), "d- d-", "{one} {two}");
+            let standby = |system: &System| {
+                let of = |port: &LacpPortInfo| (port.selected, port.standby);
+                system.info().ports.iter().map(of).collect::<Vec<_>>()
+            };
+            if one == 1 {
+                assert_eq!(standby(&pair.one), [(true, false), (false, true)]);
+            }
+            pair.cut.push(LEFT);
+            pair.pass(secs(15));
+            assert_eq!(pair.pass(secs(1)), "-d -d", "{one} {two}");
+            pair.cut.clear();
+            assert_eq!(pair.pass(secs(8)), "d- d-", "the first port returns: {one} {two}");
+        }
+    }
+
+    #[test]
+    fn the_system_with_the_lower_identifier_says_which_ports_stand_by() {
+        // Crossed wires: the left port of each is joined to the right one of the other.
+        let uses = |first: MacAddr, second: MacAddr| {
+            let mut one = System::new(limited(first, 1));
+            let mut two = System::new(limited(second, 1));
+            let other = |port| if port == LEFT { right() } else { LEFT };
+            let mut now = Time::ZERO;
+            for _ in 0..80 {
+                now += Duration::from_millis(100);
+                for (port, frame) in one.run(now) {
+                    two.receive(other(port), frame, now);
+                }
+                for (port, frame) in two.run(now) {
+                    one.receive(other(port), frame, now);
+                }
+            }
+            one.take();
+            two.take();
+            format!("{} {}", one.uses(), two.uses())
+        };
+        assert_eq!(uses(ONE, TWO), "d- -d");
+        assert_eq!(uses(TWO, ONE), "-d d-");
+    }
+
+    #[test]
+    fn a_port_that_is_out_of_sync_for_a_minute_churns() {
+        let churns = |system: &System, port: usize| system.info().ports[port].churns;
+        let mut one = System::new(config(ONE));
+        let mut now = Time::ZERO;
+        let mut pass = |one: &mut System, seconds: u64, sync: bool| {
+            for _ in 0..seconds * 10 {
+                now += Duration::from_millis(100);
+                one.run(now);
+                let more = if sync { state::SYNCHRONIZATION } else { 0 };
+                let state = state::ACTIVITY | state::AGGREGATION | more;
+                let actor = Port { system: TWO, port: 1.into(), state, ..Port::default() };
+                let partner = one.info().ports[0].actor;
+                let pdu = Lacpdu { actor, partner, collector_delay: 0 };
+                one.receive(LEFT, pdu.frame(TWO), now);
+            }
+        };
+        pass(&mut one, 59, false);
+        assert_eq!(churns(&one, 0), [false, false]);
+        pass(&mut one, 2, false);
+        assert_eq!(churns(&one, 0), [false, true], "the partner does not attach its port");
+        // Nobody is at the other port, which is not used beside one with a partner.
+        assert_eq!(churns(&one, 1), [true, false]);
+        pass(&mut one, 1, true);
+        assert_eq!(churns(&one, 0), [false, false]);
+        one.link(right(), false, secs(62));
+        assert_eq!(churns(&one, 1), [false, false]);
+        let mut pair = Pair::new(limited(ONE, 1), limited(TWO, 1));
+        pair.pass(secs(70));
+        assert_eq!(churns(&pair.one, 1), [false, false], "it stands by");
+    }
+
+    #[test]
+    fn lacpdus_of_version_2_are_read_with_all_that_follows() {
+        let mut one = System::new(config(ONE));
+        let mut now = Time::ZERO;
+        for _ in 0..50 {
+            now += Duration::from_millis(100);
+            one.run(now);
+            let state =
+                state::ACTIVITY | state::AGGREGATION | state::SYNCHRONIZATION | state::COLLECTING;
+            let actor = Port { system: TWO, port: 1.into(), state, ..Port::default() };
+            let partner = one.info().ports[0].actor;
+            let mut frame = Lacpdu { actor, partner, collector_delay: 0 }.frame(TWO);
+            // Port Algorithm, Port Conversation ID Digest, a Mask, an unknown TLV with a length beyond the frame.
+            frame[15] = 2;
+            frame.truncate(72);
+            frame.extend([4, 6, 0, 0x80, 0xc2, 1, 5, 20]);
+            frame.extend([7; 18]);
+            frame.extend([6, 131]);
+            frame.extend([0xff; 129]);
+            frame.extend([0x77, 255, 1]);
+            one.receive(LEFT, frame, now);
+        }
+        one.take();
+        assert_eq!((one.uses().as_str(), one.info().ports[0].malformed), ("d-", 0));
     }
 
     #[test]

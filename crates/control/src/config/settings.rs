@@ -447,11 +447,13 @@ impl OfPort<'_, '_> {
             redirects: _,
             dad,
             proxy,
+            relay,
             advertise,
             discovery,
         } = settings;
         let segmentation = host.as_ref().map(|host| host.segmentation);
         let host = host.as_ref().map(|host| match &host.netns {
+            _ if host.in_kernel => "the kernel's VLAN device".to_owned(),
             Some(netns) if host.of_vrf => format!("in namespace {netns} of its VRF"),
             Some(netns) => format!("in namespace {netns}"),
             None => "in the router's namespace".to_owned(),
@@ -477,6 +479,11 @@ impl OfPort<'_, '_> {
         of.live(Unit::Interfaces, "ttl_security", or(*ttl_security, "none"));
         of.live(Unit::Interfaces, "dad", dad);
         of.live(Unit::Interfaces, "proxy", some(proxy.iter().map(ToString::to_string), "none"));
+        of.live(
+            Unit::Interfaces,
+            "dhcp_relay",
+            some(relay.iter().map(ToString::to_string), "none"),
+        );
         of.live(Unit::Interfaces, "advertise", or(advertise.as_ref().map(advertised), "false"));
         of.live(
             Unit::Interfaces,
@@ -517,6 +524,7 @@ impl List<'_> {
             mode,
             hash,
             minimum_links,
+            maximum_links,
             lacp,
             mac,
             mtu,
@@ -531,6 +539,7 @@ impl List<'_> {
         of.live(Unit::Bonds, "mode", mode.name());
         of.add(Effect::Graph, "hash", hash);
         of.live(Unit::Bonds, "minimum_links", minimum_links);
+        of.live(Unit::Bonds, "maximum_links", or(*maximum_links, "all"));
         of.live(Unit::Bonds, "lacp rate", if *fast { "fast" } else { "slow" });
         of.live(Unit::Bonds, "lacp passive", passive);
         of.live(Unit::Bonds, "lacp priority", priority);

@@ -297,6 +297,8 @@
 ---@field dad? integer
 ---Prefixes for whose addresses ARP and neighbour solicitations are answered, at most 64; without a host interface.
 ---@field proxy? string|string[]
+---DHCP servers, at most 8, to which messages of clients are relayed; without a host interface. Default: none.
+---@field dhcp_relay? string|string[]
 ---Router advertisements (RFC 4861), without a host interface. Default: false.
 ---@field advertise? boolean|turnpike.AdvertiseSettings
 ---ICMP router discovery (RFC 1256), without a host interface. Default: false.
@@ -363,6 +365,8 @@
 ---@field hash? turnpike.BondHash
 ---With fewer active ports the bond is down; 1 to the number of its ports. Default: 1.
 ---@field minimum_links? integer
+---Most ports that LACP uses at the same time, 1 to 64; others stand by. Default: all.
+---@field maximum_links? integer
 ---Settings of LACP, with mode = "lacp".
 ---@field lacp? turnpike.LacpSettings
 ---The MAC, "02:00:00:00:00:01". Default: that of the first port's device.
@@ -378,6 +382,8 @@
 ---@field protocol? turnpike.TagProtocol
 ---Priority code point of sent frames, 0 to 7. Default: 0.
 ---@field priority? integer
+---As of a port, or "kernel": the VLAN device of its name and tag that the operator makes on the parent's host interface.
+---@field host? boolean|"kernel"|turnpike.HostSettings
 
 ---@class (exact) turnpike.HostSettings
 ---Network namespace of the interface, made by `ip netns add`. Default: the router's own.

@@ -70,6 +70,8 @@ pub enum Departure {
     Moved,
     /// It was renamed.
     Renamed,
+    /// It is the operator's, and has not been made yet.
+    Awaited,
 }
 
 /// One change at a source. Events come in batches and in an order in which they can be applied one
@@ -250,6 +252,23 @@ pub struct KernelVrf {
     pub ports: BTreeSet<InterfaceId>,
 }
 
+/// A VLAN, as far as the kernel's VLAN devices are concerned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostVlan {
+    /// Its number.
+    pub interface: InterfaceId,
+    /// Its name.
+    pub name: String,
+    /// The interface that has its tag on its frames.
+    pub parent: InterfaceId,
+    /// The Ethertype of its tag.
+    pub protocol: u16,
+    /// Its VLAN identifier.
+    pub id: u16,
+    /// True if its host interface is the kernel's VLAN device with this tag on that of `parent`.
+    pub in_kernel: bool,
+}
+
 /// What is followed besides links, addresses and neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Following {
@@ -302,6 +321,8 @@ pub enum KernelOrder {
     /// Set the ports that have a host interface, with the interfaces' names. Replaces the earlier
     /// list.
     Ports(Vec<(InterfaceId, String)>),
+    /// Set the VLANs. Replaces the earlier list.
+    Vlans(Vec<HostVlan>),
     /// Set the VRFs besides the default one. Replaces the earlier list.
     Vrfs(Vec<KernelVrf>),
     /// Follow these subjects from now on. If `routes` changes, everything is read again.
@@ -316,9 +337,12 @@ impl KernelOrder {
     /// Returns the port whose host interface it is about.
     pub fn port(&self) -> Option<InterfaceId> {
         match self {
-            Self::Audit(_) | Self::Ports(_) | Self::Vrfs(_) | Self::Follow(_) | Self::Move(_) => {
-                None
-            }
+            Self::Audit(_)
+            | Self::Ports(_)
+            | Self::Vlans(_)
+            | Self::Vrfs(_)
+            | Self::Follow(_)
+            | Self::Move(_) => None,
             Self::Resolve { port, .. }
             | Self::SetCarrier { port, .. }
             | Self::SetMtu { port, .. }

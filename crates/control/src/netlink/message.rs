@@ -17,6 +17,7 @@ use linux_raw_sys::netlink;
 use netlink_packet_core::{NlaBuffer, NlasIterator};
 use smallvec::SmallVec;
 use wire::MacAddr;
+use wire::ethernet::ETHERTYPE_VLAN;
 
 // Constants in the types of the fields that they are for: those of libc have them already, those of
 // `linux-raw-sys` are converted, and those that both lack are numbers.
@@ -97,6 +98,10 @@ const IFLA_LINKINFO: u16 = netlink::IFLA_LINKINFO as u16;
 const IFLA_INFO_KIND: u16 = netlink::IFLA_INFO_KIND as u16;
 const IFLA_INFO_DATA: u16 = netlink::IFLA_INFO_DATA as u16;
 const IFLA_VRF_TABLE: u16 = netlink::IFLA_VRF_TABLE as u16;
+const IFLA_VLAN_ID: u16 = netlink::IFLA_VLAN_ID as u16;
+const IFLA_VLAN_PROTOCOL: u16 = netlink::IFLA_VLAN_PROTOCOL as u16;
+/// Present if [`IFLA_LINK`] is an interface of another namespace.
+const IFLA_LINK_NETNSID: u16 = netlink::IFLA_LINK_NETNSID as u16;
 const IFLA_ALLMULTI: u16 = netlink::IFLA_ALLMULTI as u16;
 
 const FRA_IIFNAME: u16 = netlink::FRA_IIFNAME as u16;
@@ -309,8 +314,21 @@ pub struct LinkMessage {
     pub master: Option<u32>,
     /// Of a MACVLAN device: the index of the interface that it is on, and its MAC.
     pub macvlan: Option<(u32, MacAddr)>,
+    /// Properties of a VLAN device.
+    pub vlan: Option<VlanDevice>,
     /// True if it was removed here because it has moved to another network namespace.
     pub moved: bool,
+}
+
+/// A VLAN device of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VlanDevice {
+    /// The index of the interface that it is on; `None`: one of another namespace.
+    pub parent: Option<u32>,
+    /// The Ethertype of its tag.
+    pub protocol: u16,
+    /// Its VLAN identifier.
+    pub id: u16,
 }
 
 /// `RTM_NEWADDR`, `RTM_DELADDR`.
@@ -737,9 +755,10 @@ fn parse_link(raw: &Raw<'_>) -> Result<Message, Malformed> {
         table: None,
         master: None,
         macvlan: None,
+        vlan: None,
         moved: false,
     };
-    let (mut kind, mut parent, mut mac) = (LinkKind::Other, None, None);
+    let (mut kind, mut parent, mut mac, mut elsewhere) = (LinkKind::Other, None, None, false);
     attributes(raw.kind, rest, |attribute| {
         match attribute.kind {
             IFLA_IFNAME => {
@@ -751,6 +770,7 @@ fn parse_link(raw: &Raw<'_>) -> Result<Message, Malformed> {
             IFLA_NEW_NETNSID => link.moved = true,
             IFLA_LINKINFO => kind = link_kind(raw.kind, attribute.value)?,
             IFLA_LINK => parent = Some(attribute.u32()?),
+            IFLA_LINK_NETNSID => elsewhere = true,
             IFLA_MASTER => link.master = Some(attribute.u32()?).filter(|master| *master != 0),
             IFLA_ADDRESS => mac = attribute.value.try_into().ok().map(MacAddr),
             IFLA_ALLMULTI => link.all_multicast |= attribute.u32()? > 0,
@@ -761,6 +781,10 @@ fn parse_link(raw: &Raw<'_>) -> Result<Message, Malformed> {
     match kind {
         LinkKind::Vrf { table } => link.table = table,
         LinkKind::Macvlan => link.macvlan = parent.zip(mac),
+        LinkKind::Vlan { protocol, id } => {
+            let parent = parent.filter(|_| !elsewhere);
+            link.vlan = id.map(|id| VlanDevice { parent, protocol, id });
+        }
         LinkKind::Other => {}
     }
     Ok(Message::Link(link))
@@ -772,6 +796,8 @@ enum LinkKind {
     Vrf { table: Option<u32> },
     /// A MACVLAN device.
     Macvlan,
+    /// A VLAN device, with its tag.
+    Vlan { protocol: u16, id: Option<u16> },
     /// Any other.
     Other,
 }
@@ -785,6 +811,7 @@ fn link_kind(message: u16, info: &[u8]) -> Result<LinkKind, Malformed> {
                 *kind = match attribute.value.strip_suffix(b"\0").unwrap_or(attribute.value) {
                     b"vrf" => LinkKind::Vrf { table: None },
                     b"macvlan" => LinkKind::Macvlan,
+                    b"vlan" => LinkKind::Vlan { protocol: ETHERTYPE_VLAN, id: None },
                     _ => LinkKind::Other,
                 };
             }
@@ -793,6 +820,17 @@ fn link_kind(message: u16, info: &[u8]) -> Result<LinkKind, Malformed> {
                 attributes(message, attribute.value, |data| {
                     if data.kind == IFLA_VRF_TABLE {
                         *table = Some(data.u32()?);
+                    }
+                    Ok(())
+                })?;
+            }
+            (IFLA_INFO_DATA, LinkKind::Vlan { protocol, id }) => {
+                attributes(message, attribute.value, |data| {
+                    match data.kind {
+                        IFLA_VLAN_ID => *id = Some(data.u16()?),
+                        // In network byte order.
+                        IFLA_VLAN_PROTOCOL => *protocol = u16::from_be(data.u16()?),
+                        _ => {}
                     }
                     Ok(())
                 })?;

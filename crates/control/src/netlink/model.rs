@@ -19,16 +19,23 @@ use std::net::IpAddr;
 use dataplane::interface::{InterfaceId, VrfId};
 use ipnet::IpNet;
 use wire::MacAddr;
+use wire::ethernet::ETHERTYPE_VLAN;
 
-use super::event::{Departure, KernelVrf, NeighbourState, SourceEvent};
+use super::event::{Departure, HostVlan, KernelVrf, NeighbourState, SourceEvent};
 use super::message::{
     AddressMessage, IFF_LOWER_UP, IFF_RUNNING, IFF_UP, LinkMessage, Malformed, Message,
     NLMSG_ERROR, NeighbourMessage, Nexthop, RTM_GETADDR, RTM_GETLINK, RTM_GETNEIGH, RTM_GETNEXTHOP,
-    RTM_GETROUTE, RTM_GETRULE, Raw, RuleMessage,
+    RTM_GETROUTE, RTM_GETRULE, Raw, RuleMessage, VlanDevice,
 };
 use super::routes::{DEFAULT_ORDER, Interface, ReplacePolicy, Routes, Skipped};
 use super::{Interfaces, KernelConfig};
 use crate::rib;
+
+/// Most VLAN devices without frames that are reported.
+const IDLE_VLANS_REPORTED: usize = 16;
+
+/// Most VLAN devices on an interface that are looked at for that when it becomes a port.
+const IDLE_VLANS_LOOKED_AT: usize = 4096;
 
 /// A part of a dump of everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -95,6 +102,8 @@ struct Link {
     master: Option<u32>,
     /// Of a MACVLAN device: the interface that it is on, and its MAC.
     macvlan: Option<(u32, MacAddr)>,
+    /// Properties of a VLAN device.
+    vlan: Option<VlanDevice>,
     seen: bool,
 }
 
@@ -119,6 +128,7 @@ impl Link {
             table: self.table,
             master: self.master,
             macvlan: self.macvlan,
+            vlan: self.vlan,
             moved: false,
         }
     }
@@ -199,6 +209,9 @@ impl Places {
 #[derive(Debug)]
 pub(super) struct Model {
     ports: HashMap<String, InterfaceId>,
+    vlans: BTreeMap<InterfaceId, HostVlan>,
+    /// VLAN devices on host interfaces that get no frames, by their indexes: each is reported once.
+    idle_vlans: BTreeSet<u32>,
     /// The VRFs besides the default one.
     vrfs: Vec<KernelVrf>,
     /// The tables of these VRFs.
@@ -246,6 +259,8 @@ impl Model {
             tables: BTreeMap::new(),
             places: Places::default(),
             ports: config.ports.iter().map(|(port, name)| (name.clone(), *port)).collect(),
+            vlans: by_interface(config.vlans.clone()),
+            idle_vlans: BTreeSet::new(),
             with_routes: config.following.routes,
             links: BTreeMap::new(),
             addresses: BTreeMap::new(),
@@ -282,6 +297,7 @@ impl Model {
             has_virtual_macs: !self.virtual_macs.is_empty(),
         };
         self.links.clear();
+        self.idle_vlans.clear();
         self.addresses.clear();
         self.neighbours.clear();
         self.rules.clear();
@@ -391,12 +407,86 @@ impl Model {
     pub(super) fn set_ports(&mut self, ports: &[(InterfaceId, String)]) {
         self.ports = ports.iter().map(|(port, name)| (name.clone(), *port)).collect();
         self.places.due = true;
-        let is_other = |link: &Link| self.ports.get(&link.name).copied() != link.port;
-        let others = self.links.iter().filter(|(_, link)| is_other(link));
-        let messages: Vec<_> = others.map(|(index, link)| link.message(*index)).collect();
-        messages.into_iter().for_each(|message| self.link(message));
+        self.settle_ports(|_| true);
+        self.settle_ports(|link| link.vlan.is_some());
+        self.report_vlans(None);
         self.send_locals();
         self.send_virtual_macs();
+    }
+
+    /// Sets the VLANs: some of the kernel's VLAN devices become their host interfaces, others are none any more.
+    pub(super) fn set_vlans(&mut self, vlans: Vec<HostVlan>) {
+        self.vlans = by_interface(vlans);
+        self.idle_vlans.clear();
+    }
+
+    /// Has those of the chosen interfaces become ports that are, and others cease to be.
+    fn settle_ports(&mut self, is_chosen: impl Fn(&Link) -> bool) {
+        let is_other = |link: &Link| self.port_of(&link.name, link.vlan) != link.port;
+        let others = self.links.iter().filter(|(_, link)| is_chosen(link) && is_other(link));
+        let messages: Vec<_> = others.map(|(index, link)| link.message(*index)).collect();
+        messages.into_iter().for_each(|message| self.link(message));
+    }
+
+    /// Returns the port of an interface with this name; a VLAN whose host interface is the kernel's has only a device
+    /// with its tag on its parent's.
+    fn port_of(&self, name: &str, device: Option<VlanDevice>) -> Option<InterfaceId> {
+        let port = self.ports.get(name).copied()?;
+        let wanted = self.vlans.get(&port).filter(|vlan| vlan.in_kernel);
+        let is_it = |wanted: &HostVlan| device.is_some_and(|device| self.has_tag(device, wanted));
+        wanted.is_none_or(is_it).then_some(port)
+    }
+
+    /// Returns true if a VLAN device has a VLAN's frames.
+    fn has_tag(&self, device: VlanDevice, vlan: &HostVlan) -> bool {
+        let parent = device.parent.and_then(|parent| self.links.get(&parent)?.port);
+        parent == Some(vlan.parent) && (device.protocol, device.id) == (vlan.protocol, vlan.id)
+    }
+
+    /// Reports the VLAN devices on this interface, or on any, that get no frames, as [`Self::report_vlan`].
+    fn report_vlans(&mut self, on: Option<u32>) {
+        let is_on = |device: VlanDevice| on.is_none() || device.parent == on;
+        let on_it = self.links.iter().filter(|(_, link)| link.vlan.is_some_and(is_on));
+        let on_it: Vec<u32> = on_it.map(|(index, _)| *index).take(IDLE_VLANS_LOOKED_AT).collect();
+        on_it.into_iter().for_each(|index| self.report_vlan(index));
+    }
+
+    /// Reports a VLAN device on a host interface that gets no frames; each once, and so many at most.
+    fn report_vlan(&mut self, index: u32) {
+        if self.idle_vlans.len() == IDLE_VLANS_REPORTED || self.idle_vlans.contains(&index) {
+            return;
+        }
+        if let Some(advice) = self.advice(index) {
+            tracing::warn!("kernel: {advice}");
+            self.idle_vlans.insert(index);
+        }
+    }
+
+    /// Returns the way to have frames for a VLAN device that is on a host interface and is none.
+    fn advice(&self, index: u32) -> Option<String> {
+        let Link { name, vlan, .. } = self.links.get(&index).filter(|link| link.port.is_none())?;
+        let device = (*vlan)?;
+        let VlanDevice { parent, protocol, id } = device;
+        let Link { name: parent, port, .. } = self.links.get(&parent?)?;
+        (*port)?;
+        let kind = if protocol == ETHERTYPE_VLAN { "" } else { ", protocol = \"802.1ad\"" };
+        let device_is = format!("VLAN device {name} on host interface {parent} gets no frames");
+        Some(match self.vlans.values().find(|vlan| self.has_tag(device, vlan)) {
+            Some(vlan) => format!(
+                "{device_is}: VLAN {id} there is vlan \"{}\" of the configuration; name it \"{name}\" and \
+                 write host = \"kernel\" in it",
+                vlan.name
+            ),
+            None => format!(
+                "{device_is}; write turnpike.vlan \"{name}\" {{ parent = \"{parent}\", id = {id}{kind}, host = \
+                 \"kernel\" }}"
+            ),
+        })
+    }
+
+    /// Returns true if an interface is a VLAN device, whose carrier is that of the interface that it is on.
+    pub(super) fn is_vlan(&self, index: u32) -> bool {
+        self.links.get(&index).is_some_and(|link| link.vlan.is_some())
     }
 
     /// Handles a notification.
@@ -490,7 +580,7 @@ impl Model {
         let known = old.clone().unwrap_or_default();
         let name = message.name.unwrap_or_else(|| known.name.clone());
         let link = Link {
-            port: self.ports.get(&name).copied(),
+            port: self.port_of(&name, message.vlan),
             name,
             flags: message.flags,
             mtu: message.mtu.unwrap_or(known.mtu),
@@ -498,6 +588,7 @@ impl Model {
             table: message.table,
             master: message.master,
             macvlan: message.macvlan,
+            vlan: message.vlan,
             seen: true,
         };
         let is_vrf = known.table.is_some() || link.table.is_some();
@@ -519,6 +610,7 @@ impl Model {
         let carrier_lost = known.running() && !link.running();
         let new_port = link.port.filter(|_| known.port != link.port);
         self.routes.set_interface(index, Some(Interface { port: link.port, up: is_up }));
+        let (is_other_port, is_vlan) = (known.port != link.port, link.vlan.is_some());
         let is_macvlan = known.macvlan.is_some() || link.macvlan.is_some();
         self.places.due |= is_vrf || new_port.is_some() || known.master != link.master;
         self.links.insert(index, link);
@@ -539,6 +631,13 @@ impl Model {
         }
         if new_port.is_some() {
             self.send_addresses(index);
+        }
+        if is_vlan {
+            self.report_vlan(index);
+        }
+        if is_other_port {
+            self.settle_ports(|link| link.vlan.is_some_and(|device| device.parent == Some(index)));
+            self.report_vlans(Some(index));
         }
     }
 
@@ -872,6 +971,10 @@ impl Model {
     }
 }
 
+fn by_interface(vlans: Vec<HostVlan>) -> BTreeMap<InterfaceId, HostVlan> {
+    vlans.into_iter().map(|vlan| (vlan.interface, vlan)).collect()
+}
+
 /// Converts `NUD_*`; `None` for an entry that has not been used yet.
 fn neighbour_state(state: u16) -> Option<NeighbourState> {
     Some(match state {
@@ -890,7 +993,7 @@ fn neighbour_state(state: u16) -> Option<NeighbourState> {
 #[cfg(test)]
 mod tests {
     use super::super::message::Messages;
-    use super::super::message::tests::{device, zebra_route};
+    use super::super::message::tests::{device, vlan_device, zebra_route};
     use super::*;
     use crate::netlink::Following;
     use crate::netlink::message::{RTM_DELLINK, RTM_NEWLINK, RTM_NEWROUTE};
@@ -901,6 +1004,7 @@ mod tests {
         Model::new(&KernelConfig {
             netns: None,
             ports: Vec::new(),
+            vlans: Vec::new(),
             vrfs: vec![vrf],
             following: Following { routes: true, audit: None, receive_buffer: 0 },
             multicast: false,
@@ -1042,6 +1146,114 @@ mod tests {
         assert_eq!(model.misplaced(), shop(None));
         assert_eq!(in_device(&mut model, 3, None), []);
         assert_eq!(model.misplaced(), []);
+    }
+
+    /// Links of ports in events: the port's number, and false for one that is gone.
+    fn links(events: &[SourceEvent]) -> Vec<(usize, bool)> {
+        let link = |event: &SourceEvent| match event {
+            SourceEvent::Link { port, gone, .. } => Some((port.index(), gone.is_none())),
+            _ => None,
+        };
+        events.iter().filter_map(link).collect()
+    }
+
+    /// A model of a port `lan` with VLANs 100 and, on that, 7, whose host interfaces are the kernel's.
+    fn with_vlans() -> Model {
+        let interface = |index| InterfaceId::new(index).unwrap();
+        let vlan = |number, name: &str, parent, protocol, id| HostVlan {
+            interface: interface(number),
+            name: name.to_owned(),
+            parent: interface(parent),
+            protocol,
+            id,
+            in_kernel: true,
+        };
+        let mut model = model(None);
+        model.set_vlans(vec![
+            vlan(64, "lan.100", 0, 0x8100, 100),
+            vlan(65, "lan.100.7", 64, 0x8100, 7),
+            HostVlan { in_kernel: false, ..vlan(66, "tap", 0, 0x8100, 200) },
+        ]);
+        let names = [(0, "lan"), (64, "lan.100"), (65, "lan.100.7"), (66, "tap")];
+        model.set_ports(&names.map(|(index, name)| (interface(index), name.to_owned())));
+        model
+    }
+
+    #[test]
+    fn a_vlan_device_is_the_host_interface_of_the_vlan_with_its_name_tag_and_parent() {
+        let mut model = with_vlans();
+        let lan = device(RTM_NEWLINK, 3, "lan", "tun", 0);
+        assert_eq!(links(&receive(&mut model, &lan)), [(0, true)]);
+        let vlan =
+            |kind, index, name: &str, parent, tag| vlan_device(kind, index, name, parent, tag);
+        // Others of the name: no VLAN device, another tag, another parent.
+        for other in [
+            device(RTM_NEWLINK, 4, "lan.100", "dummy", 0),
+            vlan(RTM_NEWLINK, 4, "lan.100", 3, (0x8100, 101)),
+            vlan(RTM_NEWLINK, 4, "lan.100", 3, (0x88a8, 100)),
+            vlan(RTM_NEWLINK, 4, "lan.100", 77, (0x8100, 100)),
+        ] {
+            assert_eq!(links(&receive(&mut model, &other)), []);
+        }
+        let inner = vlan(RTM_NEWLINK, 5, "lan.100.7", 4, (0x8100, 7));
+        assert_eq!(links(&receive(&mut model, &inner)), [], "its parent is none");
+        let right = vlan(RTM_NEWLINK, 4, "lan.100", 3, (0x8100, 100));
+        assert_eq!(links(&receive(&mut model, &right)), [(64, true), (65, true)]);
+        assert!(model.is_vlan(4) && !model.is_vlan(3));
+        assert_eq!(model.index_of(InterfaceId::new(65).unwrap()), Some(5));
+        let gone = vlan(RTM_DELLINK, 4, "lan.100", 3, (0x8100, 100));
+        assert_eq!(links(&receive(&mut model, &gone)), [(64, false)]);
+        // The kernel removes it with its parent.
+        let gone = vlan(RTM_DELLINK, 5, "lan.100.7", 4, (0x8100, 7));
+        assert_eq!(links(&receive(&mut model, &gone)), [(65, false)]);
+    }
+
+    #[test]
+    fn a_vlan_device_that_is_there_before_its_parent_is_a_port_becomes_one_with_it() {
+        let mut model = with_vlans();
+        model.set_ports(&[]);
+        for message in [
+            vlan_device(RTM_NEWLINK, 4, "lan.100", 8, (0x8100, 100)),
+            vlan_device(RTM_NEWLINK, 5, "lan.100.7", 4, (0x8100, 7)),
+            device(RTM_NEWLINK, 8, "lan", "tun", 0),
+        ] {
+            assert_eq!(links(&receive(&mut model, &message)), []);
+        }
+        let interface = |index| InterfaceId::new(index).unwrap();
+        let names = [(0, "lan"), (64, "lan.100"), (65, "lan.100.7")];
+        model.set_ports(&names.map(|(index, name)| (interface(index), name.to_owned())));
+        let events = links(&model.routes.take_events());
+        assert_eq!(events, [(0, true), (64, true), (65, true)]);
+        // Without the VLANs their devices are none of theirs, whatever their names.
+        model.set_vlans(Vec::new());
+        model.set_ports(&[(interface(0), "lan".to_owned())]);
+        assert_eq!(links(&model.routes.take_events()), [(64, false), (65, false)]);
+    }
+
+    #[test]
+    fn vlan_devices_without_frames_are_reported_with_the_way_out() {
+        let mut model = with_vlans();
+        receive(&mut model, &device(RTM_NEWLINK, 3, "lan", "tun", 0));
+        let advice = |model: &mut Model, tag| {
+            receive(model, &vlan_device(RTM_NEWLINK, 9, "lan.9", 3, tag));
+            model.advice(9).unwrap()
+        };
+        let service = advice(&mut model, (0x88a8, 9));
+        let expected = "write turnpike.vlan \"lan.9\" { parent = \"lan\", id = 9, protocol = \"802.1ad\", \
+                        host = \"kernel\" }";
+        assert!(service.ends_with(expected), "{service}");
+        let taken = advice(&mut model, (0x8100, 200));
+        assert!(taken.contains("is vlan \"tap\" of the configuration"), "{taken}");
+        receive(&mut model, &vlan_device(RTM_DELLINK, 9, "lan.9", 3, (0x8100, 200)));
+        // Thousands of them make few lines, and neither their repetition nor those of a VLAN make one.
+        for index in 10..200 {
+            let name = format!("lan.{index}");
+            receive(&mut model, &vlan_device(RTM_NEWLINK, index, &name, 3, (0x8100, index.into())));
+        }
+        assert_eq!(model.idle_vlans, (9..25).collect());
+        receive(&mut model, &vlan_device(RTM_DELLINK, 11, "lan.11", 3, (0x8100, 11)));
+        receive(&mut model, &vlan_device(RTM_NEWLINK, 250, "lan.11", 3, (0x8100, 11)));
+        assert_eq!(model.idle_vlans, (9..25).collect(), "nor do those that come and go");
     }
 
     #[test]

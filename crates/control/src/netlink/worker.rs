@@ -695,6 +695,10 @@ impl Worker {
         let sequence = self.next_sequence();
         let request = match (&order, index) {
             (KernelOrder::Ports(ports), _) => return self.model.set_ports(ports),
+            (KernelOrder::Vlans(_), _) => {
+                let KernelOrder::Vlans(vlans) = order else { return };
+                return self.model.set_vlans(vlans);
+            }
             (&KernelOrder::Follow(wanted), _) => {
                 self.wanted = Some(wanted);
                 return;
@@ -725,6 +729,7 @@ impl Worker {
             (&KernelOrder::Resolve { address, .. }, Some(index)) => {
                 request::resolve(index, address, sequence)
             }
+            (KernelOrder::SetCarrier { .. }, Some(index)) if self.model.is_vlan(index) => return,
             (&KernelOrder::SetCarrier { up, .. }, Some(index)) => {
                 request::carrier(index, up, sequence)
             }

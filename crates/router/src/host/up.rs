@@ -16,7 +16,7 @@ use zerocopy::IntoBytes;
 const RUNS_MOST: usize = 8;
 
 /// Frames that become one.
-const FRAMES_MOST: usize = 64;
+pub(super) const FRAMES_MOST: usize = 64;
 
 /// Frames that are written together.
 pub struct Batch<'a> {

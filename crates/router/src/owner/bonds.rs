@@ -192,6 +192,7 @@ impl Owner {
             key: (wanted.id.index() - MAX_PORTS + 1) as u16,
             fast: wanted.lacp.fast,
             passive: wanted.lacp.passive,
+            maximum: wanted.maximum_links.map_or(usize::MAX, usize::from),
             ports: wanted.ports.iter().filter_map(macs).collect(),
         });
         let Some(control) = self.devices.bonds.get_mut(&wanted.id) else { return };
@@ -253,6 +254,9 @@ impl Owner {
             receive: None,
             mux: None,
             selected: bond.distributing.contains(port),
+            standby: false,
+            actor_churn: false,
+            partner_churn: false,
             looped: false,
             partner: None,
             lacpdus_in: 0,
@@ -270,6 +274,7 @@ impl Owner {
                 hash: wanted.hash.name().to_owned(),
                 link: word(self.devices.links[wanted.id.index()].up()),
                 minimum_links: wanted.minimum_links,
+                maximum_links: wanted.maximum_links,
                 partner: None,
                 ports: wanted.ports.iter().map(port).collect(),
             },
@@ -323,7 +328,8 @@ fn add_lacp(bond: &mut BondReport, known: &[LacpInfo]) {
         let Some(info) = info.ports.iter().find(of_port) else { continue };
         port.receive = Some(info.receive.to_owned());
         port.mux = Some(info.mux.to_owned());
-        (port.selected, port.looped) = (info.selected, info.looped);
+        (port.selected, port.looped, port.standby) = (info.selected, info.looped, info.standby);
+        [port.actor_churn, port.partner_churn] = info.churns;
         (port.lacpdus_in, port.lacpdus_out) = (info.rx, info.tx);
         (port.malformed, port.markers) = (info.malformed, info.markers);
         port.partner = info.partner.as_ref().map(|partner| report::LacpPartner {

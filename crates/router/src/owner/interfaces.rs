@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use api::report::{Interface, Port, VlanTag};
+use api::report::{HostInterface, Interface, Port, VlanTag};
 use control::config::{self, Virtual, Vlan};
 use control::rib::RibInterface;
 use dataplane::bond::BondTable;
@@ -10,6 +10,7 @@ use dataplane::interface::InterfaceId;
 use dataplane::traffic::InterfaceTraffic;
 use ipnet::IpNet;
 
+use super::super::host::HostView;
 use super::super::virtuals::OpenVirtual;
 use super::Owner;
 
@@ -123,8 +124,19 @@ impl Owner {
             tx_packets: traffic.tx_packets,
             tx_bytes: traffic.tx_bytes,
             virtual_macs: self.virtual_macs_of(of.id),
-            host: open.host.as_ref().map(|host| host.report(self.host_state(of.id))),
+            host: open.host.as_ref().map(|host| self.host_report(of.id, host)),
         }
+    }
+}
+
+impl Owner {
+    /// Returns the report of a host interface; the kernel gives the number of a VLAN device that it makes itself.
+    fn host_report(&self, id: InterfaceId, host: &HostView) -> HostInterface {
+        let mut report = host.report(self.host_state(id));
+        if host.kernel_device.is_some() {
+            report.index = self.routing.sources.index_of(id).unwrap_or(0);
+        }
+        report
     }
 }
 

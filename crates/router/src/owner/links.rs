@@ -41,6 +41,7 @@ pub struct HostLink {
 
 impl HostLink {
     const UP: Self = Self { admin_up: true, carrier: true, gone: None };
+    const AWAITED: Self = Self { admin_up: false, carrier: false, gone: Some(Departure::Awaited) };
 
     /// For an operator: a word, and the reason unless it is up. `device`: the port's device, if it has one, has a
     /// link.
@@ -49,6 +50,7 @@ impl HostLink {
             Departure::Removed => "removed in the kernel",
             Departure::Moved => "moved to another network namespace",
             Departure::Renamed => "renamed in the kernel",
+            Departure::Awaited => "not made in the kernel yet",
         });
         match (gone, device) {
             (Some(why), _) => ("gone", Some(why)),
@@ -71,6 +73,11 @@ impl Link {
     /// Of a port that is not connected.
     pub(super) fn down() -> Self {
         Self::default().without_device()
+    }
+
+    /// Of a VLAN whose host interface is the kernel's VLAN device, before it is known to exist.
+    pub(super) fn awaited() -> Self {
+        Self { host: HostLink::AWAITED, ..Self::down() }
     }
 
     /// The same without the device's.
@@ -118,6 +125,14 @@ impl Owner {
         };
         let mute: Vec<_> = self.devices.ports.iter().filter(is_mute).map(|open| open.id).collect();
         mute.into_iter().for_each(|id| self.look_at_change(id));
+    }
+
+    /// Takes VLANs down whose host interface is the kernel's VLAN device, until it is known to exist.
+    pub(super) fn await_kernel_devices(&mut self) {
+        let all = self.devices.virtuals.values().filter(|open| open.kernel_device().is_some());
+        for id in all.map(|open| open.id).collect::<Vec<_>>() {
+            self.host_link(id, HostLink::AWAITED, 0);
+        }
     }
 
     /// Looks at a device whose link may have changed.
@@ -291,6 +306,7 @@ mod tests {
             (Departure::Removed, "removed in the kernel"),
             (Departure::Moved, "moved to another network namespace"),
             (Departure::Renamed, "renamed in the kernel"),
+            (Departure::Awaited, "not made in the kernel yet"),
         ] {
             assert_eq!(state(false, false, Some(how), Some(true)), format!("gone: {why}"));
         }

@@ -13,7 +13,7 @@ use control::fpm::Entrance;
 use control::netlink::{KernelOrder, Seat};
 use dataplane::interface::InterfaceId;
 
-use super::super::host::HostInterface;
+use super::super::host::{HostInterface, HostView};
 use super::super::virtuals::Hosts;
 use super::Owner;
 
@@ -31,9 +31,12 @@ impl Owner {
         }
         let (mut former, mut seats) = (Vec::new(), Vec::new());
         for (port, host) in hosts {
-            let index = host.view().index;
+            let HostView { index, kernel_device, .. } = host.view();
             let addresses = config.interface(port).map(|of| of.addresses.clone());
-            seats.push(Seat { port, index, addresses: addresses.unwrap_or_default() });
+            // The kernel's own device is where the operator makes it.
+            if kernel_device.is_none() {
+                seats.push(Seat { port, index, addresses: addresses.unwrap_or_default() });
+            }
             former.extend(self.replace_host(port, host).await);
         }
         let ports: Vec<_> = seats.iter().map(|seat| seat.port).collect();

@@ -219,11 +219,14 @@ impl Sources {
                 None => common.push((id, name)),
             }
         }
+        let vlans = config.host_vlans();
         for (vrf, space) in &self.spaces {
+            space.kernel.order(KernelOrder::Vlans(vlans.clone()));
             space.kernel.order(KernelOrder::Ports(apart.remove(vrf).unwrap_or_default()));
         }
         let ports = common;
         if ports.is_empty() || self.kernel.is_some() {
+            self.order(KernelOrder::Vlans(vlans));
             self.order(KernelOrder::Ports(ports));
         } else if let Some(wanted) = kernel_config(config) {
             let place = netns(config);
@@ -276,6 +279,7 @@ impl Sources {
         let wanted = KernelConfig {
             netns: vrf.netns_path(),
             ports: hosts.map(|(id, name, _)| (id, name.to_owned())).collect(),
+            vlans: config.host_vlans(),
             vrfs: Vec::new(),
             following,
             multicast: false,
@@ -426,6 +430,15 @@ impl Sources {
         }
     }
 
+    /// Returns the kernel's number for the host interface of a VLAN, if there is one.
+    pub(super) fn index_of(&self, id: InterfaceId) -> Option<u32> {
+        let space = self.space_of.get(&id).and_then(|vrf| self.spaces.get(vrf));
+        let kernel = space.map(|space| &space.kernel).or(self.kernel.as_ref())?;
+        let interfaces = kernel.interfaces();
+        let known = interfaces.borrow();
+        known.by_index.iter().find(|(_, port)| **port == Some(id)).map(|(index, _)| *index)
+    }
+
     /// Orders to the kernel for which there was no room.
     pub(super) fn lost_orders(&self) -> u64 {
         let of_spaces: u64 = self.spaces.values().map(|space| space.kernel.lost()).sum();
@@ -500,6 +513,7 @@ fn kernel_config(config: &Config) -> Option<KernelConfig> {
     Some(KernelConfig {
         netns: netns(config),
         ports,
+        vlans: config.host_vlans(),
         vrfs: kernel_vrfs(config),
         following: following(config),
         // Zebra's module does not report multicast routes: with FPM, too, they are read from the kernel.

@@ -40,11 +40,13 @@ impl Owner {
                 continue;
             }
             let is_new = !self.devices.virtuals.contains_key(&wanted.id);
+            // Of another kind than the one it has.
+            let ready = hosts.remove(&wanted.id);
             if !is_new {
                 self.put_host_aside(wanted.id, hosts).await;
             }
             let mut host = match &wanted.interface.host {
-                Some(_) => hosts.remove(&wanted.id),
+                Some(_) => ready.or_else(|| hosts.remove(&wanted.id)),
                 None => None,
             };
             if let (Some(host), Some(settings)) = (&mut host, &wanted.interface.host) {
@@ -68,6 +70,7 @@ impl Owner {
         let host = wanted.interface.host.is_some();
         self.devices.virtuals.get(&wanted.id).is_some_and(|open| {
             (open.info.mac, open.info.mtu, open.host.is_some()) == (info.mac, info.mtu, host)
+                && open.kernel_device() == config.kernel_device(wanted.id).as_ref()
                 && open.lower == config.vlan(wanted.id).and_then(|vlan| config.carrier(vlan))
         })
     }
@@ -89,7 +92,12 @@ impl Owner {
         }
         self.slow_path.orders.port(&open.in_slow_path(wanted));
         self.routing.tables.mtus.open(id, info.mtu);
-        self.devices.links[id.index()] = Link::down();
+        let link = &mut self.devices.links[id.index()];
+        *link = match open.kernel_device() {
+            Some(_) if is_new => Link::awaited(),
+            Some(_) => link.without_device(),
+            None => Link::down(),
+        };
         if is_new {
             self.routing.tables.vlans.forget(id);
             let entry = open.in_rib();

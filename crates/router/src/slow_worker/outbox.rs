@@ -36,6 +36,12 @@ const HOST_TURN: usize = 64;
 /// Packets on the way to a port whose device segments them: of up to 64 KiB in many buffers each.
 const LARGE_MOST: usize = PRIORITY_SIZE / 8;
 
+/// Bytes of both addresses of a frame, behind which its tags stand.
+const ADDRESSES: usize = 12;
+
+/// Bytes of a VLAN tag.
+const TAG_LEN: usize = 4;
+
 /// Milliseconds from midnight to midnight.
 const MILLIS_OF_DAY: u128 = 86_400_000;
 
@@ -88,6 +94,8 @@ pub struct Outbox {
     pub tables: Arc<Tables>,
     /// The host interfaces of the worker's ports and VLANs.
     pub hosts: BTreeMap<InterfaceId, HostLink>,
+    /// Room for a frame without its tags.
+    pub untagged: Vec<u8>,
     /// Tags frames that leave by VLANs, and selects the ports of those that leave by bonds.
     pub tagger: Tagger,
     /// The way to and from the other workers.
@@ -300,7 +308,7 @@ impl Outbox {
         let now = dpdk::tsc();
         let learns = self.learner.is_on().then(Instant::now);
         let pool = self.buffers.largest();
-        let Self { tagger, senders, injectors, .. } = self;
+        let Self { tagger, senders, injectors, untagged, .. } = self;
         let mut exits = Exits { tagger, senders, injectors };
         for (&port, link) in &mut self.hosts {
             for _ in 0..room(link).min(HOST_TURN) {
@@ -309,10 +317,11 @@ impl Outbox {
                 let Some(made) = link.interface.take(&mut packet, pool) else { break };
                 found += 1;
                 self.counters.from_host.add(1);
-                self.gate.own(packet.data(), port, now);
+                let (from, frame) = as_of_vlan(exits.tagger, port, packet.data(), untagged);
+                self.gate.own(frame, from, now);
                 if let Some(now) = learns {
                     let carrier = exits.tagger.carrier(port);
-                    self.learner.look(packet.data(), (port, carrier), &self.tables.own, now);
+                    self.learner.look(frame, (from, carrier), &self.tables.own, now);
                 }
                 let sent = made.and_then(|()| match &mut link.priority {
                     Some(ring) => ring.push(packet).map_err(|_| DropReason::InjectFull),
@@ -349,6 +358,22 @@ impl Outbox {
     pub fn has_room(&self) -> bool {
         self.hosts.values().all(|link| room(link) > 0)
     }
+}
+
+/// Returns the interface of a frame that the kernel sends by a host interface, and the frame without the tags of that: one
+/// of the kernel's VLAN devices may have tagged it.
+fn as_of_vlan<'a>(
+    tagger: &Tagger,
+    port: InterfaceId,
+    frame: &'a [u8],
+    room: &'a mut Vec<u8>,
+) -> (InterfaceId, &'a [u8]) {
+    let Some((vlan, tags)) = tagger.vlan_of(port, frame) else { return (port, frame) };
+    let (addresses, rest) = frame.split_at(ADDRESSES);
+    room.clear();
+    room.extend_from_slice(addresses);
+    room.extend_from_slice(rest.get(tags * TAG_LEN..).unwrap_or_default());
+    (vlan, room)
 }
 
 /// Packets of the kernel's that are taken now.

@@ -126,6 +126,7 @@ impl Common {
                 events: self.events.clone(),
                 tables: self.tables.clone(),
                 hosts: BTreeMap::new(),
+                untagged: Vec::new(),
                 tagger: self.tables.tagger(),
                 handoff_queue,
                 gate: Gate::default(),

@@ -88,8 +88,8 @@ impl FrameDevice for Device {
         Ok(())
     }
 
-    fn fd(&self) -> BorrowedFd<'_> {
-        std::os::fd::AsFd::as_fd(&self.1)
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(std::os::fd::AsFd::as_fd(&self.1))
     }
 
     fn change(&self, _: &str, _: MacAddr, _: u16) -> anyhow::Result<()> {
@@ -183,6 +183,7 @@ impl Lab {
                 tagger: tables.tagger(),
                 tables: Arc::new(tables),
                 hosts: BTreeMap::new(),
+                untagged: Vec::new(),
                 handoff_queue,
                 gate: Gate::default(),
                 learner: Learner::new(lessons().0),

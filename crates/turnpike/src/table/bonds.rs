@@ -55,12 +55,23 @@ fn state(port: &BondPort) -> String {
     let active = match (port.collecting, port.distributing) {
         (true, true) => "active",
         (true, false) => "receives",
+        _ if port.standby => "standby",
         _ => "inactive",
     };
     match (&port.mux, &port.receive) {
         _ if port.looped => format!("{active} (looped to this router)"),
-        (Some(mux), Some(receive)) => format!("{active} ({mux}, partner {receive})"),
+        (Some(mux), Some(receive)) => format!("{active} ({mux}, partner {receive}{})", churn(port)),
         _ => active.to_owned(),
+    }
+}
+
+/// The sides of a port that churn.
+fn churn(port: &BondPort) -> &'static str {
+    match (port.actor_churn, port.partner_churn) {
+        (true, true) => ", both churn",
+        (true, false) => ", actor churns",
+        (false, true) => ", partner churns",
+        (false, false) => "",
     }
 }
 
@@ -80,6 +91,9 @@ mod tests {
             receive: mux.map(|_| "current".to_owned()),
             mux: mux.map(str::to_owned),
             selected: active,
+            standby: !active,
+            actor_churn: active,
+            partner_churn: false,
             looped: false,
             partner: mux.map(|_| LacpPartner {
                 system: "02:00:00:00:00:09".to_owned(),
@@ -100,6 +114,7 @@ mod tests {
             hash: "l3+l4".to_owned(),
             link: "up".to_owned(),
             minimum_links: 1,
+            maximum_links: Some(1),
             partner: Some("02:00:00:00:00:09".to_owned()),
             ports: vec![port("a", true, Some("distributing")), port("b", false, None)],
         };
@@ -108,8 +123,8 @@ mod tests {
             text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines.len(), 4, "{text}");
         assert!(text.contains("1 of 2 active, 1 needed"), "{text}");
-        assert!(text.contains("active (distributing, partner current)"), "{text}");
+        assert!(text.contains("active (distributing, partner current, actor churns)"), "{text}");
         assert_eq!(lines[1][lines[1].len() - 3..], ["4", "6", "2"], "{text}");
-        assert!(lines[2].contains(&"17") && lines[3].contains(&"inactive"), "{text}");
+        assert!(lines[2].contains(&"17") && lines[3].contains(&"standby"), "{text}");
     }
 }

@@ -409,6 +409,7 @@ const CHANGES: &[(&str, &str)] = &[
     ("ttl_security", "ttl_security = 254"),
     ("dad", "dad = 2"),
     ("proxy", "proxy = '192.0.2.0/24'"),
+    ("dhcp_relay", "address = '10.0.9.1/24', dhcp_relay = '192.0.2.7'"),
     ("advertise", "address = 'fd00::1/64', advertise = true"),
     ("router_discovery", "address = '10.0.9.1/24', router_discovery = true"),
     // Settings of which some changes reopen the port and others do not.
@@ -612,6 +613,7 @@ fn each_setting_of_a_bond_is_compared() {
         ("ports = { 'c', 'd' }, mode = 'static'", "mode: lacp => static", false),
         ("ports = { 'c', 'd' }, hash = 'l2'", "hash: l3+l4 => l2", false),
         ("ports = { 'c', 'd' }, minimum_links = 2", "minimum_links: 1 => 2", false),
+        ("ports = { 'c', 'd' }, maximum_links = 1", "maximum_links: all => 1", false),
         ("ports = { 'c', 'd' }, lacp = { rate = 'slow' }", "lacp rate: fast => slow", false),
         ("ports = { 'c', 'd' }, lacp = { passive = true }", "lacp passive: false => true", false),
         ("ports = { 'c', 'd' }, lacp = { priority = 7 }", "lacp priority: 32768 => 7", false),

@@ -14,7 +14,7 @@ use super::super::{Bond, BondMode, LacpSettings, Port};
 use super::ports::{Common, INTERFACE_KEYS, check_name, enter, interface, mac};
 use super::{Context, host};
 
-const KNOWN: [&str; 6] = ["ports", "mode", "hash", "minimum_links", "lacp", "mac"];
+const KNOWN: [&str; 7] = ["ports", "mode", "hash", "minimum_links", "maximum_links", "lacp", "mac"];
 
 const LACP_KEYS: &[&str] = &["rate", "passive", "priority"];
 
@@ -53,6 +53,7 @@ pub(super) fn read<'s>(
         let host = host::read_upper(&mut fields, inherited);
         let (mode, hash) = (mode(&mut fields), hash(&mut fields));
         let minimum_links = minimum_links(&mut fields, members.len());
+        let maximum_links = maximum_links(&mut fields, minimum_links, mode);
         let lacp = lacp(&mut fields, mode);
         let mac = mac(&mut fields);
         let (mut interface, mtu) = interface(&mut fields, &common, &features, host);
@@ -72,6 +73,7 @@ pub(super) fn read<'s>(
             mode,
             hash,
             minimum_links,
+            maximum_links,
             lacp,
             mac,
             mtu,
@@ -208,6 +210,26 @@ fn minimum_links(fields: &mut Fields<'_, '_>, ports: usize) -> u8 {
         fields.error("minimum_links", message);
     }
     least as u8
+}
+
+/// Reads the most links of a bond with LACP: the other side of a static bond would not know which are used.
+fn maximum_links(fields: &mut Fields<'_, '_>, minimum: u8, mode: BondMode) -> Option<u8> {
+    fields.get("maximum_links")?;
+    let most = fields.number("maximum_links", 1..=64)?;
+    if mode != BondMode::Lacp {
+        let message = format!(
+            "maximum_links: the mode is \"{}\"; leave maximum_links out, or write mode = \"lacp\"",
+            mode.name()
+        );
+        fields.error("maximum_links", message);
+    } else if most < minimum.into() {
+        let message = format!(
+            "maximum_links {most}: fewer than minimum_links, {minimum}, so it would never be up; raise it, or lower the \
+             other"
+        );
+        fields.error("maximum_links", message);
+    }
+    Some(most as u8)
 }
 
 fn lacp(fields: &mut Fields<'_, '_>, mode: BondMode) -> LacpSettings {
@@ -371,6 +393,15 @@ mod tests {
                 "minimum_links 2: it has 1 ports and would never be up",
             ),
             ("turnpike.bond 'lag' { ports = { 'a' }, minimum_links = 0 }", "minimum_links"),
+            (
+                "turnpike.bond 'lag' { ports = { 'a', 'b' }, minimum_links = 2, maximum_links = 1 }",
+                "maximum_links 1: fewer than minimum_links, 2, so it would never be up",
+            ),
+            (
+                "turnpike.bond 'lag' { ports = { 'a', 'b' }, mode = 'static', maximum_links = 1 }",
+                "maximum_links: the mode is \"static\"; leave maximum_links out, or write mode = \"lacp\"",
+            ),
+            ("turnpike.bond 'lag' { ports = { 'a' }, maximum_links = 0 }", "maximum_links"),
             (
                 "turnpike.bond 'lag' { ports = { 'a' }, lacp = { rate = 'normal' } }",
                 "rate \"normal\" unknown; known: fast, slow",

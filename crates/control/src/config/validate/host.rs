@@ -1,6 +1,8 @@
 //! `host = …` of a port: its kernel interface, and the namespace of that.
 
-use dataplane::interface::VrfId;
+use std::collections::HashMap;
+
+use dataplane::interface::{InterfaceId, VrfId};
 
 use super::super::network::netns_name;
 use super::super::value::{Fields, Value};
@@ -8,6 +10,9 @@ use super::super::{Bond, Device, HostInterface, Port, Vlan, Vrf};
 use super::Context;
 
 const EXPECTED: &str = "true, false or { netns = \"NAME\" }";
+
+/// In a VLAN: its host interface is the kernel's VLAN device.
+const IN_KERNEL: &str = "kernel";
 
 const KEYS: [&str; 2] = ["netns", "segmentation"];
 
@@ -24,6 +29,19 @@ pub(super) fn read_upper(
 ) -> Option<HostInterface> {
     let wanted = parent.clone().unwrap_or_default();
     read_or(fields, parent, wanted)
+}
+
+/// Reads the host interface of a VLAN, which may be the kernel's VLAN device on its parent's.
+pub(super) fn read_vlan(
+    fields: &mut Fields<'_, '_>,
+    parent: Option<HostInterface>,
+) -> Option<HostInterface> {
+    match fields.get("host") {
+        Some(Value::Text(text)) if text == IN_KERNEL => {
+            Some(HostInterface { in_kernel: true, ..parent.unwrap_or_default() })
+        }
+        _ => read_upper(fields, parent),
+    }
 }
 
 /// Reads a host interface: `absent` without the setting, `wanted` for true.
@@ -58,7 +76,7 @@ fn read_or(
                     true
                 }
             };
-            Some(HostInterface { netns, of_vrf: false, segmentation })
+            Some(HostInterface { netns, segmentation, ..HostInterface::default() })
         }
         Some(other) => {
             fields.error("host", format!("host: expected {EXPECTED}, got {other}"));
@@ -144,6 +162,48 @@ pub(super) fn check(context: &mut Context<'_>, ports: &[Port], bonds: &[Bond], v
             port.name
         );
         context.errors.add(Some(port.line), message);
+    }
+}
+
+/// Checks the VLANs whose host interfaces are the kernel's: their devices are on host interfaces, beside these, and have
+/// the addresses that the operator sets there.
+pub(super) fn check_kernel(
+    context: &mut Context<'_>,
+    ports: &[Port],
+    bonds: &[Bond],
+    vlans: &[Vlan],
+) {
+    let of_ports = ports.iter().map(|port| (port.id.into(), &port.name, &port.interface));
+    let of_bonds = bonds.iter().map(|bond| (bond.id, &bond.name, &bond.interface));
+    let of_vlans = vlans.iter().map(|vlan| (vlan.id, &vlan.name, &vlan.interface));
+    let all: HashMap<InterfaceId, _> = of_ports
+        .chain(of_bonds)
+        .chain(of_vlans)
+        .map(|(id, name, interface)| (id, (name, &interface.host)))
+        .collect();
+    for vlan in vlans {
+        let Some(host) = vlan.interface.host.as_ref().filter(|host| host.in_kernel) else {
+            continue;
+        };
+        let problem = match all.get(&vlan.parent) {
+            Some((parent, None)) => format!(
+                "the kernel's VLAN device is on the host interface of \"{parent}\", which has none; write host = \
+                 true there"
+            ),
+            Some((parent, Some(below))) if below.netns != host.netns => format!(
+                "the kernel's VLAN device is on the host interface of \"{parent}\", in {}, and that of this VRF would \
+                 be in {}; write host = true here",
+                place(below),
+                place(host)
+            ),
+            _ if !vlan.interface.addresses.is_empty() => format!(
+                "the addresses are those of the kernel's VLAN device: leave address out, and use ip address add … dev {}",
+                vlan.name
+            ),
+            _ => continue,
+        };
+        let message = format!("vlan \"{}\": host = \"{IN_KERNEL}\": {problem}", vlan.name);
+        context.errors.add(Some(vlan.line), message);
     }
 }
 

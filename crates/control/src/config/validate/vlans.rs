@@ -51,7 +51,7 @@ pub(super) fn read<'s>(
         let mut fields = context.fields(what(&statement.name), statement, &known);
         let parent = parent(&mut fields);
         let inherited = parent.as_ref().and_then(|parent| hosts.get(parent.name.as_str()));
-        let host = host::read_upper(&mut fields, inherited.cloned().flatten());
+        let host = host::read_vlan(&mut fields, inherited.cloned().flatten());
         let tag = tag(&mut fields);
         let (interface, mtu) = interface(&mut fields, &common, &features, host);
         let address_line = fields.line_of("address");
@@ -76,6 +76,7 @@ pub(super) fn read<'s>(
     settle_parents(context, &mut vlans, &parents, (ports, bonds));
     check_tags(context, &vlans, (ports, bonds));
     check_mtus(context, &vlans, (ports, bonds));
+    host::check_kernel(context, ports, bonds, &vlans);
     for vlan in &vlans {
         if let Some(bond) = bonds.iter_mut().find(|bond| bond.id == vlan.parent) {
             bond.interface.has_vlans = true;
@@ -286,6 +287,36 @@ mod tests {
     }
 
     #[test]
+    fn host_interfaces_of_vlans_may_be_the_kernel_s() {
+        let config = read(
+            "turnpike.vlan 'lan.9' { parent = 'lan', id = 9, protocol = '802.1ad', host = 'kernel' }
+             turnpike.vlan 'lan.9.1' { parent = 'lan.9', id = 1, host = 'kernel' }
+             turnpike.vlan 'lan.8' { parent = 'lan', id = 8 }
+             turnpike.vlan 'lan.8.1' { parent = 'lan.8', id = 1, host = 'kernel' }
+             turnpike.vlan 'lan.9.2' { parent = 'lan.9', id = 2 }",
+        )
+        .unwrap();
+        let device = |at: usize| {
+            let device = config.kernel_device(config.vlans[at].id)?;
+            Some((device.below, device.tags.iter().map(|tag| tag.id).collect::<Vec<_>>()))
+        };
+        let on = |below: &str, tags: &[u16]| Some((below.to_owned(), tags.to_vec()));
+        assert_eq!(device(0), on("lan", &[9]));
+        assert_eq!(device(1), on("lan", &[9, 1]), "by the device of its parent");
+        assert_eq!((device(2), device(4)), (None, None), "not inherited");
+        assert_eq!(device(3), on("lan.8", &[1]));
+        let vlans = config.host_vlans();
+        assert_eq!(
+            vlans.iter().map(|vlan| vlan.in_kernel).collect::<Vec<_>>(),
+            [true, true, false, true, false]
+        );
+        assert_eq!(
+            (vlans[0].protocol, vlans[0].id, vlans[1].parent),
+            (0x88a8, 9, vlans[0].interface)
+        );
+    }
+
+    #[test]
     fn wrong_vlans_are_refused_by_name() {
         for (text, expected) in [
             ("turnpike.vlan 'a' { id = 5 }", "vlan \"a\": parent missing"),
@@ -318,6 +349,23 @@ mod tests {
                 "vlan \"a\": filter: hardware = true works on ports only: name it on a port",
             ),
             ("turnpike.vlan 'a' { parent = 'wan', id = 5, rx_queues = 2 }", "rx_queues"),
+            (
+                "turnpike.vlan 'a' { parent = 'wan', id = 5, host = 'kernel' }",
+                "vlan \"a\": host = \"kernel\": the kernel's VLAN device is on the host interface of \"wan\", which \
+                 has none; write host = true there",
+            ),
+            (
+                "turnpike.vlan 'a' { parent = 'lan', id = 5, host = 'kernel', address = '10.0.0.1/24' }",
+                "vlan \"a\": host = \"kernel\": the addresses are those of the kernel's VLAN device: leave address out",
+            ),
+            (
+                "turnpike.vrf 'v' { namespace = 'n' }
+                 turnpike.vlan 'a' { parent = 'lan', id = 5, host = 'kernel', vrf = 'v' }",
+                "on the host interface of \"lan\", in the router's own namespace, and that of this VRF would be in \
+                 namespace \"n\"",
+            ),
+            ("turnpike.vlan 'a' { parent = 'lan', id = 5, host = 'kernal' }", "host: expected true, false or"),
+            ("turnpike.port 'a' { device = 'eth3', host = 'kernel' }", "host: expected true, false or"),
             (
                 "turnpike.vlan 'a' { parent = 'wan', id = 5, address = '10.0.0.1/24' }
                  turnpike.vlan 'b' { parent = 'wan', id = 6, address = '10.0.0.2/24' }",

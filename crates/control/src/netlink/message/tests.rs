@@ -50,6 +50,69 @@ pub(crate) fn device(kind: u16, index: u8, name: &str, of: &str, value: u32) -> 
     message(kind, &fixed, &[(IFLA_IFNAME, name.as_bytes()), (IFLA_LINKINFO, &info[HEADER..])])
 }
 
+/// Returns a VLAN device on the interface `parent`.
+pub(crate) fn vlan_device(
+    kind: u16,
+    index: u8,
+    name: &str,
+    parent: u32,
+    (protocol, id): (u16, u16),
+) -> Vec<u8> {
+    vlan_device_with(
+        kind,
+        index,
+        name,
+        parent,
+        &[(IFLA_VLAN_ID, &id.to_ne_bytes()), (IFLA_VLAN_PROTOCOL, &protocol.to_be_bytes())],
+    )
+}
+
+fn vlan_device_with(
+    kind: u16,
+    index: u8,
+    name: &str,
+    parent: u32,
+    data: &[(u16, &[u8])],
+) -> Vec<u8> {
+    let fixed = [AF_UNSPEC, 0, 0, 0, index, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+    let (name, data) = (format!("{name}\0"), message(0, &[], data));
+    let info = [(IFLA_INFO_KIND, &b"vlan\0"[..]), (IFLA_INFO_DATA, &data[HEADER..])];
+    let info = message(0, &[], &info);
+    message(
+        kind,
+        &fixed,
+        &[
+            (IFLA_IFNAME, name.as_bytes()),
+            (IFLA_LINK, &parent.to_ne_bytes()),
+            (IFLA_LINKINFO, &info[HEADER..]),
+        ],
+    )
+}
+
+#[test]
+fn a_vlan_device_tells_its_parent_and_tag() {
+    let vlan = |bytes: &[u8]| match one(bytes) {
+        Ok(Message::Link(link)) => Ok(link.vlan),
+        Ok(other) => panic!("{other:?}"),
+        Err(error) => Err(error),
+    };
+    let device = |protocol, id| Ok(Some(VlanDevice { parent: Some(3), protocol, id }));
+    let service = vlan_device(RTM_NEWLINK, 7, "lan.7", 3, (0x88a8, 4094));
+    assert_eq!(vlan(&service), device(0x88a8, 4094));
+    let with = |data: &[(u16, &[u8])]| vlan(&vlan_device_with(RTM_NEWLINK, 7, "lan.7", 3, data));
+    let id = (IFLA_VLAN_ID, &100_u16.to_ne_bytes()[..]);
+    assert_eq!(with(&[id]), device(0x8100, 100), "without a protocol");
+    assert_eq!(with(&[]), Ok(None), "without an identifier");
+    let bad = Err(Malformed::Attribute { kind: RTM_NEWLINK, attribute: IFLA_VLAN_ID });
+    assert_eq!(with(&[(IFLA_VLAN_ID, &[1])]), bad);
+    // Its parent is in another namespace.
+    let mut moved = service;
+    moved.extend([8, 0, IFLA_LINK_NETNSID as u8, 0, 1, 0, 0, 0]);
+    let length = moved.len() as u32;
+    moved[..4].copy_from_slice(&length.to_ne_bytes());
+    assert_eq!(vlan(&moved), Ok(Some(VlanDevice { parent: None, protocol: 0x88a8, id: 4094 })));
+}
+
 #[test]
 fn a_vrf_device_tells_its_table() {
     let table = |of| match one(&device(RTM_NEWLINK, 7, "blue", of, 1001)) {
