@@ -415,6 +415,35 @@ def test_two_routers_agree(lab):
     wait_for(lambda: inside.run("ping", "-c", "1", "-W", "1", "10.0.1.2", check=False).returncode == 0, timeout=20)
 
 
+def test_a_port_beyond_the_maximum_stands_by_and_takes_the_place_of_a_lost_one(lab):
+    inside, other = lab.namespace("one", quiet=True), lab.namespace("two", quiet=True)
+    for name in "ab":
+        veth(inside, f"tp-{name}", other, f"tp-{name}", f"02:00:00:00:0a:0{name}", f"02:00:00:00:0c:0{name}")
+    text = PORTS.replace('turnpike.port "right"', "-- ")
+    text += 'turnpike.bond "lag" { ports = { "a", "b" }, host = true, address = "10.0.1.%d/24"%s }\n'
+    one = lab.router(inside, text % (1, ", maximum_links = 1"))
+    two = lab.router(other, text % (2, ""))
+
+    def uses(*active):
+        """These ports of both are in use, and the others of the first stand by."""
+        ports = {of["name"]: of for of in one.show("bonds")[0]["ports"]}
+        far = {of["name"] for of in two.show("bonds")[0]["ports"] if of["distributing"]}
+        near = {name for name, of in ports.items() if of["distributing"]}
+        standby = {name for name, of in ports.items() if of["standby"]}
+        return near == far == set(active) and standby == set("ab") - near
+
+    assert wait_for(lambda: uses("a"), timeout=40), one.show("bonds")
+    assert wait_for(lambda: inside.run("ping", "-c", "1", "-W", "1", "10.0.1.2", check=False).returncode == 0, timeout=20)
+    other.run("ip", "link", "set", "tp-a", "down")
+    assert wait_for(lambda: one.show("bonds")[0]["ports"][1]["distributing"], timeout=40), one.show("bonds")
+    assert wait_for(lambda: inside.run("ping", "-c", "1", "-W", "1", "10.0.1.2", check=False).returncode == 0, timeout=20)
+    other.run("ip", "link", "set", "tp-a", "up")
+    assert wait_for(lambda: uses("a"), timeout=40), one.show("bonds")
+    # Without the limit both are used; a setting of a running router.
+    apply(one, text % (1, ""))
+    assert wait_for(lambda: uses("a", "b"), timeout=40), one.show("bonds")
+
+
 def test_bonds_are_added_changed_and_removed_live(lab):
     plain = PORTS + NEIGHBOURS.replace('"lag"', '"a"').replace(
         'turnpike.neighbour "10.0.1.2"', 'turnpike.neighbour "10.0.1.2"')

@@ -1,10 +1,20 @@
-"""DHCP on host interfaces, by the system's own programs: an uplink whose address a server assigns, and a relay."""
+"""DHCP on host interfaces, by the system's own programs: an uplink whose address a server assigns, and a relay; and the
+router's own relay agent on ports without host interface."""
 
 import pytest
+from scapy.layers.dhcp import BOOTP, DHCP
+from scapy.layers.dhcp6 import (
+    DHCP6_Advertise, DHCP6_RelayForward, DHCP6_Solicit, DHCP6OptClientId, DHCP6OptIA_NA, DHCP6OptRelayMsg, DUID_LL,
+)
+from scapy.layers.inet import IP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
 
 from lib.apply import apply
 from lib.kernel import Machine, host, pings
+from lib.lab import HOST_A_MAC, LEFT_MAC, STATIC_NEIGHBOURS, Hosts, Wires
 from lib.netns import wait_for
+from lib.router import Change
 
 
 def serve(space, directory, *options):
@@ -94,3 +104,119 @@ def test_a_relay_on_host_interfaces(lab, tmp_path):
     assert wait_for(lambda: pings(left, "10.0.2.2"), 20)
     assert "10.0.1.50/24" in left.run("ip", "-4", "-o", "address", "show", "dev", "eth0").stdout
     machine.finish()
+
+
+RELAYING = """
+local turnpike = require "turnpike"
+turnpike.port "left"  { device = "tp-left", address = { "10.0.1.1/24", "fd00:1::1/64" },
+                        dhcp_relay = { "10.0.2.2", "fd00:2::2" } }
+turnpike.port "right" { device = "tp-right", address = { "10.0.2.1/24", "fd00:2::1/64" } }
+"""
+
+
+@pytest.mark.parametrize("how", ["unicast", "broadcast"])
+def test_a_client_gets_its_address_by_the_router_s_relay_agent(lab, tmp_path, how):
+    hosts = Hosts(lab, ports=RELAYING)
+    left, server = hosts.left, hosts.right
+    left.run("ip", "address", "flush", "dev", "eth0")
+    serve(server, tmp_path, "--interface=eth0", "--dhcp-range=10.0.1.50,10.0.1.50,255.255.255.0,120",
+          "--dhcp-option=option:router,10.0.1.1")
+    left.spawn("busybox", "udhcpc", "-i", "eth0", "-f", "-R", "-t", "10", "-T", "1", "-s", client_script(tmp_path),
+               *(["-B"] if how == "broadcast" else []))
+    assert wait_for(lambda: pings(left, "10.0.2.2"), 30), hosts.router.log()
+    assert "10.0.1.50/24" in left.run("ip", "-4", "-o", "address", "show", "dev", "eth0").stdout
+    # Live: without servers nobody hears the next client.
+    apply(hosts.router, RELAYING.replace('dhcp_relay = { "10.0.2.2", "fd00:2::2" }', ""))
+    left.run("busybox", "udhcpc", "-i", "eth0", "-n", "-q", "-t", "1", "-T", "1", "-s", "/bin/true", check=False)
+    assert wait_for(lambda: hosts.router.counters()["dropped"]["ip4-martian-source"] > 0)
+    hosts.router.counters()
+    hosts.router.stop()
+
+
+def solicit(source):
+    client = DHCP6OptClientId(duid=DUID_LL(lladdr=HOST_A_MAC))
+    return (
+        Ether(src=HOST_A_MAC, dst="33:33:00:01:00:02") / IPv6(src=source, dst="ff02::1:2") / UDP(sport=546, dport=547)
+        / DHCP6_Solicit(trid=7) / client / DHCP6OptIA_NA(iaid=1)
+    )
+
+
+def test_a_client_solicits_by_the_router_s_relay_agent_over_ipv6(lab, tmp_path):
+    hosts = Hosts(lab, ports=RELAYING)
+    left, server = hosts.left, hosts.right
+    serve(server, tmp_path, "--interface=eth0", "--dhcp-range=fd00:1::50,fd00:1::50,64,120")
+    shown = left.run("ip", "-6", "-o", "address", "show", "dev", "eth0", "scope", "link").stdout
+    source = shown.split()[3].split("/")[0]
+    wire = lab.raw(left, "eth0")
+
+    def advertised():
+        wire.send(bytes(solicit(source)))
+        return [f for f in wire.receive(1) if DHCP6_Advertise in Ether(f)]
+
+    assert wait_for(advertised, 30), hosts.router.log()
+    (frame, *_) = advertised()
+    packet = Ether(frame)
+    assert (packet[IPv6].dst, packet[UDP].sport, packet[UDP].dport) == (source, 547, 546)
+    assert packet[DHCP6_Advertise].trid == 7 and b"\xfd\x00\x00\x01" in frame
+    hosts.router.counters()
+    hosts.router.stop()
+
+
+def discover(**fields):
+    message = BOOTP(**{"chaddr": bytes.fromhex(HOST_A_MAC.replace(":", "")), "xid": 7, **fields})
+    return message / DHCP(options=[("message-type", "discover"), "end"])
+
+
+def asks(message):
+    """A client's message, as it is broadcast."""
+    ip = IP(src="0.0.0.0", dst="255.255.255.255") / UDP(sport=68, dport=67)
+    return bytes(Ether(src=HOST_A_MAC, dst="ff:ff:ff:ff:ff:ff") / ip / message)
+
+
+@pytest.fixture(scope="module")
+def relaying(module_lab):
+    return Wires(module_lab, ports=RELAYING + STATIC_NEIGHBOURS, calm=True)
+
+
+FORGED = {
+    "dhcp-malformed": [asks(b"\x01" * 300), asks(discover(op=9)), asks(bytes(BOOTP(chaddr=b"\2")))],
+    "dhcp-untrusted": [
+        asks(discover(giaddr="10.0.1.7")),
+        asks(BOOTP() / DHCP(options=[("message-type", "discover"), ("relay_agent_Information", b"\1\1x"), "end"])),
+        # A server's answer that the interface does not have.
+        bytes(Ether(src=HOST_A_MAC, dst=LEFT_MAC) / IP(src="10.0.1.2", dst="10.0.1.1") / UDP(sport=67, dport=67)
+              / discover(op=2, giaddr="10.0.1.1")),
+    ],
+    "dhcp-hops": [asks(discover(hops=16))],
+}
+
+
+@pytest.mark.parametrize("reason", FORGED)
+def test_messages_that_are_not_relayed(relaying, reason):
+    relaying.drain()
+    change = Change(relaying.router)
+    relaying.left.send(*FORGED[reason])
+    count = len(FORGED[reason])
+    assert change(received=count) == {"received": count, "dropped": {reason: count}}
+    assert relaying.silent()
+
+
+@pytest.mark.provokes("dhcp-hops")
+def test_a_message_of_the_ninth_agent_is_not_relayed(relaying):
+    inner = DHCP6OptRelayMsg(message=DHCP6_Solicit(trid=7))
+    message = DHCP6_RelayForward(hopcount=8, linkaddr="fd00:9::1", peeraddr="fe80::9") / inner
+    frame = Ether(src=HOST_A_MAC, dst="33:33:00:01:00:02") / IPv6(src="fe80::a", dst="ff02::1:2") / UDP(sport=547, dport=547)
+    relaying.drain()
+    change = Change(relaying.router)
+    relaying.left.send(bytes(frame / message))
+    assert change(received=1) == {"received": 1, "dropped": {"dhcp-hops": 1}}
+
+
+@pytest.mark.provokes("dhcp-rate")
+def test_a_flood_of_clients_is_bounded(relaying):
+    relaying.drain()
+    change = Change(relaying.router)
+    for _ in range(20):
+        relaying.left.send(*[asks(discover())] * 50)
+    counts = change(received=1000)
+    assert 200 <= counts["originated"] < counts["received"] and counts["dropped"]["dhcp-rate"] > 0, counts

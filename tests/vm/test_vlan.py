@@ -202,7 +202,8 @@ def test_vlan_devices_that_the_kernel_has_on_a_host_interface_are_the_router_s(m
         router.stop()
     finally:
         router.close()
-        machine.run("ip", "link", "del", "lan.10", check=False)
+        for name in ("lan", "wan"):
+            machine.run("ip", "link", "del", name, check=False)
         for host in hosts:
             host.close()
 

@@ -88,7 +88,7 @@ use dataplane::plan::Plans;
 use dataplane::polling::{BUDGET, MODERATION, Wait};
 use dataplane::port::{LinkWish, OffloadWishes, PortId};
 use dataplane::shed::Shedding;
-use dataplane::steps::{FILTER_IN, FILTER_OUT, POLICY_ROUTE};
+use dataplane::steps::{DHCP_RELAY, FILTER_IN, FILTER_OUT, POLICY_ROUTE};
 use dataplane::transmit::QueueConfig;
 use dataplane::transmit::shape::Shape;
 use dataplane::vlan::{self, Tag, Tags, VLANS};
@@ -504,6 +504,7 @@ impl Interface {
             .with(FILTER_IN, filter(&self.filter_in, &self.filter_out))
             .with(FILTER_OUT, filter(&self.filter_out, &self.filter_in))
             .with(POLICY_ROUTE, self.filter_in.as_ref().is_some_and(|filter| filter.routes).into())
+            .with(DHCP_RELAY, self.settings.relay.iter().any(IpAddr::is_ipv4).into())
             .with(LEAST_TTL, self.ttl_security.map_or(0, |hops| u8::MAX - (hops - 1)))
     }
 

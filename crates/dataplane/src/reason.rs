@@ -134,6 +134,10 @@ reasons! {
         ArpRejected = "arp-rejected", "ARP for an address that is not ours, or from a sender that is not on the port's network.";
         NdMalformed = "nd-malformed", "A neighbour discovery message fails RFC 4861's validity checks, or came in a fragment (RFC 6980).";
         IcmpMalformed = "icmp-malformed", "An ICMP message for the router has a wrong checksum or length.";
+        DhcpMalformed = "dhcp-malformed", "To the DHCP relay agent, and not a DHCP message that it relays, or one whose options lead out of it.";
+        DhcpUntrusted = "dhcp-untrusted", "A DHCP message of a client that says it has passed a relay agent, or an answer of a server that the interface does not have (dhcp_relay).";
+        DhcpHops = "dhcp-hops", "A DHCP message that has passed too many relay agents.";
+        DhcpRate = "dhcp-rate", "More DHCP messages than the relay agent passes on for an interface: 200 a second.";
         UdpMalformed = "udp-malformed", "A UDP packet for the router has a wrong checksum or length, or over IPv6 no checksum.";
         TcpMalformed = "tcp-malformed", "A TCP segment for the router has a wrong checksum or length.";
         Ip4Options = "ip4-options", "An IP option is malformed or refused (source route).";

@@ -1,13 +1,16 @@
 //! The router's own addresses and networks, and the choice of source addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use dataplane::interface::{InterfaceId, VrfId};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use wire::MacAddr;
 use wire::address::{ALL_NODES, ALL_ROUTERS, link_local, solicited_node};
+use wire::dhcp::ALL_RELAYS;
 
-use crate::{InterfaceConfig, InterfaceSettings, source};
+use crate::bucket::TokenBucket;
+use crate::{InterfaceConfig, InterfaceSettings, relay, source};
 
 /// Minimum MTU of an IPv6 link (RFC 8200, 5).
 pub(crate) const IPV6_LEAST_MTU: u16 = 1280;
@@ -23,6 +26,7 @@ const ALL_SITE_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0, 2);
 #[derive(Clone)]
 pub(crate) struct Interface {
     pub id: InterfaceId,
+    pub name: String,
     pub mac: MacAddr,
     pub mtu: u16,
     pub v4: Vec<Ipv4Net>,
@@ -40,12 +44,15 @@ pub(crate) struct Interface {
     pub settings: InterfaceSettings,
     /// True if this engine handles the interface's neighbours.
     pub owned: bool,
+    /// Rate of relayed DHCP messages.
+    pub relay_rate: Arc<TokenBucket>,
 }
 
 impl Interface {
     fn new(config: &InterfaceConfig) -> Self {
         let mut interface = Self {
             id: config.id,
+            name: config.name.clone(),
             mac: config.mac,
             mtu: config.mtu,
             v4: Vec::new(),
@@ -56,6 +63,7 @@ impl Interface {
             host: config.host,
             settings: config.settings.clone(),
             owned: config.owned,
+            relay_rate: Arc::new(TokenBucket::new(relay::RATE, relay::RATE)),
         };
         interface.set_addresses(&config.addresses);
         interface
@@ -152,6 +160,7 @@ impl Interface {
             return Vec::new();
         }
         let mut groups = vec![ALL_ROUTERS, ALL_SITE_ROUTERS];
+        groups.extend(self.settings.relay.iter().any(IpAddr::is_ipv6).then_some(ALL_RELAYS));
         groups.extend(self.assigned_v6().chain(self.anycast()).map(solicited_node));
         groups.sort_unstable();
         groups.dedup();

@@ -23,6 +23,7 @@
 //!  |                          |            |      advertise.rs             |
 //!  |                          |            |      discovery.rs             |
 //!  |                          |            +--> echo.rs, reset.rs (TCP)    |
+//!  |                          |            +--> relay.rs (DHCP)            |
 //!  |                          |            +--> icmp.rs: errors            |
 //!  |                          |                  |                         |
 //!  |                          |                  v originate.rs: the FIB   |
@@ -102,6 +103,7 @@ mod random;
 mod reassembly;
 mod redirect;
 mod regroup;
+mod relay;
 mod reset;
 mod resolution;
 mod source;
@@ -174,6 +176,8 @@ pub struct InterfaceSettings {
     /// Prefixes of other hosts for whose addresses the interface answers ARP requests and neighbour solicitations
     /// (RFC 1027; RFC 4861, 7.2.8), while routes lead to them by other interfaces.
     pub proxy: Vec<IpNet>,
+    /// DHCP servers to which messages of clients on the interface are relayed (RFC 3046; RFC 8415, 19).
+    pub relay: Vec<IpAddr>,
     /// Router advertisements; `None`: the interface sends none.
     pub advertise: Option<Advertise>,
     /// ICMP router discovery for IPv4 (RFC 1256); `None`: the interface does not take part.
@@ -188,6 +192,7 @@ impl Default for InterfaceSettings {
             redirects: false,
             dad: 0,
             proxy: Vec::new(),
+            relay: Vec::new(),
             advertise: None,
             discovery: None,
         }

@@ -4,7 +4,7 @@
 //! A packet to any address of the router is local, regardless of the interface that received it
 //! (weak host model); link-local addresses only on their interface. ICMP, neighbour discovery and
 //! multicast listener queries are processed; everything else is refused, since nothing listens
-//! here: UDP and TCP in `reset.rs`, other protocols by an ICMP error. Fragments are reassembled;
+//! here but the DHCP relay agent (`relay.rs`): UDP and TCP in `reset.rs`, other protocols by an ICMP error. Fragments are reassembled;
 //! the packet is processed as if it had been received whole, except for neighbour discovery, which
 //! is never accepted in fragments (RFC 6980, 5).
 //!
@@ -36,7 +36,7 @@ use crate::interfaces::Interfaces;
 use crate::links::Links;
 use crate::nd::Message;
 use crate::reassembly::{Outcome, Piece, Reassembly};
-use crate::{Output, Packet, discovery, echo, host, reset};
+use crate::{Output, Packet, discovery, echo, host, relay, reset};
 
 /// The group of all systems of a link.
 const ALL_SYSTEMS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
@@ -160,7 +160,10 @@ fn receive_v4<P: Packet>(
     }
     match header.protocol {
         PROTOCOL_ICMP => icmp_v4(header, bytes, arrival.from, links, context),
-        PROTOCOL_UDP => no_udp_listener(&IpPacket::V4 { header, bytes }, header.header_len()),
+        PROTOCOL_UDP => {
+            let ip = IpPacket::V4 { header, bytes };
+            udp(&ip, header.header_len(), arrival.from, context)
+        }
         PROTOCOL_TCP => {
             let ip = IpPacket::V4 { header, bytes };
             no_tcp_listener(&ip, header.header_len(), arrival.from, context)
@@ -190,7 +193,7 @@ fn receive_v6<P: Packet>(
             let arrival = Arrival { reassembled, ..arrival };
             icmp_v6(header, (bytes, end.offset), arrival, links, context)
         }
-        PROTOCOL_UDP => no_udp_listener(&IpPacket::V6 { header, bytes }, end.offset),
+        PROTOCOL_UDP => udp(&IpPacket::V6 { header, bytes }, end.offset, arrival.from, context),
         PROTOCOL_TCP => {
             let ip = IpPacket::V6 { header, bytes };
             no_tcp_listener(&ip, end.offset, arrival.from, context)
@@ -324,6 +327,20 @@ fn icmp_v6<P: Packet>(
 
 /// The router does not implement the protocol of an IPv4 packet; the header's tenth byte names it.
 const UNKNOWN_PROTOCOL: Error = Error::ProtocolUnreachable { pointer: 9 };
+
+/// Gives a UDP packet to the DHCP relay agent, or refuses it.
+fn udp<P: Packet>(
+    ip: &IpPacket<'_>,
+    offset: usize,
+    from: InterfaceId,
+    context: &mut Context<'_, P, impl Output<P>>,
+) -> Verdict {
+    match relay::take(ip, offset, from, context) {
+        Some(Ok(())) => Verdict::Taken,
+        Some(Err(reason)) => Verdict::Drop(reason),
+        None => no_udp_listener(ip, offset),
+    }
+}
 
 /// Refuses a UDP packet, since nothing listens to UDP here. Only a valid one is answered by an error.
 fn no_udp_listener(ip: &IpPacket<'_>, offset: usize) -> Verdict {

@@ -126,6 +126,7 @@ mod tests {
             key: 1,
             fast: true,
             passive: false,
+            maximum: 64,
             ports: vec![(right(), R)],
         };
         bench.command(Command::Lacp { bond: right(), config: Some(Box::new(lacp)) });

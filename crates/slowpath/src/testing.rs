@@ -475,10 +475,10 @@ pub(crate) fn check_frame(frame: &[u8], source: MacAddr) {
             if packet[24] == 0xff && packet[25] & 0xf > 2 {
                 return assert_eq!(frame[..2], [0x33, 0x33], "a copy of what was sent to a group");
             }
-            if packet[6] == 6 {
+            if let 6 | 17 = packet[6] {
                 let length = ((packet.len() - 40) as u32).to_be_bytes();
-                let pieces = [&packet[8..40], &length, &[0, 0, 0, 6], &packet[40..]];
-                return assert_eq!(remainder(&pieces), 0, "TCP checksum");
+                let pieces = [&packet[8..40], &length, &[0, 0, 0, packet[6]], &packet[40..]];
+                return assert_eq!(remainder(&pieces), 0, "checksum of TCP or UDP");
             }
             assert_eq!(packet[start - 40 + if start == 48 { 32 } else { 6 }], 58);
             let length = ((packet.len() - start) as u32).to_be_bytes();

@@ -1,6 +1,6 @@
 //! Header layouts, checksums and packet builders for Ethernet and IP.
 //!
-//! No I/O, no allocation outside [`build`], no forwarding policy. Six layers:
+//! No I/O, no allocation outside [`build`] and [`dhcp`], no forwarding policy. Seven layers:
 //!
 //! * **Layouts** ([`ethernet`], [`arp`], [`ip`], [`l4`], [`icmp`], [`nd`], [`gre`]): one struct per header,
 //!   byte for byte as the RFC draws it, big-endian integer types, alignment 1. They are read in
@@ -9,6 +9,7 @@
 //! * **Checksums** ([`checksum`]): full sums, incremental updates, and completion of the partial
 //!   sums that virtual devices hand over.
 //! * **Builders** ([`build`]): whole frames, ready to send, for the neighbour protocols and ICMP.
+//! * **Relaying** ([`dhcp`]): messages as a relay agent changes them.
 //! * **Offloads** ([`offload`]): segmentation and coalescing for devices without these functions.
 //! * **Patterns** ([`pattern`]): headers compared under masks, as devices do it.
 //!
@@ -28,6 +29,7 @@ pub mod arp;
 pub mod build;
 pub mod chain;
 pub mod checksum;
+pub mod dhcp;
 pub mod ethernet;
 pub mod gre;
 pub mod icmp;

@@ -139,7 +139,9 @@ impl Diff {
         let (before, after) = (host_interfaces(old), host_interfaces(new));
         for host in settings.iter_mut().filter(|setting| setting.effect == Effect::ReopenHost) {
             let port = host.port.as_deref().unwrap_or_default();
-            if let (Some(before), Some(after)) = (before.get(port), after.get(port)) {
+            if let (Some(before), Some(after)) = (before.get(port), after.get(port))
+                && before.in_kernel == after.in_kernel
+            {
                 host.effect = match before.of_vrf || after.of_vrf {
                     true => Effect::Restart("host interfaces of VRFs stay in their namespace"),
                     false => Effect::Live(Unit::Namespace),

@@ -446,6 +446,7 @@ impl OfPort<'_, '_> {
             redirects: _,
             dad,
             proxy,
+            relay,
             advertise,
             discovery,
         } = settings;
@@ -477,6 +478,11 @@ impl OfPort<'_, '_> {
         of.live(Unit::Interfaces, "ttl_security", or(*ttl_security, "none"));
         of.live(Unit::Interfaces, "dad", dad);
         of.live(Unit::Interfaces, "proxy", some(proxy.iter().map(ToString::to_string), "none"));
+        of.live(
+            Unit::Interfaces,
+            "dhcp_relay",
+            some(relay.iter().map(ToString::to_string), "none"),
+        );
         of.live(Unit::Interfaces, "advertise", or(advertise.as_ref().map(advertised), "false"));
         of.live(
             Unit::Interfaces,

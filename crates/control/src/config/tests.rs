@@ -169,7 +169,7 @@ fn a_script_may_compute() {
 }
 
 /// The keys of a port, as errors list them.
-const PORT_KEYS: &str = "known: device, driver, take_over, vrf, address, mac, mtu, link, promiscuous, all_multicast, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, quota, wait, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, control_queue, queue, shape, offloads, host, filter, unreachables, ttl_security, dad, proxy, advertise, router_discovery, reverse_path, redirects";
+const PORT_KEYS: &str = "known: device, driver, take_over, vrf, address, mac, mtu, link, promiscuous, all_multicast, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, quota, wait, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, control_queue, queue, shape, offloads, host, filter, unreachables, ttl_security, dad, proxy, dhcp_relay, advertise, router_discovery, reverse_path, redirects";
 
 #[test]
 fn unknown_keys_of_ports_are_named_with_the_known_ones() {
@@ -261,6 +261,49 @@ fn class_e_is_refused_unless_it_is_accepted() {
                       turnpike.route '255.255.255.255' { blackhole = true }";
     let errors = read(&text(everywhere)).unwrap_err().to_string();
     assert!(errors.contains("255.255.255.255/32 (broadcast)"), "{errors}");
+}
+
+#[test]
+fn servers_of_relay_agents_are_read() {
+    let port = |settings: &str| {
+        read(&format!(
+            "local turnpike = require 'turnpike'\n\
+             turnpike.port 'a' {{ device = 'a', {settings} }}"
+        ))
+    };
+    let own = "address = '10.0.1.1/24'";
+    let relays = |settings: &str| {
+        let config =
+            port(&format!("{own}, {settings}")).unwrap_or_else(|errors| panic!("{errors}"));
+        let interface = &config.ports[0].interface;
+        let servers: Vec<_> = interface.settings.relay.iter().map(ToString::to_string).collect();
+        (servers, interface.features().has(DHCP_RELAY))
+    };
+    assert_eq!(relays(""), (vec![], false));
+    assert_eq!(relays("dhcp_relay = '192.0.2.7'"), (vec!["192.0.2.7".to_owned()], true));
+    assert_eq!(relays("dhcp_relay = { '2001:db8::7' }"), (vec!["2001:db8::7".to_owned()], false));
+    let many: Vec<_> = (1..10).map(|i| format!("'192.0.2.{i}'")).collect();
+    for (settings, part) in [
+        ("dhcp_relay = true", "dhcp_relay: expected the address of a server such as \"192.0.2.7\""),
+        ("dhcp_relay = '192.0.2.7/24'", "dhcp_relay: \"192.0.2.7/24\": not an IP address"),
+        ("dhcp_relay = '224.0.0.1'", "dhcp_relay: \"224.0.0.1\": a multicast address"),
+        ("dhcp_relay = 'fe80::1'", "dhcp_relay: \"fe80::1\": a link-local address"),
+        ("dhcp_relay = '10.0.1.1'", "dhcp_relay: \"10.0.1.1\": the interface's own address"),
+        ("dhcp_relay = { '::2', '::2' }", "dhcp_relay: \"::2\" given twice; remove one"),
+        (
+            "dhcp_relay = '::2', host = true",
+            "dhcp_relay: on a port with a host interface the system's relay agents",
+        ),
+        (
+            &format!("dhcp_relay = {{ {} }}", many.join(", ")),
+            "dhcp_relay: 9 servers, 8 is the most",
+        ),
+    ] {
+        let errors = port(&format!("{own}, {settings}")).unwrap_err().to_string();
+        assert!(errors.contains(part), "{settings}: {errors}");
+    }
+    let errors = port("dhcp_relay = '192.0.2.7'").unwrap_err().to_string();
+    assert!(errors.contains("\"192.0.2.7\": the interface has no IPv4 address"), "{errors}");
 }
 
 #[test]
@@ -1555,7 +1598,7 @@ fn a_step_of_another_crate_brings_a_setting_of_ports() {
     use dataplane::features::Feature;
     use dataplane::graph::Output;
     let mut catalogue = Catalogue::default();
-    let feature = Feature::new("sampling", 9, &["off", "some", "all"]);
+    let feature = Feature::new("sampling", 10, &["off", "some", "all"]);
     let spec = StepSpec::described("sample", vec![Output::next("next")]).present_if(feature);
     catalogue.add(spec).unwrap();
     let port = |setting: &str| {

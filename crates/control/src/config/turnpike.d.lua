@@ -297,6 +297,8 @@
 ---@field dad? integer
 ---Prefixes for whose addresses ARP and neighbour solicitations are answered, at most 64; without a host interface.
 ---@field proxy? string|string[]
+---DHCP servers, at most 8, to which messages of clients are relayed; without a host interface. Default: none.
+---@field dhcp_relay? string|string[]
 ---Router advertisements (RFC 4861), without a host interface. Default: false.
 ---@field advertise? boolean|turnpike.AdvertiseSettings
 ---ICMP router discovery (RFC 1256), without a host interface. Default: false.

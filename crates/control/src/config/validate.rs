@@ -17,6 +17,7 @@ mod offloads;
 mod ports;
 mod proxy;
 mod queues;
+mod relay;
 mod rest;
 mod routes;
 mod sources;

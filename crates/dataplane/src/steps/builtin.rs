@@ -21,8 +21,18 @@ const ROUTED6: Facts = VALID6.with(Facts::ROUTED);
 const REWRITTEN: Facts = Facts::REWRITTEN;
 
 /// Features of the built-in steps, and [`LEAST_TTL`]. Each has a slot; the others are free for steps of other crates.
-const FEATURES: [Feature; 9] =
-    [REVERSE_PATH, REDIRECTS, FILTER_IN, FILTER_OUT, POLICY_ROUTE, VLANS, LEAST_TTL, BONDS, MIRROR];
+const FEATURES: [Feature; 10] = [
+    REVERSE_PATH,
+    REDIRECTS,
+    FILTER_IN,
+    FILTER_OUT,
+    POLICY_ROUTE,
+    VLANS,
+    LEAST_TTL,
+    BONDS,
+    MIRROR,
+    DHCP_RELAY,
+];
 
 const _: () = assert!(Feature::have_own_slots(&FEATURES), "two features have the same slot");
 

@@ -10,7 +10,7 @@
 //! | drop `ip4-total-length` | total length below the header's, or beyond the frame in a header that is wrong otherwise too |
 //! | punt `truncated` | total length beyond the frame, the rest of the header correct |
 //! | drop `ip4-checksum` | header checksum wrong, according to the device or the step's own sum |
-//! | punt `local` | 0.0.0.0 to 255.255.255.255, on a port with a host interface |
+//! | punt `local` | 0.0.0.0 to 255.255.255.255, on a port with a host interface or a DHCP relay agent |
 //! | drop `ip4-martian-source` | source 0/8 (0.0.0.0 included), 127/8, 224/4, 240/4 (of these only 255.255.255.255 if the configuration accepts the range) |
 //! | drop `own-source` | source is an address of the router |
 //! | drop `broadcast-source` | source is the broadcast address of a network of the ingress port |
@@ -36,11 +36,15 @@ use wire::ip::{IPV4_MIN_LEN, Ipv4Header};
 use zerocopy::FromBytes;
 
 use crate::batch::{Batch, ETHERNET, HEAD};
+use crate::features::Feature;
 use crate::graph::{Output, Outputs, Step};
 use crate::head::{bytes, ip4};
 use crate::mask::Mask;
 use crate::own::{Hints, OwnAddresses, Owner};
 use crate::reason::{DropReason, PuntReason};
+
+/// Interfaces with a DHCP relay agent for IPv4, which hears hosts without an address.
+pub const DHCP_RELAY: Feature = Feature::number("dhcp_relay4", 9);
 
 const OK: usize = 0;
 const VERSION: usize = 1;
@@ -199,7 +203,8 @@ fn without_address(batch: &Batch, packets: Mask) -> Mask {
     for i in packets.slots() {
         let ip = batch.ip4(i);
         let asks = ip.source().is_unspecified() && ip.destination().is_broadcast();
-        found |= Mask::when(asks & batch.info(i).host, i);
+        let info = batch.info(i);
+        found |= Mask::when(asks & (info.host | info.features.has(DHCP_RELAY)), i);
     }
     found
 }
@@ -236,6 +241,7 @@ fn verdict(frame: &[u8], len: usize, bad: bool, class_e: bool) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::features::Features;
     use crate::interface::{InterfaceId, VrfId};
     use crate::port::PortId;
     use crate::testing::{
@@ -381,6 +387,9 @@ mod tests {
         assert_eq!(result["local"], [0, 3]);
         assert_eq!(result["ip4-martian-source"], [1, 2]);
         assert_eq!(batch.frame(3).len() + 1, frames[3].len(), "padding is cut off");
+        let relays = |batch: &mut Batch| batch.own.features = Features::NONE.with(DHCP_RELAY, 1);
+        let (result, _) = run_step_on(&mut step(), &frames, relays);
+        assert_eq!(result["local"], [0, 3], "by the relay agent");
     }
 
     /// Good, bad, and both with a result of the device that is not used: options, fragments.

@@ -17,6 +17,7 @@ use wire::MacAddr;
 use wire::address::{
     ALL_NODES, ALL_ROUTERS, link_local, multicast_mac_v4, multicast_mac_v6, solicited_node,
 };
+use wire::dhcp::ALL_RELAYS;
 use wire::lacp::SLOW_GROUP;
 
 use super::super::ports::OpenPort;
@@ -115,6 +116,11 @@ impl Owner {
             let addresses = known.map_or(&upper.addresses, |known| &known.addresses);
             groups.extend(own_groups(upper.info.mac, addresses));
         }
+        let interface = |id| self.configurations.current.interface(id);
+        let mut all = self.uppers_of(open.id).map(|upper| upper.id).chain([open.id.into()]);
+        if all.any(|id| interface(id).is_some_and(relays_v6)) {
+            groups.insert(multicast_mac_v6(ALL_RELAYS));
+        }
         let of_uppers = self.uppers_of(open.id).filter_map(|upper| upper.host.as_ref());
         for host in open.host.iter().chain(of_uppers) {
             match host.groups() {
@@ -124,6 +130,11 @@ impl Owner {
         }
         Groups(groups)
     }
+}
+
+/// Returns true if the interface relays DHCPv6.
+fn relays_v6(interface: &Interface) -> bool {
+    interface.settings.relay.iter().any(|server| server.is_ipv6())
 }
 
 /// Returns true if the interface answers neighbour solicitations for other hosts.

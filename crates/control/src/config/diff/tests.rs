@@ -404,6 +404,7 @@ const CHANGES: &[(&str, &str)] = &[
     ("ttl_security", "ttl_security = 254"),
     ("dad", "dad = 2"),
     ("proxy", "proxy = '192.0.2.0/24'"),
+    ("dhcp_relay", "address = '10.0.9.1/24', dhcp_relay = '192.0.2.7'"),
     ("advertise", "address = 'fd00::1/64', advertise = true"),
     ("router_discovery", "address = '10.0.9.1/24', router_discovery = true"),
     // Settings of which some changes reopen the port and others do not.

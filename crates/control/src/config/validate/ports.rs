@@ -19,10 +19,10 @@ use super::super::value::{Fields, Value};
 use super::super::{Device, Driver, HostInterface, Interface, Port, PortFilter, Vrf};
 use super::{
     Context, NAME_RULE, advertise, discovery, filters, host, is_name, link, offloads, proxy,
-    queues, transmit, vrfs,
+    queues, relay, transmit, vrfs,
 };
 
-const KNOWN: [&str; 35] = [
+const KNOWN: [&str; 36] = [
     "device",
     "driver",
     "take_over",
@@ -56,6 +56,7 @@ const KNOWN: [&str; 35] = [
     "ttl_security",
     "dad",
     "proxy",
+    "dhcp_relay",
     "advertise",
     "router_discovery",
 ];
@@ -146,7 +147,7 @@ impl<'a> Common<'a> {
 }
 
 /// Keys of the settings of an interface, besides those of features.
-pub(super) const INTERFACE_KEYS: [&str; 11] = [
+pub(super) const INTERFACE_KEYS: [&str; 12] = [
     "vrf",
     "address",
     "mtu",
@@ -156,6 +157,7 @@ pub(super) const INTERFACE_KEYS: [&str; 11] = [
     "ttl_security",
     "dad",
     "proxy",
+    "dhcp_relay",
     "advertise",
     "router_discovery",
 ];
@@ -179,6 +181,7 @@ pub(super) fn interface(
         redirects: features.iter().any(|&(of, value)| of == REDIRECTS && value != 0),
         dad: fields.number("dad", 0..=10).unwrap_or(0) as u8,
         proxy: proxy::read(fields, host.is_some()),
+        relay: relay::read(fields, &addresses, common.class_e, host.is_some()),
         advertise: advertise::read(fields, &addresses, mtu, host.is_some()),
         discovery: discovery::read(fields, &addresses, host.is_some()),
     };
