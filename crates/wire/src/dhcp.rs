@@ -62,9 +62,9 @@ pub mod v4 {
 
     /// Returns true for a message of a client, false for one of a server; `None`: it is neither.
     pub fn is_request(message: &[u8]) -> Option<bool> {
-        match message.first()? {
-            &REQUEST => Some(true),
-            &REPLY => Some(false),
+        match *message.first()? {
+            REQUEST => Some(true),
+            REPLY => Some(false),
             _ => None,
         }
     }
@@ -364,22 +364,10 @@ mod tests {
         .concat();
         assert_eq!(relayed[240..][..expected.len()], expected);
         // A long message goes without it.
-        let long = [&[53, 1, 1][..], &[43, 250].repeat(1)[..], &[1; 250]].concat();
+        let filler = [&[43, 250][..], &[1; 250]].concat();
         let long = message(
             1,
-            &[
-                &long[..],
-                &[43, 250],
-                &[1; 250],
-                &[43, 250],
-                &[1; 250],
-                &[43, 250],
-                &[1; 250],
-                &[43, 200],
-                &[1; 200],
-                &[255],
-            ]
-            .concat(),
+            &[&[53, 1, 1][..], &filler.repeat(4), &[43, 210], &[1; 210], &[255]].concat(),
         );
         let relayed = v4::relay_request(&long, AGENT, b"left", MAC).unwrap();
         assert_eq!((relayed.len(), &relayed[28..]), (long.len(), &long[28..]));
