@@ -120,7 +120,7 @@ fn a_vrf_device_tells_its_table() {
         other => panic!("{other:?}"),
     };
     assert_eq!(table("vrf"), ("blue".to_owned(), Some(1001)));
-    assert_eq!(table("vlan"), ("blue".to_owned(), None));
+    assert_eq!(table("dummy"), ("blue".to_owned(), None));
 }
 
 /// Returns a message of a type from its fixed part and attributes.
