@@ -148,7 +148,7 @@ def test_the_overview_shows_what_flows_and_what_is_dropped(site, here):
     assert here.run("return window.mark") == 7
     load = here.one(".loads [role=meter]")
     assert load.get_attribute("aria-label") == "Load of forwarder 0"
-    assert 0 < float(load.get_attribute("aria-valuenow") or 0) <= 100 or "%" in here.text(".loads")
+    assert 0 <= float(load.get_attribute("aria-valuenow")) <= 100 and "%" in here.text(".loads")
 
 
 def test_the_graph_is_drawn_and_alive(site, here):

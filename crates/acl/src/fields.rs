@@ -319,7 +319,14 @@ impl<A: FilterAddress> Fields<A> {
     /// [`Number::Kind`] above, the destination port below.
     #[inline(always)]
     pub(crate) fn services(&self) -> [u32; BATCH] {
-        std::array::from_fn(|at| u32::from(self.kinds[at]) << 16 | self.ports[at] & 0xffff)
+        std::array::from_fn(|at| self.service(at))
+    }
+
+    /// Of [`Self::services`], the packet's at this place.
+    #[inline(always)]
+    pub(crate) fn service(&self, place: usize) -> u32 {
+        let at = place % BATCH;
+        u32::from(self.kinds[at]) << 16 | self.ports[at] & 0xffff
     }
 
     pub(crate) fn sources(&self) -> &[A::Bits] {
@@ -469,7 +476,7 @@ fn ip_length(first: u64, frame: u16) -> u32 {
 fn oddity(first: u64, protocol: u32, frame: u16) -> u32 {
     const PLAIN: u32 = 0x45;
     /// More fragments and the fragment offset, in the order of the packet's bytes.
-    const FRAGMENT: u32 = 0x3fff_u16.to_be() as u32;
+    const FRAGMENT: u32 = 0x3fff_u16.swap_bytes() as u32;
     let version = first as u32 & 0xff ^ PLAIN;
     let fragment = (first >> 48) as u32 & FRAGMENT;
     let needed = match protocol as u8 {
@@ -481,10 +488,16 @@ fn oddity(first: u64, protocol: u32, frame: u16) -> u32 {
 }
 
 fn needs_rest(matches: &Matches) -> bool {
-    let fields =
-        [Number::Flags, Number::Icmp, Number::Dscp, Number::Ttl, Number::Length, Number::Interface];
+    let is_in_rest = |number: &&Number| match number {
+        Number::Kind | Number::FromPort | Number::ToPort => false,
+        // They are [`Rare`].
+        Number::Extensions | Number::Priority => false,
+        Number::Flags | Number::Icmp | Number::Dscp | Number::Ttl => true,
+        Number::Length | Number::Interface => true,
+    };
+    let mut fields = Number::ALL.iter().filter(is_in_rest);
     // Of packets that are tracked flags are asked for.
-    !matches.state.is_empty() || fields.iter().any(|field| field.allowed(matches).is_some())
+    !matches.state.is_empty() || fields.any(|field| field.allowed(matches).is_some())
 }
 
 #[inline(always)]
@@ -567,6 +580,16 @@ mod tests {
             (Matches { state: vec![State::Established], ..Matches::default() }, true),
             (Matches { length: Some(20..=99), ..Matches::default() }, true),
             (Matches { interface: vec![3], ..Matches::default() }, true),
+            (Matches { dscp: vec![46], ..Matches::default() }, true),
+            (Matches { ttl: Some(1..=1), ..Matches::default() }, true),
+            (Matches { icmp: vec![8], ..Matches::default() }, true),
+            (
+                Matches {
+                    flags: Some(crate::rule::Bits { value: 2, mask: 18 }),
+                    ..Matches::default()
+                },
+                true,
+            ),
         ] {
             assert_eq!(needs_rest(&matches), needs, "{matches:?}");
         }

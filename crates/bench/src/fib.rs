@@ -11,7 +11,7 @@
 //! |---|---|---|
 //! | `runmap`, `dir-24-8`, `reference` | the `fib` crate's | in batches of 32 |
 //! | `poptrie` | the `fib` crate's | one at a time, inlined in a loop, as its authors measure |
-//! | `poptrie-batch` | the same | in batches of 32 |
+//! | `poptrie-batch` | the same | in batches of 32, level by level |
 //! | `rte_fib-2B`, `rte_fib-4B` | DPDK's DIR-24-8 | in bulk of 32, the fastest scalar way |
 //! | `rte_fib-…-avx512` | the same | in bulk of 32, in vector instructions |
 //! | `rte_lpm` | DPDK's older DIR-24-8 | in bulk of 32 |

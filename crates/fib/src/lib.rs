@@ -25,7 +25,7 @@
 //! | [`Algorithm`] | families | file | description |
 //! |---|---|---|---|
 //! | `Runmap` | IPv4, IPv6 | `ipv4.rs`, `ipv6.rs` | the default: run-compressed bitmaps in single words |
-//! | `Poptrie` | IPv4, IPv6 | `poptrie.rs` | the SIGCOMM 2015 trie, one address at a time |
+//! | `Poptrie` | IPv4, IPv6 | `poptrie.rs` | the SIGCOMM 2015 trie |
 //! | `Dir24_8` | IPv4 | `dir24_8.rs` | one entry per /24, 32 MiB |
 //! | `Reference` | IPv4, IPv6 | `reference.rs` | slow and obviously correct: the oracle of the tests |
 //!

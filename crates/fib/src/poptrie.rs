@@ -24,7 +24,8 @@
 //!
 //! One load of 4 bytes if the direct entry is a leaf; else one node of 24 bytes per 6 bits and one
 //! leaf of 2 bytes, each load waiting for the previous one, with a branch per step that depends on
-//! the address. The paper's algorithm looks up one address at a time; so does the batch form here.
+//! the address. The paper's algorithm looks up one address at a time, and so do runs of more than 64 here.
+//! Shorter ones, as forwarders have, are looked up level by level, the loads of a level side by side.
 //! A node whose answers would all be equal is not made (the paper's route aggregation): that keeps
 //! more addresses in the direct table, and its branch predictable.
 //!
@@ -196,7 +197,7 @@ impl View<'_> {
     }
 
     /// Looks up at most [`BATCH`] addresses level by level: the loads of a level overlap, those of the next one are
-    /// prefetched, and no jump depends on any of them.
+    /// prefetched.
     #[inline(always)]
     fn lookup_together<B: Bits>(self, addresses: &[B], out: &mut [NextHopId]) {
         let mut numbers = [0; BATCH];
@@ -280,6 +281,11 @@ impl<A: Address, const FAST: bool> Lookup<A> for Reader<FAST> {
 #[inline(always)]
 fn lookup_all<B: Bits>(shared: &Shared, addresses: &[B], out: &mut [NextHopId]) {
     let view = shared.view();
+    if addresses.len() > BATCH {
+        // The paper's loop.
+        addresses.iter().zip(out).for_each(|(&address, out)| *out = view.lookup(address));
+        return;
+    }
     for (addresses, out) in addresses.chunks(BATCH).zip(out.chunks_mut(BATCH)) {
         let count = addresses.len().min(out.len());
         view.lookup_together(&addresses[..count], &mut out[..count]);

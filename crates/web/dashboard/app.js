@@ -103,8 +103,13 @@ function missing(error) {
 /** @param {number} ms @param {AbortSignal} signal */
 function pause(ms, signal) {
   return new Promise((resolve) => {
-    const timer = setTimeout(resolve, ms);
-    signal.addEventListener("abort", () => { clearTimeout(timer); resolve(undefined); }, { once: true });
+    const end = () => {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", end);
+      resolve(undefined);
+    };
+    const timer = setTimeout(end, ms);
+    signal.addEventListener("abort", end);
   });
 }
 
@@ -124,6 +129,7 @@ function seen() {
 async function repeat(seconds, ask, signal, failed) {
   while (!signal.aborted) {
     await seen();
+    if (signal.aborted) return;
     const began = performance.now();
     await attempt(ask, signal, failed);
     // A router that has much to say, or much to do, is not asked without pause.

@@ -16,8 +16,9 @@ export class Refused extends Error {
 /** There is no router, or it does not answer. */
 export class Unreachable extends Error {}
 
-/** Statuses of a router that ends, or of a proxy without one. */
+/** Statuses of a proxy without a router. The router's own refusals have a type of their own. */
 const ABSENT = [502, 503, 504];
+const PROBLEM = "application/problem+json";
 
 /** @returns {string | null} */
 export function token() {
@@ -60,7 +61,8 @@ export async function respond(method, path, signal, body) {
   if (response.ok) return response;
   const problem = await response.json().catch(() => ({}));
   const detail = typeof problem.detail === "string" ? problem.detail : response.statusText;
-  if (ABSENT.includes(response.status)) throw new Unreachable(detail);
+  const isOwn = response.headers.get("Content-Type")?.startsWith(PROBLEM) ?? false;
+  if (ABSENT.includes(response.status) && !isOwn) throw new Unreachable(detail);
   throw new Refused(response.status, detail);
 }
 

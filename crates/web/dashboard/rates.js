@@ -26,7 +26,8 @@ export class Rates {
     const [now, before] = [this.#now?.counts.get(name), this.#before?.counts.get(name)];
     if (now === undefined || before === undefined || !this.#now || !this.#before) return null;
     // A count that is smaller than before belongs to something new of the same name.
-    return Math.max(0, now - before) / (this.#now.at - this.#before.at);
+    if (now < before) return null;
+    return (now - before) / (this.#now.at - this.#before.at);
   }
 }
 

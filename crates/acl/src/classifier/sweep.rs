@@ -143,7 +143,7 @@ impl<A: FilterAddress> Sweep<A> {
         let number = |condition: &Condition| match condition.column {
             SOURCES => fields.words().map_or(0, |words| words[SOURCES][place % BATCH]),
             DESTINATIONS => fields.words().map_or(0, |words| words[DESTINATIONS][place % BATCH]),
-            SERVICES => fields.services()[place % BATCH],
+            SERVICES => fields.service(place),
             other => self.others[other - SERVICES - 1].one(fields, place).into(),
         };
         let holds = |condition: &Condition| {

@@ -134,7 +134,7 @@ impl<A: Family> Contender<A> for House<A> {
         let method = |name: String, how: &str| Method { name, how: how.to_owned() };
         let batches = "batches of 32";
         match self.algorithm {
-            // As measured by its authors. Its batch form is the same loop, called for 32 addresses.
+            // As measured by its authors, and as forwarders use it.
             Algorithm::Poptrie => vec![
                 method(self.name().into(), "one at a time, inlined"),
                 method(format!("{}-batch", self.name()), batches),

@@ -327,8 +327,7 @@ impl Sources {
     fn new(lengths: SourceLengths, seed: u64, has_seconds: bool) -> Self {
         let lines = dpdk::on_huge_pages(SOURCES / WAYS, |_| Line::default());
         let seconds = if has_seconds { SOURCES } else { 0 };
-        let seconds = dpdk::on_huge_pages(seconds, |_| AtomicU64::new(0));
-        Self { lengths, seed, lines, seconds }
+        Self { lengths, seed, lines, seconds: (0..seconds).map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// The buckets of a source; without colours there is no second one, and it is the first. Two forwarders that see

@@ -46,8 +46,10 @@ export const capture = {
     }
 
     async function run() {
+      if (running) return;
       const own = new AbortController();
       running = own;
+      [start.disabled, stop.disabled] = [true, false];
       context.signal.addEventListener("abort", () => own.abort());
       const began = performance.now();
       /** @type {Uint8Array[]} */
@@ -57,7 +59,6 @@ export const capture = {
       try {
         const response = await respond("POST", "v1/capture", own.signal, request());
         const reader = response.body?.getReader();
-        [start.disabled, stop.disabled] = [true, false];
         say();
         const ticks = setInterval(say, 500);
         own.signal.addEventListener("abort", () => clearInterval(ticks));

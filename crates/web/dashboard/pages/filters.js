@@ -12,11 +12,18 @@ const TO_ROUTER = "to-router";
 /** More elements of a set than these are not shown. */
 const MOST = 200;
 
+/** More rules of a filter than these are not shown. */
+const RULES = 400;
+
 /** @typedef {{ filter: string, rule: Rule | null, of: Filter }} Row */
 
-/** @param {Filter} filter @param {Rule | null} rule */
+/**
+ * What a rule is, beside its counts: another rule of the same number has counts of its own.
+ * @param {Filter} filter
+ * @param {Rule | null} rule
+ */
 function key(filter, rule) {
-  return `${filter.name} ${rule ? rule.number : "default"}`;
+  return rule ? `${filter.name} ${rule.number} ${rule.name} ${rule.action} ${rule.matches}` : `${filter.name} default ${filter.default}`;
 }
 
 /** @param {Row} row */
@@ -57,8 +64,9 @@ function shown(context, rates, filter) {
     update(now) {
       const inward = now.inward.length ? `received on ${now.inward.join(", ")}` : "";
       const outward = now.outward.length ? `sent on ${now.outward.join(", ")}` : "";
-      setText(places, [inward, outward].filter(Boolean).join("; ") || (now.name === TO_ROUTER ? "packets to the router itself" : "no port has it for all of its packets"));
-      table.update([...now.rules, null].map((rule) => [`${key(now, rule)} ${rule?.name} ${rule?.action}`, { filter: now.name, rule, of: now }]));
+      const used = [inward, outward].filter(Boolean).join("; ") || (now.name === TO_ROUTER ? "packets to the router itself" : "no port has it for all of its packets");
+      setText(places, now.rules.length > RULES ? `${used}; the first ${RULES} of ${count(now.rules.length)} rules` : used);
+      table.update([...now.rules.slice(0, RULES), null].map((rule) => [key(now, rule), { filter: now.name, rule, of: now }]));
     },
   };
 }
@@ -73,9 +81,11 @@ export const filters = {
     const place = html("div", { class: "page" });
     const none = html("p", { class: "card" }, "The configuration has no filter. turnpike.filter declares one, and a port's setting filter uses it.");
     const sets = html("div", { class: "page" });
+    // The router has to list all elements for them, so they are shown when they are asked for.
+    const ask = html("button", { type: "button", click: () => void context.now(showSets) }, "Show sets of prefixes");
     context.every(1, async () => {
       const all = /** @type {Filter[]} */ (await get("v1/filters", context.signal));
-      const counts = all.flatMap((filter) => [...filter.rules, null].map((rule) => (
+      const counts = all.flatMap((filter) => [...filter.rules.slice(0, RULES), null].map((rule) => (
         /** @type {[string, number]} */ ([key(filter, rule), packetsOf({ filter: filter.name, rule, of: filter })])
       )));
       rates.sample(performance.now() / 1000, new Map(counts));
@@ -93,7 +103,7 @@ export const filters = {
       if (all.length) none.remove();
       else place.append(none);
     });
-    context.every(5, async () => {
+    async function showSets() {
       const all = /** @type {PrefixSet[]} */ (await get("v1/sets", context.signal));
       sets.replaceChildren(...all.map((set) => {
         const of = (/** @type {PrefixSet["elements"][0]} */ one) => `${one.prefix}${one.by === "configuration" ? "" : ` (${one.by}${one.remaining_s === null ? "" : `, ${duration(one.remaining_s)} left`})`}`;
@@ -101,7 +111,8 @@ export const filters = {
         const text = set.elements.slice(0, MOST).map(of).join(", ") || "empty";
         return section(`Set ${set.name}`, html("p", { class: "elements" }, text + more));
       }));
-    });
-    return { element: html("div", { class: "page" }, place, sets) };
+      if (!all.length) sets.replaceChildren(html("p", { class: "card" }, "There is no set of prefixes."));
+    }
+    return { element: html("div", { class: "page" }, place, html("div", { class: "buttons" }, ask), sets) };
   },
 };

@@ -7,6 +7,7 @@ import { bits, count, rate } from "../text.js";
 
 const PLACES = 60;
 const SHOWN = 12;
+const GAP_US = 10_000_000;
 
 /** They stay while other pages are shown. */
 const past = new Past(PLACES);
@@ -81,7 +82,8 @@ export const overview = {
     /** @param {Overview} now */
     function live(now) {
       const isNew = now.at_us !== latest;
-      if (now.at_us < latest) past.clear();
+      // Values from before a gap are of another minute.
+      if (now.at_us < latest || now.at_us - latest > GAP_US) past.clear();
       latest = now.at_us;
       rates.sample(now.at_us / 1e6, countsOf(now));
       for (const [name, { value, line, total }] of Object.entries(figures)) {
