@@ -184,7 +184,8 @@ def test_nothing_but_forwarders_runs_on_their_cores(lab):
     router = wires.router
     # The default on this machine: the last core for the forwarder, every other for the rest.
     names = assert_apart(router, "0", "1")
-    expected = {"turnpike", "signals", "api", "quarantine", "slow-path-0", "slow-path-1", "lua-watchdog", "forwarder-0"}
+    expected = {"turnpike", "signals", "api", "api-aside", "owner-aside", "quarantine", "slow-path-0", "slow-path-1",
+                "lua-watchdog", "forwarder-0"}
     assert expected <= names and len(places(router)) > len(expected), names
     veth(wires.inside, "tp-third", lab.namespace("third"), "eth0", "02:00:00:00:03:01", "02:00:00:00:03:02")
     more = 'turnpike.port "third" { device = "tp-third", address = "10.0.3.1/24", host = true }\n'

@@ -248,7 +248,10 @@ def test_neighbours_filters_and_forwarders(site, here):
         assert row["Rule"].split()[0] == str(rule["number"]) and (rule["name"] or "") in row["Rule"]
         assert (row["Matches"], row["Action"]) == (rule["matches"], rule["action"])
     assert number(rules()[1]["Packets"]) > 0 and rules()[1]["Last packet"] in ("now", "1 s ago")
-    assert "received on left" in here.text() and "192.0.2.0/24" in here.text()
+    assert "received on left" in here.text() and "Set bad" not in here.text()
+    here.click("Show sets of prefixes")
+    here.shows("Set bad")
+    assert "192.0.2.0/24" in here.text()
     here.fill("main form input", f"udp 192.0.2.9 > 10.0.2.2 in left{Keys.ENTER}")
     here.shows("drop: rule 4")
     here.page("forwarders")
