@@ -363,13 +363,16 @@ def faults(report):
     if report["twice"] or report["reordered"]:
         yield f"{report['twice']} packets arrived twice, {report['reordered']} out of order"
     lost = report["sent"] - report["arrived"]
-    if lost > sum(report["missed"].values()):
+    if lost > report["missed"]["left"]:
         yield f"{lost} packets lost, and the ports missed {report['missed']}"
     if report["counters"]["unaccounted"]:
         yield f"the sum of the counters is wrong: {report['counters']}"
     first, last = report["files"]
     if last > first + 8:
         yield f"{first} descriptors were open, and now {last}"
+    first, last = report["threads"]
+    if last > first + 8:
+        yield f"there were {first} threads, and now {last}"
     error = report["rss_slope_error"]
     if report["seconds"] >= LONG_ENOUGH and error is not None and report["rss_slope_per_hour"] - 2 * error > MOST_GROWTH:
         yield f"memory grows by {report['rss_slope_per_hour'] / 2**20:.1f} MiB an hour"

@@ -5,7 +5,7 @@ import soak
 from lib.traffic import Stream
 
 GOOD = {
-    "failures": [], "sent": 100, "arrived": 100, "twice": 0, "reordered": 0, "missed": {"left": 0}, "files": [90, 95],
+    "failures": [], "sent": 100, "arrived": 100, "twice": 0, "reordered": 0, "missed": {"left": 0}, "files": [90, 95], "threads": [11, 13],
     "counters": {"unaccounted": 0}, "seconds": 7200, "rss_slope_per_hour": 100_000, "rss_slope_error": 50_000,
 }  # fmt: skip
 
@@ -27,6 +27,7 @@ def test_everything_at_once_for_a_moment():
     ({"arrived": 98, "missed": {"left": 2}}, None),
     ({"counters": {"unaccounted": -3}}, "the sum of the counters is wrong"),
     ({"files": [90, 120]}, "90 descriptors were open, and now 120"),
+    ({"threads": [11, 30]}, "there were 11 threads, and now 30"),
     ({"rss_slope_per_hour": 3 << 20}, "memory grows by 3.0 MiB an hour"),
     ({"rss_slope_per_hour": 3 << 20, "rss_slope_error": 2 << 20}, None),
     ({"rss_slope_per_hour": 3 << 20, "seconds": 60}, None),

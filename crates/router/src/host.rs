@@ -32,7 +32,7 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use api::report;
@@ -167,8 +167,8 @@ pub struct HostInterface {
     coalesces: bool,
     /// True if it was removed by another process.
     lost: bool,
-    /// Errors of the last attempts to read, without one that succeeded.
-    failures: u32,
+    /// The first of the last attempts to read, none of which succeeded.
+    failing: Option<Instant>,
     /// True if the kernel takes all multicasts, not only those joined.
     all_multicasts: bool,
     /// True if this router has just made it, and may still give it up.
@@ -256,7 +256,7 @@ impl HostInterface {
             up: Up::default(),
             coalesces: false,
             lost: false,
-            failures: 0,
+            failing: None,
             all_multicasts: false,
             new: false,
         }
@@ -402,17 +402,22 @@ impl HostInterface {
         let Self { down, device, name, .. } = self;
         match down.fill(room, |header, frame| device.read(header, frame)) {
             Ok(result) => {
-                self.failures = 0;
+                self.failing = None;
                 Some(result)
             }
             Err(error) => {
                 let nothing =
                     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
-                self.failures = if nothing { 0 } else { self.failures + 1 };
-                if self.failures > 0 && is_final(&error, self.failures) {
-                    tracing::error!(
-                        "host interface {name}: {error}; it was removed: restart the router"
-                    );
+                if nothing {
+                    self.failing = None;
+                    return None;
+                }
+                if self.failing.is_none() {
+                    tracing::warn!("host interface {name}: cannot be read: {error}");
+                }
+                let since = self.failing.get_or_insert_with(Instant::now);
+                if let Some(why) = final_error(&error, since.elapsed()) {
+                    tracing::error!("host interface {name}: {error}; {why}: restart the router");
                     self.lost = true;
                 }
                 None
@@ -474,12 +479,14 @@ fn refusal(error: &io::Error) -> DropReason {
     }
 }
 
-/// Returns true if an interface that could not be read will never be again: the kernel says that it was removed, or
-/// fails without end.
-fn is_final(error: &io::Error, failures: u32) -> bool {
-    const MOST: u32 = 1000;
+/// Returns the reason for which an interface that cannot be read since so long never will be; `None` if it may be.
+fn final_error(error: &io::Error, failing: Duration) -> Option<&'static str> {
+    const LONGEST: Duration = Duration::from_secs(10);
     let removed = [nix::libc::EBADFD, nix::libc::EBADF];
-    error.raw_os_error().is_some_and(|errno| removed.contains(&errno)) || failures >= MOST
+    if error.raw_os_error().is_some_and(|errno| removed.contains(&errno)) {
+        return Some("it was removed");
+    }
+    (failing >= LONGEST).then_some("it could not be read for 10 s")
 }
 
 /// Does something in a network namespace, on a thread of its own: a namespace belongs to a thread.
@@ -517,10 +524,12 @@ mod tests {
 
     #[test]
     fn an_interface_is_lost_when_it_was_removed_and_not_by_an_error_that_passes() {
-        let after = |errno, failures| is_final(&io::Error::from_raw_os_error(errno), failures);
-        assert!(after(nix::libc::EBADFD, 1));
-        assert!(!after(nix::libc::EIO, 1) && !after(nix::libc::ENOMEM, 999));
-        assert!(after(nix::libc::EIO, 1000));
+        let after = |errno, seconds| {
+            final_error(&io::Error::from_raw_os_error(errno), Duration::from_secs(seconds))
+        };
+        assert_eq!(after(nix::libc::EBADFD, 0), Some("it was removed"));
+        assert!(after(nix::libc::EIO, 0).is_none() && after(nix::libc::ENOMEM, 9).is_none());
+        assert_eq!(after(nix::libc::EIO, 10), Some("it could not be read for 10 s"));
     }
 
     #[test]

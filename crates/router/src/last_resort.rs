@@ -113,14 +113,14 @@ pub struct Deadline {
     course: Course,
     /// The time of the first signal, and true if another one has arrived.
     asked: Option<(Instant, bool)>,
-    /// The time in which the machine stood still.
-    excused: Duration,
+    /// The time in which the machine stood still during the part that began then.
+    excused: (Instant, Duration),
 }
 
 impl Deadline {
     /// Of a router that takes this course.
     pub fn new(course: Course) -> Self {
-        Self { course, asked: None, excused: Duration::ZERO }
+        Self { course, asked: None, excused: (Instant::now(), Duration::ZERO) }
     }
 
     /// Starts the deadline for the router's end.
@@ -136,7 +136,9 @@ impl Deadline {
     /// itself stood still, as a virtual machine does, and no part of the end is late for that reason.
     pub fn excuse(&mut self, late: Duration) {
         if late >= STANDSTILL {
-            self.excused += late;
+            let since = self.course.inner().since;
+            let before = if self.excused.0 == since { self.excused.1 } else { Duration::ZERO };
+            self.excused = (since, before + late);
         }
     }
 
@@ -147,7 +149,8 @@ impl Deadline {
             let inner = self.course.inner();
             (inner.since, inner.patience)
         };
-        let left = (first.max(since) + patience + self.excused).saturating_duration_since(now);
+        let excused = if self.excused.0 == since { self.excused.1 } else { Duration::ZERO };
+        let left = (first.max(since) + patience + excused).saturating_duration_since(now);
         Some(if again { Duration::ZERO } else { left })
     }
 
@@ -268,6 +271,9 @@ mod tests {
         deadline.excuse(30 * SECOND);
         assert_eq!(deadline.left(now + PATIENCE), Some(30 * SECOND));
         assert_eq!(deadline.left(now + PATIENCE + 30 * SECOND), Some(Duration::ZERO));
+        // It is no concern of the next part.
+        course.enter("the next");
+        assert_eq!(deadline.left(course.inner().since + PATIENCE), Some(Duration::ZERO));
     }
 
     #[test]

@@ -26,8 +26,8 @@ pub fn build(name: &str) -> io::Result<Runtime> {
         .thread_keep_alive(ALWAYS)
         .max_blocking_threads(MOST)
         .build()?;
-    // Without a thread, this one is an error and tokio's a panic.
-    std::thread::Builder::new().spawn(|| ())?;
+    // Without a thread, this one is an error and tokio's a panic. It has ended when tokio's begins.
+    let _ = std::thread::Builder::new().spawn(|| ())?.join();
     runtime.spawn_blocking(|| ());
     Ok(runtime)
 }
