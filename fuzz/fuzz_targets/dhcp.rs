@@ -26,10 +26,11 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let (link, peer): (Ipv6Addr, _) = ("2001:db8::1".parse().unwrap(), "fe80::2".parse().unwrap());
     if let Ok(mut forward) = v6::relay_forward(bytes, link, peer, b"left") {
-        forward[0] = 13;
-        if let Ok(reply) = v6::relay_reply(&forward) {
-            assert_eq!((reply.message, reply.interface, reply.peer), (bytes, Some(&b"left"[..]), peer));
-        }
+        // As a server that answers with the client's bytes: a Relay-reply with a Reply behind the options' headers.
+        (forward[0], forward[46]) = (13, 7);
+        let reply = v6::relay_reply(&forward).expect("it was wrapped here");
+        let expected = (&bytes[1..], Some(&b"left"[..]), peer);
+        assert_eq!((&reply.message[1..], reply.interface, reply.peer), expected);
     }
     let _ = v6::relay_reply(bytes);
 });

@@ -25,7 +25,7 @@ use crate::redirect::Redirects;
 use crate::{
     Command, Config, Icmp, InterfaceConfig, LacpInfo, NeighbourInfo, Output, Packet, Time,
 };
-use crate::{extension, forward, host, icmp, local, multicast, options, reset, resolution};
+use crate::{extension, forward, host, icmp, local, multicast, options, relay, reset, resolution};
 
 /// The slow path of a router. The [crate] lists its inputs and outputs.
 pub struct SlowPath<P> {
@@ -158,7 +158,12 @@ impl<P: Packet> SlowPath<P> {
         let local = (punt.reason == PuntReason::Local && !on_link) || own;
         let replication = multicast::replication(&ip, punt, context.out);
         let route = (punt.reason, interfaces.vrf_of(from));
-        if host && replication.is_none() && (local || leads_to_host(&ip, route, context.out)) {
+        let for_agent = host && relay::is_for_agent(&ip, from, interfaces);
+        if host
+            && !for_agent
+            && replication.is_none()
+            && (local || leads_to_host(&ip, route, context.out))
+        {
             return host::for_kernel(packet, from, interfaces, context.out);
         }
         if let Err((error, reason)) = check_options(&ip) {

@@ -44,8 +44,9 @@ pub(crate) struct Interface {
     pub settings: InterfaceSettings,
     /// True if this engine handles the interface's neighbours.
     pub owned: bool,
-    /// Rate of relayed DHCP messages.
-    pub relay_rate: Arc<TokenBucket>,
+    /// Rates of relayed DHCP messages: of clients, and to them.
+    pub request_rate: Arc<TokenBucket>,
+    pub reply_rate: Arc<TokenBucket>,
 }
 
 impl Interface {
@@ -63,7 +64,8 @@ impl Interface {
             host: config.host,
             settings: config.settings.clone(),
             owned: config.owned,
-            relay_rate: Arc::new(TokenBucket::new(relay::RATE, relay::RATE)),
+            request_rate: Arc::new(TokenBucket::new(relay::RATE, relay::RATE)),
+            reply_rate: Arc::new(TokenBucket::new(relay::RATE, relay::RATE)),
         };
         interface.set_addresses(&config.addresses);
         interface
@@ -372,6 +374,24 @@ impl Interfaces {
     /// address of that interface, which makes it informative (RFC 4443, 2.2), else the best of its VRF; a
     /// link-local one only if the packet stays on that link.
     pub(crate) fn source_v6(&self, from: InterfaceId, towards: Ipv6Addr) -> Option<Ipv6Addr> {
+        self.source_v6_among(from, towards, |_| true)
+    }
+
+    /// Like [`Self::source_v6`], for a packet whose answer is for the router: an address that no kernel has too.
+    pub(crate) fn source_v6_without_host(
+        &self,
+        from: InterfaceId,
+        towards: Ipv6Addr,
+    ) -> Option<Ipv6Addr> {
+        self.source_v6_among(from, towards, |interface| !interface.host)
+    }
+
+    fn source_v6_among(
+        &self,
+        from: InterfaceId,
+        towards: Ipv6Addr,
+        is_candidate: impl Fn(&Interface) -> bool,
+    ) -> Option<Ipv6Addr> {
         let own = self.get(from)?;
         let source = own.source_v6(towards);
         if own.has_v6(source)
@@ -379,7 +399,8 @@ impl Interfaces {
         {
             return Some(source);
         }
-        source::select(self.beside(from).flat_map(Interface::usable_v6), towards)
+        let candidates = self.beside(from).filter(|interface| is_candidate(interface));
+        source::select(candidates.flat_map(Interface::usable_v6), towards)
     }
 }
 

@@ -18,7 +18,8 @@
 //! is not selected.
 //!
 //! With a limit of links, the ports of the group beyond it stand by (6.4.14): those that come last by the port priorities
-//! and numbers of the system with the lower identifier. One takes the place of a port that is lost.
+//! and numbers of the system with the lower identifier, and before them those whose LACPDUs do not pass both ways. One
+//! takes the place of a port that is lost, and gives it back as soon as that one is in use again, not before.
 //!
 //! A port that is not in sync for a minute, on either side, and does not stand by, churns (6.4.17). Markers are answered
 //! (6.5.4.2), ten a second and port at most (IEEE 802.3, Annex 57B). LACPDUs of version 2 are read as far as version 1 goes.
@@ -418,6 +419,12 @@ impl LacpPort {
         }
     }
 
+    /// Returns true if LACPDUs pass both ways: the partner's arrive, and say that its own have arrived there.
+    fn is_heard(&self) -> bool {
+        self.receive == Receive::Current
+            && self.partner.state & (state::EXPIRED | state::DEFAULTED) == 0
+    }
+
     /// Returns its place among the ports of a group, of which the first are used: that by the system with the lower
     /// identifier.
     fn rank(&self, config: &LacpConfig) -> (u16, u16) {
@@ -541,8 +548,15 @@ impl Bond {
         self.ports.iter_mut().for_each(|port| port.standby = false);
         let mut of_group: Vec<_> =
             self.ports.iter_mut().zip(groups).filter(is_in).map(|(port, _)| port).collect();
-        of_group.sort_by_key(|port| port.rank(config));
-        of_group.into_iter().skip(config.maximum).for_each(|port| port.standby = true);
+        of_group.sort_by_key(|port| (!port.is_heard(), port.rank(config)));
+        let places = config.maximum.min(of_group.len());
+        let (first, beyond) = of_group.split_at_mut(places);
+        // Ports in use keep their places until the better ones are in use: nothing is lost meanwhile.
+        let mut kept = first.iter().filter(|port| port.mux != Mux::Distributing).count();
+        for port in beyond {
+            port.standby = kept == 0 || port.mux < Mux::Collecting;
+            kept -= usize::from(!port.standby);
+        }
     }
 
     /// Brings all machines to rest, reports and sends.
@@ -795,6 +809,8 @@ mod tests {
         now: Time,
         /// Ports whose wire loses everything.
         cut: Vec<InterfaceId>,
+        /// Ports by which the first hears nothing.
+        deaf: Vec<InterfaceId>,
         /// LACPDUs that the first sent.
         sent: usize,
     }
@@ -802,7 +818,7 @@ mod tests {
     impl Pair {
         fn new(one: LacpConfig, two: LacpConfig) -> Self {
             let (one, two) = (System::new(one), System::new(two));
-            Self { one, two, now: Time::ZERO, cut: Vec::new(), sent: 0 }
+            Self { one, two, now: Time::ZERO, cut: Vec::new(), deaf: Vec::new(), sent: 0 }
         }
 
         /// Lets time pass in steps of a tenth of a second.
@@ -816,7 +832,8 @@ mod tests {
                 for (port, frame) in from_one.into_iter().filter(passes) {
                     self.two.receive(port, frame, self.now);
                 }
-                for (port, frame) in from_two.into_iter().filter(passes) {
+                let hears = |(port, _): &(InterfaceId, Vec<u8>)| !self.deaf.contains(port);
+                for (port, frame) in from_two.into_iter().filter(passes).filter(hears) {
                     self.one.receive(port, frame, self.now);
                 }
                 for frames in [self.one.take(), self.two.take()] {
@@ -825,9 +842,11 @@ mod tests {
                     for (port, frame) in frames.into_iter().filter(passes) {
                         let pdu = SlowPdu::parse(&frame);
                         let Some(SlowPdu::Lacp(pdu)) = pdu else { continue };
-                        let to =
-                            if pdu.actor.system == ONE { &mut self.two } else { &mut self.one };
-                        to.receive(port, frame, self.now);
+                        if pdu.actor.system == ONE {
+                            self.two.receive(port, frame, self.now);
+                        } else if !self.deaf.contains(&port) {
+                            self.one.receive(port, frame, self.now);
+                        }
                     }
                 }
             }
@@ -971,6 +990,50 @@ mod tests {
             assert_eq!(pair.pass(secs(1)), "-d -d", "{one} {two}");
             pair.cut.clear();
             assert_eq!(pair.pass(secs(8)), "d- d-", "the first port returns: {one} {two}");
+        }
+    }
+
+    #[test]
+    fn a_port_that_returns_takes_its_place_when_it_is_in_use() {
+        for (one, two) in [(1, 64), (64, 1), (1, 1)] {
+            let mut pair = Pair::new(limited(ONE, one), limited(TWO, two));
+            let set = |pair: &mut Pair, up| {
+                let now = pair.now;
+                pair.one.link(LEFT, up, now);
+                pair.two.link(LEFT, up, now);
+            };
+            set(&mut pair, false);
+            assert_eq!(pair.pass(secs(5)), "-d -d", "{one} {two}");
+            let step = |pair: &mut Pair| {
+                let uses = pair.pass(Duration::from_millis(100));
+                assert!(uses.split(' ').all(|side| side.contains('d')), "{uses}: {one} {two}");
+                uses
+            };
+            // Without LACPDUs, or with a link that comes and goes, it takes no place.
+            pair.cut.push(LEFT);
+            for up in [true, false, true, false] {
+                set(&mut pair, up);
+                (0..20).for_each(|_| assert_eq!(step(&mut pair), "-d -d"));
+            }
+            pair.cut.clear();
+            for up in [true, false] {
+                set(&mut pair, up);
+                (0..10).for_each(|_| assert_eq!(step(&mut pair), "-d -d"));
+            }
+            set(&mut pair, true);
+            let last = (0..60).map(|_| step(&mut pair)).last();
+            assert_eq!(last.as_deref(), Some("d- d-"), "{one} {two}");
+        }
+    }
+
+    #[test]
+    fn a_port_whose_lacpdus_pass_one_way_only_is_replaced() {
+        for (one, two) in [(1, 64), (64, 1), (1, 1)] {
+            let mut pair = Pair::new(limited(ONE, one), limited(TWO, two));
+            assert_eq!(pair.pass(secs(5)), "d- d-");
+            pair.deaf.push(LEFT);
+            assert_eq!(pair.pass(secs(7)), "-d -d", "{one} {two}");
+            assert_eq!(pair.pass(secs(20)), "-d -d", "{one} {two}");
         }
     }
 

@@ -24,7 +24,7 @@ use crate::interfaces::Interfaces;
 use crate::later::Later;
 use crate::mld::Groups;
 use crate::nd::{Message, NeighbourDiscovery};
-use crate::{InterfaceSettings, Output, Packet, Time, arp};
+use crate::{InterfaceSettings, Output, Packet, Time, arp, mld};
 
 /// The protocols on all links.
 #[derive(Default)]
@@ -88,7 +88,7 @@ impl Links {
     }
 
     /// Replaces an interface's settings. Hosts are sent the new advertisement, or the end of advertising,
-    /// at once; duplicate address detection starts as soon as the interface gets other addresses.
+    /// at once; listeners of groups are reported if there are more; duplicate address detection starts as soon as the interface gets other addresses.
     pub(crate) fn change<P>(
         &mut self,
         id: InterfaceId,
@@ -106,7 +106,11 @@ impl Links {
             self.discovery.cease_on(id, link.interfaces, link.out);
         }
         let Some(interface) = link.interfaces.get_mut(id) else { return };
+        let old_groups = interface.reported_groups();
         interface.settings = settings;
+        if speaks && interface.reported_groups().iter().any(|group| !old_groups.contains(group)) {
+            mld::join_groups(interface, link.out);
+        }
         if advertise {
             self.advertising.start(interface, link.now);
         }
@@ -249,6 +253,29 @@ mod tests {
         assert_eq!(lifetimes(&bench.pass(Duration::ZERO)), [1800]);
         bench.command(settings(|_| {}));
         assert_eq!(lifetimes(&bench.pass(secs(2000))), [0]);
+    }
+
+    #[test]
+    fn a_port_that_begins_to_relay_joins_the_group_of_its_clients() {
+        let mut bench = Bench::with(config());
+        bench.pass(secs(60));
+        // For each frame, true if it names the group.
+        let joined = |bench: &mut Bench| {
+            let outs = bench.take();
+            let reports: Vec<_> = originated(&outs).into_iter().map(<[u8]>::to_vec).collect();
+            let group = wire::dhcp::ALL_RELAYS.octets();
+            reports.iter().map(|frame| frame.windows(16).any(|at| at == group)).collect::<Vec<_>>()
+        };
+        let relay = |servers: &[&str]| {
+            let servers: Vec<_> = servers.iter().map(|server| crate::testing::ip(server)).collect();
+            settings(move |settings| settings.relay = servers.clone())
+        };
+        bench.command(relay(&["10.0.2.2"]));
+        assert_eq!(joined(&mut bench), [] as [bool; 0], "IPv4 has broadcasts");
+        bench.command(relay(&["10.0.2.2", "fd00:2::2"]));
+        assert_eq!(joined(&mut bench), [true]);
+        bench.command(relay(&["fd00:2::3"]));
+        assert_eq!(joined(&mut bench), [] as [bool; 0], "it is a member already");
     }
 
     #[test]

@@ -77,8 +77,12 @@ pub(crate) fn process<P: Packet>(
     reassembly: &mut Reassembly<P>,
     context: &mut Context<'_, P, impl Output<P>>,
 ) {
-    if context.interfaces.is_host(from) {
-        return host::for_kernel(packet, from, context.interfaces, context.out);
+    let interfaces = context.interfaces;
+    if interfaces.is_host(from)
+        && !IpPacket::parse(packet.bytes())
+            .is_ok_and(|ip| relay::is_for_agent(&ip, from, interfaces))
+    {
+        return host::for_kernel(packet, from, interfaces, context.out);
     }
     let arrival = Arrival { from, mac: source_mac(packet.bytes()), reassembled: false };
     match receive(packet.bytes(), arrival, links, context) {

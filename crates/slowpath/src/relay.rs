@@ -3,7 +3,11 @@
 //! An interface with servers passes its clients' messages on to each of them, from its own address, by the routes of its
 //! VRF. It adds its name, by which the answer finds the way back (circuit identifier, Interface-Id), and its MAC (remote
 //! identifier). Answers of these servers, and of no others, go to the client: broadcast if the client asks for it, else
-//! to the MAC and the address in the message, without ARP; over IPv6 by its address.
+//! to the MAC and the address in the message, without ARP; over IPv6 by its address on the interface's link.
+//!
+//! An answer is a server's if it has the server's address and comes by an interface by which the route to the server
+//! leaves: a client cannot answer in a server's name. One that arrives by an interface with a host interface is the
+//! agent's all the same: the kernel does not have its addresses.
 //!
 //! Requests that have passed another agent are not relayed over IPv4: clients forge them, and no agent is nearer to them
 //! on their own link (RFC 3046, 2.1). Over IPv6 agents may be chained (RFC 8415, 19.1.2).
@@ -13,6 +17,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use dataplane::interface::InterfaceId;
+use dataplane::next_hop::NextHop;
 use dataplane::reason::DropReason;
 use wire::MacAddr;
 use wire::build::{self, Ipv4Fields, Ipv6Fields, Link};
@@ -23,15 +28,23 @@ use wire::ip::{IPV4_MIN_LEN, PROTOCOL_UDP};
 use wire::l4::{UDP_LEN, UdpHeader};
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::bucket::TokenBucket;
 use crate::context::Context;
 use crate::frame::IpPacket;
-use crate::interfaces::Interface;
+use crate::interfaces::{Interface, Interfaces};
+use crate::neighbour::Waiting;
 use crate::originate::{self, NO_LINK};
 use crate::reset::is_valid_udp;
-use crate::{Output, Packet};
+use crate::{Output, Packet, resolution};
 
-/// Messages in each second that an interface's clients and their servers may exchange, and at once.
+/// Messages in each second, and at once, that an interface's clients may send, and as many that servers may send to
+/// them: a flood of clients does not keep answers from the others.
 pub(crate) const RATE: u32 = 200;
+
+/// Flow hashes for which a route is looked up: each selects one of several equal paths.
+const PATHS: u32 = 64;
+/// Spreads them over all values, in their high bits as in their low ones (2^32 by the golden ratio).
+const SPREAD: u32 = 0x9e37_79b9;
 
 const BROADCAST_MAC: MacAddr = MacAddr([0xff; 6]);
 
@@ -46,6 +59,36 @@ fn reason(refusal: Refusal) -> DropReason {
     }
 }
 
+/// Returns true for a packet to the agent that arrived by an interface with a host interface: to an address that the
+/// kernel does not have. Of fragments, which are reassembled first, the ports are not known.
+pub(crate) fn is_for_agent(ip: &IpPacket<'_>, from: InterfaceId, interfaces: &Interfaces) -> bool {
+    let is_v4 = matches!(ip, IpPacket::V4 { .. });
+    let to = ip.destination();
+    let relays = |interface: &Interface| servers(interface, is_v4).next().is_some();
+    let has = |interface: &Interface| match to {
+        IpAddr::V4(to) => interface.has_v4(to),
+        IpAddr::V6(to) => !to.is_unicast_link_local() && interface.has_v6(to),
+    };
+    is_udp_to_agent(ip)
+        && interfaces.beside(from).any(relays)
+        && interfaces.beside(from).any(|interface| !interface.host && has(interface))
+}
+
+fn is_udp_to_agent(ip: &IpPacket<'_>) -> bool {
+    let Some(upper) = ip.upper().filter(|upper| upper.protocol == PROTOCOL_UDP) else {
+        return false;
+    };
+    let header =
+        ip.bytes().get(upper.offset..).and_then(|rest| UdpHeader::ref_from_prefix(rest).ok());
+    upper.fragment.is_some()
+        || header.is_some_and(|(header, _)| header.destination_port == agent_port(ip))
+}
+
+/// The port of servers and relay agents.
+fn agent_port(ip: &IpPacket<'_>) -> u16 {
+    if matches!(ip, IpPacket::V4 { .. }) { v4::SERVER_PORT } else { v6::SERVER_PORT }
+}
+
 /// Takes a UDP packet for the router; `None` if it is none of the relay agent's.
 pub(crate) fn take<P: Packet>(
     ip: &IpPacket<'_>,
@@ -55,9 +98,8 @@ pub(crate) fn take<P: Packet>(
 ) -> Option<Taken> {
     let (header, _) = UdpHeader::ref_from_prefix(ip.bytes().get(offset..)?).ok()?;
     let is_v4 = matches!(ip, IpPacket::V4 { .. });
-    let port = if is_v4 { v4::SERVER_PORT } else { v6::SERVER_PORT };
     let relays = |interface: &Interface| servers(interface, is_v4).next().is_some();
-    if header.destination_port != port || !context.interfaces.beside(from).any(relays) {
+    if header.destination_port != agent_port(ip) || !context.interfaces.beside(from).any(relays) {
         return None;
     }
     if !is_valid_udp(ip, offset) {
@@ -81,8 +123,36 @@ fn servers(interface: &Interface, v4: bool) -> impl Iterator<Item = IpAddr> {
     interface.settings.relay.iter().copied().filter(move |server| server.is_ipv4() == v4)
 }
 
-fn take_token<P, O>(interface: &Interface, context: &Context<'_, P, O>) -> Taken {
-    interface.relay_rate.take(context.now).then_some(()).ok_or(DropReason::DhcpRate)
+fn take_token<P, O>(rate: &TokenBucket, context: &Context<'_, P, O>) -> Taken {
+    rate.take(context.now).then_some(()).ok_or(DropReason::DhcpRate)
+}
+
+/// Returns true if the route to an address leaves by this interface; of several equal paths, one of them.
+fn leads_by<P: Packet>(
+    address: IpAddr,
+    interface: InterfaceId,
+    context: &Context<'_, P, impl Output<P>>,
+) -> bool {
+    let vrf = context.interfaces.vrf_of(interface);
+    let leaves_by = |hash| match context.out.route(vrf, address, hash).hop {
+        NextHop::Forward { interface, .. }
+        | NextHop::Glean { interface }
+        | NextHop::Unresolved { interface } => Some(interface),
+        _ => None,
+    };
+    (0..PATHS).any(|path| leaves_by(path.wrapping_mul(SPREAD)) == Some(interface))
+}
+
+/// Returns the interface that an answer is for, if it is one of the interface's servers' and came from there.
+fn asker<'a, P: Packet>(
+    (server, from): (IpAddr, InterfaceId),
+    is_named: impl Fn(&Interface) -> bool,
+    context: &Context<'a, P, impl Output<P>>,
+) -> Result<&'a Interface, DropReason> {
+    let has_asked =
+        |interface: &&Interface| is_named(interface) && interface.settings.relay.contains(&server);
+    let interface = context.interfaces.beside(from).find(has_asked);
+    interface.filter(|_| leads_by(server, from, context)).ok_or(DropReason::DhcpUntrusted)
 }
 
 /// Relays a message of a client on this interface.
@@ -98,7 +168,7 @@ fn request_of<P: Packet>(
             let agent = interface.v4.first().ok_or(DropReason::NotLocal)?.addr();
             let relayed = v4::relay_request(message, agent, circuit, interface.mac);
             let relayed = relayed.map_err(reason)?;
-            take_token(interface, context)?;
+            take_token(&interface.request_rate, context)?;
             for server in servers(interface, true) {
                 send_v4(&relayed, agent, server, interface.id, context)?;
             }
@@ -107,10 +177,10 @@ fn request_of<P: Packet>(
         IpAddr::V6(client) => {
             let link = interface.v6.first().map_or(Ipv6Addr::UNSPECIFIED, |net| net.addr());
             let relayed = v6::relay_forward(message, link, client, circuit).map_err(reason)?;
-            take_token(interface, context)?;
+            take_token(&interface.request_rate, context)?;
             for server in servers(interface, false) {
                 let IpAddr::V6(to) = server else { continue };
-                let source = context.interfaces.source_v6(interface.id, to);
+                let source = context.interfaces.source_v6_without_host(interface.id, to);
                 let source = source.ok_or(DropReason::NotLocal)?;
                 let ports = (v6::SERVER_PORT, v6::SERVER_PORT);
                 let frame = udp_v6(context.icmp.ttl, (source, to), ports, &relayed);
@@ -153,12 +223,12 @@ fn reply_v4<P: Packet>(
     context: &mut Context<'_, P, impl Output<P>>,
 ) -> Taken {
     let v4::Reply { agent, circuit, client, message } = v4::relay_reply(message).map_err(reason)?;
-    let is_it = |interface: &&Interface| {
-        let named = circuit.as_ref().is_none_or(|name| name == interface.name.as_bytes());
-        named && interface.has_v4(agent) && interface.settings.relay.contains(&server)
+    let is_named = |interface: &Interface| {
+        let by_name = circuit.as_ref().is_none_or(|name| name == interface.name.as_bytes());
+        by_name && interface.has_v4(agent)
     };
-    let interface = context.interfaces.beside(from).find(is_it).ok_or(DropReason::DhcpUntrusted)?;
-    take_token(interface, context)?;
+    let interface = asker((server, from), is_named, context)?;
+    take_token(&interface.reply_rate, context)?;
     if IPV4_MIN_LEN + UDP_LEN + message.len() > usize::from(interface.mtu) {
         return Err(DropReason::TooBig);
     }
@@ -185,15 +255,18 @@ fn reply_v6<P: Packet>(
     context: &mut Context<'_, P, impl Output<P>>,
 ) -> Taken {
     let reply = v6::relay_reply(message).map_err(reason)?;
-    let is_it = |interface: &&Interface| {
-        let named = match reply.interface {
-            Some(name) => name == interface.name.as_bytes(),
-            None => interface.has_v6(reply.link),
-        };
-        named && interface.settings.relay.contains(&server)
+    let is_named = |interface: &Interface| match reply.interface {
+        Some(name) => name == interface.name.as_bytes(),
+        None => interface.has_v6(reply.link),
     };
-    let interface = context.interfaces.beside(from).find(is_it).ok_or(DropReason::DhcpUntrusted)?;
-    take_token(interface, context)?;
+    let interface = asker((server, from), is_named, context)?;
+    let peer = IpAddr::V6(reply.peer);
+    // An agent may be farther away than its clients are.
+    let on_link = interface.is_on_link(peer);
+    if !on_link && !(reply.for_agent && leads_by(peer, interface.id, context)) {
+        return Err(DropReason::DhcpUntrusted);
+    }
+    take_token(&interface.reply_rate, context)?;
     let source = match reply.peer.is_unicast_link_local() {
         true => interface.usable_link_local(),
         false => context.interfaces.source_v6(interface.id, reply.peer),
@@ -202,7 +275,11 @@ fn reply_v6<P: Packet>(
     let port = if reply.for_agent { v6::SERVER_PORT } else { v6::CLIENT_PORT };
     let ports = (v6::SERVER_PORT, port);
     let frame = udp_v6(context.icmp.ttl, (source, reply.peer), ports, reply.message);
-    originate::send(frame, reply.peer.into(), interface.id, context);
+    if on_link {
+        resolution::send_to((interface.id, peer), Waiting::Own(frame), context);
+    } else {
+        originate::send(frame, peer, interface.id, context);
+    }
     Ok(())
 }
 
@@ -365,6 +442,117 @@ mod tests {
             packet_v4("0.0.0.0", "255.255.255.255", PROTOCOL_UDP, &datagram((68, 67), &forged));
         cut[38] = 0x7f;
         assert_eq!(drops(&bench.local(cut)), [DropReason::UdpMalformed]);
+    }
+
+    #[test]
+    fn an_answer_comes_by_the_interface_of_the_route_to_the_server() {
+        let untrusted = [DropReason::DhcpUntrusted];
+        let mut bench = bench();
+        let frame = packet_v4(
+            "10.0.2.2",
+            "10.0.1.1",
+            PROTOCOL_UDP,
+            &datagram((67, 67), &offer("10.0.1.1")),
+        );
+        assert_eq!(drops(&bench.punt_from(LEFT, frame.clone())), untrusted);
+        assert_eq!(drops(&bench.punt_from(right(), frame)), []);
+        let answer = |peer: &str, inner: u8| {
+            let peer: Ipv6Addr = peer.parse().unwrap();
+            let message = [13, 0].into_iter().chain([0; 16]).chain(peer.octets());
+            let options = [0, 18, 0, 4, b'l', b'e', b'f', b't', 0, 9, 0, 38, inner];
+            let message: Vec<_> = message.chain(options).chain([0; 37]).collect();
+            let data = datagram((547, 547), &message);
+            with_l4_checksum(packet_v6("fd00:2::2", "fd00:1::1", PROTOCOL_UDP, &data))
+        };
+        let (to_client, to_agent) = (2, 13);
+        assert_eq!(drops(&bench.punt_from(LEFT, answer("fd00:1::2", to_client))), untrusted);
+        // A client is on the link; an agent may be behind it, and not elsewhere.
+        for (peer, inner) in [
+            ("2001:db8::9", to_client),
+            ("fd00:2::9", to_client),
+            ("fd00:1::1", to_client),
+            ("2001:db8::9", to_agent),
+            ("fd00:2::9", to_agent),
+            ("fd00:1::1", to_agent),
+        ] {
+            let outs = bench.punt_from(right(), answer(peer, inner));
+            assert_eq!((drops(&outs), originated(&outs).len()), (untrusted.into(), 0), "{peer}");
+        }
+        let behind = ("fd00:8::/32".parse().unwrap(), crate::testing::GLEAN_LEFT);
+        bench.net.routes.push(behind);
+        assert_eq!(drops(&bench.punt_from(right(), answer("fd00:8::9", to_client))), untrusted);
+        for (peer, inner) in
+            [("fd00:1::2", to_client), ("fd00:1::2", to_agent), ("fd00:8::9", to_agent)]
+        {
+            let outs = bench.punt_from(right(), answer(peer, inner));
+            let to = outs.iter().find_map(|out| match out {
+                Out::Originate(to, _) => Some(*to),
+                _ => None,
+            });
+            assert_eq!((drops(&outs), to), (vec![], Some(LEFT)), "{peer}");
+        }
+    }
+
+    #[test]
+    fn a_server_behind_a_host_interface_is_heard() {
+        let mut config = config();
+        config.interfaces[0].settings.relay = vec![ip("10.0.2.2"), ip("fd00:2::2")];
+        config.interfaces[1].host = true;
+        let mut bench = Bench::with_hosts(config);
+        let offer = offer("10.0.1.1");
+        let outs = reply(&mut bench, "10.0.2.2", &offer);
+        assert!(matches!(outs[..], [Out::Originate(LEFT, _), Out::ToHost(_)]), "{outs:?}");
+        // In fragments.
+        let data = datagram((67, 67), &offer);
+        let fragment = |at: usize, data: &[u8], more: u8| {
+            let mut frame = packet_v4("10.0.2.2", "10.0.1.1", PROTOCOL_UDP, data);
+            frame[20..22].copy_from_slice(&[more << 5, (at / 8) as u8]);
+            crate::testing::fix_v4_checksum(&mut frame);
+            frame
+        };
+        let outs = bench.punt_from(right(), fragment(0, &data[..160], 1));
+        assert_eq!(outs, []);
+        let outs = bench.punt_from(right(), fragment(160, &data[160..], 0));
+        assert!(matches!(outs[0], Out::Originate(LEFT, _)), "{outs:?}");
+        // What is for the kernel's addresses is the kernel's, and so are other ports.
+        let to = |address: &str, port, config: &mut Bench| {
+            let data = datagram((67, port), &offer);
+            config.punt_from(right(), packet_v4("10.0.2.2", address, PROTOCOL_UDP, &data))
+        };
+        for (address, port) in [("10.0.2.1", 67), ("10.0.1.1", 68)] {
+            let outs = to(address, port, &mut bench);
+            assert!(matches!(outs[..], [Out::Deliver(..)]), "{address} {port}: {outs:?}");
+        }
+    }
+
+    #[test]
+    fn a_message_over_ipv6_has_a_source_that_no_kernel_has() {
+        let sources = |addresses: &[&str]| {
+            let mut config = config();
+            config.interfaces[0].settings.relay = vec![ip("fd00:2::2")];
+            config.interfaces[0].addresses =
+                addresses.iter().map(|address| address.parse().unwrap()).collect();
+            config.interfaces[1].host = true;
+            let mut bench = Bench::with_hosts(config);
+            let solicit = datagram((546, 547), &[1, 1, 2, 3]);
+            let frame = packet_v6("fe80::a01", "ff02::1:2", PROTOCOL_UDP, &solicit);
+            let outs = bench.local(with_l4_checksum(frame));
+            (drops(&outs), originated(&outs).iter().map(|f| f[22..38].to_vec()).collect::<Vec<_>>())
+        };
+        let own = hex("fd000001000000000000000000000001");
+        assert_eq!(sources(&["fd00:1::1/64"]), (vec![], vec![own]));
+        assert_eq!(sources(&[]), (vec![DropReason::NotLocal], vec![]));
+    }
+
+    #[test]
+    fn a_flood_of_clients_keeps_no_answer_from_the_others() {
+        let mut bench = bench();
+        let discover = message(1, &[53, 1, 1, 255]);
+        (0..2 * RATE).for_each(|_| drop(request(&mut bench, &discover)));
+        assert_eq!(drops(&request(&mut bench, &discover)), [DropReason::DhcpRate]);
+        let offer = offer("10.0.1.1");
+        let passed = |bench: &mut Bench| drops(&reply(bench, "10.0.2.2", &offer)).is_empty();
+        assert_eq!((0..2 * RATE).filter(|_| passed(&mut bench)).count(), RATE as usize);
     }
 
     #[test]

@@ -153,7 +153,12 @@ impl Owner {
         let old = self.devices.links[id.index()];
         if old.device != up {
             self.set_link(id, Link { device: up, ..old });
-            self.routing.sources.order(KernelOrder::SetCarrier { port: id, up });
+            let upper = self.devices.virtuals.get(&id);
+            // The kernel sets its own VLAN device's carrier; orders for one that does not exist would wait in the place
+            // of others.
+            if upper.is_none_or(|upper| upper.kernel_device().is_none()) {
+                self.routing.sources.order(KernelOrder::SetCarrier { port: id, up });
+            }
         }
     }
 
