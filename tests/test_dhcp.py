@@ -13,7 +13,7 @@ from scapy.layers.l2 import Ether
 from lib.apply import apply
 from lib.kernel import Machine, host, pings
 from lib.lab import HOST_A_MAC, LEFT_MAC, STATIC_NEIGHBOURS, Hosts, Wires
-from lib.netns import wait_for
+from lib.netns import veth, wait_for
 from lib.router import Change
 
 
@@ -41,6 +41,10 @@ def client_script(directory, metric=0):
 def addresses(machine, interface):
     lines = machine.run("ip", "-4", "-o", "address", "show", "dev", interface).stdout.splitlines()
     return [line.split()[3] for line in lines]
+
+
+def addresses_in(space):
+    return addresses(space, "eth0")
 
 
 @pytest.mark.parametrize("how", ["unicast", "broadcast"])
@@ -106,6 +110,30 @@ def test_a_relay_on_host_interfaces(lab, tmp_path):
     machine.finish()
 
 
+@pytest.mark.parametrize("family", [4, 6])
+def test_the_server_is_behind_a_host_interface(lab, tmp_path, family):
+    machine = Machine(lab, "router")
+    left = lab.namespace("left")
+    veth(machine.space, "tp-left", left, "eth0")
+    server = host(machine, "wan", "server", "10.0.2.2", "10.0.2.1")
+    server.run("ip", "address", "add", "fd00:2::2/64", "dev", "eth0", "nodad")
+    for net, gateway in (("10.0.1.0/24", "10.0.2.1"), ("fd00:1::/64", "fd00:2::1")):
+        server.run("ip", "route", "replace", net, "via", gateway)
+    machine.ports["wan"] = ("10.0.2.1/24", "fd00:2::1/64")
+    lan = """turnpike.port "left" { device = "tp-left", address = { "10.0.1.1/24", "fd00:1::1/64" },
+                                   dhcp_relay = { "10.0.2.2", "fd00:2::2" } }"""
+    machine.start(config=lan + "\n")
+    if family == 4:
+        serve(server, tmp_path, "--interface=eth0", "--dhcp-range=10.0.1.50,10.0.1.50,255.255.255.0,120",
+              "--dhcp-option=option:router,10.0.1.1")
+        left.spawn("busybox", "udhcpc", "-i", "eth0", "-f", "-R", "-t", "10", "-T", "1", "-s", client_script(tmp_path))
+        assert wait_for(lambda: addresses_in(left) == ["10.0.1.50/24"], 30), machine.router.log()
+    else:
+        serve(server, tmp_path, "--interface=eth0", "--dhcp-range=fd00:1::50,fd00:1::50,64,120")
+        assert wait_for(lambda: advertised(lab, left)[1], 30), machine.router.log()
+    machine.finish()
+
+
 RELAYING = """
 local turnpike = require "turnpike"
 turnpike.port "left"  { device = "tp-left", address = { "10.0.1.1/24", "fd00:1::1/64" },
@@ -141,20 +169,21 @@ def solicit(source):
     )
 
 
+def advertised(lab, space):
+    """The client's address, and the answers to its solicitation."""
+    shown = space.run("ip", "-6", "-o", "address", "show", "dev", "eth0", "scope", "link").stdout
+    source = shown.split()[3].split("/")[0]
+    wire = lab.raw(space, "eth0")
+    wire.send(bytes(solicit(source)))
+    return source, [frame for frame in wire.receive(1) if DHCP6_Advertise in Ether(frame)]
+
+
 def test_a_client_solicits_by_the_router_s_relay_agent_over_ipv6(lab, tmp_path):
     hosts = Hosts(lab, ports=RELAYING)
     left, server = hosts.left, hosts.right
     serve(server, tmp_path, "--interface=eth0", "--dhcp-range=fd00:1::50,fd00:1::50,64,120")
-    shown = left.run("ip", "-6", "-o", "address", "show", "dev", "eth0", "scope", "link").stdout
-    source = shown.split()[3].split("/")[0]
-    wire = lab.raw(left, "eth0")
-
-    def advertised():
-        wire.send(bytes(solicit(source)))
-        return [f for f in wire.receive(1) if DHCP6_Advertise in Ether(f)]
-
-    assert wait_for(advertised, 30), hosts.router.log()
-    (frame, *_) = advertised()
+    assert wait_for(lambda: advertised(lab, left)[1], 30), hosts.router.log()
+    source, (frame, *_) = advertised(lab, left)
     packet = Ether(frame)
     assert (packet[IPv6].dst, packet[UDP].sport, packet[UDP].dport) == (source, 547, 546)
     assert packet[DHCP6_Advertise].trid == 7 and b"\xfd\x00\x00\x01" in frame
@@ -185,6 +214,9 @@ FORGED = {
         asks(BOOTP() / DHCP(options=[("message-type", "discover"), ("relay_agent_Information", b"\1\1x"), "end"])),
         # A server's answer that the interface does not have.
         bytes(Ether(src=HOST_A_MAC, dst=LEFT_MAC) / IP(src="10.0.1.2", dst="10.0.1.1") / UDP(sport=67, dport=67)
+              / discover(op=2, giaddr="10.0.1.1")),
+        # A client's, with the server's address.
+        bytes(Ether(src=HOST_A_MAC, dst=LEFT_MAC) / IP(src="10.0.2.2", dst="10.0.1.1") / UDP(sport=67, dport=67)
               / discover(op=2, giaddr="10.0.1.1")),
     ],
     "dhcp-hops": [asks(discover(hops=16))],
