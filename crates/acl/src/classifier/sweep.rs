@@ -89,6 +89,7 @@ struct Test {
 
 impl<A: FilterAddress> Sweep<A> {
     /// Returns the rules of a layout in this form; gives the layout back if they do not fit into it.
+    #[allow(clippy::result_large_err, reason = "the layout is what the caller goes on with")]
     pub fn new(layout: layout::Layout<A>, filter: &Filter) -> Result<Self, layout::Layout<A>> {
         let Some(rules) = conditions(&layout, filter) else { return Err(layout) };
         let last = rules.iter().rposition(|rule| rule.all.is_empty()).unwrap_or(0);
