@@ -263,7 +263,7 @@ fn reply_v6<P: Packet>(
     let peer = IpAddr::V6(reply.peer);
     // An agent may be farther away than its clients are.
     let on_link = interface.is_on_link(peer);
-    if !on_link && !(reply.for_agent && leads_by(peer, interface.id, context)) {
+    if !(on_link || reply.for_agent && leads_by(peer, interface.id, context)) {
         return Err(DropReason::DhcpUntrusted);
     }
     take_token(&interface.reply_rate, context)?;
