@@ -137,6 +137,7 @@ turnpike.forwarders { cores = "1" }
 """
 
 
+@pytest.mark.long
 def test_vlan_devices_that_the_kernel_has_on_a_host_interface_are_the_router_s(machine):
     machine.modprobe("8021q")
     hosts = [Inside(machine, side, "af_packet") for side in (1, 2)]
