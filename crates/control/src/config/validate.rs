@@ -10,6 +10,7 @@ mod graphs;
 mod handlers;
 mod host;
 mod link;
+mod lists;
 mod metrics;
 mod mirrors;
 mod multicast;

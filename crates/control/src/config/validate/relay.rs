@@ -6,11 +6,16 @@ use ipnet::IpNet;
 
 use super::super::network::{is_link_local, not_a_host};
 use super::super::value::Fields;
+use super::lists::List;
 
-const KEY: &str = "dhcp_relay";
-
-/// Most servers of an interface: each gets a copy of every message.
-const SERVERS_MOST: usize = 8;
+const LIST: List<'_> = List {
+    key: "dhcp_relay",
+    expected: "the address of a server such as \"192.0.2.7\", or a list of them",
+    // Each gets a copy of every message.
+    most: (8, "servers", "remove some"),
+    with_host: "on a port with a host interface the system's relay agents serve (dnsmasq --dhcp-relay, dhcrelay); \
+                write host = false, or leave it out",
+};
 
 /// Reads the servers to which messages of clients are relayed; `has_host` is the interface's other setting.
 pub(super) fn read(
@@ -19,31 +24,7 @@ pub(super) fn read(
     class_e: bool,
     has_host: bool,
 ) -> Vec<IpAddr> {
-    let mut servers = Vec::new();
-    for text in
-        fields.texts(KEY, "the address of a server such as \"192.0.2.7\", or a list of them")
-    {
-        match server(text, addresses, class_e) {
-            Ok(server) if servers.contains(&server) => {
-                fields.error(KEY, format!("{KEY}: \"{text}\" given twice; remove one"));
-            }
-            Ok(server) => servers.push(server),
-            Err(reason) => fields.error(KEY, format!("{KEY}: \"{text}\": {reason}")),
-        }
-    }
-    if servers.len() > SERVERS_MOST {
-        let message =
-            format!("{KEY}: {} servers, {SERVERS_MOST} is the most; remove some", servers.len());
-        fields.error(KEY, message);
-    }
-    if has_host && !servers.is_empty() {
-        fields.error(
-            KEY,
-            "dhcp_relay: on a port with a host interface the system's relay agents serve (dnsmasq --dhcp-relay, \
-             dhcrelay); write host = false, or leave it out",
-        );
-    }
-    servers
+    LIST.read(fields, has_host, |text| server(text, addresses, class_e))
 }
 
 fn server(text: &str, addresses: &[IpNet], class_e: bool) -> Result<IpAddr, String> {
