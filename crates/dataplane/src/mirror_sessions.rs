@@ -30,7 +30,7 @@ use crate::mask::Mask;
 use crate::next_hop::{NamedHops, NextHopTable};
 use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::tap::{CopyTo, Taps};
-use crate::vlan::{ID, Identity, Tag, TagProtocol, VlanTable, Vlans};
+use crate::vlan::{ID, Identity, Tag, TagProtocol, VlanTable, Vlans, identity};
 
 /// Ports with an inward session, and those of analysers, ask for the step `mirror-in` by this.
 pub const MIRROR: Feature = Feature::number("mirror", 8);
@@ -476,10 +476,8 @@ impl Mirror {
     ) -> Option<InterfaceId> {
         let on = self.vlans.on(port)?;
         let tag = |at: usize| -> Option<Identity> {
-            let &[a, b, c, d] = burst.head(slot).get(at..)?.first_chunk()?;
-            let protocol = TagProtocol::of(u16::from_be_bytes([a, b]))?;
-            let is_there = usize::from(burst.lens()[slot]) >= at + 6;
-            is_there.then_some((protocol, u16::from_be_bytes([c, d]) & ID))
+            let tag = identity(*burst.head(slot).get(at..)?.first_chunk()?)?;
+            (usize::from(burst.lens()[slot]) >= at + 6).then_some(tag)
         };
         let found = match removed {
             // The kind of a removed tag is unknown.

@@ -188,6 +188,12 @@ impl Meanings {
 /// The kind of a tag in a frame, and its identifier.
 pub(crate) type Identity = (TagProtocol, u16);
 
+/// Reads a tag as it stands in a frame; `None` if these bytes are none.
+#[inline(always)]
+pub(crate) fn identity([a, b, c, d]: [u8; 4]) -> Option<Identity> {
+    Some((TagProtocol::of(u16::from_be_bytes([a, b]))?, u16::from_be_bytes([c, d]) & ID))
+}
+
 /// The VLANs of a router. See the module's documentation.
 pub struct Vlans {
     all: Vec<Vlan>,
@@ -371,19 +377,16 @@ impl Tagger {
     /// Returns the VLAN of a tagged frame that an interface sends, and the number of tags that are the VLAN's; `None` for
     /// a frame without tags, or of no VLAN on the interface.
     pub fn vlan_of(&self, from: InterfaceId, frame: &[u8]) -> Option<(InterfaceId, usize)> {
-        let tag = |at: usize| -> Option<Identity> {
-            let [a, b, c, d] = *frame.get(at..)?.first_chunk()?;
-            Some((TagProtocol::of(u16::from_be_bytes([a, b]))?, u16::from_be_bytes([c, d]) & ID))
-        };
+        let tag = |at: usize| identity(*frame.get(at..)?.first_chunk()?);
         let first = tag(12)?;
         let egress = self.vlans.egress(from.index() as u16);
         let lower = self.lower(from);
         let port = lower.port().or_else(|| self.bonds.first_port(lower))?;
         let on_port = self.vlans.on(port)?;
         let Some(egress) = egress else { return on_port.ingress(first, || tag(16)) };
-        let ([a, b, c, d], inner) = egress.split();
-        let outer = (TagProtocol::of(u16::from_be_bytes([a, b]))?, u16::from_be_bytes([c, d]) & ID);
-        let found = on_port.ingress(outer, || Some(first)).filter(|(_, tags)| *tags == 2);
+        let (outer, inner) = egress.split();
+        let found =
+            on_port.ingress(identity(outer)?, || Some(first)).filter(|(_, tags)| *tags == 2);
         inner.is_none().then_some((found?.0, 1))
     }
 

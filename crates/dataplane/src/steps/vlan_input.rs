@@ -19,7 +19,7 @@ use crate::head::bytes;
 use crate::mask::Mask;
 use crate::tables::Tables;
 use crate::traffic::Tally;
-use crate::vlan::{ID, Identity, OnPort, TagProtocol, Untagger};
+use crate::vlan::{ID, Identity, OnPort, TagProtocol, Untagger, identity};
 
 const OK: usize = 0;
 
@@ -96,9 +96,8 @@ fn is_tag(ethertype: [u8; 2]) -> bool {
 #[inline(always)]
 fn tag<const AT: usize>(batch: &Batch, slot: usize) -> Option<Identity> {
     const TAG: usize = 4;
-    let [a, b, c, d] = bytes::<AT, 4>(batch.head(slot));
-    let protocol = TagProtocol::of(u16::from_be_bytes([a, b]))?;
-    (batch.len(slot) >= AT + TAG + 2).then_some((protocol, u16::from_be_bytes([c, d]) & ID))
+    let tag = identity(bytes::<AT, 4>(batch.head(slot)))?;
+    (batch.len(slot) >= AT + TAG + 2).then_some(tag)
 }
 
 #[cfg(test)]
