@@ -137,9 +137,14 @@ impl Deadline {
     pub fn excuse(&mut self, late: Duration) {
         if late >= STANDSTILL {
             let since = self.course.inner().since;
-            let before = if self.excused.0 == since { self.excused.1 } else { Duration::ZERO };
-            self.excused = (since, before + late);
+            self.excused = (since, self.excused_in(since) + late);
         }
+    }
+
+    /// Returns the time in which the machine stood still during the part that began at `since`.
+    fn excused_in(&self, since: Instant) -> Duration {
+        let (part, excused) = self.excused;
+        if part == since { excused } else { Duration::ZERO }
     }
 
     /// Returns the time that is left; `None` if no end was requested.
@@ -149,8 +154,8 @@ impl Deadline {
             let inner = self.course.inner();
             (inner.since, inner.patience)
         };
-        let excused = if self.excused.0 == since { self.excused.1 } else { Duration::ZERO };
-        let left = (first.max(since) + patience + excused).saturating_duration_since(now);
+        let until = first.max(since) + patience + self.excused_in(since);
+        let left = until.saturating_duration_since(now);
         Some(if again { Duration::ZERO } else { left })
     }
 
