@@ -15,6 +15,7 @@ use std::ptr::NonNull;
 use std::{fmt, slice};
 
 use dpdk_sys as sys;
+use wire::ethernet::{ADDRESSES_LEN, TAG_LEN};
 
 use crate::mbuf::{Mbuf, RawMbuf, free_bulk, traffic_class};
 use crate::mempool::Mempool;
@@ -30,10 +31,6 @@ pub const HEAD: usize = 64;
 /// Bytes in the first segment of every packet that a queue delivers in several segments: Ethernet, an IPv4
 /// header with all options, and a TCP header up to its checksum.
 const HEADERS: u16 = 128;
-
-/// Length of a frame's two addresses, and of a VLAN tag after them.
-const ADDRESSES: usize = 12;
-const TAG: usize = 4;
 
 /// The bits of a tag that hold the VLAN identifier.
 const VLAN_ID: u16 = 0x0fff;
@@ -577,8 +574,8 @@ impl Burst {
     #[inline]
     pub fn remove_tags(&mut self, slot: usize, tags: usize) -> bool {
         match tags {
-            1 => self.remove::<TAG>(slot % BURST_MAX),
-            2 => self.remove::<{ 2 * TAG }>(slot % BURST_MAX),
+            1 => self.remove::<TAG_LEN>(slot % BURST_MAX),
+            2 => self.remove::<{ 2 * TAG_LEN }>(slot % BURST_MAX),
             _ => false,
         }
     }
@@ -586,7 +583,7 @@ impl Burst {
     #[inline(always)]
     fn remove<const N: usize>(&mut self, slot: usize) -> bool {
         let first = self.first_len(slot);
-        if first < ADDRESSES + N + 2 {
+        if first < ADDRESSES_LEN + N + 2 {
             return false;
         }
         let mbuf = self.mbufs[slot];
@@ -599,9 +596,9 @@ impl Burst {
                 return false;
             }
             let head = self.heads[slot].cast::<u8>();
-            let addresses = head.cast::<[u8; ADDRESSES]>().read();
+            let addresses = head.cast::<[u8; ADDRESSES_LEN]>().read();
             let head = head.add(N);
-            head.cast::<[u8; ADDRESSES]>().write(addresses);
+            head.cast::<[u8; ADDRESSES_LEN]>().write(addresses);
             mbuf.set_front(off + N as u16, (first - N) as u16, whole.into());
             self.heads[slot] = head.cast();
         }
@@ -692,10 +689,10 @@ impl Burst {
     /// room in front of it.
     #[inline(always)]
     pub fn insert_tags<const N: usize>(&mut self, slot: usize, tags: [u8; N]) -> bool {
-        const { assert!(N == TAG || N == 2 * TAG) };
+        const { assert!(N == TAG_LEN || N == 2 * TAG_LEN) };
         let slot = slot % BURST_MAX;
         let first = self.first_len(slot);
-        if first < ADDRESSES + 2 {
+        if first < ADDRESSES_LEN + 2 {
             return false;
         }
         let (mbuf, whole) = (self.mbufs[slot], self.lens[slot]);

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::{fmt, slice};
 
 use dpdk_sys as sys;
+use wire::ethernet::ADDRESSES_LEN;
 
 mod requests;
 pub(crate) mod traffic_class;
@@ -121,16 +122,15 @@ impl RawMbuf {
         (first, whole): (u16, u32),
         tags: [u8; N],
     ) -> Option<NonNull<u8>> {
-        const ADDRESSES: usize = 12;
         // SAFETY: by the caller, the packet exists and is the caller's alone; the data grow into
         // the headroom, inside the buffer, and the bytes moved and written lie in what is the first
         // segment then.
         unsafe {
             let off = self.data_off().checked_sub(N as u16)?;
-            let addresses = head.cast::<[u8; ADDRESSES]>().read();
+            let addresses = head.cast::<[u8; ADDRESSES_LEN]>().read();
             let head = head.sub(N);
-            head.cast::<[u8; ADDRESSES]>().write(addresses);
-            head.add(ADDRESSES).cast::<[u8; N]>().write(tags);
+            head.cast::<[u8; ADDRESSES_LEN]>().write(addresses);
+            head.add(ADDRESSES_LEN).cast::<[u8; N]>().write(tags);
             self.set_front(off, first + N as u16, whole + N as u32);
             Some(head)
         }

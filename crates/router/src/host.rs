@@ -25,6 +25,8 @@
 mod down;
 mod groups;
 mod tagged;
+#[cfg(test)]
+pub(crate) mod testing;
 mod up;
 
 use std::collections::BTreeSet;

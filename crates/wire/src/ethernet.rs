@@ -19,6 +19,12 @@ pub const ETHERTYPE_IPV6: u16 = 0x86dd;
 /// Bytes in an Ethernet header without tags.
 pub const ETHERNET_LEN: usize = size_of::<EthernetHeader>();
 
+/// Bytes in both addresses of a frame, behind which its tags stand.
+pub const ADDRESSES_LEN: usize = 2 * size_of::<MacAddr>();
+
+/// Bytes in a VLAN tag.
+pub const TAG_LEN: usize = size_of::<VlanTag>();
+
 /// The header of every frame.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,

@@ -13,6 +13,8 @@
 //! VLANs. It counts frames by interface (`show interfaces`). Source: IEEE 802.1Q 9.3 to 9.6,
 //! 802.1ad.
 
+use wire::ethernet::TAG_LEN;
+
 use crate::batch::Batch;
 use crate::graph::{Output, Outputs, Step};
 use crate::head::bytes;
@@ -95,9 +97,8 @@ fn is_tag(ethertype: [u8; 2]) -> bool {
 /// Returns the tag at this place of a frame; `None` if there is none, or if the frame ends before the Ethertype after it.
 #[inline(always)]
 fn tag<const AT: usize>(batch: &Batch, slot: usize) -> Option<Identity> {
-    const TAG: usize = 4;
     let tag = identity(bytes::<AT, 4>(batch.head(slot)))?;
-    (batch.len(slot) >= AT + TAG + 2).then_some(tag)
+    (batch.len(slot) >= AT + TAG_LEN + 2).then_some(tag)
 }
 
 #[cfg(test)]

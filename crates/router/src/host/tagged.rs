@@ -17,14 +17,12 @@ use dataplane::lock::lock;
 use dataplane::vlan::Tag;
 use dpdk::VirtioHeader;
 use wire::MacAddr;
+use wire::ethernet::ADDRESSES_LEN;
 use wire::offload::{NEEDS_CHECKSUM, NetHeader};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::FrameDevice;
 use super::up::FRAMES_MOST;
-
-/// Bytes of both addresses of a frame, behind which its tags stand.
-const ADDRESSES: usize = 12;
 
 /// A host interface in use, if there is one.
 type Slot = Arc<Mutex<Weak<dyn FrameDevice>>>;
@@ -81,7 +79,8 @@ impl FrameDevice for TaggedDevice {
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
         let Some(device) = lock(&self.below).upgrade() else { return Err(nix::Error::EIO.into()) };
         let [header, first, rest @ ..] = parts else { return Err(ErrorKind::InvalidInput.into()) };
-        let (addresses, data) = first.split_at_checked(ADDRESSES).ok_or(ErrorKind::InvalidInput)?;
+        let (addresses, data) =
+            first.split_at_checked(ADDRESSES_LEN).ok_or(ErrorKind::InvalidInput)?;
         let header = self.header(header)?;
         let mut all = [IoSlice::new(&[]); FRAMES_MOST + 4];
         let own = [header.as_bytes(), addresses, &self.tags, data];
@@ -122,42 +121,13 @@ mod tests {
     use dataplane::vlan::TagProtocol;
     use wire::offload::SEGMENT_TCP4;
 
+    use super::super::testing::{Device, Kernel};
     use super::*;
 
-    /// A TAP that keeps what it gets: headers and frames.
-    #[derive(Default)]
-    struct Kept(Mutex<Vec<(NetHeader, Vec<u8>)>>);
-
-    impl FrameDevice for Kept {
-        fn read(&self, _: &mut VirtioHeader, _: &mut [u8]) -> io::Result<usize> {
-            Err(ErrorKind::WouldBlock.into())
-        }
-
-        fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
-            let frame = parts[1..].iter().flat_map(|part| part.iter().copied()).collect();
-            lock(&self.0).push((NetHeader::read_from_bytes(&parts[0]).unwrap(), frame));
-            Ok(())
-        }
-
-        fn has_headers(&self) -> bool {
-            true
-        }
-
-        fn set_segmentation(&self, _: bool) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn fd(&self) -> Option<BorrowedFd<'_>> {
-            None
-        }
-
-        fn change(&self, _: &str, _: MacAddr, _: u16) -> Result<()> {
-            Ok(())
-        }
-
-        fn set_lasting(&self, _: bool) -> io::Result<()> {
-            Ok(())
-        }
+    /// A TAP, and the frames that it gets.
+    fn tap() -> (Arc<dyn FrameDevice>, Arc<Mutex<Kernel>>) {
+        let (kernel, (reader, _)) = (Arc::<Mutex<Kernel>>::default(), io::pipe().unwrap());
+        (Arc::new(Device(kernel.clone(), reader)), kernel)
     }
 
     fn tag(protocol: TagProtocol, id: u16, priority: u8) -> Tag {
@@ -178,30 +148,31 @@ mod tests {
         let device = TaggedDevice::new(taps.get("lan"), &tags);
         let refused = write(&device, NetHeader::default()).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(nix::libc::EIO), "there is no TAP yet");
-        let one = Arc::new(Kept::default());
-        taps.set("lan", &(one.clone() as Arc<dyn FrameDevice>));
+        let (one, kernel) = tap();
+        taps.set("lan", &one);
         let mut large =
             NetHeader { flags: NEEDS_CHECKSUM, segmentation: SEGMENT_TCP4, ..NetHeader::default() };
         (large.checksum_start, large.header_len) = (34.into(), 54.into());
         write(&device, NetHeader::default()).unwrap();
         write(&device, large).unwrap();
-        let other = Arc::new(Kept::default());
-        taps.set("lan", &(other.clone() as Arc<dyn FrameDevice>));
+        let (other, _) = tap();
+        taps.set("lan", &other);
         write(&device, NetHeader::default()).unwrap();
         drop(other);
         assert!(write(&device, NetHeader::default()).is_err(), "it was removed");
-        let got = lock(&one.0);
+        let kernel = lock(&kernel);
         let expected =
             [&FRAME[..12], &[0x88, 0xa8, 0xa1, 0x2c, 0x81, 0, 0, 7], &FRAME[12..]].concat();
-        assert_eq!(got.iter().map(|(_, frame)| frame).collect::<Vec<_>>(), [&expected; 2]);
-        let numbers = |at: usize| (got[at].0.checksum_start.get(), got[at].0.header_len.get());
+        assert_eq!(kernel.got, [&expected[..]; 2]);
+        let header = |at: usize| &kernel.got_headers[at];
+        let numbers = |at: usize| (header(at).checksum_start.get(), header(at).header_len.get());
         assert_eq!((numbers(0), numbers(1)), ((0, 0), (42, 62)), "offsets are behind the tags");
     }
 
     #[test]
     fn a_frame_without_addresses_is_refused() {
         let taps = Taps::default();
-        let tap: Arc<dyn FrameDevice> = Arc::new(Kept::default());
+        let (tap, _) = tap();
         taps.set("lan", &tap);
         let device = TaggedDevice::new(taps.get("lan"), &[tag(TagProtocol::Dot1q, 7, 0)]);
         let header = NetHeader::default();

@@ -24,6 +24,7 @@ use dpdk::{Cause, Doorbell, Mbuf, Producer};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use slowpath::{Event, Output, Packet, RouteAnswer, Waiting};
 use wire::MacAddr;
+use wire::ethernet::{ADDRESSES_LEN, TAG_LEN};
 
 use super::super::buffers::Buffers;
 use super::super::host::HostInterface;
@@ -35,12 +36,6 @@ const HOST_TURN: usize = 64;
 
 /// Packets on the way to a port whose device segments them: of up to 64 KiB in many buffers each.
 const LARGE_MOST: usize = PRIORITY_SIZE / 8;
-
-/// Bytes of both addresses of a frame, behind which its tags stand.
-const ADDRESSES: usize = 12;
-
-/// Bytes of a VLAN tag.
-const TAG_LEN: usize = 4;
 
 /// Milliseconds from midnight to midnight.
 const MILLIS_OF_DAY: u128 = 86_400_000;
@@ -369,7 +364,7 @@ fn as_of_vlan<'a>(
     room: &'a mut Vec<u8>,
 ) -> (InterfaceId, &'a [u8]) {
     let Some((vlan, tags)) = tagger.vlan_of(port, frame) else { return (port, frame) };
-    let (addresses, rest) = frame.split_at(ADDRESSES);
+    let (addresses, rest) = frame.split_at(ADDRESSES_LEN);
     room.clear();
     room.extend_from_slice(addresses);
     room.extend_from_slice(rest.get(tags * TAG_LEN..).unwrap_or_default());

@@ -1,10 +1,8 @@
 //! A worker between rings, with a kernel as the tests have it.
 
 use std::collections::BTreeMap;
-use std::collections::VecDeque;
-use std::io::{self, IoSlice};
+use std::io;
 use std::mem::take;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use dataplane::class::{ByClass, default_limits};
@@ -18,17 +16,16 @@ use dataplane::punts::ClassRing;
 use dataplane::quarantine::Suspect;
 use dataplane::reason::PuntReason;
 use dataplane::tables::{Fibs, Tables, VrfTables};
-use dpdk::{Consumer, Eal, Mempool, MempoolConfig, Producer, Ring, VirtioHeader};
+use dpdk::{Consumer, Eal, Mempool, MempoolConfig, Producer, Ring};
 use fib::{Algorithm, NoReaders};
 use slowpath::{Output, Waiting};
 use wire::MacAddr;
 use wire::checksum::{complete_l4_checksum, pseudo_header_v4};
 use wire::offload::segment::Segments;
 use wire::offload::{NEEDS_CHECKSUM, NetHeader, SEGMENT_NONE, SEGMENT_TCP4};
-use zerocopy::{FromBytes, IntoBytes};
 
-use super::super::host::DeviceWork;
-use super::super::host::{FrameDevice, HostInterface};
+use super::super::host::testing::{Device, Kernel};
+use super::super::host::{DeviceWork, HostInterface};
 use super::super::wiring::{HostLink, PRIORITY_SIZE, SlowPathWays};
 use super::*;
 
@@ -42,63 +39,6 @@ fn shared() -> &'static (Arc<Eal>, Mempool) {
         let pool = Mempool::new(&eal, &config).expect("the memory holds 4095 packets");
         (eal, pool)
     })
-}
-
-/// The kernel, as the tests have it.
-#[derive(Default)]
-struct Kernel {
-    /// Frames that it sends.
-    sends: VecDeque<Vec<u8>>,
-    /// The header of each.
-    header: NetHeader,
-    /// Frames that it got.
-    got: Vec<Vec<u8>>,
-    /// The header of each.
-    got_headers: Vec<NetHeader>,
-    /// The error that it returns instead of taking a frame.
-    refuses: Option<i32>,
-}
-
-struct Device(Arc<Mutex<Kernel>>, io::PipeReader);
-
-impl FrameDevice for Device {
-    fn read(&self, header: &mut VirtioHeader, frame: &mut [u8]) -> io::Result<usize> {
-        let mut kernel = self.0.lock().unwrap();
-        let sent = kernel.sends.pop_front().ok_or(io::Error::from(io::ErrorKind::WouldBlock))?;
-        header.copy_from_slice(kernel.header.as_bytes());
-        frame[..sent.len()].copy_from_slice(&sent);
-        Ok(sent.len())
-    }
-
-    fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
-        let mut kernel = self.0.lock().unwrap();
-        if let Some(errno) = kernel.refuses {
-            return Err(io::Error::from_raw_os_error(errno));
-        }
-        kernel.got_headers.push(NetHeader::read_from_bytes(&parts[0]).unwrap());
-        kernel.got.push(parts[1..].iter().flat_map(|part| part.iter().copied()).collect());
-        Ok(())
-    }
-
-    fn has_headers(&self) -> bool {
-        true
-    }
-
-    fn set_segmentation(&self, _: bool) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(std::os::fd::AsFd::as_fd(&self.1))
-    }
-
-    fn change(&self, _: &str, _: MacAddr, _: u16) -> anyhow::Result<()> {
-        Ok(())
-    }
-
-    fn set_lasting(&self, _: bool) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// A slow path with one port that has a host interface, and everything around it.

@@ -11,6 +11,7 @@
 //! | drop `no-buffer` | without room for a tag |
 
 use wire::checksum::complete_l4_checksum_in_parts;
+use wire::ethernet::TAG_LEN;
 
 use crate::batch::{Batch, ETHERNET};
 use crate::catalogue::StepSpec;
@@ -20,9 +21,8 @@ use crate::reason::DropReason;
 
 const OUTPUTS: &[Output] = &[Output::next("ok"), Output::Drop(DropReason::NoBuffer)];
 
-/// Ethertypes and lengths of VLAN tags.
+/// Ethertypes of VLAN tags.
 const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
-const TAG: usize = 4;
 
 /// Most tags that a checksum is looked for behind.
 const TAGS_MOST: usize = 2;
@@ -65,7 +65,7 @@ fn complete(batch: &mut Batch, slot: usize) {
     let mut at = ETHERNET;
     for _ in 0..TAGS_MOST {
         let is_tag = frame.get(at - 2..at).is_some_and(|kind| TAGS.iter().any(|tag| tag == kind));
-        at += if is_tag { TAG } else { 0 };
+        at += if is_tag { TAG_LEN } else { 0 };
     }
     let is_ip = matches!(frame.get(at - 2..at), Some([0x08, 0x00] | [0x86, 0xdd]));
     if let (true, Some(packet)) = (is_ip, frame.get_mut(at..)) {
