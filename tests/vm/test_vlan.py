@@ -170,7 +170,7 @@ def test_vlan_devices_that_the_kernel_has_on_a_host_interface_are_the_router_s(m
         # The kernel's neighbours and its own packets; forwarded ones in both directions, over its route.
         assert wait_for(lambda: machine.run("ping", "-c", "1", "-W", "5", "10.0.10.2", check=False).returncode == 0, 30)
         forwarded = ("ping", "-c", "1", "-W", "5", "-I", "10.0.10.2", "192.0.2.1")
-        assert wait_for(lambda: lan.run(*forwarded, check=False).returncode == 0, 30)
+        assert wait_for(lambda: lan.run(*forwarded, check=False).returncode == 0, 30), told(router)
         machine.run("ip", "route", "add", "203.0.113.0/24", "via", "10.0.10.2", "dev", "lan.10")
         assert wait_for(lambda: wan.run("ping", "-c", "1", "-W", "5", "203.0.113.1", check=False).returncode == 0, 30)
         (shown,) = [i for i in router.show("interfaces") if i["name"] == "lan.10"]
@@ -207,6 +207,12 @@ def test_vlan_devices_that_the_kernel_has_on_a_host_interface_are_the_router_s(m
             machine.run("ip", "link", "del", name, check=False)
         for host in hosts:
             host.close()
+
+
+def told(router):
+    """What a failed wait shows: neighbours, drops and the log."""
+    dropped = {name: count for name, count in router.show("counters")["dropped"].items() if count}
+    return dropped, router.show("neighbours"), router.show("routes"), router.log()
 
 
 BYTES = 300_000
