@@ -103,6 +103,12 @@ impl Course {
         self.inner().bindings = Arc::downgrade(bindings);
     }
 
+    /// Returns true while NICs are bound or given back.
+    fn changes_nics(&self) -> bool {
+        let bindings = self.inner().bindings.upgrade();
+        bindings.is_some_and(|bindings| bindings.are_changing())
+    }
+
     fn inner(&self) -> MutexGuard<'_, Inner> {
         lock(&self.0)
     }
@@ -113,14 +119,32 @@ pub struct Deadline {
     course: Course,
     /// The time of the first signal, and true if another one has arrived.
     asked: Option<(Instant, bool)>,
-    /// The time in which the machine stood still during the part that began then.
-    excused: (Instant, Duration),
+    excused: Excused,
+}
+
+/// The time that does not count for the part that began at `since`.
+struct Excused {
+    since: Instant,
+    /// The machine stood still.
+    standstill: Duration,
+    /// NICs were bound or given back, whatever the part was.
+    nics: Duration,
+}
+
+impl Excused {
+    fn of(since: Instant) -> Self {
+        Self { since, standstill: Duration::ZERO, nics: Duration::ZERO }
+    }
+
+    fn sum(&self) -> Duration {
+        self.standstill + self.nics
+    }
 }
 
 impl Deadline {
     /// Of a router that takes this course.
     pub fn new(course: Course) -> Self {
-        Self { course, asked: None, excused: (Instant::now(), Duration::ZERO) }
+        Self { course, asked: None, excused: Excused::of(Instant::now()) }
     }
 
     /// Starts the deadline for the router's end.
@@ -132,19 +156,30 @@ impl Deadline {
         }
     }
 
-    /// The thread that watches this deadline woke so much later than it wanted to. Where it is seconds, the machine
-    /// itself stood still, as a virtual machine does, and no part of the end is late for that reason.
-    pub fn excuse(&mut self, late: Duration) {
+    /// The thread that watches this deadline waited, `late` of it longer than it wanted to. Where that is seconds, the
+    /// machine itself stood still, as a virtual machine does, and no part of the end is late for that reason; neither
+    /// where the part waited for NICs, which have a time of their own.
+    pub fn excuse(&mut self, waited: Duration, late: Duration) {
+        let nics = self.course.changes_nics();
+        self.excuse_for(waited, late, nics);
+    }
+
+    /// As [`Self::excuse`]; `nics`: NICs are bound or given back.
+    fn excuse_for(&mut self, waited: Duration, late: Duration, nics: bool) {
+        let since = self.course.inner().since;
+        if since != self.excused.since {
+            self.excused = Excused::of(since);
+        }
         if late >= STANDSTILL {
-            let since = self.course.inner().since;
-            self.excused = (since, self.excused_in(since) + late);
+            self.excused.standstill += late;
+        } else if nics {
+            self.excused.nics = NIC_PATIENCE.min(self.excused.nics + waited);
         }
     }
 
-    /// Returns the time in which the machine stood still during the part that began at `since`.
+    /// Returns the time that does not count for the part that began at `since`.
     fn excused_in(&self, since: Instant) -> Duration {
-        let (part, excused) = self.excused;
-        if part == since { excused } else { Duration::ZERO }
+        if self.excused.since == since { self.excused.sum() } else { Duration::ZERO }
     }
 
     /// Returns the time that is left; `None` if no end was requested.
@@ -271,15 +306,32 @@ mod tests {
         let mut deadline = Deadline::new(course.clone());
         let now = course.inner().since;
         deadline.ask(now);
-        deadline.excuse(STANDSTILL / 2);
+        deadline.excuse(PATIENCE, STANDSTILL / 2);
         assert_eq!(deadline.left(now + PATIENCE), Some(Duration::ZERO));
-        deadline.excuse(30 * SECOND);
+        deadline.excuse(PATIENCE, 30 * SECOND);
         assert_eq!(deadline.left(now + PATIENCE), Some(30 * SECOND));
         assert_eq!(deadline.left(now + PATIENCE + 30 * SECOND), Some(Duration::ZERO));
         // It is no concern of the next part.
         course.enter("the next");
         let next = course.inner().since;
         assert_eq!(deadline.left(next + PATIENCE), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_part_that_waits_for_nics_has_their_time_and_then_its_own() {
+        let course = Course::default();
+        let mut deadline = Deadline::new(course.clone());
+        let now = course.inner().since;
+        deadline.ask(now);
+        for _ in 0..30 {
+            deadline.excuse_for(LOOK, Duration::ZERO, true);
+        }
+        deadline.excuse_for(LOOK, Duration::ZERO, false);
+        assert_eq!(deadline.left(now + 30 * SECOND), Some(PATIENCE));
+        for _ in 0..100 {
+            deadline.excuse_for(LOOK, Duration::ZERO, true);
+        }
+        assert_eq!(deadline.left(now + NIC_PATIENCE), Some(PATIENCE), "they have no more");
     }
 
     #[test]

@@ -185,7 +185,10 @@ fn attend(source: &SignalFd, out: &UnboundedSender<u32>, mut deadline: Deadline)
         let begin = Instant::now();
         let most = deadline.left(begin).map(|left| left.min(LOOK));
         wait(source, most);
-        deadline.excuse(most.map_or(Duration::ZERO, |most| begin.elapsed().saturating_sub(most)));
+        if let Some(most) = most {
+            let waited = begin.elapsed();
+            deadline.excuse(waited, waited.saturating_sub(most));
+        }
         while let Ok(Some(number)) = read(source) {
             // Without an owner, the deadline is what is left.
             let _ = out.send(number);

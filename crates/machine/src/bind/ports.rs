@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use anyhow::{Result, anyhow, bail};
 use control::config::{Config, Device, Port};
@@ -289,6 +289,11 @@ impl Bindings {
     pub fn addresses(&self) -> Vec<String> {
         let Ok(taken) = self.taken.try_lock() else { return Vec::new() };
         taken.iter().map(|taken| taken.record.address.clone()).collect()
+    }
+
+    /// Returns true while devices are being bound or given back.
+    pub fn are_changing(&self) -> bool {
+        matches!(self.taken.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     /// Gives all devices back at the end, after DPDK has closed them.

@@ -349,7 +349,8 @@ fn a_router_binds_by_the_interface_s_name_and_gives_back() {
     bindings.give_back_unused(&none, |_| false);
     assert_eq!(lab.driver().as_deref(), Some("vfio-pci"), "held");
     drop(hold);
-    bindings.give_back_unused(&none, |address| address == ADDRESS);
+    assert!(!bindings.are_changing());
+    bindings.give_back_unused(&none, |address| bindings.are_changing() && address == ADDRESS);
     assert_eq!(lab.driver().as_deref(), Some("vfio-pci"), "open");
     bindings.give_back_unused(&none, |_| false);
     assert_eq!(lab.driver().as_deref(), Some("e1000e"));
