@@ -646,7 +646,7 @@ def test_tokens(lab):
     # Not even root's user does without one, and a path says nothing.
     assert api.ask("GET", "/v1/vrfs")[0] == api.ask("GET", "/v1/none")[0] == 401
     status, _, answer = api.ask("POST", "/v1/rollback", {}, Authorization=bearer(read))
-    expected = "the token of role read may not rollback: needs role configure (nobody has it but root: "
+    expected = "the token of role read may not rollback: needs role configure (only root has it: "
     assert status == 403 and answer["detail"].startswith(expected), answer
     status, _, answer = api.ask("POST", "/v1/rollback", {"to": 99}, Authorization=bearer(configure))
     assert status == 422 and "99" in answer["detail"]

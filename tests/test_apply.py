@@ -242,7 +242,7 @@ def test_an_apply_that_is_not_confirmed_is_taken_back(lab):
     assert state(router) == before
     assert "configuration 2: not confirmed in time" in router.log()
     assert [(e["origin"], e["state"]) for e in history(router)][1:] == [("apply", None), ("2 was not confirmed", "current")]
-    assert "nothing waits to be confirmed" in refused(router, "confirm")
+    assert "no configuration awaits confirmation" in refused(router, "confirm")
     router.stop()
 
 
@@ -259,7 +259,7 @@ def test_an_apply_that_is_confirmed_stays(lab):
     assert "second-ttl" not in steps(router)
     assert json.loads(router.command("rollback", "--json").stdout)["number"] == 4
     assert "second-ttl" in steps(router)
-    assert "nothing waits to be confirmed" in refused(router, "confirm")
+    assert "no configuration awaits confirmation" in refused(router, "confirm")
 
 
 def test_history_and_rollback(lab):

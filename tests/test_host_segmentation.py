@@ -4,6 +4,7 @@ Every transfer is compared byte for byte at its end, and what left by the port i
 host: no frame is longer than the MTU, and every checksum is right.
 """
 
+import re
 import socket
 import struct
 import threading
@@ -306,6 +307,24 @@ def test_without_segmentation_frames_go_one_by_one_and_it_changes_while_running(
     assert sizes(machine.host, "eth0", lambda: machine.down(IPV4)) == 1514
     apply(machine.router, machine.config(", segmentation = false"))
     assert sizes(machine.space, "left", lambda: machine.up(IPV4)) <= 1514
+    machine.router.stop()
+
+
+def test_segmentation_of_a_vlan_changes_while_running(lab):
+    machine = Machine(lab)
+
+    def vlan(more=""):
+        host = f'host = {{ netns = "{machine.space.name}"{more} }}'
+        return machine.config() + f'turnpike.vlan "left.10" {{ parent = "left", id = 10, {host} }}\n'
+
+    def offload():
+        return re.search("tcp-segmentation-offload: (on|off)", machine.space.run("ethtool", "-k", "left.10").stdout)[1]
+
+    for more, expected in [(", segmentation = false", "off"), ("", "on"), (", segmentation = false", "off")]:
+        apply(machine.router, vlan(more))
+        assert wait_for(lambda: offload() == expected), more
+        (shown,) = [one for one in machine.router.show("interfaces") if one["name"] == "left.10"]
+        assert shown["host"]["state"] == "up" and shown["link"] == "up", shown
     machine.router.stop()
 
 

@@ -113,7 +113,7 @@ fn connect(socket: &Path) -> Result<UnixStream> {
         let shown = socket.display();
         let what = match error.kind() {
             ErrorKind::PermissionDenied => format!(
-                "socket {shown}: not for this user; who runs the router may ask it: run as root (sudo)"
+                "socket {shown}: permission denied: run as root (sudo)"
             ),
             _ => format!(
                 "socket {shown}: cannot reach a router; is `turnpike run` up, and with the same --socket?"

@@ -390,7 +390,7 @@ fn compare_steps(outcomes: &mut [Outcome], routers: &[Router], samples: &[Vec<Sa
             let last = base.len() - tenth;
             text += &format!(
                 "; in the first {tenth} rounds {}, in the last {}; {compiled} traces compiled, {given_up} \
-                 given up, all thrown away {flushed} times",
+                 aborted, all flushed {flushed} times",
                 more(&base[..tenth], &samples[k][..tenth]),
                 more(&base[last..], &samples[k][last..])
             );

@@ -121,7 +121,7 @@ impl Forwarder {
         let pool = parts.replicator.pool().clone();
         let mut distribution = Distribution::new(parts.settings.tx);
         distribution.set_taps(Taps::new(pool.clone()));
-        distribution.exchange_mirror(&mut parts.graph.mirror_output, &mut None);
+        distribution.exchange_mirror(&mut parts.graph.companions.mirror_output, &mut None);
         batch.copies = Some(Copies::new(pool));
         Self {
             rx: Vec::with_capacity(MAX_PORTS),
@@ -175,7 +175,10 @@ impl Forwarder {
                 std::mem::swap(graph, &mut self.parts.graph);
                 let (next, last) = (&mut self.parts.graph, &mut *graph);
                 let distribution = &mut self.distribution;
-                distribution.exchange_mirror(&mut next.mirror_output, &mut last.mirror_output);
+                distribution.exchange_mirror(
+                    &mut next.companions.mirror_output,
+                    &mut last.companions.mirror_output,
+                );
                 std::mem::swap(&mut next.watches, &mut last.watches);
                 // A step that panics over another's state starts without it.
                 let _ = guard(|| self.parts.graph.take_state(graph));
@@ -503,7 +506,7 @@ impl Forwarder {
 
     /// The packets of the batch to be kept beside those of classes.
     fn more_to_keep(&mut self, by_class: Mask, wanted: Connections) -> Mask {
-        match &mut self.parts.graph.shed_filter {
+        match &mut self.parts.graph.companions.shed_filter {
             Some(filter) if wanted != Connections::NONE => {
                 let others = Mask(self.batch.burst.owned()).without(by_class);
                 filter.keep(&self.batch, others, wanted)
@@ -578,7 +581,7 @@ impl Forwarder {
         let (batch, counters) = (&mut self.batch, &self.parts.counters);
         match spread {
             Some(Spread::Rings(spread)) => {
-                let filter = &mut self.parts.graph.spread_filter;
+                let filter = &mut self.parts.graph.companions.spread_filter;
                 let chosen = filter.as_mut().map_or(Chosen::NONE, |filter| filter.choose(batch));
                 spread.spread(&mut batch.burst, chosen, counters);
             }
@@ -712,11 +715,11 @@ impl Forwarder {
         }
         if !ends.replicate.is_empty() {
             let ForwarderParts { replicator, counters, graph, .. } = &mut self.parts;
-            let distribution = &mut self.distribution;
+            let (distribution, companions) = (&mut self.distribution, &mut graph.companions);
             replicator.accept(
                 &mut self.batch,
                 ends.replicate,
-                (graph.copy_filter.as_deref_mut(), graph.tagger.as_deref()),
+                (companions.copy_filter.as_deref_mut(), companions.tagger.as_deref()),
                 &mut Egress { distribution, now, counters },
             );
         }
@@ -726,11 +729,11 @@ impl Forwarder {
         }
         if !ends.slow_path.is_empty() {
             let (batch, graph) = (&mut self.batch, &mut self.parts.graph);
-            let mut filter = graph.router_filter.take();
+            let mut filter = graph.companions.router_filter.take();
             let reason = |slot| graph.punt_reason(slot);
             let (by, counters) = (filter.as_deref_mut(), &self.parts.counters);
             self.parts.punts.accept(batch, ends.slow_path, reason, by, counters);
-            graph.router_filter = filter;
+            graph.companions.router_filter = filter;
         }
         let burst = &mut self.batch.burst;
         if !ends.drop.is_empty() {

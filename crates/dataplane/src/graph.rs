@@ -32,17 +32,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::batch::{BATCH_MAX, Batch};
-use crate::copy_filter::CopyFilter;
+use crate::companions::Companions;
 use crate::counters::Counter;
 use crate::mask::Mask;
-use crate::mirror_sessions::MirrorOutput;
 use crate::quarantine::guard;
 use crate::reason::{DropReason, PuntReason};
-use crate::router_filter::RouterFilter;
 pub use crate::shape::{Shape, StepShape, Target};
-use crate::shed_filter::ShedFilter;
-use crate::spread_filter::SpreadFilter;
-use crate::vlan::Tagger;
 use crate::watch::Watch;
 
 /// The most outputs that a step can have.
@@ -270,19 +265,8 @@ pub struct Graph {
     sources: Box<[usize]>,
     shape: Arc<Shape>,
     counters: Arc<GraphCounters>,
-    /// The filter of packets that it punts to the slow path.
-    pub(crate) router_filter: Option<Box<RouterFilter>>,
-    /// The filter of copies of multicast packets.
-    pub(crate) copy_filter: Option<Box<CopyFilter>>,
-    /// Tags copies of multicast packets that leave by VLANs; `None`: there are no VLANs.
-    pub(crate) tagger: Option<Box<Tagger>>,
-    /// Selects forwarders for packets spread by software.
-    pub(crate) spread_filter: Option<Box<SpreadFilter>>,
-    /// Selects packets to be kept under overload.
-    pub(crate) shed_filter: Option<Box<ShedFilter>>,
-    /// Mirroring where packets leave; `None`: there are no mirror sessions. The distribution has it while the graph
-    /// runs.
-    pub(crate) mirror_output: Option<Box<MirrorOutput>>,
+    /// What is exchanged with it, and acts outside of its steps.
+    pub companions: Companions,
     /// Observers of packets; nearly always none.
     pub(crate) watches: Vec<Box<dyn Watch>>,
 }
@@ -313,44 +297,9 @@ impl Graph {
             counters: Arc::new(GraphCounters::new(shape.edges, &steps)),
             steps,
             shape,
-            router_filter: None,
-            copy_filter: None,
-            tagger: None,
-            spread_filter: None,
-            shed_filter: None,
-            mirror_output: None,
+            companions: Companions::default(),
             watches: Vec::new(),
         }
-    }
-
-    /// Sets the filter of packets for the router itself.
-    pub fn set_router_filter(&mut self, filter: Option<Box<RouterFilter>>) {
-        self.router_filter = filter;
-    }
-
-    /// Sets the filter of copies of multicast packets.
-    pub fn set_copy_filter(&mut self, filter: Option<Box<CopyFilter>>) {
-        self.copy_filter = filter;
-    }
-
-    /// Sets the tagger of copies of multicast packets.
-    pub fn set_tagger(&mut self, tagger: Option<Box<Tagger>>) {
-        self.tagger = tagger;
-    }
-
-    /// Sets the filter that selects forwarders for packets spread by software.
-    pub fn set_spread_filter(&mut self, filter: Option<Box<SpreadFilter>>) {
-        self.spread_filter = filter;
-    }
-
-    /// Sets the filter that selects packets to be kept under overload.
-    pub fn set_shed_filter(&mut self, filter: Option<Box<ShedFilter>>) {
-        self.shed_filter = filter;
-    }
-
-    /// Sets the mirroring where packets leave.
-    pub fn set_mirror_output(&mut self, output: Option<Box<MirrorOutput>>) {
-        self.mirror_output = output;
     }
 
     /// The graph's form.

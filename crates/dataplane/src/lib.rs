@@ -12,6 +12,7 @@ pub mod capture;
 pub mod catalogue;
 pub mod category;
 pub mod class;
+pub mod companions;
 pub mod copy_filter;
 pub mod counters;
 mod default_graph;

@@ -123,7 +123,7 @@ impl Session {
 }
 
 /// The way of a session's copies.
-enum Way {
+enum CopyPath {
     /// By the analyser's port, with the bytes of a tag in front of all others.
     Port(PortId, Option<[u8; 4]>),
     /// By the route; `None`: see [`Sessions::with_tunnels`].
@@ -148,7 +148,7 @@ impl OnPort {
 /// The sessions of a router.
 #[derive(Default)]
 pub struct Sessions {
-    all: Vec<(Session, Way)>,
+    all: Vec<(Session, CopyPath)>,
     inward: PerPort,
     outward: PerPort,
     /// The ports of analysers.
@@ -174,8 +174,8 @@ impl Sessions {
         for (number, session) in all.into_iter().enumerate() {
             let tag = |id| Tag { protocol: TagProtocol::Dot1q, id, priority: 0 }.bytes();
             let way = match session.to {
-                Destination::Port(port) => Way::Port(port, session.vlan.map(tag)),
-                Destination::Erspan(_) => Way::Tunnel(None),
+                Destination::Port(port) => CopyPath::Port(port, session.vlan.map(tag)),
+                Destination::Erspan(_) => CopyPath::Tunnel(None),
             };
             sessions.destinations.extend(session.to.port());
             for &from in &session.from {
@@ -198,7 +198,7 @@ impl Sessions {
             if let Destination::Erspan(to) = &session.to {
                 let known = before.tunnel(&session.name).map(Tunnel::sequence);
                 let hop = hops.number(&session.hop_name());
-                *way = Way::Tunnel(Some(Tunnel::new(to, hop, known.unwrap_or_default())));
+                *way = CopyPath::Tunnel(Some(Tunnel::new(to, hop, known.unwrap_or_default())));
             }
         }
         self
@@ -207,8 +207,8 @@ impl Sessions {
     fn tunnel(&self, name: &str) -> Option<&Tunnel> {
         let found = self.all.iter().find(|(session, _)| session.name == name);
         found.and_then(|(_, way)| match way {
-            Way::Tunnel(tunnel) => tunnel.as_ref(),
-            Way::Port(..) => None,
+            CopyPath::Tunnel(tunnel) => tunnel.as_ref(),
+            CopyPath::Port(..) => None,
         })
     }
 
@@ -219,7 +219,7 @@ impl Sessions {
 
     /// Returns true if there are sessions with an analyser behind routers.
     pub(crate) fn has_tunnels(&self) -> bool {
-        self.all.iter().any(|(_, way)| matches!(way, Way::Tunnel(_)))
+        self.all.iter().any(|(_, way)| matches!(way, CopyPath::Tunnel(_)))
     }
 
     fn enter(&mut self, direction: Direction, from: InterfaceId, number: usize, vlans: &Vlans) {
@@ -437,11 +437,11 @@ impl Mirror {
         let is_whole = block.sessions.is_whole;
         let by = |port| CopyTo { port, session: number as u8, is_whole };
         let made = match (way, exits) {
-            (&Way::Port(port, tag), _) => {
+            (&CopyPath::Port(port, tag), _) => {
                 let wrap = |copy: &mut Mbuf| tag.is_none_or(|tag| copy.insert_tag(tag));
                 taps.copy(burst, (slot, removed), by(port), wrap)
             }
-            (Way::Tunnel(tunnel), exits) => {
+            (CopyPath::Tunnel(tunnel), exits) => {
                 let way = tunnel.as_ref().zip(exits.as_ref());
                 let exit = way.and_then(|(tunnel, exits)| exits.find(tunnel));
                 match way.zip(exit) {

@@ -77,7 +77,7 @@ reasons! {
         // ip4-reverse-path, ip6-reverse-path
         ReversePath = "reverse-path", "Its source is not to be reached by the port it came from, or not at all (RFC 3704); the port asks for that.";
         // steps of the configuration
-        Filtered = "filtered", "A rule or the default of the interface's filter, or of the filter to-router, said: drop (show filters); or a fragment that is too short to be told what it is (RFC 1858, RFC 3128).";
+        Filtered = "filtered", "Dropped by a rule or the default of the interface's filter or of the filter to-router (show filters); or a fragment too short to classify (RFC 1858, RFC 3128).";
         Policed = "policed", "More than the rate of a filter's rule (show filters).";
         ByStep = "by-step", "A step that the configuration put into the graph said: drop.";
         StepFailed = "step-failed", "A step in Lua met an error over the packet, or did not end in time (show steps).";
@@ -98,14 +98,14 @@ reasons! {
         QueueRed = "queue-red", "RED chose it: the port's queue (show queues), or a queue of the graph (show graph), is long on average.";
         QueueCodel = "queue-codel", "CoDel chose it: packets have waited too long for the port (show queues).";
         TxTooLong = "tx-too-long", "The frame is longer than the port's interface sends: its MTU has been lowered in the kernel (show ports), or a copy of a longer frame was to leave by it.";
-        RefusedNeighbour = "refused-neighbour", "More ARP and neighbour discovery came than the slow path takes (show policing).";
-        RefusedLink = "refused-link", "More packets of the links' own protocols came than the slow path takes (show policing).";
-        RefusedRouting = "refused-routing", "More packets of routing protocols came than the slow path takes (show policing).";
-        RefusedHost = "refused-host", "More other packets for the router came than the slow path takes (show policing).";
-        RefusedResolve = "refused-resolve", "More packets to unknown neighbours came than the slow path takes (show policing).";
-        RefusedFragment = "refused-fragment", "More packets came that the next link does not take whole than the slow path takes (show policing).";
-        RefusedOptions = "refused-options", "More packets with options came than the slow path takes (show policing).";
-        RefusedErrors = "refused-errors", "More packets that call for an ICMP error came than the slow path takes (show policing).";
+        RefusedNeighbour = "refused-neighbour", "More ARP and neighbour discovery than its rate or queue admits (show policing).";
+        RefusedLink = "refused-link", "More packets of the links' own protocols than their rate or queue admits (show policing).";
+        RefusedRouting = "refused-routing", "More packets of routing protocols than their rate or queue admits (show policing).";
+        RefusedHost = "refused-host", "More other packets for the router than their rate or queue admits (show policing).";
+        RefusedResolve = "refused-resolve", "More packets to unknown neighbours than their rate or queue admits (show policing).";
+        RefusedFragment = "refused-fragment", "More packets larger than the next link's MTU than their rate or queue admits (show policing).";
+        RefusedOptions = "refused-options", "More packets with options than their rate or queue admits (show policing).";
+        RefusedErrors = "refused-errors", "More packets that call for an ICMP error than their rate or queue admits (show policing).";
         TtlSecurity = "ttl-security", "Of a routing protocol, from farther away than the port accepts (ttl_security, RFC 5082).";
         InjectFull = "inject-full", "The ring from the slow path to a forwarder was full.";
         Shed = "shed", "More came than the forwarder can forward, and the packet is of no class to be kept (turnpike.forwarders { shed }).";
@@ -120,11 +120,11 @@ reasons! {
         TriedOut = "tried-out", "Made by hand by turnpike trace, and not sent.";
         Shutdown = "shutdown", "The router was stopped while it held the packet.";
         // slow path
-        TtlExpired = "ttl-expired", "TTL or hop limit ran out; the sender was told, within the rate limit.";
-        NoRoute = "no-route", "No route to the destination; the sender was told, within the rate limit.";
-        Prohibited = "prohibited", "A route or a step refuses the packet; the sender was told, within the rate limit.";
-        Unreachable = "unreachable", "A route says that the destination is unreachable; the sender was told, within the rate limit.";
-        TooBig = "too-big", "Larger than the next link takes and not to be fragmented; the sender was told.";
+        TtlExpired = "ttl-expired", "TTL or hop limit ran out; answered with an ICMP error, within the rate limit.";
+        NoRoute = "no-route", "No route to the destination; answered with an ICMP error, within the rate limit.";
+        Prohibited = "prohibited", "A route or a step refuses the packet; answered with an ICMP error, within the rate limit.";
+        Unreachable = "unreachable", "A route says that the destination is unreachable; answered with an ICMP error, within the rate limit.";
+        TooBig = "too-big", "Larger than the next link takes and not to be fragmented; answered with an ICMP error.";
         BeyondScope = "beyond-scope", "An IPv6 link-local source cannot be forwarded (RFC 4443 3.1 code 2).";
         NeighbourFailed = "neighbour-failed", "The neighbour did not answer ARP or ND.";
         NeighbourQueueFull = "neighbour-queue-full", "Too many packets waited for this neighbour.";
@@ -147,7 +147,7 @@ reasons! {
         DirectedBroadcast = "directed-broadcast", "To a network's broadcast address (RFC 2644: not forwarded).";
         MulticastNotRouted = "multicast-not-routed", "A multicast group that the router has not joined, and has no entry for.";
         NotLocal = "not-local", "A link-local or local destination that is not an address of this port.";
-        NoListener = "no-listener", "For the router itself, but nothing here speaks this protocol or port; the sender was told.";
+        NoListener = "no-listener", "For the router itself, but nothing here speaks this protocol or port; answered with an ICMP error.";
     }
 }
 
@@ -171,8 +171,8 @@ reasons! {
         TooBig = "too-big", "Larger than the MTU of the port it should leave by; to a group: of one of its ports.";
         Scope = "scope", "The source is link-local, the destination is not.";
         Reset = "reset", "A step of the configuration refuses the packet, TCP by a reset.";
-        Truncated = "truncated", "The total length is beyond the frame, the header is right: dropped, and the sender is told.";
-        Redirect = "redirect", "It leaves by the port it came by: forwarded, and the sender may be told of a better first hop.";
+        Truncated = "truncated", "The total length is beyond the frame, the header is right: dropped, and answered with an ICMP error.";
+        Redirect = "redirect", "It leaves by the port it came by: forwarded, and a redirect may name the sender a better first hop.";
     }
 }
 
@@ -186,7 +186,7 @@ reasons! {
         Resolve = "resolve", "Packets that wait for a neighbour's MAC.";
         Fragment = "fragment", "Packets that the next link does not take whole.";
         Options = "options", "Packets with IP options, on their way elsewhere.";
-        Errors = "errors", "Packets that cannot be forwarded: their senders are told.";
+        Errors = "errors", "Packets that cannot be forwarded, answered with ICMP errors.";
     }
 }
 

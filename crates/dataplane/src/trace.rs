@@ -16,7 +16,7 @@ use crate::interface::InterfaceId;
 use crate::mask::Mask;
 use crate::next_hop::{NO_ROUTE, NextHop};
 use crate::shape::Shape;
-use crate::watch::{Place, Selection, Watch, Way};
+use crate::watch::{Place, Selection, StepOutcome, Watch};
 
 /// Bytes of a frame in a sighting: all headers that steps read and write.
 pub const SIGHTED: usize = 128;
@@ -34,7 +34,7 @@ pub enum At {
         /// Its place in the graph.
         place: usize,
         /// The way that it gave the packet.
-        way: Way,
+        way: StepOutcome,
     },
 }
 
@@ -196,9 +196,9 @@ impl Watch for Trace {
         self.look(shape, packets & present, batch);
         for slot in (packets & self.traced).slots() {
             let way = match out.iter().position(|taken| taken.has(slot)) {
-                Some(output) => Way::Output(output),
-                None if present.has(slot) => Way::Lost,
-                None => Way::Kept,
+                Some(output) => StepOutcome::Output(output),
+                None if present.has(slot) => StepOutcome::Lost,
+                None => StepOutcome::Kept,
             };
             self.sight(shape, At::Step { place, way }, slot, batch);
         }
@@ -261,7 +261,7 @@ mod tests {
     }
 
     fn step(place: usize, output: usize) -> At {
-        At::Step { place, way: Way::Output(output) }
+        At::Step { place, way: StepOutcome::Output(output) }
     }
 
     fn udp(port: u16) -> Vec<u8> {
@@ -280,7 +280,7 @@ mod tests {
         };
         assert_eq!(of(0), [At::Entry, step(0, 0), step(1, 0)]);
         assert_eq!(of(1), [At::Entry, step(0, 1)]);
-        assert_eq!(of(4), [At::Entry, At::Step { place: 0, way: Way::Lost }]);
+        assert_eq!(of(4), [At::Entry, At::Step { place: 0, way: StepOutcome::Lost }]);
         assert_eq!(sightings.lost(), 0);
     }
 

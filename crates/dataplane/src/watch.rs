@@ -15,7 +15,7 @@ use crate::shape::Shape;
 
 /// The way that a step has given a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum StepOutcome {
     /// To the output of this number.
     Output(usize),
     /// The step keeps it, and emits it later.

@@ -501,7 +501,7 @@ impl Setup<'_> {
     fn info(&self) -> Result<sys::rte_event_dev_info, Error> {
         let mut info = MaybeUninit::<sys::rte_event_dev_info>::zeroed();
         // SAFETY: the device exists; the function writes the information, or fails.
-        self.done("DPDK cannot say what it can", unsafe {
+        self.done("its capabilities cannot be read", unsafe {
             sys::rte_event_dev_info_get(self.id, info.as_mut_ptr())
         })?;
         // SAFETY: zeroed, which is a value of every field, and written.

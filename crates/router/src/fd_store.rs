@@ -246,7 +246,7 @@ impl Held {
             replace(&store);
         };
         if let Err(error) = thread::Builder::new().name("holder-watch".to_owned()).spawn(body) {
-            tracing::warn!("host interfaces: nobody watches their holder: {error}");
+            tracing::warn!("host interfaces: their holder is not watched: {error}");
         }
     }
 

@@ -10,6 +10,7 @@ use anyhow::{Context, Error, Result, anyhow};
 use control::config::Config;
 use dataplane::bond::BondTable;
 use dataplane::catalogue::{Catalogue, Facts};
+use dataplane::companions::Companions;
 use dataplane::copy_filter::CopyFilter;
 use dataplane::filters::{FilterTable, Filters};
 use dataplane::flows::FlowTable;
@@ -185,13 +186,15 @@ impl GraphMaker {
         let names = config.port_names();
         let (steps, view) = self.lua_steps(config, &plans, &names, peers)?;
         let mut graph = steps.build(&plans, catalogue, tables, &names)?;
-        graph.set_router_filter(RouterFilter::of(tables));
-        graph.set_copy_filter(CopyFilter::of(tables));
-        graph.set_spread_filter(SpreadFilter::of(tables));
-        graph.set_shed_filter(ShedFilter::of(tables));
         let has_virtuals = config.virtuals().next().is_some();
-        graph.set_tagger(has_virtuals.then(|| Box::new(tables.tagger())));
-        graph.set_mirror_output(tables.mirror_output());
+        graph.companions = Companions {
+            router_filter: RouterFilter::of(tables),
+            copy_filter: CopyFilter::of(tables),
+            tagger: has_virtuals.then(|| Box::new(tables.tagger())),
+            spread_filter: SpreadFilter::of(tables),
+            shed_filter: ShedFilter::of(tables),
+            mirror_output: tables.mirror_output(),
+        };
         Ok((graph, view))
     }
 

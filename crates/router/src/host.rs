@@ -75,6 +75,8 @@ pub struct HostView {
     pub counters: Arc<HostCounters>,
     /// The kernel's VLAN device that it is; `None`: it is a TAP.
     pub kernel_device: Option<KernelDevice>,
+    /// As configured: large frames go to the kernel and come from it whole.
+    pub segmentation: bool,
     /// The groups of all interfaces of its namespace.
     file: Arc<GroupsFile>,
     name: String,
@@ -154,6 +156,17 @@ impl FrameDevice for Tap {
     }
 }
 
+/// The treatment of frames larger than the MTU.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Segmentation {
+    /// There are none.
+    Off,
+    /// The kernel sends them, and segments for it are coalesced.
+    On,
+    /// Wanted, but the device has no room for what they need.
+    Impossible,
+}
+
 /// A host interface, up.
 pub struct HostInterface {
     device: Arc<dyn FrameDevice>,
@@ -165,8 +178,7 @@ pub struct HostInterface {
     netns: Option<PathBuf>,
     down: Down,
     up: Up,
-    /// Segments for the kernel are coalesced.
-    coalesces: bool,
+    segmentation: Segmentation,
     /// True if it was removed by another process.
     lost: bool,
     /// The first of the last attempts to read, none of which succeeded.
@@ -234,8 +246,12 @@ impl HostInterface {
         self.device
             .set_segmentation(on)
             .with_context(|| format!("host interface {name}: setting its offloads"))?;
-        self.coalesces = on && self.device.has_headers();
-        if on && !self.coalesces {
+        self.segmentation = match on {
+            true if self.device.has_headers() => Segmentation::On,
+            true => Segmentation::Impossible,
+            false => Segmentation::Off,
+        };
+        if self.segmentation == Segmentation::Impossible {
             tracing::warn!(
                 "host interface {name}: kept open from an older router, which made it without room for \
                  large frames: they go one by one until the service is stopped and started"
@@ -256,7 +272,7 @@ impl HostInterface {
             netns: None,
             down: Down::new(),
             up: Up::default(),
-            coalesces: false,
+            segmentation: Segmentation::Off,
             lost: false,
             failing: None,
             all_multicasts: false,
@@ -339,6 +355,7 @@ impl HostInterface {
             index: self.index,
             netns: self.netns.clone(),
             kernel_device: self.kernel_device.clone(),
+            segmentation: self.segmentation != Segmentation::Off,
             counters: self.counters.clone(),
             file: self.groups.file(),
             name: self.name.clone(),
@@ -350,7 +367,7 @@ impl HostInterface {
     pub fn give(&mut self, packet: Mbuf, done: &mut impl FnMut(u64, Result<(), DropReason>)) {
         let Self { device, counters, up, .. } = self;
         let mut write = |batch: Batch<'_>| done(batch.frames, write(&**device, counters, &batch));
-        if self.coalesces {
+        if self.segmentation == Segmentation::On {
             up.give(packet, &mut write);
         } else {
             up::write_one(&packet, &mut write);

@@ -349,7 +349,7 @@ impl Router {
         course.enter_for(format!("the closing of {}", names.join(", ")), patience);
         Port::close_all(devices);
         if failed {
-            bail!("a thread ended by a panic: a defect, please report what stands above");
+            bail!("a thread ended by a panic: a defect, please report the log lines above");
         }
         served
     }

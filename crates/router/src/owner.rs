@@ -4,8 +4,8 @@
 //!   API clients --- Question ----+
 //!   kernel, zebra - batches -----+
 //!   slow path ----- Event -------+--> Owner (one task) --- Order --> slow path
-//!   signals ------- Wish --------+        |    +---------- KernelOrder --> kernel
-//!   devices, links - Word -------+
+//!   signals --- SignalRequest ---+        |    +---------- KernelOrder --> kernel
+//!   links --- PortNotification --+
 //!   every 10 ms --- tick --------+        +--> FIB, next-hop table (read by forwarders)
 //! ```
 //!
@@ -21,7 +21,7 @@
 //! |---|---|
 //! | `initial.rs` | the configuration's RIB |
 //! | `sources.rs`, `events.rs`, `limiter.rs` | events of the kernel and zebra |
-//! | `turn.rs` | time limit of a turn |
+//! | `turn.rs`, `clock.rs` | time limit of a turn; ticks |
 //! | `watch.rs` | all notifications about devices |
 //! | `links.rs` | changes of ports' links |
 //! | `filters.rs` | the multicasts that devices pass on |
@@ -51,6 +51,7 @@ mod apply;
 mod bonds;
 mod captures;
 mod changes;
+mod clock;
 mod commands;
 mod configurations;
 mod control_queues;
@@ -97,7 +98,7 @@ mod watches;
 
 use std::net::IpAddr;
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use control::netlink::KernelOrder;
@@ -107,7 +108,6 @@ use dataplane::words::count;
 use nix::sys::signal::Signal;
 use slowpath::Event;
 use tokio::sync::mpsc;
-use tokio::time::MissedTickBehavior;
 
 use super::Listeners;
 use super::last_resort::Course;
@@ -115,9 +115,10 @@ use super::manager::State;
 use super::ports::{OpenPort, Ports};
 use super::runtime;
 use super::server::Service;
-use super::signals::{Signals, Wish};
+use super::signals::{SignalRequest, Signals};
 use super::slow_worker::SlowWorker;
 use super::wiring::Wiring;
+use clock::Clock;
 use handlers::Counts;
 use meanwhile::{Inputs, Later};
 use state::Serving;
@@ -132,16 +133,6 @@ pub use initial::{NewFibs, Readers, StaticRoutes, build_rib, new_fibs};
 pub use multicast::Groups;
 pub use sources::Sources;
 pub use state::{Devices, Filtering, Forwarding, Routing, SlowPathLink};
-
-/// Interval of polling for changes without notifications.
-const TICK: Duration = Duration::from_millis(10);
-
-/// Ticks without anything else to do after which only one in [`QUIET_STEP`] is made, so that an idle router
-/// hardly uses the processor.
-const QUIET_TICKS: u32 = 100;
-
-/// A multiple of [`SLOW_TICKS`], of which the others are multiples.
-const QUIET_STEP: u32 = 20;
 
 /// Ticks between two looks at the RIB's deferred work, at devices that do not report changes of their link, and for
 /// absent devices.
@@ -220,86 +211,94 @@ impl Owner {
         runtime.block_on(self.attend(listeners, signals))
     }
 
-    async fn attend(
-        &mut self,
-        mut listeners: Listeners,
-        signals: Signals,
-    ) -> Result<Option<Signal>> {
+    async fn attend(&mut self, listeners: Listeners, signals: Signals) -> Result<Option<Signal>> {
         let course = signals.course().clone();
-        let signals = signals.wait();
+        self.begin_serving(listeners, signals).await?;
+        let mut clock = Clock::start();
+        let ended_by = loop {
+            if let ControlFlow::Break(ended_by) = self.turn(&mut clock).await {
+                break ended_by;
+            }
+            // The API's tasks run, and signals and sockets are looked at.
+            tokio::task::yield_now().await;
+        };
+        self.end_serving(ended_by, &course);
+        Ok(ended_by)
+    }
+
+    /// Starts the API, telnet and metrics, and follows signals, devices and interfaces.
+    async fn begin_serving(&mut self, mut listeners: Listeners, signals: Signals) -> Result<()> {
         let (ask, questions) = mpsc::channel(16);
         listeners.socket.path().clone_into(&mut self.serving.socket);
         let (metrics, api) = (listeners.metrics.take(), listeners.api.take());
         self.serving.roles = listeners.roles.clone();
         self.serving.service = Some(Service::start(listeners, ask)?);
         let watch = self.watch()?;
-        self.serving.inputs = Some(Inputs { signals, watch, questions });
+        self.serving.inputs = Some(Inputs { signals: signals.wait(), watch, questions });
         self.follow_interfaces().await;
         self.serve_metrics(metrics);
         self.serve_api(api);
         self.publish_metrics();
-        let mut ticks = tokio::time::interval(TICK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut count, mut quiet) = (0u32, 0u32);
-        let ended_by = loop {
-            self.see_to_later().await;
-            if self.serving.later.ended.is_some() {
-                break self.serving.later.ended;
-            }
-            let Some(Inputs { signals, watch, .. }) = &mut self.serving.inputs else { break None };
-            // First in every turn, without waiting.
-            tokio::select! {
-                biased;
-                wish = signals.next() => match wish {
-                    Wish::End(signal) => break Some(signal),
-                    Wish::Reload => self.reload(),
-                },
-                word = watch.next() => self.on_port_event(word).await,
-                () = std::future::ready(()) => {}
-            }
-            let busy = self.is_busy();
-            let mut ticked = false;
-            let Some(Inputs { signals, watch, questions }) = &mut self.serving.inputs else {
-                break None;
-            };
-            tokio::select! {
-                wish = signals.next() => match wish {
-                    Wish::End(signal) => break Some(signal),
-                    Wish::Reload => self.reload(),
-                },
-                word = watch.next() => self.on_port_event(word).await,
-                Some(question) = questions.recv() => self.answer(question).await,
-                () = self.slow_path.events.ready() => self.take_events(),
-                batch = self.routing.sources.receive() => self.take_in(batch),
-                Some(job) = self.configurations.prepared() => {
-                    self.finish(job).await;
-                    self.follow_interfaces().await;
-                    self.filter_multicasts();
-                }
-                () = self.routing.groups.changed() => self.routing.groups.publish(),
-                () = std::future::ready(()), if busy => self.work(),
-                _ = ticks.tick() => {
-                    ticked = true;
-                    count = count.wrapping_add(1);
-                    if quiet >= QUIET_TICKS {
-                        count = count.next_multiple_of(QUIET_STEP);
-                        ticks.reset_after(TICK * QUIET_STEP);
-                    }
-                    if self.on_tick(count).await.is_break() {
-                        break None;
-                    }
-                }
-            }
-            if !ticked && quiet >= QUIET_TICKS {
-                ticks.reset_after(TICK);
-            }
-            quiet = if ticked { quiet.saturating_add(1) } else { 0 };
-            self.routing.sources.say_what_waits(&mut self.routing.rib);
-            self.pass_commands();
-            self.tell_manager();
-            // The API's tasks run, and signals and sockets are looked at.
-            tokio::task::yield_now().await;
+        Ok(())
+    }
+
+    /// One turn of the loop. Breaks, with the signal if there was one, when the router must end.
+    async fn turn(&mut self, clock: &mut Clock) -> ControlFlow<Option<Signal>> {
+        self.run_deferred().await;
+        if self.serving.later.ended.is_some() {
+            return ControlFlow::Break(self.serving.later.ended);
+        }
+        self.take_signals_and_links().await?;
+        let busy = self.is_busy();
+        let Some(Inputs { signals, watch, questions }) = &mut self.serving.inputs else {
+            return ControlFlow::Break(None);
         };
+        tokio::select! {
+            request = signals.next() => self.on_signal(request)?,
+            notification = watch.next() => self.on_port_event(notification).await,
+            Some(question) = questions.recv() => self.answer(question).await,
+            () = self.slow_path.events.ready() => self.take_events(),
+            batch = self.routing.sources.receive() => self.take_in(batch),
+            Some(job) = self.configurations.prepared() => {
+                self.finish(job).await;
+                self.follow_interfaces().await;
+                self.filter_multicasts();
+            }
+            () = self.routing.groups.changed() => self.routing.groups.publish(),
+            () = std::future::ready(()), if busy => self.work(),
+            () = clock.tick() => self.on_tick(clock.count()).await?,
+        }
+        clock.end_turn();
+        self.routing.sources.log_pending(&mut self.routing.rib);
+        self.pass_commands();
+        self.tell_manager();
+        ControlFlow::Continue(())
+    }
+
+    /// Signals and links come first in every turn. Does not wait.
+    async fn take_signals_and_links(&mut self) -> ControlFlow<Option<Signal>> {
+        let Some(Inputs { signals, watch, .. }) = &mut self.serving.inputs else {
+            return ControlFlow::Break(None);
+        };
+        tokio::select! {
+            biased;
+            request = signals.next() => self.on_signal(request)?,
+            notification = watch.next() => self.on_port_event(notification).await,
+            () = std::future::ready(()) => {}
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn on_signal(&mut self, request: SignalRequest) -> ControlFlow<Option<Signal>> {
+        match request {
+            SignalRequest::End(signal) => return ControlFlow::Break(Some(signal)),
+            SignalRequest::Reload => self.reload(),
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Ends the threads of the API, telnet and metrics.
+    fn end_serving(&mut self, ended_by: Option<Signal>, course: &Course) {
         match ended_by {
             Some(signal) => tracing::info!("{signal}: stopping"),
             None => tracing::info!("stopping"),
@@ -314,11 +313,10 @@ impl Owner {
         self.serving.api = None;
         // The runtime waits for tasks that prepare changes.
         course.enter("what is prepared beside the owner");
-        Ok(ended_by)
     }
 
     /// Does what is due at this tick. Breaks if the router must end.
-    async fn on_tick(&mut self, count: u32) -> ControlFlow<()> {
+    async fn on_tick(&mut self, count: u32) -> ControlFlow<Option<Signal>> {
         self.watch_first_synchronisation();
         self.watch_confirmation();
         // Often: the next of several changes may need the memory of the one before.
@@ -345,7 +343,7 @@ impl Owner {
                 tracing::error!(
                     "{thread} has ended by itself, and its packets are lost; the router ends"
                 );
-                return ControlFlow::Break(());
+                return ControlFlow::Break(None);
             }
         }
         if count.is_multiple_of(SLOW_TICKS) {
@@ -375,9 +373,9 @@ impl Owner {
     }
 
     /// Handles events and requests deferred during a change.
-    async fn see_to_later(&mut self) {
-        while let Some(word) = self.serving.later.word() {
-            self.on_port_event(word).await;
+    async fn run_deferred(&mut self) {
+        while let Some(notification) = self.serving.later.notification() {
+            self.on_port_event(notification).await;
         }
         while let Some(question) = self.serving.later.question() {
             self.answer(question).await;

@@ -84,7 +84,7 @@ pub struct OtherFibs {
 
 /// Prepares changes.
 #[derive(Clone)]
-pub struct Workshop {
+pub struct Preparation {
     program: Program,
     maker: Arc<Mutex<GraphMaker>>,
     opener: Opener,
@@ -92,7 +92,7 @@ pub struct Workshop {
     readers: Arc<Qsbr>,
 }
 
-impl Workshop {
+impl Preparation {
     /// For a router in this program that this file describes, whose graphs this maker makes, whose ports this
     /// opens, and whose tables have these readers.
     pub fn new(
@@ -271,7 +271,7 @@ impl Workshop {
             && current.imports.iter().zip(&read.imports).all(|(a, b)| a.is_same(b));
         ensure!(
             diff.is_empty() && imports,
-            "{shown}: a start with the applied text would not make this router, as handlers have changed it since, or \
+            "{shown}: the applied text alone does not describe the running router: handlers have changed it since, or \
              its files are others there ({}); apply it from there",
             first_difference(&diff)
         );

@@ -39,10 +39,10 @@ pub struct SoftwareSpread {
 }
 
 /// Those of all ports.
-pub type Plans = BTreeMap<PortId, PortPlan>;
+pub type QueuePlans = BTreeMap<PortId, PortPlan>;
 
 /// Returns the plans of all ports of a configuration.
-pub fn plans(config: &Config) -> Plans {
+pub fn plans(config: &Config) -> QueuePlans {
     config.ports.iter().map(|port| (port.id, plan(port))).collect()
 }
 

@@ -240,7 +240,7 @@ impl State {
         }
         let added = self.sets.as_mut().and_then(|sets| sets.add_set(name));
         added.with_context(|| {
-            format!("prefix_set \"{name}\": with those that are there now they are more than {SETS_MAX}; take some away first")
+            format!("prefix_set \"{name}\": exceeds {SETS_MAX} sets together with the running configuration; remove some first")
         })?;
         self.kept.insert(name.to_owned(), Kept::default());
         Ok(())
@@ -420,6 +420,6 @@ mod tests {
         assert_eq!((held(&sets, "a"), held(&sets, "c")), (vec![1], vec![8]));
         let many: Vec<_> = (0..SETS_MAX).map(|n| set(&format!("s{n}"), &[])).collect();
         let error = sets.declare(&many).unwrap_err().to_string();
-        assert!(error.contains("more than 64"), "{error}");
+        assert!(error.contains("exceeds 64 sets"), "{error}");
     }
 }

@@ -60,7 +60,7 @@ pub fn is_restart(signal: Signal) -> bool {
 
 /// The request that a signal stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum SignalRequest {
     /// The router's end.
     End(Signal),
     /// The configuration file again.
@@ -113,9 +113,9 @@ impl Signals {
     /// The router has been asked to end: [`Ended`].
     pub fn check(&mut self) -> Result<()> {
         while let Ok(number) = self.came.try_recv() {
-            match wish(number) {
-                Some(Wish::End(signal)) => return Err(Ended(signal).into()),
-                Some(Wish::Reload) => self.reload = true,
+            match request(number) {
+                Some(SignalRequest::End(signal)) => return Err(Ended(signal).into()),
+                Some(SignalRequest::Reload) => self.reload = true,
                 None => {}
             }
         }
@@ -154,17 +154,17 @@ pub struct Waiting {
 
 impl Waiting {
     /// Waits for the next signal and returns its request. Cancelling the wait loses no signal.
-    pub async fn next(&mut self) -> Wish {
+    pub async fn next(&mut self) -> SignalRequest {
         if std::mem::take(&mut self.reload) {
-            return Wish::Reload;
+            return SignalRequest::Reload;
         }
         loop {
             let Some(number) = self.came.recv().await else {
                 // The thread that reads signals has ended, which it does not.
                 return std::future::pending().await;
             };
-            if let Some(wish) = wish(number) {
-                return wish;
+            if let Some(request) = request(number) {
+                return request;
             }
         }
     }
@@ -228,10 +228,10 @@ fn is_ending(number: u32) -> bool {
     signal(number).is_some_and(|signal| ENDING.contains(&signal))
 }
 
-fn wish(number: u32) -> Option<Wish> {
+fn request(number: u32) -> Option<SignalRequest> {
     match signal(number) {
-        Some(Signal::SIGHUP) => Some(Wish::Reload),
-        Some(signal) if ENDING.contains(&signal) => Some(Wish::End(signal)),
+        Some(Signal::SIGHUP) => Some(SignalRequest::Reload),
+        Some(signal) if ENDING.contains(&signal) => Some(SignalRequest::End(signal)),
         Some(signal) => {
             tracing::warn!(
                 "{signal}: ignored; SIGHUP applies the configuration file, SIGTERM ends the router"
@@ -298,10 +298,10 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let mut waiting = signals.wait();
-            assert_eq!(waiting.next().await, Wish::Reload);
+            assert_eq!(waiting.next().await, SignalRequest::Reload);
             out.send(number(Signal::SIGUSR1)).unwrap();
             out.send(number(Signal::SIGTERM)).unwrap();
-            assert_eq!(waiting.next().await, Wish::End(Signal::SIGTERM));
+            assert_eq!(waiting.next().await, SignalRequest::End(Signal::SIGTERM));
         });
     }
 

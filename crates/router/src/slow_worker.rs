@@ -51,7 +51,7 @@ use tokio::sync::oneshot;
 use super::wiring::{HostLink, WorkerEnds};
 
 pub use events::{EventReceiver, EventSender, EventView, event_channel};
-pub use learner::{Learner, Lessons, Teacher, lessons};
+pub use learner::{LearnedFlows, Learner, LearnerShared, learned_flows};
 pub use orders::{Connections, Order, OrderQueue, Orders, order_queue};
 pub use outbox::{Frame, HandoffQueue, Outbox, SlowCounters, handoff_queues};
 pub use regroup::{Common, by_worker, places, regroup};

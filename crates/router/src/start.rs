@@ -45,7 +45,7 @@ use super::owner::{
     StaticRoutes,
 };
 use super::ports::{OpenPort, Opener, Ports};
-use super::prepare::Workshop;
+use super::prepare::Preparation;
 use super::program::{ConfigSource, Program};
 use super::quarantine::{self, KeeperSettings};
 use super::reports::{ForwarderView, Ledger, Retired, SlowViews};
@@ -55,7 +55,7 @@ use super::settings;
 use super::signals::Signals;
 use super::slow_worker::{
     ClassRates, Common, Orders, SlowCounters, SlowThreads, SlowWorker, by_worker, event_channel,
-    lessons, places,
+    learned_flows, places,
 };
 use super::virtuals::{self, Hosts, OpenVirtual, OpenVirtuals};
 use super::wiring::{Places, Queues, Wiring, WorkerEnds};
@@ -148,7 +148,7 @@ impl<'a> Start<'a> {
         signals.enter("the loading of routes")?;
         let loaded = self.load_routes(&open, signals)?;
         let (events_out, events) = event_channel();
-        let (teacher, lessons) = lessons();
+        let (shared, learned) = learned_flows();
         let settings = KeeperSettings::of(&self.described.config);
         let (quarantine, keeper) = quarantine::start(settings.clone())?;
         self.buffers.check_queues(&self.described.config, self.placement.served())?;
@@ -161,7 +161,7 @@ impl<'a> Start<'a> {
             buffers: self.buffers.clone(),
             events: events_out,
             tables: loaded.tables.clone(),
-            teacher,
+            shared,
             quarantine,
             start: Instant::now(),
             limits: classes,
@@ -170,7 +170,7 @@ impl<'a> Start<'a> {
         let ends = std::mem::take(&mut made.ends);
         let (workers, slow, orders) = self.slow_workers(common, &open, ends)?;
         let threads = SlowThreads::new(self.opener.eal().clone());
-        let link = SlowPathLink::new((orders, threads), events, lessons, settings);
+        let link = SlowPathLink::new((orders, threads), events, learned, settings);
         let owner = self.owner((open, loaded, made), slow, link)?;
         signals.check()?;
         launch(owner, (workers, keeper))
@@ -335,10 +335,10 @@ impl<'a> Start<'a> {
         };
         let sources = owner::Sources::start(&config)?;
         let groups = owner::Groups::new(config.multicast.clone(), sources.groups(), tables.clone());
-        let workshop =
-            Workshop::new(maker, opener.clone(), (program.clone(), source), readers.clone());
+        let preparation =
+            Preparation::new(maker, opener.clone(), (program.clone(), source), readers.clone());
         let configurations =
-            Configurations::new((config, refused), archive, routes, ports.known(), workshop);
+            Configurations::new((config, refused), archive, routes, ports.known(), preparation);
         let filtering = Filtering::new(&tables, sets);
         Ok(Owner::new(
             Routing::new(rib, (sources, groups), (tables, near), readers),

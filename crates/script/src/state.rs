@@ -238,7 +238,7 @@ impl ForwarderLua {
         let (context, shared) = (UnsafeCell::new(context), Shared::default());
         let peers = source.peers.clone();
         let state = State { context, stack, watch, counters, jit, shared, peers, lua };
-        state.find_out_whether_loops_can_be_stopped()?;
+        state.check_interruptible()?;
         watchdog.add(state.watch.clone());
         let runner = state.within_budget(|state| state.run_prelude(source))?;
         source.peers.join(&state.counters);
@@ -511,7 +511,7 @@ impl State {
     }
 
     /// Sets the hook in a compiled loop, and checks that the loop stops.
-    fn find_out_whether_loops_can_be_stopped(&self) -> Result<(), LoadError> {
+    fn check_interruptible(&self) -> Result<(), LoadError> {
         let mut probe = Probe { calls: 0, state: self.stack };
         let ffi: mlua::Value = self.lua.globals().get("ffi")?;
         let address = ptr::from_mut(&mut probe).cast::<c_void>();

@@ -709,7 +709,7 @@ pub fn steps(report: &Steps) -> String {
         let Compiler { forwarder, compiled, aborted, flushed, .. } = compiler;
         text += &format!("\n\nLuaJIT on forwarder {forwarder}: ");
         text +=
-            &format!("traces compiled {compiled}, given up {aborted}, thrown away {flushed} times");
+            &format!("traces compiled {compiled}, aborted {aborted}, all flushed {flushed} times");
         if let Some(reason) = &compiler.last_abort {
             text += &format!("\n  last given up: {reason}");
         }

@@ -43,8 +43,8 @@ fn sum_up_elements(settings: &mut Vec<Setting>, new: &Config) {
         settings.retain(|setting| !is_element(setting));
         settings.push(Setting {
             what: format!("{name}: elements"),
-            from: Some(format!("{} that go", changed - come)),
-            to: Some(format!("{come} that come")),
+            from: Some(format!("{} removed", changed - come)),
+            to: Some(format!("{come} added")),
             port: None,
             effect: Effect::Live(Unit::PrefixSets),
         });
@@ -158,7 +158,7 @@ impl Diff {
         // Each forwarder runs the whole script, and objects that its steps use may be anywhere in
         // it.
         if old.text != new.text && old.script.is_some() && new.script.is_some() {
-            let to = "another, so their variables begin anew";
+            let to = "changed; their variables are reset";
             settings.push(another("steps in Lua", to, Effect::Graph));
         }
         if old.text != new.text && !old.commands.is_empty() && !new.commands.is_empty() {
@@ -568,7 +568,7 @@ fn aligned<'a, N: Copy + Eq + Hash>(
 
 fn too_many(what: &str, several: &str, most: usize) -> String {
     format!(
-        "{what}: with the {several} that are there now they are more than {most}; take some away first"
+        "{what}: exceeds {most} {several} together with the running configuration; remove some first"
     )
 }
 

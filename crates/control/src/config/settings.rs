@@ -302,7 +302,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     if let Some(Access { group, read, operate, configure }) = access {
         list.live(Unit::Access, "access: group", or(group.as_ref(), "none"));
         for (role, holders) in [("read", read), ("operate", operate), ("configure", configure)] {
-            let holders = some(holders.iter().map(ToString::to_string), "nobody else");
+            let holders = some(holders.iter().map(ToString::to_string), "only root");
             list.live(Unit::Access, format!("access: {role}"), holders);
         }
     }
@@ -684,7 +684,7 @@ impl List<'_> {
 
     fn multicast(&mut self, route: &MulticastRoute) {
         let MulticastRoute { line: _, group, source, from, to } = route;
-        let source = or(*source, "anybody");
+        let source = or(*source, "any");
         let to = to.iter().map(|(port, ttl)| match ttl {
             1 => port_name(self.names, *port).to_owned(),
             ttl => format!("{} (ttl {ttl})", port_name(self.names, *port)),

@@ -783,7 +783,7 @@ fn hosts_and_sources_are_checked() {
         ),
         (
             "turnpike.fpm { listen = '127.0.0.1:2620' }",
-            r#"fpm: nobody listens, for turnpike.routes_from does not name "fpm"; add it there"#,
+            r#"fpm: not used: turnpike.routes_from lacks "fpm"; add it there"#,
         ),
         (
             "turnpike.routes_from { 'fpm' } turnpike.fpm { listen = 'localhost' }",
@@ -884,7 +884,7 @@ fn routes_lead_somewhere() {
         (
             "0.0.0.0/0",
             "{ blackhole = true, resilient = true }",
-            "resilient is about paths, of which this route has none",
+            "resilient needs several paths: write via",
         ),
         (
             "0.0.0.0/0",
@@ -2304,7 +2304,7 @@ fn what_is_wrong_about_vrfs_is_named_with_its_way_out() {
     assert_eq!(
         errors(&alone),
         [
-            r#"2: vrf "blue": table is about routes of others, of whom turnpike.routes_from names none; add it, or leave table out"#
+            r#"2: vrf "blue": table needs a source in turnpike.routes_from; add one, or leave table out"#
         ]
     );
     let many = "local t = require 'turnpike'\nfor i = 1, 4096 do\n t.vrf('v' .. i) {} end\nt.port 'p' { device = 'd' }";

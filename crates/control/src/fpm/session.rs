@@ -152,7 +152,7 @@ impl Session {
             Phase::Replay { .. } => {
                 let gone = self.routes.end_sync();
                 let count = self.routes.count();
-                tracing::info!("fpm: zebra has told {count} routes; {gone} were gone meanwhile");
+                tracing::info!("fpm: zebra: {count} routes received; {gone} stale ones removed");
                 let first = self.replays == 0;
                 self.end_first_replay();
                 self.replays += u64::from(!first);

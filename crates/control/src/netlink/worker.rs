@@ -556,7 +556,9 @@ impl Worker {
         self.held.shrink_to(1 << 20);
         let gone = self.model.routes.end_sync();
         if gone > 0 && self.status.resyncs > 0 {
-            tracing::info!("kernel: {gone} routes and nexthop objects were found to be gone");
+            tracing::info!(
+                "kernel: removed {gone} routes and nexthop objects that no longer exist"
+            );
         }
         Ok(())
     }

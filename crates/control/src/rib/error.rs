@@ -48,7 +48,7 @@ pub enum Error {
         range: &'static str,
     },
     /// A prefix that is forwarded only if the configuration accepts it. The RIB holds the route until then.
-    #[error("route {prefix}: lies in {}; it is used when that is accepted", super::NOT_ACCEPTED)]
+    #[error("route {prefix}: lies in {}; used once that is accepted", super::NOT_ACCEPTED)]
     NotAccepted {
         /// The prefix given.
         prefix: IpNet,

@@ -130,7 +130,7 @@ pub(super) fn convert(net: &Net<'_>, statements: &mut Statements) -> Result<Beco
             Ok(way) => ways.push(way),
             Err(error) => {
                 keep(Err(error));
-                ways.push(Way::Local);
+                ways.push(TableOutput::Local);
             }
         }
     }
@@ -140,9 +140,9 @@ pub(super) fn convert(net: &Net<'_>, statements: &mut Statements) -> Result<Beco
     }
     // What is local is known when all ports are.
     for route in routes.iter().filter(|route| route.output < ways.len()) {
-        if matches!(ways[route.output], Way::Local) && !router.may_be_local(route.prefix) {
+        if matches!(ways[route.output], TableOutput::Local) && !router.may_be_local(route.prefix) {
             let message = format!(
-                "route {}: a network of which all addresses are the router's own is not supported yet; name the \
+                "route {}: a network of only the router's own addresses is not supported yet; name the \
                  addresses, or lead it to Discard",
                 route.prefix
             );
@@ -156,7 +156,7 @@ pub(super) fn convert(net: &Net<'_>, statements: &mut Statements) -> Result<Beco
 }
 
 /// The destination of an output of the table.
-enum Way {
+enum TableOutput {
     /// By the device of this name; packets go to their own next hops by ARP, or all to one MAC.
     Device(String, Option<String>),
     Local,
@@ -321,7 +321,7 @@ impl Router<'_> {
     }
 
     /// Follows packets from an output of the table.
-    fn output(&mut self, output: usize) -> Result<Way, Error> {
+    fn output(&mut self, output: usize) -> Result<TableOutput, Error> {
         let (mut at, mut from) = (self.table, output);
         let (mut path, mut seen) = (Path::default(), HashSet::new());
         while let Some((next, _)) = self.net.target(at, from) {
@@ -342,12 +342,12 @@ impl Router<'_> {
                 "EtherEncap" => path.encap = Some(self.encap(next)?),
                 "Discard" | "Idle" => {
                     let is_local = path.encap.is_some() || path.is_printed;
-                    return Ok(if is_local { Way::Local } else { Way::Drop });
+                    return Ok(if is_local { TableOutput::Local } else { TableOutput::Drop });
                 }
                 _ if self.net.is_to_device(next) => return self.sent(next, path),
                 _ if LOCAL.contains(&class) => {
                     self.local(next)?;
-                    return Ok(Way::Local);
+                    return Ok(TableOutput::Local);
                 }
                 _ if SHOWN.contains(&class) => {
                     path.is_printed |= matches!(class, "Print" | "IPPrint");
@@ -358,7 +358,7 @@ impl Router<'_> {
             self.errors_of(next)?;
             (at, from) = (next, 0);
         }
-        Ok(Way::Drop)
+        Ok(TableOutput::Drop)
     }
 
     /// Follows the second outputs, which lead to `ICMPError`s.
@@ -431,7 +431,7 @@ impl Router<'_> {
         macs.map_err(|why| self.net.error(element, &why))
     }
 
-    fn sent(&mut self, element: usize, path: Path) -> Result<Way, Error> {
+    fn sent(&mut self, element: usize, path: Path) -> Result<TableOutput, Error> {
         let device = self.device(element)?;
         let port = self.ports.entry(device.clone()).or_default();
         if let (Some(known), Some(address)) = (port.address, path.address)
@@ -449,7 +449,7 @@ impl Router<'_> {
         port.mac = port.mac.take().or(path.mac).or(source);
         port.mtu = port.mtu.or(path.mtu);
         port.redirects |= path.redirects;
-        Ok(Way::Device(device, gateway))
+        Ok(TableOutput::Device(device, gateway))
     }
 
     fn device(&self, element: usize) -> Result<String, Error> {
@@ -511,12 +511,12 @@ impl Router<'_> {
     }
 
     /// Devices and `ARPQuerier`s become ports; the table becomes the RIB, whose routes lead to these ports.
-    fn becomes(&self, devices: &Devices, ways: &[Way]) -> Becomes {
+    fn becomes(&self, devices: &Devices, ways: &[TableOutput]) -> Becomes {
         let mut becomes = by_devices(self.net, devices);
-        let way = |way: &Way| match way {
-            Way::Device(name, _) => devices[name].port.clone(),
-            Way::Local => "local".to_owned(),
-            Way::Drop => "drop".to_owned(),
+        let way = |way: &TableOutput| match way {
+            TableOutput::Device(name, _) => devices[name].port.clone(),
+            TableOutput::Local => "local".to_owned(),
+            TableOutput::Drop => "drop".to_owned(),
         };
         let ways = ways.iter().map(way).collect();
         becomes.insert(self.table, Become { ways, ..Become::default() });
@@ -544,7 +544,7 @@ impl Router<'_> {
         &self,
         devices: &Devices,
         routes: &[Route],
-        ways: &[Way],
+        ways: &[TableOutput],
         statements: &mut Statements,
     ) {
         for (name, device) in devices {
@@ -581,23 +581,32 @@ impl Router<'_> {
     }
 
     /// The address of a device with the length of its network, and further addresses of the router.
-    fn addresses(&self, name: &str, port: &Port, routes: &[Route], ways: &[Way]) -> Vec<String> {
+    fn addresses(
+        &self,
+        name: &str,
+        port: &Port,
+        routes: &[Route],
+        ways: &[TableOutput],
+    ) -> Vec<String> {
         let Some(address) = port.address else { return Vec::new() };
         let connected = routes.iter().filter(|route| {
             route.gateway.is_none()
                 && route.prefix.contains(&address)
-                && matches!(&ways[route.output], Way::Device(device, None) if device == name)
+                && matches!(&ways[route.output], TableOutput::Device(device, None) if device == name)
         });
         let length = connected.map(|route| route.prefix.prefix_len()).max();
         // Behind a fixed MAC there is no network whose hosts the router could ask for.
-        let is_fixed =
-            ways.iter().any(|way| matches!(way, Way::Device(device, Some(_)) if device == name));
+        let is_fixed = ways
+            .iter()
+            .any(|way| matches!(way, TableOutput::Device(device, Some(_)) if device == name));
         let said = || if is_fixed { None } else { self.said_length(address) };
         let length = length.or_else(said).unwrap_or(32);
         let mut with_address = self.ports.iter().filter(|(_, port)| port.address.is_some());
         let is_first = with_address.next().is_some_and(|(first, _)| first == name);
         let others = routes.iter().filter(|route| {
-            is_first && route.prefix.prefix_len() == 32 && matches!(ways[route.output], Way::Local)
+            is_first
+                && route.prefix.prefix_len() == 32
+                && matches!(ways[route.output], TableOutput::Local)
         });
         let others = others.map(|route| route.prefix.addr()).filter(|&other| {
             let is_known = |port: &Port| port.address == Some(other);
@@ -648,15 +657,15 @@ impl Router<'_> {
         &self,
         route: &Route,
         devices: &Devices,
-        (ways, line): (&[Way], usize),
+        (ways, line): (&[TableOutput], usize),
         neighbours: &mut HashSet<(String, String)>,
         statements: &mut Statements,
     ) {
         let prefix = route.prefix.to_string();
         let statement = match &ways[route.output] {
-            Way::Local => return,
-            Way::Drop => vec![("blackhole", Value::Flag(true))],
-            Way::Device(name, Some(mac)) => {
+            TableOutput::Local => return,
+            TableOutput::Drop => vec![("blackhole", Value::Flag(true))],
+            TableOutput::Device(name, Some(mac)) => {
                 let port = &devices[name].port;
                 let via = stand_in(mac).to_string();
                 if neighbours.insert((name.clone(), mac.clone())) {
@@ -665,7 +674,7 @@ impl Router<'_> {
                 }
                 vec![("via", Value::Text(via)), ("port", Value::text(port))]
             }
-            Way::Device(name, None) => {
+            TableOutput::Device(name, None) => {
                 let port = &devices[name].port;
                 let own = self.ports.get(name).and_then(|port| port.address);
                 match route.gateway {

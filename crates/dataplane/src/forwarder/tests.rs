@@ -299,7 +299,7 @@ fn the_router_s_filter_decides_before_the_classes() {
     for ip6 in [false, true] {
         let tables = router_filter();
         let mut graph = crate::default_graph(&tables).unwrap();
-        graph.set_router_filter(RouterFilter::of(&tables));
+        graph.companions.router_filter = RouterFilter::of(&tables);
         let mut lab = Lab::new(graph, at_once());
         let to = |net: u8, port| match ip6 {
             false => FrameBuilder::ip4().destination4(&format!("10.0.{net}.1")).udp(1, port, b"x"),
@@ -324,7 +324,7 @@ fn the_router_s_filter_decides_before_the_classes() {
 fn options_do_not_get_around_the_router_s_filter_nor_are_those_of_others_its() {
     let tables = router_filter();
     let mut graph = crate::default_graph(&tables).unwrap();
-    graph.set_router_filter(RouterFilter::of(&tables));
+    graph.companions.router_filter = RouterFilter::of(&tables);
     let mut lab = Lab::new(graph, at_once());
     let to = |address| {
         FrameBuilder::ip4().destination4(address).options(&[1; 4]).udp(1, 53, b"x").build()
@@ -342,7 +342,7 @@ fn neighbours_are_found_whatever_the_router_s_filter_says() {
     let table = Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap());
     tables.filters.set(Filters { tables: vec![Some(table)], flows: None, ..Filters::default() });
     let mut graph = crate::default_graph(&tables).unwrap();
-    graph.set_router_filter(RouterFilter::of(&tables));
+    graph.companions.router_filter = RouterFilter::of(&tables);
     let mut lab = Lab::new(graph, at_once());
     let message = |ttl| {
         let frame = FrameBuilder::ip6().destination6("2001:db8:1::1").protocol(58).ttl(ttl);
@@ -960,7 +960,7 @@ fn mirrored(from: u16, direction: Direction, to: u16) -> Arc<crate::tables::Tabl
 
 fn mirroring(tables: &Arc<crate::tables::Tables>) -> Graph {
     let mut graph = crate::default_graph(tables).unwrap();
-    graph.set_mirror_output(tables.mirror_output());
+    graph.companions.mirror_output = tables.mirror_output();
     graph
 }
 

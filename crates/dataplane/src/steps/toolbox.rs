@@ -49,7 +49,7 @@ mod unstrip;
 
 use wire::MacAddr;
 
-pub use print::{Printed, Sight};
+pub use print::{Printed, PrintedPacket};
 
 use crate::catalogue::StepSpec;
 use crate::graph::{MAX_OUTPUTS, Output};

@@ -174,8 +174,7 @@ impl Owner {
         }
         self.move_ports(diff, config, ready, &ports, &mut done.moves).await?;
         let moved = !diff.ports.is_empty() && config.virtuals().next().is_some();
-        let other =
-            base.interfaces().map(what_steps_see).ne(config.interfaces().map(what_steps_see));
+        let other = base.interfaces().map(step_facts).ne(config.interfaces().map(step_facts));
         let infos = (moved || other || !diff.bonds.is_empty() || !diff.vlans.is_empty())
             .then(|| ports.clone());
         let other = settings::of_forwarders(config);
@@ -281,7 +280,7 @@ impl Owner {
         failed = failed.or(self.change_rss(new, old).err());
         failed = failed.or(self.filtering.sets.configure(&old.sets).err());
         if let Some(error) = failed {
-            tracing::error!("what was there before cannot be put back: {error:#}");
+            tracing::error!("cannot restore the previous configuration: {error:#}");
         }
     }
 
@@ -332,7 +331,7 @@ impl Owner {
     fn put_routes<'a>(&mut self, routes: impl Iterator<Item = &'a Route>) -> Result<()> {
         let (rib, known) = (&mut self.routing.rib, &mut self.configurations.routes);
         // Earlier refusals of the FIB do not concern these routes.
-        self.routing.sources.say_what_waits(rib);
+        self.routing.sources.log_pending(rib);
         rib.batch(|rib| {
             let mut routes = routes;
             routes.try_for_each(|route| {
@@ -534,7 +533,7 @@ impl Owner {
         let Exchanged { old, graphs } = exchanged;
         let exchange = async |wiring: &mut Wiring| wiring.exchanges.exchange(old).await;
         if let Err(error) = self.with_wiring(exchange).await {
-            tracing::error!("what forwarders had before cannot be put back: {error:#}");
+            tracing::error!("cannot restore the forwarders' previous graphs: {error:#}");
             return;
         }
         if let Some(former) = graphs {
@@ -637,7 +636,7 @@ fn absent<'a>(
 }
 
 /// The settings of an interface that forwarders look at.
-fn what_steps_see(
+fn step_facts(
     (id, _, interface): (InterfaceId, &str, &Interface),
 ) -> (InterfaceId, Features, VrfId) {
     (id, interface.features(), interface.settings.vrf)

@@ -29,7 +29,7 @@ use super::super::ports::OpenPort;
 use super::Owner;
 use super::questions::{WORKERS_PATIENCE, reply};
 use super::state::Devices;
-use super::watch::Word;
+use super::watch::PortNotification;
 
 /// A bond that runs.
 pub struct BondControl {
@@ -139,7 +139,7 @@ impl Owner {
         let helpers = absentees.helpers();
         let report = move |id, up| {
             // The receiver goes when the router ends.
-            let _ = helpers.send(Word::Carrier(id, up));
+            let _ = helpers.send(PortNotification::Carrier(id, up));
         };
         carriers.watch(polled, |id| ports.get(id)?.port.carrier(), report);
     }

@@ -28,7 +28,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::super::archive::{Archive, Entry, State};
 use super::super::ports::Known;
-use super::super::prepare::{Prepared, Wanted, Workshop};
+use super::super::prepare::{Preparation, Prepared, Wanted};
 use super::super::pulse::Pulse;
 use super::super::{graphs, handlers};
 use super::handlers::Edit;
@@ -123,7 +123,7 @@ pub struct Configurations {
     pub(super) routes: StaticRoutes,
     /// The ports' data.
     pub(super) known: BTreeMap<PortId, Known>,
-    workshop: Workshop,
+    preparation: Preparation,
     history: History,
     pending: Option<Pending>,
     /// Changes in preparation that are to be made.
@@ -145,7 +145,7 @@ impl Configurations {
         archive: Option<(Archive, State)>,
         routes: StaticRoutes,
         known: BTreeMap<PortId, Known>,
-        workshop: Workshop,
+        preparation: Preparation,
     ) -> Self {
         let (done, jobs) = mpsc::unbounded_channel();
         let ports = count(config.ports.len(), "port");
@@ -164,7 +164,7 @@ impl Configurations {
             start,
             routes,
             known,
-            workshop,
+            preparation,
             history,
             pending,
             making,
@@ -191,7 +191,7 @@ impl Configurations {
 
     /// The router takes a configuration for this reason, though it may be the one that it has.
     fn takes(&self, config: &Config, origin: Origin) {
-        let of_start = origin == Origin::Reload || self.workshop.is_start_file(&config.file);
+        let of_start = origin == Origin::Reload || self.preparation.is_start_file(&config.file);
         match origin {
             Origin::Reload | Origin::Apply if of_start => self.start.has(config.text.clone()),
             _ => self.start.replaced(),
@@ -199,8 +199,8 @@ impl Configurations {
     }
 
     /// Returns the place where changes are prepared.
-    pub(super) fn workshop(&self) -> Workshop {
-        self.workshop.clone()
+    pub(super) fn preparation(&self) -> Preparation {
+        self.preparation.clone()
     }
 
     /// The next change that has been prepared.
@@ -211,15 +211,15 @@ impl Configurations {
     /// Prepares a change beside the owner's work. It is refused there if a forwarder is stuck, since the
     /// owner cannot work while it waits for forwarders.
     fn prepare(&self, pulse: Pulse, wanted: Wanted, purpose: Purpose, asker: Asker) {
-        let (workshop, base, done) =
-            (self.workshop.clone(), self.current.clone(), self.done.clone());
+        let (preparation, base, done) =
+            (self.preparation.clone(), self.current.clone(), self.done.clone());
         let known = self.known.clone();
         self.making.set(self.making.get() + usize::from(purpose.is_made()));
         self.changing.set(self.changing.get() + usize::from(purpose.is_change()));
         tokio::task::spawn_blocking(move || {
             let graphs = purpose.is_made();
             let alive = || if graphs { pulse.wait() } else { Ok(()) };
-            let prepare = || workshop.prepare(base, &known, wanted.clone(), graphs);
+            let prepare = || preparation.prepare(base, &known, wanted.clone(), graphs);
             // A defect there is an answer, too: nothing of the router has been touched.
             let prepared = catch_unwind(AssertUnwindSafe(prepare)).unwrap_or_else(|_| {
                 bail!("a panic over it: a defect, please report what the log says")
@@ -302,7 +302,7 @@ impl Configurations {
     /// Keeps what was applied on condition.
     pub(super) fn confirm(&mut self) -> Result<Change> {
         let pending = self.pending.take_if(|pending| !pending.expired).context(
-            "confirm: nothing waits to be confirmed; see turnpike history for what was applied",
+            "confirm: no configuration awaits confirmation; see turnpike history for what was applied",
         )?;
         tracing::info!("configuration {}: confirmed", pending.number);
         self.history.keep_as_good();
@@ -390,12 +390,12 @@ impl Owner {
         }
         let start = configurations.start.clone();
         let known = lock(&start.0).text.clone();
-        let (workshop, config) = (configurations.workshop(), configurations.current.clone());
+        let (preparation, config) = (configurations.preparation(), configurations.current.clone());
         tokio::task::spawn_blocking(move || {
             let is_known = (!force).then_some(|text: &[u8]| {
                 known.as_ref().is_some_and(|known| known.as_bytes() == text)
             });
-            let saved = workshop.save(&config, is_known).and_then(|(file, written)| {
+            let saved = preparation.save(&config, is_known).and_then(|(file, written)| {
                 start.has(config.text.clone());
                 let file = file.display().to_string();
                 questions::json(&report::Saved { number: current, file, written })

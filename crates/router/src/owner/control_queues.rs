@@ -41,7 +41,7 @@ impl Owner {
         let learns = config.forwarders.control_queue && config.forwarders.learned_flows > 0;
         for open in self.devices.ports.iter_mut() {
             if !open.port.control_queues().rx {
-                self.slow_path.lessons.learning.set(open.id, false);
+                self.slow_path.learned.learning.set(open.id, false);
                 continue;
             }
             let wanted = config.port(open.id).filter(|port| port.queues.control);
@@ -53,7 +53,7 @@ impl Owner {
             }
             go_on(open, &has_time);
             let learns = learns && wanted.is_some() && open.steered.refused().is_none();
-            self.slow_path.lessons.learning.set(open.id, learns);
+            self.slow_path.learned.learning.set(open.id, learns);
         }
     }
 
@@ -65,7 +65,7 @@ impl Owner {
             if !turn.has_time() {
                 return;
             }
-            let Some((port, flow)) = self.slow_path.lessons.take() else { return };
+            let Some((port, flow)) = self.slow_path.learned.take() else { return };
             let open = self.devices.ports.iter_mut().find(|open| open.id == port);
             // The port was closed, or reopened without such a queue.
             let Some(open) = open.filter(|open| open.port.control_queues().rx) else { continue };
@@ -114,7 +114,7 @@ impl Owner {
             aged: counts.aged,
             displaced: counts.displaced,
             refused: counts.refused,
-            unlearned: self.slow_path.lessons.learning.unlearned(open.id),
+            unlearned: self.slow_path.learned.learning.unlearned(open.id),
         }
     }
 }

@@ -74,7 +74,7 @@ impl Owner {
         self.slow_path.orders.tables(near.common());
         self.routing.former_fibs = Some(self.routing.readers.start());
         self.routing.tables = near.common().clone();
-        self.configurations.workshop().use_tables(near.clone());
+        self.configurations.preparation().use_tables(near.clone());
         self.routing.near = near;
     }
 

@@ -27,7 +27,7 @@ use super::super::ports::{Known, OpenPort};
 use super::super::prepare::Reopened;
 use super::super::virtuals::Hosts;
 use super::Owner;
-use super::watch::Word;
+use super::watch::PortNotification;
 
 /// Interval of looking for a device without notifications.
 const LOOK: Duration = Duration::from_millis(200);
@@ -75,18 +75,18 @@ pub(super) struct Absentees {
     pub(super) ports: BTreeMap<PortId, Absent>,
     /// Ports that could not be disconnected: why they are to be, and when that is tried again.
     stuck: BTreeMap<PortId, (String, Instant)>,
-    helpers: mpsc::UnboundedSender<Word>,
+    helpers: mpsc::UnboundedSender<PortNotification>,
 }
 
 impl Absentees {
     /// Creates an empty one, and the receiver of the threads' reports.
-    pub(super) fn new() -> (Self, mpsc::UnboundedReceiver<Word>) {
+    pub(super) fn new() -> (Self, mpsc::UnboundedReceiver<PortNotification>) {
         let (helpers, words) = mpsc::unbounded_channel();
         (Self { ports: BTreeMap::new(), stuck: BTreeMap::new(), helpers }, words)
     }
 
     /// Returns the way for reports of other threads about ports.
-    pub(super) fn helpers(&self) -> mpsc::UnboundedSender<Word> {
+    pub(super) fn helpers(&self) -> mpsc::UnboundedSender<PortNotification> {
         self.helpers.clone()
     }
 
@@ -97,24 +97,24 @@ impl Absentees {
 
 impl Owner {
     /// Handles a notification about ports.
-    pub(super) async fn on_port_event(&mut self, word: Word) {
-        match word {
-            Word::Devices(events) => {
+    pub(super) async fn on_port_event(&mut self, notification: PortNotification) {
+        match notification {
+            PortNotification::Devices(events) => {
                 for event in events {
                     self.on_device_event(event).await;
                 }
             }
-            Word::Links(notifications) => {
+            PortNotification::Links(notifications) => {
                 for notification in notifications {
                     self.on_link_notification(notification).await;
                 }
             }
-            Word::Carrier(id, up) if self.devices.ports.get(id).is_some() => {
+            PortNotification::Carrier(id, up) if self.devices.ports.get(id).is_some() => {
                 self.device_link(id, up)
             }
-            Word::Carrier(..) => {}
-            Word::Faults(devices) => self.note_faults(&devices),
-            Word::Closed(id) => {
+            PortNotification::Carrier(..) => {}
+            PortNotification::Faults(devices) => self.note_faults(&devices),
+            PortNotification::Closed(id) => {
                 if let Some(absent) = self.devices.absentees.ports.get_mut(&id) {
                     absent.busy = false;
                     // A PCI device whose removal was requested is present for a moment longer.
@@ -124,7 +124,7 @@ impl Owner {
                     }
                 }
             }
-            Word::Reopened(id, base, outcome) => self.reopened(id, base, outcome).await,
+            PortNotification::Reopened(id, base, outcome) => self.reopened(id, base, outcome).await,
         }
     }
 
@@ -240,7 +240,7 @@ impl Owner {
                 tokio::task::spawn_blocking(move || {
                     drop(kept);
                     // The owner may have ended.
-                    let _ = helpers.send(Word::Closed(id));
+                    let _ = helpers.send(PortNotification::Closed(id));
                 });
             }
             Err(error) => {
@@ -293,12 +293,13 @@ impl Owner {
         }
         absent.busy = true;
         let driver = absent.last.as_ref().and_then(|last| last.driver.clone());
-        let (workshop, known) = (self.configurations.workshop(), self.configurations.known.clone());
+        let (preparation, known) =
+            (self.configurations.preparation(), self.configurations.known.clone());
         let helpers = self.devices.absentees.helpers.clone();
         tokio::task::spawn_blocking(move || {
-            let outcome = workshop.reopen(&base, &known, id, driver.as_deref()).map(Box::new);
+            let outcome = preparation.reopen(&base, &known, id, driver.as_deref()).map(Box::new);
             // The owner may have ended.
-            let _ = helpers.send(Word::Reopened(id, base, outcome));
+            let _ = helpers.send(PortNotification::Reopened(id, base, outcome));
         });
     }
 

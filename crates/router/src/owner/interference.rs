@@ -79,7 +79,7 @@ impl Watched {
             self.told = Some(now);
             format!(
                 "other threads took the core from {} in the last second, and packets waited meanwhile; \
-                 `turnpike doctor` names them and the way out",
+                 `turnpike doctor` lists them and the remedy",
                 often.join(", ")
             )
         })

@@ -34,10 +34,11 @@ use tokio::sync::mpsc;
 use tokio::time::{interval, timeout};
 
 use super::super::server::Question;
-use super::super::signals::{Waiting, Wish};
+use super::super::signals::{SignalRequest, Waiting};
 use super::super::wiring::Wiring;
-use super::watch::{Watch, Word};
-use super::{Owner, TICK};
+use super::Owner;
+use super::clock::TICK;
+use super::watch::{PortNotification, Watch};
 
 /// Time before other work is done: nearly every change is complete by then.
 const MOMENT: Duration = Duration::from_millis(50);
@@ -55,7 +56,7 @@ pub(super) struct Inputs {
 /// Inputs deferred until the change is complete.
 #[derive(Default)]
 pub(super) struct Later {
-    words: VecDeque<Word>,
+    notifications: VecDeque<PortNotification>,
     questions: VecDeque<Question>,
     reload: bool,
     /// The router is to end.
@@ -63,9 +64,9 @@ pub(super) struct Later {
 }
 
 impl Later {
-    /// The next word.
-    pub(super) fn word(&mut self) -> Option<Word> {
-        self.words.pop_front()
+    /// The next notification.
+    pub(super) fn notification(&mut self) -> Option<PortNotification> {
+        self.notifications.pop_front()
     }
 
     /// The next question.
@@ -81,8 +82,8 @@ impl Later {
 
 /// An input during a change.
 enum Input {
-    Wish(Wish),
-    Word(Word),
+    Signal(SignalRequest),
+    Port(PortNotification),
     Question(Question),
 }
 
@@ -93,8 +94,8 @@ async fn next(inputs: &mut Option<Inputs>) -> Input {
     };
     tokio::select! {
         biased;
-        wish = signals.next() => Input::Wish(wish),
-        word = watch.next() => Input::Word(word),
+        request = signals.next() => Input::Signal(request),
+        notification = watch.next() => Input::Port(notification),
         Some(question) = questions.recv() => Input::Question(question),
     }
 }
@@ -158,14 +159,14 @@ impl Owner {
 
     async fn on_input_meanwhile(&mut self, input: Input) {
         match input {
-            Input::Wish(Wish::End(signal)) => {
+            Input::Signal(SignalRequest::End(signal)) => {
                 self.serving.later.ended.get_or_insert(signal);
                 self.forwarding.hurry.set();
             }
-            Input::Wish(Wish::Reload) => self.serving.later.reload = true,
-            Input::Word(word) => {
-                self.see_links_go(&word);
-                self.serving.later.words.push_back(word);
+            Input::Signal(SignalRequest::Reload) => self.serving.later.reload = true,
+            Input::Port(notification) => {
+                self.see_links_go(&notification);
+                self.serving.later.notifications.push_back(notification);
             }
             Input::Question(question) if needs_wiring(&question) => {
                 self.serving.later.questions.push_back(question);
@@ -179,10 +180,10 @@ impl Owner {
     }
 
     /// Takes lost links down at once; restored links can wait.
-    fn see_links_go(&mut self, word: &Word) {
+    fn see_links_go(&mut self, notification: &PortNotification) {
         let mut gone = Vec::new();
-        match word {
-            Word::Devices(events) => {
+        match notification {
+            PortNotification::Devices(events) => {
                 let lost = |&DeviceEvent { port, what }: &DeviceEvent| {
                     let open = self.devices.ports.iter().find(|open| open.port.id() == port)?;
                     let stays = what == Happening::Link && open.port.link().up;
@@ -190,7 +191,7 @@ impl Owner {
                 };
                 gone.extend(events.iter().filter_map(lost));
             }
-            Word::Links(notifications) => {
+            PortNotification::Links(notifications) => {
                 let lost = |notification: &LinkNotification| {
                     let index = match *notification {
                         LinkNotification::Is { index, running: false, .. }
@@ -201,8 +202,11 @@ impl Owner {
                 };
                 gone.extend(notifications.iter().filter_map(lost));
             }
-            Word::Carrier(id, false) => gone.push(*id),
-            Word::Carrier(_, true) | Word::Faults(_) | Word::Closed(_) | Word::Reopened(..) => {}
+            PortNotification::Carrier(id, false) => gone.push(*id),
+            PortNotification::Carrier(_, true)
+            | PortNotification::Faults(_)
+            | PortNotification::Closed(_)
+            | PortNotification::Reopened(..) => {}
         }
         gone.into_iter().for_each(|id| self.device_link(id, false));
     }

@@ -475,7 +475,7 @@ impl Sources {
     }
 
     /// Says what the RIB could not put into the FIB and tries again; it has counted that itself.
-    pub(super) fn say_what_waits(&mut self, rib: &mut Rib) {
+    pub(super) fn log_pending(&mut self, rib: &mut Rib) {
         for error in rib.drain_refusals() {
             self.warn(format_args!("{error}"));
         }

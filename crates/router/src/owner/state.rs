@@ -27,7 +27,7 @@ use super::super::reports::Ledger;
 use super::super::server::Service;
 use super::super::server::access::Roles;
 use super::super::sets::NamedSets;
-use super::super::slow_worker::{EventReceiver, Lessons, Orders, SlowThreads};
+use super::super::slow_worker::{EventReceiver, LearnedFlows, Orders, SlowThreads};
 use super::super::virtuals::OpenVirtuals;
 use super::super::wiring::{Hurry, Wiring};
 use super::bonds::BondControls;
@@ -45,7 +45,7 @@ use super::multicast::Groups;
 use super::questions::LongQueries;
 use super::rebalance::Balance;
 use super::sources::Sources;
-use super::watch::Word;
+use super::watch::PortNotification;
 use super::watches::Observers;
 
 /// Routes, where they come from, and the tables into which they go.
@@ -108,7 +108,7 @@ pub struct Devices {
     pub(super) health: Health,
     pub(super) absentees: Absentees,
     /// Reports of the threads that close and open devices, until the watch takes them over.
-    pub(super) helpers: Option<mpsc::UnboundedReceiver<Word>>,
+    pub(super) helpers: Option<mpsc::UnboundedReceiver<PortNotification>>,
     /// Ports whose distance from their forwarders' nodes was logged, with the message.
     pub(super) distances: BTreeMap<PortId, String>,
     /// Ports whose lack of receive interrupts was logged.
@@ -187,7 +187,7 @@ pub struct SlowPathLink {
     /// Their events.
     pub events: EventReceiver,
     /// The flows that the host begins.
-    pub(super) lessons: Lessons,
+    pub(super) learned: LearnedFlows,
     /// The workers' threads.
     pub(super) threads: SlowThreads,
     /// The settings of the thread that keeps packets.
@@ -199,10 +199,10 @@ impl SlowPathLink {
     pub fn new(
         (orders, threads): (Orders, SlowThreads),
         events: EventReceiver,
-        lessons: Lessons,
+        learned: LearnedFlows,
         quarantine: KeeperSettings,
     ) -> Self {
-        Self { orders, events, lessons, threads, quarantine }
+        Self { orders, events, learned, threads, quarantine }
     }
 }
 

@@ -19,7 +19,7 @@ use dataplane::graph::Target;
 use dataplane::interface::InterfaceId;
 use dataplane::port::PortId;
 use dataplane::trace::{At, Sighting, Sightings, Trace};
-use dataplane::watch::{Made, Refusal, Watch, Way};
+use dataplane::watch::{Made, Refusal, StepOutcome, Watch};
 use tokio::sync::oneshot;
 use wire::ethernet::ETHERNET_LEN;
 
@@ -79,7 +79,7 @@ fn is_end(sighting: &Sighting) -> bool {
 /// The target of the output that a step gave the packet to; `None` at the entry, and for a packet that has none.
 fn target(sighting: &Sighting) -> Option<Target> {
     match sighting.at {
-        At::Step { place, way: Way::Output(output) } => {
+        At::Step { place, way: StepOutcome::Output(output) } => {
             Some(sighting.shape.steps.get(place)?.outputs.get(output)?.1)
         }
         _ => None,

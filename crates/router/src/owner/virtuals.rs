@@ -67,9 +67,10 @@ impl Owner {
     }
 
     fn is_as_wanted(&self, config: &Config, wanted: Virtual<'_>, info: InterfaceInfo) -> bool {
-        let host = wanted.interface.host.is_some();
+        let segmentation = wanted.interface.host.as_ref().map(|host| host.segmentation);
         self.devices.virtuals.get(&wanted.id).is_some_and(|open| {
-            (open.info.mac, open.info.mtu, open.host.is_some()) == (info.mac, info.mtu, host)
+            let host = open.host.as_ref().map(|host| host.segmentation);
+            (open.info.mac, open.info.mtu, host) == (info.mac, info.mtu, segmentation)
                 && open.kernel_device() == config.kernel_device(wanted.id).as_ref()
                 && open.lower == config.vlan(wanted.id).and_then(|vlan| config.carrier(vlan))
         })

@@ -24,7 +24,7 @@ use super::super::prepare::Reopened;
 use super::faults::KernelLog;
 
 /// A notification about ports.
-pub enum Word {
+pub enum PortNotification {
     /// From devices.
     Devices(Vec<DeviceEvent>),
     /// From the kernel, about its interfaces.
@@ -46,7 +46,7 @@ pub struct Watch {
     links: Option<LinkWatch>,
     /// `None` if the kernel's log cannot be read: in a container, say.
     faults: Option<KernelLog>,
-    helpers: mpsc::UnboundedReceiver<Word>,
+    helpers: mpsc::UnboundedReceiver<PortNotification>,
 }
 
 impl Watch {
@@ -55,7 +55,10 @@ impl Watch {
     ///
     /// # Errors
     /// The step that failed.
-    pub fn open(devices: DeviceEvents, helpers: mpsc::UnboundedReceiver<Word>) -> Result<Self> {
+    pub fn open(
+        devices: DeviceEvents,
+        helpers: mpsc::UnboundedReceiver<PortNotification>,
+    ) -> Result<Self> {
         let devices = when_readable(devices).context("events of devices")?;
         let links = LinkWatch::open().context("notifications of the kernel's interfaces")?;
         let faults = KernelLog::open();
@@ -70,18 +73,18 @@ impl Watch {
         self.links.is_some()
     }
 
-    /// The next word.
-    pub async fn next(&mut self) -> Word {
+    /// The next notification.
+    pub async fn next(&mut self) -> PortNotification {
         let Self { devices, links, faults, helpers } = self;
         tokio::select! {
             biased;
             Ok(mut ready) = devices.readable() => {
                 ready.clear_ready();
-                Word::Devices(devices.get_ref().take())
+                PortNotification::Devices(devices.get_ref().take())
             }
-            notifications = next_notifications(links) => Word::Links(notifications),
-            Some(word) = helpers.recv() => word,
-            refused = next_faults(faults) => Word::Faults(refused),
+            notifications = next_notifications(links) => PortNotification::Links(notifications),
+            Some(notification) = helpers.recv() => notification,
+            refused = next_faults(faults) => PortNotification::Faults(refused),
         }
     }
 }

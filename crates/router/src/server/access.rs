@@ -85,7 +85,7 @@ impl Access {
         let higher = self.roles[role as usize..].iter().flatten();
         let shown: Vec<_> = higher.map(|(_, shown)| shown.as_str()).collect();
         match shown[..] {
-            [] => format!("nobody has it but root: turnpike.access {{ {role} = {{ … }} }}"),
+            [] => format!("only root has it: turnpike.access {{ {role} = {{ … }} }}"),
             _ => shown.join(", "),
         }
     }
@@ -228,7 +228,7 @@ mod tests {
             let who = || peer(60000, &[]).name();
             roles.admit(operation(path), role, who).unwrap_err()
         };
-        let nobody = "user 60000 may not apply: needs role configure (nobody has it but root: \
+        let nobody = "user 60000 may not apply: needs role configure (only root has it: \
                       turnpike.access { configure = { … } })";
         assert_eq!(refused("/v1/apply", Some(Role::Operate)), nobody);
         roles.set(access());

@@ -69,13 +69,13 @@ impl Learning {
 pub type Learned = (PortId, HostFlow);
 
 /// The owner's end.
-pub struct Lessons {
+pub struct LearnedFlows {
     /// The ports that learn.
     pub learning: Arc<Learning>,
     flows: Receiver<Learned>,
 }
 
-impl Lessons {
+impl LearnedFlows {
     /// The next flow.
     pub fn take(&self) -> Option<Learned> {
         self.flows.try_recv().ok()
@@ -83,25 +83,25 @@ impl Lessons {
 }
 
 /// Ends of workers, of which each gets a copy, and the owner's.
-pub fn lessons() -> (Teacher, Lessons) {
+pub fn learned_flows() -> (LearnerShared, LearnedFlows) {
     let (sender, flows) = sync_channel(WAITING);
     let learning = Arc::new(Learning {
         any: AtomicBool::new(false),
         ports: std::array::from_fn(|_| OfPort::default()),
     });
-    (Teacher { learning: learning.clone(), sender }, Lessons { learning, flows })
+    (LearnerShared { learning: learning.clone(), sender }, LearnedFlows { learning, flows })
 }
 
 /// The shared part of each [`Learner`].
 #[derive(Clone)]
-pub struct Teacher {
+pub struct LearnerShared {
     learning: Arc<Learning>,
     sender: SyncSender<Learned>,
 }
 
 /// A worker's part.
 pub struct Learner {
-    teacher: Teacher,
+    shared: LearnerShared,
     /// By hash; made when a port learns first.
     told: Vec<Option<(Learned, Instant)>>,
     /// New flows that may be reported now, and the time of that count.
@@ -111,19 +111,19 @@ pub struct Learner {
 
 impl Learner {
     /// With no flow reported yet.
-    pub fn new(teacher: Teacher) -> Self {
-        Self { teacher, told: Vec::new(), left: RATE.into(), counted: Instant::now() }
+    pub fn new(shared: LearnerShared) -> Self {
+        Self { shared, told: Vec::new(), left: RATE.into(), counted: Instant::now() }
     }
 
     /// The part that all share.
-    pub fn teacher(&self) -> Teacher {
-        self.teacher.clone()
+    pub fn shared(&self) -> LearnerShared {
+        self.shared.clone()
     }
 
     /// A port of this worker may learn.
     #[inline]
     pub fn is_on(&self) -> bool {
-        self.teacher.learning.any.load(Ordering::Relaxed)
+        self.shared.learning.any.load(Ordering::Relaxed)
     }
 
     /// The kernel sends a frame by the host interface of an interface on this port.
@@ -134,7 +134,7 @@ impl Learner {
         own: &OwnAddresses,
         now: Instant,
     ) {
-        let of = |id: &PortId| &self.teacher.learning.ports[id.index()];
+        let of = |id: &PortId| &self.shared.learning.ports[id.index()];
         let learns = |id: &PortId| of(id).learns.load(Ordering::Relaxed);
         let Some(id) = port.filter(learns) else { return };
         let Some((flow, is_begun)) = flow_of(frame) else { return };
@@ -152,14 +152,14 @@ impl Learner {
             None if !self.may_tell(now) => return self.count_unlearned(id),
             _ => {}
         }
-        match self.teacher.sender.try_send((id, flow)) {
+        match self.shared.sender.try_send((id, flow)) {
             Ok(()) => self.told[place] = Some(((id, flow), now)),
             Err(_) => self.count_unlearned(id),
         }
     }
 
     fn count_unlearned(&self, port: PortId) {
-        self.teacher.learning.ports[port.index()].unlearned.fetch_add(1, Ordering::Relaxed);
+        self.shared.learning.ports[port.index()].unlearned.fetch_add(1, Ordering::Relaxed);
     }
 
     fn may_tell(&mut self, now: Instant) -> bool {
@@ -221,18 +221,18 @@ mod tests {
 
     struct Lab {
         learner: Learner,
-        lessons: Lessons,
+        learned: LearnedFlows,
         own: OwnAddresses,
         start: Instant,
     }
 
     fn lab() -> Lab {
-        let (teacher, lessons) = lessons();
-        lessons.learning.set(PORT, true);
+        let (shared, learned) = learned_flows();
+        learned.learning.set(PORT, true);
         let own = OwnAddresses::new(false);
         let net: [IpNet; 1] = ["10.0.1.1/24".parse().unwrap()];
         own.publish([(PORT.into(), VrfId::DEFAULT, &net[..])], []);
-        Lab { learner: Learner::new(teacher), lessons, own, start: Instant::now() }
+        Lab { learner: Learner::new(shared), learned, own, start: Instant::now() }
     }
 
     impl Lab {
@@ -240,8 +240,8 @@ mod tests {
         fn sends(&mut self, frame: &[u8], seconds: u64) -> bool {
             let now = self.start + Duration::from_secs(seconds);
             self.learner.look(frame, (PORT.into(), Some(PORT)), &self.own, now);
-            let told = self.lessons.take();
-            assert!(self.lessons.take().is_none(), "once at most");
+            let told = self.learned.take();
+            assert!(self.learned.take().is_none(), "once at most");
             told.is_some()
         }
     }
@@ -273,7 +273,7 @@ mod tests {
         let mut lab = lab();
         let by = (PORT.into(), Some(PORT));
         lab.learner.look(&frame(6, 1, 40000, SYN), by, &lab.own, lab.start);
-        let (port, flow) = lab.lessons.take().unwrap();
+        let (port, flow) = lab.learned.take().unwrap();
         assert_eq!(port, PORT);
         assert_eq!(flow.to_string(), "tcp 10.0.1.1:40000 > 192.0.2.9:443");
     }
@@ -306,13 +306,13 @@ mod tests {
                 .count()
         };
         assert_eq!((told(0), told(1), told(30)), (64, 64, 64));
-        assert_eq!(lab.lessons.learning.unlearned(PORT), 3 * (1000 - 64));
+        assert_eq!(lab.learned.learning.unlearned(PORT), 3 * (1000 - 64));
     }
 
     #[test]
     fn a_port_that_does_not_learn_tells_nothing() {
         let mut lab = lab();
-        lab.lessons.learning.set(PORT, false);
+        lab.learned.learning.set(PORT, false);
         assert!(!lab.learner.is_on() && !lab.sends(&frame(6, 1, 1, SYN), 0));
     }
 }

@@ -28,8 +28,8 @@ use super::super::buffers::Buffers;
 use super::super::wiring::WorkerEnds;
 use super::orders::OrderSender;
 use super::{
-    ClassRates, EventSender, Frame, HandoffQueue, Learner, OrderQueue, Outbox, PuntScheduler,
-    SlowCounters, SlowWorker, Teacher, handoff_queues, order_queue,
+    ClassRates, EventSender, Frame, HandoffQueue, Learner, LearnerShared, OrderQueue, Outbox,
+    PuntScheduler, SlowCounters, SlowWorker, handoff_queues, order_queue,
 };
 
 /// A worker's place among the threads: its ways from the owner and the other workers.
@@ -94,7 +94,7 @@ pub struct Common {
     /// The tables in which routes are looked up.
     pub tables: Arc<Tables>,
     /// The way of flows that the host begins.
-    pub teacher: Teacher,
+    pub shared: LearnerShared,
     /// The quarantine for packets over which an engine panics.
     pub quarantine: Quarantine,
     /// Time 0 of all engines.
@@ -130,7 +130,7 @@ impl Common {
                 tagger: self.tables.tagger(),
                 handoff_queue,
                 gate: Gate::default(),
-                learner: Learner::new(self.teacher.clone()),
+                learner: Learner::new(self.shared.clone()),
             },
             orders,
             quiescent,
@@ -155,7 +155,7 @@ pub fn regroup(
         buffers: first.outbox.buffers.clone(),
         events: first.outbox.events.clone(),
         tables: first.outbox.tables.clone(),
-        teacher: first.outbox.learner.teacher(),
+        shared: first.outbox.learner.shared(),
         quarantine: first.quarantine.clone(),
         start: first.start,
         limits: *limits,

@@ -126,7 +126,7 @@ impl Lab {
                 untagged: Vec::new(),
                 handoff_queue,
                 gate: Gate::default(),
-                learner: Learner::new(lessons().0),
+                learner: Learner::new(learned_flows().0),
             },
             orders: orders_in,
             quiescent: dpdk::qsbr::Qsbr::new(1).register().unwrap(),

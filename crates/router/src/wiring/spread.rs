@@ -20,7 +20,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::queues::Plans;
+use super::super::queues::QueuePlans;
 use super::super::reports::ForwarderView;
 use super::*;
 
@@ -45,7 +45,7 @@ impl Wiring {
     pub async fn spread(
         &mut self,
         places: &Places,
-        plans: &Plans,
+        plans: &QueuePlans,
         more: Vec<Made>,
     ) -> Result<Spread> {
         let seats = self.factory.seats(places);
@@ -64,7 +64,7 @@ impl Wiring {
     }
 
     /// Returns the terms on which ports are to be connected.
-    fn terms(&self, plans: &Plans, seats: &[Seat]) -> Vec<(PortId, Terms)> {
+    fn terms(&self, plans: &QueuePlans, seats: &[Seat]) -> Vec<(PortId, Terms)> {
         let plan_of = |port: &PortId, wired: &Wired| plans.get(port).unwrap_or(&wired.plan).clone();
         let mut demands = BTreeMap::new();
         for (&port, wired) in &self.ports {

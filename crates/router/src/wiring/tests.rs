@@ -25,7 +25,7 @@ use machine::cores;
 use wire::MacAddr;
 
 use super::super::buffers::Buffers;
-use super::super::queues::{self, Plans};
+use super::super::queues::{self, QueuePlans};
 use super::super::schedulers::Buckets;
 use super::*;
 
@@ -199,7 +199,7 @@ impl Lab {
         let made = self.wiring.exchanges.len()..places.len();
         let more: Vec<_> = made.map(|number| make(&self.wiring.factory, number)).collect();
         self.counters.extend(more.iter().map(|made| made.view.counters.clone()));
-        self.runtime.block_on(self.wiring.spread(places, &Plans::new(), more))
+        self.runtime.block_on(self.wiring.spread(places, &QueuePlans::new(), more))
     }
 
     fn connect(&mut self, queues: Queues) {
@@ -470,8 +470,11 @@ fn a_core_that_cannot_be_used_changes_nothing() {
     for cores in [vec![nowhere], vec![core(), nowhere], vec![nowhere, core()]] {
         let more = (1..cores.len()).map(|number| make(&lab.wiring.factory, number)).collect();
         let places = places(&cores, false);
-        let error =
-            lab.runtime.block_on(lab.wiring.spread(&places, &Plans::new(), more)).err().unwrap();
+        let error = lab
+            .runtime
+            .block_on(lab.wiring.spread(&places, &QueuePlans::new(), more))
+            .err()
+            .unwrap();
         assert!(format!("{error:#}").contains("core 1023: cannot be used"), "{error:#}");
         assert_eq!(lab.wiring.exchanges.len(), 1);
     }

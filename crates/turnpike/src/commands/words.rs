@@ -118,8 +118,8 @@ pub fn next(commands: &[&str], words: &[String]) -> Option<Vec<(&'static str, &'
     const LLADDR: (&str, &str) = ("lladdr", "Its MAC");
     const REFUSALS: [(&str, &str); 3] = [
         ("blackhole", "Packets are dropped in silence"),
-        ("unreachable", "Their senders are told: host unreachable"),
-        ("prohibit", "Their senders are told: prohibited"),
+        ("unreachable", "Answered with an ICMP error: host unreachable"),
+        ("prohibit", "Answered with an ICMP error: prohibited"),
     ];
     let value = |keyword: &str| match keyword {
         "via" => Some(("ADDRESS", "The gateway's")),

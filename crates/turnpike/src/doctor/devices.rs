@@ -174,7 +174,7 @@ pub fn interrupt_remapping(patient: &Patient<'_>) -> Vec<Finding> {
     match (remapping, allowed) {
         (true, false) => vec![Finding::ok(CHECK, "on")],
         (true, true) => {
-            let found = "on, and vfio is told to do without (allow_unsafe_interrupts)";
+            let found = "on, and vfio allows unsafe interrupts (allow_unsafe_interrupts)";
             let back = format!("echo N > {ALLOWED}");
             vec![Finding::note(CHECK, found).cost(forge).mend([back])]
         }

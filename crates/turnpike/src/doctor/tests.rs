@@ -298,7 +298,7 @@ fn interrupts_are_remapped_or_vfio_is_told() {
     tree.write(ALLOWED, "Y\n");
     assert_eq!(severity(), Note);
     tree.write("sys/class/iommu/dmar0/intel-iommu/ecap", "f0105e\n");
-    let text = "on, and vfio is told to do without (allow_unsafe_interrupts)";
+    let text = "on, and vfio allows unsafe interrupts (allow_unsafe_interrupts)";
     assert_eq!(found(devices::interrupt_remapping, &tree, &wan), is(Note, text));
     tree.write(ALLOWED, "N\n");
     tree.write("proc/cmdline", "quiet intremap=nosid,off\n");

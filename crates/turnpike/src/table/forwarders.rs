@@ -164,7 +164,7 @@ fn port(rss: &Rss) -> String {
         lines.push(format!("  key     {key}"));
     }
     if table.is_empty() {
-        lines.push("  table   not told by the driver".to_owned());
+        lines.push("  table   not reported by the driver".to_owned());
         return lines.join("\n");
     }
     let entries: Vec<_> = table.iter().map(ToString::to_string).collect();

@@ -7,7 +7,7 @@ use super::{columns, finish, right_align};
 /// Formats a line a port, then one a class.
 pub fn queues(ports: &[PortQueue]) -> String {
     if ports.is_empty() {
-        return "no port has a queue in software: what waits for a port is in its device's ring; \
+        return "no port has a queue in software: packets wait in the device's ring; \
                 write queue = { discipline = \"codel\" } or shape = \"95mbit\" into turnpike.port"
             .to_owned();
     }

@@ -97,10 +97,7 @@ fn ports_keep_their_numbers_and_new_ones_take_free_ones() {
     let mut many: Vec<&str> = many.iter().map(String::as_str).collect();
     let mut full = with_ports(&many, "p0");
     let error = full.align(&before).unwrap_err();
-    assert!(
-        error.starts_with("port \"p61\": with the ports that are there now they are more"),
-        "{error}"
-    );
+    assert!(error.starts_with("port \"p61\": exceeds 64 ports together with"), "{error}");
     many.pop();
     with_ports(&many, "p0").align(&before).unwrap();
 }
@@ -137,7 +134,7 @@ fn every_kind_of_setting_is_compared() {
         (
             String::new(),
             "turnpike.multicast '239.1.1.1' { from = 'a', to = { 'b' } }".to_owned(),
-            "multicast 239.1.1.1 from anybody: - => a -> b",
+            "multicast 239.1.1.1 from any: - => a -> b",
         ),
         (
             String::new(),
@@ -514,7 +511,7 @@ fn vrfs_keep_their_numbers_and_are_shown_by_their_names() {
     let refused = others.align(&many).unwrap_err();
     assert_eq!(
         refused,
-        "vrf \"w1995\": with the VRFs that are there now they are more than 4095; take some away first"
+        "vrf \"w1995\": exceeds 4095 VRFs together with the running configuration; remove some first"
     );
 }
 
@@ -642,6 +639,42 @@ fn each_setting_of_a_bond_is_compared() {
     assert_eq!((diff.bonds.added.len(), diff.ports.changed.len(), diff.graph), (1, 2, true));
     let diff = Diff::between(&plain, &with(ports));
     assert_eq!((diff.bonds.removed.len(), diff.ports.changed.len(), diff.graph), (1, 2, true));
+}
+
+#[test]
+fn each_setting_of_a_vlan_is_compared() {
+    let vlan = |settings: &str| {
+        let more = "turnpike.vrf 'v' {} turnpike.filter 'f' { default = 'drop' }";
+        with(&format!("{more} turnpike.vlan 'a.7' {{ {settings} }}"))
+    };
+    let plain = vlan("parent = 'a', id = 7");
+    for (settings, expected) in [
+        ("parent = 'b', id = 7", "parent: a => b"),
+        ("parent = 'a', id = 8", "id: 7 => 8"),
+        ("parent = 'a', id = 7, protocol = '802.1ad'", "protocol: 802.1q => 802.1ad"),
+        ("parent = 'a', id = 7, priority = 3", "priority: 0 => 3"),
+        ("parent = 'a', id = 7, mtu = 1400", "mtu: the parent's => 1400"),
+        ("parent = 'a', id = 7, vrf = 'v'", "vrf: default => v"),
+        ("parent = 'a', id = 7, address = '10.0.9.1/24'", "address: none => 10.0.9.1/24"),
+        ("parent = 'a', id = 7, filter = 'f'", "filter inward: none => f"),
+        ("parent = 'a', id = 7, filter = { outward = 'f' }", "filter outward: none => f"),
+        ("parent = 'a', id = 7, unreachables = false", "unreachables: true => false"),
+        ("parent = 'a', id = 7, dad = 3", "dad: 0 => 3"),
+        ("parent = 'a', id = 7, redirects = true", "redirects: false => true"),
+        ("parent = 'a', id = 7, reverse_path = 'strict'", "reverse_path: any => strict"),
+    ] {
+        let diff = Diff::between(&plain, &vlan(settings));
+        let [setting] = &diff.settings[..] else { panic!("{settings}: {:?}", diff.settings) };
+        let (from, to) = (setting.from.as_deref().unwrap(), setting.to.as_deref().unwrap());
+        let line = format!("{}: {from} => {to}", setting.what);
+        assert_eq!(line, format!("vlan \"a.7\": {expected}"));
+        assert!(setting.is_live() && !diff.is_empty());
+        assert!(diff.graph || !diff.units().is_empty(), "{settings}: nothing takes it up");
+    }
+    let host = |more: &str| vlan(&format!("parent = 'a', id = 7, host = {{ {more} }}"));
+    let diff = Diff::between(&host(""), &host("segmentation = false"));
+    let names: Vec<_> = diff.settings.iter().map(|setting| setting.what.as_str()).collect();
+    assert_eq!(names, ["vlan \"a.7\": host segmentation"]);
 }
 
 #[test]

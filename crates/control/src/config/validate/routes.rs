@@ -170,7 +170,7 @@ fn resilient(fields: &mut Fields<'_, '_>, refuses: bool) -> Option<Resilient> {
         }
     };
     if refuses {
-        fields.error("resilient", "resilient is about paths, of which this route has none");
+        fields.error("resilient", "resilient needs several paths: write via");
     }
     Some(resilient)
 }

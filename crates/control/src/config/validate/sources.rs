@@ -91,10 +91,7 @@ pub(super) fn fpm<'s>(
     }
     fpm.users = users(&mut fields);
     if !routes_from.fpm {
-        fields.error(
-            "",
-            "nobody listens, for turnpike.routes_from does not name \"fpm\"; add it there",
-        );
+        fields.error("", "not used: turnpike.routes_from lacks \"fpm\"; add it there");
     }
     routes_from.fpm.then_some(fpm)
 }

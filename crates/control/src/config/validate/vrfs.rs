@@ -78,7 +78,7 @@ fn table(fields: &mut Fields<'_, '_>, others: &[Vrf], routes_from_others: bool) 
     } else if !routes_from_others {
         fields.error(
             "table",
-            "table is about routes of others, of whom turnpike.routes_from names none; add it, or leave \
+            "table needs a source in turnpike.routes_from; add one, or leave \
              table out",
         );
     }

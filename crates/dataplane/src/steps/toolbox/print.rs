@@ -51,7 +51,7 @@ pub(super) fn spec() -> StepSpec {
 }
 
 /// A packet for the log.
-pub struct Sight {
+pub struct PrintedPacket {
     label: Arc<str>,
     whole: usize,
     len: usize,
@@ -59,7 +59,7 @@ pub struct Sight {
 }
 
 /// As Click prints packets: label, length, words of four bytes.
-impl fmt::Display for Sight {
+impl fmt::Display for PrintedPacket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {:4} |", self.label, self.whole)?;
         for word in self.bytes[..self.len].chunks(4) {
@@ -72,7 +72,7 @@ impl fmt::Display for Sight {
 
 /// Packets for the log, from all forwarders.
 pub struct Printed {
-    queue: ArrayQueue<Sight>,
+    queue: ArrayQueue<PrintedPacket>,
     full_at: AtomicU64,
 }
 
@@ -84,7 +84,7 @@ impl Default for Printed {
 
 impl Printed {
     /// The next packet to be written.
-    pub fn take(&self) -> Option<Sight> {
+    pub fn take(&self) -> Option<PrintedPacket> {
         self.queue.pop()
     }
 }
@@ -108,7 +108,8 @@ impl Print {
         let mut bytes = [0; BYTES];
         bytes[..len].copy_from_slice(&data[..len]);
         let whole = batch.len(slot).saturating_sub(self.at);
-        let _ = self.printed.queue.push(Sight { label: self.label.clone(), whole, len, bytes });
+        let _ =
+            self.printed.queue.push(PrintedPacket { label: self.label.clone(), whole, len, bytes });
     }
 }
 

@@ -9,13 +9,14 @@
 //! | `1`, `2`, … | copies |
 //!
 //! Copies for which there is no buffer, or that the graph takes up too slowly, are left out and counted as `lost`, as are
-//! those of copies that have come back here 64 times.
+//! those of copies that have come back here 64 times, and copies that wait for an output which a new graph does not have.
 //!
 //! ```lua
 //! graph:path("counter.next", { "tee", outputs = 2 }, { "to-port", port = "right" }, "transmit")
 //! graph:path("tee.1", { "to-port", as = "to-analyser", port = "analyser" }, "transmit")
 //! ```
 
+use std::any::Any;
 use std::collections::VecDeque;
 
 use super::outputs;
@@ -42,13 +43,15 @@ fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
     let outputs = all(context.args);
     let room = BATCHES * BATCH_MAX * outputs.len();
     let (copies, counters) = (VecDeque::with_capacity(room), StepCounters::new(&["lost"]));
-    Box::new(Tee { outputs, copies, room, counters })
+    Box::new(Tee { outputs, copies: Copies(copies), room, counters })
 }
+
+/// Copies, and the outputs that they take: what the step hands over to the one that replaces it.
+struct Copies(VecDeque<(usize, Held)>);
 
 struct Tee {
     outputs: Vec<Output>,
-    /// Copies, and the outputs that they take.
-    copies: VecDeque<(usize, Held)>,
+    copies: Copies,
     room: usize,
     counters: StepCounters,
 }
@@ -62,20 +65,20 @@ impl Step for Tee {
         out[0] = input;
         for slot in input.slots() {
             for output in 1..self.outputs.len() {
-                let may = self.copies.len() < self.room && batch.passes(slot) < PASSES_MOST;
+                let may = self.copies.0.len() < self.room && batch.passes(slot) < PASSES_MOST;
                 let copy = if may { batch.copy(slot) } else { None };
                 self.counters.at(0).add(copy.is_none().into());
-                self.copies.extend(copy.map(|copy| (output, copy)));
+                self.copies.0.extend(copy.map(|copy| (output, copy)));
             }
         }
     }
 
     fn emit(&mut self, batch: &mut Batch, most: usize, out: &mut Outputs) -> Origin {
         for _ in 0..most {
-            if !self.copies.front().is_some_and(|(_, copy)| batch.admits(copy)) {
+            if !self.copies.0.front().is_some_and(|(_, copy)| batch.admits(copy)) {
                 break;
             }
-            let Some((output, copy)) = self.copies.pop_front() else { break };
+            let Some((output, copy)) = self.copies.0.pop_front() else { break };
             if let Ok(slot) = batch.put(copy) {
                 out[output] |= Mask::when(true, slot);
             }
@@ -84,12 +87,29 @@ impl Step for Tee {
     }
 
     fn is_waiting(&self) -> bool {
-        !self.copies.is_empty()
+        !self.copies.0.is_empty()
     }
 
     fn release(&mut self) -> usize {
-        self.copies.clear();
+        self.counters.at(0).add(self.copies.0.len() as u64);
+        self.copies.0.clear();
         0
+    }
+
+    fn state(&mut self) -> Option<&mut dyn Any> {
+        Some(&mut self.copies)
+    }
+
+    /// Copies for outputs that this step does not have, or beyond its room, are lost.
+    fn take_state(&mut self, old: &mut dyn Any) {
+        let Some(Copies(old)) = old.downcast_mut() else { return };
+        for (output, copy) in old.drain(..) {
+            if output < self.outputs.len() && self.copies.0.len() < self.room {
+                self.copies.0.push_back((output, copy));
+            } else {
+                self.counters.at(0).add(1);
+            }
+        }
     }
 
     fn counters(&self) -> Option<&StepCounters> {
@@ -102,7 +122,7 @@ mod tests {
     use super::super::{make, number};
     use super::*;
     use crate::graph::MAX_OUTPUTS;
-    use crate::mirror::Copies;
+    use crate::mirror;
     use crate::testing::{batch_of, dpdk};
 
     #[test]
@@ -110,7 +130,7 @@ mod tests {
         let mut step = make("tee", &[("outputs", number(3))]);
         let frames = [vec![1; 60], vec![2; 300]];
         let mut batch = batch_of(&frames);
-        batch.copies = Some(Copies::new(dpdk().1.clone()));
+        batch.copies = Some(mirror::Copies::new(dpdk().1.clone()));
         let mut out = [Mask::EMPTY; MAX_OUTPUTS];
         step.process(&mut batch, Mask(3), &mut out);
         assert_eq!(
@@ -128,17 +148,38 @@ mod tests {
         assert!(!step.is_waiting());
     }
 
+    fn lost(step: &dyn Step) -> u64 {
+        step.counters().unwrap().all().next().unwrap().1
+    }
+
+    #[test]
+    fn copies_are_handed_over_to_a_new_graph_as_far_as_it_has_their_outputs() {
+        let mut old = make("tee", &[("outputs", number(3))]);
+        let mut batch = batch_of(&[vec![1; 60], vec![2; 60]]);
+        batch.copies = Some(mirror::Copies::new(dpdk().1.clone()));
+        old.process(&mut batch, Mask(3), &mut [Mask::EMPTY; MAX_OUTPUTS]);
+        let mut new = make("tee", &[("outputs", number(2))]);
+        new.take_state(old.state().unwrap());
+        assert!(!old.is_waiting() && new.is_waiting());
+        let mut later = batch_of(&[]);
+        later.begin_emitted(0);
+        let mut out = [Mask::EMPTY; MAX_OUTPUTS];
+        new.emit(&mut later, 64, &mut out);
+        assert_eq!((out[1], [0, 1].map(|slot| later.frame(slot)[0])), (Mask(3), [1, 2]));
+        assert_eq!((lost(&*old), lost(&*new)), (0, 2), "those of output 2");
+    }
+
     #[test]
     fn copies_that_nobody_takes_are_counted_as_lost() {
         let mut step = make("tee", &[]);
         let mut batch = batch_of(&vec![vec![1; 60]; 64]);
-        batch.copies = Some(Copies::new(dpdk().1.clone()));
+        batch.copies = Some(mirror::Copies::new(dpdk().1.clone()));
         for _ in 0..10 {
             let mut out = [Mask::EMPTY; MAX_OUTPUTS];
             step.process(&mut batch, Mask(u64::MAX), &mut out);
         }
-        let lost = step.counters().unwrap().all().next().unwrap().1;
-        assert_eq!(lost, 2 * 64, "8 batches fit");
+        assert_eq!(lost(&*step), 2 * 64, "8 batches fit");
         assert_eq!((step.release(), step.is_waiting()), (0, false));
+        assert_eq!(lost(&*step), 10 * 64, "those that were never emitted too");
     }
 }

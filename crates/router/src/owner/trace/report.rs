@@ -12,7 +12,7 @@ use dataplane::graph::Target;
 use dataplane::interface::InterfaceId;
 use dataplane::next_hop::NextHop;
 use dataplane::trace::{At, NO_INTERFACE, Sighting};
-use dataplane::watch::Way;
+use dataplane::watch::StepOutcome;
 use wire::MacAddr;
 use wire::ethernet::{ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 
@@ -97,9 +97,11 @@ impl Owner {
         let At::Step { place, way } = after.at else { return None };
         let shape = after.shape.steps.get(place)?;
         let output = match way {
-            Way::Output(output) => shape.outputs.get(output).map_or("none", |(name, _)| name),
-            Way::Kept => "kept",
-            Way::Lost => "none",
+            StepOutcome::Output(output) => {
+                shape.outputs.get(output).map_or("none", |(name, _)| name)
+            }
+            StepOutcome::Kept => "kept",
+            StepOutcome::Lost => "none",
         };
         let mut notes = self.decisions(&shape.kind, before, after);
         notes.extend(self.changes(before, after));
@@ -116,7 +118,7 @@ impl Owner {
             Some(Target::Drop(reason)) => format!("dropped: {}", reason.name()),
             Some(Target::Step(_)) => "on its way".to_owned(),
             None => match last.at {
-                At::Step { way: Way::Kept, .. } => {
+                At::Step { way: StepOutcome::Kept, .. } => {
                     "kept by the step, which sends it later".to_owned()
                 }
                 At::Step { .. } => "lost: the step gave it to none of its outputs".to_owned(),
