@@ -170,7 +170,7 @@ def test_vlan_devices_that_the_kernel_has_on_a_host_interface_are_the_router_s(m
         # The kernel's neighbours and its own packets; forwarded ones in both directions, over its route.
         assert wait_for(lambda: machine.run("ping", "-c", "1", "-W", "5", "10.0.10.2", check=False).returncode == 0, 30)
         forwarded = ("ping", "-c", "1", "-W", "5", "-I", "10.0.10.2", "192.0.2.1")
-        assert wait_for(lambda: lan.run(*forwarded, check=False).returncode == 0, 30), told(router)
+        assert wait_for(lambda: lan.run(*forwarded, check=False).returncode == 0, 30), told(machine, router)
         machine.run("ip", "route", "add", "203.0.113.0/24", "via", "10.0.10.2", "dev", "lan.10")
         assert wait_for(lambda: wan.run("ping", "-c", "1", "-W", "5", "203.0.113.1", check=False).returncode == 0, 30)
         (shown,) = [i for i in router.show("interfaces") if i["name"] == "lan.10"]
@@ -209,10 +209,12 @@ def test_vlan_devices_that_the_kernel_has_on_a_host_interface_are_the_router_s(m
             host.close()
 
 
-def told(router):
-    """What a failed wait shows: neighbours, drops and the log."""
+def told(machine, router):
+    """What a failed wait shows: routes and addresses of the kernel, routes, neighbours, drops and log of the router."""
     dropped = {name: count for name, count in router.show("counters")["dropped"].items() if count}
-    return dropped, router.show("neighbours"), router.show("routes"), router.log()
+    kernel = [machine.run("ip", "route").stdout, machine.run("ip", "-br", "address").stdout]
+    routes = [route for route in router.show("routes") if route["source"] == "kernel"]
+    return "\n".join(map(str, [*kernel, dropped, router.show("interfaces"), router.show("neighbours"), routes, router.log()]))
 
 
 BYTES = 300_000

@@ -84,7 +84,7 @@ use wire::MacAddr;
 use entry::{Candidate, Distances, Entry};
 use family::{Family, Refusal, Routes};
 use groups::{Groups, Waiting};
-use neighbours::{Gleaning, Neighbours, Review, mac_of};
+use neighbours::Neighbours;
 use next_hops::{Covering, NO_GROUP, NO_ROOM, NextHops, Referrer, Refused};
 use own::Locals;
 use refusals::Refusals;
@@ -175,10 +175,6 @@ pub struct Rib {
     vrfs: Vec<Vrf>,
     hops: NextHops,
     neighbours: Neighbours,
-    /// Their number by interface; none is 0.
-    neighbour_counts: BTreeMap<InterfaceId, usize>,
-    gleaning: Gleaning,
-    review: Review,
     groups: Groups,
     waiting: Waiting,
     distances: Distances,
@@ -215,10 +211,7 @@ impl Rib {
             interfaces: Vec::new(),
             vrfs: vec![Vrf { v4: Routes::new(fib4), v6: Routes::new(fib6) }],
             hops: NextHops::new(next_hops, grace),
-            neighbours: Neighbours::new(),
-            neighbour_counts: BTreeMap::new(),
-            gleaning: Gleaning::default(),
-            review: Review::default(),
+            neighbours: Neighbours::default(),
             groups: Groups::default(),
             waiting: Waiting::default(),
             distances: RouteSource::ALL.map(RouteSource::distance),
@@ -345,7 +338,7 @@ impl Rib {
                 vrf.v6.rank(&rib.distances);
             }
             rib.hops.mark_all_vias();
-            rib.review.start();
+            rib.neighbours.start_review();
         });
     }
 
@@ -467,7 +460,7 @@ impl Rib {
             }
             RouteKind::Unicast(paths) => {
                 let Self { neighbours, hops, .. } = self;
-                let mac = |interface, via| mac_of(neighbours, interface, via);
+                let mac = |interface, via| neighbours.mac(interface, via);
                 hops.over(paths, mac).map_err(|refused| refuse(what, refused))
             }
         }
@@ -479,7 +472,7 @@ impl Rib {
     fn put(&mut self, vrf: VrfId, prefix: IpNet, new: Candidate) {
         let Some(routes) = self.vrfs.get_mut(vrf.index()) else { return };
         let glean = self.hops.glean_port(new.hop);
-        glean.into_iter().for_each(|interface| self.gleaning.add(interface, vrf));
+        glean.into_iter().for_each(|interface| self.neighbours.glean(interface, vrf));
         let old = match prefix {
             IpNet::V4(_) => put(&mut routes.v4, &prefix, new, &self.distances),
             IpNet::V6(_) => put(&mut routes.v6, &prefix, new, &self.distances),
@@ -552,7 +545,7 @@ impl Rib {
             self.publish();
             if self.hops.take_flipped() {
                 self.vrfs.iter_mut().for_each(Vrf::start_sweep);
-                self.review.start();
+                self.neighbours.start_review();
                 self.put_off(self.pieces.at_once);
             }
             let done = self.vrfs.iter().all(Vrf::is_synced);
@@ -593,7 +586,7 @@ impl Rib {
             changed.extend(touched4.iter().map(|&prefix| (id, Ipv4Addr::net(prefix))));
             changed.extend(touched6.iter().map(|&prefix| (id, Ipv6Addr::net(prefix))));
         }
-        if !self.neighbours.is_empty() {
+        if self.neighbours.len() > 0 {
             let nets4 = touched4.into_iter().map(Ipv4Addr::net);
             let nets6 = touched6.into_iter().map(Ipv6Addr::net);
             nets4.chain(nets6).for_each(|net| self.review_neighbours(id, &net));
@@ -647,7 +640,7 @@ impl Rib {
     /// alive, or routes for which there is room now.
     pub fn is_busy(&self) -> bool {
         self.vrfs.iter().any(Vrf::is_sweeping)
-            || self.review.is_running()
+            || self.neighbours.are_under_review()
             || self.is_retrying()
             || self.is_auditing()
     }
@@ -674,7 +667,7 @@ impl Covering for View<'_> {
     }
 
     fn mac(&self, interface: InterfaceId, address: IpAddr) -> Option<MacAddr> {
-        mac_of(self.neighbours, interface, address)
+        self.neighbours.mac(interface, address)
     }
 }
 

@@ -141,7 +141,7 @@ impl Rib {
     fn realise_group(&mut self, key: GroupKey) -> Result<(), Refused> {
         let Self { groups, hops, neighbours, .. } = self;
         let Some(group) = groups.all.get_mut(&key) else { return Ok(()) };
-        let mac = |interface, via| mac_of(neighbours, interface, via);
+        let mac = |interface, via| neighbours.mac(interface, via);
         groups.waiting.insert(key);
         match group.hop {
             Some(hop) => hops.change_object(hop, &group.spec, mac)?,

@@ -25,12 +25,20 @@ pub(super) struct Neighbour {
     host_routes: Vec<VrfId>,
 }
 
-/// The neighbours by address, so that those within a prefix are one range.
-pub(super) type Neighbours = BTreeMap<(IpAddr, InterfaceId), Neighbour>;
+/// The resolved neighbours, and what their host routes depend on.
+#[derive(Debug, Default)]
+pub(super) struct Neighbours {
+    /// By address, so that those within a prefix are one range.
+    all: BTreeMap<(IpAddr, InterfaceId), Neighbour>,
+    /// Their number by interface; none is 0.
+    counts: BTreeMap<InterfaceId, usize>,
+    gleaning: Gleaning,
+    review: Review,
+}
 
 /// A walk over all neighbours that resumes where it stopped.
 #[derive(Debug, Default)]
-pub(super) struct Review {
+struct Review {
     running: bool,
     again: bool,
     last: Option<(IpAddr, InterfaceId)>,
@@ -39,10 +47,10 @@ pub(super) struct Review {
 /// The VRFs with a route to the hosts on an interface, now or earlier: only in these may its neighbours need host
 /// routes. There may be a thousand others.
 #[derive(Debug, Default)]
-pub(super) struct Gleaning(BTreeSet<(InterfaceId, VrfId)>);
+struct Gleaning(BTreeSet<(InterfaceId, VrfId)>);
 
 impl Gleaning {
-    pub(super) fn add(&mut self, interface: InterfaceId, vrf: VrfId) {
+    fn add(&mut self, interface: InterfaceId, vrf: VrfId) {
         self.0.insert((interface, vrf));
     }
 
@@ -56,7 +64,7 @@ impl Gleaning {
     }
 
     /// Forgets an interface that is gone.
-    pub(super) fn forget(&mut self, interface: InterfaceId) {
+    fn forget(&mut self, interface: InterfaceId) {
         self.0.retain(|pair| pair.0 != interface);
     }
 }
@@ -67,23 +75,59 @@ const AT_ONCE: usize = 64;
 const LOOKED_AT: usize = 2048;
 
 impl Review {
-    pub(super) fn is_running(&self) -> bool {
-        self.running
-    }
-
-    pub(super) fn start(&mut self) {
+    fn start(&mut self) {
         self.again = self.running;
         self.running = true;
     }
 }
 
-/// Returns the MAC of a neighbour, if it is resolved.
-pub(super) fn mac_of(
-    neighbours: &Neighbours,
-    interface: InterfaceId,
-    address: IpAddr,
-) -> Option<MacAddr> {
-    neighbours.get(&(address, interface)).map(|known| known.mac)
+impl Neighbours {
+    /// Returns the MAC of a neighbour, if it is resolved.
+    pub(super) fn mac(&self, interface: InterfaceId, address: IpAddr) -> Option<MacAddr> {
+        self.all.get(&(address, interface)).map(|known| known.mac)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// A VRF has a route to the hosts on an interface.
+    pub(super) fn glean(&mut self, interface: InterfaceId, vrf: VrfId) {
+        self.gleaning.add(interface, vrf);
+    }
+
+    /// Forgets an interface that was removed, and whose neighbours were.
+    pub(super) fn forget(&mut self, interface: InterfaceId) {
+        self.gleaning.forget(interface);
+    }
+
+    /// Starts a review of the host routes of all.
+    pub(super) fn start_review(&mut self) {
+        self.review.start();
+    }
+
+    pub(super) fn are_under_review(&self) -> bool {
+        self.review.running
+    }
+
+    fn set(&mut self, interface: InterfaceId, address: IpAddr, mac: MacAddr) {
+        let known = self.all.entry((address, interface));
+        if let Entry::Vacant(_) = known {
+            *self.counts.entry(interface).or_default() += 1;
+        }
+        known.or_insert(Neighbour { mac, host_routes: Vec::new() }).mac = mac;
+    }
+
+    fn remove(&mut self, interface: InterfaceId, address: IpAddr) -> Option<Neighbour> {
+        let known = self.all.remove(&(address, interface))?;
+        if let Entry::Occupied(mut count) = self.counts.entry(interface) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        Some(known)
+    }
 }
 
 impl Rib {
@@ -100,12 +144,7 @@ impl Rib {
     ) -> Result<(), Error> {
         let route = (self.vrf_of(interface), IpNet::from(address));
         self.checked(Some(route), |rib| {
-            let new = Neighbour { mac, host_routes: Vec::new() };
-            let known = rib.neighbours.entry((address, interface));
-            if let Entry::Vacant(_) = known {
-                *rib.neighbour_counts.entry(interface).or_default() += 1;
-            }
-            known.or_insert(new).mac = mac;
+            rib.neighbours.set(interface, address, mac);
             rib.hops.resolve(interface, address, Some(mac));
             rib.review_neighbour(interface, address)
         })
@@ -114,13 +153,7 @@ impl Rib {
     /// Handles a neighbour that no longer answers. Routes over it wait for the slow path to resolve
     /// it.
     pub fn neighbour_down(&mut self, interface: InterfaceId, address: IpAddr) {
-        let Some(known) = self.neighbours.remove(&(address, interface)) else { return };
-        if let Entry::Occupied(mut count) = self.neighbour_counts.entry(interface) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
+        let Some(known) = self.neighbours.remove(interface, address) else { return };
         // The host route is removed first: packets are gleaned then, not punted as unresolved.
         if !known.host_routes.is_empty() {
             self.change(|rib| {
@@ -153,32 +186,33 @@ impl Rib {
 
     /// Returns the number of resolved neighbours of each interface that has some.
     pub fn neighbour_counts(&self) -> &BTreeMap<InterfaceId, usize> {
-        &self.neighbour_counts
+        &self.neighbours.counts
     }
 
     /// Returns the resolved neighbours in the order of their addresses.
     pub fn neighbours(&self) -> impl Iterator<Item = (InterfaceId, IpAddr, MacAddr)> {
-        self.neighbours.iter().map(|(&(address, interface), known)| (interface, address, known.mac))
+        let all = self.neighbours.all.iter();
+        all.map(|(&(address, interface), known)| (interface, address, known.mac))
     }
 
     /// Adds or removes a VRF's host routes of the neighbours within a prefix whose route there has changed. If there
     /// are many, the review is deferred.
     pub(super) fn review_neighbours(&mut self, vrf: VrfId, prefix: &IpNet) {
         let first = (prefix.network(), InterfaceId::FIRST);
-        let within = self.neighbours.range(first..);
+        let within = self.neighbours.all.range(first..);
         let within = within.take_while(|((address, _), _)| prefix.contains(address));
         let (mut affected, mut looked_at) = (Vec::new(), 0);
         for (&(address, interface), known) in within {
             if looked_at == LOOKED_AT || affected.len() > AT_ONCE {
-                return self.review.start();
+                return self.neighbours.review.start();
             }
             looked_at += 1;
-            if self.gleaning.has(interface, vrf) || known.host_routes.contains(&vrf) {
+            if self.neighbours.gleaning.has(interface, vrf) || known.host_routes.contains(&vrf) {
                 affected.push((address, interface));
             }
         }
         if affected.len() > AT_ONCE {
-            return self.review.start();
+            return self.neighbours.review.start();
         }
         for (address, interface) in affected {
             let done = self.review_host_route(vrf, interface, address);
@@ -188,15 +222,21 @@ impl Rib {
 
     /// Reviews the next neighbours of the walk over all.
     pub(super) fn review_some(&mut self, most: usize) {
-        if !self.review.running {
+        if !self.neighbours.review.running {
             return;
         }
-        let from = self.review.last.map_or(Bound::Unbounded, Bound::Excluded);
-        let some: Vec<_> =
-            self.neighbours.range((from, Bound::Unbounded)).take(most).map(|(&k, _)| k).collect();
-        self.review.last = some.last().copied();
+        let from = self.neighbours.review.last.map_or(Bound::Unbounded, Bound::Excluded);
+        let some: Vec<_> = self
+            .neighbours
+            .all
+            .range((from, Bound::Unbounded))
+            .take(most)
+            .map(|(&k, _)| k)
+            .collect();
+        self.neighbours.review.last = some.last().copied();
         if some.len() < most {
-            self.review = Review { running: self.review.again, again: false, last: None };
+            self.neighbours.review =
+                Review { running: self.neighbours.review.again, again: false, last: None };
         }
         self.review_each(&some);
     }
@@ -211,8 +251,8 @@ impl Rib {
 
     /// Adds the required host routes of a neighbour and removes the others.
     fn review_neighbour(&mut self, interface: InterfaceId, address: IpAddr) -> Result<(), Error> {
-        let mut vrfs: Vec<_> = self.gleaning.of(interface).collect();
-        let known = self.neighbours.get(&(address, interface));
+        let mut vrfs: Vec<_> = self.neighbours.gleaning.of(interface).collect();
+        let known = self.neighbours.all.get(&(address, interface));
         vrfs.extend(known.into_iter().flat_map(|known| &known.host_routes));
         vrfs.sort_unstable();
         vrfs.dedup();
@@ -225,7 +265,7 @@ impl Rib {
         interface: InterfaceId,
         address: IpAddr,
     ) -> Result<(), Error> {
-        let Some(known) = self.neighbours.get(&(address, interface)) else { return Ok(()) };
+        let Some(known) = self.neighbours.all.get(&(address, interface)) else { return Ok(()) };
         let (mac, has) = (known.mac, known.host_routes.contains(&vrf));
         let due = self.covering_glean(vrf, address) == Some(interface);
         match (has, due) {
@@ -233,7 +273,7 @@ impl Rib {
             (true, false) => self.remove_host_route(vrf, interface, address),
             _ => return Ok(()),
         }
-        if let Some(known) = self.neighbours.get_mut(&(address, interface)) {
+        if let Some(known) = self.neighbours.all.get_mut(&(address, interface)) {
             match due {
                 true => known.host_routes.push(vrf),
                 false => known.host_routes.retain(|other| *other != vrf),

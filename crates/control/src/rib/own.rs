@@ -68,7 +68,7 @@ impl Rib {
             };
             rib.put_addresses(id, &[]);
             rib.interfaces.remove(at);
-            rib.gleaning.forget(id);
+            rib.neighbours.forget(id);
             rib.hops.set_link(id, None);
             if let Some(glean) = rib.hops.glean_of(id) {
                 rib.hops.release(glean, Referrer::Other);

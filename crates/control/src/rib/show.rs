@@ -160,7 +160,7 @@ impl Rib {
         };
         let mut paths = self.hops.live_paths(hop);
         for path in paths.iter_mut().filter(|path| path.gateway.is_none()) {
-            path.mac = mac_of(&self.neighbours, path.interface, address);
+            path.mac = self.neighbours.mac(path.interface, address);
         }
         Some(LookupInfo { route, next_hop: self.fib_lookup(vrf, address), paths })
     }
@@ -192,7 +192,7 @@ impl Rib {
     pub fn lookup_flow(&self, vrf: VrfId, address: IpAddr, hash: u32) -> Option<LivePath> {
         let mut path = self.hops.flow_path(self.fib_lookup(vrf, address), hash)?;
         if path.gateway.is_none() {
-            path.mac = mac_of(&self.neighbours, path.interface, address);
+            path.mac = self.neighbours.mac(path.interface, address);
         }
         Some(path)
     }
