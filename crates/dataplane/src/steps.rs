@@ -67,6 +67,6 @@ pub use redirect::{REDIRECTS, Redirect, RedirectGates};
 pub use reset::Reset;
 pub use reverse_path::{Ip4ReversePath, Ip6ReversePath, REVERSE_PATH, ReversePath};
 pub use steer::named_hop;
-pub use toolbox::{Printed, Sight};
+pub use toolbox::{Meters, OrderNumber, Printed, Sight, Sources, order_number, with_order_number};
 pub use vlan_input::VlanInput;
 pub use vlan_output::VlanOutput;
