@@ -336,9 +336,8 @@ impl Task {
             options.open(&path)?.write_all(text.as_bytes())
         };
         // The file may be one that blocks.
-        match tokio::task::spawn_blocking(write).await {
-            Ok(Err(error)) => tracing::error!("script \"{}\": {shown}: {error}", self.name),
-            Ok(Ok(())) | Err(_) => {}
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(write).await {
+            tracing::error!("script \"{}\": {shown}: {error}", self.name);
         }
     }
 
