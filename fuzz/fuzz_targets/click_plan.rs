@@ -16,7 +16,7 @@ fuzz_target!(|text: &str| {
     let converted = match convert::click::convert("fuzz", text) {
         Ok(converted) => converted,
         Err(errors) => {
-            assert!(errors.all().iter().all(|error| error.place.line > 0));
+            // Lines of the text may say which ones they are, also 0.
             return assert!(!errors.all().is_empty());
         }
     };
