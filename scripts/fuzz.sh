@@ -21,5 +21,11 @@ export LSAN_OPTIONS="suppressions=$PWD/scripts/asan.supp:print_suppressions=0"
 for target in fuzz/fuzz_targets/*.rs; do
     name=$(basename "$target" .rs)
     echo "== $name"
-    cargo +nightly fuzz run "$name" -- -max_total_time="$seconds"
+    # The first corpus, then what has been found.
+    case $name in
+        click*) seeds=(examples/click crates/click/tests/flatten) ;;
+        *) seeds=() ;;
+    esac
+    mkdir -p "fuzz/corpus/$name"
+    cargo +nightly fuzz run "$name" "fuzz/corpus/$name" "${seeds[@]}" -- -max_total_time="$seconds"
 done

@@ -2,10 +2,12 @@
 
 import json
 import subprocess
+import time
 
 import pytest
 from scapy.utils import RawPcapReader
 
+from lib.click import ControlSocket
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, Hosts, Wires
 from lib.netns import wait_for
 from lib.packets import ethernet, ipv4, ipv6, pattern, pcap_file, tagged, udp
@@ -297,6 +299,128 @@ def test_early_drops_and_meters_limit_a_source(lab):
     assert shares(wires.right.expect(50)) == [50, 0]
     dropped = wires.router.counters()["dropped"]
     assert dropped["queue-red"] > 100 and dropped.get("queue-full", 0) == 0, dropped
+    wires.router.stop()
+
+
+def test_packets_that_red_selects_take_its_second_output(lab):
+    data = made(1, 100).hex()
+    # They come back to a queue of the same scheduler, so none is dropped early.
+    text = f"""
+    RatedSource(\\<{data}>, 5000, 10000) -> r :: RED(5, 20, 0.5, STABILITY 2, GENTLE false) -> first :: Queue(1000);
+    r[1] -> selected :: Counter -> EtherMirror -> second :: Queue(5);
+    first -> [0] s :: RoundRobinSched -> Shaper(200) -> Unqueue -> Queue -> ToDevice(tp-right);
+    second -> [1] s;
+    ControlSocket(TCP, 7777);
+    """
+    wires = Wires(lab, **click(text))
+    client = ControlSocket(wires.inside)
+    frames = wires.right.expect(60)
+    mirrored = [one for one in frames if one[:6] == made(1, 100)[6:12]]
+    assert mirrored and len(mirrored) < len(frames)
+    dropped = wires.router.counters()["dropped"]
+    assert int(client.read("selected.count")) > 100 and dropped["queue-full"] > 0, dropped
+    assert dropped["queue-red"] == 0, dropped
+    wires.router.stop()
+
+
+def test_the_kernel_has_the_other_end_of_a_tap_device(lab):
+    text = """
+    FromHost(fake0, ETHER 02:00:00:00:00:99) -> up :: Counter -> Queue -> ToDevice(tp-right);
+    FromDevice(tp-right, PROMISC true) -> ToHost(fake0);
+    ControlSocket(TCP, 7777);
+    """
+    hosts = Hosts(lab, **click(text))
+    hosts.right.run("ip", "address", "add", "10.9.0.2/24", "dev", "eth0")
+    hosts.inside.run("ip", "address", "add", "10.9.0.1/24", "dev", "fake0")
+    hosts.inside.run("ip", "link", "set", "fake0", "up")
+    assert "02:00:00:00:00:99" in hosts.inside.run("ip", "link", "show", "fake0").stdout
+    hosts.inside.run("ping", "-c", "3", "-W", "2", "10.9.0.2")
+    hosts.right.run("ping", "-c", "3", "-W", "2", "10.9.0.1")
+    assert int(ControlSocket(hosts.inside).read("up.count")) >= 6
+    hosts.router.stop()
+    assert hosts.inside.run("ip", "link", "show", "fake0", check=False).returncode != 0
+
+
+def test_real_hosts_are_answered_who_ask_for_macs(lab):
+    mac = "02:00:00:00:00:99"
+    text = f"""
+    FromDevice(tp-right, PROMISC true) -> c :: Classifier(12/0806 20/0001, 12/86dd 54/87, -);
+    c[0] -> a :: ARPResponder(10.9.0.0/24 {mac}) -> out :: Queue -> ToDevice(tp-right);
+    c[1] -> n :: IP6NDAdvertiser(fd09::9/128 {mac}) -> out;
+    c[2] -> Discard;
+    """
+    hosts = Hosts(lab, **click(text))
+    host = hosts.right
+    for address in ("10.9.0.2/24", "fd09::2/64"):
+        host.run("ip", "address", "add", address, "dev", "eth0", *["nodad"] * (":" in address))
+    for address in ("10.9.0.9", "fd09::9"):
+        # Nobody answers the ping itself.
+        host.run("ping", "-c", "1", "-W", "1", address, check=False)
+        assert f"lladdr {mac}" in host.run("ip", "neighbour", "show", address).stdout
+    host.run("ping", "-c", "1", "-W", "1", "fd09::8", check=False)
+    assert mac not in host.run("ip", "neighbour", "show", "fd09::8").stdout
+    # Who would have the address as well is told so.
+    host.run("ip", "address", "add", "fd09::9/64", "dev", "eth0")
+    wait_for(lambda: "dadfailed" in host.run("ip", "address", "show", "dev", "eth0").stdout)
+    hosts.router.stop()
+
+
+def test_packets_are_delayed(lab):
+    # Packets of both paths leave together, those without delay first whatever the machine does meanwhile.
+    text = """
+    FromDevice(tp-left) -> c :: Classifier(36/0001, -);
+    c[0] -> held :: Queue(100) -> d :: DelayUnqueue(3) -> out :: Queue -> ToDevice(tp-right);
+    c[1] -> out;
+    ControlSocket(TCP, 7777);
+    """
+    wires = Wires(lab, **click(text))
+    client = ControlSocket(wires.inside)
+    late, early = made(1, 100), made(2, 100)
+    begin = time.monotonic()
+    wires.left.send(late, early)
+    assert wires.right.expect(1, timeout=20) == [early]
+    assert wires.right.expect(1, timeout=20) == [late]
+    assert time.monotonic() - begin >= 3
+    assert client.read("d.delay") == "3"
+    client.write("d.delay", "50")
+    wires.left.send(late)
+    wait_for(lambda: client.read("held.length") == "1")
+    # The packet is there still, under the new delay, and can be given up.
+    client.write("held.reset")
+    wait_for(lambda: client.read("held.length") == "0")
+    counters = wires.router.counters()
+    assert (counters["dropped"]["by-step"], counters["in_flight"]) == (1, 0), counters
+    wires.router.stop()
+
+
+def test_switches_share_by_tickets_and_tables_look_up_one_address(lab):
+    text = """
+    FromDevice(tp-left) -> sw :: StrideSwitch(3, 1);
+    sw[0] -> SetIPAddress(10.0.2.2) -> rt :: StaticIPLookup(10.0.2.0/24 0, 10.0.1.0/24 1);
+    sw[1] -> other :: Discard;
+    rt[0] -> Queue -> ToDevice(tp-right);
+    rt[1] -> wrong :: Discard;
+    ControlSocket(TCP, 7777);
+    """
+    wires = Wires(lab, **click(text), calm=True)
+    client = ControlSocket(wires.inside)
+    # Frames without any IP header: their annotation decides.
+    wires.left.send(*[made(1, 100)] * 40)
+    assert shares(wires.right.expect(30)) == [30, 0]
+    wait_for(lambda: client.read("other.count") == "10")
+    assert (client.read("sw.tickets0"), client.read("sw.tickets1"), client.read("wrong.count")) == ("3", "1", "0")
+    client.write("sw.tickets0", "0")
+    wires.left.send(*[made(1, 100)] * 5)
+    wait_for(lambda: client.read("other.count") == "15")
+    assert client.ask("READ sw.tickets2")[0] == 511
+    # Without tickets nothing passes.
+    client.write("sw.tickets1", "0")
+    wires.left.send(*[made(1, 100)] * 5)
+    wait_for(lambda: wires.router.counters()["dropped_total"] == 20)
+    client.write("rt.set", "10.0.2.0/24 1")
+    client.write("sw.tickets0", "1")
+    wires.left.send(*[made(1, 100)] * 5)
+    wait_for(lambda: client.read("wrong.count") == "5")
     wires.router.stop()
 
 

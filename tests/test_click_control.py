@@ -211,6 +211,62 @@ def test_queues_and_sources_have_their_handlers(lab):
     wires.router.stop()
 
 
+def test_schedulers_meters_and_sources_have_their_handlers(lab):
+    data = ethernet(HOST_B_MAC, RIGHT_MAC, 0x88B5, pattern(46)).hex()
+    text = SOCKET + f"""
+    one :: RatedSource(\\<{data}>, 1000, 20, false) -> m :: Meter(100000, 200000) -> a :: Queue(50)
+        -> red :: RED(20, 40, 0.02) -> [0] p :: PullSwitch(-1);
+    m[1] -> Discard; m[2] -> Discard;
+    two :: TimedSource(0.01, \\<{data}>, LIMIT 10, ACTIVE false) -> b :: Queue -> [1] p;
+    p -> [0] st :: StrideSched(5, 7) -> sh :: Shaper(1000) -> u :: Unqueue -> e :: EtherEncap(0x88b5, 2:0:0:0:0:1, 2:0:0:0:0:2)
+        -> pr :: Print(ACTIVE false) -> len :: CheckLength(1000) -> d :: Discard;
+    Idle -> c :: Queue -> [1] st;
+    FromDevice(tp-left) -> drop :: DropBroadcasts -> Discard; Idle -> ToDevice(tp-right);
+    """
+    wires = Wires(lab, **click(text), calm=True)
+    client = ControlSocket(wires.inside)
+    client.write("one.active", "true")
+    assert wait_for(lambda: client.read("a.length") == "20")
+    assert float(client.read("m.rate")) > 0
+    assert client.read("m.meters") == "100000\n200000\n"
+    # The switch is off, then leads one queue on, then the other.
+    assert (client.read("p.switch"), client.read("d.count")) == ("-1", "0")
+    client.write("p.switch", "0")
+    assert wait_for(lambda: client.read("d.count") == client.read("u.count") == "20")
+    client.write("u.reset")
+    assert (client.read("u.count"), client.read("d.count")) == ("0", "20")
+    client.write("p.switch", "1")
+    assert (client.read("two.interval"), client.read("two.limit")) == ("0.01", "10")
+    client.write("two.active", "true")
+    assert wait_for(lambda: client.read("d.count") == "30")
+    assert client.ask("WRITE p.switch 2") == (520, ["Write handler 'p.switch' error:", "output must be < 2"])
+    # A source begins anew; its queue is emptied.
+    client.write("one.reset")
+    state = lambda: (client.read("one.count"), client.read("a.length"))
+    assert wait_for(lambda: state() == ("20", "20")), state()
+    client.write("a.reset")
+    assert wait_for(lambda: client.read("a.length") == "0")
+    for handler, before, after in (
+        ("red.min_thresh", "20", "10"), ("red.max_thresh", "40", "30"), ("red.max_p", "0.02", "0.5"),
+        ("st.tickets0", "5", "1"), ("st.tickets1", "7", "0"), ("sh.rate", "1000", "2000"),
+        ("e.src", "02-00-00-00-00-01", "02-00-00-00-00-03"), ("e.ethertype", "34997", "2048"),
+        ("pr.active", "false", "true"), ("len.length", "1000", "10"),
+    ):
+        assert client.read(handler) == before, handler
+        client.write(handler, after)
+        assert client.read(handler) == after, handler
+    for wrong in ("red.min_thresh 50", "red.max_p 2", "st.tickets0 x", "sh.rate 0", "e.src x", "two.interval 0"):
+        assert client.ask(f"WRITE {wrong}")[0] == 520, wrong
+    assert (client.read("red.drops"), client.read("red.min_thresh")) == ("0", "10")
+    assert client.ask("READ st.tickets2") == (511, ["No handler named 'st.tickets2'"])
+    client.write("two.reset")
+    assert wait_for(lambda: "pr: " in wires.router.log())
+    assert wait_for(lambda: client.read("len.class") == "CheckLength" and client.read("d.count") == "30")
+    wires.left.send(ethernet("ff:ff:ff:ff:ff:ff", HOST_A_MAC, 0x88B5, pattern(46)))
+    assert wait_for(lambda: client.read("drop.drops") == "1")
+    wires.router.stop()
+
+
 def test_tables_of_an_ip_router_are_read_and_changed(lab):
     text = (ROOT / "examples/click/ip-router.click").read_text()
     text = SOCKET + text.replace("eth1", "tp-left").replace("eth2", "tp-right")

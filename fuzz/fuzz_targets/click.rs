@@ -1,15 +1,45 @@
 //! Click configurations: any text is parsed, expanded and resolved or refused, and what is printed of an expanded
-//! configuration is read as the same one.
+//! configuration is read as the same one. A text that is a script waits or ends, whatever handlers say.
 #![no_main]
+
+use std::sync::Arc;
 
 use click::args::Args;
 use click::classifier::Classifier;
 use click::ip::IpClassifier;
 use click::kinds;
 use click::names::Names;
+use click::script::{Machine, Need, Script, compute};
 use libfuzzer_sys::fuzz_target;
 
+/// Most that a script may need before it waits: its jumps, with a hundred handlers in each instruction.
+const NEEDS: usize = 1001 * 1001 * 101;
+
+/// Runs a script, twice, until it waits or ends.
+fn run(script: Script) {
+    let mut machine = Machine::new(Arc::new(script));
+    for round in ["", "1 2 $x"] {
+        machine.run(round);
+        machine.step(1);
+        for need in 0..=NEEDS {
+            assert!(need < NEEDS, "a script that does not wait");
+            match machine.next_need() {
+                Need::Read(call) => {
+                    let value = compute(&call.handler, &call.argument);
+                    machine.answer(value.and_then(Result::ok).unwrap_or(call.argument));
+                }
+                Need::Write(call) => machine.written(call.argument.is_empty()),
+                Need::Print { .. } | Need::Complain(_) => {}
+                Need::Wait(_) | Need::Pause | Need::Done(_) => break,
+            }
+        }
+    }
+}
+
 fuzz_target!(|text: &str| {
+    if let Ok(script) = Script::parse("Script", text) {
+        run(script);
+    }
     let patterns = click::text::split_arguments(text);
     if let Ok(classifier) = Classifier::parse(&patterns) {
         classifier.output(text.as_bytes());

@@ -45,10 +45,14 @@ impl Prefix6 {
 
 /// `true`, `yes`, `t`, `y`, `1`, and their opposites.
 pub fn boolean(text: &str, _: &Scope) -> Result<bool, String> {
+    flag(text).ok_or_else(|| "expected true or false".into())
+}
+
+pub(crate) fn flag(text: &str) -> Option<bool> {
     match text {
-        "1" | "y" | "t" | "yes" | "true" => Ok(true),
-        "0" | "n" | "f" | "no" | "false" => Ok(false),
-        _ => Err("expected true or false".into()),
+        "1" | "y" | "t" | "yes" | "true" => Some(true),
+        "0" | "n" | "f" | "no" | "false" => Some(false),
+        _ => None,
     }
 }
 
@@ -64,7 +68,7 @@ where
     }
 }
 
-fn whole(text: &str) -> Option<i128> {
+pub(crate) fn whole(text: &str) -> Option<i128> {
     let (negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
@@ -90,7 +94,7 @@ pub fn real(text: &str, _: &Scope) -> Result<f64, String> {
     number(text).ok_or_else(|| "expected a number, such as 0.5".into())
 }
 
-fn number(text: &str) -> Option<f64> {
+pub(crate) fn number(text: &str) -> Option<f64> {
     let allowed = |c: char| c.is_ascii_digit() || "+-.eE".contains(c);
     text.chars().all(allowed).then(|| text.parse().ok())?.filter(|number: &f64| number.is_finite())
 }
@@ -183,6 +187,10 @@ fn written_ether(text: &str) -> Option<[u8; 6]> {
 
 /// `10ms`, `1.5 sec`, `2m`; without a unit, seconds.
 pub fn duration(text: &str, _: &Scope) -> Result<Duration, String> {
+    time(text).ok_or_else(|| "expected a time, such as 10ms, 1.5s or 2min".into())
+}
+
+pub(crate) fn time(text: &str) -> Option<Duration> {
     const UNITS: &[(&str, f64)] = &[
         ("nsec", 1e-9),
         ("ns", 1e-9),
@@ -201,8 +209,7 @@ pub fn duration(text: &str, _: &Scope) -> Result<Duration, String> {
         ("", 1.0),
     ];
     let seconds = scaled(text, UNITS);
-    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    duration.ok_or_else(|| "expected a time, such as 10ms, 1.5s or 2min".into())
+    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
 }
 
 /// Bytes per second: `100Mbps`, `1.5 GBps`, `384kbaud`; without a unit, bytes per second.

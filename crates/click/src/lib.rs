@@ -5,6 +5,7 @@
 //!                                  |
 //!                                  +-- Args: an element's arguments, by name and type
 //!                                  +-- Classifier, IpClassifier: packet expressions
+//!                                  +-- Script, Machine: instructions that read and write handlers
 //! ```
 //!
 //! [`parse`] reads one file; [`flatten`] expands compound elements, and leaves primitive elements and connections
@@ -36,6 +37,7 @@ pub mod names;
 mod primitive;
 mod processing;
 mod router;
+pub mod script;
 mod source;
 mod syntax;
 pub mod text;

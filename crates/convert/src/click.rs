@@ -28,6 +28,7 @@ mod net;
 mod pull;
 mod router;
 
+use ::click::script::{CLASSES, Script};
 use ::click::{Error, Errors};
 
 use lua::Statements;
@@ -58,9 +59,12 @@ pub fn convert(name: &str, text: &str) -> Result<Converted, Errors> {
         return Err(Error::new(&first_place(&flat), message).into());
     }
     let processing = click::resolve(&flat)?;
-    let net = Net::new(&flat)?;
+    let mut net = Net::new(&flat)?;
     let mut statements = Statements::new(name);
-    let becomes = if router::is_one(&net) {
+    let is_router = router::is_one(&net);
+    net.has_host_devices = !is_router;
+    handlers::scripts(&net)?;
+    let becomes = if is_router {
         router::convert(&net, &mut statements)?
     } else {
         graph::convert(&net, &mut statements)?
@@ -68,6 +72,14 @@ pub fn convert(name: &str, text: &str) -> Result<Converted, Errors> {
     handlers::sockets(&net, &mut statements)?;
     handlers::elements(&net, &processing, &becomes, &mut statements);
     Ok(statements.finish())
+}
+
+/// Checks the arguments of an element, as far as they are a script.
+///
+/// # Errors
+/// The first fault.
+pub fn check_script(class: &str, config: &str) -> Result<(), String> {
+    if CLASSES.contains(&class) { Script::parse(class, config).map(drop) } else { Ok(()) }
 }
 
 #[cfg(test)]

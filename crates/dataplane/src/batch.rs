@@ -88,6 +88,8 @@ pub struct Held {
     pub(crate) packet: Mbuf,
     /// How often it has been held: at least once.
     pub(crate) passes: u8,
+    /// The time at which it left its batch, in TSC cycles.
+    pub(crate) since: u64,
     /// The port that received it.
     port: Option<PortId>,
     interface: InterfaceId,
@@ -99,7 +101,15 @@ impl Held {
     /// A packet that nothing is known of.
     pub fn new(packet: Mbuf) -> Self {
         let interface = InterfaceId::FIRST;
-        Self { packet, passes: 1, port: None, interface, mark: None, link_multicast: false }
+        Self {
+            packet,
+            passes: 1,
+            since: 0,
+            port: None,
+            interface,
+            mark: None,
+            link_multicast: false,
+        }
     }
 }
 
@@ -211,6 +221,7 @@ impl Batch {
         Some(Held {
             packet,
             passes,
+            since: self.now,
             port: Some(self.in_port),
             interface,
             mark,
@@ -233,8 +244,8 @@ impl Batch {
             let own = self.interfaces.get(port.index()).copied();
             self.come_by(port, own.unwrap_or(InterfaceInfo::NONE));
         }
-        let Held { packet, passes, port, interface, mark, link_multicast } = held;
-        let back = |packet| Held { packet, passes, port, interface, mark, link_multicast };
+        let Held { packet, passes, since, port, interface, mark, link_multicast } = held;
+        let back = |packet| Held { packet, passes, since, port, interface, mark, link_multicast };
         let slot = self.burst.put(packet).map_err(back)?;
         self.set_interface(slot, interface);
         self.emitted |= Mask::when(true, slot);

@@ -1,6 +1,7 @@
 //! Numbers that steps publish and others read: how many packets a queue holds.
 //!
-//! Each forwarder's step writes a gauge of its own. The gauges of a name are read together.
+//! Each forwarder's step writes a gauge of its own. The gauges of a name are read together. In return all steps of a name
+//! can be asked to begin anew.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,9 +15,23 @@ pub struct Gauge {
     value: AtomicUsize,
     /// The highest of all gauges of the name.
     most: Arc<AtomicUsize>,
+    /// How often the steps of the name were asked to begin anew, and how often this one has done so.
+    asked: Arc<AtomicUsize>,
+    done: AtomicUsize,
 }
 
 impl Gauge {
+    /// Returns true once after [`Gauges::begin_anew`].
+    #[inline]
+    pub fn begins_anew(&self) -> bool {
+        let asked = self.asked.load(Ordering::Relaxed);
+        if asked == self.done.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.done.store(asked, Ordering::Relaxed);
+        true
+    }
+
     /// Publishes a value: a store, and only a load while there was a higher one.
     #[inline]
     pub fn set(&self, value: usize) {
@@ -31,6 +46,7 @@ impl Gauge {
 struct Named {
     gauges: Vec<Weak<Gauge>>,
     most: Arc<AtomicUsize>,
+    asked: Arc<AtomicUsize>,
 }
 
 impl Named {
@@ -52,7 +68,9 @@ impl Gauges {
             !named.gauges.is_empty()
         });
         let named = all.entry(name.to_owned()).or_default();
-        let gauge = Arc::new(Gauge { value: AtomicUsize::new(0), most: named.most.clone() });
+        let done = AtomicUsize::new(named.asked.load(Ordering::Relaxed));
+        let (most, asked) = (named.most.clone(), named.asked.clone());
+        let gauge = Arc::new(Gauge { value: AtomicUsize::new(0), most, asked, done });
         named.gauges.push(Arc::downgrade(&gauge));
         gauge
     }
@@ -63,6 +81,13 @@ impl Gauges {
         let Some(named) = all.get(name) else { return (0, 0) };
         let sum = named.all().map(|gauge| gauge.value.load(Ordering::Relaxed)).sum();
         (sum, named.most.load(Ordering::Relaxed))
+    }
+
+    /// Asks the steps of a name to begin anew.
+    pub fn begin_anew(&self, name: &str) {
+        if let Some(named) = lock(&self.0).get(name) {
+            named.asked.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Forgets the highest value of a name.
@@ -100,5 +125,21 @@ mod tests {
         drop(next);
         drop(gauges.make("r"));
         assert_eq!(gauges.read("q"), (0, 0));
+    }
+
+    #[test]
+    fn all_steps_of_a_name_begin_anew_once() {
+        let gauges = Gauges::default();
+        let (one, two, other) = (gauges.make("q"), gauges.make("q"), gauges.make("r"));
+        assert!(!one.begins_anew());
+        gauges.begin_anew("q");
+        gauges.begin_anew("none");
+        // One that is made now is new.
+        let next = gauges.make("q");
+        assert_eq!(
+            [&one, &two, &other, &next].map(|gauge| gauge.begins_anew()),
+            [true, true, false, false]
+        );
+        assert_eq!([&one, &two].map(|gauge| gauge.begins_anew()), [false, false]);
     }
 }

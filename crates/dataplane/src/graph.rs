@@ -53,7 +53,7 @@ pub trait Step: Send {
     /// `input` must be in exactly one output; a packet in none is dropped with [`DropReason::StepLost`].
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs);
 
-    /// Puts at most `most` packets of its own into an empty batch, each into a deferred output in `out`. Called in each
+    /// Puts at most `most` packets of its own into an empty batch, each into a deferred output or a drop in `out`. Called in each
     /// round of the forwarder for a step with such outputs.
     fn emit(&mut self, batch: &mut Batch, most: usize, out: &mut Outputs) -> Origin {
         let _ = (batch, most, out);

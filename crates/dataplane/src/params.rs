@@ -53,7 +53,7 @@ const RATE: [(&str, u64); 4] = [("g", 1_000_000_000), ("m", 1_000_000), ("k", 10
 
 impl Rate {
     /// Reads `10mbit` or `500pps`.
-    pub(crate) fn read(text: &str) -> Option<Self> {
+    pub fn read(text: &str) -> Option<Self> {
         let (number, made): (_, fn(u64) -> Self) = match text.strip_suffix("bit") {
             Some(number) => (number, Self::Bits),
             None => (text.strip_suffix("pps")?, Self::Packets),
@@ -461,6 +461,18 @@ impl Args {
     pub fn integer(&self, name: &str) -> i64 {
         match self.get(name) {
             Arg::Integer(number) => *number,
+            other => panic!("parameter \"{name}\" is {other}"),
+        }
+    }
+
+    /// The value of a time.
+    ///
+    /// # Panics
+    /// The step does not declare such a parameter.
+    #[track_caller]
+    pub fn duration(&self, name: &str) -> Duration {
+        match self.get(name) {
+            Arg::Duration(time) => *time,
             other => panic!("parameter \"{name}\" is {other}"),
         }
     }

@@ -67,6 +67,8 @@ pub use redirect::{REDIRECTS, Redirect, RedirectGates};
 pub use reset::Reset;
 pub use reverse_path::{Ip4ReversePath, Ip6ReversePath, REVERSE_PATH, ReversePath};
 pub use steer::named_hop;
-pub use toolbox::{Printed, PrintedPacket};
+pub use toolbox::{
+    Meters, OrderNumber, Printed, PrintedPacket, Sources, order_number, with_order_number,
+};
 pub use vlan_input::VlanInput;
 pub use vlan_output::VlanOutput;

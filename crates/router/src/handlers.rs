@@ -15,7 +15,10 @@ pub mod routes;
 use api::report::HandlerAnswer;
 use click::kinds;
 use click::names::{Names, Scope};
+use click::script::{self, CLASSES};
+use control::config::Element;
 use dataplane::params::{Arg, Given, Rate};
+use dataplane::steps::OrderNumber;
 
 /// Statuses of Click's protocol.
 pub mod status {
@@ -75,6 +78,18 @@ pub enum What {
     Average(Unit),
     /// Begins all counts anew.
     Reset,
+    /// Drops the packets that a queue holds.
+    Empty,
+    /// Lets a source make as many packets as its limit allows once more.
+    Restart,
+    /// The average that a meter compares.
+    MeterRate(Unit),
+    /// The rates that it compares it with.
+    Meters(Form),
+    /// A number of its node in the order of a `schedule`.
+    Node(OrderNumber, Form),
+    /// The tickets of an output of a switch, or of an input of a scheduler.
+    Tickets(usize),
     /// Packets by an output of its step since the last reset.
     Output(&'static str),
     /// Packets that a queue holds.
@@ -111,6 +126,10 @@ pub enum What {
     Driver,
     /// Ends the router.
     Stop,
+    /// The value of a function of its argument.
+    Compute,
+    /// The value of a script, or its next step.
+    Script,
 }
 
 /// What a rate counts.
@@ -141,6 +160,16 @@ pub enum Form {
     Share,
     /// One minus that.
     Rest,
+    /// A probability as it is.
+    Probability,
+    /// A time.
+    Time,
+    /// The time between two packets at a rate.
+    Interval,
+    /// An Ethernet address.
+    Ether,
+    /// Any text.
+    Text,
 }
 
 const fn reads(name: &'static str, what: What) -> Handler {
@@ -153,6 +182,14 @@ const fn writes(name: &'static str, what: What) -> Handler {
 
 const fn argument(name: &'static str, key: &'static str, form: Form) -> Handler {
     Handler { name, what: What::Argument(key, form), reads: true, writes: true }
+}
+
+const fn node(name: &'static str, which: OrderNumber, form: Form) -> Handler {
+    Handler { name, what: What::Node(which, form), reads: true, writes: true }
+}
+
+const fn tickets(name: &'static str, port: usize) -> Handler {
+    Handler { name, what: What::Tickets(port), reads: true, writes: true }
 }
 
 /// Of every element.
@@ -201,6 +238,7 @@ const QUEUE: &[Handler] = &[
     Handler { name: "capacity", what: What::Capacity, reads: true, writes: true },
     reads("drops", What::Output("queue-full")),
     writes("reset_counts", What::Reset),
+    writes("reset", What::Empty),
 ];
 
 const COUNTED: &[Handler] = &[reads("count", What::Count), writes("reset_counts", What::Reset)];
@@ -210,12 +248,22 @@ const RATED: &[Handler] = &[
     argument("limit", "limit", Form::Integer(-1, i64::MAX)),
     argument("active", "active", Form::Flag),
     reads("count", What::Count),
+    writes("reset", What::Restart),
+];
+
+const TIMED: &[Handler] = &[
+    argument("interval", "rate", Form::Interval),
+    argument("limit", "limit", Form::Integer(-1, i64::MAX)),
+    argument("active", "active", Form::Flag),
+    reads("count", What::Count),
+    writes("reset", What::Restart),
 ];
 
 const INFINITE: &[Handler] = &[
     argument("limit", "limit", Form::Integer(-1, i64::MAX)),
     argument("active", "active", Form::Flag),
     reads("count", What::Count),
+    writes("reset", What::Restart),
 ];
 
 const SAMPLE: &[Handler] = &[
@@ -239,13 +287,78 @@ const ARP: &[Handler] = &[
     writes("delete", What::ArpDelete),
 ];
 
+const UNQUEUE: &[Handler] = &[
+    reads("count", What::Count),
+    writes("reset", What::Reset),
+    writes("reset_counts", What::Reset),
+];
+
+const TO_DUMP: &[Handler] = &[
+    reads("count", What::Count),
+    reads("filename", What::Argument("file", Form::Text)),
+    writes("reset_counts", What::Reset),
+];
+
+const METER: &[Handler] =
+    &[reads("rate", What::MeterRate(Unit::Packets)), reads("meters", What::Meters(Form::Packets))];
+
+const BANDWIDTH_METER: &[Handler] =
+    &[reads("rate", What::MeterRate(Unit::Bytes)), reads("meters", What::Meters(Form::Bandwidth))];
+
+const ETHER_ENCAP: &[Handler] = &[
+    argument("src", "source", Form::Ether),
+    argument("dst", "destination", Form::Ether),
+    argument("ethertype", "ethertype", Form::Integer(0, 0xffff)),
+    argument("etht", "ethertype", Form::Integer(0, 0xffff)),
+];
+
+const ETHER_REWRITE: &[Handler] =
+    &[argument("src", "source", Form::Ether), argument("dst", "destination", Form::Ether)];
+
+const RED: &[Handler] = &[
+    node("min_thresh", OrderNumber::Early(0), Form::Integer(0, 0xffff)),
+    node("max_thresh", OrderNumber::Early(1), Form::Integer(0, 0xffff)),
+    node("max_p", OrderNumber::Early(2), Form::Probability),
+    reads("drops", What::Output("queue-red")),
+];
+
+/// As many as a scheduler or a switch can have; each element has those of its ports.
+const TICKETS: &[Handler] = &[
+    tickets("tickets0", 0),
+    tickets("tickets1", 1),
+    tickets("tickets2", 2),
+    tickets("tickets3", 3),
+    tickets("tickets4", 4),
+    tickets("tickets5", 5),
+    tickets("tickets6", 6),
+    tickets("tickets7", 7),
+    tickets("tickets8", 8),
+    tickets("tickets9", 9),
+    tickets("tickets10", 10),
+    tickets("tickets11", 11),
+    tickets("tickets12", 12),
+    tickets("tickets13", 13),
+    tickets("tickets14", 14),
+];
+
 const SWITCH: &[Handler] = &[argument("switch", "to", Form::Output)];
+const PULL_SWITCH: &[Handler] = &[node("switch", OrderNumber::First, Form::Output)];
+const DELAY: &[Handler] = &[argument("delay", "delay", Form::Time)];
+const LENGTH: &[Handler] = &[argument("length", "length", Form::Integer(0, 0xffff))];
+const ACTIVE: &[Handler] = &[argument("active", "active", Form::Flag)];
+const ETHER: &[Handler] = &[argument("ether", "address", Form::Ether)];
+const BROADCASTS: &[Handler] = &[reads("drops", What::Output("l2-broadcast"))];
 const PACKET_RATE: &[Handler] = &[argument("rate", "rate", Form::Packets)];
 const BANDWIDTH: &[Handler] = &[argument("rate", "rate", Form::Bandwidth)];
 const COLOUR: &[Handler] = &[argument("color", "colour", Form::Integer(0, 255))];
 const DSCP: &[Handler] = &[argument("dscp", "dscp", Form::Integer(0, 63))];
 const BAD: &[Handler] = &[reads("drops", What::Output("bad"))];
 const EXPIRED: &[Handler] = &[reads("drops", What::Output("expired"))];
+const SCRIPT: &[Handler] = &[
+    writes("step", What::Script),
+    writes("goto", What::Script),
+    Handler { name: "run", what: What::Script, reads: true, writes: true },
+];
 const TCP: &[Handler] = &[reads("port", What::Address), reads("filename", What::Address)];
 
 /// The handlers that a class has beside those of all.
@@ -256,36 +369,76 @@ fn own(class: &str) -> &'static [Handler] {
         "Queue" | "SimpleQueue" | "ThreadSafeQueue" | "NotifierQueue" | "MSQueue"
         | "MixedQueue" | "FrontDropQueue" => QUEUE,
         "Discard" | "FromDevice" | "PollDevice" | "FromDPDKDevice" | "FromNetmapDevice"
-        | "FromOcteon" | "MQFromDevice" => COUNTED,
-        "RatedSource" => RATED,
+        | "FromOcteon" | "MQFromDevice" | "FromDump" | "FromHost" => COUNTED,
+        "ToDump" => TO_DUMP,
+        "Unqueue" => UNQUEUE,
+        "RatedSource" | "UDPSource" | "FastUDPSource" => RATED,
+        "TimedSource" => TIMED,
         "InfiniteSource" => INFINITE,
         "Switch" => SWITCH,
-        "Shaper" | "RatedSplitter" => PACKET_RATE,
-        "BandwidthShaper" | "BandwidthRatedSplitter" => BANDWIDTH,
+        "PullSwitch" | "SimplePullSwitch" => PULL_SWITCH,
+        "StrideSwitch" | "StrideSched" => TICKETS,
+        "RED" => RED,
+        "Meter" => METER,
+        "BandwidthMeter" => BANDWIDTH_METER,
+        "DelayUnqueue" | "DelayShaper" => DELAY,
+        "Shaper" | "RatedUnqueue" | "RatedSplitter" => PACKET_RATE,
+        "BandwidthShaper" | "BandwidthRatedUnqueue" | "BandwidthRatedSplitter" => BANDWIDTH,
         "RandomSample" => SAMPLE,
         "Paint" | "CheckPaint" => COLOUR,
         "SetIPDSCP" => DSCP,
         "CheckIPHeader" | "CheckIPHeader2" | "CheckTCPHeader" | "CheckUDPHeader"
-        | "CheckICMPHeader" => BAD,
-        "DecIPTTL" => EXPIRED,
+        | "CheckICMPHeader" | "CheckIP6Header" => BAD,
+        "DecIPTTL" | "DecIP6HLIM" => EXPIRED,
+        "DropBroadcasts" => BROADCASTS,
+        "CheckLength" => LENGTH,
+        "Print" | "IPPrint" | "IP6Print" => ACTIVE,
+        "EtherEncap" => ETHER_ENCAP,
+        "EtherRewrite" => ETHER_REWRITE,
+        "HostEtherFilter" => ETHER,
         "ARPQuerier" | "ARPQuerier2" => ARP,
         "StaticIPLookup" | "LinearIPLookup" | "RadixIPLookup" | "DirectIPLookup"
         | "RangeIPLookup" | "SortedIPLookup" | "LookupIPRoute" | "LookupIPRouteMP"
         | "LookupIPRoute2" => TABLE,
+        "Script" | "DriverManager" => SCRIPT,
         "ControlSocket" => TCP,
         _ => &[],
     }
 }
 
+/// The functions of scripts.
+const FUNCTIONS: &[Handler] = &functions();
+
+const fn functions() -> [Handler; script::FUNCTIONS.len()] {
+    let mut all = [reads("", What::Compute); script::FUNCTIONS.len()];
+    let mut at = 0;
+    while at < all.len() {
+        all[at].name = script::FUNCTIONS[at];
+        at += 1;
+    }
+    all
+}
+
 /// All handlers of a class.
-pub fn of_class(class: &str) -> impl Iterator<Item = &'static Handler> + use<> {
-    own(class).iter().chain(COMMON)
+fn of_class(class: &str) -> impl Iterator<Item = &'static Handler> + use<> {
+    let functions: &[Handler] = if CLASSES.contains(&class) { FUNCTIONS } else { &[] };
+    own(class).iter().chain(functions).chain(COMMON)
+}
+
+/// All handlers of an element.
+pub fn of(element: &Element) -> impl Iterator<Item = &'static Handler> + use<> {
+    let ports = if element.class == "StrideSched" { &element.inputs } else { &element.outputs };
+    let ports = ports.len();
+    of_class(&element.class)
+        .filter(move |handler| !matches!(handler.what, What::Tickets(port) if port >= ports))
 }
 
 impl Handler {
     /// `r`, `w` or both, and `+` if it is read with an argument.
     pub fn access(&self) -> String {
-        let signs = [(self.reads, "r"), (self.writes, "w"), (self.what == What::Lookup, "+")];
+        let has_argument = matches!(self.what, What::Lookup | What::Compute);
+        let has_argument = has_argument || self.what == What::Script && self.reads;
+        let signs = [(self.reads, "r"), (self.writes, "w"), (has_argument, "+")];
         signs.iter().filter(|(is, _)| *is).map(|(_, sign)| *sign).collect()
     }
 }
@@ -332,6 +485,10 @@ impl Form {
         match (self, arg) {
             (Self::Share, Arg::Integer(parts)) => number(*parts as f64 / 1e6),
             (Self::Rest, Arg::Integer(parts)) => number(1.0 - *parts as f64 / 1e6),
+            (Self::Interval, Arg::Rate(Rate::Packets(rate))) => number(1.0 / *rate as f64),
+            (Self::Ether, Arg::Text(mac)) => mac.replace(':', "-").to_uppercase(),
+            (_, Arg::Text(text)) => text.clone(),
+            (_, Arg::Duration(time)) => number(time.as_secs_f64()),
             (_, Arg::Integer(integer)) => integer.to_string(),
             (_, Arg::Flag(flag)) => flag.to_string(),
             (_, Arg::Rate(Rate::Packets(rate))) => rate.to_string(),
@@ -373,6 +530,28 @@ impl Form {
                 let share = if self == Self::Rest { 1.0 - share } else { share };
                 Ok(Given::Number((share * 1e6).round()))
             }
+            Self::Probability => {
+                let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+                Ok(Given::Number(share.ok_or("expected a probability from 0 to 1")?))
+            }
+            Self::Time => {
+                let time = kinds::duration(text, scope);
+                let time = time.map_err(|_| "expected a time in seconds, such as 0.02 or 20ms")?;
+                Ok(Given::Text(format!("{}us", time.as_micros())))
+            }
+            Self::Interval => {
+                let time = kinds::duration(text, scope).ok().map(|time| time.as_secs_f64());
+                let time = time.filter(|time| (1e-6..=1.0).contains(time));
+                let time = time.ok_or("expected a time from 1us to 1s")?;
+                Ok(Given::Text(format!("{}pps", (1.0 / time).round())))
+            }
+            Self::Ether => {
+                let bytes =
+                    kinds::ether(text, scope).map_err(|_| "expected an Ethernet address")?;
+                let bytes = bytes.map(|byte| format!("{byte:02x}"));
+                Ok(Given::Text(bytes.join(":")))
+            }
+            Self::Text => Ok(Given::Text(text.to_owned())),
         })
     }
 }
@@ -423,7 +602,9 @@ mod tests {
         assert_eq!(of("Counter", "reset").unwrap().access(), "w");
         assert_eq!(of("RadixIPLookup", "lookup").unwrap().access(), "r+");
         assert_eq!(of("PaintSwitch", "switch"), None);
-        for class in ["Counter", "Queue", "RatedSource", "StaticIPLookup", "ARPQuerier"] {
+        assert_eq!(of("Queue", "reset").unwrap().access(), "w");
+        assert_eq!(of("RED", "max_p").unwrap().access(), "rw");
+        for class in ["Counter", "Queue", "RatedSource", "StaticIPLookup", "ARPQuerier", "RED"] {
             let mut names: Vec<_> = of_class(class).map(|handler| handler.name).collect();
             names.sort_unstable();
             let count = names.len();
@@ -451,6 +632,20 @@ mod tests {
         assert!(read(Form::Share, "1.5").is_err() && read(Form::Share, "NaN").is_err());
         assert_eq!(read(Form::Flag, "false"), Ok(Given::Flag(false)));
         assert!(read(Form::Integer(0, 255), "256").is_err());
+        assert_eq!(read(Form::Time, "0.02"), text("20000us"));
+        assert_eq!(read(Form::Time, "20ms"), text("20000us"));
+        assert_eq!(read(Form::Interval, "0.5"), text("2pps"));
+        assert!(read(Form::Interval, "2").is_err() && read(Form::Interval, "0").is_err());
+        assert_eq!(read(Form::Ether, "0:1:2:3:4:AB"), text("00:01:02:03:04:ab"));
+        assert!(read(Form::Ether, "x").is_err());
+        assert_eq!(read(Form::Probability, "0.02"), number(0.02));
+        assert!(read(Form::Probability, "1.1").is_err());
+        let mac = Arg::Text("00:01:02:03:04:ab".to_owned());
+        assert_eq!(Form::Ether.write(&mac), "00-01-02-03-04-AB");
+        assert_eq!(Form::Text.write(&Arg::Text("/a b".to_owned())), "/a b");
+        let time = std::time::Duration::from_millis(20);
+        assert_eq!(Form::Time.write(&Arg::Duration(time)), "0.02");
+        assert_eq!(Form::Interval.write(&Arg::Rate(Rate::Packets(4))), "0.25");
         assert_eq!(Form::Share.write(&Arg::Integer(250_000)), "0.25");
         assert_eq!(Form::Rest.write(&Arg::Integer(250_000)), "0.75");
         assert_eq!(Form::Packets.write(&Arg::Rate(Rate::Packets(7))), "7");

@@ -46,6 +46,7 @@ mod resident;
 pub mod room;
 mod runtime;
 mod schedulers;
+mod scripts;
 mod server;
 mod sets;
 mod settings;

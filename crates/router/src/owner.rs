@@ -232,7 +232,9 @@ impl Owner {
         listeners.socket.path().clone_into(&mut self.serving.socket);
         let (metrics, api) = (listeners.metrics.take(), listeners.api.take());
         self.serving.roles = listeners.roles.clone();
-        self.serving.service = Some(Service::start(listeners, ask)?);
+        let mut service = Service::start(listeners, ask)?;
+        service.serve_scripts(&self.configurations.current.elements);
+        self.serving.service = Some(service);
         let watch = self.watch()?;
         self.serving.inputs = Some(Inputs { signals: signals.wait(), watch, questions });
         self.follow_interfaces().await;

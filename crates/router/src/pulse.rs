@@ -29,6 +29,11 @@ impl Pulse {
         Self(forwarders.collect())
     }
 
+    /// Has each forwarder make a round now.
+    pub fn wake(&self) {
+        self.0.iter().for_each(|(_, exchange)| exchange.wake());
+    }
+
     /// Waits until each forwarder has come to the end of a round.
     ///
     /// # Errors
@@ -40,7 +45,7 @@ impl Pulse {
     fn wait_for(&self, patience: Duration) -> Result<()> {
         let begin = Instant::now();
         let rounds: Vec<u64> = self.0.iter().map(|(counters, _)| counters.rounds.get()).collect();
-        self.0.iter().for_each(|(_, exchange)| exchange.wake());
+        self.wake();
         for (number, ((counters, _), before)) in self.0.iter().zip(rounds).enumerate() {
             while counters.rounds.get() == before {
                 if begin.elapsed() > patience {

@@ -47,6 +47,7 @@ use super::Listeners;
 use super::control_socket::{self, ControlSockets};
 use super::owner::CaptureAsker;
 use super::runtime;
+use super::scripts::Scripts;
 use super::telnet::{Acceptor, Opened};
 use access::{Peer, Roles};
 pub use capture::Begun;
@@ -182,6 +183,7 @@ pub struct Service {
     runtime: Handle,
     telnet: Acceptor,
     control: ControlSockets,
+    scripts: Scripts,
     questions: mpsc::Sender<Question>,
 }
 
@@ -217,6 +219,7 @@ impl Service {
             runtime: handle,
             telnet: acceptor,
             control: ControlSockets::default(),
+            scripts: Scripts::default(),
             questions,
         };
         service.serve_telnet(telnet);
@@ -263,6 +266,16 @@ impl Service {
         if let Some(opened) = opened {
             self.control.serve(wanted, opened, (&self.runtime, &self.questions));
         }
+    }
+
+    /// Runs the scripts of these elements from now on.
+    pub fn serve_scripts(&mut self, elements: &[config::Element]) {
+        self.scripts.serve(elements, (&self.runtime, &self.questions));
+    }
+
+    /// Returns the scripts that run.
+    pub fn scripts(&self) -> &Scripts {
+        &self.scripts
     }
 
     /// Serves new telnet clients by this service from now on, or none.

@@ -4,6 +4,8 @@ mod headers;
 mod sources;
 mod waiting;
 
+use std::net::IpAddr;
+
 use ::click::args::Args;
 use ::click::kinds;
 
@@ -13,7 +15,7 @@ pub(super) use waiting::{capacity, is_shaper, rate};
 
 use super::arguments::{bytes, label, mac, number, probability};
 use super::lua::Value;
-use super::net::{Net, SHAPERS};
+use super::net::{DELAYS, Net, SHAPERS};
 use super::pull::{Place, Trees};
 
 /// Facts about the packets at an input, which are known when the configuration is converted.
@@ -23,6 +25,20 @@ pub(super) struct State {
     pub(super) offset: i64,
     /// The place of their IP header, if an element has marked it.
     pub(super) network: Option<i64>,
+    /// Their destination annotation.
+    pub(super) destination: Destination,
+}
+
+/// The destination annotation of packets, by which tables look them up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Destination {
+    /// The destination of their header.
+    #[default]
+    Header,
+    /// One address for all.
+    Fixed(IpAddr),
+    /// One that depends on the path that they have taken.
+    Various,
 }
 
 /// A step in place of an element.
@@ -77,7 +93,9 @@ pub(super) enum Piece {
 }
 
 /// Classes that hold facts or act on others; packets do not pass them.
-pub(super) const WITHOUT_PACKETS: [&str; 12] = [
+pub(super) const WITHOUT_PACKETS: [&str; 14] = [
+    "Script",
+    "DriverManager",
     "ControlSocket",
     "AddressInfo",
     "AlignmentInfo",
@@ -125,6 +143,7 @@ pub(super) fn translate(net: &Net<'_>, trees: &Trees, element: usize, state: Sta
     match net.class(element) {
         _ if trees.has(element) => Ok((Piece::Nothing, state)),
         class if SHAPERS.contains(&class) => waiting::shaper(net, element, state),
+        class if DELAYS.contains(&class) => waiting::delay(net, element, state),
         class if NOTHING.contains(&class) => Ok((Piece::Nothing, state)),
         "Tee" | "PullTee" => {
             args.optional("N", number)?;
@@ -188,6 +207,7 @@ pub(super) fn translate(net: &Net<'_>, trees: &Trees, element: usize, state: Sta
         "RoundRobinSwitch" => {
             plain(args, Step::numbered("round-robin-switch", vec![], outputs), state)
         }
+        "StrideSwitch" => waiting::stride_switch(net, element, state),
         "Strip" => {
             let count = args.required("LENGTH", bytes)?;
             args.finish()?;
@@ -246,6 +266,14 @@ pub(super) fn translate(net: &Net<'_>, trees: &Trees, element: usize, state: Sta
             let step = Step::new("set-ip-checksum", vec![headers::network(state)?], &["next"]);
             plain(args, step, state)
         }
+        "SetIPAddress" => {
+            headers::set_address(args.required("IPADDR", kinds::ip4)?.into(), args, state)
+        }
+        "SetIP6Address" => {
+            headers::set_address(args.required("IPADDR", kinds::ip6)?.into(), args, state)
+        }
+        "ARPResponder" => headers::responder(net, element, state, "arp-responder"),
+        "IP6NDAdvertiser" => headers::responder(net, element, state, "nd-advertiser"),
         "GetIPAddress" => headers::get_address(args, state, 16),
         "GetIP6Address" => headers::get_address(args, state, 24),
         "LookupIP6Route" => headers::lookup6(net, element, state),
@@ -307,20 +335,20 @@ fn print(net: &Net<'_>, element: usize, state: State) -> Translated {
     let is_off = args.keyword("ACTIVE", kinds::boolean)? == Some(false);
     args.ignore(&DETAILS);
     args.finish()?;
-    if is_off {
-        return Ok((Piece::Nothing, state));
-    }
     let length = match (contents.as_deref(), length.unwrap_or(24)) {
         (Some("NONE" | "none"), _) if is_plain => 0,
         (_, ..0) => 64,
         (_, length) => length.min(64),
     };
     let at = if is_plain { None } else { state.network };
-    let args = vec![
+    let mut args = vec![
         ("label", Value::Text(label)),
         ("length", Value::Number(length)),
         ("offset", Value::Number(at.unwrap_or(state.offset))),
     ];
+    if is_off {
+        args.push(("active", Value::Flag(false)));
+    }
     Ok((Piece::Steps(vec![Step::new("print", args, &["next"])]), state))
 }
 

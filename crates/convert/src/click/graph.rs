@@ -8,16 +8,16 @@ mod becomes;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use ::click::{Error, Errors};
-
+use ::click::args::Args;
 use ::click::kinds;
+use ::click::{Element, Error, Errors};
 
-use super::arguments::bytes;
-use super::elements::{Piece, State, Step, WITHOUT_PACKETS, device, translate};
+use super::arguments::{self, bytes};
+use super::elements::{Destination, Piece, State, Step, WITHOUT_PACKETS, device, translate};
 use super::handlers::Becomes;
 use super::lua::{Statements, Value, quoted, settings};
-use super::net::{Input, Net, first_place};
-use super::pull::{Place, Trees};
+use super::net::{FROM_HOST, Input, Net, first_place};
+use super::pull::{Place, Tree, Trees};
 
 /// Most ports with a `FromDevice`: outputs of `port-switch` but one.
 const PORTS_MOST: usize = 15;
@@ -29,6 +29,7 @@ pub(super) fn convert(net: &Net<'_>, statements: &mut Statements) -> Result<Beco
     let order = graph.order();
     graph.states(&order)?;
     ports(&devices, statements);
+    host_notes(net, statements);
     let first = graph.steps(&order, &devices)?;
     for element in graph.unreached() {
         let element = net.element(element);
@@ -103,6 +104,9 @@ const RECEIVING: [&str; 16] = [
 /// Returns true if a receiving element takes frames to other stations as well; refuses what is not done.
 fn is_promiscuous(net: &Net<'_>, element: usize) -> Result<bool, String> {
     let mut args = net.args(element);
+    if net.class(element) == FROM_HOST {
+        return of_host(args);
+    }
     let by_dpdk = net.class(element) == "FromDPDKDevice";
     args.required(if by_dpdk { "PORT" } else { "DEVNAME" }, kinds::raw)?;
     let promiscuous = if by_dpdk {
@@ -124,8 +128,40 @@ fn is_promiscuous(net: &Net<'_>, element: usize) -> Result<bool, String> {
     Ok(promiscuous)
 }
 
+/// Likewise of the kernel's end of a TAP device, from which all frames come.
+fn of_host(mut args: Args<'_>) -> Result<bool, String> {
+    args.required("DEVNAME", kinds::raw)?;
+    args.optional("DST", arguments::net)?;
+    args.keyword("DST6", kinds::prefix6)?;
+    args.keyword("ETHER", kinds::ether)?;
+    if args.keyword("TYPE", kinds::word)?.is_some_and(|kind| kind != "ETHER") {
+        return Err("only TYPE ETHER is supported".to_owned());
+    }
+    args.ignore(&["GATEWAY", "HEADROOM", "MTU"]);
+    args.finish()?;
+    Ok(false)
+}
+
+/// Notes what nobody sets of the kernel's interfaces.
+fn host_notes(net: &Net<'_>, statements: &mut Statements) {
+    for element in net.of_class(&[FROM_HOST]) {
+        let arguments = &net.element(element).arguments;
+        let has_address = arguments.len() > 1 && !arguments[1].starts_with("ETHER ");
+        if has_address {
+            let Element { place, name, .. } = net.element(element);
+            statements.note(format!(
+                "{place}: addresses and routes of the kernel's interface are not set by element \"{name}\"; \
+                 use ip address, ip route and ip link"
+            ));
+        }
+    }
+}
+
 /// A name for a device's port: the device's own, or a shorter one.
 fn port_name(device: &str, others: &Devices) -> String {
+    let of_host =
+        device.split_once(",iface=").map(|(_, name)| name.split(',').next().unwrap_or(name));
+    let device = of_host.unwrap_or(device);
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if device.len() <= 15 && device.chars().all(plain) && !device.is_empty() {
         return device.to_owned();
@@ -257,6 +293,9 @@ impl<'a> Graph<'a> {
                 // The first path decides where data begin; headers of others move with them.
                 let network = behind.network.map(|at| at - behind.offset + known.offset);
                 known.network = known.network.filter(|&at| Some(at) == network);
+                if known.destination != behind.destination {
+                    known.destination = Destination::Various;
+                }
             }
         }
         Errors::check(errors)
@@ -291,7 +330,7 @@ impl<'a> Graph<'a> {
 
     /// Places the steps of trees of queues, each with the paths behind its queues.
     fn schedules(&mut self, devices: &Devices) {
-        for (root, order, queues, device) in self.trees.all() {
+        for Tree { root, order, queues, device, aside } in self.trees.all() {
             let mut targets = Vec::new();
             for (number, &queue) in queues.iter().enumerate() {
                 let state = self.states.get(&queue).copied().unwrap_or_default();
@@ -300,11 +339,17 @@ impl<'a> Graph<'a> {
                 let to = to.map_or("drop".to_owned(), |to| self.target(to, state, queue));
                 targets.push((number.to_string(), to));
             }
+            for (number, red) in aside {
+                let state = self.states.get(&red).copied().unwrap_or_default();
+                let to = self.net.target(red, 1);
+                let to = to.map_or("drop".to_owned(), |to| self.target(to, state, red));
+                targets.push((format!("early-{number}"), to));
+            }
             let mut args = vec![("order", Value::Text(order))];
             if let Some(device) = device.and_then(|device| devices.get(&device)) {
                 args.push(("port", Value::text(&device.port)));
             }
-            let outputs = (0..queues.len()).map(|number| number.to_string()).collect();
+            let outputs = targets.iter().map(|(output, _)| output.clone()).collect();
             let step = Step { kind: "schedule", args, outputs, dropped: Vec::new() };
             let line = self.net.line(root);
             self.placed.insert(self.net.step_name(root), Placed { step, line, targets });

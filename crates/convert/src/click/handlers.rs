@@ -10,7 +10,8 @@
 use std::collections::HashMap;
 
 use ::click::classes::{self, Class};
-use ::click::{Errors, Flow, Processing, kinds};
+use ::click::script::{CLASSES, Kind, Script};
+use ::click::{Element, Errors, Flow, Processing, kinds};
 
 use super::arguments::label;
 use super::graph::Devices;
@@ -126,6 +127,35 @@ pub(super) fn sockets(net: &Net<'_>, statements: &mut Statements) -> Result<(), 
             }
             Err(message) => errors.push(net.error(element, &message)),
         }
+    }
+    Errors::check(errors)
+}
+
+/// Checks the scripts.
+pub(super) fn scripts(net: &Net<'_>) -> Result<(), Errors> {
+    let mut errors = Vec::new();
+    let elements = net.of_class(&CLASSES);
+    for &element in &elements {
+        let has_packets = net.targets(element).next().is_some() || !net.sources(element).is_empty();
+        if has_packets {
+            errors.push(
+                net.error(element, "a script of packets is not supported; leave its ports out"),
+            );
+        }
+        let Element { class, config, .. } = net.element(element);
+        if let Err(why) = Script::parse(class, config) {
+            errors.push(net.error(element, &why));
+        }
+    }
+    let is_driver = |&&element: &&usize| {
+        let Element { class, config, .. } = net.element(element);
+        Script::parse(class, config).is_ok_and(|script| script.kind() == Kind::Driver)
+    };
+    if let Some(&second) = elements.iter().filter(is_driver).nth(1) {
+        errors.push(net.error(
+            second,
+            "a second script that controls the end of the router; there can be one",
+        ));
     }
     Errors::check(errors)
 }

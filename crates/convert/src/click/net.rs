@@ -16,6 +16,8 @@ pub(super) struct Net<'a> {
     sources: Vec<Vec<Input>>,
     /// Names of addresses.
     names: Names,
+    /// `FromHost` and `ToHost` stand for a device: in graphs, not in IP routers.
+    pub(super) has_host_devices: bool,
 }
 
 /// Classes whose packets come from a device.
@@ -32,6 +34,10 @@ const FROM_DEVICE: [&str; 6] = [
 const TO_DEVICE: [&str; 6] =
     ["ToDevice", "ToDPDKDevice", "ToNetmapDevice", "ToOcteon", "MQToDevice", "MQPollDevice"];
 
+/// The classes of the kernel's end of a TAP device.
+pub(super) const FROM_HOST: &str = "FromHost";
+pub(super) const TO_HOST: &str = "ToHost";
+
 /// Classes that make packets.
 const SOURCES: [&str; 6] =
     ["InfiniteSource", "RatedSource", "TimedSource", "UDPSource", "FastUDPSource", "FromDump"];
@@ -39,6 +45,9 @@ const SOURCES: [&str; 6] =
 /// Classes that limit the rate of packets behind a queue.
 pub(super) const SHAPERS: [&str; 4] =
     ["Shaper", "BandwidthShaper", "RatedUnqueue", "BandwidthRatedUnqueue"];
+
+/// Classes that hold packets back for a time, behind a queue.
+pub(super) const DELAYS: [&str; 2] = ["DelayUnqueue", "DelayShaper"];
 
 /// Classes that store packets.
 const QUEUES: [&str; 7] = [
@@ -86,7 +95,8 @@ impl<'a> Net<'a> {
             of[output].get_or_insert(to);
             sources[to.0].push(connection.from);
         }
-        Ok(Self { flat, targets, sources, names: Names::of(flat)? })
+        let names = Names::of(flat)?;
+        Ok(Self { flat, targets, sources, names, has_host_devices: false })
     }
 
     /// The names that an element may use.
@@ -121,15 +131,23 @@ impl<'a> Net<'a> {
 
     /// The elements whose packets come from devices.
     pub(super) fn receivers(&self) -> Vec<usize> {
-        self.of_class(&FROM_DEVICE)
+        let all = 0..self.flat.elements.len();
+        all.filter(|&element| self.is_from_device(element)).collect()
+    }
+
+    fn is_from_device(&self, number: usize) -> bool {
+        let class = self.class(number);
+        FROM_DEVICE.contains(&class) || self.has_host_devices && class == FROM_HOST
     }
 
     pub(super) fn is_to_device(&self, number: usize) -> bool {
-        TO_DEVICE.contains(&self.class(number))
+        let class = self.class(number);
+        TO_DEVICE.contains(&class) || self.has_host_devices && class == TO_HOST
     }
 
     pub(super) fn senders(&self) -> Vec<usize> {
-        self.of_class(&TO_DEVICE)
+        let all = 0..self.flat.elements.len();
+        all.filter(|&element| self.is_to_device(element)).collect()
     }
 
     pub(super) fn is_queue(&self, number: usize) -> bool {
@@ -176,11 +194,21 @@ impl<'a> Net<'a> {
 
     /// The shaper behind a queue, with one path between them.
     pub(super) fn shaper_behind(&self, queue: usize) -> Option<usize> {
+        self.behind(queue, &SHAPERS)
+    }
+
+    /// Likewise, the element that delays its packets.
+    pub(super) fn delay_behind(&self, queue: usize) -> Option<usize> {
+        self.behind(queue, &DELAYS)
+    }
+
+    /// The first element of these classes behind a queue, with one path between them.
+    fn behind(&self, queue: usize, classes: &[&str]) -> Option<usize> {
         let mut at = queue;
         for _ in 0..self.flat.elements.len() {
             let (next, _) = self.target(at, 0)?;
             match self.class(next) {
-                class if SHAPERS.contains(&class) => return Some(next),
+                class if classes.contains(&class) => return Some(next),
                 _ if self.is_queue(next) || self.outputs(next) != 1 => return None,
                 _ if self.sources(next).len() != 1 => return None,
                 _ => at = next,
@@ -189,17 +217,18 @@ impl<'a> Net<'a> {
         None
     }
 
-    /// Returns true if an element is the shaper of a queue.
-    pub(super) fn is_behind_queue(&self, shaper: usize) -> bool {
-        let all = 0..self.flat.elements.len();
-        all.filter(|&element| self.is_queue(element))
-            .any(|queue| self.shaper_behind(queue) == Some(shaper))
+    /// The queue whose packets an element limits or delays.
+    pub(super) fn queue_of(&self, element: usize) -> Option<usize> {
+        let mut queues = (0..self.flat.elements.len()).filter(|&queue| self.is_queue(queue));
+        queues.find(|&queue| {
+            [self.shaper_behind(queue), self.delay_behind(queue)].contains(&Some(element))
+        })
     }
 
     /// Packets that arrive at an element of the classes of queues go on at once, since the port behind it has a queue of
     /// its own: there are only elements with one way between it and the device.
     pub(super) fn leads_to_device(&self, queue: usize) -> bool {
-        if self.shaper_behind(queue).is_some() {
+        if self.shaper_behind(queue).or(self.delay_behind(queue)).is_some() {
             return false;
         }
         let mut at = queue;

@@ -13,17 +13,19 @@
 //!             -> to-queue -+                                              ------------+
 //! ```
 //!
-//! `RED` belongs to the queue that it is in front of, or behind.
+//! `RED` belongs to the queue that it is in front of, or behind. Nodes of elements whose numbers handlers change have the
+//! element's name as their label.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use ::click::args::Args;
 use ::click::kinds;
+use ::click::names::Scope;
 use ::click::{Error, Errors};
 
 use super::arguments::probability;
 use super::elements::{capacity, device, is_shaper, rate};
-use super::net::Net;
+use super::net::{DELAYS, Net};
 
 /// Classes that pull from one of several inputs.
 const SCHEDULERS: [&str; 9] = [
@@ -39,7 +41,7 @@ const SCHEDULERS: [&str; 9] = [
 ];
 
 /// Most queues of a tree.
-const QUEUES_MOST: usize = 13;
+const QUEUES_MOST: usize = 12;
 
 /// A queue's tree, and its number in there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,16 +50,25 @@ pub(super) struct Place {
     pub(super) number: usize,
 }
 
-/// A tree: its root, its order, its queues, and the device that pulls from it.
-type Tree = (usize, String, Vec<usize>, Option<String>);
+/// A tree.
+#[derive(Clone, Debug)]
+pub(super) struct Tree {
+    pub(super) root: usize,
+    pub(super) order: String,
+    pub(super) queues: Vec<usize>,
+    /// The device that pulls from it.
+    pub(super) device: Option<String>,
+    /// `RED`s with a second output, each with its queue's number.
+    pub(super) aside: Vec<(usize, usize)>,
+}
 
 /// The trees of a configuration.
 #[derive(Debug, Default)]
 pub(super) struct Trees {
     trees: Vec<Tree>,
     places: HashMap<usize, Place>,
-    /// Schedulers, shapers and `RED`s of trees.
-    parts: HashSet<usize>,
+    /// Schedulers, shapers and `RED`s of trees, with the roots.
+    parts: HashMap<usize, usize>,
 }
 
 impl Trees {
@@ -89,8 +100,9 @@ impl Trees {
         for (number, &queue) in builder.queues.iter().enumerate() {
             self.places.insert(queue, Place { root, number });
         }
-        self.parts.extend(builder.parts);
-        self.trees.push((root, order, builder.queues, builder.device));
+        let Builder { queues, parts, device, aside, .. } = builder;
+        self.parts.extend(parts.into_iter().map(|part| (part, root)));
+        self.trees.push(Tree { root, order, queues, device, aside });
     }
 
     /// All trees.
@@ -105,7 +117,21 @@ impl Trees {
 
     /// Returns true if an element is part of a tree, and no queue.
     pub(super) fn has(&self, element: usize) -> bool {
-        self.parts.contains(&element)
+        self.parts.contains_key(&element)
+    }
+
+    /// The root of the tree of which an element is a part.
+    pub(super) fn root_of(&self, part: usize) -> Option<usize> {
+        self.parts.get(&part).copied()
+    }
+
+    /// The queue of a `RED` with a second output.
+    pub(super) fn aside(&self, red: usize) -> Option<Place> {
+        let of = |tree: &Tree| {
+            let (number, _) = tree.aside.iter().find(|(_, element)| *element == red)?;
+            Some(Place { root: tree.root, number: *number })
+        };
+        self.trees.iter().find_map(of)
     }
 }
 
@@ -113,9 +139,10 @@ impl Trees {
 fn red_in_front(net: &Net<'_>, queue: usize) -> Option<usize> {
     let mut at = queue;
     for _ in 0..net.flat.elements.len() {
-        let [(before, _)] = net.sources(at)[..] else { return None };
+        let [(before, output)] = net.sources(at)[..] else { return None };
         if net.class(before) == "RED" {
-            return Some(before);
+            // Those that it selects are no business of it any more.
+            return (output == 0).then_some(before);
         }
         if net.outputs(before) != 1 || net.is_queue(before) {
             return None;
@@ -153,11 +180,14 @@ struct Builder<'a> {
     queues: Vec<usize>,
     parts: Vec<usize>,
     device: Option<String>,
+    /// See [`Tree::aside`].
+    aside: Vec<(usize, usize)>,
 }
 
 impl<'a> Builder<'a> {
     fn new(net: &'a Net<'a>) -> Self {
-        Self { net, depth: 0, queues: Vec::new(), parts: Vec::new(), device: None }
+        let (queues, parts, aside) = (Vec::new(), Vec::new(), Vec::new());
+        Self { net, depth: 0, queues, parts, device: None, aside }
     }
 
     fn error<T>(&self, element: usize, message: &str) -> Result<T, Error> {
@@ -180,7 +210,8 @@ impl<'a> Builder<'a> {
 
     fn shaped(&mut self, mut order: String, shapers: Vec<usize>) -> Result<String, Error> {
         for shaper in shapers {
-            order = format!("rate({}, {order})", self.rate(shaper)?);
+            let label = &self.net.element(shaper).name;
+            order = format!("{label}:rate({}, {order})", self.rate(shaper)?);
         }
         Ok(order)
     }
@@ -201,6 +232,7 @@ impl<'a> Builder<'a> {
             if is_shaper(class) {
                 shapers.push(next);
             }
+            self.no_delay(next)?;
             let ends = class.ends_with("Unqueue") || self.net.is_queue(next);
             if ends || self.net.sources(next).len() != 1 {
                 break;
@@ -208,6 +240,16 @@ impl<'a> Builder<'a> {
             at = next;
         }
         Ok(Some(shapers))
+    }
+
+    /// Refuses an element that delays packets.
+    fn no_delay(&self, element: usize) -> Result<(), Error> {
+        if DELAYS.contains(&self.net.class(element)) {
+            let message = "a delay is supported behind a Queue without scheduler and RED only; lead its packets \
+                           to another Queue in front of these";
+            return self.error(element, message);
+        }
+        Ok(())
     }
 
     fn rate(&mut self, shaper: usize) -> Result<String, Error> {
@@ -239,7 +281,8 @@ impl<'a> Builder<'a> {
             inputs.push(self.input(from, element)?);
         }
         self.depth -= 1;
-        let read = discipline(self.net.args(element), self.net.class(element), &inputs);
+        let (name, class) = (&self.net.element(element).name, self.net.class(element));
+        let read = discipline(self.net.args(element), (name, class), &inputs);
         read.map_err(|why| self.net.error(element, &why))
     }
 
@@ -271,6 +314,7 @@ impl<'a> Builder<'a> {
             if class == "RED" {
                 red = Some(at);
             }
+            self.no_delay(at)?;
             let [source] = self.net.sources(at)[..] else { break };
             (at, output) = source;
         }
@@ -288,24 +332,51 @@ impl<'a> Builder<'a> {
         let capacity = capacity(self.net, queue).map_err(|why| self.net.error(queue, &why))?;
         let name = self.net.step_name(queue);
         let early = match red_behind.or_else(|| red_in_front(self.net, queue)) {
-            Some(red) if self.net.outputs(red) > 1 => {
-                return self.error(red, "its second output is not supported yet");
-            }
-            Some(red) => {
-                self.parts.push(red);
-                early(self.net.args(red)).map_err(|why| self.net.error(red, &why))?
-            }
+            Some(red) => self.red(red, queue)?,
             None => String::new(),
         };
         Ok(format!("{name}[{capacity}{early}]"))
+    }
+
+    /// The early drops of the latest queue.
+    fn red(&mut self, red: usize, queue: usize) -> Result<String, Error> {
+        self.parts.push(red);
+        let early = early(self.net.args(red)).map_err(|why| self.net.error(red, &why))?;
+        let aside = if self.net.target(red, 1).is_some() { " aside" } else { "" };
+        if !aside.is_empty() {
+            let is_next = [(queue, red), (red, queue)]
+                .iter()
+                .any(|&(from, to)| self.net.target(from, 0) == Some((to, 0)));
+            if !is_next {
+                let message = "with a second output it must be next to its Queue; put other elements elsewhere";
+                return self.error(red, message);
+            }
+            self.aside.push((self.queues.len() - 1, red));
+            if self.queues.len() + self.aside.len() > QUEUES_MOST {
+                let message = format!(
+                    "at most {QUEUES_MOST} queues and second outputs of RED for one scheduler"
+                );
+                return self.error(red, &message);
+            }
+        }
+        Ok(format!(" {}:{early}{aside}", self.net.element(red).name))
     }
 }
 
 /// Most tickets; Click takes more as so many, too.
 const TICKETS_MOST: u64 = 1 << 15;
 
+/// Tickets of an input or an output.
+pub(super) fn tickets(text: &str, scope: &Scope<'_>) -> Result<u64, String> {
+    kinds::integer(0..=u64::MAX)(text, scope).map(|tickets| tickets.min(TICKETS_MOST))
+}
+
 /// A scheduler of this class over these inputs.
-fn discipline(mut args: Args<'_>, class: &str, inputs: &[String]) -> Result<String, String> {
+fn discipline(
+    mut args: Args<'_>,
+    (name, class): (&str, &str),
+    inputs: &[String],
+) -> Result<String, String> {
     let all = inputs.join(", ");
     let order = match class {
         "PrioSched" | "SimplePrioSched" => format!("prio({all})"),
@@ -316,15 +387,14 @@ fn discipline(mut args: Args<'_>, class: &str, inputs: &[String]) -> Result<Stri
         "StrideSched" => {
             let mut shares = Vec::new();
             for input in inputs {
-                let tickets = args.required("TICKETS", kinds::integer(0..=u64::MAX))?;
-                let tickets = tickets.min(TICKETS_MOST);
+                let tickets = args.required("TICKETS", tickets)?;
                 shares.push(format!("{tickets} {input}"));
             }
-            format!("stride({})", shares.join(", "))
+            format!("{name}:stride({})", shares.join(", "))
         }
         "PullSwitch" | "SimplePullSwitch" | "StaticPullSwitch" => {
             let to = args.optional("INPUT", kinds::integer(i64::MIN..=inputs.len() as i64 - 1))?;
-            format!("switch({}, {all})", to.unwrap_or(0).max(-1))
+            format!("{name}:switch({}, {all})", to.unwrap_or(0).max(-1))
         }
         _ => format!("round-robin({all})"),
     };
@@ -347,5 +417,5 @@ fn early(mut args: Args<'_>) -> Result<String, String> {
         return Err(format!("MIN_THRESH {least} is above MAX_THRESH {most}"));
     }
     let gentle = if gentle { " gentle" } else { "" };
-    Ok(format!(" red {least} {most} {probability} stability {stability}{gentle}"))
+    Ok(format!("red {least} {most} {probability} stability {stability}{gentle}"))
 }

@@ -20,6 +20,7 @@
 //! | route to an output with a device | the port's network, if it contains the address; else a route |
 //! | route to `ToHost`, `ICMPPingResponder` and the like | the router's own address |
 //! | route to `Discard` | a route that drops |
+//! | `SetIPAddress(ADDRESS)` in front of an `ARPQuerier` | the gateway of the routes to this output |
 //! | `EtherEncap(0x0800, SRC, DST)` in place of `ARPQuerier` | a static neighbour with this MAC |
 //! | `PaintTee` with `ICMPError(…, redirect)` | `redirects` of the port |
 //! | `IPFragmenter(MTU)`, `IPOutputCombo(…, MTU)` | the port's `mtu`, if it is not 1500 |
@@ -157,10 +158,20 @@ pub(super) fn convert(net: &Net<'_>, statements: &mut Statements) -> Result<Beco
 
 /// The destination of an output of the table.
 enum TableOutput {
-    /// By the device of this name; packets go to their own next hops by ARP, or all to one MAC.
-    Device(String, Option<String>),
+    /// By the device of this name.
+    Device(String, Hop),
     Local,
     Drop,
+}
+
+/// The next hop of packets that leave by a device.
+enum Hop {
+    /// The gateway of their route, or their destination.
+    Own,
+    /// That of this address.
+    Gateway(Ipv4Addr),
+    /// That with this MAC.
+    Mac(String),
 }
 
 /// What the file says of a device.
@@ -340,6 +351,10 @@ impl Router<'_> {
                 }
                 "ARPQuerier" | "ARPQuerier2" => self.querier(next, &mut path)?,
                 "EtherEncap" => path.encap = Some(self.encap(next)?),
+                "SetIPAddress" => {
+                    let gateway = self.net.args(next).required("IPADDR", kinds::ip4);
+                    path.gateway = Some(gateway.map_err(|why| self.net.error(next, &why))?);
+                }
                 "Discard" | "Idle" => {
                     let is_local = path.encap.is_some() || path.is_printed;
                     return Ok(if is_local { TableOutput::Local } else { TableOutput::Drop });
@@ -440,8 +455,8 @@ impl Router<'_> {
             let message = format!("device \"{device}\" has two addresses: {known} and {address}");
             return Err(self.net.error(element, &message));
         }
-        let (source, gateway) = path.encap.unzip();
-        if gateway.is_none() && path.mac.is_none() {
+        let (source, mac) = path.encap.unzip();
+        if mac.is_none() && path.mac.is_none() {
             let message = "no ARPQuerier or EtherEncap is in front of it";
             return Err(self.net.error(element, message));
         }
@@ -449,7 +464,8 @@ impl Router<'_> {
         port.mac = port.mac.take().or(path.mac).or(source);
         port.mtu = port.mtu.or(path.mtu);
         port.redirects |= path.redirects;
-        Ok(TableOutput::Device(device, gateway))
+        let gateway = path.gateway.map_or(Hop::Own, Hop::Gateway);
+        Ok(TableOutput::Device(device, mac.map_or(gateway, Hop::Mac)))
     }
 
     fn device(&self, element: usize) -> Result<String, Error> {
@@ -592,13 +608,13 @@ impl Router<'_> {
         let connected = routes.iter().filter(|route| {
             route.gateway.is_none()
                 && route.prefix.contains(&address)
-                && matches!(&ways[route.output], TableOutput::Device(device, None) if device == name)
+                && matches!(&ways[route.output], TableOutput::Device(device, Hop::Own) if device == name)
         });
         let length = connected.map(|route| route.prefix.prefix_len()).max();
         // Behind a fixed MAC there is no network whose hosts the router could ask for.
         let is_fixed = ways
             .iter()
-            .any(|way| matches!(way, TableOutput::Device(device, Some(_)) if device == name));
+            .any(|way| matches!(way, TableOutput::Device(device, Hop::Mac(_)) if device == name));
         let said = || if is_fixed { None } else { self.said_length(address) };
         let length = length.or_else(said).unwrap_or(32);
         let mut with_address = self.ports.iter().filter(|(_, port)| port.address.is_some());
@@ -665,7 +681,7 @@ impl Router<'_> {
         let statement = match &ways[route.output] {
             TableOutput::Local => return,
             TableOutput::Drop => vec![("blackhole", Value::Flag(true))],
-            TableOutput::Device(name, Some(mac)) => {
+            TableOutput::Device(name, Hop::Mac(mac)) => {
                 let port = &devices[name].port;
                 let via = stand_in(mac).to_string();
                 if neighbours.insert((name.clone(), mac.clone())) {
@@ -674,7 +690,11 @@ impl Router<'_> {
                 }
                 vec![("via", Value::Text(via)), ("port", Value::text(port))]
             }
-            TableOutput::Device(name, None) => {
+            TableOutput::Device(name, Hop::Gateway(gateway)) => {
+                let port = &devices[name].port;
+                vec![("via", Value::Text(gateway.to_string())), ("port", Value::text(port))]
+            }
+            TableOutput::Device(name, Hop::Own) => {
                 let port = &devices[name].port;
                 let own = self.ports.get(name).and_then(|port| port.address);
                 match route.gateway {
@@ -701,6 +721,8 @@ struct Path {
     /// Source and destination.
     encap: Option<(String, String)>,
     is_printed: bool,
+    /// The destination annotation that all packets get.
+    gateway: Option<Ipv4Addr>,
 }
 
 /// The addresses of a name that has both; of an IP address that one only.

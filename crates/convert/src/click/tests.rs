@@ -126,6 +126,7 @@ fn classes_become_steps() {
             "HashSwitch(26, 8)",
             r#"{ "hash-switch", as = "x", offset = 26, length = 8, outputs = 2 }"#,
         ),
+        ("StrideSwitch(3, 99999)", r#"{ "stride-switch", as = "x", tickets = "3 32768" }"#),
         ("RandomSwitch", r#"{ "random-switch", as = "x", outputs = 2 }"#),
         ("RoundRobinSwitch", r#"{ "round-robin-switch", as = "x", outputs = 2 }"#),
         ("PaintSwitch", r#"{ "paint-switch", as = "x", outputs = 2 }"#),
@@ -157,6 +158,14 @@ fn classes_become_steps() {
     for (element, step) in [
         ("EtherMirror", r#"{ "ether-mirror", as = "x", offset = 0 }"#),
         (
+            "ARPResponder(10.0.0.1 11.0.0.0/8 2:0:0:0:0:1, 12.0.0.0/8 2:0:0:0:0:2)",
+            r#"{ "arp-responder", as = "x", entries = { "10.0.0.1/32 02:00:00:00:00:01", "11.0.0.0/8 02:00:00:00:00:01", "12.0.0.0/8 02:00:00:00:00:02" }, offset = 0 }"#,
+        ),
+        (
+            "IP6NDAdvertiser(2001:db8::1/64 2:0:0:0:0:1)",
+            r#"{ "nd-advertiser", as = "x", entries = { "2001:db8::/64 02:00:00:00:00:01" }, offset = 0 }"#,
+        ),
+        (
             "EtherRewrite(2:0:0:0:0:1, 2:0:0:0:0:2)",
             r#"{ "ether-rewrite", as = "x", source = "02:00:00:00:00:01", destination = "02:00:00:00:00:02", offset = 0 }"#,
         ),
@@ -176,10 +185,22 @@ fn classes_become_steps() {
             "MarkIPHeader(14) -> GetIPAddress(30) -> y :: StaticIPLookup(10.0.0.0/8 0)",
             r#"{ "ip-lookup", as = "y", routes = { "10.0.0.0/8 0" }, offset = 14, outputs = 1 }"#,
         ),
+        (
+            "SetIPAddress(10.0.0.1) -> y :: StaticIPLookup(10.0.0.0/8 0)",
+            r#"{ "ip-lookup", as = "y", routes = { "10.0.0.0/8 0" }, address = "10.0.0.1", outputs = 1 }"#,
+        ),
+        (
+            "SetIPAddress(10.0.0.1) -> CheckIPHeader(14) -> y :: StaticIPLookup(10.0.0.0/8 0)",
+            r#"{ "check-ip-header", as = "CheckIPHeader@3", offset = 14 }"#,
+        ),
+        (
+            "SetIP6Address(2001:db8::1) -> y :: LookupIP6Route(2001:db8::/32 0)",
+            r#"{ "lookup-ip6", as = "y", routes = { "2001:db8::/32 0" }, address = "2001:db8::1", outputs = 1 }"#,
+        ),
         ("Print(\"a b\", 8)", r#"{ "print", as = "x", label = "a b", length = 8, offset = 0 }"#),
         (
             "Null -> y :: Print(ACTIVE false) -> z :: EtherMirror",
-            r#"{ "ether-mirror", as = "z", offset = 0 }"#,
+            r#"{ "print", as = "y", label = "y", length = 24, offset = 0, active = false }"#,
         ),
         ("DropBroadcasts", r#"{ "drop-broadcasts", as = "x" }"#),
     ] {
@@ -204,6 +225,15 @@ fn errors_name_the_element_and_its_place() {
             "class IPGWOptions is not supported yet",
         ),
         ("FromDevice(eth0) -> RED(5, 50, 0.02) -> Discard;", "it has no queue"),
+        (
+            "FromDevice(eth0) -> ARPResponder(10.0.0.1) -> Discard;",
+            "entry \"10.0.0.1\": expected an Ethernet",
+        ),
+        ("FromDevice(eth0) -> ARPResponder -> Discard;", "entries missing"),
+        (
+            "FromDevice(eth0) -> IP6NDAdvertiser(::1 ::2 2:0:0:0:0:1) -> Discard;",
+            "expected IP6/LENGTH ETH",
+        ),
         (
             "FromDevice(eth0) -> Queue -> s :: Shaper(x) -> ToDevice(eth0);",
             "RATE \"x\": expected a rate",
@@ -248,6 +278,116 @@ fn packets_that_wait_are_in_queues() {
     );
 }
 
+#[test]
+fn delays_are_those_of_their_queue() {
+    let text =
+        "FromDevice(eth0) -> q :: Queue(20) -> DelayUnqueue(0.02) -> Queue -> t :: ToDevice(eth1);";
+    assert_eq!(
+        steps(text)[..2],
+        [
+            r#""port-switch.eth0", { "queue", as = "q", capacity = 20, delay = "20000us" }"#,
+            r#""q.next", { "to-port", as = "t", port = "eth1" }"#,
+        ]
+    );
+    let text = "FromDevice(eth0) -> q :: Queue -> Shaper(9) -> d :: DelayShaper(1.5ms) -> t :: ToDevice(eth1);";
+    let expected = r#"{ "queue", as = "q", capacity = 1000, rate = "9pps", delay = "1500us" }"#;
+    assert!(steps(text)[0].ends_with(expected), "{:?}", steps(text));
+    let step = handlers(text).into_iter().find(|line| line.starts_with("element \"d\""));
+    assert!(step.unwrap().ends_with(r#"step = "q" }"#));
+    for (between, expected) in [
+        ("DelayUnqueue(61)", "DELAY of 61 seconds; at most 60"),
+        ("DelayUnqueue", "argument DELAY is missing"),
+        ("DelayUnqueue(1) -> Null -> Queue -> DelayShaper(x)", "DELAY \"x\": expected"),
+        (
+            "DelayShaper(1) -> d :: DelayUnqueue(2)",
+            "element \"d\" (DelayUnqueue): a delay is supported",
+        ),
+    ] {
+        let errors = errors(&format!("FromDevice(eth0) -> Queue -> {between} -> Discard;"));
+        assert!(errors.contains(expected), "{between}: {errors}");
+    }
+}
+
+#[test]
+fn annotations_of_several_paths_are_not_looked_up() {
+    let text = |behind: &str| {
+        format!(
+            "FromDevice(eth0) -> CheckIPHeader(14) -> c :: Tee; c[0] -> SetIPAddress(10.0.0.1) -> n :: Null;
+             c[1] -> {behind}; n -> l :: StaticIPLookup(10.0.0.0/8 0) -> Discard;"
+        )
+    };
+    assert!(errors(&text("n")).contains("element \"l\" (StaticIPLookup): packets have different"));
+    assert!(errors(&text("SetIPAddress(10.0.0.2) -> n")).contains("different destination"));
+    let same = steps(&text("SetIPAddress(10.0.0.1) -> n"));
+    assert!(same.iter().any(|line| line.contains(r#"address = "10.0.0.1""#)), "{same:?}");
+    let errors =
+        errors("FromDevice(eth0) -> SetIPAddress(10.0.0.1) -> LookupIP6Route(::/0 0) -> Discard;");
+    assert!(errors.contains("of the other family"), "{errors}");
+}
+
+#[test]
+fn the_kernel_has_the_other_end_of_a_tap_device() {
+    let text = "f :: FromHost(fake0, 192.0.2.1/24, ETHER 2:0:0:0:0:1) -> Queue -> ToDevice(eth0);
+        FromDevice(eth0) -> t :: ToHost(fake0);";
+    let (lua, notes) = converted(text);
+    for expected in [
+        r#"turnpike.port "fake0" { device = "net_tap0,iface=fake0,mac=02:00:00:00:00:01" }"#,
+        r#"graph:path("port-switch.eth0", { "to-port", as = "t", port = "fake0" })"#,
+        r#"graph:path("port-switch.fake0", { "to-port", as = "ToDevice@3", port = "eth0" })"#,
+    ] {
+        assert!(lua.contains(&expected.to_owned()), "{expected}: {lua:?}");
+    }
+    assert!(notes.len() == 1 && notes[0].contains("are not set by element \"f\""), "{notes:?}");
+    let two = "FromHost(a) -> ToHost(b); FromHost(b) -> ToHost(a);";
+    assert_eq!(converted(two).1, [""; 0]);
+    assert!(self::lua(two).iter().any(|line| line.contains("net_tap1,iface=b")));
+    for (text, expected) in [
+        (
+            "FromDevice(eth0) -> t :: ToHost(x);",
+            "element \"t\" (ToHost): no FromHost(x) makes this interface",
+        ),
+        ("FromDevice(eth0) -> t :: ToHost;", "element \"t\" (ToHost): argument DEVNAME is missing"),
+        ("FromHost(a/b) -> Discard;", "DEVNAME \"a/b\": expected 1 to 15 letters"),
+        ("FromHost(a, TYPE IP) -> Discard;", "only TYPE ETHER is supported"),
+        ("FromHost(a, GATEWY 1.0.0.1) -> Discard;", "GATEWY"),
+    ] {
+        assert!(errors(text).contains(expected), "{text}: {}", errors(text));
+    }
+}
+
+#[test]
+fn packets_that_red_selects_take_its_second_output() {
+    // They may go to another queue of the same scheduler.
+    let text = two_classes(
+        "a -> r :: RED(5, 50, 1) -> [0] s :: PrioSched -> t; r[1] -> x :: Counter -> b -> [1] s",
+    );
+    let found = steps(&text);
+    for expected in [
+        r#"order = "prio(a[20 r:red 5 50 1 stability 4 gentle aside], b[1000])""#,
+        r#""s.early-0", { "counter", as = "x" }"#,
+        r#""x.next", { "to-queue", as = "b", number = 1 }"#,
+    ] {
+        assert!(found.iter().any(|line| line.contains(expected)), "{expected}: {found:?}");
+    }
+    // Its second output leads to a queue that has none of its early drops.
+    let other = "FromDevice(eth0) -> r :: RED(5, 50, 1) -> q :: Queue -> s :: PrioSched -> Unqueue -> Discard; r[1] -> z :: Queue(7) -> [1] s;";
+    assert!(
+        steps(other).iter().any(|line| line.contains("gentle aside], z[7])")),
+        "{:?}",
+        steps(other)
+    );
+    let in_front = "FromDevice(eth0) -> r :: RED(5, 50, 1) -> q :: Queue -> Shaper(7) -> Unqueue -> Discard; r[1] -> x :: Counter -> Discard;";
+    let found = handlers(in_front);
+    let line = |name: &str| {
+        let begin = format!("element \"{name}\" ");
+        found.iter().find(|line| line.starts_with(&begin)).unwrap_or_else(|| panic!("{found:?}"))
+    };
+    assert!(line("x").contains(r#"counts = { "q.early-0" }"#), "{found:?}");
+    assert!(
+        line("r").ends_with(r#"step = "q" }"#) && line("Shaper@4").ends_with(r#"step = "q" }"#)
+    );
+}
+
 /// Two classes and the schedulers behind them.
 fn two_classes(behind: &str) -> String {
     format!(
@@ -266,7 +406,7 @@ fn schedulers_and_their_queues_are_one_step() {
         [
             r#""port-switch.eth0", { "classifier", as = "c", patterns = { "12/0800", "-" }, offset = 0 }"#,
             r#""c.0", { "to-queue", as = "a", number = 0 }"#,
-            r#""a.next", { "schedule", as = "s", order = "rate(500pps, prio(a[20], b[1000]))" }"#,
+            r#""a.next", { "schedule", as = "s", order = "Shaper@8:rate(500pps, prio(a[20], b[1000]))" }"#,
             r#""s.0", { "counter", as = "x" }"#,
             r#""x.next", { "to-port", as = "t", port = "eth1" }"#,
             r#""t.transmit", "transmit""#,
@@ -283,23 +423,23 @@ fn schedulers_and_their_queues_are_one_step() {
         ("a -> s :: DRRSched(900) -> t; b -> [1] s", r#"drr(900, a[20], b[1000])", port = "eth1""#),
         (
             "a -> [1] s :: StrideSched(5, 6) -> t; b -> [0] s",
-            r#"stride(5 b[1000], 6 a[20])", port = "eth1""#,
+            r#"s:stride(5 b[1000], 6 a[20])", port = "eth1""#,
         ),
         (
             "a -> s :: PullSwitch(1) -> t; b -> [1] s",
-            r#"switch(1, a[20], b[1000])", port = "eth1""#,
+            r#"s:switch(1, a[20], b[1000])", port = "eth1""#,
         ),
         (
             "a -> s :: SimplePrioSched -> BandwidthRatedUnqueue(1Mbps) -> Queue -> t; b -> [1] s",
-            r#"rate(1000000bit, prio(a[20], b[1000]))""#,
+            r#"BandwidthRatedUnqueue@7:rate(1000000bit, prio(a[20], b[1000]))""#,
         ),
         (
             "a -> Shaper(3) -> s :: PrioSched -> [0] r :: RoundRobinSched -> t; b -> [1] s; InfiniteSource -> d :: Queue(5) -> [1] r",
-            r#"round-robin(prio(rate(3pps, a[20]), b[1000]), d[5])", port = "eth1""#,
+            r#"round-robin(prio(Shaper@6:rate(3pps, a[20]), b[1000]), d[5])", port = "eth1""#,
         ),
         (
             "a -> RED(5, 50, 0.02) -> s :: PrioSched -> t; b -> [1] s",
-            r#"prio(a[20 red 5 50 0.02 stability 4 gentle], b[1000])", port = "eth1""#,
+            r#"prio(a[20 RED@6:red 5 50 0.02 stability 4 gentle], b[1000])", port = "eth1""#,
         ),
     ] {
         let found = steps(&two_classes(behind));
@@ -315,15 +455,18 @@ fn early_drops_are_those_of_their_queue() {
     assert_eq!(
         steps(text)[..2],
         [
-            r#""port-switch.eth0", { "schedule", as = "q", order = "q[100 red 5 50 0.02 stability 0]", port = "eth1" }"#,
+            r#""port-switch.eth0", { "schedule", as = "q", order = "q[100 RED@2:red 5 50 0.02 stability 0]", port = "eth1" }"#,
             r#""q.0", { "to-port", as = "t", port = "eth1" }"#,
         ]
     );
     let behind = "FromDevice(eth0) -> q :: Queue(100) -> RED(5, 50, 2%, GENTLE false, STABILITY 0) -> t :: ToDevice(eth1);";
-    assert_eq!(steps(text), steps(behind));
+    let named = |text: &str| steps(&text.replace("RED(", "r :: RED("));
+    assert_eq!(named(text), named(behind));
     let text = "FromDevice(eth0) -> RED(5, 50, 1) -> Paint(1) -> q :: Queue -> Shaper(7) -> Unqueue -> Discard;";
     assert!(
-        steps(text)[1].contains("order = \"rate(7pps, q[1000 red 5 50 1 stability 4 gentle])\" }"),
+        steps(text)[1].contains(
+            "order = \"Shaper@5:rate(7pps, q[1000 RED@2:red 5 50 1 stability 4 gentle])\" }"
+        ),
         "{:?}",
         steps(text)
     );
@@ -346,6 +489,18 @@ fn what_cannot_be_pulled_is_refused() {
             "element \"r\" (RED): MIN_THRESH 9 is above MAX_THRESH 2",
         ),
         (
+            "a -> Counter -> r :: RED(2, 9, 0.5) -> s :: PrioSched -> t; b -> [1] s; r[1] -> Discard",
+            "element \"r\" (RED): with a second output it must be next to its Queue",
+        ),
+        (
+            "a -> d :: DelayShaper(1) -> s :: PrioSched -> t; b -> [1] s",
+            "element \"d\" (DelayShaper): a delay is supported behind a Queue without scheduler",
+        ),
+        (
+            "a -> s :: PrioSched -> d :: DelayUnqueue(1) -> Queue -> t; b -> [1] s",
+            "element \"d\" (DelayUnqueue): a delay is supported behind a Queue without scheduler",
+        ),
+        (
             "a -> s :: PullSwitch(2) -> t; b -> [1] s",
             "element \"s\" (PullSwitch): INPUT \"2\": expected an integer",
         ),
@@ -354,9 +509,9 @@ fn what_cannot_be_pulled_is_refused() {
         assert!(errors.contains(expected), "{behind}: {errors}");
     }
     let text: String =
-        (0..14).map(|n| format!("FromDevice(eth{n}) -> Queue -> [{n}] s;")).collect();
+        (0..13).map(|n| format!("FromDevice(eth{n}) -> Queue -> [{n}] s;")).collect();
     let errors = errors(&format!("s :: PrioSched; {text} s -> Unqueue -> Discard;"));
-    assert!(errors.contains("at most 13 queues for one scheduler"), "{errors}");
+    assert!(errors.contains("at most 12 queues for one scheduler"), "{errors}");
     let chain = "[0] PrioSched -> ".repeat(9);
     let errors = self::errors(&format!("FromDevice(eth0) -> Queue -> {chain} Unqueue -> Discard;"));
     assert!(errors.contains("more than 8 schedulers pull from each other"), "{errors}");
@@ -671,6 +826,21 @@ fn a_router_s_pings_and_macs_are_its_own() {
         ),
         "{lua:?}"
     );
+}
+
+#[test]
+fn a_fixed_annotation_is_the_gateway_of_its_routes() {
+    let text = ROUTER
+        .replace("rt[1] -> DropBroadcasts", "rt[1] -> SetIPAddress(18.26.4.9) -> DropBroadcasts");
+    assert_ne!(text, ROUTER);
+    let lua = lua(&text);
+    for route in [
+        r#"turnpike.route "0.0.0.0/0" { via = "18.26.4.9", port = "eth0" }"#,
+        r#"turnpike.route "18.26.4.0/24" { via = "18.26.4.9", port = "eth0" }"#,
+    ] {
+        assert!(lua.contains(&route.to_owned()), "{lua:?}");
+    }
+    assert!(lua[0].contains(r#"address = { "18.26.4.92/24" }"#), "{lua:?}");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! are converted to graphs of them. Where a step looks at a header, `offset` is the header's place in the frame, so that a
 //! graph need not move a frame's beginning to look behind its Ethernet header.
 
+mod arp_responder;
 mod check_ip6_header;
 mod check_ip_header;
 mod check_l4_header;
@@ -25,6 +26,7 @@ mod ip_filter;
 mod ip_lookup;
 mod lookup_ip6;
 mod meter;
+mod nd_advertiser;
 mod on_wire;
 mod packets;
 mod paint;
@@ -39,6 +41,8 @@ mod round_robin_switch;
 mod schedule;
 mod set_ip_checksum;
 mod set_ip_dscp;
+mod stride;
+mod stride_switch;
 mod strip;
 mod switch;
 mod tee;
@@ -49,7 +53,10 @@ mod unstrip;
 
 use wire::MacAddr;
 
+pub use meter::Meters;
+pub use packets::Sources;
 pub use print::{Printed, PrintedPacket};
+pub use schedule::{OrderNumber, order_number, with_order_number};
 
 use crate::catalogue::StepSpec;
 use crate::graph::{MAX_OUTPUTS, Output};
@@ -70,6 +77,7 @@ pub(super) fn specs() -> Vec<StepSpec> {
         hash_switch::spec(),
         random_switch::spec(),
         round_robin_switch::spec(),
+        stride_switch::spec(),
         counter::spec(),
         print::spec(),
         random_sample::spec(),
@@ -96,6 +104,8 @@ pub(super) fn specs() -> Vec<StepSpec> {
         dec_ip6_hlim::spec(),
         set_ip_dscp::spec(),
         set_ip_checksum::spec(),
+        arp_responder::spec(),
+        nd_advertiser::spec(),
         ip_lookup::spec(),
         lookup_ip6::spec(),
         ip_classifier::spec(),
@@ -209,13 +219,22 @@ fn ip6_address(header: &[u8; 40], at: usize) -> [u8; 16] {
 /// Makes a step of the catalogue with these arguments, for ports of these names.
 #[cfg(test)]
 fn make(kind: &str, args: &[(&str, crate::params::Given)]) -> Box<dyn crate::graph::Step> {
+    make_with(&crate::testing::TestTables::every_kind(), kind, args)
+}
+
+/// Likewise, with these tables.
+#[cfg(test)]
+fn make_with(
+    tables: &std::sync::Arc<crate::tables::Tables>,
+    kind: &str,
+    args: &[(&str, crate::params::Given)],
+) -> Box<dyn crate::graph::Step> {
     use crate::catalogue::{Catalogue, MakeContext};
     let catalogue = Catalogue::default();
     let spec = catalogue.find(kind).unwrap();
     let given = args.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
     let args = &Args::read(spec.params(), &given).unwrap();
     let ports = &["left".to_owned(), "right".to_owned()];
-    let tables = &crate::testing::TestTables::every_kind();
     let step = spec.make(&MakeContext { name: "s", args, tables, ports }).unwrap();
     assert_eq!(step.outputs(), spec.outputs(args));
     step

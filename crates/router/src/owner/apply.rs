@@ -433,7 +433,11 @@ impl Owner {
                 | Unit::ControlQueues
                 | Unit::Imports
                 | Unit::Quarantine => {}
-                Unit::Elements => self.counts.keep(old, new),
+                Unit::Elements => {
+                    self.counts.keep(old, new);
+                    let service = self.serving.service.iter_mut();
+                    service.for_each(|service| service.serve_scripts(&new.elements));
+                }
                 Unit::ControlSockets => {
                     let (service, sockets) =
                         (self.serving.service.iter_mut(), &new.control_sockets);

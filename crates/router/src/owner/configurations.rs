@@ -569,7 +569,7 @@ impl Owner {
     }
 
     /// The pulse of the forwarders that run.
-    fn pulse(&self) -> Pulse {
+    pub(super) fn pulse(&self) -> Pulse {
         let running = self.forwarding.ledger.forwarders.iter().filter(|view| view.running);
         Pulse::new(running.map(|view| (view.counters.clone(), view.exchange.clone())))
     }

@@ -7,6 +7,7 @@
 //! Counts are those of the ledger, which never decrease. To reset one means to subtract from then on what it was.
 
 mod counts;
+mod orders;
 mod tables;
 mod text;
 
@@ -15,12 +16,14 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use api::report::{ClickElement, HandlerAnswer};
 use api::{Answer, HandlerCall};
+use click::script::compute;
 use control::config::{Config, Element, Route};
 use dataplane::catalogue::Catalogue;
 use dataplane::gauge::Gauges;
 use dataplane::interface::VrfId;
 use dataplane::params::{Arg, Given};
 use dataplane::plan::Plan;
+use dataplane::steps::{OrderNumber, Sources, with_order_number};
 use ipnet::{IpNet, Ipv4Net};
 use tokio::sync::oneshot;
 
@@ -46,6 +49,17 @@ pub enum Edit {
         /// The value.
         value: Given,
     },
+    /// A number of a node in the order of a `schedule`.
+    Node {
+        /// The step.
+        step: String,
+        /// The node's label.
+        label: String,
+        /// The number.
+        which: OrderNumber,
+        /// Its value.
+        value: String,
+    },
     /// Static routes, in place of those to the same prefixes.
     Routes {
         /// The destinations whose routes go.
@@ -63,13 +77,16 @@ impl Edit {
     pub fn make(&self, config: &mut Config, catalogue: &Catalogue) -> Result<()> {
         match self {
             Self::Argument { step, key, value } => {
-                let plans = &mut config.graphs;
-                let others = plans.by_port.iter_mut().map(|(_, plan)| plan);
-                let mut all = std::iter::once(&mut plans.main).chain(others);
-                let plan = all.find(|plan| plan.has(step));
-                let plan =
-                    plan.ok_or_else(|| anyhow!("step \"{step}\": it is in the graph no more"))?;
-                plan.set_argument(catalogue, step, (key, value.clone()))?;
+                plan_with(config, step)?.set_argument(catalogue, step, (key, value.clone()))?;
+            }
+            Self::Node { step, label, which, value } => {
+                let plan = plan_with(config, step)?;
+                let order = order_of(plan, step).unwrap_or_default();
+                let changed = with_order_number(order, label, *which, value);
+                let changed = changed.ok_or_else(|| {
+                    anyhow!("step \"{step}\": its order has no \"{label}\" any more")
+                })?;
+                plan.set_argument(catalogue, step, ("order", Given::Text(changed)))?;
             }
             Self::Routes { removed, added } => {
                 config.routes.retain(|route| !is_to(route, removed));
@@ -78,6 +95,21 @@ impl Edit {
         }
         Ok(())
     }
+}
+
+/// The plan with a step.
+fn plan_with<'a>(config: &'a mut Config, step: &str) -> Result<&'a mut Plan> {
+    let plans = &mut config.graphs;
+    let others = plans.by_port.iter_mut().map(|(_, plan)| plan);
+    let mut all = std::iter::once(&mut plans.main).chain(others);
+    let plan = all.find(|plan| plan.has(step));
+    plan.ok_or_else(|| anyhow!("step \"{step}\": it is in the graph no more"))
+}
+
+/// The order of a step, if it is a `schedule`.
+fn order_of<'a>(plan: &'a Plan, step: &str) -> Option<&'a str> {
+    let (_, args) = plan.step(step).filter(|(kind, _)| *kind == "schedule")?;
+    Some(args.text("order"))
 }
 
 /// Returns true for a route that a table's handlers may change, to one of these.
@@ -93,6 +125,12 @@ impl Owner {
     /// Calls a handler; the answer comes at once or, from a change or a slow path worker, later.
     pub(super) fn call_handler(&mut self, call: HandlerCall, to: oneshot::Sender<Answer>) {
         let answer = match call {
+            HandlerCall::Read { handler, .. } if self.exported(&handler).is_some() => {
+                handlers::read(&handler, Ok(self.exported(&handler).unwrap_or_default()))
+            }
+            HandlerCall::CheckRead { handler } if self.exported(&handler).is_some() => {
+                said(status::OK, format!("Read handler '{handler}' OK"))
+            }
             HandlerCall::CheckRead { handler } => self.check_handler(&handler, false),
             HandlerCall::CheckWrite { handler } => self.check_handler(&handler, true),
             HandlerCall::Read { handler: name, argument } => match self.find_handler(&name) {
@@ -103,6 +141,9 @@ impl Owner {
                 Ok((Some(element), Handler { what: What::ArpTable, .. })) => {
                     return self.read_arp_table(element.port, name, to);
                 }
+                Ok((Some(element), Handler { what: What::Script, name: of, .. })) => {
+                    return self.call_script((&element.name, of, &argument), name, true, to);
+                }
                 Ok((element, handler)) => {
                     handlers::read(&name, self.read_handler(element.as_ref(), handler, &argument))
                 }
@@ -111,6 +152,9 @@ impl Owner {
                 Err(unknown) => unknown,
                 Ok((_, handler)) if !handler.writes => {
                     said(status::PERMISSION, format!("Handler '{name}' read-only"))
+                }
+                Ok((Some(element), Handler { what: What::Script, name: of, .. })) => {
+                    return self.call_script((&element.name, of, &value), name, false, to);
                 }
                 Ok((element, handler)) => {
                     match self.write_handler(element.as_ref(), handler, &value) {
@@ -143,8 +187,37 @@ impl Owner {
         let Some(element) = named.or_else(numbered) else {
             return Err(said(status::NO_ELEMENT, format!("No element named '{element}'")));
         };
-        let found = handlers::of_class(&element.class).find(|known| known.name == handler);
+        let found = handlers::of(element).find(|known| known.name == handler);
         found.map(|handler| (Some(element.clone()), handler)).ok_or_else(unknown)
+    }
+
+    /// The value of a variable that a script exports, by the name of its handler.
+    fn exported(&self, name: &str) -> Option<String> {
+        let (element, variable) = name.split_once('.')?;
+        self.serving.service.as_ref()?.scripts().exported(element, variable)
+    }
+
+    /// Calls a handler of a script, which answers when it waits or ends.
+    fn call_script(
+        &self,
+        (element, handler, text): (&str, &str, &str),
+        name: String,
+        is_read: bool,
+        to: oneshot::Sender<Answer>,
+    ) {
+        let service = self.serving.service.as_ref().ok_or_else(|| "no scripts run".to_owned());
+        let value = service.and_then(|service| service.scripts().call(element, handler, text));
+        tokio::spawn(async move {
+            let value = match value {
+                Ok(value) => value.await.unwrap_or_else(|_| Err("the script has ended".to_owned())),
+                Err(why) => Err(why),
+            };
+            let answer = match is_read {
+                true => handlers::read(&name, value),
+                false => handlers::written(&name, value.map(drop)),
+            };
+            reply(to, Ok(answer));
+        });
     }
 
     fn check_handler(&self, name: &str, is_write: bool) -> HandlerAnswer {
@@ -166,7 +239,7 @@ impl Owner {
             What::Name => element.name.clone(),
             What::Config => element.config.clone(),
             What::Ports => ports(element, &self.configurations.current.elements),
-            What::Handlers => listed(handlers::of_class(&element.class)),
+            What::Handlers => listed(handlers::of(element)),
             What::Count => self.packets(element)?.saturating_sub(base.packets).to_string(),
             What::Bytes => self.bytes(element)?.saturating_sub(base.bytes).to_string(),
             What::Rate(unit) => self.rate(element, unit, self.counts.before(element))?,
@@ -177,9 +250,17 @@ impl Owner {
             What::Length => self.length(element).0.to_string(),
             What::MostLength => self.length(element).1.to_string(),
             What::Capacity => self.capacity(element),
+            What::Argument("rate", form) if self.is_in_order(element) => {
+                self.node(element, OrderNumber::First, form)?
+            }
             What::Argument(key, form) => form.write(&self.argument(element, key)?),
+            What::Node(which, form) => self.node(element, which, form)?,
+            What::Tickets(port) => self.tickets(element, port)?,
+            What::MeterRate(unit) => self.meter_rate(element, unit)?,
+            What::Meters(form) => self.meters(element, form)?,
             What::Table => lines(self.table(element)?.iter()),
             What::Lookup => self.look_up(element, argument)?,
+            What::Compute => compute(handler.name, argument).unwrap_or(Ok(String::new()))?,
             What::Address => self.address(element, handler.name)?,
             other => return Err(format!("{other:?}: it is no element's")),
         })
@@ -214,7 +295,10 @@ impl Owner {
         value: &str,
     ) -> Result<Option<Edit>, String> {
         let Some(element) = element else {
-            stop();
+            let service = self.serving.service.as_ref();
+            if !service.is_some_and(|service| service.scripts().intercepts_stop()) {
+                stop();
+            }
             return Ok(None);
         };
         match handler.what {
@@ -223,6 +307,20 @@ impl Owner {
                 let form = handlers::Form::Integer(1, 65_536);
                 return self.set(element, "capacity", form.read(value, 0)?).map(Some);
             }
+            What::Empty => self.gauges().begin_anew(self.step(element)?.1),
+            What::Restart => {
+                // Packets may come at once.
+                self.reset(element);
+                let (_, step) = self.step(element)?;
+                self.routing.tables.shared.get::<Sources>().begin_anew(step);
+                // Without packets forwarders may sleep.
+                self.pulse().wake();
+            }
+            What::Argument("rate", form) if self.is_in_order(element) => {
+                return self.set_node(element, OrderNumber::First, form, value).map(Some);
+            }
+            What::Node(which, form) => return self.set_node(element, which, form, value).map(Some),
+            What::Tickets(port) => return self.set_tickets(element, port, value).map(Some),
             What::Argument(key, form) => {
                 let outputs = element.outputs.len();
                 return self.set(element, key, form.read(value, outputs)?).map(Some);
@@ -309,7 +407,7 @@ impl Owner {
                 port: element.port.clone(),
                 is_route_table: !element.ways.is_empty(),
                 count: count(element, &by_step).map(|count| count.saturating_sub(base)),
-                handlers: handlers::of_class(&element.class).map(handler).collect(),
+                handlers: handlers::of(element).map(handler).collect(),
             }
         };
         self.configurations.current.elements.iter().map(report).collect()
@@ -368,6 +466,22 @@ mod tests {
         ] {
             assert!(edit(step, key, value).is_err(), "{step} {key}");
         }
+        // A number of a node.
+        let order = "{ 'schedule', as = 'q', order = 'prio(sh:rate(5pps, a[9]), b[9])' }";
+        let before = config(&format!(
+            "local g = turnpike.new_graph 'on-wire'\ng:path('on-wire.ok', {order}, 'drop')\ng:path('q.1', 'drop')\n\
+             turnpike.graph = g"
+        ));
+        let node = |label: &str, value: &str| {
+            let mut after = before.clone();
+            let (step, label) = ("q".to_owned(), label.to_owned());
+            let which = OrderNumber::First;
+            let edit = Edit::Node { step, label, which, value: value.to_owned() };
+            edit.make(&mut after, &Catalogue::default())?;
+            Ok::<_, anyhow::Error>(order_of(&after.graphs.main, "q").unwrap().to_owned())
+        };
+        assert_eq!(node("sh", "7kpps").unwrap(), "prio(sh:rate(7kpps, a[9]), b[9])");
+        assert!(node("sh", "fast").is_err() && node("other", "7pps").is_err());
         // One that would change the outputs.
         let step = "{ 'switch', as = 's', outputs = 1 }";
         let mut switch = config(&format!("turnpike.graph:insert_after('ip4-validate', {step})"));

@@ -32,6 +32,11 @@ impl Client {
         Self(format!("control_socket \"{socket}\", {peer}"))
     }
 
+    /// A script of the configuration.
+    pub fn of_script(name: &str) -> Self {
+        Self(format!("script \"{name}\""))
+    }
+
     /// A client of the API over HTTP.
     pub fn of_http(who: &str) -> Self {
         Self(format!("HTTP, {who}"))

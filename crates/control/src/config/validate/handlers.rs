@@ -104,6 +104,9 @@ fn element(
     }
     let class = fields.text("class", "the name of a class").unwrap_or_default().to_owned();
     let config = fields.text("config", "the element's arguments").unwrap_or_default().to_owned();
+    if let Err(why) = convert::click::check_script(&class, &config) {
+        fields.error("config", format!("config: {why}"));
+    }
     let has =
         |step: &str| plans.main.has(step) || plans.by_port.iter().any(|(_, plan)| plan.has(step));
     let step = fields.text("step", "a step of the graph").map(str::to_owned);

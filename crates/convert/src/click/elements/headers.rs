@@ -1,12 +1,14 @@
 //! Elements that read, check and change headers.
 
+use std::net::IpAddr;
+
 use ::click::args::Args;
 use ::click::kinds;
 use ipnet::Ipv6Net;
 
 use super::super::arguments::{self, bytes, mac, number};
 use super::super::net::Net;
-use super::{Piece, State, Step, Translated, Value};
+use super::{Destination, Piece, State, Step, Translated, Value};
 
 /// Classes that look up a destination.
 pub(in super::super) const LOOKUPS: [&str; 9] = [
@@ -38,7 +40,7 @@ pub(super) fn unstrip(state: State, bytes: i64) -> (Piece, State) {
         return (Piece::Nothing, State { offset: state.offset - bytes, ..state });
     }
     let network = state.network.map(|at| at + missing);
-    (Piece::Steps(vec![Step::shift(-missing)]), State { offset: 0, network })
+    (Piece::Steps(vec![Step::shift(-missing)]), State { offset: 0, network, ..state })
 }
 
 pub(super) fn ether_encap(mut args: Args<'_>, state: State) -> Translated {
@@ -127,7 +129,10 @@ pub(super) fn check_ip_header(net: &Net<'_>, element: usize, state: State) -> Tr
         args.push(("checksum", Value::Flag(false)));
     }
     let step = Step::new("check-ip-header", args, &["ok", "bad"]);
-    Ok((Piece::Steps(vec![step]), State { network: Some(at), ..state }))
+    Ok((
+        Piece::Steps(vec![step]),
+        State { network: Some(at), destination: Destination::Header, ..state },
+    ))
 }
 
 pub(super) fn check_ip6_header(mut args: Args<'_>, state: State) -> Translated {
@@ -142,7 +147,10 @@ pub(super) fn check_ip6_header(mut args: Args<'_>, state: State) -> Translated {
     }
     let args = vec![("offset", Value::Number(at)), ("bad_sources", Value::List(bad))];
     let step = Step::new("check-ip6-header", args, &["ok", "bad"]);
-    Ok((Piece::Steps(vec![step]), State { network: Some(at), ..state }))
+    Ok((
+        Piece::Steps(vec![step]),
+        State { network: Some(at), destination: Destination::Header, ..state },
+    ))
 }
 
 pub(super) fn l4(mut args: Args<'_>, state: State, protocol: &str) -> Translated {
@@ -160,7 +168,71 @@ pub(super) fn get_address(mut args: Args<'_>, state: State, place: i64) -> Trans
     if state.network.is_none_or(|network| network + place != at) {
         return Err("only the destination of a marked IP header is supported".to_owned());
     }
-    Ok((Piece::Nothing, state))
+    Ok((Piece::Nothing, State { destination: Destination::Header, ..state }))
+}
+
+/// The destination annotation is this one from here on.
+pub(super) fn set_address(address: IpAddr, args: Args<'_>, state: State) -> Translated {
+    args.finish()?;
+    Ok((Piece::Nothing, State { destination: Destination::Fixed(address), ..state }))
+}
+
+/// The argument by which a table of a family finds the destination of packets.
+fn destination(state: State, is_ip4: bool) -> Result<(&'static str, Value), String> {
+    match state.destination {
+        Destination::Header => network(state),
+        Destination::Fixed(address) if address.is_ipv4() == is_ip4 => {
+            Ok(("address", Value::Text(address.to_string())))
+        }
+        Destination::Fixed(address) => Err(format!(
+            "packets have the destination annotation {address} of the other family here"
+        )),
+        Destination::Various => {
+            Err("packets have different destination annotations here, by their paths; \
+                                     put a SetIPAddress or GetIPAddress(16) in front of it"
+                .to_owned())
+        }
+    }
+}
+
+/// An element that answers who asks for a MAC.
+pub(super) fn responder(
+    net: &Net<'_>,
+    element: usize,
+    state: State,
+    kind: &'static str,
+) -> Translated {
+    let scope = net.scope(element);
+    let mut entries = Vec::new();
+    for argument in &net.element(element).arguments {
+        let wrong = |why: String| format!("entry \"{argument}\": {why}");
+        let mut words = ::click::text::split_words(argument);
+        let last = words.last().copied().unwrap_or_default();
+        let mac = mac(last, &scope).map_err(|why| wrong(format!("{why} at the end")))?;
+        // A name may have both, the address and the MAC.
+        if words.len() > 1 {
+            words.pop();
+        }
+        if kind == "arp-responder" {
+            for word in words {
+                let net = arguments::net(word, &scope).map_err(wrong)?;
+                entries.push(format!("{} {mac}", net.trunc()));
+            }
+        } else {
+            let [prefix] = words[..] else {
+                return Err(wrong("expected IP6/LENGTH ETH".to_owned()));
+            };
+            let prefix = kinds::prefix6(prefix, &scope).map_err(wrong)?;
+            let prefix = Ipv6Net::new(prefix.address, prefix.length);
+            let prefix = prefix.map_err(|why| wrong(why.to_string()))?.trunc();
+            entries.push(format!("{prefix} {mac}"));
+        }
+    }
+    if entries.is_empty() {
+        return Err("entries missing, such as 10.0.0.1 2:0:0:0:0:1".to_owned());
+    }
+    let args = vec![("entries", Value::List(entries)), ("offset", Value::Number(state.offset))];
+    Ok((Piece::Steps(vec![Step::new(kind, args, &["ok", "others"])]), state))
 }
 
 /// A route of a lookup: its prefix, its gateway, its output.
@@ -215,7 +287,7 @@ pub(super) fn lookup(net: &Net<'_>, element: usize, state: State) -> Translated 
     if most > outputs {
         return Err(format!("a route leads to output {}, which leads nowhere", most - 1));
     }
-    let args = vec![("routes", Value::List(routes)), network(state)?];
+    let args = vec![("routes", Value::List(routes)), destination(state, true)?];
     Ok((Piece::Steps(vec![Step::numbered("ip-lookup", args, outputs)]), state))
 }
 
@@ -246,6 +318,6 @@ pub(super) fn lookup6(net: &Net<'_>, element: usize, state: State) -> Translated
         }
         routes.push(format!("{prefix} {output}"));
     }
-    let args = vec![("routes", Value::List(routes)), network(state)?];
+    let args = vec![("routes", Value::List(routes)), destination(state, false)?];
     Ok((Piece::Steps(vec![Step::numbered("lookup-ip6", args, outputs)]), state))
 }

@@ -10,8 +10,8 @@ use wire::checksum::pseudo_header_v4;
 use wire::ethernet::ETHERTYPE_IPV4;
 use zerocopy::IntoBytes;
 
-use super::super::arguments::{label, unquoted};
-use super::super::net::Net;
+use super::super::arguments::{label, mac, unquoted};
+use super::super::net::{FROM_HOST, Net, TO_HOST};
 use super::{Piece, State, Step, Translated, Value, number};
 
 /// Classes that make packets.
@@ -201,6 +201,9 @@ fn datagram(
 
 /// The device of an element: the kernel's name of an interface, or a PCI address.
 pub(in super::super) fn device(net: &Net<'_>, element: usize) -> Result<String, String> {
+    if matches!(net.class(element), FROM_HOST | TO_HOST) {
+        return host_device(net, element);
+    }
     let Some(first) = net.element(element).arguments.first() else {
         return Err("argument DEVNAME missing".to_owned());
     };
@@ -216,6 +219,30 @@ pub(in super::super) fn device(net: &Net<'_>, element: usize) -> Result<String, 
             "device \"{name}\": devices have names here, not numbers; write that of a kernel interface (eth0) or a \
              PCI address (0000:03:00.0)"
         ));
+    }
+    Ok(name)
+}
+
+/// The TAP device of a `FromHost` or `ToHost`: a device of DPDK that the first `FromHost` of its name describes.
+fn host_device(net: &Net<'_>, element: usize) -> Result<String, String> {
+    let name = host_name(net, element)?;
+    let mut all = net.of_class(&[FROM_HOST]).into_iter().enumerate();
+    let found = all.find(|(_, from)| host_name(net, *from).is_ok_and(|known| known == name));
+    let (number, from) = found.ok_or_else(|| {
+        format!("no FromHost({name}) makes this interface; add one, FromHost({name}) -> Discard")
+    })?;
+    let mut args = net.args(from);
+    let mac = args.keyword("ETHER", mac)?;
+    let mac = mac.map_or_else(String::new, |mac| format!(",mac={mac}"));
+    Ok(format!("net_tap{number},iface={name}{mac}"))
+}
+
+/// The kernel's name of the interface.
+fn host_name(net: &Net<'_>, element: usize) -> Result<String, String> {
+    let name = net.args(element).required("DEVNAME", label)?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > 15 || !name.chars().all(plain) {
+        return Err(format!("DEVNAME \"{name}\": expected 1 to 15 letters, digits, -, _ or ."));
     }
     Ok(name)
 }

@@ -1,8 +1,11 @@
 //! Elements that hold packets, or measure and limit their rate. Trees of schedulers: see `pull.rs`.
 
+use std::time::Duration;
+
 use ::click::kinds;
 
 use super::super::net::{Net, SHAPERS};
+use super::super::pull;
 use super::{Piece, State, Step, Translated, Value};
 
 /// Most packets of a queue.
@@ -15,6 +18,10 @@ pub(super) fn queue(net: &Net<'_>, element: usize, state: State) -> Translated {
     let mut args = vec![("capacity", Value::Number(capacity(net, element)?))];
     if let Some(shaper) = net.shaper_behind(element) {
         args.push(("rate", Value::Text(rate(net, shaper)?)));
+    }
+    if let Some(delay) = net.delay_behind(element) {
+        let time = self::time(net, delay).map_err(|why| of_other(net, delay, &why))?;
+        args.push(("delay", Value::Text(time)));
     }
     Ok((Piece::Steps(vec![Step::new("queue", args, &["next"])]), state))
 }
@@ -32,12 +39,70 @@ pub(super) fn shaper(net: &Net<'_>, element: usize, state: State) -> Translated 
     if net.outputs(element) > 1 {
         return Err("its second output is not supported yet".to_owned());
     }
-    if !net.is_behind_queue(element) {
+    if net.queue_of(element).is_none() {
         return Err(
             "a shaper is supported behind a queue only, with one path between them".to_owned()
         );
     }
     Ok((Piece::Nothing, state))
+}
+
+/// The delay of the queue in front of it, see [`queue`].
+pub(super) fn delay(net: &Net<'_>, element: usize, state: State) -> Translated {
+    if net.queue_of(element).is_none() {
+        return Err(
+            "a delay is supported behind a queue only, with one path between them; of several \
+                    delays the first one only"
+                .to_owned(),
+        );
+    }
+    time(net, element)?;
+    Ok((Piece::Nothing, state))
+}
+
+/// The time of a delay, as steps read it.
+fn time(net: &Net<'_>, element: usize) -> Result<String, String> {
+    let mut args = net.args(element);
+    let delay = args.required("DELAY", kinds::duration)?;
+    args.finish()?;
+    if delay > DELAY_MOST {
+        return Err(format!(
+            "DELAY of {} seconds; at most {}",
+            delay.as_secs(),
+            DELAY_MOST.as_secs()
+        ));
+    }
+    Ok(format!("{}us", delay.as_micros()))
+}
+
+/// Longest delay.
+const DELAY_MOST: Duration = Duration::from_secs(60);
+
+/// An error about another element.
+fn of_other(net: &Net<'_>, element: usize, why: &str) -> String {
+    format!("\"{}\": {why}", net.element(element).name)
+}
+
+/// An element that takes its outputs in turns by tickets.
+pub(super) fn stride_switch(net: &Net<'_>, element: usize, state: State) -> Translated {
+    let scope = net.scope(element);
+    let read = |text: &String| {
+        let tickets = pull::tickets(text, &scope);
+        tickets
+            .map(|tickets| tickets.to_string())
+            .map_err(|why| format!("TICKETS \"{text}\": {why}"))
+    };
+    let tickets: Vec<String> =
+        net.element(element).arguments.iter().map(read).collect::<Result<_, _>>()?;
+    let (count, outputs) = (tickets.len(), net.outputs(element));
+    if count != outputs || count > 15 {
+        return Err(format!(
+            "{count} tickets for {outputs} outputs; expected one for each, for at most 15"
+        ));
+    }
+    let args = vec![("tickets", Value::Text(tickets.join(" ")))];
+    let outputs = (0..count).map(|output| output.to_string()).collect();
+    Ok((Piece::Steps(vec![Step { outputs, ..Step::new("stride-switch", args, &[]) }]), state))
 }
 
 /// The rate of a shaper, as steps read it.

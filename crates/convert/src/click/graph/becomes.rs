@@ -11,8 +11,7 @@ impl Graph<'_> {
     pub(super) fn becomes(&self, devices: &Devices, printed: &[String]) -> Becomes {
         let mut becomes = by_devices(self.net, devices);
         for element in 0..self.net.flat.elements.len() {
-            let is_printed = |step: &&String| printed.contains(step);
-            let step = self.step_of(element).filter(is_printed).cloned();
+            let step = self.step_of(element).filter(|step| printed.contains(step));
             let counts = self.counts(element, devices);
             let is_there = |place: &String| {
                 place
@@ -26,15 +25,13 @@ impl Graph<'_> {
         becomes
     }
 
-    /// The step of an element; a shaper's is the queue whose rate it is.
-    fn step_of(&self, element: usize) -> Option<&String> {
-        let queue = || {
-            let all = 0..self.net.flat.elements.len();
-            let mut queues = all.filter(|&queue| self.net.is_queue(queue));
-            queues.find(|&queue| self.net.shaper_behind(queue) == Some(element))
-        };
-        let is_shaper = matches!(self.net.class(element), "Shaper" | "BandwidthShaper");
-        self.own.get(&if is_shaper { queue()? } else { element })
+    /// The step of an element; that of a shaper or a delay is the queue whose rate or delay it is, that of a part of a
+    /// tree is the tree's.
+    fn step_of(&self, element: usize) -> Option<String> {
+        if let Some(root) = self.trees.root_of(element) {
+            return Some(self.net.step_name(root));
+        }
+        self.own.get(&self.net.queue_of(element).unwrap_or(element)).cloned()
     }
 
     /// The outputs by which packets come to an element, or from one that receives or makes them.
@@ -73,6 +70,9 @@ impl Graph<'_> {
 
     /// The output of a step that is an element's output.
     fn place_of(&self, element: usize, output: usize) -> Option<String> {
+        if let Some(Place { root, number }) = self.trees.aside(element).filter(|_| output == 1) {
+            return Some(format!("{}.early-{number}", self.net.step_name(root)));
+        }
         if let Some(Place { root, number }) = self.trees.place(element) {
             return Some(format!("{}.{number}", self.net.step_name(root)));
         }

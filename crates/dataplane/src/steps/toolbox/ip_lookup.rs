@@ -1,18 +1,21 @@
 //! `ip-lookup`: sorts packets by the longest prefix of a table of its own that matches their destination.
 //!
 //! Takes frames with an IPv4 header at `offset`. A route is a prefix and an output, as in `"10.0.0.0/8 1"`. The router's
-//! own routes are not looked up: for those there is `ip4-lookup`.
+//! own routes are not looked up: for those there is `ip4-lookup`. With `address` that is looked up in place of every
+//! packet's destination.
 //!
 //! | output | packets |
 //! |---|---|
 //! | `0`, `1`, … | of the routes to this output |
-//! | drop `unrouted` | without a route, or without an IPv4 header |
+//! | drop `unrouted` | without a route; without an IPv4 header, unless there is an `address` |
 //!
 //! ```lua
 //! graph:path("check.ok", { "ip-lookup", routes = { "10.0.1.0/24 0", "0.0.0.0/0 1" }, outputs = 2 })
 //! ```
 
+use std::fmt::Display;
 use std::net::Ipv4Addr;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use fib::{Address, Algorithm, Lookup, NoReaders, Prefix, SMALL_ROUTES, Table};
@@ -30,6 +33,20 @@ static ROUTE: Grammar = Grammar {
     expected: "a route such as \"10.0.0.0/8 1\"",
     check: |text| read::<Ipv4Addr>(text).map(drop),
 };
+
+/// An address, or nothing.
+static ADDRESS: Grammar = Grammar {
+    expected: "an IPv4 address such as \"10.0.0.1\"",
+    check: |text| check_address::<Ipv4Addr>(text),
+};
+
+/// Returns the reason for which a text is neither an address nor empty.
+pub(super) fn check_address<A: FromStr<Err: Display>>(text: &str) -> Result<(), String> {
+    match text {
+        "" => Ok(()),
+        text => text.parse::<A>().map(drop).map_err(|error| format!("\"{text}\": {error}")),
+    }
+}
 
 /// A family of destinations.
 pub(super) trait Destination: Address {
@@ -72,23 +89,25 @@ pub(super) fn read<A: Destination>(text: &str) -> Result<(Prefix<A>, u16), Strin
 }
 
 pub(super) fn spec() -> StepSpec {
-    of_family::<Ipv4Addr>("ip-lookup", &ROUTE, "the IPv4 header's place")
+    of_family::<Ipv4Addr>("ip-lookup", (&ROUTE, &ADDRESS), "the IPv4 header's place")
 }
 
-/// The step of this name for a family whose routes have this grammar.
+/// The step of this name for a family whose routes and addresses have these grammars.
 pub(super) fn of_family<A: Destination>(
     name: &str,
-    route: &'static Grammar,
+    (route, address): (&'static Grammar, &'static Grammar),
     header: &'static str,
 ) -> StepSpec {
     let most = MAX_OUTPUTS as i64 - 1;
     let routes = Param::new("routes", Kind::ParsedList(route), "the routes");
     let count = Param::new("outputs", Kind::Integer(1..=most), "the number of outputs, 0, 1, …");
+    let address = Param::new("address", Kind::Parsed(address), "looked up for all packets");
     StepSpec::new(name, &[], make::<A>)
         .outputs_by(all)
         .param(routes.or(Arg::Texts(Vec::new())))
         .param(count.or(Arg::Integer(2)))
         .param(offset(IP, header))
+        .param(address.or(Arg::Text(String::new())))
 }
 
 fn all(args: &Args) -> Vec<Output> {
@@ -99,7 +118,14 @@ fn make<A: Destination>(context: &MakeContext<'_>) -> Box<dyn Step> {
     let outputs = all(context.args);
     let table = table::<A>(context.args.texts("routes"), outputs.len() - 1);
     let (reader, at) = (table.reader(), place(context.args));
-    Box::new(OwnLookup { outputs, reader, at, _table: table })
+    // Its routes stay as long as the step.
+    let address = context.args.text("address").parse::<A>().ok();
+    let way = address.map(|address| {
+        let mut found = [0];
+        reader.lookup_batch(&[address.into()], &mut found);
+        way(found[0], outputs.len() - 1)
+    });
+    Box::new(OwnLookup { outputs, reader, at, way, _table: table })
 }
 
 /// The table of these routes; an output that the step has not leads to the last one.
@@ -115,10 +141,18 @@ fn table<A: Destination>(routes: &[String], last: usize) -> Box<dyn Table<A>> {
     table
 }
 
+/// The output of what a lookup has found.
+#[inline(always)]
+fn way(found: u16, last: usize) -> usize {
+    usize::from(found).checked_sub(1).unwrap_or(last).min(last)
+}
+
 struct OwnLookup<A: Destination> {
     outputs: Vec<Output>,
     reader: Arc<dyn Lookup<A>>,
     at: usize,
+    /// The output of all packets, if one address is looked up for them.
+    way: Option<usize>,
     /// Keeps what the reader reads.
     _table: Box<dyn Table<A>>,
 }
@@ -129,6 +163,10 @@ impl<A: Destination> Step for OwnLookup<A> {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        if let Some(way) = self.way {
+            out[way] = input;
+            return;
+        }
         let last = self.outputs.len() - 1;
         let (mut addresses, mut found) = ([A::Bits::default(); BATCH_MAX], [0; BATCH_MAX]);
         let with_header = input.filter(|slot| {
@@ -138,8 +176,7 @@ impl<A: Destination> Step for OwnLookup<A> {
         });
         self.reader.lookup_batch(&addresses, &mut found);
         for slot in with_header.slots() {
-            let way = usize::from(found[slot]).checked_sub(1).unwrap_or(last);
-            out[way.min(last)] |= Mask::when(true, slot);
+            out[way(found[slot], last)] |= Mask::when(true, slot);
         }
         out[last] |= input.without(with_header);
     }
@@ -147,7 +184,7 @@ impl<A: Destination> Step for OwnLookup<A> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{list, make, number};
+    use super::super::{list, make, number, text};
     use super::*;
     use crate::testing::{FrameBuilder, run_step};
 
@@ -165,6 +202,17 @@ mod tests {
             [vec![0], vec![1], vec![2]]
         );
         assert_eq!(result["unrouted"], [3, 4, 5]);
+    }
+
+    #[test]
+    fn one_address_may_stand_for_all() {
+        let routes = || list(&["10.0.0.0/8 0", "10.1.0.0/16 1"]);
+        let frames = [FrameBuilder::ip4().destination4("10.2.0.1").build(), vec![0; 60]];
+        for (address, output) in [("10.1.0.1", "1"), ("10.2.0.1", "0"), ("11.0.0.1", "unrouted")] {
+            let mut step = make("ip-lookup", &[("routes", routes()), ("address", text(address))]);
+            assert_eq!(run_step(&mut *step, &frames).0[output], [0, 1], "{address}");
+        }
+        assert!((ADDRESS.check)("10.0.0").is_err());
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! `lookup-ip6`: sorts packets by the longest IPv6 prefix of a table of its own that matches their destination.
 //!
 //! Takes frames with an IPv6 header at `offset`. A route is a prefix and an output, as in `"2001:db8::/32 1"`. The router's
-//! own routes are not looked up: for those there is `ip6-lookup`.
+//! own routes are not looked up: for those there is `ip6-lookup`. With `address` that is looked up in place of every
+//! packet's destination.
 //!
 //! | output | packets |
 //! |---|---|
 //! | `0`, `1`, … | of the routes to this output |
-//! | drop `unrouted` | without a route, or without an IPv6 header |
+//! | drop `unrouted` | without a route; without an IPv6 header, unless there is an `address` |
 //!
 //! ```lua
 //! graph:path("check.ok", { "lookup-ip6", routes = { "2001:db8:1::/48 0", "::/0 1" }, outputs = 2 })
@@ -17,7 +18,7 @@ use std::net::Ipv6Addr;
 use fib::{Algorithm, NoReaders, Prefix, SMALL_ROUTES, Table};
 use ipnet::Ipv6Net;
 
-use super::ip_lookup::{Destination, of_family, read};
+use super::ip_lookup::{Destination, check_address, of_family, read};
 use super::{ip6_address, ip6_header};
 use crate::catalogue::StepSpec;
 use crate::params::Grammar;
@@ -26,6 +27,12 @@ use crate::params::Grammar;
 static ROUTE: Grammar = Grammar {
     expected: "a route such as \"2001:db8::/32 1\"",
     check: |text| read::<Ipv6Addr>(text).map(drop),
+};
+
+/// An address, or nothing.
+static ADDRESS: Grammar = Grammar {
+    expected: "an IPv6 address such as \"2001:db8::1\"",
+    check: |text| check_address::<Ipv6Addr>(text),
 };
 
 impl Destination for Ipv6Addr {
@@ -45,12 +52,12 @@ impl Destination for Ipv6Addr {
 }
 
 pub(super) fn spec() -> StepSpec {
-    of_family::<Ipv6Addr>("lookup-ip6", &ROUTE, "the IPv6 header's place")
+    of_family::<Ipv6Addr>("lookup-ip6", (&ROUTE, &ADDRESS), "the IPv6 header's place")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{list, make, number};
+    use super::super::{list, make, number, text};
     use super::*;
     use crate::testing::{FrameBuilder, run_step};
 
@@ -75,6 +82,14 @@ mod tests {
             [vec![0], vec![1], vec![2]]
         );
         assert_eq!(result["unrouted"], [3, 4, 5]);
+    }
+
+    #[test]
+    fn one_address_may_stand_for_all() {
+        let args = [("routes", list(&["2001:db8::/32 1"])), ("address", text("2001:db8::1"))];
+        let mut step = make("lookup-ip6", &args);
+        assert_eq!(run_step(&mut *step, &[vec![0; 60]]).0["1"], [0]);
+        assert!((ADDRESS.check)("10.0.0.1").is_err());
     }
 
     #[test]

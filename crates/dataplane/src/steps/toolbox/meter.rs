@@ -52,10 +52,19 @@ fn outputs(args: &Args) -> Vec<Output> {
 
 /// The measurements of steps, by name: shared by all forwarders.
 #[derive(Default)]
-struct All(Mutex<HashMap<String, Arc<Measured>>>);
+pub struct Meters(Mutex<HashMap<String, Arc<Measured>>>);
+
+impl Meters {
+    /// The averages of a step's packets and bits a second, at a time in TSC cycles; 0 of one that has seen none.
+    pub fn read(&self, name: &str, now: u64) -> (f64, f64) {
+        let Some(measured) = lock(&self.0).get(name).cloned() else { return (0.0, 0.0) };
+        measured.add(0, 0, now, dpdk::tsc_hz());
+        (measured.packets.rate(), measured.bits.rate())
+    }
+}
 
 fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
-    let all = context.tables.shared.get::<All>();
+    let all = context.tables.shared.get::<Meters>();
     let measured = lock(&all.0).entry(context.name.to_owned()).or_default().clone();
     let rates = read(context.args.text("rates")).unwrap_or_default();
     Box::new(Meter { outputs: outputs(context.args), rates, measured, hz: dpdk::tsc_hz() })
@@ -69,7 +78,7 @@ const KEPT: f64 = 31.0 / 32.0;
 
 /// Packets and bits since the last update, and their averages a second.
 #[derive(Default)]
-struct Measured {
+pub struct Measured {
     /// The time of the last update, in TSC cycles.
     updated: AtomicU64,
     packets: Average,
@@ -172,6 +181,20 @@ mod tests {
         let mut step = make("meter", &[("rates", text("1500kbit"))]);
         assert_eq!(after(&mut *step, 10, hz), "0");
         assert_eq!(after(&mut *step, 20, 10 * hz), "1");
+    }
+
+    #[test]
+    fn averages_are_read_by_name_and_fall_without_packets() {
+        let hz = dpdk::tsc_hz();
+        let tables = crate::testing::TestTables::every_kind();
+        let meters = tables.shared.get::<Meters>();
+        let mut step = super::super::make_with(&tables, "meter", &[("rates", text("1500pps"))]);
+        after(&mut *step, 10, hz);
+        let (packets, bits) = meters.read("s", 3 * hz);
+        assert!((900.0..=1000.0).contains(&packets), "{packets}");
+        assert!((bits - 1000.0 * packets).abs() < 1.0, "{bits}");
+        assert!(meters.read("s", 5 * hz).0 < 10.0);
+        assert_eq!(meters.read("none", hz), (0.0, 0.0));
     }
 
     #[test]

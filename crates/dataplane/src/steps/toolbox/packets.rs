@@ -58,21 +58,38 @@ pub(super) fn spec() -> StepSpec {
 
 /// The packets that all forwarders' steps of a name have made.
 #[derive(Default)]
-struct Made {
+pub struct Made {
     count: AtomicU64,
     /// The time at which the bucket of the rate is full, see [`bucket::take`].
     full_at: AtomicU64,
 }
 
-/// By step.
+/// What the steps of each name have made, with the frame that they make.
 #[derive(Default)]
-struct All(Mutex<HashMap<String, Arc<Made>>>);
+pub struct Sources(Mutex<HashMap<String, (String, Arc<Made>)>>);
+
+impl Sources {
+    /// A step of the same name with another frame begins anew.
+    fn of(&self, name: &str, frame: &str) -> Arc<Made> {
+        let mut all = lock(&self.0);
+        let known = all.entry(name.to_owned()).or_default();
+        if known.0 != frame {
+            *known = (frame.to_owned(), Arc::default());
+        }
+        known.1.clone()
+    }
+
+    /// Lets the steps of a name begin anew: as many packets as their limit allows.
+    pub fn begin_anew(&self, name: &str) {
+        if let Some((_, made)) = lock(&self.0).get(name) {
+            made.count.store(0, Ordering::Relaxed);
+        }
+    }
+}
 
 fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
-    let all = context.tables.shared.get::<All>();
-    // A step of the same name with other packets begins anew.
-    let identity = format!("{} {}", context.name, context.args.text("frame"));
-    let made = lock(&all.0).entry(identity).or_default().clone();
+    let sources = context.tables.shared.get::<Sources>();
+    let made = sources.of(context.name, context.args.text("frame"));
     let frame = bytes(context.args.text("frame")).unwrap_or_default();
     let cost = Pace::read(context.args).map_or(0, |pace| pace.cost(frame.len()));
     let limit = u64::try_from(context.args.integer("limit")).unwrap_or(u64::MAX);
@@ -99,11 +116,9 @@ impl Packets {
             return None;
         }
         let packet = batch.copies.as_ref()?.pool().copy_of(&self.frame)?;
-        if self.made.count.fetch_add(1, Ordering::Relaxed) >= self.limit {
-            self.made.count.fetch_sub(1, Ordering::Relaxed);
-            return None;
-        }
-        Some(Held::new(packet))
+        let next = |count: u64| (count < self.limit).then_some(count + 1);
+        let counted = self.made.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        counted.is_ok().then(|| Held::new(packet))
     }
 }
 
@@ -152,6 +167,25 @@ mod tests {
         assert_eq!(emit(&mut *step, 0), vec![vec![1, 2, 255]; 64]);
         assert_eq!((emit(&mut *step, 0).len(), step.is_waiting()), (6, false));
         assert_eq!(emit(&mut *step, 0).len(), 0);
+    }
+
+    #[test]
+    fn a_source_begins_anew() {
+        let tables = crate::testing::TestTables::every_kind();
+        let args = [("frame", text("0102ff")), ("limit", number(7))];
+        let mut step = super::super::make_with(&tables, "packets", &args);
+        let sources = tables.shared.get::<Sources>();
+        assert_eq!((emit(&mut *step, 0).len(), emit(&mut *step, 0).len()), (7, 0));
+        sources.begin_anew("other");
+        assert!(!step.is_waiting());
+        sources.begin_anew("s");
+        assert_eq!((step.is_waiting(), emit(&mut *step, 0).len()), (true, 7));
+        // One of the same name and frame goes on, one with another frame does not.
+        let mut same = super::super::make_with(&tables, "packets", &args);
+        assert_eq!(emit(&mut *same, 0).len(), 0);
+        let args = [("frame", text("03")), ("limit", number(7))];
+        let mut other = super::super::make_with(&tables, "packets", &args);
+        assert_eq!(emit(&mut *other, 0).len(), 7);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! Takes any frame. Ten packets a second of all steps of this kind are written, with the step's `label`, the packet's
 //! length and its first bytes from `offset` on, up to `length`; all of them are counted (`turnpike show steps`).
-//! The forwarder puts them into a bounded queue, from which the owner writes.
+//! The forwarder puts them into a bounded queue, from which the owner writes. With `active = false` none is written nor
+//! counted.
 //!
 //! | output | packets |
 //! |---|---|
@@ -42,12 +43,14 @@ pub(super) fn spec() -> StepSpec {
             cost: dpdk::tsc_hz() / RATE,
             printed: context.tables.shared.get(),
             counters: StepCounters::new(&["packets"]),
+            is_active: args.flag("active"),
         })
     };
     StepSpec::new("print", OUTPUTS, make)
         .param(label.or(Arg::Text(String::new())))
         .param(length.or(Arg::Integer(24)))
         .param(offset(0, "the place of the first byte"))
+        .param(Param::new("active", Kind::Flag, "false: it writes none").or(Arg::Flag(true)))
 }
 
 /// A packet for the log.
@@ -97,6 +100,7 @@ struct Print {
     cost: u64,
     printed: Arc<Printed>,
     counters: StepCounters,
+    is_active: bool,
 }
 
 impl Print {
@@ -120,6 +124,9 @@ impl Step for Print {
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         out[0] = input;
+        if !self.is_active {
+            return;
+        }
         self.counters.at(0).add(input.count().into());
         let depth = self.cost.saturating_mul(RATE);
         for slot in input.slots() {
@@ -158,5 +165,15 @@ mod tests {
             std::iter::from_fn(|| printed.take()).map(|sight| sight.to_string()).collect();
         assert_eq!((texts.len(), &*texts[0]), (10, "x:    6 | 01020304 0500"));
         assert_eq!(step.counters().unwrap().all().next(), Some(("packets", 40)));
+    }
+
+    #[test]
+    fn one_that_is_not_active_writes_none() {
+        let tables = TestTables::every_kind();
+        let active = [("active", Given::Flag(false))];
+        let mut step = super::super::make_with(&tables, "print", &active);
+        assert_eq!(run_step(&mut *step, &[vec![9; 60]]).0["next"], [0]);
+        assert!(tables.shared.get::<Printed>().take().is_none());
+        assert_eq!(step.counters().unwrap().all().next(), Some(("packets", 0)));
     }
 }

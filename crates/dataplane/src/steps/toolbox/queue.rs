@@ -6,11 +6,12 @@
 //!
 //! | output | packets |
 //! |---|---|
-//! | `next` | first come, first served, at most at `rate` |
+//! | `next` | first come, first served, at most at `rate`, at the earliest `delay` after they came |
 //! | drop `queue-full` | there are `capacity` packets already |
 //! | drop `looped` | held 64 times |
+//! | drop `emptied` | held when the queue was emptied by a handler |
 //!
-//! A rate is that of one forwarder.
+//! A rate is that of one forwarder. For a delay the queue needs room for the packets that come meanwhile.
 //!
 //! ```lua
 //! graph:path("port-switch.left", { "queue", capacity = 200, rate = "10mbit" }, { "to-port", port = "right" })
@@ -19,6 +20,7 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Pace, rate};
 use crate::batch::{Batch, Held};
@@ -33,7 +35,14 @@ const OUTPUTS: &[Output] = &[
     Output::Deferred(std::borrow::Cow::Borrowed("next")),
     Output::Drop(DropReason::QueueFull),
     Output::DropAs(std::borrow::Cow::Borrowed("looped")),
+    Output::DropAs(std::borrow::Cow::Borrowed("emptied")),
 ];
+
+/// The output of packets of a queue that is being emptied.
+const EMPTIED: usize = 3;
+
+/// Longest delay.
+const DELAY_MOST: Duration = Duration::from_secs(60);
 
 /// Passes of a packet through queues.
 pub(super) const PASSES_MOST: u8 = 64;
@@ -43,17 +52,26 @@ const BURST: u64 = 16;
 
 pub(super) fn spec() -> StepSpec {
     let capacity = Param::new("capacity", Kind::Integer(1..=65_536), "the most packets");
+    let delay =
+        Param::new("delay", Kind::Duration(Duration::ZERO..=DELAY_MOST), "the least time here");
     StepSpec::new("queue", OUTPUTS, make)
         .param(capacity.or(Arg::Integer(1000)))
         .param(rate("the rate at which they leave").or(Arg::Flag(false)))
+        .param(delay.or(Arg::Duration(Duration::ZERO)))
 }
 
 fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
     let capacity = context.args.integer("capacity") as usize;
     let departures = Pace::read(context.args).map(Departures::new);
-    let waiting = Waiting { held: VecDeque::with_capacity(capacity), departures };
+    let waiting = Waiting { held: VecDeque::with_capacity(capacity), departures, emptied: 0 };
     let length = context.tables.shared.get::<Gauges>().make(context.name);
-    Box::new(Queue { waiting, capacity, length })
+    let delay = cycles(context.args.duration("delay"));
+    Box::new(Queue { waiting, capacity, delay, length })
+}
+
+/// A time in TSC cycles.
+fn cycles(time: Duration) -> u64 {
+    (time.as_nanos() * u128::from(dpdk::tsc_hz()) / 1_000_000_000) as u64
 }
 
 /// Times of departure, in TSC cycles.
@@ -95,6 +113,8 @@ impl Departures {
 struct Waiting {
     held: VecDeque<Held>,
     departures: Option<Departures>,
+    /// The first so many packets are dropped, as the queue is being emptied.
+    emptied: usize,
 }
 
 /// Gives a queue of this capacity the packets of the queue that it replaces.
@@ -110,8 +130,28 @@ pub(super) fn exchange(new: &mut VecDeque<Held>, old: &mut VecDeque<Held>, capac
 struct Queue {
     waiting: Waiting,
     capacity: usize,
+    /// The least time that a packet stays, in TSC cycles.
+    delay: u64,
     /// The number of packets, for others to see.
     length: Arc<Gauge>,
+}
+
+impl Queue {
+    /// Empties the queue if a handler asks for it: its packets leave as drops.
+    #[inline(always)]
+    fn look_for_handlers(&mut self) {
+        if self.length.begins_anew() {
+            self.waiting.emptied = self.waiting.held.len();
+        }
+    }
+
+    /// Returns true if the first packet leaves by `next` now.
+    #[inline(always)]
+    fn admits(&mut self, since: u64, len: usize, now: u64) -> bool {
+        let departures = &mut self.waiting.departures;
+        now.saturating_sub(since) >= self.delay
+            && departures.as_mut().is_none_or(|departures| departures.admit(len, now))
+    }
 }
 
 impl Step for Queue {
@@ -120,6 +160,7 @@ impl Step for Queue {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        self.look_for_handlers();
         for slot in input.slots() {
             if self.waiting.held.len() >= self.capacity {
                 out[1] |= Mask::when(true, slot);
@@ -133,18 +174,20 @@ impl Step for Queue {
     }
 
     fn emit(&mut self, batch: &mut Batch, most: usize, out: &mut Outputs) -> Origin {
+        self.look_for_handlers();
         for _ in 0..most {
             let Some(first) = self.waiting.held.front().filter(|first| batch.admits(first)) else {
                 break;
             };
-            let len = first.packet.len();
-            let departures = &mut self.waiting.departures;
-            if departures.as_mut().is_some_and(|departures| !departures.admit(len, batch.now)) {
+            let (since, len) = (first.since, first.packet.len());
+            let is_emptied = self.waiting.emptied > 0;
+            if !is_emptied && !self.admits(since, len, batch.now) {
                 break;
             }
             let Some(first) = self.waiting.held.pop_front() else { break };
+            self.waiting.emptied -= usize::from(is_emptied);
             if let Ok(slot) = batch.put(first) {
-                out[0] |= Mask::when(true, slot);
+                out[if is_emptied { EMPTIED } else { 0 }] |= Mask::when(true, slot);
             }
         }
         self.length.set(self.waiting.held.len());
@@ -162,6 +205,7 @@ impl Step for Queue {
     fn release(&mut self) -> usize {
         let count = self.waiting.held.len();
         self.waiting.held.clear();
+        self.waiting.emptied = 0;
         self.length.set(0);
         count
     }
@@ -176,6 +220,7 @@ impl Step for Queue {
                 new.next = old.next;
             }
             exchange(&mut self.waiting.held, &mut old.held, self.capacity);
+            std::mem::swap(&mut self.waiting.emptied, &mut old.emptied);
         }
         self.length.set(self.waiting.held.len());
     }
@@ -254,6 +299,57 @@ mod tests {
         assert_eq!(emit(&mut *next, 64, 100 * hz).len(), 0);
         assert_eq!(emit(&mut *next, 64, 100 * hz + hz * 4 / 10).len(), 0);
         assert_eq!(emit(&mut *next, 64, 100 * hz + hz * 6 / 10).len(), 1);
+    }
+
+    #[test]
+    fn packets_stay_for_the_delay_and_keep_it_over_changes() {
+        let hz = dpdk::tsc_hz();
+        let at = |step: &mut dyn Step, count: u8, now: u64| {
+            let mut out = [Mask::EMPTY; MAX_OUTPUTS];
+            let mut batch = batch_of(&frames(count));
+            batch.now = now;
+            let input = batch.packets();
+            step.process(&mut batch, input, &mut out);
+        };
+        let mut step = make("queue", &[("delay", text("20ms"))]);
+        at(&mut *step, 2, 5 * hz);
+        at(&mut *step, 1, 5 * hz + hz / 100);
+        let soon = 5 * hz + hz / 50;
+        assert_eq!(emit(&mut *step, 64, soon - hz / 1000), []);
+        assert_eq!(emit(&mut *step, 64, soon), [0, 1]);
+        // A step that replaces it knows when they came.
+        let mut next = make("queue", &[("delay", text("30ms"))]);
+        next.take_state(step.state().unwrap());
+        assert_eq!(emit(&mut *next, 64, soon + hz / 100), []);
+        assert_eq!(emit(&mut *next, 64, soon + hz / 50), [0]);
+        // With a rate, both count.
+        let args = [("delay", text("20ms")), ("rate", text("1pps"))];
+        let mut step = make("queue", &args);
+        at(&mut *step, 20, 95 * hz);
+        assert_eq!(emit(&mut *step, 64, 90 * hz + soon - 1).len(), 0);
+        assert_eq!(emit(&mut *step, 64, 90 * hz + soon).len(), 17);
+    }
+
+    #[test]
+    fn a_queue_is_emptied_by_drops() {
+        let tables = crate::testing::TestTables::every_kind();
+        let gauges = tables.shared.get::<Gauges>();
+        let mut step = super::super::make_with(&tables, "queue", &[("rate", text("1pps"))]);
+        put(&mut *step, 30);
+        gauges.begin_anew("s");
+        put(&mut *step, 1);
+        let mut out = [Mask::EMPTY; MAX_OUTPUTS];
+        let mut batch = batch_of(&[]);
+        batch.begin_emitted(dpdk::tsc_hz());
+        step.emit(&mut batch, 20, &mut out);
+        assert_eq!((out[EMPTIED].count(), out[0]), (20, Mask::EMPTY));
+        // The rest of what was there, and what has come since, within the rate.
+        let mut out = [Mask::EMPTY; MAX_OUTPUTS];
+        let mut batch = batch_of(&[]);
+        batch.begin_emitted(dpdk::tsc_hz());
+        step.emit(&mut batch, 64, &mut out);
+        assert_eq!((out[EMPTIED].count(), out[0].count(), step.held()), (10, 1, 0));
+        assert_eq!(gauges.read("s").0, 0);
     }
 
     #[test]

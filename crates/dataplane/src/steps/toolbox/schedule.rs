@@ -7,11 +7,14 @@
 //! | output | packets |
 //! |---|---|
 //! | `0`, `1`, … | of the queue of this place in `order` |
+//! | `early-0`, `early-1`, … | selected early, of the queue of this place, if its order has `aside` |
 //! | drop `queue-full` | there are as many packets in their queue as it has room for |
-//! | drop `queue-red` | dropped early, by the average length of their queue |
+//! | drop `queue-red` | selected early, by the average length of their queue |
 //! | drop `looped` | held 64 times |
+//! | drop `emptied` | held when their queue was emptied by a handler |
 //!
-//! `order` is a tree: a queue is `NAME[CAPACITY]`; other nodes have queues or further nodes in parentheses.
+//! `order` is a tree: a queue is `NAME[CAPACITY]`; other nodes have queues or further nodes in parentheses. A node may have
+//! a label in front of it, `LABEL:prio(a, b)`, by which handlers of Click elements find its numbers.
 //!
 //! | node | serves |
 //! |---|---|
@@ -24,7 +27,8 @@
 //!
 //! `NAME[CAPACITY red MIN MAX P]` drops early (Floyd and Jacobson 1993): the probability rises from 0 at an average length
 //! of MIN to P, a number up to 1, at MAX. `stability N` after it is the weight of the present length, 2^-N (default 4);
-//! `gentle` lets the probability rise further to 1 at twice MAX, where it otherwise is 1 from MAX on.
+//! `gentle` lets the probability rise further to 1 at twice MAX, where it otherwise is 1 from MAX on. With `aside` the
+//! selected packets leave by an output of their own, up to 256 at a time.
 //!
 //! With `port` packets wait while that port has a burst to send that its device does not take: the order decides which of
 //! them leave next. Queues keep their packets, by their names, when a configuration changes.
@@ -45,6 +49,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use self::order::{Early, QueueConfig};
+pub use self::order::{OrderNumber, order_number, with_order_number};
 use self::tree::Node;
 use super::queue::{PASSES_MOST, exchange};
 use crate::batch::{BATCH_MAX, Batch, Held};
@@ -60,8 +65,15 @@ use crate::transmit::red::{Choice, Thresholds, Verdict};
 /// Most queues: each has an output.
 pub(super) const QUEUES_MOST: usize = MAX_OUTPUTS - DROPS;
 
-/// Outputs of packets that are dropped.
-const DROPS: usize = 3;
+/// Outputs of packets that are dropped, behind all others: queue-full, queue-red, looped, emptied.
+const DROPS: usize = 4;
+const FULL: usize = 0;
+const RED: usize = 1;
+const LOOPED: usize = 2;
+const EMPTIED: usize = 3;
+
+/// Most packets of a queue that were selected early and wait for their own output.
+const ASIDE_MOST: usize = 256;
 
 static ORDER: Grammar = Grammar {
     expected: "an order such as \"prio(voice[100], data[1000])\"",
@@ -84,24 +96,35 @@ fn read(args: &Args) -> (Node, Vec<QueueConfig>) {
 }
 
 fn outputs(args: &Args) -> Vec<Output> {
-    let count = read(args).1.len();
-    let queues = (0..count).map(|number| Output::Deferred(number.to_string().into()));
+    let configs = read(args).1;
+    let queues = (0..configs.len()).map(|number| number.to_string());
+    let early = aside(&configs).map(|number| format!("early-{number}"));
     let drops = [
         Output::Drop(DropReason::QueueFull),
         Output::Drop(DropReason::QueueRed),
         Output::DropAs("looped".into()),
+        Output::DropAs("emptied".into()),
     ];
-    queues.chain(drops).collect()
+    queues.chain(early).map(|name| Output::Deferred(name.into())).chain(drops).collect()
+}
+
+/// The queues whose early packets have an output.
+fn aside(configs: &[QueueConfig]) -> impl Iterator<Item = usize> {
+    let has = |config: &QueueConfig| config.early.is_some_and(|early| early.aside);
+    configs.iter().enumerate().filter(move |(_, config)| has(config)).map(|(number, _)| number)
 }
 
 fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
     let (order, configs) = read(context.args);
     let gauges = context.tables.shared.get::<Gauges>();
-    let queue = |config: QueueConfig| {
+    let with_aside: Vec<usize> = aside(&configs).collect();
+    let (count, of) =
+        (configs.len(), |number: usize| with_aside.iter().position(|&at| at == number));
+    let queue = |(number, config): (usize, QueueConfig)| {
         let length = gauges.make(&config.name);
-        Queue::new(config, length)
+        Queue::new(config, of(number).map(|place| count + place), length)
     };
-    let queues = configs.into_iter().map(queue).collect();
+    let queues = configs.into_iter().enumerate().map(queue).collect();
     let port = context.port(context.args.text("port"));
     Box::new(Schedule { outputs: outputs(context.args), order, queues, port })
 }
@@ -111,15 +134,49 @@ struct Queue {
     held: VecDeque<Held>,
     capacity: usize,
     early: Option<Choice>,
+    aside: Option<Aside>,
+    /// The first so many packets are dropped, as the queue is being emptied.
+    emptied: usize,
     /// The number of packets, for others to see.
     length: Arc<Gauge>,
 }
 
+/// Packets that were selected early, and their output.
+struct Aside {
+    held: VecDeque<Held>,
+    output: usize,
+}
+
 impl Queue {
-    fn new(config: QueueConfig, length: Arc<Gauge>) -> Self {
+    fn new(config: QueueConfig, aside: Option<usize>, length: Arc<Gauge>) -> Self {
         let QueueConfig { name, capacity, early } = config;
         let early = early.map(choice);
-        Self { name, held: VecDeque::with_capacity(capacity), capacity, early, length }
+        let aside = aside.map(|output| Aside { held: VecDeque::with_capacity(ASIDE_MOST), output });
+        let held = VecDeque::with_capacity(capacity);
+        Self { name, held, capacity, early, aside, emptied: 0, length }
+    }
+
+    /// All that it holds.
+    fn count(&self) -> usize {
+        self.held.len() + self.aside.as_ref().map_or(0, |aside| aside.held.len())
+    }
+
+    /// Empties the queue if a handler asks for it: its packets leave as drops.
+    #[inline(always)]
+    fn look_for_handlers(&mut self) {
+        if self.length.begins_anew() {
+            self.emptied = self.held.len();
+        }
+    }
+
+    /// Puts a packet that was selected early aside; returns false without room or output for it.
+    fn put_aside(&mut self, batch: &mut Batch, slot: usize) -> bool {
+        let Some(aside) = &mut self.aside else { return false };
+        let may = aside.held.len() < ASIDE_MOST && batch.passes(slot) < PASSES_MOST;
+        if may {
+            aside.held.extend(batch.take(slot));
+        }
+        may
     }
 
     /// Returns true if the packet that arrives now is dropped early.
@@ -141,7 +198,7 @@ impl Queue {
 const IDLE_HZ: u64 = 50;
 
 fn choice(early: Early) -> Choice {
-    let Early { least, most, probability, stability, gentle } = early;
+    let Early { least, most, probability, stability, gentle, aside: _ } = early;
     let thresholds = Thresholds {
         least: least.into(),
         most: most.into(),
@@ -150,6 +207,21 @@ fn choice(early: Early) -> Choice {
         weight: 0.5f64.powi(stability.into()),
     };
     Choice::new(thresholds, dpdk::tsc_hz() / IDLE_HZ, dpdk::tsc())
+}
+
+/// Moves at most so many packets into the batch; returns their number.
+fn emit_from(held: &mut VecDeque<Held>, batch: &mut Batch, most: usize, out: &mut Mask) -> usize {
+    for count in 0..most {
+        // Packets of another port are for a batch of their own.
+        if !held.front().is_some_and(|first| batch.admits(first)) {
+            return count;
+        }
+        let Some(first) = held.pop_front() else { return count };
+        if let Ok(slot) = batch.put(first) {
+            *out |= Mask::when(true, slot);
+        }
+    }
+    most
 }
 
 struct Schedule {
@@ -164,6 +236,23 @@ impl Schedule {
     fn publish(&self) {
         self.queues.iter().for_each(|queue| queue.length.set(queue.held.len()));
     }
+
+    /// Emits what no order holds back: packets put aside, and those of queues that are being emptied. Returns how many
+    /// more there may be.
+    fn emit_others(&mut self, batch: &mut Batch, most: usize, out: &mut Outputs) -> usize {
+        let (mut left, emptied) = (most, self.outputs.len() - DROPS + EMPTIED);
+        for queue in &mut self.queues {
+            queue.look_for_handlers();
+            if let Some(aside) = &mut queue.aside {
+                left -= emit_from(&mut aside.held, batch, left, &mut out[aside.output]);
+            }
+            let some = left.min(queue.emptied);
+            let gone = emit_from(&mut queue.held, batch, some, &mut out[emptied]);
+            queue.emptied -= gone;
+            left -= gone;
+        }
+        left
+    }
 }
 
 impl Step for Schedule {
@@ -173,16 +262,18 @@ impl Step for Schedule {
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         let (count, now) = (self.queues.len(), batch.now);
+        let drops = self.outputs.len() - DROPS;
+        self.queues.iter_mut().for_each(Queue::look_for_handlers);
         for slot in input.slots() {
             let number = std::mem::take(&mut batch.queue[slot & (BATCH_MAX - 1)]);
             let number = usize::from(number).min(count - 1);
             let Some(queue) = self.queues.get_mut(number) else { continue };
             if queue.drops_early(now) {
-                out[count + 1] |= Mask::when(true, slot);
+                out[drops + RED] |= Mask::when(!queue.put_aside(batch, slot), slot);
             } else if queue.held.len() >= queue.capacity {
-                out[count] |= Mask::when(true, slot);
+                out[drops + FULL] |= Mask::when(true, slot);
             } else if batch.passes(slot) >= PASSES_MOST {
-                out[count + 2] |= Mask::when(true, slot);
+                out[drops + LOOPED] |= Mask::when(true, slot);
             } else {
                 queue.held.extend(batch.take(slot));
             }
@@ -191,6 +282,7 @@ impl Step for Schedule {
     }
 
     fn emit(&mut self, batch: &mut Batch, most: usize, out: &mut Outputs) -> Origin {
+        let most = self.emit_others(batch, most, out);
         let Self { order, queues, port, .. } = self;
         if port.is_some_and(|port| batch.full.contains(port)) {
             return Origin::Held;
@@ -214,16 +306,20 @@ impl Step for Schedule {
     }
 
     fn held(&self) -> usize {
-        self.queues.iter().map(|queue| queue.held.len()).sum()
+        self.queues.iter().map(Queue::count).sum()
     }
 
     fn is_waiting(&self) -> bool {
-        self.queues.iter().any(|queue| !queue.held.is_empty())
+        self.queues.iter().any(|queue| queue.count() > 0)
     }
 
     fn release(&mut self) -> usize {
         let count = self.held();
-        self.queues.iter_mut().for_each(|queue| queue.held.clear());
+        for queue in &mut self.queues {
+            queue.held.clear();
+            queue.emptied = 0;
+            queue.aside.iter_mut().for_each(|aside| aside.held.clear());
+        }
         self.publish();
         count
     }
@@ -237,6 +333,10 @@ impl Step for Schedule {
         for new in &mut self.queues {
             let Some(old) = old.iter_mut().find(|old| old.name == new.name) else { continue };
             exchange(&mut new.held, &mut old.held, new.capacity);
+            std::mem::swap(&mut new.emptied, &mut old.emptied);
+            if let (Some(new), Some(old)) = (&mut new.aside, &mut old.aside) {
+                std::mem::swap(&mut new.held, &mut old.held);
+            }
             if let (Some(new), Some(old)) = (&mut new.early, &old.early) {
                 new.continue_from(old);
             }

@@ -115,7 +115,7 @@ impl Owner {
     }
 
     pub(super) fn reset(&mut self, element: &Element) {
-        let outputs = handlers::of_class(&element.class).filter_map(|handler| match handler.what {
+        let outputs = handlers::of(element).filter_map(|handler| match handler.what {
             What::Output(output) => Some(output),
             _ => None,
         });
@@ -136,7 +136,7 @@ impl Owner {
             return;
         }
         let is_rated = |element: &&Element| {
-            let mut all = handlers::of_class(&element.class);
+            let mut all = handlers::of(element);
             element.step.is_some() && all.any(|handler| handler.what.is_rate())
         };
         let by_step = self.forwarding.ledger.by_step();

@@ -1,9 +1,12 @@
 //! The language of orders: `rate(10mbit, prio(voice[100], drr(500, a[1000], b[1000 red 50 500 0.02])))`.
 
+use std::ops::Range;
+
 use super::super::Pace;
 use super::super::queue::Departures;
+use super::super::stride::Stride;
 use super::QUEUES_MOST;
-use super::tree::{Drr, Node, Stride};
+use super::tree::{Drr, Node};
 use crate::params::Rate;
 
 /// A queue of an order.
@@ -23,6 +26,8 @@ pub(super) struct Early {
     pub(super) probability: f64,
     pub(super) stability: u8,
     pub(super) gentle: bool,
+    /// The selected packets have an output of their own.
+    pub(super) aside: bool,
 }
 
 /// Most packets of a queue.
@@ -36,7 +41,7 @@ const MARKS: [char; 5] = ['(', ')', '[', ']', ','];
 
 /// Reads an order; `hz` is the clock of its rates.
 pub(super) fn read(text: &str, hz: u64) -> Result<(Node, Vec<QueueConfig>), String> {
-    let mut reader = Reader { rest: text.trim(), queues: Vec::new(), depth: 0, hz };
+    let mut reader = Reader { rest: text.trim(), queues: Vec::new(), depth: 0, outputs: 0, hz };
     let node = reader.node()?;
     if !reader.rest.is_empty() {
         return Err(reader.expected("nothing more"));
@@ -48,6 +53,8 @@ struct Reader<'a> {
     rest: &'a str,
     queues: Vec<QueueConfig>,
     depth: usize,
+    /// Outputs that the queues need.
+    outputs: usize,
     hz: u64,
 }
 
@@ -84,6 +91,7 @@ impl<'a> Reader<'a> {
         if !self.accepts('(') {
             return Err(self.expected("\"[\" behind a queue's name, or \"(\""));
         }
+        let word = unlabelled(word);
         self.depth += 1;
         if self.depth > DEPTH_MOST {
             return Err(format!("more than {DEPTH_MOST} nodes in each other"));
@@ -164,26 +172,33 @@ impl<'a> Reader<'a> {
         if name.is_empty() || self.queues.iter().any(|known| known.name == name) {
             return Err(wrong("expected a name of its own".to_owned()));
         }
-        if self.queues.len() >= QUEUES_MOST {
-            return Err(format!("more than {QUEUES_MOST} queues"));
-        }
         let (capacity, early) = config.split_once(' ').unwrap_or((config, ""));
         let capacity = capacity.parse().ok().filter(|most| (1..=CAPACITY_MOST).contains(most));
         let capacity = capacity
             .ok_or_else(|| wrong(format!("expected its capacity, from 1 to {CAPACITY_MOST}")))?;
         let early = match early.trim() {
             "" => None,
-            early => Some(self::early(early).ok_or_else(|| {
+            early => Some(self::early(unlabelled(early)).ok_or_else(|| {
                 wrong("expected \"red MIN MAX P\" with MIN <= MAX, 0 <= P <= 1".to_owned())
             })?),
         };
         self.mark(']')?;
+        self.outputs += 1 + usize::from(early.is_some_and(|early| early.aside));
+        if self.outputs > QUEUES_MOST {
+            return Err(format!("more than {QUEUES_MOST} queues; aside counts as one"));
+        }
         self.queues.push(QueueConfig { name: name.to_owned(), capacity, early });
         Ok(Node::Queue(self.queues.len() - 1))
     }
 }
 
-/// Reads `red MIN MAX P [STABILITY N] [gentle]`.
+/// Text behind the label in front of it.
+fn unlabelled(text: &str) -> &str {
+    let first = text.find([' ', '(']).unwrap_or(text.len());
+    text[..first].rfind(':').map_or(text, |colon| &text[colon + 1..])
+}
+
+/// Reads `red MIN MAX P [stability N] [gentle] [aside]`.
 fn early(text: &str) -> Option<Early> {
     let mut words = text.split_ascii_whitespace();
     if words.next()? != "red" {
@@ -192,22 +207,119 @@ fn early(text: &str) -> Option<Early> {
     let least = words.next()?.parse().ok()?;
     let most = words.next()?.parse().ok().filter(|most| least <= *most && *most <= 0xffff)?;
     let probability = words.next()?.parse().ok().filter(|p| (0.0..=1.0).contains(p))?;
-    let mut early = Early { least, most, probability, stability: 4, gentle: false };
+    let mut early = Early { least, most, probability, stability: 4, gentle: false, aside: false };
     while let Some(word) = words.next() {
         match word {
             "stability" => {
                 early.stability = words.next()?.parse().ok().filter(|shift| *shift <= 16)?;
             }
             "gentle" => early.gentle = true,
+            "aside" => early.aside = true,
             _ => return None,
         }
     }
     Some(early)
 }
 
+/// A number of a node, which handlers of Click elements read and change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OrderNumber {
+    /// The first one, of `rate`, `switch` and `drr`.
+    First,
+    /// The tickets of this child of `stride`.
+    Tickets(usize),
+    /// This number of `red`: the least and the largest length, the probability.
+    Early(usize),
+}
+
+/// Returns the place of a number of the node with this label.
+fn place(order: &str, label: &str, number: OrderNumber) -> Option<Range<usize>> {
+    let labelled = format!("{label}:");
+    let is_begin = |at: usize| {
+        let before = order[..at].chars().next_back();
+        before.is_none_or(|before| before.is_whitespace() || MARKS.contains(&before))
+    };
+    let mut found = order.match_indices(&labelled).map(|(at, _)| at);
+    let node = found.find(|&at| is_begin(at))? + labelled.len();
+    let rest = &order[node..];
+    let words = |from: usize, to: usize, which: usize| {
+        let text = &order[from..to];
+        let word = text.split_whitespace().nth(which)?;
+        let at = from + (word.as_ptr() as usize - text.as_ptr() as usize);
+        Some(at..at + word.len())
+    };
+    match number {
+        OrderNumber::First => {
+            let begin = node + rest.find('(')? + 1;
+            words(begin, begin + order[begin..].find(',')?, 0)
+        }
+        OrderNumber::Early(which) => words(node, node + rest.find(']')?, which + 1),
+        OrderNumber::Tickets(child) => {
+            let begin = node + rest.find('(')? + 1;
+            let at = begin + children(&order[begin..]).get(child)?;
+            words(at, order.len(), 0)
+        }
+    }
+}
+
+/// The places at which the children of a node begin, in the text behind its parenthesis.
+fn children(text: &str) -> Vec<usize> {
+    let (mut depth, mut begins) = (0, vec![0]);
+    for (at, mark) in text.char_indices() {
+        match mark {
+            '(' | '[' => depth += 1,
+            ')' | ']' if depth == 0 => break,
+            ')' | ']' => depth -= 1,
+            ',' if depth == 0 => begins.push(at + 1),
+            _ => {}
+        }
+    }
+    begins
+}
+
+/// Returns a number of the node with this label, as it is written.
+pub fn order_number<'a>(order: &'a str, label: &str, which: OrderNumber) -> Option<&'a str> {
+    order.get(place(order, label, which)?)
+}
+
+/// Returns the order with another number in the node with this label.
+pub fn with_order_number(
+    order: &str,
+    label: &str,
+    which: OrderNumber,
+    value: &str,
+) -> Option<String> {
+    let place = place(order, label, which)?;
+    let mut changed = order.to_owned();
+    changed.replace_range(place, value);
+    Some(changed)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_labelled_nodes_are_found_and_changed() {
+        let order = "x/s:rate(10mbit, s:stride(3 a[100 r:red 5 50 0.02 gentle], 1 p:switch(-1, b[7], c[8])))";
+        assert!(read(order, 1000).is_ok());
+        for (label, which, expected) in [
+            ("x/s", OrderNumber::First, Some("10mbit")),
+            ("p", OrderNumber::First, Some("-1")),
+            ("s", OrderNumber::Tickets(0), Some("3")),
+            ("s", OrderNumber::Tickets(1), Some("1")),
+            ("s", OrderNumber::Tickets(2), None),
+            ("r", OrderNumber::Early(0), Some("5")),
+            ("r", OrderNumber::Early(2), Some("0.02")),
+            ("q", OrderNumber::First, None),
+        ] {
+            assert_eq!(order_number(order, label, which), expected, "{label} {which:?}");
+        }
+        let changed = with_order_number(order, "s", OrderNumber::Tickets(1), "20").unwrap();
+        assert_eq!(changed, order.replace("1 p:", "20 p:"));
+        assert!(read(&changed, 1000).is_ok());
+        assert_eq!(with_order_number(order, "q", OrderNumber::First, "1"), None);
+    }
 
     #[test]
     fn orders_are_read() {
@@ -220,7 +332,14 @@ mod tests {
         assert_eq!(names, expected);
         assert_eq!(
             queues[1].early,
-            Some(Early { least: 1, most: 2, probability: 0.5, stability: 0, gentle: true })
+            Some(Early {
+                least: 1,
+                most: 2,
+                probability: 0.5,
+                stability: 0,
+                gentle: true,
+                aside: false
+            })
         );
         let front = |queue: usize| (queue == 4 || queue == 5).then_some(60);
         assert_eq!(node.next(&front, 0), None, "no tickets, and no number");
@@ -253,8 +372,10 @@ mod tests {
         }
         let deep = format!("{}a[1]{}", "prio(".repeat(17), ")".repeat(17));
         assert!(read(&deep, 1).is_err());
-        let many: Vec<_> = (0..14).map(|number| format!("q{number}[1]")).collect();
+        let many: Vec<_> = (0..13).map(|number| format!("q{number}[1]")).collect();
         assert!(read(&format!("prio({})", many.join(",")), 1).is_err());
         assert!(read(&format!("prio({})", many[1..].join(",")), 1).is_ok());
+        let aside = format!("prio({},x[1 red 1 2 1 aside])", many[..11].join(","));
+        assert!(read(&aside, 1).unwrap_err().contains("more than 12 queues; aside counts"));
     }
 }

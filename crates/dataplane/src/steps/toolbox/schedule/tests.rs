@@ -51,7 +51,7 @@ fn packets_leave_by_the_order_and_are_dropped_beyond_the_capacity() {
     put(&mut *step, 1, &frames(1, 2));
     assert_eq!((step.release(), step.held()), (2, 0));
     // A number beyond the queues is that of the last.
-    put(&mut *step, 12, &frames(1, 1));
+    put(&mut *step, 11, &frames(1, 1));
     assert_eq!(emit(&mut *step, 64, |_| ()), [1]);
 }
 
@@ -97,6 +97,46 @@ fn a_long_queue_drops_early() {
     assert!(step.held() < 140, "{}", step.held());
     assert!(gentle.held() > step.held() + 20, "{} {}", gentle.held(), step.held());
     assert_eq!(early(&mut *step), 50);
+}
+
+#[test]
+fn packets_selected_early_may_have_an_output() {
+    // All are selected from the first one on. `b` has no such output.
+    let order = "prio(b[9 red 0 0 1 stability 0], a[1000 red 0 0 1 stability 0 aside])";
+    let mut step = schedule(order);
+    let names: Vec<_> = step.outputs().iter().map(|output| output.name().to_owned()).collect();
+    assert_eq!(names, ["0", "1", "early-1", "queue-full", "queue-red", "looped", "emptied"]);
+    for _ in 0..4 {
+        assert_eq!(put(&mut *step, 1, &frames(2, 60))[4], Mask::EMPTY);
+    }
+    assert_eq!(put(&mut *step, 0, &frames(0, 3))[4], Mask(7));
+    // Beyond the room they are dropped.
+    assert_eq!(put(&mut *step, 1, &frames(2, 20))[4].count(), 4);
+    assert_eq!((step.held(), step.is_waiting()), (256, true));
+    // The device of the order's port has nothing to do with them.
+    let mut other = make("schedule", &[("order", text(order)), ("port", text("right"))]);
+    other.take_state(step.state().unwrap());
+    let right = PortId::new(1).unwrap();
+    assert_eq!(emit(&mut *other, 64, |batch| batch.full.set(right, true)), [2; 64]);
+    assert_eq!((other.held(), other.release(), other.held()), (192, 192, 0));
+}
+
+#[test]
+fn a_queue_is_emptied_by_drops() {
+    let tables = crate::testing::TestTables::every_kind();
+    let gauges = tables.shared.get::<Gauges>();
+    let order = [("order", text("prio(rate(1pps, a[99]), b[99])"))];
+    let mut step = super::super::make_with(&tables, "schedule", &order);
+    put(&mut *step, 0, &frames(0, 30));
+    put(&mut *step, 1, &frames(1, 2));
+    gauges.begin_anew("a");
+    put(&mut *step, 0, &frames(0, 1));
+    let mut out = [Mask::EMPTY; MAX_OUTPUTS];
+    let mut batch = batch_of(&[]);
+    batch.begin_emitted(dpdk::tsc_hz());
+    step.emit(&mut batch, 64, &mut out);
+    assert_eq!(out[..6].iter().map(|mask| mask.count()).collect::<Vec<_>>(), [1, 2, 0, 0, 0, 30]);
+    assert_eq!(step.held(), 0);
 }
 
 #[test]

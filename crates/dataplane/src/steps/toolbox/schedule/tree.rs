@@ -5,6 +5,7 @@
 //! packet, if it has one.
 
 use super::super::queue::Departures;
+use super::super::stride::Stride;
 use super::QUEUES_MOST;
 
 /// A queue, or a discipline over some.
@@ -56,7 +57,7 @@ impl Node {
             }
             Self::Stride(nodes, stride) => {
                 let (lengths, queues) = lengths(nodes, front, now);
-                queues[stride.choose(&lengths)?]
+                queues[stride.choose(&|child| lengths[child].is_some())?]
             }
             Self::Switch(nodes, to) => nodes.get((*to)?)?.next(front, now),
             Self::Rate(departures, node) => {
@@ -92,7 +93,8 @@ impl Node {
                 nodes.get_mut(child)?.take(front, now)
             }
             Self::Stride(nodes, stride) => {
-                let child = stride.serve(&lengths(nodes, front, now).0)?;
+                let lengths = lengths(nodes, front, now).0;
+                let child = stride.serve(&|child| lengths[child].is_some())?;
                 nodes.get_mut(child)?.take(front, now)
             }
             Self::Switch(nodes, to) => nodes.get_mut((*to)?)?.take(front, now),
@@ -158,47 +160,6 @@ impl Drr {
         }
         self.deficits[chosen] -= lengths[chosen]?;
         self.at = chosen;
-        Some(chosen)
-    }
-}
-
-/// Stride scheduling (Waldspurger 1995).
-///
-/// Each child has a pass, and the least one is served. Its pass then grows by its stride, which is the smaller the more
-/// tickets it has. Children before it that have no packets are passed over: their passes grow, too, so that they have no
-/// credit later.
-#[derive(Debug)]
-pub(super) struct Stride {
-    /// 0 without tickets.
-    strides: Vec<u64>,
-    passes: Vec<u64>,
-}
-
-impl Stride {
-    /// The stride of a child with one ticket.
-    const ONE: u64 = 1 << 16;
-
-    pub(super) const TICKETS_MOST: u64 = 1 << 15;
-
-    pub(super) fn new(tickets: &[u64]) -> Self {
-        let strides = tickets.iter().map(|&tickets| Self::ONE.checked_div(tickets).unwrap_or(0));
-        let strides: Vec<u64> = strides.collect();
-        Self { passes: strides.clone(), strides }
-    }
-
-    fn choose(&self, lengths: &Lengths) -> Option<usize> {
-        let ready = |&child: &usize| lengths[child].is_some() && self.strides[child] > 0;
-        (0..self.strides.len()).filter(ready).min_by_key(|&child| (self.passes[child], child))
-    }
-
-    fn serve(&mut self, lengths: &Lengths) -> Option<usize> {
-        let chosen = self.choose(lengths)?;
-        let last = (self.passes[chosen], chosen);
-        for (child, (pass, stride)) in self.passes.iter_mut().zip(&self.strides).enumerate() {
-            if (*pass, child) <= last {
-                *pass += stride;
-            }
-        }
         Some(chosen)
     }
 }
@@ -284,11 +245,11 @@ mod tests {
             let mut random = fastrand::Rng::with_seed(seed);
             let tickets: Vec<u64> = rounds[0].iter().map(|_| random.u64(1..20)).collect();
             let mut stride = Stride::new(&tickets);
-            let clients = stride.strides.iter().enumerate().map(|(child, &one)| (one, child, one));
+            let clients = stride.strides().iter().enumerate().map(|(child, &one)| (one, child, one));
             let mut slow = SlowStride(clients.collect());
             for lengths in rounds {
                 let lengths = padded(&lengths);
-                prop_assert_eq!(stride.serve(&lengths), slow.pull(&lengths));
+                prop_assert_eq!(stride.serve(&|child| lengths[child].is_some()), slow.pull(&lengths));
             }
         }
 
@@ -313,7 +274,7 @@ mod tests {
             let total: u64 = tickets.iter().sum();
             let mut served = vec![0u64; tickets.len()];
             for _ in 0..total * 100 {
-                served[stride.serve(&lengths).unwrap()] += 1;
+                served[stride.serve(&|child| lengths[child].is_some()).unwrap()] += 1;
             }
             for (served, tickets) in served.iter().zip(&tickets) {
                 prop_assert!(served.abs_diff(tickets * 100) <= 2, "{} of {}", served, tickets);
