@@ -61,6 +61,7 @@ mod filter_log;
 mod filters;
 mod flow;
 mod flows;
+mod found_vlans;
 mod handlers;
 mod hardware_filters;
 mod health;
@@ -118,6 +119,7 @@ use super::server::Service;
 use super::signals::{Signals, Wish};
 use super::slow_worker::SlowWorker;
 use super::wiring::Wiring;
+use found_vlans::FoundVlans;
 use handlers::Counts;
 use meanwhile::{Inputs, Later};
 use state::Serving;
@@ -170,6 +172,7 @@ pub struct Owner {
     configurations: Configurations,
     serving: Serving,
     counts: Counts,
+    found_vlans: FoundVlans,
     since: Instant,
 }
 
@@ -194,6 +197,7 @@ impl Owner {
             configurations,
             serving,
             counts,
+            found_vlans: FoundVlans::default(),
             since: Instant::now(),
         };
         owner.pass_commands();
@@ -319,6 +323,7 @@ impl Owner {
 
     /// Does what is due at this tick. Breaks if the router must end.
     async fn on_tick(&mut self, count: u32) -> ControlFlow<()> {
+        self.follow_vlan_devices();
         self.watch_first_synchronisation();
         self.watch_confirmation();
         // Often: the next of several changes may need the memory of the one before.
