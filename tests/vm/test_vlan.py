@@ -237,7 +237,7 @@ def test_vlan_devices_of_the_kernel_are_found_without_statements(machine):
         return {name: (of["link"], of["addresses"]) for name, of in vlans().items() if of["found"]}
 
     def expect(expected):
-        assert wait_for(lambda: states() == expected, 60), (states(), told(router))
+        assert wait_for(lambda: states() == expected, 120), (states(), told(router))
 
     def batch(lines):
         machine.write("/run/batch", "\n".join(lines) + "\n")
@@ -299,7 +299,7 @@ def test_vlan_devices_of_the_kernel_are_found_without_statements(machine):
         expect({"lan.10": up["lan.10"]})
         assert machine.run("ip", "link", "show", "lan").returncode == 0
         batch(f"link add link lan name v{number} type vlan id {1000 + number}" for number in range(MANY))
-        assert wait_for(lambda: len(states()) == MANY + 1, 90), (len(states()), router.log())
+        assert wait_for(lambda: len(states()) == MANY + 1, 180), (len(states()), router.log())
         assert router.log().count("VLAN devices found") + router.log().count("VLAN device found") < 20, router.log()
         assert wait_for(lambda: lan.run(*outward, check=False).returncode == 0, 30), told(router)
         batch(f"link del v{number}" for number in range(MANY))

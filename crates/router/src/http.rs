@@ -347,3 +347,17 @@ impl Problem {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, text).with(header::ALLOW, &known)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_router_s_end_and_a_refused_request_have_other_statuses() {
+        let status = |refusal| Problem::refused(refusal).into_response().status();
+        assert_eq!(status(Refusal::Ending), StatusCode::SERVICE_UNAVAILABLE);
+        // Whatever the owner says.
+        let because = Refusal::Because(Refusal::Ending.to_string());
+        assert_eq!(status(because), StatusCode::UNPROCESSABLE_ENTITY);
+    }
+}

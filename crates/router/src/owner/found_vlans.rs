@@ -22,6 +22,9 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// Pause after a change, as a multiple of the time that it took.
 const SHARE: u32 = 4;
 
+/// Longest pause after a change that was made.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
 /// Pause after a change that failed.
 const FAILED_PAUSE: Duration = Duration::from_secs(10);
 
@@ -81,7 +84,7 @@ impl Owner {
     pub(super) fn has_followed_vlan_devices(&mut self, is_made: bool) {
         let found = &mut self.found_vlans;
         let took = found.begun.take().map_or(Duration::ZERO, |begun| begun.elapsed());
-        let pause = if is_made { PAUSE.max(took * SHARE) } else { FAILED_PAUSE };
+        let pause = if is_made { (took * SHARE).clamp(PAUSE, LONGEST_PAUSE) } else { FAILED_PAUSE };
         found.not_before = Some(Instant::now() + pause);
         found.has_failed = !is_made;
         found.due |= !is_made;

@@ -291,10 +291,17 @@ mod tests {
         let mut model = following();
         receive(&mut model, &vlan_device(RTM_NEWLINK, 5, "lan.1", 3, (0x8100, 1)));
         assert_eq!(sent(&mut model), Some(vec!["lan.1".to_owned()]));
-        model.begin_part(Part::Links);
-        assert_eq!(sent(&mut model), None);
-        receive(&mut model, &device(RTM_NEWLINK, 3, "lan", "tun", 0));
-        model.end_part(Part::Links);
-        assert_eq!(sent(&mut model), Some(vec![]));
+        // Another namespace, first with the same device and then without it.
+        for is_there in [true, false] {
+            model.leave();
+            model.begin_part(Part::Links);
+            receive(&mut model, &device(RTM_NEWLINK, 3, "lan", "tun", 0));
+            assert_eq!(sent(&mut model), None);
+            if is_there {
+                receive(&mut model, &vlan_device(RTM_NEWLINK, 5, "lan.1", 3, (0x8100, 1)));
+            }
+            model.end_part(Part::Links);
+            assert_eq!(sent(&mut model), (!is_there).then(Vec::new));
+        }
     }
 }
