@@ -274,7 +274,7 @@ def test_vlan_devices_of_the_kernel_are_found_without_statements(machine):
         inward = ("ping", "-c", "1", "-W", "5", "203.0.113.1")
         assert wait_for(lambda: wan.run(*inward, check=False).returncode == 0, 30), told(router)
         shown = vlans()["lan.10"]
-        assert shown["rx_packets"] > 2 and shown["tx_packets"] > 1 and shown["host"]["index"] > 0, shown
+        assert shown["rx_packets"] >= 2 and shown["tx_packets"] >= 2 and shown["host"]["index"] > 0, shown
         log = router.log()
         assert "VLAN 20 there is vlan \"mine\"" in log and "VLAN device wan.10 on host interface wan" in log, log
         assert "VLAN device lan.deep on host interface lan.s.7 gets no frames: they would have three tags" in log, log
