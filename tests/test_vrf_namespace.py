@@ -2,9 +2,11 @@
 
 import pytest
 
-from lib.apply import apply, refused, write
+from lib.apply import apply, plan, refused, write
 from lib.frr import Frr, bgp
+from lib.kernel import pings
 from lib.netns import veth, wait_for
+from lib.traffic import Sink, Stream, lost
 
 # The network that each port is on; those of the two VRFs are the same.
 SIDES = {"b1": 1, "b2": 2, "r1": 1, "r2": 2, "plain": 3}
@@ -51,6 +53,10 @@ class Net:
 
     def reaches(self, name, target):
         return wait_for(lambda: self.pings(name, target), 20)
+
+    def link(self, name):
+        (port,) = [port for port in self.router.show("ports") if port["name"] == name]
+        return port["link"], port["host"]["state"]
 
     def routes(self, vrf, source="kernel"):
         routes = self.router.show("routes", "--vrf", vrf, "--source", source)
@@ -118,11 +124,55 @@ def test_a_namespace_comes_and_goes_with_its_vrf(lab):
     # The number of the removed VRF, without anything of its namespace.
     apply(net.router, net.config(("blue",), some) + 'turnpike.vrf "green" {}\n')
     assert net.routes("green") == {}
-    # A host interface does not move between namespaces of VRFs.
-    moved = net.config(("blue",), some).replace('"tp-b2", vrf = "blue"', '"tp-b2"')
-    error = refused(net.router, "apply", write(net.router, moved))
-    assert "host interfaces of VRFs stay in their namespace" in error, error
-    assert net.reaches("b1", "10.0.2.2")
+    net.finish()
+
+
+def links(space):
+    return {line.split(": ")[1] for line in space.run("ip", "-o", "link").stdout.splitlines()}
+
+
+def test_a_host_interface_moves_between_namespaces_of_vrfs(lab):
+    net = Net(lab)
+    # Among them is the router's own namespace.
+    places = {"default": net.wires, **net.spaces}
+    text = {vrf: net.config().replace('"tp-plain", ', f'"tp-plain", vrf = "{vrf}", ') for vrf in net.spaces}
+    text["default"] = net.config()
+    net.owns("plain", "198.51.100.1")
+    # A neighbour that is used before the first move.
+    assert net.reaches("r1", "10.0.2.2") and wait_for(lambda: pings(net.wires, "10.0.3.2"))
+    report, status = plan(net.router, text["blue"])
+    changes = {change["what"]: change for change in report["changes"]}
+    assert status == 2 and not report["restart"], report
+    assert set(changes) == {'port "plain": host', 'port "plain": vrf'}
+    assert not any(change["reopens"] for change in changes.values()), changes
+    sink = Sink(net.hosts["r2"])
+    stream = Stream(net.hosts["r1"], ["10.0.2.2", "fd00:2::2"], rate=1000)
+    assert sink.wait(1)
+    for vrf in ("blue", "red", "default", "red", "default", "blue"):
+        apply(net.router, text[vrf])
+        space = places[vrf]
+        assert wait_for(lambda: "10.0.3.1/24" in space.run("ip", "address", "show", "plain", check=False).stdout), vrf
+        others = [other for other in places.values() if other is not space]
+        assert wait_for(lambda: not any("plain" in links(other) for other in others)), vrf
+        assert wait_for(lambda: net.link("plain") == ("up", "up")), net.router.log()
+        # The kernel there asks and answers; its routes over the port are the VRF's.
+        assert wait_for(lambda: pings(space, "10.0.3.2") and pings(space, "fd00:3::2")), net.router.log()
+        space.run("ip", "route", "add", "198.51.100.0/24", "via", "10.0.3.2")
+        assert wait_for(lambda: net.routes(vrf).get("198.51.100.0/24") == "plain"), (vrf, net.router.log())
+        for other in set(places) - {vrf}:
+            assert wait_for(lambda: "198.51.100.0/24" not in net.routes(other)), other
+        for name, of in (("b1", "blue"), ("r1", "red")):
+            for target in ("10.0.3.2", "198.51.100.1", "fd00:3::2"):
+                assert (net.reaches if of == vrf else net.pings)(name, target) == (of == vrf), (vrf, name, target)
+    # A namespace that is not there: nothing is changed.
+    error = refused(net.router, "apply", write(net.router, text["red"].replace(net.spaces["red"].name, "turnpike-none")))
+    assert "turnpike-none" in error, error
+    assert net.link("plain") == ("up", "up") and net.reaches("b1", "198.51.100.1")
+    net.router.command("rollback")
+    assert wait_for(lambda: "plain" in links(net.wires) and "plain" not in links(net.spaces["blue"]))
+    assert wait_for(lambda: pings(net.wires, "10.0.3.2")), net.router.log()
+    assert lost(stream.stop(), sink) == []
+    sink.close()
     net.finish()
 
 

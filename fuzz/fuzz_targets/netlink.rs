@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use arbitrary::Arbitrary;
-use control::netlink::{Change, Following, KernelConfig, SourceEvent, replay};
+use control::netlink::{Change, Following, HostVlans, KernelConfig, SourceEvent, replay};
 use dataplane::port::PortId;
 use libfuzzer_sys::fuzz_target;
 
@@ -62,7 +62,7 @@ fuzz_target!(|input: Input| {
     input.messages.iter().for_each(|message| message.write(&mut bytes));
     bytes.extend_from_slice(&input.rest);
     let config = KernelConfig {
-        vlans: Vec::new(),
+        vlans: HostVlans::default(),
         vrfs: Vec::new(),
         netns: None,
         ports: vec![(PortId::FIRST.into(), String::new())],

@@ -1,5 +1,7 @@
 """VLANs on emulated NICs, byte for byte, and beside the VLAN devices of a Linux kernel."""
 
+import json
+
 import pytest
 
 from lib.netns import wait_for
@@ -164,7 +166,7 @@ def test_vlan_devices_that_the_kernel_has_on_a_host_interface_are_the_router_s(m
         lan.run("ip", "route", "add", "192.0.2.0/24", "via", "10.0.10.1")
         lan.run("ip", "address", "add", "203.0.113.1/32", "dev", "lo")
         wan.run("ip", "address", "add", "192.0.2.1/32", "dev", "lo")
-        machine.run("ip", "route", "add", "192.0.2.0/24", "via", "10.0.2.2")
+        machine.run("ip", "route", "add", "192.0.2.0/24", "via", "10.0.2.2", "dev", "wan")
         add("lan.10", "lan", ["id", "10"], "10.0.10.1/24")
         assert wait_for(lambda: state("lan.10") == ("up", "up", ["10.0.10.1/24"]), 30), router.log()
         # The kernel's neighbours and its own packets; forwarded ones in both directions, over its route.
@@ -199,6 +201,122 @@ def test_vlan_devices_that_the_kernel_has_on_a_host_interface_are_the_router_s(m
         assert wait_for(lambda: state("lan.10") == ("up", "up", ["10.0.10.1/24"]), 30), router.log()
         router.command("rollback")
         lan.run("ping", "-c", "1", "-W", "10", "-I", "10.0.10.2", "192.0.2.1")
+        router.counters()
+        router.stop()
+    finally:
+        router.close()
+        for name in ("lan", "wan"):
+            machine.run("ip", "link", "del", name, check=False)
+        for host in hosts:
+            host.close()
+
+
+FOUND_VLANS = """
+local turnpike = require "turnpike"
+turnpike.port "lan" { device = "veth1", driver = "af_packet", host = { vlans = "kernel" }, address = "10.0.1.1/24" }
+turnpike.port "wan" { device = "veth2", driver = "af_packet", host = true, address = "10.0.2.1/24" }
+turnpike.vlan "mine" { parent = "lan", id = 20, host = false, address = "10.0.20.1/24" }
+turnpike.routes_from { "kernel" }
+turnpike.forwarders { cores = "1" }
+"""
+
+# Devices made in a row, as by ifupdown.
+MANY = 200
+
+
+def test_vlan_devices_of_the_kernel_are_found_without_statements(machine):
+    machine.modprobe("8021q")
+    hosts = [Inside(machine, side, "af_packet") for side in (1, 2)]
+    lan, wan = hosts
+    router = machine.router(FOUND_VLANS)
+
+    def vlans():
+        return {of["name"]: of for of in router.show("interfaces") if of["kind"] == "vlan"}
+
+    def states():
+        return {name: (of["link"], of["addresses"]) for name, of in vlans().items() if of["found"]}
+
+    def expect(expected):
+        assert wait_for(lambda: states() == expected, 120), (states(), told(machine, router))
+
+    def batch(lines):
+        machine.write("/run/batch", "\n".join(lines) + "\n")
+        machine.run("ip", "-batch", "/run/batch")
+
+    up = {"lan.10": ("up", ["10.0.10.1/24"]), "lan.s": ("up", []), "lan.s.7": ("up", ["10.0.13.1/24"])}
+    try:
+        assert states() == {} and not vlans()["mine"]["found"]
+        for name, parent, words, network in LINUX_VLANS:
+            lan.run("ip", "link", "add", name, "link", parent, *map(str, words))
+            lan.run("ip", "link", "set", name, "up")
+            if network:
+                lan.run("ip", "address", "add", f"10.0.{network}.2/24", "dev", name)
+        lan.run("ip", "route", "add", "192.0.2.0/24", "via", "10.0.10.1")
+        lan.run("ip", "address", "add", "203.0.113.1/32", "dev", "lo")
+        wan.run("ip", "address", "add", "192.0.2.1/32", "dev", "lo")
+        machine.run("ip", "route", "add", "192.0.2.0/24", "via", "10.0.2.2", "dev", "wan")
+        batch([
+            "link add link lan name lan.10 type vlan id 10", "link set lan.10 up", "address add 10.0.10.1/24 dev lan.10",
+            "link add link lan name lan.s type vlan proto 802.1ad id 300", "link set lan.s up",
+            "link add link lan.s name lan.s.7 type vlan id 7", "link set lan.s.7 mtu 1400 up",
+            "address add 10.0.13.1/24 dev lan.s.7",
+            # A third tag, the tag of a statement, and a port whose devices are not found.
+            "link add link lan.s.7 name lan.deep type vlan id 1", "link add link lan name other type vlan id 20",
+            "link add link wan name wan.10 type vlan id 10",
+        ])
+        expect(up)
+        assert (vlans()["lan.s.7"]["mtu"], vlans()["lan.s.7"]["tag"]["id"], vlans()["lan.s.7"]["parent"]) == (1400, 7, "lan.s")
+        # Neighbours and packets of the kernel, forwarded packets in both directions, and its routes.
+        assert wait_for(lambda: machine.run("ping", "-c", "1", "-W", "5", "10.0.13.2", check=False).returncode == 0, 30)
+        outward = ("ping", "-c", "1", "-W", "5", "-I", "10.0.10.2", "192.0.2.1")
+        assert wait_for(lambda: lan.run(*outward, check=False).returncode == 0, 30), told(machine, router)
+        machine.run("ip", "route", "add", "203.0.113.0/24", "via", "10.0.10.2", "dev", "lan.10")
+        inward = ("ping", "-c", "1", "-W", "5", "203.0.113.1")
+        assert wait_for(lambda: wan.run(*inward, check=False).returncode == 0, 30), told(machine, router)
+        shown = vlans()["lan.10"]
+        assert shown["rx_packets"] >= 2 and shown["tx_packets"] >= 2 and shown["host"]["index"] > 0, shown
+        log = router.log()
+        assert "VLAN 20 there is vlan \"mine\"" in log and "VLAN device wan.10 on host interface wan" in log, log
+        assert "VLAN device lan.deep on host interface lan.s.7 gets no frames: they would have three tags" in log, log
+        assert "VLAN device lan.10 on host interface" not in log, log
+        # An apply keeps them, and the history has none of this.
+        before = vlans()["lan.10"]["host"]["index"]
+        machine.write("/run/next.lua", FOUND_VLANS.replace('host = true', 'host = true, reverse_path = "loose"'))
+        plan = router.command("plan", "/run/next.lua", check=False).stdout
+        assert "reverse_path" in plan and "vlan" not in plan, plan
+        router.command("apply", "/run/next.lua")
+        assert (states(), vlans()["lan.10"]["host"]["index"]) == (up, before)
+        assert lan.run(*outward, check=False).returncode == 0, told(machine, router)
+        assert len(json.loads(router.command("history", "--json").stdout)) == 2
+        # A statement takes one over, and gives it back.
+        machine.write("/run/next.lua", FOUND_VLANS + 'turnpike.vlan "lan.10" { parent = "lan", id = 10, host = "kernel" }\n')
+        router.command("apply", "/run/next.lua")
+        assert not vlans()["lan.10"]["found"] and vlans()["lan.10"]["addresses"] == ["10.0.10.1/24"]
+        router.command("rollback")
+        expect(up)
+        # Devices that go, and many that come.
+        machine.run("ip", "link", "del", "lan.s")
+        expect({"lan.10": up["lan.10"]})
+        assert machine.run("ip", "link", "show", "lan").returncode == 0
+        batch(f"link add link lan name v{number} type vlan id {1000 + number}" for number in range(MANY))
+        assert wait_for(lambda: len(states()) == MANY + 1, 180), (len(states()), router.log())
+        assert router.log().count("VLAN devices found") + router.log().count("VLAN device found") < 20, router.log()
+        assert wait_for(lambda: lan.run(*outward, check=False).returncode == 0, 30), told(machine, router)
+        batch(f"link del v{number}" for number in range(MANY))
+        expect({"lan.10": up["lan.10"]})
+        # Without the setting none is found, and with it they are again.
+        machine.write("/run/next.lua", FOUND_VLANS.replace('{ vlans = "kernel" }', "true"))
+        router.command("apply", "/run/next.lua")
+        expect({})
+        router.command("rollback")
+        expect({"lan.10": up["lan.10"]})
+        router.counters()
+        router.stop()
+        # The host interface outlives the router, and with it the devices on it.
+        router.close()
+        router = machine.router(FOUND_VLANS)
+        expect({"lan.10": up["lan.10"]})
+        assert wait_for(lambda: lan.run(*outward, check=False).returncode == 0, 30), told(machine, router)
         router.counters()
         router.stop()
     finally:

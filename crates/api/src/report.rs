@@ -271,6 +271,9 @@ pub struct Interface {
     /// The tag that its frames have in the parent's; none: it is no VLAN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<VlanTag>,
+    /// True for a VLAN that was found as a VLAN device of the kernel, without a statement.
+    #[serde(default)]
+    pub found: bool,
     /// Its MAC.
     pub mac: String,
     /// Its VRF; none for the default one.

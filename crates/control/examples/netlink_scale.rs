@@ -11,7 +11,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use control::netlink::{Following, KernelConfig, KernelOrder, SourceEvent, spawn};
+use control::netlink::{Following, HostVlans, KernelConfig, KernelOrder, SourceEvent, spawn};
 use dataplane::interface::InterfaceId;
 use tokio::sync::{mpsc, oneshot};
 
@@ -42,7 +42,7 @@ fn main() {
     let config = KernelConfig {
         netns: Some(netns),
         ports: ports.collect(),
-        vlans: Vec::new(),
+        vlans: HostVlans::default(),
         vrfs: Vec::new(),
         following: Following { routes: true, audit: None, receive_buffer: 64 << 20 },
         multicast: false,

@@ -53,6 +53,7 @@ mod annotations;
 pub mod click;
 mod diff;
 mod error;
+mod found;
 mod machine;
 pub mod moonroute;
 mod network;
@@ -98,12 +99,13 @@ use ipnet::IpNet;
 use slowpath::{Icmp, InterfaceSettings};
 use wire::MacAddr;
 
-use crate::netlink::HostVlan;
+use crate::netlink::{HostVlan, HostVlans};
 use crate::rib::{self, Resilient, RouteKind};
 
 pub use annotations::ANNOTATIONS;
 pub use diff::{Changes, Diff, Effect, Setting, Unit};
 pub use error::{ConfigError, ConfigErrors};
+pub use found::Found;
 pub use machine::{
     Machine, Strictness, check_change, check_machine, check_machine_with, interfaces_by_mac,
 };
@@ -530,7 +532,7 @@ impl Interface {
 pub struct Bond {
     /// Its number: from [`MAX_PORTS`] on, see [`Vlan::id`].
     pub id: InterfaceId,
-    /// The line of the statement.
+    /// The line of the statement; 0 if there is none.
     pub line: usize,
     /// 1 to 15 characters; no port has it.
     pub name: String,
@@ -665,6 +667,8 @@ pub struct Vlan {
     pub parent: InterfaceId,
     /// The tag.
     pub tag: Tag,
+    /// True if it was found as a VLAN device of the kernel, without a statement.
+    pub is_found: bool,
     /// The largest IP packet in bytes, in place of the parent's.
     pub mtu: Option<u16>,
     /// Its settings.
@@ -769,7 +773,7 @@ impl Config {
     }
 
     /// Returns the VLANs for the kernel's listener.
-    pub fn host_vlans(&self) -> Vec<HostVlan> {
+    pub fn host_vlans(&self) -> HostVlans {
         let of = |vlan: &Vlan| HostVlan {
             interface: vlan.id,
             name: vlan.name.clone(),
@@ -777,8 +781,9 @@ impl Config {
             protocol: vlan.tag.protocol.ethertype(),
             id: vlan.tag.id,
             in_kernel: vlan.interface.host.as_ref().is_some_and(|host| host.in_kernel),
+            is_found: vlan.is_found,
         };
-        self.vlans.iter().map(of).collect()
+        HostVlans { vlans: self.vlans.iter().map(of).collect(), followed: self.followed() }
     }
 
     fn on_wire(&self, vlan: &Vlan) -> Option<vlan::Vlan> {
@@ -806,11 +811,19 @@ pub struct HostInterface {
     /// True for a VLAN whose host interface is the operator's: the kernel's VLAN device of its name and tag on the host
     /// interface of its parent.
     pub in_kernel: bool,
+    /// True if VLAN devices that the kernel has on it become VLANs.
+    pub finds_vlans: bool,
 }
 
 impl Default for HostInterface {
     fn default() -> Self {
-        Self { netns: None, of_vrf: false, segmentation: true, in_kernel: false }
+        Self {
+            netns: None,
+            of_vrf: false,
+            segmentation: true,
+            in_kernel: false,
+            finds_vlans: false,
+        }
     }
 }
 

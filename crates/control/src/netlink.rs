@@ -61,7 +61,7 @@ pub struct KernelConfig {
     /// The ports with a host interface, and the interface's name.
     pub ports: Vec<(InterfaceId, String)>,
     /// The VLANs.
-    pub vlans: Vec<HostVlan>,
+    pub vlans: HostVlans,
     /// The VRFs besides the default one.
     pub vrfs: Vec<KernelVrf>,
     /// Subjects to follow besides links, addresses and neighbours.

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use control::netlink::{
-    Change, Following, GroupKey, GroupSpec, KernelConfig, KernelOrder, KernelSource,
+    Change, Following, GroupKey, GroupSpec, HostVlans, KernelConfig, KernelOrder, KernelSource,
     NeighbourState, RouteKind, SourceEvent, SourceState, spawn,
 };
 use control::rib::Path;
@@ -81,7 +81,7 @@ impl Namespace {
         let config = KernelConfig {
             netns: Some(format!("/run/netns/{}", self.0).into()),
             ports: vec![port(0, "lan"), port(1, "wan")],
-            vlans: Vec::new(),
+            vlans: HostVlans::default(),
             vrfs: Vec::new(),
             multicast: false,
             apart: None,
@@ -227,6 +227,7 @@ impl State {
             }
             SourceEvent::AllMulticast { on, .. } => self.all_multicast = on,
             SourceEvent::VirtualMacs(macs) => self.virtual_macs = macs,
+            SourceEvent::VlanDevices(_) => panic!("{event:?}: none are followed"),
             SourceEvent::ResyncBegin(_) => {}
         }
     }

@@ -45,7 +45,7 @@ use web::axum::{Extension, Router};
 use web::{Bytes, Limits, Server, Visit};
 
 use super::server::access::Roles;
-use super::server::{GONE, Question, ask, audit};
+use super::server::{Question, Refusal, ask, audit, refusal};
 use super::web_listeners::{Wanted, WebListeners};
 use identity::{Door, Who};
 use places::{Place, Places};
@@ -161,15 +161,21 @@ struct Errand {
 }
 
 impl Errand {
-    async fn run(mut self, request: Request, mut to: oneshot::Sender<Answer>) {
+    async fn run(
+        mut self,
+        request: Request,
+        mut to: oneshot::Sender<Result<serde_json::Value, Refusal>>,
+    ) {
         let may_end = matches!(request, Request::Trace(_));
-        let answer = tokio::select! {
-            answer = ask(request, &self.questions) => answer,
-            () = left(&mut to, &self.visit), if may_end => Answer::Error(LEFT.to_owned()),
+        let outcome = tokio::select! {
+            outcome = ask(request, &self.questions) => outcome,
+            () = left(&mut to, &self.visit), if may_end => Err(Refusal::Because(LEFT.to_owned())),
         };
-        self.record.answered(&answer);
+        if self.record.is_due() {
+            self.record.answered(&refusal::answer(outcome.clone()));
+        }
         // The client may have left.
-        let _ = to.send(answer);
+        let _ = to.send(outcome);
     }
 }
 
@@ -193,6 +199,11 @@ struct Record {
 impl Record {
     fn of(request: &Request, admitted: &Admitted<'_>) -> Self {
         Self { client: admitted.who.client(), change: audit::change(request) }
+    }
+
+    /// Returns true if there is a line to write.
+    fn is_due(&self) -> bool {
+        self.change.is_some()
     }
 
     fn answered(&mut self, answer: &Answer) {
@@ -298,13 +309,9 @@ impl Api {
             // It is made, or not, and takes as long as it takes.
             _ => answer.await,
         };
-        match answer.unwrap_or_else(|_| Answer::Error(GONE.to_owned())) {
-            Answer::Ok(report) => {
-                let text = serde_json::to_vec(&report);
-                Ok(whole(JSON, text.map_err(Problem::defect)?.into()))
-            }
-            Answer::Error(reason) => Err(Problem::refused(reason)),
-        }
+        let report = answer.unwrap_or(Err(Refusal::Ending)).map_err(Problem::refused)?;
+        let text = serde_json::to_vec(&report);
+        Ok(whole(JSON, text.map_err(Problem::defect)?.into()))
     }
 }
 
@@ -325,12 +332,12 @@ async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, Problem> {
 
 impl Problem {
     /// A request that the router refuses.
-    fn refused(reason: String) -> Self {
-        let status = match reason == GONE {
-            true => StatusCode::SERVICE_UNAVAILABLE,
-            false => StatusCode::UNPROCESSABLE_ENTITY,
+    fn refused(refusal: Refusal) -> Self {
+        let status = match &refusal {
+            Refusal::Ending => StatusCode::SERVICE_UNAVAILABLE,
+            Refusal::Because(_) => StatusCode::UNPROCESSABLE_ENTITY,
         };
-        Self::new(status, reason)
+        Self::new(status, refusal.to_string())
     }
 
     /// A method that the resource does not have.
@@ -338,5 +345,19 @@ impl Problem {
         let known = known.join(", ");
         let text = format!("this resource has no such method; it has: {known}");
         Self::new(StatusCode::METHOD_NOT_ALLOWED, text).with(header::ALLOW, &known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_router_s_end_and_a_refused_request_have_other_statuses() {
+        let status = |refusal| Problem::refused(refusal).into_response().status();
+        assert_eq!(status(Refusal::Ending), StatusCode::SERVICE_UNAVAILABLE);
+        // Whatever the owner says.
+        let because = Refusal::Because(Refusal::Ending.to_string());
+        assert_eq!(status(because), StatusCode::UNPROCESSABLE_ENTITY);
     }
 }

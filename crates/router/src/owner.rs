@@ -62,6 +62,7 @@ mod filter_log;
 mod filters;
 mod flow;
 mod flows;
+mod found_vlans;
 mod handlers;
 mod hardware_filters;
 mod health;
@@ -119,6 +120,7 @@ use super::signals::{SignalRequest, Signals};
 use super::slow_worker::SlowWorker;
 use super::wiring::Wiring;
 use clock::Clock;
+use found_vlans::FoundVlans;
 use handlers::Counts;
 use meanwhile::{Inputs, Later};
 use state::Serving;
@@ -161,6 +163,7 @@ pub struct Owner {
     configurations: Configurations,
     serving: Serving,
     counts: Counts,
+    found_vlans: FoundVlans,
     since: Instant,
 }
 
@@ -185,6 +188,7 @@ impl Owner {
             configurations,
             serving,
             counts,
+            found_vlans: FoundVlans::default(),
             since: Instant::now(),
         };
         owner.pass_commands();
@@ -319,6 +323,7 @@ impl Owner {
 
     /// Does what is due at this tick. Breaks if the router must end.
     async fn on_tick(&mut self, count: u32) -> ControlFlow<Option<Signal>> {
+        self.follow_vlan_devices();
         self.watch_first_synchronisation();
         self.watch_confirmation();
         // Often: the next of several changes may need the memory of the one before.

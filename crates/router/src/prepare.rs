@@ -12,6 +12,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use control::config::{self, Config, Diff, Interface, Strictness};
 use control::cores::CorePlacement;
 use control::import::{Exchange, read_table};
+use control::netlink::FoundVlan;
 use dataplane::interface::{InterfaceId, InterfaceInfo, VrfId};
 use dataplane::lock::lock;
 use dataplane::port::{MAX_PORTS, PortId};
@@ -44,6 +45,8 @@ pub enum Wanted {
     Config(Arc<Config>),
     /// The router's configuration with this change.
     Edit(Arc<Edit>),
+    /// The router's configuration with the VLANs of these devices of the kernel.
+    VlanDevices(Arc<[FoundVlan]>),
 }
 
 /// A change that only needs to be made.
@@ -117,7 +120,7 @@ impl Preparation {
         wanted: Wanted,
         graphs: bool,
     ) -> Result<Prepared> {
-        let is_checked = matches!(wanted, Wanted::Config(_) | Wanted::Edit(_));
+        let is_checked = !matches!(wanted, Wanted::Text(..) | Wanted::Past(..) | Wanted::File);
         let config = match wanted {
             Wanted::Text(file, text) => Arc::new(self.read(&base, &file, &text)?),
             Wanted::Past(file, text) => {
@@ -125,10 +128,19 @@ impl Preparation {
                 Arc::new(self.check(&base, config, Strictness::Known)?)
             }
             Wanted::File => Arc::new(self.read_again(&base)?),
-            Wanted::Config(config) => config,
+            Wanted::Config(config) => {
+                let mut config = Config::clone(&config);
+                find_vlans(&mut config, &base, &base.found_devices())?;
+                Arc::new(config)
+            }
             Wanted::Edit(edit) => {
                 let mut config = Config::clone(&base);
                 edit.make(&mut config, &self.program.catalogue)?;
+                Arc::new(config)
+            }
+            Wanted::VlanDevices(devices) => {
+                let mut config = Config::clone(&base);
+                find_vlans(&mut config, &base, &devices)?;
                 Arc::new(config)
             }
         };
@@ -289,7 +301,7 @@ impl Preparation {
             .map_err(|errors| anyhow!("{errors}"))?;
         quarantine::examine(&config.quarantine.directory)?;
         config.doubts().iter().for_each(|doubt| tracing::warn!("{doubt}"));
-        config.align(base).map_err(|error| anyhow!("{}: {error}", config.file.display()))?;
+        find_vlans(&mut config, base, &base.found_devices())?;
         Ok(config)
     }
 
@@ -333,6 +345,12 @@ impl Preparation {
             empty.iter().map(|(fib4, fib6)| (fib4.readers(), fib6.readers())).collect();
         Ok(Some(OtherFibs { empty, near: present.with_fibs(&readers) }))
     }
+}
+
+/// Gives a configuration the VLANs of these devices of the kernel, and the numbers that the running one has.
+fn find_vlans(config: &mut Config, base: &Config, devices: &[FoundVlan]) -> Result<()> {
+    config.set_found(config.find_vlans(devices).vlans);
+    config.align(base).map_err(|error| anyhow!("{}: {error}", config.file.display()))
 }
 
 /// Reads the tables of imports that are new or other. With `is_checked` the router rolls back to a configuration that

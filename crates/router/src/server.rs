@@ -11,6 +11,7 @@
 pub mod access;
 pub mod audit;
 pub mod capture;
+pub mod refusal;
 
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions, Permissions};
@@ -51,6 +52,7 @@ use super::scripts::Scripts;
 use super::telnet::{Acceptor, Opened};
 use access::{Peer, Roles};
 pub use capture::Begun;
+pub use refusal::Refusal;
 
 /// Longest request line, in bytes: a configuration with a million routes.
 const LINE_MAX: u64 = 256 << 20;
@@ -384,7 +386,7 @@ async fn converse(
                 let change = audit::change(&request);
                 let may_end = matches!(request, Request::Trace(_));
                 let answer = tokio::select! {
-                    answer = ask(request, &questions) => answer,
+                    outcome = ask(request, &questions) => refusal::answer(outcome),
                     () = hung_up(write.get_ref()), if may_end => return,
                 };
                 if let Some(change) = change {
@@ -480,17 +482,21 @@ async fn hung_up(write: &OwnedWriteHalf) {
     }
 }
 
-/// The answer to requests at the end.
-pub const GONE: &str = "the router is shutting down";
-
 /// Sends a request to the owner and returns its answer.
-pub async fn ask(request: Request, questions: &mpsc::Sender<Question>) -> Answer {
+///
+/// # Errors
+/// The owner refuses it; or the router ends.
+pub async fn ask(
+    request: Request,
+    questions: &mpsc::Sender<Question>,
+) -> Result<serde_json::Value, Refusal> {
     let (answer, wait) = oneshot::channel();
-    let gone = || Answer::Error(GONE.to_owned());
-    if questions.send(Question::Request(request, answer)).await.is_err() {
-        return gone();
+    let question = Question::Request(request, answer);
+    questions.send(question).await.map_err(|_| Refusal::Ending)?;
+    match wait.await.map_err(|_| Refusal::Ending)? {
+        Answer::Ok(report) => Ok(report),
+        Answer::Error(reason) => Err(Refusal::Because(reason)),
     }
-    wait.await.unwrap_or_else(|_| gone())
 }
 
 /// Asks for the routes behind a prefix, as many as fit on a page.
@@ -501,12 +507,11 @@ pub async fn ask_page(
     filter: &RouteFilter,
     after: Option<IpNet>,
     questions: &mpsc::Sender<Question>,
-) -> Result<Page, String> {
+) -> Result<Page, Refusal> {
     let (answer, wait) = oneshot::channel();
-    let gone = || GONE.to_owned();
     let question = Question::Page(filter.clone(), after, answer);
-    questions.send(question).await.map_err(|_| gone())?;
-    wait.await.map_err(|_| gone())?
+    questions.send(question).await.map_err(|_| Refusal::Ending)?;
+    wait.await.map_err(|_| Refusal::Ending)?.map_err(Refusal::Because)
 }
 
 async fn write_answer(write: &mut (impl AsyncWrite + Unpin), answer: &Answer) -> io::Result<()> {
@@ -523,7 +528,7 @@ async fn write_routes(
 ) -> io::Result<()> {
     let mut page = match ask_page(&filter, None, questions).await {
         Ok(page) => page,
-        Err(reason) => return write_answer(write, &Answer::Error(reason)).await,
+        Err(refusal) => return write_answer(write, &refusal.into()).await,
     };
     let mut text = b"{\"ok\":[".to_vec();
     let mut first = true;

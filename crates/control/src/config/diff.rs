@@ -142,10 +142,7 @@ impl Diff {
             if let (Some(before), Some(after)) = (before.get(port), after.get(port))
                 && before.in_kernel == after.in_kernel
             {
-                host.effect = match before.of_vrf || after.of_vrf {
-                    true => Effect::Restart("host interfaces of VRFs stay in their namespace"),
-                    false => Effect::Live(Unit::Namespace),
-                };
+                host.effect = Effect::Live(Unit::Namespace);
             }
         }
         let another = |what: &str, to: &str, effect: Effect| Setting {

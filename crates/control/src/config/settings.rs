@@ -452,6 +452,7 @@ impl OfPort<'_, '_> {
             discovery,
         } = settings;
         let segmentation = host.as_ref().map(|host| host.segmentation);
+        let finds_vlans = host.as_ref().is_some_and(|host| host.finds_vlans);
         let host = host.as_ref().map(|host| match &host.netns {
             _ if host.in_kernel => "the kernel's VLAN device".to_owned(),
             Some(netns) if host.of_vrf => format!("in namespace {netns} of its VRF"),
@@ -467,6 +468,7 @@ impl OfPort<'_, '_> {
         );
         of.add(Effect::ReopenHost, "host", or(host, "false"));
         of.opened("host segmentation", or(segmentation, "true"));
+        of.live(Unit::Vlans, "host vlans", if finds_vlans { "kernel" } else { "false" });
         for (feature, value) in features {
             of.live(Unit::Interfaces, feature.name(), feature.word(*value));
         }
@@ -550,7 +552,7 @@ impl List<'_> {
 
     /// A VLAN's tag is part of the forwarders' graphs.
     fn vlan(&mut self, vlan: &Vlan) {
-        let Vlan { id: _, line: _, name, parent, tag, mtu, interface } = vlan;
+        let Vlan { id: _, line: _, name, parent, tag, is_found: _, mtu, interface } = vlan;
         let Tag { protocol, id, priority } = tag;
         let parent = port_name(self.names, *parent);
         let vrf = vrf_name(self.names, interface.settings.vrf);

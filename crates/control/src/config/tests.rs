@@ -735,7 +735,11 @@ fn hosts_and_sources_are_checked() {
         ),
         (
             "turnpike.port 'x' { device = 'y', host = { name = 'router' } }",
-            r#"port "x": host: key "name" unknown; known: netns, segmentation"#,
+            r#"port "x": host: key "name" unknown; known: netns, segmentation, vlans"#,
+        ),
+        (
+            "turnpike.port 'x' { device = 'y', host = { vlans = 'all' } }",
+            r#"port "x": host: vlans: expected "kernel" or false, got string "all""#,
         ),
         (
             "turnpike.port 'x' { device = 'y', host = { segmentation = 'no' } }",

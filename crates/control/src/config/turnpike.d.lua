@@ -390,6 +390,8 @@
 ---@field netns? string
 ---Large TCP and UDP frames between the kernel and the router. Default: true.
 ---@field segmentation? boolean
+---"kernel": each VLAN device that the kernel has on it is a VLAN of the router. Default: false.
+---@field vlans? false|"kernel"
 
 ---@class (exact) turnpike.InterfaceFilters
 ---Filter of received packets, before the route lookup.

@@ -119,6 +119,11 @@ fn is_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(letters)
 }
 
+/// Returns true for a name that an interface may have.
+pub(super) fn is_interface_name(name: &str) -> bool {
+    name.len() <= ports::NAME_MOST && is_name(name)
+}
+
 pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, ConfigErrors> {
     let Said { statements, graphs, steps, counters, commands, errors } = said;
     let mut context = Context {

@@ -1,6 +1,6 @@
 //! Events from route sources to the owner of the RIB, and orders to the sources.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -121,6 +121,8 @@ pub enum SourceEvent {
     },
     /// All virtual MACs: of MACVLAN devices with addresses on ports' host interfaces.
     VirtualMacs(Vec<(InterfaceId, MacAddr)>),
+    /// All VLAN devices that become VLANs.
+    VlanDevices(Vec<FoundVlan>),
     /// All addresses of a port's host interface, with the length of their network; host bits set.
     Addresses {
         /// The port.
@@ -267,6 +269,32 @@ pub struct HostVlan {
     pub id: u16,
     /// True if its host interface is the kernel's VLAN device with this tag on that of `parent`.
     pub in_kernel: bool,
+    /// True if it exists because of that device.
+    pub is_found: bool,
+}
+
+/// The VLANs of a configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostVlans {
+    /// All of them.
+    pub vlans: Vec<HostVlan>,
+    /// The interfaces on whose host interfaces VLAN devices are found, with the number of tags that these may have.
+    pub followed: BTreeMap<InterfaceId, usize>,
+}
+
+/// A VLAN device of the kernel that becomes a VLAN.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundVlan {
+    /// Its name.
+    pub name: String,
+    /// The name of the host interface, or of the VLAN device, that it is on.
+    pub parent: String,
+    /// The Ethertype of its tag.
+    pub protocol: u16,
+    /// Its VLAN identifier.
+    pub id: u16,
+    /// The name of its VRF; `None`: the default one, or that of the namespace.
+    pub vrf: Option<String>,
 }
 
 /// What is followed besides links, addresses and neighbours.
@@ -322,7 +350,7 @@ pub enum KernelOrder {
     /// list.
     Ports(Vec<(InterfaceId, String)>),
     /// Set the VLANs. Replaces the earlier list.
-    Vlans(Vec<HostVlan>),
+    Vlans(HostVlans),
     /// Set the VRFs besides the default one. Replaces the earlier list.
     Vrfs(Vec<KernelVrf>),
     /// Follow these subjects from now on. If `routes` changes, everything is read again.

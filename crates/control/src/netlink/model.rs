@@ -13,6 +13,8 @@
 //! Everything is read in parts, in the order of [`Part::ALL`]: the objects that routes depend on
 //! come before the routes. Objects that a part did not contain are removed when the part ends.
 
+mod found;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
@@ -21,7 +23,7 @@ use ipnet::IpNet;
 use wire::MacAddr;
 use wire::ethernet::ETHERTYPE_VLAN;
 
-use super::event::{Departure, HostVlan, KernelVrf, NeighbourState, SourceEvent};
+use super::event::{Departure, HostVlan, HostVlans, KernelVrf, NeighbourState, SourceEvent};
 use super::message::{
     AddressMessage, IFF_LOWER_UP, IFF_RUNNING, IFF_UP, LinkMessage, Malformed, Message,
     NLMSG_ERROR, NeighbourMessage, Nexthop, RTM_GETADDR, RTM_GETLINK, RTM_GETNEIGH, RTM_GETNEXTHOP,
@@ -30,6 +32,7 @@ use super::message::{
 use super::routes::{DEFAULT_ORDER, Interface, ReplacePolicy, Routes, Skipped};
 use super::{Interfaces, KernelConfig};
 use crate::rib;
+use found::{Finder, TAGS_MOST};
 
 /// Most VLAN devices without frames that are reported.
 const IDLE_VLANS_REPORTED: usize = 16;
@@ -210,8 +213,9 @@ impl Places {
 pub(super) struct Model {
     ports: HashMap<String, InterfaceId>,
     vlans: BTreeMap<InterfaceId, HostVlan>,
-    /// VLAN devices on host interfaces that get no frames, by their indexes: each is reported once.
-    idle_vlans: BTreeSet<u32>,
+    /// The advice reported about VLAN devices on host interfaces that get no frames, by their indexes.
+    idle_vlans: BTreeMap<u32, String>,
+    finder: Finder,
     /// The VRFs besides the default one.
     vrfs: Vec<KernelVrf>,
     /// The tables of these VRFs.
@@ -259,8 +263,9 @@ impl Model {
             tables: BTreeMap::new(),
             places: Places::default(),
             ports: config.ports.iter().map(|(port, name)| (name.clone(), *port)).collect(),
-            vlans: by_interface(config.vlans.clone()),
-            idle_vlans: BTreeSet::new(),
+            vlans: by_interface(config.vlans.vlans.clone()),
+            idle_vlans: BTreeMap::new(),
+            finder: Finder::new(&config.vlans),
             with_routes: config.following.routes,
             links: BTreeMap::new(),
             addresses: BTreeMap::new(),
@@ -298,6 +303,7 @@ impl Model {
         };
         self.links.clear();
         self.idle_vlans.clear();
+        self.finder.reading = true;
         self.addresses.clear();
         self.neighbours.clear();
         self.rules.clear();
@@ -366,6 +372,7 @@ impl Model {
             self.tables = tables;
             self.interfaces_changed = true;
         }
+        self.find_in_vrfs();
     }
 
     /// Returns the host interfaces to be put into another VRF device, or into none, each once: their names, indexes and
@@ -409,15 +416,18 @@ impl Model {
         self.places.due = true;
         self.settle_ports(|_| true);
         self.settle_ports(|link| link.vlan.is_some());
+        let reported = std::mem::take(&mut self.idle_vlans);
+        let still = reported.into_iter().filter(|(index, _)| self.advice(*index).is_some());
+        self.idle_vlans = still.collect();
         self.report_vlans(None);
         self.send_locals();
         self.send_virtual_macs();
     }
 
     /// Sets the VLANs: some of the kernel's VLAN devices become their host interfaces, others are none any more.
-    pub(super) fn set_vlans(&mut self, vlans: Vec<HostVlan>) {
-        self.vlans = by_interface(vlans);
-        self.idle_vlans.clear();
+    pub(super) fn set_vlans(&mut self, vlans: HostVlans) {
+        self.finder.follow(&vlans);
+        self.vlans = by_interface(vlans.vlans);
     }
 
     /// Has those of the chosen interfaces become ports that are, and others cease to be.
@@ -451,19 +461,28 @@ impl Model {
         on_it.into_iter().for_each(|index| self.report_vlan(index));
     }
 
-    /// Reports a VLAN device on a host interface that gets no frames; each once, and so many at most.
+    /// Reports a VLAN device on a host interface that gets no frames; the same advice once, and so many devices at most.
     fn report_vlan(&mut self, index: u32) {
-        if self.idle_vlans.len() == IDLE_VLANS_REPORTED || self.idle_vlans.contains(&index) {
-            return;
-        }
-        if let Some(advice) = self.advice(index) {
+        if let Some(advice) = self.new_advice(index) {
             tracing::warn!("kernel: {advice}");
-            self.idle_vlans.insert(index);
+            self.idle_vlans.insert(index, advice);
         }
+    }
+
+    /// Returns the advice about a VLAN device, unless it has been reported or too many others have.
+    fn new_advice(&self, index: u32) -> Option<String> {
+        let reported = self.idle_vlans.get(&index);
+        if reported.is_none() && self.idle_vlans.len() >= IDLE_VLANS_REPORTED {
+            return None;
+        }
+        self.advice(index).filter(|advice| reported != Some(advice))
     }
 
     /// Returns the way to have frames for a VLAN device that is on a host interface and is none.
     fn advice(&self, index: u32) -> Option<String> {
+        if self.is_found(index) {
+            return None;
+        }
         let Link { name, vlan, .. } = self.links.get(&index).filter(|link| link.port.is_none())?;
         let device = (*vlan)?;
         let VlanDevice { parent, protocol, id } = device;
@@ -471,6 +490,9 @@ impl Model {
         (*port)?;
         let kind = if protocol == ETHERTYPE_VLAN { "" } else { ", protocol = \"802.1ad\"" };
         let device_is = format!("VLAN device {name} on host interface {parent} gets no frames");
+        if self.tags_of(device.parent?) >= TAGS_MOST {
+            return Some(format!("{device_is}: they would have three tags"));
+        }
         Some(match self.vlans.values().find(|vlan| self.has_tag(device, vlan)) {
             Some(vlan) => format!(
                 "{device_is}: VLAN {id} there is vlan \"{}\" of the configuration; name it \"{name}\" and \
@@ -482,6 +504,12 @@ impl Model {
                  \"kernel\" }}"
             ),
         })
+    }
+
+    /// Returns the number of tags that a VLAN device puts on its frames, two at most.
+    fn tags_of(&self, index: u32) -> usize {
+        let parent = |index: u32| self.links.get(&index)?.vlan?.parent;
+        std::iter::successors(parent(index), |index| parent(*index)).take(TAGS_MOST).count()
     }
 
     /// Returns true if an interface is a VLAN device, whose carrier is that of the interface that it is on.
@@ -592,6 +620,7 @@ impl Model {
             seen: true,
         };
         let is_vrf = known.table.is_some() || link.table.is_some();
+        self.finder.due |= known.vlan.is_some() || link.vlan.is_some();
         if known.port != link.port && old.is_some() {
             self.port_gone(index, Departure::Renamed);
             self.stale_ports = true;
@@ -611,6 +640,7 @@ impl Model {
         let new_port = link.port.filter(|_| known.port != link.port);
         self.routes.set_interface(index, Some(Interface { port: link.port, up: is_up }));
         let (is_other_port, is_vlan) = (known.port != link.port, link.vlan.is_some());
+        self.finder.due |= is_other_port;
         let is_macvlan = known.macvlan.is_some() || link.macvlan.is_some();
         self.places.due |= is_vrf || new_port.is_some() || known.master != link.master;
         self.links.insert(index, link);
@@ -676,6 +706,7 @@ impl Model {
             return;
         }
         self.interfaces_changed = true;
+        self.finder.due = true;
         self.places.gone(index);
         self.follow_vrfs();
         self.addresses.remove(&index);
@@ -896,7 +927,10 @@ impl Model {
     /// Begins a part of the dump.
     pub(super) fn begin_part(&mut self, part: Part) {
         match part {
-            Part::Links => self.links.values_mut().for_each(|link| link.seen = false),
+            Part::Links => {
+                self.finder.reading = true;
+                self.links.values_mut().for_each(|link| link.seen = false);
+            }
             Part::Addresses => {
                 self.addresses.values_mut().flatten().for_each(|address| address.seen = false);
             }
@@ -915,6 +949,7 @@ impl Model {
                 let gone = self.links.iter().filter(|(_, link)| !link.seen);
                 let gone: Vec<u32> = gone.map(|(index, _)| *index).collect();
                 gone.into_iter().for_each(|index| self.link_gone(index, Departure::Removed));
+                (self.finder.reading, self.finder.due) = (false, true);
             }
             Part::Addresses => {
                 self.end_addresses();
@@ -998,13 +1033,13 @@ mod tests {
     use crate::netlink::Following;
     use crate::netlink::message::{RTM_DELLINK, RTM_NEWLINK, RTM_NEWROUTE};
 
-    fn model(table: Option<u32>) -> Model {
+    pub(super) fn model(table: Option<u32>) -> Model {
         let ports = [InterfaceId::FIRST].into();
         let vrf = KernelVrf { id: VrfId::new(1), name: "blue".to_owned(), table, ports };
         Model::new(&KernelConfig {
             netns: None,
             ports: Vec::new(),
-            vlans: Vec::new(),
+            vlans: HostVlans::default(),
             vrfs: vec![vrf],
             following: Following { routes: true, audit: None, receive_buffer: 0 },
             multicast: false,
@@ -1012,7 +1047,7 @@ mod tests {
         })
     }
 
-    fn receive(model: &mut Model, bytes: &[u8]) -> Vec<SourceEvent> {
+    pub(super) fn receive(model: &mut Model, bytes: &[u8]) -> Vec<SourceEvent> {
         Messages(bytes).for_each(|raw| model.on_notification(&raw.unwrap()));
         model.routes.take_events()
     }
@@ -1161,6 +1196,7 @@ mod tests {
     fn with_vlans() -> Model {
         let interface = |index| InterfaceId::new(index).unwrap();
         let vlan = |number, name: &str, parent, protocol, id| HostVlan {
+            is_found: false,
             interface: interface(number),
             name: name.to_owned(),
             parent: interface(parent),
@@ -1169,11 +1205,12 @@ mod tests {
             in_kernel: true,
         };
         let mut model = model(None);
-        model.set_vlans(vec![
+        let vlans = vec![
             vlan(64, "lan.100", 0, 0x8100, 100),
             vlan(65, "lan.100.7", 64, 0x8100, 7),
             HostVlan { in_kernel: false, ..vlan(66, "tap", 0, 0x8100, 200) },
-        ]);
+        ];
+        model.set_vlans(HostVlans { vlans, ..HostVlans::default() });
         let names = [(0, "lan"), (64, "lan.100"), (65, "lan.100.7"), (66, "tap")];
         model.set_ports(&names.map(|(index, name)| (interface(index), name.to_owned())));
         model
@@ -1225,7 +1262,7 @@ mod tests {
         let events = links(&model.routes.take_events());
         assert_eq!(events, [(0, true), (64, true), (65, true)]);
         // Without the VLANs their devices are none of theirs, whatever their names.
-        model.set_vlans(Vec::new());
+        model.set_vlans(HostVlans::default());
         model.set_ports(&[(interface(0), "lan".to_owned())]);
         assert_eq!(links(&model.routes.take_events()), [(64, false), (65, false)]);
     }
@@ -1250,10 +1287,27 @@ mod tests {
             let name = format!("lan.{index}");
             receive(&mut model, &vlan_device(RTM_NEWLINK, index, &name, 3, (0x8100, index.into())));
         }
-        assert_eq!(model.idle_vlans, (9..25).collect());
+        let reported = |model: &Model| model.idle_vlans.keys().copied().collect::<Vec<_>>();
+        assert_eq!(reported(&model), (9..25).collect::<Vec<_>>());
         receive(&mut model, &vlan_device(RTM_DELLINK, 11, "lan.11", 3, (0x8100, 11)));
         receive(&mut model, &vlan_device(RTM_NEWLINK, 250, "lan.11", 3, (0x8100, 11)));
-        assert_eq!(model.idle_vlans, (9..25).collect(), "nor do those that come and go");
+        assert_eq!(reported(&model), (9..25).collect::<Vec<_>>(), "nor do those that come and go");
+        // Another configuration: only other advice is new.
+        let lan = [(InterfaceId::FIRST, "lan".to_owned())];
+        let settled = |model: &mut Model| {
+            model.set_ports(&lan);
+            [12, 13].map(|index| model.idle_vlans[&index].contains("of the configuration"))
+        };
+        assert_eq!(settled(&mut model), [false, false]);
+        assert_eq!(model.new_advice(12), None);
+        let vlan = HostVlan {
+            name: "v12".to_owned(),
+            id: 12,
+            ..model.vlans.values().next().unwrap().clone()
+        };
+        model.set_vlans(HostVlans { vlans: vec![vlan], ..HostVlans::default() });
+        assert!(model.new_advice(12).is_some() && model.new_advice(13).is_none());
+        assert_eq!(settled(&mut model), [true, false]);
     }
 
     #[test]

@@ -312,6 +312,7 @@ impl Worker {
     /// Work that is done from time to time.
     fn tick(&mut self) {
         self.ask_links();
+        self.model.send_found();
         if self.patience.take_if(|until| *until <= Instant::now()).is_some() {
             self.model.give_up_resolving();
         }
@@ -517,6 +518,7 @@ impl Worker {
         self.status.resyncs += 1;
         self.status.last_resync = Some(SystemTime::now());
         self.status.state = SourceState::Synchronised;
+        self.model.send_found();
         if first {
             self.first = false;
             self.model.routes.push(SourceEvent::ResyncEnd(RouteSource::Kernel));

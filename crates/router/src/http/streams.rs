@@ -19,7 +19,7 @@ use web::axum::response::Response;
 use web::{Bytes, Visit, stream};
 
 use super::super::server::capture::{CHUNK, Clock, TICK, answer, begin, packet};
-use super::super::server::{Begun, GONE, Question, ask_page};
+use super::super::server::{Begun, Question, Refusal, ask_page};
 use super::body::{ROUTES, Window};
 use super::places::Place;
 use super::response::{Problem, of, whole};
@@ -52,7 +52,7 @@ impl Api {
     }
 
     /// Adds pages of the owner up until there are as many routes as are wanted.
-    async fn page(&self, filter: &RouteFilter, window: Window) -> Result<RoutePage, String> {
+    async fn page(&self, filter: &RouteFilter, window: Window) -> Result<RoutePage, Refusal> {
         let (limit, mut after) = (window.limit.unwrap_or(ROUTES), window.after);
         let mut routes: VecDeque<Route> = VecDeque::new();
         loop {
@@ -89,8 +89,8 @@ impl Api {
                 let Some(after) = page.next.filter(|_| left > 0) else { break };
                 page = match ask_page(&filter, Some(after), &questions).await {
                     Ok(page) => page,
-                    Err(reason) => {
-                        let _ = pieces.send(Err(io::Error::other(reason))).await;
+                    Err(refusal) => {
+                        let _ = pieces.send(Err(io::Error::other(refusal))).await;
                         break;
                     }
                 };
@@ -110,18 +110,17 @@ impl Api {
         let place = self.place(admitted)?;
         let (told, begun) = oneshot::channel();
         let (pieces, body) = mpsc::channel(WAITING);
-        let errand = Errand {
+        let capture = RunningCapture {
             questions: self.questions.clone(),
             record: Record::of(&Request::Capture(request.clone()), admitted),
             pieces,
         };
         let visit = visit.clone();
         tokio::spawn(async move {
-            errand.run(request, told, visit.gone()).await;
+            capture.run(request, told, visit.gone()).await;
             drop((place, visit));
         });
-        let begun = begun.await.unwrap_or_else(|_| Err(GONE.to_owned()));
-        begun.map_err(Problem::refused)?;
+        begun.await.unwrap_or(Err(Refusal::Ending)).map_err(Problem::refused)?;
         Ok(of(PCAP, stream(body)))
     }
 
@@ -137,24 +136,24 @@ impl Api {
 }
 
 /// A capture from its beginning to its end, which comes whenever the client leaves.
-struct Errand {
+struct RunningCapture {
     questions: mpsc::Sender<Question>,
     record: Record,
     pieces: Pieces,
 }
 
-impl Errand {
+impl RunningCapture {
     async fn run(
         mut self,
         request: CaptureRequest,
-        told: oneshot::Sender<Result<(), String>>,
+        told: oneshot::Sender<Result<(), Refusal>>,
         gone: impl Future<Output = ()>,
     ) {
         let made = begin(request, &self.questions).await;
         self.record.answered(&answer(&made));
         let (outcome, begun) = match made {
             Ok(begun) => (Ok(()), Some(begun)),
-            Err(reason) => (Err(reason), None),
+            Err(refusal) => (Err(refusal), None),
         };
         // The client may have left.
         let _ = told.send(outcome);
@@ -250,9 +249,9 @@ mod tests {
             let (told, begun) = oneshot::channel();
             let (pieces, body) = mpsc::channel(WAITING);
             let record = Record { client: audit::Client::of_http("x"), change: None };
-            let errand = Errand { questions, record, pieces };
+            let running = RunningCapture { questions, record, pieces };
             let request = CaptureRequest::default();
-            tokio::spawn(errand.run(request, told, std::future::pending()));
+            tokio::spawn(running.run(request, told, std::future::pending()));
             let Some(Question::Capture(_, to)) = asked.recv().await else { panic!("a capture") };
             drop((begun, body));
             let capture = Arc::new(Capture::new(What::Wire, None, 64));

@@ -125,7 +125,7 @@ impl Owner {
                 self.leave_ports(&config, done.moves);
                 self.remove_hosts(done.hosts);
                 self.warn_of_distance();
-                self.move_hosts(&config, moved, &mut done.opened.entrance).await;
+                self.move_hosts((&base, &config), moved, &mut done.opened.entrance).await;
                 self.settle((&base, &config, &diff), done.opened);
                 self.routing.imports.begin(imports);
                 self.filtering.filters =

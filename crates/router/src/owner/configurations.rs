@@ -34,7 +34,7 @@ use super::super::{graphs, handlers};
 use super::handlers::Edit;
 use super::history::{History, Origin};
 use super::initial::StaticRoutes;
-use super::{Owner, questions};
+use super::{Owner, found_vlans, questions};
 
 /// Routes of each kind in a plan, unless all are requested.
 const ROUTES_SHOWN: usize = 10;
@@ -50,6 +50,8 @@ enum Purpose {
     Make { origin: Origin, confirm: Option<Duration> },
     /// To be made for the handler of this name, beside the history.
     Handler(String),
+    /// To be made for VLAN devices of the kernel, beside the history.
+    VlanDevices,
 }
 
 impl Purpose {
@@ -228,6 +230,11 @@ impl Configurations {
             // The owner may have ended.
             let _ = done.send(Job { purpose, asker, wanted, outcome });
         });
+    }
+
+    /// Returns true if a change is in preparation that is to be made, or one of a handler waits.
+    pub(super) fn are_in_preparation(&self) -> bool {
+        self.making.get() > 0 || !self.edits.is_empty()
     }
 
     /// True if a change is being prepared or made.
@@ -435,6 +442,11 @@ impl Owner {
         self.next_edit();
     }
 
+    /// Prepares a change that the history does not have, for VLAN devices of the kernel.
+    pub(super) fn prepare_beside_history(&self, wanted: Wanted) {
+        self.configurations.prepare(self.pulse(), wanted, Purpose::VlanDevices, None);
+    }
+
     async fn finish_job(&mut self, job: Job) {
         let Job { purpose, asker, wanted, outcome } = job;
         let returns = matches!(purpose, Purpose::Make { origin: Origin::NotConfirmed(_), .. });
@@ -446,6 +458,9 @@ impl Owner {
             Ok(prepared) => prepared,
             Err(error) => {
                 say_failure(&purpose, &error);
+                if matches!(purpose, Purpose::VlanDevices) {
+                    self.has_followed_vlan_devices(false);
+                }
                 self.give_back_devices(&self.configurations.current);
                 return reply(asker, refused(&purpose, error));
             }
@@ -455,9 +470,18 @@ impl Owner {
         }
         let answer = match &purpose {
             Purpose::Handler(handler) => {
-                let made = self.make_for_handler(prepared).await;
+                let made = self.make_beside_history(prepared).await;
                 let done = made.map_err(|error| format!("{error:#}"));
                 questions::json(&handlers::written(handler, done))
+            }
+            Purpose::VlanDevices => {
+                let (diff, config) = (prepared.diff.clone(), prepared.config.clone());
+                let made = self.make_beside_history(prepared).await;
+                if made.is_ok() {
+                    found_vlans::say_changes(&diff, &config);
+                }
+                self.has_followed_vlan_devices(made.is_ok());
+                made.map(|()| serde_json::Value::Null)
             }
             Purpose::Show { all } => questions::json(&plan(&prepared, *all)),
             Purpose::Make { origin, confirm } => {
@@ -472,13 +496,14 @@ impl Owner {
             self.configurations.pending = None;
         }
         if purpose.is_made() {
+            self.found_vlans.look_again();
             self.publish_metrics();
         }
         reply(asker, answer);
     }
 
     /// Makes a change that the history does not have.
-    async fn make_for_handler(&mut self, prepared: Prepared) -> Result<()> {
+    async fn make_beside_history(&mut self, prepared: Prepared) -> Result<()> {
         refuse_fixed(&prepared.diff)?;
         if prepared.diff.is_empty() {
             return Ok(());
@@ -597,6 +622,11 @@ fn say_failure(purpose: &Purpose, error: &anyhow::Error) {
     match purpose {
         // The caller is told.
         Purpose::Show { .. } | Purpose::Handler(_) => {}
+        Purpose::VlanDevices => {
+            tracing::error!(
+                "kernel: VLAN devices are not followed, another attempt follows: {error:#}"
+            );
+        }
         Purpose::Make { origin: origin @ Origin::NotConfirmed(_), .. } => {
             tracing::error!("{origin}, but the one before cannot be restored: {error:#}");
         }

@@ -17,21 +17,25 @@ const LOAD: usize = 1 << 16;
 impl Sources {
     /// Applies an event; a link's state was applied when the event arrived.
     pub(super) fn apply(&mut self, rib: &mut Rib, orders: &Orders, event: SourceEvent) {
+        if !self.is_current(&event) {
+            return;
+        }
+        match event {
+            SourceEvent::Apart(apart, event) => self.apply_apart(rib, orders, apart.vrf, *event),
+            event => self.apply_common(rib, orders, event),
+        }
+    }
+
+    /// Applies an event of no VRF's namespace, or one that means the same there.
+    fn apply_common(&mut self, rib: &mut Rib, orders: &Orders, event: SourceEvent) {
         match event {
             SourceEvent::Route { source, vrf, prefix, metric, change } => {
                 self.route(rib, (source, vrf, prefix, metric), change);
             }
             SourceEvent::Group { key, change } => self.group(rib, key, change),
             SourceEvent::Link { .. } => {}
-            // Sent before its host interface was removed.
-            SourceEvent::AllMulticast { port, .. }
-            | SourceEvent::Addresses { port, .. }
-            | SourceEvent::Neighbour { port, .. }
-                if !self.is_host(port) => {}
             SourceEvent::VirtualMacs(macs) => self.set_virtual_macs(None, macs),
-            SourceEvent::Apart(apart, event) if self.is_followed(apart) => {
-                self.apply_apart(rib, orders, apart.vrf, *event);
-            }
+            SourceEvent::VlanDevices(devices) => self.set_vlan_devices(None, devices),
             SourceEvent::Apart(..) => {}
             SourceEvent::AllMulticast { port, on } => {
                 self.all_multicast.set(port, on);
@@ -97,6 +101,9 @@ impl Sources {
                 SourceEvent::LocalAddress { vrf, prefix, present }
             }
             SourceEvent::VirtualMacs(macs) => return self.set_virtual_macs(Some(vrf), macs),
+            SourceEvent::VlanDevices(devices) => {
+                return self.set_vlan_devices(Some(vrf), devices);
+            }
             SourceEvent::ResyncBegin(_) => {
                 self.load(rib);
                 return rib.begin_resync_apart(vrf);
@@ -122,7 +129,7 @@ impl Sources {
             | SourceEvent::Addresses { .. }
             | SourceEvent::Neighbour { .. } => event,
         };
-        self.apply(rib, orders, event);
+        self.apply_common(rib, orders, event);
     }
 
     fn route(

@@ -88,6 +88,7 @@ impl Owner {
                     id: vlan.tag.id,
                     priority: vlan.tag.priority,
                 }),
+                found: vlan.is_found,
                 ..self.of_virtual((*vlan).into(), open, in_rib, traffic)
             });
             self.report_vlans_on((vlan.id, &vlan.name), known, reports);
@@ -114,6 +115,7 @@ impl Owner {
             kind: of.kind.to_owned(),
             parent: None,
             tag: None,
+            found: false,
             mac: open.info.mac.to_string(),
             vrf: self.vrf_name(self.routing.rib.vrf_of(of.id)),
             addresses: addresses.iter().map(IpNet::to_string).collect(),
@@ -146,6 +148,7 @@ fn of_port(port: Port, virtual_macs: Vec<String>) -> Interface {
         kind: "port".to_owned(),
         parent: None,
         tag: None,
+        found: false,
         mac: port.mac,
         vrf: port.vrf,
         addresses: port.addresses,

@@ -41,7 +41,9 @@ pub struct HostLink {
 
 impl HostLink {
     const UP: Self = Self { admin_up: true, carrier: true, gone: None };
-    const AWAITED: Self = Self { admin_up: false, carrier: false, gone: Some(Departure::Awaited) };
+    /// Of one that the kernel's listener has not found yet.
+    pub(super) const AWAITED: Self =
+        Self { admin_up: false, carrier: false, gone: Some(Departure::Awaited) };
 
     /// For an operator: a word, and the reason unless it is up. `device`: the port's device, if it has one, has a
     /// link.

@@ -17,8 +17,8 @@ use anyhow::{Context, Result};
 use control::config::{Config, Fpm, Interface, KernelRoutes, Vrf};
 use control::fpm::{self, Entrance, FpmSource};
 use control::netlink::{
-    self, Apart, AuditReport, Following, KernelConfig, KernelGroups, KernelOrder, KernelSource,
-    KernelVrf, Seat, SourceEvent, SourceState, SourceStatus,
+    self, Apart, AuditReport, Following, FoundVlan, KernelConfig, KernelGroups, KernelOrder,
+    KernelSource, KernelVrf, Seat, SourceEvent, SourceState, SourceStatus,
 };
 use control::rib::{self, Rib, Route, RouteSource};
 use dataplane::interface::{InterfaceId, InterfaceSet, VrfId};
@@ -65,6 +65,8 @@ struct Space {
     /// Its first synchronisation is awaited.
     first: bool,
     virtual_macs: Vec<(InterfaceId, MacAddr)>,
+    /// VLAN devices that become VLANs.
+    vlan_devices: Vec<FoundVlan>,
 }
 
 /// The sources outside the router.
@@ -87,6 +89,10 @@ pub struct Sources {
     left: Vec<VrfId>,
     /// Virtual MACs in the other namespace.
     common_virtual_macs: Vec<(InterfaceId, MacAddr)>,
+    /// VLAN devices in the other namespace that become VLANs.
+    common_vlan_devices: Vec<FoundVlan>,
+    /// Set if VLAN devices have changed.
+    has_new_vlan_devices: bool,
     /// The ports with a host interface.
     hosts: InterfaceSet,
     /// The ports whose host interface takes all multicasts.
@@ -255,6 +261,7 @@ impl Sources {
         };
         let left = self.spaces.iter().filter(|(vrf, space)| !stays(vrf, space));
         self.left.extend(left.map(|(vrf, _)| *vrf));
+        self.has_new_vlan_devices |= self.spaces.iter().any(|(vrf, space)| !stays(vrf, space));
         self.spaces.retain(|vrf, space| stays(vrf, space));
         for vrf in wanted {
             if let Some(space) = self.spaces.get_mut(&vrf.id) {
@@ -287,7 +294,15 @@ impl Sources {
         };
         let (netns, first) = (wanted.netns.clone(), following.routes);
         let kernel = netlink::spawn(wanted, self.send.clone())?;
-        Ok(Space { apart, netns, following, kernel, first, virtual_macs: Vec::new() })
+        Ok(Space {
+            apart,
+            netns,
+            following,
+            kernel,
+            first,
+            virtual_macs: Vec::new(),
+            vlan_devices: Vec::new(),
+        })
     }
 
     /// Returns the VRFs whose namespace is not listened to any more, for the RIB to forget what they had from it.
@@ -295,9 +310,27 @@ impl Sources {
         std::mem::take(&mut self.left)
     }
 
-    /// Returns true if an event is of a thread that listens to a VRF's namespace now.
-    pub(super) fn is_followed(&self, apart: Apart) -> bool {
-        self.spaces.get(&apart.vrf).is_some_and(|space| space.apart == apart)
+    /// Returns true for an event of a thread that is listened to, about a host interface that is there now. Others were
+    /// sent before the host interface was removed, or moved to where another thread listens.
+    pub(super) fn is_current(&self, event: &SourceEvent) -> bool {
+        let vrf = match event {
+            SourceEvent::Apart(apart, _) => {
+                if self.spaces.get(&apart.vrf).is_none_or(|space| space.apart != *apart) {
+                    return false;
+                }
+                Some(apart.vrf)
+            }
+            _ => None,
+        };
+        match event.inner() {
+            SourceEvent::Link { port, .. }
+            | SourceEvent::AllMulticast { port, .. }
+            | SourceEvent::Addresses { port, .. }
+            | SourceEvent::Neighbour { port, .. } => {
+                self.is_host(*port) && self.space_of.get(port).copied() == vrf
+            }
+            _ => true,
+        }
     }
 
     /// The routes of a VRF's namespace are complete.
@@ -319,6 +352,27 @@ impl Sources {
         let of_spaces = self.spaces.values().flat_map(|space| &space.virtual_macs);
         self.virtual_macs = self.common_virtual_macs.iter().chain(of_spaces).copied().collect();
         self.has_new_virtual_macs = true;
+    }
+
+    /// Sets the VLAN devices in a VRF's namespace, or in that of all other VRFs.
+    pub(super) fn set_vlan_devices(&mut self, vrf: Option<VrfId>, devices: Vec<FoundVlan>) {
+        let place = match vrf {
+            None => Some(&mut self.common_vlan_devices),
+            Some(vrf) => self.spaces.get_mut(&vrf).map(|space| &mut space.vlan_devices),
+        };
+        place.into_iter().for_each(|place| place.clone_from(&devices));
+        self.has_new_vlan_devices = true;
+    }
+
+    /// Returns the VLAN devices of all namespaces that become VLANs.
+    pub(super) fn vlan_devices(&self) -> Vec<FoundVlan> {
+        let of_spaces = self.spaces.values().flat_map(|space| &space.vlan_devices);
+        self.common_vlan_devices.iter().chain(of_spaces).cloned().collect()
+    }
+
+    /// Returns true if these have changed since the last call.
+    pub(super) fn take_new_vlan_devices(&mut self) -> bool {
+        std::mem::take(&mut self.has_new_vlan_devices)
     }
 
     /// Returns true if the kernel is followed in another namespace than this configuration has it.
@@ -377,6 +431,8 @@ impl Sources {
             threads: 0,
             left: Vec::new(),
             common_virtual_macs: Vec::new(),
+            common_vlan_devices: Vec::new(),
+            has_new_vlan_devices: false,
             hosts: InterfaceSet::EMPTY,
             all_multicast: InterfaceSet::EMPTY,
             virtual_macs: Vec::new(),
@@ -543,7 +599,7 @@ impl Owner {
         while let Some(batch) = next {
             for event in &batch {
                 if let &SourceEvent::Link { port, admin_up, carrier, mtu, gone } = event.inner()
-                    && self.routing.sources.is_host(port)
+                    && self.routing.sources.is_current(event)
                 {
                     self.host_link(port, HostLink { admin_up, carrier, gone }, mtu);
                 }
@@ -584,7 +640,7 @@ impl Owner {
         if self.serving.ready {
             return;
         }
-        if !self.routing.sources.first_is_missing() {
+        if !self.routing.sources.first_is_missing() && self.found_vlans.are_settled() {
             self.serving.ready = true;
             self.say_ready();
         } else if Instant::now() >= self.routing.sources.next_progress {

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{GONE, Question, write_answer};
+use super::{Question, Refusal, write_answer};
 
 /// Interval in which packets are passed on.
 pub const TICK: Duration = Duration::from_millis(10);
@@ -35,18 +35,17 @@ pub struct Begun {
 pub async fn begin(
     request: CaptureRequest,
     questions: &mpsc::Sender<Question>,
-) -> Result<Begun, String> {
+) -> Result<Begun, Refusal> {
     let (to, wait) = oneshot::channel();
-    let gone = || GONE.to_owned();
-    questions.send(Question::Capture(request, to)).await.map_err(|_| gone())?;
-    wait.await.unwrap_or_else(|_| Err(gone()))
+    questions.send(Question::Capture(request, to)).await.map_err(|_| Refusal::Ending)?;
+    wait.await.map_err(|_| Refusal::Ending)?.map_err(Refusal::Because)
 }
 
 /// The answer to a client that asked for a capture.
-pub fn answer(made: &Result<Begun, String>) -> Answer {
+pub fn answer(made: &Result<Begun, Refusal>) -> Answer {
     match made {
         Ok(_) => Answer::Ok(serde_json::json!({ "capture": "begun" })),
-        Err(reason) => Answer::Error(reason.clone()),
+        Err(refusal) => refusal.clone().into(),
     }
 }
 

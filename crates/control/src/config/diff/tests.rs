@@ -400,6 +400,7 @@ const CHANGES: &[(&str, &str)] = &[
     ("all_multicast", "all_multicast = true"),
     ("host", "host = true"),
     ("host segmentation", "host = { segmentation = false }"),
+    ("host vlans", "host = { vlans = 'kernel' }"),
     ("reverse_path", "reverse_path = 'loose'"),
     ("unreachables", "unreachables = false"),
     ("redirects", "redirects = true"),

@@ -9,29 +9,42 @@ use super::super::value::{Fields, Value};
 use super::super::{Bond, Device, HostInterface, Port, Vlan, Vrf};
 use super::Context;
 
+/// Values of a port's or bond's.
 const EXPECTED: &str = "true, false or { netns = \"NAME\" }";
 
-/// In a VLAN: its host interface is the kernel's VLAN device.
+/// Values of a VLAN's.
+const EXPECTED_OF_VLAN: &str = "true, false, \"kernel\" or { netns = \"NAME\" }";
+
+/// In a VLAN: its host interface is the kernel's VLAN device. In `vlans`: all VLAN devices on it are VLANs.
 const IN_KERNEL: &str = "kernel";
 
-const KEYS: [&str; 2] = ["netns", "segmentation"];
+const KEYS: [&str; 3] = ["netns", "segmentation", "vlans"];
 
 /// Reads a port's host interface; `by_default` is true if it has one unless configured otherwise.
 pub(super) fn read(fields: &mut Fields<'_, '_>, by_default: bool) -> Option<HostInterface> {
-    read_or(fields, by_default.then(HostInterface::default), HostInterface::default())
+    let absent = by_default.then(HostInterface::default);
+    read_or(fields, absent, HostInterface::default(), EXPECTED)
 }
 
-/// Reads the host interface of a VLAN or a bond, which unless configured otherwise is like that of its parent or of its
-/// ports.
+/// Reads the host interface of a bond, which unless configured otherwise is like that of its ports.
 pub(super) fn read_upper(
     fields: &mut Fields<'_, '_>,
     parent: Option<HostInterface>,
 ) -> Option<HostInterface> {
-    let wanted = parent.clone().unwrap_or_default();
-    read_or(fields, parent, wanted)
+    read_as(fields, parent, EXPECTED)
 }
 
-/// Reads the host interface of a VLAN, which may be the kernel's VLAN device on its parent's.
+fn read_as(
+    fields: &mut Fields<'_, '_>,
+    parent: Option<HostInterface>,
+    expected: &str,
+) -> Option<HostInterface> {
+    let wanted = parent.clone().unwrap_or_default();
+    read_or(fields, parent, wanted, expected)
+}
+
+/// Reads the host interface of a VLAN, which unless configured otherwise is like its parent's. It may be the kernel's
+/// VLAN device on that.
 pub(super) fn read_vlan(
     fields: &mut Fields<'_, '_>,
     parent: Option<HostInterface>,
@@ -40,15 +53,16 @@ pub(super) fn read_vlan(
         Some(Value::Text(text)) if text == IN_KERNEL => {
             Some(HostInterface { in_kernel: true, ..parent.unwrap_or_default() })
         }
-        _ => read_upper(fields, parent),
+        _ => read_as(fields, parent, EXPECTED_OF_VLAN),
     }
 }
 
-/// Reads a host interface: `absent` without the setting, `wanted` for true.
+/// Reads a host interface: `absent` without the setting, `wanted` for true; `expected` names the values.
 fn read_or(
     fields: &mut Fields<'_, '_>,
     absent: Option<HostInterface>,
     wanted: HostInterface,
+    expected: &str,
 ) -> Option<HostInterface> {
     match fields.get("host") {
         None => absent,
@@ -76,10 +90,20 @@ fn read_or(
                     true
                 }
             };
-            Some(HostInterface { netns, segmentation, ..HostInterface::default() })
+            let finds_vlans = match table.named.get("vlans") {
+                None | Some(Value::Bool(false)) => false,
+                Some(Value::Text(text)) if text == IN_KERNEL => true,
+                Some(other) => {
+                    let message =
+                        format!("host: vlans: expected \"{IN_KERNEL}\" or false, got {other}");
+                    fields.error("host", message);
+                    false
+                }
+            };
+            Some(HostInterface { netns, segmentation, finds_vlans, ..HostInterface::default() })
         }
         Some(other) => {
-            fields.error("host", format!("host: expected {EXPECTED}, got {other}"));
+            fields.error("host", format!("host: expected {expected}, got {other}"));
             None
         }
     }

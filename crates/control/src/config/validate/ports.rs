@@ -62,7 +62,7 @@ const KNOWN: [&str; 36] = [
 ];
 
 /// Longest name of an interface in Linux, which applies to our ports as well.
-const NAME_MOST: usize = 15;
+pub(super) const NAME_MOST: usize = 15;
 
 /// Smallest MTU of every IPv4 link (RFC 791 3.2); that of IPv6 links is 1280 (RFC 8200 5).
 const MTU_LEAST: u64 = 68;

@@ -10,7 +10,7 @@ use dataplane::words::suggestion;
 
 use super::super::script::Statement;
 use super::super::value::Fields;
-use super::super::{Bond, Port, Vlan};
+use super::super::{Bond, HostInterface, Port, Vlan};
 use super::ports::{Common, INTERFACE_KEYS, check_name, enter, interface};
 use super::{Context, host};
 
@@ -19,7 +19,7 @@ const KNOWN: [&str; 4] = ["parent", "id", "protocol", "priority"];
 /// The identifier of a VLAN whose own is wrong, which has been reported.
 const NO_ID: u64 = 0;
 
-/// The most VLANs of a router.
+/// The most bonds and VLANs of a router.
 const VLANS_MAX: usize = MAX_INTERFACES - MAX_PORTS;
 
 /// A VLAN's parent, before all VLANs are known.
@@ -63,6 +63,7 @@ pub(super) fn read<'s>(
             name: statement.name.clone(),
             parent: InterfaceId::FIRST,
             tag,
+            is_found: false,
             mtu,
             interface,
         });
@@ -77,6 +78,7 @@ pub(super) fn read<'s>(
     check_tags(context, &vlans, (ports, bonds));
     check_mtus(context, &vlans, (ports, bonds));
     host::check_kernel(context, ports, bonds, &vlans);
+    expect_found(ports, bonds);
     for vlan in &vlans {
         if let Some(bond) = bonds.iter_mut().find(|bond| bond.id == vlan.parent) {
             bond.interface.has_vlans = true;
@@ -90,6 +92,20 @@ pub(super) fn read<'s>(
     vlans
 }
 
+/// Prepares ports and bonds for the VLANs that are found on their host interfaces while the router runs.
+fn expect_found(ports: &mut [Port], bonds: &mut [Bond]) {
+    let finds = |host: &Option<HostInterface>| host.as_ref().is_some_and(|host| host.finds_vlans);
+    let mut with_vlans = Vec::new();
+    for bond in bonds.iter_mut().filter(|bond| finds(&bond.interface.host)) {
+        bond.interface.has_vlans = true;
+        with_vlans.push(bond.id);
+    }
+    for port in ports {
+        let of_bond = port.bond.is_some_and(|bond| with_vlans.contains(&bond));
+        port.interface.has_vlans |= of_bond || finds(&port.interface.host);
+    }
+}
+
 fn what(name: &str) -> String {
     format!("vlan \"{name}\"")
 }
@@ -100,7 +116,7 @@ fn hosts<'a>(
     ports: &'a [Port],
     bonds: &'a [Bond],
     statements: &[&'a Statement],
-) -> HashMap<&'a str, Option<super::super::HostInterface>> {
+) -> HashMap<&'a str, Option<HostInterface>> {
     let of = |port: &'a Port| (port.name.as_str(), port.interface.host.clone());
     let of_bond = |bond: &'a Bond| (bond.name.as_str(), bond.interface.host.clone());
     let mut hosts: HashMap<_, _> = ports.iter().map(of).chain(bonds.iter().map(of_bond)).collect();
@@ -305,7 +321,7 @@ mod tests {
         assert_eq!(device(1), on("lan", &[9, 1]), "by the device of its parent");
         assert_eq!((device(2), device(4)), (None, None), "not inherited");
         assert_eq!(device(3), on("lan.8", &[1]));
-        let vlans = config.host_vlans();
+        let vlans = config.host_vlans().vlans;
         assert_eq!(
             vlans.iter().map(|vlan| vlan.in_kernel).collect::<Vec<_>>(),
             [true, true, false, true, false]
@@ -364,7 +380,10 @@ mod tests {
                 "on the host interface of \"lan\", in the router's own namespace, and that of this VRF would be in \
                  namespace \"n\"",
             ),
-            ("turnpike.vlan 'a' { parent = 'lan', id = 5, host = 'kernal' }", "host: expected true, false or"),
+            (
+                "turnpike.vlan 'a' { parent = 'lan', id = 5, host = 'kernal' }",
+                "host: expected true, false, \"kernel\" or { netns = \"NAME\" }, got string \"kernal\"",
+            ),
             ("turnpike.port 'a' { device = 'eth3', host = 'kernel' }", "host: expected true, false or"),
             (
                 "turnpike.vlan 'a' { parent = 'wan', id = 5, address = '10.0.0.1/24' }
