@@ -49,7 +49,7 @@ def test_real_hosts_meet_through_a_bridge_of_click(lab):
         host.run("ip", "address", "add", f"10.9.0.{number}/24", "dev", "eth0")
     hosts.left.run("ping", "-c", "3", "-W", "2", "10.9.0.2")
     server = hosts.right.spawn("iperf3", "-s", "-1", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(lambda: "5201" in hosts.right.run("ss", "-tln").stdout)
+    assert wait_for(lambda: "5201" in hosts.right.run("ss", "-tln").stdout)
     report = json.loads(hosts.left.run("iperf3", "-c", "10.9.0.2", "-t", "1", "-J").stdout)
     server.wait(20)
     assert report["end"]["sum_received"]["bytes"] > 1_000_000
@@ -80,7 +80,7 @@ def test_elements_of_many_classes_sort_and_change_frames(lab):
         steps = {step["name"]: step for step in wires.router.show("graph")["steps"]}
         return json.dumps(steps["arps"])
 
-    wait_for(lambda: '"packets": 1' in arps() or '"packets":1' in arps())
+    assert wait_for(lambda: '"packets": 1' in arps() or '"packets":1' in arps())
     assert wires.right.receive(0.1) == []
     wires.router.stop()
 
@@ -94,7 +94,7 @@ def test_real_hosts_use_an_ip_router_of_click(lab):
     trace = hosts.left.run("traceroute", "-n", "-w", "2", "-q", "1", "10.0.2.2").stdout.splitlines()
     assert "10.0.1.1" in trace[1] and "10.0.2.2" in trace[2], trace
     server = hosts.right.spawn("iperf3", "-s", "-1", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(lambda: "5201" in hosts.right.run("ss", "-tln").stdout)
+    assert wait_for(lambda: "5201" in hosts.right.run("ss", "-tln").stdout)
     report = json.loads(hosts.left.run("iperf3", "-c", "10.0.2.2", "-t", "1", "-J").stdout)
     server.wait(20)
     assert report["end"]["sum_received"]["bytes"] > 1_000_000
@@ -137,7 +137,7 @@ def test_an_endless_loop_ends_and_holds_no_forwarder(lab):
         wires.left.send(ethernet(RIGHT_MAC, HOST_A_MAC, 0x88B5, pattern(60)))
     wires.left.send(frame())
     assert wires.right.expect(1) == [frame()]
-    wait_for(lambda: wires.router.counters()["dropped"]["by-step"] == 10)
+    assert wait_for(lambda: wires.router.counters()["dropped"]["by-step"] == 10)
     assert change(received=11) == {"received": 11, "sent": 1, "dropped": {"by-step": 10}}
     wires.router.stop()
 
@@ -156,7 +156,7 @@ def test_a_source_makes_packets_at_its_rate(lab):
     third = ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("10.0.1.2", "10.0.2.2", udp("10.0.1.2", "10.0.2.2", 1, 7, b"x")))
     wires.left.send(frame(), other, third)
     assert wires.right.expect(1) == [third]
-    wait_for(lambda: "seven: " in wires.router.log())
+    assert wait_for(lambda: "seven: " in wires.router.log())
     wires.router.stop()
 
 
@@ -250,10 +250,10 @@ def test_pings_pass_a_flood_by_their_priority(lab):
         host.run("ip", "address", "add", f"10.9.0.{number}/24", "dev", "eth0")
     hosts.left.run("ping", "-c", "1", "-W", "5", "10.9.0.2")
     server = hosts.right.spawn("iperf3", "-s", "-1", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(lambda: "5201" in hosts.right.run("ss", "-tln").stdout)
+    assert wait_for(lambda: "5201" in hosts.right.run("ss", "-tln").stdout)
     flood = hosts.left.spawn("iperf3", "-c", "10.9.0.2", "-u", "-b", "20M", "-t", "4", "-l", "1000",
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(lambda: hosts.router.counters()["dropped"].get("queue-full", 0) > 100)
+    assert wait_for(lambda: hosts.router.counters()["dropped"].get("queue-full", 0) > 100)
     # Behind the flood's queue one in twenty would get through.
     hosts.left.run("ping", "-c", "10", "-i", "0.1", "-W", "5", "10.9.0.2")
     pings = hosts.left.run("ping", "-c", "10", "-i", "0.1", "-W", "5", "10.9.0.2").stdout
@@ -274,7 +274,7 @@ def test_queues_of_a_scheduler_keep_their_packets_through_a_change(lab, tmp_path
     wires.left.send(*[made(2, 100)] * 30, *[made(1, 100)] * 30)
     # Sixteen and one leave at once.
     early = wires.right.expect(17)
-    wait_for(lambda: change(received=60))
+    assert wait_for(lambda: change(received=60))
     file = tmp_path / "other.click"
     file.write_text(text.replace("PrioSched", "RoundRobinSched").replace("Shaper(1)", "Shaper(1MBps)"))
     wires.router.command("apply", "--click", file)
@@ -341,7 +341,7 @@ def test_the_kernel_has_the_other_end_of_a_tap_device(lab):
     assert hosts.inside.run("ip", "link", "show", "fake0", check=False).returncode != 0
 
 
-def test_real_hosts_are_answered_who_ask_for_macs(lab):
+def test_real_hosts_that_ask_for_macs_are_answered(lab):
     mac = "02:00:00:00:00:99"
     text = f"""
     FromDevice(tp-right, PROMISC true) -> c :: Classifier(12/0806 20/0001, 12/86dd 54/87, -);
@@ -361,7 +361,7 @@ def test_real_hosts_are_answered_who_ask_for_macs(lab):
     assert mac not in host.run("ip", "neighbour", "show", "fd09::8").stdout
     # Who would have the address as well is told so.
     host.run("ip", "address", "add", "fd09::9/64", "dev", "eth0")
-    wait_for(lambda: "dadfailed" in host.run("ip", "address", "show", "dev", "eth0").stdout)
+    assert wait_for(lambda: "dadfailed" in host.run("ip", "address", "show", "dev", "eth0").stdout)
     hosts.router.stop()
 
 
@@ -384,10 +384,10 @@ def test_packets_are_delayed(lab):
     assert client.read("d.delay") == "3"
     client.write("d.delay", "50")
     wires.left.send(late)
-    wait_for(lambda: client.read("held.length") == "1")
+    assert wait_for(lambda: client.read("held.length") == "1")
     # The packet is there still, under the new delay, and can be given up.
     client.write("held.reset")
-    wait_for(lambda: client.read("held.length") == "0")
+    assert wait_for(lambda: client.read("held.length") == "0")
     counters = wires.router.counters()
     assert (counters["dropped"]["by-step"], counters["in_flight"]) == (1, 0), counters
     wires.router.stop()
@@ -407,20 +407,20 @@ def test_switches_share_by_tickets_and_tables_look_up_one_address(lab):
     # Frames without any IP header: their annotation decides.
     wires.left.send(*[made(1, 100)] * 40)
     assert shares(wires.right.expect(30)) == [30, 0]
-    wait_for(lambda: client.read("other.count") == "10")
+    assert wait_for(lambda: client.read("other.count") == "10")
     assert (client.read("sw.tickets0"), client.read("sw.tickets1"), client.read("wrong.count")) == ("3", "1", "0")
     client.write("sw.tickets0", "0")
     wires.left.send(*[made(1, 100)] * 5)
-    wait_for(lambda: client.read("other.count") == "15")
+    assert wait_for(lambda: client.read("other.count") == "15")
     assert client.ask("READ sw.tickets2")[0] == 511
     # Without tickets nothing passes.
     client.write("sw.tickets1", "0")
     wires.left.send(*[made(1, 100)] * 5)
-    wait_for(lambda: wires.router.counters()["dropped_total"] == 20)
+    assert wait_for(lambda: wires.router.counters()["dropped_total"] == 20)
     client.write("rt.set", "10.0.2.0/24 1")
     client.write("sw.tickets0", "1")
     wires.left.send(*[made(1, 100)] * 5)
-    wait_for(lambda: client.read("wrong.count") == "5")
+    assert wait_for(lambda: client.read("wrong.count") == "5")
     wires.router.stop()
 
 
@@ -442,7 +442,7 @@ def test_ip6_packets_are_checked_and_routed(lab):
     wires.left.send(sent(packet("2001:db8:1::9", "2001:db8::bad")), sent(packet("2001:db8:1::9", hops=1)),
                     sent(packet("2001:db8:2::9")), sent(packet("2001:db8:1::9")))
     assert wires.right.expect(1) == [ethernet(HOST_B_MAC, RIGHT_MAC, 0x86DD, packet("2001:db8:1::9", hops=63))]
-    wait_for(lambda: "elsewhere: " in wires.router.log())
+    assert wait_for(lambda: "elsewhere: " in wires.router.log())
     wires.router.stop()
 
 
@@ -486,7 +486,7 @@ def test_packets_come_from_a_file_and_go_to_one(lab, tmp_path):
     wires.left.send(*frames[:5])
     assert len(wires.left.expect(5)) == 5
     # A copy of the file's own while it is written, and the whole when the router has ended.
-    wait_for(lambda: out.exists() and len(read_pcap(out)) == 5)
+    assert wait_for(lambda: out.exists() and len(read_pcap(out)) == 5)
     wires.left.send(frames[5])
     assert len(wires.left.expect(1)) == 1
     wires.router.stop()
