@@ -1,8 +1,11 @@
 //! A configuration without compound elements.
 
-use std::fmt;
+use std::borrow::Cow;
+use std::{fmt, slice};
 
 use crate::error::Place;
+use crate::grammar::is_config;
+use crate::text::{join_arguments, quote, split_arguments};
 
 /// A configuration of primitive elements and connections between their ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -97,6 +100,48 @@ impl fmt::Display for Requirement {
 impl fmt::Display for Element {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} :: {}", self.name, self.class)?;
-        if self.config.is_empty() { Ok(()) } else { write!(f, "({})", self.config) }
+        if self.config.is_empty() { Ok(()) } else { write!(f, "({})", self.readable_config()) }
+    }
+}
+
+impl Element {
+    /// The configuration string, such that it is read as the same arguments. Without its comments, a quote or bracket may
+    /// be left open; an argument with such a one is quoted.
+    fn readable_config(&self) -> Cow<'_, str> {
+        let is_read = |text: &str, arguments: &[String]| {
+            is_config(text) && split_arguments(text) == arguments
+        };
+        if is_read(&self.config, &self.arguments) {
+            return Cow::Borrowed(&self.config);
+        }
+        let readable = |argument: &String| {
+            let stays = argument.is_empty() || is_read(argument, slice::from_ref(argument));
+            if stays { argument.clone() } else { quote(argument.as_bytes()) }
+        };
+        let arguments: Vec<String> = self.arguments.iter().map(readable).collect();
+        Cow::Owned(join_arguments(&arguments))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use crate::{flatten, parse};
+
+    /// A configuration as it is printed; `None` if it is none.
+    fn printed(text: &str) -> Option<String> {
+        Some(flatten(&parse("f", text).ok()?, &[]).ok()?.to_string())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4096))]
+        #[test]
+        fn what_is_printed_is_read_back(config in r#"[a1<>"'/*,()#$\\ \n\r-]{0,16}"#, value in r#"[a"'<>(/*]{0,3}"#) {
+            let text = format!("define($a {value}); m :: Message({config});");
+            if let Some(once) = printed(&text) {
+                prop_assert_eq!(printed(&once), Some(once));
+            }
+        }
     }
 }

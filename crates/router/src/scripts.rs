@@ -11,10 +11,12 @@
 //! it next waits; so scripts that run each other do not wait for each other.
 
 use std::fs::OpenOptions;
+use std::future::pending;
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::mem::take;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::report::HandlerAnswer;
 use api::{Answer, HandlerCall, Request};
@@ -23,7 +25,7 @@ use control::config::Element;
 use dataplane::lock::lock;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, yield_now};
 use tokio::time::sleep;
 
 use super::handlers::{said, status};
@@ -35,6 +37,9 @@ const PAUSE: Duration = Duration::from_millis(4);
 
 /// Longest text in the log, in bytes.
 const LOGGED_MOST: usize = 4096;
+
+/// Most lines of a script in the log in a second.
+const LINES_MOST: usize = 100;
 
 /// The value of a script's `run`, or the reason why there is none.
 type Value = Result<String, String>;
@@ -64,14 +69,46 @@ struct Running {
 /// What a script's task and the owner both have.
 #[derive(Default)]
 struct Shared {
-    /// It is being executed, or has an order.
-    is_busy: AtomicBool,
+    load: Mutex<Load>,
     /// It has ended and ends the router.
     is_over: AtomicBool,
-    /// Steps while it was busy.
-    steps: AtomicU32,
     /// The variables that handlers have.
     exported: Mutex<Vec<(String, String)>>,
+}
+
+/// Whether a script is being executed.
+#[derive(Default)]
+struct Load {
+    /// It is being executed, or has an order.
+    is_busy: bool,
+    /// Steps while it was busy.
+    steps: u32,
+}
+
+impl Shared {
+    /// Begins to be busy; returns false if it was busy already.
+    fn begin(&self) -> bool {
+        let mut load = lock(&self.load);
+        !std::mem::replace(&mut load.is_busy, true)
+    }
+
+    /// Likewise for steps, which are kept for one that is busy.
+    fn begin_or_keep(&self, steps: u32) -> bool {
+        let mut load = lock(&self.load);
+        if load.is_busy {
+            load.steps = load.steps.saturating_add(steps);
+            return false;
+        }
+        load.is_busy = true;
+        true
+    }
+
+    /// Ends to be busy, unless there have been steps; returns their number.
+    fn rest(&self) -> u32 {
+        let mut load = lock(&self.load);
+        load.is_busy = load.steps > 0;
+        take(&mut load.steps)
+    }
 }
 
 impl Drop for Running {
@@ -146,11 +183,12 @@ impl Scripts {
 impl Running {
     fn order(&self, order: Order) -> Result<oneshot::Receiver<Value>, String> {
         let (to, answer) = oneshot::channel();
-        if self.shared.is_busy.swap(true, Ordering::AcqRel) {
-            let Order::Step(count) = order else {
-                return Err("the script is being executed; try again".to_owned());
-            };
-            self.shared.steps.fetch_add(count, Ordering::Relaxed);
+        let begins = match order {
+            Order::Step(count) => self.shared.begin_or_keep(count),
+            _ if self.shared.begin() => true,
+            _ => return Err("the script is being executed; try again".to_owned()),
+        };
+        if !begins {
             let _ = to.send(Ok(String::new()));
             return Ok(answer);
         }
@@ -166,7 +204,7 @@ fn begin(
 ) -> Running {
     let (orders, taken) = mpsc::channel(1);
     let (kind, shared) = (script.kind(), Arc::new(Shared::default()));
-    shared.is_busy.store(true, Ordering::Release);
+    shared.begin();
     let task = Task {
         name: element.name.clone(),
         kind,
@@ -176,6 +214,7 @@ fn begin(
         shared: shared.clone(),
         asker: None,
         calls: 0,
+        lines: Lines::default(),
     };
     let task = runtime.spawn(task.run()).abort_handle();
     Running { element: element.clone(), kind, orders, shared, task }
@@ -189,9 +228,33 @@ struct Task {
     orders: mpsc::Receiver<(Order, oneshot::Sender<Value>)>,
     questions: mpsc::Sender<Question>,
     shared: Arc<Shared>,
-    /// Who waits for it to block or to end.
+    /// The one that waits until it blocks or ends.
     asker: Option<oneshot::Sender<Value>>,
     calls: u32,
+    lines: Lines,
+}
+
+/// The lines that a script has printed in the present second.
+#[derive(Default)]
+struct Lines {
+    since: Option<Instant>,
+    count: usize,
+    left_out: usize,
+}
+
+impl Lines {
+    /// Returns true if one more may be logged now; a new second also returns the number of those that were left out.
+    fn one_more(&mut self, now: Instant) -> (bool, usize) {
+        let is_new = |since: Instant| now.duration_since(since) >= Duration::from_secs(1);
+        let mut left_out = 0;
+        if self.since.is_none_or(is_new) {
+            left_out = take(&mut self.left_out);
+            (self.since, self.count) = (Some(now), 0);
+        }
+        self.count += 1;
+        self.left_out += usize::from(self.count > LINES_MOST);
+        (self.count <= LINES_MOST, left_out)
+    }
 }
 
 impl Task {
@@ -216,6 +279,10 @@ impl Task {
                     tracing::warn!("script \"{}\": {text}", self.name);
                     true
                 }
+                Need::Yield => {
+                    yield_now().await;
+                    true
+                }
                 Need::Wait(time) => self.wait(Some(time)).await,
                 Need::Pause => self.wait(None).await,
                 Need::Done(end) => self.end(end).await,
@@ -228,88 +295,115 @@ impl Task {
 
     /// Waits for an order, or for a time. Returns false if no order can come any more.
     async fn wait(&mut self, time: Option<Duration>) -> bool {
-        let steps = self.shared.steps.swap(0, Ordering::Relaxed);
-        if steps > 0 {
-            self.machine.step(steps);
+        let late = async {
+            match time {
+                Some(time) => sleep(time).await,
+                None => pending().await,
+            }
+        };
+        tokio::pin!(late);
+        if self.rests_not() {
             return true;
         }
-        self.rest(Ok(String::new()));
-        let order = match time {
-            None => self.orders.recv().await,
-            Some(time) => tokio::select! {
-                order = self.orders.recv() => order,
-                () = sleep(time) => {
-                    if !self.shared.is_busy.swap(true, Ordering::AcqRel) {
+        self.reply(Ok(String::new()));
+        loop {
+            let (order, is_late) = tokio::select! {
+                order = self.orders.recv() => (order, false),
+                () = &mut late => {
+                    if self.shared.begin() {
                         self.machine.time_is_over();
                         return true;
                     }
                     // An order came at the same time.
-                    self.orders.recv().await
+                    (self.orders.recv().await, true)
                 }
-            },
-        };
-        self.take(order)
+            };
+            let Some(order) = order else { return false };
+            if self.takes(order) {
+                return true;
+            }
+            if is_late {
+                self.machine.time_is_over();
+                return true;
+            }
+            if self.rests_not() {
+                return true;
+            }
+        }
     }
 
-    /// Others may give orders, and see the variables, from now on.
-    fn rest(&mut self, value: Value) {
+    /// Lets others give orders, and see the variables, from now on; returns true if there have been steps meanwhile.
+    fn rests_not(&mut self) -> bool {
+        self.publish();
+        let steps = self.shared.rest();
+        self.machine.step(steps);
+        steps > 0
+    }
+
+    fn publish(&self) {
         let exported = self.machine.exported();
         let exported = exported.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         *lock(&self.shared.exported) = exported;
-        self.shared.is_busy.store(false, Ordering::Release);
+    }
+
+    fn reply(&mut self, value: Value) {
         if let Some(asker) = self.asker.take() {
             // The client may have disconnected.
             let _ = asker.send(value);
         }
     }
 
-    fn take(&mut self, order: Option<(Order, oneshot::Sender<Value>)>) -> bool {
-        let Some((order, asker)) = order else { return false };
+    /// Takes an order; returns false if it is refused, so that the script goes on waiting.
+    fn takes(&mut self, (order, asker): (Order, oneshot::Sender<Value>)) -> bool {
         self.asker = Some(asker);
         match order {
             Order::Step(count) => self.machine.step(count),
             Order::Run(arguments) => self.machine.run(&arguments),
             Order::GoTo(label) => {
-                if let Err(why) = self.machine.go_to(&label)
-                    && let Some(asker) = self.asker.take()
-                {
-                    let _ = asker.send(Err(why));
+                if let Err(why) = self.machine.go_to(&label) {
+                    self.reply(Err(why));
+                    return false;
                 }
             }
         }
         true
     }
 
-    /// The script has ended; it can be run again.
+    /// The script has ended; it can be run again. The end of a driver is that of the router, whatever it is.
     async fn end(&mut self, end: End) -> bool {
+        let stops = end == End::Stop || self.kind == Kind::Driver;
         let value = match end {
-            End::End => Ok(String::new()),
+            End::End | End::Stop => Ok(String::new()),
             End::Return(value) => Ok(value),
             End::Error(why) => {
-                tracing::error!(
-                    "script \"{}\": {}",
-                    self.name,
-                    if why.is_empty() { "error" } else { &why }
-                );
+                let shown = if why.is_empty() { "error" } else { &why };
+                tracing::error!("script \"{}\": {shown}", self.name);
                 Err(why)
             }
-            End::Stop => {
-                self.stop().await;
-                Ok(String::new())
-            }
         };
-        self.shared.steps.store(0, Ordering::Relaxed);
-        self.rest(value);
-        loop {
-            let order = self.orders.recv().await;
-            // There is nothing to step over.
-            if let Some((Order::Step(_), asker)) = order {
-                self.shared.is_busy.store(false, Ordering::Release);
-                let _ = asker.send(Ok(String::new()));
-                continue;
-            }
-            return self.take(order);
+        if stops {
+            self.stop().await;
         }
+        self.publish();
+        self.idle();
+        self.reply(value);
+        loop {
+            let Some(order) = self.orders.recv().await else { return false };
+            // There is nothing to step over.
+            if let (Order::Step(_), asker) = order {
+                self.idle();
+                let _ = asker.send(Ok(String::new()));
+            } else if self.takes(order) {
+                return true;
+            } else {
+                self.idle();
+            }
+        }
+    }
+
+    /// Rests behind the end, where steps do nothing.
+    fn idle(&self) {
+        *lock(&self.shared.load) = Load::default();
     }
 
     /// Ends the router, or asks the driver for it.
@@ -322,13 +416,21 @@ impl Task {
         self.write(call).await;
     }
 
-    async fn print(&self, text: String, file: Option<(String, bool)>) {
-        let Some((path, stays)) = file else {
-            let text: String = text.trim_end().chars().take(LOGGED_MOST).collect();
-            return text
-                .lines()
-                .for_each(|line| tracing::info!("script \"{}\": {line}", self.name));
-        };
+    fn log(&mut self, text: &str) {
+        let text: String = text.trim_end().chars().take(LOGGED_MOST).collect();
+        for line in text.lines() {
+            let (may, left_out) = self.lines.one_more(Instant::now());
+            if left_out > 0 {
+                tracing::warn!("script \"{}\": {left_out} lines were left out", self.name);
+            }
+            if may {
+                tracing::info!("script \"{}\": {line}", self.name);
+            }
+        }
+    }
+
+    async fn print(&mut self, text: String, file: Option<(String, bool)>) {
+        let Some((path, stays)) = file else { return self.log(&text) };
         let shown = path.clone();
         let write = move || {
             let mut options = OpenOptions::new();
@@ -419,5 +521,152 @@ impl Task {
             audit::Client::of_script(&self.name).record(&change, &result);
         }
         answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A script of a class, and what it asks the owner.
+    fn script(class: &str, config: &str) -> (Scripts, mpsc::Receiver<Question>) {
+        let (questions, asked) = mpsc::channel(4);
+        let element = Element {
+            line: 1,
+            name: "s".to_owned(),
+            class: class.to_owned(),
+            config: config.to_owned(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            to: Vec::new(),
+            step: None,
+            counts: Vec::new(),
+            port: None,
+            ways: Vec::new(),
+        };
+        let mut scripts = Scripts::default();
+        scripts.serve(&[element], (&Handle::current(), &questions));
+        (scripts, asked)
+    }
+
+    fn run<T>(test: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.unwrap().block_on(test)
+    }
+
+    /// The script's tasks go as far as they can.
+    async fn settle() {
+        for _ in 0..100 {
+            yield_now().await;
+        }
+    }
+
+    /// The handler that a script writes.
+    fn written(asked: &mut mpsc::Receiver<Question>) -> Option<String> {
+        match asked.try_recv() {
+            Ok(Question::Request(Request::Handler(HandlerCall::Write { handler, .. }), _)) => {
+                Some(handler)
+            }
+            Ok(_) => panic!("another question"),
+            Err(_) => None,
+        }
+    }
+
+    #[test]
+    fn every_end_of_a_driver_stops_the_router() {
+        for config in ["end, pause", "exit", "return 1", "error x", "goto end", "goto stop", "loop"]
+        {
+            run(async {
+                let (scripts, mut asked) = script("DriverManager", config);
+                settle().await;
+                // `loop` has many jumps first.
+                let handler = loop {
+                    match written(&mut asked) {
+                        Some(handler) => break handler,
+                        None => settle().await,
+                    }
+                };
+                assert_eq!(handler, "stop", "{config}");
+                assert!(!scripts.intercepts_stop(), "{config}");
+            });
+        }
+        run(async {
+            let (scripts, mut asked) = script("Script", "TYPE DRIVER, pause, end");
+            settle().await;
+            assert!(scripts.intercepts_stop());
+            settle().await;
+            assert_eq!(written(&mut asked).as_deref(), Some("stop"));
+            let (_others, mut asked) = script("Script", "end");
+            settle().await;
+            assert_eq!(written(&mut asked), None);
+        });
+    }
+
+    #[test]
+    fn a_goto_that_is_refused_executes_nothing() {
+        for config in
+            ["TYPE PASSIVE, writeq x.y 1", "pause, writeq x.y 1", "wait 1000, write x.y 1"]
+        {
+            run(async {
+                let (scripts, mut asked) = script("Script", config);
+                settle().await;
+                // The second one is refused for the same reason, not as the script is busy.
+                for _ in 0..2 {
+                    let answer = scripts.call("s", "goto", "nowhere").unwrap().await.unwrap();
+                    assert!(answer.unwrap_err().contains("no label \"nowhere\""));
+                    settle().await;
+                    assert_eq!(written(&mut asked), None, "{config}");
+                }
+                let order = if config.starts_with("TYPE") { "run" } else { "step" };
+                let _answer = scripts.call("s", order, "").unwrap();
+                settle().await;
+                assert_eq!(written(&mut asked).as_deref(), Some("x.y"), "{config}");
+            });
+        }
+    }
+
+    #[test]
+    fn a_goto_that_is_refused_leaves_the_time_to_wait_for() {
+        run(async {
+            let (scripts, mut asked) = script("Script", "wait 0.2, write x.y 1");
+            settle().await;
+            scripts.call("s", "goto", "nowhere").unwrap().await.unwrap().unwrap_err();
+            assert!(asked.recv().await.is_some());
+        });
+    }
+
+    #[test]
+    fn steps_of_a_busy_script_are_not_lost() {
+        let shared = Shared::default();
+        assert!(shared.begin_or_keep(1));
+        assert!(!shared.begin() && !shared.begin_or_keep(2));
+        // It stays busy for the steps that came, also just before it rests.
+        assert_eq!(shared.rest(), 2);
+        assert!(!shared.begin_or_keep(u32::MAX) && !shared.begin_or_keep(1));
+        assert_eq!((shared.rest(), shared.rest()), (u32::MAX, 0));
+        assert!(shared.begin());
+    }
+
+    #[test]
+    fn lines_of_a_second_are_bounded() {
+        let (mut lines, now) = (Lines::default(), Instant::now());
+        let logged = (0..250).filter(|_| lines.one_more(now).0).count();
+        assert_eq!(logged, LINES_MOST);
+        let next = now + Duration::from_secs(1);
+        assert_eq!((lines.one_more(next), lines.one_more(next)), ((true, 150), (true, 0)));
+    }
+
+    #[test]
+    fn a_script_with_much_work_leaves_others_their_turn() {
+        run(async {
+            let work = "set a $(add 1 2),".repeat(900);
+            let (scripts, _asked) = script("Script", &format!("label x, {work} goto x"));
+            yield_now().await;
+            // It has begun and is busy still.
+            assert!(scripts.call("s", "run", "").is_err());
+            while scripts.call("s", "run", "").is_err() {
+                yield_now().await;
+            }
+        });
     }
 }

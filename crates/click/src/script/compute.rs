@@ -19,8 +19,17 @@ pub const FUNCTIONS: [&str; 29] = [
 
 type Value = Result<String, String>;
 
+/// Longest text of arguments, and longest value, in bytes.
+const BYTES_MOST: usize = 64 << 10;
+
 /// Calls a function; `None` if there is none of this name.
 pub fn compute(name: &str, arguments: &str) -> Option<Value> {
+    if arguments.len() > BYTES_MOST && FUNCTIONS.contains(&name) {
+        return Some(Err(format!(
+            "arguments of {} bytes; expected at most {BYTES_MOST}",
+            arguments.len()
+        )));
+    }
     let words = split_words(arguments);
     Some(match name {
         "add" | "sub" | "mul" | "div" | "idiv" | "min" | "max" => fold(name, &words),
@@ -195,7 +204,8 @@ fn logic(name: &str, words: &[&str]) -> Value {
 /// Returns true if the first word is one of the others.
 fn is_in(words: &[&str]) -> bool {
     let Some((one, others)) = words.split_first() else { return false };
-    others.iter().any(|other| unquote(other) == unquote(one))
+    let one = unquote(one);
+    others.iter().any(|other| unquote(other) == one)
 }
 
 fn choose(words: &[&str]) -> Value {
@@ -252,6 +262,9 @@ fn format(arguments: &str) -> Value {
         let field = Field::read(&part[..end]).ok_or_else(wrong)?;
         out.push_str(&field.write(&part[end..=end], &next()).ok_or_else(wrong)?);
         out.push_str(&part[end + 1..]);
+        if out.len() > BYTES_MOST {
+            return Err(format!("the result is longer than {BYTES_MOST} bytes"));
+        }
     }
     if rest.is_empty() { Ok(out) } else { Err(wrong()) }
 }
@@ -399,6 +412,20 @@ mod tests {
                 && some.iter().any(|&one| one != some[0])
         );
         assert!(value("now").unwrap().split_once('.').is_some_and(|(_, micros)| micros.len() == 6));
+    }
+
+    #[test]
+    fn arguments_and_values_are_bounded() {
+        let many = "a ".repeat(BYTES_MOST / 2);
+        assert_eq!(value(&format!("length {}", &many[1..])), Ok((BYTES_MOST - 2).to_string()));
+        for name in ["in", "length", "add"] {
+            let why = compute(name, &format!("{many}b")).unwrap().unwrap_err();
+            assert_eq!(why, "arguments of 65537 bytes; expected at most 65536", "{name}");
+        }
+        assert!(compute("nothing", &format!("{many}b")).is_none());
+        let wide = |count: usize| format!("sprintf \"{}\"", "%256s".repeat(count));
+        assert_eq!(value(&wide(256)).map(|text| text.len()), Ok(BYTES_MOST));
+        assert_eq!(value(&wide(257)), Err("the result is longer than 65536 bytes".to_owned()));
     }
 
     #[test]

@@ -14,8 +14,14 @@ const JUMPS_MOST: usize = 1000;
 /// Most handlers that one instruction reads.
 const ANSWERS_MOST: usize = 100;
 
-/// Most bytes of all variables.
+/// Most bytes of all variables, and of the handlers' values that one instruction reads.
 const BYTES_MOST: usize = 4 << 20;
+
+/// Most instructions, each once more for each handler that it reads, of a script that does not wait.
+const WORK_MOST: usize = 10_000;
+
+/// Work after which others have a turn.
+const WORK_AT_ONCE: usize = 64;
 
 /// What a script needs to go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +39,8 @@ pub enum Need {
     },
     /// A fault of the script, with which it goes on.
     Complain(String),
+    /// Nothing; but others shall have a turn first.
+    Yield,
     /// A time, for [`Machine::time_is_over`]; a step ends it as well.
     Wait(Duration),
     /// A step.
@@ -70,6 +78,8 @@ pub struct Machine {
     /// The arguments of `run`.
     arguments: String,
     jumps: usize,
+    /// Instructions and answers since it has last waited.
+    work: usize,
     /// Steps that have not been used.
     steps: u32,
     /// Steps of the present `pause`.
@@ -91,6 +101,7 @@ impl Machine {
             status: 0,
             arguments: String::new(),
             jumps: 0,
+            work: 0,
             steps: 0,
             paused: 0,
             is_late: false,
@@ -100,7 +111,7 @@ impl Machine {
     /// Begins at the first instruction, with arguments.
     pub fn run(&mut self, arguments: &str) {
         self.jump(0);
-        (self.jumps, self.steps) = (0, 0);
+        (self.jumps, self.work, self.steps) = (0, 0, 0);
         self.arguments = arguments.to_owned();
     }
 
@@ -113,7 +124,7 @@ impl Machine {
             return Err("jump to nonexistent label".to_owned());
         };
         self.jump(at);
-        (self.jumps, self.steps) = (0, 0);
+        (self.jumps, self.work, self.steps) = (0, 0, 0);
         Ok(())
     }
 
@@ -147,6 +158,9 @@ impl Machine {
     /// Executes instructions until something is needed. The first end of a passive script is that of its beginning.
     pub fn next_need(&mut self) -> Need {
         loop {
+            if let Some(need) = self.count_work() {
+                return need;
+            }
             let script = self.script.clone();
             let Some(instruction) = script.instructions.get(self.at) else {
                 if self.is_new {
@@ -164,6 +178,10 @@ impl Machine {
             match done {
                 Ok(Some(need)) => return need,
                 Ok(None) => {}
+                Err(Stopped::Needs(_)) if self.bytes_of_answers() > BYTES_MOST => {
+                    return self
+                        .fails(&format!("an instruction reads more than {BYTES_MOST} bytes"));
+                }
                 Err(Stopped::Needs(call)) if self.answers.len() < ANSWERS_MOST => {
                     return Need::Read(call);
                 }
@@ -177,6 +195,16 @@ impl Machine {
                 }
             }
         }
+    }
+
+    /// Counts an instruction that is now begun, or begun anew with an answer more.
+    fn count_work(&mut self) -> Option<Need> {
+        self.work += 1;
+        if self.work > WORK_MOST {
+            let why = format!("{WORK_MOST} instructions without a pause; it is stopped");
+            return Some(self.fails(&why));
+        }
+        self.work.is_multiple_of(WORK_AT_ONCE).then_some(Need::Yield)
     }
 
     /// Executes an instruction before the script begins.
@@ -228,6 +256,10 @@ impl Machine {
         Ok(None)
     }
 
+    fn bytes_of_answers(&self) -> usize {
+        self.answers.iter().map(String::len).sum()
+    }
+
     /// Goes on to the next instruction.
     fn advance(&mut self) {
         self.jump(self.at + 1);
@@ -242,7 +274,7 @@ impl Machine {
     /// It has ended where it is.
     fn done(&mut self, end: End) -> Need {
         self.answers.clear();
-        (self.jumps, self.steps) = (0, 0);
+        (self.jumps, self.work, self.steps) = (0, 0, 0);
         Need::Done(end)
     }
 
@@ -297,6 +329,7 @@ impl Machine {
         let text = expander.expand(text)?;
         let call = Call::of(&if *unquotes { plain(&text) } else { text });
         match expander.answers.next() {
+            Some(value) if value.len() > LONGEST => Err(Stopped::TooLong),
             Some(value) => Ok((call, value.clone())),
             None => Err(Stopped::Needs(call)),
         }
@@ -333,7 +366,7 @@ impl Machine {
         let used = self.steps.min(count - self.paused);
         (self.steps, self.paused) = (self.steps - used, self.paused + used);
         if self.paused < count {
-            self.jumps = 0;
+            (self.jumps, self.work) = (0, 0);
             return Some(Need::Pause);
         }
         self.advance();
@@ -342,7 +375,7 @@ impl Machine {
 
     fn wait(&mut self, time: Duration) -> Option<Need> {
         if self.steps == 0 && !self.is_late {
-            self.jumps = 0;
+            (self.jumps, self.work) = (0, 0);
             return Some(Need::Wait(time));
         }
         self.steps -= u32::from(!self.is_late);
@@ -406,6 +439,7 @@ mod tests {
                     shown.push(format!("{name} {stays} {text}"))
                 }
                 Need::Complain(text) => shown.push(text),
+                Need::Yield => {}
                 need => return (shown, need),
             }
         }
@@ -528,6 +562,55 @@ mod tests {
             assert_eq!(run(&mut one).1, Need::Wait(Duration::from_secs(1)));
             one.time_is_over();
         }
+    }
+
+    #[test]
+    fn much_work_between_jumps_ends_a_script_and_gives_turns() {
+        // Few jumps, but a thousand instructions between them.
+        let long = format!("label x, {}goto x", "set a $(c.count),".repeat(900));
+        let mut one = machine(&long);
+        let mut turns = 0;
+        let end = loop {
+            match one.next_need() {
+                Need::Read(_) => one.answer("1".to_owned()),
+                Need::Yield => turns += 1,
+                Need::Done(end) => break end,
+                other => panic!("{other:?}"),
+            }
+        };
+        let why = "10000 instructions without a pause; it is stopped".to_owned();
+        assert_eq!((end, turns), (End::Error(why), 10_000 / 64));
+        // One that waits may do as much as it likes.
+        let mut one = machine(&format!("{}wait 1, loop", "set a 1,".repeat(900)));
+        for _ in 0..30 {
+            assert_eq!(run(&mut one).1, Need::Wait(Duration::from_secs(1)));
+            one.time_is_over();
+        }
+    }
+
+    #[test]
+    fn values_of_handlers_are_bounded() {
+        let fails = |text: &str, answer: usize| {
+            let mut one = machine(text);
+            loop {
+                match one.next_need() {
+                    Need::Read(call) if call.handler == "length" => one.answer("1".to_owned()),
+                    Need::Read(_) => one.answer("z".repeat(answer)),
+                    Need::Done(End::Error(why)) => return why,
+                    Need::Done(_) => return String::new(),
+                    Need::Print { .. } | Need::Yield => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+        };
+        for text in ["print c.table", "read c.table"] {
+            assert_eq!(fails(text, LONGEST), "");
+            assert!(fails(text, LONGEST + 1).contains("longer than"), "{text}");
+        }
+        // Values that other handlers get as arguments are no part of the text.
+        let lengths = |count| format!("print \"{}\"", "$(length $(c.table))".repeat(count));
+        assert_eq!(fails(&lengths(10), 250_000), "");
+        assert_eq!(fails(&lengths(40), 250_000), "an instruction reads more than 4194304 bytes");
     }
 
     #[test]

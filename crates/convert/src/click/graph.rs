@@ -16,7 +16,7 @@ use super::arguments::{self, bytes};
 use super::elements::{Destination, Piece, State, Step, WITHOUT_PACKETS, device, translate};
 use super::handlers::Becomes;
 use super::lua::{Statements, Value, quoted, settings};
-use super::net::{FROM_HOST, Input, Net, first_place};
+use super::net::{FROM_HOST, Input, Net, TO_HOST, first_place};
 use super::pull::{Place, Tree, Trees};
 
 /// Most ports with a `FromDevice`: outputs of `port-switch` but one.
@@ -73,6 +73,11 @@ pub(super) fn devices(net: &Net<'_>) -> Result<Devices, Errors> {
                         Err(message) => errors.push(net.error(element, &message)),
                     }
                 }
+                if net.class(element) == TO_HOST
+                    && let Err(message) = to_host(net.args(element))
+                {
+                    errors.push(net.error(element, &message));
+                }
             }
             Err(message) => errors.push(net.error(element, &message)),
         }
@@ -105,7 +110,7 @@ const RECEIVING: [&str; 16] = [
 fn is_promiscuous(net: &Net<'_>, element: usize) -> Result<bool, String> {
     let mut args = net.args(element);
     if net.class(element) == FROM_HOST {
-        return of_host(args);
+        return of_host(args).map(|_| false);
     }
     let by_dpdk = net.class(element) == "FromDPDKDevice";
     args.required(if by_dpdk { "PORT" } else { "DEVNAME" }, kinds::raw)?;
@@ -128,26 +133,40 @@ fn is_promiscuous(net: &Net<'_>, element: usize) -> Result<bool, String> {
     Ok(promiscuous)
 }
 
-/// Likewise of the kernel's end of a TAP device, from which all frames come.
+/// Reads a `FromHost`; returns true if it has addresses or routes for the kernel's interface.
 fn of_host(mut args: Args<'_>) -> Result<bool, String> {
     args.required("DEVNAME", kinds::raw)?;
-    args.optional("DST", arguments::net)?;
-    args.keyword("DST6", kinds::prefix6)?;
+    let has_address = args.optional("DST", arguments::net)?.is_some();
+    let has_address = args.keyword("DST6", kinds::prefix6)?.is_some() || has_address;
+    let has_route = args.keyword("GATEWAY", kinds::raw)?.is_some();
     args.keyword("ETHER", kinds::ether)?;
+    takes_frames(&mut args)?;
+    args.ignore(&["HEADROOM", "MTU"]);
+    args.finish()?;
+    Ok(has_address || has_route)
+}
+
+/// Refuses what a `ToHost` has that is not done.
+fn to_host(mut args: Args<'_>) -> Result<(), String> {
+    args.required("DEVNAME", kinds::raw)?;
+    takes_frames(&mut args)?;
+    if args.keyword("SNIFFERS", kinds::boolean)? == Some(true) {
+        return Err("SNIFFERS true is not supported: the kernel's stack gets the frames".to_owned());
+    }
+    args.finish()
+}
+
+fn takes_frames(args: &mut Args<'_>) -> Result<(), String> {
     if args.keyword("TYPE", kinds::word)?.is_some_and(|kind| kind != "ETHER") {
         return Err("only TYPE ETHER is supported".to_owned());
     }
-    args.ignore(&["GATEWAY", "HEADROOM", "MTU"]);
-    args.finish()?;
-    Ok(false)
+    Ok(())
 }
 
-/// Notes what nobody sets of the kernel's interfaces.
+/// Notes which settings of the kernel's interfaces are left to others.
 fn host_notes(net: &Net<'_>, statements: &mut Statements) {
     for element in net.of_class(&[FROM_HOST]) {
-        let arguments = &net.element(element).arguments;
-        let has_address = arguments.len() > 1 && !arguments[1].starts_with("ETHER ");
-        if has_address {
+        if of_host(net.args(element)).is_ok_and(|has_address| has_address) {
             let Element { place, name, .. } = net.element(element);
             statements.note(format!(
                 "{place}: addresses and routes of the kernel's interface are not set by element \"{name}\"; \

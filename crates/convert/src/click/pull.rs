@@ -141,7 +141,7 @@ fn red_in_front(net: &Net<'_>, queue: usize) -> Option<usize> {
     for _ in 0..net.flat.elements.len() {
         let [(before, output)] = net.sources(at)[..] else { return None };
         if net.class(before) == "RED" {
-            // Those that it selects are no business of it any more.
+            // Its second output has the packets that it has selected.
             return (output == 0).then_some(before);
         }
         if net.outputs(before) != 1 || net.is_queue(before) {

@@ -331,7 +331,7 @@ fn the_kernel_has_the_other_end_of_a_tap_device() {
         FromDevice(eth0) -> t :: ToHost(fake0);";
     let (lua, notes) = converted(text);
     for expected in [
-        r#"turnpike.port "fake0" { device = "net_tap0,iface=fake0,mac=02:00:00:00:00:01" }"#,
+        r#"turnpike.port "fake0" { device = "net_tap_fake0,iface=fake0,mac=02:00:00:00:00:01" }"#,
         r#"graph:path("port-switch.eth0", { "to-port", as = "t", port = "fake0" })"#,
         r#"graph:path("port-switch.fake0", { "to-port", as = "ToDevice@3", port = "eth0" })"#,
     ] {
@@ -340,7 +340,17 @@ fn the_kernel_has_the_other_end_of_a_tap_device() {
     assert!(notes.len() == 1 && notes[0].contains("are not set by element \"f\""), "{notes:?}");
     let two = "FromHost(a) -> ToHost(b); FromHost(b) -> ToHost(a);";
     assert_eq!(converted(two).1, [""; 0]);
-    assert!(self::lua(two).iter().any(|line| line.contains("net_tap1,iface=b")));
+    assert!(self::lua(two).iter().any(|line| line.contains("net_tap_b,iface=b")));
+    // The first one has an argument more, but no address; addresses may stand anywhere.
+    for (text, expected) in [
+        ("FromHost(a, HEADROOM 8) -> ToHost(a);", 0),
+        ("FromHost(a, MTU 1500, DST 192.0.2.1/24) -> ToHost(a);", 1),
+        ("FromHost(a, DST6 2001:db8::1/64) -> ToHost(a);", 1),
+        ("FromHost(ETHER 2:0:0:0:0:1, DEVNAME a) -> ToHost(a);", 0),
+    ] {
+        let notes = converted(text).1;
+        assert_eq!(notes.len(), expected, "{text}: {notes:?}");
+    }
     for (text, expected) in [
         (
             "FromDevice(eth0) -> t :: ToHost(x);",
@@ -350,6 +360,8 @@ fn the_kernel_has_the_other_end_of_a_tap_device() {
         ("FromHost(a/b) -> Discard;", "DEVNAME \"a/b\": expected 1 to 15 letters"),
         ("FromHost(a, TYPE IP) -> Discard;", "only TYPE ETHER is supported"),
         ("FromHost(a, GATEWY 1.0.0.1) -> Discard;", "GATEWY"),
+        ("FromHost(a) -> t :: ToHost(a, SNIFER true);", "(ToHost): unknown argument SNIFER"),
+        ("FromHost(a) -> t :: ToHost(a, TYPE IP);", "only TYPE ETHER is supported"),
     ] {
         assert!(errors(text).contains(expected), "{text}: {}", errors(text));
     }

@@ -226,15 +226,16 @@ pub(in super::super) fn device(net: &Net<'_>, element: usize) -> Result<String, 
 /// The TAP device of a `FromHost` or `ToHost`: a device of DPDK that the first `FromHost` of its name describes.
 fn host_device(net: &Net<'_>, element: usize) -> Result<String, String> {
     let name = host_name(net, element)?;
-    let mut all = net.of_class(&[FROM_HOST]).into_iter().enumerate();
-    let found = all.find(|(_, from)| host_name(net, *from).is_ok_and(|known| known == name));
-    let (number, from) = found.ok_or_else(|| {
+    let mut all = net.of_class(&[FROM_HOST]).into_iter();
+    let found = all.find(|from| host_name(net, *from).is_ok_and(|known| known == name));
+    let from = found.ok_or_else(|| {
         format!("no FromHost({name}) makes this interface; add one, FromHost({name}) -> Discard")
     })?;
     let mut args = net.args(from);
     let mac = args.keyword("ETHER", mac)?;
     let mac = mac.map_or_else(String::new, |mac| format!(",mac={mac}"));
-    Ok(format!("net_tap{number},iface={name}{mac}"))
+    // A name that other elements do not change: a device that stays keeps it.
+    Ok(format!("net_tap_{name},iface={name}{mac}"))
 }
 
 /// The kernel's name of the interface.

@@ -77,7 +77,7 @@ fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
     Box::new(NdAdvertiser { entries, at: place(context.args) })
 }
 
-/// What is asked, and by whom.
+/// The address that somebody asks for, and the one who asks.
 struct Solicitation {
     target: Ipv6Addr,
     /// Unspecified for one that has no address yet.

@@ -14,7 +14,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use super::{Pace, rate};
 use crate::batch::{Batch, Held};
@@ -64,25 +64,30 @@ pub struct Made {
     full_at: AtomicU64,
 }
 
-/// What the steps of each name have made, with the frame that they make.
+/// What the steps of each name and frame have made, as long as there are such steps: those of a configuration that is
+/// refused are others than those that run.
 #[derive(Default)]
-pub struct Sources(Mutex<HashMap<String, (String, Arc<Made>)>>);
+pub struct Sources(Mutex<HashMap<(String, String), Weak<Made>>>);
 
 impl Sources {
-    /// A step of the same name with another frame begins anew.
     fn of(&self, name: &str, frame: &str) -> Arc<Made> {
         let mut all = lock(&self.0);
-        let known = all.entry(name.to_owned()).or_default();
-        if known.0 != frame {
-            *known = (frame.to_owned(), Arc::default());
-        }
-        known.1.clone()
+        all.retain(|_, made| made.strong_count() > 0);
+        let known = all.entry((name.to_owned(), frame.to_owned())).or_default();
+        known.upgrade().unwrap_or_else(|| {
+            let made = Arc::default();
+            *known = Arc::downgrade(&made);
+            made
+        })
     }
 
     /// Lets the steps of a name begin anew: as many packets as their limit allows.
     pub fn begin_anew(&self, name: &str) {
-        if let Some((_, made)) = lock(&self.0).get(name) {
-            made.count.store(0, Ordering::Relaxed);
+        let all = lock(&self.0);
+        for (_, made) in all.iter().filter(|((known, _), _)| known == name) {
+            if let Some(made) = made.upgrade() {
+                made.count.store(0, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -172,7 +177,8 @@ mod tests {
     #[test]
     fn a_source_begins_anew() {
         let tables = crate::testing::TestTables::every_kind();
-        let args = [("frame", text("0102ff")), ("limit", number(7))];
+        let args_of = |frame: &str| [("frame", text(frame)), ("limit", number(7))];
+        let args = args_of("0102ff");
         let mut step = super::super::make_with(&tables, "packets", &args);
         let sources = tables.shared.get::<Sources>();
         assert_eq!((emit(&mut *step, 0).len(), emit(&mut *step, 0).len()), (7, 0));
@@ -183,9 +189,15 @@ mod tests {
         // One of the same name and frame goes on, one with another frame does not.
         let mut same = super::super::make_with(&tables, "packets", &args);
         assert_eq!(emit(&mut *same, 0).len(), 0);
-        let args = [("frame", text("03")), ("limit", number(7))];
+        let args = args_of("03");
         let mut other = super::super::make_with(&tables, "packets", &args);
         assert_eq!(emit(&mut *other, 0).len(), 7);
+        // As if a change to it was refused: the first one still goes on, and begins anew.
+        drop(other);
+        let mut same = super::super::make_with(&tables, "packets", &args_of("0102ff"));
+        assert_eq!(emit(&mut *same, 0).len(), 0);
+        sources.begin_anew("s");
+        assert_eq!(emit(&mut *step, 0).len(), 7);
     }
 
     #[test]

@@ -126,7 +126,8 @@ fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
     };
     let queues = configs.into_iter().enumerate().map(queue).collect();
     let port = context.port(context.args.text("port"));
-    Box::new(Schedule { outputs: outputs(context.args), order, queues, port })
+    let outputs = outputs(context.args);
+    Box::new(Schedule { outputs, order, queues, port, aside_first: false })
 }
 
 struct Queue {
@@ -187,10 +188,15 @@ impl Queue {
 
     fn pop(&mut self, now: u64) -> Option<Held> {
         let first = self.held.pop_front()?;
+        self.note_empty(now);
+        Some(first)
+    }
+
+    /// Lets the average length fall from now on, if the last packet has left.
+    fn note_empty(&mut self, now: u64) {
         if let (Some(early), true) = (&mut self.early, self.held.is_empty()) {
             early.emptied(now);
         }
-        Some(first)
     }
 }
 
@@ -229,6 +235,8 @@ struct Schedule {
     order: Node,
     queues: Vec<Queue>,
     port: Option<PortId>,
+    /// Packets put aside come before those of the order: every second time.
+    aside_first: bool,
 }
 
 impl Schedule {
@@ -237,21 +245,52 @@ impl Schedule {
         self.queues.iter().for_each(|queue| queue.length.set(queue.held.len()));
     }
 
-    /// Emits what no order holds back: packets put aside, and those of queues that are being emptied. Returns how many
-    /// more there may be.
-    fn emit_others(&mut self, batch: &mut Batch, most: usize, out: &mut Outputs) -> usize {
-        let (mut left, emptied) = (most, self.outputs.len() - DROPS + EMPTIED);
+    /// Emits packets of queues that are being emptied, as drops; returns their number.
+    fn emit_emptied(&mut self, batch: &mut Batch, most: usize, out: &mut Outputs) -> usize {
+        let (mut count, emptied) = (0, self.outputs.len() - DROPS + EMPTIED);
         for queue in &mut self.queues {
             queue.look_for_handlers();
-            if let Some(aside) = &mut queue.aside {
-                left -= emit_from(&mut aside.held, batch, left, &mut out[aside.output]);
-            }
-            let some = left.min(queue.emptied);
+            let some = queue.emptied.min(most - count);
             let gone = emit_from(&mut queue.held, batch, some, &mut out[emptied]);
+            if gone > 0 {
+                queue.note_empty(batch.now);
+            }
             queue.emptied -= gone;
-            left -= gone;
+            count += gone;
         }
-        left
+        count
+    }
+
+    /// Emits packets put aside, which no order holds back; returns their number.
+    fn emit_aside(&mut self, batch: &mut Batch, most: usize, out: &mut Outputs) -> usize {
+        let mut count = 0;
+        for aside in self.queues.iter_mut().filter_map(|queue| queue.aside.as_mut()) {
+            count += emit_from(&mut aside.held, batch, most - count, &mut out[aside.output]);
+        }
+        count
+    }
+
+    /// Emits packets by the order; returns their number.
+    fn emit_ordered(&mut self, batch: &mut Batch, most: usize, out: &mut Outputs) -> usize {
+        let Self { order, queues, port, .. } = self;
+        if port.is_some_and(|port| batch.full.contains(port)) {
+            return 0;
+        }
+        for count in 0..most {
+            let front = |queue: usize| Some(queues.get(queue)?.held.front()?.packet.len());
+            let Some(next) = order.next(&front, batch.now) else { return count };
+            // Packets of another port are for a batch of their own.
+            if !queues[next].held.front().is_some_and(|first| batch.admits(first)) {
+                return count;
+            }
+            let taken = order.take(&front, batch.now);
+            debug_assert_eq!(taken, Some(next));
+            let Some(first) = queues[next].pop(batch.now) else { return count };
+            if let Ok(slot) = batch.put(first) {
+                out[next] |= Mask::when(true, slot);
+            }
+        }
+        most
     }
 }
 
@@ -282,24 +321,17 @@ impl Step for Schedule {
     }
 
     fn emit(&mut self, batch: &mut Batch, most: usize, out: &mut Outputs) -> Origin {
-        let most = self.emit_others(batch, most, out);
-        let Self { order, queues, port, .. } = self;
-        if port.is_some_and(|port| batch.full.contains(port)) {
-            return Origin::Held;
-        }
-        for _ in 0..most {
-            let front = |queue: usize| Some(queues.get(queue)?.held.front()?.packet.len());
-            let Some(next) = order.next(&front, batch.now) else { break };
-            // Packets of another port are for a batch of their own.
-            if !queues[next].held.front().is_some_and(|first| batch.admits(first)) {
-                break;
-            }
-            let taken = order.take(&front, batch.now);
-            debug_assert_eq!(taken, Some(next));
-            let Some(first) = queues[next].pop(batch.now) else { break };
-            if let Ok(slot) = batch.put(first) {
-                out[next] |= Mask::when(true, slot);
-            }
+        let mut left = most - self.emit_emptied(batch, most, out);
+        // Half of the places each, as far as both have packets; and the first one decides of which port the batch is.
+        self.aside_first = !self.aside_first;
+        let (first, half) = (self.aside_first, left.div_ceil(2));
+        for (is_aside, limit) in [(first, half), (!first, most), (first, most)] {
+            let limit = limit.min(left);
+            left -= if is_aside {
+                self.emit_aside(batch, limit, out)
+            } else {
+                self.emit_ordered(batch, limit, out)
+            };
         }
         self.publish();
         Origin::Held

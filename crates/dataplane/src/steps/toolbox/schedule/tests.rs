@@ -140,6 +140,52 @@ fn a_queue_is_emptied_by_drops() {
 }
 
 #[test]
+fn packets_put_aside_leave_the_order_its_share() {
+    let mut step = schedule("prio(a[1000 red 0 0 1 stability 0 aside], b[100])");
+    for _ in 0..4 {
+        put(&mut *step, 0, &frames(2, 64));
+    }
+    put(&mut *step, 1, &frames(1, 80));
+    for _ in 0..2 {
+        let emitted = emit(&mut *step, 64, |_| ());
+        let ordered = emitted.iter().filter(|&&output| output == 1).count();
+        assert_eq!((emitted.len(), ordered), (64, 32));
+    }
+    // A place alone is for one and the other by turns.
+    let mut two = [emit(&mut *step, 1, |_| ()), emit(&mut *step, 1, |_| ())].concat();
+    two.sort();
+    assert_eq!(two, [1, 2]);
+    // What the order leaves is for the others.
+    assert_eq!(emit(&mut *step, 64, |_| ()).iter().filter(|&&output| output == 1).count(), 15);
+    assert_eq!(emit(&mut *step, 64, |_| ()), [2; 64]);
+}
+
+#[test]
+fn the_average_of_an_emptied_queue_falls() {
+    let tables = crate::testing::TestTables::every_kind();
+    let gauges = tables.shared.get::<Gauges>();
+    let order = [("order", text("a[99 red 2 2 1 stability 4]"))];
+    let mut step = super::super::make_with(&tables, "schedule", &order);
+    for _ in 0..4 {
+        put(&mut *step, 0, &frames(0, 64));
+    }
+    let dropped = |step: &mut dyn Step, now: u64| {
+        let mut batch = batch_of(&frames(0, 1));
+        batch.now = now;
+        let (input, mut out) = (batch.packets(), [Mask::EMPTY; MAX_OUTPUTS]);
+        step.process(&mut batch, input, &mut out);
+        out[2].count()
+    };
+    assert_eq!(dropped(&mut *step, dpdk::tsc_hz()), 1);
+    gauges.begin_anew("a");
+    let (mut batch, mut out) = (batch_of(&[]), [Mask::EMPTY; MAX_OUTPUTS]);
+    batch.begin_emitted(dpdk::tsc_hz());
+    step.emit(&mut batch, 64, &mut out);
+    assert!(out[4].count() > 2 && !step.is_waiting());
+    assert_eq!(dropped(&mut *step, 100 * dpdk::tsc_hz()), 0);
+}
+
+#[test]
 fn orders_are_checked_as_arguments() {
     let catalogue = crate::catalogue::Catalogue::default();
     let spec = catalogue.find("schedule").unwrap();
