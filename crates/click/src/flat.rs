@@ -134,6 +134,19 @@ mod tests {
         Some(flatten(&parse("f", text).ok()?, &[]).ok()?.to_string())
     }
 
+    #[test]
+    fn arguments_that_would_not_be_read_back_are_quoted() {
+        for (config, expected) in [
+            (" #", r##"m :: Message("#");"##),
+            ("a, (1, \"#\" 2)", r##"m :: Message(a, (1, "#" 2));"##),
+            ("'it''s', \\<61 62>", r"m :: Message('it''s', \<61 62>);"),
+        ] {
+            let once = printed(&format!("m :: Message({config});")).unwrap();
+            assert_eq!(once.trim_end(), expected);
+            assert_eq!(printed(&once), Some(once));
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4096))]
         #[test]

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A script reads and writes handlers like a client of a control socket. It has one call to the owner under way, pauses
-//! after each [`CALLS`] of them, and one that jumps too often without waiting is stopped: so none delays the router. The
-//! owner never waits for a script. An order to one that is being executed is refused, except steps, which it takes when
+//! after each [`CALLS`] of them, leaves others their turn, and is stopped if it does too much without waiting: so none
+//! delays the router. The owner never waits for a script. An order to one that is being executed is refused, except steps, which it takes when
 //! it next waits; so scripts that run each other do not wait for each other.
 
 use std::fs::OpenOptions;
