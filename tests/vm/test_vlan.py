@@ -281,10 +281,12 @@ def test_vlan_devices_of_the_kernel_are_found_without_statements(machine):
         assert "VLAN device lan.10 on host interface" not in log, log
         # An apply keeps them, and the history has none of this.
         before = vlans()["lan.10"]["host"]["index"]
-        machine.write("/run/next.lua", FOUND_VLANS.replace('host = true', 'host = true, reverse_path = "loose"'))
+        loose = FOUND_VLANS.replace(', address = "10.0.1', ', reverse_path = "loose", address = "10.0.1')
+        machine.write("/run/next.lua", loose.replace('host = true', 'host = true, reverse_path = "loose"'))
         plan = router.command("plan", "/run/next.lua", check=False).stdout
-        assert "reverse_path" in plan and "vlan" not in plan, plan
-        router.command("apply", "/run/next.lua")
+        assert plan.count("reverse_path") == 2 and "vlan" not in plan, plan
+        applied = router.command("apply", "/run/next.lua").stdout
+        assert "2 settings" in applied, applied
         assert (states(), vlans()["lan.10"]["host"]["index"]) == (up, before)
         assert lan.run(*outward, check=False).returncode == 0, told(machine, router)
         assert len(json.loads(router.command("history", "--json").stdout)) == 2

@@ -117,3 +117,51 @@ def test_host_interfaces_are_in_the_vrf_devices_whose_routes_are_followed(machin
         router.stop()
     finally:
         router.close()
+
+
+FOUND = """
+local turnpike = require "turnpike"
+turnpike.vrf "blue" {}
+turnpike.port "b1" { device = "tp-b1", driver = "af_packet", host = { vlans = "kernel" }, address = "10.0.1.1/24" }
+turnpike.routes_from { "kernel" }
+turnpike.forwarders { cores = "1" }
+"""
+
+
+def test_a_found_vlan_is_in_the_vrf_that_the_operator_puts_its_device_into(machine, hosts):
+    machine.modprobe("8021q")
+    device(machine, "blue", 100)
+    inside = ("ip", "-n", "b1")
+    machine.run(*inside, "link", "add", "link", "eth0", "name", "eth0.10", "type", "vlan", "id", "10")
+    machine.run(*inside, "link", "set", "eth0.10", "up")
+    machine.run(*inside, "address", "add", "10.0.10.2/24", "dev", "eth0.10")
+    router = machine.router(FOUND)
+
+    def state():
+        """Master of the device, and VRF and addresses of the VLAN."""
+        vlan = next((of for of in router.show("interfaces") if of["name"] == "b1.10"), None)
+        return vlan and (master(machine, "b1.10"), vlan["vrf"], vlan["addresses"])
+
+    try:
+        machine.run("ip", "link", "add", "link", "b1", "name", "b1.10", "type", "vlan", "id", "10")
+        machine.run("ip", "link", "set", "b1.10", "master", "blue")
+        machine.run("ip", "link", "set", "b1.10", "up")
+        machine.run("ip", "address", "add", "10.0.10.1/24", "dev", "b1.10")
+        in_blue, outside = ("blue", "blue", ["10.0.10.1/24"]), (None, None, ["10.0.10.1/24"])
+        for words, expected, ping in (
+            (None, in_blue, ["-I", "blue"]),
+            (["nomaster"], outside, []),
+            (["master", "blue"], in_blue, ["-I", "blue"]),
+        ):
+            if words:
+                machine.run("ip", "link", "set", "b1.10", *words)
+            assert wait_for(lambda: state() == expected, 60), (state(), router.log())
+            ping = ["ping", "-n", "-c", "1", "-W", "5", *ping, "10.0.10.2"]
+            assert wait_for(lambda: machine.run(*ping, check=False).returncode == 0, 30), (state(), router.log())
+            # Nor has the router moved it since then.
+            assert state() == expected, router.log()
+        router.counters()
+        router.stop()
+    finally:
+        router.close()
+        machine.run("ip", "link", "del", "b1", check=False)

@@ -532,7 +532,7 @@ impl Interface {
 pub struct Bond {
     /// Its number: from [`MAX_PORTS`] on, see [`Vlan::id`].
     pub id: InterfaceId,
-    /// The line of the statement; 0 if there is none.
+    /// The line of the statement.
     pub line: usize,
     /// 1 to 15 characters; no port has it.
     pub name: String,
@@ -619,7 +619,7 @@ impl Bond {
     /// Its host interface need not be opened anew to become the other's.
     fn is_open_as(&self, other: &Self) -> bool {
         let opened =
-            |bond: &Self| (bond.ports.clone(), bond.mac, bond.mtu, bond.interface.host.clone());
+            |bond: &Self| (bond.ports.clone(), bond.mac, bond.mtu, bond.interface.host_opened());
         opened(self) == opened(other)
     }
 }
@@ -659,7 +659,7 @@ pub struct Vlan {
     /// Its number: from [`MAX_PORTS`] on by its place among the statements, those of bonds first, unless it is that of
     /// a bond or VLAN of the same name in a running router, see [`Config::align`].
     pub id: InterfaceId,
-    /// The line of the statement.
+    /// The line of the statement; 0 if there is none.
     pub line: usize,
     /// 1 to 15 characters; no port has it.
     pub name: String,

@@ -124,6 +124,8 @@ pub struct Diff {
     pub names: Vec<String>,
     /// The names of the VRFs of both configurations, by their numbers.
     pub vrfs: Vec<String>,
+    /// The names of VLANs that no statement of either configuration is about: of VLAN devices of the kernel.
+    pub unstated: HashSet<String>,
 }
 
 impl Diff {
@@ -174,7 +176,8 @@ impl Diff {
             || !bonds.is_empty()
             || !vlans.is_empty();
         let routes = routes(&old.routes, &new.routes);
-        Self { routes, ports, bonds, vlans, settings, graph, names, vrfs }
+        let unstated = unstated(old, new);
+        Self { routes, ports, bonds, vlans, settings, graph, names, vrfs, unstated }
     }
 
     /// Returns the names of the ports and VRFs.
@@ -189,6 +192,13 @@ impl Diff {
             && self.bonds.is_empty()
             && self.vlans.is_empty()
             && self.settings.is_empty()
+    }
+
+    /// Returns the settings that are of statements: without those that found VLANs have from the interfaces that they
+    /// are on.
+    pub fn stated(&self) -> impl Iterator<Item = &Setting> {
+        let is_unstated = |name: &String| self.unstated.contains(name);
+        self.settings.iter().filter(move |setting| !setting.port.as_ref().is_some_and(is_unstated))
     }
 
     /// Returns the settings that only a restart changes.
@@ -267,6 +277,14 @@ fn by_number<'a>(
         name.clone_into(&mut names[number]);
     }
     names
+}
+
+/// Returns the names of found VLANs that no statement of either configuration is about.
+fn unstated(old: &Config, new: &Config) -> HashSet<String> {
+    let is_stated = |config: &Config, id| config.vlan(id).is_some_and(|vlan| !vlan.is_found);
+    let found = old.found_vlans().chain(new.found_vlans());
+    let unstated = found.filter(|vlan| !is_stated(old, vlan.id) && !is_stated(new, vlan.id));
+    unstated.map(|vlan| vlan.name.clone()).collect()
 }
 
 fn compare(old: &[Entry], new: &[Entry]) -> Vec<Setting> {

@@ -7,6 +7,7 @@
 //! Statements come first: a device whose name or tag a statement has makes no VLAN.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::RangeInclusive;
 
 use dataplane::interface::{InterfaceId, MAX_INTERFACES, VrfId};
 use dataplane::port::MAX_PORTS;
@@ -16,6 +17,15 @@ use slowpath::InterfaceSettings;
 use super::validate::is_interface_name;
 use super::{Config, HostInterface, Interface, PortFilter, Vlan, Vrf};
 use crate::netlink::FoundVlan;
+
+/// Numbers of bonds and VLANs that are left to new statements.
+const RESERVED: usize = 256;
+
+/// Most VLANs that are found, together with the bonds and VLANs of statements.
+const MOST: usize = MAX_INTERFACES - MAX_PORTS - RESERVED;
+
+/// VLAN identifiers; 0 is that of frames with a priority only.
+const IDS: RangeInclusive<u16> = 1..=4094;
 
 /// VLANs for VLAN devices, and the reasons why others of the devices make none.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,6 +45,10 @@ struct Present<'a> {
     /// The interfaces whose VLAN devices are found, with the number of tags that these may have.
     followed: BTreeMap<InterfaceId, usize>,
     free: Box<dyn Iterator<Item = InterfaceId>>,
+    /// The numbers of VLANs that were found before.
+    known: HashMap<&'a str, InterfaceId>,
+    /// The VLANs that may be found.
+    room: usize,
     found: BTreeMap<InterfaceId, Vlan>,
 }
 
@@ -52,17 +66,24 @@ impl Config {
         followed.filter(|(_, room)| *room > 0).collect()
     }
 
+    /// Returns true if VLAN devices are found on any interface.
+    pub fn finds_vlans(&self) -> bool {
+        !self.followed().is_empty()
+    }
+
     /// Returns the devices whose VLANs it has.
     pub fn found_devices(&self) -> Vec<FoundVlan> {
         let names: HashMap<_, _> = self.interfaces().map(|(id, name, _)| (id, name)).collect();
         let device = |vlan: &Vlan| {
             let vrf = vlan.interface.settings.vrf;
+            let name_of = |vrf| Vrf::name_of(&self.vrfs, vrf).to_owned();
             Some(FoundVlan {
                 name: vlan.name.clone(),
                 parent: (*names.get(&vlan.parent)?).to_owned(),
                 protocol: vlan.tag.protocol.ethertype(),
                 id: vlan.tag.id,
-                vrf: (vrf != VrfId::DEFAULT).then(|| Vrf::name_of(&self.vrfs, vrf).to_owned()),
+                vrf: (vrf != VrfId::DEFAULT).then(|| name_of(vrf)),
+                space: vlan.interface.space().map(name_of),
             })
         };
         self.vlans.iter().filter(|vlan| vlan.is_found).filter_map(device).collect()
@@ -79,8 +100,11 @@ impl Config {
         let used: BTreeSet<_> = self.interfaces().map(|(id, ..)| id).collect();
         let numbers =
             (MAX_PORTS..MAX_INTERFACES).filter_map(|number| InterfaceId::new(number as u16));
+        let stated = self.bonds.len() + self.vlans.iter().filter(|vlan| !vlan.is_found).count();
         let mut present = Present {
             config: self,
+            known: self.found_vlans().map(|vlan| (&*vlan.name, vlan.id)).collect(),
+            room: MOST.saturating_sub(stated),
             by_name: statements().map(|(id, name, _)| (name, id)).collect(),
             followed: self.followed(),
             tags: self.vlans.iter().filter(|vlan| !vlan.is_found).map(key).collect(),
@@ -129,8 +153,15 @@ impl<'a> Present<'a> {
     }
 
     fn add(&mut self, device: &'a FoundVlan) -> Result<(), String> {
-        let FoundVlan { name, parent, protocol, id, vrf } = device;
-        let parent = *self.by_name.get(&**parent).ok_or("its parent is no interface")?;
+        let FoundVlan { name, parent: below, protocol, id, vrf, space } = device;
+        let parent = *self.by_name.get(&**below).ok_or("its parent is no interface")?;
+        let space_of_parent = self.below(parent).and_then(Interface::space);
+        let space_of_parent = space_of_parent.map(|vrf| Vrf::name_of(&self.config.vrfs, vrf));
+        if space_of_parent != space.as_deref() {
+            return Err(format!(
+                "\"{below}\" of the configuration is in another network namespace"
+            ));
+        }
         if !is_interface_name(name) {
             return Err(
                 "its name has other characters than letters, digits, '-', '_' and '.'".to_owned()
@@ -140,17 +171,20 @@ impl<'a> Present<'a> {
             return Err(format!("\"{name}\" is another interface of the configuration; rename it"));
         }
         let protocol = TagProtocol::of(*protocol).ok_or("its tag is neither 802.1q nor 802.1ad")?;
+        if !IDS.contains(id) {
+            return Err(format!("{id} is no VLAN; {} to {} are", IDS.start(), IDS.end()));
+        }
         let tag = Tag { protocol, id: *id, priority: 0 };
         if self.tags.contains(&(parent, protocol, *id)) {
             return Err(format!("VLAN {id} there is another VLAN of the configuration"));
         }
         let interface = self.interface(parent, vrf.as_deref())?;
-        let known = self.config.found_vlans().find(|vlan| vlan.name == *name).map(|vlan| vlan.id);
-        let number = known.or_else(|| self.free.next());
+        let known = self.known.get(&**name).copied();
+        let has_room = self.found.len() < self.room;
+        let number = has_room.then(|| known.or_else(|| self.free.next())).flatten();
         let number = number.ok_or_else(|| {
             format!(
-                "the router has {} bonds and VLANs, more are not possible",
-                MAX_INTERFACES - MAX_PORTS
+                "the router has {MOST} bonds and VLANs, more are not found; {RESERVED} are left to statements"
             )
         })?;
         if let Some(room) = self.followed.get(&parent).copied() {
@@ -164,18 +198,27 @@ impl<'a> Present<'a> {
         Ok(())
     }
 
+    /// Returns the settings of an interface that VLANs may be on.
+    fn below(&self, parent: InterfaceId) -> Option<&Interface> {
+        let of_found = self.found.get(&parent).map(|vlan| &vlan.interface);
+        of_found.or_else(|| self.config.interface(parent))
+    }
+
     /// Returns the settings of a VLAN on an interface.
     fn interface(&self, parent: InterfaceId, vrf: Option<&str>) -> Result<Interface, String> {
-        let of_found = self.found.get(&parent).map(|vlan| &vlan.interface);
-        let below = of_found.or_else(|| self.config.interface(parent));
+        let below = self.below(parent);
         let Some((below, host)) = below.and_then(|below| Some((below, below.host.as_ref()?)))
         else {
             return Err("its parent has no host interface".to_owned());
         };
         let vrfs = &self.config.vrfs;
+        let is_apart = |name| vrfs.iter().any(|vrf| vrf.name == name && vrf.namespace.is_some());
         let vrf = match vrf {
             _ if host.of_vrf => below.settings.vrf,
             None => VrfId::DEFAULT,
+            Some(name) if is_apart(name) => {
+                return Err(format!("VRF \"{name}\" has a network namespace, which it is not in"));
+            }
             Some(name) => Vrf::named(vrfs, name).map_err(|why| format!("VRF {why}"))?,
         };
         let software = |filter: &Option<PortFilter>| {
@@ -230,7 +273,14 @@ mod tests {
     }
 
     fn device(name: &str, parent: &str, (protocol, id): (u16, u16)) -> FoundVlan {
-        FoundVlan { name: name.to_owned(), parent: parent.to_owned(), protocol, id, vrf: None }
+        FoundVlan {
+            name: name.to_owned(),
+            parent: parent.to_owned(),
+            protocol,
+            id,
+            vrf: None,
+            space: None,
+        }
     }
 
     fn with(mut config: Config, devices: &[FoundVlan]) -> Config {
@@ -281,6 +331,12 @@ mod tests {
             (device("x", "lan", (0x8100, 20)), "VLAN 20 there is another VLAN"),
             (device("x y", "lan", (0x8100, 1)), "its name has other characters"),
             (device("x", "lan", (0x9100, 1)), "neither 802.1q nor 802.1ad"),
+            (device("x", "lan", (0x8100, 0)), "0 is no VLAN; 1 to 4094 are"),
+            (device("x", "lan", (0x88a8, 4095)), "4095 is no VLAN"),
+            (
+                FoundVlan { space: Some("blue".to_owned()), ..device("x", "lan", (0x8100, 1)) },
+                "\"lan\" of the configuration is in another network namespace",
+            ),
             (
                 FoundVlan { vrf: Some("red".to_owned()), ..device("x", "lan", (0x8100, 1)) },
                 "VRF \"red\" unknown",
@@ -297,10 +353,82 @@ mod tests {
             };
             (0..count).map(of).collect()
         };
-        let most = (MAX_INTERFACES - MAX_PORTS - 1) as u16;
+        let most = (MOST - 1) as u16;
         let found = config.find_vlans(&many(most + 2));
         assert_eq!((found.vlans.len(), found.refused.len()), (most.into(), 2));
-        assert!(found.refused[0].contains("more are not possible"), "{}", found.refused[0]);
+        assert!(found.refused[0].contains("256 are left to statements"), "{}", found.refused[0]);
+    }
+
+    #[test]
+    fn statements_find_room_beside_as_many_found_vlans_as_there_can_be() {
+        let of = |n: u16| {
+            device(&format!("v{n}"), "lan", ([0x8100, 0x88a8][n as usize % 2], n / 2 + 100))
+        };
+        let devices: Vec<_> = (0..(MOST - 1) as u16).map(of).collect();
+        let base = with(read(""), &devices);
+        assert_eq!(base.vlans.len(), MOST);
+        let wan = |n: usize| format!("turnpike.vlan 'w{n}' {{ parent = 'wan', id = {} }}\n", n + 1);
+        let mut next = read(&(0..RESERVED).map(wan).collect::<String>());
+        next.set_found(next.find_vlans(&base.found_devices()).vlans);
+        next.align(&base).unwrap();
+        let found = next.found_vlans().count();
+        assert_eq!((found, next.vlans.len()), (MOST - 1 - RESERVED, MOST));
+    }
+
+    const SPACES: &str = "local turnpike = require 'turnpike'
+        turnpike.vrf 'blue' { namespace = 'b' }
+        turnpike.vrf 'red' {}
+        turnpike.port 'lan' { device = 'eth1', host = { vlans = 'kernel' } }
+        turnpike.port 'far' { device = 'eth0', host = { vlans = 'kernel' }, vrf = 'blue' }\n";
+
+    #[test]
+    fn a_device_is_on_an_interface_of_its_own_namespace() {
+        let far = |of| FoundVlan { space: Some("blue".to_owned()), ..of };
+        let parsed = |text: &str| {
+            parse("t.lua".as_ref(), text, Limits::default(), &Catalogue::default()).unwrap()
+        };
+        // Of two with a name, one in each namespace, the second is refused, and what is on it is not on the first.
+        let devices = [
+            device("v", "lan", (0x8100, 1)),
+            far(device("v", "far", (0x8100, 1))),
+            far(device("v.7", "v", (0x8100, 7))),
+            far(device("far.2", "far", (0x8100, 2))),
+        ];
+        let config = parsed(SPACES);
+        let found = config.find_vlans(&devices);
+        let names: Vec<_> = found.vlans.iter().map(|vlan| &*vlan.name).collect();
+        assert_eq!(names, ["v", "far.2"]);
+        let [same_name, above] = &found.refused[..] else { panic!("{:?}", found.refused) };
+        assert!(same_name.contains("\"v\" is another interface"), "{same_name}");
+        assert!(above.contains("\"v\" of the configuration is in another network"), "{above}");
+        // They are the same again for another configuration, whose VRFs have other numbers.
+        let base = with(config, &[devices[0].clone(), devices[3].clone()]);
+        let again = base.found_devices();
+        assert_eq!(
+            again.iter().map(|of| of.space.as_deref()).collect::<Vec<_>>(),
+            [None, Some("blue")]
+        );
+        let first = "turnpike.vrf 'blue' { namespace = 'b' }";
+        let next = parsed(&SPACES.replace(first, &format!("turnpike.vrf 'new' {{}} {first}")));
+        assert_eq!(next.find_vlans(&again).vlans.len(), 2);
+        // The port leaves the VRF, and with it the namespace: its devices are elsewhere.
+        let next = parsed(&SPACES.replace(", vrf = 'blue'", ""));
+        let [left] = &next.find_vlans(&again).refused[..] else { panic!("one is refused") };
+        assert!(left.starts_with("VLAN device far.2"), "{left}");
+    }
+
+    #[test]
+    fn no_device_outside_the_namespace_of_a_vrf_is_in_that_vrf() {
+        let text = SPACES.replace("'red' {}", "'red' { namespace = 'r' }");
+        let red = FoundVlan { vrf: Some("red".to_owned()), ..device("x", "lan", (0x8100, 1)) };
+        let found = |text: &str| {
+            let limits = Limits::default();
+            let config = parse("t.lua".as_ref(), text, limits, &Catalogue::default()).unwrap();
+            config.find_vlans(std::slice::from_ref(&red))
+        };
+        assert_eq!(found(SPACES).vlans.len(), 1);
+        let [refused] = &found(&text).refused[..] else { panic!("it is refused") };
+        assert!(refused.contains("VRF \"red\" has a network namespace"), "{refused}");
     }
 
     #[test]

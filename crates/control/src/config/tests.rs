@@ -731,7 +731,7 @@ fn hosts_and_sources_are_checked() {
     for (statement, expected) in [
         (
             "turnpike.port 'x' { device = 'y', host = 'router' }",
-            r#"port "x": host: expected true, false or { netns = "NAME" }, got string "router""#,
+            r#"port "x": host: expected true, false or { netns = "NAME", vlans = "kernel" }, got string "router""#,
         ),
         (
             "turnpike.port 'x' { device = 'y', host = { name = 'router' } }",

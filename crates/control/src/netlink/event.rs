@@ -295,6 +295,9 @@ pub struct FoundVlan {
     pub id: u16,
     /// The name of its VRF; `None`: the default one, or that of the namespace.
     pub vrf: Option<String>,
+    /// The name of the VRF in whose network namespace it is; `None`: in that of all other VRFs. Names are unique in a
+    /// namespace only. The kernel's thread leaves it to the owner, which knows whose namespace that thread follows.
+    pub space: Option<String>,
 }
 
 /// What is followed besides links, addresses and neighbours.

@@ -376,7 +376,7 @@ impl Model {
     }
 
     /// Returns the host interfaces to be put into another VRF device, or into none, each once: their names, indexes and
-    /// the device.
+    /// the device. Those of found VLANs are where they are wanted: such a VLAN is in the VRF whose device its own is in.
     pub(super) fn misplaced(&mut self) -> Vec<(String, u32, Option<u32>)> {
         if !std::mem::take(&mut self.places.due) {
             return Vec::new();
@@ -386,9 +386,10 @@ impl Model {
         let vrf_of: HashMap<InterfaceId, VrfId> =
             self.vrfs.iter().flat_map(|vrf| vrf.ports.iter().map(|port| (*port, vrf.id))).collect();
         let is_known: BTreeSet<u32> = devices.values().copied().collect();
+        let is_found = |port: &InterfaceId| self.vlans.get(port).is_some_and(|vlan| vlan.is_found);
         let mut misplaced = Vec::new();
         for (&index, link) in &self.links {
-            let Some(port) = link.port else { continue };
+            let Some(port) = link.port.filter(|port| !is_found(port)) else { continue };
             let wanted = vrf_of.get(&port).and_then(|vrf| devices.get(vrf)).copied();
             if self.places.change(index, link.master, wanted, &is_known) {
                 misplaced.push((link.name.clone(), index, wanted));
@@ -1181,6 +1182,50 @@ mod tests {
         assert_eq!(model.misplaced(), shop(None));
         assert_eq!(in_device(&mut model, 3, None), []);
         assert_eq!(model.misplaced(), []);
+    }
+
+    #[test]
+    fn the_device_of_a_found_vlan_stays_in_its_vrf_device() {
+        let interface = |index| InterfaceId::new(index).unwrap();
+        let mut model = model(None);
+        let blue = KernelVrf { ports: BTreeSet::new(), ..model.vrfs[0].clone() };
+        model.set_vrfs(vec![blue.clone()]);
+        model.set_ports(&[(interface(0), "lan".to_owned())]);
+        receive(&mut model, &device(RTM_NEWLINK, 3, "lan", "tun", 0));
+        receive(&mut model, &device(RTM_NEWLINK, 8, "blue", "vrf", 100));
+        receive(&mut model, &vlan_device(RTM_NEWLINK, 4, "lan.1", 3, (0x8100, 1)));
+        let in_blue = LinkMessage { master: Some(8), ..model.links[&4].message(4) };
+        model.link(in_blue);
+        assert_eq!(model.misplaced(), []);
+        // The owner's orders of a change, in which the VRF comes last.
+        let vlan = HostVlan {
+            interface: interface(64),
+            name: "lan.1".to_owned(),
+            parent: interface(0),
+            protocol: 0x8100,
+            id: 1,
+            in_kernel: true,
+            is_found: true,
+        };
+        let followed = [(interface(0), 2)].into();
+        model.set_vlans(HostVlans { vlans: vec![vlan.clone()], followed });
+        let names = [(interface(0), "lan".to_owned()), (interface(64), "lan.1".to_owned())];
+        model.set_ports(&names);
+        assert_eq!(model.index_of(interface(64)), Some(4));
+        assert_eq!(model.misplaced(), []);
+        model.set_vrfs(vec![KernelVrf { ports: [interface(64)].into(), ..blue.clone() }]);
+        assert_eq!(model.misplaced(), []);
+        // Out of it and into it by the operator, each before the owner knows.
+        for master in [None, Some(8)] {
+            model.link(LinkMessage { master, ..model.links[&4].message(4) });
+            assert_eq!(model.misplaced(), []);
+        }
+        // That of a statement is where the statement says.
+        let vlans = vec![HostVlan { is_found: false, ..vlan }];
+        model.set_vlans(HostVlans { vlans, ..HostVlans::default() });
+        model.set_ports(&names);
+        model.set_vrfs(vec![blue]);
+        assert_eq!(model.misplaced(), [("lan.1".to_owned(), 4, None)]);
     }
 
     /// Links of ports in events: the port's number, and false for one that is gone.

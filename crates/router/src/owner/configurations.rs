@@ -496,7 +496,9 @@ impl Owner {
             self.configurations.pending = None;
         }
         if purpose.is_made() {
-            self.found_vlans.look_again();
+            if !matches!(purpose, Purpose::VlanDevices) {
+                self.found_vlans.look_again();
+            }
             self.publish_metrics();
         }
         reply(asker, answer);
@@ -675,8 +677,7 @@ fn summary(diff: &Diff) -> String {
     if diff.graph {
         parts.push("graph".to_owned());
     }
-    let others =
-        diff.settings.iter().filter(|s| s.effect != Effect::Graph && !diff.is_of_port(s)).count();
+    let others = diff.stated().filter(|s| s.effect != Effect::Graph && !diff.is_of_port(s)).count();
     if others > 0 {
         parts.push(count(others, "setting"));
     }
@@ -703,8 +704,7 @@ fn plan(prepared: &Prepared, all: bool) -> ChangePlan {
         }
     };
     let mut changes: Vec<PlannedChange> = diff
-        .settings
-        .iter()
+        .stated()
         .cloned()
         .map(|setting| PlannedChange {
             reopens: diff.reopens(&setting),

@@ -8,6 +8,7 @@
 //! first: it keeps the VLANs of devices, and they are looked at again after it. Devices that change while a change is
 //! made are part of the next one, and so thousands of devices make few changes.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use control::config::{Config, Diff, Found};
@@ -38,12 +39,14 @@ pub(super) struct FoundVlans {
     due: bool,
     /// When the change began that is being made.
     begun: Option<Instant>,
-    /// The last change has failed.
-    has_failed: bool,
+    /// The devices that are being looked at are those of all namespaces.
+    are_all: bool,
+    /// The devices of all namespaces have been looked at once: their VLANs were made, or this has failed.
+    are_settled: bool,
     /// Before this no further change is made.
     not_before: Option<Instant>,
     /// Devices without VLANs that the log has.
-    refused: Vec<String>,
+    refused: HashSet<String>,
 }
 
 impl FoundVlans {
@@ -52,9 +55,37 @@ impl FoundVlans {
         self.due = true;
     }
 
-    /// Returns true if all devices have been looked at, and have VLANs where that is possible.
+    /// Returns true once all devices have been looked at, and have had VLANs where that was possible. Later ones do not
+    /// matter: some machines make and remove devices all the time.
     pub(super) fn are_settled(&self) -> bool {
-        self.begun.is_none() && (!self.due || self.has_failed)
+        self.are_settled
+    }
+
+    /// Returns true if devices are to be looked at now. `is_new`: they have changed; `are_all`: those of all namespaces
+    /// are known; `is_free`: no other change is in preparation.
+    fn begins(&mut self, now: Instant, is_new: bool, are_all: bool, is_free: bool) -> bool {
+        let is_first = are_all && !self.are_settled && self.begun.is_none();
+        self.due |= is_new || is_first;
+        let waits = self.not_before.is_some_and(|until| now < until);
+        let begins = self.due && !waits && is_free;
+        if begins {
+            (self.due, self.are_all) = (false, are_all);
+        }
+        begins
+    }
+
+    /// The VLANs of devices that were looked at are there, or could not be made.
+    fn has_ended(&mut self) {
+        self.are_settled |= self.are_all;
+    }
+
+    /// A change has been made, or has failed.
+    fn has_changed(&mut self, now: Instant, is_made: bool) {
+        let took = self.begun.take().map_or(Duration::ZERO, |begun| now - begun);
+        let pause = if is_made { (took * SHARE).clamp(PAUSE, LONGEST_PAUSE) } else { FAILED_PAUSE };
+        self.not_before = Some(now + pause);
+        self.due |= !is_made;
+        self.has_ended();
     }
 }
 
@@ -62,18 +93,19 @@ impl Owner {
     /// Prepares VLANs for the kernel's VLAN devices, if they are others and no other change is in preparation.
     pub(super) fn follow_vlan_devices(&mut self) {
         let now = Instant::now();
-        let found = &mut self.found_vlans;
-        found.due |= self.routing.sources.take_new_vlan_devices();
-        let waits = found.not_before.is_some_and(|until| now < until);
-        if !found.due || waits || self.configurations.are_in_preparation() {
+        let (found, sources) = (&mut self.found_vlans, &mut self.routing.sources);
+        let config = &self.configurations.current;
+        let are_all =
+            found.are_settled || !config.finds_vlans() || !sources.vlan_devices_are_missing();
+        let is_free = !self.configurations.are_in_preparation();
+        if !found.begins(now, sources.take_new_vlan_devices(), are_all, is_free) {
             return;
         }
-        found.due = false;
-        let devices = self.routing.sources.vlan_devices();
-        let config = &self.configurations.current;
+        let devices = sources.vlan_devices();
         let Found { vlans, refused } = config.find_vlans(&devices);
         found.say_refused(refused);
         if config.found_vlans().eq(&vlans) {
+            found.has_ended();
             return;
         }
         found.begun = Some(now);
@@ -82,25 +114,20 @@ impl Owner {
 
     /// A change has been made, or has failed.
     pub(super) fn has_followed_vlan_devices(&mut self, is_made: bool) {
-        let found = &mut self.found_vlans;
-        let took = found.begun.take().map_or(Duration::ZERO, |begun| begun.elapsed());
-        let pause = if is_made { (took * SHARE).clamp(PAUSE, LONGEST_PAUSE) } else { FAILED_PAUSE };
-        found.not_before = Some(Instant::now() + pause);
-        found.has_failed = !is_made;
-        found.due |= !is_made;
+        self.found_vlans.has_changed(Instant::now(), is_made);
     }
 }
 
 impl FoundVlans {
     /// Logs devices that make no VLANs, once each.
     fn say_refused(&mut self, refused: Vec<String>) {
-        let is_new = |why: &&String| !self.refused.contains(why);
+        let is_new = |why: &&String| !self.refused.contains(why.as_str());
         let new = refused.iter().filter(is_new).count();
         refused.iter().filter(is_new).take(NAMED).for_each(|why| tracing::warn!("kernel: {why}"));
         if new > NAMED {
             tracing::warn!("kernel: {} more get none", count(new - NAMED, "VLAN device"));
         }
-        self.refused = refused;
+        self.refused = refused.into_iter().collect();
     }
 }
 
@@ -118,5 +145,46 @@ pub(super) fn say_changes(diff: &Diff, config: &Config) {
             names.join(", "),
             config.found_vlans().count()
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Begins a change for devices that have changed.
+    fn change(found: &mut FoundVlans, now: Instant, are_all: bool) {
+        assert!(found.begins(now, true, are_all, true));
+        found.begun = Some(now);
+    }
+
+    #[test]
+    fn devices_that_change_all_the_time_are_settled_after_the_first_change() {
+        for is_made in [true, false] {
+            let (mut found, now) = (FoundVlans::default(), Instant::now());
+            change(&mut found, now, true);
+            // Others come meanwhile.
+            assert!(!found.begins(now, true, true, false) && !found.are_settled());
+            found.has_changed(now, is_made);
+            assert!(found.are_settled());
+            change(&mut found, now + FAILED_PAUSE, true);
+            assert!(found.are_settled(), "while the next is made");
+            assert!(!found.begins(now + FAILED_PAUSE, true, true, false) && found.are_settled());
+        }
+    }
+
+    #[test]
+    fn the_devices_of_all_namespaces_are_looked_at_before_they_are_settled() {
+        let (mut found, now) = (FoundVlans::default(), Instant::now());
+        assert!(!found.begins(now, false, false, true), "nothing is known");
+        change(&mut found, now, false);
+        found.has_changed(now, true);
+        assert!(!found.are_settled(), "another namespace has not been read");
+        assert!(!found.begins(now, false, true, true), "not right after another change");
+        // That one has no devices.
+        let later = now + LONGEST_PAUSE;
+        assert!(found.begins(later, false, true, true));
+        found.has_ended();
+        assert!(found.are_settled() && !found.begins(later, false, true, true));
     }
 }

@@ -58,6 +58,8 @@ pub(super) struct Audits {
 
 /// The network namespace of a VRF.
 struct Space {
+    /// The VRF's name.
+    name: String,
     apart: Apart,
     netns: Option<PathBuf>,
     following: Following,
@@ -65,8 +67,8 @@ struct Space {
     /// Its first synchronisation is awaited.
     first: bool,
     virtual_macs: Vec<(InterfaceId, MacAddr)>,
-    /// VLAN devices that become VLANs.
-    vlan_devices: Vec<FoundVlan>,
+    /// VLAN devices that become VLANs; `None` until its thread has read its links.
+    vlan_devices: Option<Vec<FoundVlan>>,
 }
 
 /// The sources outside the router.
@@ -89,8 +91,8 @@ pub struct Sources {
     left: Vec<VrfId>,
     /// Virtual MACs in the other namespace.
     common_virtual_macs: Vec<(InterfaceId, MacAddr)>,
-    /// VLAN devices in the other namespace that become VLANs.
-    common_vlan_devices: Vec<FoundVlan>,
+    /// VLAN devices in the other namespace that become VLANs; `None` until its links have been read.
+    common_vlan_devices: Option<Vec<FoundVlan>>,
     /// Set if VLAN devices have changed.
     has_new_vlan_devices: bool,
     /// The ports with a host interface.
@@ -295,13 +297,14 @@ impl Sources {
         let (netns, first) = (wanted.netns.clone(), following.routes);
         let kernel = netlink::spawn(wanted, self.send.clone())?;
         Ok(Space {
+            name: vrf.name.clone(),
             apart,
             netns,
             following,
             kernel,
             first,
             virtual_macs: Vec::new(),
-            vlan_devices: Vec::new(),
+            vlan_devices: None,
         })
     }
 
@@ -355,19 +358,35 @@ impl Sources {
     }
 
     /// Sets the VLAN devices in a VRF's namespace, or in that of all other VRFs.
-    pub(super) fn set_vlan_devices(&mut self, vrf: Option<VrfId>, devices: Vec<FoundVlan>) {
+    pub(super) fn set_vlan_devices(&mut self, vrf: Option<VrfId>, mut devices: Vec<FoundVlan>) {
         let place = match vrf {
-            None => Some(&mut self.common_vlan_devices),
-            Some(vrf) => self.spaces.get_mut(&vrf).map(|space| &mut space.vlan_devices),
+            None => &mut self.common_vlan_devices,
+            Some(vrf) => {
+                let Some(space) = self.spaces.get_mut(&vrf) else { return };
+                devices.iter_mut().for_each(|device| device.space = Some(space.name.clone()));
+                &mut space.vlan_devices
+            }
         };
-        place.into_iter().for_each(|place| place.clone_from(&devices));
+        *place = Some(devices);
         self.has_new_vlan_devices = true;
+    }
+
+    /// Returns true while a namespace that is listened to may have VLAN devices that are not known yet. One that cannot
+    /// be listened to is not waited for.
+    pub(super) fn vlan_devices_are_missing(&self) -> bool {
+        let is_read = |kernel: &KernelSource, devices: &Option<_>| {
+            devices.is_some() || kernel.status().state == SourceState::Failed
+        };
+        let common = self.kernel.as_ref();
+        !common.is_none_or(|kernel| is_read(kernel, &self.common_vlan_devices))
+            || !self.spaces.values().all(|space| is_read(&space.kernel, &space.vlan_devices))
     }
 
     /// Returns the VLAN devices of all namespaces that become VLANs.
     pub(super) fn vlan_devices(&self) -> Vec<FoundVlan> {
-        let of_spaces = self.spaces.values().flat_map(|space| &space.vlan_devices);
-        self.common_vlan_devices.iter().chain(of_spaces).cloned().collect()
+        let of_spaces = self.spaces.values().map(|space| &space.vlan_devices);
+        let all = std::iter::once(&self.common_vlan_devices).chain(of_spaces);
+        all.flatten().flatten().cloned().collect()
     }
 
     /// Returns true if these have changed since the last call.
@@ -431,7 +450,7 @@ impl Sources {
             threads: 0,
             left: Vec::new(),
             common_virtual_macs: Vec::new(),
-            common_vlan_devices: Vec::new(),
+            common_vlan_devices: None,
             has_new_vlan_devices: false,
             hosts: InterfaceSet::EMPTY,
             all_multicast: InterfaceSet::EMPTY,

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use super::super::{Limits, parse};
 use super::*;
+use crate::netlink::FoundVlan;
 
 const PORTS: &str = "local turnpike = require 'turnpike'\n\
     turnpike.port 'a' { device = 'eth0', address = '10.0.1.1/24' }\n\
@@ -457,22 +458,60 @@ fn another_namespace_of_host_interfaces_opens_no_port() {
         read(&format!(
             "local turnpike = require 'turnpike'\n\
              turnpike.port 'a' {{ device = 'eth0', host = {host} }}\n\
-             turnpike.vlan 'a.7' {{ parent = 'a', id = 7, host = {host} }}\n"
+             turnpike.vlan 'a.7' {{ parent = 'a', id = 7, host = {host} }}\n\
+             turnpike.port 'b' {{ device = 'eth1', host = false }}\n\
+             turnpike.bond 'c' {{ ports = {{ 'b' }}, host = {host} }}\n"
         ))
     };
     let effects = |from: &str, to: &str| {
         let diff = Diff::between(&with(from), &with(to));
-        let opens = !diff.ports.is_empty() || !diff.vlans.is_empty();
-        (diff.settings.iter().map(|setting| setting.effect).collect::<Vec<_>>(), opens)
+        let opened = [!diff.ports.is_empty(), !diff.vlans.is_empty(), !diff.bonds.is_empty()];
+        (diff.settings.iter().map(|setting| setting.effect).collect::<Vec<_>>(), opened)
     };
-    let moved = vec![Effect::Live(Unit::Namespace); 2];
+    let moved = vec![Effect::Live(Unit::Namespace); 3];
     for (from, to) in [("true", "{ netns = 'b' }"), ("{ netns = 'b' }", "{ netns = 'c' }")] {
-        assert_eq!(effects(from, to), (moved.clone(), false), "{from} -> {to}");
-        assert_eq!(effects(to, from), (moved.clone(), false), "{to} -> {from}");
+        assert_eq!(effects(from, to), (moved.clone(), [false; 3]), "{from} -> {to}");
+        assert_eq!(effects(to, from), (moved.clone(), [false; 3]), "{to} -> {from}");
     }
     for (from, to) in [("false", "true"), ("{ netns = 'b' }", "false")] {
-        assert_eq!(effects(from, to), (vec![Effect::ReopenHost; 2], true), "{from} -> {to}");
+        assert_eq!(effects(from, to), (vec![Effect::ReopenHost; 3], [true; 3]), "{from} -> {to}");
     }
+    let finds = vec![Effect::Live(Unit::Vlans); 3];
+    assert_eq!(effects("true", "{ vlans = 'kernel' }"), (finds, [false; 3]));
+}
+
+#[test]
+fn settings_of_found_vlans_are_none_of_statements() {
+    let with = |more: &str, found: &[(&str, u16)]| {
+        let mut config = read(&format!(
+            "local turnpike = require 'turnpike'\n\
+             turnpike.filter 'f' {{ default = 'drop' }}\n\
+             turnpike.port 'lan' {{ device = 'eth0', host = {{ vlans = 'kernel' }}, {more}\n"
+        ));
+        let device = |&(name, id): &(&str, u16)| FoundVlan {
+            name: name.to_owned(),
+            parent: "lan".to_owned(),
+            protocol: 0x8100,
+            id,
+            vrf: None,
+            space: None,
+        };
+        let devices: Vec<_> = found.iter().map(device).collect();
+        config.set_found(config.find_vlans(&devices).vlans);
+        config
+    };
+    let old = with("}", &[("stays", 10), ("goes", 11), ("taken", 12)]);
+    let new = "filter = { inward = 'f' } } turnpike.vlan 'taken' { parent = 'lan', id = 12, host = 'kernel' }";
+    let mut new = with(new, &[("stays", 10), ("comes", 13)]);
+    new.align(&old).unwrap();
+    let diff = Diff::between(&old, &new);
+    let of = |settings: &mut dyn Iterator<Item = &Setting>| -> BTreeSet<String> {
+        settings.filter_map(|setting| setting.port.clone()).collect()
+    };
+    let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    let all = names(&["comes", "goes", "lan", "stays"]);
+    assert_eq!(of(&mut diff.settings.iter()), all, "which the router needs");
+    assert_eq!(of(&mut diff.stated()), names(&["lan"]));
 }
 
 #[test]

@@ -10,10 +10,11 @@ use super::super::{Bond, Device, HostInterface, Port, Vlan, Vrf};
 use super::Context;
 
 /// Values of a port's or bond's.
-const EXPECTED: &str = "true, false or { netns = \"NAME\" }";
+const EXPECTED: &str = "true, false or { netns = \"NAME\", vlans = \"kernel\" }";
 
 /// Values of a VLAN's.
-const EXPECTED_OF_VLAN: &str = "true, false, \"kernel\" or { netns = \"NAME\" }";
+const EXPECTED_OF_VLAN: &str =
+    "true, false, \"kernel\" or { netns = \"NAME\", vlans = \"kernel\" }";
 
 /// In a VLAN: its host interface is the kernel's VLAN device. In `vlans`: all VLAN devices on it are VLANs.
 const IN_KERNEL: &str = "kernel";

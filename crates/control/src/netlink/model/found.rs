@@ -37,8 +37,8 @@ pub(super) struct Finder {
     vrf_devices: BTreeMap<u32, String>,
     /// The interfaces in VRFs that have no device, with the names of these.
     vrf_of: HashMap<InterfaceId, String>,
-    /// The devices that were reported.
-    found: Vec<FoundVlan>,
+    /// The devices that were reported; `None` before the first report.
+    found: Option<Vec<FoundVlan>>,
     /// The number of devices beyond the most, when that was last logged.
     too_many: usize,
     /// True if something has changed since the last search.
@@ -88,9 +88,13 @@ impl Model {
         self.finder.due = true;
     }
 
-    /// Reports the VLAN devices that become VLANs, if they are others than before.
+    /// Reports the VLAN devices that become VLANs, if they are others than before. The first report of all links, which
+    /// the router waits for, is made even if there are none.
     pub(in super::super) fn send_found(&mut self) {
         if self.finder.reading || !std::mem::take(&mut self.finder.due) {
+            return;
+        }
+        if self.finder.followed.is_empty() && self.finder.found.is_none() {
             return;
         }
         let (found, too_many) = self.find();
@@ -101,8 +105,8 @@ impl Model {
             );
         }
         self.finder.too_many = too_many;
-        if found != self.finder.found {
-            self.finder.found.clone_from(&found);
+        if self.finder.found.as_ref() != Some(&found) {
+            self.finder.found = Some(found.clone());
             self.routes.push(SourceEvent::VlanDevices(found));
         }
     }
@@ -128,7 +132,8 @@ impl Model {
             }
             let (name, parent) = (link.name.clone(), parent.name.clone());
             let VlanDevice { protocol, id, .. } = device;
-            found.push(FoundVlan { name, parent, protocol, id, vrf: vrf.map(str::to_owned) });
+            let vrf = vrf.map(str::to_owned);
+            found.push(FoundVlan { name, parent, protocol, id, vrf, space: None });
         }
         (found, too_many)
     }
@@ -209,6 +214,7 @@ mod tests {
     #[test]
     fn vlan_devices_with_up_to_two_tags_on_a_followed_host_interface_are_found() {
         let mut model = following();
+        assert_eq!(sent(&mut model), Some(Vec::new()), "the first report");
         assert_eq!(sent(&mut model), None);
         // Upper devices first: the kernel's order is that of their numbers.
         for (index, name, parent, protocol, id) in [
@@ -247,7 +253,20 @@ mod tests {
         for (index, parent) in [(5, 6), (6, 5)] {
             receive(&mut model, &vlan_device(RTM_NEWLINK, index, "odd", parent, (0x8100, 1)));
         }
+        assert_eq!(sent(&mut model), Some(Vec::new()));
+    }
+
+    #[test]
+    fn nothing_is_reported_before_an_interface_is_followed() {
+        let mut model = following();
+        model.set_vlans(HostVlans::default());
+        receive(&mut model, &vlan_device(RTM_NEWLINK, 5, "lan.1", 3, (0x8100, 1)));
         assert_eq!(sent(&mut model), None);
+        let followed = [(interface(0), 2)].into();
+        model.set_vlans(HostVlans { followed, ..HostVlans::default() });
+        assert_eq!(sent(&mut model), Some(vec!["lan.1".to_owned()]));
+        model.set_vlans(HostVlans::default());
+        assert_eq!(sent(&mut model), Some(Vec::new()));
     }
 
     #[test]

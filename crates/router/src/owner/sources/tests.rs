@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use control::netlink::{Change, NeighbourState, SourceEvent};
+use control::netlink::{Change, HostVlans, NeighbourState, SourceEvent};
 use control::rib::{GroupKey, GroupSpec, Path, Rib, RibInterface, RouteKind};
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::next_hop::NextHopTable;
@@ -194,4 +194,36 @@ fn addresses_and_neighbours_reach_rib_and_slow_path() {
     );
     bench.on_events([SourceEvent::LocalAddress { vrf: VrfId::DEFAULT, prefix, present: false }]);
     assert!(bench.rib.lookup(VrfId::DEFAULT, ip("192.0.2.1")).is_none());
+}
+
+#[test]
+fn vlan_devices_are_missing_until_the_links_have_been_read() {
+    let mut bench = Bench::new();
+    assert!(!bench.sources.vlan_devices_are_missing(), "nothing is listened to");
+    let followed = [(InterfaceId::FIRST, 2)].into();
+    let (send, mut batches) = mpsc::channel(CHANNEL);
+    let wanted = KernelConfig {
+        netns: None,
+        ports: vec![(InterfaceId::FIRST, "no-such-link".to_owned())],
+        vlans: HostVlans { followed, ..HostVlans::default() },
+        vrfs: Vec::new(),
+        // Nothing but links is waited for.
+        following: Following { routes: false, audit: None, receive_buffer: 1 << 20 },
+        multicast: false,
+        apart: None,
+    };
+    bench.sources.kernel = Some(netlink::spawn(wanted, send).unwrap());
+    let is_none = |event: &SourceEvent| *event == SourceEvent::VlanDevices(Vec::new());
+    loop {
+        assert!(bench.sources.vlan_devices_are_missing());
+        let batch = batches.blocking_recv().unwrap();
+        let (none, others): (Vec<_>, Vec<_>) = batch.into_iter().partition(is_none);
+        bench.on_events(others);
+        if !none.is_empty() {
+            bench.on_events(none);
+            break;
+        }
+    }
+    assert!(!bench.sources.vlan_devices_are_missing() && bench.sources.take_new_vlan_devices());
+    assert_eq!(bench.sources.vlan_devices(), []);
 }
