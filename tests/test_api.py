@@ -510,7 +510,7 @@ def test_roles_by_user_and_group(lab):
     status, text = curl(router, READER, *post("apply"), groups=(MEMBERS, READERS))
     assert text == f"user {READER} may not apply: needs role configure (user {CHANGER})"
     # A group of that number, or none: not even a connection.
-    assert "not for this user" in turnpike(router, NOBODY, "show", "vrfs", groups=()).stderr
+    assert "permission denied" in turnpike(router, NOBODY, "show", "vrfs", groups=()).stderr
     assert curl(router, NOBODY, f"{url}/vrfs", groups=())[0] == 0
     assert turnpike(router, NOBODY, "show", "vrfs", groups=(MEMBERS, CHANGER)).returncode == 1
     assert wait_for(lambda: re.search(rf"audit: uid \d+, pid \d+: .*refused: user \d+ may not", router.log()), 10)

@@ -95,11 +95,14 @@ def test_frames_get_the_tags_of_the_network_that_they_leave_to(wires, source, fa
         router, host = MACS[out_wire]
         assert [tags for _, tags in arrived] == [out_tags] * len(frames), destination
         assert [unpadded(frame) for frame, _ in arrived] == [forwarded(frame, router, host) for frame in frames]
-        after = interfaces(wires.router)
-        for network, key in ((source, "rx_packets"), (destination, "tx_packets")):
-            name = NAMES[network]
-            # A port's own interface has all of its frames.
-            assert after[name][key] - before[name][key] == len(frames), (name, key)
+        # A port's own interface has all of its frames. They are counted after they were sent.
+        of = [(NAMES[source], "rx_packets"), (NAMES[destination], "tx_packets")]
+
+        def counted():
+            after = interfaces(wires.router)
+            return [after[name][key] - before[name][key] for name, key in of]
+
+        assert wait_for(lambda: counted() == [len(frames)] * 2), counted()
     wires.router.counters()
 
 

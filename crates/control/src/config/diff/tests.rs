@@ -459,7 +459,7 @@ fn another_namespace_of_host_interfaces_opens_no_port() {
             "local turnpike = require 'turnpike'\n\
              turnpike.port 'a' {{ device = 'eth0', host = {host} }}\n\
              turnpike.vlan 'a.7' {{ parent = 'a', id = 7, host = {host} }}\n\
-             turnpike.port 'b' {{ device = 'eth1', host = false }}\n\
+             turnpike.port 'b' {{ device = 'eth1' }}\n\
              turnpike.bond 'c' {{ ports = {{ 'b' }}, host = {host} }}\n"
         ))
     };

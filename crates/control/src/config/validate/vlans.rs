@@ -382,7 +382,7 @@ mod tests {
             ),
             (
                 "turnpike.vlan 'a' { parent = 'lan', id = 5, host = 'kernal' }",
-                "host: expected true, false, \"kernel\" or { netns = \"NAME\" }, got string \"kernal\"",
+                "host: expected true, false, \"kernel\" or { netns = \"NAME\", vlans = \"kernel\" }, got string \"kernal\"",
             ),
             ("turnpike.port 'a' { device = 'eth3', host = 'kernel' }", "host: expected true, false or"),
             (

@@ -145,7 +145,9 @@ fn packets_put_aside_leave_the_order_its_share() {
     for _ in 0..4 {
         put(&mut *step, 0, &frames(2, 64));
     }
-    put(&mut *step, 1, &frames(1, 80));
+    for _ in 0..2 {
+        put(&mut *step, 1, &frames(1, 40));
+    }
     for _ in 0..2 {
         let emitted = emit(&mut *step, 64, |_| ());
         let ordered = emitted.iter().filter(|&&output| output == 1).count();
