@@ -219,7 +219,7 @@ class Soak:
                 self.router.command("trace", "--count", 20, "--for", "2s", "proto=udp", check=False)
                 self._count("traces")
                 out = Path(directory) / "soak.pcapng"
-                self.router.command("capture", "--count", 50, "-w", out, "proto=udp")
+                self.router.command("capture", "--count", 50, "-w", out, "proto=udp", timeout=60)
                 self._count("captures")
                 _, _, body = get(unix(self.metrics))
                 assert parse(body), "an empty scrape"

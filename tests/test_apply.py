@@ -360,7 +360,9 @@ def test_a_forwarder_that_is_in_a_step_for_long_keeps_its_graph(lab):
 def test_routes_of_the_kernel_stay(lab):
     hosts = Hosts(lab, 'turnpike.routes_from { "kernel" }\n')
     router = hosts.router
-    hosts.inside.run("ip", "route", "add", "198.18.0.0/15", "via", "10.0.2.2")
+    route = ("ip", "route", "add", "198.18.0.0/15", "via", "10.0.2.2")
+    # The kernel gets the addresses of the ports a moment after the start.
+    assert wait_for(lambda: hosts.inside.run(*route, check=False).returncode == 0)
     assert wait_for(lambda: router.show("routes", "--source", "kernel"))
     kernel = router.show("routes", "--source", "kernel")
     settings = PORTS + 'turnpike.routes_from { "kernel" }\n'

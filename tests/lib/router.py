@@ -91,11 +91,11 @@ class Router:
         if self.process.poll() is not None or not self.is_ready():
             raise AssertionError(f"the router is not ready:\n{self.log()}")
 
-    def command(self, *argv, check=True):
+    def command(self, *argv, check=True, timeout=20):
         """Runs a `turnpike` command against this router and returns it completed."""
         done = subprocess.run(
             [binary(), *map(str, argv), "--socket", str(self.socket)],
-            capture_output=True, text=True, timeout=20,
+            capture_output=True, text=True, timeout=timeout,
         )
         if check and done.returncode != 0:
             raise AssertionError(
