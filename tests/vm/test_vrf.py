@@ -140,7 +140,7 @@ def test_a_found_vlan_is_in_the_vrf_that_the_operator_puts_its_device_into(machi
     def state():
         """Master of the device, and VRF and addresses of the VLAN."""
         vlan = next((of for of in router.show("interfaces") if of["name"] == "b1.10"), None)
-        return vlan and (master(machine, "b1.10"), vlan["vrf"], vlan["addresses"])
+        return vlan and (master(machine, "b1.10"), vlan.get("vrf"), vlan["addresses"])
 
     try:
         machine.run("ip", "link", "add", "link", "b1", "name", "b1.10", "type", "vlan", "id", "10")
