@@ -89,17 +89,22 @@ pub fn ask_routes(
     }
 }
 
-/// Begins a capture; returns the reader of its [`Line`](super::capture::Line)s, of whose connection the other direction
-/// is to be closed to end it.
-pub fn capture(socket: &Path, request: CaptureRequest) -> Result<BufReader<UnixStream>> {
-    send(socket, &Request::Capture(request))
+/// Begins a capture on a connection of [`connect`]; returns the reader of its [`Line`](super::capture::Line)s. Closing
+/// the connection's other direction ends the capture.
+pub fn capture(mut stream: UnixStream, request: CaptureRequest) -> Result<BufReader<UnixStream>> {
+    write(&mut stream, &Request::Capture(request))?;
+    Ok(reader(stream))
 }
 
 /// Connects and sends a request; returns the reader of the answer.
 fn send(socket: &Path, request: &Request) -> Result<BufReader<UnixStream>> {
     let mut stream = connect(socket)?;
     write(&mut stream, request)?;
-    Ok(BufReader::with_capacity(1 << 16, stream))
+    Ok(reader(stream))
+}
+
+fn reader(stream: UnixStream) -> BufReader<UnixStream> {
+    BufReader::with_capacity(1 << 16, stream)
 }
 
 fn write(stream: &mut UnixStream, request: &Request) -> Result<()> {
@@ -108,7 +113,8 @@ fn write(stream: &mut UnixStream, request: &Request) -> Result<()> {
     stream.write_all(line.as_bytes()).context("the router closed the connection")
 }
 
-fn connect(socket: &Path) -> Result<UnixStream> {
+/// Connects to the router of this socket.
+pub fn connect(socket: &Path) -> Result<UnixStream> {
     UnixStream::connect(socket).map_err(|error| {
         let shown = socket.display();
         let what = match error.kind() {

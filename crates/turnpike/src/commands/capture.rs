@@ -57,14 +57,16 @@ pub fn run(args: &CaptureArgs) -> Result<()> {
     if args.rotate.is_some() && args.write == Path::new("-") {
         bail!("--rotate: a pipe is one file; write -w FILE");
     }
-    let mut lines = client::capture(&args.router.socket, request)?;
+    let connection = client::connect(&args.router.socket)?;
+    let end = connection.try_clone()?;
+    // Before the capture begins, so that no Ctrl-C ends this process without writing what was captured. A failure means
+    // that the router has closed the connection.
+    ctrlc::set_handler(move || _ = end.shutdown(Shutdown::Write))?;
+    let mut lines = client::capture(connection, request)?;
     if let Line::Error(reason) = read(&mut lines)?.context("the router closed the connection")? {
         bail!("{reason}");
     }
     let mut files = Files::open(args)?;
-    let end = lines.get_ref().try_clone()?;
-    // A failure means that the router has closed the connection.
-    ctrlc::set_handler(move || _ = end.shutdown(Shutdown::Write))?;
     let written = follow(&mut lines, &mut files, args.count);
     let totals = match written {
         Err(error) if super::is_broken_pipe(&error) => return Ok(()),
