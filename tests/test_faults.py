@@ -178,6 +178,15 @@ CALLS = [
 ]  # fmt: skip
 
 
+def state(pid, task=""):
+    """As in proc(5): R runs, S sleeps, t is stopped by its tracer, …"""
+    return Path(f"/proc/{pid}{task}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def all_stopped(pid):
+    return {state(pid, f"/task/{task}") for task in os.listdir(f"/proc/{pid}/task")} <= {"t", "T"}
+
+
 @contextlib.contextmanager
 def failing(router, call, error):
     """Every third system call of this name fails with the error, in each of the router's threads; some must be made."""
@@ -190,8 +199,15 @@ def failing(router, call, error):
     try:
         yield
     finally:
-        tracer.send_signal(signal.SIGINT)
-        tracer.wait(20)
+        # Stopped, no thread is between the entry that strace has replaced and the exit at which it puts the error:
+        # detached there, the call would fail with ENOSYS.
+        router.process.send_signal(signal.SIGSTOP)
+        try:
+            assert wait_for(lambda: all_stopped(router.process.pid) and state(tracer.pid) == "S", 20)
+            tracer.send_signal(signal.SIGINT)
+            tracer.wait(20)
+        finally:
+            router.process.send_signal(signal.SIGCONT)
     assert "(INJECTED)" in made.read_text(errors="replace"), f"no {call} was made"
 
 
