@@ -48,7 +48,7 @@ EXPIRED = frame(ipv4("10.0.1.2", "10.0.2.2", pattern(40), ttl=1))
 
 def reasons(router):
     """Drop reasons so far."""
-    return {reason for reason, count in router.show("counters")["dropped"].items() if count}
+    return set(router.dropped())
 
 
 def stop(router):
@@ -247,19 +247,27 @@ def test_packets_to_be_kept_survive_what_is_too_much(lab, kept, config):
     assert wait_for(lambda: any(ANSWERED[12:20] in frame for frame in wires.left.receive(0.05)))
     mixture = Mixture(wires.left, kept)
     mixture.start()
-    shed = lambda: router.show("counters")["dropped"].get("shed", 0)
+    counted = lambda: (router.show("counters")["received"], router.dropped().get("shed", 0))
+    arrived = []
+
+    def has_shed(packets):
+        arrived.extend(wires.right.receive(0.05))
+        return counted()[1] >= packets
+
     try:
-        assert wait_for(lambda: shed() > 0, 60), router.show("counters")
-        wires.right.receive(0.05)
-        first, before = mixture.sent, shed()
-        assert wait_for(lambda: shed() > before + 5000, 60)
-        last = mixture.sent
-        arrived = wires.right.receive(0.05)
+        assert wait_for(lambda: has_shed(1), 60), router.show("counters")
+        arrived.clear()
+        first, (received, shed) = mixture.sent, counted()
+        assert wait_for(lambda: has_shed(shed + 5000), 60), router.show("counters")
+        last, (received, shed) = mixture.sent, [after - then for after, then in zip(counted(), (received, shed))]
+        arrived.extend(wires.right.receive(0.05))
     finally:
         mixture.stop()
-    count = sum((frame[15], frame[34:38]) == (kept[1], kept[20:24]) for frame in arrived)
-    # One in eight; without shedding the same share would arrive.
-    assert count > len(arrived) / 4 and len(arrived) < (last - first) / 2, (count, len(arrived), last - first)
+    # One in eight of those received is to be kept, and no other was shed: without shedding their share would stay.
+    share = sum((frame[15], frame[34:38]) == (kept[1], kept[20:24]) for frame in arrived) / len(arrived)
+    expected = received / 8 / (received - shed)
+    seen = f"{share=} {expected=} {received=} {shed=} arrived={len(arrived)} sent={last - first}"
+    assert share > (1 / 8 + expected) / 2 and len(arrived) < (last - first) / 2, seen
     router.stop()
 
 
