@@ -50,17 +50,19 @@ pub struct EventUnit {
     pub(crate) port: EventPort,
     /// Present in the receiver.
     pub(crate) receiver: Option<Box<Numbering>>,
+    /// True if the device had no room for packets of this round.
+    pub(crate) was_full: bool,
 }
 
 impl EventUnit {
     /// For the forwarder that receives and sends.
     pub fn receiver(port: EventPort) -> Self {
-        Self { port, receiver: Some(Box::default()) }
+        Self { port, receiver: Some(Box::default()), was_full: false }
     }
 
     /// For a forwarder that runs the graph.
     pub fn worker(port: EventPort) -> Self {
-        Self { port, receiver: None }
+        Self { port, receiver: None, was_full: false }
     }
 
     /// Returns the device.
@@ -76,13 +78,14 @@ impl EventUnit {
         (port, says_more): (PortId, bool),
         counters: &ForwarderCounters,
     ) {
-        let Self { port: events, receiver: Some(numbering) } = self else { return };
+        let Self { port: events, receiver: Some(numbering), was_full } = self else { return };
         let mut found = numbering.flows(burst);
         if events.is_nearly_full() {
             let is_control = |slot| found.classes[slot] == Class::Control as u8;
             let late = found.packets.filter(|slot| !is_control(slot));
             found.packets = found.packets.without(late);
             refuse(burst, late, counters);
+            *was_full = true;
         }
         let describe = |_: &Burst, slot: usize| (found.flows[slot], found.classes[slot]);
         let source = port.index() as u64;
@@ -90,6 +93,7 @@ impl EventUnit {
         let full = events.enter(burst, found.packets.0, says_more, describe, tag);
         let entered = found.packets.count() - Mask(full).count();
         counters.spread_out.add(entered.into());
+        *was_full |= full != 0;
         refuse(burst, Mask(full), counters);
     }
 }

@@ -395,6 +395,7 @@ impl Forwarder {
         self.parts.counters.rounds.add(1);
         self.parts.counters.held.set(self.held());
         self.was_busy = found > 0;
+        self.make_way();
         found
     }
 
@@ -602,6 +603,16 @@ impl Forwarder {
         match guard(|| graph.run(batch)) {
             Ok(ends) => ends,
             Err(_) => self.recover(),
+        }
+    }
+
+    /// Leaves the core to others for a moment if the event device is full: workers or its scheduler may share the core, and
+    /// would otherwise make room only after this thread's time slice of milliseconds.
+    fn make_way(&mut self) {
+        if let Some(events) = &mut self.events
+            && std::mem::take(&mut events.was_full)
+        {
+            std::thread::yield_now();
         }
     }
 
