@@ -86,6 +86,7 @@ def experiment(documentation, parts, runs=3):
     parser = options(documentation, runs)
     parser.add_argument("--parts", default=",".join(parts), help=f"which ({','.join(parts)})")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement (1)")
+    parser.add_argument("--cores", type=counts, metavar="N,N,…", default=range(1, len(cores()) + 1), help="numbers of cores, where a part compares them (all)")
     parser.add_argument("--no-docs", action="store_true", help="leave docs/ as it is")
     given = parser.parse_args()
     if unknown := [name for name in given.parts.split(",") if name not in parts]:
@@ -102,6 +103,14 @@ def experiment(documentation, parts, runs=3):
             plot(done[part].figure, PLOTS / f"{name}-{part}.svg")
             record(ROOT / "docs/benchmarks.md", f"{name}-{part}", done[part].text())
     write(given.json, about, parts={part: {"figure": d.figure, "line": d.line(), "runs": d.runs} for part, d in done.items()})
+
+
+def counts(text):
+    """Numbers of cores that this machine has."""
+    numbers = [int(word) for word in text.split(",")]
+    if unknown := [number for number in numbers if not 1 <= number <= len(cores())]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]}: this machine has {len(cores())} cores")
+    return numbers
 
 
 class Part:

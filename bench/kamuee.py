@@ -95,7 +95,7 @@ def sync(given):
 def queues(given):
     have = common.cores()
     measure = lambda count: moonroute.two_ports(given, queues=count, cores_used=have[-count:])  # noqa: E731
-    middle, runs = common.sweep(given.runs, range(1, len(have) + 1), measure)
+    middle, runs = common.sweep(given.runs, given.cores, measure)
     drawn = common.figure("Throughput by queues per port", "queues, and forwarders", "million packets/s", {"Turnpike": middle.items()})
     said = ", ".join(f"{count} queues: {rate:.1f} Mpps" for count, rate in middle.items()) + "."
     return common.Part(drawn, runs, said, PUBLISHED)

@@ -100,9 +100,10 @@ def sizes(given):
 def cores(given):
     have = common.cores()
     measure = lambda count: two_ports(given, cores_used=have[-count:], queues=count)  # noqa: E731
-    middle, runs = common.sweep(given.runs, range(1, len(have) + 1), measure)
+    middle, runs = common.sweep(given.runs, given.cores, measure)
     drawn = common.figure("Throughput by cores", "cores", "million packets/s", {"Turnpike": middle.items()})
-    said = ", ".join(f"{count} cores: {rate:.1f} Mpps ({rate / middle[1]:.2f})" for count, rate in middle.items()) + "."
+    least = middle[given.cores[0]] / given.cores[0]
+    said = ", ".join(f"{count} cores: {rate:.1f} Mpps ({rate / least:.2f})" for count, rate in middle.items()) + "."
     return common.Part(drawn, runs, said, "the rate grows linearly with the cores.")
 
 
