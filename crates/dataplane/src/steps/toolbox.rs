@@ -25,6 +25,7 @@ mod ip_classifier;
 mod ip_filter;
 mod ip_lookup;
 mod lookup_ip6;
+mod macs;
 mod meter;
 mod nd_advertiser;
 mod on_wire;

@@ -16,50 +16,38 @@
 
 use std::net::Ipv4Addr;
 
-use ipnet::Ipv4Net;
 use wire::MacAddr;
 use wire::arp::{ArpMessage, REPLY, REQUEST};
 use wire::ethernet::{ETHERNET_LEN, ETHERTYPE_ARP, EthernetHeader};
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::macs::{Macs, read};
 use super::{offset, place};
 use crate::batch::Batch;
 use crate::catalogue::{MakeContext, StepSpec};
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
-use crate::params::{Arg, Grammar, Kind, Param};
+use crate::params::Grammar;
 
 const OUTPUTS: &[Output] = &[Output::next("ok"), Output::next("others")];
 
 static ENTRY: Grammar = Grammar {
     expected: "a prefix and a MAC such as \"10.0.0.0/8 02:00:00:00:00:01\"",
-    check: |text| read(text).map(drop),
+    check: |text| read::<Ipv4Addr>(text).map(drop),
 };
 
-fn read(text: &str) -> Result<(Ipv4Net, MacAddr), String> {
-    let form = || format!("\"{text}\": expected PREFIX MAC");
-    let (prefix, mac) = text.split_once(' ').ok_or_else(form)?;
-    let prefix = prefix.parse::<Ipv4Net>().map_err(|_| form())?;
-    Ok((prefix.trunc(), mac.trim().parse().map_err(|_| form())?))
-}
-
 pub(super) fn spec() -> StepSpec {
-    let entries = Param::new("entries", Kind::ParsedList(&ENTRY), "prefixes and their MACs");
     StepSpec::new("arp-responder", OUTPUTS, make)
-        .param(entries.or(Arg::Texts(Vec::new())))
+        .param(Macs::<Ipv4Addr>::param(&ENTRY))
         .param(offset(0, "the Ethernet header's place"))
 }
 
 fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
-    let entries = context.args.texts("entries").iter().filter_map(|text| read(text).ok());
-    let mut entries: Vec<_> = entries.collect();
-    entries.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.prefix_len()));
-    Box::new(ArpResponder { entries, at: place(context.args) })
+    Box::new(ArpResponder { macs: Macs::of(context.args), at: place(context.args) })
 }
 
 struct ArpResponder {
-    /// The longest prefixes first.
-    entries: Vec<(Ipv4Net, MacAddr)>,
+    macs: Macs<Ipv4Addr>,
     at: usize,
 }
 
@@ -77,8 +65,7 @@ impl ArpResponder {
             && request.is_ethernet_ipv4()
             && request.operation == REQUEST;
         let target = request.target();
-        let entry = self.entries.iter().find(|(prefix, _)| prefix.contains(&target));
-        let (true, Some(&(_, mac))) = (is_request, entry) else { return false };
+        let (true, Some(mac)) = (is_request, self.macs.find(target)) else { return false };
         let asker: (MacAddr, Ipv4Addr) = (request.sender_mac, request.sender());
         let header =
             EthernetHeader { destination: asker.0, source: mac, ethertype: ETHERTYPE_ARP.into() };
@@ -146,9 +133,12 @@ mod tests {
 
     #[test]
     fn entries_are_checked() {
-        assert!(read("10.0.0.0/8 02:00:00:00:00:01").is_ok());
+        assert!(read::<Ipv4Addr>("10.0.0.0/8 02:00:00:00:00:01").is_ok());
         for wrong in ["10.0.0.0/8", "10.0.0.1 02:00:00:00:00:01", "10.0.0.0/8 x", ""] {
-            assert!(read(wrong).unwrap_err().contains("expected PREFIX MAC"), "{wrong}");
+            assert!(
+                read::<Ipv4Addr>(wrong).unwrap_err().contains("expected PREFIX MAC"),
+                "{wrong}"
+            );
         }
     }
 }

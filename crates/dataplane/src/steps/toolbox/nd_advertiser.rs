@@ -17,7 +17,6 @@
 
 use std::net::Ipv6Addr;
 
-use ipnet::Ipv6Net;
 use wire::MacAddr;
 use wire::address::{ALL_NODES, multicast_mac_v6, solicited_node};
 use wire::build::{Ipv6Fields, ipv6_header};
@@ -31,12 +30,13 @@ use wire::nd::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::macs::{Macs, read};
 use super::{offset, place};
 use crate::batch::Batch;
 use crate::catalogue::{MakeContext, StepSpec};
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
-use crate::params::{Arg, Grammar, Kind, Param};
+use crate::params::Grammar;
 
 const OUTPUTS: &[Output] = &[
     Output::next("ok"),
@@ -52,29 +52,18 @@ const FRAME_LEN: usize = ETHERNET_LEN + IP_LEN + PAYLOAD_LEN;
 
 static ENTRY: Grammar = Grammar {
     expected: "a prefix and a MAC such as \"2001:db8::/64 02:00:00:00:00:01\"",
-    check: |text| read(text).map(drop),
+    check: |text| read::<Ipv6Addr>(text).map(drop),
 };
 
-fn read(text: &str) -> Result<(Ipv6Net, MacAddr), String> {
-    let form = || format!("\"{text}\": expected PREFIX MAC");
-    let (prefix, mac) = text.split_once(' ').ok_or_else(form)?;
-    let prefix = prefix.parse::<Ipv6Net>().map_err(|_| form())?;
-    Ok((prefix.trunc(), mac.trim().parse().map_err(|_| form())?))
-}
-
 pub(super) fn spec() -> StepSpec {
-    let entries = Param::new("entries", Kind::ParsedList(&ENTRY), "prefixes and their MACs");
     StepSpec::new("nd-advertiser", OUTPUTS, make)
-        .param(entries.or(Arg::Texts(Vec::new())))
+        .param(Macs::<Ipv6Addr>::param(&ENTRY))
         .param(offset(0, "the Ethernet header's place"))
         .moves_data()
 }
 
 fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
-    let entries = context.args.texts("entries").iter().filter_map(|text| read(text).ok());
-    let mut entries: Vec<_> = entries.collect();
-    entries.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.prefix_len()));
-    Box::new(NdAdvertiser { entries, at: place(context.args) })
+    Box::new(NdAdvertiser { macs: Macs::of(context.args), at: place(context.args) })
 }
 
 /// The address that somebody asks for, and the one who asks.
@@ -153,8 +142,7 @@ fn advertisement(asked: &Solicitation, mac: MacAddr) -> [u8; FRAME_LEN] {
 }
 
 struct NdAdvertiser {
-    /// The longest prefixes first.
-    entries: Vec<(Ipv6Net, MacAddr)>,
+    macs: Macs<Ipv6Addr>,
     at: usize,
 }
 
@@ -163,8 +151,7 @@ impl NdAdvertiser {
     fn answer(&self, batch: &mut Batch, slot: usize) -> usize {
         let asked = batch.frame(slot).get(self.at..).and_then(solicitation);
         let Some(asked) = asked else { return 1 };
-        let entry = self.entries.iter().find(|(prefix, _)| prefix.contains(&asked.target));
-        let Some(&(_, mac)) = entry else { return 1 };
+        let Some(mac) = self.macs.find(asked.target) else { return 1 };
         // A probe is shorter than its answer.
         let missing = (self.at + FRAME_LEN).saturating_sub(batch.frame(slot).len());
         if missing > 0 && !batch.unstrip(slot, missing as u16) {
@@ -280,14 +267,17 @@ mod tests {
 
     #[test]
     fn entries_are_checked() {
-        assert!(read("2001:db8::/64 02:00:00:00:00:01").is_ok());
+        assert!(read::<Ipv6Addr>("2001:db8::/64 02:00:00:00:00:01").is_ok());
         for wrong in [
             "2001:db8::/64",
             "2001:db8::1 02:00:00:00:00:01",
             "::/0 x",
             "10.0.0.0/8 02:00:00:00:00:01",
         ] {
-            assert!(read(wrong).unwrap_err().contains("expected PREFIX MAC"), "{wrong}");
+            assert!(
+                read::<Ipv6Addr>(wrong).unwrap_err().contains("expected PREFIX MAC"),
+                "{wrong}"
+            );
         }
     }
 }
