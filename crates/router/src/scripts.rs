@@ -7,8 +7,8 @@
 //!
 //! A script reads and writes handlers like a client of a control socket. It has one call to the owner under way, pauses
 //! after each [`CALLS`] of them, leaves others their turn, and is stopped if it does too much without waiting: so none
-//! delays the router. The owner never waits for a script. An order to one that is being executed is refused, except steps, which it takes when
-//! it next waits; so scripts that run each other do not wait for each other.
+//! delays the router. The owner never waits for a script. An order to one that is being executed is refused, except
+//! steps, which it takes when it next waits; so scripts that run each other do not wait for each other.
 
 use std::fs::OpenOptions;
 use std::future::pending;
@@ -142,9 +142,13 @@ impl Scripts {
         }
     }
 
+    fn of(&self, element: &str) -> Option<&Running> {
+        self.0.iter().find(|running| running.element.name == element)
+    }
+
     /// The value of a variable that a script exports.
     pub fn exported(&self, element: &str, name: &str) -> Option<String> {
-        let running = self.0.iter().find(|running| running.element.name == element)?;
+        let running = self.of(element)?;
         let exported = lock(&running.shared.exported);
         exported.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
     }
@@ -159,7 +163,7 @@ impl Scripts {
         handler: &str,
         text: &str,
     ) -> Result<oneshot::Receiver<Value>, String> {
-        let running = self.0.iter().find(|running| running.element.name == element);
+        let running = self.of(element);
         let running = running.ok_or_else(|| format!("script \"{element}\" does not run"))?;
         let text = text.trim();
         let order = match handler {

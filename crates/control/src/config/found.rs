@@ -86,7 +86,7 @@ impl Config {
                 space: vlan.interface.space().map(name_of),
             })
         };
-        self.vlans.iter().filter(|vlan| vlan.is_found).filter_map(device).collect()
+        self.found_vlans().filter_map(device).collect()
     }
 
     /// Returns the VLANs that it has found.
@@ -100,14 +100,14 @@ impl Config {
         let used: BTreeSet<_> = self.interfaces().map(|(id, ..)| id).collect();
         let numbers =
             (MAX_PORTS..MAX_INTERFACES).filter_map(|number| InterfaceId::new(number as u16));
-        let stated = self.bonds.len() + self.vlans.iter().filter(|vlan| !vlan.is_found).count();
+        let stated = || self.vlans.iter().filter(|vlan| !vlan.is_found);
         let mut present = Present {
             config: self,
             known: self.found_vlans().map(|vlan| (&*vlan.name, vlan.id)).collect(),
-            room: MOST.saturating_sub(stated),
+            room: MOST.saturating_sub(self.bonds.len() + stated().count()),
             by_name: statements().map(|(id, name, _)| (name, id)).collect(),
             followed: self.followed(),
-            tags: self.vlans.iter().filter(|vlan| !vlan.is_found).map(key).collect(),
+            tags: stated().map(key).collect(),
             free: Box::new(numbers.filter(move |id| !used.contains(id))),
             found: BTreeMap::new(),
         };
