@@ -42,8 +42,7 @@ def device(router):
 
 def state(hosts):
     """What a test that fails shows."""
-    dropped = hosts.router.show("counters")["dropped"]
-    return {name: count for name, count in dropped.items() if count}, hosts.router.show("neighbours"), hosts.router.log()
+    return hosts.router.dropped(), hosts.router.show("neighbours"), hosts.router.log()
 
 
 def late(numbers):

@@ -513,8 +513,7 @@ turnpike.port "flood" {{
 
     def reasons(self):
         """Drop reasons so far."""
-        dropped = self.router.show("counters")["dropped"]
-        return {reason for reason, count in dropped.items() if count}
+        return set(self.router.dropped())
 
 
 def flood_frame(packet):

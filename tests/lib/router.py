@@ -104,6 +104,10 @@ class Router:
             )
         return done
 
+    def dropped(self):
+        """The packets dropped so far, by reason."""
+        return {reason: count for reason, count in self.show("counters")["dropped"].items() if count}
+
     def begin(self, *argv):
         """Starts a `turnpike` command against this router, without waiting for its end."""
         argv = [binary(), *map(str, argv), "--socket", str(self.socket)]

@@ -83,6 +83,24 @@ LINUX_VLANS = [
 ]
 
 
+def add_vlans(host, side):
+    """Gives a host the VLAN devices of `LINUX_VLANS`."""
+    for name, parent, words, network in LINUX_VLANS:
+        host.run("ip", "link", "add", name, "link", parent, *map(str, words))
+        host.run("ip", "link", "set", name, "up")
+        if network:
+            host.run("ip", "address", "add", f"10.{side}.{network}.2/24", "dev", name)
+
+
+def networks_beyond(machine, lan, wan):
+    """Gives the host of port "lan" VLAN devices, and each of both hosts an address that is reached by a route."""
+    add_vlans(lan, 0)
+    lan.run("ip", "route", "add", "192.0.2.0/24", "via", "10.0.10.1")
+    lan.run("ip", "address", "add", "203.0.113.1/32", "dev", "lo")
+    wan.run("ip", "address", "add", "192.0.2.1/32", "dev", "lo")
+    machine.run("ip", "route", "add", "192.0.2.0/24", "via", "10.0.2.2", "dev", "wan")
+
+
 @pytest.mark.parametrize("driver", ["af_xdp", "af_packet"])
 def test_hosts_with_vlan_devices_speak_through_the_router(machine, driver):
     """Ping of every size that fits, and a TCP stream, whose frames have partial checksums and are super-frames."""
@@ -92,11 +110,7 @@ def test_hosts_with_vlan_devices_speak_through_the_router(machine, driver):
         for side, host in enumerate(hosts):
             # veth hands the tags of its peer's VLAN devices over beside the frames, where XDP does not see them.
             host.run("ethtool", "-K", "eth0", "tx-vlan-hw-insert", "off", "tx-vlan-stag-hw-insert", "off")
-            for name, parent, words, network in LINUX_VLANS:
-                host.run("ip", "link", "add", name, "link", parent, *map(str, words))
-                host.run("ip", "link", "set", name, "up")
-                if network:
-                    host.run("ip", "address", "add", f"10.{side}.{network}.2/24", "dev", name)
+            add_vlans(host, side)
             for network in ("10", "13"):
                 # Replies take the way of the requests.
                 device = "eth0.10" if network == "10" else "eth0.7"
@@ -158,15 +172,7 @@ def test_vlan_devices_that_the_kernel_has_on_a_host_interface_are_the_router_s(m
     try:
         for name in ("lan.10", "lan.s", "lan.s.7"):
             assert state(name) == ("down", "gone", []), name
-        for name, parent, words, network in LINUX_VLANS:
-            lan.run("ip", "link", "add", name, "link", parent, *map(str, words))
-            lan.run("ip", "link", "set", name, "up")
-            if network:
-                lan.run("ip", "address", "add", f"10.0.{network}.2/24", "dev", name)
-        lan.run("ip", "route", "add", "192.0.2.0/24", "via", "10.0.10.1")
-        lan.run("ip", "address", "add", "203.0.113.1/32", "dev", "lo")
-        wan.run("ip", "address", "add", "192.0.2.1/32", "dev", "lo")
-        machine.run("ip", "route", "add", "192.0.2.0/24", "via", "10.0.2.2", "dev", "wan")
+        networks_beyond(machine, lan, wan)
         add("lan.10", "lan", ["id", "10"], "10.0.10.1/24")
         assert wait_for(lambda: state("lan.10") == ("up", "up", ["10.0.10.1/24"]), 30), router.log()
         # The kernel's neighbours and its own packets; forwarded ones in both directions, over its route.
@@ -246,15 +252,7 @@ def test_vlan_devices_of_the_kernel_are_found_without_statements(machine):
     up = {"lan.10": ("up", ["10.0.10.1/24"]), "lan.s": ("up", []), "lan.s.7": ("up", ["10.0.13.1/24"])}
     try:
         assert states() == {} and not vlans()["mine"]["found"]
-        for name, parent, words, network in LINUX_VLANS:
-            lan.run("ip", "link", "add", name, "link", parent, *map(str, words))
-            lan.run("ip", "link", "set", name, "up")
-            if network:
-                lan.run("ip", "address", "add", f"10.0.{network}.2/24", "dev", name)
-        lan.run("ip", "route", "add", "192.0.2.0/24", "via", "10.0.10.1")
-        lan.run("ip", "address", "add", "203.0.113.1/32", "dev", "lo")
-        wan.run("ip", "address", "add", "192.0.2.1/32", "dev", "lo")
-        machine.run("ip", "route", "add", "192.0.2.0/24", "via", "10.0.2.2", "dev", "wan")
+        networks_beyond(machine, lan, wan)
         batch([
             "link add link lan name lan.10 type vlan id 10", "link set lan.10 up", "address add 10.0.10.1/24 dev lan.10",
             "link add link lan name lan.s type vlan proto 802.1ad id 300", "link set lan.s up",
@@ -331,10 +329,9 @@ def test_vlan_devices_of_the_kernel_are_found_without_statements(machine):
 
 def told(machine, router):
     """What a failed wait shows: routes and addresses of the kernel, routes, neighbours, drops and log of the router."""
-    dropped = {name: count for name, count in router.show("counters")["dropped"].items() if count}
     kernel = [machine.run("ip", "route").stdout, machine.run("ip", "-br", "address").stdout]
     routes = [route for route in router.show("routes") if route["source"] == "kernel"]
-    return "\n".join(map(str, [*kernel, dropped, router.show("interfaces"), router.show("neighbours"), routes, router.log()]))
+    return "\n".join(map(str, [*kernel, router.dropped(), router.show("interfaces"), router.show("neighbours"), routes, router.log()]))
 
 
 BYTES = 300_000
