@@ -18,6 +18,7 @@
 #include <rte_fib6.h>
 #include <rte_flow.h>
 #include <rte_hash_crc.h>
+#include <rte_interrupts.h>
 #include <rte_launch.h>
 #include <rte_lcore.h>
 #include <rte_log.h>
@@ -90,7 +91,7 @@ static const uint64_t SHIM_MBUF_INDIRECT = RTE_MBUF_F_INDIRECT;
 static const uint64_t SHIM_MBUF_LAST_FREE = RTE_MBUF_F_LAST_FREE;
 static const unsigned int SHIM_LCORE_ID_ANY = LCORE_ID_ANY;
 static const uint64_t SHIM_MBUF_RX_RSS_HASH = RTE_MBUF_F_RX_RSS_HASH;
-static const uint32_t SHIM_EVENT_BURST_MODE = RTE_EVENT_DEV_CAP_BURST_MODE;
+static const uint32_t SHIM_INTR_PRIVATE = RTE_INTR_INSTANCE_F_PRIVATE;
 static const uint32_t SHIM_EVENT_QUEUE_QOS = RTE_EVENT_DEV_CAP_QUEUE_QOS;
 static const uint32_t SHIM_EVENT_MULTIPLE_QUEUE_PORT = RTE_EVENT_DEV_CAP_MULTIPLE_QUEUE_PORT;
 static const uint32_t SHIM_EVENT_IMPLICIT_RELEASE_DISABLE = RTE_EVENT_DEV_CAP_IMPLICIT_RELEASE_DISABLE;

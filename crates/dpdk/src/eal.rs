@@ -13,7 +13,7 @@ use dpdk_sys as sys;
 
 use crate::error::dpdk_errno;
 use crate::mbuf::traffic_class;
-use crate::{Errno, Error, log};
+use crate::{Errno, Error, interrupts, log};
 
 /// Use of hugepages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -274,7 +274,8 @@ impl Drop for Eal {
             // free; this thread is here.
             unsafe { sys::rte_mempool_free(pool.as_ptr()) };
         }
-        // SAFETY: nothing made from the EAL is left, and this is the thread that started it.
+        interrupts::hold();
+        // SAFETY: nothing made from the EAL is left, this is the thread that started it, and DPDK's own does not run.
         unsafe { sys::rte_eal_cleanup() };
     }
 }

@@ -40,8 +40,9 @@ pub const FLOWS: u32 = 8192;
 /// Most packets in a device at once.
 pub const EVENTS_MOST: usize = 4096;
 
-/// Packets in a device above which those of the lower classes do not enter any more: the rest is for network control.
-const NEARLY_FULL: u64 = EVENTS_MOST as u64 * 5 / 8;
+/// The part of a device's places above which packets of the lower classes do not enter any more: the rest is for network
+/// control.
+const NEARLY_FULL: (u64, u64) = (5, 8);
 
 /// Most workers of a device in software: its driver reserves up to 128 packets' places for each port that waits, and
 /// with more ports could have none left for packets that enter.
@@ -229,7 +230,7 @@ impl Drop for Attached {
     }
 }
 
-/// What the ports of a device share.
+/// State that the ports of a device share.
 struct Shared {
     attached: Attached,
     name: String,
@@ -238,6 +239,8 @@ struct Shared {
     classes: usize,
     /// DPDK's number of the service that schedules, unless the device or its ports do.
     service: Option<u32>,
+    /// Packets inside above which it is nearly full.
+    nearly_full: u64,
     /// Packets that have entered.
     entered: Count,
     /// By port, the receiver's first: events that it has released.
@@ -304,6 +307,7 @@ impl EventDevice {
             order: config.order,
             classes,
             service,
+            nearly_full: nearly_full(&info),
             entered: Count::default(),
             released: (0..=config.workers).map(|_| Count::default()).collect(),
             completed: (0..=config.workers).map(|_| Count::default()).collect(),
@@ -403,7 +407,7 @@ fn attach(eal: &Eal, config: &EventConfig<'_>) -> Result<Attached, Error> {
         }
         c_name = of(&format!("{name}.{serial}"))?;
     }
-    if largest_free() < ROOM {
+    if !has_room() {
         let what = format!(
             "event device {name}, for which a start with it in the configuration reserves memory"
         );
@@ -421,17 +425,29 @@ fn attach(eal: &Eal, config: &EventConfig<'_>) -> Result<Attached, Error> {
     Ok(attached(id, Some(kind)))
 }
 
-/// Returns the bytes of the largest free piece of DPDK's memory, of all NUMA nodes.
-fn largest_free() -> usize {
-    let free = |node| {
-        let mut stats = MaybeUninit::<sys::rte_malloc_socket_stats>::zeroed();
-        // SAFETY: numbers are written, or nothing for a node that does not exist; zeros are numbers too.
-        unsafe {
-            sys::rte_malloc_get_socket_stats(node, stats.as_mut_ptr());
-            stats.assume_init().greatest_free_size
-        }
-    };
-    (0..sys::RTE_MAX_NUMA_NODES as i32).map(free).max().unwrap_or(0)
+/// Returns true if DPDK's memory has [`ROOM`] in one piece, on any NUMA node. It is tried: with hugepages the memory
+/// grows by demand, so that its statistics do not tell.
+fn has_room() -> bool {
+    // SAFETY: a piece of memory without a name, which nobody but this function knows, or null; freeing null does nothing.
+    unsafe {
+        let piece = sys::rte_malloc(std::ptr::null(), ROOM, 0);
+        sys::rte_free(piece);
+        !piece.is_null()
+    }
+}
+
+/// Most events that a device is to have inside; -1 where the device has no bound, which DPDK wants repeated.
+fn events_limit(info: &sys::rte_event_dev_info) -> i32 {
+    match info.max_num_events {
+        0 => EVENTS_MOST as i32,
+        most => most.min(EVENTS_MOST as i32),
+    }
+}
+
+/// See [`NEARLY_FULL`].
+fn nearly_full(info: &sys::rte_event_dev_info) -> u64 {
+    let most = u64::try_from(events_limit(info)).unwrap_or(EVENTS_MOST as u64);
+    most * NEARLY_FULL.0 / NEARLY_FULL.1
 }
 
 /// Checks that a name is that of a driver and a number.
@@ -517,9 +533,6 @@ impl Setup<'_> {
                 "event_opdl knows only pipelines whose ports have one role each; use event_sw0 or event_dsw0",
             ));
         }
-        if !can(sys::SHIM_EVENT_BURST_MODE) {
-            return Err(self.refuse("it takes no bursts of events; use event_sw0 or event_dsw0"));
-        }
         let driver = driver_of(info);
         if driver.contains("dsw") && self.order == EventOrder::Ordered {
             // Refused here: its driver refuses when queues are set up, and frees what a device of former workers has
@@ -544,10 +557,7 @@ impl Setup<'_> {
         info: &sys::rte_event_dev_info,
         (classes, workers): (usize, usize),
     ) -> Result<(), Error> {
-        let events = match info.max_num_events {
-            most @ 1.. => most.min(EVENTS_MOST as i32),
-            _ => EVENTS_MOST as i32,
-        };
+        let events = events_limit(info);
         let depth = |most: u32| most.clamp(1, BURST_MAX as u32);
         let flows = info.max_event_queue_flows.clamp(1, FLOWS);
         let (dequeue, enqueue) = (
@@ -571,7 +581,7 @@ impl Setup<'_> {
         }
         self.set_up_queue(classes as u8, (sys::SHIM_EVENT_QUEUE_SINGLE_LINK, 0), flows)?;
         // New events leave room for those that are inside: a worker can always forward.
-        let threshold = events - events / 4;
+        let threshold = if events < 0 { events } else { events - events / 4 };
         for port in 0..=workers {
             self.set_up_port(port as u8, info, (threshold, dequeue as u16, enqueue as u16))?;
         }
@@ -730,7 +740,7 @@ impl EventPort {
 
     /// Returns true if the device has little room left for packets that enter.
     pub fn is_nearly_full(&self) -> bool {
-        self.device.in_flight() > NEARLY_FULL
+        self.device.in_flight() > self.device.nearly_full
     }
 
     /// Returns its device.

@@ -33,6 +33,7 @@ mod event;
 mod huge;
 mod inherited;
 mod interface;
+mod interrupts;
 pub mod log;
 pub mod lookup;
 mod mbuf;
