@@ -17,7 +17,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use crate::{Errno, Error};
@@ -50,6 +50,9 @@ pub struct Doorbell {
     signal: OwnedFd,
     listening: AtomicBool,
     causes: AtomicU8,
+    /// Rings for this listener whose signal it has not read: a ringer may be preempted between its claim and its signal,
+    /// and the listener be awake again meanwhile. Left unread, the signal would end every later wait at once.
+    owed: AtomicU64,
 }
 
 impl Doorbell {
@@ -61,24 +64,45 @@ impl Doorbell {
         // SAFETY: makes a descriptor.
         let signal = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         let signal = owned(signal, "making an eventfd")?;
-        Ok(Self { signal, listening: AtomicBool::new(false), causes: AtomicU8::new(0) })
+        let (listening, causes, owed) =
+            (AtomicBool::new(false), AtomicU8::new(0), AtomicU64::new(0));
+        Ok(Self { signal, listening, causes, owed })
     }
 
     /// Wakes the thread if it blocks or is about to. The data that it is to find must have been stored before.
     pub fn ring(&self, cause: Cause) {
+        if self.claim(cause) {
+            self.signal();
+        }
+    }
+
+    /// Returns true if the thread listens, and this ring is the one that wakes it.
+    fn claim(&self, cause: Cause) -> bool {
         self.causes.fetch_or(cause as u8, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        if self.listening.load(Ordering::Relaxed) && self.listening.swap(false, Ordering::AcqRel) {
-            let one = 1u64;
-            // SAFETY: a descriptor of ours and eight bytes. If the counter is full, it is readable already.
-            unsafe {
-                libc::write(self.signal.as_raw_fd(), (&raw const one).cast(), size_of::<u64>())
-            };
+        self.listening.load(Ordering::Relaxed) && self.listening.swap(false, Ordering::AcqRel)
+    }
+
+    fn signal(&self) {
+        let one = 1u64;
+        // SAFETY: a descriptor of ours and eight bytes. If the counter is full, it is readable already.
+        unsafe { libc::write(self.signal.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
+    }
+
+    /// Reads the signals that are owed and have arrived.
+    fn settle(&self) {
+        let (owed, mut count) = (self.owed.load(Ordering::Relaxed), 0u64);
+        if owed == 0 {
+            return;
         }
+        // SAFETY: a descriptor of ours and room for eight bytes; it does not block, and without a signal writes nothing.
+        unsafe { libc::read(self.signal.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
+        self.owed.store(owed.saturating_sub(count), Ordering::Relaxed);
     }
 
     /// Makes [`Doorbell::ring`] wake from now on. The caller checks everything once more before it blocks.
     pub fn listen(&self) {
+        self.settle();
         // For earlier rings, the caller finds the remaining work itself.
         self.causes.store(0, Ordering::Relaxed);
         self.listening.store(true, Ordering::Relaxed);
@@ -88,12 +112,9 @@ impl Doorbell {
     /// Ends [`Doorbell::listen`]. Returns the reasons for which it was rung since then.
     pub fn ignore(&self) -> Woken {
         if !self.listening.swap(false, Ordering::AcqRel) {
-            let mut count = 0u64;
-            // SAFETY: a descriptor of ours and room for eight bytes; it does not block.
-            unsafe {
-                libc::read(self.signal.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>())
-            };
+            self.owed.fetch_add(1, Ordering::Relaxed);
         }
+        self.settle();
         let causes = self.causes.swap(0, Ordering::Relaxed);
         let has = |cause: Cause| causes & cause as u8 != 0;
         Woken { receive: false, ring: has(Cause::Ring), control: has(Cause::Control) }
@@ -317,6 +338,26 @@ mod tests {
         let directory = std::fs::File::open("/").unwrap();
         let error = set.watch([file.as_fd(), directory.as_fd()]).unwrap_err().to_string();
         assert!(error.starts_with("waiting for a descriptor: "), "{error}");
+    }
+
+    #[test]
+    fn a_signal_that_comes_late_does_not_end_later_waits() {
+        let doorbell = Doorbell::new().unwrap();
+        doorbell.listen();
+        assert!(doorbell.claim(Cause::Ring));
+        // The listener wakes by other means, and listens again, before the ringer goes on.
+        assert!(doorbell.ignore().ring);
+        doorbell.listen();
+        doorbell.ring(Cause::Control);
+        assert!(is_readable(&doorbell) && doorbell.ignore().control);
+        doorbell.listen();
+        doorbell.signal();
+        assert!(is_readable(&doorbell));
+        assert_eq!(doorbell.ignore(), Woken::default());
+        assert!(!is_readable(&doorbell));
+        doorbell.listen();
+        doorbell.ring(Cause::Ring);
+        assert!(doorbell.ignore().ring && !is_readable(&doorbell));
     }
 
     /// One thread stores each of many numbers and rings; another one sees it, and blocks whenever it has seen
