@@ -12,20 +12,26 @@
 //!
 //! A flow has one hash, so one forwarder and one ring: its packets keep their order. Rules of filters take
 //! precedence over the hash ([`crate::spread_filter`]). Frames that are not IP stay with the forwarder that
-//! received them. A full ring drops as `spread-full`.
+//! received them. A full ring drops as `spread-full`; one that is nearly full takes network control only
+//! ([`Class::Control`]), so that an overloaded forwarder keeps its neighbours and sessions.
 
 use std::os::fd::BorrowedFd;
 
 use dpdk::{Burst, Consumer, PacketList, Producer, RxQueue};
 use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, payload};
 
+use crate::batch::BATCH_MAX;
 use crate::counters::ForwarderCounters;
+use crate::frame::Class;
 use crate::mask::Mask;
 use crate::reason::{DropOrigin, DropReason};
 use crate::spread_filter::Chosen;
 
 /// Entries of the table; as many as in devices with 16 queues and more.
 pub const TABLE: usize = 128;
+
+/// Places of a ring that are kept for network control: more than the packets of a batch.
+const FOR_CONTROL: usize = 128;
 
 /// The key of the RSS specification, which is the default of NICs.
 pub const DEFAULT_KEY: [u8; 40] = [
@@ -186,6 +192,8 @@ pub struct Spreader {
     hash: Option<(Toeplitz, Box<[u16; TABLE]>)>,
     /// The rings to the forwarders, by number; none for the own one.
     ways: Vec<Option<Producer>>,
+    /// By forwarder: true while its ring takes network control only.
+    crowded: Vec<bool>,
     lists: Vec<PacketList>,
 }
 
@@ -200,7 +208,30 @@ impl Spreader {
     /// own one.
     pub fn by_rules(ways: Vec<Option<Producer>>) -> Self {
         let lists = ways.iter().map(|_| PacketList::new()).collect();
-        Self { hash: None, ways, lists }
+        Self { hash: None, crowded: vec![false; ways.len()], ways, lists }
+    }
+
+    /// Drops packets that their forwarder's ring has no room for beside network control; returns the others.
+    fn refuse(
+        &mut self,
+        burst: &mut Burst,
+        (packets, to): (Mask, &[u16; BATCH_MAX]),
+        counters: &ForwarderCounters,
+    ) -> Mask {
+        for (crowded, way) in self.crowded.iter_mut().zip(&self.ways) {
+            *crowded = *crowded && is_crowded(way.as_ref());
+        }
+        if !self.crowded.contains(&true) {
+            return packets;
+        }
+        let is_late = |slot: usize| {
+            self.crowded[usize::from(to[slot])]
+                && Class::of_frame(burst.frame(slot)) != Class::Control
+        };
+        let late = packets.filter(is_late);
+        let dropped = burst.free(late.0) as u64;
+        counters.drops.add(DropOrigin::Spread, DropReason::SpreadFull, dropped);
+        packets.without(late)
     }
 
     /// Hands packets to the other forwarders; the forwarder's own stay in the burst. `chosen`: the
@@ -227,9 +258,11 @@ impl Spreader {
         if theirs.is_empty() {
             return;
         }
+        theirs = self.refuse(burst, (theirs, &to), counters);
         // The lists are empty and have capacity for all.
         burst.append_to(theirs.0, &to, &mut self.lists);
-        for (list, way) in self.lists.iter_mut().zip(&mut self.ways) {
+        let places = self.ways.iter_mut().zip(&mut self.crowded);
+        for (list, (way, crowded)) in self.lists.iter_mut().zip(places) {
             if let Some(way) = way.as_mut().filter(|_| !list.is_empty()) {
                 counters.spread_out.add(way.send(list) as u64);
                 counters.drops.add(
@@ -237,9 +270,14 @@ impl Spreader {
                     DropReason::SpreadFull,
                     list.free_tail(0) as u64,
                 );
+                *crowded = is_crowded(Some(way));
             }
         }
     }
+}
+
+fn is_crowded(way: Option<&Producer>) -> bool {
+    way.is_some_and(|way| way.room() < FOR_CONTROL)
 }
 
 #[cfg(test)]

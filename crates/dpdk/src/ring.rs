@@ -205,6 +205,12 @@ impl Producer {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// Returns the number of further packets for which there is room.
+    pub fn room(&self) -> usize {
+        // SAFETY: the ring is alive; the count is a snapshot.
+        unsafe { sys::rte_ring_free_count(self.ring.ring.as_ptr()) as usize }
+    }
 }
 
 impl Consumer {
