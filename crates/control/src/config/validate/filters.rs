@@ -372,6 +372,7 @@ fn fragment(fields: &mut Fields<'_, '_>) -> (Option<bool>, Option<bool>) {
 }
 
 fn rule(fields: &mut Fields<'_, '_>, line: usize, named: &Named<'_>) -> Rule {
+    refuse_empty(fields);
     let name = fields.text("name", "a name").map(str::to_owned);
     let family = match fields.text("family", "\"ip4\" or \"ip6\"") {
         None => None,
@@ -412,6 +413,17 @@ fn rule(fields: &mut Fields<'_, '_>, line: usize, named: &Named<'_>) -> Rule {
     (matches.fragment, matches.later) = fragment(fields);
     let action = action(fields, "action").unwrap_or(Action::Accept);
     Rule { name, line: u32::try_from(line).unwrap_or(0), matches, action }
+}
+
+/// Refuses lists without an element: one that Lua has made, or that names something which is not there, would select every
+/// packet.
+fn refuse_empty(fields: &mut Fields<'_, '_>) {
+    for &key in SELECTING.iter().chain(&["state"]) {
+        if matches!(fields.get(key), Some(Value::Table(_))) && fields.values(key).is_empty() {
+            let what = "the list is empty and would match every packet; name an element, or leave the rule out";
+            fields.error(key, format!("{key}: {what}"));
+        }
+    }
 }
 
 fn action(fields: &mut Fields<'_, '_>, key: &str) -> Option<Action> {
