@@ -476,6 +476,9 @@ pub struct Interference {
     pub interrupts_us: u64,
     /// Microseconds for which the hypervisor did not run the core, in steps of 10,000.
     pub stolen_us: u64,
+    /// Interrupts on the core by which other cores made it forget address translations: memory that the process returned
+    /// to the kernel, or that the kernel moved.
+    pub tlb_shootdowns: u64,
 }
 
 /// A forwarder. Packets, bursts and cycles are since the start.
@@ -1213,7 +1216,7 @@ pub struct ClickElement {
 pub struct HandlerAnswer {
     /// The status of Click's protocol: 200, or from 500 on for a failure.
     pub code: u16,
-    /// What Click's protocol says with it.
+    /// The text that Click's protocol sends with it.
     pub messages: Vec<String>,
     /// The value, if it was read.
     pub data: Option<String>,

@@ -11,7 +11,7 @@
 //!   nic.rs      driver and node of a network device             Nic
 //!   pci.rs      NICs on the PCI bus, their groups and users     PciNic
 //!   network.rs  interfaces, addresses, sessions                 Network
-//!   tasks.rs    threads, and what else cores do             Task, CoreTimes
+//!   tasks.rs    threads, and what else cores do             Task, CoreInterruptions
 //!   kernel.rs   release, command line, modules, limits
 //! ```
 #![forbid(unsafe_code)]

@@ -43,21 +43,24 @@ pub struct Task {
     pub began: Duration,
 }
 
-/// Time that a core spent on work of no thread, since the start of the machine.
+/// Interruptions of a core by work of no thread, since the start of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CoreTimes {
+pub struct CoreInterruptions {
     /// Interrupts and the work deferred to their ends (softirqs).
     pub interrupts: Duration,
     /// Taken by the hypervisor for other virtual machines.
     pub stolen: Duration,
+    /// Interrupts by which other cores made it forget address translations (TLB shootdowns).
+    pub tlb_shootdowns: u64,
 }
 
-impl CoreTimes {
+impl CoreInterruptions {
     /// Returns the increase since an earlier reading.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             interrupts: self.interrupts.saturating_sub(earlier.interrupts),
             stolen: self.stolen.saturating_sub(earlier.stolen),
+            tlb_shootdowns: self.tlb_shootdowns.saturating_sub(earlier.tlb_shootdowns),
         }
     }
 }
@@ -112,18 +115,31 @@ impl Machine {
         Duration::try_from_secs_f64(text.split_whitespace().next()?.parse().ok()?).ok()
     }
 
-    /// Returns the time that each core spent on work of no thread.
-    pub fn core_times(&self) -> BTreeMap<usize, CoreTimes> {
+    /// Returns the interruptions of each core by work of no thread.
+    pub fn core_interruptions(&self) -> BTreeMap<usize, CoreInterruptions> {
         let text = self.read("/proc/stat").unwrap_or_default();
-        let times = |line: &str| {
+        let shootdowns = self.tlb_shootdowns();
+        let found = |line: &str| {
             let mut words = line.split_whitespace();
             let core = numbered(words.next()?, "cpu")?;
             let times: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
             // user nice system idle iowait irq softirq steal
             let &[irq, softirq, steal] = times.get(5..8)? else { return None };
-            Some((core, CoreTimes { interrupts: ticks(irq + softirq), stolen: ticks(steal) }))
+            let tlb_shootdowns = shootdowns.get(&core).copied().unwrap_or(0);
+            let (interrupts, stolen) = (ticks(irq + softirq), ticks(steal));
+            Some((core, CoreInterruptions { interrupts, stolen, tlb_shootdowns }))
         };
-        text.lines().filter_map(times).collect()
+        text.lines().filter_map(found).collect()
+    }
+
+    /// TLB shootdowns by core; none of processors that send no interrupts for them (Arm).
+    fn tlb_shootdowns(&self) -> BTreeMap<usize, u64> {
+        let text = self.read("/proc/interrupts").unwrap_or_default();
+        let mut lines = text.lines();
+        let cores = lines.next().unwrap_or_default().split_whitespace();
+        let cores = cores.map_while(|word| numbered(word, "CPU"));
+        let row = lines.find_map(|line| line.trim_start().strip_prefix("TLB:")).unwrap_or_default();
+        cores.zip(row.split_whitespace().map_while(|word| word.parse().ok())).collect()
     }
 }
 
@@ -198,16 +214,23 @@ mod tests {
         let tree = Tree::new(&[
             ("proc/uptime", "12.50 20.00\n"),
             ("proc/stat", "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\ncpu1 1 2\nintr 5\n"),
+            ("proc/interrupts", "  CPU0  CPU1\n 1: 5 6 PCI-MSI x\nTLB: 31 7 TLB shootdowns\n"),
         ]);
         tree.task(3, 4, &task);
         let machine = tree.machine();
         let directory = machine.tasks()[&3][0].clone();
         assert_eq!(machine.task(&directory), Some(task));
         assert_eq!(machine.uptime(), Some(Duration::from_millis(12_500)));
-        let times =
-            CoreTimes { interrupts: Duration::from_millis(130), stolen: Duration::from_millis(80) };
-        assert_eq!(machine.core_times(), [(0, times)].into());
-        assert_eq!(times.since(CoreTimes { stolen: ticks(9), ..times }), CoreTimes::default());
+        let times = CoreInterruptions {
+            interrupts: Duration::from_millis(130),
+            stolen: Duration::from_millis(80),
+            tlb_shootdowns: 31,
+        };
+        assert_eq!(machine.core_interruptions(), [(0, times)].into());
+        assert_eq!(
+            times.since(CoreInterruptions { stolen: ticks(9), tlb_shootdowns: 30, ..times }),
+            CoreInterruptions { tlb_shootdowns: 1, ..CoreInterruptions::default() }
+        );
         tree.write("proc/3/task/4/stat", "4 (x) S 1\n");
         assert_eq!((machine.task(&directory), machine.task("/proc/9/task/9")), (None, None));
     }
@@ -219,7 +242,7 @@ mod tests {
         let task = machine.task(&format!("/proc/self/task/{thread}")).unwrap();
         assert!(!task.of_kernel && task.allowed.contains(&task.core), "{task:?}");
         assert!(task.began > Duration::ZERO && task.began <= machine.uptime().unwrap());
-        assert!(machine.core_times().contains_key(&task.core));
+        assert!(machine.core_interruptions().contains_key(&task.core));
         assert!(machine.tasks().contains_key(&(std::process::id() as usize)));
     }
 }

@@ -8,7 +8,7 @@ use api::report::Interference;
 use control::cores::CorePlacement;
 use machine::Machine;
 use machine::cores;
-use machine::tasks::{CoreTimes, PREEMPTED_MOST, Task};
+use machine::tasks::{CoreInterruptions, PREEMPTED_MOST, Task};
 use nix::unistd::Pid;
 
 use super::Owner;
@@ -22,7 +22,7 @@ struct Known {
     thread: Pid,
     core: usize,
     /// Of the core when the forwarder began to run on it.
-    at_first: CoreTimes,
+    at_first: CoreInterruptions,
     involuntary: u64,
     since: Instant,
 }
@@ -46,7 +46,7 @@ impl Watched {
     /// one of them more often than it should since the last look.
     fn look(&mut self, forwarders: &[(Option<Pid>, usize)], now: Instant) -> Option<String> {
         // Read only if a forwarder has come to another core.
-        let mut times: Option<BTreeMap<usize, CoreTimes>> = None;
+        let mut times: Option<BTreeMap<usize, CoreInterruptions>> = None;
         let mut often = Vec::new();
         self.known.resize(forwarders.len(), None);
         for (number, (&(thread, core), known)) in forwarders.iter().zip(&mut self.known).enumerate()
@@ -67,7 +67,7 @@ impl Watched {
                     }
                 }
                 _ => {
-                    let times = times.get_or_insert_with(|| self.machine.core_times());
+                    let times = times.get_or_insert_with(|| self.machine.core_interruptions());
                     let at_first = times.get(&core).copied().unwrap_or_default();
                     let involuntary = task.involuntary;
                     *known = Some(Known { thread, core, at_first, involuntary, since: now });
@@ -89,8 +89,9 @@ impl Watched {
     fn report(&self, number: usize, (thread, core): (Option<Pid>, usize)) -> Option<Interference> {
         let task = task(&self.machine, thread?)?;
         let at_first = self.known.get(number).copied().flatten().filter(|known| known.core == core);
-        let times = self.machine.core_times().get(&core).copied().unwrap_or_default();
-        let times = at_first.map_or_else(CoreTimes::default, |known| times.since(known.at_first));
+        let times = self.machine.core_interruptions().get(&core).copied().unwrap_or_default();
+        let times =
+            at_first.map_or_else(CoreInterruptions::default, |known| times.since(known.at_first));
         let micros = |time: Duration| time.as_micros() as u64;
         Some(Interference {
             allowed: task.allowed.into_iter().collect(),
@@ -102,6 +103,7 @@ impl Watched {
             waited_us: micros(task.waited),
             interrupts_us: micros(times.interrupts),
             stolen_us: micros(times.stolen),
+            tlb_shootdowns: times.tlb_shootdowns,
         })
     }
 }

@@ -120,6 +120,7 @@ fn interference(forwarders: &[Forwarder]) -> String {
         "waited",
         "interrupts",
         "stolen",
+        "TLB shootdowns",
     ]);
     for (one, found) in forwarders.iter().filter_map(|one| Some((one, one.interference.as_ref()?)))
     {
@@ -134,9 +135,10 @@ fn interference(forwarders: &[Forwarder]) -> String {
             seconds(found.waited_us),
             seconds(found.interrupts_us),
             seconds(found.stolen_us),
+            found.tlb_shootdowns.to_string(),
         ]);
     }
-    right_align(&mut table, 0..9);
+    right_align(&mut table, 0..10);
     finish(&table)
 }
 
@@ -211,6 +213,7 @@ mod tests {
         let interference = Interference {
             involuntary_switches: 31,
             waited_us: 1_250_000,
+            tlb_shootdowns: 9,
             ..Interference::default()
         };
         let one = Forwarder { interference: Some(interference), ..one };
@@ -240,7 +243,7 @@ mod tests {
         assert_eq!(line, ["0", "adaptive", "blocks", "0", "7", "1.2", "s", "4", "2", "1"]);
         let line = text.lines().nth(7).unwrap().split_whitespace().collect::<Vec<_>>();
         let expected =
-            ["0", "0", "31", "0", "0", "0.00", "s", "1.25", "s", "0.00", "s", "0.00", "s"];
+            ["0", "0", "31", "0", "0", "0.00", "s", "1.25", "s", "0.00", "s", "0.00", "s", "9"];
         assert_eq!(line, expected);
         let end = "\n\ncontrol: core 0,2\n\nevents: event_sw0 (event_sw, 6 queues, a thread of the router schedules), ordered: forwarder 0 \
              receives and sends, the others forward\nin flight 5, returned 1000, reordered 0, dropped because it was full \
