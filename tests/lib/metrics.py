@@ -62,10 +62,12 @@ def parse(text):
     for line in text.splitlines():
         if line.startswith("#"):
             continue
-        name, labels, value = SAMPLE.match(line).groups()
-        key = name, frozenset(LABEL.findall(labels or ""))
+        name, labels, text_value = SAMPLE.match(line).groups()
+        # The forms write a bucket's bound as 1 and as 1.0.
+        found = LABEL.findall(labels or "")
+        key = name, frozenset((of, str(float(value)) if of == "le" else value) for of, value in found)
         assert key not in samples, line
-        samples[key] = float(value)
+        samples[key] = float(text_value)
     return samples
 
 

@@ -152,8 +152,10 @@ pub struct ForwarderCounters {
     pub spread_in: Counter,
     /// Packets that an event device returned behind later ones of their flow, see `events.rs`.
     pub reordered: Counter,
-    /// Batches run through the graph.
-    pub batches: Counter,
+    /// Batches run through the graph, by [`BATCH_FILLS`].
+    pub batch_fill: [Counter; BATCH_FILLS.len()],
+    /// Packets of these batches.
+    pub batched: Counter,
     /// Times the forwarder slept for some microseconds because it had no work.
     pub sleeps: Counter,
     /// Times it blocked because it had no work.
@@ -193,7 +195,8 @@ impl Default for ForwarderCounters {
             spread_out: Counter::default(),
             spread_in: Counter::default(),
             reordered: Counter::default(),
-            batches: Counter::default(),
+            batch_fill: std::array::from_fn(|_| Counter::default()),
+            batched: Counter::default(),
             sleeps: Counter::default(),
             blocks: Counter::default(),
             blocked: Counter::default(),
@@ -209,7 +212,23 @@ impl Default for ForwarderCounters {
     }
 }
 
+/// Most packets of the batches that are counted together: each the double of the one before.
+pub const BATCH_FILLS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+
 impl ForwarderCounters {
+    /// Counts a batch of so many packets that runs through the graph.
+    #[inline(always)]
+    pub(crate) fn count_batch(&self, packets: usize) {
+        let place = (usize::BITS - packets.saturating_sub(1).leading_zeros()) as usize;
+        self.batch_fill[place.min(BATCH_FILLS.len() - 1)].add(1);
+        self.batched.add(packets as u64);
+    }
+
+    /// Returns the number of batches run through the graph.
+    pub fn batches(&self) -> u64 {
+        self.batch_fill.iter().map(Counter::get).sum()
+    }
+
     /// Received on this port.
     #[inline(always)]
     pub fn rx(&self, port: PortId) -> &Traffic {

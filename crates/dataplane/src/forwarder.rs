@@ -425,7 +425,7 @@ impl Forwarder {
             None => self.inlets.get(source - self.rx.len()).and_then(|inlet| inlet.port),
         };
         let quota = self.parts.settings.polling.quota(port);
-        // What all queues have brought into an event device returns by one source.
+        // Packets of all queues return from an event device by one source.
         let returns = self.events.is_some() && source == self.rx.len() + self.inlets.len();
         if returns { quota * self.rx.len().max(1) } else { quota }
     }
@@ -598,8 +598,8 @@ impl Forwarder {
     /// Runs the graph on the batch.
     #[inline(always)]
     fn run_graph(&mut self) -> Ends {
-        self.parts.counters.batches.add(1);
         let (batch, graph) = (&mut self.batch, &mut self.parts.graph);
+        self.parts.counters.count_batch(batch.burst.len());
         match guard(|| graph.run(batch)) {
             Ok(ends) => ends,
             Err(_) => self.recover(),
@@ -714,7 +714,7 @@ impl Forwarder {
     /// Passes every packet of the batch to the end that the graph selected.
     fn finish(&mut self, ends: Ends, now: u64) {
         if let Some(copies) = &mut self.batch.copies {
-            // Who receives a packet from a ring has it alone.
+            // The receiver of a packet from a ring is its only owner.
             let by_ring =
                 if self.distribution.hands_over() { Mask(u64::MAX) } else { ends.slow_path };
             copies.taps.separate(by_ring);
@@ -773,7 +773,7 @@ impl Forwarder {
             self.parts.counters.replicated.add(count as u64);
         }
         if count > 0 {
-            self.parts.counters.batches.add(1);
+            self.parts.counters.count_batch(count);
             self.finish(ends, now);
         }
         self.batch.end();

@@ -59,7 +59,7 @@ impl Opened {
 
 /// The service that runs; dropping it ends it, and removes the socket's file unless another service has it.
 pub struct Service {
-    /// What clients see.
+    /// The metrics that clients read.
     pub board: Arc<Board>,
     listeners: WebListeners,
     _server: Server,

@@ -35,6 +35,14 @@ pub trait Metrics: Send + Sync + 'static {
     fn write(&self, families: &mut Families<'_>) -> fmt::Result;
 }
 
+/// A sample of a histogram.
+pub struct Histogram {
+    /// The sum of all observations.
+    pub sum: f64,
+    /// The highest value of each bucket, ascending, and the observations above the bucket before.
+    pub buckets: Vec<(f64, u64)>,
+}
+
 /// Takes families of samples. A family without samples is left out.
 pub struct Families<'e>(DescriptorEncoder<'e>);
 
@@ -57,6 +65,30 @@ impl Families<'_> {
         samples.try_for_each(|(labels, value)| {
             let mut sample = family.encode_family(&labels)?;
             sample.encode_counter::<NoLabelSet, V, u64>(&value, None)
+        })
+    }
+
+    /// Writes a family of histograms.
+    ///
+    /// # Errors
+    /// The text's.
+    pub fn histograms<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (L, Histogram)>,
+    ) -> fmt::Result {
+        let mut samples = samples.into_iter().peekable();
+        if samples.peek().is_none() {
+            return Ok(());
+        }
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        samples.try_for_each(|(labels, Histogram { sum, mut buckets })| {
+            // The format's last one, which holds all.
+            buckets.push((f64::INFINITY, 0));
+            let count = buckets.iter().map(|(_, count)| count).sum();
+            let mut sample = family.encode_family(&labels)?;
+            sample.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
         })
     }
 

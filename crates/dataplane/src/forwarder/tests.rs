@@ -558,19 +558,25 @@ fn who_marks_everything_as_control_gains_a_burst_now_and_then() {
 #[test]
 fn a_full_ring_of_spread_packets_drops_by_name_and_keeps_what_is_not_ip() {
     let mut lab = Lab::default_graph(at_once());
-    let (producer, mut others) = ring(64);
+    let (producer, mut others) = ring(256);
     let hash = Toeplitz::new(&DEFAULT_KEY, true);
     let all_to_1 = Spreader::new(hash, [1; TABLE], vec![None, Some(producer)]);
     lab.forwarder.sources_mut()[0].spread = Some(Spread::Rings(all_to_1));
     let arp = FrameBuilder::ethernet([0xff; 6], 0x0806).payload(&[0; 46]).build();
-    for frames in [vec![to("10.0.6.1"); 60], vec![to("10.0.6.1"); 40], vec![arp; 2]] {
-        lab.receive(&frames);
+    let control = FrameBuilder::ip4().destination4("10.0.6.1").tos(48 << 2).udp(1, 2, b"x").build();
+    // Room for 76 is left behind the first three batches: for network control only.
+    let waves = [(to("10.0.6.1"), 60), (to("10.0.6.1"), 60), (to("10.0.6.1"), 60)];
+    let later = [(to("10.0.6.1"), 40), (control.clone(), 60), (control, 40), (arp, 2)];
+    for (frame, count) in waves.into_iter().chain(later) {
+        lab.receive(&vec![frame; count]);
     }
-    assert_eq!(lab.counters.rx(port(0)).packets.get(), 102, "whoever received it has counted it");
-    assert_eq!((lab.counters.spread_out.get(), others.len()), (64, 64));
-    assert_eq!(lab.drops(DropReason::SpreadFull), 36);
+    assert_eq!(lab.counters.rx(port(0)).packets.get(), 322, "whoever received it has counted it");
+    assert_eq!((lab.counters.spread_out.get(), others.len()), (256, 256));
+    assert_eq!(lab.drops(DropReason::SpreadFull), 40 + 24);
     assert_eq!(lab.reasons(0, PuntClass::Neighbour).len(), 2);
-    assert_eq!(others.pop().unwrap().data(), to("10.0.6.1"));
+    (0..180).for_each(|_| assert_eq!(others.pop().unwrap().data(), to("10.0.6.1")));
+    lab.receive(&[to("10.0.6.1")]);
+    assert_eq!(others.len(), 77, "with room again every packet enters");
 }
 
 #[test]
@@ -1659,7 +1665,9 @@ fn a_quota_of_several_bursts_is_taken_in_one_turn() {
     }
     assert_eq!(lab.wire.send(&mut list, 50).packets, 50);
     assert_eq!(lab.forwarder.round(), 20);
-    assert_eq!(lab.counters.batches.get(), 3, "bursts of 8, 8 and 4");
+    assert_eq!(lab.counters.batches(), 3, "bursts of 8, 8 and 4");
+    let fill: Vec<_> = lab.counters.batch_fill.iter().map(|of| of.get()).collect();
+    assert_eq!((fill, lab.counters.batched.get()), (vec![0, 0, 1, 2, 0, 0, 0], 20));
     lab.forwarder.parts.settings.polling.budget = 5;
     assert_eq!(lab.forwarder.round(), 5);
     // The injected packet's turn begins when the port has used its quota.

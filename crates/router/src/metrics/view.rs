@@ -8,17 +8,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use api::report::{Class, Counters, QueueClass};
+use api::report::{Class, Counters, Interference, QueueClass, Remote, SourceReport};
 use control::rib::{RouteSource, Summary};
 use dataplane::bond::BondTable;
-use dataplane::counters::ForwarderCounters;
+use dataplane::counters::{BATCH_FILLS, ForwarderCounters};
 use dataplane::filters::{FilterTable, Filters, RuleHits};
 use dataplane::interface::InterfaceId;
 use dataplane::next_hop::NEXT_HOPS;
 use dataplane::port::{MAX_PORTS, PortId};
 use dataplane::tables::Tables;
 use dataplane::transmit::Discipline;
-use web::metrics::Families;
+use web::metrics::{Families, Histogram};
 
 use super::super::buffers::Buffers;
 use super::super::reports::Ledger;
@@ -77,6 +77,10 @@ pub struct View {
     pub dropped_by_devices: Vec<Vec<[u64; 2]>>,
     /// Each forwarder's core.
     pub cores: Vec<usize>,
+    /// Interruptions of forwarders.
+    pub interference: Vec<Option<Interference>>,
+    /// Sources of routes.
+    pub sources: Vec<SourceReport>,
     /// The VRFs, the default one first.
     pub vrfs: Vec<VrfView>,
     /// The whole RIB's numbers.
@@ -106,6 +110,7 @@ impl View {
         self.rules(families)?;
         self.flows(families)?;
         self.routes(families)?;
+        self.sources(families)?;
         self.rest(families)
     }
 
@@ -237,13 +242,65 @@ impl View {
                 |of| of.blocked.get(),
             ),
             ("turnpike_forwarder_rounds", "Rounds of the loop", |of| of.rounds.get()),
-            ("turnpike_forwarder_batches", "Batches run through the graph", |of| of.batches.get()),
+            ("turnpike_forwarder_batches", "Batches run through the graph", |of| of.batches()),
             ("turnpike_forwarder_packets", "Packets received from devices", received),
         ];
         for (name, help, read) in all {
             families.counters(name, help, running().map(|(labels, of)| (labels, read(of))))?;
         }
+        let fill = running().map(|(labels, of)| {
+            let counted = BATCH_FILLS.iter().zip(&of.batch_fill);
+            let buckets = counted.map(|(&most, count)| (most as f64, count.get())).collect();
+            (labels, Histogram { sum: of.batched.get() as f64, buckets })
+        });
+        let help = "Packets of batches run through the graph";
+        families.histograms("turnpike_forwarder_batch_size_packets", help, fill)?;
+        self.interference(families)?;
         families.gauge("turnpike_tsc_hertz", "TSC cycles of a second", dpdk::tsc_hz())
+    }
+
+    fn interference(&self, families: &mut Families<'_>) -> fmt::Result {
+        let all = self.interference.iter().enumerate().zip(&self.cores);
+        let all: Vec<_> = all
+            .filter_map(|((number, of), core)| {
+                let labels = [("forwarder", number.to_string()), ("core", core.to_string())];
+                Some((labels, of.as_ref()?))
+            })
+            .collect();
+        type Read = fn(&Interference) -> f64;
+        let counters: [(&str, &str, Read); 6] = [
+            (
+                "turnpike_forwarder_preemptions",
+                "Times that the scheduler gave a forwarder's core to another thread",
+                |of| of.involuntary_switches as f64,
+            ),
+            ("turnpike_forwarder_minor_faults", "Page faults resolved from memory", |of| {
+                of.minor_faults as f64
+            }),
+            ("turnpike_forwarder_major_faults", "Page faults that waited for a disk", |of| {
+                of.major_faults as f64
+            }),
+            (
+                "turnpike_forwarder_waited_seconds",
+                "Time ready to run while other threads had the core",
+                |of| of.waited_us as f64 / 1e6,
+            ),
+            (
+                "turnpike_forwarder_stolen_seconds",
+                "Time that the hypervisor took from the core",
+                |of| of.stolen_us as f64 / 1e6,
+            ),
+            (
+                "turnpike_forwarder_tlb_shootdowns",
+                "Interrupts by which other cores made the core forget address translations",
+                |of| of.tlb_shootdowns as f64,
+            ),
+        ];
+        for (name, help, read) in counters {
+            let samples = all.iter().map(|(labels, of)| (labels.clone(), read(of)));
+            families.counters(name, help, samples)?;
+        }
+        Ok(())
     }
 
     fn slow_path(&self, families: &mut Families<'_>) -> fmt::Result {
@@ -388,6 +445,29 @@ impl View {
             (labels, *count)
         });
         families.gauges("turnpike_neighbours", "Resolved neighbours", neighbours)
+    }
+
+    fn sources(&self, families: &mut Families<'_>) -> fmt::Result {
+        let all = || self.sources.iter().map(|of| ([("source", &*of.name)], of));
+        let is_ready = |of: &SourceReport| matches!(&*of.state, "ready" | "synchronised");
+        let ready = all().map(|(labels, of)| (labels, u64::from(is_ready(of))));
+        families.gauges("turnpike_source_ready", "1 if the source of routes is followed", ready)?;
+        type Read = fn(&Remote) -> u64;
+        let counters: [(&str, &str, Read); 5] = [
+            ("turnpike_source_messages", "Messages read", |of| of.messages),
+            ("turnpike_source_errors", "Malformed messages and attributes", |of| of.errors),
+            ("turnpike_source_refused", "Changes refused", |of| of.refused),
+            ("turnpike_source_overruns", "Times that messages were lost", |of| of.overruns),
+            ("turnpike_source_audits_failed", "Comparisons that found a difference", |of| {
+                of.audits_failed
+            }),
+        ];
+        for (name, help, read) in counters {
+            let samples =
+                all().filter_map(|(labels, of)| Some((labels, read(of.remote.as_ref()?))));
+            families.counters(name, help, samples)?;
+        }
+        Ok(())
     }
 
     fn rest(&self, families: &mut Families<'_>) -> fmt::Result {

@@ -129,7 +129,7 @@ impl Owner {
                 node: seat.node,
                 busy_percent: self.forwarding.loads.percent(number),
                 packets: (received + spread_in).saturating_sub(spread_out),
-                bursts: counters.batches.get(),
+                bursts: counters.batches(),
                 busy_cycles: counters.busy.get(),
                 idle_cycles: counters.idle.get(),
                 waiting: self.waiting(wiring, number, counters),

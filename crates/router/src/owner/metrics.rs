@@ -56,6 +56,10 @@ impl Owner {
             interfaces: self.interface_views(&names),
             filters: self.filtering.filters.clone(),
             dropped_by_devices: self.dropped_by_devices(),
+            interference: (0..wiring.seats().len())
+                .map(|number| self.interference(number))
+                .collect(),
+            sources: self.source_reports(),
             cores: wiring.seats().iter().map(|seat| seat.core).collect(),
             vrfs: names.iter().enumerate().map(vrf).collect(),
             rib: rib.summary(),

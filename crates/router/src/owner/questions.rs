@@ -473,7 +473,7 @@ impl Owner {
     }
 
     /// Every source that has routes, and those outside the router in any case.
-    fn source_reports(&self) -> Vec<report::SourceReport> {
+    pub(super) fn source_reports(&self) -> Vec<report::SourceReport> {
         let summary = self.routing.rib.summary();
         let mut reports = Vec::new();
         for source in RouteSource::ALL {

@@ -491,7 +491,7 @@ fn a_forwarder_that_does_not_come_to_the_end_of_a_batch_keeps_everything() {
     let mut list = PacketList::new();
     list.push(shared().1.copy_of(&[255; 60]).unwrap()).unwrap();
     assert_eq!(at_left.into[0].send(&mut list, 1).packets, 1);
-    while lab.counters[0].batches.get() == 0 {
+    while lab.counters[0].batches() == 0 {
         std::thread::yield_now();
     }
     let error = lab.spread(1).err().unwrap().to_string();
