@@ -10,7 +10,7 @@ from scapy.utils import PcapNgReader
 
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Wires
 from lib.netns import wait_for
-from lib.packets import ethernet, forwarded, ipv4, pattern, udp, unpadded
+from lib.packets import ethernet, forwarded, ipv4, pattern, tagged, udp, unpadded
 from lib.router import binary
 
 RIGHT = "10.0.2.2"
@@ -46,10 +46,10 @@ def comment_of(packet):
     return comments[0].decode() if isinstance(comments[0], bytes) else comments[0]
 
 
-def other(number, destination=RIGHT, **header):
+def other(number, destination=RIGHT, source="10.0.1.2", **header):
     """A frame of the host at the left that differs from those of other numbers."""
-    data = udp("10.0.1.2", destination, 1000, 2000 + number, pattern(60))
-    return ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("10.0.1.2", destination, data, **header))
+    data = udp(source, destination, 1000, 2000 + number, pattern(60))
+    return ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4(source, destination, data, **header))
 
 
 def data_of(frames):
@@ -231,6 +231,25 @@ def test_what_cannot_be_captured_is_said(wires, words, error):
                           capture_output=True, text=True)
     assert done.returncode == 1 and error in done.stderr, done.stderr
     assert done.stdout == ""
+
+
+def test_a_capture_of_an_interface_that_is_removed_ends(lab):
+    """Its number may be another interface's, at once."""
+    vlan = lambda name, tag: f'turnpike.vlan "{name}" {{ parent = "left", id = {tag}, address = "10.{tag}.0.1/24" }}\n'
+    wires = Wires(lab, STATIC_NEIGHBOURS + vlan("left.7", 7), ports=PORTS)
+    capture, all_of = Capturing(wires.router, "-i", "left.7", file="one.pcapng"), Capturing(wires.router, "at", "ip4-validate", file="all.pcapng")
+    changed = wires.router.directory / "changed.lua"
+    changed.write_text(PORTS + STATIC_NEIGHBOURS + vlan("left.8", 8))
+    wires.router.command("apply", changed)
+    _, said = capture.process.communicate(timeout=30)
+    assert capture.process.returncode == 1 and 'interface "left.7" was removed' in said, said
+    # The other one has the new name.
+    sent = tagged(other(1, source="10.8.0.2"), 8)
+    wires.left.send(sent)
+    wires.right.expect(1)
+    all_of.end()
+    assert {name for name, *_, frame in all_of.packets() if b"\x0a\x08\x00\x02" in frame} == {"left.8"}
+    wires.router.stop()
 
 
 def test_a_capture_goes_on_over_an_apply(wires):

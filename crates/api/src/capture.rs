@@ -103,12 +103,15 @@ mod hex {
 }
 
 /// The totals of a capture.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Totals {
     /// Packets passed to the client.
     pub packets: u64,
     /// Packets lost because the client did not take others in time.
     pub lost: u64,
+    /// The reason of an end that the client has not asked for: its interface was removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
 }
 
 #[cfg(test)]

@@ -113,6 +113,11 @@ impl Capture {
         Self { what, interface, snap, free, full: ArrayQueue::new(count), lost: AtomicU64::new(0) }
     }
 
+    /// The interface whose packets are wanted.
+    pub fn interface(&self) -> Option<InterfaceId> {
+        self.interface
+    }
+
     /// The oldest record, to be given back.
     pub fn take(&self) -> Option<Box<Record>> {
         self.full.pop()

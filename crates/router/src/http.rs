@@ -122,7 +122,7 @@ impl Service {
     }
 }
 
-/// What all requests need.
+/// State that all requests need.
 struct Api {
     questions: mpsc::Sender<Question>,
     roles: Arc<Roles>,
@@ -255,7 +255,7 @@ impl Api {
         who
     }
 
-    /// What the service itself answers: the OpenAPI document, the client's role.
+    /// Answers of the service itself: the OpenAPI document, the client's role.
     fn describe(
         &self,
         parts: &Parts,
@@ -300,7 +300,7 @@ impl Api {
             questions: self.questions.clone(),
             record: Record::of(&request, admitted),
             visit: visit.clone(),
-            _place: self.running.wait(admitted.role).await,
+            _place: in_time(self.running.wait(admitted.role)).await?,
         };
         let (to, answer) = oneshot::channel();
         tokio::spawn(errand.run(request, to));

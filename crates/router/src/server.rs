@@ -51,7 +51,7 @@ use super::runtime;
 use super::scripts::Scripts;
 use super::telnet::{Acceptor, Opened};
 use access::{Peer, Roles};
-pub use capture::Begun;
+pub use capture::{Begun, Course};
 pub use refusal::Refusal;
 
 /// Longest request line, in bytes: a configuration with a million routes.

@@ -45,7 +45,7 @@ impl Api {
         if accepted.any(|accept| accept.contains(LINES)) {
             return self.all_routes((filter, window), admitted, visit).await;
         }
-        let _place = self.running.wait(admitted.role).await;
+        let _place = in_time(self.running.wait(admitted.role)).await?;
         let page = in_time(self.page(&filter, window)).await?.map_err(Problem::refused)?;
         let text = serde_json::to_vec(&page).map_err(Problem::defect)?;
         Ok(whole(JSON, text.into()))
@@ -195,7 +195,7 @@ fn lines(routes: &[Route]) -> io::Result<Bytes> {
 
 /// Passes packets on until the client is gone.
 async fn pass_on(begun: &Begun, pieces: &Pieces) -> io::Result<()> {
-    let clock = Clock::now();
+    let mut clock = Clock::now();
     let mut file = Writer::new(Vec::new())?;
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -205,6 +205,13 @@ async fn pass_on(begun: &Begun, pieces: &Pieces) -> io::Result<()> {
         if !piece.is_empty() && pieces.send(Ok(piece.into())).await.is_err() {
             return Ok(());
         }
+        if let Some(reason) = begun.course.ended() {
+            let error = io::Error::other(reason.to_owned());
+            // The client may have left.
+            let _ = pieces.send(Err(error)).await;
+            return Ok(());
+        }
+        clock.renew();
         tokio::select! {
             biased;
             () = pieces.closed() => return Ok(()),
@@ -214,7 +221,7 @@ async fn pass_on(begun: &Begun, pieces: &Pieces) -> io::Result<()> {
         while file.get_mut().len() < CHUNK
             && let Some(record) = begun.capture.take()
         {
-            let written = file.write(&packet(&record, &begun.names, &clock));
+            let written = file.write(&packet(&record, &begun.course, &clock));
             begun.capture.give_back(record);
             written?;
         }
@@ -224,7 +231,6 @@ async fn pass_on(begun: &Begun, pieces: &Pieces) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::sync::Arc;
 
     use dataplane::capture::{Capture, What};
@@ -255,7 +261,7 @@ mod tests {
             let Some(Question::Capture(_, to)) = asked.recv().await else { panic!("a capture") };
             drop((begun, body));
             let capture = Arc::new(Capture::new(What::Wire, None, 64));
-            assert!(to.send(Ok(Begun { capture, names: BTreeMap::new() })).is_ok());
+            assert!(to.send(Ok(Begun { capture, course: Arc::default() })).is_ok());
             assert!(matches!(asked.recv().await, Some(Question::EndCapture(_))));
         });
     }

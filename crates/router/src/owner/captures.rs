@@ -1,5 +1,6 @@
 //! Captures of packets: they begin and end by an exchange of forwarders' watches (`watches.rs`).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Error, Result, bail, ensure};
@@ -10,8 +11,9 @@ use dataplane::reason::DropReason;
 use dataplane::words::suggestion;
 use tokio::sync::oneshot;
 
-use super::super::server::Begun;
+use super::super::server::{Begun, Course};
 use super::Owner;
+use super::watches::Capturing;
 
 /// Most captures at a time.
 const MOST: usize = 8;
@@ -31,15 +33,37 @@ impl Owner {
 
     async fn try_begin_capture(&mut self, request: &CaptureRequest) -> Result<Begun> {
         let capture = self.capture_of(request)?;
-        let filter = self.selecting(&request.rule)?;
-        self.forwarding.observers.captures.push((capture.clone(), filter));
+        let selecting = self.selecting(&request.rule)?;
+        let (interface, course) = (request.interface.clone(), Arc::new(Course::default()));
+        course.set_names(self.interface_names());
+        let begun = Begun { capture: capture.clone(), course: course.clone() };
+        let capturing = Capturing { capture: capture.clone(), selecting, interface, course };
+        self.forwarding.observers.captures.push(capturing);
         if let Err(error) = self.exchange_watches(None).await {
             self.forget_capture(&capture);
             return Err(error);
         }
+        Ok(begun)
+    }
+
+    fn interface_names(&self) -> BTreeMap<usize, String> {
         let interfaces = self.configurations.current.interfaces();
-        let names = interfaces.map(|(id, name, _)| (id.index(), name.to_owned())).collect();
-        Ok(Begun { capture, names })
+        interfaces.map(|(id, name, _)| (id.index(), name.to_owned())).collect()
+    }
+
+    /// Tells captures of interfaces that a change has removed or renumbered: their numbers may be others' now.
+    pub(super) fn tell_captures(&self) {
+        let names = self.interface_names();
+        for Capturing { capture, interface, course, .. } in &self.forwarding.observers.captures {
+            course.set_names(names.clone());
+            let wanted = interface.as_ref().zip(capture.interface());
+            if let Some((name, number)) = wanted
+                && names.get(&number.index()) != Some(name)
+            {
+                course
+                    .end(format!("interface \"{name}\" was removed, and the capture of it ended"));
+            }
+        }
     }
 
     /// Ends a capture.
@@ -49,7 +73,7 @@ impl Owner {
     }
 
     fn forget_capture(&mut self, capture: &Arc<Capture>) {
-        self.forwarding.observers.captures.retain(|(other, _)| !Arc::ptr_eq(other, capture));
+        self.forwarding.observers.captures.retain(|other| !Arc::ptr_eq(&other.capture, capture));
     }
 
     fn capture_of(&self, request: &CaptureRequest) -> Result<Arc<Capture>> {
@@ -91,7 +115,7 @@ impl Owner {
         let edges = self.forwarding.ledger.shape.steps.iter().flat_map(|step| &step.outputs);
         ensure!(
             edges.clone().any(|(_, target)| *target == Target::Drop(reason)),
-            "reason \"{wanted}\": no step of the graph drops for it; see punted for packets that the slow path drops"
+            "reason \"{wanted}\": no step of the graph drops for it; see punted, which has those that the slow path drops among others"
         );
         Ok(reason)
     }

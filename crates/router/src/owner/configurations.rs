@@ -500,6 +500,7 @@ impl Owner {
                 self.found_vlans.look_again();
             }
             self.publish_metrics();
+            self.tell_captures();
         }
         reply(asker, answer);
     }

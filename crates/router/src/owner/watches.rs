@@ -11,6 +11,7 @@ use dataplane::exchange::Replacement;
 use dataplane::filters::FilterTable;
 use dataplane::watch::{Made, Watch, Watching};
 
+use super::super::server::Course;
 use super::super::wiring::Wiring;
 use super::Owner;
 use super::trace::Tracing;
@@ -22,15 +23,24 @@ pub(super) type Selecting = Option<Arc<FilterTable>>;
 #[derive(Default)]
 pub struct Observers {
     pub(super) trace: Option<Tracing>,
-    pub(super) captures: Vec<(Arc<Capture>, Selecting)>,
+    pub(super) captures: Vec<Capturing>,
+}
+
+/// A capture under way.
+pub(super) struct Capturing {
+    pub capture: Arc<Capture>,
+    pub selecting: Selecting,
+    /// The name of the interface whose packets are wanted.
+    pub interface: Option<String>,
+    pub course: Arc<Course>,
 }
 
 impl Observers {
     /// The watches of a forwarder.
     fn watches(&self, forwarder: usize) -> Vec<Box<dyn Watch>> {
         let trace = self.trace.as_ref().and_then(|trace| trace.watch(forwarder));
-        let capture = |(capture, filter): &(Arc<Capture>, Selecting)| -> Box<dyn Watch> {
-            Box::new(CaptureWatch::new(capture.clone(), filter.clone()))
+        let capture = |of: &Capturing| -> Box<dyn Watch> {
+            Box::new(CaptureWatch::new(of.capture.clone(), of.selecting.clone()))
         };
         trace.into_iter().chain(self.captures.iter().map(capture)).collect()
     }

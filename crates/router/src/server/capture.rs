@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use api::Answer;
 use api::capture::{CaptureRequest, Line, Packet, Totals};
+use arc_swap::ArcSwap;
 use dataplane::capture::{Capture, Event, Record};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
@@ -24,8 +25,40 @@ pub const CHUNK: usize = 256 << 10;
 pub struct Begun {
     /// Its packets.
     pub capture: Arc<Capture>,
-    /// The names of interfaces by number.
-    pub names: BTreeMap<usize, String>,
+    /// Messages of the owner about it.
+    pub course: Arc<Course>,
+}
+
+/// Messages of the owner about a capture that runs.
+#[derive(Default)]
+pub struct Course {
+    /// The names of interfaces by number, which a change of the configuration gives to others.
+    names: ArcSwap<BTreeMap<usize, String>>,
+    /// The reason of an end that the client has not asked for.
+    ended: OnceLock<String>,
+}
+
+impl Course {
+    /// Sets the names of interfaces by number.
+    pub fn set_names(&self, names: BTreeMap<usize, String>) {
+        self.names.store(Arc::new(names));
+    }
+
+    /// Ends the capture for this reason.
+    pub fn end(&self, reason: String) {
+        // An earlier reason stays.
+        let _ = self.ended.set(reason);
+    }
+
+    /// The reason of its end, if the router has ended it.
+    pub fn ended(&self) -> Option<&str> {
+        self.ended.get().map(String::as_str)
+    }
+
+    fn name(&self, number: usize) -> String {
+        let names = self.names.load();
+        names.get(&number).cloned().unwrap_or_else(|| format!("interface {number}"))
+    }
 }
 
 /// Asks for a capture, which [`Question::EndCapture`] ends.
@@ -67,7 +100,8 @@ pub async fn serve(
     };
     // The owner may have ended.
     let _ = questions.send(Question::EndCapture(capture.capture.clone())).await;
-    let totals = Totals { packets: passed?, lost: capture.capture.lost() };
+    let (lost, ended) = (capture.capture.lost(), capture.course.ended().map(str::to_owned));
+    let totals = Totals { packets: passed?, lost, ended };
     write_answer(write, &Answer::Ok(serde_json::to_value(totals)?)).await
 }
 
@@ -76,12 +110,13 @@ async fn pass_on(
     (read, write): (&mut (impl AsyncRead + Unpin), &mut (impl AsyncWrite + Unpin)),
     begun: &Begun,
 ) -> io::Result<u64> {
-    let clock = Clock::now();
+    let mut clock = Clock::now();
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut packets, mut ended, mut ignored) = (0, false, [0; 64]);
     let mut is_full = false;
-    while !ended {
+    while !ended && begun.course.ended().is_none() {
+        clock.renew();
         tokio::select! {
             biased;
             got = read.read(&mut ignored) => ended = !matches!(got, Ok(1..)),
@@ -110,7 +145,7 @@ fn lines(begun: &Begun, clock: &Clock) -> io::Result<(Vec<u8>, u64)> {
     while text.len() < CHUNK
         && let Some(record) = begun.capture.take()
     {
-        serde_json::to_writer(&mut text, &Line::Packet(packet(&record, &begun.names, clock)))?;
+        serde_json::to_writer(&mut text, &Line::Packet(packet(&record, &begun.course, clock)))?;
         text.push(b'\n');
         begun.capture.give_back(record);
         count += 1;
@@ -119,8 +154,7 @@ fn lines(begun: &Begun, clock: &Clock) -> io::Result<(Vec<u8>, u64)> {
 }
 
 /// Describes a packet.
-pub fn packet(record: &Record, names: &BTreeMap<usize, String>, clock: &Clock) -> Packet {
-    let number = usize::from(record.interface);
+pub fn packet(record: &Record, course: &Course, clock: &Clock) -> Packet {
     let (event, reason) = match record.event {
         Event::Received => ("received", None),
         Event::Sent => ("sent", None),
@@ -130,7 +164,7 @@ pub fn packet(record: &Record, names: &BTreeMap<usize, String>, clock: &Clock) -
     };
     Packet {
         time_ns: clock.nanoseconds(record.at),
-        interface: names.get(&number).cloned().unwrap_or_else(|| format!("interface {number}")),
+        interface: course.name(record.interface.into()),
         event: event.to_owned(),
         reason: reason.map(str::to_owned),
         step: record.step().to_owned(),
@@ -143,13 +177,21 @@ pub fn packet(record: &Record, names: &BTreeMap<usize, String>, clock: &Clock) -
 pub struct Clock {
     tsc: u64,
     since: Duration,
+    set: Instant,
 }
 
 impl Clock {
     /// Returns a clock that was set now.
     pub fn now() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { tsc: dpdk::tsc(), since }
+        Self { tsc: dpdk::tsc(), since, set: Instant::now() }
+    }
+
+    /// Sets the clock again if that was a second ago: the machine's may have been set, and the rate of the TSC is an estimate.
+    pub fn renew(&mut self) {
+        if self.set.elapsed() >= Duration::from_secs(1) {
+            *self = Self::now();
+        }
     }
 
     /// Returns the time now, in nanoseconds since 1970.
@@ -161,5 +203,21 @@ impl Clock {
         let cycles = i128::from(at) - i128::from(self.tsc);
         let beside = cycles * 1_000_000_000 / i128::from(dpdk::tsc_hz().max(1));
         (self.since.as_nanos() as i128 + beside) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_is_set_again_after_a_second() {
+        let mut clock = Clock { since: Duration::from_secs(7), ..Clock::now() };
+        clock.set += Duration::from_secs(60);
+        clock.renew();
+        assert_eq!(clock.since, Duration::from_secs(7));
+        clock.set -= Duration::from_secs(61);
+        clock.renew();
+        assert!(clock.since > Duration::from_secs(7));
     }
 }

@@ -73,6 +73,9 @@ pub fn run(args: &CaptureArgs) -> Result<()> {
         other => other?,
     };
     eprintln!("{} packets captured, {} lost", files.packets, totals.lost);
+    if let Some(reason) = totals.ended {
+        bail!("{reason}");
+    }
     Ok(())
 }
 
@@ -180,7 +183,11 @@ impl Files {
             self.keep.and_then(|keep| self.number.checked_sub(keep)).filter(|n| *n > 0)
         {
             let gone = numbered(&self.path, gone);
-            std::fs::remove_file(&gone).with_context(|| gone.display().to_string())?;
+            match std::fs::remove_file(&gone) {
+                // Somebody has cleared up.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                removed => removed.with_context(|| gone.display().to_string())?,
+            }
         }
         Ok(())
     }

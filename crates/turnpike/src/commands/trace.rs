@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use api::report::{Trace, TracedPacket};
 use api::{Request, TraceRequest};
 use clap::Args;
@@ -10,39 +10,46 @@ use clap::Args;
 use super::sets::time;
 use super::{Console, RouterArgs};
 
+/// The longest wait for packets by default.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// The packets to be traced.
 #[derive(Debug, Args)]
 pub struct TraceArgs {
     /// A rule of filters that selects packets, as proto=udp to_port=53 from=10.0.0.0/8; or a packet made by hand, as
     /// "udp 10.0.1.2:4000 > 10.0.2.2:53 in lan ttl 9", which is not sent
     words: Vec<String>,
-    /// End after so many packets
-    #[arg(long, short, default_value_t = 1)]
-    count: u32,
-    /// End after this time: 90s, 15m or 1h
-    #[arg(long = "for", value_name = "TIME", value_parser = time, default_value = "10s")]
-    time: Duration,
+    /// End after so many packets [default: 1]
+    #[arg(long, short)]
+    count: Option<u32>,
+    /// End after this time: 90s, 15m or 1h [default: 10s]
+    #[arg(long = "for", value_name = "TIME", value_parser = time)]
+    time: Option<Duration>,
     #[command(flatten)]
     pub(super) router: RouterArgs,
 }
 
 impl TraceArgs {
-    fn request(&self) -> TraceRequest {
+    fn request(&self) -> Result<TraceRequest> {
         let words = self.words.join(" ");
         let is_packet = words.split_whitespace().any(|word| word == ">");
         let rule = words.split_whitespace().map(str::to_owned);
-        TraceRequest {
+        ensure!(
+            !is_packet || (self.count, self.time) == (None, None),
+            "a packet made by hand is traced once and at once; leave --count and --for out"
+        );
+        Ok(TraceRequest {
             rule: if is_packet { Vec::new() } else { rule.collect() },
-            packets: if is_packet { 1 } else { self.count },
+            packets: self.count.unwrap_or(1),
             packet: is_packet.then_some(words),
-            seconds: self.time.as_secs(),
-        }
+            seconds: self.time.unwrap_or(PATIENCE).as_secs(),
+        })
     }
 }
 
 /// Traces packets and prints their ways.
 pub fn trace(args: &TraceArgs, console: &mut Console<'_>) -> Result<()> {
-    let request = Request::Trace(args.request());
+    let request = Request::Trace(args.request()?);
     console.report(&request, |report| Ok(text(&serde_json::from_value(report)?)))
 }
 
@@ -79,18 +86,21 @@ mod tests {
 
     use super::*;
 
-    fn request(words: &[&str]) -> TraceRequest {
+    fn request(words: &[&str], count: Option<u32>) -> Result<TraceRequest> {
         let words = words.iter().map(|word| (*word).to_owned()).collect();
         let router = RouterArgs { socket: "s".into(), json: false };
-        TraceArgs { words, count: 5, time: Duration::from_secs(3), router }.request()
+        TraceArgs { words, count, time: None, router }.request()
     }
 
     #[test]
     fn an_arrow_makes_a_packet_of_words_and_else_they_are_a_rule() {
-        let made = request(&["udp 10.0.0.1 > 10.0.0.2", "in lan"]);
+        let packet = ["udp 10.0.0.1 > 10.0.0.2", "in lan"];
+        let made = request(&packet, None).unwrap();
         assert_eq!(made.packet.as_deref(), Some("udp 10.0.0.1 > 10.0.0.2 in lan"));
         assert_eq!((made.rule.len(), made.packets), (0, 1));
-        let selected = request(&["proto=udp to_port=53", "ttl=1"]);
+        let error = request(&packet, Some(5)).unwrap_err().to_string();
+        assert!(error.contains("leave --count"), "{error}");
+        let selected = request(&["proto=udp to_port=53", "ttl=1"], Some(5)).unwrap();
         assert_eq!((selected.packet, selected.packets), (None, 5));
         assert_eq!(selected.rule, ["proto=udp", "to_port=53", "ttl=1"]);
     }

@@ -70,8 +70,8 @@ export const capture = {
           if (size > MOST) own.abort();
         }
       } catch (error) {
-        // Stopped: what has come is the file. Lost: the same.
-        if (!own.signal.aborted && size === 0) throw error;
+        // What has come is the file; one that was not stopped here says so.
+        if (!own.signal.aborted) throw error;
       } finally {
         own.abort();
         running = null;
