@@ -53,6 +53,9 @@ mod to_queue;
 mod unstrip;
 
 use wire::MacAddr;
+use wire::checksum::Checksum;
+use wire::ip::{IPV4_MIN_LEN, Ipv4Header, Ipv6Header};
+use zerocopy::{FromBytes, IntoBytes};
 
 pub use meter::Meters;
 pub use packets::Sources;
@@ -186,35 +189,45 @@ fn mac(args: &Args, name: &str) -> [u8; 6] {
     args.text(name).parse().unwrap_or(MacAddr::default()).0
 }
 
-/// The IPv4 header at a place of a frame, options included; `None` if there is none, or not as a whole.
+/// The IPv4 header at a place of a frame, and its options; `None` if there is none, or not as a whole.
 #[inline(always)]
-fn ip4_header(frame: &[u8], at: usize) -> Option<&[u8]> {
-    let header = frame.get(at..)?;
-    let first = *header.first()?;
-    let len = usize::from(first & 0xf) * 4;
-    if first >> 4 != 4 || len < 20 { None } else { header.get(..len) }
+fn ip4_header(frame: &[u8], at: usize) -> Option<(&Ipv4Header, &[u8])> {
+    let (header, rest) = Ipv4Header::ref_from_prefix(frame.get(at..)?).ok()?;
+    let options =
+        header.header_len().checked_sub(IPV4_MIN_LEN).filter(|_| header.version() == 4)?;
+    Some((header, rest.get(..options)?))
 }
 
 /// Like [`ip4_header`], for writing.
 #[inline(always)]
-fn ip4_header_mut(frame: &mut [u8], at: usize) -> Option<&mut [u8]> {
-    let len = ip4_header(frame, at)?.len();
-    frame.get_mut(at..at + len)
+fn ip4_header_mut(frame: &mut [u8], at: usize) -> Option<(&mut Ipv4Header, &[u8])> {
+    let (header, rest) = Ipv4Header::mut_from_prefix(frame.get_mut(at..)?).ok()?;
+    let options =
+        header.header_len().checked_sub(IPV4_MIN_LEN).filter(|_| header.version() == 4)?;
+    Some((header, rest.get(..options)?))
 }
 
 /// The IPv6 header at a place of a frame; `None` if there is none, or not as a whole.
 #[inline(always)]
-fn ip6_header(frame: &[u8], at: usize) -> Option<&[u8; 40]> {
-    let header = frame.get(at..)?.first_chunk()?;
-    if header[0] >> 4 == 6 { Some(header) } else { None }
+fn ip6_header(frame: &[u8], at: usize) -> Option<&Ipv6Header> {
+    let (header, _) = Ipv6Header::ref_from_prefix(frame.get(at..)?).ok()?;
+    (header.version() == 6).then_some(header)
 }
 
-/// The address at a place of an IPv6 header: 8 for the source, 24 for the destination.
+/// Like [`ip6_header`], for writing.
 #[inline(always)]
-fn ip6_address(header: &[u8; 40], at: usize) -> [u8; 16] {
-    let mut address = [0; 16];
-    address.copy_from_slice(&header[at..at + 16]);
-    address
+fn ip6_header_mut(frame: &mut [u8], at: usize) -> Option<&mut Ipv6Header> {
+    let (header, _) = Ipv6Header::mut_from_prefix(frame.get_mut(at..)?).ok()?;
+    (header.version() == 6).then_some(header)
+}
+
+/// The sum over an IPv4 header and its options, checksum included; 0 if it is intact.
+#[inline(always)]
+fn ip4_checksum(header: &Ipv4Header, options: &[u8]) -> u16 {
+    let mut sum = Checksum::new();
+    sum.add(header.as_bytes());
+    sum.add(options);
+    sum.finish()
 }
 
 /// Makes a step of the catalogue with these arguments, for ports of these names.

@@ -13,8 +13,9 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use wire::ip::IPV6_LEN;
 
-use super::{IP, ip6_address, ip6_header, offset, place};
+use super::{IP, ip6_header, offset, place};
 use crate::batch::Batch;
 use crate::catalogue::{MakeContext, StepSpec};
 use crate::graph::{Output, Outputs, Step};
@@ -48,8 +49,8 @@ impl CheckIp6Header {
     #[inline(always)]
     fn packet_length(&self, frame: &[u8], len: usize) -> Option<usize> {
         let header = ip6_header(frame, self.at)?;
-        let total = header.len() + usize::from(u16::from_be_bytes([header[4], header[5]]));
-        let source = IpAddr::V6(ip6_address(header, 8).into());
+        let total = IPV6_LEN + usize::from(header.payload_length.get());
+        let source = IpAddr::V6(header.source());
         let is_bad = self.bad_sources.iter().any(|net| net.contains(&source));
         (total <= len - self.at && !is_bad).then_some(total)
     }

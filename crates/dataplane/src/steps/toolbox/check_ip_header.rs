@@ -10,12 +10,11 @@
 //!
 //! `bad_sources` are addresses that no sender may have; `checksum = false` leaves the checksum to others.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
-use wire::checksum::checksum;
 
-use super::{IP, ip4_header, offset, place};
+use super::{IP, ip4_checksum, ip4_header, offset, place};
 use crate::batch::Batch;
 use crate::catalogue::{MakeContext, StepSpec};
 use crate::graph::{Output, Outputs, Step};
@@ -52,15 +51,14 @@ impl CheckIpHeader {
     /// The total length of a valid packet.
     #[inline(always)]
     fn total_length(&self, frame: &[u8], len: usize) -> Option<usize> {
-        let header = ip4_header(frame, self.at)?;
-        let total = usize::from(u16::from_be_bytes([header[2], header[3]]));
-        if total < header.len() || total > len - self.at {
+        let (header, options) = ip4_header(frame, self.at)?;
+        let total = header.total_length.get().into();
+        if total < header.header_len() || total > len - self.at {
             return None;
         }
-        let source = Ipv4Addr::new(header[12], header[13], header[14], header[15]);
-        let source = IpAddr::V4(source);
+        let source = IpAddr::V4(header.source());
         let is_bad = self.bad_sources.iter().any(|net| net.contains(&source));
-        let is_intact = !self.checksum || checksum(header) == 0;
+        let is_intact = !self.checksum || ip4_checksum(header, options) == 0;
         (is_intact && !is_bad).then_some(total)
     }
 }

@@ -8,9 +8,10 @@
 //! | `ok` | of `protocol`; its lengths, also those of its ICMP type, and its checksum are right |
 //! | `bad` | all others |
 
-use std::net::Ipv4Addr;
-
 use wire::checksum::{Checksum, pseudo_header_v4};
+use wire::ip::{PROTOCOL_ICMP, PROTOCOL_TCP, PROTOCOL_UDP};
+use wire::l4::{TcpHeader, UdpHeader};
+use zerocopy::FromBytes;
 
 use super::{IP, ip4_header, offset, place};
 use crate::batch::Batch;
@@ -22,7 +23,11 @@ use crate::params::{Arg, Kind, Param};
 const OUTPUTS: &[Output] = &[Output::next("ok"), Output::next("bad")];
 
 /// The protocols, their numbers, and the lengths of their least headers.
-const PROTOCOLS: [(&str, u8, usize); 3] = [("tcp", 6, 20), ("udp", 17, 8), ("icmp", 1, 8)];
+const PROTOCOLS: [(&str, u8, usize); 3] = [
+    ("tcp", PROTOCOL_TCP, size_of::<TcpHeader>()),
+    ("udp", PROTOCOL_UDP, size_of::<UdpHeader>()),
+    ("icmp", PROTOCOL_ICMP, 8),
+];
 
 pub(super) fn spec() -> StepSpec {
     let protocol = Param::new("protocol", Kind::Word(&["tcp", "udp", "icmp"]), "the protocol");
@@ -47,37 +52,57 @@ struct CheckL4Header {
     least: usize,
 }
 
+/// Length and checksum of a packet, by its header.
+struct Said {
+    /// The bytes that its checksum covers.
+    length: usize,
+    has_checksum: bool,
+}
+
 impl CheckL4Header {
+    /// Reads the header of a packet of `len` bytes; `None` if no such packet can have this header.
+    fn said(&self, header: &[u8], len: usize) -> Option<Said> {
+        match self.protocol {
+            PROTOCOL_TCP => {
+                let (tcp, _) = TcpHeader::ref_from_prefix(header).ok()?;
+                let is_whole = (self.least..=len).contains(&tcp.header_len());
+                is_whole.then_some(Said { length: len, has_checksum: true })
+            }
+            PROTOCOL_UDP => {
+                let (udp, _) = UdpHeader::ref_from_prefix(header).ok()?;
+                // A checksum of 0 is none (RFC 768).
+                let has_checksum = udp.checksum.get() != 0;
+                Some(Said { length: udp.length.get().into(), has_checksum })
+            }
+            _ => {
+                let is_possible = is_icmp_length(*header.first()?, len);
+                is_possible.then_some(Said { length: len, has_checksum: true })
+            }
+        }
+    }
+
     fn is_valid<'a>(&self, frame: &'a [u8], rest: impl Iterator<Item = &'a [u8]>) -> bool {
-        let Some(ip) = ip4_header(frame, self.at) else { return false };
-        let total = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
-        let fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff;
-        let begin = self.at + ip.len();
-        let Some(len) = total.checked_sub(ip.len()) else { return false };
-        if ip[9] != self.protocol || fragment & 0x1fff != 0 || len < self.least {
+        let Some((ip, _)) = ip4_header(frame, self.at) else { return false };
+        let begin = self.at + ip.header_len();
+        let total = usize::from(ip.total_length.get());
+        let Some(len) = total.checked_sub(ip.header_len()) else { return false };
+        if ip.protocol != self.protocol || ip.fragment_offset() != 0 || len < self.least {
             return false;
         }
         let Some(header) = frame.get(begin..begin + self.least) else { return false };
-        let said = match self.protocol {
-            6 => usize::from(header[12] >> 4) * 4,
-            17 => usize::from(u16::from_be_bytes([header[4], header[5]])),
-            _ => self.least,
-        };
-        if said < self.least || said > len || self.protocol == 1 && !is_icmp_length(header[0], len)
-        {
+        let Some(Said { length, has_checksum }) = self.said(header, len) else { return false };
+        if length < self.least || length > len {
             return false;
         }
-        // UDP without a checksum (RFC 768); a fragment's covers all fragments.
-        if fragment != 0 || self.protocol == 17 && header[6..8] == [0, 0] {
+        // The checksum of a fragment covers all fragments.
+        if ip.is_fragment() || !has_checksum {
             return true;
         }
-        let covered = if self.protocol == 17 { said } else { len };
-        let address = |at: usize| Ipv4Addr::new(ip[at], ip[at + 1], ip[at + 2], ip[at + 3]);
         let mut sum = match self.protocol {
-            1 => Checksum::new(),
-            protocol => pseudo_header_v4(address(12), address(16), protocol, covered as u16),
+            PROTOCOL_ICMP => Checksum::new(),
+            protocol => pseudo_header_v4(ip.source(), ip.destination(), protocol, length as u16),
         };
-        let mut left = covered;
+        let mut left = length;
         for part in std::iter::once(&frame[begin..]).chain(rest) {
             let part = &part[..part.len().min(left)];
             left -= part.len();

@@ -8,7 +8,7 @@
 //! | `expired` | hop limit 0 or 1: unchanged |
 //! | drop `no-header` | no IPv6 header there |
 
-use super::{IP, ip6_header, offset, place};
+use super::{IP, ip6_header_mut, offset, place};
 use crate::batch::Batch;
 use crate::catalogue::{MakeContext, StepSpec};
 use crate::graph::{Output, Outputs, Step};
@@ -28,9 +28,6 @@ pub(super) fn spec() -> StepSpec {
 
 struct DecIp6Hlim(usize);
 
-/// The place of the hop limit in a header.
-const HOP_LIMIT: usize = 7;
-
 impl Step for DecIp6Hlim {
     fn outputs(&self) -> &[Output] {
         OUTPUTS
@@ -38,12 +35,11 @@ impl Step for DecIp6Hlim {
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         for slot in input.slots() {
-            let frame = batch.frame_mut(slot);
-            let way = match ip6_header(frame, self.0).map(|header| header[HOP_LIMIT]) {
+            let way = match ip6_header_mut(batch.frame_mut(slot), self.0) {
                 None => 2,
-                Some(..2) => 1,
-                Some(limit) => {
-                    frame[self.0 + HOP_LIMIT] = limit - 1;
+                Some(header) if header.hop_limit < 2 => 1,
+                Some(header) => {
+                    header.hop_limit -= 1;
                     0
                 }
             };

@@ -10,6 +10,7 @@
 //! | drop `ip4-header-length` | no IPv4 header there |
 
 use wire::checksum::update;
+use wire::ip::Ipv4Header;
 
 use super::{IP, ip4_header_mut, offset, place};
 use crate::batch::Batch;
@@ -36,7 +37,8 @@ impl Step for DecIpTtl {
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         for slot in input.slots() {
-            let way = ip4_header_mut(batch.frame_mut(slot), self.0).map_or(2, decrement);
+            let header = ip4_header_mut(batch.frame_mut(slot), self.0);
+            let way = header.map_or(2, |(header, _)| decrement(header));
             out[way] |= Mask::when(true, slot);
         }
     }
@@ -44,14 +46,14 @@ impl Step for DecIpTtl {
 
 /// Decrements the TTL of a header; returns the output.
 #[inline(always)]
-fn decrement(header: &mut [u8]) -> usize {
-    if header[8] < 2 {
+fn decrement(header: &mut Ipv4Header) -> usize {
+    if header.ttl < 2 {
         return 1;
     }
-    let word = u16::from_be_bytes([header[8], header[9]]);
-    let checksum = u16::from_be_bytes([header[10], header[11]]);
-    header[8] -= 1;
-    header[10..12].copy_from_slice(&update(checksum, word, word - 0x0100).to_be_bytes());
+    // The checksum covers the TTL in one word with the protocol.
+    let word = u16::from_be_bytes([header.ttl, header.protocol]);
+    header.ttl -= 1;
+    header.checksum = update(header.checksum.get(), word, word - 0x0100).into();
     0
 }
 

@@ -13,6 +13,10 @@
 //!                             destination = "02:00:00:00:00:02" }, { "to-port", port = "right" }, "transmit")
 //! ```
 
+use wire::MacAddr;
+use wire::ethernet::{ETHERNET_LEN, EthernetHeader};
+use zerocopy::IntoBytes;
+
 use super::{IP, MAC, OFFSET_MOST, mac, place};
 use crate::batch::Batch;
 use crate::catalogue::{MakeContext, StepSpec};
@@ -37,16 +41,16 @@ pub(super) fn spec() -> StepSpec {
 
 fn make(context: &MakeContext<'_>) -> Box<dyn Step> {
     let args = context.args;
-    let ethertype = (args.integer("ethertype") as u16).to_be_bytes();
-    let mut header = [0; 14];
-    header[..6].copy_from_slice(&mac(args, "destination"));
-    header[6..12].copy_from_slice(&mac(args, "source"));
-    header[12..].copy_from_slice(&ethertype);
-    Box::new(EtherEncap { header, at: place(args) - 14 })
+    let header = EthernetHeader {
+        destination: MacAddr(mac(args, "destination")),
+        source: MacAddr(mac(args, "source")),
+        ethertype: (args.integer("ethertype") as u16).into(),
+    };
+    Box::new(EtherEncap { header, at: place(args) - ETHERNET_LEN })
 }
 
 struct EtherEncap {
-    header: [u8; 14],
+    header: EthernetHeader,
     at: usize,
 }
 
@@ -57,10 +61,10 @@ impl Step for EtherEncap {
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         for slot in input.slots() {
-            let room = batch.frame_mut(slot).get_mut(self.at..self.at + 14);
+            let room = batch.frame_mut(slot).get_mut(self.at..self.at + ETHERNET_LEN);
             out[usize::from(room.is_none())] |= Mask::when(true, slot);
             if let Some(room) = room {
-                room.copy_from_slice(&self.header);
+                room.copy_from_slice(self.header.as_bytes());
             }
         }
     }

@@ -72,8 +72,8 @@ impl Destination for Ipv4Addr {
 
     #[inline(always)]
     fn of(frame: &[u8], at: usize) -> Option<u32> {
-        let header = ip4_header(frame, at)?;
-        Some(u32::from_be_bytes([header[16], header[17], header[18], header[19]]))
+        let (header, _) = ip4_header(frame, at)?;
+        Some(header.destination().to_bits())
     }
 }
 

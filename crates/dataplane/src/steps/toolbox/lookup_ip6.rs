@@ -19,7 +19,7 @@ use fib::{Algorithm, NoReaders, Prefix, SMALL_ROUTES, Table};
 use ipnet::Ipv6Net;
 
 use super::ip_lookup::{Destination, check_address, of_family, read};
-use super::{ip6_address, ip6_header};
+use super::ip6_header;
 use crate::catalogue::StepSpec;
 use crate::params::Grammar;
 
@@ -47,7 +47,7 @@ impl Destination for Ipv6Addr {
 
     #[inline(always)]
     fn of(frame: &[u8], at: usize) -> Option<u128> {
-        Some(u128::from_be_bytes(ip6_address(ip6_header(frame, at)?, 24)))
+        Some(ip6_header(frame, at)?.destination().to_bits())
     }
 }
 

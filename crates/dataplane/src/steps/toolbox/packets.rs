@@ -64,7 +64,7 @@ pub struct Made {
     full_at: AtomicU64,
 }
 
-/// What the steps of each name and frame have made, as long as there are such steps: those of a configuration that is
+/// Packets that the steps of each name and frame have made, as long as there are such steps: those of a configuration that is
 /// refused are others than those that run.
 #[derive(Default)]
 pub struct Sources(Mutex<HashMap<(String, String), Weak<Made>>>);

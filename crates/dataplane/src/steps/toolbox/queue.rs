@@ -109,7 +109,7 @@ impl Departures {
     }
 }
 
-/// What the step hands over to the one that replaces it.
+/// State that passes to the step's replacement.
 struct Waiting {
     held: VecDeque<Held>,
     departures: Option<Departures>,

@@ -6,9 +6,7 @@
 //! |---|---|
 //! | `next` | all; without an IPv4 header unchanged |
 
-use wire::checksum::checksum;
-
-use super::{IP, ip4_header_mut, offset, place};
+use super::{IP, ip4_checksum, ip4_header_mut, offset, place};
 use crate::batch::Batch;
 use crate::catalogue::{MakeContext, StepSpec};
 use crate::graph::{Output, Outputs, Step};
@@ -33,10 +31,9 @@ impl Step for SetIpChecksum {
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         out[0] = input;
         input.for_each(|slot| {
-            if let Some(header) = ip4_header_mut(batch.frame_mut(slot), self.0) {
-                header[10..12].fill(0);
-                let sum = checksum(header);
-                header[10..12].copy_from_slice(&sum.to_be_bytes());
+            if let Some((header, options)) = ip4_header_mut(batch.frame_mut(slot), self.0) {
+                header.checksum = 0.into();
+                header.checksum = ip4_checksum(header, options).into();
             }
         });
     }

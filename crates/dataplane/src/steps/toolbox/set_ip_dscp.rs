@@ -40,12 +40,13 @@ impl Step for SetIpDscp {
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         out[0] = input;
         input.for_each(|slot| {
-            let Some(header) = ip4_header_mut(batch.frame_mut(slot), self.at) else { return };
-            let word = u16::from_be_bytes([header[0], header[1]]);
-            let checksum = u16::from_be_bytes([header[10], header[11]]);
-            header[1] = header[1] & 3 | self.bits;
-            let new = u16::from_be_bytes([header[0], header[1]]);
-            header[10..12].copy_from_slice(&update(checksum, word, new).to_be_bytes());
+            let header = ip4_header_mut(batch.frame_mut(slot), self.at);
+            let Some((header, _)) = header else { return };
+            // The checksum covers the field in one word with the version.
+            let old = u16::from_be_bytes([header.version_ihl, header.tos]);
+            header.tos = header.tos & 3 | self.bits;
+            let new = u16::from_be_bytes([header.version_ihl, header.tos]);
+            header.checksum = update(header.checksum.get(), old, new).into();
         });
     }
 }

@@ -61,7 +61,7 @@ fn outputs(args: &Args) -> Vec<Output> {
     numbered.chain([Output::DropAs("no-tickets".into())]).collect()
 }
 
-/// What the step hands over to the one that replaces it.
+/// State that passes to the step's replacement.
 struct Turns {
     tickets: Vec<u64>,
     stride: Stride,

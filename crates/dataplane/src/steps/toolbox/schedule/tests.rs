@@ -157,7 +157,7 @@ fn packets_put_aside_leave_the_order_its_share() {
     let mut two = [emit(&mut *step, 1, |_| ()), emit(&mut *step, 1, |_| ())].concat();
     two.sort();
     assert_eq!(two, [1, 2]);
-    // What the order leaves is for the others.
+    // The rest of the order is for the others.
     assert_eq!(emit(&mut *step, 64, |_| ()).iter().filter(|&&output| output == 1).count(), 15);
     assert_eq!(emit(&mut *step, 64, |_| ()), [2; 64]);
 }
