@@ -294,14 +294,20 @@ class Veths:
         """The hosts' end of a port, as a device."""
         return f"g-{port}"
 
-    def generate(self, source, sink, rate, seconds, size=64, dscp="0"):
-        """Starts a generator from one port to another; `report` waits for it."""
+    def arrived(self, ports):
+        """Packets that have arrived at the hosts of these ports so far."""
+        files = [f"/sys/class/net/{self.end(port)}/statistics/rx_packets" for port in ports]
+        return sum(map(int, self.tester.run("cat", *files).stdout.split()))
+
+    def generate(self, source, sink, rate, seconds, size=64, dscp="0", to=None, core=None):
+        """Starts a generator from one port to another; `report` waits for it. `to`: other destinations than the sink's
+        host, as `turnpike generate` takes them."""
         from lib.router import binary
 
         command = [
             binary(), "generate", "--device", self.end(source), "--receive", self.end(sink), "--to-mac", self.macs[source],
-            "--from", f"10.{source}.0.2", "--to", f"10.{sink}.0.2", "--size", size, "--rate", rate, "--full", "lose",
-            "--seconds", seconds, "--wait-ms", 200, "--cores", cores()[0], "--no-huge", "--json", "--dscp", dscp,
+            "--from", f"10.{source}.0.2", "--to", to or f"10.{sink}.0.2", "--size", size, "--rate", rate, "--full", "lose",
+            "--seconds", seconds, "--wait-ms", 200, "--cores", cores()[0] if core is None else core, "--no-huge", "--json", "--dscp", dscp,
         ]
         return subprocess.Popen(
             self.tester.command(*command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

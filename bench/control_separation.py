@@ -6,9 +6,12 @@ router forwards as much as its forwarders can.
     client --- veth ------------------------- server          on the control core, whose only other work is control
                flood --> [ forwarders ] --> nowhere           capture files that forwarders play without end
 
-idle       forwarders are there, on every core but control's, and have nothing to do
-shared     forwarders on every core, the server's as well, each with as much load as it takes
-separated  forwarders, with the same load, on every core but control's
+idle           forwarders are there, on every core but control's, and have nothing to do
+shared         forwarders on every core, the server's as well, each with as much load as it takes
+separated      forwarders, with the same load, on every core but control's
+control queue  the same, and the port has a queue for control traffic, which a forwarder on the control core serves
+
+The flood has frames of 64, 512 and 1,518 bytes in turn, to random destinations of a table of 500,000 routes.
 
 Part `own-interface` is the original's: the control traffic has an interface of its own, which the kernel keeps. In
 `in-band` it comes by a port, through a forwarder and the slow path, to the port's host interface: the experiment
@@ -22,22 +25,30 @@ Part `loading` gives the kernel 500,000 routes, as a routing daemon would, and w
 Client and server run on the control core in all rows: they work in turns, and there is no third machine.
 """
 
+import functools
+import itertools
 import os
+import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 import common
+import moonroute
 from lib.lab import Lab
 from lib.netns import on_core, veth
 
 ROWS = ["idle", "shared", "separated"]
+# In-band; over an interface of its own, control traffic does not pass the port.
+IN_BAND_ROWS = [*ROWS, "control queue"]
 PUBLISHED = (
     "30,000 transactions a second idle, drastically fewer with forwarding on all eight cores, very close to idle with "
     "forwarding on seven."
 )
-PORT = 7777
+# BGP's, which control queues select.
+PORT = 179
 
 # One end of the transactions, in a separate process: Python's threads would share one lock.
 SERVER = """
@@ -69,7 +80,8 @@ turnpike.port "out"   { device = "net_null0", address = "10.3.0.1/24", host = fa
 turnpike.port "flood" { device = "net_pcap0,%(play)s,infinite_rx=%(flood)d", address = "10.2.0.1/24", host = false }
 turnpike.neighbour "10.3.0.2" { port = "out", mac = "02:00:00:00:03:02" }
 turnpike.cores { %(cores)s }
-turnpike.forwarders { shed = false }
+turnpike.forwarders { shed = false, control_queue = %(control_queue)s }
+turnpike.import { file = "table.gz", via = "10.3.0.2" }
 """
 # A daemon's routes arrive through the kernel.
 FOLLOWING = 'turnpike.routes_from { "kernel" }\n'
@@ -146,6 +158,20 @@ class Daemons:
         return {"bfd": bfd, "bgp": bgp, "ospf": frr.log("ospfd").count("Full -> ")}
 
 
+# With FCS.
+SIZES = [64, 512, 1518]
+FRAMES = 3 * 512
+
+
+@functools.cache
+def flood():
+    """A full table, and destinations in it."""
+    chance = random.Random(4)
+    with tempfile.TemporaryDirectory() as directory:
+        file, prefixes = moonroute.full_table(directory)
+        return file.read_bytes(), [moonroute.inside(chance.choice(prefixes), chance) for _ in range(FRAMES)]
+
+
 def start(lab, row, in_band, more=""):
     """The router of a row, under its load; the namespace of its host interface, the client's, and the control core."""
     from lib.packets import pcap_file
@@ -155,11 +181,12 @@ def start(lab, row, in_band, more=""):
     client_end = ("eth0", "02:00:00:00:01:01", "02:00:00:00:01:02")
     veth(inside if in_band else space, "tp-peer", client, *client_end)
     client.run("ip", "address", "add", "10.1.0.2/24", "dev", "eth0")
-    frames = pcap_file([common.frame_to(common.pcap_mac(0), "10.3.0.2", 64)] * 64)
+    table, destinations = flood()
+    to = [common.frame_to(common.pcap_mac(0), address, size) for address, size in zip(destinations, itertools.cycle(SIZES))]
     play = ",".join(["rx_pcap=in.pcap"] * forwarders)
-    config = FORWARDING % {"play": play, "flood": row != "idle", "cores": cores}
-    config += IN_BAND % space.name if in_band else ""
-    return lab.router(inside, config + more, files={"in.pcap": frames}), space, client, control
+    settings = {"play": play, "flood": row != "idle", "cores": cores, "control_queue": str(row == "control queue").lower()}
+    config = FORWARDING % settings + (IN_BAND % space.name if in_band else "") + more
+    return lab.router(inside, config, files={"in.pcap": pcap_file(to), "table.gz": table}), space, client, control
 
 
 def keep_sessions(row, minutes):
@@ -196,8 +223,9 @@ def protocols(given):
 
 
 def switches(router):
-    """Times that the scheduler took the core from a forwarder, in total."""
-    return sum(one["interference"]["involuntary_switches"] for one in router.show("forwarders")["forwarders"])
+    """Times that the scheduler took the core from a forwarder that has one to itself, in total."""
+    all_of = router.show("forwarders")["forwarders"]
+    return sum(one["interference"]["involuntary_switches"] for one in all_of if "interference" in one)
 
 
 def measure(row, in_band, seconds):
@@ -279,15 +307,18 @@ def table(runs):
 
 def part(in_band):
     def run(given):
-        runs = common.rounds(given.runs, ROWS, lambda row: measure(row, in_band, given.seconds))
+        rows = IN_BAND_ROWS if in_band else ROWS
+        runs = common.rounds(given.runs, rows, lambda row: measure(row, in_band, given.seconds))
         rates = {row: statistics.median(run["per_s"] for run in done) for row, done in runs.items()}
         drawn = common.figure(
             "TCP transactions answered on the router", "", "transactions/s",
-            {"Turnpike": list(enumerate(rates.values()))}, words=ROWS,
+            {"Turnpike": list(enumerate(rates.values()))}, words=rows,
         )
         of_idle = {row: rate / rates["idle"] for row, rate in rates.items()}
         said = f"Of the idle rate {of_idle['shared']:.0%} are left where control shares its core with a forwarder, and " \
                f"{of_idle['separated']:.0%} where it has one to itself."
+        if in_band:
+            said += f" With a control queue {of_idle['control queue']:.0%} are left."
         return common.Part(drawn, runs, said, PUBLISHED, table(runs))
 
     return run
