@@ -359,7 +359,7 @@ def test_real_hosts_that_ask_for_macs_are_answered(lab):
         assert f"lladdr {mac}" in host.run("ip", "neighbour", "show", address).stdout
     host.run("ping", "-c", "1", "-W", "1", "fd09::8", check=False)
     assert mac not in host.run("ip", "neighbour", "show", "fd09::8").stdout
-    # Who would have the address as well is told so.
+    # A second owner of the address is refused.
     host.run("ip", "address", "add", "fd09::9/64", "dev", "eth0")
     assert wait_for(lambda: "dadfailed" in host.run("ip", "address", "show", "dev", "eth0").stdout)
     hosts.router.stop()

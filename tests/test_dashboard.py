@@ -381,7 +381,7 @@ def test_tokens_and_a_login_that_fails(lab, browser, tunnels):
     browser.driver.refresh()
     browser.shows("the token of role read · read")
     assert browser.run("return [document.cookie, localStorage.getItem('turnpike-token'), location.href.includes('rrr')]") == ["", None, False]
-    # What the role may not do is not offered, and refused by the router in any case.
+    # Actions that the role lacks are not offered, and refused by the router in any case.
     browser.page("history")
     browser.wait(lambda: len(browser.rows("Applied configurations")) == 3)
     assert browser.all('[aria-label="Compare 2"]') and not browser.all('[aria-label="Roll back 2"]')
@@ -621,7 +621,7 @@ for (const element of document.querySelectorAll("body *")) {
 return low;
 """
 
-# What sticks out of its card.
+# Elements that stick out of their card.
 OUTSIDE = """
 return [...document.querySelectorAll(".card")].flatMap((card) => {
   const right = card.getBoundingClientRect().right;

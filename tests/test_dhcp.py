@@ -26,7 +26,7 @@ def serve(space, directory, *options):
 
 
 def client_script(directory, metric=0):
-    """What udhcpc runs: it sets the address and the default route."""
+    """The script that udhcpc runs: it sets the address and the default route."""
     script = directory / "script"
     script.write_text(
         "#!/bin/sh\n"

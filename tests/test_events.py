@@ -16,7 +16,7 @@ from lib.packets import ethernet, forwarded, ipv4, pattern, tagged, udp
 from lib.router import Change
 from lib.traffic import Sink, Stream, lost
 
-# What the software devices can do.
+# Modes of the devices in software.
 MODES = [
     ("event_sw0", "ordered"), ("event_sw0", "atomic"), ("event_sw0", "parallel"),
     ("event_dsw0", "atomic"), ("event_dsw0", "parallel"),
@@ -36,12 +36,12 @@ def events(device="event_sw0", order="ordered", more=""):
 
 
 def device(router):
-    """What `show forwarders` says about the event device."""
+    """The report of `show forwarders` about the event device."""
     return router.show("forwarders")["events"]
 
 
 def state(hosts):
-    """What a test that fails shows."""
+    """The report of a test that fails."""
     return hosts.router.dropped(), hosts.router.show("neighbours"), hosts.router.log()
 
 

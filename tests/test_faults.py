@@ -1,4 +1,4 @@
-"""What breaks around the router and inside of it: threads that stand still, no descriptors, full disks, system calls that
+"""Failures around the router and inside of it: threads that stand still, no descriptors, full disks, system calls that
 fail. The table is docs/faults.md.
 
 In each case packets flow on, what cannot be done is refused by a sentence, and once the fault is over everything works

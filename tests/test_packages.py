@@ -1,4 +1,4 @@
-"""What a package consists of: the unit, manual pages, completions, licences; and the router's messages to systemd.
+"""Contents of a package: the unit, manual pages, completions, licences; and the router's messages to systemd.
 
 `make deb-test` tests the package itself.
 """

@@ -62,7 +62,7 @@ def test_an_applied_configuration_is_saved_in_the_file_of_the_start(lab):
     assert done.stdout.splitlines()[-1] == f"configuration 2 saved in {router.config}"
     assert router.config.read_text() == PORTS + OTHER
     assert os.stat(router.config).st_mode & 0o777 == 0o640
-    # What waits for its confirmation is not saved before that.
+    # A change on condition is not saved before its confirmation.
     apply(router, PORTS + ROUTE, "--confirm", "60s")
     assert "to be confirmed" in refused(router, "save")
     assert router.config.read_text() == PORTS + OTHER
@@ -282,7 +282,7 @@ def test_a_state_directory_is_the_routers_alone(lab):
     other = lab.router(hosts.right, port, options=("--state", router.directory / "state"), wait=False)
     assert other.process.wait(30) == 1 and "another router has it" in other.log()
     router.stop()
-    # What others could have written is code that runs as root.
+    # A file that others could have written is code that runs as root.
     os.chmod(router.directory / "state", 0o777)
     router.start(wait=False)
     assert router.process.wait(30) == 1 and "other users may write to it; chmod 700" in router.log()

@@ -205,7 +205,7 @@ def test_interfaces_are_shown_as_a_tree(wires):
     assert "parent" not in found["left"] and "tag" not in found["left"]
 
 
-# What changes while frames between the ports' own networks go on.
+# Changes made while frames pass between the ports' own networks.
 CHANGES = {
     "added": (VLANS, VLANS + 'turnpike.vlan "new" { parent = "left", id = 9, address = "10.0.9.1/24" }\n'),
     "removed": (VLANS, VLANS.replace(VLANS.splitlines()[1], "")),

@@ -11,7 +11,7 @@ from selenium.webdriver.common.by import By
 
 from .netns import stop_process, wait_for
 
-# What `ssh -L PORT:TARGET` does on the router's side: each connection to the listener becomes one to the target, by a
+# The work of `ssh -L PORT:TARGET` on the router's side: each connection to the listener becomes one to the target, by a
 # process of the user. The listener is that of the test's own namespace.
 RELAY = """
 import socket, sys, threading

@@ -328,7 +328,7 @@ def test_vlan_devices_of_the_kernel_are_found_without_statements(machine):
 
 
 def told(machine, router):
-    """What a failed wait shows: routes and addresses of the kernel, routes, neighbours, drops and log of the router."""
+    """The report of a failed wait: routes and addresses of the kernel, routes, neighbours, drops and log of the router."""
     kernel = [machine.run("ip", "route").stdout, machine.run("ip", "-br", "address").stdout]
     routes = [route for route in router.show("routes") if route["source"] == "kernel"]
     return "\n".join(map(str, [*kernel, router.dropped(), router.show("interfaces"), router.show("neighbours"), routes, router.log()]))

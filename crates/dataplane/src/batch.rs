@@ -86,7 +86,7 @@ pub struct Batch {
 /// A packet out of its batch, with what later steps know of it.
 pub struct Held {
     pub(crate) packet: Mbuf,
-    /// How often it has been held: at least once.
+    /// The number of times that it has been held, at least 1.
     pub(crate) passes: u8,
     /// The time at which it left its batch, in TSC cycles.
     pub(crate) since: u64,
@@ -186,7 +186,7 @@ impl Batch {
         self.emitted = Mask::EMPTY;
     }
 
-    /// How often the packet in a slot has been held.
+    /// Returns the number of times that the packet in a slot has been held.
     pub(crate) fn passes(&self, slot: usize) -> u8 {
         if self.emitted.has(slot) { self.passes[slot & (BATCH_MAX - 1)] } else { 0 }
     }
@@ -202,7 +202,7 @@ impl Batch {
         self.facts(slot, Some(copy))
     }
 
-    /// What is known of a packet, with another one or with itself.
+    /// Copies what is known of a packet to another one, or to itself.
     fn facts(&mut self, slot: usize, packet: Option<Mbuf>) -> Option<Held> {
         let slot = slot & (BATCH_MAX - 1);
         let (interface, mark) = (self.interface(slot), self.marks.values[slot]);
@@ -212,7 +212,7 @@ impl Batch {
             Some(packet) => packet,
             None => {
                 if let Some(copies) = &mut self.copies {
-                    // Who takes the packet has it alone.
+                    // The packet has no other owner from here on.
                     copies.taps.separate(Mask::when(true, slot));
                 }
                 self.burst.take(slot)?

@@ -1,4 +1,4 @@
-//! What acts on a forwarder's packets outside of the steps of its graph: filters of packets that the graph ends with or
+//! Parts that act on a forwarder's packets outside of the steps of its graph: filters of packets that the graph ends with or
 //! never sees, tags and mirrors of what leaves. Made of the same tables as the graph and exchanged together with it.
 
 use crate::copy_filter::CopyFilter;

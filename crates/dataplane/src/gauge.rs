@@ -15,7 +15,7 @@ pub struct Gauge {
     value: AtomicUsize,
     /// The highest of all gauges of the name.
     most: Arc<AtomicUsize>,
-    /// How often the steps of the name were asked to begin anew, and how often this one has done so.
+    /// The number of times that steps of the name were asked to begin anew, and that this one has done so.
     asked: Arc<AtomicUsize>,
     done: AtomicUsize,
 }

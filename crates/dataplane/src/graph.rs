@@ -265,7 +265,7 @@ pub struct Graph {
     sources: Box<[usize]>,
     shape: Arc<Shape>,
     counters: Arc<GraphCounters>,
-    /// What is exchanged with it, and acts outside of its steps.
+    /// Parts that are exchanged with it, and act outside of its steps.
     pub companions: Companions,
     /// Observers of packets; nearly always none.
     pub(crate) watches: Vec<Box<dyn Watch>>,

@@ -197,7 +197,7 @@ mod tests {
         let wanted = Connections { established: true, categories: 0 };
         let all = batch.packets();
         assert_eq!(filter.keep(&batch, all, wanted), Mask::EMPTY);
-        // What the first one answers has passed.
+        // Packets that answer the first one have passed.
         let answered = FrameBuilder::ip4().source4("198.51.100.1").destination4("192.0.2.1");
         let asked = batch_of(&[answered.udp(55, 1, b"x").build()]);
         let reader = &mut filter.ip4;

@@ -64,7 +64,7 @@ pub struct LastGood {
     pub text: Arc<str>,
 }
 
-/// What the directory holds.
+/// Contents of the directory.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     /// The configurations, the oldest first.

@@ -44,7 +44,7 @@ const LINES_MOST: usize = 100;
 /// The value of a script's `run`, or the reason why there is none.
 type Value = Result<String, String>;
 
-/// What a script is told.
+/// An order to a script.
 enum Order {
     /// Goes behind so many blocking instructions.
     Step(u32),
@@ -66,7 +66,7 @@ struct Running {
     task: AbortHandle,
 }
 
-/// What a script's task and the owner both have.
+/// State that a script's task shares with the owner.
 #[derive(Default)]
 struct Shared {
     load: Mutex<Load>,
@@ -76,7 +76,7 @@ struct Shared {
     exported: Mutex<Vec<(String, String)>>,
 }
 
-/// Whether a script is being executed.
+/// The progress of a script.
 #[derive(Default)]
 struct Load {
     /// It is being executed, or has an order.

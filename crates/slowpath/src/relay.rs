@@ -514,7 +514,7 @@ mod tests {
         assert_eq!(outs, []);
         let outs = bench.punt_from(right(), fragment(160, &data[160..], 0));
         assert!(matches!(outs[0], Out::Originate(LEFT, _)), "{outs:?}");
-        // What is for the kernel's addresses is the kernel's, and so are other ports.
+        // Packets to the kernel's addresses are the kernel's, and so are other ports.
         let to = |address: &str, port, config: &mut Bench| {
             let data = datagram((67, port), &offer);
             config.punt_from(right(), packet_v4("10.0.2.2", address, PROTOCOL_UDP, &data))

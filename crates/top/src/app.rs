@@ -9,7 +9,7 @@ use super::view::{Panel, Series, View};
 /// Longest filter, in characters.
 const FILTER_MAX: usize = 64;
 
-/// What is to be done after a key.
+/// The next action after a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     /// Draw.
@@ -24,7 +24,7 @@ pub enum Then {
 #[derive(Default)]
 pub struct App {
     series: Series,
-    /// What is shown.
+    /// The panel on the screen.
     pub view: View,
     /// The panel.
     pub panel: Panel,

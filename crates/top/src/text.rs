@@ -4,7 +4,7 @@ use std::env;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// What the terminal can show.
+/// Abilities of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charset {
     /// False: ASCII.
@@ -73,7 +73,7 @@ impl Charset {
 pub fn scaled(number: f64) -> String {
     const UNITS: [&str; 6] = ["", "k", "M", "G", "T", "P"];
     let (mut number, mut unit) = (number, 0);
-    // What would be rounded to 1000.
+    // Values that would be rounded to 1000.
     while number >= 999.5 && unit + 1 < UNITS.len() {
         number /= 1000.0;
         unit += 1;

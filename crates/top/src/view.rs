@@ -1,4 +1,4 @@
-//! What is shown, made of two samples; without any I/O.
+//! The views, made of two samples; without any I/O.
 //!
 //! A rate is the difference of a counter between two samples. Where a counter has become smaller, because a port was
 //! opened again, all rates of its row are unknown until the next sample.

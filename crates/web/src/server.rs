@@ -219,7 +219,7 @@ struct Place {
     rank: Arc<AtomicU8>,
 }
 
-/// What all connections have in common.
+/// State of all connections.
 #[derive(Clone)]
 struct House {
     pages: Pages,

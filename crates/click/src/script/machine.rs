@@ -23,7 +23,7 @@ const WORK_MOST: usize = 10_000;
 /// Work after which others have a turn.
 const WORK_AT_ONCE: usize = 64;
 
-/// What a script needs to go on.
+/// State with which a script goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Need {
     /// The value of a handler, for [`Machine::answer`].

@@ -70,7 +70,7 @@ pub enum Unit {
     TransmitQueues,
     /// Multicasts that devices pass on.
     DeviceMulticasts,
-    /// How forwarders wait, receive, shed and transmit.
+    /// Forwarders' waiting, receiving, shedding and transmitting.
     Forwarders,
     /// Number and cores of forwarders.
     Cores,

@@ -300,7 +300,7 @@ pub struct FoundVlan {
     pub space: Option<String>,
 }
 
-/// What is followed besides links, addresses and neighbours.
+/// Objects that are followed besides links, addresses and neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Following {
     /// True to follow routes, rules and nexthop objects.

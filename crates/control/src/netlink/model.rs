@@ -245,7 +245,7 @@ pub(super) struct Model {
     pub(super) resolving: HashSet<(InterfaceId, IpAddr)>,
 }
 
-/// What was reported of a namespace that is left.
+/// Objects of a namespace that is left.
 #[derive(Debug, Default)]
 pub(super) struct Former {
     /// Ports with an interface, and if it takes all multicasts.

@@ -175,7 +175,7 @@ impl Rib {
             },
             _ => return,
         };
-        // What is reported of a namespace of its own is not part of the audit.
+        // Routes of a namespace of its own are not part of the audit.
         if self.is_apart(source, vrf) {
             faults.retain(|fault| !matches!(fault, Fault::Stale(..)));
         }

@@ -16,7 +16,7 @@ pub(crate) struct Verdict {
     pub is_only_policed: bool,
 }
 
-/// What a rule does beside its action.
+/// Effects of a rule beside its action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Treated {
     No,

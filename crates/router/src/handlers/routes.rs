@@ -71,7 +71,7 @@ pub fn entry(text: &str, verb: Verb) -> Result<Entry, String> {
 /// Changes the routes of a table with so many outputs: all, or none.
 ///
 /// # Errors
-/// What Click says of the first change that cannot be.
+/// Click's answer to the first change that cannot be made.
 pub fn change(
     table: &[Entry],
     outputs: usize,

@@ -1,4 +1,4 @@
-//! What the owner holds, by concern.
+//! The owner's state, by concern.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

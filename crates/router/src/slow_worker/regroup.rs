@@ -1,4 +1,4 @@
-//! How workers are made: at the start, and others, with other rings, while the router runs.
+//! Creation of workers: at the start, and while the router runs, with other rings.
 //!
 //! ```text
 //!   former workers, each          engines --- by interface ---+

@@ -19,7 +19,7 @@ pub struct PagesArgs {
     directory: PathBuf,
 }
 
-/// What every page ends with.
+/// The end of every page.
 const FILES: &[(&str, &str)] = &[
     ("/etc/turnpike/turnpike.lua", "The configuration of the service."),
     ("/usr/share/doc/turnpike", "The guide, and examples of configurations."),

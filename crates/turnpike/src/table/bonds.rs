@@ -50,7 +50,7 @@ pub fn bonds(bonds: &[Bond]) -> String {
     finish(&table)
 }
 
-/// What a port does, and of LACP the state of its machines.
+/// The role of a port, and with LACP the state of its machines.
 fn state(port: &BondPort) -> String {
     let active = match (port.collecting, port.distributing) {
         (true, true) => "active",

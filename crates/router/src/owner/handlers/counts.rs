@@ -98,7 +98,7 @@ impl Owner {
         }
     }
 
-    /// What a counter counts a second since then.
+    /// A counter's increase a second since then.
     pub(super) fn rate(
         &self,
         element: &Element,

@@ -108,7 +108,7 @@ impl Owner {
         Some(TracedStep { step: shape.name.clone(), output: output.to_owned(), notes })
     }
 
-    /// What the packet has come to, after its last step.
+    /// The packet's fate after its last step.
     fn end(&self, last: &Sighting) -> String {
         let out = || self.name_of_number(last.out_interface);
         match target(last) {
