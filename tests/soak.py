@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -219,11 +220,20 @@ class Soak:
                 self.router.command("trace", "--count", 20, "--for", "2s", "proto=udp", check=False)
                 self._count("traces")
                 out = Path(directory) / "soak.pcapng"
-                self.router.command("capture", "--count", 50, "-w", out, "proto=udp", timeout=60)
+                self._capture(out)
                 self._count("captures")
                 _, _, body = get(unix(self.metrics))
                 assert parse(body), "an empty scrape"
                 self._count("scrapes")
+
+    def _capture(self, out):
+        """Until there are fifty packets, or the streams end."""
+        capture = self.router.begin("capture", "--count", 50, "-w", out, "proto=udp")
+        while capture.poll() is None and not self.stopped.wait(0.05):
+            pass
+        if capture.poll() is None:
+            capture.send_signal(signal.SIGINT)
+        assert capture.wait(60) == 0
 
     def malformed(self):
         """Frames with any error, from a host of the link."""

@@ -6,7 +6,7 @@ import pytest
 
 from lib import netlink, tables
 from lib.apply import apply, plan, refused, write
-from lib.kernel import Machine, forwarder, host
+from lib.kernel import Machine, forwarder, host, reaches
 from lib.netns import wait_for
 from lib.traffic import Sink, Stream, gets_through, lost
 
@@ -56,6 +56,7 @@ def test_routes_of_the_kernel_come_and_go_and_other_packets_pass_all_the_time(la
     assert names(machine) == set() and of_kernel(machine) == []
     machine.ip("route", "add", KERNEL, "via", "10.0.2.2")
     machine.ip("route", "add", "203.0.113.0/24", "via", "10.0.2.2")
+    assert reaches(machine.left, "10.0.2.2"), "neighbours are known"
     sink = Sink(machine.right)
     stream = Stream(machine.left, ["10.0.2.2", "203.0.113.1"], rate=1000)
     assert sink.wait(1)

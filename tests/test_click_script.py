@@ -43,7 +43,7 @@ def test_a_script_watches_packets_and_leads_them_elsewhere(lab, tmp_path):
     assert wires.right.expect(1) == [frame(4)]
     assert wait_for(lambda: client.read("s.switch") == "1")
     # The script counts on before it has read the next packets.
-    assert wait_for(lambda: (tmp_path / "counts").read_text() == "5\nd 0\n")
+    assert wait_for(lambda: (tmp_path / "counts").exists() and (tmp_path / "counts").read_text() == "5\nd 0\n")
     wires.left.send(*[frame(number) for number in range(3)])
     assert wait_for(lambda: client.read("d.count") == "3")
     for line in ('script "w": switched 0', 'script "w": s.switch:', 'script "w": 1', 'audit: script "w": '):
@@ -108,7 +108,7 @@ def test_scripts_that_do_not_end_do_not_keep_the_router(lab):
     assert client.read("one.run") == '"[]"'
     assert 'script "two": one.run: ' in log() and "is being executed" in log()
     assert client.read("self.run") == "-1"
-    # Who runs one that waits has an answer at once.
+    # Running one that waits is answered at once.
     assert client.read("late.run") == ""
     wires.left.send(*[frame(number) for number in range(20)])
     assert len(wires.right.expect(20)) == 20

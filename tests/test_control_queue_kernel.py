@@ -313,8 +313,8 @@ def test_an_interface_that_goes_and_comes_back_has_its_queue_again(lab):
     router = wires.router
     link = lambda: {port["name"]: port["link"] for port in router.show("ports")}["left"]  # noqa: E731
     descriptors = lambda: len(os.listdir(f"/proc/{router.process.pid}/fd"))  # noqa: E731
-    before = descriptors()
-    for _ in range(2):
+    counts = []
+    for _ in range(3):
         wires.inside.run("ip", "link", "delete", "tp-left")
         assert wait_for(lambda: link() == "gone", 10), router.log()
         assert xdp_of(wires.inside, "tp-right") is not None
@@ -325,5 +325,7 @@ def test_an_interface_that_goes_and_comes_back_has_its_queue_again(lab):
         left.send(arp_request())
         arrive(left, 1, is_reply)
         assert packets(router).get("ARP") == 1
-    assert descriptors() <= before + 2
+        counts.append(descriptors())
+    # The first time DPDK may take more pages, each of which has one.
+    assert counts[2] <= counts[0] + 2, counts
     router.stop()

@@ -247,27 +247,27 @@ def test_packets_to_be_kept_survive_what_is_too_much(lab, kept, config):
     assert wait_for(lambda: any(ANSWERED[12:20] in frame for frame in wires.left.receive(0.05)))
     mixture = Mixture(wires.left, kept)
     mixture.start()
-    counted = lambda: (router.show("counters")["received"], router.dropped().get("shed", 0))
+    shed = lambda: router.dropped().get("shed", 0)
     arrived = []
 
     def has_shed(packets):
         arrived.extend(wires.right.receive(0.05))
-        return counted()[1] >= packets
+        return shed() >= packets
 
     try:
         assert wait_for(lambda: has_shed(1), 60), router.show("counters")
         arrived.clear()
-        first, (received, shed) = mixture.sent, counted()
-        assert wait_for(lambda: has_shed(shed + 5000), 60), router.show("counters")
-        last, (received, shed) = mixture.sent, [after - then for after, then in zip(counted(), (received, shed))]
+        first, before = mixture.sent, shed()
+        assert wait_for(lambda: has_shed(before + 5000), 60), router.show("counters")
+        last = mixture.sent
         arrived.extend(wires.right.receive(0.05))
     finally:
         mixture.stop()
-    # One in eight of those received is to be kept, and no other was shed: without shedding their share would stay.
+    # One in eight is to be kept, and without shedding their share would stay. How much more it is depends on how much
+    # faster the sender is than the step: of all that is taken from the queue, those beyond the quota are examined.
     share = sum((frame[15], frame[34:38]) == (kept[1], kept[20:24]) for frame in arrived) / len(arrived)
-    expected = received / 8 / (received - shed)
-    seen = f"{share=} {expected=} {received=} {shed=} arrived={len(arrived)} sent={last - first}"
-    assert share > (1 / 8 + expected) / 2 and len(arrived) < (last - first) / 2, seen
+    seen = f"{share=} arrived={len(arrived)} sent={last - first}"
+    assert share > 0.15 and len(arrived) < (last - first) / 2, seen
     router.stop()
 
 

@@ -252,7 +252,9 @@ def test_it_ends_at_once(lab, mode):
     begin = time.monotonic()
     log = hosts.router.stop()
     assert time.monotonic() - begin < 10, log
-    assert "does not end" not in log and "WARN" not in log, log
+    # Of pages that a machine lacks DPDK warns at the start.
+    warnings = [line for line in log.splitlines() if "WARN" in line and "hugepages reported" not in line]
+    assert "does not end" not in log and not warnings, log
 
 
 def test_a_process_that_stands_still_for_a_while_goes_on(lab):

@@ -139,7 +139,9 @@ def unpadded(frame):
 
 def is_announcement(frame):
     """Returns true if a host announces its own addresses: by ARP (RFC 5227 2.3), by an unsolicited neighbour
-    advertisement (RFC 4861 7.2.6), or by a report of its groups (RFC 3810)."""
+    advertisement (RFC 4861 7.2.6), or by a report of its groups (RFC 3810), with tags or without."""
+    while frame[12:14] in (b"\x81\x00", b"\x88\xa8"):
+        frame = frame[:12] + frame[16:]
     if frame[12:14] == b"\x08\x06":
         return frame[28:32] == frame[38:42]
     if frame[12:14] != b"\x86\xdd":
