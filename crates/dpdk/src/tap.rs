@@ -172,6 +172,21 @@ impl Tap {
         set_up(name, mac, mtu).map(drop)
     }
 
+    /// Has the kernel resolve no neighbours on it, nor look for duplicates of its addresses, from a thread in its network
+    /// namespace: nobody is behind it.
+    ///
+    /// # Errors
+    /// [`Error::Tap`] with the step that failed.
+    pub fn isolate(&self, name: &str) -> Result<(), Error> {
+        let failed = |errno: Errno| Error::Tap {
+            name: name.to_owned(),
+            problem: format!("turning ARP off: {errno}"),
+        };
+        let interface = Interface::new(name).map_err(failed)?;
+        let without_arp = |flags| interface.set_flags(flags | libc::IFF_NOARP as i16);
+        interface.flags().and_then(without_arp).map_err(failed)
+    }
+
     /// Sets whether the interface stays, with its addresses and routes, without a user; if not, the kernel
     /// removes it when this is dropped.
     pub fn set_lasting(&self, lasting: bool) -> io::Result<()> {
@@ -315,6 +330,18 @@ mod tests {
         assert!(interface_exists("tpt5"));
         drop(tap);
         within_a_minute("it is gone", || (!interface_exists("tpt5")).then_some(()));
+    }
+
+    #[test]
+    fn an_isolated_one_has_its_addresses_at_once_and_stays_isolated() {
+        namespace();
+        let tap = Tap::create("tpt9", MAC, 1500).unwrap();
+        tap.isolate("tpt9").unwrap();
+        ip("address add 2001:db8::1/128 dev tpt9");
+        assert!(!ip("address show dev tpt9 scope global").contains("tentative"));
+        tap.change("tpt9", [2, 0, 0, 0, 9, 9], 1400).unwrap();
+        let link = ip("link show tpt9");
+        assert!(link.contains("NOARP") && link.contains(",UP"), "{link}");
     }
 
     #[test]

@@ -16,6 +16,9 @@
 //! It may be made in a network namespace of its own, so that routers can share a machine and the host's own network
 //! stays apart.
 //!
+//! The host interface of a loopback is a TAP without ARP: daemons see the address on an interface that is up, and what
+//! the kernel sends by it is dropped.
+//!
 //! The host interface of a VLAN may be the kernel's own VLAN device on another host interface instead (`host/tagged.rs`).
 //!
 //! One system call carries up to 64 KiB of a TCP connection: large packets of the kernel are segmented here
@@ -124,6 +127,10 @@ pub trait FrameDevice: Send + Sync {
     fn change(&self, name: &str, mac: MacAddr, mtu: u16) -> Result<()>;
     /// Sets whether it stays when no process uses it.
     fn set_lasting(&self, lasting: bool) -> io::Result<()>;
+    /// Has the kernel look for nobody behind it, by its name, on a thread in its namespace; only a TAP does.
+    fn isolate(&self, _name: &str) -> Result<()> {
+        Ok(())
+    }
 }
 
 impl FrameDevice for Tap {
@@ -154,6 +161,10 @@ impl FrameDevice for Tap {
     fn set_lasting(&self, lasting: bool) -> io::Result<()> {
         self.set_lasting(lasting)
     }
+
+    fn isolate(&self, name: &str) -> Result<()> {
+        Ok(self.isolate(name)?)
+    }
 }
 
 /// The treatment of frames larger than the MTU.
@@ -179,6 +190,8 @@ pub struct HostInterface {
     down: Down,
     up: Up,
     segmentation: Segmentation,
+    /// True if it is a loopback's, which sends nothing.
+    is_isolated: bool,
     /// True if it was removed by another process.
     lost: bool,
     /// The first of the last attempts to read, none of which succeeded.
@@ -273,6 +286,7 @@ impl HostInterface {
             down: Down::new(),
             up: Up::default(),
             segmentation: Segmentation::Off,
+            is_isolated: false,
             lost: false,
             failing: None,
             all_multicasts: false,
@@ -288,6 +302,21 @@ impl HostInterface {
         // The device may not be shared with another thread, but lent to one.
         let (device, name) = (&self.device, &self.name);
         in_netns(self.netns.as_deref(), move || device.change(name, mac, mtu))
+    }
+
+    /// Makes it a loopback's: the kernel resolves no neighbours on it, and what it sends goes nowhere.
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub fn isolate(&mut self) -> Result<()> {
+        self.is_isolated = true;
+        let (device, name) = (&self.device, &self.name);
+        in_netns(self.netns.as_deref(), move || device.isolate(name))
+    }
+
+    /// Returns true if nothing that the kernel sends on it leaves the router.
+    pub fn is_isolated(&self) -> bool {
+        self.is_isolated
     }
 
     /// Marks an interface just made by the router for removal when this is dropped, with its addresses and routes;

@@ -5,7 +5,8 @@
 //!   traffic to it is about to follow.
 //! * Any other valid message only updates a neighbour that is in the table already.
 //! * Senders outside the interface's networks are rejected, unless they are in the table because we
-//!   asked for them (a gateway outside the networks).
+//!   asked for them (a gateway outside the networks), or a route without a gateway leads to them by the
+//!   interface (unnumbered interfaces, RFC 5309).
 //! * Only requests for addresses of the receiving interface are answered, not those for other interfaces:
 //!   with two interfaces on one link only the right one replies. Other hosts' addresses: [`crate::proxy`].
 //!
@@ -16,6 +17,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use dataplane::interface::InterfaceId;
+use dataplane::next_hop::NextHop;
 use dataplane::reason::DropReason;
 use wire::MacAddr;
 use wire::arp::{ArpMessage, REPLY, REQUEST};
@@ -72,7 +74,10 @@ fn take<P: Packet>(
         return answered;
     }
     let key = (from, IpAddr::V4(sender));
-    if !interface.is_on_link(key.1) && context.table.state(key).is_none() {
+    if !interface.is_on_link(key.1)
+        && context.table.state(key).is_none()
+        && !is_linked(key.1, interface, context.out)
+    {
         return false;
     }
     let evidence = if !request && for_us { Evidence::Answered } else { Evidence::Heard };
@@ -82,6 +87,12 @@ fn take<P: Packet>(
         reply(message, interface, context.out);
     }
     for_us || answered || known
+}
+
+/// Returns true if a route without a gateway leads to the address by this interface.
+fn is_linked<P>(address: IpAddr, interface: &Interface, out: &impl Output<P>) -> bool {
+    let hop = out.route(interface.settings.vrf, address, 0).hop;
+    hop == NextHop::Glean { interface: interface.id }
 }
 
 fn reply<P>(request: &ArpMessage, interface: &Interface, out: &mut impl Output<P>) {

@@ -41,6 +41,8 @@ pub(crate) struct Interface {
     tentative: Vec<Ipv6Addr>,
     /// True if the kernel is the host on this interface.
     pub host: bool,
+    /// True if it has no link.
+    pub is_loopback: bool,
     pub settings: InterfaceSettings,
     /// True if this engine handles the interface's neighbours.
     pub owned: bool,
@@ -62,6 +64,7 @@ impl Interface {
             more_link_local: Vec::new(),
             tentative: Vec::new(),
             host: config.host,
+            is_loopback: config.is_loopback,
             settings: config.settings.clone(),
             owned: config.owned,
             request_rate: Arc::new(TokenBucket::new(relay::RATE, relay::RATE)),
@@ -363,16 +366,23 @@ impl Interfaces {
         self.beside(from).any(|interface| self.is_all_zeros(interface.id, address.into()))
     }
 
+    /// Iterates over the interfaces in the VRF of `id`, loopbacks first: their addresses stand for the router.
+    fn loopbacks_and_others(&self, id: InterfaceId) -> impl Iterator<Item = &Interface> {
+        let loopbacks = self.beside(id).filter(|interface| interface.is_loopback);
+        loopbacks.chain(self.beside(id).filter(|interface| !interface.is_loopback))
+    }
+
     /// Selects the source for a packet to an IPv4 address, about one that was received on `from`: an address of
-    /// that interface, else any of its VRF.
+    /// that interface, else one of its VRF, of a loopback if there is one (RFC 1812, 5.2.7: the router's identifier).
     pub(crate) fn source_v4(&self, from: InterfaceId, towards: Ipv4Addr) -> Option<Ipv4Addr> {
         let own = self.get(from).and_then(|interface| interface.source_v4(towards));
-        own.or_else(|| self.beside(from).find_map(|interface| interface.source_v4(towards)))
+        let mut all = self.loopbacks_and_others(from);
+        own.or_else(|| all.find_map(|interface| interface.source_v4(towards)))
     }
 
     /// Selects the source for a packet to an IPv6 address, about one that was received on `from`: the best global
-    /// address of that interface, which makes it informative (RFC 4443, 2.2), else the best of its VRF; a
-    /// link-local one only if the packet stays on that link.
+    /// address of that interface, which makes it informative (RFC 4443, 2.2), else the best of its VRF's loopbacks, else of
+    /// its VRF; a link-local one only if the packet stays on that link.
     pub(crate) fn source_v6(&self, from: InterfaceId, towards: Ipv6Addr) -> Option<Ipv6Addr> {
         self.source_v6_among(from, towards, |_| true)
     }
@@ -399,8 +409,14 @@ impl Interfaces {
         {
             return Some(source);
         }
-        let candidates = self.beside(from).filter(|interface| is_candidate(interface));
-        source::select(candidates.flat_map(Interface::usable_v6), towards)
+        let select = |loopbacks: bool| {
+            let is_one = |interface: &&Interface| {
+                is_candidate(interface) && (interface.is_loopback || !loopbacks)
+            };
+            let candidates = self.beside(from).filter(is_one);
+            source::select(candidates.flat_map(Interface::usable_v6), towards)
+        };
+        select(true).or_else(|| select(false))
     }
 }
 
@@ -416,6 +432,7 @@ mod tests {
             mtu: 1500,
             addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
             host: false,
+            is_loopback: false,
             settings: InterfaceSettings::default(),
             owned: true,
         }

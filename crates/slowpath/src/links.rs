@@ -1,6 +1,6 @@
 //! The protocols by which the router is known on its links, and their life: they start when a link comes up or the
 //! interface gets other addresses, and stop when it goes down. On an interface with a host interface the kernel runs
-//! them; on one that another engine owns, that engine.
+//! them; on one that another engine owns, that engine. A loopback has no link, and none of them.
 //!
 //! | protocol | state | kept in |
 //! |---|---|---|
@@ -20,7 +20,7 @@ use crate::announce::Announcements;
 use crate::context::{Context, LinkContext};
 use crate::discovery::RouterDiscovery;
 use crate::duplicate::Probes;
-use crate::interfaces::Interfaces;
+use crate::interfaces::{Interface, Interfaces};
 use crate::later::Later;
 use crate::mld::Groups;
 use crate::nd::{Message, NeighbourDiscovery};
@@ -40,7 +40,10 @@ pub(crate) struct Links {
 impl Links {
     /// Starts on an interface whose link is up, or starts over.
     pub(crate) fn start<O>(&mut self, id: InterfaceId, link: &mut LinkContext<'_, O>) {
-        if !link.interfaces.is_owned(id) || link.interfaces.is_host(id) {
+        let speaks = |interface: &Interface| {
+            interface.owned && !interface.host && !interface.is_loopback
+        };
+        if !link.interfaces.get(id).is_some_and(speaks) {
             return;
         }
         self.probes.start(id, link);
@@ -96,7 +99,7 @@ impl Links {
         link: &mut LinkContext<'_, impl Output<P>>,
     ) {
         let Some(interface) = link.interfaces.get(id) else { return };
-        let speaks = interface.owned && !interface.host;
+        let speaks = interface.owned && !interface.host && !interface.is_loopback;
         let advertise = speaks && interface.settings.advertise != settings.advertise;
         let discovery = speaks && interface.settings.discovery != settings.discovery;
         if advertise && settings.advertise.is_none() {

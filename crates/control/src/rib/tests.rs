@@ -40,6 +40,7 @@ fn example_ports() -> Vec<RibInterface> {
             net(&format!("10.0.{}.1/24", index + 1)),
             net(&format!("fd00:{}::1/64", index + 1)),
         ],
+        is_loopback: false,
     };
     vec![make(0), make(1)]
 }

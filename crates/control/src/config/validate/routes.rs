@@ -431,6 +431,14 @@ fn place_of(
     let networks = context.networks.of(vrf).map(|connected| (connected.port, connected.net));
     let place = place_of_gateway(networks, via, named, context.class_e);
     let place = place.map_err(|why| no_gateway(context, (vrf, via), named, why))?;
+    if let Place::Network(at) = place
+        && context.is_loopback(at)
+    {
+        let name = &context.port_names[at].0;
+        return Err(format!(
+            "is on the network of loopback \"{name}\", where there are no hosts; use a neighbour's address"
+        ));
+    }
     let place = match place {
         Place::Network(port) => context.interface_id(port).map(Place::Network),
         Place::Link(port) => context.interface_id(port).map(Place::Link),
@@ -616,7 +624,11 @@ pub(super) fn named_port(context: &Context<'_>, name: &str) -> Result<usize, Str
             "names port \"{name}\", which belongs to bond \"{bond}\"; name \"{bond}\""
         ));
     }
-    any_port(context, name)
+    let position = any_port(context, name)?;
+    if context.is_loopback(position) {
+        return Err(format!("names loopback \"{name}\", which has no link; name a port, a bond or a VLAN"));
+    }
+    Ok(position)
 }
 
 /// Like [`named_port`], for a use of ports that belong to bonds as well.
