@@ -301,7 +301,11 @@ impl HostInterface {
     pub fn change(&self, mac: MacAddr, mtu: u16) -> Result<()> {
         // The device may not be shared with another thread, but lent to one.
         let (device, name) = (&self.device, &self.name);
-        in_netns(self.netns.as_deref(), move || device.change(name, mac, mtu))
+        let is_isolated = self.is_isolated;
+        in_netns(self.netns.as_deref(), move || {
+            device.change(name, mac, mtu)?;
+            if is_isolated { device.isolate(name) } else { Ok(()) }
+        })
     }
 
     /// Makes it a loopback's: the kernel resolves no neighbours on it, and what it sends goes nowhere.

@@ -76,7 +76,7 @@ fn take<P: Packet>(
     let key = (from, IpAddr::V4(sender));
     if !interface.is_on_link(key.1)
         && context.table.state(key).is_none()
-        && !is_linked(key.1, interface, context.out)
+        && !is_linked(sender, interface, context.out)
     {
         return false;
     }
@@ -89,10 +89,11 @@ fn take<P: Packet>(
     for_us || answered || known
 }
 
-/// Returns true if a route without a gateway leads to the address by this interface.
-fn is_linked<P>(address: IpAddr, interface: &Interface, out: &impl Output<P>) -> bool {
-    let hop = out.route(interface.settings.vrf, address, 0).hop;
-    hop == NextHop::Glean { interface: interface.id }
+/// Returns true if a route without a gateway leads to the address, outside the interface's networks, by the interface.
+fn is_linked<P>(address: Ipv4Addr, interface: &Interface, out: &impl Output<P>) -> bool {
+    let is_outside = interface.v4.iter().all(|net| !net.contains(&address));
+    let hop = || out.route(interface.settings.vrf, address.into(), 0).hop;
+    is_outside && hop() == NextHop::Glean { interface: interface.id }
 }
 
 fn reply<P>(request: &ArpMessage, interface: &Interface, out: &mut impl Output<P>) {
@@ -215,8 +216,9 @@ mod tests {
             message(REQUEST, (A, "10.0.1.2"), (MacAddr::default(), "10.0.2.1")),
             // From outside the network.
             message(REQUEST, (A, "10.9.9.9"), (MacAddr::default(), "10.0.1.1")),
-            // From the network's broadcast address.
+            // From the network's broadcast address, and its own.
             message(REQUEST, (A, "10.0.1.255"), (MacAddr::default(), "10.0.1.1")),
+            message(REQUEST, (A, "10.0.1.0"), (MacAddr::default(), "10.0.1.1")),
             // Gratuitous, from a stranger.
             message(REQUEST, (A, "10.0.1.2"), (MacAddr::default(), "10.0.1.2")),
         ] {
@@ -241,6 +243,17 @@ mod tests {
         bench.take();
         let outs = bench.arp(message(REPLY, (A, "10.9.9.9"), (L, "10.0.1.1")));
         assert_eq!(outs[0], Out::Event(Event::NeighbourUp { interface: LEFT, address, mac: A }));
+    }
+
+    #[test]
+    fn a_host_is_heard_outside_the_networks_if_a_route_leads_to_it_there() {
+        use crate::testing::{GATEWAY, GLEAN_LEFT, GLEAN_RIGHT};
+        for (hop, is_heard) in [(GLEAN_LEFT, true), (GLEAN_RIGHT, false), (GATEWAY, false)] {
+            let mut bench = Bench::new();
+            bench.net.routes.push(("10.9.0.0/16".parse().unwrap(), hop));
+            let outs = bench.arp(message(REQUEST, (A, "10.9.9.9"), (MacAddr::default(), "10.0.1.1")));
+            assert_eq!(outs != [Out::Drop(DropReason::ArpRejected)], is_heard, "{hop}: {outs:?}");
+        }
     }
 
     #[test]

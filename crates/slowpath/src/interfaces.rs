@@ -373,7 +373,7 @@ impl Interfaces {
     }
 
     /// Selects the source for a packet to an IPv4 address, about one that was received on `from`: an address of
-    /// that interface, else one of its VRF, of a loopback if there is one (RFC 1812, 5.2.7: the router's identifier).
+    /// that interface, else one of its VRF, of a loopback if there is one (RFC 1812, 4.2.2.2: the router's identifier).
     pub(crate) fn source_v4(&self, from: InterfaceId, towards: Ipv4Addr) -> Option<Ipv4Addr> {
         let own = self.get(from).and_then(|interface| interface.source_v4(towards));
         let mut all = self.loopbacks_and_others(from);
@@ -598,5 +598,34 @@ mod tests {
         assert_eq!(v6(3, "fd09::1"), "fd03::1");
         assert_eq!(v6(2, "2001:db8::1"), "2001:db8:3::1");
         assert_eq!(v6(1, "fe80::9"), "fe80::ff:fe00:1");
+    }
+
+    #[test]
+    fn without_an_address_of_its_own_an_interface_has_a_loopback_s() {
+        let loopback = |addresses: &[&str]| {
+            let config = interface(9, addresses);
+            InterfaceConfig { is_loopback: true, ..config }
+        };
+        let interfaces = Interfaces::new(&[
+            interface(0, &["10.0.0.1/24", "2001:db8:1::1/64"]),
+            interface(1, &[]),
+            loopback(&["192.0.2.9/32", "fd09::9/128"]),
+        ]);
+        let (first, bare) = (InterfaceId::FIRST, InterfaceId::new(1).unwrap());
+        let v4 = |from| interfaces.source_v4(from, Ipv4Addr::new(198, 51, 100, 1)).unwrap();
+        assert_eq!([v4(first), v4(bare)], [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(192, 0, 2, 9)]);
+        // Although the other address is nearer to the destination.
+        let v6 = |from| interfaces.source_v6(from, "2001:db8:1::7".parse().unwrap()).unwrap().to_string();
+        assert_eq!([v6(first), v6(bare)], ["2001:db8:1::1", "fd09::9"]);
+        // Only one without IPv6 addresses: those of others.
+        let interfaces = Interfaces::new(&[
+            interface(0, &["2001:db8:1::1/64"]),
+            interface(1, &[]),
+            loopback(&["192.0.2.9/32"]),
+        ]);
+        assert_eq!(
+            interfaces.source_v6(bare, "fd00::7".parse().unwrap()).unwrap().to_string(),
+            "2001:db8:1::1"
+        );
     }
 }

@@ -282,6 +282,32 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_sent_on_a_loopback() {
+        let mut loopback = config().interfaces.remove(0);
+        (loopback.id, loopback.is_loopback) = (InterfaceId::new(64).unwrap(), true);
+        loopback.addresses = ["192.0.2.9/32", "fd09::9/128"].map(|net| net.parse().unwrap()).into();
+        loopback.settings.dad = 1;
+        let mut config = config();
+        config.interfaces.push(loopback.clone());
+        let mut bench = Bench::with(config);
+        let on_it = |outs: &[Out]| {
+            outs.iter().any(|out| matches!(out, Out::Originate(id, _) if *id == loopback.id))
+        };
+        assert!(!on_it(&bench.pass(secs(10))));
+        let up = Command::PortLink { interface: loopback.id, up: true };
+        bench.command(up);
+        let addresses = vec!["192.0.2.8/32".parse().unwrap()];
+        bench.command(Command::Addresses { interface: loopback.id, addresses });
+        let settings = crate::InterfaceSettings { vrf: loopback.settings.vrf, ..Default::default() };
+        bench.command(Command::Settings { interface: loopback.id, settings });
+        assert!(!on_it(&bench.pass(secs(10))));
+        // Its address is the router's on other interfaces.
+        let ping = v4("10.0.1.2", "192.0.2.8", 1, &[8, 0, 0xf7, 0xff, 0, 0, 0, 0]);
+        let outs = bench.punt(PuntReason::Local, InterfaceId::FIRST, 0, ping);
+        assert_eq!(originated(&outs).len(), 1, "{outs:?}");
+    }
+
+    #[test]
     fn a_port_comes_speaks_when_its_link_is_up_and_goes() {
         let mut bench = Bench::with(config());
         let third = InterfaceId::new(7).unwrap();

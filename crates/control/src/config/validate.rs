@@ -43,7 +43,8 @@ use super::network::Networks;
 use super::script::{Keyword, Said, Statement};
 use super::source::ScriptLines;
 use super::value::Fields;
-use super::{Config, Script, Vrf};
+use super::{Config, Script};
+use vrfs::Vrfs;
 
 /// State shared by the readers of statements.
 pub(super) struct Context<'a> {
@@ -55,7 +56,7 @@ pub(super) struct Context<'a> {
     bonded: HashMap<String, String>,
     networks: Networks,
     /// The VRFs besides the default one.
-    vrfs: Arc<[Vrf]>,
+    vrfs: Arc<Vrfs>,
     /// The VRF of each port, bond, VLAN and loopback.
     port_vrfs: Vec<VrfId>,
     /// The number of ports.
@@ -152,7 +153,8 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let forwarding = rest::forwarding(&mut context, of(Keyword::Forwarding));
     context.class_e = forwarding.class_e;
     let routes_from = sources::routes_from(&mut context, of(Keyword::RoutesFrom));
-    context.vrfs = vrfs::read(&mut context, of(Keyword::Vrf), routes_from.any()).into();
+    let vrfs = vrfs::read(&mut context, of(Keyword::Vrf), routes_from.any());
+    context.vrfs = Arc::new(Vrfs::new(vrfs));
     let features = graphs.catalogue.features();
     let filter_names: Vec<_> = of(Keyword::Filter).map(|filter| filter.name.as_str()).collect();
     let others = routes_from.any();

@@ -159,7 +159,7 @@ fn lend_to(
     let place = context.port_names.iter().position(|(known, _)| known == name);
     if let Some(port) = place {
         let vrf = interface.settings.vrf;
-        context.networks.0.push(Connected { port, vrf, line, net });
+        context.networks.add(Connected { port, vrf, line, net });
     }
     Ok(())
 }

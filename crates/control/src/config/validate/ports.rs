@@ -16,10 +16,10 @@ use super::super::network::{
 };
 use super::super::script::Statement;
 use super::super::value::{Fields, Value};
-use super::super::{Device, Driver, HostInterface, Interface, LOOPBACK, Port, PortFilter, Vrf};
+use super::super::{Device, Driver, HostInterface, Interface, LOOPBACK, Port, PortFilter};
 use super::{
     Context, NAME_RULE, advertise, discovery, filters, host, is_name, link, offloads, proxy,
-    queues, relay, transmit, vrfs,
+    queues, relay, transmit, vrfs::{self, Vrfs},
 };
 
 const KNOWN: [&str; 37] = [
@@ -136,7 +136,7 @@ pub(super) fn read<'s>(
 /// State that the readers of interfaces need.
 pub(super) struct Common<'a> {
     class_e: bool,
-    vrfs: Arc<[Vrf]>,
+    vrfs: Arc<Vrfs>,
     /// Names of all filters.
     filters: &'a [&'a str],
 }
@@ -460,5 +460,5 @@ fn connect(context: &mut Context<'_>, new: Connected) {
         );
         context.errors.add(Some(new.line), message);
     }
-    context.networks.0.push(new);
+    context.networks.add(new);
 }

@@ -12,7 +12,8 @@ use super::super::network::{Networks, NoGateway, Place, parse_prefix, place_of_g
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
 use super::super::{Forwarding, Import, NamedNextHop, Route, Vrf};
-use super::{Context, vrfs};
+use super::Context;
+use super::vrfs::{self, Vrfs};
 use crate::rib::{BUCKETS_MOST, PATHS_MOST, Path as NextHop, Resilient, RouteKind, WEIGHT_MOST};
 
 const ROUTE: &[&str] = &[
@@ -130,7 +131,7 @@ fn route(context: &mut Context<'_>, statement: &Statement) -> Option<Route> {
 }
 
 /// Reads the VRF in which gateways without a port are resolved.
-fn next_hop_vrf(fields: &mut Fields<'_, '_>, known: &[Vrf]) -> Option<VrfId> {
+fn next_hop_vrf(fields: &mut Fields<'_, '_>, known: &Vrfs) -> Option<VrfId> {
     let vrf = vrfs::named(fields, "next_hop_vrf", known)?;
     if fields.get("via").is_none() {
         fields.error(
@@ -379,7 +380,7 @@ pub(super) fn port_of(
 /// Returns the VRF whose networks contain an address given without a port; the default one if none
 /// does.
 fn vrf_holding(context: &Context<'_>, address: IpAddr) -> Result<VrfId, String> {
-    let holding = context.networks.0.iter().filter(|connected| connected.net.contains(&address));
+    let holding = context.networks.all().filter(|connected| connected.net.contains(&address));
     let mut found: Vec<VrfId> = holding.map(|connected| connected.vrf).collect();
     found.sort_unstable();
     found.dedup();
