@@ -48,7 +48,10 @@ def test_a_loopback_without_a_kernel_answers_on_every_port_while_its_statement_i
     net.left.run("ip", "link", "set", "eth0", "down")
     assert wait_for(lambda: interface(net.router, "left")["link"] == "down", 10)
     assert pings(net.right, "192.0.2.255") and interface(net.router, "lo0")["link"] == "up"
-    assert "trace" not in refused(net.router, "route", "add", "203.0.113.0/24", "dev", "lo0").lower()
+    # No route leads over it, and no packet comes by it.
+    assert 'port "lo0": unknown' in refused(net.router, "route", "add", "203.0.113.0/24", "dev", "lo0")
+    assert "no port receives for the interface" in refused(
+        net.router, "trace", "udp 10.0.1.2:4000 > 10.0.2.2:53 in lo0")
     net.router.stop()
 
 

@@ -351,7 +351,10 @@ mod tests {
             Tap::create("tpt9", [2, 0, 0, 0, 9, 9], 1500).ok()
         });
         let link = ip("link show tpt9");
-        assert!(!link.contains("NOARP") && link.starts_with(&format!("{}:", port.index())), "{link}");
+        assert!(
+            !link.contains("NOARP") && link.starts_with(&format!("{}:", port.index())),
+            "{link}"
+        );
     }
 
     #[test]

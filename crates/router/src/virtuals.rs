@@ -150,7 +150,11 @@ pub fn add_infos(config: &Config, infos: &mut Vec<InterfaceInfo>) -> Result<()> 
         put(infos, vlan.id, info);
     }
     for loopback in &config.loopbacks {
-        let info = InterfaceInfo { mac: loopback_mac(loopback.id), mtu: LOOPBACK_MTU, ..InterfaceInfo::NONE };
+        let info = InterfaceInfo {
+            mac: loopback_mac(loopback.id),
+            mtu: LOOPBACK_MTU,
+            ..InterfaceInfo::NONE
+        };
         put(infos, loopback.id, with_settings(info, &loopback.interface));
     }
     Ok(())

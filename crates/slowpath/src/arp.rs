@@ -251,7 +251,8 @@ mod tests {
         for (hop, is_heard) in [(GLEAN_LEFT, true), (GLEAN_RIGHT, false), (GATEWAY, false)] {
             let mut bench = Bench::new();
             bench.net.routes.push(("10.9.0.0/16".parse().unwrap(), hop));
-            let outs = bench.arp(message(REQUEST, (A, "10.9.9.9"), (MacAddr::default(), "10.0.1.1")));
+            let outs =
+                bench.arp(message(REQUEST, (A, "10.9.9.9"), (MacAddr::default(), "10.0.1.1")));
             assert_eq!(outs != [Out::Drop(DropReason::ArpRejected)], is_heard, "{hop}: {outs:?}");
         }
     }

@@ -613,9 +613,14 @@ mod tests {
         ]);
         let (first, bare) = (InterfaceId::FIRST, InterfaceId::new(1).unwrap());
         let v4 = |from| interfaces.source_v4(from, Ipv4Addr::new(198, 51, 100, 1)).unwrap();
-        assert_eq!([v4(first), v4(bare)], [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(192, 0, 2, 9)]);
+        assert_eq!(
+            [v4(first), v4(bare)],
+            [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(192, 0, 2, 9)]
+        );
         // Although the other address is nearer to the destination.
-        let v6 = |from| interfaces.source_v6(from, "2001:db8:1::7".parse().unwrap()).unwrap().to_string();
+        let v6 = |from| {
+            interfaces.source_v6(from, "2001:db8:1::7".parse().unwrap()).unwrap().to_string()
+        };
         assert_eq!([v6(first), v6(bare)], ["2001:db8:1::1", "fd09::9"]);
         // Only one without IPv6 addresses: those of others.
         let interfaces = Interfaces::new(&[

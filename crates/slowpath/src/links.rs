@@ -40,9 +40,8 @@ pub(crate) struct Links {
 impl Links {
     /// Starts on an interface whose link is up, or starts over.
     pub(crate) fn start<O>(&mut self, id: InterfaceId, link: &mut LinkContext<'_, O>) {
-        let speaks = |interface: &Interface| {
-            interface.owned && !interface.host && !interface.is_loopback
-        };
+        let speaks =
+            |interface: &Interface| interface.owned && !interface.host && !interface.is_loopback;
         if !link.interfaces.get(id).is_some_and(speaks) {
             return;
         }
@@ -298,7 +297,8 @@ mod tests {
         bench.command(up);
         let addresses = vec!["192.0.2.8/32".parse().unwrap()];
         bench.command(Command::Addresses { interface: loopback.id, addresses });
-        let settings = crate::InterfaceSettings { vrf: loopback.settings.vrf, ..Default::default() };
+        let settings =
+            crate::InterfaceSettings { vrf: loopback.settings.vrf, ..Default::default() };
         bench.command(Command::Settings { interface: loopback.id, settings });
         assert!(!on_it(&bench.pass(secs(10))));
         // Its address is the router's on other interfaces.

@@ -232,7 +232,11 @@ impl Diff {
         let bonds = self.bonds.added.iter().chain(&self.bonds.removed).map(|bond| &bond.name);
         let loopbacks = self.loopbacks.added.iter().chain(&self.loopbacks.removed);
         let loopbacks = loopbacks.map(|loopback| &loopback.name);
-        ports.chain(bonds).chain(vlans).chain(loopbacks).any(|name| setting.port.as_ref() == Some(name))
+        ports
+            .chain(bonds)
+            .chain(vlans)
+            .chain(loopbacks)
+            .any(|name| setting.port.as_ref() == Some(name))
     }
 
     /// Returns true if the port is closed and opened again for this setting.
@@ -335,7 +339,8 @@ fn vlans(old: &Config, new: &Config) -> Changes<Vlan> {
 }
 
 fn loopbacks(old: &Config, new: &Config) -> Changes<Loopback> {
-    let (before, after) = (|of: &Loopback| old.loopback(of.id), |of: &Loopback| new.loopback(of.id));
+    let (before, after) =
+        (|of: &Loopback| old.loopback(of.id), |of: &Loopback| new.loopback(of.id));
     changes((&old.loopbacks, before), (&new.loopbacks, after), Loopback::is_open_as)
 }
 

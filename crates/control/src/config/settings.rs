@@ -24,9 +24,9 @@ use slowpath::{Advertise, Discovery, Icmp, InterfaceSettings, Preference, Prefix
 use super::{
     Access, Api, Bond, Command, Config, ControlSocket, Cores, DEFAULT_VRF, Driver, Element, Events,
     Fib, Filter, Forwarders, Forwarding, Fpm, Import, Interface, KernelRoutes, LOOPBACK,
-    LacpSettings, LinkWish, Log, Loopback, Memory, Metrics, Mirror, MulticastRoute, NamedNextHop, Neighbour, Port,
-    PortFilter, PrefixSet, Quarantine, Queues, RoutesFrom, SetRoutes, Slowpath, Telnet, Vlan, Vrf,
-    Wire, action_name,
+    LacpSettings, LinkWish, Log, Loopback, Memory, Metrics, Mirror, MulticastRoute, NamedNextHop,
+    Neighbour, Port, PortFilter, PrefixSet, Quarantine, Queues, RoutesFrom, SetRoutes, Slowpath,
+    Telnet, Vlan, Vrf, Wire, action_name,
 };
 use crate::rib;
 

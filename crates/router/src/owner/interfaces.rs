@@ -55,7 +55,12 @@ impl Owner {
         for loopback in &config.loopbacks {
             let Some(open) = self.devices.virtuals.get(&loopback.id) else { continue };
             let in_rib = known.in_rib.get(&loopback.id).copied();
-            reports.push(self.of_virtual(loopback.into(), open, in_rib, InterfaceTraffic::default()));
+            reports.push(self.of_virtual(
+                loopback.into(),
+                open,
+                in_rib,
+                InterfaceTraffic::default(),
+            ));
         }
         reports
     }

@@ -723,7 +723,8 @@ fn each_setting_of_a_vlan_is_compared() {
 #[test]
 fn each_setting_of_a_loopback_is_compared() {
     let more = "turnpike.vrf 'v' {} turnpike.vlan 'a.7' { parent = 'a', id = 7 }";
-    let loopback = |settings: &str| with(&format!("{more} turnpike.loopback 'lo0' {{ {settings} }}"));
+    let loopback =
+        |settings: &str| with(&format!("{more} turnpike.loopback 'lo0' {{ {settings} }}"));
     let plain = loopback("");
     for (settings, expected, opened_anew) in [
         ("address = '10.0.9.1/32'", "address: none => 10.0.9.1/32", 0),

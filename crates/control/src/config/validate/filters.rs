@@ -23,8 +23,7 @@ use super::super::script::Statement;
 use super::super::source::ScriptLines;
 use super::super::value::{Fields, Table, Value, whole_number};
 use super::super::{
-    Bond, Cores, Filter, Mirror, NamedNextHop, Port, PortFilter, PrefixSet, SetRoutes, Spread,
-    Vlan,
+    Bond, Cores, Filter, Mirror, NamedNextHop, Port, PortFilter, PrefixSet, SetRoutes, Spread, Vlan,
 };
 use super::vrfs::{self, Vrfs};
 use super::{Context, NAME_RULE, is_name};

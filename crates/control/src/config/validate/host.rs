@@ -149,10 +149,7 @@ type Interfaces<'a> = (&'a [Port], &'a [Bond], &'a [Vlan], &'a [Loopback]);
 /// Checks the host interfaces of all interfaces: those that are in no namespace of a VRF must be in one
 /// namespace, because routes and neighbours are those of the kernel in that namespace, and their names must be free
 /// there.
-pub(super) fn check(
-    context: &mut Context<'_>,
-    (ports, bonds, vlans, loopbacks): Interfaces<'_>,
-) {
+pub(super) fn check(context: &mut Context<'_>, (ports, bonds, vlans, loopbacks): Interfaces<'_>) {
     let of_ports = ports.iter().map(|port| ("port", &port.name, port.line, &port.interface));
     let of_vlans = vlans.iter().map(|vlan| ("vlan", &vlan.name, vlan.line, &vlan.interface));
     let of_bonds = bonds.iter().map(|bond| ("bond", &bond.name, bond.line, &bond.interface));

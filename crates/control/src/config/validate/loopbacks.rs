@@ -100,7 +100,8 @@ fn host_interface(
 ) -> Option<HostInterface> {
     let mut host = host::read_upper(fields, inherited);
     if let Some(host) = host.as_mut().filter(|host| host.finds_vlans) {
-        fields.error("host", "host: vlans: a loopback has no frames, and so no VLANs; leave it out");
+        fields
+            .error("host", "host: vlans: a loopback has no frames, and so no VLANs; leave it out");
         host.finds_vlans = false;
     }
     host
@@ -152,9 +153,9 @@ fn lend_to(
         ));
     }
     let lent = lender.interface.addresses.iter().map(IpNet::addr).find(IpAddr::is_ipv4);
-    let net = lent.map(IpNet::from).ok_or_else(|| {
-        format!("loopback \"{wanted}\" has no IPv4 address to lend; give it one")
-    })?;
+    let net = lent
+        .map(IpNet::from)
+        .ok_or_else(|| format!("loopback \"{wanted}\" has no IPv4 address to lend; give it one"))?;
     interface.addresses.push(net);
     let place = context.port_names.iter().position(|(known, _)| known == name);
     if let Some(port) = place {
@@ -206,7 +207,9 @@ mod tests {
             hosts.map(|host| host.map(|host| (host.netns, host.of_vrf))).collect()
         };
         let port = "turnpike.port 'lan' { device = 'eth1', host = { netns = 'router', vlans = 'kernel' } }\n";
-        let text = format!("{port} turnpike.loopback 'lo0' {{}} turnpike.loopback 'lo1' {{ host = false }}");
+        let text = format!(
+            "{port} turnpike.loopback 'lo0' {{}} turnpike.loopback 'lo1' {{ host = false }}"
+        );
         assert_eq!(hosts(&text), [Some((Some("router".to_owned()), false)), None]);
         assert_eq!(hosts("turnpike.loopback 'lo0' { host = true }"), [Some((None, false))]);
         let vrf = "turnpike.vrf 'red' { namespace = 'red' } turnpike.loopback 'lo0' { host = true, vrf = 'red' }";
@@ -231,14 +234,23 @@ mod tests {
     fn wrong_loopbacks_are_refused_by_name() {
         let lo0 = "turnpike.loopback 'lo0' { address = '198.51.100.1/24' }";
         for (text, expected) in [
-            ("turnpike.loopback 'wan' {}", "loopback \"wan\": the name is taken by the port on line 3"),
+            (
+                "turnpike.loopback 'wan' {}",
+                "loopback \"wan\": the name is taken by the port on line 3",
+            ),
             (
                 "turnpike.loopback 'lo' { host = true }",
                 "loopback \"lo\": the kernel's own loopback has this name in every network namespace; name it lo0",
             ),
-            ("turnpike.loopback 'lo0' { mtu = 1500 }", "loopback \"lo0\": key \"mtu\" unknown; known: address, vrf, host"),
+            (
+                "turnpike.loopback 'lo0' { mtu = 1500 }",
+                "loopback \"lo0\": key \"mtu\" unknown; known: address, vrf, host",
+            ),
             ("turnpike.loopback 'lo0' { device = 'eth9' }", "key \"device\" unknown"),
-            ("turnpike.loopback 'lo0' { host = { vlans = 'kernel' } }", "host: vlans: a loopback has no frames"),
+            (
+                "turnpike.loopback 'lo0' { host = { vlans = 'kernel' } }",
+                "host: vlans: a loopback has no frames",
+            ),
             (
                 "turnpike.loopback 'lo0' { address = '10.0.1.1/32' }",
                 "loopback \"lo0\": address \"10.0.1.1/32\" overlaps \"10.0.1.1/24\" of port \"wan\" on line 3",
@@ -255,7 +267,10 @@ mod tests {
             ("turnpike.loopback 'lo0' { vrf = 'bleu' }", "vrf \"bleu\" unknown"),
             ("turnpike.vlan 'v' { parent = 'lo0', id = 5 }", "parent \"lo0\" unknown"),
             ("turnpike.bond 'b' { ports = { 'lo0' } }", "port \"lo0\" unknown"),
-            ("turnpike.route '10.9.0.0/16' { port = 'lo0' }", "names loopback \"lo0\", which has no link"),
+            (
+                "turnpike.route '10.9.0.0/16' { port = 'lo0' }",
+                "names loopback \"lo0\", which has no link",
+            ),
             (
                 "turnpike.route '10.9.0.0/16' { via = '198.51.100.7' }",
                 "is on the network of loopback \"lo0\", where there are no hosts",
@@ -264,7 +279,10 @@ mod tests {
                 "turnpike.neighbour '198.51.100.7' { port = 'lo0', mac = '02:00:00:00:00:01' }",
                 "names loopback \"lo0\"",
             ),
-            ("turnpike.multicast '239.1.1.1' { from = 'wan', to = 'lo0' }", "names loopback \"lo0\""),
+            (
+                "turnpike.multicast '239.1.1.1' { from = 'wan', to = 'lo0' }",
+                "names loopback \"lo0\"",
+            ),
             ("turnpike.mirror 'm' { from = 'lo0', to = 'wan' }", "lo0"),
             (
                 "turnpike.port 'p' { device = 'eth5', unnumbered = 'lo1' }",

@@ -19,7 +19,8 @@ use super::super::value::{Fields, Value};
 use super::super::{Device, Driver, HostInterface, Interface, LOOPBACK, Port, PortFilter};
 use super::{
     Context, NAME_RULE, advertise, discovery, filters, host, is_name, link, offloads, proxy,
-    queues, relay, transmit, vrfs::{self, Vrfs},
+    queues, relay, transmit,
+    vrfs::{self, Vrfs},
 };
 
 const KNOWN: [&str; 37] = [

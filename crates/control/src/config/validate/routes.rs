@@ -627,7 +627,9 @@ pub(super) fn named_port(context: &Context<'_>, name: &str) -> Result<usize, Str
     }
     let position = any_port(context, name)?;
     if context.is_loopback(position) {
-        return Err(format!("names loopback \"{name}\", which has no link; name a port, a bond or a VLAN"));
+        return Err(format!(
+            "names loopback \"{name}\", which has no link; name a port, a bond or a VLAN"
+        ));
     }
     Ok(position)
 }
