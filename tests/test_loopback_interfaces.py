@@ -4,6 +4,7 @@ borrow them. Addresses of the kernel's own loopback are in `test_loopback.py`.""
 import json
 import socket
 import threading
+import time
 
 import pytest
 from lib import tables
@@ -11,7 +12,7 @@ from lib.apply import apply, plan, refused, write
 from lib.bird import Bird
 from lib.frr import Frr
 from lib.kernel import Machine, host, pings, reaches
-from lib.lab import HOST_A_MAC, PORTS, Hosts
+from lib.lab import ANNOUNCING_SECONDS, HOST_A_MAC, PORTS, Hosts
 from lib.metrics import scrape, tcp
 from lib.netns import wait_for
 from lib.traffic import Sink, Stream, lost
@@ -413,9 +414,11 @@ local turnpike = require "turnpike"
 turnpike.loopback "lo0" { address = "192.0.2.255/32" }
 turnpike.port "left"  { device = "tp-left", unnumbered = "lo0" }
 turnpike.port "right" { device = "tp-right", address = { "10.0.2.1/24", "fd00:2::1/64" } }
-turnpike.route "192.0.2.7/32" { port = "left" }
+turnpike.route "192.0.2.0/28" { port = "left" }
 """
     net = Hosts(lab, ports=ports)
+    # A host that asks would be content with an announcement.
+    time.sleep(ANNOUNCING_SECONDS)
     net.left.run("ip", "address", "flush", "dev", "eth0", "scope", "global")
     net.left.run("ip", "address", "add", "192.0.2.7/32", "dev", "eth0")
     net.left.run("ip", "route", "add", "default", "via", "192.0.2.255", "dev", "eth0", "onlink")
@@ -426,7 +429,7 @@ turnpike.route "192.0.2.7/32" { port = "left" }
     net.router.command("neighbour", "del", "192.0.2.7", check=False)
     assert reaches(net.right, "192.0.2.7")
     # An address that no route leads to by the port is not believed.
-    net.left.run("ip", "address", "add", "192.0.2.8/32", "dev", "eth0")
-    assert not pings(net.left, "10.0.2.2", source="192.0.2.8")
-    assert net.router.neighbour("192.0.2.8") is None
+    net.left.run("ip", "address", "add", "192.0.2.77/32", "dev", "eth0")
+    assert not pings(net.left, "10.0.2.2", source="192.0.2.77")
+    assert net.router.neighbour("192.0.2.77") is None
     net.router.stop()

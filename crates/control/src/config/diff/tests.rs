@@ -425,7 +425,7 @@ fn a_port_is_reopened_for_settings_that_say_so_and_for_no_others() {
             "local turnpike = require 'turnpike'\nturnpike.forwarders {{ cores = '1,2', control_queue = true }}\n\
              turnpike.filter 'f' {{ default = 'drop' }}\n\
              turnpike.vrf 'blue' {{}}\n\
-             turnpike.loopback 'lo0' {{ address = '10.0.255.1/32' }}\n\
+             turnpike.loopback 'lo0' {{ address = '10.0.255.1/32', host = false }}\n\
              turnpike.port 'a' {{ {port} }}\n"
         ))
     };
