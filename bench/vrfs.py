@@ -65,7 +65,7 @@ def measure(routes, vrfs):
 
 
 def main():
-    parser = common.options(__doc__, 3, ["0", "100", "1000"])
+    parser = common.options(__doc__, 3, ["0", "100", "300"])
     parser.add_argument("--vrfs", type=int, default=1000, help="VRFs besides the default one (1000)")
     options = parser.parse_args()
     about = common.machine()

@@ -178,10 +178,20 @@ enum Segmentation {
     Impossible,
 }
 
+/// A kind of host interface.
+enum Kind {
+    /// A TAP.
+    Tap,
+    /// A loopback's TAP, which sends nothing.
+    Isolated,
+    /// The kernel's VLAN device on another host interface.
+    KernelDevice(KernelDevice),
+}
+
 /// A host interface, up.
 pub struct HostInterface {
     device: Arc<dyn FrameDevice>,
-    kernel_device: Option<KernelDevice>,
+    kind: Kind,
     name: String,
     index: u32,
     groups: Groups,
@@ -190,8 +200,6 @@ pub struct HostInterface {
     down: Down,
     up: Up,
     segmentation: Segmentation,
-    /// True if it is a loopback's, which sends nothing.
-    is_isolated: bool,
     /// True if it was removed by another process.
     lost: bool,
     /// The first of the last attempts to read, none of which succeeded.
@@ -245,7 +253,7 @@ impl HostInterface {
         let groups = in_netns(netns, || Groups::open(name))?;
         let tagged = TaggedDevice::new(taps.get(&device.below), &device.tags);
         let mut interface = Self::over(Arc::new(tagged), name, groups);
-        (interface.kernel_device, interface.netns) = (Some(device), netns.map(Path::to_owned));
+        (interface.kind, interface.netns) = (Kind::KernelDevice(device), netns.map(Path::to_owned));
         interface.set_segmentation(segmentation)?;
         Ok(interface)
     }
@@ -277,7 +285,7 @@ impl HostInterface {
         let (counters, name) = (Arc::default(), name.to_owned());
         Self {
             device,
-            kernel_device: None,
+            kind: Kind::Tap,
             name,
             index: 0,
             groups,
@@ -286,7 +294,6 @@ impl HostInterface {
             down: Down::new(),
             up: Up::default(),
             segmentation: Segmentation::Off,
-            is_isolated: false,
             lost: false,
             failing: None,
             all_multicasts: false,
@@ -301,7 +308,7 @@ impl HostInterface {
     pub fn change(&self, mac: MacAddr, mtu: u16) -> Result<()> {
         // The device may not be shared with another thread, but lent to one.
         let (device, name) = (&self.device, &self.name);
-        let is_isolated = self.is_isolated;
+        let is_isolated = self.is_isolated();
         in_netns(self.netns.as_deref(), move || {
             device.change(name, mac, mtu)?;
             if is_isolated { device.isolate(name) } else { Ok(()) }
@@ -313,14 +320,14 @@ impl HostInterface {
     /// # Errors
     /// The step that failed.
     pub fn isolate(&mut self) -> Result<()> {
-        self.is_isolated = true;
+        self.kind = Kind::Isolated;
         let (device, name) = (&self.device, &self.name);
         in_netns(self.netns.as_deref(), move || device.isolate(name))
     }
 
     /// Returns true if nothing that the kernel sends on it leaves the router.
     pub fn is_isolated(&self) -> bool {
-        self.is_isolated
+        matches!(self.kind, Kind::Isolated)
     }
 
     /// Marks an interface just made by the router for removal when this is dropped, with its addresses and routes;
@@ -384,10 +391,14 @@ impl HostInterface {
 
     /// Returns its view for reports.
     pub fn view(&self) -> HostView {
+        let kernel_device = match &self.kind {
+            Kind::KernelDevice(device) => Some(device.clone()),
+            Kind::Tap | Kind::Isolated => None,
+        };
         HostView {
             index: self.index,
             netns: self.netns.clone(),
-            kernel_device: self.kernel_device.clone(),
+            kernel_device,
             segmentation: self.segmentation != Segmentation::Off,
             counters: self.counters.clone(),
             file: self.groups.file(),
