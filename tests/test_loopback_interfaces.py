@@ -192,6 +192,22 @@ def test_programs_of_the_host_are_reached_at_a_loopback_by_every_port(lab):
     net.machine.finish()
 
 
+def test_the_router_answers_for_a_loopback_on_a_port_without_a_host_interface(lab):
+    machine = Machine(lab, "router")
+    plain = host(machine, "plain", "plain", "10.0.1.2", "10.0.1.1", "fd00:1::2", "fd00:1::1")
+    apart = host(machine, "apart", "apart", "10.0.2.2", "10.0.2.1", "fd00:2::2", "fd00:2::1")
+    text = machine.config().replace('device = "tp-apart", host = true', 'device = "tp-apart", host = false') + LO0
+    machine.config = lambda sources: text
+    machine.start()
+    for space in (plain, apart):
+        for address in ("192.0.2.255", "2001:db8::255"):
+            assert reaches(space, address), machine.router.log()
+    assert talk(plain, "192.0.2.255", machine.space) == "192.0.2.255"
+    with apart.entered(), pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("192.0.2.255", 80), 10)
+    machine.finish()
+
+
 def test_a_host_interface_of_a_loopback_comes_changes_and_goes(lab):
     net = Kernel(lab, config="")
     base = net.router.config.read_text()
